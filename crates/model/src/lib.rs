@@ -1,0 +1,20 @@
+//! The words of Tessera: ids, units, what a job asks for, the life of a job and of an
+//! attempt, and the geometry of partitioned GPUs with its laws.
+//!
+//! Pure: no clock, no randomness, no environment, no I/O. Time and new ids are arguments.
+//! Everything that comes from outside is parsed once into a type that can't be wrong.
+
+#![forbid(unsafe_code)]
+
+pub mod ids;
+pub mod lease;
+pub mod life;
+pub mod mig;
+pub mod spec;
+pub mod units;
+
+pub use ids::{
+    AttemptId, BootId, ControllerId, DecisionId, GpuId, JobId, JobRef, NodeId, NodeName, PlanId,
+    SliceId, SubmissionId,
+};
+pub use units::{Bytes, Millis};

@@ -1,0 +1,19 @@
+//! MIG geometry: which instances a GPU may hold, where, and which states can follow.
+//!
+//! A GPU instance occupies the memory slices `start .. start + size`; two instances may not
+//! overlap, a profile may have at most `max_instances` of them, and the media engines are a
+//! budget of the whole card. Everything here works on geometry that was **read** from a GPU
+//! (or from [`catalog`], for dry runs and stand-ins); nothing is assumed of a model.
+//!
+//! Source: MIGM §4 (partition state machine), nvml.h (placements).
+
+pub mod catalog;
+mod geometry;
+mod plan;
+mod states;
+
+pub use geometry::{
+    Geometry, IllegalLayout, Layout, MediaEngines, Profile, ProfileId, ProfileName, Slot,
+};
+pub use plan::{Occupant, PlanRefused, Step, plan};
+pub use states::{State, StateSpace, TooManyPlacements};

@@ -1,0 +1,181 @@
+//! The published geometry of GPUs that exist, as data: for dry runs, stand-ins and tests.
+//!
+//! A live GPU is never looked up here: its own driver is asked.
+
+use std::collections::BTreeMap;
+use std::sync::LazyLock;
+
+use serde::Deserialize;
+
+use super::geometry::{Geometry, MediaEngines, Profile, ProfileId};
+use crate::units::Bytes;
+
+const DATA: &str = include_str!("../../data/mig-geometry.json");
+
+/// One GPU model of the catalogue.
+#[derive(Clone, Debug)]
+pub struct Model {
+    /// Short key, such as `a100-40gb`.
+    pub key: String,
+    /// Names that the driver gives to boards of this model.
+    pub names: Vec<String>,
+    /// PCI device ids, as `0x20B0`.
+    pub pci_device_ids: Vec<String>,
+    /// CUDA compute capability, as `8.0`.
+    pub compute_capability: String,
+    /// Memory of the whole card with MIG off, if a source states it.
+    pub memory: Option<Bytes>,
+    /// Streaming multiprocessors with MIG off, if a source states it.
+    pub sms: Option<u16>,
+    /// Whether switching MIG mode needs a reset of the GPU.
+    pub mode_change_needs_reset: bool,
+    /// Profiles as NVML enumerates them.
+    pub profiles: Vec<CatalogProfile>,
+}
+
+/// One profile of a catalogue model, with NVML's enumeration numbers.
+#[derive(Clone, Debug)]
+pub struct CatalogProfile {
+    /// The number that `nvmlDeviceGetGpuInstanceProfileInfo` takes.
+    pub enumeration: u32,
+    /// What the planner knows of the profile.
+    pub profile: Profile,
+    /// Compute-instance profiles of an instance of this profile.
+    pub compute: Vec<ComputeProfile>,
+}
+
+/// One compute-instance profile of a GPU-instance profile.
+#[derive(Clone, Debug, Deserialize)]
+pub struct ComputeProfile {
+    /// Name, such as `1c.2g.10gb`.
+    pub name: String,
+    /// The number that `nvmlGpuInstanceGetComputeInstanceProfileInfo` takes.
+    #[serde(rename = "ci_profile_enum")]
+    pub enumeration: u32,
+    /// The id that creation takes (the ID column of `nvidia-smi mig -lcip`).
+    #[serde(rename = "nvidia_smi_ci_id")]
+    pub id: Option<u32>,
+    /// Compute slices that it covers.
+    pub compute_slices: u8,
+    /// Streaming multiprocessors.
+    pub sm: Option<u16>,
+    /// How many fit into one GPU instance.
+    pub max_instances: u8,
+    /// Whether it is the one that covers the whole instance.
+    #[serde(rename = "default")]
+    pub whole: bool,
+}
+
+impl Model {
+    /// Returns the geometry that a driver of this model would report.
+    pub fn geometry(&self) -> Geometry {
+        Geometry::new(self.profiles.iter().map(|p| p.profile.clone()).collect())
+    }
+}
+
+/// Returns every model of the catalogue whose placements are known, by key.
+pub fn models() -> &'static BTreeMap<String, Model> {
+    static MODELS: LazyLock<BTreeMap<String, Model>> = LazyLock::new(|| {
+        let file: RawFile =
+            serde_json::from_str(DATA).expect("the catalogue is part of the build and tested");
+        file.gpus.into_iter().filter_map(RawGpu::parse).map(|m| (m.key.clone(), m)).collect()
+    });
+    &MODELS
+}
+
+#[derive(Deserialize)]
+struct RawFile {
+    gpus: Vec<RawGpu>,
+}
+
+#[derive(Deserialize)]
+struct RawGpu {
+    key: String,
+    names: Vec<String>,
+    #[serde(default)]
+    pci_device_ids: Vec<String>,
+    cc: Option<String>,
+    memory_mib: Option<u64>,
+    sm_total_mig_off: Option<u16>,
+    #[serde(default)]
+    mig_mode_change_needs_gpu_reset: Option<bool>,
+    profiles: Vec<RawProfile>,
+}
+
+#[derive(Deserialize)]
+struct RawProfile {
+    name: String,
+    gi_profile_enum: u32,
+    profile_id: Option<u32>,
+    slice_count: u8,
+    memory_slices: Option<u8>,
+    max_instances: Option<u8>,
+    memory_mib: Option<u64>,
+    sm: Option<u16>,
+    copy_engines: Option<u32>,
+    decoders: Option<u32>,
+    encoders: Option<u32>,
+    jpeg: Option<u32>,
+    ofa: Option<u32>,
+    placements: Option<Vec<RawPlacement>>,
+    compute_profiles: Option<Vec<ComputeProfile>>,
+}
+
+#[derive(Deserialize)]
+struct RawPlacement {
+    start: u8,
+}
+
+impl RawGpu {
+    fn parse(self) -> Option<Model> {
+        let profiles: Vec<_> = self.profiles.into_iter().filter_map(RawProfile::parse).collect();
+        (!profiles.is_empty()).then_some(Model {
+            key: self.key,
+            names: self.names,
+            pci_device_ids: self.pci_device_ids,
+            compute_capability: self.cc.unwrap_or_default(),
+            memory: self.memory_mib.map(Bytes::from_mib),
+            sms: self.sm_total_mig_off,
+            mode_change_needs_reset: self.mig_mode_change_needs_gpu_reset.unwrap_or(false),
+            profiles,
+        })
+    }
+}
+
+impl RawProfile {
+    /// Returns `None` for a profile of which no source states id or placements.
+    fn parse(self) -> Option<CatalogProfile> {
+        Some(CatalogProfile {
+            enumeration: self.gi_profile_enum,
+            profile: Profile {
+                id: ProfileId(self.profile_id?),
+                name: self.name.parse().ok()?,
+                compute_slices: self.slice_count,
+                memory_slices: self.memory_slices?,
+                max_instances: self.max_instances?,
+                memory: self
+                    .memory_mib
+                    .map(Bytes::from_mib)
+                    .or_else(|| nominal_memory(&self.name))?,
+                sms: self.sm.unwrap_or(0),
+                copy_engines: self.copy_engines.unwrap_or(0),
+                media: MediaEngines {
+                    decoders: self.decoders.unwrap_or(0),
+                    encoders: self.encoders.unwrap_or(0),
+                    jpeg: self.jpeg.unwrap_or(0),
+                    ofa: self.ofa.unwrap_or(0),
+                },
+                starts: self.placements?.into_iter().map(|p| p.start).collect(),
+            },
+            compute: self.compute_profiles.unwrap_or_default(),
+        })
+    }
+}
+
+/// Returns the memory that a profile's name promises, in decimal gigabytes. Drivers give a
+/// little more or less; used only where no source states the real figure.
+fn nominal_memory(name: &str) -> Option<Bytes> {
+    let digits = name.split_once("g.")?.1;
+    let gigabytes: u64 = digits.get(..digits.find("gb")?)?.parse().ok()?;
+    Some(Bytes::new(gigabytes * 1_000_000_000))
+}

@@ -1,0 +1,529 @@
+//! What a user asks for, parsed once at the edge: nothing behind it checks these fields again.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+use crate::ids::BadId;
+use crate::life::{OnLost, RetryRules, words};
+use crate::mig::ProfileName;
+use crate::units::{Bytes, Millis};
+
+/// A request that breaks a rule, told so that its author can mend it.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{field}: {problem}; {expected}")]
+pub struct BadField {
+    /// The field, as the caller wrote it.
+    pub field: String,
+    /// What is wrong with it.
+    pub problem: String,
+    /// What would be right.
+    pub expected: String,
+}
+
+impl BadField {
+    /// Says what is wrong with `field`, and what would be right.
+    pub fn new(
+        field: impl Into<String>,
+        problem: impl Into<String>,
+        expected: impl Into<String>,
+    ) -> Self {
+        Self { field: field.into(), problem: problem.into(), expected: expected.into() }
+    }
+}
+
+/// Longest script: with environment and arguments it must fit into one frame of 64 KiB.
+pub const SCRIPT_BYTES_MAX: usize = 40_000;
+/// Most that arguments, environment, paths and names may take together.
+pub const REST_BYTES_MAX: usize = 20_000;
+/// Most environment variables.
+pub const ENV_VARS_MAX: usize = 512;
+/// Longest name of a job.
+pub const NAME_BYTES_MAX: usize = 128;
+/// Most tasks in one array.
+pub const ARRAY_TASKS_MAX: u32 = 10_000;
+
+words! {
+    /// What a job's user cares about.
+    Class {
+        /// Latency: each request or step should be quick.
+        Online = "online",
+        /// Throughput: done as soon as the cluster allows.
+        Offline = "offline",
+    }
+}
+
+/// A job's priority: 0 (highest) to 9.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(into = "u8", try_from = "u8")]
+pub struct Priority(u8);
+
+impl Priority {
+    /// Where a job stands that asked for nothing.
+    pub const DEFAULT: Self = Self(5);
+
+    /// Returns the number, 0 to 9.
+    pub const fn get(self) -> u8 {
+        self.0
+    }
+}
+
+impl TryFrom<u8> for Priority {
+    type Error = BadField;
+
+    fn try_from(number: u8) -> Result<Self, BadField> {
+        match number {
+            0..=9 => Ok(Self(number)),
+            10.. => Err(BadField::new(
+                "priority",
+                format!("{number} is out of range"),
+                "0 (highest) to 9 (lowest)",
+            )),
+        }
+    }
+}
+
+impl From<Priority> for u8 {
+    fn from(priority: Priority) -> Self {
+        priority.0
+    }
+}
+
+/// What a job runs.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Program {
+    /// A script's text, handed to the interpreter of its first line.
+    Script(String),
+    /// A program of the node and its arguments.
+    Command(Vec<String>),
+}
+
+/// How much of a GPU a job asks for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum GpuAsk {
+    /// Its user doesn't know: the smallest slice (MIGM §2.2, case 4).
+    Unknown,
+    /// A slice with at least this memory.
+    Memory(Bytes),
+    /// A slice of this very profile.
+    Profile(ProfileName),
+    /// A whole GPU, alone.
+    Whole,
+}
+
+impl fmt::Display for GpuAsk {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unknown => f.pad("any slice"),
+            Self::Memory(bytes) => f.pad(&format!("{bytes}")),
+            Self::Profile(name) => f.pad(name.as_str()),
+            Self::Whole => f.pad("a whole GPU"),
+        }
+    }
+}
+
+/// Where a job's output goes. Without a path it stays in the attempt's own folder.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OutputPaths {
+    /// Pattern for standard output (`%j` job, `%A` array, `%a` index, `%x` name, `%u` user,
+    /// `%N` node, `%r` restarts, `%%` a percent sign).
+    pub stdout: Option<String>,
+    /// Pattern for standard error; standard output's file, if only that is given.
+    pub stderr: Option<String>,
+}
+
+/// A job, as its user wants it: every field has passed every check that needs no cluster state.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct JobSpec {
+    /// What people call it.
+    pub name: String,
+    /// Who submitted it, as the client says.
+    pub user: String,
+    /// What it runs.
+    pub program: Program,
+    /// Where it runs; the attempt's own folder, if not given.
+    pub work_dir: Option<String>,
+    /// Variables on top of what Tessera sets.
+    pub env: BTreeMap<String, String>,
+    /// Where its output goes.
+    pub output: OutputPaths,
+    /// How much of a GPU it wants.
+    pub gpu: GpuAsk,
+    /// Longest run time of one attempt.
+    pub time_limit: Option<Millis>,
+    /// How long it may take to end after `SIGTERM`.
+    pub grace: Millis,
+    /// Latency or throughput.
+    pub class: Class,
+    /// Its rank.
+    pub priority: Priority,
+    /// How often it may run again.
+    pub retry: RetryRules,
+    /// What its runs share with those of other jobs; derived from the program, if not given.
+    pub task_key: Option<String>,
+    /// Whether it may wait for hardware that the cluster doesn't have.
+    pub allow_pending: bool,
+}
+
+/// A request as it came from outside, every field optional or unchecked.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RawSpec {
+    /// See [`JobSpec::name`]; the program's name, if empty.
+    pub name: Option<String>,
+    /// See [`JobSpec::user`].
+    pub user: Option<String>,
+    /// A script's text.
+    pub script: Option<String>,
+    /// A command and its arguments.
+    pub command: Option<Vec<String>>,
+    /// See [`JobSpec::work_dir`].
+    pub work_dir: Option<String>,
+    /// See [`JobSpec::env`].
+    pub env: BTreeMap<String, String>,
+    /// See [`OutputPaths::stdout`].
+    pub stdout: Option<String>,
+    /// See [`OutputPaths::stderr`].
+    pub stderr: Option<String>,
+    /// GPU memory in bytes.
+    pub gpu_memory_bytes: Option<u64>,
+    /// A MIG profile.
+    pub gpu_profile: Option<String>,
+    /// Whether the job wants a whole GPU.
+    pub gpu_whole: bool,
+    /// Longest run time in seconds.
+    pub time_limit_secs: Option<u64>,
+    /// Grace after `SIGTERM` in seconds.
+    pub grace_secs: Option<u64>,
+    /// `online` or `offline`.
+    pub class: Option<String>,
+    /// 0 to 9.
+    pub priority: Option<u8>,
+    /// Own failures that it survives.
+    pub max_retries: Option<u32>,
+    /// `requeue`, `hold` or `fail`.
+    pub on_lost: Option<String>,
+    /// See [`JobSpec::task_key`].
+    pub task_key: Option<String>,
+    /// See [`JobSpec::allow_pending`].
+    pub allow_pending: bool,
+}
+
+/// Grace after `SIGTERM` where a job asks for none, as batch schedulers give.
+const DEFAULT_GRACE: Millis = Millis::from_secs(30);
+/// Longest grace: a node can't wait for ever to get its slice back.
+const GRACE_SECS_MAX: u64 = 3_600;
+/// Longest time limit, one year: longer ones are typing errors.
+const TIME_LIMIT_SECS_MAX: u64 = 366 * 24 * 3_600;
+/// Most of its own failures that a job may survive.
+const RETRIES_MAX: u32 = 1_000;
+
+impl JobSpec {
+    /// Reads a request into a job.
+    ///
+    /// # Errors
+    ///
+    /// [`BadField`] names the first field that breaks a rule, and what would be right.
+    pub fn parse(raw: RawSpec) -> Result<Self, BadField> {
+        let program = parse_program(raw.script, raw.command)?;
+        let name = raw.name.filter(|n| !n.is_empty()).unwrap_or_else(|| default_name(&program));
+        let spec = Self {
+            name: plain_text("name", name, NAME_BYTES_MAX)?,
+            user: plain_text("user", raw.user.unwrap_or_else(|| "unknown".into()), 64)?,
+            work_dir: raw.work_dir.map(|dir| absolute_path("work_dir", dir)).transpose()?,
+            env: parse_env(raw.env)?,
+            output: OutputPaths {
+                stdout: raw.stdout.map(|p| no_nul("stdout", p)).transpose()?,
+                stderr: raw.stderr.map(|p| no_nul("stderr", p)).transpose()?,
+            },
+            gpu: parse_gpu(raw.gpu_memory_bytes, raw.gpu_profile, raw.gpu_whole)?,
+            time_limit: raw
+                .time_limit_secs
+                .map(|secs| in_range("time_limit_secs", secs, 1, TIME_LIMIT_SECS_MAX))
+                .transpose()?
+                .map(Millis::from_secs),
+            grace: raw
+                .grace_secs
+                .map(|secs| in_range("grace_secs", secs, 0, GRACE_SECS_MAX))
+                .transpose()?
+                .map_or(DEFAULT_GRACE, Millis::from_secs),
+            class: parse_word("class", raw.class, Class::Offline)?,
+            priority: raw.priority.map_or(Ok(Priority::DEFAULT), Priority::try_from)?,
+            retry: RetryRules {
+                max_retries: match raw.max_retries.unwrap_or(0) {
+                    retries @ 0..=RETRIES_MAX => retries,
+                    retries => {
+                        return Err(BadField::new(
+                            "max_retries",
+                            format!("{retries} is out of range"),
+                            format!("0 to {RETRIES_MAX}"),
+                        ));
+                    }
+                },
+                on_lost: parse_word("on_lost", raw.on_lost, OnLost::Requeue)?,
+            },
+            task_key: raw.task_key.map(|key| plain_text("task_key", key, 256)).transpose()?,
+            allow_pending: raw.allow_pending,
+            program,
+        };
+        spec.check_size()?;
+        Ok(spec)
+    }
+
+    fn check_size(&self) -> Result<(), BadField> {
+        let command = match &self.program {
+            Program::Script(_) => 0,
+            Program::Command(argv) => argv.iter().map(|a| a.len() + 8).sum(),
+        };
+        let env: usize = self.env.iter().map(|(k, v)| k.len() + v.len() + 16).sum();
+        let paths: usize = [&self.work_dir, &self.output.stdout, &self.output.stderr]
+            .iter()
+            .filter_map(|p| p.as_ref().map(String::len))
+            .sum();
+        let total = command + env + paths;
+        if total > REST_BYTES_MAX {
+            return Err(BadField::new(
+                "env",
+                format!("arguments, environment and paths take {total} bytes together"),
+                format!("at most {REST_BYTES_MAX}: put large values into a file"),
+            ));
+        }
+        Ok(())
+    }
+}
+
+fn parse_program(
+    script: Option<String>,
+    command: Option<Vec<String>>,
+) -> Result<Program, BadField> {
+    match (script, command) {
+        (Some(script), None) => {
+            if !script.starts_with("#!") {
+                return Err(BadField::new(
+                    "script",
+                    "the first line names no interpreter",
+                    "begin with a line such as #!/bin/bash",
+                ));
+            }
+            if script.len() > SCRIPT_BYTES_MAX {
+                return Err(BadField::new(
+                    "script",
+                    format!("it has {} bytes", script.len()),
+                    format!("at most {SCRIPT_BYTES_MAX}: put large parts into a file"),
+                ));
+            }
+            no_nul("script", script).map(Program::Script)
+        }
+        (None, Some(argv)) => {
+            if argv.first().is_none_or(String::is_empty) {
+                return Err(BadField::new(
+                    "command",
+                    "it names no program",
+                    "give the program and its arguments, such as [\"python3\", \"train.py\"]",
+                ));
+            }
+            let argv = argv.into_iter().map(|arg| no_nul("command", arg));
+            Ok(Program::Command(argv.collect::<Result<_, _>>()?))
+        }
+        (None, None) | (Some(_), Some(_)) => Err(BadField::new(
+            "script",
+            "a job runs exactly one thing",
+            "give either script (its text) or command (a list of words)",
+        )),
+    }
+}
+
+fn default_name(program: &Program) -> String {
+    match program {
+        Program::Script(_) => "script".to_owned(),
+        Program::Command(argv) => {
+            let program = argv.first().map_or("job", String::as_str);
+            let base = program.rsplit('/').next().unwrap_or(program);
+            base.chars().filter(|c| !c.is_control()).take(NAME_BYTES_MAX / 4).collect()
+        }
+    }
+}
+
+fn parse_gpu(
+    memory: Option<u64>,
+    profile: Option<String>,
+    whole: bool,
+) -> Result<GpuAsk, BadField> {
+    match (memory, profile, whole) {
+        (None, None, false) => Ok(GpuAsk::Unknown),
+        (None, None, true) => Ok(GpuAsk::Whole),
+        (Some(0), None, false) => Err(BadField::new(
+            "gpu_memory_bytes",
+            "a slice with no memory is no slice",
+            "a positive number of bytes, or leave it out for the smallest slice",
+        )),
+        (Some(bytes), None, false) => Ok(GpuAsk::Memory(Bytes::new(bytes))),
+        (None, Some(name), false) => name.parse().map(GpuAsk::Profile).map_err(|bad: BadId| {
+            BadField::new("gpu_profile", format!("{:?} is no profile", bad.text), bad.expected)
+        }),
+        _ => Err(BadField::new(
+            "gpu_memory_bytes",
+            "a job says its size in one way",
+            "give one of gpu_memory_bytes, gpu_profile and gpu_whole",
+        )),
+    }
+}
+
+fn parse_env(env: BTreeMap<String, String>) -> Result<BTreeMap<String, String>, BadField> {
+    if env.len() > ENV_VARS_MAX {
+        return Err(BadField::new(
+            "env",
+            format!("it has {} variables", env.len()),
+            format!("at most {ENV_VARS_MAX}"),
+        ));
+    }
+    for (name, value) in &env {
+        let well_formed = !name.is_empty()
+            && !name.starts_with(|c: char| c.is_ascii_digit())
+            && name.chars().all(|c| !c.is_control() && c != '=' && c != ' ');
+        if !well_formed || value.contains('\0') {
+            return Err(BadField::new(
+                "env",
+                format!("{name:?} can't be set"),
+                "a name without = or blanks that doesn't begin with a digit, and a value without NUL",
+            ));
+        }
+        if name.starts_with("TESSERA_") {
+            return Err(BadField::new(
+                "env",
+                format!("{name} is one of the variables that Tessera sets"),
+                "choose a name that doesn't begin with TESSERA_",
+            ));
+        }
+    }
+    Ok(env)
+}
+
+fn parse_word<T: FromStr<Err = BadId>>(
+    field: &str,
+    text: Option<String>,
+    default: T,
+) -> Result<T, BadField> {
+    text.map_or(Ok(default), |text| {
+        text.parse().map_err(|bad: BadId| {
+            BadField::new(field, format!("{:?} is unknown", bad.text), bad.expected)
+        })
+    })
+}
+
+fn in_range(field: &str, value: u64, least: u64, most: u64) -> Result<u64, BadField> {
+    if (least..=most).contains(&value) {
+        Ok(value)
+    } else {
+        Err(BadField::new(field, format!("{value} is out of range"), format!("{least} to {most}")))
+    }
+}
+
+fn plain_text(field: &str, text: String, most: usize) -> Result<String, BadField> {
+    if !text.is_empty() && text.len() <= most && !text.chars().any(char::is_control) {
+        Ok(text)
+    } else {
+        Err(BadField::new(
+            field,
+            "it is empty, too long, or holds control characters",
+            format!("1 to {most} bytes of plain text"),
+        ))
+    }
+}
+
+fn absolute_path(field: &str, path: String) -> Result<String, BadField> {
+    if path.starts_with('/') {
+        no_nul(field, path)
+    } else {
+        Err(BadField::new(field, format!("{path:?} is relative"), "an absolute path"))
+    }
+}
+
+fn no_nul(field: &str, text: String) -> Result<String, BadField> {
+    if text.contains('\0') {
+        Err(BadField::new(field, "it holds a NUL byte", "text without NUL bytes"))
+    } else {
+        Ok(text)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn raw() -> RawSpec {
+        RawSpec { command: Some(vec!["/bin/true".into()]), ..RawSpec::default() }
+    }
+
+    #[test]
+    fn a_bare_command_gets_sensible_defaults() {
+        let spec = JobSpec::parse(raw()).unwrap();
+
+        assert_eq!(spec.name, "true");
+        assert_eq!(spec.gpu, GpuAsk::Unknown);
+        assert_eq!(spec.priority.get(), 5);
+        assert_eq!(spec.retry.on_lost, OnLost::Requeue);
+        assert_eq!(spec.grace, Millis::from_secs(30));
+    }
+
+    #[test]
+    fn each_broken_rule_names_its_field_and_says_what_would_be_right() {
+        type Break = fn(&mut RawSpec);
+        let cases: [(&str, &str, Break); 12] = [
+            ("script", "either script", |r| r.command = None),
+            ("command", "give the program", |r| r.command = Some(vec![])),
+            ("script", "#!/bin/bash", |r| {
+                r.command = None;
+                r.script = Some("echo hi".into());
+            }),
+            ("work_dir", "absolute", |r| r.work_dir = Some("here".into())),
+            ("env", "begin with TESSERA_", |r| {
+                r.env.insert("TESSERA_JOB_ID".into(), "1".into());
+            }),
+            ("env", "without =", |r| {
+                r.env.insert("A=B".into(), "1".into());
+            }),
+            ("gpu_memory_bytes", "positive", |r| r.gpu_memory_bytes = Some(0)),
+            ("gpu_profile", "1g.5gb", |r| r.gpu_profile = Some("huge".into())),
+            ("gpu_memory_bytes", "one of", |r| {
+                r.gpu_memory_bytes = Some(1);
+                r.gpu_whole = true;
+            }),
+            ("priority", "0 (highest)", |r| r.priority = Some(10)),
+            ("class", "online offline", |r| r.class = Some("batch".into())),
+            ("time_limit_secs", "1 to", |r| r.time_limit_secs = Some(0)),
+        ];
+        for (field, hint, break_it) in cases {
+            let mut raw = raw();
+            break_it(&mut raw);
+
+            let bad = JobSpec::parse(raw).unwrap_err();
+
+            assert_eq!(bad.field, field, "{bad}");
+            assert!(bad.expected.contains(hint), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_spec_that_would_not_fit_into_a_frame_is_refused() {
+        let mut raw = raw();
+        raw.env.insert("BIG".into(), "x".repeat(REST_BYTES_MAX));
+
+        assert_eq!(JobSpec::parse(raw).unwrap_err().field, "env");
+    }
+
+    #[test]
+    fn a_spec_survives_the_database() {
+        let spec = JobSpec::parse(RawSpec {
+            gpu_profile: Some("1g.5gb".into()),
+            time_limit_secs: Some(60),
+            ..raw()
+        })
+        .unwrap();
+
+        let text = serde_json::to_string(&spec).unwrap();
+
+        assert_eq!(serde_json::from_str::<JobSpec>(&text).unwrap(), spec);
+    }
+}
