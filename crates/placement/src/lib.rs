@@ -1,1 +1,15 @@
-//! tessera-placement
+//! Which jobs run where: policies as pure functions from what is known to what to do.
+//!
+//! A policy sees a [`ClusterView`] and the queue in order, and returns [`Decision`]s, each with
+//! its reasons. It reads no clock and keeps no state, so the live controller and the simulator
+//! run the very same code, and a recorded round can be replayed.
+
+#![forbid(unsafe_code)]
+
+pub mod decision;
+pub mod policy;
+pub mod view;
+
+pub use decision::{Candidate, Decision, Explanation, Place, WaitReason};
+pub use policy::{Policy, by_name};
+pub use view::{ClusterView, GpuView, InstanceState, InstanceView, MigView, QueuedJob};

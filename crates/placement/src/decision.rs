@@ -1,0 +1,114 @@
+//! What a policy says, and why.
+
+use serde::{Deserialize, Serialize};
+use tessera_model::mig::{Slot, Step};
+use tessera_model::{Bytes, GpuId, JobId, NodeName};
+
+/// Most candidates that one explanation names; the rest are counted by reason.
+pub const CANDIDATES_MAX: usize = 16;
+
+/// One thing to do, or the reason to do nothing, for one job.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Decision {
+    /// Start the job there.
+    Start {
+        /// Which job.
+        job: JobId,
+        /// Where.
+        place: Place,
+        /// Why there.
+        why: Explanation,
+    },
+    /// Leave the job in the queue.
+    Wait {
+        /// Which job.
+        job: JobId,
+        /// Until what.
+        reason: WaitReason,
+        /// Why.
+        why: Explanation,
+    },
+}
+
+/// Where an attempt is to run, and what has to be made first.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Place {
+    /// The GPU.
+    pub gpu: GpuId,
+    /// The instance's slot; `None` for a whole GPU with MIG off.
+    pub slot: Option<Slot>,
+    /// Layout steps to take before the launch; empty if the instance stands ready.
+    pub steps: Vec<Step>,
+}
+
+/// Why a job waits; each is a stable word of the API.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum WaitReason {
+    /// Every fitting slice is taken.
+    Resources,
+    /// A job before it in the queue waits, and the policy keeps the order.
+    Priority,
+    /// Memory is free, but not in a shape that the running neighbours allow.
+    MigFragmentation,
+    /// The GPU that it would get is being changed.
+    AwaitingRepartition,
+    /// No available node has what it needs; some node that is away or drained has.
+    NodeUnavailable,
+    /// No node that was ever seen has what it needs.
+    BadConstraints,
+}
+
+impl WaitReason {
+    /// Returns the word that the API uses.
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::Resources => "resources",
+            Self::Priority => "priority",
+            Self::MigFragmentation => "mig_fragmentation",
+            Self::AwaitingRepartition => "awaiting_repartition",
+            Self::NodeUnavailable => "node_unavailable",
+            Self::BadConstraints => "bad_constraints",
+        }
+    }
+}
+
+/// The reasons of one decision, bounded in size, in words that a user understands.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Explanation {
+    /// The policy that decided.
+    pub policy: String,
+    /// One sentence with the numbers that decided.
+    pub summary: String,
+    /// What would start the job, for a job that waits.
+    pub would_start_if: Option<String>,
+    /// What was looked at, best first, at most [`CANDIDATES_MAX`].
+    pub candidates: Vec<Candidate>,
+    /// How many more were looked at.
+    pub candidates_left_out: u32,
+}
+
+/// One place that was considered.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Candidate {
+    /// The GPU.
+    pub gpu: GpuId,
+    /// Its node.
+    pub node: NodeName,
+    /// The GPU's index on the node.
+    pub gpu_index: u32,
+    /// Profile name, or `whole GPU`.
+    pub profile: String,
+    /// First memory slice, where one is meant.
+    pub start: Option<u8>,
+    /// Memory of the instance.
+    pub memory: Bytes,
+    /// Whether this one was taken.
+    pub chosen: bool,
+    /// What speaks for it, or what ruled it out, as a stable word: `chosen`, `too_small`,
+    /// `larger_than_needed`, `busy`, `fewer_futures`, `needs_repartition`, `changing`,
+    /// `unavailable`, `foreign`, `stuck`.
+    pub verdict: String,
+    /// `R` after taking it (MIGM §4), where it was computed.
+    pub reachability_after: Option<u32>,
+}
