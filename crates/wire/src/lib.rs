@@ -1,1 +1,15 @@
-//! tessera-wire
+//! What controllers, agents and shepherds say to each other, and how.
+//!
+//! - [`frames`]: every message, as plain data.
+//! - [`codec`]: bytes to messages and back; the only file that names bincode.
+//! - [`link`]: length-prefixed frames over a QUIC stream.
+//! - [`tls`]: the cluster's certificates, and the mutual TLS that every connection uses.
+
+#![forbid(unsafe_code)]
+
+pub mod codec;
+pub mod frames;
+pub mod link;
+pub mod tls;
+
+pub use frames::{ToAgent, ToController};

@@ -1,0 +1,377 @@
+//! The cluster's certificates: one authority, one leaf a controller and a node, mutual TLS 1.3.
+//!
+//! A node's identity is the URI in its certificate, `spiffe://tessera/node/<uuid>`; its name is
+//! the common name. Nothing in a frame can change either.
+
+use std::fs;
+use std::io::Write as _;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use quinn::crypto::rustls::{QuicClientConfig, QuicServerConfig};
+use rcgen::{
+    BasicConstraints, CertificateParams, CertifiedIssuer, DistinguishedName, DnType,
+    ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose, SanType,
+};
+use rustls::RootCertStore;
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use tessera_model::{NodeId, NodeName};
+use time::OffsetDateTime;
+
+use crate::frames::ALPN;
+
+/// The name that a controller's certificate carries and agents ask for.
+pub const CONTROLLER_NAME: &str = "controller.tessera";
+const NODE_URI: &str = "spiffe://tessera/node/";
+const CONTROLLER_URI: &str = "spiffe://tessera/controller";
+
+/// Clocks may differ by this much before a fresh certificate is refused.
+const BACKDATED: time::Duration = time::Duration::minutes(5);
+const AUTHORITY_LASTS: time::Duration = time::Duration::days(3_650);
+/// Leaves last a year until they are renewed over the wire.
+const LEAF_LASTS: time::Duration = time::Duration::days(365);
+
+/// Silence after which a connection counts as broken.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(15);
+/// Well below the idle timeout, so that one lost packet breaks nothing.
+const KEEP_ALIVE: Duration = Duration::from_secs(4);
+/// Streams that a peer may hold open at once: the control stream and readers of output.
+const STREAMS_MAX: u32 = 32;
+/// Data that a peer may have under way on one stream: 16 frames.
+const STREAM_WINDOW_BYTES: u32 = 1024 * 1024;
+
+/// A certificate authority, certificate or key that can't be used.
+#[derive(Debug, thiserror::Error)]
+pub enum TlsError {
+    /// A file of the identity folder is missing or unreadable.
+    #[error("can't read {path}")]
+    Read {
+        /// Which file.
+        path: String,
+        /// What the system said.
+        #[source]
+        cause: std::io::Error,
+    },
+    /// A file could not be written.
+    #[error("can't write {path}")]
+    Write {
+        /// Which file.
+        path: String,
+        /// What the system said.
+        #[source]
+        cause: std::io::Error,
+    },
+    /// A file holds something else than it should.
+    #[error("{path} is no {expected}")]
+    Malformed {
+        /// Which file.
+        path: String,
+        /// What it should hold.
+        expected: &'static str,
+    },
+    /// A certificate could not be made.
+    #[error("can't make a certificate")]
+    Issue(#[from] rcgen::Error),
+    /// The TLS library refused the certificate or key.
+    #[error("the certificate or key can't be used")]
+    Refused(#[from] rustls::Error),
+    /// A peer's certificate names no node of a cluster.
+    #[error("the peer's certificate names no node")]
+    NoNode,
+}
+
+/// The cluster's authority, which signs every certificate.
+#[derive(Debug)]
+pub struct Authority {
+    issuer: CertifiedIssuer<'static, KeyPair>,
+}
+
+/// A certificate with its key and its authority, all as PEM text.
+#[derive(Clone)]
+pub struct Identity {
+    authority: String,
+    certificate: String,
+    key: String,
+}
+
+impl std::fmt::Debug for Identity {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        // The key must not reach a log.
+        f.debug_struct("Identity").finish_non_exhaustive()
+    }
+}
+
+/// Who a peer is, by its certificate.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NodeIdentity {
+    /// Its id.
+    pub id: NodeId,
+    /// Its name.
+    pub name: NodeName,
+}
+
+impl Authority {
+    /// Makes a new authority.
+    ///
+    /// # Errors
+    ///
+    /// [`TlsError::Issue`] if the system gives no randomness.
+    pub fn create(now: OffsetDateTime) -> Result<Self, TlsError> {
+        let mut params = CertificateParams::default();
+        params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
+        params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
+        params.distinguished_name = common_name("Tessera cluster");
+        params.not_before = now - BACKDATED;
+        params.not_after = now + AUTHORITY_LASTS;
+        Ok(Self { issuer: CertifiedIssuer::self_signed(params, KeyPair::generate()?)? })
+    }
+
+    /// Writes the authority to `ca.pem` and `ca.key` in a folder.
+    ///
+    /// # Errors
+    ///
+    /// [`TlsError::Write`].
+    pub fn save(&self, folder: &Path) -> Result<(), TlsError> {
+        write_private(&folder.join("ca.key"), &self.issuer.key().serialize_pem())?;
+        write_private(&folder.join("ca.pem"), &self.issuer.pem())
+    }
+
+    /// Signs a controller's certificate.
+    ///
+    /// # Errors
+    ///
+    /// [`TlsError::Issue`].
+    pub fn controller(&self, now: OffsetDateTime) -> Result<Identity, TlsError> {
+        let mut params = CertificateParams::new(vec![CONTROLLER_NAME.to_owned()])?;
+        params.subject_alt_names.push(SanType::URI(CONTROLLER_URI.try_into()?));
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+        params.distinguished_name = common_name(CONTROLLER_NAME);
+        issue(params, now, &self.issuer, self.issuer.pem())
+    }
+}
+
+/// Signs a node's certificate with the authority in a folder.
+///
+/// # Errors
+///
+/// [`TlsError`]: the folder holds no authority, or no certificate could be made.
+pub fn issue_node(
+    authority: &Path,
+    node: &NodeIdentity,
+    now: OffsetDateTime,
+) -> Result<Identity, TlsError> {
+    let certificate = read(&authority.join("ca.pem"))?;
+    let key_path = authority.join("ca.key");
+    let key = KeyPair::from_pem(&read(&key_path)?).map_err(|_| TlsError::Malformed {
+        path: key_path.display().to_string(),
+        expected: "private key",
+    })?;
+    let issuer = Issuer::from_ca_cert_pem(&certificate, key)?;
+    let mut params = CertificateParams::default();
+    let uri = format!("{NODE_URI}{}", node.id.as_uuid());
+    params.subject_alt_names.push(SanType::URI(uri.as_str().try_into()?));
+    params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
+    params.distinguished_name = common_name(node.name.as_str());
+    issue(params, now, &issuer, certificate)
+}
+
+fn issue<S: rcgen::SigningKey>(
+    mut params: CertificateParams,
+    now: OffsetDateTime,
+    issuer: &Issuer<'_, S>,
+    authority: String,
+) -> Result<Identity, TlsError> {
+    let key = KeyPair::generate()?;
+    params.not_before = now - BACKDATED;
+    params.not_after = now + LEAF_LASTS;
+    params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+    let certificate = params.signed_by(&key, issuer)?;
+    Ok(Identity { authority, certificate: certificate.pem(), key: key.serialize_pem() })
+}
+
+fn common_name(name: &str) -> DistinguishedName {
+    let mut distinguished = DistinguishedName::new();
+    distinguished.push(DnType::CommonName, name);
+    distinguished
+}
+
+impl Identity {
+    /// Writes `ca.pem`, `cert.pem` and `key.pem` into a folder, the key readable by its owner
+    /// only.
+    ///
+    /// # Errors
+    ///
+    /// [`TlsError::Write`].
+    pub fn save(&self, folder: &Path) -> Result<(), TlsError> {
+        write_private(&folder.join("key.pem"), &self.key)?;
+        write_private(&folder.join("cert.pem"), &self.certificate)?;
+        let authority = folder.join("ca.pem");
+        if authority.exists() { Ok(()) } else { write_private(&authority, &self.authority) }
+    }
+
+    /// Reads what [`Self::save`] wrote.
+    ///
+    /// # Errors
+    ///
+    /// [`TlsError::Read`].
+    pub fn load(folder: &Path) -> Result<Self, TlsError> {
+        Ok(Self {
+            authority: read(&folder.join("ca.pem"))?,
+            certificate: read(&folder.join("cert.pem"))?,
+            key: read(&folder.join("key.pem"))?,
+        })
+    }
+
+    /// Returns a controller's side of the mutual TLS: only nodes of this cluster get in.
+    ///
+    /// # Errors
+    ///
+    /// [`TlsError`]: the identity can't be used.
+    pub fn server(&self) -> Result<quinn::ServerConfig, TlsError> {
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let verifier = rustls::server::WebPkiClientVerifier::builder_with_provider(
+            self.roots()?,
+            Arc::clone(&provider),
+        )
+        .build()
+        .map_err(|cause| TlsError::Refused(rustls::Error::General(cause.to_string())))?;
+        let mut tls = rustls::ServerConfig::builder_with_provider(provider)
+            .with_protocol_versions(&[&rustls::version::TLS13])?
+            .with_client_cert_verifier(verifier)
+            .with_single_cert(self.chain()?, self.private_key()?)?;
+        tls.alpn_protocols = vec![ALPN.to_vec()];
+        let quic = QuicServerConfig::try_from(tls)
+            .map_err(|cause| TlsError::Refused(rustls::Error::General(cause.to_string())))?;
+        let mut server = quinn::ServerConfig::with_crypto(Arc::new(quic));
+        server.transport_config(transport());
+        // More than these many half-open connections are a flood, not a cluster.
+        server.max_incoming(64);
+        Ok(server)
+    }
+
+    /// Returns an agent's side of the mutual TLS.
+    ///
+    /// # Errors
+    ///
+    /// [`TlsError`]: the identity can't be used.
+    pub fn client(&self) -> Result<quinn::ClientConfig, TlsError> {
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let mut tls = rustls::ClientConfig::builder_with_provider(provider)
+            .with_protocol_versions(&[&rustls::version::TLS13])?
+            .with_root_certificates(self.roots()?)
+            .with_client_auth_cert(self.chain()?, self.private_key()?)?;
+        tls.alpn_protocols = vec![ALPN.to_vec()];
+        let quic = QuicClientConfig::try_from(tls)
+            .map_err(|cause| TlsError::Refused(rustls::Error::General(cause.to_string())))?;
+        let mut client = quinn::ClientConfig::new(Arc::new(quic));
+        client.transport_config(transport());
+        Ok(client)
+    }
+
+    /// Returns the node that this identity is of.
+    ///
+    /// # Errors
+    ///
+    /// [`TlsError::NoNode`] for a controller's identity.
+    pub fn node(&self) -> Result<NodeIdentity, TlsError> {
+        node_of(self.chain()?.first().ok_or(TlsError::NoNode)?)
+    }
+
+    fn roots(&self) -> Result<Arc<RootCertStore>, TlsError> {
+        let mut roots = RootCertStore::empty();
+        for certificate in CertificateDer::pem_slice_iter(self.authority.as_bytes()) {
+            roots.add(certificate.map_err(|_| malformed("ca.pem", "certificate"))?)?;
+        }
+        Ok(Arc::new(roots))
+    }
+
+    fn chain(&self) -> Result<Vec<CertificateDer<'static>>, TlsError> {
+        CertificateDer::pem_slice_iter(self.certificate.as_bytes())
+            .collect::<Result<_, _>>()
+            .map_err(|_| malformed("cert.pem", "certificate"))
+    }
+
+    fn private_key(&self) -> Result<PrivateKeyDer<'static>, TlsError> {
+        PrivateKeyDer::from_pem_slice(self.key.as_bytes())
+            .map_err(|_| malformed("key.pem", "private key"))
+    }
+}
+
+/// Returns the node at the other end of a connection.
+///
+/// # Errors
+///
+/// [`TlsError::NoNode`] if its certificate is not a node's.
+pub fn peer_node(connection: &quinn::Connection) -> Result<NodeIdentity, TlsError> {
+    let chain = connection
+        .peer_identity()
+        .and_then(|any| any.downcast::<Vec<CertificateDer<'static>>>().ok())
+        .ok_or(TlsError::NoNode)?;
+    node_of(chain.first().ok_or(TlsError::NoNode)?)
+}
+
+fn node_of(certificate: &CertificateDer<'_>) -> Result<NodeIdentity, TlsError> {
+    use x509_parser::extensions::GeneralName;
+    let (_, parsed) =
+        x509_parser::parse_x509_certificate(certificate).map_err(|_| TlsError::NoNode)?;
+    let names = parsed.subject_alternative_name().ok().flatten().ok_or(TlsError::NoNode)?;
+    let id = names
+        .value
+        .general_names
+        .iter()
+        .find_map(|name| match name {
+            GeneralName::URI(uri) => uri.strip_prefix(NODE_URI),
+            _ => None,
+        })
+        .and_then(|uuid| uuid::Uuid::try_parse(uuid).ok())
+        .map(NodeId::from_uuid)
+        .ok_or(TlsError::NoNode)?;
+    let name = parsed
+        .subject()
+        .iter_common_name()
+        .next()
+        .and_then(|cn| cn.as_str().ok())
+        .and_then(|cn| cn.parse().ok())
+        .ok_or(TlsError::NoNode)?;
+    Ok(NodeIdentity { id, name })
+}
+
+fn transport() -> Arc<quinn::TransportConfig> {
+    let mut transport = quinn::TransportConfig::default();
+    transport
+        .max_idle_timeout(Some(IDLE_TIMEOUT.try_into().expect("15 s is within QUIC's range")))
+        .keep_alive_interval(Some(KEEP_ALIVE))
+        .max_concurrent_bidi_streams(STREAMS_MAX.into())
+        .max_concurrent_uni_streams(0_u32.into())
+        .stream_receive_window(STREAM_WINDOW_BYTES.into());
+    Arc::new(transport)
+}
+
+fn malformed(path: &str, expected: &'static str) -> TlsError {
+    TlsError::Malformed { path: path.to_owned(), expected }
+}
+
+fn read(path: &Path) -> Result<String, TlsError> {
+    fs::read_to_string(path)
+        .map_err(|cause| TlsError::Read { path: path.display().to_string(), cause })
+}
+
+fn write_private(path: &Path, text: &str) -> Result<(), TlsError> {
+    let write = || {
+        if let Some(folder) = path.parent() {
+            fs::create_dir_all(folder)?;
+        }
+        let mut file = fs::OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .mode(0o600)
+            .open(path)?;
+        file.write_all(text.as_bytes())?;
+        file.sync_all()
+    };
+    write().map_err(|cause| TlsError::Write { path: path.display().to_string(), cause })
+}
