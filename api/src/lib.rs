@@ -1,1 +1,5 @@
-//! tessera-api
+//! What users touch: the bodies of the REST API, a typed client, and the `tessera` command.
+
+#![forbid(unsafe_code)]
+
+pub mod types;

@@ -1,0 +1,609 @@
+//! Bodies of requests and answers. Times are UTC (RFC 3339), sizes are bytes, spans are
+//! seconds unless the name says otherwise, states are lower-case words.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use tessera_model::spec::{BadField, JobSpec, RawSpec};
+use time::OffsetDateTime;
+use utoipa::{IntoParams, ToSchema};
+
+/// A job to run, or an array of them.
+///
+/// Give either `script` or `command`. Everything else has a default.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct SubmitRequest {
+    /// What to call it; by default the program's name.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// Who submits it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub user: Option<String>,
+    /// Text of a script; its first line names the interpreter (`#!/bin/bash`).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub script: Option<String>,
+    /// A program of the node, and its arguments.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub command: Option<Vec<String>>,
+    /// Absolute path of the folder to run in; by default a folder of the attempt's own.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub work_dir: Option<String>,
+    /// Environment variables.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub env: BTreeMap<String, String>,
+    /// File for standard output; `%j` is the job, `%A` the array, `%a` the index, `%x` the
+    /// name, `%u` the user, `%N` the node, `%r` the restarts.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stdout: Option<String>,
+    /// File for standard error; by default where standard output goes, if that is given.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stderr: Option<String>,
+    /// GPU memory that the job needs. Without it, `gpu_profile` or `gpu_whole`, the job gets
+    /// the smallest slice.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub gpu_memory_bytes: Option<u64>,
+    /// MIG profile that the job wants, such as `1g.5gb`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub gpu_profile: Option<String>,
+    /// Whether the job wants a whole GPU.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub gpu_whole: bool,
+    /// Longest run time in seconds; by default none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub time_limit_secs: Option<u64>,
+    /// Seconds between `SIGTERM` and `SIGKILL`; by default 30.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub grace_secs: Option<u64>,
+    /// `online` (latency) or `offline` (throughput, the default).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub class: Option<String>,
+    /// 0 (highest) to 9; by default 5.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub priority: Option<u8>,
+    /// How many failures of its own the job survives; by default 0.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_retries: Option<u32>,
+    /// What happens when its node is lost: `requeue` (the default), `hold` or `fail`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub on_lost: Option<String>,
+    /// Jobs with one key share what is learned about them; by default the program and its
+    /// arguments.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub task_key: Option<String>,
+    /// Whether the job may wait for hardware that the cluster doesn't have yet.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub allow_pending: bool,
+    /// Whether the job waits until it is released.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub hold: bool,
+    /// Makes it an array: one task for each index.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub array: Option<ArrayRange>,
+}
+
+/// The indexes of an array's tasks, both ends included.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ArrayRange {
+    /// Smallest index.
+    pub first: u32,
+    /// Largest index; at most 9,999 above the smallest.
+    pub last: u32,
+}
+
+impl SubmitRequest {
+    /// Reads the request into a job's specification.
+    ///
+    /// # Errors
+    ///
+    /// [`BadField`] names the first field that breaks a rule, and what would be right.
+    pub fn into_spec(self) -> Result<JobSpec, BadField> {
+        JobSpec::parse(RawSpec {
+            name: self.name,
+            user: self.user,
+            script: self.script,
+            command: self.command,
+            work_dir: self.work_dir,
+            env: self.env,
+            stdout: self.stdout,
+            stderr: self.stderr,
+            gpu_memory_bytes: self.gpu_memory_bytes,
+            gpu_profile: self.gpu_profile,
+            gpu_whole: self.gpu_whole,
+            time_limit_secs: self.time_limit_secs,
+            grace_secs: self.grace_secs,
+            class: self.class,
+            priority: self.priority,
+            max_retries: self.max_retries,
+            on_lost: self.on_lost,
+            task_key: self.task_key,
+            allow_pending: self.allow_pending,
+        })
+    }
+}
+
+/// An accepted submit: committed before this answer was sent.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Submitted {
+    /// The job's number; for an array the number of the array, which is its first task's.
+    pub job_id: u64,
+    /// How many jobs were accepted.
+    pub tasks: u32,
+    /// `queued` or `held`.
+    pub state: String,
+}
+
+/// One job.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct Job {
+    /// Its number.
+    pub id: u64,
+    /// How people name it: `42`, or `42_7` for task 7 of array 42.
+    pub name_id: String,
+    /// The array that it belongs to.
+    pub array_id: Option<u64>,
+    /// Its index in the array.
+    pub array_index: Option<u32>,
+    /// What people call it.
+    pub name: String,
+    /// Who submitted it.
+    pub user: String,
+    /// `queued`, `held`, `placing`, `starting`, `running`, `stopping`, `succeeded`, `failed`,
+    /// `cancelled` or `timed_out`.
+    pub state: String,
+    /// The state in two letters, as batch schedulers show it.
+    pub state_short: String,
+    /// Why it is in this state, in a word; for a waiting job the reason.
+    pub reason: Option<String>,
+    /// The same in a sentence.
+    pub reason_text: Option<String>,
+    /// What it asked for: `any slice`, an amount, a profile, or `a whole GPU`.
+    pub gpu_ask: String,
+    /// `online` or `offline`.
+    pub class: String,
+    /// 0 (highest) to 9.
+    pub priority: u8,
+    /// When it was accepted.
+    #[serde(with = "time::serde::rfc3339")]
+    pub submitted_at: OffsetDateTime,
+    /// When its newest attempt's program was started.
+    #[serde(with = "time::serde::rfc3339::option")]
+    pub started_at: Option<OffsetDateTime>,
+    /// When it reached its end.
+    #[serde(with = "time::serde::rfc3339::option")]
+    pub ended_at: Option<OffsetDateTime>,
+    /// `code:signal` of its newest attempt.
+    pub exit_code: Option<String>,
+    /// Attempts so far.
+    pub attempts: u32,
+    /// Node of its newest attempt.
+    pub node: Option<String>,
+    /// GPU of its newest attempt.
+    pub gpu: Option<String>,
+    /// Index of that GPU on its node.
+    pub gpu_index: Option<u32>,
+    /// Slice of its newest attempt, as `CUDA_VISIBLE_DEVICES` named it.
+    pub slice: Option<String>,
+    /// Profile of that slice, or `whole GPU`.
+    pub profile: Option<String>,
+}
+
+/// A page of jobs.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct JobPage {
+    /// The jobs, newest first.
+    pub items: Vec<Job>,
+    /// Give it as `cursor` to get the next page; absent on the last.
+    pub next_cursor: Option<String>,
+}
+
+/// Which jobs to list.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields, default)]
+#[into_params(parameter_in = Query)]
+pub struct JobFilter {
+    /// States, separated by commas; `active` stands for all that are not final.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub state: Option<String>,
+    /// Only this user's.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub user: Option<String>,
+    /// Only jobs of this name.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// Only tasks of this array.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub array: Option<u64>,
+    /// Only jobs whose newest attempt is or was on this node.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub node: Option<String>,
+    /// How many to return: 1 to 1,000, by default 100.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub limit: Option<u32>,
+    /// Where the last page ended.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cursor: Option<String>,
+}
+
+/// One job with everything that is known of it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct JobDetail {
+    /// The job.
+    #[serde(flatten)]
+    pub job: Job,
+    /// What it runs, in one line: the command, or `script (N bytes)`.
+    pub program: String,
+    /// Where it runs.
+    pub work_dir: Option<String>,
+    /// Names of its environment variables; values are not shown.
+    pub env_names: Vec<String>,
+    /// Longest run time in seconds.
+    pub time_limit_secs: Option<u64>,
+    /// Own failures that it may still survive.
+    pub retries_left: u32,
+    /// W3C trace context of its submit.
+    pub traceparent: Option<String>,
+    /// Its runs, oldest first.
+    pub attempt_list: Vec<Attempt>,
+}
+
+/// One run of a job.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct Attempt {
+    /// Its id.
+    pub id: String,
+    /// Its number: 1 for the first.
+    pub number: u32,
+    /// `placing`, `starting`, `running`, `stopping`, or how it ended: `succeeded`, `failed`,
+    /// `cancelled`, `timed_out`, `out_of_memory`, `preempted`, `lost`, `launch_failed`,
+    /// `not_started`.
+    pub state: String,
+    /// Where.
+    pub node: String,
+    /// On which GPU.
+    pub gpu: String,
+    /// Index of that GPU on its node.
+    pub gpu_index: Option<u32>,
+    /// On which slice; absent until the slice stands.
+    pub slice: Option<String>,
+    /// Profile of the slice, or `whole GPU`.
+    pub profile: String,
+    /// First memory slice of the instance.
+    pub start_slice: Option<u8>,
+    /// The decision that chose the place.
+    pub decision: Option<String>,
+    /// When the place was reserved.
+    #[serde(with = "time::serde::rfc3339")]
+    pub placed_at: OffsetDateTime,
+    /// When the program was started.
+    #[serde(with = "time::serde::rfc3339::option")]
+    pub started_at: Option<OffsetDateTime>,
+    /// When it ended.
+    #[serde(with = "time::serde::rfc3339::option")]
+    pub ended_at: Option<OffsetDateTime>,
+    /// `code:signal`.
+    pub exit_code: Option<String>,
+    /// One sentence on its end.
+    pub detail: Option<String>,
+    /// Processor seconds in user mode.
+    pub user_secs: Option<f64>,
+    /// Processor seconds in the kernel.
+    pub system_secs: Option<f64>,
+    /// Largest resident set of any one process.
+    pub max_rss_bytes: Option<u64>,
+}
+
+/// Something that happened to a job.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct JobEventView {
+    /// When.
+    #[serde(with = "time::serde::rfc3339")]
+    pub at: OffsetDateTime,
+    /// The state that it led to.
+    pub state: String,
+    /// Which attempt, by number.
+    pub attempt: Option<u32>,
+    /// What happened, in a sentence.
+    pub text: String,
+}
+
+/// The events of a job, oldest first.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct JobEvents {
+    /// The events.
+    pub items: Vec<JobEventView>,
+}
+
+/// Why a job waits, or went where it went.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct Explain {
+    /// The job.
+    pub job_id: u64,
+    /// Its state.
+    pub state: String,
+    /// The stable word for the reason.
+    pub reason: Option<String>,
+    /// One sentence with the numbers that decided.
+    pub summary: String,
+    /// What would start it, for a job that waits.
+    pub would_start_if: Option<String>,
+    /// How many jobs stand before it in the queue.
+    pub jobs_ahead: Option<u64>,
+    /// The policy that decided.
+    pub policy: String,
+    /// The recorded decision, if one was recorded.
+    pub decision: Option<String>,
+    /// When it was decided.
+    #[serde(with = "time::serde::rfc3339::option")]
+    pub decided_at: Option<OffsetDateTime>,
+    /// What was considered, best first.
+    pub candidates: Vec<CandidateView>,
+    /// How many more were considered.
+    pub candidates_left_out: u32,
+}
+
+/// One place that was considered for a job.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct CandidateView {
+    /// The node.
+    pub node: String,
+    /// The GPU.
+    pub gpu: String,
+    /// Index of the GPU on its node.
+    pub gpu_index: u32,
+    /// Profile, or `whole GPU`.
+    pub profile: String,
+    /// First memory slice.
+    pub start_slice: Option<u8>,
+    /// Memory of the slice.
+    pub memory_bytes: u64,
+    /// Whether it was taken.
+    pub chosen: bool,
+    /// `chosen`, or what ruled it out.
+    pub verdict: String,
+    /// How many full layouts stay reachable after taking it.
+    pub reachability_after: Option<u32>,
+}
+
+/// One machine.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct Node {
+    /// Its name.
+    pub name: String,
+    /// Its id.
+    pub id: String,
+    /// `available`, `connecting` (not yet reported), `silent` (no word, its lease still runs)
+    /// or `lost`.
+    pub state: String,
+    /// Version of its agent.
+    pub agent_version: String,
+    /// Processor cores.
+    pub cores: u32,
+    /// Memory.
+    pub memory_bytes: u64,
+    /// Its generation: rises each time it is declared lost.
+    pub generation: u64,
+    /// When it was last heard of.
+    #[serde(with = "time::serde::rfc3339::option")]
+    pub last_seen_at: Option<OffsetDateTime>,
+    /// Its GPUs.
+    pub gpus: Vec<Gpu>,
+}
+
+/// The machines.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct Nodes {
+    /// By name.
+    pub items: Vec<Node>,
+}
+
+/// One GPU and its layout.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct Gpu {
+    /// Its UUID.
+    pub id: String,
+    /// Its node.
+    pub node: String,
+    /// Its index on the node.
+    pub index: u32,
+    /// The driver's name for the board.
+    pub model: String,
+    /// Memory of the whole card.
+    pub memory_bytes: u64,
+    /// `healthy`, `unresponsive` or `faulty`.
+    pub health: String,
+    /// What is wrong, if something is.
+    pub health_text: Option<String>,
+    /// `on`, `off` or `unsupported`.
+    pub mig: String,
+    /// How many memory slices it has (0 without MIG).
+    pub memory_slices: u8,
+    /// Whether its layout is being changed.
+    pub changing: bool,
+    /// How many full layouts stay reachable without destroying anything.
+    pub reachability: Option<u32>,
+    /// What stands on it, by first memory slice.
+    pub instances: Vec<Instance>,
+    /// Profiles that it offers.
+    pub profiles: Vec<ProfileView>,
+}
+
+/// The GPUs.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct Gpus {
+    /// By node and index.
+    pub items: Vec<Gpu>,
+}
+
+/// One instance of a GPU.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct Instance {
+    /// Profile, or `whole GPU`.
+    pub profile: String,
+    /// First memory slice.
+    pub start: u8,
+    /// Memory slices.
+    pub size: u8,
+    /// As `CUDA_VISIBLE_DEVICES` takes it.
+    pub slice: Option<String>,
+    /// Memory.
+    pub memory_bytes: u64,
+    /// Streaming multiprocessors.
+    pub sms: Option<u16>,
+    /// `idle`, `taken`, `foreign`, `stuck` or `unfinished`.
+    pub state: String,
+    /// The job that has it.
+    pub job_id: Option<u64>,
+    /// That job's name.
+    pub job_name: Option<String>,
+}
+
+/// One profile of a GPU.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct ProfileView {
+    /// Its name.
+    pub name: String,
+    /// Memory of an instance.
+    pub memory_bytes: u64,
+    /// Compute slices.
+    pub compute_slices: u8,
+    /// Memory slices.
+    pub memory_slices: u8,
+    /// First memory slices on which an instance may start.
+    pub starts: Vec<u8>,
+}
+
+/// One change of a GPU's layout.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct LayoutChange {
+    /// The plan.
+    pub plan: String,
+    /// The GPU.
+    pub gpu: String,
+    /// Its node.
+    pub node: String,
+    /// When it was ordered.
+    #[serde(with = "time::serde::rfc3339")]
+    pub ordered_at: OffsetDateTime,
+    /// When it ended.
+    #[serde(with = "time::serde::rfc3339::option")]
+    pub ended_at: Option<OffsetDateTime>,
+    /// `ordered`, `done`, `failed` or `refused`.
+    pub state: String,
+    /// What was to be done, such as `destroy 4g.20gb@0`.
+    pub steps: Vec<String>,
+    /// For which job.
+    pub job_id: Option<u64>,
+    /// The decision that asked for it.
+    pub decision: Option<String>,
+    /// Why it failed.
+    pub detail: Option<String>,
+}
+
+/// Changes of layouts, newest first.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct LayoutChanges {
+    /// The changes.
+    pub items: Vec<LayoutChange>,
+    /// Give it as `cursor` to get the next page.
+    pub next_cursor: Option<String>,
+}
+
+/// One recorded decision.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct DecisionView {
+    /// Its id.
+    pub id: String,
+    /// When.
+    #[serde(with = "time::serde::rfc3339")]
+    pub at: OffsetDateTime,
+    /// About which job.
+    pub job_id: u64,
+    /// `start` or `wait`.
+    pub outcome: String,
+    /// The stable word for the reason.
+    pub reason: Option<String>,
+    /// The policy that decided.
+    pub policy: String,
+    /// One sentence with the numbers that decided.
+    pub summary: String,
+    /// What would start the job.
+    pub would_start_if: Option<String>,
+    /// Where it went.
+    pub node: Option<String>,
+    /// On which GPU.
+    pub gpu: Option<String>,
+    /// Layout steps that went before.
+    pub steps: Vec<String>,
+    /// What was considered, best first.
+    pub candidates: Vec<CandidateView>,
+    /// How many more were considered.
+    pub candidates_left_out: u32,
+}
+
+/// Decisions, newest first.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct Decisions {
+    /// The decisions.
+    pub items: Vec<DecisionView>,
+    /// Give it as `cursor` to get the next page.
+    pub next_cursor: Option<String>,
+}
+
+/// How many jobs are in each state.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct JobCounts {
+    /// By state; every state is named.
+    pub by_state: BTreeMap<String, u64>,
+    /// All jobs that were ever accepted.
+    pub total: u64,
+}
+
+/// The cluster at a glance.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct ClusterInfo {
+    /// The controller's version.
+    pub version: String,
+    /// The controller's id.
+    pub controller: String,
+    /// The placement policy.
+    pub policy: String,
+    /// The leader's epoch.
+    pub epoch: u64,
+    /// Nodes by state.
+    pub nodes: BTreeMap<String, u32>,
+    /// GPUs in all.
+    pub gpus: u32,
+}
+
+/// An administrator's explicit switch of MIG mode.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct MigModeRequest {
+    /// On or off.
+    pub on: bool,
+}
+
+/// An error, as RFC 9457 has it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Problem {
+    /// Stable name of the kind of error, such as `urn:tessera:problem:bad-field`.
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// The kind in words.
+    pub title: String,
+    /// The HTTP status.
+    pub status: u16,
+    /// What was wrong this time.
+    pub detail: String,
+    /// The field at fault.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub field: Option<String>,
+    /// What would be right.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expected: Option<String>,
+    /// The trace that tells more.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trace_id: Option<String>,
+}
