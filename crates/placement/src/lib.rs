@@ -6,10 +6,16 @@
 
 #![forbid(unsafe_code)]
 
+mod board;
 pub mod decision;
+mod explain;
+mod feasibility;
 pub mod policy;
+mod round;
 pub mod view;
+mod want;
 
 pub use decision::{Candidate, Decision, Explanation, Place, WaitReason};
+pub use feasibility::{Feasibility, could_ever_fit, largest_possible};
 pub use policy::{Policy, by_name};
 pub use view::{ClusterView, GpuView, InstanceState, InstanceView, MigView, QueuedJob};

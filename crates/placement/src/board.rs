@@ -1,0 +1,150 @@
+//! The cluster as the decisions of one round change it.
+
+use std::sync::Arc;
+
+use tessera_model::JobId;
+use tessera_model::mig::{Layout, Slot, State, Step};
+
+use crate::view::{ClusterView, GpuView, InstanceState, InstanceView, MigView};
+
+/// One GPU with what this round decided laid over it.
+#[derive(Clone, Debug)]
+pub(crate) struct Gpu<'c> {
+    /// As the round began.
+    pub(crate) view: &'c GpuView,
+    /// What stands or is promised now.
+    pub(crate) instances: Vec<InstanceView>,
+    /// Its layout; `None` with MIG off, or where an instance stands that the reported geometry
+    /// doesn't have: such a GPU can't be planned for.
+    pub(crate) layout: Option<Standing<'c>>,
+}
+
+/// The layout of a partitioned GPU as states of [`MigView::all`].
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Standing<'c> {
+    /// The GPU's rules.
+    pub(crate) mig: &'c MigView,
+    /// Number of the rules among those of the cluster: equal rules, equal number.
+    pub(crate) model: usize,
+    /// Everything that stands or is promised.
+    pub(crate) all: State,
+    /// The part that must be left alone.
+    pub(crate) busy: State,
+    /// The part that won't go even when every job has ended: foreign and stuck instances.
+    pub(crate) fixed: State,
+}
+
+/// All GPUs in the cluster's order.
+#[derive(Debug)]
+pub(crate) struct Board<'c> {
+    pub(crate) gpus: Vec<Gpu<'c>>,
+}
+
+impl<'c> Board<'c> {
+    /// Lays out the cluster as a round begins.
+    pub(crate) fn new(cluster: &'c ClusterView) -> Self {
+        let mut models: Vec<&'c Arc<MigView>> = Vec::new();
+        let gpus = cluster
+            .gpus
+            .iter()
+            .map(|view| {
+                let layout = view.mig.as_ref().and_then(|mig| {
+                    let model = number_of(&mut models, mig);
+                    Standing::new(mig, model, &view.instances)
+                });
+                Gpu { view, instances: view.instances.clone(), layout }
+            })
+            .collect();
+        Self { gpus }
+    }
+}
+
+/// Finds the number of a GPU's rules, or gives out the next one. Rules are compared by value:
+/// whether GPUs share them in memory is the caller's business.
+fn number_of<'c>(models: &mut Vec<&'c Arc<MigView>>, mig: &'c Arc<MigView>) -> usize {
+    let known = models
+        .iter()
+        .position(|m| Arc::ptr_eq(m, mig))
+        .or_else(|| models.iter().position(|m| m.geometry == mig.geometry));
+    known.unwrap_or_else(|| {
+        models.push(mig);
+        models.len() - 1
+    })
+}
+
+impl<'c> Standing<'c> {
+    fn new(mig: &'c MigView, model: usize, instances: &[InstanceView]) -> Option<Self> {
+        let state = |keep: &dyn Fn(&InstanceState) -> bool| {
+            let slots: Option<Layout> =
+                instances.iter().filter(|i| keep(&i.state)).map(|i| i.slot).collect();
+            mig.all().state(&slots?)
+        };
+        let all = state(&|_| true)?;
+        let busy = state(&InstanceState::busy)?;
+        let fixed = state(&|s| matches!(s, InstanceState::Foreign | InstanceState::Stuck))?;
+        mig.reachability(all)?;
+        Some(Self { mig, model, all, busy, fixed })
+    }
+
+    /// Returns `R` of one of this GPU's states.
+    pub(crate) fn futures(&self, state: State) -> usize {
+        self.mig.reachability(state).unwrap_or(0)
+    }
+}
+
+impl Gpu<'_> {
+    /// Takes the steps of a decision and gives the instance to the job.
+    pub(crate) fn take(&mut self, job: JobId, slot: Option<Slot>, steps: &[Step]) {
+        for step in steps {
+            self.step(*step);
+        }
+        for instance in self.instances.iter_mut().filter(|i| i.slot == slot) {
+            instance.state = InstanceState::Taken { job };
+        }
+        if let (Some(layout), Some(slot)) = (&mut self.layout, slot) {
+            layout.busy = layout.mig.all().allocate(layout.busy, slot).unwrap_or(layout.busy);
+        }
+    }
+
+    fn step(&mut self, step: Step) {
+        let Some(layout) = &mut self.layout else { return };
+        match step {
+            Step::Destroy(slot) => {
+                self.instances.retain(|i| i.slot != Some(slot));
+                layout.all = layout.mig.all().free(layout.all, slot).unwrap_or(layout.all);
+            }
+            Step::Create(slot) => {
+                let Some(profile) = layout.mig.geometry.profile(slot.profile) else { return };
+                self.instances.push(InstanceView {
+                    slot: Some(slot),
+                    memory: profile.memory,
+                    state: InstanceState::Idle,
+                });
+                layout.all = layout.mig.all().allocate(layout.all, slot).unwrap_or(layout.all);
+            }
+        }
+    }
+
+    /// Returns the job that holds the instance in `slot`.
+    pub(crate) fn holder(&self, slot: Option<Slot>) -> Option<JobId> {
+        self.instances.iter().find(|i| i.slot == slot).and_then(|i| match i.state {
+            InstanceState::Taken { job } => Some(job),
+            InstanceState::Idle | InstanceState::Foreign | InstanceState::Stuck => None,
+        })
+    }
+
+    /// Returns the jobs that hold instances here, in the order of their numbers.
+    pub(crate) fn jobs(&self) -> Vec<JobId> {
+        let mut jobs: Vec<_> = self.instances.iter().filter_map(|i| self.holder(i.slot)).collect();
+        jobs.sort_unstable();
+        jobs
+    }
+
+    /// Returns the whole-GPU instance of a GPU with MIG off.
+    pub(crate) fn unpartitioned(&self) -> Option<&InstanceView> {
+        match self.view.mig {
+            None => self.instances.iter().find(|i| i.slot.is_none()),
+            Some(_) => None,
+        }
+    }
+}

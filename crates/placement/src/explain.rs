@@ -1,0 +1,247 @@
+//! Decisions in plain words, with the numbers that decided.
+
+mod rows;
+mod words;
+
+use std::fmt::Write;
+
+use tessera_model::JobId;
+use tessera_model::mig::Step;
+
+use self::words::{Asked, GpuOfNode, Instance, Place, gpus, listed, tight_fit};
+use crate::board::{Board, Gpu};
+use crate::decision::{Explanation, WaitReason};
+use crate::feasibility;
+use crate::round::{Offer, Outlook, Rule, Way};
+use crate::view::{GpuView, QueuedJob};
+use crate::want::{Size, Want};
+
+/// Explains a start. `ranked` yields the GPUs that had an offer, best first: the first is taken.
+pub(crate) fn start<'o>(
+    policy: &str,
+    board: &Board<'_>,
+    job: &QueuedJob,
+    size: &Size,
+    ranked: impl ExactSizeIterator<Item = (usize, Option<&'o Offer>)>,
+) -> Explanation {
+    let gpus = ranked.len();
+    let mut ranked = ranked.filter_map(|(gpu, offer)| Some((&board.gpus[gpu], offer?)));
+    let (gpu, offer) = ranked.next().expect("a start is explained by the offer that it took");
+    let others = gpus - 1 + offer.others.len();
+    let candidates = rows::of_start(gpu, offer, ranked);
+    Explanation {
+        policy: policy.to_owned(),
+        summary: start_summary(job, size, gpu.view, offer, others),
+        would_start_if: None,
+        candidates_left_out: rows::count(1 + others - candidates.len()),
+        candidates,
+    }
+}
+
+fn start_summary(
+    job: &QueuedJob,
+    size: &Size,
+    gpu: &GpuView,
+    offer: &Offer,
+    others: usize,
+) -> String {
+    let mut text =
+        format!("{}: {} ({})", Asked(&job.gpu), Place { gpu, slot: offer.slot }, offer.rank.memory);
+    match offer.rank.way {
+        Way::Idle if offer.rank.memory > tight_fit(gpu, size).1 => {
+            text.push_str(" is the tightest that stands idle");
+        }
+        Way::Idle => text.push_str(" stands idle"),
+        Way::Create => text.push_str(" is made in free space"),
+        Way::Rearrange => {
+            let destroyed = offer.steps.iter().filter_map(|step| match step {
+                Step::Destroy(slot) => Some(Instance { gpu, slot: *slot }.to_string()),
+                Step::Create(_) => None,
+            });
+            let destroyed: Vec<_> = destroyed.collect();
+            text.push_str(" is made in the place of idle ");
+            text.push_str(&listed(&destroyed, "and"));
+        }
+    }
+    let futures = offer.futures.map_or(Ok(()), |futures| {
+        write!(text, "; it keeps {} of {} full layouts reachable", futures.after, futures.before)
+    });
+    let rest = match others {
+        0 => write!(text, "; no other place was free"),
+        1 => write!(text, "; 1 other place considered"),
+        _ => write!(text, "; {others} other places considered"),
+    };
+    futures.and(rest).expect("writing to a string can't fail");
+    text
+}
+
+/// Explains a wait behind a job that keeps its turn.
+pub(crate) fn behind(policy: &str, job: &QueuedJob, head: JobId) -> Explanation {
+    let asked = Asked(&job.gpu);
+    Explanation {
+        policy: policy.to_owned(),
+        summary: format!(
+            "{asked}: job {head} is before it and waits, and {policy} keeps the order"
+        ),
+        would_start_if: Some(format!("job {head} starts or leaves the queue")),
+        ..Explanation::default()
+    }
+}
+
+/// Explains why a job can't start, whatever job ends.
+pub(crate) fn hopeless(
+    policy: &str,
+    board: &Board<'_>,
+    job: &QueuedJob,
+    size: &Size,
+    reason: WaitReason,
+) -> Explanation {
+    let holders: Vec<_> =
+        board.gpus.iter().filter(|gpu| feasibility::holds(gpu.view, &size.want)).collect();
+    let (summary, would_start_if) = if holders.is_empty() {
+        never(board, job, size)
+    } else if reason == WaitReason::MigFragmentation {
+        let there = holders.iter().map(|gpu| gpu.view).filter(|view| view.available);
+        (
+            format!("no instance that stands suits it, and {policy} changes no layout"),
+            format!("the layout of {} is changed", gpus(there)),
+        )
+    } else {
+        out_of_reach(&holders)
+    };
+    let rows = holders.iter().map(|gpu| {
+        let verdict = if gpu.view.available { rows::in_the_way(gpu) } else { "unavailable" };
+        (*gpu, verdict)
+    });
+    let (candidates, candidates_left_out) = rows::of_wait(rows, size);
+    Explanation {
+        policy: policy.to_owned(),
+        summary: format!("{}: {summary}", Asked(&job.gpu)),
+        would_start_if: Some(would_start_if),
+        candidates,
+        candidates_left_out,
+    }
+}
+
+fn never(board: &Board<'_>, job: &QueuedJob, size: &Size) -> (String, String) {
+    let largest = board.gpus.iter().filter_map(|gpu| feasibility::largest_of(gpu.view)).max();
+    match (&size.want, largest) {
+        (_, None) => ("no GPU was ever seen".to_owned(), "a node with a GPU joins".to_owned()),
+        (Want::Named(name), Some(_)) => (
+            "no GPU that was ever seen offers that profile".to_owned(),
+            format!("a node with a GPU that offers {name} joins"),
+        ),
+        (Want::AtLeast(_) | Want::Whole, Some(largest)) => (
+            format!("the most that one job can get is {largest}"),
+            format!("a node with a GPU for {} joins", job.gpu),
+        ),
+    }
+}
+
+/// Where GPUs could hold the job, but are away or blocked by what Tessera must not touch.
+fn out_of_reach(holders: &[&Gpu<'_>]) -> (String, String) {
+    let there = gpus(holders.iter().map(|gpu| gpu.view).filter(|view| view.available));
+    let away = gpus(holders.iter().map(|gpu| gpu.view).filter(|view| !view.available));
+    let untouchable = "has an instance in the way that Tessera must not touch";
+    match (there.as_str(), away.as_str()) {
+        (there, "") => (format!("{there} {untouchable}"), format!("{there} is cleared")),
+        ("", away) => (
+            format!("only {away} could hold it, which is unavailable"),
+            format!("{away} becomes available"),
+        ),
+        (there, away) => (
+            format!("{away} is unavailable, and {there} {untouchable}"),
+            format!("{away} becomes available, or {there} is cleared"),
+        ),
+    }
+}
+
+/// Finds out why a want can't be met now, and explains it.
+pub(crate) fn wait<R: Rule>(
+    rule: &mut R,
+    board: &Board<'_>,
+    job: &QueuedJob,
+    size: &Size,
+) -> (WaitReason, Explanation) {
+    let holders: Vec<_> =
+        board.gpus.iter().filter(|gpu| feasibility::holds(gpu.view, &size.want)).collect();
+    let possible: Vec<_> = holders
+        .iter()
+        .copied()
+        .filter(|gpu| gpu.view.available && rule.outlook(gpu, size) == Outlook::Possible)
+        .collect();
+    let (reason, summary, would_start_if) = obstacle(rule, &possible, size);
+    let rows: Vec<_> = holders.iter().map(|gpu| (*gpu, rows::verdict(rule, gpu, size))).collect();
+    let (candidates, candidates_left_out) = rows::of_wait(rows.into_iter(), size);
+    let why = Explanation {
+        policy: R::NAME.to_owned(),
+        summary: format!("{}: {summary}", Asked(&job.gpu)),
+        would_start_if,
+        candidates,
+        candidates_left_out,
+    };
+    (reason, why)
+}
+
+/// Says what keeps the want from the GPUs that could hold it: the obstacle that goes soonest.
+fn obstacle<R: Rule>(
+    rule: &mut R,
+    possible: &[&Gpu<'_>],
+    size: &Size,
+) -> (WaitReason, String, Option<String>) {
+    if let Some(gpu) = possible.iter().find(|gpu| rows::offers_once_changed(rule, gpu, size)) {
+        let name = GpuOfNode(gpu.view);
+        return (
+            WaitReason::AwaitingRepartition,
+            format!("{name} could hold it, but its layout is being changed"),
+            Some(format!("the layout change of {name} ends")),
+        );
+    }
+    let who = who_must_end(rule, possible, size);
+    let shaped_wrong =
+        possible.iter().find_map(|gpu| Some((gpu.view, rule.fragmented(gpu, size)?)));
+    if let Some((view, (free, wanted))) = shaped_wrong {
+        let (profile, _) = tight_fit(view, size);
+        let name = GpuOfNode(view);
+        return (
+            WaitReason::MigFragmentation,
+            format!(
+                "{free} memory slices of {name} are free and {wanted} are wanted, but the running jobs leave no place where {profile} may stand"
+            ),
+            who,
+        );
+    }
+    let summary = match possible {
+        [only] => format!("{}, the only GPU that could hold it, is in use", GpuOfNode(only.view)),
+        _ => format!("all {} GPUs that could hold it are in use", possible.len()),
+    };
+    (WaitReason::Resources, summary, who)
+}
+
+/// Names the running jobs of which one, or the smallest set, must end.
+fn who_must_end<R: Rule>(rule: &R, gpus: &[&Gpu<'_>], size: &Size) -> Option<String> {
+    let mut fewest: Vec<(Vec<JobId>, &GpuView)> = Vec::new();
+    for gpu in gpus {
+        for jobs in rule.blockers(gpu, size).into_iter().filter(|jobs| !jobs.is_empty()) {
+            let least = fewest.first().map_or(usize::MAX, |(jobs, _)| jobs.len());
+            if jobs.len() < least {
+                fewest.clear();
+            }
+            if jobs.len() <= least {
+                fewest.push((jobs, gpu.view));
+            }
+        }
+    }
+    let (jobs, gpu) = fewest.first()?;
+    if jobs.len() > 1 {
+        return Some(format!("jobs {} on {} end", numbers(jobs, "and"), GpuOfNode(gpu)));
+    }
+    let mut singles: Vec<_> = fewest.iter().filter_map(|(jobs, _)| jobs.first().copied()).collect();
+    singles.sort_unstable();
+    singles.dedup();
+    Some(format!("job {} ends", numbers(&singles, "or")))
+}
+
+fn numbers(jobs: &[JobId], last: &str) -> String {
+    listed(&jobs.iter().map(ToString::to_string).collect::<Vec<_>>(), last)
+}

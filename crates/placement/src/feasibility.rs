@@ -1,0 +1,74 @@
+//! What the cluster could ever hold: for refusing requests that can never be served.
+
+use std::collections::BTreeMap;
+
+use tessera_model::Bytes;
+use tessera_model::spec::GpuAsk;
+
+use crate::view::{ClusterView, GpuView};
+use crate::want::Want;
+
+/// Whether a GPU that was ever seen could hold a job.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Feasibility {
+    /// Some available GPU could, once it is free.
+    Yes,
+    /// Only GPUs that are unavailable now could.
+    OnlyUnavailable,
+    /// None could.
+    Never {
+        /// The most memory that one job can get; `None` if no GPU was ever seen.
+        largest: Option<Bytes>,
+        /// The profiles that GPUs offer, by name, each once.
+        profiles: Vec<String>,
+    },
+}
+
+/// Returns the most memory that one job can get: the largest plain profile of the partitioned
+/// GPUs, or the card's memory where MIG is off. `None` if no GPU was ever seen.
+pub fn largest_possible(cluster: &ClusterView) -> Option<Bytes> {
+    cluster.gpus.iter().filter_map(largest_of).max()
+}
+
+/// Returns the most memory that one job can get on the GPU.
+pub(crate) fn largest_of(gpu: &GpuView) -> Option<Bytes> {
+    match &gpu.mig {
+        Some(mig) => mig.plain().next_back().map(|p| p.memory),
+        None => Some(gpu.memory),
+    }
+}
+
+/// Tells whether any GPU could ever hold a job, by its geometry alone: what stands or runs on it
+/// now doesn't matter, so the answer is the same for every policy.
+pub fn could_ever_fit(cluster: &ClusterView, ask: &GpuAsk) -> Feasibility {
+    let want = Want::of(ask);
+    let mut holders = cluster.gpus.iter().filter(|gpu| holds(gpu, &want)).peekable();
+    if holders.peek().is_none() {
+        return Feasibility::Never {
+            largest: largest_possible(cluster),
+            profiles: offered_profiles(cluster),
+        };
+    }
+    if holders.any(|gpu| gpu.available) { Feasibility::Yes } else { Feasibility::OnlyUnavailable }
+}
+
+/// Tells whether the GPU's geometry has a place for the want.
+pub(crate) fn holds(gpu: &GpuView, want: &Want) -> bool {
+    match &gpu.mig {
+        Some(mig) => !want.tight(mig).is_empty(),
+        None => want.suits_unpartitioned(gpu.memory),
+    }
+}
+
+fn offered_profiles(cluster: &ClusterView) -> Vec<String> {
+    let memory_by_name: BTreeMap<_, _> = cluster
+        .gpus
+        .iter()
+        .filter_map(|gpu| gpu.mig.as_deref())
+        .flat_map(|mig| &mig.geometry.profiles)
+        .map(|profile| (&profile.name, profile.memory))
+        .collect();
+    let mut offered: Vec<_> = memory_by_name.into_iter().collect();
+    offered.sort_by_key(|(name, memory)| (*memory, *name));
+    offered.into_iter().map(|(name, _)| name.to_string()).collect()
+}

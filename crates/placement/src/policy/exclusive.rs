@@ -1,0 +1,136 @@
+//! `exclusive`: one job has one whole GPU, in turn.
+//!
+//! Source: the baseline of MIGM's evaluation ("the whole GPU, one job at a time") and of
+//! Dyna-P's. Where the papers are silent, this policy chose:
+//!
+//! - Several GPUs: the one with the least memory that is enough, then one that needs no layout
+//!   change, then the first in the cluster's order.
+//! - A GPU with MIG on is merged to its largest profile; idle instances are destroyed for that.
+//!   The job then gets that profile's memory, a little less than the card's.
+//! - A job that names a profile gets a whole GPU of a model that offers the profile: it asked for
+//!   that hardware, and alone on it, it has at least what the profile holds.
+//! - A GPU on which anything stands that Tessera must not touch is left out.
+
+use std::rc::Rc;
+
+use tessera_model::mig::{Profile, Slot, Step};
+use tessera_model::{Bytes, JobId, Millis};
+
+use super::Policy;
+use crate::board::{Gpu, Standing};
+use crate::decision::Decision;
+use crate::round::{self, Offer, Order, Outlook, Rank, Rule, Way};
+use crate::view::{ClusterView, InstanceState, QueuedJob};
+use crate::want::{Size, Want};
+
+/// The policy `exclusive`.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Exclusive;
+
+impl Policy for Exclusive {
+    fn name(&self) -> &'static str {
+        WholeGpu::NAME
+    }
+
+    fn decide(
+        &self,
+        cluster: &ClusterView,
+        queue: &mut dyn Iterator<Item = &QueuedJob>,
+        _now: Millis,
+        starts_max: usize,
+    ) -> Vec<Decision> {
+        round::decide(WholeGpu, cluster, queue, starts_max)
+    }
+}
+
+#[derive(Debug)]
+struct WholeGpu;
+
+impl Rule for WholeGpu {
+    const NAME: &'static str = "exclusive";
+    const ORDER: Order = Order::InTurn;
+
+    fn offer(&mut self, gpu: &Gpu<'_>, size: &Size) -> Option<Rc<Offer>> {
+        if gpu.instances.iter().any(|i| i.state.busy()) {
+            return None;
+        }
+        match &gpu.layout {
+            Some(standing) => merged(gpu, standing, size),
+            None => unpartitioned(gpu, size),
+        }
+        .map(Rc::new)
+    }
+
+    fn outlook(&self, gpu: &Gpu<'_>, size: &Size) -> Outlook {
+        let untouchable =
+            |state: &InstanceState| matches!(state, InstanceState::Foreign | InstanceState::Stuck);
+        let holds = match &gpu.layout {
+            Some(standing) => target(standing, &size.want).is_some(),
+            None => {
+                gpu.unpartitioned().is_some_and(|whole| size.want.suits_unpartitioned(whole.memory))
+            }
+        };
+        if !holds {
+            Outlook::Never
+        } else if gpu.instances.iter().any(|i| untouchable(&i.state)) {
+            Outlook::InTheWay
+        } else {
+            Outlook::Possible
+        }
+    }
+
+    fn blockers(&self, gpu: &Gpu<'_>, _size: &Size) -> Vec<Vec<JobId>> {
+        let jobs = gpu.jobs();
+        if jobs.is_empty() { Vec::new() } else { vec![jobs] }
+    }
+
+    fn fragmented(&self, _gpu: &Gpu<'_>, _size: &Size) -> Option<(u32, u8)> {
+        None
+    }
+}
+
+/// Returns the profile that takes the whole card, if the card suits the want.
+fn target<'c>(standing: &Standing<'c>, want: &Want) -> Option<&'c Profile> {
+    let geometry = &standing.mig.geometry;
+    let largest = geometry.largest()?;
+    let enough = match want {
+        Want::AtLeast(bytes) => largest.memory >= *bytes,
+        Want::Named(name) => geometry.by_name(name).is_some(),
+        Want::Whole => true,
+    };
+    enough.then_some(largest)
+}
+
+fn merged(gpu: &Gpu<'_>, standing: &Standing<'_>, size: &Size) -> Option<Offer> {
+    let largest = target(standing, &size.want)?;
+    let slot = Slot { start: *largest.starts.first()?, profile: largest.id };
+    let layout = standing.mig.all().layout(standing.all);
+    let mut steps: Vec<Step> =
+        layout.iter().filter(|other| **other != slot).copied().map(Step::Destroy).collect();
+    if !layout.contains(&slot) {
+        steps.push(Step::Create(slot));
+    }
+    if gpu.view.changing && !steps.is_empty() {
+        return None;
+    }
+    let way = match (steps.is_empty(), layout.is_empty()) {
+        (true, _) => Way::Idle,
+        (false, true) => Way::Create,
+        (false, false) => Way::Rearrange,
+    };
+    Some(Offer { rank: rank(largest.memory, way), ..offer(Some(slot), steps) })
+}
+
+fn unpartitioned(gpu: &Gpu<'_>, size: &Size) -> Option<Offer> {
+    let whole = gpu.unpartitioned()?;
+    let suits = size.want.suits_unpartitioned(whole.memory);
+    suits.then(|| Offer { rank: rank(whole.memory, Way::Idle), ..offer(None, Vec::new()) })
+}
+
+const fn rank(memory: Bytes, way: Way) -> Rank {
+    Rank { memory, way, compute_slices: 0, lost_futures: 0 }
+}
+
+const fn offer(slot: Option<Slot>, steps: Vec<Step>) -> Offer {
+    Offer { rank: rank(Bytes::ZERO, Way::Idle), slot, steps, futures: None, others: Vec::new() }
+}

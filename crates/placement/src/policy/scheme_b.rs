@@ -1,0 +1,286 @@
+//! `scheme-b`: MIGM's scheme B, in order, on slices made to measure.
+//!
+//! Source: MIGM, scheme B: "For the head job: (1) an idle slice that fits tightly; else (2) create
+//! one; else (3) merge idle neighbours or split a bigger idle slice to make the tightest fit; else
+//! (4) wait for a running job to end. Never co-locates two jobs on one slice." What (2) creates is
+//! decided by the allocation rule of MIGM §4: of all legal placements the one whose successor has
+//! the largest reachability `R`, over the plain profiles. A job's size follows MIGM §2.2; an
+//! unknown one starts on the smallest slice (case 4). Warp folding has no part here, since no ask
+//! names multiprocessors.
+//!
+//! The paper has one GPU of one model, and leaves open what follows. This policy chose:
+//!
+//! - **Which GPU.** The least memory that is enough, whatever must be done for it; then (1) before
+//!   (2) before (3); then the fewest compute slices; then the fewest lost futures (`R` before less
+//!   `R` after); then the cluster's order. The difference, not the ratio: it fills GPUs that are in
+//!   use before it opens an empty one, which keeps whole GPUs for those who need them.
+//! - **Tight** is a matter of memory: of 3g.20gb and 4g.20gb an idle one of either kind is taken;
+//!   one that is created is a 3g.20gb wherever `R` doesn't tell them apart.
+//! - **A larger idle slice is never used as it is** on a GPU with MIG on: it is split. While its
+//!   GPU is being changed the job waits (`awaiting_repartition`) for that to end. A GPU with MIG
+//!   off can't be split and is taken whole, after everything tighter.
+//! - **Equals in (1) and all of (3)** are ordered by `R` too, but with idle instances counted as
+//!   free, since (3) may remove them. In (3) then by the fewest instances destroyed, and a split
+//!   leaves the rest of the slice unpartitioned until somebody needs it: the shortest plan.
+//! - **`R` beside instances of other profiles** counts the full layouts that plain allocations can
+//!   still lead to around them.
+//! - **A whole GPU** is an instance of the largest profile on a GPU that is otherwise empty, or a
+//!   GPU with MIG off.
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use tessera_model::mig::{Profile, Slot, State, Step};
+use tessera_model::{JobId, Millis};
+
+use super::Policy;
+use crate::board::{Gpu, Standing};
+use crate::decision::Decision;
+use crate::round::{self, Futures, Offer, Order, Outlook, Rank, Rule, Way};
+use crate::view::{ClusterView, InstanceState, QueuedJob};
+use crate::want::Size;
+
+/// The policy `scheme-b`.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct SchemeB;
+
+impl Policy for SchemeB {
+    fn name(&self) -> &'static str {
+        MadeToMeasure::NAME
+    }
+
+    fn decide(
+        &self,
+        cluster: &ClusterView,
+        queue: &mut dyn Iterator<Item = &QueuedJob>,
+        _now: Millis,
+        starts_max: usize,
+    ) -> Vec<Decision> {
+        round::decide(MadeToMeasure::default(), cluster, queue, starts_max)
+    }
+}
+
+/// GPUs of one model in one state offer the same, so each such case is worked out once a round.
+#[derive(Debug, Default)]
+struct MadeToMeasure {
+    known: BTreeMap<Case, Option<Rc<Offer>>>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Case {
+    model: usize,
+    all: State,
+    busy: State,
+    changing: bool,
+    size: usize,
+}
+
+impl Rule for MadeToMeasure {
+    const NAME: &'static str = "scheme-b";
+    const ORDER: Order = Order::InTurn;
+
+    fn offer(&mut self, gpu: &Gpu<'_>, size: &Size) -> Option<Rc<Offer>> {
+        let Some(standing) = &gpu.layout else {
+            return unpartitioned(gpu, size).map(Rc::new);
+        };
+        let case = Case {
+            model: standing.model,
+            all: standing.all,
+            busy: standing.busy,
+            changing: gpu.view.changing,
+            size: size.number,
+        };
+        let work_out = || best_way(standing, gpu.view.changing, size).map(Rc::new);
+        self.known.entry(case).or_insert_with(work_out).clone()
+    }
+
+    fn outlook(&self, gpu: &Gpu<'_>, size: &Size) -> Outlook {
+        let Some(standing) = &gpu.layout else {
+            return match gpu.unpartitioned() {
+                None => Outlook::InTheWay,
+                Some(whole) if !size.want.suits_unpartitioned(whole.memory) => Outlook::Never,
+                Some(whole) => match whole.state {
+                    InstanceState::Idle | InstanceState::Taken { .. } => Outlook::Possible,
+                    InstanceState::Foreign | InstanceState::Stuck => Outlook::InTheWay,
+                },
+            };
+        };
+        let fits = |base: State| {
+            let mut slots = tight_slots(standing, size);
+            slots.any(|(slot, _)| standing.mig.all().allocate(base, slot).is_some())
+        };
+        match (fits(standing.fixed), fits(State::EMPTY)) {
+            (true, _) => Outlook::Possible,
+            (false, true) => Outlook::InTheWay,
+            (false, false) => Outlook::Never,
+        }
+    }
+
+    fn blockers(&self, gpu: &Gpu<'_>, size: &Size) -> Vec<Vec<JobId>> {
+        let Some(standing) = &gpu.layout else { return vec![gpu.jobs()] };
+        let mut ways: Vec<Vec<JobId>> = tight_slots(standing, size)
+            .filter_map(|(slot, _)| holders_in_the_way(gpu, standing, slot))
+            .collect();
+        ways.sort_by(|a, b| (a.len(), a).cmp(&(b.len(), b)));
+        ways.dedup();
+        let fewest = ways.first().map_or(0, Vec::len);
+        ways.retain(|way| way.len() == fewest);
+        ways
+    }
+
+    fn fragmented(&self, gpu: &Gpu<'_>, size: &Size) -> Option<(u32, u8)> {
+        let standing = gpu.layout.as_ref()?;
+        let geometry = &standing.mig.geometry;
+        let mask = |slot: Slot| geometry.mask(slot).unwrap_or(0);
+        let usable = tight_slots(standing, size).fold(0, |set, (slot, _)| set | mask(slot));
+        let busy = standing.mig.all().layout(standing.busy);
+        let free = busy.into_iter().fold(usable, |set, slot| set & !mask(slot)).count_ones();
+        let wanted = tight_slots(standing, size).map(|(_, profile)| profile.memory_slices).min()?;
+        (free >= u32::from(wanted)).then_some((free, wanted))
+    }
+}
+
+/// Returns the jobs that must end for an instance to stand in `slot`; `None` if that is not
+/// enough.
+fn holders_in_the_way(gpu: &Gpu<'_>, standing: &Standing<'_>, slot: Slot) -> Option<Vec<JobId>> {
+    let space = standing.mig.all();
+    let mut rest = space.allocate(standing.fixed, slot)?;
+    let mut jobs = Vec::new();
+    for other in space.layout(standing.busy) {
+        let Some(job) = gpu.holder(Some(other)) else { continue };
+        match space.allocate(rest, other) {
+            Some(beside) => rest = beside,
+            None => jobs.push(job),
+        }
+    }
+    jobs.sort_unstable();
+    Some(jobs)
+}
+
+/// Returns every placement of the profiles that fit tightly.
+fn tight_slots<'c>(
+    standing: &Standing<'c>,
+    size: &Size,
+) -> impl Iterator<Item = (Slot, &'c Profile)> {
+    size.want.tight(standing.mig).into_iter().flat_map(|profile| {
+        profile
+            .starts
+            .iter()
+            .map(move |start| (Slot { start: *start, profile: profile.id }, profile))
+    })
+}
+
+/// A GPU with MIG off can't be made to measure: it is the tightest fit that it has.
+fn unpartitioned(gpu: &Gpu<'_>, size: &Size) -> Option<Offer> {
+    let whole = gpu.unpartitioned()?;
+    let fits = whole.state == InstanceState::Idle && size.want.suits_unpartitioned(whole.memory);
+    fits.then(|| Offer {
+        rank: Rank { memory: whole.memory, way: Way::Idle, compute_slices: 0, lost_futures: 0 },
+        slot: None,
+        steps: Vec::new(),
+        futures: None,
+        others: Vec::new(),
+    })
+}
+
+/// Steps (1) to (3) of scheme B on one GPU.
+fn best_way(standing: &Standing<'_>, changing: bool, size: &Size) -> Option<Offer> {
+    let slots: Vec<_> = tight_slots(standing, size).collect();
+    let idle = || best_of(idle_ways(standing, &slots));
+    let create = || best_of(create_ways(standing, &slots));
+    let rearrange = || best_of(rearrange_ways(standing, &slots));
+    if changing { idle() } else { idle().or_else(create).or_else(rearrange) }
+}
+
+/// One way to a place, with what orders it among its like.
+#[derive(Debug)]
+struct Candidate<'c> {
+    way: Way,
+    slot: Slot,
+    profile: &'c Profile,
+    steps: Vec<Step>,
+    futures: Futures,
+}
+
+/// Takes the way with the largest `R`; of equals the one with the fewest steps, then the fewest
+/// compute slices, then the lowest start. The others are kept for the explanation.
+fn best_of(mut ways: Vec<Candidate<'_>>) -> Option<Offer> {
+    ways.sort_by_key(|c| {
+        let least_lost = usize::MAX - c.futures.after;
+        (least_lost, c.steps.len(), c.profile.compute_slices, c.slot.start)
+    });
+    let mut ways = ways.into_iter();
+    let best = ways.next()?;
+    Some(Offer {
+        rank: Rank {
+            memory: best.profile.memory,
+            way: best.way,
+            compute_slices: best.profile.compute_slices,
+            lost_futures: best.futures.before.saturating_sub(best.futures.after),
+        },
+        slot: Some(best.slot),
+        steps: best.steps,
+        futures: Some(best.futures),
+        others: ways.map(|c| (c.slot, c.futures.after)).collect(),
+    })
+}
+
+/// (1) Idle instances that fit tightly. Idle neighbours count as free in `R`.
+fn idle_ways<'c>(standing: &Standing<'_>, slots: &[(Slot, &'c Profile)]) -> Vec<Candidate<'c>> {
+    let space = standing.mig.all();
+    let before = standing.futures(standing.busy);
+    slots
+        .iter()
+        .filter(|(slot, _)| space.free(standing.all, *slot).is_some())
+        .filter_map(|(slot, profile)| {
+            // An instance that is busy can't be allocated a second time.
+            let taken = space.allocate(standing.busy, *slot)?;
+            let futures = Futures { before, after: standing.futures(taken) };
+            Some(Candidate { way: Way::Idle, slot: *slot, profile, steps: Vec::new(), futures })
+        })
+        .collect()
+}
+
+/// (2) Instances in free space, by the allocation rule.
+fn create_ways<'c>(standing: &Standing<'_>, slots: &[(Slot, &'c Profile)]) -> Vec<Candidate<'c>> {
+    let before = standing.futures(standing.all);
+    slots
+        .iter()
+        .filter_map(|(slot, profile)| {
+            let next = standing.mig.all().allocate(standing.all, *slot)?;
+            let futures = Futures { before, after: standing.futures(next) };
+            let steps = vec![Step::Create(*slot)];
+            Some(Candidate { way: Way::Create, slot: *slot, profile, steps, futures })
+        })
+        .collect()
+}
+
+/// (3) Instances in the place of idle ones: every idle instance that can still stand beside the
+/// new one is kept.
+fn rearrange_ways<'c>(
+    standing: &Standing<'_>,
+    slots: &[(Slot, &'c Profile)],
+) -> Vec<Candidate<'c>> {
+    let space = standing.mig.all();
+    let before = standing.futures(standing.busy);
+    let busy = space.layout(standing.busy);
+    let idle: Vec<_> =
+        space.layout(standing.all).into_iter().filter(|slot| !busy.contains(slot)).collect();
+    slots
+        .iter()
+        .filter_map(|(slot, profile)| {
+            let taken = space.allocate(standing.busy, *slot)?;
+            let mut beside = taken;
+            let mut steps = Vec::new();
+            for other in &idle {
+                match space.allocate(beside, *other) {
+                    Some(next) => beside = next,
+                    None => steps.push(Step::Destroy(*other)),
+                }
+            }
+            steps.push(Step::Create(*slot));
+            let futures = Futures { before, after: standing.futures(taken) };
+            Some(Candidate { way: Way::Rearrange, slot: *slot, profile, steps, futures })
+        })
+        .collect()
+}

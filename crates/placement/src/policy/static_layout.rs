@@ -1,0 +1,117 @@
+//! `static`: the layout stays as it stands; a job takes the tightest idle instance.
+//!
+//! Source: StaCon, the fixed layout that Dyna-P measures itself against (2g.12gb, 1g.6gb, 1g.6gb
+//! on an A30; Dyna-P §"Evaluation"); one job a partition (eq. 8 and 9). Where the paper is silent,
+//! this policy chose:
+//!
+//! - **Order.** Jobs are served in the queue's order, and a job that finds nothing holds up only
+//!   those that ask for the same. That delays nobody: as layouts never change, what a later job
+//!   takes is an instance that no earlier waiting job could have used, then or after waiting.
+//!   Figure 7 of Dyna-P shows the same: job C waits for a 2g, while D and E go on 1g.
+//! - **Tightest fit.** The idle instance with the least memory that is enough, then the fewest
+//!   compute slices, then the cluster's order. A larger one than needed is accepted: nothing
+//!   smaller can be made here, and the slice would stand idle.
+//! - **A whole GPU** is an instance of the largest profile, or a GPU with MIG off.
+//! - **No such instance anywhere**, though another layout would have one: the job waits as
+//!   `mig_fragmentation` and holds up nobody.
+
+use std::rc::Rc;
+
+use tessera_model::{JobId, Millis};
+
+use super::Policy;
+use crate::board::Gpu;
+use crate::decision::Decision;
+use crate::round::{self, Offer, Order, Outlook, Rank, Rule, Way};
+use crate::view::{ClusterView, InstanceState, InstanceView, QueuedJob};
+use crate::want::{Size, Want};
+
+/// The policy `static`.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct StaticLayout;
+
+impl Policy for StaticLayout {
+    fn name(&self) -> &'static str {
+        AsItStands::NAME
+    }
+
+    fn decide(
+        &self,
+        cluster: &ClusterView,
+        queue: &mut dyn Iterator<Item = &QueuedJob>,
+        _now: Millis,
+        starts_max: usize,
+    ) -> Vec<Decision> {
+        round::decide(AsItStands, cluster, queue, starts_max)
+    }
+}
+
+#[derive(Debug)]
+struct AsItStands;
+
+impl Rule for AsItStands {
+    const NAME: &'static str = "static";
+    const ORDER: Order = Order::BySize;
+
+    fn offer(&mut self, gpu: &Gpu<'_>, size: &Size) -> Option<Rc<Offer>> {
+        gpu.instances
+            .iter()
+            .filter(|instance| instance.state == InstanceState::Idle)
+            .filter(|instance| suits(gpu, instance, &size.want))
+            .min_by_key(|i| (i.memory, compute_slices(gpu, i), i.slot))
+            .map(|instance| {
+                Rc::new(Offer {
+                    rank: Rank {
+                        memory: instance.memory,
+                        way: Way::Idle,
+                        compute_slices: compute_slices(gpu, instance),
+                        lost_futures: 0,
+                    },
+                    slot: instance.slot,
+                    steps: Vec::new(),
+                    futures: None,
+                    others: Vec::new(),
+                })
+            })
+    }
+
+    fn outlook(&self, gpu: &Gpu<'_>, size: &Size) -> Outlook {
+        let mut fitting = gpu.instances.iter().filter(|i| suits(gpu, i, &size.want)).peekable();
+        if fitting.peek().is_none() {
+            Outlook::OtherLayout
+        } else if fitting
+            .any(|i| matches!(i.state, InstanceState::Idle | InstanceState::Taken { .. }))
+        {
+            Outlook::Possible
+        } else {
+            Outlook::InTheWay
+        }
+    }
+
+    fn blockers(&self, gpu: &Gpu<'_>, size: &Size) -> Vec<Vec<JobId>> {
+        let fitting = gpu.instances.iter().filter(|i| suits(gpu, i, &size.want));
+        fitting.filter_map(|i| gpu.holder(i.slot)).map(|job| vec![job]).collect()
+    }
+
+    fn fragmented(&self, _gpu: &Gpu<'_>, _size: &Size) -> Option<(u32, u8)> {
+        None
+    }
+}
+
+fn suits(gpu: &Gpu<'_>, instance: &InstanceView, want: &Want) -> bool {
+    let Some(slot) = instance.slot else {
+        return gpu.view.mig.is_none() && want.suits_unpartitioned(instance.memory);
+    };
+    let Some(geometry) = gpu.view.mig.as_deref().map(|mig| &mig.geometry) else { return false };
+    match want {
+        Want::AtLeast(bytes) => instance.memory >= *bytes,
+        Want::Named(name) => geometry.profile(slot.profile).is_some_and(|p| p.name == *name),
+        Want::Whole => geometry.largest().is_some_and(|p| p.id == slot.profile),
+    }
+}
+
+fn compute_slices(gpu: &Gpu<'_>, instance: &InstanceView) -> u8 {
+    let mig = gpu.view.mig.as_deref();
+    let profile = instance.slot.and_then(|slot| mig?.geometry.profile(slot.profile));
+    profile.map_or(0, |p| p.compute_slices)
+}

@@ -1,0 +1,261 @@
+//! One round: the walk through the queue that all policies share.
+//!
+//! A policy is a [`Rule`]: what one GPU can offer to one want, and whose wait blocks whom. The
+//! walk keeps, for each distinct want, the GPUs ordered by what they offer, and asks the rule
+//! again only for GPUs that a decision changed. So a round costs about (starts × log GPUs), not
+//! jobs × GPUs.
+
+use std::collections::BTreeSet;
+use std::rc::Rc;
+
+use tessera_model::mig::{Slot, Step};
+use tessera_model::{Bytes, JobId};
+
+use crate::board::{Board, Gpu};
+use crate::decision::{Decision, Place, WaitReason};
+use crate::explain;
+use crate::feasibility;
+use crate::view::{ClusterView, QueuedJob};
+use crate::want::{Size, Sizes};
+
+/// How a GPU would come to hold a job; the cheaper comes first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Way {
+    /// On an instance that stands idle.
+    Idle,
+    /// On an instance made in free space.
+    Create,
+    /// On an instance made in the place of idle ones.
+    Rearrange,
+}
+
+/// What orders the offers of different GPUs: the smallest is taken, of equals the first GPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Rank {
+    /// Memory of the instance: the tighter the better.
+    pub(crate) memory: Bytes,
+    /// What has to be done first.
+    pub(crate) way: Way,
+    /// Compute slices of the instance.
+    pub(crate) compute_slices: u8,
+    /// Full layouts that can no longer be reached afterwards.
+    pub(crate) lost_futures: usize,
+}
+
+/// The best that one GPU has for one want.
+#[derive(Clone, Debug)]
+pub(crate) struct Offer {
+    pub(crate) rank: Rank,
+    /// The instance; `None` for a GPU with MIG off.
+    pub(crate) slot: Option<Slot>,
+    /// What makes it.
+    pub(crate) steps: Vec<Step>,
+    /// `R` before and after, where the rule looks at it.
+    pub(crate) futures: Option<Futures>,
+    /// Other placements on the same GPU that were weighed, best first, with their `R`.
+    pub(crate) others: Vec<(Slot, usize)>,
+}
+
+/// How many full layouts can be reached.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Futures {
+    pub(crate) before: usize,
+    pub(crate) after: usize,
+}
+
+/// Whom a waiting job holds up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Order {
+    /// Everyone behind it.
+    InTurn,
+    /// Those behind it that want the same.
+    BySize,
+}
+
+/// Whether a GPU could hold a want once every job on it had ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Outlook {
+    /// It could.
+    Possible,
+    /// Only if its layout were another one, which the policy doesn't change.
+    OtherLayout,
+    /// Not while instances stand there that Tessera must not touch.
+    InTheWay,
+    /// The GPU has no such place.
+    Never,
+}
+
+/// What distinguishes one policy from another.
+pub(crate) trait Rule {
+    /// The policy's name.
+    const NAME: &'static str;
+    /// Whom a waiting job holds up.
+    const ORDER: Order;
+
+    /// Returns the best that an available GPU has for the want now.
+    fn offer(&mut self, gpu: &Gpu<'_>, size: &Size) -> Option<Rc<Offer>>;
+
+    /// Tells whether the GPU could ever hold the want.
+    fn outlook(&self, gpu: &Gpu<'_>, size: &Size) -> Outlook;
+
+    /// Returns the fewest jobs whose end would make room on the GPU: each entry alone suffices.
+    fn blockers(&self, gpu: &Gpu<'_>, size: &Size) -> Vec<Vec<JobId>>;
+
+    /// Returns how many memory slices are free and how many are wanted, if the GPU has enough
+    /// of them, but not in a shape that may be used.
+    fn fragmented(&self, gpu: &Gpu<'_>, size: &Size) -> Option<(u32, u8)>;
+}
+
+/// What can be said of a want before any place is looked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fate {
+    Possible,
+    Waits(WaitReason),
+}
+
+/// The GPUs in the order in which one want would take them.
+#[derive(Debug)]
+struct Market {
+    fate: Fate,
+    /// The first job that waits for this want.
+    waiting: Option<JobId>,
+    offers: Vec<Option<Rc<Offer>>>,
+    order: BTreeSet<(Rank, usize)>,
+    /// How much of the round's log of changed GPUs has been read.
+    read: usize,
+}
+
+/// Decides one round.
+pub(crate) fn decide<R: Rule>(
+    mut rule: R,
+    cluster: &ClusterView,
+    queue: &mut dyn Iterator<Item = &QueuedJob>,
+    starts_max: usize,
+) -> Vec<Decision> {
+    let mut board = Board::new(cluster);
+    let mut sizes = Sizes::new(cluster);
+    let mut markets: Vec<Market> = Vec::new();
+    let mut changed: Vec<usize> = Vec::new();
+    let mut decisions = Vec::new();
+    let mut head: Option<JobId> = None;
+    while changed.len() < starts_max {
+        let Some(job) = queue.next() else { break };
+        let size = sizes.size(&job.gpu);
+        if size.number == markets.len() {
+            markets.push(Market::open(&rule, &board, &size));
+        }
+        let market = &mut markets[size.number];
+        if let Fate::Waits(reason) = market.fate {
+            let why = explain::hopeless(R::NAME, &board, job, &size, reason);
+            decisions.push(Decision::Wait { job: job.id, reason, why });
+            continue;
+        }
+        if let Some(head) = head {
+            let why = explain::behind(R::NAME, job, head);
+            decisions.push(Decision::Wait { job: job.id, reason: WaitReason::Priority, why });
+            break;
+        }
+        if market.waiting.is_some() {
+            continue;
+        }
+        market.refresh(&mut rule, &board, &size, &changed);
+        if let Some((gpu, offer)) = market.best() {
+            let why = explain::start(R::NAME, &board, job, &size, market.ranked());
+            let gpu_now = &mut board.gpus[gpu];
+            gpu_now.take(job.id, offer.slot, &offer.steps);
+            let place = Place {
+                gpu: gpu_now.view.id.clone(),
+                slot: offer.slot,
+                steps: offer.steps.clone(),
+            };
+            changed.push(gpu);
+            decisions.push(Decision::Start { job: job.id, place, why });
+        } else {
+            market.waiting = Some(job.id);
+            head = match R::ORDER {
+                Order::InTurn => Some(job.id),
+                Order::BySize => None,
+            };
+            let (reason, why) = explain::wait(&mut rule, &board, job, &size);
+            decisions.push(Decision::Wait { job: job.id, reason, why });
+        }
+    }
+    decisions
+}
+
+impl Market {
+    /// Asks every available GPU once.
+    fn open<R: Rule>(rule: &R, board: &Board<'_>, size: &Size) -> Self {
+        Self {
+            fate: fate(rule, board, size),
+            waiting: None,
+            offers: Vec::new(),
+            order: BTreeSet::new(),
+            read: 0,
+        }
+    }
+
+    /// Asks the GPUs again that changed since this want was last looked at; all, the first time.
+    fn refresh<R: Rule>(
+        &mut self,
+        rule: &mut R,
+        board: &Board<'_>,
+        size: &Size,
+        changed: &[usize],
+    ) {
+        if self.offers.is_empty() {
+            self.offers = vec![None; board.gpus.len()];
+            for gpu in 0..board.gpus.len() {
+                self.ask(rule, board, size, gpu);
+            }
+        } else {
+            for gpu in &changed[self.read..] {
+                self.ask(rule, board, size, *gpu);
+            }
+        }
+        self.read = changed.len();
+    }
+
+    fn ask<R: Rule>(&mut self, rule: &mut R, board: &Board<'_>, size: &Size, gpu: usize) {
+        let now = &board.gpus[gpu];
+        if let Some(old) = self.offers[gpu].take() {
+            self.order.remove(&(old.rank, gpu));
+        }
+        if !now.view.available {
+            return;
+        }
+        self.offers[gpu] = rule.offer(now, size);
+        if let Some(offer) = &self.offers[gpu] {
+            self.order.insert((offer.rank, gpu));
+        }
+    }
+
+    fn ranked(&self) -> impl ExactSizeIterator<Item = (usize, Option<&Offer>)> {
+        self.order.iter().map(|(_, gpu)| (*gpu, self.offers[*gpu].as_deref()))
+    }
+
+    fn best(&self) -> Option<(usize, Rc<Offer>)> {
+        let (_, gpu) = self.order.first()?;
+        self.offers[*gpu].clone().map(|offer| (*gpu, offer))
+    }
+}
+
+/// Tells whether a want can ever be met, and if not, why.
+fn fate<R: Rule>(rule: &R, board: &Board<'_>, size: &Size) -> Fate {
+    let mut reason = WaitReason::BadConstraints;
+    for gpu in &board.gpus {
+        if !feasibility::holds(gpu.view, &size.want) {
+            continue;
+        }
+        match (gpu.view.available, rule.outlook(gpu, size)) {
+            (true, Outlook::Possible) => return Fate::Possible,
+            (true, Outlook::OtherLayout) => reason = WaitReason::MigFragmentation,
+            (true, Outlook::InTheWay | Outlook::Never) | (false, _) => {
+                if reason == WaitReason::BadConstraints {
+                    reason = WaitReason::NodeUnavailable;
+                }
+            }
+        }
+    }
+    Fate::Waits(reason)
+}

@@ -1,0 +1,115 @@
+//! What a job's ask means on GPUs of different models.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use tessera_model::Bytes;
+use tessera_model::mig::{Profile, ProfileName};
+use tessera_model::spec::GpuAsk;
+
+use crate::view::{ClusterView, MigView};
+
+/// An ask, reduced to what decides about places.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Want {
+    /// A place with at least this memory. An unknown need is zero bytes: the smallest slice
+    /// (MIGM §2.2, case 4).
+    AtLeast(Bytes),
+    /// An instance of this very profile.
+    Named(ProfileName),
+    /// A whole GPU, alone.
+    Whole,
+}
+
+impl Want {
+    /// Reads an ask.
+    pub(crate) fn of(ask: &GpuAsk) -> Self {
+        match ask {
+            GpuAsk::Unknown => Self::AtLeast(Bytes::ZERO),
+            GpuAsk::Memory(bytes) => Self::AtLeast(*bytes),
+            GpuAsk::Profile(name) => Self::Named(name.clone()),
+            GpuAsk::Whole => Self::Whole,
+        }
+    }
+
+    /// Returns the profiles that fit tightly on a partitioned GPU, best first; none, if the GPU
+    /// can't hold the job.
+    ///
+    /// Tight means the smallest plain memory size that is enough. Profiles of equal memory
+    /// (3g.20gb, 4g.20gb) all fit tightly, the one with fewer compute slices first: memory is
+    /// hard, compute is soft (MIGM §2.2).
+    pub(crate) fn tight<'m>(&self, mig: &'m MigView) -> Vec<&'m Profile> {
+        match self {
+            Self::AtLeast(bytes) => {
+                let smallest = mig.plain().find(|p| p.memory >= *bytes).map(|p| p.memory);
+                mig.plain().filter(|p| Some(p.memory) == smallest).collect()
+            }
+            Self::Named(name) => mig.geometry.by_name(name).into_iter().collect(),
+            Self::Whole => mig.geometry.largest().into_iter().collect(),
+        }
+    }
+
+    /// Tells whether a whole GPU with MIG off and this memory can hold the job.
+    ///
+    /// Such a GPU is one instance without a profile, so it suits every ask but a named one.
+    pub(crate) fn suits_unpartitioned(&self, memory: Bytes) -> bool {
+        match self {
+            Self::AtLeast(bytes) => memory >= *bytes,
+            Self::Named(_) => false,
+            Self::Whole => true,
+        }
+    }
+}
+
+/// The wants of one round, numbered; asks that no GPU of the cluster can tell apart share one.
+///
+/// This bounds what a round computes: thousands of jobs ask for a handful of sizes.
+#[derive(Debug)]
+pub(crate) struct Sizes {
+    steps: Vec<Bytes>,
+    numbers: BTreeMap<Want, usize>,
+}
+
+/// One want with its number.
+#[derive(Clone, Debug)]
+pub(crate) struct Size {
+    /// Its index among the wants of the round.
+    pub(crate) number: usize,
+    /// What is wanted; memory rounded up to a size that some GPU has.
+    pub(crate) want: Want,
+}
+
+impl Sizes {
+    /// Collects the memory sizes that the cluster's GPUs can tell apart.
+    pub(crate) fn new(cluster: &ClusterView) -> Self {
+        let mut steps = BTreeSet::new();
+        let mut last: Option<&MigView> = None;
+        for gpu in &cluster.gpus {
+            steps.extend(gpu.instances.iter().map(|i| i.memory));
+            match gpu.mig.as_deref() {
+                None => {
+                    steps.insert(gpu.memory);
+                }
+                Some(mig) if last.is_some_and(|last| std::ptr::eq(last, mig)) => {}
+                Some(mig) => {
+                    steps.extend(mig.geometry.profiles.iter().map(|p| p.memory));
+                    last = Some(mig);
+                }
+            }
+        }
+        Self { steps: steps.into_iter().collect(), numbers: BTreeMap::new() }
+    }
+
+    /// Numbers an ask.
+    pub(crate) fn size(&mut self, ask: &GpuAsk) -> Size {
+        let want = match Want::of(ask) {
+            Want::AtLeast(bytes) => {
+                let step = self.steps.partition_point(|step| *step < bytes);
+                Want::AtLeast(self.steps.get(step).copied().unwrap_or(Bytes::new(u64::MAX)))
+            }
+            want @ (Want::Named(_) | Want::Whole) => want,
+        };
+        let next = self.numbers.len();
+        let number = *self.numbers.entry(want.clone()).or_insert(next);
+        Size { number, want }
+    }
+}
