@@ -1,0 +1,134 @@
+//! Every name that dashboards and trace queries rely on: change one, and somebody's chart goes
+//! blank.
+
+/// Metrics, as Prometheus shows them. Base units, the unit last; no ids of users or jobs in
+/// labels, or the number of series has no bound.
+pub mod metric {
+    /// Gauge: jobs by `state`.
+    pub const JOBS: &str = "tessera_jobs";
+    /// Counter: jobs accepted.
+    pub const JOBS_SUBMITTED: &str = "tessera_jobs_submitted_total";
+    /// Histogram: from submit to the program's start.
+    pub const JOB_WAIT: &str = "tessera_job_wait_seconds";
+    /// Counter: attempts that ended, by `result`.
+    pub const JOB_ATTEMPTS: &str = "tessera_job_attempts_total";
+    /// Histogram: one round of the placement loop.
+    pub const SCHEDULER_CYCLE: &str = "tessera_scheduler_cycle_seconds";
+    /// Counter: decisions by `outcome` and `reason`.
+    pub const SCHEDULER_DECISIONS: &str = "tessera_scheduler_decisions_total";
+    /// Counter: candidates ruled out, by `reason`.
+    pub const CANDIDATES_REJECTED: &str = "tessera_scheduler_candidates_rejected_total";
+    /// Counter: layout steps by `kind` (`create`, `destroy`) and `result`.
+    pub const REPARTITIONS: &str = "tessera_repartitions_total";
+    /// Histogram: one layout plan.
+    pub const REPARTITION: &str = "tessera_repartition_seconds";
+    /// Gauge: instances by `gpu`, `profile` and `state`.
+    pub const MIG_INSTANCES: &str = "tessera_mig_instances";
+    /// Gauge: full layouts still reachable, of those that the empty card has, by `gpu`.
+    pub const GPU_REACHABILITY: &str = "tessera_gpu_reachability_ratio";
+    /// Gauge: 1 for a node whose agent is heard of, else 0, by `node`.
+    pub const AGENT_UP: &str = "tessera_agent_up";
+    /// Histogram: one group commit.
+    pub const COMMIT: &str = "tessera_commit_seconds";
+    /// Histogram: submits that shared one commit.
+    pub const COMMIT_JOBS: &str = "tessera_commit_jobs";
+    /// Histogram: one HTTP request by `route`, `method` and `status`.
+    pub const HTTP_REQUEST: &str = "tessera_http_request_seconds";
+    /// Counter: messages that a full mailbox turned away, by `actor`.
+    pub const MAILBOX_REFUSED: &str = "tessera_actor_mailbox_refused_total";
+    /// Gauge: messages that wait, by `actor`.
+    pub const MAILBOX_DEPTH: &str = "tessera_actor_mailbox_depth";
+    /// Gauge: 1 while this controller leads.
+    pub const LEADER: &str = "tessera_leader";
+    /// Gauge: the leader's epoch.
+    pub const LEADER_EPOCH: &str = "tessera_leader_epoch";
+    /// Gauge: 1 while the database answers.
+    pub const DATABASE_UP: &str = "tessera_database_up";
+    /// Gauge: attempts on this node, by `state`.
+    pub const AGENT_ATTEMPTS: &str = "tessera_agent_attempts";
+    /// Counter: calls of the driver's library, by `call` and `result`.
+    pub const NVML_CALLS: &str = "tessera_nvml_calls_total";
+    /// Gauge: always 1; its labels say what was built.
+    pub const BUILD_INFO: &str = "tessera_build_info";
+}
+
+/// Spans. Few names, each of one bounded operation: what differs goes into attributes.
+pub mod span {
+    /// One submit, over HTTP.
+    pub const SUBMIT: &str = "job.submit";
+    /// One round of the placement loop.
+    pub const CYCLE: &str = "schedule.cycle";
+    /// One job's decision within a round.
+    pub const EVALUATE: &str = "job.evaluate";
+    /// One layout plan of one GPU.
+    pub const REPARTITION: &str = "gpu.repartition";
+    /// One instance made.
+    pub const INSTANCE_CREATE: &str = "mig.gi.create";
+    /// One instance destroyed.
+    pub const INSTANCE_DESTROY: &str = "mig.gi.destroy";
+    /// One look at what really stands.
+    pub const VERIFY: &str = "nvml.verify";
+    /// One start of a program.
+    pub const LAUNCH: &str = "job.launch";
+    /// One attempt, told when it is over.
+    pub const ATTEMPT: &str = "job.attempt";
+}
+
+/// Events within spans.
+pub mod event {
+    /// A place that was considered and ruled out.
+    pub const CANDIDATE_REJECTED: &str = "candidate.rejected";
+    /// A place that was considered and taken.
+    pub const CANDIDATE_CHOSEN: &str = "candidate.chosen";
+}
+
+/// Attributes of spans and their events. Programs, arguments and environments of jobs never go
+/// into any.
+pub mod attribute {
+    /// The job's number.
+    pub const JOB_ID: &str = "tessera.job.id";
+    /// The task's index in its array.
+    pub const JOB_ARRAY_INDEX: &str = "tessera.job.array.index";
+    /// `online` or `offline`.
+    pub const JOB_CLASS: &str = "tessera.job.class";
+    /// The attempt's number.
+    pub const JOB_ATTEMPT: &str = "tessera.job.attempt";
+    /// The attempt's id.
+    pub const ATTEMPT_ID: &str = "tessera.attempt.id";
+    /// How an attempt ended.
+    pub const ATTEMPT_OUTCOME: &str = "tessera.attempt.outcome";
+    /// The recorded decision.
+    pub const DECISION_ID: &str = "tessera.decision.id";
+    /// `placed` or `deferred`.
+    pub const DECISION_OUTCOME: &str = "tessera.decision.outcome";
+    /// The stable word for the reason.
+    pub const DECISION_REASON: &str = "tessera.decision.reason";
+    /// The policy that decided.
+    pub const POLICY: &str = "tessera.policy";
+    /// The layout plan.
+    pub const PLAN_ID: &str = "tessera.plan.id";
+    /// Profile of an instance.
+    pub const MIG_PROFILE: &str = "tessera.mig.profile";
+    /// First memory slice of an instance.
+    pub const MIG_START: &str = "tessera.mig.placement.start";
+    /// Memory slices of an instance.
+    pub const MIG_SIZE: &str = "tessera.mig.placement.size";
+    /// Full layouts that are reachable before.
+    pub const REACHABILITY_BEFORE: &str = "tessera.mig.reachability.before";
+    /// Full layouts that stay reachable.
+    pub const REACHABILITY_AFTER: &str = "tessera.mig.reachability.after";
+    /// Places that were considered.
+    pub const CANDIDATES_CONSIDERED: &str = "tessera.candidates.considered";
+    /// Places that were ruled out.
+    pub const CANDIDATES_REJECTED: &str = "tessera.candidates.rejected";
+    /// What ruled a place out, or that it was chosen.
+    pub const CANDIDATE_VERDICT: &str = "tessera.candidate.verdict";
+    /// Jobs that a round looked at.
+    pub const JOBS_CONSIDERED: &str = "tessera.jobs.considered";
+    /// The node's name.
+    pub const HOST_NAME: &str = "host.name";
+    /// The GPU's UUID.
+    pub const HW_ID: &str = "hw.id";
+    /// The stable word for what went wrong.
+    pub const ERROR_TYPE: &str = "error.type";
+}
