@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
 
-use serde::Deserialize;
+use serde::{Deserialize, Deserializer};
 
 use super::geometry::{Geometry, MediaEngines, Profile, ProfileId};
 use crate::units::Bytes;
@@ -64,6 +64,9 @@ pub struct ComputeProfile {
     /// Whether it is the one that covers the whole instance.
     #[serde(rename = "default")]
     pub whole: bool,
+    /// First compute slices of the GPU instance on which it may start, ascending.
+    #[serde(rename = "placements", deserialize_with = "starts")]
+    pub starts: Vec<u8>,
 }
 
 impl Model {
@@ -124,6 +127,11 @@ struct RawProfile {
 #[derive(Deserialize)]
 struct RawPlacement {
     start: u8,
+}
+
+fn starts<'de, D: Deserializer<'de>>(data: D) -> Result<Vec<u8>, D::Error> {
+    let placements = Vec::<RawPlacement>::deserialize(data)?;
+    Ok(placements.into_iter().map(|p| p.start).collect())
 }
 
 impl RawGpu {

@@ -1,0 +1,97 @@
+//! Who uses a device.
+
+use std::ffi::c_uint;
+
+use nvml_wrapper_sys::bindings::{nvmlDevice_t, nvmlProcessInfo_t};
+use tessera_sim::device::{Claim, ClaimKind, Place};
+
+use crate::abi::{Code, Out};
+use crate::session::{Call, Device, nvml};
+
+/// What stands for "no instance" in a process's entry.
+const NO_INSTANCE: c_uint = c_uint::MAX;
+
+nvml! {
+    fn nvmlDeviceGetComputeRunningProcesses_v3(
+        device: nvmlDevice_t,
+        count: Out<c_uint>,
+        infos: Out<nvmlProcessInfo_t>,
+    ) |call| {
+        list(&call, device, ClaimKind::Compute, count, infos)
+    }
+
+    fn nvmlDeviceGetMPSComputeRunningProcesses_v3(
+        device: nvmlDevice_t,
+        count: Out<c_uint>,
+        infos: Out<nvmlProcessInfo_t>,
+    ) |call| {
+        list(&call, device, ClaimKind::MpsClient, count, infos)
+    }
+
+    /// None of the simulated clients draws.
+    fn nvmlDeviceGetGraphicsRunningProcesses_v3(
+        device: nvmlDevice_t,
+        count: Out<c_uint>,
+        _infos: Out<nvmlProcessInfo_t>,
+    ) |call| {
+        call.device(device)?;
+        count.set(0)
+    }
+}
+
+/// Lists the clients of a MIG device, or of a GPU with all its MIG devices.
+fn list(
+    call: &Call,
+    device: nvmlDevice_t,
+    kind: ClaimKind,
+    count: Out<c_uint>,
+    infos: Out<nvmlProcessInfo_t>,
+) -> Result<(), Code> {
+    let found: Vec<_> = match call.device(device)? {
+        Device::Gpu(gpu) => entries(call, kind, call.state.claims_on_gpu(gpu)),
+        Device::Mig { compute, .. } => {
+            entries(call, kind, call.state.claims_on_compute(compute.serial))
+        }
+    };
+    let room = usize::try_from(count.value()?).unwrap_or(usize::MAX);
+    count.set(u32::try_from(found.len()).map_err(|_| Code::UNKNOWN)?)?;
+    if found.len() > room {
+        return Err(Code::INSUFFICIENT_SIZE);
+    }
+    found.iter().enumerate().try_for_each(|(index, entry)| infos.set_at(index, *entry))
+}
+
+/// Returns one entry for each process and place: a process that holds a slice twice has one
+/// context there as far as NVML can see.
+fn entries<'s>(
+    call: &'s Call,
+    kind: ClaimKind,
+    claims: impl Iterator<Item = &'s Claim>,
+) -> Vec<nvmlProcessInfo_t> {
+    let mut found: Vec<nvmlProcessInfo_t> = Vec::new();
+    for claim in claims.filter(|claim| claim.kind == kind) {
+        let entry = entry(call, claim);
+        let key = |e: &nvmlProcessInfo_t| (e.pid, e.gpuInstanceId, e.computeInstanceId);
+        match found.iter_mut().find(|e| key(e) == key(&entry)) {
+            Some(known) => known.usedGpuMemory += entry.usedGpuMemory,
+            None => found.push(entry),
+        }
+    }
+    found
+}
+
+fn entry(call: &Call, claim: &Claim) -> nvmlProcessInfo_t {
+    let (gpu_instance, compute_instance) = match claim.place {
+        Place::Gpu(_) => (NO_INSTANCE, NO_INSTANCE),
+        Place::Compute(serial) => call
+            .state
+            .compute_instance(serial)
+            .map_or((NO_INSTANCE, NO_INSTANCE), |(_, instance, compute)| (instance.id, compute.id)),
+    };
+    nvmlProcessInfo_t {
+        pid: claim.process.pid,
+        usedGpuMemory: claim.memory_bytes,
+        gpuInstanceId: gpu_instance,
+        computeInstanceId: compute_instance,
+    }
+}

@@ -1,0 +1,156 @@
+//! A process that uses a slice: its claim keeps the slice from being destroyed.
+//!
+//! The claim names the process by id and start time, so it ends with the process however that
+//! ends.
+
+use crate::device::{ClaimId, ClaimKind, Memory, OutOfMemory, Place, State};
+use crate::node::{Node, NodeError};
+use crate::process::Process;
+
+/// A hold on one slice, given back when it is dropped.
+#[derive(Debug)]
+pub struct Client {
+    node: Node,
+    claim: ClaimId,
+    slice: Slice,
+}
+
+/// What a client sees of its slice.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Slice {
+    /// What it is.
+    pub place: Place,
+    /// Its name, as NVML gives it.
+    pub name: String,
+    /// Streaming multiprocessors; 0 where no source states them.
+    pub sms: u16,
+}
+
+/// Why a slice can't be used.
+#[derive(Debug, thiserror::Error)]
+pub enum ClientError {
+    /// Nothing of that name stands on this node.
+    #[error("no slice {uuid} on this node: `nvidia-smi -L` or the agent names those that exist")]
+    NoSlice {
+        /// What was named.
+        uuid: String,
+    },
+    /// A whole GPU that is cut into slices.
+    #[error("{uuid} is in MIG mode: name one of its MIG devices")]
+    InMigMode {
+        /// What was named.
+        uuid: String,
+    },
+    /// The slice has no room.
+    #[error(transparent)]
+    OutOfMemory(#[from] OutOfMemory),
+    /// The process can't be told apart from others.
+    #[error("can't read the start time of this process from /proc")]
+    NoProc,
+    /// The node can't be used.
+    #[error(transparent)]
+    Node(#[from] NodeError),
+}
+
+impl Client {
+    /// Opens the slice or whole GPU with this UUID as a compute process.
+    ///
+    /// # Errors
+    ///
+    /// [`ClientError`] says why it can't be opened.
+    pub fn open(node: &Node, uuid: &str) -> Result<Self, ClientError> {
+        Self::open_as(node, uuid, ClaimKind::Compute)
+    }
+
+    /// Opens the slice or whole GPU with this UUID.
+    ///
+    /// # Errors
+    ///
+    /// [`ClientError`] says why it can't be opened.
+    pub fn open_as(node: &Node, uuid: &str, kind: ClaimKind) -> Result<Self, ClientError> {
+        let process = Process::current().ok_or(ClientError::NoProc)?;
+        let gone = || ClientError::NoSlice { uuid: uuid.to_owned() };
+        node.change(|state| {
+            let place = state.by_uuid(uuid).ok_or_else(gone)?;
+            if matches!(place, Place::Gpu(gpu) if state.gpus[gpu].mig) {
+                return Err(ClientError::InMigMode { uuid: uuid.to_owned() });
+            }
+            let claim = state.add_claim(process, place, kind).ok_or_else(gone)?;
+            Ok(Self { node: node.clone(), claim, slice: Slice::of(state, place).ok_or_else(gone)? })
+        })?
+    }
+
+    /// Returns what the client sees of its slice.
+    pub const fn slice(&self) -> &Slice {
+        &self.slice
+    }
+
+    /// Returns the slice's memory, other clients' included.
+    ///
+    /// # Errors
+    ///
+    /// [`ClientError::Node`] if the node can't be read.
+    pub fn memory(&self) -> Result<Memory, ClientError> {
+        Ok(self.node.read()?.memory(self.slice.place))
+    }
+
+    /// Allocates memory on the slice.
+    ///
+    /// # Errors
+    ///
+    /// [`ClientError::OutOfMemory`] if it has less left: nothing is allocated then.
+    pub fn allocate(&self, bytes: u64) -> Result<(), ClientError> {
+        Ok(self.node.change(|state| state.allocate(self.claim, bytes))??)
+    }
+
+    /// Gives memory back; at most what the client has.
+    ///
+    /// # Errors
+    ///
+    /// [`ClientError::Node`] if the node can't be written.
+    pub fn free(&self, bytes: u64) -> Result<(), ClientError> {
+        self.with_claim(|claim| claim.memory_bytes = claim.memory_bytes.saturating_sub(bytes))
+    }
+
+    /// States how busy the client keeps its slice, in percent (at most 100): power, energy and
+    /// utilisation follow.
+    ///
+    /// # Errors
+    ///
+    /// [`ClientError::Node`] if the node can't be written.
+    pub fn set_load(&self, percent: u8) -> Result<(), ClientError> {
+        self.with_claim(|claim| claim.load_percent = percent.min(100))
+    }
+
+    fn with_claim(&self, change: impl Fn(&mut crate::device::Claim)) -> Result<(), ClientError> {
+        let claim = self.claim;
+        self.node
+            .change(|state| state.claims.iter_mut().filter(|c| c.id == claim).for_each(change))?;
+        Ok(())
+    }
+}
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        let claim = self.claim;
+        // If the folder can't be written now, the claim still ends with the process.
+        let _ = self.node.change(|state| state.claims.retain(|c| c.id != claim));
+    }
+}
+
+impl Slice {
+    /// Returns what can be seen of a place, or `None` if it is gone.
+    pub fn of(state: &State, place: Place) -> Option<Self> {
+        let gpu = state.gpus.get(state.gpu_of(place)?)?;
+        let card = gpu.model().names.first()?;
+        Some(match place {
+            Place::Gpu(_) => Self { place, name: card.clone(), sms: gpu.model().sms.unwrap_or(0) },
+            Place::Compute(serial) => {
+                let (_, instance, compute) = state.compute_instance(serial)?;
+                let profile = instance.compute_profile(gpu, compute.profile)?;
+                let name = format!("{card} MIG {}", profile.name);
+                Self { place, name, sms: profile.sm.unwrap_or(0) }
+            }
+        })
+    }
+}

@@ -1,0 +1,73 @@
+//! MIG mode, and the reset that some models need to change it.
+
+use super::{Refusal, State};
+
+/// How far a change of mode got: NVML's activation status.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Activation {
+    /// The mode is in force.
+    Done,
+    /// The GPU isn't idle: make it so and ask again.
+    InUse,
+}
+
+impl State {
+    /// Sets the MIG mode of a GPU.
+    ///
+    /// The change needs an idle GPU: no client, and no instance when it goes off. If it isn't,
+    /// models that change mode by a reset keep the wish as their pending mode, as `nvml.h` has
+    /// it; the others forget it.
+    ///
+    /// # Errors
+    ///
+    /// [`Refusal::InvalidArgument`] if there is no such GPU.
+    pub fn set_mig_mode(&mut self, gpu: usize, on: bool) -> Result<Activation, Refusal> {
+        let idle = self.is_idle(gpu);
+        let target = self.gpus.get_mut(gpu).ok_or(Refusal::InvalidArgument)?;
+        if target.mig == on {
+            target.mig_pending = on;
+            return Ok(Activation::Done);
+        }
+        if !idle {
+            if target.model().mode_change_needs_reset {
+                target.mig_pending = on;
+            }
+            return Ok(Activation::InUse);
+        }
+        target.mig = on;
+        target.mig_pending = on;
+        Ok(Activation::Done)
+    }
+
+    /// Leaves a wish for a mode that only a reset from outside brings about, as on machines
+    /// that pass the GPU through.
+    ///
+    /// # Errors
+    ///
+    /// [`Refusal::InvalidArgument`] if there is no such GPU.
+    pub fn set_pending_mig_mode(&mut self, gpu: usize, on: bool) -> Result<(), Refusal> {
+        self.gpus.get_mut(gpu).ok_or(Refusal::InvalidArgument)?.mig_pending = on;
+        Ok(())
+    }
+
+    /// Resets a GPU: every instance goes, the pending mode comes into force.
+    ///
+    /// # Errors
+    ///
+    /// [`Refusal::InvalidArgument`] if there is no such GPU, [`Refusal::InUse`] while any process
+    /// uses it.
+    pub fn reset(&mut self, gpu: usize) -> Result<(), Refusal> {
+        if self.claims_on_gpu(gpu).next().is_some() {
+            return Err(Refusal::InUse);
+        }
+        let target = self.gpus.get_mut(gpu).ok_or(Refusal::InvalidArgument)?;
+        target.instances.clear();
+        target.mig = target.mig_pending;
+        Ok(())
+    }
+
+    fn is_idle(&self, gpu: usize) -> bool {
+        self.claims_on_gpu(gpu).next().is_none()
+            && self.gpus.get(gpu).is_none_or(|g| g.instances.is_empty())
+    }
+}
