@@ -1,1 +1,16 @@
-//! tessera-load-tests
+//! Whole clusters of real processes, for end-to-end tests, chaos and load drivers.
+//!
+//! A [`cluster::Cluster`] is a controller with its PostgreSQL and agents on simulated nodes, all
+//! in one temporary folder; whatever happens to the test, its end leaves no process behind.
+
+pub mod cluster;
+pub mod collector;
+pub mod daemon;
+pub mod http;
+pub mod locks;
+pub mod machine;
+pub mod ports;
+pub mod postgres;
+pub mod processes;
+pub mod programs;
+pub mod wait;

@@ -1,0 +1,31 @@
+//! What test jobs run: small, and telling the truth about when and how often it ran.
+
+use std::path::PathBuf;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use clap::Parser;
+use tessera_load_tests::locks;
+
+#[derive(Parser)]
+enum Job {
+    /// Does nothing.
+    Noop,
+    /// Writes the time of day, in nanoseconds since 1970, into a file.
+    Stamp { file: PathBuf },
+    /// Holds a lock for a while, and tells if another run of the same job has it.
+    Lock { folder: PathBuf, key: String, millis: u64 },
+}
+
+fn main() -> anyhow::Result<()> {
+    match Job::parse() {
+        Job::Noop => {}
+        Job::Stamp { file } => {
+            let now = SystemTime::now().duration_since(UNIX_EPOCH)?.as_nanos();
+            std::fs::write(file, now.to_string())?;
+        }
+        Job::Lock { folder, key, millis } => {
+            locks::run(&folder, &key, Duration::from_millis(millis))?;
+        }
+    }
+    Ok(())
+}

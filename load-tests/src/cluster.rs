@@ -1,0 +1,484 @@
+//! A cluster of real processes in one temporary folder.
+
+use std::fs;
+use std::io;
+use std::net::SocketAddr;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use tempfile::TempDir;
+use tessera_api::types::{
+    Explain, Gpus, Job, JobCounts, JobDetail, JobEvents, LayoutChanges, Node, Nodes, SubmitRequest,
+    Submitted,
+};
+
+use crate::daemon::Daemon;
+use crate::http::{self, Response};
+use crate::postgres::Postgres;
+use crate::programs::programs;
+use crate::{ports, processes, wait};
+
+/// How long a cluster may take until it is ready: a first start makes a database, and tests
+/// share their cores.
+pub const READY_WITHIN: Duration = Duration::from_secs(60);
+
+/// How long a small thing may take on a busy machine.
+pub const SOON: Duration = Duration::from_secs(20);
+
+/// What a cluster is made of.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    nodes: Vec<NodePlan>,
+    policy: &'static str,
+    lease_secs: u64,
+    database: Database,
+    env: Vec<(String, String)>,
+}
+
+/// One machine.
+#[derive(Clone, Debug)]
+struct NodePlan {
+    name: String,
+    gpus: String,
+    mig: &'static str,
+}
+
+/// Where the jobs are kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Database {
+    /// The controller's own PostgreSQL.
+    Private,
+    /// One that the test started, and can stop without the controller knowing.
+    External,
+}
+
+impl Plan {
+    /// Plans a cluster without nodes, with a private database and the default lease.
+    #[expect(clippy::new_without_default, reason = "a plan is written out, never defaulted")]
+    pub fn new() -> Self {
+        Self {
+            nodes: Vec::new(),
+            policy: "scheme-b",
+            lease_secs: 300,
+            database: Database::Private,
+            env: Vec::new(),
+        }
+    }
+
+    /// Adds a machine with these GPUs, as keys of the geometry data.
+    pub fn node(mut self, name: &str, gpus: &str) -> Self {
+        self.nodes.push(NodePlan { name: name.to_owned(), gpus: gpus.to_owned(), mig: "on" });
+        self
+    }
+
+    /// Adds a machine whose GPUs have MIG mode off.
+    pub fn whole_gpu_node(mut self, name: &str, gpus: &str) -> Self {
+        self.nodes.push(NodePlan { name: name.to_owned(), gpus: gpus.to_owned(), mig: "off" });
+        self
+    }
+
+    /// Chooses the placement policy.
+    pub fn policy(mut self, policy: &'static str) -> Self {
+        self.policy = policy;
+        self
+    }
+
+    /// Chooses how long a node may run jobs without hearing from the controller.
+    pub fn lease_secs(mut self, secs: u64) -> Self {
+        self.lease_secs = secs;
+        self
+    }
+
+    /// Chooses the database.
+    pub fn database(mut self, database: Database) -> Self {
+        self.database = database;
+        self
+    }
+
+    /// Sets a variable in every daemon's environment.
+    pub fn env(mut self, name: &str, value: impl Into<String>) -> Self {
+        self.env.push((name.to_owned(), value.into()));
+        self
+    }
+
+    /// Starts the cluster and waits until every node is available.
+    pub fn start(self) -> Cluster {
+        let cluster = self.start_without_agents_ready();
+        cluster.wait_ready();
+        cluster
+    }
+
+    /// Starts every process of the cluster, and waits for none.
+    pub fn start_without_agents_ready(self) -> Cluster {
+        let folder = tempfile::Builder::new().prefix("ts-").tempdir().expect("a temporary folder");
+        // PostgreSQL refuses to run as root, and its user must get to its folder.
+        fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).expect("chmod");
+        let mark = format!("TESSERA_TEST_CLUSTER={}", folder.path().display());
+        let (http, quic) = (ports::free(), ports::free());
+        let database = match self.database {
+            Database::Private => None,
+            Database::External => Some(Postgres::start(folder.path())),
+        };
+        let mut cluster = Cluster {
+            controller: self.controller(folder.path(), http, quic, database.as_ref(), &mark),
+            agents: Vec::new(),
+            database,
+            http,
+            quic,
+            mark,
+            plan: self,
+            folder,
+        };
+        cluster.init_controller();
+        cluster.controller.start();
+        for index in 0..cluster.plan.nodes.len() {
+            let mut agent = cluster.agent(index);
+            agent.start();
+            cluster.agents.push(agent);
+        }
+        cluster
+    }
+
+    fn controller(
+        &self,
+        folder: &Path,
+        http: SocketAddr,
+        quic: SocketAddr,
+        database: Option<&Postgres>,
+        mark: &str,
+    ) -> Daemon {
+        let data = folder.join("c").display().to_string();
+        let database = database.map_or_else(|| "private".to_owned(), Postgres::url);
+        let daemon = Daemon::new("controller", programs().path("tessera-controller"), folder)
+            .args(["--data", &data, "--database", &database])
+            .args(["--http", &http.to_string(), "--quic", &quic.to_string()])
+            .args(["--policy", self.policy, "--lease", &self.lease_secs.to_string()]);
+        self.marked(daemon, mark)
+    }
+
+    fn marked(&self, mut daemon: Daemon, mark: &str) -> Daemon {
+        let (name, value) = mark.split_once('=').expect("a mark is a variable");
+        daemon.set_env(name, value);
+        daemon.set_env("TESSERA_LOG", std::env::var("TESSERA_LOG").unwrap_or("info".into()));
+        for (name, value) in &self.env {
+            daemon.set_env(name, value.clone());
+        }
+        daemon
+    }
+}
+
+/// A running cluster. Its end kills every process of it.
+#[derive(Debug)]
+pub struct Cluster {
+    /// The controller.
+    pub controller: Daemon,
+    /// The agents, in the order of the plan.
+    pub agents: Vec<Daemon>,
+    /// The external database, if the plan has one.
+    pub database: Option<Postgres>,
+    http: SocketAddr,
+    quic: SocketAddr,
+    mark: String,
+    plan: Plan,
+    // Last, so that the folder goes after the processes that write into it.
+    folder: TempDir,
+}
+
+impl Cluster {
+    /// Returns a folder of the cluster's own for the test's files.
+    pub fn scratch(&self) -> PathBuf {
+        let scratch = self.folder.path().join("scratch");
+        fs::create_dir_all(&scratch).expect("a folder");
+        scratch
+    }
+
+    /// Returns the cluster's folder.
+    pub fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// Returns the address of the REST API.
+    pub fn http(&self) -> SocketAddr {
+        self.http
+    }
+
+    /// Returns the controller's data folder.
+    pub fn controller_data(&self) -> PathBuf {
+        self.folder.path().join("c")
+    }
+
+    /// Returns a node's data folder.
+    pub fn agent_data(&self, index: usize) -> PathBuf {
+        self.folder.path().join(format!("a{index}"))
+    }
+
+    /// Returns the folder of a node's simulated hardware.
+    pub fn hardware(&self, index: usize) -> PathBuf {
+        self.folder.path().join(format!("h{index}"))
+    }
+
+    /// Returns the processes of this cluster, the daemons and all that they started.
+    pub fn processes(&self) -> Vec<u32> {
+        processes::of_cluster(&self.mark, self.folder.path())
+    }
+
+    /// Waits until the controller serves and all nodes are available.
+    #[track_caller]
+    pub fn wait_ready(&self) {
+        self.wait_serving();
+        let nodes = self.plan.nodes.len();
+        wait::until(READY_WITHIN, "all nodes available", || {
+            let available = self.nodes().into_iter().filter(|node| node.state == "available");
+            (available.count() == nodes).then_some(())
+        });
+    }
+
+    /// Waits until the controller says that it is ready.
+    #[track_caller]
+    pub fn wait_serving(&self) {
+        wait::until(READY_WITHIN, "controller ready", || {
+            let ready = http::request(self.http, "GET", "/readyz", &[], None).ok()?;
+            (ready.status == 200).then_some(())
+        });
+    }
+
+    /// Sends a request; a broken connection fails the test.
+    #[track_caller]
+    pub fn call(&self, method: &str, path: &str, body: Option<&[u8]>) -> Response {
+        self.try_call(method, path, body).unwrap_or_else(|error| panic!("{path}: {error}"))
+    }
+
+    /// Sends a request.
+    ///
+    /// # Errors
+    ///
+    /// As [`http::request`].
+    pub fn try_call(&self, method: &str, path: &str, body: Option<&[u8]>) -> io::Result<Response> {
+        http::request(self.http, method, path, &[("content-type", "application/json")], body)
+    }
+
+    /// Sends a body with an idempotency key.
+    ///
+    /// # Errors
+    ///
+    /// As [`http::request`].
+    pub fn try_submit(&self, request: &SubmitRequest, key: Option<&str>) -> io::Result<Response> {
+        let body = serde_json::to_vec(request).expect("requests are plain data");
+        let mut headers = vec![("content-type", "application/json")];
+        headers.extend(key.map(|key| ("idempotency-key", key)));
+        http::request(self.http, "POST", "/v1/jobs", &headers, Some(&body))
+    }
+
+    /// Submits a job that must be accepted.
+    #[track_caller]
+    pub fn submit(&self, request: &SubmitRequest) -> Submitted {
+        let response = self.try_submit(request, None).expect("the controller answers");
+        assert!(matches!(response.status, 200..=202), "{}", response.text());
+        response.json()
+    }
+
+    /// Returns a job.
+    #[track_caller]
+    pub fn job(&self, id: u64) -> JobDetail {
+        self.call("GET", &format!("/v1/jobs/{id}"), None).expect(200).json()
+    }
+
+    /// Cancels, holds or releases a job.
+    #[track_caller]
+    pub fn act(&self, id: impl std::fmt::Display, verb: &str) -> Response {
+        self.call("POST", &format!("/v1/jobs/{id}/{verb}"), None)
+    }
+
+    /// Waits until a job is as wanted.
+    #[track_caller]
+    pub fn wait_job(&self, id: u64, within: Duration, state: &str) -> JobDetail {
+        let mut last = String::new();
+        let deadline = Instant::now() + within;
+        let found = wait::within_time(within, || {
+            let response = self.try_call("GET", &format!("/v1/jobs/{id}"), None).ok()?;
+            if response.status != 200 {
+                last = response.text();
+                return None;
+            }
+            let job: JobDetail = response.json();
+            last = format!("{} ({:?})", job.job.state, job.job.reason_text);
+            // A final state that is not the wanted one will never become it.
+            let over = is_final(&job.job.state) && job.job.state != state;
+            assert!(!over, "job {id} became {last}, not {state}: {:#?}", job.attempt_list);
+            (job.job.state == state).then_some(job)
+        });
+        found.unwrap_or_else(|| {
+            let late = Instant::now().saturating_duration_since(deadline);
+            panic!("job {id} is not {state} after {within:?} (+{late:?}), it is {last}")
+        })
+    }
+
+    /// Waits until a job has ended, in whatever way.
+    #[track_caller]
+    pub fn wait_end(&self, id: u64, within: Duration) -> JobDetail {
+        wait::until(within, &format!("end of job {id}"), || {
+            let job: JobDetail = self.try_call("GET", &format!("/v1/jobs/{id}"), None).ok()?.json();
+            is_final(&job.job.state).then_some(job)
+        })
+    }
+
+    /// Returns a job's standard output so far.
+    #[track_caller]
+    pub fn logs(&self, id: u64) -> String {
+        self.call("GET", &format!("/v1/jobs/{id}/logs"), None).expect(200).text()
+    }
+
+    /// Returns why a job is where it is.
+    #[track_caller]
+    pub fn explain(&self, id: u64) -> Explain {
+        self.call("GET", &format!("/v1/jobs/{id}/explain"), None).expect(200).json()
+    }
+
+    /// Returns what happened to a job.
+    #[track_caller]
+    pub fn events(&self, id: u64) -> JobEvents {
+        self.call("GET", &format!("/v1/jobs/{id}/events"), None).expect(200).json()
+    }
+
+    /// Returns the nodes; none while the controller doesn't answer.
+    pub fn nodes(&self) -> Vec<Node> {
+        match self.try_call("GET", "/v1/nodes", None) {
+            Ok(response) if response.status == 200 => response.json::<Nodes>().items,
+            Ok(_) | Err(_) => Vec::new(),
+        }
+    }
+
+    /// Returns the GPUs.
+    #[track_caller]
+    pub fn gpus(&self) -> Gpus {
+        self.call("GET", "/v1/gpus", None).expect(200).json()
+    }
+
+    /// Returns the changes of layouts, newest first.
+    #[track_caller]
+    pub fn layouts(&self) -> LayoutChanges {
+        self.call("GET", "/v1/layouts", None).expect(200).json()
+    }
+
+    /// Returns how many jobs are in each state.
+    #[track_caller]
+    pub fn counts(&self) -> JobCounts {
+        self.call("GET", "/v1/jobs/summary", None).expect(200).json()
+    }
+
+    /// Lists jobs page by page.
+    #[track_caller]
+    pub fn all_jobs(&self) -> Vec<Job> {
+        let mut jobs = Vec::new();
+        let mut cursor = String::new();
+        loop {
+            let path = format!("/v1/jobs?limit=1000{cursor}");
+            let page: tessera_api::types::JobPage =
+                self.call("GET", &path, None).expect(200).json();
+            jobs.extend(page.items);
+            match page.next_cursor {
+                Some(next) => cursor = format!("&cursor={next}"),
+                None => return jobs,
+            }
+        }
+    }
+
+    /// Describes a second controller on the same data folder.
+    pub fn rival_controller(&self) -> Daemon {
+        let (http, quic) = (ports::free(), ports::free());
+        let database = self.database.as_ref();
+        let rival = self.plan.controller(self.folder.path(), http, quic, database, &self.mark);
+        rival.logging_as("rival", self.folder.path())
+    }
+
+    /// Returns the last lines of every daemon's output.
+    pub fn tails(&self, lines: usize) -> String {
+        let daemons = std::iter::once(&self.controller).chain(&self.agents);
+        daemons.map(|daemon| daemon.tail(lines)).collect()
+    }
+
+    fn init_controller(&self) {
+        self.control(["init", "--data", &self.controller_data().display().to_string()]);
+        for (index, node) in self.plan.nodes.iter().enumerate() {
+            let out = self.agent_data(index).join("identity");
+            self.control([
+                "node-cert",
+                &node.name,
+                "--data",
+                &self.controller_data().display().to_string(),
+                "--out",
+                &out.display().to_string(),
+            ]);
+        }
+    }
+
+    fn control<const N: usize>(&self, arguments: [&str; N]) {
+        let program = programs().path("tessera-controller");
+        let done = Command::new(program).args(arguments).output().expect("the controller runs");
+        assert!(
+            done.status.success(),
+            "{arguments:?}: {}{}",
+            String::from_utf8_lossy(&done.stdout),
+            String::from_utf8_lossy(&done.stderr)
+        );
+    }
+
+    fn agent(&self, index: usize) -> Daemon {
+        let node = &self.plan.nodes[index];
+        let agent = Daemon::new(&node.name, programs().path("tessera-agent"), self.folder.path())
+            .args(["--controller", &self.quic.to_string()])
+            .args(["--data", &self.agent_data(index).display().to_string()])
+            .args(["--nvml", &programs().nvml.display().to_string()])
+            .env("TESSERA_SIM_NODE", self.hardware(index).display().to_string())
+            .env("TESSERA_SIM_GPUS", node.gpus.clone())
+            .env("TESSERA_SIM_MIG", node.mig)
+            .env("TESSERA_SIM_LATENCY", "0");
+        self.plan.marked(agent, &self.mark)
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            let lines = std::env::var("TESSERA_TEST_TAIL").ok().and_then(|n| n.parse().ok());
+            eprintln!("{}", self.tails(lines.unwrap_or(25)));
+        }
+        for agent in &mut self.agents {
+            agent.kill();
+        }
+        // Asked first, so that its PostgreSQL ends in order.
+        self.controller.stop();
+        self.database = None;
+        let gone = wait::within_time(Duration::from_secs(10), || {
+            let left = self.processes();
+            left.iter().for_each(|&pid| processes::signal(pid, libc::SIGKILL));
+            left.is_empty().then_some(())
+        });
+        if gone.is_none() {
+            let left: Vec<String> = self.processes().into_iter().map(processes::describe).collect();
+            eprintln!("these processes don't end: {left:?}");
+        }
+        if std::env::var_os("TESSERA_TEST_KEEP").is_some() {
+            self.folder.disable_cleanup(true);
+            eprintln!("kept: {}", self.folder.path().display());
+        }
+    }
+}
+
+/// Tells whether a job in this state has reached its end.
+pub fn is_final(state: &str) -> bool {
+    matches!(state, "succeeded" | "failed" | "cancelled" | "timed_out")
+}
+
+/// Asks for a script to run on the smallest slice.
+pub fn script(text: &str) -> SubmitRequest {
+    SubmitRequest { script: Some(format!("#!/bin/sh\n{text}\n")), ..SubmitRequest::default() }
+}
+
+/// Asks for a program to run on the smallest slice.
+pub fn command<S: Into<String>>(argv: impl IntoIterator<Item = S>) -> SubmitRequest {
+    let argv = argv.into_iter().map(Into::into).collect();
+    SubmitRequest { command: Some(argv), ..SubmitRequest::default() }
+}
