@@ -6,6 +6,7 @@ use nvml_wrapper_sys::bindings::{nvmlDevice_t, nvmlReturn_t};
 use tessera_sim::device::Place;
 
 use crate::abi::{Code, Handle, Opaque, Out, TextIn, TextOut};
+use crate::device::bus_id as bus_id_of;
 use crate::session::{self, nvml};
 
 /// The driver whose behaviour is imitated. Programs choose structure versions and field numbers
@@ -66,10 +67,12 @@ nvml! {
 
     fn nvmlDeviceGetHandleByPciBusId_v2(bus_id: TextIn, device: Out<nvmlDevice_t>) |call| {
         let wanted = bus_id.read()?.to_ascii_uppercase();
-        let gpu = (0..call.state.gpus.len())
-            // With or without the domain, whose leading zeros are often left out.
-            .find(|gpu| !wanted.is_empty() && crate::device::bus_id(*gpu).ends_with(&wanted))
-            .ok_or(Code::NOT_FOUND)?;
+        let is_wanted = |gpu: &usize| {
+            let id = bus_id_of(*gpu);
+            // The domain has eight digits, or four as Linux writes it, or is left out.
+            [&id, &id[4..], &id[9..]].contains(&wanted.as_str())
+        };
+        let gpu = (0..call.state.gpus.len()).find(is_wanted).ok_or(Code::NOT_FOUND)?;
         call.reach(gpu)?;
         device.set(nvmlDevice_t::of(Handle::Gpu(gpu)))
     }

@@ -66,6 +66,21 @@ impl State {
         Ok(())
     }
 
+    /// Leaves every GPU as a restart of its machine does: without clients and instances. MIG
+    /// mode is kept by the models that need a reset to change it, and lost by the newer ones.
+    ///
+    /// # Source
+    ///
+    /// GPUStack, `nvidia-mig.md`, limitations; not checked on hardware.
+    pub fn reboot(&mut self) {
+        self.claims.clear();
+        for gpu in &mut self.gpus {
+            gpu.instances.clear();
+            gpu.mig = gpu.mig_pending && gpu.model().mode_change_needs_reset;
+            gpu.mig_pending = gpu.mig;
+        }
+    }
+
     fn is_idle(&self, gpu: usize) -> bool {
         self.claims_on_gpu(gpu).next().is_none()
             && self.gpus.get(gpu).is_none_or(|g| g.instances.is_empty())
