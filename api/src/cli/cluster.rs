@@ -1,0 +1,131 @@
+//! The machines, the cluster at a glance, and the one switch that an administrator turns by
+//! hand: MIG mode.
+
+use clap::{Args, ValueEnum};
+use tessera_model::Bytes;
+
+use super::failure::Failure;
+use super::session::{Session, fields, moment, or_dash, table, write_out};
+use crate::types::{ClusterInfo, JobCounts, Node, Nodes};
+
+#[derive(Args)]
+pub struct NodeList {
+    /// Only this one
+    #[arg(value_name = "NODE")]
+    name: Option<String>,
+}
+
+impl NodeList {
+    pub async fn run(self, session: &Session) -> Result<u8, Failure> {
+        match self.name {
+            Some(name) => session.print(&session.client.node(&name).await?, |node| {
+                draw(std::slice::from_ref(node))
+            })?,
+            None => session.print(&session.client.nodes().await?, |Nodes { items }| draw(items))?,
+        }
+        Ok(0)
+    }
+}
+
+fn draw(nodes: &[Node]) -> String {
+    let header = ["NODE", "STATE", "GPUS", "BUSY", "CORES", "MEMORY", "AGENT", "LAST SEEN"];
+    table(
+        Some(&header),
+        nodes.iter().map(|node| {
+            vec![
+                node.name.clone(),
+                node.state.clone(),
+                models(node),
+                busy(node),
+                node.cores.to_string(),
+                Bytes::new(node.memory_bytes).to_string(),
+                node.agent_version.clone(),
+                or_dash(node.last_seen_at.map(moment)),
+            ]
+        }),
+    )
+}
+
+fn models(node: &Node) -> String {
+    let mut counts: Vec<(&str, usize)> = Vec::new();
+    for gpu in &node.gpus {
+        match counts.iter_mut().find(|(model, _)| *model == gpu.model) {
+            Some((_, count)) => *count += 1,
+            None => counts.push((&gpu.model, 1)),
+        }
+    }
+    let texts: Vec<_> = counts.iter().map(|(model, count)| format!("{count}x {model}")).collect();
+    if texts.is_empty() { "-".to_owned() } else { texts.join(", ") }
+}
+
+/// How many of the instances have a job.
+fn busy(node: &Node) -> String {
+    let instances = || node.gpus.iter().flat_map(|gpu| &gpu.instances);
+    let taken = instances().filter(|instance| instance.job_id.is_some()).count();
+    format!("{taken} of {} slices", instances().count())
+}
+
+#[derive(Args)]
+pub struct Info {}
+
+impl Info {
+    pub async fn run(self, session: &Session) -> Result<u8, Failure> {
+        let info = session.client.info().await?;
+        if session.json {
+            session.print(&info, |_| String::new())?;
+            return Ok(0);
+        }
+        let counts = session.client.counts().await?;
+        write_out(&glance(&info, &counts))?;
+        Ok(0)
+    }
+}
+
+fn glance(info: &ClusterInfo, counts: &JobCounts) -> String {
+    let nodes = info.nodes.iter().filter(|(_, count)| **count > 0);
+    let nodes: Vec<_> = nodes.map(|(state, count)| format!("{count} {state}")).collect();
+    fields(vec![
+        (
+            "Controller",
+            Some(format!("{} (version {}, epoch {})", info.controller, info.version, info.epoch)),
+        ),
+        ("Policy", Some(info.policy.clone())),
+        ("Nodes", Some(if nodes.is_empty() { "none".to_owned() } else { nodes.join(", ") })),
+        ("GPUs", Some(info.gpus.to_string())),
+        ("Jobs", Some(by_state(counts))),
+    ])
+}
+
+/// Shows how many jobs are in each state that has any.
+pub fn by_state(counts: &JobCounts) -> String {
+    let states = counts.by_state.iter().filter(|(_, count)| **count > 0);
+    let states: Vec<_> = states.map(|(state, count)| format!("{count} {state}")).collect();
+    match states.is_empty() {
+        true => counts.total.to_string(),
+        false => format!("{} ({})", counts.total, states.join(", ")),
+    }
+}
+
+/// A GPU's MIG mode.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Mode {
+    On,
+    Off,
+}
+
+/// Switches MIG mode of a GPU. The driver resets it: it must be empty.
+#[derive(Args)]
+pub struct MigMode {
+    /// The GPU's UUID, as `tessera gpus` shows it
+    #[arg(value_name = "GPU")]
+    gpu: String,
+    /// On or off
+    mode: Mode,
+}
+
+impl MigMode {
+    pub async fn run(self, session: &Session) -> Result<u8, Failure> {
+        session.client.set_mig_mode(&self.gpu, self.mode == Mode::On).await?;
+        Ok(0)
+    }
+}

@@ -1,0 +1,113 @@
+//! What was decided and what was changed: `tessera decisions`, `tessera layouts`.
+
+use std::fmt::Write as _;
+
+use clap::Args;
+
+use super::explain::candidates;
+use super::failure::Failure;
+use super::session::{Session, moment, or_dash, table};
+use crate::types::{DecisionView, Decisions, LayoutChange, LayoutChanges};
+
+#[derive(Args)]
+pub struct DecisionList {
+    /// Only this one, in full
+    #[arg(value_name = "DECISION")]
+    id: Option<String>,
+    /// Only those about this job
+    #[arg(long, value_name = "JOB")]
+    job: Option<u64>,
+    /// At most so many, the newest
+    #[arg(long, value_name = "N", default_value_t = 30)]
+    limit: u32,
+}
+
+impl DecisionList {
+    pub async fn run(self, session: &Session) -> Result<u8, Failure> {
+        match self.id {
+            Some(id) => session.print(&session.client.decision(&id).await?, draw_one)?,
+            None => {
+                let decisions = session.client.decisions(self.job, self.limit).await?;
+                session.print(&decisions, draw)?;
+            }
+        }
+        Ok(0)
+    }
+}
+
+fn draw(decisions: &Decisions) -> String {
+    let header = ["WHEN", "JOB", "OUTCOME", "WHY", "DECISION"];
+    table(
+        Some(&header),
+        decisions.items.iter().map(|decision| {
+            vec![
+                moment(decision.at),
+                decision.job_id.to_string(),
+                decision.outcome.clone(),
+                decision.summary.clone(),
+                decision.id.clone(),
+            ]
+        }),
+    )
+}
+
+fn draw_one(decision: &DecisionView) -> String {
+    let reason = decision.reason.as_deref().map(|word| format!(" ({word})")).unwrap_or_default();
+    let mut text = format!(
+        "{}: job {} shall {}{reason}, decided by policy {} at {}.\n{}\n",
+        decision.id,
+        decision.job_id,
+        decision.outcome,
+        decision.policy,
+        moment(decision.at),
+        decision.summary,
+    );
+    if !decision.steps.is_empty() {
+        let _ = writeln!(text, "Layout steps before: {}.", decision.steps.join(", "));
+    }
+    if let Some(condition) = &decision.would_start_if {
+        let _ = writeln!(text, "It would start if {condition}");
+    }
+    text.push_str(&candidates(&decision.candidates, decision.candidates_left_out));
+    text
+}
+
+#[derive(Args)]
+pub struct Layouts {
+    /// Only changes of this GPU, by UUID
+    #[arg(long, value_name = "GPU")]
+    gpu: Option<String>,
+    /// At most so many, the newest
+    #[arg(long, value_name = "N", default_value_t = 30)]
+    limit: u32,
+}
+
+impl Layouts {
+    pub async fn run(self, session: &Session) -> Result<u8, Failure> {
+        let changes = session.client.layouts(self.gpu.as_deref(), self.limit).await?;
+        session.print(&changes, draw_layouts)?;
+        Ok(0)
+    }
+}
+
+/// Draws changes of layouts as a table.
+pub fn draw_layouts(changes: &LayoutChanges) -> String {
+    let header = ["ORDERED", "TOOK", "NODE", "STATE", "STEPS", "JOB", "DETAIL"];
+    table(Some(&header), changes.items.iter().map(layout_row))
+}
+
+fn layout_row(change: &LayoutChange) -> Vec<String> {
+    let took = change.ended_at.map(|end| {
+        let millis = (end - change.ordered_at).whole_milliseconds();
+        format!("{millis} ms")
+    });
+    vec![
+        moment(change.ordered_at),
+        or_dash(took),
+        change.node.clone(),
+        change.state.clone(),
+        change.steps.join(", "),
+        or_dash(change.job_id),
+        change.detail.clone().unwrap_or_default(),
+    ]
+}

@@ -1,0 +1,88 @@
+//! `tessera gpus`: the layout of every GPU, drawn.
+
+mod bar;
+mod outlook;
+
+use clap::Args;
+use tessera_model::Bytes;
+
+use super::failure::Failure;
+use super::session::{Screen, Session};
+use crate::types::{Gpu, Gpus};
+
+#[derive(Args)]
+pub struct GpuList {
+    /// Only GPUs of this node
+    #[arg(short = 'w', long, value_name = "NODE")]
+    node: Option<String>,
+    /// Show their UUIDs too
+    #[arg(long)]
+    uuid: bool,
+}
+
+impl GpuList {
+    pub async fn run(self, session: &Session) -> Result<u8, Failure> {
+        let mut gpus = session.client.gpus().await?;
+        if let Some(node) = &self.node {
+            gpus.items.retain(|gpu| gpu.node == *node);
+        }
+        let ids = if self.uuid { Ids::Shown } else { Ids::Hidden };
+        session.print(&gpus, |gpus| draw(gpus, ids, session.screen))?;
+        Ok(0)
+    }
+}
+
+/// Whether UUIDs are shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ids {
+    /// Below each GPU's name.
+    Shown,
+    /// They are long and seldom needed.
+    Hidden,
+}
+
+/// Draws all GPUs, one below the other, and what the signs mean.
+pub fn draw(gpus: &Gpus, ids: Ids, screen: Screen) -> String {
+    if gpus.items.is_empty() {
+        return "No GPU has been reported yet.\n".to_owned();
+    }
+    let mut text: String = gpus.items.iter().map(|gpu| draw_one(gpu, ids, screen)).collect();
+    text.push_str(&screen.paint("2", LEGEND));
+    text.push('\n');
+    text
+}
+
+const LEGEND: &str = "width = memory slices; number and name = the job; idle = made, no job; \
+                      · = not cut into instances";
+
+fn draw_one(gpu: &Gpu, ids: Ids, screen: Screen) -> String {
+    let title = format!("{} GPU {}", gpu.node, gpu.index);
+    let mut text = format!(
+        "{}  {}, {}, MIG {}",
+        screen.paint("1", &title),
+        gpu.model,
+        Bytes::new(gpu.memory_bytes),
+        gpu.mig,
+    );
+    if gpu.health != "healthy" {
+        let why = gpu.health_text.as_deref().map(|why| format!(": {why}")).unwrap_or_default();
+        text.push_str(&screen.paint("31", &format!("  {}{why}", gpu.health)));
+    }
+    if gpu.changing {
+        text.push_str(&screen.paint("33", "  (its layout is being changed)"));
+    }
+    text.push('\n');
+    if ids == Ids::Shown {
+        text.push_str(&format!("{}\n", gpu.id));
+    }
+    text.push_str(&bar::draw(gpu, screen));
+    if let Some(line) = outlook::line(gpu) {
+        text.push_str(&line);
+        text.push('\n');
+    }
+    text.push('\n');
+    text
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,107 @@
+//! One GPU as a row of boxes, as wide as their memory.
+
+use crate::cli::session::Screen;
+use crate::types::{Gpu, Instance};
+
+/// Columns for one memory slice, with its border: room for `1g.10gb`, and eight of them fit
+/// on a terminal of 80 columns.
+const SLICE_COLUMNS: usize = 9;
+/// Slices that a GPU without MIG is drawn with.
+const WHOLE_SLICES: u8 = 8;
+/// Backgrounds that black and white text can both be read on, one after the other by job.
+const JOB_STYLES: &[&str] = &["30;46", "30;42", "30;43", "30;45", "30;44", "30;47"];
+
+/// One box.
+struct Cell {
+    slices: u8,
+    upper: String,
+    lower: String,
+    fill: char,
+    style: &'static str,
+}
+
+/// Draws the boxes of `gpu`, four lines.
+pub fn draw(gpu: &Gpu, screen: Screen) -> String {
+    let cells = cells(gpu);
+    let mut text = String::new();
+    text.push_str(&border(&cells, '┌', '┬', '┐'));
+    text.push_str(&content(&cells, screen, |cell| &cell.upper));
+    text.push_str(&content(&cells, screen, |cell| &cell.lower));
+    text.push_str(&border(&cells, '└', '┴', '┘'));
+    text
+}
+
+/// Cuts the GPU into boxes: its instances, and what lies between them.
+fn cells(gpu: &Gpu) -> Vec<Cell> {
+    let total = if gpu.memory_slices == 0 { WHOLE_SLICES } else { gpu.memory_slices };
+    let mut instances: Vec<&Instance> = gpu.instances.iter().collect();
+    instances.sort_by_key(|instance| instance.start);
+    let mut cells = Vec::new();
+    let mut at = 0;
+    for instance in instances {
+        let size = if gpu.memory_slices == 0 { total } else { instance.size };
+        if instance.start < at || instance.start.saturating_add(size) > total || size == 0 {
+            // Such a report breaks the hardware's laws: better drawn short than not at all.
+            continue;
+        }
+        if instance.start > at {
+            cells.push(Cell::free(instance.start - at));
+        }
+        cells.push(Cell::of(instance, size));
+        at = instance.start + size;
+    }
+    if at < total {
+        cells.push(Cell::free(total - at));
+    }
+    cells
+}
+
+impl Cell {
+    fn free(slices: u8) -> Self {
+        Self { slices, upper: String::new(), lower: String::new(), fill: '·', style: "2" }
+    }
+
+    fn of(instance: &Instance, slices: u8) -> Self {
+        let (lower, style) = match (instance.state.as_str(), instance.job_id) {
+            (_, Some(job)) => {
+                let name = instance.job_name.as_deref().unwrap_or_default();
+                let styles = u64::try_from(JOB_STYLES.len()).unwrap_or(1);
+                let style = usize::try_from(job % styles).unwrap_or(0);
+                (format!("{job} {name}"), JOB_STYLES[style])
+            }
+            ("stuck" | "foreign", None) => (instance.state.clone(), "31"),
+            ("unfinished", None) => ("being made".to_owned(), "33"),
+            (state, None) => (state.to_owned(), "2"),
+        };
+        Self { slices, upper: instance.profile.clone(), lower, fill: ' ', style }
+    }
+
+    fn width(&self) -> usize {
+        usize::from(self.slices) * SLICE_COLUMNS - 1
+    }
+}
+
+fn border(cells: &[Cell], left: char, middle: char, right: char) -> String {
+    let parts: Vec<String> = cells.iter().map(|cell| "─".repeat(cell.width())).collect();
+    format!("{left}{}{right}\n", parts.join(&middle.to_string()))
+}
+
+fn content(cells: &[Cell], screen: Screen, line: impl Fn(&Cell) -> &String) -> String {
+    let parts = cells
+        .iter()
+        .map(|cell| screen.paint(cell.style, &fit(line(cell).trim_end(), cell.width(), cell.fill)));
+    format!("│{}│\n", parts.collect::<Vec<_>>().join("│"))
+}
+
+/// Cuts or fills text to exactly `width` columns.
+fn fit(text: &str, width: usize, fill: char) -> String {
+    // Names from outside may hold anything; a control character would break the picture.
+    let clean = text.chars().map(|c| if c.is_control() { '?' } else { c });
+    let mut fitted: Vec<char> = clean.collect();
+    if fitted.len() > width {
+        fitted.truncate(width.saturating_sub(1));
+        fitted.push('…');
+    }
+    fitted.resize(width, fill);
+    fitted.into_iter().collect()
+}

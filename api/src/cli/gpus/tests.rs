@@ -1,0 +1,150 @@
+use super::*;
+use crate::types::{Instance, ProfileView};
+
+const PLAIN: Screen = Screen { terminal: false, colour: false };
+
+fn profile(name: &str, gib: u64, compute: u8, memory: u8, starts: &[u8]) -> ProfileView {
+    ProfileView {
+        name: name.into(),
+        memory_bytes: gib << 30,
+        compute_slices: compute,
+        memory_slices: memory,
+        starts: starts.into(),
+    }
+}
+
+fn instance(profile: &str, start: u8, size: u8, state: &str, job: Option<(u64, &str)>) -> Instance {
+    Instance {
+        profile: profile.into(),
+        start,
+        size,
+        slice: None,
+        memory_bytes: 0,
+        sms: None,
+        state: state.into(),
+        job_id: job.map(|(id, _)| id),
+        job_name: job.map(|(_, name)| name.into()),
+    }
+}
+
+fn a100(instances: Vec<Instance>) -> Gpu {
+    Gpu {
+        id: "GPU-0".into(),
+        node: "node-a".into(),
+        index: 0,
+        model: "NVIDIA A100-SXM4-40GB".into(),
+        memory_bytes: 40 << 30,
+        health: "healthy".into(),
+        health_text: None,
+        mig: "on".into(),
+        memory_slices: 8,
+        changing: false,
+        reachability: Some(11),
+        instances,
+        profiles: vec![
+            profile("1g.5gb", 5, 1, 1, &[0, 1, 2, 3, 4, 5, 6]),
+            profile("1g.5gb+me", 5, 1, 1, &[0, 1, 2, 3, 4, 5, 6]),
+            profile("2g.10gb", 10, 2, 2, &[0, 2, 4]),
+            profile("3g.20gb", 20, 3, 4, &[0, 4]),
+            profile("4g.20gb", 20, 4, 4, &[0]),
+            profile("7g.40gb", 40, 7, 8, &[0]),
+        ],
+    }
+}
+
+fn picture(gpu: Gpu) -> String {
+    draw_one(&gpu, Ids::Hidden, PLAIN)
+}
+
+#[test]
+fn boxes_are_as_wide_as_their_memory_and_name_their_jobs() {
+    let gpu = a100(vec![
+        instance("3g.20gb", 4, 4, "taken", Some((43, "train-a-rather-long-name-for-a-job"))),
+        instance("1g.5gb", 0, 1, "taken", Some((42, "probe-all"))),
+        instance("1g.5gb", 1, 1, "idle", None),
+    ]);
+
+    let expected = "\
+node-a GPU 0  NVIDIA A100-SXM4-40GB, 40 GiB, MIG on
+┌────────┬────────┬─────────────────┬───────────────────────────────────┐
+│1g.5gb  │1g.5gb  │·················│3g.20gb                            │
+│42 prob…│idle    │·················│43 train-a-rather-long-name-for-a-…│
+└────────┴────────┴─────────────────┴───────────────────────────────────┘
+could still be cut: 2x 1g.5gb or 1x 2g.10gb; 11 full layouts are reachable
+
+";
+    assert_eq!(picture(gpu), expected);
+}
+
+#[test]
+fn an_empty_gpu_shows_all_that_it_could_become() {
+    let text = picture(a100(vec![]));
+
+    assert!(
+        text.contains(
+            "7x 1g.5gb or 3x 2g.10gb or 2x 3g.20gb or 1x 4g.20gb or 1x 7g.40gb; 11 full layouts"
+        ),
+        "{text}"
+    );
+}
+
+#[test]
+fn a_full_gpu_says_that_nothing_more_fits() {
+    let mut gpu = a100(vec![instance("7g.40gb", 0, 8, "taken", Some((1, "big")))]);
+    gpu.reachability = Some(1);
+
+    assert!(picture(gpu).contains("nothing more can be cut; 1 full layout is reachable"));
+}
+
+#[test]
+fn a_gpu_without_mig_is_one_box() {
+    let mut gpu = a100(vec![instance("whole GPU", 0, 0, "taken", Some((7, "all")))]);
+    gpu.memory_slices = 0;
+    gpu.mig = "off".into();
+
+    let text = picture(gpu);
+
+    assert!(text.contains("│whole GPU"), "{text}");
+    assert!(text.contains("│7 all"), "{text}");
+    assert!(!text.contains("reachable"), "{text}");
+}
+
+#[test]
+fn a_sick_gpu_says_so() {
+    let mut gpu = a100(vec![instance("1g.5gb", 0, 1, "stuck", None)]);
+    gpu.health = "faulty".into();
+    gpu.health_text = Some("XID 79".into());
+    gpu.changing = true;
+
+    let text = picture(gpu);
+
+    assert!(text.contains("faulty: XID 79"), "{text}");
+    assert!(text.contains("being changed"), "{text}");
+    assert!(text.contains("│stuck"), "{text}");
+}
+
+#[test]
+fn a_report_that_breaks_the_laws_is_drawn_without_panic() {
+    for (start, size) in [(0, 9), (7, 4), (255, 255), (0, 0)] {
+        let overlap = instance("1g.5gb", 0, 1, "idle", None);
+        let gpu = a100(vec![overlap, instance("odd", start, size, "idle", None)]);
+
+        assert!(picture(gpu).lines().count() >= 5);
+    }
+}
+
+#[test]
+fn control_characters_in_names_do_not_reach_the_terminal() {
+    let gpu = a100(vec![instance("1g.5gb", 0, 1, "taken", Some((1, "a\x1b[2J")))]);
+
+    assert!(!picture(gpu).contains('\x1b'));
+}
+
+#[test]
+fn jobs_are_coloured_only_where_colours_are_wanted() {
+    let gpu = a100(vec![instance("1g.5gb", 0, 1, "taken", Some((6, "a")))]);
+
+    let text = draw_one(&gpu, Ids::Hidden, Screen { terminal: true, colour: true });
+
+    assert!(text.contains("\x1b[30;46m6 a     \x1b[0m"), "{text:?}");
+}

@@ -1,0 +1,212 @@
+//! `tessera queue`: what `squeue` is to a batch scheduler.
+
+use clap::{ArgAction, Args};
+use tessera_model::life::JobState;
+use time::OffsetDateTime;
+
+use super::failure::Failure;
+use super::session::{Session, or_dash, table};
+use super::span::Elapsed;
+use crate::types::{Job, JobFilter, JobPage};
+
+const HEADER: &[&str] =
+    &["JOBID", "NAME", "USER", "ST", "TIME", "CLASS", "ASK", "GPU", "NODE(REASON)"];
+
+/// Lists jobs, running ones first.
+#[derive(Args)]
+#[command(disable_help_flag = true)]
+pub struct Queue {
+    /// Only this user's jobs
+    #[arg(short, long, value_name = "USER")]
+    user: Option<String>,
+    /// Only jobs in these states: PD, CF, R, CG, CD, F, CA, TO, their long names, or `all`;
+    /// by default all that are not over
+    #[arg(short = 't', long = "states", value_name = "STATES", value_parser = states)]
+    states: Option<StateList>,
+    /// Only jobs of this name
+    #[arg(short, long, value_name = "NAME")]
+    name: Option<String>,
+    /// Only jobs on this node
+    #[arg(short = 'w', long, value_name = "NODE")]
+    node: Option<String>,
+    /// Only tasks of this array
+    #[arg(long, value_name = "JOB")]
+    array: Option<u64>,
+    /// At most so many jobs, the newest
+    #[arg(long, value_name = "N", default_value_t = 1_000)]
+    limit: usize,
+    /// Leave out the line of headings
+    #[arg(short = 'h', long)]
+    noheader: bool,
+    /// Print help
+    #[arg(long, action = ArgAction::Help)]
+    help: Option<bool>,
+}
+
+/// A list of states as the API takes it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StateList(pub String);
+
+/// Reads states as people write them: two letters, Slurm's words, or ours.
+///
+/// # Errors
+///
+/// A sentence that lists what can be written.
+pub fn states(text: &str) -> Result<StateList, String> {
+    let mut words = Vec::new();
+    for word in text.split(',').map(str::trim) {
+        let found = states_named(word);
+        if found.is_empty() {
+            return Err(format!(
+                "{word:?} is no state; write PD, CF, R, CG, CD, F, CA, TO, all, active, or {}",
+                JobState::ALL.iter().map(|state| state.word()).collect::<Vec<_>>().join(", ")
+            ));
+        }
+        words.extend(found);
+    }
+    words.dedup();
+    Ok(StateList(words.join(",")))
+}
+
+fn states_named(word: &str) -> Vec<&'static str> {
+    let lower = word.to_ascii_lowercase();
+    if lower == "active" {
+        return vec!["active"];
+    }
+    let slurm = match lower.as_str() {
+        "pending" => "PD",
+        "configuring" => "CF",
+        "completing" => "CG",
+        "completed" => "CD",
+        "timeout" => "TO",
+        _ => word,
+    };
+    let named = |state: &&JobState| {
+        lower == "all" || lower == state.word() || slurm.eq_ignore_ascii_case(state.short())
+    };
+    JobState::ALL.iter().filter(named).map(|state| state.word()).collect()
+}
+
+impl Queue {
+    pub async fn run(self, session: &Session) -> Result<u8, Failure> {
+        let filter = JobFilter {
+            state: Some(self.states.map_or_else(|| "active".to_owned(), |StateList(list)| list)),
+            user: self.user,
+            name: self.name,
+            array: self.array,
+            node: self.node,
+            ..JobFilter::default()
+        };
+        let page = session.client.all_jobs(&filter, self.limit).await?;
+        let header = (!self.noheader).then_some(HEADER);
+        session.print(&page, |page| draw(page, header, OffsetDateTime::now_utc()))?;
+        if !session.json && page.next_cursor.is_some() {
+            session.remark(&format!(
+                "only the newest {} jobs are shown; --limit shows more",
+                page.items.len()
+            ));
+        }
+        Ok(0)
+    }
+}
+
+/// Draws a page of jobs as a table; waiting tasks of one array share a line.
+pub fn draw(page: &JobPage, header: Option<&[&str]>, now: OffsetDateTime) -> String {
+    let mut jobs: Vec<&Job> = page.items.iter().collect();
+    jobs.sort_by_key(|job| (rank(job), job.id));
+    let mut rows: Vec<(Row, &Job)> = Vec::new();
+    for job in jobs {
+        match rows.last_mut() {
+            Some((row, last)) if row.takes(last, job) => row.last_index = job.array_index,
+            _ => rows.push((Row::of(job), job)),
+        }
+    }
+    table(header, rows.iter().map(|(row, job)| row.cells(job, now)))
+}
+
+/// Running jobs first, then those that wait, then those that are over.
+fn rank(job: &Job) -> u8 {
+    match job.state_short.as_str() {
+        "R" | "CG" => 0,
+        "CF" => 1,
+        "PD" => 2,
+        _ => 3,
+    }
+}
+
+/// One line: a job, or neighbouring tasks of one array that wait for the same thing.
+struct Row {
+    first_index: Option<u32>,
+    last_index: Option<u32>,
+}
+
+impl Row {
+    fn of(job: &Job) -> Self {
+        Self { first_index: job.array_index, last_index: job.array_index }
+    }
+
+    fn takes(&self, first: &Job, next: &Job) -> bool {
+        let follows = match (self.last_index, next.array_index) {
+            (Some(last), Some(index)) => last.checked_add(1) == Some(index),
+            (None, _) | (_, None) => false,
+        };
+        follows
+            && first.state_short == "PD"
+            && (first.array_id, &first.state, &first.reason)
+                == (next.array_id, &next.state, &next.reason)
+    }
+
+    fn cells(&self, job: &Job, now: OffsetDateTime) -> Vec<String> {
+        vec![
+            self.name(job),
+            job.name.chars().take(24).collect(),
+            job.user.clone(),
+            job.state_short.clone(),
+            elapsed(job, now),
+            job.class.clone(),
+            job.gpu_ask.clone(),
+            place(job),
+            node_or_reason(job),
+        ]
+    }
+
+    fn name(&self, job: &Job) -> String {
+        match (job.array_id, self.first_index, self.last_index) {
+            (Some(array), Some(first), Some(last)) if last > first => {
+                format!("{array}_[{first}-{last}]")
+            }
+            _ => job.name_id.clone(),
+        }
+    }
+}
+
+fn elapsed(job: &Job, now: OffsetDateTime) -> String {
+    match job.started_at {
+        Some(start) if rank(job) != 2 => {
+            Elapsed::between(start, job.ended_at.unwrap_or(now)).to_string()
+        }
+        Some(_) | None => "0:00".to_owned(),
+    }
+}
+
+/// Shows GPU and profile of a job that has a place: `0:1g.5gb`.
+fn place(job: &Job) -> String {
+    match (&job.profile, job.gpu_index) {
+        _ if job.state_short == "PD" => "-".to_owned(),
+        (Some(profile), Some(index)) => format!("{index}:{profile}"),
+        (Some(profile), None) => profile.clone(),
+        (None, index) => or_dash(index),
+    }
+}
+
+fn node_or_reason(job: &Job) -> String {
+    match (&job.node, &job.reason) {
+        (Some(node), _) if rank(job) < 2 => node.clone(),
+        (_, Some(reason)) => format!("({reason})"),
+        (Some(node), None) => node.clone(),
+        (None, None) => String::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests;

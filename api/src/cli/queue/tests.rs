@@ -1,0 +1,82 @@
+use time::macros::datetime;
+
+use super::*;
+
+fn job(id: u64, state: &str, short: &str) -> Job {
+    Job {
+        id,
+        name_id: id.to_string(),
+        array_id: None,
+        array_index: None,
+        name: "train".into(),
+        user: "ada".into(),
+        state: state.into(),
+        state_short: short.into(),
+        reason: None,
+        reason_text: None,
+        gpu_ask: "any slice".into(),
+        class: "offline".into(),
+        priority: 5,
+        submitted_at: datetime!(2026-01-01 12:00 UTC),
+        started_at: None,
+        ended_at: None,
+        exit_code: None,
+        attempts: 0,
+        node: None,
+        gpu: None,
+        gpu_index: None,
+        slice: None,
+        profile: None,
+    }
+}
+
+fn waiting_task(id: u64, index: u32) -> Job {
+    Job {
+        name_id: format!("10_{index}"),
+        array_id: Some(10),
+        array_index: Some(index),
+        reason: Some("Resources".into()),
+        ..job(id, "queued", "PD")
+    }
+}
+
+#[test]
+fn running_jobs_come_first_and_waiting_tasks_share_a_line() {
+    let running = Job {
+        started_at: Some(datetime!(2026-01-01 12:00:10 UTC)),
+        node: Some("n1".into()),
+        gpu_index: Some(0),
+        profile: Some("1g.5gb".into()),
+        ..job(20, "running", "R")
+    };
+    let items = vec![running, waiting_task(13, 3), waiting_task(12, 2), waiting_task(10, 0)];
+    let page = JobPage { items, next_cursor: None };
+
+    let text = draw(&page, Some(HEADER), datetime!(2026-01-01 12:01:15 UTC));
+
+    let expected = "\
+JOBID     NAME   USER  ST  TIME  CLASS    ASK        GPU       NODE(REASON)
+20        train  ada   R   1:05  offline  any slice  0:1g.5gb  n1
+10_0      train  ada   PD  0:00  offline  any slice  -         (Resources)
+10_[2-3]  train  ada   PD  0:00  offline  any slice  -         (Resources)
+";
+    assert_eq!(text, expected);
+}
+
+#[test]
+fn states_are_read_as_people_write_them() {
+    for (text, words) in [
+        ("PD", "queued,held"),
+        ("r", "running"),
+        ("RUNNING", "running"),
+        ("pending,CG", "queued,held,stopping"),
+        ("COMPLETED", "succeeded"),
+        ("timed_out", "timed_out"),
+        ("TIMEOUT", "timed_out"),
+        ("active", "active"),
+    ] {
+        assert_eq!(states(text), Ok(StateList(words.into())), "{text:?}");
+    }
+    assert!(states("all").unwrap().0.contains("queued,held,placing"));
+    assert!(states("sleeping").unwrap_err().contains("PD, CF"));
+}

@@ -1,0 +1,105 @@
+//! `tessera show`: everything that is known of a job.
+
+use std::fmt::Write as _;
+
+use clap::Args;
+use tessera_model::{Bytes, JobRef};
+
+use super::failure::Failure;
+use super::jobs::one_job;
+use super::session::{Session, fields, moment, or_dash, table};
+use super::span::Elapsed;
+use crate::types::{Attempt, JobDetail, JobEvents};
+
+#[derive(Args)]
+pub struct Show {
+    /// The job, such as 42 or 42_7
+    #[arg(value_name = "JOB", value_parser = one_job)]
+    job: JobRef,
+    /// Show what happened to it instead
+    #[arg(long)]
+    events: bool,
+}
+
+impl Show {
+    pub async fn run(self, session: &Session) -> Result<u8, Failure> {
+        if self.events {
+            let events = session.client.events(self.job).await?;
+            session.print(&events, draw_events)?;
+        } else {
+            let detail = session.client.job(self.job).await?;
+            session.print(&detail, draw)?;
+        }
+        Ok(0)
+    }
+}
+
+fn draw(detail: &JobDetail) -> String {
+    let job = &detail.job;
+    let reason = match (&job.reason, &job.reason_text) {
+        (Some(word), Some(text)) => Some(format!("{word}: {text}")),
+        (word, text) => text.clone().or_else(|| word.clone()),
+    };
+    let mut text = fields(vec![
+        ("Job", Some(format!("{} ({})", job.name_id, job.name))),
+        ("Array", job.array_id.map(|array| format!("{array}, index {}", or_dash(job.array_index)))),
+        ("User", Some(job.user.clone())),
+        ("State", Some(format!("{} ({})", job.state, job.state_short))),
+        ("Reason", reason),
+        ("Exit code", job.exit_code.clone()),
+        ("Asks for", Some(format!("{}, {}, priority {}", job.gpu_ask, job.class, job.priority))),
+        ("Runs", Some(detail.program.clone())),
+        ("In", detail.work_dir.clone()),
+        ("Environment", (!detail.env_names.is_empty()).then(|| detail.env_names.join(" "))),
+        ("Time limit", detail.time_limit_secs.map(|secs| Elapsed(secs).to_string())),
+        ("Retries left", (detail.retries_left > 0).then(|| detail.retries_left.to_string())),
+        ("Submitted", Some(moment(job.submitted_at))),
+        ("Started", job.started_at.map(moment)),
+        ("Ended", job.ended_at.map(moment)),
+        ("Trace", detail.traceparent.clone()),
+    ]);
+    if !detail.attempt_list.is_empty() {
+        let header =
+            ["ATTEMPT", "STATE", "NODE", "GPU", "SLICE", "STARTED", "RAN", "EXIT", "CPU", "RSS"];
+        let rows = detail.attempt_list.iter().map(attempt_row);
+        let _ = write!(text, "\n{}", table(Some(&header), rows));
+        for attempt in &detail.attempt_list {
+            if let Some(detail) = &attempt.detail {
+                let _ = writeln!(text, "attempt {}: {detail}", attempt.number);
+            }
+        }
+    }
+    text
+}
+
+fn attempt_row(attempt: &Attempt) -> Vec<String> {
+    let start_slice = attempt.start_slice.map(|start| format!("@{start}")).unwrap_or_default();
+    let ran = match (attempt.started_at, attempt.ended_at) {
+        (Some(start), Some(end)) => Elapsed::between(start, end).to_string(),
+        _ => "-".to_owned(),
+    };
+    let cpu = match (attempt.user_secs, attempt.system_secs) {
+        (Some(user), Some(system)) => Some(format!("{:.1}s", user + system)),
+        _ => None,
+    };
+    vec![
+        attempt.number.to_string(),
+        attempt.state.clone(),
+        attempt.node.clone(),
+        or_dash(attempt.gpu_index),
+        format!("{}{start_slice}", attempt.profile),
+        or_dash(attempt.started_at.map(moment)),
+        ran,
+        or_dash(attempt.exit_code.as_deref()),
+        or_dash(cpu),
+        or_dash(attempt.max_rss_bytes.map(Bytes::new)),
+    ]
+}
+
+fn draw_events(events: &JobEvents) -> String {
+    let header = ["WHEN", "STATE", "ATTEMPT", "WHAT"];
+    let rows = events.items.iter().map(|event| {
+        vec![moment(event.at), event.state.clone(), or_dash(event.attempt), event.text.clone()]
+    });
+    table(Some(&header), rows)
+}

@@ -1,0 +1,152 @@
+//! `tessera submit`: what `sbatch` is to a batch scheduler.
+
+mod array;
+mod export;
+mod foreign;
+mod gpu;
+mod headers;
+mod options;
+mod script;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use tessera_model::{JobId, JobRef};
+
+use self::foreign::Foreign;
+use self::headers::Headers;
+use self::options::Options;
+use self::script::Script;
+use super::array_wait::wait_for;
+use super::failure::Failure;
+use super::session::{Session, write_out};
+use super::wait::worst;
+use crate::client::SubmitKey;
+use crate::types::SubmitRequest;
+
+/// Submits a script (`submit job.sh`), a line of shell (`submit --wrap "..."`) or a program
+/// (`submit -- python3 train.py`). Options may also stand in the script, in lines that begin
+/// with #TESSERA or #SBATCH; the command line beats #TESSERA, and that beats #SBATCH.
+#[derive(Args)]
+pub struct Submit {
+    #[command(flatten)]
+    options: Options,
+    #[command(flatten)]
+    foreign: Foreign,
+    /// Run this line of shell
+    #[arg(long, value_name = "LINE", conflicts_with_all = ["script", "program"])]
+    wrap: Option<String>,
+    /// Wait until it has ended, and exit with its code
+    #[arg(short = 'W', long)]
+    wait: bool,
+    /// Print only the job's number
+    #[arg(long)]
+    parsable: bool,
+    /// Print nothing if all is well
+    #[arg(short = 'Q', long)]
+    quiet: bool,
+    /// The script; without it, it is read from standard input
+    #[arg(value_name = "SCRIPT")]
+    script: Vec<PathBuf>,
+    /// A program of the node, and its arguments
+    #[arg(last = true, value_name = "PROGRAM", conflicts_with = "script")]
+    program: Vec<String>,
+}
+
+/// What the command finds around itself.
+struct Surroundings {
+    folder: PathBuf,
+    environment: BTreeMap<String, String>,
+    user: String,
+}
+
+impl Submit {
+    pub async fn run(self: Box<Self>, session: &Session) -> Result<u8, Failure> {
+        let (wait, parsable, quiet) = (self.wait, self.parsable, self.quiet);
+        let (request, warnings) = self.request(&Surroundings::find()?)?;
+        if !quiet {
+            warnings.iter().for_each(|warning| session.remark(&format!("warning: {warning}")));
+        }
+        let submitted = session.client.submit(&request, &SubmitKey::fresh()).await?;
+        if session.json {
+            session.print(&submitted, |_| String::new())?;
+        } else if parsable {
+            write_out(&format!("{}\n", submitted.job_id))?;
+        } else if !quiet {
+            // Word for word as `sbatch`: scripts of users take the number out of it.
+            write_out(&format!("Submitted batch job {}\n", submitted.job_id))?;
+        }
+        if !wait {
+            return Ok(0);
+        }
+        let ended = wait_for(session, &[JobRef::Job(JobId::from_number(submitted.job_id))]).await?;
+        Ok(worst(&ended))
+    }
+
+    /// Makes the request, and the warnings that go with it.
+    fn request(self, around: &Surroundings) -> Result<(SubmitRequest, Vec<String>), Failure> {
+        let mut warnings = self.foreign.judge().map_err(Failure::Usage)?;
+        let mut request =
+            SubmitRequest { user: Some(around.user.clone()), ..SubmitRequest::default() };
+        let headers = match (self.wrap, self.program.is_empty()) {
+            (Some(line), _) => {
+                request.script = Some(format!("#!/bin/sh\n\n{line}\n"));
+                request.name = Some("wrap".to_owned());
+                Headers::default()
+            }
+            (None, false) => {
+                request.command = Some(self.program);
+                Headers::default()
+            }
+            (None, true) => {
+                let script = Script::find(&self.script)?;
+                let headers = headers::read(&script.name, &script.text)
+                    .map_err(|bad| Failure::Refused(bad.to_string()))?;
+                request.name = Some(script.name);
+                request.script = Some(script.text);
+                headers
+            }
+        };
+        warnings.extend(headers.warnings);
+        self.options.gpu().map_err(Failure::Usage)?;
+        let options = headers.options.under(self.options).map_err(Failure::Usage)?;
+        options
+            .write_into(&mut request, &around.folder, &around.environment)
+            .map_err(Failure::Usage)?;
+        Ok((request, warnings))
+    }
+}
+
+impl Surroundings {
+    fn find() -> Result<Self, Failure> {
+        let folder = std::env::current_dir()
+            .map_err(|bad| Failure::Refused(format!("the current folder can't be used: {bad}")))?;
+        // Variables that aren't text can't be handed over: JSON has no bytes.
+        let environment: BTreeMap<String, String> = std::env::vars_os()
+            .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
+            .collect();
+        let user = user_name(&environment);
+        Ok(Self { folder, environment, user })
+    }
+}
+
+/// Returns who runs this command, by the process's owner, then by what the shell says.
+pub fn user_name(environment: &BTreeMap<String, String>) -> String {
+    owner_name(Path::new("/proc/self"), Path::new("/etc/passwd"))
+        .or_else(|| ["USER", "LOGNAME"].iter().find_map(|name| environment.get(*name).cloned()))
+        .unwrap_or_else(|| "unknown".to_owned())
+}
+
+fn owner_name(process: &Path, passwd: &Path) -> Option<String> {
+    use std::os::unix::fs::MetadataExt;
+
+    let uid = std::fs::metadata(process).ok()?.uid().to_string();
+    let passwd = std::fs::read_to_string(passwd).ok()?;
+    let mut entries = passwd.lines().map(|line| line.split(':').collect::<Vec<_>>());
+    let entry = entries.find(|entry| entry.get(2) == Some(&uid.as_str()))?;
+    entry.first().map(|name| (*name).to_owned())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,198 @@
+//! Slurm's options that Tessera has no use for.
+//!
+//! One that only describes what Tessera decides by itself, or what it doesn't limit, is
+//! accepted with a warning. One that would make the job do something else is refused:
+//! silence would be worse than a message.
+
+use clap::parser::ValueSource;
+use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
+
+/// What to do about an option.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Verdict {
+    /// Warn, and go on without it.
+    Ignore(&'static str),
+    /// Go on if it says 1, for that is what a job is; else refuse.
+    OnlyOne,
+    /// Refuse.
+    Refuse(&'static str),
+}
+
+/// Whether an option comes with a value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Value {
+    Needed,
+    None,
+    /// Only behind an equals sign.
+    Optional,
+}
+
+use Value::{Needed, Optional};
+use Verdict::{Ignore, OnlyOne, Refuse};
+
+const PER_GPU: &str = "processor cores and host memory are not limited";
+const ONE_QUEUE: &str = "there is one queue for all";
+const NO_MAIL: &str = "Tessera sends no mail";
+const ONE_PROCESS: &str = "a job is one process tree on one node";
+const PLACES: &str = "Tessera chooses the node; ask for what the job needs (--vram, --profile)";
+
+/// Long name, short name, value, verdict.
+const FOREIGN: &[(&str, Option<char>, Value, Verdict)] = &[
+    ("nodes", Some('N'), Needed, OnlyOne),
+    ("ntasks", Some('n'), Needed, OnlyOne),
+    ("ntasks-per-node", None, Needed, OnlyOne),
+    ("ntasks-per-gpu", None, Needed, OnlyOne),
+    ("cpus-per-task", Some('c'), Needed, Ignore(PER_GPU)),
+    ("cpus-per-gpu", None, Needed, Ignore(PER_GPU)),
+    ("mincpus", None, Needed, Ignore(PER_GPU)),
+    ("mem", None, Needed, Ignore(PER_GPU)),
+    ("mem-per-cpu", None, Needed, Ignore(PER_GPU)),
+    ("mem-per-gpu", None, Needed, Ignore("that is host memory; for the GPU's write --vram")),
+    ("tmp", None, Needed, Ignore("space on disks is not limited")),
+    ("partition", Some('p'), Needed, Ignore(ONE_QUEUE)),
+    ("qos", Some('q'), Needed, Ignore("say --class online or offline, or --priority")),
+    ("account", Some('A'), Needed, Ignore("there are no accounts")),
+    ("wckey", None, Needed, Ignore("there are no accounts")),
+    ("comment", None, Needed, Ignore("jobs have no comments")),
+    ("nice", None, Optional, Ignore("say --priority 6 to 9 for a job that may wait")),
+    ("mail-type", None, Needed, Ignore(NO_MAIL)),
+    ("mail-user", None, Needed, Ignore(NO_MAIL)),
+    ("time-min", None, Needed, Ignore("a time limit is never shortened")),
+    ("open-mode", None, Needed, Ignore("each attempt appends to its output file")),
+    ("get-user-env", None, Optional, Ignore("say --export")),
+    ("gpu-bind", None, Needed, Ignore(ONE_PROCESS)),
+    ("gpu-freq", None, Needed, Ignore("clocks are the driver's affair")),
+    ("cpu-bind", None, Needed, Ignore(ONE_PROCESS)),
+    ("mem-bind", None, Needed, Ignore(ONE_PROCESS)),
+    ("hint", None, Needed, Ignore(ONE_PROCESS)),
+    ("distribution", Some('m'), Needed, Ignore(ONE_PROCESS)),
+    ("threads-per-core", None, Needed, Ignore(PER_GPU)),
+    ("overcommit", Some('O'), Value::None, Ignore(PER_GPU)),
+    ("oversubscribe", Some('s'), Value::None, Ignore("say --exclusive for the opposite")),
+    ("propagate", None, Optional, Ignore("limits are the node's")),
+    ("kill-on-invalid-dep", None, Needed, Ignore("there are no dependencies")),
+    ("switches", None, Needed, Ignore(ONE_PROCESS)),
+    ("verbose", Some('v'), Value::None, Ignore("nothing more could be told")),
+    (
+        "dependency",
+        Some('d'),
+        Needed,
+        Refuse("jobs can't wait for other jobs yet; use `tessera wait`"),
+    ),
+    (
+        "begin",
+        Some('b'),
+        Needed,
+        Refuse("jobs can't wait for a time of day yet; use --hold and release it"),
+    ),
+    (
+        "deadline",
+        None,
+        Needed,
+        Refuse("deadlines are not kept yet; --time limits how long it runs"),
+    ),
+    (
+        "signal",
+        None,
+        Needed,
+        Refuse(
+            "no signal is sent before the time limit yet; at the limit comes SIGTERM, and SIGKILL after --grace seconds",
+        ),
+    ),
+    (
+        "input",
+        Some('i'),
+        Needed,
+        Refuse("jobs read nothing from standard input; redirect it in the script"),
+    ),
+    ("constraint", Some('C'), Needed, Refuse(PLACES)),
+    ("nodelist", Some('w'), Needed, Refuse(PLACES)),
+    ("nodefile", Some('F'), Needed, Refuse(PLACES)),
+    ("exclude", Some('x'), Needed, Refuse(PLACES)),
+    ("reservation", None, Needed, Refuse("there are no reservations")),
+    ("licenses", Some('L'), Needed, Refuse("licences are not counted")),
+    ("clusters", Some('M'), Needed, Refuse("choose the cluster with --url or TESSERA_URL")),
+    ("export-file", None, Needed, Refuse("say --export or --env")),
+    ("uid", None, Needed, Refuse("a job belongs to who submits it")),
+    ("container", None, Needed, Refuse("start the container in the script")),
+    ("test-only", None, Value::None, Refuse("nothing can be tried without submitting yet")),
+];
+
+/// The options of that kind that one layer gave.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Foreign {
+    given: Vec<(usize, Option<String>)>,
+}
+
+impl Foreign {
+    /// Returns one warning for each option that has no effect.
+    ///
+    /// # Errors
+    ///
+    /// A sentence about the first option that can't be honoured.
+    pub fn judge(&self) -> Result<Vec<String>, String> {
+        let mut warnings = Vec::new();
+        for (index, value) in &self.given {
+            let (long, _, _, verdict) = FOREIGN[*index];
+            match (verdict, value.as_deref()) {
+                (Ignore(why), _) => warnings.push(format!("--{long} has no effect: {why}")),
+                (OnlyOne, Some("1" | "1-1")) => {}
+                (OnlyOne, value) => {
+                    let value = value.unwrap_or_default();
+                    return Err(format!("--{long}={value} is not supported: {ONE_PROCESS}"));
+                }
+                (Refuse(why), _) => return Err(format!("--{long} is not supported: {why}")),
+            }
+        }
+        Ok(warnings)
+    }
+}
+
+impl Args for Foreign {
+    fn augment_args(command: Command) -> Command {
+        FOREIGN.iter().fold(command, |command, (long, short, value, _)| {
+            let arg = Arg::new(*long).long(*long).hide(true);
+            let arg = match value {
+                Needed => arg.action(ArgAction::Append),
+                Value::None => arg.action(ArgAction::Count),
+                Optional => arg
+                    .action(ArgAction::Append)
+                    .num_args(0..=1)
+                    .require_equals(true)
+                    .default_missing_value(""),
+            };
+            command.arg(match short {
+                Some(short) => arg.short(*short),
+                None => arg,
+            })
+        })
+    }
+
+    fn augment_args_for_update(command: Command) -> Command {
+        Self::augment_args(command)
+    }
+}
+
+impl FromArgMatches for Foreign {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
+        let mut given = Vec::new();
+        for (index, (long, _, value, _)) in FOREIGN.iter().enumerate() {
+            if matches.value_source(long) != Some(ValueSource::CommandLine) {
+                continue;
+            }
+            let last = match value {
+                Value::None => None,
+                Needed | Optional => {
+                    matches.get_many::<String>(long).and_then(|values| values.last()).cloned()
+                }
+            };
+            given.push((index, last));
+        }
+        Ok(Self { given })
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        *self = Self::from_arg_matches(matches)?;
+        Ok(())
+    }
+}

@@ -1,0 +1,235 @@
+//! The options that say what a job is: on the command line, and in a script's headers.
+
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use clap::Args;
+use tessera_model::mig::ProfileName;
+use tessera_model::spec::GpuAsk;
+
+use super::array::ArraySpec;
+use super::export::Export;
+use super::gpu::{Gpus, Gres, Vram};
+use crate::cli::span::TimeLimit;
+use crate::types::SubmitRequest;
+
+/// One layer of options; what a stronger layer says hides what a weaker one says.
+#[derive(Args, Clone, Debug, Default, PartialEq)]
+pub struct Options {
+    /// What to call it; by default the script's or the program's name
+    #[arg(short = 'J', long, value_name = "NAME")]
+    pub job_name: Option<String>,
+    /// File for standard output (%j job, %A array, %a index, %x name, %u user, %N node);
+    /// without it `tessera logs` shows the output
+    #[arg(short, long, value_name = "FILE")]
+    pub output: Option<String>,
+    /// File for standard error; by default where standard output goes
+    #[arg(short, long, value_name = "FILE")]
+    pub error: Option<String>,
+    /// Longest run time: minutes, MM:SS, HH:MM:SS, D-HH, D-HH:MM or D-HH:MM:SS
+    #[arg(short, long, value_name = "TIME")]
+    pub time: Option<TimeLimit>,
+    /// Seconds between SIGTERM and SIGKILL when it has to end (by default 30)
+    #[arg(long, value_name = "SECONDS")]
+    pub grace: Option<u64>,
+    /// Makes it an array: one task for each index, such as 0-31
+    #[arg(short, long, value_name = "FIRST-LAST")]
+    pub array: Option<ArraySpec>,
+    /// Folder to run in; by default the current one
+    #[arg(short = 'D', long, value_name = "DIR")]
+    pub chdir: Option<PathBuf>,
+    /// GPU memory that it needs, such as 10G; `auto` (the default) begins with the smallest
+    /// slice
+    #[arg(long, value_name = "SIZE")]
+    pub vram: Option<Vram>,
+    /// MIG profile that it wants, such as 1g.5gb
+    #[arg(long, value_name = "PROFILE")]
+    pub profile: Option<ProfileName>,
+    /// A whole GPU (1), or a slice (1g.5gb:1)
+    #[arg(short = 'G', long, value_name = "[PROFILE:]1", visible_aliases = ["gpus-per-node", "gpus-per-task"])]
+    pub gpus: Option<Gpus>,
+    /// The same as Slurm writes it: gpu:1 or gpu:1g.5gb:1
+    #[arg(long, value_name = "GRES")]
+    pub gres: Option<Gres>,
+    /// A whole GPU, alone
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "", value_name = "MODE", hide_possible_values = true)]
+    pub exclusive: Option<String>,
+    /// `online` for latency, `offline` (the default) for throughput
+    #[arg(long, value_name = "CLASS")]
+    pub class: Option<String>,
+    /// 0 (highest) to 9; by default 5
+    #[arg(long, value_name = "0-9")]
+    pub priority: Option<u64>,
+    /// How many failures of its own it survives; by default none
+    #[arg(long, value_name = "N")]
+    pub max_retries: Option<u32>,
+    /// What happens when its node is lost: `requeue` (the default), `hold` or `fail`
+    #[arg(long, value_name = "WHAT", conflicts_with_all = ["requeue", "no_requeue"])]
+    pub on_lost: Option<String>,
+    /// The same as --on-lost requeue
+    #[arg(long, conflicts_with = "no_requeue")]
+    pub requeue: bool,
+    /// The same as --on-lost fail
+    #[arg(long)]
+    pub no_requeue: bool,
+    /// Jobs with one key share what is learned about them
+    #[arg(long, value_name = "KEY")]
+    pub task_key: Option<String>,
+    /// Let it wait for hardware that the cluster doesn't have yet
+    #[arg(long)]
+    pub allow_pending: bool,
+    /// Let it wait until `tessera release`
+    #[arg(short = 'H', long)]
+    pub hold: bool,
+    /// Which variables it gets from here: ALL, NONE, or names and NAME=VALUE, with commas; by
+    /// default PATH, HOME, the language and what a Python environment needs
+    #[arg(long, value_name = "WHICH")]
+    pub export: Option<Export>,
+    /// One more variable; may be given again
+    #[arg(long, value_name = "NAME=VALUE")]
+    pub env: Vec<Variable>,
+}
+
+/// `NAME=VALUE`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Variable {
+    name: String,
+    value: String,
+}
+
+impl FromStr for Variable {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text.split_once('=') {
+            Some((name, value)) if !name.is_empty() => {
+                Ok(Self { name: name.to_owned(), value: value.to_owned() })
+            }
+            Some(_) | None => Err("write NAME=VALUE".to_owned()),
+        }
+    }
+}
+
+impl Options {
+    /// Returns how much of a GPU this layer asks for, if it says anything.
+    ///
+    /// # Errors
+    ///
+    /// A sentence if it says two different things.
+    pub fn gpu(&self) -> Result<Option<GpuAsk>, String> {
+        let said = [
+            self.vram.as_ref().map(|Vram(ask)| ask.clone()),
+            self.profile.clone().map(GpuAsk::Profile),
+            self.gpus.as_ref().map(|Gpus(ask)| ask.clone()),
+            self.gres.as_ref().map(|Gres(ask)| ask.clone()),
+            self.exclusive.as_ref().map(|_| GpuAsk::Whole),
+        ];
+        let mut said = said.into_iter().flatten();
+        let Some(first) = said.next() else { return Ok(None) };
+        match said.find(|other| *other != first) {
+            None => Ok(Some(first)),
+            Some(other) => Err(format!(
+                "a job says its size in one way, but here it asks for {first} and for {other}"
+            )),
+        }
+    }
+
+    /// Lays `stronger` over this layer.
+    ///
+    /// # Errors
+    ///
+    /// As [`Options::gpu`].
+    pub fn under(self, stronger: Self) -> Result<Self, String> {
+        // What a job asks of a GPU has several spellings: they hide one another together.
+        let sizes = if stronger.gpu()?.is_some() { stronger.clone() } else { self.clone() };
+        let lost = if stronger.says_on_lost() { stronger.clone() } else { self.clone() };
+        Ok(Self {
+            job_name: stronger.job_name.or(self.job_name),
+            output: stronger.output.or(self.output),
+            error: stronger.error.or(self.error),
+            time: stronger.time.or(self.time),
+            grace: stronger.grace.or(self.grace),
+            array: stronger.array.or(self.array),
+            chdir: stronger.chdir.or(self.chdir),
+            vram: sizes.vram,
+            profile: sizes.profile,
+            gpus: sizes.gpus,
+            gres: sizes.gres,
+            exclusive: sizes.exclusive,
+            class: stronger.class.or(self.class),
+            priority: stronger.priority.or(self.priority),
+            max_retries: stronger.max_retries.or(self.max_retries),
+            on_lost: lost.on_lost,
+            requeue: lost.requeue,
+            no_requeue: lost.no_requeue,
+            task_key: stronger.task_key.or(self.task_key),
+            allow_pending: self.allow_pending || stronger.allow_pending,
+            hold: self.hold || stronger.hold,
+            export: stronger.export.or(self.export),
+            env: self.env.into_iter().chain(stronger.env).collect(),
+        })
+    }
+
+    fn says_on_lost(&self) -> bool {
+        self.on_lost.is_some() || self.requeue || self.no_requeue
+    }
+
+    /// Writes the options into a request. Relative paths count from `here`.
+    ///
+    /// # Errors
+    ///
+    /// A sentence about what can't be sent.
+    pub fn write_into(
+        self,
+        request: &mut SubmitRequest,
+        here: &Path,
+        environment: &std::collections::BTreeMap<String, String>,
+    ) -> Result<(), String> {
+        match self.gpu()? {
+            None | Some(GpuAsk::Unknown) => {}
+            Some(GpuAsk::Memory(bytes)) => request.gpu_memory_bytes = Some(bytes.get()),
+            Some(GpuAsk::Profile(name)) => request.gpu_profile = Some(name.as_str().to_owned()),
+            Some(GpuAsk::Whole) => request.gpu_whole = true,
+        }
+        let folder = here.join(self.chdir.clone().unwrap_or_default());
+        let absolute = |file: String| plain(&folder.join(file));
+        request.work_dir = Some(plain(&folder)?);
+        request.stdout = self.output.map(absolute).transpose()?;
+        request.stderr = self.error.map(absolute).transpose()?;
+        request.env = self.export.unwrap_or(Export::ESSENTIALS).choose(environment)?;
+        request.env.extend(self.env.into_iter().map(|v| (v.name, v.value)));
+        if let Some(name) = self.job_name {
+            request.name = Some(name);
+        }
+        request.time_limit_secs = self.time.and_then(TimeLimit::secs);
+        request.grace_secs = self.grace;
+        request.class = self.class;
+        request.priority = self.priority.map(small_priority).transpose()?;
+        request.max_retries = self.max_retries;
+        request.on_lost = match (self.on_lost, self.requeue, self.no_requeue) {
+            (Some(word), _, _) => Some(word),
+            (None, true, _) => Some("requeue".to_owned()),
+            (None, false, true) => Some("fail".to_owned()),
+            (None, false, false) => None,
+        };
+        request.task_key = self.task_key;
+        request.allow_pending = self.allow_pending;
+        request.hold = self.hold;
+        request.array = self.array.map(|ArraySpec(range)| range);
+        Ok(())
+    }
+}
+
+fn small_priority(number: u64) -> Result<u8, String> {
+    u8::try_from(number)
+        .ok()
+        .filter(|number| *number <= 9)
+        .ok_or_else(|| format!("--priority {number}: priorities go from 0 (highest) to 9 (lowest)"))
+}
+
+fn plain(path: &Path) -> Result<String, String> {
+    // Without its dots, so that it reads well in listings; links stay as they are.
+    let tidy: PathBuf = path.components().collect();
+    let text = tidy.to_str().map(str::to_owned);
+    text.ok_or_else(|| format!("{}: the name is not valid UTF-8", path.display()))
+}
