@@ -106,8 +106,8 @@ pub struct Candidate {
     /// Whether this one was taken.
     pub chosen: bool,
     /// What speaks for it, or what ruled it out, as a stable word: `chosen`, `too_small`,
-    /// `larger_than_needed`, `busy`, `fewer_futures`, `needs_repartition`, `changing`,
-    /// `unavailable`, `foreign`, `stuck`.
+    /// `larger_than_needed`, `busy`, `fewer_futures`, `needs_repartition`, `later_in_order`,
+    /// `changing`, `unavailable`, `foreign`, `stuck`.
     pub verdict: String,
     /// `R` after taking it (MIGM §4), where it was computed.
     pub reachability_after: Option<u32>,

@@ -10,7 +10,7 @@ use tessera_model::mig::Step;
 
 use self::words::{Asked, GpuOfNode, Instance, Place, gpus, listed, tight_fit};
 use crate::board::{Board, Gpu};
-use crate::decision::{Explanation, WaitReason};
+use crate::decision::{Candidate, Explanation, WaitReason};
 use crate::feasibility;
 use crate::round::{Offer, Outlook, Rule, Way};
 use crate::view::{GpuView, QueuedJob};
@@ -88,42 +88,63 @@ pub(crate) fn behind(policy: &str, job: &QueuedJob, head: JobId) -> Explanation 
     }
 }
 
-/// Explains why a job can't start, whatever job ends.
-pub(crate) fn hopeless(
-    policy: &str,
-    board: &Board<'_>,
-    job: &QueuedJob,
-    size: &Size,
-    reason: WaitReason,
-) -> Explanation {
-    let holders: Vec<_> =
-        board.gpus.iter().filter(|gpu| feasibility::holds(gpu.view, &size.want)).collect();
-    let (summary, would_start_if) = if holders.is_empty() {
-        never(board, job, size)
-    } else if reason == WaitReason::MigFragmentation {
-        let there = holders.iter().map(|gpu| gpu.view).filter(|view| view.available);
-        (
-            format!("no instance that stands suits it, and {policy} changes no layout"),
-            format!("the layout of {} is changed", gpus(there)),
-        )
-    } else {
-        out_of_reach(&holders)
-    };
-    let rows = holders.iter().map(|gpu| {
-        let verdict = if gpu.view.available { rows::in_the_way(gpu) } else { "unavailable" };
-        (*gpu, verdict)
-    });
-    let (candidates, candidates_left_out) = rows::of_wait(rows, size);
-    Explanation {
-        policy: policy.to_owned(),
-        summary: format!("{}: {summary}", Asked(&job.gpu)),
-        would_start_if: Some(would_start_if),
-        candidates,
-        candidates_left_out,
+/// Why a want can't be met, whatever job ends: worked out once a round for each want, since
+/// thousands of jobs may wait for the same hardware.
+#[derive(Debug)]
+pub(crate) struct Hopeless {
+    summary: String,
+    would_start_if: String,
+    candidates: Vec<Candidate>,
+    candidates_left_out: u32,
+}
+
+impl Hopeless {
+    /// Finds out why.
+    pub(crate) fn new(policy: &str, board: &Board<'_>, size: &Size, reason: WaitReason) -> Self {
+        let holders: Vec<_> =
+            board.gpus.iter().filter(|gpu| feasibility::holds(gpu.view, &size.want)).collect();
+        let (summary, would_start_if) = if holders.is_empty() {
+            never(board, size)
+        } else if reason == WaitReason::MigFragmentation {
+            let there = holders.iter().map(|gpu| gpu.view).filter(|view| view.available);
+            (
+                format!("no instance that stands suits it, and {policy} changes no layout"),
+                format!("the layout of {} is changed", gpus(there, "or")),
+            )
+        } else {
+            out_of_reach(&holders)
+        };
+        let rows = holders.iter().map(|gpu| {
+            let verdict = if gpu.view.available { rows::in_the_way(gpu) } else { "unavailable" };
+            (*gpu, verdict)
+        });
+        let (candidates, candidates_left_out) = rows::of_wait(rows, size);
+        Self { summary, would_start_if, candidates, candidates_left_out }
+    }
+
+    /// Tells the first job that wants this.
+    pub(crate) fn tell(&self, policy: &str, job: &QueuedJob) -> Explanation {
+        Explanation {
+            candidates: self.candidates.clone(),
+            candidates_left_out: self.candidates_left_out,
+            ..self.tell_again(policy, job)
+        }
+    }
+
+    /// Tells another one: without the candidates, which the first one lists.
+    pub(crate) fn tell_again(&self, policy: &str, job: &QueuedJob) -> Explanation {
+        Explanation {
+            policy: policy.to_owned(),
+            summary: format!("{}: {}", Asked(&job.gpu), self.summary),
+            would_start_if: Some(self.would_start_if.clone()),
+            candidates: Vec::new(),
+            candidates_left_out: rows::count(self.candidates.len())
+                .saturating_add(self.candidates_left_out),
+        }
     }
 }
 
-fn never(board: &Board<'_>, job: &QueuedJob, size: &Size) -> (String, String) {
+fn never(board: &Board<'_>, size: &Size) -> (String, String) {
     let largest = board.gpus.iter().filter_map(|gpu| feasibility::largest_of(gpu.view)).max();
     match (&size.want, largest) {
         (_, None) => ("no GPU was ever seen".to_owned(), "a node with a GPU joins".to_owned()),
@@ -133,15 +154,15 @@ fn never(board: &Board<'_>, job: &QueuedJob, size: &Size) -> (String, String) {
         ),
         (Want::AtLeast(_) | Want::Whole, Some(largest)) => (
             format!("the most that one job can get is {largest}"),
-            format!("a node with a GPU for {} joins", job.gpu),
+            "a node with a larger GPU joins".to_owned(),
         ),
     }
 }
 
 /// Where GPUs could hold the job, but are away or blocked by what Tessera must not touch.
 fn out_of_reach(holders: &[&Gpu<'_>]) -> (String, String) {
-    let there = gpus(holders.iter().map(|gpu| gpu.view).filter(|view| view.available));
-    let away = gpus(holders.iter().map(|gpu| gpu.view).filter(|view| !view.available));
+    let there = gpus(holders.iter().map(|gpu| gpu.view).filter(|view| view.available), "and");
+    let away = gpus(holders.iter().map(|gpu| gpu.view).filter(|view| !view.available), "and");
     let untouchable = "has an instance in the way that Tessera must not touch";
     match (there.as_str(), away.as_str()) {
         (there, "") => (format!("{there} {untouchable}"), format!("{there} is cleared")),

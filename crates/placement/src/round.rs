@@ -6,14 +6,15 @@
 //! jobs × GPUs.
 
 use std::collections::BTreeSet;
+use std::ops::ControlFlow;
 use std::rc::Rc;
 
 use tessera_model::mig::{Slot, Step};
 use tessera_model::{Bytes, JobId};
 
 use crate::board::{Board, Gpu};
-use crate::decision::{Decision, Place, WaitReason};
-use crate::explain;
+use crate::decision::{Decision, Explanation, Place, WaitReason};
+use crate::explain::{self, Hopeless};
 use crate::feasibility;
 use crate::view::{ClusterView, QueuedJob};
 use crate::want::{Size, Sizes};
@@ -107,10 +108,10 @@ pub(crate) trait Rule {
 }
 
 /// What can be said of a want before any place is looked for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Debug)]
 enum Fate {
     Possible,
-    Waits(WaitReason),
+    Waits(WaitReason, Hopeless),
 }
 
 /// The GPUs in the order in which one want would take them.
@@ -127,64 +128,98 @@ struct Market {
 
 /// Decides one round.
 pub(crate) fn decide<R: Rule>(
-    mut rule: R,
+    rule: R,
     cluster: &ClusterView,
     queue: &mut dyn Iterator<Item = &QueuedJob>,
     starts_max: usize,
 ) -> Vec<Decision> {
-    let mut board = Board::new(cluster);
-    let mut sizes = Sizes::new(cluster);
-    let mut markets: Vec<Market> = Vec::new();
-    let mut changed: Vec<usize> = Vec::new();
-    let mut decisions = Vec::new();
-    let mut head: Option<JobId> = None;
-    while changed.len() < starts_max {
+    let mut round = Round {
+        rule,
+        board: Board::new(cluster),
+        sizes: Sizes::new(cluster),
+        markets: Vec::new(),
+        changed: Vec::new(),
+        head: None,
+        decisions: Vec::new(),
+    };
+    while round.changed.len() < starts_max {
         let Some(job) = queue.next() else { break };
-        let size = sizes.size(&job.gpu);
-        if size.number == markets.len() {
-            markets.push(Market::open(&rule, &board, &size));
-        }
-        let market = &mut markets[size.number];
-        if let Fate::Waits(reason) = market.fate {
-            let why = explain::hopeless(R::NAME, &board, job, &size, reason);
-            decisions.push(Decision::Wait { job: job.id, reason, why });
-            continue;
-        }
-        if let Some(head) = head {
-            let why = explain::behind(R::NAME, job, head);
-            decisions.push(Decision::Wait { job: job.id, reason: WaitReason::Priority, why });
+        if round.consider(job).is_break() {
             break;
         }
-        if market.waiting.is_some() {
-            continue;
-        }
-        market.refresh(&mut rule, &board, &size, &changed);
-        if let Some((gpu, offer)) = market.best() {
-            let why = explain::start(R::NAME, &board, job, &size, market.ranked());
-            let gpu_now = &mut board.gpus[gpu];
-            gpu_now.take(job.id, offer.slot, &offer.steps);
-            let place = Place {
-                gpu: gpu_now.view.id.clone(),
-                slot: offer.slot,
-                steps: offer.steps.clone(),
-            };
-            changed.push(gpu);
-            decisions.push(Decision::Start { job: job.id, place, why });
-        } else {
-            market.waiting = Some(job.id);
-            head = match R::ORDER {
-                Order::InTurn => Some(job.id),
-                Order::BySize => None,
-            };
-            let (reason, why) = explain::wait(&mut rule, &board, job, &size);
-            decisions.push(Decision::Wait { job: job.id, reason, why });
-        }
     }
-    decisions
+    round.decisions
+}
+
+#[derive(Debug)]
+struct Round<'c, R> {
+    rule: R,
+    board: Board<'c>,
+    sizes: Sizes,
+    /// By the number of the size.
+    markets: Vec<Market>,
+    /// The GPU of each start so far.
+    changed: Vec<usize>,
+    /// The job that holds up everyone behind it.
+    head: Option<JobId>,
+    decisions: Vec<Decision>,
+}
+
+impl<R: Rule> Round<'_, R> {
+    /// Decides about the next job of the queue; breaks when nobody behind it can start.
+    fn consider(&mut self, job: &QueuedJob) -> ControlFlow<()> {
+        let size = self.sizes.size(&job.gpu);
+        if size.number == self.markets.len() {
+            self.markets.push(Market::open(&self.rule, &self.board, &size));
+        }
+        let market = &mut self.markets[size.number];
+        if let Fate::Waits(..) = market.fate {
+            self.decisions.extend(market.turn_away::<R>(job));
+            return ControlFlow::Continue(());
+        }
+        if let Some(head) = self.head {
+            let why = explain::behind(R::NAME, job, head);
+            self.wait(job, WaitReason::Priority, why);
+            return ControlFlow::Break(());
+        }
+        if market.waiting.is_some() {
+            return ControlFlow::Continue(());
+        }
+        market.refresh(&mut self.rule, &self.board, &size, &self.changed);
+        match market.best() {
+            Some((gpu, offer)) => {
+                let why = explain::start(R::NAME, &self.board, job, &size, market.ranked());
+                self.start(job, gpu, &offer, why);
+            }
+            None => {
+                market.waiting = Some(job.id);
+                self.head = match R::ORDER {
+                    Order::InTurn => Some(job.id),
+                    Order::BySize => None,
+                };
+                let (reason, why) = explain::wait(&mut self.rule, &self.board, job, &size);
+                self.wait(job, reason, why);
+            }
+        }
+        ControlFlow::Continue(())
+    }
+
+    fn start(&mut self, job: &QueuedJob, gpu: usize, offer: &Offer, why: Explanation) {
+        let now = &mut self.board.gpus[gpu];
+        now.take(job.id, offer.slot, &offer.steps);
+        let place =
+            Place { gpu: now.view.id.clone(), slot: offer.slot, steps: offer.steps.clone() };
+        self.changed.push(gpu);
+        self.decisions.push(Decision::Start { job: job.id, place, why });
+    }
+
+    fn wait(&mut self, job: &QueuedJob, reason: WaitReason, why: Explanation) {
+        self.decisions.push(Decision::Wait { job: job.id, reason, why });
+    }
 }
 
 impl Market {
-    /// Asks every available GPU once.
+    /// Looks at what a want can hope for; no GPU is asked yet.
     fn open<R: Rule>(rule: &R, board: &Board<'_>, size: &Size) -> Self {
         Self {
             fate: fate(rule, board, size),
@@ -193,6 +228,19 @@ impl Market {
             order: BTreeSet::new(),
             read: 0,
         }
+    }
+
+    /// Tells a job that it waits whatever job ends. Where another layout would help, it would
+    /// help all jobs of the size: they stand behind the first and are told nothing.
+    fn turn_away<R: Rule>(&mut self, job: &QueuedJob) -> Option<Decision> {
+        let Fate::Waits(reason, hopeless) = &self.fate else { return None };
+        let why = match (self.waiting, reason) {
+            (None, _) => hopeless.tell(R::NAME, job),
+            (Some(_), WaitReason::MigFragmentation) => return None,
+            (Some(_), _) => hopeless.tell_again(R::NAME, job),
+        };
+        self.waiting.get_or_insert(job.id);
+        Some(Decision::Wait { job: job.id, reason: *reason, why })
     }
 
     /// Asks the GPUs again that changed since this want was last looked at; all, the first time.
@@ -257,5 +305,5 @@ fn fate<R: Rule>(rule: &R, board: &Board<'_>, size: &Size) -> Fate {
             }
         }
     }
-    Fate::Waits(reason)
+    Fate::Waits(reason, Hopeless::new(R::NAME, board, size, reason))
 }

@@ -88,8 +88,8 @@ pub(super) fn listed(words: &[String], last: &str) -> String {
 }
 
 /// Lists GPUs.
-pub(super) fn gpus<'g>(views: impl Iterator<Item = &'g GpuView>) -> String {
-    listed(&views.map(|view| GpuOfNode(view).to_string()).collect::<Vec<_>>(), "and")
+pub(super) fn gpus<'g>(views: impl Iterator<Item = &'g GpuView>, last: &str) -> String {
+    listed(&views.map(|view| GpuOfNode(view).to_string()).collect::<Vec<_>>(), last)
 }
 
 /// Returns the name of the profile in a slot, or what stands for it.

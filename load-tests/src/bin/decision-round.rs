@@ -1,0 +1,267 @@
+//! How long one decision round takes: prints one JSON object per scenario and scale.
+//!
+//! ```text
+//! cargo run --release -p tessera-load-tests --bin decision-round -- --rounds 50
+//! ```
+//!
+//! Scale 1 is the cluster of Dyna-P's scale study: 20 nodes × 8 A100-40GB, at most 1,120 jobs at
+//! once, 5,000 jobs in the queue. GPUs and queue grow together. The promise is 10 ms at scale 1.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use clap::Parser;
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+use tessera_model::mig::{Slot, State, catalog};
+use tessera_model::spec::{GpuAsk, Priority};
+use tessera_model::{Bytes, JobId, Millis};
+use tessera_placement::policy::NAMES;
+use tessera_placement::{
+    ClusterView, Decision, GpuView, InstanceState, InstanceView, MigView, Policy, QueuedJob,
+    by_name,
+};
+
+const MODEL: &str = "a100-40gb";
+const NODES: u32 = 20;
+const GPUS_PER_NODE: u32 = 8;
+const QUEUE: u64 = 5_000;
+/// More than any round can start: the bound of a live controller would hide the worst case.
+const STARTS_MAX: usize = 1_000_000;
+
+#[derive(Debug, Parser)]
+struct Options {
+    /// Rounds per scenario.
+    #[arg(long, default_value_t = 50)]
+    rounds: usize,
+    /// Multiples of the cluster and of the queue.
+    #[arg(long, value_delimiter = ',', default_value = "1,4,16")]
+    scales: Vec<u32>,
+    /// Policies to run; all, if not given.
+    #[arg(long, value_delimiter = ',')]
+    policies: Vec<String>,
+    /// Seed of the fragmented layouts and of the mixed queue.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+}
+
+/// What stands on the GPUs as the round begins.
+#[derive(Clone, Copy, Debug)]
+enum Layouts {
+    /// Nothing: every start needs a layout step.
+    Empty,
+    /// Seven idle 1g instances.
+    Idle,
+    /// Seven busy 1g instances.
+    Busy,
+    /// As empty, but every node is away: each job is told so.
+    Away,
+    /// A random walk of instances; half of them busy, a few out of reach, some GPUs changing.
+    Fragmented,
+}
+
+impl Layouts {
+    const ALL: [Self; 5] = [Self::Empty, Self::Idle, Self::Busy, Self::Away, Self::Fragmented];
+
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Empty => "empty",
+            Self::Idle => "all idle",
+            Self::Busy => "all busy",
+            Self::Away => "all away",
+            Self::Fragmented => "fragmented",
+        }
+    }
+}
+
+/// What the jobs ask for.
+#[derive(Clone, Copy, Debug)]
+enum Asks {
+    /// The smallest slice, all of them: the most starts in one round.
+    Small,
+    /// All sizes.
+    Mixed,
+}
+
+impl Asks {
+    const ALL: [Self; 2] = [Self::Small, Self::Mixed];
+
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Small => "small",
+            Self::Mixed => "mixed",
+        }
+    }
+}
+
+fn main() -> Result<()> {
+    let options = Options::parse();
+    let names: Vec<&str> = if options.policies.is_empty() {
+        NAMES.to_vec()
+    } else {
+        options.policies.iter().map(String::as_str).collect()
+    };
+    let model = catalog::models().get(MODEL).context("the catalogue has this model")?;
+    let mig = Arc::new(MigView::new(model.geometry())?);
+    for scale in &options.scales {
+        for layouts in Layouts::ALL {
+            for asks in Asks::ALL {
+                let mut random = StdRng::seed_from_u64(options.seed);
+                let cluster = cluster(*scale, layouts, &mig, &mut random)?;
+                let queue = queue(*scale, asks, &mut random)?;
+                for name in &names {
+                    let policy = by_name(name).with_context(|| format!("no policy {name}"))?;
+                    let measured = measure(policy.as_ref(), &cluster, &queue, options.rounds);
+                    println!(
+                        "{}",
+                        serde_json::json!({
+                            "policy": name,
+                            "scale": scale,
+                            "gpus": cluster.gpus.len(),
+                            "queue": queue.len(),
+                            "layouts": layouts.name(),
+                            "asks": asks.name(),
+                            "rounds": options.rounds,
+                            "starts": measured.starts,
+                            "decisions": measured.decisions,
+                            "median_ms": milliseconds(measured.median),
+                            "max_ms": milliseconds(measured.max),
+                        })
+                    );
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+struct Measured {
+    starts: usize,
+    decisions: usize,
+    median: Duration,
+    max: Duration,
+}
+
+fn measure(
+    policy: &dyn Policy,
+    cluster: &ClusterView,
+    queue: &[QueuedJob],
+    rounds: usize,
+) -> Measured {
+    let mut times = Vec::with_capacity(rounds);
+    let mut last = Vec::new();
+    for _ in 0..rounds.max(1) {
+        drop(std::mem::take(&mut last));
+        let begun = Instant::now();
+        last = policy.decide(cluster, &mut queue.iter(), Millis::ZERO, STARTS_MAX);
+        times.push(begun.elapsed());
+    }
+    times.sort_unstable();
+    Measured {
+        starts: last.iter().filter(|d| matches!(d, Decision::Start { .. })).count(),
+        decisions: last.len(),
+        median: times[times.len() / 2],
+        max: times[times.len() - 1],
+    }
+}
+
+fn cluster(
+    scale: u32,
+    layouts: Layouts,
+    mig: &Arc<MigView>,
+    random: &mut StdRng,
+) -> Result<ClusterView> {
+    let mut gpus = Vec::new();
+    for node in 0..NODES * scale {
+        for index in 0..GPUS_PER_NODE {
+            let changing = matches!(layouts, Layouts::Fragmented) && random.random_ratio(1, 10);
+            gpus.push(GpuView {
+                id: format!("GPU-{node:04}-{index}").parse()?,
+                node: format!("node{node:04}").parse()?,
+                index,
+                model: "NVIDIA A100-SXM4-40GB".to_owned(),
+                memory: Bytes::from_mib(40_960),
+                sms: Some(108),
+                mig: Some(Arc::clone(mig)),
+                available: !matches!(layouts, Layouts::Away),
+                changing,
+                instances: instances(layouts, mig, random)?,
+            });
+        }
+    }
+    Ok(ClusterView { gpus })
+}
+
+fn instances(layouts: Layouts, mig: &MigView, random: &mut StdRng) -> Result<Vec<InstanceView>> {
+    let smallest = mig.plain().next().context("the model has profiles")?;
+    let small = |state: &InstanceState| {
+        let slots =
+            smallest.starts.iter().map(|start| Slot { start: *start, profile: smallest.id });
+        slots
+            .map(|slot| InstanceView {
+                slot: Some(slot),
+                memory: smallest.memory,
+                state: state.clone(),
+            })
+            .collect()
+    };
+    let taken = InstanceState::Taken { job: JobId::from_number(1_000_000) };
+    Ok(match layouts {
+        Layouts::Empty | Layouts::Away => Vec::new(),
+        Layouts::Idle => small(&InstanceState::Idle),
+        Layouts::Busy => small(&taken),
+        Layouts::Fragmented => {
+            let mut state = State::EMPTY;
+            for _ in 0..random.random_range(0..6) {
+                let ways = mig.space.successors(state);
+                if ways.is_empty() {
+                    break;
+                }
+                state = ways[random.random_range(0..ways.len())].1;
+            }
+            mig.space
+                .layout(state)
+                .into_iter()
+                .map(|slot| InstanceView {
+                    slot: Some(slot),
+                    memory: mig.geometry.profile(slot.profile).map_or(Bytes::ZERO, |p| p.memory),
+                    state: match random.random_range(0..20) {
+                        0 => InstanceState::Foreign,
+                        1 => InstanceState::Stuck,
+                        2..=10 => taken.clone(),
+                        _ => InstanceState::Idle,
+                    },
+                })
+                .collect()
+        }
+    })
+}
+
+fn queue(scale: u32, asks: Asks, random: &mut StdRng) -> Result<Vec<QueuedJob>> {
+    (1..=QUEUE * u64::from(scale))
+        .map(|number| {
+            let gpu = match asks {
+                Asks::Small => GpuAsk::Unknown,
+                Asks::Mixed => match random.random_range(0..100) {
+                    0..50 => GpuAsk::Memory(Bytes::from_mib(random.random_range(100..4_800))),
+                    50..70 => GpuAsk::Memory(Bytes::from_mib(random.random_range(5_000..9_800))),
+                    70..85 => GpuAsk::Memory(Bytes::from_mib(random.random_range(10_000..19_900))),
+                    85..90 => GpuAsk::Profile("1g.10gb".parse()?),
+                    90..95 => GpuAsk::Unknown,
+                    _ => GpuAsk::Whole,
+                },
+            };
+            Ok(QueuedJob {
+                id: JobId::from_number(number),
+                gpu,
+                priority: Priority::DEFAULT,
+                submitted: Millis::new(number),
+            })
+        })
+        .collect()
+}
+
+fn milliseconds(time: Duration) -> f64 {
+    (time.as_secs_f64() * 1e6).round() / 1e3
+}
