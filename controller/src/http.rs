@@ -1,0 +1,74 @@
+//! The REST API: parses at the edge, reads from the store, commands what runs behind the ports.
+
+mod cluster;
+mod commands;
+mod error;
+mod explain;
+mod extract;
+mod guard;
+mod health;
+mod history;
+mod jobs;
+mod live;
+mod logs;
+mod metrics;
+mod openapi;
+mod routes;
+mod state;
+mod submit;
+mod wait;
+mod watch;
+
+use std::net::TcpListener;
+use std::time::Duration;
+
+use actix_web::dev::Server;
+use actix_web::middleware::from_fn;
+use actix_web::{App, HttpServer, web};
+
+pub use self::error::ApiError;
+pub use self::metrics::registry;
+use self::state::State;
+use crate::ports::Ports;
+
+/// How long an idle connection is kept: longer than clients' pauses, shorter than a firewall's
+/// patience.
+const KEEP_ALIVE: Duration = Duration::from_secs(75);
+/// How long a client may take to send a request's head.
+const REQUEST_WITHIN: Duration = Duration::from_secs(10);
+/// How long a closing connection may linger.
+const DISCONNECT_WITHIN: Duration = Duration::from_secs(1);
+/// How long requests that are under way may take when the server stops.
+const STOP_WITHIN_SECS: u64 = 2;
+/// Below two, one slow answer would hold up everybody.
+const WORKERS_MIN: usize = 2;
+
+/// Serves the API on the given listeners until the server is stopped.
+///
+/// # Errors
+///
+/// What the system says about the listeners.
+pub fn serve(ports: Ports, listeners: Vec<TcpListener>) -> std::io::Result<Server> {
+    let state = web::Data::new(State::new(ports));
+    let workers = std::thread::available_parallelism().map_or(WORKERS_MIN, usize::from);
+    let app = move || routes::route(App::new().app_data(state.clone()).wrap(from_fn(guard::guard)));
+    let mut server = HttpServer::new(app)
+        .workers(workers.max(WORKERS_MIN))
+        .keep_alive(KEEP_ALIVE)
+        .client_request_timeout(REQUEST_WITHIN)
+        .client_disconnect_timeout(DISCONNECT_WITHIN)
+        // A client that hangs up ends its request: nobody waits for jobs on behalf of the gone.
+        .h1_allow_half_closed(false)
+        .tcp_nodelay(true)
+        .shutdown_timeout(STOP_WITHIN_SECS)
+        .disable_signals();
+    for listener in listeners {
+        server = server.listen(listener)?;
+    }
+    Ok(server.run())
+}
+
+/// Describes the API, as OpenAPI 3.1.
+pub fn openapi() -> utoipa::openapi::OpenApi {
+    openapi::OPENAPI.clone()
+}

@@ -1,0 +1,139 @@
+//! Nodes, GPUs, and the controller itself.
+
+use std::collections::BTreeMap;
+
+use actix_web::web::{Data, Json, Path};
+use actix_web::{HttpResponse, get, post};
+use tessera_api::types::{ClusterInfo, Gpu, Gpus, MigModeRequest, Node, Nodes};
+use tessera_model::GpuId;
+
+use super::error::ApiError;
+use super::extract::{JsonBody, segment};
+use super::openapi::{BodyProblems, ChangeProblems, LookupProblems, Problems};
+use super::state::State;
+use crate::ports::ToPlacer;
+
+/// Lists the machines, by name.
+#[utoipa::path(
+    tag = "cluster",
+    operation_id = "list_nodes",
+    responses((status = 200, description = "The nodes with their GPUs.", body = Nodes), Problems),
+    security(("bearer" = [])),
+)]
+#[get("/nodes")]
+pub(super) async fn list_nodes(state: Data<State>) -> Result<Json<Nodes>, ApiError> {
+    Ok(Json(Nodes { items: state.nodes().await? }))
+}
+
+/// Returns one machine.
+#[utoipa::path(
+    tag = "cluster",
+    operation_id = "get_node",
+    params(("name" = String, Path, description = "The node's name.")),
+    responses(
+        (status = 200, description = "The node.", body = Node),
+        Problems, LookupProblems,
+    ),
+    security(("bearer" = [])),
+)]
+#[get("/nodes/{name}")]
+pub(super) async fn show_node(
+    name: Path<String>,
+    state: Data<State>,
+) -> Result<Json<Node>, ApiError> {
+    let found = state.nodes().await?.into_iter().find(|node| node.name == *name);
+    found.map(Json).ok_or_else(|| ApiError::NotFound { what: format!("there is no node {name:?}") })
+}
+
+/// Lists the GPUs with their layouts, by node and index.
+#[utoipa::path(
+    tag = "cluster",
+    operation_id = "list_gpus",
+    responses((status = 200, description = "The GPUs.", body = Gpus), Problems),
+    security(("bearer" = [])),
+)]
+#[get("/gpus")]
+pub(super) async fn list_gpus(state: Data<State>) -> Result<Json<Gpus>, ApiError> {
+    let items = state.nodes().await?.into_iter().flat_map(|node| node.gpus).collect();
+    Ok(Json(Gpus { items }))
+}
+
+/// Returns one GPU with its layout.
+#[utoipa::path(
+    tag = "cluster",
+    operation_id = "get_gpu",
+    params(("gpu" = String, Path, description = "The GPU's UUID, as NVML reports it.")),
+    responses(
+        (status = 200, description = "The GPU.", body = Gpu),
+        Problems, LookupProblems,
+    ),
+    security(("bearer" = [])),
+)]
+#[get("/gpus/{gpu}")]
+pub(super) async fn show_gpu(gpu: Path<String>, state: Data<State>) -> Result<Json<Gpu>, ApiError> {
+    let gpu: GpuId = segment("gpu", &gpu)?;
+    find_gpu(&state, &gpu).await.map(Json)
+}
+
+/// Switches a GPU's MIG mode, on an administrator's explicit word.
+///
+/// Many boards have to be reset for that: nothing may run on the GPU.
+#[utoipa::path(
+    tag = "cluster",
+    operation_id = "set_mig_mode",
+    request_body = MigModeRequest,
+    params(("gpu" = String, Path, description = "The GPU's UUID, as NVML reports it.")),
+    responses(
+        (status = 204, description = "The mode is as asked."),
+        Problems, LookupProblems, ChangeProblems, BodyProblems,
+    ),
+    security(("bearer" = [])),
+)]
+#[post("/gpus/{gpu}/mig-mode")]
+pub(super) async fn set_mig_mode(
+    gpu: Path<String>,
+    body: JsonBody,
+    state: Data<State>,
+) -> Result<HttpResponse, ApiError> {
+    let gpu: GpuId = segment("gpu", &gpu)?;
+    let MigModeRequest { on } = body.parse()?;
+    find_gpu(&state, &gpu).await?;
+    state
+        .ask(|reply| ToPlacer::SetMigMode { gpu, on, reply })
+        .await?
+        .map_err(|problem| ApiError::Conflict { problem })?;
+    Ok(HttpResponse::NoContent().finish())
+}
+
+async fn find_gpu(state: &State, gpu: &GpuId) -> Result<Gpu, ApiError> {
+    let gpus = state.nodes().await?.into_iter().flat_map(|node| node.gpus);
+    gpus.into_iter()
+        .find(|known| known.id == gpu.as_str())
+        .ok_or_else(|| ApiError::NotFound { what: format!("there is no {gpu}") })
+}
+
+/// Describes the cluster at a glance.
+#[utoipa::path(
+    tag = "cluster",
+    operation_id = "get_info",
+    responses((status = 200, description = "The cluster.", body = ClusterInfo), Problems),
+    security(("bearer" = [])),
+)]
+#[get("/info")]
+pub(super) async fn show_info(state: Data<State>) -> Result<Json<ClusterInfo>, ApiError> {
+    let nodes = state.nodes().await?;
+    let mut by_state = BTreeMap::new();
+    for node in &nodes {
+        *by_state.entry(node.state.clone()).or_insert(0_u32) += 1;
+    }
+    let gpus = nodes.iter().map(|node| node.gpus.len()).sum::<usize>();
+    let about = &state.ports.about;
+    Ok(Json(ClusterInfo {
+        version: about.version.to_owned(),
+        controller: about.controller.to_string(),
+        policy: about.policy.to_owned(),
+        epoch: state.epoch(),
+        nodes: by_state,
+        gpus: u32::try_from(gpus).unwrap_or(u32::MAX),
+    }))
+}

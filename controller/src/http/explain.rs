@@ -1,0 +1,107 @@
+//! Why a job waits, or went where it went.
+
+use actix_web::get;
+use actix_web::web::{Data, Json, Path};
+use tessera_api::types::{DecisionView, Explain, Job};
+use tessera_model::life::JobState;
+use tessera_model::{JobId, JobRef};
+
+use super::error::ApiError;
+use super::extract::segment;
+use super::openapi::{LookupProblems, Problems};
+use super::state::{State, no_job};
+use crate::ports::{ToPlacer, WaitingView};
+use crate::store::reads::candidate_view;
+
+/// Tells why a job waits, or why it went where it went.
+///
+/// For a job that waits the answer is computed now; for any other it is the recorded decision
+/// about its newest attempt.
+#[utoipa::path(
+    tag = "jobs",
+    operation_id = "explain_job",
+    params(("job" = String, Path, description = "`42`, or `42_7` for task 7 of array 42.")),
+    responses(
+        (status = 200, description = "The explanation.", body = Explain),
+        Problems, LookupProblems,
+    ),
+    security(("bearer" = [])),
+)]
+#[get("/jobs/{job}/explain")]
+pub(super) async fn explain(
+    job: Path<String>,
+    state: Data<State>,
+) -> Result<Json<Explain>, ApiError> {
+    let job: JobRef = segment("job", &job)?;
+    let decided = state.reads().decided(job).await?.ok_or_else(|| no_job(job))?;
+    if decided.job.state == JobState::Queued.word() {
+        let number = JobId::from_number(decided.job.id);
+        let view = state.ask(|reply| ToPlacer::Explain { job: number, reply }).await?;
+        if let Some(view) = view {
+            return Ok(Json(waiting(decided.job, view)));
+        }
+        // It moved on since it was read.
+        let decided = state.reads().decided(job).await?.ok_or_else(|| no_job(job))?;
+        return Ok(Json(recorded(decided.job, decided.decision, &state)));
+    }
+    Ok(Json(recorded(decided.job, decided.decision, &state)))
+}
+
+fn waiting(job: Job, view: WaitingView) -> Explain {
+    Explain {
+        job_id: job.id,
+        state: job.state,
+        reason: Some(view.reason.to_owned()),
+        summary: view.why.summary,
+        would_start_if: view.why.would_start_if,
+        jobs_ahead: Some(view.jobs_ahead),
+        policy: view.why.policy,
+        decision: None,
+        decided_at: None,
+        candidates: view.why.candidates.into_iter().map(candidate_view).collect(),
+        candidates_left_out: view.why.candidates_left_out,
+    }
+}
+
+fn recorded(job: Job, decision: Option<DecisionView>, state: &State) -> Explain {
+    let Some(decision) = decision else { return undecided(job, state.ports.about.policy) };
+    let held = job.state == JobState::Held.word();
+    Explain {
+        job_id: job.id,
+        would_start_if: if held { Some(RELEASED.to_owned()) } else { None },
+        summary: match (held, job.reason_text) {
+            (true, Some(text)) => text,
+            _ => decision.summary,
+        },
+        state: job.state,
+        reason: decision.reason.or(job.reason),
+        jobs_ahead: None,
+        policy: decision.policy,
+        decision: Some(decision.id),
+        decided_at: Some(decision.at),
+        candidates: decision.candidates,
+        candidates_left_out: decision.candidates_left_out,
+    }
+}
+
+/// What a held job waits for.
+const RELEASED: &str = "it is released";
+
+fn undecided(job: Job, policy: &str) -> Explain {
+    let held = job.state == JobState::Held.word();
+    Explain {
+        job_id: job.id,
+        summary: job
+            .reason_text
+            .unwrap_or_else(|| "nothing has been decided about it yet".to_owned()),
+        would_start_if: held.then(|| RELEASED.to_owned()),
+        state: job.state,
+        reason: job.reason,
+        jobs_ahead: None,
+        policy: policy.to_owned(),
+        decision: None,
+        decided_at: None,
+        candidates: Vec::new(),
+        candidates_left_out: 0,
+    }
+}

@@ -1,0 +1,124 @@
+//! What operators' programs ask: is it alive, is it ready, how is it doing, what can it do.
+
+use std::time::{Duration, Instant};
+
+use actix_web::http::header::LOCATION;
+use actix_web::web::Data;
+use actix_web::{HttpRequest, HttpResponse, get};
+use serde_json::json;
+use tessera_api::types::JobCounts;
+use tokio::sync::Mutex;
+use tokio::time::timeout;
+
+use super::error::ApiError;
+use super::metrics;
+use super::openapi::{OPENAPI_JSON, Problems, methods_of};
+use super::state::State;
+use crate::ports::Readiness;
+
+/// How long the counts of jobs are good for: counting millions takes a while, and several
+/// collectors may ask.
+const COUNTS_KEPT: Duration = Duration::from_secs(5);
+/// What a collector's patience leaves for each part.
+const PART_WITHIN: Duration = Duration::from_secs(3);
+
+static COUNTS: Mutex<Option<(Instant, JobCounts)>> = Mutex::const_new(None);
+
+/// Tells that the process is alive.
+#[utoipa::path(
+    tag = "operations",
+    operation_id = "healthz",
+    responses((status = 200, description = "It is alive.", content_type = "text/plain", body = String)),
+)]
+#[get("/healthz")]
+pub(super) async fn healthz() -> HttpResponse {
+    HttpResponse::Ok().content_type("text/plain; charset=utf-8").body("ok\n")
+}
+
+/// Tells whether requests can be served: the database answers, and this controller leads.
+#[utoipa::path(
+    tag = "operations",
+    operation_id = "readyz",
+    responses(
+        (status = 200, description = "Ready; with the leader's epoch.", body = Object),
+        (status = 503, description = "Not ready; the problem says why.", body = tessera_api::types::Problem, content_type = "application/problem+json"),
+    ),
+)]
+#[get("/readyz")]
+pub(super) async fn readyz(state: Data<State>) -> Result<HttpResponse, ApiError> {
+    match state.ports.readiness.borrow().clone() {
+        Readiness::Ready { epoch } => {
+            Ok(HttpResponse::Ok().json(json!({ "status": "ready", "epoch": epoch })))
+        }
+        Readiness::NotReady { reason } => Err(ApiError::Unavailable { reason }),
+    }
+}
+
+/// Returns the metrics, as Prometheus reads them.
+#[utoipa::path(
+    tag = "operations",
+    operation_id = "metrics",
+    responses(
+        (status = 200, description = "The metrics.", content_type = "text/plain", body = String),
+        Problems,
+    ),
+    security(("bearer" = [])),
+)]
+#[get("/metrics")]
+pub(super) async fn prometheus(state: Data<State>) -> Result<HttpResponse, ApiError> {
+    // A part that doesn't answer leaves its metrics as they were: the others matter the more.
+    if let Some(counts) = counts(&state).await {
+        metrics::show_jobs(&counts);
+    }
+    if let Ok(Ok(nodes)) = timeout(PART_WITHIN, state.nodes()).await {
+        metrics::show_nodes(&nodes, &state.ports.shape.borrow().clone());
+    }
+    let text = metrics::exposition().map_err(|error| {
+        tracing::error!(%error, "metrics not written");
+        ApiError::Internal
+    })?;
+    Ok(HttpResponse::Ok().content_type("text/plain; version=0.0.4; charset=utf-8").body(text))
+}
+
+async fn counts(state: &State) -> Option<JobCounts> {
+    let mut kept = COUNTS.lock().await;
+    if let Some((at, counts)) = &*kept
+        && at.elapsed() < COUNTS_KEPT
+    {
+        return Some(counts.clone());
+    }
+    let counts = timeout(PART_WITHIN, state.reads().counts()).await.ok()?.ok()?;
+    *kept = Some((Instant::now(), counts.clone()));
+    Some(counts)
+}
+
+/// Returns the description of the API.
+#[utoipa::path(
+    tag = "operations",
+    operation_id = "openapi",
+    responses((status = 200, description = "OpenAPI 3.1.", body = Object)),
+)]
+#[get("/openapi.json")]
+pub(super) async fn openapi() -> HttpResponse {
+    HttpResponse::Ok().content_type("application/json").body(OPENAPI_JSON.as_str())
+}
+
+/// Leads to the documentation's first page.
+#[get("/docs")]
+pub(super) async fn docs() -> HttpResponse {
+    HttpResponse::PermanentRedirect().insert_header((LOCATION, "/docs/")).finish()
+}
+
+/// Answers what no route takes: the path is unknown, or takes other methods.
+pub(super) async fn elsewhere(request: HttpRequest) -> Result<HttpResponse, ApiError> {
+    let allowed = methods_of(request.path());
+    if allowed.is_empty() {
+        return Err(ApiError::NotFound {
+            what: format!("there is no route {}; /docs shows those that there are", request.path()),
+        });
+    }
+    Err(ApiError::MethodNotAllowed {
+        method: request.method().to_string(),
+        allowed: allowed.join(", "),
+    })
+}

@@ -1,0 +1,71 @@
+//! Moves of jobs as they happen, as server-sent events.
+
+use std::convert::Infallible;
+use std::time::Duration;
+
+use actix_web::web::{Bytes, Data};
+use actix_web::{HttpResponse, get};
+use futures_util::Stream;
+use futures_util::stream::unfold;
+use serde_json::json;
+use tokio::sync::OwnedSemaphorePermit;
+use tokio::sync::broadcast::{Receiver, error::RecvError};
+use tokio::time::timeout;
+
+use super::error::ApiError;
+use super::openapi::Problems;
+use super::state::State;
+use crate::ports::JobMoved;
+
+/// How often a silent stream shows that it lives, so that proxies don't cut it.
+const SIGN_OF_LIFE_EVERY: Duration = Duration::from_secs(15);
+
+/// Tells moves of jobs as they happen, as server-sent events.
+///
+/// `event: job` with `{"job_id", "state", "attempt"}`. After `event: missed` the listener was
+/// too slow and should list the jobs anew.
+#[utoipa::path(
+    tag = "jobs",
+    operation_id = "watch_jobs",
+    responses(
+        (status = 200, description = "The events.", content_type = "text/event-stream", body = String),
+        Problems,
+    ),
+    security(("bearer" = [])),
+)]
+#[get("/events")]
+pub(super) async fn watch_jobs(state: Data<State>) -> Result<HttpResponse, ApiError> {
+    let place = state.subscribe()?;
+    Ok(HttpResponse::Ok()
+        .content_type("text/event-stream")
+        .streaming(told(state.ports.moved.subscribe(), place)))
+}
+
+fn told(
+    moves: Receiver<JobMoved>,
+    place: OwnedSemaphorePermit,
+) -> impl Stream<Item = Result<Bytes, Infallible>> {
+    // The first piece opens the stream: listeners know at once that they are heard.
+    let opened = Some(Bytes::from_static(b": connected\n\n"));
+    unfold((opened, moves, place), |(opened, mut moves, place)| async move {
+        let piece = match opened {
+            Some(piece) => piece,
+            None => match timeout(SIGN_OF_LIFE_EVERY, moves.recv()).await {
+                Ok(Ok(moved)) => event(moved),
+                Ok(Err(RecvError::Lagged(_))) => Bytes::from_static(b"event: missed\ndata: {}\n\n"),
+                Ok(Err(RecvError::Closed)) => return None,
+                Err(_) => Bytes::from_static(b": alive\n\n"),
+            },
+        };
+        Some((Ok(piece), (None, moves, place)))
+    })
+}
+
+fn event(moved: JobMoved) -> Bytes {
+    let data = json!({
+        "job_id": moved.job.number(),
+        "state": moved.state.word(),
+        "attempt": moved.attempt.map(|attempt| attempt.to_string()),
+    });
+    Bytes::from(format!("event: job\ndata: {data}\n\n"))
+}

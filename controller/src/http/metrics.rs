@@ -1,0 +1,164 @@
+//! What Prometheus is told.
+
+use std::sync::LazyLock;
+use std::time::Duration;
+
+use prometheus::{
+    Encoder, GaugeVec, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGaugeVec, Opts,
+    Registry, TextEncoder,
+};
+use tessera_api::types::{JobCounts, Node};
+use tessera_model::mig::State;
+use tessera_telemetry::names::metric;
+
+use crate::ports::ClusterShape;
+
+/// Counter: HTTP requests by `route`, `method` and `status`.
+const HTTP_REQUESTS: &str = "tessera_http_requests_total";
+/// Counter: submits that were accepted, an array counting once.
+const SUBMITS: &str = "tessera_submits_total";
+
+/// From the fastest read to the longest wait that a request may ask for.
+const REQUEST_SECONDS: [f64; 12] =
+    [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1.0, 5.0, 60.0];
+
+static METRICS: LazyLock<Metrics> = LazyLock::new(Metrics::new);
+
+/// Returns the registry behind `/metrics`, for other parts of the controller to add to.
+pub fn registry() -> &'static Registry {
+    &METRICS.registry
+}
+
+struct Metrics {
+    registry: Registry,
+    requests: IntCounterVec,
+    seconds: HistogramVec,
+    submits: IntCounter,
+    jobs_submitted: IntCounter,
+    jobs: IntGaugeVec,
+    agent_up: IntGaugeVec,
+    instances: IntGaugeVec,
+    reachability: GaugeVec,
+}
+
+/// What is wrong if a metric can't be made: found by any test that counts anything.
+const WELL_FORMED: &str = "names and labels are constants, each name is used once";
+
+impl Metrics {
+    fn new() -> Self {
+        let gauges = |name, help, labels| {
+            IntGaugeVec::new(Opts::new(name, help), labels).expect(WELL_FORMED)
+        };
+        let request_labels: &[&str] = &["route", "method", "status"];
+        let seconds = HistogramOpts::new(metric::HTTP_REQUEST, "Time to answer HTTP requests.")
+            .buckets(REQUEST_SECONDS.to_vec());
+        let metrics = Self {
+            registry: Registry::new(),
+            requests: IntCounterVec::new(
+                Opts::new(HTTP_REQUESTS, "HTTP requests answered."),
+                request_labels,
+            )
+            .expect(WELL_FORMED),
+            seconds: HistogramVec::new(seconds, request_labels).expect(WELL_FORMED),
+            submits: IntCounter::new(SUBMITS, "Submits accepted; an array counts once.")
+                .expect(WELL_FORMED),
+            jobs_submitted: IntCounter::new(metric::JOBS_SUBMITTED, "Jobs accepted.")
+                .expect(WELL_FORMED),
+            jobs: gauges(metric::JOBS, "Jobs by state.", &["state"]),
+            agent_up: gauges(metric::AGENT_UP, "Whether the node's agent is heard of.", &["node"]),
+            instances: gauges(
+                metric::MIG_INSTANCES,
+                "Instances that stand.",
+                &["gpu", "profile", "state"],
+            ),
+            reachability: GaugeVec::new(
+                Opts::new(
+                    metric::GPU_REACHABILITY,
+                    "Full layouts still reachable, of those that the empty card has.",
+                ),
+                &["gpu"],
+            )
+            .expect(WELL_FORMED),
+        };
+        metrics.register();
+        metrics
+    }
+
+    fn register(&self) {
+        let build = IntGaugeVec::new(
+            Opts::new(metric::BUILD_INFO, "Always 1; its labels say what was built."),
+            &["version"],
+        )
+        .expect(WELL_FORMED);
+        build.with_label_values(&[env!("CARGO_PKG_VERSION")]).set(1);
+        let all: [Box<dyn prometheus::core::Collector>; 9] = [
+            Box::new(build),
+            Box::new(self.requests.clone()),
+            Box::new(self.seconds.clone()),
+            Box::new(self.submits.clone()),
+            Box::new(self.jobs_submitted.clone()),
+            Box::new(self.jobs.clone()),
+            Box::new(self.agent_up.clone()),
+            Box::new(self.instances.clone()),
+            Box::new(self.reachability.clone()),
+        ];
+        for collector in all {
+            self.registry.register(collector).expect(WELL_FORMED);
+        }
+    }
+}
+
+/// Counts one answered request.
+pub(super) fn count_request(route: &str, method: &str, status: &str, took: Duration) {
+    let labels = [route, method, status];
+    METRICS.requests.with_label_values(&labels).inc();
+    METRICS.seconds.with_label_values(&labels).observe(took.as_secs_f64());
+}
+
+/// Counts one accepted submit.
+pub(super) fn count_submit(tasks: u32) {
+    METRICS.submits.inc();
+    METRICS.jobs_submitted.inc_by(tasks.into());
+}
+
+/// Takes over how many jobs are in each state.
+pub(super) fn show_jobs(counts: &JobCounts) {
+    for (state, jobs) in &counts.by_state {
+        METRICS.jobs.with_label_values(&[state]).set(i64::try_from(*jobs).unwrap_or(i64::MAX));
+    }
+}
+
+/// Takes over how the nodes stand; what is gone from the cluster goes from the metrics too.
+pub(super) fn show_nodes(nodes: &[Node], shape: &ClusterShape) {
+    METRICS.agent_up.reset();
+    METRICS.instances.reset();
+    METRICS.reachability.reset();
+    for node in nodes {
+        let up = i64::from(node.state == "available");
+        METRICS.agent_up.with_label_values(&[node.name.as_str()]).set(up);
+        for gpu in &node.gpus {
+            for instance in &gpu.instances {
+                let labels = [gpu.id.as_str(), &instance.profile, &instance.state];
+                METRICS.instances.with_label_values(&labels).inc();
+            }
+            if let Some(ratio) = reachability_ratio(gpu, shape) {
+                METRICS.reachability.with_label_values(&[gpu.id.as_str()]).set(ratio);
+            }
+        }
+    }
+}
+
+fn reachability_ratio(gpu: &tessera_api::types::Gpu, shape: &ClusterShape) -> Option<f64> {
+    let now = gpu.reachability?;
+    let view = shape.view.gpus.iter().find(|view| view.id.as_str() == gpu.id)?;
+    let empty = view.mig.as_ref()?.reachability(State::EMPTY)?;
+    let empty = u32::try_from(empty).ok().filter(|layouts| *layouts > 0)?;
+    Some(f64::from(now) / f64::from(empty))
+}
+
+/// Writes every metric as Prometheus reads it.
+pub(super) fn exposition() -> Result<Vec<u8>, prometheus::Error> {
+    let mut text = Vec::with_capacity(16 * 1024);
+    TextEncoder::new().encode(&registry().gather(), &mut text)?;
+    Ok(text)
+}

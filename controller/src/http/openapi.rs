@@ -1,0 +1,160 @@
+//! The description of the API, made from the types that it uses.
+
+use std::collections::BTreeMap;
+use std::sync::LazyLock;
+
+use utoipa::openapi::content::ContentBuilder;
+use utoipa::openapi::response::{Response, ResponseBuilder};
+use utoipa::openapi::security::{Http, HttpAuthScheme, SecurityScheme};
+use utoipa::openapi::{OpenApi, PathItem, Ref, RefOr};
+use utoipa::{IntoResponses, Modify};
+
+use super::error::PROBLEM_JSON;
+
+/// What every route may answer besides success.
+pub(super) struct Problems;
+/// What routes may answer that name something.
+pub(super) struct LookupProblems;
+/// What routes may answer that change something.
+pub(super) struct ChangeProblems;
+/// What routes may answer that take a body.
+pub(super) struct BodyProblems;
+
+impl IntoResponses for Problems {
+    fn responses() -> BTreeMap<String, RefOr<Response>> {
+        problems(&[
+            ("400", "Something in the request breaks a rule; the problem names it."),
+            ("401", "No bearer token, or the wrong one."),
+            ("503", "Something is missing for a while; `Retry-After` says how long to wait."),
+        ])
+    }
+}
+
+impl IntoResponses for LookupProblems {
+    fn responses() -> BTreeMap<String, RefOr<Response>> {
+        problems(&[("404", "There is no such thing.")])
+    }
+}
+
+impl IntoResponses for ChangeProblems {
+    fn responses() -> BTreeMap<String, RefOr<Response>> {
+        problems(&[("409", "Its state doesn't allow that, or something stands in the way.")])
+    }
+}
+
+impl IntoResponses for BodyProblems {
+    fn responses() -> BTreeMap<String, RefOr<Response>> {
+        problems(&[
+            ("413", "The body is too large."),
+            ("415", "The body is not said to be JSON."),
+            ("422", "The request is understood, and can't be met: see its `type`."),
+        ])
+    }
+}
+
+fn problems(list: &[(&str, &str)]) -> BTreeMap<String, RefOr<Response>> {
+    let problem = |description: &str| {
+        let content = ContentBuilder::new().schema(Some(Ref::from_schema_name("Problem"))).build();
+        let response =
+            ResponseBuilder::new().description(description).content(PROBLEM_JSON, content).build();
+        RefOr::T(response)
+    };
+    list.iter().map(|(status, text)| ((*status).to_owned(), problem(text))).collect()
+}
+
+/// What the description says of the API as a whole.
+#[derive(utoipa::OpenApi)]
+#[openapi(
+    info(
+        title = "Tessera",
+        description = "Jobs on shared GPUs: submit, watch, and ask why.\n\nErrors are \
+                       `application/problem+json` with a stable `type`. Times are UTC (RFC 3339), \
+                       sizes are bytes, spans are seconds, states are lower-case words.",
+        license(name = "Apache-2.0", identifier = "Apache-2.0"),
+    ),
+    modifiers(&Bearer),
+    components(schemas(tessera_api::types::Problem)),
+    tags(
+        (name = "jobs", description = "Submit jobs, follow them, end them."),
+        (name = "cluster", description = "Nodes, GPUs and their layouts."),
+        (name = "history", description = "What was decided and changed, and why."),
+        (name = "operations", description = "Health and metrics."),
+    ),
+)]
+pub(super) struct Doc;
+
+struct Bearer;
+
+impl Modify for Bearer {
+    fn modify(&self, openapi: &mut OpenApi) {
+        openapi
+            .components
+            .get_or_insert_default()
+            .add_security_scheme("bearer", SecurityScheme::Http(Http::new(HttpAuthScheme::Bearer)));
+    }
+}
+
+/// The description, made once.
+pub(super) static OPENAPI: LazyLock<OpenApi> = LazyLock::new(super::routes::describe);
+
+/// The description as it is served, made once.
+pub(super) static OPENAPI_JSON: LazyLock<String> = LazyLock::new(|| {
+    OPENAPI.to_json().expect("a description made of strings and numbers is valid JSON")
+});
+
+/// Returns the methods that a path takes; empty if there is no such route.
+pub(super) fn methods_of(path: &str) -> Vec<&'static str> {
+    OPENAPI
+        .paths
+        .paths
+        .iter()
+        .find(|(template, _)| matches_template(template, path))
+        .map(|(_, item)| methods_in(item))
+        .unwrap_or_default()
+}
+
+fn matches_template(template: &str, path: &str) -> bool {
+    let (mut wanted, mut given) = (template.split('/'), path.split('/'));
+    loop {
+        match (wanted.next(), given.next()) {
+            (None, None) => return true,
+            (Some(wanted), Some(given)) if wanted.starts_with('{') => {
+                if given.is_empty() {
+                    return false;
+                }
+            }
+            (Some(wanted), Some(given)) if wanted == given => {}
+            _ => return false,
+        }
+    }
+}
+
+fn methods_in(item: &PathItem) -> Vec<&'static str> {
+    [("GET", item.get.is_some()), ("POST", item.post.is_some()), ("DELETE", item.delete.is_some())]
+        .into_iter()
+        .filter_map(|(method, taken)| taken.then_some(method))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_knows_its_methods() {
+        assert_eq!(methods_of("/v1/jobs"), ["GET", "POST"]);
+        assert_eq!(methods_of("/v1/jobs/42"), ["GET", "DELETE"]);
+        assert_eq!(methods_of("/v1/jobs/42_7/cancel"), ["POST"]);
+        assert!(methods_of("/v1/jobs/").is_empty());
+        assert!(methods_of("/v2/jobs").is_empty());
+    }
+
+    #[test]
+    fn it_is_openapi_3_1_with_problems_everywhere() {
+        let text = &*OPENAPI_JSON;
+
+        assert!(text.contains(r#""openapi":"3.1.0""#));
+        assert!(text.contains("application/problem+json"));
+        assert!(text.contains(r#""Problem":{"#));
+    }
+}

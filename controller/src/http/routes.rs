@@ -1,0 +1,65 @@
+//! Which handler takes which route.
+
+use actix_web::dev::{ServiceFactory, ServiceRequest};
+use actix_web::{App, Error, web};
+use utoipa::OpenApi as _;
+use utoipa::openapi::OpenApi;
+use utoipa_actix_web::{AppExt, UtoipaApp, scope};
+use utoipa_swagger_ui::{Config, SwaggerUi};
+
+use super::openapi::Doc;
+use super::{cluster, commands, explain, health, history, jobs, live, logs, submit, wait};
+
+/// Adds every route to an application.
+pub(super) fn route<T>(app: App<T>) -> App<T>
+where
+    T: ServiceFactory<ServiceRequest, Config = (), Error = Error, InitError = ()>,
+{
+    // Its files are part of the program: no page of it comes from elsewhere.
+    let docs = SwaggerUi::new("/docs/{_:.*}").config(Config::from("/openapi.json"));
+    described(app.into_utoipa_app())
+        .into_app()
+        .service(health::docs)
+        .service(docs)
+        .default_service(web::to(health::elsewhere))
+}
+
+/// Describes every route.
+pub(super) fn describe() -> OpenApi {
+    described(App::new().into_utoipa_app().openapi(Doc::openapi())).split_for_parts().1
+}
+
+fn described<T>(app: UtoipaApp<T>) -> UtoipaApp<T>
+where
+    T: ServiceFactory<ServiceRequest, Config = (), Error = Error, InitError = ()>,
+{
+    let v1 = scope("/v1")
+        .service(submit::submit)
+        .service(jobs::list_jobs)
+        // Before the route that would take `summary` for a job.
+        .service(jobs::count_jobs)
+        .service(jobs::show_job)
+        .service(jobs::list_events)
+        .service(commands::cancel)
+        .service(commands::delete)
+        .service(commands::hold)
+        .service(commands::release)
+        .service(wait::wait)
+        .service(logs::logs)
+        .service(explain::explain)
+        .service(cluster::list_nodes)
+        .service(cluster::show_node)
+        .service(cluster::list_gpus)
+        .service(cluster::show_gpu)
+        .service(cluster::set_mig_mode)
+        .service(cluster::show_info)
+        .service(history::list_layouts)
+        .service(history::list_decisions)
+        .service(history::show_decision)
+        .service(live::watch_jobs);
+    app.service(v1)
+        .service(health::healthz)
+        .service(health::readyz)
+        .service(health::prometheus)
+        .service(health::openapi)
+}

@@ -1,0 +1,124 @@
+//! What handlers share.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use sha2::{Digest, Sha256};
+use tessera_api::types::Node;
+use tessera_model::JobRef;
+use tokio::sync::mpsc::error::TrySendError;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
+use tokio::time::timeout;
+
+use super::error::ApiError;
+use super::watch::Watch;
+use crate::ports::{Ports, Readiness, ToPlacer};
+use crate::store::Reads;
+
+/// Patience with what runs behind the handlers: longer than a commit that has to be retried,
+/// shorter than a client's patience.
+const ANSWER_WITHIN: Duration = Duration::from_secs(20);
+/// Most live views of the cluster: each gets every move of every job.
+const SUBSCRIBERS_MAX: usize = 64;
+/// Most outputs that are read at once: each keeps a stream to a node open.
+const LOGS_MAX: usize = 1_024;
+
+/// What handlers share.
+#[derive(Debug)]
+pub(crate) struct State {
+    pub(super) ports: Ports,
+    pub(super) watch: Arc<Watch>,
+    /// SHA-256 of the token that requests must carry, if one is required.
+    pub(super) token: Option<[u8; 32]>,
+    subscribers: Arc<Semaphore>,
+    logs: Arc<Semaphore>,
+}
+
+impl State {
+    pub(super) fn new(ports: Ports) -> Self {
+        Self {
+            watch: Watch::over(&ports.moved, ports.reads.runtime()),
+            token: ports.about.token.as_ref().map(|token| Sha256::digest(token).into()),
+            subscribers: Arc::new(Semaphore::new(SUBSCRIBERS_MAX)),
+            logs: Arc::new(Semaphore::new(LOGS_MAX)),
+            ports,
+        }
+    }
+
+    pub(super) const fn reads(&self) -> &Reads {
+        &self.ports.reads
+    }
+
+    /// Takes one of the places for live views.
+    pub(super) fn subscribe(&self) -> Result<OwnedSemaphorePermit, ApiError> {
+        Arc::clone(&self.subscribers)
+            .try_acquire_owned()
+            .map_err(|_| ApiError::Overloaded { reason: "too many live views are open" })
+    }
+
+    /// Takes one of the places for readers of outputs.
+    pub(super) fn read_log(&self) -> Result<OwnedSemaphorePermit, ApiError> {
+        Arc::clone(&self.logs)
+            .try_acquire_owned()
+            .map_err(|_| ApiError::Overloaded { reason: "too many outputs are being read" })
+    }
+
+    /// Asks the placer, and waits for its answer.
+    pub(super) async fn ask<T>(
+        &self,
+        question: impl FnOnce(oneshot::Sender<T>) -> ToPlacer,
+    ) -> Result<T, ApiError> {
+        send(&self.ports.placer, question).await.map_err(|error| self.explained(error))
+    }
+
+    /// Describes the nodes, by name.
+    pub(super) async fn nodes(&self) -> Result<Vec<Node>, ApiError> {
+        self.ask(|reply| ToPlacer::Nodes { reply }).await
+    }
+
+    /// Returns the leader's epoch; 0 while this controller doesn't serve.
+    pub(super) fn epoch(&self) -> u64 {
+        match *self.ports.readiness.borrow() {
+            Readiness::Ready { epoch } => epoch,
+            Readiness::NotReady { .. } => 0,
+        }
+    }
+
+    /// Says what is really missing, where something behind the handlers gave no answer.
+    pub(super) fn explained(&self, error: ApiError) -> ApiError {
+        match (error, &*self.ports.readiness.borrow()) {
+            (ApiError::Unavailable { .. }, Readiness::NotReady { reason }) => {
+                ApiError::Unavailable { reason: reason.clone() }
+            }
+            (error, _) => error,
+        }
+    }
+}
+
+/// Sends a message that carries its own way back, and waits for the answer.
+pub(super) async fn send<M, T>(
+    mailbox: &mpsc::Sender<M>,
+    message: impl FnOnce(oneshot::Sender<T>) -> M,
+) -> Result<T, ApiError> {
+    let (reply, answer) = oneshot::channel();
+    mailbox.try_send(message(reply)).map_err(|refused| match refused {
+        TrySendError::Full(_) => ApiError::Overloaded { reason: "too many requests are waiting" },
+        TrySendError::Closed(_) => stopped(),
+    })?;
+    match timeout(ANSWER_WITHIN, answer).await {
+        Ok(Ok(answer)) => Ok(answer),
+        Ok(Err(_)) => Err(stopped()),
+        Err(_) => Err(ApiError::Unavailable {
+            reason: "no answer in time: it may still be carried out".to_owned(),
+        }),
+    }
+}
+
+fn stopped() -> ApiError {
+    ApiError::Unavailable { reason: "the controller is starting or stopping".to_owned() }
+}
+
+/// Says that there is no such job.
+pub(super) fn no_job(job: JobRef) -> ApiError {
+    ApiError::NotFound { what: format!("there is no job {job}") }
+}

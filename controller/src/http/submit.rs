@@ -1,0 +1,218 @@
+//! Submits: the one route that has to keep up with tens of thousands of requests a second.
+
+use std::sync::Arc;
+
+use actix_web::http::header::{HeaderMap, LOCATION};
+use actix_web::{HttpRequest, HttpResponse, post, web};
+use sha2::{Digest, Sha256};
+use tessera_api::types::{ArrayRange, SubmitRequest, Submitted};
+use tessera_model::spec::{ARRAY_TASKS_MAX, BadField, GpuAsk, JobSpec};
+use tessera_placement::{Feasibility, could_ever_fit};
+use tessera_telemetry::{context, names};
+use tracing::{Instrument, Span};
+
+use super::error::ApiError;
+use super::extract::JsonBody;
+use super::metrics;
+use super::openapi::{BodyProblems, Problems};
+use super::state::{State, send};
+use crate::ports::{Accepted, Idempotency, NewSubmission, SubmitCall};
+
+/// The header that makes a repeated submit harmless.
+const IDEMPOTENCY_KEY: &str = "idempotency-key";
+/// The header that tells that a submit was accepted before.
+const REPLAYED: &str = "idempotency-replayed";
+/// Longest idempotency key.
+const KEY_BYTES_MAX: usize = 255;
+/// Largest index of a task: the store keeps indexes as signed 32-bit integers.
+const INDEX_MAX: u32 = 0x7fff_ffff;
+
+/// Submits a job, or an array of jobs.
+///
+/// The answer comes after the commit: an accepted job is not lost. With an `Idempotency-Key`,
+/// repeating a submit is harmless: the same key and body are answered with the same job.
+#[utoipa::path(
+    tag = "jobs",
+    operation_id = "submit_job",
+    request_body = SubmitRequest,
+    params(
+        ("Idempotency-Key" = Option<String>, Header, description = "1 to 255 printable ASCII characters; the same key and body are accepted once."),
+        ("traceparent" = Option<String>, Header, description = "W3C trace context that the job continues."),
+    ),
+    responses(
+        (status = 201, description = "Accepted and committed.", body = Submitted, headers(
+            ("Location" = String, description = "Where the job is."),
+            ("Idempotency-Replayed" = Option<String>, description = "`true` if an earlier request with this key was accepted."),
+        )),
+        Problems,
+        BodyProblems,
+    ),
+    security(("bearer" = [])),
+)]
+#[post("/jobs")]
+pub(super) async fn submit(
+    request: HttpRequest,
+    body: JsonBody,
+    state: web::Data<State>,
+) -> Result<HttpResponse, ApiError> {
+    let key = idempotency(request.headers(), body.bytes())?;
+    let (span, traceparent) = trace(request.headers());
+    let parsed: SubmitRequest = body.parse()?;
+    let (tasks, array_first) = tasks_of(parsed.array)?;
+    let hold = parsed.hold;
+    let spec = parsed.into_spec()?;
+    check_feasible(&state, &spec, key.as_ref()).await?;
+    let submission = NewSubmission {
+        spec: Arc::new(spec),
+        tasks,
+        array_first,
+        hold,
+        idempotency: key,
+        traceparent,
+    };
+    let accepted = accept(&state, submission).instrument(span).await?;
+    Ok(created(accepted, hold))
+}
+
+async fn accept(state: &State, submission: NewSubmission) -> Result<Accepted, ApiError> {
+    let accepted = send(&state.ports.submits, |reply| SubmitCall { submission, reply })
+        .await
+        .map_err(|error| state.explained(error))??;
+    if !accepted.replayed {
+        metrics::count_submit(accepted.tasks);
+    }
+    Span::current().record(names::attribute::JOB_ID, accepted.job.number());
+    Ok(accepted)
+}
+
+fn created(accepted: Accepted, hold: bool) -> HttpResponse {
+    let mut answer = HttpResponse::Created();
+    answer.insert_header((LOCATION, format!("/v1/jobs/{}", accepted.job)));
+    if accepted.replayed {
+        answer.insert_header((REPLAYED, "true"));
+    }
+    answer.json(Submitted {
+        job_id: accepted.job.number(),
+        tasks: accepted.tasks,
+        state: if hold { "held" } else { "queued" }.to_owned(),
+    })
+}
+
+fn idempotency(headers: &HeaderMap, body: &[u8]) -> Result<Option<Idempotency>, BadField> {
+    let Some(value) = headers.get(IDEMPOTENCY_KEY) else { return Ok(None) };
+    let bytes = value.as_bytes();
+    let printable = bytes.iter().all(|byte| (0x20..0x7f).contains(byte));
+    match value.to_str() {
+        Ok(key) if printable && (1..=KEY_BYTES_MAX).contains(&bytes.len()) => {
+            let body_hash = Sha256::digest(body).into();
+            Ok(Some(Idempotency { key: key.to_owned(), body_hash }))
+        }
+        _ => Err(BadField::new(
+            "Idempotency-Key",
+            "it is empty, too long, or not plain text",
+            format!("1 to {KEY_BYTES_MAX} printable ASCII characters"),
+        )),
+    }
+}
+
+/// Continues the caller's trace, or begins one. A span is made only where spans are sent
+/// somewhere: it would cost more than the rest of the handler.
+fn trace(headers: &HeaderMap) -> (Span, Option<String>) {
+    let given = headers
+        .get("traceparent")
+        .and_then(|value| value.to_str().ok())
+        .filter(|text| context::is_traceparent(text));
+    if tessera_telemetry::exporting() {
+        let span = tracing::info_span!(
+            "job.submit",
+            otel.kind = "server",
+            tessera.job.id = tracing::field::Empty
+        );
+        if let Some(parent) = given {
+            context::set_parent(&span, parent);
+        }
+        if let Some(own) = context::traceparent(&span) {
+            return (span, Some(own));
+        }
+    }
+    (Span::none(), Some(given.map_or_else(context::new_traceparent, str::to_owned)))
+}
+
+fn tasks_of(array: Option<ArrayRange>) -> Result<(u32, Option<u32>), BadField> {
+    let Some(ArrayRange { first, last }) = array else { return Ok((1, None)) };
+    let bad = |problem: String, expected: String| Err(BadField::new("array", problem, expected));
+    match last.checked_sub(first) {
+        None => bad(format!("last is {last} and first is {first}"), "last not below first".into()),
+        Some(_) if last > INDEX_MAX => {
+            bad(format!("last is {last}"), format!("at most {INDEX_MAX}"))
+        }
+        Some(ARRAY_TASKS_MAX..) => bad(
+            format!("{first} to {last} are too many"),
+            format!("at most {ARRAY_TASKS_MAX} tasks"),
+        ),
+        Some(more) => Ok((more + 1, Some(first))),
+    }
+}
+
+/// Refuses what no GPU that was ever seen could hold, unless the job is willing to wait for one.
+async fn check_feasible(
+    state: &State,
+    spec: &JobSpec,
+    key: Option<&Idempotency>,
+) -> Result<(), ApiError> {
+    if spec.allow_pending {
+        return Ok(());
+    }
+    let shape = Arc::clone(&state.ports.shape.borrow());
+    if !shape.known {
+        return Ok(());
+    }
+    let Feasibility::Never { largest, profiles } = could_ever_fit(&shape.view, &spec.gpu) else {
+        return Ok(());
+    };
+    // The same submit may have been accepted when the cluster was another: then it is answered
+    // as it was, whatever stands now.
+    if let Some(key) = key
+        && state.reads().key_is_used(spec.user.clone(), key.key.clone()).await?
+    {
+        return Ok(());
+    }
+    let largest = largest.map_or_else(
+        || "no GPU is there".to_owned(),
+        |largest| format!("at most {largest} ({} bytes)", largest.get()),
+    );
+    let profiles = match profiles.as_slice() {
+        [] => String::new(),
+        names => format!(", or one of the profiles {}", names.join(", ")),
+    };
+    Err(ApiError::ImpossibleRequest {
+        field: match &spec.gpu {
+            GpuAsk::Memory(_) | GpuAsk::Unknown => "gpu_memory_bytes",
+            GpuAsk::Profile(_) => "gpu_profile",
+            GpuAsk::Whole => "gpu_whole",
+        },
+        asked: spec.gpu.to_string(),
+        expected: format!(
+            "{largest}{profiles}; or allow_pending to wait for hardware that is not there yet"
+        ),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_array_counts_both_of_its_ends() {
+        assert_eq!(tasks_of(None), Ok((1, None)));
+        assert_eq!(tasks_of(Some(ArrayRange { first: 3, last: 3 })), Ok((1, Some(3))));
+        assert_eq!(tasks_of(Some(ArrayRange { first: 0, last: 9_999 })), Ok((10_000, Some(0))));
+    }
+
+    #[test]
+    fn an_array_that_is_empty_too_long_or_too_far_out_is_refused() {
+        for (first, last) in [(1, 0), (0, 10_000), (u32::MAX, u32::MAX), (0, u32::MAX)] {
+            assert!(tasks_of(Some(ArrayRange { first, last })).is_err(), "{first} to {last}");
+        }
+    }
+}

@@ -1,0 +1,214 @@
+//! Reads of the store, as answers of the API.
+//!
+//! Each runs in a task of its own on the runtime that owns the connections: a pooled connection
+//! belongs to the reactor that opened it, and a request that goes away must not leave a
+//! connection in the middle of a statement.
+
+mod attempts;
+mod counts;
+mod decisions;
+mod events;
+mod jobs;
+mod layouts;
+mod page;
+mod row;
+mod targets;
+
+use std::future::Future;
+
+use sqlx::{PgPool, Postgres, Transaction};
+use tessera_api::types::{
+    DecisionView, Decisions, Job, JobCounts, JobDetail, JobEvents, JobPage, LayoutChanges,
+};
+use tessera_model::{DecisionId, GpuId, JobId, JobRef};
+use tokio::runtime::Handle;
+use tokio::task::JoinHandle;
+
+pub use self::attempts::LogSource;
+pub(crate) use self::decisions::candidate_view;
+pub use self::page::{Cursor, JobQuery, PageSize};
+pub use self::targets::Targets;
+use super::StoreError;
+
+/// What one read of several statements sees: one moment, and nothing that it could change.
+const SNAPSHOT: &str = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY";
+
+/// Reads of the store. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Reads {
+    pool: PgPool,
+    runtime: Handle,
+}
+
+/// A job with its newest recorded decision.
+#[derive(Clone, Debug)]
+pub struct Decided {
+    /// The job.
+    pub job: Job,
+    /// What was decided: about its newest attempt, or else why it waited.
+    pub decision: Option<DecisionView>,
+}
+
+impl Reads {
+    /// Reads through `pool`, whose connections are to live on `runtime`.
+    pub const fn new(pool: PgPool, runtime: Handle) -> Self {
+        Self { pool, runtime }
+    }
+
+    /// Returns the runtime that the connections live on.
+    pub const fn runtime(&self) -> &Handle {
+        &self.runtime
+    }
+
+    /// Lists jobs, newest first.
+    ///
+    /// # Errors
+    ///
+    /// As every read: [`StoreError::Unavailable`] if PostgreSQL doesn't answer,
+    /// [`StoreError::Corrupt`] if a row can't be understood.
+    pub async fn jobs(&self, query: JobQuery) -> Result<JobPage, StoreError> {
+        self.run(|mut at| async move { jobs::page(&mut at, &query).await }).await
+    }
+
+    /// Returns one job; of an array's number, its first task.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::jobs`].
+    pub async fn job(&self, job: JobRef) -> Result<Option<Job>, StoreError> {
+        self.run(move |mut at| async move { jobs::one(&mut at, job).await }).await
+    }
+
+    /// Returns everything that is known of one job.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::jobs`].
+    pub async fn detail(&self, job: JobRef) -> Result<Option<JobDetail>, StoreError> {
+        self.run(move |mut at| async move { jobs::detail(&mut at, job).await }).await
+    }
+
+    /// Returns what happened to a job, oldest first.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::jobs`].
+    pub async fn events(&self, job: JobRef) -> Result<Option<JobEvents>, StoreError> {
+        self.run(move |mut at| async move { events::of_job(&mut at, job).await }).await
+    }
+
+    /// Returns a job with the decision that is recorded about its newest attempt, or about its
+    /// wait if it never had one.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::jobs`].
+    pub async fn decided(&self, job: JobRef) -> Result<Option<Decided>, StoreError> {
+        self.run(move |mut at| async move {
+            let Some(job) = jobs::one(&mut at, job).await? else { return Ok(None) };
+            let decision = decisions::newest_of(&mut at, JobId::from_number(job.id)).await?;
+            Ok(Some(Decided { job, decision }))
+        })
+        .await
+    }
+
+    /// Counts the jobs by state; every state is named.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::jobs`].
+    pub async fn counts(&self) -> Result<JobCounts, StoreError> {
+        self.run(|mut at| async move { counts::by_state(&mut at).await }).await
+    }
+
+    /// Lists decisions, newest first.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::jobs`].
+    pub async fn decisions(
+        &self,
+        job: Option<JobId>,
+        before: Option<DecisionId>,
+        size: PageSize,
+    ) -> Result<Decisions, StoreError> {
+        self.run(move |mut at| async move { decisions::page(&mut at, job, before, size).await })
+            .await
+    }
+
+    /// Returns one decision.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::jobs`].
+    pub async fn decision(&self, id: DecisionId) -> Result<Option<DecisionView>, StoreError> {
+        self.run(move |mut at| async move { decisions::one(&mut at, id).await }).await
+    }
+
+    /// Lists changes of layouts, newest first.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::jobs`].
+    pub async fn layouts(
+        &self,
+        gpu: Option<GpuId>,
+        before: Option<Cursor>,
+        size: PageSize,
+    ) -> Result<LayoutChanges, StoreError> {
+        self.run(move |mut at| async move { layouts::page(&mut at, gpu, before, size).await }).await
+    }
+
+    /// Returns where the output of a job's attempt lies: of the newest one, if none is named.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::jobs`].
+    pub async fn log_source(
+        &self,
+        job: JobId,
+        number: Option<u32>,
+    ) -> Result<Option<LogSource>, StoreError> {
+        self.run(move |mut at| async move { attempts::log_source(&mut at, job, number).await })
+            .await
+    }
+
+    /// Returns which jobs a command on `job` addresses: of a whole array, its unfinished tasks.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::jobs`].
+    pub async fn targets(&self, job: JobRef) -> Result<Option<Targets>, StoreError> {
+        self.run(move |mut at| async move { targets::of(&mut at, job).await }).await
+    }
+
+    /// Tells whether a submit was accepted under this user's idempotency key.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::jobs`].
+    pub async fn key_is_used(&self, user: String, key: String) -> Result<bool, StoreError> {
+        self.run(move |mut at| async move { targets::key_is_used(&mut at, &user, &key).await })
+            .await
+    }
+
+    async fn run<T, F, Reading>(&self, read: F) -> Result<T, StoreError>
+    where
+        T: Send + 'static,
+        F: FnOnce(Transaction<'static, Postgres>) -> Reading + Send + 'static,
+        Reading: Future<Output = Result<T, StoreError>> + Send,
+    {
+        let pool = self.pool.clone();
+        let task: JoinHandle<Result<T, StoreError>> = self.runtime.spawn(async move {
+            let snapshot = pool
+                .begin_with(SNAPSHOT)
+                .await
+                .map_err(StoreError::while_trying_to("begin a read"))?;
+            read(snapshot).await
+        });
+        // A task ends without an answer only when its runtime shuts down.
+        task.await.unwrap_or_else(|_| {
+            Err(StoreError::Unavailable { action: "read", cause: sqlx::Error::PoolClosed })
+        })
+    }
+}

@@ -1,0 +1,138 @@
+//! Runs of jobs.
+
+use sqlx::PgConnection;
+use tessera_api::types::Attempt;
+use tessera_model::{AttemptId, DecisionId, JobId, NodeId};
+use time::OffsetDateTime;
+
+use super::row::{corrupt, count, maybe_count};
+use super::targets::signed;
+use crate::store::StoreError;
+
+/// Where the output of one attempt lies.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LogSource {
+    /// The attempt.
+    pub attempt: AttemptId,
+    /// Its number.
+    pub number: u32,
+    /// Whether it is over.
+    pub ended: bool,
+    /// Whether its program was ever started.
+    pub started: bool,
+    /// Its node.
+    pub node: NodeId,
+    /// Its node's name.
+    pub node_name: String,
+}
+
+/// Returns where the output of an attempt lies: of the newest one, if none is named.
+pub(super) async fn log_source(
+    at: &mut PgConnection,
+    job: JobId,
+    number: Option<u32>,
+) -> Result<Option<LogSource>, StoreError> {
+    let row = sqlx::query!(
+        r#"
+        SELECT a.attempt, a.number, a.live, a.state, a.started_at, a.node, n.name
+          FROM attempts AS a
+          JOIN nodes AS n ON n.node = a.node
+         WHERE a.job = $1 AND ($2::bigint IS NULL OR a.number = $2)
+         ORDER BY a.number DESC
+         LIMIT 1
+        "#,
+        signed(job),
+        number.map(i64::from),
+    )
+    .fetch_optional(at)
+    .await
+    .map_err(StoreError::while_trying_to("find an attempt"))?;
+    row.map(|row| {
+        Ok(LogSource {
+            number: count("attempts", row.attempt, row.number.into())?,
+            attempt: AttemptId::from_uuid(row.attempt),
+            ended: !row.live,
+            started: row.started_at.is_some() || row.state == "running" || row.state == "stopping",
+            node: NodeId::from_uuid(row.node),
+            node_name: row.name,
+        })
+    })
+    .transpose()
+}
+
+/// Lists the attempts of a job, oldest first.
+pub(super) async fn of_job(at: &mut PgConnection, job: u64) -> Result<Vec<Attempt>, StoreError> {
+    let rows = sqlx::query_as!(
+        AttemptRow,
+        r#"
+        SELECT a.attempt, a.number, a.state, n.name AS node, a.gpu, a.gpu_index, a.start, a.profile,
+               a.slice, a.decision, a.placed_at, a.started_at, a.ended_at, a.exit_code, a.detail,
+               a.user_ms, a.system_ms, a.max_rss
+          FROM attempts AS a
+          JOIN nodes AS n ON n.node = a.node
+         WHERE a.job = $1
+         ORDER BY a.number
+        "#,
+        i64::try_from(job).unwrap_or(i64::MAX),
+    )
+    .fetch_all(at)
+    .await
+    .map_err(StoreError::while_trying_to("list the attempts of a job"))?;
+    rows.into_iter().map(Attempt::try_from).collect()
+}
+
+struct AttemptRow {
+    attempt: uuid::Uuid,
+    number: i32,
+    state: String,
+    node: String,
+    gpu: String,
+    gpu_index: i32,
+    start: Option<i16>,
+    profile: String,
+    slice: Option<String>,
+    decision: uuid::Uuid,
+    placed_at: OffsetDateTime,
+    started_at: Option<OffsetDateTime>,
+    ended_at: Option<OffsetDateTime>,
+    exit_code: Option<String>,
+    detail: Option<String>,
+    user_ms: Option<i64>,
+    system_ms: Option<i64>,
+    max_rss: Option<i64>,
+}
+
+impl TryFrom<AttemptRow> for Attempt {
+    type Error = StoreError;
+
+    fn try_from(row: AttemptRow) -> Result<Self, StoreError> {
+        let id = AttemptId::from_uuid(row.attempt);
+        let secs = |millis| Ok(maybe_count(TABLE, id, millis)?.map(seconds));
+        Ok(Self {
+            id: id.to_string(),
+            number: count(TABLE, id, row.number.into())?,
+            state: row.state,
+            node: row.node,
+            gpu: row.gpu,
+            gpu_index: Some(count(TABLE, id, row.gpu_index.into())?),
+            slice: row.slice,
+            profile: row.profile,
+            start_slice: row.start.map(u8::try_from).transpose().map_err(corrupt(TABLE, id))?,
+            decision: Some(DecisionId::from_uuid(row.decision).to_string()),
+            placed_at: row.placed_at,
+            started_at: row.started_at,
+            ended_at: row.ended_at,
+            exit_code: row.exit_code,
+            detail: row.detail.filter(|text| !text.is_empty()),
+            user_secs: secs(row.user_ms)?,
+            system_secs: secs(row.system_ms)?,
+            max_rss_bytes: maybe_count(TABLE, id, row.max_rss)?,
+        })
+    }
+}
+
+const TABLE: &str = "attempts";
+
+fn seconds(millis: u64) -> f64 {
+    std::time::Duration::from_millis(millis).as_secs_f64()
+}

@@ -1,0 +1,350 @@
+//! Jobs: which are on a page, and what is known of each.
+
+use serde_json::Value;
+use sqlx::PgConnection;
+use tessera_api::types::{Job, JobDetail, JobPage};
+use tessera_model::JobRef;
+use tessera_model::life::JobState;
+use tessera_model::spec::{Class, GpuAsk, JobSpec, Program};
+use time::OffsetDateTime;
+
+use super::page::{JobQuery, job_cursor};
+use super::row::{corrupt, count};
+use super::{attempts, targets};
+use crate::store::StoreError;
+
+/// Lists jobs, newest first.
+pub(super) async fn page(at: &mut PgConnection, query: &JobQuery) -> Result<JobPage, StoreError> {
+    let mut numbers = if query.unfinished {
+        unfinished_numbers(at, query).await?
+    } else {
+        numbers(at, query).await?
+    };
+    let more = query.size.cut(&mut numbers);
+    let items = rows(at, &numbers).await?;
+    let next_cursor = items.last().filter(|_| more).map(|job| job_cursor(job.id));
+    Ok(JobPage { items, next_cursor })
+}
+
+/// Returns one job.
+pub(super) async fn one(at: &mut PgConnection, job: JobRef) -> Result<Option<Job>, StoreError> {
+    let Some(number) = targets::number_of(at, job).await? else { return Ok(None) };
+    Ok(rows(at, &[number]).await?.pop())
+}
+
+/// Returns everything that is known of one job.
+pub(super) async fn detail(
+    at: &mut PgConnection,
+    job: JobRef,
+) -> Result<Option<JobDetail>, StoreError> {
+    let Some(job) = one(at, job).await? else { return Ok(None) };
+    let rest = rest(at, job.id).await?;
+    let spec: JobSpec =
+        serde_json::from_value(rest.spec).map_err(corrupt("submissions", job.id))?;
+    let charged: u32 = count("jobs", job.id, rest.charged.into())?;
+    Ok(Some(JobDetail {
+        program: program_line(&spec.program),
+        work_dir: spec.work_dir,
+        env_names: spec.env.into_keys().collect(),
+        time_limit_secs: spec.time_limit.map(|limit| limit.get() / 1000),
+        retries_left: spec.retry.max_retries.saturating_sub(charged),
+        traceparent: rest.traceparent,
+        attempt_list: attempts::of_job(at, job.id).await?,
+        job,
+    }))
+}
+
+/// Finds the numbers of a page among all jobs, newest first.
+async fn numbers(at: &mut PgConnection, query: &JobQuery) -> Result<Vec<i64>, StoreError> {
+    sqlx::query_scalar!(
+        r#"
+        SELECT j.job
+          FROM jobs AS j
+         WHERE j.job < $1
+           AND ($2::text[] IS NULL OR j.state = ANY ($2))
+           AND ($3::bigint IS NULL OR j.submission = $3)
+           AND (($4::text IS NULL AND $5::text IS NULL) OR EXISTS (
+                   SELECT FROM submissions AS s
+                    WHERE s.first_job = j.submission
+                      AND ($4 IS NULL OR s.user_name = $4)
+                      AND ($5 IS NULL OR s.job_name = $5)))
+           AND ($6::text IS NULL OR EXISTS (
+                   SELECT FROM attempts AS a JOIN nodes AS n ON n.node = a.node
+                    WHERE a.attempt = j.last_attempt AND n.name = $6))
+           AND j.job BETWEEN $7 AND $8
+         ORDER BY j.job DESC
+         LIMIT $9
+        "#,
+        query.before,
+        query.states.as_deref() as Option<&[String]>,
+        array_of(query),
+        query.user.as_deref(),
+        query.name.as_deref(),
+        query.node.as_deref(),
+        array_of(query).unwrap_or(0),
+        last_of_array(query),
+        query.size.rows(),
+    )
+    .fetch_all(at)
+    .await
+    .map_err(StoreError::while_trying_to("list jobs"))
+}
+
+/// Finds the numbers of a page among the jobs that are not final: by their own index, so that
+/// the finished ones, however many, cost nothing.
+async fn unfinished_numbers(
+    at: &mut PgConnection,
+    query: &JobQuery,
+) -> Result<Vec<i64>, StoreError> {
+    sqlx::query_scalar!(
+        r#"
+        SELECT j.job
+          FROM jobs AS j
+         WHERE j.ended_at IS NULL
+           AND j.job < $1
+           AND ($2::text[] IS NULL OR j.state = ANY ($2))
+           AND ($3::bigint IS NULL OR j.submission = $3)
+           AND (($4::text IS NULL AND $5::text IS NULL) OR EXISTS (
+                   SELECT FROM submissions AS s
+                    WHERE s.first_job = j.submission
+                      AND ($4 IS NULL OR s.user_name = $4)
+                      AND ($5 IS NULL OR s.job_name = $5)))
+           AND ($6::text IS NULL OR EXISTS (
+                   SELECT FROM attempts AS a JOIN nodes AS n ON n.node = a.node
+                    WHERE a.attempt = j.last_attempt AND n.name = $6))
+           AND j.job BETWEEN $7 AND $8
+         ORDER BY j.job DESC
+         LIMIT $9
+        "#,
+        query.before,
+        query.states.as_deref() as Option<&[String]>,
+        array_of(query),
+        query.user.as_deref(),
+        query.name.as_deref(),
+        query.node.as_deref(),
+        array_of(query).unwrap_or(0),
+        last_of_array(query),
+        query.size.rows(),
+    )
+    .fetch_all(at)
+    .await
+    .map_err(StoreError::while_trying_to("list unfinished jobs"))
+}
+
+fn array_of(query: &JobQuery) -> Option<i64> {
+    query.array.map(|array| i64::try_from(array.number()).unwrap_or(i64::MAX))
+}
+
+/// Tasks of an array have consecutive numbers: their range spares a search through all jobs.
+fn last_of_array(query: &JobQuery) -> i64 {
+    array_of(query).map_or(i64::MAX, |first| first.saturating_add(targets::ARRAY_SPAN))
+}
+
+/// Reads jobs by number, newest first.
+pub(super) async fn rows(at: &mut PgConnection, numbers: &[i64]) -> Result<Vec<Job>, StoreError> {
+    let rows = sqlx::query_as!(
+        JobRow,
+        r#"
+        SELECT j.job, j.submission, j.state, j.attempts, j.restart_reason, j.ended_at,
+               s.array_first, s.job_name, s.user_name, s.accepted_at,
+               s.spec -> 'gpu' AS "gpu_ask!", s.spec -> 'class' AS "class!",
+               s.spec -> 'priority' AS "priority!",
+               a.state AS "attempt_state?", a.started_at AS "started_at?",
+               a.exit_code, a.detail, a.gpu AS "gpu?", a.gpu_index AS "gpu_index?",
+               a.slice, a.profile AS "profile?", n.name AS "node?",
+               d.reason AS "wait_reason?", d.summary AS "wait_text?"
+          FROM jobs AS j
+          JOIN submissions AS s ON s.first_job = j.submission
+          LEFT JOIN attempts AS a ON a.attempt = j.last_attempt
+          LEFT JOIN nodes AS n ON n.node = a.node
+          LEFT JOIN LATERAL (
+                   SELECT d.reason, d.why ->> 'summary' AS summary
+                     FROM decisions AS d
+                    WHERE d.job = j.job AND j.state = 'queued' AND d.outcome = 'wait'
+                      AND d.at >= COALESCE(a.ended_at, s.accepted_at)
+                    ORDER BY d.at DESC
+                    LIMIT 1) AS d ON true
+         WHERE j.job = ANY ($1)
+         ORDER BY j.job DESC
+        "#,
+        numbers,
+    )
+    .fetch_all(at)
+    .await
+    .map_err(StoreError::while_trying_to("read jobs"))?;
+    rows.into_iter().map(Job::try_from).collect()
+}
+
+struct JobRow {
+    job: i64,
+    submission: i64,
+    state: String,
+    attempts: i32,
+    restart_reason: Option<String>,
+    ended_at: Option<OffsetDateTime>,
+    array_first: Option<i32>,
+    job_name: String,
+    user_name: String,
+    accepted_at: OffsetDateTime,
+    gpu_ask: Value,
+    class: Value,
+    priority: Value,
+    attempt_state: Option<String>,
+    started_at: Option<OffsetDateTime>,
+    exit_code: Option<String>,
+    detail: Option<String>,
+    gpu: Option<String>,
+    gpu_index: Option<i32>,
+    slice: Option<String>,
+    profile: Option<String>,
+    node: Option<String>,
+    wait_reason: Option<String>,
+    wait_text: Option<String>,
+}
+
+impl TryFrom<JobRow> for Job {
+    type Error = StoreError;
+
+    fn try_from(row: JobRow) -> Result<Self, StoreError> {
+        let number = row.job;
+        let state: JobState = row.state.parse().map_err(corrupt("jobs", number))?;
+        let (reason, reason_text) = row.reason(state).unzip();
+        let ask: GpuAsk =
+            serde_json::from_value(row.gpu_ask).map_err(corrupt("submissions", row.submission))?;
+        let class: Class =
+            serde_json::from_value(row.class).map_err(corrupt("submissions", row.submission))?;
+        let index = row.array_first.map(|first| i64::from(first) + number - row.submission);
+        let array_id = index.map(|_| count("jobs", number, row.submission)).transpose()?;
+        let index: Option<u32> = index.map(|index| count("jobs", number, index)).transpose()?;
+        Ok(Self {
+            id: count("jobs", number, number)?,
+            name_id: index
+                .map_or_else(|| number.to_string(), |index| format!("{}_{index}", row.submission)),
+            array_id,
+            array_index: index,
+            name: row.job_name,
+            user: row.user_name,
+            state: state.word().to_owned(),
+            state_short: state.short().to_owned(),
+            reason,
+            reason_text,
+            gpu_ask: ask.to_string(),
+            class: class.word().to_owned(),
+            priority: serde_json::from_value(row.priority)
+                .map_err(corrupt("submissions", row.submission))?,
+            submitted_at: row.accepted_at,
+            started_at: row.started_at,
+            ended_at: row.ended_at,
+            exit_code: row.exit_code,
+            attempts: count("jobs", number, row.attempts.into())?,
+            node: row.node,
+            gpu: row.gpu,
+            gpu_index: row
+                .gpu_index
+                .map(|index| count("attempts", number, index.into()))
+                .transpose()?,
+            slice: row.slice,
+            profile: row.profile,
+        })
+    }
+}
+
+impl JobRow {
+    /// Says why the job is in its state: a stable word, and a sentence.
+    fn reason(&self, state: JobState) -> Option<(String, String)> {
+        let plain = |word: &str, text: &str| Some((word.to_owned(), text.to_owned()));
+        match state {
+            JobState::Queued => match (&self.wait_reason, &self.restart_reason) {
+                (Some(reason), _) => {
+                    Some((reason.clone(), self.wait_text.clone().unwrap_or_default()))
+                }
+                (None, Some(ended)) => {
+                    Some((ended.clone(), format!("waits to run again: its last run ended {ended}")))
+                }
+                (None, None) => None,
+            },
+            JobState::Held => match &self.restart_reason {
+                Some(ended) => Some((
+                    "held_after_end".to_owned(),
+                    format!("held because its last run ended {ended}; it runs again once released"),
+                )),
+                None => plain("held", "held by its user; it goes on once released"),
+            },
+            JobState::Placing => {
+                plain("awaiting_repartition", "its slice is being made on the GPU")
+            }
+            JobState::Starting => plain("starting", "its node was told to start it"),
+            JobState::Running => None,
+            JobState::Stopping => plain("stopping", "it was told to end and has not ended yet"),
+            JobState::Succeeded => None,
+            JobState::Failed => Some(self.end_of_attempt("failed")),
+            JobState::Cancelled => plain("cancelled", "cancelled by its user"),
+            JobState::TimedOut => plain("time_limit", "it ran longer than its time limit"),
+        }
+    }
+
+    fn end_of_attempt(&self, otherwise: &str) -> (String, String) {
+        let word = self.attempt_state.as_deref().unwrap_or(otherwise);
+        let text = match (self.detail.as_deref().filter(|text| !text.is_empty()), &self.exit_code) {
+            (Some(detail), _) => detail.to_owned(),
+            (None, Some(exit)) => format!("its program ended with {exit} (exit code:signal)"),
+            (None, None) => format!("its last run ended {word}"),
+        };
+        (word.to_owned(), text)
+    }
+}
+
+struct Rest {
+    spec: Value,
+    traceparent: Option<String>,
+    charged: i32,
+}
+
+async fn rest(at: &mut PgConnection, job: u64) -> Result<Rest, StoreError> {
+    sqlx::query_as!(
+        Rest,
+        r#"
+        SELECT s.spec, s.traceparent, j.charged
+          FROM jobs AS j
+          JOIN submissions AS s ON s.first_job = j.submission
+         WHERE j.job = $1
+        "#,
+        i64::try_from(job).unwrap_or(i64::MAX),
+    )
+    .fetch_one(at)
+    .await
+    .map_err(StoreError::while_trying_to("read a job's specification"))
+}
+
+/// Shows a program in one line, as a shell would take it.
+fn program_line(program: &Program) -> String {
+    match program {
+        Program::Script(text) => format!("script ({} bytes)", text.len()),
+        Program::Command(argv) => {
+            argv.iter().map(|word| quoted(word)).collect::<Vec<_>>().join(" ")
+        }
+    }
+}
+
+fn quoted(word: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_./=:,@%+".contains(c);
+    if !word.is_empty() && word.chars().all(plain) {
+        word.to_owned()
+    } else {
+        format!("'{}'", word.replace('\'', r"'\''"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_command_shows_as_a_shell_would_take_it() {
+        let argv = ["python3", "-c", "print('hi there')", ""].map(str::to_owned);
+
+        let line = program_line(&Program::Command(argv.to_vec()));
+
+        assert_eq!(line, r"python3 -c 'print('\''hi there'\'')' ''");
+    }
+}

@@ -1,0 +1,90 @@
+//! Changes of layouts.
+
+use sqlx::PgConnection;
+use tessera_api::types::{LayoutChange, LayoutChanges};
+use tessera_model::{DecisionId, GpuId, PlanId};
+use time::OffsetDateTime;
+
+use super::page::{Cursor, PageSize};
+use super::row::maybe_count;
+use crate::store::StoreError;
+
+/// Lists changes of layouts, newest first.
+pub(super) async fn page(
+    at: &mut PgConnection,
+    gpu: Option<GpuId>,
+    before: Option<Cursor>,
+    size: PageSize,
+) -> Result<LayoutChanges, StoreError> {
+    let mut rows = rows(at, gpu, before, size).await?;
+    let more = size.cut(&mut rows);
+    let next_cursor = rows
+        .last()
+        .filter(|_| more)
+        .map(|row| Cursor { at: row.ordered_at, plan: PlanId::from_uuid(row.plan) }.to_string());
+    let items: Result<_, StoreError> = rows.into_iter().map(LayoutChange::try_from).collect();
+    Ok(LayoutChanges { items: items?, next_cursor })
+}
+
+async fn rows(
+    at: &mut PgConnection,
+    gpu: Option<GpuId>,
+    before: Option<Cursor>,
+    size: PageSize,
+) -> Result<Vec<LayoutRow>, StoreError> {
+    sqlx::query_as!(
+        LayoutRow,
+        r#"
+        SELECT l.plan, l.gpu, n.name AS node, l.ordered_at, l.ended_at, l.state, l.steps_text,
+               l.job, l.decision, l.detail
+          FROM layout_changes AS l
+          JOIN nodes AS n ON n.node = l.node
+         WHERE ($1::text IS NULL OR l.gpu = $1)
+           AND ($2::timestamptz IS NULL
+                OR l.ordered_at < $2 OR (l.ordered_at = $2 AND l.plan < $3))
+           AND l.ordered_at <= COALESCE($2, 'infinity')
+         ORDER BY l.ordered_at DESC, l.plan DESC
+         LIMIT $4
+        "#,
+        gpu.as_ref().map(GpuId::as_str),
+        before.map(|cursor| cursor.at),
+        before.map(|cursor| cursor.plan.as_uuid()),
+        size.rows(),
+    )
+    .fetch_all(at)
+    .await
+    .map_err(StoreError::while_trying_to("list changes of layouts"))
+}
+
+struct LayoutRow {
+    plan: uuid::Uuid,
+    gpu: String,
+    node: String,
+    ordered_at: OffsetDateTime,
+    ended_at: Option<OffsetDateTime>,
+    state: String,
+    steps_text: Vec<String>,
+    job: Option<i64>,
+    decision: Option<uuid::Uuid>,
+    detail: Option<String>,
+}
+
+impl TryFrom<LayoutRow> for LayoutChange {
+    type Error = StoreError;
+
+    fn try_from(row: LayoutRow) -> Result<Self, StoreError> {
+        let plan = PlanId::from_uuid(row.plan);
+        Ok(Self {
+            plan: plan.to_string(),
+            gpu: row.gpu,
+            node: row.node,
+            ordered_at: row.ordered_at,
+            ended_at: row.ended_at,
+            state: row.state,
+            steps: row.steps_text,
+            job_id: maybe_count("layout_changes", plan, row.job)?,
+            decision: row.decision.map(|id| DecisionId::from_uuid(id).to_string()),
+            detail: row.detail,
+        })
+    }
+}

@@ -1,0 +1,137 @@
+//! Which jobs a name means.
+
+use sqlx::PgConnection;
+use tessera_model::spec::ARRAY_TASKS_MAX;
+use tessera_model::{JobId, JobRef};
+
+use super::row::count;
+use crate::store::StoreError;
+
+/// How far the number of an array's last task may lie above the array's own.
+pub(super) const ARRAY_SPAN: i64 = i64_of(ARRAY_TASKS_MAX) - 1;
+
+const fn i64_of(number: u32) -> i64 {
+    // `From` is not const; widening by shifting the halves in is.
+    let [a, b, c, d] = number.to_be_bytes();
+    i64::from_be_bytes([0, 0, 0, 0, a, b, c, d])
+}
+
+/// The jobs that a command addresses.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Targets {
+    /// One job, in whatever state it is.
+    One(JobId),
+    /// The unfinished tasks of a whole array, by number; maybe none.
+    Tasks {
+        /// The array.
+        array: JobId,
+        /// Its tasks that are not final.
+        unfinished: Vec<JobId>,
+    },
+}
+
+/// Returns which jobs a command on `job` addresses; `None` if there is no such job.
+pub(super) async fn of(at: &mut PgConnection, job: JobRef) -> Result<Option<Targets>, StoreError> {
+    if let JobRef::Job(array) = job
+        && is_array(at, array).await?
+    {
+        let unfinished = unfinished_tasks(at, array).await?;
+        return Ok(Some(Targets::Tasks { array, unfinished }));
+    }
+    let number = number_of(at, job).await?;
+    number
+        .map(|number| Ok(Targets::One(JobId::from_number(count("jobs", number, number)?))))
+        .transpose()
+}
+
+/// Returns a job's number, if there is such a job.
+pub(super) async fn number_of(
+    at: &mut PgConnection,
+    job: JobRef,
+) -> Result<Option<i64>, StoreError> {
+    match job {
+        JobRef::Job(job) => existing(at, job).await,
+        JobRef::Task { array, index } => task(at, array, index).await,
+    }
+}
+
+async fn existing(at: &mut PgConnection, job: JobId) -> Result<Option<i64>, StoreError> {
+    sqlx::query_scalar!("SELECT job FROM jobs WHERE job = $1", signed(job))
+        .fetch_optional(at)
+        .await
+        .map_err(StoreError::while_trying_to("find a job"))
+}
+
+/// Tasks have consecutive numbers in the order of their indexes.
+async fn task(at: &mut PgConnection, array: JobId, index: u32) -> Result<Option<i64>, StoreError> {
+    sqlx::query_scalar!(
+        r#"
+        SELECT j.job
+          FROM submissions AS s
+          JOIN jobs AS j ON j.job = s.first_job + $2 - s.array_first AND j.submission = s.first_job
+         WHERE s.first_job = $1
+        "#,
+        signed(array),
+        i64::from(index),
+    )
+    .fetch_optional(at)
+    .await
+    .map_err(StoreError::while_trying_to("find a task of an array"))
+}
+
+async fn is_array(at: &mut PgConnection, job: JobId) -> Result<bool, StoreError> {
+    sqlx::query_scalar!(
+        r#"
+        SELECT EXISTS (
+            SELECT FROM submissions WHERE first_job = $1 AND array_first IS NOT NULL) AS "is!"
+        "#,
+        signed(job),
+    )
+    .fetch_one(at)
+    .await
+    .map_err(StoreError::while_trying_to("find an array"))
+}
+
+async fn unfinished_tasks(at: &mut PgConnection, array: JobId) -> Result<Vec<JobId>, StoreError> {
+    let numbers = sqlx::query_scalar!(
+        r#"
+        SELECT job
+          FROM jobs
+         WHERE ended_at IS NULL AND job BETWEEN $1 AND $2 AND submission = $1
+         ORDER BY job
+        "#,
+        signed(array),
+        signed(array).saturating_add(ARRAY_SPAN),
+    )
+    .fetch_all(at)
+    .await
+    .map_err(StoreError::while_trying_to("list the unfinished tasks of an array"))?;
+    numbers
+        .into_iter()
+        .map(|number| Ok(JobId::from_number(count("jobs", number, number)?)))
+        .collect()
+}
+
+/// Tells whether a submit was accepted under this user's key.
+pub(super) async fn key_is_used(
+    at: &mut PgConnection,
+    user: &str,
+    key: &str,
+) -> Result<bool, StoreError> {
+    sqlx::query_scalar!(
+        r#"
+        SELECT EXISTS (
+            SELECT FROM submissions WHERE user_name = $1 AND idempotency_key = $2) AS "is!"
+        "#,
+        user,
+        key,
+    )
+    .fetch_one(at)
+    .await
+    .map_err(StoreError::while_trying_to("find an idempotency key"))
+}
+
+/// Numbers of jobs are positive 64-bit integers by construction.
+pub(super) fn signed(job: JobId) -> i64 {
+    i64::try_from(job.number()).unwrap_or(i64::MAX)
+}
