@@ -12,6 +12,7 @@
 //! delay_ms=500
 //! call=nvmlComputeInstanceDestroy nth=1 crash
 //! call=nvmlDeviceSetMigMode activation=16
+//! call=nvmlGpuInstanceDestroy nth=1 ghost
 //! gpu=0 lost
 //! gpu=0 xid=79
 //! gpu=0 xid=94 gi=1 ci=0
@@ -33,6 +34,7 @@
 //! | `hang` | never returns; no lock is held |
 //! | `delay_ms=N` | takes that much longer, up to 600000 |
 //! | `crash` | aborts its process |
+//! | `ghost` | `nvmlGpuInstanceDestroy` and `nvmlComputeInstanceDestroy` only: says success, and the instance stays (go-nvml issue 146) |
 //! | `activation=N` | `nvmlDeviceSetMigMode` only: leaves the mode pending and says N as its activation status |
 //! | `lost` | (needs `gpu`, takes no other condition) each call on the GPU returns 15, GPU is lost |
 //! | `xid=N`, with `gi=N` and `ci=N` at will | (as `lost`) is no call's fault but an event: event sets get it once |

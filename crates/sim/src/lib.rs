@@ -31,5 +31,6 @@ pub mod config;
 pub mod device;
 pub mod faults;
 pub mod latency;
+pub mod library;
 pub mod node;
 pub mod process;

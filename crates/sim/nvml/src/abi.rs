@@ -13,11 +13,13 @@ use nvml_wrapper_sys::bindings::{
 };
 use tessera_sim::device::{Refusal, Serial};
 
-/// A return code of NVML that is not success.
+/// A return code of NVML that ends a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Code(pub nvmlReturn_t);
 
 impl Code {
+    /// Ends a call that does nothing, and says that it did.
+    pub const SUCCESS: Self = Self(0);
     pub const UNINITIALIZED: Self = Self(1);
     pub const INVALID_ARGUMENT: Self = Self(2);
     pub const NOT_SUPPORTED: Self = Self(3);
@@ -210,7 +212,7 @@ opaque!(nvmlDevice_t, nvmlGpuInstance_t, nvmlComputeInstance_t, nvmlEventSet_t);
 pub const fn struct_version<T>(version: u32) -> c_uint {
     let size = size_of::<T>();
     assert!(size < 1 << 24, "no structure of NVML comes near");
-    // Checked just above; conversions that check are not const.
+    // The assertion has checked it, and conversions that check are not const.
     size as c_uint | version << 24
 }
 

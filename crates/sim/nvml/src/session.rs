@@ -138,6 +138,7 @@ impl Session {
             match action {
                 Action::Fail(code) => return Err(Code(*code)),
                 Action::Lose => return Err(Code::GPU_IS_LOST),
+                Action::Ghost => return Err(Code::SUCCESS),
                 Action::Delay(time) => thread::sleep(*time),
                 Action::Crash => std::process::abort(),
                 Action::Hang => loop {

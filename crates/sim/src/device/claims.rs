@@ -39,11 +39,14 @@ pub enum Place {
 
 /// As what a process appears in NVML's lists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum ClaimKind {
     /// A compute process: a CUDA program, or an MPS server.
     Compute,
     /// A client of an MPS server.
     MpsClient,
+    /// A program that only watches, such as DCGM: in no list, but in the way of destruction.
+    Monitor,
 }
 
 /// Why memory is refused to a client.

@@ -46,6 +46,8 @@ pub enum Action {
     Crash,
     /// A change of MIG mode stays pending with this activation status.
     LeavePending(u32),
+    /// A destruction says success and does nothing.
+    Ghost,
     /// The GPU is lost.
     Lose,
     /// An event.
@@ -122,6 +124,11 @@ impl Rule {
         if state_of_gpu && (self.gpu.is_none() || self.call.is_some() || self.hits.is_some()) {
             return Err("lost, xid and recovery need gpu=N and no call, nth or times".to_owned());
         }
+        let destroys = ["nvmlGpuInstanceDestroy", "nvmlComputeInstanceDestroy"];
+        let of_destruction = self.call.as_deref().is_some_and(|name| destroys.contains(&name));
+        if self.action == Action::Ghost && !of_destruction {
+            return Err(format!("ghost needs call={} or call={}", destroys[0], destroys[1]));
+        }
         let mode_only = matches!(self.action, Action::LeavePending(_));
         if mode_only && self.call.as_deref() != Some("nvmlDeviceSetMigMode") {
             return Err("activation needs call=nvmlDeviceSetMigMode".to_owned());
@@ -188,15 +195,18 @@ impl<'l> Words<'l> {
             let compute_instance = self.take("ci", 0..=u32::MAX)?;
             found.push(Action::Raise(Event { xid, gpu_instance, compute_instance }));
         }
-        for (key, action) in
-            [("hang", Action::Hang), ("crash", Action::Crash), ("lost", Action::Lose)]
-        {
+        for (key, action) in [
+            ("hang", Action::Hang),
+            ("crash", Action::Crash),
+            ("ghost", Action::Ghost),
+            ("lost", Action::Lose),
+        ] {
             found.extend(self.take_flag(key)?.then_some(action));
         }
         match found.as_slice() {
             [action] => Ok(*action),
             [] | [_, _, ..] => Err("give exactly one of code=N, hang, delay_ms=N, crash, \
-                                    activation=N, lost, xid=N, recovery=N"
+                                    ghost, activation=N, lost, xid=N, recovery=N"
                 .to_owned()),
         }
     }
@@ -241,6 +251,7 @@ mod tests {
             "call=nvmlDeviceGetUUID code=1 often",
             "call=nvmlDeviceGetUUID hang=1",
             "call=nvmlDeviceGetUUID activation=16",
+            "call=nvmlDeviceGetUUID ghost",
             "call=nvmlDeviceGetUUID code=1 gi=1",
             "lost",
             "gpu=0 lost nth=1",

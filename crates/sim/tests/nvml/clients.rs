@@ -158,6 +158,20 @@ fn mps_clients_are_listed_apart() {
 }
 
 #[test]
+fn a_monitor_is_in_no_list_and_yet_in_the_way() {
+    let rig = Rig::new(&["a100-40gb"]);
+    let slice = rig.slice(0, "3g.20gb");
+    let (holder, _) = Holder::start(&rig, &slice.uuid, &["--kind", "monitor"]);
+    let device = rig.nvml.device_by_uuid(slice.uuid.as_str()).unwrap();
+
+    assert!(device.running_compute_processes().unwrap().is_empty());
+    assert_eq!(raw!(rig, nvmlComputeInstanceDestroy(slice.compute)), 19);
+
+    drop(holder);
+    assert_eq!(rig.destroy(&slice), 0);
+}
+
+#[test]
 fn load_draws_power_and_the_energy_of_a_killed_client_stays_counted() {
     let rig = Rig::new(&["a30-24gb"]);
     let slice = rig.slice(0, "2g.12gb");

@@ -10,7 +10,7 @@ use nvml_wrapper::error::NvmlError;
 use nvml_wrapper_sys::bindings::*;
 use tessera_model::mig::catalog::{CatalogProfile, ComputeProfile};
 
-use crate::rig::{Rig, every_model, open, raw};
+use crate::rig::{Rig, every_model, index, open, raw};
 
 /// Profile numbers of the newest header, and one more.
 const PROFILES: std::ops::Range<u32> = 0..19;
@@ -152,7 +152,7 @@ fn assert_placements(rig: &Rig, entry: &CatalogProfile) {
         raw!(rig, nvmlDeviceGetGpuInstancePossiblePlacements_v2(device, id, none, &mut count)),
         0
     );
-    let mut placements = vec![nvmlGpuInstancePlacement_t { start: 99, size: 0 }; count as usize];
+    let mut placements = vec![nvmlGpuInstancePlacement_t { start: 99, size: 0 }; index(count)];
     let out = placements.as_mut_ptr();
     assert_eq!(
         raw!(rig, nvmlDeviceGetGpuInstancePossiblePlacements_v2(device, id, out, &mut count)),

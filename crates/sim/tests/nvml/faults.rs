@@ -180,6 +180,32 @@ fn an_xid_error_reaches_the_sets_that_watch_its_gpu_once() {
 const XID: u64 = 8;
 
 #[test]
+fn a_destruction_may_lie_and_only_reading_back_tells() {
+    let rig = Rig::new(&["a100-40gb"]);
+    let instance = rig.create(0, 19, None).unwrap();
+    rig.node.set_faults("call=nvmlGpuInstanceDestroy nth=1 ghost").unwrap();
+
+    assert_eq!(raw!(rig, nvmlGpuInstanceDestroy(instance)), 0);
+
+    let mut found = std::ptr::null_mut();
+    assert_eq!(raw!(rig, nvmlDeviceGetGpuInstanceById(rig.device(0), 7, &mut found)), 0);
+    assert_eq!(found, instance);
+    assert_eq!(raw!(rig, nvmlGpuInstanceDestroy(instance)), 0);
+    assert_eq!(raw!(rig, nvmlGpuInstanceDestroy(instance)), 2);
+}
+
+#[test]
+fn initialisation_itself_can_fail_and_then_succeed() {
+    let folder = tempfile::tempdir().unwrap();
+    let fault = [("TESSERA_SIM_FAULTS", "call=nvmlInit_v2 code=18")];
+
+    let refused = open(&folder, &["a30-24gb"], &fault).map(|_| ());
+
+    assert!(matches!(refused, Err(NvmlError::LibRmVersionMismatch)), "{refused:?}");
+    assert!(open(&folder, &["a30-24gb"], &[]).is_ok());
+}
+
+#[test]
 fn a_reset_that_nobody_can_do_leaves_the_mode_pending() {
     let rig = Rig::new(&["a100-40gb"]);
     rig.node.set_faults("call=nvmlDeviceSetMigMode activation=16").unwrap();

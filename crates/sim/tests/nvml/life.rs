@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use nvml_wrapper::error::NvmlError;
 use nvml_wrapper_sys::bindings::*;
 
-use crate::rig::{Rig, as_child, raw};
+use crate::rig::{Rig, as_child, index, raw};
 
 #[test]
 fn a_slice_lives_from_creation_to_destruction_and_its_handles_die_with_it() {
@@ -63,7 +63,7 @@ fn the_instances_that_stand_can_be_found_by_profile_by_id_and_as_mig_devices() {
     let mut count = 0;
     let list = listed.as_mut_ptr();
     assert_eq!(raw!(rig, nvmlDeviceGetGpuInstances(device, 19, list, &mut count)), 0);
-    assert_eq!(listed[..count as usize], [slices[0].instance, slices[1].instance]);
+    assert_eq!(listed[..index(count)], [slices[0].instance, slices[1].instance]);
 
     // SAFETY: plain numbers and handles, for which zero is a value.
     let mut info: nvmlGpuInstanceInfo_t = unsafe { zeroed() };

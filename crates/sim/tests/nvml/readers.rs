@@ -9,7 +9,7 @@ use std::ptr;
 use nvml_wrapper::{Device, Nvml};
 use nvml_wrapper_sys::bindings::{nvmlGpuInstancePlacement_t, nvmlGpuInstanceProfileInfo_t};
 
-use crate::rig::{Rig, every_model};
+use crate::rig::{Rig, every_model, index};
 
 #[test]
 fn the_stand_in_keeps_what_readers_rely_on() {
@@ -65,7 +65,7 @@ fn assert_partitionable(nvml: &Nvml, device: &Device<'_>) {
         assert!(ids.insert(info.id), "profile {} is listed twice", info.id);
         assert!(info.instanceCount >= 1 && info.memorySizeMB > 0);
         let placements = placements(nvml, device, info.id);
-        assert!(placements.len() >= info.instanceCount as usize);
+        assert!(placements.len() >= index(info.instanceCount));
         assert!(placements.iter().all(|p| p.size == placements[0].size && p.size > 0));
         let starts: BTreeSet<_> = placements.iter().map(|p| p.start).collect();
         assert_eq!(starts.len(), placements.len());
@@ -93,7 +93,7 @@ fn placements(nvml: &Nvml, device: &Device<'_>, id: u32) -> Vec<nvmlGpuInstanceP
     unsafe {
         assert_eq!(ask(device.handle(), id, ptr::null_mut(), &mut count), 0);
         let nothing = nvmlGpuInstancePlacement_t { start: 0, size: 0 };
-        let mut placements = vec![nothing; count as usize];
+        let mut placements = vec![nothing; index(count)];
         assert_eq!(ask(device.handle(), id, placements.as_mut_ptr(), &mut count), 0);
         placements
     }

@@ -3,9 +3,9 @@
 use std::ffi::OsStr;
 use std::fs;
 use std::path::PathBuf;
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::ptr;
-use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use nvml_wrapper::Nvml;
 use nvml_wrapper_sys::bindings::{
@@ -20,24 +20,6 @@ use tessera_sim::node::Node;
 
 /// The environment belongs to the process, while tests run side by side in it.
 static ENVIRONMENT: Mutex<()> = Mutex::new(());
-
-/// The library, built once a test binary: as a cdylib it can't be a dependency of it.
-static LIBRARY: LazyLock<PathBuf> = LazyLock::new(|| {
-    let build = Command::new(env!("CARGO"))
-        .args(["build", "--release", "-p", "tessera-sim-nvml", "--message-format=json"])
-        .current_dir(env!("CARGO_MANIFEST_DIR"))
-        .stderr(Stdio::inherit())
-        .output()
-        .unwrap();
-    assert!(build.status.success(), "the stand-in doesn't build");
-    String::from_utf8(build.stdout)
-        .unwrap()
-        .lines()
-        .map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap())
-        .find(|message| message["target"]["name"] == "nvidia_ml_stand_in")
-        .map(|artifact| PathBuf::from(artifact["filenames"][0].as_str().unwrap()))
-        .unwrap()
-});
 
 /// One simulated node with the library opened on it.
 pub struct Rig {
@@ -103,7 +85,7 @@ impl Rig {
 
     pub fn create_at(&self, gpu: u32, slot: Slot) -> Result<nvmlGpuInstance_t, nvmlReturn_t> {
         let state = self.node.read().unwrap();
-        let profile = state.gpus[gpu as usize].profile(slot.profile.0).unwrap();
+        let profile = state.gpus[index(gpu)].profile(slot.profile.0).unwrap();
         let size = profile.profile.memory_slices.into();
         self.create(gpu, slot.profile.0, Some((slot.start.into(), size)))
     }
@@ -126,7 +108,7 @@ impl Rig {
         let instance = self.create(gpu, entry.0, None).unwrap();
         let compute = self.create_compute(instance, entry.1).unwrap();
         let state = self.node.read().unwrap();
-        let newest = state.gpus[gpu as usize]
+        let newest = state.gpus[index(gpu)]
             .instances
             .iter()
             .flat_map(|i| &i.compute)
@@ -143,7 +125,7 @@ impl Rig {
     }
 
     pub fn model(&self, gpu: u32) -> &'static Model {
-        self.node.read().unwrap().gpus[gpu as usize].model()
+        self.node.read().unwrap().gpus[index(gpu)].model()
     }
 
     /// Prepares this test binary to run one of its tests as another process on the node.
@@ -208,13 +190,18 @@ pub fn every_model() -> impl Iterator<Item = (&'static str, &'static Model)> {
 fn library(folder: &TempDir) -> PathBuf {
     let copy = folder.path().join("libnvidia-ml.so.1");
     if !copy.exists() {
-        fs::copy(&*LIBRARY, &copy).unwrap();
+        fs::copy(tessera_sim::library::build().unwrap(), &copy).unwrap();
     }
     copy
 }
 
 fn environment() -> MutexGuard<'static, ()> {
     ENVIRONMENT.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// NVML counts in its own width.
+pub fn index(number: u32) -> usize {
+    number.try_into().unwrap()
 }
 
 fn result<T>(code: nvmlReturn_t, value: T) -> Result<T, nvmlReturn_t> {
