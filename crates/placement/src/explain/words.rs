@@ -21,7 +21,7 @@ pub(super) struct Asked<'a>(pub(super) &'a GpuAsk);
 impl fmt::Display for Asked<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
-            GpuAsk::Unknown => f.write_str("no size asked, so the smallest slice"),
+            GpuAsk::Unknown => f.write_str("no size asked"),
             GpuAsk::Memory(bytes) => write!(f, "{bytes} asked"),
             GpuAsk::Profile(name) => write!(f, "{name} asked"),
             GpuAsk::Whole => f.write_str("a whole GPU asked"),

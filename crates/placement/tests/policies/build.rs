@@ -1,0 +1,160 @@
+//! Clusters, queues and decisions in few words.
+
+use std::sync::{Arc, LazyLock};
+
+use tessera_model::mig::{Slot, Step, catalog};
+use tessera_model::spec::{GpuAsk, Priority};
+use tessera_model::{Bytes, JobId, Millis};
+use tessera_placement::{
+    ClusterView, Decision, Explanation, GpuView, InstanceState, InstanceView, MigView, Place,
+    QueuedJob, by_name,
+};
+
+pub const IDLE: InstanceState = InstanceState::Idle;
+pub const STUCK: InstanceState = InstanceState::Stuck;
+pub const FOREIGN: InstanceState = InstanceState::Foreign;
+
+pub const fn taken(number: u64) -> InstanceState {
+    InstanceState::Taken { job: JobId::from_number(number) }
+}
+
+/// The rules of a model of the catalogue; built once, since tests share them by the thousand.
+pub fn rules(key: &str) -> Arc<MigView> {
+    static RULES: LazyLock<Vec<(&'static str, Arc<MigView>)>> = LazyLock::new(|| {
+        let build = |(key, model): (&'static String, &'static catalog::Model)| {
+            (key.as_str(), Arc::new(MigView::new(model.geometry()).unwrap()))
+        };
+        catalog::models().iter().map(build).collect()
+    });
+    Arc::clone(&RULES.iter().find(|(known, _)| *known == key).unwrap().1)
+}
+
+/// An instance by the name of its profile, its first slice and what it does.
+pub type Standing<'a> = (&'a str, u8, InstanceState);
+
+/// A GPU of the catalogue with MIG on, on a node of its own until told otherwise.
+pub fn gpu(key: &str, standing: &[Standing<'_>]) -> GpuView {
+    let mig = rules(key);
+    let instances = standing
+        .iter()
+        .map(|(name, start, state)| {
+            let profile = mig.geometry.by_name(&name.parse().unwrap()).unwrap();
+            InstanceView {
+                slot: Some(Slot { start: *start, profile: profile.id }),
+                memory: profile.memory,
+                state: state.clone(),
+            }
+        })
+        .collect();
+    GpuView {
+        id: "GPU-0".parse().unwrap(),
+        node: "a".parse().unwrap(),
+        index: 0,
+        model: key.to_owned(),
+        memory: catalog::models()[key].memory.unwrap_or(Bytes::from_mib(40_960)),
+        sms: None,
+        mig: Some(mig),
+        available: true,
+        changing: false,
+        instances,
+    }
+}
+
+pub fn a100(standing: &[Standing<'_>]) -> GpuView {
+    gpu("a100-40gb", standing)
+}
+
+pub fn a30(standing: &[Standing<'_>]) -> GpuView {
+    gpu("a30-24gb", standing)
+}
+
+/// A GPU with MIG off.
+pub fn unpartitioned(mib: u64, state: InstanceState) -> GpuView {
+    let memory = Bytes::from_mib(mib);
+    let whole = InstanceView { slot: None, memory, state };
+    GpuView { mig: None, memory, instances: vec![whole], ..a100(&[]) }
+}
+
+pub fn changing(gpu: GpuView) -> GpuView {
+    GpuView { changing: true, ..gpu }
+}
+
+pub fn away(gpu: GpuView) -> GpuView {
+    GpuView { available: false, ..gpu }
+}
+
+/// Puts GPUs into one node `a`, numbered from 0.
+pub fn cluster(gpus: impl IntoIterator<Item = GpuView>) -> ClusterView {
+    let number = |(index, gpu): (u32, GpuView)| GpuView {
+        id: format!("GPU-{index}").parse().unwrap(),
+        index,
+        ..gpu
+    };
+    ClusterView { gpus: (0..).zip(gpus).map(number).collect() }
+}
+
+/// Jobs numbered from 1.
+pub fn queue(asks: impl IntoIterator<Item = GpuAsk>) -> Vec<QueuedJob> {
+    let job = |(number, gpu): (u64, GpuAsk)| QueuedJob {
+        id: JobId::from_number(number),
+        gpu,
+        priority: Priority::DEFAULT,
+        submitted: Millis::new(number),
+    };
+    (1..).zip(asks).map(job).collect()
+}
+
+pub fn gib(gib: u64) -> GpuAsk {
+    GpuAsk::Memory(Bytes::from_mib(gib * 1024))
+}
+
+pub fn mib(mib: u64) -> GpuAsk {
+    GpuAsk::Memory(Bytes::from_mib(mib))
+}
+
+pub fn named(name: &str) -> GpuAsk {
+    GpuAsk::Profile(name.parse().unwrap())
+}
+
+pub fn decide(policy: &str, cluster: &ClusterView, queue: &[QueuedJob]) -> Vec<Decision> {
+    decide_at_most(policy, cluster, queue, usize::MAX)
+}
+
+pub fn decide_at_most(
+    policy: &str,
+    cluster: &ClusterView,
+    queue: &[QueuedJob],
+    starts_max: usize,
+) -> Vec<Decision> {
+    by_name(policy).unwrap().decide(cluster, &mut queue.iter(), Millis::ZERO, starts_max)
+}
+
+/// Shows decisions in short: `1: 2g.10gb@4 on 0` or `2: resources`, with steps such as `-7g.40gb@0`.
+pub fn short(cluster: &ClusterView, decisions: &[Decision]) -> Vec<String> {
+    let one = |decision: &Decision| match decision {
+        Decision::Start { job, place, .. } => format!("{job}: {}", short_place(cluster, place)),
+        Decision::Wait { job, reason, .. } => format!("{job}: {}", reason.word()),
+    };
+    decisions.iter().map(one).collect()
+}
+
+fn short_place(cluster: &ClusterView, place: &Place) -> String {
+    let gpu = cluster.gpus.iter().find(|gpu| gpu.id == place.gpu).unwrap();
+    let name = |slot: Slot| {
+        let geometry = &gpu.mig.as_ref().unwrap().geometry;
+        format!("{}@{}", geometry.profile(slot.profile).unwrap().name, slot.start)
+    };
+    let steps = place.steps.iter().map(|step| match step {
+        Step::Destroy(slot) => format!("-{} ", name(*slot)),
+        Step::Create(slot) => format!("+{} ", name(*slot)),
+    });
+    let steps: String = steps.collect();
+    let on = place.slot.map_or_else(|| "whole".to_owned(), name);
+    format!("{steps}{on} on {}", gpu.index)
+}
+
+pub fn why(decision: &Decision) -> &Explanation {
+    match decision {
+        Decision::Start { why, .. } | Decision::Wait { why, .. } => why,
+    }
+}

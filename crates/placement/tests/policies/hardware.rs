@@ -1,0 +1,132 @@
+//! A cluster that carries decisions out as agents would, and refuses what a driver would.
+//!
+//! Also says, by trying everything, what places a job could have had: an oracle that shares no
+//! code with the policies.
+
+use tessera_model::mig::{Geometry, Layout, Slot, Step};
+use tessera_model::spec::GpuAsk;
+use tessera_model::{Bytes, JobId};
+use tessera_placement::{ClusterView, GpuView, InstanceState, InstanceView, Place};
+
+pub struct Hardware {
+    pub cluster: ClusterView,
+}
+
+/// How a place could be had.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum How {
+    Idle,
+    Create,
+    Rearrange,
+}
+
+impl Hardware {
+    pub fn new(cluster: &ClusterView) -> Self {
+        Self { cluster: cluster.clone() }
+    }
+
+    pub fn gpu(&self, place: &Place) -> &GpuView {
+        self.cluster.gpus.iter().find(|gpu| gpu.id == place.gpu).unwrap()
+    }
+
+    /// Carries out one start; panics where a driver or an agent would refuse.
+    pub fn start(&mut self, job: JobId, place: &Place) {
+        let gpu = self.cluster.gpus.iter_mut().find(|gpu| gpu.id == place.gpu).unwrap();
+        assert!(gpu.available, "{job} starts on an unavailable GPU");
+        assert!(place.steps.is_empty() || !gpu.changing, "{job} changes a changing GPU");
+        for step in &place.steps {
+            take_step(gpu, *step);
+        }
+        let mut there = gpu.instances.iter_mut().filter(|i| i.slot == place.slot);
+        let instance = there.next().expect("the slot is present after the steps");
+        assert_eq!(instance.state, InstanceState::Idle, "{job} starts on a busy instance");
+        instance.state = InstanceState::Taken { job };
+        assert!(there.next().is_none(), "two instances in one slot");
+    }
+
+    /// Returns every place of the tightest size that each available GPU could give to a job.
+    pub fn places(&self, ask: &GpuAsk) -> Vec<(Bytes, How)> {
+        self.cluster.gpus.iter().filter(|g| g.available).flat_map(|g| places_on(g, ask)).collect()
+    }
+}
+
+fn take_step(gpu: &mut GpuView, step: Step) {
+    let geometry = &gpu.mig.as_ref().unwrap().geometry;
+    match step {
+        Step::Destroy(slot) => {
+            let at = gpu.instances.iter().position(|i| i.slot == Some(slot));
+            let gone = gpu.instances.remove(at.expect("what is destroyed stands"));
+            assert_eq!(gone.state, InstanceState::Idle, "a busy instance is destroyed");
+        }
+        Step::Create(slot) => {
+            let profile = geometry.profile(slot.profile).unwrap();
+            gpu.instances.push(InstanceView {
+                slot: Some(slot),
+                memory: profile.memory,
+                state: InstanceState::Idle,
+            });
+            let layout = standing(gpu, |_| true);
+            assert_eq!(layout.len(), gpu.instances.len(), "two instances in one slot");
+            gpu.mig.as_ref().unwrap().geometry.check(&layout).unwrap();
+        }
+    }
+}
+
+fn places_on(gpu: &GpuView, ask: &GpuAsk) -> Vec<(Bytes, How)> {
+    let Some(mig) = &gpu.mig else {
+        let enough = match ask {
+            GpuAsk::Unknown | GpuAsk::Whole => true,
+            GpuAsk::Memory(bytes) => gpu.memory >= *bytes,
+            GpuAsk::Profile(_) => false,
+        };
+        let idle = gpu.instances.iter().all(|i| i.state == InstanceState::Idle);
+        return if enough && idle { vec![(gpu.memory, How::Idle)] } else { Vec::new() };
+    };
+    let all = standing(gpu, |_| true);
+    let busy = standing(gpu, InstanceState::busy);
+    let with =
+        |layout: &Layout, slot: Slot| layout.iter().copied().chain([slot]).collect::<Layout>();
+    let fits = |layout: &Layout, slot: Slot| {
+        !layout.contains(&slot) && mig.geometry.check(&with(layout, slot)).is_ok()
+    };
+    tight_slots(&mig.geometry, ask)
+        .into_iter()
+        .filter_map(|(slot, memory)| {
+            if all.contains(&slot) && !busy.contains(&slot) {
+                Some((memory, How::Idle))
+            } else if gpu.changing {
+                None
+            } else if fits(&all, slot) {
+                Some((memory, How::Create))
+            } else {
+                fits(&busy, slot).then_some((memory, How::Rearrange))
+            }
+        })
+        .collect()
+}
+
+/// Every slot of the profiles of the smallest memory that is enough.
+pub fn tight_slots(geometry: &Geometry, ask: &GpuAsk) -> Vec<(Slot, Bytes)> {
+    let plain = geometry.plain();
+    let suits = |p: &&tessera_model::mig::Profile| match ask {
+        GpuAsk::Unknown => plain.contains(&p.id),
+        GpuAsk::Memory(bytes) => plain.contains(&p.id) && p.memory >= *bytes,
+        GpuAsk::Profile(name) => p.name == *name,
+        GpuAsk::Whole => geometry.largest().is_some_and(|largest| largest.id == p.id),
+    };
+    let smallest = geometry.profiles.iter().filter(suits).map(|p| p.memory).min();
+    geometry
+        .profiles
+        .iter()
+        .filter(suits)
+        .filter(|p| Some(p.memory) == smallest)
+        .flat_map(|p| {
+            p.starts.iter().map(|start| (Slot { start: *start, profile: p.id }, p.memory))
+        })
+        .collect()
+}
+
+/// Returns the slots of the instances whose state passes.
+pub fn standing(gpu: &GpuView, keep: impl Fn(&InstanceState) -> bool) -> Layout {
+    gpu.instances.iter().filter(|i| keep(&i.state)).filter_map(|i| i.slot).collect()
+}

@@ -1,0 +1,11 @@
+//! The policies: worked examples of the papers, rules as sentences, and properties.
+
+mod arbitrary;
+mod build;
+mod exclusive;
+mod feasibility;
+mod hardware;
+mod properties;
+mod scheme_b;
+mod static_layout;
+mod view;

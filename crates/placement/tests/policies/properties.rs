@@ -1,0 +1,281 @@
+//! What holds for every cluster and every queue.
+
+use std::collections::BTreeSet;
+
+use proptest::prelude::*;
+use tessera_model::mig::Step;
+use tessera_model::spec::GpuAsk;
+use tessera_model::{JobId, Millis};
+use tessera_placement::decision::CANDIDATES_MAX;
+use tessera_placement::policy::NAMES;
+use tessera_placement::{
+    ClusterView, Decision, InstanceState, QueuedJob, WaitReason, by_name, could_ever_fit,
+};
+
+use crate::arbitrary::{cluster, queue};
+use crate::build::{decide, decide_at_most, why};
+use crate::hardware::{Hardware, How, standing, tight_slots};
+
+fn id(decision: &Decision) -> JobId {
+    match decision {
+        Decision::Start { job, .. } | Decision::Wait { job, .. } => *job,
+    }
+}
+
+fn ask(queue: &[QueuedJob], job: JobId) -> &GpuAsk {
+    &queue.iter().find(|queued| queued.id == job).unwrap().gpu
+}
+
+fn is_wait(decision: &Decision) -> bool {
+    matches!(decision, Decision::Wait { .. })
+}
+
+/// Whether the wait is one that nothing running can end: such a job holds up nobody.
+fn hopeless(decision: &Decision) -> bool {
+    match decision {
+        Decision::Start { .. } => false,
+        Decision::Wait { reason, .. } => match reason {
+            WaitReason::NodeUnavailable | WaitReason::BadConstraints => true,
+            WaitReason::Resources
+            | WaitReason::Priority
+            | WaitReason::MigFragmentation
+            | WaitReason::AwaitingRepartition => false,
+        },
+    }
+}
+
+/// Whether the instance holds what was asked for, tight or not.
+fn satisfies(hardware: &Hardware, decision: &Decision, ask: &GpuAsk, policy: &str) -> bool {
+    let Decision::Start { place, .. } = decision else { return true };
+    let gpu = hardware.gpu(place);
+    let instance = gpu.instances.iter().find(|i| i.slot == place.slot).unwrap();
+    let profile =
+        place.slot.map(|s| gpu.mig.as_ref().unwrap().geometry.profile(s.profile).unwrap());
+    match ask {
+        GpuAsk::Unknown => true,
+        GpuAsk::Memory(bytes) => instance.memory >= *bytes,
+        // A whole GPU of a model that offers the profile, for `exclusive`.
+        GpuAsk::Profile(name) if policy == "exclusive" => {
+            gpu.mig.as_ref().is_some_and(|mig| mig.geometry.by_name(name).is_some())
+        }
+        GpuAsk::Profile(name) => profile.is_some_and(|p| p.name == *name),
+        GpuAsk::Whole => gpu.instances.len() == 1,
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(512))]
+
+    #[test]
+    fn every_decision_can_be_carried_out_in_order(cluster in cluster(), queue in queue()) {
+        for policy in NAMES {
+            let mut hardware = Hardware::new(&cluster);
+            for decision in decide(policy, &cluster, &queue) {
+                let Decision::Start { job, place, .. } = &decision else { continue };
+                hardware.start(*job, place);
+                prop_assert!(satisfies(&hardware, &decision, ask(&queue, *job), policy));
+            }
+        }
+    }
+
+    #[test]
+    fn each_job_is_decided_once_and_in_the_order_of_the_queue(
+        cluster in cluster(), queue in queue(),
+    ) {
+        for policy in NAMES {
+            let decided: Vec<_> = decide(policy, &cluster, &queue).iter().map(id).collect();
+
+            prop_assert!(decided.is_sorted_by(|a, b| a < b), "{policy}: {decided:?}");
+        }
+    }
+
+    #[test]
+    fn a_round_starts_as_many_as_it_may_and_the_same_ones(
+        cluster in cluster(), queue in queue(), starts_max in 0_usize..10,
+    ) {
+        for policy in NAMES {
+            let free = decide(policy, &cluster, &queue);
+            let bound = decide_at_most(policy, &cluster, &queue, starts_max);
+
+            let starts = |d: &[Decision]| d.iter().filter(|d| !is_wait(d)).count();
+            prop_assert_eq!(starts(&bound), starts(&free).min(starts_max));
+            prop_assert_eq!(&bound[..], &free[..bound.len()]);
+        }
+    }
+
+    #[test]
+    fn equal_input_gives_equal_decisions(cluster in cluster(), queue in queue()) {
+        for policy in NAMES {
+            prop_assert_eq!(decide(policy, &cluster, &queue), decide(policy, &cluster, &queue));
+        }
+    }
+
+    #[test]
+    fn nobody_starts_behind_a_job_that_waits_where_the_order_is_kept(
+        cluster in cluster(), queue in queue(),
+    ) {
+        for policy in ["exclusive", "scheme-b"] {
+            let decisions = decide(policy, &cluster, &queue);
+
+            let head = decisions.iter().position(|d| is_wait(d) && !hopeless(d));
+            if let Some(head) = head {
+                let all_wait = decisions[head..].iter().all(is_wait);
+                prop_assert!(all_wait, "{policy}");
+                let told = |d: &&Decision| !hopeless(d);
+                prop_assert!(decisions[head + 1..].iter().filter(told).count() <= 1, "{policy}");
+            }
+            let looked_at: Vec<_> = decisions.iter().map(id).collect();
+            let first: Vec<_> = queue.iter().take(decisions.len()).map(|job| job.id).collect();
+            prop_assert_eq!(looked_at, first, "{} skips nobody", policy);
+        }
+    }
+
+    #[test]
+    fn a_job_waits_only_if_no_place_can_be_had(cluster in cluster(), queue in queue()) {
+        let mut hardware = Hardware::new(&cluster);
+        for decision in decide("scheme-b", &cluster, &queue) {
+            match &decision {
+                Decision::Start { job, place, .. } => hardware.start(*job, place),
+                Decision::Wait { reason: WaitReason::Priority, .. } => {}
+                Decision::Wait { job, .. } => {
+                    prop_assert_eq!(hardware.places(ask(&queue, *job)), []);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_job_gets_the_tightest_place_with_the_least_change(
+        cluster in cluster(), queue in queue(),
+    ) {
+        let mut hardware = Hardware::new(&cluster);
+        for decision in decide("scheme-b", &cluster, &queue) {
+            let Decision::Start { job, place, .. } = &decision else { continue };
+            let best = hardware.places(ask(&queue, *job)).into_iter().min();
+
+            hardware.start(*job, place);
+
+            let there = hardware.gpu(place).instances.iter().find(|i| i.slot == place.slot);
+            let how = match place.steps[..] {
+                [] => How::Idle,
+                [_] => How::Create,
+                [..] => How::Rearrange,
+            };
+            prop_assert_eq!(Some((there.unwrap().memory, how)), best);
+        }
+    }
+
+    #[test]
+    fn an_instance_is_created_where_the_most_futures_stay_open(
+        cluster in cluster(), queue in queue(),
+    ) {
+        let mut hardware = Hardware::new(&cluster);
+        for decision in decide("scheme-b", &cluster, &queue) {
+            let Decision::Start { job, place, .. } = &decision else { continue };
+            if let [Step::Create(slot)] = place.steps[..] {
+                let gpu = hardware.gpu(place);
+                let mig = gpu.mig.as_ref().unwrap();
+                // `R` as the model crate counts it: defined where only plain instances stand.
+                if let Some(state) = mig.space.state(&standing(gpu, |_| true)) {
+                    let reach = |slot| Some(mig.space.reachability(mig.space.allocate(state, slot)?));
+                    let tight = tight_slots(&mig.geometry, ask(&queue, *job));
+                    let best = tight.into_iter().filter_map(|(slot, _)| reach(slot)).max();
+                    if mig.space.allocate(state, slot).is_some() {
+                        prop_assert_eq!(reach(slot), best);
+                    }
+                }
+            }
+            hardware.start(*job, place);
+        }
+    }
+
+    #[test]
+    fn a_plan_destroys_nothing_that_could_have_stayed(cluster in cluster(), queue in queue()) {
+        let mut hardware = Hardware::new(&cluster);
+        for decision in decide("scheme-b", &cluster, &queue) {
+            let Decision::Start { job, place, .. } = &decision else { continue };
+            hardware.start(*job, place);
+            let gpu = hardware.gpu(place);
+            for step in &place.steps {
+                let Step::Destroy(gone) = step else { continue };
+                let mut layout = standing(gpu, |_| true);
+                let fresh = layout.insert(*gone);
+                let legal = gpu.mig.as_ref().unwrap().geometry.check(&layout).is_ok();
+                prop_assert!(!fresh || !legal, "{gone:?} stood in nobody's way");
+            }
+        }
+    }
+
+    #[test]
+    fn a_fixed_layout_leaves_no_instance_idle_that_a_waiting_job_could_use(
+        cluster in cluster(), queue in queue(),
+    ) {
+        let mut hardware = Hardware::new(&cluster);
+        let mut started = BTreeSet::new();
+        for decision in decide("static", &cluster, &queue) {
+            let Decision::Start { job, place, .. } = &decision else { continue };
+            prop_assert_eq!(&place.steps, &[]);
+            hardware.start(*job, place);
+            started.insert(*job);
+        }
+
+        for job in queue.iter().filter(|job| !started.contains(&job.id)) {
+            for gpu in hardware.cluster.gpus.iter().filter(|gpu| gpu.available) {
+                let idle = gpu.instances.iter().filter(|i| i.state == InstanceState::Idle);
+                for instance in idle {
+                    let profile = instance.slot.and_then(|s| gpu.mig.as_ref()?.geometry.profile(s.profile));
+                    let suits = match &job.gpu {
+                        GpuAsk::Unknown => true,
+                        GpuAsk::Memory(bytes) => instance.memory >= *bytes,
+                        GpuAsk::Profile(name) => profile.is_some_and(|p| p.name == *name),
+                        GpuAsk::Whole => gpu.mig.is_none(),
+                    };
+                    prop_assert!(!suits, "{} could use {instance:?}", job.id);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn every_decision_is_explained_within_bounds(cluster in cluster(), queue in queue()) {
+        for policy in NAMES {
+            for decision in decide(policy, &cluster, &queue) {
+                let why = why(&decision);
+                prop_assert_eq!(&why.policy, policy);
+                prop_assert!(!why.summary.is_empty());
+                prop_assert!(why.candidates.len() <= CANDIDATES_MAX);
+                let chosen = why.candidates.iter().filter(|c| c.chosen).count();
+                let is_start = matches!(decision, Decision::Start { .. });
+                prop_assert_eq!(chosen, usize::from(is_start));
+                prop_assert_eq!(why.would_start_if.is_none(), is_start, "{:?}", decision);
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_said_to_fit_never_gets_refused_as_impossible(
+        cluster in cluster(), queue in queue(),
+    ) {
+        for policy in NAMES {
+            for decision in decide(policy, &cluster, &queue) {
+                let possible = could_ever_fit(&cluster, ask(&queue, id(&decision)));
+                let never = matches!(possible, tessera_placement::Feasibility::Never { .. });
+                let refused =
+                    matches!(decision, Decision::Wait { reason: WaitReason::BadConstraints, .. });
+                prop_assert_eq!(never, refused);
+            }
+        }
+    }
+}
+
+#[test]
+fn an_empty_cluster_and_an_empty_queue_are_no_trouble() {
+    for policy in NAMES {
+        let policy = by_name(policy).unwrap();
+
+        let decisions =
+            policy.decide(&ClusterView::default(), &mut std::iter::empty(), Millis::ZERO, 10);
+
+        assert_eq!(decisions, []);
+    }
+}

@@ -1,0 +1,85 @@
+//! `static`, with StaCon's layout of Dyna-P.
+
+use tessera_model::spec::GpuAsk::{self, Unknown, Whole};
+use tessera_placement::GpuView;
+
+use crate::build::*;
+
+fn round(gpus: impl IntoIterator<Item = GpuView>, asks: &[GpuAsk]) -> Vec<String> {
+    let cluster = cluster(gpus);
+    let decisions = decide("static", &cluster, &queue(asks.iter().cloned()));
+    short(&cluster, &decisions)
+}
+
+fn stacon() -> GpuView {
+    a30(&[("2g.12gb", 0, IDLE), ("1g.6gb", 2, IDLE), ("1g.6gb", 3, IDLE)])
+}
+
+#[test]
+fn each_job_takes_the_tightest_idle_instance() {
+    assert_eq!(
+        round([stacon()], &[gib(5), gib(10), gib(5)]),
+        ["1: 1g.6gb@2 on 0", "2: 2g.12gb@0 on 0", "3: 1g.6gb@3 on 0"]
+    );
+}
+
+#[test]
+fn a_larger_instance_is_used_rather_than_left_idle() {
+    assert_eq!(
+        round([stacon()], &[Unknown, Unknown, Unknown, Unknown]),
+        ["1: 1g.6gb@2 on 0", "2: 1g.6gb@3 on 0", "3: 2g.12gb@0 on 0", "4: resources"]
+    );
+}
+
+#[test]
+fn a_job_that_waits_for_its_size_does_not_hold_up_other_sizes() {
+    // As job C of figure 7 waits for a 2g while others go on 1g.
+    let gpu = a30(&[("2g.12gb", 0, taken(17)), ("1g.6gb", 2, IDLE), ("1g.6gb", 3, IDLE)]);
+    let cluster = cluster([gpu]);
+
+    let decisions = decide("static", &cluster, &queue([gib(10), gib(10), gib(5)]));
+
+    assert_eq!(short(&cluster, &decisions), ["1: resources", "3: 1g.6gb@2 on 0"]);
+    assert_eq!(why(&decisions[0]).would_start_if.as_deref(), Some("job 17 ends"));
+}
+
+#[test]
+fn a_layout_is_never_changed() {
+    assert_eq!(
+        round([stacon(), a100(&[])], &[gib(20), Whole, named("1g.5gb"), named("1g.6gb")]),
+        [
+            "1: mig_fragmentation",
+            "2: mig_fragmentation",
+            "3: mig_fragmentation",
+            "4: 1g.6gb@2 on 0"
+        ]
+    );
+}
+
+#[test]
+fn a_job_without_an_instance_is_told_which_layout_stands_in_its_way() {
+    let cluster = cluster([stacon()]);
+
+    let decisions = decide("static", &cluster, &queue([gib(20)]));
+
+    assert_eq!(
+        why(&decisions[0]).summary,
+        "20 GiB asked: no instance that stands suits it, and static changes no layout"
+    );
+    assert_eq!(
+        why(&decisions[0]).would_start_if.as_deref(),
+        Some("the layout of GPU 0 of node a is changed")
+    );
+}
+
+#[test]
+fn a_changing_gpu_still_gives_its_idle_instances() {
+    assert_eq!(round([changing(stacon())], &[Unknown]), ["1: 1g.6gb@2 on 0"]);
+}
+
+#[test]
+fn a_whole_gpu_is_the_largest_profile_or_a_gpu_with_mig_off() {
+    let gpus = [a30(&[("4g.24gb", 0, IDLE)]), unpartitioned(24_576, IDLE)];
+
+    assert_eq!(round(gpus, &[Whole, Whole]), ["1: 4g.24gb@0 on 0", "2: whole on 1"]);
+}
