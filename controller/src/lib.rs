@@ -1,1 +1,19 @@
-//! tessera-controller
+//! The controller: keeps jobs, nodes and layouts in PostgreSQL, places jobs, and answers users.
+//!
+//! - [`http`]: the REST API. Parses at the edge, reads from the store, commands the placer.
+//! - [`store`]: every SQL statement.
+//! - [`core`]: what to do, as pure functions.
+//! - [`actors`]: carries it out.
+//! - [`ports`]: how the three speak to each other.
+
+#![forbid(unsafe_code)]
+
+pub mod actors;
+pub mod clock;
+pub mod core;
+pub mod database;
+pub mod http;
+pub mod identity;
+pub mod ports;
+pub mod settings;
+pub mod store;

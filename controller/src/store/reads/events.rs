@@ -3,9 +3,14 @@
 use sqlx::PgConnection;
 use tessera_api::types::{Attempt, Job, JobEventView, JobEvents};
 use tessera_model::JobRef;
+use tessera_model::life::JobState;
+use time::OffsetDateTime;
 
 use super::{attempts, jobs};
 use crate::store::StoreError;
+
+/// An event, and the moment that it is sorted by.
+type Sorted = (OffsetDateTime, JobEventView);
 
 /// Returns what happened to a job, oldest first.
 pub(super) async fn of_job(
@@ -14,17 +19,29 @@ pub(super) async fn of_job(
 ) -> Result<Option<JobEvents>, StoreError> {
     let Some(job) = jobs::one(at, job).await? else { return Ok(None) };
     let runs = attempts::of_job(at, job.id).await?;
-    let mut items = vec![accepted(&job)];
+    let written = written_down(at, job.id).await?;
+    let mut events: Vec<Sorted> = vec![(job.submitted_at, accepted(&job))];
     for (place, run) in runs.iter().enumerate() {
-        let newest = place + 1 == runs.len();
-        items.push(placed(run));
-        items.extend(started(run));
-        items.extend(ended(run, &job, newest));
+        events.extend(of_run(run, runs.get(place + 1), &job));
     }
-    items.extend(written_down(at, job.id).await?);
+    events.extend(written.into_iter().map(|event| (event.at, event)));
     // Stable: what happened at one moment keeps the order of the life cycle.
-    items.sort_by_key(|event| event.at);
-    Ok(Some(JobEvents { items }))
+    events.sort_by_key(|(at, _)| *at);
+    Ok(Some(JobEvents { items: events.into_iter().map(|(_, event)| event).collect() }))
+}
+
+/// Tells one run. Its start and end were told by the node's clock, which may go wrong by
+/// seconds: for the order they lie between the moments around them, which the database told.
+fn of_run(run: &Attempt, next: Option<&Attempt>, job: &Job) -> Vec<Sorted> {
+    let before = next.map(|next| next.placed_at).or(job.ended_at);
+    let within = |event: JobEventView| {
+        let at = before.map_or(event.at, |before| event.at.min(before)).max(run.placed_at);
+        (at, event)
+    };
+    let mut events = vec![(run.placed_at, placed(run))];
+    events.extend(started(run).map(within));
+    events.extend(ended(run, job, next.is_none()).map(within));
+    events
 }
 
 fn accepted(job: &Job) -> JobEventView {
@@ -62,7 +79,8 @@ fn started(run: &Attempt) -> Option<JobEventView> {
 
 fn ended(run: &Attempt, job: &Job, newest: bool) -> Option<JobEventView> {
     let at = run.ended_at?;
-    let after = if newest && job.ended_at.is_some() { job.state.clone() } else { "queued".into() };
+    let stays = newest && (job.ended_at.is_some() || job.state == JobState::Held.word());
+    let after = if stays { job.state.as_str() } else { JobState::Queued.word() };
     let mut text = format!("run {} ended: {}", run.number, run.state.replace('_', " "));
     if let Some(exit) = &run.exit_code {
         text.push_str(&format!(", exit code {exit}"));
@@ -70,10 +88,10 @@ fn ended(run: &Attempt, job: &Job, newest: bool) -> Option<JobEventView> {
     if let Some(detail) = &run.detail {
         text.push_str(&format!("; {detail}"));
     }
-    if after == "queued" {
+    if after == JobState::Queued.word() {
         text.push_str("; the job goes back to the queue");
     }
-    Some(JobEventView { at, state: after, attempt: Some(run.number), text })
+    Some(JobEventView { at, state: after.to_owned(), attempt: Some(run.number), text })
 }
 
 async fn written_down(at: &mut PgConnection, job: u64) -> Result<Vec<JobEventView>, StoreError> {

@@ -161,7 +161,7 @@ pub(super) async fn rows(at: &mut PgConnection, numbers: &[i64]) -> Result<Vec<J
                    SELECT d.reason, d.why ->> 'summary' AS summary
                      FROM decisions AS d
                     WHERE d.job = j.job AND j.state = 'queued' AND d.outcome = 'wait'
-                      AND d.at >= COALESCE(a.ended_at, s.accepted_at)
+                      AND d.at >= COALESCE(a.placed_at, s.accepted_at)
                     ORDER BY d.at DESC
                     LIMIT 1) AS d ON true
          WHERE j.job = ANY ($1)
@@ -264,10 +264,10 @@ impl JobRow {
                 (None, None) => None,
             },
             JobState::Held => match &self.restart_reason {
-                Some(ended) => Some((
-                    "held_after_end".to_owned(),
-                    format!("held because its last run ended {ended}; it runs again once released"),
-                )),
+                Some(ended) => plain(
+                    "held",
+                    &format!("held; its last run ended {ended}, and it runs again once released"),
+                ),
                 None => plain("held", "held by its user; it goes on once released"),
             },
             JobState::Placing => {

@@ -1,0 +1,7 @@
+//! Carries out what [`crate::core`] decides: actors and the tasks around them.
+
+pub mod intake;
+pub mod leadership;
+pub mod links;
+pub mod placer;
+pub mod traces;

@@ -1,0 +1,139 @@
+//! Accepting submits: many requests share one commit.
+//!
+//! Writers take turns at the queue of calls: whoever is free takes all that wait, commits them
+//! together, and answers. While one waits for the disk, another can fill its batch.
+
+use std::sync::Arc;
+
+use sqlx::PgPool;
+use tokio::sync::{Mutex, mpsc};
+
+use crate::ports::{PortError, SubmitCall};
+use crate::store::submit::{self, Committed, FreshJob};
+use crate::store::StoreError;
+
+/// Concurrent transactions: more only make smaller batches.
+const WRITERS: usize = 2;
+/// Most submits in one transaction: bounds the wait of the first.
+const BATCH_MAX: usize = 512;
+/// Most tasks in one transaction, so that a few large arrays don't hold up small jobs.
+const BATCH_TASKS_MAX: u32 = 20_000;
+/// How often a batch is tried again after it met another writer.
+const RETRIES: u32 = 3;
+
+/// Starts the writers; they end when all senders of calls are gone.
+pub fn start(
+    pool: PgPool,
+    calls: mpsc::Receiver<SubmitCall>,
+    fresh: mpsc::Sender<Vec<FreshJob>>,
+) {
+    let calls = Arc::new(Mutex::new(calls));
+    let numbering = Arc::new(Mutex::new(()));
+    for _ in 0..WRITERS {
+        let writer = Writer {
+            pool: pool.clone(),
+            calls: Arc::clone(&calls),
+            fresh: fresh.clone(),
+            numbering: Arc::clone(&numbering),
+        };
+        // Nobody holds the handle: a batch that was begun is always brought to its end.
+        tokio::spawn(writer.run());
+    }
+}
+
+struct Writer {
+    pool: PgPool,
+    calls: Arc<Mutex<mpsc::Receiver<SubmitCall>>>,
+    fresh: mpsc::Sender<Vec<FreshJob>>,
+    numbering: Arc<Mutex<()>>,
+}
+
+impl Writer {
+    async fn run(self) {
+        while let Some(batch) = self.next_batch().await {
+            self.commit(batch).await;
+        }
+    }
+
+    async fn next_batch(&self) -> Option<Vec<SubmitCall>> {
+        let mut calls = self.calls.lock().await;
+        let first = calls.recv().await?;
+        let mut tasks = first.submission.tasks;
+        let mut batch = vec![first];
+        while batch.len() < BATCH_MAX && tasks < BATCH_TASKS_MAX {
+            let Ok(call) = calls.try_recv() else { break };
+            tasks = tasks.saturating_add(call.submission.tasks);
+            batch.push(call);
+        }
+        Some(batch)
+    }
+
+    async fn commit(&self, batch: Vec<SubmitCall>) {
+        let (submissions, replies): (Vec<_>, Vec<_>) =
+            batch.into_iter().map(|call| (call.submission, call.reply)).unzip();
+        match self.insert(&submissions).await {
+            Ok(committed) => {
+                if !committed.queued.is_empty() {
+                    // The placer reads the store at its start: none is lost if it is gone.
+                    let _ = self.fresh.send(committed.queued).await;
+                }
+                for (reply, answer) in replies.into_iter().zip(committed.answers) {
+                    // A client that hung up finds its job by its key.
+                    let _ = reply.send(answer);
+                }
+            }
+            Err(error) => {
+                tracing::warn!(error = %Chain(&error), jobs = submissions.len(), "submits not accepted");
+                let refusal = refusal(&error);
+                for reply in replies {
+                    let _ = reply.send(Err(refusal.clone()));
+                }
+            }
+        }
+    }
+
+    async fn insert(
+        &self,
+        submissions: &[crate::ports::NewSubmission],
+    ) -> Result<Committed, StoreError> {
+        let mut tries = 0;
+        loop {
+            let mut connection = self
+                .pool
+                .acquire()
+                .await
+                .map_err(StoreError::while_trying_to("reach the database"))?;
+            match submit::insert(&mut connection, submissions, &self.numbering).await {
+                Err(StoreError::Moved { .. }) if tries < RETRIES => tries += 1,
+                result => return result,
+            }
+        }
+    }
+}
+
+fn refusal(error: &StoreError) -> PortError {
+    match error {
+        StoreError::KeyReused => PortError::KeyReused,
+        StoreError::Moved { .. }
+        | StoreError::Deposed { .. }
+        | StoreError::Corrupt { .. }
+        | StoreError::Unavailable { .. } => {
+            PortError::Unavailable { reason: "the database did not take the job".to_owned() }
+        }
+    }
+}
+
+/// An error with its causes, in one line.
+pub struct Chain<'e>(pub &'e dyn std::error::Error);
+
+impl std::fmt::Display for Chain<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}", self.0)?;
+        let mut cause = self.0.source();
+        while let Some(error) = cause {
+            write!(f, ": {error}")?;
+            cause = error.source();
+        }
+        Ok(())
+    }
+}

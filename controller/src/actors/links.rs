@@ -1,0 +1,260 @@
+//! The agents' connections: accepts them, reads their frames, writes ours.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use actix::{Addr, Message};
+use tessera_model::{Millis, NodeId};
+use tessera_wire::frames::{Hello, LogReply, LogRequest, ToAgent, ToController};
+use tessera_wire::link::{FrameReader, FrameWriter, LinkError};
+use tessera_wire::tls::{self, NodeIdentity};
+use tokio::sync::mpsc;
+
+use super::placer::Placer;
+
+/// How long a peer may take to shake hands and say hello.
+const HELLO_DEADLINE: Duration = Duration::from_secs(10);
+/// Frames on their way to one agent: a full queue means that the agent is stuck, and its
+/// connection is given up.
+const OUTBOX_MAX: usize = 4_096;
+/// Frames that are handed to the placer at once.
+const INBOX_BATCH_MAX: usize = 256;
+/// Pieces of output under way to one reader.
+const LOG_PIECES: usize = 8;
+
+/// An agent said hello.
+#[derive(Debug, Message)]
+#[rtype(result = "()")]
+pub struct LinkOpened {
+    /// The connection's number.
+    pub session: u64,
+    /// Who, by its certificate.
+    pub peer: NodeIdentity,
+    /// What it said.
+    pub hello: Box<Hello>,
+    /// How to reach it.
+    pub link: Link,
+}
+
+/// An agent sent frames.
+#[derive(Debug, Message)]
+#[rtype(result = "()")]
+pub struct LinkFrames {
+    /// The connection's number.
+    pub session: u64,
+    /// Who.
+    pub node: NodeId,
+    /// What, in order.
+    pub frames: Vec<ToController>,
+}
+
+/// An agent asks for another lease; answered at once, commits or not.
+#[derive(Debug, Message)]
+#[rtype(result = "Option<ToAgent>")]
+pub struct LinkRenews {
+    /// The connection's number.
+    pub session: u64,
+    /// Who.
+    pub node: NodeId,
+    /// When it asked, on its own clock.
+    pub sent: Millis,
+    /// The generation that it believes in.
+    pub generation: u64,
+}
+
+/// A connection ended.
+#[derive(Debug, Message)]
+#[rtype(result = "()")]
+pub struct LinkClosed {
+    /// The connection's number.
+    pub session: u64,
+    /// Who.
+    pub node: NodeId,
+}
+
+/// One agent's connection, as the placer holds it.
+#[derive(Clone, Debug)]
+pub struct Link {
+    outbox: mpsc::Sender<ToAgent>,
+    connection: quinn::Connection,
+}
+
+impl Link {
+    /// Queues a frame; `false` if the connection is of no more use.
+    pub fn send(&self, frame: ToAgent) -> bool {
+        let queued = self.outbox.try_send(frame);
+        if queued.is_err() {
+            self.connection.close(1_u32.into(), b"the outbox is full");
+        }
+        queued.is_ok()
+    }
+
+    /// Asks for an attempt's output.
+    pub fn open_log(&self, request: LogRequest) -> mpsc::Receiver<LogReply> {
+        let (pieces, receiver) = mpsc::channel(LOG_PIECES);
+        let connection = self.connection.clone();
+        tokio::spawn(async move {
+            if let Err(error) = read_log(&connection, request, &pieces).await {
+                let reason = format!("the node's connection broke: {error}");
+                // The reader may be gone, which is why the stream ended.
+                let _ = pieces.send(LogReply::Unknown { reason }).await;
+            }
+        });
+        receiver
+    }
+}
+
+async fn read_log(
+    connection: &quinn::Connection,
+    request: LogRequest,
+    pieces: &mpsc::Sender<LogReply>,
+) -> Result<(), LinkError> {
+    let (send, receive) =
+        connection.open_bi().await.map_err(|cause| LinkError::Broken(cause.into()))?;
+    let (mut writer, mut reader) = (FrameWriter::new(send), FrameReader::new(receive));
+    writer.send(&request).await?;
+    writer.finish();
+    while let Some(reply) = reader.receive::<LogReply>().await? {
+        if pieces.send(reply).await.is_err() {
+            return Ok(());
+        }
+    }
+    Ok(())
+}
+
+/// Accepts agents until the endpoint is closed.
+pub async fn serve(endpoint: quinn::Endpoint, placer: Addr<Placer>) {
+    static SESSIONS: AtomicU64 = AtomicU64::new(1);
+    while let Some(incoming) = endpoint.accept().await {
+        let placer = placer.clone();
+        let session = SESSIONS.fetch_add(1, Ordering::Relaxed);
+        tokio::spawn(async move {
+            let from = incoming.remote_address();
+            match tokio::time::timeout(HELLO_DEADLINE, greet(incoming)).await {
+                Ok(Ok(greeting)) => converse(session, greeting, placer).await,
+                Ok(Err(problem)) => tracing::warn!(%from, problem, "agent turned away"),
+                Err(_) => tracing::warn!(%from, "agent was too slow to say hello"),
+            }
+        });
+    }
+}
+
+struct Greeting {
+    connection: quinn::Connection,
+    peer: NodeIdentity,
+    hello: Box<Hello>,
+    writer: FrameWriter,
+    reader: FrameReader,
+}
+
+async fn greet(incoming: quinn::Incoming) -> Result<Greeting, String> {
+    let connection = incoming.await.map_err(|e| e.to_string())?;
+    let peer = tls::peer_node(&connection).map_err(|e| e.to_string())?;
+    let (send, receive) = connection.accept_bi().await.map_err(|e| e.to_string())?;
+    let mut reader = FrameReader::new(receive);
+    match reader.receive().await.map_err(|e| e.to_string())? {
+        Some(ToController::Hello(hello)) => Ok(Greeting {
+            connection,
+            peer,
+            hello: Box::new(hello),
+            writer: FrameWriter::new(send),
+            reader,
+        }),
+        _ => Err(format!("{} did not say hello first", peer.name)),
+    }
+}
+
+async fn converse(session: u64, greeting: Greeting, placer: Addr<Placer>) {
+    let Greeting { connection, peer, hello, writer, reader } = greeting;
+    let node = peer.id;
+    let name = peer.name.clone();
+    let (outbox, orders) = mpsc::channel(OUTBOX_MAX);
+    let link = Link { outbox: outbox.clone(), connection: connection.clone() };
+    if placer.send(LinkOpened { session, peer, hello, link }).await.is_err() {
+        return;
+    }
+    let writing = tokio::spawn(write_all(writer, orders, connection.clone()));
+    let ended = read_all(session, node, reader, &placer, &outbox).await;
+    tracing::info!(node = %name, reason = ended, "agent disconnected");
+    connection.close(0_u32.into(), b"");
+    writing.abort();
+    // The placer is gone only if the process is ending.
+    let _ = placer.send(LinkClosed { session, node }).await;
+}
+
+/// Reads until the connection ends, and returns why it did.
+async fn read_all(
+    session: u64,
+    node: NodeId,
+    mut reader: FrameReader,
+    placer: &Addr<Placer>,
+    outbox: &mpsc::Sender<ToAgent>,
+) -> String {
+    loop {
+        let first = match reader.receive::<ToController>().await {
+            Ok(Some(frame)) => frame,
+            Ok(None) => return "it said good-bye".to_owned(),
+            Err(error) => return super::intake::Chain(&error).to_string(),
+        };
+        let mut frames = Vec::new();
+        let mut next = Some(first);
+        while let Some(frame) = next {
+            if let ToController::Renew { sent, generation } = frame {
+                let granted = placer.send(LinkRenews { session, node, sent, generation }).await;
+                if let Ok(Some(grant)) = granted
+                    && outbox.send(grant).await.is_err()
+                {
+                    return "its outbox is closed".to_owned();
+                }
+            } else {
+                frames.push(frame);
+            }
+            if frames.len() >= INBOX_BATCH_MAX {
+                break;
+            }
+            next = match reader.take_buffered() {
+                Ok(frame) => frame,
+                Err(error) => return error.to_string(),
+            };
+        }
+        if !frames.is_empty()
+            && placer.send(LinkFrames { session, node, frames }).await.is_err()
+        {
+            return "the controller is ending".to_owned();
+        }
+    }
+}
+
+async fn write_all(
+    mut writer: FrameWriter,
+    mut orders: mpsc::Receiver<ToAgent>,
+    connection: quinn::Connection,
+) {
+    while let Some(first) = orders.recv().await {
+        let mut last = matches!(first, ToAgent::Refused { .. });
+        let mut queued = writer.queue(&first);
+        // Whatever waits already goes out in the same write.
+        while queued.is_ok()
+            && !last
+            && let Ok(order) = orders.try_recv()
+        {
+            last = matches!(order, ToAgent::Refused { .. });
+            queued = writer.queue(&order);
+        }
+        let sent = match queued {
+            Ok(()) => writer.flush().await,
+            Err(error) => Err(error),
+        };
+        if let Err(error) = sent {
+            tracing::debug!(%error, "frames not sent");
+            return;
+        }
+        if last {
+            writer.finish();
+            // Gives the refusal time to arrive before the connection is torn down.
+            tokio::time::sleep(Duration::from_millis(200)).await;
+            connection.close(2_u32.into(), b"refused");
+            return;
+        }
+    }
+}

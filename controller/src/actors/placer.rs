@@ -1,0 +1,501 @@
+//! The placer: owns the picture of the cluster, and carries out its rounds one after another.
+//!
+//! While a round is being committed, inputs gather; they make up the next round. Only leases
+//! are answered at once, so that a slow database can't make nodes give up.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use actix::{
+    Actor, ActorFutureExt as _, Addr, AsyncContext as _, Context, Handler, MessageResult, StreamHandler,
+    System, WrapFuture as _,
+};
+use futures_util::stream::poll_fn;
+use sqlx::PgPool;
+use tessera_model::{ControllerId, NodeId};
+use tessera_placement::largest_possible;
+use tokio::sync::{broadcast, mpsc, oneshot, watch};
+use uuid::Uuid;
+
+use super::intake::Chain;
+use super::leadership::Trust;
+use super::links::{Link, LinkClosed, LinkFrames, LinkOpened, LinkRenews};
+use crate::clock;
+use crate::core::{Cluster, Effect, Input, Round};
+use crate::ports::{ClusterShape, CommandResult, JobMoved, PortError, Readiness, ToPlacer};
+use crate::store::commit::{self, Findings};
+use crate::store::load::{self, Picture};
+use crate::store::submit::FreshJob;
+use crate::store::{StoreError, leader};
+
+/// Messages that may wait: agents and handlers wait beyond it.
+const MAILBOX_CAPACITY: usize = 1_024;
+/// How often time alone is looked at: leases run out, commands are sent again.
+const TICK_EVERY: Duration = Duration::from_millis(500);
+/// How long to wait before a failed read of the picture is tried again.
+const RELOAD_PAUSE: Duration = Duration::from_millis(500);
+/// Exit status of a controller that was deposed: its service manager starts it as a standby.
+pub const DEPOSED_STATUS: i32 = 75;
+
+type CommandReply = oneshot::Sender<Result<Vec<CommandResult>, PortError>>;
+
+/// Everything that the placer needs from outside.
+#[derive(Debug)]
+pub struct PlacerParts {
+    /// The picture to begin with.
+    pub cluster: Cluster,
+    /// This controller.
+    pub controller: ControllerId,
+    /// Connections for rounds.
+    pub pool: PgPool,
+    /// Whether leases may be granted.
+    pub trust: Trust,
+    /// Where the shape for submits is published.
+    pub shape: watch::Sender<Arc<ClusterShape>>,
+    /// Where moves are announced.
+    pub moved: broadcast::Sender<JobMoved>,
+    /// Where readiness is published.
+    pub readiness: watch::Sender<Readiness>,
+    /// Where the epoch is published.
+    pub epoch: watch::Sender<u64>,
+}
+
+/// Starts the placer on this thread's actor system, fed by the two queues.
+pub fn start(
+    parts: PlacerParts,
+    mut asked: mpsc::Receiver<ToPlacer>,
+    mut fresh: mpsc::Receiver<Vec<FreshJob>>,
+) -> Addr<Placer> {
+    Placer::create(move |ctx| {
+        ctx.add_stream(poll_fn(move |waker| asked.poll_recv(waker)));
+        ctx.add_stream(poll_fn(move |waker| fresh.poll_recv(waker)));
+        Placer::new(parts)
+    })
+}
+
+/// The actor.
+#[derive(Debug)]
+pub struct Placer {
+    parts: PlacerParts,
+    inbox: Vec<Input>,
+    phase: Phase,
+    /// Connections by number, welcomed or not.
+    links: HashMap<u64, Link>,
+    /// Each node's session.
+    sessions: HashMap<NodeId, u64>,
+    replies: HashMap<u64, CommandReply>,
+    next_token: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    /// The picture equals the store.
+    Idle,
+    /// A round is being committed.
+    Committing,
+    /// The picture is being read anew.
+    Reloading,
+}
+
+impl Placer {
+    /// Makes the actor.
+    pub fn new(parts: PlacerParts) -> Self {
+        Self {
+            parts,
+            inbox: Vec::new(),
+            phase: Phase::Idle,
+            links: HashMap::new(),
+            sessions: HashMap::new(),
+            replies: HashMap::new(),
+            next_token: 0,
+        }
+    }
+
+    fn take(&mut self, input: Input, ctx: &mut Context<Self>) {
+        self.inbox.push(input);
+        self.run(ctx);
+    }
+
+    /// Decides, records, then acts: in no other order.
+    fn run(&mut self, ctx: &mut Context<Self>) {
+        if self.phase != Phase::Idle {
+            return;
+        }
+        let inputs = std::mem::take(&mut self.inbox);
+        let now = clock::boot();
+        let round = self.parts.cluster.step(inputs, now, &mut Uuid::now_v7);
+        if let Some(seen) = round.rewound {
+            tracing::error!(seen, "an agent obeyed a later epoch: the store was set back");
+            self.refuse_results(&round.results);
+            self.reload(Some(seen), ctx);
+            return;
+        }
+        if round.is_empty() {
+            self.act(round, Findings::default(), ctx);
+            return;
+        }
+        self.phase = Phase::Committing;
+        let pool = self.parts.pool.clone();
+        let (policy, epoch) = (self.parts.cluster.policy_name(), self.parts.cluster.epoch());
+        // Spawned, so that nothing can drop it half way.
+        let commit = tokio::spawn(async move {
+            let findings = commit::commit(&pool, &round, policy, epoch).await;
+            (round, findings)
+        });
+        ctx.spawn(commit.into_actor(self).map(|ended, placer, ctx| match ended {
+            Ok((round, Ok(findings))) => {
+                placer.phase = Phase::Idle;
+                placer.act(round, findings, ctx);
+                if !placer.inbox.is_empty() {
+                    placer.run(ctx);
+                }
+            }
+            Ok((round, Err(error))) => placer.not_committed(&round, &error, ctx),
+            Err(panic) => {
+                tracing::error!(%panic, "a commit panicked");
+                System::current().stop_with_code(1);
+            }
+        }));
+    }
+
+    fn not_committed(&mut self, round: &Round, error: &StoreError, ctx: &mut Context<Self>) {
+        tracing::warn!(error = %Chain(error), "round not committed, the picture is read anew");
+        self.refuse_results(&round.results);
+        if matches!(error, StoreError::Deposed { .. }) {
+            System::current().stop_with_code(DEPOSED_STATUS);
+            return;
+        }
+        self.reload(None, ctx);
+    }
+
+    fn refuse_results(&mut self, results: &[(u64, Vec<(tessera_model::JobId, Option<CommandResult>)>)]) {
+        for (token, _) in results {
+            if let Some(reply) = self.replies.remove(token) {
+                let _ = reply.send(Err(unavailable()));
+            }
+        }
+    }
+
+    /// Carries out what follows from a committed round.
+    fn act(&mut self, round: Round, findings: Findings, ctx: &mut Context<Self>) {
+        self.answer(round.results, &findings);
+        let traces = super::traces::placed(&round.reservations, &findings.sheets);
+        self.parts.cluster.give_sheets(findings.sheets, &traces);
+        for effect in round.effects {
+            self.carry_out(effect);
+        }
+        for effect in self.parts.cluster.dispatch(clock::boot()) {
+            self.carry_out(effect);
+        }
+        if round.shape_changed {
+            self.publish_shape();
+        }
+        let released: Vec<_> = findings
+            .released
+            .into_iter()
+            .map(|(job, sheet)| FreshJob {
+                job,
+                gpu: sheet.spec.gpu.clone(),
+                priority: sheet.spec.priority,
+                attempts: sheet.attempts,
+            })
+            .collect();
+        if !released.is_empty() {
+            self.inbox.push(Input::Requeued(released));
+            ctx.notify(Wake);
+        }
+    }
+
+    fn answer(
+        &mut self,
+        results: Vec<(u64, Vec<(tessera_model::JobId, Option<CommandResult>)>)>,
+        findings: &Findings,
+    ) {
+        for (token, jobs) in results {
+            let Some(reply) = self.replies.remove(&token) else { continue };
+            let answers = jobs
+                .into_iter()
+                .map(|(job, known)| {
+                    known.unwrap_or_else(|| {
+                        if findings.moved.contains(&job) {
+                            CommandResult::Done
+                        } else {
+                            match findings.unmoved.get(&job) {
+                                Some(state) => CommandResult::Refused { state: state.clone() },
+                                None => CommandResult::NotFound,
+                            }
+                        }
+                    })
+                })
+                .collect();
+            // A client that hung up sees the result in the job.
+            let _ = reply.send(Ok(answers));
+        }
+    }
+
+    fn carry_out(&mut self, effect: Effect) {
+        match effect {
+            Effect::Send { node, frame } => {
+                let link = self.sessions.get(&node).and_then(|session| self.links.get(session));
+                // Not connected: the next session's rounds send it anew.
+                if let Some(link) = link {
+                    link.send(*frame);
+                }
+            }
+            Effect::Refuse { session, reason, retry } => {
+                tracing::warn!(session, reason, "agent refused");
+                if let Some(link) = self.links.remove(&session) {
+                    link.send(tessera_wire::ToAgent::Refused { reason, retry });
+                }
+            }
+            Effect::Bind { node, session } => {
+                if let Some(old) = self.sessions.insert(node, session)
+                    && let Some(link) = self.links.remove(&old)
+                {
+                    let reason = "a newer connection of this node took over".to_owned();
+                    link.send(tessera_wire::ToAgent::Refused { reason, retry: false });
+                }
+            }
+            Effect::Moved(moved) => {
+                // Nobody may be listening.
+                let _ = self.parts.moved.send(moved);
+            }
+        }
+    }
+
+    fn publish_shape(&self) {
+        let view = self.parts.cluster.view(clock::boot());
+        let shape = ClusterShape {
+            largest: largest_possible(&view),
+            known: !view.gpus.is_empty(),
+            view,
+        };
+        self.parts.shape.send_replace(Arc::new(shape));
+    }
+
+    /// Reads the picture anew; `seen` is set if the store was set back behind the agents.
+    fn reload(&mut self, seen: Option<u64>, ctx: &mut Context<Self>) {
+        self.phase = Phase::Reloading;
+        let reason = "the database is being reached again".to_owned();
+        self.parts.readiness.send_replace(Readiness::NotReady { reason });
+        for input in std::mem::take(&mut self.inbox) {
+            if let Input::Command { token, .. } = input
+                && let Some(reply) = self.replies.remove(&token)
+            {
+                let _ = reply.send(Err(unavailable()));
+            }
+        }
+        let pool = self.parts.pool.clone();
+        let controller = self.parts.controller;
+        let epoch = self.parts.cluster.epoch();
+        let reading = tokio::spawn(read_until_it_works(pool, controller, epoch, seen));
+        ctx.spawn(reading.into_actor(self).map(move |read, placer, ctx| match read {
+            Ok(Ok((epoch, picture))) => placer.reloaded(epoch, picture, seen.is_some(), ctx),
+            Ok(Err(error)) => {
+                tracing::error!(error = %Chain(&error), "the picture can't be read");
+                System::current().stop_with_code(DEPOSED_STATUS);
+            }
+            Err(panic) => {
+                tracing::error!(%panic, "reading the picture panicked");
+                System::current().stop_with_code(1);
+            }
+        }));
+    }
+
+    fn reloaded(&mut self, epoch: u64, picture: Picture, rewound: bool, ctx: &mut Context<Self>) {
+        let now = clock::boot();
+        self.parts.cluster.reload(epoch, picture, now);
+        if rewound {
+            self.parts.cluster.hold_placement(now);
+        }
+        // Agents report everything anew on new connections: what was lost on the way to the
+        // store is asked for again.
+        for (_, link) in self.links.drain() {
+            let reason = "the controller takes stock".to_owned();
+            link.send(tessera_wire::ToAgent::Refused { reason, retry: true });
+        }
+        self.sessions.clear();
+        self.parts.epoch.send_replace(epoch);
+        self.parts.readiness.send_replace(Readiness::Ready { epoch });
+        tracing::info!(epoch, "the picture equals the store again");
+        self.phase = Phase::Idle;
+        self.run(ctx);
+    }
+}
+
+fn unavailable() -> PortError {
+    PortError::Unavailable { reason: "the database doesn't answer".to_owned() }
+}
+
+/// Reads the picture as soon as the database answers; where the store was set back, first takes
+/// an epoch above all that agents have obeyed.
+async fn read_until_it_works(
+    pool: PgPool,
+    me: ControllerId,
+    epoch: u64,
+    seen: Option<u64>,
+) -> Result<(u64, Picture), StoreError> {
+    loop {
+        match read_once(&pool, me, epoch, seen).await {
+            Err(StoreError::Unavailable { action, cause }) => {
+                tracing::warn!(action, error = %Chain(&cause), "the database doesn't answer");
+                tokio::time::sleep(RELOAD_PAUSE).await;
+            }
+            result => return result,
+        }
+    }
+}
+
+async fn read_once(
+    pool: &PgPool,
+    me: ControllerId,
+    epoch: u64,
+    seen: Option<u64>,
+) -> Result<(u64, Picture), StoreError> {
+    let mut connection =
+        pool.acquire().await.map_err(StoreError::while_trying_to("reach the database"))?;
+    let epoch = match seen {
+        None => epoch,
+        Some(seen) => match leader::elect(&mut connection, me, seen).await? {
+            leader::Election::Won { epoch } => epoch,
+            leader::Election::Waits { .. } => {
+                return Err(StoreError::Deposed { ours: epoch, newest: epoch + 1 });
+            }
+        },
+    };
+    Ok((epoch, load::picture(&mut connection).await?))
+}
+
+#[derive(Debug, actix::Message)]
+#[rtype(result = "()")]
+struct Wake;
+
+impl Actor for Placer {
+    type Context = Context<Self>;
+
+    fn started(&mut self, ctx: &mut Self::Context) {
+        ctx.set_mailbox_capacity(MAILBOX_CAPACITY);
+        ctx.run_interval(TICK_EVERY, |placer, ctx| {
+            if placer.phase == Phase::Idle {
+                placer.take(Input::Tick, ctx);
+            }
+        });
+        self.publish_shape();
+    }
+}
+
+impl Handler<Wake> for Placer {
+    type Result = ();
+
+    fn handle(&mut self, _: Wake, ctx: &mut Self::Context) {
+        self.run(ctx);
+    }
+}
+
+impl Handler<LinkOpened> for Placer {
+    type Result = ();
+
+    fn handle(&mut self, opened: LinkOpened, ctx: &mut Self::Context) {
+        let LinkOpened { session, peer, hello, link } = opened;
+        if self.phase == Phase::Reloading {
+            let reason = "the controller takes stock".to_owned();
+            link.send(tessera_wire::ToAgent::Refused { reason, retry: true });
+            return;
+        }
+        self.links.insert(session, link);
+        self.take(Input::Hello { peer, session, hello }, ctx);
+    }
+}
+
+impl Handler<LinkFrames> for Placer {
+    type Result = ();
+
+    fn handle(&mut self, sent: LinkFrames, ctx: &mut Self::Context) {
+        let LinkFrames { session, node, frames } = sent;
+        if self.phase == Phase::Reloading {
+            return;
+        }
+        let frames = frames.into_iter().map(Box::new);
+        self.inbox.extend(frames.map(|frame| Input::Frame { node, session, frame }));
+        self.run(ctx);
+    }
+}
+
+impl Handler<LinkRenews> for Placer {
+    type Result = MessageResult<LinkRenews>;
+
+    fn handle(&mut self, asked: LinkRenews, _: &mut Self::Context) -> Self::Result {
+        let LinkRenews { session, node, sent, generation } = asked;
+        let now = clock::boot();
+        if !self.parts.trust.holds(now) {
+            return MessageResult(None);
+        }
+        MessageResult(self.parts.cluster.renew(node, session, sent, generation, now, clock::unix()))
+    }
+}
+
+impl Handler<LinkClosed> for Placer {
+    type Result = ();
+
+    fn handle(&mut self, closed: LinkClosed, ctx: &mut Self::Context) {
+        let LinkClosed { session, node } = closed;
+        self.links.remove(&session);
+        if self.sessions.get(&node) == Some(&session) {
+            self.sessions.remove(&node);
+        }
+        if self.phase != Phase::Reloading {
+            self.take(Input::Closed { node, session }, ctx);
+        }
+    }
+}
+
+impl StreamHandler<Vec<FreshJob>> for Placer {
+    fn handle(&mut self, jobs: Vec<FreshJob>, ctx: &mut Self::Context) {
+        // A reload reads them from the store.
+        if self.phase != Phase::Reloading {
+            self.take(Input::Fresh(jobs), ctx);
+        }
+    }
+
+    fn finished(&mut self, _: &mut Self::Context) {}
+}
+
+impl StreamHandler<ToPlacer> for Placer {
+    fn handle(&mut self, asked: ToPlacer, ctx: &mut Self::Context) {
+        // A caller that hung up doesn't need its answer: refused sends are of no matter here.
+        match asked {
+            ToPlacer::Command { command, jobs, reply } => {
+                if self.phase == Phase::Reloading {
+                    let _ = reply.send(Err(unavailable()));
+                    return;
+                }
+                self.next_token += 1;
+                self.replies.insert(self.next_token, reply);
+                self.take(Input::Command { token: self.next_token, command, jobs }, ctx);
+            }
+            ToPlacer::Explain { job, reply } => {
+                let _ = reply.send(self.parts.cluster.waiting(job, clock::boot()));
+            }
+            ToPlacer::Nodes { reply } => {
+                let _ = reply.send(self.parts.cluster.describe(clock::boot()));
+            }
+            ToPlacer::OpenLog { node, request, reply } => {
+                let link = self.sessions.get(&node).and_then(|session| self.links.get(session));
+                let _ = reply.send(link.map(|link| link.open_log(request)));
+            }
+            ToPlacer::SetMigMode { gpu, on, reply } => {
+                let answer = match self.parts.cluster.node_of_gpu(&gpu) {
+                    Some(_) => {
+                        self.take(Input::SetMigMode { gpu, on }, ctx);
+                        Ok(())
+                    }
+                    None => Err(format!("{gpu} is unknown, or its node is not connected")),
+                };
+                let _ = reply.send(answer);
+            }
+        }
+    }
+
+    fn finished(&mut self, _: &mut Self::Context) {}
+}

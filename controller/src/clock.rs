@@ -1,0 +1,22 @@
+//! The clocks of this process. Leases are reckoned on the boot clock, which goes on while the
+//! machine sleeps; the wall clock is for display only.
+
+use rustix::time::{ClockId, clock_gettime};
+use tessera_model::Millis;
+
+/// Returns the time since boot, suspend included.
+pub fn boot() -> Millis {
+    millis(ClockId::Boottime)
+}
+
+/// Returns the time since 1970.
+pub fn unix() -> Millis {
+    millis(ClockId::Realtime)
+}
+
+fn millis(clock: ClockId) -> Millis {
+    let now = clock_gettime(clock);
+    let seconds = u64::try_from(now.tv_sec).unwrap_or(0);
+    let rest = u64::try_from(now.tv_nsec).unwrap_or(0) / 1_000_000;
+    Millis::from_secs(seconds).plus(Millis::new(rest))
+}

@@ -1,0 +1,438 @@
+//! What the leader does, as pure functions over its picture of the cluster.
+//!
+//! [`Cluster`] is changed by [`Cluster::step`] as if the returned [`Round`] were committed
+//! already; its effects are carried out only after the commit. If the commit fails, the picture
+//! is thrown away and read anew from the store, so it never runs ahead of it.
+//!
+//! Time is an argument: milliseconds on the controller's boot clock.
+
+mod attempts;
+mod describe;
+mod input;
+mod placing;
+mod sessions;
+mod view;
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::Arc;
+
+use tessera_model::lease::LeaseTerms;
+use tessera_model::life::JobState;
+use tessera_model::mig::Slot;
+use tessera_model::spec::{GpuAsk, Priority};
+use tessera_model::{
+    AttemptId, BootId, ControllerId, DecisionId, GpuId, JobId, Millis, NodeId, NodeName, PlanId,
+    SliceId,
+};
+use tessera_placement::{MigView, Policy, WaitReason};
+use tessera_wire::frames::{GpuReport, ToAgent, ToController};
+use uuid::Uuid;
+
+pub use crate::store::load::JobSheet;
+use crate::ports::{CommandResult, JobCommand, JobMoved};
+use crate::store::load::Picture;
+use crate::store::submit::FreshJob;
+use crate::store::{moves, nodes};
+
+/// Most attempts that one round starts: bounds the transaction, and with it how long the next
+/// inputs wait.
+pub const STARTS_MAX: usize = 256;
+/// How long a command to an agent may stay unanswered before it is sent again.
+const RESEND_AFTER: Millis = Millis::from_secs(2);
+/// How long a GPU is left alone after a plan failed on it.
+const PLAN_PAUSE: Millis = Millis::from_secs(5);
+/// How long a GPU is left alone after it refused an attempt.
+const REFUSAL_PAUSE: Millis = Millis::from_secs(1);
+
+/// Something that happened.
+#[derive(Debug)]
+pub enum Input {
+    /// Jobs were accepted.
+    Fresh(Vec<FreshJob>),
+    /// A user commands jobs; the token leads the results back.
+    Command {
+        /// Which call.
+        token: u64,
+        /// What.
+        command: JobCommand,
+        /// On which jobs.
+        jobs: Vec<JobId>,
+    },
+    /// Released jobs are queued again, as the store says.
+    Requeued(Vec<FreshJob>),
+    /// An agent says hello on a new connection.
+    Hello {
+        /// Who, by its certificate.
+        peer: tessera_wire::tls::NodeIdentity,
+        /// The connection's number.
+        session: u64,
+        /// What it says.
+        hello: Box<tessera_wire::frames::Hello>,
+    },
+    /// An agent sends a frame.
+    Frame {
+        /// Who.
+        node: NodeId,
+        /// On which connection.
+        session: u64,
+        /// What.
+        frame: Box<ToController>,
+    },
+    /// A connection ended.
+    Closed {
+        /// Whose.
+        node: NodeId,
+        /// Which.
+        session: u64,
+    },
+    /// An administrator switches a GPU's MIG mode.
+    SetMigMode {
+        /// Which GPU.
+        gpu: GpuId,
+        /// On or off.
+        on: bool,
+    },
+    /// Time passed.
+    Tick,
+}
+
+/// Everything that one transaction commits.
+#[derive(Debug, Default)]
+pub struct Round {
+    /// Nodes that register.
+    pub attaches: Vec<nodes::Attach>,
+    /// Generations that rise: node, new generation, whether it is lost.
+    pub raises: Vec<(NodeId, u64, bool)>,
+    /// GPUs that changed.
+    pub reports: Vec<(NodeId, GpuReport)>,
+    /// Plans that ended.
+    pub closed: Vec<nodes::PlanClosed>,
+    /// Attempts whose slices stand.
+    pub ready: Vec<moves::Ready>,
+    /// Attempts whose programs run.
+    pub started: Vec<moves::Started>,
+    /// Attempts that are to end.
+    pub stopping: Vec<moves::Stopping>,
+    /// Attempts that are over.
+    pub ended: Vec<moves::Ended>,
+    /// Waiting jobs that their users moved.
+    pub commands: Vec<moves::Command>,
+    /// Jobs that get places.
+    pub reservations: Vec<moves::Reservation>,
+    /// Waiting jobs whose reasons changed.
+    pub waits: Vec<moves::WaitRow>,
+    /// Plans that are ordered.
+    pub orders: Vec<nodes::PlanRow>,
+    /// What to do after the commit.
+    pub effects: Vec<Effect>,
+    /// Results of commands, by token; `None` where the store has to tell.
+    pub results: Vec<(u64, Vec<(JobId, Option<CommandResult>)>)>,
+    /// Whether the shape that submits are measured against changed.
+    pub shape_changed: bool,
+    /// Set if an agent obeyed a higher epoch than ours: the store was set back (rule F14).
+    pub rewound: Option<u64>,
+}
+
+impl Round {
+    /// Tells whether there is anything to commit.
+    pub fn is_empty(&self) -> bool {
+        self.attaches.is_empty()
+            && self.raises.is_empty()
+            && self.reports.is_empty()
+            && self.closed.is_empty()
+            && self.ready.is_empty()
+            && self.started.is_empty()
+            && self.stopping.is_empty()
+            && self.ended.is_empty()
+            && self.commands.is_empty()
+            && self.reservations.is_empty()
+            && self.waits.is_empty()
+            && self.orders.is_empty()
+    }
+}
+
+/// What is carried out after a commit.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Effect {
+    /// Send a frame to a node; lost if it is not connected, repeated by later rounds.
+    Send {
+        /// To whom.
+        node: NodeId,
+        /// What.
+        frame: Box<ToAgent>,
+    },
+    /// Answer a connection that is not a session (yet), and close it.
+    Refuse {
+        /// Which.
+        session: u64,
+        /// Why, for people.
+        reason: String,
+        /// Whether trying again makes sense.
+        retry: bool,
+    },
+    /// A connection becomes a node's session.
+    Bind {
+        /// Whose.
+        node: NodeId,
+        /// Which.
+        session: u64,
+    },
+    /// A job moved.
+    Moved(JobMoved),
+}
+
+/// One node.
+#[derive(Clone, Debug)]
+struct Node {
+    name: NodeName,
+    generation: u64,
+    lost: bool,
+    boot: BootId,
+    software: String,
+    cores: u32,
+    memory_bytes: u64,
+    session: Option<Session>,
+    /// From when on the node may be declared lost (rule F6).
+    expiry: Millis,
+    /// When it was last heard of, milliseconds since 1970.
+    last_seen_unix: Millis,
+}
+
+/// One connection that was welcomed.
+#[derive(Clone, Debug)]
+struct Session {
+    id: u64,
+    last_heard: Millis,
+    /// Whether everything that stood at the welcome was reported.
+    ready: bool,
+    reported: HashSet<AttemptId>,
+}
+
+/// One GPU.
+#[derive(Clone, Debug)]
+struct Gpu {
+    node: NodeId,
+    report: GpuReport,
+    layout_gen: u64,
+    mig: Option<Arc<MigView>>,
+    /// Whether the agent reported it in its present session.
+    fresh: bool,
+    open_plan: Option<PlanId>,
+    /// Until when nothing new is tried on it.
+    paused_until: Millis,
+}
+
+/// A job in the queue.
+#[derive(Clone, Debug)]
+struct Waiting {
+    gpu: GpuAsk,
+    attempts: u32,
+    reason: Option<WaitReason>,
+}
+
+/// A live attempt.
+#[derive(Clone, Debug)]
+struct Live {
+    job: JobId,
+    state: JobState,
+    number: u32,
+    node: NodeId,
+    generation: u64,
+    gpu: GpuId,
+    slot: Option<Slot>,
+    slice: Option<SliceId>,
+    decision: DecisionId,
+    /// What to run; absent only between its reservation and that round's commit.
+    sheet: Option<JobSheet>,
+    /// The trace that its launch continues.
+    traceparent: Option<String>,
+    /// When a command about it was last sent to its node.
+    sent: Option<Millis>,
+    /// Whether its node has reported it.
+    acknowledged: bool,
+}
+
+/// The leader's picture of the cluster.
+#[derive(Debug)]
+pub struct Cluster {
+    epoch: u64,
+    controller: ControllerId,
+    terms: LeaseTerms,
+    policy: Box<dyn Policy>,
+    nodes: BTreeMap<NodeId, Node>,
+    gpus: BTreeMap<GpuId, Gpu>,
+    /// In service order: by priority, then by number.
+    queue: BTreeMap<(Priority, JobId), Waiting>,
+    ranks: HashMap<JobId, Priority>,
+    live: HashMap<AttemptId, Live>,
+    attempts: HashMap<JobId, AttemptId>,
+    mig_views: Vec<Arc<MigView>>,
+    /// No placement before this moment (rule F14).
+    hold_until: Millis,
+    /// Traces that plans continue, between their order and the sending.
+    unsent_plans: Vec<nodes::PlanRow>,
+}
+
+impl Cluster {
+    /// Builds the picture from the store. Every node gets a fresh lease: it may have been
+    /// renewed by the leader before (rule F4).
+    pub fn new(
+        epoch: u64,
+        controller: ControllerId,
+        terms: LeaseTerms,
+        policy: Box<dyn Policy>,
+        picture: Picture,
+        now: Millis,
+    ) -> Self {
+        let mut cluster = Self {
+            epoch,
+            controller,
+            terms,
+            policy,
+            nodes: BTreeMap::new(),
+            gpus: BTreeMap::new(),
+            queue: BTreeMap::new(),
+            ranks: HashMap::new(),
+            live: HashMap::new(),
+            attempts: HashMap::new(),
+            mig_views: Vec::new(),
+            hold_until: Millis::ZERO,
+            unsent_plans: Vec::new(),
+        };
+        cluster.take_in(picture, now);
+        cluster
+    }
+
+    /// Replaces what the store knows by what it says now; sessions, leases and what agents
+    /// reported since stay.
+    pub fn reload(&mut self, epoch: u64, picture: Picture, now: Millis) {
+        self.epoch = epoch;
+        self.queue.clear();
+        self.ranks.clear();
+        self.live.clear();
+        self.attempts.clear();
+        self.unsent_plans.clear();
+        self.take_in(picture, now);
+        // What the store missed is asked for again: agents repeat it to a new session.
+        for node in self.nodes.values_mut() {
+            node.session = None;
+        }
+    }
+
+    fn take_in(&mut self, mut picture: Picture, now: Millis) {
+        for row in picture.nodes {
+            let kept = self.nodes.remove(&row.node);
+            let expiry = kept
+                .as_ref()
+                .map_or_else(|| self.terms.controller_expiry(now), |node| node.expiry);
+            let node = Node {
+                name: row.name,
+                generation: row.generation,
+                lost: row.lost,
+                boot: row.boot,
+                software: row.software,
+                cores: row.cores,
+                memory_bytes: row.memory_bytes,
+                session: kept.and_then(|node| node.session),
+                expiry,
+                last_seen_unix: row.last_seen_unix,
+            };
+            self.nodes.insert(row.node, node);
+        }
+        for row in picture.gpus {
+            let mig = self.mig_view(&row.report);
+            let gpu = Gpu {
+                node: row.node,
+                layout_gen: row.layout_gen.max(row.report.layout_gen),
+                report: row.report,
+                mig,
+                fresh: false,
+                open_plan: None,
+                paused_until: Millis::ZERO,
+            };
+            self.gpus.insert(gpu.report.gpu.clone(), gpu);
+        }
+        for plan in picture.plans {
+            if let Some(gpu) = self.gpus.get_mut(&plan.gpu) {
+                gpu.open_plan = Some(plan.plan);
+            }
+        }
+        for row in picture.waiting {
+            self.enqueue(row.job, row.priority, row.gpu, row.attempts);
+        }
+        for row in picture.live {
+            let live = Live {
+                job: row.job,
+                state: row.state,
+                number: row.number,
+                node: row.node,
+                generation: row.generation,
+                gpu: row.gpu,
+                slot: row.slot,
+                slice: row.slice,
+                decision: row.decision,
+                traceparent: None,
+                sent: None,
+                acknowledged: row.state == JobState::Running,
+                sheet: picture.sheets.remove(&row.job),
+            };
+            self.attempts.insert(row.job, row.attempt);
+            self.live.insert(row.attempt, live);
+        }
+    }
+
+    fn enqueue(&mut self, job: JobId, priority: Priority, gpu: GpuAsk, attempts: u32) {
+        // An accepted job may be announced after a reload has read it already.
+        if self.attempts.contains_key(&job) || self.ranks.contains_key(&job) {
+            return;
+        }
+        self.ranks.insert(job, priority);
+        self.queue.insert((priority, job), Waiting { gpu, attempts, reason: None });
+    }
+
+    fn dequeue(&mut self, job: JobId) -> Option<Waiting> {
+        let priority = self.ranks.remove(&job)?;
+        self.queue.remove(&(priority, job))
+    }
+
+    /// Decides what follows from `inputs`, in their order.
+    ///
+    /// `mint` makes new ids, ordered by time.
+    pub fn step(
+        &mut self,
+        inputs: Vec<Input>,
+        now: Millis,
+        mint: &mut dyn FnMut() -> Uuid,
+    ) -> Round {
+        let mut round = Round::default();
+        for input in inputs {
+            self.take(input, now, &mut round);
+        }
+        self.expire(now, &mut round);
+        self.make_ready(&mut round);
+        self.place(now, mint, &mut round);
+        self.order_plans(now, mint, &mut round);
+        round
+    }
+
+    /// Returns the leader's epoch.
+    pub const fn epoch(&self) -> u64 {
+        self.epoch
+    }
+
+    /// Returns the policy's name.
+    pub fn policy_name(&self) -> &'static str {
+        self.policy.name()
+    }
+
+    /// Holds all placement until every lease that an unknown leader may have granted has run
+    /// out (rule F14).
+    pub fn hold_placement(&mut self, now: Millis) {
+        self.hold_until = self.terms.controller_expiry(now);
+    }
+
+    /// Counts queued jobs and live attempts, for metrics.
+    pub fn load(&self) -> (usize, usize) {
+        (self.queue.len(), self.live.len())
+    }
+}

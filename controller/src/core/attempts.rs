@@ -1,0 +1,137 @@
+//! The end of attempts, and what is sent about the living ones.
+
+use tessera_model::life::{JobEvent, JobState, RetryRules, Verdict};
+use tessera_model::{AttemptId, JobId, Millis};
+use tessera_wire::frames::{ExitRecord, LaunchOrder, PlanOrder, ToAgent};
+
+use super::{Cluster, Effect, JobSheet, Live, RESEND_AFTER, Round};
+use crate::ports::JobMoved;
+use crate::store::moves;
+
+impl Cluster {
+    /// Ends a live attempt and moves its job on.
+    pub(super) fn end(&mut self, attempt: AttemptId, record: ExitRecord, round: &mut Round) {
+        let Some(live) = self.live.remove(&attempt) else { return };
+        self.attempts.remove(&live.job);
+        let verdict = verdict(live.sheet.as_ref(), &record);
+        let event = JobEvent::Ended { outcome: record.outcome, verdict };
+        let to = live.state.on(event).expect("a live attempt's job can always end");
+        if to == JobState::Queued
+            && let Some(sheet) = &live.sheet
+        {
+            let spec = &sheet.spec;
+            self.enqueue(live.job, spec.priority, spec.gpu.clone(), live.number);
+        }
+        let requeued = to == JobState::Queued;
+        round.ended.push(moves::Ended {
+            job: live.job,
+            attempt,
+            from: live.state,
+            to,
+            charged: requeued && verdict == (Verdict::Requeue { charged: true }),
+            uncharged: matches!(verdict, Verdict::Requeue { charged: false } | Verdict::Hold),
+            record,
+        });
+        round.effects.push(Effect::Moved(JobMoved { job: live.job, attempt: None, state: to }));
+    }
+
+    /// Gives reserved attempts what they run, once their reservation is committed.
+    pub fn give_sheets(
+        &mut self,
+        sheets: std::collections::HashMap<JobId, JobSheet>,
+        traces: &std::collections::HashMap<AttemptId, String>,
+    ) {
+        for (job, sheet) in sheets {
+            let Some(attempt) = self.attempts.get(&job) else { continue };
+            if let Some(live) = self.live.get_mut(attempt) {
+                live.traceparent = traces.get(attempt).cloned().or_else(|| sheet.traceparent.clone());
+                live.sheet = Some(sheet);
+            }
+        }
+    }
+
+    /// Returns what is to be sent now: plans that were committed, launches and stops that were
+    /// never sent or stay unanswered.
+    pub fn dispatch(&mut self, now: Millis) -> Vec<Effect> {
+        let mut effects = Vec::new();
+        for plan in std::mem::take(&mut self.unsent_plans) {
+            let traceparent =
+                plan.attempt.and_then(|a| self.live.get(&a)?.traceparent.clone());
+            let order = PlanOrder {
+                epoch: self.epoch,
+                plan: plan.plan,
+                gpu: plan.gpu,
+                layout_gen: plan.layout_gen,
+                steps: plan.steps,
+                traceparent,
+            };
+            let frame = Box::new(ToAgent::ApplyPlan(order));
+            effects.push(Effect::Send { node: plan.node, frame });
+        }
+        let due: Vec<_> = self
+            .live
+            .iter()
+            .filter(|(_, live)| live.sent.is_none_or(|sent| now >= sent.plus(RESEND_AFTER)))
+            .filter(|(_, live)| {
+                self.nodes
+                    .get(&live.node)
+                    .is_some_and(|node| node.session.as_ref().is_some_and(|s| s.ready))
+            })
+            .map(|(attempt, _)| *attempt)
+            .collect();
+        for attempt in due {
+            let Some(frame) = self.frame_for(attempt) else { continue };
+            if let Some(live) = self.live.get_mut(&attempt) {
+                live.sent = Some(now);
+                effects.push(Effect::Send { node: live.node, frame: Box::new(frame) });
+            }
+        }
+        effects
+    }
+
+    /// What the attempt's node has to be told, if anything.
+    fn frame_for(&self, attempt: AttemptId) -> Option<ToAgent> {
+        let live = self.live.get(&attempt)?;
+        match live.state {
+            JobState::Starting if !live.acknowledged => {
+                self.launch_order(attempt, live).map(|order| ToAgent::Launch(Box::new(order)))
+            }
+            JobState::Running if !live.acknowledged => Some(self.stop_frame(attempt, false)),
+            JobState::Stopping => Some(self.stop_frame(attempt, live.acknowledged)),
+            _ => None,
+        }
+    }
+
+    fn launch_order(&self, attempt: AttemptId, live: &Live) -> Option<LaunchOrder> {
+        let sheet = live.sheet.as_ref()?;
+        let spec = &sheet.spec;
+        Some(LaunchOrder {
+            epoch: self.epoch,
+            generation: live.generation,
+            attempt,
+            job: live.job,
+            number: live.number,
+            gpu: live.gpu.clone(),
+            slot: live.slot,
+            slice: live.slice.clone()?,
+            array: sheet.array,
+            name: spec.name.clone(),
+            user: spec.user.clone(),
+            program: spec.program.clone(),
+            work_dir: spec.work_dir.clone(),
+            env: spec.env.clone(),
+            output: spec.output.clone(),
+            time_limit: spec.time_limit,
+            grace: spec.grace,
+            restart_reason: sheet.restart_reason,
+            traceparent: live.traceparent.clone(),
+        })
+    }
+}
+
+fn verdict(sheet: Option<&JobSheet>, record: &ExitRecord) -> Verdict {
+    // Without its sheet the attempt was never launched: its end can't be the job's fault.
+    let Some(sheet) = sheet else { return Verdict::Requeue { charged: false } };
+    let rules: RetryRules = sheet.spec.retry;
+    rules.verdict(record.outcome, sheet.charged, sheet.uncharged)
+}

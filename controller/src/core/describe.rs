@@ -1,0 +1,161 @@
+//! The nodes and their GPUs, as the API shows them.
+
+use std::collections::BTreeMap;
+
+use tessera_api::types as api;
+use tessera_model::life::JobState;
+use tessera_model::{GpuId, JobId, Millis};
+use tessera_placement::InstanceState;
+use tessera_wire::frames::{GpuHealth, MigReport};
+use time::OffsetDateTime;
+
+use super::{Cluster, Gpu, Node};
+
+impl Cluster {
+    /// Describes every node that ever registered, by name.
+    pub fn describe(&self, now: Millis) -> Vec<api::Node> {
+        let views: BTreeMap<GpuId, _> =
+            self.view(now).gpus.into_iter().map(|gpu| (gpu.id.clone(), gpu)).collect();
+        let mut nodes: Vec<_> = self
+            .nodes
+            .iter()
+            .map(|(id, node)| {
+                let mut gpus: Vec<_> = self
+                    .gpus
+                    .values()
+                    .filter(|gpu| gpu.node == *id)
+                    .filter_map(|gpu| Some(self.describe_gpu(node, gpu, views.get(&gpu.report.gpu)?)))
+                    .collect();
+                gpus.sort_by_key(|gpu| gpu.index);
+                api::Node {
+                    name: node.name.to_string(),
+                    id: id.to_string(),
+                    state: node_state(node).to_owned(),
+                    agent_version: node.software.clone(),
+                    cores: node.cores,
+                    memory_bytes: node.memory_bytes,
+                    generation: node.generation,
+                    last_seen_at: moment(node.last_seen_unix),
+                    gpus,
+                }
+            })
+            .collect();
+        nodes.sort_by(|a, b| a.name.cmp(&b.name));
+        nodes
+    }
+
+    fn describe_gpu(
+        &self,
+        node: &Node,
+        gpu: &Gpu,
+        view: &tessera_placement::GpuView,
+    ) -> api::Gpu {
+        let (health, health_text) = match &gpu.report.health {
+            GpuHealth::Healthy => ("healthy", None),
+            GpuHealth::Unresponsive => ("unresponsive", None),
+            GpuHealth::Faulty { reason } => ("faulty", Some(reason.clone())),
+        };
+        let (mig, geometry) = match &gpu.report.mig {
+            MigReport::On { geometry } => ("on", Some(geometry)),
+            MigReport::Off => ("off", None),
+            MigReport::Unsupported => ("unsupported", None),
+        };
+        let instances = view.instances.iter().map(|instance| {
+            let report = gpu.report.instances.iter().find(|i| Some(i.slot) == instance.slot);
+            let profile = instance.slot.and_then(|slot| geometry?.profile(slot.profile));
+            let job = match instance.state {
+                InstanceState::Taken { job } => Some(job),
+                _ => None,
+            };
+            api::Instance {
+                profile: profile.map_or_else(|| "whole GPU".to_owned(), |p| p.name.to_string()),
+                start: instance.slot.map_or(0, |slot| slot.start),
+                size: profile.map_or(0, |p| p.memory_slices),
+                slice: match instance.slot {
+                    Some(_) => report.and_then(|r| r.slice.as_ref()).map(ToString::to_string),
+                    None => Some(gpu.report.gpu.to_string()),
+                },
+                memory_bytes: instance.memory.get(),
+                sms: profile.map(|p| p.sms).or(gpu.report.sms),
+                state: self.instance_state(instance, report.is_some()).to_owned(),
+                job_id: job.map(JobId::number),
+                job_name: job.and_then(|job| self.job_name(job)),
+            }
+        });
+        let profiles = geometry.map_or(&[][..], |g| &g.profiles).iter().map(|p| {
+            api::ProfileView {
+                name: p.name.to_string(),
+                memory_bytes: p.memory.get(),
+                compute_slices: p.compute_slices,
+                memory_slices: p.memory_slices,
+                starts: p.starts.clone(),
+            }
+        });
+        api::Gpu {
+            id: gpu.report.gpu.to_string(),
+            node: node.name.to_string(),
+            index: gpu.report.index,
+            model: gpu.report.model.clone(),
+            memory_bytes: gpu.report.memory.get(),
+            health: health.to_owned(),
+            health_text,
+            mig: mig.to_owned(),
+            memory_slices: geometry.map_or(0, |g| g.memory_slices),
+            changing: view.changing,
+            reachability: reachability(gpu),
+            instances: instances.collect(),
+            profiles: profiles.collect(),
+        }
+    }
+
+    fn instance_state(
+        &self,
+        instance: &tessera_placement::InstanceView,
+        stands: bool,
+    ) -> &'static str {
+        match instance.state {
+            InstanceState::Idle => "idle",
+            InstanceState::Taken { .. } if stands || instance.slot.is_none() => "taken",
+            InstanceState::Taken { .. } => "unfinished",
+            InstanceState::Foreign => "foreign",
+            InstanceState::Stuck => "stuck",
+        }
+    }
+
+    fn job_name(&self, job: JobId) -> Option<String> {
+        let live = self.live.get(self.attempts.get(&job)?)?;
+        Some(live.sheet.as_ref()?.spec.name.clone())
+    }
+
+    /// Counts live attempts by state, for metrics.
+    pub fn live_by_state(&self) -> BTreeMap<JobState, u64> {
+        let mut counts = BTreeMap::new();
+        for live in self.live.values() {
+            *counts.entry(live.state).or_insert(0) += 1;
+        }
+        counts
+    }
+}
+
+fn node_state(node: &Node) -> &'static str {
+    match &node.session {
+        _ if node.lost => "lost",
+        Some(session) if session.ready => "available",
+        Some(_) => "connecting",
+        None => "silent",
+    }
+}
+
+fn reachability(gpu: &Gpu) -> Option<u32> {
+    let mig = gpu.mig.as_ref()?;
+    let layout = gpu.report.instances.iter().map(|i| i.slot).collect();
+    let reach = mig.reachability(mig.all().state(&layout)?)?;
+    u32::try_from(reach).ok()
+}
+
+fn moment(unix: Millis) -> Option<OffsetDateTime> {
+    if unix == Millis::ZERO {
+        return None;
+    }
+    OffsetDateTime::from_unix_timestamp_nanos(i128::from(unix.get()) * 1_000_000).ok()
+}

@@ -1,0 +1,311 @@
+//! From a policy's decisions to attempts, plans and launches.
+
+use std::collections::BTreeMap;
+
+use tessera_model::life::JobState;
+use tessera_model::mig::{self, Layout, Occupant, Slot, Step};
+use tessera_model::{AttemptId, DecisionId, GpuId, JobId, Millis, PlanId};
+use tessera_placement::{
+    ClusterView, Decision, Explanation, InstanceState, Place, QueuedJob, WaitReason,
+};
+use tessera_wire::frames::MigReport;
+use uuid::Uuid;
+
+use super::view::slice_at;
+use super::{Cluster, Effect, Live, Round, STARTS_MAX};
+use crate::ports::{JobMoved, WaitingView};
+use crate::store::moves::{Ready, Reservation, WaitRow};
+use crate::store::nodes::PlanRow;
+
+impl Cluster {
+    /// Moves attempts on whose slices stand now.
+    pub(super) fn make_ready(&mut self, round: &mut Round) {
+        let standing: Vec<_> = self
+            .live
+            .iter()
+            .filter(|(_, live)| live.state == JobState::Placing)
+            .filter_map(|(attempt, live)| Some((*attempt, self.standing_slice(live)?)))
+            .collect();
+        for (attempt, slice) in standing {
+            let Some(live) = self.live.get_mut(&attempt) else { continue };
+            live.state = JobState::Starting;
+            live.slice = Some(slice.clone());
+            live.sent = None;
+            round.ready.push(Ready { job: live.job, attempt, slice });
+            round.effects.push(Effect::Moved(JobMoved {
+                job: live.job,
+                attempt: Some(attempt),
+                state: JobState::Starting,
+            }));
+        }
+    }
+
+    /// Asks the policy, and turns what it says into reservations.
+    pub(super) fn place(&mut self, now: Millis, mint: &mut dyn FnMut() -> Uuid, round: &mut Round) {
+        if self.queue.is_empty() || now < self.hold_until {
+            return;
+        }
+        let view = self.view(now);
+        let mut queue = self.queue.iter().map(|((priority, job), waiting)| QueuedJob {
+            id: *job,
+            gpu: waiting.gpu.clone(),
+            priority: *priority,
+            submitted: Millis::ZERO,
+        });
+        let decisions = decide(&*self.policy, &view, &mut queue, now);
+        for decision in decisions {
+            match decision {
+                Decision::Start { job, place, why } => {
+                    self.reserve(job, place, why, &view, mint, round);
+                }
+                Decision::Wait { job, reason, why } => {
+                    self.note_wait(job, reason, why, mint, round);
+                }
+            }
+        }
+    }
+
+    fn reserve(
+        &mut self,
+        job: JobId,
+        place: Place,
+        why: Explanation,
+        view: &ClusterView,
+        mint: &mut dyn FnMut() -> Uuid,
+        round: &mut Round,
+    ) {
+        let Some(gpu) = self.gpus.get(&place.gpu) else { return };
+        let Some(node) = self.nodes.get(&gpu.node) else { return };
+        let (slots, profile) = match (&gpu.report.mig, place.slot) {
+            (MigReport::On { geometry }, Some(slot)) => {
+                let Some(profile) = geometry.profile(slot.profile) else { return };
+                let end = slot.start.saturating_add(profile.memory_slices);
+                ((slot.start..end).collect(), profile.name.to_string())
+            }
+            _ => (vec![0], "whole GPU".to_owned()),
+        };
+        // An instance that is destroyed by this very decision doesn't stand ready.
+        let slice =
+            if place.steps.is_empty() { slice_at(&gpu.report, place.slot) } else { None };
+        debug_assert!(idle_in(view, &place), "policies only give away what is idle");
+        let reservation = Reservation {
+            job,
+            attempt: AttemptId::from_uuid(mint()),
+            number: 0,
+            node: gpu.node,
+            generation: node.generation,
+            gpu_index: gpu.report.index,
+            profile,
+            slots,
+            slice,
+            decision: DecisionId::from_uuid(mint()),
+            why,
+            place,
+        };
+        self.take_place(reservation, round);
+    }
+
+    fn take_place(&mut self, mut reservation: Reservation, round: &mut Round) {
+        let job = reservation.job;
+        let Some(waiting) = self.dequeue(job) else { return };
+        reservation.number = waiting.attempts + 1;
+        let state =
+            if reservation.slice.is_some() { JobState::Starting } else { JobState::Placing };
+        let live = Live {
+            job,
+            state,
+            number: reservation.number,
+            node: reservation.node,
+            generation: reservation.generation,
+            gpu: reservation.place.gpu.clone(),
+            slot: reservation.place.slot,
+            slice: reservation.slice.clone(),
+            decision: reservation.decision,
+            sheet: None,
+            traceparent: None,
+            sent: None,
+            acknowledged: false,
+        };
+        self.attempts.insert(job, reservation.attempt);
+        self.live.insert(reservation.attempt, live);
+        round.effects.push(Effect::Moved(JobMoved {
+            job,
+            attempt: Some(reservation.attempt),
+            state,
+        }));
+        round.reservations.push(reservation);
+    }
+
+    fn note_wait(
+        &mut self,
+        job: JobId,
+        reason: WaitReason,
+        why: Explanation,
+        mint: &mut dyn FnMut() -> Uuid,
+        round: &mut Round,
+    ) {
+        let Some(priority) = self.ranks.get(&job) else { return };
+        let Some(waiting) = self.queue.get_mut(&(*priority, job)) else { return };
+        // Recorded when it changes: a job that waits an hour is one row, not a row a round.
+        if waiting.reason == Some(reason) {
+            return;
+        }
+        waiting.reason = Some(reason);
+        let decision = DecisionId::from_uuid(mint());
+        round.waits.push(WaitRow { job, decision, reason: reason.word(), why });
+    }
+
+    /// Orders one plan for each GPU on which attempts wait for instances that don't stand.
+    pub(super) fn order_plans(
+        &mut self,
+        now: Millis,
+        mint: &mut dyn FnMut() -> Uuid,
+        round: &mut Round,
+    ) {
+        let mut wanted: BTreeMap<GpuId, Vec<(AttemptId, Slot)>> = BTreeMap::new();
+        for (attempt, live) in &self.live {
+            if let (JobState::Placing, Some(slot)) = (live.state, live.slot) {
+                wanted.entry(live.gpu.clone()).or_default().push((*attempt, slot));
+            }
+        }
+        for (gpu, mut attempts) in wanted {
+            // Attempt ids are ordered by time: the oldest names the plan.
+            attempts.sort();
+            if let Some(plan) = self.plan_for(&gpu, &attempts, now, mint) {
+                self.unsent_plans.push(plan.clone());
+                round.orders.push(plan);
+            }
+        }
+    }
+
+    fn plan_for(
+        &mut self,
+        id: &GpuId,
+        attempts: &[(AttemptId, Slot)],
+        now: Millis,
+        mint: &mut dyn FnMut() -> Uuid,
+    ) -> Option<PlanRow> {
+        let gpu = self.gpus.get(id)?;
+        let ready = self
+            .nodes
+            .get(&gpu.node)
+            .is_some_and(|n| n.session.as_ref().is_some_and(|session| session.ready));
+        if !ready || !gpu.fresh || gpu.open_plan.is_some() || now < gpu.paused_until {
+            return None;
+        }
+        let MigReport::On { geometry } = &gpu.report.mig else { return None };
+        let slots: Vec<_> = attempts.iter().map(|(_, slot)| *slot).collect();
+        let steps = steps_to(geometry, gpu, &slots, |slot| self.holds(id, slot))?;
+        if steps.is_empty() {
+            return None;
+        }
+        let (attempt, _) = *attempts.first()?;
+        let live = self.live.get(&attempt)?;
+        let plan = PlanRow {
+            plan: PlanId::from_uuid(mint()),
+            gpu: id.clone(),
+            node: gpu.node,
+            layout_gen: gpu.layout_gen + 1,
+            steps_text: steps.iter().map(|step| in_words(geometry, *step)).collect(),
+            steps,
+            job: Some(live.job),
+            attempt: Some(attempt),
+            decision: Some(live.decision),
+        };
+        let gpu = self.gpus.get_mut(id)?;
+        gpu.layout_gen = plan.layout_gen;
+        gpu.open_plan = Some(plan.plan);
+        Some(plan)
+    }
+
+    /// Whether a live attempt that needs the instance to stay holds the slot.
+    fn holds(&self, gpu: &GpuId, slot: Slot) -> bool {
+        self.live.values().any(|live| live.gpu == *gpu && live.slot == Some(slot))
+    }
+
+    /// Tells why a job waits, computed as if it were its turn; `None` if it doesn't wait.
+    pub fn waiting(&self, job: JobId, now: Millis) -> Option<WaitingView> {
+        let priority = *self.ranks.get(&job)?;
+        let waiting = self.queue.get(&(priority, job))?;
+        let ahead = self.queue.range(..(priority, job)).count();
+        let asked = QueuedJob {
+            id: job,
+            gpu: waiting.gpu.clone(),
+            priority,
+            submitted: Millis::ZERO,
+        };
+        let mut alone = std::iter::once(asked);
+        let decision = decide(&*self.policy, &self.view(now), &mut alone, now).pop();
+        let (reason, why) = match decision {
+            Some(Decision::Wait { reason, why, .. }) => (reason, why),
+            Some(Decision::Start { why, .. }) => (WaitReason::Priority, why),
+            None => (WaitReason::Priority, Explanation::default()),
+        };
+        Some(WaitingView {
+            jobs_ahead: u64::try_from(ahead).unwrap_or(u64::MAX),
+            reason: reason.word(),
+            why,
+        })
+    }
+}
+
+fn decide(
+    policy: &dyn tessera_placement::Policy,
+    view: &ClusterView,
+    queue: &mut dyn Iterator<Item = QueuedJob>,
+    now: Millis,
+) -> Vec<Decision> {
+    // The policy borrows the jobs that it looks at; the queue's own form is more compact.
+    let jobs: Vec<QueuedJob> = queue.take(LOOK_AT_MAX).collect();
+    policy.decide(view, &mut jobs.iter(), now, STARTS_MAX)
+}
+
+/// Most waiting jobs that one round looks at.
+const LOOK_AT_MAX: usize = 5_000;
+
+fn idle_in(view: &ClusterView, place: &Place) -> bool {
+    !place.steps.is_empty()
+        || view.gpus.iter().filter(|gpu| gpu.id == place.gpu).all(|gpu| {
+            gpu.instances
+                .iter()
+                .any(|i| i.slot == place.slot && i.state == InstanceState::Idle)
+        })
+}
+
+/// Returns the steps that make the slots stand, computed from what stands now: idle instances
+/// in the way are destroyed. `None` if a busy one is in the way.
+fn steps_to(
+    geometry: &mig::Geometry,
+    gpu: &super::Gpu,
+    slots: &[Slot],
+    held: impl Fn(Slot) -> bool,
+) -> Option<Vec<Step>> {
+    let wanted_mask = slots.iter().filter_map(|s| geometry.mask(*s).ok()).fold(0, |a, b| a | b);
+    let standing: Vec<Occupant> = gpu
+        .report
+        .instances
+        .iter()
+        .map(|i| Occupant {
+            slot: i.slot,
+            busy: held(i.slot) || i.trouble.is_some() || i.slice.is_none(),
+        })
+        .collect();
+    let in_the_way = |o: &Occupant| {
+        !slots.contains(&o.slot)
+            && geometry.mask(o.slot).is_ok_and(|mask| mask & wanted_mask != 0)
+    };
+    let mut wanted: Layout =
+        standing.iter().filter(|o| o.busy || !in_the_way(o)).map(|o| o.slot).collect();
+    wanted.extend(slots);
+    mig::plan(geometry, &standing, &wanted).ok()
+}
+
+fn in_words(geometry: &mig::Geometry, step: Step) -> String {
+    let name = |slot: Slot| {
+        geometry.profile(slot.profile).map_or_else(String::new, |p| p.name.to_string())
+    };
+    match step {
+        Step::Destroy(slot) => format!("destroy {}@{}", name(slot), slot.start),
+        Step::Create(slot) => format!("create {}@{}", name(slot), slot.start),
+    }
+}

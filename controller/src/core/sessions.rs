@@ -1,0 +1,246 @@
+//! Who is connected, who may run attempts until when, and who is lost.
+
+use tessera_model::life::Outcome;
+use tessera_model::{GpuId, Millis, NodeId};
+use tessera_wire::frames::{Hello, PROTOCOL_VERSION, ToAgent, Welcome};
+use tessera_wire::tls::NodeIdentity;
+
+use super::{Cluster, Effect, Node, Round, Session};
+use crate::store::moves::record_without_exit;
+use crate::store::nodes::Attach;
+
+/// A session that was heard of within this span is alive: a second machine with its identity
+/// is an impostor, not its successor.
+const ALIVE_WITHIN: Millis = Millis::from_secs(5);
+/// From this many nodes on, losing most of them at once is more likely our own fault.
+const BRAKE_FROM_NODES: usize = 3;
+
+impl Cluster {
+    /// Welcomes a node, or says why not.
+    pub(super) fn hello(
+        &mut self,
+        peer: NodeIdentity,
+        session: u64,
+        hello: Hello,
+        now: Millis,
+        round: &mut Round,
+    ) {
+        if let Err((reason, retry)) = self.admit(&peer, &hello, now) {
+            round.effects.push(Effect::Refuse { session, reason, retry });
+            return;
+        }
+        if hello.highest_epoch > self.epoch {
+            round.rewound = round.rewound.max(Some(hello.highest_epoch));
+            let reason = "the store was set back: the controller takes stock first".to_owned();
+            round.effects.push(Effect::Refuse { session, reason, retry: true });
+            return;
+        }
+        self.bury_other_boots(peer.id, &hello, round);
+        let known = self.nodes.get(&peer.id);
+        let unchanged = known.is_some_and(|node| {
+            !node.lost
+                && node.boot == hello.boot
+                && node.name == peer.name
+                && node.software == hello.software
+                && node.generation >= hello.generation
+        });
+        // A node that holds a higher generation than the store got it from a future that is
+        // gone (rule F14).
+        let generation = known.map_or(1, |node| node.generation);
+        let generation =
+            if hello.generation > generation { hello.generation + 1 } else { generation };
+        let node = Node {
+            name: peer.name.clone(),
+            generation,
+            lost: false,
+            boot: hello.boot,
+            software: hello.software.clone(),
+            cores: hello.cores,
+            memory_bytes: hello.memory.get(),
+            session: Some(Session {
+                id: session,
+                last_heard: now,
+                ready: false,
+                reported: std::collections::HashSet::new(),
+            }),
+            expiry: self.terms.controller_expiry(now),
+            last_seen_unix: known.map_or(Millis::ZERO, |node| node.last_seen_unix),
+        };
+        if !unchanged {
+            round.attaches.push(Attach {
+                node: peer.id,
+                name: peer.name.clone(),
+                boot: hello.boot,
+                generation,
+                software: hello.software,
+                cores: hello.cores,
+                memory_bytes: hello.memory.get(),
+            });
+        }
+        self.nodes.insert(peer.id, node);
+        for gpu in self.gpus.values_mut().filter(|gpu| gpu.node == peer.id) {
+            gpu.fresh = false;
+        }
+        round.shape_changed = true;
+        round.effects.push(Effect::Bind { node: peer.id, session });
+        let welcome = Welcome {
+            protocol: PROTOCOL_VERSION,
+            controller: self.controller,
+            node: peer.name,
+            epoch: self.epoch,
+            generation,
+            lease: self.terms,
+        };
+        round.effects.push(Effect::Send {
+            node: peer.id,
+            frame: Box::new(ToAgent::Welcome(welcome)),
+        });
+    }
+
+    fn admit(
+        &self,
+        peer: &NodeIdentity,
+        hello: &Hello,
+        now: Millis,
+    ) -> Result<(), (String, bool)> {
+        if hello.protocol != PROTOCOL_VERSION {
+            let reason = format!(
+                "the agent speaks protocol {}, this controller {PROTOCOL_VERSION}: \
+                 install matching versions",
+                hello.protocol
+            );
+            return Err((reason, false));
+        }
+        if let Some((id, _)) =
+            self.nodes.iter().find(|(id, node)| **id != peer.id && node.name == peer.name)
+        {
+            let reason = format!("the name {} belongs to {id}: choose another", peer.name);
+            return Err((reason, false));
+        }
+        let Some(node) = self.nodes.get(&peer.id) else { return Ok(()) };
+        let alive = node
+            .session
+            .as_ref()
+            .is_some_and(|session| now < session.last_heard.plus(ALIVE_WITHIN));
+        if alive && node.boot != hello.boot {
+            let reason = format!("another machine is connected as {}", peer.name);
+            return Err((reason, true));
+        }
+        Ok(())
+    }
+
+    /// A new boot id proves that every attempt of the old boot is dead: they need not be waited
+    /// for. The generation rises, so that their launches can't arrive late.
+    fn bury_other_boots(&mut self, id: NodeId, hello: &Hello, round: &mut Round) {
+        let Some(node) = self.nodes.get_mut(&id) else { return };
+        if node.boot == hello.boot {
+            return;
+        }
+        let dead: Vec<_> =
+            self.live.iter().filter(|(_, l)| l.node == id).map(|(a, _)| *a).collect();
+        if !dead.is_empty() {
+            node.generation += 1;
+        }
+        for attempt in dead {
+            let detail = "its node was rebooted".to_owned();
+            self.end(attempt, record_without_exit(Outcome::Lost, detail), round);
+        }
+    }
+
+    /// Notes a sign of life; `false` if the connection is not the node's session.
+    pub(super) fn hear(&mut self, node: NodeId, session: u64, now: Millis) -> bool {
+        match self.session(node) {
+            Some(current) if current.id == session => {
+                current.last_heard = now;
+                true
+            }
+            _ => false,
+        }
+    }
+
+    pub(super) fn session(&mut self, node: NodeId) -> Option<&mut Session> {
+        self.nodes.get_mut(&node)?.session.as_mut()
+    }
+
+    pub(super) fn close_session(&mut self, node: NodeId, session: u64) {
+        if let Some(known) = self.nodes.get_mut(&node)
+            && known.session.as_ref().is_some_and(|s| s.id == session)
+        {
+            known.session = None;
+        }
+    }
+
+    /// Grants a node another lease. Its end here is noted before the grant is sent (rule F6);
+    /// the caller has made sure that this controller may still trust itself (rule F3).
+    ///
+    /// `None`: not granted, since the node is lost, of another generation, or on another
+    /// connection.
+    pub fn renew(
+        &mut self,
+        node: NodeId,
+        session: u64,
+        sent: Millis,
+        generation: u64,
+        now: Millis,
+        now_unix: Millis,
+    ) -> Option<ToAgent> {
+        if !self.hear(node, session, now) {
+            return None;
+        }
+        let expiry = self.terms.controller_expiry(now);
+        let known = self.nodes.get_mut(&node)?;
+        if known.lost || known.generation != generation {
+            return None;
+        }
+        known.expiry = known.expiry.max(expiry);
+        known.last_seen_unix = now_unix;
+        Some(ToAgent::RenewOk { sent, generation })
+    }
+
+    /// Declares nodes lost whose leases ran out, and sends their jobs on.
+    pub(super) fn expire(&mut self, now: Millis, round: &mut Round) {
+        let overdue: Vec<NodeId> = self
+            .nodes
+            .iter()
+            .filter(|(_, node)| !node.lost && now >= node.expiry)
+            .map(|(id, _)| *id)
+            .collect();
+        let members = self.nodes.values().filter(|node| !node.lost).count();
+        if overdue.is_empty() || (members >= BRAKE_FROM_NODES && overdue.len() * 2 > members) {
+            return;
+        }
+        for id in overdue {
+            let Some(node) = self.nodes.get_mut(&id) else { continue };
+            node.lost = true;
+            node.generation += 1;
+            let (name, generation) = (node.name.clone(), node.generation);
+            if let Some(session) = node.session.take() {
+                let reason = "its lease ran out: it was declared lost".to_owned();
+                round.effects.push(Effect::Refuse { session: session.id, reason, retry: true });
+            }
+            round.raises.push((id, generation, true));
+            round.shape_changed = true;
+            let lost: Vec<_> =
+                self.live.iter().filter(|(_, l)| l.node == id).map(|(a, _)| *a).collect();
+            for attempt in lost {
+                let detail = format!("node {name} was not heard of for a whole lease");
+                self.end(attempt, record_without_exit(Outcome::Lost, detail), round);
+            }
+        }
+    }
+
+    /// Tells whether most nodes fell silent at once, so that none is declared lost: the
+    /// controller itself is probably the one that is cut off.
+    pub fn braking(&self, now: Millis) -> bool {
+        let members = self.nodes.values().filter(|node| !node.lost).count();
+        let overdue =
+            self.nodes.values().filter(|node| !node.lost && now >= node.expiry).count();
+        members >= BRAKE_FROM_NODES && overdue * 2 > members
+    }
+
+    /// Returns the node that a GPU is in, if it is known and connected.
+    pub fn node_of_gpu(&self, gpu: &GpuId) -> Option<NodeId> {
+        let node = self.gpus.get(gpu)?.node;
+        self.nodes.get(&node)?.session.as_ref().map(|_| node)
+    }
+}

@@ -1,0 +1,154 @@
+//! The cluster as policies see it, built from what agents reported and what was decided since.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use tessera_model::mig::Slot;
+use tessera_model::{Bytes, GpuId, JobId, Millis, SliceId};
+use tessera_placement::{ClusterView, GpuView, InstanceState, InstanceView, MigView};
+use tessera_wire::frames::{GpuHealth, GpuReport, InstanceReport, InstanceTrouble, MigReport};
+
+use super::{Cluster, Gpu, Live};
+
+impl Cluster {
+    /// Returns the cluster as policies see it.
+    pub fn view(&self, now: Millis) -> ClusterView {
+        let mut taken: BTreeMap<&GpuId, Vec<(Option<Slot>, JobId)>> = BTreeMap::new();
+        for live in self.live.values() {
+            taken.entry(&live.gpu).or_default().push((live.slot, live.job));
+        }
+        let mut gpus: Vec<_> = self
+            .gpus
+            .values()
+            .filter_map(|gpu| {
+                let node = self.nodes.get(&gpu.node)?;
+                let holders = taken.get(&gpu.report.gpu).map_or(&[][..], Vec::as_slice);
+                Some(GpuView {
+                    id: gpu.report.gpu.clone(),
+                    node: node.name.clone(),
+                    index: gpu.report.index,
+                    model: gpu.report.model.clone(),
+                    memory: gpu.report.memory,
+                    sms: gpu.report.sms,
+                    mig: gpu.mig.clone(),
+                    available: self.available(gpu, now),
+                    changing: gpu.open_plan.is_some() || self.has_unmade(gpu, holders),
+                    instances: instances(gpu, holders),
+                })
+            })
+            .collect();
+        gpus.sort_by(|a, b| (&a.node, a.index).cmp(&(&b.node, b.index)));
+        ClusterView { gpus }
+    }
+
+    /// Whether new attempts may start on a GPU.
+    fn available(&self, gpu: &Gpu, now: Millis) -> bool {
+        let node = self.nodes.get(&gpu.node);
+        let connected = node.is_some_and(|node| {
+            !node.lost && node.session.as_ref().is_some_and(|session| session.ready)
+        });
+        connected
+            && gpu.fresh
+            && gpu.report.health == GpuHealth::Healthy
+            && now >= gpu.paused_until
+    }
+
+    /// Whether an attempt waits for an instance that no ordered plan makes yet.
+    fn has_unmade(&self, gpu: &Gpu, holders: &[(Option<Slot>, JobId)]) -> bool {
+        let stands = |slot: Slot| gpu.report.instances.iter().any(|i| i.slot == slot);
+        holders.iter().any(|(slot, _)| slot.is_some_and(|slot| !stands(slot)))
+    }
+
+    /// Returns the slice on which an attempt would run, if it stands and was reported in the
+    /// node's present session.
+    pub(super) fn standing_slice(&self, live: &Live) -> Option<SliceId> {
+        let gpu = self.gpus.get(&live.gpu).filter(|gpu| gpu.fresh)?;
+        slice_at(&gpu.report, live.slot)
+    }
+
+    /// Returns the shared rules of a GPU's geometry; equal geometries share them.
+    pub(super) fn mig_view(&mut self, report: &GpuReport) -> Option<Arc<MigView>> {
+        let MigReport::On { geometry } = &report.mig else { return None };
+        if let Some(known) = self.mig_views.iter().find(|view| view.geometry == *geometry) {
+            return Some(Arc::clone(known));
+        }
+        // More placements than any known GPU has: it can't be planned for, and is left alone.
+        let view = Arc::new(MigView::new(geometry.clone()).ok()?);
+        self.mig_views.push(Arc::clone(&view));
+        Some(view)
+    }
+}
+
+/// Returns the slice in a slot; of a whole GPU with MIG off, the GPU itself.
+pub(super) fn slice_at(report: &GpuReport, slot: Option<Slot>) -> Option<SliceId> {
+    match slot {
+        Some(slot) => report
+            .instances
+            .iter()
+            .find(|i| i.slot == slot && i.trouble.is_none())
+            .and_then(|i| i.slice.clone()),
+        None => report.gpu.as_str().parse().ok(),
+    }
+}
+
+fn instances(gpu: &Gpu, holders: &[(Option<Slot>, JobId)]) -> Vec<InstanceView> {
+    let MigReport::On { geometry } = &gpu.report.mig else {
+        let state = holders.first().map_or(InstanceState::Idle, |(_, job)| InstanceState::Taken {
+            job: *job,
+        });
+        return vec![InstanceView { slot: None, memory: gpu.report.memory, state }];
+    };
+    let holder = |slot: Slot| holders.iter().find(|(held, _)| *held == Some(slot)).map(|h| h.1);
+    let mut views: Vec<_> = gpu
+        .report
+        .instances
+        .iter()
+        .map(|i| InstanceView {
+            slot: Some(i.slot),
+            memory: i.memory,
+            state: state_of(i, holder(i.slot), doomed(gpu, geometry, i, holders)),
+        })
+        .collect();
+    for (slot, job) in holders {
+        let Some(slot) = *slot else { continue };
+        if gpu.report.instances.iter().all(|i| i.slot != slot) {
+            let memory = geometry.profile(slot.profile).map_or(Bytes::ZERO, |p| p.memory);
+            let state = InstanceState::Taken { job: *job };
+            views.push(InstanceView { slot: Some(slot), memory, state });
+        }
+    }
+    views.sort_by_key(|view| view.slot);
+    views
+}
+
+/// The job for whose place an instance is about to be destroyed.
+fn doomed(
+    gpu: &Gpu,
+    geometry: &tessera_model::mig::Geometry,
+    instance: &InstanceReport,
+    holders: &[(Option<Slot>, JobId)],
+) -> Option<JobId> {
+    let mask = geometry.mask(instance.slot).ok()?;
+    holders.iter().find_map(|(slot, job)| {
+        let slot = (*slot)?;
+        let promised = gpu.report.instances.iter().all(|i| i.slot != slot);
+        (promised && geometry.mask(slot).is_ok_and(|m| m & mask != 0)).then_some(*job)
+    })
+}
+
+fn state_of(
+    instance: &InstanceReport,
+    holder: Option<JobId>,
+    doomed_for: Option<JobId>,
+) -> InstanceState {
+    if let Some(job) = holder.or(doomed_for) {
+        return InstanceState::Taken { job };
+    }
+    match &instance.trouble {
+        Some(InstanceTrouble::Foreign { .. }) => InstanceState::Foreign,
+        Some(InstanceTrouble::Stuck { .. }) => InstanceState::Stuck,
+        // Without its one compute instance nothing can run on it, and whose it is is not known.
+        None if instance.slice.is_none() => InstanceState::Foreign,
+        None => InstanceState::Idle,
+    }
+}

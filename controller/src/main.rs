@@ -1,0 +1,188 @@
+//! `tessera-controller`: reads its settings, opens what it needs, and serves until told to stop.
+
+use std::net::TcpListener;
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use anyhow::Context as _;
+use clap::Parser as _;
+use tessera_controller::actors::leadership::{self, Trust};
+use tessera_controller::actors::placer::{self, DEPOSED_STATUS, PlacerParts};
+use tessera_controller::actors::{intake, links};
+use tessera_controller::core::Cluster;
+use tessera_controller::database::Database;
+use tessera_controller::identity::{self, DataFolder};
+use tessera_controller::ports::{About, ClusterShape, Ports, Readiness};
+use tessera_controller::settings::{Command, Settings, Verb};
+use tessera_controller::store::connect::{self, Durability};
+use tessera_controller::store::{Reads, load};
+use tessera_controller::{clock, http};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::{broadcast, mpsc, watch};
+
+/// Submits that may wait for a commit: beyond it clients are told to come back.
+const SUBMITS_WAITING_MAX: usize = 8_192;
+/// Batches of accepted jobs on their way to the placer.
+const FRESH_BATCHES_MAX: usize = 1_024;
+/// Questions for the placer that may wait.
+const QUESTIONS_WAITING_MAX: usize = 1_024;
+/// Moves that a slow listener may lag behind.
+const MOVES_KEPT: usize = 8_192;
+
+fn main() -> ExitCode {
+    let command = Command::parse();
+    let done = match &command.verb {
+        Some(Verb::Init { data }) => identity::init(data).map(|()| {
+            println!("{} is ready: next, tessera-controller node-cert NAME --data {0} --out FOLDER", data.display());
+            0
+        }),
+        Some(Verb::NodeCert { name, data, out }) => {
+            identity::node_cert(data, name, out).map(|node| {
+                println!("{} is the identity of {name} ({node}): copy it to the agent's DATA/identity", out.display());
+                0
+            })
+        }
+        Some(Verb::Openapi) => http::openapi()
+            .to_pretty_json()
+            .context("can't print the description")
+            .map(|text| {
+                println!("{text}");
+                0
+            }),
+        None => Settings::resolve(&command.serve).and_then(|settings| {
+            if command.serve.check {
+                print!("{}", toml::to_string(&settings)?);
+                return Ok(0);
+            }
+            serve(settings)
+        }),
+    };
+    match done {
+        Ok(status) => ExitCode::from(u8::try_from(status).unwrap_or(1)),
+        Err(error) => {
+            eprintln!("tessera-controller: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn serve(settings: Settings) -> anyhow::Result<i32> {
+    let telemetry = tessera_telemetry::init("tessera-controller")?;
+    let folder = identity::open(&settings.data)?;
+    let http = TcpListener::bind(settings.http)
+        .with_context(|| format!("can't listen on {}", settings.http))?;
+    // Before the runtime: its server is tied to a thread of its own.
+    let database = Database::open(&settings.database, &settings.data, !settings.not_durable)?;
+    let system = actix::System::with_tokio_rt(|| {
+        tokio::runtime::Builder::new_multi_thread()
+            .enable_all()
+            .build()
+            .expect("the system gives threads to a process that just started")
+    });
+    let options = database.options.clone();
+    system.block_on(async {
+        let status = run(settings, folder, http, options).await;
+        if let Err(error) = status {
+            tracing::error!(error = format!("{error:#}"), "can't serve");
+            actix::System::current().stop_with_code(1);
+        }
+    });
+    let status = system.run_with_code()?;
+    database.close();
+    drop(telemetry);
+    if status == DEPOSED_STATUS {
+        tracing::error!("another controller leads: this one ends");
+    }
+    Ok(status)
+}
+
+async fn run(
+    settings: Settings,
+    folder: DataFolder,
+    http: TcpListener,
+    options: sqlx::postgres::PgConnectOptions,
+) -> anyhow::Result<()> {
+    let durability =
+        if settings.not_durable { Durability::Waived } else { Durability::Required };
+    connect::prepare(&options, durability).await?;
+    let policy = tessera_placement::by_name(&settings.policy).context("unknown policy")?;
+    let trust = if settings.ha { Trust::leased() } else { Trust::unlimited() };
+
+    let starting = Readiness::NotReady { reason: "the controller is starting".to_owned() };
+    let (readiness, ready) = watch::channel(starting);
+    let (shape, shapes) = watch::channel(Arc::new(ClusterShape::default()));
+    let (submits, calls) = mpsc::channel(SUBMITS_WAITING_MAX);
+    let (questions, asked) = mpsc::channel(QUESTIONS_WAITING_MAX);
+    let (moved, _) = broadcast::channel(MOVES_KEPT);
+    let ports = Ports {
+        reads: Reads::new(connect::pool(options.clone(), 8), tokio::runtime::Handle::current()),
+        submits,
+        placer: questions,
+        shape: shapes,
+        moved: moved.clone(),
+        readiness: ready,
+        about: Arc::new(About {
+            version: env!("CARGO_PKG_VERSION"),
+            controller: folder.controller,
+            policy: policy.name(),
+            token: settings.token_required().then(|| folder.token.clone()),
+        }),
+    };
+    let address = http.local_addr()?;
+    let server = http::serve(ports, vec![http])?;
+    let stop = server.handle();
+    actix::spawn(server);
+    actix::spawn(async move {
+        wait_for_signal().await;
+        tracing::info!("stopping");
+        stop.stop(true).await;
+        actix::System::current().stop();
+    });
+
+    let pool = connect::pool(options.clone(), 3);
+    let epoch =
+        leadership::lead(&pool, folder.controller, &trust, 0, &readiness).await?;
+    let picture = load::picture(&mut *pool.acquire().await?).await?;
+    let terms = settings.lease_terms()?;
+    let cluster =
+        Cluster::new(epoch, folder.controller, terms, policy, picture, clock::boot());
+    let (epochs, held) = watch::channel(epoch);
+    let parts = PlacerParts {
+        cluster,
+        controller: folder.controller,
+        pool: pool.clone(),
+        trust: trust.clone(),
+        shape,
+        moved,
+        readiness: readiness.clone(),
+        epoch: epochs,
+    };
+    let (fresh, accepted) = mpsc::channel(FRESH_BATCHES_MAX);
+    let placer = placer::start(parts, asked, accepted);
+    intake::start(connect::pool(options, 2), calls, fresh);
+    let controller = folder.controller;
+    actix::spawn(async move {
+        leadership::keep(pool, controller, trust, held).await;
+        actix::System::current().stop_with_code(DEPOSED_STATUS);
+    });
+    let endpoint = quinn::Endpoint::server(folder.identity.server()?, settings.quic)
+        .with_context(|| format!("can't listen on {} (QUIC)", settings.quic))?;
+    let quic = endpoint.local_addr()?;
+    tokio::spawn(links::serve(endpoint, placer));
+    readiness.send_replace(Readiness::Ready { epoch });
+    tracing::info!(%address, %quic, epoch, policy = settings.policy, "serving");
+    Ok(())
+}
+
+async fn wait_for_signal() {
+    let terminate = signal(SignalKind::terminate());
+    let interrupt = signal(SignalKind::interrupt());
+    let (Ok(mut terminate), Ok(mut interrupt)) = (terminate, interrupt) else {
+        tracing::error!("can't listen for signals");
+        return std::future::pending().await;
+    };
+    tokio::select! {
+        _ = terminate.recv() => {}
+        _ = interrupt.recv() => {}
+    }
+}

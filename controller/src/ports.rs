@@ -1,0 +1,221 @@
+//! How HTTP handlers reach what runs behind them, without knowing what it is.
+
+use std::sync::Arc;
+
+use tessera_model::spec::JobSpec;
+use tessera_model::{AttemptId, Bytes, JobId, NodeId};
+use tessera_placement::Explanation;
+use tessera_wire::frames::LogReply;
+use tokio::sync::{broadcast, mpsc, oneshot, watch};
+
+/// A submit that has passed every check.
+#[derive(Debug)]
+pub struct NewSubmission {
+    /// What to run.
+    pub spec: Arc<JobSpec>,
+    /// How many tasks: 1 for a single job.
+    pub tasks: u32,
+    /// Index of the first task; `None` for a single job.
+    pub array_first: Option<u32>,
+    /// Whether it waits for a release.
+    pub hold: bool,
+    /// The client's key and the SHA-256 of its request, if it gave one.
+    pub idempotency: Option<Idempotency>,
+    /// W3C trace context of the request.
+    pub traceparent: Option<String>,
+}
+
+/// What makes a repeated submit harmless.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Idempotency {
+    /// The client's key.
+    pub key: String,
+    /// SHA-256 of the request's body.
+    pub body_hash: [u8; 32],
+}
+
+/// A submit that is committed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Accepted {
+    /// Number of the first (or only) job.
+    pub job: JobId,
+    /// How many tasks.
+    pub tasks: u32,
+    /// Whether it was committed by an earlier request with the same key.
+    pub replayed: bool,
+}
+
+/// Why a submit or a command was not carried out.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PortError {
+    /// The key was used before for another request.
+    #[error("the idempotency key was used before for a different request")]
+    KeyReused,
+    /// The database doesn't answer, or another controller leads: try again later.
+    #[error("{reason}")]
+    Unavailable {
+        /// What is missing, for people.
+        reason: String,
+    },
+    /// More requests are waiting than can be held: try again later.
+    #[error("too many requests are waiting")]
+    Overloaded,
+}
+
+/// What a user tells a job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum JobCommand {
+    /// End.
+    Cancel,
+    /// Wait.
+    Hold,
+    /// Go on.
+    Release,
+}
+
+/// What came of a command to one job.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum CommandResult {
+    /// It was done, and is committed.
+    Done,
+    /// The job is in a state that doesn't take it.
+    Refused {
+        /// That state's word.
+        state: String,
+    },
+    /// There is no such job.
+    NotFound,
+}
+
+/// What the placer knows of a job that waits, beyond what the store keeps.
+#[derive(Clone, Debug)]
+pub struct WaitingView {
+    /// How many jobs stand before it.
+    pub jobs_ahead: u64,
+    /// The reason, as a stable word.
+    pub reason: &'static str,
+    /// Why; computed for this job as if it were its turn.
+    pub why: Explanation,
+}
+
+/// What an ask is measured against at submit.
+#[derive(Clone, Debug, Default)]
+pub struct ClusterShape {
+    /// The cluster as the policy sees it; instances' states may be old, geometry is not.
+    pub view: tessera_placement::ClusterView,
+    /// Whether any agent has ever reported a GPU: before that nothing can be called impossible.
+    pub known: bool,
+    /// The largest slice of any node.
+    pub largest: Option<Bytes>,
+}
+
+/// Questions and commands for the placer.
+#[derive(Debug)]
+pub enum ToPlacer {
+    /// Carry out a command on each job.
+    Command {
+        /// What.
+        command: JobCommand,
+        /// On which jobs.
+        jobs: Vec<JobId>,
+        /// One result a job, in order, after the commit.
+        reply: oneshot::Sender<Result<Vec<CommandResult>, PortError>>,
+    },
+    /// Tell why a job waits. `None`: it doesn't wait.
+    Explain {
+        /// Which job.
+        job: JobId,
+        /// The answer.
+        reply: oneshot::Sender<Option<WaitingView>>,
+    },
+    /// Describe the nodes with their GPUs.
+    Nodes {
+        /// The answer, by name.
+        reply: oneshot::Sender<Vec<tessera_api::types::Node>>,
+    },
+    /// Read an attempt's output from its node.
+    OpenLog {
+        /// On which node.
+        node: NodeId,
+        /// Whose output.
+        request: tessera_wire::frames::LogRequest,
+        /// The pieces; `None` if the node is not connected.
+        reply: oneshot::Sender<Option<mpsc::Receiver<LogReply>>>,
+    },
+    /// Switch a GPU's MIG mode on an administrator's explicit word.
+    SetMigMode {
+        /// Which GPU.
+        gpu: tessera_model::GpuId,
+        /// On or off.
+        on: bool,
+        /// What is in the way, for people.
+        reply: oneshot::Sender<Result<(), String>>,
+    },
+}
+
+/// Everything that HTTP handlers hold.
+#[derive(Clone, Debug)]
+pub struct Ports {
+    /// Reads of the store.
+    pub reads: crate::store::Reads,
+    /// Submits, to be committed together.
+    pub submits: mpsc::Sender<SubmitCall>,
+    /// The placer.
+    pub placer: mpsc::Sender<ToPlacer>,
+    /// What asks are measured against.
+    pub shape: watch::Receiver<Arc<ClusterShape>>,
+    /// Jobs that moved; a lagging receiver has to look itself.
+    pub moved: broadcast::Sender<JobMoved>,
+    /// Whether this controller leads, and what is in the way if it doesn't serve.
+    pub readiness: watch::Receiver<Readiness>,
+    /// What `/v1/info` says.
+    pub about: Arc<About>,
+}
+
+/// A submit on its way to the store.
+#[derive(Debug)]
+pub struct SubmitCall {
+    /// What.
+    pub submission: NewSubmission,
+    /// The answer, after the commit.
+    pub reply: oneshot::Sender<Result<Accepted, PortError>>,
+}
+
+/// A job changed its state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct JobMoved {
+    /// Which job.
+    pub job: JobId,
+    /// Its live attempt, if it has one.
+    pub attempt: Option<AttemptId>,
+    /// Where it stands now.
+    pub state: tessera_model::life::JobState,
+}
+
+/// Whether requests can be served.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Readiness {
+    /// Yes.
+    Ready {
+        /// The leader's epoch.
+        epoch: u64,
+    },
+    /// Not yet, or not now.
+    NotReady {
+        /// Why, for people.
+        reason: String,
+    },
+}
+
+/// What this controller is.
+#[derive(Clone, Debug)]
+pub struct About {
+    /// Its version.
+    pub version: &'static str,
+    /// Its id.
+    pub controller: tessera_model::ControllerId,
+    /// The placement policy's name.
+    pub policy: &'static str,
+    /// The token that requests must carry, if one is required.
+    pub token: Option<String>,
+}

@@ -1,0 +1,270 @@
+//! What a controller is told: command line over environment over file over defaults.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context as _, bail};
+use clap::{Args, Parser, Subcommand};
+use serde::{Deserialize, Serialize};
+use tessera_model::lease::LeaseTerms;
+use tessera_model::{Millis, NodeName};
+
+/// Keeps jobs, places them on partitioned GPUs, and answers users.
+#[derive(Debug, Parser)]
+#[command(name = "tessera-controller", version)]
+pub struct Command {
+    /// What to do instead of serving.
+    #[command(subcommand)]
+    pub verb: Option<Verb>,
+    /// How to serve.
+    #[command(flatten)]
+    pub serve: ServeArgs,
+}
+
+/// Everything but serving.
+#[derive(Debug, Subcommand)]
+pub enum Verb {
+    /// Makes the cluster's certificate authority, the controller's certificate and the API
+    /// token in the data folder; what stands there already is kept.
+    Init {
+        /// The controller's data folder.
+        #[arg(long, env = "TESSERA_DATA")]
+        data: PathBuf,
+    },
+    /// Makes a node's certificate, for the agent's DATA/identity folder.
+    NodeCert {
+        /// The node's name.
+        name: NodeName,
+        /// The controller's data folder.
+        #[arg(long, env = "TESSERA_DATA")]
+        data: PathBuf,
+        /// Where to write ca.pem, cert.pem and key.pem.
+        #[arg(long)]
+        out: PathBuf,
+    },
+    /// Prints the API's description (OpenAPI 3.1).
+    Openapi,
+}
+
+/// How to serve, as the command line and the environment say.
+#[derive(Debug, Default, Args)]
+pub struct ServeArgs {
+    /// Configuration file (TOML); its keys are the long options' names.
+    #[arg(long, env = "TESSERA_CONTROLLER_CONFIG")]
+    pub config: Option<PathBuf>,
+    /// Checks the configuration, prints it as it would be used, and ends.
+    #[arg(long)]
+    pub check: bool,
+    /// Data folder.
+    #[arg(long, env = "TESSERA_DATA")]
+    pub data: Option<PathBuf>,
+    /// `private` for a PostgreSQL of its own in the data folder, or a postgres:// URL.
+    #[arg(long, env = "TESSERA_DATABASE")]
+    pub database: Option<String>,
+    /// Address of the REST API.
+    #[arg(long, env = "TESSERA_HTTP")]
+    pub http: Option<SocketAddr>,
+    /// Address for agents (QUIC).
+    #[arg(long, env = "TESSERA_QUIC")]
+    pub quic: Option<SocketAddr>,
+    /// Placement policy.
+    #[arg(long, env = "TESSERA_POLICY")]
+    pub policy: Option<String>,
+    /// How many seconds a node's lease lasts (2 or more).
+    #[arg(long, env = "TESSERA_LEASE", value_name = "SECONDS")]
+    pub lease: Option<u64>,
+    /// Other controllers may share the database: leases depend on it.
+    #[arg(long, env = "TESSERA_HA")]
+    pub ha: bool,
+    /// Requests must carry the token of DATA/token, on loopback too.
+    #[arg(long, env = "TESSERA_REQUIRE_TOKEN")]
+    pub require_token: bool,
+    /// Serves the API beyond loopback without TLS (the token is required then).
+    #[arg(long, env = "TESSERA_INSECURE_HTTP")]
+    pub insecure_http: bool,
+    /// Accepts a database that may lose acknowledged jobs in a crash, for experiments.
+    #[arg(long, env = "TESSERA_NOT_DURABLE")]
+    pub not_durable: bool,
+}
+
+/// The configuration file.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default, rename_all = "kebab-case")]
+struct File {
+    data: Option<PathBuf>,
+    database: Option<String>,
+    http: Option<SocketAddr>,
+    quic: Option<SocketAddr>,
+    policy: Option<String>,
+    lease: Option<u64>,
+    ha: Option<bool>,
+    require_token: Option<bool>,
+    insecure_http: Option<bool>,
+    not_durable: Option<bool>,
+}
+
+/// What holds.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct Settings {
+    /// Data folder.
+    pub data: PathBuf,
+    /// `private`, or a URL.
+    pub database: String,
+    /// Address of the REST API.
+    pub http: SocketAddr,
+    /// Address for agents.
+    pub quic: SocketAddr,
+    /// Placement policy.
+    pub policy: String,
+    /// Seconds of a node's lease.
+    pub lease: u64,
+    /// Whether other controllers may share the database.
+    pub ha: bool,
+    /// Whether requests must carry the token.
+    pub require_token: bool,
+    /// Whether the API may be served beyond loopback without TLS.
+    pub insecure_http: bool,
+    /// Whether the database may lose acknowledged jobs.
+    pub not_durable: bool,
+}
+
+impl Settings {
+    /// Merges what was said, and checks it.
+    ///
+    /// # Errors
+    ///
+    /// Says which setting is wrong and what would be right.
+    pub fn resolve(args: &ServeArgs) -> anyhow::Result<Self> {
+        let file = args.config.as_deref().map(read_file).transpose()?.unwrap_or_default();
+        let settings = Self {
+            data: args.data.clone().or(file.data).context(
+                "no data folder: give --data DIR, TESSERA_DATA or data in the configuration file",
+            )?,
+            database: args.database.clone().or(file.database).unwrap_or("private".to_owned()),
+            http: args.http.or(file.http).unwrap_or(([127, 0, 0, 1], 7070).into()),
+            quic: args.quic.or(file.quic).unwrap_or(([127, 0, 0, 1], 7071).into()),
+            policy: args.policy.clone().or(file.policy).unwrap_or("scheme-b".to_owned()),
+            lease: args
+                .lease
+                .or(file.lease)
+                .unwrap_or(LeaseTerms::DEFAULT_LENGTH.get() / 1_000),
+            ha: args.ha || file.ha.unwrap_or(false),
+            require_token: args.require_token || file.require_token.unwrap_or(false),
+            insecure_http: args.insecure_http || file.insecure_http.unwrap_or(false),
+            not_durable: args.not_durable || file.not_durable.unwrap_or(false),
+        };
+        settings.check()?;
+        Ok(settings)
+    }
+
+    fn check(&self) -> anyhow::Result<()> {
+        self.lease_terms()?;
+        if tessera_placement::by_name(&self.policy).is_none() {
+            bail!(
+                "no policy is called {:?}: choose one of {}",
+                self.policy,
+                tessera_placement::policy::NAMES.join(", ")
+            );
+        }
+        let url = self.database.starts_with("postgres://")
+            || self.database.starts_with("postgresql://");
+        if self.database != "private" && !url {
+            bail!("database is {:?}: write private, or a postgres:// URL", self.database);
+        }
+        if self.database == "private" && self.ha {
+            bail!("ha needs a database that controllers can share: give its URL");
+        }
+        if !self.http.ip().is_loopback() && !self.insecure_http {
+            bail!(
+                "http is {}: beyond loopback the API needs TLS in front of it; bind loopback \
+                 behind a proxy, or accept the risk with --insecure-http",
+                self.http
+            );
+        }
+        Ok(())
+    }
+
+    /// Returns the terms of node leases.
+    ///
+    /// # Errors
+    ///
+    /// If the lease is too short.
+    pub fn lease_terms(&self) -> anyhow::Result<LeaseTerms> {
+        Ok(LeaseTerms::from_length(Millis::from_secs(self.lease))?)
+    }
+
+    /// Whether requests must carry the token: always beyond loopback.
+    pub fn token_required(&self) -> bool {
+        self.require_token || !self.http.ip().is_loopback()
+    }
+}
+
+fn read_file(path: &Path) -> anyhow::Result<File> {
+    let text = std::fs::read_to_string(path)
+        .with_context(|| format!("can't read the configuration file {}", path.display()))?;
+    toml::from_str(&text).with_context(|| format!("{} is not right", path.display()))
+}
+
+/// How long daemons wait for each other at their start and end.
+pub const PATIENCE: Duration = Duration::from_secs(30);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn args() -> ServeArgs {
+        ServeArgs { data: Some("/tmp/t".into()), ..ServeArgs::default() }
+    }
+
+    #[test]
+    fn the_defaults_are_a_single_controller_on_loopback() {
+        let settings = Settings::resolve(&args()).unwrap();
+
+        assert_eq!(settings.database, "private");
+        assert_eq!(settings.policy, "scheme-b");
+        assert!(settings.http.ip().is_loopback());
+        assert!(!settings.token_required());
+    }
+
+    #[test]
+    fn each_wrong_setting_says_what_would_be_right() {
+        type Break = fn(&mut ServeArgs);
+        let cases: [(&str, Break); 6] = [
+            ("--data DIR", |a| a.data = None),
+            ("scheme-b", |a| a.policy = Some("best".into())),
+            ("the shortest is", |a| a.lease = Some(1)),
+            ("postgres:// URL", |a| a.database = Some("mysql://x".into())),
+            ("--insecure-http", |a| a.http = Some(([0, 0, 0, 0], 7070).into())),
+            ("give its URL", |a| a.ha = true),
+        ];
+        for (hint, break_it) in cases {
+            let mut args = args();
+            break_it(&mut args);
+
+            let error = format!("{:#}", Settings::resolve(&args).unwrap_err());
+
+            assert!(error.contains(hint), "{error}");
+        }
+    }
+
+    #[test]
+    fn an_unknown_key_of_the_file_is_an_error() {
+        let error = toml::from_str::<File>("polcy = \"static\"").unwrap_err().to_string();
+
+        assert!(error.contains("polcy") && error.contains("policy"), "{error}");
+    }
+
+    #[test]
+    fn beyond_loopback_the_token_is_required() {
+        let settings = Settings::resolve(&ServeArgs {
+            http: Some(([0, 0, 0, 0], 7070).into()),
+            insecure_http: true,
+            ..args()
+        })
+        .unwrap();
+
+        assert!(settings.token_required());
+    }
+}

@@ -1,0 +1,96 @@
+//! One round of the leader as one transaction.
+
+use std::collections::{HashMap, HashSet};
+
+use sqlx::{PgConnection, PgPool};
+use tessera_model::JobId;
+use tessera_model::life::JobState;
+
+use super::load::JobSheet;
+use super::{StoreError, leader, load, moves, nodes};
+use crate::core::Round;
+
+/// What a commit brought to light, for the picture and for those who asked.
+#[derive(Debug, Default)]
+pub struct Findings {
+    /// What the reserved jobs run.
+    pub sheets: HashMap<JobId, JobSheet>,
+    /// Waiting jobs that moved by their users' word.
+    pub moved: HashSet<JobId>,
+    /// States of the jobs that did not take their users' word.
+    pub unmoved: HashMap<JobId, String>,
+    /// What the released jobs ask for.
+    pub released: HashMap<JobId, JobSheet>,
+}
+
+/// Commits a round, all of it or nothing.
+///
+/// # Errors
+///
+/// [`StoreError`]: the picture is ahead of the store, or the commit's outcome is unknown; read
+/// the picture anew.
+pub async fn commit(
+    pool: &PgPool,
+    round: &Round,
+    policy: &str,
+    epoch: u64,
+) -> Result<Findings, StoreError> {
+    let action = "begin a round";
+    let mut transaction = pool.begin().await.map_err(StoreError::while_trying_to(action))?;
+    leader::guard(&mut transaction, epoch).await?;
+    write_nodes(&mut transaction, round).await?;
+    moves::launch(&mut transaction, &round.ready).await?;
+    moves::start(&mut transaction, &round.started).await?;
+    moves::stop(&mut transaction, &round.stopping).await?;
+    moves::end(&mut transaction, &round.ended).await?;
+    let mut findings = command(&mut transaction, round).await?;
+    moves::reserve(&mut transaction, &round.reservations, policy, epoch).await?;
+    moves::record_waits(&mut transaction, &round.waits, policy, epoch).await?;
+    for plan in &round.orders {
+        nodes::order(&mut transaction, plan).await?;
+    }
+    let reserved: Vec<_> = round.reservations.iter().map(|r| r.job).collect();
+    findings.sheets = load::sheets(&mut transaction, &reserved).await?;
+    transaction.commit().await.map_err(StoreError::while_trying_to("commit a round"))?;
+    Ok(findings)
+}
+
+async fn write_nodes(connection: &mut PgConnection, round: &Round) -> Result<(), StoreError> {
+    for node in &round.attaches {
+        nodes::attach(connection, node).await?;
+    }
+    for (node, generation, lost) in &round.raises {
+        nodes::raise_generation(connection, *node, *generation, *lost).await?;
+    }
+    for (node, report) in &round.reports {
+        nodes::report(connection, *node, report).await?;
+    }
+    for closed in &round.closed {
+        nodes::close(connection, closed).await?;
+    }
+    Ok(())
+}
+
+async fn command(connection: &mut PgConnection, round: &Round) -> Result<Findings, StoreError> {
+    let mut findings = Findings::default();
+    if round.commands.is_empty() {
+        return Ok(findings);
+    }
+    // A job that was commanded twice needs two statements: one moves a row only once.
+    let mut left = round.commands.clone();
+    while !left.is_empty() {
+        let mut seen = HashSet::new();
+        let (now, later): (Vec<_>, Vec<_>) = left.into_iter().partition(|c| seen.insert(c.job));
+        findings.moved.extend(moves::command(connection, &now).await?);
+        left = later;
+    }
+    let jobs = |keep: &dyn Fn(&moves::Command) -> bool| -> Vec<JobId> {
+        round.commands.iter().filter(|c| keep(c)).map(|c| c.job).collect()
+    };
+    let released =
+        jobs(&|c| c.to == JobState::Queued && findings.moved.contains(&c.job));
+    let unmoved = jobs(&|c| !findings.moved.contains(&c.job));
+    findings.released = load::sheets(connection, &released).await?;
+    findings.unmoved = load::states(connection, &unmoved).await?;
+    Ok(findings)
+}

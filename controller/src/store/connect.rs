@@ -1,0 +1,157 @@
+//! Connections: the settings that each must have, the migrations, and what is refused.
+
+use std::time::Duration;
+
+use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
+use sqlx::{Connection as _, PgConnection, PgPool};
+
+use super::StoreError;
+
+/// The migrations that this build knows.
+pub static MIGRATOR: sqlx::migrate::Migrator = sqlx::migrate!("../migrations");
+
+/// Patience with one statement, so that a stuck one can't hold a request for ever.
+const STATEMENT_TIMEOUT_MS: &str = "5000";
+/// Patience with a lock that another session holds.
+const LOCK_TIMEOUT_MS: &str = "2000";
+/// A session that forgot its transaction is ended.
+const IDLE_IN_TRANSACTION_TIMEOUT_MS: &str = "10000";
+
+/// A database that this controller can't work with.
+#[derive(Debug, thiserror::Error)]
+pub enum UnfitDatabase {
+    /// It doesn't answer.
+    #[error("can't reach the database")]
+    Unreachable(#[source] sqlx::Error),
+    /// It is older than what the statements need.
+    #[error("PostgreSQL {version} is too old: 15 or newer is needed")]
+    TooOld {
+        /// What it says of itself.
+        version: String,
+    },
+    /// A setting would lose acknowledged work.
+    #[error("the database's {name} is {value}: accepted jobs could be lost; set it to {wanted}")]
+    Unsafe {
+        /// The setting.
+        name: &'static str,
+        /// Its value.
+        value: String,
+        /// What it must be.
+        wanted: &'static str,
+    },
+    /// Its schema can't be brought to this version.
+    #[error("can't bring the database's schema to this version")]
+    Migration(#[from] sqlx::migrate::MigrateError),
+}
+
+/// Whether the database may be set up to lose data on a crash.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Durability {
+    /// No: refuse to start.
+    Required,
+    /// Yes: for tests and experiments, said aloud.
+    Waived,
+}
+
+/// Adds the settings that every connection must have.
+pub fn with_limits(options: PgConnectOptions) -> PgConnectOptions {
+    options.options([
+        ("statement_timeout", STATEMENT_TIMEOUT_MS),
+        ("lock_timeout", LOCK_TIMEOUT_MS),
+        ("idle_in_transaction_session_timeout", IDLE_IN_TRANSACTION_TIMEOUT_MS),
+    ])
+}
+
+/// Opens a pool of at most `size` connections; none is opened yet.
+pub fn pool(options: PgConnectOptions, size: u32) -> PgPool {
+    PgPoolOptions::new()
+        .max_connections(size)
+        .min_connections(0)
+        .acquire_timeout(Duration::from_secs(5))
+        // A future that was dropped in the middle of `BEGIN` leaves its session inside a
+        // transaction, which the next user's acknowledged work would be rolled back with.
+        .after_release(|connection, _| {
+            Box::pin(async move {
+                sqlx::raw_sql("ROLLBACK").execute(connection).await?;
+                Ok(true)
+            })
+        })
+        .connect_lazy_with(with_limits(options))
+}
+
+/// Checks the server and brings its schema to this version.
+///
+/// # Errors
+///
+/// [`UnfitDatabase`] says what to change.
+pub async fn prepare(
+    options: &PgConnectOptions,
+    durability: Durability,
+) -> Result<(), UnfitDatabase> {
+    let mut connection =
+        PgConnection::connect_with(options).await.map_err(UnfitDatabase::Unreachable)?;
+    check_server(&mut connection, durability).await?;
+    MIGRATOR.run(&mut connection).await?;
+    connection.close().await.map_err(UnfitDatabase::Unreachable)
+}
+
+async fn check_server(
+    connection: &mut PgConnection,
+    durability: Durability,
+) -> Result<(), UnfitDatabase> {
+    let version = setting(connection, "server_version_num").await?;
+    if version.parse::<u32>().is_ok_and(|number| number < 150_000) {
+        return Err(UnfitDatabase::TooOld {
+            version: setting(connection, "server_version").await?,
+        });
+    }
+    if durability == Durability::Waived {
+        return Ok(());
+    }
+    for (name, wanted) in [("fsync", "on"), ("full_page_writes", "on")] {
+        let value = setting(connection, name).await?;
+        if value != wanted {
+            return Err(UnfitDatabase::Unsafe { name, value, wanted });
+        }
+    }
+    let value = setting(connection, "synchronous_commit").await?;
+    if value == "off" {
+        return Err(UnfitDatabase::Unsafe { name: "synchronous_commit", value, wanted: "on" });
+    }
+    Ok(())
+}
+
+async fn setting(connection: &mut PgConnection, name: &str) -> Result<String, UnfitDatabase> {
+    sqlx::query_scalar!(r#"SELECT current_setting($1) AS "value!""#, name)
+        .fetch_one(connection)
+        .await
+        .map_err(UnfitDatabase::Unreachable)
+}
+
+/// What tells one life of a database from another: a restore or a failover to a stale copy
+/// changes the timeline or goes back in it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Lineage {
+    /// The cluster's identifier, drawn when it was made.
+    pub system: i64,
+    /// The timeline, which rises with each promotion.
+    pub timeline: i32,
+}
+
+/// Reads the database's lineage.
+///
+/// # Errors
+///
+/// [`StoreError::Unavailable`].
+pub async fn lineage(connection: &mut PgConnection) -> Result<Lineage, StoreError> {
+    sqlx::query_as!(
+        Lineage,
+        r#"
+        SELECT s.system_identifier AS "system!", c.timeline_id AS "timeline!"
+          FROM pg_control_system() AS s, pg_control_checkpoint() AS c
+        "#
+    )
+    .fetch_one(connection)
+    .await
+    .map_err(StoreError::while_trying_to("read the database's lineage"))
+}

@@ -1,0 +1,382 @@
+//! Everything that a leader needs to begin: read once at its start, and again whenever its
+//! picture and the store may differ.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use sqlx::PgConnection;
+use sqlx::types::Json;
+use tessera_model::life::{JobState, Outcome};
+use tessera_model::mig::{ProfileId, Slot};
+use tessera_model::spec::{GpuAsk, JobSpec, Priority};
+use tessera_model::{
+    AttemptId, BootId, DecisionId, GpuId, JobId, Millis, NodeId, NodeName, PlanId, SliceId,
+};
+use tessera_wire::frames::{ArrayPlace, GpuReport};
+
+use super::StoreError;
+
+/// A node as the store has it.
+#[derive(Clone, Debug)]
+pub struct NodeRow {
+    /// Its id.
+    pub node: NodeId,
+    /// Its name.
+    pub name: NodeName,
+    /// Its generation.
+    pub generation: u64,
+    /// Whether it was declared lost.
+    pub lost: bool,
+    /// Its last boot.
+    pub boot: BootId,
+    /// Its agent's version.
+    pub software: String,
+    /// Its processor cores.
+    pub cores: u32,
+    /// Its memory.
+    pub memory_bytes: u64,
+    /// When it last registered, milliseconds since 1970.
+    pub last_seen_unix: Millis,
+}
+
+/// A GPU as the store has it.
+#[derive(Clone, Debug)]
+pub struct GpuRow {
+    /// Its node.
+    pub node: NodeId,
+    /// The newest plan that was ordered.
+    pub layout_gen: u64,
+    /// As last reported.
+    pub report: GpuReport,
+}
+
+/// A job that waits.
+#[derive(Clone, Debug)]
+pub struct WaitingRow {
+    /// Its number.
+    pub job: JobId,
+    /// What it asks for.
+    pub gpu: GpuAsk,
+    /// Its rank.
+    pub priority: Priority,
+    /// Attempts so far.
+    pub attempts: u32,
+}
+
+/// A live attempt with its job.
+#[derive(Clone, Debug)]
+pub struct LiveRow {
+    /// The attempt.
+    pub attempt: AttemptId,
+    /// Its job.
+    pub job: JobId,
+    /// The job's state.
+    pub state: JobState,
+    /// The attempt's number.
+    pub number: u32,
+    /// On which node.
+    pub node: NodeId,
+    /// The generation that it was placed for.
+    pub generation: u64,
+    /// On which GPU.
+    pub gpu: GpuId,
+    /// In which slot; `None` for a whole GPU with MIG off.
+    pub slot: Option<Slot>,
+    /// On which slice, once it stands.
+    pub slice: Option<SliceId>,
+    /// The decision that placed it.
+    pub decision: DecisionId,
+}
+
+/// What a launch needs of a job.
+#[derive(Clone, Debug)]
+pub struct JobSheet {
+    /// What to run.
+    pub spec: Arc<JobSpec>,
+    /// Its place in its array.
+    pub array: Option<ArrayPlace>,
+    /// W3C trace context of its submit.
+    pub traceparent: Option<String>,
+    /// Retries that it used up.
+    pub charged: u32,
+    /// Ends that were not its fault.
+    pub uncharged: u32,
+    /// Attempts so far.
+    pub attempts: u32,
+    /// Why it runs again.
+    pub restart_reason: Option<Outcome>,
+}
+
+/// A plan that is under way.
+#[derive(Clone, Debug)]
+pub struct OpenPlan {
+    /// Its id.
+    pub plan: PlanId,
+    /// On which GPU.
+    pub gpu: GpuId,
+}
+
+/// All of it.
+#[derive(Clone, Debug, Default)]
+pub struct Picture {
+    /// The nodes.
+    pub nodes: Vec<NodeRow>,
+    /// Their GPUs.
+    pub gpus: Vec<GpuRow>,
+    /// Jobs that are queued.
+    pub waiting: Vec<WaitingRow>,
+    /// Live attempts.
+    pub live: Vec<LiveRow>,
+    /// What the live attempts run.
+    pub sheets: HashMap<JobId, JobSheet>,
+    /// Plans under way.
+    pub plans: Vec<OpenPlan>,
+}
+
+fn corrupt(table: &'static str, row: impl ToString, problem: impl ToString) -> StoreError {
+    StoreError::Corrupt { table, row: row.to_string(), problem: problem.to_string() }
+}
+
+fn unsigned(table: &'static str, row: impl ToString, value: i64) -> Result<u64, StoreError> {
+    u64::try_from(value).map_err(|_| corrupt(table, row, "a negative number"))
+}
+
+/// Reads everything, in one snapshot.
+///
+/// # Errors
+///
+/// [`StoreError::Unavailable`]; [`StoreError::Corrupt`] if a row can't be understood.
+pub async fn picture(connection: &mut PgConnection) -> Result<Picture, StoreError> {
+    let action = "begin reading the picture";
+    let mut snapshot = sqlx::Connection::begin(connection)
+        .await
+        .map_err(StoreError::while_trying_to(action))?;
+    sqlx::query!("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
+        .execute(&mut *snapshot)
+        .await
+        .map_err(StoreError::while_trying_to(action))?;
+    // A backlog of a million jobs takes longer than a request may.
+    sqlx::query!("SET LOCAL statement_timeout = '120s'")
+        .execute(&mut *snapshot)
+        .await
+        .map_err(StoreError::while_trying_to(action))?;
+    let live = live(&mut snapshot).await?;
+    let jobs: Vec<_> = live.iter().map(|l| l.job).collect();
+    let picture = Picture {
+        nodes: nodes(&mut snapshot).await?,
+        gpus: gpus(&mut snapshot).await?,
+        waiting: waiting(&mut snapshot).await?,
+        sheets: sheets(&mut snapshot, &jobs).await?,
+        plans: plans(&mut snapshot).await?,
+        live,
+    };
+    snapshot.commit().await.map_err(StoreError::while_trying_to("end reading the picture"))?;
+    Ok(picture)
+}
+
+async fn nodes(connection: &mut PgConnection) -> Result<Vec<NodeRow>, StoreError> {
+    let rows = sqlx::query!(
+        r#"
+        SELECT node, name, generation, lost, boot, agent_version, cores, memory_bytes,
+               (EXTRACT(EPOCH FROM last_seen_at) * 1000)::bigint AS "last_seen!"
+          FROM nodes ORDER BY name
+        "#
+    )
+    .fetch_all(connection)
+    .await
+    .map_err(StoreError::while_trying_to("read the nodes"))?;
+    rows.into_iter()
+        .map(|row| {
+            Ok(NodeRow {
+                node: NodeId::from_uuid(row.node),
+                name: row.name.parse().map_err(|e| corrupt("nodes", row.node, e))?,
+                generation: unsigned("nodes", row.node, row.generation)?,
+                lost: row.lost,
+                boot: BootId::from_uuid(row.boot),
+                software: row.agent_version,
+                cores: u32::try_from(row.cores).unwrap_or(0),
+                memory_bytes: unsigned("nodes", row.node, row.memory_bytes)?,
+                last_seen_unix: Millis::new(u64::try_from(row.last_seen).unwrap_or(0)),
+            })
+        })
+        .collect()
+}
+
+async fn gpus(connection: &mut PgConnection) -> Result<Vec<GpuRow>, StoreError> {
+    let rows = sqlx::query!(
+        r#"
+        SELECT gpu, node, layout_gen, report AS "report: Json<GpuReport>"
+          FROM gpus ORDER BY node, gpu_index
+        "#
+    )
+    .fetch_all(connection)
+    .await
+    .map_err(StoreError::while_trying_to("read the GPUs"))?;
+    rows.into_iter()
+        .map(|row| {
+            Ok(GpuRow {
+                node: NodeId::from_uuid(row.node),
+                layout_gen: unsigned("gpus", row.gpu, row.layout_gen)?,
+                report: row.report.0,
+            })
+        })
+        .collect()
+}
+
+async fn waiting(connection: &mut PgConnection) -> Result<Vec<WaitingRow>, StoreError> {
+    let rows = sqlx::query!(
+        r#"
+        SELECT j.job, j.attempts,
+               s.spec -> 'gpu' AS "gpu!: Json<GpuAsk>",
+               s.spec -> 'priority' AS "priority!: Json<Priority>"
+          FROM jobs AS j JOIN submissions AS s ON s.first_job = j.submission
+         WHERE j.state = 'queued' AND j.ended_at IS NULL
+        "#
+    )
+    .fetch_all(connection)
+    .await
+    .map_err(StoreError::while_trying_to("read the queue"))?;
+    rows.into_iter()
+        .map(|row| {
+            Ok(WaitingRow {
+                job: JobId::from_number(unsigned("jobs", row.job, row.job)?),
+                gpu: row.gpu.0,
+                priority: row.priority.0,
+                attempts: u32::try_from(row.attempts).unwrap_or(0),
+            })
+        })
+        .collect()
+}
+
+async fn live(connection: &mut PgConnection) -> Result<Vec<LiveRow>, StoreError> {
+    let rows = sqlx::query!(
+        r#"
+        SELECT a.attempt, a.job, j.state, a.number, a.node, a.generation, a.gpu, a.start,
+               a.profile_id, a.slice, a.decision
+          FROM attempts AS a JOIN jobs AS j ON j.job = a.job AND j.attempt = a.attempt
+         WHERE a.live
+        "#
+    )
+    .fetch_all(connection)
+    .await
+    .map_err(StoreError::while_trying_to("read the live attempts"))?;
+    rows.into_iter()
+        .map(|row| {
+            let bad = |problem: String| corrupt("attempts", row.attempt, problem);
+            let slot = match (row.start, row.profile_id) {
+                (Some(start), Some(profile)) => Some(Slot {
+                    start: u8::try_from(start).map_err(|e| bad(e.to_string()))?,
+                    profile: ProfileId(u32::try_from(profile).map_err(|e| bad(e.to_string()))?),
+                }),
+                _ => None,
+            };
+            let slice = row.slice.as_deref().map(str::parse).transpose();
+            Ok(LiveRow {
+                attempt: AttemptId::from_uuid(row.attempt),
+                job: JobId::from_number(unsigned("attempts", row.attempt, row.job)?),
+                state: row.state.parse().map_err(|e: tessera_model::ids::BadId| bad(e.to_string()))?,
+                number: u32::try_from(row.number).unwrap_or(0),
+                node: NodeId::from_uuid(row.node),
+                generation: unsigned("attempts", row.attempt, row.generation)?,
+                gpu: row.gpu.parse().map_err(|e: tessera_model::ids::BadId| bad(e.to_string()))?,
+                slot,
+                slice: slice.map_err(|e: tessera_model::ids::BadId| bad(e.to_string()))?,
+                decision: DecisionId::from_uuid(row.decision),
+            })
+        })
+        .collect()
+}
+
+async fn plans(connection: &mut PgConnection) -> Result<Vec<OpenPlan>, StoreError> {
+    let rows = sqlx::query!("SELECT plan, gpu FROM layout_changes WHERE state = 'ordered'")
+        .fetch_all(connection)
+        .await
+        .map_err(StoreError::while_trying_to("read the open plans"))?;
+    rows.into_iter()
+        .map(|row| {
+            Ok(OpenPlan {
+                plan: PlanId::from_uuid(row.plan),
+                gpu: row.gpu.parse().map_err(|e| corrupt("layout_changes", row.plan, e))?,
+            })
+        })
+        .collect()
+}
+
+/// Reads what launches need of jobs.
+///
+/// # Errors
+///
+/// [`StoreError::Unavailable`]; [`StoreError::Corrupt`] if a specification can't be understood.
+pub async fn sheets(
+    connection: &mut PgConnection,
+    jobs: &[JobId],
+) -> Result<HashMap<JobId, JobSheet>, StoreError> {
+    if jobs.is_empty() {
+        return Ok(HashMap::new());
+    }
+    let numbers: Vec<_> =
+        jobs.iter().map(|j| i64::try_from(j.number()).unwrap_or(i64::MAX)).collect();
+    let rows = sqlx::query!(
+        r#"
+        SELECT j.job, j.submission, j.attempts, j.charged, j.uncharged, j.restart_reason, s.tasks,
+               s.array_first, s.traceparent, s.spec AS "spec: Json<JobSpec>"
+          FROM jobs AS j JOIN submissions AS s ON s.first_job = j.submission
+         WHERE j.job = ANY($1)
+        "#,
+        &numbers,
+    )
+    .fetch_all(connection)
+    .await
+    .map_err(StoreError::while_trying_to("read what jobs run"))?;
+    let mut sheets = HashMap::with_capacity(rows.len());
+    for row in rows {
+        let job = JobId::from_number(unsigned("jobs", row.job, row.job)?);
+        let array = row.array_first.map(|first| {
+            let min = u32::try_from(first).unwrap_or(0);
+            let count = u32::try_from(row.tasks).unwrap_or(1);
+            let place = u32::try_from(row.job - row.submission).unwrap_or(0);
+            ArrayPlace {
+                array: JobId::from_number(u64::try_from(row.submission).unwrap_or(0)),
+                index: min + place,
+                count,
+                min,
+                max: min + count.saturating_sub(1),
+            }
+        });
+        let restart_reason = row.restart_reason.as_deref().map(str::parse).transpose();
+        sheets.insert(
+            job,
+            JobSheet {
+                spec: Arc::new(row.spec.0),
+                array,
+                traceparent: row.traceparent,
+                charged: u32::try_from(row.charged).unwrap_or(0),
+                uncharged: u32::try_from(row.uncharged).unwrap_or(0),
+                attempts: u32::try_from(row.attempts).unwrap_or(0),
+                restart_reason: restart_reason
+                    .map_err(|e: tessera_model::ids::BadId| corrupt("jobs", row.job, e))?,
+            },
+        );
+    }
+    Ok(sheets)
+}
+
+/// Reads the states of jobs; those that don't exist are left out.
+///
+/// # Errors
+///
+/// [`StoreError::Unavailable`].
+pub async fn states(
+    connection: &mut PgConnection,
+    jobs: &[JobId],
+) -> Result<HashMap<JobId, String>, StoreError> {
+    let numbers: Vec<_> =
+        jobs.iter().map(|j| i64::try_from(j.number()).unwrap_or(i64::MAX)).collect();
+    let rows = sqlx::query!("SELECT job, state FROM jobs WHERE job = ANY($1)", &numbers)
+        .fetch_all(connection)
+        .await
+        .map_err(StoreError::while_trying_to("read the states of jobs"))?;
+    rows.into_iter()
+        .map(|row| Ok((JobId::from_number(unsigned("jobs", row.job, row.job)?), row.state)))
+        .collect()
+}

@@ -1,0 +1,618 @@
+//! The moves of jobs and attempts: batches of compare-and-set statements.
+//!
+//! Every function runs inside the caller's guarded transaction ([`super::leader::guard`]) and
+//! moves exactly the rows that it was given, or fails with [`StoreError::Moved`].
+
+use sqlx::PgConnection;
+use tessera_model::life::{JobState, Outcome};
+use tessera_model::mig::Slot;
+use tessera_model::{AttemptId, DecisionId, GpuId, JobId, Millis, NodeId, SliceId};
+use tessera_placement::{Explanation, Place};
+use tessera_wire::frames::ExitRecord;
+use time::OffsetDateTime;
+use uuid::Uuid;
+
+use super::StoreError;
+
+/// A job gets a place.
+#[derive(Clone, Debug)]
+pub struct Reservation {
+    /// The job; it must be queued.
+    pub job: JobId,
+    /// Its new attempt.
+    pub attempt: AttemptId,
+    /// The attempt's number.
+    pub number: u32,
+    /// On which node.
+    pub node: NodeId,
+    /// The node's generation, for which the launch will be good.
+    pub generation: u64,
+    /// Where.
+    pub place: Place,
+    /// The GPU's index on its node.
+    pub gpu_index: u32,
+    /// Profile, or `whole GPU`.
+    pub profile: String,
+    /// The memory slices that the attempt holds.
+    pub slots: Vec<u8>,
+    /// The slice, if it stands ready; else the layout has to be changed first.
+    pub slice: Option<SliceId>,
+    /// The decision.
+    pub decision: DecisionId,
+    /// Its reasons.
+    pub why: Explanation,
+}
+
+/// An attempt's place became ready.
+#[derive(Clone, Debug)]
+pub struct Ready {
+    /// The job; it must be placing.
+    pub job: JobId,
+    /// Its attempt.
+    pub attempt: AttemptId,
+    /// The slice that stands.
+    pub slice: SliceId,
+}
+
+/// An attempt's program runs.
+#[derive(Clone, Copy, Debug)]
+pub struct Started {
+    /// The job; it must be starting.
+    pub job: JobId,
+    /// Its attempt.
+    pub attempt: AttemptId,
+    /// When, milliseconds since 1970 on the node's clock.
+    pub started_unix: Millis,
+}
+
+/// A job with a live attempt is to end.
+#[derive(Clone, Copy, Debug)]
+pub struct Stopping {
+    /// The job.
+    pub job: JobId,
+    /// Its attempt.
+    pub attempt: AttemptId,
+}
+
+/// An attempt is over.
+#[derive(Clone, Debug)]
+pub struct Ended {
+    /// The job; its live attempt must be this one.
+    pub job: JobId,
+    /// The attempt.
+    pub attempt: AttemptId,
+    /// The job's state in the leader's picture.
+    pub from: JobState,
+    /// Where the job goes.
+    pub to: JobState,
+    /// Whether the end uses up one of the job's retries.
+    pub charged: bool,
+    /// Whether it counts among the ends that were not the job's fault.
+    pub uncharged: bool,
+    /// How the attempt ended.
+    pub record: ExitRecord,
+}
+
+/// A waiting job's user moved it.
+#[derive(Clone, Copy, Debug)]
+pub struct Command {
+    /// The job.
+    pub job: JobId,
+    /// Where it goes: `queued`, `held` or `cancelled`.
+    pub to: JobState,
+}
+
+/// A waiting job's reason changed.
+#[derive(Clone, Debug)]
+pub struct WaitRow {
+    /// The job.
+    pub job: JobId,
+    /// The decision's id.
+    pub decision: DecisionId,
+    /// The reason's word.
+    pub reason: &'static str,
+    /// Why.
+    pub why: Explanation,
+}
+
+fn number(job: JobId) -> i64 {
+    i64::try_from(job.number()).unwrap_or(i64::MAX)
+}
+
+fn json(value: &impl serde::Serialize) -> String {
+    serde_json::to_string(value).expect("plain data has a JSON form")
+}
+
+fn signed(value: u64) -> i64 {
+    i64::try_from(value).unwrap_or(i64::MAX)
+}
+
+fn moment(unix: Millis) -> Option<OffsetDateTime> {
+    if unix == Millis::ZERO {
+        return None;
+    }
+    OffsetDateTime::from_unix_timestamp_nanos(i128::from(unix.get()) * 1_000_000).ok()
+}
+
+/// Gives queued jobs their places: new attempts, the memory slices that they hold, and the
+/// decisions.
+///
+/// # Errors
+///
+/// [`StoreError::Moved`] if a job is no longer queued, [`StoreError::Unavailable`] also if a
+/// constraint found the place taken.
+pub async fn reserve(
+    connection: &mut PgConnection,
+    batch: &[Reservation],
+    policy: &str,
+    epoch: u64,
+) -> Result<(), StoreError> {
+    if batch.is_empty() {
+        return Ok(());
+    }
+    let action = "reserve places";
+    let jobs: Vec<_> = batch.iter().map(|r| number(r.job)).collect();
+    let attempts: Vec<Uuid> = batch.iter().map(|r| r.attempt.as_uuid()).collect();
+    let states: Vec<_> = batch.iter().map(|r| state_of(r).word().to_owned()).collect();
+    let moved = sqlx::query!(
+        r#"
+        UPDATE jobs
+           SET state = u.state, attempt = u.attempt, last_attempt = u.attempt,
+               attempts = jobs.attempts + 1
+          FROM UNNEST($1::bigint[], $2::uuid[], $3::text[]) AS u (job, attempt, state)
+         WHERE jobs.job = u.job AND jobs.state = 'queued' AND jobs.attempt IS NULL
+        "#,
+        &jobs,
+        &attempts,
+        &states,
+    )
+    .execute(&mut *connection)
+    .await
+    .map_err(StoreError::while_trying_to(action))?;
+    StoreError::check_moved(action, batch.len(), moved.rows_affected())?;
+    insert_attempts(connection, batch, &jobs, &attempts, &states).await?;
+    insert_slots(connection, batch).await?;
+    insert_starts(connection, batch, policy, epoch).await
+}
+
+const fn state_of(reservation: &Reservation) -> JobState {
+    match reservation.slice {
+        Some(_) => JobState::Starting,
+        None => JobState::Placing,
+    }
+}
+
+fn start_of(slot: Option<Slot>) -> Option<i16> {
+    slot.map(|s| i16::from(s.start))
+}
+
+async fn insert_attempts(
+    connection: &mut PgConnection,
+    batch: &[Reservation],
+    jobs: &[i64],
+    attempts: &[Uuid],
+    states: &[String],
+) -> Result<(), StoreError> {
+    let numbers: Vec<_> = batch.iter().map(|r| i32::try_from(r.number).unwrap_or(i32::MAX)).collect();
+    let nodes: Vec<_> = batch.iter().map(|r| r.node.as_uuid()).collect();
+    let generations: Vec<_> = batch.iter().map(|r| signed(r.generation)).collect();
+    let gpus: Vec<_> = batch.iter().map(|r| r.place.gpu.as_str().to_owned()).collect();
+    let indexes: Vec<_> = batch.iter().map(|r| i32::try_from(r.gpu_index).unwrap_or(0)).collect();
+    let starts: Vec<_> = batch.iter().map(|r| start_of(r.place.slot)).collect();
+    let profile_ids: Vec<_> = batch
+        .iter()
+        .map(|r| r.place.slot.map(|s| i32::try_from(s.profile.0).unwrap_or(-1)))
+        .collect();
+    let profiles: Vec<_> = batch.iter().map(|r| r.profile.clone()).collect();
+    let slices: Vec<_> =
+        batch.iter().map(|r| r.slice.as_ref().map(|s| s.as_str().to_owned())).collect();
+    let decisions: Vec<_> = batch.iter().map(|r| r.decision.as_uuid()).collect();
+    sqlx::query!(
+        r#"
+        INSERT INTO attempts (attempt, job, number, state, node, generation, gpu, gpu_index,
+                              start, profile_id, profile, slice, decision)
+        SELECT u.attempt, u.job, u.number, u.state, u.node, u.generation, u.gpu, u.gpu_index,
+               u.start, u.profile_id, u.profile, u.slice, u.decision
+          FROM UNNEST($1::uuid[], $2::bigint[], $3::integer[], $4::text[], $5::uuid[],
+                      $6::bigint[], $7::text[], $8::integer[], $9::smallint[], $10::integer[],
+                      $11::text[], $12::text[], $13::uuid[])
+            AS u (attempt, job, number, state, node, generation, gpu, gpu_index, start,
+                  profile_id, profile, slice, decision)
+        "#,
+        attempts,
+        jobs,
+        &numbers,
+        states,
+        &nodes,
+        &generations,
+        &gpus,
+        &indexes,
+        &starts as &[Option<i16>],
+        &profile_ids as &[Option<i32>],
+        &profiles,
+        &slices as &[Option<String>],
+        &decisions,
+    )
+    .execute(connection)
+    .await
+    .map_err(StoreError::while_trying_to("insert attempts"))
+    .map(drop)
+}
+
+async fn insert_slots(
+    connection: &mut PgConnection,
+    batch: &[Reservation],
+) -> Result<(), StoreError> {
+    let (mut gpus, mut slots, mut attempts) = (Vec::new(), Vec::new(), Vec::new());
+    for reservation in batch {
+        for slot in &reservation.slots {
+            gpus.push(reservation.place.gpu.as_str().to_owned());
+            slots.push(i16::from(*slot));
+            attempts.push(reservation.attempt.as_uuid());
+        }
+    }
+    sqlx::query!(
+        r#"
+        INSERT INTO attempt_slots (gpu, slot, attempt)
+        SELECT u.gpu, u.slot, u.attempt
+          FROM UNNEST($1::text[], $2::smallint[], $3::uuid[]) AS u (gpu, slot, attempt)
+        "#,
+        &gpus,
+        &slots,
+        &attempts,
+    )
+    .execute(connection)
+    .await
+    .map_err(StoreError::while_trying_to("hold memory slices"))
+    .map(drop)
+}
+
+async fn insert_starts(
+    connection: &mut PgConnection,
+    batch: &[Reservation],
+    policy: &str,
+    epoch: u64,
+) -> Result<(), StoreError> {
+    let ids: Vec<_> = batch.iter().map(|r| r.decision.as_uuid()).collect();
+    let jobs: Vec<_> = batch.iter().map(|r| number(r.job)).collect();
+    let places: Vec<_> = batch.iter().map(|r| json(&r.place)).collect();
+    let whys: Vec<_> = batch.iter().map(|r| json(&r.why)).collect();
+    sqlx::query!(
+        r#"
+        INSERT INTO decisions (decision, job, outcome, policy, epoch, place, why)
+        SELECT u.decision, u.job, 'start', $5, $6, u.place::jsonb, u.why::jsonb
+          FROM UNNEST($1::uuid[], $2::bigint[], $3::text[], $4::text[])
+            AS u (decision, job, place, why)
+        "#,
+        &ids,
+        &jobs,
+        &places,
+        &whys,
+        policy,
+        signed(epoch),
+    )
+    .execute(connection)
+    .await
+    .map_err(StoreError::while_trying_to("record decisions"))
+    .map(drop)
+}
+
+/// Records why jobs wait.
+///
+/// # Errors
+///
+/// [`StoreError::Unavailable`].
+pub async fn record_waits(
+    connection: &mut PgConnection,
+    batch: &[WaitRow],
+    policy: &str,
+    epoch: u64,
+) -> Result<(), StoreError> {
+    if batch.is_empty() {
+        return Ok(());
+    }
+    let ids: Vec<_> = batch.iter().map(|w| w.decision.as_uuid()).collect();
+    let jobs: Vec<_> = batch.iter().map(|w| number(w.job)).collect();
+    let reasons: Vec<_> = batch.iter().map(|w| w.reason.to_owned()).collect();
+    let whys: Vec<_> = batch.iter().map(|w| json(&w.why)).collect();
+    sqlx::query!(
+        r#"
+        INSERT INTO decisions (decision, job, outcome, reason, policy, epoch, why)
+        SELECT u.decision, u.job, 'wait', u.reason, $5, $6, u.why::jsonb
+          FROM UNNEST($1::uuid[], $2::bigint[], $3::text[], $4::text[])
+            AS u (decision, job, reason, why)
+        "#,
+        &ids,
+        &jobs,
+        &reasons,
+        &whys,
+        policy,
+        signed(epoch),
+    )
+    .execute(connection)
+    .await
+    .map_err(StoreError::while_trying_to("record waits"))
+    .map(drop)
+}
+
+/// Moves jobs whose slice stands now from placing to starting.
+///
+/// # Errors
+///
+/// [`StoreError::Moved`], [`StoreError::Unavailable`].
+pub async fn launch(connection: &mut PgConnection, batch: &[Ready]) -> Result<(), StoreError> {
+    if batch.is_empty() {
+        return Ok(());
+    }
+    let action = "launch on ready slices";
+    let jobs: Vec<_> = batch.iter().map(|r| number(r.job)).collect();
+    let attempts: Vec<_> = batch.iter().map(|r| r.attempt.as_uuid()).collect();
+    let slices: Vec<_> = batch.iter().map(|r| r.slice.as_str().to_owned()).collect();
+    let moved = sqlx::query!(
+        r#"
+        WITH u AS (
+            SELECT * FROM UNNEST($1::bigint[], $2::uuid[], $3::text[]) AS u (job, attempt, slice)
+        ), a AS (
+            UPDATE attempts SET state = 'starting', slice = u.slice
+              FROM u
+             WHERE attempts.attempt = u.attempt AND attempts.state = 'placing'
+        )
+        UPDATE jobs SET state = 'starting'
+          FROM u
+         WHERE jobs.job = u.job AND jobs.attempt = u.attempt AND jobs.state = 'placing'
+        "#,
+        &jobs,
+        &attempts,
+        &slices,
+    )
+    .execute(connection)
+    .await
+    .map_err(StoreError::while_trying_to(action))?;
+    StoreError::check_moved(action, batch.len(), moved.rows_affected())
+}
+
+/// Moves jobs whose programs run from starting to running.
+///
+/// # Errors
+///
+/// [`StoreError::Moved`], [`StoreError::Unavailable`].
+pub async fn start(connection: &mut PgConnection, batch: &[Started]) -> Result<(), StoreError> {
+    if batch.is_empty() {
+        return Ok(());
+    }
+    let action = "record starts";
+    let jobs: Vec<_> = batch.iter().map(|s| number(s.job)).collect();
+    let attempts: Vec<_> = batch.iter().map(|s| s.attempt.as_uuid()).collect();
+    let moments: Vec<_> = batch.iter().map(|s| moment(s.started_unix)).collect();
+    let moved = sqlx::query!(
+        r#"
+        WITH u AS (
+            SELECT * FROM UNNEST($1::bigint[], $2::uuid[], $3::timestamptz[])
+                AS u (job, attempt, started_at)
+        ), a AS (
+            UPDATE attempts SET state = 'running', started_at = u.started_at
+              FROM u
+             WHERE attempts.attempt = u.attempt AND attempts.state = 'starting'
+        )
+        UPDATE jobs SET state = 'running'
+          FROM u
+         WHERE jobs.job = u.job AND jobs.attempt = u.attempt AND jobs.state = 'starting'
+        "#,
+        &jobs,
+        &attempts,
+        &moments as &[Option<OffsetDateTime>],
+    )
+    .execute(connection)
+    .await
+    .map_err(StoreError::while_trying_to(action))?;
+    StoreError::check_moved(action, batch.len(), moved.rows_affected())
+}
+
+/// Moves jobs with live attempts to stopping; those that are stopping already stay so.
+///
+/// # Errors
+///
+/// [`StoreError::Moved`], [`StoreError::Unavailable`].
+pub async fn stop(connection: &mut PgConnection, batch: &[Stopping]) -> Result<(), StoreError> {
+    if batch.is_empty() {
+        return Ok(());
+    }
+    let action = "record stops";
+    let jobs: Vec<_> = batch.iter().map(|s| number(s.job)).collect();
+    let attempts: Vec<_> = batch.iter().map(|s| s.attempt.as_uuid()).collect();
+    let moved = sqlx::query!(
+        r#"
+        WITH u AS (
+            SELECT * FROM UNNEST($1::bigint[], $2::uuid[]) AS u (job, attempt)
+        ), a AS (
+            UPDATE attempts SET state = 'stopping' FROM u
+             WHERE attempts.attempt = u.attempt AND attempts.live
+        ), e AS (
+            INSERT INTO job_events (job, state, text)
+            SELECT u.job, 'stopping', 'cancelled by its user: its attempt is being ended' FROM u
+        )
+        UPDATE jobs SET state = 'stopping'
+          FROM u
+         WHERE jobs.job = u.job AND jobs.attempt = u.attempt
+           AND jobs.state IN ('placing', 'starting', 'running', 'stopping')
+        "#,
+        &jobs,
+        &attempts,
+    )
+    .execute(connection)
+    .await
+    .map_err(StoreError::while_trying_to(action))?;
+    StoreError::check_moved(action, batch.len(), moved.rows_affected())
+}
+
+/// Ends attempts: frees the memory slices that they hold, and moves their jobs on. A job is
+/// moved only by its current attempt (rule F10).
+///
+/// # Errors
+///
+/// [`StoreError::Moved`], [`StoreError::Unavailable`].
+pub async fn end(connection: &mut PgConnection, batch: &[Ended]) -> Result<(), StoreError> {
+    if batch.is_empty() {
+        return Ok(());
+    }
+    let action = "record ends";
+    let jobs: Vec<_> = batch.iter().map(|e| number(e.job)).collect();
+    let attempts: Vec<_> = batch.iter().map(|e| e.attempt.as_uuid()).collect();
+    let from: Vec<_> = batch.iter().map(|e| e.from.word().to_owned()).collect();
+    let to: Vec<_> = batch.iter().map(|e| e.to.word().to_owned()).collect();
+    let charged: Vec<_> = batch.iter().map(|e| i32::from(e.charged)).collect();
+    let uncharged: Vec<_> = batch.iter().map(|e| i32::from(e.uncharged)).collect();
+    let reasons: Vec<_> = batch.iter().map(|e| restart_reason(e)).collect();
+    let moved = sqlx::query!(
+        r#"
+        UPDATE jobs
+           SET state = u.to_state, attempt = NULL,
+               charged = jobs.charged + u.charged, uncharged = jobs.uncharged + u.uncharged,
+               restart_reason = COALESCE(u.reason, jobs.restart_reason),
+               ended_at = CASE WHEN u.to_state IN ('queued', 'held') THEN NULL ELSE now() END
+          FROM UNNEST($1::bigint[], $2::uuid[], $3::text[], $4::text[], $5::integer[],
+                      $6::integer[], $7::text[])
+            AS u (job, attempt, from_state, to_state, charged, uncharged, reason)
+         WHERE jobs.job = u.job AND jobs.attempt = u.attempt AND jobs.state = u.from_state
+        "#,
+        &jobs,
+        &attempts,
+        &from,
+        &to,
+        &charged,
+        &uncharged,
+        &reasons as &[Option<String>],
+    )
+    .execute(&mut *connection)
+    .await
+    .map_err(StoreError::while_trying_to(action))?;
+    StoreError::check_moved(action, batch.len(), moved.rows_affected())?;
+    end_attempts(connection, batch, &attempts).await?;
+    sqlx::query!("DELETE FROM attempt_slots WHERE attempt = ANY($1)", &attempts)
+        .execute(connection)
+        .await
+        .map_err(StoreError::while_trying_to("free memory slices"))
+        .map(drop)
+}
+
+/// Why the job runs again, if it does.
+fn restart_reason(ended: &Ended) -> Option<String> {
+    (!ended.to.is_final()).then(|| ended.record.outcome.word().to_owned())
+}
+
+async fn end_attempts(
+    connection: &mut PgConnection,
+    batch: &[Ended],
+    attempts: &[Uuid],
+) -> Result<(), StoreError> {
+    let records = || batch.iter().map(|e| &e.record);
+    let outcomes: Vec<_> = records().map(|r| r.outcome.word().to_owned()).collect();
+    let started: Vec<_> = records().map(|r| moment(r.started_unix)).collect();
+    let ended: Vec<_> = records().map(|r| moment(r.ended_unix)).collect();
+    let exits: Vec<_> = records().map(|r| r.exit.map(|e| e.to_string())).collect();
+    let details: Vec<_> =
+        records().map(|r| (!r.detail.is_empty()).then(|| r.detail.clone())).collect();
+    let ran = |r: &&ExitRecord| r.started_unix != Millis::ZERO;
+    let user: Vec<_> =
+        records().map(|r| ran(&r).then(|| signed(r.user_time.get()))).collect();
+    let system: Vec<_> =
+        records().map(|r| ran(&r).then(|| signed(r.system_time.get()))).collect();
+    let rss: Vec<_> = records().map(|r| ran(&r).then(|| signed(r.max_rss.get()))).collect();
+    let moved = sqlx::query!(
+        r#"
+        UPDATE attempts
+           SET live = false, state = u.outcome,
+               started_at = COALESCE(attempts.started_at, u.started_at),
+               ended_at = COALESCE(u.ended_at, now()),
+               exit_code = u.exit, detail = u.detail,
+               user_ms = u.user_ms, system_ms = u.system_ms, max_rss = u.max_rss
+          FROM UNNEST($1::uuid[], $2::text[], $3::timestamptz[], $4::timestamptz[], $5::text[],
+                      $6::text[], $7::bigint[], $8::bigint[], $9::bigint[])
+            AS u (attempt, outcome, started_at, ended_at, exit, detail, user_ms, system_ms,
+                  max_rss)
+         WHERE attempts.attempt = u.attempt AND attempts.live
+        "#,
+        attempts,
+        &outcomes,
+        &started as &[Option<OffsetDateTime>],
+        &ended as &[Option<OffsetDateTime>],
+        &exits as &[Option<String>],
+        &details as &[Option<String>],
+        &user as &[Option<i64>],
+        &system as &[Option<i64>],
+        &rss as &[Option<i64>],
+    )
+    .execute(connection)
+    .await
+    .map_err(StoreError::while_trying_to("end attempts"))?;
+    StoreError::check_moved("end attempts", batch.len(), moved.rows_affected())
+}
+
+/// Moves waiting jobs by their users' word, and returns those that moved: a job in another
+/// state, or none at all, is left out.
+///
+/// # Errors
+///
+/// [`StoreError::Unavailable`].
+pub async fn command(
+    connection: &mut PgConnection,
+    batch: &[Command],
+) -> Result<Vec<JobId>, StoreError> {
+    if batch.is_empty() {
+        return Ok(Vec::new());
+    }
+    let jobs: Vec<_> = batch.iter().map(|c| number(c.job)).collect();
+    let to: Vec<_> = batch.iter().map(|c| c.to.word().to_owned()).collect();
+    let texts: Vec<_> = batch.iter().map(|c| command_text(c.to).to_owned()).collect();
+    let moved = sqlx::query_scalar!(
+        r#"
+        WITH u AS (
+            SELECT * FROM UNNEST($1::bigint[], $2::text[], $3::text[]) AS u (job, to_state, text)
+        ), m AS (
+            UPDATE jobs
+               SET state = u.to_state,
+                   ended_at = CASE WHEN u.to_state = 'cancelled' THEN now() END
+              FROM u
+             WHERE jobs.job = u.job AND jobs.state IN ('queued', 'held')
+            RETURNING jobs.job, u.to_state, u.text
+        ), e AS (
+            INSERT INTO job_events (job, state, text) SELECT m.job, m.to_state, m.text FROM m
+        )
+        SELECT m.job FROM m
+        "#,
+        &jobs,
+        &to,
+        &texts,
+    )
+    .fetch_all(connection)
+    .await
+    .map_err(StoreError::while_trying_to("move waiting jobs"))?;
+    Ok(moved.into_iter().filter_map(|n| u64::try_from(n).ok()).map(JobId::from_number).collect())
+}
+
+const fn command_text(to: JobState) -> &'static str {
+    match to {
+        JobState::Cancelled => "cancelled by its user before it ran",
+        JobState::Held => "held by its user",
+        _ => "released by its user",
+    }
+}
+
+/// Returns the record of an attempt that ended without its shepherd's word.
+pub fn record_without_exit(outcome: Outcome, detail: String) -> ExitRecord {
+    ExitRecord {
+        outcome,
+        exit: None,
+        detail,
+        started_unix: Millis::ZERO,
+        ended_unix: Millis::ZERO,
+        user_time: Millis::ZERO,
+        system_time: Millis::ZERO,
+        max_rss: tessera_model::Bytes::ZERO,
+    }
+}
+
+/// Returns the GPU's id as text, for messages.
+pub fn gpu_text(gpu: &GpuId) -> String {
+    gpu.to_string()
+}

@@ -1,0 +1,349 @@
+//! Accepting jobs: many submits in one transaction.
+
+use std::collections::HashMap;
+
+use sqlx::{Connection as _, PgConnection};
+use tessera_model::JobId;
+use tessera_model::spec::{GpuAsk, JobSpec, Priority};
+
+use super::StoreError;
+use crate::ports::{Accepted, NewSubmission, PortError};
+
+/// A job that was committed just now, as far as the placer needs it.
+#[derive(Clone, Debug)]
+pub struct FreshJob {
+    /// Its number.
+    pub job: JobId,
+    /// What it asks for.
+    pub gpu: GpuAsk,
+    /// Its rank.
+    pub priority: Priority,
+    /// Attempts so far.
+    pub attempts: u32,
+}
+
+/// What came of a batch.
+#[derive(Debug, Default)]
+pub struct Committed {
+    /// One answer a submission, in order.
+    pub answers: Vec<Result<Accepted, PortError>>,
+    /// The jobs that are queued now.
+    pub queued: Vec<FreshJob>,
+}
+
+/// Inserts every submission of the batch in one transaction: when this returns, all that were
+/// accepted are on disk.
+///
+/// A submission whose key was used before is answered with the job of that time, also if both
+/// are in this very batch.
+///
+/// # Errors
+///
+/// [`StoreError::Unavailable`]: nothing of the batch was accepted, or its commit's outcome is
+/// unknown; clients that gave a key may safely repeat.
+pub async fn insert(
+    connection: &mut PgConnection,
+    batch: &[NewSubmission],
+    numbering: &tokio::sync::Mutex<()>,
+) -> Result<Committed, StoreError> {
+    let action = "accept jobs";
+    let mut transaction =
+        connection.begin().await.map_err(StoreError::while_trying_to(action))?;
+    let known = known_keys(&mut transaction, batch).await?;
+    let mut plan = Plan::new(batch, known);
+    if plan.numbers_needed > 0 {
+        // An array's tasks have consecutive numbers, so concurrent batches draw in turn.
+        let turn = numbering.lock().await;
+        let numbers = draw_numbers(&mut transaction, plan.numbers_needed).await?;
+        drop(turn);
+        plan.number(batch, &numbers)?;
+        insert_rows(&mut transaction, batch, &plan).await?;
+    }
+    transaction.commit().await.map_err(StoreError::while_trying_to(action))?;
+    Ok(plan.committed(batch))
+}
+
+type Key<'b> = (&'b str, &'b str);
+
+/// The job that a key stands for, and what was asked for then.
+#[derive(Clone, Copy, Debug)]
+struct Known {
+    job: JobId,
+    tasks: u32,
+    body_hash: [u8; 32],
+}
+
+async fn known_keys<'b>(
+    connection: &mut PgConnection,
+    batch: &'b [NewSubmission],
+) -> Result<HashMap<Key<'b>, Known>, StoreError> {
+    let keys: Vec<Key<'b>> = batch.iter().filter_map(key_of).collect();
+    if keys.is_empty() {
+        return Ok(HashMap::new());
+    }
+    let users: Vec<_> = keys.iter().map(|(user, _)| (*user).to_owned()).collect();
+    let names: Vec<_> = keys.iter().map(|(_, key)| (*key).to_owned()).collect();
+    let rows = sqlx::query!(
+        r#"
+        SELECT s.user_name, s.idempotency_key AS "key!", s.body_hash AS "body_hash!",
+               s.first_job, s.tasks
+          FROM submissions AS s
+          JOIN UNNEST($1::text[], $2::text[]) AS k (user_name, key)
+            ON s.user_name = k.user_name AND s.idempotency_key = k.key
+        "#,
+        &users,
+        &names,
+    )
+    .fetch_all(connection)
+    .await
+    .map_err(StoreError::while_trying_to("look up idempotency keys"))?;
+    let mut known = HashMap::new();
+    for row in rows {
+        let found = Known {
+            job: job_id(row.first_job)?,
+            tasks: u32::try_from(row.tasks).unwrap_or(0),
+            body_hash: row.body_hash.as_slice().try_into().unwrap_or([0; 32]),
+        };
+        if let Some(key) = keys.iter().find(|(u, k)| *u == row.user_name && *k == row.key) {
+            known.insert(*key, found);
+        }
+    }
+    Ok(known)
+}
+
+fn key_of(submission: &NewSubmission) -> Option<Key<'_>> {
+    submission.idempotency.as_ref().map(|i| (submission.spec.user.as_str(), i.key.as_str()))
+}
+
+async fn draw_numbers(
+    connection: &mut PgConnection,
+    count: u32,
+) -> Result<Vec<i64>, StoreError> {
+    sqlx::query_scalar!(
+        r#"SELECT nextval('job_number') AS "number!" FROM generate_series(1, $1)"#,
+        i32::try_from(count).unwrap_or(i32::MAX),
+    )
+    .fetch_all(connection)
+    .await
+    .map_err(StoreError::while_trying_to("draw job numbers"))
+}
+
+fn job_id(number: i64) -> Result<JobId, StoreError> {
+    u64::try_from(number).map(JobId::from_number).map_err(|_| StoreError::Corrupt {
+        table: "submissions",
+        row: number.to_string(),
+        problem: "a job's number is positive".to_owned(),
+    })
+}
+
+/// What is to become of one submission of a batch.
+#[derive(Clone, Copy, Debug)]
+enum Fate {
+    /// It is inserted; its first number once numbers are drawn.
+    Insert { first: Option<i64> },
+    /// It repeats an earlier one.
+    Replay(Known),
+    /// It repeats the submission at this place of the batch.
+    SameAs(usize),
+    /// Its key stands for something else.
+    KeyReused,
+}
+
+#[derive(Debug)]
+struct Plan {
+    fates: Vec<Fate>,
+    numbers_needed: u32,
+}
+
+impl Plan {
+    fn new(batch: &[NewSubmission], known: HashMap<Key<'_>, Known>) -> Self {
+        let mut first_use: HashMap<Key<'_>, usize> = HashMap::new();
+        let mut numbers_needed = 0_u32;
+        let mut fates = Vec::with_capacity(batch.len());
+        for (place, submission) in batch.iter().enumerate() {
+            let hash = submission.idempotency.as_ref().map(|i| i.body_hash);
+            let fate = match key_of(submission) {
+                Some(key) if known.contains_key(&key) => {
+                    let found = known[&key];
+                    if Some(found.body_hash) == hash { Fate::Replay(found) } else { Fate::KeyReused }
+                }
+                Some(key) => match first_use.get(&key) {
+                    Some(first) => {
+                        let earlier = batch[*first].idempotency.as_ref().map(|i| i.body_hash);
+                        if earlier == hash { Fate::SameAs(*first) } else { Fate::KeyReused }
+                    }
+                    None => {
+                        first_use.insert(key, place);
+                        Fate::Insert { first: None }
+                    }
+                },
+                None => Fate::Insert { first: None },
+            };
+            if matches!(fate, Fate::Insert { .. }) {
+                numbers_needed = numbers_needed.saturating_add(submission.tasks);
+            }
+            fates.push(fate);
+        }
+        Self { fates, numbers_needed }
+    }
+
+    fn number(&mut self, batch: &[NewSubmission], numbers: &[i64]) -> Result<(), StoreError> {
+        let mut left = numbers;
+        for (submission, fate) in batch.iter().zip(&mut self.fates) {
+            if let Fate::Insert { first } = fate {
+                let tasks = usize::try_from(submission.tasks).unwrap_or(usize::MAX);
+                let (mine, rest) = left.split_at_checked(tasks).unwrap_or((left, &[]));
+                // Another controller's draws may lie between ours: an array needs one block.
+                if mine.windows(2).any(|pair| pair[1] != pair[0] + 1) {
+                    return Err(StoreError::Moved {
+                        action: "draw consecutive job numbers",
+                        expected: tasks,
+                        moved: 0,
+                    });
+                }
+                *first = mine.first().copied();
+                left = rest;
+            }
+        }
+        Ok(())
+    }
+
+    fn committed(self, batch: &[NewSubmission]) -> Committed {
+        let mut committed = Committed::default();
+        for (place, submission) in batch.iter().enumerate() {
+            let answer = match self.resolve(place) {
+                Fate::Insert { first } => Ok(accepted(first, submission.tasks, false)),
+                Fate::Replay(known) => Ok(Accepted {
+                    job: known.job,
+                    tasks: known.tasks,
+                    replayed: true,
+                }),
+                Fate::SameAs(_) | Fate::KeyReused => Err(PortError::KeyReused),
+            };
+            if let (Fate::Insert { .. }, Ok(accepted)) = (self.fates[place], &answer)
+                && !submission.hold
+            {
+                committed.queued.extend(fresh_jobs(accepted, &submission.spec));
+            }
+            let repeats = matches!(self.fates[place], Fate::SameAs(_));
+            committed.answers.push(answer.map(|a| Accepted { replayed: a.replayed || repeats, ..a }));
+        }
+        committed
+    }
+
+    /// Follows a repetition to the submission that it repeats, which is never one itself.
+    fn resolve(&self, place: usize) -> Fate {
+        match self.fates[place] {
+            Fate::SameAs(first) => self.fates[first],
+            fate => fate,
+        }
+    }
+}
+
+fn accepted(first: Option<i64>, tasks: u32, replayed: bool) -> Accepted {
+    let number = first.and_then(|n| u64::try_from(n).ok()).unwrap_or(0);
+    Accepted { job: JobId::from_number(number), tasks, replayed }
+}
+
+fn fresh_jobs(accepted: &Accepted, spec: &JobSpec) -> Vec<FreshJob> {
+    let first = accepted.job.number();
+    (first..first + u64::from(accepted.tasks))
+        .map(|number| FreshJob {
+            job: JobId::from_number(number),
+            gpu: spec.gpu.clone(),
+            priority: spec.priority,
+            attempts: 0,
+        })
+        .collect()
+}
+
+async fn insert_rows(
+    connection: &mut PgConnection,
+    batch: &[NewSubmission],
+    plan: &Plan,
+) -> Result<(), StoreError> {
+    let mut rows = Columns::default();
+    for (submission, fate) in batch.iter().zip(&plan.fates) {
+        if let Fate::Insert { first: Some(first) } = fate {
+            rows.push(submission, *first)?;
+        }
+    }
+    let inserted = sqlx::query!(
+        r#"
+        WITH s AS (
+            INSERT INTO submissions (first_job, tasks, array_first, job_name, user_name, spec,
+                                     traceparent, idempotency_key, body_hash)
+            SELECT u.first_job, u.tasks, u.array_first, u.job_name, u.user_name, u.spec::jsonb,
+                   u.traceparent, u.idempotency_key, u.body_hash
+              FROM UNNEST($1::bigint[], $2::integer[], $3::integer[], $4::text[], $5::text[],
+                          $6::text[], $7::text[], $8::text[], $9::bytea[])
+                AS u (first_job, tasks, array_first, job_name, user_name, spec, traceparent,
+                      idempotency_key, body_hash)
+            RETURNING first_job
+        )
+        INSERT INTO jobs (job, submission, state)
+        SELECT u.first_job + t.i, u.first_job, u.state
+          FROM UNNEST($1::bigint[], $2::integer[], $10::text[]) AS u (first_job, tasks, state)
+         CROSS JOIN LATERAL generate_series(0, u.tasks - 1) AS t (i)
+        "#,
+        &rows.first_job,
+        &rows.tasks,
+        &rows.array_first as &[Option<i32>],
+        &rows.job_name,
+        &rows.user_name,
+        &rows.spec,
+        &rows.traceparent as &[Option<String>],
+        &rows.idempotency_key as &[Option<String>],
+        &rows.body_hash as &[Option<Vec<u8>>],
+        &rows.state,
+    )
+    .execute(connection)
+    .await
+    .map_err(|cause| match &cause {
+        // Two controllers, or two writers of one, met with one key: the loser looks again.
+        sqlx::Error::Database(database) if database.is_unique_violation() => StoreError::Moved {
+            action: "accept jobs under new keys",
+            expected: rows.first_job.len(),
+            moved: 0,
+        },
+        _ => StoreError::Unavailable { action: "insert jobs", cause },
+    })?;
+    let jobs = usize::try_from(plan.numbers_needed).unwrap_or(usize::MAX);
+    StoreError::check_moved("insert jobs", jobs, inserted.rows_affected())
+}
+
+/// The columns of a batch, one vector each, as `UNNEST` takes them.
+#[derive(Debug, Default)]
+struct Columns {
+    first_job: Vec<i64>,
+    tasks: Vec<i32>,
+    array_first: Vec<Option<i32>>,
+    job_name: Vec<String>,
+    user_name: Vec<String>,
+    spec: Vec<String>,
+    traceparent: Vec<Option<String>>,
+    idempotency_key: Vec<Option<String>>,
+    body_hash: Vec<Option<Vec<u8>>>,
+    state: Vec<String>,
+}
+
+impl Columns {
+    fn push(&mut self, submission: &NewSubmission, first: i64) -> Result<(), StoreError> {
+        let spec = serde_json::to_string(&*submission.spec).map_err(|e| StoreError::Corrupt {
+            table: "submissions",
+            row: first.to_string(),
+            problem: e.to_string(),
+        })?;
+        self.first_job.push(first);
+        self.tasks.push(i32::try_from(submission.tasks).unwrap_or(i32::MAX));
+        self.array_first.push(submission.array_first.and_then(|i| i32::try_from(i).ok()));
+        self.job_name.push(submission.spec.name.clone());
+        self.user_name.push(submission.spec.user.clone());
+        self.spec.push(spec);
+        self.traceparent.push(submission.traceparent.clone());
+        self.idempotency_key.push(submission.idempotency.as_ref().map(|i| i.key.clone()));
+        self.body_hash.push(submission.idempotency.as_ref().map(|i| i.body_hash.to_vec()));
+        self.state.push(if submission.hold { "held" } else { "queued" }.to_owned());
+        Ok(())
+    }
+}
