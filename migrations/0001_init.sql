@@ -14,7 +14,7 @@ CREATE TABLE leader (
     expires_at timestamptz NOT NULL
 );
 INSERT INTO leader (epoch, controller, expires_at)
-VALUES (0, '00000000-0000-0000-0000-000000000000', '-infinity');
+VALUES (0, '00000000-0000-0000-0000-000000000000', 'epoch');
 
 CREATE TABLE nodes (
     node          uuid PRIMARY KEY,

@@ -44,7 +44,7 @@ pub(super) async fn guard<B: MessageBody + 'static>(
     let route = route_of(&request);
     let method = request.method().clone();
     let mut answer = if is_open(request.path()) || carries_token(request.headers(), &state) {
-        passed(request, next).await
+        passed(request, next).await?
     } else {
         refused(request)
     };
@@ -53,17 +53,16 @@ pub(super) async fn guard<B: MessageBody + 'static>(
     Ok(answer)
 }
 
-async fn passed<B: MessageBody + 'static>(request: ServiceRequest, next: Next<B>) -> Answer<B> {
-    let head = request.request().clone();
-    match next.call(request).await {
-        Ok(answer) if answer.status().is_client_error() || answer.status().is_server_error() => {
-            as_problem(answer)
-        }
-        Ok(answer) => answer.map_into_left_body(),
-        Err(error) => {
-            let answer = restated(&error, error.as_response_error().status_code(), &head);
-            ServiceResponse::new(head, answer.map_into_right_body())
-        }
+async fn passed<B: MessageBody + 'static>(
+    request: ServiceRequest,
+    next: Next<B>,
+) -> Result<Answer<B>, Error> {
+    // No clone of the request may be held here: routing needs to be its only owner.
+    let answer = next.call(request).await?;
+    if answer.status().is_client_error() || answer.status().is_server_error() {
+        Ok(as_problem(answer))
+    } else {
+        Ok(answer.map_into_left_body())
     }
 }
 

@@ -59,6 +59,8 @@ pub fn with_limits(options: PgConnectOptions) -> PgConnectOptions {
         ("statement_timeout", STATEMENT_TIMEOUT_MS),
         ("lock_timeout", LOCK_TIMEOUT_MS),
         ("idle_in_transaction_session_timeout", IDLE_IN_TRANSACTION_TIMEOUT_MS),
+        // The rollback after each release would be warned about each time.
+        ("client_min_messages", "error"),
     ])
 }
 
