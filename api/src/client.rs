@@ -42,6 +42,11 @@ impl SubmitKey {
     pub fn named(text: impl Into<String>) -> Self {
         Self(text.into())
     }
+
+    /// Returns the key's text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
 }
 
 /// Which output of a job.

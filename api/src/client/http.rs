@@ -114,6 +114,8 @@ impl Http {
         }
         let inner = reqwest::Client::builder()
             .connect_timeout(CONNECT_TIMEOUT)
+            // A controller stands in the same network; proxies are for the world outside.
+            .no_proxy()
             .build()
             .expect("a client without TLS has nothing to load");
         Ok(Self { inner, base, token: token.map(str::to_owned), patience })

@@ -182,9 +182,10 @@ impl FromArgMatches for Foreign {
             }
             let last = match value {
                 Value::None => None,
-                Needed | Optional => {
-                    matches.get_many::<String>(long).and_then(|values| values.last()).cloned()
-                }
+                Needed | Optional => matches
+                    .get_many::<String>(long)
+                    .and_then(|mut values| values.next_back())
+                    .cloned(),
             };
             given.push((index, last));
         }
