@@ -393,6 +393,11 @@ impl Cluster {
         rival.logging_as("rival", self.folder.path())
     }
 
+    /// Describes a second agent on the data folder of a node.
+    pub fn rival_agent(&self, index: usize) -> Daemon {
+        self.agent(index).logging_as("rival-agent", self.folder.path())
+    }
+
     /// Returns the last lines of every daemon's output.
     pub fn tails(&self, lines: usize) -> String {
         let daemons = std::iter::once(&self.controller).chain(&self.agents);

@@ -3,12 +3,17 @@
 //! A [`cluster::Cluster`] is a controller with its PostgreSQL and agents on simulated nodes, all
 //! in one temporary folder; whatever happens to the test, its end leaves no process behind.
 
+pub mod bare;
 pub mod cluster;
 pub mod collector;
 pub mod daemon;
+pub mod hardware;
 pub mod http;
+pub mod lean;
+pub mod load;
 pub mod locks;
 pub mod machine;
+pub mod peers;
 pub mod ports;
 pub mod postgres;
 pub mod processes;

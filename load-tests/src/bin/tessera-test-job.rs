@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use clap::Parser;
-use tessera_load_tests::locks;
+use tessera_load_tests::{hardware, locks};
 
 #[derive(Parser)]
 enum Job {
@@ -14,6 +14,10 @@ enum Job {
     Stamp { file: PathBuf },
     /// Holds a lock for a while, and tells if another run of the same job has it.
     Lock { folder: PathBuf, key: String, millis: u64 },
+    /// Lists the MIG devices that the driver's library shows on this node.
+    Devices { library: PathBuf },
+    /// Makes an instance behind everybody's back, as an administrator could.
+    Cut { library: PathBuf, gpu: u32, profile: u32 },
 }
 
 fn main() -> anyhow::Result<()> {
@@ -26,6 +30,12 @@ fn main() -> anyhow::Result<()> {
         Job::Lock { folder, key, millis } => {
             locks::run(&folder, &key, Duration::from_millis(millis))?;
         }
+        Job::Devices { library } => {
+            for device in hardware::mig_devices(&library)? {
+                println!("{device}");
+            }
+        }
+        Job::Cut { library, gpu, profile } => hardware::cut(&library, gpu, profile)?,
     }
     Ok(())
 }

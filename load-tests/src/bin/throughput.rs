@@ -1,0 +1,93 @@
+//! How many jobs a second go through one node of seven slices, and through sixteen, beside other
+//! schedulers with as many places.
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use clap::Parser;
+use serde_json::{Value, json};
+use tessera_api::types::{ArrayRange, SubmitRequest};
+use tessera_load_tests::cluster::{Plan, command, is_final};
+use tessera_load_tests::{machine, peers, wait};
+
+/// Slices of the smallest profile on one card.
+const SLICES: usize = 7;
+
+#[derive(Parser)]
+struct Arguments {
+    /// Jobs that do nothing.
+    #[arg(long, default_value_t = 10_000)]
+    jobs: u32,
+    /// Numbers of nodes to measure.
+    #[arg(long, value_delimiter = ',', default_value = "1,16")]
+    nodes: Vec<usize>,
+    /// Python that has the package hyperqueue, for the comparison.
+    #[arg(long)]
+    hyperqueue_python: Option<PathBuf>,
+    /// File for the result.
+    #[arg(long)]
+    out: Option<PathBuf>,
+}
+
+fn main() -> anyhow::Result<()> {
+    let arguments = Arguments::parse();
+    let mut rows = Vec::new();
+    for &nodes in &arguments.nodes {
+        rows.push(measure(&arguments, nodes)?);
+    }
+    let result = json!({
+        "what": "no-op jobs through whole clusters, from the submit to the end of the last",
+        "machine": machine::facts(),
+        "jobs": arguments.jobs,
+        "slices_per_node": SLICES,
+        "clusters": rows,
+    });
+    machine::report(&result, arguments.out.as_deref())
+}
+
+fn measure(arguments: &Arguments, nodes: usize) -> anyhow::Result<Value> {
+    let plan = (1..=nodes).fold(Plan::new(), |plan, n| plan.node(&format!("n{n}"), "a100-40gb"));
+    let cluster = plan.start();
+    // Cuts every card once: the figure is of jobs, not of layouts.
+    cluster.submit(&array(u32::try_from(nodes * SLICES * 2)?));
+    wait_drained(&cluster, Duration::from_secs(300));
+
+    let started = Instant::now();
+    let submitted = cluster.submit(&array(arguments.jobs));
+    anyhow::ensure!(submitted.tasks == arguments.jobs, "{submitted:?}");
+    wait_drained(&cluster, Duration::from_secs(1_200));
+    let took = started.elapsed();
+    let counts = cluster.counts();
+    anyhow::ensure!(counts.by_state.get("succeeded") == Some(&counts.total), "{counts:?}");
+    drop(cluster);
+
+    let ours = f64::from(arguments.jobs) / took.as_secs_f64();
+    let theirs = match &arguments.hyperqueue_python {
+        Some(python) => {
+            let tasks = usize::try_from(arguments.jobs)?;
+            Some(peers::hyperqueue_throughput(python, tasks, SLICES, nodes)?)
+        }
+        None => None,
+    };
+    Ok(json!({
+        "nodes": nodes,
+        "secs": took.as_secs_f64(),
+        "jobs_per_sec": ours,
+        "hyperqueue_tasks_per_sec": theirs,
+        "ratio_to_hyperqueue": theirs.map(|theirs| ours / theirs),
+    }))
+}
+
+fn array(tasks: u32) -> SubmitRequest {
+    let array = (tasks > 1).then_some(ArrayRange { first: 1, last: tasks });
+    SubmitRequest { array, gpu_profile: Some("1g.5gb".into()), ..command(["/bin/true"]) }
+}
+
+fn wait_drained(cluster: &tessera_load_tests::cluster::Cluster, within: Duration) {
+    wait::until(within, "every job at its end", || {
+        let counts = cluster.counts();
+        let over: u64 =
+            counts.by_state.iter().filter(|(state, _)| is_final(state)).map(|(_, n)| n).sum();
+        (over == counts.total).then_some(())
+    });
+}

@@ -1,0 +1,177 @@
+//! What users do to jobs, and what jobs do to themselves.
+
+use std::sync::{Arc, Mutex, Weak};
+use std::time::{Duration, Instant};
+
+use tessera_api::types::SubmitRequest;
+use tessera_load_tests::cluster::{Cluster, Plan, SOON, command, script};
+use tessera_load_tests::{processes, wait};
+
+/// One cluster for all tests of this file that run at the same time.
+fn shared() -> Arc<Cluster> {
+    static CLUSTER: Mutex<Weak<Cluster>> = Mutex::new(Weak::new());
+    let mut slot = CLUSTER.lock().unwrap();
+    slot.upgrade().unwrap_or_else(|| {
+        let cluster = Arc::new(Plan::new().node("n1", "a100-40gb,a100-40gb").start());
+        *slot = Arc::downgrade(&cluster);
+        cluster
+    })
+}
+
+#[test]
+fn a_running_job_that_is_cancelled_ends_with_its_whole_family() {
+    let cluster = shared();
+    let mark = format!("FAMILY={}-{:?}", std::process::id(), Instant::now());
+    let (name, value) = mark.split_once('=').unwrap();
+    let request = SubmitRequest {
+        env: [(name.to_owned(), value.to_owned())].into(),
+        grace_secs: Some(1),
+        ..script("sleep 600 & setsid sleep 600 & sleep 600")
+    };
+    let job = cluster.submit(&request).job_id;
+    cluster.wait_job(job, SOON, "running");
+    wait::until(SOON, "four processes of the job", || {
+        (processes::marked(&mark).len() >= 4).then_some(())
+    });
+
+    let answer = cluster.act(job, "cancel");
+
+    assert!(matches!(answer.status, 200 | 202), "{}", answer.text());
+    let done = cluster.wait_job(job, SOON, "cancelled");
+    assert_eq!(done.attempt_list[0].state, "cancelled");
+    wait::until(SOON, "no process of the job", || {
+        processes::marked(&mark).is_empty().then_some(())
+    });
+}
+
+#[test]
+fn a_held_job_waits_until_it_is_released() {
+    let cluster = shared();
+    let request = SubmitRequest { hold: true, ..command(["true"]) };
+
+    let submitted = cluster.submit(&request);
+    assert_eq!(submitted.state, "held");
+    let other = cluster.submit(&command(["true"])).job_id;
+    cluster.wait_job(other, SOON, "succeeded");
+    assert_eq!(cluster.job(submitted.job_id).job.state, "held");
+    let released = cluster.act(submitted.job_id, "release");
+
+    released.expect(200);
+    cluster.wait_job(submitted.job_id, SOON, "succeeded");
+    assert_eq!(cluster.act(submitted.job_id, "hold").status, 409, "final is final");
+}
+
+#[test]
+fn a_held_job_that_is_cancelled_never_ran() {
+    let cluster = shared();
+    let job = cluster.submit(&SubmitRequest { hold: true, ..command(["true"]) }).job_id;
+
+    cluster.act(job, "cancel").expect(200);
+
+    let done = cluster.wait_job(job, SOON, "cancelled");
+    assert_eq!((done.job.attempts, done.job.started_at), (0, None));
+    // Repeating it is harmless, for a client whose first answer was lost.
+    assert!(matches!(cluster.act(job, "cancel").status, 200 | 409));
+}
+
+#[test]
+fn a_job_that_runs_longer_than_it_said_is_ended() {
+    let cluster = shared();
+    let request = SubmitRequest {
+        time_limit_secs: Some(1),
+        grace_secs: Some(1),
+        ..script("trap '' TERM; echo started; sleep 600 & wait; sleep 600")
+    };
+
+    let job = cluster.submit(&request).job_id;
+    let done = cluster.wait_job(job, SOON, "timed_out");
+
+    let attempt = &done.attempt_list[0];
+    assert_eq!((attempt.state.as_str(), attempt.exit_code.as_deref()), ("timed_out", Some("0:9")));
+    let ran = attempt.ended_at.unwrap() - attempt.started_at.unwrap();
+    assert!((1.5..6.0).contains(&ran.as_seconds_f64()), "it ran for {ran}");
+    assert_eq!(cluster.logs(job), "started\n");
+}
+
+#[test]
+fn exit_codes_and_signals_are_told_as_they_were() {
+    let cluster = shared();
+
+    let failed = cluster.submit(&script("echo almost; exit 42")).job_id;
+    let killed = cluster.submit(&script("kill -SEGV $$")).job_id;
+
+    let failed = cluster.wait_job(failed, SOON, "failed").job;
+    let killed = cluster.wait_job(killed, SOON, "failed").job;
+    assert_eq!(failed.exit_code.as_deref(), Some("42:0"));
+    assert_eq!(killed.exit_code.as_deref(), Some("0:11"));
+    assert!(failed.reason_text.is_some(), "{failed:#?}");
+}
+
+#[test]
+fn a_job_that_fails_runs_again_as_often_as_it_may() {
+    let cluster = shared();
+    let file = cluster.scratch().join("tries");
+    let request = SubmitRequest {
+        max_retries: Some(2),
+        env: [("FILE".into(), file.display().to_string())].into(),
+        ..script("echo \"$TESSERA_ATTEMPT\" >> \"$FILE\"; exit 1")
+    };
+
+    let job = cluster.submit(&request).job_id;
+    let done = cluster.wait_job(job, SOON, "failed");
+
+    assert_eq!((done.job.attempts, done.retries_left), (3, 0));
+    assert_eq!(std::fs::read_to_string(file).unwrap(), "1\n2\n3\n");
+}
+
+#[test]
+fn a_program_that_is_missing_or_not_executable_fails_readably() {
+    let cluster = shared();
+    let text = cluster.scratch().join("text");
+    std::fs::write(&text, "no program").unwrap();
+
+    let missing = cluster.submit(&command(["/no/such/program"])).job_id;
+    let plain = cluster.submit(&command([text.display().to_string()])).job_id;
+    let bad_interpreter = SubmitRequest {
+        script: Some("#!/no/such/interpreter\necho hello\n".into()),
+        ..SubmitRequest::default()
+    };
+    let bad_interpreter = cluster.submit(&bad_interpreter).job_id;
+    let nowhere = SubmitRequest { work_dir: Some("/no/such/folder".into()), ..command(["true"]) };
+    let nowhere = cluster.submit(&nowhere).job_id;
+
+    for (job, word) in [
+        (missing, "/no/such/program"),
+        (plain, "text"),
+        (bad_interpreter, "/no/such/interpreter"),
+        (nowhere, "/no/such/folder"),
+    ] {
+        let done = cluster.wait_job(job, SOON, "failed");
+        let attempt = &done.attempt_list[0];
+        assert_eq!(attempt.state, "launch_failed", "{attempt:#?}");
+        assert_eq!(done.job.attempts, 1, "trying again would not help");
+        let detail = attempt.detail.as_deref().unwrap_or_default();
+        assert!(detail.contains(word), "{detail:?} doesn't name {word}");
+    }
+}
+
+#[test]
+fn a_queued_job_that_is_cancelled_makes_room_in_the_queue() {
+    let cluster = Plan::new().node("n1", "a30-24gb").start();
+    let whole =
+        || SubmitRequest { gpu_profile: Some("4g.24gb".into()), ..command(["sleep", "60"]) };
+    let first = cluster.submit(&whole()).job_id;
+    cluster.wait_job(first, SOON, "running");
+    let second = cluster.submit(&whole()).job_id;
+    let third = cluster.submit(&whole()).job_id;
+    wait::until(SOON, "a reason to wait", || cluster.job(third).job.reason);
+    let why = cluster.explain(third);
+    assert_eq!((why.state.as_str(), why.jobs_ahead), ("queued", Some(1)), "{why:#?}");
+    assert!(!why.summary.is_empty() && why.would_start_if.is_some(), "{why:#?}");
+
+    cluster.act(second, "cancel").expect(200);
+    cluster.act(first, "cancel").expect(200);
+
+    assert_eq!(cluster.wait_job(second, SOON, "cancelled").job.attempts, 0);
+    cluster.wait_job(third, SOON + Duration::from_secs(40), "running");
+}
