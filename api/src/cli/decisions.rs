@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use clap::Args;
 
-use super::explain::candidates;
+use super::explain::{candidates, sentence};
 use super::failure::Failure;
 use super::session::{Session, moment, or_dash, table};
 use crate::types::{DecisionView, Decisions, LayoutChange, LayoutChanges};
@@ -60,13 +60,13 @@ fn draw_one(decision: &DecisionView) -> String {
         decision.outcome,
         decision.policy,
         moment(decision.at),
-        decision.summary,
+        sentence(&decision.summary),
     );
     if !decision.steps.is_empty() {
         let _ = writeln!(text, "Layout steps before: {}.", decision.steps.join(", "));
     }
     if let Some(condition) = &decision.would_start_if {
-        let _ = writeln!(text, "It would start if {condition}");
+        let _ = writeln!(text, "{}", sentence(&format!("It would start if {condition}")));
     }
     text.push_str(&candidates(&decision.candidates, decision.candidates_left_out));
     text

@@ -1,12 +1,29 @@
-//! stub
+//! `tessera demo`: a walk through what Tessera does, on a running cluster.
+//!
+//! It runs this very command, verb by verb, so that all that it shows can be typed.
+
+mod scenes;
+mod stage;
+
+use clap::Args;
+
+use self::stage::Stage;
 use super::failure::Failure;
 use super::session::Session;
 
-#[derive(clap::Args)]
+/// Submits a few jobs and shows what becomes of them. Needs a cluster with a GPU that can be
+/// cut into slices; `./x demo` starts one with simulated GPUs.
+#[derive(Args)]
 pub struct Demo {}
 
 impl Demo {
-    pub async fn run(self, _session: &Session) -> Result<u8, Failure> {
-        Ok(0)
+    pub async fn run(self, session: &Session) -> Result<u8, Failure> {
+        let folder = std::env::temp_dir().join(format!("tessera-tour-{}", std::process::id()));
+        std::fs::create_dir_all(&folder)?;
+        let stage = Stage::new(session, &folder)?;
+        let played = scenes::play(&stage).await;
+        // What is left behind in a temporary folder does no harm.
+        let _ = std::fs::remove_dir_all(&folder);
+        played.map(|()| 0)
     }
 }

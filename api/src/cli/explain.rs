@@ -29,9 +29,9 @@ impl ExplainJob {
 pub fn draw(explain: &Explain) -> String {
     let reason = explain.reason.as_deref().map(|word| format!(" ({word})")).unwrap_or_default();
     let mut text = format!("Job {} is {}{reason}.\n", explain.job_id, explain.state);
-    let _ = writeln!(text, "{}", explain.summary);
+    let _ = writeln!(text, "{}", sentence(&explain.summary));
     if let Some(condition) = &explain.would_start_if {
-        let _ = writeln!(text, "It would start if {condition}");
+        let _ = writeln!(text, "{}", sentence(&format!("It would start if {condition}")));
     }
     match explain.jobs_ahead {
         None | Some(0) => {}
@@ -46,6 +46,11 @@ pub fn draw(explain: &Explain) -> String {
     let _ = writeln!(text, "Decided by policy {}{when}{decision}.", explain.policy);
     text.push_str(&candidates(&explain.candidates, explain.candidates_left_out));
     text
+}
+
+/// Ends a text as a sentence ends.
+pub fn sentence(text: &str) -> String {
+    if text.ends_with('.') { text.to_owned() } else { format!("{text}.") }
 }
 
 /// Draws the places that were considered.

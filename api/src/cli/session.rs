@@ -34,6 +34,7 @@ pub struct Screen {
 impl Session {
     /// Prepares for the controller at `url`.
     pub fn open(url: &str, token: Option<&str>, json: bool) -> Result<Self, Failure> {
+        let token = token.filter(|token| !token.is_empty());
         let client = Client::new(url, token, Patience::BRIEF)?;
         Ok(Self { client, json, screen: Screen::of_stdout() })
     }

@@ -1,0 +1,103 @@
+//! The scenes, in order. Each shows one thing that Tessera is for.
+
+use super::stage::Stage;
+use crate::cli::array_wait::is_over;
+use crate::cli::cluster::by_state;
+use crate::cli::failure::Failure;
+
+const SCRIPT: &str = "#!/bin/bash
+#SBATCH --job-name=train --time=10
+#TESSERA --vram 9G
+echo \"job $TESSERA_JOB_ID on $TESSERA_NODE: $TESSERA_GPU_PROFILE, $TESSERA_GPU_SM_COUNT SMs\"
+echo \"CUDA_VISIBLE_DEVICES=$CUDA_VISIBLE_DEVICES\"
+for epoch in 1 2 3 4 5 6; do echo \"epoch $epoch\"; sleep 1; done
+";
+
+/// Plays them all.
+pub async fn play(stage: &Stage<'_>) -> Result<(), Failure> {
+    stage.title("The cluster: nobody has cut its GPUs yet")?;
+    stage.show(&["nodes"])?;
+    stage.show(&["gpus"])?;
+
+    a_script(stage).await?;
+    an_array(stage).await?;
+    a_big_job(stage).await?;
+    one_that_cannot_start(stage).await?;
+    endings(stage).await?;
+    summary(stage).await
+}
+
+async fn a_script(stage: &Stage<'_>) -> Result<(), Failure> {
+    stage.title("A script: it says how much GPU memory it needs, Tessera cuts the slice")?;
+    stage.script("train.sh", SCRIPT)?;
+    let train = stage.submit(&["train.sh"])?;
+    stage.until_started(train).await?;
+    stage.show(&["explain", &train.to_string()])?;
+    stage.show(&["logs", "-f", &train.to_string()])
+}
+
+async fn an_array(stage: &Stage<'_>) -> Result<(), Failure> {
+    stage.title("An array of 16: more than there is room for, so the rest waits its turn")?;
+    let array = stage.submit(&[
+        "--array",
+        "0-15",
+        "-J",
+        "sweep",
+        "--wrap",
+        "echo task $TESSERA_ARRAY_TASK_ID; sleep 6",
+    ])?;
+    stage.until_started(array).await?;
+    tokio::time::sleep(std::time::Duration::from_secs(2)).await;
+    stage.show(&["queue"])?;
+    stage.show(&["gpus"])
+}
+
+async fn a_big_job(stage: &Stage<'_>) -> Result<(), Failure> {
+    stage.title("A big job: small slices stand in its way; they go once they are empty")?;
+    let big = stage.submit(&["-J", "finetune", "--vram", "18G", "--", "sleep", "4"])?;
+    tokio::time::sleep(std::time::Duration::from_secs(1)).await;
+    stage.show(&["explain", &big.to_string()])?;
+    stage.say("(waiting until it runs)")?;
+    stage.until_started(big).await?;
+    stage.show(&["gpus"])?;
+    stage.show(&["layouts", "--limit", "8"])
+}
+
+async fn one_that_cannot_start(stage: &Stage<'_>) -> Result<(), Failure> {
+    stage.title(
+        "A job that no GPU here can hold: refused at once, unless it says that it can wait",
+    )?;
+    stage.show(&["submit", "--vram", "100G", "--", "sleep", "1"])?;
+    let waits = stage.submit(&["--vram", "100G", "--allow-pending", "--", "sleep", "1"])?;
+    tokio::time::sleep(std::time::Duration::from_secs(1)).await;
+    stage.show(&["explain", &waits.to_string()])?;
+    stage.show(&["cancel", &waits.to_string()])?;
+    stage.until(waits, "end", is_over).await.map(drop)
+}
+
+async fn endings(stage: &Stage<'_>) -> Result<(), Failure> {
+    stage.title("Endings: a program's own code comes back, a time limit is kept")?;
+    stage.show(&["submit", "--wait", "--wrap", "exit 3"])?;
+    let slow =
+        stage.submit(&["-J", "slow", "--time", "0:02", "--grace", "1", "--", "sleep", "60"])?;
+    stage.until(slow, "end", is_over).await?;
+    stage.show(&["show", &slow.to_string()])
+}
+
+async fn summary(stage: &Stage<'_>) -> Result<(), Failure> {
+    stage.title("What happened")?;
+    let active = crate::types::JobFilter { state: Some("active".into()), ..Default::default() };
+    while let Some(job) = stage.client.jobs(&active).await?.items.pop() {
+        let name = job.name_id.parse().map_err(|bad| Failure::Refused(format!("{bad}")));
+        stage.until(name?, "end", is_over).await?;
+    }
+    stage.show(&["queue", "-t", "all", "--limit", "30"])?;
+    let counts = stage.client.counts().await?;
+    let changes = stage.client.layouts(None, 1_000).await?.items;
+    let steps: usize = changes.iter().map(|change| change.steps.len()).sum();
+    stage.say(&format!(
+        "\n{} jobs; {} layout changes with {steps} steps, and no running job was disturbed.",
+        by_state(&counts),
+        changes.len(),
+    ))
+}
