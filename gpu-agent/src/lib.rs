@@ -1,1 +1,26 @@
-//! tessera-agent
+//! The agent of one node: launches attempts under shepherds, and owns the layout of its GPUs.
+//!
+//! - [`core`]: what is decided, pure: attempts, plans, journal, environment.
+//! - [`node`]: carries out what the core decided; hears everything in one order.
+//! - [`shepherd`]: the process that an attempt runs under, and that outlives the agent.
+//! - [`pool`], [`adopt`]: the agent's side of the shepherds.
+//! - [`nvml`], [`gpus`]: GPUs, asked through a process of their own.
+//! - [`link`], [`logs`]: the controller.
+//! - [`journal`], [`disk`], [`lease_page`]: what survives a crash.
+//! - [`actors`]: mailboxes around node and GPUs.
+
+pub mod actors;
+pub mod adopt;
+pub mod config;
+pub mod core;
+pub mod disk;
+pub mod gpus;
+pub mod journal;
+pub mod lease_page;
+pub mod link;
+pub mod logs;
+pub mod node;
+pub mod nvml;
+pub mod pool;
+pub mod shepherd;
+pub mod sys;

@@ -1,0 +1,5 @@
+//! The agent's actors: mailboxes around the node and its GPUs. The only modules, beside `main`,
+//! that know actix.
+
+pub mod gpu;
+pub mod node;

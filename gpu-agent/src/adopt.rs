@@ -1,0 +1,95 @@
+//! Finding the shepherds of an earlier agent again.
+
+use std::fs::{self, File};
+use std::io;
+use std::os::fd::AsRawFd as _;
+use std::path::Path;
+use std::time::Duration;
+
+use tokio::io::AsyncReadExt as _;
+use tokio::net::UnixStream;
+use uuid::Uuid;
+
+use crate::pool::{Nursery, Pool};
+use crate::shepherd::protocol::{FromShepherd, Held, ShepherdHello};
+use crate::shepherd::socket::take_frame;
+use crate::sys::identity::ProcessIdentity;
+
+/// How long a shepherd may take to answer. It does nothing that takes longer; one that doesn't
+/// answer is stopped or broken, and can't be trusted to keep its lease.
+const ANSWER_WITHIN: Duration = Duration::from_secs(5);
+
+/// Connects to every shepherd that lives, and clears up after the others. Returns what the
+/// living ones have.
+pub async fn adopt(nursery: &Nursery, pool: &mut Pool) -> Vec<Held> {
+    let mut held = Vec::new();
+    for (id, process) in named(&nursery.data) {
+        let alive = process.filter(|process| process.is_alive(nursery.boot));
+        let Some(process) = alive else {
+            nursery.clear(id, None);
+            continue;
+        };
+        match tokio::time::timeout(ANSWER_WITHIN, greet(&nursery.data, id, process)).await {
+            Ok(Ok((hello, stream, rest))) => {
+                held.extend(hello.held.clone());
+                pool.adopt(&hello, stream, rest);
+            }
+            Ok(Err(error)) => give_up(nursery, id, process, &error.to_string()),
+            Err(_) => give_up(nursery, id, process, "no answer"),
+        }
+    }
+    held
+}
+
+fn give_up(nursery: &Nursery, id: Uuid, process: ProcessIdentity, reason: &str) {
+    tracing::warn!(shepherd = %id, pid = process.pid, reason, "a shepherd is killed");
+    process.kill(nursery.boot);
+    nursery.clear(id, None);
+}
+
+/// Lists the shepherds that the data folder names.
+fn named(data: &Path) -> Vec<(Uuid, Option<ProcessIdentity>)> {
+    let Ok(entries) = fs::read_dir(data.join("shepherds")) else { return Vec::new() };
+    entries
+        .flatten()
+        .filter_map(|entry| {
+            let name = entry.file_name().into_string().ok()?;
+            let id = Uuid::try_parse(name.strip_suffix(".id")?).ok()?;
+            let text = fs::read(entry.path()).ok()?;
+            Some((id, serde_json::from_slice(&text).ok()))
+        })
+        .collect()
+}
+
+async fn greet(
+    data: &Path,
+    id: Uuid,
+    process: ProcessIdentity,
+) -> io::Result<(ShepherdHello, UnixStream, Vec<u8>)> {
+    // Through the folder's descriptor: a socket's address holds 107 bytes, a data folder's path
+    // may be longer.
+    let folder = File::open(data.join("shepherds"))?;
+    let path = format!("/proc/self/fd/{}/{}.sock", folder.as_raw_fd(), id.simple());
+    let mut stream = UnixStream::connect(path).await?;
+    let peer = stream.peer_cred()?.pid().and_then(|pid| u32::try_from(pid).ok());
+    if peer != Some(process.pid) {
+        return Err(io::Error::other("another process listens in its place"));
+    }
+    let mut buffer = Vec::new();
+    let hello = loop {
+        match take_frame(&mut buffer)? {
+            Some(FromShepherd::Hello(hello)) => break hello,
+            Some(FromShepherd::Started { .. } | FromShepherd::Ended { .. }) => {
+                return Err(io::Error::other("it didn't begin with a hello"));
+            }
+            None if stream.read_buf(&mut buffer).await? == 0 => {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+            None => {}
+        }
+    };
+    if hello.id != id || hello.process != process {
+        return Err(io::Error::other("it says that it is another one"));
+    }
+    Ok((hello, stream, buffer))
+}

@@ -1,0 +1,40 @@
+//! Runs attempts for a `tessera-agent`, one at a time, and outlives it. Never started by hand.
+
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+
+use anyhow::Context as _;
+use clap::Parser;
+use rustix::process::{Pid, set_child_subreaper, setsid};
+use tessera_agent::shepherd::serve::{Place, Shepherd};
+use tessera_agent::sys::spawn::{ignore_signals, take_stdin};
+
+/// Runs attempts for a tessera-agent. Never started by hand: standard input is its connection.
+#[derive(Debug, Parser)]
+#[command(version)]
+struct Arguments {
+    /// The agent's data folder.
+    #[arg(long)]
+    data: PathBuf,
+    /// The name that the agent drew for this shepherd.
+    #[arg(long)]
+    id: uuid::Uuid,
+    /// Control group under which this shepherd makes one for its attempts.
+    #[arg(long)]
+    groups: Option<PathBuf>,
+}
+
+fn main() -> anyhow::Result<()> {
+    let arguments = Arguments::parse();
+    ignore_signals();
+    // Fails only for a leader of a process group, which already is in a group of its own.
+    let _ = setsid();
+    set_child_subreaper(Pid::from_raw(1)).context("can't adopt orphans of attempts")?;
+    // Without the privilege the shepherd is as likely a victim as any other process.
+    let _ = std::fs::write("/proc/self/oom_score_adj", "-900");
+    let null = std::fs::File::open("/dev/null").context("can't open /dev/null")?;
+    let agent = UnixStream::from(take_stdin(&null).context("standard input is no socket")?);
+    let place = Place { data: arguments.data, id: arguments.id, groups: arguments.groups };
+    Shepherd::start(place, agent).context("can't set the shepherd up")?.run();
+    Ok(())
+}

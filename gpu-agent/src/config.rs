@@ -1,0 +1,182 @@
+//! The agent's settings: one file, the command line and the environment over it, read once.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use anyhow::Context as _;
+use clap::Parser;
+use serde::{Deserialize, Serialize};
+
+use crate::core::environment::NodeEnvironment;
+use crate::core::plan::TRIES_MAX;
+
+/// Runs attempts on this machine's GPUs for a Tessera controller.
+#[derive(Clone, Debug, Parser)]
+#[command(name = "tessera-agent", version)]
+pub struct Arguments {
+    /// Where the controller is: `host:port`.
+    #[arg(long, env = "TESSERA_AGENT_CONTROLLER")]
+    pub controller: Option<String>,
+    /// Folder of everything that the agent keeps; `identity/` in it holds its certificate.
+    #[arg(long, env = "TESSERA_AGENT_DATA")]
+    pub data: Option<PathBuf>,
+    /// NVIDIA's management library [default: libnvidia-ml.so.1].
+    #[arg(long, env = "TESSERA_AGENT_NVML")]
+    pub nvml: Option<OsString>,
+    /// A TOML file with the same settings, and those that have no option.
+    #[arg(long, env = "TESSERA_AGENT_CONFIG")]
+    pub config: Option<PathBuf>,
+    /// Print the effective settings, say what is wrong with them, and exit.
+    #[arg(long)]
+    pub check: bool,
+    /// What else to run.
+    #[command(subcommand)]
+    pub command: Option<Command>,
+}
+
+/// What else the program can be.
+#[derive(Clone, Debug, clap::Subcommand)]
+pub enum Command {
+    /// Answers the agent's questions to the driver. Never started by hand.
+    #[command(hide = true)]
+    NvmlWorker {
+        /// NVIDIA's management library.
+        #[arg(long)]
+        nvml: OsString,
+    },
+}
+
+/// The settings file.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    controller: Option<String>,
+    data: Option<PathBuf>,
+    nvml: Option<PathBuf>,
+    shepherd: Option<PathBuf>,
+    pass_env: Option<Vec<String>>,
+    keep_attempts: Option<usize>,
+    destroy_tries: Option<u32>,
+    cgroups: Option<bool>,
+}
+
+/// The effective settings.
+#[derive(Clone, Debug, Serialize)]
+pub struct Config {
+    /// Where the controller is.
+    pub controller: String,
+    /// The data folder.
+    pub data: PathBuf,
+    /// NVIDIA's management library.
+    pub nvml: PathBuf,
+    /// The shepherd's program.
+    pub shepherd: PathBuf,
+    /// Variables of the agent's own environment that attempts get.
+    pub pass_env: Vec<String>,
+    /// Folders of ended attempts that are kept for their output.
+    pub keep_attempts: usize,
+    /// Tries of a blocked layout step.
+    pub destroy_tries: u32,
+    /// Whether attempts are put into control groups where the machine has them.
+    pub cgroups: bool,
+}
+
+/// Folders of ended attempts that are kept, if nothing else is said.
+const KEEP_ATTEMPTS: usize = 5_000;
+
+impl Config {
+    /// Puts the settings together.
+    ///
+    /// # Errors
+    ///
+    /// What is missing or wrong, and where.
+    pub fn load(arguments: &Arguments) -> anyhow::Result<Self> {
+        let file = match &arguments.config {
+            None => File::default(),
+            Some(path) => {
+                let text = std::fs::read_to_string(path)
+                    .with_context(|| format!("can't read {}", path.display()))?;
+                toml::from_str(&text).with_context(|| format!("in {}", path.display()))?
+            }
+        };
+        let own = std::env::current_exe().context("can't find this program itself")?;
+        let missing = |what| format!("{what} is missing: give it as --{what} or in the file");
+        Ok(Self {
+            controller: arguments
+                .controller
+                .clone()
+                .or(file.controller)
+                .with_context(|| missing("controller"))?,
+            data: arguments.data.clone().or(file.data).with_context(|| missing("data"))?,
+            nvml: arguments
+                .nvml
+                .clone()
+                .map(PathBuf::from)
+                .or(file.nvml)
+                .unwrap_or_else(|| "libnvidia-ml.so.1".into()),
+            shepherd: file.shepherd.unwrap_or_else(|| own.with_file_name("tessera-shepherd")),
+            pass_env: file.pass_env.unwrap_or_else(|| {
+                ["TESSERA_SIM_NODE", "TESSERA_SIM_LATENCY"].map(str::to_owned).to_vec()
+            }),
+            keep_attempts: file.keep_attempts.unwrap_or(KEEP_ATTEMPTS),
+            destroy_tries: file.destroy_tries.unwrap_or(TRIES_MAX).max(1),
+            cgroups: file.cgroups.unwrap_or(true),
+        })
+    }
+
+    /// Returns what attempts find in their environment.
+    pub fn environment(&self) -> NodeEnvironment {
+        let own = |name: &str| std::env::var(name).ok();
+        let user = own("USER").unwrap_or_else(|| "root".to_owned());
+        let base = [
+            ("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin".to_owned()),
+            ("HOME", own("HOME").unwrap_or_else(|| "/".to_owned())),
+            ("LOGNAME", user.clone()),
+            ("USER", user),
+            ("SHELL", "/bin/sh".to_owned()),
+            ("LANG", "C.UTF-8".to_owned()),
+        ];
+        let base: BTreeMap<_, _> =
+            base.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
+        let passed =
+            self.pass_env.iter().filter_map(|name| Some((name.clone(), own(name)?))).collect();
+        NodeEnvironment { base, passed }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn load(text: &str) -> anyhow::Result<Config> {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("agent.toml");
+        std::fs::write(&path, text).unwrap();
+        let path = path.display().to_string();
+        Config::load(&Arguments::parse_from(["tessera-agent", "--config", &path, "--data", "/d"]))
+    }
+
+    #[test]
+    fn the_command_line_wins_over_the_file() {
+        let config = load("controller = \"ctl:7443\"\ndata = \"/e\"\n").unwrap();
+
+        assert_eq!(config.controller, "ctl:7443");
+        assert_eq!(config.data, PathBuf::from("/d"));
+        assert_eq!(config.nvml, PathBuf::from("libnvidia-ml.so.1"));
+    }
+
+    #[test]
+    fn an_unknown_key_is_an_error_that_names_it() {
+        let error = format!("{:#}", load("controler = \"ctl:7443\"\n").unwrap_err());
+
+        assert!(error.contains("controler"), "{error}");
+    }
+
+    #[test]
+    fn a_missing_setting_is_named() {
+        let error = format!("{:#}", load("").unwrap_err());
+
+        assert!(error.contains("controller is missing"), "{error}");
+    }
+}

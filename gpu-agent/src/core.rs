@@ -1,0 +1,8 @@
+//! What the agent decides. Pure: no clock, no files, no sockets; the caller brings the time,
+//! records what is to be recorded, and then acts.
+
+pub mod attempts;
+pub mod environment;
+pub mod ledger;
+pub mod output;
+pub mod plan;

@@ -1,0 +1,352 @@
+//! Every attempt of a node, from its launch order to the controller's acknowledgement.
+//!
+//! Rules of the fencing protocol that live here: launches need this node's generation (F7) and
+//! a lease; a tombstone refuses a launch for ever (F8); an attempt is journalled before it is
+//! started, and an order that is repeated is only reported (F9); ends are kept until they are
+//! acknowledged (F12). Nothing is started twice: every way out of [`Attempts::launch`] other
+//! than the journal's leaves a tombstone.
+
+mod recovery;
+#[cfg(test)]
+pub mod testing;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+
+use tessera_model::life::Outcome;
+use tessera_model::mig::Slot;
+use tessera_model::{AttemptId, GpuId, Millis};
+use tessera_wire::ToController;
+use tessera_wire::frames::{AttemptReport, AttemptStatus, ExitRecord, LaunchOrder, StopCause};
+
+use super::ledger::{Facts, Record, Tombstones};
+use crate::shepherd::job::never_ran_at;
+use crate::shepherd::protocol::KillReason;
+use crate::shepherd::verdict::killed;
+
+pub use recovery::{Held, Trace};
+
+/// Most attempts that a node holds, running or ended and not yet acknowledged. Far above what
+/// its GPUs can run; a controller that sends more is broken.
+const ATTEMPTS_MAX: usize = 4096;
+
+/// What is to be done, in order.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Effect {
+    /// Send a frame, if a controller is there.
+    Send(ToController),
+    /// Put a record on disk; do the rest only once it is there.
+    Record(Record, Vec<Effect>),
+    /// Put a record on disk when it suits.
+    RecordLater(Record),
+    /// The attempt is journalled: ask [`Attempts::journalled`] what follows.
+    Journalled(AttemptId),
+    /// Hand the attempt to a shepherd.
+    Spawn(Box<LaunchOrder>),
+    /// Tell the attempt's shepherd to ask it to end.
+    Stop(AttemptId, StopCause),
+    /// Tell the attempt's shepherd to kill it.
+    Kill(AttemptId, KillReason),
+}
+
+/// What launches are judged by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Standing {
+    /// The node's generation.
+    pub generation: u64,
+    /// Whether the node holds a lease now.
+    pub leased: bool,
+    /// The wall clock, for records.
+    pub now_unix: Millis,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+enum Phase {
+    /// Its record is on its way to the disk.
+    Journalling(Box<LaunchOrder>),
+    /// With a shepherd, which hasn't said yet that the program runs.
+    Spawning,
+    Running {
+        pid: u32,
+        started_unix: Millis,
+    },
+    Ended(ExitRecord),
+}
+
+#[derive(Clone, Debug, PartialEq)]
+struct Entry {
+    facts: Facts,
+    phase: Phase,
+    stop: Option<StopCause>,
+    kill: Option<KillReason>,
+}
+
+/// All attempts of a node.
+#[derive(Clone, Debug, Default)]
+pub struct Attempts {
+    entries: BTreeMap<AttemptId, Entry>,
+    tombstones: Tombstones,
+}
+
+impl Attempts {
+    /// Judges a launch order. `place` says what is wrong with the slice, if anything is.
+    pub fn launch(
+        &mut self,
+        order: Box<LaunchOrder>,
+        facts: Facts,
+        place: Result<(), String>,
+        standing: Standing,
+    ) -> Vec<Effect> {
+        let attempt = order.attempt;
+        if let Some(entry) = self.entries.get(&attempt) {
+            return vec![entry.report()];
+        }
+        if self.tombstones.contains(attempt) {
+            return vec![Effect::Send(ToController::Tombstoned { attempt })];
+        }
+        if let Err(reason) = self.admit(&order, place, standing) {
+            return self.refuse(facts, reason, standing.now_unix);
+        }
+        let record = Record::Accepted(facts.clone());
+        let phase = Phase::Journalling(order);
+        self.entries.insert(attempt, Entry { facts, phase, stop: None, kill: None });
+        vec![Effect::Record(record, vec![Effect::Journalled(attempt)])]
+    }
+
+    fn admit(
+        &self,
+        order: &LaunchOrder,
+        place: Result<(), String>,
+        standing: Standing,
+    ) -> Result<(), String> {
+        if order.generation != standing.generation {
+            let (wanted, own) = (order.generation, standing.generation);
+            return Err(format!("the node has generation {own}, the launch is for {wanted}"));
+        }
+        if !standing.leased {
+            return Err("the node holds no lease".to_owned());
+        }
+        if self.entries.len() >= ATTEMPTS_MAX {
+            return Err(format!("the node holds {ATTEMPTS_MAX} attempts already"));
+        }
+        place
+    }
+
+    /// Ends an attempt that is not going to be started. The tombstone comes first: a repeated
+    /// order must not start what the controller was told to be over.
+    fn refuse(&mut self, facts: Facts, reason: String, now_unix: Millis) -> Vec<Effect> {
+        let attempt = facts.attempt;
+        let record = never_ran_at(now_unix, Outcome::NotStarted, reason);
+        let entry = Entry { facts, phase: Phase::Ended(record), stop: None, kill: None };
+        let report = entry.report();
+        self.tombstones.add(attempt);
+        self.entries.insert(attempt, entry);
+        vec![Effect::Record(Record::Tombstone { attempt }, vec![report])]
+    }
+
+    /// Goes on with an attempt whose record is on disk.
+    pub fn journalled(&mut self, attempt: AttemptId, standing: Standing) -> Vec<Effect> {
+        let Some(entry) = self.entries.get_mut(&attempt) else { return Vec::new() };
+        let Phase::Journalling(order) = &entry.phase else { return Vec::new() };
+        let over = match (entry.kill, entry.stop) {
+            (Some(reason), _) => Some((killed(reason).0, killed(reason).1)),
+            (None, Some(StopCause::Cancel)) => Some((Outcome::Cancelled, "")),
+            (None, Some(StopCause::Preempt)) => Some((Outcome::Preempted, "")),
+            (None, None) if !standing.leased || order.generation != standing.generation => {
+                Some((Outcome::NotStarted, "the node's lease ran out"))
+            }
+            (None, None) => None,
+        };
+        match over {
+            Some((outcome, detail)) => {
+                self.end_here(attempt, never_ran_at(standing.now_unix, outcome, detail.to_owned()))
+            }
+            None => {
+                let order = order.clone();
+                entry.phase = Phase::Spawning;
+                vec![Effect::Spawn(order)]
+            }
+        }
+    }
+
+    /// Ends an attempt whose record could not be put on disk: it must not be started.
+    pub fn not_journalled(
+        &mut self,
+        attempt: AttemptId,
+        reason: &str,
+        now_unix: Millis,
+    ) -> Vec<Effect> {
+        let Some(entry) = self.entries.get_mut(&attempt) else { return Vec::new() };
+        let detail = format!("the node can't write its journal: {reason}");
+        entry.phase = Phase::Ended(never_ran_at(now_unix, Outcome::NotStarted, detail));
+        let report = entry.report();
+        self.tombstones.add(attempt);
+        vec![report]
+    }
+
+    /// Takes in that a program runs.
+    pub fn started(&mut self, attempt: AttemptId, pid: u32, started_unix: Millis) -> Vec<Effect> {
+        let Some(entry) = self.entries.get_mut(&attempt) else { return Vec::new() };
+        if !matches!(entry.phase, Phase::Spawning) {
+            return Vec::new();
+        }
+        entry.phase = Phase::Running { pid, started_unix };
+        vec![entry.report()]
+    }
+
+    /// Takes in an end that is on disk, or held by a shepherd.
+    pub fn ended(&mut self, attempt: AttemptId, record: ExitRecord) -> Vec<Effect> {
+        let Some(entry) = self.entries.get_mut(&attempt) else { return Vec::new() };
+        if matches!(entry.phase, Phase::Ended(_)) {
+            return Vec::new();
+        }
+        entry.phase = Phase::Ended(record);
+        let mut effects = vec![entry.report()];
+        if entry.kill == Some(KillReason::Revoked) {
+            effects.extend(self.bury(attempt));
+        }
+        effects
+    }
+
+    /// Ends an attempt that no shepherd can write down any more.
+    pub fn end_here(&mut self, attempt: AttemptId, record: ExitRecord) -> Vec<Effect> {
+        let note = Record::Ended { attempt, record: record.clone() };
+        match self.ended(attempt, record) {
+            effects if effects.is_empty() => effects,
+            effects => vec![Effect::Record(note, effects)],
+        }
+    }
+
+    /// Asks an attempt to end.
+    pub fn stop(&mut self, attempt: AttemptId, cause: StopCause) -> Vec<Effect> {
+        let Some(entry) = self.entries.get_mut(&attempt) else {
+            return self.answer_for_unknown(attempt);
+        };
+        match &entry.phase {
+            Phase::Ended(_) => vec![entry.report()],
+            // Kept for when its record is on disk.
+            Phase::Journalling(_) => {
+                entry.stop = entry.stop.or(Some(cause));
+                Vec::new()
+            }
+            Phase::Spawning | Phase::Running { .. } => {
+                entry.stop = entry.stop.or(Some(cause));
+                vec![Effect::Stop(attempt, cause)]
+            }
+        }
+    }
+
+    fn answer_for_unknown(&self, attempt: AttemptId) -> Vec<Effect> {
+        if self.tombstones.contains(attempt) {
+            vec![Effect::Send(ToController::Tombstoned { attempt })]
+        } else {
+            Vec::new()
+        }
+    }
+
+    /// Makes sure that an attempt never starts here (rule F8).
+    pub fn revoke(&mut self, attempt: AttemptId) -> Vec<Effect> {
+        let Some(entry) = self.entries.get_mut(&attempt) else { return self.bury(attempt) };
+        match &entry.phase {
+            Phase::Ended(_) => {
+                let mut effects = vec![entry.report()];
+                effects.extend(self.bury(attempt));
+                effects
+            }
+            Phase::Journalling(_) => {
+                entry.kill = Some(KillReason::Revoked);
+                Vec::new()
+            }
+            Phase::Spawning | Phase::Running { .. } => {
+                entry.kill = Some(KillReason::Revoked);
+                vec![Effect::Kill(attempt, KillReason::Revoked)]
+            }
+        }
+    }
+
+    fn bury(&mut self, attempt: AttemptId) -> Vec<Effect> {
+        let told = Effect::Send(ToController::Tombstoned { attempt });
+        self.tombstones.add(attempt);
+        vec![Effect::Record(Record::Tombstone { attempt }, vec![told])]
+    }
+
+    /// Forgets an attempt whose end the controller has committed; returns whether it was known.
+    pub fn acknowledged(&mut self, attempt: AttemptId) -> Vec<Effect> {
+        let over = self.entries.get(&attempt).is_some_and(|e| matches!(e.phase, Phase::Ended(_)));
+        if !over {
+            return Vec::new();
+        }
+        self.entries.remove(&attempt);
+        self.tombstones.add(attempt);
+        vec![Effect::RecordLater(Record::Acknowledged { attempt })]
+    }
+
+    /// Kills every attempt of another generation than `generation` (rule F11).
+    pub fn kill_other_generations(&mut self, generation: u64) -> Vec<Effect> {
+        let reason = KillReason::OldGeneration;
+        let mut effects = Vec::new();
+        for (attempt, entry) in &mut self.entries {
+            if entry.facts.generation == generation || matches!(entry.phase, Phase::Ended(_)) {
+                continue;
+            }
+            entry.kill = entry.kill.or(Some(reason));
+            if !matches!(entry.phase, Phase::Journalling(_)) {
+                effects.push(Effect::Kill(*attempt, reason));
+            }
+        }
+        effects
+    }
+
+    /// Tells whether anything of another generation than `generation` may still run.
+    pub fn others_alive(&self, generation: u64) -> bool {
+        self.alive().any(|entry| entry.facts.generation != generation)
+    }
+
+    fn alive(&self) -> impl Iterator<Item = &Entry> {
+        self.entries.values().filter(|entry| !matches!(entry.phase, Phase::Ended(_)))
+    }
+
+    /// Tells whether an attempt that may run uses a slot (or, with MIG off, the GPU).
+    pub fn uses(&self, gpu: &GpuId, slot: Option<Slot>) -> bool {
+        self.alive()
+            .any(|entry| entry.facts.gpu == *gpu && (slot.is_none() || entry.facts.slot == slot))
+    }
+
+    /// Returns how many attempts may be running.
+    pub fn alive_count(&self) -> usize {
+        self.alive().count()
+    }
+
+    /// Returns a report for each attempt.
+    pub fn reports(&self) -> Vec<ToController> {
+        self.entries.values().map(|entry| ToController::Attempt(entry.attempt_report())).collect()
+    }
+
+    /// Tells whether an attempt is here: running, or over and not yet acknowledged.
+    pub fn holds(&self, attempt: AttemptId) -> bool {
+        self.entries.contains_key(&attempt)
+    }
+
+    /// Tells whether an attempt may still write output.
+    pub fn is_alive(&self, attempt: AttemptId) -> bool {
+        self.entries.get(&attempt).is_some_and(|entry| !matches!(entry.phase, Phase::Ended(_)))
+    }
+}
+
+impl Entry {
+    fn report(&self) -> Effect {
+        Effect::Send(ToController::Attempt(self.attempt_report()))
+    }
+
+    fn attempt_report(&self) -> AttemptReport {
+        let status = match &self.phase {
+            Phase::Journalling(_) | Phase::Spawning => AttemptStatus::Journalled,
+            Phase::Running { pid, started_unix } => {
+                AttemptStatus::Running { pid: *pid, started_unix: *started_unix }
+            }
+            Phase::Ended(record) => AttemptStatus::Ended(record.clone()),
+        };
+        AttemptReport { attempt: self.facts.attempt, job: self.facts.job, status }
+    }
+}

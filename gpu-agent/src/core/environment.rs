@@ -1,0 +1,160 @@
+//! The environment of an attempt: built from nothing, then the user's variables, then ours.
+
+use std::collections::BTreeMap;
+
+use tessera_model::NodeName;
+use tessera_model::life::Outcome;
+use tessera_wire::frames::{GpuReport, LaunchOrder, MigReport};
+
+/// What the node itself brings in.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NodeEnvironment {
+    /// `HOME`, `USER`, `SHELL` … of the account that attempts run under.
+    pub base: BTreeMap<String, String>,
+    /// Variables of the agent's own environment that are handed on.
+    pub passed: BTreeMap<String, String>,
+}
+
+/// Returns every variable of an attempt.
+pub fn environment(
+    order: &LaunchOrder,
+    node: &NodeName,
+    gpu: &GpuReport,
+    around: &NodeEnvironment,
+) -> Vec<(String, String)> {
+    let mut all = around.base.clone();
+    all.extend(around.passed.clone());
+    all.extend(order.env.clone());
+    let mut set = |name: &str, value: String| {
+        all.insert(name.to_owned(), value);
+    };
+    for (name, value) in shared(order, node) {
+        set(&format!("TESSERA_{name}"), value.clone());
+        set(&format!("SLURM_{name}"), value);
+    }
+    set("TESSERA_ATTEMPT", order.number.to_string());
+    set("TESSERA_ATTEMPT_ID", order.attempt.to_string());
+    set("TESSERA_NODE", node.to_string());
+    set("SLURM_NODEID", "0".to_owned());
+    set("SLURM_PROCID", "0".to_owned());
+    set("SLURM_LOCALID", "0".to_owned());
+    set("SLURM_NTASKS", "1".to_owned());
+    set("SLURM_NNODES", "1".to_owned());
+    set("SLURM_GPUS_ON_NODE", "1".to_owned());
+    set("SLURM_JOB_GPUS", gpu.index.to_string());
+    set("CUDA_VISIBLE_DEVICES", order.slice.to_string());
+    for (name, value) in of_gpu(order, gpu) {
+        set(&format!("TESSERA_{name}"), value);
+    }
+    if let Some(reason) = order.restart_reason {
+        set("TESSERA_RESTART_REASON", restart_word(reason).to_owned());
+    }
+    if let Some(context) = &order.traceparent {
+        set("TRACEPARENT", context.clone());
+    }
+    all.into_iter().collect()
+}
+
+/// Returns the variables that exist under our prefix and under that of batch schedulers.
+fn shared(order: &LaunchOrder, node: &NodeName) -> Vec<(&'static str, String)> {
+    let mut list = vec![
+        ("JOB_ID", order.job.to_string()),
+        ("JOB_NAME", order.name.clone()),
+        ("JOB_USER", order.user.clone()),
+        ("JOB_NODELIST", node.to_string()),
+        ("NODELIST", node.to_string()),
+        ("RESTART_COUNT", order.number.saturating_sub(1).to_string()),
+    ];
+    if let Some(place) = order.array {
+        list.extend([
+            ("ARRAY_JOB_ID", place.array.to_string()),
+            ("ARRAY_TASK_ID", place.index.to_string()),
+            ("ARRAY_TASK_COUNT", place.count.to_string()),
+            ("ARRAY_TASK_MIN", place.min.to_string()),
+            ("ARRAY_TASK_MAX", place.max.to_string()),
+        ]);
+    }
+    list
+}
+
+fn of_gpu(order: &LaunchOrder, gpu: &GpuReport) -> Vec<(&'static str, String)> {
+    let mut list = vec![("GPU_UUID", gpu.gpu.to_string())];
+    let instance =
+        order.slot.and_then(|slot| gpu.instances.iter().find(|instance| instance.slot == slot));
+    match instance {
+        Some(instance) => {
+            list.push(("GPU_MEMORY_BYTES", instance.memory.get().to_string()));
+            list.push(("GPU_SM_COUNT", instance.sms.to_string()));
+            if let MigReport::On { geometry } = &gpu.mig
+                && let Some(profile) = geometry.profile(instance.slot.profile)
+            {
+                list.push(("GPU_PROFILE", profile.name.to_string()));
+            }
+        }
+        None => {
+            list.push(("GPU_MEMORY_BYTES", gpu.memory.get().to_string()));
+            list.extend(gpu.sms.map(|sms| ("GPU_SM_COUNT", sms.to_string())));
+        }
+    }
+    list
+}
+
+const fn restart_word(reason: Outcome) -> &'static str {
+    match reason {
+        Outcome::OutOfMemory => "oom",
+        Outcome::Preempted => "preempted",
+        Outcome::Lost => "node_fail",
+        Outcome::Failed => "failed",
+        Outcome::NotStarted => "not_started",
+        Outcome::Succeeded | Outcome::Cancelled | Outcome::TimedOut | Outcome::LaunchFailed => {
+            "restart"
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::core::attempts::testing::{gpu, order};
+
+    fn built(order: &LaunchOrder) -> BTreeMap<String, String> {
+        let around = NodeEnvironment {
+            base: [("PATH".to_owned(), "/bin".to_owned())].into(),
+            passed: [("TESSERA_SIM_NODE".to_owned(), "/sim".to_owned())].into(),
+        };
+        environment(order, &"n1".parse().unwrap(), &gpu(), &around).into_iter().collect()
+    }
+
+    #[test]
+    fn a_user_may_set_the_path_but_not_the_slice() {
+        let mut order = order(1, 42);
+        order.env.insert("PATH".into(), "/opt".into());
+        order.env.insert("CUDA_VISIBLE_DEVICES".into(), "all".into());
+
+        let built = built(&order);
+
+        assert_eq!(built["PATH"], "/opt");
+        assert_eq!(built["CUDA_VISIBLE_DEVICES"], order.slice.as_str());
+        assert_eq!(built["TESSERA_SIM_NODE"], "/sim");
+    }
+
+    #[test]
+    fn a_job_learns_its_number_under_both_names() {
+        let built = built(&order(1, 42));
+
+        assert_eq!(built["TESSERA_JOB_ID"], "42");
+        assert_eq!(built["SLURM_JOB_ID"], "42");
+        assert_eq!(built["TESSERA_GPU_PROFILE"], "1g.5gb");
+        assert!(!built.contains_key("TESSERA_ARRAY_JOB_ID"));
+    }
+
+    #[test]
+    fn a_restarted_job_learns_why() {
+        let order = LaunchOrder { number: 3, restart_reason: Some(Outcome::Lost), ..order(1, 42) };
+
+        let built = built(&order);
+
+        assert_eq!(built["TESSERA_RESTART_COUNT"], "2");
+        assert_eq!(built["TESSERA_RESTART_REASON"], "node_fail");
+    }
+}

@@ -1,0 +1,294 @@
+//! Carrying out a layout plan, one verified step at a time. Pure.
+//!
+//! Before each step the GPU is read: a step whose goal stands already is skipped, so that a plan
+//! may be repeated after a crash; and an instance that any process uses is never touched (P7).
+
+use tessera_model::Millis;
+use tessera_model::mig::{Slot, Step};
+use tessera_wire::frames::PlanEnd;
+
+use crate::nvml::fault::Handling;
+
+/// First pause before a blocked step is tried again; doubled each time.
+const PAUSE_MIN: Millis = Millis::new(200);
+/// Longest pause.
+const PAUSE_MAX: Millis = Millis::from_secs(5);
+/// Tries of one step before it is given up: with the pauses above about half a minute.
+pub const TRIES_MAX: u32 = 10;
+
+/// An instance that stands, as a plan sees it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Standing {
+    /// Where and what.
+    pub slot: Slot,
+    /// Whether it has its compute instance.
+    pub whole: bool,
+    /// Whether a process uses it.
+    pub used: bool,
+}
+
+/// A step that the driver refused.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StepRefused {
+    /// What to do about it.
+    pub handling: Handling,
+    /// What the driver said.
+    pub reason: String,
+}
+
+/// What happened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// The GPU was read.
+    Read(Vec<Standing>),
+    /// The step was made.
+    Made(Result<(), StepRefused>),
+    /// The pause is over.
+    Waited,
+}
+
+/// What is to be done next.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Action {
+    /// Read the GPU.
+    Read,
+    /// Journal the intent, then make this step.
+    Make(Step),
+    /// Wait.
+    Wait(Millis),
+    /// The plan is over; `stuck` names an instance that could not be changed.
+    End {
+        /// How.
+        end: PlanEnd,
+        /// What could not be changed, and why.
+        stuck: Option<(Slot, String)>,
+    },
+}
+
+/// A plan under way.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PlanRun {
+    steps: Vec<Step>,
+    done: usize,
+    tries: u32,
+    /// The current step was made and is to be verified.
+    made: bool,
+    tries_max: u32,
+}
+
+impl PlanRun {
+    /// Begins a plan; the first action is [`Action::Read`].
+    pub fn new(steps: Vec<Step>, tries_max: u32) -> Self {
+        Self { steps, done: 0, tries: 0, made: false, tries_max }
+    }
+
+    /// Returns how many steps are done.
+    pub fn done(&self) -> usize {
+        self.done
+    }
+
+    /// Decides what follows.
+    pub fn on(&mut self, event: Event) -> Action {
+        match event {
+            Event::Read(standing) => self.look(&standing),
+            Event::Waited => Action::Read,
+            Event::Made(Ok(())) => {
+                self.made = true;
+                Action::Read
+            }
+            Event::Made(Err(refused)) => self.refused(refused),
+        }
+    }
+
+    fn look(&mut self, standing: &[Standing]) -> Action {
+        while let Some(step) = self.steps.get(self.done).copied() {
+            if reached(step, standing) {
+                self.done += 1;
+                self.tries = 0;
+                self.made = false;
+                continue;
+            }
+            if std::mem::take(&mut self.made) {
+                let reason = "the driver reported success, but the GPU didn't change".to_owned();
+                return self.again(reason);
+            }
+            return match step {
+                Step::Destroy(slot) if standing.iter().any(|s| s.slot == slot && s.used) => {
+                    self.again("a process uses the instance".to_owned())
+                }
+                Step::Destroy(_) | Step::Create(_) => Action::Make(step),
+            };
+        }
+        Action::End { end: PlanEnd::Done, stuck: None }
+    }
+
+    fn refused(&mut self, refused: StepRefused) -> Action {
+        match refused.handling {
+            // What isn't there can't be destroyed; the next read tells what is true.
+            Handling::InUse | Handling::Retry | Handling::Absent => self.again(refused.reason),
+            Handling::Replan | Handling::Faulty | Handling::Bug => self.fail(refused.reason, None),
+        }
+    }
+
+    fn again(&mut self, reason: String) -> Action {
+        self.tries += 1;
+        if self.tries >= self.tries_max {
+            let slot = self.steps.get(self.done).map(|step| match step {
+                Step::Destroy(slot) | Step::Create(slot) => *slot,
+            });
+            return self.fail(reason.clone(), slot.map(|slot| (slot, reason)));
+        }
+        let doubled = PAUSE_MIN.get().saturating_mul(1 << (self.tries - 1).min(16));
+        Action::Wait(Millis::new(doubled).min(PAUSE_MAX))
+    }
+
+    fn fail(&self, reason: String, stuck: Option<(Slot, String)>) -> Action {
+        let steps_done = u32::try_from(self.done).unwrap_or(u32::MAX);
+        Action::End { end: PlanEnd::Failed { steps_done, reason }, stuck }
+    }
+}
+
+/// Tells whether a step's goal stands already.
+fn reached(step: Step, standing: &[Standing]) -> bool {
+    match step {
+        Step::Destroy(slot) => standing.iter().all(|s| s.slot != slot),
+        Step::Create(slot) => standing.iter().any(|s| s.slot == slot && s.whole),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use tessera_model::mig::ProfileId;
+
+    fn slot(start: u8) -> Slot {
+        Slot { start, profile: ProfileId(19) }
+    }
+
+    fn whole(start: u8) -> Standing {
+        Standing { slot: slot(start), whole: true, used: false }
+    }
+
+    fn refused(handling: Handling) -> Event {
+        Event::Made(Err(StepRefused { handling, reason: "no".into() }))
+    }
+
+    #[test]
+    fn a_step_is_verified_before_the_next_one() {
+        let mut run = PlanRun::new(vec![Step::Destroy(slot(0)), Step::Create(slot(1))], 3);
+
+        assert_eq!(run.on(Event::Read(vec![whole(0)])), Action::Make(Step::Destroy(slot(0))));
+        assert_eq!(run.on(Event::Made(Ok(()))), Action::Read);
+        assert_eq!(run.on(Event::Read(vec![])), Action::Make(Step::Create(slot(1))));
+        assert_eq!(run.on(Event::Made(Ok(()))), Action::Read);
+        let end = run.on(Event::Read(vec![whole(1)]));
+
+        assert_eq!(end, Action::End { end: PlanEnd::Done, stuck: None });
+    }
+
+    #[test]
+    fn a_plan_that_was_done_before_touches_nothing() {
+        let mut run = PlanRun::new(vec![Step::Destroy(slot(0)), Step::Create(slot(1))], 3);
+
+        let end = run.on(Event::Read(vec![whole(1)]));
+
+        assert_eq!(end, Action::End { end: PlanEnd::Done, stuck: None });
+    }
+
+    #[test]
+    fn an_instance_that_a_process_uses_is_not_destroyed_but_waited_for() {
+        let mut run = PlanRun::new(vec![Step::Destroy(slot(0))], 3);
+        let used = vec![Standing { used: true, ..whole(0) }];
+
+        assert_eq!(run.on(Event::Read(used.clone())), Action::Wait(Millis::new(200)));
+        assert_eq!(run.on(Event::Waited), Action::Read);
+        assert_eq!(run.on(Event::Read(used.clone())), Action::Wait(Millis::new(400)));
+        let end = run.on(Event::Read(used));
+
+        assert!(matches!(end, Action::End { stuck: Some((found, _)), .. } if found == slot(0)));
+    }
+
+    #[test]
+    fn a_half_made_instance_is_completed_by_its_create() {
+        let mut run = PlanRun::new(vec![Step::Create(slot(0))], 3);
+
+        let half = vec![Standing { whole: false, ..whole(0) }];
+
+        assert_eq!(run.on(Event::Read(half)), Action::Make(Step::Create(slot(0))));
+    }
+
+    #[test]
+    fn what_the_driver_will_never_take_is_given_up_at_once() {
+        for handling in [Handling::Replan, Handling::Faulty, Handling::Bug] {
+            let mut run = PlanRun::new(vec![Step::Create(slot(0))], 3);
+            run.on(Event::Read(vec![]));
+
+            let end = run.on(refused(handling));
+
+            assert!(
+                matches!(
+                    end,
+                    Action::End { end: PlanEnd::Failed { steps_done: 0, .. }, stuck: None }
+                ),
+                "{handling:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_driver_that_says_yes_and_does_nothing_is_not_believed() {
+        let mut run = PlanRun::new(vec![Step::Create(slot(0))], 2);
+        run.on(Event::Read(vec![]));
+        run.on(Event::Made(Ok(())));
+
+        assert_eq!(run.on(Event::Read(vec![])), Action::Wait(Millis::new(200)));
+    }
+
+    proptest! {
+        /// Whatever the driver does, a plan ends, and never touches what is used.
+        #[test]
+        fn every_plan_ends_and_touches_nothing_that_is_used(
+            steps in prop::collection::vec((0..4_u8, any::<bool>()), 0..6),
+            answers in prop::collection::vec((0..7_u8, 0..16_u8), 200),
+        ) {
+            let steps: Vec<_> = steps.into_iter().map(|(start, create)| {
+                if create { Step::Create(slot(start)) } else { Step::Destroy(slot(start)) }
+            }).collect();
+            let mut run = PlanRun::new(steps, 4);
+            let mut action = Action::Read;
+            let mut used = 0_u8;
+            let mut ended = false;
+            for (answer, bits) in answers {
+                action = match action {
+                    Action::Read => {
+                        used = bits;
+                        let standing = (0..4).map(|start| Standing {
+                            slot: slot(start), whole: answer > 2, used: bits & (1 << start) != 0,
+                        });
+                        let standing = standing.filter(|s| answer > 1 || s.slot.start > 1);
+                        run.on(Event::Read(standing.collect()))
+                    }
+                    Action::Make(step) => {
+                        if let Step::Destroy(slot) = step {
+                            prop_assert!(used & (1 << slot.start) == 0 );
+                        }
+                        run.on(match answer {
+                            0 => refused(Handling::Absent),
+                            1 => refused(Handling::InUse),
+                            2 => refused(Handling::Retry),
+                            3 => refused(Handling::Replan),
+                            _ => Event::Made(Ok(())),
+                        })
+                    }
+                    Action::Wait(pause) => {
+                        prop_assert!(pause <= PAUSE_MAX);
+                        run.on(Event::Waited)
+                    }
+                    Action::End { .. } => { ended = true; break; }
+                };
+            }
+            prop_assert!(ended);
+        }
+    }
+}

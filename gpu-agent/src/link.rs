@@ -1,0 +1,175 @@
+//! The connection to the controller: made, kept, and made again. Knows frames, not what they
+//! mean.
+
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use rand::Rng as _;
+use tessera_wire::ToAgent;
+use tessera_wire::link::{FrameReader, FrameWriter, LinkError};
+use tessera_wire::tls::CONTROLLER_NAME;
+use tokio::sync::mpsc;
+
+use crate::logs;
+use crate::node::{Input, LinkEvent};
+
+/// First pause after a failed connection; doubled each time.
+const BACKOFF_MIN: Duration = Duration::from_millis(200);
+/// Longest pause.
+const BACKOFF_MAX: Duration = Duration::from_secs(10);
+/// How long a connection may take to be made.
+const CONNECT_WITHIN: Duration = Duration::from_secs(10);
+/// Frames that may wait for the network: every attempt's and GPU's report fits. When they
+/// don't, the session is begun anew with an inventory.
+const QUEUE: usize = 16 * 1024;
+/// Most frames in one write.
+const WRITE_MAX: usize = 256;
+
+/// Where the controller is.
+#[derive(Clone, Debug)]
+pub struct Controller {
+    /// `host:port`; the host may be a name.
+    pub address: String,
+    /// The agent's side of the mutual TLS.
+    pub tls: quinn::ClientConfig,
+    /// The data folder, for readers of output.
+    pub data: PathBuf,
+}
+
+#[derive(Debug, thiserror::Error)]
+enum ConnectError {
+    #[error("no address found")]
+    Resolve(#[source] std::io::Error),
+    #[error("the name has no address")]
+    NoAddress,
+    #[error("no socket")]
+    Socket(#[source] std::io::Error),
+    #[error("can't connect")]
+    Refused(#[from] quinn::ConnectError),
+    #[error(transparent)]
+    Broken(#[from] quinn::ConnectionError),
+    #[error("no answer")]
+    Timeout,
+}
+
+/// Keeps a connection to the controller for as long as the node listens.
+pub async fn run(controller: Controller, node: mpsc::Sender<Input>) {
+    let mut pause = BACKOFF_MIN;
+    let mut silent = false;
+    while !node.is_closed() {
+        match tokio::time::timeout(CONNECT_WITHIN, connect(&controller)).await {
+            Ok(Ok((endpoint, connection))) => {
+                tracing::info!(controller = controller.address, "connected");
+                silent = false;
+                if serve(&connection, &controller, &node).await {
+                    pause = BACKOFF_MIN;
+                }
+                connection.close(0_u32.into(), b"bye");
+                // The peer should learn of the end now, not by silence.
+                let _ = tokio::time::timeout(BACKOFF_MIN, endpoint.wait_idle()).await;
+                tracing::warn!(controller = controller.address, "disconnected");
+            }
+            Ok(Err(error)) => complain(&controller, &error, &mut silent),
+            Err(_) => complain(&controller, &ConnectError::Timeout, &mut silent),
+        }
+        let jitter = rand::rng().random_range(0.5..1.0);
+        tokio::time::sleep(pause.mul_f64(jitter)).await;
+        pause = (pause * 2).min(BACKOFF_MAX);
+    }
+}
+
+/// Says once, not every ten seconds, that the controller can't be reached.
+fn complain(controller: &Controller, error: &ConnectError, silent: &mut bool) {
+    let cause = std::error::Error::source(error).map(ToString::to_string);
+    let address = &controller.address;
+    if *silent {
+        tracing::debug!(controller = address, %error, cause, "the controller can't be reached");
+    } else {
+        tracing::warn!(controller = address, %error, cause, "the controller can't be reached");
+    }
+    *silent = true;
+}
+
+async fn connect(
+    controller: &Controller,
+) -> Result<(quinn::Endpoint, quinn::Connection), ConnectError> {
+    let mut last = ConnectError::NoAddress;
+    let found = tokio::net::lookup_host(&controller.address).await;
+    for address in found.map_err(ConnectError::Resolve)? {
+        match connect_to(controller, address).await {
+            Ok(connected) => return Ok(connected),
+            Err(error) => last = error,
+        }
+    }
+    Err(last)
+}
+
+async fn connect_to(
+    controller: &Controller,
+    address: SocketAddr,
+) -> Result<(quinn::Endpoint, quinn::Connection), ConnectError> {
+    let local = match address {
+        SocketAddr::V4(_) => SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)),
+        SocketAddr::V6(_) => SocketAddr::from((Ipv6Addr::UNSPECIFIED, 0)),
+    };
+    let mut endpoint = quinn::Endpoint::client(local).map_err(ConnectError::Socket)?;
+    endpoint.set_default_client_config(controller.tls.clone());
+    let connection = endpoint.connect(address, CONTROLLER_NAME)?.await?;
+    Ok((endpoint, connection))
+}
+
+/// Serves one connection; returns whether the controller ever said anything.
+async fn serve(
+    connection: &quinn::Connection,
+    controller: &Controller,
+    node: &mpsc::Sender<Input>,
+) -> bool {
+    let Ok((sender, receiver)) = connection.open_bi().await else { return false };
+    let (port, frames) = mpsc::channel(QUEUE);
+    if node.send(Input::Link(LinkEvent::Up(port))).await.is_err() {
+        return false;
+    }
+    let mut heard = false;
+    let ended = tokio::select! {
+        ended = read(FrameReader::new(receiver), node, &mut heard) => ended,
+        ended = write(FrameWriter::new(sender), frames) => ended,
+        () = logs::serve(connection, &controller.data, node) => Ok(()),
+    };
+    if let Err(error) = ended {
+        let cause = std::error::Error::source(&error).map(ToString::to_string);
+        tracing::warn!(%error, cause, "the session ended");
+    }
+    // Fails only when the agent itself is going down.
+    let _ = node.send(Input::Link(LinkEvent::Down)).await;
+    heard
+}
+
+async fn read(
+    mut reader: FrameReader,
+    node: &mpsc::Sender<Input>,
+    heard: &mut bool,
+) -> Result<(), LinkError> {
+    while let Some(frame) = reader.receive::<ToAgent>().await? {
+        *heard = *heard || matches!(frame, ToAgent::Welcome(_));
+        if node.send(Input::Link(LinkEvent::Frame(frame))).await.is_err() {
+            break;
+        }
+    }
+    Ok(())
+}
+
+async fn write(
+    mut writer: FrameWriter,
+    mut frames: mpsc::Receiver<tessera_wire::ToController>,
+) -> Result<(), LinkError> {
+    let mut batch = Vec::with_capacity(WRITE_MAX);
+    while frames.recv_many(&mut batch, WRITE_MAX).await > 0 {
+        for frame in batch.drain(..) {
+            writer.queue(&frame)?;
+        }
+        writer.flush().await?;
+    }
+    writer.finish();
+    Ok(())
+}

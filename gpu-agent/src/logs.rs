@@ -1,0 +1,115 @@
+//! Answering controllers that read an attempt's output.
+
+use std::io::{self, SeekFrom};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use tessera_wire::frames::{LOG_CHUNK_BYTES_MAX, LogReply, LogRequest, LogStream};
+use tessera_wire::link::{FrameReader, FrameWriter, LinkError};
+use tokio::fs::File;
+use tokio::io::{AsyncReadExt as _, AsyncSeekExt as _};
+use tokio::sync::{mpsc, oneshot};
+
+use crate::node::Input;
+use crate::shepherd::record;
+
+/// How often a growing file is looked at.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+
+/// Serves readers for as long as the connection stands.
+pub async fn serve(connection: &quinn::Connection, data: &Path, node: &mpsc::Sender<Input>) {
+    while let Ok((sender, receiver)) = connection.accept_bi().await {
+        let (data, node) = (data.to_owned(), node.clone());
+        tokio::task::spawn_local(async move {
+            let mut reader = FrameReader::new(receiver);
+            let Ok(Some(request)) = reader.receive::<LogRequest>().await else { return };
+            let mut writer = FrameWriter::new(sender);
+            // A reader that went away is no trouble.
+            if answer(&request, &data, &node, &mut writer).await.is_ok() {
+                writer.finish();
+            }
+        });
+    }
+}
+
+async fn answer(
+    request: &LogRequest,
+    data: &Path,
+    node: &mpsc::Sender<Input>,
+    writer: &mut FrameWriter,
+) -> Result<(), LinkError> {
+    let path = path(request, data);
+    // Asked before the file is read: what is written before the end is then never missed.
+    let mut alive = is_alive(request, node).await;
+    let mut file = match open(&path, request.offset).await {
+        Ok(file) => file,
+        Err(_) if alive && request.follow => loop {
+            tokio::time::sleep(LOOK_EVERY).await;
+            match open(&path, request.offset).await {
+                Ok(file) => break file,
+                Err(_) if is_alive(request, node).await => {}
+                Err(error) => return unknown(writer, &error).await,
+            }
+        },
+        Err(_) if alive => return writer.send(&LogReply::End { length: 0 }).await,
+        Err(error) => return unknown(writer, &error).await,
+    };
+    let mut offset = request.offset;
+    loop {
+        offset = copy(&mut file, offset, writer).await?;
+        if !(alive && request.follow) {
+            let length = file.metadata().await.map_or(offset, |found| found.len());
+            return writer.send(&LogReply::End { length }).await;
+        }
+        tokio::time::sleep(LOOK_EVERY).await;
+        alive = is_alive(request, node).await;
+    }
+}
+
+async fn unknown(writer: &mut FrameWriter, error: &io::Error) -> Result<(), LinkError> {
+    let reason = match error.kind() {
+        io::ErrorKind::NotFound => "the node has no such output (any more)".to_owned(),
+        _ => format!("the output can't be read: {error}"),
+    };
+    writer.send(&LogReply::Unknown { reason }).await
+}
+
+/// Sends what the file holds from `offset` on; returns where it ends.
+async fn copy(
+    file: &mut File,
+    mut offset: u64,
+    writer: &mut FrameWriter,
+) -> Result<u64, LinkError> {
+    loop {
+        let mut bytes = vec![0; LOG_CHUNK_BYTES_MAX];
+        let read = file.read(&mut bytes).await.map_err(LinkError::Broken)?;
+        if read == 0 {
+            return Ok(offset);
+        }
+        bytes.truncate(read);
+        writer.send(&LogReply::Chunk { offset, bytes }).await?;
+        offset += u64::try_from(read).unwrap_or(0);
+    }
+}
+
+/// The attempt's own file, or the link to the one that its user named. Made of an id and a
+/// choice of two: no request leads elsewhere.
+fn path(request: &LogRequest, data: &Path) -> PathBuf {
+    record::folder(data, request.attempt).join(match request.stream {
+        LogStream::Stdout => "stdout",
+        LogStream::Stderr => "stderr",
+    })
+}
+
+async fn open(path: &Path, offset: u64) -> io::Result<File> {
+    let mut file = File::open(path).await?;
+    // Behind the end there is nothing yet; what comes is sent from there on.
+    file.seek(SeekFrom::Start(offset)).await?;
+    Ok(file)
+}
+
+async fn is_alive(request: &LogRequest, node: &mpsc::Sender<Input>) -> bool {
+    let (answer, answered) = oneshot::channel();
+    let asked = node.send(Input::IsAlive { attempt: request.attempt, answer }).await;
+    asked.is_ok() && answered.await.unwrap_or(false)
+}

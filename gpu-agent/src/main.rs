@@ -1,0 +1,149 @@
+//! `tessera-agent`: puts the parts together and runs them until told to stop.
+
+use std::process::ExitCode;
+
+use anyhow::Context as _;
+use clap::Parser;
+use tessera_agent::actors::gpu::GpuParts;
+use tessera_agent::actors::{gpu, node};
+use tessera_agent::config::{Arguments, Command, Config};
+use tessera_agent::disk::{DataFolder, NodeState};
+use tessera_agent::journal::JournalFile;
+use tessera_agent::lease_page::LeasePage;
+use tessera_agent::link::{self, Controller};
+use tessera_agent::node::{Fatal, INPUTS_MAX, Node, NodeFacts, NodeParts};
+use tessera_agent::nvml::client::{NvmlClient, WorkerProgram};
+use tessera_agent::pool::{Nursery, Pool};
+use tessera_agent::shepherd::group;
+use tessera_agent::{adopt, nvml, sys::clock};
+use tessera_model::Bytes;
+use tessera_wire::tls::Identity;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::{mpsc, oneshot};
+
+/// The exit status for "don't start me again as I am" (`EX_CONFIG`).
+const REFUSED: u8 = 78;
+/// Orders that may wait for GPUs.
+const GPU_ORDERS: usize = 64;
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    if let Some(Command::NvmlWorker { nvml: library }) = &arguments.command {
+        // Its only failure is that the agent is gone.
+        return nvml::worker::run(library).map_or(ExitCode::FAILURE, |()| ExitCode::SUCCESS);
+    }
+    tracing_subscriber::fmt()
+        .with_env_filter(
+            tracing_subscriber::EnvFilter::try_from_env("TESSERA_LOG")
+                .unwrap_or_else(|_| "info".into()),
+        )
+        .with_writer(std::io::stderr)
+        .init();
+    match start(&arguments) {
+        Ok(code) => code,
+        Err(error) => {
+            tracing::error!(error = format!("{error:#}"), "the agent can't go on");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn start(arguments: &Arguments) -> anyhow::Result<ExitCode> {
+    let config = Config::load(arguments)?;
+    let identity = config.data.join("identity");
+    let identity = Identity::load(&identity).context("no identity: make one with node-cert")?;
+    let own = identity.node().context("the certificate is not a node's")?;
+    let tls = identity.client()?;
+    anyhow::ensure!(config.shepherd.exists(), "no shepherd: {}", config.shepherd.display());
+    if arguments.check {
+        println!("{}", toml::to_string(&config)?);
+        println!("# node {} ({})", own.name, own.id);
+        return Ok(ExitCode::SUCCESS);
+    }
+    tracing::info!(node = %own.name, id = %own.id, data = %config.data.display(), "starting");
+    let folder = DataFolder::take(&config.data)?;
+    actix::System::new().block_on(run(config, folder, own.name, tls))
+}
+
+async fn run(
+    config: Config,
+    folder: DataFolder,
+    name: tessera_model::NodeName,
+    tls: quinn::ClientConfig,
+) -> anyhow::Result<ExitCode> {
+    let data = folder.path().to_owned();
+    let boot = clock::boot_id().context("this kernel names no boot")?;
+    let state = NodeState::load(&data)?;
+    let (journal, ledger) = JournalFile::open(&data).context("can't open the journal")?;
+    let page = LeasePage::open_writer(&data).context("can't open the lease page")?;
+    let (inputs, heard) = mpsc::channel(INPUTS_MAX);
+
+    let groups = if config.cgroups { group::find_parent() } else { None };
+    tracing::info!(?groups, "control groups");
+    let nursery = Nursery { program: config.shepherd.clone(), data: data.clone(), groups, boot };
+    let mut pool = Pool::new(nursery.clone(), inputs.clone());
+    let held = adopt::adopt(&nursery, &mut pool).await;
+
+    let (gpu_port, gpu_orders) = mpsc::channel(GPU_ORDERS);
+    let (fatal, refused) = oneshot::channel();
+    let facts = NodeFacts {
+        name,
+        boot,
+        process: rand::random(),
+        cores: std::thread::available_parallelism()
+            .map_or(1, |cores| u32::try_from(cores.get()).unwrap_or(u32::MAX)),
+        memory: machine_memory(),
+        data: data.clone(),
+        environment: config.environment(),
+        keep_attempts: config.keep_attempts,
+    };
+    let journal = journal.start(inputs.clone()).context("can't start the journal's thread")?;
+    let parts =
+        NodeParts { facts, state, page, pool, journal, ledger, held, gpus: gpu_port, fatal };
+    node::NodeActor::start(Node::start(parts), heard);
+
+    let program = std::env::current_exe().context("can't find this program itself")?;
+    let library = config.nvml.clone().into_os_string();
+    let nvml = NvmlClient::start(WorkerProgram { program, library });
+    let (ready, looked) = oneshot::channel();
+    let parts = GpuParts {
+        nvml,
+        node: inputs.clone(),
+        data: data.clone(),
+        tries_max: config.destroy_tries,
+    };
+    actix::spawn(gpu::run(parts, gpu_orders, ready));
+    // The first inventory names every GPU that answers.
+    let _ = looked.await;
+    let controller = Controller { address: config.controller.clone(), tls, data };
+    actix::spawn(link::run(controller, inputs));
+    Ok(wait(refused).await?)
+}
+
+/// Waits for the end. Attempts go on: their shepherds don't need an agent.
+async fn wait(refused: oneshot::Receiver<Fatal>) -> std::io::Result<ExitCode> {
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    tokio::select! {
+        _ = terminate.recv() => {}
+        _ = interrupt.recv() => {}
+        fatal = refused => {
+            if let Ok(fatal) = fatal {
+                tracing::error!(reason = fatal.reason, "stopped by the controller");
+                return Ok(ExitCode::from(REFUSED));
+            }
+        }
+    }
+    tracing::info!("stopping; attempts go on");
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Reads the machine's memory; zero if the kernel doesn't tell.
+fn machine_memory() -> Bytes {
+    let info = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let kib = info
+        .lines()
+        .find_map(|line| line.strip_prefix("MemTotal:"))
+        .and_then(|rest| rest.trim().strip_suffix(" kB")?.trim().parse::<u64>().ok());
+    Bytes::new(kib.unwrap_or(0).saturating_mul(1024))
+}

@@ -1,0 +1,215 @@
+//! One connection to the controller, from hello to goodbye.
+
+use tessera_model::Millis;
+use tessera_model::lease::LeaseTerms;
+use tessera_wire::frames::{Hello, PROTOCOL_VERSION, Welcome};
+use tessera_wire::{ToAgent, ToController};
+use tokio::sync::mpsc;
+
+use super::{Fatal, Node};
+use crate::disk::NodeState;
+use crate::sys::clock;
+
+/// What the connection says.
+#[derive(Debug)]
+pub enum LinkEvent {
+    /// It stands; frames go into the port. Dropping the port ends the connection.
+    Up(mpsc::Sender<ToController>),
+    /// A frame came.
+    Frame(ToAgent),
+    /// It ended.
+    Down,
+}
+
+/// A connection that stands.
+#[derive(Debug)]
+pub(super) struct Session {
+    port: mpsc::Sender<ToController>,
+    stage: Stage,
+}
+
+#[derive(Debug)]
+enum Stage {
+    Greeting,
+    /// Attempts of another generation are being killed: nothing goes on before they are dead
+    /// (rule F11).
+    Clearing(Welcome),
+    Live {
+        terms: LeaseTerms,
+        renew_at: Millis,
+    },
+}
+
+impl Node {
+    pub(super) fn on_link(&mut self, event: LinkEvent) {
+        match event {
+            LinkEvent::Up(port) => {
+                self.session = Some(Session { port, stage: Stage::Greeting });
+                let hello = self.hello();
+                self.push(hello);
+            }
+            LinkEvent::Frame(frame) if self.session.is_some() => self.obey(frame),
+            LinkEvent::Frame(_) => {}
+            LinkEvent::Down => self.session = None,
+        }
+    }
+
+    fn hello(&self) -> ToController {
+        ToController::Hello(Hello {
+            protocol: PROTOCOL_VERSION,
+            software: env!("CARGO_PKG_VERSION").to_owned(),
+            boot: self.facts.boot,
+            process: self.facts.process,
+            generation: self.state.generation,
+            highest_epoch: self.state.highest_epoch,
+            controller: self.state.controller,
+            cores: self.facts.cores,
+            memory: self.facts.memory,
+        })
+    }
+
+    /// Sends a frame, once the session is live. What happens before is part of the inventory.
+    pub(super) fn send(&mut self, frame: ToController) {
+        let live = self.session.as_ref().is_some_and(|s| matches!(s.stage, Stage::Live { .. }));
+        if live {
+            self.push(frame);
+        }
+    }
+
+    fn push(&mut self, frame: ToController) {
+        let refused = self.session.as_ref().and_then(|session| session.port.try_send(frame).err());
+        if let Some(refused) = refused {
+            // The next session begins with everything that is true: nothing is lost.
+            tracing::warn!(%refused, "the controller doesn't keep up: connecting anew");
+            self.session = None;
+        }
+    }
+
+    pub(super) fn welcomed(&mut self, welcome: Welcome) {
+        if let Err(reason) = self.judge(&welcome) {
+            tracing::error!(reason, controller = %welcome.controller, "the controller is refused");
+            self.session = None;
+            return;
+        }
+        let state = NodeState {
+            highest_epoch: welcome.epoch,
+            controller: Some(welcome.controller),
+            ..self.state.clone()
+        };
+        if state != self.state && !self.remember(state) {
+            self.session = None;
+            return;
+        }
+        if welcome.generation != self.state.generation {
+            let (old, new) = (self.state.generation, welcome.generation);
+            tracing::info!(old, new, "the node has a new generation");
+            let effects = self.attempts.kill_other_generations(welcome.generation);
+            self.act(effects);
+        }
+        if let Some(session) = &mut self.session {
+            session.stage = Stage::Clearing(welcome);
+        }
+    }
+
+    fn judge(&self, welcome: &Welcome) -> Result<(), String> {
+        if welcome.protocol != PROTOCOL_VERSION {
+            let theirs = welcome.protocol;
+            return Err(format!("it speaks protocol {theirs}, this agent {PROTOCOL_VERSION}"));
+        }
+        if let Some(own) = self.state.controller
+            && own != welcome.controller
+        {
+            return Err(format!("this node belongs to {own}"));
+        }
+        if welcome.epoch < self.state.highest_epoch {
+            let (theirs, highest) = (welcome.epoch, self.state.highest_epoch);
+            return Err(format!("its epoch {theirs} is older than {highest}, obeyed before"));
+        }
+        if welcome.node != self.facts.name {
+            return Err(format!("it takes this node for {}", welcome.node));
+        }
+        Ok(())
+    }
+
+    /// Moves the session on: from clearing to live once nothing old is alive, and from one
+    /// renewal to the next.
+    pub(super) fn keep_session(&mut self) {
+        let now = clock::boot_now();
+        let go_live = match self.session.as_ref().map(|session| &session.stage) {
+            Some(Stage::Clearing(welcome)) if !self.attempts.others_alive(welcome.generation) => {
+                Some(welcome.clone())
+            }
+            Some(Stage::Live { renew_at, .. }) if *renew_at <= now => {
+                self.renew(now);
+                None
+            }
+            Some(Stage::Clearing(_) | Stage::Greeting | Stage::Live { .. }) | None => None,
+        };
+        if let Some(welcome) = go_live {
+            self.go_live(&welcome, now);
+        }
+    }
+
+    fn go_live(&mut self, welcome: &Welcome, now: Millis) {
+        if welcome.generation != self.state.generation {
+            let state = NodeState { generation: welcome.generation, ..self.state.clone() };
+            if !self.remember(state) {
+                self.session = None;
+                return;
+            }
+            self.lease_deadline = Millis::ZERO;
+            self.write_lease();
+        }
+        if let Some(session) = &mut self.session {
+            session.stage = Stage::Live { terms: welcome.lease, renew_at: now };
+        }
+        tracing::info!(
+            controller = %welcome.controller,
+            epoch = welcome.epoch,
+            generation = welcome.generation,
+            "welcomed"
+        );
+        for report in self.gpus.values().cloned().collect::<Vec<_>>() {
+            self.push(ToController::Gpu(report));
+        }
+        for report in self.attempts.reports() {
+            self.push(report);
+        }
+        self.push(ToController::InventoryDone);
+        self.renew(now);
+    }
+
+    fn renew(&mut self, now: Millis) {
+        let generation = self.state.generation;
+        if let Some(Session { stage: Stage::Live { terms, renew_at }, .. }) = &mut self.session {
+            *renew_at = now.plus(terms.renew_every());
+            self.push(ToController::Renew { sent: now, generation });
+        }
+    }
+
+    /// Takes another lease: it counts from the moment at which it was asked for (rule F6).
+    pub(super) fn renewed(&mut self, sent: Millis, generation: u64) {
+        let Some(Session { stage: Stage::Live { terms, .. }, .. }) = &self.session else { return };
+        // An echo from the future is none of ours.
+        if generation != self.state.generation || sent > clock::boot_now() {
+            return;
+        }
+        let deadline = terms.node_deadline(sent);
+        if deadline > self.lease_deadline {
+            self.lease_deadline = deadline;
+            self.write_lease();
+        }
+    }
+
+    pub(super) fn refused(&mut self, reason: String, retry: bool) {
+        self.session = None;
+        if retry {
+            tracing::warn!(reason, "the controller refused this session, trying again");
+            return;
+        }
+        tracing::error!(reason, "the controller refused this node for good");
+        if let Some(fatal) = self.fatal.take() {
+            let _ = fatal.send(Fatal { reason });
+        }
+    }
+}

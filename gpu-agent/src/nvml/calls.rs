@@ -1,0 +1,330 @@
+//! The library's calls, one thin function each: the only unsafe code that touches NVML.
+//!
+//! Made through the function table that `nvml-wrapper` has loaded, since its safe half lacks
+//! most of MIG. A symbol that the driver lacks is an error here, never a panic. Runs in the
+//! worker process only.
+
+use std::ffi::{CStr, OsStr, c_char, c_uint};
+use std::mem::MaybeUninit;
+
+use nvml_wrapper::Nvml;
+use nvml_wrapper::error::NvmlError;
+use nvml_wrapper_sys::bindings::{
+    NvmlLib, nvmlComputeInstance_t, nvmlComputeInstanceProfileInfo_t, nvmlDevice_t,
+    nvmlGpuInstance_t, nvmlGpuInstanceInfo_t, nvmlGpuInstancePlacement_t,
+    nvmlGpuInstanceProfileInfo_t, nvmlGpuInstanceProfileInfo_v2_t, nvmlMemory_t, nvmlMemory_v2_t,
+    nvmlProcessInfo_t,
+};
+
+use super::fault::Fault;
+
+const SUCCESS: u32 = 0;
+const INSUFFICIENT_SIZE: u32 = 7;
+const LIBRARY_NOT_FOUND: u32 = 12;
+const FUNCTION_NOT_FOUND: u32 = 13;
+const UNKNOWN: u32 = 999;
+
+/// Longest UUID (`NVML_DEVICE_UUID_V2_BUFFER_SIZE`) and name.
+const TEXT: usize = 96;
+/// Processes asked for at first; the library says if there are more.
+const PROCESSES: usize = 64;
+/// Most processes that are looked at.
+const PROCESSES_MAX: usize = 4096;
+
+/// The loaded library.
+pub struct Library {
+    nvml: Nvml,
+}
+
+/// Calls one function of the table.
+macro_rules! call {
+    ($self:ident . $name:ident ( $($argument:expr),* $(,)? )) => {{
+        let lib: &NvmlLib = $self.nvml.lib();
+        let code = match &lib.$name {
+            // SAFETY: the function comes from the loaded library under its own name; each
+            // caller passes handles that the library gave out, and places that are valid for
+            // writes during the call, of the sizes that nvml.h demands.
+            Ok(function) => unsafe { function($($argument),*) },
+            Err(_) => FUNCTION_NOT_FOUND,
+        };
+        if code == SUCCESS {
+            Ok(())
+        } else {
+            Err(Fault { call: stringify!($name).to_owned(), code })
+        }
+    }};
+}
+
+/// Lets a call fill in a structure of plain integers.
+fn filled<T>(fill: impl FnOnce(*mut T) -> Result<(), Fault>) -> Result<T, Fault> {
+    let mut place = MaybeUninit::<T>::zeroed();
+    fill(place.as_mut_ptr())?;
+    // SAFETY: used for integers, pointers and structures of them only, for which all zeroes
+    // are valid; the library has written over what it fills in.
+    Ok(unsafe { place.assume_init() })
+}
+
+impl Library {
+    /// Loads the library and initialises it.
+    ///
+    /// # Errors
+    ///
+    /// The library is missing, or there is no driver that goes with it.
+    pub fn load(path: &OsStr) -> Result<Self, Fault> {
+        Nvml::builder().lib_path(path).init().map(|nvml| Self { nvml }).map_err(|error| {
+            let code = match error {
+                NvmlError::LibloadingError(_) => LIBRARY_NOT_FOUND,
+                NvmlError::DriverNotLoaded => 9,
+                NvmlError::LibRmVersionMismatch => 18,
+                NvmlError::NoPermission => 4,
+                NvmlError::UnexpectedVariant(code) => code,
+                _ => UNKNOWN,
+            };
+            Fault { call: "nvmlInit_v2".to_owned(), code }
+        })
+    }
+
+    /// Counts the GPUs.
+    pub fn count(&self) -> Result<u32, Fault> {
+        filled(|place| call!(self.nvmlDeviceGetCount_v2(place)))
+    }
+
+    /// Finds a GPU by index.
+    pub fn device(&self, index: u32) -> Result<nvmlDevice_t, Fault> {
+        filled(|place| call!(self.nvmlDeviceGetHandleByIndex_v2(index, place)))
+    }
+
+    /// Returns the index of a GPU.
+    pub fn index(&self, device: nvmlDevice_t) -> Result<u32, Fault> {
+        filled(|place| call!(self.nvmlDeviceGetIndex(device, place)))
+    }
+
+    /// Returns the UUID of a GPU or MIG device.
+    pub fn uuid(&self, device: nvmlDevice_t) -> Result<String, Fault> {
+        text(|place, size| call!(self.nvmlDeviceGetUUID(device, place, size)))
+    }
+
+    /// Returns the name of a board.
+    pub fn name(&self, device: nvmlDevice_t) -> Result<String, Fault> {
+        text(|place, size| call!(self.nvmlDeviceGetName(device, place, size)))
+    }
+
+    /// Returns the memory of a GPU in bytes.
+    pub fn memory(&self, device: nvmlDevice_t) -> Result<u64, Fault> {
+        let newer = filled(|place: *mut nvmlMemory_v2_t| {
+            // SAFETY: `filled` passes a valid place.
+            unsafe { (*place).version = versioned::<nvmlMemory_v2_t>(2) };
+            call!(self.nvmlDeviceGetMemoryInfo_v2(device, place))
+        });
+        if let Ok(memory) = newer {
+            return Ok(memory.total);
+        }
+        let older: nvmlMemory_t =
+            filled(|place| call!(self.nvmlDeviceGetMemoryInfo(device, place)))?;
+        Ok(older.total)
+    }
+
+    /// Tells whether MIG mode is on.
+    pub fn mig_mode(&self, device: nvmlDevice_t) -> Result<bool, Fault> {
+        let mut pending: c_uint = 0;
+        let current: c_uint =
+            filled(|place| call!(self.nvmlDeviceGetMigMode(device, place, &raw mut pending)))?;
+        Ok(current == 1)
+    }
+
+    /// Switches MIG mode; returns the activation status, which may be an error code although
+    /// the call succeeded.
+    pub fn set_mig_mode(&self, device: nvmlDevice_t, on: bool) -> Result<u32, Fault> {
+        filled(|place| call!(self.nvmlDeviceSetMigMode(device, on.into(), place)))
+    }
+
+    /// Describes a profile by its enumeration number, with its name if the driver gives one.
+    pub fn profile(
+        &self,
+        device: nvmlDevice_t,
+        number: u32,
+    ) -> Result<(nvmlGpuInstanceProfileInfo_t, Option<String>), Fault> {
+        let plain: nvmlGpuInstanceProfileInfo_t =
+            filled(|place| call!(self.nvmlDeviceGetGpuInstanceProfileInfo(device, number, place)))?;
+        let version = versioned::<nvmlGpuInstanceProfileInfo_v2_t>(2);
+        let named = filled(|place: *mut nvmlGpuInstanceProfileInfo_v2_t| {
+            // SAFETY: `filled` passes a valid place.
+            unsafe { (*place).version = version };
+            call!(self.nvmlDeviceGetGpuInstanceProfileInfoV(device, number, place))
+        });
+        Ok((plain, named.ok().and_then(|info| to_text(&info.name))))
+    }
+
+    /// Lists where instances of a profile may stand.
+    pub fn placements(
+        &self,
+        device: nvmlDevice_t,
+        profile: u32,
+    ) -> Result<Vec<nvmlGpuInstancePlacement_t>, Fault> {
+        let mut count: c_uint = filled(|place| {
+            call!(self.nvmlDeviceGetGpuInstancePossiblePlacements_v2(
+                device,
+                profile,
+                std::ptr::null_mut(),
+                place
+            ))
+        })?;
+        let mut list = vec![nvmlGpuInstancePlacement_t { start: 0, size: 0 }; to_size(count)];
+        call!(self.nvmlDeviceGetGpuInstancePossiblePlacements_v2(
+            device,
+            profile,
+            list.as_mut_ptr(),
+            &raw mut count
+        ))?;
+        list.truncate(to_size(count));
+        Ok(list)
+    }
+
+    /// Lists the instances of a profile, of which the GPU holds at most `most`.
+    pub fn instances(
+        &self,
+        device: nvmlDevice_t,
+        profile: u32,
+        most: u32,
+    ) -> Result<Vec<nvmlGpuInstance_t>, Fault> {
+        let mut count = most;
+        // The call takes no capacity: the list must hold as many as there can be.
+        let mut list = vec![std::ptr::null_mut(); to_size(most.max(1))];
+        call!(self.nvmlDeviceGetGpuInstances(device, profile, list.as_mut_ptr(), &raw mut count))?;
+        list.truncate(to_size(count));
+        Ok(list)
+    }
+
+    /// Describes an instance.
+    pub fn instance(&self, instance: nvmlGpuInstance_t) -> Result<nvmlGpuInstanceInfo_t, Fault> {
+        filled(|place| call!(self.nvmlGpuInstanceGetInfo(instance, place)))
+    }
+
+    /// Makes an instance.
+    pub fn create(
+        &self,
+        device: nvmlDevice_t,
+        profile: u32,
+        placement: nvmlGpuInstancePlacement_t,
+    ) -> Result<nvmlGpuInstance_t, Fault> {
+        filled(|place| {
+            call!(self.nvmlDeviceCreateGpuInstanceWithPlacement(
+                device,
+                profile,
+                &raw const placement,
+                place
+            ))
+        })
+    }
+
+    /// Destroys an instance.
+    pub fn destroy(&self, instance: nvmlGpuInstance_t) -> Result<(), Fault> {
+        call!(self.nvmlGpuInstanceDestroy(instance))
+    }
+
+    /// Describes a compute-instance profile by its enumeration number.
+    pub fn compute_profile(
+        &self,
+        instance: nvmlGpuInstance_t,
+        number: u32,
+    ) -> Result<nvmlComputeInstanceProfileInfo_t, Fault> {
+        filled(|place| {
+            call!(self.nvmlGpuInstanceGetComputeInstanceProfileInfo(instance, number, 0, place))
+        })
+    }
+
+    /// Lists the compute instances of a profile, of which the instance holds at most `most`.
+    pub fn compute_instances(
+        &self,
+        instance: nvmlGpuInstance_t,
+        profile: u32,
+        most: u32,
+    ) -> Result<Vec<nvmlComputeInstance_t>, Fault> {
+        let mut count = most;
+        let mut list = vec![std::ptr::null_mut(); to_size(most.max(1))];
+        call!(self.nvmlGpuInstanceGetComputeInstances(
+            instance,
+            profile,
+            list.as_mut_ptr(),
+            &raw mut count
+        ))?;
+        list.truncate(to_size(count));
+        Ok(list)
+    }
+
+    /// Makes a compute instance.
+    pub fn create_compute(
+        &self,
+        instance: nvmlGpuInstance_t,
+        profile: u32,
+    ) -> Result<nvmlComputeInstance_t, Fault> {
+        filled(|place| call!(self.nvmlGpuInstanceCreateComputeInstance(instance, profile, place)))
+    }
+
+    /// Destroys a compute instance.
+    pub fn destroy_compute(&self, compute: nvmlComputeInstance_t) -> Result<(), Fault> {
+        call!(self.nvmlComputeInstanceDestroy(compute))
+    }
+
+    /// Returns how many MIG devices a GPU can have.
+    pub fn mig_devices_max(&self, device: nvmlDevice_t) -> Result<u32, Fault> {
+        filled(|place| call!(self.nvmlDeviceGetMaxMigDeviceCount(device, place)))
+    }
+
+    /// Finds a MIG device by index.
+    pub fn mig_device(&self, device: nvmlDevice_t, index: u32) -> Result<nvmlDevice_t, Fault> {
+        filled(|place| call!(self.nvmlDeviceGetMigDeviceHandleByIndex(device, index, place)))
+    }
+
+    /// Returns the number of the instance under a MIG device.
+    pub fn instance_of(&self, mig: nvmlDevice_t) -> Result<u32, Fault> {
+        filled(|place| call!(self.nvmlDeviceGetGpuInstanceId(mig, place)))
+    }
+
+    /// Lists the pids that compute on a GPU or MIG device.
+    pub fn processes(&self, device: nvmlDevice_t) -> Result<Vec<u32>, Fault> {
+        let mut room = PROCESSES;
+        loop {
+            // SAFETY: plain integers, for which zero is valid.
+            let empty: nvmlProcessInfo_t = unsafe { MaybeUninit::zeroed().assume_init() };
+            let mut list = vec![empty; room];
+            let mut count = c_uint::try_from(room).unwrap_or(0);
+            let told = call!(self.nvmlDeviceGetComputeRunningProcesses_v3(
+                device,
+                &raw mut count,
+                list.as_mut_ptr()
+            ));
+            match told {
+                Ok(()) => {
+                    list.truncate(to_size(count));
+                    return Ok(list.iter().map(|process| process.pid).collect());
+                }
+                Err(fault) if fault.code == INSUFFICIENT_SIZE && room < PROCESSES_MAX => {
+                    room = PROCESSES_MAX;
+                }
+                Err(fault) => return Err(fault),
+            }
+        }
+    }
+}
+
+/// Returns the version word of a structure (`nvmlStruct##_v##ver`).
+fn versioned<T>(version: u32) -> u32 {
+    u32::try_from(size_of::<T>()).unwrap_or(0) | version << 24
+}
+
+fn text(fill: impl FnOnce(*mut c_char, c_uint) -> Result<(), Fault>) -> Result<String, Fault> {
+    let mut buffer = [0; TEXT];
+    fill(buffer.as_mut_ptr(), c_uint::try_from(TEXT).unwrap_or(0))?;
+    Ok(to_text(&buffer).unwrap_or_default())
+}
+
+fn to_text(buffer: &[c_char]) -> Option<String> {
+    let bytes: Vec<u8> = buffer.iter().map(|c| c.to_ne_bytes()[0]).collect();
+    let text = CStr::from_bytes_until_nul(&bytes).ok()?.to_str().ok()?;
+    Some(text.to_owned()).filter(|text| !text.is_empty())
+}
+
+fn to_size(count: c_uint) -> usize {
+    usize::try_from(count).unwrap_or(0)
+}

@@ -1,0 +1,188 @@
+//! The agent's side of the worker: a queue, a deadline for each request, and a new worker when
+//! one doesn't answer.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::io;
+use std::path::PathBuf;
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use tessera_model::GpuId;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::process::{Child, ChildStdin, ChildStdout, Command};
+use tokio::sync::{mpsc, oneshot};
+
+use super::fault::Fault;
+use super::messages::{Reply, Request};
+use crate::shepherd::socket::{frame_bytes, take_frame};
+
+/// How long the driver may take to tell something.
+const READ_WITHIN: Duration = Duration::from_secs(2);
+/// How long it may take to change something.
+const MUTATE_WITHIN: Duration = Duration::from_secs(30);
+/// After so many workers hung on one GPU it is left alone for a while: killed workers may stay
+/// in the kernel for ever, and must not pile up.
+const HANGS_MAX: u32 = 3;
+/// How long it is left alone.
+const LEFT_ALONE: Duration = Duration::from_secs(60);
+/// Most killed workers that may still hang in the kernel before no new one is started.
+const GHOSTS_MAX: usize = 16;
+/// Requests that may wait; each GPU has at most one.
+const QUEUE: usize = 64;
+
+/// Why there is no reply.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NvmlFailed {
+    /// The library refused.
+    #[error("{0}")]
+    Refused(Fault),
+    /// The driver didn't answer in time, or crashed the worker.
+    #[error("the driver doesn't answer")]
+    NoAnswer,
+}
+
+/// The way to the worker.
+#[derive(Clone, Debug)]
+pub struct NvmlClient {
+    queue: mpsc::Sender<Job>,
+}
+
+#[derive(Debug)]
+struct Job {
+    request: Request,
+    answer: oneshot::Sender<Result<Reply, NvmlFailed>>,
+}
+
+/// How a worker is started.
+#[derive(Clone, Debug)]
+pub struct WorkerProgram {
+    /// The agent's own program.
+    pub program: PathBuf,
+    /// The library.
+    pub library: OsString,
+}
+
+impl NvmlClient {
+    /// Starts the task that owns the worker.
+    pub fn start(program: WorkerProgram) -> Self {
+        let (queue, jobs) = mpsc::channel(QUEUE);
+        tokio::task::spawn_local(serve(program, jobs));
+        Self { queue }
+    }
+
+    /// Asks the worker.
+    ///
+    /// # Errors
+    ///
+    /// [`NvmlFailed`].
+    pub async fn ask(&self, request: Request) -> Result<Reply, NvmlFailed> {
+        let (answer, answered) = oneshot::channel();
+        let sent = self.queue.send(Job { request, answer }).await;
+        sent.map_err(|_| NvmlFailed::NoAnswer)?;
+        match answered.await.map_err(|_| NvmlFailed::NoAnswer)?? {
+            Reply::Failed(fault) => Err(NvmlFailed::Refused(fault)),
+            reply => Ok(reply),
+        }
+    }
+}
+
+struct Worker {
+    child: Child,
+    input: ChildStdin,
+    output: ChildStdout,
+}
+
+#[derive(Default)]
+struct Patience {
+    hangs: u32,
+    until: Option<Instant>,
+}
+
+async fn serve(program: WorkerProgram, mut jobs: mpsc::Receiver<Job>) {
+    let mut worker = None;
+    let mut ghosts: Vec<Child> = Vec::new();
+    let mut patience = BTreeMap::<Option<GpuId>, Patience>::new();
+    while let Some(Job { request, answer }) = jobs.recv().await {
+        let patience = patience.entry(request.gpu().cloned()).or_default();
+        if patience.until.is_some_and(|until| Instant::now() < until) {
+            let _ = answer.send(Err(NvmlFailed::NoAnswer));
+            continue;
+        }
+        let replied = attempt(&program, &mut worker, &mut ghosts, &request).await;
+        match &replied {
+            Ok(_) => *patience = Patience::default(),
+            Err(_) => {
+                patience.hangs += 1;
+                tracing::warn!(hangs = patience.hangs, ?request, "the driver doesn't answer");
+                if patience.hangs >= HANGS_MAX {
+                    patience.until = Some(Instant::now() + LEFT_ALONE);
+                }
+            }
+        }
+        // Fails if whoever asked is gone.
+        let _ = answer.send(replied);
+    }
+}
+
+async fn attempt(
+    program: &WorkerProgram,
+    worker: &mut Option<Worker>,
+    ghosts: &mut Vec<Child>,
+    request: &Request,
+) -> Result<Reply, NvmlFailed> {
+    let mut running = match worker.take() {
+        Some(running) => running,
+        None => {
+            ghosts.retain_mut(|ghost| !matches!(ghost.try_wait(), Ok(Some(_))));
+            if ghosts.len() >= GHOSTS_MAX {
+                return Err(NvmlFailed::NoAnswer);
+            }
+            start(program).map_err(|error| {
+                tracing::error!(%error, "the NVML worker can't be started");
+                NvmlFailed::NoAnswer
+            })?
+        }
+    };
+    let within = if request.mutates() { MUTATE_WITHIN } else { READ_WITHIN };
+    match tokio::time::timeout(within, exchange(&mut running, request)).await {
+        Ok(Ok(reply)) => {
+            *worker = Some(running);
+            Ok(reply)
+        }
+        Ok(Err(_)) | Err(_) => {
+            // Not waited for: it may be stuck in the kernel.
+            let _ = running.child.start_kill();
+            ghosts.push(running.child);
+            Err(NvmlFailed::NoAnswer)
+        }
+    }
+}
+
+fn start(program: &WorkerProgram) -> io::Result<Worker> {
+    let mut child = Command::new(&program.program)
+        .arg("nvml-worker")
+        .arg("--nvml")
+        .arg(&program.library)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .kill_on_drop(true)
+        .spawn()?;
+    match (child.stdin.take(), child.stdout.take()) {
+        (Some(input), Some(output)) => Ok(Worker { child, input, output }),
+        (None, _) | (_, None) => Err(io::ErrorKind::BrokenPipe.into()),
+    }
+}
+
+async fn exchange(worker: &mut Worker, request: &Request) -> io::Result<Reply> {
+    worker.input.write_all(&frame_bytes(request)?).await?;
+    let mut buffer = Vec::new();
+    loop {
+        if let Some(reply) = take_frame(&mut buffer)? {
+            return Ok(reply);
+        }
+        if worker.output.read_buf(&mut buffer).await? == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+    }
+}

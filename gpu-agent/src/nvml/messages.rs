@@ -1,0 +1,98 @@
+//! What the agent and its worker process say to each other.
+
+use serde::{Deserialize, Serialize};
+use tessera_model::mig::Slot;
+use tessera_model::{Bytes, GpuId, SliceId};
+use tessera_wire::frames::MigReport;
+
+use super::fault::Fault;
+
+/// From the agent to the worker; each is answered by one [`Reply`].
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum Request {
+    /// Which GPUs are there?
+    List,
+    /// How does this one stand?
+    Read(GpuId),
+    /// Make an instance, whole: the GPU instance and the compute instance that covers it.
+    Create(GpuId, Slot),
+    /// Destroy an instance with all that is in it.
+    Destroy(GpuId, Slot),
+    /// Switch MIG mode.
+    SetMigMode(GpuId, bool),
+}
+
+impl Request {
+    /// Tells whether it changes anything: such requests take longer, and must not be cut short.
+    pub const fn mutates(&self) -> bool {
+        match self {
+            Self::List | Self::Read(_) => false,
+            Self::Create(..) | Self::Destroy(..) | Self::SetMigMode(..) => true,
+        }
+    }
+
+    /// Returns the GPU that it is about.
+    pub const fn gpu(&self) -> Option<&GpuId> {
+        match self {
+            Self::List => None,
+            Self::Read(gpu)
+            | Self::Create(gpu, _)
+            | Self::Destroy(gpu, _)
+            | Self::SetMigMode(gpu, _) => Some(gpu),
+        }
+    }
+}
+
+/// From the worker to the agent.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum Reply {
+    /// To [`Request::List`].
+    Gpus(Vec<GpuId>),
+    /// To [`Request::Read`].
+    Gpu(Box<GpuFacts>),
+    /// It was done.
+    Done,
+    /// The library refused.
+    Failed(Fault),
+}
+
+/// One GPU as its driver tells it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct GpuFacts {
+    /// Its UUID.
+    pub gpu: GpuId,
+    /// Its index on the node.
+    pub index: u32,
+    /// The driver's name for the board.
+    pub model: String,
+    /// Memory of the whole card.
+    pub memory: Bytes,
+    /// How it can be partitioned.
+    pub mig: MigReport,
+    /// What stands, by start.
+    pub instances: Vec<InstanceFacts>,
+}
+
+/// One GPU instance as its driver tells it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct InstanceFacts {
+    /// Where it stands and what it is.
+    pub slot: Slot,
+    /// The MIG device over it, if it has exactly one compute instance.
+    pub slice: Option<SliceId>,
+    /// Memory that a job can use.
+    pub memory: Bytes,
+    /// Streaming multiprocessors.
+    pub sms: u16,
+    /// Processes that use it.
+    pub users: Vec<User>,
+}
+
+/// A process that uses an instance.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct User {
+    /// Its pid.
+    pub pid: u32,
+    /// Whether it belongs to an attempt of ours, by its environment.
+    pub ours: bool,
+}

@@ -1,0 +1,153 @@
+//! The worker process: one request, one reply, over standard input and output.
+
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::io::{self, Read as _, Write as _};
+
+use nvml_wrapper_sys::bindings::{nvmlDevice_t, nvmlGpuInstance_t, nvmlGpuInstancePlacement_t};
+use rustix::process::{Signal, set_parent_process_death_signal};
+use tessera_model::GpuId;
+use tessera_model::mig::Slot;
+
+use super::calls::Library;
+use super::fault::{Fault, Handling};
+use super::messages::{Reply, Request};
+use super::read::{self, Standing};
+use crate::shepherd::socket::{frame_bytes, take_frame};
+
+/// Serves requests until the agent goes away.
+///
+/// # Errors
+///
+/// Standard input or output broke: the agent is gone.
+pub fn run(path: &OsStr) -> io::Result<()> {
+    set_parent_process_death_signal(Some(Signal::KILL))?;
+    let mut library = None;
+    let mut buffer = Vec::new();
+    let mut chunk = [0; 4096];
+    let (mut input, mut output) = (io::stdin().lock(), io::stdout().lock());
+    loop {
+        while let Some(request) = take_frame::<Request>(&mut buffer)? {
+            let reply = match serve(path, &mut library, &request) {
+                Ok(reply) => reply,
+                Err(fault) => Reply::Failed(fault),
+            };
+            output.write_all(&frame_bytes(&reply)?)?;
+            output.flush()?;
+        }
+        match input.read(&mut chunk)? {
+            0 => return Ok(()),
+            bytes => buffer.extend_from_slice(&chunk[..bytes]),
+        }
+    }
+}
+
+/// The library with the handles that were looked up: look-ups take long on a busy driver.
+struct Loaded {
+    library: Library,
+    devices: BTreeMap<GpuId, nvmlDevice_t>,
+}
+
+fn serve(path: &OsStr, loaded: &mut Option<Loaded>, request: &Request) -> Result<Reply, Fault> {
+    let loaded = match loaded {
+        Some(loaded) => loaded,
+        // Tried again with each request: a driver may be loaded later.
+        None => loaded.insert(Loaded { library: Library::load(path)?, devices: BTreeMap::new() }),
+    };
+    match request {
+        Request::List => loaded.list(),
+        Request::Read(gpu) => {
+            let device = loaded.device(gpu)?;
+            read::gpu(&loaded.library, device, gpu).map(|facts| Reply::Gpu(Box::new(facts)))
+        }
+        Request::Create(gpu, slot) => loaded.create(gpu, *slot).map(|()| Reply::Done),
+        Request::Destroy(gpu, slot) => loaded.destroy(gpu, *slot).map(|()| Reply::Done),
+        Request::SetMigMode(gpu, on) => {
+            let device = loaded.device(gpu)?;
+            match loaded.library.set_mig_mode(device, *on)? {
+                0 => Ok(Reply::Done),
+                code => Err(Fault { call: "nvmlDeviceSetMigMode".to_owned(), code }),
+            }
+        }
+    }
+}
+
+impl Loaded {
+    fn list(&mut self) -> Result<Reply, Fault> {
+        self.devices.clear();
+        for index in 0..self.library.count()? {
+            // One lost GPU must not hide the others.
+            let Ok(device) = self.library.device(index) else { continue };
+            let Ok(uuid) = self.library.uuid(device) else { continue };
+            if let Ok(gpu) = uuid.parse() {
+                self.devices.insert(gpu, device);
+            }
+        }
+        Ok(Reply::Gpus(self.devices.keys().cloned().collect()))
+    }
+
+    fn device(&mut self, gpu: &GpuId) -> Result<nvmlDevice_t, Fault> {
+        if !self.devices.contains_key(gpu) {
+            self.list()?;
+        }
+        self.devices
+            .get(gpu)
+            .copied()
+            .ok_or_else(|| Fault { call: "nvmlDeviceGetHandleByUUID".to_owned(), code: 28 })
+    }
+
+    fn find(&mut self, gpu: &GpuId, slot: Slot) -> Result<Option<Standing>, Fault> {
+        let device = self.device(gpu)?;
+        let geometry = read::mig_geometry(&self.library, device)?;
+        let standing = read::standing(&self.library, device, &geometry)?;
+        Ok(standing.into_iter().find(|instance| instance.slot == slot))
+    }
+
+    /// Makes an instance, or completes one that was left half made.
+    fn create(&mut self, gpu: &GpuId, slot: Slot) -> Result<(), Fault> {
+        let device = self.device(gpu)?;
+        let geometry = read::mig_geometry(&self.library, device)?;
+        let profile = geometry
+            .profile(slot.profile)
+            .ok_or_else(|| Fault { call: "CreateGpuInstance".to_owned(), code: 3 })?;
+        let slices = u32::from(profile.compute_slices);
+        let placement = nvmlGpuInstancePlacement_t {
+            start: slot.start.into(),
+            size: profile.memory_slices.into(),
+        };
+        let (instance, fresh) = match self.find(gpu, slot)? {
+            Some(standing) => (standing.handle, false),
+            None => (self.library.create(device, slot.profile.0, placement)?, true),
+        };
+        let made = self.complete(instance, slices);
+        if made.is_err() && fresh {
+            // Leaves nothing half made behind, if the driver lets us; else the next read says.
+            let _ = self.library.destroy(instance);
+        }
+        made
+    }
+
+    fn complete(&self, instance: nvmlGpuInstance_t, slices: u32) -> Result<(), Fault> {
+        if !read::compute_instances(&self.library, instance)?.is_empty() {
+            return Ok(());
+        }
+        let profile = read::whole_compute_profile(&self.library, instance, slices)?
+            .ok_or_else(|| Fault { call: "CreateComputeInstance".to_owned(), code: 3 })?;
+        self.library.create_compute(instance, profile).map(drop)
+    }
+
+    fn destroy(&mut self, gpu: &GpuId, slot: Slot) -> Result<(), Fault> {
+        let Some(standing) = self.find(gpu, slot)? else { return Ok(()) };
+        for compute in read::compute_instances(&self.library, standing.handle)? {
+            absent_is_done(self.library.destroy_compute(compute))?;
+        }
+        absent_is_done(self.library.destroy(standing.handle))
+    }
+}
+
+fn absent_is_done(result: Result<(), Fault>) -> Result<(), Fault> {
+    match result {
+        Err(fault) if fault.handling() == Handling::Absent => Ok(()),
+        other => other,
+    }
+}

@@ -1,0 +1,270 @@
+//! The shepherds of a node: started when wanted, kept for the next attempt, found again after
+//! a restart.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream as StdUnixStream;
+use std::path::PathBuf;
+use std::process::Stdio;
+
+use tessera_model::{AttemptId, BootId};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::UnixStream;
+use tokio::sync::mpsc;
+use uuid::Uuid;
+
+use crate::node::Input;
+use crate::shepherd::group;
+use crate::shepherd::protocol::{FromShepherd, ShepherdHello, SpawnOrder, ToShepherd};
+use crate::shepherd::serve::{identity_path, socket_path};
+use crate::shepherd::socket::{frame_bytes, take_frame};
+use crate::sys::identity::ProcessIdentity;
+
+/// Idle shepherds that are kept: as many as small slices on two large GPUs.
+const IDLE_MAX: usize = 16;
+/// Most shepherds at once; each is one process of about a megabyte.
+const SHEPHERDS_MAX: usize = 1024;
+/// Frames under way to one shepherd: an order has two, its stop another.
+const QUEUE: usize = 16;
+
+/// Where shepherds come from.
+#[derive(Clone, Debug)]
+pub struct Nursery {
+    /// The shepherd's program.
+    pub program: PathBuf,
+    /// The agent's data folder.
+    pub data: PathBuf,
+    /// Where they may make control groups.
+    pub groups: Option<PathBuf>,
+    /// This boot.
+    pub boot: BootId,
+}
+
+#[derive(Debug)]
+struct Handle {
+    orders: mpsc::Sender<ToShepherd>,
+    process: Option<ProcessIdentity>,
+    attempt: Option<AttemptId>,
+}
+
+/// All shepherds of a node.
+#[derive(Debug)]
+pub struct Pool {
+    nursery: Nursery,
+    node: mpsc::Sender<Input>,
+    handles: BTreeMap<Uuid, Handle>,
+    by_attempt: BTreeMap<AttemptId, Uuid>,
+    idle: Vec<Uuid>,
+}
+
+impl Pool {
+    /// Makes an empty pool whose shepherds report to `node`.
+    pub fn new(nursery: Nursery, node: mpsc::Sender<Input>) -> Self {
+        Self {
+            nursery,
+            node,
+            handles: BTreeMap::new(),
+            by_attempt: BTreeMap::new(),
+            idle: Vec::new(),
+        }
+    }
+
+    /// Takes in a shepherd of an earlier agent that has answered.
+    pub fn adopt(&mut self, hello: &ShepherdHello, stream: UnixStream, rest: Vec<u8>) {
+        let attempt = hello.held.as_ref().map(|held| held.attempt);
+        self.attend(hello.id, stream, rest, Some(hello.process), attempt);
+    }
+
+    /// Hands an attempt to an idle shepherd, or to a new one.
+    ///
+    /// # Errors
+    ///
+    /// What is in the way, for people; nothing was started.
+    pub fn assign(&mut self, order: SpawnOrder, script: Option<String>) -> Result<(), String> {
+        let attempt = order.attempt;
+        let id = match self.idle.pop() {
+            Some(id) => id,
+            None => self.start().map_err(|error| format!("no shepherd can be started: {error}"))?,
+        };
+        let handle = self.handles.get_mut(&id).ok_or("a shepherd is gone")?;
+        handle.attempt = Some(attempt);
+        self.by_attempt.insert(attempt, id);
+        if let Some(script) = script {
+            self.tell(attempt, ToShepherd::Script(script));
+        }
+        self.tell(attempt, ToShepherd::Spawn(Box::new(order)));
+        Ok(())
+    }
+
+    /// Sends a frame to the shepherd of an attempt. One that can't take it is about to be
+    /// reported as gone.
+    pub fn tell(&self, attempt: AttemptId, frame: ToShepherd) {
+        let handle = self.by_attempt.get(&attempt).and_then(|id| self.handles.get(id));
+        let Some(handle) = handle else { return };
+        if let Err(refused) = handle.orders.try_send(frame) {
+            tracing::warn!(%attempt, %refused, "a shepherd takes no orders");
+        }
+    }
+
+    /// Takes in who a new shepherd is.
+    pub fn greeted(&mut self, hello: &ShepherdHello) {
+        if let Some(handle) = self.handles.get_mut(&hello.id) {
+            handle.process = Some(hello.process);
+        }
+    }
+
+    /// Takes back the shepherd of an attempt that is over and on disk.
+    pub fn release(&mut self, attempt: AttemptId) {
+        let Some(id) = self.by_attempt.remove(&attempt) else { return };
+        let Some(handle) = self.handles.get_mut(&id) else { return };
+        handle.attempt = None;
+        if self.idle.len() < IDLE_MAX {
+            self.idle.push(id);
+        } else {
+            // Its connection ends with its handle, and with that the idle shepherd.
+            self.handles.remove(&id);
+        }
+    }
+
+    /// Clears up after a shepherd whose connection ended; returns the attempt that it had.
+    ///
+    /// Nothing of the attempt runs any more when this returns, save what is being killed.
+    pub fn bury(&mut self, id: Uuid) -> Option<AttemptId> {
+        let handle = self.handles.remove(&id)?;
+        self.idle.retain(|idle| *idle != id);
+        let attempt = handle.attempt?;
+        self.by_attempt.remove(&attempt);
+        // It dropped the connection, or died. In either case it must not go on unseen.
+        if let Some(process) = handle.process {
+            process.kill(self.nursery.boot);
+        }
+        self.nursery.clear(id, Some(attempt));
+        Some(attempt)
+    }
+
+    fn start(&mut self) -> io::Result<Uuid> {
+        if self.handles.len() >= SHEPHERDS_MAX {
+            return Err(io::Error::other(format!("{SHEPHERDS_MAX} of them are there already")));
+        }
+        let id = Uuid::new_v4();
+        let (ours, theirs) = StdUnixStream::pair()?;
+        self.nursery.spawn(id, theirs)?;
+        ours.set_nonblocking(true)?;
+        let stream = UnixStream::from_std(ours)?;
+        self.attend(id, stream, Vec::new(), None, None);
+        Ok(id)
+    }
+
+    fn attend(
+        &mut self,
+        id: Uuid,
+        stream: UnixStream,
+        rest: Vec<u8>,
+        process: Option<ProcessIdentity>,
+        attempt: Option<AttemptId>,
+    ) {
+        let (orders, queue) = mpsc::channel(QUEUE);
+        let known = process.is_some();
+        self.handles.insert(id, Handle { orders, process, attempt });
+        match attempt {
+            Some(attempt) => {
+                self.by_attempt.insert(attempt, id);
+            }
+            None if process.is_some() => self.idle.push(id),
+            None => {}
+        }
+        tokio::task::spawn_local(attend(id, stream, rest, queue, self.node.clone(), known));
+    }
+}
+
+impl Nursery {
+    fn spawn(&self, id: Uuid, socket: StdUnixStream) -> io::Result<()> {
+        let errors = std::fs::OpenOptions::new()
+            .append(true)
+            .create(true)
+            .open(self.data.join("shepherds").join("errors.log"))?;
+        let mut command = tokio::process::Command::new(&self.program);
+        command.arg("--data").arg(&self.data).arg("--id").arg(id.to_string());
+        if let Some(groups) = &self.groups {
+            command.arg("--groups").arg(groups);
+        }
+        // Never the agent's own output: a shepherd outlives it, and would hold it open.
+        command.stdin(OwnedFd::from(socket)).stdout(Stdio::null()).stderr(errors);
+        // In a group of its own from the first moment: a ^C at the agent's terminal is not
+        // for attempts.
+        command.process_group(0);
+        command.spawn().map(drop)
+    }
+
+    /// Kills what a dead shepherd may have left behind, and removes its files.
+    pub fn clear(&self, id: Uuid, attempt: Option<AttemptId>) {
+        if let Some(groups) = &self.groups {
+            group::kill_orphans(groups, &id.simple().to_string());
+        }
+        if let Some(attempt) = attempt {
+            let found = crate::sys::identity::kill_by_environment(&attempt.to_string());
+            if found > 0 {
+                tracing::warn!(%attempt, found, "killed processes of a dead shepherd");
+            }
+        }
+        let _ = std::fs::remove_file(identity_path(&self.data, id));
+        let _ = std::fs::remove_file(socket_path(&self.data, id));
+    }
+}
+
+/// Carries frames between a shepherd and the node until either side ends it.
+async fn attend(
+    id: Uuid,
+    stream: UnixStream,
+    mut buffer: Vec<u8>,
+    mut orders: mpsc::Receiver<ToShepherd>,
+    node: mpsc::Sender<Input>,
+    known: bool,
+) {
+    let (mut reader, mut writer) = stream.into_split();
+    // No order leaves before the hello: a shepherd says hello once later agents can find it, and
+    // an order that it had before could be obeyed behind their backs.
+    let (greeted, hello) = tokio::sync::oneshot::channel();
+    let mut greeted = (!known).then_some(greeted);
+    let reading = async {
+        let mut chunk = vec![0; 4096];
+        loop {
+            while let Some(frame) = take_frame::<FromShepherd>(&mut buffer)? {
+                if let Some(greeted) = greeted.take() {
+                    let _ = greeted.send(());
+                }
+                let told = node.send(Input::Shepherd { id, frame }).await;
+                told.map_err(|_| io::Error::from(io::ErrorKind::BrokenPipe))?;
+            }
+            match reader.read(&mut chunk).await? {
+                0 => return Err::<(), _>(io::Error::from(io::ErrorKind::UnexpectedEof)),
+                bytes => buffer.extend_from_slice(&chunk[..bytes]),
+            }
+        }
+    };
+    let writing = async {
+        if !known && hello.await.is_err() {
+            return Err(io::ErrorKind::BrokenPipe.into());
+        }
+        while let Some(order) = orders.recv().await {
+            writer.write_all(&frame_bytes(&order)?).await?;
+        }
+        Ok::<(), io::Error>(())
+    };
+    tokio::select! {
+        read = reading => {
+            if let Err(error) = read {
+                tracing::debug!(shepherd = %id, %error, "a shepherd's connection ended");
+            }
+        }
+        written = writing => {
+            if written.is_ok() {
+                // Dismissed: its end is no news.
+                return;
+            }
+        }
+    }
+    // Fails only when the node itself is going down.
+    let _ = node.send(Input::ShepherdGone { id }).await;
+}

@@ -1,0 +1,26 @@
+//! The process that an attempt runs under: it outlives the agent, keeps the lease, and knows
+//! how the attempt ended.
+//!
+//! One shepherd has at most one live attempt. Shepherds are kept in a pool and used again once
+//! an attempt's exit record is on disk: a start then costs one `clone3` and one `execve`, not
+//! two of each, and no memory of the agent is copied. A zygote that forks a shepherd for each
+//! attempt was the other choice; it costs one fork more each time, and its death would take the
+//! ability to start anything with it, where the death of a pooled shepherd costs one attempt.
+//!
+//! A shepherd lives in the data folder:
+//!
+//! - `shepherds/<id>.id`: who it is (boot, pid, start time), for agents that come later;
+//! - `shepherds/<id>.sock`: where such an agent finds it;
+//! - `attempts/<uuid>/`: script, stdout, stderr and exit record of what it runs.
+//!
+//! When its agent goes away, a busy shepherd goes on to the end of its attempt, leaves the exit
+//! record on disk, and exits; an idle one exits at once.
+
+pub mod group;
+pub mod job;
+pub mod prepare;
+pub mod protocol;
+pub mod record;
+pub mod serve;
+pub mod socket;
+pub mod verdict;

@@ -1,0 +1,162 @@
+//! The control group that a shepherd's attempts are born in, and the sweep that stands in for
+//! it on machines without.
+//!
+//! A group belongs to a shepherd, not to an attempt: making and removing one each time would
+//! cost more than the start itself. It is emptied with `cgroup.kill` after every attempt.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd as _, BorrowedFd};
+use std::path::{Path, PathBuf};
+
+use rustix::process::{Pid, Signal};
+
+/// The group in which agents make those of their shepherds.
+const PARENT: &str = "tessera-jobs";
+
+/// One shepherd's control group (version 2).
+#[derive(Debug)]
+pub struct Group {
+    path: PathBuf,
+    folder: File,
+}
+
+impl Group {
+    /// Makes the group of a shepherd.
+    ///
+    /// # Errors
+    ///
+    /// This machine doesn't let us: go on without.
+    pub fn make(parent: &Path, name: &str) -> io::Result<Self> {
+        let path = parent.join(name);
+        match std::fs::create_dir(&path) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+            Ok(()) | Err(_) => {}
+        }
+        if !path.join("cgroup.kill").exists() {
+            let _ = std::fs::remove_dir(&path);
+            return Err(io::ErrorKind::Unsupported.into());
+        }
+        let folder = File::open(&path)?;
+        Ok(Self { path, folder })
+    }
+
+    /// Returns what `clone3` takes.
+    pub fn descriptor(&self) -> BorrowedFd<'_> {
+        self.folder.as_fd()
+    }
+
+    /// Kills everything in the group; processes that are being forked included.
+    pub fn kill(&self) {
+        kill(&self.path);
+    }
+
+    /// Tells whether nothing runs in the group.
+    pub fn is_empty(&self) -> bool {
+        std::fs::read_to_string(self.path.join("cgroup.events"))
+            .is_ok_and(|events| events.lines().any(|line| line == "populated 0"))
+    }
+
+    /// Returns how often the kernel killed a member for want of memory; 0 where it doesn't count.
+    pub fn out_of_memory_kills(&self) -> u64 {
+        std::fs::read_to_string(self.path.join("memory.events"))
+            .ok()
+            .and_then(|events| {
+                events.lines().find_map(|line| line.strip_prefix("oom_kill ")?.parse().ok())
+            })
+            .unwrap_or(0)
+    }
+
+    /// Removes the group; fails harmlessly while something runs in it.
+    pub fn remove(&self) {
+        let _ = std::fs::remove_dir(&self.path);
+    }
+}
+
+fn kill(path: &Path) {
+    // Fails only where the group is gone, and with it its members.
+    let _ = std::fs::write(path.join("cgroup.kill"), "1");
+}
+
+/// Kills what a dead shepherd left behind in its group, and removes the group.
+pub fn kill_orphans(parent: &Path, name: &str) {
+    let path = parent.join(name);
+    if path.exists() {
+        kill(&path);
+        let _ = std::fs::remove_dir(&path);
+    }
+}
+
+/// Returns the group under which shepherds may make theirs, if this machine has one.
+pub fn find_parent() -> Option<PathBuf> {
+    let mounts = std::fs::read_to_string("/proc/self/mountinfo").ok()?;
+    let own = std::fs::read_to_string("/proc/self/cgroup").ok()?;
+    let parent = parent_path(&mounts, &own)?;
+    match std::fs::create_dir(&parent) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => None,
+        Ok(()) | Err(_) => parent.join("cgroup.kill").exists().then_some(parent),
+    }
+}
+
+fn parent_path(mounts: &str, own: &str) -> Option<PathBuf> {
+    let mount = mounts.lines().find_map(|line| {
+        let (before, after) = line.split_once(" - ")?;
+        after.starts_with("cgroup2 ").then(|| before.split(' ').nth(4)).flatten()
+    })?;
+    let path = own.lines().find_map(|line| line.strip_prefix("0::"))?;
+    Some(Path::new(mount).join(path.trim_start_matches('/')).join(PARENT))
+}
+
+/// Most rounds of [`sweep`]: each takes one generation of descendants.
+const SWEEPS_MAX: usize = 64;
+
+/// Kills every descendant of this process, which must be a child subreaper: those whose parent
+/// dies become its children, so that each round sees the next generation.
+///
+/// Returns whether none is left.
+pub fn sweep() -> bool {
+    for _ in 0..SWEEPS_MAX {
+        while crate::sys::spawn::wait(-1, false).is_some() {}
+        let children = children();
+        if children.is_empty() {
+            return true;
+        }
+        for child in children {
+            // A child that isn't reaped can't have lent its pid to a stranger.
+            let _ = rustix::process::kill_process(child, Signal::KILL);
+        }
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+    false
+}
+
+fn children() -> Vec<Pid> {
+    let pid = std::process::id();
+    std::fs::read_to_string(format!("/proc/self/task/{pid}/children"))
+        .unwrap_or_default()
+        .split_ascii_whitespace()
+        .filter_map(|child| Pid::from_raw(child.parse().ok()?))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_parent_group_is_found_in_hybrid_and_in_plain_set_ups() {
+        let hybrid = "30 24 0:26 / /sys/fs/cgroup rw - tmpfs tmpfs rw\n\
+                      40 30 0:36 / /sys/fs/cgroup/unified rw,relatime - cgroup2 cgroup2 rw\n";
+        let plain = "30 24 0:26 / /sys/fs/cgroup rw shared:4 - cgroup2 cgroup2 rw\n";
+
+        assert_eq!(
+            parent_path(hybrid, "9:name=systemd:/\n0::/\n"),
+            Some("/sys/fs/cgroup/unified/tessera-jobs".into())
+        );
+        assert_eq!(
+            parent_path(plain, "0::/system.slice/tessera.service\n"),
+            Some("/sys/fs/cgroup/system.slice/tessera.service/tessera-jobs".into())
+        );
+        assert_eq!(parent_path("", "0::/\n"), None);
+    }
+}

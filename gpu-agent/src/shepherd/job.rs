@@ -1,0 +1,234 @@
+//! One attempt from its start to its end, as a shepherd sees it.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd as _, BorrowedFd};
+use std::path::Path;
+
+use rustix::process::{Pid, Signal, kill_process, kill_process_group};
+use tessera_model::life::{Exit, Outcome};
+use tessera_model::{Bytes, Millis};
+use tessera_wire::frames::{AttemptStatus, ExitRecord};
+
+use super::group::{Group, sweep};
+use super::prepare::{self, Prepared};
+use super::protocol::{Held, SpawnOrder};
+use super::verdict::{Evidence, Signalled, exit_of, verdict};
+use crate::sys::clock;
+use crate::sys::spawn::{self, Child, Image, Reaped};
+
+/// A running attempt.
+#[derive(Debug)]
+pub struct Job {
+    order: SpawnOrder,
+    child: Child,
+    started_unix: Millis,
+    time_limit_ends: Option<Millis>,
+    grace_ends: Option<Millis>,
+    signalled: Option<Signalled>,
+    memory_kills_before: u64,
+}
+
+impl Job {
+    /// Starts an attempt.
+    ///
+    /// # Errors
+    ///
+    /// The exit record of an attempt that never ran.
+    pub fn start(
+        data: &Path,
+        order: SpawnOrder,
+        script: Option<&str>,
+        null: &File,
+        group: Option<&Group>,
+    ) -> Result<Self, Box<ExitRecord>> {
+        let prepared = prepare::prepare(data, &order, script)
+            .map_err(|refused| Box::new(never_ran(refused.outcome, refused.detail)))?;
+        let memory_kills_before = group.map_or(0, Group::out_of_memory_kills);
+        let child = start_program(&prepared, null, group).map_err(|error| {
+            let refused = prepare::explain(&error, &prepared.program);
+            Box::new(never_ran(refused.outcome, refused.detail))
+        })?;
+        let now = clock::boot_now();
+        Ok(Self {
+            // One more: the clock was rounded down, and a limit is never cut short.
+            time_limit_ends: order.time_limit.map(|limit| now.plus(limit).plus(Millis::new(1))),
+            order,
+            child,
+            started_unix: clock::unix_now(),
+            grace_ends: None,
+            signalled: None,
+            memory_kills_before,
+        })
+    }
+
+    /// Returns what it was started from.
+    pub fn order(&self) -> &SpawnOrder {
+        &self.order
+    }
+
+    /// Returns the program's pid.
+    pub fn pid(&self) -> u32 {
+        u32::try_from(self.child.pid).unwrap_or(0)
+    }
+
+    /// Returns when it was started, on the wall clock.
+    pub fn started_unix(&self) -> Millis {
+        self.started_unix
+    }
+
+    /// Returns what `poll` takes: readable once the program has ended.
+    pub fn descriptor(&self) -> BorrowedFd<'_> {
+        self.child.pidfd.as_fd()
+    }
+
+    /// Returns how it stands, for an agent.
+    pub fn held(&self) -> Held {
+        Held {
+            attempt: self.order.attempt,
+            job: self.order.job,
+            generation: self.order.generation,
+            gpu: self.order.gpu.clone(),
+            slot: self.order.slot,
+            status: AttemptStatus::Running { pid: self.pid(), started_unix: self.started_unix },
+        }
+    }
+
+    /// Returns when [`Self::tick`] has something to do next.
+    pub fn next_deadline(&self) -> Option<Millis> {
+        [self.time_limit_ends, self.grace_ends].into_iter().flatten().min()
+    }
+
+    /// Ends the attempt if its time or its grace is up.
+    pub fn tick(&mut self, now: Millis, group: Option<&Group>) {
+        if self.grace_ends.is_some_and(|ends| ends <= now) {
+            self.grace_ends = None;
+            self.kill_all(group);
+        }
+        if let Some(limit) = self.order.time_limit
+            && self.time_limit_ends.is_some_and(|ends| ends <= now)
+        {
+            self.time_limit_ends = None;
+            self.ask(now, Signalled::TimeLimit(limit));
+        }
+    }
+
+    /// Asks the program to end. The first cause counts; asking again changes nothing.
+    pub fn ask(&mut self, now: Millis, cause: Signalled) {
+        if self.signalled.is_some() {
+            return;
+        }
+        self.signalled = Some(cause);
+        self.grace_ends = Some(now.plus(self.order.grace));
+        self.signal_session(Signal::TERM);
+        // A program that was stopped couldn't hear.
+        self.signal_session(Signal::CONT);
+    }
+
+    /// Ends everything of the attempt at once.
+    pub fn kill(&mut self, cause: Signalled, group: Option<&Group>) {
+        self.signalled = self.signalled.or(Some(cause));
+        self.grace_ends = None;
+        self.kill_all(group);
+    }
+
+    fn kill_all(&self, group: Option<&Group>) {
+        if let Some(group) = group {
+            group.kill();
+        }
+        self.signal_session(Signal::KILL);
+    }
+
+    /// Signals the program and its process group. Neither can be a stranger's: the program
+    /// isn't reaped while `self` exists, so its pid is its own.
+    fn signal_session(&self, signal: Signal) {
+        if let Some(pid) = Pid::from_raw(self.child.pid) {
+            let _ = kill_process_group(pid, signal).or_else(|_| kill_process(pid, signal));
+        }
+    }
+
+    /// Reaps the program, kills what it left behind, and tells how the attempt ended.
+    ///
+    /// `None` if the program still runs.
+    pub fn finish(&mut self, group: Option<&Group>) -> Option<ExitRecord> {
+        let reaped = spawn::wait(self.child.pid, false)?;
+        let clean = clear(group);
+        let evidence = Evidence {
+            exit: exit_of(reaped.status),
+            signalled: self.signalled,
+            out_of_memory: group
+                .is_some_and(|group| group.out_of_memory_kills() > self.memory_kills_before),
+        };
+        let (outcome, mut detail) = verdict(evidence);
+        if !clean {
+            detail.push_str("; a process that it left behind can't be killed");
+        }
+        Some(self.record(outcome, evidence.exit, detail, &reaped))
+    }
+
+    fn record(&self, outcome: Outcome, exit: Exit, detail: String, used: &Reaped) -> ExitRecord {
+        ExitRecord {
+            outcome,
+            exit: Some(exit),
+            detail,
+            started_unix: self.started_unix,
+            ended_unix: clock::unix_now(),
+            user_time: Millis::new(used.user_ms),
+            system_time: Millis::new(used.system_ms),
+            max_rss: Bytes::new(used.max_rss_kib.saturating_mul(1024)),
+        }
+    }
+}
+
+/// Kills whatever an ended attempt left behind; returns whether nothing is left.
+fn clear(group: Option<&Group>) -> bool {
+    if let Some(group) = group
+        && !group.is_empty()
+    {
+        group.kill();
+    }
+    sweep()
+}
+
+/// Returns the record of an attempt that never ran.
+pub fn never_ran(outcome: Outcome, detail: String) -> ExitRecord {
+    never_ran_at(clock::unix_now(), outcome, detail)
+}
+
+/// Returns the record of an attempt that was over, without running, at `now_unix`.
+pub fn never_ran_at(now_unix: Millis, outcome: Outcome, detail: String) -> ExitRecord {
+    ExitRecord {
+        outcome,
+        exit: None,
+        detail,
+        started_unix: Millis::ZERO,
+        ended_unix: now_unix,
+        user_time: Millis::ZERO,
+        system_time: Millis::ZERO,
+        max_rss: Bytes::ZERO,
+    }
+}
+
+fn start_program(
+    prepared: &Prepared,
+    null: &File,
+    group: Option<&Group>,
+) -> Result<Child, spawn::SpawnError> {
+    spawn::spawn(&Image {
+        program: &prepared.program,
+        arguments: &prepared.arguments,
+        environment: &prepared.environment,
+        folder: &prepared.folder,
+        streams: [null.as_fd(), prepared.stdout.as_fd(), prepared.stderr.as_fd()],
+        group: group.map(Group::descriptor),
+    })
+}
+
+/// Opens what attempts read their empty input from.
+///
+/// # Errors
+///
+/// The machine has no `/dev/null`.
+pub fn open_null() -> io::Result<File> {
+    File::open("/dev/null")
+}

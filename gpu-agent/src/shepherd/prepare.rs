@@ -1,0 +1,266 @@
+//! Everything between an order and a start that can fail by the job's own fault, told in words
+//! that its author can act on.
+
+use std::ffi::{CString, OsStr};
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write as _};
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
+use std::path::{Path, PathBuf};
+
+use tessera_model::life::Outcome;
+
+use super::protocol::SpawnOrder;
+use super::record;
+use crate::sys::clock;
+use crate::sys::spawn::SpawnError;
+
+/// An attempt that can't be started.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Refused {
+    /// Whose fault it is: [`Outcome::LaunchFailed`] the job's, [`Outcome::NotStarted`] the node's.
+    pub outcome: Outcome,
+    /// One sentence for people.
+    pub detail: String,
+}
+
+impl Refused {
+    fn by_job(detail: impl Into<String>) -> Self {
+        Self { outcome: Outcome::LaunchFailed, detail: detail.into() }
+    }
+
+    fn by_node(detail: impl Into<String>) -> Self {
+        Self { outcome: Outcome::NotStarted, detail: detail.into() }
+    }
+}
+
+/// An attempt that is ready to start.
+#[derive(Debug)]
+pub struct Prepared {
+    /// The program.
+    pub program: CString,
+    /// Its arguments, its name first.
+    pub arguments: Vec<CString>,
+    /// Its environment.
+    pub environment: Vec<CString>,
+    /// Where it runs.
+    pub folder: CString,
+    /// Standard output.
+    pub stdout: File,
+    /// Standard error.
+    pub stderr: File,
+}
+
+/// Search path where the environment has none.
+const DEFAULT_PATH: &str = "/usr/local/bin:/usr/bin:/bin";
+
+/// Makes the attempt's folder, opens its output and finds its program.
+///
+/// # Errors
+///
+/// [`Refused`]: nothing was started.
+pub fn prepare(data: &Path, order: &SpawnOrder, script: Option<&str>) -> Result<Prepared, Refused> {
+    let own = record::folder(data, order.attempt);
+    fs::create_dir_all(&own).map_err(|error| on_node("the attempt's folder", &own, &error))?;
+    let folder = order.work_dir.as_ref().map_or_else(|| own.clone(), PathBuf::from);
+    if order.work_dir.is_some() {
+        check_folder(&folder)?;
+    }
+    let (stdout, stderr) = open_outputs(order, &own)?;
+    let (program, arguments) = match &order.command {
+        Some(command) => (find_program(order, command, &folder)?, command.clone()),
+        None => {
+            let path = write_script(&own, script.unwrap_or_default())?;
+            let name = path.display().to_string();
+            (path, vec![name])
+        }
+    };
+    let environment = order.environment.iter().map(|(name, value)| format!("{name}={value}"));
+    Ok(Prepared {
+        program: text(program.as_os_str())?,
+        arguments: texts(arguments.into_iter())?,
+        environment: texts(environment)?,
+        folder: text(folder.as_os_str())?,
+        stdout,
+        stderr,
+    })
+}
+
+fn check_folder(folder: &Path) -> Result<(), Refused> {
+    let shown = folder.display();
+    match fs::metadata(folder) {
+        Ok(found) if found.is_dir() => Ok(()),
+        Ok(_) => Err(Refused::by_job(format!("the working folder is no folder: {shown}"))),
+        Err(error) => Err(by_kind(
+            &error,
+            || format!("no such working folder: {shown}"),
+            || format!("the working folder can't be entered: {shown}"),
+        )),
+    }
+}
+
+fn open_outputs(order: &SpawnOrder, own: &Path) -> Result<(File, File), Refused> {
+    let same = order.stdout.is_some() && (order.stderr.is_none() || order.stderr == order.stdout);
+    let named = |path: &String, link: &str| {
+        let file = open_given(Path::new(path), order)?;
+        // Whoever asks for the output finds it in the attempt's folder, wherever it went.
+        let _ = std::os::unix::fs::symlink(path, own.join(link));
+        Ok::<File, Refused>(file)
+    };
+    let stdout = match &order.stdout {
+        Some(path) => named(path, "stdout")?,
+        None => open_own(&own.join("stdout"))?,
+    };
+    let stderr = match &order.stderr {
+        _ if same => {
+            let _ = std::os::unix::fs::symlink("stdout", own.join("stderr"));
+            stdout.try_clone().map_err(|error| on_node("the output", own, &error))?
+        }
+        Some(path) => named(path, "stderr")?,
+        None => open_own(&own.join("stderr"))?,
+    };
+    Ok((stdout, stderr))
+}
+
+fn open_own(path: &Path) -> Result<File, Refused> {
+    OpenOptions::new()
+        .append(true)
+        .create(true)
+        .mode(0o600)
+        .open(path)
+        .map_err(|error| on_node("the output", path, &error))
+}
+
+/// Opens a file that the user named. A later attempt never empties what an earlier one wrote.
+fn open_given(path: &Path, order: &SpawnOrder) -> Result<File, Refused> {
+    let shown = path.display();
+    let opened = OpenOptions::new().append(true).create(true).open(path).and_then(|mut file| {
+        if !order.append {
+            // Named pipes and terminals can't be emptied, and needn't be.
+            let _ = file.set_len(0);
+        } else if order.number > 1 {
+            let now = clock::unix_now().get() / 1000;
+            let (number, job) = (order.number, order.job);
+            writeln!(file, "--- tessera: attempt {number} of job {job} at {now} s since 1970 ---")?;
+        }
+        Ok(file)
+    });
+    opened.map_err(|error| {
+        by_kind(
+            &error,
+            || format!("no such folder for the output file {shown}"),
+            || format!("the output file can't be written: {shown}"),
+        )
+    })
+}
+
+fn write_script(own: &Path, script: &str) -> Result<PathBuf, Refused> {
+    let path = own.join("script");
+    let write = || {
+        let mut file =
+            OpenOptions::new().write(true).create(true).truncate(true).mode(0o700).open(&path)?;
+        file.write_all(script.as_bytes())
+    };
+    write().map_err(|error| on_node("the script", &path, &error))?;
+    Ok(path)
+}
+
+/// Finds a program as a shell would, from the job's own folder and with its own `PATH`.
+fn find_program(order: &SpawnOrder, command: &[String], folder: &Path) -> Result<PathBuf, Refused> {
+    let name = command.first().filter(|name| !name.is_empty());
+    let name = name.ok_or_else(|| Refused::by_job("the command names no program"))?;
+    if name.contains('/') {
+        return check_program(folder.join(name));
+    }
+    let path = order.environment.iter().find(|(key, _)| key == "PATH");
+    let path = path.map_or(DEFAULT_PATH, |(_, value)| value.as_str());
+    let mut denied = None;
+    for entry in path.split(':') {
+        match check_program(folder.join(entry).join(name)) {
+            Ok(found) => return Ok(found),
+            Err(refused) if refused.detail.starts_with("no such program") => {}
+            Err(refused) => denied = Some(refused),
+        }
+    }
+    Err(denied.unwrap_or_else(|| {
+        Refused::by_job(format!("no such program: {name} (searched in {path})"))
+    }))
+}
+
+fn check_program(path: PathBuf) -> Result<PathBuf, Refused> {
+    let shown = path.display();
+    match fs::metadata(&path) {
+        Ok(found) if found.is_file() && found.permissions().mode() & 0o111 != 0 => Ok(path),
+        Ok(_) => Err(Refused::by_job(format!("not executable: {shown}"))),
+        Err(error) => Err(by_kind(
+            &error,
+            || format!("no such program: {shown}"),
+            || format!("not executable: {shown}"),
+        )),
+    }
+}
+
+/// Tells a failed start in words.
+pub fn explain(error: &SpawnError, program: &CString) -> Refused {
+    let shown = program.to_string_lossy();
+    match error {
+        SpawnError::Clone(cause) => {
+            Refused::by_node(format!("the node could not start a process: {cause}"))
+        }
+        SpawnError::Folder(cause) => {
+            Refused::by_job(format!("the working folder could not be entered: {cause}"))
+        }
+        SpawnError::Execute(cause) => match cause.raw_os_error() {
+            // The file itself was found before: what is missing is what it asks for.
+            Some(libc::ENOENT | libc::ENOTDIR) => {
+                Refused::by_job(format!("the interpreter that {shown} names doesn't exist"))
+            }
+            Some(libc::EACCES | libc::EPERM) => Refused::by_job(format!("not executable: {shown}")),
+            Some(libc::ENOEXEC) => Refused::by_job(format!(
+                "not executable: {shown} is neither a program of this machine nor a script \
+                 whose first line names an interpreter"
+            )),
+            Some(libc::E2BIG) => Refused::by_job("arguments and environment are too long together"),
+            Some(libc::ENOMEM | libc::EAGAIN | libc::ENFILE | libc::EIO) => {
+                Refused::by_node(format!("the node could not start {shown}: {cause}"))
+            }
+            _ => Refused::by_job(format!("{shown} could not be started: {cause}")),
+        },
+    }
+}
+
+fn by_kind(
+    error: &io::Error,
+    missing: impl FnOnce() -> String,
+    denied: impl FnOnce() -> String,
+) -> Refused {
+    match error.raw_os_error() {
+        Some(libc::ENOENT) => Refused::by_job(missing()),
+        Some(libc::ENOSPC | libc::EDQUOT) => {
+            Refused::by_node(format!("{}: the node's disk is full", denied()))
+        }
+        Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM | libc::EIO) => {
+            Refused::by_node(format!("{}: {error}", denied()))
+        }
+        _ => Refused::by_job(format!("{} ({error})", denied())),
+    }
+}
+
+fn on_node(what: &str, path: &Path, error: &io::Error) -> Refused {
+    let reason = match error.raw_os_error() {
+        Some(libc::ENOSPC | libc::EDQUOT) => "the node's disk is full".to_owned(),
+        _ => error.to_string(),
+    };
+    Refused::by_node(format!("{what} can't be written: {}: {reason}", path.display()))
+}
+
+fn text(text: &OsStr) -> Result<CString, Refused> {
+    CString::new(text.as_bytes()).map_err(|_| Refused::by_job("a path holds a zero byte"))
+}
+
+fn texts(list: impl Iterator<Item = String>) -> Result<Vec<CString>, Refused> {
+    list.map(|item| {
+        CString::new(item).map_err(|_| Refused::by_job("an argument or variable holds a zero byte"))
+    })
+    .collect()
+}

@@ -1,0 +1,142 @@
+//! What an agent and a shepherd say to each other: frames of the wire's codec with the wire's
+//! length prefix, over a unix socket.
+
+use serde::{Deserialize, Serialize};
+use tessera_model::mig::Slot;
+use tessera_model::{AttemptId, GpuId, JobId, Millis};
+use tessera_wire::frames::{AttemptStatus, ExitRecord, StopCause};
+use uuid::Uuid;
+
+use crate::sys::identity::ProcessIdentity;
+
+/// Raised with each change; an agent leaves shepherds of another version alone until their
+/// attempts have ended, and finds the ends on disk.
+pub const VERSION: u16 = 1;
+
+/// From an agent to a shepherd.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum ToShepherd {
+    /// The text of the script of the order that follows; apart from it, since together they
+    /// may be longer than a frame.
+    Script(String),
+    /// Start an attempt.
+    Spawn(Box<SpawnOrder>),
+    /// Ask the attempt to end: `SIGTERM`, grace, `SIGKILL`.
+    Stop {
+        /// Which attempt.
+        attempt: AttemptId,
+        /// How its end is recorded.
+        cause: StopCause,
+    },
+    /// End the attempt now.
+    Kill {
+        /// Which attempt.
+        attempt: AttemptId,
+        /// How its end is recorded.
+        reason: KillReason,
+    },
+    /// The attempt's end is safe elsewhere; only needed for records that could not be kept.
+    Forget {
+        /// Which attempt.
+        attempt: AttemptId,
+    },
+}
+
+/// From a shepherd to its agent.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum FromShepherd {
+    /// Always first.
+    Hello(ShepherdHello),
+    /// The program runs.
+    Started {
+        /// Which attempt.
+        attempt: AttemptId,
+        /// Its program's pid.
+        pid: u32,
+        /// When, on the wall clock.
+        started_unix: Millis,
+    },
+    /// The attempt is over and nothing of it runs.
+    Ended {
+        /// Which attempt.
+        attempt: AttemptId,
+        /// How.
+        record: ExitRecord,
+        /// Whether the record is on disk; if not, the shepherd holds it until told to forget.
+        kept: bool,
+    },
+}
+
+/// Who a shepherd is and what it has.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ShepherdHello {
+    /// [`VERSION`] of its build.
+    pub version: u16,
+    /// Its name, drawn by the agent that started it: nobody else knows it (A5).
+    pub id: Uuid,
+    /// Its process.
+    pub process: ProcessIdentity,
+    /// Its attempt.
+    pub held: Option<Held>,
+}
+
+/// The attempt of a shepherd.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Held {
+    /// Which attempt.
+    pub attempt: AttemptId,
+    /// Of which job.
+    pub job: JobId,
+    /// The generation that it was launched under.
+    pub generation: u64,
+    /// The GPU that it uses.
+    pub gpu: GpuId,
+    /// The instance that it uses; `None` for a whole GPU.
+    pub slot: Option<Slot>,
+    /// How it stands.
+    pub status: AttemptStatus,
+}
+
+/// Everything that a shepherd needs to run one attempt.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct SpawnOrder {
+    /// Which attempt.
+    pub attempt: AttemptId,
+    /// Of which job.
+    pub job: JobId,
+    /// Its number, for people.
+    pub number: u32,
+    /// The generation that its lease must have.
+    pub generation: u64,
+    /// The GPU that it uses.
+    pub gpu: GpuId,
+    /// The instance that it uses; `None` for a whole GPU.
+    pub slot: Option<Slot>,
+    /// Program and arguments; `None` runs the script that came before.
+    pub command: Option<Vec<String>>,
+    /// Where it runs; the attempt's own folder, if not given.
+    pub work_dir: Option<String>,
+    /// All of its environment.
+    pub environment: Vec<(String, String)>,
+    /// Absolute path of standard output, if the user gave one.
+    pub stdout: Option<String>,
+    /// Absolute path of standard error, if the user gave one.
+    pub stderr: Option<String>,
+    /// Whether output files that exist are added to rather than emptied.
+    pub append: bool,
+    /// Longest run time.
+    pub time_limit: Option<Millis>,
+    /// From `SIGTERM` to `SIGKILL`.
+    pub grace: Millis,
+}
+
+/// Why an attempt is ended at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum KillReason {
+    /// The lease ran out (F5).
+    LeaseRanOut,
+    /// The node has another generation by now (F11).
+    OldGeneration,
+    /// The controller gave the launch up (F8).
+    Revoked,
+}

@@ -1,0 +1,318 @@
+//! A shepherd's one loop: its agent, its attempt, its lease, its timer.
+
+use std::fs::{self, File};
+use std::io;
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::net::sockopt::socket_peercred;
+use rustix::process::geteuid;
+use rustix::time::{
+    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create,
+    timerfd_settime,
+};
+use tessera_model::{AttemptId, BootId, Millis};
+use tessera_wire::frames::AttemptStatus;
+use uuid::Uuid;
+
+use super::group::Group;
+use super::job::{Job, open_null};
+use super::protocol::{
+    FromShepherd, Held, KillReason, ShepherdHello, SpawnOrder, ToShepherd, VERSION,
+};
+use super::record::{self, Kept};
+use super::socket::{Received, Socket};
+use super::verdict::Signalled;
+use crate::lease_page::LeasePage;
+use crate::sys::clock;
+use crate::sys::identity::ProcessIdentity;
+
+/// How often the lease page is read at least: a new generation, and the end of a suspend, are
+/// noticed within this time even if no agent lives to tell.
+const PAGE_READ_EVERY: Millis = Millis::from_secs(5);
+/// How often a record that could not be written is tried again.
+const KEEP_RETRY: Millis = Millis::from_secs(5);
+
+/// How often an attempt that should be dead is killed again.
+const KILL_RETRY: Millis = Millis::from_secs(1);
+
+/// A shepherd's place on disk.
+#[derive(Clone, Debug)]
+pub struct Place {
+    /// The agent's data folder.
+    pub data: PathBuf,
+    /// The shepherd's name.
+    pub id: Uuid,
+    /// The control group to make its own in.
+    pub groups: Option<PathBuf>,
+}
+
+/// One shepherd.
+pub struct Shepherd {
+    place: Place,
+    boot: BootId,
+    process: ProcessIdentity,
+    page: LeasePage,
+    group: Option<Group>,
+    null: File,
+    listener: UnixListener,
+    timer: OwnedFd,
+    agent: Option<Socket>,
+    script: Option<String>,
+    job: Option<Job>,
+    ended: Option<Ended>,
+}
+
+/// The end of the last attempt, as long as it isn't safe elsewhere.
+struct Ended {
+    kept: Kept,
+    held: Held,
+}
+
+impl Shepherd {
+    /// Sets a shepherd up; `agent` is its connection to the agent that started it.
+    ///
+    /// # Errors
+    ///
+    /// The data folder can't be used: nothing was started.
+    pub fn start(place: Place, agent: UnixStream) -> io::Result<Self> {
+        let boot = clock::boot_id()?;
+        let process = ProcessIdentity::of(boot, std::process::id())?;
+        let identity = serde_json::to_vec(&process).map_err(io::Error::other)?;
+        // Relative, so that the path fits into a socket's address however deep the folder is.
+        std::env::set_current_dir(&place.data)?;
+        let listener = UnixListener::bind(socket_path(Path::new("."), place.id))?;
+        listener.set_nonblocking(true)?;
+        fs::write(identity_path(&place.data, place.id), identity)?;
+        let group = place
+            .groups
+            .as_ref()
+            .and_then(|groups| Group::make(groups, &place.id.simple().to_string()).ok());
+        Ok(Self {
+            page: LeasePage::open_reader(&place.data)?,
+            null: open_null()?,
+            timer: timerfd_create(
+                TimerfdClockId::Boottime,
+                TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK,
+            )?,
+            agent: Some(Socket::new(agent)?),
+            place,
+            boot,
+            process,
+            group,
+            listener,
+            script: None,
+            job: None,
+            ended: None,
+        })
+    }
+
+    /// Serves until there is neither an agent nor anything to do.
+    pub fn run(mut self) {
+        self.greet();
+        while self.agent.is_some() || self.job.is_some() || self.ended.is_some() {
+            self.arm();
+            if self.wait().is_err() {
+                continue;
+            }
+            self.accept();
+            self.listen();
+            self.tick();
+            self.reap();
+        }
+        self.remove();
+    }
+
+    fn wait(&self) -> rustix::io::Result<()> {
+        let ready = PollFlags::IN;
+        let mut fds = vec![
+            PollFd::from_borrowed_fd(self.listener.as_fd(), ready),
+            PollFd::from_borrowed_fd(self.timer.as_fd(), ready),
+        ];
+        fds.extend(self.agent.iter().map(|s| PollFd::from_borrowed_fd(s.descriptor(), ready)));
+        fds.extend(self.job.iter().map(|j| PollFd::from_borrowed_fd(j.descriptor(), ready)));
+        poll(&mut fds, None).map(|_| ())
+    }
+
+    /// Sets the timer to the next moment at which anything must be looked at.
+    fn arm(&self) {
+        let now = clock::boot_now();
+        let next = match (&self.job, &self.ended) {
+            (Some(job), _) => {
+                let lease = self.page.read().map_or(now, |lease| lease.deadline);
+                // Killed by now; a program that can't be killed isn't tried more often.
+                let lease = if lease <= now { now.plus(KILL_RETRY) } else { lease };
+                let own = job.next_deadline().unwrap_or(lease);
+                Some(lease.min(own).min(now.plus(PAGE_READ_EVERY)).max(now.plus(Millis::new(1))))
+            }
+            (None, Some(_)) => Some(now.plus(KEEP_RETRY)),
+            (None, None) => None,
+        };
+        let at = next.unwrap_or(Millis::ZERO).get();
+        let value = Timespec {
+            tv_sec: i64::try_from(at / 1000).unwrap_or(i64::MAX),
+            tv_nsec: i64::try_from(at % 1000 * 1_000_000).unwrap_or(0),
+        };
+        let spec = Itimerspec { it_interval: Timespec { tv_sec: 0, tv_nsec: 0 }, it_value: value };
+        // A zero time disarms; an absolute one that has passed fires at once. Setting it also
+        // takes back what has fired.
+        let _ = timerfd_settime(&self.timer, TimerfdTimerFlags::ABSTIME, &spec);
+    }
+
+    /// Lets a new agent in. What an old one said before it died is heard first: an order in
+    /// flight must not be obeyed after the new agent was told that there is none.
+    fn accept(&mut self) {
+        while let Ok((stream, _)) = self.listener.accept() {
+            let trusted = socket_peercred(&stream)
+                .is_ok_and(|peer| peer.uid.is_root() || peer.uid == geteuid());
+            if !trusted {
+                continue;
+            }
+            self.listen();
+            self.agent = Socket::new(stream).ok();
+            self.greet();
+        }
+    }
+
+    fn greet(&mut self) {
+        let ended = self.ended.as_ref().map(|ended| ended.held.clone());
+        let held = self.job.as_ref().map(Job::held).or(ended);
+        let hello =
+            ShepherdHello { version: VERSION, id: self.place.id, process: self.process, held };
+        self.tell(&FromShepherd::Hello(hello));
+    }
+
+    fn tell(&mut self, frame: &FromShepherd) {
+        if let Some(agent) = &mut self.agent
+            && agent.send(frame).is_err()
+        {
+            self.agent = None;
+        }
+    }
+
+    fn listen(&mut self) {
+        let Some(agent) = &mut self.agent else { return };
+        let (frames, gone) = match agent.receive() {
+            Received::Frames(frames) => (frames, false),
+            Received::Last(frames) => (frames, true),
+        };
+        for frame in frames {
+            self.obey(frame);
+        }
+        if gone {
+            self.agent = None;
+        }
+    }
+
+    fn obey(&mut self, frame: ToShepherd) {
+        match frame {
+            ToShepherd::Script(text) => self.script = Some(text),
+            ToShepherd::Spawn(order) => self.spawn(*order),
+            ToShepherd::Stop { attempt, cause } => {
+                if let Some(job) = running(&mut self.job, attempt) {
+                    job.ask(clock::boot_now(), Signalled::Stopped(cause));
+                }
+            }
+            ToShepherd::Kill { attempt, reason } => {
+                if let Some(job) = running(&mut self.job, attempt) {
+                    job.kill(Signalled::Killed(reason), self.group.as_ref());
+                }
+            }
+            ToShepherd::Forget { attempt } => {
+                self.ended.take_if(|ended| ended.kept.attempt == attempt);
+            }
+        }
+    }
+
+    fn spawn(&mut self, order: SpawnOrder) {
+        let script = self.script.take();
+        if self.job.is_some() || self.ended.is_some() {
+            // Two attempts never share a shepherd; the agent learns from the next hello.
+            return;
+        }
+        let (attempt, job) = (order.attempt, order.job);
+        let (generation, gpu, slot) = (order.generation, order.gpu.clone(), order.slot);
+        let group = self.group.as_ref();
+        match Job::start(&self.place.data, order, script.as_deref(), &self.null, group) {
+            Ok(job) => {
+                let (pid, started_unix) = (job.pid(), job.started_unix());
+                self.job = Some(job);
+                self.tell(&FromShepherd::Started { attempt, pid, started_unix });
+            }
+            Err(record) => {
+                let status = AttemptStatus::Ended((*record).clone());
+                let held = Held { attempt, job, generation, gpu, slot, status };
+                self.end(Kept { attempt, job, record: *record }, held);
+            }
+        }
+    }
+
+    /// Ends the attempt if its lease, its time or its grace is up.
+    fn tick(&mut self) {
+        let now = clock::boot_now();
+        if let Some(job) = &mut self.job {
+            job.tick(now, self.group.as_ref());
+            let generation = job.order().generation;
+            let lease = self.page.read();
+            if !lease.is_some_and(|lease| lease.allows(generation, self.boot, now)) {
+                let reason = match lease {
+                    Some(lease) if lease.generation != generation => KillReason::OldGeneration,
+                    Some(_) | None => KillReason::LeaseRanOut,
+                };
+                job.kill(Signalled::Killed(reason), self.group.as_ref());
+            }
+        } else if let Some(ended) = &self.ended
+            && record::keep(&self.place.data, &ended.kept).is_ok()
+            && self.agent.is_none()
+        {
+            self.ended = None;
+        }
+    }
+
+    fn reap(&mut self) {
+        let Some(job) = &mut self.job else { return };
+        let Some(record) = job.finish(self.group.as_ref()) else { return };
+        let held = Held { status: AttemptStatus::Ended(record.clone()), ..job.held() };
+        self.job = None;
+        self.end(Kept { attempt: held.attempt, job: held.job, record }, held);
+    }
+
+    /// Puts an end on disk, then tells it (rule F12). What the disk refused is held.
+    fn end(&mut self, kept: Kept, held: Held) {
+        let on_disk = record::keep(&self.place.data, &kept).is_ok();
+        let told = FromShepherd::Ended {
+            attempt: kept.attempt,
+            record: kept.record.clone(),
+            kept: on_disk,
+        };
+        if !on_disk {
+            self.ended = Some(Ended { kept, held });
+        }
+        self.tell(&told);
+    }
+
+    fn remove(&self) {
+        if let Some(group) = &self.group {
+            group.remove();
+        }
+        // Left-overs are removed by the next agent.
+        let _ = fs::remove_file(identity_path(&self.place.data, self.place.id));
+        let _ = fs::remove_file(socket_path(&self.place.data, self.place.id));
+    }
+}
+
+fn running(job: &mut Option<Job>, attempt: AttemptId) -> Option<&mut Job> {
+    job.as_mut().filter(|job| job.order().attempt == attempt)
+}
+
+/// Returns where a shepherd listens.
+pub fn socket_path(data: &Path, id: Uuid) -> PathBuf {
+    data.join("shepherds").join(format!("{}.sock", id.simple()))
+}
+
+/// Returns where a shepherd says who it is.
+pub fn identity_path(data: &Path, id: Uuid) -> PathBuf {
+    data.join("shepherds").join(format!("{}.id", id.simple()))
+}

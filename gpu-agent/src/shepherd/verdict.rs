@@ -1,0 +1,143 @@
+//! What an attempt's end means, from the evidence. Pure.
+
+use tessera_model::Millis;
+use tessera_model::life::{Exit, Outcome};
+use tessera_wire::frames::StopCause;
+
+use super::protocol::KillReason;
+
+/// Why the shepherd itself signalled the program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Signalled {
+    /// Asked to end, on the controller's word.
+    Stopped(StopCause),
+    /// Asked to end, its time being up.
+    TimeLimit(Millis),
+    /// Killed at once.
+    Killed(KillReason),
+}
+
+/// What was seen of an end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Evidence {
+    /// What the kernel said.
+    pub exit: Exit,
+    /// Whether, and why, the program was signalled before it ended.
+    pub signalled: Option<Signalled>,
+    /// Whether the kernel killed a process of the attempt for want of memory.
+    pub out_of_memory: bool,
+}
+
+/// Decides how an attempt ended, with a sentence for people where the outcome doesn't say all.
+///
+/// A program that returns 0 after a cancel has done its work. After a pre-emption that can't be
+/// told from a program that put its work aside, so that it counts as pre-empted and runs again.
+pub fn verdict(evidence: Evidence) -> (Outcome, String) {
+    let plain = |outcome| (outcome, String::new());
+    match (evidence.signalled, evidence.exit) {
+        (Some(Signalled::TimeLimit(limit)), _) => {
+            (Outcome::TimedOut, format!("it ran longer than its time limit of {limit}"))
+        }
+        (Some(Signalled::Stopped(StopCause::Preempt)), _) => plain(Outcome::Preempted),
+        (
+            Some(Signalled::Stopped(StopCause::Cancel) | Signalled::Killed(_)) | None,
+            Exit::Code(0),
+        ) => plain(Outcome::Succeeded),
+        (Some(Signalled::Stopped(StopCause::Cancel)), Exit::Code(_) | Exit::Signal(_)) => {
+            plain(Outcome::Cancelled)
+        }
+        (Some(Signalled::Killed(reason)), Exit::Signal(9)) => {
+            let (outcome, detail) = killed(reason);
+            (outcome, detail.to_owned())
+        }
+        (None, Exit::Signal(9)) if evidence.out_of_memory => {
+            (Outcome::OutOfMemory, "the kernel killed it for want of host memory".to_owned())
+        }
+        (Some(Signalled::Killed(_)) | None, Exit::Code(_)) => plain(Outcome::Failed),
+        (Some(Signalled::Killed(_)) | None, Exit::Signal(number)) => {
+            (Outcome::Failed, format!("killed by signal {number}{}", signal_name(number)))
+        }
+    }
+}
+
+/// Returns how the end of an attempt that was killed is told.
+pub const fn killed(reason: KillReason) -> (Outcome, &'static str) {
+    match reason {
+        KillReason::LeaseRanOut => (Outcome::Lost, "the node's lease ran out"),
+        KillReason::OldGeneration => (Outcome::Lost, "the node had been declared lost"),
+        KillReason::Revoked => (Outcome::NotStarted, "the launch was revoked"),
+    }
+}
+
+/// Splits a wait status.
+pub fn exit_of(status: i32) -> Exit {
+    let byte = |number: i32| u8::try_from(number & 0xff).unwrap_or(0);
+    match status & 0x7f {
+        0 => Exit::Code(byte(status >> 8)),
+        signal => Exit::Signal(byte(signal)),
+    }
+}
+
+fn signal_name(number: u8) -> &'static str {
+    match number {
+        1 => " (SIGHUP)",
+        2 => " (SIGINT)",
+        3 => " (SIGQUIT)",
+        4 => " (SIGILL)",
+        6 => " (SIGABRT)",
+        7 => " (SIGBUS)",
+        8 => " (SIGFPE)",
+        9 => " (SIGKILL) from outside",
+        11 => " (SIGSEGV)",
+        13 => " (SIGPIPE)",
+        15 => " (SIGTERM) from outside",
+        _ => "",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn outcome(exit: Exit, signalled: Option<Signalled>, out_of_memory: bool) -> Outcome {
+        verdict(Evidence { exit, signalled, out_of_memory }).0
+    }
+
+    #[test]
+    fn each_end_has_its_outcome() {
+        let cancel = Some(Signalled::Stopped(StopCause::Cancel));
+        let preempt = Some(Signalled::Stopped(StopCause::Preempt));
+        let late = Some(Signalled::TimeLimit(Millis::from_secs(1)));
+        let lease = Some(Signalled::Killed(KillReason::LeaseRanOut));
+        let revoked = Some(Signalled::Killed(KillReason::Revoked));
+        for (exit, signalled, memory, expected) in [
+            (Exit::Code(0), None, false, Outcome::Succeeded),
+            (Exit::Code(3), None, false, Outcome::Failed),
+            (Exit::Signal(11), None, false, Outcome::Failed),
+            (Exit::Signal(9), None, true, Outcome::OutOfMemory),
+            (Exit::Code(1), None, true, Outcome::Failed),
+            (Exit::Code(0), cancel, false, Outcome::Succeeded),
+            (Exit::Code(1), cancel, false, Outcome::Cancelled),
+            (Exit::Signal(15), cancel, false, Outcome::Cancelled),
+            (Exit::Code(0), preempt, false, Outcome::Preempted),
+            (Exit::Signal(9), preempt, false, Outcome::Preempted),
+            (Exit::Signal(15), late, false, Outcome::TimedOut),
+            (Exit::Code(0), late, false, Outcome::TimedOut),
+            (Exit::Signal(9), lease, false, Outcome::Lost),
+            (Exit::Code(0), lease, false, Outcome::Succeeded),
+            (Exit::Code(2), lease, false, Outcome::Failed),
+            (Exit::Signal(9), revoked, false, Outcome::NotStarted),
+        ] {
+            assert_eq!(outcome(exit, signalled, memory), expected, "{exit:?} {signalled:?}");
+        }
+    }
+
+    #[test]
+    fn wait_statuses_are_split_as_the_kernel_packs_them() {
+        assert_eq!(exit_of(0), Exit::Code(0));
+        assert_eq!(exit_of(3 << 8), Exit::Code(3));
+        assert_eq!(exit_of(255 << 8), Exit::Code(255));
+        assert_eq!(exit_of(9), Exit::Signal(9));
+        assert_eq!(exit_of(11 | 0x80), Exit::Signal(11));
+    }
+}

@@ -1,0 +1,5 @@
+//! What the kernel is asked for that the standard library doesn't offer.
+
+pub mod clock;
+pub mod identity;
+pub mod spawn;

@@ -1,0 +1,112 @@
+//! Who a process is: a pid alone may belong to a stranger by now (A5).
+
+use std::io;
+
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use serde::{Deserialize, Serialize};
+use tessera_model::BootId;
+
+/// One process of one boot; two processes never share all three.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ProcessIdentity {
+    /// The boot that it runs in.
+    pub boot: BootId,
+    /// Its pid.
+    pub pid: u32,
+    /// When it was started, in clock ticks since boot (field 22 of `/proc/PID/stat`).
+    pub start_ticks: u64,
+}
+
+impl ProcessIdentity {
+    /// Identifies a process that runs now.
+    ///
+    /// # Errors
+    ///
+    /// There is no such process.
+    pub fn of(boot: BootId, pid: u32) -> io::Result<Self> {
+        Ok(Self { boot, pid, start_ticks: start_ticks(pid)? })
+    }
+
+    /// Tells whether this very process still runs (a zombie doesn't).
+    pub fn is_alive(&self, boot: BootId) -> bool {
+        self.boot == boot && start_ticks(self.pid).is_ok_and(|ticks| ticks == self.start_ticks)
+    }
+
+    /// Kills this very process, if it still runs; never another one.
+    pub fn kill(&self, boot: BootId) {
+        let Some(pid) = i32::try_from(self.pid).ok().and_then(Pid::from_raw) else { return };
+        // The descriptor pins the process; only then is its identity compared.
+        let Ok(descriptor) = pidfd_open(pid, PidfdFlags::empty()) else { return };
+        if self.is_alive(boot) {
+            // Fails only if it has just ended by itself.
+            let _ = pidfd_send_signal(&descriptor, Signal::KILL);
+        }
+    }
+}
+
+/// Reads field 22 of `/proc/PID/stat`.
+fn start_ticks(pid: u32) -> io::Result<u64> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
+    parse_start_ticks(&stat).ok_or_else(|| io::Error::from(io::ErrorKind::NotFound))
+}
+
+/// Returns `None` for a text that is no `stat` line, and for a zombie.
+fn parse_start_ticks(stat: &str) -> Option<u64> {
+    // The name may hold spaces and brackets: what counts comes behind the last one.
+    let (_, rest) = stat.rsplit_once(") ")?;
+    let mut fields = rest.split(' ');
+    if matches!(fields.next()?, "Z" | "X") {
+        return None;
+    }
+    fields.nth(18)?.parse().ok()
+}
+
+/// Kills every process whose environment says that it belongs to an attempt. Only for machines
+/// without control groups, after a shepherd's death; returns how many were found.
+pub fn kill_by_environment(attempt: &str) -> usize {
+    let wanted = format!("TESSERA_ATTEMPT_ID={attempt}");
+    let Ok(processes) = std::fs::read_dir("/proc") else { return 0 };
+    let mut found = 0;
+    for entry in processes.flatten() {
+        let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse::<i32>().ok()) else {
+            continue;
+        };
+        let Some(pid) = Pid::from_raw(pid) else { continue };
+        let Ok(descriptor) = pidfd_open(pid, PidfdFlags::empty()) else { continue };
+        let environment = std::fs::read(entry.path().join("environ")).unwrap_or_default();
+        if environment.split(|byte| *byte == 0).any(|pair| pair == wanted.as_bytes()) {
+            found += 1;
+            let _ = pidfd_send_signal(&descriptor, Signal::KILL);
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_with_brackets_and_spaces_does_not_shift_the_fields() {
+        let stat = "42 (a) b) S 1 42 42 0 -1 4194560 1 0 0 0 0 0 0 0 20 0 1 0 777 1 1";
+
+        assert_eq!(parse_start_ticks(stat), Some(777));
+    }
+
+    #[test]
+    fn a_zombie_counts_as_dead() {
+        let stat = "42 (a) Z 1 42 42 0 -1 4194560 1 0 0 0 0 0 0 0 20 0 1 0 777 1 1";
+
+        assert_eq!(parse_start_ticks(stat), None);
+    }
+
+    #[test]
+    fn this_process_is_alive_and_another_start_time_is_not_it() {
+        let boot = BootId::from_uuid(uuid::Uuid::nil());
+        let me = ProcessIdentity::of(boot, std::process::id()).unwrap();
+
+        assert!(me.is_alive(boot));
+        assert!(!ProcessIdentity { start_ticks: me.start_ticks + 1, ..me }.is_alive(boot));
+        assert!(!me.is_alive(BootId::from_uuid(uuid::Uuid::max())));
+    }
+}

@@ -1,0 +1,433 @@
+//! A controller for tests: real certificates, a real QUIC server, and whatever a test wants to
+//! say. With it, real agents in folders of their own.
+
+#![allow(dead_code)]
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use tempfile::TempDir;
+use tessera_model::lease::LeaseTerms;
+use tessera_model::mig::{Slot, Step};
+use tessera_model::spec::{OutputPaths, Program};
+use tessera_model::{AttemptId, ControllerId, GpuId, JobId, Millis, NodeId, PlanId, SliceId};
+use tessera_wire::frames::{
+    AttemptStatus, ExitRecord, GpuReport, Hello, LaunchOrder, LogReply, LogRequest, LogStream,
+    PROTOCOL_VERSION, PlanEnd, PlanOrder, Welcome,
+};
+use tessera_wire::link::{FrameReader, FrameWriter};
+use tessera_wire::tls::{Authority, NodeIdentity, issue_node};
+use tessera_wire::{ToAgent, ToController};
+use tokio::sync::mpsc;
+
+/// Longer than anything here takes, even on a busy machine.
+pub const PATIENCE: Duration = Duration::from_secs(30);
+
+pub struct Cluster {
+    pub folder: TempDir,
+    pub endpoint: quinn::Endpoint,
+    pub address: String,
+}
+
+pub struct Agent {
+    pub child: Child,
+    pub data: PathBuf,
+}
+
+impl Drop for Agent {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        // What its shepherds still run must not outlive the test.
+        let Ok(entries) = std::fs::read_dir(self.data.join("shepherds")) else { return };
+        for entry in entries.flatten() {
+            if let Some(pid) = shepherd_pid(&entry.path()) {
+                kill(pid, "-KILL");
+            }
+        }
+    }
+}
+
+pub fn shepherd_pid(path: &Path) -> Option<u32> {
+    if path.extension()? != "id" {
+        return None;
+    }
+    let text = std::fs::read_to_string(path).ok()?;
+    let identity: serde_json::Value = serde_json::from_str(&text).ok()?;
+    u32::try_from(identity["pid"].as_u64()?).ok()
+}
+
+pub fn kill(pid: u32, signal: &str) {
+    let _ = Command::new("kill").arg(signal).arg(pid.to_string()).stderr(Stdio::null()).status();
+}
+
+/// Whether a process exists and is no zombie.
+pub fn runs(pid: u32) -> bool {
+    std::fs::read_to_string(format!("/proc/{pid}/stat"))
+        .is_ok_and(|stat| !stat.rsplit_once(") ").unwrap().1.starts_with(['Z', 'X']))
+}
+
+impl Cluster {
+    pub fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let now = time::OffsetDateTime::now_utc();
+        let authority = Authority::create(now).unwrap();
+        authority.save(&folder.path().join("ca")).unwrap();
+        let server = authority.controller(now).unwrap().server().unwrap();
+        let endpoint = quinn::Endpoint::server(server, "127.0.0.1:0".parse().unwrap()).unwrap();
+        let address = format!("localhost:{}", endpoint.local_addr().unwrap().port());
+        Self { folder, endpoint, address }
+    }
+
+    /// Makes a node's identity in its data folder.
+    pub fn enrol(&self, name: &str) -> PathBuf {
+        let data = self.folder.path().join(name);
+        let node = NodeIdentity {
+            id: NodeId::from_uuid(uuid::Uuid::new_v4()),
+            name: name.parse().unwrap(),
+        };
+        let now = time::OffsetDateTime::now_utc();
+        let identity = issue_node(&self.folder.path().join("ca"), &node, now).unwrap();
+        identity.save(&data.join("identity")).unwrap();
+        data
+    }
+
+    pub fn command(&self, data: &Path) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tessera-agent"));
+        command
+            .arg("--controller")
+            .arg(&self.address)
+            .arg("--data")
+            .arg(data)
+            .env("TESSERA_SIM_NODE", data.join("sim"))
+            .env("TESSERA_SIM_LATENCY", "0")
+            .env("TESSERA_SIM_GPUS", "a100-40gb,a30-24gb")
+            .env("TESSERA_LOG", std::env::var("TESSERA_LOG").unwrap_or_else(|_| "warn".into()))
+            .stdin(Stdio::null());
+        match stand_in() {
+            Some(library) => command.arg("--nvml").arg(library),
+            None => command.arg("--nvml").arg("/nonexistent/libnvidia-ml.so.1"),
+        };
+        command
+    }
+
+    pub fn start(&self, data: &Path) -> Agent {
+        Agent { child: self.command(data).spawn().unwrap(), data: data.to_owned() }
+    }
+
+    pub fn start_with(&self, data: &Path, set: impl FnOnce(&mut Command)) -> Agent {
+        let mut command = self.command(data);
+        set(&mut command);
+        Agent { child: command.spawn().unwrap(), data: data.to_owned() }
+    }
+
+    /// Waits for an agent to connect, and reads its hello.
+    pub async fn accept(&self) -> Session {
+        let accept = async {
+            let connection = self.endpoint.accept().await.unwrap().await.unwrap();
+            let (sender, receiver) = connection.accept_bi().await.unwrap();
+            let mut reader = FrameReader::new(receiver);
+            let Some(ToController::Hello(hello)) = reader.receive().await.unwrap() else {
+                panic!("no hello")
+            };
+            let name = tessera_wire::tls::peer_node(&connection).unwrap().name;
+            let (frames, heard) = mpsc::unbounded_channel();
+            tokio::spawn(async move {
+                while let Ok(Some(frame)) = reader.receive::<ToController>().await {
+                    if frames.send(frame).is_err() {
+                        return;
+                    }
+                }
+            });
+            let writer = FrameWriter::new(sender);
+            Session {
+                connection,
+                writer,
+                heard,
+                hello,
+                name,
+                inventory: Vec::new(),
+                generation: 0,
+                renewing: true,
+            }
+        };
+        tokio::time::timeout(PATIENCE, accept).await.expect("no agent connected")
+    }
+
+    /// Accepts an agent and welcomes it into generation 1.
+    pub async fn welcome(&self) -> Session {
+        let mut session = self.accept().await;
+        session.welcome(1, 1, 60).await;
+        session
+    }
+}
+
+/// The controller's end of one connection.
+pub struct Session {
+    pub connection: quinn::Connection,
+    pub writer: FrameWriter,
+    heard: mpsc::UnboundedReceiver<ToController>,
+    pub hello: Hello,
+    pub name: tessera_model::NodeName,
+    /// What was reported before the inventory was done.
+    pub inventory: Vec<ToController>,
+    generation: u64,
+    /// Whether renewals are granted.
+    pub renewing: bool,
+}
+
+pub const CONTROLLER: ControllerId = ControllerId::from_uuid(uuid::Uuid::from_u128(77));
+
+impl Session {
+    pub fn terms(epoch: u64, generation: u64, lease_secs: u64, session: &Self) -> Welcome {
+        Welcome {
+            protocol: PROTOCOL_VERSION,
+            controller: CONTROLLER,
+            node: session.name.clone(),
+            epoch,
+            generation,
+            lease: LeaseTerms::from_length(Millis::from_secs(lease_secs)).unwrap(),
+        }
+    }
+
+    pub async fn welcome(&mut self, epoch: u64, generation: u64, lease_secs: u64) {
+        let terms = Self::terms(epoch, generation, lease_secs, self);
+        self.generation = generation;
+        self.send(ToAgent::Welcome(terms)).await;
+        loop {
+            match self.next().await {
+                ToController::InventoryDone => break,
+                frame => self.inventory.push(frame),
+            }
+        }
+        if self.renewing {
+            // The first lease: granted once it is asked for.
+            let Some(frame) = self.heard.recv().await else { panic!("the session ended") };
+            let ToController::Renew { sent, generation } = frame else { panic!("{frame:?}") };
+            self.send(ToAgent::RenewOk { sent, generation }).await;
+        }
+    }
+
+    pub async fn send(&mut self, frame: ToAgent) {
+        self.writer.send(&frame).await.unwrap();
+    }
+
+    /// The next frame; renewals are granted on the way.
+    pub async fn next(&mut self) -> ToController {
+        self.try_next().await.expect("the session ended")
+    }
+
+    pub async fn try_next(&mut self) -> Option<ToController> {
+        loop {
+            let heard = tokio::time::timeout(PATIENCE, self.heard.recv()).await;
+            match heard.expect("the agent says nothing")? {
+                ToController::Renew { sent, generation } => {
+                    if self.renewing && generation == self.generation {
+                        self.send(ToAgent::RenewOk { sent, generation }).await;
+                    }
+                }
+                frame => return Some(frame),
+            }
+        }
+    }
+
+    /// Waits for a frame that `pick` wants; drops the others.
+    pub async fn until<T>(&mut self, mut pick: impl FnMut(&ToController) -> Option<T>) -> T {
+        loop {
+            let frame = self.next().await;
+            if let Some(found) = pick(&frame) {
+                return found;
+            }
+        }
+    }
+
+    pub async fn until_running(&mut self, attempt: AttemptId) -> u32 {
+        self.until(|frame| match frame {
+            ToController::Attempt(report) if report.attempt == attempt => match report.status {
+                AttemptStatus::Running { pid, .. } => Some(pid),
+                AttemptStatus::Ended(ref record) => panic!("it ended: {record:?}"),
+                AttemptStatus::Journalled => None,
+            },
+            _ => None,
+        })
+        .await
+    }
+
+    pub async fn until_ended(&mut self, attempt: AttemptId) -> ExitRecord {
+        self.until(|frame| match frame {
+            ToController::Attempt(report) if report.attempt == attempt => match &report.status {
+                AttemptStatus::Ended(record) => Some(record.clone()),
+                AttemptStatus::Running { .. } | AttemptStatus::Journalled => None,
+            },
+            _ => None,
+        })
+        .await
+    }
+
+    pub async fn until_tombstoned(&mut self, wanted: AttemptId) {
+        self.until(|frame| {
+            matches!(frame, ToController::Tombstoned { attempt } if *attempt == wanted)
+                .then_some(())
+        })
+        .await;
+    }
+
+    pub async fn launch(&mut self, order: &LaunchOrder) {
+        self.send(ToAgent::Launch(Box::new(order.clone()))).await;
+    }
+
+    pub async fn run(&mut self, order: &LaunchOrder) -> ExitRecord {
+        self.launch(order).await;
+        self.until_ended(order.attempt).await
+    }
+
+    pub fn gpus(&self) -> Vec<GpuReport> {
+        let gpus = self.inventory.iter().filter_map(|frame| match frame {
+            ToController::Gpu(report) => Some(report.clone()),
+            _ => None,
+        });
+        gpus.collect()
+    }
+
+    pub fn gpu(&self, model: &str) -> GpuReport {
+        let found = self.gpus().into_iter().find(|gpu| gpu.model.contains(model));
+        found.unwrap_or_else(|| panic!("no {model} in {:?}", self.inventory))
+    }
+
+    /// How an attempt stood in the inventory.
+    pub fn reported(&self, attempt: AttemptId) -> Option<AttemptStatus> {
+        self.inventory.iter().find_map(|frame| match frame {
+            ToController::Attempt(report) if report.attempt == attempt => {
+                Some(report.status.clone())
+            }
+            _ => None,
+        })
+    }
+
+    /// Carries a plan out; returns its end and the GPU as it was told just before.
+    pub async fn apply(&mut self, order: PlanOrder) -> (PlanEnd, Option<GpuReport>) {
+        let (gpu, plan) = (order.gpu.clone(), order.plan);
+        self.send(ToAgent::ApplyPlan(order)).await;
+        let mut last = None;
+        let end = self
+            .until(|frame| match frame {
+                ToController::Gpu(report) if report.gpu == gpu => {
+                    last = Some(report.clone());
+                    None
+                }
+                ToController::PlanEnded { plan: ended, end, .. } if *ended == plan => {
+                    Some(end.clone())
+                }
+                _ => None,
+            })
+            .await;
+        (end, last)
+    }
+
+    pub async fn read_log(&self, attempt: AttemptId, stream: LogStream, follow: bool) -> LogRead {
+        let (sender, receiver) = self.connection.open_bi().await.unwrap();
+        let mut writer = FrameWriter::new(sender);
+        writer.send(&LogRequest { attempt, stream, offset: 0, follow }).await.unwrap();
+        let mut reader = FrameReader::new(receiver);
+        let mut text = Vec::new();
+        loop {
+            let reply = tokio::time::timeout(PATIENCE, reader.receive::<LogReply>()).await;
+            match reply.expect("no reply").unwrap() {
+                Some(LogReply::Chunk { bytes, .. }) => text.extend(bytes),
+                Some(LogReply::End { length }) => {
+                    return LogRead::Text(String::from_utf8(text).unwrap(), length);
+                }
+                Some(LogReply::Unknown { reason }) => return LogRead::Unknown(reason),
+                None => panic!("the stream ended without an end"),
+            }
+        }
+    }
+}
+
+#[derive(Debug, PartialEq, Eq)]
+pub enum LogRead {
+    Text(String, u64),
+    Unknown(String),
+}
+
+/// A place where attempts can run.
+#[derive(Clone, Debug)]
+pub struct Place {
+    pub gpu: GpuId,
+    pub slot: Option<Slot>,
+    pub slice: SliceId,
+}
+
+impl Place {
+    /// The whole of a GPU whose MIG mode is off, or its first instance.
+    pub fn on(gpu: &GpuReport) -> Self {
+        match gpu.instances.iter().find(|instance| instance.slice.is_some()) {
+            Some(instance) => Self {
+                gpu: gpu.gpu.clone(),
+                slot: Some(instance.slot),
+                slice: instance.slice.clone().unwrap(),
+            },
+            None => {
+                Self { gpu: gpu.gpu.clone(), slot: None, slice: gpu.gpu.as_str().parse().unwrap() }
+            }
+        }
+    }
+}
+
+pub fn order(place: &Place, program: &[&str]) -> LaunchOrder {
+    LaunchOrder {
+        epoch: 1,
+        generation: 1,
+        attempt: AttemptId::from_uuid(uuid::Uuid::now_v7()),
+        job: JobId::from_number(42),
+        number: 1,
+        gpu: place.gpu.clone(),
+        slot: place.slot,
+        slice: place.slice.clone(),
+        array: None,
+        name: "test".into(),
+        user: "ada".into(),
+        program: Program::Command(program.iter().map(|&word| word.to_owned()).collect()),
+        work_dir: None,
+        env: Default::default(),
+        output: OutputPaths::default(),
+        time_limit: None,
+        grace: Millis::new(500),
+        restart_reason: None,
+        traceparent: None,
+    }
+}
+
+pub fn shell(place: &Place, line: &str) -> LaunchOrder {
+    order(place, &["/bin/sh", "-c", line])
+}
+
+pub fn plan(gpu: &GpuId, layout_gen: u64, steps: Vec<Step>) -> PlanOrder {
+    PlanOrder {
+        epoch: 1,
+        plan: PlanId::from_uuid(uuid::Uuid::new_v4()),
+        gpu: gpu.clone(),
+        layout_gen,
+        steps,
+        traceparent: None,
+    }
+}
+
+/// The library that stands in for NVIDIA's, built beside the agent.
+pub fn stand_in() -> Option<PathBuf> {
+    let folder = Path::new(env!("CARGO_BIN_EXE_tessera-agent")).parent().unwrap();
+    [folder.to_owned(), folder.join("deps")]
+        .into_iter()
+        .map(|folder| folder.join("libnvidia_ml_stand_in.so"))
+        .find(|path| path.exists())
+}
+
+/// Waits until something is true; for what no event tells.
+pub async fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
+    let deadline = tokio::time::Instant::now() + PATIENCE;
+    while !holds() {
+        assert!(tokio::time::Instant::now() < deadline, "never: {what}");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
