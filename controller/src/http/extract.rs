@@ -29,6 +29,10 @@ impl JsonBody {
 
     /// Reads the body.
     pub(crate) fn parse<T: DeserializeOwned>(&self) -> Result<T, ApiError> {
+        // A list would be taken for the fields in their order, which nobody can mean.
+        if self.0.trim_ascii_start().first() != Some(&b'{') {
+            return Err(ApiError::BadJson { problem: "it is no JSON object".to_owned() });
+        }
         serde_json::from_slice(&self.0).map_err(|error| field_at_fault::<T>(&self.0, &error))
     }
 }

@@ -33,15 +33,15 @@ pub(super) async fn of_job(
 /// Tells one run. Its start and end were told by the node's clock, which may go wrong by
 /// seconds: for the order they lie between the moments around them, which the database told.
 fn of_run(run: &Attempt, next: Option<&Attempt>, job: &Job) -> Vec<Sorted> {
-    let before = next.map(|next| next.placed_at).or(job.ended_at);
-    let within = |event: JobEventView| {
+    let within = |event: JobEventView, before: Option<OffsetDateTime>| {
         let at = before.map_or(event.at, |before| event.at.min(before)).max(run.placed_at);
         (at, event)
     };
-    let mut events = vec![(run.placed_at, placed(run))];
-    events.extend(started(run).map(within));
-    events.extend(ended(run, job, next.is_none()).map(within));
-    events
+    let after = next.map(|next| next.placed_at).or(job.ended_at);
+    let end = ended(run, job, next.is_none()).map(|event| within(event, after));
+    let latest_start = end.as_ref().map_or(after, |(at, _)| Some(*at));
+    let start = started(run).map(|event| within(event, latest_start));
+    [Some((run.placed_at, placed(run))), start, end].into_iter().flatten().collect()
 }
 
 fn accepted(job: &Job) -> JobEventView {

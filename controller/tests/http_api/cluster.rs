@@ -1,0 +1,125 @@
+//! Nodes, GPUs, the controller itself, and the metrics.
+
+use reqwest::Method;
+use serde_json::json;
+use tessera_api::types::{ClusterInfo, Gpu, Gpus, Instance, Node, Nodes};
+use tessera_controller::ports::ToPlacer;
+
+use super::rig::{Rig, problem, true_job};
+use super::seed::Seed;
+
+fn node(name: &str, gpu: &str) -> Node {
+    let instance = Instance {
+        profile: "1g.5gb".into(),
+        start: 0,
+        size: 1,
+        slice: Some("MIG-1".into()),
+        memory_bytes: 5 << 30,
+        sms: Some(14),
+        state: "idle".into(),
+        job_id: None,
+        job_name: None,
+    };
+    Node {
+        name: name.into(),
+        id: "node_1".into(),
+        state: "available".into(),
+        agent_version: "0.1.0".into(),
+        cores: 8,
+        memory_bytes: 1 << 30,
+        generation: 1,
+        last_seen_at: None,
+        gpus: vec![Gpu {
+            id: gpu.into(),
+            node: name.into(),
+            index: 0,
+            model: "NVIDIA A100-SXM4-40GB".into(),
+            memory_bytes: 40 << 30,
+            health: "healthy".into(),
+            health_text: None,
+            mig: "on".into(),
+            memory_slices: 8,
+            changing: false,
+            reachability: Some(9),
+            instances: vec![instance],
+            profiles: Vec::new(),
+        }],
+    }
+}
+
+fn two_nodes(rig: &mut Rig) {
+    rig.answer_placer(|question| match question {
+        ToPlacer::Nodes { reply } => {
+            reply.send(vec![node("node-1", "GPU-1"), node("node-2", "GPU-2")]).unwrap();
+        }
+        ToPlacer::SetMigMode { gpu, on, reply } => {
+            let busy = || Err("job 3 runs there".to_owned());
+            reply.send(if on && gpu.as_str() == "GPU-1" { Ok(()) } else { busy() }).unwrap();
+        }
+        other => panic!("{other:?}"),
+    });
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nodes_and_gpus_are_listed_and_found() {
+    let mut rig = Rig::start().await;
+    two_nodes(&mut rig);
+
+    let nodes: Nodes = rig.get("/v1/nodes").await.json().await.unwrap();
+    let gpus: Gpus = rig.get("/v1/gpus").await.json().await.unwrap();
+    let info: ClusterInfo = rig.get("/v1/info").await.json().await.unwrap();
+
+    assert_eq!(nodes.items.len(), 2);
+    assert_eq!(gpus.items.len(), 2);
+    assert_eq!((info.gpus, info.nodes["available"], info.epoch), (2, 2, 7));
+    assert_eq!(info.policy, "scheme-b");
+    let found: Node = rig.get("/v1/nodes/node-2").await.json().await.unwrap();
+    assert_eq!(found, nodes.items[1]);
+    let found: Gpu = rig.get("/v1/gpus/GPU-2").await.json().await.unwrap();
+    assert_eq!(found, gpus.items[1]);
+    problem(rig.get("/v1/nodes/node-3").await, 404, "not-found").await;
+    problem(rig.get("/v1/gpus/GPU-3").await, 404, "not-found").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn mig_mode_is_switched_by_an_explicit_word_only() {
+    let mut rig = Rig::start().await;
+    two_nodes(&mut rig);
+    let switch = async |gpu: &str, body| {
+        let path = format!("/v1/gpus/{gpu}/mig-mode");
+        rig.request(Method::POST, &path).json(&body).send().await.unwrap()
+    };
+
+    assert_eq!(switch("GPU-1", json!({ "on": true })).await.status(), 204);
+    let busy = problem(switch("GPU-2", json!({ "on": true })).await, 409, "conflict").await;
+    assert_eq!(busy.detail, "job 3 runs there");
+    problem(switch("GPU-3", json!({ "on": true })).await, 404, "not-found").await;
+    problem(switch("GPU-1", json!({})).await, 400, "bad-field").await;
+    problem(switch("GPU-1", json!({ "on": 1 })).await, 400, "bad-field").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn metrics_tell_jobs_nodes_instances_and_requests() {
+    let mut rig = Rig::start().await;
+    two_nodes(&mut rig);
+    let _taken = rig.accept_submits();
+    Seed(&rig.pool).submission(1, 3, Some(0), "ada").await;
+    assert_eq!(rig.submit(&true_job()).await.status(), 201);
+    rig.get("/v1/jobs/7").await;
+
+    let text = rig.get("/metrics").await.text().await.unwrap();
+
+    for line in [
+        "tessera_build_info{version=\"0.1.0\"} 1",
+        "tessera_agent_up{node=\"node-1\"} 1",
+        "tessera_mig_instances{gpu=\"GPU-1\",profile=\"1g.5gb\",state=\"idle\"} 1",
+        "tessera_http_requests_total{method=\"POST\",route=\"/v1/jobs\",status=\"201\"}",
+        "tessera_http_requests_total{method=\"GET\",route=\"/v1/jobs/{job}\",status=\"404\"}",
+        "tessera_http_request_seconds_bucket",
+        "tessera_submits_total",
+        "tessera_jobs{state=\"queued\"}",
+        "tessera_jobs{state=\"timed_out\"}",
+    ] {
+        assert!(text.contains(line), "{line} is missing from\n{text}");
+    }
+}
