@@ -75,7 +75,7 @@ fn keep(
     let mut server = match PrivatePostgres::start(folder, durable) {
         Ok(server) => {
             let _ = started.send(Ok(server.options()));
-            server
+            Some(server)
         }
         Err(error) => {
             let _ = started.send(Err(error));
@@ -84,12 +84,14 @@ fn keep(
     };
     // Ends when the other side is dropped.
     while let Err(mpsc::RecvTimeoutError::Timeout) = stopped.recv_timeout(LOOK_EVERY) {
-        if !server.has_ended() {
+        if server.as_mut().is_some_and(|server| !server.has_ended()) {
             continue;
         }
         tracing::warn!("the private PostgreSQL ended, it is started again");
+        // The old one is buried first, so that its number can't be taken for the new one's.
+        drop(server.take());
         match PrivatePostgres::start(folder, durable) {
-            Ok(again) => server = again,
+            Ok(again) => server = Some(again),
             Err(error) => {
                 tracing::error!(%error, "the private PostgreSQL doesn't start");
                 thread::sleep(RESTART_PAUSE);

@@ -81,7 +81,7 @@ fn serve(settings: Settings) -> anyhow::Result<i32> {
     });
     let options = database.options.clone();
     system.block_on(async {
-        let status = run(settings, folder, http, options).await;
+        let status = run(settings, &folder, http, options).await;
         if let Err(error) = status {
             tracing::error!(error = format!("{error:#}"), "can't serve");
             actix::System::current().stop_with_code(1);
@@ -89,6 +89,8 @@ fn serve(settings: Settings) -> anyhow::Result<i32> {
     });
     let status = system.run_with_code()?;
     database.close();
+    // Its lock is held to the very end: a successor must not meet this one's server.
+    drop(folder);
     drop(telemetry);
     if status == DEPOSED_STATUS {
         tracing::error!("another controller leads: this one ends");
@@ -98,7 +100,7 @@ fn serve(settings: Settings) -> anyhow::Result<i32> {
 
 async fn run(
     settings: Settings,
-    folder: DataFolder,
+    folder: &DataFolder,
     http: TcpListener,
     options: sqlx::postgres::PgConnectOptions,
 ) -> anyhow::Result<()> {

@@ -178,6 +178,9 @@ impl PrivatePostgres {
 
 impl Drop for PrivatePostgres {
     fn drop(&mut self) {
+        if self.has_ended() {
+            return;
+        }
         // "Fast shutdown": open transactions are rolled back, data is flushed.
         self.signal(Signal::INT);
         let begun = Instant::now();
