@@ -19,9 +19,12 @@ use crate::format::WithTraceId;
 /// How long the last spans may take to reach the collector when a program ends.
 const FLUSH_WITHIN: Duration = Duration::from_secs(3);
 
-/// What is logged where nobody says otherwise: ourselves, and only troubles of the exporter and
-/// what it is made of.
-const DEFAULT_LOG: &str = "info,hyper=warn,reqwest=warn,h2=warn,opentelemetry=warn";
+/// What is logged where nobody says otherwise.
+const DEFAULT_LOG: &str = "info";
+
+/// Of libraries that are at work all the time only their troubles are logged, unless somebody
+/// names them.
+const QUIET: &str = "hyper=warn,reqwest=warn,h2=warn,opentelemetry=warn,actix_server=warn";
 
 static EXPORTING: AtomicBool = AtomicBool::new(false);
 
@@ -194,5 +197,5 @@ fn log_filter() -> Result<EnvFilter, InitError> {
             });
         }
     }
-    Ok(EnvFilter::new(DEFAULT_LOG))
+    Ok(EnvFilter::new(format!("{QUIET},{DEFAULT_LOG}")))
 }
