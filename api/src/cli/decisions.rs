@@ -106,8 +106,39 @@ fn layout_row(change: &LayoutChange) -> Vec<String> {
         or_dash(took),
         change.node.clone(),
         change.state.clone(),
-        change.steps.join(", "),
+        steps(&change.steps),
         or_dash(change.job_id),
         change.detail.clone().unwrap_or_default(),
     ]
+}
+
+/// Puts like steps together: `create 1g.5gb @0 @1`, for a layout may take a dozen of them.
+fn steps(steps: &[String]) -> String {
+    let mut groups: Vec<(&str, Vec<&str>)> = Vec::new();
+    for step in steps {
+        let (what, place) = step.split_once('@').unwrap_or((step, ""));
+        match groups.last_mut() {
+            Some((last, places)) if *last == what && !place.is_empty() => places.push(place),
+            _ => groups.push((what, if place.is_empty() { vec![] } else { vec![place] })),
+        }
+    }
+    let told = groups.iter().map(|(what, places)| {
+        let places: String = places.iter().map(|place| format!(" @{place}")).collect();
+        format!("{what}{places}")
+    });
+    told.collect::<Vec<_>>().join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn like_steps_are_put_together() {
+        let given = ["destroy 2g.10gb@0", "create 1g.5gb@0", "create 1g.5gb@1", "reset"];
+
+        let told = steps(&given.map(str::to_owned));
+
+        assert_eq!(told, "destroy 2g.10gb @0, create 1g.5gb @0 @1, reset");
+    }
 }

@@ -3,12 +3,14 @@
 mod bar;
 mod outlook;
 
+use std::collections::BTreeMap;
+
 use clap::Args;
 use tessera_model::Bytes;
 
 use super::failure::Failure;
 use super::session::{Screen, Session};
-use crate::types::{Gpu, Gpus};
+use crate::types::{Gpu, Gpus, JobFilter};
 
 #[derive(Args)]
 pub struct GpuList {
@@ -27,10 +29,29 @@ impl GpuList {
             gpus.items.retain(|gpu| gpu.node == *node);
         }
         let ids = if self.uuid { Ids::Shown } else { Ids::Hidden };
-        session.print(&gpus, |gpus| draw(gpus, ids, session.screen))?;
+        let names = if session.json { Names::new() } else { names(session, &gpus).await? };
+        session.print(&gpus, |gpus| draw(gpus, ids, &names, session.screen))?;
         Ok(0)
     }
 }
+
+/// How people name the jobs that have a slice, by number.
+type Names = BTreeMap<u64, String>;
+
+/// Asks how tasks of arrays are named: a layout only tells their numbers.
+async fn names(session: &Session, gpus: &Gpus) -> Result<Names, Failure> {
+    let mut instances = gpus.items.iter().flat_map(|gpu| &gpu.instances);
+    if !instances.any(|instance| instance.job_id.is_some()) {
+        return Ok(Names::new());
+    }
+    let state = Some("placing,starting,running,stopping".to_owned());
+    let filter = JobFilter { state, ..JobFilter::default() };
+    let page = session.client.all_jobs(&filter, SLICES_MAX).await?;
+    Ok(page.items.into_iter().map(|job| (job.id, job.name_id)).collect())
+}
+
+/// More jobs than any cluster that is looked at in a terminal has running.
+const SLICES_MAX: usize = 10_000;
 
 /// Whether UUIDs are shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,11 +63,11 @@ pub enum Ids {
 }
 
 /// Draws all GPUs, one below the other, and what the signs mean.
-pub fn draw(gpus: &Gpus, ids: Ids, screen: Screen) -> String {
+fn draw(gpus: &Gpus, ids: Ids, names: &Names, screen: Screen) -> String {
     if gpus.items.is_empty() {
         return "No GPU has been reported yet.\n".to_owned();
     }
-    let mut text: String = gpus.items.iter().map(|gpu| draw_one(gpu, ids, screen)).collect();
+    let mut text: String = gpus.items.iter().map(|gpu| draw_one(gpu, ids, names, screen)).collect();
     text.push_str(&screen.paint("2", LEGEND));
     text.push('\n');
     text
@@ -55,7 +76,7 @@ pub fn draw(gpus: &Gpus, ids: Ids, screen: Screen) -> String {
 const LEGEND: &str = "width = memory slices; number and name = the job; idle = made, no job; \
                       · = not cut into instances";
 
-fn draw_one(gpu: &Gpu, ids: Ids, screen: Screen) -> String {
+fn draw_one(gpu: &Gpu, ids: Ids, names: &Names, screen: Screen) -> String {
     let title = format!("{} GPU {}", gpu.node, gpu.index);
     let mut text = format!(
         "{}  {}, {}, MIG {}",
@@ -75,7 +96,7 @@ fn draw_one(gpu: &Gpu, ids: Ids, screen: Screen) -> String {
     if ids == Ids::Shown {
         text.push_str(&format!("{}\n", gpu.id));
     }
-    text.push_str(&bar::draw(gpu, screen));
+    text.push_str(&bar::draw(gpu, names, screen));
     if let Some(line) = outlook::line(gpu) {
         text.push_str(&line);
         text.push('\n');

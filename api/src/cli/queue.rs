@@ -202,10 +202,19 @@ fn place(job: &Job) -> String {
 fn node_or_reason(job: &Job) -> String {
     match (&job.node, &job.reason) {
         (Some(node), _) if rank(job) < 2 => node.clone(),
-        (_, Some(reason)) => format!("({reason})"),
+        (_, Some(reason)) => format!("({})", in_camel_case(reason)),
         (Some(node), None) => node.clone(),
         (None, None) => String::new(),
     }
+}
+
+/// Writes a reason as batch schedulers do: `bad_constraints` becomes `BadConstraints`.
+fn in_camel_case(reason: &str) -> String {
+    let capital = |word: &str| {
+        let mut letters = word.chars();
+        letters.next().map(|first| first.to_ascii_uppercase().to_string() + letters.as_str())
+    };
+    reason.split('_').filter_map(capital).collect()
 }
 
 #[cfg(test)]

@@ -22,7 +22,7 @@ use super::array_wait::wait_for;
 use super::failure::Failure;
 use super::session::{Session, write_out};
 use super::wait::worst;
-use crate::client::SubmitKey;
+use crate::client::{ClientError, SubmitKey};
 use crate::types::SubmitRequest;
 
 /// Submits a script (`submit job.sh`), a line of shell (`submit --wrap "..."`) or a program
@@ -68,7 +68,8 @@ impl Submit {
         if !quiet {
             warnings.iter().for_each(|warning| session.remark(&format!("warning: {warning}")));
         }
-        let submitted = session.client.submit(&request, &SubmitKey::fresh()).await?;
+        let submitted = session.client.submit(&request, &SubmitKey::fresh()).await;
+        let submitted = submitted.map_err(in_words_of_the_command)?;
         if session.json {
             session.print(&submitted, |_| String::new())?;
         } else if parsable {
@@ -116,6 +117,38 @@ impl Submit {
             .map_err(Failure::Usage)?;
         Ok((request, warnings))
     }
+}
+
+/// Fields of the API, and the options that set them.
+const OPTIONS_OF_FIELDS: &[(&str, &str)] = &[
+    ("gpu_memory_bytes", "--vram"),
+    ("gpu_profile", "--profile"),
+    ("gpu_whole", "--gpus"),
+    ("time_limit_secs", "--time"),
+    ("grace_secs", "--grace"),
+    ("work_dir", "--chdir"),
+    ("max_retries", "--max-retries"),
+    ("on_lost", "--on-lost"),
+    ("task_key", "--task-key"),
+    ("allow_pending", "--allow-pending"),
+    ("stdout", "--output"),
+    ("stderr", "--error"),
+    ("name", "--job-name"),
+    ("env", "--env"),
+    ("class", "--class"),
+    ("priority", "--priority"),
+    ("array", "--array"),
+];
+
+/// Names the option at fault instead of the field, for that is what its author can change.
+fn in_words_of_the_command(mut failed: ClientError) -> ClientError {
+    if let ClientError::Refused(problem) = &mut failed
+        && let Some(field) = &mut problem.field
+        && let Some((_, option)) = OPTIONS_OF_FIELDS.iter().find(|(name, _)| name == field)
+    {
+        *field = (*option).to_owned();
+    }
+    failed
 }
 
 impl Surroundings {

@@ -4,6 +4,11 @@ use super::stage::Stage;
 use crate::cli::array_wait::is_over;
 use crate::cli::cluster::by_state;
 use crate::cli::failure::Failure;
+use crate::types::JobFilter;
+
+/// Far more jobs and changes than a tour makes; the API's own limits of a page.
+const JOBS_MAX: usize = 1_000;
+const CHANGES_MAX: u32 = 1_000;
 
 const SCRIPT: &str = "#!/bin/bash
 #SBATCH --job-name=train --time=10
@@ -15,7 +20,7 @@ for epoch in 1 2 3 4 5 6; do echo \"epoch $epoch\"; sleep 1; done
 
 /// Plays them all.
 pub async fn play(stage: &Stage<'_>) -> Result<(), Failure> {
-    stage.title("The cluster: nobody has cut its GPUs yet")?;
+    stage.title("The cluster")?;
     stage.show(&["nodes"])?;
     stage.show(&["gpus"])?;
 
@@ -86,18 +91,21 @@ async fn endings(stage: &Stage<'_>) -> Result<(), Failure> {
 
 async fn summary(stage: &Stage<'_>) -> Result<(), Failure> {
     stage.title("What happened")?;
-    let active = crate::types::JobFilter { state: Some("active".into()), ..Default::default() };
+    let active = JobFilter { state: Some("active".into()), ..JobFilter::default() };
     while let Some(job) = stage.client.jobs(&active).await?.items.pop() {
         let name = job.name_id.parse().map_err(|bad| Failure::Refused(format!("{bad}")));
         stage.until(name?, "end", is_over).await?;
     }
     stage.show(&["queue", "-t", "all", "--limit", "30"])?;
     let counts = stage.client.counts().await?;
-    let changes = stage.client.layouts(None, 1_000).await?.items;
+    let jobs = stage.client.all_jobs(&JobFilter::default(), JOBS_MAX).await?.items;
+    let repeated = jobs.iter().filter(|job| job.attempts > 1).count();
+    let changes = stage.client.layouts(None, CHANGES_MAX).await?.items;
     let steps: usize = changes.iter().map(|change| change.steps.len()).sum();
-    stage.say(&format!(
-        "\n{} jobs; {} layout changes with {steps} steps, and no running job was disturbed.",
-        by_state(&counts),
-        changes.len(),
-    ))
+    stage.say(&format!("\nJobs: {}.", by_state(&counts)))?;
+    stage.say(&format!("Layouts: {} changes with {steps} steps.", changes.len(),))?;
+    stage.say(&match repeated {
+        0 => "No job was disturbed by them: each ran at most once.".to_owned(),
+        jobs => format!("{jobs} jobs ran more than once; `tessera show JOB` says why."),
+    })
 }

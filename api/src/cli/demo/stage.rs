@@ -53,8 +53,12 @@ impl<'a> Stage<'a> {
     /// Runs a verb before the audience's eyes. That it fails may be the point.
     pub fn show(&self, words: &[&str]) -> Result<(), Failure> {
         write_out(&format!("{}\n", self.prompt(&line(words))))?;
-        self.command(words).status()?;
-        Ok(())
+        let status = self.command(words).status()?;
+        match status.code() {
+            Some(0) => Ok(()),
+            Some(code) => self.say(&format!("(exit code {code})")),
+            None => Err(Failure::Refused(format!("the command was ended: {status}"))),
+        }
     }
 
     /// Submits before the audience's eyes, and returns the job's number.

@@ -1,5 +1,6 @@
 //! One GPU as a row of boxes, as wide as their memory.
 
+use super::Names;
 use crate::cli::session::Screen;
 use crate::types::{Gpu, Instance};
 
@@ -21,8 +22,8 @@ struct Cell {
 }
 
 /// Draws the boxes of `gpu`, four lines.
-pub fn draw(gpu: &Gpu, screen: Screen) -> String {
-    let cells = cells(gpu);
+pub fn draw(gpu: &Gpu, names: &Names, screen: Screen) -> String {
+    let cells = cells(gpu, names);
     let mut text = String::new();
     text.push_str(&border(&cells, '┌', '┬', '┐'));
     text.push_str(&content(&cells, screen, |cell| &cell.upper));
@@ -32,7 +33,7 @@ pub fn draw(gpu: &Gpu, screen: Screen) -> String {
 }
 
 /// Cuts the GPU into boxes: its instances, and what lies between them.
-fn cells(gpu: &Gpu) -> Vec<Cell> {
+fn cells(gpu: &Gpu, names: &Names) -> Vec<Cell> {
     let total = if gpu.memory_slices == 0 { WHOLE_SLICES } else { gpu.memory_slices };
     let mut instances: Vec<&Instance> = gpu.instances.iter().collect();
     instances.sort_by_key(|instance| instance.start);
@@ -47,7 +48,7 @@ fn cells(gpu: &Gpu) -> Vec<Cell> {
         if instance.start > at {
             cells.push(Cell::free(instance.start - at));
         }
-        cells.push(Cell::of(instance, size));
+        cells.push(Cell::of(instance, size, names));
         at = instance.start + size;
     }
     if at < total {
@@ -61,13 +62,14 @@ impl Cell {
         Self { slices, upper: String::new(), lower: String::new(), fill: '·', style: "2" }
     }
 
-    fn of(instance: &Instance, slices: u8) -> Self {
+    fn of(instance: &Instance, slices: u8, names: &Names) -> Self {
         let (lower, style) = match (instance.state.as_str(), instance.job_id) {
             (_, Some(job)) => {
                 let name = instance.job_name.as_deref().unwrap_or_default();
                 let styles = u64::try_from(JOB_STYLES.len()).unwrap_or(1);
                 let style = usize::try_from(job % styles).unwrap_or(0);
-                (format!("{job} {name}"), JOB_STYLES[style])
+                let shown = names.get(&job).cloned().unwrap_or_else(|| job.to_string());
+                (format!("{shown} {name}"), JOB_STYLES[style])
             }
             ("stuck" | "foreign", None) => (instance.state.clone(), "31"),
             ("unfinished", None) => ("being made".to_owned(), "33"),

@@ -53,7 +53,7 @@ fn a100(instances: Vec<Instance>) -> Gpu {
 }
 
 fn picture(gpu: Gpu) -> String {
-    draw_one(&gpu, Ids::Hidden, PLAIN)
+    draw_one(&gpu, Ids::Hidden, &Names::from([(42, "40_2".to_owned())]), PLAIN)
 }
 
 #[test]
@@ -68,7 +68,7 @@ fn boxes_are_as_wide_as_their_memory_and_name_their_jobs() {
 node-a GPU 0  NVIDIA A100-SXM4-40GB, 40 GiB, MIG on
 ┌────────┬────────┬─────────────────┬───────────────────────────────────┐
 │1g.5gb  │1g.5gb  │·················│3g.20gb                            │
-│42 prob…│idle    │·················│43 train-a-rather-long-name-for-a-…│
+│40_2 pr…│idle    │·················│43 train-a-rather-long-name-for-a-…│
 └────────┴────────┴─────────────────┴───────────────────────────────────┘
 could still be cut: 2x 1g.5gb or 1x 2g.10gb; 11 full layouts are reachable
 
@@ -144,7 +144,7 @@ fn control_characters_in_names_do_not_reach_the_terminal() {
 fn jobs_are_coloured_only_where_colours_are_wanted() {
     let gpu = a100(vec![instance("1g.5gb", 0, 1, "taken", Some((6, "a")))]);
 
-    let text = draw_one(&gpu, Ids::Hidden, Screen { terminal: true, colour: true });
+    let text = draw_one(&gpu, Ids::Hidden, &Names::new(), Screen { terminal: true, colour: true });
 
     assert!(text.contains("\x1b[30;46m6 a     \x1b[0m"), "{text:?}");
 }

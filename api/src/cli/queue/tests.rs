@@ -35,7 +35,7 @@ fn waiting_task(id: u64, index: u32) -> Job {
         name_id: format!("10_{index}"),
         array_id: Some(10),
         array_index: Some(index),
-        reason: Some("Resources".into()),
+        reason: Some("node_not_avail".into()),
         ..job(id, "queued", "PD")
     }
 }
@@ -57,8 +57,8 @@ fn running_jobs_come_first_and_waiting_tasks_share_a_line() {
     let expected = "\
 JOBID     NAME   USER  ST  TIME  CLASS    ASK        GPU       NODE(REASON)
 20        train  ada   R   1:05  offline  any slice  0:1g.5gb  n1
-10_0      train  ada   PD  0:00  offline  any slice  -         (Resources)
-10_[2-3]  train  ada   PD  0:00  offline  any slice  -         (Resources)
+10_0      train  ada   PD  0:00  offline  any slice  -         (NodeNotAvail)
+10_[2-3]  train  ada   PD  0:00  offline  any slice  -         (NodeNotAvail)
 ";
     assert_eq!(text, expected);
 }
