@@ -42,8 +42,11 @@ pub async fn adopt(nursery: &Nursery, pool: &mut Pool) -> Vec<Held> {
 }
 
 fn give_up(nursery: &Nursery, id: Uuid, process: ProcessIdentity, reason: &str) {
-    tracing::warn!(shepherd = %id, pid = process.pid, reason, "a shepherd is killed");
-    process.kill(nursery.boot);
+    // An idle one goes by itself, once it has noticed that its agent is gone.
+    if process.is_alive(nursery.boot) {
+        tracing::warn!(shepherd = %id, pid = process.pid, reason, "a shepherd is killed");
+        process.kill(nursery.boot);
+    }
     nursery.clear(id, None);
 }
 

@@ -58,7 +58,9 @@ impl DataFolder {
     ///
     /// [`DiskError::Taken`] if another agent has it, [`DiskError::Refused`].
     pub fn take(path: &Path) -> Result<Self, DiskError> {
-        for folder in [path.to_owned(), path.join("attempts"), path.join("shepherds"), path.join("gpus")] {
+        for folder in
+            [path.to_owned(), path.join("attempts"), path.join("shepherds"), path.join("gpus")]
+        {
             fs::DirBuilder::new()
                 .recursive(true)
                 .mode(0o700)

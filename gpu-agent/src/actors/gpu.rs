@@ -93,7 +93,8 @@ pub async fn run(
     look(&parts, &mut actors).await;
     // Fails only if nobody waits.
     let _ = ready.send(());
-    let mut timer = tokio::time::interval(LOOK_EVERY);
+    let first = tokio::time::Instant::now() + LOOK_EVERY;
+    let mut timer = tokio::time::interval_at(first, LOOK_EVERY);
     loop {
         tokio::select! {
             order = orders.recv() => match order {

@@ -24,6 +24,9 @@ use tokio::sync::mpsc;
 /// Longer than anything here takes, even on a busy machine.
 pub const PATIENCE: Duration = Duration::from_secs(30);
 
+/// The GPUs of every node here.
+const GPUS: [&str; 2] = ["a100-40gb", "a30-24gb"];
+
 pub struct Cluster {
     pub folder: TempDir,
     pub endpoint: quinn::Endpoint,
@@ -102,13 +105,10 @@ impl Cluster {
             .arg(data)
             .env("TESSERA_SIM_NODE", data.join("sim"))
             .env("TESSERA_SIM_LATENCY", "0")
-            .env("TESSERA_SIM_GPUS", "a100-40gb,a30-24gb")
+            .env("TESSERA_SIM_GPUS", GPUS.join(","))
             .env("TESSERA_LOG", std::env::var("TESSERA_LOG").unwrap_or_else(|_| "warn".into()))
             .stdin(Stdio::null());
-        match stand_in() {
-            Some(library) => command.arg("--nvml").arg(library),
-            None => command.arg("--nvml").arg("/nonexistent/libnvidia-ml.so.1"),
-        };
+        command.env("TESSERA_AGENT_NVML", tessera_sim::library::build().unwrap());
         command
     }
 
@@ -414,13 +414,15 @@ pub fn plan(gpu: &GpuId, layout_gen: u64, steps: Vec<Step>) -> PlanOrder {
     }
 }
 
-/// The library that stands in for NVIDIA's, built beside the agent.
-pub fn stand_in() -> Option<PathBuf> {
-    let folder = Path::new(env!("CARGO_BIN_EXE_tessera-agent")).parent().unwrap();
-    [folder.to_owned(), folder.join("deps")]
-        .into_iter()
-        .map(|folder| folder.join("libnvidia_ml_stand_in.so"))
-        .find(|path| path.exists())
+/// A process that is no attempt of ours, on a slice of a simulated node.
+pub fn stranger(agent: &Agent, place: &Place) -> tessera_sim::client::Client {
+    tessera_sim::client::Client::open(&sim_node(agent), place.slice.as_str()).unwrap()
+}
+
+/// The simulated node under an agent.
+pub fn sim_node(agent: &Agent) -> tessera_sim::node::Node {
+    let config = tessera_sim::config::Config::new(agent.data.join("sim"), &GPUS);
+    tessera_sim::node::Node::open(&config).unwrap()
 }
 
 /// Waits until something is true; for what no event tells.

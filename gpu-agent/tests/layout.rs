@@ -1,0 +1,269 @@
+//! Layout plans on the stand-in for NVIDIA's library, through the agent's own worker.
+
+mod common;
+
+use common::{Agent, Cluster, Place, Session, plan, shell};
+use tessera_model::life::Outcome;
+use tessera_model::mig::{Slot, Step};
+use tessera_wire::frames::{GpuHealth, GpuReport, InstanceTrouble, MigReport, PlanEnd};
+use tessera_wire::{ToAgent, ToController};
+
+async fn stage() -> (Cluster, Agent, Session, GpuReport) {
+    let cluster = Cluster::new();
+    let data = cluster.enrol("n1");
+    let config = data.join("agent.toml");
+    std::fs::write(&config, "destroy_tries = 3\n").unwrap();
+    let agent = cluster.start_with(&data, |command| {
+        command.arg("--config").arg(&config);
+    });
+    let session = cluster.welcome().await;
+    let gpu = session.gpu("A100");
+    (cluster, agent, session, gpu)
+}
+
+fn slot(gpu: &GpuReport, profile: &str, start: u8) -> Slot {
+    let MigReport::On { geometry } = &gpu.mig else { panic!("{gpu:?}") };
+    let profile = geometry.by_name(&profile.parse().unwrap()).unwrap();
+    Slot { start, profile: profile.id }
+}
+
+/// Tells the stand-in to fail.
+fn faults(agent: &Agent, lines: &str) {
+    common::sim_node(agent).set_faults(lines).unwrap();
+}
+
+fn layout(gpu: &GpuReport) -> Vec<Slot> {
+    gpu.instances.iter().map(|instance| instance.slot).collect()
+}
+
+#[tokio::test]
+async fn geometry_is_read_and_not_assumed() {
+    let (_cluster, _agent, session, gpu) = stage().await;
+
+    let MigReport::On { geometry } = &gpu.mig else { panic!("{gpu:?}") };
+    let known = tessera_model::mig::catalog::models()["a100-40gb"].geometry();
+    let names = |g: &tessera_model::mig::Geometry| {
+        let mut names: Vec<_> = g
+            .profiles
+            .iter()
+            .map(|p| (p.name.clone(), p.id, p.memory_slices, p.starts.clone()))
+            .collect();
+        names.sort();
+        names
+    };
+    assert_eq!(names(geometry), names(&known));
+    assert_eq!(session.gpus().len(), 2);
+    assert!(gpu.instances.is_empty());
+}
+
+#[tokio::test]
+async fn a_plan_makes_whole_instances_on_which_attempts_run() {
+    let (_cluster, _agent, mut session, gpu) = stage().await;
+    let wanted = [slot(&gpu, "3g.20gb", 0), slot(&gpu, "1g.5gb", 4)];
+
+    let order = plan(&gpu.gpu, 1, wanted.map(Step::Create).to_vec());
+    let (end, report) = session.apply(order).await;
+
+    assert_eq!(end, PlanEnd::Done);
+    let report = report.unwrap();
+    assert_eq!(layout(&report), wanted);
+    assert_eq!(report.layout_gen, 1);
+    assert!(report.instances.iter().all(|i| i.slice.is_some() && i.sms > 0));
+    let place = Place::on(&report);
+    let record = session.run(&shell(&place, "test \"$TESSERA_GPU_PROFILE\" = 3g.20gb")).await;
+    assert_eq!(record.outcome, Outcome::Succeeded, "{record:?}");
+}
+
+#[tokio::test]
+async fn an_older_plan_is_refused_and_a_repeated_one_changes_nothing() {
+    let (_cluster, _agent, mut session, gpu) = stage().await;
+    let first = plan(&gpu.gpu, 5, vec![Step::Create(slot(&gpu, "1g.5gb", 0))]);
+    let (_, made) = session.apply(first.clone()).await;
+
+    let (again, unchanged) = session.apply(first).await;
+    let (older, _) =
+        session.apply(plan(&gpu.gpu, 4, vec![Step::Destroy(slot(&gpu, "1g.5gb", 0))])).await;
+
+    assert_eq!(again, PlanEnd::Done);
+    assert_eq!(unchanged, None, "{made:?} stands as it stood");
+    assert!(matches!(older, PlanEnd::Refused { .. }), "{older:?}");
+}
+
+#[tokio::test]
+async fn a_layout_that_the_driver_refuses_fails_with_its_words() {
+    let (_cluster, _agent, mut session, gpu) = stage().await;
+    let steps = vec![Step::Create(slot(&gpu, "7g.40gb", 0)), Step::Create(slot(&gpu, "1g.5gb", 0))];
+
+    let (end, report) = session.apply(plan(&gpu.gpu, 1, steps)).await;
+
+    let PlanEnd::Failed { steps_done: 1, reason } = end else { panic!("{end:?}") };
+    assert!(reason.contains("insufficient resources"), "{reason}");
+    assert_eq!(report.unwrap().instances.len(), 1);
+}
+
+#[tokio::test]
+async fn an_instance_with_a_live_attempt_is_never_destroyed() {
+    let (_cluster, _agent, mut session, gpu) = stage().await;
+    let small = slot(&gpu, "1g.5gb", 0);
+    let (_, report) = session.apply(plan(&gpu.gpu, 1, vec![Step::Create(small)])).await;
+    let order = shell(&Place::on(&report.unwrap()), "sleep 60");
+    session.launch(&order).await;
+    session.until_running(order.attempt).await;
+
+    let (end, _) = session.apply(plan(&gpu.gpu, 2, vec![Step::Destroy(small)])).await;
+
+    let PlanEnd::Refused { reason } = end else { panic!("{end:?}") };
+    assert!(reason.contains("an attempt runs"), "{reason}");
+}
+
+#[tokio::test]
+async fn an_instance_in_use_is_tried_again_and_then_destroyed() {
+    let (_cluster, agent, mut session, gpu) = stage().await;
+    let small = slot(&gpu, "1g.5gb", 0);
+    session.apply(plan(&gpu.gpu, 1, vec![Step::Create(small)])).await;
+    faults(&agent, "call=nvmlGpuInstanceDestroy times=2 code=19\n");
+
+    let (end, report) = session.apply(plan(&gpu.gpu, 2, vec![Step::Destroy(small)])).await;
+
+    assert_eq!(end, PlanEnd::Done);
+    assert_eq!(layout(&report.unwrap()), []);
+}
+
+#[tokio::test]
+async fn an_instance_that_stays_in_use_is_marked_stuck() {
+    let (_cluster, agent, mut session, gpu) = stage().await;
+    let small = slot(&gpu, "1g.5gb", 0);
+    session.apply(plan(&gpu.gpu, 1, vec![Step::Create(small)])).await;
+    faults(&agent, "call=nvmlComputeInstanceDestroy times=1000 code=19\n");
+
+    let (end, _) = session.apply(plan(&gpu.gpu, 2, vec![Step::Destroy(small)])).await;
+
+    let PlanEnd::Failed { steps_done: 0, reason } = end else { panic!("{end:?}") };
+    assert!(reason.contains("in use by another client"), "{reason}");
+}
+
+#[tokio::test]
+async fn a_half_made_instance_is_rolled_back_and_reported_as_it_stands() {
+    let (_cluster, agent, mut session, gpu) = stage().await;
+    let small = slot(&gpu, "1g.5gb", 0);
+    faults(
+        &agent,
+        "call=nvmlGpuInstanceCreateComputeInstance times=1 code=23\n\
+         call=nvmlGpuInstanceDestroy times=1 code=19\n",
+    );
+
+    let (end, report) = session.apply(plan(&gpu.gpu, 1, vec![Step::Create(small)])).await;
+
+    assert!(matches!(end, PlanEnd::Failed { .. }), "{end:?}");
+    let report = report.unwrap();
+    assert_eq!((layout(&report), report.instances[0].slice.clone()), (vec![small], None));
+    let (end, report) = session.apply(plan(&gpu.gpu, 2, vec![Step::Create(small)])).await;
+    assert_eq!(end, PlanEnd::Done);
+    assert!(report.unwrap().instances[0].slice.is_some(), "completed by a later plan");
+}
+
+#[tokio::test]
+async fn a_driver_that_hangs_costs_a_worker_and_not_the_agent() {
+    let (_cluster, agent, mut session, gpu) = stage().await;
+    faults(&agent, "call=nvmlDeviceGetMigMode times=1 hang\n");
+
+    let created = session.apply(plan(&gpu.gpu, 1, vec![Step::Create(slot(&gpu, "1g.5gb", 0))]));
+    let (end, report) = created.await;
+
+    assert_eq!(end, PlanEnd::Done, "asked again through a new worker");
+    let report = report.unwrap();
+    assert_eq!(report.health, GpuHealth::Healthy);
+    let record = session.run(&shell(&Place::on(&report), "true")).await;
+    assert_eq!(record.outcome, Outcome::Succeeded);
+}
+
+#[tokio::test]
+async fn a_lost_gpu_is_faulty_and_the_other_one_works_on() {
+    let (_cluster, agent, mut session, gpu) = stage().await;
+    let other = session.gpu("A30");
+    faults(&agent, "call=nvmlDeviceCreateGpuInstanceWithPlacement times=1 code=15\n");
+
+    let (end, _) =
+        session.apply(plan(&gpu.gpu, 1, vec![Step::Create(slot(&gpu, "1g.5gb", 0))])).await;
+    let PlanEnd::Failed { reason, .. } = end else { panic!("{end:?}") };
+    assert!(reason.contains("the GPU is lost"), "{reason}");
+
+    let (end, _) =
+        session.apply(plan(&other.gpu, 1, vec![Step::Create(slot(&other, "1g.6gb", 0))])).await;
+    assert_eq!(end, PlanEnd::Done);
+}
+
+#[tokio::test]
+async fn layouts_and_their_numbers_survive_the_agent() {
+    let (cluster, mut agent, mut session, gpu) = stage().await;
+    let small = slot(&gpu, "1g.5gb", 2);
+    let (_, made) = session.apply(plan(&gpu.gpu, 3, vec![Step::Create(small)])).await;
+
+    agent.child.kill().unwrap();
+    agent.child.wait().unwrap();
+    let _agent = cluster.start(&agent.data);
+    let session = cluster.welcome().await;
+
+    assert_eq!(session.gpu("A100"), made.unwrap());
+}
+
+#[tokio::test]
+async fn mig_mode_is_switched_only_on_the_explicit_word() {
+    let (_cluster, _agent, mut session, gpu) = stage().await;
+
+    session.send(ToAgent::SetMigMode { epoch: 1, gpu: gpu.gpu.clone(), on: false }).await;
+    let problem = session
+        .until(|frame| match frame {
+            ToController::MigModeEnded { problem, .. } => Some(problem.clone()),
+            _ => None,
+        })
+        .await;
+
+    // An A100 needs a reset for it, an answer in words either way.
+    if let Some(problem) = problem {
+        assert!(problem.contains("reset"), "{problem}");
+    }
+}
+
+#[tokio::test]
+async fn a_machine_without_a_driver_runs_an_agent_without_gpus() {
+    let cluster = Cluster::new();
+    let data = cluster.enrol("n1");
+    let _agent = cluster.start_with(&data, |command| {
+        command.arg("--nvml").arg("/no/such/library.so");
+    });
+
+    let session = cluster.welcome().await;
+
+    assert!(session.gpus().is_empty());
+}
+
+#[tokio::test]
+async fn a_strangers_process_is_named_and_its_instance_left_alone() {
+    let (_cluster, agent, mut session, gpu) = stage().await;
+    let small = slot(&gpu, "1g.5gb", 0);
+    let (_, report) = session.apply(plan(&gpu.gpu, 1, vec![Step::Create(small)])).await;
+    let stranger = common::stranger(&agent, &Place::on(&report.unwrap()));
+
+    session.send(ToAgent::ApplyPlan(plan(&gpu.gpu, 2, vec![Step::Destroy(small)]))).await;
+    let mut troubles = Vec::new();
+    let end = session
+        .until(|frame| match frame {
+            ToController::Gpu(report) => {
+                troubles.extend(report.instances[0].trouble.clone());
+                None
+            }
+            ToController::PlanEnded { end, .. } => Some(end.clone()),
+            _ => None,
+        })
+        .await;
+
+    assert!(matches!(end, PlanEnd::Failed { .. }), "{end:?}");
+    let pids = vec![std::process::id()];
+    assert_eq!(troubles[0], InstanceTrouble::Foreign { pids });
+    assert!(matches!(troubles[1], InstanceTrouble::Stuck { .. }), "{troubles:?}");
+    drop(stranger);
+    let (end, report) = session.apply(plan(&gpu.gpu, 3, vec![Step::Destroy(small)])).await;
+    assert_eq!(end, PlanEnd::Done);
+    assert_eq!(layout(&report.unwrap()), []);
+}
