@@ -24,7 +24,7 @@ use tessera_model::{
     AttemptId, BootId, ControllerId, DecisionId, GpuId, JobId, Millis, NodeId, NodeName, PlanId,
     SliceId,
 };
-use tessera_placement::{MigView, Policy, WaitReason};
+use tessera_placement::{MigView, Policy, QueuedJob, WaitReason};
 use tessera_wire::frames::{GpuReport, ToAgent, ToController};
 use uuid::Uuid;
 
@@ -225,7 +225,7 @@ struct Gpu {
 /// A job in the queue.
 #[derive(Clone, Debug)]
 struct Waiting {
-    gpu: GpuAsk,
+    asked: QueuedJob,
     attempts: u32,
     reason: Option<WaitReason>,
 }
@@ -387,7 +387,8 @@ impl Cluster {
             return;
         }
         self.ranks.insert(job, priority);
-        self.queue.insert((priority, job), Waiting { gpu, attempts, reason: None });
+        let asked = QueuedJob { id: job, gpu, priority, submitted: Millis::ZERO };
+        self.queue.insert((priority, job), Waiting { asked, attempts, reason: None });
     }
 
     fn dequeue(&mut self, job: JobId) -> Option<Waiting> {

@@ -11,7 +11,6 @@
 pub mod actors;
 pub mod clock;
 pub mod core;
-pub mod database;
 pub mod http;
 pub mod identity;
 pub mod ports;

@@ -10,12 +10,12 @@ use tessera_controller::actors::leadership::{self, Trust};
 use tessera_controller::actors::placer::{self, DEPOSED_STATUS, PlacerParts};
 use tessera_controller::actors::{intake, links};
 use tessera_controller::core::Cluster;
-use tessera_controller::database::Database;
 use tessera_controller::identity::{self, DataFolder};
 use tessera_controller::ports::{About, ClusterShape, Ports, Readiness};
 use tessera_controller::settings::{Command, Settings, Verb};
 use tessera_controller::store::connect::{self, Durability};
-use tessera_controller::store::{Reads, load};
+use tessera_controller::store::database::Database;
+use tessera_controller::store::{self, ConnectOptions, Reads, load};
 use tessera_controller::{clock, http};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{broadcast, mpsc, watch};
@@ -102,7 +102,7 @@ async fn run(
     settings: Settings,
     folder: &DataFolder,
     http: TcpListener,
-    options: sqlx::postgres::PgConnectOptions,
+    options: ConnectOptions,
 ) -> anyhow::Result<()> {
     let durability =
         if settings.not_durable { Durability::Waived } else { Durability::Required };
@@ -144,7 +144,7 @@ async fn run(
     let pool = connect::pool(options.clone(), 3);
     let epoch =
         leadership::lead(&pool, folder.controller, &trust, 0, &readiness).await?;
-    let picture = load::picture(&mut *pool.acquire().await?).await?;
+    let picture = load::picture(&mut *store::acquire(&pool).await?).await?;
     let terms = settings.lease_terms()?;
     let cluster =
         Cluster::new(epoch, folder.controller, terms, policy, picture, clock::boot());

@@ -3,6 +3,7 @@
 
 pub mod commit;
 pub mod connect;
+pub mod database;
 pub mod leader;
 pub mod load;
 pub mod moves;
@@ -11,6 +12,7 @@ pub mod private;
 pub mod reads;
 pub mod submit;
 
+pub use connect::{ConnectOptions, Pool, acquire};
 pub use reads::Reads;
 
 /// What went wrong with the store: one variant for each thing that a caller can do about it.

@@ -5,12 +5,11 @@
 
 use std::sync::Arc;
 
-use sqlx::PgPool;
 use tokio::sync::{Mutex, mpsc};
 
 use crate::ports::{PortError, SubmitCall};
 use crate::store::submit::{self, Committed, FreshJob};
-use crate::store::StoreError;
+use crate::store::{self, Pool, StoreError};
 
 /// Concurrent transactions: more only make smaller batches.
 const WRITERS: usize = 2;
@@ -23,7 +22,7 @@ const RETRIES: u32 = 3;
 
 /// Starts the writers; they end when all senders of calls are gone.
 pub fn start(
-    pool: PgPool,
+    pool: Pool,
     calls: mpsc::Receiver<SubmitCall>,
     fresh: mpsc::Sender<Vec<FreshJob>>,
 ) {
@@ -42,7 +41,7 @@ pub fn start(
 }
 
 struct Writer {
-    pool: PgPool,
+    pool: Pool,
     calls: Arc<Mutex<mpsc::Receiver<SubmitCall>>>,
     fresh: mpsc::Sender<Vec<FreshJob>>,
     numbering: Arc<Mutex<()>>,
@@ -98,11 +97,7 @@ impl Writer {
     ) -> Result<Committed, StoreError> {
         let mut tries = 0;
         loop {
-            let mut connection = self
-                .pool
-                .acquire()
-                .await
-                .map_err(StoreError::while_trying_to("reach the database"))?;
+            let mut connection = store::acquire(&self.pool).await?;
             match submit::insert(&mut connection, submissions, &self.numbering).await {
                 Err(StoreError::Moved { .. }) if tries < RETRIES => tries += 1,
                 result => return result,

@@ -4,14 +4,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use sqlx::PgPool;
 use tessera_model::{ControllerId, Millis};
 use tokio::sync::watch;
 
 use crate::clock;
 use crate::ports::Readiness;
-use crate::store::StoreError;
 use crate::store::leader::{self, Election, RENEW_EVERY, TRUST_MARGIN};
+use crate::store::{self, Pool, StoreError};
 
 /// Until when this controller may act as the leader, on its boot clock.
 #[derive(Clone, Debug)]
@@ -53,7 +52,7 @@ const ELECT_EVERY: Duration = Duration::from_secs(1);
 ///
 /// [`StoreError::Corrupt`]: a person must look.
 pub async fn lead(
-    pool: &PgPool,
+    pool: &Pool,
     me: ControllerId,
     trust: &Trust,
     seen: u64,
@@ -78,21 +77,20 @@ pub async fn lead(
     }
 }
 
-async fn elect_once(pool: &PgPool, me: ControllerId, seen: u64) -> Result<Election, StoreError> {
-    let mut connection =
-        pool.acquire().await.map_err(StoreError::while_trying_to("reach the database"))?;
+async fn elect_once(pool: &Pool, me: ControllerId, seen: u64) -> Result<Election, StoreError> {
+    let mut connection = store::acquire(pool).await?;
     leader::elect(&mut connection, me, seen).await
 }
 
 /// Renews the lease until it is lost to another controller; `epoch` tells which one is held.
-pub async fn keep(pool: PgPool, me: ControllerId, trust: Trust, epoch: watch::Receiver<u64>) {
+pub async fn keep(pool: Pool, me: ControllerId, trust: Trust, epoch: watch::Receiver<u64>) {
     loop {
         tokio::time::sleep(RENEW_EVERY).await;
         let begun = clock::boot();
         let held = *epoch.borrow();
-        let renewed = match pool.acquire().await {
+        let renewed = match store::acquire(&pool).await {
             Ok(mut connection) => leader::renew(&mut connection, me, held).await,
-            Err(cause) => Err(StoreError::Unavailable { action: "reach the database", cause }),
+            Err(error) => Err(error),
         };
         match renewed {
             Ok(()) => trust.extend(begun),

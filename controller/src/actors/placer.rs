@@ -12,7 +12,6 @@ use actix::{
     System, WrapFuture as _,
 };
 use futures_util::stream::poll_fn;
-use sqlx::PgPool;
 use tessera_model::{ControllerId, NodeId};
 use tessera_placement::largest_possible;
 use tokio::sync::{broadcast, mpsc, oneshot, watch};
@@ -27,7 +26,7 @@ use crate::ports::{ClusterShape, CommandResult, JobMoved, PortError, Readiness, 
 use crate::store::commit::{self, Findings};
 use crate::store::load::{self, Picture};
 use crate::store::submit::FreshJob;
-use crate::store::{StoreError, leader};
+use crate::store::{self, Pool, StoreError, leader};
 
 /// Messages that may wait: agents and handlers wait beyond it.
 const MAILBOX_CAPACITY: usize = 1_024;
@@ -48,7 +47,7 @@ pub struct PlacerParts {
     /// This controller.
     pub controller: ControllerId,
     /// Connections for rounds.
-    pub pool: PgPool,
+    pub pool: Pool,
     /// Whether leases may be granted.
     pub trust: Trust,
     /// Where the shape for submits is published.
@@ -331,7 +330,7 @@ fn unavailable() -> PortError {
 /// Reads the picture as soon as the database answers; where the store was set back, first takes
 /// an epoch above all that agents have obeyed.
 async fn read_until_it_works(
-    pool: PgPool,
+    pool: Pool,
     me: ControllerId,
     epoch: u64,
     seen: Option<u64>,
@@ -348,13 +347,12 @@ async fn read_until_it_works(
 }
 
 async fn read_once(
-    pool: &PgPool,
+    pool: &Pool,
     me: ControllerId,
     epoch: u64,
     seen: Option<u64>,
 ) -> Result<(u64, Picture), StoreError> {
-    let mut connection =
-        pool.acquire().await.map_err(StoreError::while_trying_to("reach the database"))?;
+    let mut connection = store::acquire(pool).await?;
     let epoch = match seen {
         None => epoch,
         Some(seen) => match leader::elect(&mut connection, me, seen).await? {

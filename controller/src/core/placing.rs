@@ -6,7 +6,7 @@ use tessera_model::life::JobState;
 use tessera_model::mig::{self, Layout, Occupant, Slot, Step};
 use tessera_model::{AttemptId, DecisionId, GpuId, JobId, Millis, PlanId};
 use tessera_placement::{
-    ClusterView, Decision, Explanation, InstanceState, Place, QueuedJob, WaitReason,
+    ClusterView, Decision, Explanation, InstanceState, Place, WaitReason,
 };
 use tessera_wire::frames::MigReport;
 use uuid::Uuid;
@@ -46,13 +46,8 @@ impl Cluster {
             return;
         }
         let view = self.view(now);
-        let mut queue = self.queue.iter().map(|((priority, job), waiting)| QueuedJob {
-            id: *job,
-            gpu: waiting.gpu.clone(),
-            priority: *priority,
-            submitted: Millis::ZERO,
-        });
-        let decisions = decide(&*self.policy, &view, &mut queue, now);
+        let mut queue = self.queue.values().map(|waiting| &waiting.asked).take(LOOK_AT_MAX);
+        let decisions = self.policy.decide(&view, &mut queue, now, STARTS_MAX);
         for decision in decisions {
             match decision {
                 Decision::Start { job, place, why } => {
@@ -228,14 +223,8 @@ impl Cluster {
         let priority = *self.ranks.get(&job)?;
         let waiting = self.queue.get(&(priority, job))?;
         let ahead = self.queue.range(..(priority, job)).count();
-        let asked = QueuedJob {
-            id: job,
-            gpu: waiting.gpu.clone(),
-            priority,
-            submitted: Millis::ZERO,
-        };
-        let mut alone = std::iter::once(asked);
-        let decision = decide(&*self.policy, &self.view(now), &mut alone, now).pop();
+        let mut alone = std::iter::once(&waiting.asked);
+        let decision = self.policy.decide(&self.view(now), &mut alone, now, 1).pop();
         let (reason, why) = match decision {
             Some(Decision::Wait { reason, why, .. }) => (reason, why),
             Some(Decision::Start { why, .. }) => (WaitReason::Priority, why),
@@ -247,17 +236,6 @@ impl Cluster {
             why,
         })
     }
-}
-
-fn decide(
-    policy: &dyn tessera_placement::Policy,
-    view: &ClusterView,
-    queue: &mut dyn Iterator<Item = QueuedJob>,
-    now: Millis,
-) -> Vec<Decision> {
-    // The policy borrows the jobs that it looks at; the queue's own form is more compact.
-    let jobs: Vec<QueuedJob> = queue.take(LOOK_AT_MAX).collect();
-    policy.decide(view, &mut jobs.iter(), now, STARTS_MAX)
 }
 
 /// Most waiting jobs that one round looks at.

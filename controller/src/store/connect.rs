@@ -3,9 +3,24 @@
 use std::time::Duration;
 
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
-use sqlx::{Connection as _, PgConnection, PgPool};
+use sqlx::pool::PoolConnection;
+use sqlx::{Connection as _, PgConnection, PgPool, Postgres};
 
 use super::StoreError;
+
+/// A set of connections.
+pub type Pool = PgPool;
+/// How to connect.
+pub type ConnectOptions = PgConnectOptions;
+
+/// Takes a connection from a pool, opening one if none is free.
+///
+/// # Errors
+///
+/// [`StoreError::Unavailable`] if the database doesn't answer.
+pub async fn acquire(pool: &Pool) -> Result<PoolConnection<Postgres>, StoreError> {
+    pool.acquire().await.map_err(StoreError::while_trying_to("reach the database"))
+}
 
 /// The migrations that this build knows.
 pub static MIGRATOR: sqlx::migrate::Migrator = sqlx::migrate!("../migrations");

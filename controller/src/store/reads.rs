@@ -10,6 +10,7 @@ mod decisions;
 mod events;
 mod jobs;
 mod layouts;
+mod numbers;
 mod page;
 mod row;
 mod targets;
@@ -30,8 +31,15 @@ pub use self::page::{Cursor, JobQuery, PageSize};
 pub use self::targets::Targets;
 use super::StoreError;
 
-/// What one read of several statements sees: one moment, and nothing that it could change.
-const SNAPSHOT: &str = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY";
+/// What one read sees: one moment, and nothing that it could change.
+///
+/// Every read is a look-up by an index, whatever its parameters: planning it once is enough, and
+/// no read is worth several processors. Knowing parameters, the planner may read a whole table
+/// in parallel for a thousand rows of it.
+const SNAPSHOT: &str = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; \
+                        SET LOCAL plan_cache_mode = force_generic_plan; \
+                        SET LOCAL random_page_cost = 1.1; \
+                        SET LOCAL max_parallel_workers_per_gather = 0";
 
 /// Reads of the store. Cheap to clone.
 #[derive(Clone, Debug)]

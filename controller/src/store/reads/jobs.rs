@@ -10,16 +10,12 @@ use time::OffsetDateTime;
 
 use super::page::{JobQuery, job_cursor};
 use super::row::{corrupt, count};
-use super::{attempts, targets};
+use super::{attempts, numbers, targets};
 use crate::store::StoreError;
 
 /// Lists jobs, newest first.
 pub(super) async fn page(at: &mut PgConnection, query: &JobQuery) -> Result<JobPage, StoreError> {
-    let mut numbers = if query.unfinished {
-        unfinished_numbers(at, query).await?
-    } else {
-        numbers(at, query).await?
-    };
+    let mut numbers = numbers::of_page(at, query).await?;
     let more = query.size.cut(&mut numbers);
     let items = rows(at, &numbers).await?;
     let next_cursor = items.last().filter(|_| more).map(|job| job_cursor(job.id));
@@ -52,92 +48,6 @@ pub(super) async fn detail(
         attempt_list: attempts::of_job(at, job.id).await?,
         job,
     }))
-}
-
-/// Finds the numbers of a page among all jobs, newest first.
-async fn numbers(at: &mut PgConnection, query: &JobQuery) -> Result<Vec<i64>, StoreError> {
-    sqlx::query_scalar!(
-        r#"
-        SELECT j.job
-          FROM jobs AS j
-         WHERE j.job < $1
-           AND ($2::text[] IS NULL OR j.state = ANY ($2))
-           AND ($3::bigint IS NULL OR j.submission = $3)
-           AND (($4::text IS NULL AND $5::text IS NULL) OR EXISTS (
-                   SELECT FROM submissions AS s
-                    WHERE s.first_job = j.submission
-                      AND ($4 IS NULL OR s.user_name = $4)
-                      AND ($5 IS NULL OR s.job_name = $5)))
-           AND ($6::text IS NULL OR EXISTS (
-                   SELECT FROM attempts AS a JOIN nodes AS n ON n.node = a.node
-                    WHERE a.attempt = j.last_attempt AND n.name = $6))
-           AND j.job BETWEEN $7 AND $8
-         ORDER BY j.job DESC
-         LIMIT $9
-        "#,
-        query.before,
-        query.states.as_deref() as Option<&[String]>,
-        array_of(query),
-        query.user.as_deref(),
-        query.name.as_deref(),
-        query.node.as_deref(),
-        array_of(query).unwrap_or(0),
-        last_of_array(query),
-        query.size.rows(),
-    )
-    .fetch_all(at)
-    .await
-    .map_err(StoreError::while_trying_to("list jobs"))
-}
-
-/// Finds the numbers of a page among the jobs that are not final: by their own index, so that
-/// the finished ones, however many, cost nothing.
-async fn unfinished_numbers(
-    at: &mut PgConnection,
-    query: &JobQuery,
-) -> Result<Vec<i64>, StoreError> {
-    sqlx::query_scalar!(
-        r#"
-        SELECT j.job
-          FROM jobs AS j
-         WHERE j.ended_at IS NULL
-           AND j.job < $1
-           AND ($2::text[] IS NULL OR j.state = ANY ($2))
-           AND ($3::bigint IS NULL OR j.submission = $3)
-           AND (($4::text IS NULL AND $5::text IS NULL) OR EXISTS (
-                   SELECT FROM submissions AS s
-                    WHERE s.first_job = j.submission
-                      AND ($4 IS NULL OR s.user_name = $4)
-                      AND ($5 IS NULL OR s.job_name = $5)))
-           AND ($6::text IS NULL OR EXISTS (
-                   SELECT FROM attempts AS a JOIN nodes AS n ON n.node = a.node
-                    WHERE a.attempt = j.last_attempt AND n.name = $6))
-           AND j.job BETWEEN $7 AND $8
-         ORDER BY j.job DESC
-         LIMIT $9
-        "#,
-        query.before,
-        query.states.as_deref() as Option<&[String]>,
-        array_of(query),
-        query.user.as_deref(),
-        query.name.as_deref(),
-        query.node.as_deref(),
-        array_of(query).unwrap_or(0),
-        last_of_array(query),
-        query.size.rows(),
-    )
-    .fetch_all(at)
-    .await
-    .map_err(StoreError::while_trying_to("list unfinished jobs"))
-}
-
-fn array_of(query: &JobQuery) -> Option<i64> {
-    query.array.map(|array| i64::try_from(array.number()).unwrap_or(i64::MAX))
-}
-
-/// Tasks of an array have consecutive numbers: their range spares a search through all jobs.
-fn last_of_array(query: &JobQuery) -> i64 {
-    array_of(query).map_or(i64::MAX, |first| first.saturating_add(targets::ARRAY_SPAN))
 }
 
 /// Reads jobs by number, newest first.

@@ -9,7 +9,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use sqlx::postgres::PgConnectOptions;
 
-use crate::store::private::PrivatePostgres;
+use super::private::{PrivateError, PrivatePostgres};
 
 /// A database, and what keeps it up.
 #[derive(Debug)]
@@ -64,7 +64,7 @@ impl Database {
     }
 }
 
-type Started = Result<PgConnectOptions, crate::store::private::PrivateError>;
+type Started = Result<PgConnectOptions, PrivateError>;
 
 fn keep(
     folder: &Path,
