@@ -19,9 +19,10 @@ fn submit_lock(cluster: &Cluster, key: &str, millis: u64) -> u64 {
 fn a_controller_that_is_killed_comes_back_to_its_running_jobs() {
     let mut cluster = Plan::new().node("n1", "a100-40gb").start();
     let long = submit_lock(&cluster, "long", 6_000);
-    let short = submit_lock(&cluster, "short", 1_000);
+    let short = submit_lock(&cluster, "short", 3_000);
     let queued: Vec<u64> = (0..9).map(|n| submit_lock(&cluster, &format!("q{n}"), 50)).collect();
     cluster.wait_job(long, SOON, "running");
+    cluster.wait_job(short, SOON, "running");
 
     cluster.controller.kill();
     // Its end is seen by nobody but its shepherd and its agent.
@@ -96,7 +97,9 @@ fn jobs_run_on_while_the_database_is_away() {
     assert!(refused.header("retry-after").is_some_and(|secs| secs.parse::<u32>().is_ok()));
     assert_eq!(refused.header("content-type"), Some("application/problem+json"));
     assert_eq!(refused.json::<Problem>().status, 503);
-    assert_eq!(cluster.call("GET", "/readyz", None).status, 503);
+    wait::until(SOON, "no more readiness", || {
+        (cluster.call("GET", "/readyz", None).status == 503).then_some(())
+    });
     assert_eq!(cluster.call("GET", "/healthz", None).status, 200, "nothing to restart it for");
     wait::until(SOON, "end of a job", || {
         (locks::read(&cluster.scratch()).ok()?.get("meanwhile")?.stopped == 1).then_some(())

@@ -83,8 +83,7 @@ fn a_job_that_no_slice_could_ever_hold_is_refused_with_the_largest_possible_valu
 
     let answer = cluster.try_submit(&request, None).unwrap();
 
-    let problem = problem(&answer, answer.status);
-    assert!(matches!(problem.status, 400 | 409 | 422), "{problem:?}");
+    let problem = problem(&answer, 422);
     assert_eq!(problem.field.as_deref(), Some("gpu_memory_bytes"));
     // The largest slice of the only card, 7g.40gb.
     let gpus = cluster.gpus();
@@ -188,7 +187,7 @@ fn the_outside_of_the_controller_is_complete() {
     assert!(metrics.contains("# TYPE tessera_jobs gauge"), "{metrics}");
     let openapi: serde_json::Value = cluster.call("GET", "/openapi.json", None).expect(200).json();
     assert_eq!(openapi["openapi"].as_str().map(|version| &version[..4]), Some("3.1."));
-    for path in ["/v1/jobs", "/v1/jobs/{id}", "/v1/nodes", "/v1/gpus", "/v1/layouts"] {
+    for path in ["/v1/jobs", "/v1/jobs/{job}", "/v1/nodes", "/v1/gpus", "/v1/layouts"] {
         assert!(openapi["paths"].get(path).is_some(), "{path} is not described");
     }
     let info: tessera_api::types::ClusterInfo =

@@ -58,8 +58,8 @@ pub mod span {
     pub const SUBMIT: &str = "job.submit";
     /// One round of the placement loop.
     pub const CYCLE: &str = "schedule.cycle";
-    /// One job's decision within a round.
-    pub const EVALUATE: &str = "job.evaluate";
+    /// One job's placement: the decision and what was considered.
+    pub const PLACE: &str = "job.place";
     /// One layout plan of one GPU.
     pub const REPARTITION: &str = "gpu.repartition";
     /// One instance made.
@@ -78,8 +78,6 @@ pub mod span {
 pub mod event {
     /// A place that was considered and ruled out.
     pub const CANDIDATE_REJECTED: &str = "candidate.rejected";
-    /// A place that was considered and taken.
-    pub const CANDIDATE_CHOSEN: &str = "candidate.chosen";
 }
 
 /// Attributes of spans and their events. Programs, arguments and environments of jobs never go
@@ -121,8 +119,8 @@ pub mod attribute {
     pub const CANDIDATES_CONSIDERED: &str = "tessera.candidates.considered";
     /// Places that were ruled out.
     pub const CANDIDATES_REJECTED: &str = "tessera.candidates.rejected";
-    /// What ruled a place out, or that it was chosen.
-    pub const CANDIDATE_VERDICT: &str = "tessera.candidate.verdict";
+    /// What ruled a place out.
+    pub const REASON: &str = "reason";
     /// Jobs that a round looked at.
     pub const JOBS_CONSIDERED: &str = "tessera.jobs.considered";
     /// The node's name.

@@ -69,7 +69,7 @@ fn spans_reach_the_collector_joined_across_processes() {
     context::event(
         &cycle,
         names::event::CANDIDATE_REJECTED,
-        [(names::attribute::CANDIDATE_VERDICT, "taken".to_owned())],
+        [(names::attribute::REASON, "taken".to_owned())],
     );
     let cycle_ids = context::traceparent(&cycle).unwrap();
     drop(cycle);
