@@ -1,0 +1,301 @@
+//! Arbitrary frames, each variant of each kind among them.
+
+#![allow(dead_code)]
+
+use proptest::collection::{btree_map, vec};
+use proptest::option;
+use proptest::prelude::*;
+use tessera_model::lease::LeaseTerms;
+use tessera_model::life::{Exit, Outcome};
+use tessera_model::mig::{Geometry, MediaEngines, Profile, ProfileId, Slot, Step};
+use tessera_model::spec::{OutputPaths, Program};
+use tessera_model::{
+    AttemptId, BootId, Bytes, ControllerId, GpuId, JobId, Millis, NodeName, PlanId, SliceId,
+};
+use tessera_wire::frames::*;
+use tessera_wire::{ToAgent, ToController};
+use uuid::Uuid;
+
+fn uuid() -> impl Strategy<Value = Uuid> {
+    any::<u128>().prop_map(Uuid::from_u128)
+}
+
+fn attempt() -> impl Strategy<Value = AttemptId> {
+    uuid().prop_map(AttemptId::from_uuid)
+}
+
+fn job() -> impl Strategy<Value = JobId> {
+    (1..u64::MAX).prop_map(JobId::from_number)
+}
+
+fn millis() -> impl Strategy<Value = Millis> {
+    any::<u64>().prop_map(Millis::new)
+}
+
+fn bytes() -> impl Strategy<Value = Bytes> {
+    any::<u64>().prop_map(Bytes::new)
+}
+
+fn gpu() -> impl Strategy<Value = GpuId> {
+    "GPU-[0-9a-f]{8}".prop_map(|text| text.parse().unwrap())
+}
+
+fn slice() -> impl Strategy<Value = SliceId> {
+    "(MIG|GPU)-[0-9a-f]{8}".prop_map(|text| text.parse().unwrap())
+}
+
+fn node() -> impl Strategy<Value = NodeName> {
+    "[a-z][a-z0-9.-]{0,8}".prop_map(|text| text.parse().unwrap())
+}
+
+fn text() -> impl Strategy<Value = String> {
+    "\\PC{0,20}"
+}
+
+fn slot() -> impl Strategy<Value = Slot> {
+    (any::<u8>(), any::<u32>())
+        .prop_map(|(start, profile)| Slot { start, profile: ProfileId(profile) })
+}
+
+fn outcome() -> impl Strategy<Value = Outcome> {
+    prop::sample::select(Outcome::ALL)
+}
+
+fn terms() -> impl Strategy<Value = LeaseTerms> {
+    (2_000_u64..1_000_000).prop_map(|ms| LeaseTerms::from_length(Millis::new(ms)).unwrap())
+}
+
+fn profile() -> impl Strategy<Value = Profile> {
+    let numbers = (any::<u32>(), 1_u8..8, 1_u8..9, 1_u8..8, any::<u16>(), any::<u32>());
+    (numbers, bytes(), vec(any::<u8>(), 1..5)).prop_map(|(numbers, memory, starts)| {
+        let (id, compute_slices, memory_slices, max_instances, sms, engines) = numbers;
+        Profile {
+            id: ProfileId(id),
+            name: format!("{compute_slices}g.{memory_slices}gb").parse().unwrap(),
+            compute_slices,
+            memory_slices,
+            max_instances,
+            memory,
+            sms,
+            copy_engines: engines,
+            media: MediaEngines { decoders: engines, ..MediaEngines::default() },
+            starts,
+        }
+    })
+}
+
+fn record() -> impl Strategy<Value = ExitRecord> {
+    let exit = prop_oneof![any::<u8>().prop_map(Exit::Code), any::<u8>().prop_map(Exit::Signal)];
+    let times = (millis(), millis(), millis(), millis());
+    (outcome(), option::of(exit), text(), times, bytes()).prop_map(
+        |(outcome, exit, detail, times, max_rss)| ExitRecord {
+            outcome,
+            exit,
+            detail,
+            started_unix: times.0,
+            ended_unix: times.1,
+            user_time: times.2,
+            system_time: times.3,
+            max_rss,
+        },
+    )
+}
+
+fn report() -> impl Strategy<Value = AttemptReport> {
+    let status = prop_oneof![
+        Just(AttemptStatus::Journalled),
+        (any::<u32>(), millis())
+            .prop_map(|(pid, started_unix)| AttemptStatus::Running { pid, started_unix }),
+        record().prop_map(AttemptStatus::Ended),
+    ];
+    (attempt(), job(), status).prop_map(|(attempt, job, status)| AttemptReport {
+        attempt,
+        job,
+        status,
+    })
+}
+
+fn gpu_report() -> impl Strategy<Value = GpuReport> {
+    let trouble = prop_oneof![
+        vec(any::<u32>(), 0..16).prop_map(|pids| InstanceTrouble::Foreign { pids }),
+        text().prop_map(|reason| InstanceTrouble::Stuck { reason }),
+    ];
+    let instance = (slot(), option::of(slice()), bytes(), any::<u16>(), option::of(trouble))
+        .prop_map(|(slot, slice, memory, sms, trouble)| InstanceReport {
+            slot,
+            slice,
+            memory,
+            sms,
+            trouble,
+        });
+    let mig = prop_oneof![
+        Just(MigReport::Unsupported),
+        Just(MigReport::Off),
+        (any::<u8>(), vec(profile(), 0..6)).prop_map(|(memory_slices, profiles)| {
+            MigReport::On { geometry: Geometry { memory_slices, profiles } }
+        }),
+    ];
+    let health = prop_oneof![
+        Just(GpuHealth::Healthy),
+        Just(GpuHealth::Unresponsive),
+        text().prop_map(|reason| GpuHealth::Faulty { reason }),
+    ];
+    let card = (gpu(), any::<u32>(), text(), bytes(), option::of(any::<u16>()));
+    (card, mig, vec(instance, 0..7), any::<u64>(), health).prop_map(
+        |((gpu, index, model, memory, sms), mig, instances, layout_gen, health)| GpuReport {
+            gpu,
+            index,
+            model,
+            memory,
+            sms,
+            mig,
+            instances,
+            layout_gen,
+            health,
+        },
+    )
+}
+
+fn hello() -> impl Strategy<Value = Hello> {
+    let numbers = (any::<u16>(), any::<u64>(), any::<u64>(), any::<u64>(), any::<u32>());
+    (numbers, text(), uuid(), option::of(uuid()), bytes()).prop_map(
+        |(numbers, software, boot, controller, memory)| Hello {
+            protocol: numbers.0,
+            software,
+            boot: BootId::from_uuid(boot),
+            process: numbers.1,
+            generation: numbers.2,
+            highest_epoch: numbers.3,
+            controller: controller.map(ControllerId::from_uuid),
+            cores: numbers.4,
+            memory,
+        },
+    )
+}
+
+/// Any frame of an agent.
+pub fn to_controller() -> impl Strategy<Value = ToController> {
+    let end = prop_oneof![
+        Just(PlanEnd::Done),
+        (any::<u32>(), text())
+            .prop_map(|(steps_done, reason)| PlanEnd::Failed { steps_done, reason }),
+        text().prop_map(|reason| PlanEnd::Refused { reason }),
+    ];
+    prop_oneof![
+        hello().prop_map(ToController::Hello),
+        gpu_report().prop_map(ToController::Gpu),
+        report().prop_map(ToController::Attempt),
+        Just(ToController::InventoryDone),
+        (millis(), any::<u64>())
+            .prop_map(|(sent, generation)| ToController::Renew { sent, generation }),
+        attempt().prop_map(|attempt| ToController::Tombstoned { attempt }),
+        (uuid(), gpu(), end).prop_map(|(plan, gpu, end)| ToController::PlanEnded {
+            plan: PlanId::from_uuid(plan),
+            gpu,
+            end
+        }),
+        (gpu(), option::of(text()))
+            .prop_map(|(gpu, problem)| ToController::MigModeEnded { gpu, problem }),
+    ]
+}
+
+fn launch() -> impl Strategy<Value = LaunchOrder> {
+    let program = prop_oneof![
+        text().prop_map(Program::Script),
+        vec(text(), 0..4).prop_map(Program::Command),
+    ];
+    let array = (job(), any::<[u32; 4]>())
+        .prop_map(|(array, [index, count, min, max])| ArrayPlace { array, index, count, min, max });
+    let fence = (any::<u64>(), any::<u64>(), attempt(), job(), any::<u32>());
+    let place = (gpu(), option::of(slot()), slice(), option::of(array));
+    let what = (text(), text(), program, option::of(text()), btree_map(text(), text(), 0..4));
+    let output = (option::of(text()), option::of(text()))
+        .prop_map(|(stdout, stderr)| OutputPaths { stdout, stderr });
+    let rest = (output, option::of(millis()), millis(), option::of(outcome()), option::of(text()));
+    (fence, place, what, rest).prop_map(|(fence, place, what, rest)| LaunchOrder {
+        epoch: fence.0,
+        generation: fence.1,
+        attempt: fence.2,
+        job: fence.3,
+        number: fence.4,
+        gpu: place.0,
+        slot: place.1,
+        slice: place.2,
+        array: place.3,
+        name: what.0,
+        user: what.1,
+        program: what.2,
+        work_dir: what.3,
+        env: what.4,
+        output: rest.0,
+        time_limit: rest.1,
+        grace: rest.2,
+        restart_reason: rest.3,
+        traceparent: rest.4,
+    })
+}
+
+/// Any frame of a controller.
+pub fn to_agent() -> impl Strategy<Value = ToAgent> {
+    let welcome = (any::<u16>(), uuid(), node(), any::<u64>(), any::<u64>(), terms()).prop_map(
+        |(protocol, controller, node, epoch, generation, lease)| Welcome {
+            protocol,
+            controller: ControllerId::from_uuid(controller),
+            node,
+            epoch,
+            generation,
+            lease,
+        },
+    );
+    let step = prop_oneof![slot().prop_map(Step::Destroy), slot().prop_map(Step::Create)];
+    let numbers = (any::<u64>(), any::<u64>());
+    let plan = (numbers, uuid(), gpu(), vec(step, 0..9), option::of(text())).prop_map(
+        |((epoch, layout_gen), plan, gpu, steps, traceparent)| PlanOrder {
+            epoch,
+            plan: PlanId::from_uuid(plan),
+            gpu,
+            layout_gen,
+            steps,
+            traceparent,
+        },
+    );
+    let cause = prop_oneof![Just(StopCause::Cancel), Just(StopCause::Preempt)];
+    prop_oneof![
+        welcome.prop_map(ToAgent::Welcome),
+        (text(), any::<bool>()).prop_map(|(reason, retry)| ToAgent::Refused { reason, retry }),
+        (millis(), any::<u64>())
+            .prop_map(|(sent, generation)| ToAgent::RenewOk { sent, generation }),
+        launch().prop_map(|order| ToAgent::Launch(Box::new(order))),
+        (any::<u64>(), attempt(), cause).prop_map(|(epoch, attempt, cause)| ToAgent::Stop {
+            epoch,
+            attempt,
+            cause
+        }),
+        (any::<u64>(), attempt()).prop_map(|(epoch, attempt)| ToAgent::Revoke { epoch, attempt }),
+        attempt().prop_map(|attempt| ToAgent::EndAck { attempt }),
+        plan.prop_map(ToAgent::ApplyPlan),
+        (any::<u64>(), gpu(), any::<bool>()).prop_map(|(epoch, gpu, on)| ToAgent::SetMigMode {
+            epoch,
+            gpu,
+            on
+        }),
+    ]
+}
+
+/// Any request for output.
+pub fn log_request() -> impl Strategy<Value = LogRequest> {
+    let stream = prop_oneof![Just(LogStream::Stdout), Just(LogStream::Stderr)];
+    (attempt(), stream, any::<u64>(), any::<bool>()).prop_map(
+        |(attempt, stream, offset, follow)| LogRequest { attempt, stream, offset, follow },
+    )
+}
+
+/// Any answer with output.
+pub fn log_reply() -> impl Strategy<Value = LogReply> {
+    prop_oneof![
+        (any::<u64>(), vec(any::<u8>(), 0..200))
+            .prop_map(|(offset, bytes)| LogReply::Chunk { offset, bytes }),
+        any::<u64>().prop_map(|length| LogReply::End { length }),
+        text().prop_map(|reason| LogReply::Unknown { reason }),
+    ]
+}
