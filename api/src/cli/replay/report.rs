@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use serde::Serialize;
+use tessera_model::life::JobState;
 use utoipa::ToSchema;
 
 /// What became of the jobs of a trace.
@@ -34,9 +35,13 @@ impl Report {
     /// Tells whether every accepted job is accounted for, and over.
     pub fn adds_up(&self) -> bool {
         let counted: u64 = self.by_state.values().sum();
-        let over =
-            |state: &String| state.parse().is_ok_and(tessera_model::life::JobState::is_final);
-        counted == self.accepted && self.by_state.keys().all(over)
+        counted == self.accepted && self.over() == counted
+    }
+
+    /// Counts the jobs that have reached their end.
+    fn over(&self) -> u64 {
+        let is_final = |state: &str| state.parse().is_ok_and(JobState::is_final);
+        self.by_state.iter().filter(|(state, _)| is_final(state)).map(|(_, count)| count).sum()
     }
 
     /// Returns the exit code: 0 only if all was accepted, and all of that ended.
@@ -64,9 +69,12 @@ impl Report {
         }
         let counted: u64 = self.by_state.values().sum();
         text.push_str(&match (self.interrupted, self.adds_up()) {
-            (true, _) => "Interrupted. What was accepted goes on; `tessera queue` shows it, and \
-                          `tessera cancel` ends it.\n"
-                .to_owned(),
+            (true, _) => format!(
+                "Interrupted: {} jobs were not submitted, {} are not over. They go on; `tessera \
+                 queue` shows them, and `tessera cancel` ends them.\n",
+                self.planned - self.accepted - self.refused,
+                self.accepted - self.over(),
+            ),
             (false, true) => {
                 format!("{counted:>8}  in all: every accepted job is over\n")
             }
@@ -94,6 +102,15 @@ mod tests {
         assert_eq!(report(10, &[("succeeded", 9), ("running", 1)]).code(), 1);
         assert_eq!(Report { refused: 1, ..report(9, &[("succeeded", 9)]) }.code(), 1);
         assert_eq!(Report { interrupted: true, ..report(0, &[]) }.code(), 130);
+    }
+
+    #[test]
+    fn an_interruption_says_what_remains() {
+        let stopped = report(4, &[("succeeded", 1), ("running", 3)]);
+
+        let told = Report { interrupted: true, ..stopped }.told();
+
+        assert!(told.contains("6 jobs were not submitted, 3 are not over"), "{told}");
     }
 
     #[test]
