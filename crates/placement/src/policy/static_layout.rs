@@ -1,13 +1,13 @@
 //! `static`: the layout stays as it stands; a job takes the tightest idle instance.
 //!
 //! Source: StaCon, the fixed layout that Dyna-P measures itself against (2g.12gb, 1g.6gb, 1g.6gb
-//! on an A30; Dyna-P §"Evaluation"); one job a partition (eq. 8 and 9). Where the paper is silent,
+//! on an A30; Dyna-P, evaluation); one job a partition (Dyna-P, eq. 6 to 10). Where the paper is silent,
 //! this policy chose:
 //!
 //! - **Order.** Jobs are served in the queue's order, and a job that finds nothing holds up only
 //!   those that ask for the same. That delays nobody: as layouts never change, what a later job
 //!   takes is an instance that no earlier waiting job could have used, then or after waiting.
-//!   Figure 7 of Dyna-P shows the same: job C waits for a 2g, while D and E go on 1g.
+//!   Dyna-P's figure 7 has the case: at t = 30 job C waits for a 2g while 1g partitions are free.
 //! - **Tightest fit.** The idle instance with the least memory that is enough, then the fewest
 //!   compute slices, then the cluster's order. A larger one than needed is accepted: nothing
 //!   smaller can be made here, and the slice would stand idle.

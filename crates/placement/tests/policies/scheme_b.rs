@@ -89,6 +89,20 @@ fn merging_small_slices_comes_before_splitting_a_large_one_where_that_keeps_more
 }
 
 #[test]
+fn of_ways_that_keep_equally_many_futures_the_shortest_plan_is_taken() {
+    let gpu = a100(&[
+        ("1g.5gb", 0, IDLE),
+        ("1g.5gb", 1, IDLE),
+        ("1g.5gb", 2, IDLE),
+        ("1g.5gb", 3, IDLE),
+        ("3g.20gb", 4, IDLE),
+    ]);
+
+    // A 2g at 0, 2 or 4 keeps six of nineteen layouts in reach; at 4 one instance goes, not two.
+    assert_eq!(round([gpu], &[mib(9_000)]), ["1: -3g.20gb@4 +2g.10gb@4 2g.10gb@4 on 0"]);
+}
+
+#[test]
 fn a_whole_gpu_is_merged_from_idle_slices_only() {
     let idle = a100(&[("3g.20gb", 4, IDLE), ("4g.20gb", 0, IDLE)]);
     let in_use = a100(&[("1g.5gb", 0, taken(90))]);

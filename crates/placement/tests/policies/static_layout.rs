@@ -33,7 +33,7 @@ fn a_larger_instance_is_used_rather_than_left_idle() {
 
 #[test]
 fn a_job_that_waits_for_its_size_does_not_hold_up_other_sizes() {
-    // As job C of figure 7 waits for a 2g while others go on 1g.
+    // As job C of Dyna-P's figure 7: it waits for a 2g while 1g partitions are free.
     let gpu = a30(&[("2g.12gb", 0, taken(17)), ("1g.6gb", 2, IDLE), ("1g.6gb", 3, IDLE)]);
     let cluster = cluster([gpu]);
 
