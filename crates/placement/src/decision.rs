@@ -5,7 +5,7 @@ use tessera_model::mig::{Slot, Step};
 use tessera_model::{Bytes, GpuId, JobId, NodeName};
 
 /// Most candidates that one explanation names; the rest are counted by reason.
-pub const CANDIDATES_MAX: usize = 16;
+pub const CANDIDATES_MAX: usize = 8;
 
 /// One thing to do, or the reason to do nothing, for one job.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,8 +1,8 @@
 //! `static`: the layout stays as it stands; a job takes the tightest idle instance.
 //!
 //! Source: StaCon, the fixed layout that Dyna-P measures itself against (2g.12gb, 1g.6gb, 1g.6gb
-//! on an A30; Dyna-P, evaluation); one job a partition (Dyna-P, eq. 6 to 10). Where the paper is silent,
-//! this policy chose:
+//! on an A30; Dyna-P, evaluation); one job a partition (Dyna-P, eq. 6 to 10). Where the paper is
+//! silent, this policy chose:
 //!
 //! - **Order.** Jobs are served in the queue's order, and a job that finds nothing holds up only
 //!   those that ask for the same. That delays nobody: as layouts never change, what a later job
@@ -13,7 +13,7 @@
 //!   smaller can be made here, and the slice would stand idle.
 //! - **A whole GPU** is an instance of the largest profile, or a GPU with MIG off.
 //! - **No such instance anywhere**, though another layout would have one: the job waits as
-//!   `mig_fragmentation` and holds up nobody.
+//!   `mig_fragmentation`, and holds up only those that ask for the same.
 
 use std::rc::Rc;
 
