@@ -61,7 +61,8 @@ CREATE TABLE submissions (
     array_first     integer,
     job_name        text NOT NULL,
     user_name       text NOT NULL,
-    spec            jsonb NOT NULL,
+    -- Kept as it was written: nothing searches inside, and each job is stored once, read once.
+    spec            json NOT NULL,
     traceparent     text,
     idempotency_key text,
     -- SHA-256 of the request, to tell a repeated submit from another one under its key.
@@ -104,10 +105,19 @@ CREATE TABLE decisions (
     policy   text NOT NULL,
     epoch    bigint NOT NULL,
     -- Where it goes (NULL for a wait) and why: placement::Place and placement::Explanation.
-    place    jsonb,
-    why      jsonb NOT NULL
+    place    json,
+    why      json NOT NULL
 );
 CREATE INDEX decisions_of_job ON decisions (job, at);
+
+-- Begins a move: takes the guard for the transaction, then reads the epoch. A function, since
+-- each of its statements sees the database as it is after the wait for the lock.
+CREATE FUNCTION guarded_epoch(guard bigint) RETURNS bigint LANGUAGE plpgsql VOLATILE AS $$
+BEGIN
+    PERFORM pg_advisory_xact_lock_shared(guard);
+    RETURN (SELECT epoch FROM leader);
+END
+$$;
 
 CREATE TABLE attempts (
     attempt     uuid PRIMARY KEY,

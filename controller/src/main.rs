@@ -152,6 +152,7 @@ async fn run(
     let parts = PlacerParts {
         cluster,
         controller: folder.controller,
+        options: options.clone(),
         pool: pool.clone(),
         trust: trust.clone(),
         shape,
@@ -161,7 +162,7 @@ async fn run(
     };
     let (fresh, accepted) = mpsc::channel(FRESH_BATCHES_MAX);
     let placer = placer::start(parts, asked, accepted);
-    intake::start(connect::pool(options, 2), calls, fresh);
+    intake::start(&options, calls, fresh);
     let controller = folder.controller;
     actix::spawn(async move {
         leadership::keep(pool, controller, trust, held).await;

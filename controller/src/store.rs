@@ -12,7 +12,7 @@ pub mod private;
 pub mod reads;
 pub mod submit;
 
-pub use connect::{ConnectOptions, Pool, acquire};
+pub use connect::{ConnectOptions, Connection, Pool, acquire, connect};
 pub use reads::Reads;
 
 /// What went wrong with the store: one variant for each thing that a caller can do about it.

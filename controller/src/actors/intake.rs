@@ -9,7 +9,7 @@ use tokio::sync::{Mutex, mpsc};
 
 use crate::ports::{PortError, SubmitCall};
 use crate::store::submit::{self, Committed, FreshJob};
-use crate::store::{self, Pool, StoreError};
+use crate::store::{self, ConnectOptions, Connection, StoreError};
 
 /// Concurrent transactions: more only make smaller batches.
 const WRITERS: usize = 2;
@@ -22,7 +22,7 @@ const RETRIES: u32 = 3;
 
 /// Starts the writers; they end when all senders of calls are gone.
 pub fn start(
-    pool: Pool,
+    options: &ConnectOptions,
     calls: mpsc::Receiver<SubmitCall>,
     fresh: mpsc::Sender<Vec<FreshJob>>,
 ) {
@@ -30,7 +30,8 @@ pub fn start(
     let numbering = Arc::new(Mutex::new(()));
     for _ in 0..WRITERS {
         let writer = Writer {
-            pool: pool.clone(),
+            options: options.clone(),
+            connection: None,
             calls: Arc::clone(&calls),
             fresh: fresh.clone(),
             numbering: Arc::clone(&numbering),
@@ -41,14 +42,16 @@ pub fn start(
 }
 
 struct Writer {
-    pool: Pool,
+    options: ConnectOptions,
+    /// Kept from batch to batch; none after an error.
+    connection: Option<Connection>,
     calls: Arc<Mutex<mpsc::Receiver<SubmitCall>>>,
     fresh: mpsc::Sender<Vec<FreshJob>>,
     numbering: Arc<Mutex<()>>,
 }
 
 impl Writer {
-    async fn run(self) {
+    async fn run(mut self) {
         while let Some(batch) = self.next_batch().await {
             self.commit(batch).await;
         }
@@ -67,7 +70,7 @@ impl Writer {
         Some(batch)
     }
 
-    async fn commit(&self, batch: Vec<SubmitCall>) {
+    async fn commit(&mut self, batch: Vec<SubmitCall>) {
         let (submissions, replies): (Vec<_>, Vec<_>) =
             batch.into_iter().map(|call| (call.submission, call.reply)).unzip();
         match self.insert(&submissions).await {
@@ -92,15 +95,22 @@ impl Writer {
     }
 
     async fn insert(
-        &self,
+        &mut self,
         submissions: &[crate::ports::NewSubmission],
     ) -> Result<Committed, StoreError> {
         let mut tries = 0;
         loop {
-            let mut connection = store::acquire(&self.pool).await?;
+            let mut connection = match self.connection.take() {
+                Some(connection) => connection,
+                None => store::connect(&self.options).await?,
+            };
             match submit::insert(&mut connection, submissions, &self.numbering).await {
+                Ok(committed) => {
+                    self.connection = Some(connection);
+                    return Ok(committed);
+                }
                 Err(StoreError::Moved { .. }) if tries < RETRIES => tries += 1,
-                result => return result,
+                Err(error) => return Err(error),
             }
         }
     }

@@ -26,7 +26,7 @@ use crate::ports::{ClusterShape, CommandResult, JobMoved, PortError, Readiness, 
 use crate::store::commit::{self, Findings};
 use crate::store::load::{self, Picture};
 use crate::store::submit::FreshJob;
-use crate::store::{self, Pool, StoreError, leader};
+use crate::store::{self, ConnectOptions, Connection, Pool, StoreError, leader};
 
 /// Messages that may wait: agents and handlers wait beyond it.
 const MAILBOX_CAPACITY: usize = 1_024;
@@ -46,7 +46,9 @@ pub struct PlacerParts {
     pub cluster: Cluster,
     /// This controller.
     pub controller: ControllerId,
-    /// Connections for rounds.
+    /// How rounds reach the database.
+    pub options: ConnectOptions,
+    /// Connections for reading the picture.
     pub pool: Pool,
     /// Whether leases may be granted.
     pub trust: Trust,
@@ -85,6 +87,8 @@ pub struct Placer {
     sessions: HashMap<NodeId, u64>,
     replies: HashMap<u64, CommandReply>,
     next_token: u64,
+    /// Kept from round to round; none while one is being committed, and after an error.
+    connection: Option<Connection>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -108,6 +112,7 @@ impl Placer {
             sessions: HashMap::new(),
             replies: HashMap::new(),
             next_token: 0,
+            connection: None,
         }
     }
 
@@ -135,15 +140,17 @@ impl Placer {
             return;
         }
         self.phase = Phase::Committing;
-        let pool = self.parts.pool.clone();
+        let options = self.parts.options.clone();
+        let kept = self.connection.take();
         let (policy, epoch) = (self.parts.cluster.policy_name(), self.parts.cluster.epoch());
         // Spawned, so that nothing can drop it half way.
         let commit = tokio::spawn(async move {
-            let findings = commit::commit(&pool, &round, policy, epoch).await;
-            (round, findings)
+            let committed = commit_on(kept, &options, &round, policy, epoch).await;
+            (round, committed)
         });
         ctx.spawn(commit.into_actor(self).map(|ended, placer, ctx| match ended {
-            Ok((round, Ok(findings))) => {
+            Ok((round, Ok((connection, findings)))) => {
+                placer.connection = Some(connection);
                 placer.phase = Phase::Idle;
                 placer.act(round, findings, ctx);
                 if !placer.inbox.is_empty() {
@@ -321,6 +328,21 @@ impl Placer {
         self.phase = Phase::Idle;
         self.run(ctx);
     }
+}
+
+async fn commit_on(
+    kept: Option<Connection>,
+    options: &ConnectOptions,
+    round: &Round,
+    policy: &str,
+    epoch: u64,
+) -> Result<(Connection, Findings), StoreError> {
+    let mut connection = match kept {
+        Some(connection) => connection,
+        None => store::connect(options).await?,
+    };
+    let findings = commit::commit(&mut connection, round, policy, epoch).await?;
+    Ok((connection, findings))
 }
 
 fn unavailable() -> PortError {

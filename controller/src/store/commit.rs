@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use sqlx::{PgConnection, PgPool};
+use sqlx::{Connection as _, PgConnection};
 use tessera_model::JobId;
 use tessera_model::life::JobState;
 
@@ -25,18 +25,22 @@ pub struct Findings {
 
 /// Commits a round, all of it or nothing.
 ///
+/// The connection is the caller's for good, and is to be dropped after an error: nothing else is
+/// known of its state then.
+///
 /// # Errors
 ///
 /// [`StoreError`]: the picture is ahead of the store, or the commit's outcome is unknown; read
 /// the picture anew.
 pub async fn commit(
-    pool: &PgPool,
+    connection: &mut PgConnection,
     round: &Round,
     policy: &str,
     epoch: u64,
 ) -> Result<Findings, StoreError> {
     let action = "begin a round";
-    let mut transaction = pool.begin().await.map_err(StoreError::while_trying_to(action))?;
+    let mut transaction =
+        connection.begin().await.map_err(StoreError::while_trying_to(action))?;
     leader::guard(&mut transaction, epoch).await?;
     write_nodes(&mut transaction, round).await?;
     moves::launch(&mut transaction, &round.ready).await?;

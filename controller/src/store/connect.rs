@@ -13,6 +13,21 @@ pub type Pool = PgPool;
 /// How to connect.
 pub type ConnectOptions = PgConnectOptions;
 
+/// A connection of one's own.
+pub type Connection = PgConnection;
+
+/// Opens a connection of one's own: for writers that commit one transaction after another, a
+/// pool would only add a look at the connection before each.
+///
+/// # Errors
+///
+/// [`StoreError::Unavailable`] if the database doesn't answer.
+pub async fn connect(options: &ConnectOptions) -> Result<Connection, StoreError> {
+    Connection::connect_with(&with_limits(options.clone()))
+        .await
+        .map_err(StoreError::while_trying_to("reach the database"))
+}
+
 /// Takes a connection from a pool, opening one if none is free.
 ///
 /// # Errors

@@ -22,21 +22,17 @@ pub const TRUST_MARGIN: std::time::Duration = std::time::Duration::from_secs(1);
 
 /// Begins a move: takes the guard for the caller's transaction, and checks that `epoch` leads.
 ///
-/// Two statements on purpose: a statement sees the database as it was when it began, and the
-/// wait for the lock is part of it.
+/// The epoch is read by a statement of its own, behind the wait for the lock: a statement sees
+/// the database as it was when it began.
 ///
 /// # Errors
 ///
 /// [`StoreError::Deposed`] if another controller leads, [`StoreError::Unavailable`].
 pub async fn guard(connection: &mut PgConnection, epoch: u64) -> Result<(), StoreError> {
-    sqlx::query!("SELECT pg_advisory_xact_lock_shared($1)", GUARD)
-        .execute(&mut *connection)
-        .await
-        .map_err(StoreError::while_trying_to("take the guard"))?;
-    let newest = sqlx::query_scalar!("SELECT epoch FROM leader")
+    let newest = sqlx::query_scalar!(r#"SELECT guarded_epoch($1) AS "epoch!""#, GUARD)
         .fetch_one(connection)
         .await
-        .map_err(StoreError::while_trying_to("read the leader's epoch"))?;
+        .map_err(StoreError::while_trying_to("take the guard"))?;
     match u64::try_from(newest) {
         Ok(newest) if newest == epoch => Ok(()),
         newest => Err(StoreError::Deposed { ours: epoch, newest: newest.unwrap_or(u64::MAX) }),

@@ -5,7 +5,6 @@
 
 use sqlx::PgConnection;
 use tessera_model::life::{JobState, Outcome};
-use tessera_model::mig::Slot;
 use tessera_model::{AttemptId, DecisionId, GpuId, JobId, Millis, NodeId, SliceId};
 use tessera_placement::{Explanation, Place};
 use tessera_wire::frames::ExitRecord;
@@ -154,51 +153,13 @@ pub async fn reserve(
     let jobs: Vec<_> = batch.iter().map(|r| number(r.job)).collect();
     let attempts: Vec<Uuid> = batch.iter().map(|r| r.attempt.as_uuid()).collect();
     let states: Vec<_> = batch.iter().map(|r| state_of(r).word().to_owned()).collect();
-    let moved = sqlx::query!(
-        r#"
-        UPDATE jobs
-           SET state = u.state, attempt = u.attempt, last_attempt = u.attempt,
-               attempts = jobs.attempts + 1
-          FROM UNNEST($1::bigint[], $2::uuid[], $3::text[]) AS u (job, attempt, state)
-         WHERE jobs.job = u.job AND jobs.state = 'queued' AND jobs.attempt IS NULL
-        "#,
-        &jobs,
-        &attempts,
-        &states,
-    )
-    .execute(&mut *connection)
-    .await
-    .map_err(StoreError::while_trying_to(action))?;
-    StoreError::check_moved(action, batch.len(), moved.rows_affected())?;
-    insert_attempts(connection, batch, &jobs, &attempts, &states).await?;
-    insert_slots(connection, batch).await?;
-    insert_starts(connection, batch, policy, epoch).await
-}
-
-const fn state_of(reservation: &Reservation) -> JobState {
-    match reservation.slice {
-        Some(_) => JobState::Starting,
-        None => JobState::Placing,
-    }
-}
-
-fn start_of(slot: Option<Slot>) -> Option<i16> {
-    slot.map(|s| i16::from(s.start))
-}
-
-async fn insert_attempts(
-    connection: &mut PgConnection,
-    batch: &[Reservation],
-    jobs: &[i64],
-    attempts: &[Uuid],
-    states: &[String],
-) -> Result<(), StoreError> {
-    let numbers: Vec<_> = batch.iter().map(|r| i32::try_from(r.number).unwrap_or(i32::MAX)).collect();
+    let numbers: Vec<_> =
+        batch.iter().map(|r| i32::try_from(r.number).unwrap_or(i32::MAX)).collect();
     let nodes: Vec<_> = batch.iter().map(|r| r.node.as_uuid()).collect();
     let generations: Vec<_> = batch.iter().map(|r| signed(r.generation)).collect();
     let gpus: Vec<_> = batch.iter().map(|r| r.place.gpu.as_str().to_owned()).collect();
     let indexes: Vec<_> = batch.iter().map(|r| i32::try_from(r.gpu_index).unwrap_or(0)).collect();
-    let starts: Vec<_> = batch.iter().map(|r| start_of(r.place.slot)).collect();
+    let starts: Vec<_> = batch.iter().map(|r| r.place.slot.map(|s| i16::from(s.start))).collect();
     let profile_ids: Vec<_> = batch
         .iter()
         .map(|r| r.place.slot.map(|s| i32::try_from(s.profile.0).unwrap_or(-1)))
@@ -207,22 +168,44 @@ async fn insert_attempts(
     let slices: Vec<_> =
         batch.iter().map(|r| r.slice.as_ref().map(|s| s.as_str().to_owned())).collect();
     let decisions: Vec<_> = batch.iter().map(|r| r.decision.as_uuid()).collect();
-    sqlx::query!(
+    let places: Vec<_> = batch.iter().map(|r| json(&r.place)).collect();
+    let whys: Vec<_> = batch.iter().map(|r| json(&r.why)).collect();
+    let held = HeldSlots::of(batch);
+    // One statement: its parts are one round trip, and touch different tables.
+    let moved = sqlx::query!(
         r#"
-        INSERT INTO attempts (attempt, job, number, state, node, generation, gpu, gpu_index,
-                              start, profile_id, profile, slice, decision)
-        SELECT u.attempt, u.job, u.number, u.state, u.node, u.generation, u.gpu, u.gpu_index,
-               u.start, u.profile_id, u.profile, u.slice, u.decision
-          FROM UNNEST($1::uuid[], $2::bigint[], $3::integer[], $4::text[], $5::uuid[],
-                      $6::bigint[], $7::text[], $8::integer[], $9::smallint[], $10::integer[],
-                      $11::text[], $12::text[], $13::uuid[])
-            AS u (attempt, job, number, state, node, generation, gpu, gpu_index, start,
-                  profile_id, profile, slice, decision)
+        WITH u AS (
+            SELECT *
+              FROM UNNEST($1::uuid[], $2::bigint[], $3::integer[], $4::text[], $5::uuid[],
+                          $6::bigint[], $7::text[], $8::integer[], $9::smallint[],
+                          $10::integer[], $11::text[], $12::text[], $13::uuid[], $14::text[],
+                          $15::text[])
+                AS u (attempt, job, number, state, node, generation, gpu, gpu_index, start,
+                      profile_id, profile, slice, decision, place, why)
+        ), a AS (
+            INSERT INTO attempts (attempt, job, number, state, node, generation, gpu, gpu_index,
+                                  start, profile_id, profile, slice, decision)
+            SELECT u.attempt, u.job, u.number, u.state, u.node, u.generation, u.gpu,
+                   u.gpu_index, u.start, u.profile_id, u.profile, u.slice, u.decision
+              FROM u
+        ), d AS (
+            INSERT INTO decisions (decision, job, outcome, policy, epoch, place, why)
+            SELECT u.decision, u.job, 'start', $16, $17, u.place::json, u.why::json FROM u
+        ), s AS (
+            INSERT INTO attempt_slots (gpu, slot, attempt)
+            SELECT h.gpu, h.slot, h.attempt
+              FROM UNNEST($18::text[], $19::smallint[], $20::uuid[]) AS h (gpu, slot, attempt)
+        )
+        UPDATE jobs
+           SET state = u.state, attempt = u.attempt, last_attempt = u.attempt,
+               attempts = jobs.attempts + 1
+          FROM u
+         WHERE jobs.job = u.job AND jobs.state = 'queued' AND jobs.attempt IS NULL
         "#,
-        attempts,
-        jobs,
+        &attempts,
+        &jobs,
         &numbers,
-        states,
+        &states,
         &nodes,
         &generations,
         &gpus,
@@ -232,69 +215,47 @@ async fn insert_attempts(
         &profiles,
         &slices as &[Option<String>],
         &decisions,
-    )
-    .execute(connection)
-    .await
-    .map_err(StoreError::while_trying_to("insert attempts"))
-    .map(drop)
-}
-
-async fn insert_slots(
-    connection: &mut PgConnection,
-    batch: &[Reservation],
-) -> Result<(), StoreError> {
-    let (mut gpus, mut slots, mut attempts) = (Vec::new(), Vec::new(), Vec::new());
-    for reservation in batch {
-        for slot in &reservation.slots {
-            gpus.push(reservation.place.gpu.as_str().to_owned());
-            slots.push(i16::from(*slot));
-            attempts.push(reservation.attempt.as_uuid());
-        }
-    }
-    sqlx::query!(
-        r#"
-        INSERT INTO attempt_slots (gpu, slot, attempt)
-        SELECT u.gpu, u.slot, u.attempt
-          FROM UNNEST($1::text[], $2::smallint[], $3::uuid[]) AS u (gpu, slot, attempt)
-        "#,
-        &gpus,
-        &slots,
-        &attempts,
-    )
-    .execute(connection)
-    .await
-    .map_err(StoreError::while_trying_to("hold memory slices"))
-    .map(drop)
-}
-
-async fn insert_starts(
-    connection: &mut PgConnection,
-    batch: &[Reservation],
-    policy: &str,
-    epoch: u64,
-) -> Result<(), StoreError> {
-    let ids: Vec<_> = batch.iter().map(|r| r.decision.as_uuid()).collect();
-    let jobs: Vec<_> = batch.iter().map(|r| number(r.job)).collect();
-    let places: Vec<_> = batch.iter().map(|r| json(&r.place)).collect();
-    let whys: Vec<_> = batch.iter().map(|r| json(&r.why)).collect();
-    sqlx::query!(
-        r#"
-        INSERT INTO decisions (decision, job, outcome, policy, epoch, place, why)
-        SELECT u.decision, u.job, 'start', $5, $6, u.place::jsonb, u.why::jsonb
-          FROM UNNEST($1::uuid[], $2::bigint[], $3::text[], $4::text[])
-            AS u (decision, job, place, why)
-        "#,
-        &ids,
-        &jobs,
         &places,
         &whys,
         policy,
         signed(epoch),
+        &held.gpus,
+        &held.slots,
+        &held.attempts,
     )
     .execute(connection)
     .await
-    .map_err(StoreError::while_trying_to("record decisions"))
-    .map(drop)
+    .map_err(StoreError::while_trying_to(action))?;
+    StoreError::check_moved(action, batch.len(), moved.rows_affected())
+}
+
+const fn state_of(reservation: &Reservation) -> JobState {
+    match reservation.slice {
+        Some(_) => JobState::Starting,
+        None => JobState::Placing,
+    }
+}
+
+/// The memory slices that a batch of reservations holds, as columns.
+#[derive(Debug, Default)]
+struct HeldSlots {
+    gpus: Vec<String>,
+    slots: Vec<i16>,
+    attempts: Vec<Uuid>,
+}
+
+impl HeldSlots {
+    fn of(batch: &[Reservation]) -> Self {
+        let mut held = Self::default();
+        for reservation in batch {
+            for slot in &reservation.slots {
+                held.gpus.push(reservation.place.gpu.as_str().to_owned());
+                held.slots.push(i16::from(*slot));
+                held.attempts.push(reservation.attempt.as_uuid());
+            }
+        }
+        held
+    }
 }
 
 /// Records why jobs wait.
@@ -318,7 +279,7 @@ pub async fn record_waits(
     sqlx::query!(
         r#"
         INSERT INTO decisions (decision, job, outcome, reason, policy, epoch, why)
-        SELECT u.decision, u.job, 'wait', u.reason, $5, $6, u.why::jsonb
+        SELECT u.decision, u.job, 'wait', u.reason, $5, $6, u.why::json
           FROM UNNEST($1::uuid[], $2::bigint[], $3::text[], $4::text[])
             AS u (decision, job, reason, why)
         "#,
@@ -462,18 +423,52 @@ pub async fn end(connection: &mut PgConnection, batch: &[Ended]) -> Result<(), S
     let to: Vec<_> = batch.iter().map(|e| e.to.word().to_owned()).collect();
     let charged: Vec<_> = batch.iter().map(|e| i32::from(e.charged)).collect();
     let uncharged: Vec<_> = batch.iter().map(|e| i32::from(e.uncharged)).collect();
-    let reasons: Vec<_> = batch.iter().map(|e| restart_reason(e)).collect();
+    let reasons: Vec<_> = batch.iter().map(restart_reason).collect();
+    let records = || batch.iter().map(|e| &e.record);
+    let outcomes: Vec<_> = records().map(|r| r.outcome.word().to_owned()).collect();
+    let started: Vec<_> = records().map(|r| moment(r.started_unix)).collect();
+    let ended: Vec<_> = records().map(|r| moment(r.ended_unix)).collect();
+    let exits: Vec<_> = records().map(|r| r.exit.map(|e| e.to_string())).collect();
+    let details: Vec<_> =
+        records().map(|r| (!r.detail.is_empty()).then(|| r.detail.clone())).collect();
+    let ran = |r: &ExitRecord| r.started_unix != Millis::ZERO;
+    let user: Vec<_> = records().map(|r| ran(r).then(|| signed(r.user_time.get()))).collect();
+    let system: Vec<_> = records().map(|r| ran(r).then(|| signed(r.system_time.get()))).collect();
+    let rss: Vec<_> = records().map(|r| ran(r).then(|| signed(r.max_rss.get()))).collect();
     let moved = sqlx::query!(
         r#"
-        UPDATE jobs
-           SET state = u.to_state, attempt = NULL,
-               charged = jobs.charged + u.charged, uncharged = jobs.uncharged + u.uncharged,
-               restart_reason = COALESCE(u.reason, jobs.restart_reason),
-               ended_at = CASE WHEN u.to_state IN ('queued', 'held') THEN NULL ELSE now() END
-          FROM UNNEST($1::bigint[], $2::uuid[], $3::text[], $4::text[], $5::integer[],
-                      $6::integer[], $7::text[])
-            AS u (job, attempt, from_state, to_state, charged, uncharged, reason)
-         WHERE jobs.job = u.job AND jobs.attempt = u.attempt AND jobs.state = u.from_state
+        WITH u AS (
+            SELECT *
+              FROM UNNEST($1::bigint[], $2::uuid[], $3::text[], $4::text[], $5::integer[],
+                          $6::integer[], $7::text[], $8::text[], $9::timestamptz[],
+                          $10::timestamptz[], $11::text[], $12::text[], $13::bigint[],
+                          $14::bigint[], $15::bigint[])
+                AS u (job, attempt, from_state, to_state, charged, uncharged, reason, outcome,
+                      started_at, ended_at, exit, detail, user_ms, system_ms, max_rss)
+        ), a AS (
+            UPDATE attempts
+               SET live = false, state = u.outcome,
+                   started_at = COALESCE(attempts.started_at, u.started_at),
+                   ended_at = COALESCE(u.ended_at, now()),
+                   exit_code = u.exit, detail = u.detail,
+                   user_ms = u.user_ms, system_ms = u.system_ms, max_rss = u.max_rss
+              FROM u
+             WHERE attempts.attempt = u.attempt AND attempts.live
+            RETURNING attempts.attempt
+        ), s AS (
+            DELETE FROM attempt_slots USING u WHERE attempt_slots.attempt = u.attempt
+        ), j AS (
+            UPDATE jobs
+               SET state = u.to_state, attempt = NULL,
+                   charged = jobs.charged + u.charged,
+                   uncharged = jobs.uncharged + u.uncharged,
+                   restart_reason = COALESCE(u.reason, jobs.restart_reason),
+                   ended_at = CASE WHEN u.to_state IN ('queued', 'held') THEN NULL ELSE now() END
+              FROM u
+             WHERE jobs.job = u.job AND jobs.attempt = u.attempt AND jobs.state = u.from_state
+            RETURNING jobs.job
+        )
+        SELECT (SELECT COUNT(*) FROM a) AS "attempts!", (SELECT COUNT(*) FROM j) AS "jobs!"
         "#,
         &jobs,
         &attempts,
@@ -482,57 +477,6 @@ pub async fn end(connection: &mut PgConnection, batch: &[Ended]) -> Result<(), S
         &charged,
         &uncharged,
         &reasons as &[Option<String>],
-    )
-    .execute(&mut *connection)
-    .await
-    .map_err(StoreError::while_trying_to(action))?;
-    StoreError::check_moved(action, batch.len(), moved.rows_affected())?;
-    end_attempts(connection, batch, &attempts).await?;
-    sqlx::query!("DELETE FROM attempt_slots WHERE attempt = ANY($1)", &attempts)
-        .execute(connection)
-        .await
-        .map_err(StoreError::while_trying_to("free memory slices"))
-        .map(drop)
-}
-
-/// Why the job runs again, if it does.
-fn restart_reason(ended: &Ended) -> Option<String> {
-    (!ended.to.is_final()).then(|| ended.record.outcome.word().to_owned())
-}
-
-async fn end_attempts(
-    connection: &mut PgConnection,
-    batch: &[Ended],
-    attempts: &[Uuid],
-) -> Result<(), StoreError> {
-    let records = || batch.iter().map(|e| &e.record);
-    let outcomes: Vec<_> = records().map(|r| r.outcome.word().to_owned()).collect();
-    let started: Vec<_> = records().map(|r| moment(r.started_unix)).collect();
-    let ended: Vec<_> = records().map(|r| moment(r.ended_unix)).collect();
-    let exits: Vec<_> = records().map(|r| r.exit.map(|e| e.to_string())).collect();
-    let details: Vec<_> =
-        records().map(|r| (!r.detail.is_empty()).then(|| r.detail.clone())).collect();
-    let ran = |r: &&ExitRecord| r.started_unix != Millis::ZERO;
-    let user: Vec<_> =
-        records().map(|r| ran(&r).then(|| signed(r.user_time.get()))).collect();
-    let system: Vec<_> =
-        records().map(|r| ran(&r).then(|| signed(r.system_time.get()))).collect();
-    let rss: Vec<_> = records().map(|r| ran(&r).then(|| signed(r.max_rss.get()))).collect();
-    let moved = sqlx::query!(
-        r#"
-        UPDATE attempts
-           SET live = false, state = u.outcome,
-               started_at = COALESCE(attempts.started_at, u.started_at),
-               ended_at = COALESCE(u.ended_at, now()),
-               exit_code = u.exit, detail = u.detail,
-               user_ms = u.user_ms, system_ms = u.system_ms, max_rss = u.max_rss
-          FROM UNNEST($1::uuid[], $2::text[], $3::timestamptz[], $4::timestamptz[], $5::text[],
-                      $6::text[], $7::bigint[], $8::bigint[], $9::bigint[])
-            AS u (attempt, outcome, started_at, ended_at, exit, detail, user_ms, system_ms,
-                  max_rss)
-         WHERE attempts.attempt = u.attempt AND attempts.live
-        "#,
-        attempts,
         &outcomes,
         &started as &[Option<OffsetDateTime>],
         &ended as &[Option<OffsetDateTime>],
@@ -542,10 +486,17 @@ async fn end_attempts(
         &system as &[Option<i64>],
         &rss as &[Option<i64>],
     )
-    .execute(connection)
+    .fetch_one(connection)
     .await
-    .map_err(StoreError::while_trying_to("end attempts"))?;
-    StoreError::check_moved("end attempts", batch.len(), moved.rows_affected())
+    .map_err(StoreError::while_trying_to(action))?;
+    let rows = |count: i64| u64::try_from(count).unwrap_or(0);
+    StoreError::check_moved(action, batch.len(), rows(moved.jobs))?;
+    StoreError::check_moved(action, batch.len(), rows(moved.attempts))
+}
+
+/// Why the job runs again, if it does.
+fn restart_reason(ended: &Ended) -> Option<String> {
+    (!ended.to.is_final()).then(|| ended.record.outcome.word().to_owned())
 }
 
 /// Moves waiting jobs by their users' word, and returns those that moved: a job in another

@@ -273,7 +273,7 @@ async fn insert_rows(
         WITH s AS (
             INSERT INTO submissions (first_job, tasks, array_first, job_name, user_name, spec,
                                      traceparent, idempotency_key, body_hash)
-            SELECT u.first_job, u.tasks, u.array_first, u.job_name, u.user_name, u.spec::jsonb,
+            SELECT u.first_job, u.tasks, u.array_first, u.job_name, u.user_name, u.spec::json,
                    u.traceparent, u.idempotency_key, u.body_hash
               FROM UNNEST($1::bigint[], $2::integer[], $3::integer[], $4::text[], $5::text[],
                           $6::text[], $7::text[], $8::text[], $9::bytea[])

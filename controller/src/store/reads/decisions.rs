@@ -115,7 +115,7 @@ async fn rows(at: &mut PgConnection, ids: &[uuid::Uuid]) -> Result<Vec<DecisionV
         r#"
         SELECT d.decision, d.job, d.at, d.outcome, d.reason, d.policy, d.place, d.why,
                n.name AS "node?",
-               CASE WHEN jsonb_array_length(d.place -> 'steps') > 0
+               CASE WHEN json_array_length(d.place -> 'steps') > 0
                     THEN g.report #> '{mig,On,geometry,profiles}' END AS profiles
           FROM decisions AS d
           LEFT JOIN gpus AS g ON g.gpu = d.place ->> 'gpu'

@@ -1,6 +1,7 @@
 //! Which jobs are on a page: their numbers, found by indexes alone.
 
 use sqlx::PgConnection;
+use uuid::Uuid;
 
 use super::page::JobQuery;
 use super::targets::{ARRAY_SPAN, signed};
@@ -11,14 +12,28 @@ pub(super) async fn of_page(
     at: &mut PgConnection,
     query: &JobQuery,
 ) -> Result<Vec<i64>, StoreError> {
+    let node = match &query.node {
+        Some(name) => match node_named(at, name).await? {
+            Some(node) => Some(node),
+            None => return Ok(Vec::new()),
+        },
+        None => None,
+    };
     walk_the_index(at).await?;
     if query.unfinished {
-        of_unfinished(at, query).await
+        of_unfinished(at, query, node).await
     } else if query.user.is_some() || query.name.is_some() {
-        of_submissions(at, query).await
+        of_submissions(at, query, node).await
     } else {
-        of_all(at, query).await
+        of_all(at, query, node).await
     }
+}
+
+async fn node_named(at: &mut PgConnection, name: &str) -> Result<Option<Uuid>, StoreError> {
+    sqlx::query_scalar!("SELECT node FROM nodes WHERE name = $1", name)
+        .fetch_optional(at)
+        .await
+        .map_err(StoreError::while_trying_to("find a node"))
 }
 
 /// Makes the rest of the transaction read jobs in the index's order. Before statistics were
@@ -37,7 +52,11 @@ async fn walk_the_index(at: &mut PgConnection) -> Result<(), StoreError> {
     .map(drop)
 }
 
-async fn of_all(at: &mut PgConnection, query: &JobQuery) -> Result<Vec<i64>, StoreError> {
+async fn of_all(
+    at: &mut PgConnection,
+    query: &JobQuery,
+    node: Option<Uuid>,
+) -> Result<Vec<i64>, StoreError> {
     sqlx::query_scalar!(
         r#"
         SELECT j.job
@@ -46,9 +65,8 @@ async fn of_all(at: &mut PgConnection, query: &JobQuery) -> Result<Vec<i64>, Sto
            AND j.job BETWEEN $2 AND $3
            AND ($4::bigint IS NULL OR j.submission = $4)
            AND ($5::text[] IS NULL OR j.state = ANY ($5))
-           AND ($6::text IS NULL OR EXISTS (
-                   SELECT FROM attempts AS a JOIN nodes AS n ON n.node = a.node
-                    WHERE a.attempt = j.last_attempt AND n.name = $6))
+           AND ($6::uuid IS NULL OR EXISTS (
+                   SELECT FROM attempts AS a WHERE a.attempt = j.last_attempt AND a.node = $6))
          ORDER BY j.job DESC
          LIMIT $7
         "#,
@@ -57,7 +75,7 @@ async fn of_all(at: &mut PgConnection, query: &JobQuery) -> Result<Vec<i64>, Sto
         last(query),
         query.array.map(signed),
         query.states.as_deref() as Option<&[String]>,
-        query.node.as_deref(),
+        node,
         query.size.rows(),
     )
     .fetch_all(at)
@@ -66,22 +84,32 @@ async fn of_all(at: &mut PgConnection, query: &JobQuery) -> Result<Vec<i64>, Sto
 }
 
 /// Names of users and jobs stand with the submissions. The jobs of a submission have
-/// consecutive numbers, so that the order of the submissions is that of their jobs.
-async fn of_submissions(at: &mut PgConnection, query: &JobQuery) -> Result<Vec<i64>, StoreError> {
+/// consecutive numbers, so that the order of the submissions is that of their jobs; looked up
+/// one submission at a time, only as many are read as fill the page.
+async fn of_submissions(
+    at: &mut PgConnection,
+    query: &JobQuery,
+    node: Option<Uuid>,
+) -> Result<Vec<i64>, StoreError> {
     sqlx::query_scalar!(
         r#"
         SELECT j.job
           FROM submissions AS s
-          JOIN jobs AS j ON j.job BETWEEN s.first_job AND s.first_job + s.tasks - 1
+         CROSS JOIN LATERAL (
+                   SELECT j.job
+                     FROM jobs AS j
+                    WHERE j.job BETWEEN s.first_job AND s.first_job + s.tasks - 1
+                      AND j.job < $1
+                      AND ($6::text[] IS NULL OR j.state = ANY ($6))
+                      AND ($7::uuid IS NULL OR EXISTS (
+                              SELECT FROM attempts AS a
+                               WHERE a.attempt = j.last_attempt AND a.node = $7))
+                    ORDER BY j.job DESC
+                    LIMIT s.tasks) AS j
          WHERE s.first_job < $1
            AND s.first_job BETWEEN $2 AND $3
            AND ($4::text IS NULL OR s.user_name = $4)
            AND ($5::text IS NULL OR s.job_name = $5)
-           AND j.job < $1
-           AND ($6::text[] IS NULL OR j.state = ANY ($6))
-           AND ($7::text IS NULL OR EXISTS (
-                   SELECT FROM attempts AS a JOIN nodes AS n ON n.node = a.node
-                    WHERE a.attempt = j.last_attempt AND n.name = $7))
          ORDER BY s.first_job DESC, j.job DESC
          LIMIT $8
         "#,
@@ -91,7 +119,7 @@ async fn of_submissions(at: &mut PgConnection, query: &JobQuery) -> Result<Vec<i
         query.user.as_deref(),
         query.name.as_deref(),
         query.states.as_deref() as Option<&[String]>,
-        query.node.as_deref(),
+        node,
         query.size.rows(),
     )
     .fetch_all(at)
@@ -101,7 +129,11 @@ async fn of_submissions(at: &mut PgConnection, query: &JobQuery) -> Result<Vec<i
 
 /// Jobs that are not final have an index of their own, so that the finished ones, however many,
 /// cost nothing.
-async fn of_unfinished(at: &mut PgConnection, query: &JobQuery) -> Result<Vec<i64>, StoreError> {
+async fn of_unfinished(
+    at: &mut PgConnection,
+    query: &JobQuery,
+    node: Option<Uuid>,
+) -> Result<Vec<i64>, StoreError> {
     sqlx::query_scalar!(
         r#"
         SELECT j.job
@@ -111,9 +143,8 @@ async fn of_unfinished(at: &mut PgConnection, query: &JobQuery) -> Result<Vec<i6
            AND j.job BETWEEN $2 AND $3
            AND ($4::bigint IS NULL OR j.submission = $4)
            AND ($5::text[] IS NULL OR j.state = ANY ($5))
-           AND ($6::text IS NULL OR EXISTS (
-                   SELECT FROM attempts AS a JOIN nodes AS n ON n.node = a.node
-                    WHERE a.attempt = j.last_attempt AND n.name = $6))
+           AND ($6::uuid IS NULL OR EXISTS (
+                   SELECT FROM attempts AS a WHERE a.attempt = j.last_attempt AND a.node = $6))
            AND (($7::text IS NULL AND $8::text IS NULL) OR EXISTS (
                    SELECT FROM submissions AS s
                     WHERE s.first_job = j.submission
@@ -127,7 +158,7 @@ async fn of_unfinished(at: &mut PgConnection, query: &JobQuery) -> Result<Vec<i6
         last(query),
         query.array.map(signed),
         query.states.as_deref() as Option<&[String]>,
-        query.node.as_deref(),
+        node,
         query.user.as_deref(),
         query.name.as_deref(),
         query.size.rows(),
