@@ -204,7 +204,7 @@ fn node_or_reason(job: &Job) -> String {
         (Some(node), _) if rank(job) < 2 => node.clone(),
         (_, Some(reason)) => format!("({})", in_camel_case(reason)),
         (Some(node), None) => node.clone(),
-        (None, None) => String::new(),
+        (None, None) => "(None)".to_owned(),
     }
 }
 
