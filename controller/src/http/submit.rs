@@ -124,7 +124,7 @@ fn trace(headers: &HeaderMap) -> (Span, Option<String>) {
         .filter(|text| context::is_traceparent(text));
     if tessera_telemetry::exporting() {
         let span = tracing::info_span!(
-            "job.submit",
+            names::span::SUBMIT,
             otel.kind = "server",
             tessera.job.id = tracing::field::Empty
         );
