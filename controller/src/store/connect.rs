@@ -23,7 +23,10 @@ pub type Connection = PgConnection;
 ///
 /// [`StoreError::Unavailable`] if the database doesn't answer.
 pub async fn connect(options: &ConnectOptions) -> Result<Connection, StoreError> {
-    Connection::connect_with(&with_limits(options.clone()))
+    // Their few statements take arrays of any length and always go by primary keys: planning
+    // each call anew costs more than running it.
+    let options = with_limits(options.clone()).options([("plan_cache_mode", "force_generic_plan")]);
+    Connection::connect_with(&options)
         .await
         .map_err(StoreError::while_trying_to("reach the database"))
 }
