@@ -196,3 +196,55 @@ impl JournalFile {
 fn open_append(path: &Path) -> io::Result<File> {
     OpenOptions::new().append(true).create(true).mode(0o600).open(path)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tessera_model::AttemptId;
+
+    fn tombstone(number: u128) -> Batch {
+        let attempt = AttemptId::from_uuid(uuid::Uuid::from_u128(number));
+        Batch { record: Record::Tombstone { attempt }, then: Vec::new() }
+    }
+
+    #[test]
+    fn a_journal_that_grew_long_is_written_anew_and_says_the_same() {
+        let folder = tempfile::tempdir().unwrap();
+        let (mut journal, empty) = JournalFile::open(folder.path()).unwrap();
+        assert_eq!(empty, Ledger::default());
+
+        let mut longest = 0;
+        for thousand in 0..170_u128 {
+            let group: Vec<_> = (0..1000).map(|i| tombstone(thousand * 1000 + i)).collect();
+            journal.append(&group).unwrap();
+            longest = longest.max(journal.length);
+        }
+        let sum = journal.ledger.clone();
+        drop(journal);
+
+        let (journal, read) = JournalFile::open(folder.path()).unwrap();
+        assert_eq!(read, sum);
+        assert!(longest > 7 * 1024 * 1024 && journal.length < longest / 2);
+    }
+
+    #[test]
+    fn what_stands_behind_a_damage_is_kept_aside_and_the_rest_goes_on() {
+        let folder = tempfile::tempdir().unwrap();
+        let (mut journal, _) = JournalFile::open(folder.path()).unwrap();
+        journal.append(&[tombstone(1)]).unwrap();
+        drop(journal);
+        let path = folder.path().join(FILE_NAME);
+        let mut bytes = fs::read(&path).unwrap();
+        bytes.extend_from_slice(b"half a rec");
+        fs::write(&path, &bytes).unwrap();
+
+        let (mut journal, sum) = JournalFile::open(folder.path()).unwrap();
+        journal.append(&[tombstone(2)]).unwrap();
+        drop(journal);
+
+        assert!(sum.tombstones.contains(AttemptId::from_uuid(uuid::Uuid::from_u128(1))));
+        let (_, sum) = JournalFile::open(folder.path()).unwrap();
+        assert_eq!(sum.records().len(), 2);
+        assert_eq!(fs::read(path.with_extension("damaged")).unwrap(), bytes);
+    }
+}

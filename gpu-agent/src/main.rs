@@ -32,13 +32,14 @@ fn main() -> ExitCode {
         // Its only failure is that the agent is gone.
         return nvml::worker::run(library).map_or(ExitCode::FAILURE, |()| ExitCode::SUCCESS);
     }
-    tracing_subscriber::fmt()
-        .with_env_filter(
-            tracing_subscriber::EnvFilter::try_from_env("TESSERA_LOG")
-                .unwrap_or_else(|_| "info".into()),
-        )
-        .with_writer(std::io::stderr)
-        .init();
+    // Lives until the end, outside of any runtime: its own end sends the last spans.
+    let _telemetry = match tessera_telemetry::init("tessera-agent") {
+        Ok(guard) => guard,
+        Err(error) => {
+            eprintln!("tessera-agent: {error}");
+            return ExitCode::FAILURE;
+        }
+    };
     match start(&arguments) {
         Ok(code) => code,
         Err(error) => {

@@ -3,31 +3,31 @@
 //!
 //! Knows neither actix nor QUIC nor NVML: it hears [`Input`]s and speaks into ports.
 
+mod launch;
+mod layout;
 mod recovery;
 mod session;
+mod traces;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use tessera_model::mig::{Slot, Step};
+use tessera_model::mig::Slot;
 use tessera_model::{AttemptId, Bytes, GpuId, Millis, NodeName, PlanId};
-use tessera_wire::frames::{GpuHealth, GpuReport, LaunchOrder, MigReport, PlanEnd, PlanOrder};
+use tessera_wire::frames::{GpuReport, PlanEnd, PlanOrder};
 use tessera_wire::{ToAgent, ToController};
 use tokio::sync::{mpsc, oneshot};
 use uuid::Uuid;
 
 use crate::core::attempts::{Attempts, Effect, Standing};
-use crate::core::environment::{NodeEnvironment, environment};
-use crate::core::ledger::Facts;
-use crate::core::output;
+use crate::core::environment::NodeEnvironment;
 use crate::disk::NodeState;
 use crate::gpus::{GpuEvent, GpuOrder};
 use crate::journal::Journal;
 use crate::lease_page::{Lease, LeasePage};
 use crate::pool::Pool;
-use crate::shepherd::job::never_ran;
-use crate::shepherd::protocol::{FromShepherd, SpawnOrder, ToShepherd};
+use crate::shepherd::protocol::{FromShepherd, ToShepherd};
 use crate::shepherd::record;
 use crate::sys::clock;
 
@@ -123,6 +123,7 @@ pub struct Node {
     session: Option<Session>,
     fatal: Option<oneshot::Sender<Fatal>>,
     over: std::collections::VecDeque<AttemptId>,
+    launches: traces::Launches,
 }
 
 impl Node {
@@ -194,97 +195,6 @@ impl Node {
         }
     }
 
-    fn launch(&mut self, order: Box<LaunchOrder>) {
-        let facts = Facts {
-            attempt: order.attempt,
-            job: order.job,
-            generation: order.generation,
-            gpu: order.gpu.clone(),
-            slot: order.slot,
-        };
-        let place = self.check_place(&order);
-        let effects = self.attempts.launch(order, facts, place, self.standing());
-        self.act(effects);
-    }
-
-    /// Checks that the slice is still the one that was meant (G11).
-    fn check_place(&self, order: &LaunchOrder) -> Result<(), String> {
-        let gpu = self.gpus.get(&order.gpu);
-        let gpu = gpu.ok_or_else(|| format!("the node has no GPU {}", order.gpu))?;
-        match &gpu.health {
-            GpuHealth::Healthy => {}
-            GpuHealth::Unresponsive => return Err("the GPU's driver doesn't answer".to_owned()),
-            GpuHealth::Faulty { reason } => return Err(format!("the GPU is faulty: {reason}")),
-        }
-        let Some(slot) = order.slot else {
-            return match gpu.mig {
-                MigReport::On { .. } => Err("the GPU is partitioned".to_owned()),
-                MigReport::Off | MigReport::Unsupported
-                    if order.slice.as_str() != order.gpu.as_str() =>
-                {
-                    Err(format!("{} is not the whole GPU", order.slice))
-                }
-                MigReport::Off | MigReport::Unsupported => Ok(()),
-            };
-        };
-        if self.plans.get(&order.gpu).is_some_and(|(_, leaving)| leaving.contains(&slot)) {
-            return Err("the instance is being destroyed".to_owned());
-        }
-        let instance = gpu.instances.iter().find(|instance| instance.slot == slot);
-        match instance.map(|instance| &instance.slice) {
-            Some(Some(slice)) if *slice == order.slice => Ok(()),
-            Some(Some(slice)) => Err(format!("the instance is {slice} by now")),
-            Some(None) => Err("the instance is half made".to_owned()),
-            None => Err("the instance is gone".to_owned()),
-        }
-    }
-
-    fn spawn(&mut self, order: LaunchOrder) {
-        let attempt = order.attempt;
-        let (order, script) = self.spawn_order(order);
-        if let Err(reason) = self.pool.assign(order, script) {
-            let record = never_ran(tessera_model::life::Outcome::NotStarted, reason);
-            let effects = self.attempts.end_here(attempt, record);
-            self.act(effects);
-        }
-    }
-
-    fn spawn_order(&self, order: LaunchOrder) -> (SpawnOrder, Option<String>) {
-        let own = record::folder(&self.facts.data, order.attempt);
-        let base = order.work_dir.as_ref().map_or(own, PathBuf::from);
-        let name = &self.facts.name;
-        let path = |pattern: &Option<String>| {
-            pattern.as_ref().map(|pattern| output::expand(pattern, &order, name, &base))
-        };
-        let (stdout, stderr) = (path(&order.output.stdout), path(&order.output.stderr));
-        let environment = match self.gpus.get(&order.gpu) {
-            Some(gpu) => environment(&order, name, gpu, &self.facts.environment),
-            None => Vec::new(),
-        };
-        let (command, script) = match order.program {
-            tessera_model::spec::Program::Command(command) => (Some(command), None),
-            tessera_model::spec::Program::Script(text) => (None, Some(text)),
-        };
-        let spawn = SpawnOrder {
-            attempt: order.attempt,
-            job: order.job,
-            number: order.number,
-            generation: order.generation,
-            gpu: order.gpu,
-            slot: order.slot,
-            command,
-            work_dir: order.work_dir,
-            environment,
-            stdout,
-            stderr,
-            // Tasks of an array may share a file.
-            append: order.number > 1 || order.array.is_some(),
-            time_limit: order.time_limit,
-            grace: order.grace,
-        };
-        (spawn, script)
-    }
-
     fn on_shepherd(&mut self, id: Uuid, frame: FromShepherd) {
         let effects = match frame {
             FromShepherd::Hello(hello) if hello.id == id => {
@@ -293,11 +203,16 @@ impl Node {
             }
             FromShepherd::Hello(_) => Vec::new(),
             FromShepherd::Started { attempt, pid, started_unix } => {
+                self.launches.end(attempt);
                 self.attempts.started(attempt, pid, started_unix)
             }
             FromShepherd::Ended { attempt, record, kept } => {
                 if kept {
                     self.pool.release(attempt);
+                }
+                self.launches.end(attempt);
+                if let Some(facts) = self.attempts.facts_of_alive(attempt) {
+                    traces::attempt_ended(facts, &record);
                 }
                 self.attempts.ended(attempt, record)
             }
@@ -333,72 +248,6 @@ impl Node {
         {
             let folder = record::folder(&self.facts.data, oldest);
             tokio::task::spawn_blocking(move || std::fs::remove_dir_all(folder));
-        }
-    }
-
-    fn on_gpu(&mut self, event: GpuEvent) {
-        match event {
-            GpuEvent::Changed(report) => {
-                let known = self.gpus.insert(report.gpu.clone(), (*report).clone());
-                if known.as_ref() != Some(&*report) {
-                    self.send(ToController::Gpu(*report));
-                }
-            }
-            GpuEvent::PlanEnded { gpu, plan, end } => {
-                self.plans.remove(&gpu);
-                self.send(ToController::PlanEnded { plan, gpu, end });
-            }
-            GpuEvent::MigModeEnded { gpu, problem } => {
-                self.send(ToController::MigModeEnded { gpu, problem });
-            }
-        }
-    }
-
-    fn apply_plan(&mut self, order: PlanOrder) {
-        let (gpu, plan) = (order.gpu.clone(), order.plan);
-        if self.plans.get(&gpu).is_some_and(|(running, _)| *running == plan) {
-            return;
-        }
-        let leaving: BTreeSet<Slot> = order
-            .steps
-            .iter()
-            .filter_map(|step| match step {
-                Step::Destroy(slot) => Some(*slot),
-                Step::Create(_) => None,
-            })
-            .collect();
-        let busy = leaving.iter().find(|slot| self.attempts.uses(&gpu, Some(**slot)));
-        let refused = if self.plans.contains_key(&gpu) {
-            Some("another plan is under way".to_owned())
-        } else if !self.gpus.contains_key(&gpu) {
-            Some(format!("the node has no GPU {gpu}"))
-        } else {
-            busy.map(|slot| format!("an attempt runs on memory slice {}", slot.start))
-        };
-        let refused = refused.or_else(|| {
-            self.gpu_port.try_send(GpuOrder::Apply(order)).err().map(|_| "too many plans".into())
-        });
-        match refused {
-            Some(reason) => {
-                self.send(ToController::PlanEnded { plan, gpu, end: PlanEnd::Refused { reason } });
-            }
-            None => {
-                self.plans.insert(gpu, (plan, leaving));
-            }
-        }
-    }
-
-    fn set_mig_mode(&mut self, gpu: GpuId, on: bool) {
-        let problem = if self.attempts.uses(&gpu, None) {
-            Some("attempts run on this GPU".to_owned())
-        } else if self.plans.contains_key(&gpu) {
-            Some("a plan is under way on this GPU".to_owned())
-        } else {
-            let order = GpuOrder::SetMigMode { gpu: gpu.clone(), on };
-            self.gpu_port.try_send(order).err().map(|_| "too many orders".to_owned())
-        };
-        if problem.is_some() {
-            self.send(ToController::MigModeEnded { gpu, problem });
         }
     }
 

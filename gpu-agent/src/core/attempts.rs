@@ -323,6 +323,12 @@ impl Attempts {
         self.entries.values().map(|entry| ToController::Attempt(entry.attempt_report())).collect()
     }
 
+    /// Returns what is known of an attempt that is not over.
+    pub fn facts_of_alive(&self, attempt: AttemptId) -> Option<&Facts> {
+        let entry = self.entries.get(&attempt)?;
+        (!matches!(entry.phase, Phase::Ended(_))).then_some(&entry.facts)
+    }
+
     /// Tells whether an attempt is here: running, or over and not yet acknowledged.
     pub fn holds(&self, attempt: AttemptId) -> bool {
         self.entries.contains_key(&attempt)

@@ -32,6 +32,8 @@ pub struct Facts {
     pub gpu: GpuId,
     /// The instance that it uses; `None` for a whole GPU.
     pub slot: Option<Slot>,
+    /// W3C trace context that its launch continued.
+    pub traceparent: Option<String>,
 }
 
 /// One record of the journal.
@@ -192,6 +194,7 @@ mod tests {
             generation: 1,
             gpu: "GPU-1".parse().unwrap(),
             slot: None,
+            traceparent: None,
         }
     }
 

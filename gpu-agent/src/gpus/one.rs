@@ -6,10 +6,12 @@ use std::time::Duration;
 
 use tessera_model::GpuId;
 use tessera_model::mig::{Slot, Step};
+use tessera_telemetry::{context, names};
 use tessera_wire::frames::{
     GpuHealth, GpuReport, InstanceReport, InstanceTrouble, PlanEnd, PlanOrder,
 };
 use tokio::sync::mpsc;
+use tracing::Instrument as _;
 
 use super::GpuEvent;
 use super::file::GpuFile;
@@ -94,6 +96,19 @@ impl Gpu {
     /// Carries out a plan, and tells the node how it ended.
     pub async fn apply(&mut self, order: PlanOrder) {
         let plan = order.plan;
+        let span = tracing::info_span!(
+            names::span::REPARTITION,
+            { names::attribute::PLAN_ID } = %plan,
+            { names::attribute::HW_ID } = %self.id,
+        );
+        if let Some(parent) = &order.traceparent {
+            context::set_parent(&span, parent);
+        }
+        self.apply_within(order).instrument(span).await;
+    }
+
+    async fn apply_within(&mut self, order: PlanOrder) {
+        let plan = order.plan;
         let end = match self.begin(&order) {
             Err(reason) => PlanEnd::Refused { reason },
             Ok(()) => self.carry_out(order).await,
@@ -165,11 +180,23 @@ impl Gpu {
     }
 
     async fn make(&self, step: Step) -> Result<(), StepRefused> {
-        let request = match step {
-            Step::Create(slot) => Request::Create(self.id.clone(), slot),
-            Step::Destroy(slot) => Request::Destroy(self.id.clone(), slot),
+        let (request, span) = match step {
+            Step::Create(slot) => (
+                Request::Create(self.id.clone(), slot),
+                tracing::info_span!(
+                    names::span::INSTANCE_CREATE,
+                    { names::attribute::MIG_START } = slot.start
+                ),
+            ),
+            Step::Destroy(slot) => (
+                Request::Destroy(self.id.clone(), slot),
+                tracing::info_span!(
+                    names::span::INSTANCE_DESTROY,
+                    { names::attribute::MIG_START } = slot.start
+                ),
+            ),
         };
-        match self.nvml.ask(request).await {
+        match self.nvml.ask(request).instrument(span).await {
             Ok(_) => Ok(()),
             Err(NvmlFailed::Refused(fault)) => {
                 tracing::warn!(gpu = %self.id, ?step, %fault, "the driver refused a step");

@@ -72,6 +72,7 @@ impl Node {
             session: None,
             fatal: Some(parts.fatal),
             over,
+            launches: super::traces::Launches::default(),
         };
         let adopted = node.attempts.alive_count();
         if adopted > 0 {

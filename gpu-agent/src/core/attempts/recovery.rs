@@ -86,5 +86,6 @@ fn facts_of(held: &Held) -> Facts {
         generation: held.generation,
         gpu: held.gpu.clone(),
         slot: held.slot,
+        traceparent: None,
     }
 }

@@ -45,6 +45,7 @@ pub fn facts(order: &LaunchOrder) -> Facts {
         generation: order.generation,
         gpu: order.gpu.clone(),
         slot: order.slot,
+        traceparent: None,
     }
 }
 

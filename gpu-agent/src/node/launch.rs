@@ -1,0 +1,110 @@
+//! From a launch order to a shepherd.
+
+use std::path::PathBuf;
+
+use tessera_model::life::Outcome;
+use tessera_model::spec::Program;
+use tessera_wire::frames::{GpuHealth, LaunchOrder, MigReport};
+
+use super::Node;
+use crate::core::environment::environment;
+use crate::core::ledger::Facts;
+use crate::core::output;
+use crate::shepherd::job::never_ran;
+use crate::shepherd::protocol::SpawnOrder;
+use crate::shepherd::record;
+
+impl Node {
+    pub(super) fn launch(&mut self, order: Box<LaunchOrder>) {
+        let facts = Facts {
+            attempt: order.attempt,
+            job: order.job,
+            generation: order.generation,
+            gpu: order.gpu.clone(),
+            slot: order.slot,
+            traceparent: order.traceparent.clone(),
+        };
+        let place = self.check_place(&order);
+        let effects = self.attempts.launch(order, facts, place, self.standing());
+        self.act(effects);
+    }
+
+    /// Checks that the slice is still the one that was meant (G11).
+    fn check_place(&self, order: &LaunchOrder) -> Result<(), String> {
+        let gpu = self.gpus.get(&order.gpu);
+        let gpu = gpu.ok_or_else(|| format!("the node has no GPU {}", order.gpu))?;
+        match &gpu.health {
+            GpuHealth::Healthy => {}
+            GpuHealth::Unresponsive => return Err("the GPU's driver doesn't answer".to_owned()),
+            GpuHealth::Faulty { reason } => return Err(format!("the GPU is faulty: {reason}")),
+        }
+        let Some(slot) = order.slot else {
+            return match gpu.mig {
+                MigReport::On { .. } => Err("the GPU is partitioned".to_owned()),
+                MigReport::Off | MigReport::Unsupported
+                    if order.slice.as_str() != order.gpu.as_str() =>
+                {
+                    Err(format!("{} is not the whole GPU", order.slice))
+                }
+                MigReport::Off | MigReport::Unsupported => Ok(()),
+            };
+        };
+        if self.plans.get(&order.gpu).is_some_and(|(_, leaving)| leaving.contains(&slot)) {
+            return Err("the instance is being destroyed".to_owned());
+        }
+        let instance = gpu.instances.iter().find(|instance| instance.slot == slot);
+        match instance.map(|instance| &instance.slice) {
+            Some(Some(slice)) if *slice == order.slice => Ok(()),
+            Some(Some(slice)) => Err(format!("the instance is {slice} by now")),
+            Some(None) => Err("the instance is half made".to_owned()),
+            None => Err("the instance is gone".to_owned()),
+        }
+    }
+
+    pub(super) fn spawn(&mut self, mut order: LaunchOrder) {
+        let attempt = order.attempt;
+        order.traceparent = self.launches.begin(&order);
+        let (order, script) = self.spawn_order(order);
+        if let Err(reason) = self.pool.assign(order, script) {
+            let record = never_ran(Outcome::NotStarted, reason);
+            let effects = self.attempts.end_here(attempt, record);
+            self.act(effects);
+        }
+    }
+
+    fn spawn_order(&self, order: LaunchOrder) -> (SpawnOrder, Option<String>) {
+        let own = record::folder(&self.facts.data, order.attempt);
+        let base = order.work_dir.as_ref().map_or(own, PathBuf::from);
+        let name = &self.facts.name;
+        let path = |pattern: &Option<String>| {
+            pattern.as_ref().map(|pattern| output::expand(pattern, &order, name, &base))
+        };
+        let (stdout, stderr) = (path(&order.output.stdout), path(&order.output.stderr));
+        let environment = match self.gpus.get(&order.gpu) {
+            Some(gpu) => environment(&order, name, gpu, &self.facts.environment),
+            None => Vec::new(),
+        };
+        let (command, script) = match order.program {
+            Program::Command(command) => (Some(command), None),
+            Program::Script(text) => (None, Some(text)),
+        };
+        let spawn = SpawnOrder {
+            attempt: order.attempt,
+            job: order.job,
+            number: order.number,
+            generation: order.generation,
+            gpu: order.gpu,
+            slot: order.slot,
+            command,
+            work_dir: order.work_dir,
+            environment,
+            stdout,
+            stderr,
+            // Tasks of an array may share a file.
+            append: order.number > 1 || order.array.is_some(),
+            time_limit: order.time_limit,
+            grace: order.grace,
+        };
+        (spawn, script)
+    }
+}

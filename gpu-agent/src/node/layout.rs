@@ -1,0 +1,79 @@
+//! Orders to the node's GPUs, and what they tell.
+
+use std::collections::BTreeSet;
+
+use tessera_model::GpuId;
+use tessera_model::mig::{Slot, Step};
+use tessera_wire::ToController;
+use tessera_wire::frames::{PlanEnd, PlanOrder};
+
+use super::Node;
+use crate::gpus::{GpuEvent, GpuOrder};
+
+impl Node {
+    pub(super) fn on_gpu(&mut self, event: GpuEvent) {
+        match event {
+            GpuEvent::Changed(report) => {
+                let known = self.gpus.insert(report.gpu.clone(), (*report).clone());
+                if known.as_ref() != Some(&*report) {
+                    self.send(ToController::Gpu(*report));
+                }
+            }
+            GpuEvent::PlanEnded { gpu, plan, end } => {
+                self.plans.remove(&gpu);
+                self.send(ToController::PlanEnded { plan, gpu, end });
+            }
+            GpuEvent::MigModeEnded { gpu, problem } => {
+                self.send(ToController::MigModeEnded { gpu, problem });
+            }
+        }
+    }
+
+    pub(super) fn apply_plan(&mut self, order: PlanOrder) {
+        let (gpu, plan) = (order.gpu.clone(), order.plan);
+        if self.plans.get(&gpu).is_some_and(|(running, _)| *running == plan) {
+            return;
+        }
+        let leaving: BTreeSet<Slot> = order
+            .steps
+            .iter()
+            .filter_map(|step| match step {
+                Step::Destroy(slot) => Some(*slot),
+                Step::Create(_) => None,
+            })
+            .collect();
+        let busy = leaving.iter().find(|slot| self.attempts.uses(&gpu, Some(**slot)));
+        let refused = if self.plans.contains_key(&gpu) {
+            Some("another plan is under way".to_owned())
+        } else if !self.gpus.contains_key(&gpu) {
+            Some(format!("the node has no GPU {gpu}"))
+        } else {
+            busy.map(|slot| format!("an attempt runs on memory slice {}", slot.start))
+        };
+        let refused = refused.or_else(|| {
+            self.gpu_port.try_send(GpuOrder::Apply(order)).err().map(|_| "too many plans".into())
+        });
+        match refused {
+            Some(reason) => {
+                self.send(ToController::PlanEnded { plan, gpu, end: PlanEnd::Refused { reason } });
+            }
+            None => {
+                self.plans.insert(gpu, (plan, leaving));
+            }
+        }
+    }
+
+    pub(super) fn set_mig_mode(&mut self, gpu: GpuId, on: bool) {
+        let problem = if self.attempts.uses(&gpu, None) {
+            Some("attempts run on this GPU".to_owned())
+        } else if self.plans.contains_key(&gpu) {
+            Some("a plan is under way on this GPU".to_owned())
+        } else {
+            let order = GpuOrder::SetMigMode { gpu: gpu.clone(), on };
+            self.gpu_port.try_send(order).err().map(|_| "too many orders".to_owned())
+        };
+        if problem.is_some() {
+            self.send(ToController::MigModeEnded { gpu, problem });
+        }
+    }
+}

@@ -1,0 +1,73 @@
+//! What the node tells of its attempts to a collector of traces.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use tessera_model::life::Outcome;
+use tessera_model::{AttemptId, Millis};
+use tessera_telemetry::context::{self, Finished};
+use tessera_telemetry::{exporting, names};
+use tessera_wire::frames::{ExitRecord, LaunchOrder};
+use tracing::Span;
+
+use crate::core::ledger::Facts;
+
+/// Spans of launches that are under way; no more than there are attempts.
+#[derive(Debug, Default)]
+pub(super) struct Launches {
+    open: BTreeMap<AttemptId, Span>,
+}
+
+impl Launches {
+    /// Begins to tell of a launch; returns the context that the program continues.
+    pub(super) fn begin(&mut self, order: &LaunchOrder) -> Option<String> {
+        let parent = order.traceparent.as_deref();
+        if !exporting() {
+            // Nobody would see the span: the program's own spans still get their trace.
+            return parent.map(context::child_traceparent);
+        }
+        let span = tracing::info_span!(
+            names::span::LAUNCH,
+            { names::attribute::JOB_ID } = order.job.number(),
+            { names::attribute::ATTEMPT_ID } = %order.attempt,
+            { names::attribute::JOB_ATTEMPT } = order.number,
+        );
+        if let Some(parent) = parent {
+            context::set_parent(&span, parent);
+        }
+        let own = context::traceparent(&span);
+        self.open.insert(order.attempt, span);
+        own.or_else(|| parent.map(str::to_owned))
+    }
+
+    /// Ends what was told of a launch.
+    pub(super) fn end(&mut self, attempt: AttemptId) {
+        self.open.remove(&attempt);
+    }
+}
+
+/// Tells of an attempt that ran, now that it is over.
+pub(super) fn attempt_ended(facts: &Facts, record: &ExitRecord) {
+    if !exporting() || record.started_unix == Millis::ZERO {
+        return;
+    }
+    let problem = (record.outcome != Outcome::Succeeded)
+        .then(|| format!("{}: {}", record.outcome, record.detail));
+    context::record(Finished {
+        name: names::span::ATTEMPT,
+        parent: facts.traceparent.as_deref(),
+        links: &[],
+        started: wall(record.started_unix),
+        ended: wall(record.ended_unix),
+        attributes: vec![
+            (names::attribute::JOB_ID, facts.job.to_string()),
+            (names::attribute::ATTEMPT_ID, facts.attempt.to_string()),
+            (names::attribute::ATTEMPT_OUTCOME, record.outcome.to_string()),
+        ],
+        problem,
+    });
+}
+
+fn wall(unix: Millis) -> SystemTime {
+    UNIX_EPOCH + Duration::from_millis(unix.get())
+}
