@@ -9,6 +9,8 @@ mod commands;
 mod database;
 #[path = "http_api/description.rs"]
 mod description;
+#[path = "http_api/live.rs"]
+mod live;
 #[path = "http_api/logs.rs"]
 mod logs;
 #[path = "http_api/problems.rs"]

@@ -9,7 +9,7 @@ use tessera_model::GpuId;
 
 use super::error::ApiError;
 use super::extract::{JsonBody, segment};
-use super::openapi::{BodyProblems, ChangeProblems, LookupProblems, Problems};
+use super::openapi::{BodyProblems, ChangeProblems, GpuPath, LookupProblems, Problems};
 use super::state::State;
 use crate::ports::ToPlacer;
 
@@ -62,7 +62,7 @@ pub(super) async fn list_gpus(state: Data<State>) -> Result<Json<Gpus>, ApiError
 #[utoipa::path(
     tag = "cluster",
     operation_id = "get_gpu",
-    params(("gpu" = String, Path, description = "The GPU's UUID, as NVML reports it.")),
+    params(GpuPath),
     responses(
         (status = 200, description = "The GPU.", body = Gpu),
         Problems, LookupProblems,
@@ -82,7 +82,7 @@ pub(super) async fn show_gpu(gpu: Path<String>, state: Data<State>) -> Result<Js
     tag = "cluster",
     operation_id = "set_mig_mode",
     request_body = MigModeRequest,
-    params(("gpu" = String, Path, description = "The GPU's UUID, as NVML reports it.")),
+    params(GpuPath),
     responses(
         (status = 204, description = "The mode is as asked."),
         Problems, LookupProblems, ChangeProblems, BodyProblems,

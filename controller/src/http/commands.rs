@@ -8,7 +8,7 @@ use tessera_model::{JobId, JobRef};
 
 use super::error::ApiError;
 use super::extract::segment;
-use super::openapi::{ChangeProblems, LookupProblems, Problems};
+use super::openapi::{ChangeProblems, JobPath, LookupProblems, Problems};
 use super::state::{State, no_job};
 use crate::ports::{CommandResult, JobCommand, ToPlacer};
 use crate::store::reads::Targets;
@@ -20,7 +20,7 @@ use crate::store::reads::Targets;
 #[utoipa::path(
     tag = "jobs",
     operation_id = "cancel_job",
-    params(("job" = String, Path, description = "`42`, or `42_7` for task 7 of array 42.")),
+    params(JobPath),
     responses(
         (status = 200, description = "It is committed; the job as it stands now.", body = Job),
         Problems, LookupProblems, ChangeProblems,
@@ -36,7 +36,7 @@ pub(super) async fn cancel(job: Path<String>, state: Data<State>) -> Result<Json
 #[utoipa::path(
     tag = "jobs",
     operation_id = "delete_job",
-    params(("job" = String, Path, description = "`42`, or `42_7` for task 7 of array 42.")),
+    params(JobPath),
     responses(
         (status = 200, description = "It is committed; the job as it stands now.", body = Job),
         Problems, LookupProblems, ChangeProblems,
@@ -54,7 +54,7 @@ pub(super) async fn delete(job: Path<String>, state: Data<State>) -> Result<Json
 #[utoipa::path(
     tag = "jobs",
     operation_id = "hold_job",
-    params(("job" = String, Path, description = "`42`, or `42_7` for task 7 of array 42.")),
+    params(JobPath),
     responses(
         (status = 200, description = "It is committed; the job as it stands now.", body = Job),
         Problems, LookupProblems, ChangeProblems,
@@ -72,7 +72,7 @@ pub(super) async fn hold(job: Path<String>, state: Data<State>) -> Result<Json<J
 #[utoipa::path(
     tag = "jobs",
     operation_id = "release_job",
-    params(("job" = String, Path, description = "`42`, or `42_7` for task 7 of array 42.")),
+    params(JobPath),
     responses(
         (status = 200, description = "It is committed; the job as it stands now.", body = Job),
         Problems, LookupProblems, ChangeProblems,

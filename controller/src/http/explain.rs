@@ -8,7 +8,7 @@ use tessera_model::{JobId, JobRef};
 
 use super::error::ApiError;
 use super::extract::segment;
-use super::openapi::{LookupProblems, Problems};
+use super::openapi::{JobPath, LookupProblems, Problems};
 use super::state::{State, no_job};
 use crate::ports::{ToPlacer, WaitingView};
 use crate::store::reads::candidate_view;
@@ -20,7 +20,7 @@ use crate::store::reads::candidate_view;
 #[utoipa::path(
     tag = "jobs",
     operation_id = "explain_job",
-    params(("job" = String, Path, description = "`42`, or `42_7` for task 7 of array 42.")),
+    params(JobPath),
     responses(
         (status = 200, description = "The explanation.", body = Explain),
         Problems, LookupProblems,

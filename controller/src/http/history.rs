@@ -8,7 +8,7 @@ use tessera_model::{DecisionId, GpuId, JobId};
 
 use super::error::ApiError;
 use super::extract::{Params, segment};
-use super::openapi::{LookupProblems, Problems};
+use super::openapi::{DecisionPath, LookupProblems, Problems};
 use super::state::State;
 use crate::store::reads::PageSize;
 
@@ -51,7 +51,7 @@ pub(super) async fn list_decisions(
 #[utoipa::path(
     tag = "history",
     operation_id = "get_decision",
-    params(("decision" = String, Path, description = "The decision's id.")),
+    params(DecisionPath),
     responses(
         (status = 200, description = "The decision.", body = DecisionView),
         Problems, LookupProblems,

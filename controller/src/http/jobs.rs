@@ -7,7 +7,7 @@ use tessera_model::JobRef;
 
 use super::error::ApiError;
 use super::extract::{Params, segment};
-use super::openapi::{LookupProblems, Problems};
+use super::openapi::{JobPath, LookupProblems, Problems};
 use super::state::{State, no_job};
 use crate::store::reads::JobQuery;
 
@@ -46,7 +46,7 @@ pub(super) async fn count_jobs(state: Data<State>) -> Result<Json<JobCounts>, Ap
 #[utoipa::path(
     tag = "jobs",
     operation_id = "get_job",
-    params(("job" = String, Path, description = "`42`, or `42_7` for task 7 of array 42.")),
+    params(JobPath),
     responses(
         (status = 200, description = "The job.", body = JobDetail),
         Problems,
@@ -67,7 +67,7 @@ pub(super) async fn show_job(
 #[utoipa::path(
     tag = "jobs",
     operation_id = "list_job_events",
-    params(("job" = String, Path, description = "`42`, or `42_7` for task 7 of array 42.")),
+    params(JobPath),
     responses(
         (status = 200, description = "The events.", body = JobEvents),
         Problems,

@@ -15,7 +15,7 @@ use tokio::time::timeout;
 
 use super::error::ApiError;
 use super::extract::{Params, segment};
-use super::openapi::{ChangeProblems, LookupProblems, Problems};
+use super::openapi::{ChangeProblems, JobPath, LookupProblems, Problems};
 use super::state::{State, no_job};
 use crate::ports::ToPlacer;
 use crate::store::reads::LogSource;
@@ -66,7 +66,7 @@ enum Stream_ {
     tag = "jobs",
     operation_id = "read_job_logs",
     params(
-        ("job" = String, Path, description = "`42`, or `42_7` for task 7 of array 42."),
+        JobPath,
         LogParams,
     ),
     responses(

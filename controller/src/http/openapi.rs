@@ -11,6 +11,36 @@ use utoipa::{IntoResponses, Modify};
 
 use super::error::PROBLEM_JSON;
 
+/// The job in a route's path.
+#[derive(utoipa::IntoParams)]
+#[into_params(parameter_in = Path)]
+#[expect(dead_code, reason = "only describes the parameter, which is read from the path")]
+pub(super) struct JobPath {
+    /// `42`, or `42_7` for task 7 of array 42.
+    #[param(pattern = "^[1-9][0-9]{0,17}(_[0-9]{1,9})?$")]
+    job: String,
+}
+
+/// The GPU in a route's path.
+#[derive(utoipa::IntoParams)]
+#[into_params(parameter_in = Path)]
+#[expect(dead_code, reason = "only describes the parameter, which is read from the path")]
+pub(super) struct GpuPath {
+    /// The GPU's UUID, as NVML reports it.
+    #[param(pattern = "^GPU-[A-Za-z0-9/-]{1,92}$")]
+    gpu: String,
+}
+
+/// The decision in a route's path.
+#[derive(utoipa::IntoParams)]
+#[into_params(parameter_in = Path)]
+#[expect(dead_code, reason = "only describes the parameter, which is read from the path")]
+pub(super) struct DecisionPath {
+    /// The decision's id.
+    #[param(pattern = "^dec_[0-9a-f]{32}$")]
+    decision: String,
+}
+
 /// What every route may answer besides success.
 pub(super) struct Problems;
 /// What routes may answer that name something.

@@ -12,7 +12,7 @@ use tokio::time::{Instant, timeout_at};
 
 use super::error::ApiError;
 use super::extract::{Params, segment};
-use super::openapi::{LookupProblems, Problems};
+use super::openapi::{JobPath, LookupProblems, Problems};
 use super::state::{State, no_job};
 use crate::store::reads::Targets;
 
@@ -56,7 +56,7 @@ impl WaitParams {
     tag = "jobs",
     operation_id = "wait_for_job",
     params(
-        ("job" = String, Path, description = "`42`, or `42_7` for task 7 of array 42."),
+        JobPath,
         WaitParams,
     ),
     responses(

@@ -155,19 +155,3 @@ async fn a_waiting_job_is_explained_by_the_placer() {
     assert_eq!(explain.reason.as_deref(), Some("resources"));
     assert_eq!(explain.jobs_ahead, Some(3));
 }
-
-#[tokio::test(flavor = "multi_thread")]
-async fn moves_are_told_as_they_happen() {
-    let rig = Rig::start().await;
-    let mut stream = rig.get("/v1/events").await;
-    assert_eq!(stream.headers()["content-type"], "text/event-stream");
-    assert_eq!(stream.chunk().await.unwrap().unwrap(), ": connected\n\n");
-
-    let moved = JobMoved { job: JobId::from_number(4), attempt: None, state: JobState::Queued };
-    rig.moved.send(moved).unwrap();
-
-    let event = stream.chunk().await.unwrap().unwrap();
-    let text = std::str::from_utf8(&event).unwrap();
-    assert!(text.starts_with("event: job\ndata: {"), "{text}");
-    assert!(text.contains(r#""job_id":4"#) && text.ends_with("\n\n"), "{text}");
-}

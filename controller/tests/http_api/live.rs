@@ -1,0 +1,46 @@
+//! Live views of the cluster.
+
+use std::time::{Duration, Instant};
+
+use tessera_controller::ports::JobMoved;
+use tessera_model::JobId;
+use tessera_model::life::JobState;
+
+use super::rig::{Rig, problem};
+
+/// How many live views a controller serves.
+const SUBSCRIBERS_MAX: usize = 64;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn moves_are_told_as_they_happen() {
+    let rig = Rig::start().await;
+    let mut stream = rig.get("/v1/events").await;
+    assert_eq!(stream.headers()["content-type"], "text/event-stream");
+    assert_eq!(stream.chunk().await.unwrap().unwrap(), ": connected\n\n");
+
+    let moved = JobMoved { job: JobId::from_number(4), attempt: None, state: JobState::Queued };
+    rig.moved.send(moved).unwrap();
+
+    let event = stream.chunk().await.unwrap().unwrap();
+    let text = std::str::from_utf8(&event).unwrap();
+    assert!(text.starts_with("event: job\ndata: {"), "{text}");
+    assert!(text.contains(r#""job_id":4"#) && text.ends_with("\n\n"), "{text}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn live_views_are_bounded_and_a_listener_that_hangs_up_makes_room() {
+    let rig = Rig::start().await;
+    let mut listeners = Vec::new();
+    for _ in 0..SUBSCRIBERS_MAX {
+        listeners.push(rig.get("/v1/events").await);
+    }
+    problem(rig.get("/v1/events").await, 503, "overloaded").await;
+
+    listeners.clear();
+
+    let began = Instant::now();
+    while rig.get("/v1/events").await.status() != 200 {
+        assert!(began.elapsed() < Duration::from_secs(10));
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
