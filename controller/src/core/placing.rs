@@ -46,7 +46,11 @@ impl Cluster {
             return;
         }
         let view = self.view(now);
-        let mut queue = self.queue.values().map(|waiting| &waiting.asked).take(LOOK_AT_MAX);
+        let look_at = match view.gpus.iter().any(|gpu| gpu.available) {
+            true => LOOK_AT_MAX,
+            false => LOOK_AT_WITHOUT_GPUS,
+        };
+        let mut queue = self.queue.values().map(|waiting| &waiting.asked).take(look_at);
         let decisions = self.policy.decide(&view, &mut queue, now, STARTS_MAX);
         for decision in decisions {
             match decision {
@@ -240,6 +244,8 @@ impl Cluster {
 
 /// Most waiting jobs that one round looks at.
 const LOOK_AT_MAX: usize = 5_000;
+/// As many as anyone reads the reasons of, while nothing can start.
+const LOOK_AT_WITHOUT_GPUS: usize = 64;
 
 fn idle_in(view: &ClusterView, place: &Place) -> bool {
     !place.steps.is_empty()
