@@ -108,6 +108,24 @@ fn exit_codes_and_signals_are_told_as_they_were() {
 }
 
 #[test]
+fn what_one_attempt_leaves_behind_never_harms_the_next_on_its_slice() {
+    let cluster = shared();
+    let many = |text: &str| SubmitRequest {
+        array: Some(tessera_api::types::ArrayRange { first: 1, last: 150 }),
+        ..script(text)
+    };
+
+    let untidy = cluster.submit(&many("setsid sleep 600 & sleep 600 & exit 0")).job_id;
+    let tidy = cluster.submit(&many("exit 42")).job_id;
+
+    for task in 0..150 {
+        cluster.wait_job(untidy + task, SOON, "succeeded");
+        let done = cluster.wait_job(tidy + task, SOON, "failed");
+        assert_eq!(done.job.exit_code.as_deref(), Some("42:0"), "{:#?}", done.attempt_list);
+    }
+}
+
+#[test]
 fn a_job_that_fails_runs_again_as_often_as_it_may() {
     let cluster = shared();
     let file = cluster.scratch().join("tries");
