@@ -8,7 +8,7 @@ use std::sync::Arc;
 use tokio::sync::{Mutex, mpsc};
 
 use crate::ports::{PortError, SubmitCall};
-use crate::store::submit::{self, Committed, FreshJob};
+use crate::store::submit::{self, Committed, FreshJob, Numbers};
 use crate::store::{self, ConnectOptions, Connection, StoreError};
 
 /// Concurrent transactions: more only make smaller batches.
@@ -27,14 +27,14 @@ pub fn start(
     fresh: mpsc::Sender<Vec<FreshJob>>,
 ) {
     let calls = Arc::new(Mutex::new(calls));
-    let numbering = Arc::new(Mutex::new(()));
+    let numbers = Arc::new(Numbers::default());
     for _ in 0..WRITERS {
         let writer = Writer {
             options: options.clone(),
             connection: None,
             calls: Arc::clone(&calls),
             fresh: fresh.clone(),
-            numbering: Arc::clone(&numbering),
+            numbers: Arc::clone(&numbers),
         };
         // Nobody holds the handle: a batch that was begun is always brought to its end.
         tokio::spawn(writer.run());
@@ -47,7 +47,7 @@ struct Writer {
     connection: Option<Connection>,
     calls: Arc<Mutex<mpsc::Receiver<SubmitCall>>>,
     fresh: mpsc::Sender<Vec<FreshJob>>,
-    numbering: Arc<Mutex<()>>,
+    numbers: Arc<Numbers>,
 }
 
 impl Writer {
@@ -104,7 +104,7 @@ impl Writer {
                 Some(connection) => connection,
                 None => store::connect(&self.options).await?,
             };
-            match submit::insert(&mut connection, submissions, &self.numbering).await {
+            match submit::insert(&mut connection, submissions, &self.numbers).await {
                 Ok(committed) => {
                     self.connection = Some(connection);
                     return Ok(committed);
