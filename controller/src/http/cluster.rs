@@ -2,14 +2,14 @@
 
 use std::collections::BTreeMap;
 
-use actix_web::web::{Data, Json, Path};
+use actix_web::web::{Data, Json};
 use actix_web::{HttpResponse, get, post};
 use tessera_api::types::{ClusterInfo, Gpu, Gpus, MigModeRequest, Node, Nodes};
-use tessera_model::GpuId;
+use tessera_model::{GpuId, NodeName};
 
 use super::error::ApiError;
-use super::extract::{JsonBody, segment};
-use super::openapi::{BodyProblems, ChangeProblems, GpuPath, LookupProblems, Problems};
+use super::extract::{JsonBody, Named};
+use super::openapi::{BodyProblems, ChangeProblems, GpuPath, LookupProblems, NodePath, Problems};
 use super::state::State;
 use crate::ports::ToPlacer;
 
@@ -29,7 +29,7 @@ pub(super) async fn list_nodes(state: Data<State>) -> Result<Json<Nodes>, ApiErr
 #[utoipa::path(
     tag = "cluster",
     operation_id = "get_node",
-    params(("name" = String, Path, description = "The node's name.")),
+    params(NodePath),
     responses(
         (status = 200, description = "The node.", body = Node),
         Problems, LookupProblems,
@@ -38,11 +38,13 @@ pub(super) async fn list_nodes(state: Data<State>) -> Result<Json<Nodes>, ApiErr
 )]
 #[get("/nodes/{name}")]
 pub(super) async fn show_node(
-    name: Path<String>,
+    name: Named<NodeName>,
     state: Data<State>,
 ) -> Result<Json<Node>, ApiError> {
-    let found = state.nodes().await?.into_iter().find(|node| node.name == *name);
-    found.map(Json).ok_or_else(|| ApiError::NotFound { what: format!("there is no node {name:?}") })
+    let found = state.nodes().await?.into_iter().find(|node| node.name == name.0.as_str());
+    found
+        .map(Json)
+        .ok_or_else(|| ApiError::NotFound { what: format!("there is no node {}", name.0) })
 }
 
 /// Lists the GPUs with their layouts, by node and index.
@@ -70,8 +72,8 @@ pub(super) async fn list_gpus(state: Data<State>) -> Result<Json<Gpus>, ApiError
     security(("bearer" = [])),
 )]
 #[get("/gpus/{gpu}")]
-pub(super) async fn show_gpu(gpu: Path<String>, state: Data<State>) -> Result<Json<Gpu>, ApiError> {
-    let gpu: GpuId = segment("gpu", &gpu)?;
+pub(super) async fn show_gpu(gpu: Named<GpuId>, state: Data<State>) -> Result<Json<Gpu>, ApiError> {
+    let gpu = gpu.0;
     find_gpu(&state, &gpu).await.map(Json)
 }
 
@@ -91,11 +93,11 @@ pub(super) async fn show_gpu(gpu: Path<String>, state: Data<State>) -> Result<Js
 )]
 #[post("/gpus/{gpu}/mig-mode")]
 pub(super) async fn set_mig_mode(
-    gpu: Path<String>,
+    gpu: Named<GpuId>,
     body: JsonBody,
     state: Data<State>,
 ) -> Result<HttpResponse, ApiError> {
-    let gpu: GpuId = segment("gpu", &gpu)?;
+    let gpu = gpu.0;
     let MigModeRequest { on } = body.parse()?;
     find_gpu(&state, &gpu).await?;
     state

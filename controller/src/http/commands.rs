@@ -1,13 +1,13 @@
 //! What a user tells a job: cancel, hold, release.
 
-use actix_web::web::{Data, Json, Path};
+use actix_web::web::{Data, Json};
 use actix_web::{delete, post};
 use tessera_api::types::Job;
 use tessera_model::life::JobState;
 use tessera_model::{JobId, JobRef};
 
 use super::error::ApiError;
-use super::extract::segment;
+use super::extract::Named;
 use super::openapi::{ChangeProblems, JobPath, LookupProblems, Problems};
 use super::state::{State, no_job};
 use crate::ports::{CommandResult, JobCommand, ToPlacer};
@@ -28,8 +28,8 @@ use crate::store::reads::Targets;
     security(("bearer" = [])),
 )]
 #[post("/jobs/{job}/cancel")]
-pub(super) async fn cancel(job: Path<String>, state: Data<State>) -> Result<Json<Job>, ApiError> {
-    carry_out(&state, &job, JobCommand::Cancel).await
+pub(super) async fn cancel(job: Named<JobRef>, state: Data<State>) -> Result<Json<Job>, ApiError> {
+    carry_out(&state, job.0, JobCommand::Cancel).await
 }
 
 /// Ends a job, as `POST /v1/jobs/{job}/cancel` does. Its record stays.
@@ -44,8 +44,8 @@ pub(super) async fn cancel(job: Path<String>, state: Data<State>) -> Result<Json
     security(("bearer" = [])),
 )]
 #[delete("/jobs/{job}")]
-pub(super) async fn delete(job: Path<String>, state: Data<State>) -> Result<Json<Job>, ApiError> {
-    carry_out(&state, &job, JobCommand::Cancel).await
+pub(super) async fn delete(job: Named<JobRef>, state: Data<State>) -> Result<Json<Job>, ApiError> {
+    carry_out(&state, job.0, JobCommand::Cancel).await
 }
 
 /// Keeps a job that waits from starting, until it is released.
@@ -62,8 +62,8 @@ pub(super) async fn delete(job: Path<String>, state: Data<State>) -> Result<Json
     security(("bearer" = [])),
 )]
 #[post("/jobs/{job}/hold")]
-pub(super) async fn hold(job: Path<String>, state: Data<State>) -> Result<Json<Job>, ApiError> {
-    carry_out(&state, &job, JobCommand::Hold).await
+pub(super) async fn hold(job: Named<JobRef>, state: Data<State>) -> Result<Json<Job>, ApiError> {
+    carry_out(&state, job.0, JobCommand::Hold).await
 }
 
 /// Lets a held job go on.
@@ -80,12 +80,11 @@ pub(super) async fn hold(job: Path<String>, state: Data<State>) -> Result<Json<J
     security(("bearer" = [])),
 )]
 #[post("/jobs/{job}/release")]
-pub(super) async fn release(job: Path<String>, state: Data<State>) -> Result<Json<Job>, ApiError> {
-    carry_out(&state, &job, JobCommand::Release).await
+pub(super) async fn release(job: Named<JobRef>, state: Data<State>) -> Result<Json<Job>, ApiError> {
+    carry_out(&state, job.0, JobCommand::Release).await
 }
 
-async fn carry_out(state: &State, text: &str, command: JobCommand) -> Result<Json<Job>, ApiError> {
-    let job: JobRef = segment("job", text)?;
+async fn carry_out(state: &State, job: JobRef, command: JobCommand) -> Result<Json<Job>, ApiError> {
     match state.reads().targets(job).await?.ok_or_else(|| no_job(job))? {
         Targets::One(number) => to_one(state, job, number, command).await?,
         Targets::Tasks { unfinished, .. } => to_tasks(state, job, unfinished, command).await?,

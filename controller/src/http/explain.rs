@@ -1,13 +1,13 @@
 //! Why a job waits, or went where it went.
 
 use actix_web::get;
-use actix_web::web::{Data, Json, Path};
+use actix_web::web::{Data, Json};
 use tessera_api::types::{DecisionView, Explain, Job};
 use tessera_model::life::JobState;
 use tessera_model::{JobId, JobRef};
 
 use super::error::ApiError;
-use super::extract::segment;
+use super::extract::Named;
 use super::openapi::{JobPath, LookupProblems, Problems};
 use super::state::{State, no_job};
 use crate::ports::{ToPlacer, WaitingView};
@@ -29,10 +29,10 @@ use crate::store::reads::candidate_view;
 )]
 #[get("/jobs/{job}/explain")]
 pub(super) async fn explain(
-    job: Path<String>,
+    job: Named<JobRef>,
     state: Data<State>,
 ) -> Result<Json<Explain>, ApiError> {
-    let job: JobRef = segment("job", &job)?;
+    let job = job.0;
     let decided = state.reads().decided(job).await?.ok_or_else(|| no_job(job))?;
     if decided.job.state == JobState::Queued.word() {
         let number = JobId::from_number(decided.job.id);

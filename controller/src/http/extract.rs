@@ -150,9 +150,24 @@ fn of_param(name: &str, problem: &str) -> ApiError {
     of_field(name, problem)
 }
 
-/// Reads one segment of the path.
-pub(crate) fn segment<T: FromStr<Err = BadId>>(name: &str, text: &str) -> Result<T, ApiError> {
-    text.parse().map_err(|bad| ApiError::bad_id(name, &bad))
+/// The one name in a route's path, read into a type.
+#[derive(Clone, Debug)]
+pub(crate) struct Named<T>(pub(crate) T);
+
+impl<T: FromStr<Err = BadId>> FromRequest for Named<T> {
+    type Error = ApiError;
+    type Future = Ready<Result<Self, ApiError>>;
+
+    fn from_request(request: &HttpRequest, _: &mut dev::Payload) -> Self::Future {
+        let mut names = request.match_info().iter();
+        let (field, text) = names.next().expect("a route with this part has a name in its path");
+        ready(read_id(field, text).map(Self))
+    }
+}
+
+/// Reads an id that came as text.
+pub(crate) fn read_id<T: FromStr<Err = BadId>>(field: &str, text: &str) -> Result<T, ApiError> {
+    text.parse().map_err(|bad| ApiError::bad_id(field, &bad))
 }
 
 #[cfg(test)]

@@ -1,13 +1,13 @@
 //! What was decided and changed.
 
 use actix_web::get;
-use actix_web::web::{Data, Json, Path};
+use actix_web::web::{Data, Json};
 use serde::Deserialize;
 use tessera_api::types::{DecisionView, Decisions, LayoutChanges};
 use tessera_model::{DecisionId, GpuId, JobId};
 
 use super::error::ApiError;
-use super::extract::{Params, segment};
+use super::extract::{Named, Params, read_id};
 use super::openapi::{DecisionPath, LookupProblems, Problems};
 use super::state::State;
 use crate::store::reads::PageSize;
@@ -40,9 +40,9 @@ pub(super) async fn list_decisions(
     state: Data<State>,
 ) -> Result<Json<Decisions>, ApiError> {
     let DecisionFilter { job, limit, cursor } = filter.0;
-    let job: Option<JobId> = job.map(|job| segment("job", &job.to_string())).transpose()?;
+    let job: Option<JobId> = job.map(|job| read_id("job", &job.to_string())).transpose()?;
     let before: Option<DecisionId> =
-        cursor.as_deref().map(|text| segment("cursor", text)).transpose()?;
+        cursor.as_deref().map(|text| read_id("cursor", text)).transpose()?;
     let size = PageSize::parse(limit)?;
     Ok(Json(state.reads().decisions(job, before, size).await?))
 }
@@ -60,10 +60,10 @@ pub(super) async fn list_decisions(
 )]
 #[get("/decisions/{decision}")]
 pub(super) async fn show_decision(
-    decision: Path<String>,
+    decision: Named<DecisionId>,
     state: Data<State>,
 ) -> Result<Json<DecisionView>, ApiError> {
-    let id: DecisionId = segment("decision", &decision)?;
+    let id = decision.0;
     let found = state.reads().decision(id).await?;
     found.map(Json).ok_or_else(|| ApiError::NotFound { what: format!("there is no decision {id}") })
 }
@@ -96,7 +96,7 @@ pub(super) async fn list_layouts(
     state: Data<State>,
 ) -> Result<Json<LayoutChanges>, ApiError> {
     let LayoutFilter { gpu, limit, cursor } = filter.0;
-    let gpu: Option<GpuId> = gpu.map(|gpu| segment("gpu", &gpu)).transpose()?;
+    let gpu: Option<GpuId> = gpu.map(|gpu| read_id("gpu", &gpu)).transpose()?;
     let before = cursor.as_deref().map(str::parse).transpose()?;
     let size = PageSize::parse(limit)?;
     Ok(Json(state.reads().layouts(gpu, before, size).await?))

@@ -1,12 +1,12 @@
 //! Looking at jobs.
 
 use actix_web::get;
-use actix_web::web::{Data, Json, Path};
+use actix_web::web::{Data, Json};
 use tessera_api::types::{JobCounts, JobDetail, JobEvents, JobFilter, JobPage};
 use tessera_model::JobRef;
 
 use super::error::ApiError;
-use super::extract::{Params, segment};
+use super::extract::{Named, Params};
 use super::openapi::{JobPath, LookupProblems, Problems};
 use super::state::{State, no_job};
 use crate::store::reads::JobQuery;
@@ -56,10 +56,10 @@ pub(super) async fn count_jobs(state: Data<State>) -> Result<Json<JobCounts>, Ap
 )]
 #[get("/jobs/{job}")]
 pub(super) async fn show_job(
-    job: Path<String>,
+    job: Named<JobRef>,
     state: Data<State>,
 ) -> Result<Json<JobDetail>, ApiError> {
-    let job: JobRef = segment("job", &job)?;
+    let job = job.0;
     state.reads().detail(job).await?.map(Json).ok_or_else(|| no_job(job))
 }
 
@@ -77,9 +77,9 @@ pub(super) async fn show_job(
 )]
 #[get("/jobs/{job}/events")]
 pub(super) async fn list_events(
-    job: Path<String>,
+    job: Named<JobRef>,
     state: Data<State>,
 ) -> Result<Json<JobEvents>, ApiError> {
-    let job: JobRef = segment("job", &job)?;
+    let job = job.0;
     state.reads().events(job).await?.map(Json).ok_or_else(|| no_job(job))
 }

@@ -3,7 +3,7 @@
 use std::io;
 use std::time::Duration;
 
-use actix_web::web::{Bytes, Data, Path};
+use actix_web::web::{Bytes, Data};
 use actix_web::{HttpResponse, get};
 use futures_util::Stream;
 use futures_util::stream::unfold;
@@ -14,7 +14,7 @@ use tokio::sync::{OwnedSemaphorePermit, mpsc};
 use tokio::time::timeout;
 
 use super::error::ApiError;
-use super::extract::{Params, segment};
+use super::extract::{Named, Params};
 use super::openapi::{ChangeProblems, JobPath, LookupProblems, Problems};
 use super::state::{State, no_job};
 use crate::ports::ToPlacer;
@@ -77,11 +77,11 @@ enum Stream_ {
 )]
 #[get("/jobs/{job}/logs")]
 pub(super) async fn logs(
-    job: Path<String>,
+    job: Named<JobRef>,
     params: Params<LogParams>,
     state: Data<State>,
 ) -> Result<HttpResponse, ApiError> {
-    let job: JobRef = segment("job", &job)?;
+    let job = job.0;
     let params = params.0;
     let place = state.read_log()?;
     let source = find(&state, job, params).await?;

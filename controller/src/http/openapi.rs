@@ -21,6 +21,16 @@ pub(super) struct JobPath {
     job: String,
 }
 
+/// The node in a route's path.
+#[derive(utoipa::IntoParams)]
+#[into_params(parameter_in = Path)]
+#[expect(dead_code, reason = "only describes the parameter, which is read from the path")]
+pub(super) struct NodePath {
+    /// The node's name.
+    #[param(pattern = "^[A-Za-z0-9][A-Za-z0-9.-]{0,62}$")]
+    name: String,
+}
+
 /// The GPU in a route's path.
 #[derive(utoipa::IntoParams)]
 #[into_params(parameter_in = Path)]
@@ -186,5 +196,19 @@ mod tests {
         assert!(text.contains(r#""openapi":"3.1.0""#));
         assert!(text.contains("application/problem+json"));
         assert!(text.contains(r#""Problem":{"#));
+    }
+
+    #[test]
+    fn no_route_describes_a_parameter_twice() {
+        let description: serde_json::Value = serde_json::from_str(&OPENAPI_JSON).unwrap();
+        for (path, item) in description["paths"].as_object().unwrap() {
+            for (method, operation) in item.as_object().unwrap() {
+                let described = operation["parameters"].as_array().cloned().unwrap_or_default();
+                let names: std::collections::BTreeSet<_> =
+                    described.iter().map(|known| known["name"].to_string()).collect();
+
+                assert_eq!(names.len(), described.len(), "{method} {path}");
+            }
+        }
     }
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use actix_web::get;
-use actix_web::web::{Data, Json, Path};
+use actix_web::web::{Data, Json};
 use serde::Deserialize;
 use tessera_api::types::Job;
 use tessera_model::spec::BadField;
@@ -11,7 +11,7 @@ use tessera_model::{JobId, JobRef};
 use tokio::time::{Instant, timeout_at};
 
 use super::error::ApiError;
-use super::extract::{Params, segment};
+use super::extract::{Named, Params};
 use super::openapi::{JobPath, LookupProblems, Problems};
 use super::state::{State, no_job};
 use crate::store::reads::Targets;
@@ -67,11 +67,11 @@ impl WaitParams {
 )]
 #[get("/jobs/{job}/wait")]
 pub(super) async fn wait(
-    job: Path<String>,
+    job: Named<JobRef>,
     params: Params<WaitParams>,
     state: Data<State>,
 ) -> Result<Json<Job>, ApiError> {
-    let job: JobRef = segment("job", &job)?;
+    let job = job.0;
     let deadline = params.0.deadline()?;
     let waited = match state.reads().targets(job).await?.ok_or_else(|| no_job(job))? {
         Targets::One(number) => for_one(&state, number, deadline).await?,
