@@ -11,6 +11,9 @@ use self::stage::Stage;
 use super::failure::Failure;
 use super::session::Session;
 
+/// The exit code of a program that Ctrl-C ended, as shells have it.
+const INTERRUPTED: u8 = 130;
+
 /// Submits a few jobs and shows what becomes of them. Needs a cluster with a GPU that can be
 /// cut into slices; `./x demo` starts one with simulated GPUs.
 #[derive(Args)]
@@ -21,9 +24,12 @@ impl Demo {
         let folder = std::env::temp_dir().join(format!("tessera-tour-{}", std::process::id()));
         std::fs::create_dir_all(&folder)?;
         let stage = Stage::new(session, &folder)?;
-        let played = scenes::play(&stage).await;
+        let played = tokio::select! {
+            played = scenes::play(&stage) => played.map(|()| 0),
+            _ = tokio::signal::ctrl_c() => Ok(INTERRUPTED),
+        };
         // What is left behind in a temporary folder does no harm.
         let _ = std::fs::remove_dir_all(&folder);
-        played.map(|()| 0)
+        played
     }
 }
