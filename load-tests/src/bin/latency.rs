@@ -48,8 +48,8 @@ fn main() -> anyhow::Result<()> {
         "machine": machine::facts(),
         "submit_to_running": started.millis(),
         "submit_to_done": done.millis(),
-        "hyperqueue_submit_to_done": hyperqueue.as_ref().map(Spread::millis),
-        "done_to_hyperqueue_ratio": hyperqueue.map(|theirs| done.at(500) / theirs.at(500)),
+        "hyperqueue_submit_to_running": hyperqueue.as_ref().map(Spread::millis),
+        "running_to_hyperqueue_ratio": hyperqueue.map(|theirs| started.at(500) / theirs.at(500)),
     });
     machine::report(&result, arguments.out.as_deref())
 }
