@@ -1,5 +1,6 @@
 //! One private PostgreSQL for all tests of this program, and a database of its own for each.
 
+use std::path::Path;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc;
@@ -10,6 +11,9 @@ use tessera_controller::store::connect::MIGRATOR;
 use tessera_controller::store::private::PrivatePostgres;
 use tokio::sync::OnceCell;
 
+/// Begins the names of servers' folders; the number of the process follows.
+const FOLDER: &str = "tessera-http-";
+
 /// Starts the server. It ends with the thread that started it, so that thread sleeps for as
 /// long as the tests run; the system ends it, and the server with it.
 fn server() -> &'static PgConnectOptions {
@@ -17,8 +21,11 @@ fn server() -> &'static PgConnectOptions {
     SERVER.get_or_init(|| {
         let (tell, told) = mpsc::channel();
         std::thread::spawn(move || {
-            let folder = tempfile::Builder::new().prefix("tessera-http-").tempdir().unwrap();
-            let server = PrivatePostgres::start(folder.path(), false).unwrap();
+            clear_up();
+            let folder = std::env::temp_dir().join(format!("{FOLDER}{}", std::process::id()));
+            // Numbers of processes come around.
+            let _ = std::fs::remove_dir_all(&folder);
+            let server = PrivatePostgres::start(&folder, false).unwrap();
             tell.send(server.options()).unwrap();
             loop {
                 std::thread::park();
@@ -26,6 +33,18 @@ fn server() -> &'static PgConnectOptions {
         });
         told.recv().unwrap()
     })
+}
+
+/// Removes what test programs left behind that are gone: none can do so at its own end.
+fn clear_up() {
+    for entry in std::fs::read_dir(std::env::temp_dir()).unwrap().flatten() {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let process = name.strip_prefix(FOLDER).and_then(|number| number.parse::<u32>().ok());
+        if process.is_some_and(|process| !Path::new(&format!("/proc/{process}")).exists()) {
+            // Another test program may be at it too.
+            let _ = std::fs::remove_dir_all(entry.path());
+        }
+    }
 }
 
 /// Makes a fresh database with the schema.
