@@ -2,8 +2,11 @@
 //! it on machines without.
 //!
 //! A group belongs to a shepherd, not to an attempt: making and removing one each time would
-//! cost more than the start itself. It is emptied with `cgroup.kill` after every attempt.
+//! cost more than the start itself. It is emptied with `cgroup.kill` after an attempt that left
+//! something behind, and then never used again: kernels from 6.14 on kill whatever is cloned
+//! into a group that was ever killed, since they compare its count of kills with the parent's.
 
+use std::cell::Cell;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd};
@@ -17,8 +20,13 @@ const PARENT: &str = "tessera-jobs";
 /// One shepherd's control group (version 2).
 #[derive(Debug)]
 pub struct Group {
+    parent: PathBuf,
+    name: String,
     path: PathBuf,
     folder: File,
+    /// How many groups this one replaces.
+    number: u64,
+    killed: Cell<bool>,
 }
 
 impl Group {
@@ -28,7 +36,27 @@ impl Group {
     ///
     /// This machine doesn't let us: go on without.
     pub fn make(parent: &Path, name: &str) -> io::Result<Self> {
-        let path = parent.join(name);
+        Self::make_numbered(parent, name, 0)
+    }
+
+    /// Returns a group that nothing was ever killed in: this one, or a new one in its place.
+    ///
+    /// # Errors
+    ///
+    /// No new one can be made: go on without.
+    pub fn unkilled(self) -> io::Result<Self> {
+        if !self.killed.get() {
+            return Ok(self);
+        }
+        self.remove();
+        Self::make_numbered(&self.parent, &self.name, self.number + 1)
+    }
+
+    fn make_numbered(parent: &Path, name: &str, number: u64) -> io::Result<Self> {
+        let path = match number {
+            0 => parent.join(name),
+            number => parent.join(format!("{name}.{number}")),
+        };
         match std::fs::create_dir(&path) {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
             Ok(()) | Err(_) => {}
@@ -38,7 +66,8 @@ impl Group {
             return Err(io::ErrorKind::Unsupported.into());
         }
         let folder = File::open(&path)?;
-        Ok(Self { path, folder })
+        let (parent, name) = (parent.to_owned(), name.to_owned());
+        Ok(Self { parent, name, path, folder, number, killed: Cell::new(false) })
     }
 
     /// Returns what `clone3` takes.
@@ -48,6 +77,7 @@ impl Group {
 
     /// Kills everything in the group; processes that are being forked included.
     pub fn kill(&self) {
+        self.killed.set(true);
         kill(&self.path);
     }
 
@@ -80,10 +110,14 @@ fn kill(path: &Path) {
 
 /// Kills what a dead shepherd left behind in its group, and removes the group.
 pub fn kill_orphans(parent: &Path, name: &str) {
-    let path = parent.join(name);
-    if path.exists() {
-        kill(&path);
-        let _ = std::fs::remove_dir(&path);
+    let replacement = format!("{name}.");
+    for entry in std::fs::read_dir(parent).into_iter().flatten().flatten() {
+        let found = entry.file_name();
+        let ours = found.to_str().is_some_and(|f| f == name || f.starts_with(&replacement));
+        if ours {
+            kill(&entry.path());
+            let _ = std::fs::remove_dir(entry.path());
+        }
     }
 }
 

@@ -234,6 +234,7 @@ impl Shepherd {
         }
         let (attempt, job) = (order.attempt, order.job);
         let (generation, gpu, slot) = (order.generation, order.gpu.clone(), order.slot);
+        self.group = self.group.take().and_then(|group| group.unkilled().ok());
         let group = self.group.as_ref();
         match Job::start(&self.place.data, order, script.as_deref(), &self.null, group) {
             Ok(job) => {
