@@ -47,6 +47,17 @@ impl Drop for Agent {
         for entry in entries.flatten() {
             if let Some(pid) = shepherd_pid(&entry.path()) {
                 kill(pid, "-KILL");
+                // Nobody else would: its next agent never comes.
+                let name = entry.path().file_stem().unwrap().to_str().unwrap().to_owned();
+                if let Some(groups) = tessera_agent::shepherd::group::find_parent() {
+                    let group = groups.join(name);
+                    for _ in 0..100 {
+                        if std::fs::remove_dir(&group).is_ok() || !group.exists() {
+                            break;
+                        }
+                        std::thread::sleep(Duration::from_millis(5));
+                    }
+                }
             }
         }
     }
