@@ -192,6 +192,9 @@ async fn what_a_program_leaves_behind_dies_with_it() {
         };
         let pid = text.trim().parse().unwrap();
         common::eventually("the daemon is dead", || !common::runs(pid)).await;
+        // The shepherd is used again, and what it killed before harms nobody.
+        let next = session.run(&common::order(&place, &["/bin/true"])).await;
+        assert_eq!(next.outcome, Outcome::Succeeded, "{next:?}");
     }
 }
 

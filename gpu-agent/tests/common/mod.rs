@@ -47,16 +47,13 @@ impl Drop for Agent {
         for entry in entries.flatten() {
             if let Some(pid) = shepherd_pid(&entry.path()) {
                 kill(pid, "-KILL");
-                // Nobody else would: its next agent never comes.
+                // Nobody else would take its groups away: its next agent never comes.
                 let name = entry.path().file_stem().unwrap().to_str().unwrap().to_owned();
                 if let Some(groups) = tessera_agent::shepherd::group::find_parent() {
-                    let group = groups.join(name);
-                    for _ in 0..100 {
-                        if std::fs::remove_dir(&group).is_ok() || !group.exists() {
-                            break;
-                        }
-                        std::thread::sleep(Duration::from_millis(5));
+                    while runs(pid) {
+                        std::thread::sleep(Duration::from_millis(1));
                     }
+                    tessera_agent::shepherd::group::kill_orphans(&groups, &name);
                 }
             }
         }
