@@ -17,6 +17,7 @@ use tessera_controller::store::connect::{self, Durability};
 use tessera_controller::store::database::Database;
 use tessera_controller::store::{self, ConnectOptions, Reads, load};
 use tessera_controller::{clock, http};
+use tokio::runtime::Handle;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{broadcast, mpsc, watch};
 
@@ -33,22 +34,27 @@ fn main() -> ExitCode {
     let command = Command::parse();
     let done = match &command.verb {
         Some(Verb::Init { data }) => identity::init(data).map(|()| {
-            println!("{} is ready: next, tessera-controller node-cert NAME --data {0} --out FOLDER", data.display());
+            println!(
+                "{} is ready: next, tessera-controller node-cert NAME --data {0} --out FOLDER",
+                data.display()
+            );
             0
         }),
         Some(Verb::NodeCert { name, data, out }) => {
             identity::node_cert(data, name, out).map(|node| {
-                println!("{} is the identity of {name} ({node}): copy it to the agent's DATA/identity", out.display());
+                println!(
+                    "{} is the identity of {name} ({node}): copy it to the agent's DATA/identity",
+                    out.display()
+                );
                 0
             })
         }
-        Some(Verb::Openapi) => http::openapi()
-            .to_pretty_json()
-            .context("can't print the description")
-            .map(|text| {
+        Some(Verb::Openapi) => {
+            http::openapi().to_pretty_json().context("can't print the description").map(|text| {
                 println!("{text}");
                 0
-            }),
+            })
+        }
         None => Settings::resolve(&command.serve).and_then(|settings| {
             if command.serve.check {
                 print!("{}", toml::to_string(&settings)?);
@@ -73,15 +79,14 @@ fn serve(settings: Settings) -> anyhow::Result<i32> {
         .with_context(|| format!("can't listen on {}", settings.http))?;
     // Before the runtime: its server is tied to a thread of its own.
     let database = Database::open(&settings.database, &settings.data, !settings.not_durable)?;
-    let system = actix::System::with_tokio_rt(|| {
-        tokio::runtime::Builder::new_multi_thread()
-            .enable_all()
-            .build()
-            .expect("the system gives threads to a process that just started")
-    });
+    // Submits and reads have threads of their own. The placer, its rounds and the agents' links
+    // share this one: each step of a job passes all three, and a hop between threads costs more
+    // than the step.
+    let others = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    let system = actix::System::new();
     let options = database.options.clone();
     system.block_on(async {
-        let status = run(settings, &folder, http, options).await;
+        let status = run(settings, &folder, http, options, others.handle()).await;
         if let Err(error) = status {
             tracing::error!(error = format!("{error:#}"), "can't serve");
             actix::System::current().stop_with_code(1);
@@ -103,9 +108,9 @@ async fn run(
     folder: &DataFolder,
     http: TcpListener,
     options: ConnectOptions,
+    others: &Handle,
 ) -> anyhow::Result<()> {
-    let durability =
-        if settings.not_durable { Durability::Waived } else { Durability::Required };
+    let durability = if settings.not_durable { Durability::Waived } else { Durability::Required };
     connect::prepare(&options, durability).await?;
     let policy = tessera_placement::by_name(&settings.policy).context("unknown policy")?;
     let trust = if settings.ha { Trust::leased() } else { Trust::unlimited() };
@@ -117,7 +122,7 @@ async fn run(
     let (questions, asked) = mpsc::channel(QUESTIONS_WAITING_MAX);
     let (moved, _) = broadcast::channel(MOVES_KEPT);
     let ports = Ports {
-        reads: Reads::new(connect::pool(options.clone(), 8), tokio::runtime::Handle::current()),
+        reads: reads(&options, others),
         submits,
         placer: questions,
         shape: shapes,
@@ -142,12 +147,10 @@ async fn run(
     });
 
     let pool = connect::pool(options.clone(), 3);
-    let epoch =
-        leadership::lead(&pool, folder.controller, &trust, 0, &readiness).await?;
+    let epoch = leadership::lead(&pool, folder.controller, &trust, 0, &readiness).await?;
     let picture = load::picture(&mut *store::acquire(&pool).await?).await?;
     let terms = settings.lease_terms()?;
-    let cluster =
-        Cluster::new(epoch, folder.controller, terms, policy, picture, clock::boot());
+    let cluster = Cluster::new(epoch, folder.controller, terms, policy, picture, clock::boot());
     let (epochs, held) = watch::channel(epoch);
     let parts = PlacerParts {
         cluster,
@@ -162,7 +165,7 @@ async fn run(
     };
     let (fresh, accepted) = mpsc::channel(FRESH_BATCHES_MAX);
     let placer = placer::start(parts, asked, accepted);
-    intake::start(&options, calls, fresh);
+    intake::start(others, &options, calls, fresh);
     let controller = folder.controller;
     actix::spawn(async move {
         leadership::keep(pool, controller, trust, held).await;
@@ -175,6 +178,13 @@ async fn run(
     readiness.send_replace(Readiness::Ready { epoch });
     tracing::info!(%address, %quic, epoch, policy = settings.policy, "serving");
     Ok(())
+}
+
+/// Opens reads on their own runtime, where their pool's upkeep runs too: a connection belongs to
+/// the runtime that it was opened on.
+fn reads(options: &ConnectOptions, runtime: &Handle) -> Reads {
+    let _inside = runtime.enter();
+    Reads::new(connect::pool(options.clone(), 8), runtime.clone())
 }
 
 async fn wait_for_signal() {

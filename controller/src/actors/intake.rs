@@ -5,6 +5,7 @@
 
 use std::sync::Arc;
 
+use tokio::runtime::Handle;
 use tokio::sync::{Mutex, mpsc};
 
 use crate::ports::{PortError, SubmitCall};
@@ -20,8 +21,9 @@ const BATCH_TASKS_MAX: u32 = 20_000;
 /// How often a batch is tried again after it met another writer.
 const RETRIES: u32 = 3;
 
-/// Starts the writers; they end when all senders of calls are gone.
+/// Starts the writers on `runtime`; they end when all senders of calls are gone.
 pub fn start(
+    runtime: &Handle,
     options: &ConnectOptions,
     calls: mpsc::Receiver<SubmitCall>,
     fresh: mpsc::Sender<Vec<FreshJob>>,
@@ -37,7 +39,7 @@ pub fn start(
             numbers: Arc::clone(&numbers),
         };
         // Nobody holds the handle: a batch that was begun is always brought to its end.
-        tokio::spawn(writer.run());
+        runtime.spawn(writer.run());
     }
 }
 
