@@ -290,7 +290,11 @@ impl Market {
 
 /// Tells whether a want can ever be met, and if not, why.
 fn fate<R: Rule>(rule: &R, board: &Board<'_>, size: &Size) -> Fate {
-    let mut reason = WaitReason::BadConstraints;
+    // Where no GPU was ever seen, nothing can be called impossible: the first may hold it.
+    let mut reason = match board.gpus.is_empty() {
+        true => WaitReason::NodeUnavailable,
+        false => WaitReason::BadConstraints,
+    };
     for gpu in &board.gpus {
         if !feasibility::holds(gpu.view, &size.want) {
             continue;
