@@ -9,8 +9,12 @@
 mod attempts;
 mod describe;
 mod input;
+mod picture;
 mod placing;
 mod sessions;
+mod settle;
+#[cfg(test)]
+mod simulation;
 mod view;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -19,7 +23,7 @@ use std::sync::Arc;
 use tessera_model::lease::LeaseTerms;
 use tessera_model::life::JobState;
 use tessera_model::mig::Slot;
-use tessera_model::spec::{GpuAsk, Priority};
+use tessera_model::spec::Priority;
 use tessera_model::{
     AttemptId, BootId, ControllerId, DecisionId, GpuId, JobId, Millis, NodeId, NodeName, PlanId,
     SliceId,
@@ -30,7 +34,6 @@ use uuid::Uuid;
 
 pub use crate::store::load::JobSheet;
 use crate::ports::{CommandResult, JobCommand, JobMoved};
-use crate::store::load::Picture;
 use crate::store::submit::FreshJob;
 use crate::store::{moves, nodes};
 
@@ -39,10 +42,16 @@ use crate::store::{moves, nodes};
 pub const STARTS_MAX: usize = 256;
 /// How long a command to an agent may stay unanswered before it is sent again.
 const RESEND_AFTER: Millis = Millis::from_secs(2);
-/// How long a GPU is left alone after a plan failed on it.
+/// How long a GPU is left alone after a plan failed on it; doubled while that goes on.
 const PLAN_PAUSE: Millis = Millis::from_secs(5);
-/// How long a GPU is left alone after it refused an attempt.
+/// How long a GPU is left alone after it refused an attempt; doubled while that goes on.
 const REFUSAL_PAUSE: Millis = Millis::from_secs(1);
+/// How often a pause is doubled: a bad GPU must not eat the patience of every job in the queue,
+/// one that was mended must not wait for hours.
+const DOUBLINGS_MAX: u32 = 6;
+/// How long it is remembered that a user moved a job that was perhaps not announced yet: far
+/// longer than an announcement can be under way.
+const MOVED_KEPT_FOR: Millis = Millis::from_secs(600);
 
 /// Something that happened.
 #[derive(Debug)]
@@ -96,6 +105,9 @@ pub enum Input {
     Tick,
 }
 
+/// One command's results: its token, and for each job what came of it, where the picture tells.
+pub type Results = (u64, Vec<(JobId, Option<CommandResult>)>);
+
 /// Everything that one transaction commits.
 #[derive(Debug, Default)]
 pub struct Round {
@@ -126,7 +138,7 @@ pub struct Round {
     /// What to do after the commit.
     pub effects: Vec<Effect>,
     /// Results of commands, by token; `None` where the store has to tell.
-    pub results: Vec<(u64, Vec<(JobId, Option<CommandResult>)>)>,
+    pub results: Vec<Results>,
     /// Whether the shape that submits are measured against changed.
     pub shape_changed: bool,
     /// Set if an agent obeyed a higher epoch than ours: the store was set back (rule F14).
@@ -220,6 +232,8 @@ struct Gpu {
     open_plan: Option<PlanId>,
     /// Until when nothing new is tried on it.
     paused_until: Millis,
+    /// Plans that failed and attempts that it refused since a program last started on it.
+    failures: u32,
 }
 
 /// A job in the queue.
@@ -264,9 +278,12 @@ pub struct Cluster {
     /// In service order: by priority, then by number.
     queue: BTreeMap<(Priority, JobId), Waiting>,
     ranks: HashMap<JobId, Priority>,
-    live: HashMap<AttemptId, Live>,
+    /// Ordered, so that equal inputs lead to equal rounds.
+    live: BTreeMap<AttemptId, Live>,
     attempts: HashMap<JobId, AttemptId>,
     mig_views: Vec<Arc<MigView>>,
+    /// Waiting jobs that users moved of late, and when.
+    moved: BTreeMap<JobId, Millis>,
     /// No placement before this moment (rule F14).
     hold_until: Millis,
     /// Traces that plans continue, between their order and the sending.
@@ -274,128 +291,6 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// Builds the picture from the store. Every node gets a fresh lease: it may have been
-    /// renewed by the leader before (rule F4).
-    pub fn new(
-        epoch: u64,
-        controller: ControllerId,
-        terms: LeaseTerms,
-        policy: Box<dyn Policy>,
-        picture: Picture,
-        now: Millis,
-    ) -> Self {
-        let mut cluster = Self {
-            epoch,
-            controller,
-            terms,
-            policy,
-            nodes: BTreeMap::new(),
-            gpus: BTreeMap::new(),
-            queue: BTreeMap::new(),
-            ranks: HashMap::new(),
-            live: HashMap::new(),
-            attempts: HashMap::new(),
-            mig_views: Vec::new(),
-            hold_until: Millis::ZERO,
-            unsent_plans: Vec::new(),
-        };
-        cluster.take_in(picture, now);
-        cluster
-    }
-
-    /// Replaces what the store knows by what it says now; sessions, leases and what agents
-    /// reported since stay.
-    pub fn reload(&mut self, epoch: u64, picture: Picture, now: Millis) {
-        self.epoch = epoch;
-        self.queue.clear();
-        self.ranks.clear();
-        self.live.clear();
-        self.attempts.clear();
-        self.unsent_plans.clear();
-        self.take_in(picture, now);
-        // What the store missed is asked for again: agents repeat it to a new session.
-        for node in self.nodes.values_mut() {
-            node.session = None;
-        }
-    }
-
-    fn take_in(&mut self, mut picture: Picture, now: Millis) {
-        for row in picture.nodes {
-            let kept = self.nodes.remove(&row.node);
-            let expiry = kept
-                .as_ref()
-                .map_or_else(|| self.terms.controller_expiry(now), |node| node.expiry);
-            let node = Node {
-                name: row.name,
-                generation: row.generation,
-                lost: row.lost,
-                boot: row.boot,
-                software: row.software,
-                cores: row.cores,
-                memory_bytes: row.memory_bytes,
-                session: kept.and_then(|node| node.session),
-                expiry,
-                last_seen_unix: row.last_seen_unix,
-            };
-            self.nodes.insert(row.node, node);
-        }
-        for row in picture.gpus {
-            let mig = self.mig_view(&row.report);
-            let gpu = Gpu {
-                node: row.node,
-                layout_gen: row.layout_gen.max(row.report.layout_gen),
-                report: row.report,
-                mig,
-                fresh: false,
-                open_plan: None,
-                paused_until: Millis::ZERO,
-            };
-            self.gpus.insert(gpu.report.gpu.clone(), gpu);
-        }
-        for plan in picture.plans {
-            if let Some(gpu) = self.gpus.get_mut(&plan.gpu) {
-                gpu.open_plan = Some(plan.plan);
-            }
-        }
-        for row in picture.waiting {
-            self.enqueue(row.job, row.priority, row.gpu, row.attempts);
-        }
-        for row in picture.live {
-            let live = Live {
-                job: row.job,
-                state: row.state,
-                number: row.number,
-                node: row.node,
-                generation: row.generation,
-                gpu: row.gpu,
-                slot: row.slot,
-                slice: row.slice,
-                decision: row.decision,
-                traceparent: None,
-                sent: None,
-                acknowledged: row.state == JobState::Running,
-                sheet: picture.sheets.remove(&row.job),
-            };
-            self.attempts.insert(row.job, row.attempt);
-            self.live.insert(row.attempt, live);
-        }
-    }
-
-    fn enqueue(&mut self, job: JobId, priority: Priority, gpu: GpuAsk, attempts: u32) {
-        // An accepted job may be announced after a reload has read it already.
-        if self.attempts.contains_key(&job) || self.ranks.contains_key(&job) {
-            return;
-        }
-        self.ranks.insert(job, priority);
-        let asked = QueuedJob { id: job, gpu, priority, submitted: Millis::ZERO };
-        self.queue.insert((priority, job), Waiting { asked, attempts, reason: None });
-    }
-
-    fn dequeue(&mut self, job: JobId) -> Option<Waiting> {
-        let priority = self.ranks.remove(&job)?;
-        self.queue.remove(&(priority, job))
-    }
-
     /// Decides what follows from `inputs`, in their order.
     ///
     /// `mint` makes new ids, ordered by time.
@@ -411,6 +306,7 @@ impl Cluster {
         }
         self.expire(now, &mut round);
         self.make_ready(&mut round);
+        self.give_up_impossible(&mut round);
         self.place(now, mint, &mut round);
         self.order_plans(now, mint, &mut round);
         round

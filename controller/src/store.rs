@@ -65,6 +65,18 @@ impl StoreError {
         move |cause| Self::Unavailable { action, cause }
     }
 
+    /// Tells whether the store contradicts the caller's picture: it answered, and had other rows
+    /// than the picture, or a constraint against what was decided by it.
+    pub fn is_contradiction(&self) -> bool {
+        match self {
+            Self::Moved { .. } => true,
+            Self::Unavailable { cause, .. } => {
+                cause.as_database_error().is_some_and(|error| error.constraint().is_some())
+            }
+            Self::Deposed { .. } | Self::Corrupt { .. } | Self::KeyReused => false,
+        }
+    }
+
     /// Checks that a batch moved exactly the rows that it named.
     pub(crate) fn check_moved(
         action: &'static str,

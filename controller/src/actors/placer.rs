@@ -12,7 +12,7 @@ use actix::{
     System, WrapFuture as _,
 };
 use futures_util::stream::poll_fn;
-use tessera_model::{ControllerId, NodeId};
+use tessera_model::{ControllerId, Millis, NodeId};
 use tessera_placement::largest_possible;
 use tokio::sync::{broadcast, mpsc, oneshot, watch};
 use uuid::Uuid;
@@ -21,7 +21,7 @@ use super::intake::Chain;
 use super::leadership::Trust;
 use super::links::{Link, LinkClosed, LinkFrames, LinkOpened, LinkRenews};
 use crate::clock;
-use crate::core::{Cluster, Effect, Input, Round};
+use crate::core::{Cluster, Effect, Input, Results, Round};
 use crate::ports::{ClusterShape, CommandResult, JobMoved, PortError, Readiness, ToPlacer};
 use crate::store::commit::{self, Findings};
 use crate::store::load::{self, Picture};
@@ -34,6 +34,13 @@ const MAILBOX_CAPACITY: usize = 1_024;
 const TICK_EVERY: Duration = Duration::from_millis(500);
 /// How long to wait before a failed read of the picture is tried again.
 const RELOAD_PAUSE: Duration = Duration::from_millis(500);
+/// From this many contradictions of the store on, each soon after the other, reading again is
+/// not going to help: a person must look.
+const CONTRADICTIONS_ALARM: u32 = 3;
+/// Contradictions that lie further apart are not counted together.
+const CONTRADICTIONS_WITHIN: Millis = Millis::from_secs(300);
+/// Longest pause before a picture that was contradicted is read again.
+const CONTRADICTION_PAUSE_MAX: Duration = Duration::from_secs(30);
 /// Exit status of a controller that was deposed: its service manager starts it as a standby.
 pub const DEPOSED_STATUS: i32 = 75;
 
@@ -89,6 +96,25 @@ pub struct Placer {
     next_token: u64,
     /// Kept from round to round; none while one is being committed, and after an error.
     connection: Option<Connection>,
+    contradictions: Contradictions,
+}
+
+/// How often of late the store contradicted the picture.
+#[derive(Clone, Copy, Debug, Default)]
+struct Contradictions {
+    count: u32,
+    last: Millis,
+}
+
+impl Contradictions {
+    /// Counts one more, and returns how long to wait before the picture is read again.
+    fn count(&mut self, now: Millis) -> Duration {
+        let soon = now < self.last.plus(CONTRADICTIONS_WITHIN);
+        self.count = if soon { self.count.saturating_add(1) } else { 1 };
+        self.last = now;
+        let doubled = RELOAD_PAUSE.saturating_mul(1 << (self.count - 1).min(10));
+        if self.count == 1 { Duration::ZERO } else { doubled.min(CONTRADICTION_PAUSE_MAX) }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -113,6 +139,7 @@ impl Placer {
             replies: HashMap::new(),
             next_token: 0,
             connection: None,
+            contradictions: Contradictions::default(),
         }
     }
 
@@ -129,10 +156,14 @@ impl Placer {
         let inputs = std::mem::take(&mut self.inbox);
         let now = clock::boot();
         let round = self.parts.cluster.step(inputs, now, &mut Uuid::now_v7);
+        if round.shape_changed {
+            // In this very turn: whoever is told that a node is available may submit for it.
+            self.publish_shape();
+        }
         if let Some(seen) = round.rewound {
             tracing::error!(seen, "an agent obeyed a later epoch: the store was set back");
             self.refuse_results(&round.results);
-            self.reload(Some(seen), ctx);
+            self.reload(Some(seen), Duration::ZERO, ctx);
             return;
         }
         if round.is_empty() {
@@ -172,10 +203,22 @@ impl Placer {
             System::current().stop_with_code(DEPOSED_STATUS);
             return;
         }
-        self.reload(None, ctx);
+        let mut pause = Duration::ZERO;
+        if error.is_contradiction() {
+            pause = self.contradictions.count(clock::boot());
+            let count = self.contradictions.count;
+            if count >= CONTRADICTIONS_ALARM {
+                tracing::error!(
+                    count,
+                    error = %Chain(error),
+                    "the store keeps contradicting the picture: a person must look"
+                );
+            }
+        }
+        self.reload(None, pause, ctx);
     }
 
-    fn refuse_results(&mut self, results: &[(u64, Vec<(tessera_model::JobId, Option<CommandResult>)>)]) {
+    fn refuse_results(&mut self, results: &[Results]) {
         for (token, _) in results {
             if let Some(reply) = self.replies.remove(token) {
                 let _ = reply.send(Err(unavailable()));
@@ -184,8 +227,18 @@ impl Placer {
     }
 
     /// Carries out what follows from a committed round.
-    fn act(&mut self, round: Round, findings: Findings, ctx: &mut Context<Self>) {
-        self.answer(round.results, &findings);
+    fn act(&mut self, round: Round, mut findings: Findings, ctx: &mut Context<Self>) {
+        for (token, results) in round.answers(&findings) {
+            if let Some(reply) = self.replies.remove(&token) {
+                // A client that hung up sees the result in the job.
+                let _ = reply.send(Ok(results));
+            }
+        }
+        for moved in round.moved_by_users(&findings) {
+            self.carry_out(Effect::Moved(moved));
+        }
+        self.parts.cluster.note_moved(&round, &findings, clock::boot());
+        let requeued = findings.requeued();
         let traces = super::traces::placed(&round.reservations, &findings.sheets);
         self.parts.cluster.give_sheets(findings.sheets, &traces);
         for effect in round.effects {
@@ -194,49 +247,10 @@ impl Placer {
         for effect in self.parts.cluster.dispatch(clock::boot()) {
             self.carry_out(effect);
         }
-        if round.shape_changed {
-            self.publish_shape();
-        }
-        let released: Vec<_> = findings
-            .released
-            .into_iter()
-            .map(|(job, sheet)| FreshJob {
-                job,
-                gpu: sheet.spec.gpu.clone(),
-                priority: sheet.spec.priority,
-                attempts: sheet.attempts,
-            })
-            .collect();
-        if !released.is_empty() {
-            self.inbox.push(Input::Requeued(released));
+        if let Some(requeued) = requeued {
+            // Before everything that was said meanwhile.
+            self.inbox.insert(0, requeued);
             ctx.notify(Wake);
-        }
-    }
-
-    fn answer(
-        &mut self,
-        results: Vec<(u64, Vec<(tessera_model::JobId, Option<CommandResult>)>)>,
-        findings: &Findings,
-    ) {
-        for (token, jobs) in results {
-            let Some(reply) = self.replies.remove(&token) else { continue };
-            let answers = jobs
-                .into_iter()
-                .map(|(job, known)| {
-                    known.unwrap_or_else(|| {
-                        if findings.moved.contains(&job) {
-                            CommandResult::Done
-                        } else {
-                            match findings.unmoved.get(&job) {
-                                Some(state) => CommandResult::Refused { state: state.clone() },
-                                None => CommandResult::NotFound,
-                            }
-                        }
-                    })
-                })
-                .collect();
-            // A client that hung up sees the result in the job.
-            let _ = reply.send(Ok(answers));
         }
     }
 
@@ -281,7 +295,7 @@ impl Placer {
     }
 
     /// Reads the picture anew; `seen` is set if the store was set back behind the agents.
-    fn reload(&mut self, seen: Option<u64>, ctx: &mut Context<Self>) {
+    fn reload(&mut self, seen: Option<u64>, pause: Duration, ctx: &mut Context<Self>) {
         self.phase = Phase::Reloading;
         let reason = "the database is being reached again".to_owned();
         self.parts.readiness.send_replace(Readiness::NotReady { reason });
@@ -295,7 +309,10 @@ impl Placer {
         let pool = self.parts.pool.clone();
         let controller = self.parts.controller;
         let epoch = self.parts.cluster.epoch();
-        let reading = tokio::spawn(read_until_it_works(pool, controller, epoch, seen));
+        let reading = tokio::spawn(async move {
+            tokio::time::sleep(pause).await;
+            read_until_it_works(pool, controller, epoch, seen).await
+        });
         ctx.spawn(reading.into_actor(self).map(move |read, placer, ctx| match read {
             Ok(Ok((epoch, picture))) => placer.reloaded(epoch, picture, seen.is_some(), ctx),
             Ok(Err(error)) => {
@@ -472,10 +489,9 @@ impl Handler<LinkClosed> for Placer {
 
 impl StreamHandler<Vec<FreshJob>> for Placer {
     fn handle(&mut self, jobs: Vec<FreshJob>, ctx: &mut Self::Context) {
-        // A reload reads them from the store.
-        if self.phase != Phase::Reloading {
-            self.take(Input::Fresh(jobs), ctx);
-        }
+        // Kept through a reload: they may have been accepted after its snapshot was taken. Those
+        // that it has read are known then, and left as they are.
+        self.take(Input::Fresh(jobs), ctx);
     }
 
     fn finished(&mut self, _: &mut Self::Context) {}

@@ -6,7 +6,9 @@ use tessera_wire::frames::{
     AttemptReport, AttemptStatus, GpuReport, PlanEnd, StopCause, ToAgent, ToController,
 };
 
-use super::{Cluster, Effect, Gpu, Input, PLAN_PAUSE, REFUSAL_PAUSE, Round};
+use super::{
+    Cluster, DOUBLINGS_MAX, Effect, Gpu, Input, PLAN_PAUSE, REFUSAL_PAUSE, Round, MOVED_KEPT_FOR,
+};
 use crate::ports::{CommandResult, JobCommand, JobMoved};
 use crate::store::moves::{self, record_without_exit};
 use crate::store::nodes::PlanClosed;
@@ -14,7 +16,14 @@ use crate::store::nodes::PlanClosed;
 impl Cluster {
     pub(super) fn take(&mut self, input: Input, now: Millis, round: &mut Round) {
         match input {
-            Input::Fresh(jobs) | Input::Requeued(jobs) => {
+            Input::Fresh(jobs) => {
+                for job in jobs {
+                    if !self.was_moved(job.job, round) {
+                        self.enqueue(job.job, job.priority, job.gpu, job.attempts);
+                    }
+                }
+            }
+            Input::Requeued(jobs) => {
                 for job in jobs {
                     self.enqueue(job.job, job.priority, job.gpu, job.attempts);
                 }
@@ -34,7 +43,7 @@ impl Cluster {
             }
             Input::Closed { node, session } => self.close_session(node, session),
             Input::SetMigMode { gpu, on } => self.set_mig_mode(gpu, on, round),
-            Input::Tick => {}
+            Input::Tick => self.moved.retain(|_, since| now < since.plus(MOVED_KEPT_FOR)),
         }
     }
 
@@ -71,6 +80,9 @@ impl Cluster {
             return CommandResult::Refused { state: live.state.word().to_owned() };
         }
         let was = live.state;
+        if was == JobState::Stopping {
+            return CommandResult::Done;
+        }
         live.state = JobState::Stopping;
         live.sent = None;
         round.stopping.push(moves::Stopping { job: live.job, attempt });
@@ -126,6 +138,7 @@ impl Cluster {
             fresh: true,
             open_plan: known.and_then(|g| g.open_plan),
             paused_until: known.map_or(Millis::ZERO, |g| g.paused_until),
+            failures: known.map_or(0, |g| g.failures),
             report,
         };
         if changed {
@@ -143,7 +156,7 @@ impl Cluster {
         round: &mut Round,
     ) {
         let attempt = report.attempt;
-        if let Some(session) = self.session(node) {
+        if let Some(session) = self.session(node).filter(|session| !session.ready) {
             session.reported.insert(attempt);
         }
         let Some(live) = self.live.get_mut(&attempt).filter(|live| live.node == node) else {
@@ -162,13 +175,18 @@ impl Cluster {
                         attempt: Some(attempt),
                         state: JobState::Running,
                     }));
+                    if let Some(gpu) = self.gpus.get_mut(&live.gpu) {
+                        gpu.failures = 0;
+                    }
                 }
             }
             AttemptStatus::Ended(record) => {
+                // A launch that was revoked for its user says nothing of the GPU.
                 if record.outcome == Outcome::NotStarted
+                    && live.state != JobState::Stopping
                     && let Some(gpu) = self.gpus.get_mut(&live.gpu)
                 {
-                    gpu.paused_until = now.plus(REFUSAL_PAUSE);
+                    gpu.pause(REFUSAL_PAUSE, now);
                 }
                 self.end(attempt, record, round);
                 let frame = Box::new(ToAgent::EndAck { attempt });
@@ -193,7 +211,7 @@ impl Cluster {
     fn inventory_done(&mut self, node: NodeId, round: &mut Round) {
         let Some(session) = self.session(node) else { return };
         session.ready = true;
-        let reported = session.reported.clone();
+        let reported = std::mem::take(&mut session.reported);
         round.shape_changed = true;
         let missing = |live: &super::Live, attempt: &AttemptId| {
             live.node == node && !reported.contains(attempt)
@@ -240,7 +258,7 @@ impl Cluster {
             PlanEnd::Refused { reason } => ("refused", Some(reason)),
         };
         if state != "done" {
-            known.paused_until = now.plus(PLAN_PAUSE);
+            known.pause(PLAN_PAUSE, now);
         }
         round.closed.push(PlanClosed { plan, state, detail: detail.clone() });
         if let Some(reason) = detail {
@@ -271,5 +289,14 @@ impl Cluster {
         } else {
             ToAgent::Revoke { epoch: self.epoch, attempt }
         }
+    }
+}
+
+impl Gpu {
+    /// Leaves the GPU alone for a while, longer each time.
+    fn pause(&mut self, pause: Millis, now: Millis) {
+        let doubled = pause.get() << self.failures.min(DOUBLINGS_MAX);
+        self.paused_until = now.plus(Millis::new(doubled));
+        self.failures = self.failures.saturating_add(1);
     }
 }

@@ -2,19 +2,19 @@
 
 use std::collections::BTreeMap;
 
-use tessera_model::life::JobState;
+use tessera_model::life::{JobState, Outcome};
 use tessera_model::mig::{self, Layout, Occupant, Slot, Step};
 use tessera_model::{AttemptId, DecisionId, GpuId, JobId, Millis, PlanId};
 use tessera_placement::{
     ClusterView, Decision, Explanation, InstanceState, Place, WaitReason,
 };
-use tessera_wire::frames::MigReport;
+use tessera_wire::frames::{InstanceReport, MigReport};
 use uuid::Uuid;
 
 use super::view::slice_at;
 use super::{Cluster, Effect, Live, Round, STARTS_MAX};
 use crate::ports::{JobMoved, WaitingView};
-use crate::store::moves::{Ready, Reservation, WaitRow};
+use crate::store::moves::{Ready, Reservation, WaitRow, record_without_exit};
 use crate::store::nodes::PlanRow;
 
 impl Cluster {
@@ -38,6 +38,42 @@ impl Cluster {
                 state: JobState::Starting,
             }));
         }
+    }
+
+    /// Sends the attempts back whose instances can't be made any more: their GPU is gone, is no
+    /// longer partitioned, or somebody else's instance came in the way.
+    pub(super) fn give_up_impossible(&mut self, round: &mut Round) {
+        let hopeless: Vec<_> = self
+            .live
+            .iter()
+            .filter(|(_, live)| live.state == JobState::Placing)
+            .filter_map(|(attempt, live)| Some((*attempt, self.impossible(live)?)))
+            .collect();
+        for (attempt, reason) in hopeless {
+            let detail = format!("its slice could not be made: {reason}");
+            self.end(attempt, record_without_exit(Outcome::NotStarted, detail), round);
+        }
+    }
+
+    /// Tells why an attempt's instance can't be made, if its node has told all that stands.
+    fn impossible(&self, live: &Live) -> Option<&'static str> {
+        let node = self.nodes.get(&live.node)?;
+        node.session.as_ref().filter(|session| session.ready)?;
+        let gpu = self.gpus.get(&live.gpu).filter(|gpu| gpu.node == live.node && gpu.fresh);
+        let Some(gpu) = gpu else { return Some("the GPU is gone") };
+        let MigReport::On { geometry } = &gpu.report.mig else {
+            return Some("the GPU is not partitioned any more");
+        };
+        let slot = live.slot?;
+        if gpu.open_plan.is_some() {
+            return None;
+        }
+        let troubled = |i: &InstanceReport| i.slot == slot && i.trouble.is_some();
+        if gpu.report.instances.iter().any(troubled) {
+            return Some("somebody else uses the instance");
+        }
+        let steps = steps_to(geometry, gpu, &[slot], |slot| self.holds(&live.gpu, slot));
+        steps.is_none().then_some("an instance is in the way that can't be destroyed")
     }
 
     /// Asks the policy, and turns what it says into reservations.
@@ -269,6 +305,8 @@ fn steps_to(
         .report
         .instances
         .iter()
+        // Its creation completes an instance that is half made.
+        .filter(|i| i.slice.is_some() || !slots.contains(&i.slot))
         .map(|i| Occupant {
             slot: i.slot,
             busy: held(i.slot) || i.trouble.is_some() || i.slice.is_none(),

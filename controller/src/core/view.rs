@@ -31,7 +31,7 @@ impl Cluster {
                     memory: gpu.report.memory,
                     sms: gpu.report.sms,
                     mig: gpu.mig.clone(),
-                    available: self.available(gpu, now),
+                    available: self.available(gpu, now) && same_mode(gpu, holders),
                     changing: gpu.open_plan.is_some() || self.has_unmade(gpu, holders),
                     instances: instances(gpu, holders),
                 })
@@ -77,6 +77,13 @@ impl Cluster {
         self.mig_views.push(Arc::clone(&view));
         Some(view)
     }
+}
+
+/// Whether the attempts on a GPU were placed for its present MIG mode. Until the others are over
+/// it can't be told what they hold.
+fn same_mode(gpu: &Gpu, holders: &[(Option<Slot>, JobId)]) -> bool {
+    let partitioned = matches!(gpu.report.mig, MigReport::On { .. });
+    holders.iter().all(|(slot, _)| slot.is_some() == partitioned)
 }
 
 /// Returns the slice in a slot; of a whole GPU with MIG off, the GPU itself.

@@ -4,7 +4,6 @@ use std::collections::{HashMap, HashSet};
 
 use sqlx::{Connection as _, PgConnection};
 use tessera_model::JobId;
-use tessera_model::life::JobState;
 
 use super::load::JobSheet;
 use super::{StoreError, leader, load, moves, nodes};
@@ -15,8 +14,8 @@ use crate::core::Round;
 pub struct Findings {
     /// What the reserved jobs run.
     pub sheets: HashMap<JobId, JobSheet>,
-    /// Waiting jobs that moved by their users' word.
-    pub moved: HashSet<JobId>,
+    /// Whether each of the round's commands moved its job, in their order.
+    pub moved: Vec<bool>,
     /// States of the jobs that did not take their users' word.
     pub unmoved: HashMap<JobId, String>,
     /// What the released jobs ask for.
@@ -80,20 +79,28 @@ async fn command(connection: &mut PgConnection, round: &Round) -> Result<Finding
     if round.commands.is_empty() {
         return Ok(findings);
     }
+    let commands = &round.commands;
+    findings.moved = vec![false; commands.len()];
     // A job that was commanded twice needs two statements: one moves a row only once.
-    let mut left = round.commands.clone();
+    let mut left: Vec<usize> = (0..commands.len()).collect();
     while !left.is_empty() {
         let mut seen = HashSet::new();
-        let (now, later): (Vec<_>, Vec<_>) = left.into_iter().partition(|c| seen.insert(c.job));
-        findings.moved.extend(moves::command(connection, &now).await?);
+        let (now, later): (Vec<_>, Vec<_>) =
+            left.into_iter().partition(|place| seen.insert(commands[*place].job));
+        let batch: Vec<_> = now.iter().map(|place| commands[*place]).collect();
+        let moved: HashSet<_> = moves::command(connection, &batch).await?.into_iter().collect();
+        for place in now {
+            findings.moved[place] = moved.contains(&commands[place].job);
+        }
         left = later;
     }
-    let jobs = |keep: &dyn Fn(&moves::Command) -> bool| -> Vec<JobId> {
-        round.commands.iter().filter(|c| keep(c)).map(|c| c.job).collect()
-    };
-    let released =
-        jobs(&|c| c.to == JobState::Queued && findings.moved.contains(&c.job));
-    let unmoved = jobs(&|c| !findings.moved.contains(&c.job));
+    let released = round.released(&findings.moved);
+    let unmoved: Vec<_> = commands
+        .iter()
+        .zip(&findings.moved)
+        .filter(|(_, moved)| !**moved)
+        .map(|(command, _)| command.job)
+        .collect();
     findings.released = load::sheets(connection, &released).await?;
     findings.unmoved = load::states(connection, &unmoved).await?;
     Ok(findings)

@@ -500,7 +500,8 @@ fn restart_reason(ended: &Ended) -> Option<String> {
 }
 
 /// Moves waiting jobs by their users' word, and returns those that moved: a job in another
-/// state, or none at all, is left out.
+/// state, or none at all, is left out. A release forgets the ends that were not the job's fault:
+/// somebody looked at it.
 ///
 /// # Errors
 ///
@@ -522,6 +523,8 @@ pub async fn command(
         ), m AS (
             UPDATE jobs
                SET state = u.to_state,
+                   uncharged = CASE WHEN jobs.state = 'held' AND u.to_state = 'queued' THEN 0
+                                    ELSE jobs.uncharged END,
                    ended_at = CASE WHEN u.to_state = 'cancelled' THEN now() END
               FROM u
              WHERE jobs.job = u.job AND jobs.state IN ('queued', 'held')

@@ -1,0 +1,136 @@
+//! Where the picture comes from: the store, at the start and whenever the two may differ.
+
+use std::collections::{BTreeMap, HashMap};
+
+use tessera_model::lease::LeaseTerms;
+use tessera_model::life::JobState;
+use tessera_model::spec::{GpuAsk, Priority};
+use tessera_model::{ControllerId, JobId, Millis};
+use tessera_placement::{Policy, QueuedJob};
+
+use super::{Cluster, Gpu, Live, Node, Waiting};
+use crate::store::load::Picture;
+
+impl Cluster {
+    /// Builds the picture from the store. Every node gets a fresh lease: it may have been
+    /// renewed by the leader before (rule F4).
+    pub fn new(
+        epoch: u64,
+        controller: ControllerId,
+        terms: LeaseTerms,
+        policy: Box<dyn Policy>,
+        picture: Picture,
+        now: Millis,
+    ) -> Self {
+        let mut cluster = Self {
+            epoch,
+            controller,
+            terms,
+            policy,
+            nodes: BTreeMap::new(),
+            gpus: BTreeMap::new(),
+            queue: BTreeMap::new(),
+            ranks: HashMap::new(),
+            live: BTreeMap::new(),
+            attempts: HashMap::new(),
+            mig_views: Vec::new(),
+            moved: BTreeMap::new(),
+            hold_until: Millis::ZERO,
+            unsent_plans: Vec::new(),
+        };
+        cluster.take_in(picture, now);
+        cluster
+    }
+
+    /// Replaces the picture by what the store says now. Only the ends of leases stay: whatever
+    /// else agents reported since is asked for again, so that it reaches the store too.
+    pub fn reload(&mut self, epoch: u64, picture: Picture, now: Millis) {
+        self.epoch = epoch;
+        self.queue.clear();
+        self.ranks.clear();
+        self.live.clear();
+        self.attempts.clear();
+        self.unsent_plans.clear();
+        self.gpus.clear();
+        self.take_in(picture, now);
+    }
+
+    fn take_in(&mut self, mut picture: Picture, now: Millis) {
+        let mut known = std::mem::take(&mut self.nodes);
+        for row in picture.nodes {
+            let kept = known.remove(&row.node);
+            let expiry =
+                kept.as_ref().map_or_else(|| self.terms.controller_expiry(now), |node| node.expiry);
+            let node = Node {
+                name: row.name,
+                generation: row.generation,
+                lost: row.lost,
+                boot: row.boot,
+                software: row.software,
+                cores: row.cores,
+                memory_bytes: row.memory_bytes,
+                // Agents repeat what the store missed to a new session.
+                session: None,
+                expiry,
+                last_seen_unix: row.last_seen_unix,
+            };
+            self.nodes.insert(row.node, node);
+        }
+        for row in picture.gpus {
+            let mig = self.mig_view(&row.report);
+            let gpu = Gpu {
+                node: row.node,
+                layout_gen: row.layout_gen.max(row.report.layout_gen),
+                report: row.report,
+                mig,
+                fresh: false,
+                open_plan: None,
+                paused_until: Millis::ZERO,
+                failures: 0,
+            };
+            self.gpus.insert(gpu.report.gpu.clone(), gpu);
+        }
+        for plan in picture.plans {
+            if let Some(gpu) = self.gpus.get_mut(&plan.gpu) {
+                gpu.open_plan = Some(plan.plan);
+            }
+        }
+        for row in picture.waiting {
+            self.enqueue(row.job, row.priority, row.gpu, row.attempts);
+        }
+        for row in picture.live {
+            let live = Live {
+                job: row.job,
+                state: row.state,
+                number: row.number,
+                node: row.node,
+                generation: row.generation,
+                gpu: row.gpu,
+                slot: row.slot,
+                slice: row.slice,
+                decision: row.decision,
+                traceparent: None,
+                sent: None,
+                acknowledged: row.state == JobState::Running,
+                sheet: picture.sheets.remove(&row.job),
+            };
+            self.attempts.insert(row.job, row.attempt);
+            self.live.insert(row.attempt, live);
+        }
+    }
+
+    pub(super) fn enqueue(&mut self, job: JobId, priority: Priority, gpu: GpuAsk, attempts: u32) {
+        // An accepted job may be announced after a reload has read it already.
+        if self.attempts.contains_key(&job) || self.ranks.contains_key(&job) {
+            return;
+        }
+        self.ranks.insert(job, priority);
+        let asked = QueuedJob { id: job, gpu, priority, submitted: Millis::ZERO };
+        self.queue.insert((priority, job), Waiting { asked, attempts, reason: None });
+    }
+
+    pub(super) fn dequeue(&mut self, job: JobId) -> Option<Waiting> {
+        let priority = self.ranks.remove(&job)?;
+        self.queue.remove(&(priority, job))
+    }
+}

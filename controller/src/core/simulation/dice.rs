@@ -1,0 +1,44 @@
+//! Seeded chance: the same seed, the same run.
+
+/// A source of chance (xorshift64*; Vigna 2016).
+#[derive(Debug)]
+pub(super) struct Dice(u64);
+
+impl Dice {
+    pub(super) fn new(seed: u64) -> Self {
+        // Zero would stay zero; near seeds must not begin alike.
+        let mut dice = Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+        for _ in 0..8 {
+            dice.next();
+        }
+        dice
+    }
+
+    fn next(&mut self) -> u64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 11
+    }
+
+    /// Returns a number below `limit`.
+    pub(super) fn below(&mut self, limit: u64) -> u64 {
+        self.next() % limit.max(1)
+    }
+
+    /// Returns an index of a list of `length`, which must not be empty.
+    pub(super) fn index(&mut self, length: usize) -> usize {
+        assert!(length > 0, "nothing can be drawn from an empty list");
+        usize::try_from(self.below(u64::try_from(length).unwrap())).unwrap()
+    }
+
+    /// Says yes in `percent` of 100 cases.
+    pub(super) fn chance(&mut self, percent: u64) -> bool {
+        self.below(100) < percent
+    }
+
+    /// Draws one of a list.
+    pub(super) fn pick<T: Clone>(&mut self, from: &[T]) -> Option<T> {
+        if from.is_empty() { None } else { Some(from[self.index(from.len())].clone()) }
+    }
+}

@@ -1,0 +1,208 @@
+//! The controller's process around the real core, as `actors::placer` runs it.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+
+use tessera_model::lease::LeaseTerms;
+use tessera_model::{ControllerId, Millis, NodeId};
+use uuid::Uuid;
+
+use super::checks;
+use super::world::{LEASE, World};
+use crate::core::{Cluster, Effect, Input, Round};
+use crate::ports::CommandResult;
+use crate::store::commit::Findings;
+use crate::store::load::Picture;
+use crate::store::submit::FreshJob;
+
+/// How a commit goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Commit {
+    Done,
+    FailsBefore,
+    /// It took effect, but nobody hears of it.
+    AnswerLost,
+}
+
+/// The controller's process, as `actors::placer` runs it.
+#[derive(Debug)]
+pub(super) struct Controller {
+    pub(super) cluster: Cluster,
+    pub(super) inbox: Vec<Input>,
+    pub(super) committing: Option<Round>,
+    /// Read already, not yet taken in.
+    pub(super) reloading: Option<Picture>,
+    pub(super) sessions: BTreeMap<NodeId, u64>,
+    /// Accepted jobs that the placer has not heard of yet.
+    pub(super) fresh: VecDeque<Vec<FreshJob>>,
+}
+
+fn cluster(policy: &str, epoch: u64, picture: Picture, now: Millis) -> Cluster {
+    let controller = ControllerId::from_uuid(Uuid::from_u128(1));
+    let terms = LeaseTerms::from_length(LEASE).unwrap();
+    let policy = tessera_placement::by_name(policy).unwrap();
+    Cluster::new(epoch, controller, terms, policy, picture, now)
+}
+
+impl Controller {
+    pub(super) fn new(policy: &str, epoch: u64, picture: Picture, now: Millis) -> Self {
+        Self {
+            cluster: cluster(policy, epoch, picture, now),
+            inbox: Vec::new(),
+            committing: None,
+            reloading: None,
+            sessions: BTreeMap::new(),
+            fresh: VecDeque::new(),
+        }
+    }
+}
+
+impl World {
+    /// The placer takes an input, as its message handlers do.
+    pub(super) fn input(&mut self, input: Input) {
+        let stands = self.controller.reloading.is_none();
+        // A reload asks agents again, and refuses commands; only what users were promised stays.
+        if stands || matches!(input, Input::Fresh(_)) {
+            self.controller.inbox.push(input);
+        }
+    }
+
+    /// The placer begins a round, if none is under way.
+    pub(super) fn begin_round(&mut self) {
+        if self.controller.committing.is_some() || self.controller.reloading.is_some() {
+            return;
+        }
+        let inputs = std::mem::take(&mut self.controller.inbox);
+        for input in inputs.iter().filter(|input| !matches!(input, Input::Tick)) {
+            let text: String = format!("{input:?}").chars().take(160).collect();
+            self.note("the placer took", text);
+        }
+        let minted = &mut self.minted;
+        let mut mint = || {
+            *minted += 1;
+            Uuid::from_u128(*minted)
+        };
+        let round = self.controller.cluster.step(inputs, self.now, &mut mint);
+        assert_eq!(round.rewound, None, "the store was never set back");
+        if round.is_empty() {
+            self.act(round, Findings::default());
+        } else {
+            self.controller.committing = Some(round);
+        }
+    }
+
+    /// The commit under way comes to its end.
+    pub(super) fn end_round(&mut self, how: Commit) {
+        let Some(round) = self.controller.committing.take() else { return };
+        let epoch = self.controller.cluster.epoch();
+        if how == Commit::FailsBefore {
+            self.note("a commit failed", ());
+            return self.reload();
+        }
+        let findings = match self.store.commit(&round, epoch) {
+            Ok(findings) => findings,
+            Err(problem) => panic!("the picture and the store differ: {problem}\n{round:#?}"),
+        };
+        if how == Commit::AnswerLost {
+            self.note("a commit's answer was lost", ());
+            self.forget_moved(&round);
+            return self.reload();
+        }
+        for (node, generation, lost) in &round.raises {
+            if *lost {
+                self.note("a node was declared lost", (node, generation));
+            }
+        }
+        self.act(round, findings);
+        checks::picture_equals_store(self);
+    }
+
+    /// A job that was set aside by a commit whose answer was lost, before it was announced, would
+    /// cost one more reload when it is announced: rare, and it heals.
+    fn forget_moved(&mut self, round: &Round) {
+        let jobs: Vec<_> = round.commands.iter().map(|command| command.job).collect();
+        let left = |fresh: &Vec<FreshJob>| fresh.iter().all(|f| !jobs.contains(&f.job));
+        self.controller.fresh.retain(left);
+        self.controller.inbox.retain(|input| match input {
+            Input::Fresh(fresh) => left(fresh),
+            _ => true,
+        });
+    }
+
+    fn reload(&mut self) {
+        self.controller.inbox.retain(|input| matches!(input, Input::Fresh(_)));
+        self.tokens.clear();
+        self.controller.reloading = Some(self.store.picture());
+    }
+
+    /// The picture that was read is taken in.
+    pub(super) fn end_reload(&mut self) {
+        let Some(picture) = self.controller.reloading.take() else { return };
+        let epoch = self.controller.cluster.epoch();
+        self.controller.cluster.reload(epoch, picture, self.now);
+        self.controller.sessions.clear();
+        let open: Vec<_> = self.links.keys().copied().collect();
+        open.into_iter().for_each(|session| self.refuse(session));
+    }
+
+    fn act(&mut self, round: Round, mut findings: Findings) {
+        for (token, results) in round.answers(&findings) {
+            let Some(jobs) = self.tokens.remove(&token) else { continue };
+            assert_eq!(results.len(), jobs.len(), "each job has its answer");
+            let lost = results.iter().any(|r| *r == CommandResult::NotFound);
+            assert!(!lost, "an accepted job vanished (V5): {jobs:?} {results:?}");
+        }
+        self.controller.cluster.note_moved(&round, &findings, self.now);
+        let requeued = findings.requeued();
+        self.controller.cluster.give_sheets(findings.sheets, &HashMap::new());
+        for effect in round.effects {
+            self.carry_out(effect);
+        }
+        for effect in self.controller.cluster.dispatch(self.now) {
+            self.carry_out(effect);
+        }
+        if let Some(requeued) = requeued {
+            self.note("a held job was released", ());
+            self.controller.inbox.insert(0, requeued);
+        }
+    }
+
+    fn carry_out(&mut self, effect: Effect) {
+        match effect {
+            Effect::Send { node, frame } => {
+                let session = self.controller.sessions.get(&node).copied();
+                let link = session.and_then(|session| self.links.get_mut(&session));
+                if let Some(link) = link.filter(|link| !link.broken) {
+                    link.down.push_back(*frame);
+                }
+            }
+            Effect::Refuse { session, .. } => self.refuse(session),
+            Effect::Bind { node, session } => {
+                if let Some(old) = self.controller.sessions.insert(node, session) {
+                    self.refuse(old);
+                }
+            }
+            Effect::Moved(_) => {}
+        }
+    }
+
+    /// The controller's process dies, and another one begins from the store.
+    pub(super) fn crash_controller(&mut self) {
+        self.note("the controller crashed", ());
+        if self.dice.chance(50)
+            && let Some(round) = self.controller.committing.take()
+        {
+            // The database finishes what it was asked to.
+            let _ = self.store.commit(&round, self.controller.cluster.epoch());
+        }
+        self.store.epoch += 1;
+        let picture = self.store.picture();
+        self.controller = Controller::new(self.policy, self.store.epoch, picture, self.now);
+        self.tokens.clear();
+        for link in self.links.values_mut() {
+            (link.broken, link.controller_holds) = (true, false);
+            link.up.clear();
+            link.down.clear();
+        }
+        self.links.retain(|_, link| link.agent_holds);
+    }
+}

@@ -1,0 +1,337 @@
+//! The store as tables in memory: rounds are applied as `store::commit` applies them, in its
+//! order, with the same compared states, under the constraints of the schema.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+
+use tessera_model::life::{JobState, Outcome};
+use tessera_model::mig::Slot;
+use tessera_model::spec::JobSpec;
+use tessera_model::{AttemptId, GpuId, JobId, Millis, NodeId, PlanId};
+use tessera_wire::frames::MigReport;
+
+use crate::core::{JobSheet, Round};
+use crate::store::commit::Findings;
+use crate::store::load::{GpuRow, LiveRow, NodeRow, OpenPlan, Picture, WaitingRow};
+use crate::store::moves::{Command, Ended, Reservation};
+use crate::store::nodes::{Attach, PlanClosed, PlanRow};
+use crate::store::submit::FreshJob;
+
+/// Why a round was not committed.
+pub(super) type Refused = String;
+
+#[derive(Clone, Debug)]
+pub(super) struct Job {
+    pub(super) spec: Arc<JobSpec>,
+    pub(super) state: JobState,
+    pub(super) attempt: Option<AttemptId>,
+    attempts: u32,
+    pub(super) charged: u32,
+    pub(super) uncharged: u32,
+    restart_reason: Option<Outcome>,
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct Attempt {
+    pub(super) row: LiveRow,
+    pub(super) live: bool,
+}
+
+#[derive(Clone, Debug)]
+struct Plan {
+    gpu: GpuId,
+    layout_gen: u64,
+    open: bool,
+}
+
+/// All tables.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Store {
+    pub(super) epoch: u64,
+    pub(super) nodes: BTreeMap<NodeId, NodeRow>,
+    pub(super) gpus: BTreeMap<GpuId, GpuRow>,
+    pub(super) jobs: BTreeMap<JobId, Job>,
+    pub(super) attempts: BTreeMap<AttemptId, Attempt>,
+    attempt_slots: BTreeMap<(GpuId, u8), AttemptId>,
+    plans: BTreeMap<PlanId, Plan>,
+}
+
+fn check(holds: bool, problem: impl FnOnce() -> String) -> Result<(), Refused> {
+    if holds { Ok(()) } else { Err(problem()) }
+}
+
+impl Store {
+    /// Accepts a job.
+    pub(super) fn submit(&mut self, spec: JobSpec, hold: bool) -> (JobId, Vec<FreshJob>) {
+        let job = JobId::from_number(u64::try_from(self.jobs.len()).unwrap() + 1);
+        let state = if hold { JobState::Held } else { JobState::Queued };
+        let fresh = FreshJob { job, gpu: spec.gpu.clone(), priority: spec.priority, attempts: 0 };
+        let row = Job {
+            spec: Arc::new(spec),
+            state,
+            attempt: None,
+            attempts: 0,
+            charged: 0,
+            uncharged: 0,
+            restart_reason: None,
+        };
+        self.jobs.insert(job, row);
+        (job, if hold { Vec::new() } else { vec![fresh] })
+    }
+
+    /// Commits a round, all of it or nothing.
+    pub(super) fn commit(&mut self, round: &Round, epoch: u64) -> Result<Findings, Refused> {
+        check(self.epoch == epoch, || format!("epoch {epoch} was deposed by {}", self.epoch))?;
+        let mut next = self.clone();
+        let findings = next.apply(round)?;
+        *self = next;
+        Ok(findings)
+    }
+
+    fn apply(&mut self, round: &Round) -> Result<Findings, Refused> {
+        round.attaches.iter().try_for_each(|node| self.attach(node))?;
+        for (node, generation, lost) in &round.raises {
+            let row = self.nodes.get_mut(node).filter(|row| row.generation < *generation);
+            let row = row.ok_or_else(|| format!("{node} can't rise to {generation}"))?;
+            (row.generation, row.lost) = (*generation, *lost);
+        }
+        for (node, report) in &round.reports {
+            check(self.nodes.contains_key(node), || format!("a GPU of unknown {node}"))?;
+            if let MigReport::On { geometry } = &report.mig {
+                let slots = report.instances.iter().map(|i| i.slot).collect::<Vec<_>>();
+                geometry.check(&slots).map_err(|e| format!("instance_slots: {e}"))?;
+            }
+            let known = self.gpus.get(&report.gpu).map_or(0, |row| row.layout_gen);
+            let layout_gen = known.max(report.layout_gen);
+            let row = GpuRow { node: *node, layout_gen, report: report.clone() };
+            self.gpus.insert(report.gpu.clone(), row);
+        }
+        round.closed.iter().for_each(|closed| self.close(closed));
+        self.launch(round)?;
+        self.start(round)?;
+        self.stop(round)?;
+        distinct(round.ended.iter().map(|e| e.job))?;
+        round.ended.iter().try_for_each(|ended| self.end(ended))?;
+        let moved: Vec<bool> = round.commands.iter().map(|c| self.command(*c)).collect();
+        distinct(round.reservations.iter().map(|r| r.job))?;
+        round.reservations.iter().try_for_each(|reservation| self.reserve(reservation))?;
+        round.orders.iter().try_for_each(|plan| self.order(plan))?;
+        Ok(self.findings(round, moved))
+    }
+
+    fn attach(&mut self, node: &Attach) -> Result<(), Refused> {
+        let named = self.nodes.values().find(|row| row.name == node.name);
+        check(named.is_none_or(|row| row.node == node.node), || "a name twice".to_owned())?;
+        let known = self.nodes.get(&node.node).map_or(0, |row| row.generation);
+        let row = NodeRow {
+            node: node.node,
+            name: node.name.clone(),
+            generation: known.max(node.generation),
+            lost: false,
+            boot: node.boot,
+            software: node.software.clone(),
+            cores: node.cores,
+            memory_bytes: node.memory_bytes,
+            last_seen_unix: Millis::ZERO,
+        };
+        self.nodes.insert(node.node, row);
+        Ok(())
+    }
+
+    fn close(&mut self, closed: &PlanClosed) {
+        if let Some(plan) = self.plans.get_mut(&closed.plan) {
+            plan.open = false;
+        }
+    }
+
+    /// Moves a job with its attempt, if it is in one of the expected states.
+    fn advance(
+        &mut self,
+        job: JobId,
+        attempt: AttemptId,
+        from: &[JobState],
+        to: JobState,
+    ) -> Result<&mut LiveRow, Refused> {
+        let row = self.jobs.get_mut(&job).ok_or_else(|| format!("{job:?} is unknown"))?;
+        check(row.attempt == Some(attempt) && from.contains(&row.state), || {
+            format!("{job:?} with {attempt} is not {from:?}: {:?} {:?}", row.state, row.attempt)
+        })?;
+        row.state = to;
+        let kept = self.attempts.get_mut(&attempt).filter(|kept| kept.live);
+        let kept = kept.ok_or_else(|| format!("{attempt} is not live"))?;
+        kept.row.state = to;
+        Ok(&mut kept.row)
+    }
+
+    fn launch(&mut self, round: &Round) -> Result<(), Refused> {
+        distinct(round.ready.iter().map(|r| r.job))?;
+        for ready in &round.ready {
+            let from = &[JobState::Placing];
+            let row = self.advance(ready.job, ready.attempt, from, JobState::Starting)?;
+            row.slice = Some(ready.slice.clone());
+        }
+        Ok(())
+    }
+
+    fn start(&mut self, round: &Round) -> Result<(), Refused> {
+        distinct(round.started.iter().map(|s| s.job))?;
+        for started in &round.started {
+            let from = &[JobState::Starting];
+            self.advance(started.job, started.attempt, from, JobState::Running)?;
+        }
+        Ok(())
+    }
+
+    fn stop(&mut self, round: &Round) -> Result<(), Refused> {
+        use JobState as S;
+        distinct(round.stopping.iter().map(|s| s.job))?;
+        for stopping in &round.stopping {
+            let from = &[S::Placing, S::Starting, S::Running, S::Stopping];
+            self.advance(stopping.job, stopping.attempt, from, S::Stopping)?;
+        }
+        Ok(())
+    }
+
+    fn end(&mut self, ended: &Ended) -> Result<(), Refused> {
+        self.advance(ended.job, ended.attempt, &[ended.from], ended.to)?;
+        self.attempts.get_mut(&ended.attempt).unwrap().live = false;
+        self.attempt_slots.retain(|_, holder| *holder != ended.attempt);
+        let job = self.jobs.get_mut(&ended.job).unwrap();
+        check(!ended.to.has_live_attempt(), || format!("{:?} ends as {}", ended.job, ended.to))?;
+        job.attempt = None;
+        job.charged += u32::from(ended.charged);
+        job.uncharged += u32::from(ended.uncharged);
+        if !ended.to.is_final() {
+            job.restart_reason = Some(ended.record.outcome);
+        }
+        Ok(())
+    }
+
+    fn command(&mut self, command: Command) -> bool {
+        let waits = |job: &&mut Job| matches!(job.state, JobState::Queued | JobState::Held);
+        let Some(job) = self.jobs.get_mut(&command.job).filter(waits) else { return false };
+        if job.state == JobState::Held && command.to == JobState::Queued {
+            job.uncharged = 0;
+        }
+        job.state = command.to;
+        true
+    }
+
+    fn reserve(&mut self, reservation: &Reservation) -> Result<(), Refused> {
+        let (job, attempt) = (reservation.job, reservation.attempt);
+        check(self.nodes.contains_key(&reservation.node), || "attempts_node_fkey".to_owned())?;
+        let twice = self.attempts.values().any(|kept| {
+            kept.row.job == job && (kept.live || kept.row.number == reservation.number)
+        });
+        check(!twice, || format!("{job:?} has such an attempt: {}", reservation.number))?;
+        let row = self.jobs.get_mut(&job).ok_or_else(|| format!("{job:?} is unknown"))?;
+        check(row.state == JobState::Queued && row.attempt.is_none(), || {
+            format!("{job:?} is reserved a place, but is {}", row.state)
+        })?;
+        let state = match reservation.slice {
+            Some(_) => JobState::Starting,
+            None => JobState::Placing,
+        };
+        (row.state, row.attempt) = (state, Some(attempt));
+        row.attempts += 1;
+        for slot in &reservation.slots {
+            let key = (reservation.place.gpu.clone(), *slot);
+            let holder = self.attempt_slots.insert(key, attempt);
+            check(holder.is_none(), || format!("attempt_slots: {holder:?} holds {slot}"))?;
+        }
+        let row = LiveRow {
+            attempt,
+            job,
+            state,
+            number: reservation.number,
+            node: reservation.node,
+            generation: reservation.generation,
+            gpu: reservation.place.gpu.clone(),
+            slot: reservation.place.slot,
+            slice: reservation.slice.clone(),
+            decision: reservation.decision,
+        };
+        self.attempts.insert(attempt, Attempt { row, live: true });
+        Ok(())
+    }
+
+    fn order(&mut self, plan: &PlanRow) -> Result<(), Refused> {
+        let gpu = self.gpus.get_mut(&plan.gpu).filter(|gpu| gpu.layout_gen < plan.layout_gen);
+        let gpu = gpu.ok_or_else(|| format!("plan {} of {} is old", plan.layout_gen, plan.gpu))?;
+        gpu.layout_gen = plan.layout_gen;
+        let others = || self.plans.values().filter(|other| other.gpu == plan.gpu);
+        check(others().all(|other| !other.open), || "layout_changes_one_open".to_owned())?;
+        check(others().all(|o| o.layout_gen != plan.layout_gen), || "a number twice".to_owned())?;
+        let row = Plan { gpu: plan.gpu.clone(), layout_gen: plan.layout_gen, open: true };
+        self.plans.insert(plan.plan, row);
+        Ok(())
+    }
+
+    fn findings(&self, round: &Round, moved: Vec<bool>) -> Findings {
+        let states = |job: &JobId| Some((*job, self.jobs.get(job)?.state.word().to_owned()));
+        let untaken = round.commands.iter().zip(&moved).filter(|(_, moved)| !**moved);
+        Findings {
+            sheets: self.sheets(round.reservations.iter().map(|r| r.job)),
+            released: self.sheets(round.released(&moved)),
+            unmoved: untaken.filter_map(|(command, _)| states(&command.job)).collect(),
+            moved,
+        }
+    }
+
+    fn sheets(&self, jobs: impl IntoIterator<Item = JobId>) -> HashMap<JobId, JobSheet> {
+        let sheet = |job: JobId| {
+            let row = self.jobs.get(&job)?;
+            let sheet = JobSheet {
+                spec: Arc::clone(&row.spec),
+                array: None,
+                traceparent: None,
+                charged: row.charged,
+                uncharged: row.uncharged,
+                attempts: row.attempts,
+                restart_reason: row.restart_reason,
+            };
+            Some((job, sheet))
+        };
+        jobs.into_iter().filter_map(sheet).collect()
+    }
+
+    /// Returns everything that a leader needs to begin.
+    pub(super) fn picture(&self) -> Picture {
+        let queued = self.jobs.iter().filter(|(_, job)| job.state == JobState::Queued);
+        let waiting = queued.map(|(id, job)| WaitingRow {
+            job: *id,
+            gpu: job.spec.gpu.clone(),
+            priority: job.spec.priority,
+            attempts: job.attempts,
+        });
+        let live: Vec<_> = self.live().cloned().collect();
+        let open = self.plans.iter().filter(|(_, plan)| plan.open);
+        Picture {
+            nodes: self.nodes.values().cloned().collect(),
+            gpus: self.gpus.values().cloned().collect(),
+            waiting: waiting.collect(),
+            sheets: self.sheets(live.iter().map(|row| row.job)),
+            plans: open.map(|(id, p)| OpenPlan { plan: *id, gpu: p.gpu.clone() }).collect(),
+            live,
+        }
+    }
+
+    /// Returns the live attempts.
+    pub(super) fn live(&self) -> impl Iterator<Item = &LiveRow> {
+        self.attempts.values().filter(|kept| kept.live).map(|kept| &kept.row)
+    }
+
+    /// Returns a live attempt's slot.
+    pub(super) fn place(&self, attempt: AttemptId) -> Option<(&GpuId, Option<Slot>)> {
+        let kept = self.attempts.get(&attempt).filter(|kept| kept.live)?;
+        Some((&kept.row.gpu, kept.row.slot))
+    }
+}
+
+/// A batch moves exactly as many rows as it names: none may be named twice.
+fn distinct(jobs: impl Iterator<Item = JobId>) -> Result<(), Refused> {
+    let mut seen = BTreeSet::new();
+    jobs.into_iter().try_for_each(|job| {
+        check(seen.insert(job), || format!("{job:?} stands twice in one batch"))
+    })
+}
