@@ -212,9 +212,10 @@ pub fn explain(error: &SpawnError, program: &CString) -> Refused {
         }
         SpawnError::Execute(cause) => match cause.raw_os_error() {
             // The file itself was found before: what is missing is what it asks for.
-            Some(libc::ENOENT | libc::ENOTDIR) => {
-                Refused::by_job(format!("the interpreter that {shown} names doesn't exist"))
-            }
+            Some(libc::ENOENT | libc::ENOTDIR) => Refused::by_job(match interpreter(&shown) {
+                Some(interpreter) => format!("no such interpreter: {interpreter}"),
+                None => format!("the interpreter that {shown} names doesn't exist"),
+            }),
             Some(libc::EACCES | libc::EPERM) => Refused::by_job(format!("not executable: {shown}")),
             Some(libc::ENOEXEC) => Refused::by_job(format!(
                 "not executable: {shown} is neither a program of this machine nor a script \
@@ -227,6 +228,20 @@ pub fn explain(error: &SpawnError, program: &CString) -> Refused {
             _ => Refused::by_job(format!("{shown} could not be started: {cause}")),
         },
     }
+}
+
+/// Longest first line that the kernel looks at.
+const FIRST_LINE_MAX: u64 = 256;
+
+/// Returns the interpreter that a script's first line names.
+fn interpreter(script: &str) -> Option<String> {
+    use std::io::{BufRead as _, BufReader, Read as _};
+    let mut line = Vec::new();
+    let file = File::open(script).ok()?.take(FIRST_LINE_MAX);
+    BufReader::new(file).read_until(b'\n', &mut line).ok()?;
+    let named = line.strip_prefix(b"#!")?.trim_ascii();
+    let path = named.split(u8::is_ascii_whitespace).next()?;
+    Some(String::from_utf8_lossy(path).into_owned())
 }
 
 fn by_kind(
