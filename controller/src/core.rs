@@ -32,8 +32,8 @@ use tessera_placement::{MigView, Policy, QueuedJob, WaitReason};
 use tessera_wire::frames::{GpuReport, ToAgent, ToController};
 use uuid::Uuid;
 
-pub use crate::store::load::JobSheet;
 use crate::ports::{CommandResult, JobCommand, JobMoved};
+pub use crate::store::load::JobSheet;
 use crate::store::submit::FreshJob;
 use crate::store::{moves, nodes};
 

@@ -146,10 +146,7 @@ impl Settings {
             http: args.http.or(file.http).unwrap_or(([127, 0, 0, 1], 7070).into()),
             quic: args.quic.or(file.quic).unwrap_or(([127, 0, 0, 1], 7071).into()),
             policy: args.policy.clone().or(file.policy).unwrap_or("scheme-b".to_owned()),
-            lease: args
-                .lease
-                .or(file.lease)
-                .unwrap_or(LeaseTerms::DEFAULT_LENGTH.get() / 1_000),
+            lease: args.lease.or(file.lease).unwrap_or(LeaseTerms::DEFAULT_LENGTH.get() / 1_000),
             ha: args.ha || file.ha.unwrap_or(false),
             require_token: args.require_token || file.require_token.unwrap_or(false),
             insecure_http: args.insecure_http || file.insecure_http.unwrap_or(false),
@@ -168,8 +165,8 @@ impl Settings {
                 tessera_placement::policy::NAMES.join(", ")
             );
         }
-        let url = self.database.starts_with("postgres://")
-            || self.database.starts_with("postgresql://");
+        let url =
+            self.database.starts_with("postgres://") || self.database.starts_with("postgresql://");
         if self.database != "private" && !url {
             bail!("database is {:?}: write private, or a postgres:// URL", self.database);
         }

@@ -217,9 +217,7 @@ async fn read_all(
                 Err(error) => return error.to_string(),
             };
         }
-        if !frames.is_empty()
-            && placer.send(LinkFrames { session, node, frames }).await.is_err()
-        {
+        if !frames.is_empty() && placer.send(LinkFrames { session, node, frames }).await.is_err() {
             return "the controller is ending".to_owned();
         }
     }

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use actix::{
-    Actor, ActorFutureExt as _, Addr, AsyncContext as _, Context, Handler, MessageResult, StreamHandler,
-    System, WrapFuture as _,
+    Actor, ActorFutureExt as _, Addr, AsyncContext as _, Context, Handler, MessageResult,
+    StreamHandler, System, WrapFuture as _,
 };
 use futures_util::stream::poll_fn;
 use tessera_model::{ControllerId, Millis, NodeId};
@@ -286,11 +286,8 @@ impl Placer {
 
     fn publish_shape(&self) {
         let view = self.parts.cluster.view(clock::boot());
-        let shape = ClusterShape {
-            largest: largest_possible(&view),
-            known: !view.gpus.is_empty(),
-            view,
-        };
+        let shape =
+            ClusterShape { largest: largest_possible(&view), known: !view.gpus.is_empty(), view };
         self.parts.shape.send_replace(Arc::new(shape));
     }
 

@@ -44,7 +44,8 @@ impl Cluster {
         for (job, sheet) in sheets {
             let Some(attempt) = self.attempts.get(&job) else { continue };
             if let Some(live) = self.live.get_mut(attempt) {
-                live.traceparent = traces.get(attempt).cloned().or_else(|| sheet.traceparent.clone());
+                live.traceparent =
+                    traces.get(attempt).cloned().or_else(|| sheet.traceparent.clone());
                 live.sheet = Some(sheet);
             }
         }
@@ -55,8 +56,7 @@ impl Cluster {
     pub fn dispatch(&mut self, now: Millis) -> Vec<Effect> {
         let mut effects = Vec::new();
         for plan in std::mem::take(&mut self.unsent_plans) {
-            let traceparent =
-                plan.attempt.and_then(|a| self.live.get(&a)?.traceparent.clone());
+            let traceparent = plan.attempt.and_then(|a| self.live.get(&a)?.traceparent.clone());
             let order = PlanOrder {
                 epoch: self.epoch,
                 plan: plan.plan,

@@ -24,7 +24,9 @@ impl Cluster {
                     .gpus
                     .values()
                     .filter(|gpu| gpu.node == *id)
-                    .filter_map(|gpu| Some(self.describe_gpu(node, gpu, views.get(&gpu.report.gpu)?)))
+                    .filter_map(|gpu| {
+                        Some(self.describe_gpu(node, gpu, views.get(&gpu.report.gpu)?))
+                    })
                     .collect();
                 gpus.sort_by_key(|gpu| gpu.index);
                 api::Node {
@@ -44,12 +46,7 @@ impl Cluster {
         nodes
     }
 
-    fn describe_gpu(
-        &self,
-        node: &Node,
-        gpu: &Gpu,
-        view: &tessera_placement::GpuView,
-    ) -> api::Gpu {
+    fn describe_gpu(&self, node: &Node, gpu: &Gpu, view: &tessera_placement::GpuView) -> api::Gpu {
         let (health, health_text) = match &gpu.report.health {
             GpuHealth::Healthy => ("healthy", None),
             GpuHealth::Unresponsive => ("unresponsive", None),
@@ -82,14 +79,12 @@ impl Cluster {
                 job_name: job.and_then(|job| self.job_name(job)),
             }
         });
-        let profiles = geometry.map_or(&[][..], |g| &g.profiles).iter().map(|p| {
-            api::ProfileView {
-                name: p.name.to_string(),
-                memory_bytes: p.memory.get(),
-                compute_slices: p.compute_slices,
-                memory_slices: p.memory_slices,
-                starts: p.starts.clone(),
-            }
+        let profiles = geometry.map_or(&[][..], |g| &g.profiles).iter().map(|p| api::ProfileView {
+            name: p.name.to_string(),
+            memory_bytes: p.memory.get(),
+            compute_slices: p.compute_slices,
+            memory_slices: p.memory_slices,
+            starts: p.starts.clone(),
         });
         api::Gpu {
             id: gpu.report.gpu.to_string(),

@@ -7,7 +7,7 @@ use tessera_wire::frames::{
 };
 
 use super::{
-    Cluster, DOUBLINGS_MAX, Effect, Gpu, Input, PLAN_PAUSE, REFUSAL_PAUSE, Round, MOVED_KEPT_FOR,
+    Cluster, DOUBLINGS_MAX, Effect, Gpu, Input, MOVED_KEPT_FOR, PLAN_PAUSE, REFUSAL_PAUSE, Round,
 };
 use crate::ports::{CommandResult, JobCommand, JobMoved};
 use crate::store::moves::{self, record_without_exit};
@@ -29,10 +29,8 @@ impl Cluster {
                 }
             }
             Input::Command { token, command, jobs } => {
-                let results = jobs
-                    .into_iter()
-                    .map(|job| (job, self.command(job, command, round)))
-                    .collect();
+                let results =
+                    jobs.into_iter().map(|job| (job, self.command(job, command, round))).collect();
                 round.results.push((token, results));
             }
             Input::Hello { peer, session, hello } => self.hello(peer, session, *hello, now, round),

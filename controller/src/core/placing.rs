@@ -5,9 +5,7 @@ use std::collections::BTreeMap;
 use tessera_model::life::{JobState, Outcome};
 use tessera_model::mig::{self, Layout, Occupant, Slot, Step};
 use tessera_model::{AttemptId, DecisionId, GpuId, JobId, Millis, PlanId};
-use tessera_placement::{
-    ClusterView, Decision, Explanation, InstanceState, Place, WaitReason,
-};
+use tessera_placement::{ClusterView, Decision, Explanation, InstanceState, Place, WaitReason};
 use tessera_wire::frames::{InstanceReport, MigReport};
 use uuid::Uuid;
 
@@ -120,8 +118,7 @@ impl Cluster {
             _ => (vec![0], "whole GPU".to_owned()),
         };
         // An instance that is destroyed by this very decision doesn't stand ready.
-        let slice =
-            if place.steps.is_empty() { slice_at(&gpu.report, place.slot) } else { None };
+        let slice = if place.steps.is_empty() { slice_at(&gpu.report, place.slot) } else { None };
         debug_assert!(idle_in(view, &place), "policies only give away what is idle");
         let reservation = Reservation {
             job,
@@ -286,9 +283,7 @@ const LOOK_AT_WITHOUT_GPUS: usize = 64;
 fn idle_in(view: &ClusterView, place: &Place) -> bool {
     !place.steps.is_empty()
         || view.gpus.iter().filter(|gpu| gpu.id == place.gpu).all(|gpu| {
-            gpu.instances
-                .iter()
-                .any(|i| i.slot == place.slot && i.state == InstanceState::Idle)
+            gpu.instances.iter().any(|i| i.slot == place.slot && i.state == InstanceState::Idle)
         })
 }
 
@@ -313,8 +308,7 @@ fn steps_to(
         })
         .collect();
     let in_the_way = |o: &Occupant| {
-        !slots.contains(&o.slot)
-            && geometry.mask(o.slot).is_ok_and(|mask| mask & wanted_mask != 0)
+        !slots.contains(&o.slot) && geometry.mask(o.slot).is_ok_and(|mask| mask & wanted_mask != 0)
     };
     let mut wanted: Layout =
         standing.iter().filter(|o| o.busy || !in_the_way(o)).map(|o| o.slot).collect();

@@ -91,18 +91,12 @@ impl Cluster {
             generation,
             lease: self.terms,
         };
-        round.effects.push(Effect::Send {
-            node: peer.id,
-            frame: Box::new(ToAgent::Welcome(welcome)),
-        });
+        round
+            .effects
+            .push(Effect::Send { node: peer.id, frame: Box::new(ToAgent::Welcome(welcome)) });
     }
 
-    fn admit(
-        &self,
-        peer: &NodeIdentity,
-        hello: &Hello,
-        now: Millis,
-    ) -> Result<(), (String, bool)> {
+    fn admit(&self, peer: &NodeIdentity, hello: &Hello, now: Millis) -> Result<(), (String, bool)> {
         if hello.protocol != PROTOCOL_VERSION {
             let reason = format!(
                 "the agent speaks protocol {}, this controller {PROTOCOL_VERSION}: \
@@ -233,8 +227,7 @@ impl Cluster {
     /// controller itself is probably the one that is cut off.
     pub fn braking(&self, now: Millis) -> bool {
         let members = self.nodes.values().filter(|node| !node.lost).count();
-        let overdue =
-            self.nodes.values().filter(|node| !node.lost && now >= node.expiry).count();
+        let overdue = self.nodes.values().filter(|node| !node.lost && now >= node.expiry).count();
         members >= BRAKE_FROM_NODES && overdue * 2 > members
     }
 

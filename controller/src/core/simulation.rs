@@ -38,7 +38,7 @@ const STEPS_TO_THE_END: usize = 3_000;
 const SEEDS: u64 = 200;
 
 /// What some run must have met, or the simulation proves nothing.
-const SOMETIMES: [&str; 20] = [
+const SOMETIMES: [&str; 21] = [
     "a commit failed",
     "a commit's answer was lost",
     "a connection broke",
@@ -49,6 +49,7 @@ const SOMETIMES: [&str; 20] = [
     "a node was declared lost",
     "a plan failed",
     "a plan went on",
+    "a running job was declared lost",
     "a shepherd fenced",
     "a stranger used an instance",
     "a user spoke",

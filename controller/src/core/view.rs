@@ -47,10 +47,7 @@ impl Cluster {
         let connected = node.is_some_and(|node| {
             !node.lost && node.session.as_ref().is_some_and(|session| session.ready)
         });
-        connected
-            && gpu.fresh
-            && gpu.report.health == GpuHealth::Healthy
-            && now >= gpu.paused_until
+        connected && gpu.fresh && gpu.report.health == GpuHealth::Healthy && now >= gpu.paused_until
     }
 
     /// Whether an attempt waits for an instance that no ordered plan makes yet.
@@ -100,9 +97,9 @@ pub(super) fn slice_at(report: &GpuReport, slot: Option<Slot>) -> Option<SliceId
 
 fn instances(gpu: &Gpu, holders: &[(Option<Slot>, JobId)]) -> Vec<InstanceView> {
     let MigReport::On { geometry } = &gpu.report.mig else {
-        let state = holders.first().map_or(InstanceState::Idle, |(_, job)| InstanceState::Taken {
-            job: *job,
-        });
+        let state = holders
+            .first()
+            .map_or(InstanceState::Idle, |(_, job)| InstanceState::Taken { job: *job });
         return vec![InstanceView { slot: None, memory: gpu.report.memory, state }];
     };
     let holder = |slot: Slot| holders.iter().find(|(held, _)| *held == Some(slot)).map(|h| h.1);

@@ -38,8 +38,7 @@ pub async fn commit(
     epoch: u64,
 ) -> Result<Findings, StoreError> {
     let action = "begin a round";
-    let mut transaction =
-        connection.begin().await.map_err(StoreError::while_trying_to(action))?;
+    let mut transaction = connection.begin().await.map_err(StoreError::while_trying_to(action))?;
     leader::guard(&mut transaction, epoch).await?;
     write_nodes(&mut transaction, round).await?;
     moves::launch(&mut transaction, &round.ready).await?;

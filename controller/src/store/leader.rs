@@ -70,9 +70,8 @@ pub async fn elect(
     seen: u64,
 ) -> Result<Election, StoreError> {
     let action = "elect a leader";
-    let mut transaction = sqlx::Connection::begin(connection)
-        .await
-        .map_err(StoreError::while_trying_to(action))?;
+    let mut transaction =
+        sqlx::Connection::begin(connection).await.map_err(StoreError::while_trying_to(action))?;
     sqlx::query!("SELECT pg_advisory_xact_lock($1)", GUARD)
         .execute(&mut *transaction)
         .await

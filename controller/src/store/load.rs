@@ -148,9 +148,8 @@ fn unsigned(table: &'static str, row: impl ToString, value: i64) -> Result<u64, 
 /// [`StoreError::Unavailable`]; [`StoreError::Corrupt`] if a row can't be understood.
 pub async fn picture(connection: &mut PgConnection) -> Result<Picture, StoreError> {
     let action = "begin reading the picture";
-    let mut snapshot = sqlx::Connection::begin(connection)
-        .await
-        .map_err(StoreError::while_trying_to(action))?;
+    let mut snapshot =
+        sqlx::Connection::begin(connection).await.map_err(StoreError::while_trying_to(action))?;
     sqlx::query!("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
         .execute(&mut *snapshot)
         .await
@@ -274,7 +273,10 @@ async fn live(connection: &mut PgConnection) -> Result<Vec<LiveRow>, StoreError>
             Ok(LiveRow {
                 attempt: AttemptId::from_uuid(row.attempt),
                 job: JobId::from_number(unsigned("attempts", row.attempt, row.job)?),
-                state: row.state.parse().map_err(|e: tessera_model::ids::BadId| bad(e.to_string()))?,
+                state: row
+                    .state
+                    .parse()
+                    .map_err(|e: tessera_model::ids::BadId| bad(e.to_string()))?,
                 number: u32::try_from(row.number).unwrap_or(0),
                 node: NodeId::from_uuid(row.node),
                 generation: unsigned("attempts", row.attempt, row.generation)?,

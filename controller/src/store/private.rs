@@ -300,8 +300,8 @@ fn programs_version(programs: &Path) -> Result<String, PrivateError> {
 }
 
 fn check_version(programs: &Path, data: &Path) -> Result<(), PrivateError> {
-    let made_by = fs::read_to_string(data.join("PG_VERSION"))
-        .map_err(io_while("read the data's version"))?;
+    let made_by =
+        fs::read_to_string(data.join("PG_VERSION")).map_err(io_while("read the data's version"))?;
     let version = programs_version(programs)?;
     if major(&made_by) == major(&version) {
         Ok(())

@@ -142,10 +142,7 @@ impl Numbers {
     }
 }
 
-async fn draw_numbers(
-    connection: &mut PgConnection,
-    count: u32,
-) -> Result<Vec<i64>, StoreError> {
+async fn draw_numbers(connection: &mut PgConnection, count: u32) -> Result<Vec<i64>, StoreError> {
     sqlx::query_scalar!(
         r#"SELECT nextval('job_number') AS "number!" FROM generate_series(1, $1)"#,
         i32::try_from(count).unwrap_or(i32::MAX),
@@ -192,7 +189,11 @@ impl Plan {
             let fate = match key_of(submission) {
                 Some(key) if known.contains_key(&key) => {
                     let found = known[&key];
-                    if Some(found.body_hash) == hash { Fate::Replay(found) } else { Fate::KeyReused }
+                    if Some(found.body_hash) == hash {
+                        Fate::Replay(found)
+                    } else {
+                        Fate::KeyReused
+                    }
                 }
                 Some(key) => match first_use.get(&key) {
                     Some(first) => {
@@ -240,11 +241,9 @@ impl Plan {
         for (place, submission) in batch.iter().enumerate() {
             let answer = match self.resolve(place) {
                 Fate::Insert { first } => Ok(accepted(first, submission.tasks, false)),
-                Fate::Replay(known) => Ok(Accepted {
-                    job: known.job,
-                    tasks: known.tasks,
-                    replayed: true,
-                }),
+                Fate::Replay(known) => {
+                    Ok(Accepted { job: known.job, tasks: known.tasks, replayed: true })
+                }
                 Fate::SameAs(_) | Fate::KeyReused => Err(PortError::KeyReused),
             };
             if let (Fate::Insert { .. }, Ok(accepted)) = (self.fates[place], &answer)
@@ -253,7 +252,9 @@ impl Plan {
                 committed.queued.extend(fresh_jobs(accepted, &submission.spec));
             }
             let repeats = matches!(self.fates[place], Fate::SameAs(_));
-            committed.answers.push(answer.map(|a| Accepted { replayed: a.replayed || repeats, ..a }));
+            committed
+                .answers
+                .push(answer.map(|a| Accepted { replayed: a.replayed || repeats, ..a }));
         }
         committed
     }

@@ -54,7 +54,7 @@ const ORDINARY: [(Event, u64); 14] = [
     (Event::End, 200),
     (Event::EndReload, 40),
     (Event::Spawn, 100),
-    (Event::Exit, 40),
+    (Event::Exit, 15),
     (Event::Plan, 80),
     (Event::StartAgent, 20),
 ];
@@ -64,13 +64,13 @@ const FAULTS: [(Event, u64); 12] = [
     (Event::Break, 8),
     (Event::Notice, 30),
     (Event::CrashAgent, 8),
-    (Event::Reboot, 3),
-    (Event::CrashController, 5),
+    (Event::Reboot, 1),
+    (Event::CrashController, 3),
     (Event::FailPlan, 12),
     (Event::Foreign, 6),
     (Event::HalfMade, 3),
-    (Event::Vanish, 2),
-    (Event::SwitchMode, 3),
+    (Event::Vanish, 1),
+    (Event::SwitchMode, 1),
 ];
 
 /// The lots of one run.
@@ -200,7 +200,7 @@ impl World {
 
     /// Long enough for leases to run out, while nothing is delivered.
     fn sleep(&mut self) {
-        let steps = self.dice.below(70);
+        let steps = self.dice.below(140);
         self.note("time passed in silence", steps);
         for _ in 0..steps {
             self.pass_some(400);

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
 use tessera_model::lease::LeaseTerms;
+use tessera_model::life::JobState;
 use tessera_model::{ControllerId, Millis, NodeId};
 use uuid::Uuid;
 
@@ -110,6 +111,9 @@ impl World {
         for (node, generation, lost) in &round.raises {
             if *lost {
                 self.note("a node was declared lost", (node, generation));
+                if round.ended.iter().any(|ended| ended.from == JobState::Running) {
+                    self.note("a running job was declared lost", node);
+                }
             }
         }
         self.act(round, findings);
