@@ -262,7 +262,8 @@ proptest! {
                 let never = matches!(possible, tessera_placement::Feasibility::Never { .. });
                 let refused =
                     matches!(decision, Decision::Wait { reason: WaitReason::BadConstraints, .. });
-                prop_assert_eq!(never, refused);
+                // Before a GPU was seen nothing can be called impossible.
+                prop_assert_eq!(never && !cluster.gpus.is_empty(), refused);
             }
         }
     }
@@ -277,5 +278,16 @@ fn an_empty_cluster_and_an_empty_queue_are_no_trouble() {
             policy.decide(&ClusterView::default(), &mut std::iter::empty(), Millis::ZERO, 10);
 
         assert_eq!(decisions, []);
+    }
+}
+
+#[test]
+fn a_job_that_comes_before_the_first_gpu_waits_for_a_node() {
+    let (cluster, queue) = (ClusterView::default(), crate::build::queue([GpuAsk::Unknown]));
+    for policy in NAMES {
+        let decisions = decide(policy, &cluster, &queue);
+
+        let [Decision::Wait { reason, .. }] = &decisions[..] else { panic!("{decisions:?}") };
+        assert_eq!(*reason, WaitReason::NodeUnavailable, "{policy}");
     }
 }
