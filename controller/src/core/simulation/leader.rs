@@ -152,7 +152,7 @@ impl World {
         for (token, results) in round.answers(&findings) {
             let Some(jobs) = self.tokens.remove(&token) else { continue };
             assert_eq!(results.len(), jobs.len(), "each job has its answer");
-            let lost = results.iter().any(|r| *r == CommandResult::NotFound);
+            let lost = results.contains(&CommandResult::NotFound);
             assert!(!lost, "an accepted job vanished (V5): {jobs:?} {results:?}");
         }
         self.controller.cluster.note_moved(&round, &findings, self.now);
