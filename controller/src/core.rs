@@ -282,7 +282,7 @@ pub struct Cluster {
     live: BTreeMap<AttemptId, Live>,
     attempts: HashMap<JobId, AttemptId>,
     mig_views: Vec<Arc<MigView>>,
-    /// Waiting jobs that users moved of late, and when.
+    /// Jobs that users moved of late, and when: those may be announced only after that.
     moved: BTreeMap<JobId, Millis>,
     /// No placement before this moment (rule F14).
     hold_until: Millis,

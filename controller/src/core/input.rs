@@ -29,8 +29,10 @@ impl Cluster {
                 }
             }
             Input::Command { token, command, jobs } => {
-                let results =
-                    jobs.into_iter().map(|job| (job, self.command(job, command, round))).collect();
+                let results = jobs
+                    .into_iter()
+                    .map(|job| (job, self.command(job, command, now, round)))
+                    .collect();
                 round.results.push((token, results));
             }
             Input::Hello { peer, session, hello } => self.hello(peer, session, *hello, now, round),
@@ -50,9 +52,12 @@ impl Cluster {
         &mut self,
         job: JobId,
         command: JobCommand,
+        now: Millis,
         round: &mut Round,
     ) -> Option<CommandResult> {
         if let Some(attempt) = self.attempts.get(&job).copied() {
+            // A reload may have read and placed it before its announcement comes.
+            self.moved.insert(job, now);
             return Some(self.command_live(attempt, command, round));
         }
         let to = match command {

@@ -332,20 +332,26 @@ impl World {
         self.tell(node, told);
     }
 
-    /// A GPU without work is gone after the machine's next boot.
+    /// A GPU without work is gone when the agent comes up again.
     fn vanish(&mut self, node: usize) {
-        self.reboot(node);
-        if self.machines[node].cards.len() > 1 {
-            let gone = self.machines[node].cards.pop();
-            self.note("a GPU vanished", gone.map(|card| card.gpu));
+        let last = self.machines[node].cards.len() - 1;
+        if last == 0 || self.is_used(node, last) {
+            return;
         }
+        self.crash_agent(node);
+        let gone = self.machines[node].cards.pop();
+        self.note("a GPU vanished", gone.map(|card| card.gpu));
     }
 
-    /// An administrator switches MIG on the machine itself, while it is down.
+    /// An administrator switches MIG on the machine itself, while its agent is down.
     fn switch_mode(&mut self, node: usize) {
-        self.reboot(node);
         let which = self.dice.index(self.machines[node].cards.len());
+        if self.is_used(node, which) {
+            return;
+        }
+        self.crash_agent(node);
         let card = &mut self.machines[node].cards[which];
+        card.instances.clear();
         card.mig = match &card.mig {
             MigReport::On { .. } => MigReport::Off,
             MigReport::Off | MigReport::Unsupported => {
@@ -354,5 +360,10 @@ impl World {
         };
         let gpu = card.gpu.clone();
         self.note("an administrator switched MIG", gpu);
+    }
+
+    fn is_used(&self, node: usize, card: usize) -> bool {
+        let machine = &self.machines[node];
+        machine.processes.values().any(|p| p.facts.gpu == machine.cards[card].gpu)
     }
 }
