@@ -210,10 +210,10 @@ fn tail(text: &str) -> String {
 }
 
 fn find_programs() -> Result<PathBuf, PrivateError> {
-    if let Some(folder) = std::env::var_os("TESSERA_PG_BIN") {
-        return Ok(folder.into());
-    }
     let has_server = |folder: &PathBuf| folder.join("postgres").is_file();
+    if let Some(folder) = std::env::var_os("TESSERA_PG_BIN").map(PathBuf::from) {
+        return if has_server(&folder) { Ok(folder) } else { Err(PrivateError::NoPrograms) };
+    }
     let versioned = fs::read_dir("/usr/lib/postgresql")
         .into_iter()
         .flatten()
