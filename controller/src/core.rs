@@ -11,6 +11,8 @@ mod describe;
 mod input;
 mod picture;
 mod placing;
+#[cfg(test)]
+mod rewind;
 mod sessions;
 mod settle;
 #[cfg(test)]
@@ -42,6 +44,9 @@ use crate::store::{moves, nodes};
 pub const STARTS_MAX: usize = 256;
 /// How long a command to an agent may stay unanswered before it is sent again.
 const RESEND_AFTER: Millis = Millis::from_secs(2);
+/// How far generations leap when the store was set back: further than any node can have been
+/// lost since the state that came back, so that no generation is given out twice.
+const GENERATION_LEAP: u64 = 1_000_000;
 /// How long a GPU is left alone after a plan failed on it; doubled while that goes on.
 const PLAN_PAUSE: Millis = Millis::from_secs(5);
 /// How long a GPU is left alone after it refused an attempt; doubled while that goes on.
@@ -286,6 +291,9 @@ pub struct Cluster {
     moved: BTreeMap<JobId, Millis>,
     /// No placement before this moment (rule F14).
     hold_until: Millis,
+    /// Nodes of lower generations are lost: the store was set back, and what was granted to them
+    /// since is not known (rule F14).
+    generation_floor: u64,
     /// Traces that plans continue, between their order and the sending.
     unsent_plans: Vec<nodes::PlanRow>,
 }
@@ -326,6 +334,8 @@ impl Cluster {
     /// out (rule F14).
     pub fn hold_placement(&mut self, now: Millis) {
         self.hold_until = self.terms.controller_expiry(now);
+        let highest = self.nodes.values().map(|node| node.generation).max().unwrap_or(0);
+        self.generation_floor = highest + GENERATION_LEAP;
     }
 
     /// Counts queued jobs and live attempts, for metrics.

@@ -36,6 +36,7 @@ impl Cluster {
             mig_views: Vec::new(),
             moved: BTreeMap::new(),
             hold_until: Millis::ZERO,
+            generation_floor: 0,
             unsent_plans: Vec::new(),
         };
         cluster.take_in(picture, now);

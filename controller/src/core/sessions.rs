@@ -46,7 +46,7 @@ impl Cluster {
         });
         // A node that holds a higher generation than the store got it from a future that is
         // gone (rule F14).
-        let generation = known.map_or(1, |node| node.generation);
+        let generation = known.map_or(1, |node| node.generation).max(self.generation_floor);
         let generation =
             if hello.generation > generation { hello.generation + 1 } else { generation };
         let node = Node {
@@ -193,6 +193,7 @@ impl Cluster {
 
     /// Declares nodes lost whose leases ran out, and sends their jobs on.
     pub(super) fn expire(&mut self, now: Millis, round: &mut Round) {
+        self.lose_what_was_granted_unseen(round);
         let overdue: Vec<NodeId> = self
             .nodes
             .iter()
@@ -204,22 +205,39 @@ impl Cluster {
             return;
         }
         for id in overdue {
-            let Some(node) = self.nodes.get_mut(&id) else { continue };
-            node.lost = true;
-            node.generation += 1;
-            let (name, generation) = (node.name.clone(), node.generation);
-            if let Some(session) = node.session.take() {
-                let reason = "its lease ran out: it was declared lost".to_owned();
-                round.effects.push(Effect::Refuse { session: session.id, reason, retry: true });
-            }
-            round.raises.push((id, generation, true));
-            round.shape_changed = true;
-            let lost: Vec<_> =
-                self.live.iter().filter(|(_, l)| l.node == id).map(|(a, _)| *a).collect();
-            for attempt in lost {
-                let detail = format!("node {name} was not heard of for a whole lease");
-                self.end(attempt, record_without_exit(Outcome::Lost, detail), round);
-            }
+            let Some(node) = self.nodes.get(&id) else { continue };
+            let detail = format!("node {} was not heard of for a whole lease", node.name);
+            let generation = node.generation + 1;
+            self.lose(id, generation, &detail, round);
+        }
+    }
+
+    /// After the store was set back, every node is lost as it was: its attempts end in the books
+    /// now, and on the node when it comes back (rule F11); nothing is placed until all leases of
+    /// unknown grants have run out.
+    fn lose_what_was_granted_unseen(&mut self, round: &mut Round) {
+        let floor = self.generation_floor;
+        let below: Vec<NodeId> =
+            self.nodes.iter().filter(|(_, n)| n.generation < floor).map(|(id, _)| *id).collect();
+        for id in below {
+            self.lose(id, floor, "the database was set back to an earlier state", round);
+        }
+    }
+
+    fn lose(&mut self, id: NodeId, generation: u64, detail: &str, round: &mut Round) {
+        let Some(node) = self.nodes.get_mut(&id) else { return };
+        node.lost = true;
+        node.generation = generation;
+        if let Some(session) = node.session.take() {
+            let reason = format!("it was declared lost: {detail}");
+            round.effects.push(Effect::Refuse { session: session.id, reason, retry: true });
+        }
+        round.raises.push((id, generation, true));
+        round.shape_changed = true;
+        let lost: Vec<_> =
+            self.live.iter().filter(|(_, l)| l.node == id).map(|(a, _)| *a).collect();
+        for attempt in lost {
+            self.end(attempt, record_without_exit(Outcome::Lost, detail.to_owned()), round);
         }
     }
 
