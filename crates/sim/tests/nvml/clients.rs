@@ -9,7 +9,7 @@ use nvml_wrapper_sys::bindings::nvmlProcessInfo_t;
 use tessera_sim::client::{Client, ClientError};
 use tessera_sim::device::ClaimKind;
 
-use crate::rig::{Rig, raw};
+use crate::rig::{Rig, forget_other_rigs, raw};
 
 const EMPTY: nvmlProcessInfo_t =
     nvmlProcessInfo_t { pid: 0, usedGpuMemory: 0, gpuInstanceId: 0, computeInstanceId: 0 };
@@ -36,6 +36,7 @@ impl Drop for Holder {
 
 fn command(rig: &Rig, uuid: &str, arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tessera-sim-client"));
+    forget_other_rigs(&mut command);
     command
         .args(arguments)
         .env("TESSERA_SIM_NODE", rig.folder.path().join("node"))
@@ -85,7 +86,7 @@ fn a_client_goes_when_its_time_is_up() {
 
     let output = command(&rig, &slice.uuid, &["--seconds", "0.05"]).output().unwrap();
 
-    assert!(output.status.success());
+    assert!(output.status.success(), "{output:?}");
     assert_eq!(rig.destroy(&slice), 0);
 }
 

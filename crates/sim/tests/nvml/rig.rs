@@ -131,12 +131,22 @@ impl Rig {
     /// Prepares this test binary to run one of its tests as another process on the node.
     pub fn child(&self, test: &str) -> Command {
         let mut child = Command::new(std::env::current_exe().unwrap());
+        forget_other_rigs(&mut child);
         child
             .args([test, "--exact", "--nocapture", "--test-threads=1"])
             .env("TESSERA_SIM_NODE", self.folder.path().join("node"))
             .env("TESSERA_SIM_LATENCY", "0")
             .env("TESSERA_SIM_TEST_CHILD", library(&self.folder));
         child
+    }
+}
+
+/// Takes out of a command's environment what a rig of another test sets in this process for a
+/// moment.
+pub fn forget_other_rigs(command: &mut Command) {
+    for name in ["TESSERA_SIM_GPUS", "TESSERA_SIM_MIG", "TESSERA_SIM_LATENCY", "TESSERA_SIM_FAULTS"]
+    {
+        command.env_remove(name);
     }
 }
 
