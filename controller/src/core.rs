@@ -337,9 +337,4 @@ impl Cluster {
         let highest = self.nodes.values().map(|node| node.generation).max().unwrap_or(0);
         self.generation_floor = highest + GENERATION_LEAP;
     }
-
-    /// Counts queued jobs and live attempts, for metrics.
-    pub fn load(&self) -> (usize, usize) {
-        (self.queue.len(), self.live.len())
-    }
 }

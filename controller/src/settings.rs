@@ -2,7 +2,6 @@
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use clap::{Args, Parser, Subcommand};
@@ -203,9 +202,6 @@ fn read_file(path: &Path) -> anyhow::Result<File> {
         .with_context(|| format!("can't read the configuration file {}", path.display()))?;
     toml::from_str(&text).with_context(|| format!("{} is not right", path.display()))
 }
-
-/// How long daemons wait for each other at their start and end.
-pub const PATIENCE: Duration = Duration::from_secs(30);
 
 #[cfg(test)]
 mod tests {

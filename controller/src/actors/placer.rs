@@ -94,6 +94,8 @@ pub struct Placer {
     sessions: HashMap<NodeId, u64>,
     replies: HashMap<u64, CommandReply>,
     next_token: u64,
+    /// Whether the last look found most nodes silent.
+    braking: bool,
     /// Kept from round to round; none while one is being committed, and after an error.
     connection: Option<Connection>,
     contradictions: Contradictions,
@@ -138,6 +140,7 @@ impl Placer {
             sessions: HashMap::new(),
             replies: HashMap::new(),
             next_token: 0,
+            braking: false,
             connection: None,
             contradictions: Contradictions::default(),
         }
@@ -146,6 +149,18 @@ impl Placer {
     fn take(&mut self, input: Input, ctx: &mut Context<Self>) {
         self.inbox.push(input);
         self.run(ctx);
+    }
+
+    /// Says once that nodes are not declared lost although their leases ran out, and once that
+    /// they are again.
+    fn tell_of_brake(&mut self) {
+        let braking = self.parts.cluster.braking(clock::boot());
+        if braking && !self.braking {
+            tracing::error!("most nodes fell silent at once: none is declared lost");
+        } else if !braking && self.braking {
+            tracing::info!("most nodes are heard of again");
+        }
+        self.braking = braking;
     }
 
     /// Decides, records, then acts: in no other order.
@@ -414,6 +429,7 @@ impl Actor for Placer {
             if placer.phase == Phase::Idle {
                 placer.take(Input::Tick, ctx);
             }
+            placer.tell_of_brake();
         });
         self.publish_shape();
     }

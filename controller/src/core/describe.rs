@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 
 use tessera_api::types as api;
-use tessera_model::life::JobState;
 use tessera_model::{GpuId, JobId, Millis};
 use tessera_placement::InstanceState;
 use tessera_wire::frames::{GpuHealth, MigReport};
@@ -120,15 +119,6 @@ impl Cluster {
     fn job_name(&self, job: JobId) -> Option<String> {
         let live = self.live.get(self.attempts.get(&job)?)?;
         Some(live.sheet.as_ref()?.spec.name.clone())
-    }
-
-    /// Counts live attempts by state, for metrics.
-    pub fn live_by_state(&self) -> BTreeMap<JobState, u64> {
-        let mut counts = BTreeMap::new();
-        for live in self.live.values() {
-            *counts.entry(live.state).or_insert(0) += 1;
-        }
-        counts
     }
 }
 

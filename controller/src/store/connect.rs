@@ -162,31 +162,3 @@ async fn setting(connection: &mut PgConnection, name: &str) -> Result<String, Un
         .await
         .map_err(UnfitDatabase::Unreachable)
 }
-
-/// What tells one life of a database from another: a restore or a failover to a stale copy
-/// changes the timeline or goes back in it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Lineage {
-    /// The cluster's identifier, drawn when it was made.
-    pub system: i64,
-    /// The timeline, which rises with each promotion.
-    pub timeline: i32,
-}
-
-/// Reads the database's lineage.
-///
-/// # Errors
-///
-/// [`StoreError::Unavailable`].
-pub async fn lineage(connection: &mut PgConnection) -> Result<Lineage, StoreError> {
-    sqlx::query_as!(
-        Lineage,
-        r#"
-        SELECT s.system_identifier AS "system!", c.timeline_id AS "timeline!"
-          FROM pg_control_system() AS s, pg_control_checkpoint() AS c
-        "#
-    )
-    .fetch_one(connection)
-    .await
-    .map_err(StoreError::while_trying_to("read the database's lineage"))
-}

@@ -5,7 +5,7 @@
 
 use sqlx::PgConnection;
 use tessera_model::life::{JobState, Outcome};
-use tessera_model::{AttemptId, DecisionId, GpuId, JobId, Millis, NodeId, SliceId};
+use tessera_model::{AttemptId, DecisionId, JobId, Millis, NodeId, SliceId};
 use tessera_placement::{Explanation, Place};
 use tessera_wire::frames::ExitRecord;
 use time::OffsetDateTime;
@@ -564,9 +564,4 @@ pub fn record_without_exit(outcome: Outcome, detail: String) -> ExitRecord {
         system_time: Millis::ZERO,
         max_rss: tessera_model::Bytes::ZERO,
     }
-}
-
-/// Returns the GPU's id as text, for messages.
-pub fn gpu_text(gpu: &GpuId) -> String {
-    gpu.to_string()
 }

@@ -10,7 +10,7 @@ struct Line {
 
 fn around() -> Surroundings {
     Surroundings {
-        folder: "/home/ada/work".into(),
+        folder: "/home/ada/jobs".into(),
         environment: [("PATH".to_owned(), "/bin".to_owned())].into(),
         user: "ada".into(),
     }
@@ -37,7 +37,7 @@ fn a_program_runs_in_the_current_folder_with_what_it_needs_to_be_found() {
     let expected = SubmitRequest {
         user: Some("ada".into()),
         command: Some(["python3", "train.py", "--gpus", "8"].map(String::from).into()),
-        work_dir: Some("/home/ada/work".into()),
+        work_dir: Some("/home/ada/jobs".into()),
         env: [("PATH".to_owned(), "/bin".to_owned())].into(),
         gpu_memory_bytes: Some(10 << 30),
         time_limit_secs: Some(300),
@@ -59,7 +59,7 @@ fn the_command_line_beats_the_script() {
     assert!(!request.gpu_whole);
     assert_eq!(request.time_limit_secs, Some(600));
     assert_eq!(request.on_lost.as_deref(), Some("fail"));
-    assert_eq!(request.stdout.as_deref(), Some("/home/ada/work/out/%j.txt"));
+    assert_eq!(request.stdout.as_deref(), Some("/home/ada/jobs/out/%j.txt"));
     assert!(request.script.unwrap().ends_with("hostname\n"));
 }
 
