@@ -8,12 +8,16 @@
 //! Source: MIGM §4 (partition state machine), nvml.h (placements).
 
 pub mod catalog;
+pub mod cost;
 mod geometry;
+mod outlook;
 mod plan;
 mod states;
 
+pub use cost::predicted;
 pub use geometry::{
     Geometry, IllegalLayout, Layout, MediaEngines, Profile, ProfileId, ProfileName, Slot,
 };
+pub use outlook::{First, Hold, Outlook, Tenant, outlook};
 pub use plan::{Occupant, PlanRefused, Step, plan};
 pub use states::{State, StateSpace, TooManyPlacements};

@@ -48,6 +48,19 @@ fn the_a100_scheme_has_the_published_numbers_of_states() {
 }
 
 #[test]
+fn every_gpu_of_the_a100_scheme_has_its_numbers_of_states() {
+    for (key, model) in catalog::models() {
+        let geometry = model.geometry();
+        if geometry.profiles.len() != 7 {
+            continue;
+        }
+        let plain = StateSpace::new(&geometry, Some(&geometry.plain())).unwrap();
+        assert_eq!(counts(&plain), (298, 19, 14), "{key}");
+        assert_eq!(counts(&StateSpace::new(&geometry, None).unwrap()), (2_319, 239, 64), "{key}");
+    }
+}
+
+#[test]
 fn the_a30_scheme_has_the_published_numbers_of_states() {
     let a30 = geometry("a30-24gb");
 

@@ -2,29 +2,17 @@
 
 use std::time::Duration;
 
+use tessera_model::mig::cost;
+
 /// Returns the time of creating an instance of `slices` compute slices, GPU instance and
 /// compute instance together.
-///
-/// # Source
-///
-/// Co-execution study, table 6: 0.11, 0.12 and 0.13 s for 1, 2 and 4 slices. Three slices are
-/// interpolated; above four the last slope (5 ms a slice) goes on: an extrapolation, 0.145 s
-/// for seven.
-pub fn create(slices: u8) -> Duration {
-    Duration::from_millis(match slices {
-        0 | 1 => 110,
-        2 => 120,
-        more => 110 + 5 * u64::from(more),
-    })
+pub const fn create(slices: u8) -> Duration {
+    cost::creation(slices).duration()
 }
 
 /// Returns the time of destroying an instance, compute instance and GPU instance together.
-///
-/// # Source
-///
-/// Co-execution study, table 6: 0.10 s at every size measured.
 pub const fn destroy() -> Duration {
-    Duration::from_millis(100)
+    cost::destruction().duration()
 }
 
 /// Returns the GPU instance's part of an operation's time.

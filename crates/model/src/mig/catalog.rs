@@ -135,7 +135,8 @@ fn starts<'de, D: Deserializer<'de>>(data: D) -> Result<Vec<u8>, D::Error> {
 }
 
 impl RawGpu {
-    fn parse(self) -> Option<Model> {
+    fn parse(mut self) -> Option<Model> {
+        self.forget_half_known_engines();
         let profiles: Vec<_> = self.profiles.into_iter().filter_map(RawProfile::parse).collect();
         (!profiles.is_empty()).then_some(Model {
             key: self.key,
@@ -147,6 +148,21 @@ impl RawGpu {
             mode_change_needs_reset: self.mig_mode_change_needs_gpu_reset.unwrap_or(false),
             profiles,
         })
+    }
+}
+
+impl RawGpu {
+    /// Drops the figures of every engine that some profile has no figure for: what a card has is
+    /// inferred from its profiles, so half a list would make a budget that no card has.
+    fn forget_half_known_engines(&mut self) {
+        type Engine = fn(&mut RawProfile) -> &mut Option<u32>;
+        let engines: [Engine; 4] =
+            [|p| &mut p.decoders, |p| &mut p.encoders, |p| &mut p.jpeg, |p| &mut p.ofa];
+        for engine in engines {
+            if self.profiles.iter_mut().any(|p| engine(p).is_none()) {
+                self.profiles.iter_mut().for_each(|p| *engine(p) = None);
+            }
+        }
     }
 }
 

@@ -137,6 +137,15 @@ impl Profile {
     pub fn has_suffix(&self) -> bool {
         !self.name.as_str().ends_with("gb")
     }
+
+    /// Returns the memory slices of an instance that starts on `start`, as a bit mask; `None`
+    /// if it would cover none, or reach past the 64th.
+    pub fn span(&self, start: u8) -> Option<u64> {
+        let end = start.checked_add(self.memory_slices).filter(|end| *end <= 64)?;
+        let below = |slice: u8| u64::MAX.checked_shr(64 - u32::from(slice)).unwrap_or(0);
+        let span = below(end) & !below(start);
+        (span != 0).then_some(span)
+    }
 }
 
 /// One instance on one GPU, as a layout names it.
@@ -206,10 +215,15 @@ pub enum IllegalLayout {
 }
 
 impl Geometry {
-    /// Builds a geometry from the profiles that a driver listed; profiles without any
-    /// placement are left out, since nothing can be made of them.
-    pub fn new(profiles: Vec<Profile>) -> Self {
-        let profiles: Vec<_> = profiles.into_iter().filter(|p| !p.starts.is_empty()).collect();
+    /// Builds a geometry from the profiles that a driver listed. Placements past the 64th memory
+    /// slice are left out, and profiles without any placement, since nothing can be made of
+    /// them.
+    pub fn new(mut profiles: Vec<Profile>) -> Self {
+        for profile in &mut profiles {
+            let starts = std::mem::take(&mut profile.starts);
+            profile.starts = starts.into_iter().filter(|s| profile.span(*s).is_some()).collect();
+        }
+        profiles.retain(|p| !p.starts.is_empty());
         let memory_slices = profiles
             .iter()
             .flat_map(|p| p.starts.iter().map(|start| start + p.memory_slices))
@@ -281,7 +295,17 @@ impl Geometry {
                 starts: profile.starts.clone(),
             });
         }
-        Ok(((1_u64 << profile.memory_slices) - 1) << slot.start)
+        // A driver that reports slices past the 64th is not believed: such a placement is none.
+        profile.span(slot.start).ok_or_else(|| IllegalLayout::NotAStart {
+            name: profile.name.clone(),
+            start: slot.start,
+            starts: profile.starts.clone(),
+        })
+    }
+
+    /// Tells whether two slots share a memory slice; slots that the GPU doesn't have share none.
+    pub fn overlap(&self, a: Slot, b: Slot) -> bool {
+        matches!((self.mask(a), self.mask(b)), (Ok(a), Ok(b)) if a & b != 0)
     }
 
     /// Checks that `slots` can stand together on one GPU.
