@@ -113,6 +113,7 @@ impl Cluster {
             InstanceState::Taken { .. } => "unfinished",
             InstanceState::Foreign => "foreign",
             InstanceState::Stuck => "stuck",
+            InstanceState::Quarantined => "quarantined",
         }
     }
 

@@ -34,6 +34,7 @@ impl Cluster {
                     available: self.available(gpu, now) && same_mode(gpu, holders),
                     changing: gpu.open_plan.is_some() || self.has_unmade(gpu, holders),
                     instances: instances(gpu, holders),
+                    operator: tessera_placement::OperatorWord::default(),
                 })
             })
             .collect();

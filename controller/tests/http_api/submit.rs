@@ -207,6 +207,7 @@ fn a100() -> ClusterShape {
         available: false,
         changing: false,
         instances: Vec::new(),
+        operator: tessera_placement::OperatorWord::default(),
     };
     let view = ClusterView { gpus: vec![gpu] };
     let largest = tessera_placement::largest_possible(&view);

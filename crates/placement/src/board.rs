@@ -30,7 +30,7 @@ pub(crate) struct Standing<'c> {
     pub(crate) all: State,
     /// The part that must be left alone.
     pub(crate) busy: State,
-    /// The part that won't go even when every job has ended: foreign and stuck instances.
+    /// The part that won't go even when every job has ended.
     pub(crate) fixed: State,
 }
 
@@ -81,7 +81,7 @@ impl<'c> Standing<'c> {
         };
         let all = state(&|_| true)?;
         let busy = state(&InstanceState::busy)?;
-        let fixed = state(&|s| matches!(s, InstanceState::Foreign | InstanceState::Stuck))?;
+        let fixed = state(&InstanceState::fixed)?;
         mig.reachability(all)?;
         Some(Self { mig, model, all, busy, fixed })
     }
@@ -129,7 +129,10 @@ impl Gpu<'_> {
     pub(crate) fn holder(&self, slot: Option<Slot>) -> Option<JobId> {
         self.instances.iter().find(|i| i.slot == slot).and_then(|i| match i.state {
             InstanceState::Taken { job } => Some(job),
-            InstanceState::Idle | InstanceState::Foreign | InstanceState::Stuck => None,
+            InstanceState::Idle
+            | InstanceState::Foreign
+            | InstanceState::Stuck
+            | InstanceState::Quarantined => None,
         })
     }
 

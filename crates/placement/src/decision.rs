@@ -53,8 +53,12 @@ pub enum WaitReason {
     MigFragmentation,
     /// The GPU that it would get is being changed.
     AwaitingRepartition,
-    /// No available node has what it needs; some node that is away or drained has.
+    /// No available node has what it needs; some node that is away has.
     NodeUnavailable,
+    /// Only GPUs that operators drain have what it needs.
+    NodeDrained,
+    /// Only GPUs that operators keep out of use have what it needs.
+    GpuQuarantined,
     /// No node that was ever seen has what it needs.
     BadConstraints,
 }
@@ -68,6 +72,8 @@ impl WaitReason {
             Self::MigFragmentation => "mig_fragmentation",
             Self::AwaitingRepartition => "awaiting_repartition",
             Self::NodeUnavailable => "node_unavailable",
+            Self::NodeDrained => "node_drained",
+            Self::GpuQuarantined => "gpu_quarantined",
             Self::BadConstraints => "bad_constraints",
         }
     }
@@ -107,7 +113,7 @@ pub struct Candidate {
     pub chosen: bool,
     /// What speaks for it, or what ruled it out, as a stable word: `chosen`, `too_small`,
     /// `larger_than_needed`, `busy`, `fewer_futures`, `needs_repartition`, `later_in_order`,
-    /// `changing`, `unavailable`, `foreign`, `stuck`.
+    /// `changing`, `unavailable`, `drained`, `quarantined`, `foreign`, `stuck`.
     pub verdict: String,
     /// `R` after taking it (MIGM §4), where it was computed.
     pub reachability_after: Option<u32>,

@@ -106,16 +106,22 @@ impl Hopeless {
         let (summary, would_start_if) = if holders.is_empty() {
             never(board, size)
         } else if reason == WaitReason::MigFragmentation {
-            let there = holders.iter().map(|gpu| gpu.view).filter(|view| view.available);
+            let there = || holders.iter().map(|gpu| gpu.view).filter(|view| view.available);
+            let pinned: Option<Vec<_>> = there().map(|v| v.operator.pinned.as_ref()).collect();
+            let why = match pinned {
+                Some(pinned) => listed(&once_each(pinned.into_iter()), "and"),
+                None => format!("{policy} changes no layout"),
+            };
             (
-                format!("no instance that stands suits it, and {policy} changes no layout"),
-                format!("the layout of {} is changed", gpus(there, "or")),
+                format!("no instance that stands suits it, and {why}"),
+                format!("the layout of {} is changed", gpus(there(), "or")),
             )
         } else {
             out_of_reach(&holders)
         };
         let rows = holders.iter().map(|gpu| {
-            let verdict = if gpu.view.available { rows::in_the_way(gpu) } else { "unavailable" };
+            let verdict =
+                if gpu.view.available { rows::in_the_way(gpu) } else { rows::away(gpu.view) };
             (*gpu, verdict)
         });
         let (candidates, candidates_left_out) = rows::of_wait(rows, size);
@@ -159,22 +165,43 @@ fn never(board: &Board<'_>, size: &Size) -> (String, String) {
     }
 }
 
-/// Where GPUs could hold the job, but are away or blocked by what Tessera must not touch.
+/// Where GPUs could hold the job, but are away, closed by operators, or blocked by what Tessera
+/// must not touch.
 fn out_of_reach(holders: &[&Gpu<'_>]) -> (String, String) {
-    let there = gpus(holders.iter().map(|gpu| gpu.view).filter(|view| view.available), "and");
-    let away = gpus(holders.iter().map(|gpu| gpu.view).filter(|view| !view.available), "and");
+    let views = || holders.iter().map(|gpu| gpu.view);
+    let closed: Vec<_> = views().filter_map(|view| view.operator.closed.as_ref()).collect();
+    let there = gpus(views().filter(|view| view.available), "and");
+    let lost = |view: &&GpuView| !view.available && view.operator.closed.is_none();
+    let away = gpus(views().filter(lost), "and");
     let untouchable = "has an instance in the way that Tessera must not touch";
-    match (there.as_str(), away.as_str()) {
-        (there, "") => (format!("{there} {untouchable}"), format!("{there} is cleared")),
-        ("", away) => (
-            format!("only {away} could hold it, which is unavailable"),
-            format!("{away} becomes available"),
-        ),
-        (there, away) => (
-            format!("{away} is unavailable, and {there} {untouchable}"),
-            format!("{away} becomes available, or {there} is cleared"),
-        ),
+    let (mut what, mut until) = (Vec::new(), Vec::new());
+    if !closed.is_empty() {
+        what.push(listed(&once_each(closed.iter().map(|closed| &closed.words)), "and"));
+        until.push(listed(&once_each(closed.iter().map(|closed| &closed.until)), "or"));
     }
+    if !away.is_empty() {
+        let only = what.is_empty() && there.is_empty();
+        what.push(match only {
+            true => format!("only {away} could hold it, which is unavailable"),
+            false => format!("{away} is unavailable"),
+        });
+        until.push(format!("{away} becomes available"));
+    }
+    if !there.is_empty() {
+        what.push(format!("{there} {untouchable}"));
+        until.push(format!("{there} is cleared"));
+    }
+    (what.join(", and "), until.join(", or "))
+}
+
+fn once_each<'t>(texts: impl Iterator<Item = &'t String>) -> Vec<String> {
+    let mut once = Vec::new();
+    for text in texts {
+        if !once.contains(text) {
+            once.push(text.clone());
+        }
+    }
+    once
 }
 
 /// Finds out why a want can't be met now, and explains it.

@@ -18,4 +18,7 @@ mod want;
 pub use decision::{Candidate, Decision, Explanation, Place, WaitReason};
 pub use feasibility::{Feasibility, could_ever_fit, largest_possible};
 pub use policy::{Policy, by_name};
-pub use view::{ClusterView, GpuView, InstanceState, InstanceView, MigView, QueuedJob};
+pub use view::{
+    Closed, Closure, ClusterView, GpuView, InstanceState, InstanceView, MigView, OperatorWord,
+    QueuedJob,
+};

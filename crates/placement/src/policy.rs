@@ -1,6 +1,7 @@
 //! The policies, one file each, behind one trait.
 
 mod exclusive;
+mod pinned;
 mod scheme_b;
 mod static_layout;
 
@@ -10,6 +11,7 @@ use crate::decision::Decision;
 use crate::view::{ClusterView, QueuedJob};
 
 pub use exclusive::Exclusive;
+pub(crate) use pinned::Pinned;
 pub use scheme_b::SchemeB;
 pub use static_layout::StaticLayout;
 

@@ -16,7 +16,8 @@ use crate::board::{Board, Gpu};
 use crate::decision::{Decision, Explanation, Place, WaitReason};
 use crate::explain::{self, Hopeless};
 use crate::feasibility;
-use crate::view::{ClusterView, QueuedJob};
+use crate::policy::Pinned;
+use crate::view::{Closure, ClusterView, QueuedJob};
 use crate::want::{Size, Sizes};
 
 /// How a GPU would come to hold a job; the cheaper comes first.
@@ -134,7 +135,7 @@ pub(crate) fn decide<R: Rule>(
     starts_max: usize,
 ) -> Vec<Decision> {
     let mut round = Round {
-        rule,
+        rule: Pinned(rule),
         board: Board::new(cluster),
         sizes: Sizes::new(cluster),
         markets: Vec::new(),
@@ -309,5 +310,21 @@ fn fate<R: Rule>(rule: &R, board: &Board<'_>, size: &Size) -> Fate {
             }
         }
     }
+    if reason == WaitReason::NodeUnavailable {
+        reason = closed(board, size).unwrap_or(reason);
+    }
     Fate::Waits(reason, Hopeless::new(R::NAME, board, size, reason))
+}
+
+/// Names what operators said, if nothing but their word keeps the want from its GPUs.
+fn closed(board: &Board<'_>, size: &Size) -> Option<WaitReason> {
+    let mut holders = board.gpus.iter().filter(|gpu| feasibility::holds(gpu.view, &size.want));
+    let first = holders.next()?.view.operator.closed.as_ref()?.how;
+    let rest: Option<Vec<Closure>> =
+        holders.map(|gpu| gpu.view.operator.closed.as_ref().map(|closed| closed.how)).collect();
+    // Of both, the drained ones are the likelier to come back.
+    match rest?.contains(&Closure::Drained) || first == Closure::Drained {
+        true => Some(WaitReason::NodeDrained),
+        false => Some(WaitReason::GpuQuarantined),
+    }
 }

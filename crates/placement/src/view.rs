@@ -40,6 +40,48 @@ pub struct GpuView {
     pub changing: bool,
     /// What stands on it. With MIG off: the whole GPU as one instance.
     pub instances: Vec<InstanceView>,
+    /// What operators said of it.
+    pub operator: OperatorWord,
+}
+
+/// What operators said of a GPU, in words that explanations repeat.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct OperatorWord {
+    /// Who keeps new attempts away; such a GPU is never available.
+    pub closed: Option<Closed>,
+    /// Who keeps its layout as it is, such as `the layout of GPU 0 of node a is pinned (by ada)`:
+    /// its slices may be used, and nothing may be created or destroyed for a job.
+    pub pinned: Option<String>,
+}
+
+/// Why an operator keeps new attempts from a GPU.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Closed {
+    /// What was said.
+    pub how: Closure,
+    /// A sentence, such as `node a is drained (maintenance, by ada)`.
+    pub words: String,
+    /// What takes it back, such as `node a is undrained`.
+    pub until: String,
+}
+
+/// What an operator said that keeps new attempts away.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Closure {
+    /// It is to become empty: running attempts finish.
+    Drained,
+    /// It is not trusted.
+    Quarantined,
+}
+
+impl Closure {
+    /// Returns the stable word of the API.
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::Drained => "drained",
+            Self::Quarantined => "quarantined",
+        }
+    }
 }
 
 /// The partitioning rules of one GPU, shared by all GPUs of its model.
@@ -157,12 +199,19 @@ pub enum InstanceState {
     Foreign,
     /// It can't be used or destroyed until a person looks.
     Stuck,
+    /// An operator distrusts it: it is neither used nor destroyed until that is taken back.
+    Quarantined,
 }
 
 impl InstanceState {
     /// Tells whether the instance must be left alone.
     pub const fn busy(&self) -> bool {
         !matches!(self, Self::Idle)
+    }
+
+    /// Tells whether the instance stays even when every job has ended.
+    pub const fn fixed(&self) -> bool {
+        matches!(self, Self::Foreign | Self::Stuck | Self::Quarantined)
     }
 }
 

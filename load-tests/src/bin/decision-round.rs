@@ -19,8 +19,8 @@ use tessera_model::spec::{GpuAsk, Priority};
 use tessera_model::{Bytes, JobId, Millis};
 use tessera_placement::policy::NAMES;
 use tessera_placement::{
-    ClusterView, Decision, GpuView, InstanceState, InstanceView, MigView, Policy, QueuedJob,
-    by_name,
+    ClusterView, Decision, GpuView, InstanceState, InstanceView, MigView, OperatorWord, Policy,
+    QueuedJob, by_name,
 };
 
 const MODEL: &str = "a100-40gb";
@@ -187,6 +187,7 @@ fn cluster(
                 available: !matches!(layouts, Layouts::Away),
                 changing,
                 instances: instances(layouts, mig, random)?,
+                operator: OperatorWord::default(),
             });
         }
     }

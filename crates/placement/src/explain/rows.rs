@@ -72,7 +72,8 @@ fn row(
 }
 
 /// Verdicts on GPUs that can't hold a job now, the nearest to a start first.
-const VERDICTS: [&str; 6] = ["changing", "busy", "stuck", "foreign", "too_small", "unavailable"];
+const VERDICTS: [&str; 8] =
+    ["changing", "busy", "stuck", "foreign", "quarantined", "too_small", "drained", "unavailable"];
 
 /// The candidates of a job that waits, and how many were left out.
 pub(super) fn of_wait<'g, 'c: 'g>(
@@ -92,7 +93,7 @@ pub(super) fn of_wait<'g, 'c: 'g>(
 /// Says what keeps a GPU from holding a want now.
 pub(super) fn verdict<R: Rule>(rule: &mut R, gpu: &Gpu<'_>, size: &Size) -> &'static str {
     if !gpu.view.available {
-        "unavailable"
+        away(gpu.view)
     } else if rule.outlook(gpu, size) != Outlook::Possible {
         in_the_way(gpu)
     } else if offers_once_changed(rule, gpu, size) {
@@ -102,11 +103,18 @@ pub(super) fn verdict<R: Rule>(rule: &mut R, gpu: &Gpu<'_>, size: &Size) -> &'st
     }
 }
 
+/// Says why a GPU is not available.
+pub(super) fn away(gpu: &GpuView) -> &'static str {
+    gpu.operator.closed.as_ref().map_or("unavailable", |closed| closed.how.word())
+}
+
 /// Says what stands in the way on a GPU that can't hold a want even when its jobs end.
 pub(super) fn in_the_way(gpu: &Gpu<'_>) -> &'static str {
     let any = |state: &InstanceState| gpu.instances.iter().any(|i| i.state == *state);
     if any(&InstanceState::Stuck) {
         "stuck"
+    } else if any(&InstanceState::Quarantined) {
+        "quarantined"
     } else if any(&InstanceState::Foreign) {
         "foreign"
     } else {

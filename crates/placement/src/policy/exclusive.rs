@@ -20,7 +20,7 @@ use super::Policy;
 use crate::board::{Gpu, Standing};
 use crate::decision::Decision;
 use crate::round::{self, Offer, Order, Outlook, Rank, Rule, Way};
-use crate::view::{ClusterView, InstanceState, QueuedJob};
+use crate::view::{ClusterView, QueuedJob};
 use crate::want::{Size, Want};
 
 /// The policy `exclusive`.
@@ -62,8 +62,6 @@ impl Rule for WholeGpu {
     }
 
     fn outlook(&self, gpu: &Gpu<'_>, size: &Size) -> Outlook {
-        let untouchable =
-            |state: &InstanceState| matches!(state, InstanceState::Foreign | InstanceState::Stuck);
         let holds = match &gpu.layout {
             Some(standing) => target(standing, &size.want).is_some(),
             None => {
@@ -72,7 +70,7 @@ impl Rule for WholeGpu {
         };
         if !holds {
             Outlook::Never
-        } else if gpu.instances.iter().any(|i| untouchable(&i.state)) {
+        } else if gpu.instances.iter().any(|i| i.state.fixed()) {
             Outlook::InTheWay
         } else {
             Outlook::Possible

@@ -101,7 +101,9 @@ impl Rule for MadeToMeasure {
                 Some(whole) if !size.want.suits_unpartitioned(whole.memory) => Outlook::Never,
                 Some(whole) => match whole.state {
                     InstanceState::Idle | InstanceState::Taken { .. } => Outlook::Possible,
-                    InstanceState::Foreign | InstanceState::Stuck => Outlook::InTheWay,
+                    InstanceState::Foreign | InstanceState::Stuck | InstanceState::Quarantined => {
+                        Outlook::InTheWay
+                    }
                 },
             };
         };

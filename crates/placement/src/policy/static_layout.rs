@@ -46,8 +46,9 @@ impl Policy for StaticLayout {
     }
 }
 
+/// Uses the slices that stand, and changes no layout.
 #[derive(Debug)]
-struct AsItStands;
+pub(super) struct AsItStands;
 
 impl Rule for AsItStands {
     const NAME: &'static str = "static";

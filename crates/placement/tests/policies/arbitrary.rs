@@ -82,5 +82,6 @@ fn state() -> impl Strategy<Value = InstanceState> {
         6 => (1_000_u64..2_000).prop_map(|n| InstanceState::Taken { job: JobId::from_number(n) }),
         1 => Just(InstanceState::Foreign),
         1 => Just(InstanceState::Stuck),
+        1 => Just(InstanceState::Quarantined),
     ]
 }

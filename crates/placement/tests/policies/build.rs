@@ -6,8 +6,8 @@ use tessera_model::mig::{Slot, Step, catalog};
 use tessera_model::spec::{GpuAsk, Priority};
 use tessera_model::{Bytes, JobId, Millis};
 use tessera_placement::{
-    ClusterView, Decision, Explanation, GpuView, InstanceState, InstanceView, MigView, Place,
-    QueuedJob, by_name,
+    ClusterView, Decision, Explanation, GpuView, InstanceState, InstanceView, MigView,
+    OperatorWord, Place, QueuedJob, by_name,
 };
 
 pub const IDLE: InstanceState = InstanceState::Idle;
@@ -57,6 +57,7 @@ pub fn gpu(key: &str, standing: &[Standing<'_>]) -> GpuView {
         available: true,
         changing: false,
         instances,
+        operator: OperatorWord::default(),
     }
 }
 

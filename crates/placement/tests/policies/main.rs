@@ -5,6 +5,7 @@ mod build;
 mod exclusive;
 mod feasibility;
 mod hardware;
+mod operator;
 mod properties;
 mod scheme_b;
 mod static_layout;

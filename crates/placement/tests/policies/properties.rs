@@ -35,7 +35,10 @@ fn hopeless(decision: &Decision) -> bool {
     match decision {
         Decision::Start { .. } => false,
         Decision::Wait { reason, .. } => match reason {
-            WaitReason::NodeUnavailable | WaitReason::BadConstraints => true,
+            WaitReason::NodeUnavailable
+            | WaitReason::NodeDrained
+            | WaitReason::GpuQuarantined
+            | WaitReason::BadConstraints => true,
             WaitReason::Resources
             | WaitReason::Priority
             | WaitReason::MigFragmentation
