@@ -3,6 +3,7 @@
 pub mod file;
 pub mod one;
 
+use tessera_model::mig::Slot;
 use tessera_model::{GpuId, PlanId};
 use tessera_wire::frames::{GpuReport, PlanEnd, PlanOrder};
 
@@ -18,6 +19,13 @@ pub enum GpuOrder {
         /// On or off.
         on: bool,
     },
+    /// Take it for sound again, on an operator's word.
+    Clear {
+        /// Which GPU.
+        gpu: GpuId,
+        /// One instance only; everything if left out.
+        slot: Option<Slot>,
+    },
 }
 
 impl GpuOrder {
@@ -25,7 +33,7 @@ impl GpuOrder {
     pub const fn gpu(&self) -> &GpuId {
         match self {
             Self::Apply(order) => &order.gpu,
-            Self::SetMigMode { gpu, .. } => gpu,
+            Self::SetMigMode { gpu, .. } | Self::Clear { gpu, .. } => gpu,
         }
     }
 }

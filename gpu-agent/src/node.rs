@@ -266,6 +266,7 @@ impl Node {
             ToAgent::SetMigMode { epoch, gpu, on } if self.obeys(epoch) => {
                 self.set_mig_mode(gpu, on);
             }
+            ToAgent::Clear { epoch, gpu, slot } if self.obeys(epoch) => self.clear(gpu, slot),
             ToAgent::EndAck { attempt } => self.acknowledged(attempt),
             ToAgent::RenewOk { sent, generation } => self.renewed(sent, generation),
             ToAgent::Welcome(welcome) => self.welcomed(welcome),
@@ -278,7 +279,8 @@ impl Node {
             ToAgent::Launch(_)
             | ToAgent::Stop { .. }
             | ToAgent::Revoke { .. }
-            | ToAgent::SetMigMode { .. } => {}
+            | ToAgent::SetMigMode { .. }
+            | ToAgent::Clear { .. } => {}
         }
     }
 

@@ -82,6 +82,8 @@ fn card(number: u128, index: u32, mig: bool) -> GpuReport {
         instances: Vec::new(),
         layout_gen: 0,
         health: GpuHealth::Healthy,
+        faults: Vec::new(),
+        quarantine: None,
     }
 }
 

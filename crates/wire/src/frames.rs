@@ -5,6 +5,8 @@
 //! billions long in a few bytes). Times on a clock are named after it; `boot` clocks
 //! (`CLOCK_BOOTTIME`) of different machines are never compared.
 
+mod health;
+
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
@@ -16,8 +18,10 @@ use tessera_model::{
     AttemptId, BootId, Bytes, ControllerId, GpuId, JobId, Millis, NodeName, PlanId, SliceId,
 };
 
+pub use health::{FAULT_ATTEMPTS_MAX, FAULTS_MAX, FaultAction, FaultCause, GpuFault, Quarantine};
+
 /// The version that this build speaks. A peer of another version is refused with both numbers.
-pub const PROTOCOL_VERSION: u16 = 1;
+pub const PROTOCOL_VERSION: u16 = 2;
 
 /// The protocol's name in the TLS handshake (ALPN).
 pub const ALPN: &[u8] = b"tessera-agent/1";
@@ -112,6 +116,12 @@ pub struct GpuReport {
     pub layout_gen: u64,
     /// Whether work may go there.
     pub health: GpuHealth,
+    /// What went wrong on it lately, oldest first; at most [`FAULTS_MAX`].
+    #[serde(default)]
+    pub faults: Vec<GpuFault>,
+    /// Set while its node keeps new work away from it, although it answers.
+    #[serde(default)]
+    pub quarantine: Option<Quarantine>,
 }
 
 /// Whether and how a GPU can be partitioned.
@@ -147,9 +157,9 @@ pub struct InstanceReport {
 /// What is the matter with an instance.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum InstanceTrouble {
-    /// Processes that are not ours use it.
+    /// Processes that are not ours use it, or it was made by somebody else.
     Foreign {
-        /// At most 16 of them.
+        /// At most 16 of them; none if nobody uses it now, but it is not ours.
         pids: Vec<u32>,
     },
     /// It could not be destroyed or completed after bounded retries.
@@ -293,6 +303,17 @@ pub enum ToAgent {
         gpu: GpuId,
         /// On or off.
         on: bool,
+    },
+    /// An operator's word that a GPU is to be taken for sound again: the node forgets its
+    /// faults, its quarantine and what is stuck, takes over an instance that it did not make if
+    /// `slot` names one, and looks anew. A [`ToController::Gpu`] follows if anything is different then.
+    Clear {
+        /// The leader's epoch.
+        epoch: u64,
+        /// Which GPU.
+        gpu: GpuId,
+        /// One instance only; everything if left out.
+        slot: Option<Slot>,
     },
 }
 

@@ -60,6 +60,7 @@ impl Handler<GpuMessage> for GpuActor {
                 GpuMessage::Refresh => drop(gpu.refresh().await),
                 GpuMessage::Obey(GpuOrder::Apply(order)) => gpu.apply(order).await,
                 GpuMessage::Obey(GpuOrder::SetMigMode { on, .. }) => gpu.set_mig_mode(on).await,
+                GpuMessage::Obey(GpuOrder::Clear { slot, .. }) => gpu.clear(slot).await,
             }
             Some(gpu)
         };
@@ -113,22 +114,24 @@ async fn hand_on(parts: &GpuParts, actors: &BTreeMap<GpuId, Addr<GpuActor>>, ord
         Some(actor) => actor.try_send(GpuMessage::Obey(order)).is_err(),
         None => true,
     };
-    if refused {
+    if refused && let Some(answer) = answer {
         let _ = parts.node.send(Input::Gpu(answer)).await;
     }
 }
 
-fn refusal(order: &GpuOrder) -> GpuEvent {
+fn refusal(order: &GpuOrder) -> Option<GpuEvent> {
     let reason = "the GPU takes no orders".to_owned();
     match order {
-        GpuOrder::Apply(order) => GpuEvent::PlanEnded {
+        GpuOrder::Apply(order) => Some(GpuEvent::PlanEnded {
             gpu: order.gpu.clone(),
             plan: order.plan,
             end: tessera_wire::frames::PlanEnd::Refused { reason },
-        },
+        }),
         GpuOrder::SetMigMode { gpu, .. } => {
-            GpuEvent::MigModeEnded { gpu: gpu.clone(), problem: Some(reason) }
+            Some(GpuEvent::MigModeEnded { gpu: gpu.clone(), problem: Some(reason) })
         }
+        // Its answer would be a report, and there is none.
+        GpuOrder::Clear { .. } => None,
     }
 }
 

@@ -209,6 +209,17 @@ impl Gpu {
         }
     }
 
+    /// Forgets what was held against the GPU, or against one instance of it, and looks anew.
+    pub async fn clear(&mut self, slot: Option<Slot>) {
+        tracing::info!(gpu = %self.id, ?slot, "cleared on an operator's word");
+        match slot {
+            Some(slot) => drop(self.stuck.remove(&slot)),
+            None => self.stuck.clear(),
+        }
+        // Its report says what is wrong.
+        let _ = self.refresh().await;
+    }
+
     /// Switches MIG mode; only ever on an administrator's word.
     pub async fn set_mig_mode(&mut self, on: bool) {
         let used = self
@@ -245,6 +256,8 @@ impl Gpu {
             instances: facts.instances.iter().map(instance).collect(),
             layout_gen: self.file.layout_gen,
             health: self.health.clone(),
+            faults: Vec::new(),
+            quarantine: None,
         })
     }
 

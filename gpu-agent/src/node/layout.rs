@@ -63,6 +63,12 @@ impl Node {
         }
     }
 
+    pub(super) fn clear(&mut self, gpu: GpuId, slot: Option<Slot>) {
+        if self.gpu_port.try_send(GpuOrder::Clear { gpu: gpu.clone(), slot }).is_err() {
+            tracing::warn!(%gpu, "too many orders: an operator's word is not obeyed");
+        }
+    }
+
     pub(super) fn set_mig_mode(&mut self, gpu: GpuId, on: bool) {
         let problem = if self.attempts.uses(&gpu, None) {
             Some("attempts run on this GPU".to_owned())

@@ -93,7 +93,8 @@ impl Machine {
             | ToAgent::Stop { .. }
             | ToAgent::Revoke { .. }
             | ToAgent::ApplyPlan(_)
-            | ToAgent::SetMigMode { .. } => Vec::new(),
+            | ToAgent::SetMigMode { .. }
+            | ToAgent::Clear { .. } => Vec::new(),
         }
     }
 

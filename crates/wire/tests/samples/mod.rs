@@ -141,8 +141,11 @@ fn gpu_report() -> impl Strategy<Value = GpuReport> {
         text().prop_map(|reason| GpuHealth::Faulty { reason }),
     ];
     let card = (gpu(), any::<u32>(), text(), bytes(), option::of(any::<u16>()));
-    (card, mig, vec(instance, 0..7), any::<u64>(), health).prop_map(
-        |((gpu, index, model, memory, sms), mig, instances, layout_gen, health)| GpuReport {
+    let quarantine = (millis(), option::of(millis()), text())
+        .prop_map(|(since_unix, until_unix, reason)| Quarantine { since_unix, until_unix, reason });
+    let state = (health, vec(fault(), 0..4), option::of(quarantine));
+    (card, mig, vec(instance, 0..7), any::<u64>(), state).prop_map(
+        |((gpu, index, model, memory, sms), mig, instances, layout_gen, state)| GpuReport {
             gpu,
             index,
             model,
@@ -151,7 +154,36 @@ fn gpu_report() -> impl Strategy<Value = GpuReport> {
             mig,
             instances,
             layout_gen,
-            health,
+            health: state.0,
+            faults: state.1,
+            quarantine: state.2,
+        },
+    )
+}
+
+fn fault() -> impl Strategy<Value = GpuFault> {
+    let cause = prop_oneof![
+        any::<u32>().prop_map(FaultCause::Xid),
+        (text(), any::<u32>()).prop_map(|(call, code)| FaultCause::Nvml { call, code }),
+        Just(FaultCause::Silence),
+    ];
+    let action = prop::sample::select(vec![
+        FaultAction::Record,
+        FaultAction::RestartApp,
+        FaultAction::Drain,
+        FaultAction::ResetGpu,
+        FaultAction::RestartNode,
+    ]);
+    let hit = (option::of(slot()), vec(attempt(), 0..3));
+    (millis(), cause, hit, action, any::<u32>(), text()).prop_map(
+        |(at_unix, cause, (slot, attempts), action, times, words)| GpuFault {
+            at_unix,
+            cause,
+            slot,
+            attempts,
+            action,
+            times,
+            words,
         },
     )
 }
@@ -278,6 +310,11 @@ pub fn to_agent() -> impl Strategy<Value = ToAgent> {
             epoch,
             gpu,
             on
+        }),
+        (any::<u64>(), gpu(), option::of(slot())).prop_map(|(epoch, gpu, slot)| ToAgent::Clear {
+            epoch,
+            gpu,
+            slot
         }),
     ]
 }

@@ -68,5 +68,7 @@ pub fn gpu() -> GpuReport {
         }],
         layout_gen: 0,
         health: GpuHealth::Healthy,
+        faults: Vec::new(),
+        quarantine: None,
     }
 }
