@@ -31,7 +31,7 @@ pub async fn adopt(nursery: &Nursery, pool: &mut Pool) -> Vec<Held> {
         };
         match tokio::time::timeout(ANSWER_WITHIN, greet(&nursery.data, id, process)).await {
             Ok(Ok((hello, stream, rest))) => {
-                held.extend(hello.held.clone());
+                held.extend(hello.held.iter().cloned());
                 pool.adopt(&hello, stream, rest);
             }
             Ok(Err(error)) => give_up(nursery, id, process, &error.to_string()),

@@ -58,9 +58,8 @@ impl DataFolder {
     ///
     /// [`DiskError::Taken`] if another agent has it, [`DiskError::Refused`].
     pub fn take(path: &Path) -> Result<Self, DiskError> {
-        for folder in
-            [path.to_owned(), path.join("attempts"), path.join("shepherds"), path.join("gpus")]
-        {
+        let inner = ["attempts", "outputs", "shepherds", "gpus"].map(|name| path.join(name));
+        for folder in [path.to_owned()].into_iter().chain(inner) {
             fs::DirBuilder::new()
                 .recursive(true)
                 .mode(0o700)

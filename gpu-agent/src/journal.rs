@@ -1,11 +1,15 @@
 //! The journal's file and the thread that writes it: whatever has queued up goes to the disk
 //! with one sync, so that many launches at once cost as much as one.
+//!
+//! The file is extended in chunks of zeros: a sync within a chunk writes data alone, where one
+//! that makes the file longer has the file system commit its own journal too.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, Write as _};
-use std::os::unix::fs::OpenOptionsExt as _;
+use std::io;
+use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc;
 
@@ -15,6 +19,11 @@ use crate::node::Input;
 
 /// Its name in the data folder.
 pub const FILE_NAME: &str = "journal";
+/// The journal grows by this much at a time.
+const CHUNK_BYTES: usize = 256 * 1024;
+/// How long a record of [`Haste::Soon`] may wait for others: about as long as a round of the
+/// controller takes, so that under load it shares the sync of the next launches.
+const SOON: Duration = Duration::from_millis(10);
 /// A journal longer than this is written anew, with what still counts.
 const COMPACT_BYTES: u64 = 8 * 1024 * 1024;
 /// Batches that may wait: far more than a second's work.
@@ -22,10 +31,22 @@ const QUEUE: usize = 8192;
 /// Most batches under one sync.
 const GROUP_MAX: usize = 1024;
 
-/// Records, and what is to be done once they are on disk.
+/// How soon a record must be on disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Haste {
+    /// With the next record that is in a hurry.
+    Whenever,
+    /// Within 10 ms, with others.
+    Soon,
+    /// At once.
+    Now,
+}
+
+/// A record, and what is to be done once it is on disk.
 #[derive(Debug)]
 struct Batch {
     record: Record,
+    haste: Haste,
     then: Vec<Effect>,
 }
 
@@ -42,8 +63,13 @@ impl Journal {
     /// # Errors
     ///
     /// Returns `then` if the queue is full.
-    pub fn append(&self, record: Record, then: Vec<Effect>) -> Result<(), Vec<Effect>> {
-        self.queue.try_send(Batch { record, then }).map_err(|refused| match refused {
+    pub fn append(
+        &self,
+        record: Record,
+        haste: Haste,
+        then: Vec<Effect>,
+    ) -> Result<(), Vec<Effect>> {
+        self.queue.try_send(Batch { record, haste, then }).map_err(|refused| match refused {
             std::sync::mpsc::TrySendError::Full(batch)
             | std::sync::mpsc::TrySendError::Disconnected(batch) => batch.then,
         })
@@ -55,7 +81,10 @@ impl Journal {
 pub struct JournalFile {
     path: PathBuf,
     file: File,
+    /// Where the next record goes.
     length: u64,
+    /// How long the file is; zeros from `length` on.
+    extent: u64,
     compact_at: u64,
     ledger: Ledger,
 }
@@ -75,7 +104,8 @@ impl JournalFile {
             Err(error) => return Err(error),
         };
         let (records, used) = ledger::decode(&bytes);
-        if used < bytes.len() {
+        let blank = bytes[used..].iter().all(|byte| *byte == 0);
+        if !blank {
             let lost = bytes.len() - used;
             tracing::warn!(lost, "the journal's end was damaged and is cut off");
             fs::write(path.with_extension("damaged"), &bytes)?;
@@ -83,17 +113,16 @@ impl JournalFile {
         let mut sum = Ledger::default();
         records.iter().for_each(|record| sum.apply(record));
         let mut journal = Self {
-            file: open_append(&path)?,
+            file: open(&path)?,
             path,
             length: u64::try_from(used).unwrap_or(0),
+            extent: u64::try_from(used).unwrap_or(0),
             compact_at: COMPACT_BYTES,
             ledger: sum.clone(),
         };
+        journal.file.set_len(journal.length)?;
         if used == 0 {
-            journal.file.set_len(0)?;
             journal.write(&HEADER)?;
-        } else {
-            journal.file.set_len(journal.length)?;
         }
         journal.file.sync_all()?;
         Ok((journal, sum))
@@ -113,9 +142,7 @@ impl JournalFile {
     }
 
     fn run(mut self, batches: &Receiver<Batch>, node: &mpsc::Sender<Input>) {
-        while let Ok(first) = batches.recv() {
-            let mut group = vec![first];
-            group.extend(batches.try_iter().take(GROUP_MAX));
+        while let Some(group) = gather(batches) {
             let written = self.append(&group);
             let then: Vec<_> = group.into_iter().flat_map(|batch| batch.then).collect();
             if then.is_empty() {
@@ -136,16 +163,18 @@ impl JournalFile {
         for batch in group {
             ledger::encode(&batch.record, &mut bytes).map_err(io::Error::other)?;
         }
+        let before = self.length;
         let sync = group.iter().any(|batch| !batch.then.is_empty());
         let written =
             self.write(&bytes).and_then(|()| if sync { self.file.sync_data() } else { Ok(()) });
         if let Err(error) = written {
             tracing::error!(%error, "the journal can't be written");
             // Half a record must not stand before the next one.
-            let _ = self.file.set_len(self.length);
+            self.length = before;
+            self.extent = before;
+            let _ = self.file.set_len(before);
             return Err(error);
         }
-        self.length += u64::try_from(bytes.len()).unwrap_or(0);
         group.iter().for_each(|batch| self.ledger.apply(&batch.record));
         if self.length > self.compact_at {
             self.compact();
@@ -154,10 +183,14 @@ impl JournalFile {
     }
 
     fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
-        self.file.write_all(bytes)?;
-        if self.length == 0 {
-            self.length = u64::try_from(bytes.len()).unwrap_or(0);
+        let end = self.length + u64::try_from(bytes.len()).unwrap_or(0);
+        if end > self.extent {
+            let zeros = vec![0; bytes.len().max(CHUNK_BYTES)];
+            self.file.write_all_at(&zeros, self.length)?;
+            self.extent = self.length + u64::try_from(zeros.len()).unwrap_or(0);
         }
+        self.file.write_all_at(bytes, self.length)?;
+        self.length = end;
         Ok(())
     }
 
@@ -170,8 +203,8 @@ impl JournalFile {
                 ledger::encode(&record, &mut bytes).map_err(io::Error::other)?;
             }
             let _ = fs::remove_file(&aside);
-            let mut file = open_append(&aside)?;
-            file.write_all(&bytes)?;
+            let file = open(&aside)?;
+            file.write_all_at(&bytes, 0)?;
             file.sync_all()?;
             fs::rename(&aside, &self.path)?;
             if let Some(folder) = self.path.parent() {
@@ -183,6 +216,7 @@ impl JournalFile {
             Ok((file, length)) => {
                 self.file = file;
                 self.length = length;
+                self.extent = length;
                 self.compact_at = COMPACT_BYTES.max(length * 2);
             }
             Err(error) => {
@@ -193,8 +227,25 @@ impl JournalFile {
     }
 }
 
-fn open_append(path: &Path) -> io::Result<File> {
-    OpenOptions::new().append(true).create(true).mode(0o600).open(path)
+/// Waits for records, and for as long as the hastiest of them allows for more; `None` once nobody
+/// is left who could send any.
+fn gather(batches: &Receiver<Batch>) -> Option<Vec<Batch>> {
+    let first = batches.recv().ok()?;
+    let hold = Instant::now() + SOON;
+    let mut hasty = first.haste == Haste::Now;
+    let mut group = vec![first];
+    while group.len() < GROUP_MAX {
+        let left =
+            if hasty { Duration::ZERO } else { hold.saturating_duration_since(Instant::now()) };
+        let Ok(batch) = batches.recv_timeout(left) else { break };
+        hasty |= batch.haste == Haste::Now;
+        group.push(batch);
+    }
+    Some(group)
+}
+
+fn open(path: &Path) -> io::Result<File> {
+    OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(path)
 }
 
 #[cfg(test)]
@@ -204,7 +255,7 @@ mod tests {
 
     fn tombstone(number: u128) -> Batch {
         let attempt = AttemptId::from_uuid(uuid::Uuid::from_u128(number));
-        Batch { record: Record::Tombstone { attempt }, then: Vec::new() }
+        Batch { record: Record::Tombstone { attempt }, haste: Haste::Whenever, then: Vec::new() }
     }
 
     #[test]
@@ -235,7 +286,8 @@ mod tests {
         drop(journal);
         let path = folder.path().join(FILE_NAME);
         let mut bytes = fs::read(&path).unwrap();
-        bytes.extend_from_slice(b"half a rec");
+        let end = bytes.iter().rposition(|byte| *byte != 0).unwrap() + 1;
+        bytes[end..end + 10].copy_from_slice(b"half a rec");
         fs::write(&path, &bytes).unwrap();
 
         let (mut journal, sum) = JournalFile::open(folder.path()).unwrap();

@@ -4,14 +4,14 @@ use std::io::{self, SeekFrom};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use tessera_wire::frames::{LOG_CHUNK_BYTES_MAX, LogReply, LogRequest, LogStream};
+use tessera_wire::frames::{LOG_CHUNK_BYTES_MAX, LogReply, LogRequest};
 use tessera_wire::link::{FrameReader, FrameWriter, LinkError};
 use tokio::fs::File;
 use tokio::io::{AsyncReadExt as _, AsyncSeekExt as _};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::node::Input;
-use crate::shepherd::record;
+use crate::shepherd::files;
 
 /// How often a growing file is looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
@@ -68,7 +68,9 @@ async fn answer(
 
 async fn unknown(writer: &mut FrameWriter, error: &io::Error) -> Result<(), LinkError> {
     let reason = match error.kind() {
-        io::ErrorKind::NotFound => "the node has no such output (any more)".to_owned(),
+        io::ErrorKind::NotFound => {
+            "the node keeps no such output: it went to /dev/null, or was removed".to_owned()
+        }
         _ => format!("the output can't be read: {error}"),
     };
     writer.send(&LogReply::Unknown { reason }).await
@@ -95,10 +97,7 @@ async fn copy(
 /// The attempt's own file, or the link to the one that its user named. Made of an id and a
 /// choice of two: no request leads elsewhere.
 fn path(request: &LogRequest, data: &Path) -> PathBuf {
-    record::folder(data, request.attempt).join(match request.stream {
-        LogStream::Stdout => "stdout",
-        LogStream::Stderr => "stderr",
-    })
+    files::output(data, request.attempt, request.stream)
 }
 
 async fn open(path: &Path, offset: u64) -> io::Result<File> {

@@ -24,11 +24,11 @@ use crate::core::attempts::{Attempts, Effect, Standing};
 use crate::core::environment::NodeEnvironment;
 use crate::disk::NodeState;
 use crate::gpus::{GpuEvent, GpuOrder};
-use crate::journal::Journal;
+use crate::journal::{Haste, Journal};
 use crate::lease_page::{Lease, LeasePage};
 use crate::pool::Pool;
 use crate::shepherd::protocol::{FromShepherd, ToShepherd};
-use crate::shepherd::record;
+use crate::shepherd::{files, now, record};
 use crate::sys::clock;
 
 pub use recovery::NodeParts;
@@ -140,7 +140,7 @@ impl Node {
                 // Nobody waits any more if the reader went away.
                 let _ = answer.send(self.attempts.is_alive(attempt));
             }
-            Input::Tick => {}
+            Input::Tick => self.pool.tick(),
         }
         self.keep_session();
     }
@@ -158,14 +158,20 @@ impl Node {
             match effect {
                 Effect::Send(frame) => self.send(frame),
                 Effect::Record(record, then) => {
-                    if let Err(then) = self.journal.append(record, then) {
+                    if let Err(then) = self.journal.append(record, Haste::Now, then) {
                         self.on_not_journalled(then, "its queue is full");
                     }
                 }
                 Effect::RecordLater(record) => {
                     // If it is lost, the end is reported once more after a restart: harmless.
-                    let _ = self.journal.append(record, Vec::new());
+                    let _ = self.journal.append(record, Haste::Whenever, Vec::new());
                 }
+                Effect::RecordSoon(record, then) => {
+                    if let Err(then) = self.journal.append(record, Haste::Soon, then) {
+                        self.on_not_journalled(then, "its queue is full");
+                    }
+                }
+                Effect::EndJournalled(attempt) => self.pool.journalled(attempt),
                 Effect::Journalled(attempt) => {
                     let effects = self.attempts.journalled(attempt, self.standing());
                     self.act(effects);
@@ -187,8 +193,11 @@ impl Node {
                 Effect::Journalled(attempt) => {
                     self.attempts.not_journalled(attempt, reason, clock::unix_now())
                 }
-                // A tombstone that isn't on disk is none: the controller asks again.
-                Effect::Send(ToController::Tombstoned { .. }) => Vec::new(),
+                // A tombstone that isn't on disk is none: the controller asks again. And an end
+                // that isn't journalled stays with its shepherd.
+                Effect::Send(ToController::Tombstoned { .. }) | Effect::EndJournalled(_) => {
+                    Vec::new()
+                }
                 other => vec![other],
             };
             self.act(effects);
@@ -206,27 +215,27 @@ impl Node {
                 self.launches.end(attempt);
                 self.attempts.started(attempt, pid, started_unix)
             }
-            FromShepherd::Ended { attempt, record, kept } => {
-                if kept {
-                    self.pool.release(attempt);
-                }
+            FromShepherd::Ended { attempt, record } => {
+                self.pool.release(attempt);
                 self.launches.end(attempt);
                 if let Some(facts) = self.attempts.facts_of_alive(attempt) {
                     traces::attempt_ended(facts, &record);
                 }
-                self.attempts.ended(attempt, record)
+                self.attempts.ended_held(attempt, record)
             }
         };
         self.act(effects);
     }
 
     fn on_shepherd_gone(&mut self, id: Uuid) {
+        let began = now::read(&self.facts.data, id);
         let Some(attempt) = self.pool.bury(id) else { return };
         let effects = match record::read(&self.facts.data, attempt) {
             Some(kept) => self.attempts.ended(attempt, kept.record),
             None => {
                 tracing::warn!(%attempt, "a shepherd died with its attempt");
-                let record = recovery::lost(&self.facts.data, attempt, "its shepherd died");
+                let began = began == Some(attempt);
+                let record = recovery::lost(began, "its shepherd died");
                 self.attempts.end_here(attempt, record)
             }
         };
@@ -239,15 +248,14 @@ impl Node {
             return;
         }
         self.act(effects);
-        // Only a shepherd that could not write its record waits for this.
-        self.pool.tell(attempt, ToShepherd::Forget { attempt });
-        self.pool.release(attempt);
+        // Only the holder of an end that could not be journalled waits for this.
+        self.pool.journalled(attempt);
         self.over.push_back(attempt);
         while self.over.len() > self.facts.keep_attempts
             && let Some(oldest) = self.over.pop_front()
         {
-            let folder = record::folder(&self.facts.data, oldest);
-            tokio::task::spawn_blocking(move || std::fs::remove_dir_all(folder));
+            let data = self.facts.data.clone();
+            tokio::task::spawn_blocking(move || files::remove(&data, oldest));
         }
     }
 

@@ -9,6 +9,7 @@ use std::path::PathBuf;
 use std::process::Stdio;
 
 use tessera_model::{AttemptId, BootId};
+use tessera_wire::frames::AttemptStatus;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::UnixStream;
 use tokio::sync::mpsc;
@@ -17,7 +18,7 @@ use uuid::Uuid;
 use crate::node::Input;
 use crate::shepherd::group;
 use crate::shepherd::protocol::{FromShepherd, ShepherdHello, SpawnOrder, ToShepherd};
-use crate::shepherd::serve::{identity_path, socket_path};
+use crate::shepherd::serve::{ENDS_MAX, identity_path, socket_path};
 use crate::shepherd::socket::{frame_bytes, take_frame};
 use crate::sys::identity::ProcessIdentity;
 
@@ -27,6 +28,8 @@ const IDLE_MAX: usize = 16;
 const SHEPHERDS_MAX: usize = 1024;
 /// Frames under way to one shepherd: an order has two, its stop another.
 const QUEUE: usize = 16;
+/// A shepherd that holds this many journalled ends is told at once; it holds twice as many.
+const FORGET_AT: usize = ENDS_MAX / 2;
 
 /// Where shepherds come from.
 #[derive(Clone, Debug)]
@@ -46,6 +49,9 @@ struct Handle {
     orders: mpsc::Sender<ToShepherd>,
     process: Option<ProcessIdentity>,
     attempt: Option<AttemptId>,
+    /// Ends that it holds although they are journalled: it is told with its next order, or when
+    /// there is time, since telling it wakes it up.
+    journalled: Vec<AttemptId>,
 }
 
 /// All shepherds of a node.
@@ -55,6 +61,8 @@ pub struct Pool {
     node: mpsc::Sender<Input>,
     handles: BTreeMap<Uuid, Handle>,
     by_attempt: BTreeMap<AttemptId, Uuid>,
+    /// Who holds ends that aren't journalled yet.
+    holders: BTreeMap<AttemptId, Uuid>,
     idle: Vec<Uuid>,
 }
 
@@ -66,14 +74,25 @@ impl Pool {
             node,
             handles: BTreeMap::new(),
             by_attempt: BTreeMap::new(),
+            holders: BTreeMap::new(),
             idle: Vec::new(),
         }
     }
 
     /// Takes in a shepherd of an earlier agent that has answered.
     pub fn adopt(&mut self, hello: &ShepherdHello, stream: UnixStream, rest: Vec<u8>) {
-        let attempt = hello.held.as_ref().map(|held| held.attempt);
-        self.attend(hello.id, stream, rest, Some(hello.process), attempt);
+        let mut running = None;
+        for held in &hello.held {
+            match held.status {
+                AttemptStatus::Ended(_) => {
+                    self.holders.insert(held.attempt, hello.id);
+                }
+                AttemptStatus::Journalled | AttemptStatus::Running { .. } => {
+                    running = Some(held.attempt);
+                }
+            }
+        }
+        self.attend(hello.id, stream, rest, Some(hello.process), running);
     }
 
     /// Hands an attempt to an idle shepherd, or to a new one.
@@ -89,6 +108,7 @@ impl Pool {
         };
         let handle = self.handles.get_mut(&id).ok_or("a shepherd is gone")?;
         handle.attempt = Some(attempt);
+        handle.forget();
         self.by_attempt.insert(attempt, id);
         if let Some(script) = script {
             self.tell(attempt, ToShepherd::Script(script));
@@ -114,17 +134,36 @@ impl Pool {
         }
     }
 
-    /// Takes back the shepherd of an attempt that is over and on disk.
+    /// Takes back the shepherd of an attempt that is over; it holds the end until
+    /// [`Self::journalled`].
     pub fn release(&mut self, attempt: AttemptId) {
         let Some(id) = self.by_attempt.remove(&attempt) else { return };
         let Some(handle) = self.handles.get_mut(&id) else { return };
         handle.attempt = None;
+        self.holders.insert(attempt, id);
         if self.idle.len() < IDLE_MAX {
             self.idle.push(id);
         } else {
-            // Its connection ends with its handle, and with that the idle shepherd.
+            // Its connection ends with its handle, and with that the idle shepherd, once it has
+            // put on disk what it holds.
             self.handles.remove(&id);
         }
+    }
+
+    /// Takes in that an end needs nobody any more who holds it.
+    pub fn journalled(&mut self, attempt: AttemptId) {
+        let Some(id) = self.holders.remove(&attempt) else { return };
+        let Some(handle) = self.handles.get_mut(&id) else { return };
+        handle.journalled.push(attempt);
+        if handle.journalled.len() >= FORGET_AT {
+            handle.forget();
+        }
+    }
+
+    /// Tells shepherds that have nothing else to do what they may forget.
+    pub fn tick(&mut self) {
+        let idle = self.handles.values_mut().filter(|handle| handle.attempt.is_none());
+        idle.for_each(Handle::forget);
     }
 
     /// Clears up after a shepherd whose connection ended; returns the attempt that it had.
@@ -133,6 +172,7 @@ impl Pool {
     pub fn bury(&mut self, id: Uuid) -> Option<AttemptId> {
         let handle = self.handles.remove(&id)?;
         self.idle.retain(|idle| *idle != id);
+        self.holders.retain(|_, holder| *holder != id);
         let attempt = handle.attempt?;
         self.by_attempt.remove(&attempt);
         // It dropped the connection, or died. In either case it must not go on unseen.
@@ -166,7 +206,7 @@ impl Pool {
     ) {
         let (orders, queue) = mpsc::channel(QUEUE);
         let known = process.is_some();
-        self.handles.insert(id, Handle { orders, process, attempt });
+        self.handles.insert(id, Handle { orders, process, attempt, journalled: Vec::new() });
         match attempt {
             Some(attempt) => {
                 self.by_attempt.insert(attempt, id);
@@ -175,6 +215,17 @@ impl Pool {
             None => {}
         }
         tokio::task::spawn_local(attend(id, stream, rest, queue, self.node.clone(), known));
+    }
+}
+
+impl Handle {
+    /// Tells the shepherd which ends are journalled. If it takes no orders now, it is about to be
+    /// reported as gone.
+    fn forget(&mut self) {
+        if !self.journalled.is_empty() {
+            let attempts = std::mem::take(&mut self.journalled);
+            let _ = self.orders.try_send(ToShepherd::Forget { attempts });
+        }
     }
 }
 
@@ -247,8 +298,11 @@ async fn attend(
         if !known && hello.await.is_err() {
             return Err(io::ErrorKind::BrokenPipe.into());
         }
-        while let Some(order) = orders.recv().await {
-            writer.write_all(&frame_bytes(&order)?).await?;
+        let mut waiting = Vec::with_capacity(QUEUE);
+        while orders.recv_many(&mut waiting, QUEUE).await > 0 {
+            // In one write: the shepherd is woken once.
+            let frames = waiting.drain(..).map(|order| frame_bytes(&order));
+            writer.write_all(&frames.collect::<io::Result<Vec<_>>>()?.concat()).await?;
         }
         Ok::<(), io::Error>(())
     };

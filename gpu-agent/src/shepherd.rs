@@ -11,13 +11,21 @@
 //!
 //! - `shepherds/<id>.id`: who it is (boot, pid, start time), for agents that come later;
 //! - `shepherds/<id>.sock`: where such an agent finds it;
-//! - `attempts/<uuid>/`: script, stdout, stderr and exit record of what it runs.
+//! - `shepherds/<id>.now`: the attempt that it began last;
+//! - `outputs/<uuid>.out`, `.err`: what attempts wrote, or links to where their users wanted it;
+//! - `attempts/<uuid>/`: script and working folder of attempts that need one, and the exit record
+//!   of one that ended while no agent was there to journal it.
+//!
+//! An attempt that needs none of these files costs no work on the disk but its agent's journal,
+//! which serves all of a node's attempts with one sync.
 //!
 //! When its agent goes away, a busy shepherd goes on to the end of its attempt, leaves the exit
 //! record on disk, and exits; an idle one exits at once.
 
+pub mod files;
 pub mod group;
 pub mod job;
+pub mod now;
 pub mod prepare;
 pub mod protocol;
 pub mod record;

@@ -150,7 +150,7 @@ async fn a_stopped_program_gets_its_grace_and_then_is_killed() {
 /// Waits for the program's first word: from then on its traps are set.
 async fn up(stage: &Stage, order: &LaunchOrder) {
     let path =
-        stage.agent.data.join(format!("attempts/{}/stdout", order.attempt.as_uuid().hyphenated()));
+        stage.agent.data.join(format!("outputs/{}.out", order.attempt.as_uuid().hyphenated()));
     common::eventually("the program is up", || {
         std::fs::read_to_string(&path).is_ok_and(|text| text.starts_with("up"))
     })

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use common::{Agent, CONTROLLER, Cluster, Place, Session, eventually, kill, order, runs, shell};
 use tessera_model::life::Outcome;
+use tessera_model::spec::OutputPaths;
 use tessera_model::{AttemptId, Millis};
 use tessera_wire::ToAgent;
 use tessera_wire::ToController;
@@ -119,7 +120,7 @@ async fn a_killed_shepherd_takes_its_attempt_along_within_a_second() {
         session.launch(&order).await;
         let pid = session.until_running(order.attempt).await;
         let stdout =
-            agent.data.join(format!("attempts/{}/stdout", order.attempt.as_uuid().hyphenated()));
+            agent.data.join(format!("outputs/{}.out", order.attempt.as_uuid().hyphenated()));
         eventually("the daemon is up", || counted(&stdout) == 1).await;
         let daemon = std::fs::read_to_string(&stdout).unwrap().trim().parse().unwrap();
 
@@ -157,6 +158,34 @@ async fn a_shepherd_that_died_with_the_agent_is_told_as_lost() {
         panic!("{:?}", session.inventory)
     };
     assert_eq!(record.outcome, Outcome::Lost);
+}
+
+#[tokio::test]
+async fn an_attempt_that_left_no_file_is_told_as_lost_too_and_not_as_never_begun() {
+    let (cluster, mut agent, mut session, place) = stage().await;
+    let nowhere = Some("/dev/null".to_owned());
+    let order = LaunchOrder {
+        work_dir: Some("/".to_owned()),
+        output: OutputPaths { stdout: nowhere.clone(), stderr: nowhere },
+        ..shell(&place, "sleep 60")
+    };
+    session.launch(&order).await;
+    let pid = session.until_running(order.attempt).await;
+    let left = |folder: &str| std::fs::read_dir(agent.data.join(folder)).unwrap().count();
+    assert_eq!((left("attempts"), left("outputs")), (0, 0));
+
+    kill_agent(&mut agent);
+    shepherds(&agent).into_iter().for_each(|shepherd| kill(shepherd, "-KILL"));
+    eventually("the program is dead", || !runs(pid)).await;
+    for _ in 0..2 {
+        restart(&cluster, &mut agent);
+        let session = cluster.welcome().await;
+        let Some(AttemptStatus::Ended(record)) = session.reported(order.attempt) else {
+            panic!("{:?}", session.inventory)
+        };
+        assert_eq!(record.outcome, Outcome::Lost);
+        kill_agent(&mut agent);
+    }
 }
 
 #[tokio::test]

@@ -19,7 +19,7 @@ import json, os, sys, tempfile, time
 from hyperqueue import Client, Job
 from hyperqueue.cluster import LocalCluster, WorkerConfig
 
-mode, count, cores, workers, stamp = sys.argv[1], *map(int, sys.argv[2:5]), sys.argv[5]
+mode, count, cores, workers, stamp, output = sys.argv[1], *map(int, sys.argv[2:5]), *sys.argv[5:7]
 folder = tempfile.mkdtemp()
 os.chdir(folder)
 with LocalCluster(folder) as cluster:
@@ -44,8 +44,10 @@ with LocalCluster(folder) as cluster:
         return wait_for(file) - started
     def many(tasks):
         job = Job()
+        # Its own default: two files a task, in the job's folder.
+        kept = {} if output == "kept" else {"stdout": None, "stderr": None}
         for _ in range(tasks):
-            job.program(["/bin/true"], stdout=None, stderr=None)
+            job.program(["/bin/true"], **kept)
         started = time.monotonic()
         client.wait_for_jobs([client.submit(job)])
         return time.monotonic() - started
@@ -54,13 +56,32 @@ with LocalCluster(folder) as cluster:
 print("RESULT " + json.dumps(took))
 "#;
 
+/// What becomes of the outputs of measured tasks, ours and the peer's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Output {
+    /// Nothing is kept.
+    Discarded,
+    /// Two files a task, as is the default of both.
+    Kept,
+}
+
+impl Output {
+    /// Returns its name in results.
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::Discarded => "discarded",
+            Self::Kept => "kept",
+        }
+    }
+}
+
 /// Measures submit to running program, as the program itself tells, in milliseconds.
 ///
 /// # Errors
 ///
 /// If it can't be run.
 pub fn hyperqueue_latency(python: &Path, tasks: usize) -> anyhow::Result<Spread> {
-    let secs = hyperqueue(python, "latency", tasks, 7, 1)?;
+    let secs = hyperqueue(python, "latency", tasks, 7, 1, Output::Discarded)?;
     Ok(Spread::of(secs.into_iter().map(|secs| secs * 1000.0).collect()))
 }
 
@@ -74,8 +95,9 @@ pub fn hyperqueue_throughput(
     tasks: usize,
     cores: usize,
     workers: usize,
+    output: Output,
 ) -> anyhow::Result<f64> {
-    let secs = hyperqueue(python, "throughput", tasks, cores, workers)?;
+    let secs = hyperqueue(python, "throughput", tasks, cores, workers, output)?;
     let secs = secs.first().context("no figure")?;
     Ok(tasks as f64 / secs)
 }
@@ -86,11 +108,13 @@ fn hyperqueue(
     count: usize,
     cores: usize,
     workers: usize,
+    output: Output,
 ) -> anyhow::Result<Vec<f64>> {
     let done = Command::new(python)
         .args(["-c", HYPERQUEUE, mode])
         .args([count, cores, workers].map(|number| number.to_string()))
         .arg(programs().path("tessera-test-job"))
+        .arg(output.word())
         .output()
         .with_context(|| format!("{python:?} doesn't run"))?;
     ensure!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));

@@ -316,13 +316,13 @@ fn nothing_is_left(cluster: &Cluster, mark: &str) {
     });
     assert!(idle.is_some(), "something is left on a GPU: {:#?}", cluster.gpus());
     let leftovers = leftover_attempts(&cluster.agent_data(0), &cluster.agent_data(1));
-    println!("{leftovers} attempt folders are kept for their logs");
+    println!("{leftovers} output files are kept");
 }
 
 /// Counts what agents keep of attempts: output stays readable, so this is told, not judged.
 fn leftover_attempts(first: &Path, second: &Path) -> usize {
     let count = |folder: &Path| {
-        std::fs::read_dir(folder.join("attempts")).map_or(0, std::iter::Iterator::count)
+        std::fs::read_dir(folder.join("outputs")).map_or(0, std::iter::Iterator::count)
     };
     count(first) + count(second)
 }

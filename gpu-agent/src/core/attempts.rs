@@ -40,6 +40,10 @@ pub enum Effect {
     Record(Record, Vec<Effect>),
     /// Put a record on disk when it suits.
     RecordLater(Record),
+    /// Put a record on disk soon, with others; do the rest once it is there.
+    RecordSoon(Record, Vec<Effect>),
+    /// The attempt's end is journalled: whoever holds it may forget it.
+    EndJournalled(AttemptId),
     /// The attempt is journalled: ask [`Attempts::journalled`] what follows.
     Journalled(AttemptId),
     /// Hand the attempt to a shepherd.
@@ -195,7 +199,21 @@ impl Attempts {
         vec![entry.report()]
     }
 
-    /// Takes in an end that is on disk, or held by a shepherd.
+    /// Takes in an end that a shepherd holds: it is told at once, and journalled beside that.
+    /// Telling it needs no journal: should the machine fail in between, either the controller
+    /// has committed the end, or it is as if the machine had failed just before.
+    pub fn ended_held(&mut self, attempt: AttemptId, record: ExitRecord) -> Vec<Effect> {
+        let note = Record::Ended { attempt, record: record.clone() };
+        match self.ended(attempt, record) {
+            effects if effects.is_empty() => vec![Effect::EndJournalled(attempt)],
+            mut effects => {
+                effects.push(Effect::RecordSoon(note, vec![Effect::EndJournalled(attempt)]));
+                effects
+            }
+        }
+    }
+
+    /// Takes in an end that is on disk.
     pub fn ended(&mut self, attempt: AttemptId, record: ExitRecord) -> Vec<Effect> {
         let Some(entry) = self.entries.get_mut(&attempt) else { return Vec::new() };
         if matches!(entry.phase, Phase::Ended(_)) {

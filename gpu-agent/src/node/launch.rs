@@ -10,9 +10,9 @@ use super::Node;
 use crate::core::environment::environment;
 use crate::core::ledger::Facts;
 use crate::core::output;
+use crate::shepherd::files;
 use crate::shepherd::job::never_ran;
 use crate::shepherd::protocol::SpawnOrder;
-use crate::shepherd::record;
 
 impl Node {
     pub(super) fn launch(&mut self, order: Box<LaunchOrder>) {
@@ -73,7 +73,7 @@ impl Node {
     }
 
     fn spawn_order(&self, order: LaunchOrder) -> (SpawnOrder, Option<String>) {
-        let own = record::folder(&self.facts.data, order.attempt);
+        let own = files::folder(&self.facts.data, order.attempt);
         let base = order.work_dir.as_ref().map_or(own, PathBuf::from);
         let name = &self.facts.name;
         let path = |pattern: &Option<String>| {

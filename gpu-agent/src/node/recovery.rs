@@ -1,7 +1,8 @@
 //! Setting a node up: from nothing, or from what an earlier agent left.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::Path;
+use std::time::SystemTime;
 
 use tessera_model::life::Outcome;
 use tessera_model::{AttemptId, Millis};
@@ -17,7 +18,7 @@ use crate::journal::Journal;
 use crate::lease_page::LeasePage;
 use crate::pool::Pool;
 use crate::shepherd::job::never_ran;
-use crate::shepherd::record;
+use crate::shepherd::{files, now, record};
 use crate::sys::{clock, identity};
 
 /// What a node is made of.
@@ -46,7 +47,8 @@ impl Node {
     /// Puts a node together.
     pub fn start(parts: NodeParts) -> Self {
         let data = parts.facts.data.clone();
-        let on_disk = |attempt| trace(&data, attempt);
+        let begun = begun(&data, &parts.ledger);
+        let on_disk = |attempt| trace(&data, &begun, attempt);
         let now = clock::unix_now();
         let (attempts, effects) = Attempts::recover(parts.ledger, parts.held, on_disk, now);
         let over = finished(&data, &attempts);
@@ -85,11 +87,11 @@ impl Node {
 
 /// Looks for what the disk knows of an attempt that no shepherd has, and makes sure that
 /// nothing of it runs.
-fn trace(data: &Path, attempt: AttemptId) -> Trace {
+fn trace(data: &Path, begun: &BTreeSet<AttemptId>, attempt: AttemptId) -> Trace {
     if let Some(kept) = record::read(data, attempt) {
         return Trace::Ended(kept.record);
     }
-    if !record::folder(data, attempt).exists() {
+    if !begun.contains(&attempt) {
         return Trace::None;
     }
     identity::kill_by_environment(&attempt.to_string());
@@ -97,24 +99,43 @@ fn trace(data: &Path, attempt: AttemptId) -> Trace {
 }
 
 /// Returns the record of an attempt whose shepherd is gone.
-pub(super) fn lost(data: &Path, attempt: AttemptId, detail: &str) -> ExitRecord {
-    let begun = record::folder(data, attempt).exists();
+pub(super) fn lost(begun: bool, detail: &str) -> ExitRecord {
     let outcome = if begun { Outcome::Lost } else { Outcome::NotStarted };
     never_ran(outcome, detail.to_owned())
 }
 
-/// Lists folders of attempts that are over, oldest first.
+/// Lists the attempts that shepherds have begun, and takes away the notes of dead ones that say
+/// nothing which the journal doesn't.
+fn begun(data: &Path, ledger: &Ledger) -> BTreeSet<AttemptId> {
+    let mut begun = BTreeSet::new();
+    for (attempt, note) in now::read_all(data) {
+        let unknown_end = matches!(ledger.live.get(&attempt), Some((_, None)));
+        // A living shepherd stands beside its note.
+        if !unknown_end && !note.with_extension("id").exists() {
+            let _ = std::fs::remove_file(note);
+        }
+        begun.insert(attempt);
+    }
+    begun
+}
+
+/// Lists attempts that are over and left something, oldest first.
 fn finished(data: &Path, attempts: &Attempts) -> VecDeque<AttemptId> {
-    let Ok(entries) = std::fs::read_dir(data.join("attempts")) else { return VecDeque::new() };
-    let mut found: Vec<_> = entries
-        .flatten()
-        .filter_map(|entry| {
-            let name = entry.file_name().into_string().ok()?;
-            let id = AttemptId::from_uuid(uuid::Uuid::try_parse(&name).ok()?);
-            let modified = entry.metadata().and_then(|found| found.modified()).ok()?;
-            (!attempts.holds(id)).then_some((modified, id))
-        })
-        .collect();
+    let entries = [data.join("attempts"), files::outputs(data)].map(std::fs::read_dir);
+    let mut found: BTreeMap<AttemptId, SystemTime> = BTreeMap::new();
+    for entry in entries.into_iter().flatten().flatten().flatten() {
+        let name = entry.file_name();
+        let stem = Path::new(&name).file_stem().and_then(|stem| stem.to_str());
+        let Some(uuid) = stem.and_then(|stem| uuid::Uuid::try_parse(stem).ok()) else { continue };
+        let id = AttemptId::from_uuid(uuid);
+        // Of the link, if it is one: the user's own file may be older or newer.
+        let Ok(modified) = entry.metadata().and_then(|found| found.modified()) else { continue };
+        if !attempts.holds(id) {
+            let newest = found.entry(id).or_insert(modified);
+            *newest = modified.max(*newest);
+        }
+    }
+    let mut found: Vec<_> = found.into_iter().map(|(id, modified)| (modified, id)).collect();
     found.sort_unstable();
     found.into_iter().map(|(_, id)| id).collect()
 }

@@ -9,9 +9,10 @@ use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
 use tessera_model::life::Outcome;
+use tessera_wire::frames::LogStream;
 
+use super::files;
 use super::protocol::SpawnOrder;
-use super::record;
 use crate::sys::clock;
 use crate::sys::spawn::SpawnError;
 
@@ -54,19 +55,21 @@ pub struct Prepared {
 /// Search path where the environment has none.
 const DEFAULT_PATH: &str = "/usr/local/bin:/usr/bin:/bin";
 
-/// Makes the attempt's folder, opens its output and finds its program.
+/// Makes what the attempt needs of files, opens its output and finds its program.
 ///
 /// # Errors
 ///
 /// [`Refused`]: nothing was started.
 pub fn prepare(data: &Path, order: &SpawnOrder, script: Option<&str>) -> Result<Prepared, Refused> {
-    let own = record::folder(data, order.attempt);
-    fs::create_dir_all(&own).map_err(|error| on_node("the attempt's folder", &own, &error))?;
+    let own = files::folder(data, order.attempt);
+    if order.work_dir.is_none() || order.command.is_none() {
+        fs::create_dir_all(&own).map_err(|error| on_node("the attempt's folder", &own, &error))?;
+    }
     let folder = order.work_dir.as_ref().map_or_else(|| own.clone(), PathBuf::from);
     if order.work_dir.is_some() {
         check_folder(&folder)?;
     }
-    let (stdout, stderr) = open_outputs(order, &own)?;
+    let (stdout, stderr) = open_outputs(data, order)?;
     let (program, arguments) = match &order.command {
         Some(command) => (find_program(order, command, &folder)?, command.clone()),
         None => {
@@ -99,25 +102,28 @@ fn check_folder(folder: &Path) -> Result<(), Refused> {
     }
 }
 
-fn open_outputs(order: &SpawnOrder, own: &Path) -> Result<(File, File), Refused> {
+fn open_outputs(data: &Path, order: &SpawnOrder) -> Result<(File, File), Refused> {
     let same = order.stdout.is_some() && (order.stderr.is_none() || order.stderr == order.stdout);
-    let named = |path: &String, link: &str| {
-        let file = open_given(Path::new(path), order)?;
-        // Whoever asks for the output finds it in the attempt's folder, wherever it went.
-        let _ = std::os::unix::fs::symlink(path, own.join(link));
-        Ok::<File, Refused>(file)
-    };
-    let stdout = match &order.stdout {
-        Some(path) => named(path, "stdout")?,
-        None => open_own(&own.join("stdout"))?,
-    };
-    let stderr = match &order.stderr {
-        _ if same => {
-            let _ = std::os::unix::fs::symlink("stdout", own.join("stderr"));
-            stdout.try_clone().map_err(|error| on_node("the output", own, &error))?
+    let own = |stream| files::output(data, order.attempt, stream);
+    let open = |given: Option<&String>, stream| match given {
+        Some(path) => {
+            let file = open_given(Path::new(path), order)?;
+            // Whoever asks for the output finds it among the node's, wherever it went.
+            if path != files::NOWHERE {
+                let _ = std::os::unix::fs::symlink(path, own(stream));
+            }
+            Ok(file)
         }
-        Some(path) => named(path, "stderr")?,
-        None => open_own(&own.join("stderr"))?,
+        None => open_own(&own(stream)),
+    };
+    let stdout = open(order.stdout.as_ref(), LogStream::Stdout)?;
+    let stderr = if same {
+        if let Some(path) = order.stdout.as_ref().filter(|path| *path != files::NOWHERE) {
+            let _ = std::os::unix::fs::symlink(path, own(LogStream::Stderr));
+        }
+        stdout.try_clone().map_err(|error| on_node("the output", data, &error))?
+    } else {
+        open(order.stderr.as_ref(), LogStream::Stderr)?
     };
     Ok((stdout, stderr))
 }

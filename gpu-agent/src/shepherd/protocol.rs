@@ -11,7 +11,7 @@ use crate::sys::identity::ProcessIdentity;
 
 /// Raised with each change; an agent leaves shepherds of another version alone until their
 /// attempts have ended, and finds the ends on disk.
-pub const VERSION: u16 = 1;
+pub const VERSION: u16 = 2;
 
 /// From an agent to a shepherd.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -35,10 +35,10 @@ pub enum ToShepherd {
         /// How its end is recorded.
         reason: KillReason,
     },
-    /// The attempt's end is safe elsewhere; only needed for records that could not be kept.
+    /// The ends of these attempts are in the agent's journal: the shepherd need not keep them.
     Forget {
-        /// Which attempt.
-        attempt: AttemptId,
+        /// Which attempts; at most as many as a shepherd holds.
+        attempts: Vec<AttemptId>,
     },
 }
 
@@ -56,14 +56,13 @@ pub enum FromShepherd {
         /// When, on the wall clock.
         started_unix: Millis,
     },
-    /// The attempt is over and nothing of it runs.
+    /// The attempt is over and nothing of it runs. The shepherd holds the record until it is
+    /// told to forget it, or until it has put it on disk.
     Ended {
         /// Which attempt.
         attempt: AttemptId,
         /// How.
         record: ExitRecord,
-        /// Whether the record is on disk; if not, the shepherd holds it until told to forget.
-        kept: bool,
     },
 }
 
@@ -76,8 +75,8 @@ pub struct ShepherdHello {
     pub id: Uuid,
     /// Its process.
     pub process: ProcessIdentity,
-    /// Its attempt.
-    pub held: Option<Held>,
+    /// The attempt that runs, and those whose ends it holds.
+    pub held: Vec<Held>,
 }
 
 /// The attempt of a shepherd.

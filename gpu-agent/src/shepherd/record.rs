@@ -1,14 +1,17 @@
-//! Exit records on disk: kept until the controller has committed the end (rule F12).
+//! Exit records on disk, of attempts that ended while no agent was there to journal them: kept
+//! until the controller has committed the end (rule F12).
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 use tessera_model::{AttemptId, JobId};
 use tessera_wire::codec;
 use tessera_wire::frames::ExitRecord;
+
+use super::files::folder;
 
 /// Its name in the attempt's folder.
 pub const FILE_NAME: &str = "exit";
@@ -23,11 +26,6 @@ pub struct Kept {
     pub job: JobId,
     /// How it ended.
     pub record: ExitRecord,
-}
-
-/// Returns the folder of an attempt.
-pub fn folder(data: &Path, attempt: AttemptId) -> PathBuf {
-    data.join("attempts").join(attempt.as_uuid().hyphenated().to_string())
 }
 
 /// Writes a record and waits until it is on disk. One write, so that a crash leaves either the

@@ -19,6 +19,7 @@ use uuid::Uuid;
 
 use super::group::Group;
 use super::job::{Job, open_null};
+use super::now::{self, NowFile};
 use super::protocol::{
     FromShepherd, Held, KillReason, ShepherdHello, SpawnOrder, ToShepherd, VERSION,
 };
@@ -32,8 +33,12 @@ use crate::sys::identity::ProcessIdentity;
 /// How often the lease page is read at least: a new generation, and the end of a suspend, are
 /// noticed within this time even if no agent lives to tell.
 const PAGE_READ_EVERY: Millis = Millis::from_secs(5);
-/// How often a record that could not be written is tried again.
-const KEEP_RETRY: Millis = Millis::from_secs(5);
+/// How long the agent may take to journal an end before the shepherd puts it on disk itself, and
+/// how often a record that could not be written is tried again.
+const KEEP_AFTER: Millis = Millis::from_secs(5);
+/// Most ends that a shepherd holds: with one more it takes no attempt until the agent has
+/// journalled some, or it has put them on disk.
+pub const ENDS_MAX: usize = 64;
 
 /// How often an attempt that should be dead is killed again.
 const KILL_RETRY: Millis = Millis::from_secs(1);
@@ -62,13 +67,15 @@ pub struct Shepherd {
     agent: Option<Socket>,
     script: Option<String>,
     job: Option<Job>,
-    ended: Option<Ended>,
+    ends: Vec<Ended>,
+    now: NowFile,
 }
 
-/// The end of the last attempt, as long as it isn't safe elsewhere.
+/// The end of an attempt, as long as it isn't safe elsewhere.
 struct Ended {
     kept: Kept,
     held: Held,
+    keep_at: Millis,
 }
 
 impl Shepherd {
@@ -85,6 +92,7 @@ impl Shepherd {
         std::env::set_current_dir(&place.data)?;
         let listener = UnixListener::bind(socket_path(Path::new("."), place.id))?;
         listener.set_nonblocking(true)?;
+        let now = NowFile::create(&place.data, place.id)?;
         fs::write(identity_path(&place.data, place.id), identity)?;
         let group = place
             .groups
@@ -105,14 +113,15 @@ impl Shepherd {
             listener,
             script: None,
             job: None,
-            ended: None,
+            ends: Vec::new(),
+            now,
         })
     }
 
     /// Serves until there is neither an agent nor anything to do.
     pub fn run(mut self) {
         self.greet();
-        while self.agent.is_some() || self.job.is_some() || self.ended.is_some() {
+        while self.agent.is_some() || self.job.is_some() || !self.ends.is_empty() {
             self.arm();
             if self.wait().is_err() {
                 continue;
@@ -139,18 +148,16 @@ impl Shepherd {
     /// Sets the timer to the next moment at which anything must be looked at.
     fn arm(&self) {
         let now = clock::boot_now();
-        let next = match (&self.job, &self.ended) {
-            (Some(job), _) => {
-                let lease = self.page.read().map_or(now, |lease| lease.deadline);
-                // Killed by now; a program that can't be killed isn't tried more often.
-                let lease = if lease <= now { now.plus(KILL_RETRY) } else { lease };
-                let own = job.next_deadline().unwrap_or(lease);
-                Some(lease.min(own).min(now.plus(PAGE_READ_EVERY)).max(now.plus(Millis::new(1))))
-            }
-            (None, Some(_)) => Some(now.plus(KEEP_RETRY)),
-            (None, None) => None,
-        };
-        let at = next.unwrap_or(Millis::ZERO).get();
+        let of_job = self.job.as_ref().map(|job| {
+            let lease = self.page.read().map_or(now, |lease| lease.deadline);
+            // Killed by now; a program that can't be killed isn't tried more often.
+            let lease = if lease <= now { now.plus(KILL_RETRY) } else { lease };
+            let own = job.next_deadline().unwrap_or(lease);
+            lease.min(own).min(now.plus(PAGE_READ_EVERY))
+        });
+        let of_ends = self.ends.iter().map(|ended| ended.keep_at).min();
+        let next = of_job.into_iter().chain(of_ends).min();
+        let at = next.map_or(Millis::ZERO, |next| next.max(now.plus(Millis::new(1)))).get();
         let value = Timespec {
             tv_sec: i64::try_from(at / 1000).unwrap_or(i64::MAX),
             tv_nsec: i64::try_from(at % 1000 * 1_000_000).unwrap_or(0),
@@ -171,14 +178,16 @@ impl Shepherd {
                 continue;
             }
             self.listen();
+            // What the old one may not have journalled, the new one finds on disk.
+            self.part();
             self.agent = Socket::new(stream).ok();
             self.greet();
         }
     }
 
     fn greet(&mut self) {
-        let ended = self.ended.as_ref().map(|ended| ended.held.clone());
-        let held = self.job.as_ref().map(Job::held).or(ended);
+        let ends = self.ends.iter().map(|ended| ended.held.clone());
+        let held = self.job.as_ref().map(Job::held).into_iter().chain(ends).collect();
         let hello =
             ShepherdHello { version: VERSION, id: self.place.id, process: self.process, held };
         self.tell(&FromShepherd::Hello(hello));
@@ -188,8 +197,14 @@ impl Shepherd {
         if let Some(agent) = &mut self.agent
             && agent.send(frame).is_err()
         {
-            self.agent = None;
+            self.part();
         }
+    }
+
+    /// Goes on without the agent: what it may not have journalled is put on disk now.
+    fn part(&mut self) {
+        self.agent = None;
+        self.keep_ends(|_| true);
     }
 
     fn listen(&mut self) {
@@ -202,7 +217,7 @@ impl Shepherd {
             self.obey(frame);
         }
         if gone {
-            self.agent = None;
+            self.part();
         }
     }
 
@@ -220,19 +235,20 @@ impl Shepherd {
                     job.kill(Signalled::Killed(reason), self.group.as_ref());
                 }
             }
-            ToShepherd::Forget { attempt } => {
-                self.ended.take_if(|ended| ended.kept.attempt == attempt);
+            ToShepherd::Forget { attempts } => {
+                self.ends.retain(|ended| !attempts.contains(&ended.kept.attempt));
             }
         }
     }
 
     fn spawn(&mut self, order: SpawnOrder) {
         let script = self.script.take();
-        if self.job.is_some() || self.ended.is_some() {
+        if self.job.is_some() || self.ends.len() >= ENDS_MAX {
             // Two attempts never share a shepherd; the agent learns from the next hello.
             return;
         }
         let (attempt, job) = (order.attempt, order.job);
+        self.now.write(attempt);
         let (generation, gpu, slot) = (order.generation, order.gpu.clone(), order.slot);
         self.group = self.group.take().and_then(|group| group.unkilled().ok());
         let group = self.group.as_ref();
@@ -264,12 +280,20 @@ impl Shepherd {
                 };
                 job.kill(Signalled::Killed(reason), self.group.as_ref());
             }
-        } else if let Some(ended) = &self.ended
-            && record::keep(&self.place.data, &ended.kept).is_ok()
-            && self.agent.is_none()
-        {
-            self.ended = None;
         }
+        self.keep_ends(|ended| ended.keep_at <= now);
+    }
+
+    /// Puts ends on disk; those that the disk refuses are held on, and tried again.
+    fn keep_ends(&mut self, due: impl Fn(&Ended) -> bool) {
+        let data = &self.place.data;
+        self.ends.retain_mut(|ended| {
+            if !due(ended) {
+                return true;
+            }
+            ended.keep_at = clock::boot_now().plus(KEEP_AFTER);
+            record::keep(data, &ended.kept).is_err()
+        });
     }
 
     fn reap(&mut self) {
@@ -280,18 +304,16 @@ impl Shepherd {
         self.end(Kept { attempt: held.attempt, job: held.job, record }, held);
     }
 
-    /// Puts an end on disk, then tells it (rule F12). What the disk refused is held.
+    /// Tells an end, and holds it until it is on disk (rule F12): an agent that lives journals
+    /// the ends of many attempts with one sync; without one the shepherd writes its own file.
     fn end(&mut self, kept: Kept, held: Held) {
-        let on_disk = record::keep(&self.place.data, &kept).is_ok();
-        let told = FromShepherd::Ended {
-            attempt: kept.attempt,
-            record: kept.record.clone(),
-            kept: on_disk,
-        };
-        if !on_disk {
-            self.ended = Some(Ended { kept, held });
+        let told = FromShepherd::Ended { attempt: kept.attempt, record: kept.record.clone() };
+        let keep_at = clock::boot_now().plus(KEEP_AFTER);
+        self.ends.push(Ended { kept, held, keep_at });
+        match self.agent {
+            Some(_) => self.tell(&told),
+            None => self.part(),
         }
-        self.tell(&told);
     }
 
     fn remove(&self) {
@@ -301,6 +323,7 @@ impl Shepherd {
         // Left-overs are removed by the next agent.
         let _ = fs::remove_file(identity_path(&self.place.data, self.place.id));
         let _ = fs::remove_file(socket_path(&self.place.data, self.place.id));
+        let _ = fs::remove_file(now::path(&self.place.data, self.place.id));
     }
 }
 

@@ -8,6 +8,7 @@ use clap::Parser;
 use serde_json::{Value, json};
 use tessera_api::types::{ArrayRange, SubmitRequest};
 use tessera_load_tests::cluster::{Plan, command, is_final};
+use tessera_load_tests::peers::Output;
 use tessera_load_tests::{machine, peers, wait};
 
 /// Slices of the smallest profile on one card.
@@ -33,7 +34,9 @@ fn main() -> anyhow::Result<()> {
     let arguments = Arguments::parse();
     let mut rows = Vec::new();
     for &nodes in &arguments.nodes {
-        rows.push(measure(&arguments, nodes)?);
+        for output in [Output::Discarded, Output::Kept] {
+            rows.push(measure(&arguments, nodes, output)?);
+        }
     }
     let result = json!({
         "what": "no-op jobs through whole clusters, from the submit to the end of the last",
@@ -45,15 +48,15 @@ fn main() -> anyhow::Result<()> {
     machine::report(&result, arguments.out.as_deref())
 }
 
-fn measure(arguments: &Arguments, nodes: usize) -> anyhow::Result<Value> {
+fn measure(arguments: &Arguments, nodes: usize, output: Output) -> anyhow::Result<Value> {
     let plan = (1..=nodes).fold(Plan::new(), |plan, n| plan.node(&format!("n{n}"), "a100-40gb"));
     let cluster = plan.start();
     // Cuts every card once: the figure is of jobs, not of layouts.
-    cluster.submit(&array(u32::try_from(nodes * SLICES * 2)?));
+    cluster.submit(&array(u32::try_from(nodes * SLICES * 2)?, output));
     wait_drained(&cluster, Duration::from_secs(300));
 
     let started = Instant::now();
-    let submitted = cluster.submit(&array(arguments.jobs));
+    let submitted = cluster.submit(&array(arguments.jobs, output));
     anyhow::ensure!(submitted.tasks == arguments.jobs, "{submitted:?}");
     wait_drained(&cluster, Duration::from_secs(1_200));
     let took = started.elapsed();
@@ -65,12 +68,13 @@ fn measure(arguments: &Arguments, nodes: usize) -> anyhow::Result<Value> {
     let theirs = match &arguments.hyperqueue_python {
         Some(python) => {
             let tasks = usize::try_from(arguments.jobs)?;
-            Some(peers::hyperqueue_throughput(python, tasks, SLICES, nodes)?)
+            Some(peers::hyperqueue_throughput(python, tasks, SLICES, nodes, output)?)
         }
         None => None,
     };
     Ok(json!({
         "nodes": nodes,
+        "outputs": output.word(),
         "secs": took.as_secs_f64(),
         "jobs_per_sec": ours,
         "hyperqueue_tasks_per_sec": theirs,
@@ -78,9 +82,18 @@ fn measure(arguments: &Arguments, nodes: usize) -> anyhow::Result<Value> {
     }))
 }
 
-fn array(tasks: u32) -> SubmitRequest {
+fn array(tasks: u32, output: Output) -> SubmitRequest {
     let array = (tasks > 1).then_some(ArrayRange { first: 1, last: tasks });
-    SubmitRequest { array, gpu_profile: Some("1g.5gb".into()), ..command(["/bin/true"]) }
+    let given = matches!(output, Output::Discarded).then(|| "/dev/null".to_owned());
+    SubmitRequest {
+        array,
+        gpu_profile: Some("1g.5gb".into()),
+        // Where the peer runs its tasks too: all in one folder.
+        work_dir: Some(std::env::temp_dir().display().to_string()),
+        stdout: given.clone(),
+        stderr: given,
+        ..command(["/bin/true"])
+    }
 }
 
 fn wait_drained(cluster: &tessera_load_tests::cluster::Cluster, within: Duration) {
