@@ -32,5 +32,6 @@ pub mod device;
 pub mod faults;
 pub mod latency;
 pub mod library;
+pub mod mps;
 pub mod node;
 pub mod process;

@@ -1,14 +1,19 @@
 //! Holds a simulated slice as a job would, until its time is up or it is killed.
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use clap::Parser;
 use tessera_sim::client::{Client, ClientError};
 use tessera_sim::config::Config;
 use tessera_sim::device::ClaimKind;
+use tessera_sim::mps::client::{Client as MpsClient, MpsError};
 use tessera_sim::node::Node;
+
+/// How often a client of an MPS server runs a kernel: it learns of a fault at its next call.
+const KERNEL_EVERY: Duration = Duration::from_millis(20);
 
 /// Holds the slice that CUDA_VISIBLE_DEVICES names on the node of TESSERA_SIM_NODE.
 #[derive(Parser)]
@@ -29,6 +34,24 @@ struct Arguments {
     /// How long to hold it, in seconds; until killed if left out.
     #[arg(long)]
     seconds: Option<f64>,
+    /// Be a client of the MPS server of CUDA_MPS_PIPE_DIRECTORY, and run kernels.
+    #[arg(long)]
+    mps: bool,
+    /// With --mps: run one kernel and end.
+    #[arg(long, requires = "mps")]
+    canary: bool,
+    /// With --mps: end in order once this file exists.
+    #[arg(long, value_name = "FILE", requires = "mps")]
+    until: Option<PathBuf>,
+    /// With --mps: touch memory that isn't there once this file exists.
+    #[arg(long, value_name = "FILE", requires = "mps")]
+    fault_when: Option<PathBuf>,
+    /// With --mps: allocate so much more once the file of --grow-when exists.
+    #[arg(long, value_name = "BYTES", default_value_t = 0)]
+    grow_bytes: u64,
+    /// With --mps: when to allocate more.
+    #[arg(long, value_name = "FILE", requires = "mps")]
+    grow_when: Option<PathBuf>,
 }
 
 #[derive(Clone, Copy, clap::ValueEnum)]
@@ -53,7 +76,12 @@ impl From<Kind> for ClaimKind {
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
-    match hold(&arguments) {
+    let held = if arguments.mps {
+        share(&arguments).map_err(|error| error.to_string())
+    } else {
+        hold(&arguments).map_err(|error| error.to_string())
+    };
+    match held {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("tessera-sim-client: {error}");
@@ -77,5 +105,49 @@ fn hold(arguments: &Arguments) -> Result<(), ClientError> {
             thread::park();
         },
     }
+    Ok(())
+}
+
+/// Why a client of an MPS server can't go on.
+#[derive(Debug, thiserror::Error)]
+enum ShareError {
+    #[error(transparent)]
+    Mps(#[from] MpsError),
+    #[error(transparent)]
+    Slice(#[from] ClientError),
+}
+
+fn share(arguments: &Arguments) -> Result<(), ShareError> {
+    let mut mps = MpsClient::connect()?;
+    let config = Config::from_env().map_err(tessera_sim::node::NodeError::from);
+    let node = config.and_then(|config| Node::open(&config)).map_err(ClientError::from)?;
+    let slice = Client::open_as(&node, &arguments.slice, ClaimKind::MpsClient)?;
+    mps.allocate(arguments.memory_bytes)?;
+    slice.allocate(arguments.memory_bytes)?;
+    slice.set_load(arguments.load_percent)?;
+    mps.kernel()?;
+    println!("shares {} through server {}", slice.slice().name, mps.server());
+    let is_there = |file: &Option<PathBuf>| file.as_ref().is_some_and(|file| file.exists());
+    let ends = arguments
+        .seconds
+        .and_then(|secs| Duration::try_from_secs_f64(secs).ok())
+        .map(|time| Instant::now() + time);
+    let mut grown = false;
+    while !arguments.canary
+        && !is_there(&arguments.until)
+        && ends.is_none_or(|ends| Instant::now() < ends)
+    {
+        if is_there(&arguments.fault_when) {
+            mps.fault()?;
+        }
+        if !grown && is_there(&arguments.grow_when) {
+            grown = true;
+            mps.allocate(arguments.grow_bytes)?;
+            slice.allocate(arguments.grow_bytes)?;
+        }
+        mps.kernel()?;
+        thread::sleep(KERNEL_EVERY);
+    }
+    mps.close();
     Ok(())
 }

@@ -1,0 +1,123 @@
+//! What goes wrong on demand, from the file `mps-faults` in the node's folder.
+//!
+//! One `name=value` a line; unknown names and values are refused, since a fault list that does
+//! nothing would make a test pass that tested nothing. Crashes and hangs need no line: kill or
+//! stop the process that `nvidia-cuda-mps-control.pid` names.
+//!
+//! | name | effect | unset |
+//! |---|---|---|
+//! | `start_delay_ms` | a daemon takes that much longer until it listens | 0 |
+//! | `refuse_start` | `1`: a daemon refuses to start | 0 |
+//! | `server_delay_ms` | a server initialises that much longer | 0 |
+//! | `poison_percent` | chance that a client's death without `terminate_client` breaks its server | 30 |
+//! | `terminate_fails` | `1`: `terminate_client` doesn't succeed | 0 |
+//! | `seed` | of that chance; drawn by client and death | 0 |
+
+use std::path::Path;
+use std::time::Duration;
+
+/// Name of the list in a node's folder.
+pub const FILE: &str = "mps-faults";
+
+/// The faults of a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Faults {
+    /// Added to a daemon's start.
+    pub start_delay: Duration,
+    /// Whether daemons refuse to start.
+    pub refuse_start: bool,
+    /// Added to a server's start.
+    pub server_delay: Duration,
+    /// Chance in percent that a client's bare death breaks its server.
+    pub poison_percent: u64,
+    /// Whether `terminate_client` fails.
+    pub terminate_fails: bool,
+    /// Seed of the chance.
+    pub seed: u64,
+}
+
+impl Default for Faults {
+    fn default() -> Self {
+        Self {
+            start_delay: Duration::ZERO,
+            refuse_start: false,
+            server_delay: Duration::ZERO,
+            poison_percent: 30,
+            terminate_fails: false,
+            seed: 0,
+        }
+    }
+}
+
+impl Faults {
+    /// Reads the list of the node in `TESSERA_SIM_NODE`; none if there is no node or no list.
+    ///
+    /// # Errors
+    ///
+    /// The first line that has no meaning.
+    pub fn of_node() -> Result<Self, String> {
+        let Some(folder) = std::env::var_os("TESSERA_SIM_NODE") else { return Ok(Self::default()) };
+        match std::fs::read_to_string(Path::new(&folder).join(FILE)) {
+            Ok(text) => Self::parse(&text),
+            Err(_) => Ok(Self::default()),
+        }
+    }
+
+    /// Reads a list.
+    ///
+    /// # Errors
+    ///
+    /// The first line that has no meaning.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let mut faults = Self::default();
+        for line in text.lines().map(str::trim).filter(|l| !l.is_empty() && !l.starts_with('#')) {
+            let bad = || format!("{FILE}: {line:?} has no meaning");
+            let (name, value) = line.split_once('=').ok_or_else(bad)?;
+            let number: u64 = value.trim().parse().map_err(|_| bad())?;
+            match (name.trim(), number) {
+                ("start_delay_ms", ms) => faults.start_delay = Duration::from_millis(ms),
+                ("server_delay_ms", ms) => faults.server_delay = Duration::from_millis(ms),
+                ("refuse_start", 0 | 1) => faults.refuse_start = number == 1,
+                ("terminate_fails", 0 | 1) => faults.terminate_fails = number == 1,
+                ("poison_percent", 0..=100) => faults.poison_percent = number,
+                ("seed", seed) => faults.seed = seed,
+                _ => return Err(bad()),
+            }
+        }
+        Ok(faults)
+    }
+
+    /// Decides whether the `death`th bare death of a server's clients breaks the server.
+    pub const fn poisons(&self, death: u64) -> bool {
+        // SplitMix64: good enough to scatter deaths over seeds, and the same everywhere.
+        let mut z = self.seed.wrapping_add(death.wrapping_mul(0x9E37_79B9_7F4A_7C15));
+        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        (z ^ (z >> 31)) % 100 < self.poison_percent
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_list_is_read_and_nonsense_is_refused() {
+        let faults = Faults::parse("# why\nrefuse_start=1\npoison_percent=100\n").unwrap();
+
+        assert!(faults.refuse_start);
+        assert_eq!(faults.poison_percent, 100);
+        for line in ["refuse_start=2", "poison_percent=101", "hang", "seed=x"] {
+            assert!(Faults::parse(line).is_err(), "{line}");
+        }
+    }
+
+    #[test]
+    fn about_three_bare_deaths_in_ten_break_a_server() {
+        let faults = Faults { seed: 7, ..Faults::default() };
+
+        let broken = (1..=10_000).filter(|death| faults.poisons(*death)).count();
+
+        assert!((2_800..3_200).contains(&broken), "{broken}");
+    }
+}

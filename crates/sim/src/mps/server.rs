@@ -1,0 +1,301 @@
+//! A server: one GPU context that clients share, and share the fate of.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::os::unix::net::UnixListener;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
+
+use super::client::{Hello, Limits, limits_from_env, parse_limit};
+use super::command::Failure;
+use super::faults::Faults;
+use super::log::Log;
+use super::wire::Lines;
+use super::{CLIENTS_MAX, Folders};
+use crate::client::Client as Hold;
+use crate::config::Config;
+use crate::device::ClaimKind;
+use crate::node::Node;
+
+const NOT_READY: &str = "CUDA_ERROR_MPS_SERVER_NOT_READY";
+const FULL: &str = "CUDA_ERROR_MPS_MAX_CLIENTS_REACHED";
+const BROKEN: &str = "CUDA_ERROR_MPS_RPC_FAILURE";
+const TERMINATED: &str = "CUDA_ERROR_MPS_CLIENT_TERMINATED";
+const FAULTED: &str = "CUDA_ERROR_ILLEGAL_ADDRESS";
+const NO_MEMORY: &str = "CUDA_ERROR_OUT_OF_MEMORY";
+
+/// The device that memory limits name: a server sees one.
+const DEVICE: &str = "0";
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Context {
+    Good,
+    Faulted,
+    Terminated,
+}
+
+#[derive(Debug)]
+struct Known {
+    hello: Hello,
+    context: Context,
+    bytes: u64,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    clients: BTreeMap<u64, Known>,
+    next: u64,
+    deaths: u64,
+    /// Every context is broken, and nothing says so.
+    poisoned: bool,
+    percentage: u32,
+    limits: Limits,
+}
+
+impl State {
+    /// A server is in fault until every client that saw the fault is gone.
+    fn status(&self) -> &'static str {
+        let faulted = self.clients.values().any(|client| client.context == Context::Faulted);
+        if faulted { "FAULT" } else { "ACTIVE" }
+    }
+}
+
+struct Server {
+    log: Log,
+    uid: u32,
+    device: String,
+    state: Mutex<State>,
+}
+
+/// Is a server, until it is killed.
+pub fn serve(folders: &Folders, uid: u32) -> Result<(), Failure> {
+    let log = Log::open(&folders.logs, "server.log", "Server");
+    log.write("Start");
+    let faults = Faults::of_node().map_err(Failure::Refused)?;
+    thread::sleep(faults.server_delay);
+    let device = std::env::var("CUDA_VISIBLE_DEVICES").unwrap_or_default();
+    // The server is the process that has the GPU: its context keeps the slice in use.
+    let _context = open_context(&device).inspect_err(|error| {
+        log.write(&format!("MPS server failed to start: {error}"));
+    });
+    let _context = _context.map_err(Failure::Refused)?;
+    let percentage = std::env::var("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE");
+    let state = State {
+        percentage: percentage.ok().and_then(|text| text.parse().ok()).unwrap_or(100),
+        limits: limits_from_env(),
+        ..State::default()
+    };
+    let path = folders.server(std::process::id());
+    let socket = path.with_extension("new");
+    let listener = UnixListener::bind(&socket)?;
+    let control = folders.control();
+    log.write(&format!("MPS Server connecting to control daemon on socket: {}", control.display()));
+    log.write("Initializing server process");
+    log.write(&format!("Creating server context on device 0 ({device})"));
+    let server = Arc::new(Server { log, uid, device, state: Mutex::new(state) });
+    // Under its name only once it answers.
+    std::fs::rename(&socket, &path)?;
+    server.log.write("Active Threads Percentage set to the server's default");
+    for stream in listener.incoming().flatten() {
+        let server = Arc::clone(&server);
+        thread::spawn(move || {
+            if let Ok(lines) = Lines::over(stream) {
+                // An end in the middle is an end.
+                let _ = server.attend(lines);
+            }
+        });
+    }
+    Ok(())
+}
+
+fn open_context(device: &str) -> Result<Hold, String> {
+    let config = Config::from_env().map_err(|error| error.to_string())?;
+    let node = Node::open(&config).map_err(|error| error.to_string())?;
+    Hold::open_as(&node, device, ClaimKind::Compute).map_err(|error| error.to_string())
+}
+
+impl Server {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn attend(&self, mut lines: Lines) -> io::Result<()> {
+        let Some(first) = lines.receive()? else { return Ok(()) };
+        if let Some(question) = first.strip_prefix("control ") {
+            let words: Vec<_> = question.split_whitespace().collect();
+            let answer = self.answer(&words).unwrap_or_else(|refusal| vec![format!("!{refusal}")]);
+            return lines.send_all(&answer);
+        }
+        let Some(hello) = Hello::parse(&first) else {
+            return lines.send("!CUDA_ERROR_INVALID_VALUE");
+        };
+        let pid = hello.pid;
+        let id = match self.admit(hello) {
+            Ok(id) => id,
+            Err(refusal) => return lines.send(&format!("!{refusal}")),
+        };
+        lines.send("ok")?;
+        let orderly = self.serve_client(id, pid, &mut lines).unwrap_or(false);
+        self.part(id, pid, orderly);
+        Ok(())
+    }
+
+    fn admit(&self, hello: Hello) -> Result<u64, &'static str> {
+        let mut state = self.state();
+        self.log.write("Received new client request");
+        if hello.uid != self.uid || state.status() != "ACTIVE" {
+            return Err(NOT_READY);
+        }
+        if state.poisoned {
+            return Err(BROKEN);
+        }
+        if state.clients.len() >= CLIENTS_MAX {
+            return Err(FULL);
+        }
+        state.next += 1;
+        let id = state.next;
+        self.log.write(&format!("New client {} connected", hello.pid));
+        self.log.write(&format!("status of client {{{}, {id}}} is ACTIVE", hello.pid));
+        state.clients.insert(id, Known { hello, context: Context::Good, bytes: 0 });
+        Ok(id)
+    }
+
+    /// Serves a client's calls; returns whether it said goodbye.
+    fn serve_client(&self, id: u64, pid: u32, lines: &mut Lines) -> io::Result<bool> {
+        while let Some(line) = lines.receive()? {
+            let words: Vec<_> = line.split_whitespace().collect();
+            if words == ["bye"] {
+                lines.send("ok")?;
+                return Ok(true);
+            }
+            let answer = self.call(id, pid, &words);
+            lines
+                .send(&answer.map_or_else(|refusal| format!("!{refusal}"), |()| "ok".to_owned()))?;
+        }
+        Ok(false)
+    }
+
+    fn call(&self, id: u64, pid: u32, words: &[&str]) -> Result<(), &'static str> {
+        let mut state = self.state();
+        let poisoned = state.poisoned;
+        let limit = state.limits.get(DEVICE).copied();
+        let Some(client) = state.clients.get_mut(&id) else { return Err(TERMINATED) };
+        match client.context {
+            Context::Terminated => return Err(TERMINATED),
+            Context::Faulted => return Err(FAULTED),
+            Context::Good if poisoned => return Err(BROKEN),
+            Context::Good => {}
+        }
+        match *words {
+            ["kernel"] => Ok(()),
+            ["allocate", bytes] => {
+                let wanted = client.bytes.saturating_add(bytes.parse().unwrap_or(u64::MAX));
+                // A client can narrow its server's limit, never widen it.
+                let limit = [limit, client.hello.limit].into_iter().flatten().min();
+                if limit.is_some_and(|limit| wanted > limit) {
+                    self.log.write(&format!("Client {pid} is over its pinned memory limit"));
+                    return Err(NO_MEMORY);
+                }
+                client.bytes = wanted;
+                Ok(())
+            }
+            ["fault"] => {
+                self.fault(&mut state, pid);
+                Err(FAULTED)
+            }
+            _ => Err("CUDA_ERROR_INVALID_VALUE"),
+        }
+    }
+
+    /// One client's fault is every client's.
+    fn fault(&self, state: &mut State, culprit: u32) {
+        self.log.write("Server is handling a fatal GPU error.");
+        self.log.write("Processing fault detected on the following GPUs [ 0 ]");
+        self.log.write(&format!("Client process {culprit} caused a memory fault"));
+        for (id, client) in &mut state.clients {
+            client.context = Context::Faulted;
+            let pid = client.hello.pid;
+            self.log.write(&format!("status of client {{{pid}, {id}}} is INACTIVE"));
+        }
+    }
+
+    fn part(&self, id: u64, pid: u32, orderly: bool) {
+        let mut state = self.state();
+        let was = state.clients.remove(&id).map(|client| client.context);
+        self.log.write(&format!("Client {pid} disconnected"));
+        // A context that is terminated or faulted holds nothing that its end could break.
+        if orderly || was != Some(Context::Good) {
+            return;
+        }
+        self.log.write("Receive command failed, assuming client exit");
+        state.deaths += 1;
+        let faults = Faults::of_node().unwrap_or_default();
+        if faults.poisons(state.deaths) {
+            state.poisoned = true;
+        }
+    }
+
+    fn answer(&self, words: &[&str]) -> Result<Vec<String>, String> {
+        let mut state = self.state();
+        let pids = |state: &State| -> Vec<u32> {
+            let mut pids: Vec<_> = state.clients.values().map(|client| client.hello.pid).collect();
+            pids.sort_unstable();
+            pids.dedup();
+            pids
+        };
+        match *words {
+            ["status"] => Ok(vec![state.status().to_owned()]),
+            ["clients"] => Ok(pids(&state).iter().map(ToString::to_string).collect()),
+            ["device_clients"] => {
+                let clients: Vec<_> = pids(&state).iter().map(ToString::to_string).collect();
+                Ok(vec![format!("{} {}", self.device, clients.join(" "))])
+            }
+            ["ps"] => {
+                let (server, device) = (std::process::id(), short(&self.device));
+                let row = |(id, client): (&u64, &Known)| {
+                    let (pid, command) = (client.hello.pid, &client.hello.command);
+                    format!("{pid}\t{id}\t{server}\t{device}\t0\t{command}")
+                };
+                Ok(state.clients.iter().map(row).collect())
+            }
+            ["terminate", pid] => self.terminate(&mut state, pid.parse().unwrap_or(0)),
+            ["percentage"] => Ok(vec![format!("{}.0", state.percentage)]),
+            ["set_percentage", percentage] => {
+                state.percentage = percentage.parse().map_err(|_| "no percentage".to_owned())?;
+                Ok(Vec::new())
+            }
+            ["limit", device] => Ok(state
+                .limits
+                .get(device)
+                .map(|bytes| format!("{}M", bytes >> 20))
+                .into_iter()
+                .collect()),
+            ["set_limit", device, limit] => {
+                let bytes = parse_limit(limit)?;
+                state.limits.insert(device.to_owned(), bytes);
+                Ok(Vec::new())
+            }
+            _ => Err("Unrecognized command".to_owned()),
+        }
+    }
+
+    fn terminate(&self, state: &mut State, pid: u32) -> Result<Vec<String>, String> {
+        if Faults::of_node().is_ok_and(|faults| faults.terminate_fails) {
+            return Err(format!("failed to terminate client {pid}: CUDA_ERROR_TIMEOUT"));
+        }
+        let mut found = false;
+        for client in state.clients.values_mut().filter(|client| client.hello.pid == pid) {
+            client.context = Context::Terminated;
+            found = true;
+        }
+        if !found {
+            return Err(format!("Client {pid} not found"));
+        }
+        self.log.write(&format!("Client {pid} terminated"));
+        Ok(Vec::new())
+    }
+}
+
+fn short(device: &str) -> &str {
+    device.get(..20).unwrap_or(device)
+}
