@@ -135,7 +135,7 @@ fn node_state(node: &Node) -> &'static str {
 fn reachability(gpu: &Gpu) -> Option<u32> {
     let mig = gpu.mig.as_ref()?;
     let layout = gpu.report.instances.iter().map(|i| i.slot).collect();
-    let reach = mig.reachability(mig.all().state(&layout)?)?;
+    let reach = mig.full_layouts(mig.all().state(&layout)?)?;
     u32::try_from(reach).ok()
 }
 

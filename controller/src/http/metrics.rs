@@ -151,7 +151,7 @@ pub(super) fn show_nodes(nodes: &[Node], shape: &ClusterShape) {
 fn reachability_ratio(gpu: &tessera_api::types::Gpu, shape: &ClusterShape) -> Option<f64> {
     let now = gpu.reachability?;
     let view = shape.view.gpus.iter().find(|view| view.id.as_str() == gpu.id)?;
-    let empty = view.mig.as_ref()?.reachability(State::EMPTY)?;
+    let empty = view.mig.as_ref()?.full_layouts(State::EMPTY)?;
     let empty = u32::try_from(empty).ok().filter(|layouts| *layouts > 0)?;
     Some(f64::from(now) / f64::from(empty))
 }

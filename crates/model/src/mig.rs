@@ -12,7 +12,9 @@ pub mod cost;
 mod geometry;
 mod outlook;
 mod plan;
+mod room;
 mod states;
+mod subsets;
 
 pub use cost::predicted;
 pub use geometry::{
@@ -20,4 +22,5 @@ pub use geometry::{
 };
 pub use outlook::{First, Hold, Outlook, Tenant, outlook};
 pub use plan::{Occupant, PlanRefused, Step, plan};
-pub use states::{State, StateSpace, TooManyPlacements};
+pub use room::make_room;
+pub use states::{Counts, Measure, State, StateSpace, TooManyPlacements};

@@ -82,13 +82,12 @@ impl<'c> Standing<'c> {
         let all = state(&|_| true)?;
         let busy = state(&InstanceState::busy)?;
         let fixed = state(&InstanceState::fixed)?;
-        mig.reachability(all)?;
         Some(Self { mig, model, all, busy, fixed })
     }
 
     /// Returns `R` of one of this GPU's states.
     pub(crate) fn futures(&self, state: State) -> usize {
-        self.mig.reachability(state).unwrap_or(0)
+        self.mig.all().reachability(state)
     }
 }
 

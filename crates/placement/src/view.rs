@@ -1,10 +1,9 @@
 //! What a policy sees.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use tessera_model::mig::{
-    Geometry, Layout, Profile, ProfileId, Slot, State, StateSpace, TooManyPlacements,
+    Geometry, Measure, Profile, ProfileId, Slot, State, StateSpace, TooManyPlacements,
 };
 use tessera_model::spec::{GpuAsk, Priority};
 use tessera_model::{Bytes, GpuId, JobId, Millis, NodeName};
@@ -92,12 +91,9 @@ impl Closure {
 pub struct MigView {
     /// As the agent reported it.
     pub geometry: Geometry,
-    /// States and reachability of the plain profiles.
-    pub space: StateSpace,
-    /// States of all profiles, since instances of any profile may stand in the way.
-    all: StateSpace,
-    /// `R` of every state of `all`.
-    futures: BTreeMap<State, usize>,
+    /// States of all profiles, since instances of any profile may stand in the way; reachability
+    /// of the plain ones.
+    space: StateSpace,
     /// The plain profiles, smallest memory first, then fewest compute slices.
     plain: Vec<ProfileId>,
 }
@@ -107,71 +103,40 @@ impl MigView {
     ///
     /// # Errors
     ///
-    /// [`TooManyPlacements`] if the geometry has more than 64 placements: the GPU can't be
-    /// planned for, and should be reported as unsupported.
+    /// [`TooManyPlacements`] if the geometry has more placements than a state has bits: the GPU
+    /// can't be planned for, and should be reported as unsupported.
     pub fn new(geometry: Geometry) -> Result<Self, TooManyPlacements> {
         let offered = geometry.plain();
-        let space = StateSpace::new(&geometry, Some(&offered))?;
-        let all = StateSpace::new(&geometry, None)?;
+        let space = StateSpace::offering(&geometry, &offered)?;
         let mut plain: Vec<_> =
             geometry.profiles.iter().filter(|p| offered.contains(&p.id)).collect();
         plain.sort_by_key(|p| (p.memory, p.compute_slices, p.id));
         let plain: Vec<_> = plain.into_iter().map(|p| p.id).collect();
-        let futures = count_futures(&geometry, &all, &plain);
-        Ok(Self { geometry, space, all, futures, plain })
+        Ok(Self { geometry, space, plain })
     }
 
-    /// Returns the space of all profiles, plain or not: what may stand together.
-    pub const fn all(&self) -> &StateSpace {
-        &self.all
-    }
-
-    /// Returns `R` of a state of [`Self::all`]: how many full layouts allocations of **plain**
-    /// profiles alone can still lead to. `None` for a state that no driver would accept.
-    ///
-    /// For states of plain instances it equals [`StateSpace::reachability`] of `space`.
-    /// Instances of other profiles count as obstacles.
+    /// Returns the space of all profiles, plain or not: what may stand together. Its `R` counts
+    /// the full layouts that allocations of **plain** profiles alone can still lead to; instances
+    /// of other profiles count as obstacles.
     ///
     /// Source: MIGM §4; the paper offers the plain profiles only.
-    pub fn reachability(&self, state: State) -> Option<usize> {
-        self.futures.get(&state).copied()
+    pub const fn all(&self) -> &StateSpace {
+        &self.space
+    }
+
+    /// Returns how many full layouts plain allocations can still lead to; `None` where the
+    /// geometry has too many states to count them.
+    pub fn full_layouts(&self, state: State) -> Option<usize> {
+        match self.space.measure() {
+            Measure::FullLayouts => Some(self.space.reachability(state)),
+            Measure::OpenPlacements => None,
+        }
     }
 
     /// Returns the plain profiles, smallest memory first, then fewest compute slices.
     pub fn plain(&self) -> impl DoubleEndedIterator<Item = &Profile> {
         self.plain.iter().filter_map(|id| self.geometry.profile(*id))
     }
-}
-
-/// Counts, for each state, the states without plain successors that plain allocations lead to.
-///
-/// Counted backwards: such an end can be reached exactly from itself less any of its plain
-/// instances.
-fn count_futures(
-    geometry: &Geometry,
-    all: &StateSpace,
-    plain: &[ProfileId],
-) -> BTreeMap<State, usize> {
-    let plain_slots: Vec<Slot> = geometry
-        .profiles
-        .iter()
-        .filter(|p| plain.contains(&p.id))
-        .flat_map(|p| p.starts.iter().map(|start| Slot { start: *start, profile: p.id }))
-        .collect();
-    let is_end = |state: &State| plain_slots.iter().all(|s| all.allocate(*state, *s).is_none());
-    let mut futures = BTreeMap::new();
-    for end in all.states().into_iter().filter(is_end) {
-        let layout: Layout = all.layout(end);
-        let mut before = vec![end];
-        for slot in layout.iter().filter(|slot| plain.contains(&slot.profile)) {
-            let without: Vec<_> = before.iter().filter_map(|s| all.free(*s, *slot)).collect();
-            before.extend(without);
-        }
-        for state in before {
-            *futures.entry(state).or_insert(0) += 1;
-        }
-    }
-    futures
 }
 
 /// One instance, standing or promised.

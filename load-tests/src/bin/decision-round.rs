@@ -215,13 +215,13 @@ fn instances(layouts: Layouts, mig: &MigView, random: &mut StdRng) -> Result<Vec
         Layouts::Fragmented => {
             let mut state = State::EMPTY;
             for _ in 0..random.random_range(0..6) {
-                let ways = mig.space.successors(state);
+                let ways = mig.all().successors(state);
                 if ways.is_empty() {
                     break;
                 }
                 state = ways[random.random_range(0..ways.len())].1;
             }
-            mig.space
+            mig.all()
                 .layout(state)
                 .into_iter()
                 .map(|slot| InstanceView {

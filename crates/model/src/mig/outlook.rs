@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::geometry::{Geometry, IllegalLayout, Profile, ProfileId, Slot};
+use super::subsets::{Subsets, split};
 use crate::units::Millis;
 
 /// Most sets of instances that are tried for one placement. The search beyond the instances
@@ -210,45 +211,6 @@ fn placements(profile: &Profile) -> impl Iterator<Item = Slot> {
     starts.sort_unstable();
     let id = profile.id;
     starts.into_iter().map(move |start| Slot { start, profile: id })
-}
-
-fn split(slots: &[Slot], chosen: &[usize]) -> (Vec<Slot>, Vec<Slot>) {
-    let (mut out, mut stay) = (Vec::new(), Vec::new());
-    for (i, slot) in slots.iter().enumerate() {
-        if chosen.contains(&i) { out.push(*slot) } else { stay.push(*slot) }
-    }
-    (out, stay)
-}
-
-/// Every set of `size` of the first `of` numbers, in lexical order.
-struct Subsets {
-    next: Option<Vec<usize>>,
-    of: usize,
-}
-
-impl Subsets {
-    fn new(of: usize, size: usize) -> Self {
-        Self { next: (size <= of).then(|| (0..size).collect()), of }
-    }
-}
-
-impl Iterator for Subsets {
-    type Item = Vec<usize>;
-
-    fn next(&mut self) -> Option<Vec<usize>> {
-        let current = self.next.take()?;
-        let size = current.len();
-        let mut following = current.clone();
-        let movable = (0..size).rev().find(|i| current[*i] < self.of - size + i);
-        if let Some(i) = movable {
-            let from = current[i] + 1;
-            for (offset, place) in following[i..].iter_mut().enumerate() {
-                *place = from + offset;
-            }
-            self.next = Some(following);
-        }
-        Some(current)
-    }
 }
 
 #[cfg(test)]

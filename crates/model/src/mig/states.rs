@@ -1,45 +1,75 @@
 //! The partition state machine of one geometry: states, successors, reachability.
 //!
-//! A state is a set of slots, one bit each. Legality is closed downward (taking an instance
+//! A state is a set of placements, one bit each. Legality is closed downward (taking an instance
 //! away never makes a legal state illegal), so the full configurations that can be reached from
-//! a state by allocations alone are exactly the full configurations that contain it. That turns
-//! reachability `R` into a count over a short list of bit sets.
+//! a state by allocations alone are exactly the full configurations that contain it. Every state,
+//! its successors and its reachability `R` are worked out once, in [`table`]; from then on each
+//! question is a read of an array.
+//!
+//! Nothing is assumed of a model: a geometry that nobody has seen before goes the same way. One
+//! whose states are too many for the table goes without it, and [`StateSpace::measure`] says so.
+
+mod places;
+mod table;
 
 use std::collections::BTreeSet;
 
-use super::geometry::{Geometry, Layout, MediaEngines, ProfileId, Slot};
+use super::geometry::{Geometry, Layout, ProfileId, Slot};
+use places::{Places, bits};
+use table::{ENTRIES_MAX, Table};
 
-/// A set of slots of one [`StateSpace`], one bit each.
+/// A set of placements of one [`StateSpace`]. It means nothing to another space.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct State(u64);
+pub struct State {
+    set: u128,
+    /// Its row in the table; 0 where there is none.
+    row: u32,
+}
 
 impl State {
     /// The unpartitioned GPU.
-    pub const EMPTY: Self = Self(0);
+    pub const EMPTY: Self = Self { set: 0, row: 0 };
 
-    const fn contains(self, other: Self) -> bool {
-        self.0 & other.0 == other.0
+    /// Returns how many instances stand.
+    pub const fn instances(self) -> u32 {
+        self.set.count_ones()
+    }
+
+    fn index(self) -> usize {
+        usize::try_from(self.row).unwrap_or(usize::MAX)
     }
 }
 
 /// A geometry with more placements than a state has bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{placements} placements: a state holds at most 64")]
+#[error("{placements} placements: a state holds at most {most}; offer fewer profiles")]
 pub struct TooManyPlacements {
     /// How many placements the chosen profiles have.
     pub placements: usize,
+    /// How many a state can hold.
+    pub most: usize,
 }
 
-/// One placement that can be taken, with what it excludes.
-#[derive(Clone, Debug)]
-struct Place {
-    slot: Slot,
-    /// Slots that share a memory slice with this one, itself included.
-    overlapping: u64,
-    /// All slots of its profile.
-    siblings: u64,
-    max_instances: u32,
-    media: MediaEngines,
+/// What the numbers mean that a space calls reachability.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Measure {
+    /// MIGM's `R`, exactly: full configurations that allocations can still lead to.
+    FullLayouts,
+    /// One more than the placements that could be taken next. The states are too many to count
+    /// full configurations; like `R` this is 1 for a full state and never grows along an
+    /// allocation.
+    OpenPlacements,
+}
+
+/// How large a state machine is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Counts {
+    /// States, the empty one included.
+    pub states: usize,
+    /// Full configurations, told apart by the places of their instances.
+    pub full: usize,
+    /// Full configurations, told apart by the number of instances of each profile only.
+    pub multisets: usize,
 }
 
 /// All states of one geometry with one set of profiles on offer, precomputed.
@@ -48,118 +78,132 @@ struct Place {
 /// argument and never assumed.
 #[derive(Clone, Debug)]
 pub struct StateSpace {
-    places: Vec<Place>,
-    budget: MediaEngines,
-    full: Vec<State>,
+    places: Places,
+    /// The placements that `R` counts with.
+    offered: u128,
+    table: Option<Table>,
 }
 
 impl StateSpace {
-    /// Builds the space of `geometry` with the profiles in `offered` (all, if it is `None`).
+    /// Builds the space of the profiles in `offered` (all, if it is `None`): only they can
+    /// stand.
     ///
     /// # Errors
     ///
-    /// [`TooManyPlacements`] if the profiles have more than 64 placements together; no known
-    /// GPU has more than 30.
+    /// [`TooManyPlacements`] if the profiles have more than 128 placements together; no known
+    /// GPU has more than 34.
     pub fn new(
         geometry: &Geometry,
         offered: Option<&BTreeSet<ProfileId>>,
     ) -> Result<Self, TooManyPlacements> {
-        let profiles: Vec<_> = geometry
-            .profiles
-            .iter()
-            .filter(|p| offered.is_none_or(|offered| offered.contains(&p.id)))
-            .collect();
-        let slots: Vec<_> =
-            profiles.iter().flat_map(|p| p.starts.iter().map(move |start| (*p, *start))).collect();
-        if slots.len() > 64 {
-            return Err(TooManyPlacements { placements: slots.len() });
-        }
-        let bits = |keep: &dyn Fn(usize) -> bool| {
-            (0..slots.len()).filter(|i| keep(*i)).fold(0_u64, |set, i| set | 1 << i)
-        };
-        let span = |i: usize| {
-            let (profile, start) = slots[i];
-            ((1_u64 << profile.memory_slices) - 1) << start
-        };
-        let places = slots
-            .iter()
-            .enumerate()
-            .map(|(i, (profile, start))| Place {
-                slot: Slot { start: *start, profile: profile.id },
-                overlapping: bits(&|j| span(i) & span(j) != 0),
-                siblings: bits(&|j| slots[j].0.id == profile.id),
-                max_instances: u32::from(profile.max_instances),
-                media: profile.media,
-            })
-            .collect();
-        let mut space = Self { places, budget: geometry.media_budget(), full: Vec::new() };
-        space.full =
-            space.states().into_iter().filter(|s| space.successors(*s).is_empty()).collect();
-        Ok(space)
+        let places = Places::new(geometry, offered)?;
+        Ok(Self::build(places, u128::MAX, ENTRIES_MAX))
     }
 
-    /// Returns the state of a layout, or `None` if the layout holds a slot that is not on offer.
+    /// Builds the space of all profiles, of which only those in `offered` will be allocated: `R`
+    /// counts the full layouts that they can still lead to around whatever else stands.
+    ///
+    /// For states of offered instances alone `R` is the same as in [`Self::new`].
+    ///
+    /// # Errors
+    ///
+    /// [`TooManyPlacements`].
+    pub fn offering(
+        geometry: &Geometry,
+        offered: &BTreeSet<ProfileId>,
+    ) -> Result<Self, TooManyPlacements> {
+        let places = Places::new(geometry, None)?;
+        let offered = places.set_of(offered);
+        Ok(Self::build(places, offered, ENTRIES_MAX))
+    }
+
+    fn build(places: Places, offered: u128, entries_max: usize) -> Self {
+        let everything = (0..places.len()).fold(0, |set, bit| set | 1 << bit);
+        let offered = offered & everything;
+        let table = Table::build(&places, offered, entries_max);
+        Self { places, offered, table }
+    }
+
+    /// Returns what the numbers of [`Self::reachability`] mean.
+    pub const fn measure(&self) -> Measure {
+        match self.table {
+            Some(_) => Measure::FullLayouts,
+            None => Measure::OpenPlacements,
+        }
+    }
+
+    /// Returns the state of a layout, or `None` if the layout holds a slot that the space
+    /// doesn't have, or can't stand.
     pub fn state(&self, layout: &Layout) -> Option<State> {
-        layout.iter().try_fold(State::EMPTY, |state, slot| {
-            let bit = self.places.iter().position(|p| p.slot == *slot)?;
-            Some(State(state.0 | 1 << bit))
-        })
+        layout.iter().try_fold(State::EMPTY, |state, slot| self.allocate(state, *slot))
     }
 
     /// Returns the slots of a state.
     pub fn layout(&self, state: State) -> Layout {
-        self.places
-            .iter()
-            .enumerate()
-            .filter(|(bit, _)| state.0 & (1 << bit) != 0)
-            .map(|(_, place)| place.slot)
-            .collect()
+        bits(state.set).map(|bit| self.places.slot(bit)).collect()
     }
 
-    /// Returns every state that allocations can reach from the empty GPU, the empty one included.
-    pub fn states(&self) -> BTreeSet<State> {
-        let mut seen = BTreeSet::from([State::EMPTY]);
-        let mut frontier = vec![State::EMPTY];
-        while let Some(state) = frontier.pop() {
-            for (_, next) in self.successors(state) {
-                if seen.insert(next) {
-                    frontier.push(next);
-                }
-            }
-        }
-        seen
+    /// Returns every state that allocations can reach from the empty GPU, the empty one included
+    /// and first; `None` if they are too many to list.
+    pub fn states(&self) -> Option<impl DoubleEndedIterator<Item = State>> {
+        let table = self.table.as_ref()?;
+        Some((0..table.len()).map(|row| row_of(table, row)))
     }
 
-    /// Returns the full configurations: states in which nothing more can be allocated.
-    pub fn full_configurations(&self) -> &[State] {
-        &self.full
+    /// Returns the full configurations: states in which nothing more of what is on offer can be
+    /// allocated. `None` if there are too many states to list them.
+    pub fn full_configurations(&self) -> Option<Vec<State>> {
+        let full = |state: &State| bits(self.offered).all(|bit| !self.may_join(*state, bit));
+        Some(self.states()?.filter(full).collect())
+    }
+
+    /// Counts states and full configurations; `None` if they are too many to list.
+    pub fn counts(&self) -> Option<Counts> {
+        let full = self.full_configurations()?;
+        let multiset = |state: &State| {
+            let mut profiles: Vec<_> = self.layout(*state).iter().map(|s| s.profile).collect();
+            profiles.sort_unstable();
+            profiles
+        };
+        let multisets: BTreeSet<_> = full.iter().map(multiset).collect();
+        let states = self.table.as_ref()?.len();
+        Some(Counts { states, full: full.len(), multisets: multisets.len() })
     }
 
     /// Returns the successor of allocating `slot` in `state`, or `None` if that is illegal.
     pub fn allocate(&self, state: State, slot: Slot) -> Option<State> {
-        let bit = self.places.iter().position(|p| p.slot == slot)?;
-        self.try_bit(state, bit)
+        self.with(state, self.places.bit(slot)?)
     }
 
     /// Returns the state without `slot`, or `None` if the slot isn't allocated in it.
     pub fn free(&self, state: State, slot: Slot) -> Option<State> {
-        let bit = self.places.iter().position(|p| p.slot == slot)?;
-        (state.0 & (1 << bit) != 0).then_some(State(state.0 & !(1 << bit)))
+        let bit = self.places.bit(slot)?;
+        if state.set & (1 << bit) == 0 {
+            return None;
+        }
+        Some(match &self.table {
+            Some(table) => row_of(table, table.toggle(state.index(), bit)?),
+            None => State { set: state.set & !(1 << bit), row: 0 },
+        })
     }
 
-    /// Returns each legal allocation with its successor.
+    /// Returns each legal allocation with its successor, of profiles on offer and others.
     pub fn successors(&self, state: State) -> Vec<(Slot, State)> {
         (0..self.places.len())
-            .filter_map(|bit| Some((self.places[bit].slot, self.try_bit(state, bit)?)))
+            .filter_map(|bit| Some((self.places.slot(bit), self.with(state, bit)?)))
             .collect()
     }
 
     /// Returns `R`: how many full configurations can still be reached from `state` by
-    /// allocations alone. A full state reaches itself: 1.
+    /// allocations of what is on offer. A full state reaches itself: 1. In a space without a
+    /// table it is another number, see [`Self::measure`].
     ///
     /// Source: MIGM §4.
     pub fn reachability(&self, state: State) -> usize {
-        self.full.iter().filter(|full| full.contains(state)).count()
+        match &self.table {
+            Some(table) => table.reach(state.index()),
+            None => 1 + bits(self.offered).filter(|bit| self.may_join(state, *bit)).count(),
+        }
     }
 
     /// Returns the placement of `profile` that keeps the most futures open, with its `R`; of
@@ -167,33 +211,69 @@ impl StateSpace {
     ///
     /// Source: MIGM §4, allocation rule.
     pub fn best_placement(&self, state: State, profile: ProfileId) -> Option<(Slot, usize)> {
-        self.placements(state, profile).into_iter().rev().max_by_key(|(_, reach)| *reach)
+        let Some(table) = &self.table else {
+            let ways = self.placements(state, profile);
+            return ways.into_iter().rev().max_by_key(|(_, reach)| *reach);
+        };
+        let number = self.places.profiles().iter().position(|p| *p == profile)?;
+        let bit = table.best(state.index(), number)?;
+        let next = table.toggle(state.index(), bit)?;
+        Some((self.places.slot(bit), table.reach(next)))
     }
 
     /// Returns every legal placement of `profile` with the `R` of its successor, by start.
     pub fn placements(&self, state: State, profile: ProfileId) -> Vec<(Slot, usize)> {
-        (0..self.places.len())
-            .filter(|bit| self.places[*bit].slot.profile == profile)
+        self.places
+            .bits_of(profile)
             .filter_map(|bit| {
-                let next = self.try_bit(state, bit)?;
-                Some((self.places[bit].slot, self.reachability(next)))
+                let next = self.with(state, bit)?;
+                Some((self.places.slot(bit), self.reachability(next)))
             })
             .collect()
     }
 
-    fn try_bit(&self, state: State, bit: usize) -> Option<State> {
-        let place = &self.places[bit];
-        let crowded = (state.0 & place.siblings).count_ones() >= place.max_instances;
-        if state.0 & place.overlapping != 0 || crowded {
+    /// Returns the instance among `candidates` whose removal opens most: the largest `R` after
+    /// it; of equals the one with the lowest start. `None` if none of them stands.
+    ///
+    /// The counterpart of the allocation rule. MIGM just frees what has ended; this is for the
+    /// case that one of several idle instances may go.
+    pub fn best_release(
+        &self,
+        state: State,
+        candidates: impl IntoIterator<Item = Slot>,
+    ) -> Option<(Slot, usize)> {
+        candidates
+            .into_iter()
+            .filter_map(|slot| Some((slot, self.reachability(self.free(state, slot)?))))
+            .min_by_key(|(slot, reach)| (usize::MAX - reach, *slot))
+    }
+
+    /// Tells whether two placements share a memory slice, so that they never stand together.
+    pub(super) fn exclude(&self, a: Slot, b: Slot) -> bool {
+        match (self.places.bit(a), self.places.bit(b)) {
+            (Some(a), Some(b)) => self.places.overlap(a, b),
+            (None, _) | (_, None) => false,
+        }
+    }
+
+    fn may_join(&self, state: State, bit: usize) -> bool {
+        self.with(state, bit).is_some()
+    }
+
+    fn with(&self, state: State, bit: usize) -> Option<State> {
+        if state.set & (1 << bit) != 0 {
             return None;
         }
-        let next = State(state.0 | 1 << bit);
-        let media = self
-            .places
-            .iter()
-            .enumerate()
-            .filter(|(i, _)| next.0 & (1 << i) != 0)
-            .fold(MediaEngines::default(), |sum, (_, p)| sum.plus(p.media));
-        media.within(self.budget).then_some(next)
+        match &self.table {
+            Some(table) => Some(row_of(table, table.toggle(state.index(), bit)?)),
+            None => self
+                .places
+                .may_join(state.set, bit)
+                .then_some(State { set: state.set | 1 << bit, row: 0 }),
+        }
     }
+}
+
+fn row_of(table: &Table, row: usize) -> State {
+    State { set: table.set(row), row: u32::try_from(row).unwrap_or(u32::MAX) }
 }

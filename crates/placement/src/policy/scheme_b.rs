@@ -20,8 +20,10 @@
 //!   GPU is being changed the job waits (`awaiting_repartition`) for that to end. A GPU with MIG
 //!   off can't be split and is taken whole, after everything tighter.
 //! - **Equals in (1) and all of (3)** are ordered by `R` too, but with idle instances counted as
-//!   free, since (3) may remove them. In (3) then by the fewest instances destroyed, and a split
-//!   leaves the rest of the slice unpartitioned until somebody needs it: the shortest plan.
+//!   free, since (3) may remove them. In (3) then by the fewest instances destroyed, then by the
+//!   largest `R` of what stands afterwards: of several idle instances that may go, those whose
+//!   removal opens most. A split leaves the rest of the slice unpartitioned until somebody needs
+//!   it: the shortest plan.
 //! - **`R` beside instances of other profiles** counts the full layouts that plain allocations can
 //!   still lead to around them.
 //! - **A whole GPU** is an instance of the largest profile on a GPU that is otherwise empty, or a
@@ -30,7 +32,7 @@
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use tessera_model::mig::{Profile, Slot, State, Step};
+use tessera_model::mig::{Profile, Slot, State, Step, make_room};
 use tessera_model::{JobId, Millis};
 
 use super::Policy;
@@ -202,14 +204,18 @@ struct Candidate<'c> {
     profile: &'c Profile,
     steps: Vec<Step>,
     futures: Futures,
+    /// `R` of what stands afterwards, idle instances and all.
+    left_open: usize,
 }
 
-/// Takes the way with the largest `R`; of equals the one with the fewest steps, then the fewest
-/// compute slices, then the lowest start. The others are kept for the explanation.
+/// Takes the way with the largest `R`; of equals the one with the fewest steps, then the one
+/// whose destroyed instances opened most, then the fewest compute slices, then the lowest start.
+/// The others are kept for the explanation.
 fn best_of(mut ways: Vec<Candidate<'_>>) -> Option<Offer> {
     ways.sort_by_key(|c| {
         let least_lost = usize::MAX - c.futures.after;
-        (least_lost, c.steps.len(), c.profile.compute_slices, c.slot.start)
+        let least_opened = usize::MAX - c.left_open;
+        (least_lost, c.steps.len(), least_opened, c.profile.compute_slices, c.slot.start)
     });
     let mut ways = ways.into_iter();
     let best = ways.next()?;
@@ -238,7 +244,8 @@ fn idle_ways<'c>(standing: &Standing<'_>, slots: &[(Slot, &'c Profile)]) -> Vec<
             // An instance that is busy can't be allocated a second time.
             let taken = space.allocate(standing.busy, *slot)?;
             let futures = Futures { before, after: standing.futures(taken) };
-            Some(Candidate { way: Way::Idle, slot: *slot, profile, steps: Vec::new(), futures })
+            let (steps, left_open) = (Vec::new(), futures.after);
+            Some(Candidate { way: Way::Idle, slot: *slot, profile, steps, futures, left_open })
         })
         .collect()
 }
@@ -251,14 +258,13 @@ fn create_ways<'c>(standing: &Standing<'_>, slots: &[(Slot, &'c Profile)]) -> Ve
         .filter_map(|(slot, profile)| {
             let next = standing.mig.all().allocate(standing.all, *slot)?;
             let futures = Futures { before, after: standing.futures(next) };
-            let steps = vec![Step::Create(*slot)];
-            Some(Candidate { way: Way::Create, slot: *slot, profile, steps, futures })
+            let (steps, left_open) = (vec![Step::Create(*slot)], futures.after);
+            Some(Candidate { way: Way::Create, slot: *slot, profile, steps, futures, left_open })
         })
         .collect()
 }
 
-/// (3) Instances in the place of idle ones: every idle instance that can still stand beside the
-/// new one is kept.
+/// (3) Instances in the place of idle ones: the fewest of them go, by the release rule.
 fn rearrange_ways<'c>(
     standing: &Standing<'_>,
     slots: &[(Slot, &'c Profile)],
@@ -272,17 +278,13 @@ fn rearrange_ways<'c>(
         .iter()
         .filter_map(|(slot, profile)| {
             let taken = space.allocate(standing.busy, *slot)?;
-            let mut beside = taken;
-            let mut steps = Vec::new();
-            for other in &idle {
-                match space.allocate(beside, *other) {
-                    Some(next) => beside = next,
-                    None => steps.push(Step::Destroy(*other)),
-                }
-            }
-            steps.push(Step::Create(*slot));
+            let gone = make_room(space, standing.all, &idle, *slot)?;
+            let rest = gone.iter().try_fold(standing.all, |all, slot| space.free(all, *slot))?;
+            let left_open = standing.futures(space.allocate(rest, *slot)?);
+            let steps = gone.into_iter().map(Step::Destroy).chain([Step::Create(*slot)]).collect();
             let futures = Futures { before, after: standing.futures(taken) };
-            Some(Candidate { way: Way::Rearrange, slot: *slot, profile, steps, futures })
+            let way = Way::Rearrange;
+            Some(Candidate { way, slot: *slot, profile, steps, futures, left_open })
         })
         .collect()
 }

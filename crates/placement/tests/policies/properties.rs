@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use proptest::prelude::*;
-use tessera_model::mig::Step;
+use tessera_model::mig::{StateSpace, Step};
 use tessera_model::spec::GpuAsk;
 use tessera_model::{JobId, Millis};
 use tessera_placement::decision::CANDIDATES_MAX;
@@ -179,11 +179,12 @@ proptest! {
                 let gpu = hardware.gpu(place);
                 let mig = gpu.mig.as_ref().unwrap();
                 // `R` as the model crate counts it: defined where only plain instances stand.
-                if let Some(state) = mig.space.state(&standing(gpu, |_| true)) {
-                    let reach = |slot| Some(mig.space.reachability(mig.space.allocate(state, slot)?));
+                let space = StateSpace::new(&mig.geometry, Some(&mig.geometry.plain())).unwrap();
+                if let Some(state) = space.state(&standing(gpu, |_| true)) {
+                    let reach = |slot| Some(space.reachability(space.allocate(state, slot)?));
                     let tight = tight_slots(&mig.geometry, ask(&queue, *job));
                     let best = tight.into_iter().filter_map(|(slot, _)| reach(slot)).max();
-                    if mig.space.allocate(state, slot).is_some() {
+                    if space.allocate(state, slot).is_some() {
                         prop_assert_eq!(reach(slot), best);
                     }
                 }

@@ -1,6 +1,6 @@
 //! The precomputed rules of a model.
 
-use tessera_model::mig::{Slot, State, catalog};
+use tessera_model::mig::{Slot, State, StateSpace, catalog};
 
 use crate::build::rules;
 
@@ -8,10 +8,11 @@ use crate::build::rules;
 fn reachability_beside_plain_instances_is_that_of_the_paper() {
     for key in catalog::models().keys() {
         let mig = rules(key);
-        for state in mig.space.states() {
-            let same = mig.all().state(&mig.space.layout(state)).unwrap();
+        let plain = StateSpace::new(&mig.geometry, Some(&mig.geometry.plain())).unwrap();
+        for state in plain.states().unwrap() {
+            let same = mig.all().state(&plain.layout(state)).unwrap();
 
-            assert_eq!(mig.reachability(same), Some(mig.space.reachability(state)), "{key}");
+            assert_eq!(mig.full_layouts(same), Some(plain.reachability(state)), "{key}");
         }
     }
 }
@@ -21,7 +22,9 @@ fn every_layout_that_may_stand_has_a_reachability() {
     for key in catalog::models().keys() {
         let mig = rules(key);
 
-        assert!(mig.all().states().iter().all(|s| mig.reachability(*s) >= Some(1)), "{key}");
+        let mut states = mig.all().states().unwrap();
+
+        assert!(states.all(|state| mig.full_layouts(state) >= Some(1)), "{key}");
     }
 }
 
@@ -33,5 +36,5 @@ fn an_instance_of_another_profile_counts_as_an_obstacle() {
     let last = mig.all().allocate(State::EMPTY, Slot { start: 6, profile: double }).unwrap();
 
     // The left half in its six ways, beside it 2g at 4 or two 1g.
-    assert_eq!(mig.reachability(last), Some(12));
+    assert_eq!(mig.full_layouts(last), Some(12));
 }
