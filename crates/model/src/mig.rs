@@ -7,6 +7,7 @@
 //!
 //! Source: MIGM §4 (partition state machine), nvml.h (placements).
 
+mod arrange;
 pub mod catalog;
 pub mod cost;
 mod geometry;
@@ -16,6 +17,7 @@ mod room;
 mod states;
 mod subsets;
 
+pub use arrange::{Arranged, arrange};
 pub use cost::predicted;
 pub use geometry::{
     Geometry, IllegalLayout, Layout, MediaEngines, Profile, ProfileId, ProfileName, Slot,

@@ -1,4 +1,5 @@
-//! The way from one layout to another that touches no busy instance.
+//! The way from one layout to another that touches no busy instance: merging, splitting, or
+//! cutting a whole GPU anew.
 
 use serde::{Deserialize, Serialize};
 
@@ -29,12 +30,32 @@ pub enum PlanRefused {
     /// The wanted layout can't stand on this GPU.
     #[error("the wanted layout is not legal")]
     Illegal(#[from] IllegalLayout),
-    /// The wanted layout has no room for an instance that is in use.
-    #[error("the instance on memory slice {} is busy and not part of the wanted layout", slot.start)]
-    Busy {
-        /// The instance that would have to go.
-        slot: Slot,
+    /// The instances that stand are not of this geometry.
+    #[error("the layout that stands is not one of this GPU")]
+    Unknown,
+    /// The profiles can't stand together on this GPU, wherever they start.
+    #[error("{profiles} can't stand together on this GPU, even if it were empty")]
+    NeverTogether {
+        /// The profiles, as people write them.
+        profiles: String,
     },
+    /// The wanted layout has no room for instances that are in use.
+    #[error("busy instances have no place in the wanted layout: {}", named(slots))]
+    Busy {
+        /// The fewest that have to end first.
+        slots: Vec<Slot>,
+    },
+    /// There are too many ways to try them all.
+    #[error("more than {tries} ways to arrange these profiles: name their starts too")]
+    TooMany {
+        /// How many were tried.
+        tries: usize,
+    },
+}
+
+fn named(slots: &[Slot]) -> String {
+    let one = |slot: &Slot| format!("profile {} on memory slice {}", slot.profile.0, slot.start);
+    slots.iter().map(one).collect::<Vec<_>>().join(", ")
 }
 
 /// Returns the shortest list of steps from the instances that stand to `wanted`: every instance
@@ -45,25 +66,21 @@ pub enum PlanRefused {
 ///
 /// # Errors
 ///
-/// [`PlanRefused::Illegal`] if `wanted` can't stand, [`PlanRefused::Busy`] if it leaves out an
-/// instance that is in use.
+/// [`PlanRefused::Illegal`] if `wanted` can't stand, [`PlanRefused::Busy`] if it leaves out
+/// instances that are in use.
 pub fn plan(
     geometry: &Geometry,
     standing: &[Occupant],
     wanted: &Layout,
 ) -> Result<Vec<Step>, PlanRefused> {
     geometry.check(wanted)?;
-    let mut steps = Vec::new();
-    for occupant in standing {
-        if wanted.contains(&occupant.slot) {
-            continue;
-        }
-        if occupant.busy {
-            return Err(PlanRefused::Busy { slot: occupant.slot });
-        }
-        steps.push(Step::Destroy(occupant.slot));
+    let leaving = || standing.iter().filter(|o| !wanted.contains(&o.slot));
+    let busy: Vec<Slot> = leaving().filter(|o| o.busy).map(|o| o.slot).collect();
+    if !busy.is_empty() {
+        return Err(PlanRefused::Busy { slots: busy });
     }
     let present = |slot: &Slot| standing.iter().any(|o| o.slot == *slot);
-    steps.extend(wanted.iter().filter(|slot| !present(slot)).copied().map(Step::Create));
-    Ok(steps)
+    let destroyed = leaving().map(|o| Step::Destroy(o.slot));
+    let created = wanted.iter().filter(|slot| !present(slot)).copied().map(Step::Create);
+    Ok(destroyed.chain(created).collect())
 }

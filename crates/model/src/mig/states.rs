@@ -91,7 +91,7 @@ impl StateSpace {
     /// # Errors
     ///
     /// [`TooManyPlacements`] if the profiles have more than 128 placements together; no known
-    /// GPU has more than 34.
+    /// GPU has more than 30.
     pub fn new(
         geometry: &Geometry,
         offered: Option<&BTreeSet<ProfileId>>,
@@ -223,12 +223,15 @@ impl StateSpace {
 
     /// Returns every legal placement of `profile` with the `R` of its successor, by start.
     pub fn placements(&self, state: State, profile: ProfileId) -> Vec<(Slot, usize)> {
+        let ways = self.allocations(state, profile).into_iter();
+        ways.map(|(slot, next)| (slot, self.reachability(next))).collect()
+    }
+
+    /// Returns every legal placement of `profile` with its successor, by start.
+    pub fn allocations(&self, state: State, profile: ProfileId) -> Vec<(Slot, State)> {
         self.places
             .bits_of(profile)
-            .filter_map(|bit| {
-                let next = self.with(state, bit)?;
-                Some((self.places.slot(bit), self.reachability(next)))
-            })
+            .filter_map(|bit| Some((self.places.slot(bit), self.with(state, bit)?)))
             .collect()
     }
 

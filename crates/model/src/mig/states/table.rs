@@ -3,7 +3,7 @@
 use super::places::{Places, bits};
 
 /// Most entries of the table of successors, states times placements: 16 MiB of them. The
-/// largest known GPU takes a twentieth.
+/// largest known GPU takes a seventieth.
 pub const ENTRIES_MAX: usize = 4_194_304;
 
 /// No such state.
