@@ -9,6 +9,8 @@
 mod attempts;
 mod describe;
 mod input;
+mod layouts;
+mod operator;
 mod picture;
 mod placing;
 #[cfg(test)]
@@ -34,8 +36,10 @@ use tessera_placement::{MigView, Policy, QueuedJob, WaitReason};
 use tessera_wire::frames::{GpuReport, ToAgent, ToController};
 use uuid::Uuid;
 
+use crate::ports::operator::{Kind, OperatorDone, OperatorOrder, OperatorRefused};
 use crate::ports::{CommandResult, JobCommand, JobMoved};
 pub use crate::store::load::JobSheet;
+use crate::store::operator::{self as said, Target, Word};
 use crate::store::submit::FreshJob;
 use crate::store::{moves, nodes};
 
@@ -106,6 +110,15 @@ pub enum Input {
         /// On or off.
         on: bool,
     },
+    /// An operator's word; the token leads the answer back.
+    Operate {
+        /// Which call.
+        token: u64,
+        /// What.
+        order: OperatorOrder,
+        /// When, milliseconds since 1970.
+        now_unix: Millis,
+    },
     /// Time passed.
     Tick,
 }
@@ -144,6 +157,12 @@ pub struct Round {
     pub effects: Vec<Effect>,
     /// Results of commands, by token; `None` where the store has to tell.
     pub results: Vec<Results>,
+    /// What operators said.
+    pub words: Vec<said::Change>,
+    /// What is to be recorded of what they did.
+    pub events: Vec<said::EventRow>,
+    /// Answers to operators, by token.
+    pub operated: Vec<(u64, Result<OperatorDone, OperatorRefused>)>,
     /// Whether the shape that submits are measured against changed.
     pub shape_changed: bool,
     /// Set if an agent obeyed a higher epoch than ours: the store was set back (rule F14).
@@ -165,6 +184,8 @@ impl Round {
             && self.reservations.is_empty()
             && self.waits.is_empty()
             && self.orders.is_empty()
+            && self.words.is_empty()
+            && self.events.is_empty()
     }
 }
 
@@ -235,6 +256,8 @@ struct Gpu {
     /// Whether the agent reported it in its present session.
     fresh: bool,
     open_plan: Option<PlanId>,
+    /// The layout that an operator asked for, while the open plan makes it.
+    wish: Option<layouts::Wish>,
     /// Until when nothing new is tried on it.
     paused_until: Millis,
     /// Plans that failed and attempts that it refused since a program last started on it.
@@ -296,6 +319,12 @@ pub struct Cluster {
     generation_floor: u64,
     /// Traces that plans continue, between their order and the sending.
     unsent_plans: Vec<nodes::PlanRow>,
+    /// What operators said, and is in force.
+    words: BTreeMap<(Kind, Target), Word>,
+    /// Layouts that operators asked for, until their GPUs are free for them.
+    wishes: Vec<layouts::PendingWish>,
+    /// The wall clock as it was last told, for what people are shown.
+    now_unix: Millis,
 }
 
 impl Cluster {
@@ -315,6 +344,7 @@ impl Cluster {
         self.expire(now, &mut round);
         self.make_ready(&mut round);
         self.give_up_impossible(&mut round);
+        self.order_wishes(now, mint, &mut round);
         self.place(now, mint, &mut round);
         self.order_plans(now, mint, &mut round);
         round

@@ -1,5 +1,7 @@
 //! How HTTP handlers reach what runs behind them, without knowing what it is.
 
+pub mod operator;
+
 use std::sync::Arc;
 
 use tessera_model::spec::JobSpec;
@@ -109,6 +111,9 @@ pub struct ClusterShape {
     pub largest: Option<Bytes>,
 }
 
+/// What came of an operator's order.
+pub type OperatorAnswer = Result<operator::OperatorDone, operator::OperatorRefused>;
+
 /// Questions and commands for the placer.
 #[derive(Debug)]
 pub enum ToPlacer {
@@ -141,6 +146,31 @@ pub enum ToPlacer {
         request: tessera_wire::frames::LogRequest,
         /// The pieces; `None` if the node is not connected.
         reply: oneshot::Sender<Option<mpsc::Receiver<LogReply>>>,
+    },
+    /// Carry out an operator's order.
+    Operate {
+        /// What.
+        order: operator::OperatorOrder,
+        /// What came of it, after the commit.
+        reply: oneshot::Sender<Result<OperatorAnswer, PortError>>,
+    },
+    /// Tell what a layout would take; nothing is changed.
+    DraftLayout {
+        /// On which GPU.
+        gpu: tessera_model::GpuId,
+        /// Which layout.
+        wanted: tessera_model::mig::Wanted,
+        /// The answer.
+        reply: oneshot::Sender<Result<operator::LayoutDraft, operator::OperatorRefused>>,
+    },
+    /// Tell what can still be made of a GPU.
+    Outlook {
+        /// Of which GPU.
+        gpu: tessera_model::GpuId,
+        /// When jobs are expected to end, milliseconds since 1970.
+        ends: std::collections::BTreeMap<JobId, tessera_model::Millis>,
+        /// The answer.
+        reply: oneshot::Sender<Result<operator::GpuOutlook, operator::OperatorRefused>>,
     },
     /// Switch a GPU's MIG mode on an administrator's explicit word.
     SetMigMode {

@@ -8,6 +8,7 @@ pub mod leader;
 pub mod load;
 pub mod moves;
 pub mod nodes;
+pub mod operator;
 pub mod private;
 pub mod reads;
 pub mod submit;

@@ -22,7 +22,9 @@ use super::leadership::Trust;
 use super::links::{Link, LinkClosed, LinkFrames, LinkOpened, LinkRenews};
 use crate::clock;
 use crate::core::{Cluster, Effect, Input, Results, Round};
-use crate::ports::{ClusterShape, CommandResult, JobMoved, PortError, Readiness, ToPlacer};
+use crate::ports::{
+    ClusterShape, CommandResult, JobMoved, OperatorAnswer, PortError, Readiness, ToPlacer,
+};
 use crate::store::commit::{self, Findings};
 use crate::store::load::{self, Picture};
 use crate::store::submit::FreshJob;
@@ -45,6 +47,7 @@ const CONTRADICTION_PAUSE_MAX: Duration = Duration::from_secs(30);
 pub const DEPOSED_STATUS: i32 = 75;
 
 type CommandReply = oneshot::Sender<Result<Vec<CommandResult>, PortError>>;
+type OperatorReply = oneshot::Sender<Result<OperatorAnswer, PortError>>;
 
 /// Everything that the placer needs from outside.
 #[derive(Debug)]
@@ -93,6 +96,7 @@ pub struct Placer {
     /// Each node's session.
     sessions: HashMap<NodeId, u64>,
     replies: HashMap<u64, CommandReply>,
+    operators: HashMap<u64, OperatorReply>,
     next_token: u64,
     /// Whether the last look found most nodes silent.
     braking: bool,
@@ -139,6 +143,7 @@ impl Placer {
             links: HashMap::new(),
             sessions: HashMap::new(),
             replies: HashMap::new(),
+            operators: HashMap::new(),
             next_token: 0,
             braking: false,
             connection: None,
@@ -242,11 +247,25 @@ impl Placer {
     }
 
     /// Carries out what follows from a committed round.
-    fn act(&mut self, round: Round, mut findings: Findings, ctx: &mut Context<Self>) {
+    fn act(&mut self, mut round: Round, mut findings: Findings, ctx: &mut Context<Self>) {
         for (token, results) in round.answers(&findings) {
             if let Some(reply) = self.replies.remove(&token) {
                 // A client that hung up sees the result in the job.
                 let _ = reply.send(Ok(results));
+            }
+        }
+        for event in &round.events {
+            tracing::info!(
+                kind = event.kind,
+                by = event.by,
+                what = event.text,
+                "an operator changed the cluster"
+            );
+        }
+        for (token, answer) in std::mem::take(&mut round.operated) {
+            if let Some(reply) = self.operators.remove(&token) {
+                // A client that hung up asks again: every order may be repeated.
+                let _ = reply.send(Ok(answer));
             }
         }
         for moved in round.moved_by_users(&findings) {
@@ -311,6 +330,9 @@ impl Placer {
         self.phase = Phase::Reloading;
         let reason = "the database is being reached again".to_owned();
         self.parts.readiness.send_replace(Readiness::NotReady { reason });
+        for (_, reply) in self.operators.drain() {
+            let _ = reply.send(Err(unavailable()));
+        }
         for input in std::mem::take(&mut self.inbox) {
             if let Input::Command { token, .. } = input
                 && let Some(reply) = self.replies.remove(&token)
@@ -532,6 +554,22 @@ impl StreamHandler<ToPlacer> for Placer {
             ToPlacer::OpenLog { node, request, reply } => {
                 let link = self.sessions.get(&node).and_then(|session| self.links.get(session));
                 let _ = reply.send(link.map(|link| link.open_log(request)));
+            }
+            ToPlacer::Operate { order, reply } => {
+                if self.phase == Phase::Reloading {
+                    let _ = reply.send(Err(unavailable()));
+                    return;
+                }
+                self.next_token += 1;
+                let (token, now_unix) = (self.next_token, clock::unix());
+                self.operators.insert(token, reply);
+                self.take(Input::Operate { token, order, now_unix }, ctx);
+            }
+            ToPlacer::DraftLayout { gpu, wanted, reply } => {
+                let _ = reply.send(self.parts.cluster.draft_layout(&gpu, &wanted));
+            }
+            ToPlacer::Outlook { gpu, ends, reply } => {
+                let _ = reply.send(self.parts.cluster.outlook(&gpu, &ends));
             }
             ToPlacer::SetMigMode { gpu, on, reply } => {
                 let answer = match self.parts.cluster.node_of_gpu(&gpu) {

@@ -114,6 +114,7 @@ impl Cluster {
             InstanceState::Foreign => "foreign",
             InstanceState::Stuck => "stuck",
             InstanceState::Quarantined => "quarantined",
+            InstanceState::Leaving => "leaving",
         }
     }
 

@@ -43,6 +43,10 @@ impl Cluster {
             }
             Input::Closed { node, session } => self.close_session(node, session),
             Input::SetMigMode { gpu, on } => self.set_mig_mode(gpu, on, round),
+            Input::Operate { token, order, now_unix } => {
+                self.now_unix = now_unix;
+                self.operate(token, order, now, round);
+            }
             Input::Tick => self.moved.retain(|_, since| now < since.plus(MOVED_KEPT_FOR)),
         }
     }
@@ -140,6 +144,7 @@ impl Cluster {
             mig,
             fresh: true,
             open_plan: known.and_then(|g| g.open_plan),
+            wish: known.and_then(|g| g.wish.clone()),
             paused_until: known.map_or(Millis::ZERO, |g| g.paused_until),
             failures: known.map_or(0, |g| g.failures),
             report,
@@ -229,7 +234,14 @@ impl Cluster {
         }
         // Whether a plan that was under way came to its end is not known: what stands is, so
         // the rest is planned anew under a higher number, which voids the old plan.
-        for gpu in self.gpus.values_mut().filter(|gpu| gpu.node == node) {
+        // An operator's layout is nobody's place: the same plan goes on, under its own number.
+        let gpus: Vec<GpuId> =
+            self.gpus.iter().filter(|(_, g)| g.node == node).map(|(id, _)| id.clone()).collect();
+        for id in gpus {
+            if self.resume_wish(&id, round) {
+                continue;
+            }
+            let Some(gpu) = self.gpus.get_mut(&id) else { continue };
             if let Some(plan) = gpu.open_plan.take() {
                 round.closed.push(PlanClosed {
                     plan,
@@ -260,11 +272,20 @@ impl Cluster {
             }
             PlanEnd::Refused { reason } => ("refused", Some(reason)),
         };
+        let of_operator = known.wish.is_some();
         if state != "done" {
             known.pause(PLAN_PAUSE, now);
         }
+        let detail = match detail {
+            Some(reason) if of_operator => {
+                Some(format!("{reason}; now stands {}", known.layout_in_words()))
+            }
+            detail => detail,
+        };
         round.closed.push(PlanClosed { plan, state, detail: detail.clone() });
-        if let Some(reason) = detail {
+        if of_operator {
+            self.wish_ended(gpu, state, detail.as_deref(), round);
+        } else if let Some(reason) = detail {
             self.give_up_unmade(gpu, &reason, round);
         }
     }

@@ -38,6 +38,9 @@ impl Cluster {
             hold_until: Millis::ZERO,
             generation_floor: 0,
             unsent_plans: Vec::new(),
+            words: BTreeMap::new(),
+            wishes: Vec::new(),
+            now_unix: Millis::ZERO,
         };
         cluster.take_in(picture, now);
         cluster
@@ -52,6 +55,7 @@ impl Cluster {
         self.live.clear();
         self.attempts.clear();
         self.unsent_plans.clear();
+        self.wishes.clear();
         self.gpus.clear();
         self.take_in(picture, now);
     }
@@ -86,6 +90,7 @@ impl Cluster {
                 mig,
                 fresh: false,
                 open_plan: None,
+                wish: None,
                 paused_until: Millis::ZERO,
                 failures: 0,
             };
@@ -94,8 +99,11 @@ impl Cluster {
         for plan in picture.plans {
             if let Some(gpu) = self.gpus.get_mut(&plan.gpu) {
                 gpu.open_plan = Some(plan.plan);
+                gpu.wish = plan.wish.map(super::layouts::Wish::resume);
             }
         }
+        let keyed = |word: crate::store::operator::Word| ((word.kind, word.target.clone()), word);
+        self.words = picture.words.into_iter().map(keyed).collect();
         for row in picture.waiting {
             self.enqueue(row.job, row.priority, row.gpu, row.attempts);
         }

@@ -70,7 +70,7 @@ impl Cluster {
         if gpu.report.instances.iter().any(troubled) {
             return Some("somebody else uses the instance");
         }
-        let steps = steps_to(geometry, gpu, &[slot], |slot| self.holds(&live.gpu, slot));
+        let steps = steps_to(geometry, gpu, &[slot], |slot| self.must_stay(&live.gpu, slot));
         steps.is_none().then_some("an instance is in the way that can't be destroyed")
     }
 
@@ -227,7 +227,7 @@ impl Cluster {
         }
         let MigReport::On { geometry } = &gpu.report.mig else { return None };
         let slots: Vec<_> = attempts.iter().map(|(_, slot)| *slot).collect();
-        let steps = steps_to(geometry, gpu, &slots, |slot| self.holds(id, slot))?;
+        let steps = steps_to(geometry, gpu, &slots, |slot| self.must_stay(id, slot))?;
         if steps.is_empty() {
             return None;
         }
@@ -243,6 +243,7 @@ impl Cluster {
             job: Some(live.job),
             attempt: Some(attempt),
             decision: Some(live.decision),
+            asked: None,
         };
         let gpu = self.gpus.get_mut(id)?;
         gpu.layout_gen = plan.layout_gen;
@@ -250,9 +251,23 @@ impl Cluster {
         Some(plan)
     }
 
-    /// Whether a live attempt that needs the instance to stay holds the slot.
-    fn holds(&self, gpu: &GpuId, slot: Slot) -> bool {
-        self.live.values().any(|live| live.gpu == *gpu && live.slot == Some(slot))
+    /// Whether an instance may not be destroyed: a live attempt has it, or an operator said so.
+    fn must_stay(&self, gpu: &GpuId, slot: Slot) -> bool {
+        let held = self.live.values().any(|live| live.gpu == *gpu && live.slot == Some(slot));
+        held || self.is_quarantined(gpu, slot)
+    }
+
+    fn is_quarantined(&self, gpu: &GpuId, slot: Slot) -> bool {
+        let Some(MigReport::On { geometry }) = self.gpus.get(gpu).map(|gpu| &gpu.report.mig) else {
+            return false;
+        };
+        self.quarantined(gpu).any(|place| geometry.overlap(place, slot))
+    }
+
+    /// The oldest job for whose place the GPU is being changed.
+    pub(super) fn placing_on(&self, gpu: &GpuId) -> Option<JobId> {
+        let placing = self.live.values().filter(|l| l.gpu == *gpu && l.state == JobState::Placing);
+        placing.map(|live| live.job).min()
     }
 
     /// Tells why a job waits, computed as if it were its turn; `None` if it doesn't wait.
@@ -316,7 +331,7 @@ fn steps_to(
     mig::plan(geometry, &standing, &wanted).ok()
 }
 
-fn in_words(geometry: &mig::Geometry, step: Step) -> String {
+pub(super) fn in_words(geometry: &mig::Geometry, step: Step) -> String {
     let name = |slot: Slot| {
         geometry.profile(slot.profile).map_or_else(String::new, |p| p.name.to_string())
     };

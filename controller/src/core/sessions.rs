@@ -135,6 +135,8 @@ impl Cluster {
         if !dead.is_empty() {
             node.generation += 1;
         }
+        // What stood is gone, so that the rest of a plan would not make what was asked for.
+        self.give_up_wishes(id, "its node was rebooted", round);
         for attempt in dead {
             let detail = "its node was rebooted".to_owned();
             self.end(attempt, record_without_exit(Outcome::Lost, detail), round);
@@ -188,6 +190,7 @@ impl Cluster {
         }
         known.expiry = known.expiry.max(expiry);
         known.last_seen_unix = now_unix;
+        self.now_unix = now_unix;
         Some(ToAgent::RenewOk { sent, generation })
     }
 
@@ -233,6 +236,7 @@ impl Cluster {
             round.effects.push(Effect::Refuse { session: session.id, reason, retry: true });
         }
         round.raises.push((id, generation, true));
+        self.give_up_wishes(id, detail, round);
         round.shape_changed = true;
         let lost: Vec<_> =
             self.live.iter().filter(|(_, l)| l.node == id).map(|(a, _)| *a).collect();

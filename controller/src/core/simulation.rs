@@ -39,7 +39,7 @@ const STEPS_TO_THE_END: usize = 3_000;
 const SEEDS: u64 = 400;
 
 /// What some run must have met, or the simulation proves nothing.
-const SOMETIMES: [&str; 21] = [
+const SOMETIMES: [&str; 23] = [
     "a commit failed",
     "a commit's answer was lost",
     "a connection broke",
@@ -59,6 +59,8 @@ const SOMETIMES: [&str; 21] = [
     "an agent crashed",
     "an attempt left the journal",
     "an instance was half made",
+    "an operator spoke",
+    "an operator's layout was made",
     "an old connection's end came after the new one",
     "the controller crashed",
 ];
@@ -231,6 +233,10 @@ fn calm_step(world: &mut World) {
         while world.links.get(&session).is_some_and(|link| !link.up.is_empty()) {
             world.deliver_up(session);
         }
+    }
+    // Jobs end only where operators let them begin.
+    for (kind, target) in world.store.words.keys().cloned().collect::<Vec<_>>() {
+        world.lift(kind, target);
     }
     world.end_round(Commit::Done);
     world.begin_round();

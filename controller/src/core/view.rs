@@ -23,6 +23,7 @@ impl Cluster {
             .filter_map(|gpu| {
                 let node = self.nodes.get(&gpu.node)?;
                 let holders = taken.get(&gpu.report.gpu).map_or(&[][..], Vec::as_slice);
+                let operator = self.operator_word(gpu);
                 Some(GpuView {
                     id: gpu.report.gpu.clone(),
                     node: node.name.clone(),
@@ -31,15 +32,56 @@ impl Cluster {
                     memory: gpu.report.memory,
                     sms: gpu.report.sms,
                     mig: gpu.mig.clone(),
-                    available: self.available(gpu, now) && same_mode(gpu, holders),
+                    available: self.available(gpu, now)
+                        && operator.closed.is_none()
+                        && !self.is_wished(&gpu.report.gpu)
+                        && same_mode(gpu, holders),
                     changing: gpu.open_plan.is_some() || self.has_unmade(gpu, holders),
-                    instances: instances(gpu, holders),
-                    operator: tessera_placement::OperatorWord::default(),
+                    instances: self.with_quarantines(gpu, instances(gpu, holders)),
+                    operator,
                 })
             })
             .collect();
         gpus.sort_by(|a, b| (&a.node, a.index).cmp(&(&b.node, b.index)));
         ClusterView { gpus }
+    }
+
+    /// Returns what stands or is promised on one GPU.
+    pub(super) fn instances_of(&self, gpu: &Gpu) -> Vec<InstanceView> {
+        self.with_quarantines(gpu, instances(gpu, &self.holders(gpu)))
+    }
+
+    /// Whether an attempt waits for an instance of the GPU that doesn't stand yet.
+    pub(super) fn makes_a_place(&self, gpu: &Gpu) -> bool {
+        self.has_unmade(gpu, &self.holders(gpu))
+    }
+
+    fn holders(&self, gpu: &Gpu) -> Vec<(Option<Slot>, JobId)> {
+        let here = self.live.values().filter(|live| live.gpu == gpu.report.gpu);
+        here.map(|live| (live.slot, live.job)).collect()
+    }
+
+    /// Lays quarantined places over what stands: whatever covers one is left alone once its job
+    /// has ended, and nothing is made where nothing stands.
+    fn with_quarantines(&self, gpu: &Gpu, mut views: Vec<InstanceView>) -> Vec<InstanceView> {
+        let MigReport::On { geometry } = &gpu.report.mig else { return views };
+        for place in self.quarantined(&gpu.report.gpu) {
+            let covers =
+                |view: &InstanceView| view.slot.is_some_and(|slot| geometry.overlap(slot, place));
+            let mut covered = false;
+            for view in views.iter_mut().filter(|view| covers(view)) {
+                covered = true;
+                if !matches!(view.state, InstanceState::Taken { .. }) {
+                    view.state = InstanceState::Quarantined;
+                }
+            }
+            if let (false, Some(profile)) = (covered, geometry.profile(place.profile)) {
+                let state = InstanceState::Quarantined;
+                views.push(InstanceView { slot: Some(place), memory: profile.memory, state });
+            }
+        }
+        views.sort_by_key(|view| view.slot);
+        views
     }
 
     /// Whether new attempts may start on a GPU.
@@ -111,7 +153,10 @@ fn instances(gpu: &Gpu, holders: &[(Option<Slot>, JobId)]) -> Vec<InstanceView> 
         .map(|i| InstanceView {
             slot: Some(i.slot),
             memory: i.memory,
-            state: state_of(i, holder(i.slot), doomed(gpu, geometry, i, holders)),
+            state: match &gpu.wish {
+                Some(wish) if wish.takes(i.slot) => InstanceState::Leaving,
+                _ => state_of(i, holder(i.slot), doomed(gpu, geometry, i, holders)),
+            },
         })
         .collect();
     for (slot, job) in holders {

@@ -6,7 +6,7 @@ use sqlx::{Connection as _, PgConnection};
 use tessera_model::JobId;
 
 use super::load::JobSheet;
-use super::{StoreError, leader, load, moves, nodes};
+use super::{StoreError, leader, load, moves, nodes, operator};
 use crate::core::Round;
 
 /// What a commit brought to light, for the picture and for those who asked.
@@ -51,6 +51,10 @@ pub async fn commit(
     for plan in &round.orders {
         nodes::order(&mut transaction, plan).await?;
     }
+    for change in &round.words {
+        operator::change(&mut transaction, change).await?;
+    }
+    operator::record(&mut transaction, &round.events).await?;
     let reserved: Vec<_> = round.reservations.iter().map(|r| r.job).collect();
     findings.sheets = load::sheets(&mut transaction, &reserved).await?;
     transaction.commit().await.map_err(StoreError::while_trying_to("commit a round"))?;

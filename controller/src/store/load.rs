@@ -7,7 +7,7 @@ use std::sync::Arc;
 use sqlx::PgConnection;
 use sqlx::types::Json;
 use tessera_model::life::{JobState, Outcome};
-use tessera_model::mig::{ProfileId, Slot};
+use tessera_model::mig::{Layout, ProfileId, Slot, Step};
 use tessera_model::spec::{GpuAsk, JobSpec, Priority};
 use tessera_model::{
     AttemptId, BootId, DecisionId, GpuId, JobId, Millis, NodeId, NodeName, PlanId, SliceId,
@@ -15,6 +15,7 @@ use tessera_model::{
 use tessera_wire::frames::{ArrayPlace, GpuReport};
 
 use super::StoreError;
+use super::nodes::{Asked, PlanRow};
 
 /// A node as the store has it.
 #[derive(Clone, Debug)]
@@ -114,6 +115,17 @@ pub struct OpenPlan {
     pub plan: PlanId,
     /// On which GPU.
     pub gpu: GpuId,
+    /// What an operator asked for, if it is an operator's.
+    pub wish: Option<OpenWish>,
+}
+
+/// A layout that an operator asked for, under way.
+#[derive(Clone, Debug)]
+pub struct OpenWish {
+    /// The plan, to be ordered again.
+    pub row: PlanRow,
+    /// What was asked for.
+    pub asked: Asked,
 }
 
 /// All of it.
@@ -131,9 +143,15 @@ pub struct Picture {
     pub sheets: HashMap<JobId, JobSheet>,
     /// Plans under way.
     pub plans: Vec<OpenPlan>,
+    /// What operators said.
+    pub words: Vec<super::operator::Word>,
 }
 
-fn corrupt(table: &'static str, row: impl ToString, problem: impl ToString) -> StoreError {
+pub(super) fn corrupt(
+    table: &'static str,
+    row: impl ToString,
+    problem: impl ToString,
+) -> StoreError {
     StoreError::Corrupt { table, row: row.to_string(), problem: problem.to_string() }
 }
 
@@ -167,6 +185,7 @@ pub async fn picture(connection: &mut PgConnection) -> Result<Picture, StoreErro
         waiting: waiting(&mut snapshot).await?,
         sheets: sheets(&mut snapshot, &jobs).await?,
         plans: plans(&mut snapshot).await?,
+        words: super::operator::words(&mut snapshot).await?,
         live,
     };
     snapshot.commit().await.map_err(StoreError::while_trying_to("end reading the picture"))?;
@@ -290,16 +309,43 @@ async fn live(connection: &mut PgConnection) -> Result<Vec<LiveRow>, StoreError>
 }
 
 async fn plans(connection: &mut PgConnection) -> Result<Vec<OpenPlan>, StoreError> {
-    let rows = sqlx::query!("SELECT plan, gpu FROM layout_changes WHERE state = 'ordered'")
-        .fetch_all(connection)
-        .await
-        .map_err(StoreError::while_trying_to("read the open plans"))?;
+    let rows = sqlx::query!(
+        r#"
+        SELECT plan, gpu, node, layout_gen, steps AS "steps: Json<Vec<Step>>", steps_text,
+               requested_by, reason, pin, wanted AS "wanted: Json<Layout>"
+          FROM layout_changes WHERE state = 'ordered'
+        "#
+    )
+    .fetch_all(connection)
+    .await
+    .map_err(StoreError::while_trying_to("read the open plans"))?;
     rows.into_iter()
         .map(|row| {
-            Ok(OpenPlan {
-                plan: PlanId::from_uuid(row.plan),
-                gpu: row.gpu.parse().map_err(|e| corrupt("layout_changes", row.plan, e))?,
-            })
+            let plan = PlanId::from_uuid(row.plan);
+            let gpu: GpuId = row.gpu.parse().map_err(|e| corrupt("layout_changes", row.plan, e))?;
+            let asked = row.requested_by.zip(row.wanted).map(|(by, wanted)| Asked {
+                by,
+                reason: row.reason,
+                wanted: wanted.0,
+                pin: row.pin,
+            });
+            let layout_gen = unsigned("layout_changes", row.plan, row.layout_gen)?;
+            let wish = asked.map(|asked| OpenWish {
+                row: PlanRow {
+                    plan,
+                    gpu: gpu.clone(),
+                    node: NodeId::from_uuid(row.node),
+                    layout_gen,
+                    steps: row.steps.0,
+                    steps_text: row.steps_text,
+                    job: None,
+                    attempt: None,
+                    decision: None,
+                    asked: Some(asked.clone()),
+                },
+                asked,
+            });
+            Ok(OpenPlan { plan, gpu, wish })
         })
         .collect()
 }

@@ -1,7 +1,7 @@
 //! Nodes, their GPUs, and the changes of layouts.
 
 use sqlx::PgConnection;
-use tessera_model::mig::Step;
+use tessera_model::mig::{Layout, Step};
 use tessera_model::{AttemptId, BootId, DecisionId, GpuId, JobId, NodeId, NodeName, PlanId};
 use tessera_wire::frames::{GpuReport, MigReport};
 
@@ -47,6 +47,21 @@ pub struct PlanRow {
     pub attempt: Option<AttemptId>,
     /// By which decision.
     pub decision: Option<DecisionId>,
+    /// What an operator asked for, if it is on an operator's word.
+    pub asked: Option<Asked>,
+}
+
+/// A layout that an operator asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Asked {
+    /// Who.
+    pub by: String,
+    /// Why.
+    pub reason: Option<String>,
+    /// All that shall stand.
+    pub wanted: Layout,
+    /// Whether it is to be kept when jobs would need another.
+    pub pin: bool,
 }
 
 /// A plan that came to its end.
@@ -200,11 +215,15 @@ pub async fn order(connection: &mut PgConnection, plan: &PlanRow) -> Result<(), 
     .map_err(StoreError::while_trying_to(action))?;
     StoreError::check_moved(action, 1, moved.rows_affected())?;
     let steps = serde_json::to_string(&plan.steps).expect("plain data has a JSON form");
+    let asked = plan.asked.as_ref();
+    let wanted = asked
+        .map(|asked| serde_json::to_string(&asked.wanted).expect("plain data has a JSON form"));
     sqlx::query!(
         r#"
         INSERT INTO layout_changes (plan, gpu, node, layout_gen, state, steps, steps_text, job,
-                                    attempt, decision)
-        VALUES ($1, $2, $3, $4, 'ordered', $5::text::jsonb, $6, $7, $8, $9)
+                                    attempt, decision, requested_by, reason, wanted, pin)
+        VALUES ($1, $2, $3, $4, 'ordered', $5::text::jsonb, $6, $7, $8, $9, $10, $11,
+                $12::text::jsonb, $13)
         "#,
         plan.plan.as_uuid(),
         plan.gpu.as_str(),
@@ -215,6 +234,10 @@ pub async fn order(connection: &mut PgConnection, plan: &PlanRow) -> Result<(), 
         plan.job.map(|j| signed(j.number())),
         plan.attempt.map(AttemptId::as_uuid),
         plan.decision.map(DecisionId::as_uuid),
+        asked.map(|asked| asked.by.as_str()),
+        asked.and_then(|asked| asked.reason.as_deref()),
+        wanted,
+        asked.is_some_and(|asked| asked.pin),
     )
     .execute(connection)
     .await

@@ -16,6 +16,7 @@ mod plan;
 mod room;
 mod states;
 mod subsets;
+mod wanted;
 
 pub use arrange::{Arranged, arrange};
 pub use cost::predicted;
@@ -26,3 +27,4 @@ pub use outlook::{First, Hold, Outlook, Tenant, outlook};
 pub use plan::{Occupant, PlanRefused, Step, plan};
 pub use room::make_room;
 pub use states::{Counts, Measure, State, StateSpace, TooManyPlacements};
+pub use wanted::{Unarrangeable, Wanted, WantedInstance};

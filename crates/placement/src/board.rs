@@ -131,6 +131,7 @@ impl Gpu<'_> {
             InstanceState::Idle
             | InstanceState::Foreign
             | InstanceState::Stuck
+            | InstanceState::Leaving
             | InstanceState::Quarantined => None,
         })
     }

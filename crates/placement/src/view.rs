@@ -164,6 +164,8 @@ pub enum InstanceState {
     Foreign,
     /// It can't be used or destroyed until a person looks.
     Stuck,
+    /// An operator's layout has no place for it: it is about to be destroyed.
+    Leaving,
     /// An operator distrusts it: it is neither used nor destroyed until that is taken back.
     Quarantined,
 }

@@ -9,6 +9,8 @@ use super::leader::Commit;
 use super::world::World;
 use crate::core::Input;
 use crate::ports::JobCommand;
+use crate::ports::operator::{Kind, LayoutWish, On, OperatorOrder, SliceName};
+use crate::store::operator::Target;
 
 /// Everything that can happen.
 #[derive(Clone, Copy, Debug)]
@@ -39,6 +41,7 @@ pub(super) enum Event {
     HalfMade,
     Vanish,
     SwitchMode,
+    Operate,
 }
 
 /// How likely what happens without any fault is.
@@ -58,7 +61,8 @@ const ORDINARY: [(Event, u64); 14] = [
     (Event::Plan, 80),
     (Event::StartAgent, 20),
 ];
-const FAULTS: [(Event, u64); 12] = [
+const FAULTS: [(Event, u64); 13] = [
+    (Event::Operate, 10),
     (Event::Sleep, 6),
     (Event::CommitFault, 12),
     (Event::Break, 8),
@@ -137,6 +141,7 @@ impl World {
             Event::HalfMade => self.half_made(),
             Event::Vanish => self.some_node(Self::vanish),
             Event::SwitchMode => self.some_node(Self::switch_mode),
+            Event::Operate => self.some_word(),
         }
     }
 
@@ -190,6 +195,54 @@ impl World {
             self.note("a user spoke", (command, &drawn));
             self.command(command, drawn);
         }
+    }
+
+    /// An operator says something of a GPU or its node, takes it back, or asks for a layout.
+    fn some_word(&mut self) {
+        let cards: Vec<_> = self
+            .machines
+            .iter()
+            .flat_map(|m| m.cards.iter().map(|card| (m.identity.name.clone(), card.gpu.clone())))
+            .collect();
+        let Some((node, gpu)) = self.dice.pick(&cards) else { return };
+        let kinds = [Kind::Drained, Kind::Drained, Kind::Quarantined, Kind::Pinned];
+        let kind = self.dice.pick(&kinds).unwrap();
+        let slice = SliceName::At(u8::try_from(self.dice.below(4)).unwrap());
+        let on = match (kind, self.dice.below(3)) {
+            (Kind::Drained, 0) => On::Node(node),
+            (Kind::Quarantined, 0 | 1) => On::Slice(gpu.clone(), slice),
+            _ => On::Gpu(gpu.clone()),
+        };
+        let by = "ada".to_owned();
+        let order = match self.dice.below(4) {
+            0 => OperatorOrder::Say { kind, on, by, reason: None },
+            1 => OperatorOrder::Lift { kind, on, by },
+            _ => {
+                let layouts = ["empty", "2x2g.12gb", "4x1g.6gb", "2g.12gb,1g.6gb", "4g.24gb"];
+                let wanted = self.dice.pick(&layouts).unwrap().parse().unwrap();
+                let pin = self.dice.chance(20);
+                OperatorOrder::Apply(LayoutWish { gpu, wanted, pin, by, reason: None })
+            }
+        };
+        self.note("an operator spoke", &order);
+        self.operate(order);
+    }
+
+    /// An operator takes a word back.
+    pub(super) fn lift(&mut self, kind: Kind, target: Target) {
+        let on = match target {
+            Target::Node(node) => {
+                let machine = self.machines.iter().find(|m| m.identity.id == node);
+                On::Node(machine.expect("machines stay").identity.name.clone())
+            }
+            // Clears its slices too.
+            Target::Gpu(gpu) | Target::Slice(gpu, _) => On::Gpu(gpu),
+        };
+        self.operate(OperatorOrder::Lift { kind, on, by: "ada".to_owned() });
+    }
+
+    pub(super) fn operate(&mut self, order: OperatorOrder) {
+        self.input(Input::Operate { token: 0, order, now_unix: self.now });
     }
 
     fn pass_some(&mut self, most: u64) {

@@ -116,6 +116,9 @@ impl World {
                 }
             }
         }
+        if round.events.iter().any(|event| event.kind == "layout_done") {
+            self.note("an operator's layout was made", ());
+        }
         self.act(round, findings);
         checks::picture_equals_store(self);
     }

@@ -12,9 +12,10 @@ use tessera_wire::frames::MigReport;
 
 use crate::core::{JobSheet, Round};
 use crate::store::commit::Findings;
-use crate::store::load::{GpuRow, LiveRow, NodeRow, OpenPlan, Picture, WaitingRow};
+use crate::store::load::{GpuRow, LiveRow, NodeRow, OpenPlan, OpenWish, Picture, WaitingRow};
 use crate::store::moves::{Command, Ended, Reservation};
 use crate::store::nodes::{Attach, PlanClosed, PlanRow};
+use crate::store::operator::{Change, Kind, Target, Word};
 use crate::store::submit::FreshJob;
 
 /// Why a round was not committed.
@@ -42,6 +43,7 @@ struct Plan {
     gpu: GpuId,
     layout_gen: u64,
     open: bool,
+    wish: Option<OpenWish>,
 }
 
 /// All tables.
@@ -54,6 +56,7 @@ pub(super) struct Store {
     pub(super) attempts: BTreeMap<AttemptId, Attempt>,
     attempt_slots: BTreeMap<(GpuId, u8), AttemptId>,
     plans: BTreeMap<PlanId, Plan>,
+    pub(super) words: BTreeMap<(Kind, Target), Word>,
 }
 
 fn check(holds: bool, problem: impl FnOnce() -> String) -> Result<(), Refused> {
@@ -116,6 +119,16 @@ impl Store {
         distinct(round.reservations.iter().map(|r| r.job))?;
         round.reservations.iter().try_for_each(|reservation| self.reserve(reservation))?;
         round.orders.iter().try_for_each(|plan| self.order(plan))?;
+        for change in &round.words {
+            match change {
+                Change::Say(word) => {
+                    self.words.insert((word.kind, word.target.clone()), word.clone());
+                }
+                Change::Lift(kind, target) => {
+                    self.words.remove(&(*kind, target.clone()));
+                }
+            }
+        }
         Ok(self.findings(round, moved))
     }
 
@@ -262,7 +275,8 @@ impl Store {
         let others = || self.plans.values().filter(|other| other.gpu == plan.gpu);
         check(others().all(|other| !other.open), || "layout_changes_one_open".to_owned())?;
         check(others().all(|o| o.layout_gen != plan.layout_gen), || "a number twice".to_owned())?;
-        let row = Plan { gpu: plan.gpu.clone(), layout_gen: plan.layout_gen, open: true };
+        let wish = plan.asked.clone().map(|asked| OpenWish { row: plan.clone(), asked });
+        let row = Plan { gpu: plan.gpu.clone(), layout_gen: plan.layout_gen, open: true, wish };
         self.plans.insert(plan.plan, row);
         Ok(())
     }
@@ -311,7 +325,10 @@ impl Store {
             gpus: self.gpus.values().cloned().collect(),
             waiting: waiting.collect(),
             sheets: self.sheets(live.iter().map(|row| row.job)),
-            plans: open.map(|(id, p)| OpenPlan { plan: *id, gpu: p.gpu.clone() }).collect(),
+            plans: open
+                .map(|(id, p)| OpenPlan { plan: *id, gpu: p.gpu.clone(), wish: p.wish.clone() })
+                .collect(),
+            words: self.words.values().cloned().collect(),
             live,
         }
     }

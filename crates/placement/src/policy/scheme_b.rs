@@ -102,7 +102,9 @@ impl Rule for MadeToMeasure {
                 None => Outlook::InTheWay,
                 Some(whole) if !size.want.suits_unpartitioned(whole.memory) => Outlook::Never,
                 Some(whole) => match whole.state {
-                    InstanceState::Idle | InstanceState::Taken { .. } => Outlook::Possible,
+                    InstanceState::Idle | InstanceState::Taken { .. } | InstanceState::Leaving => {
+                        Outlook::Possible
+                    }
                     InstanceState::Foreign | InstanceState::Stuck | InstanceState::Quarantined => {
                         Outlook::InTheWay
                     }

@@ -1,0 +1,292 @@
+//! A layout that a person asks for, and where its instances best stand.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::str::FromStr;
+
+use super::geometry::{Geometry, IllegalLayout, Layout, ProfileId, ProfileName, Slot};
+use super::plan::Occupant;
+use crate::ids::BadId;
+
+/// Most instances that a layout may name: more than any GPU has memory slices.
+const INSTANCES_MAX: usize = 64;
+
+/// One instance that is asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WantedInstance {
+    /// What it is to be.
+    pub profile: ProfileName,
+    /// First memory slice; `None`: wherever it stands best.
+    pub start: Option<u8>,
+}
+
+/// All instances that are to stand on a GPU, and no others.
+///
+/// Written as `3g.20gb,2g.10gb,1g.5gb@6`; `7x1g.5gb` stands for seven of them, and `empty` for
+/// none at all.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Wanted(pub Vec<WantedInstance>);
+
+/// Why a wanted layout can't be arranged.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Unarrangeable {
+    /// The GPU offers no such profile.
+    #[error("the GPU offers no {profile}")]
+    UnknownProfile {
+        /// What was asked for.
+        profile: ProfileName,
+    },
+    /// A placement that was named is none.
+    #[error(transparent)]
+    Illegal(#[from] IllegalLayout),
+    /// However the instances are placed, they can't stand on this GPU together.
+    #[error("these instances can't stand on the GPU together, wherever they are placed")]
+    NoRoom,
+    /// They could, but not with these instances, which must stay.
+    #[error("instances that are in use are in the way")]
+    InTheWay {
+        /// The instances that are in use and have no place in any such layout.
+        busy: Vec<Slot>,
+    },
+}
+
+impl FromStr for Wanted {
+    type Err = BadId;
+
+    fn from_str(text: &str) -> Result<Self, BadId> {
+        let bad = || BadId {
+            kind: "Wanted",
+            text: text.to_owned(),
+            expected: "profiles with or without their first memory slice, such as \
+                       3g.20gb,2x1g.5gb,2g.10gb@4, or empty",
+        };
+        if matches!(text.trim(), "empty" | "none") {
+            return Ok(Self::default());
+        }
+        let mut wanted = Vec::new();
+        for part in text.split(',') {
+            let (count, rest) = match part.trim().split_once(['x', '*']) {
+                Some((count, rest)) if count.chars().all(|c| c.is_ascii_digit()) => {
+                    (count.parse().map_err(|_| bad())?, rest)
+                }
+                Some(_) | None => (1, part.trim()),
+            };
+            let (profile, start) = match rest.split_once('@') {
+                Some((profile, start)) => (profile, Some(start.parse().map_err(|_| bad())?)),
+                None => (rest, None),
+            };
+            let profile: ProfileName = profile.parse().map_err(|_| bad())?;
+            let several_in_one_place = count > 1 && start.is_some();
+            if count == 0 || count > INSTANCES_MAX || several_in_one_place {
+                return Err(bad());
+            }
+            wanted.extend(std::iter::repeat_n(WantedInstance { profile, start }, count));
+        }
+        if wanted.len() > INSTANCES_MAX { Err(bad()) } else { Ok(Self(wanted)) }
+    }
+}
+
+impl fmt::Display for Wanted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.0.is_empty() {
+            return f.write_str("empty");
+        }
+        for (place, instance) in self.0.iter().enumerate() {
+            let comma = if place == 0 { "" } else { "," };
+            write!(f, "{comma}{}", instance.profile)?;
+            if let Some(start) = instance.start {
+                write!(f, "@{start}")?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Wanted {
+    /// Finds the best layout of these instances: it keeps every busy one, then leaves the most
+    /// futures open by `reach`, then destroys the fewest instances that stand, then has the
+    /// lowest starts.
+    ///
+    /// `reach` tells a legal layout's `R` (MIGM §4).
+    ///
+    /// # Errors
+    ///
+    /// [`Unarrangeable`] says what keeps the instances from standing together.
+    pub fn arrange(
+        &self,
+        geometry: &Geometry,
+        standing: &[Occupant],
+        reach: impl Fn(&Layout) -> usize,
+    ) -> Result<Layout, Unarrangeable> {
+        let mut named = Layout::new();
+        let mut open: BTreeMap<ProfileId, usize> = BTreeMap::new();
+        for instance in &self.0 {
+            let profile = geometry.by_name(&instance.profile).ok_or_else(|| {
+                Unarrangeable::UnknownProfile { profile: instance.profile.clone() }
+            })?;
+            match instance.start {
+                None => *open.entry(profile.id).or_default() += 1,
+                Some(start) => {
+                    let slot = Slot { start, profile: profile.id };
+                    geometry.mask(slot)?;
+                    if !named.insert(slot) {
+                        return Err(IllegalLayout::Overlap { slice: start }.into());
+                    }
+                }
+            }
+        }
+        geometry.check(&named)?;
+        let open: Vec<_> = open.into_iter().collect();
+        let mut found = Vec::new();
+        fill(geometry, &named, &open, 0, &mut found);
+        if found.is_empty() {
+            return Err(Unarrangeable::NoRoom);
+        }
+        let destroyed =
+            |layout: &Layout| standing.iter().filter(|o| !layout.contains(&o.slot)).count();
+        let left_out = |layout: &Layout| -> Vec<Slot> {
+            let busy = standing.iter().filter(|o| o.busy && !layout.contains(&o.slot));
+            busy.map(|o| o.slot).collect()
+        };
+        let best = found
+            .iter()
+            .filter(|layout| left_out(layout).is_empty())
+            .min_by_key(|layout| (usize::MAX - reach(layout), destroyed(layout), *layout));
+        match best {
+            Some(best) => Ok(best.clone()),
+            None => {
+                let fewest = found.iter().map(left_out).min_by_key(Vec::len);
+                Err(Unarrangeable::InTheWay { busy: fewest.unwrap_or_default() })
+            }
+        }
+    }
+}
+
+/// Collects every legal layout with so many more instances of each profile. Instances of one
+/// profile are alike, so their starts only ever rise.
+fn fill(
+    geometry: &Geometry,
+    so_far: &Layout,
+    open: &[(ProfileId, usize)],
+    from: u8,
+    found: &mut Vec<Layout>,
+) {
+    let Some(((id, count), rest)) = open.split_first() else {
+        found.push(so_far.clone());
+        return;
+    };
+    let starts = geometry.profile(*id).map_or(&[][..], |p| &p.starts);
+    for start in starts.iter().filter(|start| **start >= from) {
+        let mut next = so_far.clone();
+        if !next.insert(Slot { start: *start, profile: *id }) || geometry.check(&next).is_err() {
+            continue;
+        }
+        if *count > 1 {
+            let mut open = open.to_vec();
+            open[0].1 -= 1;
+            fill(geometry, &next, &open, start + 1, found);
+        } else {
+            fill(geometry, &next, rest, 0, found);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mig::{StateSpace, catalog};
+
+    fn a100() -> Geometry {
+        catalog::models()["a100-40gb"].geometry()
+    }
+
+    fn slot(geometry: &Geometry, name: &str, start: u8) -> Slot {
+        Slot { start, profile: geometry.by_name(&name.parse().unwrap()).unwrap().id }
+    }
+
+    fn words(geometry: &Geometry, layout: &Layout) -> Vec<String> {
+        let name = |slot: &Slot| geometry.profile(slot.profile).unwrap().name.to_string();
+        layout.iter().map(|slot| format!("{}@{}", name(slot), slot.start)).collect()
+    }
+
+    fn arrange(text: &str, standing: &[(&str, u8, bool)]) -> Result<Vec<String>, Unarrangeable> {
+        let geometry = a100();
+        let plain = geometry.plain();
+        let space = StateSpace::new(&geometry, Some(&plain)).unwrap();
+        let standing: Vec<_> = standing
+            .iter()
+            .map(|(name, start, busy)| Occupant {
+                slot: slot(&geometry, name, *start),
+                busy: *busy,
+            })
+            .collect();
+        let reach = |layout: &Layout| space.state(layout).map_or(0, |s| space.reachability(s));
+        let wanted: Wanted = text.parse().unwrap();
+        wanted.arrange(&geometry, &standing, reach).map(|layout| words(&geometry, &layout))
+    }
+
+    #[test]
+    fn a_layout_is_read_and_written_as_people_say_it() {
+        for (text, written) in [
+            ("3g.20gb, 2g.10gb,1g.5gb@6", "3g.20gb,2g.10gb,1g.5gb@6"),
+            ("2x1g.5gb", "1g.5gb,1g.5gb"),
+            ("empty", "empty"),
+            ("1g.10gb+me", "1g.10gb+me"),
+        ] {
+            assert_eq!(text.parse::<Wanted>().unwrap().to_string(), written);
+        }
+        for bad in ["", "3g", "1g.5gb@x", "0x1g.5gb", "2x1g.5gb@4", "65x1g.5gb", "1g.5gb,,"] {
+            assert!(bad.parse::<Wanted>().is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn without_placements_the_most_futures_stay_open() {
+        // MIGM, figure 3: a 1g.5gb costs the fewest futures on the last slice.
+        assert_eq!(arrange("1g.5gb", &[]).unwrap(), ["1g.5gb@6"]);
+        assert_eq!(
+            arrange("3g.20gb,2g.10gb,1g.5gb", &[]).unwrap().len(),
+            3,
+            "the three stand together"
+        );
+    }
+
+    #[test]
+    fn what_is_busy_stays_where_it_is() {
+        let standing = [("2g.10gb", 4, true), ("1g.5gb", 0, false)];
+
+        let layout = arrange("3g.20gb,2g.10gb", &standing).unwrap();
+
+        assert_eq!(layout, ["3g.20gb@0", "2g.10gb@4"]);
+    }
+
+    #[test]
+    fn a_layout_without_room_for_what_is_busy_names_it() {
+        let geometry = a100();
+
+        let refused = arrange("7g.40gb", &[("2g.10gb", 4, true), ("1g.5gb", 0, false)]);
+
+        let busy = vec![slot(&geometry, "2g.10gb", 4)];
+        assert_eq!(refused, Err(Unarrangeable::InTheWay { busy }));
+    }
+
+    #[test]
+    fn what_no_gpu_of_the_kind_can_hold_is_refused() {
+        assert_eq!(arrange("8x1g.5gb", &[]), Err(Unarrangeable::NoRoom));
+        assert!(matches!(arrange("9g.99gb", &[]), Err(Unarrangeable::UnknownProfile { .. })));
+        assert!(matches!(
+            arrange("3g.20gb@1", &[]),
+            Err(Unarrangeable::Illegal(IllegalLayout::NotAStart { .. }))
+        ));
+        assert!(matches!(arrange("1g.5gb@1,2g.10gb@0", &[]), Err(Unarrangeable::Illegal(_))));
+    }
+
+    #[test]
+    fn what_stands_already_is_kept_among_equals() {
+        let full = [("1g.5gb", 0, false), ("2g.10gb", 2, false), ("3g.20gb", 4, false)];
+
+        let layout = arrange("1g.5gb,2g.10gb,3g.20gb", &full).unwrap();
+
+        assert_eq!(layout, ["1g.5gb@0", "2g.10gb@2", "3g.20gb@4"]);
+    }
+}
