@@ -19,8 +19,34 @@ pub fn until<T>(within: Duration, what: &str, mut look: impl FnMut() -> Option<T
     }
 }
 
+/// Looks every so often until `look` finds something: for looks that are dear.
+///
+/// # Panics
+///
+/// After `within`, saying `what` did not come.
+#[track_caller]
+pub fn until_every<T>(
+    every: Duration,
+    within: Duration,
+    what: &str,
+    mut look: impl FnMut() -> Option<T>,
+) -> T {
+    match looking(every, within, &mut look) {
+        Some(found) => found,
+        None => panic!("after {within:?} still not: {what}"),
+    }
+}
+
 /// Looks until `look` finds something, or returns `None` after `within`.
 pub fn within_time<T>(within: Duration, mut look: impl FnMut() -> Option<T>) -> Option<T> {
+    looking(LOOK_EVERY, within, &mut look)
+}
+
+fn looking<T>(
+    every: Duration,
+    within: Duration,
+    look: &mut impl FnMut() -> Option<T>,
+) -> Option<T> {
     let deadline = Instant::now() + within;
     loop {
         if let Some(found) = look() {
@@ -29,6 +55,6 @@ pub fn within_time<T>(within: Duration, mut look: impl FnMut() -> Option<T>) -> 
         if Instant::now() >= deadline {
             return None;
         }
-        thread::sleep(LOOK_EVERY);
+        thread::sleep(every);
     }
 }

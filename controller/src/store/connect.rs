@@ -23,9 +23,15 @@ pub type Connection = PgConnection;
 ///
 /// [`StoreError::Unavailable`] if the database doesn't answer.
 pub async fn connect(options: &ConnectOptions) -> Result<Connection, StoreError> {
-    // Their few statements take arrays of any length and always go by primary keys: planning
-    // each call anew costs more than running it.
-    let options = with_limits(options.clone()).options([("plan_cache_mode", "force_generic_plan")]);
+    // Their few statements take arrays of any length and always go by keys: planning each call
+    // anew costs more than running it. A plan that is made while the tables are small, or before
+    // they were ever analysed, would read them whole for the rest of the connection's life.
+    let options = with_limits(options.clone()).options([
+        ("plan_cache_mode", "force_generic_plan"),
+        ("enable_seqscan", "off"),
+        ("enable_hashjoin", "off"),
+        ("enable_mergejoin", "off"),
+    ]);
     Connection::connect_with(&options)
         .await
         .map_err(StoreError::while_trying_to("reach the database"))
