@@ -39,17 +39,23 @@ fn main() -> anyhow::Result<()> {
     }
     drop(cluster);
     let (started, done) = (Spread::of(started), Spread::of(done));
-    let hyperqueue = match &arguments.hyperqueue_python {
-        Some(python) => Some(peers::hyperqueue_latency(python, arguments.jobs.min(100))?),
-        None => None,
+    let (their_start, their_end) = match &arguments.hyperqueue_python {
+        Some(python) => {
+            let tasks = arguments.jobs.min(100);
+            let running = peers::hyperqueue_running(python, tasks)?;
+            (Some(running), Some(peers::hyperqueue_done(python, tasks)?))
+        }
+        None => (None, None),
     };
     let result = json!({
         "what": "submit to running program on a standing slice; submit to done of a no-op",
         "machine": machine::facts(),
         "submit_to_running": started.millis(),
         "submit_to_done": done.millis(),
-        "hyperqueue_submit_to_running": hyperqueue.as_ref().map(Spread::millis),
-        "running_to_hyperqueue_ratio": hyperqueue.map(|theirs| started.at(500) / theirs.at(500)),
+        "hyperqueue_submit_to_running": their_start.as_ref().map(Spread::millis),
+        "hyperqueue_submit_to_done": their_end.as_ref().map(Spread::millis),
+        "running_to_hyperqueue_ratio": their_start.map(|theirs| started.at(500) / theirs.at(500)),
+        "done_to_hyperqueue_ratio": their_end.map(|theirs| done.at(500) / theirs.at(500)),
     });
     machine::report(&result, arguments.out.as_deref())
 }
