@@ -14,6 +14,7 @@ mod failure;
 mod gpus;
 mod jobs;
 mod logs;
+mod mig;
 mod queue;
 mod replay;
 mod schema;
@@ -86,6 +87,8 @@ enum Command {
     Decisions(decisions::DecisionList),
     /// Switch MIG mode of an empty GPU
     MigMode(cluster::MigMode),
+    /// Study how a GPU model can be partitioned; needs no cluster
+    Mig(mig::Mig),
     /// Show the cluster at a glance
     Info(cluster::Info),
     /// Submit a recorded trace at its own pace
@@ -117,8 +120,10 @@ pub fn main() -> ExitCode {
 }
 
 async fn run(cli: Cli) -> Result<u8, Failure> {
-    if let Command::Schema(schema) = &cli.command {
-        return schema.run();
+    match &cli.command {
+        Command::Schema(schema) => return schema.run(),
+        Command::Mig(mig) => return mig.run(cli.json),
+        _ => {}
     }
     let session = Session::open(&cli.url, cli.token.as_deref(), cli.json)?;
     let session = &session;
@@ -141,6 +146,7 @@ async fn run(cli: Cli) -> Result<u8, Failure> {
         Command::Replay(verb) => verb.run(session).await,
         Command::Demo(verb) => verb.run(session).await,
         Command::Schema(verb) => verb.run(),
+        Command::Mig(verb) => verb.run(cli.json),
     }
 }
 

@@ -1,6 +1,6 @@
 //! `tessera gpus`: the layout of every GPU, drawn.
 
-mod bar;
+pub(super) mod bar;
 mod outlook;
 
 use std::collections::BTreeMap;

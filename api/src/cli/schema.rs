@@ -8,6 +8,7 @@ use serde_json::{Map, Value, json};
 use utoipa::OpenApi;
 
 use super::failure::Failure;
+use super::mig::{LegalityReport, StateReport};
 use super::replay::report::Report;
 use crate::types::{
     ClusterInfo, DecisionView, Decisions, Explain, Gpus, JobDetail, JobEvents, JobPage,
@@ -26,10 +27,12 @@ use crate::types::{
     JobEvents,
     JobPage,
     LayoutChanges,
+    LegalityReport,
     Node,
     Nodes,
     Problem,
     Report,
+    StateReport,
     Submitted,
 )))]
 struct Bodies;
@@ -48,6 +51,8 @@ const OUTPUTS: &[(&str, &str, &str)] = &[
     ("decisions", "Decisions", "decisions"),
     ("decision", "DecisionView", "decisions DECISION"),
     ("cluster-info", "ClusterInfo", "info"),
+    ("mig-states", "StateReport", "mig states"),
+    ("mig-check", "LegalityReport", "mig check"),
     ("replay-report", "Report", "replay"),
     ("problem", "Problem", "(an error of the API)"),
 ];

@@ -45,12 +45,7 @@ impl Session {
         answer: &T,
         show: impl FnOnce(&T) -> String,
     ) -> Result<(), Failure> {
-        if self.json {
-            let text = serde_json::to_string_pretty(answer).map_err(io::Error::from)?;
-            write_out(&format!("{text}\n"))
-        } else {
-            write_out(&show(answer))
-        }
+        print(self.json, answer, show)
     }
 
     /// Says something to a person that isn't part of the answer.
@@ -59,8 +54,27 @@ impl Session {
     }
 }
 
+/// Prints a document as JSON, or the text that `show` makes of it.
+///
+/// # Errors
+///
+/// [`Failure::Output`].
+pub fn print<T: Serialize>(
+    json: bool,
+    answer: &T,
+    show: impl FnOnce(&T) -> String,
+) -> Result<(), Failure> {
+    if json {
+        let text = serde_json::to_string_pretty(answer).map_err(io::Error::from)?;
+        write_out(&format!("{text}\n"))
+    } else {
+        write_out(&show(answer))
+    }
+}
+
 impl Screen {
-    fn of_stdout() -> Self {
+    /// Looks at standard output.
+    pub fn of_stdout() -> Self {
         let terminal = io::stdout().is_terminal();
         // https://no-color.org: any value that isn't empty.
         let unwanted = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());

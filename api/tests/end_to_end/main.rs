@@ -3,3 +3,4 @@
 mod client;
 mod command;
 mod fake;
+mod mig;

@@ -11,6 +11,7 @@ mod arrange;
 pub mod catalog;
 pub mod cost;
 mod geometry;
+mod offer;
 mod outlook;
 mod plan;
 mod room;
@@ -23,6 +24,7 @@ pub use cost::predicted;
 pub use geometry::{
     Geometry, IllegalLayout, Layout, MediaEngines, Profile, ProfileId, ProfileName, Slot,
 };
+pub use offer::BadOffer;
 pub use outlook::{First, Hold, Outlook, Tenant, outlook};
 pub use plan::{Occupant, PlanRefused, Step, plan};
 pub use room::make_room;

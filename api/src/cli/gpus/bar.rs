@@ -23,13 +23,38 @@ struct Cell {
 
 /// Draws the boxes of `gpu`, four lines.
 pub fn draw(gpu: &Gpu, names: &Names, screen: Screen) -> String {
-    let cells = cells(gpu, names);
+    boxes(&cells(gpu, names), screen)
+}
+
+fn boxes(cells: &[Cell], screen: Screen) -> String {
     let mut text = String::new();
-    text.push_str(&border(&cells, '┌', '┬', '┐'));
-    text.push_str(&content(&cells, screen, |cell| &cell.upper));
-    text.push_str(&content(&cells, screen, |cell| &cell.lower));
-    text.push_str(&border(&cells, '└', '┴', '┘'));
+    text.push_str(&border(cells, '┌', '┬', '┐'));
+    text.push_str(&content(cells, screen, |cell| &cell.upper));
+    text.push_str(&content(cells, screen, |cell| &cell.lower));
+    text.push_str(&border(cells, '└', '┴', '┘'));
     text
+}
+
+/// Draws instances of which only start, size and name are known, in order of their starts.
+pub fn draw_slots<'n>(
+    total: u8,
+    slots: impl IntoIterator<Item = (u8, u8, &'n str)>,
+    screen: Screen,
+) -> String {
+    let mut cells = Vec::new();
+    let mut at = 0;
+    for (start, size, name) in slots {
+        if start > at {
+            cells.push(Cell::free(start - at));
+        }
+        let (upper, lower) = (name.to_owned(), format!("at {start}"));
+        cells.push(Cell { slices: size, upper, lower, fill: ' ', style: "0" });
+        at = start.saturating_add(size);
+    }
+    if at < total {
+        cells.push(Cell::free(total - at));
+    }
+    boxes(&cells, screen)
 }
 
 /// Cuts the GPU into boxes: its instances, and what lies between them.

@@ -86,6 +86,81 @@ pub fn models() -> &'static BTreeMap<String, Model> {
     &MODELS
 }
 
+/// A word that names no model of the catalogue.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NoSuchModel {
+    /// Nothing is called that.
+    #[error("no GPU model {asked:?}; {}", suggested(near))]
+    Unknown {
+        /// What was asked for.
+        asked: String,
+        /// Keys that look like it; every key, if none does.
+        near: Vec<String>,
+    },
+    /// The model is known, but where its instances may start isn't.
+    #[error("no source states the placements of {key}, so that nothing can be said of its layouts")]
+    NoPlacements {
+        /// Its key.
+        key: String,
+    },
+}
+
+fn suggested(near: &[String]) -> String {
+    format!("did you mean one of {}?", near.join(", "))
+}
+
+/// Finds a model by its key, or by a name that the driver gives to its boards; case doesn't
+/// matter.
+///
+/// # Errors
+///
+/// [`NoSuchModel`] names the keys that come near.
+pub fn find(asked: &str) -> Result<&'static Model, NoSuchModel> {
+    let wanted = asked.trim().to_ascii_lowercase();
+    let named = |m: &&Model| m.names.iter().any(|name| name.to_ascii_lowercase() == wanted);
+    if let Some(model) = models().get(&wanted).or_else(|| models().values().find(named)) {
+        return Ok(model);
+    }
+    if let Some(key) = KEYS.iter().find(|key| **key == wanted) {
+        return Err(NoSuchModel::NoPlacements { key: key.clone() });
+    }
+    let near: Vec<String> =
+        models().keys().filter(|key| looks_like(key, &wanted)).cloned().collect();
+    let near = if near.is_empty() { models().keys().cloned().collect() } else { near };
+    Err(NoSuchModel::Unknown { asked: asked.to_owned(), near })
+}
+
+/// Every key of the catalogue, those without placements too.
+static KEYS: LazyLock<Vec<String>> = LazyLock::new(|| {
+    let file: RawFile = serde_json::from_str(DATA).expect("parsed by `models` as well");
+    file.gpus.into_iter().map(|gpu| gpu.key).collect()
+});
+
+/// Whether a key begins as `wanted` does, holds it, or differs from it in a third of its letters at most.
+fn looks_like(key: &str, wanted: &str) -> bool {
+    let family = |text: &str| text.split('-').next().unwrap_or_default().to_owned();
+    let same_family = !wanted.is_empty() && family(key) == family(wanted);
+    same_family
+        || (wanted.len() >= 3 && key.contains(wanted))
+        || distance(key, wanted) * 3 <= wanted.len()
+}
+
+/// Levenshtein's distance.
+fn distance(a: &str, b: &str) -> usize {
+    let b: Vec<char> = b.chars().collect();
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (i, from) in a.chars().enumerate() {
+        let mut diagonal = row[0];
+        row[0] = i + 1;
+        for (j, to) in b.iter().enumerate() {
+            let replaced = diagonal + usize::from(from != *to);
+            diagonal = row[j + 1];
+            row[j + 1] = replaced.min(row[j] + 1).min(diagonal + 1);
+        }
+    }
+    row[b.len()]
+}
+
 #[derive(Deserialize)]
 struct RawFile {
     gpus: Vec<RawGpu>,
@@ -202,4 +277,35 @@ fn nominal_memory(name: &str) -> Option<Bytes> {
     let digits = name.split_once("g.")?.1;
     let gigabytes: u64 = digits.get(..digits.find("gb")?)?.parse().ok()?;
     Some(Bytes::new(gigabytes * 1_000_000_000))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_model_is_found_by_key_and_by_the_drivers_name() {
+        assert_eq!(find("A100-40GB").unwrap().key, "a100-40gb");
+        assert_eq!(find("NVIDIA A30").unwrap().key, "a30-24gb");
+    }
+
+    #[test]
+    fn a_slip_of_the_pen_is_answered_with_what_comes_near() {
+        let near = |asked: &str| match find(asked).unwrap_err() {
+            NoSuchModel::Unknown { near, .. } => near,
+            NoSuchModel::NoPlacements { key } => panic!("{key} is known"),
+        };
+
+        assert_eq!(near("a100-40g"), ["a100-40gb", "a100-80gb"]);
+        assert_eq!(near("a30"), ["a30-24gb"]);
+        assert_eq!(near("h20-96bg"), ["h20-96gb"]);
+        assert_eq!(near("nonsense").len(), models().len());
+    }
+
+    #[test]
+    fn a_model_without_known_placements_is_told_apart_from_an_unknown_one() {
+        let known = find("rtx-pro-4500-32gb").unwrap_err();
+
+        assert_eq!(known, NoSuchModel::NoPlacements { key: "rtx-pro-4500-32gb".to_owned() });
+    }
 }

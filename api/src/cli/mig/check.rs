@@ -1,0 +1,221 @@
+//! `tessera mig check`: legality steps, run in order on an empty GPU.
+
+use std::fs;
+use std::io::Read as _;
+
+use clap::Args;
+use serde::Deserialize;
+use tessera_model::mig::{Geometry, IllegalLayout, Layout, Profile, Slot, State, StateSpace};
+
+use super::views::{CaseReport, LegalityReport, SlotView, StepReport};
+use crate::cli::failure::Failure;
+use crate::cli::session::{Screen, print, table};
+
+/// Largest file of steps: far more than anyone writes, far less than would hurt.
+const FILE_MAX: u64 = 16 * 1024 * 1024;
+
+const HEADER: &[&str] = &["STEP", "PROFILE", "START", "IS", "RESULT", "WHY"];
+
+/// What a file may hold.
+const SHAPE: &str = concat!(
+    r#"[{"profile": "1g.5gb", "start": 6, "ok": true}], or {"steps": [...]}, "#,
+    r#"or {"cases": [{"gpu": "a100-40gb", "steps": [...]}]}"#,
+);
+
+#[derive(Args)]
+pub struct Check {
+    /// A GPU model, such as a100-40gb
+    #[arg(value_name = "MODEL")]
+    model: String,
+    /// A file of steps ([{"profile": "1g.5gb", "start": 6, "ok": true}, …]), of one case with
+    /// "steps", or of "cases"; - reads standard input
+    #[arg(value_name = "STEPS.json")]
+    file: String,
+}
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum File {
+    Cases { cases: Vec<Case> },
+    Case(Case),
+    Steps(Vec<Step>),
+}
+
+#[derive(Deserialize)]
+struct Case {
+    #[serde(default)]
+    id: Option<String>,
+    /// The model that it is for; any, if it doesn't say.
+    #[serde(default)]
+    gpu: Option<String>,
+    #[serde(default)]
+    what: Option<String>,
+    steps: Vec<Step>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Step {
+    profile: String,
+    /// Any, if it doesn't say.
+    #[serde(default)]
+    start: Option<u8>,
+    #[serde(default = "legal")]
+    ok: bool,
+}
+
+const fn legal() -> bool {
+    true
+}
+
+impl Check {
+    pub fn run(&self, json: bool) -> Result<u8, Failure> {
+        let model = super::model(&self.model)?;
+        let cases = self.read()?;
+        let mine = |case: &&Case| case.gpu.as_ref().is_none_or(|gpu| *gpu == model.key);
+        let (all, geometry) = (cases.len(), model.geometry());
+        let run = cases.iter().filter(mine).zip(1..).map(|(case, n)| go(&geometry, case, n));
+        let cases = run.collect::<Result<Vec<CaseReport>, Failure>>()?;
+        if cases.is_empty() {
+            let file = &self.file;
+            return Err(Failure::Usage(format!("{file} holds no case for {}", model.key)));
+        }
+        let skipped = u64::try_from(all - cases.len()).unwrap_or(u64::MAX);
+        let ok = cases.iter().all(|case| case.ok);
+        let report = LegalityReport { model: model.key.clone(), ok, cases, skipped };
+        let screen = Screen::of_stdout();
+        print(json, &report, |report| told(report, &geometry, screen))?;
+        Ok(u8::from(!ok))
+    }
+
+    fn read(&self) -> Result<Vec<Case>, Failure> {
+        let unreadable = |cause| Failure::Usage(format!("{} can't be read: {cause}", self.file));
+        let mut text = String::new();
+        match self.file.as_str() {
+            "-" => std::io::stdin().take(FILE_MAX).read_to_string(&mut text),
+            path => {
+                fs::File::open(path).and_then(|file| file.take(FILE_MAX).read_to_string(&mut text))
+            }
+        }
+        .map_err(unreadable)?;
+        let parsed = serde_json::from_str(&text)
+            .map_err(|cause| Failure::Usage(format!("{}: {cause}; expected {SHAPE}", self.file)))?;
+        Ok(match parsed {
+            File::Cases { cases } => cases,
+            File::Case(case) => vec![case],
+            File::Steps(steps) => vec![Case { id: None, gpu: None, what: None, steps }],
+        })
+    }
+}
+
+/// Runs one case on an empty GPU.
+fn go(geometry: &Geometry, case: &Case, number: usize) -> Result<CaseReport, Failure> {
+    let space =
+        StateSpace::new(geometry, None).map_err(|cause| Failure::Refused(cause.to_string()))?;
+    let mut state = State::EMPTY;
+    let mut steps = Vec::new();
+    for step in &case.steps {
+        let name = step.profile.parse().ok();
+        let profile = name.and_then(|name| geometry.by_name(&name)).ok_or_else(|| {
+            let has: Vec<_> = geometry.profiles.iter().map(|p| p.name.as_str()).collect();
+            let has = has.join(", ");
+            Failure::Usage(format!("this GPU has no profile {:?}; it has {has}", step.profile))
+        })?;
+        let made = allocate(geometry, &space, state, profile, step.start);
+        let (placed_at, reason) = match made {
+            Ok((slot, next)) => {
+                state = next;
+                (Some(slot.start), None)
+            }
+            Err(reason) => (None, Some(reason)),
+        };
+        steps.push(StepReport {
+            profile: step.profile.clone(),
+            start: step.start,
+            expected: step.ok,
+            legal: placed_at.is_some(),
+            placed_at,
+            reason,
+        });
+    }
+    Ok(CaseReport {
+        id: case.id.clone().unwrap_or_else(|| number.to_string()),
+        what: case.what.clone(),
+        ok: steps.iter().all(StepReport::as_expected),
+        steps,
+        layout: SlotView::all(geometry, &space.layout(state)),
+    })
+}
+
+/// Takes a placement, by the allocation rule where no start is named. The error says why there
+/// is none.
+fn allocate(
+    geometry: &Geometry,
+    space: &StateSpace,
+    state: State,
+    profile: &Profile,
+    start: Option<u8>,
+) -> Result<(Slot, State), String> {
+    let at = |start: u8| Slot { start, profile: profile.id };
+    let slot = match start {
+        Some(start) => Some(at(start)),
+        None => space.best_placement(state, profile.id).map(|(slot, _)| slot),
+    };
+    if let Some((slot, next)) = slot.and_then(|slot| Some((slot, space.allocate(state, slot)?))) {
+        return Ok((slot, next));
+    }
+    let standing: Layout = space.layout(state);
+    let why = |start: u8| geometry.check(standing.iter().chain([&at(start)])).err();
+    if let Some(start) = start {
+        return Err(why(start).map_or_else(String::new, |illegal| illegal.to_string()));
+    }
+    let mut reasons: Vec<String> = Vec::new();
+    for illegal in profile.starts.iter().copied().filter_map(why) {
+        let reason = match illegal {
+            IllegalLayout::Overlap { .. } => "other instances stand at every start".to_owned(),
+            other => other.to_string(),
+        };
+        if !reasons.contains(&reason) {
+            reasons.push(reason);
+        }
+    }
+    Err(reasons.join("; or "))
+}
+
+fn told(report: &LegalityReport, geometry: &Geometry, screen: Screen) -> String {
+    let mut text = String::new();
+    for case in &report.cases {
+        let what = case.what.as_ref().map(|what| format!(": {what}")).unwrap_or_default();
+        text.push_str(&screen.paint("1", &format!("case {}{what}", case.id)));
+        text.push('\n');
+        text.push_str(&table(Some(HEADER), rows(case)));
+        let slot = |view: &SlotView| {
+            let profile = geometry.by_name(&view.profile.parse().ok()?)?.id;
+            Some(Slot { start: view.start, profile })
+        };
+        let layout: Layout = case.layout.iter().filter_map(slot).collect();
+        text.push_str(&super::bar(geometry, &layout, screen));
+    }
+    let good = report.cases.iter().filter(|case| case.ok).count();
+    let skipped = match report.skipped {
+        0 => String::new(),
+        more => format!("; {more} for other GPUs left out"),
+    };
+    text.push_str(&format!("{good} of {} cases as expected{skipped}\n", report.cases.len()));
+    text
+}
+
+fn rows(case: &CaseReport) -> Vec<Vec<String>> {
+    let row = |(step, number): (&StepReport, usize)| {
+        let start = step.start.or(step.placed_at);
+        vec![
+            number.to_string(),
+            step.profile.clone(),
+            start.map_or_else(|| "any".to_owned(), |start| start.to_string()),
+            if step.legal { "legal" } else { "illegal" }.to_owned(),
+            if step.as_expected() { "as expected" } else { "NOT AS EXPECTED" }.to_owned(),
+            step.reason.clone().unwrap_or_default(),
+        ]
+    };
+    case.steps.iter().zip(1..).map(row).collect()
+}
