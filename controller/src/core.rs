@@ -16,6 +16,7 @@ mod placing;
 #[cfg(test)]
 mod rewind;
 mod sessions;
+pub mod setback;
 mod settle;
 #[cfg(test)]
 mod simulation;
@@ -42,15 +43,13 @@ pub use crate::store::load::JobSheet;
 use crate::store::operator::{self as said, Target, Word};
 use crate::store::submit::FreshJob;
 use crate::store::{moves, nodes};
+use setback::SetBack;
 
 /// Most attempts that one round starts: bounds the transaction, and with it how long the next
 /// inputs wait.
 pub const STARTS_MAX: usize = 256;
 /// How long a command to an agent may stay unanswered before it is sent again.
 const RESEND_AFTER: Millis = Millis::from_secs(2);
-/// How far generations leap when the store was set back: further than any node can have been
-/// lost since the state that came back, so that no generation is given out twice.
-const GENERATION_LEAP: u64 = 1_000_000;
 /// How long a GPU is left alone after a plan failed on it; doubled while that goes on.
 const PLAN_PAUSE: Millis = Millis::from_secs(5);
 /// How long a GPU is left alone after it refused an attempt; doubled while that goes on.
@@ -165,8 +164,8 @@ pub struct Round {
     pub operated: Vec<(u64, Result<OperatorDone, OperatorRefused>)>,
     /// Whether the shape that submits are measured against changed.
     pub shape_changed: bool,
-    /// Set if an agent obeyed a higher epoch than ours: the store was set back (rule F14).
-    pub rewound: Option<u64>,
+    /// Set if an agent holds what the store never gave it: the store was set back (rule F14).
+    pub rewound: Option<SetBack>,
 }
 
 impl Round {
@@ -360,11 +359,8 @@ impl Cluster {
         self.policy.name()
     }
 
-    /// Holds all placement until every lease that an unknown leader may have granted has run
-    /// out (rule F14).
-    pub fn hold_placement(&mut self, now: Millis) {
-        self.hold_until = self.terms.controller_expiry(now);
-        let highest = self.nodes.values().map(|node| node.generation).max().unwrap_or(0);
-        self.generation_floor = highest + GENERATION_LEAP;
+    /// Returns how long nothing is placed yet; zero if placement goes on (rule F14).
+    pub fn held_for(&self, now: Millis) -> Millis {
+        self.hold_until.minus(now)
     }
 }

@@ -4,6 +4,7 @@
 //! - [`store`]: every SQL statement.
 //! - [`core`]: what to do, as pure functions.
 //! - [`actors`]: carries it out.
+//! - [`memory`]: what the data folder remembers of the store.
 //! - [`ports`]: how the three speak to each other.
 
 #![forbid(unsafe_code)]
@@ -13,6 +14,7 @@ pub mod clock;
 pub mod core;
 pub mod http;
 pub mod identity;
+pub mod memory;
 pub mod ports;
 pub mod settings;
 pub mod store;

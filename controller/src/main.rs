@@ -6,17 +6,19 @@ use std::sync::Arc;
 
 use anyhow::Context as _;
 use clap::Parser as _;
-use tessera_controller::actors::leadership::{self, Trust};
+use tessera_controller::actors::leadership::{Candidate, Trust};
 use tessera_controller::actors::placer::{self, DEPOSED_STATUS, PlacerParts};
 use tessera_controller::actors::{intake, links};
 use tessera_controller::core::Cluster;
 use tessera_controller::identity::{self, DataFolder};
+use tessera_controller::memory::StoreMemory;
 use tessera_controller::ports::{About, ClusterShape, Ports, Readiness};
 use tessera_controller::settings::{Command, Settings, Verb};
 use tessera_controller::store::connect::{self, Durability};
 use tessera_controller::store::database::Database;
 use tessera_controller::store::{self, ConnectOptions, Reads, load};
 use tessera_controller::{clock, http};
+use tessera_model::Millis;
 use tokio::runtime::Handle;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{broadcast, mpsc, watch};
@@ -29,6 +31,8 @@ const FRESH_BATCHES_MAX: usize = 1_024;
 const QUESTIONS_WAITING_MAX: usize = 1_024;
 /// Moves that a slow listener may lag behind.
 const MOVES_KEPT: usize = 8_192;
+/// How long the agents' answers to a good-bye are waited for.
+const GOODBYES_WITHIN: std::time::Duration = std::time::Duration::from_millis(500);
 
 fn main() -> ExitCode {
     let command = Command::parse();
@@ -139,25 +143,37 @@ async fn run(
     let server = http::serve(ports, vec![http])?;
     let stop = server.handle();
     actix::spawn(server);
+    let (listening, mut agents) = watch::channel(None::<quinn::Endpoint>);
     actix::spawn(async move {
         wait_for_signal().await;
         tracing::info!("stopping");
         stop.stop(true).await;
+        let endpoint = agents.borrow_and_update().clone();
+        if let Some(endpoint) = endpoint {
+            // Agents learn of the end now, and look for a successor at once.
+            endpoint.close(0_u32.into(), b"the controller stops");
+            let _ = tokio::time::timeout(GOODBYES_WITHIN, endpoint.wait_idle()).await;
+        }
         actix::System::current().stop();
     });
 
-    let pool = connect::pool(options.clone(), 3);
-    let epoch = leadership::lead(&pool, folder.controller, &trust, 0, &readiness).await?;
-    let picture = load::picture(&mut *store::acquire(&pool).await?).await?;
     let terms = settings.lease_terms()?;
+    let memory = Arc::new(StoreMemory::open(&settings.data)?);
+    let candidate = Candidate {
+        controller: folder.controller,
+        pool: connect::pool(options.clone(), 3),
+        memory: Arc::clone(&memory),
+        trust,
+        hold: terms.controller_expiry(Millis::ZERO),
+    };
+    let epoch = candidate.lead(&readiness).await?;
+    let picture = load::picture(&mut *store::acquire(&candidate.pool).await?).await?;
     let cluster = Cluster::new(epoch, folder.controller, terms, policy, picture, clock::boot());
     let (epochs, held) = watch::channel(epoch);
     let parts = PlacerParts {
         cluster,
-        controller: folder.controller,
         options: options.clone(),
-        pool: pool.clone(),
-        trust: trust.clone(),
+        candidate: candidate.clone(),
         shape,
         moved,
         readiness: readiness.clone(),
@@ -165,15 +181,15 @@ async fn run(
     };
     let (fresh, accepted) = mpsc::channel(FRESH_BATCHES_MAX);
     let placer = placer::start(parts, asked, accepted);
-    intake::start(others, &options, calls, fresh);
-    let controller = folder.controller;
+    intake::start(others, &options, &memory, calls, fresh);
+    let told = placer.clone().recipient();
     actix::spawn(async move {
-        leadership::keep(pool, controller, trust, held).await;
+        candidate.keep(held, told).await;
         actix::System::current().stop_with_code(DEPOSED_STATUS);
     });
-    let endpoint = quinn::Endpoint::server(folder.identity.server()?, settings.quic)
-        .with_context(|| format!("can't listen on {} (QUIC)", settings.quic))?;
+    let endpoint = tessera_wire::endpoint::listen(&folder.identity, settings.quic)?;
     let quic = endpoint.local_addr()?;
+    listening.send_replace(Some(endpoint.clone()));
     tokio::spawn(links::serve(endpoint, placer));
     readiness.send_replace(Readiness::Ready { epoch });
     tracing::info!(%address, %quic, epoch, policy = settings.policy, "serving");

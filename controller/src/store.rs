@@ -16,6 +16,8 @@ pub mod submit;
 pub use connect::{ConnectOptions, Connection, Pool, acquire, connect};
 pub use reads::Reads;
 
+use crate::core::setback::SetBack;
+
 /// What went wrong with the store: one variant for each thing that a caller can do about it.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
@@ -36,6 +38,12 @@ pub enum StoreError {
         ours: u64,
         /// The one in the database.
         newest: u64,
+    },
+    /// The database was set back to an earlier state: take stock before anything else (rule F14).
+    #[error("the database was set back: {how}")]
+    SetBack {
+        /// What tells.
+        how: SetBack,
     },
     /// A row breaks a rule that this version relies on: a person must look.
     #[error("row {row} of table {table} can't be understood: {problem}")]
@@ -74,7 +82,10 @@ impl StoreError {
             Self::Unavailable { cause, .. } => {
                 cause.as_database_error().is_some_and(|error| error.constraint().is_some())
             }
-            Self::Deposed { .. } | Self::Corrupt { .. } | Self::KeyReused => false,
+            Self::Deposed { .. }
+            | Self::SetBack { .. }
+            | Self::Corrupt { .. }
+            | Self::KeyReused => false,
         }
     }
 

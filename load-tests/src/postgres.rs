@@ -2,7 +2,8 @@
 
 use std::ffi::CString;
 use std::fs;
-use std::os::unix::fs::chown;
+use std::io::Write;
+use std::os::unix::fs::{DirBuilderExt, chown};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -15,6 +16,7 @@ use crate::wait;
 #[derive(Debug)]
 pub struct Postgres {
     server: Daemon,
+    data: PathBuf,
     folder: PathBuf,
     user: String,
 }
@@ -33,13 +35,8 @@ impl Postgres {
         }
         let mut init = Command::new(program("initdb"));
         init.args(["-k", "--locale=C", "-E", "UTF8", "-A", "trust", "-U", "tessera", "-D"])
-            .arg(&folder)
-            .current_dir("/");
-        if let Some(account) = &account {
-            init.uid(account.user).gid(account.group);
-        }
-        let made = init.output().expect("initdb runs");
-        assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+            .arg(&folder);
+        run(init);
 
         let arguments = ["-D", &folder.display().to_string(), "-k", &socket.display().to_string()]
             .map(str::to_owned);
@@ -50,7 +47,7 @@ impl Postgres {
             server = server.as_user(account.user, account.group);
         }
         server.start();
-        let postgres = Self { server, folder: socket, user: "tessera".to_owned() };
+        let postgres = Self { server, data: folder, folder: socket, user: "tessera".to_owned() };
         postgres.wait_ready();
         postgres
     }
@@ -79,6 +76,33 @@ impl Postgres {
         });
     }
 
+    /// Copies the running database, as an administrator's nightly backup does.
+    pub fn back_up(&self) -> PathBuf {
+        let copy = self.data.with_extension("backup");
+        // It refuses data that others may read.
+        fs::DirBuilder::new().mode(0o700).create(&copy).expect("a folder");
+        if let Some(account) = Account::for_postgres() {
+            chown(&copy, Some(account.user), Some(account.group)).expect("chown");
+        }
+        let mut backup = Command::new(program("pg_basebackup"));
+        backup.args(["-c", "fast", "-U", &self.user, "-h"]).arg(&self.folder).arg("-D").arg(&copy);
+        run(backup);
+        copy
+    }
+
+    /// Kills the server, and starts one from a backup in its place: recovered to the backup's end
+    /// and promoted, as after a failover to a replica that had fallen behind.
+    pub fn fall_back_to(&mut self, backup: &Path) {
+        self.kill();
+        fs::remove_dir_all(&self.data).expect("the old data goes");
+        fs::rename(backup, &self.data).expect("the backup takes its place");
+        fs::write(self.data.join("recovery.signal"), "").expect("a file");
+        let settings = self.data.join("postgresql.auto.conf");
+        let mut settings = fs::OpenOptions::new().append(true).open(settings).expect("settings");
+        writeln!(settings, "restore_command = 'false'").expect("a setting");
+        self.restart();
+    }
+
     fn wait_ready(&self) {
         wait::until(Duration::from_secs(20), "postgres ready", || self.answers().then_some(()));
     }
@@ -90,6 +114,15 @@ impl Postgres {
             .status()
             .is_ok_and(|status| status.success())
     }
+}
+
+/// Runs a program of PostgreSQL's, as the user that its server runs as.
+fn run(mut command: Command) {
+    if let Some(account) = Account::for_postgres() {
+        command.uid(account.user).gid(account.group);
+    }
+    let done = command.current_dir("/").output().expect("a program of PostgreSQL's runs");
+    assert!(done.status.success(), "{command:?}: {}", String::from_utf8_lossy(&done.stderr));
 }
 
 /// The account under which a server runs when we are root: PostgreSQL refuses root.

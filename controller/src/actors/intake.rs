@@ -8,9 +8,10 @@ use std::sync::Arc;
 use tokio::runtime::Handle;
 use tokio::sync::{Mutex, mpsc};
 
+use crate::memory::StoreMemory;
 use crate::ports::{PortError, SubmitCall};
 use crate::store::submit::{self, Committed, FreshJob, Numbers};
-use crate::store::{self, ConnectOptions, Connection, StoreError};
+use crate::store::{self, ConnectOptions, Connection, StoreError, leader};
 
 /// Concurrent transactions: more only make smaller batches.
 const WRITERS: usize = 2;
@@ -25,6 +26,7 @@ const RETRIES: u32 = 3;
 pub fn start(
     runtime: &Handle,
     options: &ConnectOptions,
+    memory: &Arc<StoreMemory>,
     calls: mpsc::Receiver<SubmitCall>,
     fresh: mpsc::Sender<Vec<FreshJob>>,
 ) {
@@ -33,6 +35,7 @@ pub fn start(
     for _ in 0..WRITERS {
         let writer = Writer {
             options: options.clone(),
+            memory: Arc::clone(memory),
             connection: None,
             calls: Arc::clone(&calls),
             fresh: fresh.clone(),
@@ -45,6 +48,7 @@ pub fn start(
 
 struct Writer {
     options: ConnectOptions,
+    memory: Arc<StoreMemory>,
     /// Kept from batch to batch; none after an error.
     connection: Option<Connection>,
     calls: Arc<Mutex<mpsc::Receiver<SubmitCall>>>,
@@ -104,7 +108,12 @@ impl Writer {
         loop {
             let mut connection = match self.connection.take() {
                 Some(connection) => connection,
-                None => store::connect(&self.options).await?,
+                None => {
+                    // Numbers of jobs leap when stock is taken: nothing is accepted before.
+                    let mut fresh = store::connect(&self.options).await?;
+                    leader::recognise(&mut fresh, self.memory.known()).await?;
+                    fresh
+                }
             };
             match submit::insert(&mut connection, submissions, &self.numbers).await {
                 Ok(committed) => {
@@ -123,6 +132,7 @@ fn refusal(error: &StoreError) -> PortError {
         StoreError::KeyReused => PortError::KeyReused,
         StoreError::Moved { .. }
         | StoreError::Deposed { .. }
+        | StoreError::SetBack { .. }
         | StoreError::Corrupt { .. }
         | StoreError::Unavailable { .. } => {
             PortError::Unavailable { reason: "the database did not take the job".to_owned() }

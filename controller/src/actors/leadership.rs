@@ -4,13 +4,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use actix::Recipient;
 use tessera_model::{ControllerId, Millis};
 use tokio::sync::watch;
 
 use crate::clock;
+use crate::core::setback::{Remembered, SetBack};
+use crate::memory::StoreMemory;
 use crate::ports::Readiness;
-use crate::store::leader::{self, Election, RENEW_EVERY, TRUST_MARGIN};
-use crate::store::{self, Pool, StoreError};
+use crate::store::leader::{self, Claim, Election, RENEW_EVERY, TRUST_MARGIN};
+use crate::store::{self, Connection, Pool, StoreError};
 
 /// Until when this controller may act as the leader, on its boot clock.
 #[derive(Clone, Debug)]
@@ -46,63 +49,127 @@ impl Trust {
 /// How long to wait before the next attempt to lead.
 const ELECT_EVERY: Duration = Duration::from_secs(1);
 
-/// Waits until this controller leads, and returns its epoch.
-///
-/// # Errors
-///
-/// [`StoreError::Corrupt`]: a person must look.
-pub async fn lead(
-    pool: &Pool,
-    me: ControllerId,
-    trust: &Trust,
-    seen: u64,
-    readiness: &watch::Sender<Readiness>,
-) -> Result<u64, StoreError> {
-    loop {
-        let begun = clock::boot();
-        let reason = match elect_once(pool, me, seen).await {
-            Ok(Election::Won { epoch }) => {
-                trust.extend(begun);
-                return Ok(epoch);
-            }
-            Ok(Election::Waits { leader, seconds_left }) => {
-                format!("{leader} leads; its lease runs {seconds_left:.0} s more")
-            }
-            Err(error @ StoreError::Corrupt { .. }) => return Err(error),
-            Err(error) => format!("the database doesn't answer: {}", super::intake::Chain(&error)),
-        };
-        tracing::info!(reason, "waiting to lead");
-        readiness.send_replace(Readiness::NotReady { reason });
-        tokio::time::sleep(ELECT_EVERY).await;
+/// The store was found to have been set back while this controller leads: take stock.
+#[derive(Clone, Copy, Debug, actix::Message)]
+#[rtype(result = "()")]
+pub struct StoreSetBack(pub SetBack);
+
+/// What it takes to lead.
+#[derive(Clone, Debug)]
+pub struct Candidate {
+    /// This controller.
+    pub controller: ControllerId,
+    /// Connections for elections and renewals.
+    pub pool: Pool,
+    /// What is remembered of the store.
+    pub memory: Arc<StoreMemory>,
+    /// Until when this controller may trust itself.
+    pub trust: Trust,
+    /// How long nothing may be placed after a set-back.
+    pub hold: Millis,
+}
+
+impl Candidate {
+    /// Waits until this controller leads, and returns its epoch.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError::Corrupt`]: a person must look.
+    pub async fn lead(&self, readiness: &watch::Sender<Readiness>) -> Result<u64, StoreError> {
+        loop {
+            let begun = clock::boot();
+            let reason = match self.elect_once().await {
+                Ok(Election::Won { epoch, .. }) => {
+                    self.trust.extend(begun);
+                    return Ok(epoch);
+                }
+                Ok(Election::Waits { leader, seconds_left }) => {
+                    format!("{leader} leads; its lease runs {seconds_left:.0} s more")
+                }
+                Err(error @ StoreError::Corrupt { .. }) => return Err(error),
+                Err(error) => {
+                    format!("the database doesn't answer: {}", super::intake::Chain(&error))
+                }
+            };
+            tracing::info!(reason, "waiting to lead");
+            readiness.send_replace(Readiness::NotReady { reason });
+            tokio::time::sleep(ELECT_EVERY).await;
+        }
     }
-}
 
-async fn elect_once(pool: &Pool, me: ControllerId, seen: u64) -> Result<Election, StoreError> {
-    let mut connection = store::acquire(pool).await?;
-    leader::elect(&mut connection, me, seen).await
-}
+    async fn elect_once(&self) -> Result<Election, StoreError> {
+        let mut connection = store::acquire(&self.pool).await?;
+        self.elect(&mut connection, None).await
+    }
 
-/// Renews the lease until it is lost to another controller; `epoch` tells which one is held.
-pub async fn keep(pool: Pool, me: ControllerId, trust: Trust, epoch: watch::Receiver<u64>) {
-    loop {
-        tokio::time::sleep(RENEW_EVERY).await;
-        let begun = clock::boot();
-        let held = *epoch.borrow();
-        let renewed = match store::acquire(&pool).await {
-            Ok(mut connection) => leader::renew(&mut connection, me, held).await,
-            Err(error) => Err(error),
+    /// Tries to lead; `set_back` is set if the store is known to have been set back.
+    ///
+    /// # Errors
+    ///
+    /// As [`leader::elect`].
+    pub async fn elect(
+        &self,
+        connection: &mut Connection,
+        set_back: Option<SetBack>,
+    ) -> Result<Election, StoreError> {
+        let claim = Claim {
+            controller: self.controller,
+            remembered: self.memory.known(),
+            set_back,
+            hold: self.hold,
         };
-        match renewed {
-            Ok(()) => trust.extend(begun),
-            // A newer epoch of our own may have been won meanwhile.
-            Err(StoreError::Deposed { .. }) if *epoch.borrow() != held => {}
-            Err(error @ StoreError::Deposed { .. }) => {
-                tracing::error!(error = %super::intake::Chain(&error), "another controller leads");
-                return;
+        let election = leader::elect(connection, &claim).await?;
+        if let Election::Won { epoch, remember, set_back } = election {
+            if let Some(how) = set_back {
+                let hold_secs = self.hold.get() / 1_000;
+                tracing::error!(
+                    %how, epoch, hold_secs,
+                    "the database was set back: every node starts over, nothing is placed meanwhile"
+                );
             }
-            Err(error) => {
-                tracing::warn!(error = %super::intake::Chain(&error), "lease not renewed");
+            self.remember(remember).await;
+        }
+        Ok(election)
+    }
+
+    /// Renews the lease until it is lost to another controller; `epoch` tells which one is held.
+    pub async fn keep(self, epoch: watch::Receiver<u64>, placer: Recipient<StoreSetBack>) {
+        loop {
+            tokio::time::sleep(RENEW_EVERY).await;
+            let begun = clock::boot();
+            let held = *epoch.borrow();
+            match self.renew(held).await {
+                Ok(()) => self.trust.extend(begun),
+                Err(StoreError::SetBack { how }) => {
+                    // A full mailbox is told at the next renewal.
+                    let _ = placer.try_send(StoreSetBack(how));
+                }
+                // A newer epoch of our own may have been won meanwhile.
+                Err(StoreError::Deposed { .. }) if *epoch.borrow() != held => {}
+                Err(error @ StoreError::Deposed { .. }) => {
+                    let error = super::intake::Chain(&error);
+                    tracing::error!(%error, "another controller leads");
+                    return;
+                }
+                Err(error) => {
+                    tracing::warn!(error = %super::intake::Chain(&error), "lease not renewed");
+                }
             }
         }
+    }
+
+    async fn renew(&self, held: u64) -> Result<(), StoreError> {
+        let mut connection = store::acquire(&self.pool).await?;
+        let now = leader::recognise(&mut connection, self.memory.known()).await?;
+        leader::renew(&mut connection, self.controller, held).await?;
+        self.remember(now.remembered_under(held)).await;
+        Ok(())
+    }
+
+    /// Apart from this thread: a slow disk must not hold up the placer.
+    async fn remember(&self, fresh: Remembered) {
+        let memory = Arc::clone(&self.memory);
+        // Fails only while the runtime ends.
+        let _ = tokio::task::spawn_blocking(move || memory.remember(fresh)).await;
     }
 }

@@ -12,23 +12,25 @@ use actix::{
     StreamHandler, System, WrapFuture as _,
 };
 use futures_util::stream::poll_fn;
-use tessera_model::{ControllerId, Millis, NodeId};
+use tessera_model::{Millis, NodeId};
 use tessera_placement::largest_possible;
 use tokio::sync::{broadcast, mpsc, oneshot, watch};
 use uuid::Uuid;
 
 use super::intake::Chain;
-use super::leadership::Trust;
+use super::leadership::{Candidate, StoreSetBack};
 use super::links::{Link, LinkClosed, LinkFrames, LinkOpened, LinkRenews};
 use crate::clock;
+use crate::core::setback::SetBack;
 use crate::core::{Cluster, Effect, Input, Results, Round};
+use crate::memory::StoreMemory;
 use crate::ports::{
     ClusterShape, CommandResult, JobMoved, OperatorAnswer, PortError, Readiness, ToPlacer,
 };
 use crate::store::commit::{self, Findings};
 use crate::store::load::{self, Picture};
 use crate::store::submit::FreshJob;
-use crate::store::{self, ConnectOptions, Connection, Pool, StoreError, leader};
+use crate::store::{self, ConnectOptions, Connection, StoreError, leader};
 
 /// Messages that may wait: agents and handlers wait beyond it.
 const MAILBOX_CAPACITY: usize = 1_024;
@@ -54,14 +56,10 @@ type OperatorReply = oneshot::Sender<Result<OperatorAnswer, PortError>>;
 pub struct PlacerParts {
     /// The picture to begin with.
     pub cluster: Cluster,
-    /// This controller.
-    pub controller: ControllerId,
     /// How rounds reach the database.
     pub options: ConnectOptions,
-    /// Connections for reading the picture.
-    pub pool: Pool,
-    /// Whether leases may be granted.
-    pub trust: Trust,
+    /// This controller as a leader; its connections are those for reading the picture.
+    pub candidate: Candidate,
     /// Where the shape for submits is published.
     pub shape: watch::Sender<Arc<ClusterShape>>,
     /// Where moves are announced.
@@ -180,10 +178,9 @@ impl Placer {
             // In this very turn: whoever is told that a node is available may submit for it.
             self.publish_shape();
         }
-        if let Some(seen) = round.rewound {
-            tracing::error!(seen, "an agent obeyed a later epoch: the store was set back");
+        if let Some(how) = round.rewound {
             self.refuse_results(&round.results);
-            self.reload(Some(seen), Duration::ZERO, ctx);
+            self.reload(Some(how), Duration::ZERO, ctx);
             return;
         }
         if round.is_empty() {
@@ -192,11 +189,12 @@ impl Placer {
         }
         self.phase = Phase::Committing;
         let options = self.parts.options.clone();
+        let memory = Arc::clone(&self.parts.candidate.memory);
         let kept = self.connection.take();
         let (policy, epoch) = (self.parts.cluster.policy_name(), self.parts.cluster.epoch());
         // Spawned, so that nothing can drop it half way.
         let commit = tokio::spawn(async move {
-            let committed = commit_on(kept, &options, &round, policy, epoch).await;
+            let committed = commit_on(kept, &options, &memory, &round, policy, epoch).await;
             (round, committed)
         });
         ctx.spawn(commit.into_actor(self).map(|ended, placer, ctx| match ended {
@@ -219,6 +217,10 @@ impl Placer {
     fn not_committed(&mut self, round: &Round, error: &StoreError, ctx: &mut Context<Self>) {
         tracing::warn!(error = %Chain(error), "round not committed, the picture is read anew");
         self.refuse_results(&round.results);
+        if let Some(how) = set_back_by(error) {
+            self.reload(Some(how), Duration::ZERO, ctx);
+            return;
+        }
         if matches!(error, StoreError::Deposed { .. }) {
             System::current().stop_with_code(DEPOSED_STATUS);
             return;
@@ -325,8 +327,8 @@ impl Placer {
         self.parts.shape.send_replace(Arc::new(shape));
     }
 
-    /// Reads the picture anew; `seen` is set if the store was set back behind the agents.
-    fn reload(&mut self, seen: Option<u64>, pause: Duration, ctx: &mut Context<Self>) {
+    /// Reads the picture anew; `set_back` is set if the store is known to have been set back.
+    fn reload(&mut self, set_back: Option<SetBack>, pause: Duration, ctx: &mut Context<Self>) {
         self.phase = Phase::Reloading;
         let reason = "the database is being reached again".to_owned();
         self.parts.readiness.send_replace(Readiness::NotReady { reason });
@@ -340,15 +342,14 @@ impl Placer {
                 let _ = reply.send(Err(unavailable()));
             }
         }
-        let pool = self.parts.pool.clone();
-        let controller = self.parts.controller;
+        let candidate = self.parts.candidate.clone();
         let epoch = self.parts.cluster.epoch();
         let reading = tokio::spawn(async move {
             tokio::time::sleep(pause).await;
-            read_until_it_works(pool, controller, epoch, seen).await
+            read_until_it_works(&candidate, epoch, set_back).await
         });
-        ctx.spawn(reading.into_actor(self).map(move |read, placer, ctx| match read {
-            Ok(Ok((epoch, picture))) => placer.reloaded(epoch, picture, seen.is_some(), ctx),
+        ctx.spawn(reading.into_actor(self).map(|read, placer, ctx| match read {
+            Ok(Ok((epoch, picture))) => placer.reloaded(epoch, picture, ctx),
             Ok(Err(error)) => {
                 tracing::error!(error = %Chain(&error), "the picture can't be read");
                 System::current().stop_with_code(DEPOSED_STATUS);
@@ -360,12 +361,8 @@ impl Placer {
         }));
     }
 
-    fn reloaded(&mut self, epoch: u64, picture: Picture, rewound: bool, ctx: &mut Context<Self>) {
-        let now = clock::boot();
-        self.parts.cluster.reload(epoch, picture, now);
-        if rewound {
-            self.parts.cluster.hold_placement(now);
-        }
+    fn reloaded(&mut self, epoch: u64, picture: Picture, ctx: &mut Context<Self>) {
+        self.parts.cluster.reload(epoch, picture, clock::boot());
         // Agents report everything anew on new connections: what was lost on the way to the
         // store is asked for again.
         for (_, link) in self.links.drain() {
@@ -384,13 +381,18 @@ impl Placer {
 async fn commit_on(
     kept: Option<Connection>,
     options: &ConnectOptions,
+    memory: &StoreMemory,
     round: &Round,
     policy: &str,
     epoch: u64,
 ) -> Result<(Connection, Findings), StoreError> {
     let mut connection = match kept {
         Some(connection) => connection,
-        None => store::connect(options).await?,
+        None => {
+            let mut fresh = store::connect(options).await?;
+            leader::recognise(&mut fresh, memory.known()).await?;
+            fresh
+        }
     };
     let findings = commit::commit(&mut connection, round, policy, epoch).await?;
     Ok((connection, findings))
@@ -400,36 +402,49 @@ fn unavailable() -> PortError {
     PortError::Unavailable { reason: "the database doesn't answer".to_owned() }
 }
 
+/// How an error tells that the store was set back; the epoch goes back in no other way.
+fn set_back_by(error: &StoreError) -> Option<SetBack> {
+    match *error {
+        StoreError::SetBack { how } => Some(how),
+        StoreError::Deposed { ours, newest } if newest < ours => {
+            Some(SetBack::EarlierEpoch { known: ours, found: newest })
+        }
+        _ => None,
+    }
+}
+
 /// Reads the picture as soon as the database answers; where the store was set back, first takes
-/// an epoch above all that agents have obeyed.
+/// stock under a new epoch.
 async fn read_until_it_works(
-    pool: Pool,
-    me: ControllerId,
+    candidate: &Candidate,
     epoch: u64,
-    seen: Option<u64>,
+    mut set_back: Option<SetBack>,
 ) -> Result<(u64, Picture), StoreError> {
     loop {
-        match read_once(&pool, me, epoch, seen).await {
+        match read_once(candidate, epoch, set_back).await {
             Err(StoreError::Unavailable { action, cause }) => {
                 tracing::warn!(action, error = %Chain(&cause), "the database doesn't answer");
                 tokio::time::sleep(RELOAD_PAUSE).await;
             }
+            Err(StoreError::SetBack { how }) => set_back = set_back.or(Some(how)),
             result => return result,
         }
     }
 }
 
 async fn read_once(
-    pool: &Pool,
-    me: ControllerId,
+    candidate: &Candidate,
     epoch: u64,
-    seen: Option<u64>,
+    set_back: Option<SetBack>,
 ) -> Result<(u64, Picture), StoreError> {
-    let mut connection = store::acquire(pool).await?;
-    let epoch = match seen {
-        None => epoch,
-        Some(seen) => match leader::elect(&mut connection, me, seen).await? {
-            leader::Election::Won { epoch } => epoch,
+    let mut connection = store::acquire(&candidate.pool).await?;
+    let epoch = match set_back {
+        None => {
+            leader::recognise(&mut connection, candidate.memory.known()).await?;
+            epoch
+        }
+        Some(_) => match candidate.elect(&mut connection, set_back).await? {
+            leader::Election::Won { epoch, .. } => epoch,
             leader::Election::Waits { .. } => {
                 return Err(StoreError::Deposed { ours: epoch, newest: epoch + 1 });
             }
@@ -462,6 +477,18 @@ impl Handler<Wake> for Placer {
 
     fn handle(&mut self, _: Wake, ctx: &mut Self::Context) {
         self.run(ctx);
+    }
+}
+
+impl Handler<StoreSetBack> for Placer {
+    type Result = ();
+
+    fn handle(&mut self, StoreSetBack(how): StoreSetBack, ctx: &mut Self::Context) {
+        // A commit under way is on a connection to the lost state and fails; a reload looks itself.
+        if self.phase == Phase::Idle {
+            self.connection = None;
+            self.reload(Some(how), Duration::ZERO, ctx);
+        }
     }
 }
 
@@ -500,7 +527,7 @@ impl Handler<LinkRenews> for Placer {
     fn handle(&mut self, asked: LinkRenews, _: &mut Self::Context) -> Self::Result {
         let LinkRenews { session, node, sent, generation } = asked;
         let now = clock::boot();
-        if !self.parts.trust.holds(now) {
+        if !self.parts.candidate.trust.holds(now) {
             return MessageResult(None);
         }
         MessageResult(self.parts.cluster.renew(node, session, sent, generation, now, clock::unix()))

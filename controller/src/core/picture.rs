@@ -61,6 +61,9 @@ impl Cluster {
     }
 
     fn take_in(&mut self, mut picture: Picture, now: Millis) {
+        // The store's clock may have been set; this one only goes on.
+        self.hold_until = self.hold_until.max(now.plus(picture.hold_left));
+        self.generation_floor = self.generation_floor.max(picture.generation_floor);
         let mut known = std::mem::take(&mut self.nodes);
         for row in picture.nodes {
             let kept = known.remove(&row.node);

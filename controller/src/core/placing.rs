@@ -76,8 +76,11 @@ impl Cluster {
 
     /// Asks the policy, and turns what it says into reservations.
     pub(super) fn place(&mut self, now: Millis, mint: &mut dyn FnMut() -> Uuid, round: &mut Round) {
-        if self.queue.is_empty() || now < self.hold_until {
+        if self.queue.is_empty() {
             return;
+        }
+        if now < self.hold_until {
+            return self.hold_all(now, mint, round);
         }
         let view = self.view(now);
         let look_at = match view.gpus.iter().any(|gpu| gpu.available) {
@@ -95,6 +98,28 @@ impl Cluster {
                     self.note_wait(job, reason, why, mint, round);
                 }
             }
+        }
+    }
+
+    /// Tells the first of the queue that nothing is placed, and until when.
+    fn hold_all(&mut self, now: Millis, mint: &mut dyn FnMut() -> Uuid, round: &mut Round) {
+        let jobs: Vec<_> =
+            self.queue.keys().map(|(_, job)| *job).take(LOOK_AT_WITHOUT_GPUS).collect();
+        for job in jobs {
+            let why = self.why_held(now);
+            self.note_wait(job, WaitReason::PlacementHeld, why, mint, round);
+        }
+    }
+
+    fn why_held(&self, now: Millis) -> Explanation {
+        let left = self.held_for(now).get().div_ceil(1_000);
+        Explanation {
+            policy: self.policy.name().to_owned(),
+            summary: "the database was set back to an earlier state: what ran since is unknown, \
+                      so nothing starts until every node that ran it must have stopped it"
+                .to_owned(),
+            would_start_if: Some(format!("{left} s pass")),
+            ..Explanation::default()
         }
     }
 
@@ -275,6 +300,13 @@ impl Cluster {
         let priority = *self.ranks.get(&job)?;
         let waiting = self.queue.get(&(priority, job))?;
         let ahead = self.queue.range(..(priority, job)).count();
+        if now < self.hold_until {
+            return Some(WaitingView {
+                jobs_ahead: u64::try_from(ahead).unwrap_or(u64::MAX),
+                reason: WaitReason::PlacementHeld.word(),
+                why: self.why_held(now),
+            });
+        }
         let mut alone = std::iter::once(&waiting.asked);
         let decision = self.policy.decide(&self.view(now), &mut alone, now, 1).pop();
         let (reason, why) = match decision {

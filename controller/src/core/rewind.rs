@@ -11,9 +11,12 @@ use tessera_wire::frames::{Hello, PROTOCOL_VERSION};
 use tessera_wire::tls::NodeIdentity;
 use uuid::Uuid;
 
-use super::{Cluster, Input, JobSheet};
+use super::setback::SetBack;
+use super::{Cluster, Effect, Input, JobSheet};
 use crate::store::load::{LiveRow, NodeRow, Picture};
+use crate::store::submit::FreshJob;
 
+const FLOOR: u64 = 9_000_000;
 const NODES: [(u128, &str); 2] = [(1, "n1"), (2, "n2")];
 
 fn node(number: u128) -> NodeId {
@@ -82,10 +85,26 @@ fn hello(number: u128, session: u64, generation: u64, highest_epoch: u64) -> Inp
     }
 }
 
+/// What the store says after stock was taken.
+fn held_picture(left: Millis) -> Picture {
+    Picture { hold_left: left, generation_floor: FLOOR, ..picture() }
+}
+
+fn waiting(number: u64) -> FreshJob {
+    let command = Some(vec!["true".to_owned()]);
+    let spec = JobSpec::parse(RawSpec { command, ..RawSpec::default() }).unwrap();
+    let job = JobId::from_number(number);
+    FreshJob { job, gpu: spec.gpu, priority: spec.priority, attempts: 0 }
+}
+
 fn cluster(now: Millis) -> Cluster {
+    cluster_of(5, picture(), now)
+}
+
+fn cluster_of(epoch: u64, picture: Picture, now: Millis) -> Cluster {
     let policy = tessera_placement::by_name("scheme-b").unwrap();
     let controller = ControllerId::from_uuid(Uuid::from_u128(9));
-    Cluster::new(5, controller, LeaseTerms::default(), policy, picture(), now)
+    Cluster::new(epoch, controller, LeaseTerms::default(), policy, picture, now)
 }
 
 #[test]
@@ -95,7 +114,8 @@ fn an_agent_that_obeyed_a_later_epoch_shows_that_the_store_was_set_back() {
 
     let round = cluster.step(vec![hello(1, 1, 3, 8)], now, &mut Uuid::now_v7);
 
-    assert_eq!(round.rewound, Some(8));
+    let told = round.rewound.expect("it is noticed");
+    assert_eq!(told, SetBack::EarlierEpoch { known: 8, found: 5 });
     assert!(round.attaches.is_empty(), "nobody is welcomed before stock is taken");
 }
 
@@ -103,8 +123,8 @@ fn an_agent_that_obeyed_a_later_epoch_shows_that_the_store_was_set_back() {
 fn after_that_every_node_starts_over_and_nothing_is_placed_for_a_lease() {
     let now = Millis::from_secs(1_000);
     let mut cluster = cluster(now);
-    cluster.reload(9, picture(), now);
-    cluster.hold_placement(now);
+    let held = LeaseTerms::default().controller_expiry(Millis::ZERO);
+    cluster.reload(9, held_picture(held), now);
 
     let round = cluster.step(vec![Input::Tick], now, &mut Uuid::now_v7);
 
@@ -117,6 +137,54 @@ fn after_that_every_node_starts_over_and_nothing_is_placed_for_a_lease() {
     // A node comes back with the generation that it had: it gets the new one.
     let round = cluster.step(vec![hello(1, 2, 3, 8)], now, &mut Uuid::now_v7);
     assert!(round.attaches[0].generation > 1_000);
-    let held = LeaseTerms::default().controller_expiry(now);
-    assert!(cluster.hold_until == held && held > now.plus(LeaseTerms::DEFAULT_LENGTH));
+    assert_eq!(cluster.held_for(now), held);
+    assert!(held > LeaseTerms::DEFAULT_LENGTH);
+}
+
+#[test]
+fn a_restart_goes_on_with_the_hold_and_lets_no_generation_leap_again() {
+    let now = Millis::from_secs(1_000);
+    let mut first = cluster(now);
+    first.reload(9, held_picture(Millis::from_secs(300)), now);
+    let raised = first.step(vec![Input::Tick], now, &mut Uuid::now_v7).raises;
+
+    // What the store says to whoever starts next, a minute later.
+    let mut left = held_picture(Millis::from_secs(240));
+    for node in &mut left.nodes {
+        (node.generation, node.lost) = (FLOOR, true);
+    }
+    left.live.clear();
+    let mut next = cluster_of(10, left, now);
+
+    assert!(raised.iter().all(|(_, generation, _)| *generation == FLOOR));
+    assert_eq!(next.held_for(now), Millis::from_secs(240));
+    let round = next.step(vec![Input::Fresh(vec![waiting(8)])], now, &mut Uuid::now_v7);
+    assert!(round.raises.is_empty(), "{:?}", round.raises);
+    assert!(round.reservations.is_empty());
+    assert_eq!(round.waits[0].reason, "placement_held");
+    let why = next.waiting(JobId::from_number(8), now).unwrap();
+    assert_eq!(why.why.would_start_if.as_deref(), Some("240 s pass"));
+    assert_eq!(next.held_for(now.plus(Millis::from_secs(240))), Millis::ZERO);
+}
+
+#[test]
+fn a_node_with_a_generation_that_it_was_never_given_shows_that_the_store_was_set_back() {
+    let now = Millis::from_secs(1_000);
+    let mut cluster = cluster(now);
+
+    let round = cluster.step(vec![hello(1, 1, 4, 5)], now, &mut Uuid::now_v7);
+
+    assert_eq!(round.rewound, Some(SetBack::EarlierGeneration { known: 4, found: 3 }));
+}
+
+#[test]
+fn an_agent_with_impossible_numbers_is_refused_and_moves_nothing() {
+    let now = Millis::from_secs(1_000);
+    let mut cluster = cluster(now);
+
+    let round = cluster.step(vec![hello(1, 1, 3, u64::MAX)], now, &mut Uuid::now_v7);
+
+    assert_eq!(round.rewound, None);
+    let refused = |e: &Effect| matches!(e, Effect::Refuse { reason, retry: false, .. } if reason.contains("damaged"));
+    assert!(round.effects.iter().any(refused), "{:?}", round.effects);
 }

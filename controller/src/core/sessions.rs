@@ -5,6 +5,7 @@ use tessera_model::{GpuId, Millis, NodeId};
 use tessera_wire::frames::{Hello, PROTOCOL_VERSION, ToAgent, Welcome};
 use tessera_wire::tls::NodeIdentity;
 
+use super::setback::{SetBack, is_credible};
 use super::{Cluster, Effect, Node, Round, Session};
 use crate::store::moves::record_without_exit;
 use crate::store::nodes::Attach;
@@ -29,8 +30,14 @@ impl Cluster {
             round.effects.push(Effect::Refuse { session, reason, retry });
             return;
         }
-        if hello.highest_epoch > self.epoch {
-            round.rewound = round.rewound.max(Some(hello.highest_epoch));
+        if let Some(set_back) = self.set_back_by(&peer, &hello) {
+            let worse = round.rewound.is_none_or(|known| {
+                (known.highest_epoch(), known.highest_generation())
+                    < (set_back.highest_epoch(), set_back.highest_generation())
+            });
+            if worse {
+                round.rewound = Some(set_back);
+            }
             let reason = "the store was set back: the controller takes stock first".to_owned();
             round.effects.push(Effect::Refuse { session, reason, retry: true });
             return;
@@ -44,8 +51,7 @@ impl Cluster {
                 && node.software == hello.software
                 && node.generation >= hello.generation
         });
-        // A node that holds a higher generation than the store got it from a future that is
-        // gone (rule F14).
+        // A node that is not known may have been forgotten with its generation.
         let generation = known.map_or(1, |node| node.generation).max(self.generation_floor);
         let generation =
             if hello.generation > generation { hello.generation + 1 } else { generation };
@@ -96,12 +102,31 @@ impl Cluster {
             .push(Effect::Send { node: peer.id, frame: Box::new(ToAgent::Welcome(welcome)) });
     }
 
+    /// What an agent holds that the store never gave it: generations are committed before they are
+    /// sent, and so are epochs.
+    fn set_back_by(&self, peer: &NodeIdentity, hello: &Hello) -> Option<SetBack> {
+        if hello.highest_epoch > self.epoch {
+            return Some(SetBack::EarlierEpoch { known: hello.highest_epoch, found: self.epoch });
+        }
+        let given = self.nodes.get(&peer.id)?.generation.max(self.generation_floor);
+        (hello.generation > given)
+            .then_some(SetBack::EarlierGeneration { known: hello.generation, found: given })
+    }
+
     fn admit(&self, peer: &NodeIdentity, hello: &Hello, now: Millis) -> Result<(), (String, bool)> {
         if hello.protocol != PROTOCOL_VERSION {
             let reason = format!(
                 "the agent speaks protocol {}, this controller {PROTOCOL_VERSION}: \
                  install matching versions",
                 hello.protocol
+            );
+            return Err((reason, false));
+        }
+        if !is_credible(self.epoch, hello.highest_epoch, hello.generation) {
+            let reason = format!(
+                "the agent holds epoch {} and generation {}, which nobody gave it: the state in \
+                 its data folder is damaged; give the node a new identity and an empty folder",
+                hello.highest_epoch, hello.generation
             );
             return Err((reason, false));
         }

@@ -261,6 +261,9 @@ impl From<StoreError> for ApiError {
             StoreError::Deposed { .. } => {
                 Self::Unavailable { reason: "another controller leads".to_owned() }
             }
+            StoreError::SetBack { .. } => Self::Unavailable {
+                reason: "the database was set back, stock is being taken".to_owned(),
+            },
             StoreError::Moved { .. } | StoreError::Corrupt { .. } => {
                 tracing::error!(%error, "read failed");
                 Self::Internal

@@ -6,9 +6,10 @@
 //! takeover pass, `FOR SHARE` would starve it.
 
 use sqlx::PgConnection;
-use tessera_model::ControllerId;
+use tessera_model::{ControllerId, Millis};
 
 use super::StoreError;
+use crate::core::setback::{Lineage, Remembered, SetBack, StoreNow, generation_floor};
 
 /// The advisory lock's key: `tessera` as bytes.
 const GUARD: i64 = 0x0074_6573_7365_7261;
@@ -39,6 +40,61 @@ pub async fn guard(connection: &mut PgConnection, epoch: u64) -> Result<(), Stor
     }
 }
 
+/// Reads what tells whether the store was set back.
+///
+/// # Errors
+///
+/// [`StoreError::Unavailable`], also while the server is a replica; [`StoreError::Corrupt`].
+pub async fn now(connection: &mut PgConnection) -> Result<StoreNow, StoreError> {
+    let row = sqlx::query!(
+        r#"
+        SELECT c.system_identifier AS "system!",
+               pg_walfile_name(pg_current_wal_insert_lsn()) AS "file!",
+               (pg_current_wal_insert_lsn() - '0/0'::pg_lsn)::bigint AS "log_end!",
+               l.epoch, l.system AS led_system, l.timeline AS led_timeline, l.set_back_epoch
+          FROM leader AS l, pg_control_system() AS c
+        "#
+    )
+    .fetch_one(connection)
+    .await
+    .map_err(StoreError::while_trying_to("ask the server which one it is"))?;
+    // Eight hexadecimal digits of timeline begin the name of a file of the log.
+    let timeline = row.file.get(..8).and_then(|digits| u32::from_str_radix(digits, 16).ok());
+    let timeline = timeline.ok_or_else(|| corrupt(format!("a log file is {:?}", row.file)))?;
+    let led = row.led_system.zip(row.led_timeline).map(|(system, timeline)| {
+        let timeline = u32::try_from(timeline).map_err(corrupt)?;
+        Ok(Lineage { system, timeline })
+    });
+    Ok(StoreNow {
+        lineage: Lineage { system: row.system, timeline },
+        log_end: u64::try_from(row.log_end).map_err(corrupt)?,
+        epoch: u64::try_from(row.epoch).map_err(corrupt)?,
+        led: led.transpose()?,
+        set_back_epoch: u64::try_from(row.set_back_epoch).map_err(corrupt)?,
+    })
+}
+
+fn corrupt(problem: impl ToString) -> StoreError {
+    StoreError::Corrupt { table: "leader", row: "one".to_owned(), problem: problem.to_string() }
+}
+
+/// Makes sure that a new connection leads to the store that is remembered, and not to an earlier
+/// state of it.
+///
+/// # Errors
+///
+/// [`StoreError::SetBack`]; those of [`now`].
+pub async fn recognise(
+    connection: &mut PgConnection,
+    remembered: Option<Remembered>,
+) -> Result<StoreNow, StoreError> {
+    let now = now(connection).await?;
+    match now.set_back_since(remembered.as_ref()) {
+        Some(how) => Err(StoreError::SetBack { how }),
+        None => Ok(now),
+    }
+}
+
 /// What came of an attempt to lead.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Election {
@@ -46,6 +102,10 @@ pub enum Election {
     Won {
         /// The new epoch.
         epoch: u64,
+        /// What is to be remembered of the store from now on.
+        remember: Remembered,
+        /// How the store was set back, if that came to light: it has been taken stock of.
+        set_back: Option<SetBack>,
     },
     /// Another controller's lease still runs.
     Waits {
@@ -56,19 +116,31 @@ pub enum Election {
     },
 }
 
+/// What a controller knows when it wants to lead.
+#[derive(Clone, Copy, Debug)]
+pub struct Claim {
+    /// Which controller.
+    pub controller: ControllerId,
+    /// What its data folder remembers of the store.
+    pub remembered: Option<Remembered>,
+    /// What was found out already.
+    pub set_back: Option<SetBack>,
+    /// How long nothing may be placed after a set-back: until every lease that was granted since
+    /// has run out on its node.
+    pub hold: Millis,
+}
+
 /// Tries to lead: succeeds if the lease has run out on the database's clock, or was this
 /// controller's own (its data folder's lock proves that its former process is dead).
 ///
-/// The new epoch is above the stored one and above `seen`, the highest that any agent obeyed.
+/// The new epoch is above every one that is known. Where the store was set back, the same
+/// transaction holds placement and lets the generations leap, so that neither is forgotten nor
+/// done twice, whatever dies next (rule F14).
 ///
 /// # Errors
 ///
-/// [`StoreError::Unavailable`].
-pub async fn elect(
-    connection: &mut PgConnection,
-    me: ControllerId,
-    seen: u64,
-) -> Result<Election, StoreError> {
+/// [`StoreError::Unavailable`]; [`StoreError::Corrupt`].
+pub async fn elect(connection: &mut PgConnection, claim: &Claim) -> Result<Election, StoreError> {
     let action = "elect a leader";
     let mut transaction =
         sqlx::Connection::begin(connection).await.map_err(StoreError::while_trying_to(action))?;
@@ -88,26 +160,115 @@ pub async fn elect(
     .await
     .map_err(StoreError::while_trying_to(action))?;
     let leader = ControllerId::from_uuid(row.controller);
-    if leader != me && row.seconds_left > 0.0 {
+    if leader != claim.controller && row.seconds_left > 0.0 {
         return Ok(Election::Waits { leader, seconds_left: row.seconds_left });
     }
-    let epoch = sqlx::query_scalar!(
+    let now = now(&mut transaction).await?;
+    let set_back = claim.set_back.or_else(|| now.set_back_since(claim.remembered.as_ref()));
+    let known = [
+        now.epoch,
+        claim.remembered.map_or(0, |remembered| remembered.epoch),
+        set_back.map_or(0, |set_back| set_back.highest_epoch()),
+    ];
+    let epoch = known.into_iter().max().unwrap_or(0) + 1;
+    take_lead(&mut transaction, claim.controller, epoch, now.lineage).await?;
+    if let Some(set_back) = &set_back {
+        take_stock(&mut transaction, epoch, set_back, claim.hold).await?;
+    }
+    transaction.commit().await.map_err(StoreError::while_trying_to(action))?;
+    Ok(Election::Won { epoch, remember: now.remembered_under(epoch), set_back })
+}
+
+async fn take_lead(
+    connection: &mut PgConnection,
+    me: ControllerId,
+    epoch: u64,
+    lineage: Lineage,
+) -> Result<(), StoreError> {
+    sqlx::query!(
         r#"
         UPDATE leader
-           SET epoch = GREATEST(epoch, $2) + 1,
-               controller = $1,
+           SET epoch = $2, controller = $1, system = $4, timeline = $5,
                expires_at = clock_timestamp() + make_interval(secs => $3)
-        RETURNING epoch
         "#,
         me.as_uuid(),
-        i64::try_from(seen).unwrap_or(i64::MAX - 1),
+        i64::try_from(epoch).map_err(corrupt)?,
         TTL_SECS,
+        lineage.system,
+        i64::from(lineage.timeline),
     )
-    .fetch_one(&mut *transaction)
+    .execute(connection)
+    .await
+    .map_err(StoreError::while_trying_to("take the lead"))
+    .map(drop)
+}
+
+/// How far the numbers of jobs leap when the store was set back: a number that was answered to a
+/// client since must not come to mean somebody else's job.
+const JOB_NUMBER_LEAP: i64 = 1_000_000;
+
+async fn take_stock(
+    connection: &mut PgConnection,
+    epoch: u64,
+    set_back: &SetBack,
+    hold: Millis,
+) -> Result<(), StoreError> {
+    let action = "take stock after the store was set back";
+    let highest = sqlx::query_scalar!(r#"SELECT COALESCE(max(generation), 0) AS "g!" FROM nodes"#)
+        .fetch_one(&mut *connection)
+        .await
+        .map_err(StoreError::while_trying_to(action))?;
+    let highest = u64::try_from(highest).map_err(corrupt)?.max(set_back.highest_generation());
+    sqlx::query!(
+        r#"
+        UPDATE leader
+           SET set_back_epoch = epoch,
+               generation_floor = GREATEST(generation_floor, $1),
+               hold_until = GREATEST(hold_until, clock_timestamp() + make_interval(secs => $2))
+        "#,
+        i64::try_from(generation_floor(highest, epoch)).map_err(corrupt)?,
+        hold.duration().as_secs_f64(),
+    )
+    .execute(&mut *connection)
     .await
     .map_err(StoreError::while_trying_to(action))?;
-    transaction.commit().await.map_err(StoreError::while_trying_to(action))?;
-    Ok(Election::Won { epoch: u64::try_from(epoch).unwrap_or(0) })
+    sqlx::query_scalar!("SELECT setval('job_number', nextval('job_number') + $1)", JOB_NUMBER_LEAP)
+        .fetch_one(connection)
+        .await
+        .map_err(StoreError::while_trying_to(action))
+        .map(drop)
+}
+
+/// How long placement is held, and which nodes are lost, since the store was set back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Hold {
+    /// How long nothing is to be placed yet; zero if placement goes on.
+    pub left: Millis,
+    /// Nodes of lower generations are lost.
+    pub generation_floor: u64,
+}
+
+/// Reads the hold.
+///
+/// # Errors
+///
+/// [`StoreError::Unavailable`]; [`StoreError::Corrupt`].
+pub async fn hold(connection: &mut PgConnection) -> Result<Hold, StoreError> {
+    let row = sqlx::query!(
+        r#"
+        SELECT CEIL(GREATEST(0, EXTRACT(EPOCH FROM hold_until - clock_timestamp())) * 1000)::bigint
+                   AS "left_ms!",
+               generation_floor
+          FROM leader
+        "#
+    )
+    .fetch_one(connection)
+    .await
+    .map_err(StoreError::while_trying_to("read how long placement is held"))?;
+    Ok(Hold {
+        left: Millis::new(u64::try_from(row.left_ms).map_err(corrupt)?),
+        generation_floor: u64::try_from(row.generation_floor).map_err(corrupt)?,
+    })
 }
 
 /// Renews the leader's lease, even one that ran out while nobody else wanted it.

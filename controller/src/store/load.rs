@@ -14,8 +14,8 @@ use tessera_model::{
 };
 use tessera_wire::frames::{ArrayPlace, GpuReport};
 
-use super::StoreError;
 use super::nodes::{Asked, PlanRow};
+use super::{StoreError, leader};
 
 /// A node as the store has it.
 #[derive(Clone, Debug)]
@@ -145,6 +145,10 @@ pub struct Picture {
     pub plans: Vec<OpenPlan>,
     /// What operators said.
     pub words: Vec<super::operator::Word>,
+    /// How long nothing is to be placed yet (rule F14).
+    pub hold_left: Millis,
+    /// Nodes of lower generations are lost (rule F14).
+    pub generation_floor: u64,
 }
 
 pub(super) fn corrupt(
@@ -179,7 +183,10 @@ pub async fn picture(connection: &mut PgConnection) -> Result<Picture, StoreErro
         .map_err(StoreError::while_trying_to(action))?;
     let live = live(&mut snapshot).await?;
     let jobs: Vec<_> = live.iter().map(|l| l.job).collect();
+    let hold = leader::hold(&mut snapshot).await?;
     let picture = Picture {
+        hold_left: hold.left,
+        generation_floor: hold.generation_floor,
         nodes: nodes(&mut snapshot).await?,
         gpus: gpus(&mut snapshot).await?,
         waiting: waiting(&mut snapshot).await?,

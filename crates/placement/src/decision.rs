@@ -61,6 +61,9 @@ pub enum WaitReason {
     GpuQuarantined,
     /// No node that was ever seen has what it needs.
     BadConstraints,
+    /// Nothing is placed at all, until leases of a time that the store lost have run out; said by
+    /// the leader, never by a policy.
+    PlacementHeld,
 }
 
 impl WaitReason {
@@ -75,6 +78,7 @@ impl WaitReason {
             Self::NodeDrained => "node_drained",
             Self::GpuQuarantined => "gpu_quarantined",
             Self::BadConstraints => "bad_constraints",
+            Self::PlacementHeld => "placement_held",
         }
     }
 }

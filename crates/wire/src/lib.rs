@@ -8,6 +8,7 @@
 #![forbid(unsafe_code)]
 
 pub mod codec;
+pub mod endpoint;
 pub mod frames;
 pub mod link;
 pub mod tls;

@@ -288,6 +288,11 @@ impl Identity {
         Ok(Arc::new(roots))
     }
 
+    /// What only the holder of the private key knows, to derive other secrets from.
+    pub(crate) fn secret(&self) -> &[u8] {
+        self.key.as_bytes()
+    }
+
     fn chain(&self) -> Result<Vec<CertificateDer<'static>>, TlsError> {
         CertificateDer::pem_slice_iter(self.certificate.as_bytes())
             .collect::<Result<_, _>>()

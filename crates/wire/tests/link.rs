@@ -9,6 +9,7 @@ use proptest::test_runner::TestRunner;
 use tempfile::TempDir;
 use tessera_model::NodeId;
 use tessera_wire::codec::{DecodeError, encode};
+use tessera_wire::endpoint::listen;
 use tessera_wire::link::{FrameReader, FrameWriter, LinkError};
 use tessera_wire::tls::{
     Authority, CONTROLLER_NAME, Identity, NodeIdentity, TlsError, issue_node, peer_node,
@@ -37,7 +38,7 @@ fn node(folder: &Path) -> (NodeIdentity, Identity) {
 
 fn controller(ca: &Ca) -> quinn::Endpoint {
     let identity = ca.authority.controller(OffsetDateTime::now_utc()).unwrap();
-    quinn::Endpoint::server(identity.server().unwrap(), "127.0.0.1:0".parse().unwrap()).unwrap()
+    listen(&identity, "127.0.0.1:0".parse().unwrap()).unwrap()
 }
 
 fn agent(identity: &Identity) -> quinn::Endpoint {
@@ -261,4 +262,49 @@ async fn a_stream_that_ends_within_a_frame_is_broken() {
     let broken = FrameReader::new(receiver).receive::<ToController>().await;
 
     assert!(matches!(broken, Err(LinkError::Broken(_))), "{broken:?}");
+}
+
+/// Starts a controller's endpoint on a runtime of its own, and returns it with its first peer.
+fn on_its_own(
+    identity: Identity,
+    address: std::net::SocketAddr,
+) -> (tokio::runtime::Runtime, std::net::SocketAddr) {
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
+    let endpoint = runtime.block_on(async { listen(&identity, address).unwrap() });
+    let address = endpoint.local_addr().unwrap();
+    runtime.spawn(async move {
+        let mut held = Vec::new();
+        while let Some(incoming) = endpoint.accept().await {
+            held.push(incoming.await);
+        }
+    });
+    (runtime, address)
+}
+
+#[test]
+fn an_agent_learns_at_once_that_its_controller_was_killed_and_started_again() {
+    let ca = ca();
+    let identity = ca.authority.controller(OffsetDateTime::now_utc()).unwrap();
+    let (killed, address) = on_its_own(identity.clone(), "127.0.0.1:0".parse().unwrap());
+    let here = tokio::runtime::Runtime::new().unwrap();
+    let connection = here.block_on(async {
+        let client = agent(&node(ca.folder.path()).1);
+        client.connect(address, CONTROLLER_NAME).unwrap().await.unwrap()
+    });
+
+    // Nothing more is sent by it: as if by SIGKILL.
+    killed.shutdown_background();
+    while std::net::UdpSocket::bind(address).is_err() {
+        std::thread::yield_now();
+    }
+    let (restarted, _) = on_its_own(identity, address);
+    let ended = here.block_on(async {
+        // Whatever it says next is answered; it says something every few seconds anyhow.
+        let (mut send, _) = connection.open_bi().await.unwrap();
+        send.write_all(b"anybody?").await.unwrap();
+        connection.closed().await
+    });
+
+    assert_eq!(ended, quinn::ConnectionError::Reset);
+    restarted.shutdown_background();
 }

@@ -330,6 +330,7 @@ impl Store {
                 .collect(),
             words: self.words.values().cloned().collect(),
             live,
+            ..Picture::default()
         }
     }
 

@@ -42,7 +42,8 @@ fn hopeless(decision: &Decision) -> bool {
             WaitReason::Resources
             | WaitReason::Priority
             | WaitReason::MigFragmentation
-            | WaitReason::AwaitingRepartition => false,
+            | WaitReason::AwaitingRepartition
+            | WaitReason::PlacementHeld => false,
         },
     }
 }
