@@ -7,9 +7,10 @@ use std::path::{Path, PathBuf};
 use cargo_metadata::{DependencyKind, MetadataCommand};
 
 /// Every arrow that there may be, as `docs/architecture.md` draws them; tests may use more.
-const ARROWS: [(&str, &[&str]); 10] = [
+const ARROWS: [(&str, &[&str]); 11] = [
     ("tessera-model", &[]),
     ("tessera-placement", &["tessera-model"]),
+    ("tessera-kernel-queue", &["tessera-model"]),
     ("tessera-wire", &["tessera-model"]),
     ("tessera-telemetry", &[]),
     ("tessera-sim", &["tessera-model", "tessera-placement", "tessera-kernel-queue"]),
@@ -27,7 +28,7 @@ const ARROWS: [(&str, &[&str]); 10] = [
 ];
 
 /// Crates that decide and do nothing else: they may not even know how to do input or output.
-const PURE: [&str; 2] = ["tessera-model", "tessera-placement"];
+const PURE: [&str; 3] = ["tessera-model", "tessera-placement", "tessera-kernel-queue"];
 
 /// What would bring clocks, sockets, threads or chance into a pure crate.
 const IMPURE: [&str; 12] = [
@@ -89,7 +90,7 @@ fn brains_have_no_hands() {
             );
         }
     }
-    for crate_folder in ["crates/model", "crates/placement"] {
+    for crate_folder in ["crates/model", "crates/placement", "crates/kernel-queue"] {
         for (path, text) in sources(crate_folder) {
             for word in
                 ["SystemTime", "Instant::now", "std::fs", "std::net", "std::env", "async fn"]
@@ -148,7 +149,14 @@ fn bincode_stands_in_one_file() {
 
 #[test]
 fn only_the_simulator_knows_that_a_gpu_may_be_unreal() {
-    for folder in ["controller", "gpu-agent", "crates/model", "crates/placement", "crates/wire"] {
+    for folder in [
+        "controller",
+        "gpu-agent",
+        "crates/model",
+        "crates/placement",
+        "crates/kernel-queue",
+        "crates/wire",
+    ] {
         for (path, text) in sources(folder) {
             let product = text.split("#[cfg(test)]").next().unwrap_or_default();
             for (line, code) in code(product) {

@@ -30,6 +30,7 @@ pub mod client;
 pub mod config;
 pub mod device;
 pub mod faults;
+pub mod kernels;
 pub mod latency;
 pub mod library;
 pub mod mps;

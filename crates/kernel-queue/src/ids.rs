@@ -1,0 +1,169 @@
+//! Who launches what: sessions, tasks and kernels.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use crate::limits::{KERNEL_NAME_BYTES_MAX, TASK_KEY_BYTES_MAX};
+
+/// One process that is connected to the queue. The caller numbers them and uses none twice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct SessionId(u64);
+
+impl SessionId {
+    /// Takes the number that the caller chose.
+    pub const fn new(number: u64) -> Self {
+        Self(number)
+    }
+
+    /// Returns the number.
+    pub const fn get(self) -> u64 {
+        self.0
+    }
+}
+
+/// What fences grants: it rises whenever grants that were given must not be used any more.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
+#[serde(transparent)]
+pub struct Epoch(u64);
+
+impl Epoch {
+    /// Takes a number that was sent.
+    pub const fn new(number: u64) -> Self {
+        Self(number)
+    }
+
+    /// Returns the number.
+    pub const fn get(self) -> u64 {
+        self.0
+    }
+
+    /// Returns the epoch after this one.
+    #[must_use]
+    pub const fn next(self) -> Self {
+        Self(self.0.saturating_add(1))
+    }
+}
+
+/// A text that cannot name a task or a kernel.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the name of a {kind} has {bytes} bytes: it must have 1 to {bytes_max}")]
+pub struct BadName {
+    /// Of what.
+    pub kind: &'static str,
+    /// How long it is.
+    pub bytes: usize,
+    /// How long it may be.
+    pub bytes_max: usize,
+}
+
+/// What two runs must share to use one profile: process name and start parameters (FIKIT §3.1),
+/// or the name that the user gives.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(into = "String", try_from = "String")]
+pub struct TaskKey(String);
+
+impl TaskKey {
+    /// Takes a key from outside.
+    ///
+    /// # Errors
+    ///
+    /// [`BadName`] if it is empty or too long.
+    pub fn new(text: impl Into<String>) -> Result<Self, BadName> {
+        named(text.into(), "task", TASK_KEY_BYTES_MAX).map(Self)
+    }
+
+    /// Returns the key's text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl From<TaskKey> for String {
+    fn from(key: TaskKey) -> Self {
+        key.0
+    }
+}
+
+impl TryFrom<String> for TaskKey {
+    type Error = BadName;
+
+    fn try_from(text: String) -> Result<Self, BadName> {
+        Self::new(text)
+    }
+}
+
+impl fmt::Display for TaskKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&self.0)
+    }
+}
+
+/// Width, height and depth of a grid or a block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Dims(pub [u32; 3]);
+
+impl Dims {
+    /// Returns the number of blocks in the grid, or of threads in the block.
+    pub fn count(self) -> u64 {
+        self.0.iter().fold(1, |product, side| product.saturating_mul(u64::from(*side)))
+    }
+}
+
+/// What makes two launches the same kernel: function name, grid and block (FIKIT §3.1).
+///
+/// Inputs are no part of it, so one identity may have several durations. It means something only
+/// within one [`TaskKey`]: compilers give the same name to different code in different programs.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct KernelId {
+    name: String,
+    /// The grid's sides.
+    pub grid: Dims,
+    /// The block's sides.
+    pub block: Dims,
+}
+
+impl KernelId {
+    /// Takes a kernel as the driver names it; the name stays mangled.
+    ///
+    /// # Errors
+    ///
+    /// [`BadName`] if the name is empty or too long.
+    pub fn new(name: impl Into<String>, grid: Dims, block: Dims) -> Result<Self, BadName> {
+        let name = named(name.into(), "kernel", KERNEL_NAME_BYTES_MAX)?;
+        Ok(Self { name, grid, block })
+    }
+
+    /// Returns the function's name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+}
+
+/// A kernel's place in the profile of its task: what messages carry instead of names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct KernelIndex(u16);
+
+impl KernelIndex {
+    /// Takes a number that was sent. One that the profile does not have is a kernel of which
+    /// nothing is known.
+    pub const fn new(number: u16) -> Self {
+        Self(number)
+    }
+
+    /// Returns the number.
+    pub const fn get(self) -> u16 {
+        self.0
+    }
+}
+
+fn named(text: String, kind: &'static str, bytes_max: usize) -> Result<String, BadName> {
+    if text.is_empty() || text.len() > bytes_max {
+        return Err(BadName { kind, bytes: text.len(), bytes_max });
+    }
+    Ok(text)
+}

@@ -1,0 +1,294 @@
+//! A histogram of gaps that answers: if it has lasted so long already, how long will it surely
+//! last?
+//!
+//! 160 buckets, eight to an octave, from 1 µs to 1 s: a bucket is at most an eighth wide, and the
+//! smallest and largest gap are kept besides, so that a gap that never varies is told exactly.
+
+use serde::{Deserialize, Serialize};
+
+use crate::time::Nanos;
+
+const BUCKETS: usize = 160;
+/// The lowest octave begins at 2¹⁰ ns; everything shorter is in the first bucket.
+const FIRST_OCTAVE: u32 = 10;
+/// After so many gaps all counts are halved, so that old habits fade.
+const HELD_MAX: u32 = 512;
+/// Parts of a gap, so that a bucket can be cut where it is entered.
+const PARTS: u64 = 1_024;
+
+/// The gaps that were seen after one pair of kernels.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "Stored", into = "Stored")]
+pub struct Sketch {
+    counts: [u16; BUCKETS],
+    held: u32,
+    shortest: Nanos,
+    longest: Nanos,
+}
+
+impl Default for Sketch {
+    fn default() -> Self {
+        Self { counts: [0; BUCKETS], held: 0, shortest: Nanos::MAX, longest: Nanos::ZERO }
+    }
+}
+
+impl Sketch {
+    /// Adds one gap.
+    pub fn add(&mut self, gap: Nanos) {
+        self.counts[bucket(gap)] += 1;
+        self.held += 1;
+        self.shortest = self.shortest.min(gap);
+        self.longest = self.longest.max(gap);
+        if self.held >= HELD_MAX {
+            self.halve();
+        }
+    }
+
+    /// Adds all gaps of another.
+    pub fn merge(&mut self, other: &Self) {
+        for (mine, theirs) in self.counts.iter_mut().zip(other.counts) {
+            *mine = mine.saturating_add(theirs);
+        }
+        self.held = self.counts.iter().map(|count| u32::from(*count)).sum();
+        self.shortest = self.shortest.min(other.shortest);
+        self.longest = self.longest.max(other.longest);
+        while self.held >= HELD_MAX {
+            self.halve();
+        }
+    }
+
+    /// Returns how many gaps it rests on.
+    pub const fn held(&self) -> u32 {
+        self.held
+    }
+
+    /// Returns the longest gap that it remembers.
+    pub const fn longest(&self) -> Nanos {
+        self.longest
+    }
+
+    /// Returns the length that all but `risk_thousandths` of the gaps reach, of those that last
+    /// longer than `elapsed`; `None` if no gap ever lasted that long.
+    ///
+    /// Within a bucket gaps are taken to lie evenly.
+    pub fn reached(&self, elapsed: Nanos, risk_thousandths: u64) -> Option<Nanos> {
+        if self.held == 0 || elapsed >= self.longest {
+            return None;
+        }
+        let first = bucket(elapsed);
+        let last = bucket(self.longest);
+        let entered = self.parts_beyond(first, elapsed);
+        let beyond: u64 =
+            self.counts[first + 1..=last.max(first)].iter().map(|count| u64::from(*count)).sum();
+        let mass = entered + beyond * PARTS;
+        let mut skip = mass * risk_thousandths.min(1_000) / 1_000;
+        for index in first..=last {
+            let from = self.edges(index).0.max(elapsed);
+            let to = self.edges(index).1;
+            let parts =
+                if index == first { entered } else { u64::from(self.counts[index]) * PARTS };
+            if skip < parts {
+                let width = to.minus(from).get();
+                return Some(from.plus(Nanos::new(scaled(width, skip, parts))));
+            }
+            skip -= parts;
+        }
+        Some(self.longest)
+    }
+
+    /// Returns the parts of a bucket's gaps that lie beyond `elapsed`.
+    fn parts_beyond(&self, index: usize, elapsed: Nanos) -> u64 {
+        let all = u64::from(self.counts[index]) * PARTS;
+        let (from, to) = self.edges(index);
+        if elapsed <= from {
+            return all;
+        }
+        let width = to.minus(from).get();
+        if width == 0 { 0 } else { scaled(all, to.minus(elapsed).get(), width) }
+    }
+
+    /// Returns a bucket's ends, drawn in to what was really seen.
+    fn edges(&self, index: usize) -> (Nanos, Nanos) {
+        let from = edge(index).max(self.shortest).min(self.longest);
+        let to = edge(index + 1).min(self.longest).max(self.shortest);
+        (from, to)
+    }
+
+    fn halve(&mut self) {
+        for count in &mut self.counts {
+            *count /= 2;
+        }
+        self.held = self.counts.iter().map(|count| u32::from(*count)).sum();
+        let first = self.counts.iter().position(|count| *count > 0);
+        let last = self.counts.iter().rposition(|count| *count > 0);
+        // An end whose bucket was forgotten moves to the next bucket that is left.
+        if let (Some(first), Some(last)) = (first, last) {
+            self.shortest = self.shortest.max(edge(first));
+            self.longest = self.longest.min(edge(last + 1));
+        }
+    }
+}
+
+/// Returns `value · part / whole` without overflow; `part ≤ whole` in every use.
+fn scaled(value: u64, part: u64, whole: u64) -> u64 {
+    let product = u128::from(value) * u128::from(part) / u128::from(whole.max(1));
+    u64::try_from(product).unwrap_or(value)
+}
+
+fn bucket(gap: Nanos) -> usize {
+    let nanos = gap.get();
+    let octave = nanos.max(1).ilog2();
+    if octave < FIRST_OCTAVE {
+        return 0;
+    }
+    let eighth = (nanos >> (octave - 3)) & 7;
+    let index = u64::from(octave - FIRST_OCTAVE) * 8 + eighth;
+    usize::try_from(index).unwrap_or(usize::MAX).min(BUCKETS - 1)
+}
+
+/// Returns where a bucket begins; the first begins at zero, the last never ends.
+fn edge(index: usize) -> Nanos {
+    if index == 0 {
+        return Nanos::ZERO;
+    }
+    if index >= BUCKETS {
+        return Nanos::MAX;
+    }
+    let octave = FIRST_OCTAVE + u32::try_from(index / 8).unwrap_or(0);
+    let eighth = u64::try_from(index % 8).unwrap_or(0);
+    Nanos::new((8 + eighth) << (octave - 3))
+}
+
+/// A [`Sketch`] as it is stored: only the buckets that hold something.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Stored {
+    shortest_ns: Nanos,
+    longest_ns: Nanos,
+    counts: Vec<(u8, u16)>,
+}
+
+/// A stored histogram that no gaps can have.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "a histogram of gaps has buckets 0 to 159 in order, holds fewer than 512, and its ends lie in its outermost buckets: the profile is damaged, measure again"
+)]
+pub struct BadSketch;
+
+impl From<Sketch> for Stored {
+    fn from(sketch: Sketch) -> Self {
+        let held = (0..=u8::MAX).zip(sketch.counts).filter(|(_, count)| *count > 0);
+        Self { shortest_ns: sketch.shortest, longest_ns: sketch.longest, counts: held.collect() }
+    }
+}
+
+impl TryFrom<Stored> for Sketch {
+    type Error = BadSketch;
+
+    fn try_from(stored: Stored) -> Result<Self, BadSketch> {
+        let mut sketch = Self::default();
+        for (index, count) in &stored.counts {
+            let slot = sketch.counts.get_mut(usize::from(*index)).ok_or(BadSketch)?;
+            *slot = *count;
+            sketch.held += u32::from(*count);
+        }
+        let (Some((first, _)), Some((last, _))) = (stored.counts.first(), stored.counts.last())
+        else {
+            return Ok(Self::default());
+        };
+        sketch.shortest = stored.shortest_ns;
+        sketch.longest = stored.longest_ns;
+        let fits = |gap: Nanos, index: u8| {
+            let index = usize::from(index);
+            edge(index) <= gap && gap <= edge(index + 1)
+        };
+        let ordered = stored.counts.windows(2).all(|pair| pair[0].0 < pair[1].0);
+        let ends = fits(sketch.shortest, *first) && fits(sketch.longest, *last);
+        if !ordered || !ends || sketch.held >= HELD_MAX || sketch.shortest > sketch.longest {
+            return Err(BadSketch);
+        }
+        Ok(sketch)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn of(gaps: impl IntoIterator<Item = u64>) -> Sketch {
+        let mut sketch = Sketch::default();
+        gaps.into_iter().for_each(|gap| sketch.add(Nanos::new(gap)));
+        sketch
+    }
+
+    #[test]
+    fn a_gap_that_never_varies_is_told_exactly() {
+        let sketch = of([1_234_567; 300]);
+
+        assert_eq!(sketch.reached(Nanos::ZERO, 100), Some(Nanos::new(1_234_567)));
+        assert_eq!(sketch.reached(Nanos::new(900_000), 100), Some(Nanos::new(1_234_567)));
+        assert_eq!(sketch.reached(Nanos::new(1_234_567), 100), None);
+    }
+
+    #[test]
+    fn a_gap_that_outlasted_its_short_kind_is_of_the_long_kind() {
+        let sketch = of((0..100).map(|i| if i % 2 == 0 { 1_000_000 } else { 50_000_000 }));
+
+        let at_first = sketch.reached(Nanos::ZERO, 100).unwrap();
+        let later = sketch.reached(Nanos::from_millis(2), 100).unwrap();
+
+        assert!(at_first <= Nanos::from_micros(1_200), "{at_first}");
+        assert!(later >= Nanos::from_millis(43), "{later}");
+    }
+
+    proptest! {
+        #[test]
+        fn all_but_the_risk_reach_what_is_told(
+            gaps in prop::collection::vec(1_000_u64..50_000_000, 20..400),
+            risk in 0_u64..500,
+        ) {
+            let reached = of(gaps.clone()).reached(Nanos::ZERO, risk).unwrap();
+            let shorter = gaps.iter().filter(|gap| Nanos::new(**gap) < reached).count();
+
+            // One bucket is an eighth wide: that many gaps may be misplaced.
+            let eighth = reached.get() - reached.get() / 8;
+            let misplaced = gaps
+                .iter()
+                .filter(|gap| (eighth..=reached.get() + reached.get() / 8).contains(*gap))
+                .count();
+            prop_assert!(
+                shorter * 1_000 <= gaps.len() * usize::try_from(risk).unwrap() + misplaced * 1_000
+            );
+        }
+
+        #[test]
+        fn what_is_told_lies_ahead_and_was_seen(
+            gaps in prop::collection::vec(0_u64..1 << 32, 1..600),
+            elapsed in 0_u64..1 << 32,
+            risk in 0_u64..1_000,
+        ) {
+            let sketch = of(gaps.clone());
+            if let Some(reached) = sketch.reached(Nanos::new(elapsed), risk) {
+                prop_assert!(reached.get() >= elapsed);
+                prop_assert!(reached <= sketch.longest());
+            } else {
+                prop_assert!(elapsed >= sketch.longest().get());
+            }
+        }
+
+        #[test]
+        fn what_is_stored_reads_back(gaps in prop::collection::vec(0_u64..1 << 36, 0..600)) {
+            let sketch = of(gaps);
+            let text = serde_json::to_string(&sketch).unwrap();
+            prop_assert_eq!(serde_json::from_str::<Sketch>(&text).unwrap(), sketch);
+        }
+
+        #[test]
+        fn every_gap_lies_between_its_buckets_edges(gap in 0_u64..1 << 40) {
+            let index = bucket(Nanos::new(gap));
+            prop_assert!(edge(index) <= Nanos::new(gap) && Nanos::new(gap) < edge(index + 1));
+        }
+    }
+}

@@ -1,0 +1,21 @@
+//! A device in virtual time on which two programs share one slice kernel by kernel.
+//!
+//! The programs, their clients and the device are models; the queue between them is the product's
+//! own ([`tessera_kernel_queue::Queue`] and [`tessera_kernel_queue::Purse`]). Everything is
+//! integers and seeded: a run repeats to the nanosecond on any machine.
+
+pub mod chance;
+pub mod client;
+pub mod device;
+pub mod experiment;
+pub mod ideal;
+pub mod models;
+pub mod outcome;
+pub mod program;
+pub mod world;
+
+pub use chance::Chance;
+pub use models::{Model, PAIRS, Pair};
+pub use outcome::{Outcome, Spans};
+pub use program::{Arrivals, Noise, Program};
+pub use world::{Latencies, Policy, Run, measure};

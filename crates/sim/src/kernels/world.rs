@@ -1,0 +1,442 @@
+//! The run itself: two processes, a device, the queue, and the messages between them.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+use tessera_kernel_queue::{
+    Action, Event, Gate, Join, KernelIndex, Nanos, Queue, Role, Rules, Sample, SessionId, TaskKey,
+    TaskProfile,
+};
+use tessera_model::spec::{Class, Priority};
+
+use super::client::{Client, Tried};
+use super::device::{Device, Order};
+use super::outcome::{Done, Outcome};
+use super::program::{Arrivals, Course, Launch, Next, Noise, Program};
+
+/// How the two programs share the device.
+#[derive(Clone, Copy, Debug)]
+pub enum Policy {
+    /// The high one is alone.
+    Alone,
+    /// As drivers share by default: time slices.
+    Slices(Nanos),
+    /// Through the queue.
+    Queue(Rules),
+}
+
+/// How long messages take.
+#[derive(Clone, Copy, Debug)]
+pub struct Latencies {
+    /// From a client to the queue.
+    pub tell: Nanos,
+    /// From the queue to a client.
+    pub grant: Nanos,
+    /// From a launch to the device.
+    pub start: Nanos,
+    /// From a kernel's end until its host knows.
+    pub notice: Nanos,
+    /// Whether holders close the gap through the shared page: at once.
+    pub page: bool,
+}
+
+impl Default for Latencies {
+    /// Unix sockets on one machine and an idle driver, rounded up.
+    fn default() -> Self {
+        Self {
+            tell: Nanos::from_micros(10),
+            grant: Nanos::from_micros(10),
+            start: Nanos::from_micros(3),
+            notice: Nanos::from_micros(2),
+            page: true,
+        }
+    }
+}
+
+/// A run to make.
+#[derive(Clone, Debug)]
+pub struct Run {
+    /// High and low priority.
+    pub programs: [Program; 2],
+    /// Their priorities.
+    pub priorities: [u8; 2],
+    /// When their tasks begin.
+    pub arrivals: [Arrivals; 2],
+    /// The run is over when this program has ended so many tasks.
+    pub until: (usize, usize),
+    /// Of the high one's and the low one's times.
+    pub noise: [Noise; 2],
+    /// How they share.
+    pub policy: Policy,
+    /// How long messages take.
+    pub latencies: Latencies,
+    /// What is known of them beforehand.
+    pub profiles: [TaskProfile; 2],
+    /// Where chance begins.
+    pub seed: u64,
+    /// Whether to keep what ran when.
+    pub keep_spans: bool,
+}
+
+/// Something that is due.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Due {
+    /// A host comes to its next launch.
+    Come(usize),
+    /// A launch reaches the device.
+    Reach(usize, Nanos),
+    /// A host notices the end of its oldest kernel.
+    Notice(usize),
+    /// A host looks at its grant again.
+    Look(usize),
+    /// A message reaches the queue, stamped.
+    Told(Event, Nanos),
+    /// A message reaches a client.
+    Heard(usize, Action),
+    /// A client says that it is there.
+    Alive(usize),
+}
+
+/// The run as it goes on.
+struct World<'run> {
+    run: &'run Run,
+    now: Nanos,
+    due: BinaryHeap<Reverse<(Nanos, u64)>>,
+    what: Vec<Option<Due>>,
+    free: Vec<usize>,
+    clients: [Client; 2],
+    device: Device,
+    queue: Option<Queue>,
+    gate: Gate,
+    /// The queue's deadline.
+    tick: Nanos,
+    done: [Done; 2],
+    order: u64,
+}
+
+/// Most launches that a host is ahead of the device: beyond, the launch call blocks.
+const AHEAD_MAX: u16 = 64;
+
+/// How often a client without anything to say says so: thrice within a session's lease.
+const ALIVE_EVERY: Nanos = Nanos::from_millis(300);
+
+impl Run {
+    /// Makes the run.
+    pub fn go(&self) -> Outcome {
+        let order = match self.policy {
+            Policy::Alone | Policy::Queue(_) => Order::Launched,
+            Policy::Slices(slice) => Order::Slices { slice },
+        };
+        let client = |at: usize| {
+            let course = Course::new(self.programs[at].clone(), self.seed, self.noise[at]);
+            Client::new(SessionId::new(session(at)), course, self.arrivals[at])
+        };
+        let mut world = World {
+            run: self,
+            now: Nanos::ZERO,
+            due: BinaryHeap::new(),
+            what: Vec::new(),
+            free: Vec::new(),
+            clients: [client(0), client(1)],
+            device: Device::new(order, self.keep_spans),
+            queue: None,
+            gate: Gate::default(),
+            tick: Nanos::MAX,
+            done: [Done::default(), Done::default()],
+            order: 0,
+        };
+        world.begin();
+        world.go();
+        world.outcome()
+    }
+}
+
+const fn session(at: usize) -> u64 {
+    if at == 0 { 1 } else { 2 }
+}
+
+impl World<'_> {
+    fn begin(&mut self) {
+        if let Policy::Queue(rules) = self.run.policy {
+            let mut queue = Queue::new(rules);
+            for at in [0, 1] {
+                self.connect(&mut queue, at);
+                self.plan(ALIVE_EVERY, Due::Alive(at));
+            }
+            self.queue = Some(queue);
+        }
+        self.plan(Nanos::ZERO, Due::Come(0));
+        if !matches!(self.run.policy, Policy::Alone) {
+            self.plan(Nanos::ZERO, Due::Come(1));
+        }
+    }
+
+    /// Has a client join with the profile that is known of it.
+    fn connect(&mut self, queue: &mut Queue, at: usize) {
+        let program = &self.run.programs[at];
+        let task = task(program, at);
+        queue.learn(&task, self.run.profiles[at].clone());
+        let priority = Priority::try_from(self.run.priorities[at]).unwrap_or(Priority::DEFAULT);
+        let session = self.clients[at].session;
+        let join =
+            Join { session, task, priority, class: Class::Offline, share_thousandths: 1_000 };
+        for action in queue.step(Event::Join(join), Nanos::ZERO) {
+            if let Action::Role { session, role } = action {
+                let whom = usize::from(*session == self.clients[1].session);
+                self.clients[whom].role = Some(*role);
+            }
+        }
+        for kernel in 0..program.kernels() {
+            let kernel = Box::new(program.kernel_id(kernel));
+            queue.step(Event::Define { session, kernel }, Nanos::ZERO);
+        }
+        let profile = &self.run.profiles[at];
+        self.clients[at].predicted =
+            (0..program.kernels()).map(|kernel| profile.took(KernelIndex::new(kernel))).collect();
+    }
+
+    fn go(&mut self) {
+        let (program, tasks) = self.run.until;
+        while self.done[program].tasks.len() < tasks {
+            let next = self.due.peek().map_or(Nanos::MAX, |Reverse((at, _))| *at);
+            let change = self.device.next_change();
+            let first = next.min(change).min(self.tick);
+            assert!(next.min(change) < Nanos::MAX, "the run has come to a standstill");
+            if self.tick < change.min(next) {
+                self.now = first;
+                self.device.advance(first);
+                self.told(Event::Tick, first);
+                continue;
+            }
+            if change <= next {
+                self.now = change;
+                if let Some(ended) = self.device.advance(change) {
+                    self.plan(change.plus(self.run.latencies.notice), Due::Notice(ended.program));
+                }
+                continue;
+            }
+            let Some(Reverse((at, key))) = self.due.pop() else { continue };
+            self.now = at;
+            self.device.advance(at);
+            let slot = usize::try_from(key & 0xFFFF_FFFF).unwrap_or(0);
+            self.free.push(slot);
+            if let Some(due) = self.what[slot].take() {
+                self.happen(due);
+            }
+        }
+    }
+
+    fn happen(&mut self, due: Due) {
+        match due {
+            Due::Come(at) => {
+                self.clients[at].come();
+                self.attempt(at);
+            }
+            Due::Reach(at, took) => self.device.push(at, took, self.now),
+            Due::Notice(at) => self.notice(at),
+            Due::Look(at) => self.attempt(at),
+            Due::Told(event, stamp) => self.told(event, stamp),
+            Due::Heard(at, action) => self.heard(at, action),
+            Due::Alive(at) => {
+                self.tell(Event::Alive { session: self.clients[at].session });
+                self.plan(self.now.plus(ALIVE_EVERY), Due::Alive(at));
+            }
+        }
+    }
+
+    fn attempt(&mut self, at: usize) {
+        if self.clients[at].in_flight >= AHEAD_MAX {
+            return;
+        }
+        let now = self.now;
+        let session = self.clients[at].session;
+        match self.clients[at].attempt(self.gate, now) {
+            Tried::Blocked | Tried::Later(None) => {}
+            Tried::Later(Some(from)) => self.plan(from, Due::Look(at)),
+            Tried::Ask(Launch { number: launch, kernel, .. }, beyond) => {
+                let kernel = KernelIndex::new(kernel);
+                self.tell(Event::Want { session, launch, kernel, beyond });
+            }
+            Tried::Launched(launch, grant) => self.launched(at, launch, grant),
+        }
+    }
+
+    fn launched(&mut self, at: usize, launch: Launch, grant: Option<u64>) {
+        let session = self.clients[at].session;
+        let kernel = KernelIndex::new(launch.kernel);
+        if let Some(grant) = grant {
+            self.tell(Event::Started { session, launch: launch.number, kernel, grant });
+        } else if self.clients[at].role.is_some_and(Role::holds) {
+            let page = self.run.latencies.page && self.early_stop();
+            self.gate.launches += u64::from(page);
+            let count = if page { self.gate.launches } else { 0 };
+            self.tell(Event::Launch { session, launch: launch.number, kernel, count });
+        }
+        self.plan(self.now.plus(self.run.latencies.start), Due::Reach(at, launch.took));
+        if let Next::After(work) = launch.next {
+            self.plan(self.now.plus(work), Due::Come(at));
+        }
+    }
+
+    fn early_stop(&self) -> bool {
+        matches!(self.run.policy, Policy::Queue(rules) if rules.early_stop)
+    }
+
+    /// A host notices that its oldest kernel ended.
+    fn notice(&mut self, at: usize) {
+        let client = &mut self.clients[at];
+        let session = client.session;
+        client.in_flight -= 1;
+        let asks = client.role == Some(Role::Ask);
+        let then = if client.in_flight == 0 { client.then.take() } else { None };
+        let returns = if then.is_some() && asks { client.give_back() } else { None };
+        let Some(then) = then else {
+            if asks {
+                self.tell(Event::Done { session });
+            }
+            self.attempt(at);
+            return;
+        };
+        self.tell(Event::Sync { session, returns });
+        let mut next = self.now.plus(then.gap);
+        if then.is_last {
+            let ended = self.now.minus(self.clients[at].begun);
+            self.done[at].tasks.push(ended);
+            if let Arrivals::Every(period) = self.clients[at].arrivals {
+                let task = u64::try_from(self.done[at].tasks.len()).unwrap_or(u64::MAX);
+                next = next.max(period.times(task));
+                // A task that had to wait for the one before began to wait at its own time.
+                self.clients[at].begun = period.times(task);
+            } else {
+                self.clients[at].begun = next;
+            }
+        }
+        self.plan(next, Due::Come(at));
+    }
+
+    fn told(&mut self, event: Event, stamp: Nanos) {
+        let Some(queue) = &mut self.queue else { return };
+        let actions = queue.step(event, stamp).to_vec();
+        for action in actions {
+            let session = match action {
+                Action::Gate { epoch } => {
+                    if self.run.latencies.page {
+                        self.gate.epoch = epoch;
+                    }
+                    continue;
+                }
+                Action::Role { session, .. }
+                | Action::Grant { session, .. }
+                | Action::Revoke { session, .. }
+                | Action::Refuse { session, .. }
+                | Action::Defined { session, .. }
+                | Action::Measured { session }
+                | Action::Remeasure { session, .. }
+                | Action::Dropped { session } => session,
+            };
+            let whom = usize::from(session == self.clients[1].session);
+            self.plan(self.now.plus(self.run.latencies.grant), Due::Heard(whom, action));
+        }
+        let deadline = self.queue.as_ref().map_or(Nanos::MAX, Queue::deadline);
+        // Never at once again: the queue was just asked.
+        self.tick = deadline.max(self.now.plus(Nanos::new(1)));
+    }
+
+    fn heard(&mut self, at: usize, action: Action) {
+        match action {
+            Action::Role { role, .. } => self.clients[at].role = Some(role),
+            Action::Grant { grant, .. } => self.clients[at].receive(grant),
+            Action::Revoke { grant, .. } => self.clients[at].revoke(grant),
+            Action::Refuse { why, .. } => unreachable!("two well-behaved clients: {why}"),
+            Action::Gate { .. }
+            | Action::Defined { .. }
+            | Action::Measured { .. }
+            | Action::Remeasure { .. }
+            | Action::Dropped { .. } => {}
+        }
+        self.attempt(at);
+    }
+
+    fn tell(&mut self, event: Event) {
+        if self.queue.is_some() {
+            let stamp = self.now;
+            self.plan(self.now.plus(self.run.latencies.tell), Due::Told(event, stamp));
+        }
+    }
+
+    /// Notes something for later; what is due at the same moment happens in the order of notes.
+    fn plan(&mut self, at: Nanos, due: Due) {
+        if at == Nanos::MAX {
+            return;
+        }
+        let slot = self.free.pop().unwrap_or_else(|| {
+            self.what.push(None);
+            self.what.len() - 1
+        });
+        self.what[slot] = Some(due);
+        self.order += 1;
+        let slot = u64::try_from(slot).unwrap_or(u64::MAX);
+        self.due.push(Reverse((at, (self.order << 32) | slot)));
+    }
+
+    fn outcome(mut self) -> Outcome {
+        let (busy, behind) = (self.device.busy(), self.device.behind());
+        let counters = self.queue.as_ref().map(|queue| *queue.counters()).unwrap_or_default();
+        for at in [0, 1] {
+            self.done[at].busy = busy[at];
+            self.done[at].behind = behind[at];
+            let queue = self.queue.as_ref();
+            let counted = queue.and_then(|q| q.session_counters(self.clients[at].session));
+            self.done[at].counters = counted.copied().unwrap_or_default();
+        }
+        let spans = self.device.into_spans();
+        Outcome { programs: self.done, end: self.now, spans, counters }
+    }
+}
+
+fn task(program: &Program, at: usize) -> TaskKey {
+    TaskKey::new(format!("{at} {}", program.name)).expect("the name is short and not empty")
+}
+
+/// Measures a program alone, as the queue has it done with every new task, and returns its
+/// profile and the number of tasks that it took.
+pub fn measure(program: &Program, seed: u64, noise: Noise) -> (TaskProfile, usize) {
+    let session = SessionId::new(1);
+    let key = task(program, 0);
+    let mut queue = Queue::new(Rules::default());
+    let priority = Priority::DEFAULT;
+    let join = Join {
+        session,
+        task: key.clone(),
+        priority,
+        class: Class::Offline,
+        share_thousandths: 1_000,
+    };
+    queue.step(Event::Join(join), Nanos::ZERO);
+    for kernel in 0..program.kernels() {
+        let kernel = Box::new(program.kernel_id(kernel));
+        queue.step(Event::Define { session, kernel }, Nanos::ZERO);
+    }
+    let mut course = Course::new(program.clone(), seed, noise);
+    let (mut host, mut device, mut tasks) = (Nanos::ZERO, Nanos::ZERO, 0);
+    let (mut before, mut last): (Option<KernelIndex>, Option<(KernelIndex, Nanos)>) = (None, None);
+    loop {
+        let launch = course.launch();
+        let start = host.max(device);
+        if let Some((kernel, took)) = last.take() {
+            let sample = Sample { kernel, before, took, gap: Some(start.minus(device)) };
+            let actions = queue.step(Event::Sample { session, sample }, start);
+            if actions.iter().any(|action| matches!(action, Action::Measured { .. })) {
+                return (queue.profile(&key).cloned().unwrap_or_default(), tasks);
+            }
+            before = Some(kernel);
+        }
+        device = start.plus(launch.took);
+        host = match launch.next {
+            Next::AfterDevice(gap) => device.plus(gap),
+            Next::After(work) => host.plus(work),
+        };
+        last = Some((KernelIndex::new(launch.kernel), launch.took));
+        tasks += usize::from(launch.is_last);
+    }
+}
