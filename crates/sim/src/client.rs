@@ -3,6 +3,8 @@
 //! The claim names the process by id and start time, so it ends with the process however that
 //! ends.
 
+use std::fs::File;
+
 use crate::device::{ClaimId, ClaimKind, Memory, OutOfMemory, Place, State};
 use crate::node::{Node, NodeError};
 use crate::process::Process;
@@ -13,6 +15,8 @@ pub struct Client {
     node: Node,
     claim: ClaimId,
     slice: Slice,
+    /// Held open, so that a look at open files finds the client.
+    _files: Vec<File>,
 }
 
 /// What a client sees of its slice.
@@ -76,7 +80,8 @@ impl Client {
                 return Err(ClientError::InMigMode { uuid: uuid.to_owned() });
             }
             let claim = state.add_claim(process, place, kind).ok_or_else(gone)?;
-            Ok(Self { node: node.clone(), claim, slice: Slice::of(state, place).ok_or_else(gone)? })
+            let slice = Slice::of(state, place).ok_or_else(gone)?;
+            Ok(Self { node: node.clone(), claim, slice, _files: node.open_files(state, place)? })
         })?
     }
 

@@ -17,6 +17,7 @@
 //! gpu=0 xid=79
 //! gpu=0 xid=94 gi=1 ci=0
 //! gpu=0 recovery=1
+//! gpu=0 remap=1
 //! ```
 //!
 //! Each line holds conditions and exactly one effect, in any order.
@@ -38,6 +39,7 @@
 //! | `activation=N` | `nvmlDeviceSetMigMode` only: leaves the mode pending and says N as its activation status |
 //! | `lost` | (needs `gpu`, takes no other condition) each call on the GPU returns 15, GPU is lost |
 //! | `xid=N`, with `gi=N` and `ci=N` at will | (as `lost`) is no call's fault but an event: event sets get it once |
+//! | `remap=N` | (as `lost`) the GPU waits for a reset to remap a memory row (1), or a remapping failed (2) |
 //! | `recovery=N` | (as `lost`) the GPU's recovery action, field 230, is N (0 to 4) |
 //!
 //! An event from the file reaches the event sets that had registered the GPU before the line

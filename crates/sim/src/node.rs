@@ -16,7 +16,8 @@ use tessera_model::mig::catalog;
 use uuid::Uuid;
 
 use crate::config::{BadConfig, Config};
-use crate::device::{FORMAT, Refusal, State};
+use crate::device::{FORMAT, Place, Refusal, State};
+use crate::files;
 
 const STATE_FILE: &str = "device.json";
 const STATE_LOCK: &str = "device.lock";
@@ -96,6 +97,8 @@ impl Node {
             } else {
                 let gpus = config.gpus_or_default();
                 let made = State::new(Uuid::new_v4(), &gpus, config.mig, now_ms());
+                files::lay_out(&node.folder, gpus.len())
+                    .map_err(io_error("lay out", &node.folder))?;
                 node.store(&made)?;
                 made
             }
@@ -176,6 +179,26 @@ impl Node {
     pub fn set_faults(&self, lines: &str) -> Result<(), NodeError> {
         let _lock = self.lock(STATE_LOCK)?;
         self.replace(crate::faults::FILE, lines.as_bytes())
+    }
+
+    /// Leaves the GPUs as a restart of the machine does, under another boot id; see
+    /// [`State::reboot`]. The clients' processes are the caller's to end.
+    ///
+    /// # Errors
+    ///
+    /// [`NodeError`] if the folder can't be read or written.
+    pub fn reboot(&self) -> Result<(), NodeError> {
+        self.change(State::reboot)?;
+        files::renew_boot(&self.folder).map_err(io_error("write into", &self.folder))
+    }
+
+    /// Returns the folder of the node.
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    pub(crate) fn open_files(&self, state: &State, place: Place) -> Result<Vec<File>, NodeError> {
+        files::open(&self.folder, state, place).map_err(io_error("open files in", &self.folder))
     }
 
     pub(crate) fn path(&self, name: &str) -> PathBuf {

@@ -159,6 +159,23 @@ nvml! {
         })
     }
 
+    /// Rows are counted as none: the fault list only says how remapping stands.
+    fn nvmlDeviceGetRemappedRows(
+        device: nvmlDevice_t,
+        correctable: Out<c_uint>,
+        uncorrectable: Out<c_uint>,
+        pending: Out<c_uint>,
+        failed: Out<c_uint>,
+    ) |call| {
+        let gpu = u32::try_from(call.gpu_figure(device)?).map_err(|_| Code::UNKNOWN)?;
+        let found = call.session.injector.remapping(gpu);
+        let (waits, broke) = found.map_err(|error| complain(&error, Code::UNKNOWN))?;
+        correctable.set(0)?;
+        uncorrectable.set(0)?;
+        pending.set(waits.into())?;
+        failed.set(broke.into())
+    }
+
     /// Each value has a code of its own; fields that the stand-in lacks are not supported.
     fn nvmlDeviceGetFieldValues(
         device: nvmlDevice_t,

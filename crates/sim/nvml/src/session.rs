@@ -144,7 +144,10 @@ impl Session {
                 Action::Hang => loop {
                     thread::park();
                 },
-                Action::LeavePending(_) | Action::Raise(_) | Action::Recovery(_) => {}
+                Action::LeavePending(_)
+                | Action::Raise(_)
+                | Action::Recovery(_)
+                | Action::Remap(_) => {}
             }
         }
         Ok(actions)

@@ -104,6 +104,16 @@ impl Injector {
         Ok(self.actions_on(gpu)?.into_iter().find_map(of_action).unwrap_or(0))
     }
 
+    /// Returns how a GPU's row remapping stands: whether one is pending, and whether one failed.
+    ///
+    /// # Errors
+    ///
+    /// [`InjectorError`] if the node's fault list can't be read.
+    pub fn remapping(&self, gpu: u32) -> Result<(bool, bool), InjectorError> {
+        let actions = self.actions_on(gpu)?;
+        Ok((actions.contains(&Action::Remap(1)), actions.contains(&Action::Remap(2))))
+    }
+
     /// Tells whether a GPU is lost.
     ///
     /// # Errors

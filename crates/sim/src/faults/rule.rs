@@ -54,6 +54,8 @@ pub enum Action {
     Raise(Event),
     /// The GPU's recovery action.
     Recovery(u32),
+    /// The GPU's row remapping: 1 for pending, 2 for failed.
+    Remap(u32),
 }
 
 /// An XID error.
@@ -119,10 +121,14 @@ impl Rule {
     }
 
     fn check(&self) -> Result<(), String> {
-        let state_of_gpu =
-            matches!(self.action, Action::Lose | Action::Raise(_) | Action::Recovery(_));
+        let state_of_gpu = matches!(
+            self.action,
+            Action::Lose | Action::Raise(_) | Action::Recovery(_) | Action::Remap(_)
+        );
         if state_of_gpu && (self.gpu.is_none() || self.call.is_some() || self.hits.is_some()) {
-            return Err("lost, xid and recovery need gpu=N and no call, nth or times".to_owned());
+            return Err(
+                "lost, xid, recovery and remap need gpu=N and no call, nth or times".to_owned()
+            );
         }
         let destroys = ["nvmlGpuInstanceDestroy", "nvmlComputeInstanceDestroy"];
         let of_destruction = self.call.as_deref().is_some_and(|name| destroys.contains(&name));
@@ -188,6 +194,7 @@ impl<'l> Words<'l> {
         found.extend(self.take("code", 1..=MAX_CODE)?.map(Action::Fail));
         found.extend(self.take("activation", 1..=MAX_CODE)?.map(Action::LeavePending));
         found.extend(self.take("recovery", 0..=4)?.map(Action::Recovery));
+        found.extend(self.take("remap", 1..=2)?.map(Action::Remap));
         let delay = self.take("delay_ms", 0..=MAX_DELAY_MS)?;
         found.extend(delay.map(|ms| Action::Delay(Duration::from_millis(ms.into()))));
         if let Some(xid) = self.take("xid", 1..=MAX_CODE)? {
@@ -206,7 +213,7 @@ impl<'l> Words<'l> {
         match found.as_slice() {
             [action] => Ok(*action),
             [] | [_, _, ..] => Err("give exactly one of code=N, hang, delay_ms=N, crash, \
-                                    ghost, activation=N, lost, xid=N, recovery=N"
+                                    ghost, activation=N, lost, xid=N, recovery=N, remap=N"
                 .to_owned()),
         }
     }
