@@ -8,8 +8,10 @@ use anyhow::Context as _;
 use clap::Parser;
 use serde::{Deserialize, Serialize};
 
+use crate::core::custody::Adopt;
 use crate::core::environment::NodeEnvironment;
 use crate::core::plan::TRIES_MAX;
+use crate::sys::holders::DeviceFiles;
 
 /// Runs attempts on this machine's GPUs for a Tessera controller.
 #[derive(Clone, Debug, Parser)]
@@ -44,6 +46,9 @@ pub enum Command {
         /// NVIDIA's management library.
         #[arg(long)]
         nvml: OsString,
+        /// Wait for the driver's events instead.
+        #[arg(long)]
+        events: bool,
     },
 }
 
@@ -59,6 +64,10 @@ struct File {
     keep_attempts: Option<usize>,
     destroy_tries: Option<u32>,
     cgroups: Option<bool>,
+    adopt: Option<Adopt>,
+    kernel_log: Option<PathBuf>,
+    gpu_boot_id: Option<PathBuf>,
+    device_files: Option<DeviceFiles>,
 }
 
 /// The effective settings.
@@ -80,6 +89,14 @@ pub struct Config {
     pub destroy_tries: u32,
     /// Whether attempts are put into control groups where the machine has them.
     pub cgroups: bool,
+    /// Whose the instances are that the node did not make: `never`, `at-first` or `exclusive`.
+    pub adopt: Adopt,
+    /// The kernel's log, in which the driver's errors stand.
+    pub kernel_log: PathBuf,
+    /// The file that names the boot in which the GPUs' instances live.
+    pub gpu_boot_id: PathBuf,
+    /// Where device files are, to find who keeps an instance open.
+    pub device_files: DeviceFiles,
 }
 
 /// Folders of ended attempts that are kept, if nothing else is said.
@@ -122,6 +139,12 @@ impl Config {
             keep_attempts: file.keep_attempts.unwrap_or(KEEP_ATTEMPTS),
             destroy_tries: file.destroy_tries.unwrap_or(TRIES_MAX).max(1),
             cgroups: file.cgroups.unwrap_or(true),
+            adopt: file.adopt.unwrap_or_default(),
+            kernel_log: file.kernel_log.unwrap_or_else(|| "/dev/kmsg".into()),
+            gpu_boot_id: file
+                .gpu_boot_id
+                .unwrap_or_else(|| "/proc/sys/kernel/random/boot_id".into()),
+            device_files: file.device_files.unwrap_or_default(),
         })
     }
 

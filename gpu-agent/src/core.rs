@@ -2,7 +2,12 @@
 //! records what is to be recorded, and then acts.
 
 pub mod attempts;
+pub mod attribution;
+pub mod custody;
 pub mod environment;
+pub mod health;
+pub mod kernel_log;
 pub mod ledger;
 pub mod output;
 pub mod plan;
+pub mod xids;

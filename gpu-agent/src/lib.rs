@@ -16,6 +16,7 @@ pub mod core;
 pub mod disk;
 pub mod gpus;
 pub mod journal;
+pub mod kernel_log;
 pub mod lease_page;
 pub mod link;
 pub mod logs;

@@ -4,15 +4,17 @@ use std::process::ExitCode;
 
 use anyhow::Context as _;
 use clap::Parser;
-use tessera_agent::actors::gpu::GpuParts;
 use tessera_agent::actors::{gpu, node};
 use tessera_agent::config::{Arguments, Command, Config};
 use tessera_agent::disk::{DataFolder, NodeState};
+use tessera_agent::gpus::one::Tools;
 use tessera_agent::journal::JournalFile;
+use tessera_agent::kernel_log::{self, KernelLog};
 use tessera_agent::lease_page::LeasePage;
 use tessera_agent::link::{self, Controller};
 use tessera_agent::node::{Fatal, INPUTS_MAX, Node, NodeFacts, NodeParts};
 use tessera_agent::nvml::client::{NvmlClient, WorkerProgram};
+use tessera_agent::nvml::events;
 use tessera_agent::pool::{Nursery, Pool};
 use tessera_agent::shepherd::group;
 use tessera_agent::{adopt, nvml, sys::clock};
@@ -28,9 +30,10 @@ const GPU_ORDERS: usize = 64;
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
-    if let Some(Command::NvmlWorker { nvml: library }) = &arguments.command {
-        // Its only failure is that the agent is gone.
-        return nvml::worker::run(library).map_or(ExitCode::FAILURE, |()| ExitCode::SUCCESS);
+    if let Some(Command::NvmlWorker { nvml: library, events }) = &arguments.command {
+        let run = if *events { nvml::watch::run } else { nvml::worker::run };
+        // The agent sees that it is gone, and starts another.
+        return run(library).map_or(ExitCode::FAILURE, |()| ExitCode::SUCCESS);
     }
     // Lives until the end, outside of any runtime: its own end sends the last spans.
     let _telemetry = match tessera_telemetry::init("tessera-agent") {
@@ -105,15 +108,25 @@ async fn run(
 
     let program = std::env::current_exe().context("can't find this program itself")?;
     let library = config.nvml.clone().into_os_string();
-    let nvml = NvmlClient::start(WorkerProgram { program, library });
+    let worker = WorkerProgram { program, library };
     let (ready, looked) = oneshot::channel();
-    let parts = GpuParts {
-        nvml,
+    let gpu_boot = clock::boot_id_in(&config.gpu_boot_id).with_context(|| {
+        format!("{} names no boot of the GPUs' machine", config.gpu_boot_id.display())
+    })?;
+    let tools = Tools {
+        nvml: NvmlClient::start(worker.clone()),
         node: inputs.clone(),
         data: data.clone(),
         tries_max: config.destroy_tries,
+        adopt: config.adopt,
+        boot: gpu_boot,
+        files: config.device_files.clone(),
     };
-    actix::spawn(gpu::run(parts, gpu_orders, ready));
+    let (tell, told) = mpsc::channel(GPU_ORDERS);
+    actix::spawn(gpu::run(tools, gpu_orders, told, ready));
+    actix::spawn(events::run(worker, tell.clone()));
+    let log = KernelLog { path: config.kernel_log.clone(), data: data.clone(), boot: gpu_boot };
+    actix::spawn(kernel_log::run(log, tell));
     // The first inventory names every GPU that answers.
     let _ = looked.await;
     let controller = Controller { address: config.controller.clone(), tls, data };

@@ -3,6 +3,7 @@
 //!
 //! Knows neither actix nor QUIC nor NVML: it hears [`Input`]s and speaks into ports.
 
+mod faults;
 mod launch;
 mod layout;
 mod recovery;

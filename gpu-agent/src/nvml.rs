@@ -6,7 +6,9 @@
 
 pub mod calls;
 pub mod client;
+pub mod events;
 pub mod fault;
 pub mod messages;
 pub mod read;
+pub mod watch;
 pub mod worker;

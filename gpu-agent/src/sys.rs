@@ -1,5 +1,6 @@
 //! What the kernel is asked for that the standard library doesn't offer.
 
 pub mod clock;
+pub mod holders;
 pub mod identity;
 pub mod spawn;

@@ -12,13 +12,29 @@ async fn stage() -> (Cluster, Agent, Session, GpuReport) {
     let cluster = Cluster::new();
     let data = cluster.enrol("n1");
     let config = data.join("agent.toml");
-    std::fs::write(&config, "destroy_tries = 3\n").unwrap();
-    let agent = cluster.start_with(&data, |command| {
-        command.arg("--config").arg(&config);
-    });
+    let sim = data.join("sim");
+    let text = format!(
+        "destroy_tries = 3\nkernel_log = {:?}\ngpu_boot_id = {:?}\n\
+         [device_files]\nfolder = {:?}\nminors = {:?}\n",
+        data.join("kmsg"),
+        sim.join("boot_id"),
+        sim.join("dev"),
+        sim.join("proc/driver/nvidia-caps/mig-minors"),
+    );
+    std::fs::write(&config, text).unwrap();
+    std::fs::write(data.join("kmsg"), "").unwrap();
+    common::make_sim(&data);
+    let agent = start(&cluster, &data);
     let session = cluster.welcome().await;
     let gpu = session.gpu("A100");
     (cluster, agent, session, gpu)
+}
+
+/// Starts an agent with the settings of its folder.
+fn start(cluster: &Cluster, data: &std::path::Path) -> Agent {
+    cluster.start_with(data, |command| {
+        command.arg("--config").arg(data.join("agent.toml"));
+    })
 }
 
 fn slot(gpu: &GpuReport, profile: &str, start: u8) -> Slot {
@@ -143,23 +159,105 @@ async fn an_instance_that_stays_in_use_is_marked_stuck() {
 }
 
 #[tokio::test]
-async fn a_half_made_instance_is_rolled_back_and_reported_as_it_stands() {
+async fn a_half_made_instance_is_removed_once_the_driver_lets_it_go() {
     let (_cluster, agent, mut session, gpu) = stage().await;
     let small = slot(&gpu, "1g.5gb", 0);
     faults(
         &agent,
         "call=nvmlGpuInstanceCreateComputeInstance times=1 code=23\n\
-         call=nvmlGpuInstanceDestroy times=1 code=19\n",
+         call=nvmlGpuInstanceDestroy code=19\n",
     );
 
     let (end, report) = session.apply(plan(&gpu.gpu, 1, vec![Step::Create(small)])).await;
 
     assert!(matches!(end, PlanEnd::Failed { .. }), "{end:?}");
     let report = report.unwrap();
-    assert_eq!((layout(&report), report.instances[0].slice.clone()), (vec![small], None));
-    let (end, report) = session.apply(plan(&gpu.gpu, 2, vec![Step::Create(small)])).await;
+    let left = &report.instances[0];
+    assert_eq!((left.slot, left.slice.clone()), (small, None));
+    assert!(matches!(left.trouble, Some(InstanceTrouble::Stuck { .. })), "{left:?}");
+
+    faults(&agent, "");
+    session.send(ToAgent::Clear { epoch: 1, gpu: gpu.gpu.clone(), slot: Some(small) }).await;
+    session.until(|frame| gone(frame, &gpu)).await;
+}
+
+#[tokio::test]
+async fn a_half_made_instance_that_a_crash_left_is_removed_at_the_next_start() {
+    let (cluster, mut agent, mut session, gpu) = stage().await;
+    let small = slot(&gpu, "1g.5gb", 0);
+    faults(&agent, "call=nvmlGpuInstanceCreateComputeInstance nth=1 hang\n");
+    session.send(ToAgent::ApplyPlan(plan(&gpu.gpu, 1, vec![Step::Create(small)]))).await;
+    let node = common::sim_node(&agent);
+    let standing = || node.read().unwrap().gpus[0].instances.clone();
+    common::eventually("the GPU instance stands", || standing().len() == 1).await;
+
+    agent.child.kill().unwrap();
+    agent.child.wait().unwrap();
+    assert_eq!(standing()[0].compute.len(), 0, "half made");
+    let agent = start(&cluster, &agent.data);
+    let session = cluster.welcome().await;
+
+    assert!(session.gpu("A100").instances.is_empty(), "removed before the node was ready");
+    assert!(common::sim_node(&agent).read().unwrap().gpus[0].instances.is_empty());
+}
+
+#[tokio::test]
+async fn a_strangers_instance_is_noticed_and_never_touched_until_it_is_handed_over() {
+    let (_cluster, agent, mut session, gpu) = stage().await;
+    let small = slot(&gpu, "1g.5gb", 3);
+    common::by_hand(&agent, small);
+
+    let told = session
+        .until(|frame| match frame {
+            ToController::Gpu(report) => report.instances.first().map(|i| i.trouble.clone()),
+            _ => None,
+        })
+        .await;
+    assert_eq!(told, Some(InstanceTrouble::Foreign { pids: vec![] }), "within ten seconds");
+    let (end, _) = session.apply(plan(&gpu.gpu, 1, vec![Step::Destroy(small)])).await;
+    let PlanEnd::Failed { reason, .. } = end else { panic!("{end:?}") };
+    assert!(reason.contains("somebody else"), "{reason}");
+
+    session.send(ToAgent::Clear { epoch: 1, gpu: gpu.gpu.clone(), slot: Some(small) }).await;
+    session
+        .until(|frame| match frame {
+            ToController::Gpu(report) if report.instances[0].trouble.is_none() => Some(()),
+            _ => None,
+        })
+        .await;
+    let (end, _) = session.apply(plan(&gpu.gpu, 2, vec![Step::Destroy(small)])).await;
     assert_eq!(end, PlanEnd::Done);
-    assert!(report.unwrap().instances[0].slice.is_some(), "completed by a later plan");
+}
+
+#[tokio::test]
+async fn who_keeps_an_instance_open_without_computing_is_named() {
+    let (_cluster, agent, mut session, gpu) = stage().await;
+    let small = slot(&gpu, "1g.5gb", 0);
+    let (_, report) = session.apply(plan(&gpu.gpu, 1, vec![Step::Create(small)])).await;
+    let watcher = common::watcher(&agent, &Place::on(&report.unwrap()));
+
+    let (end, report) = session.apply(plan(&gpu.gpu, 2, vec![Step::Destroy(small)])).await;
+
+    assert!(matches!(end, PlanEnd::Failed { .. }), "{end:?}");
+    let report = report.unwrap();
+    let Some(InstanceTrouble::Stuck { reason }) = &report.instances[0].trouble else {
+        panic!("{report:?}")
+    };
+    let pid = format!("(pid {})", std::process::id());
+    assert!(reason.contains("in use") && reason.contains(&pid), "{reason}");
+    drop(watcher);
+    session.send(ToAgent::Clear { epoch: 1, gpu: gpu.gpu.clone(), slot: None }).await;
+    let (end, _) = session.apply(plan(&gpu.gpu, 3, vec![Step::Destroy(small)])).await;
+    assert_eq!(end, PlanEnd::Done);
+}
+
+fn gone(frame: &ToController, gpu: &GpuReport) -> Option<()> {
+    match frame {
+        ToController::Gpu(report) if report.gpu == gpu.gpu => {
+            report.instances.is_empty().then_some(())
+        }
+        _ => None,
+    }
 }
 
 #[tokio::test]
@@ -201,7 +299,7 @@ async fn layouts_and_their_numbers_survive_the_agent() {
 
     agent.child.kill().unwrap();
     agent.child.wait().unwrap();
-    let _agent = cluster.start(&agent.data);
+    let _agent = start(&cluster, &agent.data);
     let session = cluster.welcome().await;
 
     assert_eq!(session.gpu("A100"), made.unwrap());

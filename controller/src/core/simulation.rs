@@ -86,6 +86,7 @@ fn card(number: u128, index: u32, mig: bool) -> GpuReport {
         health: GpuHealth::Healthy,
         faults: Vec::new(),
         quarantine: None,
+        refused: Vec::new(),
     }
 }
 

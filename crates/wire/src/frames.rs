@@ -122,6 +122,9 @@ pub struct GpuReport {
     /// Set while its node keeps new work away from it, although it answers.
     #[serde(default)]
     pub quarantine: Option<Quarantine>,
+    /// Legal placements that the driver refused lately: not to be tried again for now.
+    #[serde(default)]
+    pub refused: Vec<Slot>,
 }
 
 /// Whether and how a GPU can be partitioned.

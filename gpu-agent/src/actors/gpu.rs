@@ -1,7 +1,6 @@
 //! The actor of one GPU, sole owner of its layout, and the task that starts these actors.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
 use std::time::Duration;
 
 use actix::{
@@ -11,17 +10,20 @@ use actix::{
 use tessera_model::GpuId;
 use tokio::sync::{mpsc, oneshot};
 
-use crate::gpus::file::GpuFile;
-use crate::gpus::one::{Gpu, READ_EVERY};
-use crate::gpus::{GpuEvent, GpuOrder};
+use crate::gpus::file::{self, GpuFile};
+use crate::gpus::one::{Gpu, NOTICES_MAX, READ_EVERY, Tools};
+use crate::gpus::{GpuEvent, GpuOrder, Noticed, Place, Told};
 use crate::node::Input;
-use crate::nvml::client::{NvmlClient, NvmlFailed};
-use crate::nvml::messages::{Reply, Request};
+use crate::nvml::client::NvmlFailed;
+use crate::nvml::messages::{GpuFacts, Reply, Request};
 
 /// Orders that may wait for one GPU: the node sends one at a time.
 const MAILBOX: usize = 16;
 /// How often GPUs are looked for: a driver may be loaded after the agent, a GPU come back.
 const LOOK_EVERY: Duration = Duration::from_secs(30);
+/// How long a node waits for one GPU before it says that it is ready: a layout of seven
+/// instances is restored within seconds.
+const FIRST_LOOK: Duration = Duration::from_secs(60);
 
 /// Owns one GPU. `None` while an order is being carried out.
 pub struct GpuActor {
@@ -34,6 +36,8 @@ pub struct GpuActor {
 pub enum GpuMessage {
     /// Read it again.
     Refresh,
+    /// Take in what the driver told.
+    Heed,
     /// Carry out an order.
     Obey(GpuOrder),
 }
@@ -56,12 +60,16 @@ impl Handler<GpuMessage> for GpuActor {
         let work = async move {
             let mut gpu = gpu?;
             match message {
-                // Its report says what is wrong.
-                GpuMessage::Refresh => drop(gpu.refresh().await),
+                GpuMessage::Refresh => gpu.look().await,
+                GpuMessage::Heed => {}
                 GpuMessage::Obey(GpuOrder::Apply(order)) => gpu.apply(order).await,
                 GpuMessage::Obey(GpuOrder::SetMigMode { on, .. }) => gpu.set_mig_mode(on).await,
                 GpuMessage::Obey(GpuOrder::Clear { slot, .. }) => gpu.clear(slot).await,
+                GpuMessage::Obey(GpuOrder::Hit { at_unix, cause, attempts, .. }) => {
+                    gpu.hit(at_unix, &cause, &attempts).await;
+                }
             }
+            gpu.heed().await;
             Some(gpu)
         };
         AtomicResponse::new(Box::pin(
@@ -70,28 +78,24 @@ impl Handler<GpuMessage> for GpuActor {
     }
 }
 
-/// What GPUs need.
-#[derive(Clone, Debug)]
-pub struct GpuParts {
-    /// The way to the driver.
-    pub nvml: NvmlClient,
-    /// The way to the node.
-    pub node: mpsc::Sender<Input>,
-    /// The data folder.
-    pub data: PathBuf,
-    /// Tries of a blocked step.
-    pub tries_max: u32,
+/// One GPU, as the task that starts these actors knows it.
+struct Member {
+    actor: Addr<GpuActor>,
+    notices: mpsc::Sender<Noticed>,
 }
 
-/// Looks for GPUs, starts an actor for each, and hands orders on. `ready` is told after the
-/// first look.
+type Members = BTreeMap<GpuId, Member>;
+
+/// Looks for GPUs, starts an actor for each, and hands orders and errors on. `ready` is told
+/// after the first look.
 pub async fn run(
-    parts: GpuParts,
+    tools: Tools,
     mut orders: mpsc::Receiver<GpuOrder>,
+    mut told: mpsc::Receiver<Told>,
     ready: oneshot::Sender<()>,
 ) {
-    let mut actors = BTreeMap::new();
-    look(&parts, &mut actors).await;
+    let mut members = Members::new();
+    look(&tools, &mut members).await;
     // Fails only if nobody waits.
     let _ = ready.send(());
     let first = tokio::time::Instant::now() + LOOK_EVERY;
@@ -99,23 +103,43 @@ pub async fn run(
     loop {
         tokio::select! {
             order = orders.recv() => match order {
-                Some(order) => hand_on(&parts, &actors, order).await,
+                Some(order) => hand_on(&tools, &members, order).await,
                 None => return,
             },
-            _ = timer.tick() => look(&parts, &mut actors).await,
+            Some(told) = told.recv() => pass_on(&members, told),
+            _ = timer.tick() => look(&tools, &mut members).await,
         }
     }
 }
 
-async fn hand_on(parts: &GpuParts, actors: &BTreeMap<GpuId, Addr<GpuActor>>, order: GpuOrder) {
+/// Passes on what the driver told. A GPU that has too much of it waiting hears of the rest by
+/// being read.
+fn pass_on(members: &Members, told: Told) {
+    for (gpu, member) in members {
+        let message = match &told {
+            Told::Noticed(noticed) => match &noticed.on {
+                Place::Gpu(on) if on != gpu => continue,
+                Place::Gpu(_) | Place::Bus(_) => match member.notices.try_send(noticed.clone()) {
+                    Ok(()) => GpuMessage::Heed,
+                    Err(_) => GpuMessage::Refresh,
+                },
+            },
+            Told::Lost => GpuMessage::Refresh,
+        };
+        // A full mailbox means that it is going to look anyway.
+        let _ = member.actor.try_send(message);
+    }
+}
+
+async fn hand_on(tools: &Tools, members: &Members, order: GpuOrder) {
     let gpu = order.gpu().clone();
     let answer = refusal(&order);
-    let refused = match actors.get(&gpu) {
-        Some(actor) => actor.try_send(GpuMessage::Obey(order)).is_err(),
+    let refused = match members.get(&gpu) {
+        Some(member) => member.actor.try_send(GpuMessage::Obey(order)).is_err(),
         None => true,
     };
     if refused && let Some(answer) = answer {
-        let _ = parts.node.send(Input::Gpu(answer)).await;
+        let _ = tools.node.send(Input::Gpu(answer)).await;
     }
 }
 
@@ -131,40 +155,49 @@ fn refusal(order: &GpuOrder) -> Option<GpuEvent> {
             Some(GpuEvent::MigModeEnded { gpu: gpu.clone(), problem: Some(reason) })
         }
         // Its answer would be a report, and there is none.
-        GpuOrder::Clear { .. } => None,
+        GpuOrder::Clear { .. } | GpuOrder::Hit { .. } => None,
     }
 }
 
-async fn look(parts: &GpuParts, actors: &mut BTreeMap<GpuId, Addr<GpuActor>>) {
-    let found = match parts.nvml.ask(Request::List).await {
-        Ok(Reply::Gpus(found)) => found,
-        Ok(Reply::Gpu(_) | Reply::Done | Reply::Failed(_)) => return,
-        Err(NvmlFailed::NoAnswer) => return,
+async fn look(tools: &Tools, members: &mut Members) {
+    match tools.nvml.ask(Request::List).await {
+        Ok(Reply::Gpus(found)) => {
+            for gpu in found {
+                take_on(tools, members, gpu, None).await;
+            }
+        }
+        Ok(_) | Err(NvmlFailed::NoAnswer) => {}
         Err(NvmlFailed::Refused(fault)) => {
-            if actors.is_empty() {
+            if members.is_empty() {
                 tracing::warn!(%fault, "no GPUs");
             }
+        }
+    }
+    // What was here before and is not listed now is told of as it was, with what is wrong.
+    for facts in file::all_seen(&tools.data) {
+        take_on(tools, members, facts.gpu.clone(), Some(facts)).await;
+    }
+}
+
+async fn take_on(tools: &Tools, members: &mut Members, id: GpuId, facts: Option<GpuFacts>) {
+    if members.contains_key(&id) {
+        return;
+    }
+    let file = match GpuFile::load(&tools.data, &id) {
+        Ok(file) => file,
+        Err(error) => {
+            // Guessing the number could let an old plan through.
+            tracing::error!(gpu = %id, %error, "a GPU is left alone");
             return;
         }
     };
-    for id in found {
-        if actors.contains_key(&id) {
-            continue;
-        }
-        let file = match GpuFile::load(&parts.data, &id) {
-            Ok(file) => file,
-            Err(error) => {
-                // Guessing the number could let an old plan through.
-                tracing::error!(gpu = %id, %error, "a GPU is left alone");
-                continue;
-            }
-        };
-        let parts = parts.clone();
-        let mut gpu =
-            Gpu::new(id.clone(), parts.nvml, parts.node, parts.data, parts.tries_max, file);
-        // The first read is part of taking it on; if it fails, the actor tries again.
-        let _ = gpu.refresh().await;
-        tracing::info!(gpu = %id, "GPU found");
-        actors.insert(id, GpuActor { gpu: Some(gpu) }.start());
+    let (notices, heard) = mpsc::channel(NOTICES_MAX);
+    let mut gpu = Gpu::new(id.clone(), tools.clone(), file, facts, heard);
+    // Its layout comes back before the node says that it is ready; if it can't be read yet, the
+    // actor tries again.
+    if tokio::time::timeout(FIRST_LOOK, gpu.look()).await.is_err() {
+        tracing::warn!(gpu = %id, "the GPU isn't ready yet");
     }
+    tracing::info!(gpu = %id, "GPU found");
+    members.insert(id, Member { actor: GpuActor { gpu: Some(gpu) }.start(), notices });
 }

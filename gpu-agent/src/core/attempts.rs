@@ -7,6 +7,7 @@
 //! than the journal's leaves a tombstone.
 
 mod recovery;
+mod struck;
 #[cfg(test)]
 pub mod testing;
 #[cfg(test)]
@@ -26,6 +27,7 @@ use crate::shepherd::protocol::KillReason;
 use crate::shepherd::verdict::killed;
 
 pub use recovery::{Held, Trace};
+pub use struck::Struck;
 
 /// Most attempts that a node holds, running or ended and not yet acknowledged. Far above what
 /// its GPUs can run; a controller that sends more is broken.
@@ -154,17 +156,17 @@ impl Attempts {
         let Some(entry) = self.entries.get_mut(&attempt) else { return Vec::new() };
         let Phase::Journalling(order) = &entry.phase else { return Vec::new() };
         let over = match (entry.kill, entry.stop) {
-            (Some(reason), _) => Some((killed(reason).0, killed(reason).1)),
-            (None, Some(StopCause::Cancel)) => Some((Outcome::Cancelled, "")),
-            (None, Some(StopCause::Preempt)) => Some((Outcome::Preempted, "")),
+            (Some(reason), _) => Some(killed(reason)),
+            (None, Some(StopCause::Cancel)) => Some((Outcome::Cancelled, String::new())),
+            (None, Some(StopCause::Preempt)) => Some((Outcome::Preempted, String::new())),
             (None, None) if !standing.leased || order.generation != standing.generation => {
-                Some((Outcome::NotStarted, "the node's lease ran out"))
+                Some((Outcome::NotStarted, "the node's lease ran out".to_owned()))
             }
             (None, None) => None,
         };
         match over {
             Some((outcome, detail)) => {
-                self.end_here(attempt, never_ran_at(standing.now_unix, outcome, detail.to_owned()))
+                self.end_here(attempt, never_ran_at(standing.now_unix, outcome, detail))
             }
             None => {
                 let order = order.clone();
@@ -219,7 +221,7 @@ impl Attempts {
         if matches!(entry.phase, Phase::Ended(_)) {
             return Vec::new();
         }
-        entry.phase = Phase::Ended(record);
+        entry.phase = Phase::Ended(entry.told(record));
         let mut effects = vec![entry.report()];
         if entry.kill == Some(KillReason::Revoked) {
             effects.extend(self.bury(attempt));

@@ -12,8 +12,8 @@ use crate::nvml::fault::Handling;
 /// First pause before a blocked step is tried again; doubled each time.
 const PAUSE_MIN: Millis = Millis::new(200);
 /// Longest pause.
-const PAUSE_MAX: Millis = Millis::from_secs(5);
-/// Tries of one step before it is given up: with the pauses above about half a minute.
+const PAUSE_MAX: Millis = Millis::from_secs(30);
+/// Tries of one step before it is given up: with the pauses above a minute and a half.
 pub const TRIES_MAX: u32 = 10;
 
 /// An instance that stands, as a plan sees it.
@@ -25,6 +25,8 @@ pub struct Standing {
     pub whole: bool,
     /// Whether a process uses it.
     pub used: bool,
+    /// Whether it is the node's; what others made is neither destroyed nor completed.
+    pub ours: bool,
 }
 
 /// A step that the driver refused.
@@ -87,6 +89,11 @@ impl PlanRun {
         self.done
     }
 
+    /// Returns the step that the plan is at.
+    pub fn step(&self) -> Option<Step> {
+        self.steps.get(self.done).copied()
+    }
+
     /// Decides what follows.
     pub fn on(&mut self, event: Event) -> Action {
         match event {
@@ -111,6 +118,14 @@ impl PlanRun {
             if std::mem::take(&mut self.made) {
                 let reason = "the driver reported success, but the GPU didn't change".to_owned();
                 return self.again(reason);
+            }
+            let (Step::Destroy(slot) | Step::Create(slot)) = step;
+            if standing.iter().any(|s| s.slot == slot && !s.ours) {
+                let reason = format!(
+                    "somebody else made the instance on memory slice {}: clear it, to hand it over",
+                    slot.start
+                );
+                return self.fail(reason, None);
             }
             return match step {
                 Step::Destroy(slot) if standing.iter().any(|s| s.slot == slot && s.used) => {
@@ -167,7 +182,7 @@ mod tests {
     }
 
     fn whole(start: u8) -> Standing {
-        Standing { slot: slot(start), whole: true, used: false }
+        Standing { slot: slot(start), whole: true, used: false, ours: true }
     }
 
     fn refused(handling: Handling) -> Event {
@@ -207,6 +222,21 @@ mod tests {
         let end = run.on(Event::Read(used));
 
         assert!(matches!(end, Action::End { stuck: Some((found, _)), .. } if found == slot(0)));
+    }
+
+    #[test]
+    fn an_instance_of_somebody_else_is_neither_destroyed_nor_completed() {
+        for step in [Step::Destroy(slot(0)), Step::Create(slot(0))] {
+            let mut run = PlanRun::new(vec![step], 3);
+
+            let other = Standing { ours: false, whole: false, ..whole(0) };
+            let end = run.on(Event::Read(vec![other]));
+
+            let Action::End { end: PlanEnd::Failed { reason, .. }, .. } = end else {
+                panic!("{end:?}")
+            };
+            assert!(reason.contains("somebody else"), "{reason}");
+        }
     }
 
     #[test]
@@ -265,6 +295,7 @@ mod tests {
                         used = bits;
                         let standing = (0..4).map(|start| Standing {
                             slot: slot(start), whole: answer > 2, used: bits & (1 << start) != 0,
+                            ours: !(start == 3 && answer == 6),
                         });
                         let standing = standing.filter(|s| answer > 1 || s.slot.start > 1);
                         run.on(Event::Read(standing.collect()))

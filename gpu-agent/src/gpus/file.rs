@@ -1,4 +1,5 @@
-//! What a GPU must not forget: the newest plan that it obeyed, and the step it was at.
+//! What a GPU must not forget: the newest plan that it obeyed, the step it was at, what of its
+//! layout is the node's, and what is held against it.
 
 use std::path::{Path, PathBuf};
 
@@ -6,7 +7,10 @@ use serde::{Deserialize, Serialize};
 use tessera_model::mig::Step;
 use tessera_model::{GpuId, PlanId};
 
+use crate::core::custody::Custody;
+use crate::core::health::Health;
 use crate::disk::{self, DiskError};
+use crate::nvml::messages::GpuFacts;
 
 /// A GPU's file.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -19,6 +23,12 @@ pub struct GpuFile {
     /// The step that was about to be made; `None` once the plan is over. For people: after a
     /// crash the driver is asked what is true.
     pub intent: Option<Step>,
+    /// What is the node's.
+    #[serde(default)]
+    pub custody: Custody,
+    /// What is held against it.
+    #[serde(default)]
+    pub health: Health,
 }
 
 impl GpuFile {
@@ -56,9 +66,45 @@ impl GpuFile {
     }
 }
 
+/// Ending of the files that hold how GPUs were last seen.
+const SEEN: &str = ".seen.json";
+
+/// Keeps how a GPU was last seen: if its driver is gone at the next start, the node still knows
+/// what it has. Losing it costs no more than that.
+pub fn keep_seen(data: &Path, facts: &GpuFacts) -> std::io::Result<()> {
+    let path = seen_path(data, &facts.gpu);
+    let beside = path.with_extension("tmp");
+    std::fs::write(&beside, serde_json::to_vec(facts)?)?;
+    std::fs::rename(beside, path)
+}
+
+/// Returns how every GPU of the node was last seen.
+pub fn all_seen(data: &Path) -> Vec<GpuFacts> {
+    let Ok(entries) = std::fs::read_dir(data.join("gpus")) else { return Vec::new() };
+    let named = entries.flatten().map(|entry| entry.path());
+    named
+        .filter(|path| path.to_str().is_some_and(|path| path.ends_with(SEEN)))
+        .filter_map(|path| serde_json::from_slice(&std::fs::read(path).ok()?).ok())
+        .collect()
+}
+
+/// Forgets how a GPU was last seen.
+pub fn forget_seen(data: &Path, gpu: &GpuId) {
+    // Fails only if there is none.
+    let _ = std::fs::remove_file(seen_path(data, gpu));
+}
+
+fn seen_path(data: &Path, gpu: &GpuId) -> PathBuf {
+    data.join("gpus").join(format!("{}{SEEN}", file_name(gpu)))
+}
+
 fn path(data: &Path, gpu: &GpuId) -> PathBuf {
-    // A GPU's UUID holds letters, digits, dashes and slashes only.
-    data.join("gpus").join(format!("{}.json", gpu.as_str().replace('/', "_")))
+    data.join("gpus").join(format!("{}.json", file_name(gpu)))
+}
+
+/// A GPU's UUID holds letters, digits, dashes and slashes only.
+fn file_name(gpu: &GpuId) -> String {
+    gpu.as_str().replace('/', "_")
 }
 
 #[cfg(test)]
@@ -71,7 +117,7 @@ mod tests {
 
     #[test]
     fn an_older_plan_is_refused_and_the_same_one_may_be_repeated() {
-        let file = GpuFile { layout_gen: 5, plan: Some(plan(1)), intent: None };
+        let file = GpuFile { layout_gen: 5, plan: Some(plan(1)), ..GpuFile::default() };
 
         assert!(file.judge(6, plan(2)).is_ok());
         assert!(file.judge(5, plan(1)).is_ok());

@@ -1,35 +1,43 @@
-//! The body of a GPU's actor: asks the driver, lets the pure plan decide, tells the node.
+//! The body of a GPU's actor: asks the driver, lets the pure cores decide, tells the node.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use tessera_model::GpuId;
-use tessera_model::mig::{Slot, Step};
-use tessera_telemetry::{context, names};
+use tessera_model::mig::Slot;
+use tessera_model::{BootId, GpuId, Millis};
 use tessera_wire::frames::{
-    GpuHealth, GpuReport, InstanceReport, InstanceTrouble, PlanEnd, PlanOrder,
+    FaultAction, FaultCause, GpuHealth, GpuReport, InstanceReport, InstanceTrouble, MigReport,
+    Quarantine,
 };
 use tokio::sync::mpsc;
-use tracing::Instrument as _;
 
-use super::GpuEvent;
-use super::file::GpuFile;
-use crate::core::plan::{Action, Event, PlanRun, Standing, StepRefused};
+use super::file::{self, GpuFile};
+use super::{GpuEvent, Noticed, Source, Strike};
+use crate::core::attribution::Numbers;
+use crate::core::custody::Adopt;
+use crate::core::health::Seen;
+use crate::core::plan::Standing;
+use crate::core::xids;
 use crate::node::Input;
 use crate::nvml::client::{NvmlClient, NvmlFailed};
-use crate::nvml::fault::Handling;
+use crate::nvml::fault::Fault;
 use crate::nvml::messages::{GpuFacts, InstanceFacts, Reply, Request};
+use crate::sys::clock;
+use crate::sys::holders::{DeviceFiles, Holder, holders};
 
 /// Most pids of strangers in a report.
 const FOREIGN_MAX: usize = 16;
-/// How often a driver that doesn't answer is asked again within one plan.
-const READS_MAX: u32 = 3;
+/// How long an instance that could not be changed is left alone before it is looked at again.
+const PROBE_EVERY: Millis = Millis::from_secs(60);
+/// How long a placement that the driver refused is not tried again.
+pub(super) const REFUSED_FOR: Millis = Millis::from_secs(600);
+/// Errors under way to one GPU; a driver that tells of more at once repeats itself.
+pub const NOTICES_MAX: usize = 64;
 
-/// One GPU and what it needs.
-pub struct Gpu {
-    /// Which.
-    pub id: GpuId,
+/// What a GPU's body needs.
+#[derive(Clone, Debug)]
+pub struct Tools {
     /// The way to its driver.
     pub nvml: NvmlClient,
     /// The way to the node.
@@ -38,25 +46,83 @@ pub struct Gpu {
     pub data: PathBuf,
     /// Tries of a blocked step.
     pub tries_max: u32,
-    file: GpuFile,
-    facts: Option<GpuFacts>,
-    stuck: BTreeMap<Slot, String>,
-    health: GpuHealth,
+    /// Whose the instances are that the node did not make.
+    pub adopt: Adopt,
+    /// The boot that the GPU lives in.
+    pub boot: BootId,
+    /// Where device files are.
+    pub files: DeviceFiles,
+}
+
+/// One GPU.
+pub struct Gpu {
+    /// Which.
+    pub id: GpuId,
+    pub(super) tools: Tools,
+    pub(super) file: GpuFile,
+    /// What is on disk.
+    pub(super) saved: GpuFile,
+    /// How it was last read; maybe by an agent before this one.
+    pub(super) facts: Option<GpuFacts>,
+    /// Whether it was read since this agent started.
+    pub(super) read: bool,
+    pub(super) stuck: BTreeMap<Slot, Stuck>,
+    /// Legal placements that the driver refused, and until when they are not tried.
+    pub(super) refused: BTreeMap<Slot, Millis>,
+    /// What keeps the driver from telling how it stands.
+    trouble: Option<GpuHealth>,
+    pub(super) numbers: Numbers,
+    pub(super) notices: mpsc::Receiver<Noticed>,
+    /// Errors that one way told of and the other has still to tell of.
+    pub(super) halves: VecDeque<(Source, Noticed)>,
+}
+
+/// An instance that could not be changed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Stuck {
+    pub(super) reason: String,
+    /// When it is looked at again, on the boot clock.
+    pub(super) probe_at: Millis,
 }
 
 impl Gpu {
-    /// Takes a GPU on.
+    /// Takes a GPU on. `facts` is how an earlier agent last saw it, for a driver that is gone.
     pub fn new(
         id: GpuId,
-        nvml: NvmlClient,
-        node: mpsc::Sender<Input>,
-        data: PathBuf,
-        tries_max: u32,
+        tools: Tools,
         file: GpuFile,
+        facts: Option<GpuFacts>,
+        notices: mpsc::Receiver<Noticed>,
     ) -> Self {
-        let health = GpuHealth::Healthy;
-        let (facts, stuck) = (None, BTreeMap::new());
-        Self { id, nvml, node, data, tries_max, file, facts, stuck, health }
+        Self {
+            id,
+            tools,
+            saved: file.clone(),
+            file,
+            facts,
+            read: false,
+            stuck: BTreeMap::new(),
+            refused: BTreeMap::new(),
+            trouble: None,
+            numbers: Numbers::default(),
+            notices,
+            halves: VecDeque::new(),
+        }
+    }
+
+    /// Reads the GPU, puts right what an earlier agent or a new boot left, and tells the node
+    /// how it stands.
+    pub async fn look(&mut self) {
+        if self.refresh().await.is_err() {
+            return;
+        }
+        if self.file.intent.is_some() {
+            // What an agent that died was about to make has just been seen.
+            self.forget_intent();
+        }
+        self.restore().await;
+        self.tidy().await;
+        self.probe().await;
     }
 
     /// Reads the GPU and tells the node how it stands.
@@ -65,187 +131,216 @@ impl Gpu {
     ///
     /// The driver refused or didn't answer; the node has been told.
     pub async fn refresh(&mut self) -> Result<(), NvmlFailed> {
-        let read = self.nvml.ask(Request::Read(self.id.clone())).await;
-        let result = match read {
-            Ok(Reply::Gpu(facts)) => {
-                self.health = GpuHealth::Healthy;
-                let stands = |slot: &Slot| facts.instances.iter().find(|i| i.slot == *slot);
-                // Stuck no more: gone, or whole and unused.
-                self.stuck.retain(|slot, _| {
-                    stands(slot).is_some_and(|i| i.slice.is_none() || !i.users.is_empty())
-                });
-                self.facts = Some(*facts);
+        let result = match self.ask_facts().await {
+            Err(NvmlFailed::Refused(fault)) if is_lost(&fault) => {
+                // Too grave to be believed at once; what it was said to be at first counts.
+                self.ask_facts().await.map_err(|_| NvmlFailed::Refused(fault))
+            }
+            other => other,
+        };
+        let result = match result {
+            Ok(facts) => {
+                self.absorb(facts);
                 Ok(())
             }
-            Ok(Reply::Gpus(_) | Reply::Done | Reply::Failed(_)) => Err(NvmlFailed::NoAnswer),
-            Err(failed) => Err(failed),
-        };
-        match &result {
-            Ok(()) => {}
-            Err(NvmlFailed::NoAnswer) => self.health = GpuHealth::Unresponsive,
-            Err(NvmlFailed::Refused(fault)) => {
-                self.health = GpuHealth::Faulty { reason: fault.to_string() };
+            Err(failed) => {
+                self.blame(&failed).await;
+                Err(failed)
             }
-        }
-        if let Some(report) = self.report() {
-            self.tell(GpuEvent::Changed(Box::new(report))).await;
-        }
+        };
+        self.save();
+        self.tell_report().await;
         result
     }
 
-    /// Carries out a plan, and tells the node how it ended.
-    pub async fn apply(&mut self, order: PlanOrder) {
-        let plan = order.plan;
-        let span = tracing::info_span!(
-            names::span::REPARTITION,
-            { names::attribute::PLAN_ID } = %plan,
-            { names::attribute::HW_ID } = %self.id,
-        );
-        if let Some(parent) = &order.traceparent {
-            context::set_parent(&span, parent);
-        }
-        self.apply_within(order).instrument(span).await;
-    }
-
-    async fn apply_within(&mut self, order: PlanOrder) {
-        let plan = order.plan;
-        let end = match self.begin(&order) {
-            Err(reason) => PlanEnd::Refused { reason },
-            Ok(()) => self.carry_out(order).await,
-        };
-        tracing::info!(gpu = %self.id, %plan, ?end, "a layout plan ended");
-        // Fails only if the GPU doesn't answer: its report says so.
-        let _ = self.refresh().await;
-        self.tell(GpuEvent::PlanEnded { gpu: self.id.clone(), plan, end }).await;
-    }
-
-    fn begin(&mut self, order: &PlanOrder) -> Result<(), String> {
-        self.file.judge(order.layout_gen, order.plan)?;
-        self.note(GpuFile { layout_gen: order.layout_gen, plan: Some(order.plan), intent: None })
-    }
-
-    /// Puts the intent on disk before it is acted on.
-    fn note(&mut self, file: GpuFile) -> Result<(), String> {
-        file.save(&self.data, &self.id).map_err(|error| {
-            let cause = std::error::Error::source(&error).map(ToString::to_string);
-            format!("{error}: {}", cause.unwrap_or_default())
-        })?;
-        self.file = file;
-        Ok(())
-    }
-
-    async fn carry_out(&mut self, order: PlanOrder) -> PlanEnd {
-        let mut run = PlanRun::new(order.steps, self.tries_max);
-        let mut action = Action::Read;
-        loop {
-            let event = match action {
-                Action::Read => match self.read_again().await {
-                    Ok(standing) => Event::Read(standing),
-                    Err(failed) => return failed_after(run.done(), failed.to_string()),
-                },
-                Action::Make(step) => {
-                    let intent = GpuFile { intent: Some(step), ..self.file.clone() };
-                    if let Err(reason) = self.note(intent) {
-                        return failed_after(run.done(), reason);
-                    }
-                    Event::Made(self.make(step).await)
-                }
-                Action::Wait(pause) => {
-                    tokio::time::sleep(pause.duration()).await;
-                    Event::Waited
-                }
-                Action::End { end, stuck } => {
-                    self.stuck.extend(stuck);
-                    // The intent is only told to people: the plan's end doesn't depend on it.
-                    let _ = self.note(GpuFile { intent: None, ..self.file.clone() });
-                    return end;
-                }
-            };
-            action = run.on(event);
-        }
-    }
-
-    async fn read_again(&mut self) -> Result<Vec<Standing>, NvmlFailed> {
-        let mut last = NvmlFailed::NoAnswer;
-        for _ in 0..READS_MAX {
-            match self.refresh().await {
-                Ok(()) => {
-                    let facts = self.facts.iter().flat_map(|facts| &facts.instances);
-                    return Ok(facts.map(standing).collect());
-                }
-                Err(failed) => last = failed,
+    async fn ask_facts(&self) -> Result<GpuFacts, NvmlFailed> {
+        match self.tools.nvml.ask(Request::Read(self.id.clone())).await? {
+            Reply::Gpu(facts) => Ok(*facts),
+            Reply::Gpus(_) | Reply::Advice(_) | Reply::Done | Reply::Failed(_) => {
+                Err(NvmlFailed::NoAnswer)
             }
         }
-        Err(last)
     }
 
-    async fn make(&self, step: Step) -> Result<(), StepRefused> {
-        let (request, span) = match step {
-            Step::Create(slot) => (
-                Request::Create(self.id.clone(), slot),
-                tracing::info_span!(
-                    names::span::INSTANCE_CREATE,
-                    { names::attribute::MIG_START } = slot.start
-                ),
-            ),
-            Step::Destroy(slot) => (
-                Request::Destroy(self.id.clone(), slot),
-                tracing::info_span!(
-                    names::span::INSTANCE_DESTROY,
-                    { names::attribute::MIG_START } = slot.start
-                ),
-            ),
-        };
-        match self.nvml.ask(request).instrument(span).await {
-            Ok(_) => Ok(()),
-            Err(NvmlFailed::Refused(fault)) => {
-                tracing::warn!(gpu = %self.id, ?step, %fault, "the driver refused a step");
-                Err(StepRefused { handling: fault.handling(), reason: fault.to_string() })
-            }
-            Err(NvmlFailed::NoAnswer) => Err(StepRefused {
-                handling: Handling::Retry,
-                reason: NvmlFailed::NoAnswer.to_string(),
-            }),
+    fn absorb(&mut self, facts: GpuFacts) {
+        let (boot, now) = (self.tools.boot, clock::unix_now());
+        self.trouble = None;
+        self.file.health.read(xids::advised(facts.recovery), boot, now);
+        if !std::mem::replace(&mut self.read, true) {
+            // Before anything else of this boot is taken in: or what it took away is forgotten.
+            self.file.custody.look(&facts, boot);
         }
+        self.file.custody.observe(&facts, boot, self.file.intent, self.tools.adopt);
+        let numbers = facts.instances.iter().map(|i| (i.number, i.slot)).collect();
+        self.numbers.saw(now, numbers);
+        let stands = |slot: &Slot| facts.instances.iter().any(|i| i.slot == *slot);
+        self.stuck.retain(|slot, _| stands(slot));
+        let changed = self.facts.as_ref().is_none_or(|known| slots(known) != slots(&facts));
+        if changed {
+            // Another layout may have room for what this one had none for.
+            self.refused.clear();
+        }
+        if self.facts.as_ref().is_none_or(|known| identity(known) != identity(&facts)) {
+            let kept = file::keep_seen(&self.tools.data, &facts);
+            if let Err(error) = kept {
+                tracing::warn!(gpu = %self.id, %error, "how the GPU was seen can't be kept");
+            }
+        }
+        self.facts = Some(facts);
+    }
+
+    /// Takes in that the driver refused to tell, or didn't answer.
+    async fn blame(&mut self, failed: &NvmlFailed) {
+        let at_unix = clock::unix_now();
+        let was_faulty = matches!(self.trouble, Some(GpuHealth::Faulty { .. }));
+        let (cause, action, words) = match failed {
+            NvmlFailed::NoAnswer => {
+                self.trouble = Some(GpuHealth::Unresponsive);
+                (FaultCause::Silence, FaultAction::Record, failed.to_string())
+            }
+            NvmlFailed::Refused(fault) => {
+                let reason = fault.to_string();
+                self.trouble = Some(GpuHealth::Faulty { reason: reason.clone() });
+                let lost = is_lost(fault);
+                let action = if lost { FaultAction::ResetGpu } else { FaultAction::Record };
+                let Fault { call, code } = fault.clone();
+                (FaultCause::Nvml { call, code }, action, reason)
+            }
+        };
+        let seen = Seen {
+            at_unix,
+            cause: cause.clone(),
+            slot: None,
+            action,
+            // A GPU that answers again is sound again.
+            advised: true,
+            words,
+        };
+        let fresh = self.file.health.note(seen, self.tools.boot);
+        if fresh {
+            tracing::warn!(gpu = %self.id, %failed, "the GPU can't be read");
+        }
+        if !was_faulty && action >= FaultAction::ResetGpu {
+            let gpu = self.id.clone();
+            let strike = Strike { gpu, at_unix, cause, action, slot: None, pid: None };
+            self.tell(GpuEvent::Struck(strike)).await;
+        }
+    }
+
+    /// Looks again at what could not be changed.
+    async fn probe(&mut self) {
+        let now = clock::boot_now();
+        let due: Vec<_> =
+            self.stuck.iter().filter(|(_, stuck)| stuck.probe_at <= now).map(|(s, _)| *s).collect();
+        for slot in due {
+            let users = self.instance(slot).map_or(0, |instance| instance.users.len());
+            let held = self.holders(slot).await;
+            let Some(stuck) = self.stuck.get_mut(&slot) else { continue };
+            if users == 0 && held.is_empty() {
+                self.stuck.remove(&slot);
+            } else {
+                stuck.probe_at = now.plus(PROBE_EVERY);
+            }
+        }
+        self.tell_report().await;
+    }
+
+    /// Marks what could not be changed, with the names of those who hold it.
+    pub(super) async fn mark_stuck(&mut self, slot: Slot, reason: String) {
+        let held = self.holders(slot).await;
+        let reason = match &held[..] {
+            [] => reason,
+            held => {
+                let names: Vec<_> = held.iter().map(ToString::to_string).collect();
+                format!("{reason}; held by {}", names.join(", "))
+            }
+        };
+        tracing::warn!(gpu = %self.id, start = slot.start, reason, "an instance is stuck");
+        let probe_at = clock::boot_now().plus(PROBE_EVERY);
+        self.stuck.insert(slot, Stuck { reason, probe_at });
+    }
+
+    /// Finds who keeps an instance open.
+    pub(super) async fn holders(&self, slot: Slot) -> Vec<Holder> {
+        let Some(facts) = &self.facts else { return Vec::new() };
+        let Some(instance) = self.instance(slot) else { return Vec::new() };
+        let (minor, number) = (facts.minor.unwrap_or(facts.index), instance.number);
+        let files = self.tools.files.clone();
+        let scan = tokio::task::spawn_blocking(move || holders(&files, minor, number));
+        scan.await.unwrap_or_default()
     }
 
     /// Forgets what was held against the GPU, or against one instance of it, and looks anew.
     pub async fn clear(&mut self, slot: Option<Slot>) {
         tracing::info!(gpu = %self.id, ?slot, "cleared on an operator's word");
         match slot {
-            Some(slot) => drop(self.stuck.remove(&slot)),
-            None => self.stuck.clear(),
+            Some(slot) => {
+                self.stuck.remove(&slot);
+                self.refused.remove(&slot);
+                if let Some(instance) = self.instance(slot).cloned() {
+                    self.file.custody.take(&instance);
+                }
+            }
+            None => {
+                self.stuck.clear();
+                self.refused.clear();
+                self.file.health.clear();
+            }
         }
-        // Its report says what is wrong.
-        let _ = self.refresh().await;
+        self.look().await;
+        if slot.is_none() && matches!(self.trouble, Some(GpuHealth::Faulty { .. })) {
+            // A GPU that was taken out is not told of after the next start.
+            file::forget_seen(&self.tools.data, &self.id);
+        }
     }
 
-    /// Switches MIG mode; only ever on an administrator's word.
-    pub async fn set_mig_mode(&mut self, on: bool) {
-        let used = self
-            .facts
-            .iter()
-            .flat_map(|facts| &facts.instances)
-            .any(|instance| !instance.users.is_empty());
-        let problem = if used {
-            Some("processes use this GPU's instances".to_owned())
-        } else {
-            let asked = self.nvml.ask(Request::SetMigMode(self.id.clone(), on)).await;
-            asked.err().map(|failed| failed.to_string())
-        };
-        let _ = self.refresh().await;
-        self.tell(GpuEvent::MigModeEnded { gpu: self.id.clone(), problem }).await;
+    /// Puts the file on disk, if it is another one than was there.
+    pub(super) fn save(&mut self) {
+        if self.file == self.saved {
+            return;
+        }
+        match self.file.save(&self.tools.data, &self.id) {
+            Ok(()) => self.saved = self.file.clone(),
+            Err(error) => {
+                tracing::error!(gpu = %self.id, %error, "a GPU's file can't be written");
+            }
+        }
     }
 
-    fn report(&self) -> Option<GpuReport> {
+    pub(super) fn instance(&self, slot: Slot) -> Option<&InstanceFacts> {
+        self.facts.as_ref()?.instances.iter().find(|instance| instance.slot == slot)
+    }
+
+    pub(super) fn standing(&self) -> Vec<Standing> {
+        let facts = self.facts.iter().flat_map(|facts| &facts.instances);
+        facts
+            .map(|i| Standing {
+                slot: i.slot,
+                whole: i.slice.is_some(),
+                used: !i.users.is_empty(),
+                ours: self.file.custody.is_ours(i),
+            })
+            .collect()
+    }
+
+    pub(super) async fn tell_report(&mut self) {
+        if let Some(report) = self.report() {
+            self.tell(GpuEvent::Changed(Box::new(report))).await;
+        }
+    }
+
+    fn report(&mut self) -> Option<GpuReport> {
+        let now = clock::boot_now();
+        self.refused.retain(|_, until| now < *until);
         let facts = self.facts.as_ref()?;
         let instance = |facts: &InstanceFacts| InstanceReport {
             slot: facts.slot,
             slice: facts.slice.clone(),
             memory: facts.memory,
             sms: facts.sms,
-            trouble: self.trouble(facts),
+            trouble: self.trouble_of(facts),
         };
+        let broken = self.file.health.broken().map(|reason| GpuHealth::Faulty { reason });
         Some(GpuReport {
             gpu: self.id.clone(),
             index: facts.index,
@@ -255,33 +350,55 @@ impl Gpu {
             mig: facts.mig.clone(),
             instances: facts.instances.iter().map(instance).collect(),
             layout_gen: self.file.layout_gen,
-            health: self.health.clone(),
-            faults: Vec::new(),
-            quarantine: None,
+            health: self.trouble.clone().or(broken).unwrap_or(GpuHealth::Healthy),
+            faults: self.file.health.faults().to_vec(),
+            quarantine: self.quarantine(facts),
+            refused: self.refused.keys().copied().collect(),
         })
     }
 
-    fn trouble(&self, facts: &InstanceFacts) -> Option<InstanceTrouble> {
-        if let Some(reason) = self.stuck.get(&facts.slot) {
-            return Some(InstanceTrouble::Stuck { reason: reason.clone() });
+    fn quarantine(&self, facts: &GpuFacts) -> Option<Quarantine> {
+        let now = clock::unix_now();
+        let held_against_it = self.file.health.quarantine(now);
+        held_against_it.or_else(|| {
+            facts.remap_pending.then(|| Quarantine {
+                since_unix: Millis::ZERO,
+                until_unix: None,
+                reason: "a row of its memory waits to be remapped: reset the GPU once it is idle"
+                    .to_owned(),
+            })
+        })
+    }
+
+    fn trouble_of(&self, facts: &InstanceFacts) -> Option<InstanceTrouble> {
+        if let Some(stuck) = self.stuck.get(&facts.slot) {
+            return Some(InstanceTrouble::Stuck { reason: stuck.reason.clone() });
         }
         let foreign = facts.users.iter().filter(|user| !user.ours).map(|user| user.pid);
         let pids: Vec<u32> = foreign.take(FOREIGN_MAX).collect();
-        (!pids.is_empty()).then_some(InstanceTrouble::Foreign { pids })
+        let trouble = !pids.is_empty() || !self.file.custody.is_ours(facts);
+        trouble.then_some(InstanceTrouble::Foreign { pids })
     }
 
-    async fn tell(&self, event: GpuEvent) {
+    pub(super) async fn tell(&self, event: GpuEvent) {
         // Fails only when the agent is going down.
-        let _ = self.node.send(Input::Gpu(event)).await;
+        let _ = self.tools.node.send(Input::Gpu(event)).await;
     }
 }
 
-fn standing(facts: &InstanceFacts) -> Standing {
-    Standing { slot: facts.slot, whole: facts.slice.is_some(), used: !facts.users.is_empty() }
+/// Whether a refusal means that the GPU is gone, with all that ran on it.
+const fn is_lost(fault: &Fault) -> bool {
+    // GPU_IS_LOST, RESET_REQUIRED, and GPU_NOT_FOUND from a driver that lists others.
+    matches!(fault.code, 15 | 16 | 28)
 }
 
-fn failed_after(done: usize, reason: String) -> PlanEnd {
-    PlanEnd::Failed { steps_done: u32::try_from(done).unwrap_or(u32::MAX), reason }
+fn slots(facts: &GpuFacts) -> Vec<Slot> {
+    facts.instances.iter().map(|instance| instance.slot).collect()
+}
+
+/// What a GPU is known by while its driver is gone.
+fn identity(facts: &GpuFacts) -> (u32, &str, &MigReport, Option<&str>) {
+    (facts.index, &facts.model, &facts.mig, facts.bus.as_deref())
 }
 
 /// How often a GPU is read for changes that others made (G9).

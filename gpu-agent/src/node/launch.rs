@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use tessera_model::life::Outcome;
 use tessera_model::spec::Program;
-use tessera_wire::frames::{GpuHealth, LaunchOrder, MigReport};
+use tessera_wire::frames::{GpuHealth, InstanceTrouble, LaunchOrder, MigReport};
 
 use super::Node;
 use crate::core::environment::environment;
@@ -38,6 +38,9 @@ impl Node {
             GpuHealth::Unresponsive => return Err("the GPU's driver doesn't answer".to_owned()),
             GpuHealth::Faulty { reason } => return Err(format!("the GPU is faulty: {reason}")),
         }
+        if let Some(quarantine) = &gpu.quarantine {
+            return Err(format!("the GPU is set aside: {}", quarantine.reason));
+        }
         let Some(slot) = order.slot else {
             return match gpu.mig {
                 MigReport::On { .. } => Err("the GPU is partitioned".to_owned()),
@@ -53,6 +56,9 @@ impl Node {
             return Err("the instance is being destroyed".to_owned());
         }
         let instance = gpu.instances.iter().find(|instance| instance.slot == slot);
+        if let Some(InstanceTrouble::Stuck { reason }) = instance.and_then(|i| i.trouble.as_ref()) {
+            return Err(format!("the instance is set aside: {reason}"));
+        }
         match instance.map(|instance| &instance.slice) {
             Some(Some(slice)) if *slice == order.slice => Ok(()),
             Some(Some(slice)) => Err(format!("the instance is {slice} by now")),

@@ -23,6 +23,7 @@ impl Node {
                 self.plans.remove(&gpu);
                 self.send(ToController::PlanEnded { plan, gpu, end });
             }
+            GpuEvent::Struck(strike) => self.on_struck(strike),
             GpuEvent::MigModeEnded { gpu, problem } => {
                 self.send(ToController::MigModeEnded { gpu, problem });
             }

@@ -11,18 +11,21 @@ use nvml_wrapper::Nvml;
 use nvml_wrapper::error::NvmlError;
 use nvml_wrapper_sys::bindings::{
     NvmlLib, nvmlComputeInstance_t, nvmlComputeInstanceProfileInfo_t, nvmlDevice_t,
-    nvmlGpuInstance_t, nvmlGpuInstanceInfo_t, nvmlGpuInstancePlacement_t,
+    nvmlFieldValue_t, nvmlGpuInstance_t, nvmlGpuInstanceInfo_t, nvmlGpuInstancePlacement_t,
     nvmlGpuInstanceProfileInfo_t, nvmlGpuInstanceProfileInfo_v2_t, nvmlMemory_t, nvmlMemory_v2_t,
-    nvmlProcessInfo_t,
+    nvmlPciInfo_t, nvmlProcessInfo_t,
 };
 
 use super::fault::Fault;
 
 const SUCCESS: u32 = 0;
+const NOT_SUPPORTED: u32 = 3;
 const INSUFFICIENT_SIZE: u32 = 7;
 const LIBRARY_NOT_FOUND: u32 = 12;
 const FUNCTION_NOT_FOUND: u32 = 13;
 const UNKNOWN: u32 = 999;
+/// `NVML_FI_DEV_GET_GPU_RECOVERY_ACTION`.
+const RECOVERY_ACTION: u32 = 230;
 
 /// Longest UUID (`NVML_DEVICE_UUID_V2_BUFFER_SIZE`) and name.
 const TEXT: usize = 96;
@@ -54,6 +57,8 @@ macro_rules! call {
         }
     }};
 }
+
+pub mod events;
 
 /// Lets a call fill in a structure of plain integers.
 fn filled<T>(fill: impl FnOnce(*mut T) -> Result<(), Fault>) -> Result<T, Fault> {
@@ -271,6 +276,54 @@ impl Library {
         filled(|place| call!(self.nvmlDeviceGetMaxMigDeviceCount(device, place)))
     }
 
+    /// Returns where a GPU sits: domain, bus and device.
+    pub fn bus(&self, device: nvmlDevice_t) -> Result<(u32, u32, u32), Fault> {
+        let pci: nvmlPciInfo_t =
+            filled(|place| call!(self.nvmlDeviceGetPciInfo_v3(device, place)))?;
+        Ok((pci.domain, pci.bus, pci.device))
+    }
+
+    /// Returns the minor number of a GPU's device file.
+    pub fn minor(&self, device: nvmlDevice_t) -> Result<u32, Fault> {
+        filled(|place| call!(self.nvmlDeviceGetMinorNumber(device, place)))
+    }
+
+    /// Returns the major part of the CUDA compute capability.
+    pub fn capability(&self, device: nvmlDevice_t) -> Result<i32, Fault> {
+        let mut minor = 0;
+        filled(|place| {
+            call!(self.nvmlDeviceGetCudaComputeCapability(device, place, &raw mut minor))
+        })
+    }
+
+    /// Returns what the driver advises to do about a GPU.
+    pub fn recovery(&self, device: nvmlDevice_t) -> Result<u32, Fault> {
+        // SAFETY: integers and a union of numbers, for which all zeroes are valid.
+        let mut field: nvmlFieldValue_t = unsafe { MaybeUninit::zeroed().assume_init() };
+        field.fieldId = RECOVERY_ACTION;
+        call!(self.nvmlDeviceGetFieldValues(device, 1, &raw mut field))?;
+        match field.nvmlReturn {
+            // SAFETY: the union held zeroes, and every member is a number.
+            SUCCESS => Ok(unsafe { field.value.uiVal }),
+            code => Err(Fault { call: "nvmlDeviceGetFieldValues".to_owned(), code }),
+        }
+    }
+
+    /// Tells whether a row of memory waits for a reset to be remapped.
+    pub fn remap_pending(&self, device: nvmlDevice_t) -> Result<bool, Fault> {
+        let (mut correctable, mut uncorrectable, mut failed) = (0, 0, 0);
+        let pending: c_uint = filled(|place| {
+            call!(self.nvmlDeviceGetRemappedRows(
+                device,
+                &raw mut correctable,
+                &raw mut uncorrectable,
+                place,
+                &raw mut failed
+            ))
+        })?;
+        Ok(pending != 0)
+    }
+
     /// Finds a MIG device by index.
     pub fn mig_device(&self, device: nvmlDevice_t, index: u32) -> Result<nvmlDevice_t, Fault> {
         filled(|place| call!(self.nvmlDeviceGetMigDeviceHandleByIndex(device, index, place)))
@@ -281,29 +334,46 @@ impl Library {
         filled(|place| call!(self.nvmlDeviceGetGpuInstanceId(mig, place)))
     }
 
-    /// Lists the pids that compute on a GPU or MIG device.
+    /// Lists the pids that compute on a GPU or MIG device, by themselves or through an MPS
+    /// server.
     pub fn processes(&self, device: nvmlDevice_t) -> Result<Vec<u32>, Fault> {
-        let mut room = PROCESSES;
-        loop {
-            // SAFETY: plain integers, for which zero is valid.
-            let empty: nvmlProcessInfo_t = unsafe { MaybeUninit::zeroed().assume_init() };
-            let mut list = vec![empty; room];
-            let mut count = c_uint::try_from(room).unwrap_or(0);
-            let told = call!(self.nvmlDeviceGetComputeRunningProcesses_v3(
-                device,
-                &raw mut count,
-                list.as_mut_ptr()
-            ));
-            match told {
-                Ok(()) => {
-                    list.truncate(to_size(count));
-                    return Ok(list.iter().map(|process| process.pid).collect());
-                }
-                Err(fault) if fault.code == INSUFFICIENT_SIZE && room < PROCESSES_MAX => {
-                    room = PROCESSES_MAX;
-                }
-                Err(fault) => return Err(fault),
+        let mut pids = listed(|count, list| {
+            call!(self.nvmlDeviceGetComputeRunningProcesses_v3(device, count, list))
+        })?;
+        let clients = listed(|count, list| {
+            call!(self.nvmlDeviceGetMPSComputeRunningProcesses_v3(device, count, list))
+        });
+        match clients {
+            Ok(clients) => pids.extend(clients),
+            // An older driver, or a device without MPS: then nobody is its client.
+            Err(fault) if matches!(fault.code, NOT_SUPPORTED | FUNCTION_NOT_FOUND) => {}
+            Err(fault) => return Err(fault),
+        }
+        pids.sort_unstable();
+        pids.dedup();
+        Ok(pids)
+    }
+}
+
+/// Reads a list of processes that may be longer than expected.
+fn listed(
+    ask: impl Fn(*mut c_uint, *mut nvmlProcessInfo_t) -> Result<(), Fault>,
+) -> Result<Vec<u32>, Fault> {
+    let mut room = PROCESSES;
+    loop {
+        // SAFETY: plain integers, for which zero is valid.
+        let empty: nvmlProcessInfo_t = unsafe { MaybeUninit::zeroed().assume_init() };
+        let mut list = vec![empty; room];
+        let mut count = c_uint::try_from(room).unwrap_or(0);
+        match ask(&raw mut count, list.as_mut_ptr()) {
+            Ok(()) => {
+                list.truncate(to_size(count));
+                return Ok(list.iter().map(|process| process.pid).collect());
             }
+            Err(fault) if fault.code == INSUFFICIENT_SIZE && room < PROCESSES_MAX => {
+                room = PROCESSES_MAX;
+            }
+            Err(fault) => return Err(fault),
         }
     }
 }

@@ -32,11 +32,13 @@ pub enum Handling {
 }
 
 impl Fault {
-    /// Looks the code up. Codes that no header names count as a faulty GPU: the one reading that
+    /// Looks call and code up. Codes that no header names count as a faulty GPU: the one reading that
     /// is always safe.
-    pub const fn handling(&self) -> Handling {
+    pub fn handling(&self) -> Handling {
         match self.code {
             sys::nvmlReturn_enum_NVML_ERROR_NOT_FOUND => Handling::Absent,
+            // A handle of what is gone is a bad argument.
+            sys::nvmlReturn_enum_NVML_ERROR_INVALID_ARGUMENT if self.destroys() => Handling::Absent,
             sys::nvmlReturn_enum_NVML_ERROR_IN_USE => Handling::InUse,
             sys::nvmlReturn_enum_NVML_ERROR_TIMEOUT
             | sys::nvmlReturn_enum_NVML_ERROR_OPERATING_SYSTEM
@@ -62,6 +64,36 @@ impl Fault {
             // LIB_RM_VERSION_MISMATCH, GPU_NOT_FOUND, UNKNOWN and what nobody knows yet.
             _ => Handling::Faulty,
         }
+    }
+
+    /// Tells whether nothing happened in the time that was given.
+    pub const fn is_timeout(&self) -> bool {
+        self.code == sys::nvmlReturn_enum_NVML_ERROR_TIMEOUT
+    }
+
+    fn destroys(&self) -> bool {
+        self.call.ends_with("InstanceDestroy")
+    }
+
+    /// Tells whether the GPU or its driver lacks what was asked for.
+    pub const fn is_unsupported(&self) -> bool {
+        matches!(
+            self.code,
+            sys::nvmlReturn_enum_NVML_ERROR_NOT_SUPPORTED
+                | sys::nvmlReturn_enum_NVML_ERROR_FUNCTION_NOT_FOUND
+        )
+    }
+
+    /// Tells whether the library didn't know what it was asked about: a handle of something that
+    /// is gone, a number that its list lacks.
+    pub const fn is_bad_argument(&self) -> bool {
+        self.code == sys::nvmlReturn_enum_NVML_ERROR_INVALID_ARGUMENT
+    }
+
+    /// Tells whether reading once more makes sense at once: what was looked at changed under the
+    /// reader's eyes, or the driver was busy.
+    pub fn is_fleeting(&self) -> bool {
+        matches!(self.handling(), Handling::Retry | Handling::Absent) || self.is_bad_argument()
     }
 
     const fn words(&self) -> &'static str {

@@ -14,6 +14,8 @@ pub enum Request {
     List,
     /// How does this one stand?
     Read(GpuId),
+    /// What does the driver advise to do about it (field 230)?
+    Advice(GpuId),
     /// Make an instance, whole: the GPU instance and the compute instance that covers it.
     Create(GpuId, Slot),
     /// Destroy an instance with all that is in it.
@@ -26,7 +28,7 @@ impl Request {
     /// Tells whether it changes anything: such requests take longer, and must not be cut short.
     pub const fn mutates(&self) -> bool {
         match self {
-            Self::List | Self::Read(_) => false,
+            Self::List | Self::Read(_) | Self::Advice(_) => false,
             Self::Create(..) | Self::Destroy(..) | Self::SetMigMode(..) => true,
         }
     }
@@ -36,6 +38,7 @@ impl Request {
         match self {
             Self::List => None,
             Self::Read(gpu)
+            | Self::Advice(gpu)
             | Self::Create(gpu, _)
             | Self::Destroy(gpu, _)
             | Self::SetMigMode(gpu, _) => Some(gpu),
@@ -50,6 +53,8 @@ pub enum Reply {
     Gpus(Vec<GpuId>),
     /// To [`Request::Read`].
     Gpu(Box<GpuFacts>),
+    /// To [`Request::Advice`]; `None` if the driver gives none.
+    Advice(Option<u32>),
     /// It was done.
     Done,
     /// The library refused.
@@ -71,6 +76,18 @@ pub struct GpuFacts {
     pub mig: MigReport,
     /// What stands, by start.
     pub instances: Vec<InstanceFacts>,
+    /// Where it sits on the bus, as the kernel log writes it: `0000:65:00`.
+    pub bus: Option<String>,
+    /// The minor number of its device file.
+    pub minor: Option<u32>,
+    /// What the driver advises (field 230); `None` where it doesn't say.
+    pub recovery: Option<u32>,
+    /// Whether a row of its memory waits for a reset to be remapped.
+    pub remap_pending: bool,
+    /// Whether its MIG mode ends with the boot, as on Hopper and later.
+    pub mode_volatile: bool,
+    /// Whether any process computes on it, with MIG on or off.
+    pub used: bool,
 }
 
 /// One GPU instance as its driver tells it.
@@ -78,6 +95,10 @@ pub struct GpuFacts {
 pub struct InstanceFacts {
     /// Where it stands and what it is.
     pub slot: Slot,
+    /// The driver's number of it, by which errors name it; given anew to later instances.
+    pub number: u32,
+    /// How many compute instances stand in it.
+    pub compute: u32,
     /// The MIG device over it, if it has exactly one compute instance.
     pub slice: Option<SliceId>,
     /// Memory that a job can use.

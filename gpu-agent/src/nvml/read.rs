@@ -12,6 +12,9 @@ use super::calls::Library;
 use super::fault::{Fault, Handling};
 use super::messages::{GpuFacts, InstanceFacts, User};
 
+/// CUDA's major capability of Hopper, the first generation whose MIG mode ends with the boot.
+const HOPPER: i32 = 9;
+
 /// A GPU instance with its handle, which is good until the next change.
 pub struct Standing {
     /// The driver's handle.
@@ -22,20 +25,28 @@ pub struct Standing {
     pub slot: Slot,
 }
 
-/// Reads everything that the agent wants to know of a GPU.
-pub fn gpu(library: &Library, device: nvmlDevice_t, id: &GpuId) -> Result<GpuFacts, Fault> {
+/// Reads everything that the agent wants to know of a GPU. `known` is its geometry, if it was
+/// read before with MIG mode on.
+pub fn gpu(
+    library: &Library,
+    device: nvmlDevice_t,
+    id: &GpuId,
+    known: Option<&Geometry>,
+) -> Result<GpuFacts, Fault> {
     let mig = match library.mig_mode(device) {
-        Ok(true) => MigReport::On { geometry: geometry(library, device)? },
+        Ok(true) => MigReport::On {
+            geometry: known.map_or_else(|| geometry(library, device), |g| Ok(g.clone()))?,
+        },
         Ok(false) => MigReport::Off,
-        Err(fault) if matches!(fault.handling(), Handling::Replan | Handling::Bug) => {
-            MigReport::Unsupported
-        }
+        Err(fault) if fault.is_unsupported() => MigReport::Unsupported,
         Err(fault) => return Err(fault),
     };
     let instances = match &mig {
         MigReport::On { geometry } => instances(library, device, geometry)?,
         MigReport::Off | MigReport::Unsupported => Vec::new(),
     };
+    let whole_used = || library.processes(device).map(|pids| !pids.is_empty());
+    let used = instances.iter().any(|i| !i.users.is_empty()) || whole_used()?;
     Ok(GpuFacts {
         gpu: id.clone(),
         index: library.index(device)?,
@@ -43,7 +54,23 @@ pub fn gpu(library: &Library, device: nvmlDevice_t, id: &GpuId) -> Result<GpuFac
         memory: Bytes::new(library.memory(device)?),
         mig,
         instances,
+        bus: offered(library.bus(device))?
+            .map(|(domain, bus, slot)| format!("{domain:04x}:{bus:02x}:{slot:02x}")),
+        minor: offered(library.minor(device))?,
+        recovery: offered(library.recovery(device))?,
+        remap_pending: offered(library.remap_pending(device))?.unwrap_or(false),
+        mode_volatile: offered(library.capability(device))?.is_some_and(|major| major >= HOPPER),
+        used,
     })
+}
+
+/// Turns what a GPU or driver doesn't offer into `None`.
+fn offered<T>(result: Result<T, Fault>) -> Result<Option<T>, Fault> {
+    match result {
+        Ok(value) => Ok(Some(value)),
+        Err(fault) if fault.is_unsupported() => Ok(None),
+        Err(fault) => Err(fault),
+    }
 }
 
 fn geometry(library: &Library, device: nvmlDevice_t) -> Result<Geometry, Fault> {
@@ -52,7 +79,7 @@ fn geometry(library: &Library, device: nvmlDevice_t) -> Result<Geometry, Fault> 
         match library.profile(device, number) {
             Ok((info, name)) => profiles.extend(profile(library, device, &info, name)?),
             // The enumeration has gaps: each GPU has some of the profiles.
-            Err(fault) if matches!(fault.handling(), Handling::Replan | Handling::Bug) => {}
+            Err(fault) if fault.is_unsupported() || fault.is_bad_argument() => {}
             Err(fault) => return Err(fault),
         }
     }
@@ -110,12 +137,19 @@ fn instances(
             users.extend(users_of(library, *mig)?);
         }
         let slice = match mine[..] {
-            [(_, mig)] => library.uuid(*mig)?.parse().ok(),
+            [(_, mig)] => optional(library.uuid(*mig))?.and_then(|uuid| uuid.parse().ok()),
             _ => None,
+        };
+        // Its devices tell, save where there is none: then it may be half made, or unseen.
+        let compute = match mine.len() {
+            0 => compute_instances(library, instance.handle)?.len(),
+            seen => seen,
         };
         let profile = geometry.profile(instance.slot.profile);
         facts.push(InstanceFacts {
             slot: instance.slot,
+            number: instance.number,
+            compute: u32::try_from(compute).unwrap_or(u32::MAX),
             slice,
             memory: profile.map_or(Bytes::ZERO, |profile| profile.memory),
             sms: profile.map_or(0, |profile| profile.sms),
@@ -136,7 +170,8 @@ pub fn standing(
     for profile in &geometry.profiles {
         let most = u32::from(profile.max_instances);
         for handle in library.instances(device, profile.id.0, most)? {
-            let info = library.instance(handle)?;
+            // One that another program destroyed meanwhile.
+            let Some(info) = optional(library.instance(handle))? else { continue };
             let slot = Slot {
                 start: u8::try_from(info.placement.start).unwrap_or(u8::MAX),
                 profile: ProfileId(info.profileId),
@@ -184,8 +219,11 @@ pub fn whole_compute_profile(
 fn mig_devices(library: &Library, device: nvmlDevice_t) -> Result<Vec<(u32, nvmlDevice_t)>, Fault> {
     let mut list = Vec::new();
     for index in 0..library.mig_devices_max(device)? {
-        if let Some(mig) = optional(library.mig_device(device, index))? {
-            list.push((library.instance_of(mig)?, mig));
+        // A device may be listed for a while after its instance is gone.
+        if let Some(mig) = optional(library.mig_device(device, index))?
+            && let Some(number) = optional(library.instance_of(mig))?
+        {
+            list.push((number, mig));
         }
     }
     Ok(list)
@@ -202,14 +240,17 @@ fn is_ours(pid: u32) -> bool {
     })
 }
 
-/// Turns "there is none" into `None`.
+/// Turns "there is none" into `None`; handles of what is gone are bad arguments.
 fn optional<T>(result: Result<T, Fault>) -> Result<Option<T>, Fault> {
     match result {
         Ok(value) => Ok(Some(value)),
-        Err(fault) => match fault.handling() {
-            Handling::Absent | Handling::Replan => Ok(None),
-            Handling::Bug if fault.code == 2 => Ok(None),
-            Handling::Bug | Handling::InUse | Handling::Retry | Handling::Faulty => Err(fault),
-        },
+        Err(fault)
+            if fault.handling() == Handling::Absent
+                || fault.is_unsupported()
+                || fault.is_bad_argument() =>
+        {
+            Ok(None)
+        }
+        Err(fault) => Err(fault),
     }
 }

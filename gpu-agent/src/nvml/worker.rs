@@ -3,15 +3,17 @@
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::io::{self, Read as _, Write as _};
+use std::time::Duration;
 
 use nvml_wrapper_sys::bindings::{nvmlDevice_t, nvmlGpuInstance_t, nvmlGpuInstancePlacement_t};
 use rustix::process::{Signal, set_parent_process_death_signal};
 use tessera_model::GpuId;
-use tessera_model::mig::Slot;
+use tessera_model::mig::{Geometry, Slot};
+use tessera_wire::frames::MigReport;
 
 use super::calls::Library;
 use super::fault::{Fault, Handling};
-use super::messages::{Reply, Request};
+use super::messages::{GpuFacts, Reply, Request};
 use super::read::{self, Standing};
 use crate::shepherd::socket::{frame_bytes, take_frame};
 
@@ -42,28 +44,40 @@ pub fn run(path: &OsStr) -> io::Result<()> {
     }
 }
 
-/// The library with the handles that were looked up: look-ups take long on a busy driver.
+/// How often a GPU is read again at once when it changed meanwhile, and the pause before.
+const READS: u32 = 4;
+const READ_PAUSE: Duration = Duration::from_millis(20);
+
+/// The library with what was looked up: look-ups take long on a busy driver.
 struct Loaded {
     library: Library,
     devices: BTreeMap<GpuId, nvmlDevice_t>,
+    /// How GPUs with MIG mode on can be partitioned.
+    geometries: BTreeMap<GpuId, Geometry>,
 }
 
 fn serve(path: &OsStr, loaded: &mut Option<Loaded>, request: &Request) -> Result<Reply, Fault> {
     let loaded = match loaded {
         Some(loaded) => loaded,
         // Tried again with each request: a driver may be loaded later.
-        None => loaded.insert(Loaded { library: Library::load(path)?, devices: BTreeMap::new() }),
+        None => loaded.insert(Loaded {
+            library: Library::load(path)?,
+            devices: BTreeMap::new(),
+            geometries: BTreeMap::new(),
+        }),
     };
     match request {
         Request::List => loaded.list(),
-        Request::Read(gpu) => {
+        Request::Read(gpu) => loaded.read(gpu).map(|facts| Reply::Gpu(Box::new(facts))),
+        Request::Advice(gpu) => {
             let device = loaded.device(gpu)?;
-            read::gpu(&loaded.library, device, gpu).map(|facts| Reply::Gpu(Box::new(facts)))
+            Ok(Reply::Advice(loaded.library.recovery(device).ok()))
         }
         Request::Create(gpu, slot) => loaded.create(gpu, *slot).map(|()| Reply::Done),
         Request::Destroy(gpu, slot) => loaded.destroy(gpu, *slot).map(|()| Reply::Done),
         Request::SetMigMode(gpu, on) => {
             let device = loaded.device(gpu)?;
+            loaded.geometries.remove(gpu);
             match loaded.library.set_mig_mode(device, *on)? {
                 0 => Ok(Reply::Done),
                 code => Err(Fault { call: "nvmlDeviceSetMigMode".to_owned(), code }),
@@ -75,6 +89,7 @@ fn serve(path: &OsStr, loaded: &mut Option<Loaded>, request: &Request) -> Result
 impl Loaded {
     fn list(&mut self) -> Result<Reply, Fault> {
         self.devices.clear();
+        self.geometries.clear();
         for index in 0..self.library.count()? {
             // One lost GPU must not hide the others.
             let Ok(device) = self.library.device(index) else { continue };
@@ -96,9 +111,56 @@ impl Loaded {
             .ok_or_else(|| Fault { call: "nvmlDeviceGetHandleByUUID".to_owned(), code: 28 })
     }
 
+    fn read(&mut self, gpu: &GpuId) -> Result<GpuFacts, Fault> {
+        let mut tries = 1;
+        loop {
+            match self.read_once(gpu) {
+                Err(fault) if fault.is_fleeting() && tries < READS => {
+                    tries += 1;
+                    std::thread::sleep(READ_PAUSE);
+                }
+                Err(fault) => {
+                    // The next read begins from nothing: a reset GPU has other handles.
+                    self.devices.remove(gpu);
+                    return Err(fault);
+                }
+                Ok(facts) => return Ok(facts),
+            }
+        }
+    }
+
+    fn read_once(&mut self, gpu: &GpuId) -> Result<GpuFacts, Fault> {
+        let device = self.device(gpu)?;
+        let known = self.geometries.get(gpu);
+        let facts = read::gpu(&self.library, device, gpu, known)?;
+        if known.is_none() && matches!(facts.mig, MigReport::On { .. }) {
+            self.geometry(gpu)?;
+        }
+        Ok(facts)
+    }
+
+    /// Returns the geometry, which is kept once two readings in a row agree: a profile that a
+    /// driver in trouble leaves out must not be missing for ever.
+    fn geometry(&mut self, gpu: &GpuId) -> Result<Geometry, Fault> {
+        if let Some(known) = self.geometries.get(gpu) {
+            return Ok(known.clone());
+        }
+        let device = self.device(gpu)?;
+        let mut last = read::mig_geometry(&self.library, device)?;
+        for _ in 1..READS {
+            let again = read::mig_geometry(&self.library, device)?;
+            if again == last {
+                self.geometries.insert(gpu.clone(), again);
+                break;
+            }
+            last = again;
+        }
+        Ok(last)
+    }
+
     fn find(&mut self, gpu: &GpuId, slot: Slot) -> Result<Option<Standing>, Fault> {
         let device = self.device(gpu)?;
-        let geometry = read::mig_geometry(&self.library, device)?;
+        let geometry = self.geometry(gpu)?;
         let standing = read::standing(&self.library, device, &geometry)?;
         Ok(standing.into_iter().find(|instance| instance.slot == slot))
     }
@@ -106,7 +168,7 @@ impl Loaded {
     /// Makes an instance, or completes one that was left half made.
     fn create(&mut self, gpu: &GpuId, slot: Slot) -> Result<(), Fault> {
         let device = self.device(gpu)?;
-        let geometry = read::mig_geometry(&self.library, device)?;
+        let geometry = self.geometry(gpu)?;
         let profile = geometry
             .profile(slot.profile)
             .ok_or_else(|| Fault { call: "CreateGpuInstance".to_owned(), code: 3 })?;
@@ -119,12 +181,25 @@ impl Loaded {
             Some(standing) => (standing.handle, false),
             None => (self.library.create(device, slot.profile.0, placement)?, true),
         };
-        let made = self.complete(instance, slices);
+        let made = self.verify(instance, placement).and_then(|()| self.complete(instance, slices));
         if made.is_err() && fresh {
             // Leaves nothing half made behind, if the driver lets us; else the next read says.
             let _ = self.library.destroy(instance);
         }
         made
+    }
+
+    /// Makes sure that an instance stands where it was meant to (G11).
+    fn verify(
+        &self,
+        instance: nvmlGpuInstance_t,
+        meant: nvmlGpuInstancePlacement_t,
+    ) -> Result<(), Fault> {
+        let found = self.library.instance(instance)?.placement;
+        if (found.start, found.size) == (meant.start, meant.size) {
+            return Ok(());
+        }
+        Err(Fault { call: "nvmlDeviceCreateGpuInstanceWithPlacement".to_owned(), code: 29 })
     }
 
     fn complete(&self, instance: nvmlGpuInstance_t, slices: u32) -> Result<(), Fault> {

@@ -138,4 +138,11 @@ pub enum KillReason {
     OldGeneration,
     /// The controller gave the launch up (F8).
     Revoked,
+    /// The driver reported an error of the program's, by this number.
+    Xid(u32),
+    /// Its GPU failed.
+    GpuFailed {
+        /// The driver's error, if it was one.
+        xid: Option<u32>,
+    },
 }

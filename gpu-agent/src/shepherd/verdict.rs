@@ -5,6 +5,7 @@ use tessera_model::life::{Exit, Outcome};
 use tessera_wire::frames::StopCause;
 
 use super::protocol::KillReason;
+use crate::core::xids;
 
 /// Why the shepherd itself signalled the program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,10 +47,7 @@ pub fn verdict(evidence: Evidence) -> (Outcome, String) {
         (Some(Signalled::Stopped(StopCause::Cancel)), Exit::Code(_) | Exit::Signal(_)) => {
             plain(Outcome::Cancelled)
         }
-        (Some(Signalled::Killed(reason)), Exit::Signal(9)) => {
-            let (outcome, detail) = killed(reason);
-            (outcome, detail.to_owned())
-        }
+        (Some(Signalled::Killed(reason)), Exit::Signal(9)) => killed(reason),
         (None, Exit::Signal(9)) if evidence.out_of_memory => {
             (Outcome::OutOfMemory, "the kernel killed it for want of host memory".to_owned())
         }
@@ -61,12 +59,20 @@ pub fn verdict(evidence: Evidence) -> (Outcome, String) {
 }
 
 /// Returns how the end of an attempt that was killed is told.
-pub const fn killed(reason: KillReason) -> (Outcome, &'static str) {
-    match reason {
+pub fn killed(reason: KillReason) -> (Outcome, String) {
+    let (outcome, detail) = match reason {
         KillReason::LeaseRanOut => (Outcome::Lost, "the node's lease ran out"),
         KillReason::OldGeneration => (Outcome::Lost, "the node had been declared lost"),
         KillReason::Revoked => (Outcome::NotStarted, "the launch was revoked"),
-    }
+        KillReason::Xid(xid) => {
+            return (Outcome::Failed, format!("the GPU reported {} of it", xids::words(xid)));
+        }
+        KillReason::GpuFailed { xid: Some(xid) } => {
+            return (Outcome::Lost, format!("its GPU failed: {}", xids::words(xid)));
+        }
+        KillReason::GpuFailed { xid: None } => (Outcome::Lost, "its GPU failed"),
+    };
+    (outcome, detail.to_owned())
 }
 
 /// Splits a wait status.
@@ -109,6 +115,8 @@ mod tests {
         let preempt = Some(Signalled::Stopped(StopCause::Preempt));
         let late = Some(Signalled::TimeLimit(Millis::from_secs(1)));
         let lease = Some(Signalled::Killed(KillReason::LeaseRanOut));
+        let xid = Some(Signalled::Killed(KillReason::Xid(31)));
+        let gpu = Some(Signalled::Killed(KillReason::GpuFailed { xid: Some(79) }));
         let revoked = Some(Signalled::Killed(KillReason::Revoked));
         for (exit, signalled, memory, expected) in [
             (Exit::Code(0), None, false, Outcome::Succeeded),
@@ -127,6 +135,9 @@ mod tests {
             (Exit::Code(0), lease, false, Outcome::Succeeded),
             (Exit::Code(2), lease, false, Outcome::Failed),
             (Exit::Signal(9), revoked, false, Outcome::NotStarted),
+            (Exit::Signal(9), xid, false, Outcome::Failed),
+            (Exit::Signal(9), gpu, false, Outcome::Lost),
+            (Exit::Code(0), gpu, false, Outcome::Succeeded),
         ] {
             assert_eq!(outcome(exit, signalled, memory), expected, "{exit:?} {signalled:?}");
         }

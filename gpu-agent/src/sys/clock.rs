@@ -20,13 +20,31 @@ pub fn unix_now() -> Millis {
     Millis::new(u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
 }
 
+/// Tells when something happened that the kernel noted in microseconds of its monotonic clock;
+/// never in the future.
+pub fn unix_at_monotonic(micros: u64) -> Millis {
+    let now = clock_gettime(ClockId::Monotonic);
+    let seconds = u64::try_from(now.tv_sec).unwrap_or(0);
+    let now = seconds.saturating_mul(1_000) + u64::try_from(now.tv_nsec).unwrap_or(0) / 1_000_000;
+    unix_now().minus(Millis::new(now.saturating_sub(micros / 1_000)))
+}
+
 /// Reads the kernel's name for this boot.
 ///
 /// # Errors
 ///
 /// The kernel doesn't give one out: nothing that needs proof of death can work here.
 pub fn boot_id() -> io::Result<BootId> {
-    let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id")?;
+    boot_id_in(std::path::Path::new("/proc/sys/kernel/random/boot_id"))
+}
+
+/// Reads a boot's name from a file like the kernel's.
+///
+/// # Errors
+///
+/// The file can't be read or holds no such name.
+pub fn boot_id_in(path: &std::path::Path) -> io::Result<BootId> {
+    let text = std::fs::read_to_string(path)?;
     uuid::Uuid::try_parse(text.trim())
         .map(BootId::from_uuid)
         .map_err(|cause| io::Error::new(io::ErrorKind::InvalidData, cause))

@@ -427,6 +427,34 @@ pub fn stranger(agent: &Agent, place: &Place) -> tessera_sim::client::Client {
     tessera_sim::client::Client::open(&sim_node(agent), place.slice.as_str()).unwrap()
 }
 
+/// A process that only watches a slice: it is in no list, and in the way.
+pub fn watcher(agent: &Agent, place: &Place) -> tessera_sim::client::Client {
+    use tessera_sim::device::ClaimKind;
+    let node = sim_node(agent);
+    tessera_sim::client::Client::open_as(&node, place.slice.as_str(), ClaimKind::Monitor).unwrap()
+}
+
+/// Makes a whole instance on the first GPU, as another program would.
+pub fn by_hand(agent: &Agent, slot: Slot) {
+    use tessera_sim::device::Placement;
+    let change = |state: &mut tessera_sim::device::State| {
+        let model = state.gpus[0].profile(slot.profile.0).unwrap();
+        let size = model.profile.memory_slices.into();
+        let at = Placement { start: slot.start.into(), size };
+        let serial = state.create_gpu_instance(0, slot.profile.0, Some(at)).unwrap();
+        let slices = model.profile.compute_slices;
+        let whole = model.compute.iter().find(|c| c.compute_slices == slices).unwrap();
+        state.create_compute_instance(serial, whole.id.unwrap(), None).unwrap();
+    };
+    sim_node(agent).change(change).unwrap();
+}
+
+/// Makes the simulated node of a data folder before an agent does.
+pub fn make_sim(data: &Path) {
+    let config = tessera_sim::config::Config::new(data.join("sim"), &GPUS);
+    tessera_sim::node::Node::open(&config).unwrap();
+}
+
 /// The simulated node under an agent.
 pub fn sim_node(agent: &Agent) -> tessera_sim::node::Node {
     let config = tessera_sim::config::Config::new(agent.data.join("sim"), &GPUS);

@@ -143,7 +143,7 @@ fn gpu_report() -> impl Strategy<Value = GpuReport> {
     let card = (gpu(), any::<u32>(), text(), bytes(), option::of(any::<u16>()));
     let quarantine = (millis(), option::of(millis()), text())
         .prop_map(|(since_unix, until_unix, reason)| Quarantine { since_unix, until_unix, reason });
-    let state = (health, vec(fault(), 0..4), option::of(quarantine));
+    let state = (health, vec(fault(), 0..4), option::of(quarantine), vec(slot(), 0..4));
     (card, mig, vec(instance, 0..7), any::<u64>(), state).prop_map(
         |((gpu, index, model, memory, sms), mig, instances, layout_gen, state)| GpuReport {
             gpu,
@@ -157,6 +157,7 @@ fn gpu_report() -> impl Strategy<Value = GpuReport> {
             health: state.0,
             faults: state.1,
             quarantine: state.2,
+            refused: state.3,
         },
     )
 }

@@ -70,5 +70,6 @@ pub fn gpu() -> GpuReport {
         health: GpuHealth::Healthy,
         faults: Vec::new(),
         quarantine: None,
+        refused: Vec::new(),
     }
 }

@@ -1,0 +1,319 @@
+//! Which instances of a GPU are the node's to use and to destroy, and what has to be put right
+//! after a crash or a restart of the machine. Pure.
+//!
+//! Instances and, on newer generations, MIG mode end with the boot. The node remembers what it
+//! had and makes it again; what it never had, and what somebody uses, it leaves alone.
+
+use serde::{Deserialize, Serialize};
+use tessera_model::mig::{Geometry, Slot, Step};
+use tessera_model::{BootId, SliceId};
+use tessera_wire::frames::MigReport;
+
+use crate::nvml::messages::{GpuFacts, InstanceFacts};
+
+/// Whose the instances are that the node did not make.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Adopt {
+    /// Somebody else's, always.
+    Never,
+    /// The node's, if they stood when it first saw the GPU; later ones are somebody else's.
+    #[default]
+    AtFirst,
+    /// The node's: nobody else is to partition its GPUs.
+    Exclusive,
+}
+
+/// What the node has on one GPU; survives the agent.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Custody {
+    /// Whether the GPU was ever seen with MIG mode on.
+    seen: bool,
+    /// The boot in which it was last seen.
+    boot: Option<BootId>,
+    /// Whether MIG mode was on then.
+    mig: bool,
+    /// The instances that are the node's.
+    ours: Vec<Ours>,
+    /// What a new boot took away and is being made again.
+    owed: Option<Lost>,
+}
+
+/// One instance of the node's.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Ours {
+    slot: Slot,
+    /// `None` while it is half made.
+    slice: Option<SliceId>,
+}
+
+/// What a new boot took away.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Lost {
+    /// MIG mode has to be switched on again.
+    pub mode: bool,
+    /// The instances that stood.
+    pub slots: Vec<Slot>,
+}
+
+impl Custody {
+    /// Tells whether an instance is the node's.
+    pub fn is_ours(&self, instance: &InstanceFacts) -> bool {
+        self.ours.iter().any(|own| {
+            let same = match (&own.slice, &instance.slice) {
+                (Some(own), Some(found)) => own == found,
+                (None, _) | (_, None) => true,
+            };
+            own.slot == instance.slot && same
+        })
+    }
+
+    /// Takes in the first look at the GPU; returns what has to be made again, if anything.
+    pub fn look(&mut self, facts: &GpuFacts, boot: BootId) -> Option<Lost> {
+        // What an agent that was killed meanwhile still owed is owed.
+        if let Some(lost) = self.lost(facts, boot) {
+            self.owed = Some(lost);
+        }
+        self.boot = Some(boot);
+        self.owed.clone()
+    }
+
+    /// Returns what has to be made again.
+    pub const fn owed(&self) -> Option<&Lost> {
+        self.owed.as_ref()
+    }
+
+    /// Takes in that all that could be made again stands.
+    pub fn settled(&mut self) {
+        self.owed = None;
+    }
+
+    /// Returns what a new boot took away; `None` in the boot in which the GPU was last seen.
+    fn lost(&self, facts: &GpuFacts, boot: BootId) -> Option<Lost> {
+        if self.boot.is_none_or(|last| last == boot) || !self.mig {
+            return None;
+        }
+        // A mode that outlives the boot and is off was switched off by somebody.
+        let mode = match facts.mig {
+            MigReport::On { .. } => false,
+            MigReport::Off if facts.mode_volatile && !facts.used => true,
+            MigReport::Off | MigReport::Unsupported => return None,
+        };
+        Some(Lost { mode, slots: self.ours.iter().map(|own| own.slot).collect() })
+    }
+
+    /// Takes an instance that stands into custody.
+    pub fn take(&mut self, instance: &InstanceFacts) {
+        self.ours.retain(|own| own.slot != instance.slot);
+        self.ours.push(Ours { slot: instance.slot, slice: instance.slice.clone() });
+        self.ours.sort_by_key(|own| own.slot);
+    }
+
+    /// Takes in what stands. `intent` is the step that was about to be made when this was read:
+    /// what it makes is the node's.
+    pub fn observe(&mut self, facts: &GpuFacts, boot: BootId, intent: Option<Step>, adopt: Adopt) {
+        self.boot = Some(boot);
+        self.mig = matches!(facts.mig, MigReport::On { .. });
+        if !self.mig {
+            self.ours.clear();
+            return;
+        }
+        let first = !std::mem::replace(&mut self.seen, true);
+        let all = match adopt {
+            Adopt::Never => false,
+            Adopt::AtFirst => first,
+            Adopt::Exclusive => true,
+        };
+        let made = |slot: Slot| intent == Some(Step::Create(slot));
+        let kept: Vec<_> = facts
+            .instances
+            .iter()
+            .filter(|found| all || made(found.slot) || self.is_ours(found))
+            .map(|found| {
+                // A device that can't be seen for a moment keeps its name.
+                let known = self.ours.iter().find(|own| own.slot == found.slot);
+                let slice = found.slice.clone().or_else(|| {
+                    known.filter(|_| found.compute > 0).and_then(|own| own.slice.clone())
+                });
+                Ours { slot: found.slot, slice }
+            })
+            .collect();
+        self.ours = kept;
+    }
+
+    /// Returns the instances of the node's that have no compute instance: what a crash or a
+    /// failure left, in the way of everything and good for nothing.
+    pub fn half_made(&self, facts: &GpuFacts) -> Vec<Slot> {
+        let left = |i: &&InstanceFacts| i.compute == 0 && i.users.is_empty() && self.is_ours(i);
+        facts.instances.iter().filter(left).map(|instance| instance.slot).collect()
+    }
+}
+
+/// Returns the steps that make as much as there is room for of a layout that was lost. What
+/// stands is left alone, save that instances which are half made are completed.
+pub fn restore(geometry: &Geometry, standing: &[InstanceFacts], lost: &[Slot]) -> Vec<Step> {
+    let mut layout: Vec<Slot> = standing.iter().map(|instance| instance.slot).collect();
+    let mut steps = Vec::new();
+    for slot in lost {
+        let there = standing.iter().find(|instance| instance.slot == *slot);
+        if there.is_some_and(|instance| instance.compute == 0) {
+            steps.push(Step::Create(*slot));
+        }
+        if there.is_some() {
+            continue;
+        }
+        layout.push(*slot);
+        if geometry.check(&layout).is_ok() {
+            steps.push(Step::Create(*slot));
+        } else {
+            layout.pop();
+        }
+    }
+    steps
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use tessera_model::Bytes;
+    use tessera_model::mig::catalog;
+
+    fn boot(number: u128) -> BootId {
+        BootId::from_uuid(uuid::Uuid::from_u128(number))
+    }
+
+    fn geometry() -> Geometry {
+        catalog::models()["a100-40gb"].geometry()
+    }
+
+    fn small(start: u8) -> Slot {
+        let profile = geometry().by_name(&"1g.5gb".parse().unwrap()).unwrap().id;
+        Slot { start, profile }
+    }
+
+    fn instance(slot: Slot, whole: bool) -> InstanceFacts {
+        InstanceFacts {
+            slot,
+            number: u32::from(slot.start) + 7,
+            compute: whole.into(),
+            slice: whole.then(|| format!("MIG-{}", slot.start).parse().unwrap()),
+            memory: Bytes::ZERO,
+            sms: 0,
+            users: Vec::new(),
+        }
+    }
+
+    fn facts(mig: MigReport, instances: Vec<InstanceFacts>) -> GpuFacts {
+        GpuFacts {
+            gpu: "GPU-1".parse().unwrap(),
+            index: 0,
+            model: "A100".into(),
+            memory: Bytes::ZERO,
+            mig,
+            instances,
+            bus: None,
+            minor: None,
+            recovery: None,
+            remap_pending: false,
+            mode_volatile: true,
+            used: false,
+        }
+    }
+
+    fn on(instances: Vec<InstanceFacts>) -> GpuFacts {
+        facts(MigReport::On { geometry: geometry() }, instances)
+    }
+
+    #[test]
+    fn what_stood_at_first_is_taken_on_and_what_comes_later_is_not() {
+        for (adopt, first, later) in [
+            (Adopt::Never, false, false),
+            (Adopt::AtFirst, true, false),
+            (Adopt::Exclusive, true, true),
+        ] {
+            let mut custody = Custody::default();
+            custody.observe(&on(vec![instance(small(0), true)]), boot(1), None, adopt);
+            let both = on(vec![instance(small(0), true), instance(small(1), true)]);
+            custody.observe(&both, boot(1), None, adopt);
+
+            let ours: Vec<_> = both.instances.iter().map(|i| custody.is_ours(i)).collect();
+            assert_eq!(ours, [first, later], "{adopt:?}");
+        }
+    }
+
+    #[test]
+    fn what_a_step_makes_is_ours_and_a_strangers_instance_in_its_place_is_not() {
+        let mut custody = Custody::default();
+        custody.observe(&on(vec![]), boot(1), None, Adopt::AtFirst);
+        let half = on(vec![instance(small(0), false)]);
+        custody.observe(&half, boot(1), Some(Step::Create(small(0))), Adopt::AtFirst);
+        assert_eq!(custody.half_made(&half), [small(0)]);
+
+        let whole = on(vec![instance(small(0), true)]);
+        custody.observe(&whole, boot(1), None, Adopt::AtFirst);
+        assert!(custody.half_made(&whole).is_empty() && custody.is_ours(&whole.instances[0]));
+
+        let mut other = instance(small(0), true);
+        other.slice = Some("MIG-other".parse().unwrap());
+        custody.observe(&on(vec![other.clone()]), boot(1), None, Adopt::AtFirst);
+        assert!(!custody.is_ours(&other));
+    }
+
+    #[test]
+    fn a_strangers_half_made_instance_is_left_alone() {
+        let mut custody = Custody::default();
+        custody.observe(&on(vec![]), boot(1), None, Adopt::AtFirst);
+        let half = on(vec![instance(small(0), false)]);
+        custody.observe(&half, boot(1), None, Adopt::AtFirst);
+
+        assert!(custody.half_made(&half).is_empty());
+    }
+
+    #[test]
+    fn a_new_boot_takes_the_layout_and_on_newer_generations_the_mode() {
+        let mut custody = Custody::default();
+        assert_eq!(custody.lost(&on(vec![]), boot(1)), None, "never seen before");
+        custody.observe(&on(vec![instance(small(3), true)]), boot(1), None, Adopt::AtFirst);
+        let slots = vec![small(3)];
+
+        assert_eq!(custody.lost(&on(vec![]), boot(1)), None, "the same boot");
+        let lost = Some(Lost { mode: false, slots: slots.clone() });
+        assert_eq!(custody.lost(&on(vec![]), boot(2)), lost);
+        let off = facts(MigReport::Off, vec![]);
+        assert_eq!(custody.lost(&off, boot(2)), Some(Lost { mode: true, slots }));
+        let older = GpuFacts { mode_volatile: false, ..off.clone() };
+        assert_eq!(custody.lost(&older, boot(2)), None, "somebody switched it off");
+        let used = GpuFacts { used: true, ..off.clone() };
+        assert_eq!(custody.lost(&used, boot(2)), None, "nothing busy is touched");
+
+        custody.observe(&off, boot(2), None, Adopt::AtFirst);
+        assert_eq!(custody.lost(&off, boot(3)), None, "it was off before");
+    }
+
+    proptest! {
+        /// Whatever stands already stays, and the whole is legal.
+        #[test]
+        fn a_restored_layout_is_legal_and_touches_nothing(
+            lost in prop::collection::btree_set((0..7_u8, prop::sample::select(vec!["1g.5gb", "2g.10gb", "3g.20gb"])), 0..6),
+            standing in prop::collection::btree_set(0..7_u8, 0..3),
+        ) {
+            let geometry = geometry();
+            let lost: Vec<_> = lost.into_iter().map(|(start, name)| Slot {
+                start, profile: geometry.by_name(&name.parse().unwrap()).unwrap().id,
+            }).collect();
+            let standing: Vec<_> = standing.into_iter().map(|s| instance(small(s), true)).collect();
+            let steps = restore(&geometry, &standing, &lost);
+            let mut layout: Vec<_> = standing.iter().map(|i| i.slot).collect();
+            for step in steps {
+                let Step::Create(slot) = step else { panic!("{step:?}") };
+                prop_assert!(lost.contains(&slot));
+                layout.push(slot);
+                prop_assert!(geometry.check(&layout).is_ok());
+            }
+        }
+    }
+}

@@ -1,0 +1,231 @@
+//! Changing a GPU's layout: on the controller's plans, after a new boot, and after a crash.
+
+use tessera_model::mig::{Slot, Step};
+use tessera_telemetry::{context, names};
+use tessera_wire::frames::{MigReport, PlanEnd, PlanOrder};
+use tracing::Instrument as _;
+
+use super::GpuEvent;
+use super::file::GpuFile;
+use super::one::{Gpu, REFUSED_FOR};
+use crate::core::custody;
+use crate::core::plan::{Action, Event, PlanRun, Standing, StepRefused};
+use crate::nvml::client::NvmlFailed;
+use crate::nvml::fault::Handling;
+use crate::nvml::messages::Request;
+use crate::sys::clock;
+
+/// How often a driver that doesn't answer is asked again within one plan.
+const READS_MAX: u32 = 3;
+/// Tries of a step that nobody waits for: it comes again with the next look.
+const OWN_TRIES: u32 = 3;
+
+impl Gpu {
+    /// Carries out a plan, and tells the node how it ended.
+    pub async fn apply(&mut self, order: PlanOrder) {
+        let plan = order.plan;
+        let span = tracing::info_span!(
+            names::span::REPARTITION,
+            { names::attribute::PLAN_ID } = %plan,
+            { names::attribute::HW_ID } = %self.id,
+        );
+        if let Some(parent) = &order.traceparent {
+            context::set_parent(&span, parent);
+        }
+        self.apply_within(order).instrument(span).await;
+    }
+
+    async fn apply_within(&mut self, order: PlanOrder) {
+        let plan = order.plan;
+        let end = match self.begin(&order) {
+            Err(reason) => PlanEnd::Refused { reason },
+            Ok(()) => self.carry_out(order.steps, self.tools.tries_max).await,
+        };
+        tracing::info!(gpu = %self.id, %plan, ?end, "a layout plan ended");
+        if end != PlanEnd::Done {
+            // What a failed step left is put right; its report says what stands.
+            self.look().await;
+        }
+        self.tell(GpuEvent::PlanEnded { gpu: self.id.clone(), plan, end }).await;
+    }
+
+    fn begin(&mut self, order: &PlanOrder) -> Result<(), String> {
+        self.file.judge(order.layout_gen, order.plan)?;
+        let (layout_gen, plan) = (order.layout_gen, Some(order.plan));
+        self.note(GpuFile { layout_gen, plan, intent: None, ..self.file.clone() })
+    }
+
+    /// Puts the intent on disk before it is acted on.
+    fn note(&mut self, file: GpuFile) -> Result<(), String> {
+        file.save(&self.tools.data, &self.id).map_err(|error| {
+            let cause = std::error::Error::source(&error).map(ToString::to_string);
+            format!("{error}: {}", cause.unwrap_or_default())
+        })?;
+        self.saved = file.clone();
+        self.file = file;
+        Ok(())
+    }
+
+    async fn carry_out(&mut self, steps: Vec<Step>, tries_max: u32) -> PlanEnd {
+        let mut run = PlanRun::new(steps, tries_max);
+        let mut action = Action::Read;
+        loop {
+            self.heed().await;
+            if let Some(reason) = self.file.health.broken() {
+                self.forget_intent();
+                return failed_after(run.done(), reason);
+            }
+            let event = match action {
+                Action::Read => match self.read_again().await {
+                    Ok(standing) => Event::Read(standing),
+                    Err(failed) => return failed_after(run.done(), failed.to_string()),
+                },
+                Action::Make(step) => {
+                    let intent = GpuFile { intent: Some(step), ..self.file.clone() };
+                    if let Err(reason) = self.note(intent) {
+                        return failed_after(run.done(), reason);
+                    }
+                    Event::Made(self.make(step).await)
+                }
+                Action::Wait(pause) => {
+                    self.pause(pause.duration()).await;
+                    Event::Waited
+                }
+                Action::End { end, stuck } => {
+                    if end != PlanEnd::Done {
+                        // What the step left, half made as it may be, is ours.
+                        let _ = self.refresh().await;
+                    }
+                    if let Some((slot, reason)) = stuck {
+                        self.mark_stuck(slot, reason).await;
+                    }
+                    self.forget_intent();
+                    self.tell_report().await;
+                    return end;
+                }
+            };
+            action = run.on(event);
+        }
+    }
+
+    /// Waits, and heeds what the driver tells meanwhile.
+    async fn pause(&mut self, pause: std::time::Duration) {
+        let end = tokio::time::Instant::now() + pause;
+        while let Ok(Some(noticed)) = tokio::time::timeout_at(end, self.notices.recv()).await {
+            self.on_notice(noticed).await;
+            if self.file.health.broken().is_some() {
+                return;
+            }
+        }
+        tokio::time::sleep_until(end).await;
+    }
+
+    /// The intent is only told to people and to the next agent, which asks the driver what is
+    /// true.
+    pub(super) fn forget_intent(&mut self) {
+        let _ = self.note(GpuFile { intent: None, ..self.file.clone() });
+    }
+
+    async fn read_again(&mut self) -> Result<Vec<Standing>, NvmlFailed> {
+        let mut last = NvmlFailed::NoAnswer;
+        for _ in 0..READS_MAX {
+            match self.refresh().await {
+                Ok(()) => return Ok(self.standing()),
+                Err(failed) => last = failed,
+            }
+        }
+        Err(last)
+    }
+
+    async fn make(&mut self, step: Step) -> Result<(), StepRefused> {
+        let (request, span) = match step {
+            Step::Create(slot) => (
+                Request::Create(self.id.clone(), slot),
+                tracing::info_span!(
+                    names::span::INSTANCE_CREATE,
+                    { names::attribute::MIG_START } = slot.start
+                ),
+            ),
+            Step::Destroy(slot) => (
+                Request::Destroy(self.id.clone(), slot),
+                tracing::info_span!(
+                    names::span::INSTANCE_DESTROY,
+                    { names::attribute::MIG_START } = slot.start
+                ),
+            ),
+        };
+        match self.tools.nvml.ask(request).instrument(span).await {
+            Ok(_) => Ok(()),
+            Err(NvmlFailed::Refused(fault)) => {
+                tracing::warn!(gpu = %self.id, ?step, %fault, "the driver refused a step");
+                if let (Step::Create(slot), Handling::Replan) = (step, fault.handling()) {
+                    self.refused.insert(slot, clock::boot_now().plus(REFUSED_FOR));
+                }
+                Err(StepRefused { handling: fault.handling(), reason: fault.to_string() })
+            }
+            Err(NvmlFailed::NoAnswer) => Err(StepRefused {
+                handling: Handling::Retry,
+                reason: NvmlFailed::NoAnswer.to_string(),
+            }),
+        }
+    }
+
+    /// Makes again what a new boot took away.
+    pub(super) async fn restore(&mut self) {
+        let Some(lost) = self.file.custody.owed().cloned() else { return };
+        tracing::info!(gpu = %self.id, ?lost, "the machine was restarted: its layout is restored");
+        let off = |gpu: &Self| gpu.facts.as_ref().is_some_and(|facts| facts.mig == MigReport::Off);
+        if lost.mode && off(self) {
+            let asked = Request::SetMigMode(self.id.clone(), true);
+            if let Err(failed) = self.tools.nvml.ask(asked).await {
+                tracing::warn!(gpu = %self.id, %failed, "MIG mode can't be switched on again");
+            }
+            if self.refresh().await.is_err() {
+                return;
+            }
+        }
+        let Some(facts) = &self.facts else { return };
+        if let MigReport::On { geometry } = &facts.mig {
+            for step in custody::restore(geometry, &facts.instances, &lost.slots) {
+                // One that is refused must not keep the others from being made.
+                let end = self.carry_out(vec![step], OWN_TRIES).await;
+                if end != PlanEnd::Done {
+                    tracing::warn!(gpu = %self.id, ?step, ?end, "an instance can't be restored");
+                }
+            }
+        }
+        self.file.custody.settled();
+        self.save();
+    }
+
+    /// Removes what a crash or a failure left half made.
+    pub(super) async fn tidy(&mut self) {
+        let Some(facts) = &self.facts else { return };
+        let now = clock::boot_now();
+        let due = |slot: &Slot| self.stuck.get(slot).is_none_or(|stuck| stuck.probe_at <= now);
+        let left: Vec<_> = self.file.custody.half_made(facts).into_iter().filter(due).collect();
+        for slot in left {
+            tracing::info!(gpu = %self.id, start = slot.start, "a half-made instance is removed");
+            self.carry_out(vec![Step::Destroy(slot)], OWN_TRIES).await;
+        }
+    }
+
+    /// Switches MIG mode; only ever on an administrator's word.
+    pub async fn set_mig_mode(&mut self, on: bool) {
+        // What was read a while ago may be out of date.
+        let _ = self.refresh().await;
+        let used = self.facts.as_ref().is_some_and(|facts| facts.used);
+        let problem = if used {
+            Some("processes use this GPU".to_owned())
+        } else {
+            let asked = self.tools.nvml.ask(Request::SetMigMode(self.id.clone(), on)).await;
+            asked.err().map(|failed| failed.to_string())
+        };
+        let _ = self.refresh().await;
+        self.tell(GpuEvent::MigModeEnded { gpu: self.id.clone(), problem }).await;
+    }
+}
+
+fn failed_after(done: usize, reason: String) -> PlanEnd {
+    PlanEnd::Failed { steps_done: u32::try_from(done).unwrap_or(u32::MAX), reason }
+}

@@ -1,0 +1,58 @@
+//! Event sets: how the driver tells of errors by itself.
+
+use std::ffi::c_uint;
+use std::mem::MaybeUninit;
+
+use nvml_wrapper_sys::bindings::{NvmlLib, nvmlDevice_t, nvmlEventData_t, nvmlEventSet_t};
+
+use super::{FUNCTION_NOT_FOUND, Fault, Library, SUCCESS, filled};
+
+/// `nvmlEventTypeXidCriticalError`.
+const XID: u64 = 8;
+/// What stands for "no instance".
+const NO_INSTANCE: c_uint = c_uint::MAX;
+
+/// One event.
+#[derive(Clone, Copy, Debug)]
+pub struct Happened {
+    /// Handle of the GPU.
+    pub device: nvmlDevice_t,
+    /// The error's number.
+    pub xid: u64,
+    /// The GPU instance that it struck.
+    pub instance: Option<u32>,
+}
+
+impl Library {
+    /// Makes an event set.
+    pub fn event_set(&self) -> Result<nvmlEventSet_t, Fault> {
+        filled(|place| call!(self.nvmlEventSetCreate(place)))
+    }
+
+    /// Has a set told of a GPU's errors; `false` if the GPU tells of none.
+    pub fn watch(&self, device: nvmlDevice_t, set: nvmlEventSet_t) -> Result<bool, Fault> {
+        let types: u64 =
+            filled(|place| call!(self.nvmlDeviceGetSupportedEventTypes(device, place)))?;
+        if types & XID == 0 {
+            return Ok(false);
+        }
+        call!(self.nvmlDeviceRegisterEvents(device, XID, set)).map(|()| true)
+    }
+
+    /// Waits for the next event.
+    ///
+    /// # Errors
+    ///
+    /// [`Fault`] with the code for "timeout" if there was none.
+    pub fn next_event(&self, set: nvmlEventSet_t, wait_ms: u32) -> Result<Happened, Fault> {
+        let mut place = MaybeUninit::<nvmlEventData_t>::zeroed();
+        call!(self.nvmlEventSetWait_v2(set, place.as_mut_ptr(), wait_ms))?;
+        // SAFETY: a handle and integers, all of which may be zero.
+        let data = unsafe { place.assume_init() };
+        Ok(Happened {
+            device: data.device,
+            xid: data.eventData,
+            instance: (data.gpuInstanceId != NO_INSTANCE).then_some(data.gpuInstanceId),
+        })
+    }
+}
