@@ -74,6 +74,19 @@ pub struct SubmitRequest {
     /// Whether the job may wait for hardware that the cluster doesn't have yet.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub allow_pending: bool,
+    /// `exclusive` (the default): the job has its slice to itself. `mps`: other jobs of the same
+    /// user may share it under NVIDIA's Multi-Process Service; `gpu_memory_bytes` is needed then,
+    /// and is the job's limit.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub share: Option<String>,
+    /// With `share` = `mps`: how many percent of the slice's multiprocessors it may use, 1 to
+    /// 100; by default 50.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sm_percent: Option<u8>,
+    /// Signal on which the program saves its state and ends: `USR1`, `USR2`, `HUP`, `INT` or
+    /// `TERM`. Without it a running job's share can't be changed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub checkpoint_signal: Option<String>,
     /// Whether the job waits until it is released.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub hold: bool,
@@ -119,6 +132,9 @@ impl SubmitRequest {
             on_lost: self.on_lost,
             task_key: self.task_key,
             allow_pending: self.allow_pending,
+            share: self.share,
+            sm_percent: self.sm_percent,
+            checkpoint_signal: self.checkpoint_signal,
         })
     }
 }
@@ -457,6 +473,24 @@ pub struct Instance {
     pub job_id: Option<u64>,
     /// That job's name.
     pub job_name: Option<String>,
+    /// The jobs that share it, in the order in which they came.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub sharers: Vec<SharerView>,
+}
+
+/// One job that shares an instance.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct SharerView {
+    /// The job.
+    pub job_id: u64,
+    /// Its name.
+    pub job_name: Option<String>,
+    /// Whose it is; all sharers of an instance are of one user.
+    pub user: String,
+    /// Its share of the instance's multiprocessors, in percent.
+    pub sm_percent: u8,
+    /// Its memory limit.
+    pub memory_bytes: u64,
 }
 
 /// One profile of a GPU.

@@ -33,7 +33,7 @@ use tessera_model::{
     AttemptId, BootId, ControllerId, DecisionId, GpuId, JobId, Millis, NodeId, NodeName, PlanId,
     SliceId,
 };
-use tessera_placement::{MigView, Policy, QueuedJob, WaitReason};
+use tessera_placement::{MigView, Policy, QueuedJob, Sharer, WaitReason};
 use tessera_wire::frames::{GpuReport, ToAgent, ToController};
 use uuid::Uuid;
 
@@ -228,6 +228,8 @@ struct Node {
     software: String,
     cores: u32,
     memory_bytes: u64,
+    /// Whether its slices can be shared.
+    mps: bool,
     session: Option<Session>,
     /// From when on the node may be declared lost (rule F6).
     expiry: Millis,
@@ -281,6 +283,8 @@ struct Live {
     generation: u64,
     gpu: GpuId,
     slot: Option<Slot>,
+    /// Its part of the slice; `None` if it has the slice to itself.
+    share: Option<Sharer>,
     slice: Option<SliceId>,
     decision: DecisionId,
     /// What to run; absent only between its reservation and that round's commit.

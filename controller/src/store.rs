@@ -12,6 +12,7 @@ pub mod operator;
 pub mod private;
 pub mod reads;
 pub mod submit;
+mod tenancies;
 
 pub use connect::{ConnectOptions, Connection, Pool, acquire, connect};
 pub use reads::Reads;

@@ -7,6 +7,7 @@ use tessera_wire::frames::{ExitRecord, LaunchOrder, PlanOrder, ToAgent};
 use super::{Cluster, Effect, JobSheet, Live, RESEND_AFTER, Round};
 use crate::ports::JobMoved;
 use crate::store::moves;
+use crate::store::submit::FreshJob;
 
 impl Cluster {
     /// Ends a live attempt and moves its job on.
@@ -19,8 +20,7 @@ impl Cluster {
         if to == JobState::Queued
             && let Some(sheet) = &live.sheet
         {
-            let spec = &sheet.spec;
-            self.enqueue(live.job, spec.priority, spec.gpu.clone(), live.number);
+            self.enqueue(FreshJob::new(live.job, &sheet.spec, live.number));
         }
         let requeued = to == JobState::Queued;
         round.ended.push(moves::Ended {
@@ -29,6 +29,7 @@ impl Cluster {
             from: live.state,
             to,
             charged: requeued && verdict == (Verdict::Requeue { charged: true }),
+            shared: live.share.is_some(),
             uncharged: matches!(verdict, Verdict::Requeue { charged: false } | Verdict::Hold),
             record,
         });
@@ -125,6 +126,8 @@ impl Cluster {
             grace: spec.grace,
             restart_reason: sheet.restart_reason,
             traceparent: live.traceparent.clone(),
+            share: live.share.as_ref().map(|sharer| sharer.share),
+            checkpoint_signal: spec.checkpoint_signal,
         })
     }
 }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use tessera_api::types as api;
+use tessera_model::share::MpsShare;
 use tessera_model::{GpuId, JobId, Millis};
 use tessera_placement::InstanceState;
 use tessera_wire::frames::{GpuHealth, MigReport};
@@ -59,8 +60,8 @@ impl Cluster {
         let instances = view.instances.iter().map(|instance| {
             let report = gpu.report.instances.iter().find(|i| Some(i.slot) == instance.slot);
             let profile = instance.slot.and_then(|slot| geometry?.profile(slot.profile));
-            let job = match instance.state {
-                InstanceState::Taken { job } => Some(job),
+            let job = match &instance.state {
+                InstanceState::Taken { job } => Some(*job),
                 _ => None,
             };
             api::Instance {
@@ -76,6 +77,7 @@ impl Cluster {
                 state: self.instance_state(instance, report.is_some()).to_owned(),
                 job_id: job.map(JobId::number),
                 job_name: job.and_then(|job| self.job_name(job)),
+                sharers: self.sharers(&instance.state),
             }
         });
         let profiles = geometry.map_or(&[][..], |g| &g.profiles).iter().map(|p| api::ProfileView {
@@ -111,11 +113,25 @@ impl Cluster {
             InstanceState::Idle => "idle",
             InstanceState::Taken { .. } if stands || instance.slot.is_none() => "taken",
             InstanceState::Taken { .. } => "unfinished",
+            InstanceState::Shared(_) if stands || instance.slot.is_none() => "shared",
+            InstanceState::Shared(_) => "unfinished",
             InstanceState::Foreign => "foreign",
             InstanceState::Stuck => "stuck",
             InstanceState::Quarantined => "quarantined",
             InstanceState::Leaving => "leaving",
         }
+    }
+
+    fn sharers(&self, state: &InstanceState) -> Vec<api::SharerView> {
+        let InstanceState::Shared(tenancy) = state else { return Vec::new() };
+        let view = |(job, share): &(JobId, MpsShare)| api::SharerView {
+            job_id: job.number(),
+            job_name: self.job_name(*job),
+            user: tenancy.user.to_string(),
+            sm_percent: share.sm.get(),
+            memory_bytes: share.memory.get(),
+        };
+        tenancy.sharers.iter().map(view).collect()
     }
 
     fn job_name(&self, job: JobId) -> Option<String> {

@@ -19,13 +19,13 @@ impl Cluster {
             Input::Fresh(jobs) => {
                 for job in jobs {
                     if !self.was_moved(job.job, round) {
-                        self.enqueue(job.job, job.priority, job.gpu, job.attempts);
+                        self.enqueue(job);
                     }
                 }
             }
             Input::Requeued(jobs) => {
                 for job in jobs {
-                    self.enqueue(job.job, job.priority, job.gpu, job.attempts);
+                    self.enqueue(job);
                 }
             }
             Input::Command { token, command, jobs } => {

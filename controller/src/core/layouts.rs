@@ -445,6 +445,7 @@ fn occupants(views: &[InstanceView]) -> Vec<Occupant> {
 fn jobs_of(state: &InstanceState) -> Vec<JobId> {
     match state {
         InstanceState::Taken { job } => vec![*job],
+        InstanceState::Shared(tenancy) => tenancy.sharers.iter().map(|(job, _)| *job).collect(),
         _ => Vec::new(),
     }
 }
@@ -453,6 +454,12 @@ fn hold(state: &InstanceState, ends: &BTreeMap<JobId, Millis>) -> Hold {
     match state {
         InstanceState::Idle => Hold::Idle,
         InstanceState::Taken { job } => Hold::Busy { until: ends.get(job).copied() },
+        InstanceState::Shared(tenancy) => {
+            // Free when the last of them has ended; unknown if one has no limit.
+            let all = tenancy.sharers.iter().map(|(job, _)| ends.get(job).copied());
+            let until: Option<Vec<_>> = all.collect();
+            Hold::Busy { until: until.and_then(|ends| ends.into_iter().max()) }
+        }
         InstanceState::Foreign | InstanceState::Leaving => Hold::Busy { until: None },
         InstanceState::Stuck | InstanceState::Quarantined => Hold::Stuck,
     }

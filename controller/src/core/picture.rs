@@ -4,12 +4,12 @@ use std::collections::{BTreeMap, HashMap};
 
 use tessera_model::lease::LeaseTerms;
 use tessera_model::life::JobState;
-use tessera_model::spec::{GpuAsk, Priority};
 use tessera_model::{ControllerId, JobId, Millis};
 use tessera_placement::{Policy, QueuedJob};
 
 use super::{Cluster, Gpu, Live, Node, Waiting};
 use crate::store::load::Picture;
+use crate::store::submit::FreshJob;
 
 impl Cluster {
     /// Builds the picture from the store. Every node gets a fresh lease: it may have been
@@ -77,6 +77,7 @@ impl Cluster {
                 software: row.software,
                 cores: row.cores,
                 memory_bytes: row.memory_bytes,
+                mps: row.mps,
                 // Agents repeat what the store missed to a new session.
                 session: None,
                 expiry,
@@ -108,7 +109,7 @@ impl Cluster {
         let keyed = |word: crate::store::operator::Word| ((word.kind, word.target.clone()), word);
         self.words = picture.words.into_iter().map(keyed).collect();
         for row in picture.waiting {
-            self.enqueue(row.job, row.priority, row.gpu, row.attempts);
+            self.enqueue(row);
         }
         for row in picture.live {
             let live = Live {
@@ -119,6 +120,7 @@ impl Cluster {
                 generation: row.generation,
                 gpu: row.gpu,
                 slot: row.slot,
+                share: row.share,
                 slice: row.slice,
                 decision: row.decision,
                 traceparent: None,
@@ -131,13 +133,14 @@ impl Cluster {
         }
     }
 
-    pub(super) fn enqueue(&mut self, job: JobId, priority: Priority, gpu: GpuAsk, attempts: u32) {
+    pub(super) fn enqueue(&mut self, fresh: FreshJob) {
+        let FreshJob { job, gpu, share, priority, attempts } = fresh;
         // An accepted job may be announced after a reload has read it already.
         if self.attempts.contains_key(&job) || self.ranks.contains_key(&job) {
             return;
         }
         self.ranks.insert(job, priority);
-        let asked = QueuedJob { id: job, gpu, priority, submitted: Millis::ZERO };
+        let asked = QueuedJob { id: job, gpu, share, priority, submitted: Millis::ZERO };
         self.queue.insert((priority, job), Waiting { asked, attempts, reason: None });
     }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use tessera_model::life::{JobState, Outcome};
 use tessera_model::mig::{self, Layout, Occupant, Slot, Step};
-use tessera_model::{AttemptId, DecisionId, GpuId, JobId, Millis, PlanId};
+use tessera_model::{AttemptId, Bytes, DecisionId, GpuId, JobId, Millis, PlanId};
 use tessera_placement::{ClusterView, Decision, Explanation, InstanceState, Place, WaitReason};
 use tessera_wire::frames::{InstanceReport, MigReport};
 use uuid::Uuid;
@@ -144,7 +144,10 @@ impl Cluster {
         };
         // An instance that is destroyed by this very decision doesn't stand ready.
         let slice = if place.steps.is_empty() { slice_at(&gpu.report, place.slot) } else { None };
-        debug_assert!(idle_in(view, &place), "policies only give away what is idle");
+        debug_assert!(free_in(view, &place), "policies only give away what is free");
+        let waiting = self.ranks.get(&job).and_then(|rank| self.queue.get(&(*rank, job)));
+        let share = waiting.and_then(|waiting| waiting.asked.share.clone());
+        let capacity = capacity(gpu, place.slot);
         let reservation = Reservation {
             job,
             attempt: AttemptId::from_uuid(mint()),
@@ -154,6 +157,8 @@ impl Cluster {
             gpu_index: gpu.report.index,
             profile,
             slots,
+            share,
+            capacity,
             slice,
             decision: DecisionId::from_uuid(mint()),
             why,
@@ -176,6 +181,7 @@ impl Cluster {
             generation: reservation.generation,
             gpu: reservation.place.gpu.clone(),
             slot: reservation.place.slot,
+            share: reservation.share.clone(),
             slice: reservation.slice.clone(),
             decision: reservation.decision,
             sheet: None,
@@ -327,11 +333,21 @@ const LOOK_AT_MAX: usize = 5_000;
 /// As many as anyone reads the reasons of, while nothing can start.
 const LOOK_AT_WITHOUT_GPUS: usize = 64;
 
-fn idle_in(view: &ClusterView, place: &Place) -> bool {
+/// Returns the memory of an instance, or of the whole GPU.
+fn capacity(gpu: &super::Gpu, slot: Option<Slot>) -> Bytes {
+    let profile = slot.and_then(|slot| gpu.mig.as_ref()?.geometry.profile(slot.profile));
+    profile.map_or(gpu.report.memory, |profile| profile.memory)
+}
+
+fn free_in(view: &ClusterView, place: &Place) -> bool {
+    let free =
+        |state: &InstanceState| matches!(state, InstanceState::Idle | InstanceState::Shared(_));
     !place.steps.is_empty()
-        || view.gpus.iter().filter(|gpu| gpu.id == place.gpu).all(|gpu| {
-            gpu.instances.iter().any(|i| i.slot == place.slot && i.state == InstanceState::Idle)
-        })
+        || view
+            .gpus
+            .iter()
+            .filter(|gpu| gpu.id == place.gpu)
+            .all(|gpu| gpu.instances.iter().any(|i| i.slot == place.slot && free(&i.state)))
 }
 
 /// Returns the steps that make the slots stand, computed from what stands now: idle instances

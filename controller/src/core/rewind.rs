@@ -34,6 +34,7 @@ fn picture() -> Picture {
         cores: 1,
         memory_bytes: 1,
         last_seen_unix: Millis::ZERO,
+        mps: false,
     });
     let job = JobId::from_number(7);
     let live = LiveRow {
@@ -47,6 +48,7 @@ fn picture() -> Picture {
         slot: None,
         slice: Some("GPU-1".parse().unwrap()),
         decision: DecisionId::from_uuid(Uuid::from_u128(71)),
+        share: None,
     };
     let command = Some(vec!["true".to_owned()]);
     let sheet = JobSheet {
@@ -81,6 +83,7 @@ fn hello(number: u128, session: u64, generation: u64, highest_epoch: u64) -> Inp
             controller: None,
             cores: 1,
             memory: Bytes::new(1),
+            mps: false,
         }),
     }
 }
@@ -94,7 +97,7 @@ fn waiting(number: u64) -> FreshJob {
     let command = Some(vec!["true".to_owned()]);
     let spec = JobSpec::parse(RawSpec { command, ..RawSpec::default() }).unwrap();
     let job = JobId::from_number(number);
-    FreshJob { job, gpu: spec.gpu, priority: spec.priority, attempts: 0 }
+    FreshJob::new(job, &spec, 0)
 }
 
 fn cluster(now: Millis) -> Cluster {

@@ -49,6 +49,7 @@ impl Cluster {
                 && node.boot == hello.boot
                 && node.name == peer.name
                 && node.software == hello.software
+                && node.mps == hello.mps
                 && node.generation >= hello.generation
         });
         // A node that is not known may have been forgotten with its generation.
@@ -63,6 +64,7 @@ impl Cluster {
             software: hello.software.clone(),
             cores: hello.cores,
             memory_bytes: hello.memory.get(),
+            mps: hello.mps,
             session: Some(Session {
                 id: session,
                 last_heard: now,
@@ -81,6 +83,7 @@ impl Cluster {
                 software: hello.software,
                 cores: hello.cores,
                 memory_bytes: hello.memory.get(),
+                mps: hello.mps,
             });
         }
         self.nodes.insert(peer.id, node);

@@ -74,11 +74,8 @@ impl Findings {
     /// since comes after it.
     pub fn requeued(&mut self) -> Option<Input> {
         let released = std::mem::take(&mut self.released);
-        let fresh = |(job, sheet): (JobId, super::JobSheet)| FreshJob {
-            job,
-            gpu: sheet.spec.gpu.clone(),
-            priority: sheet.spec.priority,
-            attempts: sheet.attempts,
+        let fresh = |(job, sheet): (JobId, super::JobSheet)| {
+            FreshJob::new(job, &sheet.spec, sheet.attempts)
         };
         let jobs: Vec<_> = released.into_iter().map(fresh).collect();
         (!jobs.is_empty()).then_some(Input::Requeued(jobs))

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use tessera_model::mig::Slot;
 use tessera_model::{Bytes, GpuId, JobId, Millis, SliceId};
-use tessera_placement::{ClusterView, GpuView, InstanceState, InstanceView, MigView};
+use tessera_placement::{ClusterView, GpuView, InstanceState, InstanceView, MigView, Tenancy};
 use tessera_wire::frames::{GpuHealth, GpuReport, InstanceReport, InstanceTrouble, MigReport};
 
 use super::{Cluster, Gpu, Live};
@@ -13,9 +13,9 @@ use super::{Cluster, Gpu, Live};
 impl Cluster {
     /// Returns the cluster as policies see it.
     pub fn view(&self, now: Millis) -> ClusterView {
-        let mut taken: BTreeMap<&GpuId, Vec<(Option<Slot>, JobId)>> = BTreeMap::new();
+        let mut taken: BTreeMap<&GpuId, Vec<&Live>> = BTreeMap::new();
         for live in self.live.values() {
-            taken.entry(&live.gpu).or_default().push((live.slot, live.job));
+            taken.entry(&live.gpu).or_default().push(live);
         }
         let mut gpus: Vec<_> = self
             .gpus
@@ -32,6 +32,7 @@ impl Cluster {
                     memory: gpu.report.memory,
                     sms: gpu.report.sms,
                     mig: gpu.mig.clone(),
+                    mps: node.mps,
                     available: self.available(gpu, now)
                         && operator.closed.is_none()
                         && !self.is_wished(&gpu.report.gpu)
@@ -56,9 +57,8 @@ impl Cluster {
         self.has_unmade(gpu, &self.holders(gpu))
     }
 
-    fn holders(&self, gpu: &Gpu) -> Vec<(Option<Slot>, JobId)> {
-        let here = self.live.values().filter(|live| live.gpu == gpu.report.gpu);
-        here.map(|live| (live.slot, live.job)).collect()
+    fn holders(&self, gpu: &Gpu) -> Vec<&Live> {
+        self.live.values().filter(|live| live.gpu == gpu.report.gpu).collect()
     }
 
     /// Lays quarantined places over what stands: whatever covers one is left alone once its job
@@ -71,9 +71,11 @@ impl Cluster {
             let mut covered = false;
             for view in views.iter_mut().filter(|view| covers(view)) {
                 covered = true;
-                if !matches!(view.state, InstanceState::Taken { .. }) {
-                    view.state = InstanceState::Quarantined;
-                }
+                view.state = match &view.state {
+                    InstanceState::Taken { job } => InstanceState::Taken { job: *job },
+                    InstanceState::Shared(tenancy) => closed_to_others(tenancy),
+                    _ => InstanceState::Quarantined,
+                };
             }
             if let (false, Some(profile)) = (covered, geometry.profile(place.profile)) {
                 let state = InstanceState::Quarantined;
@@ -94,9 +96,9 @@ impl Cluster {
     }
 
     /// Whether an attempt waits for an instance that no ordered plan makes yet.
-    fn has_unmade(&self, gpu: &Gpu, holders: &[(Option<Slot>, JobId)]) -> bool {
+    fn has_unmade(&self, gpu: &Gpu, holders: &[&Live]) -> bool {
         let stands = |slot: Slot| gpu.report.instances.iter().any(|i| i.slot == slot);
-        holders.iter().any(|(slot, _)| slot.is_some_and(|slot| !stands(slot)))
+        holders.iter().any(|held| held.slot.is_some_and(|slot| !stands(slot)))
     }
 
     /// Returns the slice on which an attempt would run, if it stands and was reported in the
@@ -121,9 +123,9 @@ impl Cluster {
 
 /// Whether the attempts on a GPU were placed for its present MIG mode. Until the others are over
 /// it can't be told what they hold.
-fn same_mode(gpu: &Gpu, holders: &[(Option<Slot>, JobId)]) -> bool {
+fn same_mode(gpu: &Gpu, holders: &[&Live]) -> bool {
     let partitioned = matches!(gpu.report.mig, MigReport::On { .. });
-    holders.iter().all(|(slot, _)| slot.is_some() == partitioned)
+    holders.iter().all(|held| held.slot.is_some() == partitioned)
 }
 
 /// Returns the slice in a slot; of a whole GPU with MIG off, the GPU itself.
@@ -138,14 +140,11 @@ pub(super) fn slice_at(report: &GpuReport, slot: Option<Slot>) -> Option<SliceId
     }
 }
 
-fn instances(gpu: &Gpu, holders: &[(Option<Slot>, JobId)]) -> Vec<InstanceView> {
+fn instances(gpu: &Gpu, holders: &[&Live]) -> Vec<InstanceView> {
     let MigReport::On { geometry } = &gpu.report.mig else {
-        let state = holders
-            .first()
-            .map_or(InstanceState::Idle, |(_, job)| InstanceState::Taken { job: *job });
+        let state = held_by(holders, None).unwrap_or(InstanceState::Idle);
         return vec![InstanceView { slot: None, memory: gpu.report.memory, state }];
     };
-    let holder = |slot: Slot| holders.iter().find(|(held, _)| *held == Some(slot)).map(|h| h.1);
     let mut views: Vec<_> = gpu
         .report
         .instances
@@ -155,15 +154,16 @@ fn instances(gpu: &Gpu, holders: &[(Option<Slot>, JobId)]) -> Vec<InstanceView> 
             memory: i.memory,
             state: match &gpu.wish {
                 Some(wish) if wish.takes(i.slot) => InstanceState::Leaving,
-                _ => state_of(i, holder(i.slot), doomed(gpu, geometry, i, holders)),
+                _ => state_of(i, held_by(holders, Some(i.slot)), doomed(gpu, geometry, i, holders)),
             },
         })
         .collect();
-    for (slot, job) in holders {
-        let Some(slot) = *slot else { continue };
-        if gpu.report.instances.iter().all(|i| i.slot != slot) {
+    for held in holders {
+        let Some(slot) = held.slot else { continue };
+        // Several sharers may wait for one instance.
+        if views.iter().all(|view| view.slot != Some(slot)) {
             let memory = geometry.profile(slot.profile).map_or(Bytes::ZERO, |p| p.memory);
-            let state = InstanceState::Taken { job: *job };
+            let state = held_by(holders, Some(slot)).unwrap_or(InstanceState::Idle);
             views.push(InstanceView { slot: Some(slot), memory, state });
         }
     }
@@ -176,23 +176,46 @@ fn doomed(
     gpu: &Gpu,
     geometry: &tessera_model::mig::Geometry,
     instance: &InstanceReport,
-    holders: &[(Option<Slot>, JobId)],
+    holders: &[&Live],
 ) -> Option<JobId> {
     let mask = geometry.mask(instance.slot).ok()?;
-    holders.iter().find_map(|(slot, job)| {
-        let slot = (*slot)?;
+    holders.iter().find_map(|held| {
+        let slot = held.slot?;
         let promised = gpu.report.instances.iter().all(|i| i.slot != slot);
-        (promised && geometry.mask(slot).is_ok_and(|m| m & mask != 0)).then_some(*job)
+        (promised && geometry.mask(slot).is_ok_and(|m| m & mask != 0)).then_some(held.job)
     })
+}
+
+/// Returns what the attempts in a slot make of it; `None` if there are none.
+fn held_by(holders: &[&Live], slot: Option<Slot>) -> Option<InstanceState> {
+    let mut there = holders.iter().filter(|held| held.slot == slot);
+    let first = there.next()?;
+    let Some(sharer) = &first.share else { return Some(InstanceState::Taken { job: first.job }) };
+    let sharers = std::iter::once(first).chain(there);
+    let sharers = sharers.filter_map(|held| Some((held.job, held.share.as_ref()?.share)));
+    let tenancy = Tenancy { user: sharer.user.clone(), sharers: sharers.collect() };
+    Some(InstanceState::Shared(tenancy))
+}
+
+/// Shows a shared instance as taken: its sharers go on, and nobody joins them.
+fn closed_to_others(tenancy: &Tenancy) -> InstanceState {
+    let first = tenancy.sharers.first().map(|(job, _)| *job);
+    first.map_or(InstanceState::Quarantined, |job| InstanceState::Taken { job })
 }
 
 fn state_of(
     instance: &InstanceReport,
-    holder: Option<JobId>,
+    held: Option<InstanceState>,
     doomed_for: Option<JobId>,
 ) -> InstanceState {
-    if let Some(job) = holder.or(doomed_for) {
-        return InstanceState::Taken { job };
+    match (held, doomed_for) {
+        // Nobody joins sharers where something is the matter.
+        (Some(InstanceState::Shared(tenancy)), _) if instance.trouble.is_some() => {
+            return closed_to_others(&tenancy);
+        }
+        (Some(state), _) => return state,
+        (None, Some(job)) => return InstanceState::Taken { job },
+        (None, None) => {}
     }
     match &instance.trouble {
         Some(InstanceTrouble::Foreign { .. }) => InstanceState::Foreign,

@@ -167,9 +167,10 @@ async fn check_feasible(
     if !shape.known {
         return Ok(());
     }
-    let Feasibility::Never { largest, profiles } = could_ever_fit(&shape.view, &spec.gpu) else {
+    let verdict = could_ever_fit(&shape.view, &spec.gpu, spec.share);
+    if matches!(verdict, Feasibility::Yes | Feasibility::OnlyUnavailable) {
         return Ok(());
-    };
+    }
     // The same submit may have been accepted when the cluster was another: then it is answered
     // as it was, whatever stands now.
     if let Some(key) = key
@@ -177,6 +178,15 @@ async fn check_feasible(
     {
         return Ok(());
     }
+    let Feasibility::Never { largest, profiles } = verdict else {
+        return Err(ApiError::ImpossibleRequest {
+            field: "share",
+            asked: spec.share.word().to_owned(),
+            expected: "exclusive: no node that was ever seen has NVIDIA's MPS control program \
+                       (nvidia-cuda-mps-control); or allow_pending to wait for one"
+                .to_owned(),
+        });
+    };
     let largest = largest.map_or_else(
         || "no GPU is there".to_owned(),
         |largest| format!("at most {largest} ({} bytes)", largest.get()),

@@ -8,13 +8,16 @@ use sqlx::PgConnection;
 use sqlx::types::Json;
 use tessera_model::life::{JobState, Outcome};
 use tessera_model::mig::{Layout, ProfileId, Slot, Step};
-use tessera_model::spec::{GpuAsk, JobSpec, Priority};
+use tessera_model::share::{MpsShare, Share, SmPercent};
+use tessera_model::spec::{BadField, GpuAsk, JobSpec, Priority};
 use tessera_model::{
-    AttemptId, BootId, DecisionId, GpuId, JobId, Millis, NodeId, NodeName, PlanId, SliceId,
+    AttemptId, BootId, Bytes, DecisionId, GpuId, JobId, Millis, NodeId, NodeName, PlanId, SliceId,
 };
+use tessera_placement::Sharer;
 use tessera_wire::frames::{ArrayPlace, GpuReport};
 
 use super::nodes::{Asked, PlanRow};
+use super::submit::FreshJob;
 use super::{StoreError, leader};
 
 /// A node as the store has it.
@@ -36,6 +39,8 @@ pub struct NodeRow {
     pub cores: u32,
     /// Its memory.
     pub memory_bytes: u64,
+    /// Whether its slices can be shared.
+    pub mps: bool,
     /// When it last registered, milliseconds since 1970.
     pub last_seen_unix: Millis,
 }
@@ -49,19 +54,6 @@ pub struct GpuRow {
     pub layout_gen: u64,
     /// As last reported.
     pub report: GpuReport,
-}
-
-/// A job that waits.
-#[derive(Clone, Debug)]
-pub struct WaitingRow {
-    /// Its number.
-    pub job: JobId,
-    /// What it asks for.
-    pub gpu: GpuAsk,
-    /// Its rank.
-    pub priority: Priority,
-    /// Attempts so far.
-    pub attempts: u32,
 }
 
 /// A live attempt with its job.
@@ -83,6 +75,8 @@ pub struct LiveRow {
     pub gpu: GpuId,
     /// In which slot; `None` for a whole GPU with MIG off.
     pub slot: Option<Slot>,
+    /// Its part of the slice; `None` if it has the slice to itself.
+    pub share: Option<Sharer>,
     /// On which slice, once it stands.
     pub slice: Option<SliceId>,
     /// The decision that placed it.
@@ -136,7 +130,7 @@ pub struct Picture {
     /// Their GPUs.
     pub gpus: Vec<GpuRow>,
     /// Jobs that are queued.
-    pub waiting: Vec<WaitingRow>,
+    pub waiting: Vec<FreshJob>,
     /// Live attempts.
     pub live: Vec<LiveRow>,
     /// What the live attempts run.
@@ -202,7 +196,7 @@ pub async fn picture(connection: &mut PgConnection) -> Result<Picture, StoreErro
 async fn nodes(connection: &mut PgConnection) -> Result<Vec<NodeRow>, StoreError> {
     let rows = sqlx::query!(
         r#"
-        SELECT node, name, generation, lost, boot, agent_version, cores, memory_bytes,
+        SELECT node, name, generation, lost, boot, agent_version, cores, memory_bytes, mps,
                (EXTRACT(EPOCH FROM last_seen_at) * 1000)::bigint AS "last_seen!"
           FROM nodes ORDER BY name
         "#
@@ -221,6 +215,7 @@ async fn nodes(connection: &mut PgConnection) -> Result<Vec<NodeRow>, StoreError
                 software: row.agent_version,
                 cores: u32::try_from(row.cores).unwrap_or(0),
                 memory_bytes: unsigned("nodes", row.node, row.memory_bytes)?,
+                mps: row.mps,
                 last_seen_unix: Millis::new(u64::try_from(row.last_seen).unwrap_or(0)),
             })
         })
@@ -248,10 +243,11 @@ async fn gpus(connection: &mut PgConnection) -> Result<Vec<GpuRow>, StoreError> 
         .collect()
 }
 
-async fn waiting(connection: &mut PgConnection) -> Result<Vec<WaitingRow>, StoreError> {
+async fn waiting(connection: &mut PgConnection) -> Result<Vec<FreshJob>, StoreError> {
     let rows = sqlx::query!(
         r#"
-        SELECT j.job, j.attempts,
+        SELECT j.job, j.attempts, j.sm_percent, s.user_name,
+               s.spec -> 'share' AS "share: Json<Share>",
                s.spec -> 'gpu' AS "gpu!: Json<GpuAsk>",
                s.spec -> 'priority' AS "priority!: Json<Priority>"
           FROM jobs AS j JOIN submissions AS s ON s.first_job = j.submission
@@ -263,9 +259,13 @@ async fn waiting(connection: &mut PgConnection) -> Result<Vec<WaitingRow>, Store
     .map_err(StoreError::while_trying_to("read the queue"))?;
     rows.into_iter()
         .map(|row| {
-            Ok(WaitingRow {
+            let share = reshared(row.share.map_or(Share::Exclusive, |s| s.0), row.sm_percent);
+            Ok(FreshJob {
                 job: JobId::from_number(unsigned("jobs", row.job, row.job)?),
                 gpu: row.gpu.0,
+                share: share
+                    .mps()
+                    .map(|share| Sharer { user: row.user_name.as_str().into(), share }),
                 priority: row.priority.0,
                 attempts: u32::try_from(row.attempts).unwrap_or(0),
             })
@@ -277,8 +277,10 @@ async fn live(connection: &mut PgConnection) -> Result<Vec<LiveRow>, StoreError>
     let rows = sqlx::query!(
         r#"
         SELECT a.attempt, a.job, j.state, a.number, a.node, a.generation, a.gpu, a.start,
-               a.profile_id, a.slice, a.decision
-          FROM attempts AS a JOIN jobs AS j ON j.job = a.job AND j.attempt = a.attempt
+               a.profile_id, a.slice, a.decision, a.sm_percent, a.share_bytes, s.user_name
+          FROM attempts AS a
+          JOIN jobs AS j ON j.job = a.job AND j.attempt = a.attempt
+          JOIN submissions AS s ON s.first_job = j.submission
          WHERE a.live
         "#
     )
@@ -308,11 +310,30 @@ async fn live(connection: &mut PgConnection) -> Result<Vec<LiveRow>, StoreError>
                 generation: unsigned("attempts", row.attempt, row.generation)?,
                 gpu: row.gpu.parse().map_err(|e: tessera_model::ids::BadId| bad(e.to_string()))?,
                 slot,
+                share: share_of(row.sm_percent, row.share_bytes)
+                    .map_err(|e| bad(e.to_string()))?
+                    .map(|share| Sharer { user: row.user_name.as_str().into(), share }),
                 slice: slice.map_err(|e: tessera_model::ids::BadId| bad(e.to_string()))?,
                 decision: DecisionId::from_uuid(row.decision),
             })
         })
         .collect()
+}
+
+/// Reads an attempt's part of its slice.
+fn share_of(sm: Option<i16>, bytes: Option<i64>) -> Result<Option<MpsShare>, BadField> {
+    let (Some(sm), Some(bytes)) = (sm, bytes) else { return Ok(None) };
+    let sm = SmPercent::try_from(u8::try_from(sm).unwrap_or(0))?;
+    Ok(Some(MpsShare { sm, memory: Bytes::new(u64::try_from(bytes).unwrap_or(0)) }))
+}
+
+/// Lays what a job's user said last of its share over what its specification says.
+fn reshared(share: Share, sm: Option<i16>) -> Share {
+    let sm = sm.and_then(|sm| SmPercent::try_from(u8::try_from(sm).ok()?).ok());
+    match (share, sm) {
+        (Share::Mps(share), Some(sm)) => Share::Mps(MpsShare { sm, ..share }),
+        (share, _) => share,
+    }
 }
 
 async fn plans(connection: &mut PgConnection) -> Result<Vec<OpenPlan>, StoreError> {
@@ -373,7 +394,7 @@ pub async fn sheets(
         jobs.iter().map(|j| i64::try_from(j.number()).unwrap_or(i64::MAX)).collect();
     let rows = sqlx::query!(
         r#"
-        SELECT j.job, j.submission, j.attempts, j.charged, j.uncharged, j.restart_reason, s.tasks,
+        SELECT j.job, j.submission, j.attempts, j.sm_percent, j.charged, j.uncharged, j.restart_reason, s.tasks,
                s.array_first, s.traceparent, s.spec AS "spec: Json<JobSpec>"
           FROM jobs AS j JOIN submissions AS s ON s.first_job = j.submission
          WHERE j.job = ANY($1)
@@ -399,10 +420,12 @@ pub async fn sheets(
             }
         });
         let restart_reason = row.restart_reason.as_deref().map(str::parse).transpose();
+        let mut spec = row.spec.0;
+        spec.share = reshared(spec.share, row.sm_percent);
         sheets.insert(
             job,
             JobSheet {
-                spec: Arc::new(row.spec.0),
+                spec: Arc::new(spec),
                 array,
                 traceparent: row.traceparent,
                 charged: u32::try_from(row.charged).unwrap_or(0),

@@ -5,13 +5,13 @@
 
 use sqlx::PgConnection;
 use tessera_model::life::{JobState, Outcome};
-use tessera_model::{AttemptId, DecisionId, JobId, Millis, NodeId, SliceId};
-use tessera_placement::{Explanation, Place};
+use tessera_model::{AttemptId, Bytes, DecisionId, JobId, Millis, NodeId, SliceId};
+use tessera_placement::{Explanation, Place, Sharer};
 use tessera_wire::frames::ExitRecord;
 use time::OffsetDateTime;
 use uuid::Uuid;
 
-use super::StoreError;
+use super::{StoreError, tenancies};
 
 /// A job gets a place.
 #[derive(Clone, Debug)]
@@ -34,6 +34,10 @@ pub struct Reservation {
     pub profile: String,
     /// The memory slices that the attempt holds.
     pub slots: Vec<u8>,
+    /// Its part of the instance; `None` if it has the instance to itself.
+    pub share: Option<Sharer>,
+    /// Memory of the instance: what its sharers can have together.
+    pub capacity: Bytes,
     /// The slice, if it stands ready; else the layout has to be changed first.
     pub slice: Option<SliceId>,
     /// The decision.
@@ -88,6 +92,8 @@ pub struct Ended {
     pub charged: bool,
     /// Whether it counts among the ends that were not the job's fault.
     pub uncharged: bool,
+    /// Whether it shared its slice.
+    pub shared: bool,
     /// How the attempt ended.
     pub record: ExitRecord,
 }
@@ -171,6 +177,7 @@ pub async fn reserve(
     let places: Vec<_> = batch.iter().map(|r| json(&r.place)).collect();
     let whys: Vec<_> = batch.iter().map(|r| json(&r.why)).collect();
     let held = HeldSlots::of(batch);
+    let (sms, bytes) = shares_of(batch);
     // One statement: its parts are one round trip, and touch different tables.
     let moved = sqlx::query!(
         r#"
@@ -179,14 +186,16 @@ pub async fn reserve(
               FROM UNNEST($1::uuid[], $2::bigint[], $3::integer[], $4::text[], $5::uuid[],
                           $6::bigint[], $7::text[], $8::integer[], $9::smallint[],
                           $10::integer[], $11::text[], $12::text[], $13::uuid[], $14::text[],
-                          $15::text[])
+                          $15::text[], $21::smallint[], $22::bigint[])
                 AS u (attempt, job, number, state, node, generation, gpu, gpu_index, start,
-                      profile_id, profile, slice, decision, place, why)
+                      profile_id, profile, slice, decision, place, why, sm_percent, share_bytes)
         ), a AS (
             INSERT INTO attempts (attempt, job, number, state, node, generation, gpu, gpu_index,
-                                  start, profile_id, profile, slice, decision)
+                                  start, profile_id, profile, slice, decision, sm_percent,
+                                  share_bytes)
             SELECT u.attempt, u.job, u.number, u.state, u.node, u.generation, u.gpu,
-                   u.gpu_index, u.start, u.profile_id, u.profile, u.slice, u.decision
+                   u.gpu_index, u.start, u.profile_id, u.profile, u.slice, u.decision,
+                   u.sm_percent, u.share_bytes
               FROM u
         ), d AS (
             INSERT INTO decisions (decision, job, outcome, policy, epoch, place, why)
@@ -222,11 +231,23 @@ pub async fn reserve(
         &held.gpus,
         &held.slots,
         &held.attempts,
+        &sms as &[Option<i16>],
+        &bytes as &[Option<i64>],
     )
-    .execute(connection)
+    .execute(&mut *connection)
     .await
     .map_err(StoreError::while_trying_to(action))?;
-    StoreError::check_moved(action, batch.len(), moved.rows_affected())
+    StoreError::check_moved(action, batch.len(), moved.rows_affected())?;
+    tenancies::join(connection, batch).await
+}
+
+/// The parts of slices that a batch of reservations gives away, as columns.
+fn shares_of(batch: &[Reservation]) -> (Vec<Option<i16>>, Vec<Option<i64>>) {
+    let share = |r: &Reservation| {
+        let share = r.share.as_ref()?.share;
+        Some((i16::from(share.sm.get()), signed(share.memory.get())))
+    };
+    batch.iter().map(|r| share(r).unzip()).unzip()
 }
 
 const fn state_of(reservation: &Reservation) -> JobState {
@@ -236,7 +257,7 @@ const fn state_of(reservation: &Reservation) -> JobState {
     }
 }
 
-/// The memory slices that a batch of reservations holds, as columns.
+/// The memory slices that a batch of reservations holds alone, as columns.
 #[derive(Debug, Default)]
 struct HeldSlots {
     gpus: Vec<String>,
@@ -247,7 +268,7 @@ struct HeldSlots {
 impl HeldSlots {
     fn of(batch: &[Reservation]) -> Self {
         let mut held = Self::default();
-        for reservation in batch {
+        for reservation in batch.iter().filter(|r| r.share.is_none()) {
             for slot in &reservation.slots {
                 held.gpus.push(reservation.place.gpu.as_str().to_owned());
                 held.slots.push(i16::from(*slot));
@@ -486,12 +507,13 @@ pub async fn end(connection: &mut PgConnection, batch: &[Ended]) -> Result<(), S
         &system as &[Option<i64>],
         &rss as &[Option<i64>],
     )
-    .fetch_one(connection)
+    .fetch_one(&mut *connection)
     .await
     .map_err(StoreError::while_trying_to(action))?;
     let rows = |count: i64| u64::try_from(count).unwrap_or(0);
     StoreError::check_moved(action, batch.len(), rows(moved.jobs))?;
-    StoreError::check_moved(action, batch.len(), rows(moved.attempts))
+    StoreError::check_moved(action, batch.len(), rows(moved.attempts))?;
+    tenancies::leave(connection, batch).await
 }
 
 /// Why the job runs again, if it does.
@@ -562,6 +584,6 @@ pub fn record_without_exit(outcome: Outcome, detail: String) -> ExitRecord {
         ended_unix: Millis::ZERO,
         user_time: Millis::ZERO,
         system_time: Millis::ZERO,
-        max_rss: tessera_model::Bytes::ZERO,
+        max_rss: Bytes::ZERO,
     }
 }

@@ -24,6 +24,8 @@ pub struct Attach {
     pub cores: u32,
     /// Its memory.
     pub memory_bytes: u64,
+    /// Whether its slices can be shared.
+    pub mps: bool,
 }
 
 /// A plan that is ordered.
@@ -87,13 +89,15 @@ fn signed(value: u64) -> i64 {
 pub async fn attach(connection: &mut PgConnection, node: &Attach) -> Result<(), StoreError> {
     sqlx::query!(
         r#"
-        INSERT INTO nodes (node, name, generation, boot, agent_version, cores, memory_bytes)
-        VALUES ($1, $2, $3, $4, $5, $6, $7)
+        INSERT INTO nodes (node, name, generation, boot, agent_version, cores, memory_bytes,
+                           mps)
+        VALUES ($1, $2, $3, $4, $5, $6, $7, $8)
         ON CONFLICT (node) DO UPDATE
            SET name = EXCLUDED.name,
                generation = GREATEST(nodes.generation, EXCLUDED.generation),
                lost = false, boot = EXCLUDED.boot, agent_version = EXCLUDED.agent_version,
                cores = EXCLUDED.cores, memory_bytes = EXCLUDED.memory_bytes,
+               mps = EXCLUDED.mps,
                last_seen_at = now()
         "#,
         node.node.as_uuid(),
@@ -103,6 +107,7 @@ pub async fn attach(connection: &mut PgConnection, node: &Attach) -> Result<(), 
         node.software,
         i32::try_from(node.cores).unwrap_or(i32::MAX),
         signed(node.memory_bytes),
+        node.mps,
     )
     .execute(connection)
     .await

@@ -5,6 +5,7 @@ use std::collections::{HashMap, VecDeque};
 use sqlx::PgConnection;
 use tessera_model::JobId;
 use tessera_model::spec::{GpuAsk, JobSpec, Priority};
+use tessera_placement::Sharer;
 
 use super::StoreError;
 use crate::ports::{Accepted, NewSubmission, PortError};
@@ -16,10 +17,24 @@ pub struct FreshJob {
     pub job: JobId,
     /// What it asks for.
     pub gpu: GpuAsk,
+    /// Its part of a slice, if it may share one.
+    pub share: Option<Sharer>,
     /// Its rank.
     pub priority: Priority,
     /// Attempts so far.
     pub attempts: u32,
+}
+
+impl FreshJob {
+    /// Takes from a specification what decides about places.
+    pub fn new(job: JobId, spec: &JobSpec, attempts: u32) -> Self {
+        Self { job, gpu: spec.gpu.clone(), share: sharer(spec), priority: spec.priority, attempts }
+    }
+}
+
+/// Returns a job's part of a slice, if it may share one.
+pub fn sharer(spec: &JobSpec) -> Option<Sharer> {
+    spec.share.mps().map(|share| Sharer { user: spec.user.as_str().into(), share })
 }
 
 /// What came of a batch.
@@ -276,12 +291,7 @@ fn accepted(first: Option<i64>, tasks: u32, replayed: bool) -> Accepted {
 fn fresh_jobs(accepted: &Accepted, spec: &JobSpec) -> Vec<FreshJob> {
     let first = accepted.job.number();
     (first..first + u64::from(accepted.tasks))
-        .map(|number| FreshJob {
-            job: JobId::from_number(number),
-            gpu: spec.gpu.clone(),
-            priority: spec.priority,
-            attempts: 0,
-        })
+        .map(|number| FreshJob::new(JobId::from_number(number), spec, 0))
         .collect()
 }
 

@@ -19,6 +19,7 @@ fn node(name: &str, gpu: &str) -> Node {
         state: "idle".into(),
         job_id: None,
         job_name: None,
+        sharers: Vec::new(),
     };
     Node {
         name: name.into(),

@@ -203,6 +203,7 @@ fn a100() -> ClusterShape {
         model: "NVIDIA A100-SXM4-40GB".into(),
         memory: model.memory.unwrap_or(Bytes::from_mib(40_960)),
         sms: model.sms,
+        mps: false,
         mig: Some(Arc::new(MigView::new(model.geometry()).unwrap())),
         available: false,
         changing: false,

@@ -10,6 +10,7 @@ pub mod ids;
 pub mod lease;
 pub mod life;
 pub mod mig;
+pub mod share;
 pub mod spec;
 pub mod units;
 

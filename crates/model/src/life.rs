@@ -114,6 +114,8 @@ words! {
         LaunchFailed = "launch_failed",
         /// Never ran, through no fault of the job: refused, revoked, or its layout failed.
         NotStarted = "not_started",
+        /// Ended by the fault of another job on its slice, or of the slice's MPS daemon.
+        Collateral = "collateral",
     }
 }
 
@@ -236,7 +238,8 @@ impl JobState {
                 | Outcome::Preempted
                 | Outcome::Lost
                 | Outcome::LaunchFailed
-                | Outcome::NotStarted => S::Cancelled,
+                | Outcome::NotStarted
+                | Outcome::Collateral => S::Cancelled,
             },
             (S::Queued | S::Held, E::Started | E::Ended { .. })
             | (S::Held, E::Reserve | E::Launch)
@@ -267,7 +270,8 @@ const fn after_end(outcome: Outcome, verdict: Verdict) -> JobState {
             | Outcome::Preempted
             | Outcome::Lost
             | Outcome::LaunchFailed
-            | Outcome::NotStarted => JobState::Failed,
+            | Outcome::NotStarted
+            | Outcome::Collateral => JobState::Failed,
         },
     }
 }
@@ -307,7 +311,7 @@ impl RetryRules {
                 OnLost::Hold => Verdict::Hold,
                 OnLost::Requeue => innocent(uncharged),
             },
-            Outcome::Preempted | Outcome::NotStarted => innocent(uncharged),
+            Outcome::Preempted | Outcome::NotStarted | Outcome::Collateral => innocent(uncharged),
         }
     }
 }

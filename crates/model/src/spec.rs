@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::ids::BadId;
 use crate::life::{OnLost, RetryRules, words};
 use crate::mig::ProfileName;
+use crate::share::{CheckpointSignal, Share};
 use crate::units::{Bytes, Millis};
 
 /// A request that breaks a rule, told so that its author can mend it.
@@ -165,6 +166,13 @@ pub struct JobSpec {
     pub task_key: Option<String>,
     /// Whether it may wait for hardware that the cluster doesn't have.
     pub allow_pending: bool,
+    /// Whether it has its slice to itself. Jobs that were stored before there was a choice do.
+    #[serde(default)]
+    pub share: Share,
+    /// The signal on which it writes down where it is, and ends; without one it is never
+    /// restarted for its own good.
+    #[serde(default)]
+    pub checkpoint_signal: Option<CheckpointSignal>,
 }
 
 /// A request as it came from outside, every field optional or unchecked.
@@ -208,6 +216,12 @@ pub struct RawSpec {
     pub task_key: Option<String>,
     /// See [`JobSpec::allow_pending`].
     pub allow_pending: bool,
+    /// `exclusive` or `mps`.
+    pub share: Option<String>,
+    /// Share of the slice's multiprocessors in percent, with `mps`.
+    pub sm_percent: Option<u8>,
+    /// See [`JobSpec::checkpoint_signal`].
+    pub checkpoint_signal: Option<String>,
 }
 
 /// Grace after `SIGTERM` where a job asks for none, as batch schedulers give.
@@ -228,6 +242,7 @@ impl JobSpec {
     pub fn parse(raw: RawSpec) -> Result<Self, BadField> {
         let program = parse_program(raw.script, raw.command)?;
         let name = raw.name.filter(|n| !n.is_empty()).unwrap_or_else(|| default_name(&program));
+        let gpu = parse_gpu(raw.gpu_memory_bytes, raw.gpu_profile, raw.gpu_whole)?;
         let spec = Self {
             name: plain_text("name", name, NAME_BYTES_MAX)?,
             user: plain_text("user", raw.user.unwrap_or_else(|| "unknown".into()), 64)?,
@@ -237,7 +252,9 @@ impl JobSpec {
                 stdout: raw.stdout.map(|p| no_nul("stdout", p)).transpose()?,
                 stderr: raw.stderr.map(|p| no_nul("stderr", p)).transpose()?,
             },
-            gpu: parse_gpu(raw.gpu_memory_bytes, raw.gpu_profile, raw.gpu_whole)?,
+            share: Share::parse(raw.share.as_deref(), raw.sm_percent, &gpu)?,
+            checkpoint_signal: parse_optional("checkpoint_signal", raw.checkpoint_signal)?,
+            gpu,
             time_limit: raw
                 .time_limit_secs
                 .map(|secs| in_range("time_limit_secs", secs, 1, TIME_LIMIT_SECS_MAX))
@@ -410,6 +427,18 @@ fn parse_word<T: FromStr<Err = BadId>>(
             BadField::new(field, format!("{:?} is unknown", bad.text), bad.expected)
         })
     })
+}
+
+fn parse_optional<T: FromStr<Err = BadId>>(
+    field: &str,
+    text: Option<String>,
+) -> Result<Option<T>, BadField> {
+    let parse = |text: String| {
+        text.parse().map_err(|bad: BadId| {
+            BadField::new(field, format!("{:?} is unknown", bad.text), bad.expected)
+        })
+    };
+    text.map(parse).transpose()
 }
 
 fn in_range(field: &str, value: u64, least: u64, most: u64) -> Result<u64, BadField> {

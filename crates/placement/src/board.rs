@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tessera_model::JobId;
 use tessera_model::mig::{Layout, Slot, State, Step};
 
-use crate::view::{ClusterView, GpuView, InstanceState, InstanceView, MigView};
+use crate::view::{ClusterView, GpuView, InstanceState, InstanceView, MigView, Sharer, Tenancy};
 
 /// One GPU with what this round decided laid over it.
 #[derive(Clone, Debug)]
@@ -93,12 +93,27 @@ impl<'c> Standing<'c> {
 
 impl Gpu<'_> {
     /// Takes the steps of a decision and gives the instance to the job.
-    pub(crate) fn take(&mut self, job: JobId, slot: Option<Slot>, steps: &[Step]) {
+    pub(crate) fn take(
+        &mut self,
+        job: JobId,
+        share: Option<&Sharer>,
+        slot: Option<Slot>,
+        steps: &[Step],
+    ) {
         for step in steps {
             self.step(*step);
         }
         for instance in self.instances.iter_mut().filter(|i| i.slot == slot) {
-            instance.state = InstanceState::Taken { job };
+            match (share, &mut instance.state) {
+                (None, state) => *state = InstanceState::Taken { job },
+                (Some(sharer), InstanceState::Shared(tenancy)) => {
+                    tenancy.sharers.push((job, sharer.share));
+                }
+                (Some(sharer), state) => {
+                    let sharers = vec![(job, sharer.share)];
+                    *state = InstanceState::Shared(Tenancy { user: sharer.user.clone(), sharers });
+                }
+            }
         }
         if let (Some(layout), Some(slot)) = (&mut self.layout, slot) {
             layout.busy = layout.mig.all().allocate(layout.busy, slot).unwrap_or(layout.busy);
@@ -124,21 +139,28 @@ impl Gpu<'_> {
         }
     }
 
-    /// Returns the job that holds the instance in `slot`.
-    pub(crate) fn holder(&self, slot: Option<Slot>) -> Option<JobId> {
-        self.instances.iter().find(|i| i.slot == slot).and_then(|i| match i.state {
-            InstanceState::Taken { job } => Some(job),
-            InstanceState::Idle
-            | InstanceState::Foreign
-            | InstanceState::Stuck
-            | InstanceState::Leaving
-            | InstanceState::Quarantined => None,
-        })
+    /// Returns the jobs on the instance in `slot`.
+    pub(crate) fn holders(&self, slot: Option<Slot>) -> Vec<JobId> {
+        let state = self.instances.iter().find(|i| i.slot == slot).map(|i| &i.state);
+        match state {
+            Some(InstanceState::Taken { job }) => vec![*job],
+            Some(InstanceState::Shared(tenancy)) => {
+                tenancy.sharers.iter().map(|(job, _)| *job).collect()
+            }
+            Some(
+                InstanceState::Idle
+                | InstanceState::Foreign
+                | InstanceState::Stuck
+                | InstanceState::Leaving
+                | InstanceState::Quarantined,
+            )
+            | None => Vec::new(),
+        }
     }
 
     /// Returns the jobs that hold instances here, in the order of their numbers.
     pub(crate) fn jobs(&self) -> Vec<JobId> {
-        let mut jobs: Vec<_> = self.instances.iter().filter_map(|i| self.holder(i.slot)).collect();
+        let mut jobs: Vec<_> = self.instances.iter().flat_map(|i| self.holders(i.slot)).collect();
         jobs.sort_unstable();
         jobs
     }

@@ -13,6 +13,7 @@ use crate::board::{Board, Gpu};
 use crate::decision::{Candidate, Explanation, WaitReason};
 use crate::feasibility;
 use crate::round::{Offer, Outlook, Rule, Way};
+use crate::sharing;
 use crate::view::{GpuView, QueuedJob};
 use crate::want::{Size, Want};
 
@@ -28,10 +29,11 @@ pub(crate) fn start<'o>(
     let mut ranked = ranked.filter_map(|(gpu, offer)| Some((&board.gpus[gpu], offer?)));
     let (gpu, offer) = ranked.next().expect("a start is explained by the offer that it took");
     let others = gpus - 1 + offer.others.len();
+    let company = words::company(gpu, offer);
     let candidates = rows::of_start(gpu, offer, ranked);
     Explanation {
         policy: policy.to_owned(),
-        summary: start_summary(job, size, gpu.view, offer, others),
+        summary: start_summary(job, size, gpu.view, offer, others) + &company,
         would_start_if: None,
         candidates_left_out: rows::count(1 + others - candidates.len()),
         candidates,
@@ -46,8 +48,9 @@ fn start_summary(
     others: usize,
 ) -> String {
     let mut text =
-        format!("{}: {} ({})", Asked(&job.gpu), Place { gpu, slot: offer.slot }, offer.rank.memory);
+        format!("{}: {} ({})", Asked(job), Place { gpu, slot: offer.slot }, offer.rank.memory);
     match offer.rank.way {
+        Way::Join => text.push_str(" is shared and has room"),
         Way::Idle if offer.rank.memory > tight_fit(gpu, size).1 => {
             text.push_str(" is the tightest that stands idle");
         }
@@ -77,7 +80,7 @@ fn start_summary(
 
 /// Explains a wait behind a job that keeps its turn.
 pub(crate) fn behind(policy: &str, job: &QueuedJob, head: JobId) -> Explanation {
-    let asked = Asked(&job.gpu);
+    let asked = Asked(job);
     Explanation {
         policy: policy.to_owned(),
         summary: format!(
@@ -141,7 +144,7 @@ impl Hopeless {
     pub(crate) fn tell_again(&self, policy: &str, job: &QueuedJob) -> Explanation {
         Explanation {
             policy: policy.to_owned(),
-            summary: format!("{}: {}", Asked(&job.gpu), self.summary),
+            summary: format!("{}: {}", Asked(job), self.summary),
             would_start_if: Some(self.would_start_if.clone()),
             candidates: Vec::new(),
             candidates_left_out: rows::count(self.candidates.len())
@@ -158,7 +161,12 @@ fn never(board: &Board<'_>, size: &Size) -> (String, String) {
             "no GPU that was ever seen offers that profile".to_owned(),
             format!("a node with a GPU that offers {name} joins"),
         ),
-        (Want::AtLeast(_) | Want::Whole, Some(largest)) => (
+        (Want::Shared(_), Some(_)) if !board.gpus.iter().any(|gpu| gpu.view.mps) => (
+            "no node that was ever seen can share slices: none has nvidia-cuda-mps-control"
+                .to_owned(),
+            "a node with NVIDIA's MPS control program joins".to_owned(),
+        ),
+        (Want::AtLeast(_) | Want::Whole | Want::Shared(_), Some(largest)) => (
             format!("the most that one job can get is {largest}"),
             "a node with a larger GPU joins".to_owned(),
         ),
@@ -223,7 +231,7 @@ pub(crate) fn wait<R: Rule>(
     let (candidates, candidates_left_out) = rows::of_wait(rows.into_iter(), size);
     let why = Explanation {
         policy: R::NAME.to_owned(),
-        summary: format!("{}: {summary}", Asked(&job.gpu)),
+        summary: format!("{}: {summary}", Asked(job)),
         would_start_if,
         candidates,
         candidates_left_out,
@@ -270,7 +278,11 @@ fn obstacle<R: Rule>(
 fn who_must_end<R: Rule>(rule: &R, gpus: &[&Gpu<'_>], size: &Size) -> Option<String> {
     let mut fewest: Vec<(Vec<JobId>, &GpuView)> = Vec::new();
     for gpu in gpus {
-        for jobs in rule.blockers(gpu, size).into_iter().filter(|jobs| !jobs.is_empty()) {
+        let mut ways = rule.blockers(gpu, size);
+        if R::JOINS {
+            ways.extend(sharing::blockers(gpu, size));
+        }
+        for jobs in ways.into_iter().filter(|jobs| !jobs.is_empty()) {
             let least = fewest.first().map_or(usize::MAX, |(jobs, _)| jobs.len());
             if jobs.len() < least {
                 fewest.clear();

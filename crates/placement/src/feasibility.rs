@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 
 use tessera_model::Bytes;
+use tessera_model::share::Share;
 use tessera_model::spec::GpuAsk;
 
-use crate::view::{ClusterView, GpuView};
+use crate::view::{ClusterView, GpuView, Sharer};
 use crate::want::Want;
 
 /// Whether a GPU that was ever seen could hold a job.
@@ -15,6 +16,8 @@ pub enum Feasibility {
     Yes,
     /// Only GPUs that are unavailable now could.
     OnlyUnavailable,
+    /// The job wants to share a slice, and no node that was ever seen can do that.
+    NoSharing,
     /// None could.
     Never {
         /// The most memory that one job can get; `None` if no GPU was ever seen.
@@ -40,8 +43,12 @@ pub(crate) fn largest_of(gpu: &GpuView) -> Option<Bytes> {
 
 /// Tells whether any GPU could ever hold a job, by its geometry alone: what stands or runs on it
 /// now doesn't matter, so the answer is the same for every policy.
-pub fn could_ever_fit(cluster: &ClusterView, ask: &GpuAsk) -> Feasibility {
-    let want = Want::of(ask);
+pub fn could_ever_fit(cluster: &ClusterView, ask: &GpuAsk, share: Share) -> Feasibility {
+    let sharer = share.mps().map(|share| Sharer { user: "".into(), share });
+    if sharer.is_some() && !cluster.gpus.iter().any(|gpu| gpu.mps) {
+        return Feasibility::NoSharing;
+    }
+    let want = Want::of(ask, sharer.as_ref());
     let mut holders = cluster.gpus.iter().filter(|gpu| holds(gpu, &want)).peekable();
     if holders.peek().is_none() {
         return Feasibility::Never {
@@ -54,6 +61,9 @@ pub fn could_ever_fit(cluster: &ClusterView, ask: &GpuAsk) -> Feasibility {
 
 /// Tells whether the GPU's geometry has a place for the want.
 pub(crate) fn holds(gpu: &GpuView, want: &Want) -> bool {
+    if matches!(want, Want::Shared(_)) && !gpu.mps {
+        return false;
+    }
     match &gpu.mig {
         Some(mig) => !want.tight(mig).is_empty(),
         None => want.suits_unpartitioned(gpu.memory),

@@ -12,6 +12,7 @@ mod explain;
 mod feasibility;
 pub mod policy;
 mod round;
+mod sharing;
 pub mod view;
 mod want;
 
@@ -20,5 +21,5 @@ pub use feasibility::{Feasibility, could_ever_fit, largest_possible};
 pub use policy::{Policy, by_name};
 pub use view::{
     Closed, Closure, ClusterView, GpuView, InstanceState, InstanceView, MigView, OperatorWord,
-    QueuedJob,
+    QueuedJob, Sharer, Tenancy,
 };

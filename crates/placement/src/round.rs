@@ -17,12 +17,15 @@ use crate::decision::{Decision, Explanation, Place, WaitReason};
 use crate::explain::{self, Hopeless};
 use crate::feasibility;
 use crate::policy::Pinned;
+use crate::sharing;
 use crate::view::{Closure, ClusterView, QueuedJob};
-use crate::want::{Size, Sizes};
+use crate::want::{Size, Sizes, Want};
 
 /// How a GPU would come to hold a job; the cheaper comes first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Way {
+    /// On an instance that other jobs of its user share.
+    Join,
     /// On an instance that stands idle.
     Idle,
     /// On an instance made in free space.
@@ -31,9 +34,23 @@ pub(crate) enum Way {
     Rearrange,
 }
 
+/// With whom a job would be on its instance; the better comes first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Company {
+    /// It joins sharers.
+    Joins,
+    /// It has the instance to itself, for now or for good.
+    Alone,
+    /// It may share, but on the instance its part of the memory is larger than its part of the
+    /// multiprocessors.
+    Cramped,
+}
+
 /// What orders the offers of different GPUs: the smallest is taken, of equals the first GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Rank {
+    /// Whether it uses what is shared already.
+    pub(crate) company: Company,
     /// Memory of the instance: the tighter the better.
     pub(crate) memory: Bytes,
     /// What has to be done first.
@@ -93,6 +110,8 @@ pub(crate) trait Rule {
     const NAME: &'static str;
     /// Whom a waiting job holds up.
     const ORDER: Order;
+    /// Whether sharers may join each other's slices.
+    const JOINS: bool = true;
 
     /// Returns the best that an available GPU has for the want now.
     fn offer(&mut self, gpu: &Gpu<'_>, size: &Size) -> Option<Rc<Offer>>;
@@ -169,7 +188,7 @@ struct Round<'c, R> {
 impl<R: Rule> Round<'_, R> {
     /// Decides about the next job of the queue; breaks when nobody behind it can start.
     fn consider(&mut self, job: &QueuedJob) -> ControlFlow<()> {
-        let size = self.sizes.size(&job.gpu);
+        let size = self.sizes.size(job);
         if size.number == self.markets.len() {
             self.markets.push(Market::open(&self.rule, &self.board, &size));
         }
@@ -207,7 +226,7 @@ impl<R: Rule> Round<'_, R> {
 
     fn start(&mut self, job: &QueuedJob, gpu: usize, offer: &Offer, why: Explanation) {
         let now = &mut self.board.gpus[gpu];
-        now.take(job.id, offer.slot, &offer.steps);
+        now.take(job.id, job.share.as_ref(), offer.slot, &offer.steps);
         let place =
             Place { gpu: now.view.id.clone(), slot: offer.slot, steps: offer.steps.clone() };
         self.changed.push(gpu);
@@ -273,7 +292,7 @@ impl Market {
         if !now.view.available {
             return;
         }
-        self.offers[gpu] = rule.offer(now, size);
+        self.offers[gpu] = offer(rule, now, size);
         if let Some(offer) = &self.offers[gpu] {
             self.order.insert((offer.rank, gpu));
         }
@@ -287,6 +306,15 @@ impl Market {
         let (_, gpu) = self.order.first()?;
         self.offers[*gpu].clone().map(|offer| (*gpu, offer))
     }
+}
+
+/// Returns the best that a GPU has for a want: room beside sharers, or what the rule finds.
+pub(crate) fn offer<R: Rule>(rule: &mut R, gpu: &Gpu<'_>, size: &Size) -> Option<Rc<Offer>> {
+    if matches!(size.want, Want::Shared(_)) && !gpu.view.mps {
+        return None;
+    }
+    let joined = if R::JOINS { sharing::join(gpu, size) } else { None };
+    joined.or_else(|| rule.offer(gpu, size))
 }
 
 /// Tells whether a want can ever be met, and if not, why.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use tessera_model::mig::{
     Geometry, Measure, Profile, ProfileId, Slot, State, StateSpace, TooManyPlacements,
 };
+use tessera_model::share::{MpsShare, SHARERS_MAX};
 use tessera_model::spec::{GpuAsk, Priority};
 use tessera_model::{Bytes, GpuId, JobId, Millis, NodeName};
 
@@ -33,6 +34,8 @@ pub struct GpuView {
     pub sms: Option<u16>,
     /// Reported profiles and placements; `None` where MIG is off or not supported.
     pub mig: Option<Arc<MigView>>,
+    /// Whether its node can share slices: it has NVIDIA's MPS control program.
+    pub mps: bool,
     /// Whether new attempts may start here: its node is available and the GPU is healthy.
     pub available: bool,
     /// Whether a layout plan is under way: its layout can't be changed again until it ends.
@@ -160,6 +163,8 @@ pub enum InstanceState {
         /// By whom.
         job: JobId,
     },
+    /// Jobs of one user share it.
+    Shared(Tenancy),
     /// Somebody outside Tessera uses or made it: planned around, never touched.
     Foreign,
     /// It can't be used or destroyed until a person looks.
@@ -182,6 +187,46 @@ impl InstanceState {
     }
 }
 
+/// The sharers of one slice.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tenancy {
+    /// Whose jobs they are: under MPS one job's fault is everyone's, so that users are never
+    /// mixed.
+    pub user: Arc<str>,
+    /// The jobs with their parts.
+    pub sharers: Vec<(JobId, MpsShare)>,
+}
+
+impl Tenancy {
+    /// Returns the percentages that are given away, added up.
+    pub fn sm_percent(&self) -> u32 {
+        self.sharers.iter().map(|(_, share)| u32::from(share.sm.get())).sum()
+    }
+
+    /// Returns the memory that is given away, added up.
+    pub fn memory(&self) -> Bytes {
+        let bytes = self.sharers.iter().map(|(_, share)| share.memory.get());
+        Bytes::new(bytes.fold(0, u64::saturating_add))
+    }
+
+    /// Tells whether one more sharer fits beside the others on a slice with this memory.
+    pub fn has_room(&self, asked: &Sharer, memory: Bytes) -> bool {
+        let sm = self.sm_percent() + u32::from(asked.share.sm.get());
+        let bytes = self.memory().get().saturating_add(asked.share.memory.get());
+        let count = u32::try_from(self.sharers.len()).unwrap_or(u32::MAX);
+        self.user == asked.user && sm <= 100 && bytes <= memory.get() && count < SHARERS_MAX
+    }
+}
+
+/// A job that may share a slice: whose it is, and its part.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Sharer {
+    /// Whose job it is.
+    pub user: Arc<str>,
+    /// What it may use.
+    pub share: MpsShare,
+}
+
 /// A job that waits for a place.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct QueuedJob {
@@ -189,6 +234,8 @@ pub struct QueuedJob {
     pub id: JobId,
     /// What it asks for.
     pub gpu: GpuAsk,
+    /// Its part of a slice, if it may share one.
+    pub share: Option<Sharer>,
     /// 0 (highest) to 9.
     pub priority: Priority,
     /// When it was accepted, on the database's clock.

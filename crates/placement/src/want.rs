@@ -6,7 +6,7 @@ use tessera_model::Bytes;
 use tessera_model::mig::{Profile, ProfileName};
 use tessera_model::spec::GpuAsk;
 
-use crate::view::{ClusterView, MigView};
+use crate::view::{ClusterView, MigView, QueuedJob, Sharer};
 
 /// An ask, reduced to what decides about places.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -18,11 +18,16 @@ pub(crate) enum Want {
     Named(ProfileName),
     /// A whole GPU, alone.
     Whole,
+    /// A part of a slice.
+    Shared(Sharer),
 }
 
 impl Want {
-    /// Reads an ask.
-    pub(crate) fn of(ask: &GpuAsk) -> Self {
+    /// Reads an ask. A sharer asks for memory only: that is checked where jobs come in.
+    pub(crate) fn of(ask: &GpuAsk, share: Option<&Sharer>) -> Self {
+        if let Some(sharer) = share {
+            return Self::Shared(sharer.clone());
+        }
         match ask {
             GpuAsk::Unknown => Self::AtLeast(Bytes::ZERO),
             GpuAsk::Memory(bytes) => Self::AtLeast(*bytes),
@@ -43,6 +48,13 @@ impl Want {
                 let smallest = mig.plain().find(|p| p.memory >= *bytes).map(|p| p.memory);
                 mig.plain().filter(|p| Some(p.memory) == smallest).collect()
             }
+            Self::Shared(sharer) => {
+                let roomy = sharer.share.roomy();
+                let enough = || mig.plain().filter(|p| p.memory >= sharer.share.memory);
+                let fits = enough().find(|p| p.memory >= roomy).or(enough().next_back());
+                let memory = fits.map(|p| p.memory);
+                mig.plain().filter(|p| Some(p.memory) == memory).collect()
+            }
             Self::Named(name) => mig.geometry.by_name(name).into_iter().collect(),
             Self::Whole => mig.geometry.largest().into_iter().collect(),
         }
@@ -56,6 +68,7 @@ impl Want {
             Self::AtLeast(bytes) => memory >= *bytes,
             Self::Named(_) => false,
             Self::Whole => true,
+            Self::Shared(sharer) => memory >= sharer.share.memory,
         }
     }
 }
@@ -99,14 +112,14 @@ impl Sizes {
         Self { steps: steps.into_iter().collect(), numbers: BTreeMap::new() }
     }
 
-    /// Numbers an ask.
-    pub(crate) fn size(&mut self, ask: &GpuAsk) -> Size {
-        let want = match Want::of(ask) {
+    /// Numbers what a job asks for.
+    pub(crate) fn size(&mut self, job: &QueuedJob) -> Size {
+        let want = match Want::of(&job.gpu, job.share.as_ref()) {
             Want::AtLeast(bytes) => {
                 let step = self.steps.partition_point(|step| *step < bytes);
                 Want::AtLeast(self.steps.get(step).copied().unwrap_or(Bytes::new(u64::MAX)))
             }
-            want @ (Want::Named(_) | Want::Whole) => want,
+            want @ (Want::Named(_) | Want::Whole | Want::Shared(_)) => want,
         };
         let next = self.numbers.len();
         let number = *self.numbers.entry(want.clone()).or_insert(next);

@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 use tessera_model::lease::LeaseTerms;
 use tessera_model::life::{Exit, Outcome};
 use tessera_model::mig::{Geometry, Slot, Step};
+use tessera_model::share::{CheckpointSignal, MpsShare};
 use tessera_model::spec::{OutputPaths, Program};
 use tessera_model::{
     AttemptId, BootId, Bytes, ControllerId, GpuId, JobId, Millis, NodeName, PlanId, SliceId,
@@ -93,6 +94,8 @@ pub struct Hello {
     pub cores: u32,
     /// Memory of the machine.
     pub memory: Bytes,
+    /// Whether the node has NVIDIA's MPS control program, so that slices can be shared.
+    pub mps: bool,
 }
 
 /// One GPU as its driver reports it.
@@ -345,6 +348,8 @@ pub enum StopCause {
     Cancel,
     /// Its place is wanted for something else.
     Preempt,
+    /// It is to run again with another share: it gets its checkpoint signal first.
+    Reshare,
 }
 
 /// Everything that a node needs to run one attempt.
@@ -388,6 +393,10 @@ pub struct LaunchOrder {
     pub restart_reason: Option<Outcome>,
     /// W3C trace context that the launch continues.
     pub traceparent: Option<String>,
+    /// Its part of the slice; `None` if it has the slice to itself.
+    pub share: Option<MpsShare>,
+    /// On what signal it saves its state and ends.
+    pub checkpoint_signal: Option<CheckpointSignal>,
 }
 
 /// One task's place in its array.

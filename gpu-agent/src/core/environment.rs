@@ -106,6 +106,7 @@ const fn restart_word(reason: Outcome) -> &'static str {
         Outcome::Lost => "node_fail",
         Outcome::Failed => "failed",
         Outcome::NotStarted => "not_started",
+        Outcome::Collateral => "mps_fault",
         Outcome::Succeeded | Outcome::Cancelled | Outcome::TimedOut | Outcome::LaunchFailed => {
             "restart"
         }

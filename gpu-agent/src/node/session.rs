@@ -65,6 +65,7 @@ impl Node {
             controller: self.state.controller,
             cores: self.facts.cores,
             memory: self.facts.memory,
+            mps: false,
         })
     }
 

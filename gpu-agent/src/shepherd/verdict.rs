@@ -40,6 +40,9 @@ pub fn verdict(evidence: Evidence) -> (Outcome, String) {
             (Outcome::TimedOut, format!("it ran longer than its time limit of {limit}"))
         }
         (Some(Signalled::Stopped(StopCause::Preempt)), _) => plain(Outcome::Preempted),
+        (Some(Signalled::Stopped(StopCause::Reshare)), _) => {
+            (Outcome::Preempted, "it is started again with another share".to_owned())
+        }
         (
             Some(Signalled::Stopped(StopCause::Cancel) | Signalled::Killed(_)) | None,
             Exit::Code(0),

@@ -404,6 +404,8 @@ pub fn order(place: &Place, program: &[&str]) -> LaunchOrder {
         grace: Millis::new(500),
         restart_reason: None,
         traceparent: None,
+        share: None,
+        checkpoint_signal: None,
     }
 }
 

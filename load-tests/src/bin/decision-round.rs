@@ -184,6 +184,7 @@ fn cluster(
                 memory: Bytes::from_mib(40_960),
                 sms: Some(108),
                 mig: Some(Arc::clone(mig)),
+                mps: false,
                 available: !matches!(layouts, Layouts::Away),
                 changing,
                 instances: instances(layouts, mig, random)?,
@@ -256,6 +257,7 @@ fn queue(scale: u32, asks: Asks, random: &mut StdRng) -> Result<Vec<QueuedJob>> 
             Ok(QueuedJob {
                 id: JobId::from_number(number),
                 gpu,
+                share: None,
                 priority: Priority::DEFAULT,
                 submitted: Millis::new(number),
             })

@@ -24,6 +24,7 @@ fn instance(profile: &str, start: u8, size: u8, state: &str, job: Option<(u64, &
         state: state.into(),
         job_id: job.map(|(id, _)| id),
         job_name: job.map(|(_, name)| name.into()),
+        sharers: Vec::new(),
     }
 }
 

@@ -54,6 +54,17 @@ pub struct Options {
     /// A whole GPU, alone
     #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "", value_name = "MODE", hide_possible_values = true)]
     pub exclusive: Option<String>,
+    /// `exclusive` (the default), or `mps` to share a slice with other jobs of the same user;
+    /// needs --vram
+    #[arg(long, value_name = "HOW")]
+    pub share: Option<String>,
+    /// With --share mps: percent of the slice's multiprocessors (by default 50)
+    #[arg(long, value_name = "PERCENT")]
+    pub sm: Option<u64>,
+    /// Signal on which it saves its state and ends, such as USR1: then its share can be changed
+    /// while it runs
+    #[arg(long, value_name = "SIGNAL")]
+    pub checkpoint: Option<String>,
     /// `online` for latency, `offline` (the default) for throughput
     #[arg(long, value_name = "CLASS")]
     pub class: Option<String>,
@@ -156,6 +167,9 @@ impl Options {
             gpus: sizes.gpus,
             gres: sizes.gres,
             exclusive: sizes.exclusive,
+            share: stronger.share.or(self.share),
+            sm: stronger.sm.or(self.sm),
+            checkpoint: stronger.checkpoint.or(self.checkpoint),
             class: stronger.class.or(self.class),
             priority: stronger.priority.or(self.priority),
             max_retries: stronger.max_retries.or(self.max_retries),
@@ -203,6 +217,9 @@ impl Options {
         }
         request.time_limit_secs = self.time.and_then(TimeLimit::secs);
         request.grace_secs = self.grace;
+        request.share = self.share;
+        request.sm_percent = self.sm.map(percent).transpose()?;
+        request.checkpoint_signal = self.checkpoint;
         request.class = self.class;
         request.priority = self.priority.map(small_priority).transpose()?;
         request.max_retries = self.max_retries;
@@ -225,6 +242,13 @@ fn small_priority(number: u64) -> Result<u8, String> {
         .ok()
         .filter(|number| *number <= 9)
         .ok_or_else(|| format!("--priority {number}: priorities go from 0 (highest) to 9 (lowest)"))
+}
+
+fn percent(number: u64) -> Result<u8, String> {
+    u8::try_from(number)
+        .ok()
+        .filter(|number| (1..=100).contains(number))
+        .ok_or_else(|| format!("--sm {number}: give 1 to 100 percent of the slice"))
 }
 
 fn plain(path: &Path) -> Result<String, String> {

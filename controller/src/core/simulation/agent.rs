@@ -211,7 +211,8 @@ impl Machine {
             return vec![self.attempt_report(attempt)];
         }
         let (job, generation) = (order.job, order.generation);
-        let facts = Facts { job, generation, gpu: order.gpu, slot: order.slot };
+        let share = order.share.map(|share| (order.user, share));
+        let facts = Facts { job, generation, gpu: order.gpu, slot: order.slot, share };
         self.disk.accepted.insert(attempt, facts);
         self.agent().spawning.insert(attempt, None);
         Vec::new()

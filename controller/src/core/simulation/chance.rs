@@ -1,6 +1,7 @@
 //! What happens next: drawn by lot, each class of faults more or less likely from run to run.
 
 use tessera_model::life::Outcome;
+use tessera_model::share::{MpsShare, Share, SmPercent};
 use tessera_model::spec::{GpuAsk, JobSpec, RawSpec};
 use tessera_model::{AttemptId, Bytes, GpuId, JobId, Millis};
 use tessera_wire::frames::{InstanceTrouble, MigReport};
@@ -164,6 +165,14 @@ impl World {
         };
         let mut spec = JobSpec::parse(raw).unwrap();
         spec.gpu = self.dice.pick(&asks).unwrap();
+        if let GpuAsk::Memory(memory) = spec.gpu
+            && self.dice.chance(60)
+        {
+            let sm = self.dice.pick(&[20, 50, 50, 70]).unwrap();
+            let sm = SmPercent::try_from(sm).unwrap();
+            spec.share = Share::Mps(MpsShare { sm, memory });
+            spec.user = self.dice.pick(&["ada", "ada", "bob"]).unwrap().to_owned();
+        }
         let hold = self.dice.chance(10);
         let (job, fresh) = self.store.submit(spec, hold);
         self.note("a job was accepted", job);

@@ -56,10 +56,11 @@ fn processes_are_committed_and_alone(world: &World) {
     }
 }
 
-/// No two processes use one memory slice, and each uses an instance that stands (V3, P7).
+/// No two processes use one memory slice, but for sharers of one user within what is there; and
+/// each uses an instance that stands (V3, P7).
 fn memory_is_shared_by_nobody(world: &World) {
     for machine in &world.machines {
-        let mut used = BTreeSet::new();
+        let mut used = BTreeMap::new();
         for (attempt, process) in &machine.processes {
             let facts = &process.facts;
             let card = machine.cards.iter().find(|card| card.gpu == facts.gpu).unwrap();
@@ -73,9 +74,25 @@ fn memory_is_shared_by_nobody(world: &World) {
                 (None, _) => 0..64,
                 (Some(slot), _) => panic!("{attempt} runs on {slot:?} of a whole GPU"),
             };
+            let capacity = card.instances.iter().find(|i| Some(i.slot) == facts.slot);
+            let capacity = capacity.map_or(card.memory, |instance| instance.memory);
             for slice in slices {
-                let free = used.insert((facts.gpu.clone(), slice));
-                assert!(free, "memory slice {slice} of {} is used twice (V3)", facts.gpu);
+                let sharers: &mut Vec<_> = used.entry((facts.gpu.clone(), slice)).or_default();
+                let (mut sm, mut bytes) = (0, 0);
+                for other in sharers.iter().chain([&&facts.share]) {
+                    let alone = sharers.is_empty();
+                    let Some((user, share)) = other else {
+                        assert!(alone, "memory slice {slice} of {} is used twice (V3)", facts.gpu);
+                        continue;
+                    };
+                    let mine = facts.share.as_ref().is_some_and(|(own, _)| own == user);
+                    assert!(alone || mine, "users meet on {slice} of {} (V4)", facts.gpu);
+                    sm += u32::from(share.sm.get());
+                    bytes += share.memory.get();
+                }
+                assert!(sm <= 100, "{sm} % of {slice} of {} are given away (V4)", facts.gpu);
+                assert!(bytes <= capacity.get(), "{bytes} of {capacity} (V4)");
+                sharers.push(&facts.share);
             }
         }
         for card in &machine.cards {

@@ -12,7 +12,7 @@ use tessera_wire::frames::MigReport;
 
 use crate::core::{JobSheet, Round};
 use crate::store::commit::Findings;
-use crate::store::load::{GpuRow, LiveRow, NodeRow, OpenPlan, OpenWish, Picture, WaitingRow};
+use crate::store::load::{GpuRow, LiveRow, NodeRow, OpenPlan, OpenWish, Picture};
 use crate::store::moves::{Command, Ended, Reservation};
 use crate::store::nodes::{Attach, PlanClosed, PlanRow};
 use crate::store::operator::{Change, Kind, Target, Word};
@@ -54,9 +54,16 @@ pub(super) struct Store {
     pub(super) gpus: BTreeMap<GpuId, GpuRow>,
     pub(super) jobs: BTreeMap<JobId, Job>,
     pub(super) attempts: BTreeMap<AttemptId, Attempt>,
-    attempt_slots: BTreeMap<(GpuId, u8), AttemptId>,
+    attempt_slots: BTreeMap<(GpuId, u8), Holder>,
     plans: BTreeMap<PlanId, Plan>,
     pub(super) words: BTreeMap<(Kind, Target), Word>,
+}
+
+/// Who holds a memory slice, as `attempt_slots` has it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Holder {
+    Alone(AttemptId),
+    Tenancy { tenant: Arc<str>, start: u8, sharers: u32, sm: u32, bytes: u64, capacity: u64 },
 }
 
 fn check(holds: bool, problem: impl FnOnce() -> String) -> Result<(), Refused> {
@@ -68,7 +75,7 @@ impl Store {
     pub(super) fn submit(&mut self, spec: JobSpec, hold: bool) -> (JobId, Vec<FreshJob>) {
         let job = JobId::from_number(u64::try_from(self.jobs.len()).unwrap() + 1);
         let state = if hold { JobState::Held } else { JobState::Queued };
-        let fresh = FreshJob { job, gpu: spec.gpu.clone(), priority: spec.priority, attempts: 0 };
+        let fresh = FreshJob::new(job, &spec, 0);
         let row = Job {
             spec: Arc::new(spec),
             state,
@@ -145,6 +152,7 @@ impl Store {
             software: node.software.clone(),
             cores: node.cores,
             memory_bytes: node.memory_bytes,
+            mps: node.mps,
             last_seen_unix: Millis::ZERO,
         };
         self.nodes.insert(node.node, row);
@@ -208,7 +216,22 @@ impl Store {
     fn end(&mut self, ended: &Ended) -> Result<(), Refused> {
         self.advance(ended.job, ended.attempt, &[ended.from], ended.to)?;
         self.attempts.get_mut(&ended.attempt).unwrap().live = false;
-        self.attempt_slots.retain(|_, holder| *holder != ended.attempt);
+        let row = &self.attempts[&ended.attempt].row;
+        check(row.share.is_some() == ended.shared, || "its slots stay held".to_owned())?;
+        let (gpu, start) = (row.gpu.clone(), row.slot.map_or(0, |slot| slot.start));
+        let left = row.share.clone();
+        self.attempt_slots.retain(|(of, _), holder| match (holder, &left) {
+            (Holder::Alone(attempt), _) => *attempt != ended.attempt,
+            (Holder::Tenancy { start: at, sharers, sm, bytes, .. }, Some(left))
+                if *of == gpu && *at == start =>
+            {
+                *sharers -= 1;
+                *sm -= u32::from(left.share.sm.get());
+                *bytes -= left.share.memory.get();
+                *sharers > 0
+            }
+            (Holder::Tenancy { .. }, _) => true,
+        });
         let job = self.jobs.get_mut(&ended.job).unwrap();
         check(!ended.to.has_live_attempt(), || format!("{:?} ends as {}", ended.job, ended.to))?;
         job.attempt = None;
@@ -249,8 +272,7 @@ impl Store {
         row.attempts += 1;
         for slot in &reservation.slots {
             let key = (reservation.place.gpu.clone(), *slot);
-            let holder = self.attempt_slots.insert(key, attempt);
-            check(holder.is_none(), || format!("attempt_slots: {holder:?} holds {slot}"))?;
+            self.hold(key, reservation)?;
         }
         let row = LiveRow {
             attempt,
@@ -261,10 +283,39 @@ impl Store {
             generation: reservation.generation,
             gpu: reservation.place.gpu.clone(),
             slot: reservation.place.slot,
+            share: reservation.share.clone(),
             slice: reservation.slice.clone(),
             decision: reservation.decision,
         };
         self.attempts.insert(attempt, Attempt { row, live: true });
+        Ok(())
+    }
+
+    /// Writes a row of `attempt_slots`, under its checks.
+    fn hold(&mut self, key: (GpuId, u8), reservation: &Reservation) -> Result<(), Refused> {
+        let known = self.attempt_slots.get(&key).cloned();
+        let Some(sharer) = &reservation.share else {
+            check(known.is_none(), || format!("attempt_slots: {known:?} holds {key:?}"))?;
+            self.attempt_slots.insert(key, Holder::Alone(reservation.attempt));
+            return Ok(());
+        };
+        let own = reservation.place.slot.map_or(0, |slot| slot.start);
+        let capacity = reservation.capacity.get();
+        let (before, sm, bytes) = match &known {
+            None => (0, 0, 0),
+            Some(Holder::Tenancy { tenant, start, sharers, sm, bytes, capacity: c })
+                if *tenant == sharer.user && *start == own && *c == capacity =>
+            {
+                (*sharers, *sm, *bytes)
+            }
+            Some(other) => return Err(format!("attempt_slots: {other:?} holds {key:?}")),
+        };
+        let sm = sm + u32::from(sharer.share.sm.get());
+        let bytes = bytes + sharer.share.memory.get();
+        check(sm <= 100 && bytes <= capacity, || format!("attempt_slots: {sm} %, {bytes}"))?;
+        let (tenant, sharers) = (sharer.user.clone(), before + 1);
+        let row = Holder::Tenancy { tenant, start: own, sharers, sm, bytes, capacity };
+        self.attempt_slots.insert(key, row);
         Ok(())
     }
 
@@ -312,12 +363,7 @@ impl Store {
     /// Returns everything that a leader needs to begin.
     pub(super) fn picture(&self) -> Picture {
         let queued = self.jobs.iter().filter(|(_, job)| job.state == JobState::Queued);
-        let waiting = queued.map(|(id, job)| WaitingRow {
-            job: *id,
-            gpu: job.spec.gpu.clone(),
-            priority: job.spec.priority,
-            attempts: job.attempts,
-        });
+        let waiting = queued.map(|(id, job)| FreshJob::new(*id, &job.spec, job.attempts));
         let live: Vec<_> = self.live().cloned().collect();
         let open = self.plans.iter().filter(|(_, plan)| plan.open);
         Picture {

@@ -6,7 +6,7 @@ use tessera_model::mig::Slot;
 use super::words::{profile_name, slot_memory, tight_fit};
 use crate::board::Gpu;
 use crate::decision::{CANDIDATES_MAX, Candidate};
-use crate::round::{Offer, Outlook, Rule};
+use crate::round::{self, Offer, Outlook, Rule};
 use crate::view::{GpuView, InstanceState};
 use crate::want::Size;
 
@@ -128,7 +128,7 @@ pub(super) fn offers_once_changed<R: Rule>(rule: &mut R, gpu: &Gpu<'_>, size: &S
         return false;
     }
     let settled = GpuView { changing: false, ..gpu.view.clone() };
-    rule.offer(&Gpu { view: &settled, ..gpu.clone() }, size).is_some()
+    round::offer(rule, &Gpu { view: &settled, ..gpu.clone() }, size).is_some()
 }
 
 /// Numbers of the API have 32 bits; none comes near that.

@@ -6,7 +6,9 @@ use tessera_model::Bytes;
 use tessera_model::mig::Slot;
 use tessera_model::spec::GpuAsk;
 
-use crate::view::GpuView;
+use crate::board::Gpu;
+use crate::round::{Offer, Way};
+use crate::view::{GpuView, InstanceState, QueuedJob, Sharer};
 use crate::want::{Size, Want};
 
 /// Most alternatives that one sentence lists.
@@ -15,17 +17,35 @@ const LISTED_MAX: usize = 4;
 /// What a GPU with MIG off offers, in the place of a profile's name.
 const WHOLE_GPU: &str = "whole GPU";
 
-/// "10 GiB asked".
-pub(super) struct Asked<'a>(pub(super) &'a GpuAsk);
+/// "10 GiB asked", or "10 GiB and 50 % of a slice asked".
+pub(super) struct Asked<'a>(pub(super) &'a QueuedJob);
 
 impl fmt::Display for Asked<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.0 {
+        if let Some(Sharer { share, .. }) = &self.0.share {
+            return write!(f, "{} and {} of a slice asked", share.memory, share.sm);
+        }
+        match &self.0.gpu {
             GpuAsk::Unknown => f.write_str("no size asked"),
             GpuAsk::Memory(bytes) => write!(f, "{bytes} asked"),
             GpuAsk::Profile(name) => write!(f, "{name} asked"),
             GpuAsk::Whole => f.write_str("a whole GPU asked"),
         }
+    }
+}
+
+/// "; jobs 3 and 4 of ada have 70 % and 8 GiB of it", where a sharer joins.
+pub(super) fn company(gpu: &Gpu<'_>, offer: &Offer) -> String {
+    let instance = gpu.instances.iter().find(|i| i.slot == offer.slot);
+    match instance.map(|i| &i.state) {
+        Some(InstanceState::Shared(tenancy)) if offer.rank.way == Way::Join => {
+            let jobs: Vec<_> = tenancy.sharers.iter().map(|(job, _)| job.to_string()).collect();
+            let (noun, verb) = if jobs.len() == 1 { ("job", "has") } else { ("jobs", "have") };
+            let (user, sm, memory) = (&tenancy.user, tenancy.sm_percent(), tenancy.memory());
+            let jobs = listed(&jobs, "and");
+            format!("; {noun} {jobs} of {user} {verb} {sm} % and {memory} of it")
+        }
+        _ => String::new(),
     }
 }
 

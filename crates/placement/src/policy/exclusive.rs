@@ -9,6 +9,7 @@
 //!   The job then gets that profile's memory, a little less than the card's.
 //! - A job that names a profile gets a whole GPU of a model that offers the profile: it asked for
 //!   that hardware, and alone on it, it has at least what the profile holds.
+//! - A job that may share a slice gets a whole GPU like everyone, and nobody joins it there.
 //! - A GPU on which anything stands that Tessera must not touch is left out.
 
 use std::rc::Rc;
@@ -19,7 +20,7 @@ use tessera_model::{Bytes, JobId, Millis};
 use super::Policy;
 use crate::board::{Gpu, Standing};
 use crate::decision::Decision;
-use crate::round::{self, Offer, Order, Outlook, Rank, Rule, Way};
+use crate::round::{self, Company, Offer, Order, Outlook, Rank, Rule, Way};
 use crate::view::{ClusterView, QueuedJob};
 use crate::want::{Size, Want};
 
@@ -49,6 +50,7 @@ struct WholeGpu;
 impl Rule for WholeGpu {
     const NAME: &'static str = "exclusive";
     const ORDER: Order = Order::InTurn;
+    const JOINS: bool = false;
 
     fn offer(&mut self, gpu: &Gpu<'_>, size: &Size) -> Option<Rc<Offer>> {
         if gpu.instances.iter().any(|i| i.state.busy()) {
@@ -95,6 +97,7 @@ fn target<'c>(standing: &Standing<'c>, want: &Want) -> Option<&'c Profile> {
         Want::AtLeast(bytes) => largest.memory >= *bytes,
         Want::Named(name) => geometry.by_name(name).is_some(),
         Want::Whole => true,
+        Want::Shared(sharer) => largest.memory >= sharer.share.memory,
     };
     enough.then_some(largest)
 }
@@ -126,7 +129,7 @@ fn unpartitioned(gpu: &Gpu<'_>, size: &Size) -> Option<Offer> {
 }
 
 const fn rank(memory: Bytes, way: Way) -> Rank {
-    Rank { memory, way, compute_slices: 0, lost_futures: 0 }
+    Rank { company: Company::Alone, memory, way, compute_slices: 0, lost_futures: 0 }
 }
 
 const fn offer(slot: Option<Slot>, steps: Vec<Step>) -> Offer {

@@ -20,6 +20,7 @@ fn pinned(gpu: &Gpu<'_>) -> bool {
 impl<R: Rule> Rule for Pinned<R> {
     const NAME: &'static str = R::NAME;
     const ORDER: Order = R::ORDER;
+    const JOINS: bool = R::JOINS;
 
     fn offer(&mut self, gpu: &Gpu<'_>, size: &Size) -> Option<Rc<Offer>> {
         if pinned(gpu) { AsItStands.offer(gpu, size) } else { self.0.offer(gpu, size) }

@@ -26,6 +26,8 @@
 //!   it: the shortest plan.
 //! - **`R` beside instances of other profiles** counts the full layouts that plain allocations can
 //!   still lead to around them.
+//! - **Sharers**, of which the paper knows none, join each other by the rules of the module
+//!   `sharing`; their first one gets a slice by the steps above.
 //! - **A whole GPU** is an instance of the largest profile on a GPU that is otherwise empty, or a
 //!   GPU with MIG off.
 
@@ -39,8 +41,9 @@ use super::Policy;
 use crate::board::{Gpu, Standing};
 use crate::decision::Decision;
 use crate::round::{self, Futures, Offer, Order, Outlook, Rank, Rule, Way};
+use crate::sharing;
 use crate::view::{ClusterView, InstanceState, QueuedJob};
-use crate::want::Size;
+use crate::want::{Size, Want};
 
 /// The policy `scheme-b`.
 #[derive(Clone, Copy, Debug, Default)]
@@ -102,9 +105,10 @@ impl Rule for MadeToMeasure {
                 None => Outlook::InTheWay,
                 Some(whole) if !size.want.suits_unpartitioned(whole.memory) => Outlook::Never,
                 Some(whole) => match whole.state {
-                    InstanceState::Idle | InstanceState::Taken { .. } | InstanceState::Leaving => {
-                        Outlook::Possible
-                    }
+                    InstanceState::Idle
+                    | InstanceState::Taken { .. }
+                    | InstanceState::Shared(_)
+                    | InstanceState::Leaving => Outlook::Possible,
                     InstanceState::Foreign | InstanceState::Stuck | InstanceState::Quarantined => {
                         Outlook::InTheWay
                     }
@@ -153,10 +157,13 @@ fn holders_in_the_way(gpu: &Gpu<'_>, standing: &Standing<'_>, slot: Slot) -> Opt
     let mut rest = space.allocate(standing.fixed, slot)?;
     let mut jobs = Vec::new();
     for other in space.layout(standing.busy) {
-        let Some(job) = gpu.holder(Some(other)) else { continue };
+        let holders = gpu.holders(Some(other));
+        if holders.is_empty() {
+            continue;
+        }
         match space.allocate(rest, other) {
             Some(beside) => rest = beside,
-            None => jobs.push(job),
+            None => jobs.extend(holders),
         }
     }
     jobs.sort_unstable();
@@ -181,7 +188,13 @@ fn unpartitioned(gpu: &Gpu<'_>, size: &Size) -> Option<Offer> {
     let whole = gpu.unpartitioned()?;
     let fits = whole.state == InstanceState::Idle && size.want.suits_unpartitioned(whole.memory);
     fits.then(|| Offer {
-        rank: Rank { memory: whole.memory, way: Way::Idle, compute_slices: 0, lost_futures: 0 },
+        rank: Rank {
+            company: sharing::company(&size.want, whole.memory),
+            memory: whole.memory,
+            way: Way::Idle,
+            compute_slices: 0,
+            lost_futures: 0,
+        },
         slot: None,
         steps: Vec::new(),
         futures: None,
@@ -192,9 +205,10 @@ fn unpartitioned(gpu: &Gpu<'_>, size: &Size) -> Option<Offer> {
 /// Steps (1) to (3) of scheme B on one GPU.
 fn best_way(standing: &Standing<'_>, changing: bool, size: &Size) -> Option<Offer> {
     let slots: Vec<_> = tight_slots(standing, size).collect();
-    let idle = || best_of(idle_ways(standing, &slots));
-    let create = || best_of(create_ways(standing, &slots));
-    let rearrange = || best_of(rearrange_ways(standing, &slots));
+    let want = &size.want;
+    let idle = || best_of(want, idle_ways(standing, &slots));
+    let create = || best_of(want, create_ways(standing, &slots));
+    let rearrange = || best_of(want, rearrange_ways(standing, &slots));
     if changing { idle() } else { idle().or_else(create).or_else(rearrange) }
 }
 
@@ -213,7 +227,7 @@ struct Candidate<'c> {
 /// Takes the way with the largest `R`; of equals the one with the fewest steps, then the one
 /// whose destroyed instances opened most, then the fewest compute slices, then the lowest start.
 /// The others are kept for the explanation.
-fn best_of(mut ways: Vec<Candidate<'_>>) -> Option<Offer> {
+fn best_of(want: &Want, mut ways: Vec<Candidate<'_>>) -> Option<Offer> {
     ways.sort_by_key(|c| {
         let least_lost = usize::MAX - c.futures.after;
         let least_opened = usize::MAX - c.left_open;
@@ -223,6 +237,7 @@ fn best_of(mut ways: Vec<Candidate<'_>>) -> Option<Offer> {
     let best = ways.next()?;
     Some(Offer {
         rank: Rank {
+            company: sharing::company(want, best.profile.memory),
             memory: best.profile.memory,
             way: best.way,
             compute_slices: best.profile.compute_slices,

@@ -22,7 +22,8 @@ use tessera_model::{JobId, Millis};
 use super::Policy;
 use crate::board::Gpu;
 use crate::decision::Decision;
-use crate::round::{self, Offer, Order, Outlook, Rank, Rule, Way};
+use crate::round::{self, Company, Offer, Order, Outlook, Rank, Rule, Way};
+use crate::sharing;
 use crate::view::{ClusterView, InstanceState, InstanceView, QueuedJob};
 use crate::want::{Size, Want};
 
@@ -59,10 +60,11 @@ impl Rule for AsItStands {
             .iter()
             .filter(|instance| instance.state == InstanceState::Idle)
             .filter(|instance| suits(gpu, instance, &size.want))
-            .min_by_key(|i| (i.memory, compute_slices(gpu, i), i.slot))
+            .min_by_key(|i| (preference(&size.want, i), compute_slices(gpu, i), i.slot))
             .map(|instance| {
                 Rc::new(Offer {
                     rank: Rank {
+                        company: sharing::company(&size.want, instance.memory),
                         memory: instance.memory,
                         way: Way::Idle,
                         compute_slices: compute_slices(gpu, instance),
@@ -80,9 +82,7 @@ impl Rule for AsItStands {
         let mut fitting = gpu.instances.iter().filter(|i| suits(gpu, i, &size.want)).peekable();
         if fitting.peek().is_none() {
             Outlook::OtherLayout
-        } else if fitting
-            .any(|i| matches!(i.state, InstanceState::Idle | InstanceState::Taken { .. }))
-        {
+        } else if fitting.any(|i| !i.state.fixed()) {
             Outlook::Possible
         } else {
             Outlook::InTheWay
@@ -91,7 +91,7 @@ impl Rule for AsItStands {
 
     fn blockers(&self, gpu: &Gpu<'_>, size: &Size) -> Vec<Vec<JobId>> {
         let fitting = gpu.instances.iter().filter(|i| suits(gpu, i, &size.want));
-        fitting.filter_map(|i| gpu.holder(i.slot)).map(|job| vec![job]).collect()
+        fitting.map(|i| gpu.holders(i.slot)).filter(|jobs| !jobs.is_empty()).collect()
     }
 
     fn fragmented(&self, _gpu: &Gpu<'_>, _size: &Size) -> Option<(u32, u8)> {
@@ -108,6 +108,17 @@ fn suits(gpu: &Gpu<'_>, instance: &InstanceView, want: &Want) -> bool {
         Want::AtLeast(bytes) => instance.memory >= *bytes,
         Want::Named(name) => geometry.profile(slot.profile).is_some_and(|p| p.name == *name),
         Want::Whole => geometry.largest().is_some_and(|p| p.id == slot.profile),
+        Want::Shared(sharer) => instance.memory >= sharer.share.memory,
+    }
+}
+
+/// The tightest instance first; for a sharer the tightest on which its likes fit beside it, then
+/// the largest of the others.
+fn preference(want: &Want, instance: &InstanceView) -> (Company, u64) {
+    let bytes = instance.memory.get();
+    match sharing::company(want, instance.memory) {
+        Company::Cramped => (Company::Cramped, u64::MAX - bytes),
+        company @ (Company::Joins | Company::Alone) => (company, bytes),
     }
 }
 

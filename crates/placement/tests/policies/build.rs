@@ -3,11 +3,12 @@
 use std::sync::{Arc, LazyLock};
 
 use tessera_model::mig::{Slot, Step, catalog};
+use tessera_model::share::{MpsShare, Share};
 use tessera_model::spec::{GpuAsk, Priority};
 use tessera_model::{Bytes, JobId, Millis};
 use tessera_placement::{
-    ClusterView, Decision, Explanation, GpuView, InstanceState, InstanceView, MigView,
-    OperatorWord, Place, QueuedJob, by_name,
+    ClusterView, Decision, Explanation, Feasibility, GpuView, InstanceState, InstanceView, MigView,
+    OperatorWord, Place, QueuedJob, Sharer, by_name,
 };
 
 pub const IDLE: InstanceState = InstanceState::Idle;
@@ -54,6 +55,7 @@ pub fn gpu(key: &str, standing: &[Standing<'_>]) -> GpuView {
         memory: catalog::models()[key].memory.unwrap_or(Bytes::from_mib(40_960)),
         sms: None,
         mig: Some(mig),
+        mps: true,
         available: true,
         changing: false,
         instances,
@@ -99,6 +101,7 @@ pub fn queue(asks: impl IntoIterator<Item = GpuAsk>) -> Vec<QueuedJob> {
     let job = |(number, gpu): (u64, GpuAsk)| QueuedJob {
         id: JobId::from_number(number),
         gpu,
+        share: None,
         priority: Priority::DEFAULT,
         submitted: Millis::new(number),
     };
@@ -113,8 +116,21 @@ pub fn mib(mib: u64) -> GpuAsk {
     GpuAsk::Memory(Bytes::from_mib(mib))
 }
 
+/// Makes job `number` of a queue one that may share.
+pub fn sharing(queue: &mut [QueuedJob], number: usize, user: &str, sm: u8) {
+    let job = &mut queue[number - 1];
+    let GpuAsk::Memory(memory) = job.gpu else { panic!("a sharer asks for memory") };
+    let share = MpsShare { sm: sm.try_into().unwrap(), memory };
+    job.share = Some(Sharer { user: user.into(), share });
+}
+
 pub fn named(name: &str) -> GpuAsk {
     GpuAsk::Profile(name.parse().unwrap())
+}
+
+/// Whether the cluster could ever hold a job that shares with nobody.
+pub fn could_ever_fit(cluster: &ClusterView, ask: &GpuAsk) -> Feasibility {
+    tessera_placement::could_ever_fit(cluster, ask, Share::Exclusive)
 }
 
 pub fn decide(policy: &str, cluster: &ClusterView, queue: &[QueuedJob]) -> Vec<Decision> {

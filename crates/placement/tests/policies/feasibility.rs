@@ -2,7 +2,7 @@
 
 use tessera_model::Bytes;
 use tessera_model::spec::GpuAsk::{Unknown, Whole};
-use tessera_placement::{ClusterView, Feasibility, could_ever_fit, largest_possible};
+use tessera_placement::{ClusterView, Feasibility, largest_possible};
 
 use crate::build::*;
 

@@ -6,7 +6,9 @@
 use tessera_model::mig::{Geometry, Layout, Slot, Step};
 use tessera_model::spec::GpuAsk;
 use tessera_model::{Bytes, JobId};
-use tessera_placement::{ClusterView, GpuView, InstanceState, InstanceView, Place};
+use tessera_placement::{
+    ClusterView, GpuView, InstanceState, InstanceView, Place, Sharer, Tenancy,
+};
 
 pub struct Hardware {
     pub cluster: ClusterView,
@@ -42,6 +44,29 @@ impl Hardware {
         assert_eq!(instance.state, InstanceState::Idle, "{job} starts on a busy instance");
         instance.state = InstanceState::Taken { job };
         assert!(there.next().is_none(), "two instances in one slot");
+    }
+
+    /// As [`Self::start`], for a job that may share: its slice is idle, or its sharers are of its
+    /// user and leave room.
+    pub fn start_sharer(&mut self, job: JobId, sharer: &Sharer, place: &Place) {
+        let gpu = self.cluster.gpus.iter_mut().find(|gpu| gpu.id == place.gpu).unwrap();
+        assert!(gpu.mps, "{job} shares on a node without MPS");
+        let shared = gpu.instances.iter_mut().find(|i| i.slot == place.slot);
+        if let Some(InstanceView { state: InstanceState::Shared(tenancy), memory, .. }) = shared {
+            assert!(place.steps.is_empty(), "{job} changes the slice that it joins");
+            assert_eq!(tenancy.user, sharer.user, "{job} joins a stranger");
+            tenancy.sharers.push((job, sharer.share));
+            let sm: u32 = tenancy.sharers.iter().map(|(_, s)| u32::from(s.sm.get())).sum();
+            let bytes: u64 = tenancy.sharers.iter().map(|(_, s)| s.memory.get()).sum();
+            assert!(sm <= 100 && bytes <= memory.get(), "{job} has no room: {tenancy:?}");
+            return;
+        }
+        self.start(job, place);
+        let gpu = self.cluster.gpus.iter_mut().find(|gpu| gpu.id == place.gpu).unwrap();
+        for instance in gpu.instances.iter_mut().filter(|i| i.slot == place.slot) {
+            let sharers = vec![(job, sharer.share)];
+            instance.state = InstanceState::Shared(Tenancy { user: sharer.user.clone(), sharers });
+        }
     }
 
     /// Returns every place of the tightest size that each available GPU could give to a job.

@@ -8,5 +8,6 @@ mod hardware;
 mod operator;
 mod properties;
 mod scheme_b;
+mod sharing;
 mod static_layout;
 mod view;

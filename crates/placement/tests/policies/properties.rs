@@ -8,12 +8,10 @@ use tessera_model::spec::GpuAsk;
 use tessera_model::{JobId, Millis};
 use tessera_placement::decision::CANDIDATES_MAX;
 use tessera_placement::policy::NAMES;
-use tessera_placement::{
-    ClusterView, Decision, InstanceState, QueuedJob, WaitReason, by_name, could_ever_fit,
-};
+use tessera_placement::{ClusterView, Decision, InstanceState, QueuedJob, WaitReason, by_name};
 
 use crate::arbitrary::{cluster, queue};
-use crate::build::{decide, decide_at_most, why};
+use crate::build::{could_ever_fit, decide, decide_at_most, why};
 use crate::hardware::{Hardware, How, standing, tight_slots};
 
 fn id(decision: &Decision) -> JobId {

@@ -8,6 +8,7 @@ use proptest::prelude::*;
 use tessera_model::lease::LeaseTerms;
 use tessera_model::life::{Exit, Outcome};
 use tessera_model::mig::{Geometry, MediaEngines, Profile, ProfileId, Slot, Step};
+use tessera_model::share::{CheckpointSignal, MpsShare};
 use tessera_model::spec::{OutputPaths, Program};
 use tessera_model::{
     AttemptId, BootId, Bytes, ControllerId, GpuId, JobId, Millis, NodeName, PlanId, SliceId,
@@ -193,6 +194,7 @@ fn hello() -> impl Strategy<Value = Hello> {
     let numbers = (any::<u16>(), any::<u64>(), any::<u64>(), any::<u64>(), any::<u32>());
     (numbers, text(), uuid(), option::of(uuid()), bytes()).prop_map(
         |(numbers, software, boot, controller, memory)| Hello {
+            mps: numbers.1 % 2 == 0,
             protocol: numbers.0,
             software,
             boot: BootId::from_uuid(boot),
@@ -244,7 +246,19 @@ fn launch() -> impl Strategy<Value = LaunchOrder> {
     let what = (text(), text(), program, option::of(text()), btree_map(text(), text(), 0..4));
     let output = (option::of(text()), option::of(text()))
         .prop_map(|(stdout, stderr)| OutputPaths { stdout, stderr });
-    let rest = (output, option::of(millis()), millis(), option::of(outcome()), option::of(text()));
+    let share = (1_u8..=100, bytes())
+        .prop_map(|(sm, memory)| MpsShare { sm: sm.try_into().unwrap(), memory });
+    let signal = option::of(proptest::sample::select(CheckpointSignal::ALL));
+    let limits = (option::of(millis()), millis());
+    let rest = (
+        output,
+        limits.0,
+        limits.1,
+        option::of(outcome()),
+        option::of(text()),
+        option::of(share),
+        signal,
+    );
     (fence, place, what, rest).prop_map(|(fence, place, what, rest)| LaunchOrder {
         epoch: fence.0,
         generation: fence.1,
@@ -265,6 +279,8 @@ fn launch() -> impl Strategy<Value = LaunchOrder> {
         grace: rest.2,
         restart_reason: rest.3,
         traceparent: rest.4,
+        share: rest.5,
+        checkpoint_signal: rest.6,
     })
 }
 
@@ -292,7 +308,8 @@ pub fn to_agent() -> impl Strategy<Value = ToAgent> {
             traceparent,
         },
     );
-    let cause = prop_oneof![Just(StopCause::Cancel), Just(StopCause::Preempt)];
+    let cause =
+        prop_oneof![Just(StopCause::Cancel), Just(StopCause::Preempt), Just(StopCause::Reshare)];
     prop_oneof![
         welcome.prop_map(ToAgent::Welcome),
         (text(), any::<bool>()).prop_map(|(reason, retry)| ToAgent::Refused { reason, retry }),

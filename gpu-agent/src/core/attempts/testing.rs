@@ -34,6 +34,8 @@ pub fn order(attempt: u128, job: u64) -> LaunchOrder {
         grace: Millis::from_secs(1),
         restart_reason: None,
         traceparent: None,
+        share: None,
+        checkpoint_signal: None,
     }
 }
 

@@ -1,0 +1,244 @@
+//! Jobs that share slices: whom they join, what they found, and what never happens.
+
+use std::collections::BTreeMap;
+
+use proptest::prelude::*;
+use tessera_model::share::{MpsShare, Share};
+use tessera_model::spec::GpuAsk;
+use tessera_model::{Bytes, JobId};
+use tessera_placement::policy::NAMES;
+use tessera_placement::{
+    ClusterView, Decision, Feasibility, GpuView, InstanceState, QueuedJob, Tenancy, could_ever_fit,
+};
+
+use crate::arbitrary;
+use crate::build::{
+    IDLE, a30, a100, cluster, decide, gib, mib, queue, sharing, short, taken, unpartitioned, why,
+};
+use crate::hardware::Hardware;
+
+fn shared(user: &str, parts: &[(u64, u8, u64)]) -> InstanceState {
+    let part = |(job, sm, gib): &(u64, u8, u64)| {
+        let share = MpsShare { sm: (*sm).try_into().unwrap(), memory: Bytes::from_mib(gib * 1024) };
+        (JobId::from_number(*job), share)
+    };
+    let sharers = parts.iter().map(part).collect();
+    InstanceState::Shared(Tenancy { user: user.into(), sharers })
+}
+
+/// Jobs of `ada` that each want half of a slice and so much memory.
+fn halves(asks: impl IntoIterator<Item = GpuAsk>) -> Vec<QueuedJob> {
+    let mut jobs = queue(asks);
+    for number in 1..=jobs.len() {
+        sharing(&mut jobs, number, "ada", 50);
+    }
+    jobs
+}
+
+fn decided(policy: &str, cluster: &ClusterView, jobs: &[QueuedJob]) -> Vec<String> {
+    short(cluster, &decide(policy, cluster, jobs))
+}
+
+#[test]
+fn two_halves_found_one_slice_on_which_both_fit() {
+    let cluster = cluster([a100(&[])]);
+
+    // 4 GiB and half the multiprocessors: 2 times 4 GiB fit 2g.10gb, the tightest that holds both.
+    let two = decided("scheme-b", &cluster, &halves([gib(4), gib(4)]));
+
+    assert_eq!(two, ["1: +2g.10gb@0 2g.10gb@0 on 0", "2: 2g.10gb@0 on 0"]);
+}
+
+#[test]
+fn a_third_that_has_no_room_founds_a_slice_of_its_own() {
+    let cluster = cluster([a100(&[])]);
+
+    let three = decided("scheme-b", &cluster, &halves([gib(4), gib(4), gib(2)]));
+
+    assert_eq!(three[2], "3: +1g.5gb@6 1g.5gb@6 on 0");
+}
+
+#[test]
+fn users_are_never_mixed_and_exclusive_jobs_never_joined() {
+    let cluster = cluster([a30(&[
+        ("2g.12gb", 0, shared("bob", &[(901, 10, 1)])),
+        ("2g.12gb", 2, taken(900)),
+    ])]);
+    for policy in NAMES {
+        let decisions = decide(policy, &cluster, &halves([gib(1)]));
+
+        assert_eq!(short(&cluster, &decisions), ["1: resources"], "{policy}");
+    }
+}
+
+#[test]
+fn the_tightest_shared_slice_with_room_is_joined_before_anything_idle() {
+    let cluster = cluster([
+        a100(&[("1g.5gb", 0, IDLE), ("3g.20gb", 4, shared("ada", &[(901, 20, 4)]))]),
+        a100(&[("2g.10gb", 0, shared("ada", &[(902, 20, 4)])), ("2g.10gb", 2, IDLE)]),
+    ]);
+    for policy in ["static", "scheme-b"] {
+        let decisions = decide(policy, &cluster, &halves([gib(4)]));
+
+        assert_eq!(short(&cluster, &decisions), ["1: 2g.10gb@0 on 1"], "{policy}");
+        assert_eq!(
+            why(&decisions[0]).summary,
+            "4 GiB and 50 % of a slice asked: 2g.10gb at slices 0-1 of GPU 1 of node a (9.62 GiB) \
+             is shared and has room; 1 other place considered; job 902 of ada has 20 % and 4 GiB \
+             of it"
+        );
+    }
+}
+
+#[test]
+fn a_waiting_sharer_is_told_whose_end_would_let_it_in() {
+    let full = shared("ada", &[(901, 60, 4), (902, 40, 4)]);
+    let cluster = cluster([a30(&[("4g.24gb", 0, full)])]);
+    for policy in ["static", "scheme-b"] {
+        let decisions = decide(policy, &cluster, &halves([gib(4)]));
+
+        assert_eq!(short(&cluster, &decisions), ["1: resources"], "{policy}");
+        assert_eq!(why(&decisions[0]).would_start_if.as_deref(), Some("job 901 ends"), "{policy}");
+    }
+}
+
+#[test]
+fn a_whole_gpu_with_mig_off_is_shared_too() {
+    let gpu = unpartitioned(24_576, shared("ada", &[(901, 50, 10)]));
+
+    assert_eq!(decided("scheme-b", &cluster([gpu]), &halves([gib(10)])), ["1: whole on 0"]);
+}
+
+#[test]
+fn exclusive_gives_each_sharer_a_gpu_of_its_own() {
+    let two = cluster([a100(&[]), a100(&[])]);
+
+    let places = decided("exclusive", &two, &halves([gib(4), gib(4), gib(4)]));
+
+    assert_eq!(
+        places,
+        ["1: +7g.40gb@0 7g.40gb@0 on 0", "2: +7g.40gb@0 7g.40gb@0 on 1", "3: resources"]
+    );
+}
+
+#[test]
+fn a_sharer_is_never_placed_on_a_node_without_mps() {
+    let without = || GpuView { mps: false, ..a100(&[("2g.10gb", 0, IDLE)]) };
+    let none = cluster([without()]);
+    for policy in NAMES {
+        let decisions = decide(policy, &none, &halves([gib(4)]));
+
+        assert_eq!(short(&none, &decisions), ["1: bad_constraints"], "{policy}");
+        assert!(why(&decisions[0]).summary.contains("nvidia-cuda-mps-control"), "{policy}");
+    }
+    let share = Share::parse(Some("mps"), None, &gib(4)).unwrap();
+    assert_eq!(could_ever_fit(&none, &gib(4), share), Feasibility::NoSharing);
+    let both = cluster([without(), a100(&[])]);
+    assert_eq!(decided("scheme-b", &both, &halves([gib(4)])), ["1: +2g.10gb@0 2g.10gb@0 on 1"]);
+}
+
+#[test]
+fn where_no_slice_is_roomy_enough_the_largest_is_taken() {
+    let mut jobs = queue([gib(10)]);
+    sharing(&mut jobs, 1, "ada", 10);
+
+    assert_eq!(decided("scheme-b", &cluster([a30(&[])]), &jobs), ["1: +4g.24gb@0 4g.24gb@0 on 0"]);
+}
+
+/// Jobs of three users of which most may share.
+fn mixed() -> impl Strategy<Value = Vec<QueuedJob>> {
+    let job = (1_u64..25_000, prop::option::weighted(0.8, (0_u8..3, 1_u8..=100)));
+    prop::collection::vec(job, 0..40).prop_map(|jobs| {
+        let mut queue = queue(jobs.iter().map(|(memory, _)| mib(*memory)));
+        for (number, (_, share)) in (1..).zip(&jobs) {
+            if let Some((user, sm)) = share {
+                sharing(&mut queue, number, ["ada", "bob", "eve"][usize::from(*user)], *sm);
+            }
+        }
+        queue
+    })
+}
+
+fn start_all(policy: &str, cluster: &ClusterView, queue: &[QueuedJob]) -> Hardware {
+    let mut hardware = Hardware::new(cluster);
+    for decision in decide(policy, cluster, queue) {
+        let Decision::Start { job, place, .. } = &decision else { continue };
+        let asked = queue.iter().find(|queued| queued.id == *job).unwrap();
+        match &asked.share {
+            Some(sharer) => hardware.start_sharer(*job, sharer, place),
+            None => hardware.start(*job, place),
+        }
+    }
+    hardware
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(512))]
+
+    #[test]
+    fn sharers_are_of_one_user_and_fit_together(
+        cluster in arbitrary::cluster(), queue in mixed(),
+    ) {
+        for policy in NAMES {
+            // The hardware panics where two users meet or a slice is given away twice.
+            let after = start_all(policy, &cluster, &queue).cluster;
+            // A second round goes by what the first one left.
+            let rest: Vec<_> = queue
+                .iter()
+                .cloned()
+                .map(|job| QueuedJob { id: JobId::from_number(job.id.number() + 500), ..job })
+                .collect();
+            start_all(policy, &after, &rest);
+        }
+    }
+
+    #[test]
+    fn nobody_founds_a_slice_while_one_of_its_user_has_room(
+        cluster in arbitrary::cluster(), queue in mixed(),
+    ) {
+        for policy in ["static", "scheme-b"] {
+            let mut hardware = Hardware::new(&cluster);
+            for decision in decide(policy, &cluster, &queue) {
+                let Decision::Start { job, place, .. } = &decision else { continue };
+                let asked = queue.iter().find(|queued| queued.id == *job).unwrap();
+                let Some(sharer) = &asked.share else {
+                    hardware.start(*job, place);
+                    continue;
+                };
+                let before = tenancies(&hardware.cluster);
+                let room = before.values().any(|(t, memory, open)| *open && t.has_room(sharer, *memory));
+                let joined = before.contains_key(&(place.gpu.clone(), place.slot));
+                prop_assert_eq!(room, joined, "{}: {}", policy, job);
+                hardware.start_sharer(*job, sharer, place);
+            }
+        }
+    }
+
+    #[test]
+    fn sharers_change_nothing_for_those_who_do_not_share(
+        cluster in arbitrary::cluster(), queue in arbitrary::queue(),
+    ) {
+        let blind = ClusterView {
+            gpus: cluster.gpus.iter().cloned().map(|gpu| GpuView { mps: false, ..gpu }).collect(),
+        };
+        for policy in NAMES {
+            prop_assert_eq!(decide(policy, &cluster, &queue), decide(policy, &blind, &queue));
+        }
+    }
+}
+
+type Slices =
+    BTreeMap<(tessera_model::GpuId, Option<tessera_model::mig::Slot>), (Tenancy, Bytes, bool)>;
+
+fn tenancies(cluster: &ClusterView) -> Slices {
+    let mut all = Slices::new();
+    for gpu in &cluster.gpus {
+        for instance in &gpu.instances {
+            if let InstanceState::Shared(tenancy) = &instance.state {
+                let slice = (tenancy.clone(), instance.memory, gpu.available && gpu.mps);
+                all.insert((gpu.id.clone(), instance.slot), slice);
+            }
+        }
+    }
+    all
+}
