@@ -1,5 +1,7 @@
 //! The gaps of one task, by the pair of kernels that they follow, within bounded memory.
 
+use std::fmt;
+
 use serde::{Deserialize, Serialize};
 
 use crate::ids::KernelIndex;
@@ -26,7 +28,7 @@ const SLOTS: usize = 2 * PAIRS_MAX;
 ///
 /// One that would be the 2,049th is not begun: its gaps count for the kernel alone, if that has
 /// one. All memory is taken at once, so that learning never allocates.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Serialize, Deserialize)]
 #[serde(try_from = "Vec<(Place, Sketch)>", into = "Vec<(Place, Sketch)>")]
 pub struct Pairs {
     /// Open addressing: an index into `held`, one higher; zero is free.
@@ -37,6 +39,13 @@ pub struct Pairs {
 impl Default for Pairs {
     fn default() -> Self {
         Self { slots: vec![0; SLOTS].into_boxed_slice(), held: Vec::with_capacity(PAIRS_MAX) }
+    }
+}
+
+impl fmt::Debug for Pairs {
+    /// Shows what is held; the slots only find it.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_map().entries(self.held.iter().map(|(place, gaps)| (place, gaps.held()))).finish()
     }
 }
 

@@ -271,6 +271,10 @@ impl Queue {
     }
 
     fn leave(&mut self, at: usize) {
+        if self.sessions[at].lease.is_some_and(|lease| lease.grant.kind.ends_with_the_gap()) {
+            // Its connection may be gone and its process not: the gate tells that one.
+            self.end_gap_leases();
+        }
         self.end_lease(at, false);
         let session = self.sessions.remove(at);
         self.waiting.forget(session.id);

@@ -40,8 +40,8 @@ impl Queue {
             self.next_look = self.next_look.min(ripe);
             return;
         }
-        if self.fillers_in_flight() >= usize::from(self.rules.in_flight) {
-            // Its turn comes when one ends; until then the holder waits for one kernel at most.
+        if !self.has_room(self.standing()) {
+            // Its turn comes when a kernel or a grant ends, before any other's.
             return;
         }
         let id = self.sessions[at].id;

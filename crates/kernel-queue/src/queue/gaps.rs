@@ -64,15 +64,23 @@ impl Queue {
 
     /// Tells whether one more grant may stand. One that covers a gap stands alone.
     fn may_give_gap(&self) -> bool {
-        let standing = self.sessions.iter().filter(|session| {
-            session.lease.is_some_and(|lease| lease.grant.kind.ends_with_the_gap())
-        });
-        let standing = standing.count();
-        let flying = self.fillers_in_flight();
+        let standing = self.standing();
         match self.rules.grants {
-            GrantSize::Kernel => standing + flying < usize::from(self.rules.in_flight),
-            GrantSize::Gap => standing == 0 && flying < usize::from(self.rules.in_flight),
+            GrantSize::Kernel => self.has_room(standing),
+            GrantSize::Gap => standing == 0 && self.has_room(0),
         }
+    }
+
+    /// Returns how many grants stand that take turns on the device.
+    pub(super) fn standing(&self) -> usize {
+        let leases = self.sessions.iter().filter_map(|session| session.lease);
+        leases.filter(|lease| lease.grant.kind != Kind::Beside).count()
+    }
+
+    /// Tells whether one more kernel of a filler may be in the device's queue, besides those in
+    /// flight and so many that were granted.
+    pub(super) fn has_room(&self, granted: usize) -> bool {
+        self.fillers_in_flight() + granted < usize::from(self.rules.in_flight)
     }
 
     /// Returns the time in which all holders are predicted to leave the device idle.

@@ -1,6 +1,7 @@
 //! Grants: given, spent, ended.
 
 use super::Queue;
+use super::launches::Running;
 use super::session::Given;
 use crate::action::{Action, Refusal};
 use crate::admission::Need;
@@ -35,6 +36,9 @@ impl Queue {
     pub(super) fn grant(&mut self, request: Request, terms: Terms) {
         let Ok(at) = self.find(request.session) else { return };
         self.grants += 1;
+        let others = |run: &&Running| run.is_filler && run.session != request.session;
+        let others = self.running.iter().filter(others).count();
+        let others = u16::try_from(others).unwrap_or(u16::MAX);
         let grant = Grant {
             number: self.grants,
             gate: self.gate,
@@ -43,7 +47,7 @@ impl Queue {
             until: terms.until,
             budget: terms.budget,
             launches: terms.launches,
-            in_flight: self.rules.in_flight,
+            in_flight: self.rules.in_flight.saturating_sub(others).max(1),
             yields: self.waiting.iter().any(|(_, other)| other.session != request.session),
         };
         let session = &mut self.sessions[at];

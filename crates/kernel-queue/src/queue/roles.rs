@@ -13,7 +13,10 @@ impl Queue {
             self.owner =
                 self.sessions.iter().min_by_key(|session| session.priority).map(|first| first.id);
         }
-        let mut holders_changed = false;
+        let changes = |at| self.role_of(at).holds() != self.sessions[at].role.holds();
+        if (0..self.sessions.len()).any(changes) {
+            self.end_gap_leases();
+        }
         for at in 0..self.sessions.len() {
             let role = self.role_of(at);
             let session = &mut self.sessions[at];
@@ -25,15 +28,9 @@ impl Queue {
             // Whatever it did in its old role was told differently, or not at all.
             session.gap = None;
             session.active_at = self.now;
-            if was.holds() != role.holds() {
-                holders_changed = true;
-                if role.holds() {
-                    self.rise(at);
-                }
+            if role.holds() && !was.holds() {
+                self.rise(at);
             }
-        }
-        if holders_changed {
-            self.end_gap_leases();
         }
     }
 

@@ -1,0 +1,257 @@
+//! One gap from its beginning to its end.
+
+#[path = "support/scene.rs"]
+mod scene;
+
+use scene::{K0, K1, Scene, granted, kernel_id, ms, profile, role_told, us};
+use tessera_kernel_queue::{
+    Action, Event, Gate, GrantSize, Kind, Nanos, Purse, Role, Rules, Sample, SessionId, Spend,
+    TaskKey, TaskProfile,
+};
+
+fn pair(rules: Rules) -> Scene {
+    let mut scene = Scene::new(rules);
+    scene.join(1, 0, profile(&[(us(50), ms(2))]));
+    scene.join(2, 5, profile(&[(us(200), Nanos::ZERO), (us(900), Nanos::ZERO)]));
+    scene
+}
+
+#[test]
+fn a_gap_is_granted_from_the_kernels_end_to_its_own() {
+    let mut scene = pair(Rules::default());
+    scene.want(2, K0);
+
+    let grant = granted(&scene.launch(1, K0), 2).unwrap();
+
+    assert_eq!((grant.from, grant.until), (us(50), us(2_050)));
+    assert_eq!((grant.budget, grant.kind, grant.in_flight), (ms(2), Kind::Gap, 1));
+}
+
+#[test]
+fn a_synchronising_call_is_a_sure_start() {
+    let mut scene = pair(Rules::default());
+    scene.launch(1, K0);
+    // The kernel took longer than predicted.
+    scene.now = us(80);
+    scene.sync(1);
+    scene.now = us(100);
+
+    let grant = granted(&scene.want(2, K0), 2).unwrap();
+
+    assert_eq!((grant.from, grant.until), (us(100), us(2_080)));
+}
+
+#[test]
+fn the_holders_launch_ends_the_gap_at_once() {
+    let mut scene = pair(Rules::default());
+    scene.want(2, K0);
+    let grant = granted(&scene.launch(1, K0), 2).unwrap();
+    let mut purse = Purse::default();
+    purse.receive(grant);
+    scene.now = us(300);
+
+    let actions = scene.launch(1, K0);
+
+    assert!(actions.contains(&Action::Revoke { session: SessionId::new(2), grant: grant.number }));
+    let epoch = actions.iter().find_map(|action| match action {
+        Action::Gate { epoch } => Some(*epoch),
+        _ => None,
+    });
+    let by_queue = Gate { epoch: epoch.unwrap(), launches: 0 };
+    let by_page = Gate { epoch: grant.gate.epoch, launches: grant.gate.launches + 1 };
+    for gate in [by_queue, by_page] {
+        assert_eq!({ purse }.spend(Some(us(1)), gate, 0, us(301)), Spend::Ask);
+    }
+    assert_eq!({ purse }.spend(Some(us(1)), grant.gate, 0, us(301)), Spend::Go);
+    assert_eq!(scene.queue.counters().early_stops, 1);
+}
+
+#[test]
+fn a_launch_that_was_granted_but_not_made_keeps_its_place() {
+    let mut scene = pair(Rules::default());
+    scene.join(3, 5, profile(&[(us(200), Nanos::ZERO)]));
+    scene.want(2, K0);
+    scene.want(3, K0);
+    assert!(granted(&scene.launch(1, K0), 2).is_some());
+    scene.now = us(300);
+
+    let again = scene.launch(1, K0);
+
+    assert!(granted(&again, 2).is_some(), "both take as long, and it came first");
+}
+
+#[test]
+fn a_budget_is_spent_without_asking_and_the_rest_goes_to_whom_it_fits() {
+    let mut scene = pair(Rules::default());
+    scene.join(3, 6, profile(&[(us(300), Nanos::ZERO)]));
+    scene.want(3, K0);
+    scene.want(2, K1);
+    let grant = granted(&scene.launch(1, K0), 2).expect("the higher priority goes first");
+    let mut purse = Purse::default();
+    purse.receive(grant);
+
+    assert_eq!(purse.spend(Some(us(900)), grant.gate, 0, us(50)), Spend::Go);
+    scene.now = us(50);
+    scene.started(2, K1, grant);
+    assert_eq!(purse.spend(Some(us(900)), grant.gate, 1, us(60)), Spend::Wait);
+    scene.now = us(950);
+    scene.done(2);
+    assert_eq!(purse.spend(Some(us(900)), grant.gate, 0, us(950)), Spend::Go);
+    scene.started(2, K1, grant);
+    scene.now = us(1_850);
+    scene.done(2);
+    // 200 µs are left: too few for another of its own.
+    assert_eq!(purse.spend(Some(us(900)), grant.gate, 0, us(1_850)), Spend::Ask);
+    let session = SessionId::new(2);
+    let beyond = Some(grant.number);
+    let actions = scene.step(Event::Want { session, launch: 99, kernel: K1, beyond });
+
+    assert_eq!(granted(&actions, 3), None, "300 µs do not fit into 200");
+    assert_eq!(scene.queue.counters().filled_time, us(1_800));
+}
+
+#[test]
+fn what_a_late_launch_spends_is_counted_and_not_taken_off_a_newer_grant() {
+    let mut scene = pair(Rules::default());
+    scene.want(2, K0);
+    let old = granted(&scene.launch(1, K0), 2).unwrap();
+    scene.now = us(2_500);
+    let new = granted(&scene.launch(1, K0), 2).unwrap();
+    assert!(new.number > old.number);
+
+    scene.started(2, K0, old);
+
+    assert_eq!(scene.queue.counters().late, 1);
+    assert_eq!(scene.queue.promised(), new.budget);
+}
+
+#[test]
+fn an_older_grant_that_comes_late_replaces_nothing() {
+    let mut scene = pair(Rules::default());
+    scene.want(2, K0);
+    let old = granted(&scene.launch(1, K0), 2).unwrap();
+    scene.now = us(2_500);
+    let new = granted(&scene.launch(1, K0), 2).unwrap();
+    let mut purse = Purse::default();
+    purse.receive(new);
+    purse.receive(old);
+
+    assert_eq!(purse.grant(), Some(&new));
+}
+
+#[test]
+fn a_grant_ends_by_itself_when_no_message_comes_through() {
+    let mut scene = pair(Rules::default());
+    scene.want(2, K0);
+    let grant = granted(&scene.launch(1, K0), 2).unwrap();
+    let mut purse = Purse::default();
+    purse.receive(grant);
+
+    assert_eq!(purse.spend(Some(us(1)), grant.gate, 0, us(2_049)), Spend::Go);
+    assert_eq!(
+        purse.spend(Some(us(200)), grant.gate, 0, us(1_900)),
+        Spend::Ask,
+        "it would not end in time"
+    );
+    assert_eq!(purse.spend(Some(us(1)), grant.gate, 0, us(2_050)), Spend::Ask);
+}
+
+#[test]
+fn a_gap_that_outlasts_all_before_is_probed_with_what_it_earned() {
+    let mut scene = pair(Rules::default());
+    scene.want(2, K1);
+    let grant = granted(&scene.launch(1, K0), 2).unwrap();
+    scene.now = us(50);
+    scene.started(2, K1, grant);
+    scene.now = us(950);
+    scene.done(2);
+    scene.now = us(2_100);
+    let small = scene.want(2, K0);
+    assert_eq!(granted(&small, 2).map(|grant| grant.budget), Some(us(205)), "a tenth of 2,050 µs");
+}
+
+#[test]
+fn a_grant_for_one_kernel_covers_one() {
+    let mut scene = pair(Rules { grants: GrantSize::Kernel, ..Rules::default() });
+    scene.want(2, K0);
+    let grant = granted(&scene.launch(1, K0), 2).unwrap();
+    let mut purse = Purse::default();
+    purse.receive(grant);
+
+    assert_eq!((grant.budget, grant.launches), (us(200), 1));
+    assert_eq!(purse.spend(Some(us(200)), grant.gate, 0, us(50)), Spend::Go);
+    assert_eq!(purse.spend(Some(us(1)), grant.gate, 0, us(51)), Spend::Ask);
+}
+
+#[test]
+fn a_new_task_is_measured_first_and_nobody_fills_its_gaps_meanwhile() {
+    let mut scene = Scene::new(Rules::default());
+    let actions = scene.join(1, 0, TaskProfile::default());
+    assert_eq!(role_told(&actions, 1), Some(Role::Measure));
+    scene.join(2, 5, profile(&[(us(10), Nanos::ZERO)]));
+    let session = SessionId::new(1);
+    scene.step(Event::Define { session, kernel: Box::new(kernel_id(0)) });
+    scene.want(2, K0);
+
+    let mut told = None;
+    for run in 1..=200 {
+        scene.now = us(500 * run);
+        let launched = scene.launch(1, K0);
+        let is_over = scene.role(1) == Some(Role::Hold);
+        assert_eq!(granted(&launched, 2).is_some(), is_over, "run {run}");
+        let sample = Sample { kernel: K0, before: Some(K0), took: us(50), gap: Some(us(950)) };
+        let actions = scene.step(Event::Sample { session, sample });
+        if actions.contains(&Action::Measured { session }) {
+            told = Some(run);
+            assert_eq!(role_told(&actions, 1), Some(Role::Hold));
+        }
+    }
+
+    assert_eq!(told, Some(100), "the fewest launches that make a measurement");
+    let key = TaskKey::new("task 1").unwrap();
+    let profile = scene.queue.profile(&key).unwrap();
+    assert_eq!((profile.took(K0), profile.gap(K0)), (Some(us(50)), Some(us(950))));
+    let text = serde_json::to_string(profile).unwrap();
+    let read: TaskProfile = serde_json::from_str(&text).unwrap();
+    assert_eq!(serde_json::to_string(&read).unwrap(), text);
+    assert_eq!((read.took(K0), read.is_measured()), (Some(us(50)), true));
+}
+
+#[test]
+fn a_kernel_that_changed_is_measured_again_and_used_meanwhile() {
+    let mut scene = pair(Rules::default());
+    let session = SessionId::new(2);
+    let key = TaskKey::new("task 2").unwrap();
+    let mut asked = 0;
+    for _ in 0..6 {
+        let sample = Sample { kernel: K0, before: None, took: us(700), gap: None };
+        let actions = scene.step(Event::Sample { session, sample });
+        asked += actions.iter().filter(|a| matches!(a, Action::Remeasure { .. })).count();
+    }
+
+    assert_eq!(asked, 1);
+    assert_eq!(scene.queue.profile(&key).unwrap().took(K0), Some(us(700)));
+    assert_eq!(scene.role(2), Some(Role::Ask));
+}
+
+#[test]
+fn profiles_of_two_machines_merge_whatever_order_their_kernels_were_met_in() {
+    let mut one = profile(&[(us(10), us(100)), (us(20), us(200))]);
+    let mut other = TaskProfile::default();
+    for number in [1, 2] {
+        let index = other.intern(&kernel_id(number)).unwrap();
+        for _ in 0..20 {
+            other.kernel_mut(index).unwrap().took.add(us(40));
+            other.pairs.add(None, index, us(400));
+        }
+    }
+
+    one.merge(&other);
+
+    let took = |number| one.took(one.index(&kernel_id(number)).unwrap());
+    assert_eq!(took(0), Some(us(10)));
+    assert_eq!(took(1), Some(us(30)));
+    assert_eq!(took(2), Some(us(40)));
+    let gaps = one.pairs.believed(None, one.index(&kernel_id(2)).unwrap()).unwrap();
+    assert_eq!(gaps.longest(), us(400));
+}

@@ -1,0 +1,38 @@
+//! What holds whatever sessions do, in whatever order, with messages that come late or never.
+
+#[path = "laws/harness.rs"]
+mod harness;
+
+use harness::{Harness, Op};
+use proptest::prelude::*;
+use tessera_kernel_queue::{GapPredictor, GrantSize, Nanos, Rules};
+
+fn rules() -> impl Strategy<Value = Rules> {
+    let grants = prop_oneof![Just(GrantSize::Kernel), Just(GrantSize::Gap)];
+    let predictor =
+        prop_oneof![Just(GapPredictor::Mean), Just(GapPredictor::Pairs { risk_thousandths: 300 }),];
+    (grants, predictor, 1_u16..4, any::<bool>()).prop_map(|(grants, predictor, in_flight, ages)| {
+        let plain = Rules::default();
+        Rules {
+            grants,
+            predictor,
+            in_flight,
+            ageing: plain.ageing.filter(|_| ages),
+            // So long that a grant's budget is the whole gap.
+            grant_max: Nanos::from_millis(400),
+            ..plain
+        }
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(600))]
+
+    #[test]
+    fn the_laws_hold(rules in rules(), ops in prop::collection::vec(Op::any(), 1..400)) {
+        let mut harness = Harness::new(rules);
+        for op in ops {
+            harness.apply(op);
+        }
+    }
+}

@@ -1,0 +1,353 @@
+//! Sessions with honest clients, a queue, and messages that are delivered when chance says so.
+//! Every law is an assertion at the place where it could be broken.
+
+use std::collections::VecDeque;
+
+use proptest::prelude::*;
+use tessera_kernel_queue::limits::ACTIONS_MAX;
+use tessera_kernel_queue::waiting::Request;
+use tessera_kernel_queue::{
+    Action, Dims, Event, Gate, Grant, GrantSize, Join, KernelId, KernelIndex, Kind, Nanos, Purse,
+    Queue, Role, Rules, SessionId, Spend, TaskKey, TaskProfile,
+};
+use tessera_model::spec::{Class, Priority};
+
+/// Kernel times in microseconds, and the gap after each. The last is unknown.
+const KERNELS: [(u64, u64); 6] = [(20, 0), (50, 400), (90, 2_000), (90, 150), (1_500, 90), (0, 0)];
+
+/// One thing that somebody does, after a pause.
+#[derive(Clone, Copy, Debug)]
+pub struct Op {
+    what: u8,
+    who: usize,
+    kernel: u16,
+    pause: Nanos,
+}
+
+impl Op {
+    pub fn any() -> impl Strategy<Value = Self> {
+        let pause = prop_oneof![4 => 0_u64..300, 1 => 0_u64..30_000];
+        (0_u8..20, 0_usize..8, 0_u16..6, pause).prop_map(|(what, who, kernel, pause)| Self {
+            what,
+            who,
+            kernel,
+            pause: Nanos::from_micros(pause),
+        })
+    }
+}
+
+struct Client {
+    id: SessionId,
+    priority: Priority,
+    role: Role,
+    purse: Purse,
+    inbox: VecDeque<Action>,
+    /// The launch that its thread is blocked in.
+    blocked: Option<(u64, u16)>,
+    asked: bool,
+    /// When each kernel was launched whose end it has not noticed.
+    in_flight: VecDeque<Nanos>,
+    launches: u64,
+    /// Stopped without a word: it will never do anything again.
+    dead: bool,
+}
+
+pub struct Harness {
+    queue: Queue,
+    rules: Rules,
+    now: Nanos,
+    gate: Gate,
+    clients: Vec<Client>,
+    next: u64,
+    profile: TaskProfile,
+    /// Launches of holders so far, and when each standing grant was given, counted in them.
+    returns: u64,
+    given: Vec<(u64, u64)>,
+}
+
+impl Harness {
+    pub fn new(rules: Rules) -> Self {
+        let mut profile = TaskProfile::default();
+        for (number, (took, gap)) in KERNELS.into_iter().enumerate() {
+            let id = KernelId::new(format!("k{number}"), Dims([1; 3]), Dims([1; 3])).unwrap();
+            let index = profile.intern(&id).unwrap();
+            for _ in 0..20 {
+                let kernel = profile.kernel_mut(index).unwrap();
+                if took > 0 {
+                    kernel.took.add(Nanos::from_micros(took));
+                    kernel.gap.add(Nanos::from_micros(gap));
+                    profile.pairs.add(None, index, Nanos::from_micros(gap));
+                }
+            }
+        }
+        profile.close_measuring();
+        Self {
+            queue: Queue::new(rules),
+            rules,
+            now: Nanos::ZERO,
+            gate: Gate::default(),
+            clients: Vec::new(),
+            next: 1,
+            profile,
+            returns: 0,
+            given: Vec::new(),
+        }
+    }
+
+    pub fn apply(&mut self, op: Op) {
+        let until = self.now.plus(op.pause);
+        while self.queue.deadline() < until {
+            self.now = self.now.max(self.queue.deadline());
+            self.step(Event::Tick);
+            assert!(self.queue.deadline() > self.now, "a tick settles everything that was due");
+        }
+        self.now = until;
+        let living: Vec<usize> =
+            (0..self.clients.len()).filter(|at| !self.clients[*at].dead).collect();
+        if living.is_empty() || (op.what == 0 && self.clients.len() < 8) {
+            self.join(op.kernel);
+            return;
+        }
+        let at = living[op.who % living.len()];
+        let session = self.clients[at].id;
+        match op.what {
+            0 => self.step(Event::Alive { session }),
+            1 => self.leave(at),
+            2 => self.clients[at].dead = true,
+            3..=6 => self.deliver(at),
+            7 | 8 => self.done(at),
+            9 => self.sync(at),
+            _ => self.launch(at, op.kernel),
+        }
+    }
+
+    fn join(&mut self, number: u16) {
+        let id = SessionId::new(self.next);
+        self.next += 1;
+        let priority = Priority::try_from(u8::try_from(number % 4).unwrap()).unwrap();
+        let task = TaskKey::new(format!("task {}", id.get())).unwrap();
+        self.queue.learn(&task, self.profile.clone());
+        self.clients.push(Client {
+            id,
+            priority,
+            role: Role::Ask,
+            purse: Purse::default(),
+            inbox: VecDeque::new(),
+            blocked: None,
+            asked: false,
+            in_flight: VecDeque::new(),
+            launches: 0,
+            dead: false,
+        });
+        let class = Class::Offline;
+        let join = Join { session: id, task, priority, class, share_thousandths: 500 };
+        self.step(Event::Join(join));
+    }
+
+    fn leave(&mut self, at: usize) {
+        let session = self.clients.remove(at).id;
+        self.step(Event::Leave { session });
+    }
+
+    fn deliver(&mut self, at: usize) {
+        match self.clients[at].inbox.pop_front() {
+            Some(Action::Grant { grant, .. }) => self.clients[at].purse.receive(grant),
+            Some(Action::Role { role, .. }) => self.clients[at].role = role,
+            Some(Action::Revoke { grant, .. }) => {
+                let client = &mut self.clients[at];
+                if client.purse.grant().is_some_and(|held| held.number == grant) {
+                    client.purse.empty();
+                }
+            }
+            _ => {}
+        }
+        if let Some((_, kernel)) = self.clients[at].blocked {
+            self.launch(at, kernel);
+        }
+    }
+
+    fn done(&mut self, at: usize) {
+        let client = &mut self.clients[at];
+        let session = client.id;
+        if client.in_flight.pop_front().is_some() {
+            self.step(Event::Done { session });
+        }
+    }
+
+    fn sync(&mut self, at: usize) {
+        let client = &mut self.clients[at];
+        if client.blocked.is_some() {
+            return;
+        }
+        client.in_flight.clear();
+        let session = client.id;
+        let returns = client.purse.grant().filter(|grant| grant.yields).map(|grant| grant.number);
+        if returns.is_some() {
+            client.purse.empty();
+        }
+        self.step(Event::Sync { session, returns });
+    }
+
+    /// A thread launches, or tries again to.
+    fn launch(&mut self, at: usize, kernel: u16) {
+        let client = &mut self.clients[at];
+        let launches = &mut client.launches;
+        let (launch, kernel) = *client.blocked.get_or_insert_with(|| {
+            *launches += 1;
+            (*launches, kernel)
+        });
+        let session = client.id;
+        let index = KernelIndex::new(kernel);
+        if client.role.holds() {
+            client.blocked = None;
+            client.asked = false;
+            self.gate.launches += 1;
+            self.returns += 1;
+            let count = self.gate.launches;
+            self.step(Event::Launch { session, launch, kernel: index, count });
+            return;
+        }
+        let predicted = self.profile.took(index);
+        let held = client.purse.grant().copied();
+        let in_flight = u16::try_from(client.in_flight.len()).unwrap();
+        match client.purse.spend(predicted, self.gate, in_flight, self.now) {
+            Spend::Go => {
+                client.blocked = None;
+                client.asked = false;
+                client.in_flight.push_back(self.now);
+                let grant = held.expect("nothing is spent without a grant");
+                self.check_spent(&grant);
+                self.step(Event::Started { session, launch, kernel: index, grant: grant.number });
+            }
+            Spend::Wait => {}
+            Spend::Ask => {
+                let beyond = client.purse.grant().map(|grant| grant.number);
+                client.purse.empty();
+                if !client.asked || beyond.is_some() {
+                    client.asked = true;
+                    self.step(Event::Want { session, launch, kernel: index, beyond });
+                }
+            }
+        }
+    }
+
+    /// Early stop, expiry and the window hold at the moment of a launch.
+    fn check_spent(&self, grant: &Grant) {
+        assert!(self.now >= grant.from && self.now < grant.until, "within its time: {grant:?}");
+        let given = self.given.iter().find(|(number, _)| *number == grant.number).unwrap().1;
+        if grant.kind.ends_with_the_gap() {
+            assert_eq!(given, self.returns, "no holder launched since the grant: {grant:?}");
+        }
+        // A kernel that is in flight for so long that its report must be lost counts as ended.
+        let recent = self.now.minus(Nanos::from_millis(300));
+        let fillers = self.clients.iter().filter(|c| self.queue.role(c.id) == Some(Role::Ask));
+        let in_flight = fillers.flat_map(|client| &client.in_flight);
+        let in_flight = in_flight.filter(|launched| **launched >= recent).count();
+        assert!(in_flight <= usize::from(self.rules.in_flight), "{in_flight} are in flight");
+    }
+
+    fn step(&mut self, event: Event) {
+        let before: Vec<Request> =
+            self.queue.waiting().iter().map(|(_, request)| *request).collect();
+        let want = match &event {
+            Event::Want { session, launch, .. } => Some((*session, *launch)),
+            _ => None,
+        };
+        let actions = self.queue.step(event, self.now).to_vec();
+        assert!(actions.len() <= ACTIONS_MAX, "actions are bounded");
+        for action in &actions {
+            self.take(*action, &before, want);
+        }
+        self.check_roles();
+        self.check_budgets();
+    }
+
+    fn take(&mut self, action: Action, before: &[Request], want: Option<(SessionId, u64)>) {
+        let session = match action {
+            Action::Gate { epoch } => {
+                assert!(epoch > self.gate.epoch, "the gate only rises");
+                self.gate.epoch = epoch;
+                return;
+            }
+            Action::Grant { session, grant } => {
+                self.given.push((grant.number, self.returns));
+                self.check_choice(session, &grant, before, want);
+                session
+            }
+            Action::Dropped { session } => {
+                let at = self.clients.iter().position(|client| client.id == session);
+                let at = at.expect("only those who are there are dropped");
+                assert!(self.clients[at].dead || self.now > Nanos::from_millis(900));
+                self.clients.remove(at);
+                return;
+            }
+            Action::Role { session, .. }
+            | Action::Revoke { session, .. }
+            | Action::Defined { session, .. }
+            | Action::Measured { session }
+            | Action::Remeasure { session, .. }
+            | Action::Refuse { session, .. } => session,
+        };
+        if let Some(client) = self.clients.iter_mut().find(|client| client.id == session) {
+            client.inbox.push_back(action);
+        }
+    }
+
+    /// Best fit: nothing of higher priority fits, nothing longer of the same; of equals the
+    /// oldest goes.
+    fn check_choice(
+        &self,
+        session: SessionId,
+        grant: &Grant,
+        before: &[Request],
+        want: Option<(SessionId, u64)>,
+    ) {
+        let priority = self.priority(session).expect("grants go to those who are there");
+        let holders = self.clients.iter().map(|client| client.priority).min();
+        assert!(Some(priority) > holders, "who holds needs no grant");
+        if grant.kind != Kind::Gap || self.rules.grants != GrantSize::Gap {
+            return;
+        }
+        let idle = grant.budget;
+        for (rival_priority, rival) in self.queue.waiting().iter() {
+            let fits = rival.predicted.is_some_and(|time| time < idle);
+            let has_lease = self.has_lease(rival.session);
+            if !fits || has_lease || rival.session == session {
+                continue;
+            }
+            assert!(rival_priority >= priority, "{rival:?} was passed over for {grant:?}");
+            if rival_priority == priority {
+                let mine = before.iter().find(|request| request.session == session);
+                let (Some(mine), None) = (mine, want) else { continue };
+                let longer = rival.predicted > mine.predicted;
+                let older = rival.predicted == mine.predicted && rival.ticket < mine.ticket;
+                assert!(!longer && !older, "{rival:?} should have gone before {mine:?}");
+            }
+        }
+    }
+
+    fn has_lease(&self, session: SessionId) -> bool {
+        let client = self.clients.iter().find(|client| client.id == session);
+        client.is_some_and(|client| client.purse.grant().is_some() || !client.inbox.is_empty())
+    }
+
+    fn priority(&self, session: SessionId) -> Option<Priority> {
+        self.clients.iter().find(|client| client.id == session).map(|client| client.priority)
+    }
+
+    /// Those of the highest priority hold, and only they.
+    fn check_roles(&self) {
+        let top = self.clients.iter().map(|client| client.priority).min();
+        for (session, role) in self.queue.sessions() {
+            assert_eq!(role.holds(), self.priority(session) == top, "{session:?} is {role:?}");
+        }
+    }
+
+    /// What is promised of a gap fits into it, however many grants stand.
+    fn check_budgets(&self) {
+        let longest = KERNELS.iter().map(|(_, gap)| *gap).max().unwrap_or(0);
+        // After a lapse there is no holder to harm: then a grant lasts as long as grants may.
+        let bound = Nanos::from_micros(longest).max(self.rules.grant_max);
+        assert!(self.queue.promised() <= bound, "{}", self.queue.promised());
+    }
+}

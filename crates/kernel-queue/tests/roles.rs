@@ -1,0 +1,214 @@
+//! Who holds, who asks, and what becomes of it when somebody comes, goes or dies.
+
+#[path = "support/scene.rs"]
+mod scene;
+
+use scene::{K0, Scene, first, granted, ms, profile, role_told, us};
+use tessera_kernel_queue::limits::SESSIONS_MAX;
+use tessera_kernel_queue::{
+    Action, Event, Kind, Nanos, Refusal, Role, Rules, SessionId, Sharing, TaskProfile,
+};
+
+fn gaps() -> TaskProfile {
+    profile(&[(us(50), ms(2))])
+}
+
+fn short() -> TaskProfile {
+    profile(&[(us(200), Nanos::ZERO)])
+}
+
+#[test]
+fn a_session_without_a_rival_is_free() {
+    let mut scene = Scene::new(Rules::default());
+
+    assert_eq!(role_told(&scene.join(1, 5, gaps()), 1), Some(Role::Free));
+}
+
+#[test]
+fn a_newcomer_of_higher_priority_takes_over_at_the_next_kernel() {
+    let mut scene = Scene::new(Rules::default());
+    scene.join(1, 5, gaps());
+    scene.launch(1, K0);
+
+    let actions = scene.join(2, 0, gaps());
+
+    assert_eq!(role_told(&actions, 1), Some(Role::Ask));
+    assert_eq!(role_told(&actions, 2), Some(Role::Hold));
+    // Its next kernel is withheld until the newcomer leaves a gap.
+    assert_eq!(granted(&scene.want(1, K0), 1), None);
+    assert!(granted(&scene.launch(2, K0), 1).is_some());
+}
+
+#[test]
+fn a_newcomer_of_higher_priority_ends_grants_that_stand() {
+    let mut scene = Scene::new(Rules::default());
+    scene.join(1, 3, gaps());
+    scene.join(2, 5, short());
+    scene.want(2, K0);
+    let grant = granted(&scene.launch(1, K0), 2).unwrap();
+
+    let actions = scene.join(3, 0, gaps());
+
+    let revoke = Action::Revoke { session: SessionId::new(2), grant: grant.number };
+    assert!(actions.contains(&revoke), "{actions:?}");
+    let raised = actions
+        .iter()
+        .any(|action| matches!(action, Action::Gate { epoch } if *epoch > grant.gate.epoch));
+    assert!(raised, "{actions:?}");
+}
+
+#[test]
+fn a_newcomer_of_lower_priority_fills() {
+    let mut scene = Scene::new(Rules::default());
+    scene.join(1, 2, gaps());
+
+    let actions = scene.join(2, 7, short());
+
+    assert_eq!(role_told(&actions, 1), Some(Role::Hold));
+    assert_eq!(role_told(&actions, 2), Some(Role::Ask));
+}
+
+#[test]
+fn sessions_of_equal_priority_interleave_without_asking() {
+    let mut scene = Scene::new(Rules::default());
+    scene.join(1, 4, gaps());
+    scene.join(2, 4, gaps());
+
+    assert_eq!((scene.role(1), scene.role(2)), (Some(Role::Hold), Some(Role::Hold)));
+    for session in [1, 2, 1, 2] {
+        assert!(scene.launch(session, K0).is_empty());
+    }
+}
+
+#[test]
+fn a_gap_of_equals_ends_with_the_first_of_them() {
+    let mut scene = Scene::new(Rules::default());
+    scene.join(1, 4, profile(&[(us(50), ms(4))]));
+    scene.join(2, 4, profile(&[(us(50), ms(1))]));
+    scene.join(3, 9, short());
+    scene.want(3, K0);
+    assert_eq!(granted(&scene.launch(1, K0), 3), None, "of the other nothing is known yet");
+
+    let grant = granted(&scene.launch(2, K0), 3).unwrap();
+
+    assert_eq!((grant.from, grant.until), (us(100), us(1_100)));
+}
+
+#[test]
+fn when_the_holder_leaves_the_next_holds_and_its_waiting_launch_goes() {
+    let mut scene = Scene::new(Rules::default());
+    scene.join(1, 0, gaps());
+    scene.join(2, 5, short());
+    scene.join(3, 6, short());
+    scene.want(2, K0);
+
+    let actions = scene.leave(1);
+
+    assert_eq!(role_told(&actions, 2), Some(Role::Hold));
+    assert_eq!(role_told(&actions, 3), None, "it asks as before");
+    assert!(scene.queue.waiting().is_empty());
+}
+
+#[test]
+fn in_the_exclusive_mode_one_task_runs_until_it_leaves() {
+    let mut scene = Scene::new(Rules { sharing: Sharing::Exclusive, ..Rules::default() });
+    scene.join(1, 5, gaps());
+    scene.join(2, 9, short());
+    scene.join(3, 0, short());
+    assert_eq!(scene.role(1), Some(Role::Hold), "nobody takes over a running task");
+    scene.launch(1, K0);
+    scene.want(2, K0);
+    scene.want(3, K0);
+
+    let seen = scene.wait(ms(900));
+    let grants = seen.iter().filter(|(_, action)| matches!(action, Action::Grant { .. }));
+    assert_eq!(grants.count(), 0, "nobody fills its gaps, however long they are");
+
+    let actions = scene.leave(1);
+    assert_eq!(role_told(&actions, 3), Some(Role::Hold), "of those who wait the highest is next");
+    assert_eq!(scene.role(2), Some(Role::Ask));
+}
+
+#[test]
+fn fillers_go_on_within_ten_milliseconds_of_a_holders_death() {
+    let mut scene = Scene::new(Rules::default());
+    scene.join(1, 0, profile(&[(us(50), us(300))]));
+    scene.join(2, 5, profile(&[(ms(3), Nanos::ZERO)]));
+    scene.launch(1, K0);
+    scene.now = us(60);
+    scene.want(2, K0);
+
+    // From here on the holder is dead, and its connection tells nobody.
+    let seen = scene.wait(ms(20));
+
+    let (at, _) = first(&seen, 2, Kind::Lapse).expect("a grant because of the silence");
+    assert!(at <= ms(10), "{at}");
+}
+
+#[test]
+fn a_session_without_a_word_is_dropped_and_the_next_holds() {
+    let mut scene = Scene::new(Rules::default());
+    scene.join(1, 0, gaps());
+    scene.join(2, 5, short());
+    scene.now = ms(600);
+    scene.alive(&[2]);
+
+    let seen = scene.wait(ms(1_100));
+
+    let dropped = Action::Dropped { session: SessionId::new(1) };
+    assert!(seen.contains(&(ms(1_000), dropped)), "{seen:?}");
+    assert_eq!(scene.role(2), Some(Role::Free));
+}
+
+#[test]
+fn a_dead_fillers_grant_runs_out_and_the_next_filler_gets_the_gap() {
+    let mut scene = Scene::new(Rules::default());
+    scene.join(1, 0, profile(&[(us(50), ms(50))]));
+    scene.join(2, 5, short());
+    scene.join(3, 6, short());
+    scene.want(2, K0);
+    scene.want(3, K0);
+    let grant = granted(&scene.launch(1, K0), 2).unwrap();
+    assert_eq!(granted(&scene.sync(1), 3), None, "one grant at a time covers the gap");
+
+    // The filler dies with it: nothing more comes, not even the end of its connection.
+    let seen = scene.wait(ms(7));
+
+    assert!(grant.until <= grant.from.plus(ms(5)));
+    let next = seen.iter().find_map(|(at, action)| match action {
+        Action::Grant { session, .. } => Some((*at, session.get())),
+        _ => None,
+    });
+    // Its launch stands in the queue again, and it has the higher priority: it is granted again
+    // and again until its session is dropped, but never for longer than a grant.
+    assert_eq!(next, Some((grant.until, 2)));
+    let actions = scene.leave(2);
+    assert!(granted(&actions, 3).is_some(), "{actions:?}");
+}
+
+#[test]
+fn whoever_is_not_there_is_told_to_join() {
+    let mut scene = Scene::new(Rules::default());
+    let session = SessionId::new(7);
+
+    let actions = scene.step(Event::Alive { session });
+
+    assert_eq!(actions, [Action::Refuse { session, why: Refusal::UnknownSession }]);
+}
+
+#[test]
+fn a_number_is_used_once_and_a_slice_has_so_many_sessions() {
+    let mut scene = Scene::new(Rules::default());
+    for session in 0..u64::try_from(SESSIONS_MAX).unwrap() {
+        scene.join(session, 5, short());
+    }
+    let why = |actions: Vec<Action>| match actions[..] {
+        [Action::Refuse { why, .. }] => Some(why),
+        _ => None,
+    };
+
+    assert_eq!(why(scene.join(3, 5, short())), Some(Refusal::SessionTwice));
+    assert_eq!(why(scene.join(1_000, 5, short())), Some(Refusal::SessionsFull));
+    scene.leave(3);
+    assert_eq!(why(scene.join(1_000, 5, short())), None);
+}

@@ -1,0 +1,155 @@
+//! A slice with sessions, told in few words. Shared by the tests of rules.
+
+#![allow(dead_code, reason = "each test program uses a part of it")]
+
+use std::collections::BTreeMap;
+
+use tessera_kernel_queue::{
+    Action, Dims, Event, Grant, Join, KernelId, KernelIndex, Kind, Nanos, Queue, Role, Rules,
+    SessionId, TaskKey, TaskProfile,
+};
+use tessera_model::spec::{Class, Priority};
+
+pub const fn us(micros: u64) -> Nanos {
+    Nanos::from_micros(micros)
+}
+
+pub const fn ms(millis: u64) -> Nanos {
+    Nanos::from_millis(millis)
+}
+
+pub const K0: KernelIndex = KernelIndex::new(0);
+pub const K1: KernelIndex = KernelIndex::new(1);
+
+pub fn kernel_id(number: usize) -> KernelId {
+    KernelId::new(format!("k{number}"), Dims([1; 3]), Dims([32, 1, 1])).unwrap()
+}
+
+/// A measured profile of kernels: how long each takes, and how long the gap after it.
+pub fn profile(kernels: &[(Nanos, Nanos)]) -> TaskProfile {
+    let mut profile = TaskProfile::default();
+    for (number, (took, gap)) in kernels.iter().enumerate() {
+        let index = profile.intern(&kernel_id(number)).unwrap();
+        for _ in 0..20 {
+            let kernel = profile.kernel_mut(index).unwrap();
+            kernel.took.add(*took);
+            kernel.gap.add(*gap);
+            profile.pairs.add(None, index, *gap);
+        }
+    }
+    profile.close_measuring();
+    profile
+}
+
+pub struct Scene {
+    pub queue: Queue,
+    pub now: Nanos,
+    launches: u64,
+    /// The launch that each session wanted last.
+    wanted: BTreeMap<u64, u64>,
+}
+
+impl Scene {
+    pub fn new(rules: Rules) -> Self {
+        Self { queue: Queue::new(rules), now: Nanos::ZERO, launches: 0, wanted: BTreeMap::new() }
+    }
+
+    pub fn step(&mut self, event: Event) -> Vec<Action> {
+        self.queue.step(event, self.now).to_vec()
+    }
+
+    pub fn join(&mut self, session: u64, priority: u8, profile: TaskProfile) -> Vec<Action> {
+        let task = TaskKey::new(format!("task {session}")).unwrap();
+        self.queue.learn(&task, profile);
+        let join = Join {
+            session: SessionId::new(session),
+            task,
+            priority: Priority::try_from(priority).unwrap(),
+            class: Class::Offline,
+            share_thousandths: 1_000,
+        };
+        self.step(Event::Join(join))
+    }
+
+    pub fn leave(&mut self, session: u64) -> Vec<Action> {
+        self.step(Event::Leave { session: SessionId::new(session) })
+    }
+
+    pub fn launch(&mut self, session: u64, kernel: KernelIndex) -> Vec<Action> {
+        self.launches += 1;
+        let (session, launch) = (SessionId::new(session), self.launches);
+        self.step(Event::Launch { session, launch, kernel, count: 0 })
+    }
+
+    pub fn want(&mut self, session: u64, kernel: KernelIndex) -> Vec<Action> {
+        self.launches += 1;
+        self.wanted.insert(session, self.launches);
+        let (session, launch) = (SessionId::new(session), self.launches);
+        self.step(Event::Want { session, launch, kernel, beyond: None })
+    }
+
+    /// The launch that the session wanted last, or one that it never asked for, goes under a
+    /// grant.
+    pub fn started(&mut self, session: u64, kernel: KernelIndex, grant: Grant) -> Vec<Action> {
+        self.launches += 1;
+        let launch = self.wanted.remove(&session).unwrap_or(self.launches);
+        let session = SessionId::new(session);
+        self.step(Event::Started { session, launch, kernel, grant: grant.number })
+    }
+
+    pub fn done(&mut self, session: u64) -> Vec<Action> {
+        self.step(Event::Done { session: SessionId::new(session) })
+    }
+
+    pub fn sync(&mut self, session: u64) -> Vec<Action> {
+        self.step(Event::Sync { session: SessionId::new(session), returns: None })
+    }
+
+    pub fn role(&self, session: u64) -> Option<Role> {
+        self.queue.role(SessionId::new(session))
+    }
+
+    /// Lets time pass until `until`, with every tick that falls due; returns what was done when.
+    pub fn wait(&mut self, until: Nanos) -> Vec<(Nanos, Action)> {
+        let mut seen = Vec::new();
+        while self.queue.deadline() <= until {
+            self.now = self.now.max(self.queue.deadline());
+            let actions = self.step(Event::Tick);
+            seen.extend(actions.into_iter().map(|action| (self.now, action)));
+        }
+        self.now = until;
+        seen
+    }
+
+    /// Says for sessions that they are there.
+    pub fn alive(&mut self, sessions: &[u64]) {
+        for session in sessions {
+            self.step(Event::Alive { session: SessionId::new(*session) });
+        }
+    }
+}
+
+/// Returns the grant for a session among actions.
+pub fn granted(actions: &[Action], session: u64) -> Option<Grant> {
+    actions.iter().find_map(|action| match action {
+        Action::Grant { session: whom, grant } if whom.get() == session => Some(*grant),
+        _ => None,
+    })
+}
+
+/// Returns the first grant of a kind for a session, and when it was given.
+pub fn first(seen: &[(Nanos, Action)], session: u64, kind: Kind) -> Option<(Nanos, Grant)> {
+    seen.iter().find_map(|(at, action)| match action {
+        Action::Grant { session: whom, grant } if whom.get() == session && grant.kind == kind => {
+            Some((*at, *grant))
+        }
+        _ => None,
+    })
+}
+
+pub fn role_told(actions: &[Action], session: u64) -> Option<Role> {
+    actions.iter().rev().find_map(|action| match action {
+        Action::Role { session: whom, role } if whom.get() == session => Some(*role),
+        _ => None,
+    })
+}

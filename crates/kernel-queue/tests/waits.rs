@@ -1,0 +1,193 @@
+//! Every wait ends, and what that costs has a bound.
+
+#[path = "support/scene.rs"]
+mod scene;
+
+use scene::{K0, Scene, first, granted, ms, profile, us};
+use tessera_kernel_queue::admission::Need;
+use tessera_kernel_queue::limits::WAITING_MAX;
+use tessera_kernel_queue::{
+    Action, Ageing, Event, Kind, Nanos, Refusal, Rules, SessionId, Sharing, TaskProfile,
+};
+
+/// A holder that never pauses: kernels of 500 µs one after the other, for `span`; fillers ask
+/// again as soon as they were served. Returns the time that aged kernels took.
+fn never_pausing(scene: &mut Scene, fillers: &[(u64, Nanos)], span: Nanos) -> Nanos {
+    let mut cost = Nanos::ZERO;
+    for (filler, _) in fillers {
+        scene.want(*filler, K0);
+    }
+    while scene.now < span {
+        scene.alive(&[1]);
+        let now = scene.now;
+        let at_launch = scene.launch(1, K0);
+        let mut grants: Vec<_> = at_launch.into_iter().map(|action| (now, action)).collect();
+        grants.extend(scene.wait(now.plus(us(500))));
+        for (filler, took) in fillers {
+            scene.alive(&[*filler]);
+            if let Some((_, grant)) = first(&grants, *filler, Kind::Aged) {
+                cost = cost.plus(*took);
+                scene.started(*filler, K0, grant);
+                scene.done(*filler);
+                scene.want(*filler, K0);
+            }
+        }
+    }
+    cost
+}
+
+fn fillers(scene: &mut Scene) -> Vec<(u64, Nanos)> {
+    let kernels = [us(30), us(400), ms(2), ms(6)];
+    let fillers: Vec<(u64, Nanos)> = (2..).zip(kernels).collect();
+    scene.join(1, 0, profile(&[(us(500), Nanos::ZERO)]));
+    for (filler, took) in &fillers {
+        scene.join(*filler, u8::try_from(*filler).unwrap(), profile(&[(*took, Nanos::ZERO)]));
+    }
+    fillers
+}
+
+#[test]
+fn beside_a_holder_that_never_pauses_every_wait_ends_and_costs_a_fiftieth() {
+    let mut scene = Scene::new(Rules::default());
+    let fillers = fillers(&mut scene);
+    let ageing = Rules::default().ageing.unwrap();
+    let span = Nanos::from_millis(10_000);
+
+    let cost = never_pausing(&mut scene, &fillers, span);
+
+    // Each waits for its own threshold, then for those before it to be paid for.
+    let paid = |took: Nanos| Nanos::new(took.get() * 1_000 / ageing.cost_thousandths);
+    let all = fillers.iter().fold(Nanos::ZERO, |sum, (_, took)| sum.plus(paid(*took)));
+    let bound = ageing.wait_max.plus(all).plus(ms(5));
+    for (filler, _) in &fillers {
+        let counters = scene.queue.session_counters(SessionId::new(*filler)).unwrap();
+        assert!(counters.aged >= 10, "{filler}: {}", counters.aged);
+        assert!(counters.waited_max <= bound, "{filler}: {}", counters.waited_max);
+    }
+    let longest = fillers.iter().map(|(_, took)| *took).max().unwrap();
+    let allowed = span.thousandths(ageing.cost_thousandths).plus(longest);
+    assert!(cost <= allowed, "{cost} of {allowed}");
+}
+
+#[test]
+fn without_the_valve_a_kernel_that_fits_no_gap_waits_for_ever() {
+    let mut scene = Scene::new(Rules { ageing: None, ..Rules::default() });
+    let fillers = fillers(&mut scene);
+
+    assert_eq!(never_pausing(&mut scene, &fillers, ms(2_000)), Nanos::ZERO);
+}
+
+#[test]
+fn a_smaller_share_waits_longer() {
+    let ageing =
+        Ageing { duration: ms(10), wait_max: Nanos::from_millis(10_000), cost_thousandths: 1_000 };
+    let wait = |share_thousandths| {
+        let mut scene = Scene::new(Rules { ageing: Some(ageing), ..Rules::default() });
+        let fillers = [(2, us(10))];
+        scene.join(1, 0, profile(&[(us(500), Nanos::ZERO)]));
+        join_with_share(&mut scene, 2, share_thousandths);
+        never_pausing(&mut scene, &fillers, ms(500));
+        scene.queue.session_counters(SessionId::new(2)).unwrap().waited_max
+    };
+
+    let (whole, quarter) = (wait(1_000), wait(250));
+    assert!((ms(10)..ms(12)).contains(&whole), "{whole}");
+    assert!((ms(40)..ms(42)).contains(&quarter), "{quarter}");
+}
+
+fn join_with_share(scene: &mut Scene, session: u64, share_thousandths: u32) {
+    use tessera_kernel_queue::{Join, TaskKey};
+    use tessera_model::spec::{Class, Priority};
+    let task = TaskKey::new(format!("task {session}")).unwrap();
+    scene.queue.learn(&task, profile(&[(us(10), Nanos::ZERO)]));
+    scene.step(Event::Join(Join {
+        session: SessionId::new(session),
+        task,
+        priority: Priority::DEFAULT,
+        class: Class::Offline,
+        share_thousandths,
+    }));
+}
+
+#[test]
+fn a_kernel_of_which_nothing_is_known_goes_only_by_age() {
+    let mut scene = Scene::new(Rules::default());
+    scene.join(1, 0, profile(&[(us(50), ms(300))]));
+    scene.join(2, 5, TaskProfile::default());
+    assert_eq!(granted(&scene.launch(1, K0), 2), None);
+    scene.want(2, K0);
+
+    let seen = scene.wait(ms(150));
+
+    let (at, grant) = first(&seen, 2, Kind::Aged).expect("it does not wait for ever");
+    assert!(at <= ms(101), "{at}");
+    assert_eq!(grant.launches, 1);
+    assert_eq!(first(&seen, 2, Kind::Gap), None);
+}
+
+#[test]
+fn a_full_queue_lets_the_program_run_on() {
+    let mut scene = Scene::new(Rules::default());
+    scene.join(1, 0, profile(&[(us(50), us(10))]));
+    scene.join(2, 5, profile(&[(us(50), us(10))]));
+    for _ in 0..WAITING_MAX {
+        assert!(scene.want(2, K0).is_empty());
+    }
+
+    let refused = Action::Refuse { session: SessionId::new(2), why: Refusal::QueueFull };
+    assert_eq!(scene.want(2, K0), [refused]);
+}
+
+/// A profile of one kernel with needs.
+fn needy(took: Nanos, sm: u32, bandwidth: u32) -> TaskProfile {
+    let mut profile = profile(&[(took, Nanos::ZERO)]);
+    profile.kernel_mut(K0).unwrap().need =
+        Some(Need { sm_thousandths: sm, shared_bytes: 0, bandwidth_thousandths: bandwidth });
+    profile
+}
+
+fn beside() -> Scene {
+    let capacity = Need::whole(1 << 20);
+    Scene::new(Rules { sharing: Sharing::Beside { capacity }, ..Rules::default() })
+}
+
+#[test]
+fn an_offline_kernel_that_fits_runs_beside_the_holders() {
+    let mut scene = beside();
+    scene.join(1, 0, needy(ms(1), 600, 300));
+    scene.join(2, 5, needy(us(100), 400, 700));
+    scene.launch(1, K0);
+
+    let grant = granted(&scene.want(2, K0), 2).unwrap();
+
+    assert_eq!((grant.kind, grant.from, grant.launches), (Kind::Beside, scene.now, 1));
+}
+
+#[test]
+fn one_that_does_not_fit_waits_until_enough_is_free() {
+    for (sm, bandwidth) in [(401, 10), (10, 701)] {
+        let mut scene = beside();
+        scene.join(1, 0, needy(ms(1), 600, 300));
+        scene.join(2, 5, needy(us(100), sm, bandwidth));
+        scene.launch(1, K0);
+        assert_eq!(granted(&scene.want(2, K0), 2), None);
+
+        scene.now = ms(1);
+        let grant = granted(&scene.sync(1), 2).expect("the holder's kernel has ended");
+        assert_eq!(grant.kind, Kind::Beside);
+    }
+}
+
+#[test]
+fn what_was_set_aside_for_a_grant_is_free_again_when_it_runs_out() {
+    let mut scene = beside();
+    scene.join(1, 0, needy(ms(1), 100, 100));
+    scene.join(2, 5, needy(us(100), 900, 100));
+    scene.join(3, 5, needy(us(100), 900, 100));
+    scene.want(2, K0);
+    scene.want(3, K0);
+    assert_eq!(scene.queue.counters().beside, 1, "both together do not fit");
+    scene.leave(2);
+
+    assert_eq!(scene.queue.counters().beside, 2);
+}
