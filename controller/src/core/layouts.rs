@@ -275,6 +275,9 @@ impl Cluster {
                 expected: Some(format!("when it is empty it holds {}", room(geometry, &[]))),
                 ..refused(RefusedKind::Impossible, format!("{name}: {}", Unarrangeable::NoRoom))
             },
+            Unarrangeable::TooMany => {
+                refused(RefusedKind::Impossible, format!("{name}: {}", Unarrangeable::TooMany))
+            }
             Unarrangeable::InTheWay { busy } => {
                 let blockers: Vec<_> = busy.iter().map(|slot| said_of(gpu, views, *slot)).collect();
                 let stay: Vec<_> = views.iter().filter(|view| view.state.busy()).collect();

@@ -19,7 +19,6 @@ mod states;
 mod subsets;
 mod wanted;
 
-pub use arrange::{Arranged, arrange};
 pub use cost::predicted;
 pub use geometry::{
     Geometry, IllegalLayout, Layout, MediaEngines, Profile, ProfileId, ProfileName, Slot,

@@ -59,7 +59,7 @@ pub struct PlacementView {
     pub size: u8,
     /// R of the layout with it.
     pub reachability: u64,
-    /// Whether the allocation rule takes it: the largest R, of equals the lowest start.
+    /// Whether the allocation rule takes it: the largest R, of equals the highest start.
     pub best: bool,
 }
 

@@ -1,87 +1,66 @@
-//! The shortest way to a layout of which only the profiles are given, not their starts.
+//! The search for starts: where the instances of a layout best stand of which only the profiles
+//! are given.
 
 use super::geometry::{Geometry, Layout, ProfileId, Slot};
-use super::plan::{Occupant, PlanRefused, Step, plan};
-use super::states::{State, StateSpace};
-use super::subsets::{Subsets, split};
 
-/// Most partial layouts that are looked at. The largest known GPU has 2,319 states.
-const TRIES_MAX: usize = 50_000;
+/// Most partial layouts that are looked at for one question. The largest known GPU has 2,319
+/// states, and a question that busy instances make hopeless looks at some of them again.
+pub const TRIES_MAX: usize = 50_000;
 
-/// A layout, and the steps that lead to it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Arranged {
-    /// Where everything stands in the end.
-    pub layout: Layout,
-    /// The way there.
-    pub steps: Vec<Step>,
-}
-
-/// Finds starts for the profiles in `wanted` (each as often as it is named, and nothing else
-/// will stand), and the plan to that layout.
-///
-/// Of all layouts of these profiles that keep every busy instance, the one with the fewest
-/// steps; of equals the one with the largest `R`, then the lowest starts.
-///
-/// # Errors
-///
-/// [`PlanRefused`] says why there is no plan; where busy instances are the reason, it names the
-/// fewest of them that have to end first.
-pub fn arrange(
-    geometry: &Geometry,
-    space: &StateSpace,
-    standing: &[Occupant],
-    wanted: &[ProfileId],
-) -> Result<Arranged, PlanRefused> {
-    let present: Layout = standing.iter().map(|o| o.slot).collect();
-    space.state(&present).ok_or(PlanRefused::Unknown)?;
-    let busy: Vec<Slot> = standing.iter().filter(|o| o.busy).map(|o| o.slot).collect();
-    let mut search = Search { space, present: &present, tries: 0, best: None };
-    if let Some(layout) = search.run(&busy, wanted)? {
-        let steps = plan(geometry, standing, &layout)?;
-        return Ok(Arranged { layout, steps });
-    }
-    for size in 1..=busy.len() {
-        for chosen in Subsets::new(busy.len(), size) {
-            let (gone, stay) = split(&busy, &chosen);
-            if search.run(&stay, wanted)?.is_some() {
-                return Err(PlanRefused::Busy { slots: gone });
-            }
-        }
-    }
-    let name = |id: &ProfileId| match geometry.profile(*id) {
-        Some(profile) => profile.name.to_string(),
-        None => format!("profile {}", id.0),
-    };
-    let profiles = wanted.iter().map(name).collect::<Vec<_>>().join(", ");
-    Err(PlanRefused::NeverTogether { profiles })
-}
+/// More partial layouts than [`TRIES_MAX`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TooMany;
 
 /// Looks at every layout of some profiles around what must stay.
-struct Search<'s> {
-    space: &'s StateSpace,
+pub struct Search<'s, R> {
+    geometry: &'s Geometry,
+    /// What stands now.
     present: &'s Layout,
+    /// Tells a legal layout's `R`.
+    reach: R,
     /// Partial layouts that were looked at, over all runs.
     tries: usize,
     /// How many instances are new, lost `R`, and the layout.
     best: Option<(usize, usize, Layout)>,
 }
 
-impl Search<'_> {
-    /// Returns the best layout of `wanted` that holds `kept`; `None` if there is none.
-    fn run(&mut self, kept: &[Slot], wanted: &[ProfileId]) -> Result<Option<Layout>, PlanRefused> {
-        let mut open = wanted.to_vec();
+impl<'s, R: Fn(&Layout) -> usize> Search<'s, R> {
+    /// Begins a search.
+    pub const fn new(geometry: &'s Geometry, present: &'s Layout, reach: R) -> Self {
+        Self { geometry, present, reach, tries: 0, best: None }
+    }
+
+    /// Returns the layout of `named` and instances of the profiles in `open` that holds all of
+    /// `kept`, with the fewest new instances; of equals the one with the largest `R`, then the
+    /// lowest starts. `None` if there is none.
+    ///
+    /// Every such layout has as many instances: the fewest new ones are the shortest plan.
+    ///
+    /// # Errors
+    ///
+    /// [`TooMany`], once all runs together have looked at [`TRIES_MAX`] partial layouts.
+    pub fn run(
+        &mut self,
+        kept: &[Slot],
+        named: &Layout,
+        open: &[ProfileId],
+    ) -> Result<Option<Layout>, TooMany> {
+        let mut open = open.to_vec();
+        let mut begun = named.clone();
         for slot in kept {
-            match open.iter().position(|p| *p == slot.profile) {
-                Some(found) => open.swap_remove(found),
-                None => return Ok(None),
-            };
+            if begun.insert(*slot) {
+                match open.iter().position(|p| *p == slot.profile) {
+                    Some(found) => open.swap_remove(found),
+                    None => return Ok(None),
+                };
+            }
+        }
+        if self.geometry.check(&begun).is_err() {
+            return Ok(None);
         }
         open.sort_unstable();
-        let kept: Layout = kept.iter().copied().collect();
-        let Some(state) = self.space.state(&kept) else { return Ok(None) };
         self.best = None;
-        self.place(state, &open, None)?;
+        self.place(&begun, &open, None)?;
         Ok(self.best.take().map(|(_, _, layout)| layout))
     }
 
@@ -89,32 +68,36 @@ impl Search<'_> {
     /// once.
     fn place(
         &mut self,
-        state: State,
+        begun: &Layout,
         open: &[ProfileId],
         last: Option<Slot>,
-    ) -> Result<(), PlanRefused> {
+    ) -> Result<(), TooMany> {
         self.tries += 1;
         if self.tries > TRIES_MAX {
-            return Err(PlanRefused::TooMany { tries: TRIES_MAX });
+            return Err(TooMany);
         }
-        let Some((profile, rest)) = open.split_first() else {
-            self.judge(state);
+        let Some((id, rest)) = open.split_first() else {
+            self.judge(begun);
             return Ok(());
         };
-        for (slot, next) in self.space.allocations(state, *profile) {
-            let turned = last.filter(|last| last.profile == slot.profile && slot < *last);
-            if turned.is_none() {
-                self.place(next, rest, Some(slot))?;
+        let geometry = self.geometry;
+        let starts = geometry.profile(*id).map_or(&[][..], |p| &p.starts);
+        for slot in starts.iter().map(|start| Slot { start: *start, profile: *id }) {
+            let turned = last.is_some_and(|last| last.profile == *id && slot < last);
+            let mut next = begun.clone();
+            if !turned && next.insert(slot) && geometry.check(&next).is_ok() {
+                self.place(&next, rest, Some(slot))?;
             }
         }
         Ok(())
     }
 
-    fn judge(&mut self, state: State) {
-        let layout = self.space.layout(state);
-        // Every layout has as many instances: the fewest new ones are the fewest steps.
+    fn judge(&mut self, layout: &Layout) {
         let new = layout.difference(self.present).count();
-        let way = (new, usize::MAX - self.space.reachability(state), layout);
+        if self.best.as_ref().is_some_and(|(fewest, _, _)| *fewest < new) {
+            return;
+        }
+        let way = (new, usize::MAX - (self.reach)(layout), layout.clone());
         if self.best.as_ref().is_none_or(|best| way < *best) {
             self.best = Some(way);
         }

@@ -30,26 +30,11 @@ pub enum PlanRefused {
     /// The wanted layout can't stand on this GPU.
     #[error("the wanted layout is not legal")]
     Illegal(#[from] IllegalLayout),
-    /// The instances that stand are not of this geometry.
-    #[error("the layout that stands is not one of this GPU")]
-    Unknown,
-    /// The profiles can't stand together on this GPU, wherever they start.
-    #[error("{profiles} can't stand together on this GPU, even if it were empty")]
-    NeverTogether {
-        /// The profiles, as people write them.
-        profiles: String,
-    },
     /// The wanted layout has no room for instances that are in use.
     #[error("busy instances have no place in the wanted layout: {}", named(slots))]
     Busy {
-        /// The fewest that have to end first.
+        /// All of them: each has to end first.
         slots: Vec<Slot>,
-    },
-    /// There are too many ways to try them all.
-    #[error("more than {tries} ways to arrange these profiles: name their starts too")]
-    TooMany {
-        /// How many were tried.
-        tries: usize,
     },
 }
 

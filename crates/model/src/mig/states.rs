@@ -207,13 +207,15 @@ impl StateSpace {
     }
 
     /// Returns the placement of `profile` that keeps the most futures open, with its `R`; of
-    /// equals the one with the lowest start. `None` if the profile fits nowhere.
+    /// equals the one with the highest start. `None` if the profile fits nowhere.
     ///
-    /// Source: MIGM §4, allocation rule.
+    /// Source: MIGM §4, allocation rule, which is silent about equals. The largest profiles start
+    /// on low slices only (a `4g.20gb` on 0), so these are kept free: measured, the highest start
+    /// loses fewer requests to fragmentation than the lowest (`docs/benchmarks.md`).
     pub fn best_placement(&self, state: State, profile: ProfileId) -> Option<(Slot, usize)> {
         let Some(table) = &self.table else {
             let ways = self.placements(state, profile);
-            return ways.into_iter().rev().max_by_key(|(_, reach)| *reach);
+            return ways.into_iter().max_by_key(|(_, reach)| *reach);
         };
         let number = self.places.profiles().iter().position(|p| *p == profile)?;
         let bit = table.best(state.index(), number)?;

@@ -1,11 +1,12 @@
 //! A layout that a person asks for, and where its instances best stand.
 
-use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
 
+use super::arrange::{Search, TRIES_MAX, TooMany};
 use super::geometry::{Geometry, IllegalLayout, Layout, ProfileId, ProfileName, Slot};
 use super::plan::Occupant;
+use super::subsets::{Subsets, split};
 use crate::ids::BadId;
 
 /// Most instances that a layout may name: more than any GPU has memory slices.
@@ -45,9 +46,12 @@ pub enum Unarrangeable {
     /// They could, but not with these instances, which must stay.
     #[error("instances that are in use are in the way")]
     InTheWay {
-        /// The instances that are in use and have no place in any such layout.
+        /// The fewest instances in use that have to end before there is such a layout.
         busy: Vec<Slot>,
     },
+    /// There are too many ways to try them all.
+    #[error("there are more than {TRIES_MAX} ways to place these instances: name their starts")]
+    TooMany,
 }
 
 impl FromStr for Wanted {
@@ -103,9 +107,8 @@ impl fmt::Display for Wanted {
 }
 
 impl Wanted {
-    /// Finds the best layout of these instances: it keeps every busy one, then leaves the most
-    /// futures open by `reach`, then destroys the fewest instances that stand, then has the
-    /// lowest starts.
+    /// Finds the best layout of these instances: it keeps every busy one, then needs the fewest
+    /// steps, then leaves the most futures open by `reach`, then has the lowest starts.
     ///
     /// `reach` tells a legal layout's `R` (MIGM §4).
     ///
@@ -118,14 +121,33 @@ impl Wanted {
         standing: &[Occupant],
         reach: impl Fn(&Layout) -> usize,
     ) -> Result<Layout, Unarrangeable> {
-        let mut named = Layout::new();
-        let mut open: BTreeMap<ProfileId, usize> = BTreeMap::new();
+        let (named, open) = self.resolve(geometry)?;
+        let present: Layout = standing.iter().map(|o| o.slot).collect();
+        let busy: Vec<Slot> = standing.iter().filter(|o| o.busy).map(|o| o.slot).collect();
+        let mut search = Search::new(geometry, &present, reach);
+        if let Some(layout) = search.run(&busy, &named, &open)? {
+            return Ok(layout);
+        }
+        for size in 1..=busy.len() {
+            for chosen in Subsets::new(busy.len(), size) {
+                let (gone, stay) = split(&busy, &chosen);
+                if search.run(&stay, &named, &open)?.is_some() {
+                    return Err(Unarrangeable::InTheWay { busy: gone });
+                }
+            }
+        }
+        Err(Unarrangeable::NoRoom)
+    }
+
+    /// Returns the instances with a start, and the profiles of the others.
+    fn resolve(&self, geometry: &Geometry) -> Result<(Layout, Vec<ProfileId>), Unarrangeable> {
+        let (mut named, mut open) = (Layout::new(), Vec::new());
         for instance in &self.0 {
             let profile = geometry.by_name(&instance.profile).ok_or_else(|| {
                 Unarrangeable::UnknownProfile { profile: instance.profile.clone() }
             })?;
             match instance.start {
-                None => *open.entry(profile.id).or_default() += 1,
+                None => open.push(profile.id),
                 Some(start) => {
                     let slot = Slot { start, profile: profile.id };
                     geometry.mask(slot)?;
@@ -136,58 +158,13 @@ impl Wanted {
             }
         }
         geometry.check(&named)?;
-        let open: Vec<_> = open.into_iter().collect();
-        let mut found = Vec::new();
-        fill(geometry, &named, &open, 0, &mut found);
-        if found.is_empty() {
-            return Err(Unarrangeable::NoRoom);
-        }
-        let destroyed =
-            |layout: &Layout| standing.iter().filter(|o| !layout.contains(&o.slot)).count();
-        let left_out = |layout: &Layout| -> Vec<Slot> {
-            let busy = standing.iter().filter(|o| o.busy && !layout.contains(&o.slot));
-            busy.map(|o| o.slot).collect()
-        };
-        let best = found
-            .iter()
-            .filter(|layout| left_out(layout).is_empty())
-            .min_by_key(|layout| (usize::MAX - reach(layout), destroyed(layout), *layout));
-        match best {
-            Some(best) => Ok(best.clone()),
-            None => {
-                let fewest = found.iter().map(left_out).min_by_key(Vec::len);
-                Err(Unarrangeable::InTheWay { busy: fewest.unwrap_or_default() })
-            }
-        }
+        Ok((named, open))
     }
 }
 
-/// Collects every legal layout with so many more instances of each profile. Instances of one
-/// profile are alike, so their starts only ever rise.
-fn fill(
-    geometry: &Geometry,
-    so_far: &Layout,
-    open: &[(ProfileId, usize)],
-    from: u8,
-    found: &mut Vec<Layout>,
-) {
-    let Some(((id, count), rest)) = open.split_first() else {
-        found.push(so_far.clone());
-        return;
-    };
-    let starts = geometry.profile(*id).map_or(&[][..], |p| &p.starts);
-    for start in starts.iter().filter(|start| **start >= from) {
-        let mut next = so_far.clone();
-        if !next.insert(Slot { start: *start, profile: *id }) || geometry.check(&next).is_err() {
-            continue;
-        }
-        if *count > 1 {
-            let mut open = open.to_vec();
-            open[0].1 -= 1;
-            fill(geometry, &next, &open, start + 1, found);
-        } else {
-            fill(geometry, &next, rest, 0, found);
-        }
+impl From<TooMany> for Unarrangeable {
+    fn from(_: TooMany) -> Self {
+        Self::TooMany
     }
 }
 

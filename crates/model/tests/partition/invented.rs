@@ -10,7 +10,7 @@ use tessera_model::mig::{
 pub fn profile(id: u32, compute: u8, memory: u8, max_instances: u8, starts: Vec<u8>) -> Profile {
     Profile {
         id: ProfileId(id),
-        name: format!("{compute}g.{}gb", u32::from(memory) * 5 + id).parse().unwrap(),
+        name: format!("{compute}g.{}gb", u32::from(memory) * 8 + id).parse().unwrap(),
         compute_slices: compute,
         memory_slices: memory,
         max_instances,

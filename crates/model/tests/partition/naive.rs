@@ -58,13 +58,13 @@ proptest! {
     }
 
     #[test]
-    fn the_best_placement_has_the_largest_r_and_of_equals_the_lowest_start(geometry in small()) {
+    fn the_best_placement_has_the_largest_r_and_of_equals_the_highest_start(geometry in small()) {
         let space = StateSpace::new(&geometry, None).unwrap();
         for state in space.states().unwrap() {
             for profile in &geometry.profiles {
                 let ways = space.placements(state, profile.id);
                 let most = ways.iter().map(|(_, reach)| *reach).max();
-                let expected = ways.into_iter().find(|(_, reach)| Some(*reach) == most);
+                let expected = ways.into_iter().rfind(|(_, reach)| Some(*reach) == most);
                 prop_assert_eq!(space.best_placement(state, profile.id), expected);
             }
         }

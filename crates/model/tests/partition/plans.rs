@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, VecDeque};
 
 use proptest::prelude::*;
 use tessera_model::mig::{
-    Arranged, Geometry, Layout, Occupant, PlanRefused, ProfileId, Slot, StateSpace, Step, arrange,
-    catalog, plan,
+    Geometry, Layout, Occupant, PlanRefused, Slot, StateSpace, Step, Unarrangeable, Wanted,
+    WantedInstance, catalog, plan,
 };
 
 use crate::invented::{any_gpu, arrived, forks, small, vast};
@@ -52,7 +52,6 @@ fn no_plan_takes_a_busy_instance_away() {
 #[test]
 fn two_idle_quarters_become_a_half_and_the_busy_half_stays() {
     let a100 = catalog::models()["a100-40gb"].geometry();
-    let space = StateSpace::new(&a100, None).unwrap();
     let id = |name: &str| a100.by_name(&name.parse().unwrap()).unwrap().id;
     let slot = |name: &str, start| Slot { start, profile: id(name) };
     let standing = [
@@ -61,47 +60,56 @@ fn two_idle_quarters_become_a_half_and_the_busy_half_stays() {
         Occupant { slot: slot("3g.20gb", 4), busy: true },
     ];
 
-    let merged = arrange(&a100, &space, &standing, &[id("3g.20gb"), id("3g.20gb")]).unwrap();
+    let (_, steps) = arrange(&a100, &standing, &"2x3g.20gb".parse().unwrap()).unwrap();
 
-    let steps = [
+    let merged = [
         Step::Destroy(slot("2g.10gb", 0)),
         Step::Destroy(slot("2g.10gb", 2)),
         Step::Create(slot("3g.20gb", 0)),
     ];
-    assert_eq!(merged.steps, steps);
+    assert_eq!(steps, merged);
 }
 
 #[test]
-fn why_there_is_no_plan_is_said() {
+fn the_fewest_busy_instances_in_the_way_are_named() {
     let a100 = catalog::models()["a100-40gb"].geometry();
-    let space = StateSpace::new(&a100, None).unwrap();
     let id = |name: &str| a100.by_name(&name.parse().unwrap()).unwrap().id;
     let in_the_way = Slot { start: 1, profile: id("1g.5gb") };
     let harmless = Slot { start: 6, profile: id("1g.5gb") };
     let standing = [in_the_way, harmless].map(|slot| Occupant { slot, busy: true });
 
-    let wanted = [id("4g.20gb"), id("1g.5gb"), id("1g.5gb")];
-    let blocked = arrange(&a100, &space, &standing, &wanted).unwrap_err();
-    let never = arrange(&a100, &space, &[], &[id("7g.40gb"), id("1g.5gb")]).unwrap_err();
+    let blocked = arrange(&a100, &standing, &"4g.20gb,2x1g.5gb".parse().unwrap());
 
-    assert_eq!(blocked, PlanRefused::Busy { slots: vec![in_the_way] });
-    assert_eq!(
-        never.to_string(),
-        "7g.40gb, 1g.5gb can't stand together on this GPU, even if it were empty"
-    );
+    assert_eq!(blocked, Err(Unarrangeable::InTheWay { busy: vec![in_the_way] }));
 }
 
 #[test]
 fn a_search_among_too_many_layouts_is_given_up_with_a_word() {
     let vast = vast();
-    let space = StateSpace::new(&vast, None).unwrap();
-    let ids: Vec<_> = vast.profiles.iter().map(|p| p.id).collect();
+    let of = |sizes: &[usize]| {
+        let name = |size: &usize| vast.profiles[*size].name.clone();
+        let open = |size| WantedInstance { profile: name(size), start: None };
+        Wanted(sizes.iter().map(open).collect())
+    };
 
-    let few = arrange(&vast, &space, &[], &[ids[0], ids[1], ids[5]]);
-    let many = arrange(&vast, &space, &[], &[0, 0, 0, 0, 1, 1, 2].map(|size| ids[size]));
+    let few = arrange(&vast, &[], &of(&[0, 1, 5]));
+    let many = arrange(&vast, &[], &of(&[0, 0, 0, 0, 1, 1, 2]));
 
-    assert_eq!(few.unwrap().steps.len(), 3);
-    assert!(matches!(many, Err(PlanRefused::TooMany { .. })));
+    assert_eq!(few.unwrap().1.len(), 3);
+    assert_eq!(many, Err(Unarrangeable::TooMany));
+}
+
+/// Finds the layout of what is wanted, and the plan to it.
+fn arrange(
+    geometry: &Geometry,
+    standing: &[Occupant],
+    wanted: &Wanted,
+) -> Result<(Layout, Vec<Step>), Unarrangeable> {
+    let space = StateSpace::new(geometry, None).unwrap();
+    let reach = |layout: &Layout| space.reachability(space.state(layout).unwrap());
+    let layout = wanted.arrange(geometry, standing, reach)?;
+    let steps = plan(geometry, standing, &layout).unwrap();
+    Ok((layout, steps))
 }
 
 /// The fewest steps from `standing` to a layout that `is_goal` accepts, by trying everything.
@@ -158,10 +166,29 @@ fn occupied(layout: Layout, held: u16) -> Vec<Occupant> {
     number.map(|(i, slot)| Occupant { slot, busy: held & (1 << i) != 0 }).collect()
 }
 
-fn profiles(layout: &Layout) -> Vec<ProfileId> {
-    let mut profiles: Vec<_> = layout.iter().map(|slot| slot.profile).collect();
-    profiles.sort_unstable();
-    profiles
+/// Wants the profiles of a layout, and the starts of those instances that `fixed` has a bit for.
+fn like(geometry: &Geometry, layout: &Layout, fixed: u16) -> Wanted {
+    let want = |(i, slot): (usize, &Slot)| WantedInstance {
+        profile: geometry.profile(slot.profile).unwrap().name.clone(),
+        start: (fixed & (1 << i) != 0).then_some(slot.start),
+    };
+    Wanted(layout.iter().enumerate().map(want).collect())
+}
+
+/// Tells whether a layout is one of those that are wanted.
+fn meets(geometry: &Geometry, layout: &Layout, wanted: &Wanted) -> bool {
+    let mut rest: Vec<&Slot> = layout.iter().collect();
+    let mut instances: Vec<&WantedInstance> = wanted.0.iter().collect();
+    // Those with a start first: any instance will do for the others.
+    instances.sort_by_key(|instance| instance.start.is_none());
+    let all = instances.iter().all(|instance| {
+        let id = geometry.by_name(&instance.profile).unwrap().id;
+        let fits = |slot: &&Slot| {
+            slot.profile == id && instance.start.is_none_or(|start| start == slot.start)
+        };
+        rest.iter().position(fits).map(|found| rest.swap_remove(found)).is_some()
+    });
+    all && rest.is_empty()
 }
 
 proptest! {
@@ -193,24 +220,25 @@ proptest! {
     #[test]
     fn a_plan_to_profiles_is_lawful_and_shortest_and_refused_only_where_there_is_none(
         geometry in small(), from in forks(), to in forks(), held in any::<u16>(),
+        fixed in any::<u16>(),
     ) {
         let space = StateSpace::new(&geometry, None).unwrap();
         let standing = occupied(arrived(&space, &from), held);
-        let wanted = profiles(&arrived(&space, &to));
+        let wanted = like(&geometry, &arrived(&space, &to), fixed & held);
 
-        let fewest = fewest_steps(&space, &standing, |layout| profiles(layout) == wanted);
+        let fewest = fewest_steps(&space, &standing, |layout| meets(&geometry, layout, &wanted));
 
-        match arrange(&geometry, &space, &standing, &wanted) {
-            Ok(Arranged { layout, steps }) => {
-                prop_assert_eq!(profiles(&layout), wanted);
+        match arrange(&geometry, &standing, &wanted) {
+            Ok((layout, steps)) => {
+                prop_assert!(meets(&geometry, &layout, &wanted));
                 prop_assert_eq!(carried_out(&geometry, &standing, &steps)?, layout);
                 prop_assert_eq!(Some(steps.len()), fewest);
             }
-            Err(PlanRefused::Busy { slots }) => {
+            Err(Unarrangeable::InTheWay { busy }) => {
                 prop_assert_eq!(fewest, None);
-                let gone = |o: &Occupant| Occupant { busy: o.busy && !slots.contains(&o.slot), ..*o };
-                let freed: Vec<_> = standing.iter().map(gone).collect();
-                prop_assert!(arrange(&geometry, &space, &freed, &wanted).is_ok(), "not enough");
+                let freed = |o: &Occupant| Occupant { busy: o.busy && !busy.contains(&o.slot), ..*o };
+                let freed: Vec<_> = standing.iter().map(freed).collect();
+                prop_assert!(arrange(&geometry, &freed, &wanted).is_ok(), "not enough");
             }
             Err(refused) => prop_assert!(false, "{refused}"),
         }
@@ -225,10 +253,10 @@ proptest! {
         let wanted = arrived(&space, &to);
 
         let steps = plan(&geometry, &standing, &wanted).unwrap();
-        let arranged = arrange(&geometry, &space, &standing, &profiles(&wanted)).unwrap();
+        let (layout, shorter) = arrange(&geometry, &standing, &like(&geometry, &wanted, 0)).unwrap();
 
         prop_assert_eq!(carried_out(&geometry, &standing, &steps)?, wanted);
-        prop_assert_eq!(carried_out(&geometry, &standing, &arranged.steps)?, arranged.layout);
-        prop_assert!(arranged.steps.len() <= steps.len());
+        prop_assert_eq!(carried_out(&geometry, &standing, &shorter)?, layout);
+        prop_assert!(shorter.len() <= steps.len());
     }
 }

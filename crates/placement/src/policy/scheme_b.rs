@@ -31,6 +31,7 @@
 //! - **A whole GPU** is an instance of the largest profile on a GPU that is otherwise empty, or a
 //!   GPU with MIG off.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
@@ -225,13 +226,14 @@ struct Candidate<'c> {
 }
 
 /// Takes the way with the largest `R`; of equals the one with the fewest steps, then the one
-/// whose destroyed instances opened most, then the fewest compute slices, then the lowest start.
+/// whose destroyed instances opened most, then the fewest compute slices, then the highest start.
 /// The others are kept for the explanation.
 fn best_of(want: &Want, mut ways: Vec<Candidate<'_>>) -> Option<Offer> {
     ways.sort_by_key(|c| {
         let least_lost = usize::MAX - c.futures.after;
         let least_opened = usize::MAX - c.left_open;
-        (least_lost, c.steps.len(), least_opened, c.profile.compute_slices, c.slot.start)
+        let last = Reverse(c.slot.start);
+        (least_lost, c.steps.len(), least_opened, c.profile.compute_slices, last)
     });
     let mut ways = ways.into_iter();
     let best = ways.next()?;

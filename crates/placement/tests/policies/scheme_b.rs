@@ -27,7 +27,7 @@ fn a_job_of_unknown_size_starts_on_the_smallest_slice() {
 fn the_memory_of_a_slice_is_what_the_driver_reports_not_what_its_name_says() {
     // 2g.10gb holds 9.63 GiB, so 10 GiB want the next larger one.
     assert_eq!(round([a100(&[])], &[gib(10)]), ["1: +3g.20gb@4 3g.20gb@4 on 0"]);
-    assert_eq!(round([a100(&[])], &[mib(9_856)]), ["1: +2g.10gb@0 2g.10gb@0 on 0"]);
+    assert_eq!(round([a100(&[])], &[mib(9_856)]), ["1: +2g.10gb@4 2g.10gb@4 on 0"]);
 }
 
 #[test]
@@ -53,7 +53,7 @@ fn an_idle_slice_that_fits_tightly_is_taken_before_one_is_made() {
 fn a_larger_idle_slice_is_not_used_where_a_tight_one_can_be_made() {
     let gpu = a100(&[("3g.20gb", 4, IDLE)]);
 
-    assert_eq!(round([gpu], &[Unknown]), ["1: +1g.5gb@0 1g.5gb@0 on 0"]);
+    assert_eq!(round([gpu], &[Unknown]), ["1: +1g.5gb@3 1g.5gb@3 on 0"]);
 }
 
 #[test]
@@ -118,7 +118,7 @@ fn a_whole_gpu_is_merged_from_idle_slices_only() {
 fn gpus_in_use_are_filled_before_an_empty_one_is_opened() {
     let gpus = [a100(&[]), a100(&[("1g.5gb", 6, taken(90))])];
 
-    assert_eq!(round(gpus, &[Unknown]), ["1: +1g.5gb@4 1g.5gb@4 on 1"]);
+    assert_eq!(round(gpus, &[Unknown]), ["1: +1g.5gb@5 1g.5gb@5 on 1"]);
 }
 
 #[test]
@@ -126,7 +126,7 @@ fn the_least_memory_that_is_enough_wins_across_models() {
     // 1g.6gb of the A30 has 5.81 GiB, 2g.10gb of the A100 has 9.63 GiB.
     assert_eq!(
         round([a100(&[("2g.10gb", 0, IDLE)]), a30(&[])], &[mib(5_500)]),
-        ["1: +1g.6gb@0 1g.6gb@0 on 1"]
+        ["1: +1g.6gb@3 1g.6gb@3 on 1"]
     );
 }
 
@@ -140,8 +140,8 @@ fn a_gpu_with_mig_off_is_taken_after_everything_tighter() {
             &[Unknown, Unknown, Unknown, Unknown]
         ),
         [
-            "1: +1g.5gb@5 1g.5gb@5 on 1",
-            "2: +1g.5gb@6 1g.5gb@6 on 1",
+            "1: +1g.5gb@6 1g.5gb@6 on 1",
+            "2: +1g.5gb@5 1g.5gb@5 on 1",
             "3: whole on 0",
             "4: resources"
         ]
@@ -263,8 +263,8 @@ fn a_start_says_what_it_keeps_open_and_what_else_was_weighed() {
         rows,
         [
             (0, Some(6), "chosen", Some(12)),
-            (0, Some(0), "fewer_futures", Some(6)),
-            (0, Some(1), "fewer_futures", Some(6)),
+            (0, Some(5), "fewer_futures", Some(6)),
+            (0, Some(4), "fewer_futures", Some(6)),
             (1, Some(6), "later_in_order", Some(12)),
         ]
     );

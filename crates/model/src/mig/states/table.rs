@@ -124,7 +124,8 @@ impl Table {
                 let mut choice = (0, NO_PLACE);
                 for bit in way.clone().filter(|bit| self.sets[state] & (1 << bit) == 0) {
                     let reach = self.toggle(state, bit).map_or(0, |next| self.reach[next]);
-                    if reach > choice.0 {
+                    // Starts ascend: of equals the last one stays.
+                    if reach > 0 && reach >= choice.0 {
                         choice = (reach, u8::try_from(bit).unwrap_or(NO_PLACE));
                     }
                 }
