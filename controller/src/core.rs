@@ -15,6 +15,7 @@ mod picture;
 mod placing;
 #[cfg(test)]
 mod rewind;
+mod rivals;
 mod sessions;
 pub mod setback;
 mod settle;
@@ -43,6 +44,7 @@ pub use crate::store::load::JobSheet;
 use crate::store::operator::{self as said, Target, Word};
 use crate::store::submit::FreshJob;
 use crate::store::{moves, nodes};
+use rivals::Rivals;
 use setback::SetBack;
 
 /// Most attempts that one round starts: bounds the transaction, and with it how long the next
@@ -241,7 +243,8 @@ struct Node {
 #[derive(Clone, Debug)]
 struct Session {
     id: u64,
-    last_heard: Millis,
+    /// The agent's process, by the number that it drew (rule A8).
+    process: u64,
     /// Whether everything that stood at the welcome was reported.
     ready: bool,
     reported: HashSet<AttemptId>,
@@ -309,6 +312,8 @@ pub struct Cluster {
     /// In service order: by priority, then by number.
     queue: BTreeMap<(Priority, JobId), Waiting>,
     ranks: HashMap<JobId, Priority>,
+    /// Agents that wait until their nodes' former connections have been asked (rule A8).
+    rivals: Rivals,
     /// Ordered, so that equal inputs lead to equal rounds.
     live: BTreeMap<AttemptId, Live>,
     attempts: HashMap<JobId, AttemptId>,
@@ -344,6 +349,7 @@ impl Cluster {
         for input in inputs {
             self.take(input, now, &mut round);
         }
+        self.welcome_successors(now, &mut round);
         self.expire(now, &mut round);
         self.make_ready(&mut round);
         self.give_up_impossible(&mut round);

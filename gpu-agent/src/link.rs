@@ -9,7 +9,7 @@ use rand::Rng as _;
 use tessera_wire::ToAgent;
 use tessera_wire::link::{FrameReader, FrameWriter, LinkError};
 use tessera_wire::tls::CONTROLLER_NAME;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 
 use crate::logs;
 use crate::node::{Input, LinkEvent};
@@ -53,8 +53,13 @@ enum ConnectError {
     Timeout,
 }
 
-/// Keeps a connection to the controller for as long as the node listens.
-pub async fn run(controller: Controller, node: mpsc::Sender<Input>) {
+/// Keeps a connection to the controller until told to stop: then it says good-bye, so that a
+/// successor is welcomed without being doubted.
+pub async fn run(
+    controller: Controller,
+    node: mpsc::Sender<Input>,
+    mut stop: watch::Receiver<bool>,
+) {
     let mut pause = BACKOFF_MIN;
     let mut silent = false;
     while !node.is_closed() {
@@ -62,12 +67,22 @@ pub async fn run(controller: Controller, node: mpsc::Sender<Input>) {
             Ok(Ok((endpoint, connection))) => {
                 tracing::info!(controller = controller.address, "connected");
                 silent = false;
-                if serve(&connection, &controller, &node).await {
-                    pause = BACKOFF_MIN;
-                }
+                let stopped = tokio::select! {
+                    heard = serve(&connection, &controller, &node) => {
+                        if heard {
+                            pause = BACKOFF_MIN;
+                        }
+                        false
+                    }
+                    // An end of the other side is one too.
+                    _ = stop.wait_for(|stop| *stop) => true,
+                };
                 connection.close(0_u32.into(), b"bye");
                 // The peer should learn of the end now, not by silence.
                 let _ = tokio::time::timeout(BACKOFF_MIN, endpoint.wait_idle()).await;
+                if stopped {
+                    return;
+                }
                 tracing::warn!(controller = controller.address, "disconnected");
             }
             Ok(Err(error)) => complain(&controller, &error, &mut silent),

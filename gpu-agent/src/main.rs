@@ -21,12 +21,14 @@ use tessera_agent::{adopt, nvml, sys::clock};
 use tessera_model::Bytes;
 use tessera_wire::tls::Identity;
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot, watch};
 
 /// The exit status for "don't start me again as I am" (`EX_CONFIG`).
 const REFUSED: u8 = 78;
 /// Orders that may wait for GPUs.
 const GPU_ORDERS: usize = 64;
+/// How long a good-bye to the controller may take.
+const GOODBYE_WITHIN: std::time::Duration = std::time::Duration::from_millis(500);
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
@@ -130,8 +132,13 @@ async fn run(
     // The first inventory names every GPU that answers.
     let _ = looked.await;
     let controller = Controller { address: config.controller.clone(), tls, data };
-    actix::spawn(link::run(controller, inputs));
-    Ok(wait(refused).await?)
+    let (stop, stopping) = watch::channel(false);
+    let link = actix::spawn(link::run(controller, inputs, stopping));
+    let code = wait(refused).await?;
+    stop.send_replace(true);
+    // A link that is waiting for its next try has nobody to say good-bye to.
+    let _ = tokio::time::timeout(GOODBYE_WITHIN, link).await;
+    Ok(code)
 }
 
 /// Waits for the end. Attempts go on: their shepherds don't need an agent.

@@ -280,6 +280,7 @@ impl Node {
             ToAgent::RenewOk { sent, generation } => self.renewed(sent, generation),
             ToAgent::Welcome(welcome) => self.welcomed(welcome),
             ToAgent::Refused { reason, retry } => self.refused(reason, retry),
+            ToAgent::Probe { token } => self.push(ToController::Present { token }),
             ToAgent::ApplyPlan(PlanOrder { plan, gpu, .. }) => {
                 let reason = "an older leader sent it".to_owned();
                 self.send(ToController::PlanEnded { plan, gpu, end: PlanEnd::Refused { reason } });

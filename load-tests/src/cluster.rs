@@ -398,6 +398,16 @@ impl Cluster {
         self.agent(index).logging_as("rival-agent", self.folder.path())
     }
 
+    /// Describes an agent with a copy of a node's identity, and a data folder of its own.
+    pub fn cloned_agent(&self, index: usize) -> Daemon {
+        let (own, copy) = (self.agent_data(index), self.folder.path().join("clone"));
+        fs::create_dir_all(copy.join("identity")).expect("a folder");
+        for file in fs::read_dir(own.join("identity")).expect("an identity").flatten() {
+            fs::copy(file.path(), copy.join("identity").join(file.file_name())).expect("a copy");
+        }
+        self.agent_over(index, &copy).logging_as("clone", self.folder.path())
+    }
+
     /// Returns the last lines of every daemon's output.
     pub fn tails(&self, lines: usize) -> String {
         let daemons = std::iter::once(&self.controller).chain(&self.agents);
@@ -431,10 +441,14 @@ impl Cluster {
     }
 
     fn agent(&self, index: usize) -> Daemon {
+        self.agent_over(index, &self.agent_data(index))
+    }
+
+    fn agent_over(&self, index: usize, data: &Path) -> Daemon {
         let node = &self.plan.nodes[index];
         let agent = Daemon::new(&node.name, programs().path("tessera-agent"), self.folder.path())
             .args(["--controller", &self.quic.to_string()])
-            .args(["--data", &self.agent_data(index).display().to_string()])
+            .args(["--data", &data.display().to_string()])
             .args(["--nvml", &programs().nvml.display().to_string()])
             .env("TESSERA_SIM_NODE", self.hardware(index).display().to_string())
             .env("TESSERA_SIM_GPUS", node.gpus.clone())

@@ -132,3 +132,30 @@ fn a_second_agent_with_the_same_identity_does_not_serve() {
     assert_eq!(done.job.attempts, 1);
     assert!(cluster.agents[0].is_running());
 }
+
+#[test]
+fn an_agent_with_a_copied_identity_is_refused_while_the_first_one_lives() {
+    let mut cluster = Plan::new().node("n1", "a30-24gb").start();
+    let job = cluster.submit(&lock_job(&cluster, "first", 4_000)).job_id;
+    cluster.wait_job(job, SOON, "running");
+
+    let mut clone = cluster.cloned_agent(0);
+    clone.start();
+    let ended = clone.wait_for_end(SOON).expect("the clone gives up");
+
+    assert_eq!(ended.code(), Some(78), "{}", clone.tail(20));
+    let said = clone.output();
+    assert!(said.contains("two can't share an identity") && said.contains("node-cert"), "{said}");
+    assert_eq!(cluster.wait_job(job, SOON, "succeeded").job.attempts, 1);
+    let runs = locks::read(&cluster.scratch()).unwrap()["first"];
+    assert_eq!((runs.started, runs.stopped, runs.doubled), (1, 1, 0));
+
+    // Once the first one is dead, its identity is free: nobody has to tell the controller.
+    cluster.agents[0].kill();
+    let mut heir = cluster.cloned_agent(0);
+    heir.start();
+    cluster.wait_ready();
+    let job = cluster.submit(&lock_job(&cluster, "second", 50)).job_id;
+    cluster.wait_job(job, SOON, "succeeded");
+    heir.stop();
+}

@@ -37,11 +37,14 @@ impl Cluster {
             }
             Input::Hello { peer, session, hello } => self.hello(peer, session, *hello, now, round),
             Input::Frame { node, session, frame } => {
-                if self.hear(node, session, now) {
+                if self.hears(node, session) {
                     self.frame(node, *frame, now, round);
                 }
             }
-            Input::Closed { node, session } => self.close_session(node, session),
+            Input::Closed { node, session } => {
+                self.close_session(node, session);
+                self.gone(node, session, now, round);
+            }
             Input::SetMigMode { gpu, on } => self.set_mig_mode(gpu, on, round),
             Input::Operate { token, order, now_unix } => {
                 self.now_unix = now_unix;
@@ -129,6 +132,7 @@ impl Cluster {
             // The GPU's report, which came before, says what stands; the answer to the
             // administrator is his own look at it.
             ToController::MigModeEnded { .. } => {}
+            ToController::Present { token } => self.present(node, token, round),
             // Handled at the door: a second hello breaks the protocol, renewals don't wait here.
             ToController::Hello(_) | ToController::Renew { .. } => {}
         }

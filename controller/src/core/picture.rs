@@ -31,6 +31,7 @@ impl Cluster {
             gpus: BTreeMap::new(),
             queue: BTreeMap::new(),
             ranks: HashMap::new(),
+            rivals: BTreeMap::new(),
             live: BTreeMap::new(),
             attempts: HashMap::new(),
             mig_views: Vec::new(),
@@ -50,6 +51,7 @@ impl Cluster {
     /// else agents reported since is asked for again, so that it reaches the store too.
     pub fn reload(&mut self, epoch: u64, picture: Picture, now: Millis) {
         self.epoch = epoch;
+        self.rivals.clear();
         self.queue.clear();
         self.ranks.clear();
         self.live.clear();

@@ -10,9 +10,6 @@ use super::{Cluster, Effect, Node, Round, Session};
 use crate::store::moves::record_without_exit;
 use crate::store::nodes::Attach;
 
-/// A session that was heard of within this span is alive: a second machine with its identity
-/// is an impostor, not its successor.
-const ALIVE_WITHIN: Millis = Millis::from_secs(5);
 /// From this many nodes on, losing most of them at once is more likely our own fault.
 const BRAKE_FROM_NODES: usize = 3;
 
@@ -26,7 +23,7 @@ impl Cluster {
         now: Millis,
         round: &mut Round,
     ) {
-        if let Err((reason, retry)) = self.admit(&peer, &hello, now) {
+        if let Err((reason, retry)) = self.admit(&peer, &hello) {
             round.effects.push(Effect::Refuse { session, reason, retry });
             return;
         }
@@ -42,6 +39,19 @@ impl Cluster {
             round.effects.push(Effect::Refuse { session, reason, retry: true });
             return;
         }
+        if self.doubt(&peer, session, &hello, now, round).is_none() {
+            self.welcome(peer, session, hello, now, round);
+        }
+    }
+
+    pub(super) fn welcome(
+        &mut self,
+        peer: NodeIdentity,
+        session: u64,
+        hello: Hello,
+        now: Millis,
+        round: &mut Round,
+    ) {
         self.bury_other_boots(peer.id, &hello, round);
         let known = self.nodes.get(&peer.id);
         let unchanged = known.is_some_and(|node| {
@@ -67,7 +77,7 @@ impl Cluster {
             mps: hello.mps,
             session: Some(Session {
                 id: session,
-                last_heard: now,
+                process: hello.process,
                 ready: false,
                 reported: std::collections::HashSet::new(),
             }),
@@ -116,7 +126,7 @@ impl Cluster {
             .then_some(SetBack::EarlierGeneration { known: hello.generation, found: given })
     }
 
-    fn admit(&self, peer: &NodeIdentity, hello: &Hello, now: Millis) -> Result<(), (String, bool)> {
+    fn admit(&self, peer: &NodeIdentity, hello: &Hello) -> Result<(), (String, bool)> {
         if hello.protocol != PROTOCOL_VERSION {
             let reason = format!(
                 "the agent speaks protocol {}, this controller {PROTOCOL_VERSION}: \
@@ -138,15 +148,6 @@ impl Cluster {
         {
             let reason = format!("the name {} belongs to {id}: choose another", peer.name);
             return Err((reason, false));
-        }
-        let Some(node) = self.nodes.get(&peer.id) else { return Ok(()) };
-        let alive = node
-            .session
-            .as_ref()
-            .is_some_and(|session| now < session.last_heard.plus(ALIVE_WITHIN));
-        if alive && node.boot != hello.boot {
-            let reason = format!("another machine is connected as {}", peer.name);
-            return Err((reason, true));
         }
         Ok(())
     }
@@ -171,15 +172,9 @@ impl Cluster {
         }
     }
 
-    /// Notes a sign of life; `false` if the connection is not the node's session.
-    pub(super) fn hear(&mut self, node: NodeId, session: u64, now: Millis) -> bool {
-        match self.session(node) {
-            Some(current) if current.id == session => {
-                current.last_heard = now;
-                true
-            }
-            _ => false,
-        }
+    /// Tells whether a connection is the node's session.
+    pub(super) fn hears(&mut self, node: NodeId, session: u64) -> bool {
+        self.session(node).is_some_and(|current| current.id == session)
     }
 
     pub(super) fn session(&mut self, node: NodeId) -> Option<&mut Session> {
@@ -208,7 +203,7 @@ impl Cluster {
         now: Millis,
         now_unix: Millis,
     ) -> Option<ToAgent> {
-        if !self.hear(node, session, now) {
+        if !self.hears(node, session) {
             return None;
         }
         let expiry = self.terms.controller_expiry(now);

@@ -70,6 +70,11 @@ pub enum ToController {
         /// `None` on success; else what is in the way, for people.
         problem: Option<String>,
     },
+    /// Answers [`ToAgent::Probe`]: this process is alive.
+    Present {
+        /// The probe's.
+        token: u64,
+    },
 }
 
 /// Who is speaking. The node's id and name come from its certificate, never from here.
@@ -320,6 +325,11 @@ pub enum ToAgent {
         gpu: GpuId,
         /// One instance only; everything if left out.
         slot: Option<Slot>,
+    },
+    /// Asks whether this process is still there: another one says that it is the node (rule A8).
+    Probe {
+        /// Echoed in the answer.
+        token: u64,
     },
 }
 

@@ -77,7 +77,7 @@ impl Node {
         }
     }
 
-    fn push(&mut self, frame: ToController) {
+    pub(super) fn push(&mut self, frame: ToController) {
         let refused = self.session.as_ref().and_then(|session| session.port.try_send(frame).err());
         if let Some(refused) = refused {
             // The next session begins with everything that is true: nothing is lost.

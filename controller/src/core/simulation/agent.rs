@@ -89,6 +89,7 @@ impl Machine {
                 Vec::new()
             }
             ToAgent::ApplyPlan(order) if self.obeys(order.epoch) => self.apply_plan(order),
+            ToAgent::Probe { token } => vec![ToController::Present { token }],
             ToAgent::Launch(_)
             | ToAgent::Stop { .. }
             | ToAgent::Revoke { .. }

@@ -231,6 +231,7 @@ pub fn to_controller() -> impl Strategy<Value = ToController> {
         }),
         (gpu(), option::of(text()))
             .prop_map(|(gpu, problem)| ToController::MigModeEnded { gpu, problem }),
+        any::<u64>().prop_map(|token| ToController::Present { token }),
     ]
 }
 
@@ -334,6 +335,7 @@ pub fn to_agent() -> impl Strategy<Value = ToAgent> {
             gpu,
             slot
         }),
+        any::<u64>().prop_map(|token| ToAgent::Probe { token }),
     ]
 }
 
