@@ -57,7 +57,7 @@ pub struct Gpu {
     pub instances: Vec<GpuInstance>,
     /// Energy used up to `settled_ms`, in microjoules.
     microjoules: u64,
-    /// When the energy was last added up, in milliseconds since 1970.
+    /// When the energy was last added up, in milliseconds since the machine's start.
     settled_ms: u64,
 }
 
@@ -116,7 +116,7 @@ pub enum Refusal {
 
 impl State {
     /// Makes an empty node of the models `keys`, which must be keys of the catalogue.
-    pub fn new(seed: Uuid, keys: &[String], mig: bool, now_ms: u64) -> Self {
+    pub fn new(seed: Uuid, keys: &[String], mig: bool, running_ms: u64) -> Self {
         let gpus = keys
             .iter()
             .map(|key| Gpu {
@@ -125,7 +125,7 @@ impl State {
                 mig_pending: mig,
                 instances: Vec::new(),
                 microjoules: 0,
-                settled_ms: now_ms,
+                settled_ms: running_ms,
             })
             .collect();
         Self { format: FORMAT, seed, next_serial: 1, gpus, claims: Vec::new() }

@@ -96,7 +96,7 @@ impl Node {
                 node.load()?
             } else {
                 let gpus = config.gpus_or_default();
-                let made = State::new(Uuid::new_v4(), &gpus, config.mig, now_ms());
+                let made = State::new(Uuid::new_v4(), &gpus, config.mig, running_ms());
                 files::lay_out(&node.folder, gpus.len())
                     .map_err(io_error("lay out", &node.folder))?;
                 node.store(&made)?;
@@ -137,7 +137,7 @@ impl Node {
     pub fn change<T>(&self, change: impl FnOnce(&mut State) -> T) -> Result<T, NodeError> {
         let _lock = self.lock(STATE_LOCK)?;
         let mut state = self.load()?;
-        state.settle_energy(now_ms());
+        state.settle_energy(running_ms());
         state.claims.retain(|claim| claim.process.is_alive());
         let result = change(&mut state);
         self.store(&state)?;
@@ -251,6 +251,14 @@ impl Node {
         let text = serde_json::to_vec(state).expect("a state is plain data");
         self.replace(STATE_FILE, &text)
     }
+}
+
+/// Returns how long the machine has been up, in milliseconds: what energy is counted by, since
+/// the wall clock may be set back, and a counter of energy never runs backwards.
+pub fn running_ms() -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+    let seconds = u64::try_from(now.tv_sec).unwrap_or(0);
+    seconds.saturating_mul(1_000) + u64::try_from(now.tv_nsec).unwrap_or(0) / 1_000_000
 }
 
 /// Returns the time in milliseconds since 1970.

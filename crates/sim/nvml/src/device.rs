@@ -8,7 +8,7 @@ use nvml_wrapper_sys::bindings::{
 };
 use tessera_model::mig::MediaEngines;
 use tessera_sim::client::Slice;
-use tessera_sim::node::now_ms;
+use tessera_sim::node::{now_ms, running_ms};
 
 use crate::abi::{Code, Out, TextOut, struct_version, text_array};
 use crate::session::{Call, Device, complain, nvml};
@@ -119,7 +119,7 @@ nvml! {
         millijoules: Out<c_ulonglong>,
     ) |call| {
         let gpu = call.gpu_figure(device)?;
-        millijoules.set(call.state.energy_millijoules(gpu, now_ms()))
+        millijoules.set(call.state.energy_millijoules(gpu, running_ms()))
     }
 
     fn nvmlDeviceGetTemperature(
@@ -226,7 +226,7 @@ fn fill_field(call: &Call, gpu: usize, field: &mut nvmlFieldValue_t) -> Result<(
     let now = now_ms();
     let (kind, value) = match field.fieldId {
         field::TOTAL_ENERGY_MILLIJOULES => {
-            let ullVal = call.state.energy_millijoules(gpu, now);
+            let ullVal = call.state.energy_millijoules(gpu, running_ms());
             (value_type::UNSIGNED_LONG_LONG, nvmlValue_t { ullVal })
         }
         field::POWER_INSTANT_MILLIWATTS => {

@@ -1,9 +1,10 @@
 //! Who uses a device.
 
-use std::ffi::c_uint;
+use std::ffi::{c_uint, c_ulonglong};
 
-use nvml_wrapper_sys::bindings::{nvmlDevice_t, nvmlProcessInfo_t};
+use nvml_wrapper_sys::bindings::{nvmlDevice_t, nvmlProcessInfo_t, nvmlProcessUtilizationSample_t};
 use tessera_sim::device::{Claim, ClaimKind, Place};
+use tessera_sim::node::now_ms;
 
 use crate::abi::{Code, Out};
 use crate::session::{Call, Device, nvml};
@@ -36,6 +37,43 @@ nvml! {
     ) |call| {
         call.device(device)?;
         count.set(0)
+    }
+
+    /// Not supported while MIG is on, as documented. One sample for each busy process, taken
+    /// now; none is newer than a `since` that lies in the future.
+    fn nvmlDeviceGetProcessUtilization(
+        device: nvmlDevice_t,
+        samples: Out<nvmlProcessUtilizationSample_t>,
+        count: Out<c_uint>,
+        since: c_ulonglong,
+    ) |call| {
+        let gpu = call.gpu_figure(device)?;
+        if call.card(gpu).mig {
+            return Err(Code::NOT_SUPPORTED);
+        }
+        let now = now_ms().saturating_mul(1_000);
+        let loads = call.state.process_loads(gpu);
+        let busy: Vec<_> = loads.into_iter().filter(|(_, load)| *load > 0).collect();
+        let room = usize::try_from(count.value()?).unwrap_or(usize::MAX);
+        count.set(u32::try_from(busy.len()).map_err(|_| Code::UNKNOWN)?)?;
+        if busy.is_empty() || since >= now {
+            return Err(Code::NOT_FOUND);
+        }
+        if samples.is_null() || room < busy.len() {
+            return Err(Code::INSUFFICIENT_SIZE);
+        }
+        busy.iter().enumerate().try_for_each(|(index, (pid, load))| {
+            let load = u32::try_from(*load).map_err(|_| Code::UNKNOWN)?;
+            // Clients state one load, so memory is as busy as the rest.
+            samples.set_at(index, nvmlProcessUtilizationSample_t {
+                pid: *pid,
+                timeStamp: now,
+                smUtil: load,
+                memUtil: load,
+                encUtil: 0,
+                decUtil: 0,
+            })
+        })
     }
 }
 

@@ -1,5 +1,7 @@
 //! Memory, load, power and energy.
 
+use std::collections::BTreeMap;
+
 use super::{Claim, Place, State};
 
 /// Power of an idle GPU, in milliwatts.
@@ -52,6 +54,18 @@ impl State {
         self.slice_percents(gpu) / slices
     }
 
+    /// Returns how busy each process keeps a GPU whose MIG mode is off, in percent, by pid: the
+    /// load that it states, cut in proportion where all together state more than there is.
+    pub fn process_loads(&self, gpu: usize) -> BTreeMap<u32, u64> {
+        let mut stated = BTreeMap::new();
+        for claim in self.claims.iter().filter(|c| c.place == Place::Gpu(gpu)) {
+            *stated.entry(claim.process.pid).or_insert(0) += u64::from(claim.load_percent);
+        }
+        let all = stated.values().sum::<u64>().max(100);
+        stated.values_mut().for_each(|load| *load = *load * 100 / all);
+        stated
+    }
+
     /// Returns the power that a GPU draws, in milliwatts: that of an idle one, and a share for
     /// each busy compute slice.
     pub fn power_milliwatts(&self, gpu: usize) -> u64 {
@@ -65,24 +79,24 @@ impl State {
     }
 
     /// Returns the energy used since the node was made, in millijoules.
-    pub fn energy_millijoules(&self, gpu: usize, now_ms: u64) -> u64 {
-        self.microjoules_at(gpu, now_ms) / 1_000
+    pub fn energy_millijoules(&self, gpu: usize, running_ms: u64) -> u64 {
+        self.microjoules_at(gpu, running_ms) / 1_000
     }
 
     /// Adds up the energy until now, at the power of the clients that stand in the state.
-    pub(crate) fn settle_energy(&mut self, now_ms: u64) {
+    pub(crate) fn settle_energy(&mut self, running_ms: u64) {
         for gpu in 0..self.gpus.len() {
-            let microjoules = self.microjoules_at(gpu, now_ms);
+            let microjoules = self.microjoules_at(gpu, running_ms);
             let target = &mut self.gpus[gpu];
             target.microjoules = microjoules;
-            // Also if the clock was set back: or the counter would stand until it caught up.
-            target.settled_ms = now_ms;
+            // Also after a restart of the machine: or the counter would stand until it caught up.
+            target.settled_ms = running_ms;
         }
     }
 
-    fn microjoules_at(&self, gpu: usize, now_ms: u64) -> u64 {
+    fn microjoules_at(&self, gpu: usize, running_ms: u64) -> u64 {
         let target = &self.gpus[gpu];
-        let elapsed_ms = now_ms.saturating_sub(target.settled_ms);
+        let elapsed_ms = running_ms.saturating_sub(target.settled_ms);
         target.microjoules.saturating_add(self.power_milliwatts(gpu).saturating_mul(elapsed_ms))
     }
 

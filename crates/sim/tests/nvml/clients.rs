@@ -15,11 +15,15 @@ const EMPTY: nvmlProcessInfo_t =
     nvmlProcessInfo_t { pid: 0, usedGpuMemory: 0, gpuInstanceId: 0, computeInstanceId: 0 };
 
 /// A client program that is killed when the test ends.
-struct Holder(Child);
+pub struct Holder(Child);
 
 impl Holder {
+    pub fn pid(&self) -> u32 {
+        self.0.id()
+    }
+
     /// Starts the program and waits until it holds the slice.
-    fn start(rig: &Rig, uuid: &str, arguments: &[&str]) -> (Self, Vec<String>) {
+    pub fn start(rig: &Rig, uuid: &str, arguments: &[&str]) -> (Self, Vec<String>) {
         let mut child = command(rig, uuid, arguments).stdout(Stdio::piped()).spawn().unwrap();
         let lines = BufReader::new(child.stdout.take().unwrap()).lines();
         let seen = lines.take(3).map(Result::unwrap).collect();

@@ -4,6 +4,7 @@ mod clients;
 mod contract;
 mod crashes;
 mod faults;
+mod figures;
 mod legality;
 mod life;
 mod readers;
