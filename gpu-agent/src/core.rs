@@ -11,3 +11,4 @@ pub mod ledger;
 pub mod output;
 pub mod plan;
 pub mod xids;
+pub mod telemetry;

@@ -1,0 +1,6 @@
+//! What was measured of a node's GPUs, and whose it was. Pure: readings and the time come in,
+//! accounts, series and files' contents come out.
+
+pub mod energy;
+pub mod pace;
+pub mod series;
