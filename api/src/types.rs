@@ -308,6 +308,17 @@ pub struct Attempt {
     pub system_secs: Option<f64>,
     /// Largest resident set of any one process.
     pub max_rss_bytes: Option<u64>,
+    /// Energy of the GPU that it bore: so far, while it runs; in the end whole millijoules that
+    /// add up with those of others and with what nobody bore to what the card's counter gained.
+    /// Absent until measured.
+    #[serde(default)]
+    pub gpu_energy_joules: Option<f64>,
+    /// The most GPU memory that it was seen to have; told when it is over.
+    #[serde(default)]
+    pub gpu_memory_peak_bytes: Option<u64>,
+    /// GPU memory that it has now, while it runs.
+    #[serde(default)]
+    pub gpu_memory_bytes: Option<u64>,
 }
 
 /// Something that happened to a job.

@@ -35,7 +35,7 @@ use tessera_model::{
     SliceId,
 };
 use tessera_placement::{MigView, Policy, QueuedJob, Sharer, WaitReason};
-use tessera_wire::frames::{GpuReport, ToAgent, ToController};
+use tessera_wire::frames::{GpuReport, ToAgent, ToController, Usage};
 use uuid::Uuid;
 
 use crate::ports::operator::{Kind, OperatorDone, OperatorOrder, OperatorRefused};
@@ -146,6 +146,8 @@ pub struct Round {
     pub stopping: Vec<moves::Stopping>,
     /// Attempts that are over.
     pub ended: Vec<moves::Ended>,
+    /// What attempts used, by the nodes that they ran on.
+    pub usages: Vec<(NodeId, Usage)>,
     /// Waiting jobs that their users moved.
     pub commands: Vec<moves::Command>,
     /// Jobs that get places.
@@ -181,6 +183,7 @@ impl Round {
             && self.started.is_empty()
             && self.stopping.is_empty()
             && self.ended.is_empty()
+            && self.usages.is_empty()
             && self.commands.is_empty()
             && self.reservations.is_empty()
             && self.waits.is_empty()

@@ -4,6 +4,7 @@
 //! - [`store`]: every SQL statement.
 //! - [`core`]: what to do, as pure functions.
 //! - [`actors`]: carries it out.
+//! - [`figures`]: what GPUs draw now, as their nodes last said.
 //! - [`memory`]: what the data folder remembers of the store.
 //! - [`ports`]: how the three speak to each other.
 
@@ -12,6 +13,7 @@
 pub mod actors;
 pub mod clock;
 pub mod core;
+pub mod figures;
 pub mod http;
 pub mod identity;
 pub mod memory;

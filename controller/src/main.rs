@@ -10,6 +10,7 @@ use tessera_controller::actors::leadership::{Candidate, Trust};
 use tessera_controller::actors::placer::{self, DEPOSED_STATUS, PlacerParts};
 use tessera_controller::actors::{intake, links};
 use tessera_controller::core::Cluster;
+use tessera_controller::figures::Board;
 use tessera_controller::identity::{self, DataFolder};
 use tessera_controller::memory::StoreMemory;
 use tessera_controller::ports::{About, ClusterShape, Ports, Readiness};
@@ -125,6 +126,7 @@ async fn run(
     let (submits, calls) = mpsc::channel(SUBMITS_WAITING_MAX);
     let (questions, asked) = mpsc::channel(QUESTIONS_WAITING_MAX);
     let (moved, _) = broadcast::channel(MOVES_KEPT);
+    let figures = Board::default();
     let ports = Ports {
         reads: reads(&options, others),
         submits,
@@ -132,6 +134,7 @@ async fn run(
         shape: shapes,
         moved: moved.clone(),
         readiness: ready,
+        figures: figures.clone(),
         about: Arc::new(About {
             version: env!("CARGO_PKG_VERSION"),
             controller: folder.controller,
@@ -190,7 +193,7 @@ async fn run(
     let endpoint = tessera_wire::endpoint::listen(&folder.identity, settings.quic)?;
     let quic = endpoint.local_addr()?;
     listening.send_replace(Some(endpoint.clone()));
-    tokio::spawn(links::serve(endpoint, placer));
+    tokio::spawn(links::serve(endpoint, placer, figures));
     readiness.send_replace(Readiness::Ready { epoch });
     tracing::info!(%address, %quic, epoch, policy = settings.policy, "serving");
     Ok(())

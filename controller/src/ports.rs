@@ -198,6 +198,8 @@ pub struct Ports {
     pub moved: broadcast::Sender<JobMoved>,
     /// Whether this controller leads, and what is in the way if it doesn't serve.
     pub readiness: watch::Receiver<Readiness>,
+    /// What GPUs draw now.
+    pub figures: crate::figures::Board,
     /// What `/v1/info` says.
     pub about: Arc<About>,
 }

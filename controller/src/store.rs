@@ -13,6 +13,7 @@ pub mod private;
 pub mod reads;
 pub mod submit;
 mod tenancies;
+pub mod usage;
 
 pub use connect::{ConnectOptions, Connection, Pool, acquire, connect};
 pub use reads::Reads;

@@ -3,14 +3,17 @@
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use anyhow::Context as _;
 use clap::Parser;
 use serde::{Deserialize, Serialize};
+use tessera_model::Millis;
 
 use crate::core::custody::Adopt;
 use crate::core::environment::NodeEnvironment;
 use crate::core::plan::TRIES_MAX;
+use crate::core::telemetry::pace::Pace;
 use crate::sys::holders::DeviceFiles;
 
 /// Runs attempts on this machine's GPUs for a Tessera controller.
@@ -26,6 +29,9 @@ pub struct Arguments {
     /// NVIDIA's management library [default: libnvidia-ml.so.1].
     #[arg(long, env = "TESSERA_AGENT_NVML")]
     pub nvml: Option<OsString>,
+    /// Folder in which DCGM's exporter looks for the jobs of GPUs (its --hpc-job-mapping-dir).
+    #[arg(long, env = "TESSERA_AGENT_DCGM_JOB_MAPPING", value_name = "DIR")]
+    pub dcgm_job_mapping: Option<PathBuf>,
     /// A TOML file with the same settings, and those that have no option.
     #[arg(long, env = "TESSERA_AGENT_CONFIG")]
     pub config: Option<PathBuf>,
@@ -68,6 +74,10 @@ struct File {
     kernel_log: Option<PathBuf>,
     gpu_boot_id: Option<PathBuf>,
     device_files: Option<DeviceFiles>,
+    dcgm_job_mapping: Option<PathBuf>,
+    sample_idle_ms: Option<u64>,
+    sample_busy_ms: Option<u64>,
+    telemetry_report_ms: Option<u64>,
 }
 
 /// The effective settings.
@@ -97,8 +107,23 @@ pub struct Config {
     pub gpu_boot_id: PathBuf,
     /// Where device files are, to find who keeps an instance open.
     pub device_files: DeviceFiles,
+    /// Where DCGM's exporter looks for the jobs of GPUs.
+    pub dcgm_job_mapping: Option<PathBuf>,
+    /// Milliseconds between samples of a GPU that no attempt has.
+    pub sample_idle_ms: u64,
+    /// The same while an attempt has it: at least 100.
+    pub sample_busy_ms: u64,
+    /// Milliseconds between reports of the GPUs' figures to the controller: at least 1,000.
+    pub telemetry_report_ms: u64,
 }
 
+/// Milliseconds between samples, if nothing else is said: ten a second show a program's phases,
+/// and one a second costs an idle node next to nothing.
+const SAMPLE_IDLE_MS: u64 = 1_000;
+const SAMPLE_BUSY_MS: u64 = 100;
+/// Milliseconds between reports, if nothing else is said, and the fewest that are taken.
+const REPORT_MS: u64 = 5_000;
+const REPORT_MS_MIN: u64 = 1_000;
 /// Folders of ended attempts that are kept, if nothing else is said.
 const KEEP_ATTEMPTS: usize = 5_000;
 
@@ -145,7 +170,21 @@ impl Config {
                 .gpu_boot_id
                 .unwrap_or_else(|| "/proc/sys/kernel/random/boot_id".into()),
             device_files: file.device_files.unwrap_or_default(),
+            dcgm_job_mapping: arguments.dcgm_job_mapping.clone().or(file.dcgm_job_mapping),
+            sample_idle_ms: file.sample_idle_ms.unwrap_or(SAMPLE_IDLE_MS),
+            sample_busy_ms: file.sample_busy_ms.unwrap_or(SAMPLE_BUSY_MS),
+            telemetry_report_ms: file.telemetry_report_ms.unwrap_or(REPORT_MS).max(REPORT_MS_MIN),
         })
+    }
+
+    /// Returns how often GPUs are sampled.
+    pub fn pace(&self) -> Pace {
+        Pace::new(Millis::new(self.sample_idle_ms), Millis::new(self.sample_busy_ms))
+    }
+
+    /// Returns how often the controller is told.
+    pub const fn telemetry_report_every(&self) -> Duration {
+        Duration::from_millis(self.telemetry_report_ms)
     }
 
     /// Returns what attempts find in their environment.

@@ -10,5 +10,5 @@ pub mod kernel_log;
 pub mod ledger;
 pub mod output;
 pub mod plan;
-pub mod xids;
 pub mod telemetry;
+pub mod xids;

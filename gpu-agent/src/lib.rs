@@ -25,3 +25,4 @@ pub mod nvml;
 pub mod pool;
 pub mod shepherd;
 pub mod sys;
+pub mod telemetry;

@@ -17,6 +17,7 @@ use tessera_agent::nvml::client::{NvmlClient, WorkerProgram};
 use tessera_agent::nvml::events;
 use tessera_agent::pool::{Nursery, Pool};
 use tessera_agent::shepherd::group;
+use tessera_agent::telemetry::{self, TelemetryParts};
 use tessera_agent::{adopt, nvml, sys::clock};
 use tessera_model::Bytes;
 use tessera_wire::tls::Identity;
@@ -104,8 +105,10 @@ async fn run(
         keep_attempts: config.keep_attempts,
     };
     let journal = journal.start(inputs.clone()).context("can't start the journal's thread")?;
+    let (telemetry, tenants) = mpsc::channel(telemetry::EVENTS_MAX);
+    let gpus = gpu_port;
     let parts =
-        NodeParts { facts, state, page, pool, journal, ledger, held, gpus: gpu_port, fatal };
+        NodeParts { facts, state, page, pool, journal, ledger, held, gpus, telemetry, fatal };
     node::NodeActor::start(Node::start(parts), heard);
 
     let program = std::env::current_exe().context("can't find this program itself")?;
@@ -115,8 +118,19 @@ async fn run(
     let gpu_boot = clock::boot_id_in(&config.gpu_boot_id).with_context(|| {
         format!("{} names no boot of the GPUs' machine", config.gpu_boot_id.display())
     })?;
+    let nvml = NvmlClient::start(worker.clone());
+    let sampling = TelemetryParts {
+        nvml: nvml.clone(),
+        node: inputs.clone(),
+        data: data.clone(),
+        boot: gpu_boot,
+        pace: config.pace(),
+        report_every: config.telemetry_report_every(),
+        job_mapping: config.dcgm_job_mapping.clone(),
+    };
+    actix::spawn(telemetry::run(sampling, telemetry::Shared::default(), tenants));
     let tools = Tools {
-        nvml: NvmlClient::start(worker.clone()),
+        nvml,
         node: inputs.clone(),
         data: data.clone(),
         tries_max: config.destroy_tries,

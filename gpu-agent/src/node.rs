@@ -31,6 +31,7 @@ use crate::pool::Pool;
 use crate::shepherd::protocol::{FromShepherd, ToShepherd};
 use crate::shepherd::{files, now, record};
 use crate::sys::clock;
+use crate::telemetry;
 
 pub use recovery::NodeParts;
 pub use session::LinkEvent;
@@ -69,6 +70,8 @@ pub enum Input {
     },
     /// Of a GPU.
     Gpu(GpuEvent),
+    /// Something that the sampling of GPUs tells the controller.
+    Telemetry(ToController),
     /// Asks whether an attempt may still write output.
     IsAlive {
         /// Which attempt.
@@ -121,6 +124,7 @@ pub struct Node {
     /// Plans under way, with the slots that they take away.
     plans: BTreeMap<GpuId, (PlanId, BTreeSet<Slot>)>,
     gpu_port: mpsc::Sender<GpuOrder>,
+    telemetry: mpsc::Sender<telemetry::Event>,
     session: Option<Session>,
     fatal: Option<oneshot::Sender<Fatal>>,
     over: std::collections::VecDeque<AttemptId>,
@@ -137,6 +141,7 @@ impl Node {
             Input::Journalled(then) => self.act(then),
             Input::NotJournalled { then, reason } => self.on_not_journalled(then, &reason),
             Input::Gpu(event) => self.on_gpu(event),
+            Input::Telemetry(frame) => self.send(frame),
             Input::IsAlive { attempt, answer } => {
                 // Nobody waits any more if the reader went away.
                 let _ = answer.send(self.attempts.is_alive(attempt));
@@ -214,7 +219,9 @@ impl Node {
             FromShepherd::Hello(_) => Vec::new(),
             FromShepherd::Started { attempt, pid, started_unix } => {
                 self.launches.end(attempt);
-                self.attempts.started(attempt, pid, started_unix)
+                let effects = self.attempts.started(attempt, pid, started_unix);
+                self.tell_tenant(attempt);
+                effects
             }
             FromShepherd::Ended { attempt, record } => {
                 self.pool.release(attempt);
@@ -222,7 +229,9 @@ impl Node {
                 if let Some(facts) = self.attempts.facts_of_alive(attempt) {
                     traces::attempt_ended(facts, &record);
                 }
-                self.attempts.ended_held(attempt, record)
+                let effects = self.attempts.ended_held(attempt, record);
+                self.tell_tenant(attempt);
+                effects
             }
         };
         self.act(effects);
@@ -240,7 +249,22 @@ impl Node {
                 self.attempts.end_here(attempt, record)
             }
         };
+        self.tell_tenant(attempt);
         self.act(effects);
+    }
+
+    /// Tells the sampling of GPUs how an attempt stands.
+    fn tell_tenant(&self, attempt: AttemptId) {
+        if let Some(tenant) = self.attempts.tenant(attempt) {
+            self.tell_telemetry(telemetry::Event::Tenant(tenant));
+        }
+    }
+
+    fn tell_telemetry(&self, event: telemetry::Event) {
+        if let Err(refused) = self.telemetry.try_send(event) {
+            // Figures are worth less than what waiting for them would hold up.
+            tracing::warn!(%refused, "the sampling of GPUs doesn't keep up");
+        }
     }
 
     fn acknowledged(&mut self, attempt: AttemptId) {
@@ -277,6 +301,9 @@ impl Node {
             }
             ToAgent::Clear { epoch, gpu, slot } if self.obeys(epoch) => self.clear(gpu, slot),
             ToAgent::EndAck { attempt } => self.acknowledged(attempt),
+            ToAgent::UsageAck { attempt } => {
+                self.tell_telemetry(telemetry::Event::Acknowledged(attempt));
+            }
             ToAgent::RenewOk { sent, generation } => self.renewed(sent, generation),
             ToAgent::Welcome(welcome) => self.welcomed(welcome),
             ToAgent::Refused { reason, retry } => self.refused(reason, retry),

@@ -10,5 +10,6 @@ pub mod events;
 pub mod fault;
 pub mod messages;
 pub mod read;
+pub mod sample;
 pub mod watch;
 pub mod worker;

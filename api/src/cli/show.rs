@@ -59,8 +59,10 @@ fn draw(detail: &JobDetail) -> String {
         ("Trace", detail.traceparent.clone()),
     ]);
     if !detail.attempt_list.is_empty() {
-        let header =
-            ["ATTEMPT", "STATE", "NODE", "GPU", "SLICE", "STARTED", "RAN", "EXIT", "CPU", "RSS"];
+        let header = [
+            "ATTEMPT", "STATE", "NODE", "GPU", "SLICE", "STARTED", "RAN", "EXIT", "CPU", "RSS",
+            "GPU MEM", "ENERGY",
+        ];
         let rows = detail.attempt_list.iter().map(attempt_row);
         let _ = write!(text, "\n{}", table(Some(&header), rows));
         for attempt in &detail.attempt_list {
@@ -93,6 +95,8 @@ fn attempt_row(attempt: &Attempt) -> Vec<String> {
         or_dash(attempt.exit_code.as_deref()),
         or_dash(cpu),
         or_dash(attempt.max_rss_bytes.map(Bytes::new)),
+        or_dash(attempt.gpu_memory_peak_bytes.or(attempt.gpu_memory_bytes).map(Bytes::new)),
+        or_dash(attempt.gpu_energy_joules.map(|joules| format!("{joules:.1} J"))),
     ]
 }
 

@@ -4,13 +4,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use actix::{Addr, Message};
-use tessera_model::{Millis, NodeId};
+use tessera_model::{Millis, NodeId, NodeName};
 use tessera_wire::frames::{Hello, LogReply, LogRequest, ToAgent, ToController};
 use tessera_wire::link::{FrameReader, FrameWriter, LinkError};
 use tessera_wire::tls::{self, NodeIdentity};
 use tokio::sync::mpsc;
 
 use super::placer::Placer;
+use crate::figures::Board;
 
 /// How long a peer may take to shake hands and say hello.
 const HELLO_DEADLINE: Duration = Duration::from_secs(10);
@@ -123,15 +124,15 @@ async fn read_log(
 }
 
 /// Accepts agents until the endpoint is closed.
-pub async fn serve(endpoint: quinn::Endpoint, placer: Addr<Placer>) {
+pub async fn serve(endpoint: quinn::Endpoint, placer: Addr<Placer>, figures: Board) {
     static SESSIONS: AtomicU64 = AtomicU64::new(1);
     while let Some(incoming) = endpoint.accept().await {
-        let placer = placer.clone();
+        let (placer, figures) = (placer.clone(), figures.clone());
         let session = SESSIONS.fetch_add(1, Ordering::Relaxed);
         tokio::spawn(async move {
             let from = incoming.remote_address();
             match tokio::time::timeout(HELLO_DEADLINE, greet(incoming)).await {
-                Ok(Ok(greeting)) => converse(session, greeting, placer).await,
+                Ok(Ok(greeting)) => converse(session, greeting, placer, figures).await,
                 Ok(Err(problem)) => tracing::warn!(%from, problem, "agent turned away"),
                 Err(_) => tracing::warn!(%from, "agent was too slow to say hello"),
             }
@@ -164,7 +165,7 @@ async fn greet(incoming: quinn::Incoming) -> Result<Greeting, String> {
     }
 }
 
-async fn converse(session: u64, greeting: Greeting, placer: Addr<Placer>) {
+async fn converse(session: u64, greeting: Greeting, placer: Addr<Placer>, figures: Board) {
     let Greeting { connection, peer, hello, writer, reader } = greeting;
     let node = peer.id;
     let name = peer.name.clone();
@@ -174,7 +175,8 @@ async fn converse(session: u64, greeting: Greeting, placer: Addr<Placer>) {
         return;
     }
     let writing = tokio::spawn(write_all(writer, orders, connection.clone()));
-    let ended = read_all(session, node, reader, &placer, &outbox).await;
+    let door = Door { session, node, name: &name, placer: &placer, figures: &figures };
+    let ended = door.read_all(reader, &outbox).await;
     tracing::info!(node = %name, reason = ended, "agent disconnected");
     connection.close(0_u32.into(), b"");
     writing.abort();
@@ -182,43 +184,52 @@ async fn converse(session: u64, greeting: Greeting, placer: Addr<Placer>) {
     let _ = placer.send(LinkClosed { session, node }).await;
 }
 
-/// Reads until the connection ends, and returns why it did.
-async fn read_all(
+/// Where an agent's frames come in.
+struct Door<'d> {
     session: u64,
     node: NodeId,
-    mut reader: FrameReader,
-    placer: &Addr<Placer>,
-    outbox: &mpsc::Sender<ToAgent>,
-) -> String {
-    loop {
-        let first = match reader.receive::<ToController>().await {
-            Ok(Some(frame)) => frame,
-            Ok(None) => return "it said good-bye".to_owned(),
-            Err(error) => return super::intake::Chain(&error).to_string(),
-        };
-        let mut frames = Vec::new();
-        let mut next = Some(first);
-        while let Some(frame) = next {
-            if let ToController::Renew { sent, generation } = frame {
-                let granted = placer.send(LinkRenews { session, node, sent, generation }).await;
-                if let Ok(Some(grant)) = granted
-                    && outbox.send(grant).await.is_err()
-                {
-                    return "its outbox is closed".to_owned();
-                }
-            } else {
-                frames.push(frame);
-            }
-            if frames.len() >= INBOX_BATCH_MAX {
-                break;
-            }
-            next = match reader.take_buffered() {
-                Ok(frame) => frame,
-                Err(error) => return error.to_string(),
+    name: &'d NodeName,
+    placer: &'d Addr<Placer>,
+    figures: &'d Board,
+}
+
+impl Door<'_> {
+    /// Reads until the connection ends, and returns why it did.
+    async fn read_all(&self, mut reader: FrameReader, outbox: &mpsc::Sender<ToAgent>) -> String {
+        let Self { session, node, .. } = *self;
+        loop {
+            let first = match reader.receive::<ToController>().await {
+                Ok(Some(frame)) => frame,
+                Ok(None) => return "it said good-bye".to_owned(),
+                Err(error) => return super::intake::Chain(&error).to_string(),
             };
-        }
-        if !frames.is_empty() && placer.send(LinkFrames { session, node, frames }).await.is_err() {
-            return "the controller is ending".to_owned();
+            let mut frames = Vec::new();
+            let mut next = Some(first);
+            while let Some(frame) = next {
+                match frame {
+                    ToController::Renew { sent, generation } => {
+                        let renewal = LinkRenews { session, node, sent, generation };
+                        if let Ok(Some(grant)) = self.placer.send(renewal).await
+                            && outbox.send(grant).await.is_err()
+                        {
+                            return "its outbox is closed".to_owned();
+                        }
+                    }
+                    ToController::Figures(figures) => self.figures.show(self.name, *figures),
+                    frame => frames.push(frame),
+                }
+                if frames.len() >= INBOX_BATCH_MAX {
+                    break;
+                }
+                next = match reader.take_buffered() {
+                    Ok(frame) => frame,
+                    Err(error) => return error.to_string(),
+                };
+            }
+            let heard = LinkFrames { session, node, frames };
+            if !heard.frames.is_empty() && self.placer.send(heard).await.is_err() {
+                return "the controller is ending".to_owned();
+            }
         }
     }
 }

@@ -133,8 +133,14 @@ impl Cluster {
             // administrator is his own look at it.
             ToController::MigModeEnded { .. } => {}
             ToController::Present { token } => self.present(node, token, round),
-            // Handled at the door: a second hello breaks the protocol, renewals don't wait here.
-            ToController::Hello(_) | ToController::Renew { .. } => {}
+            ToController::Usage(usage) => {
+                round.usages.push((node, usage));
+                let frame = Box::new(ToAgent::UsageAck { attempt: usage.attempt });
+                round.effects.push(Effect::Send { node, frame });
+            }
+            // Handled at the door: a second hello breaks the protocol, renewals don't wait here,
+            // and figures decide nothing.
+            ToController::Hello(_) | ToController::Renew { .. } | ToController::Figures(_) => {}
         }
     }
 

@@ -3,7 +3,7 @@
 use actix_web::get;
 use actix_web::web::{Data, Json};
 use tessera_api::types::{JobCounts, JobDetail, JobEvents, JobFilter, JobPage};
-use tessera_model::JobRef;
+use tessera_model::{Bytes, JobRef};
 
 use super::error::ApiError;
 use super::extract::{Named, Params};
@@ -60,7 +60,20 @@ pub(super) async fn show_job(
     state: Data<State>,
 ) -> Result<Json<JobDetail>, ApiError> {
     let job = job.0;
-    state.reads().detail(job).await?.map(Json).ok_or_else(|| no_job(job))
+    let mut detail = state.reads().detail(job).await?.ok_or_else(|| no_job(job))?;
+    for attempt in detail.attempt_list.iter_mut().filter(|attempt| attempt.ended_at.is_none()) {
+        // What its node has told so far; the final figures come with its end.
+        let figures = attempt.id.parse().ok().and_then(|id| state.ports.figures.of_attempt(id));
+        if let Some(figures) = figures {
+            attempt.gpu_memory_bytes = figures.memory_used.map(Bytes::get);
+            attempt.gpu_energy_joules = figures.energy_mj.map(joules);
+        }
+    }
+    Ok(Json(detail))
+}
+
+fn joules(millijoules: u64) -> f64 {
+    std::time::Duration::from_millis(millijoules).as_secs_f64()
 }
 
 /// Tells what happened to a job, oldest first.

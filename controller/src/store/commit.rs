@@ -6,7 +6,7 @@ use sqlx::{Connection as _, PgConnection};
 use tessera_model::JobId;
 
 use super::load::JobSheet;
-use super::{StoreError, leader, load, moves, nodes, operator};
+use super::{StoreError, leader, load, moves, nodes, operator, usage};
 use crate::core::Round;
 
 /// What a commit brought to light, for the picture and for those who asked.
@@ -45,6 +45,7 @@ pub async fn commit(
     moves::start(&mut transaction, &round.started).await?;
     moves::stop(&mut transaction, &round.stopping).await?;
     moves::end(&mut transaction, &round.ended).await?;
+    usage::record(&mut transaction, &round.usages).await?;
     let mut findings = command(&mut transaction, round).await?;
     moves::reserve(&mut transaction, &round.reservations, policy, epoch).await?;
     moves::record_waits(&mut transaction, &round.waits, policy, epoch).await?;

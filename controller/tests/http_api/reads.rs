@@ -3,6 +3,8 @@
 use tessera_api::types::{
     DecisionView, Decisions, Explain, Job, JobCounts, JobDetail, JobEvents, JobPage, LayoutChanges,
 };
+use tessera_model::{AttemptId, Bytes, JobId, Millis};
+use tessera_wire::frames::{AttemptFigures, GpuFigures};
 use uuid::Uuid;
 
 use super::rig::{Rig, problem};
@@ -94,7 +96,44 @@ async fn a_job_is_told_with_all_its_runs() {
     assert_eq!((first.number, first.state.as_str()), (1, "failed"));
     assert_eq!(first.exit_code.as_deref(), Some("1:0"));
     assert_eq!((first.user_secs, first.max_rss_bytes), (Some(1.5), Some(4096)));
+    assert_eq!((first.gpu_energy_joules, first.gpu_memory_peak_bytes), (Some(1.25), Some(77)));
+    assert_eq!(second.gpu_energy_joules, None, "what was not measured is not zero");
     assert_eq!((second.number, second.start_slice), (2, Some(2)));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_running_attempt_tells_what_its_node_last_said() {
+    let rig = Rig::start().await;
+    let seed = Seed(&rig.pool);
+    seed.node().await;
+    seed.submission(1, 1, None, "ada").await;
+    let attempt = AttemptId::from_uuid(seed.running(1, 1).await);
+    let figures = AttemptFigures {
+        attempt,
+        job: JobId::from_number(1),
+        memory_used: Some(Bytes::new(4096)),
+        activity: Some(500),
+        energy_mj: Some(12_345),
+    };
+    let gpu = GpuFigures {
+        gpu: GPU.parse().unwrap(),
+        at_unix: Millis::new(1),
+        memory_used: None,
+        power_mw: Some(50_000),
+        activity: None,
+        attempts_mj: 12_345,
+        other_mj: 0,
+        idle_mj: 7,
+        slices: Vec::new(),
+        attempts: vec![figures],
+    };
+    rig.figures.show(&"node-1".parse().unwrap(), gpu);
+
+    let detail: JobDetail = rig.get("/v1/jobs/1").await.json().await.unwrap();
+
+    let [running] = detail.attempt_list.try_into().unwrap();
+    assert_eq!(running.gpu_energy_joules, Some(12.345));
+    assert_eq!((running.gpu_memory_bytes, running.gpu_memory_peak_bytes), (Some(4096), None));
 }
 
 #[tokio::test(flavor = "multi_thread")]

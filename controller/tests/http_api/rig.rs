@@ -7,6 +7,7 @@ use reqwest::{Method, RequestBuilder, Response, StatusCode};
 use serde_json::{Value, json};
 use sqlx::PgPool;
 use tessera_api::types::Problem;
+use tessera_controller::figures::Board;
 use tessera_controller::http;
 use tessera_controller::ports::{
     About, Accepted, ClusterShape, JobMoved, NewSubmission, PortError, Ports, Readiness,
@@ -32,6 +33,7 @@ pub struct Rig {
     pub shape: watch::Sender<Arc<ClusterShape>>,
     pub readiness: watch::Sender<Readiness>,
     pub moved: broadcast::Sender<JobMoved>,
+    pub figures: Board,
 }
 
 impl Rig {
@@ -46,6 +48,7 @@ impl Rig {
         let (shape, shape_seen) = watch::channel(Arc::default());
         let (readiness, readiness_seen) = watch::channel(Readiness::Ready { epoch: 7 });
         let (moved, _) = broadcast::channel(64);
+        let figures = Board::default();
         let ports = Ports {
             reads: Reads::new(pool.clone(), Handle::current()),
             submits,
@@ -53,6 +56,7 @@ impl Rig {
             shape: shape_seen,
             moved: moved.clone(),
             readiness: readiness_seen,
+            figures: figures.clone(),
             about: Arc::new(About {
                 version: "1.2.3",
                 controller: ControllerId::from_uuid(uuid::Uuid::from_u128(1)),
@@ -72,6 +76,7 @@ impl Rig {
             shape,
             readiness,
             moved,
+            figures,
         }
     }
 

@@ -122,7 +122,8 @@ impl Seed<'_> {
         self.run(
             sqlx::query(
                 "UPDATE attempts SET live = false, state = $2, ended_at = now(), exit_code = '1:0',
-                    user_ms = 1500, system_ms = 250, max_rss = 4096 WHERE attempt = $1",
+                    user_ms = 1500, system_ms = 250, max_rss = 4096, energy_mj = 1250,
+                    peak_gpu_memory = 77 WHERE attempt = $1",
             )
             .bind(attempt)
             .bind(outcome),

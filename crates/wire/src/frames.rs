@@ -6,6 +6,7 @@
 //! (`CLOCK_BOOTTIME`) of different machines are never compared.
 
 mod health;
+mod telemetry;
 
 use std::collections::BTreeMap;
 
@@ -20,6 +21,10 @@ use tessera_model::{
 };
 
 pub use health::{FAULT_ATTEMPTS_MAX, FAULTS_MAX, FaultAction, FaultCause, GpuFault, Quarantine};
+
+pub use telemetry::{
+    ATTEMPT_FIGURES_MAX, AttemptFigures, GpuFigures, SLICES_MAX, SliceFigures, Usage,
+};
 
 /// The version that this build speaks. A peer of another version is refused with both numbers.
 pub const PROTOCOL_VERSION: u16 = 2;
@@ -75,6 +80,10 @@ pub enum ToController {
         /// The probe's.
         token: u64,
     },
+    /// What an attempt used; repeated until [`ToAgent::UsageAck`].
+    Usage(Usage),
+    /// What a GPU draws now.
+    Figures(Box<GpuFigures>),
 }
 
 /// Who is speaking. The node's id and name come from its certificate, never from here.
@@ -330,6 +339,11 @@ pub enum ToAgent {
     Probe {
         /// Echoed in the answer.
         token: u64,
+    },
+    /// What an attempt used is committed: the node may forget it.
+    UsageAck {
+        /// Which.
+        attempt: AttemptId,
     },
 }
 

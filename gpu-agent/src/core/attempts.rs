@@ -22,6 +22,7 @@ use tessera_wire::ToController;
 use tessera_wire::frames::{AttemptReport, AttemptStatus, ExitRecord, LaunchOrder, StopCause};
 
 use super::ledger::{Facts, Record, Tombstones};
+use super::telemetry::meter::Tenant;
 use crate::shepherd::job::never_ran_at;
 use crate::shepherd::protocol::KillReason;
 use crate::shepherd::verdict::killed;
@@ -351,6 +352,16 @@ impl Attempts {
         (!matches!(entry.phase, Phase::Ended(_))).then_some(&entry.facts)
     }
 
+    /// Returns from when to when an attempt has its GPU; `None` if its program never ran.
+    pub fn tenant(&self, attempt: AttemptId) -> Option<Tenant> {
+        self.entries.get(&attempt)?.tenant()
+    }
+
+    /// Returns the same of every attempt.
+    pub fn tenants(&self) -> Vec<Tenant> {
+        self.entries.values().filter_map(Entry::tenant).collect()
+    }
+
     /// Tells whether an attempt is here: running, or over and not yet acknowledged.
     pub fn holds(&self, attempt: AttemptId) -> bool {
         self.entries.contains_key(&attempt)
@@ -363,6 +374,17 @@ impl Attempts {
 }
 
 impl Entry {
+    fn tenant(&self) -> Option<Tenant> {
+        let (began, ended) = match &self.phase {
+            Phase::Journalling(_) | Phase::Spawning => return None,
+            Phase::Running { started_unix, .. } => (*started_unix, None),
+            Phase::Ended(record) if record.started_unix == Millis::ZERO => return None,
+            Phase::Ended(record) => (record.started_unix, Some(record.ended_unix)),
+        };
+        let Facts { attempt, job, gpu, slot, .. } = &self.facts;
+        Some(Tenant { attempt: *attempt, job: *job, gpu: gpu.clone(), slot: *slot, began, ended })
+    }
+
     fn report(&self) -> Effect {
         Effect::Send(ToController::Attempt(self.attempt_report()))
     }

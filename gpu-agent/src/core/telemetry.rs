@@ -2,5 +2,7 @@
 //! accounts, series and files' contents come out.
 
 pub mod energy;
+pub mod meter;
 pub mod pace;
 pub mod series;
+pub mod tracks;

@@ -156,9 +156,11 @@ impl Gpu {
     async fn ask_facts(&self) -> Result<GpuFacts, NvmlFailed> {
         match self.tools.nvml.ask(Request::Read(self.id.clone())).await? {
             Reply::Gpu(facts) => Ok(*facts),
-            Reply::Gpus(_) | Reply::Advice(_) | Reply::Done | Reply::Failed(_) => {
-                Err(NvmlFailed::NoAnswer)
-            }
+            Reply::Gpus(_)
+            | Reply::Advice(_)
+            | Reply::Sample(_)
+            | Reply::Done
+            | Reply::Failed(_) => Err(NvmlFailed::NoAnswer),
         }
     }
 

@@ -9,6 +9,7 @@ use tessera_wire::frames::{PlanEnd, PlanOrder};
 
 use super::Node;
 use crate::gpus::{GpuEvent, GpuOrder};
+use crate::telemetry;
 
 impl Node {
     pub(super) fn on_gpu(&mut self, event: GpuEvent) {
@@ -16,6 +17,7 @@ impl Node {
             GpuEvent::Changed(report) => {
                 let known = self.gpus.insert(report.gpu.clone(), (*report).clone());
                 if known.as_ref() != Some(&*report) {
+                    self.tell_telemetry(telemetry::Event::Gpu(report.clone()));
                     self.send(ToController::Gpu(*report));
                 }
             }

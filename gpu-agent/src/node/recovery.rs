@@ -20,6 +20,7 @@ use crate::pool::Pool;
 use crate::shepherd::job::never_ran;
 use crate::shepherd::{files, now, record};
 use crate::sys::{clock, identity};
+use crate::telemetry;
 
 /// What a node is made of.
 pub struct NodeParts {
@@ -39,6 +40,8 @@ pub struct NodeParts {
     pub held: Vec<Held>,
     /// The way to its GPUs.
     pub gpus: mpsc::Sender<GpuOrder>,
+    /// The way to the sampling of its GPUs.
+    pub telemetry: mpsc::Sender<telemetry::Event>,
     /// Told when the agent must not go on.
     pub fatal: oneshot::Sender<Fatal>,
 }
@@ -71,6 +74,7 @@ impl Node {
             gpus: BTreeMap::new(),
             plans: BTreeMap::new(),
             gpu_port: parts.gpus,
+            telemetry: parts.telemetry,
             session: None,
             fatal: Some(parts.fatal),
             over,
@@ -80,6 +84,7 @@ impl Node {
         if adopted > 0 {
             tracing::info!(adopted, "running attempts of an earlier agent found again");
         }
+        node.tell_telemetry(telemetry::Event::Inventory(node.attempts.tenants()));
         node.act(effects);
         node
     }

@@ -13,14 +13,13 @@ use nvml_wrapper_sys::bindings::{
     NvmlLib, nvmlComputeInstance_t, nvmlComputeInstanceProfileInfo_t, nvmlDevice_t,
     nvmlFieldValue_t, nvmlGpuInstance_t, nvmlGpuInstanceInfo_t, nvmlGpuInstancePlacement_t,
     nvmlGpuInstanceProfileInfo_t, nvmlGpuInstanceProfileInfo_v2_t, nvmlMemory_t, nvmlMemory_v2_t,
-    nvmlPciInfo_t, nvmlProcessInfo_t,
+    nvmlPciInfo_t,
 };
 
 use super::fault::Fault;
 
 const SUCCESS: u32 = 0;
 const NOT_SUPPORTED: u32 = 3;
-const INSUFFICIENT_SIZE: u32 = 7;
 const LIBRARY_NOT_FOUND: u32 = 12;
 const FUNCTION_NOT_FOUND: u32 = 13;
 const UNKNOWN: u32 = 999;
@@ -29,11 +28,6 @@ const RECOVERY_ACTION: u32 = 230;
 
 /// Longest UUID (`NVML_DEVICE_UUID_V2_BUFFER_SIZE`) and name.
 const TEXT: usize = 96;
-/// Processes asked for at first; the library says if there are more.
-const PROCESSES: usize = 64;
-/// Most processes that are looked at.
-const PROCESSES_MAX: usize = 4096;
-
 /// The loaded library.
 pub struct Library {
     nvml: Nvml,
@@ -68,6 +62,8 @@ fn filled<T>(fill: impl FnOnce(*mut T) -> Result<(), Fault>) -> Result<T, Fault>
     // are valid; the library has written over what it fills in.
     Ok(unsafe { place.assume_init() })
 }
+
+mod figures;
 
 impl Library {
     /// Loads the library and initialises it.
@@ -114,19 +110,19 @@ impl Library {
         text(|place, size| call!(self.nvmlDeviceGetName(device, place, size)))
     }
 
-    /// Returns the memory of a GPU in bytes.
-    pub fn memory(&self, device: nvmlDevice_t) -> Result<u64, Fault> {
+    /// Returns the memory of a GPU or MIG device: all of it, and what is in use, in bytes.
+    pub fn memory(&self, device: nvmlDevice_t) -> Result<(u64, u64), Fault> {
         let newer = filled(|place: *mut nvmlMemory_v2_t| {
             // SAFETY: `filled` passes a valid place.
             unsafe { (*place).version = versioned::<nvmlMemory_v2_t>(2) };
             call!(self.nvmlDeviceGetMemoryInfo_v2(device, place))
         });
         if let Ok(memory) = newer {
-            return Ok(memory.total);
+            return Ok((memory.total, memory.used));
         }
         let older: nvmlMemory_t =
             filled(|place| call!(self.nvmlDeviceGetMemoryInfo(device, place)))?;
-        Ok(older.total)
+        Ok((older.total, older.used))
     }
 
     /// Tells whether MIG mode is on.
@@ -337,44 +333,17 @@ impl Library {
     /// Lists the pids that compute on a GPU or MIG device, by themselves or through an MPS
     /// server.
     pub fn processes(&self, device: nvmlDevice_t) -> Result<Vec<u32>, Fault> {
-        let mut pids = listed(|count, list| {
-            call!(self.nvmlDeviceGetComputeRunningProcesses_v3(device, count, list))
-        })?;
-        let clients = listed(|count, list| {
-            call!(self.nvmlDeviceGetMPSComputeRunningProcesses_v3(device, count, list))
-        });
-        match clients {
-            Ok(clients) => pids.extend(clients),
+        let mut found = self.compute_processes(device)?;
+        match self.mps_processes(device) {
+            Ok(clients) => found.extend(clients),
             // An older driver, or a device without MPS: then nobody is its client.
             Err(fault) if matches!(fault.code, NOT_SUPPORTED | FUNCTION_NOT_FOUND) => {}
             Err(fault) => return Err(fault),
         }
+        let mut pids: Vec<u32> = found.iter().map(|process| process.pid).collect();
         pids.sort_unstable();
         pids.dedup();
         Ok(pids)
-    }
-}
-
-/// Reads a list of processes that may be longer than expected.
-fn listed(
-    ask: impl Fn(*mut c_uint, *mut nvmlProcessInfo_t) -> Result<(), Fault>,
-) -> Result<Vec<u32>, Fault> {
-    let mut room = PROCESSES;
-    loop {
-        // SAFETY: plain integers, for which zero is valid.
-        let empty: nvmlProcessInfo_t = unsafe { MaybeUninit::zeroed().assume_init() };
-        let mut list = vec![empty; room];
-        let mut count = c_uint::try_from(room).unwrap_or(0);
-        match ask(&raw mut count, list.as_mut_ptr()) {
-            Ok(()) => {
-                list.truncate(to_size(count));
-                return Ok(list.iter().map(|process| process.pid).collect());
-            }
-            Err(fault) if fault.code == INSUFFICIENT_SIZE && room < PROCESSES_MAX => {
-                room = PROCESSES_MAX;
-            }
-            Err(fault) => return Err(fault),
-        }
     }
 }
 

@@ -14,7 +14,7 @@ use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 use tokio::sync::{mpsc, oneshot};
 
 use super::fault::Fault;
-use super::messages::{Reply, Request};
+use super::messages::{Reply, Request, Sample};
 use crate::shepherd::socket::{frame_bytes, take_frame};
 
 /// How long the driver may take to tell something.
@@ -46,6 +46,8 @@ pub enum NvmlFailed {
 #[derive(Clone, Debug)]
 pub struct NvmlClient {
     queue: mpsc::Sender<Job>,
+    /// What may wait until nothing else does.
+    aside: mpsc::Sender<Job>,
 }
 
 #[derive(Debug)]
@@ -67,8 +69,23 @@ impl NvmlClient {
     /// Starts the task that owns the worker.
     pub fn start(program: WorkerProgram) -> Self {
         let (queue, jobs) = mpsc::channel(QUEUE);
-        tokio::task::spawn_local(serve(program, jobs));
-        Self { queue }
+        let (aside, samples) = mpsc::channel(1);
+        tokio::task::spawn_local(serve(program, jobs, samples));
+        Self { queue, aside }
+    }
+
+    /// Samples a GPU, once nothing else is asked of the worker.
+    ///
+    /// # Errors
+    ///
+    /// [`NvmlFailed`].
+    pub async fn sample(&self, gpu: GpuId) -> Result<Sample, NvmlFailed> {
+        match ask(&self.aside, Request::Sample(gpu)).await? {
+            Reply::Sample(sample) => Ok(*sample),
+            Reply::Gpus(_) | Reply::Gpu(_) | Reply::Advice(_) | Reply::Done | Reply::Failed(_) => {
+                Err(NvmlFailed::NoAnswer)
+            }
+        }
     }
 
     /// Asks the worker.
@@ -77,13 +94,17 @@ impl NvmlClient {
     ///
     /// [`NvmlFailed`].
     pub async fn ask(&self, request: Request) -> Result<Reply, NvmlFailed> {
-        let (answer, answered) = oneshot::channel();
-        let sent = self.queue.send(Job { request, answer }).await;
-        sent.map_err(|_| NvmlFailed::NoAnswer)?;
-        match answered.await.map_err(|_| NvmlFailed::NoAnswer)?? {
-            Reply::Failed(fault) => Err(NvmlFailed::Refused(fault)),
-            reply => Ok(reply),
-        }
+        ask(&self.queue, request).await
+    }
+}
+
+async fn ask(queue: &mpsc::Sender<Job>, request: Request) -> Result<Reply, NvmlFailed> {
+    let (answer, answered) = oneshot::channel();
+    let sent = queue.send(Job { request, answer }).await;
+    sent.map_err(|_| NvmlFailed::NoAnswer)?;
+    match answered.await.map_err(|_| NvmlFailed::NoAnswer)?? {
+        Reply::Failed(fault) => Err(NvmlFailed::Refused(fault)),
+        reply => Ok(reply),
     }
 }
 
@@ -99,11 +120,22 @@ struct Patience {
     until: Option<Instant>,
 }
 
-async fn serve(program: WorkerProgram, mut jobs: mpsc::Receiver<Job>) {
+async fn serve(
+    program: WorkerProgram,
+    mut jobs: mpsc::Receiver<Job>,
+    mut samples: mpsc::Receiver<Job>,
+) {
     let mut worker = None;
     let mut ghosts: Vec<Child> = Vec::new();
     let mut patience = BTreeMap::<Option<GpuId>, Patience>::new();
-    while let Some(Job { request, answer }) = jobs.recv().await {
+    loop {
+        // A sample never goes before anything else: it is the one request that can wait.
+        let next = tokio::select! {
+            biased;
+            job = jobs.recv() => job,
+            Some(job) = samples.recv() => Some(job),
+        };
+        let Some(Job { request, answer }) = next else { return };
         let patience = patience.entry(request.gpu().cloned()).or_default();
         if patience.until.is_some_and(|until| Instant::now() < until) {
             let _ = answer.send(Err(NvmlFailed::NoAnswer));

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 use tessera_model::mig::Slot;
-use tessera_model::{Bytes, GpuId, SliceId};
+use tessera_model::{AttemptId, Bytes, GpuId, SliceId};
 use tessera_wire::frames::MigReport;
 
 use super::fault::Fault;
@@ -22,13 +22,15 @@ pub enum Request {
     Destroy(GpuId, Slot),
     /// Switch MIG mode.
     SetMigMode(GpuId, bool),
+    /// What does it draw, who uses it?
+    Sample(GpuId),
 }
 
 impl Request {
     /// Tells whether it changes anything: such requests take longer, and must not be cut short.
     pub const fn mutates(&self) -> bool {
         match self {
-            Self::List | Self::Read(_) | Self::Advice(_) => false,
+            Self::List | Self::Read(_) | Self::Advice(_) | Self::Sample(_) => false,
             Self::Create(..) | Self::Destroy(..) | Self::SetMigMode(..) => true,
         }
     }
@@ -41,7 +43,8 @@ impl Request {
             | Self::Advice(gpu)
             | Self::Create(gpu, _)
             | Self::Destroy(gpu, _)
-            | Self::SetMigMode(gpu, _) => Some(gpu),
+            | Self::SetMigMode(gpu, _)
+            | Self::Sample(gpu) => Some(gpu),
         }
     }
 }
@@ -55,6 +58,8 @@ pub enum Reply {
     Gpu(Box<GpuFacts>),
     /// To [`Request::Advice`]; `None` if the driver gives none.
     Advice(Option<u32>),
+    /// To [`Request::Sample`].
+    Sample(Box<Sample>),
     /// It was done.
     Done,
     /// The library refused.
@@ -116,4 +121,52 @@ pub struct User {
     pub pid: u32,
     /// Whether it belongs to an attempt of ours, by its environment.
     pub ours: bool,
+}
+
+/// What a GPU draws and who uses it, at one moment. What the driver doesn't tell is `None`, never
+/// zero.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Sample {
+    /// Whether MIG mode is on.
+    pub mig: bool,
+    /// Memory in use on the whole card.
+    pub memory_used: Option<Bytes>,
+    /// How much of the last moments the card was busy, in percent; not told with MIG on.
+    pub busy_percent: Option<u32>,
+    /// Power of the whole card, in milliwatts.
+    pub power_mw: Option<u64>,
+    /// Energy of the whole card since its driver was loaded, in millijoules.
+    pub energy_mj: Option<u64>,
+    /// The instances; none with MIG off.
+    pub places: Vec<PlaceSample>,
+    /// Whether [`ProcessSample::load_percent`] tells loads: never with MIG on.
+    pub loads_told: bool,
+    /// The processes that hold a context, by pid.
+    pub processes: Vec<ProcessSample>,
+}
+
+/// One instance in a [`Sample`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PlaceSample {
+    /// The driver's number of the GPU instance: good until the next change of the layout.
+    pub number: u32,
+    /// Where it stands and what it is.
+    pub slot: Slot,
+    /// Memory in use.
+    pub memory_used: Option<Bytes>,
+}
+
+/// One process in a [`Sample`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ProcessSample {
+    /// Its pid.
+    pub pid: u32,
+    /// The number of the GPU instance that it uses; `None` with MIG off.
+    pub place: Option<u32>,
+    /// Memory that it has allocated.
+    pub memory: Option<Bytes>,
+    /// How busy it keeps the whole card, in percent; zero where loads aren't told.
+    pub load_percent: u32,
+    /// The attempt that it belongs to, by its environment.
+    pub attempt: Option<AttemptId>,
 }

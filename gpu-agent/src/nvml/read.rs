@@ -51,7 +51,7 @@ pub fn gpu(
         gpu: id.clone(),
         index: library.index(device)?,
         model: library.name(device)?,
-        memory: Bytes::new(library.memory(device)?),
+        memory: Bytes::new(library.memory(device)?.0),
         mig,
         instances,
         bus: offered(library.bus(device))?
@@ -216,7 +216,10 @@ pub fn whole_compute_profile(
 }
 
 /// Lists the MIG devices that exist, with the numbers of their instances.
-fn mig_devices(library: &Library, device: nvmlDevice_t) -> Result<Vec<(u32, nvmlDevice_t)>, Fault> {
+pub fn mig_devices(
+    library: &Library,
+    device: nvmlDevice_t,
+) -> Result<Vec<(u32, nvmlDevice_t)>, Fault> {
     let mut list = Vec::new();
     for index in 0..library.mig_devices_max(device)? {
         // A device may be listed for a while after its instance is gone.

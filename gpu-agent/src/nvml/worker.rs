@@ -15,6 +15,7 @@ use super::calls::Library;
 use super::fault::{Fault, Handling};
 use super::messages::{GpuFacts, Reply, Request};
 use super::read::{self, Standing};
+use super::sample::Sampler;
 use crate::shepherd::socket::{frame_bytes, take_frame};
 
 /// Serves requests until the agent goes away.
@@ -54,6 +55,7 @@ struct Loaded {
     devices: BTreeMap<GpuId, nvmlDevice_t>,
     /// How GPUs with MIG mode on can be partitioned.
     geometries: BTreeMap<GpuId, Geometry>,
+    sampler: Sampler,
 }
 
 fn serve(path: &OsStr, loaded: &mut Option<Loaded>, request: &Request) -> Result<Reply, Fault> {
@@ -64,8 +66,14 @@ fn serve(path: &OsStr, loaded: &mut Option<Loaded>, request: &Request) -> Result
             library: Library::load(path)?,
             devices: BTreeMap::new(),
             geometries: BTreeMap::new(),
+            sampler: Sampler::default(),
         }),
     };
+    if request.mutates()
+        && let Some(gpu) = request.gpu()
+    {
+        loaded.sampler.forget(gpu);
+    }
     match request {
         Request::List => loaded.list(),
         Request::Read(gpu) => loaded.read(gpu).map(|facts| Reply::Gpu(Box::new(facts))),
@@ -82,6 +90,11 @@ fn serve(path: &OsStr, loaded: &mut Option<Loaded>, request: &Request) -> Result
                 0 => Ok(Reply::Done),
                 code => Err(Fault { call: "nvmlDeviceSetMigMode".to_owned(), code }),
             }
+        }
+        Request::Sample(gpu) => {
+            let device = loaded.device(gpu)?;
+            let sample = loaded.sampler.sample(&loaded.library, device, gpu)?;
+            Ok(Reply::Sample(Box::new(sample)))
         }
     }
 }

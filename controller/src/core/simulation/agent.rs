@@ -95,7 +95,8 @@ impl Machine {
             | ToAgent::Revoke { .. }
             | ToAgent::ApplyPlan(_)
             | ToAgent::SetMigMode { .. }
-            | ToAgent::Clear { .. } => Vec::new(),
+            | ToAgent::Clear { .. }
+            | ToAgent::UsageAck { .. } => Vec::new(),
         }
     }
 

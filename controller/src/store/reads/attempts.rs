@@ -67,7 +67,7 @@ pub(super) async fn of_job(at: &mut PgConnection, job: u64) -> Result<Vec<Attemp
         r#"
         SELECT a.attempt, a.number, a.state, n.name AS node, a.gpu, a.gpu_index, a.start, a.profile,
                a.slice, a.decision, a.placed_at, a.started_at, a.ended_at, a.exit_code, a.detail,
-               a.user_ms, a.system_ms, a.max_rss
+               a.user_ms, a.system_ms, a.max_rss, a.energy_mj, a.peak_gpu_memory
           FROM attempts AS a
           JOIN nodes AS n ON n.node = a.node
          WHERE a.job = $1
@@ -100,6 +100,8 @@ struct AttemptRow {
     user_ms: Option<i64>,
     system_ms: Option<i64>,
     max_rss: Option<i64>,
+    energy_mj: Option<i64>,
+    peak_gpu_memory: Option<i64>,
 }
 
 impl TryFrom<AttemptRow> for Attempt {
@@ -107,6 +109,7 @@ impl TryFrom<AttemptRow> for Attempt {
 
     fn try_from(row: AttemptRow) -> Result<Self, StoreError> {
         let id = AttemptId::from_uuid(row.attempt);
+        // Thousandths of a second or of a joule.
         let secs = |millis| Ok(maybe_count(TABLE, id, millis)?.map(seconds));
         Ok(Self {
             id: id.to_string(),
@@ -127,6 +130,9 @@ impl TryFrom<AttemptRow> for Attempt {
             user_secs: secs(row.user_ms)?,
             system_secs: secs(row.system_ms)?,
             max_rss_bytes: maybe_count(TABLE, id, row.max_rss)?,
+            gpu_energy_joules: secs(row.energy_mj)?,
+            gpu_memory_peak_bytes: maybe_count(TABLE, id, row.peak_gpu_memory)?,
+            gpu_memory_bytes: None,
         })
     }
 }

@@ -208,6 +208,40 @@ fn hello() -> impl Strategy<Value = Hello> {
     )
 }
 
+fn usage() -> impl Strategy<Value = Usage> {
+    (attempt(), option::of(any::<u64>()), option::of(bytes()))
+        .prop_map(|(attempt, energy_mj, peak_memory)| Usage { attempt, energy_mj, peak_memory })
+}
+
+fn figures() -> impl Strategy<Value = GpuFigures> {
+    let slice = (slot(), option::of(bytes()), option::of(any::<u16>()))
+        .prop_map(|(slot, memory_used, activity)| SliceFigures { slot, memory_used, activity });
+    let now = (option::of(bytes()), option::of(any::<u16>()), option::of(any::<u64>()));
+    let running = (attempt(), job(), now).prop_map(|(attempt, job, now)| AttemptFigures {
+        attempt,
+        job,
+        memory_used: now.0,
+        activity: now.1,
+        energy_mj: now.2,
+    });
+    let card = (option::of(bytes()), option::of(any::<u64>()), option::of(any::<u16>()));
+    let lists = (vec(slice, 0..8), vec(running, 0..8));
+    (gpu(), millis(), card, any::<[u64; 3]>(), lists).prop_map(
+        |(gpu, at_unix, card, energy, lists)| GpuFigures {
+            gpu,
+            at_unix,
+            memory_used: card.0,
+            power_mw: card.1,
+            activity: card.2,
+            attempts_mj: energy[0],
+            other_mj: energy[1],
+            idle_mj: energy[2],
+            slices: lists.0,
+            attempts: lists.1,
+        },
+    )
+}
+
 /// Any frame of an agent.
 pub fn to_controller() -> impl Strategy<Value = ToController> {
     let end = prop_oneof![
@@ -232,6 +266,8 @@ pub fn to_controller() -> impl Strategy<Value = ToController> {
         (gpu(), option::of(text()))
             .prop_map(|(gpu, problem)| ToController::MigModeEnded { gpu, problem }),
         any::<u64>().prop_map(|token| ToController::Present { token }),
+        usage().prop_map(ToController::Usage),
+        figures().prop_map(|figures| ToController::Figures(Box::new(figures))),
     ]
 }
 
@@ -324,6 +360,7 @@ pub fn to_agent() -> impl Strategy<Value = ToAgent> {
         }),
         (any::<u64>(), attempt()).prop_map(|(epoch, attempt)| ToAgent::Revoke { epoch, attempt }),
         attempt().prop_map(|attempt| ToAgent::EndAck { attempt }),
+        attempt().prop_map(|attempt| ToAgent::UsageAck { attempt }),
         plan.prop_map(ToAgent::ApplyPlan),
         (any::<u64>(), gpu(), any::<bool>()).prop_map(|(epoch, gpu, on)| ToAgent::SetMigMode {
             epoch,

@@ -1,0 +1,54 @@
+//! What attempts used.
+
+use sqlx::PgConnection;
+use tessera_model::NodeId;
+use tessera_wire::frames::Usage;
+
+use super::StoreError;
+
+/// Records what attempts used. Told anew, the larger figure stands: a node that lost its notes
+/// knows less than was committed before. Attempts that are not (or no more) known are left out.
+///
+/// # Errors
+///
+/// [`StoreError::Unavailable`].
+pub async fn record(
+    connection: &mut PgConnection,
+    batch: &[(NodeId, Usage)],
+) -> Result<(), StoreError> {
+    if batch.is_empty() {
+        return Ok(());
+    }
+    let nodes: Vec<_> = batch.iter().map(|(node, _)| node.as_uuid()).collect();
+    let attempts: Vec<_> = batch.iter().map(|(_, usage)| usage.attempt.as_uuid()).collect();
+    let energy: Vec<_> = batch.iter().map(|(_, u)| u.energy_mj.map(signed_count)).collect();
+    let memory: Vec<_> =
+        batch.iter().map(|(_, u)| u.peak_memory.map(|bytes| signed_count(bytes.get()))).collect();
+    sqlx::query!(
+        r#"
+        WITH u AS (
+            SELECT attempt, node, MAX(energy) AS energy, MAX(memory) AS memory
+              FROM UNNEST($1::uuid[], $2::uuid[], $3::bigint[], $4::bigint[])
+                AS u (attempt, node, energy, memory)
+             GROUP BY attempt, node
+        )
+        UPDATE attempts
+           SET energy_mj = GREATEST(attempts.energy_mj, u.energy),
+               peak_gpu_memory = GREATEST(attempts.peak_gpu_memory, u.memory)
+          FROM u
+         WHERE attempts.attempt = u.attempt AND attempts.node = u.node
+        "#,
+        &attempts,
+        &nodes,
+        &energy as &[Option<i64>],
+        &memory as &[Option<i64>],
+    )
+    .execute(connection)
+    .await
+    .map_err(StoreError::while_trying_to("record what attempts used"))?;
+    Ok(())
+}
+
+fn signed_count(value: u64) -> i64 {
+    i64::try_from(value).unwrap_or(i64::MAX)
+}

@@ -1,0 +1,91 @@
+//! What a GPU draws and who uses it.
+
+use std::ffi::c_uint;
+use std::mem::MaybeUninit;
+
+use nvml_wrapper_sys::bindings::{
+    NvmlLib, nvmlDevice_t, nvmlProcessInfo_t, nvmlProcessUtilizationSample_t, nvmlUtilization_t,
+};
+
+use super::{FUNCTION_NOT_FOUND, Library, SUCCESS, filled, to_size};
+use crate::nvml::fault::Fault;
+
+const NOT_FOUND: u32 = 6;
+const INSUFFICIENT_SIZE: u32 = 7;
+/// Entries asked for at first; the library says if there are more.
+const ROOM: usize = 64;
+/// Most entries that are looked at: more processes than any card runs, and longer than any
+/// driver's buffer of samples.
+const ROOM_MAX: usize = 4096;
+
+impl Library {
+    /// Lists the processes that compute on a GPU, its instances included, or on a MIG device.
+    pub fn compute_processes(&self, device: nvmlDevice_t) -> Result<Vec<nvmlProcessInfo_t>, Fault> {
+        listed(|count, list| {
+            call!(self.nvmlDeviceGetComputeRunningProcesses_v3(device, count, list))
+        })
+    }
+
+    /// Lists the clients of MPS servers, likewise.
+    pub fn mps_processes(&self, device: nvmlDevice_t) -> Result<Vec<nvmlProcessInfo_t>, Fault> {
+        listed(|count, list| {
+            call!(self.nvmlDeviceGetMPSComputeRunningProcesses_v3(device, count, list))
+        })
+    }
+
+    /// Lists how busy processes kept a GPU since a moment of an earlier list, in microseconds
+    /// since 1970. Not supported with MIG on.
+    pub fn process_loads(
+        &self,
+        device: nvmlDevice_t,
+        since_us: u64,
+    ) -> Result<Vec<nvmlProcessUtilizationSample_t>, Fault> {
+        let loads = listed(|count, list| {
+            call!(self.nvmlDeviceGetProcessUtilization(device, list, count, since_us))
+        });
+        match loads {
+            // Nobody was busy.
+            Err(fault) if fault.code == NOT_FOUND => Ok(Vec::new()),
+            other => other,
+        }
+    }
+
+    /// Returns how much of the last moments a GPU was busy, in percent. Not supported with MIG
+    /// on.
+    pub fn utilization(&self, device: nvmlDevice_t) -> Result<nvmlUtilization_t, Fault> {
+        let mut rates = nvmlUtilization_t { gpu: 0, memory: 0 };
+        call!(self.nvmlDeviceGetUtilizationRates(device, &raw mut rates))?;
+        Ok(rates)
+    }
+
+    /// Returns the power of a whole GPU, in milliwatts.
+    pub fn power(&self, device: nvmlDevice_t) -> Result<u32, Fault> {
+        filled(|place| call!(self.nvmlDeviceGetPowerUsage(device, place)))
+    }
+
+    /// Returns the energy of a whole GPU since its driver was loaded, in millijoules.
+    pub fn energy(&self, device: nvmlDevice_t) -> Result<u64, Fault> {
+        filled(|place| call!(self.nvmlDeviceGetTotalEnergyConsumption(device, place)))
+    }
+}
+
+/// Lets a call fill a list in, of which it may have more entries than there is room at first.
+fn listed<T: Copy>(
+    fill: impl Fn(*mut c_uint, *mut T) -> Result<(), Fault>,
+) -> Result<Vec<T>, Fault> {
+    let mut room = ROOM;
+    loop {
+        // SAFETY: used for structures of plain integers only, for which zero is valid.
+        let empty: T = unsafe { MaybeUninit::zeroed().assume_init() };
+        let mut list = vec![empty; room];
+        let mut count = c_uint::try_from(room).unwrap_or(0);
+        match fill(&raw mut count, list.as_mut_ptr()) {
+            Ok(()) => {
+                list.truncate(to_size(count));
+                return Ok(list);
+            }
+            Err(fault) if fault.code == INSUFFICIENT_SIZE && room < ROOM_MAX => room = ROOM_MAX,
+            Err(fault) => return Err(fault),
+        }
+    }
+}

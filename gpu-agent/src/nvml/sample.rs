@@ -1,0 +1,198 @@
+//! Sampling a GPU: few calls, and only such as don't hold anything. Runs in the worker process.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use nvml_wrapper_sys::bindings::{nvmlDevice_t, nvmlProcessInfo_t};
+use tessera_model::mig::Slot;
+use tessera_model::{AttemptId, Bytes, GpuId};
+
+use super::calls::Library;
+use super::fault::{Fault, Handling};
+use super::messages::{PlaceSample, ProcessSample, Sample};
+use super::read;
+
+/// How long a layout is believed at most. Our own changes are known at once, and those of others
+/// when an instance of it fails to answer or a process names one that it lacks.
+const LAYOUT_KEPT: Duration = Duration::from_secs(60);
+/// How long it is believed whose a process is: pids come back only after thousands of others.
+const OWNER_KEPT: Duration = Duration::from_secs(5);
+/// Most processes whose owners are remembered.
+const OWNERS_MAX: usize = 4096;
+/// What stands for "no instance" in a process's entry.
+const NO_INSTANCE: u32 = u32::MAX;
+/// What stands for "the driver doesn't know" in a process's memory.
+const NO_MEMORY: u64 = u64::MAX;
+
+/// Remembers between samples what takes long to look up.
+#[derive(Default)]
+pub struct Sampler {
+    layouts: BTreeMap<GpuId, Layout>,
+    /// Up to when the driver's samples of processes are known, in its microseconds.
+    loads_upto: BTreeMap<GpuId, u64>,
+    owners: BTreeMap<u32, (Instant, Option<AttemptId>)>,
+}
+
+struct Layout {
+    read: Instant,
+    places: Vec<Place>,
+}
+
+struct Place {
+    number: u32,
+    slot: Slot,
+    mig: Option<nvmlDevice_t>,
+}
+
+impl Sampler {
+    /// Forgets how a GPU is cut.
+    pub fn forget(&mut self, gpu: &GpuId) {
+        self.layouts.remove(gpu);
+    }
+
+    /// Samples a GPU.
+    ///
+    /// # Errors
+    ///
+    /// The GPU is lost or in error. A figure that it only doesn't have is `None`.
+    pub fn sample(
+        &mut self,
+        library: &Library,
+        device: nvmlDevice_t,
+        gpu: &GpuId,
+    ) -> Result<Sample, Fault> {
+        let memory = match library.memory(device) {
+            Err(fault) if fault.handling() == Handling::Faulty => return Err(fault),
+            other => other.ok(),
+        };
+        let mut sample = Sample {
+            mig: library.mig_mode(device).unwrap_or(false),
+            memory_used: memory.map(|(_, used)| Bytes::new(used)),
+            power_mw: library.power(device).ok().map(u64::from),
+            energy_mj: library.energy(device).ok(),
+            ..Sample::default()
+        };
+        let mut listed = library.compute_processes(device).unwrap_or_default();
+        listed.extend(library.mps_processes(device).unwrap_or_default());
+        let mut loads = BTreeMap::new();
+        if sample.mig {
+            sample.places = self.places(library, device, gpu)?;
+        } else {
+            self.forget(gpu);
+            sample.busy_percent = library.utilization(device).ok().map(|rates| rates.gpu);
+            if let Some(told) = self.loads(library, device, gpu) {
+                sample.loads_told = true;
+                loads = told;
+            }
+        }
+        sample.processes = self.processes(&listed, &loads);
+        let known = |number| sample.places.iter().any(|place| place.number == number);
+        if !sample.processes.iter().filter_map(|process| process.place).all(known) {
+            self.forget(gpu);
+        }
+        Ok(sample)
+    }
+
+    fn places(
+        &mut self,
+        library: &Library,
+        device: nvmlDevice_t,
+        gpu: &GpuId,
+    ) -> Result<Vec<PlaceSample>, Fault> {
+        let fresh = self.layouts.get(gpu).is_some_and(|l| l.read.elapsed() < LAYOUT_KEPT);
+        if !fresh {
+            let layout = Layout { read: Instant::now(), places: read_places(library, device)? };
+            self.layouts.insert(gpu.clone(), layout);
+        }
+        let places = self.layouts.get(gpu).map_or(&[][..], |layout| &layout.places);
+        let mut gone = false;
+        let samples = places.iter().map(|place| {
+            let memory = place.mig.map(|mig| library.memory(mig));
+            gone |= matches!(memory, Some(Err(_)));
+            let used = memory.and_then(Result::ok).map(|(_, used)| Bytes::new(used));
+            PlaceSample { number: place.number, slot: place.slot, memory_used: used }
+        });
+        let samples = samples.collect();
+        if gone {
+            // Somebody else changed the layout: the next sample looks.
+            self.forget(gpu);
+        }
+        Ok(samples)
+    }
+
+    /// Returns the mean load of each process since the last sample; `None` if it isn't told.
+    fn loads(
+        &mut self,
+        library: &Library,
+        device: nvmlDevice_t,
+        gpu: &GpuId,
+    ) -> Option<BTreeMap<u32, u32>> {
+        let upto = self.loads_upto.entry(gpu.clone()).or_default();
+        let samples = library.process_loads(device, *upto).ok()?;
+        let mut sums = BTreeMap::<u32, (u32, u32)>::new();
+        for sample in samples {
+            *upto = sample.timeStamp.max(*upto);
+            let (sum, count) = sums.entry(sample.pid).or_default();
+            *sum += sample.smUtil.min(100);
+            *count += 1;
+        }
+        Some(sums.into_iter().map(|(pid, (sum, count))| (pid, sum / count.max(1))).collect())
+    }
+
+    fn processes(
+        &mut self,
+        listed: &[nvmlProcessInfo_t],
+        loads: &BTreeMap<u32, u32>,
+    ) -> Vec<ProcessSample> {
+        let mut found = BTreeMap::new();
+        for process in listed {
+            let memory = (process.usedGpuMemory != NO_MEMORY).then_some(process.usedGpuMemory);
+            let place = (process.gpuInstanceId != NO_INSTANCE).then_some(process.gpuInstanceId);
+            let sample = ProcessSample {
+                pid: process.pid,
+                place,
+                memory: memory.map(Bytes::new),
+                load_percent: loads.get(&process.pid).copied().unwrap_or(0),
+                attempt: self.owner(process.pid),
+            };
+            found.insert((process.pid, place), sample);
+        }
+        found.into_values().collect()
+    }
+
+    fn owner(&mut self, pid: u32) -> Option<AttemptId> {
+        if self.owners.len() >= OWNERS_MAX {
+            self.owners.clear();
+        }
+        match self.owners.get(&pid) {
+            Some((read, owner)) if read.elapsed() < OWNER_KEPT => *owner,
+            Some(_) | None => {
+                let owner = owner_of(pid);
+                self.owners.insert(pid, (Instant::now(), owner));
+                owner
+            }
+        }
+    }
+}
+
+fn read_places(library: &Library, device: nvmlDevice_t) -> Result<Vec<Place>, Fault> {
+    let geometry = read::mig_geometry(library, device)?;
+    let migs = read::mig_devices(library, device)?;
+    let standing = read::standing(library, device, &geometry)?;
+    let places = standing.into_iter().map(|instance| {
+        // The handle of an instance that is cut further would tell of a part only.
+        let mut mine = migs.iter().filter(|(number, _)| *number == instance.number);
+        let mig = mine.next().map(|(_, mig)| *mig).filter(|_| mine.next().is_none());
+        Place { number: instance.number, slot: instance.slot, mig }
+    });
+    Ok(places.collect())
+}
+
+/// Returns the attempt that a process belongs to, by what it finds in its environment.
+fn owner_of(pid: u32) -> Option<AttemptId> {
+    let environment = std::fs::read(format!("/proc/{pid}/environ")).ok()?;
+    let value = environment
+        .split(|byte| *byte == 0)
+        .find_map(|pair| pair.strip_prefix(b"TESSERA_ATTEMPT_ID="))?;
+    std::str::from_utf8(value).ok()?.parse().ok()
+}

@@ -1,0 +1,198 @@
+//! The sampling of a node's GPUs: when to look, what to keep, whom to tell. What the samples
+//! mean is decided in [`crate::core::telemetry`].
+//!
+//! One task for all GPUs. It asks the driver through the same worker as everybody else, but
+//! only when nobody else does, and nothing waits for it: a slow driver costs samples, never a
+//! launch or a layout step.
+
+mod files;
+mod state;
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use tessera_model::{AttemptId, BootId, GpuId};
+use tessera_wire::ToController;
+use tessera_wire::frames::GpuReport;
+use tokio::sync::mpsc;
+use tokio::time::Instant;
+
+use crate::core::telemetry::meter::Tenant;
+use crate::core::telemetry::pace::{FASTEST, Pace};
+use crate::node::Input;
+use crate::nvml::client::NvmlClient;
+use crate::sys::clock;
+
+pub use state::Shared;
+
+/// Events that may wait: two for each attempt that a node can hold at once.
+pub const EVENTS_MAX: usize = 8_192;
+/// How often accounts are put on disk while attempts run: an agent that is killed counts what
+/// came after that again, all of it and once.
+const SAVE_EVERY: Duration = Duration::from_secs(1);
+/// How often while nobody has the GPU.
+const SAVE_IDLE_EVERY: Duration = Duration::from_secs(60);
+/// Most usages that are repeated at once; the others follow with the next report.
+const USAGES_AT_ONCE: usize = 256;
+
+/// What the sampling hears from the node.
+#[derive(Clone, Debug)]
+pub enum Event {
+    /// A GPU is there, or changed.
+    Gpu(Box<GpuReport>),
+    /// An attempt has a GPU, or had it.
+    Tenant(Tenant),
+    /// These are all attempts that the node holds after a start of the agent.
+    Inventory(Vec<Tenant>),
+    /// The controller has an attempt's figures.
+    Acknowledged(AttemptId),
+}
+
+/// What the sampling needs.
+#[derive(Clone, Debug)]
+pub struct TelemetryParts {
+    /// The way to the driver.
+    pub nvml: NvmlClient,
+    /// The way to the node.
+    pub node: mpsc::Sender<Input>,
+    /// The data folder.
+    pub data: PathBuf,
+    /// This boot.
+    pub boot: BootId,
+    /// How often to look.
+    pub pace: Pace,
+    /// How often to tell the controller.
+    pub report_every: Duration,
+    /// Where DCGM's exporter looks for the jobs of GPUs, if it does.
+    pub job_mapping: Option<PathBuf>,
+}
+
+/// Samples until the node is gone.
+pub async fn run(parts: TelemetryParts, shared: Shared, mut events: mpsc::Receiver<Event>) {
+    let mut sampling = Sampling { parts, shared, due: Vec::new() };
+    let first = Instant::now() + sampling.parts.report_every;
+    let mut report = tokio::time::interval_at(first, sampling.parts.report_every);
+    report.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        let next = sampling.due.iter().map(|due| due.at).min();
+        let wait = async {
+            match next {
+                Some(at) => tokio::time::sleep_until(at).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            event = events.recv() => match event {
+                Some(event) => sampling.hear(event).await,
+                None => return,
+            },
+            () = wait => sampling.look().await,
+            _ = report.tick() => sampling.report(),
+        }
+    }
+}
+
+struct Sampling {
+    parts: TelemetryParts,
+    shared: Shared,
+    due: Vec<Due>,
+}
+
+/// When a GPU is looked at again.
+struct Due {
+    gpu: GpuId,
+    at: Instant,
+    looked: Instant,
+    saved: Instant,
+}
+
+impl Sampling {
+    async fn hear(&mut self, event: Event) {
+        match event {
+            Event::Gpu(report) => {
+                if !self.due.iter().any(|due| due.gpu == report.gpu) {
+                    let kept = files::load(&self.parts.data, &report.gpu);
+                    self.shared.with(|state| state.resume(&report.gpu, kept));
+                    let now = Instant::now();
+                    let gpu = report.gpu.clone();
+                    self.due.push(Due {
+                        gpu,
+                        at: now,
+                        looked: now - FASTEST.duration(),
+                        saved: now,
+                    });
+                }
+                self.shared.with(|state| state.describe(&report));
+            }
+            Event::Tenant(tenant) => {
+                self.shared.with(|state| state.tenant(&tenant));
+                self.hurry(&tenant.gpu);
+            }
+            Event::Inventory(tenants) => self.shared.with(|state| state.inventory(&tenants)),
+            Event::Acknowledged(attempt) => self.shared.with(|state| state.acknowledged(attempt)),
+        }
+    }
+
+    /// Looks at a GPU as soon as its pace allows: an attempt came or went.
+    fn hurry(&mut self, gpu: &GpuId) {
+        for due in self.due.iter_mut().filter(|due| due.gpu == *gpu) {
+            due.at = due.at.min(due.looked + FASTEST.duration());
+        }
+    }
+
+    async fn look(&mut self) {
+        let now = Instant::now();
+        for index in 0..self.due.len() {
+            if self.due[index].at <= now {
+                self.look_at(index).await;
+            }
+        }
+    }
+
+    async fn look_at(&mut self, index: usize) {
+        let gpu = self.due[index].gpu.clone();
+        let begun = Instant::now();
+        let sampled = self.parts.nvml.sample(gpu.clone()).await;
+        let cost = begun.elapsed();
+        let (boot, at) = (self.parts.boot, clock::unix_now());
+        let complete = self.shared.with(|state| state.sampled(&gpu, boot, at, sampled.ok()));
+        let busy = self.shared.with(|state| state.is_busy(&gpu));
+        let due = &mut self.due[index];
+        due.looked = begun;
+        due.at = begun + self.parts.pace.next(busy, cost);
+        let save_every = if busy { SAVE_EVERY } else { SAVE_IDLE_EVERY };
+        if complete || due.saved.elapsed() >= save_every {
+            due.saved = Instant::now();
+            self.save(&gpu).await;
+        }
+        if complete {
+            // On disk already: what the controller hears never changes again.
+            self.tell_usages(&gpu);
+        }
+    }
+
+    async fn save(&self, gpu: &GpuId) {
+        let Some(text) = self.shared.with(|state| state.kept(gpu)) else { return };
+        files::save(&self.parts.data, gpu, text).await;
+    }
+
+    fn report(&self) {
+        for due in &self.due {
+            if let Some(figures) = self.shared.with(|state| state.figures(&due.gpu)) {
+                self.tell(ToController::Figures(Box::new(figures)));
+            }
+            self.tell_usages(&due.gpu);
+        }
+    }
+
+    fn tell_usages(&self, gpu: &GpuId) {
+        for usage in self.shared.with(|state| state.usages(gpu, USAGES_AT_ONCE)) {
+            self.tell(ToController::Usage(usage));
+        }
+    }
+
+    /// Tells the controller, if one is there: everything is repeated with later reports.
+    fn tell(&self, frame: ToController) {
+        let _ = self.parts.node.try_send(Input::Telemetry(frame));
+    }
+}

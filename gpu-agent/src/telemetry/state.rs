@@ -1,0 +1,159 @@
+//! The meters of a node's GPUs, shared by the sampling and by those who want to see.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use tessera_model::{AttemptId, BootId, Bytes, GpuId, Millis};
+use tessera_wire::frames::{
+    ATTEMPT_FIGURES_MAX, AttemptFigures, GpuFigures, GpuReport, SLICES_MAX, SliceFigures, Usage,
+};
+
+use crate::core::telemetry::meter::{Kept, Meter, Tenant};
+use crate::core::telemetry::tracks::{Figure, Of};
+use crate::nvml::messages::Sample;
+use crate::telemetry::EVENTS_MAX;
+
+/// Every GPU's meter. Held for moments only, never while anything is waited for.
+#[derive(Clone, Debug, Default)]
+pub struct Shared(Arc<Mutex<State>>);
+
+impl Shared {
+    /// Looks at or changes the meters.
+    pub fn with<T>(&self, look: impl FnOnce(&mut State) -> T) -> T {
+        look(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+/// The meters, by GPU.
+#[derive(Clone, Debug, Default)]
+pub struct State {
+    meters: BTreeMap<GpuId, Meter>,
+    /// What stood at the agent's start, until every GPU has heard it.
+    inventory: Option<Vec<Tenant>>,
+}
+
+impl State {
+    /// Begins a meter, from what an earlier agent kept.
+    pub fn resume(&mut self, gpu: &GpuId, kept: Kept) {
+        let mut meter = Meter::resume(kept);
+        if let Some(held) = &self.inventory {
+            take_inventory(gpu, &mut meter, held);
+        }
+        self.meters.insert(gpu.clone(), meter);
+    }
+
+    /// Learns what a GPU is.
+    pub fn describe(&mut self, report: &GpuReport) {
+        if let Some(meter) = self.meters.get_mut(&report.gpu) {
+            meter.describe(report);
+        }
+    }
+
+    /// Takes in how an attempt stands.
+    pub fn tenant(&mut self, tenant: &Tenant) {
+        if let Some(held) = &mut self.inventory {
+            // A GPU that is found only later must not hear that what is over runs.
+            held.retain(|known| known.attempt != tenant.attempt);
+            if !self.meters.contains_key(&tenant.gpu) && held.len() < EVENTS_MAX {
+                held.push(tenant.clone());
+            }
+        }
+        let Some(meter) = self.meters.get_mut(&tenant.gpu) else { return };
+        meter.begin(tenant);
+        if let Some(ended) = tenant.ended {
+            meter.end(tenant.attempt, ended);
+        }
+    }
+
+    /// Takes in what the node holds after a start of the agent.
+    pub fn inventory(&mut self, held: &[Tenant]) {
+        for (gpu, meter) in &mut self.meters {
+            take_inventory(gpu, meter, held);
+        }
+        // GPUs may be found later than that.
+        self.inventory = Some(held.to_vec());
+    }
+
+    /// Forgets an attempt whose figures the controller has.
+    pub fn acknowledged(&mut self, attempt: AttemptId) {
+        self.meters.values_mut().for_each(|meter| meter.acknowledged(attempt));
+    }
+
+    /// Takes a sample in, or its absence; returns whether an attempt's figures are complete now.
+    pub fn sampled(
+        &mut self,
+        gpu: &GpuId,
+        boot: BootId,
+        at: Millis,
+        sample: Option<Sample>,
+    ) -> bool {
+        let Some(meter) = self.meters.get_mut(gpu) else { return false };
+        match sample {
+            Some(sample) => meter.take(boot, at, sample),
+            None => meter.miss(at),
+        }
+    }
+
+    /// Tells whether a GPU is worth a closer look.
+    pub fn is_busy(&self, gpu: &GpuId) -> bool {
+        self.meters.get(gpu).is_some_and(Meter::is_busy)
+    }
+
+    /// Writes down what must outlive this process.
+    pub fn kept(&self, gpu: &GpuId) -> Option<Vec<u8>> {
+        serde_json::to_vec(self.meters.get(gpu)?.kept()).ok()
+    }
+
+    /// Returns the complete figures of attempts that are over, at most `most`.
+    pub fn usages(&self, gpu: &GpuId, most: usize) -> Vec<Usage> {
+        self.meters.get(gpu).into_iter().flat_map(Meter::told).take(most).collect()
+    }
+
+    /// Returns the meters.
+    pub const fn meters(&self) -> &BTreeMap<GpuId, Meter> {
+        &self.meters
+    }
+
+    /// Returns a GPU's figures of now; `None` while it can't be read.
+    pub fn figures(&self, gpu: &GpuId) -> Option<GpuFigures> {
+        let meter = self.meters.get(gpu)?;
+        let latest = meter.latest.as_ref()?;
+        let newest = |of, figure| meter.tracks.of(of, figure)?.newest().map(|(_, value)| value);
+        let activity = |of| u16::try_from(newest(of, Figure::Activity)?).ok();
+        let slices = latest.sample.places.iter().take(SLICES_MAX).map(|place| SliceFigures {
+            slot: place.slot,
+            memory_used: place.memory_used,
+            activity: activity(Of::Slot(place.slot)),
+        });
+        let attempts =
+            meter.tenants().take(ATTEMPT_FIGURES_MAX).map(|(attempt, job, _)| AttemptFigures {
+                attempt,
+                job,
+                memory_used: newest(Of::Attempt(attempt), Figure::Memory).map(Bytes::new),
+                activity: activity(Of::Attempt(attempt)),
+                energy_mj: meter.book().of(attempt),
+            });
+        Some(GpuFigures {
+            gpu: gpu.clone(),
+            at_unix: latest.at,
+            memory_used: latest.sample.memory_used,
+            power_mw: latest.sample.power_mw,
+            activity: activity(Of::Gpu),
+            attempts_mj: meter.book().attempts_mj(),
+            other_mj: meter.book().other_mj(),
+            idle_mj: meter.book().idle_mj(),
+            slices: slices.collect(),
+            attempts: attempts.collect(),
+        })
+    }
+}
+
+fn take_inventory(gpu: &GpuId, meter: &mut Meter, held: &[Tenant]) {
+    for tenant in held.iter().filter(|tenant| tenant.gpu == *gpu) {
+        meter.begin(tenant);
+        if let Some(ended) = tenant.ended {
+            meter.end(tenant.attempt, ended);
+        }
+    }
+    meter.end_unless(|attempt| held.iter().any(|tenant| tenant.attempt == attempt));
+}

@@ -1,0 +1,189 @@
+//! Sampling and energy through the stand-in's NVML, with programs that use memory and power.
+
+mod common;
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use common::{Agent, Cluster, Place, Session, eventually, kill, order, plan, sim_node};
+use serde_json::Value;
+use tessera_model::mig::{Slot, Step};
+use tessera_model::{AttemptId, Bytes};
+use tessera_wire::frames::{GpuReport, LaunchOrder, MigReport, PlanEnd, Usage};
+use tessera_wire::{ToAgent, ToController};
+
+const MIB: u64 = 1 << 20;
+
+/// What a program of these tests does: this very test, started by a shepherd as an attempt.
+#[test]
+fn plays_the_attempt_when_told_to() {
+    let Ok(told) = std::env::var("TEST_USES") else { return };
+    let (mib, load) = told.split_once(' ').unwrap();
+    let config = tessera_sim::config::Config::from_env().unwrap();
+    let node = tessera_sim::node::Node::open(&config).unwrap();
+    let slice = std::env::var("CUDA_VISIBLE_DEVICES").unwrap();
+    let client = tessera_sim::client::Client::open(&node, &slice).unwrap();
+    client.allocate(mib.parse::<u64>().unwrap() * MIB).unwrap();
+    client.set_load(load.parse().unwrap()).unwrap();
+    let go = std::path::PathBuf::from(std::env::var("TEST_UNTIL").unwrap());
+    while !go.exists() {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// An attempt that uses `mib` of memory and keeps its slice `load` percent busy until the file
+/// `until` in the agent's folder is there.
+fn user(agent: &Agent, place: &Place, mib: u64, load: u8, until: &str) -> LaunchOrder {
+    let program = std::env::current_exe().unwrap();
+    let program = program.to_str().unwrap();
+    let mut order =
+        order(place, &[program, "plays_the_attempt_when_told_to", "--exact", "--test-threads=1"]);
+    let until = agent.data.join(until).display().to_string();
+    order.env.insert("TEST_USES".into(), format!("{mib} {load}"));
+    order.env.insert("TEST_UNTIL".into(), until);
+    order
+}
+
+fn allow(agent: &Agent, until: &str) {
+    std::fs::write(agent.data.join(until), "").unwrap();
+}
+
+fn slot(gpu: &GpuReport, profile: &str, start: u8) -> Slot {
+    let MigReport::On { geometry } = &gpu.mig else { panic!("{gpu:?}") };
+    Slot { start, profile: geometry.by_name(&profile.parse().unwrap()).unwrap().id }
+}
+
+/// Cuts a GPU and returns the places on it.
+async fn cut(session: &mut Session, gpu: &GpuReport, slots: &[Slot]) -> Vec<Place> {
+    let steps = slots.iter().copied().map(Step::Create).collect();
+    let (end, report) = session.apply(plan(&gpu.gpu, 1, steps)).await;
+    assert_eq!(end, PlanEnd::Done);
+    let place = |instance: &tessera_wire::frames::InstanceReport| Place {
+        gpu: gpu.gpu.clone(),
+        slot: Some(instance.slot),
+        slice: instance.slice.clone().unwrap(),
+    };
+    report.unwrap().instances.iter().map(place).collect()
+}
+
+/// What the agent has written down of a GPU: the counter at the last sample, what attempts have
+/// used by id, and all parts together.
+fn account(agent: &Agent, gpu: &GpuReport) -> Option<(u64, BTreeMap<String, u64>, u64)> {
+    let path = agent.data.join("telemetry").join(format!("{}.json", gpu.gpu));
+    let text = std::fs::read_to_string(path).ok()?;
+    let kept: Value = serde_json::from_str(&text).unwrap();
+    let book = &kept["book"];
+    let number = |name: &str| book[name].as_u64().unwrap();
+    let attempts: BTreeMap<String, u64> = serde_json::from_value(book["attempts"].clone()).unwrap();
+    let parts = number("idle_mj") + number("other_mj") + number("settled_mj");
+    let all = parts + attempts.values().sum::<u64>();
+    Some((book["last"]["counter_mj"].as_u64()?, attempts, all))
+}
+
+async fn used(session: &mut Session, attempt: AttemptId) -> Usage {
+    session
+        .until(|frame| match frame {
+            ToController::Usage(usage) if usage.attempt == attempt => Some(*usage),
+            _ => None,
+        })
+        .await
+}
+
+/// Waits until an attempt's program has its memory, past the agent.
+async fn until_allocated(agent: &Agent, mib: u64) {
+    let node = sim_node(agent);
+    eventually("the program has its memory", || {
+        let state = node.read().unwrap();
+        state.claims.iter().any(|claim| claim.memory_bytes == mib * MIB && claim.load_percent > 0)
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn two_slices_and_nobody_bear_exactly_what_the_counter_gained() {
+    let cluster = Cluster::new();
+    let agent = cluster.start(&cluster.enrol("n1"));
+    let mut session = cluster.welcome().await;
+    let gpu = session.gpu("A100");
+    let slots = [slot(&gpu, "3g.20gb", 0), slot(&gpu, "1g.5gb", 4)];
+    let places = cut(&mut session, &gpu, &slots).await;
+    let first = user(&agent, &places[0], 700, 90, "go");
+    let second = user(&agent, &places[1], 70, 10, "go");
+    for order in [&first, &second] {
+        session.launch(order).await;
+        session.until_running(order.attempt).await;
+    }
+    until_allocated(&agent, 700).await;
+    until_allocated(&agent, 70).await;
+    let mut begun = None;
+    eventually("an account with both attempts", || {
+        begun = account(&agent, &gpu);
+        begun.as_ref().is_some_and(|(_, attempts, _)| attempts.len() == 2)
+    })
+    .await;
+    let begun = begun.unwrap();
+    eventually("half a second's energy more", || {
+        account(&agent, &gpu).is_some_and(|(counter, ..)| counter > begun.0 + 32_000)
+    })
+    .await;
+
+    allow(&agent, "go");
+    let big = used(&mut session, first.attempt).await;
+    let small = used(&mut session, second.attempt).await;
+
+    assert_eq!(big.peak_memory, Some(Bytes::from_mib(700)));
+    assert_eq!(small.peak_memory, Some(Bytes::from_mib(70)));
+    let (big, small) = (big.energy_mj.unwrap(), small.energy_mj.unwrap());
+    assert!(big > small && small > 0, "three slices of seven against one: {big} and {small} mJ");
+    let ended = account(&agent, &gpu).unwrap();
+    assert_eq!(ended.2 - begun.2, ended.0 - begun.0, "{begun:?} {ended:?}");
+
+    // Repeated until the controller has it, and forgotten then.
+    assert_eq!(used(&mut session, first.attempt).await.energy_mj, Some(big));
+    session.send(ToAgent::UsageAck { attempt: first.attempt }).await;
+    session.send(ToAgent::UsageAck { attempt: second.attempt }).await;
+}
+
+#[tokio::test]
+async fn an_agent_that_is_killed_loses_no_energy_and_counts_none_twice() {
+    let cluster = Cluster::new();
+    let data = cluster.enrol("n1");
+    let mut agent = cluster.start(&data);
+    let mut session = cluster.welcome().await;
+    let gpu = session.gpu("A100");
+    let slots = [slot(&gpu, "7g.40gb", 0)];
+    let places = cut(&mut session, &gpu, &slots).await;
+    let order = user(&agent, &places[0], 300, 100, "go");
+    session.launch(&order).await;
+    session.until_running(order.attempt).await;
+    until_allocated(&agent, 300).await;
+    let mut begun = None;
+    eventually("an account with the attempt", || {
+        begun = account(&agent, &gpu);
+        begun.as_ref().is_some_and(|(_, attempts, _)| attempts.values().any(|mj| *mj > 10_000))
+    })
+    .await;
+    let begun = begun.unwrap();
+
+    kill(agent.child.id(), "-KILL");
+    agent.child.wait().unwrap();
+    drop(session);
+    let device = sim_node(&agent);
+    let counter = || device.read().unwrap().energy_millijoules(0, tessera_sim::node::running_ms());
+    let dead = counter();
+    eventually("the card draws while no agent is there", || counter() > dead + 30_000).await;
+    agent.child = cluster.command(&data).spawn().unwrap();
+    let mut session = cluster.accept().await;
+    session.welcome(1, 1, 60).await;
+    allow(&agent, "go");
+    let usage = used(&mut session, order.attempt).await;
+
+    let ended = account(&agent, &gpu).unwrap();
+    assert_eq!(ended.2 - begun.2, ended.0 - begun.0, "{begun:?} {ended:?}");
+    // It had the whole card all the while: what was drawn without an agent is its too.
+    let bore = usage.energy_mj.unwrap();
+    let before: u64 = begun.1.values().sum();
+    assert!(bore >= before + 30_000, "{bore} mJ, {before} mJ before");
+    assert!(bore <= ended.0, "{bore} mJ of {} mJ", ended.0);
+    assert_eq!(usage.peak_memory, Some(Bytes::from_mib(300)));
+}
