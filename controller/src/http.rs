@@ -5,6 +5,7 @@ mod commands;
 mod error;
 mod explain;
 mod extract;
+mod figures;
 mod guard;
 mod health;
 mod history;

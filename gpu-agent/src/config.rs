@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -29,6 +30,9 @@ pub struct Arguments {
     /// NVIDIA's management library [default: libnvidia-ml.so.1].
     #[arg(long, env = "TESSERA_AGENT_NVML")]
     pub nvml: Option<OsString>,
+    /// Serve metrics for Prometheus on this address, such as 127.0.0.1:9401 [default: none].
+    #[arg(long, env = "TESSERA_AGENT_HTTP", value_name = "ADDR")]
+    pub http: Option<SocketAddr>,
     /// Folder in which DCGM's exporter looks for the jobs of GPUs (its --hpc-job-mapping-dir).
     #[arg(long, env = "TESSERA_AGENT_DCGM_JOB_MAPPING", value_name = "DIR")]
     pub dcgm_job_mapping: Option<PathBuf>,
@@ -74,6 +78,7 @@ struct File {
     kernel_log: Option<PathBuf>,
     gpu_boot_id: Option<PathBuf>,
     device_files: Option<DeviceFiles>,
+    http: Option<SocketAddr>,
     dcgm_job_mapping: Option<PathBuf>,
     sample_idle_ms: Option<u64>,
     sample_busy_ms: Option<u64>,
@@ -107,6 +112,8 @@ pub struct Config {
     pub gpu_boot_id: PathBuf,
     /// Where device files are, to find who keeps an instance open.
     pub device_files: DeviceFiles,
+    /// Where metrics are served, if anywhere.
+    pub http: Option<SocketAddr>,
     /// Where DCGM's exporter looks for the jobs of GPUs.
     pub dcgm_job_mapping: Option<PathBuf>,
     /// Milliseconds between samples of a GPU that no attempt has.
@@ -170,6 +177,7 @@ impl Config {
                 .gpu_boot_id
                 .unwrap_or_else(|| "/proc/sys/kernel/random/boot_id".into()),
             device_files: file.device_files.unwrap_or_default(),
+            http: arguments.http.or(file.http),
             dcgm_job_mapping: arguments.dcgm_job_mapping.clone().or(file.dcgm_job_mapping),
             sample_idle_ms: file.sample_idle_ms.unwrap_or(SAMPLE_IDLE_MS),
             sample_busy_ms: file.sample_busy_ms.unwrap_or(SAMPLE_BUSY_MS),

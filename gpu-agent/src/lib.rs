@@ -15,6 +15,7 @@ pub mod config;
 pub mod core;
 pub mod disk;
 pub mod gpus;
+pub mod http;
 pub mod journal;
 pub mod kernel_log;
 pub mod lease_page;

@@ -18,7 +18,7 @@ use tessera_agent::nvml::events;
 use tessera_agent::pool::{Nursery, Pool};
 use tessera_agent::shepherd::group;
 use tessera_agent::telemetry::{self, TelemetryParts};
-use tessera_agent::{adopt, nvml, sys::clock};
+use tessera_agent::{adopt, http, nvml, sys::clock};
 use tessera_model::Bytes;
 use tessera_wire::tls::Identity;
 use tokio::signal::unix::{SignalKind, signal};
@@ -93,6 +93,7 @@ async fn run(
 
     let (gpu_port, gpu_orders) = mpsc::channel(GPU_ORDERS);
     let (fatal, refused) = oneshot::channel();
+    let own = name.to_string();
     let facts = NodeFacts {
         name,
         boot,
@@ -128,7 +129,14 @@ async fn run(
         report_every: config.telemetry_report_every(),
         job_mapping: config.dcgm_job_mapping.clone(),
     };
-    actix::spawn(telemetry::run(sampling, telemetry::Shared::default(), tenants));
+    let shared = telemetry::Shared::default();
+    if let Some(address) = config.http {
+        let listener = std::net::TcpListener::bind(address)
+            .with_context(|| format!("can't listen on {address} (HTTP)"))?;
+        tracing::info!(address = %listener.local_addr()?, "serving metrics");
+        actix::spawn(http::serve(listener, own, shared.clone())?);
+    }
+    actix::spawn(telemetry::run(sampling, shared, tenants));
     let tools = Tools {
         nvml,
         node: inputs.clone(),

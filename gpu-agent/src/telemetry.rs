@@ -6,6 +6,8 @@
 //! launch or a layout step.
 
 mod files;
+mod job_files;
+pub mod metrics;
 mod state;
 
 use std::path::PathBuf;
@@ -23,6 +25,7 @@ use crate::node::Input;
 use crate::nvml::client::NvmlClient;
 use crate::sys::clock;
 
+use job_files::JobFiles;
 pub use state::Shared;
 
 /// Events that may wait: two for each attempt that a node can hold at once.
@@ -69,7 +72,8 @@ pub struct TelemetryParts {
 
 /// Samples until the node is gone.
 pub async fn run(parts: TelemetryParts, shared: Shared, mut events: mpsc::Receiver<Event>) {
-    let mut sampling = Sampling { parts, shared, due: Vec::new() };
+    let job_files = JobFiles::open(parts.job_mapping.as_deref(), &parts.data);
+    let mut sampling = Sampling { parts, shared, due: Vec::new(), job_files };
     let first = Instant::now() + sampling.parts.report_every;
     let mut report = tokio::time::interval_at(first, sampling.parts.report_every);
     report.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -87,7 +91,10 @@ pub async fn run(parts: TelemetryParts, shared: Shared, mut events: mpsc::Receiv
                 None => return,
             },
             () = wait => sampling.look().await,
-            _ = report.tick() => sampling.report(),
+            _ = report.tick() => {
+                sampling.report();
+                sampling.map_jobs(Check::Folder).await;
+            }
         }
     }
 }
@@ -96,6 +103,16 @@ struct Sampling {
     parts: TelemetryParts,
     shared: Shared,
     due: Vec<Due>,
+    job_files: Option<JobFiles>,
+}
+
+/// What the files of jobs are compared with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Check {
+    /// What they were brought to last.
+    Memory,
+    /// What stands in the folder: it may have been emptied.
+    Folder,
 }
 
 /// When a GPU is looked at again.
@@ -131,6 +148,7 @@ impl Sampling {
             Event::Inventory(tenants) => self.shared.with(|state| state.inventory(&tenants)),
             Event::Acknowledged(attempt) => self.shared.with(|state| state.acknowledged(attempt)),
         }
+        self.map_jobs(Check::Memory).await;
     }
 
     /// Looks at a GPU as soon as its pace allows: an attempt came or went.
@@ -157,6 +175,7 @@ impl Sampling {
         let (boot, at) = (self.parts.boot, clock::unix_now());
         let complete = self.shared.with(|state| state.sampled(&gpu, boot, at, sampled.ok()));
         let busy = self.shared.with(|state| state.is_busy(&gpu));
+        self.map_jobs(Check::Memory).await;
         let due = &mut self.due[index];
         due.looked = begun;
         due.at = begun + self.parts.pace.next(busy, cost);
@@ -169,6 +188,22 @@ impl Sampling {
             // On disk already: what the controller hears never changes again.
             self.tell_usages(&gpu);
         }
+    }
+
+    /// Tells DCGM's exporter which jobs are where, away from the thread that serves everybody.
+    async fn map_jobs(&mut self, check: Check) {
+        let Some(mut files) = self.job_files.take() else { return };
+        let map = self.shared.with(|state| state.job_map());
+        if check == Check::Memory && !files.differs(&map) {
+            self.job_files = Some(files);
+            return;
+        }
+        let brought = tokio::task::spawn_blocking(move || {
+            files.bring(map);
+            files
+        });
+        // Lost only if it panicked: then the files stay as they are.
+        self.job_files = brought.await.ok();
     }
 
     async fn save(&self, gpu: &GpuId) {

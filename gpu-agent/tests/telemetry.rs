@@ -187,3 +187,145 @@ async fn an_agent_that_is_killed_loses_no_energy_and_counts_none_twice() {
     assert!(bore <= ended.0, "{bore} mJ of {} mJ", ended.0);
     assert_eq!(usage.peak_memory, Some(Bytes::from_mib(300)));
 }
+
+/// The number that the driver gives the instance on a slot now.
+fn number_of(agent: &Agent, slot: Slot) -> u32 {
+    let state = sim_node(agent).read().unwrap();
+    state.gpus[0].instances.iter().find(|instance| instance.slot == slot).unwrap().id
+}
+
+fn files(folder: &std::path::Path) -> BTreeMap<String, String> {
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    let names = entries.map(|entry| entry.file_name().into_string().unwrap());
+    let shown = names.filter(|name| !name.starts_with('.'));
+    shown.map(|name| (name.clone(), std::fs::read_to_string(folder.join(&name)).unwrap())).collect()
+}
+
+async fn until_files(folder: &std::path::Path, wanted: &[(String, &str)]) {
+    let wanted: BTreeMap<_, _> =
+        wanted.iter().map(|(name, text)| (name.clone(), (*text).to_owned())).collect();
+    eventually(&format!("the files {wanted:?}"), || files(folder) == wanted).await;
+}
+
+#[tokio::test]
+async fn dcgm_learns_of_launches_ends_and_new_layouts_also_over_a_restart() {
+    let cluster = Cluster::new();
+    let data = cluster.enrol("n1");
+    let folder = data.join("dcgm");
+    std::fs::create_dir_all(&folder).unwrap();
+    std::fs::write(folder.join("7"), "another scheduler's\n").unwrap();
+    let other = ("7".to_owned(), "another scheduler's\n");
+    let start = || {
+        let mut command = cluster.command(&data);
+        command.arg("--dcgm-job-mapping").arg(&folder);
+        command.spawn().unwrap()
+    };
+    let mut agent = Agent { child: start(), data: data.clone() };
+    let mut session = cluster.welcome().await;
+    let gpu = session.gpu("A100");
+    assert_eq!(gpu.index, 0);
+    let slots = [slot(&gpu, "3g.20gb", 0), slot(&gpu, "1g.5gb", 4)];
+    let places = cut(&mut session, &gpu, &slots).await;
+    let mut first = user(&agent, &places[0], 10, 10, "go-1");
+    let mut second = user(&agent, &places[1], 10, 10, "go-2");
+    first.job = tessera_model::JobId::from_number(101);
+    second.job = tessera_model::JobId::from_number(102);
+    for order in [&first, &second] {
+        session.launch(order).await;
+        session.until_running(order.attempt).await;
+    }
+    let name = |agent: &Agent, slot| format!("0.{}", number_of(agent, slot));
+    let (a, b) = (name(&agent, slots[0]), name(&agent, slots[1]));
+    until_files(&folder, &[(a.clone(), "101\n"), (b, "102\n"), other.clone()]).await;
+
+    // The small one ends, and its place is cut anew under another number.
+    allow(&agent, "go-2");
+    session.until_ended(second.attempt).await;
+    until_files(&folder, &[(a.clone(), "101\n"), other.clone()]).await;
+    let anew = slot(&gpu, "2g.10gb", 4);
+    let steps = vec![Step::Destroy(slots[1]), Step::Create(anew)];
+    let (end, report) = session.apply(plan(&gpu.gpu, 2, steps)).await;
+    assert_eq!(end, PlanEnd::Done);
+    let made = report.unwrap().instances.into_iter().find(|i| i.slot == anew).unwrap();
+    let place = Place { gpu: gpu.gpu.clone(), slot: Some(anew), slice: made.slice.unwrap() };
+    let mut third = user(&agent, &place, 10, 10, "go-3");
+    third.job = tessera_model::JobId::from_number(103);
+    session.launch(&third).await;
+    session.until_running(third.attempt).await;
+    let c = name(&agent, anew);
+    until_files(&folder, &[(a.clone(), "101\n"), (c.clone(), "103\n"), other.clone()]).await;
+
+    // The agent dies, a job ends meanwhile: the next agent takes away what is stale.
+    kill(agent.child.id(), "-KILL");
+    agent.child.wait().unwrap();
+    drop(session);
+    allow(&agent, "go-1");
+    let node = sim_node(&agent);
+    let left = |mib| {
+        let state = node.read().unwrap();
+        state.claims.iter().filter(|claim| claim.memory_bytes == mib * MIB).count()
+    };
+    eventually("the first job is over", || left(10) == 1).await;
+    assert!(files(&folder).contains_key(&a), "nobody was there to take it away");
+    agent.child = start();
+    let mut session = cluster.accept().await;
+    session.welcome(1, 1, 60).await;
+    until_files(&folder, &[(c, "103\n"), other]).await;
+    allow(&agent, "go-3");
+    session.until_ended(third.attempt).await;
+}
+
+/// Reads a page over HTTP.
+async fn page(address: std::net::SocketAddr, path: &str) -> String {
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
+    let mut stream = tokio::net::TcpStream::connect(address).await.unwrap();
+    let request = format!("GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let mut text = String::new();
+    stream.read_to_string(&mut text).await.unwrap();
+    text
+}
+
+#[tokio::test]
+async fn the_agent_shows_its_gpus_to_prometheus() {
+    let cluster = Cluster::new();
+    let data = cluster.enrol("n1");
+    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = free.local_addr().unwrap();
+    drop(free);
+    let agent = cluster.start_with(&data, |command| {
+        command.arg("--http").arg(address.to_string());
+    });
+    let mut session = cluster.welcome().await;
+    let gpu = session.gpu("A100");
+    let places = cut(&mut session, &gpu, &[slot(&gpu, "3g.20gb", 4)]).await;
+    let order = user(&agent, &places[0], 123, 100, "go");
+    session.launch(&order).await;
+    session.until_running(order.attempt).await;
+    until_allocated(&agent, 123).await;
+    let card = format!("{{node=\"n1\",gpu=\"{}\"", gpu.gpu);
+    let wanted = [
+        format!("tessera_gpu_memory_used_bytes{card}}} {}\n", 123 * MIB),
+        // Three busy slices at 17 W each, above 32 W.
+        format!("tessera_gpu_power_watts{card}}} 83\n"),
+        format!("tessera_slice_memory_used_bytes{card},start=\"4\"}} {}\n", 123 * MIB),
+        "tessera_agent_attempts{node=\"n1\",state=\"running\"} 1\n".to_owned(),
+        format!("tessera_gpu_energy_joules_total{card},bearer=\"jobs\"}} "),
+    ];
+
+    let deadline = tokio::time::Instant::now() + Duration::from_secs(20);
+    loop {
+        let text = page(address, "/metrics").await;
+        let missing: Vec<_> = wanted.iter().filter(|line| !text.contains(*line)).collect();
+        if missing.is_empty() {
+            break;
+        }
+        assert!(tokio::time::Instant::now() < deadline, "{missing:?} not in {text}");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+
+    assert!(page(address, "/healthz").await.ends_with("ok\n"));
+    allow(&agent, "go");
+    session.until_ended(order.attempt).await;
+}

@@ -108,7 +108,7 @@ fn actix_stays_in_actors_and_at_the_front_door() {
         for (path, text) in sources(folder) {
             let actors = path.contains("/actors/") || path.ends_with("/actors.rs");
             let door = path.ends_with("/main.rs");
-            let web = path.starts_with("controller/src/http");
+            let web = path.starts_with("controller/src/http") || path == "gpu-agent/src/http.rs";
             for (line, code) in code(&text) {
                 let plain = names(code, "actix") || names(code, "actix_rt");
                 let http = names(code, "actix_web") || names(code, "actix_http");

@@ -11,9 +11,9 @@ use tokio::sync::Mutex;
 use tokio::time::timeout;
 
 use super::error::ApiError;
-use super::metrics;
 use super::openapi::{OPENAPI_JSON, Problems, methods_of};
 use super::state::State;
+use super::{figures, metrics};
 use crate::ports::Readiness;
 
 /// How long the counts of jobs are good for: counting millions takes a while, and several
@@ -73,6 +73,7 @@ pub(super) async fn prometheus(state: Data<State>) -> Result<HttpResponse, ApiEr
     if let Ok(Ok(nodes)) = timeout(PART_WITHIN, state.nodes()).await {
         metrics::show_nodes(&nodes, &state.ports.shape.borrow().clone());
     }
+    figures::show(&state.ports.figures.fresh());
     let text = metrics::exposition().map_err(|error| {
         tracing::error!(%error, "metrics not written");
         ApiError::Internal

@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 pub mod context;
+pub mod exposition;
 mod format;
 pub mod names;
 mod setup;

@@ -44,6 +44,23 @@ pub mod metric {
     pub const LEADER_EPOCH: &str = "tessera_leader_epoch";
     /// Gauge: 1 while the database answers.
     pub const DATABASE_UP: &str = "tessera_database_up";
+    /// Gauge: GPU memory in use on a whole card, by `node` and `gpu`.
+    pub const GPU_MEMORY_USED: &str = "tessera_gpu_memory_used_bytes";
+    /// Gauge: power of a whole card, by `node` and `gpu`.
+    pub const GPU_POWER: &str = "tessera_gpu_power_watts";
+    /// Gauge: the busy share of a card from 0 to 1, by `node` and `gpu`.
+    pub const GPU_ACTIVITY: &str = "tessera_gpu_activity_ratio";
+    /// Counter: energy by `node`, `gpu` and `bearer` (`jobs`, `other`, `idle`); the parts add up
+    /// to what the card's counter gained.
+    pub const GPU_ENERGY: &str = "tessera_gpu_energy_joules_total";
+    /// Counter: samples of a card by `node`, `gpu` and `result`.
+    pub const GPU_SAMPLES: &str = "tessera_gpu_samples_total";
+    /// Gauge: GPU memory in use on an instance, by `node`, `gpu` and `start`, its first memory
+    /// slice.
+    pub const SLICE_MEMORY_USED: &str = "tessera_slice_memory_used_bytes";
+    /// Gauge: the share of the whole card from 0 to 1 in which an instance's attempts are busy,
+    /// by `node`, `gpu` and `start`.
+    pub const SLICE_ACTIVITY: &str = "tessera_slice_activity_ratio";
     /// Gauge: attempts on this node, by `state`.
     pub const AGENT_ATTEMPTS: &str = "tessera_agent_attempts";
     /// Counter: calls of the driver's library, by `call` and `result`.

@@ -2,6 +2,7 @@
 //! accounts, series and files' contents come out.
 
 pub mod energy;
+pub mod job_map;
 pub mod meter;
 pub mod pace;
 pub mod series;

@@ -8,6 +8,7 @@ use tessera_wire::frames::{
     ATTEMPT_FIGURES_MAX, AttemptFigures, GpuFigures, GpuReport, SLICES_MAX, SliceFigures, Usage,
 };
 
+use crate::core::telemetry::job_map::JobMap;
 use crate::core::telemetry::meter::{Kept, Meter, Tenant};
 use crate::core::telemetry::tracks::{Figure, Of};
 use crate::nvml::messages::Sample;
@@ -28,8 +29,10 @@ impl Shared {
 #[derive(Clone, Debug, Default)]
 pub struct State {
     meters: BTreeMap<GpuId, Meter>,
-    /// What stood at the agent's start, until every GPU has heard it.
+    /// What stood at the agent's start, for GPUs that are found only later.
     inventory: Option<Vec<Tenant>>,
+    /// Samples by GPU: those that told something, and those that failed.
+    counts: BTreeMap<GpuId, (u64, u64)>,
 }
 
 impl State {
@@ -88,9 +91,16 @@ impl State {
         sample: Option<Sample>,
     ) -> bool {
         let Some(meter) = self.meters.get_mut(gpu) else { return false };
+        let (good, failed) = self.counts.entry(gpu.clone()).or_default();
         match sample {
-            Some(sample) => meter.take(boot, at, sample),
-            None => meter.miss(at),
+            Some(sample) => {
+                *good += 1;
+                meter.take(boot, at, sample)
+            }
+            None => {
+                *failed += 1;
+                meter.miss(at)
+            }
         }
     }
 
@@ -107,6 +117,18 @@ impl State {
     /// Returns the complete figures of attempts that are over, at most `most`.
     pub fn usages(&self, gpu: &GpuId, most: usize) -> Vec<Usage> {
         self.meters.get(gpu).into_iter().flat_map(Meter::told).take(most).collect()
+    }
+
+    /// Returns how many samples of each GPU told something, and how many failed.
+    pub const fn counts(&self) -> &BTreeMap<GpuId, (u64, u64)> {
+        &self.counts
+    }
+
+    /// Returns which jobs are where, as DCGM names places.
+    pub fn job_map(&self) -> JobMap {
+        let mut map = JobMap::default();
+        self.meters.values().for_each(|meter| meter.map_jobs(&mut map));
+        map
     }
 
     /// Returns the meters.

@@ -17,6 +17,7 @@ use tessera_model::{AttemptId, BootId, Bytes, GpuId, JobId, Millis};
 use tessera_wire::frames::{GpuReport, MigReport, Usage};
 
 use super::energy::{Book, Reading, Share, Shares};
+use super::job_map::{JobMap, Place};
 use super::tracks::{Figure, Of, Tracks};
 use crate::nvml::messages::{ProcessSample, Sample};
 
@@ -85,6 +86,8 @@ pub struct Meter {
     /// Its index on the node.
     pub index: Option<u32>,
     shares: BTreeMap<Slot, u64>,
+    /// The driver's numbers of the instances, as of the last sample that could be read.
+    numbers: Option<BTreeMap<Slot, u32>>,
     /// Its figures over time.
     pub tracks: Tracks,
     /// The newest sample; `None` while the card can't be read.
@@ -177,6 +180,8 @@ impl Meter {
         let shares = self.shares(at, &activity);
         self.kept.book.advance(reading, &shares);
         self.see(at, &sample, &activity);
+        let numbers = sample.places.iter().map(|place| (place.slot, place.number));
+        self.numbers = Some(numbers.collect());
         self.latest = Some(Latest { at, sample });
         self.tell(|account| account.ended.is_some_and(|ended| ended <= at))
     }
@@ -348,6 +353,21 @@ impl Meter {
     pub fn tenants(&self) -> impl Iterator<Item = (AttemptId, JobId, Option<Slot>)> {
         let open = self.kept.accounts.iter().filter(|(_, account)| account.ended.is_none());
         open.map(|(attempt, account)| (*attempt, account.job, account.slot))
+    }
+
+    /// Adds the jobs that are on the card now to a map; nothing while the card wasn't seen.
+    pub fn map_jobs(&self, map: &mut JobMap) {
+        let (Some(gpu), Some(numbers)) = (self.index, &self.numbers) else { return };
+        map.known.insert(gpu);
+        for (_, job, slot) in self.tenants() {
+            let instance = match slot.map(|slot| numbers.get(&slot)) {
+                None => None,
+                Some(Some(number)) => Some(*number),
+                // Made a moment ago: the next sample knows it.
+                Some(None) => continue,
+            };
+            map.jobs.entry(Place { gpu, instance }).or_default().insert(job);
+        }
     }
 
     /// Returns the complete figures of attempts that are over.

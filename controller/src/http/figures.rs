@@ -1,0 +1,113 @@
+//! What GPUs draw, for Prometheus: one node's figures are as old as its last report.
+
+use std::collections::BTreeMap;
+use std::sync::LazyLock;
+
+use prometheus::{GaugeVec, IntGaugeVec, Opts};
+use tessera_model::GpuId;
+use tessera_telemetry::names::metric;
+
+use super::metrics::registry;
+use crate::figures::Shown;
+
+static FIGURES: LazyLock<Figures> = LazyLock::new(Figures::new);
+
+const WELL_FORMED: &str = "names and labels are well-formed and used once";
+
+struct Figures {
+    memory: IntGaugeVec,
+    power: GaugeVec,
+    activity: GaugeVec,
+    energy: GaugeVec,
+    slice_memory: IntGaugeVec,
+    slice_activity: GaugeVec,
+}
+
+impl Figures {
+    fn new() -> Self {
+        let card = ["node", "gpu"];
+        let slice = ["node", "gpu", "start"];
+        let whole = |name, help, labels: &[&str]| {
+            let gauge = IntGaugeVec::new(Opts::new(name, help), labels).expect(WELL_FORMED);
+            registry().register(Box::new(gauge.clone())).expect(WELL_FORMED);
+            gauge
+        };
+        let broken = |name, help, labels: &[&str]| {
+            let gauge = GaugeVec::new(Opts::new(name, help), labels).expect(WELL_FORMED);
+            registry().register(Box::new(gauge.clone())).expect(WELL_FORMED);
+            gauge
+        };
+        Self {
+            memory: whole(metric::GPU_MEMORY_USED, "GPU memory in use.", &card),
+            power: broken(metric::GPU_POWER, "Power of the whole card.", &card),
+            activity: broken(metric::GPU_ACTIVITY, "The busy share of the card.", &card),
+            // The nodes count: shown as it is told, it goes up only all the same.
+            energy: broken(
+                metric::GPU_ENERGY,
+                "Energy by who bore it; the parts add up to what the card's counter gained.",
+                &["node", "gpu", "bearer"],
+            ),
+            slice_memory: whole(
+                metric::SLICE_MEMORY_USED,
+                "GPU memory in use on an instance.",
+                &slice,
+            ),
+            slice_activity: broken(
+                metric::SLICE_ACTIVITY,
+                "The busy share of the whole card that an instance's attempts have.",
+                &slice,
+            ),
+        }
+    }
+
+    fn reset(&self) {
+        self.memory.reset();
+        self.power.reset();
+        self.activity.reset();
+        self.energy.reset();
+        self.slice_memory.reset();
+        self.slice_activity.reset();
+    }
+}
+
+/// Takes over what nodes last said; what is gone or silent goes from the metrics too.
+pub(super) fn show(board: &BTreeMap<GpuId, Shown>) {
+    FIGURES.reset();
+    for (gpu, shown) in board {
+        let (node, gpu, figures) = (shown.node.as_str(), gpu.as_str(), &shown.figures);
+        let card = [node, gpu];
+        if let Some(used) = figures.memory_used {
+            FIGURES.memory.with_label_values(&card).set(whole(used.get()));
+        }
+        if let Some(milliwatts) = figures.power_mw {
+            FIGURES.power.with_label_values(&card).set(thousandths(milliwatts));
+        }
+        if let Some(activity) = figures.activity {
+            FIGURES.activity.with_label_values(&card).set(thousandths(activity.into()));
+        }
+        let parts =
+            [("jobs", figures.attempts_mj), ("other", figures.other_mj), ("idle", figures.idle_mj)];
+        for (bearer, millijoules) in parts {
+            let labels = [node, gpu, bearer];
+            FIGURES.energy.with_label_values(&labels).set(thousandths(millijoules));
+        }
+        for slice in &figures.slices {
+            let start = slice.slot.start.to_string();
+            let labels = [node, gpu, start.as_str()];
+            if let Some(used) = slice.memory_used {
+                FIGURES.slice_memory.with_label_values(&labels).set(whole(used.get()));
+            }
+            if let Some(activity) = slice.activity {
+                FIGURES.slice_activity.with_label_values(&labels).set(thousandths(activity.into()));
+            }
+        }
+    }
+}
+
+fn whole(bytes: u64) -> i64 {
+    i64::try_from(bytes).unwrap_or(i64::MAX)
+}
+
+fn thousandths(number: u64) -> f64 {
+    std::time::Duration::from_millis(number).as_secs_f64()
+}
