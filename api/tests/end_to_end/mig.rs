@@ -159,6 +159,33 @@ fn a_step_that_goes_otherwise_than_it_says_is_shown_and_fails_the_command() {
 }
 
 #[test]
+fn compute_instances_are_checked_within_their_gpu_instance() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("steps.json");
+    let steps = r#"{"id": "cut", "gpu": "a100-40gb", "steps": [
+        {"profile": "1c.4g.20gb", "within": 0, "ok": false},
+        {"profile": "4g.20gb", "start": 0},
+        {"profile": "2c.4g.20gb", "within": 0, "start": 2},
+        {"profile": "1c.4g.20gb", "within": 0},
+        {"profile": "2c.4g.20gb", "within": 0, "ok": false},
+        {"profile": "2c.4g.20gb", "within": 0, "start": 3, "ok": false},
+        {"profile": "1c.3g.20gb", "within": 0, "ok": false}
+    ]}"#;
+    std::fs::write(&file, steps).unwrap();
+
+    let report = json(&["check", "a100-40gb", file.to_str().unwrap()]);
+
+    assert_eq!(report["ok"], true, "{report}");
+    let steps = &report["cases"][0]["steps"];
+    let reason = |step: usize| steps[step]["reason"].as_str().unwrap().to_owned();
+    assert_eq!(reason(0), "no GPU instance starts on memory slice 0");
+    assert_eq!((&steps[2]["placed_at"], &steps[3]["placed_at"]), (&2.into(), &0.into()));
+    assert!(reason(4).contains("claimed twice"), "{}", reason(4));
+    assert!(reason(5).contains("may start on [0, 2]"), "{}", reason(5));
+    assert!(reason(6).contains("it has 1c.4g.20gb, 2c.4g.20gb, 4g.20gb"), "{}", reason(6));
+}
+
+#[test]
 fn a_file_that_holds_no_steps_is_refused_with_the_shape_that_is_wanted() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("steps.json");

@@ -9,6 +9,7 @@
 
 mod arrange;
 pub mod catalog;
+pub mod compute;
 pub mod cost;
 mod geometry;
 mod offer;

@@ -1,10 +1,13 @@
 //! `tessera mig check`: legality steps, run in order on an empty GPU.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::io::Read as _;
 
 use clap::Args;
 use serde::Deserialize;
+use tessera_model::mig::catalog::Model;
+use tessera_model::mig::compute::{ComputeSlot, Cut, check_cut};
 use tessera_model::mig::{Geometry, IllegalLayout, Layout, Profile, Slot, State, StateSpace};
 
 use super::views::{CaseReport, LegalityReport, SlotView, StepReport};
@@ -28,7 +31,8 @@ pub struct Check {
     #[arg(value_name = "MODEL")]
     model: String,
     /// A file of steps ([{"profile": "1g.5gb", "start": 6, "ok": true}, …]), of one case with
-    /// "steps", or of "cases"; - reads standard input
+    /// "steps", or of "cases"; - reads standard input. A step with "within" makes a compute
+    /// instance in the GPU instance that starts there
     #[arg(value_name = "STEPS.json")]
     file: String,
 }
@@ -60,6 +64,9 @@ struct Step {
     /// Any, if it doesn't say.
     #[serde(default)]
     start: Option<u8>,
+    /// For a compute instance: where its GPU instance starts.
+    #[serde(default)]
+    within: Option<u8>,
     #[serde(default = "legal")]
     ok: bool,
 }
@@ -74,7 +81,7 @@ impl Check {
         let cases = self.read()?;
         let mine = |case: &&Case| case.gpu.as_ref().is_none_or(|gpu| *gpu == model.key);
         let (all, geometry) = (cases.len(), model.geometry());
-        let run = cases.iter().filter(mine).zip(1..).map(|(case, n)| go(&geometry, case, n));
+        let run = cases.iter().filter(mine).zip(1..).map(|(case, n)| go(model, case, n));
         let cases = run.collect::<Result<Vec<CaseReport>, Failure>>()?;
         if cases.is_empty() {
             let file = &self.file;
@@ -109,12 +116,19 @@ impl Check {
 }
 
 /// Runs one case on an empty GPU.
-fn go(geometry: &Geometry, case: &Case, number: usize) -> Result<CaseReport, Failure> {
+fn go(model: &Model, case: &Case, number: usize) -> Result<CaseReport, Failure> {
+    let geometry = &model.geometry();
     let space =
         StateSpace::new(geometry, None).map_err(|cause| Failure::Refused(cause.to_string()))?;
     let mut state = State::EMPTY;
+    let mut cuts = Cuts::new();
     let mut steps = Vec::new();
     for step in &case.steps {
+        if let Some(within) = step.within {
+            let made = compute(model, &space.layout(state), &mut cuts, within, step);
+            steps.push(told_of(step, made));
+            continue;
+        }
         let name = step.profile.parse().ok();
         let profile = name.and_then(|name| geometry.by_name(&name)).ok_or_else(|| {
             let has: Vec<_> = geometry.profiles.iter().map(|p| p.name.as_str()).collect();
@@ -122,21 +136,11 @@ fn go(geometry: &Geometry, case: &Case, number: usize) -> Result<CaseReport, Fai
             Failure::Usage(format!("this GPU has no profile {:?}; it has {has}", step.profile))
         })?;
         let made = allocate(geometry, &space, state, profile, step.start);
-        let (placed_at, reason) = match made {
-            Ok((slot, next)) => {
-                state = next;
-                (Some(slot.start), None)
-            }
-            Err(reason) => (None, Some(reason)),
-        };
-        steps.push(StepReport {
-            profile: step.profile.clone(),
-            start: step.start,
-            expected: step.ok,
-            legal: placed_at.is_some(),
-            placed_at,
-            reason,
+        let made = made.map(|(slot, next)| {
+            state = next;
+            slot.start
         });
+        steps.push(told_of(step, made));
     }
     Ok(CaseReport {
         id: case.id.clone().unwrap_or_else(|| number.to_string()),
@@ -145,6 +149,61 @@ fn go(geometry: &Geometry, case: &Case, number: usize) -> Result<CaseReport, Fai
         steps,
         layout: SlotView::all(geometry, &space.layout(state)),
     })
+}
+
+/// The compute instances of each GPU instance that has some.
+type Cuts = BTreeMap<Slot, Cut>;
+
+fn told_of(step: &Step, made: Result<u8, String>) -> StepReport {
+    StepReport {
+        profile: step.profile.clone(),
+        start: step.start,
+        within: step.within,
+        expected: step.ok,
+        legal: made.is_ok(),
+        placed_at: made.as_ref().ok().copied(),
+        reason: made.err(),
+    }
+}
+
+/// Makes a compute instance in the GPU instance that starts on `within`, at the lowest free start
+/// where none is named. The error says why that can't be.
+fn compute(
+    model: &Model,
+    layout: &Layout,
+    cuts: &mut Cuts,
+    within: u8,
+    step: &Step,
+) -> Result<u8, String> {
+    let slot = layout.iter().find(|slot| slot.start == within);
+    let slot = slot.ok_or_else(|| format!("no GPU instance starts on memory slice {within}"))?;
+    let gpu = model.profiles.iter().find(|p| p.profile.id == slot.profile);
+    let gpu = gpu.ok_or_else(|| "the GPU instance's profile is not known".to_owned())?;
+    let named = gpu.compute.iter().find(|p| p.name == step.profile).ok_or_else(|| {
+        let has: Vec<_> = gpu.compute.iter().map(|p| p.name.as_str()).collect();
+        format!(
+            "{} has no compute instance {:?}; it has {}",
+            gpu.profile.name,
+            step.profile,
+            has.join(", ")
+        )
+    })?;
+    let cut = cuts.entry(*slot).or_default();
+    let mut refused = String::new();
+    for start in step.start.map_or_else(|| named.starts.clone(), |start| vec![start]) {
+        let part = ComputeSlot { start, slices: named.compute_slices };
+        let mut next = cut.clone();
+        let new = next.insert(part);
+        match check_cut(gpu.profile.compute_slices, &gpu.compute, &next) {
+            Ok(()) if new => {
+                *cut = next;
+                return Ok(start);
+            }
+            Ok(()) => refused = format!("compute slice {start} is claimed twice"),
+            Err(illegal) => refused = illegal.to_string(),
+        }
+    }
+    Err(refused)
 }
 
 /// Takes a placement, by the allocation rule where no start is named. The error says why there
@@ -210,7 +269,10 @@ fn rows(case: &CaseReport) -> Vec<Vec<String>> {
         let start = step.start.or(step.placed_at);
         vec![
             number.to_string(),
-            step.profile.clone(),
+            match step.within {
+                Some(within) => format!("{} in the instance at {within}", step.profile),
+                None => step.profile.clone(),
+            },
             start.map_or_else(|| "any".to_owned(), |start| start.to_string()),
             if step.legal { "legal" } else { "illegal" }.to_owned(),
             if step.as_expected() { "as expected" } else { "NOT AS EXPECTED" }.to_owned(),

@@ -96,8 +96,10 @@ pub struct CaseReport {
 pub struct StepReport {
     /// Name of the profile.
     pub profile: String,
-    /// The start that was asked for; absent: any.
+    /// The start that was asked for; absent: any. Of a compute instance: in compute slices.
     pub start: Option<u8>,
+    /// For a compute instance: the start of its GPU instance.
+    pub within: Option<u8>,
     /// Whether the file says that it is legal.
     pub expected: bool,
     /// Whether it is.
