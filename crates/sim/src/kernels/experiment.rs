@@ -11,7 +11,7 @@ use super::world::{Latencies, Policy, Run, measure};
 /// The driver's time slice: fitted so that pair A's high program is 1.573 times slower under
 /// default sharing, as FIKIT's Table 2 gives it (50.85 ms against 32.32 ms). Fitted to that one
 /// figure, used for all pairs.
-pub const SLICE: Nanos = Nanos::from_micros(700);
+pub const SLICE: Nanos = Nanos::from_micros(900);
 
 /// One pair, measured and ready to run under any policy.
 #[derive(Clone, Debug)]
@@ -45,6 +45,7 @@ impl Bench {
             priorities: [0, 5],
             arrivals,
             until,
+            limit: Nanos::MAX,
             noise: self.noise,
             policy,
             latencies: Latencies::default(),
@@ -66,10 +67,13 @@ impl Bench {
         run.go()
     }
 
-    /// The high one without a pause, a low task every `period`: FIKIT's steady scenario.
+    /// The high one without a pause, a low task every `period`: FIKIT's steady scenario. Ends
+    /// after twice the time that the tasks should need to arrive.
     pub fn low_every(&self, policy: Policy, period: Nanos) -> Outcome {
         let arrivals = [Arrivals::Continuous, Arrivals::Every(period)];
-        self.run(policy, arrivals, (1, self.tasks)).go()
+        let mut run = self.run(policy, arrivals, (1, self.tasks));
+        run.limit = period.times(2 * u64::try_from(self.tasks).unwrap_or(u64::MAX));
+        run.go()
     }
 
     /// The low one without a pause, a high task every `period`: FIKIT's preempting scenario.

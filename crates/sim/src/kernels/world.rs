@@ -64,6 +64,8 @@ pub struct Run {
     pub arrivals: [Arrivals; 2],
     /// The run is over when this program has ended so many tasks.
     pub until: (usize, usize),
+    /// It is over then at the latest: a program that is never served ends no task.
+    pub limit: Nanos,
     /// Of the high one's and the low one's times.
     pub noise: [Noise; 2],
     /// How they share.
@@ -197,7 +199,7 @@ impl World<'_> {
 
     fn go(&mut self) {
         let (program, tasks) = self.run.until;
-        while self.done[program].tasks.len() < tasks {
+        while self.done[program].tasks.len() < tasks && self.now < self.run.limit {
             let next = self.due.peek().map_or(Nanos::MAX, |Reverse((at, _))| *at);
             let change = self.device.next_change();
             let first = next.min(change).min(self.tick);

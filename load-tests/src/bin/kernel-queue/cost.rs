@@ -1,0 +1,154 @@
+//! What one decision costs on this machine, and that it takes no memory.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
+
+use serde_json::{Value, json};
+use tessera_kernel_queue::limits::{LEVELS, WAITING_MAX};
+use tessera_kernel_queue::waiting::Waiting;
+use tessera_kernel_queue::{
+    Dims, Event, Join, KernelId, KernelIndex, Nanos, Queue, Rules, SessionId, TaskKey, TaskProfile,
+};
+use tessera_load_tests::machine::Spread;
+use tessera_model::spec::{Class, Priority};
+use tessera_sim::kernels::Chance;
+
+/// Counts what the program takes from the system.
+struct Counting;
+
+static TAKEN: AtomicU64 = AtomicU64::new(0);
+
+// SAFETY: every call goes on to the system's allocator unchanged.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        TAKEN.fetch_add(1, Ordering::Relaxed);
+        // SAFETY: the caller's promise is passed on.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        // SAFETY: the caller's promise is passed on.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+const KERNEL: KernelIndex = KernelIndex::new(0);
+
+/// Times every case and returns a line for each.
+pub fn measure(decisions: usize) -> Value {
+    json!({
+        "reading_the_clock": case(decisions, |_| {}),
+        "best_fit_640_waiting_first_queue_fits": best_fit(decisions, 0),
+        "best_fit_640_waiting_only_the_last_queue_fits": best_fit(decisions, 9),
+        "best_fit_640_waiting_nothing_fits": best_fit(decisions, 10),
+        "step_launch_nobody_waits": launch(decisions, 0),
+        "step_launch_that_ends_a_gap_and_grants_the_next_54_wait": launch(decisions, 1),
+        "step_launch_that_ends_a_gap_and_grants_the_next_540_wait": launch(decisions, 10),
+    })
+}
+
+/// Times one thing so many times, each by itself.
+fn case(decisions: usize, mut decide: impl FnMut(usize)) -> Value {
+    let mut times = Vec::with_capacity(decisions);
+    let mut taken = 0;
+    for round in 0..decisions {
+        let before = TAKEN.load(Ordering::Relaxed);
+        let begun = Instant::now();
+        decide(round);
+        let took = begun.elapsed();
+        taken += TAKEN.load(Ordering::Relaxed) - before;
+        times.push(took.as_secs_f64() * 1e9);
+    }
+    let spread = Spread::of(times);
+    json!({
+        "median_ns": spread.at(500).round(),
+        "p99_ns": spread.at(990).round(),
+        "allocations": taken,
+    })
+}
+
+/// Ten full queues; launches of queues above `fits` are too long for the gap.
+fn best_fit(decisions: usize, fits: usize) -> Value {
+    let mut chance = Chance::new(1);
+    let mut waiting = Waiting::default();
+    for level in 0..LEVELS {
+        let priority =
+            Priority::try_from(u8::try_from(level).unwrap_or(9)).unwrap_or(Priority::DEFAULT);
+        for slot in 0..WAITING_MAX {
+            let long = if level < fits { 10_000 } else { 0 };
+            let time = Nanos::from_micros(20 + long + chance.below(900));
+            let launch = u64::try_from(slot).unwrap_or(0);
+            let session = SessionId::new(u64::try_from(level).unwrap_or(0));
+            waiting.push(priority, (session, launch), KERNEL, Some(time)).expect("there is room");
+        }
+    }
+    let mut found = 0_usize;
+    let result = case(decisions, |_| {
+        let idle = Nanos::from_micros(500 + chance.below(1_000));
+        if let Some(request) = waiting.best_fit(idle) {
+            found += 1;
+            let level = u8::try_from(request.session.get()).unwrap_or(9);
+            let priority = Priority::try_from(level).unwrap_or(Priority::DEFAULT);
+            waiting.put_back(priority, request).expect("there is room");
+        }
+    });
+    assert_eq!(found, if fits < LEVELS { decisions } else { 0 }, "the case is what it says");
+    result
+}
+
+/// A holder whose every launch ends a filled gap; six fillers at each lower priority, with so
+/// many launches waiting each.
+fn launch(decisions: usize, waiting_each: u64) -> Value {
+    let mut queue = Queue::new(Rules { ageing: None, ..Rules::default() });
+    join(&mut queue, 0, 0, Nanos::from_micros(50), Nanos::from_millis(2));
+    for filler in 1..=54 {
+        let priority = 1 + u8::try_from((filler - 1) / 6).unwrap_or(9);
+        join(&mut queue, filler, priority, Nanos::from_micros(30 + 17 * filler), Nanos::ZERO);
+        for launch in 0..waiting_each {
+            let session = SessionId::new(filler);
+            let want = Event::Want { session, launch, kernel: KERNEL, beyond: None };
+            queue.step(want, Nanos::ZERO);
+        }
+    }
+    let holder = SessionId::new(0);
+    let mut now = Nanos::ZERO;
+    let result = case(decisions, |round| {
+        now = now.plus(Nanos::from_micros(900));
+        let count = u64::try_from(round).unwrap_or(0);
+        queue.step(Event::Launch { session: holder, launch: count, kernel: KERNEL, count }, now);
+        // Nobody may run out of its lease while this is measured.
+        if round % 1_000 == 0 {
+            for filler in 1..=54 {
+                queue.step(Event::Alive { session: SessionId::new(filler) }, now);
+            }
+        }
+    });
+    let granted = queue.counters().grants >= u64::try_from(decisions).unwrap_or(0);
+    assert_eq!(granted, waiting_each > 0, "the case is what it says");
+    result
+}
+
+fn join(queue: &mut Queue, session: u64, priority: u8, took: Nanos, gap: Nanos) {
+    let task = TaskKey::new(format!("task {session}")).expect("the name is short");
+    let mut profile = TaskProfile::default();
+    let id = KernelId::new("kernel", Dims([1; 3]), Dims([1; 3])).expect("the name is short");
+    let index = profile.intern(&id).expect("it is the first");
+    for _ in 0..20 {
+        if let Some(kernel) = profile.kernel_mut(index) {
+            kernel.took.add(took);
+            kernel.gap.add(gap);
+        }
+        profile.pairs.add(None, index, gap);
+    }
+    profile.close_measuring();
+    queue.learn(&task, profile);
+    let priority = Priority::try_from(priority).unwrap_or(Priority::DEFAULT);
+    let session = SessionId::new(session);
+    let (class, share_thousandths) = (Class::Offline, 1_000);
+    let join = Join { session, task, priority, class, share_thousandths };
+    queue.step(Event::Join(join), Nanos::ZERO);
+}

@@ -1,0 +1,105 @@
+//! FIKIT's three scenarios with its ten pairs.
+
+use serde_json::{Value, json};
+use tessera_kernel_queue::{GapPredictor, Nanos, Rules};
+use tessera_sim::kernels::experiment::{Bench, Comparison, SLICE};
+use tessera_sim::kernels::{PAIRS, Policy};
+
+const SECOND: Nanos = Nanos::from_millis(1_000);
+
+fn thousandths(value: f64) -> f64 {
+    (value * 1_000.0).round() / 1_000.0
+}
+
+/// The ways that are compared: ours, ours with the paper's predictor, the paper's, and both
+/// without early stop.
+fn ways() -> [(&'static str, Rules); 5] {
+    let paper = Rules::paper();
+    [
+        ("ours", Rules::default()),
+        ("ours_with_mean_gaps", Rules { predictor: GapPredictor::Mean, ..Rules::default() }),
+        ("ours_without_early_stop", Rules { early_stop: false, ..Rules::default() }),
+        ("fikit", paper),
+        ("fikit_without_early_stop", Rules { early_stop: false, ..paper }),
+    ]
+}
+
+/// Both programs run without a pause.
+pub fn sharing(gap_noise: u64, tasks: usize, seed: u64) -> Value {
+    let rows = PAIRS.iter().map(|pair| {
+        let bench = Bench::new(pair, gap_noise, tasks, seed);
+        let alone = bench.both(Policy::Alone).programs[0].mean();
+        let slices = bench.both(Policy::Slices(SLICE)).programs[0].mean();
+        let mut row = json!({
+            "pair": pair.letter,
+            "high": pair.high.name,
+            "low": pair.low.name,
+            "alone_ms": thousandths(alone / 1e6),
+            "time_slices_ratio": thousandths(slices / alone),
+        });
+        for (name, rules) in ways() {
+            row[name] = shown(&bench.compare(rules));
+        }
+        row
+    });
+    rows.collect()
+}
+
+fn shown(result: &Comparison) -> Value {
+    let counters = &result.ours.counters;
+    json!({
+        "high_ratio": thousandths(result.high_ratio),
+        "of_omniscient": thousandths(result.fill_ratio),
+        "of_omniscient_without_epsilon": thousandths(result.fill_ratio_of_all),
+        "omniscient_busy": thousandths(result.ideal_fraction),
+        "longest_wait_behind_low_us": thousandths(result.behind_max_us),
+        "longest_low_kernel_us": thousandths(result.longest_low_us),
+        "gaps_seen": counters.gaps_seen,
+        "gaps_filled": counters.gaps_filled,
+        "early_stops": counters.early_stops,
+        "overshoots": counters.overshoots,
+        "kernels": counters.filled_kernels,
+        "grants": counters.grants,
+        "aged": counters.aged,
+    })
+}
+
+/// The high program without a pause, a low task every second.
+pub fn steady(tasks: usize, seed: u64) -> Value {
+    let rows = PAIRS.iter().map(|pair| {
+        let bench = Bench::new(pair, 50, tasks, seed);
+        let low = |rules| {
+            let outcome = bench.low_every(Policy::Queue(rules), SECOND);
+            let low = &outcome.programs[1];
+            json!({
+                "low_tasks": low.tasks.len(),
+                "low_mean_ms": thousandths(low.mean() / 1e6),
+                "low_variation": (!low.tasks.is_empty()).then(|| thousandths(low.variation())),
+            })
+        };
+        json!({
+            "pair": pair.letter,
+            "ours": low(Rules::default()),
+            "fikit": low(Rules::paper()),
+        })
+    });
+    rows.collect()
+}
+
+/// The low program without a pause, a high task every second.
+pub fn preempting(tasks: usize, seed: u64) -> Value {
+    let rows = PAIRS.iter().map(|pair| {
+        let bench = Bench::new(pair, 50, tasks, seed);
+        let high = |policy| bench.high_every(policy, SECOND).programs[0].mean();
+        let alone = high(Policy::Alone);
+        let ours = bench.high_every(Policy::Queue(Rules::default()), SECOND);
+        let busy = ours.programs[1].busy.get() / 1_000;
+        json!({
+            "pair": pair.letter,
+            "time_slices_ratio": thousandths(high(Policy::Slices(SLICE)) / alone),
+            "ours_ratio": thousandths(ours.programs[0].mean() / alone),
+            "ours_low_busy_percent": busy * 100 / (ours.end.get() / 1_000).max(1),
+        })
+    });
+    rows.collect()
+}
