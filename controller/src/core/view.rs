@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use tessera_model::mig::Slot;
+use tessera_model::mig::{Geometry, Slot};
 use tessera_model::{Bytes, GpuId, JobId, Millis, SliceId};
 use tessera_placement::{ClusterView, GpuView, InstanceState, InstanceView, MigView, Tenancy};
 use tessera_wire::frames::{GpuHealth, GpuReport, InstanceReport, InstanceTrouble, MigReport};
@@ -111,6 +111,7 @@ impl Cluster {
     /// Returns the shared rules of a GPU's geometry; equal geometries share them.
     pub(super) fn mig_view(&mut self, report: &GpuReport) -> Option<Arc<MigView>> {
         let MigReport::On { geometry } = &report.mig else { return None };
+        let geometry = &without(geometry, &report.refused);
         if let Some(known) = self.mig_views.iter().find(|view| view.geometry == *geometry) {
             return Some(Arc::clone(known));
         }
@@ -119,6 +120,17 @@ impl Cluster {
         self.mig_views.push(Arc::clone(&view));
         Some(view)
     }
+}
+
+/// Leaves out the placements that the driver refused lately: policies never think of them.
+fn without(geometry: &Geometry, refused: &[Slot]) -> Geometry {
+    let mut geometry = geometry.clone();
+    for profile in &mut geometry.profiles {
+        let is_refused = |start: u8| refused.contains(&Slot { start, profile: profile.id });
+        profile.starts.retain(|start| !is_refused(*start));
+    }
+    geometry.profiles.retain(|profile| !profile.starts.is_empty());
+    geometry
 }
 
 /// Whether the attempts on a GPU were placed for its present MIG mode. Until the others are over

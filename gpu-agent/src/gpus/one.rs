@@ -132,7 +132,7 @@ impl Gpu {
     /// The driver refused or didn't answer; the node has been told.
     pub async fn refresh(&mut self) -> Result<(), NvmlFailed> {
         let result = match self.ask_facts().await {
-            Err(NvmlFailed::Refused(fault)) if is_lost(&fault) => {
+            Err(NvmlFailed::Refused(fault)) if fault.is_loss() => {
                 // Too grave to be believed at once; what it was said to be at first counts.
                 self.ask_facts().await.map_err(|_| NvmlFailed::Refused(fault))
             }
@@ -203,7 +203,7 @@ impl Gpu {
             NvmlFailed::Refused(fault) => {
                 let reason = fault.to_string();
                 self.trouble = Some(GpuHealth::Faulty { reason: reason.clone() });
-                let lost = is_lost(fault);
+                let lost = fault.is_loss();
                 let action = if lost { FaultAction::ResetGpu } else { FaultAction::Record };
                 let Fault { call, code } = fault.clone();
                 (FaultCause::Nvml { call, code }, action, reason)
@@ -386,12 +386,6 @@ impl Gpu {
         // Fails only when the agent is going down.
         let _ = self.tools.node.send(Input::Gpu(event)).await;
     }
-}
-
-/// Whether a refusal means that the GPU is gone, with all that ran on it.
-const fn is_lost(fault: &Fault) -> bool {
-    // GPU_IS_LOST, RESET_REQUIRED, and GPU_NOT_FOUND from a driver that lists others.
-    matches!(fault.code, 15 | 16 | 28)
 }
 
 fn slots(facts: &GpuFacts) -> Vec<Slot> {

@@ -66,6 +66,17 @@ impl Fault {
         }
     }
 
+    /// Tells whether the GPU is gone, with all that ran on it: lost, in need of a reset, or not
+    /// listed by a driver that lists others.
+    pub const fn is_loss(&self) -> bool {
+        matches!(
+            self.code,
+            sys::nvmlReturn_enum_NVML_ERROR_GPU_IS_LOST
+                | sys::nvmlReturn_enum_NVML_ERROR_RESET_REQUIRED
+                | sys::nvmlReturn_enum_NVML_ERROR_GPU_NOT_FOUND
+        )
+    }
+
     /// Tells whether nothing happened in the time that was given.
     pub const fn is_timeout(&self) -> bool {
         self.code == sys::nvmlReturn_enum_NVML_ERROR_TIMEOUT

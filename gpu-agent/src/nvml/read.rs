@@ -64,12 +64,13 @@ pub fn gpu(
     })
 }
 
-/// Turns what a GPU or driver doesn't offer into `None`.
+/// Turns a figure that a GPU, driver or permission doesn't offer into `None`: nothing depends on
+/// it so much that the GPU could not be used without.
 fn offered<T>(result: Result<T, Fault>) -> Result<Option<T>, Fault> {
     match result {
         Ok(value) => Ok(Some(value)),
-        Err(fault) if fault.is_unsupported() => Ok(None),
-        Err(fault) => Err(fault),
+        Err(fault) if fault.is_loss() => Err(fault),
+        Err(_) => Ok(None),
     }
 }
 

@@ -1,0 +1,277 @@
+//! Every call of the library × every code that it can return: each has a defined outcome, breaks
+//! nothing that is in use, and leaves nothing behind once it is over (G1).
+
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+
+use tessera_agent::core::custody::Adopt;
+use tessera_agent::gpus::GpuEvent;
+use tessera_agent::gpus::file::GpuFile;
+use tessera_agent::gpus::one::{Gpu, Tools};
+use tessera_agent::node::Input;
+use tessera_agent::nvml::client::{NvmlClient, WorkerProgram};
+use tessera_agent::nvml::fault::{Fault, Handling};
+use tessera_agent::sys::holders::DeviceFiles;
+use tessera_model::mig::{Slot, Step, catalog};
+use tessera_model::{BootId, PlanId};
+use tessera_sim::client::Client;
+use tessera_sim::config::Config;
+use tessera_sim::device::{Placement, State};
+use tessera_sim::node::Node;
+use tessera_wire::frames::{GpuHealth, PlanEnd, PlanOrder};
+use tokio::sync::mpsc;
+
+/// What the worker calls to read a GPU.
+const READS: [&str; 20] = [
+    "nvmlDeviceGetMigMode",
+    "nvmlDeviceGetIndex",
+    "nvmlDeviceGetName",
+    "nvmlDeviceGetUUID",
+    "nvmlDeviceGetMemoryInfo_v2",
+    "nvmlDeviceGetPciInfo_v3",
+    "nvmlDeviceGetMinorNumber",
+    "nvmlDeviceGetCudaComputeCapability",
+    "nvmlDeviceGetFieldValues",
+    "nvmlDeviceGetRemappedRows",
+    "nvmlDeviceGetMaxMigDeviceCount",
+    "nvmlDeviceGetMigDeviceHandleByIndex",
+    "nvmlDeviceGetGpuInstanceId",
+    "nvmlDeviceGetGpuInstances",
+    "nvmlGpuInstanceGetInfo",
+    "nvmlDeviceGetComputeRunningProcesses_v3",
+    "nvmlDeviceGetMPSComputeRunningProcesses_v3",
+    "nvmlGpuInstanceGetComputeInstanceProfileInfo",
+    "nvmlGpuInstanceGetComputeInstances",
+    "nvmlDeviceGetCount_v2",
+];
+/// What changes one.
+const CHANGES: [&str; 4] = [
+    "nvmlDeviceCreateGpuInstanceWithPlacement",
+    "nvmlGpuInstanceCreateComputeInstance",
+    "nvmlComputeInstanceDestroy",
+    "nvmlGpuInstanceDestroy",
+];
+/// Every code that nvml.h names.
+fn codes() -> impl Iterator<Item = u32> {
+    (1..=30).chain([999])
+}
+
+/// The 1g.5gb and 2g.10gb profiles of an A100.
+fn slot(name: &str, start: u8) -> Slot {
+    let geometry = catalog::models()["a100-40gb"].geometry();
+    Slot { start, profile: geometry.by_name(&name.parse().unwrap()).unwrap().id }
+}
+
+fn make(state: &mut State, slot: Slot) -> String {
+    let model = state.gpus[0].profile(slot.profile.0).unwrap();
+    let at = Placement { start: slot.start.into(), size: model.profile.memory_slices.into() };
+    let serial = state.create_gpu_instance(0, slot.profile.0, Some(at)).unwrap();
+    let slices = model.profile.compute_slices;
+    let whole = model.compute.iter().find(|c| c.compute_slices == slices).unwrap();
+    let compute = state.create_compute_instance(serial, whole.id.unwrap(), None).unwrap();
+    state.compute_instance(compute).unwrap().2.mig_uuid()
+}
+
+/// What stands, by the device file: slots, and whether each is whole.
+fn standing(node: &Node) -> Vec<(Slot, usize)> {
+    let state = node.read().unwrap();
+    let mut list: Vec<_> =
+        state.gpus[0].instances.iter().map(|i| (i.slot, i.compute.len())).collect();
+    list.sort();
+    list
+}
+
+struct Rig {
+    _folder: tempfile::TempDir,
+    node: Node,
+    tools: Tools,
+    heard: mpsc::Receiver<Input>,
+    program: WorkerProgram,
+}
+
+impl Rig {
+    fn new() -> Self {
+        // Thousands of synced files: in memory, where the machine has such a folder.
+        let memory = Path::new("/dev/shm");
+        let folder = match memory.is_dir() {
+            true => tempfile::tempdir_in(memory).unwrap(),
+            false => tempfile::tempdir().unwrap(),
+        };
+        let sim = folder.path().join("sim");
+        let node = Node::open(&Config::new(&sim, &["a100-40gb"])).unwrap();
+        std::fs::create_dir(folder.path().join("gpus")).unwrap();
+        // The environment belongs to the whole process, tests run side by side in it.
+        let script = folder.path().join("worker");
+        let text = format!(
+            "#!/bin/sh\nTESSERA_SIM_NODE={} TESSERA_SIM_LATENCY=0 exec {} \"$@\"\n",
+            sim.display(),
+            env!("CARGO_BIN_EXE_tessera-agent"),
+        );
+        std::fs::write(&script, text).unwrap();
+        std::fs::set_permissions(&script, std::fs::Permissions::from_mode(0o755)).unwrap();
+        let library = tessera_sim::library::build().unwrap().into();
+        let program = WorkerProgram { program: script, library };
+        let (told, heard) = mpsc::channel(4096);
+        let tools = Tools {
+            nvml: NvmlClient::start(program.clone()),
+            node: told,
+            data: folder.path().to_owned(),
+            tries_max: 1,
+            adopt: Adopt::Exclusive,
+            boot: BootId::from_uuid(uuid::Uuid::nil()),
+            files: DeviceFiles { folder: sim.join("dev"), minors: Path::new("/none").into() },
+        };
+        Self { _folder: folder, node, tools, heard, program }
+    }
+
+    /// A GPU of which nothing is remembered.
+    fn gpu(&self) -> Gpu {
+        let id = self.node.read().unwrap().gpu_uuid(0).parse().unwrap();
+        let notices = mpsc::channel(1).1;
+        Gpu::new(id, self.tools.clone(), GpuFile::default(), None, notices)
+    }
+
+    /// The end of a plan, and whether the driver was ever thought not to answer.
+    async fn apply(&mut self, gpu: &mut Gpu, layout_gen: u64, steps: Vec<Step>) -> (PlanEnd, bool) {
+        let plan = PlanId::from_uuid(uuid::Uuid::from_u128(layout_gen.into()));
+        let gpu_id = gpu.id.clone();
+        gpu.apply(PlanOrder { epoch: 1, plan, gpu: gpu_id, layout_gen, steps, traceparent: None })
+            .await;
+        let (mut end, mut silent) = (None, false);
+        while let Ok(Input::Gpu(event)) = self.heard.try_recv() {
+            match event {
+                GpuEvent::Changed(report) => silent |= report.health == GpuHealth::Unresponsive,
+                GpuEvent::PlanEnded { end: found, .. } => end = Some(found),
+                GpuEvent::MigModeEnded { .. } | GpuEvent::Struck(_) => {}
+            }
+        }
+        (end.expect("every plan ends"), silent)
+    }
+}
+
+async fn each_code(rig: &mut Rig, call: &str, nth: u32) {
+    let (busy, old, new) = (slot("1g.5gb", 6), slot("1g.5gb", 0), slot("2g.10gb", 2));
+    let wanted = vec![(new, 1), (busy, 1)];
+    let steps = vec![Step::Destroy(old), Step::Create(new)];
+    let holder = {
+        rig.node.change(|state| state.gpus[0].instances.clear()).unwrap();
+        let uuid = rig.node.change(|state| make(state, busy)).unwrap();
+        Client::open(&rig.node, &uuid).unwrap()
+    };
+    let node = rig.node.clone();
+    let held = || {
+        let state = node.read().unwrap();
+        let instance = state.gpus[0].instances.iter().find(|i| i.slot == busy).cloned();
+        instance.expect("what is in use stays")
+    };
+    let before = held();
+    for code in codes() {
+        let reset = |state: &mut State| {
+            state.gpus[0].instances.retain(|i| i.slot == busy);
+            make(state, old);
+        };
+        rig.node.set_faults("").unwrap();
+        rig.node.change(reset).unwrap();
+        let mut gpu = rig.gpu();
+        rig.node.set_faults(&format!("call={call} nth={nth} code={code}")).unwrap();
+
+        let (end, silent) = rig.apply(&mut gpu, 1, steps.clone()).await;
+
+        let case = format!("{call} returned {code} at call {nth}: {end:?}");
+        assert!(!silent, "the worker died of {case}");
+        let fault = Fault { call: call.to_owned(), code };
+        if CHANGES.contains(&call) {
+            let takes_effect = match fault.handling() {
+                // Nothing to destroy is as good as destroyed; the next look tells.
+                Handling::Absent => None,
+                Handling::InUse | Handling::Retry => Some("tried again until tries were up"),
+                Handling::Replan | Handling::Faulty | Handling::Bug => Some("given up"),
+            };
+            if takes_effect.is_some() && nth == 1 {
+                assert!(matches!(end, PlanEnd::Failed { .. }), "{case}");
+            }
+        } else {
+            assert!(!matches!(end, PlanEnd::Refused { .. }), "{case}");
+        }
+        rig.node.set_faults("").unwrap();
+        gpu.clear(None).await;
+        let half_made: Vec<_> = standing(&rig.node).into_iter().filter(|(_, n)| *n == 0).collect();
+        assert!(half_made.is_empty(), "{half_made:?} was left when {case}");
+        let (end, _) = rig.apply(&mut gpu, 2, steps.clone()).await;
+        assert_eq!((end, standing(&rig.node)), (PlanEnd::Done, wanted.clone()), "after {case}");
+        assert_eq!(held(), before, "{case}");
+    }
+    drop(holder);
+}
+
+fn run(calls: &'static [&'static str], nths: &'static [u32]) {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    tokio::task::LocalSet::new().block_on(&runtime, async {
+        let mut rig = Rig::new();
+        for call in calls {
+            for nth in nths {
+                each_code(&mut rig, call, *nth).await;
+            }
+        }
+    });
+}
+
+#[test]
+fn every_code_of_the_first_half_of_the_reading_calls_has_a_defined_outcome() {
+    run(&READS[..10], &[1]);
+}
+
+#[test]
+fn every_code_of_the_second_half_of_the_reading_calls_has_a_defined_outcome() {
+    run(&READS[10..], &[1]);
+}
+
+#[test]
+fn every_code_of_every_changing_call_has_a_defined_outcome_whenever_it_comes() {
+    run(&CHANGES, &[1, 2]);
+}
+
+#[test]
+fn every_code_of_the_initialisation_is_told_and_gone_with_its_cause() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    tokio::task::LocalSet::new().block_on(&runtime, async {
+        let mut rig = Rig::new();
+        for code in codes() {
+            rig.tools.nvml = NvmlClient::start(rig.program.clone());
+            rig.node.set_faults(&format!("call=nvmlInit_v2 nth=1 code={code}")).unwrap();
+            let mut gpu = rig.gpu();
+            let steps = vec![Step::Create(slot("1g.5gb", 0))];
+
+            let refused = gpu.refresh().await;
+            let (end, silent) = rig.apply(&mut gpu, 1, steps).await;
+
+            // Not loaded, of another version, not permitted: shown as what it is.
+            let shown = !matches!(code, 4 | 9 | 18)
+                || refused.is_err_and(|e| e.to_string().contains(&code.to_string()));
+            assert!(shown && !silent, "{code}");
+            assert_eq!(end, PlanEnd::Done, "{code}: the next call loads it anew");
+            rig.node.change(|state| state.gpus[0].instances.clear()).unwrap();
+        }
+    });
+}
+
+#[test]
+fn every_call_and_code_has_one_row_in_the_table() {
+    for call in READS.iter().chain(&CHANGES) {
+        for code in codes() {
+            let fault = Fault { call: (*call).to_owned(), code };
+            let destroys = call.ends_with("InstanceDestroy");
+            let expected = match code {
+                2 if destroys => Handling::Absent,
+                6 => Handling::Absent,
+                19 => Handling::InUse,
+                10 | 17 | 20 | 21 | 27 => Handling::Retry,
+                3 | 23 | 29 => Handling::Replan,
+                1 | 2 | 5 | 7 | 13 | 22 | 24 | 25 | 26 | 30 => Handling::Bug,
+                4 | 8 | 9 | 11 | 12 | 14 | 15 | 16 | 18 | 28 | 999 => Handling::Faulty,
+                other => panic!("{other} has no row"),
+            };
+            assert_eq!(fault.handling(), expected, "{call} {code}");
+        }
+    }
+}
