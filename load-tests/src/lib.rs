@@ -18,4 +18,5 @@ pub mod ports;
 pub mod postgres;
 pub mod processes;
 pub mod programs;
+pub mod storm;
 pub mod wait;

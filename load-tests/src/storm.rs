@@ -1,0 +1,422 @@
+//! Random changes of layouts with random kills of the agent in between, judged by the device
+//! file alone.
+//!
+//! The agent's part that owns a GPU runs in a process of its own, with the real NVML worker over
+//! the stand-in; it is killed at any moment and started anew. The oracle is the stand-in's own
+//! state: no instance half made, none that no plan asked for, no overlap, and everything that a
+//! client holds as it was.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, bail, ensure};
+use rand::prelude::*;
+use rand::rngs::StdRng;
+use serde::{Deserialize, Serialize};
+use tessera_agent::core::custody::Adopt;
+use tessera_agent::gpus::GpuEvent;
+use tessera_agent::gpus::file::GpuFile;
+use tessera_agent::gpus::one::{Gpu, Tools};
+use tessera_agent::node::Input;
+use tessera_agent::nvml::client::{NvmlClient, WorkerProgram};
+use tessera_agent::sys::holders::DeviceFiles;
+use tessera_model::mig::{Geometry, Slot, Step, catalog};
+use tessera_model::{BootId, PlanId};
+use tessera_sim::client::Client;
+use tessera_sim::config::Config;
+use tessera_sim::node::Node;
+use tessera_wire::frames::{PlanEnd, PlanOrder};
+use tokio::sync::mpsc;
+
+use crate::programs::programs;
+
+/// The GPU that is partitioned.
+const MODEL: &str = "a100-40gb";
+/// Longest wait for one answer on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// From the storm to the part under test, one line each.
+#[derive(Debug, Serialize, Deserialize)]
+struct Order {
+    layout_gen: u64,
+    steps: Vec<Step>,
+}
+
+/// What is done.
+#[derive(Clone, Copy, Debug)]
+pub struct StormPlan {
+    /// How many changes of layout.
+    pub transitions: u64,
+    /// Of a thousand changes, how many are met by a kill.
+    pub kills_per_thousand: u32,
+    /// Where chance begins.
+    pub seed: u64,
+}
+
+/// What came of it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct StormResult {
+    /// Changes that were ordered.
+    pub transitions: u64,
+    /// Steps of these.
+    pub steps: u64,
+    /// Kills of the agent's part.
+    pub kills: u64,
+    /// Kills after which the device stood as neither before nor after the whole change.
+    pub torn: u64,
+    /// Orders to destroy what a client held, all refused.
+    pub attempts_on_busy: u64,
+}
+
+/// Runs the part under test: orders from standard input, ends to standard output.
+///
+/// # Errors
+///
+/// The data folder can't be used.
+pub fn child(data: &Path) -> anyhow::Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    tokio::task::LocalSet::new().block_on(&runtime, serve(data))
+}
+
+async fn serve(data: &Path) -> anyhow::Result<()> {
+    let node = Node::open(&Config::from_env()?)?;
+    let (told, mut heard) = mpsc::channel(4096);
+    let worker = WorkerProgram {
+        program: programs().path("tessera-agent"),
+        library: programs().nvml.clone().into(),
+    };
+    let tools = Tools {
+        nvml: NvmlClient::start(worker),
+        node: told,
+        data: data.to_owned(),
+        tries_max: 1,
+        adopt: Adopt::AtFirst,
+        boot: BootId::from_uuid(uuid::Uuid::nil()),
+        files: DeviceFiles::default(),
+    };
+    let id: tessera_model::GpuId = node.read()?.gpu_uuid(0).parse()?;
+    let file = GpuFile::load(data, &id)?;
+    let mut gpu = Gpu::new(id.clone(), tools, file, None, mpsc::channel(1).1);
+    gpu.look().await;
+    println!("ready");
+    for line in std::io::stdin().lock().lines() {
+        let Order { layout_gen, steps } = serde_json::from_str(&line?)?;
+        let plan = PlanId::from_uuid(uuid::Uuid::from_u128(layout_gen.into()));
+        let gpu_id = id.clone();
+        let order = PlanOrder { epoch: 1, plan, gpu: gpu_id, layout_gen, steps, traceparent: None };
+        gpu.apply(order).await;
+        while let Ok(input) = heard.try_recv() {
+            if let Input::Gpu(GpuEvent::PlanEnded { end, .. }) = input {
+                println!("{}", serde_json::to_string(&end)?);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The part under test, while it lives.
+pub struct Part {
+    child: Child,
+    orders: ChildStdin,
+    lines: Receiver<String>,
+}
+
+impl Part {
+    /// Starts it, and waits until it has put right what its predecessor left.
+    ///
+    /// # Errors
+    ///
+    /// It doesn't start.
+    pub fn start(program: &Path, folder: &Path, latency: &str) -> anyhow::Result<Self> {
+        let mut child = Command::new(program)
+            .arg("child")
+            .arg(folder.join("data"))
+            .env("TESSERA_SIM_NODE", folder.join("sim"))
+            .env("TESSERA_SIM_LATENCY", latency)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()?;
+        let orders = child.stdin.take().context("it was given a pipe")?;
+        let output = child.stdout.take().context("it was given a pipe")?;
+        let (sender, lines) = channel();
+        thread::spawn(move || {
+            for line in BufReader::new(output).lines().map_while(Result::ok) {
+                if sender.send(line).is_err() {
+                    return;
+                }
+            }
+        });
+        let part = Self { child, orders, lines };
+        let line = part.lines.recv_timeout(PATIENCE).context("it never got ready")?;
+        ensure!(line == "ready", "it said {line}");
+        Ok(part)
+    }
+
+    fn order(&mut self, layout_gen: u64, steps: &[Step]) -> anyhow::Result<()> {
+        let order = Order { layout_gen, steps: steps.to_vec() };
+        writeln!(self.orders, "{}", serde_json::to_string(&order)?)?;
+        Ok(())
+    }
+
+    /// Orders a change and waits for its end.
+    ///
+    /// # Errors
+    ///
+    /// It says nothing.
+    pub fn apply(&mut self, layout_gen: u64, steps: &[Step]) -> anyhow::Result<PlanEnd> {
+        self.order(layout_gen, steps)?;
+        let line = self.lines.recv_timeout(PATIENCE).context("no end of a plan")?;
+        Ok(serde_json::from_str(&line)?)
+    }
+
+    fn kill(mut self) {
+        // Fails only if it is gone by itself.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Drop for Part {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A folder with a node of one GPU and an empty data folder.
+///
+/// # Errors
+///
+/// The disk refuses.
+pub fn stage(folder: &Path) -> anyhow::Result<Node> {
+    std::fs::create_dir_all(folder.join("data/gpus"))?;
+    Ok(Node::open(&Config::new(folder.join("sim"), &[MODEL]))?)
+}
+
+/// The geometry of the GPU that is partitioned.
+pub fn geometry() -> Geometry {
+    catalog::models()[MODEL].geometry()
+}
+
+struct Storm {
+    program: PathBuf,
+    folder: PathBuf,
+    node: Node,
+    geometry: Geometry,
+    chance: StdRng,
+    held: BTreeMap<Slot, (String, Client)>,
+    result: StormResult,
+    layout_gen: u64,
+}
+
+/// Runs a storm; `program` is what runs [`child`] when told to.
+///
+/// # Errors
+///
+/// What the oracle found, or what didn't work at all.
+pub fn run(program: &Path, folder: &Path, plan: StormPlan) -> anyhow::Result<StormResult> {
+    let node = stage(folder)?;
+    let mut storm = Storm {
+        program: program.to_owned(),
+        folder: folder.to_owned(),
+        node,
+        geometry: geometry(),
+        chance: StdRng::seed_from_u64(plan.seed),
+        held: BTreeMap::new(),
+        result: StormResult::default(),
+        layout_gen: 0,
+    };
+    let mut part = storm.start()?;
+    for turn in 0..plan.transitions {
+        let killed = storm.chance.random_range(0..1_000) < plan.kills_per_thousand;
+        part = storm
+            .turn(part, killed)
+            .with_context(|| format!("change {turn}, seed {}", plan.seed))?;
+    }
+    Ok(storm.result)
+}
+
+impl Storm {
+    fn start(&self) -> anyhow::Result<Part> {
+        Part::start(&self.program, &self.folder, "0")
+    }
+
+    fn turn(&mut self, mut part: Part, killed: bool) -> anyhow::Result<Part> {
+        self.shuffle_clients()?;
+        let before = self.standing()?;
+        let steps = self.steps(&before);
+        let on_busy =
+            steps.iter().any(|s| matches!(s, Step::Destroy(x) if self.held.contains_key(x)));
+        self.layout_gen += 1;
+        self.result.transitions += 1;
+        self.result.steps += u64::try_from(steps.len())?;
+        if killed {
+            part.order(self.layout_gen, &steps)?;
+            let moment = self.chance.random_range(0..25_000);
+            thread::sleep(Duration::from_micros(moment));
+            part.kill();
+            self.result.kills += 1;
+            part = self.start()?;
+        } else {
+            let end = part.apply(self.layout_gen, &steps)?;
+            match end {
+                PlanEnd::Done if !on_busy => {}
+                PlanEnd::Failed { .. } if on_busy => self.result.attempts_on_busy += 1,
+                other => bail!("{steps:?} on {before:?} ended as {other:?}"),
+            }
+        }
+        self.judge(&before, &steps, killed, on_busy)?;
+        Ok(part)
+    }
+
+    /// Looks at the device file.
+    fn judge(
+        &mut self,
+        before: &BTreeMap<Slot, String>,
+        steps: &[Step],
+        killed: bool,
+        on_busy: bool,
+    ) -> anyhow::Result<()> {
+        let state = self.node.read()?;
+        for instance in &state.gpus[0].instances {
+            let start = instance.slot.start;
+            ensure!(instance.compute.len() == 1, "a leak: half an instance at {start}");
+        }
+        let after = self.standing()?;
+        self.geometry.check(after.keys()).context("an overlap")?;
+        for (slot, (uuid, _)) in &self.held {
+            ensure!(after.get(slot) == Some(uuid), "what a client holds was touched: {slot:?}");
+        }
+        let mut whole: BTreeSet<Slot> = before.keys().copied().collect();
+        let mut possible = whole.clone();
+        for step in steps {
+            match step {
+                Step::Destroy(slot) => drop(whole.remove(slot)),
+                Step::Create(slot) => {
+                    whole.insert(*slot);
+                    possible.insert(*slot);
+                }
+            }
+        }
+        let found: BTreeSet<Slot> = after.keys().copied().collect();
+        ensure!(found.is_subset(&possible), "nobody asked for some of {found:?}");
+        let kept = |slot: &Slot| !steps.contains(&Step::Destroy(*slot));
+        ensure!(
+            before.keys().filter(|slot| kept(slot)).all(|slot| after.get(slot) == before.get(slot)),
+            "an instance that no step names was touched: {before:?} {steps:?} {after:?}"
+        );
+        if !killed && !on_busy {
+            ensure!(found == whole, "the end was told, but not reached: {found:?}, {whole:?}");
+        }
+        let start: BTreeSet<Slot> = before.keys().copied().collect();
+        if found != whole && found != start {
+            self.result.torn += 1;
+        }
+        Ok(())
+    }
+
+    /// The MIG devices that stand, by slot.
+    fn standing(&self) -> anyhow::Result<BTreeMap<Slot, String>> {
+        let state = self.node.read()?;
+        let whole =
+            |i: &tessera_sim::device::GpuInstance| Some((i.slot, i.compute.first()?.mig_uuid()));
+        Ok(state.gpus[0].instances.iter().filter_map(whole).collect())
+    }
+
+    /// Lets clients come and go: at most two, so that there is room to change things.
+    fn shuffle_clients(&mut self) -> anyhow::Result<()> {
+        if self.chance.random_ratio(1, 8)
+            && let Some(slot) = self.held.keys().copied().choose(&mut self.chance)
+        {
+            self.held.remove(&slot);
+        }
+        if self.held.len() < 2 && self.chance.random_ratio(1, 4) {
+            let free: Vec<_> = self
+                .standing()?
+                .into_iter()
+                .filter(|(slot, _)| !self.held.contains_key(slot))
+                .collect();
+            if let Some((slot, uuid)) = free.choose(&mut self.chance).cloned() {
+                let client = Client::open(&self.node, &uuid)?;
+                self.held.insert(slot, (uuid, client));
+            }
+        }
+        Ok(())
+    }
+
+    /// A legal change of one to four steps, once in a while with an order to destroy what a
+    /// client holds.
+    fn steps(&mut self, before: &BTreeMap<Slot, String>) -> Vec<Step> {
+        if self.chance.random_ratio(1, 40)
+            && let Some(slot) = self.held.keys().copied().choose(&mut self.chance)
+        {
+            return vec![Step::Destroy(slot)];
+        }
+        let mut layout: BTreeSet<Slot> = before.keys().copied().collect();
+        let mut steps = Vec::new();
+        for _ in 0..self.chance.random_range(1..=2) {
+            let free: Vec<_> =
+                layout.iter().filter(|s| !self.held.contains_key(s)).copied().collect();
+            if let Some(slot) = free.choose(&mut self.chance).copied()
+                && self.chance.random_ratio(1, 2)
+                && before.contains_key(&slot)
+            {
+                layout.remove(&slot);
+                steps.push(Step::Destroy(slot));
+            }
+        }
+        for _ in 0..self.chance.random_range(1..=2) {
+            if let Some(slot) = self.legal(&layout, steps.as_slice()) {
+                layout.insert(slot);
+                steps.push(Step::Create(slot));
+            }
+        }
+        steps
+    }
+
+    fn legal(&mut self, layout: &BTreeSet<Slot>, steps: &[Step]) -> Option<Slot> {
+        let all = self.geometry.profiles.iter().flat_map(|profile| {
+            profile.starts.iter().map(|start| Slot { start: *start, profile: profile.id })
+        });
+        let fits: Vec<_> = all
+            .filter(|slot| !layout.contains(slot) && !steps.contains(&Step::Destroy(*slot)))
+            .filter(|slot| self.geometry.check(layout.iter().chain([slot])).is_ok())
+            .collect();
+        fits.choose(&mut self.chance).copied()
+    }
+}
+
+/// Measures how much longer a step takes through the agent's part than the driver itself takes,
+/// by the stand-in's settings; milliseconds, `(creates, destroys)`.
+///
+/// # Errors
+///
+/// Something doesn't work at all.
+pub fn overhead(
+    program: &Path,
+    folder: &Path,
+    samples: u64,
+) -> anyhow::Result<(Vec<f64>, Vec<f64>)> {
+    stage(folder)?;
+    let geometry = geometry();
+    let small = geometry.by_name(&"1g.5gb".parse()?).context("every A100 has it")?;
+    let slot = Slot { start: 0, profile: small.id };
+    let mut part = Part::start(program, folder, "1")?;
+    let (mut creates, mut destroys) = (Vec::new(), Vec::new());
+    let own = |took: Duration, driver: Duration| (took.as_secs_f64() - driver.as_secs_f64()) * 1e3;
+    for sample in 0..samples {
+        let began = Instant::now();
+        let made = part.apply(2 * sample + 1, &[Step::Create(slot)])?;
+        creates.push(own(began.elapsed(), tessera_sim::latency::create(1)));
+        let began = Instant::now();
+        let gone = part.apply(2 * sample + 2, &[Step::Destroy(slot)])?;
+        destroys.push(own(began.elapsed(), tessera_sim::latency::destroy()));
+        ensure!((&made, &gone) == (&PlanEnd::Done, &PlanEnd::Done), "{made:?} {gone:?}");
+    }
+    Ok((creates, destroys))
+}
