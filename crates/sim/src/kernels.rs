@@ -9,13 +9,15 @@ pub mod client;
 pub mod device;
 pub mod experiment;
 pub mod ideal;
+pub mod measuring;
 pub mod models;
 pub mod outcome;
 pub mod program;
 pub mod world;
 
 pub use chance::Chance;
+pub use measuring::measure;
 pub use models::{Model, PAIRS, Pair};
 pub use outcome::{Outcome, Spans};
 pub use program::{Arrivals, Noise, Program};
-pub use world::{Latencies, Policy, Run, measure};
+pub use world::{Latencies, Policy, Run};

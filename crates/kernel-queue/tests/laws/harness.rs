@@ -7,8 +7,8 @@ use proptest::prelude::*;
 use tessera_kernel_queue::limits::ACTIONS_MAX;
 use tessera_kernel_queue::waiting::Request;
 use tessera_kernel_queue::{
-    Action, Dims, Event, Gate, Grant, GrantSize, Join, KernelId, KernelIndex, Kind, Nanos, Purse,
-    Queue, Role, Rules, SessionId, Spend, TaskKey, TaskProfile,
+    Action, Dims, Event, GapPredictor, Gate, Grant, GrantSize, Join, KernelId, KernelIndex, Kind,
+    Nanos, Purse, Queue, Role, Rules, SessionId, Spend, TaskKey, TaskProfile,
 };
 use tessera_model::spec::{Class, Priority};
 
@@ -259,7 +259,6 @@ impl Harness {
             self.take(*action, &before, want);
         }
         self.check_roles();
-        self.check_budgets();
     }
 
     fn take(&mut self, action: Action, before: &[Request], want: Option<(SessionId, u64)>) {
@@ -271,6 +270,7 @@ impl Harness {
             }
             Action::Grant { session, grant } => {
                 self.given.push((grant.number, self.returns));
+                self.check_budget(&grant);
                 self.check_choice(session, &grant, before, want);
                 session
             }
@@ -290,6 +290,19 @@ impl Harness {
         };
         if let Some(client) = self.clients.iter_mut().find(|client| client.id == session) {
             client.inbox.push_back(action);
+        }
+    }
+
+    /// What is promised of a gap fits into it, however many grants stand. By means, no gap is
+    /// longer than the longest mean; what is learned online has no such bound.
+    fn check_budget(&self, grant: &Grant) {
+        let longest = Nanos::from_micros(KERNELS.iter().map(|(_, gap)| *gap).max().unwrap_or(0));
+        if grant.kind == Kind::Gap {
+            assert!(grant.from.plus(grant.budget) <= grant.until, "{grant:?}");
+            if self.rules.predictor == GapPredictor::Mean {
+                assert!(grant.until.minus(grant.from) <= longest, "{grant:?}");
+                assert!(self.queue.promised() <= longest, "{}", self.queue.promised());
+            }
         }
     }
 
@@ -341,13 +354,5 @@ impl Harness {
         for (session, role) in self.queue.sessions() {
             assert_eq!(role.holds(), self.priority(session) == top, "{session:?} is {role:?}");
         }
-    }
-
-    /// What is promised of a gap fits into it, however many grants stand.
-    fn check_budgets(&self) {
-        let longest = KERNELS.iter().map(|(_, gap)| *gap).max().unwrap_or(0);
-        // After a lapse there is no holder to harm: then a grant lasts as long as grants may.
-        let bound = Nanos::from_micros(longest).max(self.rules.grant_max);
-        assert!(self.queue.promised() <= bound, "{}", self.queue.promised());
     }
 }

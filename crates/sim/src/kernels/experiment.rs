@@ -3,10 +3,11 @@
 use tessera_kernel_queue::{Nanos, Rules, TaskProfile};
 
 use super::ideal::omniscient;
+use super::measuring::measure;
 use super::models::Pair;
 use super::outcome::{Outcome, float};
 use super::program::{Arrivals, Course, Noise, Program};
-use super::world::{Latencies, Policy, Run, measure};
+use super::world::{Latencies, Policy, Run};
 
 /// The driver's time slice: fitted so that pair A's high program is 1.573 times slower under
 /// default sharing, as FIKIT's Table 2 gives it (50.85 ms against 32.32 ms). Fitted to that one
