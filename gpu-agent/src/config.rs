@@ -36,6 +36,13 @@ pub struct Arguments {
     /// Folder in which DCGM's exporter looks for the jobs of GPUs (its --hpc-job-mapping-dir).
     #[arg(long, env = "TESSERA_AGENT_DCGM_JOB_MAPPING", value_name = "DIR")]
     pub dcgm_job_mapping: Option<PathBuf>,
+    /// NVIDIA's MPS control program, for jobs that share slices [default: nvidia-cuda-mps-control
+    /// from PATH].
+    #[arg(long, env = "TESSERA_AGENT_MPS_CONTROL")]
+    pub mps_control: Option<PathBuf>,
+    /// What runs a small kernel as a client of MPS, with its arguments [default: this program].
+    #[arg(long, env = "TESSERA_AGENT_MPS_CANARY")]
+    pub mps_canary: Option<String>,
     /// A TOML file with the same settings, and those that have no option.
     #[arg(long, env = "TESSERA_AGENT_CONFIG")]
     pub config: Option<PathBuf>,
@@ -50,6 +57,12 @@ pub struct Arguments {
 /// What else the program can be.
 #[derive(Clone, Debug, clap::Subcommand)]
 pub enum Command {
+    /// Ends an attempt's clients of MPS before it is killed. Never started by hand.
+    #[command(hide = true)]
+    MpsTerminate(crate::mps::terminate::Terminate),
+    /// Runs a small kernel as a client of MPS. Never started by hand.
+    #[command(hide = true)]
+    MpsCanary,
     /// Answers the agent's questions to the driver. Never started by hand.
     #[command(hide = true)]
     NvmlWorker {
@@ -69,6 +82,8 @@ struct File {
     controller: Option<String>,
     data: Option<PathBuf>,
     nvml: Option<PathBuf>,
+    mps_control: Option<PathBuf>,
+    mps_canary: Option<String>,
     shepherd: Option<PathBuf>,
     pass_env: Option<Vec<String>>,
     keep_attempts: Option<usize>,
@@ -94,6 +109,10 @@ pub struct Config {
     pub data: PathBuf,
     /// NVIDIA's management library.
     pub nvml: PathBuf,
+    /// NVIDIA's MPS control program.
+    pub mps_control: PathBuf,
+    /// What runs a small kernel as a client of MPS.
+    pub mps_canary: Vec<String>,
     /// The shepherd's program.
     pub shepherd: PathBuf,
     /// Variables of the agent's own environment that attempts get.
@@ -158,6 +177,15 @@ impl Config {
                 .or(file.controller)
                 .with_context(|| missing("controller"))?,
             data: arguments.data.clone().or(file.data).with_context(|| missing("data"))?,
+            mps_control: arguments
+                .mps_control
+                .clone()
+                .or(file.mps_control)
+                .unwrap_or_else(|| "nvidia-cuda-mps-control".into()),
+            mps_canary: arguments.mps_canary.clone().or(file.mps_canary).map_or_else(
+                || vec![own.display().to_string(), "mps-canary".to_owned()],
+                |words| words.split_whitespace().map(str::to_owned).collect(),
+            ),
             nvml: arguments
                 .nvml
                 .clone()

@@ -8,6 +8,7 @@ pub mod environment;
 pub mod health;
 pub mod kernel_log;
 pub mod ledger;
+pub mod mps;
 pub mod output;
 pub mod plan;
 pub mod telemetry;

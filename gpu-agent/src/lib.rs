@@ -5,6 +5,7 @@
 //! - [`shepherd`]: the process that an attempt runs under, and that outlives the agent.
 //! - [`pool`], [`adopt`]: the agent's side of the shepherds.
 //! - [`nvml`], [`gpus`]: GPUs, asked through a process of their own.
+//! - [`mps`]: slices that attempts share, one MPS daemon each.
 //! - [`link`], [`logs`]: the controller.
 //! - [`journal`], [`disk`], [`lease_page`]: what survives a crash.
 //! - [`actors`]: mailboxes around node and GPUs.
@@ -21,6 +22,7 @@ pub mod kernel_log;
 pub mod lease_page;
 pub mod link;
 pub mod logs;
+pub mod mps;
 pub mod node;
 pub mod nvml;
 pub mod pool;

@@ -12,6 +12,7 @@ use tessera_agent::journal::JournalFile;
 use tessera_agent::kernel_log::{self, KernelLog};
 use tessera_agent::lease_page::LeasePage;
 use tessera_agent::link::{self, Controller};
+use tessera_agent::mps::{self, MpsSettings};
 use tessera_agent::node::{Fatal, INPUTS_MAX, Node, NodeFacts, NodeParts};
 use tessera_agent::nvml::client::{NvmlClient, WorkerProgram};
 use tessera_agent::nvml::events;
@@ -33,6 +34,14 @@ const GOODBYE_WITHIN: std::time::Duration = std::time::Duration::from_millis(500
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
+    match &arguments.command {
+        Some(Command::MpsTerminate(what)) => return status(mps::terminate::run(what)),
+        Some(Command::MpsCanary) => {
+            let ran = mps::canary::run().inspect_err(|error| eprintln!("{error}"));
+            return status(ran.is_ok());
+        }
+        Some(Command::NvmlWorker { .. }) | None => {}
+    }
     if let Some(Command::NvmlWorker { nvml: library, events }) = &arguments.command {
         let run = if *events { nvml::watch::run } else { nvml::worker::run };
         // The agent sees that it is gone, and starts another.
@@ -53,6 +62,10 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+fn status(well: bool) -> ExitCode {
+    if well { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 fn start(arguments: &Arguments) -> anyhow::Result<ExitCode> {
@@ -103,13 +116,23 @@ async fn run(
         memory: machine_memory(),
         data: data.clone(),
         environment: config.environment(),
+        mps: mps::find(&config.mps_control),
         keep_attempts: config.keep_attempts,
     };
+    let (mps, mps_orders) = mpsc::channel(mps::ORDERS_MAX);
+    let settings = MpsSettings {
+        control: facts.mps.clone().unwrap_or_else(|| config.mps_control.clone()),
+        canary: config.mps_canary.clone(),
+        data: data.clone(),
+        passed: config.environment().passed.into_iter().collect(),
+    };
+    tracing::info!(mps = ?facts.mps, "sharing of slices");
+    actix::spawn(mps::run(settings, boot, inputs.clone(), mps_orders));
     let journal = journal.start(inputs.clone()).context("can't start the journal's thread")?;
     let (telemetry, tenants) = mpsc::channel(telemetry::EVENTS_MAX);
     let gpus = gpu_port;
     let parts =
-        NodeParts { facts, state, page, pool, journal, ledger, held, gpus, telemetry, fatal };
+        NodeParts { facts, state, page, pool, journal, ledger, held, gpus, mps, telemetry, fatal };
     node::NodeActor::start(Node::start(parts), heard);
 
     let program = std::env::current_exe().context("can't find this program itself")?;

@@ -8,6 +8,7 @@ mod launch;
 mod layout;
 mod recovery;
 mod session;
+mod sharing;
 mod traces;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -16,7 +17,7 @@ use std::time::Duration;
 
 use tessera_model::mig::Slot;
 use tessera_model::{AttemptId, Bytes, GpuId, Millis, NodeName, PlanId};
-use tessera_wire::frames::{GpuReport, PlanEnd, PlanOrder};
+use tessera_wire::frames::{ExitRecord, GpuReport, LaunchOrder, PlanEnd, PlanOrder};
 use tessera_wire::{ToAgent, ToController};
 use tokio::sync::{mpsc, oneshot};
 use uuid::Uuid;
@@ -27,6 +28,7 @@ use crate::disk::NodeState;
 use crate::gpus::{GpuEvent, GpuOrder};
 use crate::journal::{Haste, Journal};
 use crate::lease_page::{Lease, LeasePage};
+use crate::mps::{MpsEvent, MpsOrder};
 use crate::pool::Pool;
 use crate::shepherd::protocol::{FromShepherd, ToShepherd};
 use crate::shepherd::{files, now, record};
@@ -79,6 +81,8 @@ pub enum Input {
         /// Where the answer goes.
         answer: oneshot::Sender<bool>,
     },
+    /// Of the slices that attempts share.
+    Mps(MpsEvent),
     /// Time passed.
     Tick,
 }
@@ -100,6 +104,8 @@ pub struct NodeFacts {
     pub data: PathBuf,
     /// What attempts find in their environment.
     pub environment: NodeEnvironment,
+    /// NVIDIA's MPS control program, if the node has it.
+    pub mps: Option<PathBuf>,
     /// How many folders of attempts that are over are kept for their output.
     pub keep_attempts: usize,
 }
@@ -129,6 +135,11 @@ pub struct Node {
     fatal: Option<oneshot::Sender<Fatal>>,
     over: std::collections::VecDeque<AttemptId>,
     launches: traces::Launches,
+    mps: mpsc::Sender<MpsOrder>,
+    /// Attempts that share a slice: their ends are judged before they are told.
+    shared: BTreeSet<AttemptId>,
+    /// Those of them that wait until their slice serves.
+    unshared: BTreeMap<AttemptId, LaunchOrder>,
 }
 
 impl Node {
@@ -146,6 +157,7 @@ impl Node {
                 // Nobody waits any more if the reader went away.
                 let _ = answer.send(self.attempts.is_alive(attempt));
             }
+            Input::Mps(event) => self.on_mps(event),
             Input::Tick => self.pool.tick(),
         }
         self.keep_session();
@@ -184,10 +196,14 @@ impl Node {
                 }
                 Effect::Spawn(order) => self.spawn(*order),
                 Effect::Stop(attempt, cause) => {
-                    self.pool.tell(attempt, ToShepherd::Stop { attempt, cause });
+                    if !self.stop_unshared(attempt, cause) {
+                        self.pool.tell(attempt, ToShepherd::Stop { attempt, cause });
+                    }
                 }
                 Effect::Kill(attempt, reason) => {
-                    self.pool.tell(attempt, ToShepherd::Kill { attempt, reason });
+                    if !self.kill_unshared(attempt, reason) {
+                        self.pool.tell(attempt, ToShepherd::Kill { attempt, reason });
+                    }
                 }
             }
         }
@@ -219,6 +235,9 @@ impl Node {
             FromShepherd::Hello(_) => Vec::new(),
             FromShepherd::Started { attempt, pid, started_unix } => {
                 self.launches.end(attempt);
+                if self.shared.contains(&attempt) {
+                    self.tell_mps(MpsOrder::Running { attempt, pid });
+                }
                 let effects = self.attempts.started(attempt, pid, started_unix);
                 self.tell_tenant(attempt);
                 effects
@@ -226,20 +245,27 @@ impl Node {
             FromShepherd::Ended { attempt, record } => {
                 self.pool.release(attempt);
                 self.launches.end(attempt);
-                if let Some(facts) = self.attempts.facts_of_alive(attempt) {
-                    traces::attempt_ended(facts, &record);
-                }
-                let effects = self.attempts.ended_held(attempt, record);
-                self.tell_tenant(attempt);
-                effects
+                self.judge_or_end(attempt, record);
+                Vec::new()
             }
         };
+        self.act(effects);
+    }
+
+    /// Takes in an end that a shepherd holds.
+    fn over(&mut self, attempt: AttemptId, record: ExitRecord) {
+        if let Some(facts) = self.attempts.facts_of_alive(attempt) {
+            traces::attempt_ended(facts, &record);
+        }
+        let effects = self.attempts.ended_held(attempt, record);
+        self.tell_tenant(attempt);
         self.act(effects);
     }
 
     fn on_shepherd_gone(&mut self, id: Uuid) {
         let began = now::read(&self.facts.data, id);
         let Some(attempt) = self.pool.bury(id) else { return };
+        self.give_share_back(attempt);
         let effects = match record::read(&self.facts.data, attempt) {
             Some(kept) => self.attempts.ended(attempt, kept.record),
             None => {

@@ -445,11 +445,14 @@ impl Cluster {
     }
 
     fn agent_over(&self, index: usize, data: &Path) -> Daemon {
+        let stand_in = |name: &str| programs().path(name).display().to_string();
         let node = &self.plan.nodes[index];
         let agent = Daemon::new(&node.name, programs().path("tessera-agent"), self.folder.path())
             .args(["--controller", &self.quic.to_string()])
             .args(["--data", &data.display().to_string()])
             .args(["--nvml", &programs().nvml.display().to_string()])
+            .args(["--mps-control", &stand_in("nvidia-cuda-mps-control")])
+            .args(["--mps-canary", &format!("{} --mps --canary", stand_in("tessera-sim-client"))])
             .env("TESSERA_SIM_NODE", self.hardware(index).display().to_string())
             .env("TESSERA_SIM_GPUS", node.gpus.clone())
             .env("TESSERA_SIM_MIG", node.mig)

@@ -13,7 +13,14 @@ pub struct Programs {
     pub nvml: PathBuf,
 }
 
-const NAMES: [&str; 4] = ["tessera", "tessera-controller", "tessera-agent", "tessera-shepherd"];
+const NAMES: [&str; 6] = [
+    "tessera",
+    "tessera-controller",
+    "tessera-agent",
+    "tessera-shepherd",
+    "nvidia-cuda-mps-control",
+    "tessera-sim-client",
+];
 
 impl Programs {
     /// Returns the path of a program.

@@ -10,7 +10,7 @@ use tessera_model::Bytes;
 
 use super::failure::Failure;
 use super::session::{Screen, Session};
-use crate::types::{Gpu, Gpus, JobFilter};
+use crate::types::{Gpu, Gpus, Instance, JobFilter, SharerView};
 
 #[derive(Args)]
 pub struct GpuList {
@@ -41,7 +41,7 @@ type Names = BTreeMap<u64, String>;
 /// Asks how tasks of arrays are named: a layout only tells their numbers.
 async fn names(session: &Session, gpus: &Gpus) -> Result<Names, Failure> {
     let mut instances = gpus.items.iter().flat_map(|gpu| &gpu.instances);
-    if !instances.any(|instance| instance.job_id.is_some()) {
+    if !instances.any(|instance| instance.job_id.is_some() || !instance.sharers.is_empty()) {
         return Ok(Names::new());
     }
     let state = Some("placing,starting,running,stopping".to_owned());
@@ -97,12 +97,28 @@ fn draw_one(gpu: &Gpu, ids: Ids, names: &Names, screen: Screen) -> String {
         text.push_str(&format!("{}\n", gpu.id));
     }
     text.push_str(&bar::draw(gpu, names, screen));
+    gpu.instances.iter().for_each(|instance| text.push_str(&sharers(instance, names)));
     if let Some(line) = outlook::line(gpu) {
         text.push_str(&line);
         text.push('\n');
     }
     text.push('\n');
     text
+}
+
+/// Lists the jobs that share an instance, with their parts.
+fn sharers(instance: &Instance, names: &Names) -> String {
+    let one = |sharer: &SharerView| {
+        let number = names.get(&sharer.job_id).cloned();
+        let number = number.unwrap_or_else(|| sharer.job_id.to_string());
+        let name = sharer.job_name.as_deref().unwrap_or_default();
+        let (sm, memory) = (sharer.sm_percent, Bytes::new(sharer.memory_bytes));
+        format!("{number} {name} {sm} % {memory}")
+    };
+    let Some(first) = instance.sharers.first() else { return String::new() };
+    let all: Vec<_> = instance.sharers.iter().map(one).collect();
+    let (profile, start, user) = (&instance.profile, instance.start, &first.user);
+    format!("{profile} at {start} is shared by {user}: {}\n", all.join(", "))
 }
 
 #[cfg(test)]

@@ -336,6 +336,11 @@ impl Attempts {
             .any(|entry| entry.facts.gpu == *gpu && (slot.is_none() || entry.facts.slot == slot))
     }
 
+    /// Returns the attempts that may be running.
+    pub fn alive_ids(&self) -> Vec<AttemptId> {
+        self.alive().map(|entry| entry.facts.attempt).collect()
+    }
+
     /// Returns how many attempts may be running.
     pub fn alive_count(&self) -> usize {
         self.alive().count()

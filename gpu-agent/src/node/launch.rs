@@ -67,11 +67,30 @@ impl Node {
         }
     }
 
-    pub(super) fn spawn(&mut self, mut order: LaunchOrder) {
+    pub(super) fn spawn(&mut self, order: LaunchOrder) {
+        if order.share.is_some() {
+            self.ask_for_share(order);
+        } else {
+            self.hand_over(order, Vec::new(), Vec::new());
+        }
+    }
+
+    /// Hands an attempt to a shepherd, with what its share of a slice adds.
+    pub(super) fn hand_over(
+        &mut self,
+        mut order: LaunchOrder,
+        more: Vec<(String, String)>,
+        before_kill: Vec<String>,
+    ) {
         let attempt = order.attempt;
         order.traceparent = self.launches.begin(&order);
-        let (order, script) = self.spawn_order(order);
+        let (mut order, script) = self.spawn_order(order);
+        // The last of a name counts: the user can't widen his share.
+        order.environment.retain(|(name, _)| more.iter().all(|(own, _)| own != name));
+        order.environment.extend(more);
+        order.before_kill = before_kill;
         if let Err(reason) = self.pool.assign(order, script) {
+            self.give_share_back(attempt);
             let record = never_ran(Outcome::NotStarted, reason);
             let effects = self.attempts.end_here(attempt, record);
             self.act(effects);
@@ -110,6 +129,8 @@ impl Node {
             append: order.number > 1 || order.array.is_some(),
             time_limit: order.time_limit,
             grace: order.grace,
+            before_kill: Vec::new(),
+            checkpoint_signal: order.checkpoint_signal,
         };
         (spawn, script)
     }

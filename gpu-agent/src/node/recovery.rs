@@ -16,6 +16,7 @@ use crate::disk::NodeState;
 use crate::gpus::GpuOrder;
 use crate::journal::Journal;
 use crate::lease_page::LeasePage;
+use crate::mps::MpsOrder;
 use crate::pool::Pool;
 use crate::shepherd::job::never_ran;
 use crate::shepherd::{files, now, record};
@@ -42,6 +43,8 @@ pub struct NodeParts {
     pub gpus: mpsc::Sender<GpuOrder>,
     /// The way to the sampling of its GPUs.
     pub telemetry: mpsc::Sender<telemetry::Event>,
+    /// The way to its shared slices.
+    pub mps: mpsc::Sender<MpsOrder>,
     /// Told when the agent must not go on.
     pub fatal: oneshot::Sender<Fatal>,
 }
@@ -79,7 +82,13 @@ impl Node {
             fatal: Some(parts.fatal),
             over,
             launches: super::traces::Launches::default(),
+            mps: parts.mps,
+            shared: crate::mps::noted(&data),
+            unshared: BTreeMap::new(),
         };
+        let alive = node.attempts.alive_ids();
+        node.shared.retain(|attempt| alive.contains(attempt));
+        node.tell_mps(MpsOrder::Adopt(alive));
         let adopted = node.attempts.alive_count();
         if adopted > 0 {
             tracing::info!(adopted, "running attempts of an earlier agent found again");

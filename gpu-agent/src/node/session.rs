@@ -65,7 +65,7 @@ impl Node {
             controller: self.state.controller,
             cores: self.facts.cores,
             memory: self.facts.memory,
-            mps: false,
+            mps: self.facts.mps.is_some(),
         })
     }
 

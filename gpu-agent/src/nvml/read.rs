@@ -240,7 +240,9 @@ fn users_of(library: &Library, mig: nvmlDevice_t) -> Result<Vec<User>, Fault> {
 
 fn is_ours(pid: u32) -> bool {
     std::fs::read(format!("/proc/{pid}/environ")).is_ok_and(|environment| {
-        environment.split(|byte| *byte == 0).any(|pair| pair.starts_with(b"TESSERA_ATTEMPT_ID="))
+        // A process of an attempt, or of a slice's MPS daemon.
+        let marks: [&[u8]; 2] = [b"TESSERA_ATTEMPT_ID=", b"TESSERA_MPS="];
+        environment.split(|byte| *byte == 0).any(|pair| marks.iter().any(|m| pair.starts_with(m)))
     })
 }
 

@@ -7,8 +7,9 @@ use std::path::Path;
 
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 use tessera_model::life::{Exit, Outcome};
+use tessera_model::share::CheckpointSignal;
 use tessera_model::{Bytes, Millis};
-use tessera_wire::frames::{AttemptStatus, ExitRecord};
+use tessera_wire::frames::{AttemptStatus, ExitRecord, StopCause};
 
 use super::group::{Group, sweep};
 use super::prepare::{self, Prepared};
@@ -16,6 +17,10 @@ use super::protocol::{Held, SpawnOrder};
 use super::verdict::{Evidence, Signalled, exit_of, verdict};
 use crate::sys::clock;
 use crate::sys::spawn::{self, Child, Image, Reaped};
+
+/// How long what comes before the kill may take: the five seconds that MPS has for ending a
+/// client (M3), and one more.
+const BEFORE_KILL_WITHIN: Millis = Millis::from_secs(6);
 
 /// A running attempt.
 #[derive(Debug)]
@@ -103,7 +108,10 @@ impl Job {
     pub fn tick(&mut self, now: Millis, group: Option<&Group>) {
         if self.grace_ends.is_some_and(|ends| ends <= now) {
             self.grace_ends = None;
-            self.kill_all(group);
+            match self.run_before_kill() {
+                true => self.grace_ends = Some(now.plus(BEFORE_KILL_WITHIN)),
+                false => self.kill_all(group),
+            }
         }
         if let Some(limit) = self.order.time_limit
             && self.time_limit_ends.is_some_and(|ends| ends <= now)
@@ -113,6 +121,18 @@ impl Job {
         }
     }
 
+    /// Starts what has to be done before the kill, once; tells whether there was anything. Its
+    /// end is the attempt's, or the next deadline.
+    fn run_before_kill(&mut self) -> bool {
+        let command = std::mem::take(&mut self.order.before_kill);
+        let Some((program, arguments)) = command.split_first() else { return false };
+        let null = std::process::Stdio::null;
+        let mut command = std::process::Command::new(program);
+        command.args(arguments).stdin(null()).stdout(null()).stderr(null());
+        // Reaped with everything else that the shepherd adopted.
+        command.spawn().is_ok()
+    }
+
     /// Asks the program to end. The first cause counts; asking again changes nothing.
     pub fn ask(&mut self, now: Millis, cause: Signalled) {
         if self.signalled.is_some() {
@@ -120,7 +140,10 @@ impl Job {
         }
         self.signalled = Some(cause);
         self.grace_ends = Some(now.plus(self.order.grace));
-        self.signal_session(Signal::TERM);
+        self.signal_session(match (cause, self.order.checkpoint_signal) {
+            (Signalled::Stopped(StopCause::Reshare), Some(signal)) => number_of(signal),
+            _ => Signal::TERM,
+        });
         // A program that was stopped couldn't hear.
         self.signal_session(Signal::CONT);
     }
@@ -177,6 +200,16 @@ impl Job {
             system_time: Millis::new(used.system_ms),
             max_rss: Bytes::new(used.max_rss_kib.saturating_mul(1024)),
         }
+    }
+}
+
+const fn number_of(signal: CheckpointSignal) -> Signal {
+    match signal {
+        CheckpointSignal::Usr1 => Signal::USR1,
+        CheckpointSignal::Usr2 => Signal::USR2,
+        CheckpointSignal::Hup => Signal::HUP,
+        CheckpointSignal::Int => Signal::INT,
+        CheckpointSignal::Term => Signal::TERM,
     }
 }
 

@@ -3,6 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 use tessera_model::mig::Slot;
+use tessera_model::share::CheckpointSignal;
 use tessera_model::{AttemptId, GpuId, JobId, Millis};
 use tessera_wire::frames::{AttemptStatus, ExitRecord, StopCause};
 use uuid::Uuid;
@@ -127,6 +128,11 @@ pub struct SpawnOrder {
     pub time_limit: Option<Millis>,
     /// From `SIGTERM` to `SIGKILL`.
     pub grace: Millis,
+    /// Program and arguments that are run before the attempt is killed after its grace; empty if
+    /// nothing has to be.
+    pub before_kill: Vec<String>,
+    /// The signal on which the program saves its state and ends.
+    pub checkpoint_signal: Option<CheckpointSignal>,
 }
 
 /// Why an attempt is ended at once.
@@ -145,4 +151,6 @@ pub enum KillReason {
         /// The driver's error, if it was one.
         xid: Option<u32>,
     },
+    /// The sharers of its slice can't go on: its MPS server or daemon failed.
+    MpsFault,
 }

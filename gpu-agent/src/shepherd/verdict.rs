@@ -73,6 +73,7 @@ pub fn killed(reason: KillReason) -> (Outcome, String) {
         KillReason::GpuFailed { xid: Some(xid) } => {
             return (Outcome::Lost, format!("its GPU failed: {}", xids::words(xid)));
         }
+        KillReason::MpsFault => (Outcome::Collateral, "the slice's MPS server failed"),
         KillReason::GpuFailed { xid: None } => (Outcome::Lost, "its GPU failed"),
     };
     (outcome, detail.to_owned())

@@ -61,10 +61,21 @@ fn parse_start_ticks(stat: &str) -> Option<u64> {
     fields.nth(18)?.parse().ok()
 }
 
-/// Kills every process whose environment says that it belongs to an attempt. Only for machines
-/// without control groups, after a shepherd's death; returns how many were found.
-pub fn kill_by_environment(attempt: &str) -> usize {
+/// Tells whether a process belongs to an attempt, by its environment.
+pub fn belongs_to(pid: u32, attempt: &str) -> bool {
     let wanted = format!("TESSERA_ATTEMPT_ID={attempt}");
+    let environment = std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+    environment.split(|byte| *byte == 0).any(|pair| pair == wanted.as_bytes())
+}
+
+/// Kills every process whose environment says that it belongs to an attempt; returns how many
+/// were found.
+pub fn kill_by_environment(attempt: &str) -> usize {
+    kill_marked(&format!("TESSERA_ATTEMPT_ID={attempt}"))
+}
+
+/// Kills every process whose environment holds this `NAME=value`; returns how many were found.
+pub fn kill_marked(wanted: &str) -> usize {
     let Ok(processes) = std::fs::read_dir("/proc") else { return 0 };
     let mut found = 0;
     for entry in processes.flatten() {

@@ -97,6 +97,13 @@ impl Cell {
                 (format!("{shown} {name}"), JOB_STYLES[style])
             }
             ("stuck" | "foreign", None) => (instance.state.clone(), "31"),
+            ("shared", None) => {
+                let sm: u32 = instance.sharers.iter().map(|s| u32::from(s.sm_percent)).sum();
+                let first = instance.sharers.first().map_or(0, |sharer| sharer.job_id);
+                let styles = u64::try_from(JOB_STYLES.len()).unwrap_or(1);
+                let style = usize::try_from(first % styles).unwrap_or(0);
+                (format!("{} jobs {sm} %", instance.sharers.len()), JOB_STYLES[style])
+            }
             ("unfinished", None) => ("being made".to_owned(), "33"),
             (state, None) => (state.to_owned(), "2"),
         };

@@ -1,5 +1,5 @@
 use super::*;
-use crate::types::{Instance, ProfileView};
+use crate::types::ProfileView;
 
 const PLAIN: Screen = Screen { terminal: false, colour: false };
 
@@ -55,6 +55,25 @@ fn a100(instances: Vec<Instance>) -> Gpu {
 
 fn picture(gpu: Gpu) -> String {
     draw_one(&gpu, Ids::Hidden, &Names::from([(42, "40_2".to_owned())]), PLAIN)
+}
+
+#[test]
+fn sharers_of_a_slice_are_listed_with_their_parts() {
+    let sharer = |job_id, sm_percent| SharerView {
+        job_id,
+        job_name: Some("infer".into()),
+        user: "ada".into(),
+        sm_percent,
+        memory_bytes: 4 << 30,
+    };
+    let mut shared = instance("2g.10gb", 0, 2, "shared", None);
+    shared.sharers = vec![sharer(7, 50), sharer(8, 30)];
+
+    let drawn = draw(&Gpus { items: vec![a100(vec![shared])] }, Ids::Hidden, &Names::new(), PLAIN);
+
+    assert!(drawn.contains("2 jobs 80 %"), "{drawn}");
+    let line = "2g.10gb at 0 is shared by ada: 7 infer 50 % 4 GiB, 8 infer 30 % 4 GiB";
+    assert!(drawn.contains(line), "{drawn}");
 }
 
 #[test]

@@ -1,0 +1,310 @@
+//! What MPS says, and what its faults mean for the attempts that share a slice. Pure.
+//!
+//! Everything that the control program and its logs say is treated as a stranger's text: what
+//! can't be understood is nothing, never a reason to stop.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use tessera_model::AttemptId;
+use tessera_model::life::Outcome;
+use tessera_model::share::{MpsShare, SHARERS_MAX};
+use tessera_wire::frames::ExitRecord;
+
+/// Most processes of which it is remembered whose they are: 48 contexts, and their successors.
+const CLIENTS_MAX: usize = 4096;
+
+/// How a server stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ServerStatus {
+    /// It serves.
+    Active,
+    /// A client's fault reached all of its clients; it takes nobody until they are gone.
+    Fault,
+    /// It starts, or says something that nobody knows.
+    Unready,
+}
+
+/// Reads the answer to `get_server_status`.
+pub fn status(text: &str) -> ServerStatus {
+    match text.trim().to_ascii_uppercase().as_str() {
+        "ACTIVE" => ServerStatus::Active,
+        "FAULT" => ServerStatus::Fault,
+        _ => ServerStatus::Unready,
+    }
+}
+
+/// Reads a list of processes, one a line; other lines say something else.
+pub fn pids(text: &str) -> Vec<u32> {
+    text.lines().filter_map(|line| line.trim().parse().ok()).filter(|pid| *pid > 1).collect()
+}
+
+/// What new lines of a server's log tell of a fault.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct FaultLines {
+    /// Whether they tell of one.
+    pub fatal: bool,
+    /// The processes that they name as its cause, if they do.
+    pub culprits: BTreeSet<u32>,
+}
+
+/// Reads new lines of a server's log.
+pub fn fault_lines(log: &str) -> FaultLines {
+    let mut found = FaultLines::default();
+    for line in log.lines() {
+        let text = line.split_once("] ").map_or(line, |(_, text)| text).to_ascii_lowercase();
+        if text.contains("fatal gpu error") || text.contains("fatal exception") {
+            found.fatal = true;
+        }
+        if text.contains("memory fault") {
+            found.fatal = true;
+            let words = text.split(|c: char| !c.is_ascii_alphanumeric());
+            let named = words.filter_map(|word| word.parse::<u32>().ok()).find(|pid| *pid > 1);
+            found.culprits.extend(named);
+        }
+    }
+    found
+}
+
+/// Why the sharers of a slice can't go on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fault {
+    /// One sentence for people.
+    pub why: String,
+    /// Whose fault it was, as far as known: their ends stay their own.
+    pub culprits: BTreeSet<AttemptId>,
+}
+
+/// The attempts that share a slice.
+#[derive(Clone, Debug, Default)]
+pub struct Sharers {
+    members: BTreeMap<AttemptId, MpsShare>,
+    /// Whose client processes those are that were ever seen.
+    owners: BTreeMap<u32, AttemptId>,
+    fault: Option<Fault>,
+}
+
+impl Sharers {
+    /// Takes an attempt in.
+    ///
+    /// # Errors
+    ///
+    /// Why there is no room, for people. The controller never sends such an attempt.
+    pub fn join(&mut self, attempt: AttemptId, share: MpsShare) -> Result<(), String> {
+        let given: u32 = self.members.values().map(|share| u32::from(share.sm.get())).sum();
+        if given + u32::from(share.sm.get()) > 100 {
+            return Err(format!("{given} % of the slice are given away already"));
+        }
+        if self.members.len() >= usize::try_from(SHARERS_MAX).unwrap_or(usize::MAX) {
+            return Err(format!("{SHARERS_MAX} attempts share the slice already"));
+        }
+        self.members.insert(attempt, share);
+        Ok(())
+    }
+
+    /// Forgets an attempt that is over.
+    pub fn leave(&mut self, attempt: AttemptId) {
+        self.members.remove(&attempt);
+        if self.members.is_empty() {
+            self.fault = None;
+            self.owners.clear();
+        }
+    }
+
+    /// Tells whether an attempt is among them.
+    pub fn has(&self, attempt: AttemptId) -> bool {
+        self.members.contains_key(&attempt)
+    }
+
+    /// Tells whether nobody is there.
+    pub fn is_empty(&self) -> bool {
+        self.members.is_empty()
+    }
+
+    /// Returns them with their shares.
+    pub const fn members(&self) -> &BTreeMap<AttemptId, MpsShare> {
+        &self.members
+    }
+
+    /// Returns what is the matter, if anything is.
+    pub const fn fault(&self) -> Option<&Fault> {
+        self.fault.as_ref()
+    }
+
+    /// Tells whose process a client is.
+    pub fn owns(&mut self, pid: u32, attempt: AttemptId) {
+        if self.owners.len() < CLIENTS_MAX || self.owners.contains_key(&pid) {
+            self.owners.insert(pid, attempt);
+        }
+    }
+
+    /// Tells whether a process is known.
+    pub fn knows(&self, pid: u32) -> bool {
+        self.owners.contains_key(&pid)
+    }
+
+    /// Notes a fault; returns whom to kill. The first one counts: later ones follow from it. But
+    /// what is learned of the culprits later still counts.
+    pub fn fail(&mut self, why: &str, culprits: &BTreeSet<u32>) -> Vec<AttemptId> {
+        let owners: BTreeSet<_> =
+            culprits.iter().filter_map(|pid| self.owners.get(pid)).copied().collect();
+        if let Some(fault) = &mut self.fault {
+            fault.culprits.extend(owners);
+            return Vec::new();
+        }
+        self.fault = Some(Fault { why: why.to_owned(), culprits: owners });
+        self.members.keys().copied().collect()
+    }
+
+    /// Says whose fault it was.
+    pub fn blame(&mut self, attempt: AttemptId) {
+        if let Some(fault) = &mut self.fault {
+            fault.culprits.insert(attempt);
+        }
+    }
+
+    /// Says how an end counts, given what is known of the slice: a victim's is no fault of its
+    /// own, whatever its program returned. What was done on somebody's word, or in time, stays.
+    pub fn judge(&self, attempt: AttemptId, record: ExitRecord) -> ExitRecord {
+        let Some(fault) = &self.fault else { return record };
+        if fault.culprits.contains(&attempt) {
+            return match record.outcome {
+                // It was killed with its victims.
+                Outcome::Collateral => ExitRecord {
+                    outcome: Outcome::Failed,
+                    detail: "its own fault stopped the slice's MPS server".to_owned(),
+                    ..record
+                },
+                _ => record,
+            };
+        }
+        match record.outcome {
+            Outcome::Failed | Outcome::OutOfMemory | Outcome::Lost | Outcome::Collateral => {
+                ExitRecord { outcome: Outcome::Collateral, detail: fault.why.clone(), ..record }
+            }
+            Outcome::Succeeded
+            | Outcome::Cancelled
+            | Outcome::TimedOut
+            | Outcome::Preempted
+            | Outcome::LaunchFailed
+            | Outcome::NotStarted => record,
+        }
+    }
+}
+
+/// Tells whether an end leaves doubts about the server: a client that died without goodbye may
+/// have broken it (NVIDIA calls that undefined).
+pub fn doubtful(record: &ExitRecord) -> bool {
+    record.exit.is_some_and(|exit| exit != tessera_model::life::Exit::Code(0))
+}
+
+/// Returns the variables of a client.
+pub fn client_environment(share: MpsShare, pipes: &str, logs: &str) -> [(&'static str, String); 4] {
+    // In whole mebibytes, rounded down: the limit is never more than was reserved.
+    let limit = share.memory.mib().max(1);
+    [
+        ("CUDA_MPS_PIPE_DIRECTORY", pipes.to_owned()),
+        ("CUDA_MPS_LOG_DIRECTORY", logs.to_owned()),
+        ("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", share.sm.get().to_string()),
+        // A client sees one device, which it calls 0.
+        ("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", format!("0={limit}M")),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use tessera_model::life::Exit;
+    use tessera_model::{Bytes, Millis};
+
+    use super::*;
+
+    fn attempt(number: u128) -> AttemptId {
+        AttemptId::from_uuid(uuid::Uuid::from_u128(number))
+    }
+
+    fn share(sm: u8) -> MpsShare {
+        MpsShare { sm: sm.try_into().unwrap(), memory: Bytes::from_mib(2_000) }
+    }
+
+    fn ended(outcome: Outcome, exit: Exit) -> ExitRecord {
+        ExitRecord {
+            outcome,
+            exit: Some(exit),
+            detail: String::new(),
+            started_unix: Millis::new(1),
+            ended_unix: Millis::new(2),
+            user_time: Millis::ZERO,
+            system_time: Millis::ZERO,
+            max_rss: Bytes::ZERO,
+        }
+    }
+
+    fn two() -> Sharers {
+        let mut sharers = Sharers::default();
+        sharers.join(attempt(1), share(50)).unwrap();
+        sharers.join(attempt(2), share(50)).unwrap();
+        sharers.owns(11, attempt(1));
+        sharers.owns(12, attempt(2));
+        sharers
+    }
+
+    #[test]
+    fn answers_of_the_control_program_are_read_without_trust() {
+        assert_eq!(pids("17\n 42 \nServer 3 is gone\n\n1\n-5\n"), [17, 42]);
+        assert_eq!(status("ACTIVE\n"), ServerStatus::Active);
+        assert_eq!(status("fault"), ServerStatus::Fault);
+        assert_eq!(status("what?"), ServerStatus::Unready);
+    }
+
+    #[test]
+    fn a_log_names_who_caused_a_memory_fault() {
+        let log = "[2022-04-28 15:56:07.410 Server 11570] Server is handling a fatal GPU error.\n\
+                   [2022-04-28 15:56:07.410 Server 11570] Client process 12 caused a memory fault\n";
+
+        let found = fault_lines(log);
+
+        assert_eq!(found, FaultLines { fatal: true, culprits: [12].into() });
+        assert_eq!(fault_lines("[x Server 9] New client 12 connected"), FaultLines::default());
+    }
+
+    #[test]
+    fn a_victims_failure_is_collateral_and_the_culprits_is_its_own() {
+        let mut sharers = two();
+
+        let killed = sharers.fail("a fault", &[12].into());
+
+        assert_eq!(killed, [attempt(1), attempt(2)]);
+        let judge =
+            |who, outcome| sharers.judge(attempt(who), ended(outcome, Exit::Code(1))).outcome;
+        assert_eq!(judge(1, Outcome::Failed), Outcome::Collateral);
+        assert_eq!(judge(2, Outcome::Failed), Outcome::Failed);
+        assert_eq!(judge(2, Outcome::Collateral), Outcome::Failed);
+        assert_eq!(judge(1, Outcome::Cancelled), Outcome::Cancelled);
+        assert_eq!(judge(1, Outcome::Succeeded), Outcome::Succeeded);
+    }
+
+    #[test]
+    fn a_fault_lasts_until_everyone_is_gone() {
+        let mut sharers = two();
+        sharers.fail("a fault", &BTreeSet::new());
+
+        assert!(sharers.fail("another", &BTreeSet::new()).is_empty());
+        sharers.leave(attempt(1));
+        assert_eq!(sharers.fault().unwrap().why, "a fault");
+        sharers.leave(attempt(2));
+        assert!(sharers.fault().is_none());
+    }
+
+    #[test]
+    fn no_more_is_given_away_than_is_there() {
+        let mut sharers = two();
+
+        assert!(sharers.join(attempt(3), share(1)).is_err());
+    }
+
+    #[test]
+    fn only_a_clean_end_leaves_no_doubt() {
+        assert!(!doubtful(&ended(Outcome::Succeeded, Exit::Code(0))));
+        assert!(doubtful(&ended(Outcome::Failed, Exit::Signal(11))));
+        assert!(doubtful(&ended(Outcome::Cancelled, Exit::Signal(9))));
+    }
+}

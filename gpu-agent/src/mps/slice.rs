@@ -1,0 +1,339 @@
+//! One shared slice: its daemon, its sharers, and what becomes of them.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use tessera_model::share::MpsShare;
+use tessera_model::{AttemptId, BootId, SliceId};
+use tessera_wire::frames::ExitRecord;
+use tokio::sync::mpsc;
+use tokio::time::{Instant, MissedTickBehavior, interval};
+
+use super::daemon::{Daemon, Health};
+use super::{MpsEvent, MpsOrder, MpsSettings, Want};
+use crate::core::mps::{Sharers, client_environment, doubtful};
+use crate::node::Input;
+
+/// How often the daemon's process is looked for: costs no more than a read of `/proc`.
+const LOOK_EVERY: Duration = Duration::from_millis(250);
+/// How often the daemon is asked. With the time that a command may take, a daemon that hangs is
+/// noticed within 7 s (M5 asks for 10 s).
+const ASK_EVERY: Duration = Duration::from_secs(2);
+/// How long a server in fault may take to recover once its clients are gone (M2).
+const RECOVER_WITHIN: Duration = Duration::from_secs(3);
+/// Name of the file by which a later agent finds a slice's sharers.
+pub const NOTE: &str = "sharers.json";
+
+/// What a later agent must know of a shared slice.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Note {
+    /// The slice.
+    pub slice: SliceId,
+    /// Whose sharers they are.
+    pub user: String,
+    /// The sharers.
+    pub sharers: Vec<(AttemptId, MpsShare)>,
+}
+
+/// One slice.
+pub struct Slice {
+    settings: MpsSettings,
+    boot: BootId,
+    slice: SliceId,
+    user: String,
+    node: mpsc::Sender<Input>,
+    orders: mpsc::Receiver<MpsOrder>,
+    daemon: Option<Daemon>,
+    sharers: Sharers,
+    /// Those that wait until the victims of a fault are gone.
+    waiting: Vec<Want>,
+}
+
+impl Slice {
+    /// Makes a slice that nobody shares yet.
+    pub fn new(
+        settings: MpsSettings,
+        boot: BootId,
+        slice: SliceId,
+        node: mpsc::Sender<Input>,
+        orders: mpsc::Receiver<MpsOrder>,
+    ) -> Self {
+        Self {
+            settings,
+            boot,
+            slice,
+            user: String::new(),
+            node,
+            orders,
+            daemon: None,
+            sharers: Sharers::default(),
+            waiting: Vec::new(),
+        }
+    }
+
+    /// Takes over what an earlier agent left in a folder.
+    pub fn adopt(&mut self, note: Note, folder: PathBuf) {
+        self.user = note.user;
+        for (attempt, share) in note.sharers {
+            // They fitted together when they came.
+            let _ = self.sharers.join(attempt, share);
+        }
+        let (slice, boot) = (self.slice.clone(), self.boot);
+        self.daemon = Some(Daemon::adopt(&self.settings, folder, slice, boot));
+    }
+
+    /// Serves until nobody shares the slice any more.
+    pub async fn run(mut self) {
+        let mut look = interval(LOOK_EVERY);
+        look.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut asked = Instant::now();
+        loop {
+            tokio::select! {
+                order = self.orders.recv() => match order {
+                    Some(order) => self.obey(order).await,
+                    None => break,
+                },
+                _ = look.tick(), if self.daemon.is_some() => {
+                    let due = asked.elapsed() >= ASK_EVERY;
+                    let dead = self.daemon.as_ref().is_some_and(|daemon| !daemon.is_alive());
+                    if self.sharers.fault().is_none() && (due || dead) {
+                        self.look().await;
+                        asked = Instant::now();
+                    }
+                }
+            }
+            if self.sharers.is_empty() && self.waiting.is_empty() {
+                self.stop_daemon().await;
+                // An order that came meanwhile is still served; none can come after this.
+                if self.orders.is_empty() {
+                    self.orders.close();
+                }
+            }
+        }
+    }
+
+    async fn tell(&self, event: MpsEvent) {
+        // Fails only when the node itself is going down.
+        let _ = self.node.send(Input::Mps(event)).await;
+    }
+
+    async fn obey(&mut self, order: MpsOrder) {
+        match order {
+            MpsOrder::Want(want) if self.sharers.fault().is_some() => self.waiting.push(want),
+            MpsOrder::Want(want) => self.admit(want).await,
+            MpsOrder::Running { attempt, pid } => self.sharers.owns(pid, attempt),
+            MpsOrder::Ended { attempt, record } => self.ended(attempt, record).await,
+            MpsOrder::Adopt(_) => {}
+        }
+    }
+
+    async fn admit(&mut self, want: Want) {
+        let attempt = want.attempt;
+        let admitted = self.make_room(&want).await;
+        match admitted {
+            Ok(environment) => {
+                let before_kill = self.before_kill(attempt);
+                self.tell(MpsEvent::Ready { attempt, environment, before_kill }).await;
+            }
+            Err(reason) => {
+                self.sharers.leave(attempt);
+                self.write_note();
+                self.tell(MpsEvent::Refused { attempt, reason }).await;
+            }
+        }
+    }
+
+    async fn make_room(&mut self, want: &Want) -> Result<Vec<(String, String)>, String> {
+        if self.sharers.is_empty() {
+            if self.user != want.user {
+                self.stop_daemon().await;
+            }
+            self.user.clone_from(&want.user);
+        } else if self.user != want.user {
+            return Err(format!("jobs of {} share the slice", self.user));
+        }
+        self.sharers.join(want.attempt, want.share)?;
+        if self.daemon.as_ref().is_some_and(|daemon| !daemon.is_alive()) {
+            self.stop_daemon().await;
+        }
+        if self.daemon.is_none() {
+            let name = uuid::Uuid::new_v4().simple().to_string();
+            let folder = self.settings.data.join("mps").join(&name[..8]);
+            let made = fs::create_dir_all(&folder);
+            made.map_err(|error| format!("{} can't be made: {error}", folder.display()))?;
+            let (slice, boot) = (self.slice.clone(), self.boot);
+            let daemon = Daemon::start(&self.settings, folder, slice, boot).await?;
+            tracing::info!(slice = %self.slice, user = self.user, "the slice is shared");
+            self.daemon = Some(daemon);
+        }
+        self.write_note();
+        let daemon = self.daemon.as_ref().ok_or("no daemon")?;
+        let path = |path: &PathBuf| path.display().to_string();
+        let (pipes, logs) = (path(&daemon.control.pipes), path(&daemon.control.logs));
+        let environment = client_environment(want.share, &pipes, &logs);
+        Ok(environment.into_iter().map(|(name, value)| (name.to_owned(), value)).collect())
+    }
+
+    /// Returns what ends an attempt's clients in the order that NVIDIA prescribes.
+    fn before_kill(&self, attempt: AttemptId) -> Vec<String> {
+        let Some(daemon) = &self.daemon else { return Vec::new() };
+        let Ok(own) = std::env::current_exe() else { return Vec::new() };
+        vec![
+            own.display().to_string(),
+            "mps-terminate".to_owned(),
+            "--control".to_owned(),
+            daemon.control.program.display().to_string(),
+            "--pipes".to_owned(),
+            daemon.control.pipes.display().to_string(),
+            "--attempt".to_owned(),
+            attempt.to_string(),
+        ]
+    }
+
+    /// Looks at the daemon, and learns whose its clients are.
+    async fn look(&mut self) {
+        let Some(daemon) = &mut self.daemon else { return };
+        match daemon.health().await {
+            Health::Good => {
+                if let Ok(clients) = daemon.clients().await {
+                    self.learn(&clients);
+                }
+            }
+            Health::Faulted(told) => {
+                if let Ok(clients) = daemon.clients().await {
+                    self.learn(&clients);
+                }
+                let why = "a client's fault stopped the slice's MPS server";
+                let alone = self.sharers.members().keys().next().copied();
+                let alone = alone.filter(|_| self.sharers.members().len() == 1);
+                self.fail(why, &told.culprits).await;
+                // Nobody else was there.
+                if let Some(attempt) = alone {
+                    self.sharers.blame(attempt);
+                }
+            }
+            Health::Dead(why) => self.fail(&why, &BTreeSet::new()).await,
+        }
+    }
+
+    fn learn(&mut self, clients: &[u32]) {
+        for pid in clients {
+            if !self.sharers.knows(*pid)
+                && let Some(attempt) = owner(*pid)
+                && self.sharers.has(attempt)
+            {
+                self.sharers.owns(*pid, attempt);
+            }
+        }
+    }
+
+    async fn fail(&mut self, why: &str, culprits: &BTreeSet<u32>) {
+        if self.sharers.is_empty() {
+            // Nobody is hurt; the next sharer gets a fresh daemon.
+            self.stop_daemon().await;
+            return;
+        }
+        let victims = self.sharers.fail(why, culprits);
+        if victims.is_empty() {
+            return;
+        }
+        tracing::warn!(slice = %self.slice, why, attempts = victims.len(), "sharers end");
+        self.tell(MpsEvent::Fault { attempts: victims }).await;
+    }
+
+    async fn ended(&mut self, attempt: AttemptId, record: Option<Box<ExitRecord>>) {
+        self.waiting.retain(|want| want.attempt != attempt);
+        let Some(record) = record else {
+            if self.sharers.has(attempt) && self.sharers.members().len() > 1 {
+                self.verify(attempt).await;
+            }
+            self.forget(attempt).await;
+            return;
+        };
+        if doubtful(&record) {
+            // What its log says of a fault counts from now on, whoever noticed it first.
+            if self.sharers.fault().is_none() {
+                self.look().await;
+            }
+            if self.sharers.fault().is_none() && self.sharers.members().len() > 1 {
+                self.verify(attempt).await;
+            }
+        }
+        let judged = self.sharers.judge(attempt, *record);
+        self.forget(attempt).await;
+        self.tell(MpsEvent::Judged { attempt, record: Box::new(judged) }).await;
+    }
+
+    /// A client died by itself: its neighbours are verified, not assumed to be well (M4).
+    async fn verify(&mut self, dead: AttemptId) {
+        let Some(daemon) = &self.daemon else { return };
+        if let Err(said) = daemon.canary(&self.settings).await {
+            // A canary that found the server in fault tells nothing new.
+            self.look().await;
+            if self.sharers.fault().is_none() {
+                let why = format!("a client died, and the slice's MPS server is broken: {said}");
+                let fault = self.sharers.fail(&why, &BTreeSet::new());
+                let victims = fault.into_iter().filter(|victim| *victim != dead).collect();
+                self.sharers.blame(dead);
+                self.tell(MpsEvent::Fault { attempts: victims }).await;
+            }
+        }
+    }
+
+    /// Takes a sharer out. After the last one the daemon is stopped before anyone hears of the
+    /// end, so that the slice is free when the controller thinks so.
+    async fn forget(&mut self, attempt: AttemptId) {
+        let faulty = self.sharers.fault().is_some();
+        self.sharers.leave(attempt);
+        self.write_note();
+        if !self.sharers.is_empty() {
+            return;
+        }
+        if !faulty || self.waiting.is_empty() || !self.recovers().await {
+            self.stop_daemon().await;
+        }
+        for want in std::mem::take(&mut self.waiting) {
+            self.admit(want).await;
+        }
+    }
+
+    /// Waits for a server to leave its fault, now that its clients are gone (M2).
+    async fn recovers(&mut self) -> bool {
+        let Some(daemon) = &mut self.daemon else { return false };
+        daemon.is_alive()
+            && daemon.wait_active(RECOVER_WITHIN).await.is_ok()
+            && daemon.canary(&self.settings).await.is_ok()
+    }
+
+    async fn stop_daemon(&mut self) {
+        if let Some(daemon) = self.daemon.take() {
+            daemon.stop().await;
+        }
+    }
+
+    fn write_note(&self) {
+        let Some(daemon) = &self.daemon else { return };
+        let sharers = self.sharers.members().iter().map(|(a, share)| (*a, *share)).collect();
+        let note = Note { slice: self.slice.clone(), user: self.user.clone(), sharers };
+        let path = daemon.folder().join(NOTE);
+        let beside = path.with_extension("new");
+        let text = serde_json::to_string(&note).unwrap_or_default();
+        let written = fs::write(&beside, text).and_then(|()| fs::rename(&beside, &path));
+        if let Err(error) = written {
+            // Only a later agent misses it: it then ends the daemon, and the attempts with it.
+            tracing::error!(%error, path = %path.display(), "the sharers can't be written down");
+        }
+    }
+}
+
+/// Returns the attempt to which a process belongs, by its environment.
+fn owner(pid: u32) -> Option<AttemptId> {
+    let environment = fs::read(format!("/proc/{pid}/environ")).ok()?;
+    let pair = environment
+        .split(|byte| *byte == 0)
+        .find_map(|pair| pair.strip_prefix(b"TESSERA_ATTEMPT_ID="))?;
+    std::str::from_utf8(pair).ok()?.parse().ok()
+}

@@ -1,0 +1,75 @@
+//! The end of an attempt's clients before it is killed, in NVIDIA's order: `terminate_client`,
+//! wait for success, then `SIGKILL`. Run by shepherds, so that it works without an agent.
+
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::core::mps::pids;
+use crate::sys::identity;
+
+/// How long all commands together may take (M3).
+const WITHIN: Duration = Duration::from_secs(5);
+/// How often a command that runs is looked at.
+const LOOK_EVERY: Duration = Duration::from_millis(5);
+
+/// What to end.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Terminate {
+    /// NVIDIA's control program.
+    #[arg(long)]
+    control: PathBuf,
+    /// The daemon's folder of pipes.
+    #[arg(long)]
+    pipes: PathBuf,
+    /// The attempt.
+    #[arg(long)]
+    attempt: String,
+}
+
+/// Terminates the clients of an attempt; kills the attempt's processes if that succeeded for all
+/// of them. If not, their shepherd kills them when its patience ends, and the slice is verified.
+pub fn run(what: &Terminate) -> bool {
+    let ends = Instant::now() + WITHIN;
+    let ask = |line: &str| ask(&what.control, &what.pipes, line, ends);
+    let Some(servers) = ask("get_server_list") else { return false };
+    let mut all = true;
+    for server in pids(&servers) {
+        let clients = ask(&format!("get_client_list {server}")).unwrap_or_default();
+        for client in pids(&clients) {
+            if identity::belongs_to(client, &what.attempt) {
+                all &= ask(&format!("terminate_client {server} {client}")).is_some();
+            }
+        }
+    }
+    if all {
+        identity::kill_by_environment(&what.attempt);
+    }
+    all
+}
+
+/// Asks the daemon one thing; `None` if it refuses or doesn't answer in time.
+fn ask(control: &Path, pipes: &Path, line: &str, ends: Instant) -> Option<String> {
+    let mut child = Command::new(control)
+        .env("CUDA_MPS_PIPE_DIRECTORY", pipes)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .ok()?;
+    writeln!(child.stdin.take()?, "{line}").ok()?;
+    loop {
+        match child.try_wait().ok()? {
+            Some(_) => break,
+            None if Instant::now() > ends => {
+                let _ = child.kill();
+                let _ = child.wait();
+                return None;
+            }
+            None => std::thread::sleep(LOOK_EVERY),
+        }
+    }
+    let output = child.wait_with_output().ok()?;
+    output.status.success().then(|| String::from_utf8_lossy(&output.stdout).into_owned())
+}

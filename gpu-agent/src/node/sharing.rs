@@ -1,0 +1,112 @@
+//! Attempts that share a slice: not started before the slice serves, and judged before their
+//! ends are told.
+
+use tessera_model::AttemptId;
+use tessera_model::life::Outcome;
+use tessera_wire::frames::{ExitRecord, LaunchOrder, StopCause};
+
+use super::Node;
+use crate::core::attempts::Effect;
+use crate::mps::{MpsEvent, MpsOrder, Want};
+use crate::shepherd::job::never_ran;
+use crate::shepherd::protocol::KillReason;
+use crate::shepherd::verdict::killed;
+
+impl Node {
+    /// Asks for a share; the attempt starts with [`MpsEvent::Ready`].
+    pub(super) fn ask_for_share(&mut self, order: LaunchOrder) {
+        let attempt = order.attempt;
+        let Some(share) = order.share else { return };
+        let (slice, user) = (order.slice.clone(), order.user.clone());
+        let want = MpsOrder::Want(Want { attempt, slice, user, share });
+        self.shared.insert(attempt);
+        self.unshared.insert(attempt, order);
+        if self.facts.mps.is_none() {
+            self.never_starts(attempt, Outcome::NotStarted, "the node has no MPS".to_owned());
+        } else if self.mps.try_send(want).is_err() {
+            let reason = "too many orders wait for MPS".to_owned();
+            self.never_starts(attempt, Outcome::NotStarted, reason);
+        }
+    }
+
+    pub(super) fn on_mps(&mut self, event: MpsEvent) {
+        match event {
+            MpsEvent::Ready { attempt, environment, before_kill } => {
+                let Some(order) = self.unshared.remove(&attempt) else { return };
+                let standing = self.standing();
+                // The wait may have been longer than the lease (F5, F7).
+                if standing.leased && order.generation == standing.generation {
+                    self.hand_over(order, environment, before_kill);
+                } else {
+                    let reason = "the node's lease ran out".to_owned();
+                    self.never_starts(attempt, Outcome::NotStarted, reason);
+                }
+            }
+            MpsEvent::Refused { attempt, reason } => {
+                self.never_starts(attempt, Outcome::NotStarted, reason);
+            }
+            MpsEvent::Fault { attempts } => {
+                for attempt in attempts {
+                    self.act(vec![Effect::Kill(attempt, KillReason::MpsFault)]);
+                }
+            }
+            MpsEvent::Judged { attempt, record } => {
+                self.shared.remove(&attempt);
+                self.over(attempt, *record);
+            }
+        }
+    }
+
+    /// Ends an attempt that waits for its share, if it does; returns whether it did.
+    pub(super) fn stop_unshared(&mut self, attempt: AttemptId, cause: StopCause) -> bool {
+        let outcome = match cause {
+            StopCause::Cancel => Outcome::Cancelled,
+            StopCause::Preempt | StopCause::Reshare => Outcome::Preempted,
+        };
+        let waits = self.unshared.contains_key(&attempt);
+        if waits {
+            self.never_starts(attempt, outcome, String::new());
+        }
+        waits
+    }
+
+    /// As [`Self::stop_unshared`], for a kill.
+    pub(super) fn kill_unshared(&mut self, attempt: AttemptId, reason: KillReason) -> bool {
+        let waits = self.unshared.contains_key(&attempt);
+        if waits {
+            let (outcome, detail) = killed(reason);
+            self.never_starts(attempt, outcome, detail);
+        }
+        waits
+    }
+
+    fn never_starts(&mut self, attempt: AttemptId, outcome: Outcome, detail: String) {
+        self.unshared.remove(&attempt);
+        self.give_share_back(attempt);
+        let effects = self.attempts.end_here(attempt, never_ran(outcome, detail));
+        self.act(effects);
+    }
+
+    /// Tells that an attempt needs its share no more.
+    pub(super) fn give_share_back(&mut self, attempt: AttemptId) {
+        if self.shared.remove(&attempt) {
+            self.tell_mps(MpsOrder::Ended { attempt, record: None });
+        }
+    }
+
+    /// Has the end of a sharer judged, or takes it in as it is.
+    pub(super) fn judge_or_end(&mut self, attempt: AttemptId, record: ExitRecord) {
+        let order = MpsOrder::Ended { attempt, record: Some(Box::new(record.clone())) };
+        if !self.shared.contains(&attempt) || !self.tell_mps(order) {
+            self.over(attempt, record);
+        }
+    }
+
+    pub(super) fn tell_mps(&self, order: MpsOrder) -> bool {
+        let told = self.mps.try_send(order);
+        if let Err(refused) = &told {
+            tracing::error!(%refused, "MPS takes no orders");
+        }
+        told.is_ok()
+    }
+}
