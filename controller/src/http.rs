@@ -12,7 +12,7 @@ mod history;
 mod jobs;
 mod live;
 mod logs;
-mod metrics;
+pub mod metrics;
 mod openapi;
 mod routes;
 mod state;

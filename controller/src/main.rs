@@ -8,7 +8,7 @@ use anyhow::Context as _;
 use clap::Parser as _;
 use tessera_controller::actors::leadership::{Candidate, Trust};
 use tessera_controller::actors::placer::{self, DEPOSED_STATUS, PlacerParts};
-use tessera_controller::actors::{intake, links};
+use tessera_controller::actors::{history, intake, links};
 use tessera_controller::core::Cluster;
 use tessera_controller::figures::Board;
 use tessera_controller::identity::{self, DataFolder};
@@ -185,6 +185,7 @@ async fn run(
     let (fresh, accepted) = mpsc::channel(FRESH_BATCHES_MAX);
     let placer = placer::start(parts, asked, accepted);
     intake::start(others, &options, &memory, calls, fresh);
+    history::start(others, options.clone(), held.clone(), settings.keep_history);
     let told = placer.clone().recipient();
     actix::spawn(async move {
         candidate.keep(held, told).await;

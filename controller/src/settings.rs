@@ -7,7 +7,10 @@ use anyhow::{Context as _, bail};
 use clap::{Args, Parser, Subcommand};
 use serde::{Deserialize, Serialize};
 use tessera_model::lease::LeaseTerms;
-use tessera_model::{Millis, NodeName};
+use tessera_model::{Keep, Millis, NodeName};
+
+/// How long ended jobs are kept, if nothing else is said: a quarter's usage can be told.
+const KEEP_HISTORY: Keep = Keep::days(90);
 
 /// Keeps jobs, places them on partitioned GPUs, and answers users.
 #[derive(Debug, Parser)]
@@ -73,6 +76,10 @@ pub struct ServeArgs {
     /// How many seconds a node's lease lasts (2 or more).
     #[arg(long, env = "TESSERA_LEASE", value_name = "SECONDS")]
     pub lease: Option<u64>,
+    /// How long ended jobs, their decisions and changes of layouts are kept: 90d, 12h, or
+    /// forever [default: 90d].
+    #[arg(long, env = "TESSERA_KEEP_HISTORY", value_name = "DURATION")]
+    pub keep_history: Option<Keep>,
     /// Other controllers may share the database: leases depend on it.
     #[arg(long, env = "TESSERA_HA")]
     pub ha: bool,
@@ -97,6 +104,7 @@ struct File {
     quic: Option<SocketAddr>,
     policy: Option<String>,
     lease: Option<u64>,
+    keep_history: Option<Keep>,
     ha: Option<bool>,
     require_token: Option<bool>,
     insecure_http: Option<bool>,
@@ -119,6 +127,8 @@ pub struct Settings {
     pub policy: String,
     /// Seconds of a node's lease.
     pub lease: u64,
+    /// How long ended jobs and changes of layouts are kept.
+    pub keep_history: Keep,
     /// Whether other controllers may share the database.
     pub ha: bool,
     /// Whether requests must carry the token.
@@ -146,6 +156,7 @@ impl Settings {
             quic: args.quic.or(file.quic).unwrap_or(([127, 0, 0, 1], 7071).into()),
             policy: args.policy.clone().or(file.policy).unwrap_or("scheme-b".to_owned()),
             lease: args.lease.or(file.lease).unwrap_or(LeaseTerms::DEFAULT_LENGTH.get() / 1_000),
+            keep_history: args.keep_history.or(file.keep_history).unwrap_or(KEEP_HISTORY),
             ha: args.ha || file.ha.unwrap_or(false),
             require_token: args.require_token || file.require_token.unwrap_or(false),
             insecure_http: args.insecure_http || file.insecure_http.unwrap_or(false),

@@ -4,6 +4,7 @@
 pub mod commit;
 pub mod connect;
 pub mod database;
+pub mod history;
 pub mod leader;
 pub mod load;
 pub mod moves;

@@ -9,12 +9,14 @@ use std::time::Duration;
 use anyhow::Context as _;
 use clap::Parser;
 use serde::{Deserialize, Serialize};
-use tessera_model::Millis;
+use tessera_model::{Bytes, Keep, Millis};
 
 use crate::core::custody::Adopt;
 use crate::core::environment::NodeEnvironment;
 use crate::core::plan::TRIES_MAX;
+use crate::core::retention::Limits;
 use crate::core::telemetry::pace::Pace;
+use crate::outputs;
 use crate::sys::holders::DeviceFiles;
 
 /// Runs attempts on this machine's GPUs for a Tessera controller.
@@ -43,6 +45,14 @@ pub struct Arguments {
     /// What runs a small kernel as a client of MPS, with its arguments [default: this program].
     #[arg(long, env = "TESSERA_AGENT_MPS_CANARY")]
     pub mps_canary: Option<String>,
+    /// How long outputs are kept after the ends of their attempts: 7d, 12h, 30m, or forever
+    /// [default: 7d].
+    #[arg(long, env = "TESSERA_AGENT_KEEP_OUTPUTS", value_name = "DURATION")]
+    pub keep_outputs: Option<Keep>,
+    /// What all outputs together may take, such as 50G; the oldest go first [default: a tenth of
+    /// the disk].
+    #[arg(long, env = "TESSERA_AGENT_KEEP_OUTPUTS_BYTES", value_name = "SIZE")]
+    pub keep_outputs_bytes: Option<String>,
     /// A TOML file with the same settings, and those that have no option.
     #[arg(long, env = "TESSERA_AGENT_CONFIG")]
     pub config: Option<PathBuf>,
@@ -87,6 +97,8 @@ struct File {
     shepherd: Option<PathBuf>,
     pass_env: Option<Vec<String>>,
     keep_attempts: Option<usize>,
+    keep_outputs: Option<Keep>,
+    keep_outputs_bytes: Option<String>,
     destroy_tries: Option<u32>,
     cgroups: Option<bool>,
     adopt: Option<Adopt>,
@@ -117,8 +129,12 @@ pub struct Config {
     pub shepherd: PathBuf,
     /// Variables of the agent's own environment that attempts get.
     pub pass_env: Vec<String>,
-    /// Folders of ended attempts that are kept for their output.
+    /// Of how many ended attempts outputs are kept.
     pub keep_attempts: usize,
+    /// How long outputs are kept.
+    pub keep_outputs: Keep,
+    /// What outputs may take; a tenth of the disk, if nothing is said.
+    pub keep_outputs_bytes: Option<String>,
     /// Tries of a blocked layout step.
     pub destroy_tries: u32,
     /// Whether attempts are put into control groups where the machine has them.
@@ -150,8 +166,11 @@ const SAMPLE_BUSY_MS: u64 = 100;
 /// Milliseconds between reports, if nothing else is said, and the fewest that are taken.
 const REPORT_MS: u64 = 5_000;
 const REPORT_MS_MIN: u64 = 1_000;
-/// Folders of ended attempts that are kept, if nothing else is said.
-const KEEP_ATTEMPTS: usize = 5_000;
+/// Of how many ended attempts outputs are kept, if nothing else is said: each is a file or two,
+/// and all are listed when the agent starts.
+const KEEP_ATTEMPTS: usize = 200_000;
+/// How long outputs are kept, if nothing else is said.
+const KEEP_OUTPUTS: Keep = Keep::days(7);
 
 impl Config {
     /// Puts the settings together.
@@ -170,7 +189,13 @@ impl Config {
         };
         let own = std::env::current_exe().context("can't find this program itself")?;
         let missing = |what| format!("{what} is missing: give it as --{what} or in the file");
+        let keep_outputs_bytes = arguments.keep_outputs_bytes.clone().or(file.keep_outputs_bytes);
+        if let Some(text) = &keep_outputs_bytes {
+            text.parse::<Bytes>().context("keep-outputs-bytes")?;
+        }
         Ok(Self {
+            keep_outputs_bytes,
+            keep_outputs: arguments.keep_outputs.or(file.keep_outputs).unwrap_or(KEEP_OUTPUTS),
             controller: arguments
                 .controller
                 .clone()
@@ -223,6 +248,19 @@ impl Config {
         Duration::from_millis(self.telemetry_report_ms)
     }
 
+    /// Returns what is kept of outputs.
+    ///
+    /// # Errors
+    ///
+    /// The data folder's disk can't be asked for its size.
+    pub fn output_limits(&self) -> anyhow::Result<Limits> {
+        let bytes = match &self.keep_outputs_bytes {
+            Some(text) => text.parse()?,
+            None => outputs::share_of_disk(&self.data)?,
+        };
+        Ok(Limits { age: self.keep_outputs, bytes, attempts: self.keep_attempts })
+    }
+
     /// Returns what attempts find in their environment.
     pub fn environment(&self) -> NodeEnvironment {
         let own = |name: &str| std::env::var(name).ok();
@@ -269,6 +307,20 @@ mod tests {
         let error = format!("{:#}", load("controler = \"ctl:7443\"\n").unwrap_err());
 
         assert!(error.contains("controler"), "{error}");
+    }
+
+    #[test]
+    fn what_is_kept_of_outputs_is_a_span_and_a_size() {
+        let config =
+            load("controller = \"c:1\"\nkeep_outputs = \"12h\"\nkeep_outputs_bytes = \"2G\"\n");
+        let limits = config.unwrap().output_limits().unwrap();
+        assert_eq!((limits.age.to_string().as_str(), limits.bytes.get()), ("12h", 2 << 30));
+
+        for (line, hint) in [("keep_outputs = \"12\"", "7d"), ("keep_outputs_bytes = \"x\"", "10G")]
+        {
+            let error = load(&format!("controller = \"c:1\"\n{line}\n")).unwrap_err();
+            assert!(format!("{error:#}").contains(hint), "{error:#}");
+        }
     }
 
     #[test]

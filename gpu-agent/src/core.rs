@@ -11,5 +11,6 @@ pub mod ledger;
 pub mod mps;
 pub mod output;
 pub mod plan;
+pub mod retention;
 pub mod telemetry;
 pub mod xids;

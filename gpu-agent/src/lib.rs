@@ -7,6 +7,7 @@
 //! - [`nvml`], [`gpus`]: GPUs, asked through a process of their own.
 //! - [`mps`]: slices that attempts share, one MPS daemon each.
 //! - [`link`], [`logs`]: the controller.
+//! - [`outputs`]: what attempts left, until it goes.
 //! - [`journal`], [`disk`], [`lease_page`]: what survives a crash.
 //! - [`actors`]: mailboxes around node and GPUs.
 
@@ -25,6 +26,7 @@ pub mod logs;
 pub mod mps;
 pub mod node;
 pub mod nvml;
+pub mod outputs;
 pub mod pool;
 pub mod shepherd;
 pub mod sys;

@@ -13,6 +13,7 @@ use tokio::sync::{mpsc, watch};
 
 use crate::logs;
 use crate::node::{Input, LinkEvent};
+use crate::outputs::OutputKeeper;
 
 /// First pause after a failed connection; doubled each time.
 const BACKOFF_MIN: Duration = Duration::from_millis(200);
@@ -35,6 +36,8 @@ pub struct Controller {
     pub tls: quinn::ClientConfig,
     /// The data folder, for readers of output.
     pub data: PathBuf,
+    /// Knows what was removed of it.
+    pub outputs: OutputKeeper,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -149,7 +152,7 @@ async fn serve(
     let ended = tokio::select! {
         ended = read(FrameReader::new(receiver), node, &mut heard) => ended,
         ended = write(FrameWriter::new(sender), frames) => ended,
-        () = logs::serve(connection, &controller.data, node) => Ok(()),
+        () = logs::serve(connection, controller, node) => Ok(()),
     };
     if let Err(error) = ended {
         let cause = std::error::Error::source(&error).map(ToString::to_string);

@@ -10,6 +10,7 @@ use tokio::fs::File;
 use tokio::io::{AsyncReadExt as _, AsyncSeekExt as _};
 use tokio::sync::{mpsc, oneshot};
 
+use crate::link::Controller;
 use crate::node::Input;
 use crate::shepherd::files;
 
@@ -17,15 +18,19 @@ use crate::shepherd::files;
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
 /// Serves readers for as long as the connection stands.
-pub async fn serve(connection: &quinn::Connection, data: &Path, node: &mpsc::Sender<Input>) {
+pub async fn serve(
+    connection: &quinn::Connection,
+    controller: &Controller,
+    node: &mpsc::Sender<Input>,
+) {
     while let Ok((sender, receiver)) = connection.accept_bi().await {
-        let (data, node) = (data.to_owned(), node.clone());
+        let (controller, node) = (controller.clone(), node.clone());
         tokio::task::spawn_local(async move {
             let mut reader = FrameReader::new(receiver);
             let Ok(Some(request)) = reader.receive::<LogRequest>().await else { return };
             let mut writer = FrameWriter::new(sender);
             // A reader that went away is no trouble.
-            if answer(&request, &data, &node, &mut writer).await.is_ok() {
+            if answer(&request, &controller, &node, &mut writer).await.is_ok() {
                 writer.finish();
             }
         });
@@ -34,11 +39,11 @@ pub async fn serve(connection: &quinn::Connection, data: &Path, node: &mpsc::Sen
 
 async fn answer(
     request: &LogRequest,
-    data: &Path,
+    controller: &Controller,
     node: &mpsc::Sender<Input>,
     writer: &mut FrameWriter,
 ) -> Result<(), LinkError> {
-    let path = path(request, data);
+    let path = path(request, &controller.data);
     // Asked before the file is read: what is written before the end is then never missed.
     let mut alive = is_alive(request, node).await;
     let mut file = match open(&path, request.offset).await {
@@ -48,11 +53,11 @@ async fn answer(
             match open(&path, request.offset).await {
                 Ok(file) => break file,
                 Err(_) if is_alive(request, node).await => {}
-                Err(error) => return unknown(writer, &error).await,
+                Err(error) => return unknown(request, controller, writer, &error).await,
             }
         },
         Err(_) if alive => return writer.send(&LogReply::End { length: 0 }).await,
-        Err(error) => return unknown(writer, &error).await,
+        Err(error) => return unknown(request, controller, writer, &error).await,
     };
     let mut offset = request.offset;
     loop {
@@ -66,11 +71,14 @@ async fn answer(
     }
 }
 
-async fn unknown(writer: &mut FrameWriter, error: &io::Error) -> Result<(), LinkError> {
+async fn unknown(
+    request: &LogRequest,
+    controller: &Controller,
+    writer: &mut FrameWriter,
+    error: &io::Error,
+) -> Result<(), LinkError> {
     let reason = match error.kind() {
-        io::ErrorKind::NotFound => {
-            "the node keeps no such output: it went to /dev/null, or was removed".to_owned()
-        }
+        io::ErrorKind::NotFound => controller.outputs.explain(request.attempt),
         _ => format!("the output can't be read: {error}"),
     };
     writer.send(&LogReply::Unknown { reason }).await

@@ -16,6 +16,7 @@ use tessera_agent::mps::{self, MpsSettings};
 use tessera_agent::node::{Fatal, INPUTS_MAX, Node, NodeFacts, NodeParts};
 use tessera_agent::nvml::client::{NvmlClient, WorkerProgram};
 use tessera_agent::nvml::events;
+use tessera_agent::outputs::OutputKeeper;
 use tessera_agent::pool::{Nursery, Pool};
 use tessera_agent::shepherd::group;
 use tessera_agent::telemetry::{self, TelemetryParts};
@@ -117,7 +118,6 @@ async fn run(
         data: data.clone(),
         environment: config.environment(),
         mps: mps::find(&config.mps_control),
-        keep_attempts: config.keep_attempts,
     };
     let (mps, mps_orders) = mpsc::channel(mps::ORDERS_MAX);
     let settings = MpsSettings {
@@ -131,8 +131,23 @@ async fn run(
     let journal = journal.start(inputs.clone()).context("can't start the journal's thread")?;
     let (telemetry, tenants) = mpsc::channel(telemetry::EVENTS_MAX);
     let gpus = gpu_port;
-    let parts =
-        NodeParts { facts, state, page, pool, journal, ledger, held, gpus, mps, telemetry, fatal };
+    let limits = config.output_limits().context("can't tell what outputs may take")?;
+    let outputs =
+        OutputKeeper::start(&data, limits).context("can't start the thread of outputs")?;
+    let parts = NodeParts {
+        facts,
+        state,
+        page,
+        pool,
+        journal,
+        ledger,
+        held,
+        outputs: outputs.clone(),
+        gpus,
+        mps,
+        telemetry,
+        fatal,
+    };
     node::NodeActor::start(Node::start(parts), heard);
 
     let program = std::env::current_exe().context("can't find this program itself")?;
@@ -176,7 +191,7 @@ async fn run(
     actix::spawn(kernel_log::run(log, tell));
     // The first inventory names every GPU that answers.
     let _ = looked.await;
-    let controller = Controller { address: config.controller.clone(), tls, data };
+    let controller = Controller { address: config.controller.clone(), tls, data, outputs };
     let (stop, stopping) = watch::channel(false);
     let link = actix::spawn(link::run(controller, inputs, stopping));
     let code = wait(refused).await?;

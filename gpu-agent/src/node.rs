@@ -29,9 +29,10 @@ use crate::gpus::{GpuEvent, GpuOrder};
 use crate::journal::{Haste, Journal};
 use crate::lease_page::{Lease, LeasePage};
 use crate::mps::{MpsEvent, MpsOrder};
+use crate::outputs::OutputKeeper;
 use crate::pool::Pool;
 use crate::shepherd::protocol::{FromShepherd, ToShepherd};
-use crate::shepherd::{files, now, record};
+use crate::shepherd::{now, record};
 use crate::sys::clock;
 use crate::telemetry;
 
@@ -106,8 +107,6 @@ pub struct NodeFacts {
     pub environment: NodeEnvironment,
     /// NVIDIA's MPS control program, if the node has it.
     pub mps: Option<PathBuf>,
-    /// How many folders of attempts that are over are kept for their output.
-    pub keep_attempts: usize,
 }
 
 /// Why the agent must not go on.
@@ -133,7 +132,7 @@ pub struct Node {
     telemetry: mpsc::Sender<telemetry::Event>,
     session: Option<Session>,
     fatal: Option<oneshot::Sender<Fatal>>,
-    over: std::collections::VecDeque<AttemptId>,
+    outputs: OutputKeeper,
     launches: traces::Launches,
     mps: mpsc::Sender<MpsOrder>,
     /// Attempts that share a slice: their ends are judged before they are told.
@@ -301,13 +300,7 @@ impl Node {
         self.act(effects);
         // Only the holder of an end that could not be journalled waits for this.
         self.pool.journalled(attempt);
-        self.over.push_back(attempt);
-        while self.over.len() > self.facts.keep_attempts
-            && let Some(oldest) = self.over.pop_front()
-        {
-            let data = self.facts.data.clone();
-            tokio::task::spawn_blocking(move || files::remove(&data, oldest));
-        }
+        self.outputs.over(attempt);
     }
 
     fn obey(&mut self, frame: ToAgent) {

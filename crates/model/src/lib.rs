@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 pub mod ids;
+pub mod keep;
 pub mod lease;
 pub mod life;
 pub mod mig;
@@ -18,4 +19,5 @@ pub use ids::{
     AttemptId, BootId, ControllerId, DecisionId, GpuId, JobId, JobRef, NodeId, NodeName, PlanId,
     SliceId, SubmissionId,
 };
+pub use keep::Keep;
 pub use units::{Bytes, Millis};

@@ -1,6 +1,6 @@
 //! Setting a node up: from nothing, or from what an earlier agent left.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::time::SystemTime;
 
@@ -17,6 +17,7 @@ use crate::gpus::GpuOrder;
 use crate::journal::Journal;
 use crate::lease_page::LeasePage;
 use crate::mps::MpsOrder;
+use crate::outputs::OutputKeeper;
 use crate::pool::Pool;
 use crate::shepherd::job::never_ran;
 use crate::shepherd::{files, now, record};
@@ -39,6 +40,8 @@ pub struct NodeParts {
     pub ledger: Ledger,
     /// What the adopted shepherds have.
     pub held: Vec<Held>,
+    /// Keeps what attempts left.
+    pub outputs: OutputKeeper,
     /// The way to its GPUs.
     pub gpus: mpsc::Sender<GpuOrder>,
     /// The way to the sampling of its GPUs.
@@ -57,7 +60,7 @@ impl Node {
         let on_disk = |attempt| trace(&data, &begun, attempt);
         let now = clock::unix_now();
         let (attempts, effects) = Attempts::recover(parts.ledger, parts.held, on_disk, now);
-        let over = finished(&data, &attempts);
+        parts.outputs.found(finished(&data, &attempts));
         // What an earlier agent of this boot was granted still holds: its shepherds go by it.
         let lease_deadline = parts
             .page
@@ -80,7 +83,7 @@ impl Node {
             telemetry: parts.telemetry,
             session: None,
             fatal: Some(parts.fatal),
-            over,
+            outputs: parts.outputs,
             launches: super::traces::Launches::default(),
             mps: parts.mps,
             shared: crate::mps::noted(&data),
@@ -134,7 +137,7 @@ fn begun(data: &Path, ledger: &Ledger) -> BTreeSet<AttemptId> {
 }
 
 /// Lists attempts that are over and left something, oldest first.
-fn finished(data: &Path, attempts: &Attempts) -> VecDeque<AttemptId> {
+fn finished(data: &Path, attempts: &Attempts) -> Vec<(SystemTime, AttemptId)> {
     let entries = [data.join("attempts"), files::outputs(data)].map(std::fs::read_dir);
     let mut found: BTreeMap<AttemptId, SystemTime> = BTreeMap::new();
     for entry in entries.into_iter().flatten().flatten().flatten() {
@@ -151,5 +154,5 @@ fn finished(data: &Path, attempts: &Attempts) -> VecDeque<AttemptId> {
     }
     let mut found: Vec<_> = found.into_iter().map(|(id, modified)| (modified, id)).collect();
     found.sort_unstable();
-    found.into_iter().map(|(_, id)| id).collect()
+    found
 }

@@ -1,0 +1,242 @@
+//! Removes what attempts left once it has been kept for long enough: on a thread of its own, a
+//! bounded number of attempts a sweep, and only after the controller has their ends.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use tessera_model::{AttemptId, Bytes, Millis};
+use tessera_wire::frames::LogStream;
+
+use crate::core::retention::{Left, Limits, Outputs, Why};
+use crate::shepherd::files;
+use crate::sys::clock;
+
+/// Ends that may wait to be looked at; beyond it they are found at the next start.
+const TOLD_MAX: usize = 16 * 1024;
+/// How often ages are looked at.
+const SWEEP_EVERY: Duration = Duration::from_secs(30);
+/// How long ends gather, so that a busy node doesn't wake this thread for each.
+const GATHER_FOR: Duration = Duration::from_millis(100);
+/// Most attempts that one sweep removes: a second's work for a slow disk.
+const SWEEP_MAX: usize = 500;
+/// How long the disk is left alone between sweeps that found more than they may remove.
+const SWEEP_PAUSE: Duration = Duration::from_millis(500);
+/// Most entries of a working folder whose sizes are added up.
+const ENTRIES_MAX: usize = 10_000;
+/// What outputs may take if nothing is said, as a part of the file system.
+const SHARE_OF_DISK: u64 = 10;
+
+/// The keeper of outputs; clones reach the same one.
+#[derive(Clone, Debug)]
+pub struct OutputKeeper {
+    kept: Arc<Mutex<Outputs>>,
+    told: SyncSender<Told>,
+}
+
+#[derive(Debug)]
+enum Told {
+    /// What an earlier agent left, with the time of its last change, oldest first.
+    Found(Vec<(SystemTime, AttemptId)>),
+    /// An attempt's end was acknowledged.
+    Over(AttemptId),
+}
+
+/// Returns what outputs may take if nothing is said: a tenth of the file system that they lie on.
+///
+/// # Errors
+///
+/// What the system says.
+pub fn share_of_disk(data: &Path) -> io::Result<Bytes> {
+    let disk = rustix::fs::statvfs(data)?;
+    Ok(Bytes::new(disk.f_blocks.saturating_mul(disk.f_frsize) / SHARE_OF_DISK))
+}
+
+impl OutputKeeper {
+    /// Starts the thread.
+    ///
+    /// # Errors
+    ///
+    /// The system has no thread.
+    pub fn start(data: &Path, limits: Limits) -> io::Result<Self> {
+        let kept = Arc::new(Mutex::new(Outputs::new(limits)));
+        let (told, hears) = sync_channel(TOLD_MAX);
+        let (data, shared) = (data.to_owned(), Arc::clone(&kept));
+        std::thread::Builder::new()
+            .name("outputs".to_owned())
+            .spawn(move || sweep_for_ever(&data, &shared, &hears))?;
+        Ok(Self { kept, told })
+    }
+
+    /// Tells what an earlier agent left: attempts that are over, with the time of their last
+    /// change, oldest first.
+    pub fn found(&self, left: Vec<(SystemTime, AttemptId)>) {
+        self.tell(Told::Found(left));
+    }
+
+    /// An attempt's end was acknowledged: its output may go when its time has come.
+    pub fn over(&self, attempt: AttemptId) {
+        self.tell(Told::Over(attempt));
+    }
+
+    fn tell(&self, told: Told) {
+        if self.told.try_send(told).is_err() {
+            tracing::debug!("an output is looked at after the next start only");
+        }
+    }
+
+    /// Says why an output is not there.
+    pub fn explain(&self, attempt: AttemptId) -> String {
+        lock(&self.kept).explain(attempt, clock::unix_now())
+    }
+}
+
+fn lock(kept: &Mutex<Outputs>) -> MutexGuard<'_, Outputs> {
+    kept.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn unix(moment: SystemTime) -> Millis {
+    let since = moment.duration_since(UNIX_EPOCH).unwrap_or_default();
+    Millis::new(u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
+}
+
+/// Ends with the agent, which holds the other end.
+fn sweep_for_ever(data: &Path, kept: &Mutex<Outputs>, hears: &Receiver<Told>) {
+    let mut wait = SWEEP_EVERY;
+    loop {
+        match hears.recv_timeout(wait) {
+            Ok(first) => {
+                std::thread::sleep(GATHER_FOR);
+                for told in std::iter::once(first).chain(hears.try_iter().take(TOLD_MAX)) {
+                    take_in(data, kept, told);
+                }
+            }
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => return,
+        }
+        let removed = sweep(data, kept);
+        wait = if removed == SWEEP_MAX { SWEEP_PAUSE } else { SWEEP_EVERY };
+    }
+}
+
+fn take_in(data: &Path, kept: &Mutex<Outputs>, told: Told) {
+    let found = match told {
+        Told::Found(found) => found,
+        Told::Over(attempt) => vec![(SystemTime::now(), attempt)],
+    };
+    for (changed, attempt) in found {
+        // Not under the lock: readers ask for it.
+        let left = Left { attempt, over_unix: unix(changed), bytes: taken(data, attempt) };
+        lock(kept).add(left);
+    }
+}
+
+fn sweep(data: &Path, kept: &Mutex<Outputs>) -> usize {
+    let due = lock(kept).due(clock::unix_now(), SWEEP_MAX);
+    let mut bytes = 0_u64;
+    let mut reasons: BTreeMap<&str, usize> = BTreeMap::new();
+    for (left, why) in &due {
+        files::remove(data, left.attempt);
+        bytes = bytes.saturating_add(left.bytes.get());
+        *reasons.entry(word(*why)).or_default() += 1;
+    }
+    if !due.is_empty() {
+        let bytes = Bytes::new(bytes);
+        tracing::info!(attempts = due.len(), %bytes, ?reasons, "outputs removed");
+    }
+    due.len()
+}
+
+const fn word(why: Why) -> &'static str {
+    match why {
+        Why::Age => "age",
+        Why::Bytes => "bytes",
+        Why::Attempts => "attempts",
+    }
+}
+
+/// Adds up what an attempt's files take; of links, the links alone.
+fn taken(data: &Path, attempt: AttemptId) -> Bytes {
+    let mut bytes = 0_u64;
+    for stream in [LogStream::Stdout, LogStream::Stderr] {
+        let file = files::output(data, attempt, stream).symlink_metadata();
+        bytes = bytes.saturating_add(file.map_or(0, |found| found.len()));
+    }
+    let mut folders: Vec<PathBuf> = vec![files::folder(data, attempt)];
+    let mut entries = 0;
+    while let Some(folder) = folders.pop()
+        && entries < ENTRIES_MAX
+    {
+        for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
+            entries += 1;
+            let Ok(found) = entry.path().symlink_metadata() else { continue };
+            if found.is_dir() {
+                folders.push(entry.path());
+            } else {
+                bytes = bytes.saturating_add(found.len());
+            }
+        }
+    }
+    Bytes::new(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tessera_model::Keep;
+
+    fn attempt(data: &Path, number: u128, text: &str) -> AttemptId {
+        let id = AttemptId::from_uuid(uuid::Uuid::from_u128(number));
+        std::fs::create_dir_all(files::outputs(data)).unwrap();
+        std::fs::create_dir_all(files::folder(data, id)).unwrap();
+        std::fs::write(files::output(data, id, LogStream::Stdout), text).unwrap();
+        id
+    }
+
+    fn there(data: &Path, id: AttemptId) -> bool {
+        files::output(data, id, LogStream::Stdout).exists() || files::folder(data, id).exists()
+    }
+
+    fn wait_gone(data: &Path, id: AttemptId) {
+        while there(data, id) {
+            std::thread::yield_now();
+        }
+    }
+
+    #[test]
+    fn outputs_go_oldest_first_once_their_ends_are_known_and_never_before() {
+        let folder = tempfile::tempdir().unwrap();
+        let data = folder.path();
+        let (old, first) = (attempt(data, 1, "0123456789"), attempt(data, 2, "0123456789"));
+        let (second, live) = (attempt(data, 3, "0123456789"), attempt(data, 4, "0123456789"));
+        let limits = Limits { age: Keep::Forever, bytes: Bytes::new(20), attempts: 100 };
+
+        let keeper = OutputKeeper::start(data, limits).unwrap();
+        keeper.found(vec![(UNIX_EPOCH, old)]);
+        keeper.over(first);
+        keeper.over(second);
+        wait_gone(data, old);
+
+        assert!(there(data, first) && there(data, second) && there(data, live));
+        let why = keeper.explain(old);
+        assert!(why.contains("outputs took more than 20 B") && why.contains("s ago"), "{why}");
+    }
+
+    #[test]
+    fn an_output_goes_when_it_is_old_enough() {
+        let folder = tempfile::tempdir().unwrap();
+        let data = folder.path();
+        let (old, young) = (attempt(data, 1, "x"), attempt(data, 2, "x"));
+        let limits = Limits { age: Keep::days(7), bytes: Bytes::new(1 << 40), attempts: 100 };
+
+        let keeper = OutputKeeper::start(data, limits).unwrap();
+        keeper.found(vec![(UNIX_EPOCH, old), (SystemTime::now(), young)]);
+        wait_gone(data, old);
+
+        assert!(there(data, young));
+        assert!(keeper.explain(old).contains("after 7d"), "{}", keeper.explain(old));
+    }
+}
