@@ -15,6 +15,7 @@ mod gpus;
 mod jobs;
 mod logs;
 mod mig;
+mod operator;
 mod queue;
 mod replay;
 mod schema;
@@ -79,8 +80,20 @@ enum Command {
     Wait(wait::Wait),
     /// List the machines
     Nodes(cluster::NodeList),
-    /// Draw the layout of every GPU
+    /// Draw the layout of every GPU; `gpus layout` plans and changes one
     Gpus(gpus::GpuList),
+    /// Keep new work from a node or a GPU; what runs there finishes
+    Drain(operator::Drain),
+    /// Let new work go to a node or a GPU again
+    Undrain(operator::Undrain),
+    /// Keep a GPU or a slice out of use
+    Quarantine(operator::Quarantine),
+    /// Take a quarantine back, forget faults, and look again
+    Clear(operator::Clear),
+    /// Say what keeps a machine from running jobs or cutting GPUs, and what mends it
+    Doctor(operator::Doctor),
+    /// List what operators did
+    Events(operator::Events),
     /// List changes of GPU layouts
     Layouts(decisions::Layouts),
     /// List decisions of the placement, or show one
@@ -139,6 +152,12 @@ async fn run(cli: Cli) -> Result<u8, Failure> {
         Command::Wait(verb) => verb.run(session).await,
         Command::Nodes(verb) => verb.run(session).await,
         Command::Gpus(verb) => verb.run(session).await,
+        Command::Drain(verb) => verb.run(session).await,
+        Command::Undrain(verb) => verb.run(session).await,
+        Command::Quarantine(verb) => verb.run(session).await,
+        Command::Clear(verb) => verb.run(session).await,
+        Command::Doctor(verb) => verb.run(session).await,
+        Command::Events(verb) => verb.run(session).await,
         Command::Layouts(verb) => verb.run(session).await,
         Command::Decisions(verb) => verb.run(session).await,
         Command::MigMode(verb) => verb.run(session).await,

@@ -5,6 +5,7 @@
 
 mod error;
 mod http;
+mod operator;
 mod retry;
 
 use std::time::Duration;
@@ -16,6 +17,7 @@ use tessera_model::JobRef;
 pub use self::error::ClientError;
 pub use self::http::LogStream;
 use self::http::{Call, Http};
+pub use self::operator::OperatorVerb;
 pub use self::retry::Patience;
 use crate::types::{
     ClusterInfo, DecisionView, Decisions, Explain, Gpus, Job, JobCounts, JobDetail, JobEvents,

@@ -1,12 +1,19 @@
 //! Bodies of requests and answers. Times are UTC (RFC 3339), sizes are bytes, spans are
 //! seconds unless the name says otherwise, states are lower-case words.
 
+mod operator;
+
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 use tessera_model::spec::{BadField, JobSpec, RawSpec};
 use time::OffsetDateTime;
 use utoipa::{IntoParams, ToSchema};
+
+pub use self::operator::{
+    ClusterEvent, ClusterEvents, DoctorReport, Finding, LayoutApplied, LayoutOutlook, LayoutPlan,
+    LayoutRequest, OperatorRequest, OperatorResult, OperatorWord, ProfileOutlook,
+};
 
 /// A job to run, or an array of them.
 ///
@@ -414,6 +421,9 @@ pub struct Node {
     /// When it was last heard of.
     #[serde(with = "time::serde::rfc3339::option")]
     pub last_seen_at: Option<OffsetDateTime>,
+    /// Set while an operator keeps new work away from it.
+    #[serde(default)]
+    pub drained: Option<OperatorWord>,
     /// Its GPUs.
     pub gpus: Vec<Gpu>,
 }
@@ -448,6 +458,15 @@ pub struct Gpu {
     pub memory_slices: u8,
     /// Whether its layout is being changed.
     pub changing: bool,
+    /// Set while an operator keeps new work away from it.
+    #[serde(default)]
+    pub drained: Option<OperatorWord>,
+    /// Set while an operator, or its node by itself, keeps it out of use.
+    #[serde(default)]
+    pub quarantined: Option<OperatorWord>,
+    /// Set while an operator keeps its layout as it is.
+    #[serde(default)]
+    pub pinned: Option<OperatorWord>,
     /// How many full layouts stay reachable without destroying anything.
     pub reachability: Option<u32>,
     /// What stands on it, by first memory slice.
@@ -478,8 +497,11 @@ pub struct Instance {
     pub memory_bytes: u64,
     /// Streaming multiprocessors.
     pub sms: Option<u16>,
-    /// `idle`, `taken`, `foreign`, `stuck` or `unfinished`.
+    /// `idle`, `taken`, `foreign`, `stuck`, `quarantined`, `leaving` or `unfinished`.
     pub state: String,
+    /// Set while an operator keeps it out of use.
+    #[serde(default)]
+    pub quarantined: Option<OperatorWord>,
     /// The job that has it.
     pub job_id: Option<u64>,
     /// That job's name.
@@ -544,6 +566,12 @@ pub struct LayoutChange {
     pub decision: Option<String>,
     /// Why it failed.
     pub detail: Option<String>,
+    /// Who asked for it, if an operator did.
+    #[serde(default)]
+    pub requested_by: Option<String>,
+    /// Why, if an operator said it.
+    #[serde(default)]
+    pub reason: Option<String>,
 }
 
 /// Changes of layouts, newest first.

@@ -5,4 +5,5 @@ pub mod intake;
 pub mod leadership;
 pub mod links;
 pub mod placer;
+mod questions;
 pub mod traces;

@@ -172,6 +172,13 @@ pub enum ToPlacer {
         /// The answer.
         reply: oneshot::Sender<Result<operator::GpuOutlook, operator::OperatorRefused>>,
     },
+    /// Let a machine look at itself.
+    Doctor {
+        /// Which.
+        node: tessera_model::NodeName,
+        /// What it found; `None` if it is not connected, or goes away meanwhile.
+        reply: oneshot::Sender<Option<Vec<tessera_api::types::Finding>>>,
+    },
     /// Switch a GPU's MIG mode on an administrator's explicit word.
     SetMigMode {
         /// Which GPU.

@@ -13,6 +13,8 @@ mod description;
 mod live;
 #[path = "http_api/logs.rs"]
 mod logs;
+#[path = "http_api/operator.rs"]
+mod operator;
 #[path = "http_api/problems.rs"]
 mod problems;
 #[path = "http_api/reads.rs"]

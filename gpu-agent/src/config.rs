@@ -19,6 +19,9 @@ use crate::core::telemetry::pace::Pace;
 use crate::outputs;
 use crate::sys::holders::DeviceFiles;
 
+/// The name of NVIDIA's management library, as the linker finds it.
+pub const NVML_LIBRARY: &str = "libnvidia-ml.so.1";
+
 /// Runs attempts on this machine's GPUs for a Tessera controller.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "tessera-agent", version)]
@@ -73,6 +76,27 @@ pub enum Command {
     /// Runs a small kernel as a client of MPS. Never started by hand.
     #[command(hide = true)]
     MpsCanary,
+    /// Says what keeps this machine from running jobs or cutting its GPUs, and what mends it.
+    ///
+    /// Needs no controller. Exit code 1 if something blocks.
+    Doctor {
+        /// NVIDIA's management library [default: libnvidia-ml.so.1].
+        #[arg(long)]
+        nvml: Option<OsString>,
+        /// The agent's data folder, to look at its disk.
+        #[arg(long)]
+        data: Option<PathBuf>,
+        /// Print JSON, as `tessera doctor --json` has it for one machine.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Looks at the driver for the doctor. Never started by hand.
+    #[command(hide = true)]
+    NvmlCheckup {
+        /// NVIDIA's management library.
+        #[arg(long)]
+        nvml: OsString,
+    },
     /// Answers the agent's questions to the driver. Never started by hand.
     #[command(hide = true)]
     NvmlWorker {
@@ -216,7 +240,7 @@ impl Config {
                 .clone()
                 .map(PathBuf::from)
                 .or(file.nvml)
-                .unwrap_or_else(|| "libnvidia-ml.so.1".into()),
+                .unwrap_or_else(|| NVML_LIBRARY.into()),
             shepherd: file.shepherd.unwrap_or_else(|| own.with_file_name("tessera-shepherd")),
             pass_env: file.pass_env.unwrap_or_else(|| {
                 ["TESSERA_SIM_NODE", "TESSERA_SIM_LATENCY"].map(str::to_owned).to_vec()

@@ -4,6 +4,7 @@
 pub mod attempts;
 pub mod attribution;
 pub mod custody;
+pub mod doctor;
 pub mod environment;
 pub mod health;
 pub mod kernel_log;

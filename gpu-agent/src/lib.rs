@@ -6,6 +6,7 @@
 //! - [`pool`], [`adopt`]: the agent's side of the shepherds.
 //! - [`nvml`], [`gpus`]: GPUs, asked through a process of their own.
 //! - [`mps`]: slices that attempts share, one MPS daemon each.
+//! - [`doctor`]: what is wrong with this machine, and what mends it.
 //! - [`link`], [`logs`]: the controller.
 //! - [`outputs`]: what attempts left, until it goes.
 //! - [`journal`], [`disk`], [`lease_page`]: what survives a crash.
@@ -16,6 +17,7 @@ pub mod adopt;
 pub mod config;
 pub mod core;
 pub mod disk;
+pub mod doctor;
 pub mod gpus;
 pub mod http;
 pub mod journal;

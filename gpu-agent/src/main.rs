@@ -1,12 +1,15 @@
 //! `tessera-agent`: puts the parts together and runs them until told to stop.
 
+use std::ffi::OsString;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Context as _;
 use clap::Parser;
 use tessera_agent::actors::{gpu, node};
-use tessera_agent::config::{Arguments, Command, Config};
+use tessera_agent::config::{Arguments, Command, Config, NVML_LIBRARY};
 use tessera_agent::disk::{DataFolder, NodeState};
+use tessera_agent::doctor::Doctor;
 use tessera_agent::gpus::one::Tools;
 use tessera_agent::journal::JournalFile;
 use tessera_agent::kernel_log::{self, KernelLog};
@@ -32,6 +35,8 @@ const REFUSED: u8 = 78;
 const GPU_ORDERS: usize = 64;
 /// How long a good-bye to the controller may take.
 const GOODBYE_WITHIN: std::time::Duration = std::time::Duration::from_millis(500);
+/// Questions for the doctor that may wait.
+const QUESTIONS: usize = 16;
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
@@ -41,12 +46,18 @@ fn main() -> ExitCode {
             let ran = mps::canary::run().inspect_err(|error| eprintln!("{error}"));
             return status(ran.is_ok());
         }
-        Some(Command::NvmlWorker { .. }) | None => {}
-    }
-    if let Some(Command::NvmlWorker { nvml: library, events }) = &arguments.command {
-        let run = if *events { nvml::watch::run } else { nvml::worker::run };
-        // The agent sees that it is gone, and starts another.
-        return run(library).map_or(ExitCode::FAILURE, |()| ExitCode::SUCCESS);
+        Some(Command::NvmlCheckup { nvml: library }) => {
+            return status(nvml::checkup::run(library).is_ok());
+        }
+        Some(Command::Doctor { nvml: library, data, json }) => {
+            return consult(&arguments, library.as_ref(), data.as_ref(), *json);
+        }
+        Some(Command::NvmlWorker { nvml: library, events }) => {
+            let run = if *events { nvml::watch::run } else { nvml::worker::run };
+            // The agent sees that it is gone, and starts another.
+            return status(run(library).is_ok());
+        }
+        None => {}
     }
     // Lives until the end, outside of any runtime: its own end sends the last spans.
     let _telemetry = match tessera_telemetry::init("tessera-agent") {
@@ -67,6 +78,29 @@ fn main() -> ExitCode {
 
 fn status(well: bool) -> ExitCode {
     if well { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// Looks at this machine for a person; no controller and no identity are needed.
+fn consult(
+    arguments: &Arguments,
+    library: Option<&OsString>,
+    data: Option<&PathBuf>,
+    json: bool,
+) -> ExitCode {
+    let library = library.or(arguments.nvml.as_ref()).map(PathBuf::from);
+    let doctor = std::env::current_exe().map(|program| Doctor {
+        program,
+        library: library.unwrap_or_else(|| NVML_LIBRARY.into()),
+        data: data.or(arguments.data.as_ref()).cloned(),
+    });
+    let sound = match doctor {
+        Ok(doctor) => actix::System::new().block_on(async move { doctor.print(json).await }),
+        Err(error) => {
+            eprintln!("tessera-agent: can't find this program itself: {error}");
+            false
+        }
+    };
+    status(sound)
 }
 
 fn start(arguments: &Arguments) -> anyhow::Result<ExitCode> {
@@ -106,6 +140,7 @@ async fn run(
     let held = adopt::adopt(&nursery, &mut pool).await;
 
     let (gpu_port, gpu_orders) = mpsc::channel(GPU_ORDERS);
+    let (doctor_port, questions) = mpsc::channel(QUESTIONS);
     let (fatal, refused) = oneshot::channel();
     let own = name.to_string();
     let facts = NodeFacts {
@@ -130,7 +165,6 @@ async fn run(
     actix::spawn(mps::run(settings, boot, inputs.clone(), mps_orders));
     let journal = journal.start(inputs.clone()).context("can't start the journal's thread")?;
     let (telemetry, tenants) = mpsc::channel(telemetry::EVENTS_MAX);
-    let gpus = gpu_port;
     let limits = config.output_limits().context("can't tell what outputs may take")?;
     let outputs =
         OutputKeeper::start(&data, limits).context("can't start the thread of outputs")?;
@@ -143,7 +177,8 @@ async fn run(
         ledger,
         held,
         outputs: outputs.clone(),
-        gpus,
+        gpus: gpu_port,
+        doctor: doctor_port,
         mps,
         telemetry,
         fatal,
@@ -191,6 +226,16 @@ async fn run(
     actix::spawn(kernel_log::run(log, tell));
     // The first inventory names every GPU that answers.
     let _ = looked.await;
+    let doctor = Doctor {
+        program: std::env::current_exe().context("can't find this program itself")?,
+        library: config.nvml.clone(),
+        data: Some(data.clone()),
+    };
+    let node = inputs.clone();
+    actix::spawn(async move {
+        doctor.log().await;
+        doctor.serve(questions, node).await;
+    });
     let controller = Controller { address: config.controller.clone(), tls, data, outputs };
     let (stop, stopping) = watch::channel(false);
     let link = actix::spawn(link::run(controller, inputs, stopping));

@@ -84,6 +84,8 @@ pub enum Input {
     },
     /// Of the slices that attempts share.
     Mps(MpsEvent),
+    /// Something that only the controller wants to hear.
+    Say(ToController),
     /// Time passed.
     Tick,
 }
@@ -130,6 +132,7 @@ pub struct Node {
     plans: BTreeMap<GpuId, (PlanId, BTreeSet<Slot>)>,
     gpu_port: mpsc::Sender<GpuOrder>,
     telemetry: mpsc::Sender<telemetry::Event>,
+    doctor_port: mpsc::Sender<u64>,
     session: Option<Session>,
     fatal: Option<oneshot::Sender<Fatal>>,
     outputs: OutputKeeper,
@@ -157,6 +160,7 @@ impl Node {
                 let _ = answer.send(self.attempts.is_alive(attempt));
             }
             Input::Mps(event) => self.on_mps(event),
+            Input::Say(frame) => self.send(frame),
             Input::Tick => self.pool.tick(),
         }
         self.keep_session();
@@ -319,6 +323,8 @@ impl Node {
                 self.set_mig_mode(gpu, on);
             }
             ToAgent::Clear { epoch, gpu, slot } if self.obeys(epoch) => self.clear(gpu, slot),
+            // Whoever asks too often gets no answer, and asks again.
+            ToAgent::Examine { token } => drop(self.doctor_port.try_send(token)),
             ToAgent::EndAck { attempt } => self.acknowledged(attempt),
             ToAgent::UsageAck { attempt } => {
                 self.tell_telemetry(telemetry::Event::Acknowledged(attempt));

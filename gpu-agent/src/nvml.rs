@@ -5,6 +5,7 @@
 //! replaces when it doesn't answer. Nothing else in the agent waits for it.
 
 pub mod calls;
+pub mod checkup;
 pub mod client;
 pub mod events;
 pub mod fault;

@@ -1,10 +1,13 @@
 //! The machines, the cluster at a glance, and the one switch that an administrator turns by
 //! hand: MIG mode.
 
+use std::fmt::Write as _;
+
 use clap::{Args, ValueEnum};
 use tessera_model::Bytes;
 
 use super::failure::Failure;
+use super::operator::in_words;
 use super::session::{Session, fields, moment, or_dash, table, write_out};
 use crate::types::{ClusterInfo, JobCounts, Node, Nodes};
 
@@ -34,7 +37,7 @@ fn draw(nodes: &[Node]) -> String {
         nodes.iter().map(|node| {
             vec![
                 node.name.clone(),
-                node.state.clone(),
+                state(node),
                 models(node),
                 busy(node),
                 node.cores.to_string(),
@@ -44,6 +47,23 @@ fn draw(nodes: &[Node]) -> String {
             ]
         }),
     )
+}
+
+/// The state, and what operators say of the node or some of its GPUs.
+fn state(node: &Node) -> String {
+    let mut text = node.state.clone();
+    if let Some(word) = &node.drained {
+        let _ = write!(text, ", {}", in_words("drained", word));
+    }
+    for (what, count) in [
+        ("drained", node.gpus.iter().filter(|gpu| gpu.drained.is_some()).count()),
+        ("quarantined", node.gpus.iter().filter(|gpu| gpu.quarantined.is_some()).count()),
+    ] {
+        if count > 0 {
+            let _ = write!(text, ", {count} GPU{} {what}", if count == 1 { "" } else { "s" });
+        }
+    }
+    text
 }
 
 fn models(node: &Node) -> String {
@@ -116,7 +136,7 @@ enum Mode {
 /// Switches MIG mode of a GPU. The driver resets it: it must be empty.
 #[derive(Args)]
 pub struct MigMode {
-    /// The GPU's UUID, as `tessera gpus` shows it
+    /// node-a:0, or a GPU's UUID, or the beginning of one
     #[arg(value_name = "GPU")]
     gpu: String,
     /// On or off

@@ -74,7 +74,7 @@ fn draw_one(decision: &DecisionView) -> String {
 
 #[derive(Args)]
 pub struct Layouts {
-    /// Only changes of this GPU, by UUID
+    /// Only changes of this GPU: node-a:0, or its UUID
     #[arg(long, value_name = "GPU")]
     gpu: Option<String>,
     /// At most so many, the newest
@@ -92,7 +92,7 @@ impl Layouts {
 
 /// Draws changes of layouts as a table.
 pub fn draw_layouts(changes: &LayoutChanges) -> String {
-    let header = ["ORDERED", "TOOK", "NODE", "STATE", "STEPS", "JOB", "DETAIL"];
+    let header = ["ORDERED", "TOOK", "NODE", "STATE", "STEPS", "FOR JOB", "DETAIL"];
     table(Some(&header), changes.items.iter().map(layout_row))
 }
 
@@ -107,7 +107,10 @@ fn layout_row(change: &LayoutChange) -> Vec<String> {
         change.node.clone(),
         change.state.clone(),
         steps(&change.steps),
-        or_dash(change.job_id),
+        match &change.requested_by {
+            Some(by) => format!("by {by}"),
+            None => or_dash(change.job_id),
+        },
         change.detail.clone().unwrap_or_default(),
     ]
 }

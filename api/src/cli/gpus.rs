@@ -1,19 +1,24 @@
 //! `tessera gpus`: the layout of every GPU, drawn.
 
 pub(super) mod bar;
+mod layout;
 mod outlook;
 
 use std::collections::BTreeMap;
 
-use clap::Args;
+use clap::{Args, Subcommand};
 use tessera_model::Bytes;
 
 use super::failure::Failure;
+use super::operator::in_words;
 use super::session::{Screen, Session};
 use crate::types::{Gpu, Gpus, Instance, JobFilter, SharerView};
 
 #[derive(Args)]
+#[command(args_conflicts_with_subcommands = true)]
 pub struct GpuList {
+    #[command(subcommand)]
+    verb: Option<GpuVerb>,
     /// Only GPUs of this node
     #[arg(short = 'w', long, value_name = "NODE")]
     node: Option<String>,
@@ -22,8 +27,17 @@ pub struct GpuList {
     uuid: bool,
 }
 
+#[derive(Subcommand)]
+enum GpuVerb {
+    /// Show, plan and apply layouts by hand
+    Layout(layout::Layout),
+}
+
 impl GpuList {
     pub async fn run(self, session: &Session) -> Result<u8, Failure> {
+        if let Some(GpuVerb::Layout(verb)) = self.verb {
+            return verb.run(session).await;
+        }
         let mut gpus = session.client.gpus().await?;
         if let Some(node) = &self.node {
             gpus.items.retain(|gpu| gpu.node == *node);
@@ -88,6 +102,13 @@ fn draw_one(gpu: &Gpu, ids: Ids, names: &Names, screen: Screen) -> String {
     if gpu.health != "healthy" {
         let why = gpu.health_text.as_deref().map(|why| format!(": {why}")).unwrap_or_default();
         text.push_str(&screen.paint("31", &format!("  {}{why}", gpu.health)));
+    }
+    for (what, word) in
+        [("drained", &gpu.drained), ("quarantined", &gpu.quarantined), ("pinned", &gpu.pinned)]
+    {
+        if let Some(word) = word {
+            text.push_str(&screen.paint("33", &format!("  {}", in_words(what, word))));
+        }
     }
     if gpu.changing {
         text.push_str(&screen.paint("33", "  (its layout is being changed)"));

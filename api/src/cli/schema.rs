@@ -11,25 +11,34 @@ use super::failure::Failure;
 use super::mig::{LegalityReport, StateReport};
 use super::replay::report::Report;
 use crate::types::{
-    ClusterInfo, DecisionView, Decisions, Explain, Gpus, JobDetail, JobEvents, JobPage,
-    LayoutChanges, Node, Nodes, Problem, Submitted,
+    ClusterEvents, ClusterInfo, DecisionView, Decisions, DoctorReport, Explain, Gpu, Gpus,
+    JobDetail, JobEvents, JobPage, LayoutApplied, LayoutChange, LayoutChanges, LayoutOutlook,
+    LayoutPlan, Node, Nodes, OperatorResult, Problem, Submitted,
 };
 
 /// Everything that is printed, with all that it refers to.
 #[derive(OpenApi)]
 #[openapi(components(schemas(
+    ClusterEvents,
     ClusterInfo,
     DecisionView,
     Decisions,
+    DoctorReport,
     Explain,
+    Gpu,
     Gpus,
     JobDetail,
     JobEvents,
     JobPage,
+    LayoutApplied,
+    LayoutChange,
     LayoutChanges,
+    LayoutOutlook,
+    LayoutPlan,
     LegalityReport,
     Node,
     Nodes,
+    OperatorResult,
     Problem,
     Report,
     StateReport,
@@ -47,6 +56,18 @@ const OUTPUTS: &[(&str, &str, &str)] = &[
     ("nodes", "Nodes", "nodes"),
     ("node", "Node", "nodes NODE"),
     ("gpus", "Gpus", "gpus"),
+    ("gpu", "Gpu", "gpus layout show"),
+    ("layout-plan", "LayoutPlan", "gpus layout plan"),
+    ("layout-applied", "LayoutApplied", "gpus layout apply --no-wait"),
+    ("layout-change", "LayoutChange", "gpus layout apply"),
+    ("layout-outlook", "LayoutOutlook", "gpus layout outlook"),
+    (
+        "operator-result",
+        "OperatorResult",
+        "drain, undrain, quarantine, clear, gpus layout pin, gpus layout unpin",
+    ),
+    ("doctor-report", "DoctorReport", "doctor (a list of these)"),
+    ("cluster-events", "ClusterEvents", "events"),
     ("layout-changes", "LayoutChanges", "layouts"),
     ("decisions", "Decisions", "decisions"),
     ("decision", "DecisionView", "decisions DECISION"),

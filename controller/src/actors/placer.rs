@@ -12,14 +12,16 @@ use actix::{
     StreamHandler, System, WrapFuture as _,
 };
 use futures_util::stream::poll_fn;
-use tessera_model::{Millis, NodeId};
+use tessera_model::{Millis, NodeId, NodeName};
 use tessera_placement::largest_possible;
+use tessera_wire::ToController;
 use tokio::sync::{broadcast, mpsc, oneshot, watch};
 use uuid::Uuid;
 
 use super::intake::Chain;
 use super::leadership::{Candidate, StoreSetBack};
 use super::links::{Link, LinkClosed, LinkFrames, LinkOpened, LinkRenews};
+use super::questions::{self, Questions};
 use crate::clock;
 use crate::core::setback::SetBack;
 use crate::core::{Cluster, Effect, Input, Results, Round};
@@ -95,6 +97,7 @@ pub struct Placer {
     sessions: HashMap<NodeId, u64>,
     replies: HashMap<u64, CommandReply>,
     operators: HashMap<u64, OperatorReply>,
+    questions: Questions,
     next_token: u64,
     /// Whether the last look found most nodes silent.
     braking: bool,
@@ -142,10 +145,25 @@ impl Placer {
             sessions: HashMap::new(),
             replies: HashMap::new(),
             operators: HashMap::new(),
+            questions: Questions::default(),
             next_token: 0,
             braking: false,
             connection: None,
             contradictions: Contradictions::default(),
+        }
+    }
+
+    /// Asks a node to look at itself.
+    fn examine(&mut self, name: &NodeName, reply: questions::Reply) {
+        let node = self.parts.cluster.node_named(name);
+        let link = node.and_then(|node| self.links.get(self.sessions.get(&node)?));
+        match (node, link) {
+            (Some(node), Some(link)) => {
+                let token = self.questions.ask(node, reply);
+                link.send(tessera_wire::ToAgent::Examine { token });
+            }
+            // Fails if whoever asked is gone.
+            _ => drop(reply.send(None)),
         }
     }
 
@@ -515,7 +533,13 @@ impl Handler<LinkFrames> for Placer {
         if self.phase == Phase::Reloading {
             return;
         }
-        let frames = frames.into_iter().map(Box::new);
+        let frames = frames.into_iter().filter_map(|frame| match frame {
+            ToController::Examined { token, findings } => {
+                self.questions.answer(node, token, findings);
+                None
+            }
+            other => Some(Box::new(other)),
+        });
         self.inbox.extend(frames.map(|frame| Input::Frame { node, session, frame }));
         self.run(ctx);
     }
@@ -539,6 +563,7 @@ impl Handler<LinkClosed> for Placer {
 
     fn handle(&mut self, closed: LinkClosed, ctx: &mut Self::Context) {
         let LinkClosed { session, node } = closed;
+        self.questions.forget(node);
         self.links.remove(&session);
         if self.sessions.get(&node) == Some(&session) {
             self.sessions.remove(&node);
@@ -592,6 +617,7 @@ impl StreamHandler<ToPlacer> for Placer {
                 self.operators.insert(token, reply);
                 self.take(Input::Operate { token, order, now_unix }, ctx);
             }
+            ToPlacer::Doctor { node, reply } => self.examine(&node, reply),
             ToPlacer::DraftLayout { gpu, wanted, reply } => {
                 let _ = reply.send(self.parts.cluster.draft_layout(&gpu, &wanted));
             }

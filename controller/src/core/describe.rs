@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use tessera_api::types as api;
+use tessera_model::mig::Slot;
 use tessera_model::share::MpsShare;
 use tessera_model::{GpuId, JobId, Millis};
 use tessera_placement::InstanceState;
@@ -10,6 +11,7 @@ use tessera_wire::frames::{GpuHealth, MigReport};
 use time::OffsetDateTime;
 
 use super::{Cluster, Gpu, Node};
+use crate::store::operator::{Kind, Target};
 
 impl Cluster {
     /// Describes every node that ever registered, by name.
@@ -38,6 +40,7 @@ impl Cluster {
                     memory_bytes: node.memory_bytes,
                     generation: node.generation,
                     last_seen_at: moment(node.last_seen_unix),
+                    drained: self.told(Kind::Drained, Target::Node(*id)),
                     gpus,
                 }
             })
@@ -75,6 +78,10 @@ impl Cluster {
                 memory_bytes: instance.memory.get(),
                 sms: profile.map(|p| p.sms).or(gpu.report.sms),
                 state: self.instance_state(instance, report.is_some()).to_owned(),
+                quarantined: instance.slot.and_then(|slot| {
+                    let of = |place: Slot| Target::Slice(gpu.report.gpu.clone(), place);
+                    self.told(Kind::Quarantined, of(slot))
+                }),
                 job_id: job.map(JobId::number),
                 job_name: job.and_then(|job| self.job_name(job)),
                 sharers: self.sharers(&instance.state),
@@ -98,6 +105,11 @@ impl Cluster {
             mig: mig.to_owned(),
             memory_slices: geometry.map_or(0, |g| g.memory_slices),
             changing: view.changing,
+            drained: self.told(Kind::Drained, Target::Gpu(gpu.report.gpu.clone())),
+            quarantined: self
+                .told(Kind::Quarantined, Target::Gpu(gpu.report.gpu.clone()))
+                .or_else(|| set_aside(gpu)),
+            pinned: self.told(Kind::Pinned, Target::Gpu(gpu.report.gpu.clone())),
             reachability: reachability(gpu),
             instances: instances.collect(),
             profiles: profiles.collect(),
@@ -138,6 +150,27 @@ impl Cluster {
         let live = self.live.get(self.attempts.get(&job)?)?;
         Some(live.sheet.as_ref()?.spec.name.clone())
     }
+}
+
+impl Cluster {
+    fn told(&self, kind: Kind, target: Target) -> Option<api::OperatorWord> {
+        let word = self.word(kind, target)?;
+        Some(api::OperatorWord {
+            by: word.by.clone(),
+            reason: word.reason.clone(),
+            at: moment(word.said_unix).unwrap_or(OffsetDateTime::UNIX_EPOCH),
+        })
+    }
+}
+
+/// What the node itself holds against its GPU.
+fn set_aside(gpu: &Gpu) -> Option<api::OperatorWord> {
+    let aside = gpu.report.quarantine.as_ref()?;
+    Some(api::OperatorWord {
+        by: "its node".to_owned(),
+        reason: Some(aside.reason.clone()),
+        at: moment(aside.since_unix).unwrap_or(OffsetDateTime::UNIX_EPOCH),
+    })
 }
 
 fn node_state(node: &Node) -> &'static str {

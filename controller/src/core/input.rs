@@ -138,9 +138,12 @@ impl Cluster {
                 let frame = Box::new(ToAgent::UsageAck { attempt: usage.attempt });
                 round.effects.push(Effect::Send { node, frame });
             }
-            // Handled at the door: a second hello breaks the protocol, renewals don't wait here,
-            // and figures decide nothing.
-            ToController::Hello(_) | ToController::Renew { .. } | ToController::Figures(_) => {}
+            // Handled at the door: a second hello breaks the protocol, renewals and answers to
+            // questions don't wait here, and figures decide nothing.
+            ToController::Hello(_)
+            | ToController::Renew { .. }
+            | ToController::Figures(_)
+            | ToController::Examined { .. } => {}
         }
     }
 

@@ -212,7 +212,7 @@ impl Cluster {
         let MigReport::On { geometry } = &gpu.report.mig else {
             let expected = match gpu.report.mig {
                 MigReport::Off => Some(format!(
-                    "switch MIG on first, while nothing runs there: tessera mig-mode {} on",
+                    "MIG mode to be on: tessera mig-mode {} on, while nothing runs there",
                     gpu.report.gpu
                 )),
                 MigReport::On { .. } | MigReport::Unsupported => None,
@@ -244,7 +244,7 @@ impl Cluster {
                 None => String::new(),
             };
             return Err(OperatorRefused {
-                expected: Some("try again when that has ended".to_owned()),
+                expected: Some("another try when that has ended".to_owned()),
                 ..refused(RefusedKind::Changing, format!("{name} is being changed{for_whom}"))
             });
         }
@@ -272,7 +272,7 @@ impl Cluster {
                 refused(RefusedKind::Impossible, format!("{name}: {problem}"))
             }
             Unarrangeable::NoRoom => OperatorRefused {
-                expected: Some(format!("when it is empty it holds {}", room(geometry, &[]))),
+                expected: Some(format!("what the empty GPU can hold: {}", room(geometry, &[]))),
                 ..refused(RefusedKind::Impossible, format!("{name}: {}", Unarrangeable::NoRoom))
             },
             Unarrangeable::TooMany => {

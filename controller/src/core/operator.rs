@@ -161,8 +161,8 @@ impl Cluster {
         found.map(|(slot, _)| *slot).ok_or_else(|| {
             let stand: Vec<_> = all.iter().map(|(slot, _)| name(*slot)).collect();
             let there = match stand.is_empty() {
-                true => "no instance stands there".to_owned(),
-                false => format!("there stand {}", stand.join(", ")),
+                true => "another GPU: no instance stands on this one".to_owned(),
+                false => format!("one of {}", stand.join(", ")),
             };
             let gpu = self.gpu_name(gpu);
             OperatorRefused {

@@ -1,7 +1,7 @@
 //! Who is connected, who may run attempts until when, and who is lost.
 
 use tessera_model::life::Outcome;
-use tessera_model::{GpuId, Millis, NodeId};
+use tessera_model::{GpuId, Millis, NodeId, NodeName};
 use tessera_wire::frames::{Hello, PROTOCOL_VERSION, ToAgent, Welcome};
 use tessera_wire::tls::NodeIdentity;
 
@@ -274,6 +274,11 @@ impl Cluster {
         let members = self.nodes.values().filter(|node| !node.lost).count();
         let overdue = self.nodes.values().filter(|node| !node.lost && now >= node.expiry).count();
         members >= BRAKE_FROM_NODES && overdue * 2 > members
+    }
+
+    /// Finds a node by its name.
+    pub fn node_named(&self, name: &NodeName) -> Option<NodeId> {
+        self.nodes.iter().find(|(_, node)| node.name == *name).map(|(id, _)| *id)
     }
 
     /// Returns the node that a GPU is in, if it is known and connected.

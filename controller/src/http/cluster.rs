@@ -5,10 +5,11 @@ use std::collections::BTreeMap;
 use actix_web::web::{Data, Json};
 use actix_web::{HttpResponse, get, post};
 use tessera_api::types::{ClusterInfo, Gpu, Gpus, MigModeRequest, Node, Nodes};
-use tessera_model::{GpuId, NodeName};
+use tessera_model::NodeName;
 
 use super::error::ApiError;
 use super::extract::{JsonBody, Named};
+use super::gpu_names::{GpuName, find_gpu, find_node};
 use super::openapi::{BodyProblems, ChangeProblems, GpuPath, LookupProblems, NodePath, Problems};
 use super::state::State;
 use crate::ports::ToPlacer;
@@ -41,10 +42,7 @@ pub(super) async fn show_node(
     name: Named<NodeName>,
     state: Data<State>,
 ) -> Result<Json<Node>, ApiError> {
-    let found = state.nodes().await?.into_iter().find(|node| node.name == name.0.as_str());
-    found
-        .map(Json)
-        .ok_or_else(|| ApiError::NotFound { what: format!("there is no node {}", name.0) })
+    find_node(&state, &name.0).await.map(Json)
 }
 
 /// Lists the GPUs with their layouts, by node and index.
@@ -72,9 +70,11 @@ pub(super) async fn list_gpus(state: Data<State>) -> Result<Json<Gpus>, ApiError
     security(("bearer" = [])),
 )]
 #[get("/gpus/{gpu}")]
-pub(super) async fn show_gpu(gpu: Named<GpuId>, state: Data<State>) -> Result<Json<Gpu>, ApiError> {
-    let gpu = gpu.0;
-    find_gpu(&state, &gpu).await.map(Json)
+pub(super) async fn show_gpu(
+    gpu: Named<GpuName>,
+    state: Data<State>,
+) -> Result<Json<Gpu>, ApiError> {
+    Ok(Json(find_gpu(&state, &gpu.0).await?.0))
 }
 
 /// Switches a GPU's MIG mode, on an administrator's explicit word.
@@ -93,25 +93,17 @@ pub(super) async fn show_gpu(gpu: Named<GpuId>, state: Data<State>) -> Result<Js
 )]
 #[post("/gpus/{gpu}/mig-mode")]
 pub(super) async fn set_mig_mode(
-    gpu: Named<GpuId>,
+    gpu: Named<GpuName>,
     body: JsonBody,
     state: Data<State>,
 ) -> Result<HttpResponse, ApiError> {
-    let gpu = gpu.0;
     let MigModeRequest { on } = body.parse()?;
-    find_gpu(&state, &gpu).await?;
+    let gpu = find_gpu(&state, &gpu.0).await?.1;
     state
         .ask(|reply| ToPlacer::SetMigMode { gpu, on, reply })
         .await?
         .map_err(|problem| ApiError::Conflict { problem })?;
     Ok(HttpResponse::NoContent().finish())
-}
-
-async fn find_gpu(state: &State, gpu: &GpuId) -> Result<Gpu, ApiError> {
-    let gpus = state.nodes().await?.into_iter().flat_map(|node| node.gpus);
-    gpus.into_iter()
-        .find(|known| known.id == gpu.as_str())
-        .ok_or_else(|| ApiError::NotFound { what: format!("there is no {gpu}") })
 }
 
 /// Describes the cluster at a glance.

@@ -11,6 +11,7 @@ use tessera_model::ids::BadId;
 use tessera_model::spec::BadField;
 
 use crate::ports::PortError;
+use crate::ports::operator::{OperatorRefused, RefusedKind};
 use crate::store::StoreError;
 
 /// The media type of problems.
@@ -69,6 +70,9 @@ pub enum ApiError {
         /// What.
         problem: String,
     },
+    /// An operator's order is not carried out.
+    #[error(transparent)]
+    Operator(#[from] OperatorRefused),
     /// The idempotency key was used before for another request.
     #[error("the idempotency key was used before for a different request")]
     KeyReused,
@@ -132,6 +136,12 @@ impl ApiError {
             Self::NotFound { .. } => ("not-found", "Not found"),
             Self::WrongState { .. } => ("wrong-state", "The job's state doesn't allow it"),
             Self::Conflict { .. } => ("conflict", "Something stands in the way"),
+            Self::Operator(refused) => match refused.kind {
+                RefusedKind::NotFound => ("not-found", "Not found"),
+                RefusedKind::Impossible => ("impossible-request", "The GPU could never do it"),
+                RefusedKind::InTheWay => ("conflict", "Something stands in the way"),
+                RefusedKind::Changing => ("changing", "It is being changed"),
+            },
             Self::KeyReused => ("key-reused", "The idempotency key was used before"),
             Self::Unauthorized => ("unauthorized", "A token is needed"),
             Self::TooLarge { .. } => ("too-large", "The body is too large"),
@@ -152,6 +162,7 @@ impl ApiError {
                 expected.as_str().into()
             }
             Self::WrongState { expected, .. } => expected.as_ref().into(),
+            Self::Operator(refused) => return refused.expected.clone(),
             Self::BadJson { .. } => "one JSON object, as /openapi.json describes it".into(),
             Self::KeyReused => "a new key for a new request".into(),
             Self::Unauthorized => "Authorization: Bearer and the controller's token".into(),
@@ -218,6 +229,11 @@ impl ResponseError for ApiError {
                 StatusCode::BAD_REQUEST
             }
             Self::ImpossibleRequest { .. } | Self::KeyReused => StatusCode::UNPROCESSABLE_ENTITY,
+            Self::Operator(refused) => match refused.kind {
+                RefusedKind::NotFound => StatusCode::NOT_FOUND,
+                RefusedKind::Impossible => StatusCode::UNPROCESSABLE_ENTITY,
+                RefusedKind::InTheWay | RefusedKind::Changing => StatusCode::CONFLICT,
+            },
             Self::NotFound { .. } => StatusCode::NOT_FOUND,
             Self::WrongState { .. } | Self::Conflict { .. } => StatusCode::CONFLICT,
             Self::Unauthorized => StatusCode::UNAUTHORIZED,

@@ -8,6 +8,7 @@ use tessera_model::{DecisionId, GpuId, JobId};
 
 use super::error::ApiError;
 use super::extract::{Named, Params, read_id};
+use super::gpu_names::find_gpu;
 use super::openapi::{DecisionPath, LookupProblems, Problems};
 use super::state::State;
 use crate::store::reads::PageSize;
@@ -73,7 +74,7 @@ pub(super) async fn show_decision(
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(super) struct LayoutFilter {
-    /// Only those of this GPU.
+    /// Only those of this GPU: its UUID, or `node:index`.
     gpu: Option<String>,
     /// How many to return: 1 to 1,000, by default 100.
     #[param(minimum = 1, maximum = 1000)]
@@ -96,7 +97,14 @@ pub(super) async fn list_layouts(
     state: Data<State>,
 ) -> Result<Json<LayoutChanges>, ApiError> {
     let LayoutFilter { gpu, limit, cursor } = filter.0;
-    let gpu: Option<GpuId> = gpu.map(|gpu| read_id("gpu", &gpu)).transpose()?;
+    let gpu: Option<GpuId> = match gpu {
+        None => None,
+        Some(text) if text.contains(':') => {
+            Some(find_gpu(&state, &read_id("gpu", &text)?).await?.1)
+        }
+        // A UUID may be that of a GPU that is gone.
+        Some(text) => Some(read_id("gpu", &text)?),
+    };
     let before = cursor.as_deref().map(str::parse).transpose()?;
     let size = PageSize::parse(limit)?;
     Ok(Json(state.reads().layouts(gpu, before, size).await?))

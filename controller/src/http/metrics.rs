@@ -39,6 +39,9 @@ struct Metrics {
     agent_up: IntGaugeVec,
     instances: IntGaugeVec,
     reachability: GaugeVec,
+    drained: IntGaugeVec,
+    closed: IntGaugeVec,
+    operator: IntCounterVec,
 }
 
 /// What is wrong if a metric can't be made: found by any test that counts anything.
@@ -79,6 +82,21 @@ impl Metrics {
                 &["gpu"],
             )
             .expect(WELL_FORMED),
+            drained: gauges(
+                metric::NODE_DRAINED,
+                "Whether an operator keeps new work away from the node.",
+                &["node"],
+            ),
+            closed: gauges(
+                metric::GPU_CLOSED,
+                "Whether an operator keeps new work away from the GPU, or its layout as it is.",
+                &["gpu", "how"],
+            ),
+            operator: IntCounterVec::new(
+                Opts::new(metric::OPERATOR_ACTIONS, "What operators changed."),
+                &["what", "how"],
+            )
+            .expect(WELL_FORMED),
         };
         metrics.register();
         metrics
@@ -91,7 +109,7 @@ impl Metrics {
         )
         .expect(WELL_FORMED);
         build.with_label_values(&[env!("CARGO_PKG_VERSION")]).set(1);
-        let all: [Box<dyn prometheus::core::Collector>; 9] = [
+        let all: [Box<dyn prometheus::core::Collector>; 12] = [
             Box::new(build),
             Box::new(self.requests.clone()),
             Box::new(self.seconds.clone()),
@@ -101,6 +119,9 @@ impl Metrics {
             Box::new(self.agent_up.clone()),
             Box::new(self.instances.clone()),
             Box::new(self.reachability.clone()),
+            Box::new(self.drained.clone()),
+            Box::new(self.closed.clone()),
+            Box::new(self.operator.clone()),
         ];
         for collector in all {
             self.registry.register(collector).expect(WELL_FORMED);
@@ -121,6 +142,11 @@ pub(super) fn count_submit(tasks: u32) {
     METRICS.jobs_submitted.inc_by(tasks.into());
 }
 
+/// Counts one thing that an operator changed.
+pub(super) fn count_operator(what: &str, how: &str) {
+    METRICS.operator.with_label_values(&[what, how]).inc();
+}
+
 /// Takes over how many jobs are in each state.
 pub(super) fn show_jobs(counts: &JobCounts) {
     for (state, jobs) in &counts.by_state {
@@ -133,10 +159,22 @@ pub(super) fn show_nodes(nodes: &[Node], shape: &ClusterShape) {
     METRICS.agent_up.reset();
     METRICS.instances.reset();
     METRICS.reachability.reset();
+    METRICS.drained.reset();
+    METRICS.closed.reset();
     for node in nodes {
+        let drained = i64::from(node.drained.is_some());
+        METRICS.drained.with_label_values(&[node.name.as_str()]).set(drained);
         let up = i64::from(node.state == "available");
         METRICS.agent_up.with_label_values(&[node.name.as_str()]).set(up);
         for gpu in &node.gpus {
+            for (how, word) in [
+                ("drained", &gpu.drained),
+                ("quarantined", &gpu.quarantined),
+                ("pinned", &gpu.pinned),
+            ] {
+                let labels = [gpu.id.as_str(), how];
+                METRICS.closed.with_label_values(&labels).set(i64::from(word.is_some()));
+            }
             for instance in &gpu.instances {
                 let labels = [gpu.id.as_str(), &instance.profile, &instance.state];
                 METRICS.instances.with_label_values(&labels).inc();

@@ -36,9 +36,19 @@ pub(super) struct NodePath {
 #[into_params(parameter_in = Path)]
 #[expect(dead_code, reason = "only describes the parameter, which is read from the path")]
 pub(super) struct GpuPath {
-    /// The GPU's UUID, as NVML reports it.
-    #[param(pattern = "^GPU-[A-Za-z0-9/-]{1,92}$")]
+    /// `node:index`, the GPU's UUID as NVML reports it, or the beginning of that.
+    #[param(pattern = "^[^ ]{1,128}$")]
     gpu: String,
+}
+
+/// The change of a layout in a route's path.
+#[derive(utoipa::IntoParams)]
+#[into_params(parameter_in = Path)]
+#[expect(dead_code, reason = "only describes the parameter, which is read from the path")]
+pub(super) struct PlanPath {
+    /// The plan's id.
+    #[param(pattern = "^plan_[0-9a-f]{32}$")]
+    plan: String,
 }
 
 /// The decision in a route's path.
@@ -117,6 +127,7 @@ fn problems(list: &[(&str, &str)]) -> BTreeMap<String, RefOr<Response>> {
     tags(
         (name = "jobs", description = "Submit jobs, follow them, end them."),
         (name = "cluster", description = "Nodes, GPUs and their layouts."),
+        (name = "operators", description = "Drain, quarantine, cut: what operators say and do."),
         (name = "history", description = "What was decided and changed, and why."),
         (name = "operations", description = "Health and metrics."),
     ),

@@ -8,7 +8,9 @@ use utoipa_actix_web::{AppExt, UtoipaApp, scope};
 use utoipa_swagger_ui::{Config, SwaggerUi};
 
 use super::openapi::Doc;
-use super::{cluster, commands, explain, health, history, jobs, live, logs, submit, wait};
+use super::{
+    cluster, commands, explain, health, history, jobs, layouts, live, logs, operator, submit, wait,
+};
 
 /// Adds every route to an application.
 pub(super) fn route<T>(app: App<T>) -> App<T>
@@ -53,6 +55,21 @@ where
         .service(cluster::show_gpu)
         .service(cluster::set_mig_mode)
         .service(cluster::show_info)
+        .service(operator::drain_node)
+        .service(operator::undrain_node)
+        .service(operator::doctor)
+        .service(operator::drain_gpu)
+        .service(operator::undrain_gpu)
+        .service(operator::quarantine)
+        .service(operator::clear)
+        .service(operator::pin)
+        .service(operator::unpin)
+        .service(operator::list_cluster_events)
+        .service(layouts::show_layout)
+        .service(layouts::plan_layout)
+        .service(layouts::apply_layout)
+        .service(layouts::show_outlook)
+        .service(layouts::show_layout_change)
         .service(history::list_layouts)
         .service(history::list_decisions)
         .service(history::show_decision)

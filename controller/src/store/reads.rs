@@ -11,17 +11,20 @@ mod events;
 mod jobs;
 mod layouts;
 mod numbers;
+mod operator;
 mod page;
 mod row;
 mod targets;
 
+use std::collections::BTreeMap;
 use std::future::Future;
 
 use sqlx::{PgPool, Postgres, Transaction};
 use tessera_api::types::{
-    DecisionView, Decisions, Job, JobCounts, JobDetail, JobEvents, JobPage, LayoutChanges,
+    ClusterEvents, DecisionView, Decisions, Job, JobCounts, JobDetail, JobEvents, JobPage,
+    LayoutChange, LayoutChanges,
 };
-use tessera_model::{DecisionId, GpuId, JobId, JobRef};
+use tessera_model::{DecisionId, GpuId, JobId, JobRef, Millis, PlanId};
 use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
 
@@ -165,6 +168,43 @@ impl Reads {
         size: PageSize,
     ) -> Result<LayoutChanges, StoreError> {
         self.run(move |mut at| async move { layouts::page(&mut at, gpu, before, size).await }).await
+    }
+
+    /// Returns one change of a layout.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::jobs`].
+    pub async fn layout(&self, plan: PlanId) -> Result<Option<LayoutChange>, StoreError> {
+        self.run(move |mut at| async move { layouts::one(&mut at, plan).await }).await
+    }
+
+    /// Lists what operators did, newest first.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::jobs`].
+    pub async fn cluster_events(
+        &self,
+        node: Option<String>,
+        before: Option<u64>,
+        size: PageSize,
+    ) -> Result<ClusterEvents, StoreError> {
+        self.run(move |mut at| async move { operator::events(&mut at, node, before, size).await })
+            .await
+    }
+
+    /// Estimates when running jobs end, milliseconds since 1970; those of which nothing is known
+    /// are left out.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::jobs`].
+    pub async fn expected_ends(
+        &self,
+        jobs: Vec<u64>,
+    ) -> Result<BTreeMap<JobId, Millis>, StoreError> {
+        self.run(move |mut at| async move { operator::expected_ends(&mut at, &jobs).await }).await
     }
 
     /// Returns where the output of a job's attempt lies: of the newest one, if none is named.

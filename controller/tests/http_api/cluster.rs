@@ -8,7 +8,7 @@ use tessera_controller::ports::ToPlacer;
 use super::rig::{Rig, problem, true_job};
 use super::seed::Seed;
 
-fn node(name: &str, gpu: &str) -> Node {
+pub fn node(name: &str, gpu: &str) -> Node {
     let instance = Instance {
         profile: "1g.5gb".into(),
         start: 0,
@@ -17,6 +17,7 @@ fn node(name: &str, gpu: &str) -> Node {
         memory_bytes: 5 << 30,
         sms: Some(14),
         state: "idle".into(),
+        quarantined: None,
         job_id: None,
         job_name: None,
         sharers: Vec::new(),
@@ -30,6 +31,7 @@ fn node(name: &str, gpu: &str) -> Node {
         memory_bytes: 1 << 30,
         generation: 1,
         last_seen_at: None,
+        drained: None,
         gpus: vec![Gpu {
             id: gpu.into(),
             node: name.into(),
@@ -41,6 +43,9 @@ fn node(name: &str, gpu: &str) -> Node {
             mig: "on".into(),
             memory_slices: 8,
             changing: false,
+            drained: None,
+            quarantined: None,
+            pinned: None,
             reachability: Some(9),
             instances: vec![instance],
             profiles: Vec::new(),

@@ -26,6 +26,13 @@ pub mod metric {
     pub const MIG_INSTANCES: &str = "tessera_mig_instances";
     /// Gauge: full layouts still reachable, of those that the empty card has, by `gpu`.
     pub const GPU_REACHABILITY: &str = "tessera_gpu_reachability_ratio";
+    /// Gauge: 1 for a node that an operator drains, else 0, by `node`.
+    pub const NODE_DRAINED: &str = "tessera_node_drained";
+    /// Gauge: 1 for a GPU that is `drained`, `quarantined` or `pinned`, else 0, by `gpu` and
+    /// `how`.
+    pub const GPU_CLOSED: &str = "tessera_gpu_closed";
+    /// Counter: what operators changed, by `what` and `how` (`said`, `lifted`).
+    pub const OPERATOR_ACTIONS: &str = "tessera_operator_actions_total";
     /// Gauge: 1 for a node whose agent is heard of, else 0, by `node`.
     pub const AGENT_UP: &str = "tessera_agent_up";
     /// Histogram: one group commit.

@@ -5,6 +5,7 @@
 //! billions long in a few bytes). Times on a clock are named after it; `boot` clocks
 //! (`CLOCK_BOOTTIME`) of different machines are never compared.
 
+mod doctor;
 mod health;
 mod telemetry;
 
@@ -20,6 +21,7 @@ use tessera_model::{
     AttemptId, BootId, Bytes, ControllerId, GpuId, JobId, Millis, NodeName, PlanId, SliceId,
 };
 
+pub use doctor::{FINDINGS_MAX, Finding, FindingLevel};
 pub use health::{FAULT_ATTEMPTS_MAX, FAULTS_MAX, FaultAction, FaultCause, GpuFault, Quarantine};
 
 pub use telemetry::{
@@ -84,6 +86,13 @@ pub enum ToController {
     Usage(Usage),
     /// What a GPU draws now.
     Figures(Box<GpuFigures>),
+    /// What the machine found when it looked at itself, as [`ToAgent::Examine`] asked.
+    Examined {
+        /// Which question.
+        token: u64,
+        /// At most [`FINDINGS_MAX`].
+        findings: Vec<Finding>,
+    },
 }
 
 /// Who is speaking. The node's id and name come from its certificate, never from here.
@@ -344,6 +353,11 @@ pub enum ToAgent {
     UsageAck {
         /// Which.
         attempt: AttemptId,
+    },
+    /// Asks the machine to look at itself; changes nothing, so that any leader may ask.
+    Examine {
+        /// Leads the answer back.
+        token: u64,
     },
 }
 

@@ -48,6 +48,8 @@ pub struct NodeParts {
     pub telemetry: mpsc::Sender<telemetry::Event>,
     /// The way to its shared slices.
     pub mps: mpsc::Sender<MpsOrder>,
+    /// The way to the doctor.
+    pub doctor: mpsc::Sender<u64>,
     /// Told when the agent must not go on.
     pub fatal: oneshot::Sender<Fatal>,
 }
@@ -81,6 +83,7 @@ impl Node {
             plans: BTreeMap::new(),
             gpu_port: parts.gpus,
             telemetry: parts.telemetry,
+            doctor_port: parts.doctor,
             session: None,
             fatal: Some(parts.fatal),
             outputs: parts.outputs,

@@ -133,6 +133,36 @@ impl Library {
         Ok(current == 1)
     }
 
+    /// Returns the current and the pending MIG mode.
+    pub fn mig_modes(&self, device: nvmlDevice_t) -> Result<(bool, bool), Fault> {
+        let mut pending: c_uint = 0;
+        let current: c_uint =
+            filled(|place| call!(self.nvmlDeviceGetMigMode(device, place, &raw mut pending)))?;
+        Ok((current == 1, pending == 1))
+    }
+
+    /// Returns the driver's version.
+    pub fn driver_version(&self) -> Result<String, Fault> {
+        text(|place, size| call!(self.nvmlSystemGetDriverVersion(place, size)))
+    }
+
+    /// Returns the library's version.
+    pub fn library_version(&self) -> Result<String, Fault> {
+        text(|place, size| call!(self.nvmlSystemGetNVMLVersion(place, size)))
+    }
+
+    /// Tells whether persistence mode is on.
+    pub fn persistence(&self, device: nvmlDevice_t) -> Result<bool, Fault> {
+        let mode: c_uint = filled(|place| call!(self.nvmlDeviceGetPersistenceMode(device, place)))?;
+        Ok(mode == 1)
+    }
+
+    /// Tells whether a display is driven.
+    pub fn display_active(&self, device: nvmlDevice_t) -> Result<bool, Fault> {
+        let active: c_uint = filled(|place| call!(self.nvmlDeviceGetDisplayActive(device, place)))?;
+        Ok(active == 1)
+    }
+
     /// Switches MIG mode; returns the activation status, which may be an error code although
     /// the call succeeded.
     pub fn set_mig_mode(&self, device: nvmlDevice_t, on: bool) -> Result<u32, Fault> {

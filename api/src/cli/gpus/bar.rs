@@ -96,7 +96,8 @@ impl Cell {
                 let shown = names.get(&job).cloned().unwrap_or_else(|| job.to_string());
                 (format!("{shown} {name}"), JOB_STYLES[style])
             }
-            ("stuck" | "foreign", None) => (instance.state.clone(), "31"),
+            ("stuck" | "foreign" | "quarantined", None) => (instance.state.clone(), "31"),
+            ("leaving", None) => ("to be destroyed".to_owned(), "33"),
             ("shared", None) => {
                 let sm: u32 = instance.sharers.iter().map(|s| u32::from(s.sm_percent)).sum();
                 let first = instance.sharers.first().map_or(0, |sharer| sharer.job_id);

@@ -22,6 +22,7 @@ fn instance(profile: &str, start: u8, size: u8, state: &str, job: Option<(u64, &
         memory_bytes: 0,
         sms: None,
         state: state.into(),
+        quarantined: None,
         job_id: job.map(|(id, _)| id),
         job_name: job.map(|(_, name)| name.into()),
         sharers: Vec::new(),
@@ -40,6 +41,9 @@ fn a100(instances: Vec<Instance>) -> Gpu {
         mig: "on".into(),
         memory_slices: 8,
         changing: false,
+        drained: None,
+        quarantined: None,
+        pinned: None,
         reachability: Some(11),
         instances,
         profiles: vec![

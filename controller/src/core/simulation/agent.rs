@@ -96,7 +96,8 @@ impl Machine {
             | ToAgent::ApplyPlan(_)
             | ToAgent::SetMigMode { .. }
             | ToAgent::Clear { .. }
-            | ToAgent::UsageAck { .. } => Vec::new(),
+            | ToAgent::UsageAck { .. }
+            | ToAgent::Examine { .. } => Vec::new(),
         }
     }
 

@@ -36,7 +36,7 @@ async fn rows(
         LayoutRow,
         r#"
         SELECT l.plan, l.gpu, n.name AS node, l.ordered_at, l.ended_at, l.state, l.steps_text,
-               l.job, l.decision, l.detail
+               l.job, l.decision, l.detail, l.requested_by, l.reason
           FROM layout_changes AS l
           JOIN nodes AS n ON n.node = l.node
          WHERE ($1::text IS NULL OR l.gpu = $1)
@@ -56,6 +56,28 @@ async fn rows(
     .map_err(StoreError::while_trying_to("list changes of layouts"))
 }
 
+/// Returns one change.
+pub(super) async fn one(
+    at: &mut PgConnection,
+    plan: PlanId,
+) -> Result<Option<LayoutChange>, StoreError> {
+    let row = sqlx::query_as!(
+        LayoutRow,
+        r#"
+        SELECT l.plan, l.gpu, n.name AS node, l.ordered_at, l.ended_at, l.state, l.steps_text,
+               l.job, l.decision, l.detail, l.requested_by, l.reason
+          FROM layout_changes AS l
+          JOIN nodes AS n ON n.node = l.node
+         WHERE l.plan = $1
+        "#,
+        plan.as_uuid(),
+    )
+    .fetch_optional(at)
+    .await
+    .map_err(StoreError::while_trying_to("read a change of a layout"))?;
+    row.map(LayoutChange::try_from).transpose()
+}
+
 struct LayoutRow {
     plan: uuid::Uuid,
     gpu: String,
@@ -67,6 +89,8 @@ struct LayoutRow {
     job: Option<i64>,
     decision: Option<uuid::Uuid>,
     detail: Option<String>,
+    requested_by: Option<String>,
+    reason: Option<String>,
 }
 
 impl TryFrom<LayoutRow> for LayoutChange {
@@ -85,6 +109,8 @@ impl TryFrom<LayoutRow> for LayoutChange {
             job_id: maybe_count("layout_changes", plan, row.job)?,
             decision: row.decision.map(|id| DecisionId::from_uuid(id).to_string()),
             detail: row.detail,
+            requested_by: row.requested_by,
+            reason: row.reason,
         })
     }
 }

@@ -268,7 +268,16 @@ pub fn to_controller() -> impl Strategy<Value = ToController> {
         any::<u64>().prop_map(|token| ToController::Present { token }),
         usage().prop_map(ToController::Usage),
         figures().prop_map(|figures| ToController::Figures(Box::new(figures))),
+        (any::<u64>(), vec(finding(), 0..3))
+            .prop_map(|(token, findings)| ToController::Examined { token, findings }),
     ]
+}
+
+fn finding() -> impl Strategy<Value = Finding> {
+    let level =
+        prop_oneof![Just(FindingLevel::Ok), Just(FindingLevel::Warn), Just(FindingLevel::Blocks)];
+    (text(), level, option::of(any::<u32>()), text(), option::of(text()))
+        .prop_map(|(check, level, gpu, text, remedy)| Finding { check, level, gpu, text, remedy })
 }
 
 fn launch() -> impl Strategy<Value = LaunchOrder> {
@@ -373,6 +382,7 @@ pub fn to_agent() -> impl Strategy<Value = ToAgent> {
             slot
         }),
         any::<u64>().prop_map(|token| ToAgent::Probe { token }),
+        any::<u64>().prop_map(|token| ToAgent::Examine { token }),
     ]
 }
 

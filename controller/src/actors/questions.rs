@@ -1,0 +1,65 @@
+//! Questions to nodes that change nothing, and who waits for their answers.
+
+use std::collections::HashMap;
+
+use tessera_api::types as api;
+use tessera_model::NodeId;
+use tessera_wire::frames::Finding;
+use tokio::sync::oneshot;
+
+/// Most questions that wait at a time; the oldest is given up for one more.
+const WAITING_MAX: usize = 64;
+
+/// Where an answer goes; `None` if there will be none.
+pub(super) type Reply = oneshot::Sender<Option<Vec<api::Finding>>>;
+
+/// The questions that wait for answers.
+#[derive(Debug, Default)]
+pub(super) struct Questions {
+    waiting: HashMap<u64, (NodeId, Reply)>,
+    newest: u64,
+}
+
+impl Questions {
+    /// Notes a question; returns the token that leads its answer back.
+    pub(super) fn ask(&mut self, node: NodeId, reply: Reply) -> u64 {
+        // Those who asked may be gone.
+        self.waiting.retain(|_, (_, reply)| !reply.is_closed());
+        if self.waiting.len() >= WAITING_MAX
+            && let Some(oldest) = self.waiting.keys().min().copied()
+        {
+            self.waiting.remove(&oldest);
+        }
+        self.newest += 1;
+        self.waiting.insert(self.newest, (node, reply));
+        self.newest
+    }
+
+    /// Hands an answer on, if this node was asked.
+    pub(super) fn answer(&mut self, node: NodeId, token: u64, findings: Vec<Finding>) {
+        if self.waiting.get(&token).is_none_or(|(asked, _)| *asked != node) {
+            return;
+        }
+        let Some((_, reply)) = self.waiting.remove(&token) else { return };
+        let findings = findings.into_iter().map(|finding| api::Finding {
+            check: finding.check,
+            level: finding.level.word().to_owned(),
+            gpu: finding.gpu,
+            text: finding.text,
+            remedy: finding.remedy,
+        });
+        // Fails if whoever asked is gone.
+        let _ = reply.send(Some(findings.collect()));
+    }
+
+    /// A node went away: it answers nothing any more.
+    pub(super) fn forget(&mut self, node: NodeId) {
+        let gone: Vec<_> =
+            self.waiting.iter().filter(|(_, (asked, _))| *asked == node).map(|(t, _)| *t).collect();
+        for token in gone {
+            if let Some((_, reply)) = self.waiting.remove(&token) {
+                let _ = reply.send(None);
+            }
+        }
+    }
+}

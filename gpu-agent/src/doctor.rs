@@ -1,0 +1,118 @@
+//! The doctor: looks at the machine and its driver, and says what is wrong and what mends it.
+//! What follows from what it sees is decided in [`crate::core::doctor`].
+
+mod system;
+
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::Duration;
+
+use tessera_wire::ToController;
+use tessera_wire::frames::{Finding, FindingLevel};
+use tokio::process::Command;
+use tokio::sync::mpsc;
+
+use crate::core::doctor::{DriverAnswer, Facts, findings, summary};
+use crate::node::Input;
+use crate::nvml::checkup::Answer;
+
+/// How long the driver may take: loading it anew takes seconds where persistence mode is off.
+const DRIVER_WITHIN: Duration = Duration::from_secs(15);
+
+/// What the doctor needs.
+#[derive(Clone, Debug)]
+pub struct Doctor {
+    /// The agent's own program, which is also the one that looks at the driver.
+    pub program: PathBuf,
+    /// NVIDIA's management library.
+    pub library: PathBuf,
+    /// The folder of everything that the agent keeps, if it has one.
+    pub data: Option<PathBuf>,
+}
+
+impl Doctor {
+    /// Looks at everything.
+    pub async fn look(&self) -> Facts {
+        let driver = ask_driver(&self.program, self.library.as_os_str()).await;
+        let data = self.data.clone();
+        let machine = tokio::task::spawn_blocking(move || system::look(data.as_deref())).await;
+        Facts { machine: machine.unwrap_or_default(), driver }
+    }
+
+    /// Looks once, and says in the log what this agent may do here and what is wrong.
+    pub async fn log(&self) {
+        let facts = self.look().await;
+        tracing::info!(may = summary(&facts), "doctor");
+        for Finding { check, level, gpu, text, remedy } in findings(&facts) {
+            match level {
+                FindingLevel::Ok => {}
+                FindingLevel::Warn => tracing::warn!(check, gpu, text, remedy, "doctor"),
+                FindingLevel::Blocks => tracing::error!(check, gpu, text, remedy, "doctor"),
+            }
+        }
+    }
+
+    /// Looks whenever the controller asks for it, one question after the other.
+    pub async fn serve(self, mut questions: mpsc::Receiver<u64>, node: mpsc::Sender<Input>) {
+        while let Some(token) = questions.recv().await {
+            let findings = findings(&self.look().await);
+            let answer = Input::Say(ToController::Examined { token, findings });
+            if node.send(answer).await.is_err() {
+                return;
+            }
+        }
+    }
+
+    /// Looks, and prints what is found for people or as JSON; `false` if something blocks.
+    pub async fn print(&self, json: bool) -> bool {
+        let facts = self.look().await;
+        let found = findings(&facts);
+        if json {
+            let list: Vec<_> = found
+                .iter()
+                .map(|f| {
+                    serde_json::json!({
+                        "check": f.check, "level": f.level.word(), "gpu": f.gpu,
+                        "text": f.text, "remedy": f.remedy,
+                    })
+                })
+                .collect();
+            let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+            let report = serde_json::json!({ "node": name.trim(), "findings": list });
+            println!("{report:#}");
+        } else {
+            println!("This agent {}.", summary(&facts));
+            for finding in &found {
+                println!("{}", line(finding));
+            }
+        }
+        found.iter().all(|finding| finding.level != FindingLevel::Blocks)
+    }
+}
+
+fn line(finding: &Finding) -> String {
+    let gpu = finding.gpu.map(|gpu| format!("GPU {gpu}: ")).unwrap_or_default();
+    let remedy = finding.remedy.as_deref().map(|remedy| format!("\n         -> {remedy}"));
+    let (level, check) = (finding.level.word(), &finding.check);
+    format!("{level:<6}  {check:<15} {gpu}{}{}", finding.text, remedy.unwrap_or_default())
+}
+
+async fn ask_driver(program: &Path, library: &OsStr) -> DriverAnswer {
+    let child = Command::new(program)
+        .arg("nvml-checkup")
+        .arg("--nvml")
+        .arg(library)
+        .stdin(Stdio::null())
+        .stderr(Stdio::null())
+        .kill_on_drop(true)
+        .output();
+    let Ok(Ok(output)) = tokio::time::timeout(DRIVER_WITHIN, child).await else {
+        return DriverAnswer::Silent;
+    };
+    match serde_json::from_slice(&output.stdout) {
+        Ok(Answer::Told(facts)) => DriverAnswer::Told(facts),
+        Ok(Answer::Refused(fault)) => DriverAnswer::Refused(fault),
+        Err(_) => DriverAnswer::Silent,
+    }
+}

@@ -1,0 +1,134 @@
+//! What the kernel tells of the machine and of this account.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+
+use rustix::process::{Resource, geteuid, getrlimit};
+use tessera_model::Bytes;
+
+use crate::core::doctor::{DiskFacts, MachineFacts, ProcessFacts};
+use crate::sys::clock;
+
+/// Where the driver says which file gives the right to configure MIG.
+const MIG_CONFIG: &str = "/proc/driver/nvidia/capabilities/mig/config";
+/// Services that cut GPUs by themselves.
+const RIVALS: [&str; 2] = ["nvidia-mig-manager.service", "nvidia-mig-parted.service"];
+/// Programs that keep clocks in step, by the names that the kernel has of them.
+const CLOCK_KEEPERS: [&str; 4] = ["chronyd", "ntpd", "systemd-timesyn", "ptp4l"];
+/// Programs that get in the way even when no file of a GPU is seen open.
+const WATCHED: [&str; 3] = ["nv-hostengine", "nvidia-cuda-mps", "dcgm"];
+/// Most processes that are reported.
+const PROCESSES_MAX: usize = 64;
+
+/// Looks at everything; what can't be seen counts as absent.
+pub(super) fn look(data: Option<&Path>) -> MachineFacts {
+    let modules = fs::read_to_string("/proc/modules").unwrap_or_default();
+    let loaded = |name: &str| modules.lines().any(|line| line.split(' ').next() == Some(name));
+    let everyone = processes();
+    let kept = everyone.iter().any(|(_, name)| CLOCK_KEEPERS.contains(&name.as_str()))
+        || Path::new("/run/systemd/timesync/synchronized").exists();
+    let in_container = everyone.iter().all(|(_, name)| name != "systemd");
+    MachineFacts {
+        root: geteuid().is_root(),
+        mig_config_file: mig_config_file(),
+        module: module_version(),
+        nouveau: loaded("nouveau"),
+        processes: everyone
+            .into_iter()
+            .filter_map(|(pid, name)| matters(pid, name, data))
+            .take(PROCESSES_MAX)
+            .collect(),
+        rivals: rivals(),
+        cgroup2: Path::new("/sys/fs/cgroup/cgroup.controllers").exists(),
+        data: data.and_then(disk),
+        now_unix: clock::unix_now(),
+        // A container has its host's clock, and doesn't see who keeps it.
+        clock_kept: if kept { Some(true) } else { (!in_container).then_some(false) },
+        open_files: getrlimit(Resource::Nofile).current,
+        locked_memory: getrlimit(Resource::Memlock).current.map(Bytes::new),
+    }
+}
+
+/// Tells whether the file may be opened that gives the right to configure MIG.
+fn mig_config_file() -> Option<bool> {
+    let text = fs::read_to_string(MIG_CONFIG).ok()?;
+    let minor = text.lines().find_map(|line| line.strip_prefix("DeviceFileMinor:"))?;
+    let file = format!("/dev/nvidia-caps/nvidia-cap{}", minor.trim());
+    Some(File::open(file).is_ok())
+}
+
+/// Reads the loaded kernel module's version: the first word of digits and dots.
+fn module_version() -> Option<String> {
+    let text = fs::read_to_string("/proc/driver/nvidia/version").ok()?;
+    let line = text.lines().next()?;
+    let version =
+        |word: &&str| word.contains('.') && word.chars().all(|c| c.is_ascii_digit() || c == '.');
+    line.split_whitespace().find(version).map(str::to_owned)
+}
+
+fn rivals() -> Vec<String> {
+    let enabled = |name: &str| {
+        let folder = Path::new("/etc/systemd/system/multi-user.target.wants");
+        fs::symlink_metadata(folder.join(name)).is_ok()
+    };
+    RIVALS.iter().filter(|name| enabled(name)).map(|name| (*name).to_owned()).collect()
+}
+
+fn disk(path: &Path) -> Option<DiskFacts> {
+    let told = rustix::fs::statvfs(path).ok()?;
+    let bytes = |blocks: u64| Bytes::new(blocks.saturating_mul(told.f_frsize));
+    Some(DiskFacts {
+        path: path.display().to_string(),
+        free: bytes(told.f_bavail),
+        total: bytes(told.f_blocks),
+    })
+}
+
+fn processes() -> Vec<(u32, String)> {
+    let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
+    entries
+        .flatten()
+        .filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok())
+        .filter_map(|pid| {
+            let name = fs::read_to_string(format!("/proc/{pid}/comm")).ok()?;
+            Some((pid, name.trim().to_owned()))
+        })
+        .collect()
+}
+
+/// Returns a process if it uses a GPU, or is known to get in the way.
+fn matters(pid: u32, name: String, data: Option<&Path>) -> Option<ProcessFacts> {
+    let gpus = open_gpus(pid);
+    if gpus.is_empty() && !WATCHED.iter().any(|watched| name.starts_with(watched)) {
+        return None;
+    }
+    let ours = name.starts_with("tessera-") || is_ours(pid, data);
+    Some(ProcessFacts { pid, name, ours, gpus })
+}
+
+/// The numbers of the GPUs whose files a process has open.
+fn open_gpus(pid: u32) -> Vec<u32> {
+    // Processes of other users can't be looked into without privileges.
+    let Ok(files) = fs::read_dir(format!("/proc/{pid}/fd")) else { return Vec::new() };
+    let number = |path: PathBuf| {
+        let name = path.strip_prefix("/dev").ok()?.to_str()?.to_owned();
+        name.strip_prefix("nvidia")?.parse().ok()
+    };
+    let links = files.flatten().filter_map(|file| fs::read_link(file.path()).ok());
+    let mut gpus: Vec<u32> = links.filter_map(number).collect();
+    gpus.sort_unstable();
+    gpus.dedup();
+    gpus
+}
+
+/// Whether a process is of an attempt, or works in the agent's folder: by its environment.
+fn is_ours(pid: u32, data: Option<&Path>) -> bool {
+    let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+    let mut variables = environment.split(|byte| *byte == 0);
+    let folder = data.map(|data| data.display().to_string());
+    variables.any(|variable| {
+        let text = String::from_utf8_lossy(variable);
+        text.starts_with("TESSERA_ATTEMPT")
+            || folder.as_ref().is_some_and(|f| text.contains(f.as_str()))
+    })
+}

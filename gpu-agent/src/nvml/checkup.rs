@@ -1,0 +1,81 @@
+//! One look at the driver for the doctor, in a process of its own: it may hang or crash.
+
+use std::ffi::OsStr;
+use std::io::{self, Write as _};
+
+use nvml_wrapper_sys::bindings::{NVML_GPU_INSTANCE_PROFILE_COUNT, nvmlDevice_t};
+use serde::{Deserialize, Serialize};
+
+use super::calls::Library;
+use super::fault::{Fault, Handling};
+use crate::core::doctor::{DriverFacts, GpuCheckup};
+
+/// What the process prints: one line of JSON.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum Answer {
+    /// The library answered.
+    Told(DriverFacts),
+    /// The library could not be used.
+    Refused(Fault),
+}
+
+/// Looks, and prints an [`Answer`].
+///
+/// # Errors
+///
+/// Standard output broke: whoever asked is gone.
+pub fn run(library: &OsStr) -> io::Result<()> {
+    let answer = match look(library) {
+        Ok(facts) => Answer::Told(facts),
+        Err(fault) => Answer::Refused(fault),
+    };
+    let text = serde_json::to_string(&answer).map_err(io::Error::from)?;
+    writeln!(io::stdout().lock(), "{text}")
+}
+
+fn look(path: &OsStr) -> Result<DriverFacts, Fault> {
+    let library = Library::load(path)?;
+    let mut facts = DriverFacts {
+        driver: library.driver_version().ok(),
+        library: library.library_version().ok(),
+        ..DriverFacts::default()
+    };
+    for index in 0..library.count()? {
+        match library.device(index) {
+            Ok(device) => facts.gpus.push(gpu(&library, device, index)),
+            Err(fault) => facts.lost.push((index, fault)),
+        }
+    }
+    Ok(facts)
+}
+
+fn gpu(library: &Library, device: nvmlDevice_t, index: u32) -> GpuCheckup {
+    let mig = match library.mig_modes(device) {
+        Ok(modes) => Ok(Some(modes)),
+        Err(fault) if matches!(fault.handling(), Handling::Replan | Handling::Bug) => Ok(None),
+        Err(fault) => Err(fault),
+    };
+    GpuCheckup {
+        index,
+        model: library.name(device).unwrap_or_else(|_| "a GPU".to_owned()),
+        may_cut: may_cut(library, device),
+        mig,
+        persistence: library.persistence(device).ok(),
+        display: library.display_active(device).ok(),
+        processes: library.processes(device).unwrap_or_default(),
+    }
+}
+
+/// Asks what only those may ask who may configure MIG; nothing is changed.
+fn may_cut(library: &Library, device: nvmlDevice_t) -> Result<(), Fault> {
+    let mut last = Fault { call: "nvmlDeviceGetGpuInstances".to_owned(), code: 3 };
+    for number in 0..NVML_GPU_INSTANCE_PROFILE_COUNT {
+        match library.profile(device, number) {
+            Ok((info, _)) => {
+                return library.instances(device, info.id, info.instanceCount).map(drop);
+            }
+            Err(fault) => last = fault,
+        }
+    }
+    Err(last)
+}
