@@ -41,7 +41,7 @@ async fn bad_parameters_are_named() {
         ("/v1/jobs/1/wait?timeout_secs=-1", "timeout_secs"),
         ("/v1/jobs/1/logs?stream=both", "stream"),
         ("/v1/jobs/1/logs?follow=maybe", "follow"),
-        ("/v1/gpus/x", "gpu"),
+        ("/v1/gpus/a%20b", "gpu"),
         ("/v1/decisions?job=0", "job"),
         ("/v1/decisions?cursor=x", "cursor"),
         ("/v1/decisions/x", "decision"),
