@@ -91,7 +91,7 @@ pub struct SubmitRequest {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sm_percent: Option<u8>,
     /// Signal on which the program saves its state and ends: `USR1`, `USR2`, `HUP`, `INT` or
-    /// `TERM`. Without it a running job's share can't be changed.
+    /// `TERM`. Kept with the job; nothing sends it yet.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub checkpoint_signal: Option<String>,
     /// Whether the job waits until it is released.

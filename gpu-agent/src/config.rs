@@ -163,7 +163,7 @@ pub struct Config {
     pub destroy_tries: u32,
     /// Whether attempts are put into control groups where the machine has them.
     pub cgroups: bool,
-    /// Whose the instances are that the node did not make: `never`, `at-first` or `exclusive`.
+    /// Whose the instances are that the node did not make: `never`, `at-start` or `exclusive`.
     pub adopt: Adopt,
     /// The kernel's log, in which the driver's errors stand.
     pub kernel_log: PathBuf,

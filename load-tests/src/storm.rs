@@ -95,7 +95,7 @@ async fn serve(data: &Path) -> anyhow::Result<()> {
         node: told,
         data: data.to_owned(),
         tries_max: 1,
-        adopt: Adopt::AtFirst,
+        adopt: Adopt::AtStart,
         boot: BootId::from_uuid(uuid::Uuid::nil()),
         files: DeviceFiles::default(),
     };

@@ -17,9 +17,9 @@ use crate::nvml::messages::{GpuFacts, InstanceFacts};
 pub enum Adopt {
     /// Somebody else's, always.
     Never,
-    /// The node's, if they stood when it first saw the GPU; later ones are somebody else's.
+    /// The node's, if they stood whole when its agent started; later ones are somebody else's.
     #[default]
-    AtFirst,
+    AtStart,
     /// The node's: nobody else is to partition its GPUs.
     Exclusive,
 }
@@ -28,7 +28,8 @@ pub enum Adopt {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Custody {
-    /// Whether the GPU was ever seen with MIG mode on.
+    /// Whether this agent has seen the GPU with MIG mode on.
+    #[serde(skip)]
     seen: bool,
     /// The boot in which it was last seen.
     boot: Option<BootId>,
@@ -122,16 +123,17 @@ impl Custody {
             return;
         }
         let first = !std::mem::replace(&mut self.seen, true);
-        let all = match adopt {
+        let adopted = |found: &InstanceFacts| match adopt {
             Adopt::Never => false,
-            Adopt::AtFirst => first,
+            // A half-made one may be somebody's work under way, and would be removed.
+            Adopt::AtStart => first && found.compute > 0,
             Adopt::Exclusive => true,
         };
         let made = |slot: Slot| intent == Some(Step::Create(slot));
         let kept: Vec<_> = facts
             .instances
             .iter()
-            .filter(|found| all || made(found.slot) || self.is_ours(found))
+            .filter(|found| adopted(found) || made(found.slot) || self.is_ours(found))
             .map(|found| {
                 // A device that can't be seen for a moment keeps its name.
                 let known = self.ours.iter().find(|own| own.slot == found.slot);
@@ -229,10 +231,10 @@ mod tests {
     }
 
     #[test]
-    fn what_stood_at_first_is_taken_on_and_what_comes_later_is_not() {
+    fn what_an_agent_finds_at_its_start_is_taken_on_and_what_comes_later_is_not() {
         for (adopt, first, later) in [
             (Adopt::Never, false, false),
-            (Adopt::AtFirst, true, false),
+            (Adopt::AtStart, true, false),
             (Adopt::Exclusive, true, true),
         ] {
             let mut custody = Custody::default();
@@ -248,36 +250,53 @@ mod tests {
     #[test]
     fn what_a_step_makes_is_ours_and_a_strangers_instance_in_its_place_is_not() {
         let mut custody = Custody::default();
-        custody.observe(&on(vec![]), boot(1), None, Adopt::AtFirst);
+        custody.observe(&on(vec![]), boot(1), None, Adopt::AtStart);
         let half = on(vec![instance(small(0), false)]);
-        custody.observe(&half, boot(1), Some(Step::Create(small(0))), Adopt::AtFirst);
+        custody.observe(&half, boot(1), Some(Step::Create(small(0))), Adopt::AtStart);
         assert_eq!(custody.half_made(&half), [small(0)]);
 
         let whole = on(vec![instance(small(0), true)]);
-        custody.observe(&whole, boot(1), None, Adopt::AtFirst);
+        custody.observe(&whole, boot(1), None, Adopt::AtStart);
         assert!(custody.half_made(&whole).is_empty() && custody.is_ours(&whole.instances[0]));
 
         let mut other = instance(small(0), true);
         other.slice = Some("MIG-other".parse().unwrap());
-        custody.observe(&on(vec![other.clone()]), boot(1), None, Adopt::AtFirst);
+        custody.observe(&on(vec![other.clone()]), boot(1), None, Adopt::AtStart);
         assert!(!custody.is_ours(&other));
     }
 
     #[test]
-    fn a_strangers_half_made_instance_is_left_alone() {
+    fn the_next_agent_takes_on_what_came_while_there_was_none() {
         let mut custody = Custody::default();
-        custody.observe(&on(vec![]), boot(1), None, Adopt::AtFirst);
-        let half = on(vec![instance(small(0), false)]);
-        custody.observe(&half, boot(1), None, Adopt::AtFirst);
+        custody.observe(&on(vec![]), boot(1), None, Adopt::AtStart);
+        let both = on(vec![instance(small(0), true), instance(small(1), false)]);
+        custody.observe(&both, boot(1), None, Adopt::AtStart);
+        assert!(!custody.is_ours(&both.instances[0]), "it came under the agent's eyes");
 
-        assert!(custody.half_made(&half).is_empty());
+        let file = serde_json::to_vec(&custody).unwrap();
+        let mut custody: Custody = serde_json::from_slice(&file).unwrap();
+        custody.observe(&both, boot(1), None, Adopt::AtStart);
+
+        assert!(custody.is_ours(&both.instances[0]));
+        assert!(!custody.is_ours(&both.instances[1]), "somebody may be making it");
+    }
+
+    #[test]
+    fn a_strangers_half_made_instance_is_left_alone() {
+        for seen in [true, false] {
+            let mut custody = Custody { seen, ..Custody::default() };
+            let half = on(vec![instance(small(0), false)]);
+            custody.observe(&half, boot(1), None, Adopt::AtStart);
+
+            assert!(custody.half_made(&half).is_empty());
+        }
     }
 
     #[test]
     fn a_new_boot_takes_the_layout_and_on_newer_generations_the_mode() {
         let mut custody = Custody::default();
         assert_eq!(custody.lost(&on(vec![]), boot(1)), None, "never seen before");
-        custody.observe(&on(vec![instance(small(3), true)]), boot(1), None, Adopt::AtFirst);
+        custody.observe(&on(vec![instance(small(3), true)]), boot(1), None, Adopt::AtStart);
         let slots = vec![small(3)];
 
         assert_eq!(custody.lost(&on(vec![]), boot(1)), None, "the same boot");
@@ -290,7 +309,7 @@ mod tests {
         let used = GpuFacts { used: true, ..off.clone() };
         assert_eq!(custody.lost(&used, boot(2)), None, "nothing busy is touched");
 
-        custody.observe(&off, boot(2), None, Adopt::AtFirst);
+        custody.observe(&off, boot(2), None, Adopt::AtStart);
         assert_eq!(custody.lost(&off, boot(3)), None, "it was off before");
     }
 
