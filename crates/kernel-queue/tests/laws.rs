@@ -26,7 +26,7 @@ fn rules() -> impl Strategy<Value = Rules> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(600))]
+    #![proptest_config(ProptestConfig::with_cases(4_000))]
 
     #[test]
     fn the_laws_hold(rules in rules(), ops in prop::collection::vec(Op::any(), 1..400)) {

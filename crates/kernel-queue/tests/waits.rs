@@ -191,3 +191,52 @@ fn what_was_set_aside_for_a_grant_is_free_again_when_it_runs_out() {
 
     assert_eq!(scene.queue.counters().beside, 2);
 }
+
+#[test]
+fn a_grant_for_a_whole_gap_takes_its_window_so_that_an_aged_launch_waits_for_it() {
+    let rules = Rules { in_flight: 2, grant_max: ms(400), ..Rules::default() };
+    let mut scene = Scene::new(rules);
+    scene.join(1, 0, profile(&[(us(20), Nanos::ZERO)]));
+    scene.join(2, 1, profile(&[(us(20), Nanos::ZERO)]));
+    scene.join(3, 1, profile(&[(us(20), Nanos::ZERO)]));
+    scene.want(2, K0);
+    scene.want(3, K0);
+    let seen = scene.wait(ms(90));
+    let (given, lapse) = first(&seen, 2, Kind::Lapse).unwrap();
+    assert_eq!(lapse.in_flight, 2, "it may fill the whole window without asking");
+    scene.started(2, K0, lapse);
+    scene.done(2);
+
+    // The other's longest wait ends while that grant stands.
+    let longest = Rules::default().ageing.unwrap().wait_max;
+    let until_over = given.plus(rules.grant_max).minus(ms(1));
+    let mut meanwhile = Vec::new();
+    while scene.now < until_over {
+        scene.alive(&[1, 2, 3]);
+        let step = scene.now.plus(ms(100)).min(until_over);
+        meanwhile.extend(scene.wait(step));
+    }
+    assert!(scene.now > longest, "it has waited for long enough");
+    assert_eq!(first(&meanwhile, 3, Kind::Aged), None, "three would be in flight");
+    scene.alive(&[1, 2, 3]);
+    let after = scene.wait(lapse.until.plus(ms(1)));
+    assert!(first(&after, 3, Kind::Aged).is_some(), "its turn comes before any other's");
+}
+
+#[test]
+fn a_launch_that_went_unasked_while_its_grant_was_on_its_way_waits_no_more() {
+    let mut scene = Scene::new(Rules::default());
+    scene.join(1, 0, profile(&[(us(20), us(2_000))]));
+    scene.join(2, 1, profile(&[(us(50), Nanos::ZERO)]));
+    scene.want(2, K0);
+    let actions = scene.launch(1, K0);
+    assert!(granted(&actions, 2).is_some());
+
+    // It lost patience just then, and the holder's return ends the grant.
+    scene.step(Event::Launch { session: SessionId::new(2), launch: 1, kernel: K0, count: 0 });
+    scene.done(2);
+    let actions = scene.launch(1, K0);
+
+    assert_eq!(granted(&actions, 2), None, "nobody waits for one");
+    assert_eq!(scene.queue.waiting().iter().count(), 0, "nobody waits");
+}

@@ -40,7 +40,7 @@ impl Queue {
             self.next_look = self.next_look.min(ripe);
             return;
         }
-        if !self.has_room(self.standing()) {
+        if !self.has_room() {
             // Its turn comes when a kernel or a grant ends, before any other's.
             return;
         }

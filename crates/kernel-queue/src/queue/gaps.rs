@@ -6,9 +6,10 @@
 
 use super::Queue;
 use super::grants::Terms;
+use super::launches::Running;
 use super::session::{OpenGap, Session};
 use crate::action::Role;
-use crate::lease::Kind;
+use crate::lease::{Kind, Lease};
 use crate::predict::{Gap, Outlook};
 use crate::rules::{GrantSize, Sharing};
 use crate::time::Nanos;
@@ -64,23 +65,33 @@ impl Queue {
 
     /// Tells whether one more grant may stand. One that covers a gap stands alone.
     fn may_give_gap(&self) -> bool {
-        let standing = self.standing();
         match self.rules.grants {
-            GrantSize::Kernel => self.has_room(standing),
-            GrantSize::Gap => standing == 0 && self.has_room(0),
+            GrantSize::Kernel => self.has_room(),
+            GrantSize::Gap => self.turns().next().is_none() && self.has_room(),
         }
     }
 
-    /// Returns how many grants stand that take turns on the device.
-    pub(super) fn standing(&self) -> usize {
-        let leases = self.sessions.iter().filter_map(|session| session.lease);
-        leases.filter(|lease| lease.grant.kind != Kind::Beside).count()
+    /// The grants that stand and take turns on the device.
+    fn turns(&self) -> impl Iterator<Item = &Lease> {
+        let leases = self.sessions.iter().filter_map(|session| session.lease.as_ref());
+        leases.filter(|lease| lease.grant.kind != Kind::Beside)
     }
 
-    /// Tells whether one more kernel of a filler may be in the device's queue, besides those in
-    /// flight and so many that were granted.
-    pub(super) fn has_room(&self, granted: usize) -> bool {
-        self.fillers_in_flight() + granted < usize::from(self.rules.in_flight)
+    /// Tells whether one more kernel of a filler may be in the device's queue.
+    pub(super) fn has_room(&self) -> bool {
+        self.taken() < usize::from(self.rules.in_flight)
+    }
+
+    /// Returns how many kernels of fillers are in flight, and may come to be by what was granted:
+    /// whoever holds a grant launches without asking until its window is full.
+    pub(super) fn taken(&self) -> usize {
+        let to_come = self.turns().map(|lease| {
+            let own = |run: &&Running| run.is_filler && run.session == lease.session;
+            let own = self.running.iter().filter(own).count();
+            let window = usize::from(lease.grant.in_flight);
+            usize::from(lease.grant.launches).min(window.saturating_sub(own))
+        });
+        self.fillers_in_flight() + to_come.sum::<usize>()
     }
 
     /// Returns the time in which all holders are predicted to leave the device idle.

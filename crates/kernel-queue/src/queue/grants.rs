@@ -36,9 +36,9 @@ impl Queue {
     pub(super) fn grant(&mut self, request: Request, terms: Terms) {
         let Ok(at) = self.find(request.session) else { return };
         self.grants += 1;
-        let others = |run: &&Running| run.is_filler && run.session != request.session;
-        let others = self.running.iter().filter(others).count();
-        let others = u16::try_from(others).unwrap_or(u16::MAX);
+        let own = |run: &&Running| run.is_filler && run.session == request.session;
+        let own = self.running.iter().filter(own).count();
+        let others = u16::try_from(self.taken() - own).unwrap_or(u16::MAX);
         let grant = Grant {
             number: self.grants,
             gate: self.gate,
@@ -69,18 +69,18 @@ impl Queue {
     ) -> bool {
         let session = &mut self.sessions[at];
         let (id, priority) = (session.id, session.priority);
-        let Some(lease) = session.lease.as_mut().filter(|l| Some(l.grant.number) == number) else {
+        // It waits no more, whatever it was launched under: for its grant, or, another thread's
+        // launch, in the queue.
+        if session.given.request.is_some_and(|request| request.launch == launch) {
+            session.given.request = None;
+        } else {
             self.waiting.remove(priority, id, launch);
+        }
+        let Some(lease) = session.lease.as_mut().filter(|l| Some(l.grant.number) == number) else {
             return false;
         };
         lease.spent = lease.spent.plus(cost);
         let is_over = lease.grant.launches == 1 || lease.left() == Nanos::ZERO;
-        if session.given.request.is_some_and(|request| request.launch == launch) {
-            session.given.request = None;
-        } else {
-            // Another thread's launch, which the grant covers as well.
-            self.waiting.remove(priority, id, launch);
-        }
         if is_over {
             self.end_lease_keeping(at);
         }
