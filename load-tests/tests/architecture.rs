@@ -11,7 +11,7 @@ const ARROWS: [(&str, &[&str]); 11] = [
     ("tessera-model", &[]),
     ("tessera-placement", &["tessera-model"]),
     ("tessera-kernel-queue", &["tessera-model"]),
-    ("tessera-wire", &["tessera-model"]),
+    ("tessera-wire", &["tessera-model", "tessera-kernel-queue"]),
     ("tessera-telemetry", &[]),
     ("tessera-sim", &["tessera-model", "tessera-placement", "tessera-kernel-queue"]),
     ("tessera-sim-nvml", &["tessera-model", "tessera-sim"]),

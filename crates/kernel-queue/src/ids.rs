@@ -118,6 +118,7 @@ impl Dims {
 /// Inputs are no part of it, so one identity may have several durations. It means something only
 /// within one [`TaskKey`]: compilers give the same name to different code in different programs.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "Written")]
 pub struct KernelId {
     name: String,
     /// The grid's sides.
@@ -143,12 +144,33 @@ impl KernelId {
     }
 }
 
+/// A [`KernelId`] as somebody wrote it.
+#[derive(Deserialize)]
+#[serde(rename = "KernelId", deny_unknown_fields)]
+struct Written {
+    name: String,
+    grid: Dims,
+    block: Dims,
+}
+
+impl TryFrom<Written> for KernelId {
+    type Error = BadName;
+
+    fn try_from(written: Written) -> Result<Self, BadName> {
+        Self::new(written.name, written.grid, written.block)
+    }
+}
+
 /// A kernel's place in the profile of its task: what messages carry instead of names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct KernelIndex(u16);
 
 impl KernelIndex {
+    /// What a launch is told as while its kernel has no index yet, or gets none: nothing is known
+    /// of it.
+    pub const UNKNOWN: Self = Self(u16::MAX);
+
     /// Takes a number that was sent. One that the profile does not have is a kernel of which
     /// nothing is known.
     pub const fn new(number: u16) -> Self {

@@ -1,5 +1,7 @@
 //! The measuring stage: samples of one session become means (FIKIT §3.2).
 
+use serde::{Deserialize, Serialize};
+
 use crate::drift::Verdict;
 use crate::ids::KernelIndex;
 use crate::limits::KERNELS_MAX;
@@ -14,7 +16,8 @@ const RARE: u64 = 1_000;
 const LAUNCHES_MIN: u64 = 100;
 
 /// What one kernel did.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Sample {
     /// Which.
     pub kernel: KernelIndex,

@@ -8,6 +8,8 @@ use bincode::config::{Configuration, Fixint, Limit, LittleEndian};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use crate::kernel::Kinds;
+
 /// Largest frame, in bytes, without its length prefix. Decoding also claims no more memory than
 /// this: without the limit, ten hostile bytes could make the decoder reserve a terabyte.
 pub const FRAME_BYTES_MAX: usize = 64 * 1024;
@@ -83,5 +85,19 @@ pub fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, DecodeError> {
     match bytes.len() - used {
         0 => Ok(frame),
         left => Err(DecodeError::Trailing { left }),
+    }
+}
+
+/// Reads one frame that fills `bytes` exactly; `None` if it is of a kind that is younger than this
+/// build.
+///
+/// # Errors
+///
+/// [`DecodeError`]: close the connection, the peer speaks something else.
+pub fn decode_known<T: DeserializeOwned + Kinds>(bytes: &[u8]) -> Result<Option<T>, DecodeError> {
+    // The variant's number comes first, see the golden tests.
+    match bytes.first_chunk::<4>() {
+        Some(kind) if u32::from_le_bytes(*kind) >= T::KNOWN => Ok(None),
+        Some(_) | None => decode(bytes).map(Some),
     }
 }

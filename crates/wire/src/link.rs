@@ -6,6 +6,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::codec::{self, DecodeError, EncodeError, FRAME_BYTES_MAX};
+use crate::kernel::Kinds;
 
 /// Why a frame could not be sent or received. Either way the stream is of no more use.
 #[derive(Debug, thiserror::Error)]
@@ -109,17 +110,44 @@ impl FrameReader {
             if let Some(frame) = self.take_buffered()? {
                 return Ok(Some(frame));
             }
-            if self.filled == self.buffer.len() {
-                // Bounded: a frame's length was checked against the limit by now.
-                self.buffer.resize(self.buffer.len() + READ_BYTES, 0);
-            }
-            let read = self.stream.read(&mut self.buffer[self.filled..]).await;
-            match read.map_err(|cause| LinkError::Broken(cause.into()))? {
-                Some(bytes) => self.filled += bytes,
-                None if self.filled == 0 => return Ok(None),
-                None => return Err(LinkError::Broken(io::ErrorKind::UnexpectedEof.into())),
+            if !self.fill().await? {
+                return Ok(None);
             }
         }
+    }
+
+    /// Receives one frame as [`Self::receive`] does, and skips those of kinds that are younger
+    /// than this build.
+    ///
+    /// # Errors
+    ///
+    /// [`LinkError`]: give the connection up.
+    pub async fn receive_known<T: DeserializeOwned + Kinds>(
+        &mut self,
+    ) -> Result<Option<T>, LinkError> {
+        loop {
+            if let Some(frame) = self.take_known()? {
+                return Ok(Some(frame));
+            }
+            if !self.fill().await? {
+                return Ok(None);
+            }
+        }
+    }
+
+    /// Reads what has arrived, or waits for it; `false` once the peer has finished the stream.
+    async fn fill(&mut self) -> Result<bool, LinkError> {
+        if self.filled == self.buffer.len() {
+            // Bounded: a frame's length was checked against the limit by now.
+            self.buffer.resize(self.buffer.len() + READ_BYTES, 0);
+        }
+        let read = self.stream.read(&mut self.buffer[self.filled..]).await;
+        match read.map_err(|cause| LinkError::Broken(cause.into()))? {
+            Some(bytes) => self.filled += bytes,
+            None if self.filled == 0 => return Ok(false),
+            None => return Err(LinkError::Broken(io::ErrorKind::UnexpectedEof.into())),
+        }
+        Ok(true)
     }
 
     /// Returns a frame that has arrived whole, without waiting.
@@ -128,6 +156,33 @@ impl FrameReader {
     ///
     /// [`LinkError::Decode`]: give the connection up.
     pub fn take_buffered<T: DeserializeOwned>(&mut self) -> Result<Option<T>, LinkError> {
+        let Some(body) = self.whole()? else { return Ok(None) };
+        let frame = codec::decode(body)?;
+        let length = body.len();
+        self.consume(length);
+        Ok(Some(frame))
+    }
+
+    /// Returns a frame that has arrived whole, without waiting, past those of kinds that are
+    /// younger than this build.
+    ///
+    /// # Errors
+    ///
+    /// [`LinkError::Decode`]: give the connection up.
+    pub fn take_known<T: DeserializeOwned + Kinds>(&mut self) -> Result<Option<T>, LinkError> {
+        while let Some(body) = self.whole()? {
+            let length = body.len();
+            let frame = codec::decode_known(body)?;
+            self.consume(length);
+            if frame.is_some() {
+                return Ok(frame);
+            }
+        }
+        Ok(None)
+    }
+
+    /// Returns the first frame's bytes, if they are all there.
+    fn whole(&self) -> Result<Option<&[u8]>, LinkError> {
         let Some((prefix, rest)) = self.buffer[..self.filled].split_first_chunk::<4>() else {
             return Ok(None);
         };
@@ -135,12 +190,12 @@ impl FrameReader {
         if length > FRAME_BYTES_MAX {
             return Err(DecodeError::TooLarge { bytes: length }.into());
         }
-        let Some(body) = rest.get(..length) else {
-            return Ok(None);
-        };
-        let frame = codec::decode(body)?;
+        Ok(rest.get(..length))
+    }
+
+    /// Forgets the first frame, whose body has so many bytes.
+    fn consume(&mut self, length: usize) {
         self.buffer.copy_within(4 + length..self.filled, 0);
         self.filled -= 4 + length;
-        Ok(Some(frame))
     }
 }
