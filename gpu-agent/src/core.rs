@@ -7,6 +7,7 @@ pub mod custody;
 pub mod doctor;
 pub mod environment;
 pub mod health;
+pub mod kernel;
 pub mod kernel_log;
 pub mod ledger;
 pub mod mps;

@@ -6,6 +6,7 @@
 //! - [`pool`], [`adopt`]: the agent's side of the shepherds.
 //! - [`nvml`], [`gpus`]: GPUs, asked through a process of their own.
 //! - [`mps`]: slices that attempts share, one MPS daemon each.
+//! - [`kernel`]: the queues in which kernels of jobs on one slice stand.
 //! - [`doctor`]: what is wrong with this machine, and what mends it.
 //! - [`link`], [`logs`]: the controller.
 //! - [`outputs`]: what attempts left, until it goes.
@@ -21,6 +22,7 @@ pub mod doctor;
 pub mod gpus;
 pub mod http;
 pub mod journal;
+pub mod kernel;
 pub mod kernel_log;
 pub mod lease_page;
 pub mod link;

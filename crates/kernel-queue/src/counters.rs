@@ -45,6 +45,36 @@ pub struct Counters {
 }
 
 impl Counters {
+    /// Adds what another counted.
+    pub fn add(&mut self, other: &Self) {
+        self.launches += other.launches;
+        self.gaps_seen += other.gaps_seen;
+        self.gaps_filled += other.gaps_filled;
+        self.early_stops += other.early_stops;
+        self.filled_kernels += other.filled_kernels;
+        self.filled_time = self.filled_time.plus(other.filled_time);
+        self.overshoots += other.overshoots;
+        self.overshoot_time = self.overshoot_time.plus(other.overshoot_time);
+        self.overshoot_max = self.overshoot_max.max(other.overshoot_max);
+        self.grants += other.grants;
+        self.aged += other.aged;
+        self.beside += other.beside;
+        self.late += other.late;
+        self.waits += other.waits;
+        self.waited_time = self.waited_time.plus(other.waited_time);
+        self.waited_max = self.waited_max.max(other.waited_max);
+        self.drifts += other.drifts;
+    }
+
+    /// Returns which part of its time a filler got on with: of what it waited and what its kernels
+    /// were predicted to run, the thousandths that they ran. Nothing if it did neither.
+    pub fn progress_thousandths(&self) -> Option<u64> {
+        let whole = self.filled_time.plus(self.waited_time).get();
+        u64::try_from(u128::from(self.filled_time.get()) * 1_000 / u128::from(whole.max(1)))
+            .ok()
+            .filter(|_| whole > 0)
+    }
+
     /// Notes the end of a wait.
     pub(crate) fn note_wait(&mut self, waited: Nanos) {
         self.waits += 1;

@@ -94,6 +94,19 @@ impl Pairs {
         }
     }
 
+    /// Returns every place that has gaps.
+    pub fn places(&self) -> impl Iterator<Item = Place> {
+        self.held.iter().filter(|(_, gaps)| gaps.held() > 0).map(|(place, _)| *place)
+    }
+
+    /// Adds the gaps at one place of another, which is called `mine` here.
+    pub fn merge_place(&mut self, other: &Self, theirs: Place, mine: Place) {
+        let Ok(index) = other.find(theirs) else { return };
+        if let Some(entry) = self.entry(mine) {
+            entry.merge(&other.held[index].1);
+        }
+    }
+
     /// Forgets the gaps after one kernel.
     pub fn forget(&mut self, kernel: KernelIndex) {
         for (_, sketch) in self.held.iter_mut().filter(|(place, _)| place.kernel == kernel) {

@@ -122,6 +122,16 @@ impl TaskProfile {
         }
     }
 
+    /// Forgets what is known of a kernel; it keeps its index.
+    pub fn forget(&mut self, index: KernelIndex) {
+        if let Some(kernel) = self.kernel_mut(index) {
+            kernel.took = Mean::EMPTY;
+            kernel.gap = Mean::EMPTY;
+            kernel.drift = Drift::default();
+            self.pairs.forget(index);
+        }
+    }
+
     /// Adds what another machine measured of the same task.
     pub fn merge(&mut self, other: &Self) {
         let indices: Vec<Option<KernelIndex>> =

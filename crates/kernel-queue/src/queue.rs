@@ -94,6 +94,24 @@ impl Queue {
         }
     }
 
+    /// Goes on where an earlier queue of the slice ended: with the gate that its sessions see, and
+    /// numbers of grants above `grants`, so that none is taken for one of the earlier queue's.
+    pub fn resume(rules: Rules, gate: Gate, grants: u64) -> Self {
+        Self { gate, grants, ..Self::new(rules) }
+    }
+
+    /// Takes the page's count of launches for the truth: a holder that died between its count and
+    /// its message would pass every later grant else. Call it when the count stood still for longer
+    /// than a message takes.
+    pub const fn count_launches(&mut self, launches: u64) {
+        self.gate.launches = launches;
+    }
+
+    /// Returns the gate as grants are given with it.
+    pub const fn gate(&self) -> Gate {
+        self.gate
+    }
+
     /// Brings in what is known of a task; what was learned here meanwhile is added to it.
     ///
     /// The profile's kernels keep their order, so bring it in before a session of the task

@@ -56,6 +56,20 @@ impl Mean {
         }
     }
 
+    /// Returns the samples that came after `base` was taken, exactly; `None` if this is not `base`
+    /// with samples added (measured anew, or halved).
+    pub const fn since(&self, base: &Self) -> Option<Self> {
+        match (
+            self.samples.checked_sub(base.samples),
+            self.sum.checked_sub(base.sum),
+            self.squares.checked_sub(base.squares),
+        ) {
+            (Some(0), Some(0), Some(0)) => Some(Self::EMPTY),
+            (Some(samples @ 1..), Some(sum), Some(squares)) => Some(Self { samples, sum, squares }),
+            _ => None,
+        }
+    }
+
     /// Returns the number of samples.
     pub const fn samples(&self) -> u32 {
         self.samples
@@ -175,6 +189,20 @@ mod tests {
 
             prop_assert_eq!(ab, ba);
             prop_assert_eq!(ab, of(&[a, b].concat()));
+        }
+
+        #[test]
+        fn what_came_after_a_base_and_the_base_are_the_whole(
+            a in prop::collection::vec(0_u64..1 << 40, 0..40),
+            b in prop::collection::vec(0_u64..1 << 40, 0..40),
+        ) {
+            let base = of(&a);
+            let whole = of(&[a, b.clone()].concat());
+
+            let after = whole.since(&base).unwrap();
+
+            prop_assert_eq!(after, of(&b));
+            prop_assert!(base.samples() == whole.samples() || base.since(&whole).is_none());
         }
 
         #[test]

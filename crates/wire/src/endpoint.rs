@@ -33,15 +33,23 @@ pub enum ListenError {
 ///
 /// [`ListenError`].
 pub fn listen(identity: &Identity, address: SocketAddr) -> Result<quinn::Endpoint, ListenError> {
-    let seed = [&b"tessera stateless reset"[..], identity.secret()].concat();
+    let refused = |cause| ListenError::Address { address, cause };
+    let socket = UdpSocket::bind(address).map_err(refused)?;
+    open(identity.server()?, identity.secret(), socket).map_err(refused)
+}
+
+/// Opens an endpoint whose resets a later process with the same secret can send.
+pub(crate) fn open(
+    server: quinn::ServerConfig,
+    secret: &[u8],
+    socket: UdpSocket,
+) -> io::Result<quinn::Endpoint> {
+    let seed = [&b"tessera stateless reset"[..], secret].concat();
     let seed = ring::digest::digest(&ring::digest::SHA256, &seed);
     let key = ring::hmac::Key::new(ring::hmac::HMAC_SHA256, seed.as_ref());
     let mut config = quinn::EndpointConfig::new(Arc::new(key));
     // The default generator disowns the numbers that the former process gave out, and would keep
     // silent about them.
     config.cid_generator(|| Box::new(quinn_proto::RandomConnectionIdGenerator::default()));
-    let refused = |cause| ListenError::Address { address, cause };
-    let socket = UdpSocket::bind(address).map_err(refused)?;
-    let runtime = Arc::new(quinn::TokioRuntime);
-    quinn::Endpoint::new(config, Some(identity.server()?), socket, runtime).map_err(refused)
+    quinn::Endpoint::new(config, Some(server), socket, Arc::new(quinn::TokioRuntime))
 }

@@ -19,6 +19,8 @@
 //! - In every role but `Measure` one launch in [`Welcome::sample_every`] is sampled, and each one of
 //!   kernels that are to be measured ([`ToShim::Known`]).
 
+pub mod identity;
+
 use serde::{Deserialize, Serialize};
 use tessera_kernel_queue::{Grant, KernelId, KernelIndex, Nanos, Refusal, Role, Sample};
 

@@ -74,6 +74,16 @@ impl FrameWriter {
         sent.map_err(|cause| LinkError::Broken(cause.into()))
     }
 
+    /// Sends bytes as they are, length and all: what a peer that speaks something else would send.
+    ///
+    /// # Errors
+    ///
+    /// [`LinkError::Broken`]: give the connection up.
+    pub async fn send_raw(&mut self, bytes: &[u8]) -> Result<(), LinkError> {
+        self.buffer.extend_from_slice(bytes);
+        self.flush().await
+    }
+
     /// Tells the peer that nothing more will come.
     pub fn finish(&mut self) {
         // Fails only if the stream was finished or reset before: then the peer knows already.

@@ -49,3 +49,11 @@ pub fn boot_id_in(path: &std::path::Path) -> io::Result<BootId> {
         .map(BootId::from_uuid)
         .map_err(|cause| io::Error::new(io::ErrorKind::InvalidData, cause))
 }
+
+/// Reads `CLOCK_MONOTONIC`: what kernels are timed by.
+pub fn monotonic_now() -> tessera_kernel_queue::Nanos {
+    let now = clock_gettime(ClockId::Monotonic);
+    let seconds = u64::try_from(now.tv_sec).unwrap_or(0);
+    let nanos = u64::try_from(now.tv_nsec).unwrap_or(0);
+    tessera_kernel_queue::Nanos::new(seconds.saturating_mul(1_000_000_000).saturating_add(nanos))
+}

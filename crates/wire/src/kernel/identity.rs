@@ -1,0 +1,284 @@
+//! Who the endpoint is: a certificate of its own that shims pin, and the QUIC settings of both
+//! sides.
+
+use std::fs;
+use std::io;
+use std::net::{SocketAddr, UdpSocket};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use quinn::crypto::rustls::{QuicClientConfig, QuicServerConfig};
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signature};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+use rustls::{DigitallySignedStruct, SignatureScheme};
+
+use super::{ALPN, SERVER_NAME};
+use crate::endpoint::{ListenError, open};
+use crate::tls::TlsError;
+
+/// The certificate's file.
+const CERTIFICATE_FILE: &str = "endpoint.der";
+/// The private key's file.
+const KEY_FILE: &str = "endpoint.key";
+/// Silence after which a connection counts as broken. A shim says something every third of a
+/// second; what dies without a word is found by its process long before.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(3);
+/// Data that a shim may have under way: four frames, 20 ms of a program at its fastest.
+const STREAM_WINDOW_BYTES: u32 = 256 * 1024;
+/// Both ends are one machine: what is not answered by then was lost.
+const INITIAL_RTT: Duration = Duration::from_millis(2);
+/// Handshakes under way at once: every process of a full node starting together.
+const HANDSHAKES_MAX: usize = 1_024;
+
+/// SHA-256 of an endpoint's certificate: what shims know it by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fingerprint(pub [u8; 32]);
+
+/// A text that is no fingerprint or token.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("expected 64 hexadecimal digits")]
+pub struct BadHex;
+
+/// Writes 32 bytes as 64 hexadecimal digits.
+pub fn to_hex(bytes: &[u8; 32]) -> String {
+    use std::fmt::Write as _;
+    bytes.iter().fold(String::with_capacity(64), |mut text, byte| {
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}
+
+/// Reads 64 hexadecimal digits.
+///
+/// # Errors
+///
+/// [`BadHex`].
+pub fn from_hex(text: &str) -> Result<[u8; 32], BadHex> {
+    let digits = text.trim().as_bytes();
+    let mut bytes = [0; 32];
+    if digits.len() != 64 || !digits.iter().all(u8::is_ascii_hexdigit) {
+        return Err(BadHex);
+    }
+    for (byte, pair) in bytes.iter_mut().zip(digits.chunks_exact(2)) {
+        let pair = std::str::from_utf8(pair).map_err(|_| BadHex)?;
+        *byte = u8::from_str_radix(pair, 16).map_err(|_| BadHex)?;
+    }
+    Ok(bytes)
+}
+
+/// The endpoint's certificate and key.
+pub struct KernelIdentity {
+    certificate: CertificateDer<'static>,
+    key: Vec<u8>,
+}
+
+impl std::fmt::Debug for KernelIdentity {
+    /// Keeps the key to itself.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("KernelIdentity").field(&self.fingerprint()).finish()
+    }
+}
+
+impl KernelIdentity {
+    /// Takes the identity in `folder`, or makes one there: it outlives the agent's process, so
+    /// that the shims of running jobs know the next one.
+    ///
+    /// # Errors
+    ///
+    /// [`TlsError`]: the folder can't be written.
+    pub fn load_or_create(folder: &Path) -> Result<Self, TlsError> {
+        let (certificate, key) = (folder.join(CERTIFICATE_FILE), folder.join(KEY_FILE));
+        if let (Ok(certificate), Ok(key)) = (fs::read(&certificate), fs::read(&key)) {
+            let identity = Self { certificate: CertificateDer::from(certificate), key };
+            if identity.server().is_ok() {
+                return Ok(identity);
+            }
+        }
+        let made = rcgen::generate_simple_self_signed(vec![SERVER_NAME.to_owned()])?;
+        let identity =
+            Self { certificate: made.cert.der().clone(), key: made.signing_key.serialize_der() };
+        // The key first: a certificate without its key is found out, and made anew.
+        write(&key, &identity.key)?;
+        write(&certificate, &identity.certificate)?;
+        Ok(identity)
+    }
+
+    /// Returns what shims know it by.
+    pub fn fingerprint(&self) -> Fingerprint {
+        fingerprint(&self.certificate)
+    }
+
+    /// Opens the endpoint on `address`.
+    ///
+    /// # Errors
+    ///
+    /// [`ListenError`].
+    pub fn listen(&self, address: SocketAddr) -> Result<quinn::Endpoint, ListenError> {
+        let refused = |cause| ListenError::Address { address, cause };
+        let socket = UdpSocket::bind(address).map_err(refused)?;
+        open(self.server()?, &self.key, socket).map_err(refused)
+    }
+
+    fn server(&self) -> Result<quinn::ServerConfig, TlsError> {
+        let key = PrivateKeyDer::try_from(self.key.clone())
+            .map_err(|why| TlsError::Refused(rustls::Error::General(why.to_owned())))?;
+        let mut tls = rustls::ServerConfig::builder_with_provider(provider())
+            .with_protocol_versions(&[&rustls::version::TLS13])?
+            .with_no_client_auth()
+            .with_single_cert(vec![self.certificate.clone()], key)?;
+        tls.alpn_protocols = vec![ALPN.to_vec()];
+        let quic = QuicServerConfig::try_from(tls)
+            .map_err(|cause| TlsError::Refused(rustls::Error::General(cause.to_string())))?;
+        let mut server = quinn::ServerConfig::with_crypto(Arc::new(quic));
+        server.transport_config(transport());
+        server.max_incoming(HANDSHAKES_MAX);
+        Ok(server)
+    }
+}
+
+/// Returns a shim's side: trusts the certificate with this fingerprint and no other.
+///
+/// # Errors
+///
+/// [`TlsError`]: the cryptography refuses its own settings; run without a queue.
+pub fn pinned_client(fingerprint: Fingerprint) -> Result<quinn::ClientConfig, TlsError> {
+    let provider = provider();
+    let verifier = Arc::new(Pinned { fingerprint, provider: Arc::clone(&provider) });
+    let mut tls = rustls::ClientConfig::builder_with_provider(provider)
+        .with_protocol_versions(&[&rustls::version::TLS13])?
+        .dangerous()
+        .with_custom_certificate_verifier(verifier)
+        .with_no_client_auth();
+    tls.alpn_protocols = vec![ALPN.to_vec()];
+    let quic = QuicClientConfig::try_from(tls)
+        .map_err(|cause| TlsError::Refused(rustls::Error::General(cause.to_string())))?;
+    let mut client = quinn::ClientConfig::new(Arc::new(quic));
+    client.transport_config(transport());
+    Ok(client)
+}
+
+fn provider() -> Arc<CryptoProvider> {
+    Arc::new(rustls::crypto::ring::default_provider())
+}
+
+fn fingerprint(certificate: &CertificateDer<'_>) -> Fingerprint {
+    let digest = ring::digest::digest(&ring::digest::SHA256, certificate);
+    let mut bytes = [0; 32];
+    bytes.copy_from_slice(digest.as_ref());
+    Fingerprint(bytes)
+}
+
+fn transport() -> Arc<quinn::TransportConfig> {
+    let mut transport = quinn::TransportConfig::default();
+    transport
+        .max_idle_timeout(Some(IDLE_TIMEOUT.try_into().expect("3 s is within QUIC's range")))
+        .max_concurrent_bidi_streams(1_u32.into())
+        .max_concurrent_uni_streams(0_u32.into())
+        .stream_receive_window(STREAM_WINDOW_BYTES.into())
+        .initial_rtt(INITIAL_RTT);
+    Arc::new(transport)
+}
+
+fn write(path: &Path, bytes: &[u8]) -> Result<(), TlsError> {
+    use std::io::Write as _;
+    use std::os::unix::fs::OpenOptionsExt as _;
+    let write = || -> io::Result<()> {
+        if let Some(folder) = path.parent() {
+            fs::create_dir_all(folder)?;
+        }
+        let mut options = fs::OpenOptions::new();
+        let mut file = options.write(true).create(true).truncate(true).mode(0o600).open(path)?;
+        file.write_all(bytes)?;
+        file.sync_all()
+    };
+    write().map_err(|cause| TlsError::Write { path: path.display().to_string(), cause })
+}
+
+/// Trusts one certificate.
+#[derive(Debug)]
+struct Pinned {
+    fingerprint: Fingerprint,
+    provider: Arc<CryptoProvider>,
+}
+
+impl ServerCertVerifier for Pinned {
+    fn verify_server_cert(
+        &self,
+        certificate: &CertificateDer<'_>,
+        _: &[CertificateDer<'_>],
+        _: &ServerName<'_>,
+        _: &[u8],
+        _: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        if fingerprint(certificate) == self.fingerprint {
+            Ok(ServerCertVerified::assertion())
+        } else {
+            Err(rustls::Error::InvalidCertificate(
+                rustls::CertificateError::ApplicationVerificationFailure,
+            ))
+        }
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        let algorithms = &self.provider.signature_verification_algorithms;
+        verify_tls12_signature(message, certificate, signed, algorithms)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        let algorithms = &self.provider.signature_verification_algorithms;
+        verify_tls13_signature(message, certificate, signed, algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.provider.signature_verification_algorithms.supported_schemes()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_identity_is_the_same_the_next_time() {
+        let folder = tempfile::tempdir().unwrap();
+
+        let first = KernelIdentity::load_or_create(folder.path()).unwrap();
+        let second = KernelIdentity::load_or_create(folder.path()).unwrap();
+
+        assert_eq!(first.fingerprint(), second.fingerprint());
+        assert!(pinned_client(first.fingerprint()).is_ok());
+    }
+
+    #[test]
+    fn a_damaged_identity_is_made_anew() {
+        let folder = tempfile::tempdir().unwrap();
+        let first = KernelIdentity::load_or_create(folder.path()).unwrap();
+        fs::write(folder.path().join(KEY_FILE), b"?").unwrap();
+
+        let second = KernelIdentity::load_or_create(folder.path()).unwrap();
+
+        assert_ne!(first.fingerprint(), second.fingerprint());
+    }
+
+    #[test]
+    fn hexadecimal_digits_read_back_and_nothing_else_does() {
+        let bytes = std::array::from_fn(|at| u8::try_from(at * 7).unwrap());
+        assert_eq!(from_hex(&to_hex(&bytes)), Ok(bytes));
+
+        for wrong in ["", "ab", &"g".repeat(64), &"é".repeat(32), &"+1".repeat(32)] {
+            assert_eq!(from_hex(wrong), Err(BadHex), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,287 @@
+//! An endpoint, and processes that speak to it as shims do.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use tempfile::TempDir;
+use tessera_agent::core::kernel::Admission;
+use tessera_agent::kernel::{Endpoint, Gate, KernelEvent, KernelOrder, KernelSettings, start};
+use tessera_agent::sys::clock::monotonic_now;
+use tessera_kernel_queue::{
+    Dims, Grant, KernelId, KernelIndex, Nanos, Role, Rules, Sample, TaskKey, TaskProfile,
+};
+use tessera_model::spec::{Class, Priority};
+use tessera_model::{AttemptId, SliceId};
+use tessera_wire::kernel::identity::{Fingerprint, from_hex, pinned_client};
+use tessera_wire::kernel::{
+    Farewell, Hello, PROTOCOL_VERSION, Record, SERVER_NAME, ToQueue, ToShim, Welcome, variables,
+};
+use tessera_wire::link::{FrameReader, FrameWriter};
+use tokio::sync::mpsc;
+
+/// Far more than anything here takes, on however busy a machine.
+pub const PATIENCE: Duration = Duration::from_secs(30);
+
+/// An endpoint with its folders.
+pub struct Rig {
+    pub folder: TempDir,
+    pub endpoint: Option<Endpoint>,
+    pub events: mpsc::Receiver<KernelEvent>,
+    rules: Rules,
+    next: u128,
+}
+
+/// An attempt that was admitted.
+#[derive(Clone, Debug)]
+pub struct Attempt {
+    pub id: AttemptId,
+    pub slice: SliceId,
+    pub task: TaskKey,
+    pub environment: BTreeMap<String, String>,
+}
+
+impl Rig {
+    pub fn new() -> Self {
+        Self::with(Rules::default())
+    }
+
+    pub fn with(rules: Rules) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let (endpoint, events) = start(settings(&folder, rules)).unwrap();
+        Self { folder, endpoint: Some(endpoint), events, rules, next: 1 }
+    }
+
+    /// Ends the endpoint and starts another in the same folders, which adopts `alive`.
+    pub fn restart(&mut self, alive: &[AttemptId]) {
+        self.endpoint = None;
+        let (endpoint, events) = start(settings(&self.folder, self.rules)).unwrap();
+        endpoint.desk.adopt(|attempt| alive.contains(&attempt));
+        self.endpoint = Some(endpoint);
+        self.events = events;
+    }
+
+    pub fn endpoint(&self) -> &Endpoint {
+        self.endpoint.as_ref().unwrap()
+    }
+
+    /// Admits an attempt of this priority, whose task is called `task`.
+    pub fn admit(&mut self, slice: &str, task: &str, priority: u8) -> Attempt {
+        let id = AttemptId::from_uuid(uuid::Uuid::from_u128(self.next));
+        self.next += 1;
+        let admission = Admission {
+            attempt: id,
+            slice: slice.parse().unwrap(),
+            task: TaskKey::new(task).unwrap(),
+            priority: Priority::try_from(priority).unwrap(),
+            class: Class::Offline,
+            share_thousandths: 1_000,
+        };
+        let (slice, task) = (admission.slice.clone(), admission.task.clone());
+        let environment = self.endpoint().desk.admit(admission, &BTreeMap::new()).unwrap();
+        Attempt { id, slice, task, environment: environment.into_iter().collect() }
+    }
+
+    /// Hands a measured profile on: kernels `k0`, `k1`… that run and pause so long.
+    pub fn learn(&self, attempt: &Attempt, kernels: &[(u64, u64)]) {
+        let (task, profile) = (attempt.task.clone(), Box::new(profile(kernels)));
+        self.endpoint().desk.learn(KernelOrder::Learn { task, profile });
+    }
+
+    pub fn gate(&self, attempt: &Attempt) -> Gate {
+        Gate::open(&self.folder.path().join("gates"), &attempt.slice).unwrap()
+    }
+
+    pub async fn event_where(&mut self, wanted: impl Fn(&KernelEvent) -> bool) -> KernelEvent {
+        loop {
+            let event = self.event().await;
+            if wanted(&event) {
+                return event;
+            }
+        }
+    }
+
+    pub async fn event(&mut self) -> KernelEvent {
+        tokio::time::timeout(PATIENCE, self.events.recv()).await.unwrap().unwrap()
+    }
+}
+
+fn settings(folder: &TempDir, rules: Rules) -> KernelSettings {
+    KernelSettings {
+        shim: PathBuf::from("/opt/kernel-shim/libcuda.so.1"),
+        rules,
+        data: folder.path().join("data"),
+        gates: folder.path().join("gates"),
+    }
+}
+
+/// The kernel that the tests call `k<number>`.
+pub fn kernel(number: usize) -> KernelId {
+    KernelId::new(format!("k{number}"), Dims([1; 3]), Dims([32, 1, 1])).unwrap()
+}
+
+/// A profile whose measuring is over.
+pub fn profile(kernels: &[(u64, u64)]) -> TaskProfile {
+    let mut profile = TaskProfile::default();
+    for (number, (took, gap)) in kernels.iter().enumerate() {
+        let index = profile.intern(&kernel(number)).unwrap();
+        for _ in 0..20 {
+            let entry = profile.kernel_mut(index).unwrap();
+            entry.took.add(Nanos::from_micros(*took));
+            entry.gap.add(Nanos::from_micros(*gap));
+            profile.pairs.add(None, index, Nanos::from_micros(*gap));
+        }
+    }
+    profile.close_measuring();
+    profile
+}
+
+/// A process that is connected.
+pub struct Shim {
+    pub welcome: Welcome,
+    pub writer: FrameWriter,
+    pub reader: FrameReader,
+    connection: quinn::Connection,
+    _endpoint: quinn::Endpoint,
+}
+
+/// How a connection can be made otherwise than right.
+#[derive(Clone, Copy, Default)]
+pub struct Oddly {
+    pub token: Option<[u8; 32]>,
+    pub fingerprint: Option<[u8; 32]>,
+    pub protocol: Option<u16>,
+    pub pid: Option<u32>,
+    pub process: Option<u64>,
+}
+
+/// Opens a connection and a stream, and says nothing.
+pub async fn dial(
+    attempt: &Attempt,
+    oddly: Oddly,
+) -> Result<(quinn::Endpoint, quinn::Connection, FrameWriter, FrameReader), quinn::ConnectionError>
+{
+    let of = |name: &str| attempt.environment[name].clone();
+    let address: SocketAddr = of(variables::ENDPOINT).parse().unwrap();
+    let pinned =
+        oddly.fingerprint.unwrap_or_else(|| from_hex(&of(variables::CERTIFICATE)).unwrap());
+    let mut endpoint = quinn::Endpoint::client("127.0.0.1:0".parse().unwrap()).unwrap();
+    endpoint.set_default_client_config(pinned_client(Fingerprint(pinned)).unwrap());
+    let connection = endpoint.connect(address, SERVER_NAME).unwrap().await?;
+    let (send, receive) = connection.open_bi().await?;
+    Ok((endpoint, connection, FrameWriter::new(send), FrameReader::new(receive)))
+}
+
+impl Shim {
+    /// Connects a process of an attempt.
+    pub async fn join(attempt: &Attempt) -> Self {
+        Self::try_join(attempt, Oddly::default()).await.unwrap()
+    }
+
+    /// Connects a process of an attempt, perhaps with something wrong about it.
+    pub async fn try_join(attempt: &Attempt, oddly: Oddly) -> Result<Self, Farewell> {
+        let (endpoint, connection, mut writer, mut reader) = dial(attempt, oddly).await.unwrap();
+        let token = from_hex(&attempt.environment[variables::TOKEN]).unwrap();
+        let hello = Hello {
+            protocol: oddly.protocol.unwrap_or(PROTOCOL_VERSION),
+            token: oddly.token.unwrap_or(token),
+            pid: oddly.pid.unwrap_or_else(std::process::id),
+            process: oddly.process.unwrap_or_else(rand::random),
+            device: attempt.slice.to_string(),
+            driver: 12_040,
+        };
+        writer.send(&ToQueue::Hello(hello)).await.unwrap();
+        let answer = tokio::time::timeout(PATIENCE, reader.receive_known()).await.unwrap();
+        match answer.unwrap().unwrap() {
+            ToShim::Welcome(welcome) => {
+                Ok(Self { welcome, writer, reader, connection, _endpoint: endpoint })
+            }
+            ToShim::Bye(farewell) => Err(farewell),
+            other => panic!("{other:?} before a welcome"),
+        }
+    }
+
+    pub async fn say(&mut self, records: Vec<Record>) {
+        self.writer.send(&ToQueue::Records(records)).await.unwrap();
+    }
+
+    /// Waits for the next frame but pings.
+    pub async fn hear(&mut self) -> ToShim {
+        loop {
+            let frame = tokio::time::timeout(PATIENCE, self.reader.receive_known()).await;
+            match frame.expect("the queue said nothing").unwrap().expect("the queue hung up") {
+                ToShim::Ping => {}
+                frame => return frame,
+            }
+        }
+    }
+
+    /// Waits for a frame that is wanted, past others.
+    pub async fn await_frame<T>(&mut self, mut wanted: impl FnMut(ToShim) -> Option<T>) -> T {
+        loop {
+            if let Some(found) = wanted(self.hear().await) {
+                return found;
+            }
+        }
+    }
+
+    pub async fn await_role(&mut self, wanted: Role) {
+        self.await_frame(|frame| (frame == ToShim::Role(wanted)).then_some(())).await;
+    }
+
+    pub async fn await_grant(&mut self) -> Grant {
+        self.await_frame(|frame| match frame {
+            ToShim::Grant(grant) => Some(grant),
+            _ => None,
+        })
+        .await
+    }
+
+    pub async fn await_bye(&mut self) -> Farewell {
+        self.await_frame(|frame| match frame {
+            ToShim::Bye(farewell) => Some(farewell),
+            _ => None,
+        })
+        .await
+    }
+
+    /// Defines the kernel `k<number>` and waits for its index.
+    pub async fn define(&mut self, number: usize) -> (KernelIndex, Option<Nanos>, bool) {
+        let own = u32::try_from(number).unwrap();
+        self.say(vec![Record::Define { number: own, kernel: kernel(number) }]).await;
+        self.await_frame(|frame| match frame {
+            ToShim::Defined { number, kernel, sk, measure } if number == own => {
+                Some((kernel, sk, measure))
+            }
+            _ => None,
+        })
+        .await
+    }
+
+    /// Tells of a launch of a holder, counted on the page if there is one.
+    pub async fn launch(&mut self, launch: u64, kernel: KernelIndex, gate: Option<&Gate>) {
+        let count = gate.map_or(0, |gate| gate.page().add_launch());
+        let at = monotonic_now();
+        self.say(vec![Record::Launch { launch, kernel, count, at }]).await;
+    }
+
+    pub async fn want(&mut self, launch: u64, kernel: KernelIndex) {
+        let at = monotonic_now();
+        self.say(vec![Record::Want { launch, kernel, beyond: None, at }]).await;
+    }
+
+    /// Tells that one kernel ran so long, and the device was idle so long after it.
+    pub fn sample(kernel: KernelIndex, took: u64, gap: u64) -> Record {
+        Record::Sample(Sample {
+            kernel,
+            before: None,
+            took: Nanos::from_micros(took),
+            gap: Some(Nanos::from_micros(gap)),
+        })
+    }
+
+    pub async fn closed(&self) {
+        tokio::time::timeout(PATIENCE, self.connection.closed()).await.unwrap();
+    }
+}
