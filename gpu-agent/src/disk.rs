@@ -1,4 +1,7 @@
-//! Small files that must survive a crash: written aside, synced, and moved into place.
+//! Small files that must survive a crash: written aside, synced, and moved into place; those that
+//! are written often, in turns ([`twin`]).
+
+pub mod twin;
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write as _};
@@ -38,7 +41,7 @@ pub enum DiskError {
 }
 
 impl DiskError {
-    fn at(path: &Path) -> impl FnOnce(io::Error) -> Self {
+    pub(crate) fn at(path: &Path) -> impl FnOnce(io::Error) -> Self {
         let path = path.display().to_string();
         move |cause| Self::Refused { path, cause }
     }

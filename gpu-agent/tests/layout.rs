@@ -263,7 +263,7 @@ fn gone(frame: &ToController, gpu: &GpuReport) -> Option<()> {
 #[tokio::test]
 async fn a_driver_that_hangs_costs_a_worker_and_not_the_agent() {
     let (_cluster, agent, mut session, gpu) = stage().await;
-    faults(&agent, "call=nvmlDeviceGetMigMode times=1 hang\n");
+    faults(&agent, "call=nvmlDeviceGetGpuInstances times=1 hang\n");
 
     let created = session.apply(plan(&gpu.gpu, 1, vec![Step::Create(slot(&gpu, "1g.5gb", 0))]));
     let (end, report) = created.await;

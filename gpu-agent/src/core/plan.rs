@@ -1,7 +1,8 @@
 //! Carrying out a layout plan, one verified step at a time. Pure.
 //!
-//! Before each step the GPU is read: a step whose goal stands already is skipped, so that a plan
-//! may be repeated after a crash; and an instance that any process uses is never touched (P7).
+//! Before each step the place that it is about is read: a step whose goal stands already is skipped,
+//! so that a plan may be repeated after a crash; and an instance that any process uses is never
+//! touched (P7). Afterwards what the driver then tells of that place is compared with the goal.
 
 use tessera_model::Millis;
 use tessera_model::mig::{Slot, Step};
@@ -16,11 +17,9 @@ const PAUSE_MAX: Millis = Millis::from_secs(30);
 /// Tries of one step before it is given up: with the pauses above a minute and a half.
 pub const TRIES_MAX: u32 = 10;
 
-/// An instance that stands, as a plan sees it.
+/// An instance that stands in the place of a step, as a plan sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Standing {
-    /// Where and what.
-    pub slot: Slot,
     /// Whether it has its compute instance.
     pub whole: bool,
     /// Whether a process uses it.
@@ -41,10 +40,10 @@ pub struct StepRefused {
 /// What happened.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// The GPU was read.
-    Read(Vec<Standing>),
-    /// The step was made.
-    Made(Result<(), StepRefused>),
+    /// The place of the step was read.
+    Read(Option<Standing>),
+    /// The step was made, and this stands in its place now.
+    Made(Result<Option<Standing>, StepRefused>),
     /// The pause is over.
     Waited,
 }
@@ -52,8 +51,8 @@ pub enum Event {
 /// What is to be done next.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Action {
-    /// Read the GPU.
-    Read,
+    /// Read what stands in a place.
+    Look(Slot),
     /// Journal the intent, then make this step.
     Make(Step),
     /// Wait.
@@ -73,15 +72,13 @@ pub struct PlanRun {
     steps: Vec<Step>,
     done: usize,
     tries: u32,
-    /// The current step was made and is to be verified.
-    made: bool,
     tries_max: u32,
 }
 
 impl PlanRun {
-    /// Begins a plan; the first action is [`Action::Read`].
+    /// Begins a plan; the first action is that of [`Event::Waited`].
     pub fn new(steps: Vec<Step>, tries_max: u32) -> Self {
-        Self { steps, done: 0, tries: 0, made: false, tries_max }
+        Self { steps, done: 0, tries: 0, tries_max }
     }
 
     /// Returns how many steps are done.
@@ -96,45 +93,36 @@ impl PlanRun {
 
     /// Decides what follows.
     pub fn on(&mut self, event: Event) -> Action {
-        match event {
-            Event::Read(standing) => self.look(&standing),
-            Event::Waited => Action::Read,
-            Event::Made(Ok(())) => {
-                self.made = true;
-                Action::Read
+        match (event, self.step()) {
+            (_, None) => Action::End { end: PlanEnd::Done, stuck: None },
+            (Event::Waited, Some(step)) => Action::Look(step.slot()),
+            (Event::Read(found) | Event::Made(Ok(found)), Some(step)) if reached(step, found) => {
+                self.done += 1;
+                self.tries = 0;
+                self.on(Event::Waited)
             }
-            Event::Made(Err(refused)) => self.refused(refused),
+            (Event::Read(found), Some(step)) => self.make(step, found),
+            (Event::Made(Ok(_)), Some(_)) => {
+                self.again("the driver reported success, but the GPU didn't change".to_owned())
+            }
+            (Event::Made(Err(refused)), Some(_)) => self.refused(refused),
         }
     }
 
-    fn look(&mut self, standing: &[Standing]) -> Action {
-        while let Some(step) = self.steps.get(self.done).copied() {
-            if reached(step, standing) {
-                self.done += 1;
-                self.tries = 0;
-                self.made = false;
-                continue;
-            }
-            if std::mem::take(&mut self.made) {
-                let reason = "the driver reported success, but the GPU didn't change".to_owned();
-                return self.again(reason);
-            }
-            let (Step::Destroy(slot) | Step::Create(slot)) = step;
-            if standing.iter().any(|s| s.slot == slot && !s.ours) {
-                let reason = format!(
-                    "somebody else made the instance on memory slice {}: clear it, to hand it over",
-                    slot.start
-                );
-                return self.fail(reason, None);
-            }
-            return match step {
-                Step::Destroy(slot) if standing.iter().any(|s| s.slot == slot && s.used) => {
-                    self.again("a process uses the instance".to_owned())
-                }
-                Step::Destroy(_) | Step::Create(_) => Action::Make(step),
-            };
+    fn make(&mut self, step: Step, found: Option<Standing>) -> Action {
+        if found.is_some_and(|found| !found.ours) {
+            let start = step.slot().start;
+            let reason = format!(
+                "somebody else made the instance on memory slice {start}: clear it, to hand it over"
+            );
+            return self.fail(reason, None);
         }
-        Action::End { end: PlanEnd::Done, stuck: None }
+        match step {
+            Step::Destroy(_) if found.is_some_and(|found| found.used) => {
+                self.again("a process uses the instance".to_owned())
+            }
+            Step::Destroy(_) | Step::Create(_) => Action::Make(step),
+        }
     }
 
     fn refused(&mut self, refused: StepRefused) -> Action {
@@ -148,10 +136,8 @@ impl PlanRun {
     fn again(&mut self, reason: String) -> Action {
         self.tries += 1;
         if self.tries >= self.tries_max {
-            let slot = self.steps.get(self.done).map(|step| match step {
-                Step::Destroy(slot) | Step::Create(slot) => *slot,
-            });
-            return self.fail(reason.clone(), slot.map(|slot| (slot, reason)));
+            let stuck = self.step().map(|step| (step.slot(), reason.clone()));
+            return self.fail(reason, stuck);
         }
         let doubled = PAUSE_MIN.get().saturating_mul(1 << (self.tries - 1).min(16));
         Action::Wait(Millis::new(doubled).min(PAUSE_MAX))
@@ -164,10 +150,10 @@ impl PlanRun {
 }
 
 /// Tells whether a step's goal stands already.
-fn reached(step: Step, standing: &[Standing]) -> bool {
+fn reached(step: Step, found: Option<Standing>) -> bool {
     match step {
-        Step::Destroy(slot) => standing.iter().all(|s| s.slot != slot),
-        Step::Create(slot) => standing.iter().any(|s| s.slot == slot && s.whole),
+        Step::Destroy(_) => found.is_none(),
+        Step::Create(_) => found.is_some_and(|found| found.whole),
     }
 }
 
@@ -181,9 +167,7 @@ mod tests {
         Slot { start, profile: ProfileId(19) }
     }
 
-    fn whole(start: u8) -> Standing {
-        Standing { slot: slot(start), whole: true, used: false, ours: true }
-    }
+    const WHOLE: Standing = Standing { whole: true, used: false, ours: true };
 
     fn refused(handling: Handling) -> Event {
         Event::Made(Err(StepRefused { handling, reason: "no".into() }))
@@ -193,11 +177,11 @@ mod tests {
     fn a_step_is_verified_before_the_next_one() {
         let mut run = PlanRun::new(vec![Step::Destroy(slot(0)), Step::Create(slot(1))], 3);
 
-        assert_eq!(run.on(Event::Read(vec![whole(0)])), Action::Make(Step::Destroy(slot(0))));
-        assert_eq!(run.on(Event::Made(Ok(()))), Action::Read);
-        assert_eq!(run.on(Event::Read(vec![])), Action::Make(Step::Create(slot(1))));
-        assert_eq!(run.on(Event::Made(Ok(()))), Action::Read);
-        let end = run.on(Event::Read(vec![whole(1)]));
+        assert_eq!(run.on(Event::Waited), Action::Look(slot(0)));
+        assert_eq!(run.on(Event::Read(Some(WHOLE))), Action::Make(Step::Destroy(slot(0))));
+        assert_eq!(run.on(Event::Made(Ok(None))), Action::Look(slot(1)));
+        assert_eq!(run.on(Event::Read(None)), Action::Make(Step::Create(slot(1))));
+        let end = run.on(Event::Made(Ok(Some(WHOLE))));
 
         assert_eq!(end, Action::End { end: PlanEnd::Done, stuck: None });
     }
@@ -206,7 +190,8 @@ mod tests {
     fn a_plan_that_was_done_before_touches_nothing() {
         let mut run = PlanRun::new(vec![Step::Destroy(slot(0)), Step::Create(slot(1))], 3);
 
-        let end = run.on(Event::Read(vec![whole(1)]));
+        assert_eq!(run.on(Event::Read(None)), Action::Look(slot(1)));
+        let end = run.on(Event::Read(Some(WHOLE)));
 
         assert_eq!(end, Action::End { end: PlanEnd::Done, stuck: None });
     }
@@ -214,11 +199,11 @@ mod tests {
     #[test]
     fn an_instance_that_a_process_uses_is_not_destroyed_but_waited_for() {
         let mut run = PlanRun::new(vec![Step::Destroy(slot(0))], 3);
-        let used = vec![Standing { used: true, ..whole(0) }];
+        let used = Some(Standing { used: true, ..WHOLE });
 
-        assert_eq!(run.on(Event::Read(used.clone())), Action::Wait(Millis::new(200)));
-        assert_eq!(run.on(Event::Waited), Action::Read);
-        assert_eq!(run.on(Event::Read(used.clone())), Action::Wait(Millis::new(400)));
+        assert_eq!(run.on(Event::Read(used)), Action::Wait(Millis::new(200)));
+        assert_eq!(run.on(Event::Waited), Action::Look(slot(0)));
+        assert_eq!(run.on(Event::Read(used)), Action::Wait(Millis::new(400)));
         let end = run.on(Event::Read(used));
 
         assert!(matches!(end, Action::End { stuck: Some((found, _)), .. } if found == slot(0)));
@@ -229,8 +214,8 @@ mod tests {
         for step in [Step::Destroy(slot(0)), Step::Create(slot(0))] {
             let mut run = PlanRun::new(vec![step], 3);
 
-            let other = Standing { ours: false, whole: false, ..whole(0) };
-            let end = run.on(Event::Read(vec![other]));
+            let other = Standing { ours: false, whole: false, ..WHOLE };
+            let end = run.on(Event::Read(Some(other)));
 
             let Action::End { end: PlanEnd::Failed { reason, .. }, .. } = end else {
                 panic!("{end:?}")
@@ -243,7 +228,7 @@ mod tests {
     fn a_half_made_instance_is_completed_by_its_create() {
         let mut run = PlanRun::new(vec![Step::Create(slot(0))], 3);
 
-        let half = vec![Standing { whole: false, ..whole(0) }];
+        let half = Some(Standing { whole: false, ..WHOLE });
 
         assert_eq!(run.on(Event::Read(half)), Action::Make(Step::Create(slot(0))));
     }
@@ -252,7 +237,7 @@ mod tests {
     fn what_the_driver_will_never_take_is_given_up_at_once() {
         for handling in [Handling::Replan, Handling::Faulty, Handling::Bug] {
             let mut run = PlanRun::new(vec![Step::Create(slot(0))], 3);
-            run.on(Event::Read(vec![]));
+            run.on(Event::Read(None));
 
             let end = run.on(refused(handling));
 
@@ -269,10 +254,9 @@ mod tests {
     #[test]
     fn a_driver_that_says_yes_and_does_nothing_is_not_believed() {
         let mut run = PlanRun::new(vec![Step::Create(slot(0))], 2);
-        run.on(Event::Read(vec![]));
-        run.on(Event::Made(Ok(())));
+        run.on(Event::Read(None));
 
-        assert_eq!(run.on(Event::Read(vec![])), Action::Wait(Millis::new(200)));
+        assert_eq!(run.on(Event::Made(Ok(None))), Action::Wait(Millis::new(200)));
     }
 
     proptest! {
@@ -286,19 +270,18 @@ mod tests {
                 if create { Step::Create(slot(start)) } else { Step::Destroy(slot(start)) }
             }).collect();
             let mut run = PlanRun::new(steps, 4);
-            let mut action = Action::Read;
+            let mut action = run.on(Event::Waited);
             let mut used = 0_u8;
             let mut ended = false;
             for (answer, bits) in answers {
+                let stands = |slot: Slot| (answer > 1 || slot.start > 1).then(|| Standing {
+                    whole: answer > 2, used: bits & (1 << slot.start) != 0,
+                    ours: !(slot.start == 3 && answer == 6),
+                });
                 action = match action {
-                    Action::Read => {
+                    Action::Look(slot) => {
                         used = bits;
-                        let standing = (0..4).map(|start| Standing {
-                            slot: slot(start), whole: answer > 2, used: bits & (1 << start) != 0,
-                            ours: !(start == 3 && answer == 6),
-                        });
-                        let standing = standing.filter(|s| answer > 1 || s.slot.start > 1);
-                        run.on(Event::Read(standing.collect()))
+                        run.on(Event::Read(stands(slot)))
                     }
                     Action::Make(step) => {
                         if let Step::Destroy(slot) = step {
@@ -309,7 +292,7 @@ mod tests {
                             1 => refused(Handling::InUse),
                             2 => refused(Handling::Retry),
                             3 => refused(Handling::Replan),
-                            _ => Event::Made(Ok(())),
+                            _ => Event::Made(Ok(stands(step.slot()))),
                         })
                     }
                     Action::Wait(pause) => {

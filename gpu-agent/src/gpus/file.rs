@@ -1,6 +1,7 @@
 //! What a GPU must not forget: the newest plan that it obeyed, the step it was at, what of its
 //! layout is the node's, and what is held against it.
 
+use std::io;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -9,6 +10,7 @@ use tessera_model::{GpuId, PlanId};
 
 use crate::core::custody::Custody;
 use crate::core::health::Health;
+use crate::disk::twin::Twin;
 use crate::disk::{self, DiskError};
 use crate::nvml::messages::GpuFacts;
 
@@ -38,16 +40,13 @@ impl GpuFile {
     ///
     /// [`DiskError`].
     pub fn load(data: &Path, gpu: &GpuId) -> Result<Self, DiskError> {
-        disk::load(&path(data, gpu)).map(Option::unwrap_or_default)
-    }
-
-    /// Puts the file on disk; it is there when this returns.
-    ///
-    /// # Errors
-    ///
-    /// [`DiskError`].
-    pub fn save(&self, data: &Path, gpu: &GpuId) -> Result<(), DiskError> {
-        disk::save(&path(data, gpu), self)
+        let path = path(data, gpu);
+        match Twin::read(&path).map_err(DiskError::at(&path))? {
+            Some(text) => serde_json::from_slice(&text)
+                .map_err(|cause| DiskError::Damaged { path: path.display().to_string(), cause }),
+            // As agents of earlier versions wrote it.
+            None => disk::load(&path.with_extension("json")).map(Option::unwrap_or_default),
+        }
     }
 
     /// Judges a plan by its number: older ones are refused; the same one may be repeated, since
@@ -63,6 +62,38 @@ impl GpuFile {
             return Ok(());
         }
         Err(format!("plan number {layout_gen}: number {} was obeyed before", self.layout_gen))
+    }
+}
+
+/// The way of one GPU's file to the disk.
+#[derive(Debug)]
+pub struct Keeper {
+    path: PathBuf,
+    /// Opened with the first write.
+    twin: Option<Twin>,
+}
+
+impl Keeper {
+    /// Keeps the file of a GPU in a data folder.
+    pub fn new(data: &Path, gpu: &GpuId) -> Self {
+        Self { path: path(data, gpu), twin: None }
+    }
+
+    /// Puts the file on disk; it is there when this returns.
+    ///
+    /// # Errors
+    ///
+    /// [`DiskError`]: what should have been remembered must not be acted on.
+    pub fn save(&mut self, file: &GpuFile) -> Result<(), DiskError> {
+        let put = |twin: &mut Option<Twin>| {
+            let text = serde_json::to_vec(file).map_err(io::Error::other)?;
+            let twin = match twin {
+                Some(twin) => twin,
+                None => twin.insert(Twin::open(&self.path, &text)?),
+            };
+            twin.put(&text)
+        };
+        put(&mut self.twin).map_err(DiskError::at(&self.path))
     }
 }
 
@@ -99,7 +130,7 @@ fn seen_path(data: &Path, gpu: &GpuId) -> PathBuf {
 }
 
 fn path(data: &Path, gpu: &GpuId) -> PathBuf {
-    data.join("gpus").join(format!("{}.json", file_name(gpu)))
+    data.join("gpus").join(format!("{}.state", file_name(gpu)))
 }
 
 /// A GPU's UUID holds letters, digits, dashes and slashes only.
@@ -113,6 +144,23 @@ mod tests {
 
     fn plan(number: u128) -> PlanId {
         PlanId::from_uuid(uuid::Uuid::from_u128(number))
+    }
+
+    #[test]
+    fn what_was_saved_reads_back_and_what_an_earlier_version_wrote_counts_until_then() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::create_dir(folder.path().join("gpus")).unwrap();
+        let gpu: GpuId = "GPU-1".parse().unwrap();
+        assert_eq!(GpuFile::load(folder.path(), &gpu).unwrap(), GpuFile::default());
+        let older = GpuFile { layout_gen: 4, ..GpuFile::default() };
+        disk::save(&folder.path().join("gpus/GPU-1.json"), &older).unwrap();
+        assert_eq!(GpuFile::load(folder.path(), &gpu).unwrap(), older);
+
+        for layout_gen in 5..8 {
+            let file = GpuFile { layout_gen, plan: Some(plan(1)), ..GpuFile::default() };
+            Keeper::new(folder.path(), &gpu).save(&file).unwrap();
+            assert_eq!(GpuFile::load(folder.path(), &gpu).unwrap(), file);
+        }
     }
 
     #[test]

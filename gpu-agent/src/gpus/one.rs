@@ -12,7 +12,7 @@ use tessera_wire::frames::{
 };
 use tokio::sync::mpsc;
 
-use super::file::{self, GpuFile};
+use super::file::{self, GpuFile, Keeper};
 use super::{GpuEvent, Noticed, Source, Strike};
 use crate::core::attribution::Numbers;
 use crate::core::custody::Adopt;
@@ -62,6 +62,7 @@ pub struct Gpu {
     pub(super) file: GpuFile,
     /// What is on disk.
     pub(super) saved: GpuFile,
+    pub(super) keeper: Keeper,
     /// How it was last read; maybe by an agent before this one.
     pub(super) facts: Option<GpuFacts>,
     /// Whether it was read since this agent started.
@@ -95,6 +96,7 @@ impl Gpu {
         notices: mpsc::Receiver<Noticed>,
     ) -> Self {
         Self {
+            keeper: Keeper::new(&tools.data, &id),
             id,
             tools,
             saved: file.clone(),
@@ -157,6 +159,7 @@ impl Gpu {
         match self.tools.nvml.ask(Request::Read(self.id.clone())).await? {
             Reply::Gpu(facts) => Ok(*facts),
             Reply::Gpus(_)
+            | Reply::One(_)
             | Reply::Advice(_)
             | Reply::Sample(_)
             | Reply::Done
@@ -172,21 +175,34 @@ impl Gpu {
             // Before anything else of this boot is taken in: or what it took away is forgotten.
             self.file.custody.look(&facts, boot);
         }
-        self.file.custody.observe(&facts, boot, self.file.intent, self.tools.adopt);
-        let numbers = facts.instances.iter().map(|i| (i.number, i.slot)).collect();
-        self.numbers.saw(now, numbers);
-        let stands = |slot: &Slot| facts.instances.iter().any(|i| i.slot == *slot);
-        self.stuck.retain(|slot, _| stands(slot));
-        let changed = self.facts.as_ref().is_none_or(|known| slots(known) != slots(&facts));
-        if changed {
-            // Another layout may have room for what this one had none for.
-            self.refused.clear();
-        }
         if self.facts.as_ref().is_none_or(|known| identity(known) != identity(&facts)) {
             let kept = file::keep_seen(&self.tools.data, &facts);
             if let Err(error) = kept {
                 tracing::warn!(gpu = %self.id, %error, "how the GPU was seen can't be kept");
             }
+        }
+        self.take_in(facts);
+    }
+
+    /// Takes in what stands in one place, as it was just read.
+    pub(super) fn absorb_one(&mut self, slot: Slot, found: Option<InstanceFacts>) {
+        let Some(mut facts) = self.facts.clone() else { return };
+        facts.instances.retain(|instance| instance.slot != slot);
+        facts.instances.extend(found);
+        facts.instances.sort_by_key(|instance| instance.slot);
+        self.take_in(facts);
+    }
+
+    fn take_in(&mut self, facts: GpuFacts) {
+        let intent = self.file.intent;
+        self.file.custody.observe(&facts, self.tools.boot, intent, self.tools.adopt);
+        let numbers = facts.instances.iter().map(|i| (i.number, i.slot)).collect();
+        self.numbers.saw(clock::unix_now(), numbers);
+        let stands = |slot: &Slot| facts.instances.iter().any(|i| i.slot == *slot);
+        self.stuck.retain(|slot, _| stands(slot));
+        if self.facts.as_ref().is_none_or(|known| slots(known) != slots(&facts)) {
+            // Another layout may have room for what this one had none for.
+            self.refused.clear();
         }
         self.facts = Some(facts);
     }
@@ -301,7 +317,7 @@ impl Gpu {
         if self.file == self.saved {
             return;
         }
-        match self.file.save(&self.tools.data, &self.id) {
+        match self.keeper.save(&self.file) {
             Ok(()) => self.saved = self.file.clone(),
             Err(error) => {
                 tracing::error!(gpu = %self.id, %error, "a GPU's file can't be written");
@@ -313,16 +329,19 @@ impl Gpu {
         self.facts.as_ref()?.instances.iter().find(|instance| instance.slot == slot)
     }
 
-    pub(super) fn standing(&self) -> Vec<Standing> {
-        let facts = self.facts.iter().flat_map(|facts| &facts.instances);
-        facts
-            .map(|i| Standing {
-                slot: i.slot,
-                whole: i.slice.is_some(),
-                used: !i.users.is_empty(),
-                ours: self.file.custody.is_ours(i),
-            })
-            .collect()
+    /// Whether it was read by this agent, answered last time, and can be partitioned.
+    pub(super) fn is_known(&self) -> bool {
+        let on = |facts: &GpuFacts| matches!(facts.mig, MigReport::On { .. });
+        self.read && self.trouble.is_none() && self.facts.as_ref().is_some_and(on)
+    }
+
+    /// Returns what stands in one place, by the last reading of it.
+    pub(super) fn standing(&self, slot: Slot) -> Option<Standing> {
+        self.instance(slot).map(|found| Standing {
+            whole: found.slice.is_some(),
+            used: !found.users.is_empty(),
+            ours: self.file.custody.is_ours(found),
+        })
     }
 
     pub(super) async fn tell_report(&mut self) {

@@ -12,7 +12,7 @@ use crate::core::custody;
 use crate::core::plan::{Action, Event, PlanRun, Standing, StepRefused};
 use crate::nvml::client::NvmlFailed;
 use crate::nvml::fault::Handling;
-use crate::nvml::messages::Request;
+use crate::nvml::messages::{Reply, Request};
 use crate::sys::clock;
 
 /// How often a driver that doesn't answer is asked again within one plan.
@@ -51,13 +51,15 @@ impl Gpu {
 
     fn begin(&mut self, order: &PlanOrder) -> Result<(), String> {
         self.file.judge(order.layout_gen, order.plan)?;
-        let (layout_gen, plan) = (order.layout_gen, Some(order.plan));
-        self.note(GpuFile { layout_gen, plan, intent: None, ..self.file.clone() })
+        // On disk with the first step's intent, or with the end: nothing is done before.
+        self.file.layout_gen = order.layout_gen;
+        self.file.plan = Some(order.plan);
+        Ok(())
     }
 
-    /// Puts the intent on disk before it is acted on.
+    /// Puts the intent on disk before it is acted on, and with it what came of the step before.
     fn note(&mut self, file: GpuFile) -> Result<(), String> {
-        file.save(&self.tools.data, &self.id).map_err(|error| {
+        self.keeper.save(&file).map_err(|error| {
             let cause = std::error::Error::source(&error).map(ToString::to_string);
             format!("{error}: {}", cause.unwrap_or_default())
         })?;
@@ -68,7 +70,7 @@ impl Gpu {
 
     async fn carry_out(&mut self, steps: Vec<Step>, tries_max: u32) -> PlanEnd {
         let mut run = PlanRun::new(steps, tries_max);
-        let mut action = Action::Read;
+        let mut action = run.on(Event::Waited);
         loop {
             self.heed().await;
             if let Some(reason) = self.file.health.broken() {
@@ -76,8 +78,8 @@ impl Gpu {
                 return failed_after(run.done(), reason);
             }
             let event = match action {
-                Action::Read => match self.read_again().await {
-                    Ok(standing) => Event::Read(standing),
+                Action::Look(slot) => match self.look_at(slot).await {
+                    Ok(()) => Event::Read(self.standing(slot)),
                     Err(failed) => return failed_after(run.done(), failed.to_string()),
                 },
                 Action::Make(step) => {
@@ -126,18 +128,26 @@ impl Gpu {
         let _ = self.note(GpuFile { intent: None, ..self.file.clone() });
     }
 
-    async fn read_again(&mut self) -> Result<Vec<Standing>, NvmlFailed> {
+    /// Reads one place; the whole GPU, if it isn't known or has trouble with that.
+    async fn look_at(&mut self, slot: Slot) -> Result<(), NvmlFailed> {
+        if self.is_known() {
+            let asked = self.tools.nvml.ask(Request::Look(self.id.clone(), slot)).await;
+            if let Ok(Reply::One(found)) = asked {
+                self.absorb_one(slot, found.map(|found| *found));
+                return Ok(());
+            }
+        }
         let mut last = NvmlFailed::NoAnswer;
         for _ in 0..READS_MAX {
             match self.refresh().await {
-                Ok(()) => return Ok(self.standing()),
+                Ok(()) => return Ok(()),
                 Err(failed) => last = failed,
             }
         }
         Err(last)
     }
 
-    async fn make(&mut self, step: Step) -> Result<(), StepRefused> {
+    async fn make(&mut self, step: Step) -> Result<Option<Standing>, StepRefused> {
         let (request, span) = match step {
             Step::Create(slot) => (
                 Request::Create(self.id.clone(), slot),
@@ -155,7 +165,10 @@ impl Gpu {
             ),
         };
         match self.tools.nvml.ask(request).instrument(span).await {
-            Ok(_) => Ok(()),
+            Ok(Reply::One(found)) => {
+                self.absorb_one(step.slot(), found.map(|found| *found));
+                Ok(self.standing(step.slot()))
+            }
             Err(NvmlFailed::Refused(fault)) => {
                 tracing::warn!(gpu = %self.id, ?step, %fault, "the driver refused a step");
                 if let (Step::Create(slot), Handling::Replan) = (step, fault.handling()) {
@@ -163,7 +176,9 @@ impl Gpu {
                 }
                 Err(StepRefused { handling: fault.handling(), reason: fault.to_string() })
             }
-            Err(NvmlFailed::NoAnswer) => Err(StepRefused {
+            // Done, but what stands there can't be told in the same breath.
+            Ok(_) if self.look_at(step.slot()).await.is_ok() => Ok(self.standing(step.slot())),
+            Ok(_) | Err(NvmlFailed::NoAnswer) => Err(StepRefused {
                 handling: Handling::Retry,
                 reason: NvmlFailed::NoAnswer.to_string(),
             }),

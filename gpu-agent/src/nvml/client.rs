@@ -82,9 +82,12 @@ impl NvmlClient {
     pub async fn sample(&self, gpu: GpuId) -> Result<Sample, NvmlFailed> {
         match ask(&self.aside, Request::Sample(gpu)).await? {
             Reply::Sample(sample) => Ok(*sample),
-            Reply::Gpus(_) | Reply::Gpu(_) | Reply::Advice(_) | Reply::Done | Reply::Failed(_) => {
-                Err(NvmlFailed::NoAnswer)
-            }
+            Reply::Gpus(_)
+            | Reply::Gpu(_)
+            | Reply::One(_)
+            | Reply::Advice(_)
+            | Reply::Done
+            | Reply::Failed(_) => Err(NvmlFailed::NoAnswer),
         }
     }
 

@@ -14,6 +14,8 @@ pub enum Request {
     List,
     /// How does this one stand?
     Read(GpuId),
+    /// What stands in this place?
+    Look(GpuId, Slot),
     /// What does the driver advise to do about it (field 230)?
     Advice(GpuId),
     /// Make an instance, whole: the GPU instance and the compute instance that covers it.
@@ -30,7 +32,9 @@ impl Request {
     /// Tells whether it changes anything: such requests take longer, and must not be cut short.
     pub const fn mutates(&self) -> bool {
         match self {
-            Self::List | Self::Read(_) | Self::Advice(_) | Self::Sample(_) => false,
+            Self::List | Self::Read(_) | Self::Look(..) | Self::Advice(_) | Self::Sample(_) => {
+                false
+            }
             Self::Create(..) | Self::Destroy(..) | Self::SetMigMode(..) => true,
         }
     }
@@ -40,6 +44,7 @@ impl Request {
         match self {
             Self::List => None,
             Self::Read(gpu)
+            | Self::Look(gpu, _)
             | Self::Advice(gpu)
             | Self::Create(gpu, _)
             | Self::Destroy(gpu, _)
@@ -56,6 +61,8 @@ pub enum Reply {
     Gpus(Vec<GpuId>),
     /// To [`Request::Read`].
     Gpu(Box<GpuFacts>),
+    /// To [`Request::Look`], [`Request::Create`] and [`Request::Destroy`]: what stands there now.
+    One(Option<Box<InstanceFacts>>),
     /// To [`Request::Advice`]; `None` if the driver gives none.
     Advice(Option<u32>),
     /// To [`Request::Sample`].

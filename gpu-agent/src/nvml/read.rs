@@ -131,34 +131,56 @@ fn instances(
     let standing = standing(library, device, geometry)?;
     let migs = mig_devices(library, device)?;
     let mut facts = Vec::with_capacity(standing.len());
-    for instance in standing {
-        let mine: Vec<_> = migs.iter().filter(|(number, _)| *number == instance.number).collect();
-        let mut users = Vec::new();
-        for (_, mig) in &mine {
-            users.extend(users_of(library, *mig)?);
-        }
-        let slice = match mine[..] {
-            [(_, mig)] => optional(library.uuid(*mig))?.and_then(|uuid| uuid.parse().ok()),
-            _ => None,
-        };
-        // Its devices tell, save where there is none: then it may be half made, or unseen.
-        let compute = match mine.len() {
-            0 => compute_instances(library, instance.handle)?.len(),
-            seen => seen,
-        };
-        let profile = geometry.profile(instance.slot.profile);
-        facts.push(InstanceFacts {
-            slot: instance.slot,
-            number: instance.number,
-            compute: u32::try_from(compute).unwrap_or(u32::MAX),
-            slice,
-            memory: profile.map_or(Bytes::ZERO, |profile| profile.memory),
-            sms: profile.map_or(0, |profile| profile.sms),
-            users,
-        });
+    for instance in &standing {
+        facts.push(instance_facts(library, geometry, &migs, instance)?);
     }
     facts.sort_by_key(|instance| instance.slot);
     Ok(facts)
+}
+
+/// Reads one instance of those that stand.
+pub fn one(
+    library: &Library,
+    device: nvmlDevice_t,
+    geometry: &Geometry,
+    instance: &Standing,
+) -> Result<InstanceFacts, Fault> {
+    instance_facts(library, geometry, &mig_devices(library, device)?, instance)
+}
+
+fn instance_facts(
+    library: &Library,
+    geometry: &Geometry,
+    migs: &[(u32, nvmlDevice_t)],
+    instance: &Standing,
+) -> Result<InstanceFacts, Fault> {
+    let mine: Vec<_> = migs.iter().filter(|(number, _)| *number == instance.number).collect();
+    let mut users = Vec::new();
+    for (_, mig) in &mine {
+        users.extend(users_of(library, *mig)?);
+    }
+    let slice = match mine[..] {
+        [(_, mig)] => optional(library.uuid(*mig))?.and_then(|uuid| uuid.parse().ok()),
+        _ => None,
+    };
+    // Its devices tell, save where there is none: then it may be half made, or unseen.
+    let compute = match mine.len() {
+        0 => {
+            let profiles = compute_profiles(library, instance.handle)?;
+            compute_instances(library, instance.handle, &profiles)?.len()
+        }
+        seen => seen,
+    };
+    let profile = geometry.profile(instance.slot.profile);
+    Ok(InstanceFacts {
+        slot: instance.slot,
+        number: instance.number,
+        compute: u32::try_from(compute).unwrap_or(u32::MAX),
+        slice,
+        memory: profile.map_or(Bytes::ZERO, |profile| profile.memory),
+        sms: profile.map_or(0, |profile| profile.sms),
+        users,
+    })
 }
 
 /// Lists the GPU instances that stand.
@@ -169,16 +191,26 @@ pub fn standing(
 ) -> Result<Vec<Standing>, Fault> {
     let mut list = Vec::new();
     for profile in &geometry.profiles {
-        let most = u32::from(profile.max_instances);
-        for handle in library.instances(device, profile.id.0, most)? {
-            // One that another program destroyed meanwhile.
-            let Some(info) = optional(library.instance(handle))? else { continue };
-            let slot = Slot {
-                start: u8::try_from(info.placement.start).unwrap_or(u8::MAX),
-                profile: ProfileId(info.profileId),
-            };
-            list.push(Standing { handle, number: info.id, slot });
-        }
+        list.extend(standing_of(library, device, profile)?);
+    }
+    Ok(list)
+}
+
+/// Lists the GPU instances of one profile.
+pub fn standing_of(
+    library: &Library,
+    device: nvmlDevice_t,
+    profile: &Profile,
+) -> Result<Vec<Standing>, Fault> {
+    let mut list = Vec::new();
+    for handle in library.instances(device, profile.id.0, u32::from(profile.max_instances))? {
+        // One that another program destroyed meanwhile.
+        let Some(info) = optional(library.instance(handle))? else { continue };
+        let slot = Slot {
+            start: u8::try_from(info.placement.start).unwrap_or(u8::MAX),
+            profile: ProfileId(info.profileId),
+        };
+        list.push(Standing { handle, number: info.id, slot });
     }
     Ok(list)
 }
@@ -188,32 +220,41 @@ pub fn mig_geometry(library: &Library, device: nvmlDevice_t) -> Result<Geometry,
     geometry(library, device)
 }
 
-/// Lists the compute instances of an instance.
-pub fn compute_instances(
+/// A size of compute instance that a GPU instance offers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ComputeSize {
+    /// The driver's number of the profile.
+    pub id: u32,
+    /// Compute slices.
+    pub slices: u32,
+    /// How many the GPU instance holds at most.
+    pub most: u32,
+}
+
+/// Lists the sizes of compute instance that an instance offers.
+pub fn compute_profiles(
     library: &Library,
     instance: nvmlGpuInstance_t,
-) -> Result<Vec<nvmlComputeInstance_t>, Fault> {
+) -> Result<Vec<ComputeSize>, Fault> {
     let mut list = Vec::new();
     for number in 0..NVML_COMPUTE_INSTANCE_PROFILE_COUNT {
-        let Some(profile) = optional(library.compute_profile(instance, number))? else { continue };
-        list.extend(library.compute_instances(instance, profile.id, profile.instanceCount)?);
+        let Some(info) = optional(library.compute_profile(instance, number))? else { continue };
+        list.push(ComputeSize { id: info.id, slices: info.sliceCount, most: info.instanceCount });
     }
     Ok(list)
 }
 
-/// Finds the compute profile that covers an instance of `slices` compute slices.
-pub fn whole_compute_profile(
+/// Lists the compute instances of an instance.
+pub fn compute_instances(
     library: &Library,
     instance: nvmlGpuInstance_t,
-    slices: u32,
-) -> Result<Option<u32>, Fault> {
-    for number in 0..NVML_COMPUTE_INSTANCE_PROFILE_COUNT {
-        let Some(profile) = optional(library.compute_profile(instance, number))? else { continue };
-        if profile.sliceCount == slices {
-            return Ok(Some(profile.id));
-        }
+    sizes: &[ComputeSize],
+) -> Result<Vec<nvmlComputeInstance_t>, Fault> {
+    let mut list = Vec::new();
+    for size in sizes {
+        list.extend(library.compute_instances(instance, size.id, size.most)?);
     }
-    Ok(None)
+    Ok(list)
 }
 
 /// Lists the MIG devices that exist, with the numbers of their instances.

@@ -8,13 +8,13 @@ use std::time::Duration;
 use nvml_wrapper_sys::bindings::{nvmlDevice_t, nvmlGpuInstance_t, nvmlGpuInstancePlacement_t};
 use rustix::process::{Signal, set_parent_process_death_signal};
 use tessera_model::GpuId;
-use tessera_model::mig::{Geometry, Slot};
+use tessera_model::mig::{Geometry, ProfileId, Slot};
 use tessera_wire::frames::MigReport;
 
 use super::calls::Library;
 use super::fault::{Fault, Handling};
-use super::messages::{GpuFacts, Reply, Request};
-use super::read::{self, Standing};
+use super::messages::{GpuFacts, InstanceFacts, Reply, Request};
+use super::read::{self, ComputeSize, Standing};
 use super::sample::Sampler;
 use crate::shepherd::socket::{frame_bytes, take_frame};
 
@@ -55,6 +55,8 @@ struct Loaded {
     devices: BTreeMap<GpuId, nvmlDevice_t>,
     /// How GPUs with MIG mode on can be partitioned.
     geometries: BTreeMap<GpuId, Geometry>,
+    /// What compute instances the profiles of these GPUs offer.
+    sizes: BTreeMap<(GpuId, ProfileId), Vec<ComputeSize>>,
     sampler: Sampler,
 }
 
@@ -66,6 +68,7 @@ fn serve(path: &OsStr, loaded: &mut Option<Loaded>, request: &Request) -> Result
             library: Library::load(path)?,
             devices: BTreeMap::new(),
             geometries: BTreeMap::new(),
+            sizes: BTreeMap::new(),
             sampler: Sampler::default(),
         }),
     };
@@ -81,11 +84,15 @@ fn serve(path: &OsStr, loaded: &mut Option<Loaded>, request: &Request) -> Result
             let device = loaded.device(gpu)?;
             Ok(Reply::Advice(loaded.library.recovery(device).ok()))
         }
-        Request::Create(gpu, slot) => loaded.create(gpu, *slot).map(|()| Reply::Done),
-        Request::Destroy(gpu, slot) => loaded.destroy(gpu, *slot).map(|()| Reply::Done),
+        Request::Look(gpu, slot) => {
+            loaded.look(gpu, *slot).map(|found| Reply::One(found.map(Box::new)))
+        }
+        Request::Create(gpu, slot) => loaded.create(gpu, *slot),
+        Request::Destroy(gpu, slot) => loaded.destroy(gpu, *slot),
         Request::SetMigMode(gpu, on) => {
             let device = loaded.device(gpu)?;
             loaded.geometries.remove(gpu);
+            loaded.sizes.retain(|(known, _), _| known != gpu);
             match loaded.library.set_mig_mode(device, *on)? {
                 0 => Ok(Reply::Done),
                 code => Err(Fault { call: "nvmlDeviceSetMigMode".to_owned(), code }),
@@ -103,6 +110,7 @@ impl Loaded {
     fn list(&mut self) -> Result<Reply, Fault> {
         self.devices.clear();
         self.geometries.clear();
+        self.sizes.clear();
         for index in 0..self.library.count()? {
             // One lost GPU must not hide the others.
             let Ok(device) = self.library.device(index) else { continue };
@@ -171,15 +179,47 @@ impl Loaded {
         Ok(last)
     }
 
+    /// Returns what compute instances a GPU instance offers: kept, as the geometry is, once two
+    /// readings agree.
+    fn sizes(&mut self, gpu: &GpuId, of: &Standing) -> Result<Vec<ComputeSize>, Fault> {
+        let key = (gpu.clone(), of.slot.profile);
+        if let Some(known) = self.sizes.get(&key) {
+            return Ok(known.clone());
+        }
+        let sizes = read::compute_profiles(&self.library, of.handle)?;
+        if !sizes.is_empty() && read::compute_profiles(&self.library, of.handle)? == sizes {
+            self.sizes.insert(key, sizes.clone());
+        }
+        Ok(sizes)
+    }
+
     fn find(&mut self, gpu: &GpuId, slot: Slot) -> Result<Option<Standing>, Fault> {
         let device = self.device(gpu)?;
         let geometry = self.geometry(gpu)?;
-        let standing = read::standing(&self.library, device, &geometry)?;
+        let Some(profile) = geometry.profile(slot.profile) else { return Ok(None) };
+        let standing = read::standing_of(&self.library, device, profile)?;
         Ok(standing.into_iter().find(|instance| instance.slot == slot))
     }
 
-    /// Makes an instance, or completes one that was left half made.
-    fn create(&mut self, gpu: &GpuId, slot: Slot) -> Result<(), Fault> {
+    /// Reads one place; once more, if it changed under the reader's eyes.
+    fn look(&mut self, gpu: &GpuId, slot: Slot) -> Result<Option<InstanceFacts>, Fault> {
+        match self.look_once(gpu, slot) {
+            Err(fault) if fault.is_fleeting() => self.look_once(gpu, slot),
+            other => other,
+        }
+    }
+
+    fn look_once(&mut self, gpu: &GpuId, slot: Slot) -> Result<Option<InstanceFacts>, Fault> {
+        let device = self.device(gpu)?;
+        let geometry = self.geometry(gpu)?;
+        match self.find(gpu, slot)? {
+            Some(found) => read::one(&self.library, device, &geometry, &found).map(Some),
+            None => Ok(None),
+        }
+    }
+
+    /// Makes an instance, or completes one that was left half made; tells how it stands then.
+    fn create(&mut self, gpu: &GpuId, slot: Slot) -> Result<Reply, Fault> {
         let device = self.device(gpu)?;
         let geometry = self.geometry(gpu)?;
         let profile = geometry
@@ -190,46 +230,68 @@ impl Loaded {
             start: slot.start.into(),
             size: profile.memory_slices.into(),
         };
-        let (instance, fresh) = match self.find(gpu, slot)? {
+        let (handle, fresh) = match self.find(gpu, slot)? {
             Some(standing) => (standing.handle, false),
             None => (self.library.create(device, slot.profile.0, placement)?, true),
         };
-        let made = self.verify(instance, placement).and_then(|()| self.complete(instance, slices));
-        if made.is_err() && fresh {
-            // Leaves nothing half made behind, if the driver lets us; else the next read says.
-            let _ = self.library.destroy(instance);
+        let made = self.verify(handle, slot, placement).and_then(|standing| {
+            self.complete(gpu, &standing, slices)?;
+            Ok(standing)
+        });
+        match made {
+            Ok(_) => Ok(self.read_back(gpu, slot)),
+            Err(fault) => {
+                if fresh {
+                    // Leaves nothing half made behind, if the driver lets us; else the next read
+                    // says.
+                    let _ = self.library.destroy(handle);
+                }
+                Err(fault)
+            }
         }
-        made
+    }
+
+    /// Tells what stands in a place that was changed. A driver that won't tell has changed it
+    /// nevertheless.
+    fn read_back(&mut self, gpu: &GpuId, slot: Slot) -> Reply {
+        self.look(gpu, slot).map_or(Reply::Done, |found| Reply::One(found.map(Box::new)))
     }
 
     /// Makes sure that an instance stands where it was meant to (G11).
     fn verify(
         &self,
-        instance: nvmlGpuInstance_t,
+        handle: nvmlGpuInstance_t,
+        slot: Slot,
         meant: nvmlGpuInstancePlacement_t,
-    ) -> Result<(), Fault> {
-        let found = self.library.instance(instance)?.placement;
+    ) -> Result<Standing, Fault> {
+        let info = self.library.instance(handle)?;
+        let found = info.placement;
         if (found.start, found.size) == (meant.start, meant.size) {
-            return Ok(());
+            return Ok(Standing { handle, number: info.id, slot });
         }
         Err(Fault { call: "nvmlDeviceCreateGpuInstanceWithPlacement".to_owned(), code: 29 })
     }
 
-    fn complete(&self, instance: nvmlGpuInstance_t, slices: u32) -> Result<(), Fault> {
-        if !read::compute_instances(&self.library, instance)?.is_empty() {
+    fn complete(&mut self, gpu: &GpuId, standing: &Standing, slices: u32) -> Result<(), Fault> {
+        let sizes = self.sizes(gpu, standing)?;
+        if !read::compute_instances(&self.library, standing.handle, &sizes)?.is_empty() {
             return Ok(());
         }
-        let profile = read::whole_compute_profile(&self.library, instance, slices)?
-            .ok_or_else(|| Fault { call: "CreateComputeInstance".to_owned(), code: 3 })?;
-        self.library.create_compute(instance, profile).map(drop)
+        let whole = sizes.iter().find(|size| size.slices == slices);
+        let whole =
+            whole.ok_or_else(|| Fault { call: "CreateComputeInstance".to_owned(), code: 3 })?;
+        self.library.create_compute(standing.handle, whole.id).map(drop)
     }
 
-    fn destroy(&mut self, gpu: &GpuId, slot: Slot) -> Result<(), Fault> {
-        let Some(standing) = self.find(gpu, slot)? else { return Ok(()) };
-        for compute in read::compute_instances(&self.library, standing.handle)? {
+    /// Destroys an instance; tells what stands there then, which should be nothing.
+    fn destroy(&mut self, gpu: &GpuId, slot: Slot) -> Result<Reply, Fault> {
+        let Some(standing) = self.find(gpu, slot)? else { return Ok(Reply::One(None)) };
+        let sizes = self.sizes(gpu, &standing)?;
+        for compute in read::compute_instances(&self.library, standing.handle, &sizes)? {
             absent_is_done(self.library.destroy_compute(compute))?;
         }
-        absent_is_done(self.library.destroy(standing.handle))
+        absent_is_done(self.library.destroy(standing.handle))?;
+        Ok(self.read_back(gpu, slot))
     }
 }
 

@@ -15,6 +15,15 @@ pub enum Step {
     Create(Slot),
 }
 
+impl Step {
+    /// Returns the slot that it is about.
+    pub const fn slot(self) -> Slot {
+        match self {
+            Self::Destroy(slot) | Self::Create(slot) => slot,
+        }
+    }
+}
+
 /// An instance that stands on the GPU, and whether anything runs on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Occupant {
