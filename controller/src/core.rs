@@ -325,6 +325,8 @@ pub struct Cluster {
     moved: BTreeMap<JobId, Millis>,
     /// No placement before this moment (rule F14).
     hold_until: Millis,
+    /// Earlier leaders' grants may stand until then (rule F4).
+    granted_until: Millis,
     /// Nodes of lower generations are lost: the store was set back, and what was granted to them
     /// since is not known (rule F14).
     generation_floor: u64,

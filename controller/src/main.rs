@@ -167,7 +167,7 @@ async fn run(
         pool: connect::pool(options.clone(), 3),
         memory: Arc::clone(&memory),
         trust,
-        hold: terms.controller_expiry(Millis::ZERO),
+        lease: terms.controller_expiry(Millis::ZERO),
     };
     let epoch = candidate.lead(&readiness).await?;
     let picture = load::picture(&mut *store::acquire(&candidate.pool).await?).await?;

@@ -65,8 +65,8 @@ pub struct Candidate {
     pub memory: Arc<StoreMemory>,
     /// Until when this controller may trust itself.
     pub trust: Trust,
-    /// How long nothing may be placed after a set-back.
-    pub hold: Millis,
+    /// How long after a renewal it gives a node up.
+    pub lease: Millis,
 }
 
 impl Candidate {
@@ -116,12 +116,12 @@ impl Candidate {
             controller: self.controller,
             remembered: self.memory.known(),
             set_back,
-            hold: self.hold,
+            lease: self.lease,
         };
         let election = leader::elect(connection, &claim).await?;
         if let Election::Won { epoch, remember, set_back } = election {
             if let Some(how) = set_back {
-                let hold_secs = self.hold.get() / 1_000;
+                let hold_secs = self.lease.get() / 1_000;
                 tracing::error!(
                     %how, epoch, hold_secs,
                     "the database was set back: every node starts over, nothing is placed meanwhile"

@@ -37,6 +37,7 @@ impl Cluster {
             mig_views: Vec::new(),
             moved: BTreeMap::new(),
             hold_until: Millis::ZERO,
+            granted_until: Millis::ZERO,
             generation_floor: 0,
             unsent_plans: Vec::new(),
             words: BTreeMap::new(),
@@ -65,12 +66,12 @@ impl Cluster {
     fn take_in(&mut self, mut picture: Picture, now: Millis) {
         // The store's clock may have been set; this one only goes on.
         self.hold_until = self.hold_until.max(now.plus(picture.hold_left));
+        self.granted_until = self.granted_until.max(now.plus(picture.granted_left));
         self.generation_floor = self.generation_floor.max(picture.generation_floor);
         let mut known = std::mem::take(&mut self.nodes);
         for row in picture.nodes {
             let kept = known.remove(&row.node);
-            let expiry =
-                kept.as_ref().map_or_else(|| self.terms.controller_expiry(now), |node| node.expiry);
+            let expiry = kept.as_ref().map_or_else(|| self.expiry_from(now), |node| node.expiry);
             let node = Node {
                 name: row.name,
                 generation: row.generation,

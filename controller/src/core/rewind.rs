@@ -191,3 +191,24 @@ fn an_agent_with_impossible_numbers_is_refused_and_moves_nothing() {
     let refused = |e: &Effect| matches!(e, Effect::Refuse { reason, retry: false, .. } if reason.contains("damaged"));
     assert!(round.effects.iter().any(refused), "{:?}", round.effects);
 }
+
+#[test]
+fn a_node_is_given_up_only_when_what_an_earlier_leader_granted_has_run_out() {
+    let now = Millis::from_secs(1_000);
+    let longer = LeaseTerms::default().controller_expiry(Millis::ZERO);
+    let shorter = LeaseTerms::from_length(Millis::from_secs(10)).unwrap();
+    let policy = tessera_placement::by_name("scheme-b").unwrap();
+    let controller = ControllerId::from_uuid(Uuid::from_u128(9));
+    let left = Picture { granted_left: longer, ..picture() };
+    let mut cluster = Cluster::new(6, controller, shorter, policy, left, now);
+    // One of the two comes back for a moment: its attempts may run as long as the other's.
+    cluster.step(vec![hello(1, 1, 3, 5)], now, &mut Uuid::now_v7);
+
+    let before = now.plus(longer).minus(Millis::new(1));
+    let quiet = cluster.step(vec![Input::Tick], before, &mut Uuid::now_v7);
+    let then = cluster.step(vec![Input::Tick], now.plus(longer), &mut Uuid::now_v7);
+
+    assert!(shorter.controller_expiry(now) < before, "the shorter lease is long over");
+    assert!(quiet.raises.is_empty(), "{:?}", quiet.raises);
+    assert_eq!(then.raises.len(), 2, "{:?}", then.raises);
+}

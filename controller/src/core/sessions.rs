@@ -81,7 +81,7 @@ impl Cluster {
                 ready: false,
                 reported: std::collections::HashSet::new(),
             }),
-            expiry: self.terms.controller_expiry(now),
+            expiry: self.expiry_from(now),
             last_seen_unix: known.map_or(Millis::ZERO, |node| node.last_seen_unix),
         };
         if !unchanged {
@@ -206,7 +206,7 @@ impl Cluster {
         if !self.hears(node, session) {
             return None;
         }
-        let expiry = self.terms.controller_expiry(now);
+        let expiry = self.expiry_from(now);
         let known = self.nodes.get_mut(&node)?;
         if known.lost || known.generation != generation {
             return None;
@@ -215,6 +215,12 @@ impl Cluster {
         known.last_seen_unix = now_unix;
         self.now_unix = now_unix;
         Some(ToAgent::RenewOk { sent, generation })
+    }
+
+    /// When a node is given up that is heard of now, and then never again: not before what an
+    /// earlier leader granted it has run out, which may have been longer.
+    pub(super) fn expiry_from(&self, now: Millis) -> Millis {
+        self.terms.controller_expiry(now).max(self.granted_until)
     }
 
     /// Declares nodes lost whose leases ran out, and sends their jobs on.

@@ -125,9 +125,9 @@ pub struct Claim {
     pub remembered: Option<Remembered>,
     /// What was found out already.
     pub set_back: Option<SetBack>,
-    /// How long nothing may be placed after a set-back: until every lease that was granted since
-    /// has run out on its node.
-    pub hold: Millis,
+    /// How long after a renewal it gives a node up. After a set-back nothing may be placed for so
+    /// long: until every lease that was granted since has run out on its node.
+    pub lease: Millis,
 }
 
 /// Tries to lead: succeeds if the lease has run out on the database's clock, or was this
@@ -171,9 +171,9 @@ pub async fn elect(connection: &mut PgConnection, claim: &Claim) -> Result<Elect
         set_back.map_or(0, |set_back| set_back.highest_epoch()),
     ];
     let epoch = known.into_iter().max().unwrap_or(0) + 1;
-    take_lead(&mut transaction, claim.controller, epoch, now.lineage).await?;
+    take_lead(&mut transaction, claim, epoch, now.lineage).await?;
     if let Some(set_back) = &set_back {
-        take_stock(&mut transaction, epoch, set_back, claim.hold).await?;
+        take_stock(&mut transaction, epoch, set_back, claim.lease).await?;
     }
     transaction.commit().await.map_err(StoreError::while_trying_to(action))?;
     Ok(Election::Won { epoch, remember: now.remembered_under(epoch), set_back })
@@ -181,21 +181,26 @@ pub async fn elect(connection: &mut PgConnection, claim: &Claim) -> Result<Elect
 
 async fn take_lead(
     connection: &mut PgConnection,
-    me: ControllerId,
+    claim: &Claim,
     epoch: u64,
     lineage: Lineage,
 ) -> Result<(), StoreError> {
+    // On the right of every `=` stands what the forerunner left.
     sqlx::query!(
         r#"
         UPDATE leader
            SET epoch = $2, controller = $1, system = $4, timeline = $5,
-               expires_at = clock_timestamp() + make_interval(secs => $3)
+               expires_at = clock_timestamp() + make_interval(secs => $3),
+               granted_until = GREATEST(granted_until,
+                                        clock_timestamp() + lease_ms * interval '1 millisecond'),
+               lease_ms = $6
         "#,
-        me.as_uuid(),
+        claim.controller.as_uuid(),
         i64::try_from(epoch).map_err(corrupt)?,
         TTL_SECS,
         lineage.system,
         i64::from(lineage.timeline),
+        i64::try_from(claim.lease.get()).map_err(corrupt)?,
     )
     .execute(connection)
     .await
@@ -211,7 +216,7 @@ async fn take_stock(
     connection: &mut PgConnection,
     epoch: u64,
     set_back: &SetBack,
-    hold: Millis,
+    lease: Millis,
 ) -> Result<(), StoreError> {
     let action = "take stock after the store was set back";
     let highest = sqlx::query_scalar!(r#"SELECT COALESCE(max(generation), 0) AS "g!" FROM nodes"#)
@@ -224,10 +229,11 @@ async fn take_stock(
         UPDATE leader
            SET set_back_epoch = epoch,
                generation_floor = GREATEST(generation_floor, $1),
-               hold_until = GREATEST(hold_until, clock_timestamp() + make_interval(secs => $2))
+               hold_until = GREATEST(hold_until, granted_until,
+                                     clock_timestamp() + make_interval(secs => $2))
         "#,
         i64::try_from(generation_floor(highest, epoch)).map_err(corrupt)?,
-        hold.duration().as_secs_f64(),
+        lease.duration().as_secs_f64(),
     )
     .execute(&mut *connection)
     .await
@@ -239,11 +245,14 @@ async fn take_stock(
         .map(drop)
 }
 
-/// How long placement is held, and which nodes are lost, since the store was set back.
+/// What a leader takes over: how long earlier leaders' grants may stand, how long placement is
+/// held, and which nodes are lost, since the store was set back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hold {
     /// How long nothing is to be placed yet; zero if placement goes on.
     pub left: Millis,
+    /// How long a node may still run under what earlier leaders granted, without a word.
+    pub granted: Millis,
     /// Nodes of lower generations are lost.
     pub generation_floor: u64,
 }
@@ -258,6 +267,8 @@ pub async fn hold(connection: &mut PgConnection) -> Result<Hold, StoreError> {
         r#"
         SELECT CEIL(GREATEST(0, EXTRACT(EPOCH FROM hold_until - clock_timestamp())) * 1000)::bigint
                    AS "left_ms!",
+               CEIL(GREATEST(0, EXTRACT(EPOCH FROM granted_until - clock_timestamp())) * 1000)::bigint
+                   AS "granted_ms!",
                generation_floor
           FROM leader
         "#
@@ -267,6 +278,7 @@ pub async fn hold(connection: &mut PgConnection) -> Result<Hold, StoreError> {
     .map_err(StoreError::while_trying_to("read how long placement is held"))?;
     Ok(Hold {
         left: Millis::new(u64::try_from(row.left_ms).map_err(corrupt)?),
+        granted: Millis::new(u64::try_from(row.granted_ms).map_err(corrupt)?),
         generation_floor: u64::try_from(row.generation_floor).map_err(corrupt)?,
     })
 }

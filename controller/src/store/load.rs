@@ -141,6 +141,8 @@ pub struct Picture {
     pub words: Vec<super::operator::Word>,
     /// How long nothing is to be placed yet (rule F14).
     pub hold_left: Millis,
+    /// How long a node may still run under what earlier leaders granted, without a word.
+    pub granted_left: Millis,
     /// Nodes of lower generations are lost (rule F14).
     pub generation_floor: u64,
 }
@@ -180,6 +182,7 @@ pub async fn picture(connection: &mut PgConnection) -> Result<Picture, StoreErro
     let hold = leader::hold(&mut snapshot).await?;
     let picture = Picture {
         hold_left: hold.left,
+        granted_left: hold.granted,
         generation_floor: hold.generation_floor,
         nodes: nodes(&mut snapshot).await?,
         gpus: gpus(&mut snapshot).await?,
