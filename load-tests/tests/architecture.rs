@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use cargo_metadata::{DependencyKind, MetadataCommand};
 
 /// Every arrow that there may be, as `docs/architecture.md` draws them; tests may use more.
-const ARROWS: [(&str, &[&str]); 11] = [
+const ARROWS: [(&str, &[&str]); 12] = [
     ("tessera-model", &[]),
     ("tessera-placement", &["tessera-model"]),
     ("tessera-kernel-queue", &["tessera-model"]),
@@ -15,6 +15,7 @@ const ARROWS: [(&str, &[&str]); 11] = [
     ("tessera-telemetry", &[]),
     ("tessera-sim", &["tessera-model", "tessera-placement", "tessera-kernel-queue"]),
     ("tessera-sim-nvml", &["tessera-model", "tessera-sim"]),
+    ("tessera-sim-cuda", &["tessera-sim"]),
     ("tessera-api", &["tessera-model", "tessera-sim"]),
     (
         "tessera-controller",

@@ -29,6 +29,7 @@
 
 pub mod client;
 pub mod config;
+pub mod cuda;
 pub mod device;
 pub mod faults;
 mod files;

@@ -1,14 +1,40 @@
 //! Where the stand-in's library is, for tests and drivers of tests.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::sync::{Mutex, PoisonError};
 use std::{env, io};
 
-/// Name of the library's target.
-const TARGET: &str = "nvidia_ml_stand_in";
+/// A library of the stand-in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Part {
+    /// NVML.
+    Nvml,
+    /// The CUDA driver.
+    Cuda,
+}
 
-/// Builds the stand-in with Cargo, once a process, and returns the library's path.
+impl Part {
+    /// Returns the names of its package and of the package's target.
+    const fn names(self) -> (&'static str, &'static str) {
+        match self {
+            Self::Nvml => ("tessera-sim-nvml", "nvidia_ml_stand_in"),
+            Self::Cuda => ("tessera-sim-cuda", "cuda_stand_in"),
+        }
+    }
+}
+
+/// Builds NVML's stand-in: see [`build_part`].
+///
+/// # Errors
+///
+/// [`LibraryError`] if it can't be built.
+pub fn build() -> Result<PathBuf, LibraryError> {
+    build_part(Part::Nvml)
+}
+
+/// Builds a part of the stand-in with Cargo, once a process, and returns the library's path.
 ///
 /// A cdylib can't be a dependency of a test, and Cargo's lock is free while tests run. The
 /// library is at its name in the target folder then: load a copy where several are needed in
@@ -17,13 +43,15 @@ const TARGET: &str = "nvidia_ml_stand_in";
 /// # Errors
 ///
 /// [`LibraryError`] if it can't be built.
-pub fn build() -> Result<PathBuf, LibraryError> {
-    static BUILT: Mutex<Option<PathBuf>> = Mutex::new(None);
+pub fn build_part(part: Part) -> Result<PathBuf, LibraryError> {
+    static BUILT: Mutex<BTreeMap<Part, PathBuf>> = Mutex::new(BTreeMap::new());
     let mut built = BUILT.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some(path) = built.as_ref() {
+    if let Some(path) = built.get(&part) {
         return Ok(path.clone());
     }
-    Ok(built.insert(run_cargo()?).clone())
+    let path = run_cargo(part)?;
+    built.insert(part, path.clone());
+    Ok(path)
 }
 
 /// Why there is no library.
@@ -37,10 +65,11 @@ pub enum LibraryError {
     Failed,
 }
 
-fn run_cargo() -> Result<PathBuf, LibraryError> {
+fn run_cargo(part: Part) -> Result<PathBuf, LibraryError> {
+    let (package, target) = part.names();
     let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let build = Command::new(cargo)
-        .args(["build", "--release", "--package", "tessera-sim-nvml", "--message-format=json"])
+        .args(["build", "--release", "--package", package, "--message-format=json"])
         .current_dir(env!("CARGO_MANIFEST_DIR"))
         .stderr(Stdio::inherit())
         .output()?;
@@ -48,7 +77,7 @@ fn run_cargo() -> Result<PathBuf, LibraryError> {
         .lines()
         .filter(|_| build.status.success())
         .filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok())
-        .find(|message| message["target"]["name"] == TARGET)
+        .find(|message| message["target"]["name"] == target)
         .and_then(|artifact| artifact["filenames"][0].as_str().map(PathBuf::from))
         .ok_or(LibraryError::Failed)
 }

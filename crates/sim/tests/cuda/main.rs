@@ -1,0 +1,4 @@
+//! The CUDA driver's stand-in as programs meet it.
+
+mod rig;
+mod single;
