@@ -25,6 +25,7 @@ const ARROWS: [(&str, &[&str]); 12] = [
         "tessera-agent",
         &["tessera-model", "tessera-kernel-queue", "tessera-wire", "tessera-telemetry"],
     ),
+    ("tessera-kernel-shim", &["tessera-kernel-queue", "tessera-wire"]),
     ("tessera-load-tests", &["*"]),
 ];
 

@@ -26,6 +26,11 @@ pub struct Purse {
 }
 
 impl Purse {
+    /// Returns a purse without a grant.
+    pub const fn new() -> Self {
+        Self { grant: None }
+    }
+
     /// Takes a grant; an older one, even if it comes late, changes nothing.
     pub fn receive(&mut self, grant: Grant) {
         if self.grant.is_none_or(|held| held.number < grant.number) {

@@ -1,0 +1,25 @@
+//! Makes the table of exports, and has the library linked for old systems.
+
+use std::env;
+use std::path::PathBuf;
+
+#[path = "build/exports.rs"]
+mod exports;
+#[path = "build/glibc.rs"]
+mod glibc;
+
+fn main() {
+    let here = PathBuf::from(env::var_os("CARGO_MANIFEST_DIR").expect("cargo sets it"));
+    let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets it"));
+    println!("cargo:rerun-if-changed=build.rs");
+    println!("cargo:rerun-if-changed=build");
+    println!("cargo:rerun-if-changed=data/driver-symbols.tsv");
+
+    exports::generate(&here.join("data/driver-symbols.tsv"), &out.join("exports.rs"));
+    // Programs ask the loader for the driver by this name; with another one they would load the
+    // real driver beside a preloaded shim.
+    println!("cargo:rustc-cdylib-link-arg=-Wl,-soname,libcuda.so.1");
+    if let Err(why) = glibc::link_for_old(&here.join("build"), &out) {
+        println!("cargo:warning=the shim needs this machine's glibc or a newer one: {why}");
+    }
+}

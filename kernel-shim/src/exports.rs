@@ -1,0 +1,108 @@
+//! The table of the driver's functions and the stubs that jump through it.
+//!
+//! The text is made by `build/exports.rs` from `data/driver-symbols.tsv`. A stub is one jump, so
+//! that it keeps every argument, in registers or on the stack, whatever the function's signature.
+//! Until the driver is open, each slot holds a function that opens it and then jumps on.
+
+use std::arch::naked_asm;
+use std::ffi::c_void;
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+/// The address of one of [`crate::hooks`].
+#[derive(Clone, Copy, Debug)]
+pub struct Hook(pub *const ());
+
+// SAFETY: the address of a function, which any thread may call.
+unsafe impl Sync for Hook {}
+
+/// One revision of a function.
+#[derive(Debug)]
+pub struct Row {
+    /// What programs ask `cuGetProcAddress` for.
+    pub name: &'static str,
+    /// The version of CUDA that brought this revision; 0 if it is not known.
+    pub version: i32,
+    /// Whether it is the variant for per-thread default streams.
+    pub twin: bool,
+    /// Its symbol in the library.
+    pub symbol: &'static str,
+    /// Its slot in the table.
+    pub slot: usize,
+    /// What the shim has for it.
+    pub hook: Option<Hook>,
+}
+
+#[allow(non_upper_case_globals)]
+mod generated {
+    use super::{AtomicPtr, Hook, Row, find_and_jump, naked_asm};
+
+    include!(concat!(env!("OUT_DIR"), "/exports.rs"));
+}
+
+pub use generated::{NAMES, SLOTS, TABLE, rows, slot};
+
+/// Returns where a slot's calls go now.
+pub fn address(slot: usize) -> *mut () {
+    TABLE[slot].load(Ordering::Relaxed)
+}
+
+/// Has a slot's calls go to `address`.
+pub fn set(slot: usize, address: *mut c_void) {
+    TABLE[slot].store(address.cast(), Ordering::Relaxed);
+}
+
+/// Opens the driver for the slot whose number is in r11, and goes on to its function.
+///
+/// The registers that carry arguments are saved around that: six numbers, eight vectors, and the
+/// count of vectors in rax.
+#[unsafe(naked)]
+unsafe extern "C" fn find_and_jump() {
+    naked_asm!(
+        "push rbp",
+        "mov rbp, rsp",
+        "and rsp, -16",
+        "sub rsp, 192",
+        "mov [rsp], rdi",
+        "mov [rsp + 8], rsi",
+        "mov [rsp + 16], rdx",
+        "mov [rsp + 24], rcx",
+        "mov [rsp + 32], r8",
+        "mov [rsp + 40], r9",
+        "mov [rsp + 48], rax",
+        "movaps [rsp + 64], xmm0",
+        "movaps [rsp + 80], xmm1",
+        "movaps [rsp + 96], xmm2",
+        "movaps [rsp + 112], xmm3",
+        "movaps [rsp + 128], xmm4",
+        "movaps [rsp + 144], xmm5",
+        "movaps [rsp + 160], xmm6",
+        "movaps [rsp + 176], xmm7",
+        "mov rdi, r11",
+        "call {find}",
+        "mov r11, rax",
+        "mov rdi, [rsp]",
+        "mov rsi, [rsp + 8]",
+        "mov rdx, [rsp + 16]",
+        "mov rcx, [rsp + 24]",
+        "mov r8, [rsp + 32]",
+        "mov r9, [rsp + 40]",
+        "mov rax, [rsp + 48]",
+        "movaps xmm0, [rsp + 64]",
+        "movaps xmm1, [rsp + 80]",
+        "movaps xmm2, [rsp + 96]",
+        "movaps xmm3, [rsp + 112]",
+        "movaps xmm4, [rsp + 128]",
+        "movaps xmm5, [rsp + 144]",
+        "movaps xmm6, [rsp + 160]",
+        "movaps xmm7, [rsp + 176]",
+        "mov rsp, rbp",
+        "pop rbp",
+        "jmp r11",
+        find = sym find,
+    )
+}
+
+extern "C" fn find(slot: usize) -> *mut () {
+    crate::driver::open();
+    crate::driver::opened(slot)
+}

@@ -1,0 +1,129 @@
+//! How programs find the driver's functions.
+
+use std::ffi::{CStr, c_char, c_int, c_void};
+
+use crate::abi::{Code, SUCCESS};
+use crate::counters::{self, count};
+use crate::exports::{self, Row, slot};
+use crate::{driver, log, procaddr, state};
+
+hooks! {
+    cuGetProcAddress(symbol: *const c_char, function: *mut *mut c_void, version: c_int, flags: u64) |call| {
+        let code = call();
+        // SAFETY: what the driver took and wrote.
+        unsafe { answer(code, symbol, function, (version, flags), |version, place| older(symbol, place, version, flags)) };
+        code
+    };
+
+    cuGetProcAddress_v2(symbol: *const c_char, function: *mut *mut c_void, version: c_int, flags: u64, status: *mut c_int) |call| {
+        let code = call();
+        // SAFETY: what the driver took and wrote.
+        unsafe {
+            answer(code, symbol, function, (version, flags), |version, place| {
+                newer(symbol, place, version, flags)
+            });
+        }
+        code
+    };
+}
+
+/// Asks the driver once more, as programs of CUDA 11 do.
+///
+/// # Safety
+///
+/// As `cuGetProcAddress`.
+unsafe fn older(
+    symbol: *const c_char,
+    place: *mut *mut c_void,
+    version: c_int,
+    flags: u64,
+) -> Code {
+    type Ask = unsafe extern "C" fn(*const c_char, *mut *mut c_void, c_int, u64) -> Code;
+    // SAFETY: the function's type; the caller answers for the arguments.
+    unsafe { driver::real::<Ask>(slot::cuGetProcAddress)(symbol, place, version, flags) }
+}
+
+/// Asks the driver once more, as programs since CUDA 12 do.
+///
+/// # Safety
+///
+/// As `cuGetProcAddress_v2`.
+unsafe fn newer(
+    symbol: *const c_char,
+    place: *mut *mut c_void,
+    version: c_int,
+    flags: u64,
+) -> Code {
+    type Ask =
+        unsafe extern "C" fn(*const c_char, *mut *mut c_void, c_int, u64, *mut c_int) -> Code;
+    let mut status = 0;
+    // SAFETY: the function's type; the caller answers for the arguments.
+    unsafe {
+        driver::real::<Ask>(slot::cuGetProcAddress_v2)(
+            symbol,
+            place,
+            version,
+            flags,
+            &raw mut status,
+        )
+    }
+}
+
+/// Puts a hook in the place of the driver's answer.
+///
+/// # Safety
+///
+/// The driver was just called with these arguments and returned `code`; `again` calls it for
+/// another version.
+unsafe fn answer(
+    code: Code,
+    symbol: *const c_char,
+    function: *mut *mut c_void,
+    (version, flags): (c_int, u64),
+    again: impl Fn(c_int, *mut *mut c_void) -> Code,
+) {
+    if code != SUCCESS || symbol.is_null() || function.is_null() {
+        return;
+    }
+    // SAFETY: not null, and written by the driver, which returned success.
+    let address = unsafe { function.read() };
+    if address.is_null() {
+        return;
+    }
+    // SAFETY: not null, and a text that the driver just read.
+    let Ok(name) = (unsafe { CStr::from_ptr(symbol) }).to_str() else { return };
+    state::guarded(|| {
+        let Some(row) = hooked(name, version, flags, address) else { return };
+        if version > procaddr::TABLE_VERSION && !is_same(&again, address) {
+            count(&counters::UNHOOKED);
+            log::note(format_args!(
+                "{name} has a newer revision at {version} than is known: it goes unseen"
+            ));
+            return;
+        }
+        let Some(hook) = row.hook else { return };
+        // A driver whose own symbols can be preloaded over answers with the hook already; it is
+        // not what the hook may go on to.
+        if hook.0 == address.cast_const().cast() {
+            return;
+        }
+        if exports::address(row.slot) != address.cast() {
+            exports::set(row.slot, address);
+        }
+        // SAFETY: as for the read above.
+        unsafe { function.write(hook.0.cast_mut().cast()) };
+    });
+}
+
+fn hooked(name: &str, version: c_int, flags: u64, address: *mut c_void) -> Option<&'static Row> {
+    if !procaddr::is_known(name) {
+        return None;
+    }
+    procaddr::best(name, version, flags, address.cast()).filter(|row| row.hook.is_some())
+}
+
+/// Tells whether the newest revision that the table knows is what the driver just answered with.
+fn is_same(again: &impl Fn(c_int, *mut *mut c_void) -> Code, address: *mut c_void) -> bool {
+    let mut known = std::ptr::null_mut();
+    again(procaddr::TABLE_VERSION, &raw mut known) == SUCCESS && known == address
+}

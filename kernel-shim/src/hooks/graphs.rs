@@ -1,0 +1,128 @@
+//! Graphs: an instance is launched as one kernel, named by the kernels in it.
+
+use std::ffi::{c_char, c_int, c_uint};
+
+use super::{after, written};
+use crate::abi::{Code, GRAPH_NODE_KERNEL, Handle, KernelNode, SUCCESS};
+use crate::driver;
+use crate::exports::slot;
+use crate::names::{self, Origin};
+
+/// Most nodes whose kernels are read: the graph of one step of a large model has some thousand.
+const NODES_MAX: usize = 16_384;
+
+hooks! {
+    cuGraphInstantiate(out: *mut Handle, graph: Handle, node: *mut Handle, log: *mut c_char, bytes: usize) |call| {
+        let code = call();
+        // SAFETY: written by the driver.
+        after(code, || unsafe { instantiated(out, graph) })
+    };
+    cuGraphInstantiate_v2(out: *mut Handle, graph: Handle, node: *mut Handle, log: *mut c_char, bytes: usize) |call| {
+        let code = call();
+        // SAFETY: written by the driver.
+        after(code, || unsafe { instantiated(out, graph) })
+    };
+    cuGraphInstantiateWithFlags(out: *mut Handle, graph: Handle, flags: u64) |call| {
+        let code = call();
+        // SAFETY: written by the driver.
+        after(code, || unsafe { instantiated(out, graph) })
+    };
+    cuGraphInstantiateWithParams(out: *mut Handle, graph: Handle, parameters: Handle) |call| {
+        let code = call();
+        // SAFETY: written by the driver.
+        after(code, || unsafe { instantiated(out, graph) })
+    };
+    cuGraphInstantiateWithParams_ptsz(out: *mut Handle, graph: Handle, parameters: Handle) |call| {
+        let code = call();
+        // SAFETY: written by the driver.
+        after(code, || unsafe { instantiated(out, graph) })
+    };
+    cuGraphExecUpdate(instance: Handle, graph: Handle, node: *mut Handle, result: *mut c_uint) |call| {
+        let code = call();
+        after(code, || name(instance, graph))
+    };
+    cuGraphExecUpdate_v2(instance: Handle, graph: Handle, result: Handle) |call| {
+        let code = call();
+        after(code, || name(instance, graph))
+    };
+    cuGraphExecDestroy(instance: Handle) |call| {
+        crate::state::guarded(|| names::take(instance));
+        call()
+    };
+}
+
+/// Names a new instance.
+///
+/// # Safety
+///
+/// `out` was written by the driver.
+unsafe fn instantiated(out: *const Handle, graph: Handle) {
+    // SAFETY: the caller's promise.
+    if let Some(instance) = unsafe { written(out) } {
+        name(instance, graph);
+    }
+}
+
+/// Names an instance by what its graph's kernels are and how large: the same for every process
+/// that builds the same graph.
+fn name(instance: Handle, graph: Handle) {
+    let kernels = kernels(graph);
+    let digest = kernels.as_ref().map(|(kernels, _)| {
+        let mut kernels = kernels.clone();
+        kernels.sort_unstable();
+        // FNV-1a, 64 bits: the same in every build.
+        kernels.join("\n").bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+            (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+        })
+    });
+    let name = match (digest, kernels) {
+        (Some(digest), Some((kernels, nodes))) => {
+            format!("graph:{digest:016x}:{}/{nodes}", kernels.len())
+        }
+        _ => "graph:?".to_owned(),
+    };
+    // Its own owner: destroying it is what ends it.
+    names::note(instance, Origin::Module, instance, Some(name));
+}
+
+/// Returns a graph's kernels, each as a text, and how many nodes it has.
+fn kernels(graph: Handle) -> Option<(Vec<String>, usize)> {
+    type GetNodes = unsafe extern "C" fn(Handle, *mut Handle, *mut usize) -> Code;
+    type GetType = unsafe extern "C" fn(Handle, *mut c_int) -> Code;
+    type GetParams = unsafe extern "C" fn(Handle, *mut KernelNode) -> Code;
+    // SAFETY: the functions' types. The first revision of the last one fills a shorter structure
+    // with the same beginning.
+    let (get_nodes, get_type, get_params): (GetNodes, GetType, GetParams) = unsafe {
+        (
+            driver::real_if_there(slot::cuGraphGetNodes)?,
+            driver::real_if_there(slot::cuGraphNodeGetType)?,
+            driver::real_if_there(slot::cuGraphKernelNodeGetParams_v2)
+                .or_else(|| driver::real_if_there(slot::cuGraphKernelNodeGetParams))?,
+        )
+    };
+    let mut count = 0;
+    // SAFETY: without a list the function only counts.
+    if unsafe { get_nodes(graph, std::ptr::null_mut(), &raw mut count) } != SUCCESS {
+        return None;
+    }
+    let all = count;
+    count = count.min(NODES_MAX);
+    let mut nodes: Vec<Handle> = vec![0; count];
+    // SAFETY: a list with room for `count`.
+    if unsafe { get_nodes(graph, nodes.as_mut_ptr(), &raw mut count) } != SUCCESS {
+        return None;
+    }
+    let mut kernels = Vec::new();
+    for node in nodes.into_iter().take(count) {
+        let (mut kind, mut kernel) = (-1, KernelNode::default());
+        // SAFETY: a node of the graph, places of ours.
+        let is_kernel =
+            unsafe { get_type(node, &raw mut kind) } == SUCCESS && kind == GRAPH_NODE_KERNEL;
+        // SAFETY: a node that is a kernel, a place of ours.
+        if is_kernel && unsafe { get_params(node, &raw mut kernel) } == SUCCESS {
+            let handle = if kernel.function == 0 { kernel.kernel } else { kernel.function };
+            kernels.push(format!("{} {:?} {:?}", names::of(handle), kernel.grid, kernel.block));
+        }
+    }
+    Some((kernels, all))
+}

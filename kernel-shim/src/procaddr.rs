@@ -1,0 +1,103 @@
+//! `cuGetProcAddress`: programs ask the driver for its functions by name, version of CUDA and
+//! kind of default stream. The real one answers; what the shim hooks is put in its place.
+
+use std::collections::HashMap;
+use std::sync::OnceLock;
+
+use crate::abi::PER_THREAD_DEFAULT_STREAM;
+use crate::exports::{self, Row};
+
+/// The newest version whose functions stand in the table: later ones may have revisions with
+/// other arguments, about which nothing is known.
+pub const TABLE_VERSION: i32 = 13_050;
+
+/// Revisions by the name that programs ask for, or by symbol for those that ask so.
+struct Index {
+    by_name: HashMap<&'static str, Vec<&'static Row>>,
+    by_symbol: HashMap<&'static str, &'static Row>,
+}
+
+fn index() -> &'static Index {
+    static INDEX: OnceLock<Index> = OnceLock::new();
+    INDEX.get_or_init(|| {
+        let mut index = Index { by_name: HashMap::new(), by_symbol: HashMap::new() };
+        for row in exports::rows() {
+            index.by_name.entry(row.name).or_default().push(row);
+            index.by_symbol.insert(row.symbol, row);
+        }
+        index
+    })
+}
+
+/// Tells whether the shim has something for any revision of a name.
+pub fn is_known(name: &str) -> bool {
+    index().by_name.contains_key(name) || index().by_symbol.contains_key(name)
+}
+
+/// Returns the revision that the driver means by a request that it answered with `address`.
+///
+/// The newest revision that the asked version has, in the kind that was asked for. Where the
+/// answer is a function of the library under another revision's symbol, it is that one.
+pub fn best(name: &str, version: i32, flags: u64, address: *mut ()) -> Option<&'static Row> {
+    let Some(rows) = index().by_name.get(name) else {
+        return index().by_symbol.get(name).copied();
+    };
+    let twin = flags & PER_THREAD_DEFAULT_STREAM != 0;
+    let newest = |kind: bool| {
+        let fits = |row: &&&Row| row.twin == kind && row.version <= version;
+        rows.iter().filter(fits).max_by_key(|row| row.version).copied()
+    };
+    let chosen = match newest(false) {
+        // A twin belongs to a revision: its symbol is that revision's, and an ending.
+        Some(base) if twin => {
+            newest(true).filter(|twin| twin.symbol.starts_with(base.symbol)).or(Some(base))
+        }
+        Some(base) => Some(base),
+        None => newest(twin),
+    };
+    let is_it = |row: &&Row| exports::address(row.slot) == address;
+    match chosen {
+        Some(row) if is_it(&row) => Some(row),
+        chosen => rows.iter().copied().find(is_it).or(chosen),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn symbol(name: &str, version: i32, flags: u64) -> Option<&'static str> {
+        best(name, version, flags, std::ptr::null_mut()).map(|row| row.symbol)
+    }
+
+    #[test]
+    fn the_newest_revision_that_the_asked_version_has_is_meant() {
+        assert_eq!(symbol("cuCtxSynchronize", 12_090, 0), Some("cuCtxSynchronize"));
+        assert_eq!(symbol("cuCtxSynchronize", 13_000, 0), Some("cuCtxSynchronize_v2"));
+        assert_eq!(symbol("cuGetProcAddress", 11_080, 0), Some("cuGetProcAddress"));
+        assert_eq!(symbol("cuGetProcAddress", 12_000, 0), Some("cuGetProcAddress_v2"));
+        assert_eq!(symbol("cuMemAlloc", 2_000, 0), Some("cuMemAlloc"));
+        assert_eq!(symbol("cuMemAlloc", 3_020, 0), Some("cuMemAlloc_v2"));
+        assert_eq!(symbol("cuGraphLaunch", 9_000, 0), None);
+        assert_eq!(symbol("cuNoSuchThing", 12_000, 0), None);
+    }
+
+    #[test]
+    fn twins_are_answered_with_twins_where_there_are_any() {
+        assert_eq!(symbol("cuLaunchKernel", 7_000, 2), Some("cuLaunchKernel_ptsz"));
+        assert_eq!(symbol("cuLaunchKernel", 7_000, 1), Some("cuLaunchKernel"));
+        assert_eq!(symbol("cuMemcpyDtoH", 7_000, 2), Some("cuMemcpyDtoH_v2_ptds"));
+        assert_eq!(symbol("cuCtxSynchronize", 12_000, 2), Some("cuCtxSynchronize"));
+        assert_eq!(symbol("cuStreamBeginCapture", 10_000, 2), Some("cuStreamBeginCapture_ptsz"));
+        assert_eq!(symbol("cuStreamBeginCapture", 10_010, 2), Some("cuStreamBeginCapture_v2_ptsz"));
+    }
+
+    #[test]
+    fn a_symbol_may_be_asked_for_by_its_own_name() {
+        assert_eq!(
+            symbol("cuGraphInstantiateWithParams_ptsz", 12_000, 0),
+            Some("cuGraphInstantiateWithParams_ptsz")
+        );
+        assert_eq!(symbol("cuMemAlloc_v2", 12_000, 0), Some("cuMemAlloc_v2"));
+    }
+}

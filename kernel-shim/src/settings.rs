@@ -1,0 +1,82 @@
+//! What the agent says in a process' environment.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::OnceLock;
+
+use tessera_wire::kernel::variables;
+
+/// Where the queue is and how to be let in.
+#[derive(Clone)]
+pub struct Settings {
+    /// The agent's endpoint.
+    pub endpoint: SocketAddr,
+    /// The attempt's token.
+    pub token: [u8; 32],
+    /// SHA-256 of the endpoint's certificate.
+    pub certificate: [u8; 32],
+    /// The slice's gate page.
+    pub gate: Option<PathBuf>,
+}
+
+/// Variables under which a tool of NVIDIA's watches or replaces launches itself: two of a kind
+/// disturb each other.
+const TOOLS: [&str; 3] = [
+    "CUDA_INJECTION64_PATH",
+    "NV_COMPUTE_PROFILER_PERFWORKS_DIR",
+    "NV_SANITIZER_INJECTION_PORT_BASE",
+];
+
+/// Returns what is set; nothing, if the process is to run without a queue.
+pub fn settings() -> Option<&'static Settings> {
+    static SETTINGS: OnceLock<Option<Settings>> = OnceLock::new();
+    SETTINGS.get_or_init(read).as_ref()
+}
+
+fn read() -> Option<Settings> {
+    let text = |name: &str| std::env::var(name).ok().filter(|text| !text.is_empty());
+    let (endpoint, token, certificate) =
+        (text(variables::ENDPOINT)?, text(variables::TOKEN)?, text(variables::CERTIFICATE)?);
+    if let Some(tool) = TOOLS.into_iter().find(|name| std::env::var_os(name).is_some()) {
+        crate::log::note(format_args!("{tool} is set: off, so that the tool is not disturbed"));
+        return None;
+    }
+    let settings = Settings {
+        endpoint: endpoint.parse().ok().or_else(|| wrong(variables::ENDPOINT, "ADDRESS:PORT"))?,
+        token: digits(&token).or_else(|| wrong(variables::TOKEN, "64 hexadecimal digits"))?,
+        certificate: digits(&certificate)
+            .or_else(|| wrong(variables::CERTIFICATE, "64 hexadecimal digits"))?,
+        gate: std::env::var_os(variables::GATE).map(PathBuf::from),
+    };
+    Some(settings)
+}
+
+fn wrong<T>(name: &str, right: &str) -> Option<T> {
+    crate::log::note(format_args!("{name} is not {right}: off"));
+    None
+}
+
+/// Reads 32 bytes that were written as hexadecimal digits.
+fn digits(text: &str) -> Option<[u8; 32]> {
+    let mut bytes = [0; 32];
+    if text.len() != 64 || !text.is_ascii() {
+        return None;
+    }
+    for (byte, at) in bytes.iter_mut().zip((0..64).step_by(2)) {
+        *byte = u8::from_str_radix(text.get(at..at + 2)?, 16).ok()?;
+    }
+    Some(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_token_is_64_hexadecimal_digits_and_nothing_else() {
+        assert_eq!(digits(&"0f".repeat(32)), Some([15; 32]));
+        for wrong in ["", "0f", &"0f".repeat(33), &"0g".repeat(32), &"é".repeat(32)] {
+            assert_eq!(digits(wrong), None, "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,154 @@
+//! Who reaches the driver through the shim, and what `cuGetProcAddress` says.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::process::Command;
+
+use crate::built::{self, driver, folder, in_job, list, program, shim, symbols, text};
+
+/// How the shim stands in front of the driver.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Front {
+    Nothing,
+    Preload,
+    Path,
+    Both,
+}
+
+fn with(front: Front, command: &mut Command) -> &mut Command {
+    let driver = driver(12_040);
+    let (own, real) = (shim().parent().unwrap(), driver.parent().unwrap());
+    let path = match front {
+        Front::Nothing | Front::Preload => real.display().to_string(),
+        Front::Path | Front::Both => format!("{}:{}", own.display(), real.display()),
+    };
+    if matches!(front, Front::Preload | Front::Both) {
+        command.env("LD_PRELOAD", shim());
+    }
+    command.env("LD_LIBRARY_PATH", path).env("TESSERA_KERNEL_CUDA", &driver)
+}
+
+/// The loader's matrix: which way of reaching the driver is seen behind which front.
+#[test]
+fn launches_are_seen_in_every_way_that_programs_reach_the_driver() {
+    let driver = driver(12_040);
+    let real = driver.parent().unwrap().display().to_string();
+    let both = ["reach.c", "mini_cudart.c"];
+    let plain = program("reach", &both, &[]);
+    let stub = driver.display().to_string();
+    let needed = program("reach-needed", &both, &["-DNEEDED", &stub]);
+    let run_path = format!("-Wl,-rpath,{real}");
+    let new = program("reach-runpath", &both, &[&run_path, "-Wl,--enable-new-dtags"]);
+    let old = program("reach-rpath", &both, &[&run_path, "-Wl,--disable-new-dtags"]);
+    let plugin = program("plugin.so", &["mini_cudart.c"], &["-shared", "-fPIC"]);
+    let recorded = list("12.4.127").display().to_string();
+
+    // The way, the program, its file, and what preload, path and both see of three launches.
+    let rows: [(&str, &Path, &str, [u64; 3]); 12] = [
+        ("dlopen", &plain, "", [3, 3, 3]),
+        ("deepbind", &plain, "", [3, 3, 3]),
+        ("cudart", &plain, &recorded, [3, 3, 3]),
+        ("plugin", &plain, &recorded, [3, 3, 3]),
+        ("plugin-deepbind", &plain, &recorded, [3, 3, 3]),
+        ("needed", &needed, "", [3, 3, 3]),
+        ("bare", &plain, "", [0, 3, 3]),
+        ("dlopen", &new, "", [3, 3, 3]),
+        ("dlopen", &old, "", [3, 0, 3]),
+        ("namespace", &plain, "", [0, 3, 3]),
+        ("absolute", &plain, &stub, [0, 0, 0]),
+        ("noload", &needed, "", [3, 3, 3]),
+    ];
+    for (way, program, file, seen) in rows {
+        for (front, seen) in [Front::Preload, Front::Path, Front::Both].into_iter().zip(seen) {
+            let mut command = in_job(program);
+            command.args([way, file]).env("PLUGIN", &plugin);
+            let said = text(&with(front, &mut command).output().unwrap());
+            assert_eq!(said.trim(), seen.to_string(), "{way} of {program:?} behind {front:?}");
+        }
+        let mut command = in_job(program);
+        command.args([way, file]).env("PLUGIN", &plugin);
+        let said = text(&with(Front::Nothing, &mut command).output().unwrap());
+        assert_eq!(said.trim(), "0", "{way} without a shim");
+    }
+}
+
+#[test]
+fn every_recorded_list_of_requests_is_answered_as_by_the_driver_but_for_the_hooks() {
+    let hooks: BTreeMap<String, bool> =
+        symbols().into_iter().map(|row| (row.symbol, row.hook)).collect();
+    let lists = [
+        ("11.8.89", 11_080, 384),
+        ("12.1.105", 12_010, 383),
+        ("12.4.127", 12_040, 409),
+        ("12.9.79", 12_090, 419),
+        ("13.5.37", 13_050, 481),
+    ];
+    let replay = program("replay", &["replay.c", "mini_cudart.c"], &[]);
+    for (recorded, version, requests) in lists {
+        for version in [version, built::NEWEST] {
+            let driver = driver(version);
+            let output = in_job(&replay)
+                .arg(list(recorded))
+                .arg(&driver)
+                .env("LD_PRELOAD", shim())
+                .env("FAKE_VERSION", version.to_string())
+                .env("TESSERA_KERNEL_CUDA", &driver)
+                .output()
+                .unwrap();
+            let said = text(&output);
+            assert_eq!(said.lines().count(), requests, "{recorded}");
+            let mut hooked = 0;
+            for line in said.lines() {
+                let [
+                    name,
+                    asked,
+                    flags,
+                    code,
+                    status,
+                    library,
+                    symbol,
+                    real_code,
+                    real_status,
+                    same,
+                    real,
+                ] = line.split(',').collect::<Vec<_>>().try_into().unwrap();
+                assert_eq!((code, status), (real_code, real_status), "{recorded}: {line}");
+                let is_hook = hooks.get(real).copied().unwrap_or(false);
+                assert_eq!(same == "1", !is_hook, "{recorded}: {name} {asked} {flags}: {line}");
+                if is_hook {
+                    assert_eq!((library, symbol), (shim().to_str().unwrap(), real), "{line}");
+                    hooked += 1;
+                }
+            }
+            assert!(hooked >= 45, "{recorded}: {hooked} hooks of {requests}");
+        }
+    }
+}
+
+#[test]
+fn a_program_without_the_agents_variables_gets_the_driver_itself() {
+    let replay = program("replay", &["replay.c", "mini_cudart.c"], &[]);
+    let driver = driver(12_040);
+    let mut command = in_job(&replay);
+    command.arg(list("12.4.127")).arg(&driver).env("LD_PRELOAD", shim());
+    command.env("TESSERA_KERNEL_CUDA", &driver).env_remove("TESSERA_KERNEL_TOKEN");
+
+    let said = text(&command.output().unwrap());
+
+    assert!(said.lines().all(|line| line.split(',').nth(9) == Some("1")), "{said}");
+}
+
+#[test]
+fn two_copies_of_the_shim_never_take_each_other_for_the_driver() {
+    let copy = folder().join("copy");
+    std::fs::create_dir(&copy).unwrap();
+    std::fs::copy(shim(), copy.join("libcuda.so.1")).unwrap();
+    let driver = driver(12_040);
+    let path = [shim().parent().unwrap(), &copy, driver.parent().unwrap()];
+    let path = path.map(|folder| folder.display().to_string()).join(":");
+    let reach = program("reach", &["reach.c", "mini_cudart.c"], &[]);
+
+    let output = in_job(&reach).arg("dlopen").env("LD_LIBRARY_PATH", path).output().unwrap();
+
+    assert_eq!(text(&output).trim(), "3");
+}
