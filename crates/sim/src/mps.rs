@@ -17,17 +17,25 @@
 //! | killing a client without `terminate_client` is undefined | with the chance of [`faults::Faults::poison_percent`] every context breaks, and the status still says `ACTIVE` |
 //! | a client can only narrow what its server was given | percentages and memory limits are minima |
 //! | commands to a daemon that doesn't answer block for ever | so they do here |
+//! | every command ends with status 0, also one that fails: only its words tell | the same words |
+//! | `start_server` answers before the server is there | the log says later what became of it |
 //!
-//! What no source states and is ours: the words of refusals, the line that names a faulting
-//! client, and the chance of 30 % above. Both logs say in their first line that they are a
-//! stand-in's.
+//! What it says to each command, its files and its logs are those of NVIDIA's own programs, as
+//! far as these can be asked without a GPU: `crates/sim/tests/mps_transcript` holds what they
+//! said, [`transcript`] the questions, [`release`] what differs between them. What no source
+//! states and is ours: answers about servers and clients that run (`ps`, and `0` as the last line
+//! of a `terminate_client` that succeeded), the line that names a faulting client, and the chance
+//! of 30 % above. Both logs say in their first line that they are a stand-in's.
 
 pub mod client;
 mod command;
 mod control;
 pub mod faults;
 mod log;
+mod numbers;
+pub mod release;
 mod server;
+pub mod transcript;
 mod wire;
 
 use std::path::PathBuf;
@@ -70,6 +78,18 @@ impl Folders {
         self.pipes.join("control")
     }
 
+    fn privileged(&self) -> PathBuf {
+        self.pipes.join("control_privileged")
+    }
+
+    fn lock(&self) -> PathBuf {
+        self.pipes.join("control_lock")
+    }
+
+    fn pipe(&self) -> PathBuf {
+        self.pipes.join("log")
+    }
+
     fn pid_file(&self) -> PathBuf {
         self.pipes.join("nvidia-cuda-mps-control.pid")
     }
@@ -92,8 +112,13 @@ pub fn run(arguments: &[String]) -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
-            // Where people look for it with NVIDIA's program.
-            println!("{failure}");
+            match failure {
+                // NVIDIA's program says some things here and others there.
+                Failure::Running => println!("{failure}"),
+                Failure::NoDaemon | Failure::Refused(_) | Failure::Usage | Failure::Io(_) => {
+                    eprintln!("{failure}");
+                }
+            }
             ExitCode::FAILURE
         }
     }

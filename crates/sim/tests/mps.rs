@@ -35,9 +35,13 @@ impl Rig {
 
     fn started() -> Self {
         let rig = Self::new();
-        let started = rig.program("nvidia-cuda-mps-control").arg("-d").output().unwrap();
-        assert!(started.status.success(), "{started:?}");
+        rig.start();
         rig
+    }
+
+    fn start(&self) {
+        let started = self.program("nvidia-cuda-mps-control").arg("-d").output().unwrap();
+        assert!(started.status.success(), "{started:?}");
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -135,7 +139,8 @@ fn a_client_gets_a_server_that_both_logs_and_lists_name() {
     let server = rig.server();
     assert_eq!(rig.asked(&format!("get_server_status {server}")), "ACTIVE");
     let table = rig.asked("ps");
-    assert!(table.starts_with("PID\tID\tSERVER\tDEVICE"), "{table}");
+    let head: Vec<_> = table.lines().next().unwrap().split_whitespace().collect();
+    assert_eq!(head, ["PID", "ID", "SERVER", "STATUS", "DEVICE", "NAMESPACE", "COMMAND"]);
     assert!(table.contains(&client.id().to_string()), "{table}");
     assert!(rig.asked("get_device_client_list").starts_with(&rig.gpu));
     for name in ["control.log", "server.log"] {
@@ -200,16 +205,15 @@ fn a_client_that_was_terminated_first_breaks_nothing_when_it_is_killed() {
     let server = rig.server();
 
     signal(client.id(), "-STOP");
-    let terminated = rig.control(&format!("terminate_client {server} {}", client.id()));
-    assert!(terminated.status.success(), "{terminated:?}");
+    assert_eq!(rig.asked(&format!("terminate_client {server} {}", client.id())), "0");
     signal(client.id(), "-KILL");
     client.wait().unwrap();
 
     assert!(end(rig.client(&["--canary"])).0);
     raise(Path::new(&done));
     assert_eq!(end(neighbour), (true, String::new()));
-    let unknown = rig.control(&format!("terminate_client {server} 1"));
-    assert!(!unknown.status.success(), "{unknown:?}");
+    let unknown = rig.asked(&format!("terminate_client {server} 1"));
+    assert_eq!(unknown, "Invalid process 1!\n1");
 }
 
 #[test]
@@ -262,16 +266,37 @@ fn a_daemon_that_may_not_start_says_so_and_leaves_nothing_behind() {
 #[test]
 fn percentages_are_those_that_were_set() {
     let rig = Rig::started();
-    rig.asked("set_default_active_thread_percentage 40");
-    assert_eq!(rig.asked("get_default_active_thread_percentage"), "40.0");
+    assert_eq!(rig.asked("set_default_active_thread_percentage 40"), "40.0");
     rig.asked(&format!("start_server -uid {}", uid()));
+    until("a server is there", || !rig.server().is_empty());
     let server = rig.server();
+    let status = || rig.asked(&format!("get_server_status {server}"));
+    until("the server is ready", || status() == "ACTIVE");
 
     assert_eq!(rig.asked(&format!("get_active_thread_percentage {server}")), "40.0");
-    rig.asked(&format!("set_active_thread_percentage {server} 70"));
+    assert_eq!(rig.asked(&format!("set_active_thread_percentage {server} 70")), "70.0");
     assert_eq!(rig.asked(&format!("get_active_thread_percentage {server}")), "70.0");
-    assert!(!rig.control("set_default_active_thread_percentage 0").status.success());
-    assert!(!rig.control("make_coffee").status.success());
+    assert_eq!(rig.asked("get_default_active_thread_percentage"), "40.0");
+}
+
+#[test]
+fn a_server_that_starts_is_listed_before_it_serves_and_the_log_says_what_becomes_of_it() {
+    let rig = Rig::new();
+    rig.faults("server_delay_ms=400\n");
+    rig.start();
+
+    assert_eq!(rig.asked(&format!("start_server -uid {}", uid())), "");
+
+    let server = rig.server();
+    assert_eq!(rig.asked(&format!("get_server_status {server}")), "INITIALIZING");
+    until("ready", || rig.log("control.log").contains(&format!("NEW SERVER {server}: Ready")));
+    rig.faults("server_fails=1\n");
+    signal(server.parse().unwrap(), "-KILL");
+    until("the server is gone", || rig.server().is_empty());
+    assert!(rig.log("control.log").contains(&format!("Server {server} exited with status 9")));
+    rig.asked(&format!("start_server -uid {}", uid()));
+    until("it ended", || rig.log("control.log").contains("exited with status 1"));
+    assert!(end(rig.client(&["--canary"])).1.contains("CUDA_ERROR_MPS_CONNECTION_FAILED"));
 }
 
 fn uid() -> u32 {

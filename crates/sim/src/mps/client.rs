@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::io;
 
 use super::wire::Lines;
-use super::{Folders, own_uid};
+use super::{Folders, numbers, own_uid};
 
 /// Most bytes that clients may pin, by device.
 pub type Limits = BTreeMap<String, u64>;
@@ -135,24 +135,9 @@ pub fn limits_from_env() -> Limits {
     text.split(',')
         .filter_map(|pair| {
             let (device, limit) = pair.split_once('=')?;
-            Some((device.trim().to_owned(), parse_limit(limit.trim()).ok()?))
+            Some((device.trim().to_owned(), numbers::limit(Some(&limit.trim()))?))
         })
         .collect()
-}
-
-/// Reads a limit: a whole number with `M` or `G`.
-///
-/// # Errors
-///
-/// What would be right.
-pub fn parse_limit(text: &str) -> Result<u64, String> {
-    let bad = || format!("{text} is no limit: write a whole number with M or G, such as 10G");
-    let (number, unit) = match text.strip_suffix('G') {
-        Some(number) => (number, 1 << 30),
-        None => (text.strip_suffix('M').ok_or_else(bad)?, 1 << 20),
-    };
-    let number: u64 = number.parse().map_err(|_| bad())?;
-    number.checked_mul(unit).ok_or_else(bad)
 }
 
 #[cfg(test)]
@@ -164,12 +149,5 @@ mod tests {
         let hello = Hello { pid: 7, uid: 0, limit: Some(5), command: "a b".to_owned() };
 
         assert_eq!(Hello::parse(&hello.to_line()), Some(hello));
-    }
-
-    #[test]
-    fn limits_have_a_unit() {
-        assert_eq!(parse_limit("2G"), Ok(2 << 30));
-        assert_eq!(parse_limit("512M"), Ok(512 << 20));
-        assert!(parse_limit("512").is_err());
     }
 }

@@ -25,22 +25,15 @@ pub enum Failure {
     Io(#[from] io::Error),
 }
 
-/// Hands each line of standard input to the daemon and prints its answers.
+/// Hands each line of standard input to the daemon and prints its answers. What the daemon can't
+/// do it says in words; only a daemon that isn't there is a failure.
 pub fn from_stdin(folders: &Folders) -> Result<(), Failure> {
-    let mut lines = Lines::connect(&folders.control()).map_err(|_| Failure::NoDaemon)?;
-    let mut failed = None;
+    let mut lines = Lines::connect(&folders.privileged()).map_err(|_| Failure::NoDaemon)?;
+    lines.send("ui").map_err(|_| Failure::NoDaemon)?;
     for line in io::stdin().lock().lines() {
-        let line = line?;
-        if line.trim().is_empty() {
-            continue;
-        }
-        let answer = lines.ask_all(&line).map_err(|_| Failure::NoDaemon)?;
-        for text in answer {
-            match text.strip_prefix("!") {
-                Some(refusal) => failed = Some(refusal.to_owned()),
-                None => println!("{text}"),
-            }
+        for text in lines.ask_all(&line?).map_err(|_| Failure::NoDaemon)? {
+            println!("{text}");
         }
     }
-    failed.map_or(Ok(()), |refusal| Err(Failure::Refused(refusal)))
+    Ok(())
 }

@@ -11,10 +11,14 @@
 //! | `server_delay_ms` | a server initialises that much longer | 0 |
 //! | `poison_percent` | chance that a client's death without `terminate_client` breaks its server | 30 |
 //! | `terminate_fails` | `1`: `terminate_client` doesn't succeed | 0 |
+//! | `server_fails` | `1`: a server ends while it initialises, as without a GPU | 0 |
+//! | `release` | the driver's branch that the control program is like: 535, 550 or 555 | 550 |
 //! | `seed` | of that chance; drawn by client and death | 0 |
 
 use std::path::Path;
 use std::time::Duration;
+
+use super::release::Release;
 
 /// Name of the list in a node's folder.
 pub const FILE: &str = "mps-faults";
@@ -32,6 +36,10 @@ pub struct Faults {
     pub poison_percent: u64,
     /// Whether `terminate_client` fails.
     pub terminate_fails: bool,
+    /// Whether servers end while they initialise.
+    pub server_fails: bool,
+    /// Which of NVIDIA's programs the stand-in is like.
+    pub release: Release,
     /// Seed of the chance.
     pub seed: u64,
 }
@@ -44,6 +52,8 @@ impl Default for Faults {
             server_delay: Duration::ZERO,
             poison_percent: 30,
             terminate_fails: false,
+            server_fails: false,
+            release: Release::R550,
             seed: 0,
         }
     }
@@ -79,6 +89,10 @@ impl Faults {
                 ("server_delay_ms", ms) => faults.server_delay = Duration::from_millis(ms),
                 ("refuse_start", 0 | 1) => faults.refuse_start = number == 1,
                 ("terminate_fails", 0 | 1) => faults.terminate_fails = number == 1,
+                ("server_fails", 0 | 1) => faults.server_fails = number == 1,
+                ("release", branch) => {
+                    faults.release = Release::from_branch(branch).ok_or_else(bad)?;
+                }
                 ("poison_percent", 0..=100) => faults.poison_percent = number,
                 ("seed", seed) => faults.seed = seed,
                 _ => return Err(bad()),
@@ -107,7 +121,7 @@ mod tests {
 
         assert!(faults.refuse_start);
         assert_eq!(faults.poison_percent, 100);
-        for line in ["refuse_start=2", "poison_percent=101", "hang", "seed=x"] {
+        for line in ["refuse_start=2", "poison_percent=101", "hang", "seed=x", "release=1"] {
             assert!(Faults::parse(line).is_err(), "{line}");
         }
     }

@@ -6,6 +6,9 @@ use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
+/// The first line of each log of the stand-in.
+pub const BANNER: &str = "Tessera's stand-in for NVIDIA MPS: no GPU is used";
+
 /// One log file.
 #[derive(Debug)]
 pub struct Log {
@@ -22,7 +25,7 @@ impl Log {
         let file = OpenOptions::new().append(true).create(true).open(path).ok();
         let log = Self { file: Mutex::new(file), role };
         if new {
-            log.write("Tessera's stand-in for NVIDIA MPS: no GPU is used");
+            log.write(BANNER);
         }
         log
     }

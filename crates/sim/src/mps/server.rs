@@ -6,12 +6,13 @@ use std::os::unix::net::UnixListener;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
-use super::client::{Hello, Limits, limits_from_env, parse_limit};
+use super::client::{Hello, Limits, limits_from_env};
 use super::command::Failure;
 use super::faults::Faults;
 use super::log::Log;
+use super::release::Release;
 use super::wire::Lines;
-use super::{CLIENTS_MAX, Folders};
+use super::{CLIENTS_MAX, Folders, numbers};
 use crate::client::Client as Hold;
 use crate::config::Config;
 use crate::device::ClaimKind;
@@ -48,7 +49,7 @@ struct State {
     deaths: u64,
     /// Every context is broken, and nothing says so.
     poisoned: bool,
-    percentage: u32,
+    percentage: f64,
     limits: Limits,
 }
 
@@ -62,6 +63,7 @@ impl State {
 
 struct Server {
     log: Log,
+    release: Release,
     uid: u32,
     device: String,
     state: Mutex<State>,
@@ -73,6 +75,9 @@ pub fn serve(folders: &Folders, uid: u32) -> Result<(), Failure> {
     log.write("Start");
     let faults = Faults::of_node().map_err(Failure::Refused)?;
     thread::sleep(faults.server_delay);
+    if faults.server_fails {
+        return Err(Failure::Refused("refused by a fault of the simulated node".to_owned()));
+    }
     let device = std::env::var("CUDA_VISIBLE_DEVICES").unwrap_or_default();
     // The server is the process that has the GPU: its context keeps the slice in use.
     let _context = open_context(&device).inspect_err(|error| {
@@ -81,7 +86,7 @@ pub fn serve(folders: &Folders, uid: u32) -> Result<(), Failure> {
     let _context = _context.map_err(Failure::Refused)?;
     let percentage = std::env::var("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE");
     let state = State {
-        percentage: percentage.ok().and_then(|text| text.parse().ok()).unwrap_or(100),
+        percentage: percentage.ok().and_then(|text| text.parse().ok()).unwrap_or(100.0),
         limits: limits_from_env(),
         ..State::default()
     };
@@ -92,7 +97,8 @@ pub fn serve(folders: &Folders, uid: u32) -> Result<(), Failure> {
     log.write(&format!("MPS Server connecting to control daemon on socket: {}", control.display()));
     log.write("Initializing server process");
     log.write(&format!("Creating server context on device 0 ({device})"));
-    let server = Arc::new(Server { log, uid, device, state: Mutex::new(state) });
+    let server =
+        Arc::new(Server { log, release: faults.release, uid, device, state: Mutex::new(state) });
     // Under its name only once it answers.
     std::fs::rename(&socket, &path)?;
     server.log.write("Active Threads Percentage set to the server's default");
@@ -123,8 +129,7 @@ impl Server {
         let Some(first) = lines.receive()? else { return Ok(()) };
         if let Some(question) = first.strip_prefix("control ") {
             let words: Vec<_> = question.split_whitespace().collect();
-            let answer = self.answer(&words).unwrap_or_else(|refusal| vec![format!("!{refusal}")]);
-            return lines.send_all(&answer);
+            return lines.send_all(&self.answer(&words));
         }
         let Some(hello) = Hello::parse(&first) else {
             return lines.send("!CUDA_ERROR_INVALID_VALUE");
@@ -235,53 +240,57 @@ impl Server {
         }
     }
 
-    fn answer(&self, words: &[&str]) -> Result<Vec<String>, String> {
+    fn answer(&self, words: &[&str]) -> Vec<String> {
         let mut state = self.state();
-        let pids = |state: &State| -> Vec<u32> {
-            let mut pids: Vec<_> = state.clients.values().map(|client| client.hello.pid).collect();
-            pids.sort_unstable();
-            pids.dedup();
-            pids
-        };
+        let mut pids: Vec<_> = state.clients.values().map(|client| client.hello.pid).collect();
+        pids.sort_unstable();
+        pids.dedup();
         match *words {
-            ["status"] => Ok(vec![state.status().to_owned()]),
-            ["clients"] => Ok(pids(&state).iter().map(ToString::to_string).collect()),
+            ["status"] => vec![state.status().to_owned()],
+            ["clients"] => pids.iter().map(ToString::to_string).collect(),
             ["device_clients"] => {
-                let clients: Vec<_> = pids(&state).iter().map(ToString::to_string).collect();
-                Ok(vec![format!("{} {}", self.device, clients.join(" "))])
+                let clients: Vec<_> = pids.iter().map(ToString::to_string).collect();
+                vec![format!("{} {}", self.device, clients.join(" "))]
             }
-            ["ps"] => {
-                let (server, device) = (std::process::id(), short(&self.device));
-                let row = |(id, client): (&u64, &Known)| {
-                    let (pid, command) = (client.hello.pid, &client.hello.command);
-                    format!("{pid}\t{id}\t{server}\t{device}\t0\t{command}")
-                };
-                Ok(state.clients.iter().map(row).collect())
-            }
+            ["ps"] => state.clients.iter().map(|(id, client)| self.row(*id, client)).collect(),
             ["terminate", pid] => self.terminate(&mut state, pid.parse().unwrap_or(0)),
-            ["percentage"] => Ok(vec![format!("{}.0", state.percentage)]),
+            ["percentage"] => vec![format!("{:.1}", state.percentage)],
             ["set_percentage", percentage] => {
-                state.percentage = percentage.parse().map_err(|_| "no percentage".to_owned())?;
-                Ok(Vec::new())
+                state.percentage = percentage.parse().unwrap_or(state.percentage);
+                vec![format!("{:.1}", state.percentage)]
             }
-            ["limit", device] => Ok(state
-                .limits
-                .get(device)
-                .map(|bytes| format!("{}M", bytes >> 20))
-                .into_iter()
-                .collect()),
-            ["set_limit", device, limit] => {
-                let bytes = parse_limit(limit)?;
-                state.limits.insert(device.to_owned(), bytes);
-                Ok(Vec::new())
+            ["limit", device] => {
+                state.limits.get(device).map(|bytes| numbers::shown(*bytes)).into_iter().collect()
             }
-            _ => Err("Unrecognized command".to_owned()),
+            ["set_limit", device, bytes] => {
+                if let Ok(bytes @ 1..) = bytes.parse() {
+                    state.limits.insert(device.to_owned(), bytes);
+                }
+                Vec::new()
+            }
+            _ => Vec::new(),
         }
     }
 
-    fn terminate(&self, state: &mut State, pid: u32) -> Result<Vec<String>, String> {
+    /// One line of `ps`; see [`head`].
+    fn row(&self, id: u64, client: &Known) -> String {
+        let (pid, command) = (client.hello.pid, &client.hello.command);
+        let (server, device) = (std::process::id(), short(&self.device));
+        let space = std::fs::read_link("/proc/self/ns/pid").unwrap_or_default();
+        let space: String = space.to_string_lossy().chars().filter(char::is_ascii_digit).collect();
+        let status = match client.context {
+            Context::Good => "ACTIVE",
+            Context::Faulted | Context::Terminated => "INACTIVE",
+        };
+        let status = if self.release.tells_status() { status } else { "" };
+        let width = if status.is_empty() { 0 } else { 15 };
+        format!("{pid:<10}{id:<10}{server:<15}{status:<width$}{device:<23}{space:<15}{command}")
+    }
+
+    fn terminate(&self, state: &mut State, pid: u32) -> Vec<String> {
         if Faults::of_node().is_ok_and(|faults| faults.terminate_fails) {
-            return Err(format!("failed to terminate client {pid}: CUDA_ERROR_TIMEOUT"));
+            // CUDA_ERROR_TIMEOUT
+            return vec!["909".to_owned()];
         }
         let mut found = false;
         for client in state.clients.values_mut().filter(|client| client.hello.pid == pid) {
@@ -289,11 +298,20 @@ impl Server {
             found = true;
         }
         if !found {
-            return Err(format!("Client {pid} not found"));
+            return vec![format!("Invalid process {pid}!"), "1".to_owned()];
         }
         self.log.write(&format!("Client {pid} terminated"));
-        Ok(Vec::new())
+        vec!["0".to_owned()]
     }
+}
+
+/// The head of `ps`: its widths are those of NVIDIA's programs.
+pub fn head(release: Release) -> String {
+    let status = if release.tells_status() { format!("{:<15}", "STATUS") } else { String::new() };
+    format!(
+        "{:<10}{:<10}{:<15}{status}{:<23}{:<15}{}",
+        "PID", "ID", "SERVER", "DEVICE", "NAMESPACE", "COMMAND"
+    )
 }
 
 fn short(device: &str) -> &str {
