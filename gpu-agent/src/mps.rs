@@ -6,8 +6,9 @@
 
 pub mod canary;
 mod control;
-mod daemon;
+pub mod daemon;
 mod hub;
+mod log;
 mod slice;
 pub mod terminate;
 

@@ -1,7 +1,6 @@
-//! What MPS says, and what its faults mean for the attempts that share a slice. Pure.
-//!
-//! Everything that the control program and its logs say is treated as a stranger's text: what
-//! can't be understood is nothing, never a reason to stop.
+//! What MPS says ([`words`]), and what its faults mean for the attempts that share a slice. Pure.
+
+pub mod words;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,58 +11,6 @@ use tessera_wire::frames::ExitRecord;
 
 /// Most processes of which it is remembered whose they are: 48 contexts, and their successors.
 const CLIENTS_MAX: usize = 4096;
-
-/// How a server stands.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ServerStatus {
-    /// It serves.
-    Active,
-    /// A client's fault reached all of its clients; it takes nobody until they are gone.
-    Fault,
-    /// It starts, or says something that nobody knows.
-    Unready,
-}
-
-/// Reads the answer to `get_server_status`.
-pub fn status(text: &str) -> ServerStatus {
-    match text.trim().to_ascii_uppercase().as_str() {
-        "ACTIVE" => ServerStatus::Active,
-        "FAULT" => ServerStatus::Fault,
-        _ => ServerStatus::Unready,
-    }
-}
-
-/// Reads a list of processes, one a line; other lines say something else.
-pub fn pids(text: &str) -> Vec<u32> {
-    text.lines().filter_map(|line| line.trim().parse().ok()).filter(|pid| *pid > 1).collect()
-}
-
-/// What new lines of a server's log tell of a fault.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct FaultLines {
-    /// Whether they tell of one.
-    pub fatal: bool,
-    /// The processes that they name as its cause, if they do.
-    pub culprits: BTreeSet<u32>,
-}
-
-/// Reads new lines of a server's log.
-pub fn fault_lines(log: &str) -> FaultLines {
-    let mut found = FaultLines::default();
-    for line in log.lines() {
-        let text = line.split_once("] ").map_or(line, |(_, text)| text).to_ascii_lowercase();
-        if text.contains("fatal gpu error") || text.contains("fatal exception") {
-            found.fatal = true;
-        }
-        if text.contains("memory fault") {
-            found.fatal = true;
-            let words = text.split(|c: char| !c.is_ascii_alphanumeric());
-            let named = words.filter_map(|word| word.parse::<u32>().ok()).find(|pid| *pid > 1);
-            found.culprits.extend(named);
-        }
-    }
-    found
-}
 
 /// Why the sharers of a slice can't go on.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -245,25 +192,6 @@ mod tests {
         sharers.owns(11, attempt(1));
         sharers.owns(12, attempt(2));
         sharers
-    }
-
-    #[test]
-    fn answers_of_the_control_program_are_read_without_trust() {
-        assert_eq!(pids("17\n 42 \nServer 3 is gone\n\n1\n-5\n"), [17, 42]);
-        assert_eq!(status("ACTIVE\n"), ServerStatus::Active);
-        assert_eq!(status("fault"), ServerStatus::Fault);
-        assert_eq!(status("what?"), ServerStatus::Unready);
-    }
-
-    #[test]
-    fn a_log_names_who_caused_a_memory_fault() {
-        let log = "[2022-04-28 15:56:07.410 Server 11570] Server is handling a fatal GPU error.\n\
-                   [2022-04-28 15:56:07.410 Server 11570] Client process 12 caused a memory fault\n";
-
-        let found = fault_lines(log);
-
-        assert_eq!(found, FaultLines { fatal: true, culprits: [12].into() });
-        assert_eq!(fault_lines("[x Server 9] New client 12 connected"), FaultLines::default());
     }
 
     #[test]

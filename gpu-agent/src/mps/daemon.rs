@@ -1,7 +1,6 @@
 //! One control daemon from its start to its end.
 
 use std::fs;
-use std::io::{self, Read as _, Seek as _, SeekFrom};
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -12,7 +11,8 @@ use tokio::time::Instant;
 
 use super::MpsSettings;
 use super::control::{Control, ControlError};
-use crate::core::mps::{self, FaultLines, ServerStatus};
+use super::log::Followed;
+use crate::core::mps::words::{self, ControlLog, FaultLines, ServerStatus};
 use crate::sys::identity::{self, ProcessIdentity};
 
 /// The variable by which a daemon's processes are known as ours, whoever lists them.
@@ -28,8 +28,6 @@ const LOOK_EVERY: Duration = Duration::from_millis(20);
 const CANARY_WITHIN: Duration = Duration::from_secs(10);
 /// Longest path of a folder of pipes: sockets have 108 bytes, and names are put behind it.
 const PATH_MAX: usize = 80;
-/// Most bytes of a log that are read at once: more than a fault writes for 48 clients.
-const LOG_BYTES_MAX: u64 = 256 * 1024;
 
 /// A daemon that serves.
 #[derive(Debug)]
@@ -41,7 +39,9 @@ pub struct Daemon {
     boot: BootId,
     process: Option<ProcessIdentity>,
     servers: Vec<ProcessIdentity>,
-    log_read: u64,
+    server_log: Followed,
+    control_log: Followed,
+    told: ControlLog,
     /// Whether it was found dead or silent: nothing is asked of it any more.
     broken: bool,
 }
@@ -87,11 +87,10 @@ impl Daemon {
     }
 
     fn in_folder(settings: &MpsSettings, folder: PathBuf, slice: SliceId, boot: BootId) -> Self {
-        let control = Control {
-            program: settings.control.clone(),
-            pipes: folder.join("p"),
-            logs: folder.join("l"),
-        };
+        let logs = folder.join("l");
+        let server_log = Followed::new(logs.join("server.log"));
+        let control_log = Followed::new(logs.join("control.log"));
+        let control = Control { program: settings.control.clone(), pipes: folder.join("p"), logs };
         Self {
             control,
             folder,
@@ -99,7 +98,9 @@ impl Daemon {
             boot,
             process: None,
             servers: Vec::new(),
-            log_read: 0,
+            server_log,
+            control_log,
+            told: ControlLog::default(),
             broken: false,
         }
     }
@@ -116,21 +117,22 @@ impl Daemon {
             let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(folder);
             made.map_err(|error| format!("{} can't be made: {error}", folder.display()))?;
         }
+        let out = self.out_file()?;
         let mut command = self.control.command();
         command
             .arg("-d")
             .current_dir(&self.folder)
             .env_clear()
-            .env("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin")
+            .env("PATH", self.search_path())
             .envs(settings.passed.iter().map(|(name, value)| (name, value)))
             .env("CUDA_MPS_PIPE_DIRECTORY", pipes)
             .env("CUDA_MPS_LOG_DIRECTORY", &self.control.logs)
             .env("CUDA_VISIBLE_DEVICES", self.slice.as_str())
             // Marks the daemon and its servers as ours for whoever lists a GPU's processes.
             .env(MARK, &self.folder)
-            // Files, not pipes: a daemon would hold pipes open for ever.
-            .stdout(self.out_file()?)
-            .stderr(Stdio::null())
+            // A file, not pipes: a daemon would hold pipes open for ever.
+            .stdout(out.try_clone().map_err(|error| error.to_string())?)
+            .stderr(out)
             .process_group(0);
         let started = self.control.finish(command, None, "-d", START_WITHIN).await;
         started.map_err(|error| self.explained(&error))?;
@@ -141,7 +143,10 @@ impl Daemon {
         command.stdin(Stdio::piped());
         let line = format!("start_server -uid {uid}");
         let server = start.finish(command, Some(&line), &line, START_WITHIN).await;
-        server.map_err(|error| self.explained(&error))?;
+        let said = server.map_err(|error| self.explained(&error))?;
+        if let Some(complaint) = words::complaint(&said) {
+            return Err(format!("MPS can't be started for the slice: {complaint}"));
+        }
         self.wait_active(START_WITHIN).await?;
         // Written by a daemon that listens already.
         self.process = self.process.or_else(|| self.find_process());
@@ -160,19 +165,28 @@ impl Daemon {
         format!("MPS can't be started for the slice: {error}{more}")
     }
 
+    /// Where the daemon finds its server: beside itself first, as NVIDIA installs them.
+    fn search_path(&self) -> String {
+        let beside = self.control.program.parent().map(|folder| folder.display().to_string());
+        let beside = beside.filter(|folder| !folder.is_empty());
+        let usual = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+        beside.map_or(usual.to_owned(), |folder| format!("{folder}:{folder}/../sbin:{usual}"))
+    }
+
     /// Waits until a server serves.
     ///
     /// # Errors
     ///
-    /// That it doesn't, for people.
+    /// That it doesn't, for people: at once if the server ended, else when the time is over.
     pub async fn wait_active(&mut self, within: Duration) -> Result<(), String> {
         let ends = Instant::now() + within;
         loop {
-            if let Ok(servers) = self.servers().await
-                && let Some(server) = servers.first()
-                && self.status_of(*server).await.is_ok_and(|s| s == ServerStatus::Active)
-            {
-                return Ok(());
+            self.follow();
+            let server = self.servers().await.ok().and_then(|servers| servers.first().copied());
+            match server {
+                Some(server) if self.serves(server).await => return Ok(()),
+                Some(_) => {}
+                None => self.stillborn()?,
             }
             if Instant::now() > ends {
                 return Err(format!("no MPS server serves within {} s", within.as_secs()));
@@ -181,8 +195,39 @@ impl Daemon {
         }
     }
 
+    /// Tells whether a server takes clients.
+    async fn serves(&self, server: u32) -> bool {
+        match self.status_of(server).await {
+            Ok(ServerStatus::Active) => true,
+            // Drivers before 550 don't tell: their log does. A daemon that can't write one
+            // lists at least its server, and the first client waits for it.
+            Ok(ServerStatus::Untold) => {
+                self.told.is_ready(server) || !self.control.logs.join("control.log").exists()
+            }
+            Ok(ServerStatus::Fault | ServerStatus::Unready) | Err(_) => false,
+        }
+    }
+
+    /// Reads what the daemon wrote since the last look.
+    fn follow(&mut self) {
+        let lines = self.control_log.new_lines();
+        self.told.read(&lines);
+    }
+
+    /// Says why there is no server, if one ended while it started.
+    fn stillborn(&mut self) -> Result<(), String> {
+        let Some((pid, status)) = self.told.stillborn() else { return Ok(()) };
+        let log = fs::read_to_string(self.control.logs.join("server.log")).unwrap_or_default();
+        let hint = "does this user reach the GPU, libcuda.so.1 and nvidia-cuda-mps-server?";
+        let words = words::last_words(&log).unwrap_or_else(|| hint.to_owned());
+        Err(format!(
+            "MPS can't be started for the slice: its server {pid} ended with status {status} \
+             before it served ({words})"
+        ))
+    }
+
     async fn servers(&mut self) -> Result<Vec<u32>, ControlError> {
-        let list = mps::pids(&self.control.ask("get_server_list").await?);
+        let list = words::pids(&self.control.ask("get_server_list").await?);
         let known = |pid: &u32| ProcessIdentity::of(self.boot, *pid).ok();
         self.servers = list.iter().filter_map(known).collect();
         Ok(list)
@@ -192,7 +237,7 @@ impl Daemon {
         self.control
             .ask(&format!("get_server_status {server}"))
             .await
-            .map(|text| mps::status(&text))
+            .map(|text| words::status(&text))
     }
 
     /// Returns the clients of all servers.
@@ -204,7 +249,7 @@ impl Daemon {
         let mut clients = Vec::new();
         for server in self.servers().await? {
             let list = self.control.ask(&format!("get_client_list {server}")).await?;
-            clients.extend(mps::pids(&list));
+            clients.extend(words::pids(&list));
         }
         Ok(clients)
     }
@@ -225,41 +270,38 @@ impl Daemon {
         if !self.is_alive() {
             return Health::Dead("the slice's MPS daemon died".to_owned());
         }
-        let told = self.new_log();
+        self.follow();
+        let told = self.new_faults();
         if told.fatal {
             return Health::Faulted(told);
         }
+        let before = self.servers.clone();
         let servers = match self.servers().await {
             Ok(servers) => servers,
+            Err(ControlError::Refused { answer, .. }) if words::nobody_there(&answer) => {
+                return Health::Dead("the slice's MPS daemon died".to_owned());
+            }
             Err(error) => return Health::Dead(format!("the slice's MPS daemon hangs: {error}")),
         };
-        let Some(server) = servers.first() else {
-            return Health::Dead("the slice's MPS server died".to_owned());
-        };
+        let Some(server) = servers.first() else { return Health::Dead(self.server_died(&before)) };
         match self.status_of(*server).await {
-            Ok(ServerStatus::Fault) => Health::Faulted(self.new_log()),
-            Ok(ServerStatus::Active | ServerStatus::Unready) => Health::Good,
+            Ok(ServerStatus::Fault) => Health::Faulted(self.new_faults()),
+            Ok(ServerStatus::Active | ServerStatus::Unready | ServerStatus::Untold) => Health::Good,
             Err(error) => Health::Dead(format!("the slice's MPS server doesn't answer: {error}")),
         }
     }
 
-    /// Reads what the server wrote since the last look.
-    fn new_log(&mut self) -> FaultLines {
-        let path = self.control.logs.join("server.log");
-        let read = |from: u64| -> io::Result<(u64, Vec<u8>)> {
-            let mut file = fs::File::open(&path)?;
-            let end = file.metadata()?.len();
-            let from = from.max(end.saturating_sub(LOG_BYTES_MAX));
-            file.seek(SeekFrom::Start(from))?;
-            let mut bytes = Vec::new();
-            file.take(LOG_BYTES_MAX).read_to_end(&mut bytes)?;
-            Ok((from, bytes))
-        };
-        let Ok((from, bytes)) = read(self.log_read) else { return FaultLines::default() };
-        // The last line may be half written: it is read again with its end.
-        let whole = bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |last| last + 1);
-        self.log_read = from + u64::try_from(whole).unwrap_or(0);
-        mps::fault_lines(&String::from_utf8_lossy(&bytes[..whole]))
+    /// Says that the server is gone, and how it ended if the daemon noticed.
+    fn server_died(&mut self, before: &[ProcessIdentity]) -> String {
+        self.follow();
+        let status = before.iter().find_map(|server| self.told.end_of(server.pid));
+        let how = status.map_or(String::new(), |status| format!(" (status {status})"));
+        format!("the slice's MPS server died{how}")
+    }
+
+    /// Reads what the server wrote of faults since the last look.
+    fn new_faults(&mut self) -> FaultLines {
+        words::fault_lines(&self.server_log.new_lines())
     }
 
     /// Runs a small kernel as a client.
@@ -310,14 +352,30 @@ impl Daemon {
         identity::kill_marked(&format!("{MARK}={}", self.folder.display()));
     }
 
+    /// Finds the daemon: by its own file, or, as drivers before 550 write none, as the oldest
+    /// process of the control program that carries the folder's mark.
     fn find_process(&self) -> Option<ProcessIdentity> {
         let path = self.control.pipes.join("nvidia-cuda-mps-control.pid");
-        let pid = fs::read_to_string(path).ok()?.trim().parse().ok()?;
-        ProcessIdentity::of(self.boot, pid).ok()
+        let written = fs::read_to_string(path).ok().and_then(|text| text.trim().parse().ok());
+        if let Some(found) = written.and_then(|pid| ProcessIdentity::of(self.boot, pid).ok()) {
+            return Some(found);
+        }
+        let marked = identity::marked(&format!("{MARK}={}", self.folder.display()));
+        let daemons = marked.into_iter().filter(|pid| runs(*pid, &self.control.program));
+        let found = daemons.filter_map(|pid| ProcessIdentity::of(self.boot, pid).ok());
+        found.min_by_key(|process| process.start_ticks)
     }
 
     /// Returns the folder that holds everything of this daemon.
     pub fn folder(&self) -> &Path {
         &self.folder
     }
+}
+
+/// Tells whether a process was started as this program.
+fn runs(pid: u32, program: &Path) -> bool {
+    let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    let started = line.split(|byte| *byte == 0).next().unwrap_or_default();
+    let name = program.file_name().map(std::ffi::OsStr::as_encoded_bytes);
+    name.is_some_and(|name| started.rsplit(|byte| *byte == b'/').next() == Some(name))
 }

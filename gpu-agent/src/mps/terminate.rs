@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::core::mps::pids;
+use crate::core::mps::words::{pids, terminated};
 use crate::sys::identity;
 
 /// How long all commands together may take (M3).
@@ -39,7 +39,8 @@ pub fn run(what: &Terminate) -> bool {
         let clients = ask(&format!("get_client_list {server}")).unwrap_or_default();
         for client in pids(&clients) {
             if identity::belongs_to(client, &what.attempt) {
-                all &= ask(&format!("terminate_client {server} {client}")).is_some();
+                let answer = ask(&format!("terminate_client {server} {client}"));
+                all &= answer.is_some_and(|said| terminated(&said));
             }
         }
     }

@@ -1,6 +1,7 @@
 //! Who a process is: a pid alone may belong to a stranger by now (A5).
 
 use std::io;
+use std::os::fd::OwnedFd;
 
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use serde::{Deserialize, Serialize};
@@ -76,18 +77,33 @@ pub fn kill_by_environment(attempt: &str) -> usize {
 
 /// Kills every process whose environment holds this `NAME=value`; returns how many were found.
 pub fn kill_marked(wanted: &str) -> usize {
-    let Ok(processes) = std::fs::read_dir("/proc") else { return 0 };
-    let mut found = 0;
+    let found = each_marked(wanted, |descriptor| {
+        let _ = pidfd_send_signal(descriptor, Signal::KILL);
+    });
+    found.len()
+}
+
+/// Returns every process whose environment holds this `NAME=value`.
+pub fn marked(wanted: &str) -> Vec<u32> {
+    each_marked(wanted, |_| ())
+}
+
+/// Does something with every process whose environment holds this `NAME=value`, while its
+/// descriptor pins it.
+fn each_marked(wanted: &str, act: impl Fn(&OwnedFd)) -> Vec<u32> {
+    let Ok(processes) = std::fs::read_dir("/proc") else { return Vec::new() };
+    let mut found = Vec::new();
     for entry in processes.flatten() {
-        let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse::<i32>().ok()) else {
+        let Some(number) = entry.file_name().to_str().and_then(|name| name.parse::<u32>().ok())
+        else {
             continue;
         };
-        let Some(pid) = Pid::from_raw(pid) else { continue };
+        let Some(pid) = i32::try_from(number).ok().and_then(Pid::from_raw) else { continue };
         let Ok(descriptor) = pidfd_open(pid, PidfdFlags::empty()) else { continue };
         let environment = std::fs::read(entry.path().join("environ")).unwrap_or_default();
         if environment.split(|byte| *byte == 0).any(|pair| pair == wanted.as_bytes()) {
-            found += 1;
-            let _ = pidfd_send_signal(&descriptor, Signal::KILL);
+            found.push(number);
+            act(&descriptor);
         }
     }
     found

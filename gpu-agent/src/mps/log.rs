@@ -1,0 +1,89 @@
+//! A log that a daemon writes and the agent follows.
+
+use std::fs;
+use std::io::{self, Read as _, Seek as _, SeekFrom};
+use std::path::PathBuf;
+
+/// Most bytes that are read at once: more than a fault writes for 48 clients.
+const READ_MAX: u64 = 256 * 1024;
+/// Longest log that is kept: a daemon writes six lines for each question, 70 MB a day for a slice
+/// that is looked at every 2 s.
+const KEPT_MAX: u64 = 8 * 1024 * 1024;
+
+/// One log, and how far it was read.
+#[derive(Debug)]
+pub struct Followed {
+    path: PathBuf,
+    read: u64,
+}
+
+impl Followed {
+    /// Follows a log from its beginning; it may not be there yet.
+    pub const fn new(path: PathBuf) -> Self {
+        Self { path, read: 0 }
+    }
+
+    /// Returns the whole lines that were written since the last time. A log that can't be read
+    /// says nothing.
+    pub fn new_lines(&mut self) -> String {
+        let Ok((from, bytes)) = self.piece() else { return String::new() };
+        // The last line may be half written: it is read again with its end.
+        let whole = bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |last| last + 1);
+        self.read = from + u64::try_from(whole).unwrap_or(0);
+        if self.read > KEPT_MAX {
+            self.cut();
+        }
+        String::from_utf8_lossy(&bytes[..whole]).into_owned()
+    }
+
+    fn piece(&self) -> io::Result<(u64, Vec<u8>)> {
+        let mut file = fs::File::open(&self.path)?;
+        let end = file.metadata()?.len();
+        // A log that is shorter than what was read of it was begun anew.
+        let from = if self.read > end { 0 } else { self.read };
+        let from = from.max(end.saturating_sub(READ_MAX));
+        file.seek(SeekFrom::Start(from))?;
+        let mut bytes = Vec::new();
+        file.take(READ_MAX).read_to_end(&mut bytes)?;
+        Ok((from, bytes))
+    }
+
+    /// Begins the log anew: NVIDIA's daemons append to it, so that they go on at its beginning.
+    fn cut(&mut self) {
+        let file = fs::OpenOptions::new().write(true).open(&self.path);
+        if file.and_then(|file| file.set_len(0)).is_ok() {
+            self.read = 0;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write as _;
+
+    use super::*;
+
+    fn appended(path: &std::path::Path, text: &str) {
+        let mut file = fs::OpenOptions::new().create(true).append(true).open(path).unwrap();
+        file.write_all(text.as_bytes()).unwrap();
+    }
+
+    #[test]
+    fn each_whole_line_is_read_once_also_after_a_cut() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("log");
+        let mut log = Followed::new(path.clone());
+        assert_eq!(log.new_lines(), "");
+
+        appended(&path, "one\ntw");
+        assert_eq!(log.new_lines(), "one\n");
+        appended(&path, "o\n");
+        assert_eq!(log.new_lines(), "two\n");
+
+        appended(&path, &"x\n".repeat(usize::try_from(KEPT_MAX / 2).unwrap()));
+        log.new_lines();
+        assert_eq!(fs::metadata(&path).unwrap().len(), 0);
+        appended(&path, "three\n");
+        assert_eq!(log.new_lines(), "three\n");
+    }
+}
