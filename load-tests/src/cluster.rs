@@ -34,6 +34,7 @@ pub struct Plan {
     policy: &'static str,
     lease_secs: u64,
     database: Database,
+    mps_control: Option<PathBuf>,
     env: Vec<(String, String)>,
 }
 
@@ -63,6 +64,7 @@ impl Plan {
             policy: "scheme-b",
             lease_secs: 300,
             database: Database::Private,
+            mps_control: None,
             env: Vec::new(),
         }
     }
@@ -94,6 +96,12 @@ impl Plan {
     /// Chooses the database.
     pub fn database(mut self, database: Database) -> Self {
         self.database = database;
+        self
+    }
+
+    /// Chooses the control program for MPS; the stand-in's if nobody does.
+    pub fn mps_control(mut self, program: impl Into<PathBuf>) -> Self {
+        self.mps_control = Some(program.into());
         self
     }
 
@@ -447,11 +455,13 @@ impl Cluster {
     fn agent_over(&self, index: usize, data: &Path) -> Daemon {
         let stand_in = |name: &str| programs().path(name).display().to_string();
         let node = &self.plan.nodes[index];
+        let control = self.plan.mps_control.clone();
+        let control = control.unwrap_or_else(|| programs().path("nvidia-cuda-mps-control"));
         let agent = Daemon::new(&node.name, programs().path("tessera-agent"), self.folder.path())
             .args(["--controller", &self.quic.to_string()])
             .args(["--data", &data.display().to_string()])
             .args(["--nvml", &programs().nvml.display().to_string()])
-            .args(["--mps-control", &stand_in("nvidia-cuda-mps-control")])
+            .args(["--mps-control", &control.display().to_string()])
             .args(["--mps-canary", &format!("{} --mps --canary", stand_in("tessera-sim-client"))])
             .env("TESSERA_SIM_NODE", self.hardware(index).display().to_string())
             .env("TESSERA_SIM_GPUS", node.gpus.clone())

@@ -1,127 +1,12 @@
-//! Jobs that share a slice under MPS: real agents, daemons, servers and clients, on the stand-in
-//! for NVIDIA's control program. Rows M1 to M7 of docs/reliability.md.
+//! Rows M1 to M7 of docs/mps.md: what faults, kills, deaths and limits mean for whom.
 
-use std::path::PathBuf;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use tessera_api::types::{Instance, JobDetail, SubmitRequest};
-use tessera_load_tests::cluster::{Cluster, Plan, SOON, script};
-use tessera_load_tests::programs::programs;
+use tessera_api::types::SubmitRequest;
+use tessera_load_tests::cluster::SOON;
 use tessera_load_tests::{processes, wait};
 
-/// Within this a slice serves again after a fault, and a dead daemon is noticed (M2, M5).
-const SERVES_AGAIN: Duration = Duration::from_secs(10);
-const GIB: u64 = 1 << 30;
-
-/// One node with one card, and the fault list of its MPS.
-struct Rig {
-    cluster: Cluster,
-}
-
-/// A job that is a client of MPS until told otherwise by files.
-struct Client {
-    job: u64,
-    files: PathBuf,
-}
-
-impl Rig {
-    fn new() -> Self {
-        Self { cluster: Plan::new().node("n1", "a100-40gb").start() }
-    }
-
-    fn faults(&self, list: &str) {
-        std::fs::write(self.cluster.hardware(0).join("mps-faults"), list).unwrap();
-    }
-
-    fn request(&self, name: &str, more: &str) -> SubmitRequest {
-        let program = programs().path("tessera-sim-client").display().to_string();
-        let files = self.cluster.scratch().join(name).display().to_string();
-        let line = format!(
-            "exec {program} --mps --until {files}.done --fault-when {files}.fault \
-             --grow-when {files}.grow {more}"
-        );
-        SubmitRequest {
-            name: Some(name.to_owned()),
-            user: Some("ada".into()),
-            share: Some("mps".into()),
-            sm_percent: Some(50),
-            gpu_memory_bytes: Some(4 * GIB),
-            ..script(&line)
-        }
-    }
-
-    fn submit(&self, request: &SubmitRequest) -> Client {
-        let job = self.cluster.submit(request).job_id;
-        let name = request.name.clone().unwrap();
-        Client { job, files: self.cluster.scratch().join(name) }
-    }
-
-    /// A client that runs its kernels.
-    fn client(&self, name: &str) -> Client {
-        self.serving(self.submit(&self.request(name, "")))
-    }
-
-    /// Waits until a job's newest attempt is a client.
-    fn serving(&self, client: Client) -> Client {
-        self.serves(&client, SOON);
-        client
-    }
-
-    fn serves(&self, client: &Client, within: Duration) {
-        wait::until(within, "the job is a client", || {
-            let said = self.cluster.job(client.job).job.state == "running"
-                && self.cluster.logs(client.job).contains("shares ");
-            said.then_some(())
-        });
-    }
-
-    fn shared(&self) -> Vec<Instance> {
-        let gpus = self.cluster.gpus();
-        let all = gpus.items.into_iter().flat_map(|gpu| gpu.instances);
-        all.filter(|instance| instance.state == "shared").collect()
-    }
-
-    /// Pids of the daemons that run, from their own files.
-    fn daemons(&self) -> Vec<u32> {
-        let folder = self.cluster.agent_data(0).join("mps");
-        let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
-        let pid = |folder: PathBuf| {
-            let text =
-                std::fs::read_to_string(folder.join("p/nvidia-cuda-mps-control.pid")).ok()?;
-            text.trim().parse().ok()
-        };
-        entries.filter_map(|entry| pid(entry.path())).collect()
-    }
-
-    fn ended_as(&self, client: &Client, state: &str) -> JobDetail {
-        self.cluster.wait_job(client.job, SOON, state)
-    }
-
-    /// Waits until the job's first attempt ended in a state, and returns the job.
-    fn first_attempt(&self, client: &Client, state: &str) -> JobDetail {
-        wait::until(SOON, "the first attempt ended", || {
-            let job = self.cluster.job(client.job);
-            let over = job.attempt_list.first().is_some_and(|first| first.ended_at.is_some());
-            over.then(|| {
-                assert_eq!(job.attempt_list[0].state, state, "{job:#?}");
-                job
-            })
-        })
-    }
-}
-
-impl Client {
-    fn raise(&self, what: &str) {
-        std::fs::write(self.files.with_extension(what), "").unwrap();
-    }
-
-    /// The client's process.
-    fn pid(&self) -> u32 {
-        let mark = format!("TESSERA_JOB_ID={}\0", self.job);
-        let found = processes::marked(&mark);
-        *found.first().unwrap_or_else(|| panic!("no process of job {}", self.job))
-    }
-}
+use crate::rig::{Client, GIB, Rig, SERVES_AGAIN};
 
 #[test]
 fn m1_m2_one_jobs_fault_ends_its_slice_costs_others_no_retry_and_the_slice_serves_again() {
@@ -173,6 +58,29 @@ fn m3_a_cancelled_job_is_terminated_in_order_and_its_neighbour_goes_on() {
     rig.cluster.act(deaf.job, "cancel");
 
     rig.ended_as(&deaf, "cancelled");
+    neighbour.raise("done");
+    let ended = rig.ended_as(&neighbour, "succeeded");
+    assert_eq!(ended.job.attempts, 1, "{ended:#?}");
+}
+
+#[test]
+fn m3_a_job_past_its_time_limit_is_terminated_in_order_and_its_neighbour_goes_on() {
+    let rig = Rig::new();
+    // A bare kill would break the neighbour for certain.
+    rig.faults("poison_percent=100\n");
+    let neighbour = rig.client("neighbour");
+    let request = rig.request("late", "");
+    let text = request.script.clone().unwrap().replace("exec ", "trap '' TERM\nexec ");
+    let late = rig.submit(&SubmitRequest {
+        script: Some(text),
+        time_limit_secs: Some(3),
+        grace_secs: Some(1),
+        ..request
+    });
+
+    let ended = rig.ended_as(&late, "timed_out");
+
+    assert_eq!(ended.attempt_list.len(), 1, "{ended:#?}");
     neighbour.raise("done");
     let ended = rig.ended_as(&neighbour, "succeeded");
     assert_eq!(ended.job.attempts, 1, "{ended:#?}");
@@ -232,6 +140,32 @@ fn m5_a_daemon_that_dies_or_hangs_takes_only_its_own_slice() {
     other.raise("done");
     rig.ended_as(&one, "succeeded");
     assert_eq!(rig.ended_as(&other, "succeeded").job.attempts, 1);
+}
+
+#[test]
+fn m5_a_server_that_dies_alone_takes_its_slice_and_the_next_sharer_gets_a_fresh_one() {
+    let rig = Rig::new();
+    let one = rig.client("one");
+    let two = rig.client("two");
+    let servers = rig.servers();
+    let [server] = servers[..] else { panic!("{servers:?}") };
+    let struck = Instant::now();
+
+    processes::signal(server, libc::SIGKILL);
+
+    for client in [&one, &two] {
+        let job = rig.first_attempt(client, "collateral");
+        let detail = job.attempt_list[0].detail.clone().unwrap();
+        assert!(detail.contains("MPS server died"), "{detail}");
+        rig.serves(client, SERVES_AGAIN + SOON);
+    }
+    assert!(struck.elapsed() < SERVES_AGAIN * 2, "{:?}", struck.elapsed());
+    assert!(!rig.servers().contains(&server));
+    for client in [&one, &two] {
+        client.raise("done");
+        let ended = rig.ended_as(client, "succeeded");
+        assert_eq!(ended.job.attempts, 2, "{ended:#?}");
+    }
 }
 
 /// Whether a daemon serves the slice of a job.

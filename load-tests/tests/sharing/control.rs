@@ -1,0 +1,90 @@
+//! The agent with control programs that differ: an older driver's, one whose server can't start,
+//! NVIDIA's own without a GPU, and none at all.
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use tessera_api::types::SubmitRequest;
+use tessera_load_tests::cluster::{Plan, SOON};
+use tessera_load_tests::wait;
+
+use crate::rig::{Rig, SERVES_AGAIN};
+
+/// A server that can't start is told of before the agent's patience (30 s) is over.
+const TOLD_WITHIN: Duration = Duration::from_secs(15);
+
+#[test]
+fn a_driver_that_tells_no_status_and_writes_no_pid_is_served_as_well() {
+    let mut rig = Rig::new();
+    rig.faults("release=535\npoison_percent=100\n");
+    let neighbour = rig.client("neighbour");
+    let deaf = SubmitRequest { grace_secs: Some(1), ..rig.request("deaf", "") };
+    let text = deaf.script.clone().unwrap().replace("exec ", "trap '' TERM\nexec ");
+    let deaf = rig.serving(rig.submit(&SubmitRequest { script: Some(text), ..deaf }));
+    let daemons = rig.daemons();
+    assert_eq!(daemons.len(), 1);
+
+    // Taken over by a later agent, which has to find the daemon without its file.
+    rig.cluster.agents[0].kill();
+    rig.cluster.agents[0].start();
+    rig.cluster.wait_ready();
+    // A bare kill would break the neighbour: what terminate_client says is understood.
+    rig.cluster.act(deaf.job, "cancel");
+    rig.ended_as(&deaf, "cancelled");
+
+    assert_eq!(rig.daemons(), daemons);
+    let culprit = rig.client("culprit");
+    assert_eq!(rig.cluster.job(neighbour.job).job.attempts, 1);
+    culprit.raise("fault");
+    rig.ended_as(&culprit, "failed");
+    assert_eq!(rig.first_attempt(&neighbour, "collateral").attempt_list.len(), 2);
+    rig.serves(&neighbour, SERVES_AGAIN + SOON);
+    neighbour.raise("done");
+    assert_eq!(rig.ended_as(&neighbour, "succeeded").job.attempts, 2);
+    wait::until(SOON, "no daemon is left", || rig.daemons().is_empty().then_some(()));
+}
+
+#[test]
+fn a_server_that_cannot_start_is_told_of_at_once_and_leaves_nothing_behind() {
+    let rig = Rig::new();
+    rig.faults("server_fails=1\n");
+    let began = Instant::now();
+
+    let job = rig.submit(&rig.request("job", ""));
+    let detail = refusal(&rig, &job);
+
+    assert!(began.elapsed() < TOLD_WITHIN, "{:?}", began.elapsed());
+    assert!(detail.contains("ended with status 1 before it served"), "{detail}");
+    rig.faults("");
+    rig.serves(&job, SOON);
+    job.raise("done");
+    rig.ended_as(&job, "succeeded");
+    wait::until(SOON, "no daemon is left", || rig.daemons().is_empty().then_some(()));
+}
+
+#[test]
+fn nvidias_own_control_program_without_a_gpu_refuses_the_job_and_says_why() {
+    let Some(program) = std::env::var_os("TESSERA_REAL_MPS_CONTROL") else {
+        eprintln!("skipped: TESSERA_REAL_MPS_CONTROL names no nvidia-cuda-mps-control");
+        return;
+    };
+    let rig = Rig::of(Plan::new().mps_control(PathBuf::from(program)));
+    let began = Instant::now();
+
+    let job = rig.submit(&rig.request("job", ""));
+    let detail = refusal(&rig, &job);
+
+    assert!(began.elapsed() < TOLD_WITHIN, "{:?}", began.elapsed());
+    assert!(detail.contains("ended with status 1 before it served"), "{detail}");
+    rig.cluster.act(job.job, "cancel");
+    rig.ended_as(&job, "cancelled");
+    wait::until(SOON, "no daemon is left", || rig.daemons().is_empty().then_some(()));
+}
+
+/// How the job's first attempt was refused; it costs no retry.
+fn refusal(rig: &Rig, job: &crate::rig::Client) -> String {
+    let before = rig.cluster.job(job.job).retries_left;
+    let refused = rig.first_attempt(job, "not_started");
+    assert_eq!(refused.retries_left, before);
+    refused.attempt_list[0].detail.clone().unwrap()
+}
