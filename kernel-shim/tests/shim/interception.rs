@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::Command;
 
+use proptest::prelude::*;
+
 use crate::built::{self, driver, folder, in_job, list, program, shim, symbols, text};
 
 /// How the shim stands in front of the driver.
@@ -151,4 +153,104 @@ fn two_copies_of_the_shim_never_take_each_other_for_the_driver() {
     let output = in_job(&reach).arg("dlopen").env("LD_LIBRARY_PATH", path).output().unwrap();
 
     assert_eq!(text(&output).trim(), "3");
+}
+
+#[test]
+fn stubs_keep_every_argument_wherever_it_lies() {
+    let driver = driver(12_040);
+    let arguments = program("arguments", &["arguments.c"], &[]);
+
+    let output = in_job(&arguments)
+        .arg(&driver)
+        .env("LD_PRELOAD", shim())
+        .env("TESSERA_KERNEL_CUDA", &driver)
+        .output()
+        .unwrap();
+
+    assert_eq!(text(&output).trim(), "1 2 3 4 5 6 0.5 1.5 2.5 3.5 4.5 5.5 6.5 7.5 8 10");
+}
+
+/// Requests as no program makes them.
+fn requests() -> impl Strategy<Value = Vec<(String, i32, u64)>> {
+    let names: Vec<String> = symbols()
+        .into_iter()
+        .flat_map(|row| [row.name, row.symbol])
+        .chain(["cuNoSuchThing", "notcu", "cuLaunchKernel_", "culaunchkernel"].map(str::to_owned))
+        .collect();
+    // The runtime goes on through what it is given for this name: see `mini_cudart.c`.
+    let names: Vec<String> =
+        names.into_iter().filter(|name| !name.starts_with("cuGetProcAddress")).collect();
+    let version = prop_oneof![
+        Just(0),
+        Just(i32::MAX),
+        -5..14_000_i32,
+        prop::sample::select(vec![2_000, 3_020, 7_000, 10_010, 11_030, 12_000, 12_040, 13_000])
+    ];
+    let one = (prop::sample::select(names), version, 0..4_u64);
+    prop::collection::vec(one, 200..600)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(8))]
+
+    #[test]
+    fn any_request_is_answered_as_by_the_driver_but_for_the_hooks(requests in requests()) {
+        let hooks: BTreeMap<String, bool> =
+            symbols().into_iter().map(|row| (row.symbol, row.hook)).collect();
+        let replay = program("replay", &["replay.c", "mini_cudart.c"], &[]);
+        let driver = driver(built::NEWEST);
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let lines: String = requests
+            .iter()
+            .map(|(name, version, flags)| format!("{name},{version},{flags}\n"))
+            .collect();
+        std::fs::write(file.path(), format!("symbol,cudaVersion,flags\n{lines}")).unwrap();
+        for version in ["12040", "13050", "14000"] {
+            let output = in_job(&replay)
+                .arg(file.path())
+                .arg(&driver)
+                .env("LD_PRELOAD", shim())
+                .env("FAKE_VERSION", version)
+                .env("TESSERA_KERNEL_CUDA", &driver)
+                .output()
+                .unwrap();
+            let said = text(&output);
+            prop_assert_eq!(said.lines().count(), requests.len());
+            for line in said.lines() {
+                let fields: Vec<&str> = line.split(',').collect();
+                prop_assert_eq!(&fields[3..5], &fields[7..9], "{}", line);
+                let is_hook = hooks.get(fields[10]).copied().unwrap_or(false);
+                prop_assert_eq!(fields[9] == "1", !is_hook, "{}", line);
+                if is_hook {
+                    prop_assert_eq!(fields[6], fields[10], "{}", line);
+                }
+            }
+        }
+    }
+}
+
+/// What a command of the system's says, and how it ends, with the shim preloaded or not.
+fn system(front: Front, program: &str, arguments: &[&str]) -> (String, String, Option<i32>) {
+    let mut command = in_job(Path::new(program));
+    command.args(arguments);
+    let output = with(front, &mut command).output().unwrap();
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    (text(&output.stdout), text(&output.stderr), output.status.code())
+}
+
+#[test]
+fn programs_without_cuda_notice_nothing() {
+    let inside =
+        "ls /proc/self/task | wc -l; ls /proc/self/fd | wc -l; cat /proc/$$/task/*/comm; exit 3";
+    let programs: [(&str, &[&str]); 5] = [
+        ("/bin/true", &[]),
+        ("/bin/false", &[]),
+        ("/bin/sh", &["-c", inside]),
+        ("cc", &["--version"]),
+        ("/bin/sh", &["-c", "kill -TERM $$"]),
+    ];
+    for (program, arguments) in programs {
+        let without = system(Front::Nothing, program, arguments);
+        assert_eq!(system(Front::Both, program, arguments), without, "{program} {arguments:?}");
+    }
 }

@@ -1,5 +1,9 @@
 //! The shim as programs meet it: real processes, real loader, a driver of the tests' own.
 
 mod built;
+mod correctness;
 mod interception;
+mod job;
 mod library;
+mod queue;
+mod sessions;

@@ -1,0 +1,253 @@
+//! That programs get what they would get without the shim: order, captures, forks, errors, ends.
+
+use std::time::{Duration, Instant};
+
+use tessera_kernel_queue::{Nanos, Role};
+use tessera_wire::kernel::Record;
+
+use crate::built::symbols;
+use crate::job::{ACTIVE, DEAD, DETACHED, Job, PASSIVE};
+use crate::queue::{Manner, Place, Queue};
+
+/// How much the tests do: more behind the variable that `./x test --long` sets.
+fn times(short: u64, long: u64) -> u64 {
+    if std::env::var_os("TESSERA_LONG_TESTS").is_some() { long } else { short }
+}
+
+#[test]
+fn what_kernels_work_out_is_the_same_with_the_shim_in_every_role() {
+    let count = times(5_000, 100_000);
+    let run = |job: &mut Job| {
+        assert_eq!(job.say(&format!("mixed {count}")), "0");
+        job.arrived().order
+    };
+    let place = Place::new();
+    let mut alone = Job::without_shim(&place);
+    assert_eq!(alone.say("init"), "0");
+    alone.launch("k0", 1);
+    let expected = run(&mut alone);
+
+    for role in [Role::Hold, Role::Measure, Role::Free, Role::Ask] {
+        let place = Place::new();
+        let manner = Manner { sk: Some(Nanos::from_micros(2)), ..Manner::of(role) };
+        let _queue = Queue::start(&place, manner.granting(Nanos::from_millis(1), 64, 8));
+        let mut job = Job::join(&place, None);
+
+        assert_eq!(run(&mut job), expected, "{role:?}");
+
+        assert_eq!(job.say("sync"), "0");
+        let counters = job.counters();
+        assert_eq!((counters.in_flight, counters.lost, counters.unasked), (0, 0, 0), "{role:?}");
+    }
+}
+
+#[test]
+fn launches_of_many_threads_all_arrive_and_their_credits_come_back() {
+    let count = times(200, 5_000);
+    let place = Place::new();
+    let manner = Manner { sk: Some(Nanos::from_micros(5)), yields: true, ..Manner::of(Role::Ask) };
+    let _queue = Queue::start(&place, manner.granting(Nanos::from_millis(1), 16, 4));
+    let mut job = Job::join(&place, None);
+
+    assert!(job.say(&format!("threads k5 {count} 8")).starts_with('0'));
+
+    assert_eq!(job.say("sync"), "0");
+    let arrived = job.arrived();
+    assert_eq!(arrived.launches, 8 * count + 1);
+    assert!(arrived.in_flight_max <= 4, "{arrived:?}");
+    let counters = job.counters();
+    assert_eq!((counters.granted + counters.unasked, counters.in_flight), (8 * count, 0));
+}
+
+#[test]
+fn captures_are_neither_held_back_nor_disturbed_while_the_gate_is_closed() {
+    for mode in 0..3 {
+        for role in [Role::Ask, Role::Measure] {
+            let place = Place::new();
+            let mut manner = Manner::of(role);
+            manner.welcome.wait_max = Nanos::from_millis(1_000);
+            let _queue = Queue::start(&place, manner);
+            let mut job = Job::join(&place, None);
+            let told = job.counters().told;
+
+            assert_eq!(job.say(&format!("capture x {mode}")), "0");
+            let before = job.numbers("all-calls")[0];
+            let numbers = job.numbers("launch k1 50 0x77770");
+            let after = job.numbers("all-calls")[0];
+            assert_eq!(job.say("end-capture"), "0");
+
+            assert_eq!(numbers[0], 0);
+            // The launches and as many questions whether they are captured; one for the name.
+            assert_eq!(after - before, 50 + 50 + 1, "{role:?} {mode}");
+            let arrived = job.arrived();
+            assert_eq!((arrived.captured, arrived.illegal), (50, 0), "{role:?} {mode}");
+            let counters = job.counters();
+            assert_eq!((counters.told, counters.in_flight), (told, 0), "{role:?} {mode}");
+            assert!(counters.waited_max_ns < 500_000_000);
+        }
+    }
+}
+
+#[test]
+fn children_run_as_without_the_shim_and_the_parent_goes_on() {
+    let place = Place::new();
+    let _queue = Queue::start(&place, Manner::of(Role::Hold));
+    let mut job = Job::start(&place, None);
+
+    // Before the driver was initialised it says so, to both.
+    assert_eq!(job.say("count"), "3 -1");
+    assert_eq!(job.say("fork plain"), format!("0 3 -1 {PASSIVE} 1"));
+
+    assert_eq!(job.say("init"), "0");
+    job.launch("k0", 1);
+    job.reach(ACTIVE);
+    // The child of a process with a session passes everything on, alone.
+    assert_eq!(job.say("fork plain"), format!("0 0 0 {DEAD} 1"));
+    assert_eq!(job.say("fork exec"), "0");
+    assert_eq!(job.say("fork vfork"), "0");
+
+    job.launch("k0", 10);
+    assert_eq!(job.counters().state, ACTIVE);
+    assert_eq!(job.say("count"), "0 1");
+}
+
+#[test]
+fn a_child_forked_before_the_first_launch_has_a_session_of_its_own() {
+    let place = Place::new();
+    let queue = Queue::start(&place, Manner::of(Role::Hold));
+    let mut job = Job::start(&place, None);
+    assert_eq!(job.say("init"), "0");
+
+    // It launches, and so begins a session; its thread is the second one.
+    assert_eq!(job.say("fork plain"), format!("0 0 0 {DETACHED} 2"));
+
+    job.launch("k0", 1);
+    job.reach(ACTIVE);
+    drop(queue);
+}
+
+#[test]
+fn kernels_are_never_called_by_the_name_of_one_that_was_unloaded() {
+    let count = times(2_000, 10_000);
+    let place = Place::new();
+    let queue = Queue::start(&place, Manner::of(Role::Hold));
+    let mut job = Job::join(&place, None);
+
+    assert_eq!(job.say(&format!("reload n {count}")), "0");
+
+    let told = queue.hear(|records| {
+        let launches = records.iter().filter(|r| matches!(r, Record::Launch { .. })).count();
+        (u64::try_from(launches).unwrap() >= count).then(|| records.to_vec())
+    });
+    let mut defined = 0;
+    for record in &told {
+        let Record::Define { kernel, .. } = record else { continue };
+        let number: u32 = kernel.name()[1..2].parse().unwrap();
+        assert_eq!(kernel.grid.0[0], number + 1, "{kernel:?} was launched with another's sides");
+        defined += 1;
+    }
+    assert_eq!(defined, 7);
+}
+
+#[test]
+fn every_error_of_the_driver_reaches_the_program_unchanged() {
+    let place = Place::new();
+    let queue = Queue::start(&place, Manner::of(Role::Hold));
+    let mut job = Job::join(&place, None);
+    let driver_has = |row: &&crate::built::Symbol| row.version <= 12_040;
+    for row in symbols().iter().filter(|row| row.hook).filter(driver_has) {
+        assert_eq!(job.say(&format!("raw {} 719", row.symbol)), "719", "{}", row.symbol);
+    }
+    assert_eq!(job.say("raw cuStreamBeginCaptureToCig 0"), "801", "one that it does not have");
+    assert_eq!(job.counters().state, ACTIVE);
+
+    let launched = job.counters().launches;
+    assert_eq!(job.say("fail cuLaunchKernel 719"), "0");
+    assert!(job.say("launch k1 3").starts_with("719 "));
+    queue.hear(|records| {
+        let failed =
+            |record: &Record| matches!(record, Record::Failed { launch } if *launch > launched);
+        (records.iter().filter(|record| failed(record)).count() == 3).then_some(())
+    });
+}
+
+#[test]
+fn a_launch_that_the_driver_refuses_leaves_no_credit_behind() {
+    let place = Place::new();
+    let manner = Manner::of(Role::Ask).granting(Nanos::from_millis(10), 2, 1);
+    let _queue = Queue::start(&place, manner);
+    let mut job = Job::join(&place, None);
+    assert_eq!(job.say("fail cuLaunchKernel 701"), "0");
+    assert!(job.say("launch k1 5").starts_with("701 "));
+    assert_eq!(job.counters().in_flight, 0);
+
+    assert_eq!(job.say("fail cuLaunchKernel 0"), "0");
+    job.launch("k1", 5);
+    assert_eq!(job.say("sync"), "0");
+    let counters = job.counters();
+    assert_eq!((counters.granted, counters.unasked, counters.in_flight), (10, 0, 0));
+}
+
+#[test]
+fn the_queue_is_rid_of_a_process_soon_however_it_ends() {
+    for end in ["exit 0", "exit 7", "_exit 0", "kill"] {
+        let place = Place::new();
+        let queue = Queue::start(&place, Manner::of(Role::Hold));
+        let mut job = Job::join(&place, None);
+        job.launch("k0", 100);
+        assert_eq!(job.say("late"), "0");
+
+        let begun = Instant::now();
+        assert_eq!(job.say(&end.replace(' ', " x ")), "0");
+        let status = job.end();
+        queue.ended(1);
+
+        // A second of silence, and what a busy machine adds.
+        assert!(begun.elapsed() < Duration::from_secs(3), "{end}: {:?}", begun.elapsed());
+        assert_eq!(
+            status.code(),
+            match end {
+                "exit 7" => Some(7),
+                "kill" => None,
+                _ => Some(0),
+            }
+        );
+    }
+}
+
+#[test]
+fn a_process_ends_while_its_threads_wait() {
+    for round in 0..times(6, 200) {
+        let place = Place::new();
+        let mut manner = Manner::of(Role::Ask);
+        manner.welcome.wait_max = Nanos::from_millis(1_000);
+        let queue = Queue::start(&place, manner);
+        let mut job = Job::join(&place, None);
+        assert_eq!(job.say("background k0"), "0");
+        queue
+            .hear(|records| records.iter().any(|r| matches!(r, Record::Want { .. })).then_some(()));
+
+        assert_eq!(job.say(["exit x 0", "_exit x 0"][usize::from(round % 2 == 1)]), "0");
+
+        assert!(job.end().success());
+        queue.ended(1);
+    }
+}
+
+#[test]
+fn memory_that_the_process_takes_is_told_and_never_limited() {
+    let place = Place::new();
+    let queue = Queue::start(&place, Manner::of(Role::Hold));
+    let mut job = Job::join(&place, None);
+
+    let first = job.numbers("alloc x 1000000")[1];
+    job.numbers("alloc x 500000");
+    assert_eq!(job.say(&format!("free x {first}")), "0");
+
+    let is_it = |r: &Record| matches!(r, Record::Memory { used: 500_000, peak: 1_500_000 });
+    queue.hear(|records| records.iter().any(is_it).then_some(()));
+    assert_eq!(job.say("fail cuMemAlloc_v2 2"), "0");
+    assert!(job.say("alloc x 9").starts_with("2 "));
+    let counters = job.counters();
+    assert_eq!((counters.memory_used, counters.memory_peak), (500_000, 1_500_000));
+}

@@ -1,0 +1,315 @@
+//! A queue for the tests: speaks the frames, keeps what it hears, and answers as it is told to.
+
+use std::net::{SocketAddr, UdpSocket};
+use std::os::fd::AsRawFd as _;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::{Duration, Instant};
+
+use quinn::crypto::rustls::QuicServerConfig;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
+use tessera_kernel_queue::{Gate, Grant, KernelIndex, Nanos, Role};
+use tessera_wire::gate::{GATE_BYTES, GatePage};
+use tessera_wire::kernel::{ALPN, Hello, PROTOCOL_VERSION, Record, ToQueue, ToShim, Welcome};
+use tessera_wire::link::{FrameReader, FrameWriter};
+use tokio::sync::mpsc;
+
+/// How long anything may take on a busy machine.
+pub const PATIENCE: Duration = Duration::from_secs(30);
+
+/// What the queue does by itself.
+#[derive(Clone, Debug)]
+pub struct Manner {
+    pub welcome: Welcome,
+    /// What is known of every kernel.
+    pub sk: Option<Nanos>,
+    /// What a launch that waits gets: budget, launches, kernels in flight.
+    pub grants: Option<(Nanos, u16, u16)>,
+    /// Whether grants are given back by syncs.
+    pub yields: bool,
+    /// Sent before the welcome.
+    pub first: Vec<Vec<u8>>,
+}
+
+impl Manner {
+    pub fn of(role: Role) -> Self {
+        let welcome = Welcome {
+            protocol: PROTOCOL_VERSION,
+            session: 1,
+            role,
+            in_flight: 1,
+            wait_max: Nanos::from_millis(100),
+            ages_after: Nanos::from_millis(50),
+            silence_max: Nanos::from_millis(1_000),
+            sample_every: 0,
+        };
+        let sk = Some(Nanos::from_micros(500));
+        Self { welcome, sk, grants: None, yields: false, first: Vec::new() }
+    }
+
+    pub fn granting(self, budget: Nanos, launches: u16, in_flight: u16) -> Self {
+        Self { grants: Some((budget, launches, in_flight)), ..self }
+    }
+}
+
+#[derive(Default)]
+struct Heard {
+    hellos: Vec<Hello>,
+    records: Vec<Record>,
+    sessions: usize,
+    ended: usize,
+}
+
+/// The queue's place: its port and certificate outlive it.
+pub struct Place {
+    pub address: SocketAddr,
+    pub certificate: CertificateDer<'static>,
+    pub key: Vec<u8>,
+}
+
+impl Place {
+    pub fn new() -> Self {
+        let made = rcgen::generate_simple_self_signed(vec!["queue".to_owned()]).unwrap();
+        // Taken for a moment, to be told of a free one.
+        let address = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        Self {
+            address,
+            certificate: made.cert.der().clone(),
+            key: made.signing_key.serialize_der(),
+        }
+    }
+
+    pub fn digest(&self) -> String {
+        let digest = ring::digest::digest(&ring::digest::SHA256, &self.certificate);
+        digest.as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+}
+
+/// A queue that runs until it is dropped.
+pub struct Queue {
+    heard: Arc<(Mutex<Heard>, Condvar)>,
+    say: mpsc::UnboundedSender<ToShim>,
+    thread: Option<std::thread::JoinHandle<()>>,
+    stop: Option<tokio::sync::oneshot::Sender<()>>,
+}
+
+impl Queue {
+    pub fn start(place: &Place, manner: Manner) -> Self {
+        let heard = Arc::new((Mutex::new(Heard::default()), Condvar::new()));
+        let (say, said) = mpsc::unbounded_channel();
+        let (stop, stopped) = tokio::sync::oneshot::channel();
+        let config = server(place);
+        let (address, listener) = (place.address, Arc::clone(&heard));
+        let (ready, is_ready) = std::sync::mpsc::channel();
+        let thread = std::thread::spawn(move || {
+            let runtime =
+                tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            runtime.block_on(async move {
+                let endpoint = quinn::Endpoint::server(config, address).unwrap();
+                ready.send(()).unwrap();
+                tokio::select! {
+                    () = serve(&endpoint, &manner, &listener, said) => {}
+                    _ = stopped => {}
+                }
+                // Gone without a word, as when it is killed.
+            });
+        });
+        is_ready.recv().unwrap();
+        Self { heard, say, thread: Some(thread), stop: Some(stop) }
+    }
+
+    pub fn say(&self, frame: ToShim) {
+        self.say.send(frame).unwrap();
+    }
+
+    /// Waits until what was heard is enough.
+    pub fn hear<T>(&self, mut enough: impl FnMut(&[Record]) -> Option<T>) -> T {
+        self.look(|heard| enough(&heard.records))
+    }
+
+    pub fn hellos(&self, count: usize) -> Vec<Hello> {
+        self.look(|heard| (heard.hellos.len() >= count).then(|| heard.hellos.clone()))
+    }
+
+    pub fn ended(&self, count: usize) {
+        self.look(|heard| (heard.ended >= count).then_some(()));
+    }
+
+    fn look<T>(&self, mut enough: impl FnMut(&Heard) -> Option<T>) -> T {
+        let deadline = Instant::now() + PATIENCE;
+        let (heard, news) = &*self.heard;
+        let mut heard = heard.lock().unwrap();
+        loop {
+            if let Some(found) = enough(&heard) {
+                return found;
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            assert!(!left.is_zero(), "not heard, but: {:?}", tail(&heard.records));
+            heard = news.wait_timeout(heard, left).unwrap().0;
+        }
+    }
+}
+
+fn tail(records: &[Record]) -> &[Record] {
+    &records[records.len().saturating_sub(20)..]
+}
+
+impl Drop for Queue {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        let _ = self.thread.take().unwrap().join();
+    }
+}
+
+fn server(place: &Place) -> quinn::ServerConfig {
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let key = PrivateKeyDer::from(PrivatePkcs8KeyDer::from(place.key.clone()));
+    let mut tls = rustls::ServerConfig::builder_with_provider(provider)
+        .with_protocol_versions(&[&rustls::version::TLS13])
+        .unwrap()
+        .with_no_client_auth()
+        .with_single_cert(vec![place.certificate.clone()], key)
+        .unwrap();
+    tls.alpn_protocols = vec![ALPN.to_vec()];
+    let mut config =
+        quinn::ServerConfig::with_crypto(Arc::new(QuicServerConfig::try_from(tls).unwrap()));
+    let mut transport = quinn::TransportConfig::default();
+    transport.max_idle_timeout(Some(Duration::from_secs(1).try_into().unwrap()));
+    config.transport_config(Arc::new(transport));
+    config
+}
+
+async fn serve(
+    endpoint: &quinn::Endpoint,
+    manner: &Manner,
+    heard: &Arc<(Mutex<Heard>, Condvar)>,
+    mut said: mpsc::UnboundedReceiver<ToShim>,
+) {
+    let mut grants = 0;
+    while let Some(incoming) = endpoint.accept().await {
+        let Ok(connection) = incoming.await else { continue };
+        let Ok((mut send, receive)) = connection.accept_bi().await else { continue };
+        for bytes in &manner.first {
+            let length = u32::try_from(bytes.len()).unwrap().to_be_bytes();
+            send.write_all(&length).await.unwrap();
+            send.write_all(bytes).await.unwrap();
+        }
+        let (mut writer, mut reader) = (FrameWriter::new(send), FrameReader::new(receive));
+        loop {
+            let frame = tokio::select! {
+                frame = reader.receive::<ToQueue>() => frame,
+                Some(frame) = said.recv() => {
+                    let _ = writer.send(&frame).await;
+                    continue;
+                }
+            };
+            let Ok(Some(frame)) = frame else { break };
+            let answers = answers(manner, &frame, &mut grants);
+            note(heard, frame);
+            for answer in answers {
+                let _ = writer.queue(&answer);
+            }
+            let _ = writer.flush().await;
+        }
+        let (heard, news) = &**heard;
+        heard.lock().unwrap().ended += 1;
+        news.notify_all();
+    }
+}
+
+fn note(heard: &Arc<(Mutex<Heard>, Condvar)>, frame: ToQueue) {
+    let (heard, news) = &**heard;
+    let mut heard = heard.lock().unwrap();
+    match frame {
+        ToQueue::Hello(hello) => {
+            heard.hellos.push(hello);
+            heard.sessions += 1;
+        }
+        ToQueue::Records(records) => heard.records.extend(records),
+    }
+    news.notify_all();
+}
+
+fn answers(manner: &Manner, frame: &ToQueue, grants: &mut u64) -> Vec<ToShim> {
+    let ToQueue::Records(records) = frame else {
+        return vec![ToShim::Welcome(manner.welcome.clone())];
+    };
+    let mut answers = Vec::new();
+    for record in records {
+        match record {
+            Record::Define { number, .. } => answers.push(ToShim::Defined {
+                number: *number,
+                kernel: KernelIndex::new(u16::try_from(*number).unwrap()),
+                sk: manner.sk,
+                measure: false,
+            }),
+            Record::Want { .. } => {
+                let Some((budget, launches, in_flight)) = manner.grants else { continue };
+                *grants += 1;
+                answers.push(ToShim::Grant(Grant {
+                    number: *grants,
+                    gate: Gate::default(),
+                    kind: tessera_kernel_queue::Kind::Gap,
+                    from: Nanos::ZERO,
+                    until: Nanos::MAX,
+                    budget,
+                    launches,
+                    in_flight,
+                    yields: manner.yields,
+                }));
+            }
+            _ => {}
+        }
+    }
+    answers
+}
+
+/// A gate page of the tests'.
+pub struct TestGate {
+    pub path: PathBuf,
+    page: &'static GatePage,
+}
+
+impl TestGate {
+    pub fn new(folder: &Path) -> Self {
+        let path = folder.join("gate");
+        let file = std::fs::OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create_new(true)
+            .open(&path)
+            .unwrap();
+        file.set_len(u64::try_from(GATE_BYTES).unwrap()).unwrap();
+        let access = libc::PROT_READ | libc::PROT_WRITE;
+        // SAFETY: a new mapping of a file of that length.
+        let page = unsafe {
+            libc::mmap(
+                std::ptr::null_mut(),
+                GATE_BYTES,
+                access,
+                libc::MAP_SHARED,
+                file.as_raw_fd(),
+                0,
+            )
+        };
+        assert_ne!(page, libc::MAP_FAILED);
+        // SAFETY: mapped right above and never unmapped; made of atomic numbers.
+        let page: &GatePage = unsafe { &*page.cast() };
+        page.open();
+        Self { path, page }
+    }
+
+    pub fn page(&self) -> &GatePage {
+        self.page
+    }
+}
+
+/// Returns the clock that everybody on the machine shares.
+pub fn now() -> Nanos {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: a place of ours.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };
+    Nanos::new(
+        u64::try_from(time.tv_sec).unwrap() * 1_000_000_000 + u64::try_from(time.tv_nsec).unwrap(),
+    )
+}

@@ -1,0 +1,321 @@
+//! Sessions with a queue: what is told, who waits, and what happens when the queue goes away.
+
+use std::time::{Duration, Instant};
+
+use tessera_kernel_queue::{Grant, Kind, Nanos, Role};
+use tessera_wire::kernel::{Ended, Farewell, Record, ToShim};
+
+use crate::job::{ACTIVE, DETACHED, Job};
+use crate::queue::{Manner, Place, Queue, TestGate};
+
+const MS: u64 = 1_000_000;
+
+fn launches(records: &[Record]) -> Vec<(u64, u64)> {
+    let each = records.iter().filter_map(|record| match record {
+        Record::Launch { launch, count, .. } => Some((*launch, *count)),
+        _ => None,
+    });
+    each.collect()
+}
+
+#[test]
+fn a_holder_tells_each_launch_once_in_order_and_its_syncs_and_never_waits() {
+    let folder = tempfile::tempdir().unwrap();
+    let gate = TestGate::new(folder.path());
+    let place = Place::new();
+    let queue = Queue::start(&place, Manner::of(Role::Hold));
+    let mut job = Job::join(&place, Some(&gate.path));
+
+    job.launch("k0", 500);
+    assert_eq!(job.say("sync"), "0");
+    job.launch("k1", 500);
+
+    let told = queue.hear(|records| (launches(records).len() >= 1_000).then(|| records.to_vec()));
+    let told_launches = launches(&told);
+    assert!(told_launches.windows(2).all(|pair| pair[1] == (pair[0].0 + 1, pair[0].1 + 1)));
+    assert_eq!(gate.page().gate().launches, 1_000, "the gate rose by one each");
+    let sync = told.iter().position(|record| matches!(record, Record::Sync { returns: None, .. }));
+    let before = launches(&told[..sync.expect("the sync was told")]).len();
+    assert_eq!(before, 500);
+    let defined: Vec<&str> = told
+        .iter()
+        .filter_map(|record| match record {
+            Record::Define { kernel, .. } => Some(kernel.name()),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(defined, ["k0", "k1"], "what passed before the session was told is no kernel of it");
+    let hello = &queue.hellos(1)[0];
+    assert_eq!(hello.device, "GPU-10111213-1415-1617-1819-1a1b1c1d1e1f");
+    assert_eq!((hello.driver, hello.token), (12_040, [0x17; 32]));
+    assert_eq!(job.counters().lost, 0);
+    assert!(job.end().success());
+}
+
+#[test]
+fn a_filler_launches_under_grants_only_and_never_more_at_once_than_they_allow() {
+    let place = Place::new();
+    let manner = Manner::of(Role::Ask).granting(Nanos::from_millis(10), 16, 1);
+    let queue = Queue::start(&place, manner);
+    let mut job = Job::join(&place, None);
+    queue.hear(|records| {
+        records.iter().any(|r| matches!(r, Record::Alive | Record::Passed { .. })).then_some(())
+    });
+
+    job.launch("k500", 60);
+    assert_eq!(job.say("sync"), "0");
+
+    let arrived = job.arrived();
+    assert_eq!((arrived.launches, arrived.in_flight_max), (61, 1));
+    let counters = job.counters();
+    assert_eq!(
+        (counters.granted, counters.unasked, counters.in_flight),
+        (60, 0, 0),
+        "{counters:?}"
+    );
+    let started = |records: &[Record]| {
+        records.iter().filter(|record| matches!(record, Record::Started { .. })).count()
+    };
+    let told = queue.hear(|records| {
+        let synced = records.iter().any(|record| matches!(record, Record::Sync { .. }));
+        (started(records) >= 60 && synced).then(|| records.to_vec())
+    });
+    let done = told.iter().filter(|record| matches!(record, Record::Done { .. })).count();
+    assert!((59..=60).contains(&done), "each end was told: {done}");
+    let wants = told.iter().filter(|record| matches!(record, Record::Want { .. })).count();
+    assert!(wants >= 4, "16 launches to a grant: {wants}");
+}
+
+#[test]
+fn a_filler_that_nobody_answers_waits_its_bound_and_goes_while_the_queue_lives() {
+    let folder = tempfile::tempdir().unwrap();
+    let gate = TestGate::new(folder.path());
+    let place = Place::new();
+    let mut manner = Manner::of(Role::Ask);
+    manner.welcome.wait_max = Nanos::from_millis(60);
+    let _queue = Queue::start(&place, manner);
+    let alive = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(true));
+    std::thread::scope(|scope| {
+        let beating = std::sync::Arc::clone(&alive);
+        let gate = &gate;
+        scope.spawn(move || {
+            while beating.load(std::sync::atomic::Ordering::Relaxed) {
+                gate.page().set_beat(crate::queue::now());
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        });
+        let mut job = Job::join(&place, Some(&gate.path));
+        let (longest, all) = job.launch("k0", 3);
+        alive.store(false, std::sync::atomic::Ordering::Relaxed);
+        assert!(all >= 3 * 60 * MS, "each waited: {all}");
+        assert!(longest < 160 * MS, "and not much longer: {longest}");
+        assert_eq!(job.counters().unasked, 3);
+    });
+}
+
+#[test]
+fn a_filler_whose_queue_fell_silent_waits_once_for_20_ms_and_then_not_at_all() {
+    let place = Place::new();
+    let queue = Queue::start(&place, Manner::of(Role::Ask));
+    let mut job = Job::join(&place, None);
+    drop(queue);
+
+    let (longest, all) = job.launch("k0", 1_000);
+
+    assert!(longest < 60 * MS, "20 ms and what a busy machine adds: {longest}");
+    assert!(all < 120 * MS, "once: {all}");
+    assert_eq!(job.arrived().launches, 1_001);
+}
+
+#[test]
+fn a_session_is_found_again_within_two_seconds_of_the_queues_return() {
+    let place = Place::new();
+    let queue = Queue::start(&place, Manner::of(Role::Hold));
+    let mut job = Job::join(&place, None);
+    job.launch("k0", 10);
+    drop(queue);
+    job.reach(DETACHED);
+    assert!(job.launch("k0", 100).0 < 50 * MS, "nothing is waited for meanwhile");
+
+    let back = Instant::now();
+    let queue = Queue::start(&place, Manner::of(Role::Hold));
+    job.reach(ACTIVE);
+    let took = back.elapsed();
+
+    assert!(took < Duration::from_secs(2), "{took:?}");
+    job.launch("k0", 10);
+    let told = queue.hear(|records| (launches(records).len() >= 10).then(|| records.to_vec()));
+    assert!(matches!(&told[0], Record::Define { number: 0, kernel } if kernel.name() == "k0"));
+    assert_eq!(job.counters().sessions, 2);
+}
+
+#[test]
+fn a_holders_return_at_the_gate_ends_a_grant_before_the_next_launch() {
+    let folder = tempfile::tempdir().unwrap();
+    let gate = TestGate::new(folder.path());
+    let place = Place::new();
+    let queue = Queue::start(&place, Manner::of(Role::Ask));
+    let mut job = Job::join(&place, Some(&gate.path));
+    let grant = Grant {
+        number: 7,
+        gate: gate.page().gate(),
+        kind: Kind::Gap,
+        from: Nanos::ZERO,
+        until: Nanos::MAX,
+        budget: Nanos::from_millis(500),
+        launches: 100,
+        in_flight: 8,
+        yields: false,
+    };
+    job.begin("launch k0 3");
+    queue.hear(|records| records.iter().any(|r| matches!(r, Record::Want { .. })).then_some(()));
+    queue.say(ToShim::Grant(grant));
+    assert!(job.answer().starts_with('0'));
+    assert_eq!(job.counters().granted, 3);
+
+    gate.page().add_launch();
+    job.begin("launch k0 1");
+    let wants = |records: &[Record]| {
+        records.iter().filter(|record| matches!(record, Record::Want { .. })).count()
+    };
+    queue.hear(|records| (wants(records) >= 2).then_some(()));
+    queue.say(ToShim::Grant(Grant { number: 8, gate: gate.page().gate(), ..grant }));
+    assert!(job.answer().starts_with('0'));
+    assert_eq!(job.counters().granted, 4, "the old grant was not used again");
+}
+
+#[test]
+fn waiting_threads_go_when_the_role_changes_or_the_queue_refuses() {
+    let place = Place::new();
+    let mut manner = Manner::of(Role::Ask);
+    manner.welcome.wait_max = Nanos::from_millis(1_000);
+    let queue = Queue::start(&place, manner);
+    let mut job = Job::join(&place, None);
+
+    job.begin("launch k0 1");
+    let launch = queue.hear(|records| {
+        records.iter().find_map(|record| match record {
+            Record::Want { launch, .. } => Some(*launch),
+            _ => None,
+        })
+    });
+    let why = tessera_kernel_queue::Refusal::QueueFull;
+    queue.say(ToShim::Refused { why, launch: Some(launch) });
+    assert!(job.answer().starts_with('0'));
+    assert_eq!(job.counters().unasked, 1);
+
+    queue.say(ToShim::Role(Role::Hold));
+    job.take_role(3);
+    job.launch("k0", 5);
+    queue.say(ToShim::Role(Role::Free));
+    job.take_role(2);
+    let told = job.counters().told;
+    job.launch("k0", 5);
+    assert_eq!(job.counters().told, told, "a session without rivals tells nothing");
+}
+
+#[test]
+fn measuring_tells_how_long_kernels_take_and_the_device_is_idle_between() {
+    let place = Place::new();
+    let queue = Queue::start(&place, Manner::of(Role::Measure));
+    let mut job = Job::join(&place, None);
+
+    for _ in 0..40 {
+        job.launch("k2000", 2);
+        assert_eq!(job.say("sync"), "0");
+    }
+
+    let samples = queue.hear(|records| {
+        let samples: Vec<_> = records
+            .iter()
+            .filter_map(|record| match record {
+                Record::Sample(sample) => Some(*sample),
+                _ => None,
+            })
+            .collect();
+        (samples.len() >= 70).then_some(samples)
+    });
+    let mut took: Vec<u64> = samples.iter().map(|sample| sample.took.get()).collect();
+    took.sort_unstable();
+    // A preempted launch shows as a long pair; the device's own time is the usual one.
+    let median = took[took.len() / 2];
+    assert!((1_950_000..2_150_000).contains(&median), "{took:?}");
+    // Two by two without a gap, then one while the host waits.
+    let mut gaps: Vec<u64> = samples.iter().filter_map(|s| s.gap).map(Nanos::get).collect();
+    gaps.sort_unstable();
+    assert!(gaps.len() >= 60 && gaps[gaps.len() / 4] < 50_000, "{gaps:?}");
+    assert!(gaps[gaps.len() * 3 / 4] > 1_000, "{gaps:?}");
+    assert_eq!(job.arrived().illegal, 0);
+}
+
+#[test]
+fn one_launch_in_so_many_is_sampled_in_the_sharing_stage_and_none_if_so_told() {
+    let place = Place::new();
+    let mut manner = Manner::of(Role::Hold);
+    manner.welcome.sample_every = 10;
+    let queue = Queue::start(&place, manner);
+    let mut job = Job::join(&place, None);
+    job.launch("k10", 400);
+    assert_eq!(job.say("sync"), "0");
+    job.launch("k10", 1);
+    queue.hear(|records| {
+        (records.iter().filter(|r| matches!(r, Record::Sample(_))).count() >= 40).then_some(())
+    });
+    assert_eq!(job.counters().samples, 40);
+
+    let place = Place::new();
+    let _queue = Queue::start(&place, Manner::of(Role::Hold));
+    let mut job = Job::join(&place, None);
+    job.launch("k10", 400);
+    assert_eq!((job.counters().samples, job.say("calls cuEventCreate").as_str()), (0, "0"));
+}
+
+#[test]
+fn a_queue_that_wants_nothing_to_do_with_a_process_is_left_alone() {
+    let place = Place::new();
+    let queue = Queue::start(&place, Manner::of(Role::Hold));
+    let mut job = Job::join(&place, None);
+    queue.say(ToShim::Bye(Farewell { why: Ended::Attempt, again: false }));
+    job.reach(DETACHED);
+    queue.ended(1);
+    job.launch("k0", 100);
+    assert_eq!(job.counters().sessions, 1);
+
+    let place = Place::new();
+    let mut manner = Manner::of(Role::Hold);
+    manner.welcome.protocol = 77;
+    let queue = Queue::start(&place, manner);
+    let mut job = Job::start(&place, None);
+    assert_eq!(job.say("init"), "0");
+    job.launch("k0", 1);
+    queue.ended(1);
+    job.launch("k0", 100);
+    assert_eq!((job.counters().state, job.counters().told), (DETACHED, 0));
+}
+
+#[test]
+fn frames_of_kinds_that_the_shim_does_not_know_are_skipped() {
+    let place = Place::new();
+    let mut manner = Manner::of(Role::Hold);
+    manner.first = vec![[&999_u32.to_le_bytes()[..], b"something new"].concat()];
+    let queue = Queue::start(&place, manner);
+    let mut job = Job::join(&place, None);
+
+    job.launch("k0", 5);
+
+    queue.hear(|records| (launches(records).len() >= 5).then_some(()));
+}
+
+#[test]
+fn an_endpoint_with_another_certificate_is_not_believed() {
+    let place = Place::new();
+    let other = Place { address: place.address, ..Place::new() };
+    let queue = Queue::start(&other, Manner::of(Role::Hold));
+    let mut job = Job::start(&place, None);
+    assert_eq!(job.say("init"), "0");
+    job.launch("k0", 1);
+    job.reach(DETACHED);
+    job.say("state 4 700");
+    assert_eq!(job.counters().state, DETACHED);
+    drop(queue);
+}
