@@ -1,8 +1,9 @@
 //! What a policy says, and why.
 
 use serde::{Deserialize, Serialize};
-use tessera_model::mig::{Slot, Step};
-use tessera_model::{Bytes, GpuId, JobId, NodeName};
+use tessera_model::mig::{Layout, Slot, Step};
+use tessera_model::share::SmPercent;
+use tessera_model::{Bytes, GpuId, JobId, Millis, NodeName};
 
 /// Most candidates that one explanation names; the rest are counted by reason.
 pub const CANDIDATES_MAX: usize = 8;
@@ -28,6 +29,42 @@ pub enum Decision {
         /// Why.
         why: Explanation,
     },
+    /// Give a GPU another layout and other jobs, moving those that run if need be. Only policies
+    /// of [`crate::policy::MOVING`] say this.
+    Reshape {
+        /// What is to stand and run.
+        reshape: Reshape,
+        /// Why.
+        why: Explanation,
+    },
+}
+
+/// What is to stand and run on one GPU.
+///
+/// A job that runs there already, in the same slot with the same part of it, is not disturbed;
+/// one in another slot is stopped and goes on there; one that isn't named goes back to the queue.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Reshape {
+    /// The GPU.
+    pub gpu: GpuId,
+    /// Every instance that is to stand; empty for a GPU with MIG off.
+    pub layout: Layout,
+    /// Who is to run where.
+    pub seats: Vec<Seat>,
+    /// How long all of them first run together under MPS on the whole GPU, to be measured
+    /// (MISO); none where nothing has to be measured.
+    pub trial: Option<Millis>,
+}
+
+/// One job's place in a [`Reshape`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Seat {
+    /// Which job.
+    pub job: JobId,
+    /// The instance; `None` for a whole GPU with MIG off.
+    pub slot: Option<Slot>,
+    /// Its part of the instance's multiprocessors under MPS; `None` if it has the instance alone.
+    pub sm: Option<SmPercent>,
 }
 
 /// Where an attempt is to run, and what has to be made first.

@@ -10,15 +10,18 @@ mod board;
 pub mod decision;
 mod explain;
 mod feasibility;
+pub mod forecast;
 pub mod policy;
 mod round;
+mod seating;
 mod sharing;
 pub mod view;
 mod want;
 
-pub use decision::{Candidate, Decision, Explanation, Place, WaitReason};
+pub use decision::{Candidate, Decision, Explanation, Place, Reshape, Seat, WaitReason};
 pub use feasibility::{Feasibility, could_ever_fit, largest_possible};
-pub use policy::{Policy, by_name};
+pub use forecast::{Demand, Forecast, Unknown};
+pub use policy::{Policy, by_name, for_simulation};
 pub use view::{
     Closed, Closure, ClusterView, GpuView, InstanceState, InstanceView, MigView, OperatorWord,
     QueuedJob, Sharer, Tenancy,

@@ -1,19 +1,33 @@
 //! The policies, one file each, behind one trait.
 
+mod cards;
+mod dyna_p;
 mod exclusive;
+mod miso;
+mod mps_only;
 mod pinned;
+mod scheme_a;
 mod scheme_b;
 mod static_layout;
+mod static_promote;
+mod tessera;
 
 use tessera_model::Millis;
 
 use crate::decision::Decision;
+use crate::forecast::Forecast;
 use crate::view::{ClusterView, QueuedJob};
 
+pub use dyna_p::DynaP;
 pub use exclusive::Exclusive;
+pub use miso::Miso;
+pub use mps_only::MpsOnly;
 pub(crate) use pinned::Pinned;
+pub use scheme_a::SchemeA;
 pub use scheme_b::SchemeB;
 pub use static_layout::StaticLayout;
+pub use static_promote::StaticPromote;
+pub use tessera::Tessera;
 
 /// A placement policy: pure, stateless, replayable.
 pub trait Policy: Send + Sync + std::fmt::Debug {
@@ -37,6 +51,19 @@ pub trait Policy: Send + Sync + std::fmt::Debug {
         now: Millis,
         starts_max: usize,
     ) -> Vec<Decision>;
+
+    /// Decides one round with what is predicted of the jobs. A policy that looks at sizes only
+    /// has no use for that, and decides as ever.
+    fn decide_with(
+        &self,
+        cluster: &ClusterView,
+        _forecast: &dyn Forecast,
+        queue: &mut dyn Iterator<Item = &QueuedJob>,
+        now: Millis,
+        starts_max: usize,
+    ) -> Vec<Decision> {
+        self.decide(cluster, queue, now, starts_max)
+    }
 }
 
 /// Names of all policies that [`by_name`] knows.
@@ -50,4 +77,28 @@ pub fn by_name(name: &str) -> Option<Box<dyn Policy>> {
         "scheme-b" => Some(Box::new(SchemeB)),
         _ => None,
     }
+}
+
+/// Names of the policies that move running jobs, which [`for_simulation`] knows besides
+/// [`NAMES`]. A controller can't carry them out until jobs can be checkpointed.
+pub const MOVING: &[&str] =
+    &["scheme-a", "static-promote", "mps-only", "miso", "oracle", "dyna-p", "tessera"];
+
+/// Finds a policy of [`NAMES`] or [`MOVING`] by its name.
+pub fn for_simulation(name: &str) -> Option<Box<dyn Policy>> {
+    match name {
+        "scheme-a" => Some(Box::new(SchemeA)),
+        "static-promote" => Some(Box::new(StaticPromote)),
+        "mps-only" => Some(Box::new(MpsOnly)),
+        "miso" => Some(Box::new(Miso::MISO)),
+        "oracle" => Some(Box::new(Miso::ORACLE)),
+        "dyna-p" => Some(Box::new(DynaP)),
+        "tessera" => Some(Box::new(Tessera::default())),
+        _ => by_name(name),
+    }
+}
+
+/// Returns every name that [`for_simulation`] knows.
+pub fn all_names() -> Vec<&'static str> {
+    NAMES.iter().chain(MOVING).copied().collect()
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use tessera_model::mig::{
-    Geometry, Measure, Profile, ProfileId, Slot, State, StateSpace, TooManyPlacements,
+    Geometry, Layout, Measure, Profile, ProfileId, Slot, State, StateSpace, TooManyPlacements,
 };
 use tessera_model::share::{MpsShare, SHARERS_MAX};
 use tessera_model::spec::{GpuAsk, Priority};
@@ -99,6 +99,9 @@ pub struct MigView {
     space: StateSpace,
     /// The plain profiles, smallest memory first, then fewest compute slices.
     plain: Vec<ProfileId>,
+    /// The full layouts of plain profiles, in the order of the states; empty where there are too
+    /// many states to list.
+    full: Vec<Layout>,
 }
 
 impl MigView {
@@ -115,7 +118,10 @@ impl MigView {
             geometry.profiles.iter().filter(|p| offered.contains(&p.id)).collect();
         plain.sort_by_key(|p| (p.memory, p.compute_slices, p.id));
         let plain: Vec<_> = plain.into_iter().map(|p| p.id).collect();
-        Ok(Self { geometry, space, plain })
+        let listed = space.full_configurations().unwrap_or_default();
+        let plainly = |layout: &Layout| layout.iter().all(|slot| offered.contains(&slot.profile));
+        let full = listed.into_iter().map(|s| space.layout(s)).filter(plainly).collect();
+        Ok(Self { geometry, space, plain, full })
     }
 
     /// Returns the space of all profiles, plain or not: what may stand together. Its `R` counts
@@ -134,6 +140,12 @@ impl MigView {
             Measure::FullLayouts => Some(self.space.reachability(state)),
             Measure::OpenPlacements => None,
         }
+    }
+
+    /// Returns the full layouts of plain profiles (19 on an A100, 5 on an A30); none where the
+    /// geometry has too many states to list them.
+    pub fn full(&self) -> &[Layout] {
+        &self.full
     }
 
     /// Returns the plain profiles, smallest memory first, then fewest compute slices.

@@ -68,7 +68,7 @@ impl Policy for SchemeB {
 
 /// GPUs of one model in one state offer the same, so each such case is worked out once a round.
 #[derive(Debug, Default)]
-struct MadeToMeasure {
+pub(super) struct MadeToMeasure {
     known: BTreeMap<Case, Option<Rc<Offer>>>,
 }
 

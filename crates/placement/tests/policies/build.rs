@@ -151,6 +151,9 @@ pub fn short(cluster: &ClusterView, decisions: &[Decision]) -> Vec<String> {
     let one = |decision: &Decision| match decision {
         Decision::Start { job, place, .. } => format!("{job}: {}", short_place(cluster, place)),
         Decision::Wait { job, reason, .. } => format!("{job}: {}", reason.word()),
+        Decision::Reshape { reshape, .. } => {
+            format!("{}: {} seats", reshape.gpu, reshape.seats.len())
+        }
     };
     decisions.iter().map(one).collect()
 }
@@ -172,6 +175,8 @@ fn short_place(cluster: &ClusterView, place: &Place) -> String {
 
 pub fn why(decision: &Decision) -> &Explanation {
     match decision {
-        Decision::Start { why, .. } | Decision::Wait { why, .. } => why,
+        Decision::Start { why, .. }
+        | Decision::Wait { why, .. }
+        | Decision::Reshape { why, .. } => why,
     }
 }

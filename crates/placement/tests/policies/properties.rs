@@ -17,6 +17,7 @@ use crate::hardware::{Hardware, How, standing, tight_slots};
 fn id(decision: &Decision) -> JobId {
     match decision {
         Decision::Start { job, .. } | Decision::Wait { job, .. } => *job,
+        Decision::Reshape { .. } => panic!("{decision:?}: a policy that runs live moves nobody"),
     }
 }
 
@@ -31,7 +32,7 @@ fn is_wait(decision: &Decision) -> bool {
 /// Whether the wait is one that nothing running can end: such a job holds up nobody.
 fn hopeless(decision: &Decision) -> bool {
     match decision {
-        Decision::Start { .. } => false,
+        Decision::Start { .. } | Decision::Reshape { .. } => false,
         Decision::Wait { reason, .. } => match reason {
             WaitReason::NodeUnavailable
             | WaitReason::NodeDrained
@@ -138,6 +139,7 @@ proptest! {
         for decision in decide("scheme-b", &cluster, &queue) {
             match &decision {
                 Decision::Start { job, place, .. } => hardware.start(*job, place),
+                Decision::Reshape { .. } => prop_assert!(false, "{:?}", decision),
                 Decision::Wait { reason: WaitReason::Priority, .. } => {}
                 Decision::Wait { job, .. } => {
                     prop_assert_eq!(hardware.places(ask(&queue, *job)), []);

@@ -46,7 +46,7 @@ fn two_halves_found_one_slice_on_which_both_fit() {
     // 4 GiB and half the multiprocessors: 2 times 4 GiB fit 2g.10gb, the tightest that holds both.
     let two = decided("scheme-b", &cluster, &halves([gib(4), gib(4)]));
 
-    assert_eq!(two, ["1: +2g.10gb@0 2g.10gb@0 on 0", "2: 2g.10gb@0 on 0"]);
+    assert_eq!(two, ["1: +2g.10gb@4 2g.10gb@4 on 0", "2: 2g.10gb@4 on 0"]);
 }
 
 #[test]
@@ -134,7 +134,7 @@ fn a_sharer_is_never_placed_on_a_node_without_mps() {
     let share = Share::parse(Some("mps"), None, &gib(4)).unwrap();
     assert_eq!(could_ever_fit(&none, &gib(4), share), Feasibility::NoSharing);
     let both = cluster([without(), a100(&[])]);
-    assert_eq!(decided("scheme-b", &both, &halves([gib(4)])), ["1: +2g.10gb@0 2g.10gb@0 on 1"]);
+    assert_eq!(decided("scheme-b", &both, &halves([gib(4)])), ["1: +2g.10gb@4 2g.10gb@4 on 1"]);
 }
 
 #[test]

@@ -1,0 +1,101 @@
+//! GPUs as the policies see them that seat jobs anew: who sits where, and what may be changed.
+
+use tessera_model::JobId;
+use tessera_model::mig::{Layout, Profile, Slot};
+
+use crate::decision::{Explanation, Reshape, Seat};
+use crate::forecast::Forecast;
+use crate::seating;
+use crate::view::{ClusterView, GpuView, InstanceState, MigView};
+
+/// One GPU as the round has it.
+#[derive(Clone, Debug)]
+pub(super) struct Card<'c> {
+    pub(super) view: &'c GpuView,
+    pub(super) mig: &'c MigView,
+    /// What stands.
+    pub(super) layout: Layout,
+    /// Who sits there.
+    pub(super) seats: Vec<Seat>,
+    /// Whether its layout and its jobs may be changed in this round.
+    pub(super) open: bool,
+}
+
+impl<'c> Card<'c> {
+    /// Reads a GPU. One with MIG off, or with instances that nobody may touch, is left alone.
+    pub(super) fn new(view: &'c GpuView) -> Option<Self> {
+        let mig = view.mig.as_deref()?;
+        let mut seats = Vec::new();
+        let mut layout = Layout::new();
+        for instance in &view.instances {
+            layout.extend(instance.slot);
+            let slot = instance.slot;
+            match &instance.state {
+                InstanceState::Idle => {}
+                InstanceState::Taken { job } => seats.push(Seat { job: *job, slot, sm: None }),
+                InstanceState::Shared(tenancy) => {
+                    let sharers = tenancy.sharers.iter();
+                    seats.extend(sharers.map(|(job, share)| Seat {
+                        job: *job,
+                        slot,
+                        sm: Some(share.sm),
+                    }));
+                }
+                InstanceState::Foreign
+                | InstanceState::Stuck
+                | InstanceState::Leaving
+                | InstanceState::Quarantined => return None,
+            }
+        }
+        let open = view.available && !view.changing && view.operator.pinned.is_none();
+        Some(Self { view, mig, layout, seats, open })
+    }
+
+    /// Reads all GPUs that can be seated.
+    pub(super) fn all(cluster: &'c ClusterView) -> Vec<Self> {
+        cluster.gpus.iter().filter_map(Self::new).collect()
+    }
+
+    pub(super) fn jobs(&self) -> Vec<JobId> {
+        self.seats.iter().map(|seat| seat.job).collect()
+    }
+
+    /// Returns the slots on which somebody sits.
+    pub(super) fn busy(&self) -> Layout {
+        self.seats.iter().filter_map(|seat| seat.slot).collect()
+    }
+
+    pub(super) fn profile(&self, slot: Slot) -> Option<&'c Profile> {
+        self.mig.geometry.profile(slot.profile)
+    }
+
+    /// Returns the slot that is the whole GPU.
+    pub(super) fn whole(&self) -> Option<Slot> {
+        let largest = self.mig.geometry.largest()?;
+        Some(Slot { start: *largest.starts.first()?, profile: largest.id })
+    }
+
+    /// Returns a job's speed in a slot, in millionths of that on the whole GPU.
+    pub(super) fn speed(&self, forecast: &dyn Forecast, job: JobId, slot: Slot) -> Option<i64> {
+        seating::speed(forecast, job, self.view, self.mig, self.profile(slot)?)
+    }
+
+    /// Takes a layout and seats for the rest of the round; nothing else happens here until the
+    /// next.
+    pub(super) fn take(&mut self, layout: Layout, seats: Vec<Seat>) -> Reshape {
+        self.layout = layout;
+        self.seats = seats;
+        self.open = false;
+        Reshape {
+            gpu: self.view.id.clone(),
+            layout: self.layout.clone(),
+            seats: self.seats.clone(),
+            trial: None,
+        }
+    }
+}
+
+/// Returns an explanation of one sentence.
+pub(super) fn because(policy: &str, summary: impl Into<String>) -> Explanation {
+    Explanation { policy: policy.to_owned(), summary: summary.into(), ..Explanation::default() }
+}

@@ -1,0 +1,121 @@
+//! `tessera`: the default. Each GPU's layouts are searched exactly for the seats that are worth
+//! most, and whatever has to be stopped for that is paid for first.
+//!
+//! - **Worth.** A job on a slice is worth its speed there times its weight. The weight is higher
+//!   the less of the job is left, to the power of [`Tessera::shortness`] (one: the shortest job
+//!   first, which is best for the mean; zero: all alike, which is best for throughput), and grows
+//!   as the job waits, so that nobody starves.
+//! - **Price.** A job that is stopped and goes on loses its restore; that part of its worth is
+//!   taken off. So a GPU is cut under running jobs only where that pays within what is left of
+//!   them (Dyna-P's reconfigure-last, with MISO's search).
+//! - **Deadlines** are constraints: a seat that makes a job late that would be in time is none.
+//! - **Across GPUs** each job goes where it adds most. When nobody waits, jobs move to GPUs that
+//!   fell idle, the one that gains most first.
+//! - **Reachability** (MIGM's `R`) breaks ties between layouts, as they stand in the state space.
+//!
+//! Without a forecast of a job it does what `scheme-b` does.
+
+mod search;
+
+use tessera_model::Millis;
+
+use self::search::Search;
+use super::cards::{Card, because};
+use super::{Policy, SchemeB};
+use crate::decision::{Decision, Explanation, WaitReason};
+use crate::forecast::{Forecast, Unknown};
+use crate::view::{ClusterView, QueuedJob};
+
+const NAME: &str = "tessera";
+
+/// Most jobs of the queue that one round weighs; the rest wait their turn.
+const WEIGHED_MAX: usize = 64;
+
+/// The policy `tessera`, with what it weighs.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Tessera {
+    /// How much shorter jobs weigh more: the power of what is left of them.
+    pub shortness: f64,
+    /// The time after which a job that waits weighs twice as much.
+    pub ageing: Millis,
+    /// How much better a GPU's seats must get for jobs to be stopped, in thousandths.
+    pub hurdle: i64,
+    /// GPUs that are searched for each job.
+    pub searched: usize,
+    /// Jobs of one GPU at most.
+    pub crowd: usize,
+}
+
+impl Default for Tessera {
+    fn default() -> Self {
+        Self {
+            shortness: 0.5,
+            ageing: Millis::from_secs(3_600),
+            hurdle: 20,
+            searched: 10,
+            crowd: 7,
+        }
+    }
+}
+
+impl Policy for Tessera {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn decide(
+        &self,
+        cluster: &ClusterView,
+        queue: &mut dyn Iterator<Item = &QueuedJob>,
+        now: Millis,
+        starts_max: usize,
+    ) -> Vec<Decision> {
+        self.decide_with(cluster, &Unknown, queue, now, starts_max)
+    }
+
+    fn decide_with(
+        &self,
+        cluster: &ClusterView,
+        forecast: &dyn Forecast,
+        queue: &mut dyn Iterator<Item = &QueuedJob>,
+        now: Millis,
+        starts_max: usize,
+    ) -> Vec<Decision> {
+        let queue: Vec<&QueuedJob> = queue.collect();
+        let known = |job: &&QueuedJob| forecast.done(job.id).is_some();
+        if queue.first().is_some_and(|job| !known(job)) {
+            return SchemeB.decide(cluster, &mut queue.into_iter(), now, starts_max);
+        }
+        let mut search = Search::new(self, Card::all(cluster), forecast, now);
+        let mut order: Vec<(f64, &QueuedJob)> =
+            queue.iter().map(|job| (search.weight(job.id, Some(job.submitted)), *job)).collect();
+        order.sort_by(|a, b| b.0.total_cmp(&a.0));
+        let mut waits = Vec::new();
+        let mut started = 0;
+        for (_, job) in order.into_iter().take(WEIGHED_MAX) {
+            if started >= starts_max || !search.any_open() {
+                break;
+            }
+            if search.seat(job) {
+                started += 1;
+            } else {
+                waits.push(wait(job));
+            }
+        }
+        search.keep_promises();
+        if waits.is_empty() && started == queue.len() {
+            search.spread();
+            search.tidy();
+        }
+        search.decisions().into_iter().chain(waits).collect()
+    }
+}
+
+fn wait(job: &QueuedJob) -> Decision {
+    let text = "wherever it could go, it would take more from others than it is worth now";
+    let why = Explanation {
+        would_start_if: Some("a job ends, or it has waited longer".to_owned()),
+        ..because(NAME, text)
+    };
+    Decision::Wait { job: job.id, reason: WaitReason::Resources, why }
+}
