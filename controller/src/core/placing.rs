@@ -97,6 +97,9 @@ impl Cluster {
                 Decision::Wait { job, reason, why } => {
                     self.note_wait(job, reason, why, mint, round);
                 }
+                // Moving a running job needs checkpoints, which no frame carries yet: settings
+                // accept only policies of `policy::NAMES`, and none of these says it.
+                Decision::Reshape { .. } => {}
             }
         }
     }
@@ -317,7 +320,9 @@ impl Cluster {
         let decision = self.policy.decide(&self.view(now), &mut alone, now, 1).pop();
         let (reason, why) = match decision {
             Some(Decision::Wait { reason, why, .. }) => (reason, why),
-            Some(Decision::Start { why, .. }) => (WaitReason::Priority, why),
+            Some(Decision::Start { why, .. } | Decision::Reshape { why, .. }) => {
+                (WaitReason::Priority, why)
+            }
             None => (WaitReason::Priority, Explanation::default()),
         };
         Some(WaitingView {
