@@ -28,6 +28,7 @@
 //! [`device::State::power_milliwatts`]; nothing else is derived.
 
 pub mod client;
+pub mod cluster;
 pub mod config;
 pub mod cuda;
 pub mod device;

@@ -1,0 +1,31 @@
+//! A whole cluster in virtual time: jobs that arrive, GPUs that are cut and cut again, and the
+//! policies of `tessera-placement` that decide, with the view that a controller gives them.
+//!
+//! Discrete events, whole milliseconds, no clock and no chance but the seed: the same workload,
+//! cluster, policy and seed give the same run, bit for bit. What a job is stands in [`job`], how
+//! sharers slow each other in [`contention`], what moves and cuts cost in [`overheads`], what is
+//! measured in [`metrics`], and what no schedule can beat in [`bounds`].
+
+pub mod bounds;
+pub mod contention;
+mod engine;
+pub mod fleet;
+pub mod job;
+pub mod metrics;
+pub mod number;
+pub mod overheads;
+pub mod workload;
+
+pub use engine::{Refused, Run, Setup, run};
+
+/// Finds a policy by its name.
+///
+/// # Errors
+///
+/// The names that there are.
+pub fn policy(name: &str) -> Result<Box<dyn tessera_placement::Policy>, String> {
+    tessera_placement::for_simulation(name).ok_or_else(|| {
+        let known = tessera_placement::policy::all_names().join(", ");
+        format!("there is no policy {name:?}: choose of {known}")
+    })
+}

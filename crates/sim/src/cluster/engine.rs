@@ -1,0 +1,393 @@
+//! The run: events in the order of time, and a policy that is asked when something happened.
+
+mod act;
+mod card;
+mod ending;
+mod forecast;
+mod look;
+mod refused;
+mod speed;
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
+
+use tessera_model::spec::{GpuAsk, Priority};
+use tessera_model::{Bytes, JobId, Millis};
+use tessera_placement::{ClusterView, Decision, Policy, QueuedJob, WaitReason};
+
+use self::card::Card;
+pub use self::refused::Refused;
+use super::fleet::Fleet;
+use super::job::{Job, WHOLE};
+use super::metrics::{Outcome, Record, Sample, Segment};
+use super::overheads::Overheads;
+
+/// Most jobs that a policy is shown in one round, as in the controller.
+const LOOK_AT_MAX: usize = 10_000;
+
+/// Most events of one run: far more than any workload needs, so that a policy that moves jobs for
+/// ever is found out.
+const EVENTS_PER_JOB_MAX: u64 = 20_000;
+
+/// What is to be run.
+#[derive(Clone, Copy, Debug)]
+pub struct Setup<'s> {
+    /// The jobs, in the order of their arrival.
+    pub jobs: &'s [Job],
+    /// The GPUs.
+    pub fleet: &'s Fleet,
+    /// Who decides.
+    pub policy: &'s dyn Policy,
+    /// What moves and cuts cost.
+    pub overheads: Overheads,
+    /// Time between rounds; zero: a round whenever something happened.
+    pub round_ms: u64,
+    /// For the error of predictions.
+    pub seed: u64,
+    /// Whether segments and samples are kept for plots.
+    pub plot: bool,
+}
+
+/// A run that is under way or over.
+#[derive(Debug)]
+pub struct Run<'s> {
+    setup: Setup<'s>,
+    now: u64,
+    events: BinaryHeap<Reverse<(u64, u64, Event)>>,
+    sequence: u64,
+    view: ClusterView,
+    cards: Vec<Card>,
+    by_gpu: BTreeMap<tessera_model::GpuId, usize>,
+    tasks: Vec<Task>,
+    queue: BTreeMap<(Priority, JobId), QueuedJob>,
+    /// GPUs whose jobs' speeds have to be worked out again.
+    stale: BTreeSet<usize>,
+    asked_at: Option<u64>,
+    last_wait: BTreeMap<JobId, WaitReason>,
+    ended: usize,
+    running: usize,
+    record: Record,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Event {
+    Arrives(usize),
+    /// A job that runs comes to its next point: loaded, out of memory, or done.
+    Wakes {
+        job: usize,
+        stamp: u32,
+    },
+    /// A GPU's cut is done.
+    Cut {
+        gpu: usize,
+        stamp: u32,
+    },
+    /// A trial under MPS is over.
+    Tried {
+        gpu: usize,
+        stamp: u32,
+    },
+    Round,
+}
+
+/// One job as it stands.
+#[derive(Clone, Debug)]
+struct Task {
+    /// What is left of it, in parts of [`WHOLE`].
+    left: u64,
+    asked: Bytes,
+    spot: Option<Spot>,
+    stamp: u32,
+    first_start: Option<u64>,
+    ended: Option<u64>,
+    moves: u32,
+    preempted: u32,
+    out_of_memory: u32,
+    /// Whether its next start restores a checkpoint.
+    saved: bool,
+}
+
+/// Where a job is.
+#[derive(Clone, Copy, Debug)]
+struct Spot {
+    gpu: usize,
+    slot: Option<tessera_model::mig::Slot>,
+    sm: Option<tessera_model::share::SmPercent>,
+    since: u64,
+    phase: Phase,
+    /// Until when its progress is counted.
+    settled: u64,
+    /// Time that all of it would take at the present speed, in thousandths of a millisecond.
+    pace: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    /// Its instance is being made.
+    Making,
+    /// It starts or restores until then.
+    Loading(u64),
+    Works,
+}
+
+/// Runs a workload to its end; `progress` is told the number of jobs that have ended.
+///
+/// # Errors
+///
+/// [`Refused`] says why the run can't come to its end.
+pub fn run(setup: Setup<'_>, progress: &mut dyn FnMut(usize)) -> Result<Outcome, Refused> {
+    let mut run = Run::new(setup)?;
+    let events_max =
+        EVENTS_PER_JOB_MAX * u64::try_from(setup.jobs.len()).unwrap_or(u64::MAX).max(10);
+    let mut events = 0_u64;
+    while run.ended < setup.jobs.len() {
+        if !run.step()? {
+            return Err(run.stuck());
+        }
+        progress(run.ended);
+        events += 1;
+        if events > events_max {
+            let policy = setup.policy.name().to_owned();
+            return Err(Refused::Endless { policy, events, at_ms: run.now });
+        }
+    }
+    Ok(run.outcome())
+}
+
+impl<'s> Run<'s> {
+    fn new(setup: Setup<'s>) -> Result<Self, Refused> {
+        let view = setup.fleet.view.clone();
+        let cards = setup.fleet.keys.iter().map(|key| Card::new(key)).collect();
+        let by_gpu = view.gpus.iter().enumerate().map(|(i, gpu)| (gpu.id.clone(), i)).collect();
+        let mut run = Self {
+            setup,
+            now: 0,
+            events: BinaryHeap::new(),
+            sequence: 0,
+            view,
+            cards,
+            by_gpu,
+            tasks: setup.jobs.iter().map(|job| Task::new(job, setup.fleet)).collect(),
+            queue: BTreeMap::new(),
+            stale: BTreeSet::new(),
+            asked_at: None,
+            last_wait: BTreeMap::new(),
+            ended: 0,
+            running: 0,
+            record: Record::default(),
+        };
+        for (index, job) in setup.jobs.iter().enumerate() {
+            run.check(index, job)?;
+            run.schedule(job.submit_ms, Event::Arrives(index));
+        }
+        Ok(run)
+    }
+
+    /// Whether some instance of some GPU holds the job to its end.
+    fn check(&self, index: usize, job: &Job) -> Result<(), Refused> {
+        let models = self.setup.fleet.models();
+        let needs = job.memory_at_end.max(job.memory_at_start).max(self.tasks[index].asked);
+        let no_place =
+            |why: String| Refused::NoPlace { job: number(index), name: job.name.clone(), why };
+        if models.iter().all(|model| job.times_on(model).is_none()) {
+            let known: Vec<&str> = job.times.keys().map(String::as_str).collect();
+            let why = format!("it has times for {} only", known.join(", "));
+            return Err(no_place(why));
+        }
+        let fits = self.view.gpus.iter().any(|gpu| {
+            let mig = gpu.mig.as_deref();
+            mig.is_some_and(|mig| {
+                mig.plain()
+                    .any(|p| p.memory >= needs && job.time(&gpu.model, p.compute_slices).is_some())
+            })
+        });
+        if fits { Ok(()) } else { Err(no_place(format!("no instance with {needs} runs it"))) }
+    }
+
+    fn schedule(&mut self, at: u64, event: Event) {
+        self.sequence += 1;
+        self.events.push(Reverse((at.max(self.now), self.sequence, event)));
+    }
+
+    /// Takes everything that happens at the next moment; `false` when nothing will.
+    fn step(&mut self) -> Result<bool, Refused> {
+        let Some(Reverse((at, _, _))) = self.events.peek().copied() else { return Ok(false) };
+        self.now = at;
+        let mut ask = false;
+        while let Some(Reverse((when, _, event))) = self.events.peek().copied() {
+            if when != at {
+                break;
+            }
+            self.events.pop();
+            ask |= self.take(event)?;
+        }
+        self.rerate();
+        if ask && self.due() {
+            self.round()?;
+            self.rerate();
+        }
+        self.sample();
+        Ok(true)
+    }
+
+    /// Whether the policy is asked now; if not, a round is scheduled.
+    fn due(&mut self) -> bool {
+        let period = self.setup.round_ms;
+        if period == 0 || self.now.is_multiple_of(period) {
+            self.asked_at = Some(self.now);
+            return true;
+        }
+        let next = (self.now / period + 1) * period;
+        if self.asked_at != Some(next) {
+            self.asked_at = Some(next);
+            self.schedule(next, Event::Round);
+        }
+        false
+    }
+
+    /// Takes one event; `true` if the policy should be asked.
+    fn take(&mut self, event: Event) -> Result<bool, Refused> {
+        match event {
+            Event::Arrives(job) => {
+                self.enqueue(job);
+                Ok(true)
+            }
+            Event::Wakes { job, stamp } if self.tasks[job].stamp == stamp => Ok(self.wake(job)),
+            Event::Cut { gpu, stamp } if self.cards[gpu].stamp == stamp => {
+                self.cut_done(gpu);
+                Ok(true)
+            }
+            Event::Tried { gpu, stamp } if self.cards[gpu].stamp == stamp => {
+                self.tried(gpu)?;
+                Ok(true)
+            }
+            Event::Round => Ok(true),
+            Event::Wakes { .. } | Event::Cut { .. } | Event::Tried { .. } => Ok(false),
+        }
+    }
+
+    fn enqueue(&mut self, index: usize) {
+        let job = &self.setup.jobs[index];
+        let priority = Priority::try_from(job.priority).unwrap_or(Priority::DEFAULT);
+        let id = id(index);
+        let queued = QueuedJob {
+            id,
+            gpu: GpuAsk::Memory(self.tasks[index].asked),
+            share: None,
+            priority,
+            submitted: Millis::new(job.submit_ms),
+        };
+        self.queue.insert((priority, id), queued);
+    }
+
+    fn dequeue(&mut self, index: usize) {
+        let job = &self.setup.jobs[index];
+        let priority = Priority::try_from(job.priority).unwrap_or(Priority::DEFAULT);
+        self.queue.remove(&(priority, id(index)));
+    }
+
+    /// Asks the policy and does what it says.
+    fn round(&mut self) -> Result<(), Refused> {
+        let forecast = forecast::Seen::new(self);
+        let mut queue = self.queue.values().take(LOOK_AT_MAX);
+        let now = Millis::new(self.now);
+        let policy = self.setup.policy;
+        let decisions = policy.decide_with(&self.view, &forecast, &mut queue, now, usize::MAX);
+        for decision in decisions {
+            match decision {
+                Decision::Start { job, place, .. } => self.start(job, &place)?,
+                Decision::Reshape { reshape, .. } => self.reshape(reshape)?,
+                Decision::Wait { job, reason, .. } => {
+                    self.last_wait.insert(job, reason);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn stuck(&self) -> Refused {
+        let first = self.queue.values().next().map(|q| q.id);
+        let why = first.and_then(|job| self.last_wait.get(&job)).map_or("nothing", |r| r.word());
+        Refused::Stuck {
+            policy: self.setup.policy.name().to_owned(),
+            jobs: self.setup.jobs.len() - self.ended,
+            first: first.map_or(0, JobId::number),
+            why: why.to_owned(),
+        }
+    }
+
+    fn impossible(&self, what: impl Into<String>) -> Refused {
+        Refused::Impossible { policy: self.setup.policy.name().to_owned(), what: what.into() }
+    }
+
+    fn sample(&mut self) {
+        if self.setup.plot {
+            let sample = Sample { at_ms: self.now, ..self.look() };
+            self.record.samples.push(sample);
+        }
+    }
+
+    fn segment(&mut self, job: usize, spot: &Spot) {
+        if !self.setup.plot {
+            return;
+        }
+        let geometry = self.view.gpus[spot.gpu].mig.as_ref().map(|mig| &mig.geometry);
+        let size =
+            spot.slot.and_then(|slot| geometry?.profile(slot.profile)).map(|p| p.memory_slices);
+        self.record.segments.push(Segment {
+            job: number(job),
+            gpu: spot.gpu,
+            start: spot.slot.map_or(0, |slot| slot.start),
+            slices: size.unwrap_or(8),
+            from_ms: spot.since,
+            to_ms: self.now,
+        });
+    }
+}
+
+impl Task {
+    fn new(job: &Job, fleet: &Fleet) -> Self {
+        Self {
+            left: WHOLE,
+            asked: least_ask(job, fleet),
+            spot: None,
+            stamp: 0,
+            first_start: None,
+            ended: None,
+            moves: 0,
+            preempted: 0,
+            out_of_memory: 0,
+            saved: false,
+        }
+    }
+}
+
+/// Returns what a job asks for: more than the memory of any instance on which it has no time, since
+/// a policy that looks at memory only must not put it there.
+fn least_ask(job: &Job, fleet: &Fleet) -> Bytes {
+    let mut asked = job.asked;
+    let mut seen: BTreeSet<&str> = BTreeSet::new();
+    for (key, gpu) in fleet.keys.iter().zip(&fleet.view.gpus) {
+        if job.times_on(key).is_none() || !seen.insert(key) {
+            continue;
+        }
+        let Some(mig) = gpu.mig.as_deref() else { continue };
+        for profile in mig.plain().filter(|p| job.time(key, p.compute_slices).is_none()) {
+            asked = asked.max(Bytes::new(profile.memory.get().saturating_add(1)));
+        }
+    }
+    asked
+}
+
+/// Jobs are numbered from 1, in the order of the workload.
+fn id(index: usize) -> JobId {
+    JobId::from_number(number(index))
+}
+
+fn number(index: usize) -> u64 {
+    u64::try_from(index).unwrap_or(u64::MAX).saturating_add(1)
+}
+
+fn index(job: JobId) -> usize {
+    usize::try_from(job.number().saturating_sub(1)).unwrap_or(usize::MAX)
+}

@@ -1,0 +1,74 @@
+//! What the policy is told of jobs: the truth, or the truth and an error.
+
+use tessera_model::mig::Profile;
+use tessera_model::{JobId, Millis};
+use tessera_placement::{Demand, Forecast, GpuView};
+
+use super::{Phase, Run, index};
+use crate::cluster::job::{Class, WHOLE};
+use crate::kernels::chance::Chance;
+
+/// The run as policies may know it.
+pub(super) struct Seen<'r, 's> {
+    run: &'r Run<'s>,
+}
+
+impl<'r, 's> Seen<'r, 's> {
+    pub(super) const fn new(run: &'r Run<'s>) -> Self {
+        Self { run }
+    }
+
+    /// The factor by which a prediction is off, in thousandths.
+    fn error(&self, job: JobId, slices: u8) -> u64 {
+        let most = u64::from(self.run.setup.overheads.prediction_error);
+        if most == 0 {
+            return 1_000;
+        }
+        let key = job.number().wrapping_mul(16).wrapping_add(u64::from(slices));
+        let mut chance = Chance::new(self.run.setup.seed ^ key.wrapping_mul(0x9E37_79B9));
+        (1_000 + chance.below(2 * most + 1)).saturating_sub(most).max(1)
+    }
+}
+
+impl Forecast for Seen<'_, '_> {
+    fn time(&self, job: JobId, gpu: &GpuView, profile: &Profile) -> Option<Millis> {
+        let truth = self.run.setup.jobs.get(index(job))?;
+        let task = &self.run.tasks[index(job)];
+        if task.asked > profile.memory {
+            return None;
+        }
+        let ms = truth.time(&gpu.model, profile.compute_slices)?;
+        Some(Millis::new((ms * self.error(job, profile.compute_slices) / 1_000).max(1)))
+    }
+
+    fn done(&self, job: JobId) -> Option<u32> {
+        let task = self.run.tasks.get(index(job))?;
+        let mut left = task.left;
+        if let Some(spot) = task.spot.filter(|spot| spot.phase == Phase::Works) {
+            left =
+                left.saturating_sub(super::act::progress(self.run.now - spot.settled, spot.pace));
+        }
+        u32::try_from((WHOLE - left) / 1_000_000).ok()
+    }
+
+    fn since(&self, job: JobId) -> Option<Millis> {
+        self.run.tasks.get(index(job))?.spot.map(|spot| Millis::new(spot.since))
+    }
+
+    fn move_price(&self, job: JobId) -> Option<Millis> {
+        let truth = self.run.setup.jobs.get(index(job))?;
+        self.run.setup.overheads.move_ms(truth).map(Millis::new)
+    }
+
+    fn deadline(&self, job: JobId) -> Option<Millis> {
+        self.run.setup.jobs.get(index(job))?.deadline_ms.map(Millis::new)
+    }
+
+    fn online(&self, job: JobId) -> bool {
+        self.run.setup.jobs.get(index(job)).is_some_and(|job| job.class == Class::Online)
+    }
+
+    fn demand(&self, job: JobId) -> Option<Demand> {
+        self.run.setup.jobs.get(index(job))?.demand
+    }
+}

@@ -1,0 +1,143 @@
+//! What a simulated job is.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use tessera_model::Bytes;
+use tessera_placement::Demand;
+
+/// Whether somebody waits for the job's answers.
+///
+/// Source: MMK's two classes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Class {
+    /// Bound by latency, such as inference.
+    Online,
+    /// Bound by throughput, such as training.
+    #[default]
+    Offline,
+}
+
+/// How long a job takes alone, in milliseconds, by the compute slices of its instance; missing
+/// where it doesn't run.
+pub type Times = BTreeMap<u8, u64>;
+
+/// One job, as a workload has it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Job {
+    /// What it is called; not necessarily once.
+    pub name: String,
+    /// Whose it is.
+    pub user: String,
+    /// When it is submitted, in milliseconds from the start.
+    pub submit_ms: u64,
+    /// Its class.
+    pub class: Class,
+    /// 0 (highest) to 9.
+    pub priority: u8,
+    /// When it has to be done, in milliseconds from the start.
+    pub deadline_ms: Option<u64>,
+    /// Time alone, start-up left out, by GPU model (catalogue key); under `*` for every model
+    /// that isn't named.
+    pub times: BTreeMap<String, Times>,
+    /// What it asks for.
+    pub asked: Bytes,
+    /// What it uses at its start.
+    pub memory_at_start: Bytes,
+    /// What it uses at its end; memory grows evenly in between.
+    pub memory_at_end: Bytes,
+    /// What it keeps busy on a whole GPU.
+    pub demand: Option<Demand>,
+    /// Part of its time on a whole GPU that is transfers over PCIe, in thousandths.
+    pub transfer: u16,
+    /// What a whole GPU draws while it runs, in milliwatts.
+    pub power_milliwatts: Option<u64>,
+    /// Time from its start until it works.
+    pub start_up_ms: u64,
+    /// Time that a restored checkpoint takes; `None` if it can't be stopped and go on.
+    pub restore_ms: Option<u64>,
+}
+
+impl Job {
+    /// Returns its times on a GPU model.
+    pub fn times_on(&self, model: &str) -> Option<&Times> {
+        self.times.get(model).or_else(|| self.times.get("*"))
+    }
+
+    /// Returns its time alone on an instance of so many compute slices. A size that was not
+    /// measured between two that were takes the slower of them: the next smaller.
+    pub fn time(&self, model: &str, slices: u8) -> Option<u64> {
+        self.times_on(model)?.range(..=slices).next_back().map(|(_, ms)| *ms)
+    }
+
+    /// Returns the least time that it can take on any of the models.
+    pub fn fastest(&self, models: &[&str]) -> Option<u64> {
+        let times = models.iter().filter_map(|model| self.times_on(model));
+        times.flat_map(BTreeMap::values).copied().min()
+    }
+
+    /// Returns how far it gets before it outgrows `memory`, in parts of [`WHOLE`]; `None` if it
+    /// never does.
+    pub fn outgrows(&self, memory: Bytes) -> Option<u64> {
+        let (start, end) = (self.memory_at_start.get(), self.memory_at_end.get());
+        if end.max(start) <= memory.get() {
+            return None;
+        }
+        if start > memory.get() || end <= start {
+            return Some(0);
+        }
+        let part = u128::from(memory.get() - start) * u128::from(WHOLE) / u128::from(end - start);
+        u64::try_from(part).ok()
+    }
+}
+
+/// A whole job, in the parts in which progress is counted: fine enough that a millisecond of a
+/// job of a year is some thirty of them.
+pub const WHOLE: u64 = 1_000_000_000_000;
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    /// A job of ten seconds on a whole GPU and of fifty on a seventh.
+    pub(crate) fn job() -> Job {
+        Job {
+            name: "job".to_owned(),
+            user: "ada".to_owned(),
+            submit_ms: 0,
+            class: Class::Offline,
+            priority: 5,
+            deadline_ms: None,
+            times: BTreeMap::from([(
+                "*".to_owned(),
+                BTreeMap::from([(1, 50_000), (2, 30_000), (4, 16_000), (7, 10_000)]),
+            )]),
+            asked: Bytes::from_mib(4_000),
+            memory_at_start: Bytes::from_mib(4_000),
+            memory_at_end: Bytes::from_mib(4_000),
+            demand: None,
+            transfer: 0,
+            power_milliwatts: None,
+            start_up_ms: 0,
+            restore_ms: Some(1_000),
+        }
+    }
+
+    #[test]
+    fn a_size_that_was_not_measured_counts_as_the_next_smaller() {
+        assert_eq!(job().time("a100-40gb", 3), Some(30_000));
+        assert_eq!(job().time("a100-40gb", 7), Some(10_000));
+        let large =
+            Job { times: BTreeMap::from([("*".into(), BTreeMap::from([(4, 9)]))]), ..job() };
+        assert_eq!(large.time("a100-40gb", 3), None);
+    }
+
+    #[test]
+    fn memory_that_grows_evenly_is_outgrown_in_proportion() {
+        let growing = Job { memory_at_end: Bytes::from_mib(8_000), ..job() };
+        assert_eq!(growing.outgrows(Bytes::from_mib(5_000)), Some(WHOLE / 4));
+        assert_eq!(growing.outgrows(Bytes::from_mib(8_000)), None);
+        assert_eq!(growing.outgrows(Bytes::from_mib(3_000)), Some(0));
+    }
+}

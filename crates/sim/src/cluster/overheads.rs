@@ -1,0 +1,121 @@
+//! What it costs to move jobs and to cut GPUs.
+
+use serde::{Deserialize, Serialize};
+
+use super::job::Job;
+
+/// What stopping a job and going on elsewhere costs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Moving {
+    /// What restoring its own checkpoint was measured to take.
+    Recover,
+    /// The same for every job.
+    FixedMs(u64),
+}
+
+/// What cutting a GPU costs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Cutting {
+    /// The co-execution study's times ([`tessera_model::mig::cost`]).
+    #[default]
+    Measured,
+    /// Nothing, for bounds and for tables that leave it out.
+    Free,
+}
+
+/// The overheads of one run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Overheads {
+    /// Moving a job.
+    pub moving: Moving,
+    /// Cutting a GPU.
+    #[serde(default)]
+    pub cutting: Cutting,
+    /// Start-up of every job, in milliseconds; each job's own if missing.
+    #[serde(default)]
+    pub start_up_ms: Option<u64>,
+    /// Error of predicted times, in thousandths: each prediction is off by a factor from 1 less
+    /// this to 1 plus this, by the seed, the job and the size.
+    #[serde(default)]
+    pub prediction_error: u16,
+}
+
+impl Default for Overheads {
+    fn default() -> Self {
+        Self {
+            moving: Moving::Recover,
+            cutting: Cutting::Measured,
+            start_up_ms: None,
+            prediction_error: 0,
+        }
+    }
+}
+
+/// Why a text names no overheads.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "{text:?} names no overheads: write `recover` (each job's own), a time such as `30s` or `500ms`, or a JSON file like {{\"moving\": {{\"fixed_ms\": 30000}}, \"cutting\": \"measured\"}}"
+)]
+pub struct BadOverheads {
+    /// What was read.
+    pub text: String,
+}
+
+impl Overheads {
+    /// Reads `recover`, or the time that every move takes.
+    ///
+    /// # Errors
+    ///
+    /// [`BadOverheads`] says what would be right.
+    pub fn parse(text: &str) -> Result<Self, BadOverheads> {
+        let bad = || BadOverheads { text: text.to_owned() };
+        let moving = match text {
+            "recover" => Moving::Recover,
+            _ => Moving::FixedMs(duration_ms(text).ok_or_else(bad)?),
+        };
+        Ok(Self { moving, ..Self::default() })
+    }
+
+    /// Returns what stopping the job and going on elsewhere costs; `None` if it can't.
+    pub fn move_ms(&self, job: &Job) -> Option<u64> {
+        match self.moving {
+            Moving::Recover => job.restore_ms,
+            Moving::FixedMs(ms) => job.restore_ms.map(|_| ms),
+        }
+    }
+
+    /// Returns how long the job takes until it works.
+    pub fn start_ms(&self, job: &Job) -> u64 {
+        self.start_up_ms.unwrap_or(job.start_up_ms)
+    }
+}
+
+/// Reads `30s`, `500ms`, `2m`.
+pub fn duration_ms(text: &str) -> Option<u64> {
+    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let number: u64 = text[..digits].parse().ok()?;
+    let unit = match &text[digits..] {
+        "ms" => 1,
+        "s" => 1_000,
+        "m" => 60_000,
+        "h" => 3_600_000,
+        _ => return None,
+    };
+    number.checked_mul(unit)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn overheads_are_recover_or_a_time() {
+        assert_eq!(Overheads::parse("30s").unwrap().moving, Moving::FixedMs(30_000));
+        assert_eq!(Overheads::parse("recover").unwrap().moving, Moving::Recover);
+        let refused = Overheads::parse("quick").unwrap_err().to_string();
+        assert!(refused.contains("30s"), "{refused}");
+    }
+}

@@ -1,0 +1,157 @@
+//! What holds of every run of the cluster simulator, whatever the policy.
+
+use proptest::prelude::*;
+use tessera_sim::cluster::bounds::Bounds;
+use tessera_sim::cluster::fleet::Fleet;
+use tessera_sim::cluster::job::Job;
+use tessera_sim::cluster::metrics::{Outcome, Summary};
+use tessera_sim::cluster::overheads::{Cutting, Overheads};
+use tessera_sim::cluster::workload::{self, file};
+use tessera_sim::cluster::{Refused, Setup, policy, run};
+
+/// Policies that give each slice to one job at a time, and wait for nobody for ever.
+const ONE_JOB_A_SLICE: [&str; 7] =
+    ["exclusive", "scheme-a", "scheme-b", "miso", "oracle", "dyna-p", "tessera"];
+
+fn simulated(
+    jobs: &[Job],
+    gpus: &str,
+    name: &str,
+    overheads: Overheads,
+) -> Result<Outcome, Refused> {
+    let fleet = Fleet::parse(gpus).unwrap();
+    let policy = policy(name).unwrap();
+    let setup = Setup {
+        jobs,
+        fleet: &fleet,
+        policy: policy.as_ref(),
+        overheads,
+        round_ms: 0,
+        seed: 1,
+        plot: true,
+    };
+    run(setup, &mut |_| {})
+}
+
+fn built_in(name: &str, seed: u64) -> Vec<Job> {
+    workload::built_in(name, seed).unwrap().jobs
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+
+    #[test]
+    fn every_job_ends_once_and_no_bound_is_beaten(
+        seed in 0_u64..1_000,
+        kind in prop::sample::select(vec!["poisson", "bursts", "fragments"]),
+        gap in 5_u64..60,
+        name in prop::sample::select(ONE_JOB_A_SLICE.to_vec()),
+    ) {
+        let jobs = built_in(&format!("{kind}:jobs=40,gap={gap}"), seed);
+        let outcome = simulated(&jobs, "2xa100-40gb", name, Overheads::default()).unwrap();
+        let fleet = Fleet::parse("2xa100-40gb").unwrap();
+        let bounds = Bounds::new(&jobs, &fleet, &Overheads::default());
+
+        let summary = Summary::new(&outcome, &bounds);
+        prop_assert_eq!(outcome.jobs.len(), jobs.len());
+        for (job, done) in jobs.iter().zip(&outcome.jobs) {
+            let least = job.fastest(&["a100-40gb"]).unwrap() + job.start_up_ms;
+            prop_assert!(done.end_ms >= done.submit_ms + least, "{:?}", done);
+        }
+        prop_assert!(summary.makespan_over_bound >= 0.999, "{:?}", summary);
+        prop_assert!(summary.jct_over_bound >= 0.999, "{:?}", summary);
+    }
+
+    #[test]
+    fn no_two_jobs_have_one_slice_at_one_time(
+        seed in 0_u64..1_000,
+        name in prop::sample::select(ONE_JOB_A_SLICE.to_vec()),
+    ) {
+        // A trial of miso is shared by design.
+        prop_assume!(name != "miso");
+        let jobs = built_in("bursts:jobs=30,gap=20", seed);
+        let outcome = simulated(&jobs, "2xa100-40gb", name, Overheads::default()).unwrap();
+        for (place, a) in outcome.segments.iter().enumerate() {
+            for b in &outcome.segments[place + 1..] {
+                let together = a.from_ms < b.to_ms && b.from_ms < a.to_ms;
+                let overlap = a.start < b.start + b.slices && b.start < a.start + a.slices;
+                prop_assert!(!(a.gpu == b.gpu && together && overlap), "{:?} and {:?}", a, b);
+            }
+        }
+    }
+}
+
+#[test]
+fn the_same_run_comes_out_bit_for_bit() {
+    let jobs = built_in("poisson:jobs=60,gap=30", 5);
+    for name in ["tessera", "miso", "scheme-b"] {
+        let once = simulated(&jobs, "3xa100-40gb", name, Overheads::default()).unwrap();
+        let again = simulated(&jobs, "3xa100-40gb", name, Overheads::default()).unwrap();
+        assert_eq!(once.jobs, again.jobs, "{name}");
+        assert_eq!(once.millijoules, again.millijoules, "{name}");
+    }
+}
+
+#[test]
+fn a_job_that_outgrows_its_slice_starts_again_on_a_larger_one() {
+    let line = r#"{"submit_s": 0, "memory_mib": 4000, "memory_start_mib": 2000,
+        "memory_end_mib": 9000, "times_s": {"*": {"1": 140, "2": 70, "7": 20}}}"#;
+    let jobs = file::read("w.jsonl", &line.replace('\n', "")).unwrap().jobs;
+
+    let outcome = simulated(&jobs, "a100-40gb", "scheme-b", free()).unwrap();
+
+    // It outgrows 4,864 MiB of 1g.5gb after 2,864 of 7,000 parts, and runs 70 s on 2g.10gb.
+    assert_eq!(outcome.out_of_memory, 1);
+    let lost_ms = 140_000 * 2_864 / 7_000;
+    assert!(outcome.makespan_ms.abs_diff(70_000 + lost_ms) <= 2, "{}", outcome.makespan_ms);
+}
+
+#[test]
+fn a_job_that_fits_nowhere_is_refused_before_the_run() {
+    let line =
+        r#"{"name": "huge", "submit_s": 0, "memory_mib": 90000, "times_s": {"*": {"7": 20}}}"#;
+    let jobs = file::read("w.jsonl", line).unwrap().jobs;
+    let refused = simulated(&jobs, "a100-40gb", "scheme-b", free()).unwrap_err().to_string();
+    assert!(refused.contains("huge"), "{refused}");
+}
+
+#[test]
+fn the_coexecution_trio_takes_what_the_study_measured() {
+    let jobs = built_in("coexec-trio", 1);
+    let sequential = simulated(&jobs, "a100-40gb", "exclusive", free()).unwrap();
+    assert_eq!(sequential.makespan_ms, 3_680 + 3_750 + 960);
+    let fleet = Fleet::parse("a100-40gb").unwrap();
+    let bounds = Bounds::new(&jobs, &fleet, &free());
+    // The configuration LP, which also knows that a job is on one slice at a time, gives 4.207 s.
+    assert!((3.75..=4.208).contains(&bounds.makespan_s), "{bounds:?}");
+    let together = simulated(&jobs, "a100-40gb", "tessera", free()).unwrap();
+    assert!((4_207..6_000).contains(&together.makespan_ms), "{} ms", together.makespan_ms);
+}
+
+#[test]
+fn migms_homogeneous_mixes_take_as_many_rounds_as_slices_make() {
+    for (mix, gain) in [("migm-hm2", 6.20), ("migm-hm3", 5.37), ("migm-ml3", 1.24)] {
+        let jobs = built_in(mix, 1);
+        let alone = simulated(&jobs, "a100-40gb", "exclusive", free()).unwrap();
+        let cut = simulated(&jobs, "a100-40gb", "scheme-a", free()).unwrap();
+        let ms = |outcome: &Outcome| f64::from(u32::try_from(outcome.makespan_ms).unwrap());
+        let found = ms(&alone) / ms(&cut);
+        assert!((found - gain).abs() < 0.03, "{mix}: {found} against {gain}");
+    }
+}
+
+#[test]
+fn tessera_breaks_no_deadline_that_it_could_have_kept_by_leaving_jobs_alone() {
+    // Every job has three times its time alone; the GPUs are never full.
+    let mut jobs = built_in("poisson:jobs=40,gap=400", 3);
+    for job in &mut jobs {
+        let alone = job.fastest(&["a100-40gb"]).unwrap();
+        job.deadline_ms = Some(job.submit_ms + 3 * alone + 60_000);
+    }
+    let outcome = simulated(&jobs, "8xa100-40gb", "tessera", Overheads::default()).unwrap();
+    assert!(outcome.jobs.iter().all(|job| job.in_time == Some(true)));
+}
+
+fn free() -> Overheads {
+    Overheads { cutting: Cutting::Free, ..Overheads::default() }
+}
