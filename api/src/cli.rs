@@ -21,6 +21,7 @@ mod replay;
 mod schema;
 mod session;
 mod show;
+mod simulate;
 mod span;
 mod submit;
 mod wait;
@@ -102,6 +103,8 @@ enum Command {
     MigMode(cluster::MigMode),
     /// Study how a GPU model can be partitioned; needs no cluster
     Mig(mig::Mig),
+    /// Run a workload on a cluster in virtual time, under one policy or several
+    Simulate(simulate::Simulate),
     /// Show the cluster at a glance
     Info(cluster::Info),
     /// Submit a recorded trace at its own pace
@@ -136,6 +139,7 @@ async fn run(cli: Cli) -> Result<u8, Failure> {
     match &cli.command {
         Command::Schema(schema) => return schema.run(),
         Command::Mig(mig) => return mig.run(cli.json),
+        Command::Simulate(simulate) => return simulate.run(cli.json),
         _ => {}
     }
     let session = Session::open(&cli.url, cli.token.as_deref(), cli.json)?;
@@ -166,6 +170,7 @@ async fn run(cli: Cli) -> Result<u8, Failure> {
         Command::Demo(verb) => verb.run(session).await,
         Command::Schema(verb) => verb.run(),
         Command::Mig(verb) => verb.run(cli.json),
+        Command::Simulate(verb) => verb.run(cli.json),
     }
 }
 

@@ -1,0 +1,294 @@
+//! Every policy on every workload, over seeds: the table of `docs/policies.md`, and how far MISO's
+//! re-implementation is from its authors' program.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::Instant;
+
+use anyhow::Context as _;
+use clap::Parser;
+use serde_json::{Value, json};
+use tessera_load_tests::machine;
+use tessera_placement::Policy;
+use tessera_placement::policy::Tessera;
+use tessera_sim::cluster::bounds::Bounds;
+use tessera_sim::cluster::fleet::Fleet;
+use tessera_sim::cluster::metrics::Summary;
+use tessera_sim::cluster::overheads::Overheads;
+use tessera_sim::cluster::{Setup, policy, run, workload};
+
+#[derive(Parser)]
+struct Arguments {
+    /// Seeds, from 1.
+    #[arg(long, default_value_t = 10)]
+    seeds: u64,
+    /// Only cases whose name holds this.
+    #[arg(long, default_value = "")]
+    only: String,
+    /// Only these policies.
+    #[arg(long, value_delimiter = ',')]
+    policy: Vec<String>,
+    /// How `tessera` weighs shortness, for experiments.
+    #[arg(long)]
+    shortness: Option<f64>,
+    /// Hurdle of `tessera`, in thousandths, for experiments.
+    #[arg(long)]
+    hurdle: Option<i64>,
+    /// Jobs a GPU of `tessera`, for experiments.
+    #[arg(long)]
+    crowd: Option<usize>,
+    /// File for the result.
+    #[arg(long)]
+    out: Option<PathBuf>,
+}
+
+/// One row of the table: a workload on a cluster.
+struct Case {
+    name: &'static str,
+    workload: &'static str,
+    cluster: &'static str,
+    layout: &'static str,
+    overheads: &'static str,
+    round_ms: u64,
+    seeds_max: u64,
+    /// What the authors' own program gives: policy, mean JCT and makespan in seconds.
+    authors: &'static [(&'static str, f64, f64)],
+}
+
+const A100: &str = "8xa100-40gb";
+const STATIC: &str = "3g.20gb,2g.10gb,2g.10gb";
+
+/// MISO's program looks at its cluster every ten seconds.
+const MISO_ROUND_MS: u64 = 10_000;
+
+const CASES: &[Case] = &[
+    Case {
+        name: "miso-100-recover",
+        workload: "miso",
+        cluster: A100,
+        layout: STATIC,
+        overheads: "recover",
+        round_ms: MISO_ROUND_MS,
+        seeds_max: 10,
+        authors: &[
+            ("exclusive", 2468.91, 12212.0),
+            ("miso", 1041.683, 10424.3),
+            ("oracle", 1032.948, 10303.2),
+            ("static-promote", 1237.877, 13070.6),
+        ],
+    },
+    Case {
+        name: "miso-100-30s",
+        workload: "miso",
+        cluster: A100,
+        layout: "4g.20gb,2g.10gb,1g.5gb",
+        overheads: "30s",
+        round_ms: MISO_ROUND_MS,
+        seeds_max: 10,
+        authors: &[
+            ("exclusive", 2468.91, 12212.0),
+            ("miso", 1208.13, 11516.8),
+            ("oracle", 1093.605, 10304.2),
+            ("static-promote", 1250.688, 13032.2),
+        ],
+    },
+    Case {
+        name: "miso-1000-30s",
+        workload: "miso:jobs=1000,gap=10",
+        cluster: "40xa100-40gb",
+        layout: STATIC,
+        overheads: "30s",
+        round_ms: MISO_ROUND_MS,
+        seeds_max: 3,
+        authors: &[
+            ("exclusive", 5569.5033, 22933.3333),
+            ("miso", 1704.313, 17741.6667),
+            ("oracle", 1452.4163, 17404.6667),
+            ("static-promote", 1517.361, 19942.3333),
+        ],
+    },
+    Case {
+        name: "dyna-p-50",
+        workload: "dyna-p-50",
+        cluster: "2xa30-24gb",
+        layout: "2g.12gb,1g.6gb,1g.6gb",
+        overheads: "recover",
+        round_ms: 0,
+        seeds_max: 1,
+        authors: &[],
+    },
+    Case {
+        name: "mmk-60",
+        workload: "mmk-60",
+        cluster: "4xa100-80gb",
+        layout: "3g.40gb,2g.20gb,2g.20gb",
+        overheads: "recover",
+        round_ms: 0,
+        seeds_max: 1,
+        authors: &[],
+    },
+    Case {
+        name: "mmk-1200",
+        workload: "mmk-1200",
+        cluster: "8xa100-80gb",
+        layout: "3g.40gb,2g.20gb,2g.20gb",
+        overheads: "recover",
+        round_ms: 0,
+        seeds_max: 1,
+        authors: &[],
+    },
+    case("migm-ht1", "migm-ht1", "a100-40gb", 3),
+    case("migm-ht2", "migm-ht2", "a100-40gb", 3),
+    case("migm-ht3", "migm-ht3", "a100-40gb", 3),
+    case("poisson", "poisson:jobs=300,gap=70", A100, 3),
+    case("bursts", "bursts:jobs=300,gap=70", A100, 3),
+    case("fragments", "fragments:jobs=300,gap=25", A100, 3),
+];
+
+const fn case(
+    name: &'static str,
+    workload: &'static str,
+    cluster: &'static str,
+    seeds_max: u64,
+) -> Case {
+    let (layout, overheads) = (STATIC, "recover");
+    Case { name, workload, cluster, layout, overheads, round_ms: 0, seeds_max, authors: &[] }
+}
+
+/// A policy's name, its runs, the seconds they took, and why one was refused.
+type Runs = (String, Vec<Summary>, f64, Option<String>);
+
+fn main() -> anyhow::Result<()> {
+    let arguments = Arguments::parse();
+    let mut rows = Vec::new();
+    for case in CASES.iter().filter(|case| case.name.contains(&arguments.only)) {
+        rows.push(table(case, &arguments)?);
+    }
+    let result = json!({
+        "what": "policies on workloads in the cluster simulator: means over seeds",
+        "machine": machine::facts(),
+        "cases": rows,
+    });
+    if let Some(out) = &arguments.out {
+        std::fs::write(out, serde_json::to_string_pretty(&result)? + "\n")?;
+    }
+    Ok(())
+}
+
+fn policies(arguments: &Arguments) -> anyhow::Result<Vec<Box<dyn Policy>>> {
+    let mut chosen: Vec<Box<dyn Policy>> = Vec::new();
+    for name in tessera_placement::policy::all_names() {
+        if !arguments.policy.is_empty() && !arguments.policy.iter().any(|p| p == name) {
+            continue;
+        }
+        if name == "tessera" {
+            let known = Tessera::default();
+            chosen.push(Box::new(Tessera {
+                shortness: arguments.shortness.unwrap_or(known.shortness),
+                hurdle: arguments.hurdle.unwrap_or(known.hurdle),
+                crowd: arguments.crowd.unwrap_or(known.crowd),
+                ..known
+            }));
+        } else {
+            chosen.push(policy(name).map_err(anyhow::Error::msg)?);
+        }
+    }
+    Ok(chosen)
+}
+
+fn table(case: &Case, arguments: &Arguments) -> anyhow::Result<Value> {
+    let overheads = Overheads::parse(case.overheads)?;
+    let seeds = arguments.seeds.min(case.seeds_max);
+    let mut by_policy: BTreeMap<usize, Runs> = BTreeMap::new();
+    for seed in 1..=seeds {
+        let jobs = workload::built_in(case.workload, seed)?.jobs;
+        let free = Fleet::parse(case.cluster)?;
+        let mut cut = free.clone();
+        cut.cut(case.layout)?;
+        let bounds = Bounds::new(&jobs, &free, &overheads);
+        for (place, policy) in policies(arguments)?.iter().enumerate() {
+            let fleet = if policy.name().starts_with("static") { &cut } else { &free };
+            let setup = Setup {
+                jobs: &jobs,
+                fleet,
+                policy: policy.as_ref(),
+                overheads,
+                round_ms: case.round_ms,
+                seed,
+                plot: false,
+            };
+            let begun = Instant::now();
+            let done = run(setup, &mut |_| {});
+            let entry = by_policy
+                .entry(place)
+                .or_insert_with(|| (policy.name().to_owned(), Vec::new(), 0.0, None));
+            entry.2 += begun.elapsed().as_secs_f64();
+            match done {
+                Ok(outcome) => entry.1.push(Summary::new(&outcome, &bounds)),
+                Err(refused) => entry.3 = Some(refused.to_string()),
+            }
+        }
+    }
+    println!(
+        "{} ({} on {}, moving {}, {seeds} seeds)",
+        case.name, case.workload, case.cluster, case.overheads
+    );
+    let mut rows = Vec::new();
+    for (name, runs, took_s, refused) in by_policy.into_values() {
+        if let Some(refused) = refused {
+            println!("  {name:15} {refused}");
+            rows.push(json!({ "policy": name, "refused": refused }));
+            continue;
+        }
+        rows.push(row(case, &name, &runs, took_s).context("no run")?);
+    }
+    Ok(json!({
+        "case": case.name, "workload": case.workload, "cluster": case.cluster,
+        "overheads": case.overheads, "round_ms": case.round_ms, "seeds": seeds, "policies": rows,
+    }))
+}
+
+fn row(case: &Case, name: &str, runs: &[Summary], took_s: f64) -> Option<Value> {
+    let count = f64::from(u32::try_from(runs.len()).ok().filter(|count| *count > 0)?);
+    let mean = |of: &dyn Fn(&Summary) -> f64| runs.iter().map(of).sum::<f64>() / count;
+    let spread = |of: &dyn Fn(&Summary) -> f64| {
+        let middle = mean(of);
+        (runs.iter().map(|r| (of(r) - middle).powi(2)).sum::<f64>() / count).sqrt()
+    };
+    let jct = mean(&|r| r.jct_mean_s);
+    let makespan = mean(&|r| r.makespan_s);
+    let per_job = |of: &dyn Fn(&Summary) -> u64| {
+        mean(&|r| f64::from(u32::try_from(of(r)).unwrap_or(u32::MAX)))
+    };
+    let jct_over = jct / mean(&|r| r.bound_jct_mean_s);
+    let makespan_over = makespan / mean(&|r| r.bound_makespan_s);
+    let authors = case.authors.iter().find(|(policy, ..)| *policy == name);
+    let off = authors.map(|(_, a, b)| (100.0 * (jct / a - 1.0), 100.0 * (makespan / b - 1.0)));
+    let beside = off.map_or_else(String::new, |(a, b)| format!("  authors {a:+.1} % {b:+.1} %"));
+    println!(
+        "  {name:15} jct {jct:9.1} (x{jct_over:.3}) p50 {:8.1} p95 {:9.1} max {:9.1} makespan {makespan:9.1} (x{makespan_over:.3}) stp {:.3} energy {:9.0} kJ cuts {:6.0} moves {:6.0} late {:4.1} wait max {:8.0}  {took_s:.2} s{beside}",
+        mean(&|r| r.jct_p50_s),
+        mean(&|r| r.jct_p95_s),
+        mean(&|r| r.jct_max_s),
+        mean(&|r| r.system_throughput),
+        mean(&|r| r.energy_j) / 1_000.0,
+        per_job(&|r| r.reconfigurations),
+        per_job(&|r| r.moves),
+        mean(&|r| f64::from(u32::try_from(r.deadlines_missed).unwrap_or(0))),
+        mean(&|r| r.wait_max_s),
+    );
+    Some(json!({
+        "policy": name,
+        "jct_mean_s": jct, "jct_mean_s_spread": spread(&|r| r.jct_mean_s), "jct_over_bound": jct_over,
+        "jct_p50_s": mean(&|r| r.jct_p50_s), "jct_p95_s": mean(&|r| r.jct_p95_s),
+        "jct_max_s": mean(&|r| r.jct_max_s), "wait_max_s": mean(&|r| r.wait_max_s),
+        "makespan_s": makespan, "makespan_s_spread": spread(&|r| r.makespan_s),
+        "makespan_over_bound": makespan_over,
+        "system_throughput": mean(&|r| r.system_throughput), "energy_j": mean(&|r| r.energy_j),
+        "reconfigurations": per_job(&|r| r.reconfigurations), "moves": per_job(&|r| r.moves),
+        "preemptions": per_job(&|r| r.preemptions),
+        "deadlines_missed": mean(&|r| f64::from(u32::try_from(r.deadlines_missed).unwrap_or(0))),
+        "simulated_in_s": took_s,
+        "against_authors_percent": off.map(|(a, b)| json!({ "jct_mean": a, "makespan": b })),
+    }))
+}
