@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use cargo_metadata::{DependencyKind, MetadataCommand};
 
 /// Every arrow that there may be, as `docs/architecture.md` draws them; tests may use more.
-const ARROWS: [(&str, &[&str]); 12] = [
+const ARROWS: [(&str, &[&str]); 13] = [
     ("tessera-model", &[]),
     ("tessera-placement", &["tessera-model"]),
     ("tessera-kernel-queue", &["tessera-model"]),
