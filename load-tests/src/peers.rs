@@ -1,6 +1,8 @@
 //! Other schedulers on the same machine, for figures beside ours. Each is used as its own
 //! interface offers, with the settings that suit it best.
 
+mod slurm;
+
 use std::path::Path;
 use std::process::Command;
 
@@ -9,6 +11,8 @@ use serde_json::Value;
 
 use crate::machine::Spread;
 use crate::programs::programs;
+
+pub use slurm::slurm_throughput;
 
 /// Starts a server and workers in one process, submits, waits, and prints seconds as JSON.
 ///

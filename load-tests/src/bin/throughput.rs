@@ -25,6 +25,9 @@ struct Arguments {
     /// Python that has the package hyperqueue, for the comparison.
     #[arg(long)]
     hyperqueue_python: Option<PathBuf>,
+    /// Measure Slurm as well; its programs must be installed, and it needs root.
+    #[arg(long)]
+    slurm: bool,
     /// File for the result.
     #[arg(long)]
     out: Option<PathBuf>,
@@ -72,6 +75,11 @@ fn measure(arguments: &Arguments, nodes: usize, output: Output) -> anyhow::Resul
         }
         None => None,
     };
+    // What becomes of outputs makes no difference at its pace: measured once.
+    let slurm = match output {
+        Output::Discarded if arguments.slurm => Some(peers::slurm_throughput(nodes * SLICES)?),
+        _ => None,
+    };
     Ok(json!({
         "nodes": nodes,
         "outputs": output.word(),
@@ -79,6 +87,8 @@ fn measure(arguments: &Arguments, nodes: usize, output: Output) -> anyhow::Resul
         "jobs_per_sec": ours,
         "hyperqueue_tasks_per_sec": theirs,
         "ratio_to_hyperqueue": theirs.map(|theirs| ours / theirs),
+        "slurm_tasks_per_sec": slurm,
+        "ratio_to_slurm": slurm.map(|slurm| ours / slurm),
     }))
 }
 
