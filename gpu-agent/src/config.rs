@@ -184,8 +184,8 @@ pub struct Config {
 }
 
 /// Milliseconds between samples, if nothing else is said: ten a second show a program's phases,
-/// and one a second costs an idle node next to nothing.
-const SAMPLE_IDLE_MS: u64 = 1_000;
+/// and one in two seconds costs an idle node next to nothing. An attempt that comes is seen at once.
+const SAMPLE_IDLE_MS: u64 = 2_000;
 const SAMPLE_BUSY_MS: u64 = 100;
 /// Milliseconds between reports, if nothing else is said, and the fewest that are taken.
 const REPORT_MS: u64 = 5_000;
