@@ -1,6 +1,9 @@
 //! `tessera queue`: what `squeue` is to a batch scheduler.
 
+mod format;
+
 use clap::{ArgAction, Args};
+use format::Format;
 use tessera_model::life::JobState;
 use time::OffsetDateTime;
 
@@ -35,6 +38,11 @@ pub struct Queue {
     /// At most so many jobs, the newest
     #[arg(long, value_name = "N", default_value_t = 1_000)]
     limit: usize,
+    /// What to show: codes as squeue takes them (%i %j %u %t %T %M %R %N %r %V %S %e %Q %b %A
+    /// %F %K, with widths as in %.10i), or names separated by commas (jobid,name,user,state,why);
+    /// without headings (-h), columns are not padded
+    #[arg(short = 'o', long, value_name = "FORMAT")]
+    format: Option<Format>,
     /// Leave out the line of headings
     #[arg(short = 'h', long)]
     noheader: bool,
@@ -99,7 +107,11 @@ impl Queue {
         };
         let page = session.client.all_jobs(&filter, self.limit).await?;
         let header = (!self.noheader).then_some(HEADER);
-        session.print(&page, |page| draw(page, header, OffsetDateTime::now_utc()))?;
+        let now = OffsetDateTime::now_utc();
+        session.print(&page, |page| match &self.format {
+            None => draw(page, header, now),
+            Some(format) => format.draw(&in_order(page), header.is_some(), now),
+        })?;
         if !session.json && page.next_cursor.is_some() {
             session.remark(&format!(
                 "only the newest {} jobs are shown; --limit shows more",
@@ -112,16 +124,20 @@ impl Queue {
 
 /// Draws a page of jobs as a table; waiting tasks of one array share a line.
 pub fn draw(page: &JobPage, header: Option<&[&str]>, now: OffsetDateTime) -> String {
-    let mut jobs: Vec<&Job> = page.items.iter().collect();
-    jobs.sort_by_key(|job| (rank(job), job.id));
     let mut rows: Vec<(Row, &Job)> = Vec::new();
-    for job in jobs {
+    for job in in_order(page) {
         match rows.last_mut() {
             Some((row, last)) if row.takes(last, job) => row.last_index = job.array_index,
             _ => rows.push((Row::of(job), job)),
         }
     }
     table(header, rows.iter().map(|(row, job)| row.cells(job, now)))
+}
+
+fn in_order(page: &JobPage) -> Vec<&Job> {
+    let mut jobs: Vec<&Job> = page.items.iter().collect();
+    jobs.sort_by_key(|job| (rank(job), job.id));
+    jobs
 }
 
 /// Running jobs first, then those that wait, then those that are over.

@@ -80,3 +80,47 @@ fn states_are_read_as_people_write_them() {
     assert!(states("all").unwrap().0.contains("queued,held,placing"));
     assert!(states("sleeping").unwrap_err().contains("PD, CF"));
 }
+
+fn drawn(format: &str, header: bool) -> String {
+    let running = Job {
+        name: "long-training".into(),
+        started_at: Some(datetime!(2026-01-01 12:00:10 UTC)),
+        node: Some("n1".into()),
+        ..job(20, "running", "R")
+    };
+    let waiting = Job { reason_text: Some("all taken".into()), ..waiting_task(11, 1) };
+    let now = datetime!(2026-01-01 12:01:15 UTC);
+    format.parse::<Format>().unwrap().draw(&[&running, &waiting], header, now)
+}
+
+#[test]
+fn a_format_of_codes_is_read_as_squeue_reads_it() {
+    assert_eq!(
+        drawn("%.6i %8j %t %T 100%% %M", true),
+        " JOBID NAME     ST STATE   100% TIME\n\
+         \x20   20 long-tra R  RUNNING 100% 1:05\n\
+         \x20 10_1 train    PD QUEUED  100% 0:00\n"
+    );
+    assert_eq!(drawn("%i/%R", false), "20/n1\n10_1/(NodeNotAvail)\n");
+    assert_eq!(drawn("%S %e", false), "2026-01-01T12:00:10Z N/A\nN/A N/A\n");
+}
+
+#[test]
+fn a_format_may_name_columns_instead() {
+    assert_eq!(drawn("jobid, state,why", false), "20  RUNNING\n10_1  QUEUED  all taken\n");
+    assert_eq!(drawn("jobid,user", true), "JOBID  USER\n20     ada\n10_1   ada\n");
+}
+
+#[test]
+fn a_format_that_is_wrong_says_what_there_is() {
+    for (format, words) in [
+        ("%Z", "%Z is none of %i (jobid)"),
+        ("%10", "ends within a code"),
+        ("%9999i", "too wide"),
+        ("jobid,nam", "\"nam\" is no column; choose from jobid,"),
+    ] {
+        let error = format.parse::<Format>().err().unwrap();
+
+        assert!(error.contains(words), "{error}");
+    }
+}
