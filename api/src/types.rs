@@ -82,8 +82,9 @@ pub struct SubmitRequest {
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub allow_pending: bool,
     /// `exclusive` (the default): the job has its slice to itself. `mps`: other jobs of the same
-    /// user may share it under NVIDIA's Multi-Process Service; `gpu_memory_bytes` is needed then,
-    /// and is the job's limit.
+    /// user may share it under NVIDIA's Multi-Process Service. `kernel`: other jobs of the same user
+    /// may share it, and their kernels take turns by `priority`, the lower in the higher's gaps.
+    /// `gpu_memory_bytes` is needed with both, and is the job's limit.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub share: Option<String>,
     /// With `share` = `mps`: how many percent of the slice's multiprocessors it may use, 1 to
@@ -520,8 +521,10 @@ pub struct SharerView {
     pub job_name: Option<String>,
     /// Whose it is; all sharers of an instance are of one user.
     pub user: String,
-    /// Its share of the instance's multiprocessors, in percent.
-    pub sm_percent: u8,
+    /// Its share of the instance's multiprocessors, in percent; none, if the jobs take turns kernel
+    /// by kernel.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sm_percent: Option<u8>,
     /// Its memory limit.
     pub memory_bytes: u64,
 }

@@ -235,6 +235,7 @@ struct Node {
     memory_bytes: u64,
     /// Whether its slices can be shared.
     mps: bool,
+    kernel: bool,
     session: Option<Session>,
     /// From when on the node may be declared lost (rule F6).
     expiry: Millis,

@@ -9,6 +9,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use clap::Parser;
 use serde::{Deserialize, Serialize};
+use tessera_kernel_queue::Rules;
 use tessera_model::{Bytes, Keep, Millis};
 
 use crate::core::custody::Adopt;
@@ -16,6 +17,7 @@ use crate::core::environment::NodeEnvironment;
 use crate::core::plan::TRIES_MAX;
 use crate::core::retention::Limits;
 use crate::core::telemetry::pace::Pace;
+use crate::kernel;
 use crate::outputs;
 use crate::sys::holders::DeviceFiles;
 
@@ -48,6 +50,10 @@ pub struct Arguments {
     /// What runs a small kernel as a client of MPS, with its arguments [default: this program].
     #[arg(long, env = "TESSERA_AGENT_MPS_CANARY")]
     pub mps_canary: Option<String>,
+    /// The kernel plane's shim, for jobs that share slices kernel by kernel [default:
+    /// kernel-shim/libcuda.so.1 beside this program, or beside its folder].
+    #[arg(long, env = "TESSERA_AGENT_KERNEL_SHIM", value_name = "FILE")]
+    pub kernel_shim: Option<PathBuf>,
     /// How long outputs are kept after the ends of their attempts: 7d, 12h, 30m, or forever
     /// [default: 7d].
     #[arg(long, env = "TESSERA_AGENT_KEEP_OUTPUTS", value_name = "DURATION")]
@@ -118,6 +124,10 @@ struct File {
     nvml: Option<PathBuf>,
     mps_control: Option<PathBuf>,
     mps_canary: Option<String>,
+    kernel_shim: Option<PathBuf>,
+    kernel_gates: Option<PathBuf>,
+    kernel_over_mps: Option<bool>,
+    kernel_rules: Option<Rules>,
     shepherd: Option<PathBuf>,
     pass_env: Option<Vec<String>>,
     keep_attempts: Option<usize>,
@@ -149,6 +159,14 @@ pub struct Config {
     pub mps_control: PathBuf,
     /// What runs a small kernel as a client of MPS.
     pub mps_canary: Vec<String>,
+    /// The kernel plane's shim, if there is one.
+    pub kernel_shim: Option<PathBuf>,
+    /// Where the gate pages of slices are: a folder on a file system in memory.
+    pub kernel_gates: PathBuf,
+    /// Whether jobs that share a slice kernel by kernel have MPS beneath.
+    pub kernel_over_mps: bool,
+    /// How they share it.
+    pub kernel_rules: Rules,
     /// The shepherd's program.
     pub shepherd: PathBuf,
     /// Variables of the agent's own environment that attempts get.
@@ -217,7 +235,17 @@ impl Config {
         if let Some(text) = &keep_outputs_bytes {
             text.parse::<Bytes>().context("keep-outputs-bytes")?;
         }
+        let data = arguments.data.clone().or(file.data).with_context(|| missing("data"))?;
+        let kernel_shim = arguments.kernel_shim.clone().or(file.kernel_shim);
+        if let Some(shim) = &kernel_shim {
+            anyhow::ensure!(shim.is_file(), "kernel-shim: there is no file {}", shim.display());
+        }
         Ok(Self {
+            kernel_shim: kernel_shim.or_else(|| kernel::find_shim(&own)),
+            kernel_gates: file.kernel_gates.unwrap_or_else(|| kernel::gates_of(&data)),
+            kernel_over_mps: file.kernel_over_mps.unwrap_or(false),
+            kernel_rules: file.kernel_rules.unwrap_or_default(),
+            data,
             keep_outputs_bytes,
             keep_outputs: arguments.keep_outputs.or(file.keep_outputs).unwrap_or(KEEP_OUTPUTS),
             controller: arguments
@@ -225,7 +253,6 @@ impl Config {
                 .clone()
                 .or(file.controller)
                 .with_context(|| missing("controller"))?,
-            data: arguments.data.clone().or(file.data).with_context(|| missing("data"))?,
             mps_control: arguments
                 .mps_control
                 .clone()

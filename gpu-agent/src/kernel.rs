@@ -29,7 +29,7 @@ use crate::core::kernel::{Admission, Tally};
 
 pub use desk::{Desk, Refused};
 pub use endpoint::{Endpoint, StartError, start};
-pub use files::find_shim;
+pub use files::{find_shim, gates_of};
 pub use gate::Gate;
 
 /// Orders that may wait: as many as attempts.

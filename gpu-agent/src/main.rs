@@ -12,11 +12,12 @@ use tessera_agent::disk::{DataFolder, NodeState};
 use tessera_agent::doctor::Doctor;
 use tessera_agent::gpus::one::Tools;
 use tessera_agent::journal::JournalFile;
+use tessera_agent::kernel::{self, KernelSettings};
 use tessera_agent::kernel_log::{self, KernelLog};
 use tessera_agent::lease_page::LeasePage;
 use tessera_agent::link::{self, Controller};
 use tessera_agent::mps::{self, MpsSettings};
-use tessera_agent::node::{Fatal, INPUTS_MAX, Node, NodeFacts, NodeParts};
+use tessera_agent::node::{Fatal, INPUTS_MAX, Input, Node, NodeFacts, NodeParts};
 use tessera_agent::nvml::client::{NvmlClient, WorkerProgram};
 use tessera_agent::nvml::events;
 use tessera_agent::outputs::OutputKeeper;
@@ -153,7 +154,9 @@ async fn run(
         data: data.clone(),
         environment: config.environment(),
         mps: mps::find(&config.mps_control),
+        kernel_over_mps: config.kernel_over_mps,
     };
+    let queues = start_queues(&config, &data, &inputs);
     let (mps, mps_orders) = mpsc::channel(mps::ORDERS_MAX);
     let settings = MpsSettings {
         control: facts.mps.clone().unwrap_or_else(|| config.mps_control.clone()),
@@ -180,6 +183,7 @@ async fn run(
         gpus: gpu_port,
         doctor: doctor_port,
         mps,
+        desk: queues.as_ref().map(|endpoint| endpoint.desk.clone()),
         telemetry,
         fatal,
     };
@@ -244,6 +248,43 @@ async fn run(
     // A link that is waiting for its next try has nobody to say good-bye to.
     let _ = tokio::time::timeout(GOODBYE_WITHIN, link).await;
     Ok(code)
+}
+
+/// Starts the kernel queues, if there is a shim. Without them the agent goes on: jobs that need
+/// them are not placed here.
+fn start_queues(
+    config: &Config,
+    data: &std::path::Path,
+    node: &mpsc::Sender<Input>,
+) -> Option<kernel::Endpoint> {
+    let Some(shim) = config.kernel_shim.clone() else {
+        tracing::info!("no kernel-shim/libcuda.so.1: slices are not shared kernel by kernel");
+        return None;
+    };
+    let settings = KernelSettings {
+        shim,
+        rules: config.kernel_rules,
+        data: data.to_owned(),
+        gates: config.kernel_gates.clone(),
+    };
+    match kernel::start(settings) {
+        Ok((endpoint, mut events)) => {
+            let node = node.clone();
+            actix::spawn(async move {
+                while let Some(event) = events.recv().await {
+                    if node.send(Input::Kernel(event)).await.is_err() {
+                        return;
+                    }
+                }
+            });
+            Some(endpoint)
+        }
+        Err(error) => {
+            let error = format!("{:#}", anyhow::Error::new(error));
+            tracing::error!(error, "slices are not shared kernel by kernel");
+            None
+        }
+    }
 }
 
 /// Waits for the end. Attempts go on: their shepherds don't need an agent.

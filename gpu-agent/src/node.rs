@@ -4,6 +4,7 @@
 //! Knows neither actix nor QUIC nor NVML: it hears [`Input`]s and speaks into ports.
 
 mod faults;
+mod kernels;
 mod launch;
 mod layout;
 mod recovery;
@@ -27,6 +28,7 @@ use crate::core::environment::NodeEnvironment;
 use crate::disk::NodeState;
 use crate::gpus::{GpuEvent, GpuOrder};
 use crate::journal::{Haste, Journal};
+use crate::kernel::{Desk, KernelEvent};
 use crate::lease_page::{Lease, LeasePage};
 use crate::mps::{MpsEvent, MpsOrder};
 use crate::outputs::OutputKeeper;
@@ -84,6 +86,8 @@ pub enum Input {
     },
     /// Of the slices that attempts share.
     Mps(MpsEvent),
+    /// Of the kernel queues.
+    Kernel(KernelEvent),
     /// Something that only the controller wants to hear.
     Say(ToController),
     /// Time passed.
@@ -109,6 +113,8 @@ pub struct NodeFacts {
     pub environment: NodeEnvironment,
     /// NVIDIA's MPS control program, if the node has it.
     pub mps: Option<PathBuf>,
+    /// Whether jobs that share a slice kernel by kernel have MPS beneath.
+    pub kernel_over_mps: bool,
 }
 
 /// Why the agent must not go on.
@@ -142,6 +148,10 @@ pub struct Node {
     shared: BTreeSet<AttemptId>,
     /// Those of them that wait until their slice serves.
     unshared: BTreeMap<AttemptId, LaunchOrder>,
+    /// The way to the kernel queues, if there are any.
+    desk: Option<Desk>,
+    /// Attempts that were admitted to their slices' queues.
+    queued: BTreeSet<AttemptId>,
 }
 
 impl Node {
@@ -160,8 +170,12 @@ impl Node {
                 let _ = answer.send(self.attempts.is_alive(attempt));
             }
             Input::Mps(event) => self.on_mps(event),
+            Input::Kernel(event) => self.on_kernel(event),
             Input::Say(frame) => self.send(frame),
-            Input::Tick => self.pool.tick(),
+            Input::Tick => {
+                self.pool.tick();
+                self.leave_queues();
+            }
         }
         self.keep_session();
     }

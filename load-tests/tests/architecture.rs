@@ -19,7 +19,14 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("tessera-api", &["tessera-model", "tessera-sim"]),
     (
         "tessera-controller",
-        &["tessera-model", "tessera-placement", "tessera-wire", "tessera-telemetry", "tessera-api"],
+        &[
+            "tessera-model",
+            "tessera-placement",
+            "tessera-kernel-queue",
+            "tessera-wire",
+            "tessera-telemetry",
+            "tessera-api",
+        ],
     ),
     (
         "tessera-agent",

@@ -133,8 +133,11 @@ fn sharers(instance: &Instance, names: &Names) -> String {
         let number = names.get(&sharer.job_id).cloned();
         let number = number.unwrap_or_else(|| sharer.job_id.to_string());
         let name = sharer.job_name.as_deref().unwrap_or_default();
-        let (sm, memory) = (sharer.sm_percent, Bytes::new(sharer.memory_bytes));
-        format!("{number} {name} {sm} % {memory}")
+        let memory = Bytes::new(sharer.memory_bytes);
+        match sharer.sm_percent {
+            Some(sm) => format!("{number} {name} {sm} % {memory}"),
+            None => format!("{number} {name} {memory}"),
+        }
     };
     let Some(first) = instance.sharers.first() else { return String::new() };
     let all: Vec<_> = instance.sharers.iter().map(one).collect();

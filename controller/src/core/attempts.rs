@@ -1,8 +1,9 @@
 //! The end of attempts, and what is sent about the living ones.
 
 use tessera_model::life::{JobEvent, JobState, RetryRules, Verdict};
+use tessera_model::share::Part;
 use tessera_model::{AttemptId, JobId, Millis};
-use tessera_wire::frames::{ExitRecord, LaunchOrder, PlanOrder, ToAgent};
+use tessera_wire::frames::{ExitRecord, KernelTerms, LaunchOrder, PlanOrder, ToAgent};
 
 use super::{Cluster, Effect, JobSheet, Live, RESEND_AFTER, Round};
 use crate::ports::JobMoved;
@@ -126,8 +127,20 @@ impl Cluster {
             grace: spec.grace,
             restart_reason: sheet.restart_reason,
             traceparent: live.traceparent.clone(),
-            share: live.share.as_ref().map(|sharer| sharer.share),
+            share: match live.share.as_ref().map(|sharer| sharer.share) {
+                Some(Part::Mps(share)) => Some(share),
+                Some(Part::Kernel(_)) | None => None,
+            },
             checkpoint_signal: spec.checkpoint_signal,
+            kernel: match live.share.as_ref().map(|sharer| sharer.share) {
+                Some(Part::Kernel(share)) => Some(KernelTerms {
+                    memory: share.memory,
+                    priority: spec.priority,
+                    class: spec.class,
+                    task_key: spec.task_key.clone(),
+                }),
+                Some(Part::Mps(_)) | None => None,
+            },
         })
     }
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use tessera_api::types as api;
 use tessera_model::mig::Slot;
-use tessera_model::share::MpsShare;
+use tessera_model::share::{Part, SmPercent};
 use tessera_model::{GpuId, JobId, Millis};
 use tessera_placement::InstanceState;
 use tessera_wire::frames::{GpuHealth, MigReport};
@@ -136,12 +136,12 @@ impl Cluster {
 
     fn sharers(&self, state: &InstanceState) -> Vec<api::SharerView> {
         let InstanceState::Shared(tenancy) = state else { return Vec::new() };
-        let view = |(job, share): &(JobId, MpsShare)| api::SharerView {
+        let view = |(job, share): &(JobId, Part)| api::SharerView {
             job_id: job.number(),
             job_name: self.job_name(*job),
             user: tenancy.user.to_string(),
-            sm_percent: share.sm.get(),
-            memory_bytes: share.memory.get(),
+            sm_percent: share.sm().map(SmPercent::get),
+            memory_bytes: share.memory().get(),
         };
         tenancy.sharers.iter().map(view).collect()
     }

@@ -81,6 +81,7 @@ impl Cluster {
                 cores: row.cores,
                 memory_bytes: row.memory_bytes,
                 mps: row.mps,
+                kernel: row.kernel,
                 // Agents repeat what the store missed to a new session.
                 session: None,
                 expiry,

@@ -35,6 +35,7 @@ fn picture() -> Picture {
         memory_bytes: 1,
         last_seen_unix: Millis::ZERO,
         mps: false,
+        kernel: false,
     });
     let job = JobId::from_number(7);
     let live = LiveRow {
@@ -84,6 +85,7 @@ fn hello(number: u128, session: u64, generation: u64, highest_epoch: u64) -> Inp
             cores: 1,
             memory: Bytes::new(1),
             mps: false,
+            kernel: false,
         }),
     }
 }

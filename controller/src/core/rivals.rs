@@ -132,6 +132,7 @@ mod tests {
                 cores: 1,
                 memory: Bytes::new(1),
                 mps: false,
+                kernel: false,
             }),
         }
     }

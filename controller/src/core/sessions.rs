@@ -60,6 +60,7 @@ impl Cluster {
                 && node.name == peer.name
                 && node.software == hello.software
                 && node.mps == hello.mps
+                && node.kernel == hello.kernel
                 && node.generation >= hello.generation
         });
         // A node that is not known may have been forgotten with its generation.
@@ -75,6 +76,7 @@ impl Cluster {
             cores: hello.cores,
             memory_bytes: hello.memory.get(),
             mps: hello.mps,
+            kernel: hello.kernel,
             session: Some(Session {
                 id: session,
                 process: hello.process,
@@ -94,6 +96,7 @@ impl Cluster {
                 cores: hello.cores,
                 memory_bytes: hello.memory.get(),
                 mps: hello.mps,
+                kernel: hello.kernel,
             });
         }
         self.nodes.insert(peer.id, node);

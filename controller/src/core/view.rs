@@ -33,6 +33,7 @@ impl Cluster {
                     sms: gpu.report.sms,
                     mig: gpu.mig.clone(),
                     mps: node.mps,
+                    kernel: node.kernel,
                     available: self.available(gpu, now)
                         && operator.closed.is_none()
                         && !self.is_wished(&gpu.report.gpu)

@@ -6,6 +6,7 @@ use actix_web::http::header::{HeaderMap, LOCATION};
 use actix_web::{HttpRequest, HttpResponse, post, web};
 use sha2::{Digest, Sha256};
 use tessera_api::types::{ArrayRange, SubmitRequest, Submitted};
+use tessera_model::share::Share;
 use tessera_model::spec::{ARRAY_TASKS_MAX, BadField, GpuAsk, JobSpec};
 use tessera_placement::{Feasibility, could_ever_fit};
 use tessera_telemetry::{context, names};
@@ -182,9 +183,17 @@ async fn check_feasible(
         return Err(ApiError::ImpossibleRequest {
             field: "share",
             asked: spec.share.word().to_owned(),
-            expected: "exclusive: no node that was ever seen has NVIDIA's MPS control program \
-                       (nvidia-cuda-mps-control); or allow_pending to wait for one"
-                .to_owned(),
+            expected: match spec.share {
+                Share::Kernel(_) => {
+                    "exclusive: no agent that was ever seen has the kernel plane's shim \
+                     (kernel-shim/libcuda.so.1 beside it); or allow_pending to wait for one"
+                }
+                Share::Exclusive | Share::Mps(_) => {
+                    "exclusive: no node that was ever seen has NVIDIA's MPS control program \
+                     (nvidia-cuda-mps-control); or allow_pending to wait for one"
+                }
+            }
+            .to_owned(),
         });
     };
     let largest = largest.map_or_else(

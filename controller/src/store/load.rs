@@ -8,7 +8,7 @@ use sqlx::PgConnection;
 use sqlx::types::Json;
 use tessera_model::life::{JobState, Outcome};
 use tessera_model::mig::{Layout, ProfileId, Slot, Step};
-use tessera_model::share::{MpsShare, Share, SmPercent};
+use tessera_model::share::{KernelShare, MpsShare, Part, Share, SmPercent};
 use tessera_model::spec::{BadField, GpuAsk, JobSpec, Priority};
 use tessera_model::{
     AttemptId, BootId, Bytes, DecisionId, GpuId, JobId, Millis, NodeId, NodeName, PlanId, SliceId,
@@ -41,6 +41,8 @@ pub struct NodeRow {
     pub memory_bytes: u64,
     /// Whether its slices can be shared.
     pub mps: bool,
+    /// Whether it can share slices kernel by kernel.
+    pub kernel: bool,
     /// When it last registered, milliseconds since 1970.
     pub last_seen_unix: Millis,
 }
@@ -200,6 +202,7 @@ async fn nodes(connection: &mut PgConnection) -> Result<Vec<NodeRow>, StoreError
     let rows = sqlx::query!(
         r#"
         SELECT node, name, generation, lost, boot, agent_version, cores, memory_bytes, mps,
+               kernel,
                (EXTRACT(EPOCH FROM last_seen_at) * 1000)::bigint AS "last_seen!"
           FROM nodes ORDER BY name
         "#
@@ -219,6 +222,7 @@ async fn nodes(connection: &mut PgConnection) -> Result<Vec<NodeRow>, StoreError
                 cores: u32::try_from(row.cores).unwrap_or(0),
                 memory_bytes: unsigned("nodes", row.node, row.memory_bytes)?,
                 mps: row.mps,
+                kernel: row.kernel,
                 last_seen_unix: Millis::new(u64::try_from(row.last_seen).unwrap_or(0)),
             })
         })
@@ -267,7 +271,7 @@ async fn waiting(connection: &mut PgConnection) -> Result<Vec<FreshJob>, StoreEr
                 job: JobId::from_number(unsigned("jobs", row.job, row.job)?),
                 gpu: row.gpu.0,
                 share: share
-                    .mps()
+                    .part()
                     .map(|share| Sharer { user: row.user_name.as_str().into(), share }),
                 priority: row.priority.0,
                 attempts: u32::try_from(row.attempts).unwrap_or(0),
@@ -324,10 +328,12 @@ async fn live(connection: &mut PgConnection) -> Result<Vec<LiveRow>, StoreError>
 }
 
 /// Reads an attempt's part of its slice.
-fn share_of(sm: Option<i16>, bytes: Option<i64>) -> Result<Option<MpsShare>, BadField> {
-    let (Some(sm), Some(bytes)) = (sm, bytes) else { return Ok(None) };
+fn share_of(sm: Option<i16>, bytes: Option<i64>) -> Result<Option<Part>, BadField> {
+    let Some(bytes) = bytes else { return Ok(None) };
+    let memory = Bytes::new(u64::try_from(bytes).unwrap_or(0));
+    let Some(sm) = sm else { return Ok(Some(Part::Kernel(KernelShare { memory }))) };
     let sm = SmPercent::try_from(u8::try_from(sm).unwrap_or(0))?;
-    Ok(Some(MpsShare { sm, memory: Bytes::new(u64::try_from(bytes).unwrap_or(0)) }))
+    Ok(Some(Part::Mps(MpsShare { sm, memory })))
 }
 
 /// Lays what a job's user said last of its share over what its specification says.

@@ -245,9 +245,11 @@ pub async fn reserve(
 fn shares_of(batch: &[Reservation]) -> (Vec<Option<i16>>, Vec<Option<i64>>) {
     let share = |r: &Reservation| {
         let share = r.share.as_ref()?.share;
-        Some((i16::from(share.sm.get()), signed(share.memory.get())))
+        let sm = share.sm().map(|sm| i16::from(sm.get()));
+        Some((sm, signed(share.memory().get())))
     };
-    batch.iter().map(|r| share(r).unzip()).unzip()
+    let columns = |r: &Reservation| share(r).map_or((None, None), |(sm, bytes)| (sm, Some(bytes)));
+    batch.iter().map(columns).unzip()
 }
 
 const fn state_of(reservation: &Reservation) -> JobState {

@@ -26,6 +26,8 @@ pub struct Attach {
     pub memory_bytes: u64,
     /// Whether its slices can be shared.
     pub mps: bool,
+    /// Whether it can share slices kernel by kernel.
+    pub kernel: bool,
 }
 
 /// A plan that is ordered.
@@ -90,14 +92,14 @@ pub async fn attach(connection: &mut PgConnection, node: &Attach) -> Result<(), 
     sqlx::query!(
         r#"
         INSERT INTO nodes (node, name, generation, boot, agent_version, cores, memory_bytes,
-                           mps)
-        VALUES ($1, $2, $3, $4, $5, $6, $7, $8)
+                           mps, kernel)
+        VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)
         ON CONFLICT (node) DO UPDATE
            SET name = EXCLUDED.name,
                generation = GREATEST(nodes.generation, EXCLUDED.generation),
                lost = false, boot = EXCLUDED.boot, agent_version = EXCLUDED.agent_version,
                cores = EXCLUDED.cores, memory_bytes = EXCLUDED.memory_bytes,
-               mps = EXCLUDED.mps,
+               mps = EXCLUDED.mps, kernel = EXCLUDED.kernel,
                last_seen_at = now()
         "#,
         node.node.as_uuid(),
@@ -108,6 +110,7 @@ pub async fn attach(connection: &mut PgConnection, node: &Attach) -> Result<(), 
         i32::try_from(node.cores).unwrap_or(i32::MAX),
         signed(node.memory_bytes),
         node.mps,
+        node.kernel,
     )
     .execute(connection)
     .await

@@ -19,6 +19,7 @@ struct Addition {
     sm_percent: i32,
     memory_bytes: i64,
     capacity_bytes: i64,
+    kernel: bool,
     slots: Vec<u8>,
 }
 
@@ -37,8 +38,9 @@ fn additions(batch: &[Reservation]) -> BTreeMap<(String, i16, String), Addition>
         sum.size = reservation.slots.len();
         sum.slots.clone_from(&reservation.slots);
         sum.sharers += 1;
-        sum.sm_percent += i32::from(sharer.share.sm.get());
-        sum.memory_bytes = sum.memory_bytes.saturating_add(signed(sharer.share.memory.get()));
+        sum.sm_percent += i32::try_from(sharer.share.sm_percent()).unwrap_or(i32::MAX);
+        sum.memory_bytes = sum.memory_bytes.saturating_add(signed(sharer.share.memory().get()));
+        sum.kernel = sharer.share.is_kernel();
         sum.capacity_bytes = signed(reservation.capacity.get());
     }
     all
@@ -72,22 +74,24 @@ pub(super) async fn join(
     let sms: Vec<_> = rows().map(|(_, sum, _)| sum.sm_percent).collect();
     let bytes: Vec<_> = rows().map(|(_, sum, _)| sum.memory_bytes).collect();
     let capacities: Vec<_> = rows().map(|(_, sum, _)| sum.capacity_bytes).collect();
+    let kernels: Vec<_> = rows().map(|(_, sum, _)| sum.kernel).collect();
     let changed = sqlx::query!(
         r#"
         INSERT INTO attempt_slots AS held (gpu, slot, start, tenant, size, sharers, sm_percent,
-                                           memory_bytes, capacity_bytes)
+                                           memory_bytes, capacity_bytes, kernel)
         SELECT u.gpu, u.slot, u.start, u.tenant, u.size, u.sharers, u.sm_percent, u.memory_bytes,
-               u.capacity_bytes
+               u.capacity_bytes, u.kernel
           FROM UNNEST($1::text[], $2::smallint[], $3::smallint[], $4::text[], $5::smallint[],
-                      $6::integer[], $7::integer[], $8::bigint[], $9::bigint[])
+                      $6::integer[], $7::integer[], $8::bigint[], $9::bigint[], $10::boolean[])
             AS u (gpu, slot, start, tenant, size, sharers, sm_percent, memory_bytes,
-                  capacity_bytes)
+                  capacity_bytes, kernel)
         ON CONFLICT (gpu, slot) DO UPDATE
            SET sharers = held.sharers + EXCLUDED.sharers,
                sm_percent = held.sm_percent + EXCLUDED.sm_percent,
                memory_bytes = held.memory_bytes + EXCLUDED.memory_bytes
          WHERE held.tenant = EXCLUDED.tenant AND held.start = EXCLUDED.start
            AND held.size = EXCLUDED.size AND held.capacity_bytes = EXCLUDED.capacity_bytes
+           AND held.kernel = EXCLUDED.kernel
         "#,
         &gpus,
         &slots,
@@ -98,6 +102,7 @@ pub(super) async fn join(
         &sms,
         &bytes,
         &capacities,
+        &kernels,
     )
     .execute(connection)
     .await
@@ -123,9 +128,9 @@ pub(super) async fn leave(
         r#"
         WITH gone AS (
             SELECT a.gpu, COALESCE(a.start, 0::smallint) AS start, COUNT(*) AS sharers,
-                   SUM(a.sm_percent) AS sm_percent, SUM(a.share_bytes) AS memory_bytes
+                   COALESCE(SUM(a.sm_percent), 0) AS sm_percent, SUM(a.share_bytes) AS memory_bytes
               FROM attempts AS a
-             WHERE a.attempt = ANY($1) AND a.sm_percent IS NOT NULL
+             WHERE a.attempt = ANY($1) AND a.share_bytes IS NOT NULL
              GROUP BY a.gpu, COALESCE(a.start, 0::smallint)
         )
         UPDATE attempt_slots AS held

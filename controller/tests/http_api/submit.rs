@@ -204,6 +204,7 @@ fn a100() -> ClusterShape {
         memory: model.memory.unwrap_or(Bytes::from_mib(40_960)),
         sms: model.sms,
         mps: false,
+        kernel: false,
         mig: Some(Arc::new(MigView::new(model.geometry()).unwrap())),
         available: false,
         changing: false,

@@ -1,4 +1,4 @@
-//! How a job takes its slice: alone, or as one of several sharers under MPS.
+//! How a job takes its slice: alone, or as one of several sharers, under MPS or kernel by kernel.
 
 use std::fmt;
 use std::str::FromStr;
@@ -80,6 +80,71 @@ impl MpsShare {
     }
 }
 
+/// What one job of the kernel tier takes of its slice: its kernels take turns with the others', so
+/// that only memory is divided.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct KernelShare {
+    /// Its memory. Observed, not enforced: without MPS nothing holds a program to it.
+    pub memory: Bytes,
+}
+
+/// What one sharer has of its slice, and so what kind of sharers may join it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Part {
+    /// Multiprocessors and memory, under NVIDIA's Multi-Process Service.
+    Mps(MpsShare),
+    /// Memory; kernels take turns by priority.
+    Kernel(KernelShare),
+}
+
+impl Part {
+    /// Returns its memory.
+    pub const fn memory(self) -> Bytes {
+        match self {
+            Self::Mps(share) => share.memory,
+            Self::Kernel(share) => share.memory,
+        }
+    }
+
+    /// Returns its share of the multiprocessors, if they are divided.
+    pub const fn sm(self) -> Option<SmPercent> {
+        match self {
+            Self::Mps(share) => Some(share.sm),
+            Self::Kernel(_) => None,
+        }
+    }
+
+    /// Returns the percent of multiprocessors that it takes from others: none, if they take turns.
+    pub fn sm_percent(self) -> u32 {
+        self.sm().map_or(0, |sm| u32::from(sm.get()))
+    }
+
+    /// Tells whether its kernels take turns.
+    pub const fn is_kernel(self) -> bool {
+        matches!(self, Self::Kernel(_))
+    }
+
+    /// Returns the memory of a slice on which such jobs fit together: see [`MpsShare::roomy`].
+    /// Kernels that take turns fill each other's gaps, for which two are enough.
+    pub fn roomy(self) -> Bytes {
+        match self {
+            Self::Mps(share) => share.roomy(),
+            Self::Kernel(share) => Bytes::new(share.memory.get().saturating_mul(2)),
+        }
+    }
+}
+
+impl fmt::Display for Part {
+    /// Writes "4 GiB and 50 %", or "4 GiB, kernel by kernel,".
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Mps(share) => write!(f, "{} and {}", share.memory, share.sm),
+            Self::Kernel(share) => write!(f, "{}, kernel by kernel,", share.memory),
+        }
+    }
+}
+
 /// Whether a job has its slice to itself.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -89,6 +154,8 @@ pub enum Share {
     Exclusive,
     /// Other jobs of the same user may be on it, under NVIDIA's Multi-Process Service.
     Mps(MpsShare),
+    /// Other jobs of the same user may be on it, and their kernels take turns by priority.
+    Kernel(KernelShare),
 }
 
 impl Share {
@@ -110,30 +177,33 @@ impl Share {
                 "give share = mps with it, or leave it out",
             )),
             (Some("mps"), sm) => {
-                let GpuAsk::Memory(memory) = gpu else {
-                    return Err(BadField::new(
-                        "share",
-                        format!("a job that shares a slice asks for {gpu}"),
-                        "give gpu_memory_bytes: it is the job's limit, and decides with whom it \
-                         fits together",
-                    ));
-                };
+                let memory = sharers_memory(gpu)?;
                 let sm = sm.map_or(Ok(SmPercent::DEFAULT), SmPercent::try_from)?;
-                Ok(Self::Mps(MpsShare { sm, memory: *memory }))
+                Ok(Self::Mps(MpsShare { sm, memory }))
             }
+            (Some("kernel"), None) => {
+                Ok(Self::Kernel(KernelShare { memory: sharers_memory(gpu)? }))
+            }
+            (Some("kernel"), Some(sm)) => Err(BadField::new(
+                "sm_percent",
+                format!("{sm} % of a slice whose kernels take turns"),
+                "leave it out: with share = kernel each kernel has the whole slice, and priority \
+                 decides whose goes first",
+            )),
             (Some(word), _) => Err(BadField::new(
                 "share",
                 format!("{word:?} is unknown"),
-                "exclusive (the default) or mps",
+                "exclusive (the default), mps or kernel",
             )),
         }
     }
 
     /// Returns the sharer's part; `None` for a job that is alone.
-    pub const fn mps(self) -> Option<MpsShare> {
+    pub const fn part(self) -> Option<Part> {
         match self {
             Self::Exclusive => None,
-            Self::Mps(share) => Some(share),
+            Self::Mps(share) => Some(Part::Mps(share)),
+            Self::Kernel(share) => Some(Part::Kernel(share)),
         }
     }
 
@@ -142,7 +212,20 @@ impl Share {
         match self {
             Self::Exclusive => "exclusive",
             Self::Mps(_) => "mps",
+            Self::Kernel(_) => "kernel",
         }
+    }
+}
+
+/// Returns what a sharer asks for: memory, and nothing else.
+fn sharers_memory(gpu: &GpuAsk) -> Result<Bytes, BadField> {
+    match gpu {
+        GpuAsk::Memory(memory) => Ok(*memory),
+        GpuAsk::Unknown | GpuAsk::Profile(_) | GpuAsk::Whole => Err(BadField::new(
+            "share",
+            format!("a job that shares a slice asks for {gpu}"),
+            "give gpu_memory_bytes: it is the job's limit, and decides with whom it fits together",
+        )),
     }
 }
 
@@ -232,12 +315,21 @@ mod tests {
 
     #[test]
     fn a_sharer_has_a_part_of_both() {
-        let share = Share::parse(Some("mps"), Some(25), &memory(4)).unwrap().mps().unwrap();
+        let share = Share::parse(Some("mps"), Some(25), &memory(4)).unwrap().part().unwrap();
 
-        assert_eq!((share.sm.get(), share.memory), (25, Bytes::new(4 * GIB)));
+        assert_eq!((share.sm_percent(), share.memory()), (25, Bytes::new(4 * GIB)));
         assert_eq!(share.roomy(), Bytes::new(16 * GIB));
-        let half = Share::parse(Some("mps"), None, &memory(4)).unwrap().mps().unwrap();
-        assert_eq!(half.sm, SmPercent::DEFAULT);
+        let half = Share::parse(Some("mps"), None, &memory(4)).unwrap().part().unwrap();
+        assert_eq!(half.sm(), Some(SmPercent::DEFAULT));
+    }
+
+    #[test]
+    fn a_job_of_the_kernel_tier_takes_memory_and_no_multiprocessors() {
+        let part = Share::parse(Some("kernel"), None, &memory(4)).unwrap().part().unwrap();
+
+        assert!(part.is_kernel());
+        assert_eq!((part.sm_percent(), part.memory()), (0, Bytes::new(4 * GIB)));
+        assert_eq!(part.roomy(), Bytes::new(8 * GIB));
     }
 
     #[test]
@@ -247,6 +339,8 @@ mod tests {
             (Some("exclusive"), Some(50), memory(4), "sm_percent", "share = mps"),
             (Some("mps"), None, GpuAsk::Unknown, "share", "gpu_memory_bytes"),
             (Some("mps"), None, GpuAsk::Whole, "share", "gpu_memory_bytes"),
+            (Some("kernel"), None, GpuAsk::Unknown, "share", "gpu_memory_bytes"),
+            (Some("kernel"), Some(50), memory(4), "sm_percent", "leave it out"),
             (Some("mps"), Some(0), memory(4), "sm_percent", "1 to 100"),
             (Some("mps"), Some(101), memory(4), "sm_percent", "1 to 100"),
             (Some("both"), None, memory(4), "share", "exclusive"),
@@ -260,7 +354,11 @@ mod tests {
 
     #[test]
     fn a_share_survives_the_database() {
-        for share in [Share::Exclusive, Share::parse(Some("mps"), Some(7), &memory(1)).unwrap()] {
+        for share in [
+            Share::Exclusive,
+            Share::parse(Some("mps"), Some(7), &memory(1)).unwrap(),
+            Share::parse(Some("kernel"), None, &memory(1)).unwrap(),
+        ] {
             let text = serde_json::to_string(&share).unwrap();
             assert_eq!(serde_json::from_str::<Share>(&text).unwrap(), share, "{text}");
         }

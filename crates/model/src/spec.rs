@@ -216,7 +216,7 @@ pub struct RawSpec {
     pub task_key: Option<String>,
     /// See [`JobSpec::allow_pending`].
     pub allow_pending: bool,
-    /// `exclusive` or `mps`.
+    /// `exclusive`, `mps` or `kernel`.
     pub share: Option<String>,
     /// Share of the slice's multiprocessors in percent, with `mps`.
     pub sm_percent: Option<u8>,

@@ -161,7 +161,16 @@ fn never(board: &Board<'_>, size: &Size) -> (String, String) {
             "no GPU that was ever seen offers that profile".to_owned(),
             format!("a node with a GPU that offers {name} joins"),
         ),
-        (Want::Shared(_), Some(_)) if !board.gpus.iter().any(|gpu| gpu.view.mps) => (
+        (Want::Shared(sharer), Some(_))
+            if sharer.share.is_kernel() && !board.gpus.iter().any(|gpu| gpu.view.kernel) =>
+        (
+            "no node that was ever seen can share slices kernel by kernel: no agent has the shim"
+                .to_owned(),
+            "a node whose agent has kernel-shim/libcuda.so.1 beside it joins".to_owned(),
+        ),
+        (Want::Shared(sharer), Some(_))
+            if !sharer.share.is_kernel() && !board.gpus.iter().any(|gpu| gpu.view.mps) =>
+        (
             "no node that was ever seen can share slices: none has nvidia-cuda-mps-control"
                 .to_owned(),
             "a node with NVIDIA's MPS control program joins".to_owned(),

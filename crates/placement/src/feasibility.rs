@@ -44,8 +44,10 @@ pub(crate) fn largest_of(gpu: &GpuView) -> Option<Bytes> {
 /// Tells whether any GPU could ever hold a job, by its geometry alone: what stands or runs on it
 /// now doesn't matter, so the answer is the same for every policy.
 pub fn could_ever_fit(cluster: &ClusterView, ask: &GpuAsk, share: Share) -> Feasibility {
-    let sharer = share.mps().map(|share| Sharer { user: "".into(), share });
-    if sharer.is_some() && !cluster.gpus.iter().any(|gpu| gpu.mps) {
+    let sharer = share.part().map(|share| Sharer { user: "".into(), share });
+    if let Some(sharer) = &sharer
+        && !cluster.gpus.iter().any(|gpu| gpu.shares(sharer.share))
+    {
         return Feasibility::NoSharing;
     }
     let want = Want::of(ask, sharer.as_ref());
@@ -61,7 +63,9 @@ pub fn could_ever_fit(cluster: &ClusterView, ask: &GpuAsk, share: Share) -> Feas
 
 /// Tells whether the GPU's geometry has a place for the want.
 pub(crate) fn holds(gpu: &GpuView, want: &Want) -> bool {
-    if matches!(want, Want::Shared(_)) && !gpu.mps {
+    if let Want::Shared(sharer) = want
+        && !gpu.shares(sharer.share)
+    {
         return false;
     }
     match &gpu.mig {

@@ -310,7 +310,9 @@ impl Market {
 
 /// Returns the best that a GPU has for a want: room beside sharers, or what the rule finds.
 pub(crate) fn offer<R: Rule>(rule: &mut R, gpu: &Gpu<'_>, size: &Size) -> Option<Rc<Offer>> {
-    if matches!(size.want, Want::Shared(_)) && !gpu.view.mps {
+    if let Want::Shared(sharer) = &size.want
+        && !gpu.view.shares(sharer.share)
+    {
         return None;
     }
     let joined = if R::JOINS { sharing::join(gpu, size) } else { None };

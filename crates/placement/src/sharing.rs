@@ -1,4 +1,4 @@
-//! Sharers of one slice, under NVIDIA's Multi-Process Service.
+//! Sharers of one slice, under NVIDIA's Multi-Process Service or kernel by kernel.
 //!
 //! No paper that a policy here follows shares a slice: MIGM never does, Dyna-P's fixed layout has
 //! one job a partition, and `exclusive` gives away whole GPUs. What follows is ours, the same for
@@ -6,6 +6,7 @@
 //!
 //! - A job shares only if it says so, and only with jobs of the same user: under MPS a fault of
 //!   one is a fault of all.
+//! - Kernel by kernel, jobs join only their like: every job on the slice must stand in its queue.
 //! - It joins a shared slice that has room, by multiprocessors and memory, before it takes a
 //!   slice of its own: the tightest such slice, then the one with the least memory left over.
 //! - If there is none, it founds one: the tightest slice on which jobs like it fit together, that
@@ -25,7 +26,7 @@ use crate::want::{Size, Want};
 /// Returns the shared slice of a GPU that a sharer would join.
 pub(crate) fn join(gpu: &Gpu<'_>, size: &Size) -> Option<Rc<Offer>> {
     let Want::Shared(sharer) = &size.want else { return None };
-    if !gpu.view.mps {
+    if !gpu.view.shares(sharer.share) {
         return None;
     }
     let open = tenancies(gpu, sharer).filter(|(i, tenancy)| tenancy.has_room(sharer, i.memory));

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tessera_model::mig::{
     Geometry, Layout, Measure, Profile, ProfileId, Slot, State, StateSpace, TooManyPlacements,
 };
-use tessera_model::share::{MpsShare, SHARERS_MAX};
+use tessera_model::share::{Part, SHARERS_MAX};
 use tessera_model::spec::{GpuAsk, Priority};
 use tessera_model::{Bytes, GpuId, JobId, Millis, NodeName};
 
@@ -34,8 +34,10 @@ pub struct GpuView {
     pub sms: Option<u16>,
     /// Reported profiles and placements; `None` where MIG is off or not supported.
     pub mig: Option<Arc<MigView>>,
-    /// Whether its node can share slices: it has NVIDIA's MPS control program.
+    /// Whether its node can share slices under MPS: it has NVIDIA's MPS control program.
     pub mps: bool,
+    /// Whether its node can share slices kernel by kernel: its agent has the shim.
+    pub kernel: bool,
     /// Whether new attempts may start here: its node is available and the GPU is healthy.
     pub available: bool,
     /// Whether a layout plan is under way: its layout can't be changed again until it ends.
@@ -54,6 +56,16 @@ pub struct OperatorWord {
     /// Who keeps its layout as it is, such as `the layout of GPU 0 of node a is pinned (by ada)`:
     /// its slices may be used, and nothing may be created or destroyed for a job.
     pub pinned: Option<String>,
+}
+
+impl GpuView {
+    /// Tells whether its node can share slices in this way.
+    pub const fn shares(&self, part: Part) -> bool {
+        match part {
+            Part::Mps(_) => self.mps,
+            Part::Kernel(_) => self.kernel,
+        }
+    }
 }
 
 /// Why an operator keeps new attempts from a GPU.
@@ -203,30 +215,36 @@ impl InstanceState {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tenancy {
     /// Whose jobs they are: under MPS one job's fault is everyone's, so that users are never
-    /// mixed.
+    /// mixed. (Kernel by kernel each has its own context; but they trust each other with the gate
+    /// page, and the agent may put MPS beneath.)
     pub user: Arc<str>,
     /// The jobs with their parts.
-    pub sharers: Vec<(JobId, MpsShare)>,
+    pub sharers: Vec<(JobId, Part)>,
 }
 
 impl Tenancy {
     /// Returns the percentages that are given away, added up.
     pub fn sm_percent(&self) -> u32 {
-        self.sharers.iter().map(|(_, share)| u32::from(share.sm.get())).sum()
+        self.sharers.iter().map(|(_, share)| share.sm_percent()).sum()
     }
 
     /// Returns the memory that is given away, added up.
     pub fn memory(&self) -> Bytes {
-        let bytes = self.sharers.iter().map(|(_, share)| share.memory.get());
+        let bytes = self.sharers.iter().map(|(_, share)| share.memory().get());
         Bytes::new(bytes.fold(0, u64::saturating_add))
     }
 
     /// Tells whether one more sharer fits beside the others on a slice with this memory.
     pub fn has_room(&self, asked: &Sharer, memory: Bytes) -> bool {
-        let sm = self.sm_percent() + u32::from(asked.share.sm.get());
-        let bytes = self.memory().get().saturating_add(asked.share.memory.get());
+        let sm = self.sm_percent() + asked.share.sm_percent();
+        let bytes = self.memory().get().saturating_add(asked.share.memory().get());
         let count = u32::try_from(self.sharers.len()).unwrap_or(u32::MAX);
-        self.user == asked.user && sm <= 100 && bytes <= memory.get() && count < SHARERS_MAX
+        let alike = self.sharers.iter().all(|(_, s)| s.is_kernel() == asked.share.is_kernel());
+        alike
+            && self.user == asked.user
+            && sm <= 100
+            && bytes <= memory.get()
+            && count < SHARERS_MAX
     }
 }
 
@@ -236,7 +254,7 @@ pub struct Sharer {
     /// Whose job it is.
     pub user: Arc<str>,
     /// What it may use.
-    pub share: MpsShare,
+    pub share: Part,
 }
 
 /// A job that waits for a place.

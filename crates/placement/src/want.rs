@@ -50,7 +50,7 @@ impl Want {
             }
             Self::Shared(sharer) => {
                 let roomy = sharer.share.roomy();
-                let enough = || mig.plain().filter(|p| p.memory >= sharer.share.memory);
+                let enough = || mig.plain().filter(|p| p.memory >= sharer.share.memory());
                 let fits = enough().find(|p| p.memory >= roomy).or(enough().next_back());
                 let memory = fits.map(|p| p.memory);
                 mig.plain().filter(|p| Some(p.memory) == memory).collect()
@@ -68,7 +68,7 @@ impl Want {
             Self::AtLeast(bytes) => memory >= *bytes,
             Self::Named(_) => false,
             Self::Whole => true,
-            Self::Shared(sharer) => memory >= sharer.share.memory,
+            Self::Shared(sharer) => memory >= sharer.share.memory(),
         }
     }
 }

@@ -16,7 +16,7 @@ use tessera_model::lease::LeaseTerms;
 use tessera_model::life::{Exit, Outcome};
 use tessera_model::mig::{Geometry, Slot, Step};
 use tessera_model::share::{CheckpointSignal, MpsShare};
-use tessera_model::spec::{OutputPaths, Program};
+use tessera_model::spec::{Class, OutputPaths, Priority, Program};
 use tessera_model::{
     AttemptId, BootId, Bytes, ControllerId, GpuId, JobId, Millis, NodeName, PlanId, SliceId,
 };
@@ -29,7 +29,7 @@ pub use telemetry::{
 };
 
 /// The version that this build speaks. A peer of another version is refused with both numbers.
-pub const PROTOCOL_VERSION: u16 = 2;
+pub const PROTOCOL_VERSION: u16 = 3;
 
 /// The protocol's name in the TLS handshake (ALPN).
 pub const ALPN: &[u8] = b"tessera-agent/1";
@@ -119,6 +119,8 @@ pub struct Hello {
     pub memory: Bytes,
     /// Whether the node has NVIDIA's MPS control program, so that slices can be shared.
     pub mps: bool,
+    /// Whether its agent has the kernel plane's shim, so that jobs can share slices kernel by kernel.
+    pub kernel: bool,
 }
 
 /// One GPU as its driver reports it.
@@ -435,6 +437,21 @@ pub struct LaunchOrder {
     pub share: Option<MpsShare>,
     /// On what signal it saves its state and ends.
     pub checkpoint_signal: Option<CheckpointSignal>,
+    /// Its place in its slice's kernel queue; `None` if it has none.
+    pub kernel: Option<KernelTerms>,
+}
+
+/// What an attempt of the kernel tier is given.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct KernelTerms {
+    /// Its memory.
+    pub memory: Bytes,
+    /// Its queue: 0 (highest) to 9.
+    pub priority: Priority,
+    /// Latency or throughput.
+    pub class: Class,
+    /// What its user calls the task whose profile it uses; by default its program and parameters.
+    pub task_key: Option<String>,
 }
 
 /// One task's place in its array.

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use tessera_model::AttemptId;
 use tessera_model::life::Outcome;
-use tessera_model::share::{MpsShare, SHARERS_MAX};
+use tessera_model::share::{MpsShare, SHARERS_MAX, SmPercent};
 use tessera_wire::frames::ExitRecord;
 
 /// Most processes of which it is remembered whose they are: 48 contexts, and their successors.
@@ -36,9 +36,13 @@ impl Sharers {
     /// # Errors
     ///
     /// Why there is no room, for people. The controller never sends such an attempt.
+    ///
+    /// Sharers who all have every multiprocessor take turns (the kernel tier, with MPS beneath);
+    /// the controller puts nobody else among them.
     pub fn join(&mut self, attempt: AttemptId, share: MpsShare) -> Result<(), String> {
         let given: u32 = self.members.values().map(|share| u32::from(share.sm.get())).sum();
-        if given + u32::from(share.sm.get()) > 100 {
+        let by_turns = self.members.values().chain([&share]).all(|s| s.sm == SmPercent::WHOLE);
+        if !by_turns && given + u32::from(share.sm.get()) > 100 {
             return Err(format!("{given} % of the slice are given away already"));
         }
         if self.members.len() >= usize::try_from(SHARERS_MAX).unwrap_or(usize::MAX) {

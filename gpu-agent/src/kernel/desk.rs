@@ -61,11 +61,16 @@ impl Desk {
     }
 
     /// Lets what an earlier agent admitted join again; forgets those that `is_alive` denies.
-    pub fn adopt(&self, is_alive: impl Fn(AttemptId) -> bool) {
+    ///
+    /// Returns those that may join.
+    pub fn adopt(&self, is_alive: impl Fn(AttemptId) -> bool) -> Vec<AttemptId> {
+        let mut adopted = Vec::new();
         for (admission, token) in files::adopt(&self.settings.data, is_alive) {
+            adopted.push(admission.attempt);
             // There is room for as many as there are attempts.
             let _ = self.orders.try_send(KernelOrder::Admit { admission, token });
         }
+        adopted
     }
 
     /// Tells that an attempt is over, or will never run.

@@ -113,6 +113,18 @@ pub fn find_shim(program: &Path) -> Option<PathBuf> {
     places.into_iter().find(|place| place.is_file())
 }
 
+/// Returns where gate pages are if nothing else is said: in memory, by the data folder's name, so
+/// that the next agent finds them and another agent of the machine doesn't.
+pub fn gates_of(data: &Path) -> PathBuf {
+    let memory = Path::new("/dev/shm");
+    if !memory.is_dir() {
+        return folder(data).join("gates");
+    }
+    let whole = data.canonicalize().unwrap_or_else(|_| data.to_owned());
+    let name = crc32fast::hash(whole.as_os_str().as_encoded_bytes());
+    memory.join(format!("tessera-kernel-{name:08x}"))
+}
+
 fn path(data: &Path, attempt: AttemptId) -> PathBuf {
     folder(data).join("attempts").join(format!("{attempt}.json"))
 }

@@ -68,10 +68,10 @@ impl Node {
     }
 
     pub(super) fn spawn(&mut self, order: LaunchOrder) {
-        if order.share.is_some() {
+        if self.share_of(&order).is_some() {
             self.ask_for_share(order);
         } else {
-            self.hand_over(order, Vec::new(), Vec::new());
+            self.queue_up(order, Vec::new(), Vec::new());
         }
     }
 

@@ -15,6 +15,7 @@ use crate::core::ledger::Ledger;
 use crate::disk::NodeState;
 use crate::gpus::GpuOrder;
 use crate::journal::Journal;
+use crate::kernel::Desk;
 use crate::lease_page::LeasePage;
 use crate::mps::MpsOrder;
 use crate::outputs::OutputKeeper;
@@ -48,6 +49,8 @@ pub struct NodeParts {
     pub telemetry: mpsc::Sender<telemetry::Event>,
     /// The way to its shared slices.
     pub mps: mpsc::Sender<MpsOrder>,
+    /// The way to the kernel queues, if there are any.
+    pub desk: Option<Desk>,
     /// The way to the doctor.
     pub doctor: mpsc::Sender<u64>,
     /// Told when the agent must not go on.
@@ -91,9 +94,12 @@ impl Node {
             mps: parts.mps,
             shared: crate::mps::noted(&data),
             unshared: BTreeMap::new(),
+            desk: parts.desk,
+            queued: BTreeSet::new(),
         };
         let alive = node.attempts.alive_ids();
         node.shared.retain(|attempt| alive.contains(attempt));
+        node.adopt_queued(&alive);
         node.tell_mps(MpsOrder::Adopt(alive));
         let adopted = node.attempts.alive_count();
         if adopted > 0 {

@@ -66,6 +66,7 @@ impl Node {
             cores: self.facts.cores,
             memory: self.facts.memory,
             mps: self.facts.mps.is_some(),
+            kernel: self.has_queues(),
         })
     }
 

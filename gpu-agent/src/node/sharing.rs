@@ -16,7 +16,7 @@ impl Node {
     /// Asks for a share; the attempt starts with [`MpsEvent::Ready`].
     pub(super) fn ask_for_share(&mut self, order: LaunchOrder) {
         let attempt = order.attempt;
-        let Some(share) = order.share else { return };
+        let Some(share) = self.share_of(&order) else { return };
         let (slice, user) = (order.slice.clone(), order.user.clone());
         let want = MpsOrder::Want(Want { attempt, slice, user, share });
         self.shared.insert(attempt);
@@ -36,7 +36,7 @@ impl Node {
                 let standing = self.standing();
                 // The wait may have been longer than the lease (F5, F7).
                 if standing.leased && order.generation == standing.generation {
-                    self.hand_over(order, environment, before_kill);
+                    self.queue_up(order, environment, before_kill);
                 } else {
                     let reason = "the node's lease ran out".to_owned();
                     self.never_starts(attempt, Outcome::NotStarted, reason);
@@ -80,7 +80,7 @@ impl Node {
         waits
     }
 
-    fn never_starts(&mut self, attempt: AttemptId, outcome: Outcome, detail: String) {
+    pub(super) fn never_starts(&mut self, attempt: AttemptId, outcome: Outcome, detail: String) {
         self.unshared.remove(&attempt);
         self.give_share_back(attempt);
         let effects = self.attempts.end_here(attempt, never_ran(outcome, detail));

@@ -406,6 +406,7 @@ pub fn order(place: &Place, program: &[&str]) -> LaunchOrder {
         traceparent: None,
         share: None,
         checkpoint_signal: None,
+        kernel: None,
     }
 }
 

@@ -185,6 +185,7 @@ fn cluster(
                 sms: Some(108),
                 mig: Some(Arc::clone(mig)),
                 mps: false,
+                kernel: false,
                 available: !matches!(layouts, Layouts::Away),
                 changing,
                 instances: instances(layouts, mig, random)?,

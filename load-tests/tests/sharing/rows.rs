@@ -21,7 +21,7 @@ fn m1_m2_one_jobs_fault_ends_its_slice_costs_others_no_retry_and_the_slice_serve
     let both = shared.iter().find(|instance| instance.sharers.len() == 2).unwrap();
     assert_eq!(both.profile, "2g.10gb");
     let parts: Vec<_> = both.sharers.iter().map(|s| (s.sm_percent, s.memory_bytes)).collect();
-    assert_eq!(parts, [(50, 4 * GIB), (50, 4 * GIB)]);
+    assert_eq!(parts, [(Some(50), 4 * GIB), (Some(50), 4 * GIB)]);
     let why = rig.cluster.explain(culprit.job);
     assert!(why.summary.contains("is shared and has room"), "{why:#?}");
 

@@ -99,11 +99,13 @@ impl Cell {
             ("stuck" | "foreign" | "quarantined", None) => (instance.state.clone(), "31"),
             ("leaving", None) => ("to be destroyed".to_owned(), "33"),
             ("shared", None) => {
-                let sm: u32 = instance.sharers.iter().map(|s| u32::from(s.sm_percent)).sum();
+                let parts = instance.sharers.iter().filter_map(|sharer| sharer.sm_percent);
+                let sm: Option<u32> = parts.map(u32::from).reduce(|sum, sm| sum + sm);
+                let how = sm.map_or("by turns".to_owned(), |sm| format!("{sm} %"));
                 let first = instance.sharers.first().map_or(0, |sharer| sharer.job_id);
                 let styles = u64::try_from(JOB_STYLES.len()).unwrap_or(1);
                 let style = usize::try_from(first % styles).unwrap_or(0);
-                (format!("{} jobs {sm} %", instance.sharers.len()), JOB_STYLES[style])
+                (format!("{} jobs {how}", instance.sharers.len()), JOB_STYLES[style])
             }
             ("unfinished", None) => ("being made".to_owned(), "33"),
             (state, None) => (state.to_owned(), "2"),

@@ -67,7 +67,7 @@ fn sharers_of_a_slice_are_listed_with_their_parts() {
         job_id,
         job_name: Some("infer".into()),
         user: "ada".into(),
-        sm_percent,
+        sm_percent: Some(sm_percent),
         memory_bytes: 4 << 30,
     };
     let mut shared = instance("2g.10gb", 0, 2, "shared", None);

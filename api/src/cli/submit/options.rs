@@ -54,8 +54,8 @@ pub struct Options {
     /// A whole GPU, alone
     #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "", value_name = "MODE", hide_possible_values = true)]
     pub exclusive: Option<String>,
-    /// `exclusive` (the default), or `mps` to share a slice with other jobs of the same user;
-    /// needs --vram
+    /// `exclusive` (the default); `mps` to share a slice with other jobs of the same user; `kernel`
+    /// to share one kernel by kernel, by priority. Both need --vram
     #[arg(long, value_name = "HOW")]
     pub share: Option<String>,
     /// With --share mps: percent of the slice's multiprocessors (by default 50)

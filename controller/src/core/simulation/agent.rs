@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use tessera_model::lease::LeaseTerms;
 use tessera_model::life::Outcome;
 use tessera_model::mig::{Slot, Step};
+use tessera_model::share::{KernelShare, Part};
 use tessera_model::{AttemptId, GpuId, Millis};
 use tessera_wire::frames::{
     AttemptReport, AttemptStatus, GpuHealth, LaunchOrder, MigReport, PlanEnd, PlanOrder, ToAgent,
@@ -214,7 +215,10 @@ impl Machine {
             return vec![self.attempt_report(attempt)];
         }
         let (job, generation) = (order.job, order.generation);
-        let share = order.share.map(|share| (order.user, share));
+        let memory = order.kernel.as_ref().map(|kernel| kernel.memory);
+        let part = order.share.map(Part::Mps);
+        let part = part.or(memory.map(|memory| Part::Kernel(KernelShare { memory })));
+        let share = part.map(|part| (order.user, part));
         let facts = Facts { job, generation, gpu: order.gpu, slot: order.slot, share };
         self.disk.accepted.insert(attempt, facts);
         self.agent().spawning.insert(attempt, None);

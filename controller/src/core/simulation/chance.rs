@@ -1,7 +1,7 @@
 //! What happens next: drawn by lot, each class of faults more or less likely from run to run.
 
 use tessera_model::life::Outcome;
-use tessera_model::share::{MpsShare, Share, SmPercent};
+use tessera_model::share::{KernelShare, MpsShare, Share, SmPercent};
 use tessera_model::spec::{GpuAsk, JobSpec, RawSpec};
 use tessera_model::{AttemptId, Bytes, GpuId, JobId, Millis};
 use tessera_wire::frames::{InstanceTrouble, MigReport};
@@ -170,7 +170,10 @@ impl World {
         {
             let sm = self.dice.pick(&[20, 50, 50, 70]).unwrap();
             let sm = SmPercent::try_from(sm).unwrap();
-            spec.share = Share::Mps(MpsShare { sm, memory });
+            spec.share = match self.dice.chance(30) {
+                true => Share::Kernel(KernelShare { memory }),
+                false => Share::Mps(MpsShare { sm, memory }),
+            };
             spec.user = self.dice.pick(&["ada", "ada", "bob"]).unwrap().to_owned();
         }
         let hold = self.dice.chance(10);

@@ -86,9 +86,14 @@ fn memory_is_shared_by_nobody(world: &World) {
                         continue;
                     };
                     let mine = facts.share.as_ref().is_some_and(|(own, _)| own == user);
+                    let alike = facts
+                        .share
+                        .as_ref()
+                        .is_some_and(|(_, own)| own.is_kernel() == share.is_kernel());
+                    assert!(alone || alike, "kinds meet on {slice} of {} (V4)", facts.gpu);
                     assert!(alone || mine, "users meet on {slice} of {} (V4)", facts.gpu);
-                    sm += u32::from(share.sm.get());
-                    bytes += share.memory.get();
+                    sm += share.sm_percent();
+                    bytes += share.memory().get();
                 }
                 assert!(sm <= 100, "{sm} % of {slice} of {} are given away (V4)", facts.gpu);
                 assert!(bytes <= capacity.get(), "{bytes} of {capacity} (V4)");

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use tessera_model::life::Outcome;
 use tessera_model::mig::{Slot, Step};
-use tessera_model::share::MpsShare;
+use tessera_model::share::Part;
 use tessera_model::{AttemptId, BootId, Bytes, ControllerId, GpuId, JobId, Millis, PlanId};
 use tessera_wire::frames::{
     ExitRecord, GpuReport, Hello, InstanceReport, MigReport, PROTOCOL_VERSION, ToController,
@@ -24,7 +24,7 @@ pub(super) struct Facts {
     pub(super) gpu: GpuId,
     pub(super) slot: Option<Slot>,
     /// Whose part of a shared slice it has, and which.
-    pub(super) share: Option<(String, MpsShare)>,
+    pub(super) share: Option<(String, Part)>,
 }
 
 /// What survives the agent, and the machine's reboots.
@@ -93,6 +93,7 @@ impl Machine {
             cores: 8,
             memory: Bytes::from_mib(65_536),
             mps: true,
+            kernel: true,
         }
     }
 

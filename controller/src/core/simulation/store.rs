@@ -153,6 +153,7 @@ impl Store {
             cores: node.cores,
             memory_bytes: node.memory_bytes,
             mps: node.mps,
+            kernel: node.kernel,
             last_seen_unix: Millis::ZERO,
         };
         self.nodes.insert(node.node, row);
@@ -226,8 +227,8 @@ impl Store {
                 if *of == gpu && *at == start =>
             {
                 *sharers -= 1;
-                *sm -= u32::from(left.share.sm.get());
-                *bytes -= left.share.memory.get();
+                *sm -= left.share.sm_percent();
+                *bytes -= left.share.memory().get();
                 *sharers > 0
             }
             (Holder::Tenancy { .. }, _) => true,
@@ -310,8 +311,8 @@ impl Store {
             }
             Some(other) => return Err(format!("attempt_slots: {other:?} holds {key:?}")),
         };
-        let sm = sm + u32::from(sharer.share.sm.get());
-        let bytes = bytes + sharer.share.memory.get();
+        let sm = sm + sharer.share.sm_percent();
+        let bytes = bytes + sharer.share.memory().get();
         check(sm <= 100 && bytes <= capacity, || format!("attempt_slots: {sm} %, {bytes}"))?;
         let (tenant, sharers) = (sharer.user.clone(), before + 1);
         let row = Holder::Tenancy { tenant, start: own, sharers, sm, bytes, capacity };

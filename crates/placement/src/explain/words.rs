@@ -23,7 +23,7 @@ pub(super) struct Asked<'a>(pub(super) &'a QueuedJob);
 impl fmt::Display for Asked<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(Sharer { share, .. }) = &self.0.share {
-            return write!(f, "{} and {} of a slice asked", share.memory, share.sm);
+            return write!(f, "{share} of a slice asked");
         }
         match &self.0.gpu {
             GpuAsk::Unknown => f.write_str("no size asked"),
@@ -43,6 +43,11 @@ pub(super) fn company(gpu: &Gpu<'_>, offer: &Offer) -> String {
             let (noun, verb) = if jobs.len() == 1 { ("job", "has") } else { ("jobs", "have") };
             let (user, sm, memory) = (&tenancy.user, tenancy.sm_percent(), tenancy.memory());
             let jobs = listed(&jobs, "and");
+            if tenancy.sharers.iter().any(|(_, share)| share.is_kernel()) {
+                return format!(
+                    "; {noun} {jobs} of {user} {verb} {memory} of it, kernel by kernel"
+                );
+            }
             format!("; {noun} {jobs} of {user} {verb} {sm} % and {memory} of it")
         }
         _ => String::new(),

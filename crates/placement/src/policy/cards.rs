@@ -33,12 +33,18 @@ impl<'c> Card<'c> {
             match &instance.state {
                 InstanceState::Idle => {}
                 InstanceState::Taken { job } => seats.push(Seat { job: *job, slot, sm: None }),
+                // Their kernels take turns: what moving one would change for the others, nobody knows.
+                InstanceState::Shared(tenancy)
+                    if tenancy.sharers.iter().any(|(_, share)| share.is_kernel()) =>
+                {
+                    return None;
+                }
                 InstanceState::Shared(tenancy) => {
                     let sharers = tenancy.sharers.iter();
                     seats.extend(sharers.map(|(job, share)| Seat {
                         job: *job,
                         slot,
-                        sm: Some(share.sm),
+                        sm: share.sm(),
                     }));
                 }
                 InstanceState::Foreign

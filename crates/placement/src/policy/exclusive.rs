@@ -97,7 +97,7 @@ fn target<'c>(standing: &Standing<'c>, want: &Want) -> Option<&'c Profile> {
         Want::AtLeast(bytes) => largest.memory >= *bytes,
         Want::Named(name) => geometry.by_name(name).is_some(),
         Want::Whole => true,
-        Want::Shared(sharer) => largest.memory >= sharer.share.memory,
+        Want::Shared(sharer) => largest.memory >= sharer.share.memory(),
     };
     enough.then_some(largest)
 }

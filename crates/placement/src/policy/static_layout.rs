@@ -108,7 +108,7 @@ fn suits(gpu: &Gpu<'_>, instance: &InstanceView, want: &Want) -> bool {
         Want::AtLeast(bytes) => instance.memory >= *bytes,
         Want::Named(name) => geometry.profile(slot.profile).is_some_and(|p| p.name == *name),
         Want::Whole => geometry.largest().is_some_and(|p| p.id == slot.profile),
-        Want::Shared(sharer) => instance.memory >= sharer.share.memory,
+        Want::Shared(sharer) => instance.memory >= sharer.share.memory(),
     }
 }
 

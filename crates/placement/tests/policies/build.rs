@@ -3,7 +3,7 @@
 use std::sync::{Arc, LazyLock};
 
 use tessera_model::mig::{Slot, Step, catalog};
-use tessera_model::share::{MpsShare, Share};
+use tessera_model::share::{KernelShare, MpsShare, Part, Share};
 use tessera_model::spec::{GpuAsk, Priority};
 use tessera_model::{Bytes, JobId, Millis};
 use tessera_placement::{
@@ -56,6 +56,7 @@ pub fn gpu(key: &str, standing: &[Standing<'_>]) -> GpuView {
         sms: None,
         mig: Some(mig),
         mps: true,
+        kernel: true,
         available: true,
         changing: false,
         instances,
@@ -116,11 +117,14 @@ pub fn mib(mib: u64) -> GpuAsk {
     GpuAsk::Memory(Bytes::from_mib(mib))
 }
 
-/// Makes job `number` of a queue one that may share.
+/// Makes job `number` of a queue one that may share; kernel by kernel, if it takes no percentage.
 pub fn sharing(queue: &mut [QueuedJob], number: usize, user: &str, sm: u8) {
     let job = &mut queue[number - 1];
     let GpuAsk::Memory(memory) = job.gpu else { panic!("a sharer asks for memory") };
-    let share = MpsShare { sm: sm.try_into().unwrap(), memory };
+    let share = match sm.try_into() {
+        Ok(sm) => Part::Mps(MpsShare { sm, memory }),
+        Err(_) => Part::Kernel(KernelShare { memory }),
+    };
     job.share = Some(Sharer { user: user.into(), share });
 }
 

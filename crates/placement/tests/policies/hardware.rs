@@ -50,14 +50,16 @@ impl Hardware {
     /// user and leave room.
     pub fn start_sharer(&mut self, job: JobId, sharer: &Sharer, place: &Place) {
         let gpu = self.cluster.gpus.iter_mut().find(|gpu| gpu.id == place.gpu).unwrap();
-        assert!(gpu.mps, "{job} shares on a node without MPS");
+        assert!(gpu.shares(sharer.share), "{job} shares on a node that can't");
         let shared = gpu.instances.iter_mut().find(|i| i.slot == place.slot);
         if let Some(InstanceView { state: InstanceState::Shared(tenancy), memory, .. }) = shared {
             assert!(place.steps.is_empty(), "{job} changes the slice that it joins");
             assert_eq!(tenancy.user, sharer.user, "{job} joins a stranger");
             tenancy.sharers.push((job, sharer.share));
-            let sm: u32 = tenancy.sharers.iter().map(|(_, s)| u32::from(s.sm.get())).sum();
-            let bytes: u64 = tenancy.sharers.iter().map(|(_, s)| s.memory.get()).sum();
+            let kernel = tenancy.sharers.iter().filter(|(_, s)| s.is_kernel()).count();
+            assert!(kernel == 0 || kernel == tenancy.sharers.len(), "{job} joins another kind");
+            let sm: u32 = tenancy.sharers.iter().map(|(_, s)| s.sm_percent()).sum();
+            let bytes: u64 = tenancy.sharers.iter().map(|(_, s)| s.memory().get()).sum();
             assert!(sm <= 100 && bytes <= memory.get(), "{job} has no room: {tenancy:?}");
             return;
         }

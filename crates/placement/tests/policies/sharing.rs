@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use proptest::prelude::*;
-use tessera_model::share::{MpsShare, Share};
+use tessera_model::share::{KernelShare, MpsShare, Part, Share};
 use tessera_model::spec::GpuAsk;
 use tessera_model::{Bytes, JobId};
 use tessera_placement::policy::NAMES;
@@ -19,7 +19,12 @@ use crate::hardware::Hardware;
 
 fn shared(user: &str, parts: &[(u64, u8, u64)]) -> InstanceState {
     let part = |(job, sm, gib): &(u64, u8, u64)| {
-        let share = MpsShare { sm: (*sm).try_into().unwrap(), memory: Bytes::from_mib(gib * 1024) };
+        let memory = Bytes::from_mib(gib * 1024);
+        let share = match (*sm).try_into() {
+            Ok(sm) => Part::Mps(MpsShare { sm, memory }),
+            // No percentage: kernel by kernel.
+            Err(_) => Part::Kernel(KernelShare { memory }),
+        };
         (JobId::from_number(*job), share)
     };
     let sharers = parts.iter().map(part).collect();
@@ -138,6 +143,38 @@ fn a_sharer_is_never_placed_on_a_node_without_mps() {
 }
 
 #[test]
+fn jobs_whose_kernels_take_turns_join_their_like_and_nobody_else() {
+    let standing = cluster([a100(&[
+        ("1g.5gb", 0, shared("ada", &[(901, 10, 1)])),
+        ("2g.10gb", 2, shared("ada", &[(902, 0, 2)])),
+        ("2g.10gb", 4, shared("bob", &[(903, 0, 2)])),
+    ])]);
+    let mut jobs = queue([gib(2), gib(2)]);
+    sharing(&mut jobs, 1, "ada", 0);
+    sharing(&mut jobs, 2, "ada", 0);
+
+    assert_eq!(decided("scheme-b", &standing, &jobs), ["1: 2g.10gb@2 on 0", "2: 2g.10gb@2 on 0"]);
+    let mut job = queue([gib(2)]);
+    sharing(&mut job, 1, "ada", 20);
+    assert_eq!(decided("scheme-b", &standing, &job).len(), 1);
+    assert!(!decided("scheme-b", &standing, &job)[0].contains("2g.10gb@2 "));
+}
+
+#[test]
+fn jobs_whose_kernels_take_turns_need_a_node_with_the_shim() {
+    let none = cluster([GpuView { kernel: false, ..a100(&[("2g.10gb", 0, IDLE)]) }]);
+    let mut jobs = queue([gib(4)]);
+    sharing(&mut jobs, 1, "ada", 0);
+
+    let decisions = decide("scheme-b", &none, &jobs);
+
+    assert_eq!(short(&none, &decisions), ["1: bad_constraints"]);
+    assert!(why(&decisions[0]).summary.contains("shim"), "{}", why(&decisions[0]).summary);
+    let share = Share::parse(Some("kernel"), None, &gib(4)).unwrap();
+    assert_eq!(could_ever_fit(&none, &gib(4), share), Feasibility::NoSharing);
+}
+
+#[test]
 fn where_no_slice_is_roomy_enough_the_largest_is_taken() {
     let mut jobs = queue([gib(10)]);
     sharing(&mut jobs, 1, "ada", 10);
@@ -147,7 +184,10 @@ fn where_no_slice_is_roomy_enough_the_largest_is_taken() {
 
 /// Jobs of three users of which most may share.
 fn mixed() -> impl Strategy<Value = Vec<QueuedJob>> {
-    let job = (1_u64..25_000, prop::option::weighted(0.8, (0_u8..3, 1_u8..=100)));
+    let job = (
+        1_u64..25_000,
+        prop::option::weighted(0.8, (0_u8..3, prop_oneof![Just(0_u8), 1_u8..=100])),
+    );
     prop::collection::vec(job, 0..40).prop_map(|jobs| {
         let mut queue = queue(jobs.iter().map(|(memory, _)| mib(*memory)));
         for (number, (_, share)) in (1..).zip(&jobs) {

@@ -87,6 +87,7 @@ impl Fleet {
                 sms: model.sms,
                 mig: Some(mig),
                 mps: true,
+                kernel: false,
                 available: true,
                 changing: false,
                 instances: Vec::new(),

@@ -9,7 +9,7 @@ use tessera_model::lease::LeaseTerms;
 use tessera_model::life::{Exit, Outcome};
 use tessera_model::mig::{Geometry, MediaEngines, Profile, ProfileId, Slot, Step};
 use tessera_model::share::{CheckpointSignal, MpsShare};
-use tessera_model::spec::{OutputPaths, Program};
+use tessera_model::spec::{Class, OutputPaths, Program};
 use tessera_model::{
     AttemptId, BootId, Bytes, ControllerId, GpuId, JobId, Millis, NodeName, PlanId, SliceId,
 };
@@ -195,6 +195,7 @@ fn hello() -> impl Strategy<Value = Hello> {
     (numbers, text(), uuid(), option::of(uuid()), bytes()).prop_map(
         |(numbers, software, boot, controller, memory)| Hello {
             mps: numbers.1 % 2 == 0,
+            kernel: numbers.1 % 3 == 0,
             protocol: numbers.0,
             software,
             boot: BootId::from_uuid(boot),
@@ -295,6 +296,14 @@ fn launch() -> impl Strategy<Value = LaunchOrder> {
     let share = (1_u8..=100, bytes())
         .prop_map(|(sm, memory)| MpsShare { sm: sm.try_into().unwrap(), memory });
     let signal = option::of(proptest::sample::select(CheckpointSignal::ALL));
+    let kernel = (bytes(), 0_u8..=9, any::<bool>(), option::of(text())).prop_map(
+        |(memory, priority, online, task_key)| KernelTerms {
+            memory,
+            priority: priority.try_into().unwrap(),
+            class: if online { Class::Online } else { Class::Offline },
+            task_key,
+        },
+    );
     let limits = (option::of(millis()), millis());
     let rest = (
         output,
@@ -304,6 +313,7 @@ fn launch() -> impl Strategy<Value = LaunchOrder> {
         option::of(text()),
         option::of(share),
         signal,
+        option::of(kernel),
     );
     (fence, place, what, rest).prop_map(|(fence, place, what, rest)| LaunchOrder {
         epoch: fence.0,
@@ -327,6 +337,7 @@ fn launch() -> impl Strategy<Value = LaunchOrder> {
         traceparent: rest.4,
         share: rest.5,
         checkpoint_signal: rest.6,
+        kernel: rest.7,
     })
 }
 

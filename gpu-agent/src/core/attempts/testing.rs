@@ -36,6 +36,7 @@ pub fn order(attempt: u128, job: u64) -> LaunchOrder {
         traceparent: None,
         share: None,
         checkpoint_signal: None,
+        kernel: None,
     }
 }
 

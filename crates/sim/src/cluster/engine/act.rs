@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use tessera_model::JobId;
 use tessera_model::mig::{self, Slot, Step};
-use tessera_model::share::{MpsShare, SmPercent};
+use tessera_model::share::{MpsShare, Part, SmPercent};
 use tessera_placement::{InstanceState, InstanceView, Place, Reshape, Seat, Tenancy};
 
 use super::{Event, Phase, Refused, Run, Spot, id, index};
@@ -196,7 +196,7 @@ impl Run<'_> {
                 }),
             });
             if let (InstanceState::Shared(tenancy), Some(sm)) = (state, seat.sm) {
-                tenancy.sharers.push((seat.job, MpsShare { sm, memory: asked }));
+                tenancy.sharers.push((seat.job, Part::Mps(MpsShare { sm, memory: asked })));
             }
         }
         for instance in &mut self.view.gpus[gpu].instances {
