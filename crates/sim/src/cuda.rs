@@ -24,6 +24,7 @@ pub mod duration;
 pub mod image;
 pub mod names;
 pub mod program;
+pub mod recording;
 pub mod settings;
 pub mod silicon;
 pub mod visible;

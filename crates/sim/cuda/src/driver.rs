@@ -149,7 +149,7 @@ impl Driver {
             return;
         }
         self.world().waiting_for.extend(places);
-        self.wait(|world| places.iter().all(|place| world.is_over(*place)).then_some(()));
+        self.wait(|world| places.iter().all(|place| world.is_settled(*place)).then_some(()));
         let mut world = self.world();
         for place in places {
             if let Some(own) = world.waiting_for.iter().position(|waited| waited == place) {

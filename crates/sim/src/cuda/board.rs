@@ -25,6 +25,9 @@ const PLACE_BYTES: u64 = 1 << 24;
 /// for no longer.
 pub const LOOK_EVERY: Duration = Duration::from_millis(5);
 
+/// How far the device may be ahead of a process that read the clock before it had the lock.
+const AHEAD_MAX: Duration = Duration::from_secs(60);
+
 /// A device, shared or not.
 #[derive(Debug)]
 pub struct Board {
@@ -75,9 +78,10 @@ impl Board {
         let outcome = Self::read(file, self.version).map(|found| {
             if let Some((version, device)) = found {
                 self.version = version;
-                // Times of another boot, or of another version's file, say nothing about now.
+                // Times of another boot say nothing about now. Others that read the clock later
+                // may have been here first.
                 self.device = device
-                    .filter(|device| device.now() <= now)
+                    .filter(|device| device.now() <= now.saturating_add(nanos(AHEAD_MAX)))
                     .unwrap_or_else(|| Silicon::new(self.rules, now));
             }
             before(&mut self.device);

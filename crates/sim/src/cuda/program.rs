@@ -273,6 +273,13 @@ impl Cuda {
         Ok(words)
     }
 
+    /// Returns the device's time in nanoseconds, if this driver is the stand-in.
+    pub fn now(&self) -> Option<u64> {
+        type Now = unsafe extern "C" fn() -> u64;
+        // SAFETY: the function's type.
+        unsafe { self.function::<Now>("tesseraSimNow\0").ok().map(|now| now()) }
+    }
+
     /// Lets virtual time pass, if this driver is the stand-in with a virtual clock; returns
     /// whether it is.
     pub fn pass(&self, nanoseconds: u64) -> bool {

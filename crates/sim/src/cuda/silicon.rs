@@ -208,6 +208,11 @@ impl Silicon {
         self.clients.iter().find(|c| c.id == client).map_or(0, |c| c.busy)
     }
 
+    /// Tells whether a client is there.
+    pub fn knows(&self, client: ClientId) -> bool {
+        self.clients.iter().any(|c| c.id == client)
+    }
+
     /// Tells whether another client than this has work here.
     pub fn is_shared(&self, client: ClientId) -> bool {
         self.clients.iter().any(|c| c.id != client && c.unended().next().is_some())

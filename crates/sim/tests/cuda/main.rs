@@ -1,4 +1,5 @@
 //! The CUDA driver's stand-in as programs meet it.
 
 mod rig;
+mod shared;
 mod single;

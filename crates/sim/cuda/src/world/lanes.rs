@@ -240,6 +240,12 @@ impl World {
         self.lanes.get(&lane).is_none_or(|lane| lane.completed >= seq)
     }
 
+    /// Tells whether waiting for a place has an end: it is over, or its context is broken.
+    pub fn is_settled(&self, place: (u64, u64)) -> bool {
+        let context = self.lanes.get(&place.0).and_then(|lane| self.contexts.get(&lane.context));
+        self.is_over(place) || context.is_none_or(|context| context.sticky.is_some())
+    }
+
     /// Returns where the lanes of a context end: waiting for all of it is waiting for these.
     pub fn ends_of(&self, context: u64) -> Vec<(u64, u64)> {
         let lanes = self

@@ -13,6 +13,7 @@ use tessera_sim::cuda::silicon::{Ended, OPEN_ENDED, Order, Silicon};
 use super::contexts::{board_failed, mps_code};
 use super::lanes::{Effect, HostCall, Op, What};
 use super::{LaneKind, World};
+use crate::abi::Code;
 use crate::driver::{LOOK_EVERY, driver, sharpen_timer};
 use crate::memory;
 use crate::trace::Over;
@@ -71,10 +72,14 @@ impl World {
         };
         let collect = |silicon: &mut Silicon| {
             spun.iter().for_each(|job| silicon.finish(client, *job));
-            silicon.collect(client)
+            (silicon.knows(client), silicon.collect(client))
         };
         match board.update(now, submit, collect) {
-            Ok(ended) => {
+            Ok((known, ended)) => {
+                if !known {
+                    // Somebody removed the device's file, or spoilt it.
+                    context.sticky.get_or_insert(Code::DEVICE_UNAVAILABLE);
+                }
                 context.pushed = context.pushed.saturating_sub(ended.len());
                 ended
             }
