@@ -118,6 +118,15 @@ impl Driver {
         }
     }
 
+    /// Says goodbye to the MPS server, when the process ends in order.
+    pub fn part(&self) {
+        if let Ok(mut world) = self.world.try_lock()
+            && let Some(mps) = world.mps.take()
+        {
+            mps.client.close();
+        }
+    }
+
     /// Keeps the calling thread busy until a launch has taken as long as a driver's.
     pub fn spend_launch_cost(&self, began: u64) {
         let cost = u64::try_from(self.settings.launch_cost.as_nanos()).unwrap_or(0);

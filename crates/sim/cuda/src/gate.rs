@@ -215,10 +215,13 @@ pub fn open() {
     }
     extern "C" fn over() {
         PHASE.store(OVER, Ordering::Release);
+        // As the driver does: an MPS server takes a client that just goes for a dead one.
+        let _ = catch_unwind(|| driver().part());
     }
     PHASE.store(READY, Ordering::Release);
-    // SAFETY: both handlers only store a number. If they can't be registered, a fork would find
-    // a driver that isn't its own, which is the caller's fault then as it is now.
+    // SAFETY: the handler of forks only stores a number, and that of exits doesn't unwind. If
+    // they can't be registered, a fork would find a driver that isn't its own, which is the
+    // caller's fault then as it is now.
     unsafe {
         libc::pthread_atfork(None, None, Some(forked));
         libc::atexit(over);

@@ -14,6 +14,7 @@ pub type Limits = BTreeMap<String, u64>;
 pub struct Client {
     lines: Lines,
     server: u32,
+    percentage: f64,
 }
 
 /// What a client says of itself.
@@ -60,13 +61,21 @@ impl Client {
         let limit = limits_from_env().get("0").copied();
         let command = std::env::args().next().unwrap_or_default();
         let hello = Hello { pid, uid, limit, command };
-        accepted(lines.ask(&hello.to_line())?)?;
-        Ok(Self { lines, server })
+        let answer = accepted(lines.ask(&hello.to_line())?)?;
+        // A client can narrow what its server was given, never widen it.
+        let of_server = answer.strip_prefix("ok ").and_then(|text| text.parse().ok());
+        let percentage = of_server.unwrap_or(100.0_f64).min(percentage_from_env());
+        Ok(Self { lines, server, percentage })
     }
 
     /// Returns the server's process.
     pub const fn server(&self) -> u32 {
         self.server
+    }
+
+    /// Returns the percentage of the SMs that the client may use.
+    pub const fn percentage(&self) -> f64 {
+        self.percentage
     }
 
     /// Runs a small kernel and waits for it.
@@ -85,6 +94,15 @@ impl Client {
     /// [`MpsError::Refused`] with `CUDA_ERROR_OUT_OF_MEMORY`, which hits nobody else.
     pub fn allocate(&mut self, bytes: u64) -> Result<(), MpsError> {
         accepted(self.lines.ask(&format!("allocate {bytes}"))?).map(drop)
+    }
+
+    /// Says that so much memory is free again.
+    ///
+    /// # Errors
+    ///
+    /// [`MpsError::Refused`] with the context's sticky error.
+    pub fn free(&mut self, bytes: u64) -> Result<(), MpsError> {
+        accepted(self.lines.ask(&format!("free {bytes}"))?).map(drop)
     }
 
     /// Touches memory that isn't there.
@@ -126,6 +144,13 @@ impl Hello {
         };
         Some(Self { pid, uid, limit, command: words.next().unwrap_or_default().to_owned() })
     }
+}
+
+/// Reads `CUDA_MPS_ACTIVE_THREAD_PERCENTAGE`. What can't be read limits nothing.
+fn percentage_from_env() -> f64 {
+    let text = std::env::var("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE").unwrap_or_default();
+    let percentage = text.trim().parse::<f64>().ok();
+    percentage.filter(|percentage| *percentage > 0.0 && *percentage <= 100.0).unwrap_or(100.0)
 }
 
 /// Reads `CUDA_MPS_PINNED_DEVICE_MEM_LIMIT`: `0=10G,1=512M`. What can't be read limits nothing,

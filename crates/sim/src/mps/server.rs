@@ -139,7 +139,8 @@ impl Server {
             Ok(id) => id,
             Err(refusal) => return lines.send(&format!("!{refusal}")),
         };
-        lines.send("ok")?;
+        let percentage = self.state().percentage;
+        lines.send(&format!("ok {percentage}"))?;
         let orderly = self.serve_client(id, pid, &mut lines).unwrap_or(false);
         self.part(id, pid, orderly);
         Ok(())
@@ -202,6 +203,10 @@ impl Server {
                     return Err(NO_MEMORY);
                 }
                 client.bytes = wanted;
+                Ok(())
+            }
+            ["free", bytes] => {
+                client.bytes = client.bytes.saturating_sub(bytes.parse().unwrap_or(0));
                 Ok(())
             }
             ["fault"] => {

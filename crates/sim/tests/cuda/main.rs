@@ -1,5 +1,9 @@
 //! The CUDA driver's stand-in as programs meet it.
 
+mod capture;
+mod faults;
+mod mps;
 mod rig;
 mod shared;
 mod single;
+mod streams;

@@ -16,7 +16,7 @@ use tessera_sim::node::Node;
 static ENVIRONMENT: Mutex<()> = Mutex::new(());
 
 /// Every variable that a driver reads: what a test doesn't set is unset.
-const VARIABLES: [&str; 16] = [
+pub const VARIABLES: [&str; 16] = [
     "TESSERA_SIM_GPUS",
     "TESSERA_SIM_MIG",
     "CUDA_VISIBLE_DEVICES",

@@ -10,7 +10,7 @@ use tempfile::TempDir;
 use tessera_sim::library::{Part, build_part};
 use tessera_sim::node::Node;
 
-use crate::rig::{open_node, read_trace};
+use crate::rig::{VARIABLES, open_node, read_trace};
 
 /// Longer than anything here takes, even on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -48,12 +48,15 @@ impl Machine {
 
     pub fn command(&self, program: &str) -> Command {
         let mut command = Command::new(program);
+        // Other tests set some of them meanwhile.
+        for name in VARIABLES {
+            command.env_remove(name);
+        }
         command
             .env("LD_LIBRARY_PATH", self.folder.path().join("lib"))
             .env("TESSERA_SIM_NODE", self.folder.path().join("node"))
             .env("TESSERA_SIM_CUDA_TRACE", self.folder.path().join("trace"))
             .env("CUDA_MPS_PIPE_DIRECTORY", self.folder.path().join("mps"))
-            .env_remove("CUDA_VISIBLE_DEVICES")
             .stdin(Stdio::piped())
             .stdout(Stdio::piped());
         command

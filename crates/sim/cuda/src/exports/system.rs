@@ -1,6 +1,7 @@
 //! From `cuInit` to `cuGetProcAddress`.
 
 use std::ffi::{CStr, c_char, c_void};
+use std::time::Duration;
 
 use tessera_sim::config::Config;
 use tessera_sim::mps::client::{Client, MpsError};
@@ -129,13 +130,11 @@ fn initialize(driver: &Driver) -> Outcome {
     Ok(())
 }
 
-/// Returns the share of the SMs that a client of an MPS server may use, in thousandths: the
-/// percentage of its environment.
-fn share_of_sms(_client: &Client) -> u32 {
-    let text = std::env::var("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE").unwrap_or_default();
-    let percent = text.trim().parse::<f64>().ok().filter(|p| *p > 0.0 && *p <= 100.0);
-    let tenths = percent.map(|percent| format!("{:.0}", percent * 10.0));
-    tenths.and_then(|tenths| tenths.parse().ok()).unwrap_or(1_000)
+/// Returns the share of the SMs that a client of an MPS server may use, in thousandths.
+fn share_of_sms(client: &Client) -> u32 {
+    // A percentage as a part of a second has its thousandths in milliseconds.
+    let part = Duration::try_from_secs_f64(client.percentage() / 100.0).unwrap_or(Duration::MAX);
+    u32::try_from(part.as_millis()).unwrap_or(1_000).clamp(1, 1_000)
 }
 
 fn tell(text: Option<&'static CStr>, to: Out<*const c_char>) -> Outcome {

@@ -155,11 +155,18 @@ impl World {
         if let Some(mps) = &mut self.mps {
             mps.client.allocate(bytes).map_err(|error| mps_code(&error))?;
         }
-        self.context(context)?.claim.allocate(bytes).map_err(|error| refused(&error))
+        let taken = self.context(context)?.claim.allocate(bytes);
+        if let (Err(_), Some(mps)) = (&taken, &mut self.mps) {
+            mps.client.free(bytes).map_err(|error| mps_code(&error))?;
+        }
+        taken.map_err(|error| refused(&error))
     }
 
     /// Gives device memory of a context back.
     pub fn give_memory(&mut self, context: u64, bytes: u64) -> Outcome {
+        if let Some(mps) = &mut self.mps {
+            mps.client.free(bytes).map_err(|error| mps_code(&error))?;
+        }
         self.context(context)?.claim.free(bytes).map_err(|error| refused(&error))
     }
 }
