@@ -542,6 +542,9 @@ pub struct ProfileView {
     pub memory_slices: u8,
     /// First memory slices on which an instance may start.
     pub starts: Vec<u8>,
+    /// How many more can be cut beside everything that stands.
+    #[serde(default)]
+    pub fits_now: u32,
 }
 
 /// One change of a GPU's layout.

@@ -6,7 +6,10 @@ use std::process::{Command, Output};
 use std::time::Duration;
 
 use serde_json::Value;
-use tessera_api::types::{Instance, LayoutApplied, LayoutChange, LayoutRequest, SubmitRequest};
+use tessera_api::types::{
+    Instance, LayoutApplied, LayoutChange, LayoutChanges, LayoutOutlook, LayoutRequest,
+    SubmitRequest,
+};
 use tessera_load_tests::cluster::{Cluster, Plan, SOON, command};
 use tessera_load_tests::programs::programs;
 use tessera_load_tests::wait;
@@ -121,6 +124,33 @@ fn a_gpu_is_cut_by_hand_around_a_running_job_and_what_is_busy_is_never_touched()
     let still = cluster.job(job).job;
     assert_eq!((still.state.as_str(), still.attempts), ("running", 1));
     assert_eq!(still.slice, Some(slice));
+}
+
+#[test]
+fn the_outlook_says_when_a_busy_card_is_expected_to_be_free() {
+    let cluster = Plan::new().node("n1", "a100-40gb").start();
+    let limited = SubmitRequest { time_limit_secs: Some(900), ..hold("7g.40gb") };
+    let job = cluster.submit(&limited).job_id;
+    let started = cluster.wait_job(job, SOON, "running").attempt_list[0].started_at.unwrap();
+
+    let path = "/v1/gpus/n1:0/layout/outlook";
+    let outlook: LayoutOutlook = cluster.call("GET", path, None).expect(200).json();
+
+    assert!(!outlook.profiles.is_empty());
+    for profile in &outlook.profiles {
+        assert_eq!((profile.now, profile.after_idle, profile.first.as_str()), (0, 0, "after_busy"));
+        assert_eq!(profile.job_ids, [job]);
+        let limit = profile.ready_at.expect("it has a time limit") - started;
+        assert!((limit.whole_seconds() - 900).abs() <= 1, "{limit}: {profile:?}");
+    }
+    let changes = |gpu: &str| -> LayoutChanges {
+        cluster.call("GET", &format!("/v1/layouts?gpu={gpu}"), None).expect(200).json()
+    };
+    let uuid = &cluster.gpus().items[0].id;
+    let beginning: String = uuid.chars().take("GPU-".len() + 6).collect();
+    assert_eq!(changes(&beginning).items, changes("n1:0").items, "named by its beginning");
+    assert_eq!(changes(&beginning).items.len(), 1);
+    cluster.act(job, "cancel").expect(200);
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use tessera_api::types as api;
-use tessera_model::mig::Slot;
+use tessera_model::mig::{self, Slot};
 use tessera_model::share::{Part, SmPercent};
 use tessera_model::{GpuId, JobId, Millis};
 use tessera_placement::InstanceState;
@@ -87,12 +87,14 @@ impl Cluster {
                 sharers: self.sharers(&instance.state),
             }
         });
+        let standing: Vec<_> = gpu.report.instances.iter().map(|i| i.slot).collect();
         let profiles = geometry.map_or(&[][..], |g| &g.profiles).iter().map(|p| api::ProfileView {
             name: p.name.to_string(),
             memory_bytes: p.memory.get(),
             compute_slices: p.compute_slices,
             memory_slices: p.memory_slices,
             starts: p.starts.clone(),
+            fits_now: geometry.map_or(0, |g| mig::room_for(g, &standing, p)),
         });
         api::Gpu {
             id: gpu.report.gpu.to_string(),

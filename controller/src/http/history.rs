@@ -99,11 +99,12 @@ pub(super) async fn list_layouts(
     let LayoutFilter { gpu, limit, cursor } = filter.0;
     let gpu: Option<GpuId> = match gpu {
         None => None,
-        Some(text) if text.contains(':') => {
-            Some(find_gpu(&state, &read_id("gpu", &text)?).await?.1)
-        }
-        // A UUID may be that of a GPU that is gone.
-        Some(text) => Some(read_id("gpu", &text)?),
+        Some(text) => match find_gpu(&state, &read_id("gpu", &text)?).await {
+            Ok((_, id)) => Some(id),
+            // A UUID may be that of a GPU that is gone.
+            Err(ApiError::NotFound { .. }) if !text.contains(':') => Some(read_id("gpu", &text)?),
+            Err(other) => return Err(other),
+        },
     };
     let before = cursor.as_deref().map(str::parse).transpose()?;
     let size = PageSize::parse(limit)?;

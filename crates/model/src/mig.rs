@@ -25,7 +25,7 @@ pub use geometry::{
     Geometry, IllegalLayout, Layout, MediaEngines, Profile, ProfileId, ProfileName, Slot,
 };
 pub use offer::BadOffer;
-pub use outlook::{First, Hold, Outlook, Tenant, outlook};
+pub use outlook::{First, Hold, Outlook, Tenant, outlook, room_for};
 pub use plan::{Occupant, PlanRefused, Step, plan};
 pub use room::make_room;
 pub use states::{Counts, Measure, State, StateSpace, TooManyPlacements};

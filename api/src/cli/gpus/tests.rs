@@ -1,3 +1,5 @@
+use tessera_model::mig::{Slot, catalog, room_for};
+
 use super::*;
 use crate::types::ProfileView;
 
@@ -10,6 +12,7 @@ fn profile(name: &str, gib: u64, compute: u8, memory: u8, starts: &[u8]) -> Prof
         compute_slices: compute,
         memory_slices: memory,
         starts: starts.into(),
+        fits_now: 0,
     }
 }
 
@@ -30,6 +33,14 @@ fn instance(profile: &str, start: u8, size: u8, state: &str, job: Option<(u64, &
 }
 
 fn a100(instances: Vec<Instance>) -> Gpu {
+    let geometry = catalog::models()["a100-40gb"].geometry();
+    let by_name = |name: &str| geometry.by_name(&name.parse().unwrap()).unwrap();
+    let slot = |i: &Instance| Slot { start: i.start, profile: by_name(&i.profile).id };
+    let standing: Vec<Slot> = instances.iter().map(slot).collect();
+    let fitting = |profile: ProfileView| {
+        let fits_now = room_for(&geometry, &standing, by_name(&profile.name));
+        ProfileView { fits_now, ..profile }
+    };
     Gpu {
         id: "GPU-0".into(),
         node: "node-a".into(),
@@ -46,14 +57,16 @@ fn a100(instances: Vec<Instance>) -> Gpu {
         pinned: None,
         reachability: Some(11),
         instances,
-        profiles: vec![
+        profiles: [
             profile("1g.5gb", 5, 1, 1, &[0, 1, 2, 3, 4, 5, 6]),
             profile("1g.5gb+me", 5, 1, 1, &[0, 1, 2, 3, 4, 5, 6]),
             profile("2g.10gb", 10, 2, 2, &[0, 2, 4]),
             profile("3g.20gb", 20, 3, 4, &[0, 4]),
             profile("4g.20gb", 20, 4, 4, &[0]),
             profile("7g.40gb", 40, 7, 8, &[0]),
-        ],
+        ]
+        .map(fitting)
+        .into(),
     }
 }
 

@@ -86,6 +86,25 @@ pub fn outlook(geometry: &Geometry, tenants: &[Tenant]) -> Result<Vec<Outlook>, 
     Ok(geometry.profiles.iter().map(|profile| crowd.outlook(profile)).collect())
 }
 
+/// Counts how many instances of one profile of the geometry fit beside `standing`; none beside what
+/// can't stand together.
+///
+/// Exact: placements of one profile are equally long, so taking them from the left leaves the most
+/// room, and counts and engines are the same wherever they stand.
+pub fn room_for(geometry: &Geometry, standing: &[Slot], profile: &Profile) -> u32 {
+    let mut filled = standing.to_vec();
+    let mut made = 0;
+    for slot in placements(profile) {
+        filled.push(slot);
+        if geometry.check(&filled).is_ok() {
+            made += 1;
+        } else {
+            filled.pop();
+        }
+    }
+    made
+}
+
 /// The instances that stand on one GPU.
 struct Crowd<'g> {
     geometry: &'g Geometry,
@@ -96,32 +115,14 @@ impl Crowd<'_> {
     fn outlook(&self, profile: &Profile) -> Outlook {
         let everything = self.slots(|_| true);
         let lasting = self.slots(|hold| hold != Hold::Idle);
-        let now = self.room(&everything, profile);
-        let after_idle = self.room(&lasting, profile);
+        let now = room_for(self.geometry, &everything, profile);
+        let after_idle = room_for(self.geometry, &lasting, profile);
         let first = if now > 0 { First::Now } else { self.first(profile) };
         Outlook { profile: profile.id, now, after_idle, first }
     }
 
     fn slots(&self, keep: impl Fn(Hold) -> bool) -> Vec<Slot> {
         self.tenants.iter().filter(|t| keep(t.hold)).map(|t| t.slot).collect()
-    }
-
-    /// Counts how many instances of one profile fit beside `standing`.
-    ///
-    /// Exact: placements of one profile are equally long, so taking them from the left leaves
-    /// the most room, and counts and engines are the same wherever they stand.
-    fn room(&self, standing: &[Slot], profile: &Profile) -> u32 {
-        let mut filled = standing.to_vec();
-        let mut made = 0;
-        for slot in placements(profile) {
-            filled.push(slot);
-            if self.geometry.check(&filled).is_ok() {
-                made += 1;
-            } else {
-                filled.pop();
-            }
-        }
-        made
     }
 
     fn first(&self, profile: &Profile) -> First {

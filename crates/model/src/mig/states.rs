@@ -237,22 +237,6 @@ impl StateSpace {
             .collect()
     }
 
-    /// Returns the instance among `candidates` whose removal opens most: the largest `R` after
-    /// it; of equals the one with the lowest start. `None` if none of them stands.
-    ///
-    /// The counterpart of the allocation rule. MIGM just frees what has ended; this is for the
-    /// case that one of several idle instances may go.
-    pub fn best_release(
-        &self,
-        state: State,
-        candidates: impl IntoIterator<Item = Slot>,
-    ) -> Option<(Slot, usize)> {
-        candidates
-            .into_iter()
-            .filter_map(|slot| Some((slot, self.reachability(self.free(state, slot)?))))
-            .min_by_key(|(slot, reach)| (usize::MAX - reach, *slot))
-    }
-
     /// Tells whether two placements share a memory slice, so that they never stand together.
     pub(super) fn exclude(&self, a: Slot, b: Slot) -> bool {
         match (self.places.bit(a), self.places.bit(b)) {

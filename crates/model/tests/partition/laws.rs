@@ -83,24 +83,33 @@ fn what_a_driver_reports_beyond_reason_is_left_out_and_never_overflows() {
 }
 
 #[test]
-fn the_instance_whose_removal_opens_most_is_released() {
+fn the_instance_whose_removal_opens_most_makes_room() {
     let a100 = catalog::models()["a100-40gb"].geometry();
     let space = StateSpace::new(&a100, Some(&a100.plain())).unwrap();
     let slot = |name: &str, start| Slot {
         start,
         profile: a100.by_name(&name.parse().unwrap()).unwrap().id,
     };
-    let layout = Layout::from([slot("1g.5gb", 1), slot("1g.5gb", 6), slot("2g.10gb", 2)]);
-    let state = space.state(&layout).unwrap();
-    let smalls = [slot("1g.5gb", 6), slot("1g.5gb", 1)];
+    // All seven compute slices are given away: for one more it takes one of them.
+    let ones = [0, 1, 2, 3, 4, 5].map(|start| slot("1g.5gb", start));
+    let state = space.state(&Layout::from(ones)).unwrap();
+    let wanted = slot("2g.10gb", 4);
 
-    let (released, reach) = space.best_release(state, smalls).unwrap();
+    let gone = make_room(&space, state, &ones, wanted).unwrap();
 
-    // Without the one at 1 the left half may become two 2g; the one at 6 costs only a pair.
-    let each = smalls.map(|slot| space.reachability(space.free(state, slot).unwrap()));
-    assert_eq!(Some(reach), each.into_iter().max());
-    assert_eq!(space.reachability(space.free(state, released).unwrap()), reach);
-    assert_eq!(space.best_release(state, [slot("7g.40gb", 0)]), None, "it doesn't stand");
+    assert_eq!(gone, [slot("1g.5gb", 4), slot("1g.5gb", 5)], "what lies in the way, and no more");
+    let full = Layout::from([slot("4g.20gb", 0), slot("3g.20gb", 4)]);
+    let state = space.state(&full).unwrap();
+    let idle: Vec<_> = full.iter().copied().collect();
+    for wanted in [slot("1g.5gb", 6), slot("1g.5gb", 0)] {
+        let gone = make_room(&space, state, &idle, wanted).unwrap();
+        let after = |gone: &[Slot]| {
+            let rest = gone.iter().try_fold(state, |state, slot| space.free(state, *slot))?;
+            Some(space.reachability(space.allocate(rest, wanted)?))
+        };
+        let each = idle.iter().filter_map(|slot| after(std::slice::from_ref(slot)));
+        assert_eq!(after(&gone), each.max(), "{wanted:?}");
+    }
 }
 
 proptest! {
