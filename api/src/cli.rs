@@ -77,6 +77,8 @@ enum Command {
     Hold(jobs::Hold),
     /// Let held jobs go on
     Release(jobs::Release),
+    /// Change jobs that share a slice: give them another part of it
+    Update(jobs::Update),
     /// Wait until jobs have ended; exit with their code
     Wait(wait::Wait),
     /// List the machines
@@ -153,6 +155,7 @@ async fn run(cli: Cli) -> Result<u8, Failure> {
         Command::Cancel(verb) => verb.run(session).await,
         Command::Hold(verb) => verb.run(session).await,
         Command::Release(verb) => verb.run(session).await,
+        Command::Update(verb) => verb.run(session).await,
         Command::Wait(verb) => verb.run(session).await,
         Command::Nodes(verb) => verb.run(session).await,
         Command::Gpus(verb) => verb.run(session).await,

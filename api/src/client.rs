@@ -22,6 +22,7 @@ pub use self::retry::Patience;
 use crate::types::{
     ClusterInfo, DecisionView, Decisions, Explain, Gpus, Job, JobCounts, JobDetail, JobEvents,
     JobFilter, JobPage, LayoutChanges, MigModeRequest, Node, Nodes, SubmitRequest, Submitted,
+    UpdateRequest,
 };
 
 /// Longest time that one request for a job's end is held open by the controller. Proxies
@@ -203,6 +204,15 @@ impl Client {
     /// [`ClientError::Refused`] if there is no such job, or if its state doesn't allow it.
     pub async fn act(&self, job: JobRef, verb: Verb) -> Result<Job, ClientError> {
         self.http.json(Call::post(&format!("v1/jobs/{job}/{}", verb.word()))).await
+    }
+
+    /// Changes a job or a whole array.
+    ///
+    /// # Errors
+    ///
+    /// [`ClientError::Refused`] if there is no such job, or if it doesn't take the change.
+    pub async fn update(&self, job: JobRef, change: &UpdateRequest) -> Result<Job, ClientError> {
+        self.http.json(Call::patch(&format!("v1/jobs/{job}")).body(change)).await
     }
 
     /// Waits at most half a minute for the job's end; returns the job either way.

@@ -92,7 +92,7 @@ pub struct SubmitRequest {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sm_percent: Option<u8>,
     /// Signal on which the program saves its state and ends: `USR1`, `USR2`, `HUP`, `INT` or
-    /// `TERM`. Kept with the job; nothing sends it yet.
+    /// `TERM`. With one the job's share can be changed while it runs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub checkpoint_signal: Option<String>,
     /// Whether the job waits until it is released.
@@ -111,6 +111,16 @@ pub struct ArrayRange {
     pub first: u32,
     /// Largest index; at most 9,999 above the smallest.
     pub last: u32,
+}
+
+/// What is to be changed of a job.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct UpdateRequest {
+    /// With `share` = `mps`: how many percent of the slice's multiprocessors it may use, 1 to
+    /// 100.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sm_percent: Option<u8>,
 }
 
 impl SubmitRequest {

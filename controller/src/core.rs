@@ -144,6 +144,8 @@ pub struct Round {
     pub started: Vec<moves::Started>,
     /// Attempts that are to end.
     pub stopping: Vec<moves::Stopping>,
+    /// Jobs with live attempts that are to have other shares.
+    pub reshared: Vec<moves::Reshared>,
     /// Attempts that are over.
     pub ended: Vec<moves::Ended>,
     /// What attempts used, by the nodes that they ran on.
@@ -182,6 +184,7 @@ impl Round {
             && self.ready.is_empty()
             && self.started.is_empty()
             && self.stopping.is_empty()
+            && self.reshared.is_empty()
             && self.ended.is_empty()
             && self.usages.is_empty()
             && self.commands.is_empty()

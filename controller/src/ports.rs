@@ -4,6 +4,7 @@ pub mod operator;
 
 use std::sync::Arc;
 
+use tessera_model::share::SmPercent;
 use tessera_model::spec::JobSpec;
 use tessera_model::{AttemptId, Bytes, JobId, NodeId};
 use tessera_placement::Explanation;
@@ -73,6 +74,8 @@ pub enum JobCommand {
     Hold,
     /// Go on.
     Release,
+    /// Take another part of its slice's multiprocessors.
+    Reshare(SmPercent),
 }
 
 /// What came of a command to one job.
@@ -85,6 +88,8 @@ pub enum CommandResult {
         /// That state's word.
         state: String,
     },
+    /// It runs, and does not say how it puts its work aside.
+    NoCheckpoint,
     /// There is no such job.
     NotFound,
 }

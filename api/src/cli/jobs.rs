@@ -1,12 +1,12 @@
-//! Naming jobs on the command line, and holding and releasing them.
+//! Naming jobs on the command line, and holding, releasing and changing them.
 
 use clap::Args;
 use tessera_model::{JobId, JobRef};
 
 use super::failure::Failure;
 use super::session::Session;
-use crate::client::Verb;
-use crate::types::{Job, JobPage};
+use crate::client::{ClientError, Verb};
+use crate::types::{Job, JobPage, UpdateRequest};
 
 /// Most jobs that one word such as `42_[1-500]` may stand for.
 const EXPANSION_MAX: usize = 10_000;
@@ -65,6 +65,26 @@ pub struct Release {
     jobs: Vec<JobWord>,
 }
 
+#[derive(Args)]
+pub struct Update {
+    /// Jobs such as 42 (a whole array, if it is one), 42_7 or 42_[1-5]
+    #[arg(required = true, value_name = "JOB", value_parser = job_word)]
+    jobs: Vec<JobWord>,
+    /// Percent of its slice's multiprocessors, for a job that shares it (--share mps); one that
+    /// runs is started again through its --checkpoint signal, at no cost to its retries
+    #[arg(long, value_name = "PERCENT", required = true,
+          value_parser = clap::value_parser!(u8).range(1..=100))]
+    sm: Option<u8>,
+}
+
+impl Update {
+    pub async fn run(self, session: &Session) -> Result<u8, Failure> {
+        let change = UpdateRequest { sm_percent: self.sm };
+        let update = |job| session.client.update(job, &change);
+        on_all(session, flatten(&self.jobs), "update", update).await
+    }
+}
+
 impl Hold {
     pub async fn run(self, session: &Session) -> Result<u8, Failure> {
         act_on_all(session, flatten(&self.jobs), Verb::Hold).await
@@ -84,13 +104,25 @@ pub fn flatten(words: &[JobWord]) -> Vec<JobRef> {
 
 /// Does the same to each job; one that can't be changed doesn't keep the others from it.
 pub async fn act_on_all(session: &Session, jobs: Vec<JobRef>, verb: Verb) -> Result<u8, Failure> {
+    on_all(session, jobs, verb.word(), |job| session.client.act(job, verb)).await
+}
+
+async fn on_all<F>(
+    session: &Session,
+    jobs: Vec<JobRef>,
+    word: &str,
+    act: impl Fn(JobRef) -> F,
+) -> Result<u8, Failure>
+where
+    F: Future<Output = Result<Job, ClientError>>,
+{
     let mut done: Vec<Job> = Vec::new();
     let mut code = 0;
     for job in jobs {
-        match session.client.act(job, verb).await {
+        match act(job).await {
             Ok(job) => done.push(job),
             Err(refused) if refused.status().is_some() => {
-                session.remark(&format!("{} {job}: {refused}", verb.word()));
+                session.remark(&format!("{word} {job}: {refused}"));
                 code = 1;
             }
             Err(broken) => return Err(broken.into()),

@@ -49,7 +49,7 @@ struct Bodies;
 /// File, type, and the verbs that print it.
 const OUTPUTS: &[(&str, &str, &str)] = &[
     ("submitted", "Submitted", "submit"),
-    ("job-page", "JobPage", "queue, cancel, hold, release, wait"),
+    ("job-page", "JobPage", "queue, cancel, hold, release, update, wait"),
     ("job-detail", "JobDetail", "show"),
     ("job-events", "JobEvents", "show --events"),
     ("explain", "Explain", "explain"),

@@ -42,6 +42,10 @@ impl Call {
         Self::new(Method::POST, path)
     }
 
+    pub(super) fn patch(path: &str) -> Self {
+        Self::new(Method::PATCH, path)
+    }
+
     fn new(method: Method, path: &str) -> Self {
         Self {
             method,

@@ -1,12 +1,14 @@
 //! The end of attempts, and what is sent about the living ones.
 
+use std::sync::Arc;
+
 use tessera_model::life::{JobEvent, JobState, RetryRules, Verdict};
-use tessera_model::share::Part;
+use tessera_model::share::{MpsShare, Part, Share, SmPercent};
 use tessera_model::{AttemptId, JobId, Millis};
-use tessera_wire::frames::{ExitRecord, KernelTerms, LaunchOrder, PlanOrder, ToAgent};
+use tessera_wire::frames::{ExitRecord, KernelTerms, LaunchOrder, PlanOrder, StopCause, ToAgent};
 
 use super::{Cluster, Effect, JobSheet, Live, RESEND_AFTER, Round};
-use crate::ports::JobMoved;
+use crate::ports::{CommandResult, JobMoved};
 use crate::store::moves;
 use crate::store::submit::FreshJob;
 
@@ -99,6 +101,10 @@ impl Cluster {
                 self.launch_order(attempt, live).map(|order| ToAgent::Launch(Box::new(order)))
             }
             JobState::Running if !live.acknowledged => Some(self.stop_frame(attempt, false)),
+            // Told by the state, as everything: the job's part is another one than the attempt's.
+            JobState::Running if live.has_other_share() => {
+                Some(ToAgent::Stop { epoch: self.epoch, attempt, cause: StopCause::Reshare })
+            }
             JobState::Stopping => Some(self.stop_frame(attempt, live.acknowledged)),
             _ => None,
         }
@@ -142,6 +148,43 @@ impl Cluster {
                 Some(Part::Mps(_)) | None => None,
             },
         })
+    }
+}
+
+impl Live {
+    /// Gives the job another part of its slice: its attempt ends by its checkpoint signal and the
+    /// next one has the new part. Refused, if the job doesn't say how it puts its work aside.
+    pub(super) fn reshare(
+        &mut self,
+        attempt: AttemptId,
+        sm: SmPercent,
+        round: &mut Round,
+    ) -> CommandResult {
+        let refused = CommandResult::Refused { state: self.state.word().to_owned() };
+        let Some(sheet) = self.sheet.as_mut() else { return refused };
+        let Share::Mps(share) = sheet.spec.share else { return refused };
+        if self.state == JobState::Stopping {
+            return refused;
+        }
+        if share.sm == sm {
+            return CommandResult::Done;
+        }
+        if sheet.spec.checkpoint_signal.is_none() {
+            return CommandResult::NoCheckpoint;
+        }
+        Arc::make_mut(&mut sheet.spec).share = Share::Mps(MpsShare { sm, ..share });
+        if self.state == JobState::Running {
+            self.sent = None;
+        }
+        round.reshared.push(moves::Reshared { job: self.job, attempt, sm });
+        CommandResult::Done
+    }
+
+    /// Whether its job has another share by now than it was started with.
+    fn has_other_share(&self) -> bool {
+        let job = self.sheet.as_ref().and_then(|sheet| sheet.spec.share.part()?.sm());
+        let own = self.share.as_ref().and_then(|sharer| sharer.share.sm());
+        job.zip(own).is_some_and(|(job, own)| job != own)
     }
 }
 

@@ -10,7 +10,7 @@ use super::{
     Cluster, DOUBLINGS_MAX, Effect, Gpu, Input, MOVED_KEPT_FOR, PLAN_PAUSE, REFUSAL_PAUSE, Round,
 };
 use crate::ports::{CommandResult, JobCommand, JobMoved};
-use crate::store::moves::{self, record_without_exit};
+use crate::store::moves::{self, Change, record_without_exit};
 use crate::store::nodes::PlanClosed;
 
 impl Cluster {
@@ -67,15 +67,17 @@ impl Cluster {
             self.moved.insert(job, now);
             return Some(self.command_live(attempt, command, round));
         }
-        let to = match command {
-            JobCommand::Cancel => JobState::Cancelled,
-            JobCommand::Hold => JobState::Held,
-            JobCommand::Release => JobState::Queued,
+        let change = match command {
+            JobCommand::Cancel => Change::To(JobState::Cancelled),
+            JobCommand::Hold => Change::To(JobState::Held),
+            JobCommand::Release => Change::To(JobState::Queued),
+            JobCommand::Reshare(sm) => Change::Share(sm),
         };
         if command != JobCommand::Release {
+            // With another share it comes back, once that is committed.
             self.dequeue(job);
         }
-        round.commands.push(moves::Command { job, to });
+        round.commands.push(moves::Command { job, change });
         None
     }
 
@@ -86,6 +88,9 @@ impl Cluster {
         round: &mut Round,
     ) -> CommandResult {
         let Some(live) = self.live.get_mut(&attempt) else { return CommandResult::NotFound };
+        if let JobCommand::Reshare(sm) = command {
+            return live.reshare(attempt, sm, round);
+        }
         if command != JobCommand::Cancel {
             return CommandResult::Refused { state: live.state.word().to_owned() };
         }

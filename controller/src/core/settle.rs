@@ -8,12 +8,13 @@ use tessera_model::{JobId, Millis};
 use super::{Cluster, Input, Round};
 use crate::ports::{CommandResult, JobMoved};
 use crate::store::commit::Findings;
+use crate::store::moves::Change;
 use crate::store::submit::FreshJob;
 
 impl Round {
     /// Returns the jobs that stand in the queue by their users' last word. `moved` tells of each
-    /// command whether the store took it.
-    pub fn released(&self, moved: &[bool]) -> Vec<JobId> {
+    /// command the state that the store has the job in since; `None` if it didn't take it.
+    pub fn released(&self, moved: &[Option<JobState>]) -> Vec<JobId> {
         let last: BTreeMap<JobId, JobState> = self.taken(moved).collect();
         last.into_iter().filter(|(_, to)| *to == JobState::Queued).map(|(job, _)| job).collect()
     }
@@ -24,8 +25,8 @@ impl Round {
         let mut moved = findings.moved.iter();
         let mut tell = |job: &JobId, known: &Option<CommandResult>| {
             known.clone().unwrap_or_else(|| match moved.next() {
-                Some(true) => CommandResult::Done,
-                Some(false) | None => match findings.unmoved.get(job) {
+                Some(Some(_)) => CommandResult::Done,
+                Some(None) | None => match findings.unmoved.get(job) {
                     Some(state) => CommandResult::Refused { state: state.clone() },
                     None => CommandResult::NotFound,
                 },
@@ -44,12 +45,9 @@ impl Round {
             .collect()
     }
 
-    fn taken(&self, moved: &[bool]) -> impl Iterator<Item = (JobId, JobState)> {
-        self.commands
-            .iter()
-            .zip(moved)
-            .filter(|(_, moved)| **moved)
-            .map(|(command, _)| (command.job, command.to))
+    fn taken(&self, moved: &[Option<JobState>]) -> impl Iterator<Item = (JobId, JobState)> {
+        let taken = self.commands.iter().zip(moved);
+        taken.filter_map(|(command, moved)| Some((command.job, (*moved)?)))
     }
 }
 
@@ -64,7 +62,8 @@ impl Cluster {
     pub(super) fn was_moved(&self, job: JobId, round: &Round) -> bool {
         // It is in the store, waiting, or it would not be announced: the command will move it. If
         // it is released after that, the release says so once more.
-        let now = round.commands.iter().any(|c| c.job == job && c.to != JobState::Queued);
+        let released = Change::To(JobState::Queued);
+        let now = round.commands.iter().any(|c| c.job == job && c.change != released);
         now || self.moved.contains_key(&job)
     }
 }

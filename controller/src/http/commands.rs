@@ -1,14 +1,16 @@
-//! What a user tells a job: cancel, hold, release.
+//! What a user tells a job: cancel, hold, release, change.
 
 use actix_web::web::{Data, Json};
-use actix_web::{delete, post};
-use tessera_api::types::Job;
+use actix_web::{delete, patch, post};
+use tessera_api::types::{Job, UpdateRequest};
 use tessera_model::life::JobState;
+use tessera_model::share::{Part, SmPercent};
+use tessera_model::spec::BadField;
 use tessera_model::{JobId, JobRef};
 
 use super::error::ApiError;
-use super::extract::Named;
-use super::openapi::{ChangeProblems, JobPath, LookupProblems, Problems};
+use super::extract::{JsonBody, Named};
+use super::openapi::{BodyProblems, ChangeProblems, JobPath, LookupProblems, Problems};
 use super::state::{State, no_job};
 use crate::ports::{CommandResult, JobCommand, ToPlacer};
 use crate::store::reads::Targets;
@@ -84,6 +86,47 @@ pub(super) async fn release(job: Named<JobRef>, state: Data<State>) -> Result<Js
     carry_out(&state, job.0, JobCommand::Release).await
 }
 
+/// Changes a job that shares a slice: gives it another part of the multiprocessors.
+///
+/// A job that waits simply changes. One that runs gets its checkpoint signal, ends, and is started
+/// again with its new part, which costs none of its retries; it must have been submitted with a
+/// `checkpoint_signal`. An array's number alone addresses all of its unfinished tasks.
+#[utoipa::path(
+    tag = "jobs",
+    operation_id = "update_job",
+    params(JobPath),
+    request_body = UpdateRequest,
+    responses(
+        (status = 200, description = "It is committed; the job as it stands now.", body = Job),
+        Problems, LookupProblems, ChangeProblems, BodyProblems,
+    ),
+    security(("bearer" = [])),
+)]
+#[patch("/jobs/{job}")]
+pub(super) async fn update(
+    job: Named<JobRef>,
+    body: JsonBody,
+    state: Data<State>,
+) -> Result<Json<Job>, ApiError> {
+    let UpdateRequest { sm_percent } = body.parse()?;
+    let sm = sm_percent.ok_or_else(|| {
+        BadField::new("sm_percent", "there is nothing to change", "1 to 100 percent")
+    })?;
+    let sm = SmPercent::try_from(sm)?;
+    let share = state.reads().share(job.0).await?.ok_or_else(|| no_job(job.0))?;
+    if share.part().and_then(Part::sm).is_none() {
+        return Err(ApiError::WrongState {
+            problem: format!(
+                "job {} has no share of the multiprocessors to change: it is {}",
+                job.0,
+                share.word()
+            ),
+            expected: "a job that was submitted with share = mps".into(),
+        });
+    }
+    carry_out(&state, job.0, JobCommand::Reshare(sm)).await
+}
+
 async fn carry_out(state: &State, job: JobRef, command: JobCommand) -> Result<Json<Job>, ApiError> {
     match state.reads().targets(job).await?.ok_or_else(|| no_job(job))? {
         Targets::One(number) => to_one(state, job, number, command).await?,
@@ -102,6 +145,7 @@ async fn to_one(
         Some(CommandResult::Done) => Ok(()),
         Some(CommandResult::Refused { state }) if is_done_already(command, state) => Ok(()),
         Some(CommandResult::Refused { state }) => Err(refused(job, state, command)),
+        Some(CommandResult::NoCheckpoint) => Err(no_checkpoint(job)),
         Some(CommandResult::NotFound) => Err(no_job(job)),
         None => Err(ApiError::Internal),
     }
@@ -117,16 +161,21 @@ async fn to_tasks(
     if unfinished.is_empty() {
         return match command {
             JobCommand::Cancel => Ok(()),
-            JobCommand::Hold | JobCommand::Release => Err(refused(job, "finished", command)),
+            JobCommand::Hold | JobCommand::Release | JobCommand::Reshare(_) => {
+                Err(refused(job, "finished", command))
+            }
         };
     }
     let results = send(state, unfinished, command).await?;
     let refusal = results.iter().find_map(|result| match result {
-        CommandResult::Refused { state } if !is_done_already(command, state) => Some(state),
+        CommandResult::Refused { state } if !is_done_already(command, state) => {
+            Some(refused(job, state, command))
+        }
+        CommandResult::NoCheckpoint => Some(no_checkpoint(job)),
         CommandResult::Refused { .. } | CommandResult::Done | CommandResult::NotFound => None,
     });
     match refusal {
-        Some(state) if !results.contains(&CommandResult::Done) => Err(refused(job, state, command)),
+        Some(refusal) if !results.contains(&CommandResult::Done) => Err(refusal),
         _ => Ok(()),
     }
 }
@@ -144,11 +193,23 @@ fn is_done_already(command: JobCommand, state: &str) -> bool {
     command == JobCommand::Cancel && state == JobState::Cancelled.word()
 }
 
+fn no_checkpoint(job: JobRef) -> ApiError {
+    ApiError::WrongState {
+        problem: format!(
+            "job {job} runs, and its share can't be changed under it: it has no checkpoint signal"
+        ),
+        expected: "a job that was submitted with a checkpoint_signal (--checkpoint), or one that \
+                   waits"
+            .into(),
+    }
+}
+
 fn refused(job: JobRef, state: &str, command: JobCommand) -> ApiError {
     let (verb, expected) = match command {
         JobCommand::Cancel => ("cancelled", "a job that has not ended"),
         JobCommand::Hold => ("held", "a job that is queued; cancel one that runs"),
         JobCommand::Release => ("released", "a job that is held"),
+        JobCommand::Reshare(_) => ("changed", "a job that waits or runs"),
     };
     ApiError::WrongState {
         problem: format!("job {job} is {state} and can't be {verb}"),

@@ -181,10 +181,15 @@ fn matches_template(template: &str, path: &str) -> bool {
 }
 
 fn methods_in(item: &PathItem) -> Vec<&'static str> {
-    [("GET", item.get.is_some()), ("POST", item.post.is_some()), ("DELETE", item.delete.is_some())]
-        .into_iter()
-        .filter_map(|(method, taken)| taken.then_some(method))
-        .collect()
+    [
+        ("GET", item.get.is_some()),
+        ("POST", item.post.is_some()),
+        ("PATCH", item.patch.is_some()),
+        ("DELETE", item.delete.is_some()),
+    ]
+    .into_iter()
+    .filter_map(|(method, taken)| taken.then_some(method))
+    .collect()
 }
 
 #[cfg(test)]
@@ -194,7 +199,7 @@ mod tests {
     #[test]
     fn a_path_knows_its_methods() {
         assert_eq!(methods_of("/v1/jobs"), ["GET", "POST"]);
-        assert_eq!(methods_of("/v1/jobs/42"), ["GET", "DELETE"]);
+        assert_eq!(methods_of("/v1/jobs/42"), ["GET", "PATCH", "DELETE"]);
         assert_eq!(methods_of("/v1/jobs/42_7/cancel"), ["POST"]);
         assert!(methods_of("/v1/jobs/").is_empty());
         assert!(methods_of("/v2/jobs").is_empty());

@@ -44,6 +44,7 @@ where
         .service(jobs::list_events)
         .service(commands::cancel)
         .service(commands::delete)
+        .service(commands::update)
         .service(commands::hold)
         .service(commands::release)
         .service(wait::wait)

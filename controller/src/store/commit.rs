@@ -4,6 +4,7 @@ use std::collections::{HashMap, HashSet};
 
 use sqlx::{Connection as _, PgConnection};
 use tessera_model::JobId;
+use tessera_model::life::JobState;
 
 use super::load::JobSheet;
 use super::{StoreError, leader, load, moves, nodes, operator, usage};
@@ -14,8 +15,9 @@ use crate::core::Round;
 pub struct Findings {
     /// What the reserved jobs run.
     pub sheets: HashMap<JobId, JobSheet>,
-    /// Whether each of the round's commands moved its job, in their order.
-    pub moved: Vec<bool>,
+    /// The states that the round's commands left their jobs in, in their order; `None` where the
+    /// job did not take it.
+    pub moved: Vec<Option<JobState>>,
     /// States of the jobs that did not take their users' word.
     pub unmoved: HashMap<JobId, String>,
     /// What the released jobs ask for.
@@ -44,6 +46,7 @@ pub async fn commit(
     moves::launch(&mut transaction, &round.ready).await?;
     moves::start(&mut transaction, &round.started).await?;
     moves::stop(&mut transaction, &round.stopping).await?;
+    moves::reshare(&mut transaction, &round.reshared).await?;
     moves::end(&mut transaction, &round.ended).await?;
     usage::record(&mut transaction, &round.usages).await?;
     let mut findings = command(&mut transaction, round).await?;
@@ -84,7 +87,7 @@ async fn command(connection: &mut PgConnection, round: &Round) -> Result<Finding
         return Ok(findings);
     }
     let commands = &round.commands;
-    findings.moved = vec![false; commands.len()];
+    findings.moved = vec![None; commands.len()];
     // A job that was commanded twice needs two statements: one moves a row only once.
     let mut left: Vec<usize> = (0..commands.len()).collect();
     while !left.is_empty() {
@@ -92,9 +95,9 @@ async fn command(connection: &mut PgConnection, round: &Round) -> Result<Finding
         let (now, later): (Vec<_>, Vec<_>) =
             left.into_iter().partition(|place| seen.insert(commands[*place].job));
         let batch: Vec<_> = now.iter().map(|place| commands[*place]).collect();
-        let moved: HashSet<_> = moves::command(connection, &batch).await?.into_iter().collect();
+        let moved = moves::command(connection, &batch).await?;
         for place in now {
-            findings.moved[place] = moved.contains(&commands[place].job);
+            findings.moved[place] = moved.get(&commands[place].job).copied();
         }
         left = later;
     }
@@ -102,7 +105,7 @@ async fn command(connection: &mut PgConnection, round: &Round) -> Result<Finding
     let unmoved: Vec<_> = commands
         .iter()
         .zip(&findings.moved)
-        .filter(|(_, moved)| !**moved)
+        .filter(|(_, moved)| moved.is_none())
         .map(|(command, _)| command.job)
         .collect();
     findings.released = load::sheets(connection, &released).await?;

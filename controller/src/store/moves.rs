@@ -3,8 +3,12 @@
 //! Every function runs inside the caller's guarded transaction ([`super::leader::guard`]) and
 //! moves exactly the rows that it was given, or fails with [`StoreError::Moved`].
 
+use std::collections::{BTreeMap, HashMap};
+
 use sqlx::PgConnection;
+use tessera_model::ids::BadId;
 use tessera_model::life::{JobState, Outcome};
+use tessera_model::share::SmPercent;
 use tessera_model::{AttemptId, Bytes, DecisionId, JobId, Millis, NodeId, SliceId};
 use tessera_placement::{Explanation, Place, Sharer};
 use tessera_wire::frames::ExitRecord;
@@ -103,8 +107,28 @@ pub struct Ended {
 pub struct Command {
     /// The job.
     pub job: JobId,
-    /// Where it goes: `queued`, `held` or `cancelled`.
-    pub to: JobState,
+    /// What changes.
+    pub change: Change,
+}
+
+/// What a user changes of a waiting job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// It goes to `queued`, `held` or `cancelled`.
+    To(JobState),
+    /// It is to have this part of its slice, and waits on as it does.
+    Share(SmPercent),
+}
+
+/// A job with a live attempt is to have another share.
+#[derive(Clone, Copy, Debug)]
+pub struct Reshared {
+    /// The job.
+    pub job: JobId,
+    /// Its attempt.
+    pub attempt: AttemptId,
+    /// Its part of the slice.
+    pub sm: SmPercent,
 }
 
 /// A waiting job's reason changed.
@@ -523,56 +547,129 @@ fn restart_reason(ended: &Ended) -> Option<String> {
     (!ended.to.is_final()).then(|| ended.record.outcome.word().to_owned())
 }
 
-/// Moves waiting jobs by their users' word, and returns those that moved: a job in another
-/// state, or none at all, is left out. A release forgets the ends that were not the job's fault:
-/// somebody looked at it.
+/// Notes what share of its slice each job's next attempt gets.
 ///
 /// # Errors
 ///
-/// [`StoreError::Unavailable`].
+/// [`StoreError::Moved`], [`StoreError::Unavailable`].
+pub async fn reshare(connection: &mut PgConnection, batch: &[Reshared]) -> Result<(), StoreError> {
+    // The last word counts: one statement changes a row only once.
+    let last: BTreeMap<JobId, &Reshared> = batch.iter().map(|r| (r.job, r)).collect();
+    if last.is_empty() {
+        return Ok(());
+    }
+    let action = "record new shares";
+    let jobs: Vec<_> = last.values().map(|r| number(r.job)).collect();
+    let attempts: Vec<_> = last.values().map(|r| r.attempt.as_uuid()).collect();
+    let sms: Vec<_> = last.values().map(|r| i16::from(r.sm.get())).collect();
+    let moved = sqlx::query!(
+        r#"
+        WITH u AS (
+            SELECT * FROM UNNEST($1::bigint[], $2::uuid[], $3::smallint[]) AS u (job, attempt, sm)
+        ), e AS (
+            INSERT INTO job_events (job, state, text)
+            SELECT u.job, j.state, 'its share becomes ' || u.sm || ' %: it is started again'
+              FROM u JOIN jobs AS j ON j.job = u.job
+        )
+        UPDATE jobs SET sm_percent = u.sm
+          FROM u
+         WHERE jobs.job = u.job AND jobs.attempt = u.attempt
+           AND jobs.state IN ('placing', 'starting', 'running')
+        "#,
+        &jobs,
+        &attempts,
+        &sms,
+    )
+    .execute(connection)
+    .await
+    .map_err(StoreError::while_trying_to(action))?;
+    StoreError::check_moved(action, last.len(), moved.rows_affected())
+}
+
+/// Changes waiting jobs by their users' word, and returns those that it changed with the states
+/// that they are in now: a job in another state, or none at all, is left out. A release forgets
+/// the ends that were not the job's fault: somebody looked at it.
+///
+/// # Errors
+///
+/// [`StoreError::Unavailable`], [`StoreError::Corrupt`].
 pub async fn command(
     connection: &mut PgConnection,
     batch: &[Command],
-) -> Result<Vec<JobId>, StoreError> {
+) -> Result<HashMap<JobId, JobState>, StoreError> {
     if batch.is_empty() {
-        return Ok(Vec::new());
+        return Ok(HashMap::new());
     }
     let jobs: Vec<_> = batch.iter().map(|c| number(c.job)).collect();
-    let to: Vec<_> = batch.iter().map(|c| c.to.word().to_owned()).collect();
-    let texts: Vec<_> = batch.iter().map(|c| command_text(c.to).to_owned()).collect();
-    let moved = sqlx::query_scalar!(
+    let to: Vec<_> = batch.iter().map(|c| c.change.to().map(|to| to.word().to_owned())).collect();
+    let sms: Vec<_> = batch.iter().map(|c| c.change.sm().map(|sm| i16::from(sm.get()))).collect();
+    let texts: Vec<_> = batch.iter().map(|c| c.change.text()).collect();
+    let moved = sqlx::query!(
         r#"
         WITH u AS (
-            SELECT * FROM UNNEST($1::bigint[], $2::text[], $3::text[]) AS u (job, to_state, text)
+            SELECT *
+              FROM UNNEST($1::bigint[], $2::text[], $3::smallint[], $4::text[])
+                AS u (job, to_state, sm, text)
         ), m AS (
             UPDATE jobs
-               SET state = u.to_state,
+               SET state = COALESCE(u.to_state, jobs.state),
+                   sm_percent = COALESCE(u.sm, jobs.sm_percent),
                    uncharged = CASE WHEN jobs.state = 'held' AND u.to_state = 'queued' THEN 0
                                     ELSE jobs.uncharged END,
                    ended_at = CASE WHEN u.to_state = 'cancelled' THEN now() END
               FROM u
              WHERE jobs.job = u.job AND jobs.state IN ('queued', 'held')
-            RETURNING jobs.job, u.to_state, u.text
+            RETURNING jobs.job, jobs.state, u.text
         ), e AS (
-            INSERT INTO job_events (job, state, text) SELECT m.job, m.to_state, m.text FROM m
+            INSERT INTO job_events (job, state, text) SELECT m.job, m.state, m.text FROM m
         )
-        SELECT m.job FROM m
+        SELECT m.job, m.state FROM m
         "#,
         &jobs,
-        &to,
+        &to as &[Option<String>],
+        &sms as &[Option<i16>],
         &texts,
     )
     .fetch_all(connection)
     .await
     .map_err(StoreError::while_trying_to("move waiting jobs"))?;
-    Ok(moved.into_iter().filter_map(|n| u64::try_from(n).ok()).map(JobId::from_number).collect())
+    moved
+        .into_iter()
+        .map(|row| {
+            let bad = |problem: String| StoreError::Corrupt {
+                table: "jobs",
+                row: row.job.to_string(),
+                problem,
+            };
+            let job = u64::try_from(row.job).map_err(|e| bad(e.to_string()))?;
+            let state = row.state.parse().map_err(|e: BadId| bad(e.to_string()))?;
+            Ok((JobId::from_number(job), state))
+        })
+        .collect()
 }
 
-const fn command_text(to: JobState) -> &'static str {
-    match to {
-        JobState::Cancelled => "cancelled by its user before it ran",
-        JobState::Held => "held by its user",
-        _ => "released by its user",
+impl Change {
+    const fn to(self) -> Option<JobState> {
+        match self {
+            Self::To(to) => Some(to),
+            Self::Share(_) => None,
+        }
+    }
+
+    const fn sm(self) -> Option<SmPercent> {
+        match self {
+            Self::To(_) => None,
+            Self::Share(sm) => Some(sm),
+        }
+    }
+
+    fn text(self) -> String {
+        match self {
+            Self::To(JobState::Cancelled) => "cancelled by its user before it ran".to_owned(),
+            Self::To(JobState::Held) => "held by its user".to_owned(),
+            Self::To(_) => "released by its user".to_owned(),
+            Self::Share(sm) => format!("its share becomes {sm}, by its user"),
+        }
     }
 }
 

@@ -24,6 +24,7 @@ use tessera_api::types::{
     ClusterEvents, DecisionView, Decisions, Job, JobCounts, JobDetail, JobEvents, JobPage,
     LayoutChange, LayoutChanges,
 };
+use tessera_model::share::Share;
 use tessera_model::{DecisionId, GpuId, JobId, JobRef, Millis, PlanId};
 use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
@@ -228,6 +229,15 @@ impl Reads {
     /// As [`Self::jobs`].
     pub async fn targets(&self, job: JobRef) -> Result<Option<Targets>, StoreError> {
         self.run(move |mut at| async move { targets::of(&mut at, job).await }).await
+    }
+
+    /// Returns what share of a slice a job asked for; `None` if there is no such job.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::jobs`].
+    pub async fn share(&self, job: JobRef) -> Result<Option<Share>, StoreError> {
+        self.run(move |mut at| async move { targets::share(&mut at, job).await }).await
     }
 
     /// Tells whether a submit was accepted under this user's idempotency key.

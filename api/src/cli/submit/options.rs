@@ -61,8 +61,8 @@ pub struct Options {
     /// With --share mps: percent of the slice's multiprocessors (by default 50)
     #[arg(long, value_name = "PERCENT")]
     pub sm: Option<u64>,
-    /// Signal on which it saves its state and ends, such as USR1. Kept with the job; nothing
-    /// sends it yet
+    /// Signal on which it saves its state and ends, such as USR1; it is sent when its share is
+    /// changed (tessera update)
     #[arg(long, value_name = "SIGNAL")]
     pub checkpoint: Option<String>,
     /// `online` for latency, `offline` (the default) for throughput

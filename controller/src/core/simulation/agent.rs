@@ -8,8 +8,8 @@ use tessera_model::mig::{Slot, Step};
 use tessera_model::share::{KernelShare, Part};
 use tessera_model::{AttemptId, GpuId, Millis};
 use tessera_wire::frames::{
-    AttemptReport, AttemptStatus, GpuHealth, LaunchOrder, MigReport, PlanEnd, PlanOrder, ToAgent,
-    ToController, Welcome,
+    AttemptReport, AttemptStatus, GpuHealth, LaunchOrder, MigReport, PlanEnd, PlanOrder, StopCause,
+    ToAgent, ToController, Welcome,
 };
 
 use super::machine::{Death, Facts, Machine, Process};
@@ -80,7 +80,13 @@ impl Machine {
                 Vec::new()
             }
             ToAgent::Launch(order) if self.obeys(order.epoch) => self.launch(*order, now),
-            ToAgent::Stop { epoch, attempt, .. } if self.obeys(epoch) => self.stop(attempt),
+            ToAgent::Stop { epoch, attempt, cause } if self.obeys(epoch) => {
+                let death = match cause {
+                    StopCause::Cancel => Death::Cancelled,
+                    StopCause::Preempt | StopCause::Reshare => Death::Preempted,
+                };
+                self.stop(attempt, death)
+            }
             ToAgent::Revoke { epoch, attempt } if self.obeys(epoch) => self.revoke(attempt),
             ToAgent::EndAck { attempt } => {
                 if self.disk.exits.remove(&attempt).is_some() {
@@ -247,6 +253,7 @@ impl Machine {
         let leased = leased && facts.generation == self.disk.generation;
         let outcome = match death {
             Some(Death::Cancelled) => Outcome::Cancelled,
+            Some(Death::Preempted) => Outcome::Preempted,
             Some(Death::OldGeneration) => Outcome::Lost,
             Some(Death::Revoked) => Outcome::NotStarted,
             None if !leased => Outcome::NotStarted,
@@ -265,8 +272,8 @@ impl Machine {
         self.if_live(told)
     }
 
-    fn stop(&mut self, attempt: AttemptId) -> Vec<ToController> {
-        self.end_with(attempt, Death::Cancelled).unwrap_or_else(|| {
+    fn stop(&mut self, attempt: AttemptId, death: Death) -> Vec<ToController> {
+        self.end_with(attempt, death).unwrap_or_else(|| {
             if self.disk.exits.contains_key(&attempt) {
                 return vec![self.attempt_report(attempt)];
             }
@@ -297,7 +304,9 @@ impl Machine {
         let process = self.processes.get_mut(&attempt)?;
         process.dying = match death {
             Death::Revoked => Some(death),
-            Death::Cancelled | Death::OldGeneration => process.dying.or(Some(death)),
+            Death::Cancelled | Death::Preempted | Death::OldGeneration => {
+                process.dying.or(Some(death))
+            }
         };
         Some(Vec::new())
     }

@@ -1,7 +1,7 @@
 //! What happens next: drawn by lot, each class of faults more or less likely from run to run.
 
 use tessera_model::life::Outcome;
-use tessera_model::share::{KernelShare, MpsShare, Share, SmPercent};
+use tessera_model::share::{CheckpointSignal, KernelShare, MpsShare, Share, SmPercent};
 use tessera_model::spec::{GpuAsk, JobSpec, RawSpec};
 use tessera_model::{AttemptId, Bytes, GpuId, JobId, Millis};
 use tessera_wire::frames::{InstanceTrouble, MigReport};
@@ -174,6 +174,7 @@ impl World {
                 true => Share::Kernel(KernelShare { memory }),
                 false => Share::Mps(MpsShare { sm, memory }),
             };
+            spec.checkpoint_signal = self.dice.chance(70).then_some(CheckpointSignal::Usr1);
             spec.user = self.dice.pick(&["ada", "ada", "bob"]).unwrap().to_owned();
         }
         let hold = self.dice.chance(10);
@@ -201,7 +202,10 @@ impl World {
         let many = 1 + self.dice.below(3);
         let drawn: Vec<_> = (0..many).filter_map(|_| self.dice.pick(from)).collect();
         let commands =
-            [JobCommand::Cancel, JobCommand::Hold, JobCommand::Release, JobCommand::Release];
+            [JobCommand::Cancel, JobCommand::Hold, JobCommand::Release, JobCommand::Release]
+                .into_iter()
+                .chain([20, 70].map(|sm| JobCommand::Reshare(SmPercent::try_from(sm).unwrap())))
+                .collect::<Vec<_>>();
         let command = self.dice.pick(&commands).unwrap();
         if !drawn.is_empty() {
             self.note("a user spoke", (command, &drawn));

@@ -46,6 +46,7 @@ pub(super) struct Disk {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Death {
     Cancelled,
+    Preempted,
     Revoked,
     OldGeneration,
 }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use tessera_model::life::{JobState, Outcome};
 use tessera_model::mig::Slot;
+use tessera_model::share::{MpsShare, Share, SmPercent};
 use tessera_model::spec::JobSpec;
 use tessera_model::{AttemptId, GpuId, JobId, Millis, NodeId, PlanId};
 use tessera_wire::frames::MigReport;
@@ -13,7 +14,7 @@ use tessera_wire::frames::MigReport;
 use crate::core::{JobSheet, Round};
 use crate::store::commit::Findings;
 use crate::store::load::{GpuRow, LiveRow, NodeRow, OpenPlan, OpenWish, Picture};
-use crate::store::moves::{Command, Ended, Reservation};
+use crate::store::moves::{self, Command, Ended, Reservation, Reshared};
 use crate::store::nodes::{Attach, PlanClosed, PlanRow};
 use crate::store::operator::{Change, Kind, Target, Word};
 use crate::store::submit::FreshJob;
@@ -30,6 +31,14 @@ pub(super) struct Job {
     pub(super) charged: u32,
     pub(super) uncharged: u32,
     restart_reason: Option<Outcome>,
+}
+
+impl Job {
+    fn reshare(&mut self, sm: SmPercent) {
+        if let Share::Mps(share) = self.spec.share {
+            Arc::make_mut(&mut self.spec).share = Share::Mps(MpsShare { sm, ..share });
+        }
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -120,9 +129,13 @@ impl Store {
         self.launch(round)?;
         self.start(round)?;
         self.stop(round)?;
+        for Reshared { job, attempt, sm } in &round.reshared {
+            let row = self.jobs.get_mut(job).filter(|row| row.attempt == Some(*attempt));
+            row.ok_or_else(|| format!("{job:?} has another attempt"))?.reshare(*sm);
+        }
         distinct(round.ended.iter().map(|e| e.job))?;
         round.ended.iter().try_for_each(|ended| self.end(ended))?;
-        let moved: Vec<bool> = round.commands.iter().map(|c| self.command(*c)).collect();
+        let moved: Vec<_> = round.commands.iter().map(|c| self.command(*c)).collect();
         distinct(round.reservations.iter().map(|r| r.job))?;
         round.reservations.iter().try_for_each(|reservation| self.reserve(reservation))?;
         round.orders.iter().try_for_each(|plan| self.order(plan))?;
@@ -244,14 +257,19 @@ impl Store {
         Ok(())
     }
 
-    fn command(&mut self, command: Command) -> bool {
+    fn command(&mut self, command: Command) -> Option<JobState> {
         let waits = |job: &&mut Job| matches!(job.state, JobState::Queued | JobState::Held);
-        let Some(job) = self.jobs.get_mut(&command.job).filter(waits) else { return false };
-        if job.state == JobState::Held && command.to == JobState::Queued {
-            job.uncharged = 0;
+        let job = self.jobs.get_mut(&command.job).filter(waits)?;
+        match command.change {
+            moves::Change::To(to) => {
+                if job.state == JobState::Held && to == JobState::Queued {
+                    job.uncharged = 0;
+                }
+                job.state = to;
+            }
+            moves::Change::Share(sm) => job.reshare(sm),
         }
-        job.state = command.to;
-        true
+        Some(job.state)
     }
 
     fn reserve(&mut self, reservation: &Reservation) -> Result<(), Refused> {
@@ -333,9 +351,9 @@ impl Store {
         Ok(())
     }
 
-    fn findings(&self, round: &Round, moved: Vec<bool>) -> Findings {
+    fn findings(&self, round: &Round, moved: Vec<Option<JobState>>) -> Findings {
         let states = |job: &JobId| Some((*job, self.jobs.get(job)?.state.word().to_owned()));
-        let untaken = round.commands.iter().zip(&moved).filter(|(_, moved)| !**moved);
+        let untaken = round.commands.iter().zip(&moved).filter(|(_, moved)| moved.is_none());
         Findings {
             sheets: self.sheets(round.reservations.iter().map(|r| r.job)),
             released: self.sheets(round.released(&moved)),

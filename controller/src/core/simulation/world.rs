@@ -226,6 +226,7 @@ impl World {
         let outcome = match process.dying {
             None => outcome,
             Some(Death::Cancelled) => Outcome::Cancelled,
+            Some(Death::Preempted) => Outcome::Preempted,
             Some(Death::Revoked) => Outcome::NotStarted,
             Some(Death::OldGeneration) => Outcome::Lost,
         };

@@ -1,6 +1,8 @@
 //! Which jobs a name means.
 
 use sqlx::PgConnection;
+use sqlx::types::Json;
+use tessera_model::share::Share;
 use tessera_model::spec::ARRAY_TASKS_MAX;
 use tessera_model::{JobId, JobRef};
 
@@ -110,6 +112,23 @@ async fn unfinished_tasks(at: &mut PgConnection, array: JobId) -> Result<Vec<Job
         .into_iter()
         .map(|number| Ok(JobId::from_number(count("jobs", number, number)?)))
         .collect()
+}
+
+/// Returns what share of a slice a job asked for; `None` if there is no such job.
+pub(super) async fn share(at: &mut PgConnection, job: JobRef) -> Result<Option<Share>, StoreError> {
+    let Some(number) = number_of(at, job).await? else { return Ok(None) };
+    let share = sqlx::query_scalar!(
+        r#"
+        SELECT s.spec -> 'share' AS "share: Json<Share>"
+          FROM jobs AS j JOIN submissions AS s ON s.first_job = j.submission
+         WHERE j.job = $1
+        "#,
+        number,
+    )
+    .fetch_optional(at)
+    .await
+    .map_err(StoreError::while_trying_to("read a job's share"))?;
+    Ok(share.map(|share| share.map_or(Share::Exclusive, |share| share.0)))
 }
 
 /// Tells whether a submit was accepted under this user's key.
