@@ -231,6 +231,40 @@ async fn a_lost_gpu_loses_its_attempts_while_the_other_gpu_works_on() {
 }
 
 #[tokio::test]
+async fn a_gpu_that_fell_off_the_bus_is_out_until_the_machine_was_restarted() {
+    let (cluster, mut agent, mut session, gpu) = stage().await;
+    let (_, orders) = busy_pair(&mut session, &gpu).await;
+    let other = session.gpu("A30");
+
+    faults(&agent, "gpu=0 xid=79\n");
+
+    let record = session.until_ended(orders[0].attempt).await;
+    assert_eq!(record.outcome, Outcome::Lost, "{record:?}");
+    assert!(record.detail.contains("XID 79"), "{record:?}");
+    let small = slot(&other, "1g.6gb", 0);
+    let (end, _) = session.apply(plan(&other.gpu, 1, vec![Step::Create(small)])).await;
+    assert_eq!(end, PlanEnd::Done, "the node's other GPU works on");
+
+    // The next agent of the same boot knows it, the first one of the next boot forgets it.
+    let faulty = |gpu: GpuReport| match gpu.health {
+        GpuHealth::Faulty { reason } => Some(reason),
+        GpuHealth::Healthy | GpuHealth::Unresponsive => None,
+    };
+    for rebooted in [false, true] {
+        agent.child.kill().unwrap();
+        agent.child.wait().unwrap();
+        faults(&agent, "");
+        if rebooted {
+            common::sim_node(&agent).reboot().unwrap();
+        }
+        agent = start(&cluster, &agent.data);
+        let reason = faulty(cluster.welcome().await.gpu("A100"));
+        assert_eq!(reason.is_none(), rebooted, "{reason:?}");
+        assert!(reason.is_none_or(|reason| reason.contains("reboot the machine")));
+    }
+}
+
+#[tokio::test]
 async fn a_row_that_waits_to_be_remapped_drains_the_gpu_and_spares_what_runs() {
     let (_cluster, agent, mut session, gpu) = stage().await;
     let (report, orders) = busy_pair(&mut session, &gpu).await;

@@ -5,7 +5,7 @@ mod common;
 use common::{Agent, Cluster, Place, Session, plan, shell};
 use tessera_model::life::Outcome;
 use tessera_model::mig::{Slot, Step};
-use tessera_wire::frames::{GpuHealth, GpuReport, InstanceTrouble, MigReport, PlanEnd};
+use tessera_wire::frames::{FaultCause, GpuHealth, GpuReport, InstanceTrouble, MigReport, PlanEnd};
 use tessera_wire::{ToAgent, ToController};
 
 async fn stage() -> (Cluster, Agent, Session, GpuReport) {
@@ -276,15 +276,64 @@ async fn a_driver_that_hangs_costs_a_worker_and_not_the_agent() {
 }
 
 #[tokio::test]
+async fn a_driver_that_crashes_its_caller_costs_a_worker_and_not_the_agent() {
+    let (_cluster, agent, mut session, gpu) = stage().await;
+    let small = slot(&gpu, "1g.5gb", 0);
+    let mut number = 0;
+    // While it reads, before it changes anything, between the two parts of an instance, and after.
+    for call in [
+        "nvmlDeviceGetGpuInstances",
+        "nvmlDeviceCreateGpuInstanceWithPlacement",
+        "nvmlGpuInstanceCreateComputeInstance",
+        "nvmlDeviceGetMaxMigDeviceCount",
+        "nvmlComputeInstanceDestroy",
+        "nvmlGpuInstanceDestroy",
+    ] {
+        faults(&agent, &format!("call={call} nth=1 crash\n"));
+        for step in [Step::Create(small), Step::Destroy(small)] {
+            number += 1;
+            let (end, report) = session.apply(plan(&gpu.gpu, number, vec![step])).await;
+
+            assert_eq!(end, PlanEnd::Done, "{call}: asked again through a new worker");
+            let report = report.unwrap();
+            let expected = if step == Step::Create(small) { vec![small] } else { Vec::new() };
+            assert_eq!((layout(&report), report.health), (expected, GpuHealth::Healthy), "{call}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn an_instance_that_outlives_its_destruction_is_destroyed_again() {
+    let (_cluster, agent, mut session, gpu) = stage().await;
+    let small = slot(&gpu, "1g.5gb", 0);
+    let mut number = 0;
+    for call in ["nvmlGpuInstanceDestroy", "nvmlComputeInstanceDestroy"] {
+        faults(&agent, &format!("call={call} nth=1 ghost\n"));
+        for step in [Step::Create(small), Step::Destroy(small)] {
+            number += 1;
+            let (end, report) = session.apply(plan(&gpu.gpu, number, vec![step])).await;
+
+            assert_eq!(end, PlanEnd::Done, "{call}");
+            let expected = if step == Step::Create(small) { vec![small] } else { Vec::new() };
+            assert_eq!(layout(&report.unwrap()), expected, "{call}");
+        }
+        assert!(common::sim_node(&agent).read().unwrap().gpus[0].instances.is_empty(), "{call}");
+    }
+}
+
+#[tokio::test]
 async fn a_lost_gpu_is_faulty_and_the_other_one_works_on() {
     let (_cluster, agent, mut session, gpu) = stage().await;
     let other = session.gpu("A30");
     faults(&agent, "call=nvmlDeviceCreateGpuInstanceWithPlacement times=1 code=15\n");
 
-    let (end, _) =
+    let (end, report) =
         session.apply(plan(&gpu.gpu, 1, vec![Step::Create(slot(&gpu, "1g.5gb", 0))])).await;
     let PlanEnd::Failed { reason, .. } = end else { panic!("{end:?}") };
     assert!(reason.contains("the GPU is lost"), "{reason}");
+    let fault = report.unwrap().faults.pop().expect("it is held against the GPU");
+    let call = "nvmlDeviceCreateGpuInstanceWithPlacement".to_owned();
+    assert_eq!(fault.cause, FaultCause::Nvml { call, code: 15 });
 
     let (end, _) =
         session.apply(plan(&other.gpu, 1, vec![Step::Create(slot(&other, "1g.6gb", 0))])).await;

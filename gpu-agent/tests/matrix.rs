@@ -3,13 +3,15 @@
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
+use std::time::Duration;
 
 use tessera_agent::core::custody::Adopt;
-use tessera_agent::gpus::GpuEvent;
 use tessera_agent::gpus::file::GpuFile;
 use tessera_agent::gpus::one::{Gpu, Tools};
+use tessera_agent::gpus::{GpuEvent, Told};
 use tessera_agent::node::Input;
 use tessera_agent::nvml::client::{NvmlClient, WorkerProgram};
+use tessera_agent::nvml::events;
 use tessera_agent::nvml::fault::{Fault, Handling};
 use tessera_agent::sys::holders::DeviceFiles;
 use tessera_model::mig::{Slot, Step, catalog};
@@ -22,7 +24,7 @@ use tessera_wire::frames::{GpuHealth, PlanEnd, PlanOrder};
 use tokio::sync::mpsc;
 
 /// What the worker calls to read a GPU.
-const READS: [&str; 20] = [
+const READS: [&str; 24] = [
     "nvmlDeviceGetMigMode",
     "nvmlDeviceGetIndex",
     "nvmlDeviceGetName",
@@ -43,6 +45,18 @@ const READS: [&str; 20] = [
     "nvmlGpuInstanceGetComputeInstanceProfileInfo",
     "nvmlGpuInstanceGetComputeInstances",
     "nvmlDeviceGetCount_v2",
+    "nvmlDeviceGetHandleByIndex_v2",
+    "nvmlDeviceGetGpuInstanceProfileInfo",
+    "nvmlDeviceGetGpuInstanceProfileInfoV",
+    "nvmlDeviceGetGpuInstancePossiblePlacements_v2",
+];
+/// What is called to listen to a GPU.
+const EVENTS: [&str; 5] = [
+    "nvmlEventSetCreate",
+    "nvmlDeviceGetSupportedEventTypes",
+    "nvmlDeviceRegisterEvents",
+    "nvmlEventSetWait_v2",
+    "nvmlDeviceGetCount_v2",
 ];
 /// What changes one.
 const CHANGES: [&str; 4] = [
@@ -55,6 +69,9 @@ const CHANGES: [&str; 4] = [
 fn codes() -> impl Iterator<Item = u32> {
     (1..=30).chain([999])
 }
+
+/// One code of each way to handle it, and a lost GPU.
+const KINDS: [u32; 7] = [2, 6, 15, 19, 10, 23, 999];
 
 /// The 1g.5gb and 2g.10gb profiles of an A100.
 fn slot(name: &str, start: u8) -> Slot {
@@ -149,7 +166,7 @@ impl Rig {
     }
 }
 
-async fn each_code(rig: &mut Rig, call: &str, nth: u32) {
+async fn each_code(rig: &mut Rig, call: &str, nth: u32, codes: &[u32]) {
     let (busy, old, new) = (slot("1g.5gb", 6), slot("1g.5gb", 0), slot("2g.10gb", 2));
     let wanted = vec![(new, 1), (busy, 1)];
     let steps = vec![Step::Destroy(old), Step::Create(new)];
@@ -165,7 +182,11 @@ async fn each_code(rig: &mut Rig, call: &str, nth: u32) {
         instance.expect("what is in use stays")
     };
     let before = held();
-    for code in codes() {
+    for code in codes.iter().copied() {
+        if nth == 1 && call.contains("GpuInstanceP") {
+            // Geometry is read once in a worker's life.
+            rig.tools.nvml = NvmlClient::start(rig.program.clone());
+        }
         let reset = |state: &mut State| {
             state.gpus[0].instances.retain(|i| i.slot == busy);
             make(state, old);
@@ -210,7 +231,10 @@ fn run(calls: &'static [&'static str], nths: &'static [u32]) {
         let mut rig = Rig::new();
         for call in calls {
             for nth in nths {
-                each_code(&mut rig, call, *nth).await;
+                let all: Vec<u32> = codes().collect();
+                // Later calls: of each kind one, since it is the same table.
+                let codes = if *nth == 1 || CHANGES.contains(call) { &all } else { &KINDS[..] };
+                each_code(&mut rig, call, *nth, codes).await;
             }
         }
     });
@@ -218,12 +242,12 @@ fn run(calls: &'static [&'static str], nths: &'static [u32]) {
 
 #[test]
 fn every_code_of_the_first_half_of_the_reading_calls_has_a_defined_outcome() {
-    run(&READS[..10], &[1]);
+    run(&READS[..12], &[1, 2, 3]);
 }
 
 #[test]
 fn every_code_of_the_second_half_of_the_reading_calls_has_a_defined_outcome() {
-    run(&READS[10..], &[1]);
+    run(&READS[12..], &[1, 2, 3]);
 }
 
 #[test]
@@ -256,8 +280,68 @@ fn every_code_of_the_initialisation_is_told_and_gone_with_its_cause() {
 }
 
 #[test]
+fn every_code_of_a_change_of_mode_is_told_and_harms_nothing() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    tokio::task::LocalSet::new().block_on(&runtime, async {
+        let mut rig = Rig::new();
+        for code in codes() {
+            let mut gpu = rig.gpu();
+            rig.node.set_faults(&format!("call=nvmlDeviceSetMigMode nth=1 code={code}")).unwrap();
+
+            gpu.set_mig_mode(false).await;
+
+            let mut told = None;
+            while let Ok(Input::Gpu(event)) = rig.heard.try_recv() {
+                if let GpuEvent::MigModeEnded { problem, .. } = event {
+                    told = Some(problem);
+                }
+            }
+            let problem = told.expect("it is answered").expect("it failed");
+            assert!(problem.contains(&format!("({code} from nvmlDeviceSetMigMode)")), "{problem}");
+            assert!(rig.node.read().unwrap().gpus[0].mig, "{code}");
+            let steps = vec![Step::Create(slot("1g.5gb", 0)), Step::Destroy(slot("1g.5gb", 0))];
+            let (end, silent) = rig.apply(&mut gpu, 1, steps).await;
+            assert_eq!((end, silent), (PlanEnd::Done, false), "after {code}");
+        }
+    });
+}
+
+#[test]
+fn whatever_the_calls_of_the_events_return_the_next_error_is_heard() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    tokio::task::LocalSet::new().block_on(&runtime, async {
+        let mut listening = Vec::new();
+        for (call, code) in EVENTS.iter().flat_map(|call| KINDS.map(|code| (*call, code))) {
+            let rig = Rig::new();
+            let fault = format!("call={call} nth=1 code={code}\n");
+            rig.node.set_faults(&fault).unwrap();
+            let (told, heard) = mpsc::channel(64);
+            let task = tokio::task::spawn_local(events::run(rig.program.clone(), told));
+            listening.push((rig, fault, heard, task));
+        }
+        for (rig, fault, mut heard, task) in listening {
+            // An event reaches those who listen already, and nothing tells when they do.
+            for xid in (13..).take(120) {
+                rig.node.set_faults(&format!("{fault}gpu=0 xid={xid}\n")).unwrap();
+                let within = Duration::from_millis(500);
+                match tokio::time::timeout(within, heard.recv()).await {
+                    Ok(Some(Told::Noticed(noticed))) => {
+                        assert!((13..=xid).contains(&noticed.xid), "{fault}");
+                        break;
+                    }
+                    Ok(Some(Told::Lost)) | Err(_) => {}
+                    Ok(None) => panic!("it stopped listening: {fault}"),
+                }
+                assert!(xid < 132, "nothing is heard after {fault}");
+            }
+            task.abort();
+        }
+    });
+}
+
+#[test]
 fn every_call_and_code_has_one_row_in_the_table() {
-    for call in READS.iter().chain(&CHANGES) {
+    for call in READS.iter().chain(&CHANGES).chain(&EVENTS) {
         for code in codes() {
             let fault = Fault { call: (*call).to_owned(), code };
             let destroys = call.ends_with("InstanceDestroy");

@@ -6,6 +6,8 @@
 //! state: no instance half made, none that no plan asked for, no overlap, and everything that a
 //! client holds as it was.
 
+mod points;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
@@ -33,6 +35,7 @@ use tessera_sim::node::Node;
 use tessera_wire::frames::{PlanEnd, PlanOrder};
 use tokio::sync::mpsc;
 
+pub use self::points::kill_at_every_point;
 use crate::programs::programs;
 
 /// The GPU that is partitioned.

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use tessera_load_tests::storm::{StormPlan, run};
+use tessera_load_tests::storm::{StormPlan, kill_at_every_point, run};
 
 #[test]
 fn a_storm_of_changes_and_kills_leaks_nothing_and_touches_nothing_busy() {
@@ -15,4 +15,14 @@ fn a_storm_of_changes_and_kills_leaks_nothing_and_touches_nothing_busy() {
     let result = result.unwrap_or_else(|error| panic!("{error:#}"));
     assert_eq!(result.transitions, 200);
     assert!(result.kills > 5, "seed {seed}: {result:?}");
+}
+
+#[test]
+fn an_agent_that_is_killed_at_any_call_of_a_plan_leaves_what_the_next_one_puts_in_order() {
+    let folder = tempfile::tempdir().unwrap();
+
+    let points = kill_at_every_point(Path::new(env!("CARGO_BIN_EXE_layout-storm")), folder.path());
+
+    let points = points.unwrap_or_else(|error| panic!("{error:#}"));
+    assert!(points > 20, "only {points} calls");
 }

@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use tessera_model::mig::Slot;
 use tessera_model::{AttemptId, Millis};
 use tessera_wire::frames::{FaultAction, FaultCause};
 
@@ -10,7 +11,9 @@ use super::one::Gpu;
 use super::{GpuEvent, Noticed, Place, Source, Strike};
 use crate::core::health::Seen;
 use crate::core::xids;
+use crate::nvml::fault::Fault;
 use crate::nvml::messages::{Reply, Request};
+use crate::sys::clock;
 
 /// How long the driver may take to give its advice on an error; after that the catalogue counts.
 const ADVICE_WITHIN: Duration = Duration::from_millis(500);
@@ -32,6 +35,21 @@ impl Gpu {
         self.file.health.hit(at_unix, cause, attempts);
         self.save();
         self.tell_report().await;
+    }
+
+    /// Remembers a refusal that speaks of the GPU, or of its driver, and not of the step. Whether
+    /// it can be used at all is for the next reading to tell.
+    pub(super) fn hold_against(&mut self, fault: &Fault, slot: Slot) {
+        let cause = FaultCause::Nvml { call: fault.call.clone(), code: fault.code };
+        let seen = Seen {
+            at_unix: clock::unix_now(),
+            cause,
+            slot: Some(slot),
+            action: FaultAction::Record,
+            advised: false,
+            words: fault.to_string(),
+        };
+        self.file.health.note(seen, self.tools.boot);
     }
 
     pub(super) async fn on_notice(&mut self, noticed: Noticed) {

@@ -171,6 +171,9 @@ impl Gpu {
             }
             Err(NvmlFailed::Refused(fault)) => {
                 tracing::warn!(gpu = %self.id, ?step, %fault, "the driver refused a step");
+                if fault.handling() == Handling::Faulty {
+                    self.hold_against(&fault, step.slot());
+                }
                 if let (Step::Create(slot), Handling::Replan) = (step, fault.handling()) {
                     self.refused.insert(slot, clock::boot_now().plus(REFUSED_FOR));
                 }

@@ -20,6 +20,9 @@ const WAIT_MS: u32 = 1_000;
 /// How often GPUs are counted: one may come back after a reset.
 const COUNT_EVERY: Duration = Duration::from_secs(30);
 
+/// How soon it begins anew, if a GPU could not be listened to.
+const AGAIN_AFTER: Duration = Duration::from_secs(5);
+
 /// From the worker to the agent.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Heard {
@@ -56,24 +59,32 @@ struct Watch {
     set: nvml_wrapper_sys::bindings::nvmlEventSet_t,
     count: u32,
     names: BTreeMap<usize, GpuId>,
+    /// Whether the driver failed to let a GPU be listened to that is there.
+    unheard: bool,
 }
 
 impl Watch {
     fn begin(path: &OsStr) -> Result<Self, Fault> {
         let library = Library::load(path)?;
         let (set, count) = (library.event_set()?, library.count()?);
-        let mut names = BTreeMap::new();
+        let (mut names, mut unheard) = (BTreeMap::new(), false);
         for index in 0..count {
             // One lost GPU must not silence the others.
-            let Ok(device) = library.device(index) else { continue };
-            let Ok(uuid) = library.uuid(device) else { continue };
-            if let Ok(gpu) = uuid.parse()
-                && library.watch(device, set).is_ok_and(|watched| watched)
-            {
-                names.insert(key(device), gpu);
+            let watched = library.device(index).and_then(|device| {
+                let uuid = library.uuid(device)?;
+                Ok((device, uuid, library.watch(device, set)?))
+            });
+            match watched {
+                Ok((device, uuid, true)) => {
+                    if let Ok(gpu) = uuid.parse() {
+                        names.insert(key(device), gpu);
+                    }
+                }
+                Ok((_, _, false)) => {}
+                Err(fault) => unheard |= !fault.is_loss() && !fault.is_unsupported(),
             }
         }
-        Ok(Self { library, set, count, names })
+        Ok(Self { library, set, count, names, unheard })
     }
 
     fn tell(&self) -> io::Result<()> {
@@ -97,6 +108,9 @@ impl Watch {
             };
             output.write_all(&frame_bytes(&heard)?)?;
             output.flush()?;
+            if self.unheard && counted.elapsed() >= AGAIN_AFTER {
+                return Ok(());
+            }
             if counted.elapsed() >= COUNT_EVERY {
                 counted = Instant::now();
                 if self.library.count().is_ok_and(|count| count != self.count) {
