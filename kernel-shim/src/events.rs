@@ -49,6 +49,12 @@ impl Pool {
         Self { flags, max, inner: Mutex::new(inner) }
     }
 
+    /// Takes the memory that the pool will ever need, so that launches take none.
+    pub fn prepare(&self) {
+        let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
+        inner.free.reserve_exact(self.max);
+    }
+
     /// Takes an event; nothing if all are in use or the driver makes none.
     pub fn take(&self) -> Option<Event> {
         let generation = {
@@ -61,9 +67,6 @@ impl Pool {
                 return None;
             }
             inner.made += 1;
-            if inner.free.capacity() == 0 {
-                inner.free.reserve_exact(self.max);
-            }
             generation
         };
         type Create = unsafe extern "C" fn(*mut Handle, u32) -> Code;

@@ -67,6 +67,14 @@ fn filler() -> MutexGuard<'static, Filler> {
     FILLER.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// Takes the memory that waits will ever need, so that launches take none.
+pub fn prepare() {
+    ENDS.prepare();
+    let mut filler = filler();
+    filler.in_flight.reserve_exact(IN_FLIGHT_MAX + 1);
+    filler.refused.reserve_exact(REFUSED_MAX + 1);
+}
+
 /// How a launch goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pass {
@@ -194,9 +202,6 @@ pub fn launched(launch: u64, kernel: u32, stream: abi::Handle, per_thread: bool)
     let now = clock::now();
     let mut filler = filler();
     filler.leaving = filler.leaving.saturating_sub(1);
-    if filler.in_flight.capacity() == 0 {
-        filler.in_flight.reserve_exact(2 * IN_FLIGHT_MAX);
-    }
     if filler.in_flight.len() >= IN_FLIGHT_MAX {
         return;
     }

@@ -39,6 +39,10 @@ struct Ticket {
 pub fn launch(what: &Launch, call: impl FnOnce() -> Code) -> Code {
     let ticket = state::guarded(|| admit(what)).flatten();
     let code = call();
+    if ticket.as_ref().is_some_and(|ticket| ticket.told) {
+        // The kernel is on its way by now; what is said of it was said before, with its time.
+        ring::announce();
+    }
     if let Some(ticket) = ticket
         && (code != SUCCESS || ticket.tracked || ticket.begun.is_some())
     {
@@ -119,7 +123,7 @@ fn tell(kind: Kind, ticket: &mut Ticket, extra: u64) {
     let at = clock::now().get();
     ticket.told = true;
     count(&counters::TOLD);
-    ring::push(Entry { kind, kernel: ticket.kernel, launch: ticket.number, at, extra });
+    ring::leave(Entry { kind, kernel: ticket.kernel, launch: ticket.number, at, extra });
 }
 
 /// After the driver's answer.

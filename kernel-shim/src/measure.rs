@@ -67,6 +67,12 @@ fn stage() -> MutexGuard<'static, Stage> {
     STAGE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// Takes the memory that the stage will ever need.
+pub fn prepare() {
+    TIMES.prepare();
+    stage().pairs.reserve_exact(EVENTS_MAX / 2);
+}
+
 /// The first half of a pair, before the launch.
 #[derive(Debug)]
 pub struct Begun {

@@ -82,16 +82,29 @@ pub fn lost() -> u64 {
     RING.lost.0.load(Ordering::Relaxed)
 }
 
-/// Adds a record. False if there was no room.
+/// Adds a record and has it carried away. False if there was no room.
 #[inline]
 pub fn push(entry: Entry) -> bool {
-    let pushed = RING.push(entry);
+    let pushed = leave(entry);
+    announce();
+    pushed
+}
+
+/// Adds a record that [`announce`] follows: waking a thread takes longer than all the rest, and a
+/// launch need not wait for that.
+#[inline]
+pub fn leave(entry: Entry) -> bool {
+    RING.push(entry)
+}
+
+/// Has what was left carried away, if nobody is at it.
+#[inline]
+pub fn announce() {
     // Orders the record before the look at the bell; see `may_park`.
     fence(Ordering::SeqCst);
     if PARKED.load(Ordering::Relaxed) {
         ring();
     }
-    pushed
 }
 
 /// Wakes the session's thread if it sleeps.

@@ -118,6 +118,8 @@ pub fn begin() {
         libc::pthread_atfork(None, None, Some(in_child));
         libc::atexit(at_exit);
     }
+    fill::prepare();
+    crate::measure::prepare();
     if let Some(path) = &settings.gate {
         gate::open(path);
     }

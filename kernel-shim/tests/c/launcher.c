@@ -30,6 +30,12 @@ F(cuStreamBeginCapture_v2, H, int);
 F(cuStreamEndCapture, H, H *);
 F(cuMemAlloc_v2, uint64_t *, size_t);
 F(cuMemFree_v2, uint64_t);
+F(cuEventCreate, H *, unsigned);
+F(cuEventRecord, H, H);
+F(cuEventSynchronize, H);
+F(cuLaunchKernelEx, const void *, H, void **, void **);
+F(cuGraphInstantiateWithFlags, H *, H, unsigned long long);
+F(cuGraphLaunch, H, H);
 static size_t (*counters)(uint64_t *, size_t);
 static void (*fake_answer)(const char *, int);
 static unsigned long (*fake_calls)(const char *), (*fake_all_calls)(void), (*fake_launches)(void), (*fake_in_flight_max)(void),
@@ -76,6 +82,8 @@ int main(void) {
   GET(library, cuModuleGetFunction); GET(library, cuLaunchKernel); GET(library, cuCtxSynchronize);
   GET(library, cuStreamSynchronize); GET(library, cuStreamQuery); GET(library, cuStreamBeginCapture_v2);
   GET(library, cuStreamEndCapture); GET(library, cuMemAlloc_v2); GET(library, cuMemFree_v2);
+  GET(library, cuEventCreate); GET(library, cuEventRecord); GET(library, cuEventSynchronize);
+  GET(library, cuLaunchKernelEx); GET(library, cuGraphInstantiateWithFlags); GET(library, cuGraphLaunch);
   GET(fake, fake_answer); GET(fake, fake_calls); GET(fake, fake_all_calls); GET(fake, fake_launches);
   GET(fake, fake_in_flight_max); GET(fake, fake_captured); GET(fake, fake_illegal); GET(fake, fake_order);
   *(void **)&counters = dlsym(library, "tessera_kernel_shim_counters");
@@ -112,6 +120,24 @@ int main(void) {
     else if (!strcmp(verb, "query")) printf("%d\n", cuStreamQuery((H)strtol(name, NULL, 0)));
     else if (!strcmp(verb, "capture")) printf("%d\n", cuStreamBeginCapture_v2((H)0x77770, (int)a));
     else if (!strcmp(verb, "end-capture")) { H g; printf("%d\n", cuStreamEndCapture((H)0x77770, &g)); }
+    else if (!strcmp(verb, "graph")) {  // graph x COUNT: makes an instance of what was captured, launches it
+      H instance;
+      R code = cuGraphInstantiateWithFlags(&instance, (H)0x9990, 0);
+      for (long i = 0; i < a; i++) code |= cuGraphLaunch(instance, NULL);
+      printf("%d\n", code);
+    } else if (!strcmp(verb, "extended")) {  // extended NAME COUNT ATTRIBUTE
+      struct { unsigned id, pad; char value[64]; } attribute = {(unsigned)b, 0, {0}};
+      struct { unsigned g[3], b[3], shared; H stream; void *attributes; unsigned count; } config = {
+          {4, 2, 1}, {32, 1, 1}, 0, NULL, b ? &attribute : NULL, b ? 1 : 0};
+      R code = 0;
+      int64_t start = now();
+      for (long i = 0; i < a; i++) code |= cuLaunchKernelEx(&config, function(name), NULL, NULL);
+      printf("%d %lld\n", code, (long long)(now() - start));
+    } else if (!strcmp(verb, "event")) {  // event STREAM: records one there and waits for it
+      H event;
+      R code = cuEventCreate(&event, 0) | cuEventRecord(event, (H)strtol(name, NULL, 0));
+      printf("%d\n", code | cuEventSynchronize(event));
+    }
     else if (!strcmp(verb, "alloc")) { uint64_t p = 0; R r = cuMemAlloc_v2(&p, (size_t)a); printf("%d %llu\n", r, (unsigned long long)p); }
     else if (!strcmp(verb, "free")) printf("%d\n", cuMemFree_v2((uint64_t)a));
     else if (!strcmp(verb, "fail")) { fake_answer(name, (int)a); printf("0\n"); }

@@ -4,6 +4,7 @@ mod built;
 mod correctness;
 mod interception;
 mod job;
+mod launches;
 mod library;
 mod queue;
 mod sessions;
