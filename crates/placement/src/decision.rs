@@ -41,8 +41,8 @@ pub enum Decision {
 
 /// What is to stand and run on one GPU.
 ///
-/// A job that runs there already, in the same slot with the same part of it, is not disturbed;
-/// one in another slot is stopped and goes on there; one that isn't named goes back to the queue.
+/// A job that runs there already, in the same slot with the same part of it, is not disturbed
+/// (unless [`Stayers`] says otherwise); one in another slot is stopped and goes on there; one that isn't named goes back to the queue.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reshape {
     /// The GPU.
@@ -54,6 +54,18 @@ pub struct Reshape {
     /// How long all of them first run together under MPS on the whole GPU, to be measured
     /// (MISO); none where nothing has to be measured.
     pub trial: Option<Millis>,
+    /// What becomes of jobs that stay where they are.
+    pub stayers: Stayers,
+}
+
+/// What becomes of jobs whose seat a [`Reshape`] leaves as it is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Stayers {
+    /// They run on: only what has to be is destroyed and created.
+    #[default]
+    RunOn,
+    /// The whole GPU is cut anew; they are stopped as well.
+    Restart,
 }
 
 /// One job's place in a [`Reshape`].

@@ -18,7 +18,7 @@ mod sharing;
 pub mod view;
 mod want;
 
-pub use decision::{Candidate, Decision, Explanation, Place, Reshape, Seat, WaitReason};
+pub use decision::{Candidate, Decision, Explanation, Place, Reshape, Seat, Stayers, WaitReason};
 pub use feasibility::{Feasibility, could_ever_fit, largest_possible};
 pub use forecast::{Demand, Forecast, Unknown};
 pub use policy::{Policy, by_name, for_simulation};

@@ -31,6 +31,9 @@ struct Arguments {
     /// How `tessera` weighs shortness, for experiments.
     #[arg(long)]
     shortness: Option<f64>,
+    /// How `tessera` orders by shortness, for experiments.
+    #[arg(long)]
+    eagerness: Option<f64>,
     /// Hurdle of `tessera`, in thousandths, for experiments.
     #[arg(long)]
     hurdle: Option<i64>,
@@ -137,6 +140,16 @@ const CASES: &[Case] = &[
         seeds_max: 1,
         authors: &[],
     },
+    Case {
+        name: "miso-100-recover-421",
+        workload: "miso",
+        cluster: A100,
+        layout: "4g.20gb,2g.10gb,1g.5gb",
+        overheads: "recover",
+        round_ms: MISO_ROUND_MS,
+        seeds_max: 10,
+        authors: &[("static-promote", 1217.958, 12393.5)],
+    },
     case("migm-ht1", "migm-ht1", "a100-40gb", 3),
     case("migm-ht2", "migm-ht2", "a100-40gb", 3),
     case("migm-ht3", "migm-ht3", "a100-40gb", 3),
@@ -185,6 +198,7 @@ fn policies(arguments: &Arguments) -> anyhow::Result<Vec<Box<dyn Policy>>> {
             let known = Tessera::default();
             chosen.push(Box::new(Tessera {
                 shortness: arguments.shortness.unwrap_or(known.shortness),
+                eagerness: arguments.eagerness.unwrap_or(known.eagerness),
                 hurdle: arguments.hurdle.unwrap_or(known.hurdle),
                 crowd: arguments.crowd.unwrap_or(known.crowd),
                 ..known

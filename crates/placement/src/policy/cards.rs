@@ -3,7 +3,7 @@
 use tessera_model::JobId;
 use tessera_model::mig::{Layout, Profile, Slot};
 
-use crate::decision::{Explanation, Reshape, Seat};
+use crate::decision::{Explanation, Reshape, Seat, Stayers};
 use crate::forecast::Forecast;
 use crate::seating;
 use crate::view::{ClusterView, GpuView, InstanceState, MigView};
@@ -97,6 +97,7 @@ impl<'c> Card<'c> {
             layout: self.layout.clone(),
             seats: self.seats.clone(),
             trial: None,
+            stayers: Stayers::RunOn,
         }
     }
 }

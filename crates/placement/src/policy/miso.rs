@@ -14,8 +14,8 @@
 //! Where it had to choose: the layouts on an A100 are those of MISO's list ([`PARTITIONS`]), which
 //! leaves 4g+3g out; on other models all full layouts. What the trial measures is the forecast's:
 //! the paper's neural predictor, which turns MPS speeds into slice speeds, is part of that. Jobs
-//! without a forecast are waited for. A job that would stay in its slot is not disturbed by a new
-//! layout; MISO's program stops it as well.
+//! without a forecast are waited for. A GPU is always cut anew as a whole, and all of its jobs are
+//! stopped for that, those as well that would keep their slice: so does MISO's program.
 
 use std::collections::BTreeSet;
 
@@ -24,7 +24,7 @@ use tessera_model::{JobId, Millis};
 
 use super::Policy;
 use super::cards::{Card, because};
-use crate::decision::{Decision, Explanation, Reshape, Seat, WaitReason};
+use crate::decision::{Decision, Explanation, Reshape, Seat, Stayers, WaitReason};
 use crate::forecast::{Forecast, Unknown};
 use crate::seating::{self, Must, Seating};
 use crate::view::{ClusterView, InstanceState, MigView, QueuedJob};
@@ -229,5 +229,5 @@ fn seat(card: &mut Card<'_>, jobs: &[JobId], seating: Seating) -> Reshape {
     let seats = seating.seats.iter();
     let seats = seats.map(|(job, slot)| Seat { job: jobs[*job], slot: Some(*slot), sm: None });
     let seats = seats.collect();
-    card.take(seating.layout, seats)
+    Reshape { stayers: Stayers::Restart, ..card.take(seating.layout, seats) }
 }

@@ -3,8 +3,9 @@
 //!
 //! - **Worth.** A job on a slice is worth its speed there times its weight. The weight is higher
 //!   the less of the job is left, to the power of [`Tessera::shortness`] (one: the shortest job
-//!   first, which is best for the mean; zero: all alike, which is best for throughput), and grows
-//!   as the job waits, so that nobody starves.
+//!   first, which is best for the mean; zero: all alike, which is best for throughput).
+//! - **Order.** Jobs that wait are looked at by a weight of their own ([`Tessera::eagerness`]), which
+//!   grows as they wait, so that nobody starves.
 //! - **Price.** A job that is stopped and goes on loses its restore; that part of its worth is
 //!   taken off. So a GPU is cut under running jobs only where that pays within what is left of
 //!   them (Dyna-P's reconfigure-last, with MISO's search).
@@ -31,11 +32,16 @@ const NAME: &str = "tessera";
 /// Most jobs of the queue that one round weighs; the rest wait their turn.
 const WEIGHED_MAX: usize = 64;
 
+/// Most jobs in a row that find no place before a round gives up: those behind them weigh less.
+const REFUSED_MAX: usize = 8;
+
 /// The policy `tessera`, with what it weighs.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Tessera {
-    /// How much shorter jobs weigh more: the power of what is left of them.
+    /// How much more a shorter job's speed is worth: the power of what is left of it.
     pub shortness: f64,
+    /// The same for the order in which jobs that wait are looked at.
+    pub eagerness: f64,
     /// The time after which a job that waits weighs twice as much.
     pub ageing: Millis,
     /// How much better a GPU's seats must get for jobs to be stopped, in thousandths.
@@ -49,9 +55,10 @@ pub struct Tessera {
 impl Default for Tessera {
     fn default() -> Self {
         Self {
-            shortness: 0.5,
+            shortness: 0.3,
+            eagerness: 0.7,
             ageing: Millis::from_secs(3_600),
-            hurdle: 20,
+            hurdle: 50,
             searched: 10,
             crowd: 7,
         }
@@ -88,18 +95,21 @@ impl Policy for Tessera {
         }
         let mut search = Search::new(self, Card::all(cluster), forecast, now);
         let mut order: Vec<(f64, &QueuedJob)> =
-            queue.iter().map(|job| (search.weight(job.id, Some(job.submitted)), *job)).collect();
+            queue.iter().map(|job| (search.urgency(job), *job)).collect();
         order.sort_by(|a, b| b.0.total_cmp(&a.0));
         let mut waits = Vec::new();
         let mut started = 0;
+        let mut refused = 0;
         for (_, job) in order.into_iter().take(WEIGHED_MAX) {
-            if started >= starts_max || !search.any_open() {
+            if started >= starts_max || refused >= REFUSED_MAX || !search.any_open() {
                 break;
             }
             if search.seat(job) {
                 started += 1;
+                refused = 0;
             } else {
                 waits.push(wait(job));
+                refused += 1;
             }
         }
         search.keep_promises();

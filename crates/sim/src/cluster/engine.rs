@@ -62,6 +62,8 @@ pub struct Run<'s> {
     queue: BTreeMap<(Priority, JobId), QueuedJob>,
     /// GPUs whose jobs' speeds have to be worked out again.
     stale: BTreeSet<usize>,
+    /// Jobs that this round stopped and has given no other place yet.
+    preempted: BTreeSet<usize>,
     asked_at: Option<u64>,
     last_wait: BTreeMap<JobId, WaitReason>,
     ended: usize,
@@ -170,6 +172,7 @@ impl<'s> Run<'s> {
             tasks: setup.jobs.iter().map(|job| Task::new(job, setup.fleet)).collect(),
             queue: BTreeMap::new(),
             stale: BTreeSet::new(),
+            preempted: BTreeSet::new(),
             asked_at: None,
             last_wait: BTreeMap::new(),
             ended: 0,
@@ -302,7 +305,18 @@ impl<'s> Run<'s> {
                 }
             }
         }
+        self.count_preempted();
         Ok(())
+    }
+
+    /// Counts the jobs that were sent back to the queue and are still in it.
+    fn count_preempted(&mut self) {
+        for task in std::mem::take(&mut self.preempted) {
+            if self.tasks[task].spot.is_none() {
+                self.tasks[task].preempted += 1;
+                self.record.preemptions += 1;
+            }
+        }
     }
 
     fn stuck(&self) -> Refused {

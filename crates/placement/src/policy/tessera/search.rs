@@ -64,17 +64,25 @@ impl<'c, 'f> Search<'c, 'f> {
             .collect()
     }
 
-    /// Returns a job's weight; `waits_since` if it waits.
-    pub(super) fn weight(&mut self, job: JobId, waits_since: Option<Millis>) -> f64 {
+    /// Returns what orders jobs that wait: the shortest first, more so the longer it waits.
+    pub(super) fn urgency(&self, job: &QueuedJob) -> f64 {
+        let aged =
+            1.0 + float(self.now.minus(job.submitted)) / float(self.settings.ageing).max(1.0);
+        self.short(job.id).powf(self.settings.eagerness) * aged
+    }
+
+    fn weight(&mut self, job: JobId) -> f64 {
         if let Some(known) = self.weights.get(&job) {
             return *known;
         }
-        let left = self.left_ms(job).unwrap_or(3_600_000.0).max(1_000.0);
-        let short = (3_600_000.0 / left).powf(self.settings.shortness);
-        let waited = waits_since.map_or(0.0, |since| float(self.now.minus(since)));
-        let aged = 1.0 + waited / float(self.settings.ageing).max(1.0);
-        self.weights.insert(job, short * aged);
-        short * aged
+        let weight = self.short(job).powf(self.settings.shortness);
+        self.weights.insert(job, weight);
+        weight
+    }
+
+    /// Returns how many such jobs an hour of a whole GPU finishes.
+    fn short(&self, job: JobId) -> f64 {
+        3_600_000.0 / self.left_ms(job).unwrap_or(3_600_000.0).max(1_000.0)
     }
 
     /// Returns what is left of a job on a whole GPU, in milliseconds.
@@ -95,7 +103,6 @@ impl<'c, 'f> Search<'c, 'f> {
     /// The GPU is not changed yet: jobs that come after it in the round may still join it, and
     /// then all of them are seated anew.
     pub(super) fn seat(&mut self, job: &QueuedJob) -> bool {
-        self.weight(job.id, Some(job.submitted));
         let mut best: Option<(i64, usize, Plan)> = None;
         for at in self.candidates() {
             let before = self.promised.get(&at).map(|plan| plan.worth);
@@ -160,7 +167,7 @@ impl<'c, 'f> Search<'c, 'f> {
     /// Returns what a job is worth in a slot, less what moving there costs; `None` if it can't be
     /// there, or would be late there and nowhere else.
     fn worth(&mut self, at: usize, job: JobId, slot: Slot) -> Option<i64> {
-        let weight = self.weight(job, None);
+        let weight = self.weight(job);
         let card = &self.cards[at];
         let speed = card.speed(self.forecast, job, slot)?;
         let seat = card.seats.iter().find(|seat| seat.job == job);
@@ -257,12 +264,13 @@ impl<'c, 'f> Search<'c, 'f> {
 
     /// Cuts GPUs anew on which slices stand idle, where that pays.
     pub(super) fn tidy(&mut self) {
-        for at in 0..self.cards.len() {
-            let card = &self.cards[at];
-            let idle = card.layout.len() > card.seats.len();
-            if !card.open || card.seats.is_empty() || !idle {
-                continue;
-            }
+        let idle = |card: &Card<'_>| card.layout.len().saturating_sub(card.seats.len());
+        let mut order: Vec<usize> = (0..self.cards.len())
+            .filter(|at| self.cards[*at].open && !self.cards[*at].seats.is_empty())
+            .filter(|at| idle(&self.cards[*at]) > 0)
+            .collect();
+        order.sort_by_key(|at| std::cmp::Reverse(idle(&self.cards[*at])));
+        for at in order.into_iter().take(self.settings.searched) {
             let before = self.present(at);
             let Some(plan) = self.plan(at, None, None) else { continue };
             if self.clears(plan.worth - before, before) {

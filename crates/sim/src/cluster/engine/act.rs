@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use tessera_model::JobId;
 use tessera_model::mig::{self, Slot, Step};
 use tessera_model::share::{MpsShare, Part, SmPercent};
-use tessera_placement::{InstanceState, InstanceView, Place, Reshape, Seat, Tenancy};
+use tessera_placement::{InstanceState, InstanceView, Place, Reshape, Seat, Stayers, Tenancy};
 
 use super::{Event, Phase, Refused, Run, Spot, id, index};
 use crate::cluster::job::WHOLE;
@@ -68,6 +68,7 @@ impl Run<'_> {
             seats: reshape.seats.iter().map(together).collect(),
             gpu: reshape.gpu.clone(),
             trial: None,
+            stayers: Stayers::RunOn,
         };
         self.apply(gpu, &first)?;
         self.cards[gpu].trial_ms = trial.get();
@@ -112,21 +113,23 @@ impl Run<'_> {
         let stands: Vec<_> = self.view.gpus[gpu].instances.iter().filter_map(|i| i.slot).collect();
         for task in self.jobs_on(gpu) {
             let spot = self.tasks[task].spot;
-            let stays = seats.get(&task).is_some_and(|seat| {
-                spot.is_some_and(|s| s.slot == seat.slot && s.sm == seat.sm)
-                    && seat.slot.is_none_or(|slot| stands.contains(&slot))
-            });
+            let may_stay = reshape.stayers == Stayers::RunOn;
+            let stays = may_stay
+                && seats.get(&task).is_some_and(|seat| {
+                    spot.is_some_and(|s| s.slot == seat.slot && s.sm == seat.sm)
+                        && seat.slot.is_none_or(|slot| stands.contains(&slot))
+                });
             if !stays {
                 self.stop(task);
                 if !seats.contains_key(&task) {
-                    self.tasks[task].preempted += 1;
-                    self.record.preemptions += 1;
+                    self.preempted.insert(task);
                     self.enqueue(task);
                 }
             }
         }
-        let gone = stands.iter().filter(|slot| !reshape.layout.contains(slot));
-        let made = reshape.layout.iter().filter(|slot| !stands.contains(slot));
+        let anew = reshape.stayers == Stayers::Restart && !reshape.layout.iter().eq(&stands);
+        let gone = stands.iter().filter(|slot| anew || !reshape.layout.contains(slot));
+        let made = reshape.layout.iter().filter(|slot| anew || !stands.contains(slot));
         let steps: Vec<Step> = gone
             .map(|slot| Step::Destroy(*slot))
             .chain(made.map(|slot| Step::Create(*slot)))
