@@ -9,6 +9,7 @@ mod cancel;
 mod cluster;
 mod decisions;
 mod demo;
+mod experiment;
 mod explain;
 mod failure;
 mod gpus;
@@ -107,6 +108,8 @@ enum Command {
     Mig(mig::Mig),
     /// Run a workload on a cluster in virtual time, under one policy or several
     Simulate(simulate::Simulate),
+    /// Rerun experiments of the papers beside what is printed there
+    Experiment(experiment::Experiment),
     /// Show the cluster at a glance
     Info(cluster::Info),
     /// Submit a recorded trace at its own pace
@@ -142,6 +145,7 @@ async fn run(cli: Cli) -> Result<u8, Failure> {
         Command::Schema(schema) => return schema.run(),
         Command::Mig(mig) => return mig.run(cli.json),
         Command::Simulate(simulate) => return simulate.run(cli.json),
+        Command::Experiment(experiment) => return experiment.run(cli.json),
         _ => {}
     }
     let session = Session::open(&cli.url, cli.token.as_deref(), cli.json)?;
@@ -174,6 +178,7 @@ async fn run(cli: Cli) -> Result<u8, Failure> {
         Command::Schema(verb) => verb.run(),
         Command::Mig(verb) => verb.run(cli.json),
         Command::Simulate(verb) => verb.run(cli.json),
+        Command::Experiment(verb) => verb.run(cli.json),
     }
 }
 

@@ -11,7 +11,7 @@ use tessera_sim::cluster::fleet::Fleet;
 use tessera_sim::cluster::metrics::{Outcome, Summary};
 use tessera_sim::cluster::overheads::{self, Overheads};
 use tessera_sim::cluster::workload::{self, Workload};
-use tessera_sim::cluster::{Setup, policy, run};
+use tessera_sim::cluster::{Setup, policy, report, run};
 
 use super::failure::Failure;
 use super::session::{print, table};
@@ -45,6 +45,9 @@ pub struct Simulate {
     /// Layout that the policy static keeps, as profiles: 3g.20gb,2g.10gb,2g.10gb
     #[arg(long, value_name = "PROFILES")]
     layout: Option<String>,
+    /// Write a page with plots, and the raw data, to this folder
+    #[arg(long, value_name = "FOLDER")]
+    report: Option<std::path::PathBuf>,
     /// Write the workload as JSON lines to this file, too
     #[arg(long, value_name = "FILE.jsonl")]
     save: Option<std::path::PathBuf>,
@@ -78,7 +81,7 @@ impl Simulate {
             std::fs::write(file, text).map_err(|bad| refused(file, &bad))?;
         }
         let bounds = Bounds::new(&workload.jobs, &fleet, &overheads);
-        let mut results = Vec::new();
+        let (mut results, mut runs) = (Vec::new(), Vec::new());
         for policy in &policies {
             let setup = Setup {
                 jobs: &workload.jobs,
@@ -87,10 +90,16 @@ impl Simulate {
                 overheads,
                 round_ms: self.round.unwrap_or(0),
                 seed: self.seed,
-                plot: false,
+                plot: self.report.is_some(),
             };
             let outcome = shown(setup, policy.name())?;
-            results.push(Summary::new(&outcome, &bounds));
+            let summary = Summary::new(&outcome, &bounds);
+            results.push(summary.clone());
+            runs.push((outcome, summary));
+        }
+        if let Some(folder) = &self.report {
+            let title = format!("{} on {}", workload.name, self.cluster);
+            write_report(folder, &title, &runs)?;
         }
         let report = Report {
             workload: workload.name,
@@ -148,6 +157,23 @@ fn shown(setup: Setup<'_>, policy: &str) -> Result<Outcome, Failure> {
     });
     bar.finish_and_clear();
     done.map_err(|refused| Failure::Refused(refused.to_string()))
+}
+
+/// Writes the page, and beside it what each policy did: jobs, and the cluster over time.
+fn write_report(folder: &Path, title: &str, runs: &[(Outcome, Summary)]) -> Result<(), Failure> {
+    std::fs::create_dir_all(folder).map_err(|bad| refused(folder, &bad))?;
+    let page = folder.join("index.html");
+    std::fs::write(&page, report::html(title, runs)).map_err(|bad| refused(&page, &bad))?;
+    for (outcome, summary) in runs {
+        let data = serde_json::json!({
+            "summary": summary, "jobs": outcome.jobs,
+            "segments": outcome.segments, "samples": outcome.samples,
+        });
+        let file = folder.join(format!("{}.json", outcome.policy));
+        let text = serde_json::to_string(&data).map_err(std::io::Error::from)?;
+        std::fs::write(&file, text).map_err(|bad| refused(&file, &bad))?;
+    }
+    Ok(())
 }
 
 fn refused(file: &Path, bad: &std::io::Error) -> Failure {

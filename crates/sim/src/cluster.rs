@@ -9,11 +9,13 @@
 pub mod bounds;
 pub mod contention;
 mod engine;
+pub mod experiment;
 pub mod fleet;
 pub mod job;
 pub mod metrics;
 pub mod number;
 pub mod overheads;
+pub mod report;
 pub mod workload;
 
 pub use engine::{Refused, Run, Setup, run};
