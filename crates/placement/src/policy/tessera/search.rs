@@ -127,6 +127,10 @@ impl<'c, 'f> Search<'c, 'f> {
         }
     }
 
+    fn crowd(&self, at: usize) -> usize {
+        self.promised.get(&at).map_or(self.cards[at].seats.len(), |plan| plan.seats.len())
+    }
+
     /// Returns the jobs that a GPU has or was promised.
     fn jobs(&self, at: usize) -> Vec<JobId> {
         let promised = self.promised.get(&at);
@@ -140,13 +144,13 @@ impl<'c, 'f> Search<'c, 'f> {
     fn candidates(&self) -> Vec<usize> {
         let crowd = self.settings.crowd.min(SEATED_MAX - 1);
         let mut order: Vec<usize> = (0..self.cards.len())
-            .filter(|at| self.cards[*at].open && self.jobs(*at).len() < crowd)
+            .filter(|at| self.cards[*at].open && self.crowd(*at) < crowd)
             .collect();
-        order.sort_by_key(|at| self.jobs(*at).len());
+        order.sort_by_key(|at| self.crowd(*at));
         let mut empty: Vec<&str> = Vec::new();
         order.retain(|at| {
             let model = self.cards[*at].view.model.as_str();
-            let is_empty = self.jobs(*at).is_empty();
+            let is_empty = self.crowd(*at) == 0;
             let again = is_empty && empty.contains(&model);
             if is_empty {
                 empty.push(model);
@@ -201,10 +205,10 @@ impl<'c, 'f> Search<'c, 'f> {
             return None;
         }
         let standing = self.cards[at].layout.clone();
-        let layouts: Vec<Layout> = self.cards[at].mig.full().to_vec();
+        let mig = self.cards[at].mig;
         let mut known: BTreeMap<(usize, Slot), Option<i64>> = BTreeMap::new();
         let mut best: Option<(i64, usize, seating::Seating)> = None;
-        for layout in &layouts {
+        for layout in mig.full() {
             if layout.len() < jobs.len() {
                 continue;
             }
