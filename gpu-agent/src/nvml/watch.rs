@@ -20,7 +20,8 @@ const WAIT_MS: u32 = 1_000;
 /// How often GPUs are counted: one may come back after a reset.
 const COUNT_EVERY: Duration = Duration::from_secs(30);
 
-/// How soon it begins anew, if a GPU could not be listened to.
+/// How soon it begins anew, if a GPU could not be listened to; one that is lost takes longer to
+/// come back, and is waited for as for others ([`COUNT_EVERY`]).
 const AGAIN_AFTER: Duration = Duration::from_secs(5);
 
 /// From the worker to the agent.
@@ -59,15 +60,15 @@ struct Watch {
     set: nvml_wrapper_sys::bindings::nvmlEventSet_t,
     count: u32,
     names: BTreeMap<usize, GpuId>,
-    /// Whether the driver failed to let a GPU be listened to that is there.
-    unheard: bool,
+    /// When to begin anew, if the driver didn't let a GPU be listened to.
+    again: Option<Duration>,
 }
 
 impl Watch {
     fn begin(path: &OsStr) -> Result<Self, Fault> {
         let library = Library::load(path)?;
         let (set, count) = (library.event_set()?, library.count()?);
-        let (mut names, mut unheard) = (BTreeMap::new(), false);
+        let (mut names, mut again) = (BTreeMap::new(), None);
         for index in 0..count {
             // One lost GPU must not silence the others.
             let watched = library.device(index).and_then(|device| {
@@ -81,10 +82,14 @@ impl Watch {
                     }
                 }
                 Ok((_, _, false)) => {}
-                Err(fault) => unheard |= !fault.is_loss() && !fault.is_unsupported(),
+                Err(fault) if fault.is_unsupported() => {}
+                Err(fault) => {
+                    let pause = if fault.is_loss() { COUNT_EVERY } else { AGAIN_AFTER };
+                    again = Some(again.unwrap_or(pause).min(pause));
+                }
             }
         }
-        Ok(Self { library, set, count, names, unheard })
+        Ok(Self { library, set, count, names, again })
     }
 
     fn tell(&self) -> io::Result<()> {
@@ -108,7 +113,7 @@ impl Watch {
             };
             output.write_all(&frame_bytes(&heard)?)?;
             output.flush()?;
-            if self.unheard && counted.elapsed() >= AGAIN_AFTER {
+            if self.again.is_some_and(|again| counted.elapsed() >= again) {
                 return Ok(());
             }
             if counted.elapsed() >= COUNT_EVERY {
