@@ -14,6 +14,7 @@ mod explain;
 mod failure;
 mod gpus;
 mod jobs;
+mod kernels;
 mod logs;
 mod mig;
 mod operator;
@@ -102,6 +103,8 @@ enum Command {
     Layouts(decisions::Layouts),
     /// List decisions of the placement, or show one
     Decisions(decisions::DecisionList),
+    /// List the tasks whose kernels were measured, or one task's kernels
+    Kernels(kernels::Kernels),
     /// Switch MIG mode of an empty GPU
     MigMode(cluster::MigMode),
     /// Study how a GPU model can be partitioned; needs no cluster
@@ -171,6 +174,7 @@ async fn run(cli: Cli) -> Result<u8, Failure> {
         Command::Events(verb) => verb.run(session).await,
         Command::Layouts(verb) => verb.run(session).await,
         Command::Decisions(verb) => verb.run(session).await,
+        Command::Kernels(verb) => verb.run(session).await,
         Command::MigMode(verb) => verb.run(session).await,
         Command::Info(verb) => verb.run(session).await,
         Command::Replay(verb) => verb.run(session).await,

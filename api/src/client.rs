@@ -21,8 +21,8 @@ pub use self::operator::OperatorVerb;
 pub use self::retry::Patience;
 use crate::types::{
     ClusterInfo, DecisionView, Decisions, Explain, Gpus, Job, JobCounts, JobDetail, JobEvents,
-    JobFilter, JobPage, LayoutChanges, MigModeRequest, Node, Nodes, SubmitRequest, Submitted,
-    UpdateRequest,
+    JobFilter, JobPage, KernelTasks, LayoutChanges, MigModeRequest, Node, Nodes, SubmitRequest,
+    Submitted, TaskKernels, UpdateRequest,
 };
 
 /// Longest time that one request for a job's end is held open by the controller. Proxies
@@ -322,6 +322,24 @@ impl Client {
     /// [`ClientError::Refused`] with status 404 if there is no such decision.
     pub async fn decision(&self, id: &str) -> Result<DecisionView, ClientError> {
         self.fetch(&format!("v1/decisions/{}", http::segment(id))).await
+    }
+
+    /// Lists the tasks whose kernels were measured.
+    ///
+    /// # Errors
+    ///
+    /// As everywhere.
+    pub async fn kernel_tasks(&self) -> Result<KernelTasks, ClientError> {
+        self.fetch("v1/kernels").await
+    }
+
+    /// Returns what is known of one task's kernels.
+    ///
+    /// # Errors
+    ///
+    /// [`ClientError::Refused`] with status 404 if nothing is.
+    pub async fn task_kernels(&self, task_key: &str) -> Result<TaskKernels, ClientError> {
+        self.http.json(Call::get("v1/kernels/task").query("task_key", task_key)).await
     }
 
     /// Switches MIG mode of a GPU, which must be empty.

@@ -337,6 +337,113 @@ pub struct Attempt {
     /// GPU memory that it has now, while it runs.
     #[serde(default)]
     pub gpu_memory_bytes: Option<u64>,
+    /// What it did in its slice's kernel queue so far, with `share` = `kernel`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kernel: Option<KernelUse>,
+}
+
+/// What one attempt's processes did in their slice's kernel queue.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct KernelUse {
+    /// Processes that joined the queue: 0 means that no launch was intercepted.
+    pub processes: u64,
+    /// Kernels launched, as far as the queue was told: one that is alone on its slice tells nothing.
+    pub launches: u64,
+    /// Launches that passed without being told, such as those that are captured into graphs.
+    pub launches_untold: u64,
+    /// Gaps after its kernels that were predicted and came to their end.
+    pub gaps_seen: u64,
+    /// Those in which others launched something.
+    pub gaps_filled: u64,
+    /// Gaps that it ended early while another held a grant.
+    pub early_stops: u64,
+    /// Times that the holder came back while a kernel of this attempt was in flight.
+    pub overshoots: u64,
+    /// How long the longest of those went on.
+    pub overshoot_secs_max: f64,
+    /// Its kernels that ran in others' gaps.
+    pub filled_kernels: u64,
+    /// Their predicted time.
+    pub filled_secs: f64,
+    /// Its waits for grants that came to an end.
+    pub waits: u64,
+    /// How long they lasted, all together.
+    pub waited_secs: f64,
+    /// How long the longest of them lasted.
+    pub waited_secs_max: f64,
+    /// Which part of its time it got on with: of what it waited and what its kernels ran in gaps,
+    /// the part that they ran.
+    pub progress: Option<f64>,
+    /// Its launches that were let go because they had waited long enough.
+    pub aged: u64,
+    /// Its launches that waited for too long and went unasked.
+    pub unasked: u64,
+    /// Kernels whose times changed, so that they were measured again.
+    pub drifts: u64,
+    /// Records that its processes lost: what they did is not all counted.
+    pub records_lost: u64,
+    /// Most device memory that one of its processes was seen to allocate.
+    pub memory_peak_bytes: u64,
+}
+
+/// Tasks whose kernels were measured.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct KernelTasks {
+    /// The tasks, the one that was reported last first.
+    pub items: Vec<KernelTask>,
+}
+
+/// A task whose kernels were measured.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct KernelTask {
+    /// Its key: whose it is, and what its jobs call it or the program with its arguments.
+    pub task_key: String,
+    /// How many kernels it has.
+    pub kernels: u32,
+    /// Whether measuring is over.
+    pub measured: bool,
+    /// How many reports of nodes are in it.
+    pub reports: u64,
+    /// When the last of them came.
+    #[serde(with = "time::serde::rfc3339")]
+    pub updated_at: OffsetDateTime,
+}
+
+/// What is known of one task's kernels.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct TaskKernels {
+    /// The task's key.
+    pub task_key: String,
+    /// Whether measuring is over.
+    pub measured: bool,
+    /// Its kernels, those first that took the device for longest.
+    pub kernels: Vec<KernelView>,
+}
+
+/// One kernel of a task.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct KernelView {
+    /// The function's name, as the driver has it.
+    pub name: String,
+    /// The grid's three sides.
+    pub grid: Vec<u32>,
+    /// The block's three sides.
+    pub block: Vec<u32>,
+    /// How long it runs; absent until measured.
+    pub took: Option<KernelTime>,
+    /// How long the device is idle after it.
+    pub gap: Option<KernelTime>,
+}
+
+/// A time that was measured.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct KernelTime {
+    /// Its mean, in microseconds.
+    pub mean_us: f64,
+    /// How many samples are in it.
+    pub samples: u32,
+    /// Whether the mean is known to 5 % at 95 % confidence.
+    pub tight: bool,
 }
 
 /// Something that happened to a job.

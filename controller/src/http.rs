@@ -11,6 +11,7 @@ mod guard;
 mod health;
 mod history;
 mod jobs;
+mod kernels;
 mod layouts;
 mod live;
 mod logs;

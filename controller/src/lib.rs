@@ -5,6 +5,7 @@
 //! - [`core`]: what to do, as pure functions.
 //! - [`actors`]: carries it out.
 //! - [`figures`]: what GPUs draw now, as their nodes last said.
+//! - [`kernels`]: what nodes say of kernels.
 //! - [`memory`]: what the data folder remembers of the store.
 //! - [`ports`]: how the three speak to each other.
 
@@ -16,6 +17,7 @@ pub mod core;
 pub mod figures;
 pub mod http;
 pub mod identity;
+pub mod kernels;
 pub mod memory;
 pub mod ports;
 pub mod settings;

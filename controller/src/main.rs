@@ -12,6 +12,7 @@ use tessera_controller::actors::{history, intake, links};
 use tessera_controller::core::Cluster;
 use tessera_controller::figures::Board;
 use tessera_controller::identity::{self, DataFolder};
+use tessera_controller::kernels::KernelBook;
 use tessera_controller::memory::StoreMemory;
 use tessera_controller::ports::{About, ClusterShape, Ports, Readiness};
 use tessera_controller::settings::{Command, Settings, Verb};
@@ -183,6 +184,7 @@ async fn run(
         epoch: epochs,
     };
     let (fresh, accepted) = mpsc::channel(FRESH_BATCHES_MAX);
+    let kernels = KernelBook::new(candidate.pool.clone());
     let placer = placer::start(parts, asked, accepted);
     intake::start(others, &options, &memory, calls, fresh);
     history::start(others, options.clone(), held.clone(), settings.keep_history);
@@ -194,7 +196,7 @@ async fn run(
     let endpoint = tessera_wire::endpoint::listen(&folder.identity, settings.quic)?;
     let quic = endpoint.local_addr()?;
     listening.send_replace(Some(endpoint.clone()));
-    tokio::spawn(links::serve(endpoint, placer, figures));
+    tokio::spawn(links::serve(endpoint, placer, figures, kernels));
     readiness.send_replace(Readiness::Ready { epoch });
     tracing::info!(%address, %quic, epoch, policy = settings.policy, "serving");
     Ok(())

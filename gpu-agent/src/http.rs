@@ -9,6 +9,7 @@ use actix_web::web::{self, Data};
 use actix_web::{App, HttpResponse, HttpServer};
 use tessera_telemetry::exposition::Exposition;
 
+use crate::kernel::Board;
 use crate::telemetry::Shared;
 use crate::telemetry::metrics;
 
@@ -22,8 +23,13 @@ const CONNECTIONS_MAX: usize = 32;
 /// # Errors
 ///
 /// What the system says about the listener.
-pub fn serve(listener: TcpListener, node: String, shared: Shared) -> std::io::Result<Server> {
-    let source = Data::new((node, shared));
+pub fn serve(
+    listener: TcpListener,
+    node: String,
+    shared: Shared,
+    kernels: Option<Board>,
+) -> std::io::Result<Server> {
+    let source = Data::new((node, shared, kernels));
     let app = move || {
         App::new()
             .app_data(source.clone())
@@ -39,9 +45,9 @@ pub fn serve(listener: TcpListener, node: String, shared: Shared) -> std::io::Re
     Ok(server.listen(listener)?.run())
 }
 
-async fn prometheus(source: Data<(String, Shared)>) -> HttpResponse {
-    let (node, shared) = &**source;
-    let text = shared.with(|state| metrics::exposition(node, state));
+async fn prometheus(source: Data<(String, Shared, Option<Board>)>) -> HttpResponse {
+    let (node, shared, kernels) = &**source;
+    let text = shared.with(|state| metrics::exposition(node, state, kernels.as_ref()));
     HttpResponse::Ok().content_type(Exposition::CONTENT_TYPE).body(text)
 }
 

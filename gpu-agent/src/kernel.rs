@@ -12,6 +12,7 @@ mod endpoint;
 mod files;
 mod gate;
 mod hub;
+pub mod metrics;
 mod outbox;
 mod process;
 mod session;

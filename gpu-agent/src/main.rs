@@ -211,7 +211,8 @@ async fn run(
         let listener = std::net::TcpListener::bind(address)
             .with_context(|| format!("can't listen on {address} (HTTP)"))?;
         tracing::info!(address = %listener.local_addr()?, "serving metrics");
-        actix::spawn(http::serve(listener, own, shared.clone())?);
+        let kernels = queues.as_ref().map(|endpoint| endpoint.desk.board().clone());
+        actix::spawn(http::serve(listener, own, shared.clone(), kernels)?);
     }
     actix::spawn(telemetry::run(sampling, shared, tenants));
     let tools = Tools {

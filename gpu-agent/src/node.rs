@@ -152,6 +152,7 @@ pub struct Node {
     desk: Option<Desk>,
     /// Attempts that were admitted to their slices' queues.
     queued: BTreeSet<AttemptId>,
+    reports: kernels::Reports,
 }
 
 impl Node {
@@ -175,6 +176,7 @@ impl Node {
             Input::Tick => {
                 self.pool.tick();
                 self.leave_queues();
+                self.tell_kernels();
             }
         }
         self.keep_session();
@@ -343,6 +345,8 @@ impl Node {
             ToAgent::UsageAck { attempt } => {
                 self.tell_telemetry(telemetry::Event::Acknowledged(attempt));
             }
+            ToAgent::KernelProfile(piece) => self.on_profile(piece),
+            ToAgent::KernelReportAck { number } => self.report_acknowledged(number),
             ToAgent::RenewOk { sent, generation } => self.renewed(sent, generation),
             ToAgent::Welcome(welcome) => self.welcomed(welcome),
             ToAgent::Refused { reason, retry } => self.refused(reason, retry),

@@ -12,8 +12,8 @@ use super::mig::{LegalityReport, StateReport};
 use super::replay::report::Report;
 use crate::types::{
     ClusterEvents, ClusterInfo, DecisionView, Decisions, DoctorReport, Explain, Gpu, Gpus,
-    JobDetail, JobEvents, JobPage, LayoutApplied, LayoutChange, LayoutChanges, LayoutOutlook,
-    LayoutPlan, Node, Nodes, OperatorResult, Problem, Submitted,
+    JobDetail, JobEvents, JobPage, KernelTasks, LayoutApplied, LayoutChange, LayoutChanges,
+    LayoutOutlook, LayoutPlan, Node, Nodes, OperatorResult, Problem, Submitted, TaskKernels,
 };
 
 /// Everything that is printed, with all that it refers to.
@@ -30,6 +30,7 @@ use crate::types::{
     JobDetail,
     JobEvents,
     JobPage,
+    KernelTasks,
     LayoutApplied,
     LayoutChange,
     LayoutChanges,
@@ -43,6 +44,7 @@ use crate::types::{
     Report,
     StateReport,
     Submitted,
+    TaskKernels,
 )))]
 struct Bodies;
 
@@ -57,6 +59,8 @@ const OUTPUTS: &[(&str, &str, &str)] = &[
     ("node", "Node", "nodes NODE"),
     ("gpus", "Gpus", "gpus"),
     ("gpu", "Gpu", "gpus layout show"),
+    ("kernel-tasks", "KernelTasks", "kernels"),
+    ("task-kernels", "TaskKernels", "kernels TASK"),
     ("layout-plan", "LayoutPlan", "gpus layout plan"),
     ("layout-applied", "LayoutApplied", "gpus layout apply --no-wait"),
     ("layout-change", "LayoutChange", "gpus layout apply"),

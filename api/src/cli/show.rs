@@ -9,7 +9,7 @@ use super::failure::Failure;
 use super::jobs::one_job;
 use super::session::{Session, fields, moment, or_dash, table};
 use super::span::Elapsed;
-use crate::types::{Attempt, JobDetail, JobEvents};
+use crate::types::{Attempt, JobDetail, JobEvents, KernelUse};
 
 #[derive(Args)]
 pub struct Show {
@@ -69,9 +69,39 @@ fn draw(detail: &JobDetail) -> String {
             if let Some(detail) = &attempt.detail {
                 let _ = writeln!(text, "attempt {}: {detail}", attempt.number);
             }
+            if let Some(kernel) = &attempt.kernel {
+                let _ = writeln!(text, "attempt {}: {}", attempt.number, queue_line(kernel));
+            }
         }
     }
     text
+}
+
+/// What an attempt did in its slice's kernel queue, in a line.
+fn queue_line(kernel: &KernelUse) -> String {
+    if kernel.processes == 0 {
+        return "no kernel was intercepted".to_owned();
+    }
+    let mut parts = vec![format!("{} kernels told", kernel.launches)];
+    if kernel.gaps_seen > 0 {
+        let (seen, filled, early) = (kernel.gaps_seen, kernel.gaps_filled, kernel.early_stops);
+        parts.push(format!("{seen} gaps seen, {filled} filled, {early} stopped early"));
+    }
+    if kernel.filled_kernels > 0 {
+        parts.push(format!("{} ran in gaps", kernel.filled_kernels));
+    }
+    if kernel.overshoots > 0 {
+        let (times, most) = (kernel.overshoots, kernel.overshoot_secs_max * 1e3);
+        parts.push(format!("{times} went on into the holder's time, for {most:.3} ms at most"));
+    }
+    if kernel.waits > 0 {
+        let (all, most) = (kernel.waited_secs, kernel.waited_secs_max * 1e3);
+        parts.push(format!("waited {all:.1} s, {most:.1} ms at most"));
+    }
+    if let Some(progress) = kernel.progress {
+        parts.push(format!("progress {:.0} %", progress * 100.0));
+    }
+    parts.join("; ")
 }
 
 fn attempt_row(attempt: &Attempt) -> Vec<String> {

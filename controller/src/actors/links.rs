@@ -12,6 +12,7 @@ use tokio::sync::mpsc;
 
 use super::placer::Placer;
 use crate::figures::Board;
+use crate::kernels::{KernelBook, KernelDesk};
 
 /// How long a peer may take to shake hands and say hello.
 const HELLO_DEADLINE: Duration = Duration::from_secs(10);
@@ -124,15 +125,21 @@ async fn read_log(
 }
 
 /// Accepts agents until the endpoint is closed.
-pub async fn serve(endpoint: quinn::Endpoint, placer: Addr<Placer>, figures: Board) {
+pub async fn serve(
+    endpoint: quinn::Endpoint,
+    placer: Addr<Placer>,
+    figures: Board,
+    kernels: KernelBook,
+) {
     static SESSIONS: AtomicU64 = AtomicU64::new(1);
     while let Some(incoming) = endpoint.accept().await {
         let (placer, figures) = (placer.clone(), figures.clone());
+        let kernels = kernels.clone();
         let session = SESSIONS.fetch_add(1, Ordering::Relaxed);
         tokio::spawn(async move {
             let from = incoming.remote_address();
             match tokio::time::timeout(HELLO_DEADLINE, greet(incoming)).await {
-                Ok(Ok(greeting)) => converse(session, greeting, placer, figures).await,
+                Ok(Ok(greeting)) => converse(session, greeting, placer, (figures, kernels)).await,
                 Ok(Err(problem)) => tracing::warn!(%from, problem, "agent turned away"),
                 Err(_) => tracing::warn!(%from, "agent was too slow to say hello"),
             }
@@ -165,7 +172,12 @@ async fn greet(incoming: quinn::Incoming) -> Result<Greeting, String> {
     }
 }
 
-async fn converse(session: u64, greeting: Greeting, placer: Addr<Placer>, figures: Board) {
+async fn converse(
+    session: u64,
+    greeting: Greeting,
+    placer: Addr<Placer>,
+    (figures, kernels): (Board, KernelBook),
+) {
     let Greeting { connection, peer, hello, writer, reader } = greeting;
     let node = peer.id;
     let name = peer.name.clone();
@@ -176,7 +188,8 @@ async fn converse(session: u64, greeting: Greeting, placer: Addr<Placer>, figure
     }
     let writing = tokio::spawn(write_all(writer, orders, connection.clone()));
     let door = Door { session, node, name: &name, placer: &placer, figures: &figures };
-    let ended = door.read_all(reader, &outbox).await;
+    let desk = kernels.desk(node, outbox.clone());
+    let ended = door.read_all(reader, &outbox, desk).await;
     tracing::info!(node = %name, reason = ended, "agent disconnected");
     connection.close(0_u32.into(), b"");
     writing.abort();
@@ -195,7 +208,12 @@ struct Door<'d> {
 
 impl Door<'_> {
     /// Reads until the connection ends, and returns why it did.
-    async fn read_all(&self, mut reader: FrameReader, outbox: &mpsc::Sender<ToAgent>) -> String {
+    async fn read_all(
+        &self,
+        mut reader: FrameReader,
+        outbox: &mpsc::Sender<ToAgent>,
+        mut kernels: KernelDesk,
+    ) -> String {
         let Self { session, node, .. } = *self;
         loop {
             let first = match reader.receive::<ToController>().await {
@@ -216,6 +234,9 @@ impl Door<'_> {
                         }
                     }
                     ToController::Figures(figures) => self.figures.show(self.name, *figures),
+                    ToController::KernelReport { number, piece } => kernels.report(number, piece),
+                    ToController::KernelWanted { task } => kernels.wanted(task),
+                    ToController::KernelTallies(batch) => kernels.tallies(batch),
                     frame => frames.push(frame),
                 }
                 if frames.len() >= INBOX_BATCH_MAX {

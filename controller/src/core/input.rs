@@ -144,10 +144,13 @@ impl Cluster {
                 round.effects.push(Effect::Send { node, frame });
             }
             // Handled at the door: a second hello breaks the protocol, renewals and answers to
-            // questions don't wait here, and figures decide nothing.
+            // questions don't wait here, and neither figures nor kernels decide anything.
             ToController::Hello(_)
             | ToController::Renew { .. }
             | ToController::Figures(_)
+            | ToController::KernelReport { .. }
+            | ToController::KernelWanted { .. }
+            | ToController::KernelTallies(_)
             | ToController::Examined { .. } => {}
         }
     }

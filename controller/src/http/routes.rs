@@ -9,7 +9,8 @@ use utoipa_swagger_ui::{Config, SwaggerUi};
 
 use super::openapi::Doc;
 use super::{
-    cluster, commands, explain, health, history, jobs, layouts, live, logs, operator, submit, wait,
+    cluster, commands, explain, health, history, jobs, kernels, layouts, live, logs, operator,
+    submit, wait,
 };
 
 /// Adds every route to an application.
@@ -66,6 +67,8 @@ where
         .service(operator::pin)
         .service(operator::unpin)
         .service(operator::list_cluster_events)
+        .service(kernels::list_kernel_tasks)
+        .service(kernels::show_task_kernels)
         .service(layouts::show_layout)
         .service(layouts::plan_layout)
         .service(layouts::apply_layout)

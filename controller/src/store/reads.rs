@@ -9,6 +9,7 @@ mod counts;
 mod decisions;
 mod events;
 mod jobs;
+mod kernels;
 mod layouts;
 mod numbers;
 mod operator;
@@ -22,7 +23,7 @@ use std::future::Future;
 use sqlx::{PgPool, Postgres, Transaction};
 use tessera_api::types::{
     ClusterEvents, DecisionView, Decisions, Job, JobCounts, JobDetail, JobEvents, JobPage,
-    LayoutChange, LayoutChanges,
+    KernelTasks, LayoutChange, LayoutChanges, TaskKernels,
 };
 use tessera_model::share::Share;
 use tessera_model::{DecisionId, GpuId, JobId, JobRef, Millis, PlanId};
@@ -169,6 +170,24 @@ impl Reads {
         size: PageSize,
     ) -> Result<LayoutChanges, StoreError> {
         self.run(move |mut at| async move { layouts::page(&mut at, gpu, before, size).await }).await
+    }
+
+    /// Lists the tasks whose kernels were measured, latest first.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::jobs`].
+    pub async fn kernel_tasks(&self) -> Result<KernelTasks, StoreError> {
+        self.run(move |mut at| async move { kernels::tasks(&mut at).await }).await
+    }
+
+    /// Returns what is known of one task's kernels.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::jobs`].
+    pub async fn kernel_task(&self, task: String) -> Result<Option<TaskKernels>, StoreError> {
+        self.run(move |mut at| async move { kernels::task(&mut at, &task).await }).await
     }
 
     /// Returns one change of a layout.

@@ -149,6 +149,15 @@ impl Queue {
         &self.actions
     }
 
+    /// Gives roles anew after [`Self::learn`]: a task that is known needs no measuring.
+    pub fn reassign(&mut self, now: Nanos) -> &[Action] {
+        self.actions.clear();
+        self.now = self.now.max(now);
+        self.assign_roles();
+        self.give();
+        &self.actions
+    }
+
     /// Returns when to send [`Event::Tick`], if nothing else happens before.
     pub fn deadline(&self) -> Nanos {
         self.next_expiry.min(self.next_look)

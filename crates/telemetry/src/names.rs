@@ -68,6 +68,25 @@ pub mod metric {
     /// Gauge: the share of the whole card from 0 to 1 in which an instance's attempts are busy,
     /// by `node`, `gpu` and `start`.
     pub const SLICE_ACTIVITY: &str = "tessera_slice_activity_ratio";
+    /// Gauge: processes in a slice's kernel queue, by `node`, `slice` and `role` (`measure`, `free`,
+    /// `hold`, `ask`).
+    pub const KERNEL_SESSIONS: &str = "tessera_kernel_sessions";
+    /// Gauge: launches that wait for a grant, by `node` and `slice`.
+    pub const KERNEL_WAITING: &str = "tessera_kernel_waiting_launches";
+    /// Gauge: the least progress of a slice's fillers, by `node` and `slice`.
+    pub const KERNEL_PROGRESS: &str = "tessera_kernel_progress_ratio";
+    /// Counter: launches of a slice's processes, by `node`, `slice` and `how` (`told`, `gap`,
+    /// `aged`, `beside`, `late`).
+    pub const KERNEL_LAUNCHES: &str = "tessera_kernel_launches_total";
+    /// Counter: gaps of a slice's holders, by `node`, `slice` and `what` (`seen`, `filled`,
+    /// `stopped_early`).
+    pub const KERNEL_GAPS: &str = "tessera_kernel_gaps_total";
+    /// Counter: time of a slice's kernels, by `node`, `slice` and `what` (`filled`, `overshoot`,
+    /// `waited`).
+    pub const KERNEL_TIME: &str = "tessera_kernel_time_seconds_total";
+    /// Counter: connections that the kernel queue refused, by `node` and `why` (`refused`,
+    /// `nonsense`).
+    pub const KERNEL_REFUSED: &str = "tessera_kernel_refused_total";
     /// Gauge: attempts on this node, by `state`.
     pub const AGENT_ATTEMPTS: &str = "tessera_agent_attempts";
     /// Counter: calls of the driver's library, by `call` and `result`.

@@ -7,6 +7,7 @@
 
 mod doctor;
 mod health;
+mod kernels;
 mod telemetry;
 
 use std::collections::BTreeMap;
@@ -24,6 +25,10 @@ use tessera_model::{
 pub use doctor::{FINDINGS_MAX, Finding, FindingLevel};
 pub use health::{FAULT_ATTEMPTS_MAX, FAULTS_MAX, FaultAction, FaultCause, GpuFault, Quarantine};
 
+pub use kernels::{
+    Assembly, KernelFigures, KernelTally, PIECE_BYTES_MAX, PIECES_BYTES_MAX, Piece, TALLIES_MAX,
+    pieces,
+};
 pub use telemetry::{
     ATTEMPT_FIGURES_MAX, AttemptFigures, GpuFigures, SLICES_MAX, SliceFigures, Usage,
 };
@@ -93,6 +98,21 @@ pub enum ToController {
         /// At most [`FINDINGS_MAX`].
         findings: Vec<Finding>,
     },
+    /// A piece of what was learned of a task's kernels, as JSON; repeated until
+    /// [`ToAgent::KernelReportAck`].
+    KernelReport {
+        /// Higher than that of every report of this node before.
+        number: u64,
+        /// The piece.
+        piece: Piece,
+    },
+    /// Asks what is known of a task's kernels; answered by [`ToAgent::KernelProfile`].
+    KernelWanted {
+        /// The task's key.
+        task: String,
+    },
+    /// What attempts did in their slices' queues so far; at most [`TALLIES_MAX`].
+    KernelTallies(Vec<KernelTally>),
 }
 
 /// Who is speaking. The node's id and name come from its certificate, never from here.
@@ -360,6 +380,13 @@ pub enum ToAgent {
     Examine {
         /// Leads the answer back.
         token: u64,
+    },
+    /// A piece of what is known of a task's kernels, as JSON; empty, if nothing is.
+    KernelProfile(Piece),
+    /// What was learned is kept: the node may forget the report.
+    KernelReportAck {
+        /// Which.
+        number: u64,
     },
 }
 

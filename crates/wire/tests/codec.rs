@@ -10,7 +10,9 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tessera_model::{AttemptId, Millis};
 use tessera_wire::codec::{DecodeError, EncodeError, FRAME_BYTES_MAX, decode, encode};
-use tessera_wire::frames::{LOG_CHUNK_BYTES_MAX, LogReply, LogRequest, StopCause};
+use tessera_wire::frames::{
+    Assembly, LOG_CHUNK_BYTES_MAX, LogReply, LogRequest, PIECE_BYTES_MAX, StopCause, pieces,
+};
 use tessera_wire::{ToAgent, ToController};
 
 fn bytes_of<T: Serialize>(frame: &T) -> Vec<u8> {
@@ -145,6 +147,29 @@ fn a_frame_above_the_limit_is_refused_on_both_sides_and_leaves_the_buffer_alone(
     assert_eq!(buffer, [1, 2, 3]);
     let received = decode::<LogReply>(&vec![0; FRAME_BYTES_MAX + 1]);
     assert!(matches!(received, Err(DecodeError::TooLarge { .. })), "{received:?}");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn what_is_cut_into_pieces_comes_together_whatever_came_before(
+        rubbish in vec(samples::piece(), 0..5),
+        length in 0_usize..3 * PIECE_BYTES_MAX,
+    ) {
+        let whole: Vec<u8> = (0..length).map(|at| u8::try_from(at % 251).unwrap()).collect();
+        let mut assembly = Assembly::default();
+        rubbish.into_iter().for_each(|piece| drop(assembly.add(piece)));
+
+        let mut found = None;
+        for piece in pieces("a task", &whole) {
+            prop_assert!(found.is_none(), "complete before its end");
+            prop_assert!(bytes_of(&ToAgent::KernelProfile(piece.clone())).len() < FRAME_BYTES_MAX);
+            found = assembly.add(piece);
+        }
+
+        prop_assert_eq!(found, Some(("a task".to_owned(), whole)));
+    }
 }
 
 #[test]

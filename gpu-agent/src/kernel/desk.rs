@@ -63,10 +63,10 @@ impl Desk {
     /// Lets what an earlier agent admitted join again; forgets those that `is_alive` denies.
     ///
     /// Returns those that may join.
-    pub fn adopt(&self, is_alive: impl Fn(AttemptId) -> bool) -> Vec<AttemptId> {
+    pub fn adopt(&self, is_alive: impl Fn(AttemptId) -> bool) -> Vec<Admission> {
         let mut adopted = Vec::new();
         for (admission, token) in files::adopt(&self.settings.data, is_alive) {
-            adopted.push(admission.attempt);
+            adopted.push(admission.clone());
             // There is room for as many as there are attempts.
             let _ = self.orders.try_send(KernelOrder::Admit { admission, token });
         }

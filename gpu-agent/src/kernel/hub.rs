@@ -94,8 +94,9 @@ impl Hub {
             }
             KernelOrder::Ended(attempt) => self.end(attempt),
             KernelOrder::Learn { task, profile } => {
+                let now = monotonic_now();
                 for slice in self.slices.values_mut() {
-                    slice.queue.learn(&task, (*profile).clone());
+                    slice.queue.learn(&task, (*profile).clone(), now);
                 }
                 self.settle();
             }

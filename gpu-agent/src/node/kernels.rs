@@ -1,12 +1,17 @@
 //! Attempts whose kernels take turns: admitted to their slice's queue before they start, and
 //! taken out of it when they are over.
 
+mod reports;
+
 use std::collections::BTreeMap;
 
+use tessera_kernel_queue::TaskKey;
 use tessera_model::AttemptId;
 use tessera_model::life::Outcome;
 use tessera_model::share::{MpsShare, SmPercent};
-use tessera_wire::frames::{KernelTerms, LaunchOrder};
+use tessera_wire::frames::{KernelTerms, LaunchOrder, Piece};
+
+pub(super) use reports::Reports;
 
 use super::Node;
 use crate::core::kernel::Admission;
@@ -41,12 +46,14 @@ impl Node {
             return self.hand_over(order, more, before_kill);
         };
         let admitted = match &self.desk {
-            Some(desk) => self.admit(desk, &order, terms, &more),
+            Some(desk) => self.admit(desk, &order, &terms, &more),
             None => Err("the node's agent has no shim".to_owned()),
         };
         match admitted {
             Ok(environment) => {
                 self.queued.insert(attempt);
+                self.reports.want(task_of(&order, &terms));
+                self.tell_kernels();
                 more.extend(environment);
                 self.hand_over(order, more, before_kill);
             }
@@ -58,13 +65,13 @@ impl Node {
         &self,
         desk: &Desk,
         order: &LaunchOrder,
-        terms: KernelTerms,
+        terms: &KernelTerms,
         more: &[(String, String)],
     ) -> Result<Vec<(String, String)>, String> {
         let admission = Admission {
             attempt: order.attempt,
             slice: order.slice.clone(),
-            task: task_key(&order.user, terms.task_key.as_deref(), &order.program),
+            task: task_of(order, terms),
             priority: terms.priority,
             class: terms.class,
             share_thousandths: WHOLE_THOUSANDTHS,
@@ -80,8 +87,10 @@ impl Node {
 
     /// Lets the attempts that an earlier agent admitted join again.
     pub(super) fn adopt_queued(&mut self, alive: &[AttemptId]) {
-        if let Some(desk) = &self.desk {
-            self.queued = desk.adopt(|attempt| alive.contains(&attempt)).into_iter().collect();
+        let Some(desk) = &self.desk else { return };
+        for admission in desk.adopt(|attempt| alive.contains(&attempt)) {
+            self.queued.insert(admission.attempt);
+            self.reports.want(admission.task);
         }
     }
 
@@ -101,11 +110,30 @@ impl Node {
     pub(super) fn on_kernel(&mut self, event: KernelEvent) {
         match event {
             KernelEvent::Learned { task, learned } => {
-                tracing::debug!(%task, added = learned.added.kernels().len(), "learned of a task's kernels");
+                let kernels = learned.added.kernels().len() + learned.replaced.kernels().len();
+                tracing::info!(%task, kernels, "learned of a task's kernels");
+                self.reports.learned(task, &learned);
             }
             KernelEvent::Over { attempt, tally } => {
-                tracing::debug!(%attempt, launches = tally.counters.launches, "left its kernel queue");
+                self.reports.over(attempt, &tally);
             }
         }
+        self.tell_kernels();
     }
+
+    /// Hands on what the controller knows of a task.
+    pub(super) fn on_profile(&mut self, piece: Piece) {
+        if let (Some(desk), Some(order)) = (&self.desk, self.reports.known(piece)) {
+            desk.learn(order);
+        }
+    }
+
+    pub(super) fn report_acknowledged(&mut self, number: u64) {
+        self.reports.acknowledged(number);
+        self.tell_kernels();
+    }
+}
+
+fn task_of(order: &LaunchOrder, terms: &KernelTerms) -> TaskKey {
+    task_key(&order.user, terms.task_key.as_deref(), &order.program)
 }

@@ -96,6 +96,7 @@ impl Node {
             unshared: BTreeMap::new(),
             desk: parts.desk,
             queued: BTreeSet::new(),
+            reports: super::kernels::Reports::default(),
         };
         let alive = node.attempts.alive_ids();
         node.shared.retain(|attempt| alive.contains(attempt));

@@ -72,10 +72,14 @@ impl Node {
 
     /// Sends a frame, once the session is live. What happens before is part of the inventory.
     pub(super) fn send(&mut self, frame: ToController) {
-        let live = self.session.as_ref().is_some_and(|s| matches!(s.stage, Stage::Live { .. }));
-        if live {
+        if self.is_live() {
             self.push(frame);
         }
+    }
+
+    /// Tells whether a controller listens.
+    pub(super) fn is_live(&self) -> bool {
+        self.session.as_ref().is_some_and(|s| matches!(s.stage, Stage::Live { .. }))
     }
 
     pub(super) fn push(&mut self, frame: ToController) {

@@ -6,9 +6,10 @@ use tessera_telemetry::names::metric;
 use tessera_wire::frames::GpuFigures;
 
 use super::state::State;
+use crate::kernel::{self, Board};
 
 /// Writes every metric.
-pub fn exposition(node: &str, state: &State) -> String {
+pub fn exposition(node: &str, state: &State, kernels: Option<&Board>) -> String {
     let mut text = Exposition::default();
     text.metric(metric::BUILD_INFO, Kind::Gauge, "Always 1; its labels say what was built.");
     text.sample(metric::BUILD_INFO, &[("version", env!("CARGO_PKG_VERSION"))], 1);
@@ -28,6 +29,9 @@ pub fn exposition(node: &str, state: &State) -> String {
     gauges(&mut text, node, &figures);
     energy(&mut text, node, &figures);
     slices(&mut text, node, &figures);
+    if let Some(board) = kernels {
+        kernel::metrics::write(&mut text, node, board);
+    }
     text.into_text()
 }
 

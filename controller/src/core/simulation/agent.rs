@@ -104,6 +104,8 @@ impl Machine {
             | ToAgent::SetMigMode { .. }
             | ToAgent::Clear { .. }
             | ToAgent::UsageAck { .. }
+            | ToAgent::KernelProfile(_)
+            | ToAgent::KernelReportAck { .. }
             | ToAgent::Examine { .. } => Vec::new(),
         }
     }

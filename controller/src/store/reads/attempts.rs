@@ -1,13 +1,14 @@
 //! Runs of jobs.
 
 use sqlx::PgConnection;
-use tessera_api::types::Attempt;
+use tessera_api::types::{Attempt, KernelUse};
 use tessera_model::{AttemptId, DecisionId, JobId, NodeId};
+use tessera_wire::frames::KernelFigures;
 use time::OffsetDateTime;
 
 use super::row::{corrupt, count, maybe_count};
 use super::targets::signed;
-use crate::store::StoreError;
+use crate::store::{StoreError, kernels};
 
 /// Where the output of one attempt lies.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -75,10 +76,44 @@ pub(super) async fn of_job(at: &mut PgConnection, job: u64) -> Result<Vec<Attemp
         "#,
         i64::try_from(job).unwrap_or(i64::MAX),
     )
-    .fetch_all(at)
+    .fetch_all(&mut *at)
     .await
     .map_err(StoreError::while_trying_to("list the attempts of a job"))?;
-    rows.into_iter().map(Attempt::try_from).collect()
+    let mut attempts: Vec<_> =
+        rows.into_iter().map(Attempt::try_from).collect::<Result<_, StoreError>>()?;
+    for (id, figures) in kernels::of_job(at, i64::try_from(job).unwrap_or(i64::MAX)).await? {
+        let id = id.to_string();
+        if let Some(attempt) = attempts.iter_mut().find(|attempt| attempt.id == id) {
+            attempt.kernel = Some(kernel_use(&figures));
+        }
+    }
+    Ok(attempts)
+}
+
+fn kernel_use(figures: &KernelFigures) -> KernelUse {
+    let secs = |nanos| std::time::Duration::from_nanos(nanos).as_secs_f64();
+    let whole = figures.filled_ns.saturating_add(figures.waited_ns);
+    KernelUse {
+        processes: figures.sessions,
+        launches: figures.launches,
+        launches_untold: figures.passed,
+        gaps_seen: figures.gaps_seen,
+        gaps_filled: figures.gaps_filled,
+        early_stops: figures.early_stops,
+        overshoots: figures.overshoots,
+        overshoot_secs_max: secs(figures.overshoot_max_ns),
+        filled_kernels: figures.filled_kernels,
+        filled_secs: secs(figures.filled_ns),
+        waits: figures.waits,
+        waited_secs: secs(figures.waited_ns),
+        waited_secs_max: secs(figures.waited_max_ns),
+        progress: (whole > 0).then(|| secs(figures.filled_ns) / secs(whole)),
+        aged: figures.aged,
+        unasked: figures.unasked,
+        drifts: figures.drifts,
+        records_lost: figures.lost,
+        memory_peak_bytes: figures.memory_peak_bytes,
+    }
 }
 
 struct AttemptRow {
@@ -133,6 +168,7 @@ impl TryFrom<AttemptRow> for Attempt {
             gpu_energy_joules: secs(row.energy_mj)?,
             gpu_memory_peak_bytes: maybe_count(TABLE, id, row.peak_gpu_memory)?,
             gpu_memory_bytes: None,
+            kernel: None,
         })
     }
 }

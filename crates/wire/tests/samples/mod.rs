@@ -271,7 +271,30 @@ pub fn to_controller() -> impl Strategy<Value = ToController> {
         figures().prop_map(|figures| ToController::Figures(Box::new(figures))),
         (any::<u64>(), vec(finding(), 0..3))
             .prop_map(|(token, findings)| ToController::Examined { token, findings }),
+        (any::<u64>(), piece())
+            .prop_map(|(number, piece)| ToController::KernelReport { number, piece }),
+        text().prop_map(|task| ToController::KernelWanted { task }),
+        vec((attempt(), any::<[u64; 4]>()), 0..3).prop_map(|tallies| {
+            let tally = |(attempt, numbers): (AttemptId, [u64; 4])| {
+                let [sessions, launches, waits, memory_peak_bytes] = numbers;
+                let figures = KernelFigures {
+                    sessions,
+                    launches,
+                    waits,
+                    memory_peak_bytes,
+                    ..KernelFigures::default()
+                };
+                KernelTally { attempt, figures }
+            };
+            ToController::KernelTallies(tallies.into_iter().map(tally).collect())
+        }),
     ]
+}
+
+/// A piece of something longer.
+pub fn piece() -> impl Strategy<Value = Piece> {
+    (text(), any::<u64>(), any::<u64>(), vec(any::<u8>(), 0..40))
+        .prop_map(|(task, offset, whole, bytes)| Piece { task, offset, whole, bytes })
 }
 
 fn finding() -> impl Strategy<Value = Finding> {
@@ -394,6 +417,8 @@ pub fn to_agent() -> impl Strategy<Value = ToAgent> {
         }),
         any::<u64>().prop_map(|token| ToAgent::Probe { token }),
         any::<u64>().prop_map(|token| ToAgent::Examine { token }),
+        piece().prop_map(ToAgent::KernelProfile),
+        any::<u64>().prop_map(|number| ToAgent::KernelReportAck { number }),
     ]
 }
 

@@ -60,6 +60,8 @@ pub struct SliceQueue {
     /// What sessions that ended did, by attempt.
     past: BTreeMap<AttemptId, Tally>,
     out: Vec<Effect>,
+    /// Kept for its memory.
+    actions: Vec<Action>,
 }
 
 impl SliceQueue {
@@ -72,14 +74,17 @@ impl SliceQueue {
             changed: BTreeMap::new(),
             past: BTreeMap::new(),
             out: Vec::new(),
+            actions: Vec::new(),
         }
     }
 
     /// Brings in what is known of a task elsewhere, once for each task.
-    pub fn learn(&mut self, task: &TaskKey, profile: TaskProfile) {
+    pub fn learn(&mut self, task: &TaskKey, profile: TaskProfile, now: Nanos) {
         if !self.bases.contains_key(task) && self.bases.len() < BASES_MAX {
             self.queue.learn(task, profile.clone());
             self.bases.insert(task.clone(), profile);
+            let actions = self.queue.reassign(now).to_vec();
+            self.carry(&actions, None, None);
             let told: Vec<_> = self.members_of(task).collect();
             for session in told {
                 self.tell_known(session);
@@ -301,10 +306,19 @@ impl SliceQueue {
     /// Has the queue take an event, and turns what it wants done into effects. `launch` is what a
     /// refusal is about.
     fn step(&mut self, event: Event, now: Nanos, launch: Option<u64>) {
+        let by = event.session();
+        let mut actions = std::mem::take(&mut self.actions);
+        actions.clear();
+        actions.extend_from_slice(self.queue.step(event, now));
+        self.carry(&actions, by, launch);
+        self.actions = actions;
+    }
+
+    /// Turns what the queue wants done into effects.
+    fn carry(&mut self, actions: &[Action], by: Option<SessionId>, launch: Option<u64>) {
         let mut dropped = Vec::new();
         let mut measured = Vec::new();
-        let by = event.session();
-        for action in self.queue.step(event, now) {
+        for action in actions {
             let effect = match *action {
                 Action::Role { session, role } => Effect::Send(session, ToShim::Role(role)),
                 Action::Gate { epoch } => Effect::Gate(epoch),

@@ -1,0 +1,154 @@
+//! What is known of tasks' kernels, and what attempts did in their slices' queues.
+
+use sqlx::types::Json;
+use sqlx::{Connection as _, PgConnection};
+use tessera_kernel_queue::{Learned, TaskProfile};
+use tessera_model::{AttemptId, NodeId};
+use tessera_wire::frames::{KernelFigures, KernelTally};
+
+use super::StoreError;
+
+/// Most tasks of which anything is kept; those that were not reported for longest go first.
+const PROFILES_MAX: i64 = 10_000;
+
+/// Returns what is known of a task; nothing, if that can't be read: then it is measured anew.
+///
+/// # Errors
+///
+/// [`StoreError::Unavailable`].
+pub async fn profile(
+    connection: &mut PgConnection,
+    task: &str,
+) -> Result<Option<TaskProfile>, StoreError> {
+    let row = sqlx::query!("SELECT profile FROM kernel_profiles WHERE task_key = $1", task)
+        .fetch_optional(connection)
+        .await
+        .map_err(StoreError::while_trying_to("read a kernel profile"))?;
+    Ok(row.and_then(|row| serde_json::from_slice(&row.profile).ok()))
+}
+
+/// Adds what a node learned to what is known, once: a report that is repeated changes nothing.
+///
+/// # Errors
+///
+/// [`StoreError::Unavailable`], [`StoreError::Corrupt`] if the profile can't be written as JSON.
+pub async fn learn(
+    connection: &mut PgConnection,
+    node: NodeId,
+    number: u64,
+    task: &str,
+    learned: &Learned,
+) -> Result<(), StoreError> {
+    let action = "add to a kernel profile";
+    let failed = || StoreError::while_trying_to(action);
+    let mut step = connection.begin().await.map_err(failed())?;
+    let fresh = sqlx::query!(
+        r#"
+        INSERT INTO kernel_reports AS last (node, number) VALUES ($1, $2::text::numeric)
+        ON CONFLICT (node) DO UPDATE SET number = EXCLUDED.number
+         WHERE last.number < EXCLUDED.number
+        "#,
+        node.as_uuid(),
+        number.to_string(),
+    )
+    .execute(&mut *step)
+    .await
+    .map_err(failed())?;
+    if fresh.rows_affected() == 0 {
+        return Ok(());
+    }
+    // One writer at a time for a task that is new, too: there is no row to lock then.
+    sqlx::query!("SELECT pg_advisory_xact_lock(hashtextextended($1, 6)) AS locked", task)
+        .fetch_one(&mut *step)
+        .await
+        .map_err(failed())?;
+    let mut known = profile(&mut step, task).await?.unwrap_or_default();
+    learned.add_to(&mut known);
+    let bytes = serde_json::to_vec(&known).map_err(|problem| StoreError::Corrupt {
+        table: "kernel_profiles",
+        row: task.to_owned(),
+        problem: problem.to_string(),
+    })?;
+    sqlx::query!(
+        r#"
+        INSERT INTO kernel_profiles AS held (task_key, profile, kernels, measured)
+        VALUES ($1, $2, $3, $4)
+        ON CONFLICT (task_key) DO UPDATE
+           SET profile = EXCLUDED.profile, kernels = EXCLUDED.kernels,
+               measured = EXCLUDED.measured, reports = held.reports + 1, updated_at = now()
+        "#,
+        task,
+        bytes,
+        i32::try_from(known.kernels().len()).unwrap_or(i32::MAX),
+        known.is_measured(),
+    )
+    .execute(&mut *step)
+    .await
+    .map_err(failed())?;
+    sqlx::query!(
+        r#"
+        DELETE FROM kernel_profiles
+         WHERE task_key IN (SELECT task_key FROM kernel_profiles
+                             ORDER BY updated_at DESC, task_key OFFSET $1)
+        "#,
+        PROFILES_MAX,
+    )
+    .execute(&mut *step)
+    .await
+    .map_err(failed())?;
+    step.commit().await.map_err(failed())
+}
+
+/// Records what attempts of a node did so far. Attempts that are not (or no more) known, or are
+/// another node's, are left out.
+///
+/// # Errors
+///
+/// [`StoreError::Unavailable`].
+pub async fn record(
+    connection: &mut PgConnection,
+    node: NodeId,
+    batch: &[KernelTally],
+) -> Result<(), StoreError> {
+    let attempts: Vec<_> = batch.iter().map(|tally| tally.attempt.as_uuid()).collect();
+    let figures: Vec<_> = batch.iter().map(|tally| Json(tally.figures)).collect();
+    sqlx::query!(
+        r#"
+        INSERT INTO kernel_usage AS held (attempt, figures)
+        SELECT DISTINCT ON (u.attempt) u.attempt, u.figures
+          FROM UNNEST($1::uuid[], $2::jsonb[]) AS u (attempt, figures)
+          JOIN attempts AS a ON a.attempt = u.attempt AND a.node = $3
+        ON CONFLICT (attempt) DO UPDATE SET figures = EXCLUDED.figures, updated_at = now()
+        "#,
+        &attempts,
+        &figures as &[Json<KernelFigures>],
+        node.as_uuid(),
+    )
+    .execute(connection)
+    .await
+    .map_err(StoreError::while_trying_to("record what attempts did in kernel queues"))
+    .map(drop)
+}
+
+/// Returns what the attempts of a job did.
+///
+/// # Errors
+///
+/// [`StoreError::Unavailable`].
+pub async fn of_job(
+    connection: &mut PgConnection,
+    job: i64,
+) -> Result<Vec<(AttemptId, KernelFigures)>, StoreError> {
+    let rows = sqlx::query!(
+        r#"
+        SELECT u.attempt, u.figures AS "figures: Json<KernelFigures>"
+          FROM kernel_usage AS u JOIN attempts AS a ON a.attempt = u.attempt
+         WHERE a.job = $1
+        "#,
+        job,
+    )
+    .fetch_all(connection)
+    .await
+    .map_err(StoreError::while_trying_to("read what attempts did in kernel queues"))?;
+    Ok(rows.into_iter().map(|row| (AttemptId::from_uuid(row.attempt), row.figures.0)).collect())
+}

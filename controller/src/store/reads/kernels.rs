@@ -1,0 +1,66 @@
+//! What is known of tasks' kernels, as the API shows it.
+
+use sqlx::PgConnection;
+use tessera_api::types::{KernelTask, KernelTasks, KernelTime, KernelView, TaskKernels};
+use tessera_kernel_queue::stats::Mean;
+use tessera_kernel_queue::{KernelProfile, Nanos};
+
+use crate::store::{StoreError, kernels};
+
+/// Most tasks in one answer.
+const TASKS_MAX: i64 = 1_000;
+
+/// Lists the tasks of which something is known, latest first.
+pub(super) async fn tasks(at: &mut PgConnection) -> Result<KernelTasks, StoreError> {
+    let rows = sqlx::query!(
+        r#"
+        SELECT task_key, kernels, measured, reports, updated_at
+          FROM kernel_profiles ORDER BY updated_at DESC, task_key LIMIT $1
+        "#,
+        TASKS_MAX,
+    )
+    .fetch_all(at)
+    .await
+    .map_err(StoreError::while_trying_to("list the kernel profiles"))?;
+    let items = rows.into_iter().map(|row| KernelTask {
+        task_key: row.task_key,
+        kernels: u32::try_from(row.kernels).unwrap_or(0),
+        measured: row.measured,
+        reports: u64::try_from(row.reports).unwrap_or(0),
+        updated_at: row.updated_at,
+    });
+    Ok(KernelTasks { items: items.collect() })
+}
+
+/// Shows one task's kernels, those first that take the device for longest.
+pub(super) async fn task(
+    at: &mut PgConnection,
+    task: &str,
+) -> Result<Option<TaskKernels>, StoreError> {
+    let Some(profile) = kernels::profile(at, task).await? else { return Ok(None) };
+    let mut kernels: Vec<_> = profile.kernels().iter().map(view).collect();
+    let weight = |kernel: &KernelView| {
+        kernel.took.as_ref().map_or(0.0, |took| took.mean_us * f64::from(took.samples))
+    };
+    kernels.sort_by(|a, b| weight(b).total_cmp(&weight(a)));
+    Ok(Some(TaskKernels { task_key: task.to_owned(), measured: profile.is_measured(), kernels }))
+}
+
+fn view(kernel: &KernelProfile) -> KernelView {
+    KernelView {
+        name: kernel.id.name().to_owned(),
+        grid: kernel.id.grid.0.to_vec(),
+        block: kernel.id.block.0.to_vec(),
+        took: time(&kernel.took),
+        gap: time(&kernel.gap),
+    }
+}
+
+fn time(mean: &Mean) -> Option<KernelTime> {
+    let of = mean.mean()?;
+    Some(KernelTime { mean_us: micros(of), samples: mean.samples(), tight: mean.is_tight() })
+}
+
+fn micros(time: Nanos) -> f64 {
+    std::time::Duration::from_nanos(time.get()).as_secs_f64() * 1e6
+}

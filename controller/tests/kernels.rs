@@ -1,0 +1,52 @@
+//! What nodes learn of kernels adds up in the store, each report once.
+
+#[path = "http_api/database.rs"]
+mod database;
+
+use tessera_controller::store::{connect, kernels};
+use tessera_kernel_queue::{Dims, KernelId, Learned, Nanos, TaskProfile};
+use tessera_model::NodeId;
+
+fn note(profile: &mut TaskProfile, samples: &[(u8, u64)]) {
+    for (number, took) in samples {
+        let sides = Dims([1; 3]);
+        let id = KernelId::new(format!("k{number}"), sides, sides).unwrap();
+        let index = profile.intern(&id).unwrap();
+        let kernel = profile.kernel_mut(index).unwrap();
+        kernel.took.add(Nanos::new(*took));
+        profile.pairs.add(None, index, Nanos::new(*took / 3));
+    }
+}
+
+fn node(number: u128) -> NodeId {
+    NodeId::from_uuid(uuid::Uuid::from_u128(number))
+}
+
+#[tokio::test]
+async fn reports_of_two_nodes_add_up_to_the_bit_and_count_once_each() {
+    let mut connection = connect(&database::fresh().await).await.unwrap();
+    let task = "ada: train";
+    assert_eq!(kernels::profile(&mut connection, task).await.unwrap(), None);
+    let samples = |seed: u64| -> Vec<(u8, u64)> {
+        (0..40).map(|n| (u8::try_from(n % 7).unwrap(), 1_000_000 + seed * 977 + n * n)).collect()
+    };
+    let mut expected = TaskProfile::default();
+    let mut base = TaskProfile::default();
+    for (number, who) in [(1, 1), (2, 1), (1, 2), (3, 1)] {
+        let mut now = base.clone();
+        let new = samples(number * 10 + u64::try_from(who).unwrap());
+        note(&mut now, &new);
+        note(&mut expected, &new);
+        let learned = Learned::between(&base, &now);
+        for _ in 0..2 {
+            let told = kernels::learn(&mut connection, node(who), number, task, &learned);
+            told.await.unwrap();
+        }
+        base = kernels::profile(&mut connection, task).await.unwrap().unwrap();
+    }
+
+    let means = |profile: &TaskProfile| {
+        profile.kernels().iter().map(|k| (k.id.clone(), k.took)).collect::<Vec<_>>()
+    };
+    assert_eq!(means(&base), means(&expected));
+}
