@@ -1,13 +1,13 @@
 //! One session over QUIC: hello, welcome, then records there and the queue's words back.
 
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use tessera_wire::kernel::{
     Hello, PROTOCOL_VERSION, PROTOCOL_VERSION_MIN, Record, SERVER_NAME, ToQueue, ToShim, Welcome,
 };
-use tessera_wire::link::{FrameReader, FrameWriter, LinkError};
+use tessera_wire::link::{FrameReader, FrameWriter};
 use tokio::io::unix::AsyncFd;
 use tokio::time::{Instant, timeout};
 
@@ -38,11 +38,14 @@ pub struct Link {
 impl Link {
     /// Opens a socket.
     pub fn new(settings: &Settings, device: Device, bell: OwnedFd) -> std::io::Result<Self> {
-        let any: SocketAddr = match settings.endpoint {
-            SocketAddr::V4(_) => (Ipv4Addr::UNSPECIFIED, 0).into(),
-            SocketAddr::V6(_) => (Ipv6Addr::UNSPECIFIED, 0).into(),
+        // The agent is on this machine, and nobody else has anything to say here.
+        let own = match settings.endpoint.ip() {
+            IpAddr::V4(ip) if ip.is_loopback() => IpAddr::V4(Ipv4Addr::LOCALHOST),
+            IpAddr::V6(ip) if ip.is_loopback() => IpAddr::V6(Ipv6Addr::LOCALHOST),
+            IpAddr::V4(_) => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+            IpAddr::V6(_) => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
         };
-        let mut endpoint = quinn::Endpoint::client(any)?;
+        let mut endpoint = quinn::Endpoint::client(SocketAddr::new(own, 0))?;
         let config = pinned::config(settings.certificate).map_err(std::io::Error::other)?;
         endpoint.set_default_client_config(config);
         let hello = Hello {
@@ -175,7 +178,7 @@ async fn send(
         if !records.is_empty() {
             let only_alive = matches!(records[..], [Record::Alive]);
             let frame = ToQueue::Records(records);
-            if let Err(why) = flush(writer, &frame).await {
+            if let Err(why) = writer.send(&frame).await {
                 return Over::Broken(why.to_string());
             }
             let ToQueue::Records(back) = frame else { return Over::Exit };
@@ -199,10 +202,6 @@ async fn send(
         }
         rest(bell, SLOW_EVERY).await;
     }
-}
-
-async fn flush(writer: &mut FrameWriter, frame: &ToQueue) -> Result<(), LinkError> {
-    writer.send(frame).await
 }
 
 /// Sleeps until there is something in the ring, or until it is time for what is told regularly.
