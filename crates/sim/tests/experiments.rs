@@ -1,0 +1,44 @@
+//! What the papers print comes out, and reports stand alone.
+
+use tessera_sim::cluster::bounds::Bounds;
+use tessera_sim::cluster::fleet::Fleet;
+use tessera_sim::cluster::metrics::Summary;
+use tessera_sim::cluster::overheads::Overheads;
+use tessera_sim::cluster::{Setup, experiment, policy, report, run, workload};
+
+#[test]
+fn every_experiment_comes_out_as_printed() {
+    for name in experiment::NAMES {
+        let findings = experiment::of(name).unwrap();
+        assert!(!findings.is_empty(), "{name} finds nothing");
+        for finding in findings {
+            assert!(finding.holds, "{finding:?}");
+        }
+    }
+    assert!(experiment::of("X99").is_none());
+}
+
+#[test]
+fn a_report_needs_no_network_and_shows_every_job() {
+    let jobs = workload::built_in("poisson:jobs=20,gap=30", 1).unwrap().jobs;
+    let fleet = Fleet::parse("a100-40gb").unwrap();
+    let decides = policy("tessera").unwrap();
+    let overheads = Overheads::default();
+    let setup = Setup {
+        jobs: &jobs,
+        fleet: &fleet,
+        policy: decides.as_ref(),
+        overheads,
+        round_ms: 0,
+        seed: 1,
+        plot: true,
+    };
+    let outcome = run(setup, &mut |_| {}).unwrap();
+    let summary = Summary::new(&outcome, &Bounds::new(&jobs, &fleet, &overheads));
+
+    let page = report::html("a <title>", &[(outcome, summary)]);
+
+    assert!(page.contains("a &lt;title>"), "text is escaped");
+    assert!(!page.contains("http") && !page.contains("<script"), "nothing is loaded");
+    assert!((1..=20).all(|job| page.contains(&format!("<title>job {job}</title>"))));
+}
