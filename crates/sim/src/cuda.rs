@@ -3,7 +3,7 @@
 //!
 //! | variable | meaning | unset |
 //! |---|---|---|
-//! | `TESSERA_SIM_CUDA_VERSION` | CUDA version of the driver: 11080, 12010, 12040, 12090, 13000 or 13050 | 12040 |
+//! | `TESSERA_SIM_CUDA_VERSION` | CUDA version of the driver: 11080, 12010, 12040, 12090, 13000 or 13050 | 12090 |
 //! | `TESSERA_SIM_CUDA_CLOCK` | `real`, or `virtual` for one process without real waits | `real` |
 //! | `TESSERA_SIM_CUDA_SLICE_US` | length of a time slice between contexts, in µs | 2000 |
 //! | `TESSERA_SIM_CUDA_SWITCH_US` | what changing contexts costs, in µs | 100 |

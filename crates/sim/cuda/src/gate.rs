@@ -120,7 +120,9 @@ pub fn absent(symbol: usize) -> i32 {
         if let Some(trace) = &driver.trace {
             trace.call(name, &[], driver.real_now(), Code::NOT_SUPPORTED);
         }
-        driver.complain(&format!("{name} is not simulated, so it says 801, not supported"));
+        let why =
+            if SYMBOLS[symbol].simulated { "newer than this driver" } else { "not simulated" };
+        driver.complain(&format!("{name} is {why}, so it says 801, not supported"));
         if driver.settings.strict {
             std::process::abort();
         }

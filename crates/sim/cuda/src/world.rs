@@ -25,6 +25,7 @@ pub use capture::{Capture, Graph, GraphExec, Node as GraphNode, Put};
 pub use contexts::{context_handle, context_id, devices_of_process, mps_code};
 pub use lanes::{Effect, Event, HostCall, HostWork, JobOp, Kind as LaneKind, Lane, What};
 pub use modules::{Function, Library, LibraryKernel, Module};
+pub use pump::AHEAD;
 
 /// All that the driver knows.
 pub struct World {

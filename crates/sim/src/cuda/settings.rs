@@ -72,7 +72,7 @@ impl Settings {
                 _ => Err(bad(name, text, format!("use a whole number up to {most}"))),
             },
         };
-        let version = number("TESSERA_SIM_CUDA_VERSION", 12_040, 99_999)?;
+        let version = number("TESSERA_SIM_CUDA_VERSION", 12_090, 99_999)?;
         let version =
             VERSIONS.into_iter().find(|known| u64::from(*known) == version).ok_or_else(|| {
                 let known = VERSIONS.map(|version| version.to_string()).join(", ");
@@ -131,10 +131,10 @@ mod tests {
     }
 
     #[test]
-    fn unset_it_is_a_driver_of_cuda_12_4_in_real_time() {
+    fn unset_it_is_a_driver_of_cuda_12_9_in_real_time() {
         let settings = Settings::from_variables(|_| None).unwrap();
 
-        assert_eq!(settings.version, 12_040);
+        assert_eq!(settings.version, 12_090);
         assert!(!settings.virtual_time);
     }
 }

@@ -101,7 +101,7 @@ fn every_function_of_the_driver_is_there_and_what_is_not_simulated_says_so() {
     let absent = cuda_call!(rig.cuda, cuMemPoolDestroy(Handle::NULL => Handle));
     assert_eq!(code(absent), Some(801));
     let newer = cuda_call!(rig.cuda, cuCtxSynchronize_v2(Handle::NULL => Handle));
-    assert_eq!(code(newer), Some(801), "13.0 brought it, this driver is 12.4");
+    assert_eq!(code(newer), Some(801), "13.0 brought it, this driver is 12.9");
     let told = rig.trace();
     let calls = told.iter().filter(|line| line["call"] == "cuMemPoolDestroy");
     assert_eq!(calls.count(), 1);

@@ -2,8 +2,10 @@
 
 mod capture;
 mod faults;
+mod forks;
 mod mps;
 mod rig;
 mod shared;
 mod single;
+mod slices;
 mod streams;

@@ -9,7 +9,7 @@ use super::images::{SHARED_MAX, param_places};
 use crate::abi::{Code, H, HostFunction, In, LaunchConfig, Outcome};
 use crate::gate::{Call, cuda};
 use crate::work::{Launch, Step};
-use crate::world::{Put, World};
+use crate::world::{AHEAD, Put, World};
 
 /// Limits of compute capability 8.0.
 const THREADS_MAX: u64 = 1_024;
@@ -130,7 +130,10 @@ pub fn put(
     let step = step(&mut world, context)?;
     let now = driver.now();
     let put = world.put(lane, step, now)?;
-    world.pump(now);
+    // The device is told of what is next in the lane; a launch far behind is no news to it.
+    if world.lane(lane)?.queue.len() <= AHEAD {
+        world.pump(now);
+    }
     Ok(put)
 }
 
