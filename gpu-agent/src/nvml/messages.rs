@@ -39,6 +39,20 @@ impl Request {
         }
     }
 
+    /// Returns what it is called in metrics.
+    pub const fn word(&self) -> &'static str {
+        match self {
+            Self::List => "list",
+            Self::Read(_) => "read",
+            Self::Look(..) => "look",
+            Self::Advice(_) => "advice",
+            Self::Create(..) => "create",
+            Self::Destroy(..) => "destroy",
+            Self::SetMigMode(..) => "set_mig_mode",
+            Self::Sample(_) => "sample",
+        }
+    }
+
     /// Returns the GPU that it is about.
     pub const fn gpu(&self) -> Option<&GpuId> {
         match self {
@@ -176,4 +190,7 @@ pub struct ProcessSample {
     pub load_percent: u32,
     /// The attempt that it belongs to, by its environment.
     pub attempt: Option<AttemptId>,
+    /// Whether it is a daemon's MPS server: what it does, it does for its clients.
+    #[serde(default)]
+    pub mps_server: bool,
 }

@@ -30,7 +30,7 @@ pub struct Sampler {
     layouts: BTreeMap<GpuId, Layout>,
     /// Up to when the driver's samples of processes are known, in its microseconds.
     loads_upto: BTreeMap<GpuId, u64>,
-    owners: BTreeMap<u32, (Instant, Option<AttemptId>)>,
+    owners: BTreeMap<u32, (Instant, Owner)>,
 }
 
 struct Layout {
@@ -148,19 +148,21 @@ impl Sampler {
         for process in listed {
             let memory = (process.usedGpuMemory != NO_MEMORY).then_some(process.usedGpuMemory);
             let place = (process.gpuInstanceId != NO_INSTANCE).then_some(process.gpuInstanceId);
+            let owner = self.owner(process.pid);
             let sample = ProcessSample {
                 pid: process.pid,
                 place,
                 memory: memory.map(Bytes::new),
                 load_percent: loads.get(&process.pid).copied().unwrap_or(0),
-                attempt: self.owner(process.pid),
+                attempt: owner.attempt,
+                mps_server: owner.mps_server,
             };
             found.insert((process.pid, place), sample);
         }
         found.into_values().collect()
     }
 
-    fn owner(&mut self, pid: u32) -> Option<AttemptId> {
+    fn owner(&mut self, pid: u32) -> Owner {
         if self.owners.len() >= OWNERS_MAX {
             self.owners.clear();
         }
@@ -188,11 +190,23 @@ fn read_places(library: &Library, device: nvmlDevice_t) -> Result<Vec<Place>, Fa
     Ok(places.collect())
 }
 
-/// Returns the attempt that a process belongs to, by what it finds in its environment.
-fn owner_of(pid: u32) -> Option<AttemptId> {
-    let environment = std::fs::read(format!("/proc/{pid}/environ")).ok()?;
-    let value = environment
-        .split(|byte| *byte == 0)
-        .find_map(|pair| pair.strip_prefix(b"TESSERA_ATTEMPT_ID="))?;
-    std::str::from_utf8(value).ok()?.parse().ok()
+/// Whose a process is.
+#[derive(Clone, Copy, Debug, Default)]
+struct Owner {
+    attempt: Option<AttemptId>,
+    mps_server: bool,
+}
+
+/// Returns whose a process is, by what it finds in its environment.
+fn owner_of(pid: u32) -> Owner {
+    let environment = std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+    let value = |name: &str| {
+        let named = |pair: &&[u8]| pair.strip_prefix(name.as_bytes())?.strip_prefix(b"=").map(drop);
+        let pair = environment.split(|byte| *byte == 0).find(|pair| named(pair).is_some())?;
+        std::str::from_utf8(&pair[name.len() + 1..]).ok()
+    };
+    Owner {
+        attempt: value("TESSERA_ATTEMPT_ID").and_then(|text| text.parse().ok()),
+        mps_server: value(crate::mps::daemon::MARK).is_some(),
+    }
 }

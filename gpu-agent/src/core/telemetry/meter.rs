@@ -206,6 +206,9 @@ impl Meter {
     /// Finds the attempt that a process belongs to: by its environment, or, if that says
     /// nothing, as the only one on its instance.
     fn owner(&self, process: &ProcessSample, sample: &Sample, at: Millis) -> Option<AttemptId> {
+        if process.mps_server {
+            return None;
+        }
         if let Some(attempt) = process.attempt {
             return self.kept.accounts.contains_key(&attempt).then_some(attempt);
         }
@@ -230,8 +233,13 @@ impl Meter {
             activity.attempts.insert(attempt, 0);
         }
         if sample.loads_told && !sample.mig {
+            let served = served(&owned);
             for (process, owner) in owned {
                 let load = u64::from(process.load_percent) * (WHOLE / 100);
+                if process.mps_server && !served.is_empty() {
+                    activity.share_out(load, &served);
+                    continue;
+                }
                 match owner.and_then(|attempt| activity.attempts.get_mut(&attempt)) {
                     Some(active) => *active += load,
                     None => activity.other += load,
@@ -241,7 +249,8 @@ impl Meter {
         }
         // Who holds a context, place by place.
         let mut busy = BTreeMap::<Option<Slot>, Vec<Option<AttemptId>>>::new();
-        for (process, owner) in owned {
+        // A server holds a context for its clients only: these are listed themselves.
+        for (process, owner) in owned.into_iter().filter(|(process, _)| !process.mps_server) {
             let there = busy.entry(slot_of(process, sample)).or_default();
             if !there.contains(&owner) {
                 there.push(owner);
@@ -397,6 +406,24 @@ struct Activity {
     /// Every attempt that is there; zero if it is at rest.
     attempts: BTreeMap<AttemptId, u64>,
     other: u64,
+}
+
+impl Activity {
+    /// Shares out what a server did for its clients: nobody tells for whom of them.
+    fn share_out(&mut self, load: u64, served: &[AttemptId]) {
+        let each = load / u64::try_from(served.len().max(1)).unwrap_or(1);
+        for attempt in served {
+            *self.attempts.entry(*attempt).or_default() += each;
+        }
+    }
+}
+
+/// Returns the attempts that have a process on the card, each once.
+fn served(owned: &[(&ProcessSample, Option<AttemptId>)]) -> Vec<AttemptId> {
+    let mut served: Vec<_> = owned.iter().filter_map(|(_, owner)| *owner).collect();
+    served.sort_unstable();
+    served.dedup();
+    served
 }
 
 /// Returns the instance that a process uses.

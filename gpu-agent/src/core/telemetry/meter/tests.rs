@@ -70,7 +70,7 @@ fn tenant(number: u8, slot: Option<Slot>, began: u64) -> Tenant {
 fn process(number: u8, place: Option<u32>, mib: u64, load_percent: u32) -> ProcessSample {
     let memory = Some(Bytes::from_mib(mib));
     let attempt = Some(id(number));
-    ProcessSample { pid: number.into(), place, memory, load_percent, attempt }
+    ProcessSample { pid: number.into(), place, memory, load_percent, attempt, mps_server: false }
 }
 
 fn sample(energy_mj: u64, slots: &[Slot], processes: &[ProcessSample]) -> Sample {
@@ -133,6 +133,49 @@ fn sharers_of_a_whole_card_go_by_their_loads() {
 
     assert_eq!(meter.book().of(id(1)), Some(75_000));
     assert_eq!(meter.book().of(id(2)), Some(25_000));
+}
+
+/// An MPS server, which holds a context for its clients.
+fn server(place: Option<u32>, load_percent: u32) -> ProcessSample {
+    let process = process(99, place, 30, load_percent);
+    ProcessSample { attempt: None, mps_server: true, ..process }
+}
+
+#[test]
+fn sharers_of_a_slice_bear_it_in_equal_parts_and_their_server_bears_nothing() {
+    let slots = [slot("3g.20gb", 0)];
+    let mut meter = cut(&slots);
+    let at = Millis::new;
+    meter.take(BOOT, at(0), sample(0, &slots, &[]));
+    meter.begin(&tenant(1, Some(slots[0]), 0));
+    meter.begin(&tenant(2, Some(slots[0]), 0));
+
+    let both = [process(1, Some(0), 10, 0), process(2, Some(0), 20, 0), server(Some(0), 0)];
+    meter.take(BOOT, at(1_000), sample(80_000, &slots, &both));
+
+    assert_eq!(meter.book().of(id(1)), Some(40_000));
+    assert_eq!(meter.book().of(id(2)), Some(40_000));
+    assert_eq!(meter.book().other_mj(), 0);
+    // Its memory is nobody's: only what clients allocated is theirs.
+    meter.end(id(1), at(1_000));
+    meter.take(BOOT, at(1_000), sample(80_000, &slots, &[]));
+    assert_eq!(usage(&meter, 1).peak_memory, Some(Bytes::from_mib(10)));
+}
+
+#[test]
+fn what_a_server_computes_is_its_clients_where_the_driver_tells_its_load_only() {
+    let mut meter = whole();
+    let at = Millis::new;
+    meter.take(BOOT, at(0), sample(0, &[], &[]));
+    meter.begin(&tenant(1, None, 0));
+    meter.begin(&tenant(2, None, 0));
+
+    let both = [process(1, None, 10, 0), process(2, None, 20, 0), server(None, 90)];
+    meter.take(BOOT, at(1_000), sample(100_000, &[], &both));
+
+    assert_eq!(meter.book().of(id(1)), Some(50_000));
+    assert_eq!(meter.book().of(id(2)), Some(50_000));
+    assert_eq!(meter.book().other_mj(), 0);
 }
 
 #[test]
