@@ -23,6 +23,8 @@ use crate::sys::holders::DeviceFiles;
 
 /// The name of NVIDIA's management library, as the linker finds it.
 pub const NVML_LIBRARY: &str = "libnvidia-ml.so.1";
+/// NVIDIA's MPS control program, unless another is named.
+pub const MPS_CONTROL: &str = "nvidia-cuda-mps-control";
 
 /// Runs attempts on this machine's GPUs for a Tessera controller.
 #[derive(Clone, Debug, Parser)]
@@ -257,7 +259,7 @@ impl Config {
                 .mps_control
                 .clone()
                 .or(file.mps_control)
-                .unwrap_or_else(|| "nvidia-cuda-mps-control".into()),
+                .unwrap_or_else(|| MPS_CONTROL.into()),
             mps_canary: arguments.mps_canary.clone().or(file.mps_canary).map_or_else(
                 || vec![own.display().to_string(), "mps-canary".to_owned()],
                 |words| words.split_whitespace().map(str::to_owned).collect(),

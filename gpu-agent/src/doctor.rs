@@ -13,7 +13,7 @@ use tessera_wire::frames::{Finding, FindingLevel};
 use tokio::process::Command;
 use tokio::sync::mpsc;
 
-use crate::core::doctor::{DriverAnswer, Facts, findings, summary};
+use crate::core::doctor::{DriverAnswer, Facts, MachineFacts, findings, summary};
 use crate::node::Input;
 use crate::nvml::checkup::Answer;
 
@@ -29,15 +29,20 @@ pub struct Doctor {
     pub library: PathBuf,
     /// The folder of everything that the agent keeps, if it has one.
     pub data: Option<PathBuf>,
+    /// NVIDIA's MPS control program, by its path or its name.
+    pub mps_control: PathBuf,
 }
 
 impl Doctor {
     /// Looks at everything.
     pub async fn look(&self) -> Facts {
         let driver = ask_driver(&self.program, self.library.as_os_str()).await;
-        let data = self.data.clone();
-        let machine = tokio::task::spawn_blocking(move || system::look(data.as_deref())).await;
-        Facts { machine: machine.unwrap_or_default(), driver }
+        let (data, control) = (self.data.clone(), self.mps_control.clone());
+        let machine = tokio::task::spawn_blocking(move || MachineFacts {
+            mps_control: crate::mps::find(&control).map(|path| path.display().to_string()),
+            ..system::look(data.as_deref())
+        });
+        Facts { machine: machine.await.unwrap_or_default(), driver }
     }
 
     /// Looks once, and says in the log what this agent may do here and what is wrong.

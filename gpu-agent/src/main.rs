@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use anyhow::Context as _;
 use clap::Parser;
 use tessera_agent::actors::{gpu, node};
-use tessera_agent::config::{Arguments, Command, Config, NVML_LIBRARY};
+use tessera_agent::config::{Arguments, Command, Config, MPS_CONTROL, NVML_LIBRARY};
 use tessera_agent::disk::{DataFolder, NodeState};
 use tessera_agent::doctor::Doctor;
 use tessera_agent::gpus::one::Tools;
@@ -93,6 +93,7 @@ fn consult(
         program,
         library: library.unwrap_or_else(|| NVML_LIBRARY.into()),
         data: data.or(arguments.data.as_ref()).cloned(),
+        mps_control: arguments.mps_control.clone().unwrap_or_else(|| MPS_CONTROL.into()),
     });
     let sound = match doctor {
         Ok(doctor) => actix::System::new().block_on(async move { doctor.print(json).await }),
@@ -235,6 +236,7 @@ async fn run(
         program: std::env::current_exe().context("can't find this program itself")?,
         library: config.nvml.clone(),
         data: Some(data.clone()),
+        mps_control: config.mps_control.clone(),
     };
     let node = inputs.clone();
     actix::spawn(async move {

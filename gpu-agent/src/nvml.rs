@@ -7,6 +7,7 @@
 pub mod calls;
 pub mod checkup;
 pub mod client;
+pub mod counts;
 pub mod events;
 pub mod fault;
 pub mod messages;

@@ -72,6 +72,7 @@ pub struct TelemetryParts {
 
 /// Samples until the node is gone.
 pub async fn run(parts: TelemetryParts, shared: Shared, mut events: mpsc::Receiver<Event>) {
+    shared.with(|state| state.follow(parts.nvml.counts()));
     let job_files = JobFiles::open(parts.job_mapping.as_deref(), &parts.data);
     let mut sampling = Sampling { parts, shared, due: Vec::new(), job_files };
     let first = Instant::now() + sampling.parts.report_every;
@@ -182,7 +183,8 @@ impl Sampling {
         let save_every = if busy { SAVE_EVERY } else { SAVE_IDLE_EVERY };
         if complete || due.saved.elapsed() >= save_every {
             due.saved = Instant::now();
-            self.save(&gpu).await;
+            let kept = if complete { files::Until::PowerLoss } else { files::Until::Restart };
+            self.save(&gpu, kept).await;
         }
         if complete {
             // On disk already: what the controller hears never changes again.
@@ -206,9 +208,9 @@ impl Sampling {
         self.job_files = brought.await.ok();
     }
 
-    async fn save(&self, gpu: &GpuId) {
+    async fn save(&self, gpu: &GpuId, kept: files::Until) {
         let Some(text) = self.shared.with(|state| state.kept(gpu)) else { return };
-        files::save(&self.parts.data, gpu, text).await;
+        files::save(&self.parts.data, gpu, text, kept).await;
     }
 
     fn report(&self) {

@@ -312,6 +312,9 @@ async fn the_agent_shows_its_gpus_to_prometheus() {
         format!("tessera_slice_memory_used_bytes{card},start=\"4\"}} {}\n", 123 * MIB),
         "tessera_agent_attempts{node=\"n1\",state=\"running\"} 1\n".to_owned(),
         format!("tessera_gpu_energy_joules_total{card},bearer=\"jobs\"}} "),
+        "tessera_nvml_calls_total{node=\"n1\",call=\"sample\",result=\"ok\"} ".to_owned(),
+        "tessera_nvml_calls_total{node=\"n1\",call=\"create\",result=\"ok\"} 1\n".to_owned(),
+        "tessera_nvml_calls_total{node=\"n1\",call=\"list\",result=\"ok\"} ".to_owned(),
     ];
 
     let deadline = tokio::time::Instant::now() + Duration::from_secs(20);

@@ -31,6 +31,9 @@ pub mod metric {
     /// Gauge: 1 for a GPU that is `drained`, `quarantined` or `pinned`, else 0, by `gpu` and
     /// `how`.
     pub const GPU_CLOSED: &str = "tessera_gpu_closed";
+    /// Gauge: faults of a GPU that its node still knows, repeated ones counted, by `gpu` and
+    /// `cause` (`xid 79`, `nvml CALL code 15`, `silence`).
+    pub const GPU_FAULTS: &str = "tessera_gpu_faults";
     /// Counter: what operators changed, by `what` and `how` (`said`, `lifted`).
     pub const OPERATOR_ACTIONS: &str = "tessera_operator_actions_total";
     /// Gauge: 1 for a node whose agent is heard of, else 0, by `node`.
@@ -89,7 +92,8 @@ pub mod metric {
     pub const KERNEL_REFUSED: &str = "tessera_kernel_refused_total";
     /// Gauge: attempts on this node, by `state`.
     pub const AGENT_ATTEMPTS: &str = "tessera_agent_attempts";
-    /// Counter: calls of the driver's library, by `call` and `result`.
+    /// Counter: what was asked of the driver, by `node`, `call` (`list`, `read`, `look`, `advice`,
+    /// `create`, `destroy`, `set_mig_mode`, `sample`) and `result` (`ok`, `no_answer`, `code N`).
     pub const NVML_CALLS: &str = "tessera_nvml_calls_total";
     /// Gauge: always 1; its labels say what was built.
     pub const BUILD_INFO: &str = "tessera_build_info";

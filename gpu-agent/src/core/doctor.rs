@@ -92,6 +92,8 @@ pub struct MachineFacts {
     pub clock_kept: Option<bool>,
     /// Most files that a process may open.
     pub open_files: Option<u64>,
+    /// NVIDIA's MPS control program; `None` if it isn't there.
+    pub mps_control: Option<String>,
     /// Memory that a process may lock; `None`: as much as it likes.
     pub locked_memory: Option<Bytes>,
 }

@@ -44,6 +44,7 @@ pub(super) fn look(data: Option<&Path>) -> MachineFacts {
         now_unix: clock::unix_now(),
         // A container has its host's clock, and doesn't see who keeps it.
         clock_kept: if kept { Some(true) } else { (!in_container).then_some(false) },
+        mps_control: None,
         open_files: getrlimit(Resource::Nofile).current,
         locked_memory: getrlimit(Resource::Memlock).current.map(Bytes::new),
     }

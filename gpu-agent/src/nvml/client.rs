@@ -13,6 +13,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 use tokio::sync::{mpsc, oneshot};
 
+use super::counts::Counts;
 use super::fault::Fault;
 use super::messages::{Reply, Request, Sample};
 use crate::shepherd::socket::{frame_bytes, take_frame};
@@ -48,6 +49,7 @@ pub struct NvmlClient {
     queue: mpsc::Sender<Job>,
     /// What may wait until nothing else does.
     aside: mpsc::Sender<Job>,
+    counts: Counts,
 }
 
 #[derive(Debug)]
@@ -70,8 +72,14 @@ impl NvmlClient {
     pub fn start(program: WorkerProgram) -> Self {
         let (queue, jobs) = mpsc::channel(QUEUE);
         let (aside, samples) = mpsc::channel(1);
-        tokio::task::spawn_local(serve(program, jobs, samples));
-        Self { queue, aside }
+        let counts = Counts::default();
+        tokio::task::spawn_local(serve(program, jobs, samples, counts.clone()));
+        Self { queue, aside, counts }
+    }
+
+    /// Returns how often the worker was asked, and what came of it.
+    pub const fn counts(&self) -> &Counts {
+        &self.counts
     }
 
     /// Samples a GPU, once nothing else is asked of the worker.
@@ -127,6 +135,7 @@ async fn serve(
     program: WorkerProgram,
     mut jobs: mpsc::Receiver<Job>,
     mut samples: mpsc::Receiver<Job>,
+    counts: Counts,
 ) {
     let mut worker = None;
     let mut ghosts: Vec<Child> = Vec::new();
@@ -155,6 +164,7 @@ async fn serve(
                 }
             }
         }
+        counts.count(&request, &replied);
         // Fails if whoever asked is gone.
         let _ = answer.send(replied);
     }

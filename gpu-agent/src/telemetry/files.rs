@@ -1,9 +1,10 @@
-//! Accounts on disk. They outlive the agent's process, not every failure of the machine: they
-//! are moved into place but not synced, since a sync ten times a second would cost more than
-//! what a failing machine loses.
+//! Accounts on disk. They outlive the agent's process at any moment, and a failure of the machine
+//! at the ends of attempts: what the controller is told of an attempt is synced first, all ends
+//! between two samples of a card together. In between they are moved into place but not synced: a
+//! sync each second would cost more than the seconds that a failing machine loses.
 
 use std::fs;
-use std::io;
+use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
 use tessera_model::GpuId;
@@ -31,22 +32,39 @@ pub fn load(data: &Path, gpu: &GpuId) -> Kept {
     })
 }
 
+/// What accounts on disk are to outlive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Until {
+    /// The agent's process.
+    Restart,
+    /// The machine, too.
+    PowerLoss,
+}
+
 /// Puts a GPU's accounts on disk, away from the thread that serves everybody.
-pub async fn save(data: &Path, gpu: &GpuId, text: Vec<u8>) {
+pub async fn save(data: &Path, gpu: &GpuId, text: Vec<u8>, until: Until) {
     let path = path(data, gpu);
-    let written = tokio::task::spawn_blocking(move || write(&path, &text)).await;
+    let written = tokio::task::spawn_blocking(move || write(&path, &text, until)).await;
     if let Ok(Err(error)) = written {
         tracing::warn!(%gpu, %error, "the energy account can't be written");
     }
 }
 
-fn write(path: &Path, text: &[u8]) -> io::Result<()> {
-    if let Some(folder) = path.parent() {
-        fs::create_dir_all(folder)?;
-    }
+fn write(path: &Path, text: &[u8], until: Until) -> io::Result<()> {
+    let folder = path.parent().unwrap_or(Path::new("/"));
+    fs::create_dir_all(folder)?;
     let aside = path.with_extension("new");
-    fs::write(&aside, text)?;
-    fs::rename(&aside, path)
+    let mut file = fs::File::create(&aside)?;
+    file.write_all(text)?;
+    if until == Until::PowerLoss {
+        file.sync_data()?;
+    }
+    fs::rename(&aside, path)?;
+    if until == Until::PowerLoss {
+        // The name is on disk only with its folder.
+        fs::File::open(folder)?.sync_all()?;
+    }
+    Ok(())
 }
 
 fn path(data: &Path, gpu: &GpuId) -> PathBuf {

@@ -25,6 +25,12 @@ pub fn exposition(node: &str, state: &State, kernels: Option<&Board>) -> String 
         let labels = [("node", node), ("gpu", gpu), ("result", "failed")];
         text.sample(metric::GPU_SAMPLES, &labels, failed);
     }
+    let help = "What was asked of the driver, by how it ended: ok, no_answer, or its code.";
+    text.metric(metric::NVML_CALLS, Kind::Counter, help);
+    for ((call, result), times) in state.calls().all() {
+        let labels = [("node", node), ("call", call), ("result", result.as_str())];
+        text.sample(metric::NVML_CALLS, &labels, times);
+    }
     let figures: Vec<_> = state.meters().keys().filter_map(|gpu| state.figures(gpu)).collect();
     gauges(&mut text, node, &figures);
     energy(&mut text, node, &figures);

@@ -11,6 +11,7 @@ use tessera_wire::frames::{
 use crate::core::telemetry::job_map::JobMap;
 use crate::core::telemetry::meter::{Kept, Meter, Tenant};
 use crate::core::telemetry::tracks::{Figure, Of};
+use crate::nvml::counts::Counts;
 use crate::nvml::messages::Sample;
 use crate::telemetry::EVENTS_MAX;
 
@@ -33,6 +34,8 @@ pub struct State {
     inventory: Option<Vec<Tenant>>,
     /// Samples by GPU: those that told something, and those that failed.
     counts: BTreeMap<GpuId, (u64, u64)>,
+    /// What was asked of the driver.
+    calls: Counts,
 }
 
 impl State {
@@ -122,6 +125,16 @@ impl State {
     /// Returns how many samples of each GPU told something, and how many failed.
     pub const fn counts(&self) -> &BTreeMap<GpuId, (u64, u64)> {
         &self.counts
+    }
+
+    /// Learns where requests of the driver are counted.
+    pub fn follow(&mut self, calls: &Counts) {
+        self.calls = calls.clone();
+    }
+
+    /// Returns what was asked of the driver.
+    pub const fn calls(&self) -> &Counts {
+        &self.calls
     }
 
     /// Returns which jobs are where, as DCGM names places.

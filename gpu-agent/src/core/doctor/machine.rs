@@ -34,6 +34,17 @@ pub(super) fn findings(facts: &MachineFacts) -> Vec<Finding> {
             _ => ok("disk", text),
         }
     }));
+    found.push(match &facts.mps_control {
+        Some(program) => ok("sharing", format!("slices can be shared: MPS is {program}")),
+        None => mended(
+            "sharing",
+            FindingLevel::Warn,
+            "there is no nvidia-cuda-mps-control: jobs that ask for --share mps are not placed here",
+            "install the MPS programs of the driver's release (Debian: nvidia-cuda-mps; NVIDIA's \
+             and Ubuntu's packages: nvidia-compute-utils), or name one with --mps-control, then \
+             restart the agent",
+        ),
+    });
     for rival in &facts.rivals {
         found.push(mended(
             "rival_services",

@@ -25,6 +25,7 @@ fn sound() -> Facts {
         now_unix: Millis::from_secs(1_800_000_000),
         clock_kept: Some(true),
         open_files: Some(1 << 20),
+        mps_control: Some("/usr/bin/nvidia-cuda-mps-control".to_owned()),
         data: Some(DiskFacts {
             path: "/var/lib/tessera".to_owned(),
             free: Bytes::from_mib(100_000),
@@ -67,7 +68,7 @@ fn a_sound_machine_has_nothing_to_mend() {
 #[test]
 fn whatever_is_not_in_order_names_the_command_that_mends_it() {
     type Change = fn(&mut MachineFacts);
-    let cases: [(&str, Change); 10] = [
+    let cases: [(&str, Change); 11] = [
         ("kernel_modules blocks", |m| m.nouveau = true),
         ("cgroups warn", |m| m.cgroup2 = false),
         ("clock blocks", |m| m.now_unix = Millis::ZERO),
@@ -76,6 +77,7 @@ fn whatever_is_not_in_order_names_the_command_that_mends_it() {
         ("locked_memory warn", |m| m.locked_memory = Some(Bytes::new(65_536))),
         ("disk warn", |m| m.data.as_mut().unwrap().free = Bytes::from_mib(1_000)),
         ("disk blocks", |m| m.data.as_mut().unwrap().free = Bytes::from_mib(1)),
+        ("sharing warn", |m| m.mps_control = None),
         ("rival_services warn", |m| m.rivals = vec!["nvidia-mig-manager.service".to_owned()]),
         ("driver blocks", |m| m.module = Some("550.90.07".to_owned())),
     ];
