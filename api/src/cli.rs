@@ -25,7 +25,9 @@ mod session;
 mod show;
 mod simulate;
 mod span;
+mod spark;
 mod submit;
+mod top;
 mod wait;
 
 use std::process::ExitCode;
@@ -87,6 +89,8 @@ enum Command {
     Nodes(cluster::NodeList),
     /// Draw the layout of every GPU; `gpus layout` plans and changes one
     Gpus(gpus::GpuList),
+    /// Show what every GPU does now and did lately, and who has it
+    Top(top::Top),
     /// Keep new work from a node or a GPU; what runs there finishes
     Drain(operator::Drain),
     /// Let new work go to a node or a GPU again
@@ -166,6 +170,7 @@ async fn run(cli: Cli) -> Result<u8, Failure> {
         Command::Wait(verb) => verb.run(session).await,
         Command::Nodes(verb) => verb.run(session).await,
         Command::Gpus(verb) => verb.run(session).await,
+        Command::Top(verb) => verb.run(session).await,
         Command::Drain(verb) => verb.run(session).await,
         Command::Undrain(verb) => verb.run(session).await,
         Command::Quarantine(verb) => verb.run(session).await,

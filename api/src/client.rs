@@ -20,9 +20,9 @@ use self::http::{Call, Http};
 pub use self::operator::OperatorVerb;
 pub use self::retry::Patience;
 use crate::types::{
-    ClusterInfo, DecisionView, Decisions, Explain, Gpus, Job, JobCounts, JobDetail, JobEvents,
-    JobFilter, JobPage, KernelTasks, LayoutChanges, MigModeRequest, Node, Nodes, SubmitRequest,
-    Submitted, TaskKernels, UpdateRequest,
+    ClusterInfo, ClusterSeries, DecisionView, Decisions, Explain, GpuSeries, Gpus, Job, JobCounts,
+    JobDetail, JobEvents, JobFilter, JobPage, JobSeries, KernelTasks, LayoutChanges,
+    MigModeRequest, Node, Nodes, SeriesQuery, SubmitRequest, Submitted, TaskKernels, UpdateRequest,
 };
 
 /// Longest time that one request for a job's end is held open by the controller. Proxies
@@ -289,6 +289,42 @@ impl Client {
     /// As everywhere.
     pub async fn gpus(&self) -> Result<Gpus, ClientError> {
         self.fetch("v1/gpus").await
+    }
+
+    /// Returns the figures of all GPUs over time.
+    ///
+    /// # Errors
+    ///
+    /// [`ClientError::Refused`] says which part of the query to change.
+    pub async fn series(&self, query: &SeriesQuery) -> Result<ClusterSeries, ClientError> {
+        self.http.json(Call::get("v1/series").queries(query)).await
+    }
+
+    /// Returns one GPU's figures over time.
+    ///
+    /// # Errors
+    ///
+    /// [`ClientError::Refused`] if there is no such GPU.
+    pub async fn gpu_series(
+        &self,
+        gpu: &str,
+        query: &SeriesQuery,
+    ) -> Result<GpuSeries, ClientError> {
+        let path = format!("v1/gpus/{}/series", http::segment(gpu));
+        self.http.json(Call::get(&path).queries(query)).await
+    }
+
+    /// Returns a job's figures over time.
+    ///
+    /// # Errors
+    ///
+    /// [`ClientError::Refused`] with status 404 if there is no such job.
+    pub async fn job_series(
+        &self,
+        job: JobRef,
+        query: &SeriesQuery,
+    ) -> Result<JobSeries, ClientError> {
+        self.http.json(Call::get(&format!("v1/jobs/{job}/series")).queries(query)).await
     }
 
     /// Lists changes of layouts, newest first.

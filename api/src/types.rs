@@ -2,6 +2,7 @@
 //! seconds unless the name says otherwise, states are lower-case words.
 
 mod operator;
+mod series;
 
 use std::collections::BTreeMap;
 
@@ -13,6 +14,9 @@ use utoipa::{IntoParams, ToSchema};
 pub use self::operator::{
     ClusterEvent, ClusterEvents, DoctorReport, Finding, LayoutApplied, LayoutOutlook, LayoutPlan,
     LayoutRequest, OperatorRequest, OperatorResult, OperatorWord, ProfileOutlook,
+};
+pub use self::series::{
+    AttemptSeries, ClusterSeries, GpuSeries, JobFigures, JobSeries, SeriesPoint, SeriesQuery,
 };
 
 /// A job to run, or an array of them.
@@ -534,6 +538,9 @@ pub struct Node {
     pub cores: u32,
     /// Memory.
     pub memory_bytes: u64,
+    /// Whether it has NVIDIA's MPS control program, so that jobs can share slices there.
+    #[serde(default)]
+    pub mps: bool,
     /// Its generation: rises each time it is declared lost.
     pub generation: u64,
     /// When it was last heard of.
@@ -585,12 +592,35 @@ pub struct Gpu {
     /// Set while an operator keeps its layout as it is.
     #[serde(default)]
     pub pinned: Option<OperatorWord>,
+    /// What went wrong on it lately, oldest first; at most 16.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub faults: Vec<FaultView>,
     /// How many full layouts stay reachable without destroying anything.
     pub reachability: Option<u32>,
     /// What stands on it, by first memory slice.
     pub instances: Vec<Instance>,
     /// Profiles that it offers.
     pub profiles: Vec<ProfileView>,
+}
+
+/// Something that went wrong on a GPU.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct FaultView {
+    /// When it was first seen.
+    #[serde(with = "time::serde::rfc3339")]
+    pub at: OffsetDateTime,
+    /// `xid 79`, `nvml CALL code 15`, or `silence` if the driver didn't answer in time.
+    pub cause: String,
+    /// First memory slice of the instance that it struck; absent if it struck the whole GPU.
+    pub start: Option<u8>,
+    /// The attempts that it hit.
+    pub attempts: Vec<String>,
+    /// What was done: `record`, `restart_app`, `drain`, `reset_gpu` or `restart_node`.
+    pub action: String,
+    /// How often it came; equal faults in a row are one.
+    pub times: u32,
+    /// One sentence on it.
+    pub text: String,
 }
 
 /// The GPUs.
@@ -617,6 +647,10 @@ pub struct Instance {
     pub sms: Option<u16>,
     /// `idle`, `taken`, `foreign`, `stuck`, `quarantined`, `leaving` or `unfinished`.
     pub state: String,
+    /// What the driver said when it could not be destroyed or completed, if it is stuck; or whose
+    /// processes use it, if it is foreign.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trouble: Option<String>,
     /// Set while an operator keeps it out of use.
     #[serde(default)]
     pub quarantined: Option<OperatorWord>,

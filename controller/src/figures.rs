@@ -1,18 +1,29 @@
-//! What GPUs draw now, as their nodes last said. Decides nothing, and is lost with the process:
-//! nodes tell it anew every few seconds.
+//! What GPUs draw, as their nodes say every few seconds: now, and over the last hour. Decides
+//! nothing, stands in no database, and is lost with the process.
+
+pub mod series;
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use tessera_model::{AttemptId, GpuId, NodeName};
+use tessera_model::{AttemptId, Bytes, GpuId, Millis, NodeName};
 use tessera_wire::frames::{AttemptFigures, GpuFigures};
+
+use self::series::{Point, Sample, Series};
 
 /// Figures that were not renewed for so long are no more shown: nodes send them every five
 /// seconds, by default.
 const FRESH: Duration = Duration::from_secs(60);
 /// Most GPUs: a bound for agents gone wrong, far above any cluster.
 const GPUS_MAX: usize = 65_536;
+/// Most cards whose figures are kept over time: 90 KB each.
+const CARDS_KEPT_MAX: usize = 2_048;
+/// Most attempts whose figures are kept over time: at most 30 KB each. The one that was silent
+/// for longest goes first.
+const ATTEMPTS_KEPT_MAX: usize = 4_096;
+/// How long figures over time are kept of what is silent.
+const KEPT: Duration = Duration::from_secs(3_600);
 
 /// One GPU's newest figures.
 #[derive(Clone, Debug)]
@@ -24,14 +35,34 @@ pub struct Shown {
     heard: Instant,
 }
 
-/// Every GPU's newest figures.
+/// Figures over time, and when they were last added to.
+#[derive(Clone, Debug)]
+struct Kept {
+    series: Series,
+    heard: Instant,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    shown: BTreeMap<GpuId, Shown>,
+    cards: BTreeMap<GpuId, Kept>,
+    attempts: BTreeMap<AttemptId, Kept>,
+}
+
+/// Every GPU's figures.
 #[derive(Clone, Debug, Default)]
-pub struct Board(Arc<Mutex<BTreeMap<GpuId, Shown>>>);
+pub struct Board(Arc<Mutex<State>>);
 
 impl Board {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Takes in what a node says.
     pub fn show(&self, node: &NodeName, figures: GpuFigures) {
-        let mut board = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.state();
+        state.keep(&figures);
+        let board = &mut state.shown;
         if board.len() >= GPUS_MAX && !board.contains_key(&figures.gpu) {
             board.retain(|_, shown| shown.heard.elapsed() < FRESH);
             if board.len() >= GPUS_MAX {
@@ -44,23 +75,88 @@ impl Board {
 
     /// Returns what is fresh, by GPU.
     pub fn fresh(&self) -> BTreeMap<GpuId, Shown> {
-        let mut board = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let board = &mut self.state().shown;
         board.retain(|_, shown| shown.heard.elapsed() < FRESH);
         board.clone()
     }
 
     /// Returns what is fresh of one running attempt.
     pub fn of_attempt(&self, attempt: AttemptId) -> Option<AttemptFigures> {
-        let board = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let fresh = board.values().filter(|shown| shown.heard.elapsed() < FRESH);
+        let state = self.state();
+        let fresh = state.shown.values().filter(|shown| shown.heard.elapsed() < FRESH);
         fresh.flat_map(|shown| &shown.figures.attempts).find(|f| f.attempt == attempt).copied()
     }
+
+    /// Returns a card's newest figures over time, as [`Series::newest`]; no points if nothing was
+    /// told of it within an hour.
+    pub fn card(&self, gpu: &GpuId, since: Millis, most: u32) -> (Millis, Vec<Point>) {
+        newest(self.state().cards.get(gpu), since, most)
+    }
+
+    /// Returns an attempt's figures over its life, as [`Series::newest`]; no points if nothing was
+    /// told of it within an hour.
+    pub fn attempt(&self, attempt: AttemptId, since: Millis, most: u32) -> (Millis, Vec<Point>) {
+        newest(self.state().attempts.get(&attempt), since, most)
+    }
+}
+
+fn newest(kept: Option<&Kept>, since: Millis, most: u32) -> (Millis, Vec<Point>) {
+    let fresh = kept.filter(|kept| kept.heard.elapsed() < KEPT);
+    fresh.map_or_else(|| Series::of_card().newest(since, most), |k| k.series.newest(since, most))
+}
+
+impl State {
+    /// Adds figures to those over time.
+    fn keep(&mut self, figures: &GpuFigures) {
+        let energy = figures.attempts_mj + figures.other_mj + figures.idle_mj;
+        let sample = Sample {
+            at: figures.at_unix,
+            memory: figures.memory_used.map(Bytes::get),
+            activity: figures.activity.map(u64::from),
+            power_mw: figures.power_mw,
+            energy_mj: Some(energy),
+        };
+        add(&mut self.cards, &figures.gpu, sample, Series::of_card, CARDS_KEPT_MAX);
+        for attempt in &figures.attempts {
+            let sample = Sample {
+                at: figures.at_unix,
+                memory: attempt.memory_used.map(Bytes::get),
+                activity: attempt.activity.map(u64::from),
+                power_mw: None,
+                energy_mj: attempt.energy_mj,
+            };
+            let (all, most) = (&mut self.attempts, ATTEMPTS_KEPT_MAX);
+            add(all, &attempt.attempt, sample, Series::of_attempt, most);
+        }
+    }
+}
+
+/// Adds a sample to one of many series, of which at most `most` are kept.
+fn add<K: Ord + Clone>(
+    all: &mut BTreeMap<K, Kept>,
+    key: &K,
+    sample: Sample,
+    new: fn() -> Series,
+    most: usize,
+) {
+    if !all.contains_key(key) && all.len() >= most {
+        all.retain(|_, kept| kept.heard.elapsed() < KEPT);
+        if all.len() >= most
+            && let Some(silent) = all.iter().min_by_key(|(_, kept)| kept.heard)
+        {
+            let silent = silent.0.clone();
+            all.remove(&silent);
+        }
+    }
+    let heard = Instant::now();
+    let kept = all.entry(key.clone()).or_insert_with(|| Kept { series: new(), heard });
+    kept.heard = heard;
+    kept.series.push(sample);
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tessera_model::Millis;
 
     fn figures(gpu: &str, power_mw: u64) -> GpuFigures {
         GpuFigures {
@@ -89,5 +185,38 @@ mod tests {
         let fresh = board.fresh();
         assert_eq!(fresh.len(), 2);
         assert_eq!(fresh[&"GPU-1".parse().unwrap()].figures.power_mw, Some(50_000));
+    }
+
+    #[test]
+    fn figures_are_kept_over_time_for_cards_and_attempts_within_limits() {
+        let board = Board::default();
+        let node = "n1".parse().unwrap();
+        let attempt = |number| AttemptId::from_uuid(uuid::Uuid::from_u128(number));
+        for round in 0..10_u64 {
+            let mut told = figures("GPU-1", 32_000 + round);
+            told.at_unix = Millis::from_secs(1_000 + 5 * round);
+            told.attempts = vec![AttemptFigures {
+                attempt: attempt(7),
+                job: tessera_model::JobId::from_number(1),
+                memory_used: Some(Bytes::new(round)),
+                activity: Some(500),
+                energy_mj: Some(1_000 * round),
+            }];
+            board.show(&node, told);
+        }
+
+        let hour = Millis::from_secs(3_600);
+        let (_, card) = board.card(&"GPU-1".parse().unwrap(), hour, 100);
+        assert_eq!(card.iter().filter_map(|p| p.power_mw.max()).max(), Some(32_009));
+        let (_, life) = board.attempt(attempt(7), hour, 100);
+        assert_eq!(life.len(), 10);
+        assert_eq!(life[9].energy_mj, Some(9_000));
+        assert!(board.attempt(attempt(8), hour, 100).1.is_empty());
+        let mut many = BTreeMap::new();
+        for number in 0..10 {
+            add(&mut many, &attempt(number), Sample::default(), Series::of_attempt, 4);
+        }
+        assert_eq!(many.len(), 4);
+        assert!(many.contains_key(&attempt(9)) && !many.contains_key(&attempt(0)));
     }
 }

@@ -19,6 +19,7 @@ pub mod metrics;
 mod openapi;
 mod operator;
 mod routes;
+mod series;
 mod state;
 mod submit;
 mod wait;

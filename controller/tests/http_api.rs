@@ -23,5 +23,9 @@ mod reads;
 mod rig;
 #[path = "http_api/seed.rs"]
 mod seed;
+#[path = "http_api/series.rs"]
+mod series;
 #[path = "http_api/submit.rs"]
 mod submit;
+#[path = "http_api/tenancies.rs"]
+mod tenancies;

@@ -18,15 +18,20 @@ fn user(mib: u64, load: u8) -> SubmitRequest {
     SubmitRequest { gpu_memory_bytes: Some(mib << 20), ..command(argv) }
 }
 
-/// What the command line says of a job.
-fn show(cluster: &Cluster, job: u64) -> Value {
-    let shown = Command::new(programs().path("tessera"))
-        .args(["show", "--json", &job.to_string()])
+/// What the command line says.
+fn tessera(cluster: &Cluster, arguments: &[&str]) -> String {
+    let said = Command::new(programs().path("tessera"))
+        .args(arguments)
         .env("TESSERA_URL", format!("http://{}", cluster.http()))
         .output()
         .unwrap();
-    assert!(shown.status.success(), "{}", String::from_utf8_lossy(&shown.stderr));
-    serde_json::from_slice(&shown.stdout).unwrap()
+    assert!(said.status.success(), "{}", String::from_utf8_lossy(&said.stderr));
+    String::from_utf8(said.stdout).unwrap()
+}
+
+/// What the command line says of a job.
+fn show(cluster: &Cluster, job: u64) -> Value {
+    serde_json::from_str(&tessera(cluster, &["show", "--json", &job.to_string()])).unwrap()
 }
 
 #[test]
@@ -47,4 +52,74 @@ fn jobs_on_slices_show_their_memory_and_energy() {
         // A second on an A100: at most 32 W and seven slices at 17 W, for a little longer.
         assert!(joules > 1.0 && joules < 151.0 * SOON.as_secs_f64(), "{attempt}");
     }
+}
+
+/// What a node's agent has written down of its only card: the counter at the last sample, what
+/// attempts bore, what other programs bore, and all parts together, in millijoules.
+fn account(cluster: &Cluster) -> Option<(u64, u64, u64, u64)> {
+    let folder = cluster.agent_data(0).join("telemetry");
+    let mut entries = std::fs::read_dir(folder).ok()?.flatten().map(|entry| entry.path());
+    let path = entries.find(|path| path.extension().is_some_and(|kind| kind == "json"))?;
+    let kept: Value = serde_json::from_slice(&std::fs::read(path).ok()?).ok()?;
+    let book = &kept["book"];
+    let number = |name: &str| book[name].as_u64();
+    let live: u64 = book["attempts"].as_object()?.values().filter_map(Value::as_u64).sum();
+    let (settled, other, idle) = (number("settled_mj")?, number("other_mj")?, number("idle_mj")?);
+    let attempts = settled + live;
+    Some((book["last"]["counter_mj"].as_u64()?, attempts, other, attempts + other + idle))
+}
+
+#[test]
+fn sharers_and_nobody_bear_exactly_what_the_counter_gained_and_their_server_nothing() {
+    let cluster = Plan::new().node("n1", "a100-40gb").start();
+    let client = programs().path("tessera-sim-client").display().to_string();
+    let sharer = |name: &str, load: &str| {
+        let until = cluster.scratch().join(name).display().to_string();
+        let argv = [&client, "--mps", "--load-percent", load, "--until", &until];
+        SubmitRequest {
+            user: Some("ada".into()),
+            share: Some("mps".into()),
+            sm_percent: Some(50),
+            gpu_memory_bytes: Some(4 << 30),
+            ..command(argv)
+        }
+    };
+    let jobs = [sharer("a", "50"), sharer("b", "50")].map(|job| cluster.submit(&job).job_id);
+    let energy = |job| show(&cluster, job)["attempt_list"][0]["gpu_energy_joules"].as_f64();
+    wait::until(SOON, "both sharers bear energy", || {
+        jobs.iter().all(|job| energy(*job).is_some_and(|joules| joules > 0.5)).then_some(())
+    });
+    let begun = account(&cluster).unwrap();
+
+    let more = |joules: f64| {
+        wait::until(SOON, "they bear more", || {
+            jobs.iter().all(|job| energy(*job).is_some_and(|now| now > joules)).then_some(())
+        });
+    };
+    more(energy(jobs[0]).unwrap().max(energy(jobs[1]).unwrap()) + 5.0);
+    let now = wait::until(SOON, "the account went on", || {
+        account(&cluster).filter(|now| now.0 > begun.0 + 10_000)
+    });
+
+    // All parts together gained what the card's counter gained, to the millijoule.
+    assert_eq!(now.3 - begun.3, now.0 - begun.0);
+    assert_eq!(now.2, 0, "the server is no stranger: what it does is its clients'");
+    // Whoever looks sees the card with both, also where no terminal is.
+    let top = wait::until(SOON, "top shows both", || {
+        let text = tessera(&cluster, &["top"]);
+        let listed = |job: &u64| text.lines().any(|l| l.trim().starts_with(&job.to_string()));
+        jobs.iter().all(listed).then_some(text)
+    });
+    assert!(top.contains("n1 GPU 0") && top.contains("of 40 GiB"), "{top}");
+    let told: Value = serde_json::from_str(&tessera(&cluster, &["top", "--json"])).unwrap();
+    assert!(told["items"][0]["points"][0]["power_watts"].as_f64() > Some(32.0), "{told}");
+    for name in ["a", "b"] {
+        std::fs::write(cluster.scratch().join(name), "").unwrap();
+    }
+    for job in jobs {
+        cluster.wait_job(job, SOON, "succeeded");
+    }
+    let [a, b] = jobs.map(|job| wait::until(SOON, "its figures", || energy(job)));
+    // Equal parts, but for the moments in which one of them was alone.
+    assert!((a - b).abs() < 0.5 * a.max(b), "{a} J and {b} J");
 }

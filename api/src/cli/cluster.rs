@@ -31,7 +31,8 @@ impl NodeList {
 }
 
 fn draw(nodes: &[Node]) -> String {
-    let header = ["NODE", "STATE", "GPUS", "BUSY", "CORES", "MEMORY", "AGENT", "LAST SEEN"];
+    let header =
+        ["NODE", "STATE", "GPUS", "BUSY", "CORES", "MEMORY", "SHARE", "AGENT", "LAST SEEN"];
     table(
         Some(&header),
         nodes.iter().map(|node| {
@@ -42,6 +43,8 @@ fn draw(nodes: &[Node]) -> String {
                 busy(node),
                 node.cores.to_string(),
                 Bytes::new(node.memory_bytes).to_string(),
+                // What `submit --share` can have there.
+                if node.mps { "mps" } else { "-" }.to_owned(),
                 node.agent_version.clone(),
                 or_dash(node.last_seen_at.map(moment)),
             ]

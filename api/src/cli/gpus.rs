@@ -11,8 +11,8 @@ use tessera_model::Bytes;
 
 use super::failure::Failure;
 use super::operator::in_words;
-use super::session::{Screen, Session};
-use crate::types::{Gpu, Gpus, Instance, JobFilter, SharerView};
+use super::session::{Screen, Session, moment};
+use crate::types::{FaultView, Gpu, Gpus, Instance, JobFilter, SharerView};
 
 #[derive(Args)]
 #[command(args_conflicts_with_subcommands = true)]
@@ -119,12 +119,36 @@ fn draw_one(gpu: &Gpu, ids: Ids, names: &Names, screen: Screen) -> String {
     }
     text.push_str(&bar::draw(gpu, names, screen));
     gpu.instances.iter().for_each(|instance| text.push_str(&sharers(instance, names)));
+    gpu.instances.iter().for_each(|instance| text.push_str(&trouble(instance)));
+    let older = gpu.faults.len().saturating_sub(FAULTS_SHOWN);
+    gpu.faults.iter().skip(older).for_each(|seen| text.push_str(&fault(seen)));
+    if older > 0 {
+        text.push_str(&format!("{older} older faults: tessera gpus --json\n"));
+    }
     if let Some(line) = outlook::line(gpu) {
         text.push_str(&line);
         text.push('\n');
     }
     text.push('\n');
     text
+}
+
+/// Most faults that are listed below a GPU: the newest.
+const FAULTS_SHOWN: usize = 3;
+
+/// Says what is the matter with an instance.
+fn trouble(instance: &Instance) -> String {
+    let Some(trouble) = &instance.trouble else { return String::new() };
+    let Instance { profile, start, state, .. } = instance;
+    format!("{profile} at {start} is {state}: {trouble}\n")
+}
+
+/// Says what went wrong on a GPU.
+pub(super) fn fault(fault: &FaultView) -> String {
+    let place = fault.start.map(|start| format!(" at {start}")).unwrap_or_default();
+    let times = if fault.times > 1 { format!(", {} times", fault.times) } else { String::new() };
+    let action = fault.action.replace('_', " ");
+    format!("{} {}{place}{times}: {} ({action})\n", moment(fault.at), fault.cause, fault.text)
 }
 
 /// Lists the jobs that share an instance, with their parts.

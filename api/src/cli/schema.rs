@@ -11,8 +11,8 @@ use super::failure::Failure;
 use super::mig::{LegalityReport, StateReport};
 use super::replay::report::Report;
 use crate::types::{
-    ClusterEvents, ClusterInfo, DecisionView, Decisions, DoctorReport, Explain, Gpu, Gpus,
-    JobDetail, JobEvents, JobPage, KernelTasks, LayoutApplied, LayoutChange, LayoutChanges,
+    ClusterEvents, ClusterInfo, ClusterSeries, DecisionView, Decisions, DoctorReport, Explain, Gpu,
+    Gpus, JobDetail, JobEvents, JobPage, KernelTasks, LayoutApplied, LayoutChange, LayoutChanges,
     LayoutOutlook, LayoutPlan, Node, Nodes, OperatorResult, Problem, Submitted, TaskKernels,
 };
 
@@ -21,6 +21,7 @@ use crate::types::{
 #[openapi(components(schemas(
     ClusterEvents,
     ClusterInfo,
+    ClusterSeries,
     DecisionView,
     Decisions,
     DoctorReport,
@@ -76,6 +77,7 @@ const OUTPUTS: &[(&str, &str, &str)] = &[
     ("decisions", "Decisions", "decisions"),
     ("decision", "DecisionView", "decisions DECISION"),
     ("cluster-info", "ClusterInfo", "info"),
+    ("cluster-series", "ClusterSeries", "top"),
     ("mig-states", "StateReport", "mig states"),
     ("mig-check", "LegalityReport", "mig check"),
     ("replay-report", "Report", "replay"),

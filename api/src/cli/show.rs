@@ -6,10 +6,12 @@ use clap::Args;
 use tessera_model::{Bytes, JobRef};
 
 use super::failure::Failure;
+use super::gpus::fault;
 use super::jobs::one_job;
 use super::session::{Session, fields, moment, or_dash, table};
 use super::span::Elapsed;
-use crate::types::{Attempt, JobDetail, JobEvents, KernelUse};
+use super::spark;
+use crate::types::{Attempt, Gpus, JobDetail, JobEvents, JobSeries, KernelUse, SeriesQuery};
 
 #[derive(Args)]
 pub struct Show {
@@ -28,10 +30,66 @@ impl Show {
             session.print(&events, draw_events)?;
         } else {
             let detail = session.client.job(self.job).await?;
-            session.print(&detail, draw)?;
+            let more = if session.json { String::new() } else { self.more(session, &detail).await };
+            session.print(&detail, |detail| draw(detail) + &more)?;
         }
         Ok(0)
     }
+}
+
+impl Show {
+    /// Tells what is not part of the job itself. What can't be had is left out: the job is
+    /// what was asked for.
+    async fn more(&self, session: &Session, detail: &JobDetail) -> String {
+        let query = SeriesQuery { since_secs: Some(u64::from(u32::MAX)), points: Some(COLUMNS) };
+        let series = match detail.job.started_at {
+            Some(_) => session.client.job_series(self.job, &query).await.ok(),
+            None => None,
+        };
+        let failed = detail.attempt_list.iter().any(|a| FAULTY.contains(&a.state.as_str()));
+        let gpus = if failed { session.client.gpus().await.ok() } else { None };
+        series.map(|series| lines(&series)).unwrap_or_default()
+            + &gpus.map(|gpus| faults(detail, &gpus)).unwrap_or_default()
+    }
+}
+
+/// Columns of a drawn line.
+const COLUMNS: u32 = 40;
+/// Ends that a GPU's fault may have caused.
+const FAULTY: [&str; 3] = ["failed", "lost", "collateral"];
+
+/// Draws the newest attempt's figures over time.
+fn lines(series: &JobSeries) -> String {
+    let Some(attempt) = series.attempts.last().filter(|a| a.points.len() > 1) else {
+        return String::new();
+    };
+    let width = usize::try_from(COLUMNS).unwrap_or(0).min(attempt.points.len());
+    let peak = attempt.points.iter().filter_map(|point| point.memory_max_bytes).max();
+    let memory =
+        spark::figure(&attempt.points, attempt.step_secs, |p| p.memory_bytes.map(spark::bytes));
+    let busy = spark::figure(&attempt.points, attempt.step_secs, |p| p.activity);
+    let most = busy.iter().flatten().copied().fold(0.0, f64::max);
+    let (number, step) = (attempt.number, Elapsed(attempt.step_secs));
+    let mut text = format!("\nattempt {number} over time, {step} each column\n");
+    if let Some(peak) = peak {
+        let line = spark::line(&memory, spark::bytes(peak), width);
+        let _ = writeln!(text, "memory {line}  at most {}", Bytes::new(peak));
+    }
+    let line = spark::line(&busy, most, width);
+    let _ = writeln!(text, "busy   {line}  at most {:.0} % of the card", most * 100.0);
+    text
+}
+
+/// Tells which faults of GPUs hit the job's attempts.
+fn faults(detail: &JobDetail, gpus: &Gpus) -> String {
+    let mut text = String::new();
+    for attempt in &detail.attempt_list {
+        let all = gpus.items.iter().filter(|gpu| gpu.id == attempt.gpu).flat_map(|gpu| &gpu.faults);
+        for seen in all.filter(|fault| fault.attempts.contains(&attempt.id)) {
+            let _ = write!(text, "attempt {}: GPU fault {}", attempt.number, fault(seen));
+        }
+    }
+    text
 }
 
 fn draw(detail: &JobDetail) -> String {
@@ -136,4 +194,42 @@ fn draw_events(events: &JobEvents) -> String {
         vec![moment(event.at), event.state.clone(), or_dash(event.attempt), event.text.clone()]
     });
     table(Some(&header), rows)
+}
+
+#[cfg(test)]
+mod tests {
+    use time::OffsetDateTime;
+
+    use super::*;
+    use crate::types::{AttemptSeries, SeriesPoint};
+
+    fn point(number: i64) -> SeriesPoint {
+        SeriesPoint {
+            at: OffsetDateTime::from_unix_timestamp(5 * number).unwrap(),
+            memory_bytes: Some(u64::try_from(number).unwrap() << 30),
+            memory_max_bytes: Some(u64::try_from(number).unwrap() << 30),
+            activity: Some(0.25),
+            activity_max: Some(0.5),
+            power_watts: None,
+            energy_joules: None,
+        }
+    }
+
+    #[test]
+    fn the_newest_attempts_figures_are_drawn_if_there_are_several() {
+        let attempt = |number, points: i64| AttemptSeries {
+            number,
+            id: "att_1".into(),
+            step_secs: 5,
+            points: (1..=points).map(point).collect(),
+        };
+        let series = |last| JobSeries { job_id: 7, attempts: vec![attempt(1, 9), last] };
+
+        let text = lines(&series(attempt(2, 4)));
+
+        assert!(text.contains("attempt 2 over time"), "{text}");
+        assert!(text.contains("memory ▃▅▇█  at most 4 GiB"), "{text}");
+        assert!(text.contains("busy   ████  at most 25 % of the card"), "{text}");
+        assert_eq!(lines(&series(attempt(2, 1))), "");
+    }
 }

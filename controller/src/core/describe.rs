@@ -7,7 +7,9 @@ use tessera_model::mig::{self, Slot};
 use tessera_model::share::{Part, SmPercent};
 use tessera_model::{GpuId, JobId, Millis};
 use tessera_placement::InstanceState;
-use tessera_wire::frames::{GpuHealth, MigReport};
+use tessera_wire::frames::{
+    FaultAction, FaultCause, GpuFault, GpuHealth, InstanceTrouble, MigReport,
+};
 use time::OffsetDateTime;
 
 use super::{Cluster, Gpu, Node};
@@ -38,6 +40,7 @@ impl Cluster {
                     agent_version: node.software.clone(),
                     cores: node.cores,
                     memory_bytes: node.memory_bytes,
+                    mps: node.mps,
                     generation: node.generation,
                     last_seen_at: moment(node.last_seen_unix),
                     drained: self.told(Kind::Drained, Target::Node(*id)),
@@ -78,6 +81,7 @@ impl Cluster {
                 memory_bytes: instance.memory.get(),
                 sms: profile.map(|p| p.sms).or(gpu.report.sms),
                 state: self.instance_state(instance, report.is_some()).to_owned(),
+                trouble: report.and_then(|report| report.trouble.as_ref()).map(trouble),
                 quarantined: instance.slot.and_then(|slot| {
                     let of = |place: Slot| Target::Slice(gpu.report.gpu.clone(), place);
                     self.told(Kind::Quarantined, of(slot))
@@ -112,6 +116,7 @@ impl Cluster {
                 .told(Kind::Quarantined, Target::Gpu(gpu.report.gpu.clone()))
                 .or_else(|| set_aside(gpu)),
             pinned: self.told(Kind::Pinned, Target::Gpu(gpu.report.gpu.clone())),
+            faults: gpu.report.faults.iter().map(fault).collect(),
             reachability: reachability(gpu),
             instances: instances.collect(),
             profiles: profiles.collect(),
@@ -162,6 +167,44 @@ impl Cluster {
             reason: word.reason.clone(),
             at: moment(word.said_unix).unwrap_or(OffsetDateTime::UNIX_EPOCH),
         })
+    }
+}
+
+/// What is the matter with an instance, for people.
+fn trouble(trouble: &InstanceTrouble) -> String {
+    match trouble {
+        InstanceTrouble::Stuck { reason } => reason.clone(),
+        InstanceTrouble::Foreign { pids } if pids.is_empty() => {
+            "somebody else made it; nobody uses it now".to_owned()
+        }
+        InstanceTrouble::Foreign { pids } => {
+            let pids: Vec<_> = pids.iter().map(ToString::to_string).collect();
+            format!("processes that are no job's use it: pid {}", pids.join(", "))
+        }
+    }
+}
+
+fn fault(fault: &GpuFault) -> api::FaultView {
+    let cause = match &fault.cause {
+        FaultCause::Xid(number) => format!("xid {number}"),
+        FaultCause::Nvml { call, code } => format!("nvml {call} code {code}"),
+        FaultCause::Silence => "silence".to_owned(),
+    };
+    let action = match fault.action {
+        FaultAction::Record => "record",
+        FaultAction::RestartApp => "restart_app",
+        FaultAction::Drain => "drain",
+        FaultAction::ResetGpu => "reset_gpu",
+        FaultAction::RestartNode => "restart_node",
+    };
+    api::FaultView {
+        at: moment(fault.at_unix).unwrap_or(OffsetDateTime::UNIX_EPOCH),
+        cause,
+        start: fault.slot.map(|slot| slot.start),
+        attempts: fault.attempts.iter().map(ToString::to_string).collect(),
+        action: action.to_owned(),
+        times: fault.times,
+        text: fault.words.clone(),
     }
 }
 

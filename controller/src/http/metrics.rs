@@ -41,6 +41,7 @@ struct Metrics {
     reachability: GaugeVec,
     drained: IntGaugeVec,
     closed: IntGaugeVec,
+    faults: IntGaugeVec,
     operator: IntCounterVec,
 }
 
@@ -92,6 +93,11 @@ impl Metrics {
                 "Whether an operator keeps new work away from the GPU, or its layout as it is.",
                 &["gpu", "how"],
             ),
+            faults: gauges(
+                metric::GPU_FAULTS,
+                "Faults of the GPU that its node still knows.",
+                &["gpu", "cause"],
+            ),
             operator: IntCounterVec::new(
                 Opts::new(metric::OPERATOR_ACTIONS, "What operators changed."),
                 &["what", "how"],
@@ -109,7 +115,7 @@ impl Metrics {
         )
         .expect(WELL_FORMED);
         build.with_label_values(&[env!("CARGO_PKG_VERSION")]).set(1);
-        let all: [Box<dyn prometheus::core::Collector>; 12] = [
+        let all: [Box<dyn prometheus::core::Collector>; 13] = [
             Box::new(build),
             Box::new(self.requests.clone()),
             Box::new(self.seconds.clone()),
@@ -121,6 +127,7 @@ impl Metrics {
             Box::new(self.reachability.clone()),
             Box::new(self.drained.clone()),
             Box::new(self.closed.clone()),
+            Box::new(self.faults.clone()),
             Box::new(self.operator.clone()),
         ];
         for collector in all {
@@ -161,6 +168,7 @@ pub(super) fn show_nodes(nodes: &[Node], shape: &ClusterShape) {
     METRICS.reachability.reset();
     METRICS.drained.reset();
     METRICS.closed.reset();
+    METRICS.faults.reset();
     for node in nodes {
         let drained = i64::from(node.drained.is_some());
         METRICS.drained.with_label_values(&[node.name.as_str()]).set(drained);
@@ -174,6 +182,10 @@ pub(super) fn show_nodes(nodes: &[Node], shape: &ClusterShape) {
             ] {
                 let labels = [gpu.id.as_str(), how];
                 METRICS.closed.with_label_values(&labels).set(i64::from(word.is_some()));
+            }
+            for fault in &gpu.faults {
+                let labels = [gpu.id.as_str(), &fault.cause];
+                METRICS.faults.with_label_values(&labels).add(fault.times.into());
             }
             for instance in &gpu.instances {
                 let labels = [gpu.id.as_str(), &instance.profile, &instance.state];

@@ -10,7 +10,7 @@ use utoipa_swagger_ui::{Config, SwaggerUi};
 use super::openapi::Doc;
 use super::{
     cluster, commands, explain, health, history, jobs, kernels, layouts, live, logs, operator,
-    submit, wait,
+    series, submit, wait,
 };
 
 /// Adds every route to an application.
@@ -53,6 +53,9 @@ where
         .service(explain::explain)
         .service(cluster::list_nodes)
         .service(cluster::show_node)
+        .service(series::list_series)
+        .service(series::show_gpu_series)
+        .service(series::show_job_series)
         .service(cluster::list_gpus)
         .service(cluster::show_gpu)
         .service(cluster::set_mig_mode)

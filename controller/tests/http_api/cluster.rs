@@ -2,11 +2,15 @@
 
 use reqwest::Method;
 use serde_json::json;
-use tessera_api::types::{ClusterInfo, Gpu, Gpus, Instance, Node, Nodes};
+use tessera_api::types::{ClusterInfo, FaultView, Gpu, Gpus, Instance, Node, Nodes};
 use tessera_controller::ports::ToPlacer;
+use tessera_model::mig::{ProfileId, Slot};
+use tessera_model::{AttemptId, Bytes};
+use tessera_wire::frames::SliceFigures;
 
 use super::rig::{Rig, problem, true_job};
 use super::seed::Seed;
+use super::series::figures;
 
 pub fn node(name: &str, gpu: &str) -> Node {
     let instance = Instance {
@@ -17,6 +21,7 @@ pub fn node(name: &str, gpu: &str) -> Node {
         memory_bytes: 5 << 30,
         sms: Some(14),
         state: "idle".into(),
+        trouble: None,
         quarantined: None,
         job_id: None,
         job_name: None,
@@ -29,6 +34,7 @@ pub fn node(name: &str, gpu: &str) -> Node {
         agent_version: "0.1.0".into(),
         cores: 8,
         memory_bytes: 1 << 30,
+        mps: true,
         generation: 1,
         last_seen_at: None,
         drained: None,
@@ -46,6 +52,7 @@ pub fn node(name: &str, gpu: &str) -> Node {
             drained: None,
             quarantined: None,
             pinned: None,
+            faults: Vec::new(),
             reachability: Some(9),
             instances: vec![instance],
             profiles: Vec::new(),
@@ -107,7 +114,26 @@ async fn mig_mode_is_switched_by_an_explicit_word_only() {
 #[tokio::test(flavor = "multi_thread")]
 async fn metrics_tell_jobs_nodes_instances_and_requests() {
     let mut rig = Rig::start().await;
-    two_nodes(&mut rig);
+    rig.answer_placer(|question| match question {
+        ToPlacer::Nodes { reply } => {
+            let mut first = node("node-1", "GPU-1");
+            first.gpus[0].faults =
+                vec![fault("xid 79", 2), fault("silence", 1), fault("xid 79", 1)];
+            reply.send(vec![first, node("node-2", "GPU-2")]).unwrap();
+        }
+        other => panic!("{other:?}"),
+    });
+    let attempt = AttemptId::from_uuid(uuid::Uuid::from_u128(1));
+    let mut told = figures("GPU-1", 60, attempt);
+    told.slices = vec![SliceFigures {
+        slot: Slot { profile: ProfileId(19), start: 3 },
+        memory_used: Some(Bytes::from_mib(5)),
+        activity: Some(125),
+    }];
+    rig.figures.show(&"node-1".parse().unwrap(), told);
+    let mut untold = figures("GPU-2", 60, attempt);
+    (untold.power_mw, untold.memory_used, untold.activity) = (None, None, None);
+    rig.figures.show(&"node-2".parse().unwrap(), untold);
     let _taken = rig.accept_submits();
     Seed(&rig.pool).submission(1, 3, Some(0), "ada").await;
     assert_eq!(rig.submit(&true_job()).await.status(), 201);
@@ -125,7 +151,35 @@ async fn metrics_tell_jobs_nodes_instances_and_requests() {
         "tessera_submits_total",
         "tessera_jobs{state=\"queued\"}",
         "tessera_jobs{state=\"timed_out\"}",
+        "tessera_gpu_faults{cause=\"xid 79\",gpu=\"GPU-1\"} 3",
+        "tessera_gpu_faults{cause=\"silence\",gpu=\"GPU-1\"} 1",
+        "tessera_gpu_memory_used_bytes{gpu=\"GPU-1\",node=\"node-1\"} 1048576000",
+        "tessera_gpu_power_watts{gpu=\"GPU-1\",node=\"node-1\"} 100",
+        "tessera_gpu_activity_ratio{gpu=\"GPU-1\",node=\"node-1\"} 0.5",
+        "tessera_gpu_energy_joules_total{bearer=\"jobs\",gpu=\"GPU-1\",node=\"node-1\"} 2400",
+        "tessera_gpu_energy_joules_total{bearer=\"other\",gpu=\"GPU-1\",node=\"node-1\"} 600",
+        "tessera_gpu_energy_joules_total{bearer=\"idle\",gpu=\"GPU-1\",node=\"node-1\"} 3000",
+        "tessera_slice_memory_used_bytes{gpu=\"GPU-1\",node=\"node-1\",start=\"3\"} 5242880",
+        "tessera_slice_activity_ratio{gpu=\"GPU-1\",node=\"node-1\",start=\"3\"} 0.125",
+        "tessera_gpu_energy_joules_total{bearer=\"jobs\",gpu=\"GPU-2\",node=\"node-2\"} 2400",
     ] {
         assert!(text.contains(line), "{line} is missing from\n{text}");
+    }
+    // What a driver doesn't tell is left out; it is no zero.
+    for name in ["power_watts", "memory_used_bytes", "activity_ratio"] {
+        let untold = format!("tessera_gpu_{name}{{gpu=\"GPU-2\"");
+        assert!(!text.contains(&untold), "{untold}");
+    }
+}
+
+fn fault(cause: &str, times: u32) -> FaultView {
+    FaultView {
+        at: time::OffsetDateTime::UNIX_EPOCH,
+        cause: cause.into(),
+        start: None,
+        attempts: Vec::new(),
+        action: "record".into(),
+        times,
+        text: "it happened".into(),
     }
 }

@@ -2,10 +2,12 @@
 //! NVIDIA's own without a GPU, and none at all.
 
 use std::path::PathBuf;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use tessera_api::types::SubmitRequest;
-use tessera_load_tests::cluster::{Plan, SOON};
+use tessera_load_tests::cluster::{Cluster, Plan, SOON, script};
+use tessera_load_tests::programs::programs;
 use tessera_load_tests::wait;
 
 use crate::rig::{Rig, SERVES_AGAIN};
@@ -79,6 +81,40 @@ fn nvidias_own_control_program_without_a_gpu_refuses_the_job_and_says_why() {
     rig.cluster.act(job.job, "cancel");
     rig.ended_as(&job, "cancelled");
     wait::until(SOON, "no daemon is left", || rig.daemons().is_empty().then_some(()));
+}
+
+#[test]
+fn without_a_control_program_everybody_is_told_and_a_sharer_is_refused_in_words() {
+    let plan = Plan::new().mps_control("/nowhere/nvidia-cuda-mps-control");
+    let cluster = plan.node("n1", "a100-40gb").start();
+    let mut request = script("true");
+    (request.share, request.gpu_memory_bytes) = (Some("mps".into()), Some(4 << 30));
+
+    let refused = cluster.try_submit(&request, None).unwrap();
+
+    assert_eq!(refused.status, 422, "{}", refused.text());
+    assert!(refused.text().contains("no node that was ever seen has NVIDIA's MPS control program"));
+    assert!(cluster.nodes().iter().all(|node| !node.mps));
+    let listed = tessera(&cluster, &["nodes"]);
+    let row = listed.lines().last().unwrap();
+    assert!(row.starts_with("n1") && row.split_whitespace().any(|word| word == "-"), "{listed}");
+    let doctor = tessera(&cluster, &["doctor", "n1"]);
+    assert!(doctor.contains("there is no nvidia-cuda-mps-control"), "{doctor}");
+    assert!(doctor.contains("--mps-control"), "{doctor}");
+    // Whoever is willing to wait is told what for.
+    request.allow_pending = true;
+    let waiting = cluster.submit(&request).job_id;
+    wait::until(SOON, "the reason", || {
+        let job = cluster.job(waiting).job;
+        job.reason_text?.contains("nvidia-cuda-mps-control").then_some(())
+    });
+}
+
+fn tessera(cluster: &Cluster, arguments: &[&str]) -> String {
+    let mut command = Command::new(programs().path("tessera"));
+    command.args(arguments).env("TESSERA_URL", format!("http://{}", cluster.http()));
+    let output = command.output().unwrap();
+    String::from_utf8(output.stdout).unwrap() + &String::from_utf8(output.stderr).unwrap()
 }
 
 /// How the job's first attempt was refused; it costs no retry.

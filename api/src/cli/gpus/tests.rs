@@ -25,6 +25,7 @@ fn instance(profile: &str, start: u8, size: u8, state: &str, job: Option<(u64, &
         memory_bytes: 0,
         sms: None,
         state: state.into(),
+        trouble: None,
         quarantined: None,
         job_id: job.map(|(id, _)| id),
         job_name: job.map(|(_, name)| name.into()),
@@ -55,6 +56,7 @@ fn a100(instances: Vec<Instance>) -> Gpu {
         drained: None,
         quarantined: None,
         pinned: None,
+        faults: Vec::new(),
         reachability: Some(11),
         instances,
         profiles: [
@@ -184,4 +186,27 @@ fn jobs_are_coloured_only_where_colours_are_wanted() {
     let text = draw_one(&gpu, Ids::Hidden, &Names::new(), Screen { terminal: true, colour: true });
 
     assert!(text.contains("\x1b[30;46m6 a     \x1b[0m"), "{text:?}");
+}
+
+#[test]
+fn faults_and_what_is_stuck_are_told_below_the_gpu() {
+    let fault = |number: u32| FaultView {
+        at: time::OffsetDateTime::UNIX_EPOCH,
+        cause: format!("xid {number}"),
+        start: Some(2),
+        attempts: vec!["att_1".into()],
+        action: "reset_gpu".into(),
+        times: number,
+        text: "the GPU fell off the bus".into(),
+    };
+    let mut stuck = instance("1g.5gb", 3, 1, "stuck", None);
+    stuck.trouble = Some("in use by another client".into());
+    let gpu = Gpu { faults: (1..=5).map(fault).collect(), ..a100(vec![stuck]) };
+
+    let text = picture(gpu);
+
+    assert!(text.contains("1g.5gb at 3 is stuck: in use by another client\n"), "{text}");
+    let line = "1970-01-01 00:00:00Z xid 5 at 2, 5 times: the GPU fell off the bus (reset gpu)\n";
+    assert!(text.contains(line), "{text}");
+    assert!(!text.contains("xid 2 ") && text.contains("2 older faults"), "{text}");
 }
