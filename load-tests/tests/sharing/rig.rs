@@ -126,10 +126,16 @@ impl Client {
         std::fs::write(self.files.with_extension(what), "").unwrap();
     }
 
-    /// The client's process.
+    /// The client's process: by its own files, since jobs of other clusters on this machine have
+    /// the same numbers.
     pub fn pid(&self) -> u32 {
-        let mark = format!("TESSERA_JOB_ID={}\0", self.job);
-        let found = processes::marked(&mark);
+        let own = self.files.display().to_string();
+        let runs_it = |pid: &u32| {
+            let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+            String::from_utf8_lossy(&line).contains(&own)
+        };
+        let mut found = processes::marked(&format!("TESSERA_JOB_ID={}\0", self.job));
+        found.retain(runs_it);
         *found.first().unwrap_or_else(|| panic!("no process of job {}", self.job))
     }
 }
