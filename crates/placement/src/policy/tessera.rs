@@ -12,7 +12,8 @@
 //! - **Deadlines** are constraints: a seat that makes a job late that would be in time is none.
 //! - **Across GPUs** each job goes where it adds most. When nobody waits, jobs move to GPUs that
 //!   fell idle, the one that gains most first.
-//! - **Reachability** (MIGM's `R`) breaks ties between layouts, as they stand in the state space.
+//! - **Ties** between layouts go to the one that takes the fewest steps. Reachability (MIGM's `R`)
+//!   is not weighed: seats are searched anew whenever a job comes or goes.
 //!
 //! Without a forecast of a job it does what `scheme-b` does.
 
