@@ -163,6 +163,15 @@ pub fn save<T: Serialize>(path: &Path, value: &T) -> Result<(), DiskError> {
     write().map_err(DiskError::at(path))
 }
 
+/// What a file needs that is as short as ours: less is nothing.
+const SHORTEST_FILE: u64 = 4 << 10;
+
+/// Tells whether the disk of a folder takes no more files.
+pub fn is_full(folder: &Path) -> bool {
+    rustix::fs::statvfs(folder)
+        .is_ok_and(|disk| disk.f_bavail.saturating_mul(disk.f_frsize) < SHORTEST_FILE)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

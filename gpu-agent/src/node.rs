@@ -25,7 +25,7 @@ use uuid::Uuid;
 
 use crate::core::attempts::{Attempts, Effect, Standing};
 use crate::core::environment::NodeEnvironment;
-use crate::disk::NodeState;
+use crate::disk::{self, NodeState};
 use crate::gpus::{GpuEvent, GpuOrder};
 use crate::journal::{Haste, Journal};
 use crate::kernel::{Desk, KernelEvent};
@@ -290,7 +290,12 @@ impl Node {
             None => {
                 tracing::warn!(%attempt, "a shepherd died with its attempt");
                 let began = began == Some(attempt);
-                let record = recovery::lost(began, "its shepherd died");
+                // A shepherd that can't write what it begins ends at once.
+                let detail = match !began && disk::is_full(&self.facts.data) {
+                    true => "its shepherd could not begin it: the node's disk is full",
+                    false => "its shepherd died",
+                };
+                let record = recovery::lost(began, detail);
                 self.attempts.end_here(attempt, record)
             }
         };
