@@ -71,8 +71,16 @@ impl Gpu {
     async fn carry_out(&mut self, steps: Vec<Step>, tries_max: u32) -> PlanEnd {
         let mut run = PlanRun::new(steps, tries_max);
         let mut action = run.on(Event::Waited);
+        let mut told = 0;
         loop {
             self.heed().await;
+            if run.done() > told {
+                // People see how far a long plan has come; the end is told with the end.
+                told = run.done();
+                if !matches!(action, Action::End { .. }) {
+                    self.tell_report().await;
+                }
+            }
             if let Some(reason) = self.file.health.broken() {
                 self.forget_intent();
                 return failed_after(run.done(), reason);
