@@ -16,7 +16,7 @@ async fn unknown_routes_and_methods_are_told_as_problems() {
     let answer = rig.request(Method::PUT, "/v1/jobs").send().await.unwrap();
     assert_eq!(answer.headers()["allow"], "GET, POST");
     problem(answer, 405, "method-not-allowed").await;
-    let answer = rig.request(Method::PATCH, "/v1/jobs/42").send().await.unwrap();
+    let answer = rig.request(Method::PUT, "/v1/jobs/42").send().await.unwrap();
     problem(answer, 405, "method-not-allowed").await;
 }
 
@@ -45,7 +45,7 @@ async fn bad_parameters_are_named() {
         ("/v1/decisions?job=0", "job"),
         ("/v1/decisions?cursor=x", "cursor"),
         ("/v1/decisions/x", "decision"),
-        ("/v1/layouts?gpu=x", "gpu"),
+        ("/v1/layouts?gpu=a%20b", "gpu"),
         ("/v1/layouts?cursor=l-1-2", "cursor"),
         ("/v1/layouts?cursor=lffffffffffffffffffffffffffffffff-0", "cursor"),
     ] {
