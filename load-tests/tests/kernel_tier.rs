@@ -1,0 +1,89 @@
+//! Jobs that share a slice kernel by kernel: from `--share kernel` over the preloaded shim and the
+//! agent's queue to what the API shows of gaps and kernels. The device is the CUDA stand-in.
+
+use std::fs;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use serde_json::Value;
+use tessera_api::types::{JobDetail, KernelUse, SubmitRequest};
+use tessera_load_tests::cluster::{Cluster, Plan, SOON, command};
+use tessera_load_tests::programs::programs;
+use tessera_load_tests::wait;
+
+/// How long a program may take that is some seconds long on an idle machine.
+const DONE_WITHIN: Duration = Duration::from_secs(90);
+
+/// The driver's stand-in, as `./x build` leaves it.
+fn driver() -> PathBuf {
+    let folder = programs().path("../stand-in");
+    assert!(folder.join("libcuda.so.1").is_file(), "no CUDA stand-in: run ./x build");
+    folder.canonicalize().unwrap()
+}
+
+/// A program that plays a recording, as one of its slice's kernel tier.
+fn player(cluster: &Cluster, name: &str, priority: u8, steps: &str) -> SubmitRequest {
+    let recording = cluster.scratch().join(format!("{name}.player"));
+    fs::write(&recording, format!("player 1\nmemory 64MiB\n{steps}")).unwrap();
+    let program = programs().path("tessera-sim-player").display().to_string();
+    SubmitRequest {
+        name: Some(name.to_owned()),
+        share: Some("kernel".to_owned()),
+        gpu_memory_bytes: Some(1 << 30),
+        priority: Some(priority),
+        task_key: Some(name.to_owned()),
+        env: [("LD_LIBRARY_PATH".to_owned(), driver().display().to_string())].into(),
+        ..command([program, recording.display().to_string()])
+    }
+}
+
+fn kernel_use(cluster: &Cluster, job: u64) -> KernelUse {
+    wait::until(SOON, "what a job did in its queue", || {
+        cluster.job(job).attempt_list[0].kernel.clone().filter(|kernel| kernel.processes > 0)
+    })
+}
+
+fn slice(job: &JobDetail) -> String {
+    job.attempt_list[0].slice.clone().unwrap()
+}
+
+fn tasks(cluster: &Cluster) -> Value {
+    cluster.call("GET", "/v1/kernels", None).expect(200).json()
+}
+
+#[test]
+fn two_jobs_on_one_slice_are_measured_and_then_one_fills_the_others_gaps() {
+    let cluster = Plan::new().node("n1", "a100-40gb").start();
+    // 2 ms of work and 8 ms of pause; and work without a pause.
+    let high = "iterations 300\nkernel step dur=2ms\nrun step 64x1x1/256x1x1\ngap 8ms\n";
+    let low = "iterations 400\nkernel piece dur=1ms\nrun piece 8x1x1/128x1x1\nsync\n";
+    let high = player(&cluster, "high", 0, high);
+    let low = player(&cluster, "low", 7, low);
+
+    // Each alone: nobody knows their kernels.
+    for request in [&high, &low] {
+        let job = cluster.submit(request).job_id;
+        cluster.wait_job(job, DONE_WITHIN, "succeeded");
+        assert!(kernel_use(&cluster, job).launches_untold == 0);
+    }
+    let known = wait::until(SOON, "both tasks are measured", || {
+        let tasks = tasks(&cluster);
+        let items = tasks["items"].as_array()?.clone();
+        let measured = |item: &&Value| item["measured"] == true;
+        (items.iter().filter(measured).count() == 2).then_some(tasks)
+    });
+    assert!(known.to_string().contains("unknown: high"), "{known}");
+    let path = "/v1/kernels/task?task_key=unknown%3A%20high";
+    let kernels: Value = cluster.call("GET", path, None).expect(200).json();
+    let took = kernels["kernels"][0]["took"]["mean_us"].as_f64().unwrap();
+    assert!((1_500.0..4_000.0).contains(&took), "{kernels}");
+
+    // Both together: on one slice, which the lower priority fills the gaps of.
+    let jobs = [&high, &low].map(|request| cluster.submit(request).job_id);
+    let [first, second] = jobs.map(|job| cluster.wait_job(job, DONE_WITHIN, "succeeded"));
+    assert_eq!(slice(&first), slice(&second));
+    let (holder, filler) = (kernel_use(&cluster, jobs[0]), kernel_use(&cluster, jobs[1]));
+    assert!(holder.gaps_seen > 0 && holder.gaps_filled > 0, "{holder:?}");
+    assert!(filler.filled_kernels > 0 && filler.waits > 0, "{filler:?}");
+    assert_eq!(holder.waits, 0, "the holder never waits: {holder:?}");
+}
