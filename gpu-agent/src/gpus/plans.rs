@@ -37,6 +37,7 @@ impl Gpu {
 
     async fn apply_within(&mut self, order: PlanOrder) {
         let plan = order.plan;
+        let noted = !order.steps.is_empty();
         let end = match self.begin(&order) {
             Err(reason) => PlanEnd::Refused { reason },
             Ok(()) => self.carry_out(order.steps, self.tools.tries_max).await,
@@ -46,7 +47,16 @@ impl Gpu {
             // What a failed step left is put right; its report says what stands.
             self.look().await;
         }
-        self.tell(GpuEvent::PlanEnded { gpu: self.id.clone(), plan, end }).await;
+        // A plan that did something is on disk with its last intent: nobody waits until that is
+        // forgotten. The next agent would ask the driver what came of it.
+        let ended = GpuEvent::PlanEnded { gpu: self.id.clone(), plan, end };
+        if !noted {
+            self.forget_intent();
+        }
+        self.tell(ended).await;
+        if noted {
+            self.forget_intent();
+        }
     }
 
     fn begin(&mut self, order: &PlanOrder) -> Result<(), String> {
@@ -109,7 +119,6 @@ impl Gpu {
                     if let Some((slot, reason)) = stuck {
                         self.mark_stuck(slot, reason).await;
                     }
-                    self.forget_intent();
                     self.tell_report().await;
                     return end;
                 }
@@ -215,6 +224,7 @@ impl Gpu {
             for step in custody::restore(geometry, &facts.instances, &lost.slots) {
                 // One that is refused must not keep the others from being made.
                 let end = self.carry_out(vec![step], OWN_TRIES).await;
+                self.forget_intent();
                 if end != PlanEnd::Done {
                     tracing::warn!(gpu = %self.id, ?step, ?end, "an instance can't be restored");
                 }
@@ -233,6 +243,7 @@ impl Gpu {
         for slot in left {
             tracing::info!(gpu = %self.id, start = slot.start, "a half-made instance is removed");
             self.carry_out(vec![Step::Destroy(slot)], OWN_TRIES).await;
+            self.forget_intent();
         }
     }
 
