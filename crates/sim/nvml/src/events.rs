@@ -13,7 +13,7 @@ use crate::abi::{Code, Handle, Opaque, Out};
 use crate::session::{Call, complain, nvml};
 
 /// How often a waiting set looks at the fault list: events need not be instant, only soon.
-const LOOK_EVERY: Duration = Duration::from_millis(10);
+const LOOK_EVERY: Duration = Duration::from_millis(50);
 
 /// What stands for "no instance" in an event.
 const NO_INSTANCE: c_uint = c_uint::MAX;
