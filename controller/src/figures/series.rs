@@ -146,7 +146,8 @@ impl Series {
     /// length; oldest first. A time without samples has no point.
     pub fn newest(&self, since: Millis, most: u32) -> (Millis, Vec<Point>) {
         let Some(last) = self.points.back() else { return (self.step, Vec::new()) };
-        let from = last.start.plus(self.step).minus(since);
+        // The newest point is told however little was asked for.
+        let from = last.start.plus(self.step).minus(since).min(last.start);
         let chosen = || self.points.iter().filter(|point| point.start >= from);
         let span = chosen().next().map_or(0, |first| last.start.minus(first.start).get());
         let steps = span / self.step.get() + 1;
