@@ -355,6 +355,24 @@ async fn layouts_and_their_numbers_survive_the_agent() {
 }
 
 #[tokio::test]
+async fn a_plan_that_found_nothing_to_do_bars_older_ones_from_the_next_agent_too() {
+    let (cluster, mut agent, mut session, gpu) = stage().await;
+    let stands = || vec![Step::Create(slot(&gpu, "1g.5gb", 2))];
+    session.apply(plan(&gpu.gpu, 3, stands())).await;
+    let (end, _) = session.apply(plan(&gpu.gpu, 6, stands())).await;
+    assert_eq!(end, PlanEnd::Done, "it stands already");
+
+    agent.child.kill().unwrap();
+    agent.child.wait().unwrap();
+    let _agent = start(&cluster, &agent.data);
+    let mut session = cluster.welcome().await;
+    let (older, _) =
+        session.apply(plan(&gpu.gpu, 5, vec![Step::Destroy(slot(&gpu, "1g.5gb", 2))])).await;
+
+    assert!(matches!(older, PlanEnd::Refused { .. }), "{older:?}");
+}
+
+#[tokio::test]
 async fn mig_mode_is_switched_only_on_the_explicit_word() {
     let (_cluster, _agent, mut session, gpu) = stage().await;
 

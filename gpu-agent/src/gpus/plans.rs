@@ -37,7 +37,6 @@ impl Gpu {
 
     async fn apply_within(&mut self, order: PlanOrder) {
         let plan = order.plan;
-        let noted = !order.steps.is_empty();
         let end = match self.begin(&order) {
             Err(reason) => PlanEnd::Refused { reason },
             Ok(()) => self.carry_out(order.steps, self.tools.tries_max).await,
@@ -47,14 +46,15 @@ impl Gpu {
             // What a failed step left is put right; its report says what stands.
             self.look().await;
         }
-        // A plan that did something is on disk with its last intent: nobody waits until that is
-        // forgotten. The next agent would ask the driver what came of it.
-        let ended = GpuEvent::PlanEnded { gpu: self.id.clone(), plan, end };
-        if !noted {
+        // An older plan must be refused from now on, whoever dies next. A step's intent said so on
+        // disk already; a plan that found everything as it should be wrote none.
+        if (self.saved.layout_gen, self.saved.plan) != (self.file.layout_gen, self.file.plan) {
             self.forget_intent();
         }
-        self.tell(ended).await;
-        if noted {
+        self.tell(GpuEvent::PlanEnded { gpu: self.id.clone(), plan, end }).await;
+        // Nobody waits until the intent is forgotten: the next agent would ask the driver what
+        // came of it.
+        if self.file.intent.is_some() {
             self.forget_intent();
         }
     }
