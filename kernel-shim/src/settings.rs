@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::OnceLock;
 
+use tessera_wire::kernel::identity::from_hex;
 use tessera_wire::kernel::variables;
 
 /// Where the queue is and how to be let in.
@@ -43,8 +44,11 @@ fn read() -> Option<Settings> {
     }
     let settings = Settings {
         endpoint: endpoint.parse().ok().or_else(|| wrong(variables::ENDPOINT, "ADDRESS:PORT"))?,
-        token: digits(&token).or_else(|| wrong(variables::TOKEN, "64 hexadecimal digits"))?,
-        certificate: digits(&certificate)
+        token: from_hex(&token)
+            .ok()
+            .or_else(|| wrong(variables::TOKEN, "64 hexadecimal digits"))?,
+        certificate: from_hex(&certificate)
+            .ok()
             .or_else(|| wrong(variables::CERTIFICATE, "64 hexadecimal digits"))?,
         gate: std::env::var_os(variables::GATE).map(PathBuf::from),
     };
@@ -56,27 +60,17 @@ fn wrong<T>(name: &str, right: &str) -> Option<T> {
     None
 }
 
-/// Reads 32 bytes that were written as hexadecimal digits.
-fn digits(text: &str) -> Option<[u8; 32]> {
-    let mut bytes = [0; 32];
-    if text.len() != 64 || !text.is_ascii() {
-        return None;
-    }
-    for (byte, at) in bytes.iter_mut().zip((0..64).step_by(2)) {
-        *byte = u8::from_str_radix(text.get(at..at + 2)?, 16).ok()?;
-    }
-    Some(bytes)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn a_token_is_64_hexadecimal_digits_and_nothing_else() {
-        assert_eq!(digits(&"0f".repeat(32)), Some([15; 32]));
-        for wrong in ["", "0f", &"0f".repeat(33), &"0g".repeat(32), &"é".repeat(32)] {
-            assert_eq!(digits(wrong), None, "{wrong}");
+        assert_eq!(from_hex(&"0f".repeat(32)), Ok([15; 32]));
+        for wrong in
+            ["", "0f", &"0f".repeat(33), &"0g".repeat(32), &"+f".repeat(32), &"é".repeat(32)]
+        {
+            assert!(from_hex(wrong).is_err(), "{wrong}");
         }
     }
 }
