@@ -22,6 +22,7 @@ use std::path::PathBuf;
 use anyhow::{Context as _, Result, bail};
 use clap::Parser;
 use serde_json::{Value, json};
+use tessera_agent::core::kernel::Tally;
 use tessera_load_tests::machine;
 use tessera_sim::kernels::{PAIRS, Pair};
 
@@ -105,7 +106,7 @@ fn play(arguments: &Arguments, pair: &Pair, timeline: Option<&PathBuf>) -> Resul
     tell("each by itself under the shim, for the queue to measure".to_owned());
     stage.measure()?;
     tell("both under the shim: Q0 and Q9".to_owned());
-    let tessera = stage.shared()?;
+    let (tessera, [high_tally, low_tally]) = stage.shared()?;
     if let Some(file) = timeline {
         let lanes = [("alone", &alone), ("default", &default), ("Tessera", &tessera)];
         fs::write(file, drawing::draw(pair, &lanes))?;
@@ -127,5 +128,12 @@ fn play(arguments: &Arguments, pair: &Pair, timeline: Option<&PathBuf>) -> Resul
         "alone": alone.shown(&alone),
         "default_sharing": default.shown(&alone),
         "tessera": tessera.shown(&alone),
+        "queue": { "high": counted(&high_tally), "low": counted(&low_tally) },
     }))
+}
+
+/// What the queue counted for one of them, and what became of its launches.
+fn counted(tally: &Tally) -> Value {
+    let counters = serde_json::to_value(tally.counters).unwrap_or_default();
+    json!({ "counters": counters, "passed": tally.passed, "lost": tally.lost, "unasked": tally.unasked })
 }

@@ -6,13 +6,16 @@ use std::fs;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::Duration;
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result, anyhow, ensure};
 use serde_json::{Value, json};
 use tempfile::TempDir;
-use tessera_agent::core::kernel::Admission;
-use tessera_agent::kernel::{Endpoint, KernelSettings, start};
+use tessera_agent::core::kernel::{Admission, Tally};
+use tessera_agent::kernel::{Endpoint, KernelEvent, KernelSettings, start};
 use tessera_kernel_queue::{Rules, TaskKey};
 use tessera_model::spec::{Class, Priority};
 use tessera_model::{AttemptId, SliceId};
@@ -25,11 +28,15 @@ use crate::Arguments;
 /// Tasks of a low program: more than any run of a high one lasts.
 const ENDLESS: u32 = 1_000_000;
 
+/// Longest that the queue takes to tell what an attempt did.
+const TOLD_WITHIN: Duration = Duration::from_secs(10);
+
 /// Where one pair plays.
 pub struct Stage<'a> {
     arguments: &'a Arguments,
     folder: TempDir,
     endpoint: Endpoint,
+    over: Mutex<Receiver<(AttemptId, Tally)>>,
     high: PathBuf,
     low: PathBuf,
     attempts: AtomicU32,
@@ -77,8 +84,17 @@ impl<'a> Stage<'a> {
             gates: folder.path().join("gates"),
         };
         let (endpoint, mut events) = start(settings)?;
+        let (tell, over) = channel();
         // Nobody stores what is learned: the queue itself remembers it for this run.
-        std::thread::spawn(move || while events.blocking_recv().is_some() {});
+        std::thread::spawn(move || {
+            while let Some(event) = events.blocking_recv() {
+                if let KernelEvent::Over { attempt, tally } = event
+                    && tell.send((attempt, *tally)).is_err()
+                {
+                    return;
+                }
+            }
+        });
         let recording = |model: &Model, name: &str| -> Result<PathBuf> {
             let path = folder.path().join(name);
             fs::write(&path, recording(model, arguments.stretch))?;
@@ -89,6 +105,7 @@ impl<'a> Stage<'a> {
         Ok(Self {
             arguments,
             endpoint,
+            over: Mutex::new(over),
             high,
             low,
             attempts: AtomicU32::new(0),
@@ -112,24 +129,39 @@ impl<'a> Stage<'a> {
     /// Plays each by itself under the shim, so that its kernels are known.
     pub fn measure(&self) -> Result<()> {
         for (file, priority) in [(&self.high, 0), (&self.low, 9)] {
-            let player = self.player(file, self.arguments.measured, &self.admit(priority)?)?;
+            let player = self.player(file, self.arguments.measured, &self.admit(priority)?.1)?;
             self.run(player, None)?;
         }
         Ok(())
     }
 
-    /// Plays both under the shim.
-    pub fn shared(&self) -> Result<Played> {
-        let high = self.player(&self.high, self.arguments.tasks, &self.admit(0)?)?;
-        self.run(high, Some(self.player(&self.low, ENDLESS, &self.admit(9)?)?))
+    /// Plays both under the shim; tells what the queue counted for the high and the low one.
+    pub fn shared(&self) -> Result<(Played, [Tally; 2])> {
+        let ((high_id, as_high), (low_id, as_low)) = (self.admit(0)?, self.admit(9)?);
+        let high = self.player(&self.high, self.arguments.tasks, &as_high)?;
+        let played = self.run(high, Some(self.player(&self.low, ENDLESS, &as_low)?))?;
+        Ok((played, [self.end(high_id)?, self.end(low_id)?]))
     }
 
-    /// Lets a program join the queue of the slice; returns its variables.
-    fn admit(&self, priority: u8) -> Result<Vec<(String, String)>> {
+    /// Ends an attempt; returns what the queue counted for it.
+    fn end(&self, attempt: AttemptId) -> Result<Tally> {
+        self.endpoint.desk.ended(attempt);
+        let over = self.over.lock().map_err(|_| anyhow!("a thread failed"))?;
+        loop {
+            let (ended, tally) = over.recv_timeout(TOLD_WITHIN).context("no tally came")?;
+            if ended == attempt {
+                return Ok(tally);
+            }
+        }
+    }
+
+    /// Lets a program join the queue of the slice; returns its attempt and variables.
+    fn admit(&self, priority: u8) -> Result<(AttemptId, Vec<(String, String)>)> {
         let number = self.attempts.fetch_add(1, Ordering::Relaxed);
         let name = if priority == 0 { self.pair.high.name } else { self.pair.low.name };
+        let attempt = AttemptId::from_uuid(uuid::Uuid::from_u128(u128::from(number) + 1));
         let admission = Admission {
-            attempt: AttemptId::from_uuid(uuid::Uuid::from_u128(u128::from(number) + 1)),
+            attempt,
             slice: self.slice.clone(),
             task: TaskKey::new(format!("{name}-{priority}"))?,
             priority: Priority::try_from(priority)?,
@@ -137,7 +169,7 @@ impl<'a> Stage<'a> {
             share_thousandths: 1_000,
         };
         let driver = ("LD_LIBRARY_PATH".to_owned(), self.stand_in()?.display().to_string());
-        Ok(self.endpoint.desk.admit(admission, &BTreeMap::from([driver]))?)
+        Ok((attempt, self.endpoint.desk.admit(admission, &BTreeMap::from([driver]))?))
     }
 
     fn stand_in(&self) -> Result<PathBuf> {
