@@ -15,7 +15,7 @@ mod tessera;
 use tessera_model::Millis;
 
 use crate::decision::Decision;
-use crate::forecast::Forecast;
+use crate::forecast::{Forecast, Unknown};
 use crate::view::{ClusterView, QueuedJob};
 
 pub use dyna_p::DynaP;
@@ -34,7 +34,8 @@ pub trait Policy: Send + Sync + std::fmt::Debug {
     /// Returns the name that configuration and decisions use.
     fn name(&self) -> &'static str;
 
-    /// Decides one round.
+    /// Decides one round, with what is predicted of the jobs; a policy that looks at sizes only has
+    /// no use for that.
     ///
     /// `queue` holds the waiting jobs in service order. Decisions are consistent with each
     /// other: each sees the places that earlier ones took, so all of them can be carried out.
@@ -44,25 +45,24 @@ pub trait Policy: Send + Sync + std::fmt::Debug {
     ///
     /// At most one decision a job; a job without one was not looked at (it stands behind a job
     /// that waits, where the policy keeps the order). At most `starts_max` jobs are started.
+    fn decide_with(
+        &self,
+        cluster: &ClusterView,
+        forecast: &dyn Forecast,
+        queue: &mut dyn Iterator<Item = &QueuedJob>,
+        now: Millis,
+        starts_max: usize,
+    ) -> Vec<Decision>;
+
+    /// Decides one round where nothing is predicted of any job.
     fn decide(
         &self,
         cluster: &ClusterView,
         queue: &mut dyn Iterator<Item = &QueuedJob>,
         now: Millis,
         starts_max: usize,
-    ) -> Vec<Decision>;
-
-    /// Decides one round with what is predicted of the jobs. A policy that looks at sizes only
-    /// has no use for that, and decides as ever.
-    fn decide_with(
-        &self,
-        cluster: &ClusterView,
-        _forecast: &dyn Forecast,
-        queue: &mut dyn Iterator<Item = &QueuedJob>,
-        now: Millis,
-        starts_max: usize,
     ) -> Vec<Decision> {
-        self.decide(cluster, queue, now, starts_max)
+        self.decide_with(cluster, &Unknown, queue, now, starts_max)
     }
 }
 

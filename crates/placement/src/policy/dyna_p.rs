@@ -27,7 +27,7 @@ use tessera_model::{JobId, Millis};
 use super::Policy;
 use super::cards::{Card, because};
 use crate::decision::{Decision, Explanation, Reshape, Seat, WaitReason};
-use crate::forecast::{Forecast, Unknown};
+use crate::forecast::Forecast;
 use crate::seating::{self, Must, SEATED_MAX};
 use crate::view::{ClusterView, QueuedJob};
 
@@ -52,16 +52,6 @@ pub struct DynaP;
 impl Policy for DynaP {
     fn name(&self) -> &'static str {
         NAME
-    }
-
-    fn decide(
-        &self,
-        cluster: &ClusterView,
-        queue: &mut dyn Iterator<Item = &QueuedJob>,
-        now: Millis,
-        starts_max: usize,
-    ) -> Vec<Decision> {
-        self.decide_with(cluster, &Unknown, queue, now, starts_max)
     }
 
     fn decide_with(

@@ -20,6 +20,7 @@ use tessera_model::{Bytes, JobId, Millis};
 use super::Policy;
 use crate::board::{Gpu, Standing};
 use crate::decision::Decision;
+use crate::forecast::Forecast;
 use crate::round::{self, Company, Offer, Order, Outlook, Rank, Rule, Way};
 use crate::view::{ClusterView, QueuedJob};
 use crate::want::{Size, Want};
@@ -33,9 +34,10 @@ impl Policy for Exclusive {
         WholeGpu::NAME
     }
 
-    fn decide(
+    fn decide_with(
         &self,
         cluster: &ClusterView,
+        _forecast: &dyn Forecast,
         queue: &mut dyn Iterator<Item = &QueuedJob>,
         _now: Millis,
         starts_max: usize,

@@ -25,7 +25,7 @@ use tessera_model::{JobId, Millis};
 use super::Policy;
 use super::cards::{Card, because};
 use crate::decision::{Decision, Explanation, Reshape, Seat, Stayers, WaitReason};
-use crate::forecast::{Forecast, Unknown};
+use crate::forecast::Forecast;
 use crate::seating::{self, Must, Seating};
 use crate::view::{ClusterView, InstanceState, MigView, QueuedJob};
 
@@ -79,16 +79,6 @@ impl Policy for Miso {
             Measures::UnderMps => "miso",
             Measures::Nothing => "oracle",
         }
-    }
-
-    fn decide(
-        &self,
-        cluster: &ClusterView,
-        queue: &mut dyn Iterator<Item = &QueuedJob>,
-        now: Millis,
-        starts_max: usize,
-    ) -> Vec<Decision> {
-        self.decide_with(cluster, &Unknown, queue, now, starts_max)
     }
 
     fn decide_with(

@@ -13,6 +13,7 @@ use tessera_model::{Bytes, Millis};
 use super::Policy;
 use super::cards::{Card, because};
 use crate::decision::{Decision, Reshape, Seat, WaitReason};
+use crate::forecast::Forecast;
 use crate::view::{ClusterView, InstanceState, QueuedJob};
 
 const NAME: &str = "mps-only";
@@ -29,9 +30,10 @@ impl Policy for MpsOnly {
         NAME
     }
 
-    fn decide(
+    fn decide_with(
         &self,
         cluster: &ClusterView,
+        _forecast: &dyn Forecast,
         queue: &mut dyn Iterator<Item = &QueuedJob>,
         _now: Millis,
         starts_max: usize,

@@ -18,6 +18,7 @@ use super::Policy;
 use super::scheme_b::MadeToMeasure;
 use crate::board::Gpu;
 use crate::decision::Decision;
+use crate::forecast::Forecast;
 use crate::round::{self, Offer, Order, Outlook, Rule};
 use crate::view::{ClusterView, QueuedJob};
 use crate::want::{Size, Sizes, Want};
@@ -31,9 +32,10 @@ impl Policy for SchemeA {
         OneSize::NAME
     }
 
-    fn decide(
+    fn decide_with(
         &self,
         cluster: &ClusterView,
+        _forecast: &dyn Forecast,
         queue: &mut dyn Iterator<Item = &QueuedJob>,
         _now: Millis,
         starts_max: usize,

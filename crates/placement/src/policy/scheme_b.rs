@@ -41,6 +41,7 @@ use tessera_model::{JobId, Millis};
 use super::Policy;
 use crate::board::{Gpu, Standing};
 use crate::decision::Decision;
+use crate::forecast::Forecast;
 use crate::round::{self, Futures, Offer, Order, Outlook, Rank, Rule, Way};
 use crate::sharing;
 use crate::view::{ClusterView, InstanceState, QueuedJob};
@@ -55,9 +56,10 @@ impl Policy for SchemeB {
         MadeToMeasure::NAME
     }
 
-    fn decide(
+    fn decide_with(
         &self,
         cluster: &ClusterView,
+        _forecast: &dyn Forecast,
         queue: &mut dyn Iterator<Item = &QueuedJob>,
         _now: Millis,
         starts_max: usize,

@@ -22,6 +22,7 @@ use tessera_model::{JobId, Millis};
 use super::Policy;
 use crate::board::Gpu;
 use crate::decision::Decision;
+use crate::forecast::Forecast;
 use crate::round::{self, Company, Offer, Order, Outlook, Rank, Rule, Way};
 use crate::sharing;
 use crate::view::{ClusterView, InstanceState, InstanceView, QueuedJob};
@@ -36,9 +37,10 @@ impl Policy for StaticLayout {
         AsItStands::NAME
     }
 
-    fn decide(
+    fn decide_with(
         &self,
         cluster: &ClusterView,
+        _forecast: &dyn Forecast,
         queue: &mut dyn Iterator<Item = &QueuedJob>,
         _now: Millis,
         starts_max: usize,

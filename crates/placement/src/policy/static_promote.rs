@@ -14,7 +14,7 @@ use tessera_model::mig::Slot;
 use super::Policy;
 use super::cards::{Card, because};
 use crate::decision::{Decision, Reshape, Seat, WaitReason};
-use crate::forecast::{Forecast, Unknown};
+use crate::forecast::Forecast;
 use crate::view::{ClusterView, QueuedJob};
 
 const NAME: &str = "static-promote";
@@ -26,16 +26,6 @@ pub struct StaticPromote;
 impl Policy for StaticPromote {
     fn name(&self) -> &'static str {
         NAME
-    }
-
-    fn decide(
-        &self,
-        cluster: &ClusterView,
-        queue: &mut dyn Iterator<Item = &QueuedJob>,
-        now: Millis,
-        starts_max: usize,
-    ) -> Vec<Decision> {
-        self.decide_with(cluster, &Unknown, queue, now, starts_max)
     }
 
     fn decide_with(

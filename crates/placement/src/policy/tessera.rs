@@ -25,7 +25,7 @@ use self::search::Search;
 use super::cards::{Card, because};
 use super::{Policy, SchemeB};
 use crate::decision::{Decision, Explanation, WaitReason};
-use crate::forecast::{Forecast, Unknown};
+use crate::forecast::Forecast;
 use crate::view::{ClusterView, QueuedJob};
 
 const NAME: &str = "tessera";
@@ -71,16 +71,6 @@ impl Policy for Tessera {
         NAME
     }
 
-    fn decide(
-        &self,
-        cluster: &ClusterView,
-        queue: &mut dyn Iterator<Item = &QueuedJob>,
-        now: Millis,
-        starts_max: usize,
-    ) -> Vec<Decision> {
-        self.decide_with(cluster, &Unknown, queue, now, starts_max)
-    }
-
     fn decide_with(
         &self,
         cluster: &ClusterView,
@@ -92,7 +82,8 @@ impl Policy for Tessera {
         let queue: Vec<&QueuedJob> = queue.collect();
         let known = |job: &&QueuedJob| forecast.done(job.id).is_some();
         if queue.first().is_some_and(|job| !known(job)) {
-            return SchemeB.decide(cluster, &mut queue.into_iter(), now, starts_max);
+            let mut queue = queue.into_iter();
+            return SchemeB.decide_with(cluster, forecast, &mut queue, now, starts_max);
         }
         let mut search = Search::new(self, Card::all(cluster), forecast, now);
         let mut order: Vec<(f64, &QueuedJob)> =
