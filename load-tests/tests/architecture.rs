@@ -10,10 +10,14 @@ use cargo_metadata::{DependencyKind, MetadataCommand};
 const ARROWS: &[(&str, &[&str])] = &[
     ("tessera-model", &[]),
     ("tessera-placement", &["tessera-model"]),
+    ("tessera-predict", &["tessera-model"]),
     ("tessera-kernel-queue", &["tessera-model"]),
     ("tessera-wire", &["tessera-model", "tessera-kernel-queue"]),
     ("tessera-telemetry", &[]),
-    ("tessera-sim", &["tessera-model", "tessera-placement", "tessera-kernel-queue"]),
+    (
+        "tessera-sim",
+        &["tessera-model", "tessera-placement", "tessera-predict", "tessera-kernel-queue"],
+    ),
     ("tessera-sim-nvml", &["tessera-model", "tessera-sim"]),
     ("tessera-sim-cuda", &["tessera-sim"]),
     ("tessera-api", &["tessera-model", "tessera-sim"]),
@@ -22,6 +26,7 @@ const ARROWS: &[(&str, &[&str])] = &[
         &[
             "tessera-model",
             "tessera-placement",
+            "tessera-predict",
             "tessera-kernel-queue",
             "tessera-wire",
             "tessera-telemetry",
@@ -37,7 +42,8 @@ const ARROWS: &[(&str, &[&str])] = &[
 ];
 
 /// Crates that decide and do nothing else: they may not even know how to do input or output.
-const PURE: [&str; 3] = ["tessera-model", "tessera-placement", "tessera-kernel-queue"];
+const PURE: [&str; 4] =
+    ["tessera-model", "tessera-placement", "tessera-predict", "tessera-kernel-queue"];
 
 /// What would bring clocks, sockets, threads or chance into a pure crate.
 const IMPURE: [&str; 12] = [
@@ -99,7 +105,9 @@ fn brains_have_no_hands() {
             );
         }
     }
-    for crate_folder in ["crates/model", "crates/placement", "crates/kernel-queue"] {
+    for crate_folder in
+        ["crates/model", "crates/placement", "crates/predict", "crates/kernel-queue"]
+    {
         for (path, text) in sources(crate_folder) {
             for word in
                 ["SystemTime", "Instant::now", "std::fs", "std::net", "std::env", "async fn"]
@@ -163,6 +171,7 @@ fn only_the_simulator_knows_that_a_gpu_may_be_unreal() {
         "gpu-agent",
         "crates/model",
         "crates/placement",
+        "crates/predict",
         "crates/kernel-queue",
         "crates/wire",
     ] {

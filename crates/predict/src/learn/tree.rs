@@ -1,0 +1,174 @@
+//! One regression tree, grown over columns that were put into bins first.
+
+use serde::{Deserialize, Serialize};
+
+use super::Table;
+use crate::number::{Chance, count};
+
+/// Bins of a column at most: what a byte holds.
+const BINS_MAX: usize = 255;
+
+/// How a tree grows.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Growth {
+    /// Splits from root to leaf at most; 14 keeps the nodes below 2^15.
+    pub(super) depth_max: u32,
+    /// Rows of a leaf at least.
+    pub(super) leaf_min: usize,
+    /// Columns that are looked at for each split.
+    pub(super) columns: usize,
+    /// What a leaf's value is drawn to zero by, in rows (XGBoost's lambda).
+    pub(super) shrink: f64,
+}
+
+/// Columns of a table in bins: a byte a cell, so that a split is found in one pass over the rows.
+#[derive(Debug)]
+pub(super) struct Binned {
+    /// For each column, the values between its bins, ascending.
+    cuts: Vec<Vec<f64>>,
+    /// For each column, the bin of each row.
+    codes: Vec<Vec<u8>>,
+}
+
+impl Binned {
+    pub(super) fn new(table: &Table) -> Self {
+        let cuts: Vec<Vec<f64>> = (0..table.width()).map(|column| cuts(table, column)).collect();
+        let codes = cuts.iter().enumerate().map(|(column, cuts)| {
+            let bin = |row| {
+                let cell = table.cell(row, column);
+                u8::try_from(cuts.partition_point(|cut| *cut < cell)).unwrap_or(u8::MAX)
+            };
+            (0..table.len()).map(bin).collect()
+        });
+        let codes = codes.collect();
+        Self { cuts, codes }
+    }
+}
+
+/// Finds values that part a column's into bins of about equal size.
+fn cuts(table: &Table, column: usize) -> Vec<f64> {
+    let mut values: Vec<f64> = (0..table.len()).map(|row| table.cell(row, column)).collect();
+    values.sort_by(f64::total_cmp);
+    values.dedup();
+    let between: Vec<f64> =
+        values.windows(2).map(|pair| pair[0] + (pair[1] - pair[0]) / 2.0).collect();
+    if between.len() < BINS_MAX {
+        return between;
+    }
+    (1..BINS_MAX).map(|bin| between[bin * between.len() / BINS_MAX]).collect()
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+enum Node {
+    Leaf { value: f64 },
+    Split { column: u16, at: f64, below: u16, above: u16 },
+}
+
+/// A tree; the first node is its root.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(super) struct Tree {
+    nodes: Vec<Node>,
+}
+
+impl Tree {
+    pub(super) fn predict(&self, row: &[f64]) -> f64 {
+        let mut at = 0;
+        loop {
+            match self.nodes.get(at) {
+                Some(Node::Leaf { value }) => return *value,
+                Some(Node::Split { column, at: cut, below, above }) => {
+                    let cell = row.get(usize::from(*column)).copied().unwrap_or(0.0);
+                    at = usize::from(if cell <= *cut { *below } else { *above });
+                }
+                None => return 0.0,
+            }
+        }
+    }
+
+    /// Grows a tree on the rows, which may hold one several times.
+    pub(super) fn grow(
+        binned: &Binned,
+        targets: &[f64],
+        rows: Vec<usize>,
+        rule: Growth,
+        chance: &mut Chance,
+    ) -> Self {
+        let mut nodes = vec![Node::Leaf { value: 0.0 }];
+        let mut open = vec![(0_usize, rows, 0_u32)];
+        while let Some((node, rows, depth)) = open.pop() {
+            let found = match depth < rule.depth_max && rows.len() >= 2 * rule.leaf_min {
+                true => split(binned, targets, &rows, rule, chance),
+                false => None,
+            };
+            let children = u16::try_from(nodes.len() + 1).ok();
+            let (Some((column, bin)), Some(above)) = (found, children) else {
+                let sum: f64 = rows.iter().map(|row| targets[*row]).sum();
+                nodes[node] =
+                    Node::Leaf { value: sum / (count(rows.len()) + rule.shrink).max(1e-9) };
+                continue;
+            };
+            let codes = &binned.codes[column];
+            let (low, high): (Vec<_>, Vec<_>) =
+                rows.into_iter().partition(|row| codes[*row] <= bin);
+            let at = binned.cuts[column][usize::from(bin)];
+            let column = u16::try_from(column).unwrap_or(u16::MAX);
+            nodes[node] = Node::Split { column, at, below: above - 1, above };
+            open.push((usize::from(above) - 1, low, depth + 1));
+            open.push((usize::from(above), high, depth + 1));
+            nodes.extend([Node::Leaf { value: 0.0 }; 2]);
+        }
+        Self { nodes }
+    }
+}
+
+/// Finds the column and the last bin below the split that reduce the squared error most.
+fn split(
+    binned: &Binned,
+    targets: &[f64],
+    rows: &[usize],
+    rule: Growth,
+    chance: &mut Chance,
+) -> Option<(usize, u8)> {
+    let sum: f64 = rows.iter().map(|row| targets[*row]).sum();
+    let worth = |sum: f64, rows: usize| sum * sum / (count(rows) + rule.shrink).max(1e-9);
+    let whole = worth(sum, rows.len());
+    let mut best: Option<(f64, usize, u8)> = None;
+    for column in drawn(binned.cuts.len(), rule.columns, chance) {
+        let bins = binned.cuts[column].len() + 1;
+        let mut held = vec![(0.0, 0_usize); bins];
+        let codes = &binned.codes[column];
+        for row in rows {
+            let bin = &mut held[usize::from(codes[*row])];
+            bin.0 += targets[*row];
+            bin.1 += 1;
+        }
+        let (mut below, mut seen) = (0.0, 0);
+        for (bin, (part, count)) in held.iter().enumerate().take(bins - 1) {
+            below += part;
+            seen += count;
+            if *count == 0 || seen < rule.leaf_min || rows.len() - seen < rule.leaf_min {
+                continue;
+            }
+            let gain = worth(below, seen) + worth(sum - below, rows.len() - seen) - whole;
+            let bin = u8::try_from(bin).unwrap_or(u8::MAX);
+            if gain > 1e-12 && best.is_none_or(|(known, ..)| gain > known) {
+                best = Some((gain, column, bin));
+            }
+        }
+    }
+    best.map(|(_, column, bin)| (column, bin))
+}
+
+/// Draws so many of the columns, without repeating one.
+fn drawn(all: usize, wanted: usize, chance: &mut Chance) -> Vec<usize> {
+    let mut columns: Vec<usize> = (0..all).collect();
+    if wanted >= all {
+        return columns;
+    }
+    for at in 0..wanted {
+        let other = at + chance.below(all - at);
+        columns.swap(at, other);
+    }
+    columns.truncate(wanted);
+    columns
+}

@@ -1,0 +1,70 @@
+//! What is predicted, and what came of it: plain values that a store keeps.
+
+use serde::{Deserialize, Serialize};
+
+use crate::number::float;
+
+/// What a number means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Quantity {
+    /// Milliseconds from launch to end, alone on the slice.
+    TimeMs,
+    /// Thousandths of the speed alone on the slice.
+    SpeedPerMille,
+    /// Bytes at the peak.
+    MemoryBytes,
+}
+
+/// Where a number comes from; the surest first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Source {
+    /// Earlier runs of the same task in the same place.
+    Measured,
+    /// A model that learned from other tasks.
+    Learned,
+    /// A rule of thumb: too little is known to learn.
+    Scaled,
+    /// The worst that is plausible: predictions have stopped to come true.
+    Conservative,
+}
+
+/// One prediction with the interval in which nine of ten outcomes are to lie.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Prediction {
+    /// What it is a number of.
+    pub quantity: Quantity,
+    /// The number.
+    pub value: u64,
+    /// The interval's lower end.
+    pub low: u64,
+    /// The interval's upper end.
+    pub high: u64,
+    /// Where it comes from.
+    pub source: Source,
+    /// Fingerprint of the model that said it ([`crate::Version::fingerprint`]); zero where no
+    /// model did.
+    pub model: u64,
+}
+
+impl Prediction {
+    /// Tells whether an outcome lies in the interval.
+    pub const fn covers(&self, actual: u64) -> bool {
+        self.low <= actual && actual <= self.high
+    }
+
+    /// Returns how far off the outcome was, over the outcome.
+    pub fn relative_error(&self, actual: u64) -> f64 {
+        (float(self.value) - float(actual)).abs() / float(actual.max(1))
+    }
+}
+
+/// A prediction with what came of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Outcome {
+    /// What was said.
+    pub predicted: Prediction,
+    /// What came, in the same unit.
+    pub actual: u64,
+}

@@ -1,0 +1,173 @@
+//! A model with its version, its error on rows that it has not seen, and its interval.
+
+use serde::{Deserialize, Serialize};
+
+use crate::learn::{Kind, Model, Table};
+use crate::number::{count, hash, whole};
+
+/// Rows that an interval needs at least.
+pub const CALIBRATION_MIN: usize = 10;
+
+/// Part of the groups that calibrates intervals, and then of the rest that tests, in thousandths.
+const HELD_OUT: u64 = 150;
+
+/// Part of outcomes that an interval is to hold.
+const COVERAGE: f64 = 0.9;
+
+/// Too little to learn from: do without a model.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "{rows} rows are too few to learn from and to test with: {CALIBRATION_MIN} of them must be held out"
+)]
+pub struct TooFew {
+    /// Rows that there are.
+    pub rows: usize,
+}
+
+/// Which model it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Version {
+    /// Of the rows, the learner and the seed: equal if and only if the models are.
+    pub fingerprint: u64,
+    /// Rows that it learned from.
+    pub rows: u64,
+}
+
+/// Error on rows of tasks that a model never saw.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct HeldOut {
+    /// Rows that were tested.
+    pub rows: u64,
+    /// Mean absolute error, in the target's unit.
+    pub absolute: f64,
+    /// Mean absolute error over the mean of the targets' sizes.
+    pub relative: f64,
+    /// Part of the rows that lay in their interval.
+    pub covered: f64,
+}
+
+/// A model that was learned and tested.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Trained {
+    /// Which one.
+    pub version: Version,
+    /// Learned with what.
+    pub kind: Kind,
+    /// How well it did.
+    pub held_out: HeldOut,
+    /// Half of its interval, in the target's unit.
+    margin: f64,
+    model: Model,
+}
+
+impl Trained {
+    /// Learns from seven tenths of the groups, and holds the rest back for the interval and the
+    /// error.
+    ///
+    /// The interval is split-conformal: of the rows held back for it, nine of ten lie within the
+    /// margin, so that of rows of the same kind nine of ten will.
+    ///
+    /// Source: Lei et al., *Distribution-Free Predictive Inference for Regression*, 2018, alg. 2.
+    ///
+    /// # Errors
+    ///
+    /// [`TooFew`] rows, or too few of them held back.
+    pub fn learn(kind: Kind, table: &Table, seed: u64) -> Result<Self, TooFew> {
+        let (rest, calibration) = table.draw(HELD_OUT, 1);
+        let (train, test) = rest.draw(HELD_OUT, 2);
+        let few = TooFew { rows: table.len() };
+        if calibration.len() < CALIBRATION_MIN || test.is_empty() || train.is_empty() {
+            return Err(few);
+        }
+        let model = Model::learn(kind, &train, seed);
+        let mut off: Vec<f64> =
+            calibration.rows().map(|(row, target)| (model.predict(row) - target).abs()).collect();
+        off.sort_by(f64::total_cmp);
+        let rank = whole((count(off.len() + 1) * COVERAGE).ceil());
+        let rank = usize::try_from(rank).unwrap_or(usize::MAX).clamp(1, off.len());
+        let margin = off[rank - 1];
+        let errors = test.rows().map(|(row, target)| (model.predict(row) - target).abs());
+        let errors: Vec<f64> = errors.collect();
+        let rows = count(errors.len());
+        let absolute = errors.iter().sum::<f64>() / rows;
+        let size = test.rows().map(|(_, target)| target.abs()).sum::<f64>() / rows;
+        let covered = count(errors.iter().filter(|error| **error <= margin).count()) / rows;
+        let held_out = HeldOut {
+            rows: u64::try_from(errors.len()).unwrap_or(u64::MAX),
+            absolute,
+            relative: absolute / size.max(1e-12),
+            covered,
+        };
+        let version = version(kind, table, seed);
+        Ok(Self { version, kind, held_out, margin, model })
+    }
+
+    /// Returns lower end, value and upper end.
+    pub fn predict(&self, row: &[f64]) -> [f64; 3] {
+        let value = self.model.predict(row);
+        [value - self.margin, value, value + self.margin]
+    }
+}
+
+fn version(kind: Kind, table: &Table, seed: u64) -> Version {
+    let mut bytes = kind.name().as_bytes().to_vec();
+    bytes.extend(seed.to_le_bytes());
+    for (row, target) in table.rows() {
+        row.iter().chain([&target]).for_each(|cell| bytes.extend(cell.to_bits().to_le_bytes()));
+    }
+    Version { fingerprint: hash(&bytes), rows: u64::try_from(table.len()).unwrap_or(u64::MAX) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::number::Chance;
+
+    /// A line with even noise of half width `noise`.
+    fn noisy(rows: u64, noise: f64) -> Table {
+        let mut chance = Chance::new(11);
+        let mut table = Table::new(1);
+        for row in 0..rows {
+            let x = chance.part();
+            let target = 3.0 * x + (chance.part() * 2.0 - 1.0) * noise;
+            table.push(row, &[x], target).unwrap();
+        }
+        table
+    }
+
+    #[test]
+    fn about_nine_of_ten_outcomes_lie_in_the_interval() {
+        for kind in Kind::ALL {
+            let trained = Trained::learn(kind, &noisy(1_200, 0.5), 1).unwrap();
+            let covered = trained.held_out.covered;
+            assert!((0.82..=0.98).contains(&covered), "{}: {covered}", kind.name());
+        }
+    }
+
+    #[test]
+    fn an_interval_is_as_wide_as_the_noise() {
+        let narrow = Trained::learn(Kind::Linear, &noisy(600, 0.1), 1).unwrap();
+        let wide = Trained::learn(Kind::Linear, &noisy(600, 1.0), 1).unwrap();
+        assert!(narrow.margin * 5.0 < wide.margin, "{} {}", narrow.margin, wide.margin);
+        let [low, value, high] = narrow.predict(&[0.5]);
+        assert!(low < value && value < high);
+    }
+
+    #[test]
+    fn a_version_names_rows_learner_and_seed() {
+        let table = noisy(200, 0.1);
+        let version =
+            |kind, table: &Table, seed| Trained::learn(kind, table, seed).unwrap().version;
+        let first = version(Kind::Linear, &table, 1);
+        assert_eq!(first, version(Kind::Linear, &table, 1));
+        assert_ne!(first, version(Kind::Linear, &table, 2));
+        assert_ne!(first, version(Kind::Forest, &table, 1));
+        assert_ne!(first, version(Kind::Linear, &noisy(201, 0.1), 1));
+    }
+
+    #[test]
+    fn a_handful_of_rows_teaches_nothing_and_says_so() {
+        let refused = Trained::learn(Kind::Forest, &noisy(12, 0.1), 1).unwrap_err();
+        assert_eq!(refused.rows, 12);
+    }
+}
