@@ -97,7 +97,8 @@ pub fn acquire(kernel: u32, launch: u64) -> Pass {
 
 fn wait(kernel: u32, launch: u64, begun: Nanos) -> Pass {
     let bound = session::wait_max();
-    let mut asked = false;
+    // What the queue calls the kernel, as it was asked: nothing yet.
+    let mut asked = None;
     loop {
         if !session::asks() {
             return Pass::Free;
@@ -130,26 +131,28 @@ fn wait(kernel: u32, launch: u64, begun: Nanos) -> Pass {
                 return held.map_or(Pass::Unasked, |grant| Pass::Granted(grant.number));
             }
             Spend::Wait => match held {
-                Some(grant) if now < grant.from => grant.from.minus(now),
-                _ => match next_look(&filler, now) {
-                    Some(sleep) => sleep,
-                    None => {
-                        drop(filler);
-                        std::thread::yield_now();
-                        continue;
-                    }
-                },
+                Some(grant) if now < grant.from => Some(grant.from.minus(now)),
+                _ => next_look(&filler, now),
             },
             Spend::Ask => {
                 let beyond = held.map(|grant| grant.number);
                 filler.purse.empty();
-                if !asked || beyond.is_some() {
-                    asked = true;
+                // A kernel that is new to the queue has its index, and with it its time, only after
+                // the first word of it: asking again says which it is.
+                let index = Some(kernels::index(kernel));
+                if asked != index || beyond.is_some() {
+                    asked = index;
                     let extra = beyond.map_or(0, |number| number.saturating_add(1));
                     ring::push(Entry { kind: Kind::Want, kernel, launch, at: now.get(), extra });
                 }
-                SLICE
+                // The queue gives nothing before it knows that what is in flight has ended.
+                if filler.in_flight.is_empty() { Some(SLICE) } else { next_look(&filler, now) }
             }
+        };
+        let Some(until) = until else {
+            drop(filler);
+            std::thread::yield_now();
+            continue;
         };
         let left = bound.minus(now.minus(begun));
         let sleep = Duration::from_nanos(until.min(left).min(SLICE).get().max(1));

@@ -147,6 +147,24 @@ impl Waiting {
         }
     }
 
+    /// Says anew which kernel a launch that waits is of: its session may have learned it only now.
+    /// Returns whether it waits.
+    pub fn rename(
+        &mut self,
+        priority: Priority,
+        (session, launch): (SessionId, u64),
+        kernel: KernelIndex,
+        predicted: Option<Nanos>,
+    ) -> bool {
+        let level = &mut self.levels[usize::from(priority.get())];
+        let mut held = level.requests[..level.held].iter_mut();
+        let place = held.position(|r| r.session == session && r.launch == launch);
+        let Some(place) = place else { return false };
+        level.times[place] = time(predicted);
+        level.requests[place] = Request { kernel, predicted, ..level.requests[place] };
+        true
+    }
+
     /// Returns the launches of one queue, oldest first.
     pub fn of(&self, priority: Priority) -> impl Iterator<Item = &Request> {
         let level = &self.levels[usize::from(priority.get())];

@@ -7,7 +7,8 @@ use scene::{K0, Scene, first, granted, ms, profile, us};
 use tessera_kernel_queue::admission::Need;
 use tessera_kernel_queue::limits::WAITING_MAX;
 use tessera_kernel_queue::{
-    Action, Ageing, Event, Kind, Nanos, Refusal, Rules, SessionId, Sharing, TaskProfile,
+    Action, Ageing, Event, KernelIndex, Kind, Nanos, Refusal, Rules, SessionId, Sharing,
+    TaskProfile,
 };
 
 /// A holder that never pauses: kernels of 500 µs one after the other, for `span`; fillers ask
@@ -123,6 +124,21 @@ fn a_kernel_of_which_nothing_is_known_goes_only_by_age() {
     assert!(at <= ms(101), "{at}");
     assert_eq!(grant.launches, 1);
     assert_eq!(first(&seen, 2, Kind::Gap), None);
+}
+
+#[test]
+fn a_waiting_launch_whose_kernel_gets_its_name_only_now_goes_in_the_gap_that_is_there() {
+    let mut scene = Scene::new(Rules::default());
+    scene.join(1, 0, profile(&[(us(50), ms(300))]));
+    scene.join(2, 5, profile(&[(us(100), us(10))]));
+    scene.launch(1, K0);
+    scene.want(2, KernelIndex::UNKNOWN);
+    assert_eq!(scene.wait(ms(1)), []);
+
+    let actions = scene.want_again(2, K0);
+
+    assert_eq!(granted(&actions, 2).map(|grant| grant.kind), Some(Kind::Gap));
+    assert_eq!(scene.queue.waiting().iter().count(), 0, "it is one launch, whatever it is called");
 }
 
 #[test]

@@ -133,6 +133,7 @@ async fn receive(reader: &mut FrameReader) -> Over {
             ToShim::Revoke { grant } => fill::revoke(grant),
             ToShim::Defined { number, kernel, sk, measure } => {
                 kernels::learn(number, Some(kernel), sk, measure);
+                fill::wake();
             }
             ToShim::Known { kernel, sk, measure } => {
                 if let Some(number) = kernels::of_index(kernel) {

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use tessera_kernel_queue::{Grant, Kind, Nanos, Role};
+use tessera_kernel_queue::{Grant, KernelIndex, Kind, Nanos, Role};
 use tessera_wire::kernel::{Ended, Farewell, Record, ToShim};
 
 use crate::job::{ACTIVE, DETACHED, Job};
@@ -82,6 +82,75 @@ fn a_filler_launches_under_grants_only_and_never_more_at_once_than_they_allow() 
         assert!(wants >= 4, "16 launches to a grant: {wants}");
         Calm::Yes
     });
+}
+
+#[test]
+fn a_filler_that_asks_tells_the_end_of_what_it_has_in_flight_as_it_comes() {
+    // Whoever looks only when a grant comes, or every few milliseconds, is late each time.
+    calmly(|| {
+        let place = Place::new();
+        let sk = Some(Nanos::from_millis(5));
+        let queue = Queue::start(&place, Manner { sk, ..Manner::of(Role::Ask) });
+        let mut job = Job::join(&place, None);
+        job.begin("launch k5000 2");
+        let wanted = |nth: usize| {
+            queue.hear(|records| {
+                let wants = records.iter().filter(|r| matches!(r, Record::Want { .. }));
+                (wants.count() >= nth).then_some(())
+            });
+        };
+        // The kernel is new: it is asked for twice.
+        wanted(2);
+        queue.say(ToShim::Grant(Grant {
+            number: 1,
+            gate: tessera_kernel_queue::Gate::default(),
+            kind: Kind::Gap,
+            from: Nanos::ZERO,
+            until: Nanos::MAX,
+            budget: Nanos::from_millis(6),
+            launches: 1,
+            in_flight: 1,
+            yields: false,
+        }));
+        let (started, done) = queue.hear(|records| {
+            let started = records.iter().find_map(|record| match record {
+                Record::Started { at, .. } => Some(*at),
+                _ => None,
+            })?;
+            let done = records.iter().find_map(|record| match record {
+                Record::Done { at } if *at > started => Some(*at),
+                _ => None,
+            })?;
+            Some((started, done))
+        });
+        assert!(job.answer().starts_with('0'));
+        let late = done.minus(started).get().saturating_sub(5 * MS);
+        if late < MS { Calm::Yes } else { Calm::No }
+    });
+}
+
+#[test]
+fn a_waiting_launch_of_a_new_kernel_is_asked_for_again_by_the_index_that_it_got() {
+    let place = Place::new();
+    let mut manner = Manner::of(Role::Ask);
+    manner.welcome.wait_max = Nanos::from_millis(1_000);
+    let queue = Queue::start(&place, manner);
+    let mut job = Job::join(&place, None);
+
+    job.begin("launch k1 1");
+
+    let (launch, kernel) = queue.hear(|records| {
+        records.iter().find_map(|record| match record {
+            Record::Want { launch, kernel, .. } if *kernel != KernelIndex::UNKNOWN => {
+                Some((*launch, *kernel))
+            }
+            _ => None,
+        })
+    });
+    assert_eq!((launch, kernel), (1, KernelIndex::new(0)));
+    let why = tessera_kernel_queue::Refusal::QueueFull;
+    queue.say(ToShim::Refused { why, launch: Some(launch) });
+    assert!(job.answer().starts_with('0'));
 }
 
 #[test]
@@ -248,6 +317,29 @@ fn measuring_tells_how_long_kernels_take_and_the_device_is_idle_between() {
     assert!(gaps.len() >= 60 && gaps[gaps.len() / 4] < 50_000, "{gaps:?}");
     assert!(gaps[gaps.len() * 3 / 4] > 1_000, "{gaps:?}");
     assert_eq!(job.arrived().illegal, 0);
+}
+
+#[test]
+fn a_host_that_is_held_up_between_the_events_is_not_taken_for_a_long_kernel() {
+    let place = Place::new();
+    let queue = Queue::start(&place, Manner::of(Role::Measure));
+    let mut job = Job::join(&place, None);
+
+    for _ in 0..100 {
+        job.launch("stall200", 1);
+        assert_eq!(job.say("sync"), "0");
+    }
+
+    let took = queue.hear(|records| {
+        let took = records.iter().filter_map(|record| match record {
+            Record::Sample(sample) => Some(sample.took.get()),
+            _ => None,
+        });
+        let took: Vec<_> = took.collect();
+        (took.len() >= 75).then_some(took)
+    });
+    assert!(took.iter().all(|took| *took < 4 * MS), "ten were held up for 5 ms: {took:?}");
+    assert!(job.counters().samples <= 91, "they were left out");
 }
 
 #[test]

@@ -110,10 +110,12 @@ impl Queue {
         }
         let given = self.sessions[at].given.request;
         let is_it = |request: &Request| request.session == id && request.launch == launch;
-        if given.as_ref().is_some_and(is_it) || self.waiting.of(priority).any(is_it) {
+        let predicted = self.tasks[self.sessions[at].task].profile.took(kernel);
+        if given.as_ref().is_some_and(is_it)
+            || self.waiting.rename(priority, (id, launch), kernel, predicted)
+        {
             return Ok(());
         }
-        let predicted = self.tasks[self.sessions[at].task].profile.took(kernel);
         self.waiting
             .push(priority, (id, launch), kernel, predicted)
             .map_err(|_| Refusal::QueueFull)?;

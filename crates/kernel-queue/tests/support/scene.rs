@@ -88,6 +88,13 @@ impl Scene {
         self.step(Event::Want { session, launch, kernel, beyond: None })
     }
 
+    /// The launch that the session wanted last is of another kernel than it said.
+    pub fn want_again(&mut self, session: u64, kernel: KernelIndex) -> Vec<Action> {
+        let launch = self.wanted[&session];
+        let session = SessionId::new(session);
+        self.step(Event::Want { session, launch, kernel, beyond: None })
+    }
+
     /// The launch that the session wanted last, or one that it never asked for, goes under a
     /// grant.
     pub fn started(&mut self, session: u64, kernel: KernelIndex, grant: Grant) -> Vec<Action> {
