@@ -4,6 +4,10 @@
 //! Pairs are looked at on the program's own threads, at later launches and when it waits: nothing
 //! is ever waited for here. Two events with nothing between them show some time as well; the least
 //! of a few such pairs is taken off. Who receives the samples drops each kernel's first.
+//!
+//! The events of a device that has nothing to do are stamped when the host gets to record them, so
+//! a thread that is held up between them shows a kernel that lasts as much longer: such pairs are
+//! known by the host's own clock, and left out.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -14,7 +18,7 @@ use tessera_kernel_queue::Nanos;
 use crate::counters::{self, count};
 use crate::events::{Event, Pool, Seen};
 use crate::ring::{self, Entry, Kind};
-use crate::{abi, kernels, session};
+use crate::{abi, clock, kernels, session};
 
 /// Most events: pairs for twice as many launches as a driver's queue holds on one stream.
 const EVENTS_MAX: usize = 4_096;
@@ -28,11 +32,18 @@ const LOOKED_AT_MAX: usize = 8;
 
 static TIMES: Pool = Pool::new(abi::EVENT_DEFAULT, EVENTS_MAX);
 
+/// A host that takes so many times longer than usual between a pair's events was held up; if
+/// that is more than this part of what they show, they say nothing of the kernel.
+const HELD_UP_TIMES: u64 = 3;
+const HELD_UP_PART: u64 = 20;
+
 /// A pair of events around one launch.
 #[derive(Clone, Copy)]
 struct Pair {
     start: Event,
     end: Event,
+    /// What the host took from before the first to behind the second.
+    host: Nanos,
     /// The kernel; nothing for an empty pair.
     kernel: Option<u32>,
     launch: u64,
@@ -61,6 +72,8 @@ static LOOKING: AtomicBool = AtomicBool::new(false);
 static EMPTY_LEFT: AtomicU32 = AtomicU32::new(EMPTY_PAIRS);
 /// What an empty pair shows, in nanoseconds; the highest number until one was seen.
 static OFFSET: AtomicU64 = AtomicU64::new(u64::MAX);
+/// What the host usually takes for a pair, in nanoseconds: follows the median.
+static USUAL: AtomicU64 = AtomicU64::new(0);
 static TICK: AtomicU32 = AtomicU32::new(0);
 
 fn stage() -> MutexGuard<'static, Stage> {
@@ -78,6 +91,7 @@ pub fn prepare() {
 pub struct Begun {
     start: Event,
     end: Event,
+    at: Nanos,
     chained: bool,
 }
 
@@ -118,7 +132,8 @@ fn pair(stream: abi::Handle, per_thread: bool, chained: bool) -> Option<Begun> {
         TIMES.give(start);
         return None;
     };
-    start.record(stream, per_thread).then_some(Begun { start, end, chained })
+    let at = clock::now();
+    start.record(stream, per_thread).then_some(Begun { start, end, at, chained })
 }
 
 /// Ends measuring a launch that was made.
@@ -127,11 +142,12 @@ pub fn end(begun: Begun, kernel: u32, launch: u64, on: (abi::Handle, bool)) {
 }
 
 fn finish(begun: Begun, kernel: Option<u32>, launch: u64, on: (abi::Handle, bool)) {
-    let Begun { start, end, chained } = begun;
+    let Begun { start, end, at, chained } = begun;
     if !end.record(on.0, on.1) {
-        return abandon(Begun { start, end, chained });
+        return abandon(Begun { start, end, at, chained });
     }
-    stage().pairs.push_back(Pair { start, end, kernel, launch, chained });
+    let host = clock::now().minus(at);
+    stage().pairs.push_back(Pair { start, end, host, kernel, launch, chained });
 }
 
 /// Gives a pair up: the driver refused the launch.
@@ -177,6 +193,10 @@ fn settle(pair: Pair) {
         TIMES.give(last.end);
     }
     TIMES.give(pair.start);
+    if is_held_up(pair.host, took) {
+        TIMES.give(pair.end);
+        return;
+    }
     let last = Last { end: pair.end, kernel, before, launch: pair.launch, took };
     if pair.chained {
         stage().last = Some(last);
@@ -184,6 +204,19 @@ fn settle(pair: Pair) {
         tell(&last, None);
         TIMES.give(last.end);
     }
+}
+
+/// Tells whether the host was held up so long that a pair says nothing of its kernel.
+fn is_held_up(host: Nanos, shown: Nanos) -> bool {
+    let host = host.get();
+    let usual = match USUAL.load(Ordering::Relaxed) {
+        0 => host,
+        usual => usual,
+    };
+    let step = usual / 32 + 1;
+    let next = if host > usual { usual + step } else { usual.saturating_sub(step).max(1) };
+    USUAL.store(next, Ordering::Relaxed);
+    host > usual.saturating_mul(HELD_UP_TIMES) && host > shown.get() / HELD_UP_PART
 }
 
 fn offset() -> Nanos {

@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 #include <time.h>
 
 typedef void *H;
@@ -200,6 +201,9 @@ static R run(struct function *what, H stream) {
   const char *digits = what->name;
   while (*digits && (*digits < '0' || *digits > '9')) digits++;
   int64_t lasts = atoll(digits) * 1000;
+  // A host that is held up on its way to the device, one time in ten.
+  static unsigned stalls;
+  if (!strncmp(what->name, "stall", 5) && ++stalls % 10 == 0) usleep(5000);
   pthread_mutex_lock(&lock);
   if (capturing && stream == (H)0x77770) {
     captured++;
