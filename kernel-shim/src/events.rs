@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tessera_kernel_queue::Nanos;
 
-use crate::abi::{Code, Handle, NOT_READY, SUCCESS};
+use crate::abi::{Code, Handle, NOT_READY, NOT_SUPPORTED, SUCCESS};
 use crate::driver;
 use crate::exports::slot;
 
@@ -118,14 +118,19 @@ impl Event {
     /// Returns the time on the device from this event to another; zero if that came first.
     pub fn until(self, later: Self) -> Option<Nanos> {
         type Elapsed = unsafe extern "C" fn(*mut f32, Handle, Handle) -> Code;
-        let newer = slot::cuEventElapsedTime_v2;
-        // SAFETY: both functions have this type.
-        let elapsed: Elapsed = unsafe {
-            driver::real_if_there(newer).unwrap_or_else(|| driver::real(slot::cuEventElapsedTime))
-        };
         let mut milliseconds = 0.0_f32;
         // SAFETY: a place of ours, events of ours.
-        let code = unsafe { elapsed(&raw mut milliseconds, self.handle, later.handle) };
+        let mut by = |by: Elapsed| unsafe { by(&raw mut milliseconds, self.handle, later.handle) };
+        // SAFETY: both functions have this type.
+        let (newer, older): (Option<Elapsed>, Elapsed) = unsafe {
+            let newer = driver::real_if_there(slot::cuEventElapsedTime_v2);
+            (newer, driver::real(slot::cuEventElapsedTime))
+        };
+        // A driver may export the newer revision and not carry it out.
+        let code = match newer.map(&mut by) {
+            Some(code) if code != NOT_SUPPORTED => code,
+            _ => by(older),
+        };
         if code != SUCCESS {
             return None;
         }
