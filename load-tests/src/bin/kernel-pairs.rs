@@ -111,12 +111,14 @@ fn play(arguments: &Arguments, pair: &Pair, timeline: Option<&PathBuf>) -> Resul
         let lanes = [("alone", &alone), ("default", &default), ("Tessera", &tessera)];
         fs::write(file, drawing::draw(pair, &lanes))?;
     }
+    let ideal = stage.omniscient(&alone);
     let told = |name: &str, played: &Played| {
         let (times, low) = (played.ratio_to(&alone), played.low_of_gaps(&alone));
         tell(format!(
             "{name}: {high} takes {times:.3} times as long as alone; the other gets {:.0} % of \
-             the device's idle time",
-            low * 100.0
+             the device's idle time, {:.0} % of what would fit",
+            low * 100.0,
+            played.fills(&alone, ideal) * 100.0
         ));
     };
     told("default sharing", &default);
@@ -125,9 +127,9 @@ fn play(arguments: &Arguments, pair: &Pair, timeline: Option<&PathBuf>) -> Resul
         "pair": pair.letter.to_string(),
         "high": high,
         "low": pair.low.name,
-        "alone": alone.shown(&alone),
-        "default_sharing": default.shown(&alone),
-        "tessera": tessera.shown(&alone),
+        "alone": alone.shown(&alone, ideal),
+        "default_sharing": default.shown(&alone, ideal),
+        "tessera": tessera.shown(&alone, ideal),
         "queue": { "high": counted(&high_tally), "low": counted(&low_tally) },
     }))
 }

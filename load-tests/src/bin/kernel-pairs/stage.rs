@@ -16,11 +16,14 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 use tessera_agent::core::kernel::{Admission, Tally};
 use tessera_agent::kernel::{Endpoint, KernelEvent, KernelSettings, start};
-use tessera_kernel_queue::{Rules, TaskKey};
+use tessera_kernel_queue::{Nanos, Rules, TaskKey};
 use tessera_model::spec::{Class, Priority};
 use tessera_model::{AttemptId, SliceId};
 use tessera_sim::config::Config;
-use tessera_sim::kernels::{Model, Pair};
+use tessera_sim::kernels::device::Span;
+use tessera_sim::kernels::ideal::omniscient;
+use tessera_sim::kernels::program::Course;
+use tessera_sim::kernels::{Model, Noise, Pair};
 use tessera_sim::node::Node;
 
 use crate::Arguments;
@@ -143,6 +146,28 @@ impl<'a> Stage<'a> {
         Ok((played, [self.end(high_id)?, self.end(low_id)?]))
     }
 
+    /// Returns for how long, in nanoseconds, an omniscient filler would run the low program's
+    /// kernels in the gaps of the high one's run alone, those up to ε left: without a message,
+    /// and without what changing contexts costs.
+    pub fn omniscient(&self, alone: &Played) -> u64 {
+        let mut program = self.pair.low.program();
+        let mut took = BTreeMap::new();
+        for step in &mut program.steps {
+            // As the recording has it: one time for each kernel, and a wait before each pause.
+            step.took_ns =
+                *took.entry(step.kernel).or_insert(step.took_ns * self.arguments.stretch);
+            step.gap_ns *= self.arguments.stretch;
+            step.waits_for_device = true;
+        }
+        let spans = alone.high.iter().map(|(from, until)| Span {
+            program: 0,
+            from: Nanos::new(*from),
+            until: Nanos::new(*until),
+        });
+        let course = Course::new(program, 0, Noise { kernels: 0, gaps: 0 });
+        omniscient(&spans.collect::<Vec<_>>(), course, Rules::default().epsilon).get()
+    }
+
     /// Ends an attempt; returns what the queue counted for it.
     fn end(&self, attempt: AttemptId) -> Result<Tally> {
         self.endpoint.desk.ended(attempt);
@@ -253,8 +278,16 @@ impl Played {
         if idle > 0.0 { seconds(total(&self.low)) / idle } else { 0.0 }
     }
 
+    /// Returns the low program's time on the device in gaps as a part of an omniscient filler's:
+    /// what the high one lost was no gap.
+    pub fn fills(&self, alone: &Self, omniscient: u64) -> f64 {
+        let lost = (self.window.1 - self.window.0).saturating_sub(alone.window.1 - alone.window.0);
+        let used = total(&self.low).saturating_sub(lost);
+        if omniscient > 0 { seconds(used) / seconds(omniscient) } else { 0.0 }
+    }
+
     /// Shows the run beside the one alone.
-    pub fn shown(&self, alone: &Self) -> Value {
+    pub fn shown(&self, alone: &Self, omniscient: u64) -> Value {
         let round = |value: f64| (value * 1000.0).round() / 1000.0;
         let mut tasks = self.tasks.clone();
         tasks.sort_unstable();
@@ -267,6 +300,7 @@ impl Played {
             "high_busy_ms": round(seconds(total(&self.high)) * 1e3),
             "low_busy_ms": round(seconds(total(&self.low)) * 1e3),
             "low_part_of_idle": round(self.low_of_gaps(alone)),
+            "low_part_of_omniscient": round(self.fills(alone, omniscient)),
         })
     }
 }
