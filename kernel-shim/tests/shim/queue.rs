@@ -200,7 +200,7 @@ async fn serve(
     heard: &Arc<(Mutex<Heard>, Condvar)>,
     mut said: mpsc::UnboundedReceiver<ToShim>,
 ) {
-    let mut grants = 0;
+    let mut grants = (0, None);
     while let Some(incoming) = endpoint.accept().await {
         let Ok(connection) = incoming.await else { continue };
         let Ok((mut send, receive)) = connection.accept_bi().await else { continue };
@@ -245,7 +245,12 @@ fn note(heard: &Arc<(Mutex<Heard>, Condvar)>, frame: ToQueue) {
     news.notify_all();
 }
 
-fn answers(manner: &Manner, frame: &ToQueue, grants: &mut u64) -> Vec<ToShim> {
+/// Answers a frame; `grants` are how many there were, and the launch that asked for the last.
+fn answers(
+    manner: &Manner,
+    frame: &ToQueue,
+    (grants, asked): &mut (u64, Option<u64>),
+) -> Vec<ToShim> {
     let ToQueue::Records(records) = frame else {
         return vec![ToShim::Welcome(manner.welcome.clone())];
     };
@@ -258,8 +263,12 @@ fn answers(manner: &Manner, frame: &ToQueue, grants: &mut u64) -> Vec<ToShim> {
                 sk: manner.sk,
                 measure: false,
             }),
-            Record::Want { .. } => {
+            Record::Want { launch, beyond, .. } => {
                 let Some((budget, launches, in_flight)) = manner.grants else { continue };
+                // Asked for again by the kernel's index, it is the same launch.
+                if asked.replace(*launch) == Some(*launch) && beyond.is_none() {
+                    continue;
+                }
                 *grants += 1;
                 answers.push(ToShim::Grant(Grant {
                     number: *grants,
