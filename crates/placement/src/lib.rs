@@ -14,6 +14,7 @@ pub mod forecast;
 pub mod policy;
 mod round;
 mod seating;
+pub mod session;
 mod sharing;
 pub mod view;
 mod want;
@@ -22,6 +23,7 @@ pub use decision::{Candidate, Decision, Explanation, Place, Reshape, Seat, Staye
 pub use feasibility::{Feasibility, could_ever_fit, largest_possible};
 pub use forecast::{Demand, Forecast, Unknown};
 pub use policy::{Policy, by_name, for_simulation};
+pub use session::{Session, session};
 pub use view::{
     Closed, Closure, ClusterView, GpuView, InstanceState, InstanceView, MigView, OperatorWord,
     QueuedJob, Sharer, Tenancy,

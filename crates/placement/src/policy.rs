@@ -16,6 +16,7 @@ use tessera_model::Millis;
 
 use crate::decision::Decision;
 use crate::forecast::{Forecast, Unknown};
+use crate::session::Session;
 use crate::view::{ClusterView, QueuedJob};
 
 pub use dyna_p::DynaP;
@@ -53,6 +54,12 @@ pub trait Policy: Send + Sync + std::fmt::Debug {
         now: Millis,
         starts_max: usize,
     ) -> Vec<Decision>;
+
+    /// Returns a session that need not look at everything in each round, if the policy has one;
+    /// [`crate::session()`] has one for each.
+    fn session(&self) -> Option<Box<dyn Session + '_>> {
+        None
+    }
 
     /// Decides one round where nothing is predicted of any job.
     fn decide(

@@ -3,8 +3,16 @@
 //! A GPU has at most a handful of instances, so every assignment is looked at by dynamic
 //! programming over sets of jobs.
 
+mod atlas;
+mod halves;
+mod scratch;
+
 use tessera_model::JobId;
 use tessera_model::mig::{Layout, Profile, Slot};
+
+pub(crate) use self::atlas::{Atlas, NO_SEAT};
+use self::scratch::NOBODY;
+pub(crate) use self::scratch::Scratch;
 
 use crate::forecast::Forecast;
 use crate::view::{GpuView, MigView};
@@ -37,47 +45,19 @@ pub(crate) fn best(
     worth: &mut dyn FnMut(usize, Slot) -> Option<i64>,
 ) -> Option<Seating> {
     let jobs = jobs.min(SEATED_MAX);
-    let all = 1_usize << jobs;
     let slots: Vec<Slot> = layout.iter().copied().collect();
-    // The best worth with a set of jobs seated on the slots so far, and who sat down last.
-    let mut sums: Vec<Option<i64>> = vec![None; all];
-    sums[0] = Some(0);
-    let mut choices: Vec<Vec<Option<usize>>> = Vec::with_capacity(slots.len());
-    for slot in &slots {
-        let offers: Vec<Option<i64>> = (0..jobs).map(|job| worth(job, *slot)).collect();
-        let mut next = sums.clone();
-        let mut chosen = vec![None; all];
-        for (set, sum) in sums.iter().enumerate() {
-            let Some(sum) = sum else { continue };
-            for (job, offer) in offers.iter().enumerate().filter(|(job, _)| set & (1 << job) == 0) {
-                let Some(offer) = offer else { continue };
-                let (with, better) = (set | 1 << job, sum + offer);
-                if next[with].is_none_or(|known| better > known) {
-                    next[with] = Some(better);
-                    chosen[with] = Some(job);
-                }
-            }
-        }
-        sums = next;
-        choices.push(chosen);
-    }
-    let end = match must {
-        Must::SeatAll => sums[all - 1].map(|_| all - 1),
-        Must::SeatAny => {
-            let known = sums.iter().enumerate().filter_map(|(set, sum)| Some((set, (*sum)?)));
-            known.max_by_key(|(set, sum)| (*sum, all - set)).map(|(set, _)| set)
-        }
-    }?;
-    let worth = sums[end]?;
-    let mut seats = Vec::new();
-    let mut set = end;
-    for (slot, chosen) in slots.iter().zip(&choices).rev() {
-        if let Some(job) = chosen[set] {
-            seats.push((job, *slot));
-            set &= !(1 << job);
+    let mut rows = vec![vec![NO_SEAT; slots.len()]; jobs];
+    for (place, slot) in slots.iter().enumerate() {
+        for (job, row) in rows.iter_mut().enumerate() {
+            row[place] = worth(job, *slot).unwrap_or(NO_SEAT);
         }
     }
-    seats.reverse();
+    let rows: Vec<&[i64]> = rows.iter().map(Vec::as_slice).collect();
+    let order: Vec<usize> = (0..slots.len()).collect();
+    let mut scratch = Scratch::default();
+    let worth = scratch.worth(&order, &rows, must)?;
+    let taken = slots.iter().zip(scratch.seats(&order, &rows, must));
+    let seats = taken.filter(|(_, job)| **job != NOBODY).map(|(slot, job)| (*job, *slot)).collect();
     Some(Seating { layout: layout.clone(), seats, worth })
 }
 
@@ -129,6 +109,33 @@ mod tests {
             let must = if all { Must::SeatAll } else { Must::SeatAny };
             let found = best(&layout, 4, must, &mut |job, slot| table[usize::from(slot.start)][job]);
             proptest::prop_assert_eq!(found.map(|f| f.worth), by_hand(&table, 0, 0, all));
+        }
+
+        #[test]
+        fn all_layouts_at_once_are_worth_what_each_is_by_itself(
+            key in proptest::sample::select(vec!["a100-40gb", "a30-24gb", "h100-80gb-sxm"]),
+            table in proptest::collection::vec(
+                proptest::collection::vec(proptest::option::weighted(0.8, -5_i64..20), 40), 0..8),
+            floor in proptest::option::of(0_i64..60),
+        ) {
+            let model = tessera_model::mig::catalog::find(key).unwrap();
+            let mig = MigView::new(model.geometry()).unwrap();
+            let number = |slot: Slot| mig.atlas().number(slot).unwrap();
+            let rows: Vec<Vec<i64>> =
+                table.iter().map(|row| row.iter().map(|w| w.unwrap_or(NO_SEAT)).collect()).collect();
+            let rows: Vec<&[i64]> = rows.iter().map(Vec::as_slice).collect();
+            let each = mig.full().iter().filter_map(|layout| {
+                let mut worth = |job: usize, slot| table[job][number(slot)];
+                best(layout, table.len(), Must::SeatAll, &mut worth)
+            });
+            let most = each.map(|found| found.worth).max().filter(|w| floor.is_none_or(|f| *w > f));
+            let found = mig.atlas().best(&rows, 0, floor, &mut Scratch::default());
+            proptest::prop_assert_eq!(found.as_ref().map(|f| f.worth), most);
+            if let Some(found) = found {
+                let sum: i64 = found.seats.iter().map(|(job, slot)| rows[*job][number(*slot)]).sum();
+                proptest::prop_assert_eq!(sum, found.worth);
+                proptest::prop_assert_eq!(found.seats.len(), rows.len());
+            }
         }
     }
 }

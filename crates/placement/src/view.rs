@@ -9,6 +9,8 @@ use tessera_model::share::{Part, SHARERS_MAX};
 use tessera_model::spec::{GpuAsk, Priority};
 use tessera_model::{Bytes, GpuId, JobId, Millis, NodeName};
 
+use crate::seating::Atlas;
+
 /// The cluster at one moment: every GPU that agents reported, in a fixed order (node name, then
 /// index on the node). The order is part of the input: policies break ties by it.
 #[derive(Clone, Debug, Default)]
@@ -114,6 +116,8 @@ pub struct MigView {
     /// The full layouts of plain profiles, in the order of the states; empty where there are too
     /// many states to list.
     full: Vec<Layout>,
+    /// The same with numbered slots, for searches.
+    atlas: Atlas,
 }
 
 impl MigView {
@@ -132,8 +136,10 @@ impl MigView {
         let plain: Vec<_> = plain.into_iter().map(|p| p.id).collect();
         let listed = space.full_configurations().unwrap_or_default();
         let plainly = |layout: &Layout| layout.iter().all(|slot| offered.contains(&slot.profile));
-        let full = listed.into_iter().map(|s| space.layout(s)).filter(plainly).collect();
-        Ok(Self { geometry, space, plain, full })
+        let full: Vec<Layout> =
+            listed.into_iter().map(|s| space.layout(s)).filter(plainly).collect();
+        let atlas = Atlas::new(&full);
+        Ok(Self { geometry, space, plain, full, atlas })
     }
 
     /// Returns the space of all profiles, plain or not: what may stand together. Its `R` counts
@@ -158,6 +164,11 @@ impl MigView {
     /// geometry has too many states to list them.
     pub fn full(&self) -> &[Layout] {
         &self.full
+    }
+
+    /// Returns the full layouts with numbered slots.
+    pub(crate) const fn atlas(&self) -> &Atlas {
+        &self.atlas
     }
 
     /// Returns the plain profiles, smallest memory first, then fewest compute slices.

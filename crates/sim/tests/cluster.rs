@@ -1,6 +1,8 @@
 //! What holds of every run of the cluster simulator, whatever the policy.
 
 use proptest::prelude::*;
+use tessera_model::Millis;
+use tessera_placement::{ClusterView, Decision, Forecast, Policy, QueuedJob};
 use tessera_sim::cluster::bounds::Bounds;
 use tessera_sim::cluster::fleet::Fleet;
 use tessera_sim::cluster::job::Job;
@@ -78,6 +80,55 @@ proptest! {
                 prop_assert!(!(a.gpu == b.gpu && together && overlap), "{:?} and {:?}", a, b);
             }
         }
+    }
+}
+
+/// A policy that looks at everything in every round.
+#[derive(Debug)]
+struct Afresh(Box<dyn Policy>);
+
+impl Policy for Afresh {
+    fn name(&self) -> &'static str {
+        self.0.name()
+    }
+
+    fn decide_with(
+        &self,
+        cluster: &ClusterView,
+        forecast: &dyn Forecast,
+        queue: &mut dyn Iterator<Item = &QueuedJob>,
+        now: Millis,
+        starts_max: usize,
+    ) -> Vec<Decision> {
+        self.0.decide_with(cluster, forecast, queue, now, starts_max)
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(16))]
+
+    #[test]
+    fn a_session_decides_what_a_look_at_everything_would(
+        seed in 0_u64..1_000,
+        kind in prop::sample::select(vec!["poisson", "bursts", "fragments"]),
+        gap in 2_u64..60,
+        round_ms in prop::sample::select(vec![0_u64, 10_000]),
+        gpus in prop::sample::select(vec!["3xa100-40gb", "a100-40gb,2xa100-40gb"]),
+        name in prop::sample::select(vec!["tessera", "miso", "oracle"]),
+    ) {
+        let jobs = built_in(&format!("{kind}:jobs=80,gap={gap}"), seed);
+        let fleet = Fleet::parse(gpus).unwrap();
+        let kept = policy(name).unwrap();
+        let afresh = Afresh(policy(name).unwrap());
+        let by = |policy: &dyn Policy| {
+            let overheads = Overheads::default();
+            let setup =
+                Setup { jobs: &jobs, fleet: &fleet, policy, overheads, round_ms, seed, plot: false };
+            run(setup, &mut |_| {}).unwrap()
+        };
+        let (kept, afresh) = (by(kept.as_ref()), by(&afresh));
+        prop_assert_eq!(kept.jobs, afresh.jobs);
+        prop_assert_eq!(kept.millijoules, afresh.millijoules);
     }
 }
 

@@ -17,15 +17,23 @@
 //!
 //! Without a forecast of a job it does what `scheme-b` does.
 
+mod desk;
 mod search;
+mod table;
+mod waiting;
 
 use tessera_model::Millis;
 
+use self::desk::Desk;
 use self::search::Search;
-use super::cards::{Card, because};
+use self::table::{Table, float};
+use self::waiting::Waiting;
+use super::cards::because;
 use super::{Policy, SchemeB};
 use crate::decision::{Decision, Explanation, WaitReason};
 use crate::forecast::Forecast;
+use crate::seating::Scratch;
+use crate::session::{LOOK_AT_MAX, Session};
 use crate::view::{ClusterView, QueuedJob};
 
 const NAME: &str = "tessera";
@@ -79,33 +87,86 @@ impl Policy for Tessera {
         now: Millis,
         starts_max: usize,
     ) -> Vec<Decision> {
-        let queue: Vec<&QueuedJob> = queue.collect();
-        let known = |job: &&QueuedJob| forecast.done(job.id).is_some();
-        if queue.first().is_some_and(|job| !known(job)) {
-            let mut queue = queue.into_iter();
+        let mut work = Work::new(self);
+        queue.for_each(|job| work.waiting.insert(job.clone()));
+        work.round(cluster, forecast, now, starts_max)
+    }
+
+    fn session(&self) -> Option<Box<dyn Session + '_>> {
+        Some(Box::new(Work::new(self)))
+    }
+}
+
+/// The policy at work, with what it need not work out again in each round.
+#[derive(Debug)]
+struct Work<'s> {
+    settings: &'s Tessera,
+    waiting: Waiting,
+    desk: Desk,
+    scratch: Scratch,
+}
+
+impl<'s> Work<'s> {
+    fn new(settings: &'s Tessera) -> Self {
+        Self {
+            settings,
+            waiting: Waiting::default(),
+            desk: Desk::default(),
+            scratch: Scratch::default(),
+        }
+    }
+}
+
+impl Session for Work<'_> {
+    fn enqueue(&mut self, job: QueuedJob) {
+        self.waiting.insert(job);
+    }
+
+    fn dequeue(&mut self, job: &QueuedJob) {
+        self.waiting.remove(job);
+    }
+
+    fn gpu_changed(&mut self, gpu: usize) {
+        self.desk.changed(gpu);
+    }
+
+    fn round(
+        &mut self,
+        cluster: &ClusterView,
+        forecast: &dyn Forecast,
+        now: Millis,
+        starts_max: usize,
+    ) -> Vec<Decision> {
+        let queue = self.waiting.queue();
+        let queued = queue.len();
+        if queue.values().next().is_some_and(|job| forecast.done(job.id).is_none()) {
+            let mut queue = queue.values().take(LOOK_AT_MAX);
             return SchemeB.decide_with(cluster, forecast, &mut queue, now, starts_max);
         }
-        let mut search = Search::new(self, Card::all(cluster), forecast, now);
-        let mut order: Vec<(f64, &QueuedJob)> =
-            queue.iter().map(|job| (search.urgency(job), *job)).collect();
-        order.sort_by(|a, b| b.0.total_cmp(&a.0));
-        let mut waits = Vec::new();
-        let mut started = 0;
-        let mut refused = 0;
-        for (_, job) in order.into_iter().take(WEIGHED_MAX) {
-            if started >= starts_max || refused >= REFUSED_MAX || !search.any_open() {
-                break;
-            }
-            if search.seat(job) {
-                started += 1;
-                refused = 0;
-            } else {
-                waits.push(wait(job));
-                refused += 1;
+        self.desk.read(cluster);
+        let table = Table { settings: self.settings, cluster, forecast, now };
+        let mut search = Search::new(table, &mut self.desk, &mut self.scratch);
+        let (mut waits, mut started, mut refused) = (Vec::new(), 0, 0);
+        if search.any_open() {
+            let kinds = search.kinds();
+            let mut weigh = |job: &QueuedJob| table.eagerness(&kinds, job.id);
+            let ageing = self.settings.ageing;
+            let order = self.waiting.most_urgent(now, ageing, WEIGHED_MAX, &mut weigh);
+            for job in order {
+                if started >= starts_max || refused >= REFUSED_MAX || !search.any_open() {
+                    break;
+                }
+                if search.seat(&job) {
+                    started += 1;
+                    refused = 0;
+                } else {
+                    waits.push(wait(&job));
+                    refused += 1;
+                }
             }
         }
         search.keep_promises();
-        if waits.is_empty() && started == queue.len() {
+        if waits.is_empty() && started == queued {
             search.spread();
             search.tidy();
         }

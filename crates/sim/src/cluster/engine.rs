@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 
 use tessera_model::spec::{GpuAsk, Priority};
 use tessera_model::{Bytes, JobId, Millis};
-use tessera_placement::{ClusterView, Decision, Policy, QueuedJob, WaitReason};
+use tessera_placement::{ClusterView, Decision, Policy, QueuedJob, Session, WaitReason, session};
 
 use self::card::Card;
 pub use self::refused::Refused;
@@ -21,9 +21,6 @@ use super::fleet::Fleet;
 use super::job::{Job, WHOLE};
 use super::metrics::{Outcome, Record, Sample, Segment};
 use super::overheads::Overheads;
-
-/// Most jobs that a policy is shown in one round, as in the controller.
-const LOOK_AT_MAX: usize = 10_000;
 
 /// Most events of one run: far more than any workload needs, so that a policy that moves jobs for
 /// ever is found out.
@@ -59,7 +56,10 @@ pub struct Run<'s> {
     cards: Vec<Card>,
     by_gpu: BTreeMap<tessera_model::GpuId, usize>,
     tasks: Vec<Task>,
-    queue: BTreeMap<(Priority, JobId), QueuedJob>,
+    /// The policy at work; taken out while it decides.
+    session: Option<Box<dyn Session + 's>>,
+    /// Who waits, in the order of service.
+    queue: BTreeSet<(Priority, JobId)>,
     /// GPUs whose jobs' speeds have to be worked out again.
     stale: BTreeSet<usize>,
     /// Jobs that this round stopped and has given no other place yet.
@@ -170,7 +170,8 @@ impl<'s> Run<'s> {
             cards,
             by_gpu,
             tasks: setup.jobs.iter().map(|job| Task::new(job, setup.fleet)).collect(),
-            queue: BTreeMap::new(),
+            session: Some(session(setup.policy)),
+            queue: BTreeSet::new(),
             stale: BTreeSet::new(),
             preempted: BTreeSet::new(),
             asked_at: None,
@@ -270,32 +271,46 @@ impl<'s> Run<'s> {
     }
 
     fn enqueue(&mut self, index: usize) {
-        let job = &self.setup.jobs[index];
-        let priority = Priority::try_from(job.priority).unwrap_or(Priority::DEFAULT);
-        let id = id(index);
-        let queued = QueuedJob {
-            id,
-            gpu: GpuAsk::Memory(self.tasks[index].asked),
-            share: None,
-            priority,
-            submitted: Millis::new(job.submit_ms),
-        };
-        self.queue.insert((priority, id), queued);
+        let queued = self.queued(index);
+        self.queue.insert((queued.priority, queued.id));
+        if let Some(session) = &mut self.session {
+            session.enqueue(queued);
+        }
     }
 
     fn dequeue(&mut self, index: usize) {
+        let queued = self.queued(index);
+        self.queue.remove(&(queued.priority, queued.id));
+        if let Some(session) = &mut self.session {
+            session.dequeue(&queued);
+        }
+    }
+
+    fn queued(&self, index: usize) -> QueuedJob {
         let job = &self.setup.jobs[index];
-        let priority = Priority::try_from(job.priority).unwrap_or(Priority::DEFAULT);
-        self.queue.remove(&(priority, id(index)));
+        QueuedJob {
+            id: id(index),
+            gpu: GpuAsk::Memory(self.tasks[index].asked),
+            share: None,
+            priority: Priority::try_from(job.priority).unwrap_or(Priority::DEFAULT),
+            submitted: Millis::new(job.submit_ms),
+        }
+    }
+
+    /// Tells the policy that something changed on a GPU.
+    fn touch(&mut self, gpu: usize) {
+        if let Some(session) = &mut self.session {
+            session.gpu_changed(gpu);
+        }
     }
 
     /// Asks the policy and does what it says.
     fn round(&mut self) -> Result<(), Refused> {
+        let Some(mut session) = self.session.take() else { return Ok(()) };
         let forecast = forecast::Seen::new(self);
-        let mut queue = self.queue.values().take(LOOK_AT_MAX);
         let now = Millis::new(self.now);
-        let policy = self.setup.policy;
-        let decisions = policy.decide_with(&self.view, &forecast, &mut queue, now, usize::MAX);
+        let decisions = session.round(&self.view, &forecast, now, usize::MAX);
+        self.session = Some(session);
         for decision in decisions {
             match decision {
                 Decision::Start { job, place, .. } => self.start(job, &place)?,
@@ -320,7 +335,7 @@ impl<'s> Run<'s> {
     }
 
     fn stuck(&self) -> Refused {
-        let first = self.queue.values().next().map(|q| q.id);
+        let first = self.queue.first().map(|(_, job)| *job);
         let why = first.and_then(|job| self.last_wait.get(&job)).map_or("nothing", |r| r.word());
         Refused::Stuck {
             policy: self.setup.policy.name().to_owned(),

@@ -43,6 +43,7 @@ impl Run<'_> {
             return Err(self.impossible(format!("{job:?} asks for more than its instance has")));
         }
         instance.state = InstanceState::Taken { job };
+        self.touch(gpu);
         self.dequeue(task);
         self.seat(task, gpu, place.slot, None);
         let takes = self.steps_ms(gpu, &place.steps);
@@ -88,6 +89,7 @@ impl Run<'_> {
 
     fn begin_trial(&mut self, gpu: usize) {
         self.view.gpus[gpu].changing = true;
+        self.touch(gpu);
         self.cards[gpu].stamp += 1;
         let (stamp, least) = (self.cards[gpu].stamp, self.now + self.cards[gpu].trial_ms);
         // Who looks only every so often finds a trial over when looking next.
@@ -99,6 +101,7 @@ impl Run<'_> {
     /// A trial is over: whoever hasn't ended meanwhile gets the slice that was chosen.
     pub(super) fn tried(&mut self, gpu: usize) -> Result<(), Refused> {
         self.view.gpus[gpu].changing = false;
+        self.touch(gpu);
         let Some(mut reshape) = self.cards[gpu].after_trial.take() else { return Ok(()) };
         let tasks = &self.tasks;
         let here = |seat: &Seat| tasks[index(seat.job)].spot.is_some_and(|spot| spot.gpu == gpu);
@@ -108,6 +111,7 @@ impl Run<'_> {
 
     fn apply(&mut self, gpu: usize, reshape: &Reshape) -> Result<(), Refused> {
         self.check_reshape(gpu, reshape)?;
+        self.touch(gpu);
         let seats: BTreeMap<usize, Seat> =
             reshape.seats.iter().map(|seat| (index(seat.job), *seat)).collect();
         let stands: Vec<_> = self.view.gpus[gpu].instances.iter().filter_map(|i| i.slot).collect();
@@ -259,12 +263,14 @@ impl Run<'_> {
         self.cards[gpu].cut_until = begins + takes;
         self.cards[gpu].stamp += 1;
         self.view.gpus[gpu].changing = true;
+        self.touch(gpu);
         let stamp = self.cards[gpu].stamp;
         self.schedule(begins + takes, Event::Cut { gpu, stamp });
     }
 
     pub(super) fn cut_done(&mut self, gpu: usize) {
         self.view.gpus[gpu].changing = false;
+        self.touch(gpu);
         for task in self.jobs_on(gpu) {
             self.load(task);
         }
@@ -334,6 +340,7 @@ impl Run<'_> {
         self.segment(task, &spot);
         self.tasks[task].stamp += 1;
         self.stale.insert(spot.gpu);
+        self.touch(spot.gpu);
         let gpu = &mut self.view.gpus[spot.gpu];
         for instance in gpu.instances.iter_mut().filter(|i| i.slot == spot.slot) {
             match &mut instance.state {

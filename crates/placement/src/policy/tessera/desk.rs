@@ -1,0 +1,184 @@
+//! Who sits where on every GPU, and in which order GPUs are looked at; kept from round to round.
+
+use std::cmp::Reverse;
+use std::collections::BTreeSet;
+
+use tessera_model::JobId;
+use tessera_model::mig::Layout;
+
+use super::super::cards::Card;
+use crate::decision::Seat;
+use crate::view::{ClusterView, GpuView};
+
+/// One GPU as a round finds it.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Post {
+    /// What stands.
+    pub(super) layout: Layout,
+    /// Who sits there.
+    pub(super) seats: Vec<Seat>,
+    /// Whether it may be changed in this round.
+    pub(super) open: bool,
+    /// Its model, by number.
+    pub(super) kind: usize,
+    /// Seats that it has or was promised in this round.
+    crowd: usize,
+}
+
+impl Post {
+    pub(super) fn jobs(&self) -> Vec<JobId> {
+        self.seats.iter().map(|seat| seat.job).collect()
+    }
+
+    fn idle(&self) -> usize {
+        self.layout.len().saturating_sub(self.seats.len())
+    }
+}
+
+/// All GPUs. The sets hold the open ones only.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Desk {
+    posts: Vec<Post>,
+    /// The first GPU of each model.
+    kinds: Vec<usize>,
+    /// Empty GPUs by model.
+    empty: Vec<BTreeSet<usize>>,
+    /// Those with jobs, the fewest first.
+    fewest: BTreeSet<(usize, usize)>,
+    /// The same, the most first.
+    most: BTreeSet<(Reverse<usize>, usize)>,
+    /// Those with jobs and idle slices, the most idle first.
+    idle: BTreeSet<(Reverse<usize>, usize)>,
+    /// What has to be read again.
+    changed: BTreeSet<usize>,
+}
+
+impl Desk {
+    pub(super) fn changed(&mut self, at: usize) {
+        self.changed.insert(at);
+    }
+
+    /// Reads what changed; everything, the first time.
+    pub(super) fn read(&mut self, cluster: &ClusterView) {
+        if self.posts.len() != cluster.gpus.len() {
+            *self = Self::default();
+            self.posts = vec![Post::default(); cluster.gpus.len()];
+            for (at, view) in cluster.gpus.iter().enumerate() {
+                self.posts[at].kind = self.kind(cluster, at, view);
+                self.changed.insert(at);
+            }
+            self.empty = vec![BTreeSet::new(); self.kinds.len()];
+        }
+        for at in std::mem::take(&mut self.changed) {
+            self.forget(at);
+            let Some(view) = cluster.gpus.get(at) else { continue };
+            let post = &mut self.posts[at];
+            match Card::new(view) {
+                Some(card) => {
+                    (post.layout, post.seats, post.open) = (card.layout, card.seats, card.open);
+                }
+                None => (post.seats, post.open) = (Vec::new(), false),
+            }
+            post.crowd = post.seats.len();
+            self.remember(at);
+        }
+    }
+
+    fn kind(&mut self, cluster: &ClusterView, at: usize, view: &GpuView) -> usize {
+        let alike = |first: &usize| {
+            let first = &cluster.gpus[*first];
+            let rules = match (&first.mig, &view.mig) {
+                (Some(a), Some(b)) => std::sync::Arc::ptr_eq(a, b) || a.geometry == b.geometry,
+                (a, b) => a.is_none() && b.is_none(),
+            };
+            first.model == view.model && rules
+        };
+        self.kinds.iter().position(alike).unwrap_or_else(|| {
+            self.kinds.push(at);
+            self.kinds.len() - 1
+        })
+    }
+
+    pub(super) fn post(&self, at: usize) -> &Post {
+        &self.posts[at]
+    }
+
+    /// Returns the first GPU of each model.
+    pub(super) fn kinds(&self) -> &[usize] {
+        &self.kinds
+    }
+
+    /// Counts a seat that was promised.
+    pub(super) fn promise(&mut self, at: usize, seats: usize) {
+        self.forget(at);
+        self.posts[at].crowd = seats;
+        self.changed.insert(at);
+        self.remember(at);
+    }
+
+    /// Takes a GPU out for the rest of the round.
+    pub(super) fn close(&mut self, at: usize) {
+        self.forget(at);
+        self.posts[at].open = false;
+        self.changed.insert(at);
+    }
+
+    pub(super) fn any_open(&self) -> bool {
+        !self.fewest.is_empty() || self.empty.iter().any(|at| !at.is_empty())
+    }
+
+    /// Returns the first empty GPU.
+    pub(super) fn first_empty(&self) -> Option<usize> {
+        self.empty.iter().filter_map(BTreeSet::first).min().copied()
+    }
+
+    /// Returns one empty GPU of each model, then those with the fewest jobs.
+    pub(super) fn fewest(&self, crowd_max: usize, most: usize) -> Vec<usize> {
+        let mut order: Vec<usize> =
+            self.empty.iter().filter_map(BTreeSet::first).copied().collect();
+        order.sort_unstable();
+        let shared = self.fewest.iter().take_while(|(crowd, _)| *crowd < crowd_max);
+        order.extend(shared.map(|(_, at)| *at).take(most));
+        order.truncate(most);
+        order
+    }
+
+    /// Returns the GPUs with the most jobs, two at least.
+    pub(super) fn most_shared(&self, most: usize) -> Vec<usize> {
+        let shared = self.most.iter().take_while(|(Reverse(crowd), _)| *crowd > 1);
+        shared.map(|(_, at)| *at).take(most).collect()
+    }
+
+    /// Returns the GPUs with jobs that have the most idle slices.
+    pub(super) fn most_idle(&self, most: usize) -> Vec<usize> {
+        self.idle.iter().map(|(_, at)| *at).take(most).collect()
+    }
+
+    fn forget(&mut self, at: usize) {
+        let post = &self.posts[at];
+        let (crowd, idle) = (post.crowd, post.idle());
+        if let Some(empty) = self.empty.get_mut(post.kind) {
+            empty.remove(&at);
+        }
+        self.fewest.remove(&(crowd, at));
+        self.most.remove(&(Reverse(crowd), at));
+        self.idle.remove(&(Reverse(idle), at));
+    }
+
+    fn remember(&mut self, at: usize) {
+        let post = &self.posts[at];
+        if !post.open {
+            return;
+        }
+        let (crowd, idle, kind) = (post.crowd, post.idle(), post.kind);
+        if crowd == 0 {
+            self.empty[kind].insert(at);
+            return;
+        }
+        self.fewest.insert((crowd, at));
+        self.most.insert((Reverse(crowd), at));
+        if idle > 0 && !self.posts[at].seats.is_empty() {
+            self.idle.insert((Reverse(idle), at));
+        }
+    }
+}

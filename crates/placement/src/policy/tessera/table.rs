@@ -1,0 +1,215 @@
+//! What a job is worth where, at one moment.
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use tessera_model::mig::{Profile, Slot};
+use tessera_model::{JobId, Millis};
+
+use super::Tessera;
+use crate::decision::Seat;
+use crate::forecast::Forecast;
+use crate::seating::{self, NO_SEAT};
+use crate::view::{ClusterView, GpuView, MigView};
+
+/// What the worth of jobs in a round is worked out from.
+#[derive(Clone, Copy)]
+pub(super) struct Table<'c> {
+    pub(super) settings: &'c Tessera,
+    pub(super) cluster: &'c ClusterView,
+    pub(super) forecast: &'c dyn Forecast,
+    pub(super) now: Millis,
+}
+
+/// What is known of one job in this round.
+#[derive(Clone, Copy, Debug)]
+struct Facts {
+    weight: f64,
+    done: Option<f64>,
+    /// What is left of it on a whole GPU, in milliseconds.
+    left_ms: Option<f64>,
+}
+
+/// What jobs are worth, worked out once a round.
+#[derive(Default)]
+pub(super) struct Rows {
+    facts: BTreeMap<JobId, Facts>,
+    /// Where a job sits, by GPU; elsewhere, by model.
+    at_home: BTreeMap<(JobId, usize), Rc<[i64]>>,
+    elsewhere: BTreeMap<(JobId, usize), Rc<[i64]>>,
+}
+
+impl<'c> Table<'c> {
+    pub(super) fn view(&self, at: usize) -> &'c GpuView {
+        &self.cluster.gpus[at]
+    }
+
+    pub(super) fn mig(&self, at: usize) -> Option<&'c MigView> {
+        self.view(at).mig.as_deref()
+    }
+
+    /// Returns what orders jobs that wait, before it ages: the shortest first.
+    pub(super) fn eagerness(&self, kinds: &[usize], job: JobId) -> f64 {
+        short(self.left_ms(kinds, job)).powf(self.settings.eagerness)
+    }
+
+    /// Returns what is left of a job on a whole GPU, in milliseconds.
+    fn left_ms(&self, kinds: &[usize], job: JobId) -> Option<f64> {
+        let all = kinds.iter().find_map(|at| {
+            let largest = self.mig(*at)?.geometry.largest()?;
+            self.forecast.time(job, self.view(*at), largest)
+        })?;
+        let done = f64::from(self.forecast.done(job)?) / 1_000_000.0;
+        Some(float(all) * (1.0 - done))
+    }
+
+    fn facts(&self, kinds: &[usize], job: JobId) -> Facts {
+        let left_ms = self.left_ms(kinds, job);
+        let done = self.forecast.done(job).map(|done| f64::from(done) / 1_000_000.0);
+        Facts { weight: short(left_ms).powf(self.settings.shortness), done, left_ms }
+    }
+
+    /// Returns what a job is worth on an instance, less what moving there costs; `None` if it
+    /// can't be there, or would be late there and nowhere else.
+    fn worth(
+        &self,
+        at: usize,
+        job: JobId,
+        facts: &Facts,
+        seat: Seated,
+        on: &Profile,
+    ) -> Option<i64> {
+        let (view, mig) = (self.view(at), self.mig(at)?);
+        let speed = seating::speed(self.forecast, job, view, mig, on)?;
+        let done = facts.done?;
+        let left = float(self.forecast.time(job, view, on)?) * (1.0 - done);
+        let begun = done > 0.0 || seat != Seated::Elsewhere;
+        let price = match (seat == Seated::There, begun) {
+            (true, _) | (false, false) => 0.0,
+            (false, true) => float(self.forecast.move_price(job)?),
+        };
+        let kept = left / (left + price).max(1.0);
+        if seat != Seated::There {
+            let late = |left: f64| {
+                let ends = float(self.now) + left;
+                self.forecast.deadline(job).is_some_and(|deadline| ends > float(deadline))
+            };
+            if late(left + price) && !late(left.min(facts.left_ms?)) {
+                return None;
+            }
+        }
+        // Speeds are millionths; weights of long jobs are small, so that a finer unit is kept.
+        Some(whole(float_of(speed) * facts.weight * kept))
+    }
+}
+
+/// Where a job sits already, seen from the instance in question.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Seated {
+    /// On that very instance.
+    There,
+    /// On another one of the same GPU.
+    Beside,
+    /// On no instance of the GPU.
+    Elsewhere,
+}
+
+impl Rows {
+    /// Returns what a job is worth in each slot of a GPU; `home` is its own slot there, if it sits
+    /// there.
+    pub(super) fn row(
+        &mut self,
+        table: &Table<'_>,
+        kinds: &[usize],
+        at: usize,
+        kind: usize,
+        job: JobId,
+        home: Option<Option<Slot>>,
+    ) -> Rc<[i64]> {
+        let (known, key) = match home {
+            Some(_) => (&mut self.at_home, (job, at)),
+            None => (&mut self.elsewhere, (job, kind)),
+        };
+        if let Some(row) = known.get(&key) {
+            return Rc::clone(row);
+        }
+        let facts = *self.facts.entry(job).or_insert_with(|| table.facts(kinds, job));
+        let row: Rc<[i64]> = made(table, at, job, &facts, home).into();
+        known.insert(key, Rc::clone(&row));
+        row
+    }
+
+    /// Returns what a job is worth where it sits, on an instance that is in no full layout of plain
+    /// profiles.
+    pub(super) fn odd(&mut self, table: &Table<'_>, kinds: &[usize], at: usize, seat: Seat) -> i64 {
+        let facts = *self.facts.entry(seat.job).or_insert_with(|| table.facts(kinds, seat.job));
+        let worth = || {
+            let profile = table.mig(at)?.geometry.profile(seat.slot?.profile)?;
+            table.worth(at, seat.job, &facts, Seated::There, profile)
+        };
+        worth().unwrap_or(0)
+    }
+}
+
+fn made(
+    table: &Table<'_>,
+    at: usize,
+    job: JobId,
+    facts: &Facts,
+    home: Option<Option<Slot>>,
+) -> Vec<i64> {
+    let Some(mig) = table.mig(at) else { return Vec::new() };
+    let seated = if home.is_some() { Seated::Beside } else { Seated::Elsewhere };
+    let of = |id, seated| {
+        let profile = mig.geometry.profile(id);
+        let worth = profile.and_then(|profile| table.worth(at, job, facts, seated, profile));
+        worth.unwrap_or(NO_SEAT)
+    };
+    let atlas = mig.atlas();
+    let by_profile: Vec<i64> = atlas.profiles().iter().map(|id| of(*id, seated)).collect();
+    let mut row = atlas.row(&by_profile);
+    if let Some(slot) = home.flatten()
+        && let Some(number) = atlas.number(slot)
+    {
+        row[number] = of(slot.profile, Seated::There);
+    }
+    row
+}
+
+/// Returns how many such jobs an hour of a whole GPU finishes.
+fn short(left_ms: Option<f64>) -> f64 {
+    3_600_000.0 / left_ms.unwrap_or(3_600_000.0).max(1_000.0)
+}
+
+pub(super) fn float(time: Millis) -> f64 {
+    let ms = time.get();
+    let high = u32::try_from(ms >> 32).unwrap_or(u32::MAX);
+    let low = u32::try_from(ms & 0xFFFF_FFFF).unwrap_or(u32::MAX);
+    f64::from(high) * 4_294_967_296.0 + f64::from(low)
+}
+
+fn float_of(speed: i64) -> f64 {
+    f64::from(i32::try_from(speed).unwrap_or(i32::MAX))
+}
+
+/// Rounds a worth down to a whole number: at least one, so that any progress is worth something.
+fn whole(worth: f64) -> i64 {
+    let clamped = worth.clamp(1.0, 4_000_000_000_000.0);
+    let high = (clamped / 1_000_000.0).floor();
+    let low = clamped - high * 1_000_000.0;
+    integer(high) * 1_000_000 + integer(low)
+}
+
+/// Returns the whole part of a number below 2^23.
+fn integer(value: f64) -> i64 {
+    let mut left = value.floor();
+    let mut sum = 0;
+    for bit in (0..23).rev() {
+        let step = f64::from(1_i32 << bit);
+        if left >= step {
+            left -= step;
+            sum += 1_i64 << bit;
+        }
+    }
+    sum
+}

@@ -1,0 +1,131 @@
+//! The full layouts of one GPU model, with their slots numbered: what a search needs to weigh all
+//! of them without sets and without taking memory for each.
+
+use tessera_model::mig::{Layout, ProfileId, Slot};
+
+use super::Must;
+use super::halves::Halves;
+use super::scratch::{NOBODY, Scratch};
+
+/// Worth of a slot in which a job can't be.
+///
+/// So low that no sum of others reaches it, and so high that sums of it stay numbers.
+pub(crate) const NO_SEAT: i64 = -(1 << 58);
+
+/// Full layouts over numbered slots.
+#[derive(Debug, Default)]
+pub(crate) struct Atlas {
+    /// Each slot of any full layout once, in order.
+    slots: Vec<Slot>,
+    /// The number of each slot's profile among [`Self::profiles`].
+    profile_of: Vec<usize>,
+    profiles: Vec<ProfileId>,
+    /// Each full layout: its slots in order, as numbers, and as a mask.
+    layouts: Vec<(Vec<usize>, u128)>,
+    halves: Halves,
+}
+
+/// The best seats that a search found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Found {
+    /// The layout, by its place among the full ones.
+    pub(crate) layout: usize,
+    /// Jobs by their index among those that were weighed, in the order of the slots.
+    pub(crate) seats: Vec<(usize, Slot)>,
+    pub(crate) worth: i64,
+}
+
+impl Atlas {
+    /// Numbers the slots of full layouts.
+    pub(crate) fn new(full: &[Layout]) -> Self {
+        let all: Layout = full.iter().flatten().copied().collect();
+        let slots: Vec<Slot> = all.into_iter().collect();
+        let mut profiles: Vec<ProfileId> = slots.iter().map(|slot| slot.profile).collect();
+        profiles.sort_unstable();
+        profiles.dedup();
+        let place = |id: ProfileId| profiles.iter().position(|p| *p == id).unwrap_or(0);
+        let profile_of = slots.iter().map(|slot| place(slot.profile)).collect();
+        let number = |slot: &Slot| slots.binary_search(slot).ok();
+        let orders: Vec<Vec<usize>> =
+            full.iter().map(|layout| layout.iter().filter_map(number).collect()).collect();
+        let halves = Halves::new(&orders);
+        let masks = full.iter().map(|layout| mask(&slots, layout));
+        let layouts = orders.into_iter().zip(masks).collect();
+        Self { profile_of, profiles, layouts, halves, slots }
+    }
+
+    /// Returns the profiles of the slots, each once.
+    pub(crate) fn profiles(&self) -> &[ProfileId] {
+        &self.profiles
+    }
+
+    /// Spreads what a job is worth on each of [`Self::profiles`] over the slots.
+    pub(crate) fn row(&self, by_profile: &[i64]) -> Vec<i64> {
+        self.profile_of.iter().map(|profile| by_profile[*profile]).collect()
+    }
+
+    pub(crate) fn number(&self, slot: Slot) -> Option<usize> {
+        self.slots.binary_search(&slot).ok()
+    }
+
+    /// Returns a layout as a mask of slots; what is in no full layout is left out.
+    pub(crate) fn mask(&self, layout: &Layout) -> u128 {
+        mask(&self.slots, layout)
+    }
+
+    /// Weighs all full layouts: the greatest worth with every job seated, of equals the one that
+    /// differs least from what stands, of equals the first. Nothing if it would not be worth more
+    /// than `floor`. Each job has a row with its worth in each slot.
+    pub(crate) fn best(
+        &self,
+        rows: &[&[i64]],
+        standing: u128,
+        floor: Option<i64>,
+        scratch: &mut Scratch,
+    ) -> Option<Found> {
+        let mut best: Option<(i64, u32, usize)> = None;
+        let mut sums = std::mem::take(&mut scratch.halves);
+        self.halves.weigh(rows, &mut sums, &mut |layout, worth| {
+            if floor.is_some_and(|floor| worth <= floor) {
+                return;
+            }
+            let steps = (self.layouts[layout].1 ^ standing).count_ones();
+            let better = best
+                .is_none_or(|(known, least, _)| worth > known || (worth == known && steps < least));
+            if better {
+                best = Some((worth, steps, layout));
+            }
+        });
+        scratch.halves = sums;
+        let (worth, _, layout) = best?;
+        let seats = self.seats(layout, rows, Must::SeatAll, scratch);
+        Some(Found { layout, seats, worth })
+    }
+
+    /// Returns the slots of a full layout in order, by number.
+    pub(crate) fn order(&self, layout: usize) -> &[usize] {
+        self.layouts.get(layout).map_or(&[], |(order, _)| order)
+    }
+
+    /// Returns who sits where in the best seating on one full layout.
+    pub(crate) fn seats(
+        &self,
+        layout: usize,
+        rows: &[&[i64]],
+        must: Must,
+        scratch: &mut Scratch,
+    ) -> Vec<(usize, Slot)> {
+        let order = self.order(layout);
+        let taken = order.iter().zip(scratch.seats(order, rows, must));
+        let seats = taken.filter(|(_, job)| **job != NOBODY);
+        seats.map(|(slot, job)| (*job, self.slots[*slot])).collect()
+    }
+}
+
+fn mask(slots: &[Slot], layout: &Layout) -> u128 {
+    let bit = |slot: &Slot| {
+        let number = u32::try_from(slots.binary_search(slot).ok()?).ok()?;
+        1_u128.checked_shl(number)
+    };
+    layout.iter().filter_map(bit).fold(0, |all, bit| all | bit)
+}
