@@ -96,6 +96,7 @@ pub fn welcome(welcome: &Welcome) {
     state::turn(state::DETACHED, state::ACTIVE);
     crate::counters::count(&crate::counters::SESSIONS);
     fill::wake();
+    log::note(format_args!("session {}, role {:?}", welcome.session, welcome.role));
 }
 
 /// The session is over: launches pass.

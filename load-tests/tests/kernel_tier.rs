@@ -2,7 +2,7 @@
 //! agent's queue to what the API shows of gaps and kernels. The device is the CUDA stand-in.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde_json::Value;
@@ -49,6 +49,57 @@ fn slice(job: &JobDetail) -> String {
 
 fn tasks(cluster: &Cluster) -> Value {
     cluster.call("GET", "/v1/kernels", None).expect(200).json()
+}
+
+/// Lines of a file that say something; none if it isn't there yet.
+fn lines_with(file: &Path, what: &str) -> usize {
+    let text = fs::read_to_string(file).unwrap_or_default();
+    text.lines().filter(|line| line.contains(what)).count()
+}
+
+#[test]
+fn an_agent_that_is_killed_fails_no_job_of_its_queue_and_has_them_back() {
+    let mut cluster = Plan::new().node("n1", "a100-40gb").start();
+    let [log, traces] = ["shim.log", "traces"].map(|name| cluster.scratch().join(name));
+    let high = "iterations 1000\nkernel step dur=2ms\nrun step 64x1x1/256x1x1\ngap 8ms\n";
+    let low = "iterations 5000\nkernel piece dur=1ms\nrun piece 8x1x1/128x1x1\nsync\n";
+    let jobs = [("high", 0, high), ("low", 7, low)].map(|(name, priority, steps)| {
+        let mut request = player(&cluster, name, priority, steps);
+        // Jobs may not set these; what they start may.
+        let watched = [("TESSERA_KERNEL_LOG", &log), ("TESSERA_SIM_CUDA_TRACE", &traces)]
+            .map(|(name, path)| format!("{name}={}", path.display()));
+        let program = request.command.take().unwrap();
+        request.command =
+            Some(["env".to_owned()].into_iter().chain(watched).chain(program).collect());
+        cluster.submit(&request).job_id
+    });
+    wait::until(DONE_WITHIN, "gaps are filled", || {
+        let filler = cluster.job(jobs[1]).attempt_list.first()?.kernel.clone()?;
+        (filler.filled_kernels > 50).then_some(())
+    });
+
+    cluster.agents[0].kill();
+    let kernels = || -> Vec<usize> {
+        let traces = fs::read_dir(&traces).unwrap().map(|trace| trace.unwrap().path());
+        traces.map(|trace| lines_with(&trace, "\"op\":\"kernel\"")).collect()
+    };
+    let before = kernels();
+    assert_eq!(before.len(), 2, "both write down what they run");
+    wait::until(SOON, "both go on without the agent", || {
+        kernels().iter().zip(&before).all(|(now, before)| *now > before + 100).then_some(())
+    });
+    let sessions = lines_with(&log, "session ");
+    cluster.agents[0].start();
+    wait::until(SOON, "both are under the queue again", || {
+        (lines_with(&log, "session ") >= sessions + 2).then_some(())
+    });
+
+    for job in jobs {
+        let done = cluster.wait_job(job, DONE_WITHIN, "succeeded");
+        assert_eq!(done.attempt_list.len(), 1, "{done:?}");
+    }
+    let filler = kernel_use(&cluster, jobs[1]);
+    assert!(filler.filled_kernels > 0 && filler.waits > 0, "after it was back: {filler:?}");
 }
 
 #[test]
