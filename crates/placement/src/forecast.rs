@@ -1,7 +1,10 @@
 //! What is predicted of jobs, for the policies that weigh times and not only sizes.
 
+use std::sync::Arc;
+
 use tessera_model::mig::Profile;
-use tessera_model::{JobId, Millis};
+use tessera_model::share::SmPercent;
+use tessera_model::{Bytes, JobId, Millis};
 
 use crate::view::GpuView;
 
@@ -14,6 +17,28 @@ pub struct Demand {
     pub sm: u16,
     /// Memory bandwidth.
     pub memory: u16,
+}
+
+/// What a job that may share a slice brings to it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Companion {
+    /// Whose it is: under MPS a fault of one is a fault of all.
+    pub user: Arc<str>,
+    /// Memory that it has to be left.
+    pub memory: Bytes,
+}
+
+/// Who pays for a job: what the account has had lately, and what it may have.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Account {
+    /// Its name: jobs of equal name draw on one account.
+    pub name: Arc<str>,
+    /// What it is entitled to, beside the others' numbers.
+    pub shares: u32,
+    /// Time that it has had compute slices, decayed by age, added up over slices.
+    pub used: Millis,
+    /// Most compute slices that its jobs may hold at once, if that is limited.
+    pub quota: Option<u32>,
 }
 
 /// Answers what is known or predicted of a job; `None` where nothing is.
@@ -41,6 +66,31 @@ pub trait Forecast {
 
     /// What it keeps busy.
     fn demand(&self, job: JobId) -> Option<Demand>;
+
+    /// How long the whole job takes on such an instance with its part of the multiprocessors,
+    /// beside others with theirs; `None` where that isn't predicted.
+    ///
+    /// Source: MMK, §III-A.
+    fn time_beside(
+        &self,
+        _job: JobId,
+        _sm: SmPercent,
+        _others: &[(JobId, SmPercent)],
+        _gpu: &GpuView,
+        _profile: &Profile,
+    ) -> Option<Millis> {
+        None
+    }
+
+    /// What the job brings to a slice that it shares; `None` if it has to have one alone.
+    fn companion(&self, _job: JobId) -> Option<Companion> {
+        None
+    }
+
+    /// Who pays for it; `None` where usage isn't kept, and all are alike.
+    fn account(&self, _job: JobId) -> Option<Account> {
+        None
+    }
 }
 
 /// Knows nothing of any job.

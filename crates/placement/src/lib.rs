@@ -21,7 +21,7 @@ mod want;
 
 pub use decision::{Candidate, Decision, Explanation, Place, Reshape, Seat, Stayers, WaitReason};
 pub use feasibility::{Feasibility, could_ever_fit, largest_possible};
-pub use forecast::{Demand, Forecast, Unknown};
+pub use forecast::{Account, Companion, Demand, Forecast, Unknown};
 pub use policy::{Policy, by_name, for_simulation};
 pub use session::{Session, session};
 pub use view::{

@@ -3,11 +3,14 @@
 mod cards;
 mod dyna_p;
 mod exclusive;
+mod miger;
 mod miso;
+mod mmk;
 mod mps_only;
 mod pinned;
 mod scheme_a;
 mod scheme_b;
+mod shares;
 mod static_layout;
 mod static_promote;
 mod tessera;
@@ -21,7 +24,9 @@ use crate::view::{ClusterView, QueuedJob};
 
 pub use dyna_p::DynaP;
 pub use exclusive::Exclusive;
+pub use miger::Miger;
 pub use miso::Miso;
+pub use mmk::Mmk;
 pub use mps_only::MpsOnly;
 pub(crate) use pinned::Pinned;
 pub use scheme_a::SchemeA;
@@ -88,8 +93,17 @@ pub fn by_name(name: &str) -> Option<Box<dyn Policy>> {
 
 /// Names of the policies that move running jobs, which [`for_simulation`] knows besides
 /// [`NAMES`]. A controller can't carry them out until jobs can be checkpointed.
-pub const MOVING: &[&str] =
-    &["scheme-a", "static-promote", "mps-only", "miso", "oracle", "dyna-p", "tessera"];
+pub const MOVING: &[&str] = &[
+    "scheme-a",
+    "static-promote",
+    "mps-only",
+    "miso",
+    "miger",
+    "mmk",
+    "oracle",
+    "dyna-p",
+    "tessera",
+];
 
 /// Finds a policy of [`NAMES`] or [`MOVING`] by its name.
 pub fn for_simulation(name: &str) -> Option<Box<dyn Policy>> {
@@ -98,6 +112,8 @@ pub fn for_simulation(name: &str) -> Option<Box<dyn Policy>> {
         "static-promote" => Some(Box::new(StaticPromote)),
         "mps-only" => Some(Box::new(MpsOnly)),
         "miso" => Some(Box::new(Miso::MISO)),
+        "miger" => Some(Box::new(Miger)),
+        "mmk" => Some(Box::new(Mmk)),
         "oracle" => Some(Box::new(Miso::ORACLE)),
         "dyna-p" => Some(Box::new(DynaP)),
         "tessera" => Some(Box::new(Tessera::default())),

@@ -1,0 +1,252 @@
+//! `miger`: online jobs stay on the slice that serves them; offline jobs have the other slices, or
+//! sit beside one online job under MPS.
+//!
+//! Source: Zhang, Li and Li, *MIGER: Integrating Multi-Instance GPU and Multi-Process Service for
+//! Deep Learning Clusters*, ICPP 2024 (hierarchical scheduling: which GPU; which partitions; who is
+//! beside whom; which parts), as MMK's evaluation compares with it and as its public program does:
+//!
+//! - The cluster's level: the GPU with the fewest jobs that can take one more.
+//! - An online job gets the smallest slice that serves it well, where it leaves the others the
+//!   most, and never moves.
+//! - Offline jobs have a slice each, or are the one offline job beside an online one: with the
+//!   largest part under MPS that leaves the online job its speed. Of all layouts and seats the
+//!   GPU gets those in which offline jobs do most. They are stopped and moved for that when a job
+//!   comes, and when nobody waits and slices stand idle.
+//!
+//! Where it had to choose: quality of service isn't printed for our jobs. With a deadline an online
+//! job is served well where it is in time, without one at [`SERVED`] of its speed on a whole GPU.
+//! Beside another it keeps four fifths of its speed on its slice (its authors measured 1.11 to 1.25
+//! times the time at equal parts). Jobs come in turn. Offline jobs that
+//! would lose their work stay as online ones do, without company where they have a slice alone.
+
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+
+use tessera_model::mig::{Layout, Slot};
+use tessera_model::share::SmPercent;
+use tessera_model::{JobId, Millis};
+
+use super::Policy;
+use super::cards::{Card, because};
+use super::shares;
+use crate::decision::{Decision, Explanation, Reshape, Seat, WaitReason};
+use crate::forecast::Forecast;
+use crate::seating::{self, Must, SEATED_MAX};
+use crate::view::{ClusterView, QueuedJob};
+
+const NAME: &str = "miger";
+
+/// Speed over that on the whole GPU with which an online job without a deadline is served well, in
+/// millionths.
+pub const SERVED: i64 = 500_000;
+
+/// Speed that an online job keeps beside another, in thousandths of that alone on its slice.
+const KEPT: i64 = 800;
+
+/// A layout with everybody's seats, and what orders it among others.
+type Seated<R> = (R, Layout, Vec<Seat>);
+
+/// A job's speed in a slot, and its part of it if it has company.
+type Way = Option<(i64, Option<SmPercent>)>;
+
+/// The policy `miger`.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Miger;
+
+impl Policy for Miger {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn decide_with(
+        &self,
+        cluster: &ClusterView,
+        forecast: &dyn Forecast,
+        queue: &mut dyn Iterator<Item = &QueuedJob>,
+        now: Millis,
+        starts_max: usize,
+    ) -> Vec<Decision> {
+        let mut cards = Card::all(cluster);
+        let mut decisions = Vec::new();
+        while decisions.len() < starts_max {
+            let Some(job) = queue.next() else {
+                let tidied = cards.iter_mut().filter_map(|card| tidy(card, forecast));
+                decisions.extend(tidied.map(|reshape| {
+                    let why = because(NAME, "its offline jobs do more on these slices");
+                    Decision::Reshape { reshape, why }
+                }));
+                break;
+            };
+            match arrive(&mut cards, forecast, job.id, now) {
+                Some(reshape) => {
+                    let why = because(NAME, "the GPU with the fewest jobs that can take it");
+                    decisions.push(Decision::Reshape { reshape, why });
+                }
+                None => {
+                    let why = Explanation {
+                        would_start_if: Some("a job ends".to_owned()),
+                        ..because(
+                            NAME,
+                            "no GPU has a slice for it, nor an online job to sit beside",
+                        )
+                    };
+                    let reason = WaitReason::Resources;
+                    decisions.push(Decision::Wait { job: job.id, reason, why });
+                    break;
+                }
+            }
+        }
+        decisions
+    }
+}
+
+fn arrive(
+    cards: &mut [Card<'_>],
+    forecast: &dyn Forecast,
+    job: JobId,
+    now: Millis,
+) -> Option<Reshape> {
+    let mut order: Vec<usize> = (0..cards.len()).filter(|at| cards[*at].open).collect();
+    order.sort_by_key(|at| cards[*at].seats.len());
+    order.into_iter().find_map(|at| {
+        let card = &mut cards[at];
+        let (layout, seats) = match forecast.online(job) {
+            true => seat_online(card, forecast, job, now)?,
+            false => {
+                let mut offline = offline(card, forecast);
+                offline.push(job);
+                let (_, layout, seats) =
+                    seat_offline(card, forecast, &online(card, forecast), &offline)?;
+                (layout, seats)
+            }
+        };
+        Some(card.take(layout, seats))
+    })
+}
+
+fn online(card: &Card<'_>, forecast: &dyn Forecast) -> Vec<Seat> {
+    card.seats.iter().copied().filter(|seat| shares::fixed(forecast, seat.job)).collect()
+}
+
+fn offline(card: &Card<'_>, forecast: &dyn Forecast) -> Vec<JobId> {
+    card.jobs().into_iter().filter(|job| !shares::fixed(forecast, *job)).collect()
+}
+
+/// Finds an online job the smallest slice that serves it, where the offline jobs do most.
+fn seat_online(
+    card: &Card<'_>,
+    forecast: &dyn Forecast,
+    job: JobId,
+    now: Millis,
+) -> Option<(Layout, Vec<Seat>)> {
+    let present = online(card, forecast);
+    let offline = offline(card, forecast);
+    let taken: Layout = present.iter().filter_map(|seat| seat.slot).collect();
+    let mut best: Option<Seated<(Reverse<u8>, i64)>> = None;
+    let mut tried = Layout::new();
+    for layout in card.mig.full().iter().filter(|layout| taken.is_subset(layout)) {
+        for slot in layout.iter().filter(|slot| !taken.contains(slot)) {
+            if !tried.insert(*slot) || !serves(card, forecast, job, *slot, now) {
+                continue;
+            }
+            let Some(sm) = shares::online(card, forecast, *slot, job) else { continue };
+            let mut seats = present.clone();
+            seats.push(Seat { job, slot: Some(*slot), sm: Some(sm) });
+            let Some((worth, layout, seats)) = seat_offline(card, forecast, &seats, &offline)
+            else {
+                continue;
+            };
+            let slices = card.profile(*slot).map_or(u8::MAX, |p| p.compute_slices);
+            let rank = (Reverse(slices), worth);
+            if best.as_ref().is_none_or(|(known, ..)| rank > *known) {
+                best = Some((rank, layout, seats));
+            }
+        }
+    }
+    best.map(|(_, layout, seats)| (layout, seats))
+}
+
+fn serves(card: &Card<'_>, forecast: &dyn Forecast, job: JobId, slot: Slot, now: Millis) -> bool {
+    let Some(profile) = card.profile(slot) else { return false };
+    let Some(time) = forecast.time(job, card.view, profile) else { return false };
+    let whole = card.whole().is_some_and(|whole| whole == slot);
+    let in_time = |deadline: Millis| now.get().saturating_add(time.get()) <= deadline.get();
+    let well = match forecast.deadline(job) {
+        Some(deadline) => in_time(deadline),
+        None => card.speed(forecast, job, slot).is_some_and(|speed| speed >= SERVED),
+    };
+    // The whole GPU is the best that there is.
+    well || whole
+}
+
+/// Seats all offline jobs around the online ones, so that they do most together.
+fn seat_offline(
+    card: &Card<'_>,
+    forecast: &dyn Forecast,
+    online: &[Seat],
+    offline: &[JobId],
+) -> Option<Seated<i64>> {
+    if offline.len() > SEATED_MAX {
+        return None;
+    }
+    // Who sits on a slice already: one host takes one guest.
+    let mut taken: BTreeMap<Slot, Vec<Seat>> = BTreeMap::new();
+    for seat in online {
+        taken.entry(seat.slot?).or_default().push(*seat);
+    }
+    let mut known: BTreeMap<(usize, Slot), Way> = BTreeMap::new();
+    let mut best: Option<Seated<(i64, Reverse<usize>)>> = None;
+    for layout in card.mig.full() {
+        if !taken.keys().all(|slot| layout.contains(slot)) {
+            continue;
+        }
+        let mut way = |job: usize, slot: Slot| {
+            *known.entry((job, slot)).or_insert_with(|| match taken.get(&slot) {
+                None => Some((card.speed(forecast, offline[job], slot)?, None)),
+                Some(there) if there.len() > 1 => None,
+                Some(there) => beside(card, forecast, offline[job], there[0], slot),
+            })
+        };
+        let mut worth = |job: usize, slot: Slot| way(job, slot).map(|(speed, _)| speed);
+        let Some(found) = seating::best(layout, offline.len(), Must::SeatAll, &mut worth) else {
+            continue;
+        };
+        let steps = card.layout.symmetric_difference(layout).count();
+        let rank = (found.worth, Reverse(steps));
+        if best.as_ref().is_none_or(|(known, ..)| rank > *known) {
+            let guests = found.seats.iter().map(|(job, slot)| Seat {
+                job: offline[*job],
+                slot: Some(*slot),
+                sm: way(*job, *slot).and_then(|(_, sm)| sm),
+            });
+            let seats = online.iter().copied().chain(guests).collect();
+            best = Some((rank, layout.clone(), seats));
+        }
+    }
+    best.map(|((worth, _), layout, seats)| (worth, layout, seats))
+}
+
+/// Returns the speed and the part of an offline job beside an online one that keeps its speed.
+fn beside(card: &Card<'_>, forecast: &dyn Forecast, guest: JobId, host: Seat, slot: Slot) -> Way {
+    let part = host.sm?;
+    let left = SmPercent::try_from(100 - part.get()).ok()?;
+    if !shares::fits(card, forecast, slot, &[host.job, guest]) {
+        return None;
+    }
+    let alone = shares::speed(card, forecast, slot, (host.job, part), &[])?;
+    let kept = shares::speed(card, forecast, slot, (host.job, part), &[(guest, left)])?;
+    let gained = shares::speed(card, forecast, slot, (guest, left), &[(host.job, part)])?;
+    (kept * 1_000 >= alone * KEPT).then_some((gained, Some(left)))
+}
+
+/// Moves offline jobs to where they do more, if slices stand idle.
+fn tidy(card: &mut Card<'_>, forecast: &dyn Forecast) -> Option<Reshape> {
+    let busy = card.busy();
+    let offline = offline(card, forecast);
+    if !card.open || offline.is_empty() || busy.len() == card.layout.len() {
+        return None;
+    }
+    let (_, layout, seats) = seat_offline(card, forecast, &online(card, forecast), &offline)?;
+    let moved = seats.iter().any(|seat| !card.seats.contains(seat));
+    moved.then(|| card.take(layout, seats))
+}
