@@ -3,7 +3,9 @@
 //! Source: MMK, §III-A: random forest; inputs are the job's class, its MPS percentage, its own use
 //! of multiprocessors, memory bandwidth and L2, and the *contention features*: what of the three
 //! the others of its partition use. The part of the GPU that the partition is comes on top: the
-//! paper trains one forest a partition size.
+//! paper trains one forest a partition size. So do two columns that a tree would have to build
+//! from the others step by step: how far a job's use exceeds its percentage, and the bandwidth
+//! that all ask for.
 
 use serde::{Deserialize, Serialize};
 
@@ -12,7 +14,7 @@ use crate::number::whole;
 use crate::outcome::{Prediction, Quantity, Source};
 use crate::trained::{TooFew, Trained};
 
-/// What is kept busy of a whole GPU, in thousandths; more than one job may exceed one thousand.
+/// What is kept busy of a slice, in thousandths; several jobs may ask for more than one thousand.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Use {
     /// Streaming multiprocessors.
@@ -41,7 +43,7 @@ pub struct Beside {
 }
 
 /// Columns of a row.
-pub const COLUMNS: usize = 10;
+pub const COLUMNS: usize = 12;
 
 impl Beside {
     /// Returns the row that is learned from.
@@ -57,6 +59,8 @@ impl Beside {
             f64::from(self.occupied.bandwidth),
             f64::from(self.occupied.l2),
             f64::from(self.others),
+            (f64::from(self.own.sm) / (f64::from(self.sm_percent.max(1)) * 10.0)).max(1.0).ln(),
+            f64::from(self.own.bandwidth.saturating_add(self.occupied.bandwidth)),
         ]
     }
 }

@@ -7,6 +7,7 @@
 //! measured in [`metrics`], and what no schedule can beat in [`bounds`].
 
 pub mod bounds;
+pub mod colocation;
 pub mod contention;
 mod engine;
 pub mod experiment;
@@ -15,6 +16,7 @@ pub mod job;
 pub mod metrics;
 pub mod number;
 pub mod overheads;
+pub mod predictors;
 pub mod report;
 pub mod workload;
 

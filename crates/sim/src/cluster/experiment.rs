@@ -45,7 +45,8 @@ pub struct Finding {
 }
 
 /// The experiments, by the names that [`of`] takes.
-pub const NAMES: [&str; 10] = ["X1", "X2", "X3", "X5", "X6", "X7", "X8", "X9", "X10", "MISO"];
+pub const NAMES: [&str; 11] =
+    ["X1", "X2", "X3", "X5", "X6", "X7", "X8", "X9", "X10", "MISO", "MMK-IV"];
 
 /// Seeds of the experiments that need several.
 const SEEDS: u64 = 10;
@@ -66,6 +67,7 @@ pub fn of(name: &str) -> Option<Vec<Finding>> {
         ],
         "X10" => needleman_wunsch(),
         "MISO" => miso(),
+        "MMK-IV" => super::predictors::findings(),
         _ => return None,
     })
 }

@@ -1,10 +1,13 @@
 //! What the policy is told of jobs: the truth, or the truth and an error.
 
 use tessera_model::mig::Profile;
+use tessera_model::share::SmPercent;
 use tessera_model::{JobId, Millis};
-use tessera_placement::{Demand, Forecast, GpuView};
+use tessera_placement::{Companion, Demand, Forecast, GpuView};
 
-use super::{Phase, Run, index};
+use super::{Phase, Run, index, speed};
+use crate::cluster::colocation::{self, FOREST};
+use crate::cluster::contention::{self, Sharer};
 use crate::cluster::job::{Class, WHOLE};
 use crate::kernels::chance::Chance;
 
@@ -70,5 +73,48 @@ impl Forecast for Seen<'_, '_> {
 
     fn demand(&self, job: JobId) -> Option<Demand> {
         self.run.setup.jobs.get(index(job))?.demand
+    }
+
+    /// The forest says so of jobs whose demands are known (MMK, §III-A); of others the rule that
+    /// stands in for it.
+    fn time_beside(
+        &self,
+        job: JobId,
+        sm: SmPercent,
+        others: &[(JobId, SmPercent)],
+        gpu: &GpuView,
+        profile: &Profile,
+    ) -> Option<Millis> {
+        self.time(job, gpu, profile)?;
+        let truth = self.run.setup.jobs.get(index(job))?;
+        let slices = profile.compute_slices;
+        let whole = gpu.mig.as_deref()?.geometry.largest()?.compute_slices;
+        let base = speed::base_ms(truth, &gpu.model, slices, Some(sm));
+        let known = |job: JobId| self.run.setup.jobs.get(index(job)).and_then(|job| job.demand);
+        let demands: Option<Vec<(Demand, u8)>> =
+            others.iter().map(|(other, sm)| Some((known(*other)?, sm.get()))).collect();
+        let slowed = match (truth.demand, demands) {
+            (Some(own), Some(others)) if !others.is_empty() => {
+                let online = truth.class == Class::Online;
+                let beside = colocation::beside(own, sm.get(), &others, (slices, whole), online);
+                1_000_000 / FOREST.predict(&beside).value.max(1)
+            }
+            _ => {
+                let others = others.iter().map(|(other, sm)| (known(*other), sm.get()));
+                let all = [(truth.demand, sm.get())].into_iter().chain(others);
+                let all: Vec<Sharer> = all.map(|(demand, cap)| Sharer { demand, cap }).collect();
+                contention::under_mps(&all, slices, whole).first().copied()?
+            }
+        };
+        let error = self.error(job, slices);
+        let ms = u128::from(base) * u128::from(slowed) / 1_000 * u128::from(error) / 1_000;
+        Some(Millis::new(u64::try_from(ms).ok()?.max(1)))
+    }
+
+    /// The papers' jobs share with whoever comes; what users allow is the live cluster's matter.
+    fn companion(&self, job: JobId) -> Option<Companion> {
+        let truth = self.run.setup.jobs.get(index(job))?;
+        let task = &self.run.tasks[index(job)];
+        Some(Companion { user: truth.user.as_str().into(), memory: task.asked })
     }
 }

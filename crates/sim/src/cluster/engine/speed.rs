@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use tessera_model::Bytes;
 use tessera_model::mig::Slot;
+use tessera_model::share::SmPercent;
 use tessera_placement::InstanceState;
 
 use super::card::Card;
@@ -52,7 +53,7 @@ impl Run<'_> {
             for (place, slowed) in places.iter().zip(&slowed) {
                 let (task, spot) = working[*place];
                 let job = &self.setup.jobs[task];
-                let base = base_ms(job, self.cards[gpu].key, slices, spot);
+                let base = base_ms(job, self.cards[gpu].key, slices, spot.sm);
                 let pace = base.saturating_mul(*slowed).saturating_mul(bus[*place]) / 1_000;
                 self.go_on(task, pace.max(1));
                 drawn += Card::busy_milliwatts(job.power_milliwatts, slices, whole_slices);
@@ -164,10 +165,10 @@ impl Run<'_> {
 
 /// Returns the time of all of a job alone where it is. A capped job of which no demand is known
 /// runs as on so much of the instance, between the sizes that were measured.
-fn base_ms(job: &Job, model: &str, slices: u8, spot: Spot) -> u64 {
+pub(super) fn base_ms(job: &Job, model: &str, slices: u8, sm: Option<SmPercent>) -> u64 {
     // Nobody is seated where there is no time: `check_reshape` and `least_ask` see to that.
     let alone = job.time(model, slices).unwrap_or(u64::MAX / 4_000_000);
-    let Some(sm) = spot.sm.filter(|_| job.demand.is_none()) else { return alone };
+    let Some(sm) = sm.filter(|_| job.demand.is_none()) else { return alone };
     let Some(times) = job.times_on(model) else { return alone };
     let wanted = f64::from(slices) * f64::from(sm.get()) / 100.0;
     let below = times.range(..=slices).rev().find(|(size, _)| f64::from(**size) <= wanted);
