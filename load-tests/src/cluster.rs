@@ -35,6 +35,7 @@ pub struct Plan {
     lease_secs: u64,
     database: Database,
     mps_control: Option<PathBuf>,
+    agent_settings: Option<&'static str>,
     env: Vec<(String, String)>,
 }
 
@@ -65,6 +66,7 @@ impl Plan {
             lease_secs: 300,
             database: Database::Private,
             mps_control: None,
+            agent_settings: None,
             env: Vec::new(),
         }
     }
@@ -102,6 +104,12 @@ impl Plan {
     /// Chooses the control program for MPS; the stand-in's if nobody does.
     pub fn mps_control(mut self, program: impl Into<PathBuf>) -> Self {
         self.mps_control = Some(program.into());
+        self
+    }
+
+    /// Gives every agent a file of settings with this text (TOML).
+    pub const fn agent_settings(mut self, text: &'static str) -> Self {
+        self.agent_settings = Some(text);
         self
     }
 
@@ -467,6 +475,14 @@ impl Cluster {
             .env("TESSERA_SIM_GPUS", node.gpus.clone())
             .env("TESSERA_SIM_MIG", node.mig)
             .env("TESSERA_SIM_LATENCY", "0");
+        let agent = match self.plan.agent_settings {
+            None => agent,
+            Some(text) => {
+                let file = self.folder.path().join("agent.toml");
+                fs::write(&file, text).expect("the agents' settings are written");
+                agent.args(["--config", &file.display().to_string()])
+            }
+        };
         self.plan.marked(agent, &self.mark)
     }
 }

@@ -138,3 +138,45 @@ fn two_jobs_on_one_slice_are_measured_and_then_one_fills_the_others_gaps() {
     assert!(filler.filled_kernels > 0 && filler.waits > 0, "{filler:?}");
     assert_eq!(holder.waits, 0, "the holder never waits: {holder:?}");
 }
+
+#[test]
+fn with_mps_beneath_jobs_are_its_clients_and_their_memory_is_enforced() {
+    let cluster =
+        Plan::new().node("n1", "a100-40gb").agent_settings("kernel_over_mps = true\n").start();
+    let steps = "iterations 200\nkernel step dur=2ms\nrun step 64x1x1/256x1x1\ngap 8ms\n";
+    let holder = player(&cluster, "holder", 0, steps);
+    let told = |request: &SubmitRequest| {
+        // The same program, which says before what it is a client of.
+        let mut words: Vec<String> = ["sh", "-c"].map(str::to_owned).into();
+        words.push(
+            "echo pipe=$CUDA_MPS_PIPE_DIRECTORY sm=$CUDA_MPS_ACTIVE_THREAD_PERCENTAGE; exec \"$@\" 2>&1"
+                .to_owned(),
+        );
+        words.push("sh".to_owned());
+        words.extend(request.command.clone().unwrap());
+        SubmitRequest { command: Some(words), ..request.clone() }
+    };
+    let jobs = [told(&holder), told(&player(&cluster, "filler", 7, steps))]
+        .map(|request| cluster.submit(&request).job_id);
+    let [first, second] = jobs.map(|job| cluster.wait_job(job, DONE_WITHIN, "succeeded"));
+    assert_eq!(slice(&first), slice(&second));
+    let pipes = jobs.map(|job| {
+        let log = cluster.logs(job);
+        let said = log.lines().find(|line| line.starts_with("pipe=")).unwrap().to_owned();
+        assert!(said.ends_with("sm=100"), "all multiprocessors to each: {said}");
+        said
+    });
+    assert_eq!(pipes[0], pipes[1], "one daemon for the slice");
+    assert!(pipes[0].contains('/'), "{pipes:?}");
+    for job in jobs {
+        let used = kernel_use(&cluster, job);
+        assert!(used.launches > 0 && used.launches_untold == 0, "{used:?}");
+    }
+
+    // It asks for 1 GiB and takes two.
+    let greedy =
+        player(&cluster, "greedy", 3, &steps.replace("iterations", "memory 2GiB\niterations"));
+    let greedy = cluster.submit(&told(&greedy)).job_id;
+    cluster.wait_end(greedy, DONE_WITHIN);
+    assert!(cluster.logs(greedy).contains("OUT_OF_MEMORY"), "{}", cluster.logs(greedy));
+}
