@@ -7,8 +7,8 @@ mod atlas;
 mod halves;
 mod scratch;
 
-use tessera_model::JobId;
 use tessera_model::mig::{Layout, Profile, Slot};
+use tessera_model::{JobId, Millis};
 
 pub(crate) use self::atlas::{Atlas, NO_SEAT};
 use self::scratch::NOBODY;
@@ -69,9 +69,14 @@ pub(crate) fn speed(
     mig: &MigView,
     profile: &Profile,
 ) -> Option<i64> {
-    let here = forecast.time(job, gpu, profile)?.get().max(1);
-    let whole = forecast.time(job, gpu, mig.geometry.largest()?)?.get();
-    i64::try_from(u128::from(whole) * 1_000_000 / u128::from(here)).ok()
+    let here = forecast.time(job, gpu, profile)?;
+    speed_of(here, forecast.time(job, gpu, mig.geometry.largest()?)?)
+}
+
+/// The same from both times.
+pub(crate) fn speed_of(here: Millis, whole: Millis) -> Option<i64> {
+    let speed = u128::from(whole.get()) * 1_000_000 / u128::from(here.get().max(1));
+    i64::try_from(speed).ok()
 }
 
 #[cfg(test)]

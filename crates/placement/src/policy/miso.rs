@@ -17,16 +17,17 @@
 //! without a forecast are waited for. A GPU is always cut anew as a whole, and all of its jobs are
 //! stopped for that, those as well that would keep their slice: so does MISO's program.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
-use tessera_model::mig::{Layout, Slot};
+use tessera_model::mig::{Layout, ProfileId};
 use tessera_model::{JobId, Millis};
 
 use super::Policy;
 use super::cards::{Card, because};
 use crate::decision::{Decision, Explanation, Reshape, Seat, Stayers, WaitReason};
 use crate::forecast::Forecast;
-use crate::seating::{self, Must, Seating};
+use crate::seating::{self, Must, NO_SEAT, Scratch, Seating};
+use crate::session::{Queue, Session};
 use crate::view::{ClusterView, InstanceState, MigView, QueuedJob};
 
 /// How long jobs run together before their GPU is cut. Source: MISO's program.
@@ -89,15 +90,86 @@ impl Policy for Miso {
         _now: Millis,
         starts_max: usize,
     ) -> Vec<Decision> {
-        let mut cards = Card::all(cluster);
+        self.decide_from(&mut Memory::default(), cluster, forecast, queue, starts_max)
+    }
+
+    fn session(&self) -> Option<Box<dyn Session + '_>> {
+        Some(Box::new(Work { policy: self, queue: Queue::new(), memory: Memory::default() }))
+    }
+}
+
+/// The policy at work.
+#[derive(Debug)]
+struct Work<'p> {
+    policy: &'p Miso,
+    queue: Queue,
+    memory: Memory,
+}
+
+impl Session for Work<'_> {
+    fn enqueue(&mut self, job: QueuedJob) {
+        self.queue.insert((job.priority, job.id), job);
+    }
+
+    fn dequeue(&mut self, job: &QueuedJob) {
+        self.queue.remove(&(job.priority, job.id));
+    }
+
+    fn gpu_changed(&mut self, gpu: usize) {
+        self.memory.refused.remove(&gpu);
+    }
+
+    fn round(
+        &mut self,
+        cluster: &ClusterView,
+        forecast: &dyn Forecast,
+        _now: Millis,
+        starts_max: usize,
+    ) -> Vec<Decision> {
+        let mut queue = self.queue.values();
+        self.policy.decide_from(&mut self.memory, cluster, forecast, &mut queue, starts_max)
+    }
+}
+
+/// What need not be worked out again.
+#[derive(Debug, Default)]
+struct Memory {
+    /// Jobs that a GPU as it is has no layout for, by the profiles on which they run.
+    refused: BTreeMap<usize, BTreeSet<Vec<bool>>>,
+    /// The layouts of this round's models with so many instances.
+    layouts: BTreeMap<(usize, usize), Vec<Layout>>,
+    scratch: Scratch,
+}
+
+impl Memory {
+    fn layouts(&mut self, mig: &MigView, instances: usize) -> &[Layout] {
+        // Equal rules in memory are equal rules; they live as long as the round.
+        let rules = std::ptr::from_ref(mig).addr();
+        self.layouts.entry((rules, instances)).or_insert_with(|| layouts(mig, instances))
+    }
+}
+
+impl Miso {
+    fn decide_from(
+        &self,
+        memory: &mut Memory,
+        cluster: &ClusterView,
+        forecast: &dyn Forecast,
+        queue: &mut dyn Iterator<Item = &QueuedJob>,
+        starts_max: usize,
+    ) -> Vec<Decision> {
+        memory.layouts.clear();
+        let all = cluster.gpus.iter().enumerate();
+        let mut cards: Vec<(usize, Card<'_>)> =
+            all.filter_map(|(gpu, view)| Some((gpu, Card::new(view)?))).collect();
         let mut decisions = Vec::new();
         while decisions.len() < starts_max {
             let Some(job) = queue.next() else {
-                let tidied = cards.iter_mut().filter_map(|card| tidy(card, forecast));
+                let tidied = cards.iter_mut().filter_map(|(_, card)| tidy(card, forecast, memory));
                 decisions.extend(tidied.map(|reshape| self.decision(reshape)));
                 break;
             };
-            let Some(reshape) = self.arrive(&mut cards, forecast, job.id) else {
+            let Some(reshape) = self.arrive(&mut cards, forecast, job.id, memory) else {
                 let reason = WaitReason::Resources;
                 decisions.push(Decision::Wait { job: job.id, reason, why: self.wait() });
                 break;
@@ -106,23 +178,33 @@ impl Policy for Miso {
         }
         decisions
     }
-}
 
-impl Miso {
     /// Finds a GPU for a job that waits.
     fn arrive(
         &self,
-        cards: &mut [Card<'_>],
+        cards: &mut [(usize, Card<'_>)],
         forecast: &dyn Forecast,
         job: JobId,
+        memory: &mut Memory,
     ) -> Option<Reshape> {
-        let mut order: Vec<usize> = (0..cards.len()).filter(|i| cards[*i].open).collect();
-        order.sort_by_key(|i| cards[*i].seats.len());
+        let mut order: Vec<usize> = (0..cards.len()).filter(|i| cards[*i].1.open).collect();
+        order.sort_by_key(|i| cards[*i].1.seats.len());
+        // Whether there is a layout depends on where a job runs, not on how fast.
+        let mut runs: BTreeMap<&str, Vec<bool>> = BTreeMap::new();
         for index in order {
-            let card = &mut cards[index];
+            let (gpu, card) = &mut cards[index];
+            let runs = runs.entry(card.view.model.as_str()).or_insert_with(|| {
+                row(card, forecast, job).iter().map(|w| *w != NO_SEAT).collect()
+            });
+            if memory.refused.get(gpu).is_some_and(|known| known.contains(runs)) {
+                continue;
+            }
             let mut jobs = card.jobs();
             jobs.push(job);
-            let Some(seating) = optimum(card, forecast, &jobs) else { continue };
+            let Some(seating) = optimum(card, forecast, &jobs, memory) else {
+                memory.refused.entry(*gpu).or_default().insert(runs.clone());
+                continue;
+            };
             let mut reshape = seat(card, &jobs, seating);
             if jobs.len() > 1 && self.measures == Measures::UnderMps {
                 reshape.trial = Some(TRIAL);
@@ -150,34 +232,56 @@ impl Miso {
 }
 
 /// Cuts a GPU anew that has an idle slice.
-fn tidy(card: &mut Card<'_>, forecast: &dyn Forecast) -> Option<Reshape> {
+fn tidy(card: &mut Card<'_>, forecast: &dyn Forecast, memory: &mut Memory) -> Option<Reshape> {
     let idle = card.view.instances.iter().any(|i| i.state == InstanceState::Idle);
     if !card.open || !idle || card.seats.is_empty() {
         return None;
     }
     let jobs = card.jobs();
-    let seating = optimum(card, forecast, &jobs)?;
+    let seating = optimum(card, forecast, &jobs, memory)?;
     Some(seat(card, &jobs, seating))
 }
 
+/// Returns what a job is worth in each slot: the least slow-down is the greatest worth.
+fn row(card: &Card<'_>, forecast: &dyn Forecast, job: JobId) -> Vec<i64> {
+    let atlas = card.mig.atlas();
+    let worth = |id: &ProfileId| {
+        let profile = card.mig.geometry.profile(*id)?;
+        let speed = seating::speed(forecast, job, card.view, card.mig, profile)?;
+        Some(-(1_000_000_000 / speed.max(1)))
+    };
+    let by_profile = atlas.profiles().iter().map(|id| worth(id).unwrap_or(NO_SEAT));
+    atlas.row(&by_profile.collect::<Vec<_>>())
+}
+
 /// Returns the layout with a slice for each job whose mean slow-down is least.
-fn optimum(card: &Card<'_>, forecast: &dyn Forecast, jobs: &[JobId]) -> Option<Seating> {
-    if jobs.len() > seating::SEATED_MAX {
+fn optimum(
+    card: &Card<'_>,
+    forecast: &dyn Forecast,
+    jobs: &[JobId],
+    memory: &mut Memory,
+) -> Option<Seating> {
+    if jobs.len() > seating::SEATED_MAX || memory.layouts(card.mig, jobs.len()).is_empty() {
         return None;
     }
-    // The least slow-down is the greatest worth.
-    let mut worth = |job: usize, slot: Slot| {
-        Some(-(1_000_000_000 / card.speed(forecast, jobs[job], slot)?.max(1)))
-    };
-    let mut found: Option<Seating> = None;
-    for layout in layouts(card.mig, jobs.len()) {
-        let next = seating::best(&layout, jobs.len(), Must::SeatAll, &mut worth);
-        let Some(next) = next else { continue };
-        if found.as_ref().is_none_or(|best| next.worth > best.worth) {
-            found = Some(next);
+    let atlas = card.mig.atlas();
+    let rows: Vec<Vec<i64>> = jobs.iter().map(|job| row(card, forecast, *job)).collect();
+    let rows: Vec<&[i64]> = rows.iter().map(Vec::as_slice).collect();
+    let mut scratch = std::mem::take(&mut memory.scratch);
+    let mut found: Option<(i64, &Layout, Vec<usize>)> = None;
+    for layout in memory.layouts(card.mig, jobs.len()) {
+        let order: Vec<usize> = layout.iter().filter_map(|slot| atlas.number(*slot)).collect();
+        let Some(worth) = scratch.worth(&order, &rows, Must::SeatAll) else { continue };
+        if found.as_ref().is_none_or(|(best, ..)| worth > *best) {
+            found = Some((worth, layout, order));
         }
     }
-    found
+    let seating = found.map(|(worth, layout, order)| {
+        let seats = atlas.seated(&order, &rows, Must::SeatAll, &mut scratch);
+        Seating { layout: layout.clone(), seats, worth }
+    });
+    memory.scratch = scratch;
+    seating
 }
 
 /// The layouts that MISO chooses from, with so many instances, each multiset once.

@@ -98,7 +98,7 @@ impl Atlas {
         });
         scratch.halves = sums;
         let (worth, _, layout) = best?;
-        let seats = self.seats(layout, rows, Must::SeatAll, scratch);
+        let seats = self.seated(self.order(layout), rows, Must::SeatAll, scratch);
         Some(Found { layout, seats, worth })
     }
 
@@ -107,15 +107,14 @@ impl Atlas {
         self.layouts.get(layout).map_or(&[], |(order, _)| order)
     }
 
-    /// Returns who sits where in the best seating on one full layout.
-    pub(crate) fn seats(
+    /// Returns who sits where in the best seating on slots that are given by number.
+    pub(crate) fn seated(
         &self,
-        layout: usize,
+        order: &[usize],
         rows: &[&[i64]],
         must: Must,
         scratch: &mut Scratch,
     ) -> Vec<(usize, Slot)> {
-        let order = self.order(layout);
         let taken = order.iter().zip(scratch.seats(order, rows, must));
         let seats = taken.filter(|(_, job)| **job != NOBODY);
         seats.map(|(slot, job)| (*job, self.slots[*slot])).collect()

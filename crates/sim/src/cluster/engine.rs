@@ -13,7 +13,9 @@ use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 
 use tessera_model::spec::{GpuAsk, Priority};
 use tessera_model::{Bytes, JobId, Millis};
-use tessera_placement::{ClusterView, Decision, Policy, QueuedJob, Session, WaitReason, session};
+use tessera_placement::{
+    ClusterView, Decision, GpuView, Policy, QueuedJob, Session, WaitReason, session,
+};
 
 use self::card::Card;
 pub use self::refused::Refused;
@@ -161,6 +163,7 @@ impl<'s> Run<'s> {
         let view = setup.fleet.view.clone();
         let cards = setup.fleet.keys.iter().map(|key| Card::new(key)).collect();
         let by_gpu = view.gpus.iter().enumerate().map(|(i, gpu)| (gpu.id.clone(), i)).collect();
+        let kinds = kinds(setup.fleet);
         let mut run = Self {
             setup,
             now: 0,
@@ -169,7 +172,7 @@ impl<'s> Run<'s> {
             view,
             cards,
             by_gpu,
-            tasks: setup.jobs.iter().map(|job| Task::new(job, setup.fleet)).collect(),
+            tasks: setup.jobs.iter().map(|job| Task::new(job, &kinds)).collect(),
             session: Some(session(setup.policy)),
             queue: BTreeSet::new(),
             stale: BTreeSet::new(),
@@ -181,28 +184,27 @@ impl<'s> Run<'s> {
             record: Record::default(),
         };
         for (index, job) in setup.jobs.iter().enumerate() {
-            run.check(index, job)?;
+            run.check(&kinds, index, job)?;
             run.schedule(job.submit_ms, Event::Arrives(index));
         }
         Ok(run)
     }
 
     /// Whether some instance of some GPU holds the job to its end.
-    fn check(&self, index: usize, job: &Job) -> Result<(), Refused> {
-        let models = self.setup.fleet.models();
+    fn check(&self, kinds: &[Kind<'_>], index: usize, job: &Job) -> Result<(), Refused> {
         let needs = job.memory_at_end.max(job.memory_at_start).max(self.tasks[index].asked);
         let no_place =
             |why: String| Refused::NoPlace { job: number(index), name: job.name.clone(), why };
-        if models.iter().all(|model| job.times_on(model).is_none()) {
+        if kinds.iter().all(|(model, _)| job.times_on(model).is_none()) {
             let known: Vec<&str> = job.times.keys().map(String::as_str).collect();
             let why = format!("it has times for {} only", known.join(", "));
             return Err(no_place(why));
         }
-        let fits = self.view.gpus.iter().any(|gpu| {
+        let fits = kinds.iter().any(|(model, gpu)| {
             let mig = gpu.mig.as_deref();
             mig.is_some_and(|mig| {
                 mig.plain()
-                    .any(|p| p.memory >= needs && job.time(&gpu.model, p.compute_slices).is_some())
+                    .any(|p| p.memory >= needs && job.time(model, p.compute_slices).is_some())
             })
         });
         if fits { Ok(()) } else { Err(no_place(format!("no instance with {needs} runs it"))) }
@@ -375,10 +377,10 @@ impl<'s> Run<'s> {
 }
 
 impl Task {
-    fn new(job: &Job, fleet: &Fleet) -> Self {
+    fn new(job: &Job, kinds: &[Kind<'_>]) -> Self {
         Self {
             left: WHOLE,
-            asked: least_ask(job, fleet),
+            asked: least_ask(job, kinds),
             spot: None,
             stamp: 0,
             first_start: None,
@@ -391,15 +393,22 @@ impl Task {
     }
 }
 
+/// A model with one of its GPUs.
+type Kind<'f> = (&'static str, &'f GpuView);
+
+fn kinds(fleet: &Fleet) -> Vec<Kind<'_>> {
+    let mut first: BTreeMap<&'static str, &GpuView> = BTreeMap::new();
+    for (key, gpu) in fleet.keys.iter().zip(&fleet.view.gpus) {
+        first.entry(key).or_insert(gpu);
+    }
+    first.into_iter().collect()
+}
+
 /// Returns what a job asks for: more than the memory of any instance on which it has no time, since
 /// a policy that looks at memory only must not put it there.
-fn least_ask(job: &Job, fleet: &Fleet) -> Bytes {
+fn least_ask(job: &Job, kinds: &[Kind<'_>]) -> Bytes {
     let mut asked = job.asked;
-    let mut seen: BTreeSet<&str> = BTreeSet::new();
-    for (key, gpu) in fleet.keys.iter().zip(&fleet.view.gpus) {
-        if job.times_on(key).is_none() || !seen.insert(key) {
-            continue;
-        }
+    for (key, gpu) in kinds.iter().filter(|(key, _)| job.times_on(key).is_some()) {
         let Some(mig) = gpu.mig.as_deref() else { continue };
         for profile in mig.plain().filter(|p| job.time(key, p.compute_slices).is_none()) {
             asked = asked.max(Bytes::new(profile.memory.get().saturating_add(1)));

@@ -7,6 +7,7 @@ pub mod papers;
 mod twister;
 
 use super::job::Job;
+use super::number::whole;
 
 /// A workload that was read or made.
 #[derive(Clone, Debug)]
@@ -81,11 +82,11 @@ pub fn built_in(text: &str, seed: u64) -> Result<Workload, NoWorkload> {
     let mut asked = Parameters::parse(name, parameters)?;
     let jobs = match name {
         "miso" => {
-            let (jobs, gap) = (asked.take("jobs", 100)?, asked.take("gap", 60)?);
+            let (jobs, gap) = (asked.take("jobs", 100)?, asked.gap_ms(60_000)?);
             miso::jobs(seed, jobs, gap)
         }
         "poisson" | "bursts" | "fragments" => {
-            let (jobs, gap) = (asked.take("jobs", 200)?, asked.take("gap", 30)?);
+            let (jobs, gap) = (asked.take("jobs", 200)?, asked.gap_ms(30_000)?);
             match name {
                 "poisson" => generate::poisson(seed, jobs, gap),
                 "bursts" => generate::bursts(seed, jobs, gap),
@@ -132,6 +133,21 @@ impl<'t> Parameters<'t> {
             workload: self.workload.to_owned(),
             part: format!("{name}={value}"),
             right: format!("a number from 1 to {JOBS_MAX}"),
+        })
+    }
+
+    /// Returns the mean gap between arrivals, which is given in seconds.
+    fn gap_ms(&mut self, default: u64) -> Result<u64, NoWorkload> {
+        let Some(at) = self.left.iter().position(|(known, _)| *known == "gap") else {
+            return Ok(default);
+        };
+        let (_, value) = self.left.remove(at);
+        let seconds = value.parse().ok().filter(|s: &f64| (0.001..=1_000_000.0).contains(s));
+        let ms = seconds.map(|seconds| whole(seconds * 1_000.0));
+        ms.ok_or_else(|| NoWorkload::Parameter {
+            workload: self.workload.to_owned(),
+            part: format!("gap={value}"),
+            right: "seconds from 0.001 to 1000000, such as gap=0.5".to_owned(),
         })
     }
 

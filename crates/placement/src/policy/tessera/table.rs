@@ -63,6 +63,10 @@ impl<'c> Table<'c> {
         Some(float(all) * (1.0 - done))
     }
 
+    fn whole_time(&self, at: usize, job: JobId) -> Option<Millis> {
+        self.forecast.time(job, self.view(at), self.mig(at)?.geometry.largest()?)
+    }
+
     fn facts(&self, kinds: &[usize], job: JobId) -> Facts {
         let left_ms = self.left_ms(kinds, job);
         let done = self.forecast.done(job).map(|done| f64::from(done) / 1_000_000.0);
@@ -71,18 +75,21 @@ impl<'c> Table<'c> {
 
     /// Returns what a job is worth on an instance, less what moving there costs; `None` if it
     /// can't be there, or would be late there and nowhere else.
+    ///
+    /// `whole_time` is what the job takes on such a GPU's largest instance.
     fn worth(
         &self,
         at: usize,
         job: JobId,
         facts: &Facts,
+        whole_time: Option<Millis>,
         seat: Seated,
         on: &Profile,
     ) -> Option<i64> {
-        let (view, mig) = (self.view(at), self.mig(at)?);
-        let speed = seating::speed(self.forecast, job, view, mig, on)?;
+        let here = self.forecast.time(job, self.view(at), on)?;
+        let speed = seating::speed_of(here, whole_time?)?;
         let done = facts.done?;
-        let left = float(self.forecast.time(job, view, on)?) * (1.0 - done);
+        let left = float(here) * (1.0 - done);
         let begun = done > 0.0 || seat != Seated::Elsewhere;
         let price = match (seat == Seated::There, begun) {
             (true, _) | (false, false) => 0.0,
@@ -145,7 +152,14 @@ impl Rows {
         let facts = *self.facts.entry(seat.job).or_insert_with(|| table.facts(kinds, seat.job));
         let worth = || {
             let profile = table.mig(at)?.geometry.profile(seat.slot?.profile)?;
-            table.worth(at, seat.job, &facts, Seated::There, profile)
+            table.worth(
+                at,
+                seat.job,
+                &facts,
+                table.whole_time(at, seat.job),
+                Seated::There,
+                profile,
+            )
         };
         worth().unwrap_or(0)
     }
@@ -160,9 +174,11 @@ fn made(
 ) -> Vec<i64> {
     let Some(mig) = table.mig(at) else { return Vec::new() };
     let seated = if home.is_some() { Seated::Beside } else { Seated::Elsewhere };
+    let whole_time = table.whole_time(at, job);
     let of = |id, seated| {
         let profile = mig.geometry.profile(id);
-        let worth = profile.and_then(|profile| table.worth(at, job, facts, seated, profile));
+        let worth =
+            profile.and_then(|profile| table.worth(at, job, facts, whole_time, seated, profile));
         worth.unwrap_or(NO_SEAT)
     };
     let atlas = mig.atlas();

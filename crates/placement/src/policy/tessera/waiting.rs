@@ -15,7 +15,7 @@ use crate::session::Queue;
 use crate::view::QueuedJob;
 
 /// Jobs on a new short list.
-const LISTED: usize = 1_024;
+const LISTED: usize = 256;
 
 /// Jobs on a short list before it is made anew.
 const LISTED_MAX: usize = 4 * LISTED;

@@ -30,21 +30,21 @@ const LENGTHS_S: (f64, f64) = (60.0, 6_000.0);
 const BURST: u64 = 25;
 
 /// Exponential gaps with the given mean.
-pub fn poisson(seed: u64, jobs: u64, gap_s: u64) -> Vec<Job> {
+pub fn poisson(seed: u64, jobs: u64, gap_ms: u64) -> Vec<Job> {
     let mut chance = Chance::named(seed, "poisson");
     let mut now_ms = 0;
     let next = |_| {
-        now_ms += whole(-even(&mut chance).ln() * float(gap_s) * 1_000.0);
+        now_ms += whole(-even(&mut chance).ln() * float(gap_ms));
         Job { submit_ms: now_ms, ..drawn(&mut chance) }
     };
     (0..jobs).map(next).collect()
 }
 
 /// Bursts of 25 jobs at once, as far apart as their jobs would be.
-pub fn bursts(seed: u64, jobs: u64, gap_s: u64) -> Vec<Job> {
+pub fn bursts(seed: u64, jobs: u64, gap_ms: u64) -> Vec<Job> {
     let mut chance = Chance::named(seed, "bursts");
     let next = |number| {
-        let submit_ms = number / BURST * BURST * gap_s * 1_000;
+        let submit_ms = number / BURST * BURST * gap_ms;
         Job { submit_ms, ..drawn(&mut chance) }
     };
     (0..jobs).map(next).collect()
@@ -52,7 +52,7 @@ pub fn bursts(seed: u64, jobs: u64, gap_s: u64) -> Vec<Job> {
 
 /// Built to cut GPUs to pieces: waves of small long jobs, and between them jobs that need half a
 /// GPU or a whole one while small ones are still spread about.
-pub fn fragments(seed: u64, jobs: u64, gap_s: u64) -> Vec<Job> {
+pub fn fragments(seed: u64, jobs: u64, gap_ms: u64) -> Vec<Job> {
     let mut chance = Chance::named(seed, "fragments");
     let next = |number| {
         let large = number % 8 >= 6;
@@ -69,7 +69,7 @@ pub fn fragments(seed: u64, jobs: u64, gap_s: u64) -> Vec<Job> {
             job.asked = Bytes::from_mib(30_000);
             (job.memory_at_start, job.memory_at_end) = (job.asked, job.asked);
         }
-        Job { submit_ms: number * gap_s * 1_000, ..job }
+        Job { submit_ms: number * gap_ms, ..job }
     };
     (0..jobs).map(next).collect()
 }
@@ -101,13 +101,13 @@ mod tests {
 
     #[test]
     fn a_seed_gives_the_same_jobs_and_another_seed_others() {
-        assert_eq!(poisson(3, 50, 20), poisson(3, 50, 20));
-        assert_ne!(poisson(3, 50, 20), poisson(4, 50, 20));
+        assert_eq!(poisson(3, 50, 20_000), poisson(3, 50, 20_000));
+        assert_ne!(poisson(3, 50, 20_000), poisson(4, 50, 20_000));
     }
 
     #[test]
     fn gaps_have_the_mean_that_was_asked_for() {
-        let jobs = poisson(1, 4_000, 20);
+        let jobs = poisson(1, 4_000, 20_000);
         let mean_ms = jobs.last().unwrap().submit_ms / 4_000;
         assert!((19_000..21_000).contains(&mean_ms), "{mean_ms} ms");
     }

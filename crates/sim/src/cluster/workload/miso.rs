@@ -41,16 +41,17 @@ const CAPACITY_MIB: [(u8, u64); 5] =
 /// drawn order, with Poisson gaps, the first third of the jobs twice as dense.
 ///
 /// The same seeds give the authors' arrivals: with their bounds that is tested.
-pub fn jobs(seed: u64, jobs: u64, gap_s: u64) -> Vec<Job> {
+pub fn jobs(seed: u64, jobs: u64, gap_ms: u64) -> Vec<Job> {
     let small = u32::try_from(seed).unwrap_or(u32::MAX - 1);
     let count = usize::try_from(jobs).unwrap_or(usize::MAX);
     let order = Twister::python(small).shuffled(count);
     let mut chance = Twister::numpy(small.wrapping_add(1));
+    let gap_s = float(gap_ms) / 1_000.0;
     let mut now_s = 0;
     let mut drawn = Vec::with_capacity(count);
     for (place, number) in order.into_iter().enumerate() {
         let dense = place <= count / 3;
-        let mean = if dense { float(gap_s) / 2.0 } else { float(gap_s) };
+        let mean = if dense { gap_s / 2.0 } else { gap_s };
         now_s += if mean >= 10.0 { chance.poisson(mean) } else { chance.small_poisson(mean) };
         let (model, iterations) = &MEASURED.trace[number % MEASURED.trace.len()];
         let job = job(model, *iterations).expect("the trace names measured models only");
@@ -114,7 +115,7 @@ mod tests {
         let paths =
             [9626.8, 9882.8, 9308.8, 7865.0, 9614.0, 9381.0, 10990.8, 8078.0, 7910.8, 9422.0];
         for (seed, expected) in (1..).zip(paths) {
-            let path = jobs(seed, 100, 60)
+            let path = jobs(seed, 100, 60_000)
                 .iter()
                 .map(|job| {
                     seconds(job.submit_ms + job.fastest(&[MODEL]).unwrap() + job.start_up_ms)
