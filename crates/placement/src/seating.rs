@@ -37,7 +37,8 @@ pub(crate) enum Must {
 }
 
 /// Returns the assignment of jobs to slots with the greatest worth; `worth` yields nothing where a
-/// job can't run in a slot. Of equals the first in the order of slots and jobs.
+/// job can't run in a slot. Of equals the first in the order of slots and jobs. Where many layouts
+/// are weighed, [`Atlas`] is faster.
 pub(crate) fn best(
     layout: &Layout,
     jobs: usize,

@@ -8,9 +8,10 @@
 //!   hold it in time for its deadline; of equals the smallest. The paper takes its bases from
 //!   the largest batch that a partition holds; one job has one batch here, so its smallest
 //!   partition is the base: `ΔLat = 1 − t(g)/t(base)`, and `ΔMT` counts throughput per slice.
-//!   `λ` is not printed: 0.5.
+//!   `λ` is not printed: 0.2, with which the proxy of its 50 jobs comes out ([`LAMBDA`]).
 //! - **Window.** GPUs in ascending order of fragmentation `1 − allocated/total` above zero; on
-//!   each the window is the next `|G|` jobs of the queue, and of all subsets and layouts that
+//!   each the window is the next `|G|` jobs of the queue, however few slices are free (else a job
+//!   that fits none would keep those behind it out), and of all subsets and layouts that
 //!   leave running jobs alone the one with the largest throughput `m·ΣRT` is taken. The search is
 //!   exact: it goes through sets of jobs instead of branching and bounding, with the same result.
 //! - **Reconfiguration last.** Of equal layouts the one with the fewest steps: as it is, merge or
@@ -20,6 +21,8 @@
 //!   the dearest move, `C_w` the time until the jobs in the way would have ended.
 
 use std::cmp::Reverse;
+use std::collections::BTreeMap;
+use std::rc::Rc;
 
 use tessera_model::mig::{Layout, Slot};
 use tessera_model::{JobId, Millis};
@@ -28,7 +31,7 @@ use super::Policy;
 use super::cards::{Card, because};
 use crate::decision::{Decision, Explanation, Reshape, Seat, WaitReason};
 use crate::forecast::Forecast;
-use crate::seating::{self, Must, SEATED_MAX};
+use crate::seating::{Must, NO_SEAT, SEATED_MAX, Scratch};
 use crate::view::{ClusterView, QueuedJob};
 
 const NAME: &str = "dyna-p";
@@ -39,11 +42,16 @@ const ALPHA: Millis = Millis::new(125);
 /// What moving may cost more than waiting.
 pub const BETA: Millis = Millis::ZERO;
 
-/// Part of latency in `F`, in thousandths.
-const LAMBDA: i64 = 500;
+/// Part of latency in `F`, in thousandths. The paper calls it tunable and prints no value. From
+/// 0.3 on, jobs that gain little by larger partitions take them all the same, and less runs side
+/// by side than under MISO, whom the paper beats; at 0.1 jobs that would gain don't.
+const LAMBDA: i64 = 200;
 
 /// Throughput, then the fewest steps.
-type Rank = (i64, Reverse<usize>);
+type Rank = (i64, Reverse<u32>);
+
+/// Jobs of the window with their slots.
+type Taken = Vec<(usize, Slot)>;
 
 /// The policy `dyna-p`.
 #[derive(Clone, Copy, Debug, Default)]
@@ -67,6 +75,7 @@ impl Policy for DynaP {
         let mut order: Vec<usize> = (0..cards.len()).filter(|at| cards[*at].open).collect();
         order.sort_by_key(|at| fragmentation(&cards[*at]));
         let mut decisions = Vec::new();
+        let mut sizes = Sizes::default();
         let mut left = starts_max;
         for at in order {
             if waiting.is_empty() || left == 0 {
@@ -76,7 +85,8 @@ impl Policy for DynaP {
             if slices(card, &card.busy()) >= whole_slices(card) {
                 continue;
             }
-            let Some((reshape, started)) = fill(card, forecast, &waiting, now, left) else {
+            let Some((reshape, started)) = fill(card, forecast, &waiting, now, left, &mut sizes)
+            else {
                 continue;
             };
             waiting.retain(|job| !started.contains(job));
@@ -142,6 +152,30 @@ fn wanted(card: &Card<'_>, forecast: &dyn Forecast, job: JobId, now: Millis) -> 
     ways.max_by_key(|way| weight(*way)).map(|(slices, _)| slices)
 }
 
+/// What jobs want, and their worth in `T` in each slot of that size; by model, once a round.
+#[derive(Default)]
+struct Sizes(BTreeMap<(String, JobId), Wish>);
+
+/// The size that a job wants, and its worth in each slot.
+type Wish = (Option<u8>, Rc<[i64]>);
+
+impl Sizes {
+    fn of(&mut self, card: &Card<'_>, forecast: &dyn Forecast, job: JobId, now: Millis) -> Wish {
+        let known = self.0.entry((card.view.model.clone(), job)).or_insert_with(|| {
+            let size = wanted(card, forecast, job, now);
+            let worth = |slot: &Slot| {
+                let slices = card.profile(*slot)?.compute_slices;
+                // The share of the GPU in use and the speeds, both of which `T` multiplies.
+                let worth = || Some(card.speed(forecast, job, *slot)? + i64::from(slices));
+                (Some(slices) == size).then(worth).flatten()
+            };
+            let slots = card.mig.atlas().slots().iter();
+            (size, slots.map(|slot| worth(slot).unwrap_or(NO_SEAT)).collect())
+        });
+        known.clone()
+    }
+}
+
 /// Seats jobs of the window beside those that run.
 fn fill(
     card: &mut Card<'_>,
@@ -149,42 +183,47 @@ fn fill(
     waiting: &[JobId],
     now: Millis,
     most: usize,
+    sizes: &mut Sizes,
 ) -> Option<(Reshape, Vec<JobId>)> {
     let busy = card.busy();
-    let free = usize::from(whole_slices(card).saturating_sub(slices(card, &busy)));
-    let window = waiting.len().min(free).min(most).min(SEATED_MAX);
+    let window = waiting.len().min(usize::from(whole_slices(card))).min(SEATED_MAX);
     let jobs = &waiting[..window];
-    let sizes: Vec<Option<u8>> = jobs.iter().map(|job| wanted(card, forecast, *job, now)).collect();
-    let mut best: Option<(Rank, Layout, Vec<Seat>)> = None;
-    for layout in card.mig.full().iter().filter(|layout| busy.is_subset(layout)) {
-        let mut worth = |job: usize, slot: Slot| {
-            let fits =
-                !busy.contains(&slot) && Some(card.profile(slot)?.compute_slices) == sizes[job];
-            let speed = card.speed(forecast, jobs[job], slot)?;
-            let slices = i64::from(card.profile(slot)?.compute_slices);
-            // The share of the GPU in use and the speeds, both of which `T` multiplies.
-            fits.then_some(speed + slices)
-        };
-        let Some(found) = seating::best(layout, window, Must::SeatAny, &mut worth) else {
-            continue;
-        };
-        if found.seats.is_empty() {
+    let room = whole_slices(card).saturating_sub(slices(card, &busy));
+    let wants: Vec<_> = jobs.iter().map(|job| sizes.of(card, forecast, *job, now)).collect();
+    if !wants.iter().any(|(size, _)| size.is_some_and(|size| size <= room)) {
+        return None;
+    }
+    let atlas = card.mig.atlas();
+    let free = |slot: &Slot| !busy.contains(slot);
+    let rows: Vec<Vec<i64>> = wants
+        .iter()
+        .map(|(_, row)| {
+            let worth = row.iter().zip(atlas.slots());
+            worth.map(|(worth, slot)| if free(slot) { *worth } else { NO_SEAT }).collect()
+        })
+        .collect();
+    let rows: Vec<&[i64]> = rows.iter().map(Vec::as_slice).collect();
+    let (taken, standing) = (atlas.mask(&busy), atlas.mask(&card.layout));
+    let mut scratch = Scratch::default();
+    let mut best: Option<(Rank, usize, Taken)> = None;
+    for place in atlas.with(taken) {
+        let Some(sum) = scratch.worth(atlas.order(place), &rows, Must::SeatAny) else { continue };
+        if sum <= 0 {
             continue;
         }
-        let taken: Layout = found.seats.iter().map(|(_, slot)| *slot).chain(busy.clone()).collect();
-        let in_use = i64::from(slices(card, &taken));
-        let steps = card.layout.symmetric_difference(layout).count();
-        let rank = (found.worth * in_use, Reverse(steps));
+        let mut seats = atlas.seated(atlas.order(place), &rows, Must::SeatAny, &mut scratch);
+        seats.truncate(most);
+        let here: Layout = seats.iter().map(|(_, slot)| *slot).chain(busy.clone()).collect();
+        let rank = (sum * i64::from(slices(card, &here)), Reverse(atlas.steps(place, standing)));
         if best.as_ref().is_none_or(|(known, ..)| rank > *known) {
-            let seats = found.seats.iter();
-            let seats =
-                seats.map(|(at, slot)| Seat { job: jobs[*at], slot: Some(*slot), sm: None });
-            best = Some((rank, layout.clone(), seats.collect()));
+            best = Some((rank, place, seats));
         }
     }
-    let (_, layout, new) = best?;
-    let started: Vec<JobId> = new.iter().map(|seat| seat.job).collect();
+    let (_, place, new) = best?;
+    let started: Vec<JobId> = new.iter().map(|(job, _)| jobs[*job]).collect();
+    let new = new.iter().map(|(job, slot)| Seat { job: jobs[*job], slot: Some(*slot), sm: None });
     let seats = card.seats.iter().copied().chain(new).collect();
+    let layout = card.mig.full().get(place)?.clone();
     Some((card.take(layout, seats), started))
 }
 
@@ -196,35 +235,31 @@ fn reconfigure(
     now: Millis,
 ) -> Option<Reshape> {
     let mut best: Option<(u64, usize, Layout, Vec<Seat>)> = None;
+    let mut scratch = Scratch::default();
+    let mut sizes: BTreeMap<&str, Option<u8>> = BTreeMap::new();
     for (at, card) in cards.iter().enumerate().filter(|(_, card)| card.open) {
-        let Some(size) = wanted(card, forecast, head, now) else { continue };
-        let jobs: Vec<JobId> = card.jobs().into_iter().chain([head]).collect();
-        if jobs.len() > SEATED_MAX {
+        let size = sizes.entry(card.view.model.as_str());
+        let size = *size.or_insert_with(|| wanted(card, forecast, head, now));
+        let room = whole_slices(card).saturating_sub(slices(card, &card.busy()));
+        // Everybody keeps the size that it has, so that this many have to be free.
+        let Some(size) = size.filter(|size| *size <= room) else { continue };
+        if card.seats.len() >= SEATED_MAX {
             continue;
         }
-        for layout in card.mig.full() {
-            let mut worth = |job: usize, slot: Slot| {
-                let profile = card.profile(slot)?;
-                let seat = card.seats.get(job);
-                let least = match seat {
-                    None => size,
-                    Some(seat) => card.profile(seat.slot?)?.compute_slices,
-                };
-                let stays = seat.is_some_and(|seat| seat.slot == Some(slot));
-                let moved = forecast.move_price(jobs[job]).filter(|_| !stays);
-                let pays = stays || moved.is_some() || seat.is_none();
-                let fits = profile.compute_slices == least && pays;
-                let price = moved.filter(|_| seat.is_some()).map_or(0, Millis::get);
-                let kept = stays || in_time(card, forecast, jobs[job], slot, now, price);
-                (fits && kept).then_some(if stays { 1 } else { 0 })
-            };
-            let Some(found) = seating::best(layout, jobs.len(), Must::SeatAll, &mut worth) else {
+        let atlas = card.mig.atlas();
+        let mut rows: Vec<Vec<i64>> =
+            card.seats.iter().map(|seat| moves(card, forecast, seat, now)).collect();
+        rows.push(enters(card, forecast, head, size, now));
+        let rows: Vec<&[i64]> = rows.iter().map(Vec::as_slice).collect();
+        let job = |number: usize| card.seats.get(number).map_or(head, |seat| seat.job);
+        for place in atlas.with(0) {
+            if scratch.worth(atlas.order(place), &rows, Must::SeatAll).is_none() {
                 continue;
-            };
-            let seats: Vec<Seat> = found
-                .seats
+            }
+            let seats = atlas.seated(atlas.order(place), &rows, Must::SeatAll, &mut scratch);
+            let seats: Vec<Seat> = seats
                 .iter()
-                .map(|(job, slot)| Seat { job: jobs[*job], slot: Some(*slot), sm: None })
+                .map(|(number, slot)| Seat { job: job(*number), slot: Some(*slot), sm: None })
                 .collect();
             let stopped =
                 seats.iter().filter(|seat| seat.job != head && !card.seats.contains(seat));
@@ -234,12 +269,36 @@ fn reconfigure(
                 stopped.filter_map(|seat| left(card, forecast, seat.job)).min().unwrap_or(0);
             let pays = cost <= waits.saturating_add(BETA.get());
             if pays && best.as_ref().is_none_or(|(known, ..)| cost < *known) {
-                best = Some((cost, at, layout.clone(), seats));
+                best = Some((cost, at, card.mig.full().get(place)?.clone(), seats));
             }
         }
     }
     let (_, at, layout, seats) = best?;
     Some(cards[at].take(layout, seats))
+}
+
+/// Returns where a job that runs may be: where it is, or, if it can be moved and is in time there,
+/// on another slot of the same size.
+fn moves(card: &Card<'_>, forecast: &dyn Forecast, seat: &Seat, now: Millis) -> Vec<i64> {
+    let size = seat.slot.and_then(|slot| card.profile(slot)).map(|p| p.compute_slices);
+    let worth = |slot: &Slot| {
+        if seat.slot == Some(*slot) {
+            return Some(1);
+        }
+        let price = forecast.move_price(seat.job)?.get();
+        let fits = Some(card.profile(*slot)?.compute_slices) == size;
+        (fits && in_time(card, forecast, seat.job, *slot, now, price)).then_some(0)
+    };
+    card.mig.atlas().slots().iter().map(|slot| worth(slot).unwrap_or(NO_SEAT)).collect()
+}
+
+/// Returns where a job that waits may be: on slots of its size.
+fn enters(card: &Card<'_>, forecast: &dyn Forecast, job: JobId, size: u8, now: Millis) -> Vec<i64> {
+    let worth = |slot: &Slot| {
+        let fits = card.profile(*slot)?.compute_slices == size;
+        (fits && in_time(card, forecast, job, *slot, now, 0)).then_some(0)
+    };
+    card.mig.atlas().slots().iter().map(|slot| worth(slot).unwrap_or(NO_SEAT)).collect()
 }
 
 /// Returns how long a job that runs there still takes.

@@ -89,7 +89,7 @@ impl Atlas {
             if floor.is_some_and(|floor| worth <= floor) {
                 return;
             }
-            let steps = (self.layouts[layout].1 ^ standing).count_ones();
+            let steps = self.steps(layout, standing);
             let better = best
                 .is_none_or(|(known, least, _)| worth > known || (worth == known && steps < least));
             if better {
@@ -100,6 +100,21 @@ impl Atlas {
         let (worth, _, layout) = best?;
         let seats = self.seated(self.order(layout), rows, Must::SeatAll, scratch);
         Some(Found { layout, seats, worth })
+    }
+
+    pub(crate) fn slots(&self) -> &[Slot] {
+        &self.slots
+    }
+
+    /// Returns the full layouts that have all of these slots.
+    pub(crate) fn with(&self, slots: u128) -> impl Iterator<Item = usize> {
+        let layouts = self.layouts.iter().enumerate();
+        layouts.filter(move |(_, (_, mask))| mask & slots == slots).map(|(place, _)| place)
+    }
+
+    /// Returns how many instances have to be destroyed or made for a full layout.
+    pub(crate) fn steps(&self, layout: usize, standing: u128) -> u32 {
+        self.layouts.get(layout).map_or(0, |(_, mask)| (mask ^ standing).count_ones())
     }
 
     /// Returns the slots of a full layout in order, by number.
