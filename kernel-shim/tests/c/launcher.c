@@ -23,6 +23,8 @@ F(cuModuleLoadData, H *, const void *);
 F(cuModuleUnload, H);
 F(cuModuleGetFunction, H *, H, const char *);
 F(cuLaunchKernel, H, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, H, void **, void **);
+F(cuLaunchKernel_ptsz, H, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, H, void **, void **);
+F(cuEventQuery, H);
 F(cuCtxSynchronize, void);
 F(cuStreamSynchronize, H);
 F(cuStreamQuery, H);
@@ -40,7 +42,7 @@ static size_t (*counters)(uint64_t *, size_t);
 static void (*fake_answer)(const char *, int);
 static unsigned long (*fake_calls)(const char *), (*fake_all_calls)(void), (*fake_launches)(void), (*fake_in_flight_max)(void),
     (*fake_captured)(void), (*fake_illegal)(void);
-static uint64_t (*fake_order)(void);
+static uint64_t (*fake_order)(void), (*fake_sums)(void);
 
 static int64_t now(void) {
   struct timespec t;
@@ -65,6 +67,33 @@ static void *work(void *data) {
   }
   return NULL;
 }
+// A thread that launches on four streams, and at random records events, looks at them and waits.
+struct stormer { unsigned index; long count; uint64_t seed; H kernels[4]; R code; };
+static void *stormer(void *data) {
+  struct stormer *s = data;
+  // The first has the legacy stream for itself: what one stream does has one order.
+  H streams[4] = {(H)(uintptr_t)(0x20000 + 16 * s->index), (H)(uintptr_t)(0x30000 + 16 * s->index), NULL,
+                  s->index ? (H)2 : (H)1};
+  H event;
+  s->code |= cuEventCreate(&event, 0);
+  for (long i = 0; i < s->count; i++) {
+    s->seed = s->seed * 6364136223846793005ULL + 1442695040888963407ULL;
+    uint64_t r = s->seed >> 33;
+    H stream = streams[r % 4];
+    H kernel = s->kernels[r / 4 % 4];
+    s->code |= stream ? cuLaunchKernel(kernel, 1, 1, 1, 32, 1, 1, 0, stream, NULL, NULL)
+                      : cuLaunchKernel_ptsz(kernel, 1, 1, 1, 32, 1, 1, 0, NULL, NULL, NULL);
+    if (r / 16 % 16 == 0) {
+      s->code |= cuEventRecord(event, stream);
+      R seen = cuEventQuery(event);
+      if (seen != 600) s->code |= seen;
+    }
+    if (r / 256 % 64 == 0) s->code |= cuEventSynchronize(event);
+    if (r / 256 % 64 == 1) s->code |= cuStreamSynchronize(stream);
+    if (r / 256 % 128 == 2) s->code |= cuCtxSynchronize();
+  }
+  return NULL;
+}
 static int entries(const char *folder) {
   DIR *dir = opendir(folder);
   int count = 0;
@@ -80,6 +109,7 @@ int main(void) {
 #define GET(from, name) *(void **)&name = dlsym(from, #name)
   GET(library, cuInit); GET(library, cuDeviceGetCount); GET(library, cuModuleLoadData); GET(library, cuModuleUnload);
   GET(library, cuModuleGetFunction); GET(library, cuLaunchKernel); GET(library, cuCtxSynchronize);
+  GET(library, cuLaunchKernel_ptsz); GET(library, cuEventQuery); GET(fake, fake_sums);
   GET(library, cuStreamSynchronize); GET(library, cuStreamQuery); GET(library, cuStreamBeginCapture_v2);
   GET(library, cuStreamEndCapture); GET(library, cuMemAlloc_v2); GET(library, cuMemFree_v2);
   GET(library, cuEventCreate); GET(library, cuEventRecord); GET(library, cuEventSynchronize);
@@ -212,6 +242,21 @@ int main(void) {
       for (long i = 0; i < count; i++)
         code |= cuLaunchKernel(f[(i * i + i / 3) % 3], 1, 1, 1, 1, 1, 1, 0, (H)((i % 4) * 0x100), NULL, NULL);
       printf("%d\n", code);
+    }
+    else if (!strcmp(verb, "storm")) {  // storm COUNT THREADS SEED
+      struct stormer each[16] = {0};
+      pthread_t t[16];
+      R code = 0;
+      for (unsigned i = 0; i < a && i < 16; i++) {
+        each[i] = (struct stormer){i, strtol(name, NULL, 0), (uint64_t)b * 977 + i,
+                                   {function("k0"), function("k1"), function("k2"), function("k3")}, 0};
+        pthread_create(&t[i], NULL, stormer, &each[i]);
+      }
+      for (unsigned i = 0; i < a && i < 16; i++) {
+        pthread_join(t[i], NULL);
+        code |= each[i].code;
+      }
+      printf("%d %llu\n", code, (unsigned long long)fake_sums());
     }
     else if (!strcmp(verb, "background")) {  // background NAME: a thread launches, nobody waits for it
       static struct work w;

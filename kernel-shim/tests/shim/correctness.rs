@@ -42,6 +42,42 @@ fn what_kernels_work_out_is_the_same_with_the_shim_in_every_role() {
 }
 
 #[test]
+fn eight_threads_on_four_streams_each_work_out_the_same_whenever_grants_come() {
+    let (threads, count) = (8, times(1_500, 12_500));
+    let storm = |job: &mut Job, seed: u64| {
+        let answer = job.numbers(&format!("storm {count} {threads} {seed}"));
+        assert_eq!(answer[0], 0, "no call failed");
+        answer[1]
+    };
+    let seed = 20_261_121;
+    let place = Place::new();
+    let [expected, other] = [seed, seed + 1].map(|seed| {
+        let mut alone = Job::without_shim(&place);
+        assert_eq!(alone.say("init"), "0");
+        alone.launch("k0", 1);
+        storm(&mut alone, seed)
+    });
+    assert_ne!(expected, other, "the sums tell orders apart");
+
+    for role in [Role::Hold, Role::Measure, Role::Ask] {
+        let place = Place::new();
+        let late = Duration::from_micros(500);
+        let manner = Manner { sk: Some(Nanos::from_micros(2)), late, ..Manner::of(role) };
+        let _queue = Queue::start(&place, manner.granting(Nanos::from_millis(1), 64, 8));
+        let mut job = Job::join(&place, None);
+
+        assert_eq!(storm(&mut job, seed), expected, "{role:?}");
+
+        assert_eq!(job.say("sync"), "0");
+        let counters = job.counters();
+        assert_eq!(counters.in_flight, 0, "{role:?}");
+        // Nothing is said of lost records: here kernels take a microsecond or two.
+        assert!(role != Role::Ask || counters.granted > 0, "{counters:?}");
+        assert_eq!(job.arrived().illegal, 0);
+    }
+}
+
+#[test]
 fn launches_of_many_threads_all_arrive_and_their_credits_come_back() {
     let count = times(200, 5_000);
     let place = Place::new();

@@ -42,6 +42,8 @@ pub struct Manner {
     pub grants: Option<(Nanos, u16, u16)>,
     /// Whether grants are given back by syncs.
     pub yields: bool,
+    /// Longest time by which a grant is late, each by another.
+    pub late: Duration,
     /// Sent before the welcome.
     pub first: Vec<Vec<u8>>,
 }
@@ -59,7 +61,8 @@ impl Manner {
             sample_every: 0,
         };
         let sk = Some(Nanos::from_micros(500));
-        Self { welcome, sk, grants: None, yields: false, first: Vec::new() }
+        let late = Duration::ZERO;
+        Self { welcome, sk, grants: None, yields: false, late, first: Vec::new() }
     }
 
     pub fn granting(self, budget: Nanos, launches: u16, in_flight: u16) -> Self {
@@ -221,6 +224,11 @@ async fn serve(
             let Ok(Some(frame)) = frame else { break };
             let answers = answers(manner, &frame, &mut grants);
             note(heard, frame);
+            if !manner.late.is_zero() && answers.iter().any(|a| matches!(a, ToShim::Grant(_))) {
+                // Spread evenly, whatever number of grants there are (the golden ratio's parts).
+                let part = grants.0.wrapping_mul(0x9e37_79b9) % (1 << 32);
+                tokio::time::sleep(manner.late.mul_f64(part as f64 / 2_f64.powi(32))).await;
+            }
             for answer in answers {
                 let _ = writer.queue(&answer);
             }
