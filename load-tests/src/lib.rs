@@ -14,6 +14,7 @@ pub mod load;
 pub mod locks;
 pub mod machine;
 pub mod peers;
+pub mod players;
 pub mod ports;
 pub mod postgres;
 pub mod processes;

@@ -13,29 +13,37 @@
 
 #[path = "kernel-pairs/drawing.rs"]
 mod drawing;
-#[path = "kernel-pairs/stage.rs"]
-mod stage;
+#[path = "kernel-pairs/pair.rs"]
+mod pair;
 
 use std::fs;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
 use clap::Parser;
 use serde_json::{Value, json};
-use tessera_agent::core::kernel::Tally;
+use tessera_kernel_queue::Rules;
 use tessera_load_tests::machine;
+use tessera_load_tests::players::{Played, Setting, Stage};
 use tessera_sim::kernels::{PAIRS, Pair};
 
-use stage::{Played, Stage};
+use pair::{counted, enough, ideal, program, shown, spread};
+
+/// How long the low program pauses after each task in the steady scenario.
+const PAUSE: Duration = Duration::from_secs(1);
 
 #[derive(Parser)]
 struct Arguments {
     /// Letters of the pairs to play.
     #[arg(long, default_value = "ABCDEFGHIJ")]
     pairs: String,
-    /// Tasks of the high program in each run.
+    /// Tasks of the high program in each run; more, if they don't last for two seconds.
     #[arg(long, default_value_t = 12)]
     tasks: u32,
+    /// Tasks of the low program in the steady scenario: one a second beside a busy high one.
+    #[arg(long, default_value_t = 0)]
+    steady: u32,
     /// Tasks of each program by itself, for the queue to measure.
     #[arg(long, default_value_t = 12)]
     measured: u32,
@@ -97,21 +105,38 @@ fn play(arguments: &Arguments, pair: &Pair, timeline: Option<&PathBuf>) -> Resul
             eprintln!("pair {}: {line}", pair.letter);
         }
     };
-    let stage = Stage::new(arguments, pair).context("the stage can't be set")?;
+    let (stretch, none) = (arguments.stretch, Duration::ZERO);
+    let programs = [program(&pair.high, stretch, none), program(&pair.low, stretch, none)];
+    let setting = Setting {
+        stand_in: arguments.stand_in.clone(),
+        shim: arguments.shim.clone(),
+        switch_us: arguments.switch_us,
+        rules: Rules::default(),
+    };
+    let stage = Stage::new(setting.clone(), programs.clone()).context("the stage can't be set")?;
     let high = pair.high.name;
+    let tasks = enough(&pair.high, stretch, arguments.tasks);
     tell(format!("{high} alone"));
-    let alone = stage.alone()?;
+    let alone = stage.alone(tasks)?;
     tell(format!("{high} and {} as the driver shares by default", pair.low.name));
-    let default = stage.by_default()?;
+    let default = stage.by_default(tasks)?;
     tell("each by itself under the shim, for the queue to measure".to_owned());
-    stage.measure()?;
+    stage.measure(enough(&pair.high, stretch, arguments.measured))?;
     tell("both under the shim: Q0 and Q9".to_owned());
-    let (tessera, [high_tally, low_tally]) = stage.shared()?;
+    let (tessera, [high_tally, low_tally]) = stage.shared(tasks)?;
+    let mut steady = Value::Null;
+    if arguments.steady > 0 {
+        tell("the low one once a second, beside the high one without a pause".to_owned());
+        let [high, _] = programs;
+        let stage = Stage::new(setting, [high, program(&pair.low, stretch, PAUSE)])?;
+        stage.measure(enough(&pair.high, stretch, arguments.measured).min(arguments.measured))?;
+        steady = spread(&stage.low_tasks(arguments.steady)?, PAUSE);
+    }
     if let Some(file) = timeline {
         let lanes = [("alone", &alone), ("default", &default), ("Tessera", &tessera)];
         fs::write(file, drawing::draw(pair, &lanes))?;
     }
-    let ideal = stage.omniscient(&alone);
+    let ideal = ideal(pair, stretch, &alone);
     let told = |name: &str, played: &Played| {
         let (times, low) = (played.ratio_to(&alone), played.low_of_gaps(&alone));
         tell(format!(
@@ -127,15 +152,10 @@ fn play(arguments: &Arguments, pair: &Pair, timeline: Option<&PathBuf>) -> Resul
         "pair": pair.letter.to_string(),
         "high": high,
         "low": pair.low.name,
-        "alone": alone.shown(&alone, ideal),
-        "default_sharing": default.shown(&alone, ideal),
-        "tessera": tessera.shown(&alone, ideal),
+        "alone": shown(&alone, &alone, ideal),
+        "default_sharing": shown(&default, &alone, ideal),
+        "tessera": shown(&tessera, &alone, ideal),
+        "low_tasks_when_steady": steady,
         "queue": { "high": counted(&high_tally), "low": counted(&low_tally) },
     }))
-}
-
-/// What the queue counted for one of them, and what became of its launches.
-fn counted(tally: &Tally) -> Value {
-    let counters = serde_json::to_value(tally.counters).unwrap_or_default();
-    json!({ "counters": counters, "passed": tally.passed, "lost": tally.lost, "unasked": tally.unasked })
 }

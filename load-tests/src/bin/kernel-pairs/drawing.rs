@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use tessera_sim::kernels::Pair;
 
-use crate::stage::Played;
+use tessera_load_tests::players::Played;
 
 /// How much of each run is drawn, in nanoseconds.
 const SHOWN: u64 = 120_000_000;
@@ -70,8 +70,8 @@ fn lane(svg: &mut String, y: u64, name: &str, played: &Played) {
         y + 22
     );
     let begin = played.window.0 + played.tasks.first().copied().unwrap_or(0);
-    for (spans, colour) in [(&played.high, HIGH), (&played.low, LOW)] {
-        for (from, until) in spans {
+    for (kernels, colour) in [(&played.high, HIGH), (&played.low, LOW)] {
+        for (from, until) in kernels.iter().flat_map(|ran| &ran.spans) {
             // In hundredths of a pixel from the left end.
             let across = |at: u64| at.saturating_sub(begin).min(SHOWN) * WIDTH * 100 / SHOWN;
             let (from, width) = (across(*from), across(*until) - across(*from));

@@ -1,7 +1,7 @@
-//! One pair's runs: a node, a queue, and players.
+//! Two programs on one simulated slice in real time: alone, as the driver shares by default, and
+//! under the shim and the agent's own queue. What ran when is read from the device's trace.
 
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
 use std::fs;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::{Path, PathBuf};
@@ -12,51 +12,82 @@ use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, anyhow, ensure};
-use serde_json::{Value, json};
+use serde_json::Value;
 use tempfile::TempDir;
 use tessera_agent::core::kernel::{Admission, Tally};
 use tessera_agent::kernel::{Endpoint, KernelEvent, KernelSettings, start};
-use tessera_kernel_queue::{Nanos, Rules, TaskKey};
+use tessera_kernel_queue::{Rules, TaskKey};
 use tessera_model::spec::{Class, Priority};
 use tessera_model::{AttemptId, SliceId};
 use tessera_sim::config::Config;
-use tessera_sim::kernels::device::Span;
-use tessera_sim::kernels::ideal::omniscient;
-use tessera_sim::kernels::program::Course;
-use tessera_sim::kernels::{Model, Noise, Pair};
 use tessera_sim::node::Node;
 
-use crate::Arguments;
+/// The programs' places, and their queues.
+const HIGH: usize = 0;
+const LOW: usize = 1;
+const PRIORITIES: [u8; 2] = [0, 9];
 
-/// Tasks of a low program: more than any run of a high one lasts.
+/// Tasks of a program that goes on: more than any run of the other lasts.
 const ENDLESS: u32 = 1_000_000;
 
 /// Longest that the queue takes to tell what an attempt did.
 const TOLD_WITHIN: Duration = Duration::from_secs(10);
 
-/// Where one pair plays.
-pub struct Stage<'a> {
-    arguments: &'a Arguments,
+/// A program: its name, and the recording that a player plays.
+#[derive(Clone, Debug)]
+pub struct Program {
+    /// What its task is called.
+    pub name: String,
+    /// The recording's text (`tessera_sim::cuda::recording`).
+    pub recording: String,
+}
+
+/// What the stage is made of.
+#[derive(Clone, Debug)]
+pub struct Setting {
+    /// Folder of the stand-in's libraries and programs; `./x build` makes it.
+    pub stand_in: PathBuf,
+    /// The shim; `./x build` makes it.
+    pub shim: PathBuf,
+    /// What changing contexts costs the device, in microseconds.
+    pub switch_us: u64,
+    /// The queue's rules.
+    pub rules: Rules,
+}
+
+/// Where two programs play: a node of one whole GPU without MIG and MPS, and a queue.
+#[derive(Debug)]
+pub struct Stage {
+    setting: Setting,
     folder: TempDir,
     endpoint: Endpoint,
     over: Mutex<Receiver<(AttemptId, Tally)>>,
-    high: PathBuf,
-    low: PathBuf,
+    programs: [Program; 2],
+    files: [PathBuf; 2],
     attempts: AtomicU32,
     slice: SliceId,
-    pair: &'a Pair,
+}
+
+/// One kernel in the device's trace, in nanoseconds of `CLOCK_MONOTONIC`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ran {
+    /// When it was launched.
+    pub queued: u64,
+    /// From when until when it ran, in parts if others came in between.
+    pub spans: Vec<(u64, u64)>,
 }
 
 /// What ran when, in one run of the high program.
+#[derive(Clone, Debug)]
 pub struct Played {
     /// When the high program's first task began and its last ended, in nanoseconds.
     pub window: (u64, u64),
     /// Times of its tasks in nanoseconds.
     pub tasks: Vec<u64>,
-    /// When its kernels ran.
-    pub high: Vec<(u64, u64)>,
-    /// When the low program's ran, within the window.
-    pub low: Vec<(u64, u64)>,
+    /// Its kernels.
+    pub high: Vec<Ran>,
+    /// The low program's that ran within the window; what lies outside is cut off.
+    pub low: Vec<Ran>,
 }
 
 /// A player that waits to be told, or plays; killed when dropped.
@@ -73,16 +104,26 @@ impl Drop for Player {
     }
 }
 
-impl<'a> Stage<'a> {
-    /// Makes a node of one whole A30, a queue, and the pair's recordings.
-    pub fn new(arguments: &'a Arguments, pair: &'a Pair) -> Result<Self> {
+impl Stage {
+    /// Sets the stage for a high and a low program.
+    ///
+    /// # Errors
+    ///
+    /// Something is not built, or can't be started.
+    pub fn new(setting: Setting, programs: [Program; 2]) -> Result<Self> {
         let folder = tempfile::tempdir()?;
+        let setting = Setting {
+            stand_in: fs::canonicalize(&setting.stand_in)
+                .context("no stand-in: run ./x build first")?,
+            shim: fs::canonicalize(&setting.shim).context("no shim: run ./x build first")?,
+            ..setting
+        };
         let config =
             Config { mig: false, ..Config::new(folder.path().join("node"), &["a30-24gb"]) };
         let slice = Node::open(&config)?.read()?.gpu_uuid(0).parse()?;
         let settings = KernelSettings {
-            shim: fs::canonicalize(&arguments.shim).context("no shim: run ./x build first")?,
-            rules: Rules::default(),
+            shim: setting.shim.clone(),
+            rules: setting.rules,
             data: folder.path().join("data"),
             gates: folder.path().join("gates"),
         };
@@ -98,78 +139,79 @@ impl<'a> Stage<'a> {
                 }
             }
         });
-        let recording = |model: &Model, name: &str| -> Result<PathBuf> {
-            let path = folder.path().join(name);
-            fs::write(&path, recording(model, arguments.stretch))?;
-            Ok(path)
-        };
-        let high = recording(&pair.high, "high")?;
-        let low = recording(&pair.low, "low")?;
-        Ok(Self {
-            arguments,
-            endpoint,
-            over: Mutex::new(over),
-            high,
-            low,
-            attempts: AtomicU32::new(0),
-            slice,
-            pair,
-            folder,
-        })
+        let files = ["high", "low"].map(|name| folder.path().join(name));
+        for (file, program) in files.iter().zip(&programs) {
+            fs::write(file, &program.recording)?;
+        }
+        let over = Mutex::new(over);
+        let attempts = AtomicU32::new(0);
+        Ok(Self { setting, folder, endpoint, over, programs, files, attempts, slice })
     }
 
-    /// Plays the high program by itself, without the shim.
-    pub fn alone(&self) -> Result<Played> {
-        self.run(self.player(&self.high, self.arguments.tasks, &[])?, None)
+    /// Plays so many tasks of the high program by itself, without the shim.
+    ///
+    /// # Errors
+    ///
+    /// As for all runs: a player fails.
+    pub fn alone(&self, tasks: u32) -> Result<Played> {
+        self.run(self.player(HIGH, tasks, &[])?, None)
     }
 
     /// Plays both without the shim.
-    pub fn by_default(&self) -> Result<Played> {
-        let high = self.player(&self.high, self.arguments.tasks, &[])?;
-        self.run(high, Some(self.player(&self.low, ENDLESS, &[])?))
+    ///
+    /// # Errors
+    ///
+    /// A player fails.
+    pub fn by_default(&self, tasks: u32) -> Result<Played> {
+        let high = self.player(HIGH, tasks, &[])?;
+        self.run(high, Some(self.player(LOW, ENDLESS, &[])?))
     }
 
-    /// Plays each by itself under the shim, so that its kernels are known.
-    pub fn measure(&self) -> Result<()> {
-        for (file, priority) in [(&self.high, 0), (&self.low, 9)] {
-            let player = self.player(file, self.arguments.measured, &self.admit(priority)?.1)?;
-            self.run(player, None)?;
+    /// Plays so many tasks of each by itself under the shim, so that its kernels are known.
+    ///
+    /// # Errors
+    ///
+    /// A player fails.
+    pub fn measure(&self, tasks: u32) -> Result<()> {
+        for which in [HIGH, LOW] {
+            // It stays admitted: a slice without attempts forgets what it learned.
+            let (_, variables) = self.admit(which)?;
+            self.run(self.player(which, tasks, &variables)?, None)?;
         }
         Ok(())
     }
 
     /// Plays both under the shim; tells what the queue counted for the high and the low one.
-    pub fn shared(&self) -> Result<(Played, [Tally; 2])> {
-        let ((high_id, as_high), (low_id, as_low)) = (self.admit(0)?, self.admit(9)?);
-        let high = self.player(&self.high, self.arguments.tasks, &as_high)?;
-        let played = self.run(high, Some(self.player(&self.low, ENDLESS, &as_low)?))?;
-        Ok((played, [self.end(high_id)?, self.end(low_id)?]))
+    ///
+    /// # Errors
+    ///
+    /// A player fails.
+    pub fn shared(&self, tasks: u32) -> Result<(Played, [Tally; 2])> {
+        let ((high_id, as_high), (low_id, as_low)) = (self.admit(HIGH)?, self.admit(LOW)?);
+        let high = self.player(HIGH, tasks, &as_high)?;
+        let played = self.run(high, Some(self.player(LOW, ENDLESS, &as_low)?))?;
+        Ok((played, [self.gone(high_id)?, self.gone(low_id)?]))
     }
 
-    /// Returns for how long, in nanoseconds, an omniscient filler would run the low program's
-    /// kernels in the gaps of the high one's run alone, those up to ε left: without a message,
-    /// and without what changing contexts costs.
-    pub fn omniscient(&self, alone: &Played) -> u64 {
-        let mut program = self.pair.low.program();
-        let mut took = BTreeMap::new();
-        for step in &mut program.steps {
-            // As the recording has it: one time for each kernel, and a wait before each pause.
-            step.took_ns =
-                *took.entry(step.kernel).or_insert(step.took_ns * self.arguments.stretch);
-            step.gap_ns *= self.arguments.stretch;
-            step.waits_for_device = true;
-        }
-        let spans = alone.high.iter().map(|(from, until)| Span {
-            program: 0,
-            from: Nanos::new(*from),
-            until: Nanos::new(*until),
-        });
-        let course = Course::new(program, 0, Noise { kernels: 0, gaps: 0 });
-        omniscient(&spans.collect::<Vec<_>>(), course, Rules::default().epsilon).get()
+    /// Plays so many tasks of the low program under the shim while the high one never ends;
+    /// returns their times in nanoseconds.
+    ///
+    /// # Errors
+    ///
+    /// A player fails.
+    pub fn low_tasks(&self, tasks: u32) -> Result<Vec<u64>> {
+        let ((high_id, as_high), (low_id, as_low)) = (self.admit(HIGH)?, self.admit(LOW)?);
+        let mut high = self.player(HIGH, ENDLESS, &as_high)?;
+        high.go()?;
+        let times = self.run(self.player(LOW, tasks, &as_low)?, None)?.tasks;
+        drop(high);
+        self.gone(high_id)?;
+        self.gone(low_id)?;
+        Ok(times)
     }
 
     /// Ends an attempt; returns what the queue counted for it.
-    fn end(&self, attempt: AttemptId) -> Result<Tally> {
+    fn gone(&self, attempt: AttemptId) -> Result<Tally> {
         self.endpoint.desk.ended(attempt);
         let over = self.over.lock().map_err(|_| anyhow!("a thread failed"))?;
         loop {
@@ -181,37 +223,32 @@ impl<'a> Stage<'a> {
     }
 
     /// Lets a program join the queue of the slice; returns its attempt and variables.
-    fn admit(&self, priority: u8) -> Result<(AttemptId, Vec<(String, String)>)> {
+    fn admit(&self, which: usize) -> Result<(AttemptId, Vec<(String, String)>)> {
         let number = self.attempts.fetch_add(1, Ordering::Relaxed);
-        let name = if priority == 0 { self.pair.high.name } else { self.pair.low.name };
         let attempt = AttemptId::from_uuid(uuid::Uuid::from_u128(u128::from(number) + 1));
         let admission = Admission {
             attempt,
             slice: self.slice.clone(),
-            task: TaskKey::new(format!("{name}-{priority}"))?,
-            priority: Priority::try_from(priority)?,
+            task: TaskKey::new(format!("{which} {}", self.programs[which].name))?,
+            priority: Priority::try_from(PRIORITIES[which])?,
             class: Class::Offline,
             share_thousandths: 1_000,
         };
-        let driver = ("LD_LIBRARY_PATH".to_owned(), self.stand_in()?.display().to_string());
+        let driver = ("LD_LIBRARY_PATH".to_owned(), self.setting.stand_in.display().to_string());
         Ok((attempt, self.endpoint.desk.admit(admission, &BTreeMap::from([driver]))?))
     }
 
-    fn stand_in(&self) -> Result<PathBuf> {
-        fs::canonicalize(&self.arguments.stand_in).context("no stand-in: run ./x build first")
-    }
-
-    fn player(&self, file: &Path, tasks: u32, shim: &[(String, String)]) -> Result<Player> {
-        let stand_in = self.stand_in()?;
+    fn player(&self, which: usize, tasks: u32, shim: &[(String, String)]) -> Result<Player> {
+        let stand_in = &self.setting.stand_in;
         let traces = self.folder.path().join("traces");
         let mut command = Command::new(stand_in.join("tessera-sim-player"));
         command
-            .arg(file)
+            .arg(&self.files[which])
             .args(["--wait", "--iterations", &tasks.to_string()])
-            .env("LD_LIBRARY_PATH", &stand_in)
+            .env("LD_LIBRARY_PATH", stand_in)
             .env("TESSERA_SIM_NODE", self.folder.path().join("node"))
             .env("TESSERA_SIM_CUDA_TRACE", &traces)
-            .env("TESSERA_SIM_CUDA_SWITCH_US", self.arguments.switch_us.to_string())
+            .env("TESSERA_SIM_CUDA_SWITCH_US", self.setting.switch_us.to_string())
             .env("CUDA_MPS_PIPE_DIRECTORY", self.folder.path().join("no-mps"))
             .stdin(Stdio::piped())
             .stdout(Stdio::piped());
@@ -245,10 +282,10 @@ impl<'a> Stage<'a> {
             Some(mut low) => {
                 low.child.kill()?;
                 low.child.wait()?;
-                spans(&low.trace, window)?
+                ran(&low.trace, window)?
             }
         };
-        Ok(Played { window, tasks, high: spans(&high.trace, window)?, low })
+        Ok(Played { window, tasks, high: ran(&high.trace, window)?, low })
     }
 }
 
@@ -285,69 +322,35 @@ impl Played {
         let used = total(&self.low).saturating_sub(lost);
         if omniscient > 0 { seconds(used) / seconds(omniscient) } else { 0.0 }
     }
-
-    /// Shows the run beside the one alone.
-    pub fn shown(&self, alone: &Self, omniscient: u64) -> Value {
-        let round = |value: f64| (value * 1000.0).round() / 1000.0;
-        let mut tasks = self.tasks.clone();
-        tasks.sort_unstable();
-        let at = |part: usize| seconds(tasks[(tasks.len() - 1) * part / 100]) * 1e3;
-        json!({
-            "high_took_ms": round(seconds(self.window.1 - self.window.0) * 1e3),
-            "high_times_alone": round(self.ratio_to(alone)),
-            "task_median_ms": round(at(50)),
-            "task_max_ms": round(at(100)),
-            "high_busy_ms": round(seconds(total(&self.high)) * 1e3),
-            "low_busy_ms": round(seconds(total(&self.low)) * 1e3),
-            "low_part_of_idle": round(self.low_of_gaps(alone)),
-            "low_part_of_omniscient": round(self.fills(alone, omniscient)),
-        })
-    }
 }
 
-fn total(spans: &[(u64, u64)]) -> u64 {
-    spans.iter().map(|(from, until)| until - from).sum()
+/// Returns for how long kernels ran, in nanoseconds.
+pub fn total(ran: &[Ran]) -> u64 {
+    ran.iter().flat_map(|ran| &ran.spans).map(|(from, until)| until - from).sum()
 }
 
-fn seconds(nanoseconds: u64) -> f64 {
-    std::time::Duration::from_nanos(nanoseconds).as_secs_f64()
+/// Returns nanoseconds as seconds.
+pub fn seconds(nanoseconds: u64) -> f64 {
+    Duration::from_nanos(nanoseconds).as_secs_f64()
 }
 
-/// Reads from a trace when kernels ran within a window.
-fn spans(trace: &Path, (begin, end): (u64, u64)) -> Result<Vec<(u64, u64)>> {
+/// Reads from a trace which kernels ran within a window.
+fn ran(trace: &Path, (begin, end): (u64, u64)) -> Result<Vec<Ran>> {
     let text =
         fs::read_to_string(trace).with_context(|| format!("no trace {}", trace.display()))?;
     let mut all = Vec::new();
     for line in text.lines().filter(|line| line.starts_with("{\"op\":\"kernel\"")) {
         // A killed player's last line may be a part of one.
         let Ok(line) = serde_json::from_str::<Value>(line) else { continue };
-        for span in line["spans"].as_array().into_iter().flatten() {
+        let spans = line["spans"].as_array().into_iter().flatten();
+        let spans = spans.map(|span| {
             let at = |index: usize| span[index].as_u64().unwrap_or(0).clamp(begin, end);
-            if at(0) < at(1) {
-                all.push((at(0), at(1)));
-            }
+            (at(0), at(1))
+        });
+        let spans: Vec<_> = spans.filter(|(from, until)| from < until).collect();
+        if !spans.is_empty() {
+            all.push(Ran { queued: line["queued"].as_u64().unwrap_or(0), spans });
         }
     }
     Ok(all)
-}
-
-/// Writes a model's task as a recording, its times stretched.
-fn recording(model: &Model, stretch: u64) -> String {
-    let program = model.program();
-    let mut text = "player 1\n".to_owned();
-    let mut kernels = BTreeMap::new();
-    for step in &program.steps {
-        kernels.entry(step.kernel).or_insert(step.took_ns * stretch);
-    }
-    for (kernel, took) in kernels {
-        // Into a string, which takes everything.
-        let _ = writeln!(text, "kernel k{kernel} dur={took}ns");
-    }
-    for step in &program.steps {
-        let _ = writeln!(text, "run k{} 64x1x1/256x1x1", step.kernel);
-        if step.gap_ns > 0 {
-            let _ = writeln!(text, "gap {}ns", step.gap_ns * stretch);
-        }
-    }
-    text
 }

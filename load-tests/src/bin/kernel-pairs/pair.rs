@@ -1,0 +1,117 @@
+//! One pair as recordings, and what would fit into its gaps.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tessera_agent::core::kernel::Tally;
+use tessera_kernel_queue::{Nanos, Rules};
+use tessera_load_tests::players::{Played, Program, seconds, total};
+use tessera_sim::kernels::device::Span;
+use tessera_sim::kernels::ideal::omniscient;
+use tessera_sim::kernels::program::Course;
+use tessera_sim::kernels::{Model, Noise, Pair};
+
+/// Least that a run of the high program shall last by its model.
+const RUN_MIN: Duration = Duration::from_secs(2);
+
+/// Returns a model as a program, its times stretched; with a pause after each task, if any.
+pub fn program(model: &Model, stretch: u64, pause: Duration) -> Program {
+    let mut recording = recording(model, stretch);
+    if !pause.is_zero() {
+        // Into a string, which takes everything.
+        let _ = writeln!(recording, "gap {}ns", pause.as_nanos());
+    }
+    Program { name: model.name.to_owned(), recording }
+}
+
+/// Returns how many tasks make a run that is long enough, at least `tasks`.
+pub fn enough(model: &Model, stretch: u64, tasks: u32) -> u32 {
+    let steps = model.program().steps;
+    let task: u64 = steps.iter().map(|step| (step.took_ns + step.gap_ns) * stretch).sum();
+    let needed = RUN_MIN.as_nanos() / u128::from(task.max(1)) + 1;
+    tasks.max(u32::try_from(needed).unwrap_or(u32::MAX))
+}
+
+/// Returns for how long, in nanoseconds, an omniscient filler would run the low program's kernels
+/// in the gaps of the high one's run alone, those up to ε left: without a message, and without
+/// what changing contexts costs.
+pub fn ideal(pair: &Pair, stretch: u64, alone: &Played) -> u64 {
+    let mut program = pair.low.program();
+    let mut took = BTreeMap::new();
+    for step in &mut program.steps {
+        // As the recording has it: one time for each kernel, and a wait before each pause.
+        step.took_ns = *took.entry(step.kernel).or_insert(step.took_ns * stretch);
+        step.gap_ns *= stretch;
+        step.waits_for_device = true;
+    }
+    let spans = alone.high.iter().flat_map(|ran| &ran.spans).map(|(from, until)| Span {
+        program: 0,
+        from: Nanos::new(*from),
+        until: Nanos::new(*until),
+    });
+    let course = Course::new(program, 0, Noise { kernels: 0, gaps: 0 });
+    omniscient(&spans.collect::<Vec<_>>(), course, Rules::default().epsilon).get()
+}
+
+/// Shows a run beside the one alone.
+pub fn shown(played: &Played, alone: &Played, omniscient: u64) -> Value {
+    let mut tasks = played.tasks.clone();
+    tasks.sort_unstable();
+    let at = |part: usize| seconds(tasks[(tasks.len() - 1) * part / 100]) * 1e3;
+    json!({
+        "high_took_ms": round(seconds(played.window.1 - played.window.0) * 1e3),
+        "high_times_alone": round(played.ratio_to(alone)),
+        "task_median_ms": round(at(50)),
+        "task_max_ms": round(at(100)),
+        "high_busy_ms": round(seconds(total(&played.high)) * 1e3),
+        "low_busy_ms": round(seconds(total(&played.low)) * 1e3),
+        "low_part_of_idle": round(played.low_of_gaps(alone)),
+        "low_part_of_omniscient": round(played.fills(alone, omniscient)),
+    })
+}
+
+/// Shows times of the low program's tasks: their mean and their coefficient of variation.
+pub fn spread(times: &[u64], pause: Duration) -> Value {
+    let pause = pause.as_secs_f64();
+    let times: Vec<f64> = times.iter().map(|time| (seconds(*time) - pause) * 1e3).collect();
+    let count = f64::from(u32::try_from(times.len()).unwrap_or(u32::MAX));
+    let mean = times.iter().sum::<f64>() / count;
+    let variance = times.iter().map(|time| (time - mean).powi(2)).sum::<f64>() / count;
+    json!({ "tasks": times.len(), "mean_ms": round(mean), "cv": round(variance.sqrt() / mean) })
+}
+
+/// Shows what the queue counted for one of them, and what became of its launches.
+pub fn counted(tally: &Tally) -> Value {
+    json!({
+        "counters": tally.counters,
+        "passed": tally.passed,
+        "lost": tally.lost,
+        "unasked": tally.unasked,
+    })
+}
+
+fn round(value: f64) -> f64 {
+    (value * 1000.0).round() / 1000.0
+}
+
+/// Writes a model's task as a recording, its times stretched.
+fn recording(model: &Model, stretch: u64) -> String {
+    let program = model.program();
+    let mut text = "player 1\n".to_owned();
+    let mut kernels = BTreeMap::new();
+    for step in &program.steps {
+        kernels.entry(step.kernel).or_insert(step.took_ns * stretch);
+    }
+    for (kernel, took) in kernels {
+        let _ = writeln!(text, "kernel k{kernel} dur={took}ns");
+    }
+    for step in &program.steps {
+        let _ = writeln!(text, "run k{} 64x1x1/256x1x1", step.kernel);
+        if step.gap_ns > 0 {
+            let _ = writeln!(text, "gap {}ns", step.gap_ns * stretch);
+        }
+    }
+    text
+}

@@ -1,0 +1,128 @@
+//! The holder and the filler in real time: players on the CUDA stand-in under the shim, the agent's
+//! own queue, and what the device's trace says ran when.
+//!
+//! A machine that does other things meanwhile wakes threads late, so each scene may be played a few
+//! times until one shows what it should; what must never happen is looked at in every one.
+
+use std::fmt::Write as _;
+
+use tessera_kernel_queue::Rules;
+use tessera_load_tests::players::{Played, Program, Ran, Setting, Stage};
+use tessera_load_tests::programs::programs;
+
+const MS: u64 = 1_000_000;
+/// How often a scene is played at most.
+const TRIES: u32 = 6;
+
+fn stage(high: String, low: String) -> Stage {
+    let target = programs().path("..").canonicalize().unwrap();
+    let setting = Setting {
+        stand_in: target.join("stand-in"),
+        shim: target.join("kernel-shim/libcuda.so.1"),
+        switch_us: 0,
+        rules: Rules::default(),
+    };
+    let named = |name: &str, recording| Program { name: name.to_owned(), recording };
+    Stage::new(setting, [named("holder", high), named("filler", low)]).unwrap()
+}
+
+/// A filler that never pauses, with kernels of so many milliseconds.
+fn filler(millis: u64) -> String {
+    format!("player 1\nkernel piece dur={millis}ms\nrun piece 8x1x1/128x1x1\nsync\n")
+}
+
+/// Plays until `shows` says nothing that is missing.
+fn play(stage: &Stage, tasks: u32, shows: impl Fn(&Played) -> Result<(), String>) {
+    let mut missing = Vec::new();
+    for _ in 0..TRIES {
+        let (played, _) = stage.shared(tasks).unwrap();
+        never_more_than_one_in_flight(&played);
+        match shows(&played) {
+            Ok(()) => return,
+            Err(what) => missing.push(what),
+        }
+    }
+    panic!("in {TRIES} scenes: {missing:?}");
+}
+
+/// With a window of one, a filler's kernel is launched when its last has ended, whatever the
+/// machine does.
+fn never_more_than_one_in_flight(played: &Played) {
+    for pair in played.low.windows(2) {
+        let ended = end(&pair[0]);
+        assert!(pair[1].queued >= ended, "launched before {ended}: {:?}", pair[1]);
+    }
+}
+
+fn begin(ran: &Ran) -> u64 {
+    ran.spans.first().unwrap().0
+}
+
+fn end(ran: &Ran) -> u64 {
+    ran.spans.last().unwrap().1
+}
+
+fn median(mut times: Vec<u64>) -> u64 {
+    times.sort_unstable();
+    times[times.len() / 2]
+}
+
+#[test]
+fn a_filler_runs_twice_in_each_gap_and_the_holder_as_if_alone() {
+    // 2 ms of work, 8 ms of pause; kernels of 3 ms: two fit.
+    let holder = "player 1\nkernel step dur=2ms\nrun step 64x1x1/256x1x1\ngap 8ms\n".to_owned();
+    let stage = stage(holder, filler(3));
+    stage.measure(150).unwrap();
+    let alone = median(stage.alone(100).unwrap().tasks);
+
+    play(&stage, 200, |played| {
+        let starts: Vec<u64> = played.high.iter().map(begin).collect();
+        let gaps = starts.windows(2).map(|pair| {
+            played.low.iter().filter(|ran| (pair[0]..pair[1]).contains(&begin(ran))).count()
+        });
+        let filled = gaps.clone().filter(|fills| *fills == 2).count();
+        let gaps = gaps.count();
+        // A grant is for a gap: nothing of the filler's starts while the holder works.
+        let inside = played.low.iter().filter(|low| {
+            played.high.iter().any(|high| (high.queued..end(high)).contains(&begin(low)))
+        });
+        let inside = inside.count();
+        let (task, mean) = (
+            median(played.tasks.clone()),
+            played.tasks.iter().sum::<u64>() / u64::try_from(played.tasks.len()).unwrap(),
+        );
+        let said = format!(
+            "{filled} of {gaps} gaps hold two, {inside} began amid the holder's work, tasks of \
+             {task} ns at the median and {mean} at the mean, alone {alone}"
+        );
+        let holds = filled * 100 >= gaps * 95
+            && inside == 0
+            && task * 100 <= alone * 102
+            && mean * 100 <= alone * 110;
+        if holds { Ok(()) } else { Err(said) }
+    });
+}
+
+#[test]
+fn a_gap_that_ends_early_costs_the_holder_no_more_than_the_kernel_in_flight() {
+    // Pauses between 4 and 12 ms, in an order that nothing tells: many end before it is thought.
+    let mut holder = "player 1\nkernel step dur=2ms\n".to_owned();
+    let mut chance = 20_261_121_u64;
+    for _ in 0..50 {
+        chance = chance.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888);
+        let pause = 4 * MS + (chance >> 33) % (8 * MS);
+        let _ = writeln!(holder, "run step 64x1x1/256x1x1\ngap {pause}ns");
+    }
+    let stage = stage(holder, filler(3));
+    stage.measure(6).unwrap();
+
+    play(&stage, 6, |played| {
+        let waits: Vec<u64> =
+            played.high.iter().map(|ran| begin(ran).saturating_sub(ran.queued)).collect();
+        let met = waits.iter().filter(|wait| **wait > MS / 2).count();
+        // One kernel of 3 ms, and a millisecond for what noticing takes.
+        let long = waits.iter().filter(|wait| **wait > 4 * MS).count();
+        let said = format!("{long} of {} waited longer than 4 ms, {met} met one", waits.len());
+        if met > 0 && long * 100 <= waits.len() { Ok(()) } else { Err(said) }
+    });
+}
