@@ -5,11 +5,18 @@
 //!   the less of the job is left, to the power of [`Tessera::shortness`] (one: the shortest job
 //!   first, which is best for the mean; zero: all alike, which is best for throughput).
 //! - **Order.** Jobs that wait are looked at by a weight of their own ([`Tessera::eagerness`]), which
-//!   grows as they wait, so that nobody starves.
+//!   doubles with each step of priority and grows as they wait. Where usage is kept it is
+//!   multiplied by what the job's account has had of its fair share ([`fairness`]).
+//! - **Nobody starves.** For the oldest of those that have waited for [`Tessera::patience`] a GPU is
+//!   kept free until it starts; [`overdue`] proves a bound on every wait.
+//! - **Quotas.** No seat is given by which an account would hold more compute slices than it may.
 //! - **Price.** A job that is stopped and goes on loses its restore; that part of its worth is
 //!   taken off. So a GPU is cut under running jobs only where that pays within what is left of
 //!   them (Dyna-P's reconfigure-last, with MISO's search).
-//! - **Deadlines** are constraints: a seat that makes a job late that would be in time is none.
+//! - **Deadlines** are constraints: a seat that makes a job late that would be in time is none, with
+//!   the move and the cut counted.
+//! - **Energy.** A seat loses [`Tessera::thrift`] of its worth by its part of the GPU, so that of two
+//!   slices that do about as well the smaller is taken.
 //! - **Across GPUs** each job goes where it adds most. When nobody waits, jobs move to GPUs that
 //!   fell idle, the one that gains most first.
 //! - **Ties** between layouts go to the one that takes the fewest steps. Reachability (MIGM's `R`)
@@ -18,13 +25,17 @@
 //! Without a forecast of a job it does what `scheme-b` does.
 
 mod desk;
+mod fairness;
+mod overdue;
 mod search;
 mod table;
 mod waiting;
 
-use tessera_model::Millis;
+use tessera_model::spec::Priority;
+use tessera_model::{JobId, Millis};
 
 use self::desk::Desk;
+use self::fairness::Lines;
 use self::search::Search;
 use self::table::{Table, float};
 use self::waiting::Waiting;
@@ -44,6 +55,10 @@ const WEIGHED_MAX: usize = 64;
 /// Most jobs in a row that find no place before a round gives up: those behind them weigh less.
 const REFUSED_MAX: usize = 8;
 
+/// How much more urgent a job is for each step of its priority: five steps are a factor of 32, as
+/// much as a job of a minute is before one of two hours.
+const PRIORITY: f64 = 2.0;
+
 /// The policy `tessera`, with what it weighs.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Tessera {
@@ -59,6 +74,11 @@ pub struct Tessera {
     pub searched: usize,
     /// Jobs of one GPU at most.
     pub crowd: usize,
+    /// What of its worth a job forgoes for a whole GPU rather than none of it, in parts of one: how
+    /// much energy counts.
+    pub thrift: f64,
+    /// After which wait a GPU is kept free for a job, if it is the oldest.
+    pub patience: Millis,
 }
 
 impl Default for Tessera {
@@ -70,6 +90,8 @@ impl Default for Tessera {
             hurdle: 50,
             searched: 10,
             crowd: 7,
+            thrift: 0.15,
+            patience: Millis::from_secs(12 * 3_600),
         }
     }
 }
@@ -88,7 +110,7 @@ impl Policy for Tessera {
         starts_max: usize,
     ) -> Vec<Decision> {
         let mut work = Work::new(self);
-        queue.for_each(|job| work.waiting.insert(job.clone()));
+        queue.for_each(|job| work.enqueue(job.clone()));
         work.round(cluster, forecast, now, starts_max)
     }
 
@@ -102,6 +124,7 @@ impl Policy for Tessera {
 struct Work<'s> {
     settings: &'s Tessera,
     waiting: Waiting,
+    lines: Lines,
     desk: Desk,
     scratch: Scratch,
 }
@@ -111,6 +134,7 @@ impl<'s> Work<'s> {
         Self {
             settings,
             waiting: Waiting::default(),
+            lines: Lines::default(),
             desk: Desk::default(),
             scratch: Scratch::default(),
         }
@@ -119,10 +143,12 @@ impl<'s> Work<'s> {
 
 impl Session for Work<'_> {
     fn enqueue(&mut self, job: QueuedJob) {
+        self.lines.insert(&job);
         self.waiting.insert(job);
     }
 
     fn dequeue(&mut self, job: &QueuedJob) {
+        self.lines.remove(job);
         self.waiting.remove(job);
     }
 
@@ -143,24 +169,32 @@ impl Session for Work<'_> {
             let mut queue = queue.values().take(LOOK_AT_MAX);
             return SchemeB.decide_with(cluster, forecast, &mut queue, now, starts_max);
         }
-        self.desk.read(cluster);
+        self.desk.read(cluster, forecast);
         let table = Table { settings: self.settings, cluster, forecast, now };
         let mut search = Search::new(table, &mut self.desk, &mut self.scratch);
         let (mut waits, mut started, mut refused) = (Vec::new(), 0, 0);
+        let mut served = Vec::new();
+        if search.any_open() {
+            let waiting = &self.waiting;
+            (served, waits) = overdue::serve(&mut search, waiting, self.settings, now, starts_max);
+            started = served.len();
+            served.extend(waits.iter().filter_map(told));
+        }
         if search.any_open() {
             let kinds = search.kinds();
-            let mut weigh = |job: &QueuedJob| table.eagerness(&kinds, job.id);
-            let ageing = self.settings.ageing;
-            let order = self.waiting.most_urgent(now, ageing, WEIGHED_MAX, &mut weigh);
-            for job in order {
+            let order = order(&mut self.waiting, &mut self.lines, &table, &kinds);
+            for job in order.into_iter().filter(|job| !served.contains(&job.id)) {
                 if started >= starts_max || refused >= REFUSED_MAX || !search.any_open() {
                     break;
                 }
-                if search.seat(&job) {
+                if search.seat(&job, None) {
                     started += 1;
                     refused = 0;
                 } else {
-                    waits.push(wait(&job));
+                    waits.push(match search.quota_left(job.id) {
+                        Some(left) => wait_for_quota(forecast, &job, left),
+                        None => wait(&job),
+                    });
                     refused += 1;
                 }
             }
@@ -172,6 +206,50 @@ impl Session for Work<'_> {
         }
         search.decisions().into_iter().chain(waits).collect()
     }
+}
+
+/// Returns the jobs that a round weighs, the most urgent first, by fair share where usage is kept.
+fn order(
+    waiting: &mut Waiting,
+    lines: &mut Lines,
+    table: &Table<'_>,
+    kinds: &[usize],
+) -> Vec<QueuedJob> {
+    let (now, ageing) = (table.now, table.settings.ageing);
+    let mut weigh = |job: &QueuedJob| {
+        let above = f64::from(Priority::DEFAULT.get()) - f64::from(job.priority.get());
+        table.eagerness(kinds, job.id) * PRIORITY.powf(above)
+    };
+    let first = waiting.queue().values().next();
+    if first.is_some_and(|job| table.forecast.account(job.id).is_some()) {
+        return lines.most_urgent(waiting, table.forecast, (now, ageing), WEIGHED_MAX, &mut weigh);
+    }
+    let urgent = waiting.most_urgent(now, ageing, WEIGHED_MAX, &mut weigh);
+    urgent.into_iter().map(|(_, job)| job).collect()
+}
+
+const fn told(decision: &Decision) -> Option<JobId> {
+    match decision {
+        Decision::Wait { job, .. } | Decision::Start { job, .. } => Some(*job),
+        Decision::Reshape { .. } => None,
+    }
+}
+
+/// Tells a job whose account has a quota.
+fn wait_for_quota(forecast: &dyn Forecast, job: &QueuedJob, left: u32) -> Decision {
+    let Some(account) = forecast.account(job.id) else { return wait(job) };
+    let quota = account.quota.unwrap_or(u32::MAX);
+    let held = quota.saturating_sub(left);
+    let name = &account.name;
+    let text = format!(
+        "jobs of account {name} hold {held} of the {quota} compute slices that it may have, and \
+         nothing that it may still take is worth what it would take from others"
+    );
+    let why = Explanation {
+        would_start_if: Some(format!("another job of account {name} ends")),
+        ..because(NAME, text)
+    };
+    Decision::Wait { job: job.id, reason: WaitReason::Resources, why }
 }
 
 fn wait(job: &QueuedJob) -> Decision {

@@ -59,6 +59,11 @@ impl Atlas {
         &self.profiles
     }
 
+    /// Returns the profile of a numbered slot.
+    pub(crate) fn profile(&self, number: usize) -> Option<ProfileId> {
+        self.slots.get(number).map(|slot| slot.profile)
+    }
+
     /// Spreads what a job is worth on each of [`Self::profiles`] over the slots.
     pub(crate) fn row(&self, by_profile: &[i64]) -> Vec<i64> {
         self.profile_of.iter().map(|profile| by_profile[*profile]).collect()

@@ -10,4 +10,5 @@ mod properties;
 mod scheme_b;
 mod sharing;
 mod static_layout;
+mod tessera;
 mod view;

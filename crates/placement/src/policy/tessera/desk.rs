@@ -3,11 +3,12 @@
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
 
-use tessera_model::JobId;
 use tessera_model::mig::Layout;
+use tessera_model::{JobId, Millis};
 
 use super::super::cards::Card;
 use crate::decision::Seat;
+use crate::forecast::Forecast;
 use crate::view::{ClusterView, GpuView};
 
 /// One GPU as a round finds it.
@@ -23,6 +24,9 @@ pub(super) struct Post {
     pub(super) kind: usize,
     /// Seats that it has or was promised in this round.
     crowd: usize,
+    /// When the last of those who sit there came; zero if nobody sits there, nothing if it can't be
+    /// planned for.
+    last_came: Option<Millis>,
 }
 
 impl Post {
@@ -49,6 +53,8 @@ pub(super) struct Desk {
     most: BTreeSet<(Reverse<usize>, usize)>,
     /// Those with jobs and idle slices, the most idle first.
     idle: BTreeSet<(Reverse<usize>, usize)>,
+    /// GPUs that can be planned for, open or not, those first to which nobody has come for longest.
+    calm: BTreeSet<(Millis, usize)>,
     /// What has to be read again.
     changed: BTreeSet<usize>,
 }
@@ -59,7 +65,7 @@ impl Desk {
     }
 
     /// Reads what changed; everything, the first time.
-    pub(super) fn read(&mut self, cluster: &ClusterView) {
+    pub(super) fn read(&mut self, cluster: &ClusterView, forecast: &dyn Forecast) {
         if self.posts.len() != cluster.gpus.len() {
             *self = Self::default();
             self.posts = vec![Post::default(); cluster.gpus.len()];
@@ -73,9 +79,18 @@ impl Desk {
             self.forget(at);
             let Some(view) = cluster.gpus.get(at) else { continue };
             let post = &mut self.posts[at];
+            if let Some(came) = post.last_came.take() {
+                self.calm.remove(&(came, at));
+            }
             match Card::new(view) {
                 Some(card) => {
                     (post.layout, post.seats, post.open) = (card.layout, card.seats, card.open);
+                    if view.available && view.operator.pinned.is_none() {
+                        let came = post.seats.iter().filter_map(|seat| forecast.since(seat.job));
+                        let came = came.max().unwrap_or(Millis::ZERO);
+                        post.last_came = Some(came);
+                        self.calm.insert((came, at));
+                    }
                 }
                 None => (post.seats, post.open) = (Vec::new(), false),
             }
@@ -121,6 +136,22 @@ impl Desk {
         self.forget(at);
         self.posts[at].open = false;
         self.changed.insert(at);
+    }
+
+    /// Returns the GPUs that can be planned for, open or not, those first to which nobody has come
+    /// for longest.
+    pub(super) fn calmest(&self) -> impl Iterator<Item = usize> {
+        self.calm.iter().map(|(_, at)| *at)
+    }
+
+    /// Returns how many GPUs there are.
+    pub(super) const fn len(&self) -> usize {
+        self.posts.len()
+    }
+
+    /// Returns everybody's seat.
+    pub(super) fn seats(&self) -> impl Iterator<Item = (usize, &Seat)> {
+        self.posts.iter().enumerate().flat_map(|(at, post)| post.seats.iter().map(move |s| (at, s)))
     }
 
     pub(super) fn any_open(&self) -> bool {

@@ -4,18 +4,23 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use tessera_model::JobId;
-use tessera_model::mig::Layout;
+use tessera_model::mig::{Layout, Slot};
 
 use super::super::cards::because;
 use super::NAME;
 use super::desk::Desk;
+use super::fairness::{Held, Quotas};
 use super::table::{Rows, Table};
 use crate::decision::{Decision, Reshape, Seat, Stayers};
-use crate::seating::{SEATED_MAX, Scratch};
-use crate::view::QueuedJob;
+use crate::seating::{NO_SEAT, SEATED_MAX, Scratch};
+use crate::view::{GpuView, QueuedJob};
 
 /// Moves to GPUs that fell idle that one round makes at most.
 const SPREAD_MAX: usize = 8;
+
+/// GPUs that are looked at for an overdue job at most: all, in clusters of the size that one
+/// controller plans for.
+const CALM_MAX: usize = 100_000;
 
 /// Seats of one GPU with what they are worth, less what moving to them costs.
 #[derive(Clone, Debug)]
@@ -30,6 +35,7 @@ pub(super) struct Search<'c, 'd> {
     desk: &'d mut Desk,
     scratch: &'d mut Scratch,
     rows: Rows,
+    quotas: Quotas,
     /// What the seats of GPUs are worth as they are.
     present: BTreeMap<usize, i64>,
     /// What GPUs are to become, while jobs are still being added.
@@ -45,6 +51,7 @@ impl<'c, 'd> Search<'c, 'd> {
             desk,
             scratch,
             rows: Rows::default(),
+            quotas: Quotas::default(),
             present: BTreeMap::new(),
             promised: BTreeMap::new(),
             changes: Vec::new(),
@@ -67,15 +74,42 @@ impl<'c, 'd> Search<'c, 'd> {
             .collect()
     }
 
-    /// Finds a place for a job that waits, where it adds most; `false` if it adds nothing.
+    /// Returns how many GPUs there are.
+    pub(super) const fn gpus(&self) -> usize {
+        self.desk.len()
+    }
+
+    pub(super) fn view(&self, at: usize) -> &'c GpuView {
+        self.table.view(at)
+    }
+
+    /// Returns the GPU that could hold the job to which nobody has come for longest, open or not.
+    pub(super) fn calmest(&mut self, job: JobId, kept: &[usize]) -> Option<usize> {
+        let order: Vec<usize> = self.desk.calmest().take(CALM_MAX + kept.len()).collect();
+        order.into_iter().filter(|at| !kept.contains(at)).find(|at| {
+            let kind = self.desk.post(*at).kind;
+            let row = self.rows.row(&self.table, self.desk.kinds(), *at, kind, job, None);
+            row.iter().any(|worth| *worth > 0)
+        })
+    }
+
+    /// Keeps a GPU as it is for the rest of the round.
+    pub(super) fn keep(&mut self, at: usize) {
+        self.desk.close(at);
+    }
+
+    /// Finds a place for a job that waits, where it adds most; `false` if it adds nothing. `also`
+    /// is looked at whatever the order.
     ///
     /// The GPU is not changed yet: jobs that come after it in the round may still join it, and
     /// then all of them are seated anew.
-    pub(super) fn seat(&mut self, job: &QueuedJob) -> bool {
+    pub(super) fn seat(&mut self, job: &QueuedJob, also: Option<usize>) -> bool {
         let settings = self.table.settings;
         let crowd = settings.crowd.min(SEATED_MAX - 1);
         let mut best: Option<(i64, usize, Plan)> = None;
-        for at in self.desk.fewest(crowd, settings.searched) {
+        let mut order = self.desk.fewest(crowd, settings.searched);
+        order.extend(also.filter(|at| self.desk.post(*at).open && !order.contains(at)));
+        for at in order {
             let before = self.promised.get(&at).map(|plan| plan.worth);
             let before = before.unwrap_or_else(|| self.present(at));
             let least = best.as_ref().map_or(0, |(gain, ..)| *gain);
@@ -85,6 +119,7 @@ impl<'c, 'd> Search<'c, 'd> {
             best = Some((plan.worth - before, at, plan));
         }
         let Some((_, at, plan)) = best else { return false };
+        self.charge(at, &plan);
         self.desk.promise(at, plan.seats.len());
         self.promised.insert(at, plan);
         true
@@ -100,7 +135,7 @@ impl<'c, 'd> Search<'c, 'd> {
     }
 
     /// Returns the jobs that a GPU has or was promised.
-    fn jobs(&self, at: usize) -> Vec<JobId> {
+    pub(super) fn jobs(&self, at: usize) -> Vec<JobId> {
         let promised = self.promised.get(&at);
         promised.map_or_else(
             || self.desk.post(at).jobs(),
@@ -146,7 +181,10 @@ impl<'c, 'd> Search<'c, 'd> {
         if jobs.len() > SEATED_MAX {
             return None;
         }
-        let rows: Vec<Rc<[i64]>> = jobs.iter().map(|job| self.row(at, *job)).collect();
+        let mut rows: Vec<Rc<[i64]>> = jobs.iter().map(|job| self.row(at, *job)).collect();
+        if let (Some(job), Some(row)) = (more, rows.last_mut()) {
+            self.bar(at, job, row);
+        }
         let rows: Vec<&[i64]> = rows.iter().map(|row| &**row).collect();
         let mig = self.table.mig(at)?;
         let standing = mig.atlas().mask(&self.desk.post(at).layout);
@@ -154,7 +192,48 @@ impl<'c, 'd> Search<'c, 'd> {
         let seats = found.seats.iter();
         let seats = seats.map(|(job, slot)| Seat { job: jobs[*job], slot: Some(*slot), sm: None });
         let layout = mig.full().get(found.layout)?.clone();
-        Some(Plan { seats: seats.collect(), layout, worth: found.worth })
+        let plan = Plan { seats: seats.collect(), layout, worth: found.worth };
+        self.allowed(at, &plan).then_some(plan)
+    }
+
+    /// Bars a job from slots that its account may not take.
+    fn bar(&mut self, at: usize, job: JobId, row: &mut Rc<[i64]>) {
+        let Some(left) = self.quota_left(job) else { return };
+        let Some(mig) = self.table.mig(at) else { return };
+        let mut barred: Vec<i64> = row.to_vec();
+        for (number, worth) in barred.iter_mut().enumerate() {
+            let profile = mig.atlas().profile(number).and_then(|id| mig.geometry.profile(id));
+            if profile.is_none_or(|profile| u32::from(profile.compute_slices) > left) {
+                *worth = NO_SEAT;
+            }
+        }
+        *row = barred.into();
+    }
+
+    /// Returns how many compute slices a job's account may still take, if it has a quota.
+    pub(super) fn quota_left(&mut self, job: JobId) -> Option<u32> {
+        let forecast = self.table.forecast;
+        let account = self.quotas.account(forecast, job)?;
+        let (table, desk) = (&self.table, &*self.desk);
+        let mut seats = desk.seats().map(|(at, seat)| (seat.job, slices(table, at, seat)));
+        Some(self.quotas.left(forecast, &account, &mut seats))
+    }
+
+    fn allowed(&mut self, at: usize, plan: &Plan) -> bool {
+        let (before, after) = (self.held(at), self.holds(at, &plan.seats));
+        let (table, desk) = (&self.table, &*self.desk);
+        let mut seats = desk.seats().map(|(at, seat)| (seat.job, slices(table, at, seat)));
+        self.quotas.allows(table.forecast, &before, &after, &mut seats)
+    }
+
+    /// Returns what everybody has on a GPU, or was promised there.
+    fn held(&self, at: usize) -> Vec<Held> {
+        let promised = self.promised.get(&at).map(|plan| &plan.seats);
+        self.holds(at, promised.unwrap_or(&self.desk.post(at).seats))
+    }
+
+    fn holds(&self, at: usize, seats: &[Seat]) -> Vec<Held> {
+        seats.iter().map(|seat| (seat.job, slices(&self.table, at, seat))).collect()
     }
 
     /// Moves jobs to GPUs that are idle while others are shared.
@@ -164,6 +243,8 @@ impl<'c, 'd> Search<'c, 'd> {
             let Some((job, source)) = self.best_move(target) else { return };
             let Some(rest) = self.plan(source, None, Some(job), None) else { return };
             let Some(there) = self.plan(target, Some(job), None, None) else { return };
+            self.charge(source, &rest);
+            self.charge(target, &there);
             self.commit(source, rest, format!("{job} moves to a GPU that fell idle"));
             self.commit(target, there, format!("{job} has this GPU to itself"));
         }
@@ -191,6 +272,7 @@ impl<'c, 'd> Search<'c, 'd> {
             let before = self.present(at);
             let Some(plan) = self.plan(at, None, None, None) else { continue };
             if self.clears(plan.worth - before, before) {
+                self.charge(at, &plan);
                 self.commit(at, plan, "its slices fit its jobs better so".to_owned());
             }
         }
@@ -200,6 +282,12 @@ impl<'c, 'd> Search<'c, 'd> {
         gain > before / 1_000 * self.table.settings.hurdle
     }
 
+    /// Counts what accounts take by a plan.
+    fn charge(&mut self, at: usize, plan: &Plan) {
+        let (before, after) = (self.held(at), self.holds(at, &plan.seats));
+        self.quotas.take(self.table.forecast, &before, &after);
+    }
+
     fn commit(&mut self, at: usize, plan: Plan, text: String) {
         self.desk.close(at);
         let gpu = self.table.view(at).id.clone();
@@ -207,4 +295,10 @@ impl<'c, 'd> Search<'c, 'd> {
         let reshape = Reshape { gpu, layout, seats, trial: None, stayers: Stayers::RunOn };
         self.changes.push((reshape, text));
     }
+}
+
+/// Returns the compute slices of a seat.
+fn slices(table: &Table<'_>, at: usize, seat: &Seat) -> u32 {
+    let profile = |slot: Slot| table.mig(at)?.geometry.profile(slot.profile);
+    seat.slot.and_then(profile).map_or(0, |profile| u32::from(profile.compute_slices))
 }

@@ -20,7 +20,7 @@ const LISTED: usize = 256;
 /// Jobs on a short list before it is made anew.
 const LISTED_MAX: usize = 4 * LISTED;
 
-type Key = (Priority, JobId);
+pub(super) type Key = (Priority, JobId);
 
 /// Jobs that wait.
 #[derive(Clone, Debug, Default)]
@@ -29,6 +29,8 @@ pub(super) struct Waiting {
     /// What each weighs, once that was asked.
     weights: BTreeMap<Key, f64>,
     list: BTreeSet<Key>,
+    /// All of them, the oldest first.
+    ages: BTreeSet<(Millis, Key)>,
     /// How urgent anybody off the list can have been, and when; nothing if all are on it.
     others: Option<(f64, Millis)>,
 }
@@ -36,6 +38,7 @@ pub(super) struct Waiting {
 impl Waiting {
     pub(super) fn insert(&mut self, job: QueuedJob) {
         let key = (job.priority, job.id);
+        self.ages.insert((job.submitted, key));
         self.queue.insert(key, job);
         self.list.insert(key);
     }
@@ -43,6 +46,7 @@ impl Waiting {
     pub(super) fn remove(&mut self, job: &QueuedJob) {
         let key = (job.priority, job.id);
         self.queue.remove(&key);
+        self.ages.remove(&(job.submitted, key));
         self.weights.remove(&key);
         self.list.remove(&key);
     }
@@ -51,14 +55,19 @@ impl Waiting {
         &self.queue
     }
 
-    /// Returns the most urgent jobs, of equals the first in the order of service.
+    /// Returns the jobs, the oldest first.
+    pub(super) fn oldest(&self) -> impl Iterator<Item = &QueuedJob> {
+        self.ages.iter().filter_map(|(_, key)| self.queue.get(key))
+    }
+
+    /// Returns the most urgent jobs with how urgent they are, of equals the first in the order of service.
     pub(super) fn most_urgent(
         &mut self,
         now: Millis,
         ageing: Millis,
         most: usize,
         weigh: &mut dyn FnMut(&QueuedJob) -> f64,
-    ) -> Vec<QueuedJob> {
+    ) -> Vec<(f64, QueuedJob)> {
         let ageing = float(ageing).max(1.0);
         let queue = &self.queue;
         let weights = &mut self.weights;
@@ -80,7 +89,10 @@ impl Waiting {
                 order.len() == most && order.last().is_some_and(|(urgent, _)| *urgent > limit)
             });
             if enough {
-                return order.iter().filter_map(|(_, key)| queue.get(key).cloned()).collect();
+                return order
+                    .iter()
+                    .filter_map(|(urgent, key)| Some((*urgent, queue.get(key)?.clone())))
+                    .collect();
             }
         }
         let mut order: Vec<(f64, Key)> =
@@ -94,7 +106,7 @@ impl Waiting {
         self.others = others.map(|urgent| (urgent, now));
         self.list = order.iter().map(|(_, key)| *key).collect();
         order.truncate(most);
-        order.iter().filter_map(|(_, key)| queue.get(key).cloned()).collect()
+        order.iter().filter_map(|(urgent, key)| Some((*urgent, queue.get(key)?.clone()))).collect()
     }
 }
 
