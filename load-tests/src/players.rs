@@ -91,10 +91,20 @@ pub struct Played {
 }
 
 /// A player that waits to be told, or plays; killed when dropped.
-struct Player {
+#[derive(Debug)]
+pub struct Player {
     child: Child,
     output: BufReader<ChildStdout>,
     trace: PathBuf,
+}
+
+/// Where players play.
+#[derive(Clone, Copy, Debug)]
+pub struct Ground<'a> {
+    /// What it is made of.
+    pub setting: &'a Setting,
+    /// Its folder, with the simulated node in `node`; traces go to `traces`.
+    pub folder: &'a Path,
 }
 
 impl Drop for Player {
@@ -239,29 +249,8 @@ impl Stage {
     }
 
     fn player(&self, which: usize, tasks: u32, shim: &[(String, String)]) -> Result<Player> {
-        let stand_in = &self.setting.stand_in;
-        let traces = self.folder.path().join("traces");
-        let mut command = Command::new(stand_in.join("tessera-sim-player"));
-        command
-            .arg(&self.files[which])
-            .args(["--wait", "--iterations", &tasks.to_string()])
-            .env("LD_LIBRARY_PATH", stand_in)
-            .env("TESSERA_SIM_NODE", self.folder.path().join("node"))
-            .env("TESSERA_SIM_CUDA_TRACE", &traces)
-            .env("TESSERA_SIM_CUDA_SWITCH_US", self.setting.switch_us.to_string())
-            .env("CUDA_MPS_PIPE_DIRECTORY", self.folder.path().join("no-mps"))
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped());
-        if !shim.is_empty() {
-            command.env("TESSERA_KERNEL_CUDA", stand_in.join("libcuda.so.1"));
-            command.envs(shim.iter().cloned());
-        }
-        let mut child = command.spawn()?;
-        let trace = traces.join(format!("cuda-{}.jsonl", child.id()));
-        let output = child.stdout.take().context("piped")?;
-        let mut player = Player { child, output: BufReader::new(output), trace };
-        ensure!(player.line()? == "ready", "a player did not start");
-        Ok(player)
+        let ground = Ground { setting: &self.setting, folder: self.folder.path() };
+        Player::start(ground, &self.files[which], tasks, shim)
     }
 
     /// Lets the players go, and waits for the high one.
@@ -280,8 +269,7 @@ impl Stage {
         let low = match low {
             None => Vec::new(),
             Some(mut low) => {
-                low.child.kill()?;
-                low.child.wait()?;
+                low.kill()?;
                 ran(&low.trace, window)?
             }
         };
@@ -290,14 +278,85 @@ impl Stage {
 }
 
 impl Player {
+    /// Starts a player of a recording with the variables of the shim, if it shall have one.
+    ///
+    /// # Errors
+    ///
+    /// It doesn't start.
+    pub fn start(
+        ground: Ground<'_>,
+        file: &Path,
+        tasks: u32,
+        shim: &[(String, String)],
+    ) -> Result<Self> {
+        let stand_in = &ground.setting.stand_in;
+        let traces = ground.folder.join("traces");
+        let mut command = Command::new(stand_in.join("tessera-sim-player"));
+        command
+            .arg(file)
+            .args(["--wait", "--iterations", &tasks.to_string()])
+            .env("LD_LIBRARY_PATH", stand_in)
+            .env("TESSERA_SIM_NODE", ground.folder.join("node"))
+            .env("TESSERA_SIM_CUDA_TRACE", &traces)
+            .env("TESSERA_SIM_CUDA_SWITCH_US", ground.setting.switch_us.to_string())
+            .env("CUDA_MPS_PIPE_DIRECTORY", ground.folder.join("no-mps"))
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped());
+        if !shim.is_empty() {
+            command.env("TESSERA_KERNEL_CUDA", stand_in.join("libcuda.so.1"));
+            command.envs(shim.iter().cloned());
+        }
+        let mut child = command.spawn()?;
+        let trace = traces.join(format!("cuda-{}.jsonl", child.id()));
+        let output = BufReader::new(child.stdout.take().context("piped")?);
+        let mut player = Self { child, output, trace };
+        ensure!(player.line()? == "ready", "a player did not start");
+        Ok(player)
+    }
+
+    /// Lets it play.
+    ///
+    /// # Errors
+    ///
+    /// It is gone.
+    pub fn go(&mut self) -> Result<()> {
+        Ok(writeln!(self.child.stdin.as_mut().context("piped")?)?)
+    }
+
+    /// Kills it and waits for its end.
+    ///
+    /// # Errors
+    ///
+    /// What the system says.
+    pub fn kill(&mut self) -> Result<()> {
+        self.child.kill()?;
+        self.child.wait()?;
+        Ok(())
+    }
+
+    /// Waits until it has played to its end.
+    ///
+    /// # Errors
+    ///
+    /// It failed.
+    pub fn wait(&mut self) -> Result<()> {
+        ensure!(self.child.wait()?.success(), "a player failed");
+        Ok(())
+    }
+
+    /// Returns the kernels that its trace has so far, whenever they ran.
+    ///
+    /// # Errors
+    ///
+    /// There is no trace.
+    pub fn kernels(&self) -> Result<Vec<Ran>> {
+        ran(&self.trace, (0, u64::MAX))
+    }
+
     fn line(&mut self) -> Result<String> {
         let mut line = String::new();
         self.output.read_line(&mut line)?;
         Ok(line.trim().to_owned())
-    }
-
-    fn go(&mut self) -> Result<()> {
-        Ok(writeln!(self.child.stdin.as_mut().context("piped")?)?)
     }
 }
 
@@ -327,6 +386,11 @@ impl Played {
 /// Returns for how long kernels ran, in nanoseconds.
 pub fn total(ran: &[Ran]) -> u64 {
     ran.iter().flat_map(|ran| &ran.spans).map(|(from, until)| until - from).sum()
+}
+
+/// Returns `CLOCK_MONOTONIC`, by which traces and shims tell time, in nanoseconds.
+pub fn now() -> u64 {
+    tessera_agent::sys::clock::monotonic_now().get()
 }
 
 /// Returns nanoseconds as seconds.
