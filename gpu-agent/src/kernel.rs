@@ -16,6 +16,7 @@ pub mod metrics;
 mod outbox;
 mod process;
 mod session;
+mod shelf;
 mod timer;
 
 use std::collections::BTreeMap;
@@ -32,6 +33,7 @@ pub use desk::{Desk, Refused};
 pub use endpoint::{Endpoint, StartError, start};
 pub use files::{find_shim, gates_of};
 pub use gate::Gate;
+pub use shelf::shelve;
 
 /// Orders that may wait: as many as attempts.
 pub const ORDERS_MAX: usize = 4_096;

@@ -264,6 +264,14 @@ fn start_queues(
         tracing::info!("no kernel-shim/libcuda.so.1: slices are not shared kernel by kernel");
         return None;
     };
+    let shim = match kernel::shelve(&shim, data) {
+        Ok(copy) => copy,
+        Err(error) => {
+            let shim = shim.display();
+            tracing::error!(%error, %shim, "no copy of the shim can be made: slices are not shared kernel by kernel");
+            return None;
+        }
+    };
     let settings = KernelSettings {
         shim,
         rules: config.kernel_rules,

@@ -164,10 +164,15 @@ fn provider() -> Arc<CryptoProvider> {
 }
 
 fn fingerprint(certificate: &CertificateDer<'_>) -> Fingerprint {
-    let digest = ring::digest::digest(&ring::digest::SHA256, certificate);
-    let mut bytes = [0; 32];
-    bytes.copy_from_slice(digest.as_ref());
-    Fingerprint(bytes)
+    Fingerprint(sha256(certificate))
+}
+
+/// Returns the SHA-256 of bytes.
+pub fn sha256(bytes: &[u8]) -> [u8; 32] {
+    let digest = ring::digest::digest(&ring::digest::SHA256, bytes);
+    let mut digits = [0; 32];
+    digits.copy_from_slice(digest.as_ref());
+    digits
 }
 
 fn transport() -> Arc<quinn::TransportConfig> {
