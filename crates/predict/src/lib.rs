@@ -5,6 +5,7 @@
 //! - [`sharing`]: how fast a job is beside others on one slice (random forest with contention
 //!   features, as MMK's §III-A).
 //! - [`memory`]: the least memory that a task is known to need.
+//! - [`growth`]: what a job whose memory grows will need in the end (MIGM §3.2).
 //! - [`drift`]: whether predictions still come true; if not, who asks gets conservative values.
 //!
 //! Nothing here reads a clock, a file or chance: the same rows give the same model, bit for bit, so
@@ -15,6 +16,7 @@
 #![forbid(unsafe_code)]
 
 pub mod drift;
+pub mod growth;
 pub mod jct;
 pub mod learn;
 pub mod memory;

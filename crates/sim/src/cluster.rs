@@ -7,6 +7,7 @@
 //! measured in [`metrics`], and what no schedule can beat in [`bounds`].
 
 pub mod bounds;
+pub mod calibration;
 pub mod colocation;
 pub mod contention;
 mod engine;

@@ -8,6 +8,9 @@
 //! - **Priced work.** Give each instance size a price such that no layout is worth more than its
 //!   GPU. A job's work is the cheapest way to run it; a GPU does at most its worth of work a
 //!   second. Any such prices prove a bound; a search over prices makes it tight.
+//! - **Configuration program** ([`config`]), for workloads of up to some hundred jobs.
+
+pub mod config;
 
 use std::collections::BTreeMap;
 
@@ -58,7 +61,9 @@ impl Bounds {
         let critical = submits.iter().zip(&alone).map(|(r, t)| r + t).fold(0.0, f64::max);
         let lonely = alone.iter().sum::<f64>() / count(jobs.len().max(1));
         Self {
-            makespan_s: critical.max(released_work(&submits, &work)),
+            makespan_s: critical
+                .max(released_work(&submits, &work))
+                .max(config::makespan(jobs, fleet).unwrap_or(0.0)),
             jct_mean_s: lonely.max(shortest_first(&submits, &work)),
         }
     }

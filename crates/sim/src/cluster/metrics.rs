@@ -157,6 +157,10 @@ pub struct Summary {
     pub jct_max_s: f64,
     /// Mean time from submit to the first start.
     pub wait_mean_s: f64,
+    /// Half of the jobs wait no longer.
+    pub wait_p50_s: f64,
+    /// 99 of 100 wait no longer.
+    pub wait_p99_s: f64,
     /// The longest of these.
     pub wait_max_s: f64,
     /// From the start until the last job is done.
@@ -192,7 +196,8 @@ impl Summary {
     pub fn new(outcome: &Outcome, bounds: &Bounds) -> Self {
         let mut jct: Vec<u64> = outcome.jobs.iter().map(JobOutcome::jct_ms).collect();
         jct.sort_unstable();
-        let waits = || outcome.jobs.iter().map(|j| j.start_ms - j.submit_ms);
+        let mut waits: Vec<u64> = outcome.jobs.iter().map(|j| j.start_ms - j.submit_ms).collect();
+        waits.sort_unstable();
         let number = count(outcome.jobs.len().max(1));
         let mean = float(jct.iter().sum()) / number / 1_000.0;
         let makespan = seconds(outcome.makespan_ms);
@@ -204,8 +209,10 @@ impl Summary {
             jct_p50_s: seconds(quantile(&jct, 500)),
             jct_p95_s: seconds(quantile(&jct, 950)),
             jct_max_s: seconds(jct.last().copied().unwrap_or(0)),
-            wait_mean_s: rounded(float(waits().sum()) / number / 1_000.0),
-            wait_max_s: seconds(waits().max().unwrap_or(0)),
+            wait_mean_s: rounded(float(waits.iter().sum()) / number / 1_000.0),
+            wait_p50_s: seconds(quantile(&waits, 500)),
+            wait_p99_s: seconds(quantile(&waits, 990)),
+            wait_max_s: seconds(waits.last().copied().unwrap_or(0)),
             makespan_s: makespan,
             system_throughput: rounded(outcome.system_throughput),
             energy_j: seconds(outcome.millijoules),

@@ -13,7 +13,7 @@ use tessera_predict::learn::{Kind, Table};
 use tessera_predict::sharing;
 
 use super::colocation;
-use super::experiment::{Finding, Proof};
+use super::experiment::{Finding, Proof, Side};
 use super::number::rounded;
 
 const PARVAGPU: &str = include_str!("../../data/parvagpu.csv");
@@ -128,9 +128,11 @@ pub fn findings() -> Vec<Finding> {
                 expected: 1.0,
                 found: rounded(found),
                 tolerance: 0.05,
-                at_most: true,
+                side: Side::AtMost,
                 proof: Proof::Proxy,
+                over_bound: None,
                 holds: found <= 1.05,
+                short: None,
             }
         };
         beside.map(one)

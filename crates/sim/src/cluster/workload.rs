@@ -4,6 +4,7 @@ pub mod file;
 pub mod generate;
 pub mod miso;
 pub mod papers;
+pub mod traces;
 mod twister;
 
 use super::job::Job;
@@ -53,6 +54,7 @@ pub enum NoWorkload {
 pub const BUILT_IN: &[&str] = &[
     "miso",
     "dyna-p-50",
+    "dyna-p-5000",
     "dyna-p-fig7",
     "mmk-60",
     "mmk-1200",
@@ -66,6 +68,12 @@ pub const BUILT_IN: &[&str] = &[
     "migm-ml2",
     "migm-ml3",
     "coexec-trio",
+    "coexec-pair",
+    "parvagpu",
+    "alibaba",
+    "helios",
+    "philly",
+    "acme",
     "poisson",
     "bursts",
     "fragments",
@@ -92,6 +100,19 @@ pub fn built_in(text: &str, seed: u64) -> Result<Workload, NoWorkload> {
                 "bursts" => generate::bursts(seed, jobs, gap),
                 _ => generate::fragments(seed, jobs, gap),
             }
+        }
+        "parvagpu" => {
+            let (jobs, gap) = (asked.take("jobs", 200)?, asked.gap_ms(10_000)?);
+            traces::parvagpu(seed, jobs, gap)
+        }
+        "helios" | "philly" | "acme" => {
+            let (jobs, gap) = (asked.take("jobs", 500)?, asked.gap_ms(30_000)?);
+            traces::durations(name, seed, jobs, gap)
+        }
+        "alibaba" => traces::alibaba(asked.take("jobs", 1_000)?, asked.take("faster", 1)?),
+        "dyna-p-5000" => {
+            let (jobs, gap) = (asked.take("jobs", 5_000)?, asked.gap_ms(4_750)?);
+            traces::dyna_p(jobs, gap)
         }
         _ => papers::jobs(name, seed).ok_or_else(|| NoWorkload::Unknown {
             name: name.to_owned(),
@@ -156,8 +177,9 @@ impl<'t> Parameters<'t> {
         Err(NoWorkload::Parameter {
             workload: self.workload.to_owned(),
             part: format!("{name}={value}"),
-            right: "miso, poisson, bursts and fragments take jobs and gap (seconds); \
-                    the others take none"
+            right: "miso, poisson, bursts, fragments, parvagpu, helios, philly, acme and \
+                    dyna-p-5000 take jobs and gap (seconds), alibaba jobs and faster; the others \
+                    take none"
                 .to_owned(),
         })
     }

@@ -238,12 +238,17 @@ fn times(row: &Row) -> Result<BTreeMap<String, Times>, String> {
     if !(fraction > 0.0 && fraction <= 1.0) {
         return Err(format!("gpu_fraction is {fraction}: above 0, at most 1"));
     }
-    // A job that uses a part of the GPU is not slowed by a slice that is no smaller.
+    Ok([("*".to_owned(), by_fraction(duration, fraction))].into())
+}
+
+/// Returns the times of a job that uses a part of a GPU: it is not slowed by a slice that is no
+/// smaller than that.
+pub(super) fn by_fraction(duration_s: f64, fraction: f64) -> Times {
     let time = |slices: u8| {
         let needs = fraction * f64::from(FRACTION_OF_SLICES) / f64::from(slices);
-        (slices, ms(duration * needs.max(1.0)).max(1))
+        (slices, ms(duration_s * needs.max(1.0)).max(1))
     };
-    Ok([("*".to_owned(), [1, 2, 3, 4, 7].into_iter().map(time).collect())].into())
+    [1, 2, 3, 4, 7].into_iter().map(time).collect()
 }
 
 /// Writes a workload as JSON lines, so that a generated one can be kept and replayed.

@@ -82,6 +82,13 @@ fn drawn(chance: &mut Chance) -> Job {
     lasting(MIXTURE[at], length_s)
 }
 
+/// Returns a job of the mixture that lasts so long on a whole GPU.
+pub(super) fn of_mixture(chance: &mut Chance, length_s: f64) -> Job {
+    let count = u64::try_from(MIXTURE.len()).unwrap_or(1);
+    let at = usize::try_from(chance.below(count)).unwrap_or(0);
+    lasting(MIXTURE[at], length_s)
+}
+
 /// Returns a job of the model that lasts so long on a whole GPU.
 fn lasting(model: &str, length_s: f64) -> Job {
     let once = miso::job(model, 1_000).expect("the mixture names measured models only");
@@ -91,7 +98,7 @@ fn lasting(model: &str, length_s: f64) -> Job {
 }
 
 /// Returns a number above 0 and at most 1.
-fn even(chance: &mut Chance) -> f64 {
+pub(super) fn even(chance: &mut Chance) -> f64 {
     (float(chance.below(1 << 52)) + 1.0) / float(1 << 52)
 }
 

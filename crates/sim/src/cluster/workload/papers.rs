@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::Deserialize;
 use tessera_model::Bytes;
+use tessera_placement::Demand;
 
 use crate::cluster::job::{Class, Job, Times};
 use crate::cluster::number::whole;
@@ -29,6 +30,7 @@ pub fn jobs(name: &str, seed: u64) -> Option<Vec<Job>> {
         "mmk-60" => mmk(MMK_60),
         "mmk-1200" => mmk(MMK_1200),
         "coexec-trio" => trio(),
+        "coexec-pair" => asymmetric_pair(),
         // MIGM prints no slow-down for Hm1: Hm2's stands in.
         "migm-hm1" | "migm-hm2" => even(50, SMALL_MIB, &[(1, 10_081), (7, UNIT_MS)]),
         "migm-hm3" => even(100, SMALL_MIB, &[(1, 12_408), (7, UNIT_MS)]),
@@ -36,8 +38,8 @@ pub fn jobs(name: &str, seed: u64) -> Option<Vec<Job>> {
         "migm-ml2" => even(21, SMALL_MIB, &[(1, 44_300), (7, UNIT_MS)]),
         "migm-ml3" => even(18, HALF_MIB, &[(3, 16_130), (4, 12_350), (7, UNIT_MS)]),
         "migm-ht1" => shuffled(ht1(), seed),
-        "migm-ht2" => shuffled(by_class(6, 6, 6, 803), seed),
-        "migm-ht3" => shuffled(by_class(24, 6, 6, 699), seed),
+        "migm-ht2" => shuffled(by_class(6, 6, 6, 816), seed),
+        "migm-ht3" => shuffled(by_class(24, 6, 6, 707), seed),
         _ => return None,
     })
 }
@@ -85,20 +87,20 @@ fn ht1() -> Vec<Job> {
 }
 
 /// MIGM's Ht2 and Ht3: so much of the sequential time is in jobs that need the whole GPU (fitted
-/// on scheme A), the rest evenly in the other groups (proxy: the paper prints no times).
+/// on scheme A), the rest evenly among the other jobs (proxy: the paper prints no times).
 fn by_class(small: u64, half: u64, full: u64, full_per_mille: u64) -> Vec<Job> {
     let total_ms = 1_800_000;
     let rest_ms = total_ms * (1_000 - full_per_mille) / 1_000;
     let mut jobs = Vec::new();
-    let mut add = |name: &str, count: u64, memory: u64, group_ms: u64, slice: Option<u8>| {
-        let whole_ms = group_ms / count;
+    let mut add = |name: &str, count: u64, memory: u64, whole_ms: u64, slice: Option<u8>| {
         let mut times = vec![(7, whole_ms)];
         times.extend(slice.map(|slices| (slices, whole_ms)));
         (0..count).for_each(|_| jobs.push(plain(name, memory, &times)));
     };
-    add("small", small, SMALL_MIB, rest_ms / 2, Some(1));
-    add("large", half, HALF_MIB, rest_ms / 2, Some(3));
-    add("full", full, FULL_MIB, total_ms * full_per_mille / 1_000, None);
+    let each_ms = rest_ms / (small + half);
+    add("small", small, SMALL_MIB, each_ms, Some(1));
+    add("large", half, HALF_MIB, each_ms, Some(3));
+    add("full", full, FULL_MIB, total_ms * full_per_mille / 1_000 / full, None);
     jobs
 }
 
@@ -152,6 +154,18 @@ fn trio() -> Vec<Job> {
         job("Sort", [8_700, 4_230, 4_020, 3_950, 3_750]),
         job("SRAD", [4_650, 2_460, 1_480, 1_290, 960]),
     ]
+}
+
+/// The co-execution study's asymmetric pair on an A30 (table 4). Of either only the sums are
+/// printed: both take half of the sequential time, and on a half of the GPU what the slower one
+/// does. What they keep busy is fitted on the time under MPS.
+fn asymmetric_pair() -> Vec<Job> {
+    let job = |name, half: u64, sm| Job {
+        demand: Some(Demand { sm, memory: 30 }),
+        restore_ms: Some(0),
+        ..plain(name, SMALL_MIB, &[(2, half), (4, 43_840)])
+    };
+    vec![job("HotSpot", 43_840, 637), job("Raytracing", 92_240, 637)]
 }
 
 #[derive(Deserialize)]
