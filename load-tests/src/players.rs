@@ -191,6 +191,18 @@ impl Stage {
         Ok(())
     }
 
+    /// Plays so many tasks of the high program by itself under the shim, in the sharing stage.
+    ///
+    /// # Errors
+    ///
+    /// A player fails.
+    pub fn alone_in_sharing(&self, tasks: u32) -> Result<Played> {
+        let (attempt, variables) = self.admit(HIGH)?;
+        let played = self.run(self.player(HIGH, tasks, &variables)?, None)?;
+        self.gone(attempt)?;
+        Ok(played)
+    }
+
     /// Plays both under the shim; tells what the queue counted for the high and the low one.
     ///
     /// # Errors

@@ -122,6 +122,7 @@ fn play(arguments: &Arguments, pair: &Pair, timeline: Option<&PathBuf>) -> Resul
     let default = stage.by_default(tasks)?;
     tell("each by itself under the shim, for the queue to measure".to_owned());
     stage.measure(enough(&pair.high, stretch, arguments.measured))?;
+    let single = stage.alone_in_sharing(tasks)?;
     tell("both under the shim: Q0 and Q9".to_owned());
     let (tessera, [high_tally, low_tally]) = stage.shared(tasks)?;
     let mut steady = Value::Null;
@@ -153,6 +154,7 @@ fn play(arguments: &Arguments, pair: &Pair, timeline: Option<&PathBuf>) -> Resul
         "high": high,
         "low": pair.low.name,
         "alone": shown(&alone, &alone, ideal),
+        "alone_in_sharing": shown(&single, &alone, ideal),
         "default_sharing": shown(&default, &alone, ideal),
         "tessera": shown(&tessera, &alone, ideal),
         "low_tasks_when_steady": steady,
