@@ -6,6 +6,7 @@ use std::sync::Mutex;
 use proptest::prelude::*;
 use tessera_model::mig::Slot;
 use tessera_model::{Bytes, Millis};
+use tessera_placement::policy::Tessera;
 use tessera_placement::{ClusterView, Decision, Demand, Forecast, Policy, QueuedJob};
 use tessera_sim::cluster::fleet::Fleet;
 use tessera_sim::cluster::job::{Class, Job};
@@ -101,7 +102,7 @@ proptest! {
     fn no_slice_is_given_away_twice_and_every_job_ends(
         seed in 1_u64..1_000,
         gap in 10_u64..120,
-        name in prop::sample::select(vec!["mmk", "miger"]),
+        name in prop::sample::select(vec!["mmk", "miger", "tessera"]),
     ) {
         let jobs = mixed(seed, 40, gap);
         let outcome = checked(name, &jobs);
@@ -149,4 +150,36 @@ fn mmk_shares_where_slices_would_leave_multiprocessors_idle() {
         run(setup, &mut |_| {}).unwrap().makespan_ms
     };
     assert!(one("mmk") < one("miso"), "{} {}", one("mmk"), one("miso"));
+}
+
+/// So many jobs at once that keep little of a GPU busy, and hardly need one slice of it.
+fn light(count: u64, bandwidth: u64) -> Vec<Job> {
+    let line = |_| {
+        format!(
+            r#"{{"submit_s": 0, "memory_mib": 2000, "restore_s": 1, "sm_percent": 5,
+                "bandwidth_percent": {bandwidth}, "times_s": {{"*": {{"1": 110, "7": 100}}}}}}"#
+        )
+        .replace('\n', "")
+    };
+    let text: Vec<String> = (0..count).map(line).collect();
+    workload::file::read("w.jsonl", &text.join("\n")).unwrap().jobs
+}
+
+fn makespan_ms(jobs: &[Job], policy: &Tessera) -> u64 {
+    let fleet = Fleet::parse("a100-40gb").unwrap();
+    let overheads = Overheads::default();
+    let setup = Setup { jobs, fleet: &fleet, policy, overheads, round_ms: 0, seed: 1, plot: false };
+    run(setup, &mut |_| {}).unwrap().makespan_ms
+}
+
+#[test]
+fn tessera_shares_slices_where_that_is_predicted_to_pay_and_only_there() {
+    let alone = Tessera { together: f64::INFINITY, ..Tessera::default() };
+    // Little of the multiprocessors and of the bandwidth: two get on well on a seventh.
+    let calm = light(14, 1);
+    let (shared, apart) = (makespan_ms(&calm, &Tessera::default()), makespan_ms(&calm, &alone));
+    assert!(shared * 10 < apart * 9, "{shared} ms together, {apart} ms apart");
+    // Bound by bandwidth: never under MPS (the study's first rule).
+    let loud = light(14, 20);
+    assert_eq!(makespan_ms(&loud, &Tessera::default()), makespan_ms(&loud, &alone));
 }

@@ -13,6 +13,8 @@
 //! - **Price.** A job that is stopped and goes on loses its restore; that part of its worth is
 //!   taken off. So a GPU is cut under running jobs only where that pays within what is left of
 //!   them (Dyna-P's reconfigure-last, with MISO's search).
+//! - **Company.** A job that finds no slice of its own shares one with another of its user, where both
+//!   are predicted to do more than the one ([`company`]).
 //! - **Deadlines** are constraints: a seat that makes a job late that would be in time is none, with
 //!   the move and the cut counted.
 //! - **Energy.** A seat loses [`Tessera::thrift`] of its worth by its part of the GPU, so that of two
@@ -24,6 +26,7 @@
 //!
 //! Without a forecast of a job it does what `scheme-b` does.
 
+mod company;
 mod desk;
 mod fairness;
 mod overdue;
@@ -77,6 +80,9 @@ pub struct Tessera {
     /// What of its worth a job forgoes for a whole GPU rather than none of it, in parts of one: how
     /// much energy counts.
     pub thrift: f64,
+    /// How much faster two jobs of one user must be together on a slice than one of them alone there,
+    /// for the second to join where it finds no slice of its own.
+    pub together: f64,
     /// After which wait a GPU is kept free for a job, if it is the oldest.
     pub patience: Millis,
 }
@@ -91,6 +97,7 @@ impl Default for Tessera {
             searched: 10,
             crowd: 7,
             thrift: 0.15,
+            together: 1.3,
             patience: Millis::from_secs(12 * 3_600),
         }
     }
@@ -187,7 +194,7 @@ impl Session for Work<'_> {
                 if started >= starts_max || refused >= REFUSED_MAX || !search.any_open() {
                     break;
                 }
-                if search.seat(&job, None) {
+                if search.seat(&job, None) || search.join(&job) {
                     started += 1;
                     refused = 0;
                 } else {

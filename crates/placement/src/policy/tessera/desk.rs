@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
 
-use tessera_model::mig::Layout;
+use tessera_model::mig::{Layout, Slot};
 use tessera_model::{JobId, Millis};
 
 use super::super::cards::Card;
@@ -35,7 +35,11 @@ impl Post {
     }
 
     fn idle(&self) -> usize {
-        self.layout.len().saturating_sub(self.seats.len())
+        let part = |slot| self.seats.iter().filter(|seat| seat.slot == slot).count() < 2;
+        let idle = |slot: &&Slot| !self.seats.iter().any(|seat| seat.slot == Some(**slot));
+        // Who was left behind by its guest has a part of a slice that could be whole.
+        let parts = self.seats.iter().filter(|seat| seat.sm.is_some() && part(seat.slot));
+        self.layout.iter().filter(idle).count() + parts.count()
     }
 }
 

@@ -24,22 +24,22 @@ const CALM_MAX: usize = 100_000;
 
 /// Seats of one GPU with what they are worth, less what moving to them costs.
 #[derive(Clone, Debug)]
-struct Plan {
-    layout: Layout,
-    seats: Vec<Seat>,
-    worth: i64,
+pub(super) struct Plan {
+    pub(super) layout: Layout,
+    pub(super) seats: Vec<Seat>,
+    pub(super) worth: i64,
 }
 
 pub(super) struct Search<'c, 'd> {
-    table: Table<'c>,
-    desk: &'d mut Desk,
+    pub(super) table: Table<'c>,
+    pub(super) desk: &'d mut Desk,
     scratch: &'d mut Scratch,
-    rows: Rows,
+    pub(super) rows: Rows,
     quotas: Quotas,
     /// What the seats of GPUs are worth as they are.
     present: BTreeMap<usize, i64>,
     /// What GPUs are to become, while jobs are still being added.
-    promised: BTreeMap<usize, Plan>,
+    pub(super) promised: BTreeMap<usize, Plan>,
     /// In the order in which they must be carried out.
     changes: Vec<(Reshape, String)>,
 }
@@ -143,24 +143,22 @@ impl<'c, 'd> Search<'c, 'd> {
         )
     }
 
-    fn row(&mut self, at: usize, job: JobId) -> Rc<[i64]> {
+    pub(super) fn row(&mut self, at: usize, job: JobId) -> Rc<[i64]> {
         let post = self.desk.post(at);
-        let home = post.seats.iter().find(|seat| seat.job == job).map(|seat| seat.slot);
+        // Who has a part of a slice has to be stopped to have all of it.
+        let home = post.seats.iter().find(|seat| seat.job == job);
+        let home = home.map(|seat| seat.slot.filter(|_| seat.sm.is_none()));
         self.rows.row(&self.table, self.desk.kinds(), at, post.kind, job, home)
     }
 
     /// Returns what the seats of a GPU are worth as they are.
-    fn present(&mut self, at: usize) -> i64 {
+    pub(super) fn present(&mut self, at: usize) -> i64 {
         if let Some(worth) = self.present.get(&at) {
             return *worth;
         }
         let mut sum = 0;
         for seat in self.desk.post(at).seats.clone() {
-            let number = |slot| self.table.mig(at)?.atlas().number(slot);
-            sum += match seat.slot.and_then(number) {
-                Some(number) => self.row(at, seat.job)[number].max(0),
-                None => self.rows.odd(&self.table, self.desk.kinds(), at, seat),
-            };
+            sum += self.seated(at, seat);
         }
         self.present.insert(at, sum);
         sum
@@ -219,7 +217,7 @@ impl<'c, 'd> Search<'c, 'd> {
         Some(self.quotas.left(forecast, &account, &mut seats))
     }
 
-    fn allowed(&mut self, at: usize, plan: &Plan) -> bool {
+    pub(super) fn allowed(&mut self, at: usize, plan: &Plan) -> bool {
         let (before, after) = (self.held(at), self.holds(at, &plan.seats));
         let (table, desk) = (&self.table, &*self.desk);
         let mut seats = desk.seats().map(|(at, seat)| (seat.job, slices(table, at, seat)));
@@ -283,12 +281,12 @@ impl<'c, 'd> Search<'c, 'd> {
     }
 
     /// Counts what accounts take by a plan.
-    fn charge(&mut self, at: usize, plan: &Plan) {
+    pub(super) fn charge(&mut self, at: usize, plan: &Plan) {
         let (before, after) = (self.held(at), self.holds(at, &plan.seats));
         self.quotas.take(self.table.forecast, &before, &after);
     }
 
-    fn commit(&mut self, at: usize, plan: Plan, text: String) {
+    pub(super) fn commit(&mut self, at: usize, plan: Plan, text: String) {
         self.desk.close(at);
         let gpu = self.table.view(at).id.clone();
         let Plan { layout, seats, .. } = plan;

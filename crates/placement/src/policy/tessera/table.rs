@@ -27,8 +27,8 @@ pub(super) struct Table<'c> {
 
 /// What is known of one job in this round.
 #[derive(Clone, Copy, Debug)]
-struct Facts {
-    weight: f64,
+pub(super) struct Facts {
+    pub(super) weight: f64,
     done: Option<f64>,
     /// What is left of it on a whole GPU, in milliseconds.
     left_ms: Option<f64>,
@@ -67,7 +67,7 @@ impl<'c> Table<'c> {
         Some(float(all) * (1.0 - done))
     }
 
-    fn whole_time(&self, at: usize, job: JobId) -> Option<Millis> {
+    pub(super) fn whole_time(&self, at: usize, job: JobId) -> Option<Millis> {
         self.forecast.time(job, self.view(at), self.mig(at)?.geometry.largest()?)
     }
 
@@ -91,6 +91,19 @@ impl<'c> Table<'c> {
         on: &Profile,
     ) -> Option<i64> {
         let here = self.forecast.time(job, self.view(at), on)?;
+        self.worth_of(at, job, facts, (here, whole_time), seat, on)
+    }
+
+    /// Returns the same for a job that takes so long `here`, alone or beside others.
+    pub(super) fn worth_of(
+        &self,
+        at: usize,
+        job: JobId,
+        facts: &Facts,
+        (here, whole_time): (Millis, Option<Millis>),
+        seat: Seated,
+        on: &Profile,
+    ) -> Option<i64> {
         let speed = seating::speed_of(here, whole_time?)?;
         let done = facts.done?;
         let left = float(here) * (1.0 - done);
@@ -121,7 +134,7 @@ impl<'c> Table<'c> {
 
 /// Where a job sits already, seen from the instance in question.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Seated {
+pub(super) enum Seated {
     /// On that very instance.
     There,
     /// On another one of the same GPU.
@@ -153,6 +166,10 @@ impl Rows {
         let row: Rc<[i64]> = made(table, at, job, &facts, home).into();
         known.insert(key, Rc::clone(&row));
         row
+    }
+
+    pub(super) fn facts(&mut self, table: &Table<'_>, kinds: &[usize], job: JobId) -> Facts {
+        *self.facts.entry(job).or_insert_with(|| table.facts(kinds, job))
     }
 
     /// Returns what a job is worth where it sits, on an instance that is in no full layout of plain
@@ -213,8 +230,9 @@ pub(super) fn float(time: Millis) -> f64 {
     f64::from(high) * 4_294_967_296.0 + f64::from(low)
 }
 
-fn float_of(speed: i64) -> f64 {
-    f64::from(i32::try_from(speed).unwrap_or(i32::MAX))
+pub(super) fn float_of(worth: i64) -> f64 {
+    let sign = if worth < 0 { -1.0 } else { 1.0 };
+    sign * float(Millis::new(worth.unsigned_abs()))
 }
 
 /// Rounds a worth down to a whole number: at least one, so that any progress is worth something.
