@@ -115,8 +115,13 @@ proptest! {
         round_ms in prop::sample::select(vec![0_u64, 10_000]),
         gpus in prop::sample::select(vec!["3xa100-40gb", "a100-40gb,2xa100-40gb"]),
         name in prop::sample::select(vec!["tessera", "miso", "oracle"]),
+        users in 1_usize..4,
     ) {
-        let jobs = built_in(&format!("{kind}:jobs=80,gap={gap}"), seed);
+        let mut jobs = built_in(&format!("{kind}:jobs=80,gap={gap}"), seed);
+        for (place, job) in jobs.iter_mut().enumerate() {
+            job.user = format!("user {}", place % users);
+            job.priority = u8::try_from(place % 3).unwrap() + 4;
+        }
         let fleet = Fleet::parse(gpus).unwrap();
         let kept = policy(name).unwrap();
         let afresh = Afresh(policy(name).unwrap());

@@ -159,3 +159,22 @@ fn of_slices_that_do_as_well_the_smaller_is_taken() {
         more.millijoules
     );
 }
+
+#[test]
+fn a_user_with_few_jobs_is_not_kept_waiting_by_one_with_many() {
+    // One floods the cluster; the other comes later, with jobs like the first one's.
+    let mut jobs = workload::built_in("poisson:jobs=160,gap=5", 4).unwrap().jobs;
+    let mean_wait_s = |jobs: &[Job]| {
+        let outcome = simulated(jobs, "2xa100-40gb", &Tessera::default(), Overheads::default());
+        let few = outcome.jobs.iter().filter(|done| done.job > 100 && done.job % 8 == 0);
+        let waits: Vec<u64> = few.map(|done| (done.start_ms - done.submit_ms) / 1_000).collect();
+        waits.iter().sum::<u64>() / u64::try_from(waits.len()).unwrap()
+    };
+    let alike = mean_wait_s(&jobs);
+    for (number, job) in (1_u64..).zip(&mut jobs) {
+        let few = number > 100 && number.is_multiple_of(8);
+        job.user = if few { "few" } else { "many" }.to_owned();
+    }
+    let fair = mean_wait_s(&jobs);
+    assert!(fair * 2 < alike, "{fair} s with accounts of their own, {alike} s with one");
+}

@@ -7,6 +7,7 @@ mod forecast;
 mod look;
 mod refused;
 mod speed;
+mod usage;
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
@@ -70,6 +71,7 @@ pub struct Run<'s> {
     last_wait: BTreeMap<JobId, WaitReason>,
     ended: usize,
     running: usize,
+    usage: usage::Usage,
     record: Record,
 }
 
@@ -181,6 +183,7 @@ impl<'s> Run<'s> {
             last_wait: BTreeMap::new(),
             ended: 0,
             running: 0,
+            usage: usage::Usage::of(setup.jobs),
             record: Record::default(),
         };
         for (index, job) in setup.jobs.iter().enumerate() {

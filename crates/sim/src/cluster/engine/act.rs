@@ -214,15 +214,10 @@ impl Run<'_> {
     fn seat(&mut self, task: usize, gpu: usize, slot: Option<Slot>, sm: Option<SmPercent>) {
         let now = self.now;
         self.running += 1;
-        self.tasks[task].spot = Some(Spot {
-            gpu,
-            slot,
-            sm,
-            since: now,
-            phase: Phase::Making,
-            settled: now,
-            pace: u64::MAX,
-        });
+        let phase = Phase::Making;
+        let spot = Spot { gpu, slot, sm, since: now, phase, settled: now, pace: u64::MAX };
+        self.charge(task, &spot);
+        self.tasks[task].spot = Some(spot);
     }
 
     /// Destroys or creates one instance in the view; time passes elsewhere.
@@ -308,6 +303,7 @@ impl Run<'_> {
         self.settle(task);
         let Some(spot) = self.tasks[task].spot.take() else { return };
         self.running -= 1;
+        self.refund(task, &spot);
         self.segment(task, &spot);
         self.tasks[task].stamp += 1;
         let keeps = self.setup.overheads.move_ms(&self.setup.jobs[task]).is_some();
@@ -337,6 +333,7 @@ impl Run<'_> {
     pub(super) fn leave(&mut self, task: usize) {
         let Some(spot) = self.tasks[task].spot.take() else { return };
         self.running -= 1;
+        self.refund(task, &spot);
         self.segment(task, &spot);
         self.tasks[task].stamp += 1;
         self.stale.insert(spot.gpu);

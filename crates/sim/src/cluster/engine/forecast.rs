@@ -3,7 +3,7 @@
 use tessera_model::mig::Profile;
 use tessera_model::share::SmPercent;
 use tessera_model::{JobId, Millis};
-use tessera_placement::{Companion, Demand, Forecast, GpuView};
+use tessera_placement::{Account, Companion, Demand, Forecast, GpuView};
 
 use super::{Phase, Run, index, speed};
 use crate::cluster::colocation::{self, FOREST};
@@ -116,5 +116,11 @@ impl Forecast for Seen<'_, '_> {
         let truth = self.run.setup.jobs.get(index(job))?;
         let task = &self.run.tasks[index(job)];
         Some(Companion { user: truth.user.as_str().into(), memory: task.asked })
+    }
+
+    /// Every user has an account with the same part of the cluster.
+    fn account(&self, job: JobId) -> Option<Account> {
+        let truth = self.run.setup.jobs.get(index(job))?;
+        self.run.usage.account(&truth.user, self.run.now)
     }
 }

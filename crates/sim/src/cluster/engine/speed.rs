@@ -151,7 +151,7 @@ impl Run<'_> {
         Bytes::new(instance.memory.get().saturating_sub(others))
     }
 
-    fn slices(&self, gpu: usize, slot: Option<Slot>) -> u8 {
+    pub(super) fn slices(&self, gpu: usize, slot: Option<Slot>) -> u8 {
         let mig = self.view.gpus[gpu].mig.as_deref();
         let profile = slot.and_then(|slot| mig?.geometry.profile(slot.profile));
         profile.map_or_else(|| self.whole_slices(gpu), |p| p.compute_slices)
