@@ -21,8 +21,8 @@
 //!   slices that do about as well the smaller is taken.
 //! - **Across GPUs** each job goes where it adds most. When nobody waits, jobs move to GPUs that
 //!   fell idle, the one that gains most first.
-//! - **Ties** between layouts go to the one that takes the fewest steps. Reachability (MIGM's `R`)
-//!   is not weighed: seats are searched anew whenever a job comes or goes.
+//! - **Ties** between layouts go to the one that takes the fewest steps. MIGM's `R` could break none:
+//!   every plan is a full layout, and `R` of each of those is one.
 //!
 //! Without a forecast of a job it does what `scheme-b` does.
 
