@@ -13,6 +13,7 @@ pub mod life;
 pub mod mig;
 pub mod share;
 pub mod spec;
+pub mod task;
 pub mod units;
 
 pub use ids::{

@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 
 use tessera_model::Bytes;
+use tessera_model::mig::Profile;
 use tessera_model::share::Share;
 use tessera_model::spec::GpuAsk;
 
-use crate::view::{ClusterView, GpuView, Sharer};
+use crate::view::{ClusterView, GpuView, MigView, Sharer};
 use crate::want::Want;
 
 /// Whether a GPU that was ever seen could hold a job.
@@ -59,6 +60,16 @@ pub fn could_ever_fit(cluster: &ClusterView, ask: &GpuAsk, share: Share) -> Feas
         };
     }
     if holders.any(|gpu| gpu.available) { Feasibility::Yes } else { Feasibility::OnlyUnavailable }
+}
+
+/// Tells whether an instance of the profile is enough for a job that has it to itself.
+pub fn could_hold(ask: &GpuAsk, mig: &MigView, profile: &Profile) -> bool {
+    match ask {
+        GpuAsk::Unknown => true,
+        GpuAsk::Memory(bytes) => profile.memory >= *bytes,
+        GpuAsk::Profile(name) => profile.name == *name,
+        GpuAsk::Whole => mig.geometry.largest().is_some_and(|whole| whole.id == profile.id),
+    }
 }
 
 /// Tells whether the GPU's geometry has a place for the want.

@@ -8,6 +8,7 @@
 
 mod board;
 pub mod decision;
+pub mod estimate;
 mod explain;
 mod feasibility;
 pub mod forecast;
@@ -20,7 +21,8 @@ pub mod view;
 mod want;
 
 pub use decision::{Candidate, Decision, Explanation, Place, Reshape, Seat, Stayers, WaitReason};
-pub use feasibility::{Feasibility, could_ever_fit, largest_possible};
+pub use estimate::{Basis, Empirical, Estimator, Prediction, SliceKind};
+pub use feasibility::{Feasibility, could_ever_fit, could_hold, largest_possible};
 pub use forecast::{Account, Companion, Demand, Forecast, Unknown};
 pub use policy::{Policy, by_name, for_simulation};
 pub use session::{Session, session};

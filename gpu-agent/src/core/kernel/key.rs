@@ -5,48 +5,19 @@ use tessera_kernel_queue::TaskKey;
 use tessera_kernel_queue::limits::TASK_KEY_BYTES_MAX;
 use tessera_model::spec::Program;
 
-/// Returns an attempt's task key. What is too long is told apart by a checksum of the whole.
+/// Returns an attempt's task key.
 ///
 /// Keys of different users never meet: what one user calls `train` is not another's.
 pub fn task_key(user: &str, named: Option<&str>, program: &Program) -> TaskKey {
-    let text = match (named, program) {
-        (Some(name), _) => name.to_owned(),
-        (None, Program::Command(words)) => words.join(" "),
-        (None, Program::Script(text)) => format!("script {:08x} {}", checksum(text), first(text)),
-    };
-    let text = format!("{user}: {text}");
-    TaskKey::new(shortened(&text)).unwrap_or_else(|_| {
-        unreachable!("1 to {TASK_KEY_BYTES_MAX} bytes: it begins with a colon and was shortened")
+    TaskKey::new(tessera_model::task::task_key(user, named, program)).unwrap_or_else(|_| {
+        unreachable!("1 to {TASK_KEY_BYTES_MAX} bytes: it has a colon and was shortened")
     })
-}
-
-/// Returns the first line of a script that does something, for people.
-fn first(script: &str) -> &str {
-    let works = |line: &&str| !line.is_empty() && !line.starts_with('#');
-    script.lines().map(str::trim).find(works).unwrap_or_default()
-}
-
-fn checksum(text: &str) -> u32 {
-    crc32fast::hash(text.as_bytes())
-}
-
-/// Longest key that is kept as it is: it goes into frames and rows.
-const KEPT_BYTES_MAX: usize = 512;
-
-fn shortened(text: &str) -> String {
-    const { assert!(KEPT_BYTES_MAX < TASK_KEY_BYTES_MAX) };
-    if text.len() <= KEPT_BYTES_MAX {
-        return text.to_owned();
-    }
-    let mut end = KEPT_BYTES_MAX - 10;
-    while !text.is_char_boundary(end) {
-        end -= 1;
-    }
-    format!("{} {:08x}", &text[..end], checksum(text))
 }
 
 #[cfg(test)]
 mod tests {
+    use tessera_model::task::KEY_BYTES_MAX;
+
     use super::*;
 
     fn of(named: Option<&str>, program: &Program) -> String {
@@ -76,6 +47,6 @@ mod tests {
 
         let (one, two) = (of(None, &long("1")), of(None, &long("2")));
 
-        assert!(one.len() <= KEPT_BYTES_MAX && one != two);
+        assert!(one.len() <= KEY_BYTES_MAX && one != two);
     }
 }

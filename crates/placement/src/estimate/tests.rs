@@ -1,0 +1,111 @@
+use proptest::prelude::*;
+
+use super::*;
+
+fn kind(model: &str, part: u16) -> SliceKind {
+    SliceKind { model: model.to_owned(), profile: format!("p{part}"), part }
+}
+
+fn taught(runs: &[(u16, u64)]) -> Empirical {
+    let mut empirical = Empirical::default();
+    for (part, secs) in runs {
+        empirical.learn("t", &kind("a", *part), Millis::from_secs(*secs));
+    }
+    empirical
+}
+
+#[test]
+fn what_was_never_seen_is_not_predicted() {
+    assert_eq!(Empirical::default().predict("t", &kind("a", 1_000)), None);
+    assert_eq!(taught(&[(500, 60)]).predict("other", &kind("a", 500)), None);
+}
+
+#[test]
+fn many_runs_tell_their_quantiles_and_one_run_little() {
+    let many: Vec<_> = (10..=20).map(|secs| (500, secs)).collect();
+    let known = taught(&many).predict("t", &kind("a", 500)).unwrap();
+    let secs = [known.low, known.expected, known.high].map(|time| time.get() / 1_000);
+    assert_eq!(secs, [11, 15, 19]);
+    assert_eq!((known.basis, known.runs), (Basis::SameSlice, 11));
+
+    let one = taught(&[(500, 60)]).predict("t", &kind("a", 500)).unwrap();
+    let secs = [one.low, one.expected, one.high].map(|time| time.get() / 1_000);
+    assert_eq!(secs, [30, 60, 120]);
+}
+
+#[test]
+fn one_strange_run_doesn_t_move_the_expectation() {
+    let mut runs = vec![(500, 60); 8];
+    runs.push((500, 86_400));
+
+    let known = taught(&runs).predict("t", &kind("a", 500)).unwrap();
+
+    assert_eq!(known.expected, Millis::from_secs(60));
+}
+
+#[test]
+fn a_larger_slice_is_not_believed_to_be_quicker_and_a_smaller_one_to_be_slower() {
+    let seen = taught(&[(500, 60)]);
+
+    let larger = seen.predict("t", &kind("a", 1_000)).unwrap();
+    let smaller = seen.predict("t", &kind("a", 250)).unwrap();
+
+    assert_eq!(larger.expected, Millis::from_secs(60));
+    assert_eq!(larger.low, Millis::from_secs(15), "half of the half: it might be twice as quick");
+    assert_eq!(smaller.expected, Millis::from_secs(120));
+    assert_eq!((larger.basis, smaller.basis), (Basis::OtherSlice, Basis::OtherSlice));
+}
+
+#[test]
+fn another_model_says_less() {
+    let other = taught(&[(500, 60)]).predict("t", &kind("b", 500)).unwrap();
+
+    assert_eq!((other.basis, other.expected), (Basis::OtherModel, Millis::from_secs(60)));
+    assert_eq!((other.low, other.high), (Millis::from_secs(15), Millis::from_secs(240)));
+}
+
+#[test]
+fn a_task_that_ran_longest_ago_is_forgotten_first() {
+    let mut empirical = Empirical::default();
+    for task in 0..=TASKS_MAX {
+        empirical.learn(&task.to_string(), &kind("a", 1), Millis::new(1));
+    }
+
+    assert_eq!(empirical.tasks.len(), TASKS_MAX);
+    assert_eq!(empirical.predict("0", &kind("a", 1)), None);
+    assert!(empirical.predict("1", &kind("a", 1)).is_some());
+}
+
+proptest! {
+    #[test]
+    fn an_interval_holds_its_expectation_and_more_compute_never_costs_time(
+        runs in prop::collection::vec((1_u16..=1_000, 1_u64..100_000), 1..60),
+        parts in prop::collection::vec(1_u16..=1_000, 2..8),
+        model in prop::sample::select(&["a", "b"][..]),
+    ) {
+        let seen = taught(&runs);
+        let mut parts = parts;
+        parts.sort_unstable();
+        for part in &parts {
+            let known = seen.predict("t", &kind(model, *part)).unwrap();
+            prop_assert!(known.low <= known.expected && known.expected <= known.high);
+        }
+        // Among slices that were never seen: what was seen may say anything.
+        let unseen = parts.iter().filter(|p| runs.iter().all(|(seen, _)| seen != *p));
+        let one = runs.iter().all(|(seen, _)| *seen == runs[0].0);
+        let times: Vec<_> =
+            unseen.map(|p| seen.predict("t", &kind(model, *p)).unwrap().expected).collect();
+        prop_assert!(!one || times.is_sorted_by(|a, b| a >= b), "{times:?}");
+    }
+
+    #[test]
+    fn what_is_left_and_what_is_allowed_is_never_more(
+        secs in 1_u64..1_000_000, done in 0_u32..=1_000_000, limit in 1_u64..1_000_000,
+    ) {
+        let known = taught(&[(500, secs)]).predict("t", &kind("a", 500)).unwrap();
+        let limit = Millis::from_secs(limit);
+        let less = known.left(done).within(Some(limit));
+        prop_assert!(less.expected <= known.expected && less.high <= limit);
+        prop_assert!(less.low <= less.expected && less.expected <= less.high);
+    }
+}
