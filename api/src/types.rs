@@ -344,6 +344,27 @@ pub struct Attempt {
     /// What it did in its slice's kernel queue so far, with `share` = `kernel`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kernel: Option<KernelUse>,
+    /// How long it was expected to run when it was placed; absent where nothing was known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prediction: Option<PredictionView>,
+}
+
+/// How long something was expected to take, and took.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct PredictionView {
+    /// What it rests on: `same_slice` (runs of the task on such slices), `other_slice`,
+    /// `other_model` (runs elsewhere, by a rule), or `time_limit` (nothing else).
+    pub basis: String,
+    /// How many earlier runs.
+    pub runs: u32,
+    /// Nine in ten were expected to take longer.
+    pub low_secs: f64,
+    /// Half of them.
+    pub expected_secs: f64,
+    /// One in ten.
+    pub high_secs: f64,
+    /// What it took; absent until it has come to its job's end.
+    pub ran_secs: Option<f64>,
 }
 
 /// What one attempt's processes did in their slice's kernel queue.
@@ -497,6 +518,9 @@ pub struct Explain {
     pub candidates: Vec<CandidateView>,
     /// How many more were considered.
     pub candidates_left_out: u32,
+    /// How long it is expected to take where it would go, or runs; absent where nothing is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prediction: Option<PredictionView>,
 }
 
 /// One place that was considered for a job.

@@ -1,5 +1,6 @@
 //! Carries out what [`crate::core`] decides: actors and the tasks around them.
 
+pub mod foretold;
 pub mod history;
 pub mod intake;
 pub mod leadership;

@@ -8,8 +8,10 @@
 
 mod attempts;
 mod describe;
+pub mod foresight;
 mod input;
 mod layouts;
+mod moving;
 mod operator;
 mod picture;
 mod placing;
@@ -29,12 +31,12 @@ use std::sync::Arc;
 use tessera_model::lease::LeaseTerms;
 use tessera_model::life::JobState;
 use tessera_model::mig::Slot;
-use tessera_model::spec::Priority;
+use tessera_model::spec::{GpuAsk, Priority};
 use tessera_model::{
     AttemptId, BootId, ControllerId, DecisionId, GpuId, JobId, Millis, NodeId, NodeName, PlanId,
     SliceId,
 };
-use tessera_placement::{MigView, Policy, QueuedJob, Sharer, WaitReason};
+use tessera_placement::{Estimator, MigView, Policy, QueuedJob, Sharer, WaitReason};
 use tessera_wire::frames::{GpuReport, ToAgent, ToController, Usage};
 use uuid::Uuid;
 
@@ -44,6 +46,7 @@ pub use crate::store::load::JobSheet;
 use crate::store::operator::{self as said, Target, Word};
 use crate::store::submit::FreshJob;
 use crate::store::{moves, nodes};
+use foresight::{Facts, Foretold};
 use rivals::Rivals;
 use setback::SetBack;
 
@@ -154,6 +157,8 @@ pub struct Round {
     pub commands: Vec<moves::Command>,
     /// Jobs that get places.
     pub reservations: Vec<moves::Reservation>,
+    /// Running jobs that are asked to put their work aside and go on elsewhere.
+    pub moving: Vec<moves::Moving>,
     /// Waiting jobs whose reasons changed.
     pub waits: Vec<moves::WaitRow>,
     /// Plans that are ordered.
@@ -189,6 +194,7 @@ impl Round {
             && self.usages.is_empty()
             && self.commands.is_empty()
             && self.reservations.is_empty()
+            && self.moving.is_empty()
             && self.waits.is_empty()
             && self.orders.is_empty()
             && self.words.is_empty()
@@ -281,6 +287,9 @@ struct Waiting {
     asked: QueuedJob,
     attempts: u32,
     reason: Option<WaitReason>,
+    facts: Arc<Facts>,
+    /// How much of it was put aside, in millionths.
+    done: u32,
 }
 
 /// A live attempt.
@@ -305,6 +314,17 @@ struct Live {
     sent: Option<Millis>,
     /// Whether its node has reported it.
     acknowledged: bool,
+    /// What its job asks for.
+    asked: GpuAsk,
+    facts: Arc<Facts>,
+    /// When its job was accepted.
+    submitted: Millis,
+    /// When its program began, as far as is known.
+    began: Option<Millis>,
+    /// How much of its job was done before it, in millionths.
+    done: u32,
+    /// What was foretold of it; `None` for a sharer.
+    foretold: Option<Foretold>,
 }
 
 /// The leader's picture of the cluster.
@@ -342,6 +362,12 @@ pub struct Cluster {
     wishes: Vec<layouts::PendingWish>,
     /// The wall clock as it was last told, for what people are shown.
     now_unix: Millis,
+    /// Running jobs that are asked to move, and what is kept for whom.
+    moving: moving::Moving,
+    /// When the policy was last asked although nobody waits.
+    reviewed: Option<Millis>,
+    /// What is known of how long tasks take.
+    estimator: Box<dyn Estimator>,
 }
 
 impl Cluster {
@@ -363,6 +389,7 @@ impl Cluster {
         self.make_ready(&mut round);
         self.give_up_impossible(&mut round);
         self.order_wishes(now, mint, &mut round);
+        self.seat(now, mint, &mut round);
         self.place(now, mint, &mut round);
         self.order_plans(now, mint, &mut round);
         round

@@ -8,7 +8,7 @@ use anyhow::Context as _;
 use clap::Parser as _;
 use tessera_controller::actors::leadership::{Candidate, Trust};
 use tessera_controller::actors::placer::{self, DEPOSED_STATUS, PlacerParts};
-use tessera_controller::actors::{history, intake, links};
+use tessera_controller::actors::{foretold, history, intake, links};
 use tessera_controller::core::Cluster;
 use tessera_controller::figures::Board;
 use tessera_controller::identity::{self, DataFolder};
@@ -187,6 +187,7 @@ async fn run(
     let kernels = KernelBook::new(candidate.pool.clone());
     let placer = placer::start(parts, asked, accepted);
     intake::start(others, &options, &memory, calls, fresh);
+    foretold::start();
     history::start(others, options.clone(), held.clone(), settings.keep_history);
     let told = placer.clone().recipient();
     actix::spawn(async move {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use tessera_model::share::SmPercent;
 use tessera_model::spec::JobSpec;
 use tessera_model::{AttemptId, Bytes, JobId, NodeId};
-use tessera_placement::Explanation;
+use tessera_placement::{Explanation, Prediction};
 use tessera_wire::frames::LogReply;
 use tokio::sync::{broadcast, mpsc, oneshot, watch};
 
@@ -103,6 +103,8 @@ pub struct WaitingView {
     pub reason: &'static str,
     /// Why; computed for this job as if it were its turn.
     pub why: Explanation,
+    /// How long it is expected to take on the tightest slice that suits it.
+    pub prediction: Option<Prediction>,
 }
 
 /// What an ask is measured against at submit.

@@ -4,6 +4,7 @@
 pub mod commit;
 pub mod connect;
 pub mod database;
+pub mod foresight;
 pub mod history;
 pub mod kernels;
 pub mod leader;

@@ -1,6 +1,7 @@
 //! `tessera explain`: why a job waits, or went where it went.
 
 use std::fmt::Write as _;
+use std::time::Duration;
 
 use clap::Args;
 use tessera_model::{Bytes, JobRef};
@@ -8,7 +9,8 @@ use tessera_model::{Bytes, JobRef};
 use super::failure::Failure;
 use super::jobs::one_job;
 use super::session::{Session, moment, or_dash, table};
-use crate::types::{CandidateView, Explain};
+use super::span::Elapsed;
+use crate::types::{CandidateView, Explain, PredictionView};
 
 #[derive(Args)]
 pub struct ExplainJob {
@@ -40,12 +42,55 @@ pub fn draw(explain: &Explain) -> String {
             let _ = writeln!(text, "{jobs} jobs stand before it in the queue.");
         }
     }
+    if let Some(prediction) = &explain.prediction {
+        let _ = writeln!(text, "{}", sentence(&capitalised(&foretold(prediction))));
+    }
     let when = explain.decided_at.map(|at| format!(" at {}", moment(at))).unwrap_or_default();
     let decision = explain.decision.as_deref().map(|id| format!(", decision {id}"));
     let decision = decision.unwrap_or_default();
     let _ = writeln!(text, "Decided by policy {}{when}{decision}.", explain.policy);
     text.push_str(&candidates(&explain.candidates, explain.candidates_left_out));
     text
+}
+
+/// Tells how long something was expected to take, and took.
+pub fn foretold(prediction: &PredictionView) -> String {
+    let basis = match prediction.basis.as_str() {
+        "same_slice" => "on such slices",
+        "other_slice" => "on other slices of such GPUs",
+        "other_model" => "on GPUs of other models",
+        _ => "",
+    };
+    let (low, middle, high) = (prediction.low_secs, prediction.expected_secs, prediction.high_secs);
+    let mut text = match prediction.runs {
+        0 => format!("expected to take {} at most, by its time limit alone", seconds(high)),
+        runs => {
+            let s = if runs == 1 { "" } else { "s" };
+            format!(
+                "expected to take {} ({} to {}), by {runs} earlier run{s} {basis}",
+                seconds(middle),
+                seconds(low),
+                seconds(high)
+            )
+        }
+    };
+    if let Some(ran) = prediction.ran_secs {
+        let _ = write!(text, "; it took {}", seconds(ran));
+    }
+    text
+}
+
+/// Shows short times with tenths.
+fn seconds(secs: f64) -> String {
+    match Duration::try_from_secs_f64(secs) {
+        Ok(time) if time >= Duration::from_secs(60) => Elapsed(time.as_secs()).to_string(),
+        _ => format!("{secs:.1} s"),
+    }
+}
+
+fn capitalised(text: &str) -> String {
+    let mut letters = text.chars();
+    letters.next().map_or_else(String::new, |first| first.to_uppercase().chain(letters).collect())
 }
 
 /// Ends a text as a sentence ends.

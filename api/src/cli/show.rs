@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use clap::Args;
 use tessera_model::{Bytes, JobRef};
 
+use super::explain::foretold;
 use super::failure::Failure;
 use super::gpus::fault;
 use super::jobs::one_job;
@@ -126,6 +127,9 @@ fn draw(detail: &JobDetail) -> String {
         for attempt in &detail.attempt_list {
             if let Some(detail) = &attempt.detail {
                 let _ = writeln!(text, "attempt {}: {detail}", attempt.number);
+            }
+            if let Some(prediction) = &attempt.prediction {
+                let _ = writeln!(text, "attempt {}: {}", attempt.number, foretold(prediction));
             }
             if let Some(kernel) = &attempt.kernel {
                 let _ = writeln!(text, "attempt {}: {}", attempt.number, queue_line(kernel));

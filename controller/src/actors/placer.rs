@@ -291,6 +291,7 @@ impl Placer {
         for moved in round.moved_by_users(&findings) {
             self.carry_out(Effect::Moved(moved));
         }
+        super::foretold::count(&round.ended);
         self.parts.cluster.note_moved(&round, &findings, clock::boot());
         let requeued = findings.requeued();
         let traces = super::traces::placed(&round.reservations, &findings.sheets);

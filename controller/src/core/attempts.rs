@@ -17,13 +17,21 @@ impl Cluster {
     pub(super) fn end(&mut self, attempt: AttemptId, record: ExitRecord, round: &mut Round) {
         let Some(live) = self.live.remove(&attempt) else { return };
         self.attempts.remove(&live.job);
-        let verdict = verdict(live.sheet.as_ref(), &record);
+        let moves = self.moving.ended(live.job, attempt, &record);
+        let verdict = match moves {
+            // As often as it takes: it was asked to.
+            true => Verdict::Requeue { charged: false },
+            false => verdict(live.sheet.as_ref(), &record),
+        };
         let event = JobEvent::Ended { outcome: record.outcome, verdict };
         let to = live.state.on(event).expect("a live attempt's job can always end");
+        let ran = self.learn_end(&live, &record);
+        let done = self.put_aside(&live, &record);
         if to == JobState::Queued
             && let Some(sheet) = &live.sheet
         {
-            self.enqueue(FreshJob::new(live.job, &sheet.spec, live.number));
+            let fresh = FreshJob::new(live.job, &sheet.spec, live.number);
+            self.enqueue(FreshJob { done, ..fresh }, live.submitted);
         }
         let requeued = to == JobState::Queued;
         round.ended.push(moves::Ended {
@@ -33,8 +41,12 @@ impl Cluster {
             to,
             charged: requeued && verdict == (Verdict::Requeue { charged: true }),
             shared: live.share.is_some(),
-            uncharged: matches!(verdict, Verdict::Requeue { charged: false } | Verdict::Hold),
+            uncharged: !moves
+                && matches!(verdict, Verdict::Requeue { charged: false } | Verdict::Hold),
             record,
+            ran,
+            foretold: live.foretold.and_then(|foretold| foretold.prediction),
+            done,
         });
         round.effects.push(Effect::Moved(JobMoved { job: live.job, attempt: None, state: to }));
     }
@@ -104,6 +116,9 @@ impl Cluster {
             // Told by the state, as everything: the job's part is another one than the attempt's.
             JobState::Running if live.has_other_share() => {
                 Some(ToAgent::Stop { epoch: self.epoch, attempt, cause: StopCause::Reshare })
+            }
+            JobState::Running if self.moving.asks(attempt) => {
+                Some(ToAgent::Stop { epoch: self.epoch, attempt, cause: StopCause::Move })
             }
             JobState::Stopping => Some(self.stop_frame(attempt, live.acknowledged)),
             _ => None,

@@ -19,13 +19,15 @@ impl Cluster {
             Input::Fresh(jobs) => {
                 for job in jobs {
                     if !self.was_moved(job.job, round) {
-                        self.enqueue(job);
+                        let submitted = now.minus(job.waited);
+                        self.enqueue(job, submitted);
                     }
                 }
             }
             Input::Requeued(jobs) => {
                 for job in jobs {
-                    self.enqueue(job);
+                    let submitted = now.minus(job.waited);
+                    self.enqueue(job, submitted);
                 }
             }
             Input::Command { token, command, jobs } => {
@@ -198,6 +200,8 @@ impl Cluster {
             AttemptStatus::Running { started_unix, .. } => {
                 if live.state == JobState::Starting && live.state.on(JobEvent::Started).is_ok() {
                     live.state = JobState::Running;
+                    live.began = Some(now);
+                    let (job, facts) = (live.job, live.facts.clone());
                     round.started.push(moves::Started { job: live.job, attempt, started_unix });
                     round.effects.push(Effect::Moved(JobMoved {
                         job: live.job,
@@ -207,6 +211,7 @@ impl Cluster {
                     if let Some(gpu) = self.gpus.get_mut(&live.gpu) {
                         gpu.failures = 0;
                     }
+                    self.moved(job, &facts.task, now);
                 }
             }
             AttemptStatus::Ended(record) => {

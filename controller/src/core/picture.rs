@@ -1,12 +1,15 @@
 //! Where the picture comes from: the store, at the start and whenever the two may differ.
 
 use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
 
 use tessera_model::lease::LeaseTerms;
 use tessera_model::life::JobState;
+use tessera_model::spec::GpuAsk;
 use tessera_model::{ControllerId, JobId, Millis};
-use tessera_placement::{Policy, QueuedJob};
+use tessera_placement::{Empirical, Policy, QueuedJob};
 
+use super::foresight::Facts;
 use super::{Cluster, Gpu, Live, Node, Waiting};
 use crate::store::load::Picture;
 use crate::store::submit::FreshJob;
@@ -43,6 +46,9 @@ impl Cluster {
             words: BTreeMap::new(),
             wishes: Vec::new(),
             now_unix: Millis::ZERO,
+            moving: super::moving::Moving::default(),
+            reviewed: None,
+            estimator: Box::<Empirical>::default(),
         };
         cluster.take_in(picture, now);
         cluster
@@ -59,6 +65,7 @@ impl Cluster {
         self.attempts.clear();
         self.unsent_plans.clear();
         self.wishes.clear();
+        self.moving = super::moving::Moving::default();
         self.gpus.clear();
         self.take_in(picture, now);
     }
@@ -113,10 +120,25 @@ impl Cluster {
         let keyed = |word: crate::store::operator::Word| ((word.kind, word.target.clone()), word);
         self.words = picture.words.into_iter().map(keyed).collect();
         for row in picture.waiting {
-            self.enqueue(row);
+            let submitted = now.minus(row.waited);
+            self.enqueue(row, submitted);
         }
+        self.learn(&picture.lessons);
         for row in picture.live {
+            let sheet = picture.sheets.remove(&row.job);
+            let spec = sheet.as_ref().map(|sheet| &sheet.spec);
+            let facts = spec.map_or_else(super::foresight::unknown, |s| Arc::new(Facts::of(s)));
+            let foretold = match row.share {
+                None => self.foretell(&facts, row.done, &row.gpu, row.slot),
+                Some(_) => None,
+            };
             let live = Live {
+                asked: spec.map_or(GpuAsk::Unknown, |spec| spec.gpu.clone()),
+                facts,
+                submitted: now.minus(row.waited),
+                began: row.ran.map(|ran| now.minus(ran)),
+                done: row.done,
+                foretold,
                 job: row.job,
                 state: row.state,
                 number: row.number,
@@ -130,22 +152,23 @@ impl Cluster {
                 traceparent: None,
                 sent: None,
                 acknowledged: row.state == JobState::Running,
-                sheet: picture.sheets.remove(&row.job),
+                sheet,
             };
             self.attempts.insert(row.job, row.attempt);
             self.live.insert(row.attempt, live);
         }
     }
 
-    pub(super) fn enqueue(&mut self, fresh: FreshJob) {
-        let FreshJob { job, gpu, share, priority, attempts } = fresh;
+    pub(super) fn enqueue(&mut self, fresh: FreshJob, submitted: Millis) {
+        let FreshJob { job, gpu, share, priority, attempts, facts, waited: _, done } = fresh;
         // An accepted job may be announced after a reload has read it already.
         if self.attempts.contains_key(&job) || self.ranks.contains_key(&job) {
             return;
         }
         self.ranks.insert(job, priority);
-        let asked = QueuedJob { id: job, gpu, share, priority, submitted: Millis::ZERO };
-        self.queue.insert((priority, job), Waiting { asked, attempts, reason: None });
+        let asked = QueuedJob { id: job, gpu, share, priority, submitted };
+        let waiting = Waiting { asked, attempts, reason: None, facts, done };
+        self.queue.insert((priority, job), waiting);
     }
 
     pub(super) fn dequeue(&mut self, job: JobId) -> Option<Waiting> {

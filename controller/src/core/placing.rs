@@ -9,6 +9,7 @@ use tessera_placement::{ClusterView, Decision, Explanation, InstanceState, Place
 use tessera_wire::frames::{InstanceReport, MigReport};
 use uuid::Uuid;
 
+use super::foresight::Foresight;
 use super::view::slice_at;
 use super::{Cluster, Effect, Live, Round, STARTS_MAX};
 use crate::ports::{JobMoved, WaitingView};
@@ -76,7 +77,7 @@ impl Cluster {
 
     /// Asks the policy, and turns what it says into reservations.
     pub(super) fn place(&mut self, now: Millis, mint: &mut dyn FnMut() -> Uuid, round: &mut Round) {
-        if self.queue.is_empty() {
+        if self.queue.is_empty() && !self.reviews(now) {
             return;
         }
         if now < self.hold_until {
@@ -87,8 +88,11 @@ impl Cluster {
             true => LOOK_AT_MAX,
             false => LOOK_AT_WITHOUT_GPUS,
         };
-        let mut queue = self.queue.values().map(|waiting| &waiting.asked).take(look_at);
-        let decisions = self.policy.decide(&view, &mut queue, now, STARTS_MAX);
+        let open = self.queue.values().map(|waiting| &waiting.asked);
+        let mut queue = open.filter(|job| !self.moving.promised(job.id)).take(look_at);
+        let forecast = Foresight::new(self, now);
+        let decisions = self.policy.decide_with(&view, &forecast, &mut queue, now, STARTS_MAX);
+        let mut reshapes = Vec::new();
         for decision in decisions {
             match decision {
                 Decision::Start { job, place, why } => {
@@ -97,9 +101,31 @@ impl Cluster {
                 Decision::Wait { job, reason, why } => {
                     self.note_wait(job, reason, why, mint, round);
                 }
-                // Moving a running job needs checkpoints, which no frame carries yet: settings
-                // accept only policies of `policy::NAMES`, and none of these says it.
-                Decision::Reshape { .. } => {}
+                Decision::Reshape { reshape, why } => reshapes.push((reshape, why)),
+            }
+        }
+        if !reshapes.is_empty() {
+            self.reshape(reshapes, &view, now, mint, round);
+        }
+        self.note_promises(now, mint, round);
+    }
+
+    /// Whether a policy that moves jobs is asked although nobody waits: those who run may have it
+    /// better elsewhere by now.
+    fn reviews(&mut self, now: Millis) -> bool {
+        let due = self.reviewed.is_none_or(|last| now >= last.plus(REVIEW_EVERY));
+        let asks = due && self.policy.moves() && !self.live.is_empty();
+        if asks {
+            self.reviewed = Some(now);
+        }
+        asks
+    }
+
+    /// Tells those for whom a place is kept what they wait for.
+    fn note_promises(&mut self, now: Millis, mint: &mut dyn FnMut() -> Uuid, round: &mut Round) {
+        for job in self.moving.waiting() {
+            if let Some(why) = self.why_promised(job, now) {
+                self.note_wait(job, WaitReason::AwaitingRepartition, why, mint, round);
             }
         }
     }
@@ -126,7 +152,7 @@ impl Cluster {
         }
     }
 
-    fn reserve(
+    pub(super) fn reserve(
         &mut self,
         job: JobId,
         place: Place,
@@ -150,6 +176,9 @@ impl Cluster {
         debug_assert!(free_in(view, &place), "policies only give away what is free");
         let waiting = self.ranks.get(&job).and_then(|rank| self.queue.get(&(*rank, job)));
         let share = waiting.and_then(|waiting| waiting.asked.share.clone());
+        let foretold = waiting.filter(|_| share.is_none()).and_then(|waiting| {
+            self.foretell(&waiting.facts, waiting.done, &place.gpu, place.slot)
+        });
         let capacity = capacity(gpu, place.slot);
         let reservation = Reservation {
             job,
@@ -166,6 +195,7 @@ impl Cluster {
             decision: DecisionId::from_uuid(mint()),
             why,
             place,
+            foretold,
         };
         self.take_place(reservation, round);
     }
@@ -191,6 +221,12 @@ impl Cluster {
             traceparent: None,
             sent: None,
             acknowledged: false,
+            asked: waiting.asked.gpu,
+            facts: waiting.facts,
+            submitted: waiting.asked.submitted,
+            began: None,
+            done: waiting.done,
+            foretold: reservation.foretold.clone(),
         };
         self.attempts.insert(job, reservation.attempt);
         self.live.insert(reservation.attempt, live);
@@ -286,12 +322,12 @@ impl Cluster {
     }
 
     /// Whether an instance may not be destroyed: a live attempt has it, or an operator said so.
-    fn must_stay(&self, gpu: &GpuId, slot: Slot) -> bool {
+    pub(super) fn must_stay(&self, gpu: &GpuId, slot: Slot) -> bool {
         let held = self.live.values().any(|live| live.gpu == *gpu && live.slot == Some(slot));
         held || self.is_quarantined(gpu, slot)
     }
 
-    fn is_quarantined(&self, gpu: &GpuId, slot: Slot) -> bool {
+    pub(super) fn is_quarantined(&self, gpu: &GpuId, slot: Slot) -> bool {
         let Some(MigReport::On { geometry }) = self.gpus.get(gpu).map(|gpu| &gpu.report.mig) else {
             return false;
         };
@@ -301,7 +337,7 @@ impl Cluster {
     /// The oldest job for whose place the GPU is being changed.
     pub(super) fn placing_on(&self, gpu: &GpuId) -> Option<JobId> {
         let placing = self.live.values().filter(|l| l.gpu == *gpu && l.state == JobState::Placing);
-        placing.map(|live| live.job).min()
+        placing.map(|live| live.job).min().or(self.moving.first_on(gpu))
     }
 
     /// Tells why a job waits, computed as if it were its turn; `None` if it doesn't wait.
@@ -314,10 +350,21 @@ impl Cluster {
                 jobs_ahead: u64::try_from(ahead).unwrap_or(u64::MAX),
                 reason: WaitReason::PlacementHeld.word(),
                 why: self.why_held(now),
+                prediction: None,
+            });
+        }
+        if let Some(why) = self.why_promised(job, now) {
+            return Some(WaitingView {
+                jobs_ahead: u64::try_from(ahead).unwrap_or(u64::MAX),
+                reason: WaitReason::AwaitingRepartition.word(),
+                why,
+                prediction: self.predict_waiting(waiting),
             });
         }
         let mut alone = std::iter::once(&waiting.asked);
-        let decision = self.policy.decide(&self.view(now), &mut alone, now, 1).pop();
+        let forecast = Foresight::new(self, now);
+        let decided = self.policy.decide_with(&self.view(now), &forecast, &mut alone, now, 1);
+        let decision = decided.into_iter().next_back();
         let (reason, why) = match decision {
             Some(Decision::Wait { reason, why, .. }) => (reason, why),
             Some(Decision::Start { why, .. } | Decision::Reshape { why, .. }) => {
@@ -329,10 +376,13 @@ impl Cluster {
             jobs_ahead: u64::try_from(ahead).unwrap_or(u64::MAX),
             reason: reason.word(),
             why,
+            prediction: self.predict_waiting(waiting),
         })
     }
 }
 
+/// How often a policy that moves jobs is asked although nobody waits.
+const REVIEW_EVERY: Millis = Millis::from_secs(2);
 /// Most waiting jobs that one round looks at.
 const LOOK_AT_MAX: usize = 5_000;
 /// As many as anyone reads the reasons of, while nothing can start.
@@ -357,7 +407,7 @@ fn free_in(view: &ClusterView, place: &Place) -> bool {
 
 /// Returns the steps that make the slots stand, computed from what stands now: idle instances
 /// in the way are destroyed. `None` if a busy one is in the way.
-fn steps_to(
+pub(super) fn steps_to(
     geometry: &mig::Geometry,
     gpu: &super::Gpu,
     slots: &[Slot],

@@ -50,6 +50,9 @@ fn picture() -> Picture {
         slice: Some("GPU-1".parse().unwrap()),
         decision: DecisionId::from_uuid(Uuid::from_u128(71)),
         share: None,
+        waited: Millis::ZERO,
+        ran: None,
+        done: 0,
     };
     let command = Some(vec!["true".to_owned()]);
     let sheet = JobSheet {
@@ -60,6 +63,8 @@ fn picture() -> Picture {
         uncharged: 0,
         attempts: 1,
         restart_reason: None,
+        waited: Millis::ZERO,
+        done: 0,
     };
     Picture {
         nodes: nodes.into(),

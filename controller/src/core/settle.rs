@@ -74,7 +74,8 @@ impl Findings {
     pub fn requeued(&mut self) -> Option<Input> {
         let released = std::mem::take(&mut self.released);
         let fresh = |(job, sheet): (JobId, super::JobSheet)| {
-            FreshJob::new(job, &sheet.spec, sheet.attempts)
+            let fresh = FreshJob::new(job, &sheet.spec, sheet.attempts);
+            FreshJob { waited: sheet.waited, done: sheet.done, ..fresh }
         };
         let jobs: Vec<_> = released.into_iter().map(fresh).collect();
         (!jobs.is_empty()).then_some(Input::Requeued(jobs))

@@ -9,6 +9,7 @@ mod checks;
 mod dice;
 mod leader;
 mod machine;
+mod restless;
 mod store;
 mod world;
 
@@ -39,14 +40,17 @@ const STEPS_TO_THE_END: usize = 3_000;
 const SEEDS: u64 = 400;
 
 /// What some run must have met, or the simulation proves nothing.
-const SOMETIMES: [&str; 23] = [
+const SOMETIMES: [&str; 26] = [
     "a commit failed",
     "a commit's answer was lost",
     "a connection broke",
     "a GPU vanished",
     "a held job was released",
+    "a job moved",
     "a job was announced during a reload",
+    "a job was asked to move",
     "a machine rebooted",
+    "a move was given up",
     "a node was declared lost",
     "a plan failed",
     "a plan went on",
@@ -113,7 +117,8 @@ fn world(seed: u64) -> World {
     let mut dice = Dice::new(seed);
     let nodes = 1 + u128::from(dice.below(4));
     let machines = (1..=nodes).map(|number| machine(number, &mut dice)).collect();
-    let policy = dice.pick(&["scheme-b", "scheme-b", "scheme-b", "exclusive"]).unwrap();
+    let policies = ["scheme-b", "scheme-b", "restless", "restless", "exclusive"];
+    let policy = dice.pick(&policies).unwrap();
     let mut store = Store::default();
     store.epoch = 1;
     let now = Millis::from_secs(1_000);

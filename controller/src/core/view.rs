@@ -38,8 +38,14 @@ impl Cluster {
                         && operator.closed.is_none()
                         && !self.is_wished(&gpu.report.gpu)
                         && same_mode(gpu, holders),
-                    changing: gpu.open_plan.is_some() || self.has_unmade(gpu, holders),
-                    instances: self.with_quarantines(gpu, instances(gpu, holders)),
+                    changing: gpu.open_plan.is_some()
+                        || self.has_unmade(gpu, holders)
+                        || self.moving.first_on(&gpu.report.gpu).is_some(),
+                    instances: {
+                        let mut views = self.with_quarantines(gpu, instances(gpu, holders));
+                        self.moving.close(&gpu.report.gpu, &mut views);
+                        views
+                    },
                     operator,
                 })
             })
@@ -55,7 +61,7 @@ impl Cluster {
 
     /// Whether an attempt waits for an instance of the GPU that doesn't stand yet.
     pub(super) fn makes_a_place(&self, gpu: &Gpu) -> bool {
-        self.has_unmade(gpu, &self.holders(gpu))
+        self.has_unmade(gpu, &self.holders(gpu)) || self.moving.first_on(&gpu.report.gpu).is_some()
     }
 
     fn holders(&self, gpu: &Gpu) -> Vec<&Live> {
@@ -88,7 +94,7 @@ impl Cluster {
     }
 
     /// Whether new attempts may start on a GPU.
-    fn available(&self, gpu: &Gpu, now: Millis) -> bool {
+    pub(super) fn available(&self, gpu: &Gpu, now: Millis) -> bool {
         let node = self.nodes.get(&gpu.node);
         let connected = node.is_some_and(|node| {
             !node.lost && node.session.as_ref().is_some_and(|session| session.ready)

@@ -2,7 +2,7 @@
 
 use actix_web::get;
 use actix_web::web::{Data, Json};
-use tessera_api::types::{DecisionView, Explain, Job};
+use tessera_api::types::{Explain, Job};
 use tessera_model::life::JobState;
 use tessera_model::{JobId, JobRef};
 
@@ -11,7 +11,7 @@ use super::extract::Named;
 use super::openapi::{JobPath, LookupProblems, Problems};
 use super::state::{State, no_job};
 use crate::ports::{ToPlacer, WaitingView};
-use crate::store::reads::candidate_view;
+use crate::store::reads::{Decided, candidate_view, prediction_view};
 
 /// Tells why a job waits, or why it went where it went.
 ///
@@ -42,9 +42,9 @@ pub(super) async fn explain(
         }
         // It moved on since it was read.
         let decided = state.reads().decided(job).await?.ok_or_else(|| no_job(job))?;
-        return Ok(Json(recorded(decided.job, decided.decision, &state)));
+        return Ok(Json(recorded(decided, &state)));
     }
-    Ok(Json(recorded(decided.job, decided.decision, &state)))
+    Ok(Json(recorded(decided, &state)))
 }
 
 fn waiting(job: Job, view: WaitingView) -> Explain {
@@ -60,10 +60,12 @@ fn waiting(job: Job, view: WaitingView) -> Explain {
         decided_at: None,
         candidates: view.why.candidates.into_iter().map(candidate_view).collect(),
         candidates_left_out: view.why.candidates_left_out,
+        prediction: view.prediction.as_ref().map(prediction_view),
     }
 }
 
-fn recorded(job: Job, decision: Option<DecisionView>, state: &State) -> Explain {
+fn recorded(decided: Decided, state: &State) -> Explain {
+    let Decided { job, decision, prediction } = decided;
     let Some(decision) = decision else { return undecided(job, state.ports.about.policy) };
     let held = job.state == JobState::Held.word();
     Explain {
@@ -81,6 +83,7 @@ fn recorded(job: Job, decision: Option<DecisionView>, state: &State) -> Explain 
         decided_at: Some(decision.at),
         candidates: decision.candidates,
         candidates_left_out: decision.candidates_left_out,
+        prediction,
     }
 }
 
@@ -103,5 +106,6 @@ fn undecided(job: Job, policy: &str) -> Explain {
         decided_at: None,
         candidates: Vec::new(),
         candidates_left_out: 0,
+        prediction: None,
     }
 }

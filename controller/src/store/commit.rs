@@ -47,6 +47,7 @@ pub async fn commit(
     moves::start(&mut transaction, &round.started).await?;
     moves::stop(&mut transaction, &round.stopping).await?;
     moves::reshare(&mut transaction, &round.reshared).await?;
+    moves::record_moving(&mut transaction, &round.moving, policy, epoch).await?;
     moves::end(&mut transaction, &round.ended).await?;
     usage::record(&mut transaction, &round.usages).await?;
     let mut findings = command(&mut transaction, round).await?;

@@ -19,6 +19,7 @@ use tessera_wire::frames::{ArrayPlace, GpuReport};
 use super::nodes::{Asked, PlanRow};
 use super::submit::FreshJob;
 use super::{StoreError, leader};
+use crate::core::foresight::{Facts, Lesson};
 
 /// A node as the store has it.
 #[derive(Clone, Debug)]
@@ -83,6 +84,12 @@ pub struct LiveRow {
     pub slice: Option<SliceId>,
     /// The decision that placed it.
     pub decision: DecisionId,
+    /// How long ago its job was accepted.
+    pub waited: Millis,
+    /// How long ago its program was started.
+    pub ran: Option<Millis>,
+    /// How much of its job was done before it, in millionths.
+    pub done: u32,
 }
 
 /// What a launch needs of a job.
@@ -102,6 +109,10 @@ pub struct JobSheet {
     pub attempts: u32,
     /// Why it runs again.
     pub restart_reason: Option<Outcome>,
+    /// How long ago it was accepted.
+    pub waited: Millis,
+    /// How much of it was put aside, in millionths.
+    pub done: u32,
 }
 
 /// A plan that is under way.
@@ -147,6 +158,8 @@ pub struct Picture {
     pub granted_left: Millis,
     /// Nodes of lower generations are lost (rule F14).
     pub generation_floor: u64,
+    /// Runs of the past, the oldest first.
+    pub lessons: Vec<Lesson>,
 }
 
 pub(super) fn corrupt(
@@ -155,6 +168,11 @@ pub(super) fn corrupt(
     problem: impl ToString,
 ) -> StoreError {
     StoreError::Corrupt { table, row: row.to_string(), problem: problem.to_string() }
+}
+
+/// Clocks may have been set meanwhile: a time that is to come counts as none.
+fn millis(value: i64) -> Millis {
+    Millis::new(u64::try_from(value).unwrap_or(0))
 }
 
 fn unsigned(table: &'static str, row: impl ToString, value: i64) -> Result<u64, StoreError> {
@@ -192,6 +210,7 @@ pub async fn picture(connection: &mut PgConnection) -> Result<Picture, StoreErro
         sheets: sheets(&mut snapshot, &jobs).await?,
         plans: plans(&mut snapshot).await?,
         words: super::operator::words(&mut snapshot).await?,
+        lessons: super::foresight::lessons(&mut snapshot).await?,
         live,
     };
     snapshot.commit().await.map_err(StoreError::while_trying_to("end reading the picture"))?;
@@ -253,7 +272,9 @@ async fn gpus(connection: &mut PgConnection) -> Result<Vec<GpuRow>, StoreError> 
 async fn waiting(connection: &mut PgConnection) -> Result<Vec<FreshJob>, StoreError> {
     let rows = sqlx::query!(
         r#"
-        SELECT j.job, j.attempts, j.sm_percent, s.user_name,
+        SELECT j.job, j.attempts, j.sm_percent, j.done_ppm, s.user_name,
+               s.facts AS "facts: Json<Facts>",
+               (EXTRACT(EPOCH FROM now() - s.accepted_at) * 1000)::bigint AS "waited!",
                s.spec -> 'share' AS "share: Json<Share>",
                s.spec -> 'gpu' AS "gpu!: Json<GpuAsk>",
                s.spec -> 'priority' AS "priority!: Json<Priority>"
@@ -275,6 +296,9 @@ async fn waiting(connection: &mut PgConnection) -> Result<Vec<FreshJob>, StoreEr
                     .map(|share| Sharer { user: row.user_name.as_str().into(), share }),
                 priority: row.priority.0,
                 attempts: u32::try_from(row.attempts).unwrap_or(0),
+                facts: row.facts.map(|facts| Arc::new(facts.0)).unwrap_or_default(),
+                waited: millis(row.waited),
+                done: u32::try_from(row.done_ppm).unwrap_or(0),
             })
         })
         .collect()
@@ -284,7 +308,10 @@ async fn live(connection: &mut PgConnection) -> Result<Vec<LiveRow>, StoreError>
     let rows = sqlx::query!(
         r#"
         SELECT a.attempt, a.job, j.state, a.number, a.node, a.generation, a.gpu, a.start,
-               a.profile_id, a.slice, a.decision, a.sm_percent, a.share_bytes, s.user_name
+               a.profile_id, a.slice, a.decision, a.sm_percent, a.share_bytes, s.user_name,
+               j.done_ppm,
+               (EXTRACT(EPOCH FROM now() - s.accepted_at) * 1000)::bigint AS "waited!",
+               (EXTRACT(EPOCH FROM now() - a.started_at) * 1000)::bigint AS "ran"
           FROM attempts AS a
           JOIN jobs AS j ON j.job = a.job AND j.attempt = a.attempt
           JOIN submissions AS s ON s.first_job = j.submission
@@ -322,6 +349,9 @@ async fn live(connection: &mut PgConnection) -> Result<Vec<LiveRow>, StoreError>
                     .map(|share| Sharer { user: row.user_name.as_str().into(), share }),
                 slice: slice.map_err(|e: tessera_model::ids::BadId| bad(e.to_string()))?,
                 decision: DecisionId::from_uuid(row.decision),
+                waited: millis(row.waited),
+                ran: row.ran.map(millis),
+                done: u32::try_from(row.done_ppm).unwrap_or(0),
             })
         })
         .collect()
@@ -404,7 +434,8 @@ pub async fn sheets(
     let rows = sqlx::query!(
         r#"
         SELECT j.job, j.submission, j.attempts, j.sm_percent, j.charged, j.uncharged, j.restart_reason, s.tasks,
-               s.array_first, s.traceparent, s.spec AS "spec: Json<JobSpec>"
+               s.array_first, s.traceparent, s.spec AS "spec: Json<JobSpec>", j.done_ppm,
+               (EXTRACT(EPOCH FROM now() - s.accepted_at) * 1000)::bigint AS "waited!"
           FROM jobs AS j JOIN submissions AS s ON s.first_job = j.submission
          WHERE j.job = ANY($1)
         "#,
@@ -442,6 +473,8 @@ pub async fn sheets(
                 attempts: u32::try_from(row.attempts).unwrap_or(0),
                 restart_reason: restart_reason
                     .map_err(|e: tessera_model::ids::BadId| corrupt("jobs", row.job, e))?,
+                waited: millis(row.waited),
+                done: u32::try_from(row.done_ppm).unwrap_or(0),
             },
         );
     }

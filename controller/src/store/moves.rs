@@ -10,12 +10,14 @@ use tessera_model::ids::BadId;
 use tessera_model::life::{JobState, Outcome};
 use tessera_model::share::SmPercent;
 use tessera_model::{AttemptId, Bytes, DecisionId, JobId, Millis, NodeId, SliceId};
-use tessera_placement::{Explanation, Place, Sharer};
+use tessera_placement::{Explanation, Place, Prediction, Sharer};
 use tessera_wire::frames::ExitRecord;
 use time::OffsetDateTime;
 use uuid::Uuid;
 
+use super::foresight::Columns;
 use super::{StoreError, tenancies};
+use crate::core::foresight::Foretold;
 
 /// A job gets a place.
 #[derive(Clone, Debug)]
@@ -48,6 +50,8 @@ pub struct Reservation {
     pub decision: DecisionId,
     /// Its reasons.
     pub why: Explanation,
+    /// What is foretold of it; `None` for a sharer.
+    pub foretold: Option<Foretold>,
 }
 
 /// An attempt's place became ready.
@@ -100,6 +104,12 @@ pub struct Ended {
     pub shared: bool,
     /// How the attempt ended.
     pub record: ExitRecord,
+    /// How long it ran, if it came to its job's end.
+    pub ran: Option<Millis>,
+    /// What had been foretold of it.
+    pub foretold: Option<Prediction>,
+    /// How much of the job is done, in millionths.
+    pub done: u32,
 }
 
 /// A waiting job's user moved it.
@@ -129,6 +139,21 @@ pub struct Reshared {
     pub attempt: AttemptId,
     /// Its part of the slice.
     pub sm: SmPercent,
+}
+
+/// A running job is asked to put its work aside and go on elsewhere.
+#[derive(Clone, Debug)]
+pub struct Moving {
+    /// The job; it must be running.
+    pub job: JobId,
+    /// Its attempt.
+    pub attempt: AttemptId,
+    /// The decision.
+    pub decision: DecisionId,
+    /// Where it is to go on.
+    pub place: Place,
+    /// Why, with the price.
+    pub why: Explanation,
 }
 
 /// A waiting job's reason changed.
@@ -202,6 +227,7 @@ pub async fn reserve(
     let whys: Vec<_> = batch.iter().map(|r| json(&r.why)).collect();
     let held = HeldSlots::of(batch);
     let (sms, bytes) = shares_of(batch);
+    let told = Columns::of(batch);
     // One statement: its parts are one round trip, and touch different tables.
     let moved = sqlx::query!(
         r#"
@@ -228,6 +254,15 @@ pub async fn reserve(
             INSERT INTO attempt_slots (gpu, slot, attempt)
             SELECT h.gpu, h.slot, h.attempt
               FROM UNNEST($18::text[], $19::smallint[], $20::uuid[]) AS h (gpu, slot, attempt)
+        ), p AS (
+            INSERT INTO predictions (attempt, task, gpu_model, profile, part, whole, basis, runs,
+                                     low_ms, expected_ms, high_ms)
+            SELECT f.*
+              FROM UNNEST($23::uuid[], $24::text[], $25::text[], $26::text[], $27::smallint[],
+                          $28::boolean[], $29::text[], $30::integer[], $31::bigint[],
+                          $32::bigint[], $33::bigint[])
+                AS f (attempt, task, gpu_model, profile, part, whole, basis, runs, low_ms,
+                      expected_ms, high_ms)
         )
         UPDATE jobs
            SET state = u.state, attempt = u.attempt, last_attempt = u.attempt,
@@ -257,6 +292,17 @@ pub async fn reserve(
         &held.attempts,
         &sms as &[Option<i16>],
         &bytes as &[Option<i64>],
+        &told.attempts,
+        &told.tasks,
+        &told.models,
+        &told.profiles,
+        &told.parts,
+        &told.wholes,
+        &told.bases as &[Option<String>],
+        &told.runs as &[Option<i32>],
+        &told.lows as &[Option<i64>],
+        &told.expected as &[Option<i64>],
+        &told.highs as &[Option<i64>],
     )
     .execute(&mut *connection)
     .await
@@ -482,6 +528,8 @@ pub async fn end(connection: &mut PgConnection, batch: &[Ended]) -> Result<(), S
     let user: Vec<_> = records().map(|r| ran(r).then(|| signed(r.user_time.get()))).collect();
     let system: Vec<_> = records().map(|r| ran(r).then(|| signed(r.system_time.get()))).collect();
     let rss: Vec<_> = records().map(|r| ran(r).then(|| signed(r.max_rss.get()))).collect();
+    let whole: Vec<_> = batch.iter().map(|e| e.ran.map(|ran| signed(ran.get()))).collect();
+    let done: Vec<_> = batch.iter().map(|e| i32::try_from(e.done).unwrap_or(0)).collect();
     let moved = sqlx::query!(
         r#"
         WITH u AS (
@@ -489,9 +537,10 @@ pub async fn end(connection: &mut PgConnection, batch: &[Ended]) -> Result<(), S
               FROM UNNEST($1::bigint[], $2::uuid[], $3::text[], $4::text[], $5::integer[],
                           $6::integer[], $7::text[], $8::text[], $9::timestamptz[],
                           $10::timestamptz[], $11::text[], $12::text[], $13::bigint[],
-                          $14::bigint[], $15::bigint[])
+                          $14::bigint[], $15::bigint[], $16::bigint[], $17::integer[])
                 AS u (job, attempt, from_state, to_state, charged, uncharged, reason, outcome,
-                      started_at, ended_at, exit, detail, user_ms, system_ms, max_rss)
+                      started_at, ended_at, exit, detail, user_ms, system_ms, max_rss, ran_ms,
+                      done_ppm)
         ), a AS (
             UPDATE attempts
                SET live = false, state = u.outcome,
@@ -504,11 +553,16 @@ pub async fn end(connection: &mut PgConnection, batch: &[Ended]) -> Result<(), S
             RETURNING attempts.attempt
         ), s AS (
             DELETE FROM attempt_slots USING u WHERE attempt_slots.attempt = u.attempt
+        ), p AS (
+            UPDATE predictions SET ran_ms = u.ran_ms, ended_at = now()
+              FROM u
+             WHERE predictions.attempt = u.attempt AND u.ran_ms IS NOT NULL
         ), j AS (
             UPDATE jobs
                SET state = u.to_state, attempt = NULL,
                    charged = jobs.charged + u.charged,
                    uncharged = jobs.uncharged + u.uncharged,
+                   done_ppm = u.done_ppm,
                    restart_reason = COALESCE(u.reason, jobs.restart_reason),
                    ended_at = CASE WHEN u.to_state IN ('queued', 'held') THEN NULL ELSE now() END
               FROM u
@@ -532,6 +586,8 @@ pub async fn end(connection: &mut PgConnection, batch: &[Ended]) -> Result<(), S
         &user as &[Option<i64>],
         &system as &[Option<i64>],
         &rss as &[Option<i64>],
+        &whole as &[Option<i64>],
+        &done,
     )
     .fetch_one(&mut *connection)
     .await
@@ -584,6 +640,56 @@ pub async fn reshare(connection: &mut PgConnection, batch: &[Reshared]) -> Resul
     .await
     .map_err(StoreError::while_trying_to(action))?;
     StoreError::check_moved(action, last.len(), moved.rows_affected())
+}
+
+/// Records that running jobs are asked to move: the decisions, and what their users read.
+///
+/// # Errors
+///
+/// [`StoreError::Moved`] if one doesn't run any more, [`StoreError::Unavailable`].
+pub async fn record_moving(
+    connection: &mut PgConnection,
+    batch: &[Moving],
+    policy: &str,
+    epoch: u64,
+) -> Result<(), StoreError> {
+    if batch.is_empty() {
+        return Ok(());
+    }
+    let action = "record moves";
+    let jobs: Vec<_> = batch.iter().map(|m| number(m.job)).collect();
+    let attempts: Vec<_> = batch.iter().map(|m| m.attempt.as_uuid()).collect();
+    let decisions: Vec<_> = batch.iter().map(|m| m.decision.as_uuid()).collect();
+    let places: Vec<_> = batch.iter().map(|m| json(&m.place)).collect();
+    let whys: Vec<_> = batch.iter().map(|m| json(&m.why)).collect();
+    let texts: Vec<_> = batch.iter().map(|m| m.why.summary.clone()).collect();
+    let moved = sqlx::query!(
+        r#"
+        WITH u AS (
+            SELECT u.*
+              FROM UNNEST($1::bigint[], $2::uuid[], $3::uuid[], $4::text[], $5::text[], $6::text[])
+                AS u (job, attempt, decision, place, why, text)
+              JOIN jobs AS j ON j.job = u.job AND j.attempt = u.attempt AND j.state = 'running'
+        ), e AS (
+            INSERT INTO job_events (job, state, text)
+            SELECT u.job, 'running', 'asked to put its work aside: ' || u.text FROM u
+        )
+        INSERT INTO decisions (decision, job, outcome, policy, epoch, place, why)
+        SELECT u.decision, u.job, 'move', $7, $8, u.place::json, u.why::json FROM u
+        "#,
+        &jobs,
+        &attempts,
+        &decisions,
+        &places,
+        &whys,
+        &texts,
+        policy,
+        signed(epoch),
+    )
+    .execute(connection)
+    .await
+    .map_err(StoreError::while_trying_to(action))?;
+    StoreError::check_moved(action, batch.len(), moved.rows_affected())
 }
 
 /// Changes waiting jobs by their users' word, and returns those that it changed with the states

@@ -8,6 +8,7 @@ mod attempts;
 mod counts;
 mod decisions;
 mod events;
+mod foretold;
 mod jobs;
 mod kernels;
 mod layouts;
@@ -23,7 +24,7 @@ use std::future::Future;
 use sqlx::{PgPool, Postgres, Transaction};
 use tessera_api::types::{
     ClusterEvents, DecisionView, Decisions, Job, JobCounts, JobDetail, JobEvents, JobPage,
-    KernelTasks, LayoutChange, LayoutChanges, TaskKernels,
+    KernelTasks, LayoutChange, LayoutChanges, PredictionView, TaskKernels,
 };
 use tessera_model::share::Share;
 use tessera_model::{DecisionId, GpuId, JobId, JobRef, Millis, PlanId};
@@ -32,6 +33,7 @@ use tokio::task::JoinHandle;
 
 pub use self::attempts::LogSource;
 pub(crate) use self::decisions::candidate_view;
+pub(crate) use self::foretold::prediction_view;
 pub use self::page::{Cursor, JobQuery, PageSize};
 pub use self::targets::Targets;
 use super::StoreError;
@@ -60,6 +62,8 @@ pub struct Decided {
     pub job: Job,
     /// What was decided: about its newest attempt, or else why it waited.
     pub decision: Option<DecisionView>,
+    /// What was foretold of its newest attempt.
+    pub prediction: Option<PredictionView>,
 }
 
 impl Reads {
@@ -120,7 +124,9 @@ impl Reads {
         self.run(move |mut at| async move {
             let Some(job) = jobs::one(&mut at, job).await? else { return Ok(None) };
             let decision = decisions::newest_of(&mut at, JobId::from_number(job.id)).await?;
-            Ok(Some(Decided { job, decision }))
+            let number = i64::try_from(job.id).unwrap_or(i64::MAX);
+            let prediction = attempts::newest_prediction(&mut at, number).await?;
+            Ok(Some(Decided { job, decision, prediction }))
         })
         .await
     }

@@ -1,13 +1,15 @@
 //! Accepting jobs: many submits in one transaction.
 
 use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
 
 use sqlx::PgConnection;
-use tessera_model::JobId;
 use tessera_model::spec::{GpuAsk, JobSpec, Priority};
+use tessera_model::{JobId, Millis};
 use tessera_placement::Sharer;
 
 use super::StoreError;
+use crate::core::foresight::Facts;
 use crate::ports::{Accepted, NewSubmission, PortError};
 
 /// A job that was committed just now, as far as the placer needs it.
@@ -23,12 +25,27 @@ pub struct FreshJob {
     pub priority: Priority,
     /// Attempts so far.
     pub attempts: u32,
+    /// What is weighed of it.
+    pub facts: Arc<Facts>,
+    /// How long ago it was accepted.
+    pub waited: Millis,
+    /// How much of its work was put aside, in millionths.
+    pub done: u32,
 }
 
 impl FreshJob {
     /// Takes from a specification what decides about places.
     pub fn new(job: JobId, spec: &JobSpec, attempts: u32) -> Self {
-        Self { job, gpu: spec.gpu.clone(), share: sharer(spec), priority: spec.priority, attempts }
+        Self {
+            job,
+            gpu: spec.gpu.clone(),
+            share: sharer(spec),
+            priority: spec.priority,
+            attempts,
+            facts: Arc::new(Facts::of(spec)),
+            waited: Millis::ZERO,
+            done: 0,
+        }
     }
 }
 
@@ -290,8 +307,9 @@ fn accepted(first: Option<i64>, tasks: u32, replayed: bool) -> Accepted {
 
 fn fresh_jobs(accepted: &Accepted, spec: &JobSpec) -> Vec<FreshJob> {
     let first = accepted.job.number();
+    let one = FreshJob::new(accepted.job, spec, 0);
     (first..first + u64::from(accepted.tasks))
-        .map(|number| FreshJob::new(JobId::from_number(number), spec, 0))
+        .map(|number| FreshJob { job: JobId::from_number(number), ..one.clone() })
         .collect()
 }
 
@@ -310,13 +328,13 @@ async fn insert_rows(
         r#"
         WITH s AS (
             INSERT INTO submissions (first_job, tasks, array_first, job_name, user_name, spec,
-                                     traceparent, idempotency_key, body_hash)
+                                     traceparent, idempotency_key, body_hash, facts)
             SELECT u.first_job, u.tasks, u.array_first, u.job_name, u.user_name, u.spec::json,
-                   u.traceparent, u.idempotency_key, u.body_hash
+                   u.traceparent, u.idempotency_key, u.body_hash, u.facts::jsonb
               FROM UNNEST($1::bigint[], $2::integer[], $3::integer[], $4::text[], $5::text[],
-                          $6::text[], $7::text[], $8::text[], $9::bytea[])
+                          $6::text[], $7::text[], $8::text[], $9::bytea[], $11::text[])
                 AS u (first_job, tasks, array_first, job_name, user_name, spec, traceparent,
-                      idempotency_key, body_hash)
+                      idempotency_key, body_hash, facts)
             RETURNING first_job
         )
         INSERT INTO jobs (job, submission, state)
@@ -334,6 +352,7 @@ async fn insert_rows(
         &rows.idempotency_key as &[Option<String>],
         &rows.body_hash as &[Option<Vec<u8>>],
         &rows.state,
+        &rows.facts,
     )
     .execute(connection)
     .await
@@ -363,15 +382,19 @@ struct Columns {
     idempotency_key: Vec<Option<String>>,
     body_hash: Vec<Option<Vec<u8>>>,
     state: Vec<String>,
+    facts: Vec<String>,
 }
 
 impl Columns {
     fn push(&mut self, submission: &NewSubmission, first: i64) -> Result<(), StoreError> {
-        let spec = serde_json::to_string(&*submission.spec).map_err(|e| StoreError::Corrupt {
+        let unwritable = |e: serde_json::Error| StoreError::Corrupt {
             table: "submissions",
             row: first.to_string(),
             problem: e.to_string(),
-        })?;
+        };
+        let spec = serde_json::to_string(&*submission.spec).map_err(unwritable)?;
+        let facts = serde_json::to_string(&Facts::of(&submission.spec)).map_err(unwritable)?;
+        self.facts.push(facts);
         self.first_job.push(first);
         self.tasks.push(i32::try_from(submission.tasks).unwrap_or(i32::MAX));
         self.array_first.push(submission.array_first.and_then(|i| i32::try_from(i).ok()));

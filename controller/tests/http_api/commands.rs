@@ -146,7 +146,9 @@ async fn a_waiting_job_is_explained_by_the_placer() {
             would_start_if: Some("job 9 ends".into()),
             ..Explanation::default()
         };
-        reply.send(Some(WaitingView { jobs_ahead: 3, reason: "resources", why })).unwrap();
+        reply
+            .send(Some(WaitingView { jobs_ahead: 3, reason: "resources", why, prediction: None }))
+            .unwrap();
     });
 
     let explain: Explain = rig.get("/v1/jobs/1/explain").await.json().await.unwrap();

@@ -40,6 +40,12 @@ pub trait Policy: Send + Sync + std::fmt::Debug {
     /// Returns the name that configuration and decisions use.
     fn name(&self) -> &'static str;
 
+    /// Whether it may move running jobs ([`Decision::Reshape`]): then it is asked now and then
+    /// although nobody waits.
+    fn moves(&self) -> bool {
+        false
+    }
+
     /// Decides one round, with what is predicted of the jobs; a policy that looks at sizes only has
     /// no use for that.
     ///

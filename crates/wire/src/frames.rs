@@ -34,7 +34,7 @@ pub use telemetry::{
 };
 
 /// The version that this build speaks. A peer of another version is refused with both numbers.
-pub const PROTOCOL_VERSION: u16 = 3;
+pub const PROTOCOL_VERSION: u16 = 4;
 
 /// The protocol's name in the TLS handshake (ALPN).
 pub const ALPN: &[u8] = b"tessera-agent/1";
@@ -417,6 +417,8 @@ pub enum StopCause {
     Preempt,
     /// It is to run again with another share: it gets its checkpoint signal first.
     Reshare,
+    /// It is to go on elsewhere: it gets its checkpoint signal first.
+    Move,
 }
 
 /// Everything that a node needs to run one attempt.

@@ -159,7 +159,7 @@ impl Attempts {
         let over = match (entry.kill, entry.stop) {
             (Some(reason), _) => Some(killed(reason)),
             (None, Some(StopCause::Cancel)) => Some((Outcome::Cancelled, String::new())),
-            (None, Some(StopCause::Preempt | StopCause::Reshare)) => {
+            (None, Some(StopCause::Preempt | StopCause::Reshare | StopCause::Move)) => {
                 Some((Outcome::Preempted, String::new()))
             }
             (None, None) if !standing.leased || order.generation != standing.generation => {

@@ -61,7 +61,7 @@ impl Node {
     pub(super) fn stop_unshared(&mut self, attempt: AttemptId, cause: StopCause) -> bool {
         let outcome = match cause {
             StopCause::Cancel => Outcome::Cancelled,
-            StopCause::Preempt | StopCause::Reshare => Outcome::Preempted,
+            StopCause::Preempt | StopCause::Reshare | StopCause::Move => Outcome::Preempted,
         };
         let waits = self.unshared.contains_key(&attempt);
         if waits {

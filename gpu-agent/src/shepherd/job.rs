@@ -141,7 +141,9 @@ impl Job {
         self.signalled = Some(cause);
         self.grace_ends = Some(now.plus(self.order.grace));
         self.signal_session(match (cause, self.order.checkpoint_signal) {
-            (Signalled::Stopped(StopCause::Reshare), Some(signal)) => number_of(signal),
+            (Signalled::Stopped(StopCause::Reshare | StopCause::Move), Some(signal)) => {
+                number_of(signal)
+            }
             _ => Signal::TERM,
         });
         // A program that was stopped couldn't hear.

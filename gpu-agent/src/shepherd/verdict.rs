@@ -43,6 +43,9 @@ pub fn verdict(evidence: Evidence) -> (Outcome, String) {
         (Some(Signalled::Stopped(StopCause::Reshare)), _) => {
             (Outcome::Preempted, "it is started again with another share".to_owned())
         }
+        (Some(Signalled::Stopped(StopCause::Move)), _) => {
+            (Outcome::Preempted, "it goes on elsewhere".to_owned())
+        }
         (
             Some(Signalled::Stopped(StopCause::Cancel) | Signalled::Killed(_)) | None,
             Exit::Code(0),

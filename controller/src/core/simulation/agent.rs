@@ -81,9 +81,15 @@ impl Machine {
             }
             ToAgent::Launch(order) if self.obeys(order.epoch) => self.launch(*order, now),
             ToAgent::Stop { epoch, attempt, cause } if self.obeys(epoch) => {
+                if cause == StopCause::Move
+                    && let Some(facts) = self.disk.accepted.get(&attempt)
+                {
+                    let able = facts.checkpoints && facts.share.is_none();
+                    assert!(able, "{attempt} was told to move, and can't");
+                }
                 let death = match cause {
                     StopCause::Cancel => Death::Cancelled,
-                    StopCause::Preempt | StopCause::Reshare => Death::Preempted,
+                    StopCause::Preempt | StopCause::Reshare | StopCause::Move => Death::Preempted,
                 };
                 self.stop(attempt, death)
             }
@@ -227,7 +233,9 @@ impl Machine {
         let part = order.share.map(Part::Mps);
         let part = part.or(memory.map(|memory| Part::Kernel(KernelShare { memory })));
         let share = part.map(|part| (order.user, part));
-        let facts = Facts { job, generation, gpu: order.gpu, slot: order.slot, share };
+        let checkpoints = order.checkpoint_signal.is_some();
+        let (gpu, slot) = (order.gpu, order.slot);
+        let facts = Facts { job, generation, gpu, slot, share, checkpoints };
         self.disk.accepted.insert(attempt, facts);
         self.agent().spawning.insert(attempt, None);
         Vec::new()

@@ -165,6 +165,9 @@ impl World {
         };
         let mut spec = JobSpec::parse(raw).unwrap();
         spec.gpu = self.dice.pick(&asks).unwrap();
+        spec.grace = Millis::from_secs(self.dice.below(40));
+        spec.time_limit = self.dice.chance(20).then_some(Millis::from_secs(60));
+        spec.checkpoint_signal = self.dice.chance(60).then_some(CheckpointSignal::Usr1);
         if let GpuAsk::Memory(memory) = spec.gpu
             && self.dice.chance(60)
         {

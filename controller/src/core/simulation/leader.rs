@@ -8,6 +8,7 @@ use tessera_model::{ControllerId, Millis, NodeId};
 use uuid::Uuid;
 
 use super::checks;
+use super::restless::Restless;
 use super::world::{LEASE, World};
 use crate::core::{Cluster, Effect, Input, Round};
 use crate::ports::CommandResult;
@@ -40,7 +41,7 @@ pub(super) struct Controller {
 fn cluster(policy: &str, epoch: u64, picture: Picture, now: Millis) -> Cluster {
     let controller = ControllerId::from_uuid(Uuid::from_u128(1));
     let terms = LeaseTerms::from_length(LEASE).unwrap();
-    let policy = tessera_placement::by_name(policy).unwrap();
+    let policy = tessera_placement::by_name(policy).unwrap_or_else(|| Box::new(Restless));
     Cluster::new(epoch, controller, terms, policy, picture, now)
 }
 
@@ -115,6 +116,17 @@ impl World {
                     self.note("a running job was declared lost", node);
                 }
             }
+        }
+        for asked in &round.moving {
+            self.note("a job was asked to move", (asked.job, &asked.place));
+        }
+        for reserved in &round.reservations {
+            if self.store.moves.contains(&reserved.job) {
+                self.note("a job moved", (reserved.job, &reserved.place));
+            }
+        }
+        if self.controller.cluster.moving.gave_up() {
+            self.note("a move was given up", ());
         }
         if round.events.iter().any(|event| event.kind == "layout_done") {
             self.note("an operator's layout was made", ());

@@ -31,6 +31,7 @@ pub(super) struct Job {
     pub(super) charged: u32,
     pub(super) uncharged: u32,
     restart_reason: Option<Outcome>,
+    done: u32,
 }
 
 impl Job {
@@ -66,6 +67,9 @@ pub(super) struct Store {
     attempt_slots: BTreeMap<(GpuId, u8), Holder>,
     plans: BTreeMap<PlanId, Plan>,
     pub(super) words: BTreeMap<(Kind, Target), Word>,
+    /// Jobs that were asked to move and came to that end.
+    pub(super) moves: BTreeSet<JobId>,
+    asked: BTreeSet<AttemptId>,
 }
 
 /// Who holds a memory slice, as `attempt_slots` has it.
@@ -93,6 +97,7 @@ impl Store {
             charged: 0,
             uncharged: 0,
             restart_reason: None,
+            done: 0,
         };
         self.jobs.insert(job, row);
         (job, if hold { Vec::new() } else { vec![fresh] })
@@ -132,6 +137,14 @@ impl Store {
         for Reshared { job, attempt, sm } in &round.reshared {
             let row = self.jobs.get_mut(job).filter(|row| row.attempt == Some(*attempt));
             row.ok_or_else(|| format!("{job:?} has another attempt"))?.reshare(*sm);
+        }
+        for asked in &round.moving {
+            let row = self.jobs.get(&asked.job).filter(|row| row.attempt == Some(asked.attempt));
+            let row = row.ok_or_else(|| format!("{:?} has another attempt", asked.job))?;
+            check(row.state == JobState::Running, || format!("{:?} doesn't run", asked.job))?;
+            assert!(row.spec.checkpoint_signal.is_some(), "{:?} can't be moved", asked.job);
+            assert_eq!(row.spec.share, Share::Exclusive, "{:?} can't be moved", asked.job);
+            self.asked.insert(asked.attempt);
         }
         distinct(round.ended.iter().map(|e| e.job))?;
         round.ended.iter().try_for_each(|ended| self.end(ended))?;
@@ -251,6 +264,14 @@ impl Store {
         job.attempt = None;
         job.charged += u32::from(ended.charged);
         job.uncharged += u32::from(ended.uncharged);
+        job.done = ended.done;
+        let preempted = ended.record.outcome == Outcome::Preempted;
+        if self.asked.remove(&ended.attempt) && preempted && ended.to == JobState::Queued {
+            assert!(!ended.charged, "{:?} was charged for a move", ended.job);
+            self.moves.insert(ended.job);
+        } else {
+            self.moves.remove(&ended.job);
+        }
         if !ended.to.is_final() {
             job.restart_reason = Some(ended.record.outcome);
         }
@@ -305,6 +326,9 @@ impl Store {
             share: reservation.share.clone(),
             slice: reservation.slice.clone(),
             decision: reservation.decision,
+            waited: Millis::ZERO,
+            ran: None,
+            done: self.jobs[&job].done,
         };
         self.attempts.insert(attempt, Attempt { row, live: true });
         Ok(())
@@ -373,6 +397,8 @@ impl Store {
                 uncharged: row.uncharged,
                 attempts: row.attempts,
                 restart_reason: row.restart_reason,
+                waited: Millis::ZERO,
+                done: row.done,
             };
             Some((job, sheet))
         };
@@ -382,7 +408,10 @@ impl Store {
     /// Returns everything that a leader needs to begin.
     pub(super) fn picture(&self) -> Picture {
         let queued = self.jobs.iter().filter(|(_, job)| job.state == JobState::Queued);
-        let waiting = queued.map(|(id, job)| FreshJob::new(*id, &job.spec, job.attempts));
+        let waiting = queued.map(|(id, job)| FreshJob {
+            done: job.done,
+            ..FreshJob::new(*id, &job.spec, job.attempts)
+        });
         let live: Vec<_> = self.live().cloned().collect();
         let open = self.plans.iter().filter(|(_, plan)| plan.open);
         Picture {

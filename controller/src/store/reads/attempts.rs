@@ -1,11 +1,12 @@
 //! Runs of jobs.
 
 use sqlx::PgConnection;
-use tessera_api::types::{Attempt, KernelUse};
+use tessera_api::types::{Attempt, KernelUse, PredictionView};
 use tessera_model::{AttemptId, DecisionId, JobId, NodeId};
 use tessera_wire::frames::KernelFigures;
 use time::OffsetDateTime;
 
+use super::foretold;
 use super::row::{corrupt, count, maybe_count};
 use super::targets::signed;
 use crate::store::{StoreError, kernels};
@@ -81,6 +82,10 @@ pub(super) async fn of_job(at: &mut PgConnection, job: u64) -> Result<Vec<Attemp
     .map_err(StoreError::while_trying_to("list the attempts of a job"))?;
     let mut attempts: Vec<_> =
         rows.into_iter().map(Attempt::try_from).collect::<Result<_, StoreError>>()?;
+    let mut foretold = foretold::of_job(at, i64::try_from(job).unwrap_or(i64::MAX)).await?;
+    for attempt in &mut attempts {
+        attempt.prediction = foretold.remove(&attempt.id);
+    }
     for (id, figures) in kernels::of_job(at, i64::try_from(job).unwrap_or(i64::MAX)).await? {
         let id = id.to_string();
         if let Some(attempt) = attempts.iter_mut().find(|attempt| attempt.id == id) {
@@ -88,6 +93,19 @@ pub(super) async fn of_job(at: &mut PgConnection, job: u64) -> Result<Vec<Attemp
         }
     }
     Ok(attempts)
+}
+
+/// Returns what was foretold of a job's newest attempt.
+pub(super) async fn newest_prediction(
+    at: &mut PgConnection,
+    job: i64,
+) -> Result<Option<PredictionView>, StoreError> {
+    let newest = sqlx::query_scalar!("SELECT last_attempt FROM jobs WHERE job = $1", job)
+        .fetch_optional(&mut *at)
+        .await
+        .map_err(StoreError::while_trying_to("find a job's newest attempt"))?;
+    let Some(newest) = newest.flatten() else { return Ok(None) };
+    Ok(foretold::of_job(at, job).await?.remove(&AttemptId::from_uuid(newest).to_string()))
 }
 
 fn kernel_use(figures: &KernelFigures) -> KernelUse {
@@ -169,6 +187,7 @@ impl TryFrom<AttemptRow> for Attempt {
             gpu_memory_peak_bytes: maybe_count(TABLE, id, row.peak_gpu_memory)?,
             gpu_memory_bytes: None,
             kernel: None,
+            prediction: None,
         })
     }
 }

@@ -108,6 +108,10 @@ impl Policy for Tessera {
         NAME
     }
 
+    fn moves(&self) -> bool {
+        true
+    }
+
     fn decide_with(
         &self,
         cluster: &ClusterView,

@@ -388,8 +388,12 @@ pub fn to_agent() -> impl Strategy<Value = ToAgent> {
             traceparent,
         },
     );
-    let cause =
-        prop_oneof![Just(StopCause::Cancel), Just(StopCause::Preempt), Just(StopCause::Reshare)];
+    let cause = prop_oneof![
+        Just(StopCause::Cancel),
+        Just(StopCause::Preempt),
+        Just(StopCause::Reshare),
+        Just(StopCause::Move)
+    ];
     prop_oneof![
         welcome.prop_map(ToAgent::Welcome),
         (text(), any::<bool>()).prop_map(|(reason, retry)| ToAgent::Refused { reason, retry }),

@@ -1,0 +1,85 @@
+//! What was foretold of attempts, and what came of it.
+
+use sqlx::PgConnection;
+use tessera_model::{Bytes, Millis};
+use tessera_placement::SliceKind;
+use uuid::Uuid;
+
+use super::StoreError;
+use super::moves::Reservation;
+use crate::core::foresight::Lesson;
+
+/// Most runs that a leader learns again from the store: a day of a large cluster, read in a moment.
+const LESSONS_MAX: i64 = 20_000;
+
+/// What is foretold of a batch of reservations, as columns.
+#[derive(Debug, Default)]
+pub(super) struct Columns {
+    pub(super) attempts: Vec<Uuid>,
+    pub(super) tasks: Vec<String>,
+    pub(super) models: Vec<String>,
+    pub(super) profiles: Vec<String>,
+    pub(super) parts: Vec<i16>,
+    pub(super) wholes: Vec<bool>,
+    pub(super) bases: Vec<Option<String>>,
+    pub(super) runs: Vec<Option<i32>>,
+    pub(super) lows: Vec<Option<i64>>,
+    pub(super) expected: Vec<Option<i64>>,
+    pub(super) highs: Vec<Option<i64>>,
+}
+
+impl Columns {
+    pub(super) fn of(batch: &[Reservation]) -> Self {
+        let mut columns = Self::default();
+        let signed = |time: Millis| i64::try_from(time.get()).unwrap_or(i64::MAX);
+        for reservation in batch {
+            let Some(foretold) = &reservation.foretold else { continue };
+            let known = foretold.prediction;
+            columns.attempts.push(reservation.attempt.as_uuid());
+            columns.tasks.push(foretold.task.clone());
+            columns.models.push(foretold.on.model.clone());
+            columns.profiles.push(foretold.on.profile.clone());
+            columns.parts.push(i16::try_from(foretold.on.part).unwrap_or(0));
+            columns.wholes.push(foretold.whole);
+            columns.bases.push(known.map(|known| known.basis.word().to_owned()));
+            columns.runs.push(known.map(|known| i32::try_from(known.runs).unwrap_or(i32::MAX)));
+            columns.lows.push(known.map(|known| signed(known.low)));
+            columns.expected.push(known.map(|known| signed(known.expected)));
+            columns.highs.push(known.map(|known| signed(known.high)));
+        }
+        columns
+    }
+}
+
+/// Reads the newest runs, the oldest of them first.
+///
+/// # Errors
+///
+/// [`StoreError::Unavailable`].
+pub async fn lessons(connection: &mut PgConnection) -> Result<Vec<Lesson>, StoreError> {
+    let rows = sqlx::query!(
+        r#"
+        SELECT p.task, p.gpu_model, p.profile, p.part, p.ran_ms AS "ran_ms!", a.peak_gpu_memory
+          FROM predictions AS p JOIN attempts AS a ON a.attempt = p.attempt
+         WHERE p.whole AND p.ended_at IS NOT NULL AND p.task <> ''
+         ORDER BY p.ended_at DESC, p.attempt DESC
+         LIMIT $1
+        "#,
+        LESSONS_MAX,
+    )
+    .fetch_all(connection)
+    .await
+    .map_err(StoreError::while_trying_to("read what ran"))?;
+    let count = |value: i64| u64::try_from(value).unwrap_or(0);
+    let lessons = rows.into_iter().rev().map(|row| Lesson {
+        task: row.task,
+        on: SliceKind {
+            model: row.gpu_model,
+            profile: row.profile,
+            part: u16::try_from(row.part).unwrap_or(0),
+        },
+        ran: Millis::new(count(row.ran_ms)),
+        peak: row.peak_gpu_memory.map(|peak| Bytes::new(count(peak))),
+    });
+    Ok(lessons.collect())
+}
