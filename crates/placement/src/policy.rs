@@ -3,6 +3,7 @@
 mod cards;
 mod dyna_p;
 mod exclusive;
+mod live;
 mod miger;
 mod miso;
 mod mmk;
@@ -24,6 +25,7 @@ use crate::view::{ClusterView, QueuedJob};
 
 pub use dyna_p::DynaP;
 pub use exclusive::Exclusive;
+pub use live::TesseraLive;
 pub use miger::Miger;
 pub use miso::Miso;
 pub use mmk::Mmk;
@@ -85,7 +87,7 @@ pub trait Policy: Send + Sync + std::fmt::Debug {
 }
 
 /// Names of all policies that [`by_name`] knows.
-pub const NAMES: &[&str] = &["exclusive", "static", "scheme-b"];
+pub const NAMES: &[&str] = &["exclusive", "static", "scheme-b", "tessera"];
 
 /// Finds a policy by its name.
 pub fn by_name(name: &str) -> Option<Box<dyn Policy>> {
@@ -93,12 +95,13 @@ pub fn by_name(name: &str) -> Option<Box<dyn Policy>> {
         "exclusive" => Some(Box::new(Exclusive)),
         "static" => Some(Box::new(StaticLayout)),
         "scheme-b" => Some(Box::new(SchemeB)),
+        "tessera" => Some(Box::new(TesseraLive::default())),
         _ => None,
     }
 }
 
-/// Names of the policies that move running jobs, which [`for_simulation`] knows besides
-/// [`NAMES`]. A controller can't carry them out until jobs can be checkpointed.
+/// Names of the policies that only the simulator runs, which [`for_simulation`] knows besides
+/// [`NAMES`]: they want more of jobs than a controller can ask of them.
 pub const MOVING: &[&str] = &[
     "scheme-a",
     "static-promote",
@@ -108,7 +111,6 @@ pub const MOVING: &[&str] = &[
     "mmk",
     "oracle",
     "dyna-p",
-    "tessera",
 ];
 
 /// Finds a policy of [`NAMES`] or [`MOVING`] by its name.
@@ -122,6 +124,7 @@ pub fn for_simulation(name: &str) -> Option<Box<dyn Policy>> {
         "mmk" => Some(Box::new(Mmk)),
         "oracle" => Some(Box::new(Miso::ORACLE)),
         "dyna-p" => Some(Box::new(DynaP)),
+        // Here every job can be known and moved.
         "tessera" => Some(Box::new(Tessera::default())),
         _ => by_name(name),
     }

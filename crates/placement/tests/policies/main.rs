@@ -5,6 +5,7 @@ mod build;
 mod exclusive;
 mod feasibility;
 mod hardware;
+mod live;
 mod operator;
 mod properties;
 mod scheme_b;

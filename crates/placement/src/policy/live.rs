@@ -1,0 +1,289 @@
+//! `tessera` as a controller runs it: [`Tessera`]'s search where its forecasts bear it, and
+//! `scheme-b`'s rules for the rest.
+//!
+//! A simulator knows every job; a controller knows some tasks, and most jobs say nothing of how
+//! they could be moved. So a job is **weighed** if times of its task are known and it could be
+//! moved again: then a slice that is too large or too small for what comes later can be mended.
+//! Everyone else gets the tightest slice, in the order of service, as under `scheme-b`.
+//!
+//! - Who runs and can't be moved stays where it is: the search plans around it.
+//! - Where others wait since the slices are taken, the search may make room: weighed jobs that run
+//!   shrink or go elsewhere, if that is worth it.
+//! - While somebody of a better priority waits, nobody of a worse one is weighed.
+//! - Of two slices on which a job is as quick the smaller one is better: [`THRIFT`].
+//! - A weighed job for which the search finds nothing is placed by the rules.
+
+use std::collections::BTreeSet;
+
+use tessera_model::mig::Profile;
+use tessera_model::spec::GpuAsk;
+use tessera_model::{GpuId, JobId, Millis};
+
+use super::{Policy, SchemeB, Tessera};
+use crate::decision::{Decision, Explanation, WaitReason};
+use crate::forecast::{Account, Companion, Demand, Forecast};
+use crate::view::{ClusterView, GpuView, InstanceState, QueuedJob};
+use crate::want::Want;
+
+const NAME: &str = "tessera";
+
+/// What each compute slice more has to gain a job, in thousandths of its time: less than a
+/// measurement is worth, enough to decide between slices on which it is as quick.
+const THRIFT: u64 = 5;
+/// What is taken to be the time of a job of which none is known.
+const UNKNOWN_TIME: Millis = Millis::from_secs(3_600);
+/// Most jobs that one round weighs.
+const WEIGHED_MAX: usize = 64;
+
+/// The policy `tessera` for controllers.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct TesseraLive(Tessera);
+
+impl Policy for TesseraLive {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn moves(&self) -> bool {
+        true
+    }
+
+    fn decide_with(
+        &self,
+        cluster: &ClusterView,
+        forecast: &dyn Forecast,
+        queue: &mut dyn Iterator<Item = &QueuedJob>,
+        now: Millis,
+        starts_max: usize,
+    ) -> Vec<Decision> {
+        let (weighed, plain): (Vec<_>, Vec<_>) =
+            queue.partition(|job| is_weighed(cluster, forecast, job));
+        let mut said = by_rules(cluster, forecast, &plain, now, starts_max);
+        let waits: BTreeSet<JobId> = said.iter().filter_map(waiting).collect();
+        let first = plain.iter().find(|job| waits.contains(&job.id));
+        let turn: Vec<&QueuedJob> = weighed
+            .iter()
+            .filter(|job| first.is_none_or(|first| job.priority <= first.priority))
+            .chain(first.filter(|job| makes_room(job, &said)))
+            .copied()
+            .collect();
+        let idle = turn.is_empty() && (first.is_some() || !weighed.is_empty());
+        if idle || (weighed.is_empty() && !anybody_moves(cluster, forecast)) {
+            return said;
+        }
+        let seen = without(cluster, &touched(&said));
+        let known = Known { forecast, cluster: &seen, turn: &turn };
+        let room = starts_max.saturating_sub(said.len());
+        let mut next = turn.iter().copied().take(WEIGHED_MAX);
+        let found = self.0.decide_with(&seen, &known, &mut next, now, room);
+        let found: Vec<_> =
+            found.into_iter().filter(|d| matches!(d, Decision::Reshape { .. })).collect();
+        let seated: BTreeSet<JobId> = found.iter().flat_map(seated).collect();
+        said.retain(|decision| waiting(decision).is_none_or(|job| !seated.contains(&job)));
+        let left: Vec<&QueuedJob> =
+            weighed.into_iter().filter(|job| !seated.contains(&job.id)).collect();
+        let hidden: BTreeSet<GpuId> =
+            touched(&said).into_iter().chain(found.iter().filter_map(reshaped)).collect();
+        said.extend(found);
+        said.extend(leftovers(cluster, forecast, &left, first.copied(), &hidden, now, starts_max));
+        said
+    }
+}
+
+/// Whether a job's times are known, and it could be moved again.
+fn is_weighed(cluster: &ClusterView, forecast: &dyn Forecast, job: &QueuedJob) -> bool {
+    job.share.is_none()
+        && forecast.done(job.id).is_some()
+        && forecast.move_price(job.id).is_some()
+        && cluster.gpus.iter().any(|gpu| {
+            let largest = gpu.mig.as_deref().and_then(|mig| mig.geometry.largest());
+            largest.is_some_and(|largest| forecast.time(job.id, gpu, largest).is_some())
+        })
+}
+
+/// Whether any running job could be moved: if none, there is nothing to search.
+fn anybody_moves(cluster: &ClusterView, forecast: &dyn Forecast) -> bool {
+    let instances = cluster.gpus.iter().flat_map(|gpu| &gpu.instances);
+    let mut taken = instances.filter_map(|instance| match instance.state {
+        InstanceState::Taken { job } => Some(job),
+        _ => None,
+    });
+    taken.any(|job| forecast.move_price(job).is_some())
+}
+
+fn by_rules(
+    cluster: &ClusterView,
+    forecast: &dyn Forecast,
+    jobs: &[&QueuedJob],
+    now: Millis,
+    starts_max: usize,
+) -> Vec<Decision> {
+    if jobs.is_empty() {
+        return Vec::new();
+    }
+    let mut queue = jobs.iter().copied();
+    let mut said = SchemeB.decide_with(cluster, forecast, &mut queue, now, starts_max);
+    for decision in &mut said {
+        match decision {
+            Decision::Start { why, .. }
+            | Decision::Wait { why, .. }
+            | Decision::Reshape { why, .. } => NAME.clone_into(&mut why.policy),
+        }
+    }
+    said
+}
+
+const fn waiting(decision: &Decision) -> Option<JobId> {
+    match decision {
+        Decision::Wait { job, .. } => Some(*job),
+        Decision::Start { .. } | Decision::Reshape { .. } => None,
+    }
+}
+
+/// Whether the search may look for room for a job that the rules let wait.
+fn makes_room(job: &QueuedJob, said: &[Decision]) -> bool {
+    // One that names its profile could not be told from one that may have the whole GPU.
+    job.share.is_none()
+        && !matches!(job.gpu, GpuAsk::Profile(_))
+        && said.iter().any(|decision| match decision {
+            Decision::Wait { job: waits, reason, .. } => {
+                *waits == job.id
+                    && matches!(reason, WaitReason::Resources | WaitReason::MigFragmentation)
+            }
+            Decision::Start { .. } | Decision::Reshape { .. } => false,
+        })
+}
+
+fn touched(said: &[Decision]) -> BTreeSet<GpuId> {
+    let started = said.iter().filter_map(|decision| match decision {
+        Decision::Start { place, .. } => Some(place.gpu.clone()),
+        Decision::Wait { .. } | Decision::Reshape { .. } => None,
+    });
+    started.collect()
+}
+
+fn reshaped(decision: &Decision) -> Option<GpuId> {
+    match decision {
+        Decision::Reshape { reshape, .. } => Some(reshape.gpu.clone()),
+        Decision::Start { .. } | Decision::Wait { .. } => None,
+    }
+}
+
+fn seated(decision: &Decision) -> Vec<JobId> {
+    match decision {
+        Decision::Reshape { reshape, .. } => reshape.seats.iter().map(|seat| seat.job).collect(),
+        Decision::Start { .. } | Decision::Wait { .. } => Vec::new(),
+    }
+}
+
+/// Returns the cluster with GPUs that nothing more may be decided for in this round.
+fn without(cluster: &ClusterView, hidden: &BTreeSet<GpuId>) -> ClusterView {
+    let mut seen = cluster.clone();
+    for gpu in seen.gpus.iter_mut().filter(|gpu| hidden.contains(&gpu.id)) {
+        gpu.available = false;
+    }
+    seen
+}
+
+/// Places by the rules whom the search left, on GPUs that nothing was decided for yet.
+fn leftovers(
+    cluster: &ClusterView,
+    forecast: &dyn Forecast,
+    left: &[&QueuedJob],
+    first: Option<&QueuedJob>,
+    hidden: &BTreeSet<GpuId>,
+    now: Millis,
+    starts_max: usize,
+) -> Vec<Decision> {
+    let in_turn = |job: &&&QueuedJob| first.is_none_or(|first| job.priority <= first.priority);
+    let turn: Vec<&QueuedJob> = left.iter().filter(in_turn).copied().collect();
+    let mut said = by_rules(&without(cluster, hidden), forecast, &turn, now, starts_max);
+    if !hidden.is_empty() {
+        // What the rules say of GPUs that only this round closes would be wrong.
+        for decision in &mut said {
+            if let Decision::Wait { reason, why, .. } = decision {
+                *reason = WaitReason::Resources;
+                *why = Explanation {
+                    policy: NAME.to_owned(),
+                    summary: "wherever it could go, it would take more from others than it is \
+                              worth now"
+                        .to_owned(),
+                    would_start_if: Some("a job ends, or it has waited longer".to_owned()),
+                    ..Explanation::default()
+                };
+            }
+        }
+    }
+    said
+}
+
+/// What the search is told: what is known, and of everyone else that it stays where it is.
+struct Known<'f> {
+    forecast: &'f dyn Forecast,
+    cluster: &'f ClusterView,
+    turn: &'f [&'f QueuedJob],
+}
+
+impl Known<'_> {
+    fn asked(&self, job: JobId) -> Option<&QueuedJob> {
+        self.turn.iter().copied().find(|asked| asked.id == job)
+    }
+
+    fn is_known(&self, job: JobId) -> bool {
+        self.forecast.done(job).is_some()
+            && self.forecast.move_price(job).is_some()
+            && self.asked(job).is_none_or(|asked| is_weighed(self.cluster, self.forecast, asked))
+    }
+}
+
+impl Forecast for Known<'_> {
+    fn time(&self, job: JobId, gpu: &GpuView, profile: &Profile) -> Option<Millis> {
+        let own = self.forecast.time(job, gpu, profile);
+        if self.is_known(job) {
+            // Dearer by a little for each slice, so that nobody gets more for nothing.
+            let dear = 1_000 + THRIFT * u64::from(profile.compute_slices);
+            return own.map(|time| Millis::new(time.get().saturating_mul(dear) / 1_000));
+        }
+        let suits = match (self.asked(job), gpu.mig.as_deref()) {
+            (Some(asked), Some(mig)) => {
+                Want::of(&asked.gpu, None).tight(mig).iter().any(|tight| tight.id == profile.id)
+            }
+            (Some(_), None) => false,
+            (None, _) => true,
+        };
+        let largest = || gpu.mig.as_deref()?.geometry.largest().map(|largest| largest.id);
+        (suits || largest() == Some(profile.id)).then_some(UNKNOWN_TIME)
+    }
+
+    fn done(&self, job: JobId) -> Option<u32> {
+        if self.is_known(job) { self.forecast.done(job) } else { Some(0) }
+    }
+
+    fn since(&self, job: JobId) -> Option<Millis> {
+        self.forecast.since(job)
+    }
+
+    fn move_price(&self, job: JobId) -> Option<Millis> {
+        if self.is_known(job) { self.forecast.move_price(job) } else { None }
+    }
+
+    fn deadline(&self, job: JobId) -> Option<Millis> {
+        self.forecast.deadline(job)
+    }
+
+    fn online(&self, job: JobId) -> bool {
+        self.forecast.online(job)
+    }
+
+    fn demand(&self, job: JobId) -> Option<Demand> {
+        self.forecast.demand(job)
+    }
+
+    fn companion(&self, job: JobId) -> Option<Companion> {
+        self.forecast.companion(job)
+    }
+
+    fn account(&self, job: JobId) -> Option<Account> {
+        self.forecast.account(job)
+    }
+}

@@ -1,0 +1,247 @@
+//! `tessera` as a controller runs it.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use proptest::prelude::*;
+use tessera_model::mig::Profile;
+use tessera_model::spec::{GpuAsk, Priority};
+use tessera_model::{JobId, Millis};
+use tessera_placement::{
+    ClusterView, Decision, Demand, Forecast, GpuView, InstanceState, QueuedJob, Reshape, by_name,
+};
+
+use crate::arbitrary;
+use crate::build::{self, IDLE, a100, cluster, gib, queue, short, taken};
+
+/// What is known of some jobs: seconds on a compute slice, and whether they may move.
+#[derive(Clone, Debug, Default)]
+struct Told {
+    times: BTreeMap<JobId, u64>,
+    movable: BTreeSet<JobId>,
+    begun: BTreeSet<JobId>,
+}
+
+impl Told {
+    fn of(jobs: &[(u64, u64)]) -> Self {
+        let id = |number: &u64| JobId::from_number(*number);
+        Self {
+            times: jobs.iter().map(|(job, secs)| (id(job), *secs)).collect(),
+            movable: jobs.iter().map(|(job, _)| id(job)).collect(),
+            begun: BTreeSet::new(),
+        }
+    }
+}
+
+impl Forecast for Told {
+    fn time(&self, job: JobId, _: &GpuView, profile: &Profile) -> Option<Millis> {
+        let secs = self.times.get(&job)?;
+        Some(Millis::from_secs(secs / u64::from(profile.compute_slices)))
+    }
+
+    fn done(&self, job: JobId) -> Option<u32> {
+        self.times.get(&job).map(|_| u32::from(self.begun.contains(&job)))
+    }
+
+    fn since(&self, _: JobId) -> Option<Millis> {
+        None
+    }
+
+    fn move_price(&self, job: JobId) -> Option<Millis> {
+        self.movable.contains(&job).then_some(Millis::from_secs(30))
+    }
+
+    fn deadline(&self, _: JobId) -> Option<Millis> {
+        None
+    }
+
+    fn online(&self, _: JobId) -> bool {
+        false
+    }
+
+    fn demand(&self, _: JobId) -> Option<Demand> {
+        None
+    }
+}
+
+fn decide(cluster: &ClusterView, told: &Told, queue: &[QueuedJob]) -> Vec<Decision> {
+    by_name("tessera").unwrap().decide_with(
+        cluster,
+        told,
+        &mut queue.iter(),
+        Millis::from_secs(10),
+        usize::MAX,
+    )
+}
+
+fn reshapes(decisions: &[Decision]) -> Vec<&Reshape> {
+    let reshape = |decision| match decision {
+        &Decision::Reshape { ref reshape, .. } => Some(reshape),
+        Decision::Start { .. } | Decision::Wait { .. } => None,
+    };
+    decisions.iter().filter_map(reshape).collect()
+}
+
+fn profiles(cluster: &ClusterView, reshape: &Reshape) -> BTreeMap<u64, String> {
+    let gpu = cluster.gpus.iter().find(|gpu| gpu.id == reshape.gpu).unwrap();
+    let geometry = &gpu.mig.as_ref().unwrap().geometry;
+    let name =
+        |slot: tessera_model::mig::Slot| geometry.profile(slot.profile).unwrap().name.to_string();
+    reshape.seats.iter().map(|seat| (seat.job.number(), name(seat.slot.unwrap()))).collect()
+}
+
+#[test]
+fn a_job_that_can_be_moved_and_is_quicker_on_more_gets_more_while_nobody_needs_it() {
+    let view = cluster([a100(&[])]);
+
+    let said = decide(&view, &Told::of(&[(1, 7_000)]), &queue([gib(4)]));
+
+    let all = reshapes(&said);
+    assert_eq!(profiles(&view, all[0])[&1], "7g.40gb");
+}
+
+#[test]
+fn a_job_of_which_nothing_is_known_gets_the_tightest_slice() {
+    let view = cluster([a100(&[])]);
+
+    let said = decide(&view, &Told::default(), &queue([gib(4)]));
+
+    assert_eq!(short(&view, &said), ["1: +1g.5gb@6 1g.5gb@6 on 0"]);
+    let Decision::Start { why, .. } = &said[0] else { panic!("{said:?}") };
+    assert_eq!(why.policy, "tessera");
+}
+
+#[test]
+fn a_job_that_can_not_be_moved_gets_the_tightest_slice_however_much_is_known() {
+    let view = cluster([a100(&[])]);
+    let told = Told { movable: BTreeSet::new(), ..Told::of(&[(1, 7_000)]) };
+
+    let said = decide(&view, &told, &queue([gib(4)]));
+
+    assert_eq!(short(&view, &said), ["1: +1g.5gb@6 1g.5gb@6 on 0"]);
+}
+
+#[test]
+fn a_running_job_makes_room_for_one_that_would_wait() {
+    let view = cluster([a100(&[("7g.40gb", 0, taken(9))])]);
+
+    let said = decide(&view, &Told::of(&[(9, 70_000)]), &queue([gib(4)]));
+
+    let seats = profiles(&view, reshapes(&said)[0]);
+    assert_eq!(seats[&1], "1g.5gb");
+    assert_ne!(seats[&9], "7g.40gb");
+}
+
+#[test]
+fn a_running_job_that_can_not_be_moved_makes_no_room() {
+    let view = cluster([a100(&[("7g.40gb", 0, taken(9))])]);
+    let told = Told { movable: BTreeSet::new(), ..Told::of(&[(9, 70_000)]) };
+
+    let said = decide(&view, &told, &queue([gib(4)]));
+
+    assert_eq!(short(&view, &said), ["1: resources"]);
+}
+
+#[test]
+fn nobody_of_a_worse_priority_is_weighed_while_another_waits() {
+    let view = cluster([a100(&[("7g.40gb", 0, taken(9))]), a100(&[])]);
+    let mut jobs = queue([GpuAsk::Profile("9g.9gb".parse().unwrap()), gib(4)]);
+    jobs[0].gpu = GpuAsk::Whole;
+    jobs[0].priority = Priority::try_from(0).unwrap();
+    let view_full = cluster([a100(&[("7g.40gb", 0, taken(9))]), a100(&[("7g.40gb", 0, taken(8))])]);
+
+    let said = decide(&view_full, &Told::of(&[(2, 700)]), &jobs);
+    assert_eq!(short(&view_full, &said), ["1: resources"], "job 2 stands behind");
+
+    let said = decide(&view, &Told::of(&[(2, 700)]), &jobs);
+    assert!(short(&view, &said).iter().any(|line| line.contains("7g.40gb@0")), "{said:?}");
+}
+
+#[test]
+fn a_slice_on_which_a_job_is_as_quick_is_enough() {
+    /// As quick everywhere.
+    #[derive(Debug)]
+    struct Even;
+    impl Forecast for Even {
+        fn time(&self, _: JobId, _: &GpuView, _: &Profile) -> Option<Millis> {
+            Some(Millis::from_secs(600))
+        }
+        fn done(&self, _: JobId) -> Option<u32> {
+            Some(0)
+        }
+        fn since(&self, _: JobId) -> Option<Millis> {
+            None
+        }
+        fn move_price(&self, _: JobId) -> Option<Millis> {
+            Some(Millis::from_secs(30))
+        }
+        fn deadline(&self, _: JobId) -> Option<Millis> {
+            None
+        }
+        fn online(&self, _: JobId) -> bool {
+            false
+        }
+        fn demand(&self, _: JobId) -> Option<Demand> {
+            None
+        }
+    }
+    let view = cluster([a100(&[("7g.40gb", 0, IDLE)])]);
+    let policy = by_name("tessera").unwrap();
+
+    let queue = queue([gib(4)]);
+    let said = policy.decide_with(&view, &Even, &mut queue.iter(), Millis::ZERO, 9);
+
+    assert_eq!(profiles(&view, reshapes(&said)[0])[&1], "1g.5gb");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(256))]
+
+    #[test]
+    fn where_nothing_is_known_it_is_scheme_b(
+        cluster in arbitrary::cluster(), queue in arbitrary::queue(),
+    ) {
+        let own = decide(&cluster, &Told::default(), &queue);
+        let rules = build::decide("scheme-b", &cluster, &queue);
+        prop_assert_eq!(short(&cluster, &own), short(&cluster, &rules));
+    }
+
+    #[test]
+    fn whoever_can_not_be_moved_stays_and_nobody_sits_twice(
+        cluster in arbitrary::cluster(),
+        queue in arbitrary::queue(),
+        known in prop::collection::btree_map(1_u64..2_000, 1_u64..100_000, 0..600),
+        stiff in prop::collection::btree_set(1_u64..2_000, 0..300),
+    ) {
+        let mut told = Told::of(&known.into_iter().collect::<Vec<_>>());
+        told.movable.retain(|job| !stiff.contains(&job.number()));
+
+        let said = decide(&cluster, &told, &queue);
+
+        let mut named = BTreeSet::new();
+        for decision in &said {
+            match decision {
+                Decision::Start { job, .. } | Decision::Wait { job, .. } => {
+                    prop_assert!(named.insert(*job), "{job} is decided twice");
+                }
+                Decision::Reshape { reshape, .. } => {
+                    let gpu = cluster.gpus.iter().find(|gpu| gpu.id == reshape.gpu).unwrap();
+                    prop_assert!(gpu.available && !gpu.changing);
+                    for seat in &reshape.seats {
+                        prop_assert!(named.insert(seat.job), "{} is decided twice", seat.job);
+                        prop_assert!(reshape.layout.contains(&seat.slot.unwrap()));
+                    }
+                }
+            }
+        }
+        for gpu in &cluster.gpus {
+            for instance in &gpu.instances {
+                let InstanceState::Taken { job } = instance.state else { continue };
+                let seats = reshapes(&said).into_iter().flat_map(|r| r.seats.iter().map(move |s| (&r.gpu, s)));
+                for (on, seat) in seats.filter(|(_, seat)| seat.job == job) {
+                    let stays = *on == gpu.id && seat.slot == instance.slot;
+                    prop_assert!(stays || told.movable.contains(&job), "{job} was moved");
+                }
+            }
+        }
+    }
+}
