@@ -102,16 +102,8 @@ pub fn by_name(name: &str) -> Option<Box<dyn Policy>> {
 
 /// Names of the policies that only the simulator runs, which [`for_simulation`] knows besides
 /// [`NAMES`]: they want more of jobs than a controller can ask of them.
-pub const MOVING: &[&str] = &[
-    "scheme-a",
-    "static-promote",
-    "mps-only",
-    "miso",
-    "miger",
-    "mmk",
-    "oracle",
-    "dyna-p",
-];
+pub const MOVING: &[&str] =
+    &["scheme-a", "static-promote", "mps-only", "miso", "miger", "mmk", "oracle", "dyna-p"];
 
 /// Finds a policy of [`NAMES`] or [`MOVING`] by its name.
 pub fn for_simulation(name: &str) -> Option<Box<dyn Policy>> {

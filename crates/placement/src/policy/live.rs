@@ -14,6 +14,7 @@
 //! - A weighed job for which the search finds nothing is placed by the rules.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use tessera_model::mig::Profile;
 use tessera_model::spec::GpuAsk;
@@ -56,8 +57,9 @@ impl Policy for TesseraLive {
         now: Millis,
         starts_max: usize,
     ) -> Vec<Decision> {
+        let kinds = kinds(cluster);
         let (weighed, plain): (Vec<_>, Vec<_>) =
-            queue.partition(|job| is_weighed(cluster, forecast, job));
+            queue.partition(|job| is_weighed(&kinds, forecast, job));
         let mut said = by_rules(cluster, forecast, &plain, now, starts_max);
         let waits: BTreeSet<JobId> = said.iter().filter_map(waiting).collect();
         let first = plain.iter().find(|job| waits.contains(&job.id));
@@ -72,7 +74,7 @@ impl Policy for TesseraLive {
             return said;
         }
         let seen = without(cluster, &touched(&said));
-        let known = Known { forecast, cluster: &seen, turn: &turn };
+        let known = Known { forecast, kinds: &kinds, turn: &turn };
         let room = starts_max.saturating_sub(said.len());
         let mut next = turn.iter().copied().take(WEIGHED_MAX);
         let found = self.0.decide_with(&seen, &known, &mut next, now, room);
@@ -90,12 +92,27 @@ impl Policy for TesseraLive {
     }
 }
 
+/// Returns one GPU of each model: thousands of jobs are asked about a handful of them.
+fn kinds(cluster: &ClusterView) -> Vec<&GpuView> {
+    let mut kinds: Vec<&GpuView> = Vec::new();
+    for gpu in cluster.gpus.iter().filter(|gpu| gpu.mig.is_some()) {
+        let alike = |known: &&GpuView| {
+            known.model == gpu.model
+                && matches!((&known.mig, &gpu.mig), (Some(a), Some(b)) if Arc::ptr_eq(a, b))
+        };
+        if !kinds.iter().any(alike) {
+            kinds.push(gpu);
+        }
+    }
+    kinds
+}
+
 /// Whether a job's times are known, and it could be moved again.
-fn is_weighed(cluster: &ClusterView, forecast: &dyn Forecast, job: &QueuedJob) -> bool {
+fn is_weighed(kinds: &[&GpuView], forecast: &dyn Forecast, job: &QueuedJob) -> bool {
     job.share.is_none()
         && forecast.done(job.id).is_some()
         && forecast.move_price(job.id).is_some()
-        && cluster.gpus.iter().any(|gpu| {
+        && kinds.iter().any(|gpu| {
             let largest = gpu.mig.as_deref().and_then(|mig| mig.geometry.largest());
             largest.is_some_and(|largest| forecast.time(job.id, gpu, largest).is_some())
         })
@@ -220,7 +237,7 @@ fn leftovers(
 /// What the search is told: what is known, and of everyone else that it stays where it is.
 struct Known<'f> {
     forecast: &'f dyn Forecast,
-    cluster: &'f ClusterView,
+    kinds: &'f [&'f GpuView],
     turn: &'f [&'f QueuedJob],
 }
 
@@ -232,7 +249,7 @@ impl Known<'_> {
     fn is_known(&self, job: JobId) -> bool {
         self.forecast.done(job).is_some()
             && self.forecast.move_price(job).is_some()
-            && self.asked(job).is_none_or(|asked| is_weighed(self.cluster, self.forecast, asked))
+            && self.asked(job).is_none_or(|asked| is_weighed(self.kinds, self.forecast, asked))
     }
 }
 
@@ -256,7 +273,10 @@ impl Forecast for Known<'_> {
     }
 
     fn done(&self, job: JobId) -> Option<u32> {
-        if self.is_known(job) { self.forecast.done(job) } else { Some(0) }
+        let known = if self.is_known(job) { self.forecast.done(job) } else { None };
+        // Whoever runs has begun, so that going elsewhere has its price.
+        let least = u32::from(self.asked(job).is_none());
+        Some(known.unwrap_or(0).max(least))
     }
 
     fn since(&self, job: JobId) -> Option<Millis> {
