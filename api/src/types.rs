@@ -521,6 +521,25 @@ pub struct Explain {
     /// How long it is expected to take where it would go, or runs; absent where nothing is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prediction: Option<PredictionView>,
+    /// What would start it now, found by asking the policy about clusters that are a little
+    /// different; for a job that waits.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub alternatives: Vec<AlternativeView>,
+    /// In how many seconds it is expected to start; absent where nothing says when.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expected_start_secs: Option<f64>,
+    /// When it is expected to start, or why nobody knows, in words.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expected_start: Option<String>,
+}
+
+/// Something that would start a job that waits.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct AlternativeView {
+    /// What would have to be different, after "if".
+    pub change: String,
+    /// What would follow, after "it".
+    pub effect: String,
 }
 
 /// One place that was considered for a job.

@@ -7,6 +7,7 @@
 //! Time is an argument: milliseconds on the controller's boot clock.
 
 mod attempts;
+pub mod counterfactual;
 mod describe;
 pub mod foresight;
 mod input;
@@ -364,6 +365,8 @@ pub struct Cluster {
     now_unix: Millis,
     /// Running jobs that are asked to move, and what is kept for whom.
     moving: moving::Moving,
+    /// How long a job runs at least before it is asked to move.
+    move_rest: Millis,
     /// When the policy was last asked although nobody waits.
     reviewed: Option<Millis>,
     /// What is known of how long tasks take.
@@ -393,6 +396,11 @@ impl Cluster {
         self.place(now, mint, &mut round);
         self.order_plans(now, mint, &mut round);
         round
+    }
+
+    /// Sets how long a job runs at least before it is asked to move, or to move again.
+    pub const fn rest_between_moves(&mut self, rest: Millis) {
+        self.move_rest = rest;
     }
 
     /// Returns the leader's epoch.

@@ -172,7 +172,8 @@ async fn run(
     };
     let epoch = candidate.lead(&readiness).await?;
     let picture = load::picture(&mut *store::acquire(&candidate.pool).await?).await?;
-    let cluster = Cluster::new(epoch, folder.controller, terms, policy, picture, clock::boot());
+    let mut cluster = Cluster::new(epoch, folder.controller, terms, policy, picture, clock::boot());
+    cluster.rest_between_moves(Millis::from_secs(settings.move_rest));
     let (epochs, held) = watch::channel(epoch);
     let parts = PlacerParts {
         cluster,

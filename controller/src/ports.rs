@@ -11,6 +11,8 @@ use tessera_placement::{Explanation, Prediction};
 use tessera_wire::frames::LogReply;
 use tokio::sync::{broadcast, mpsc, oneshot, watch};
 
+use crate::core::counterfactual::{Alternative, ExpectedStart};
+
 /// A submit that has passed every check.
 #[derive(Debug)]
 pub struct NewSubmission {
@@ -105,6 +107,10 @@ pub struct WaitingView {
     pub why: Explanation,
     /// How long it is expected to take on the tightest slice that suits it.
     pub prediction: Option<Prediction>,
+    /// What would start it now.
+    pub alternatives: Vec<Alternative>,
+    /// When it is expected to start.
+    pub expected_start: Option<ExpectedStart>,
 }
 
 /// What an ask is measured against at submit.

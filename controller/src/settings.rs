@@ -12,6 +12,10 @@ use tessera_model::{Keep, Millis, NodeName};
 /// How long ended jobs are kept, if nothing else is said: a quarter's usage can be told.
 const KEEP_HISTORY: Keep = Keep::days(90);
 
+/// How long a job runs at least before it is moved (again), if nothing else is said: many times
+/// what a move costs, so that moves take a small part of anybody's time.
+const MOVE_REST_SECS: u64 = 300;
+
 /// Keeps jobs, places them on partitioned GPUs, and answers users.
 #[derive(Debug, Parser)]
 #[command(name = "tessera-controller", version)]
@@ -80,6 +84,10 @@ pub struct ServeArgs {
     /// forever [default: 90d].
     #[arg(long, env = "TESSERA_KEEP_HISTORY", value_name = "DURATION")]
     pub keep_history: Option<Keep>,
+    /// How many seconds a job runs at least before it is asked to move, or to move again
+    /// [default: 300].
+    #[arg(long, env = "TESSERA_MOVE_REST", value_name = "SECONDS")]
+    pub move_rest: Option<u64>,
     /// Other controllers may share the database: leases depend on it.
     #[arg(long, env = "TESSERA_HA")]
     pub ha: bool,
@@ -105,6 +113,7 @@ struct File {
     policy: Option<String>,
     lease: Option<u64>,
     keep_history: Option<Keep>,
+    move_rest: Option<u64>,
     ha: Option<bool>,
     require_token: Option<bool>,
     insecure_http: Option<bool>,
@@ -129,6 +138,8 @@ pub struct Settings {
     pub lease: u64,
     /// How long ended jobs and changes of layouts are kept.
     pub keep_history: Keep,
+    /// How many seconds a job runs at least before it is asked to move.
+    pub move_rest: u64,
     /// Whether other controllers may share the database.
     pub ha: bool,
     /// Whether requests must carry the token.
@@ -157,6 +168,7 @@ impl Settings {
             policy: args.policy.clone().or(file.policy).unwrap_or("scheme-b".to_owned()),
             lease: args.lease.or(file.lease).unwrap_or(LeaseTerms::DEFAULT_LENGTH.get() / 1_000),
             keep_history: args.keep_history.or(file.keep_history).unwrap_or(KEEP_HISTORY),
+            move_rest: args.move_rest.or(file.move_rest).unwrap_or(MOVE_REST_SECS),
             ha: args.ha || file.ha.unwrap_or(false),
             require_token: args.require_token || file.require_token.unwrap_or(false),
             insecure_http: args.insecure_http || file.insecure_http.unwrap_or(false),

@@ -31,7 +31,7 @@ pub const SOON: Duration = Duration::from_secs(20);
 #[derive(Clone, Debug)]
 pub struct Plan {
     nodes: Vec<NodePlan>,
-    policy: &'static str,
+    policy: String,
     lease_secs: u64,
     database: Database,
     mps_control: Option<PathBuf>,
@@ -56,13 +56,19 @@ pub enum Database {
     External,
 }
 
+/// The policy of clusters that name none: `TESSERA_TEST_POLICY`, so that all tests can be run under
+/// another one.
+fn default_policy() -> String {
+    std::env::var("TESSERA_TEST_POLICY").unwrap_or_else(|_| "scheme-b".to_owned())
+}
+
 impl Plan {
     /// Plans a cluster without nodes, with a private database and the default lease.
     #[expect(clippy::new_without_default, reason = "a plan is written out, never defaulted")]
     pub fn new() -> Self {
         Self {
             nodes: Vec::new(),
-            policy: "scheme-b",
+            policy: default_policy(),
             lease_secs: 300,
             database: Database::Private,
             mps_control: None,
@@ -84,8 +90,8 @@ impl Plan {
     }
 
     /// Chooses the placement policy.
-    pub fn policy(mut self, policy: &'static str) -> Self {
-        self.policy = policy;
+    pub fn policy(mut self, policy: &str) -> Self {
+        policy.clone_into(&mut self.policy);
         self
     }
 
@@ -170,7 +176,7 @@ impl Plan {
         let daemon = Daemon::new("controller", programs().path("tessera-controller"), folder)
             .args(["--data", &data, "--database", &database])
             .args(["--http", &http.to_string(), "--quic", &quic.to_string()])
-            .args(["--policy", self.policy, "--lease", &self.lease_secs.to_string()]);
+            .args(["--policy", &self.policy, "--lease", &self.lease_secs.to_string()]);
         self.marked(daemon, mark)
     }
 

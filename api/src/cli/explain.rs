@@ -35,6 +35,12 @@ pub fn draw(explain: &Explain) -> String {
     if let Some(condition) = &explain.would_start_if {
         let _ = writeln!(text, "{}", sentence(&format!("It would start if {condition}")));
     }
+    for told in &explain.alternatives {
+        let _ = writeln!(text, "{}", sentence(&format!("If {}, it {}", told.change, told.effect)));
+    }
+    if let Some(words) = &explain.expected_start {
+        let _ = writeln!(text, "{}", sentence(&format!("Expected to start: {words}")));
+    }
     match explain.jobs_ahead {
         None | Some(0) => {}
         Some(1) => text.push_str("1 job stands before it in the queue.\n"),

@@ -14,7 +14,6 @@ use tessera_placement::{
 };
 use tessera_wire::frames::ExitRecord;
 
-use super::moving::MOVE_REST;
 use super::{Cluster, Live, Waiting};
 use std::sync::Arc;
 
@@ -255,7 +254,8 @@ impl Forecast for Foresight<'_> {
             return known.facts.movable.then_some(Millis::ZERO);
         };
         let attempt = *self.cluster.attempts.get(&job)?;
-        let rested = live.began.is_some_and(|began| self.now >= began.plus(MOVE_REST));
+        let rest = self.cluster.move_rest;
+        let rested = live.began.is_some_and(|began| self.now >= began.plus(rest));
         (rested && self.cluster.may_move(attempt, self.now)).then(|| self.cluster.move_cost(live))
     }
 

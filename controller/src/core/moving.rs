@@ -35,8 +35,8 @@ const RELUCTANT_FOR: Millis = Millis::from_secs(600);
 /// What a move is taken to cost a job of which no move was seen: writing its work down, the cut,
 /// and reading it again. MISO's controllers were measured at 30 s.
 pub(super) const MOVE_COST: Millis = Millis::from_secs(30);
-/// How long a job runs at least before it is moved (again): many times what a move costs, so that
-/// moves take a small part of anybody's time.
+/// How long a job runs at least before it is moved (again), if nothing else is said: many times
+/// what a move costs, so that moves take a small part of anybody's time.
 pub(super) const MOVE_REST: Millis = Millis::from_secs(300);
 /// Most GPUs that are reseated at a time.
 const RESEATS_MAX: usize = 64;
@@ -331,7 +331,7 @@ impl Cluster {
         Explanation { summary, ..why.clone() }
     }
 
-    fn place_words(&self, id: &GpuId, slot: Option<Slot>) -> String {
+    pub(super) fn place_words(&self, id: &GpuId, slot: Option<Slot>) -> String {
         let Some(gpu) = self.gpus.get(id) else { return id.to_string() };
         let name = self.gpu_name(gpu);
         slot.map_or_else(|| name.clone(), |slot| format!("{} of {name}", gpu.slot_name(slot)))
@@ -482,3 +482,6 @@ pub(super) fn spoken(time: Millis) -> String {
 fn overlaps(geometry: &Geometry, one: Option<Slot>, other: Slot) -> bool {
     one.is_none_or(|one| geometry.overlap(one, other))
 }
+
+#[cfg(test)]
+mod tests;

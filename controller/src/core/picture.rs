@@ -47,6 +47,7 @@ impl Cluster {
             wishes: Vec::new(),
             now_unix: Millis::ZERO,
             moving: super::moving::Moving::default(),
+            move_rest: super::moving::MOVE_REST,
             reviewed: None,
             estimator: Box::<Empirical>::default(),
         };

@@ -351,6 +351,8 @@ impl Cluster {
                 reason: WaitReason::PlacementHeld.word(),
                 why: self.why_held(now),
                 prediction: None,
+                alternatives: Vec::new(),
+                expected_start: None,
             });
         }
         if let Some(why) = self.why_promised(job, now) {
@@ -359,6 +361,8 @@ impl Cluster {
                 reason: WaitReason::AwaitingRepartition.word(),
                 why,
                 prediction: self.predict_waiting(waiting),
+                alternatives: Vec::new(),
+                expected_start: None,
             });
         }
         let mut alone = std::iter::once(&waiting.asked);
@@ -377,6 +381,8 @@ impl Cluster {
             reason: reason.word(),
             why,
             prediction: self.predict_waiting(waiting),
+            alternatives: self.alternatives(&waiting.asked, now),
+            expected_start: Some(self.expected_start(&waiting.asked, now)),
         })
     }
 }

@@ -2,7 +2,7 @@
 
 use actix_web::get;
 use actix_web::web::{Data, Json};
-use tessera_api::types::{Explain, Job};
+use tessera_api::types::{AlternativeView, Explain, Job};
 use tessera_model::life::JobState;
 use tessera_model::{JobId, JobRef};
 
@@ -10,6 +10,7 @@ use super::error::ApiError;
 use super::extract::Named;
 use super::openapi::{JobPath, LookupProblems, Problems};
 use super::state::{State, no_job};
+use crate::core::counterfactual::Alternative;
 use crate::ports::{ToPlacer, WaitingView};
 use crate::store::reads::{Decided, candidate_view, prediction_view};
 
@@ -48,6 +49,7 @@ pub(super) async fn explain(
 }
 
 fn waiting(job: Job, view: WaitingView) -> Explain {
+    let expected = view.expected_start.as_ref();
     Explain {
         job_id: job.id,
         state: job.state,
@@ -61,6 +63,9 @@ fn waiting(job: Job, view: WaitingView) -> Explain {
         candidates: view.why.candidates.into_iter().map(candidate_view).collect(),
         candidates_left_out: view.why.candidates_left_out,
         prediction: view.prediction.as_ref().map(prediction_view),
+        alternatives: view.alternatives.into_iter().map(alternative_view).collect(),
+        expected_start_secs: expected.and_then(|e| e.after).map(|t| t.duration().as_secs_f64()),
+        expected_start: expected.map(|expected| expected.words.clone()),
     }
 }
 
@@ -84,7 +89,14 @@ fn recorded(decided: Decided, state: &State) -> Explain {
         candidates: decision.candidates,
         candidates_left_out: decision.candidates_left_out,
         prediction,
+        alternatives: Vec::new(),
+        expected_start_secs: None,
+        expected_start: None,
     }
+}
+
+fn alternative_view(told: Alternative) -> AlternativeView {
+    AlternativeView { change: told.change, effect: told.effect }
 }
 
 /// What a held job waits for.
@@ -107,5 +119,8 @@ fn undecided(job: Job, policy: &str) -> Explain {
         candidates: Vec::new(),
         candidates_left_out: 0,
         prediction: None,
+        alternatives: Vec::new(),
+        expected_start_secs: None,
+        expected_start: None,
     }
 }

@@ -147,7 +147,14 @@ async fn a_waiting_job_is_explained_by_the_placer() {
             ..Explanation::default()
         };
         reply
-            .send(Some(WaitingView { jobs_ahead: 3, reason: "resources", why, prediction: None }))
+            .send(Some(WaitingView {
+                jobs_ahead: 3,
+                reason: "resources",
+                why,
+                prediction: None,
+                alternatives: Vec::new(),
+                expected_start: None,
+            }))
             .unwrap();
     });
 

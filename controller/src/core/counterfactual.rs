@@ -1,0 +1,209 @@
+//! What would start a job that waits, and when it is expected to start: the same policy, asked
+//! about clusters that are a little different.
+
+use std::collections::BTreeSet;
+
+use tessera_model::mig::Profile;
+use tessera_model::spec::{GpuAsk, Priority};
+use tessera_model::{Bytes, JobId, Millis};
+use tessera_placement::{ClusterView, Decision, InstanceState, Place, QueuedJob};
+
+use super::Cluster;
+use super::foresight::Foresight;
+use super::moving::spoken;
+
+/// Most smaller asks that are tried.
+const SMALLER_MAX: usize = 3;
+/// Most running jobs whose end alone is tried: each costs a round of the policy.
+const ENDS_MAX: usize = 12;
+/// Most answers of a kind that are told.
+const TOLD_MAX: usize = 3;
+/// Most jobs before it in the queue that are placed first when its start is foretold.
+const AHEAD_MAX: usize = 256;
+
+/// Something that would start a job now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Alternative {
+    /// What would have to be different, after "if".
+    pub change: String,
+    /// What would follow, after "it".
+    pub effect: String,
+}
+
+/// When a job is expected to start.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ExpectedStart {
+    /// From now on.
+    pub after: Option<Millis>,
+    /// What that rests on.
+    pub words: String,
+}
+
+impl Cluster {
+    /// Tells what would start a waiting job now.
+    pub(super) fn alternatives(&self, job: &QueuedJob, now: Millis) -> Vec<Alternative> {
+        let view = self.view(now);
+        let mut told = self.smaller(job, &view, now);
+        told.extend(self.sooner(job, &view, now));
+        told.extend(self.after_one_end(job, &view, now));
+        told
+    }
+
+    /// Whether a smaller ask would start at once.
+    fn smaller(&self, job: &QueuedJob, view: &ClusterView, now: Millis) -> Vec<Alternative> {
+        let asked = match &job.gpu {
+            GpuAsk::Memory(bytes) if job.share.is_none() => *bytes,
+            GpuAsk::Whole => Bytes::new(u64::MAX),
+            GpuAsk::Memory(_) | GpuAsk::Unknown | GpuAsk::Profile(_) => return Vec::new(),
+        };
+        let profiles = view.gpus.iter().filter_map(|gpu| gpu.mig.as_deref());
+        let sizes: BTreeSet<Bytes> = profiles
+            .flat_map(|mig| mig.plain().map(|profile: &Profile| profile.memory))
+            .filter(|memory| *memory < asked)
+            .collect();
+        let one = |memory: &Bytes| {
+            let gpu = GpuAsk::Memory(*memory);
+            let place = self.starts(&QueuedJob { gpu, ..job.clone() }, view, now)?;
+            let effect = format!("would start now on {}", self.named(&place));
+            Some(Alternative { change: format!("it asked for {memory} of GPU memory"), effect })
+        };
+        // The largest that would do is the one that is told.
+        sizes.iter().rev().take(SMALLER_MAX).find_map(one).into_iter().collect()
+    }
+
+    /// Whether it would start in another place of the queue.
+    fn sooner(&self, job: &QueuedJob, view: &ClusterView, now: Millis) -> Option<Alternative> {
+        let first = Priority::try_from(0).ok().filter(|first| *first < job.priority)?;
+        let place = self.starts(&QueuedJob { priority: first, ..job.clone() }, view, now)?;
+        let effect = format!("would start now on {}", self.named(&place));
+        let ahead = self.queue.range(..(job.priority, job.id)).next()?.0.1;
+        let change = format!("it had priority 0 and so stood before job {ahead}");
+        Some(Alternative { change, effect })
+    }
+
+    /// Which running jobs' end alone would start it.
+    fn after_one_end(&self, job: &QueuedJob, view: &ClusterView, now: Millis) -> Vec<Alternative> {
+        let one = |(ends, running): &(Option<Millis>, JobId)| {
+            let changed = without(view, &BTreeSet::from([*running]));
+            let place = self.starts(job, &changed, now)?;
+            let change = match ends {
+                Some(left) => format!("job {running} ended (expected in {})", spoken(*left)),
+                None => format!("job {running} ended (nothing says when)"),
+            };
+            let effect = format!("would start on {}", self.named(&place));
+            Some(Alternative { change, effect })
+        };
+        let ends = self.ends(now);
+        ends.iter().take(ENDS_MAX).filter_map(one).take(TOLD_MAX).collect()
+    }
+
+    /// Foretells when a waiting job starts: after those before it, as running jobs end.
+    pub(super) fn expected_start(&self, job: &QueuedJob, now: Millis) -> ExpectedStart {
+        let view = self.view(now);
+        let ends = self.ends(now);
+        let known: Vec<_> = ends.iter().filter_map(|(ends, job)| Some(((*ends)?, *job))).collect();
+        let starts_after = |many: usize| {
+            let gone: BTreeSet<JobId> = known.iter().take(many).map(|(_, job)| *job).collect();
+            self.starts_in_turn(job, &without(&view, &gone), now)
+        };
+        if starts_after(0) {
+            let words = "a place is free for it: it starts in one of the next rounds".to_owned();
+            return ExpectedStart { after: Some(Millis::ZERO), words };
+        }
+        if !starts_after(known.len()) {
+            let unknown = ends.len() - known.len();
+            let words = match unknown {
+                0 => "not even when every job that runs now has ended".to_owned(),
+                1 => "nothing says when: of one running job neither a time limit nor an earlier \
+                      run is known"
+                    .to_owned(),
+                jobs => format!(
+                    "nothing says when: of {jobs} running jobs neither time limits nor earlier \
+                     runs are known"
+                ),
+            };
+            return ExpectedStart { after: None, words };
+        }
+        // The more jobs have ended, the sooner it starts.
+        let (mut few, mut enough) = (0, known.len());
+        while enough - few > 1 {
+            let middle = few.midpoint(enough);
+            if starts_after(middle) { enough = middle } else { few = middle }
+        }
+        let (after, last) = known[enough - 1];
+        let words = match enough {
+            1 => format!("in about {}, when job {last} ends", spoken(after)),
+            many => format!(
+                "in about {}, when job {last} and {} others have ended",
+                spoken(after),
+                many - 1
+            ),
+        };
+        ExpectedStart { after: Some(after), words }
+    }
+
+    /// Running jobs by their expected end, the soonest first; those of which nothing is known last.
+    fn ends(&self, now: Millis) -> Vec<(Option<Millis>, JobId)> {
+        let left = |live: &super::Live| {
+            let whole = live.foretold.as_ref()?.prediction?;
+            let ran = live.began.map_or(Millis::ZERO, |began| now.minus(began));
+            // One that overruns ends any moment, as far as is known.
+            Some(whole.expected.minus(ran))
+        };
+        let mut ends: Vec<_> = self.live.values().map(|live| (left(live), live.job)).collect();
+        ends.sort_by_key(|(ends, job)| (ends.is_none(), *ends, *job));
+        ends
+    }
+
+    /// Returns where a job would start if it were alone in the queue.
+    fn starts(&self, job: &QueuedJob, view: &ClusterView, now: Millis) -> Option<Place> {
+        let forecast = Foresight::new(self, now);
+        let mut alone = std::iter::once(job);
+        let decided = self.policy.decide_with(view, &forecast, &mut alone, now, 1);
+        decided.into_iter().find_map(|decision| started(decision, job.id))
+    }
+
+    /// Whether a job starts after all those that stand before it.
+    fn starts_in_turn(&self, job: &QueuedJob, view: &ClusterView, now: Millis) -> bool {
+        let ahead = self.queue.range(..(job.priority, job.id)).take(AHEAD_MAX);
+        let mut queue = ahead.map(|(_, waiting)| &waiting.asked).chain([job]);
+        let forecast = Foresight::new(self, now);
+        let decided = self.policy.decide_with(view, &forecast, &mut queue, now, usize::MAX);
+        decided.into_iter().any(|decision| started(decision, job.id).is_some())
+    }
+
+    fn named(&self, place: &Place) -> String {
+        self.place_words(&place.gpu, place.slot)
+    }
+}
+
+/// Returns where a decision starts the job, if it does.
+fn started(decision: Decision, job: JobId) -> Option<Place> {
+    match decision {
+        Decision::Start { job: of, place, .. } => (of == job).then_some(place),
+        Decision::Reshape { reshape, .. } => {
+            let seat = reshape.seats.iter().find(|seat| seat.job == job)?;
+            Some(Place { gpu: reshape.gpu, slot: seat.slot, steps: Vec::new() })
+        }
+        Decision::Wait { .. } => None,
+    }
+}
+
+/// Returns the cluster as it would be without some jobs.
+fn without(view: &ClusterView, gone: &BTreeSet<JobId>) -> ClusterView {
+    let mut view = view.clone();
+    for instance in view.gpus.iter_mut().flat_map(|gpu| &mut gpu.instances) {
+        let empty = match &mut instance.state {
+            InstanceState::Taken { job } => gone.contains(job),
+            InstanceState::Shared(tenancy) => {
+                tenancy.sharers.retain(|(job, _)| !gone.contains(job));
+                tenancy.sharers.is_empty()
+            }
+            _ => false,
+        };
+        if empty {
+            instance.state = InstanceState::Idle;
+        }
+    }
+    view
+}
