@@ -74,11 +74,14 @@ fn decide(cluster: &ClusterView, told: &Told, queue: &[QueuedJob]) -> Vec<Decisi
 }
 
 fn reshapes(decisions: &[Decision]) -> Vec<&Reshape> {
-    let reshape = |decision| match decision {
-        &Decision::Reshape { ref reshape, .. } => Some(reshape),
+    decisions.iter().filter_map(reshaped).collect()
+}
+
+fn reshaped(decision: &Decision) -> Option<&Reshape> {
+    match decision {
+        Decision::Reshape { reshape, .. } => Some(reshape),
         Decision::Start { .. } | Decision::Wait { .. } => None,
-    };
-    decisions.iter().filter_map(reshape).collect()
+    }
 }
 
 fn profiles(cluster: &ClusterView, reshape: &Reshape) -> BTreeMap<u64, String> {
