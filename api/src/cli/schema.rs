@@ -5,11 +5,13 @@ use std::path::PathBuf;
 
 use clap::Args;
 use serde_json::{Map, Value, json};
+use tessera_sim::cluster::experiment::Finding;
 use utoipa::OpenApi;
 
 use super::failure::Failure;
 use super::mig::{LegalityReport, StateReport};
 use super::replay::report::Report;
+use super::simulate::Simulation;
 use crate::types::{
     ClusterEvents, ClusterInfo, ClusterSeries, DecisionView, Decisions, DoctorReport, Explain, Gpu,
     Gpus, JobDetail, JobEvents, JobPage, KernelTasks, LayoutApplied, LayoutChange, LayoutChanges,
@@ -26,6 +28,7 @@ use crate::types::{
     Decisions,
     DoctorReport,
     Explain,
+    Finding,
     Gpu,
     Gpus,
     JobDetail,
@@ -43,6 +46,7 @@ use crate::types::{
     OperatorResult,
     Problem,
     Report,
+    Simulation,
     StateReport,
     Submitted,
     TaskKernels,
@@ -81,6 +85,8 @@ const OUTPUTS: &[(&str, &str, &str)] = &[
     ("mig-states", "StateReport", "mig states"),
     ("mig-check", "LegalityReport", "mig check"),
     ("replay-report", "Report", "replay"),
+    ("simulation", "Simulation", "simulate"),
+    ("experiment-finding", "Finding", "experiment (a list of these)"),
     ("problem", "Problem", "(an error of the API)"),
 ];
 

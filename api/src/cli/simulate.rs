@@ -12,6 +12,7 @@ use tessera_sim::cluster::metrics::{Outcome, Summary};
 use tessera_sim::cluster::overheads::{self, Overheads};
 use tessera_sim::cluster::workload::{self, Workload};
 use tessera_sim::cluster::{Setup, policy, report, run};
+use utoipa::ToSchema;
 
 use super::failure::Failure;
 use super::session::{print, table};
@@ -53,14 +54,19 @@ pub struct Simulate {
     save: Option<std::path::PathBuf>,
 }
 
-/// What `--json` prints.
-#[derive(Debug, Serialize)]
-struct Report {
-    workload: String,
-    cluster: String,
-    seed: u64,
-    overheads: Overheads,
-    results: Vec<Summary>,
+/// What policies made of a workload.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct Simulation {
+    /// The workload, as it was named.
+    pub workload: String,
+    /// The GPUs.
+    pub cluster: String,
+    /// What chance began with.
+    pub seed: u64,
+    /// What moves and cuts cost.
+    pub overheads: Overheads,
+    /// Each policy's figures, in the order in which policies were named.
+    pub results: Vec<Summary>,
 }
 
 impl Simulate {
@@ -101,7 +107,7 @@ impl Simulate {
             let title = format!("{} on {}", workload.name, self.cluster);
             write_report(folder, &title, &runs)?;
         }
-        let report = Report {
+        let report = Simulation {
             workload: workload.name,
             cluster: self.cluster.clone(),
             seed: self.seed,
@@ -184,7 +190,7 @@ fn time_ms(text: &str) -> Result<u64, String> {
     overheads::duration_ms(text).ok_or_else(|| format!("{text:?} is no time: write 10s or 500ms"))
 }
 
-fn drawn(report: &Report) -> String {
+fn drawn(report: &Simulation) -> String {
     let header = [
         "POLICY",
         "JCT MEAN",

@@ -19,6 +19,7 @@ use super::{Setup, policy, run};
 
 /// How much a comparison proves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum Proof {
     /// The paper prints enough to check digits.
@@ -31,6 +32,7 @@ pub enum Proof {
 
 /// Which side of the expected number is as good.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Side {
     /// Neither.
@@ -43,6 +45,7 @@ pub enum Side {
 
 /// One expected number beside what came out.
 #[derive(Clone, Debug, PartialEq, serde::Serialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct Finding {
     /// Which experiment.
     pub id: &'static str,

@@ -142,6 +142,7 @@ impl Run<'_> {
 
 /// The figures of a run, as they are printed; times in seconds.
 #[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct Summary {
     /// The policy.
     pub policy: String,

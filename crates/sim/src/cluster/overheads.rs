@@ -6,6 +6,7 @@ use super::job::Job;
 
 /// What stopping a job and going on elsewhere costs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Moving {
     /// What restoring its own checkpoint was measured to take.
@@ -16,6 +17,7 @@ pub enum Moving {
 
 /// What cutting a GPU costs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Cutting {
     /// The co-execution study's times ([`tessera_model::mig::cost`]).
@@ -27,6 +29,7 @@ pub enum Cutting {
 
 /// The overheads of one run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Overheads {
     /// Moving a job.
