@@ -14,13 +14,13 @@ use anyhow::{Context, Result};
 use clap::Parser;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
-use tessera_model::mig::{Slot, State, catalog};
+use tessera_model::mig::{Profile, Slot, State, catalog};
 use tessera_model::spec::{GpuAsk, Priority};
 use tessera_model::{Bytes, JobId, Millis};
 use tessera_placement::policy::NAMES;
 use tessera_placement::{
-    ClusterView, Decision, GpuView, InstanceState, InstanceView, MigView, OperatorWord, Policy,
-    QueuedJob, by_name,
+    ClusterView, Decision, Demand, Forecast, GpuView, InstanceState, InstanceView, MigView,
+    OperatorWord, Policy, QueuedJob, for_simulation,
 };
 
 const MODEL: &str = "a100-40gb";
@@ -98,7 +98,7 @@ impl Asks {
 fn main() -> Result<()> {
     let options = Options::parse();
     let names: Vec<&str> = if options.policies.is_empty() {
-        NAMES.to_vec()
+        NAMES.iter().copied().chain(["tessera"]).collect()
     } else {
         options.policies.iter().map(String::as_str).collect()
     };
@@ -111,7 +111,8 @@ fn main() -> Result<()> {
                 let cluster = cluster(*scale, layouts, &mig, &mut random)?;
                 let queue = queue(*scale, asks, &mut random)?;
                 for name in &names {
-                    let policy = by_name(name).with_context(|| format!("no policy {name}"))?;
+                    let policy =
+                        for_simulation(name).with_context(|| format!("no policy {name}"))?;
                     let measured = measure(policy.as_ref(), &cluster, &queue, options.rounds);
                     println!(
                         "{}",
@@ -136,6 +137,54 @@ fn main() -> Result<()> {
     Ok(())
 }
 
+/// The moment of the rounds: jobs have waited for up to an hour.
+const NOW: Millis = Millis::from_secs(3_600);
+
+/// Knows of every job how long it takes: a minute to two hours, by its number.
+struct Known;
+
+impl Forecast for Known {
+    fn time(&self, job: JobId, _: &GpuView, profile: &Profile) -> Option<Millis> {
+        let whole_s = 60 + job.number().wrapping_mul(0x9E37_79B9) % 7_200;
+        // A slice slows it by less than its part of the GPU is smaller.
+        let per_mille = match profile.compute_slices {
+            1 => 3_200,
+            2 => 2_100,
+            3 => 1_650,
+            4 => 1_400,
+            _ => 1_000,
+        };
+        Some(Millis::new(whole_s * per_mille))
+    }
+
+    fn done(&self, job: JobId) -> Option<u32> {
+        Some(if job.number() > RUNNING { 500_000 } else { 0 })
+    }
+
+    fn since(&self, _: JobId) -> Option<Millis> {
+        Some(Millis::ZERO)
+    }
+
+    fn move_price(&self, _: JobId) -> Option<Millis> {
+        Some(Millis::from_secs(6))
+    }
+
+    fn deadline(&self, _: JobId) -> Option<Millis> {
+        None
+    }
+
+    fn online(&self, _: JobId) -> bool {
+        false
+    }
+
+    fn demand(&self, _: JobId) -> Option<Demand> {
+        None
+    }
+}
+
+/// Jobs with higher numbers run.
+const RUNNING: u64 = 10_000_000;
+
 struct Measured {
     starts: usize,
     decisions: usize,
@@ -154,7 +203,7 @@ fn measure(
     for _ in 0..rounds.max(1) {
         drop(std::mem::take(&mut last));
         let begun = Instant::now();
-        last = policy.decide(cluster, &mut queue.iter(), Millis::ZERO, STARTS_MAX);
+        last = policy.decide_with(cluster, &Known, &mut queue.iter(), NOW, STARTS_MAX);
         times.push(begun.elapsed());
     }
     times.sort_unstable();
@@ -188,7 +237,12 @@ fn cluster(
                 kernel: false,
                 available: !matches!(layouts, Layouts::Away),
                 changing,
-                instances: instances(layouts, mig, random)?,
+                instances: instances(
+                    layouts,
+                    mig,
+                    RUNNING + 8 * u64::from(node * 8 + index),
+                    random,
+                )?,
                 operator: OperatorWord::default(),
             });
         }
@@ -196,23 +250,30 @@ fn cluster(
     Ok(ClusterView { gpus })
 }
 
-fn instances(layouts: Layouts, mig: &MigView, random: &mut StdRng) -> Result<Vec<InstanceView>> {
+/// Returns what stands on a GPU; its jobs have numbers after `base`.
+fn instances(
+    layouts: Layouts,
+    mig: &MigView,
+    base: u64,
+    random: &mut StdRng,
+) -> Result<Vec<InstanceView>> {
     let smallest = mig.plain().next().context("the model has profiles")?;
-    let small = |state: &InstanceState| {
+    let small = |state: &dyn Fn(u64) -> InstanceState| {
         let slots =
             smallest.starts.iter().map(|start| Slot { start: *start, profile: smallest.id });
         slots
-            .map(|slot| InstanceView {
+            .zip(1..)
+            .map(|(slot, number)| InstanceView {
                 slot: Some(slot),
                 memory: smallest.memory,
-                state: state.clone(),
+                state: state(number),
             })
             .collect()
     };
-    let taken = InstanceState::Taken { job: JobId::from_number(1_000_000) };
+    let taken = |number| InstanceState::Taken { job: JobId::from_number(base + number) };
     Ok(match layouts {
         Layouts::Empty | Layouts::Away => Vec::new(),
-        Layouts::Idle => small(&InstanceState::Idle),
+        Layouts::Idle => small(&|_| InstanceState::Idle),
         Layouts::Busy => small(&taken),
         Layouts::Fragmented => {
             let mut state = State::EMPTY;
@@ -226,13 +287,14 @@ fn instances(layouts: Layouts, mig: &MigView, random: &mut StdRng) -> Result<Vec
             mig.all()
                 .layout(state)
                 .into_iter()
-                .map(|slot| InstanceView {
+                .zip(1..)
+                .map(|(slot, number)| InstanceView {
                     slot: Some(slot),
                     memory: mig.geometry.profile(slot.profile).map_or(Bytes::ZERO, |p| p.memory),
                     state: match random.random_range(0..20) {
                         0 => InstanceState::Foreign,
                         1 => InstanceState::Stuck,
-                        2..=10 => taken.clone(),
+                        2..=10 => taken(number),
                         _ => InstanceState::Idle,
                     },
                 })

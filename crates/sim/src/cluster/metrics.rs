@@ -12,6 +12,7 @@ use super::number::{count, float, rounded, seconds};
 pub(crate) struct Record {
     pub(crate) reconfigurations: u64,
     pub(crate) cutting_ms: u64,
+    pub(crate) cutting_microjoules: u128,
     pub(crate) moves: u64,
     pub(crate) moving_ms: u64,
     pub(crate) preemptions: u64,
@@ -98,6 +99,8 @@ pub struct Outcome {
     pub reconfigurations: u64,
     /// Time that GPUs were being cut, added up.
     pub cutting_ms: u64,
+    /// Energy of that, in millijoules; part of [`Self::millijoules`].
+    pub cutting_millijoules: u64,
     /// Jobs that were stopped and went on, each time counted.
     pub moves: u64,
     /// Time that jobs spent restoring, added up.
@@ -129,6 +132,8 @@ impl Run<'_> {
             millijoules: self.energy_millijoules(now),
             reconfigurations: record.reconfigurations,
             cutting_ms: record.cutting_ms,
+            cutting_millijoules: u64::try_from(record.cutting_microjoules / 1_000)
+                .unwrap_or(u64::MAX),
             moves: record.moves,
             moving_ms: record.moving_ms,
             preemptions: record.preemptions,
@@ -172,6 +177,8 @@ pub struct Summary {
     pub energy_j: f64,
     /// Cuts of GPUs.
     pub reconfigurations: u64,
+    /// Energy of these, in joules; part of `energy_j`.
+    pub reconfiguration_j: f64,
     /// Jobs stopped that went on elsewhere.
     pub moves: u64,
     /// Jobs sent back to the queue.
@@ -218,6 +225,7 @@ impl Summary {
             system_throughput: rounded(outcome.system_throughput),
             energy_j: seconds(outcome.millijoules),
             reconfigurations: outcome.reconfigurations,
+            reconfiguration_j: seconds(outcome.cutting_millijoules),
             moves: outcome.moves,
             preemptions: outcome.preemptions,
             out_of_memory: outcome.out_of_memory,

@@ -7,6 +7,7 @@ use tessera_model::mig::{self, Slot, Step};
 use tessera_model::share::{MpsShare, Part, SmPercent};
 use tessera_placement::{InstanceState, InstanceView, Place, Reshape, Seat, Stayers, Tenancy};
 
+use super::card::Card;
 use super::{Event, Phase, Refused, Run, Spot, id, index};
 use crate::cluster::job::WHOLE;
 use crate::cluster::overheads::Cutting;
@@ -46,6 +47,7 @@ impl Run<'_> {
         self.touch(gpu);
         self.dequeue(task);
         self.seat(task, gpu, place.slot, None);
+        self.draw_steps(gpu, &place.steps);
         let takes = self.steps_ms(gpu, &place.steps);
         self.cut(gpu, takes);
         if place.steps.is_empty() {
@@ -141,6 +143,7 @@ impl Run<'_> {
         for step in &steps {
             self.step_layout(gpu, *step)?;
         }
+        self.draw_steps(gpu, &steps);
         let takes = self.steps_ms(gpu, &steps);
         self.take_seats(gpu, &seats);
         self.cut(gpu, takes);
@@ -247,6 +250,26 @@ impl Run<'_> {
             Cutting::Measured => mig::predicted(&mig.geometry, steps).get(),
             Cutting::Free => 0,
         })
+    }
+
+    /// Counts what making and destroying instances draws beside an idle GPU.
+    fn draw_steps(&mut self, gpu: usize, steps: &[Step]) {
+        if self.setup.overheads.cutting == Cutting::Free {
+            return;
+        }
+        let mig = self.view.gpus[gpu].mig.as_deref();
+        let slices = |slot: &Slot| {
+            mig.and_then(|mig| mig.geometry.profile(slot.profile)).map_or(1, |p| p.compute_slices)
+        };
+        let drawn: u128 = steps
+            .iter()
+            .map(|step| match step {
+                Step::Create(slot) => Card::creation_microjoules(slices(slot)),
+                Step::Destroy(slot) => Card::destruction_microjoules(slices(slot)),
+            })
+            .sum();
+        self.cards[gpu].microjoules += drawn;
+        self.record.cutting_microjoules += drawn;
     }
 
     /// Lets a cut take its time; cuts of one GPU run one after the other.

@@ -49,6 +49,26 @@ impl Card {
         self.milliwatts = IDLE_MILLIWATTS + busy_milliwatts;
     }
 
+    /// Returns what making an instance draws beside an idle GPU.
+    ///
+    /// Source: co-execution study, table 6 (A30, for 1, 2 and 4 slices).
+    pub(super) const fn creation_microjoules(slices: u8) -> u128 {
+        match slices {
+            0 | 1 => 2_320_000,
+            2 | 3 => 2_360_000,
+            _ => 2_460_000,
+        }
+    }
+
+    /// The same of destroying one.
+    pub(super) const fn destruction_microjoules(slices: u8) -> u128 {
+        match slices {
+            0 | 1 => 1_750_000,
+            2 | 3 => 1_770_000,
+            _ => 2_080_000,
+        }
+    }
+
     /// Returns what a job on so many compute slices adds to the idle power, in milliwatts.
     pub(super) fn busy_milliwatts(job: Option<u64>, slices: u8, whole_slices: u8) -> u64 {
         let slice = job.map_or(SLICE_MILLIWATTS, |whole| {
