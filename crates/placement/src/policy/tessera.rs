@@ -121,7 +121,8 @@ impl Policy for Tessera {
         starts_max: usize,
     ) -> Vec<Decision> {
         let mut work = Work::new(self);
-        queue.for_each(|job| work.enqueue(job.clone()));
+        work.waiting = Waiting::of(queue);
+        work.waiting.queue().values().for_each(|job| work.lines.insert(job));
         work.round(cluster, forecast, now, starts_max)
     }
 

@@ -36,6 +36,17 @@ pub(super) struct Waiting {
 }
 
 impl Waiting {
+    /// Takes a whole queue at once: one after the other, it costs most of a round.
+    pub(super) fn of(jobs: &mut dyn Iterator<Item = &QueuedJob>) -> Self {
+        let queue: Queue = jobs.map(|job| ((job.priority, job.id), job.clone())).collect();
+        let ages = queue.iter().map(|(key, job)| (job.submitted, *key)).collect();
+        let all_listed = queue.len() <= LISTED_MAX;
+        let list = if all_listed { queue.keys().copied().collect() } else { BTreeSet::new() };
+        // With nobody listed, nobody's urgency is known.
+        let others = (!all_listed).then_some((f64::INFINITY, Millis::ZERO));
+        Self { queue, weights: BTreeMap::new(), list, ages, others }
+    }
+
     pub(super) fn insert(&mut self, job: QueuedJob) {
         let key = (job.priority, job.id);
         self.ages.insert((job.submitted, key));
@@ -71,6 +82,9 @@ impl Waiting {
         let ageing = float(ageing).max(1.0);
         let queue = &self.queue;
         let weights = &mut self.weights;
+        if weights.is_empty() {
+            *weights = queue.iter().map(|(key, job)| (*key, weigh(job))).collect();
+        }
         let mut urgency = |key: &Key| -> Option<f64> {
             let job = queue.get(key)?;
             let weight = *weights.entry(*key).or_insert_with(|| weigh(job));
