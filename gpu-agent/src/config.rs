@@ -98,6 +98,15 @@ pub enum Command {
         #[arg(long)]
         json: bool,
     },
+    /// Prints what the driver tells of its GPUs as JSON: inventory, placements, instances, figures,
+    /// and what this account may do. Changes nothing.
+    ///
+    /// Needs no controller. Exit code 1 if the GPUs can't be listed.
+    Inspect {
+        /// NVIDIA's management library [default: libnvidia-ml.so.1].
+        #[arg(long)]
+        nvml: Option<OsString>,
+    },
     /// Looks at the driver for the doctor. Never started by hand.
     #[command(hide = true)]
     NvmlCheckup {

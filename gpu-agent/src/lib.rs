@@ -8,6 +8,7 @@
 //! - [`mps`]: slices that attempts share, one MPS daemon each.
 //! - [`kernel`]: the queues in which kernels of jobs on one slice stand.
 //! - [`doctor`]: what is wrong with this machine, and what mends it.
+//! - [`inspect`]: what the driver tells of its GPUs, printed once.
 //! - [`link`], [`logs`]: the controller.
 //! - [`outputs`]: what attempts left, until it goes.
 //! - [`journal`], [`disk`], [`lease_page`]: what survives a crash.
@@ -21,6 +22,7 @@ pub mod disk;
 pub mod doctor;
 pub mod gpus;
 pub mod http;
+pub mod inspect;
 pub mod journal;
 pub mod kernel;
 pub mod kernel_log;

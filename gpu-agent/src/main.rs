@@ -53,6 +53,7 @@ fn main() -> ExitCode {
         Some(Command::Doctor { nvml: library, data, json }) => {
             return consult(&arguments, library.as_ref(), data.as_ref(), *json);
         }
+        Some(Command::Inspect { nvml: library }) => return inspect(&arguments, library.as_ref()),
         Some(Command::NvmlWorker { nvml: library, events }) => {
             let run = if *events { nvml::watch::run } else { nvml::worker::run };
             // The agent sees that it is gone, and starts another.
@@ -103,6 +104,23 @@ fn consult(
         }
     };
     status(sound)
+}
+
+/// Prints what the driver tells of its GPUs.
+fn inspect(arguments: &Arguments, library: Option<&OsString>) -> ExitCode {
+    let library = library.or(arguments.nvml.as_ref()).map(PathBuf::from);
+    let library = library.unwrap_or_else(|| NVML_LIBRARY.into());
+    let mps_control = arguments.mps_control.clone().unwrap_or_else(|| MPS_CONTROL.into());
+    match std::env::current_exe() {
+        Ok(program) => {
+            let looked = tessera_agent::inspect::print(program, library, mps_control);
+            status(actix::System::new().block_on(looked))
+        }
+        Err(error) => {
+            eprintln!("tessera-agent: can't find this program itself: {error}");
+            status(false)
+        }
+    }
 }
 
 fn start(arguments: &Arguments) -> anyhow::Result<ExitCode> {

@@ -1,0 +1,126 @@
+//! What the driver tells of its GPUs, printed once: inventory, placements, instances, one sample of
+//! the figures, and what this account may do here. Only asks; changes nothing.
+
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+use tessera_model::GpuId;
+
+use crate::core::doctor::{findings, summary};
+use crate::doctor::Doctor;
+use crate::nvml::client::{NvmlClient, NvmlFailed, WorkerProgram};
+use crate::nvml::messages::{GpuFacts, Reply, Request, Sample};
+
+/// What is printed, as JSON; also kept as the record of a real card (`load-tests/gpu`).
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Inspection {
+    /// The agent's version.
+    pub software: String,
+    /// What this account may do with the GPUs here, in one sentence.
+    pub may: String,
+    /// What the doctor finds of the driver and the GPUs.
+    pub findings: Vec<Found>,
+    /// The GPUs.
+    pub gpus: Vec<Inspected>,
+    /// Why the GPUs can't be listed, if they can't.
+    pub problem: Option<String>,
+}
+
+/// One finding of the doctor.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Found {
+    /// What was looked at.
+    pub check: String,
+    /// `ok`, `warn` or `blocks`.
+    pub level: String,
+    /// The GPU's index, if it is about one.
+    pub gpu: Option<u32>,
+    /// What was found.
+    pub text: String,
+    /// What mends it.
+    pub remedy: Option<String>,
+}
+
+/// One GPU.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Inspected {
+    /// Its UUID.
+    pub gpu: GpuId,
+    /// How it stands, with profiles and placements where MIG mode is on.
+    pub facts: Option<GpuFacts>,
+    /// What it draws, and who uses it.
+    pub sample: Option<Sample>,
+    /// Why something of that is missing.
+    pub problems: Vec<String>,
+}
+
+/// The checks that are about the driver, not about the rest of the machine.
+const OF_THE_DRIVER: [&str; 6] =
+    ["driver", "gpus", "mig_mode", "mig_permission", "persistence", "display"];
+
+/// Looks once.
+pub async fn look(doctor: &Doctor) -> Inspection {
+    let facts = doctor.look().await;
+    let of_the_driver = |check: &str| OF_THE_DRIVER.contains(&check);
+    let found = findings(&facts).into_iter().filter(|f| of_the_driver(&f.check)).map(|f| Found {
+        check: f.check,
+        level: f.level.word().to_owned(),
+        gpu: f.gpu,
+        text: f.text,
+        remedy: f.remedy,
+    });
+    let program = WorkerProgram {
+        program: doctor.program.clone(),
+        library: doctor.library.clone().into_os_string(),
+    };
+    let nvml = NvmlClient::start(program);
+    let (mut gpus, mut problem) = (Vec::new(), None);
+    match nvml.ask(Request::List).await {
+        Ok(Reply::Gpus(ids)) => {
+            for id in ids {
+                gpus.push(inspect(&nvml, id).await);
+            }
+        }
+        Ok(_) => problem = Some(NvmlFailed::NoAnswer.to_string()),
+        Err(failed) => problem = Some(failed.to_string()),
+    }
+    Inspection {
+        software: env!("CARGO_PKG_VERSION").to_owned(),
+        may: summary(&facts),
+        findings: found.collect(),
+        gpus,
+        problem,
+    }
+}
+
+async fn inspect(nvml: &NvmlClient, gpu: GpuId) -> Inspected {
+    let mut problems = Vec::new();
+    let facts = match nvml.ask(Request::Read(gpu.clone())).await {
+        Ok(Reply::Gpu(facts)) => Some(*facts),
+        Ok(_) => None,
+        Err(failed) => {
+            problems.push(format!("can't be read: {failed}"));
+            None
+        }
+    };
+    let sample = match nvml.ask(Request::Sample(gpu.clone())).await {
+        Ok(Reply::Sample(sample)) => Some(*sample),
+        Ok(_) => None,
+        Err(failed) => {
+            problems.push(format!("can't be sampled: {failed}"));
+            None
+        }
+    };
+    Inspected { gpu, facts, sample, problems }
+}
+
+/// Looks, and prints what is found; `false` if the GPUs can't even be listed.
+pub async fn print(program: PathBuf, library: PathBuf, mps_control: PathBuf) -> bool {
+    let doctor = Doctor { program, library, data: None, mps_control };
+    let seen = look(&doctor).await;
+    match serde_json::to_string_pretty(&seen) {
+        Ok(text) => println!("{text}"),
+        Err(error) => eprintln!("tessera-agent: {error}"),
+    }
+    seen.problem.is_none()
+}

@@ -1,0 +1,106 @@
+//! The read-only look at a real card: the script's ways out, and what was kept of real cards.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use tessera_agent::inspect::Inspection;
+use tessera_load_tests::programs::programs;
+use tessera_sim::config::Config;
+use tessera_sim::node::Node;
+use tessera_wire::frames::MigReport;
+
+fn gpu_folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("gpu")
+}
+
+fn look(library: &Path, sim: Option<&Path>, into: &Path) -> Output {
+    let mut command = Command::new(gpu_folder().join("read-only.sh"));
+    command
+        .arg(into)
+        .env("TESSERA_AGENT", programs().path("tessera-agent"))
+        .env("TESSERA_NVML", library)
+        .env("TESSERA_SIM_LATENCY", "0");
+    if let Some(sim) = sim {
+        command.env("TESSERA_SIM_NODE", sim);
+    }
+    command.output().unwrap()
+}
+
+/// Reads a fixture and checks what holds for every card.
+fn sound(path: &Path) -> Inspection {
+    let text = std::fs::read(path).unwrap();
+    let seen: Inspection =
+        serde_json::from_slice(&text).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    assert!(seen.may.contains("may"), "{}: {}", path.display(), seen.may);
+    for gpu in &seen.gpus {
+        assert!(gpu.facts.is_some() || !gpu.problems.is_empty(), "{}", path.display());
+        let Some(facts) = &gpu.facts else { continue };
+        assert!(!facts.model.is_empty() && facts.memory.get() > 0, "{facts:?}");
+        if let MigReport::On { geometry } = &facts.mig {
+            let slots: Vec<_> = facts.instances.iter().map(|instance| instance.slot).collect();
+            geometry.check(&slots).unwrap();
+            assert!(geometry.profiles.iter().all(|profile| !profile.starts.is_empty()));
+        }
+    }
+    seen
+}
+
+#[test]
+fn a_machine_without_a_card_is_skipped_and_told_of() {
+    let folder = tempfile::tempdir().unwrap();
+
+    let output = look(Path::new("/nowhere/libnvidia-ml.so.1"), None, folder.path());
+
+    assert!(output.status.success());
+    let said = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(said, "skipped: there is no /nowhere/libnvidia-ml.so.1\n");
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
+}
+
+#[test]
+fn a_card_is_read_and_kept_with_what_may_be_done_and_is_left_as_it_was() {
+    let folder = tempfile::tempdir().unwrap();
+    // Whoever `nobody` is must get to it.
+    std::fs::set_permissions(folder.path(), std::os::unix::fs::PermissionsExt::from_mode(0o777))
+        .unwrap();
+    let sim = folder.path().join("sim");
+    let node = Node::open(&Config::new(&sim, &["h100-80gb-sxm"])).unwrap();
+    let before = node.read().unwrap();
+    let into = folder.path().join("kept");
+
+    let output = look(&programs().nvml, Some(&sim), &into);
+
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    let err = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{said}{err}");
+    let kept = std::fs::read_dir(&into).unwrap().map(|entry| entry.unwrap().path());
+    let kept: Vec<_> = kept.filter(|path| !path.to_string_lossy().contains("nobody")).collect();
+    assert_eq!(kept.len(), 1, "{kept:?}");
+    let seen = sound(&kept[0]);
+    assert!(seen.may.contains("may cut GPU 0") && said.contains("may cut GPU 0"), "{}", seen.may);
+    let facts = seen.gpus[0].facts.as_ref().unwrap();
+    assert!(matches!(&facts.mig, MigReport::On { geometry } if geometry.profiles.len() > 4));
+    assert!(seen.gpus[0].sample.as_ref().unwrap().power_mw.is_some());
+    assert!(node.read().unwrap() == before, "nothing was changed");
+
+    // The same without the permission for MIG: it says what it may not.
+    node.set_faults("call=nvmlDeviceGetGpuInstances code=4\n").unwrap();
+    let output = look(&programs().nvml, Some(&sim), &into);
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{said}");
+    let seen = sound(&kept[0]);
+    assert!(seen.may.contains("may neither cut nor use GPU 0"), "{}", seen.may);
+    assert!(seen.findings.iter().any(|f| f.check == "mig_permission" && f.level == "blocks"));
+    assert!(seen.gpus[0].problems[0].contains("4 from"), "{:?}", seen.gpus[0].problems);
+}
+
+#[test]
+fn everything_that_was_kept_of_real_cards_is_still_understood() {
+    let kept = std::fs::read_dir(gpu_folder().join("fixtures")).unwrap();
+    for path in kept.map(|entry| entry.unwrap().path()) {
+        if path.extension().is_some_and(|ending| ending == "json") {
+            let seen = sound(&path);
+            assert!(!seen.gpus.is_empty(), "{}", path.display());
+        }
+    }
+}
