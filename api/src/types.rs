@@ -688,7 +688,7 @@ pub struct Instance {
     pub memory_bytes: u64,
     /// Streaming multiprocessors.
     pub sms: Option<u16>,
-    /// `idle`, `taken`, `foreign`, `stuck`, `quarantined`, `leaving` or `unfinished`.
+    /// `idle`, `taken`, `shared`, `cut` (into compute instances), `foreign`, `stuck`, `quarantined`, `leaving` or `unfinished`.
     pub state: String,
     /// What the driver said when it could not be destroyed or completed, if it is stuck; or whose
     /// processes use it, if it is foreign.
@@ -704,6 +704,34 @@ pub struct Instance {
     /// The jobs that share it, in the order in which they came.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub sharers: Vec<SharerView>,
+    /// Its compute instances by start, if an operator had it cut into several: each takes a job
+    /// that names it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub parts: Vec<ComputeView>,
+}
+
+/// One of several compute instances of a GPU instance.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ComputeView {
+    /// What jobs call it, such as `1c.3g.20gb`.
+    pub name: String,
+    /// First compute slice of the GPU instance.
+    pub start: u8,
+    /// Compute slices.
+    pub slices: u8,
+    /// As `CUDA_VISIBLE_DEVICES` takes it.
+    pub slice: Option<String>,
+    /// Streaming multiprocessors.
+    pub sms: u16,
+    /// What is counted for it of the GPU instance's memory, which all of them hold together:
+    /// nothing keeps a program to it.
+    pub memory_bytes: u64,
+    /// The job that has it.
+    pub job_id: Option<u64>,
+    /// That job's name.
+    pub job_name: Option<String>,
+    /// Whose job that is; all jobs on one GPU instance are of one user.
+    pub user: Option<String>,
 }
 
 /// One job that shares an instance.

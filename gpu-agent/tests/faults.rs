@@ -8,6 +8,7 @@ use std::path::Path;
 
 use common::{Agent, Cluster, Place, Session, plan, shell};
 use tessera_model::life::Outcome;
+use tessera_model::mig::compute::ComputeSlot;
 use tessera_model::mig::{Slot, Step};
 use tessera_wire::frames::{
     AttemptStatus, FaultAction, FaultCause, GpuHealth, GpuReport, LaunchOrder, MigReport, PlanEnd,
@@ -121,6 +122,40 @@ async fn an_error_of_one_program_fails_its_attempt_and_spares_gpu_and_neighbour(
         })
         .await;
     assert_eq!(first, order.attempt);
+}
+
+#[tokio::test]
+async fn an_error_of_an_instance_that_is_cut_hits_the_attempts_on_all_its_parts() {
+    let (_cluster, agent, mut session, gpu) = stage().await;
+    let three = slot(&gpu, "3g.20gb", 0);
+    let parts = [0, 1, 2].map(|start| ComputeSlot { start, slices: 1 });
+    let steps = vec![
+        Step::Cut(three, parts.to_vec().try_into().unwrap()),
+        Step::Create(slot(&gpu, "1g.5gb", 6)),
+    ];
+    let (end, report) = session.apply(plan(&gpu.gpu, 1, steps)).await;
+    assert_eq!(end, PlanEnd::Done);
+    let report = report.unwrap();
+    let beside = report.instances[1].slice.clone();
+    let slices = report.instances[0].parts.iter().map(|part| (three, part.slice.clone()));
+    let all = slices.take(2).chain([(report.instances[1].slot, beside)]);
+    let mut orders = Vec::new();
+    for (slot, slice) in all {
+        let place = Place { gpu: gpu.gpu.clone(), slot: Some(slot), slice: slice.unwrap() };
+        let order = shell(&place, "sleep 600");
+        session.launch(&order).await;
+        session.until_running(order.attempt).await;
+        orders.push(order);
+    }
+
+    faults(&agent, &format!("gpu=0 xid=94 gi={}\n", number(&agent, 0)));
+
+    for order in &orders[..2] {
+        let record = session.until_ended(order.attempt).await;
+        assert!(record.detail.contains("XID 94"), "{record:?}");
+    }
+    let neighbour = session.reported(orders[2].attempt);
+    assert!(!matches!(neighbour, Some(AttemptStatus::Ended(_))), "{neighbour:?}");
 }
 
 /// The next report, whatever it says.

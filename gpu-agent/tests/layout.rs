@@ -4,8 +4,11 @@ mod common;
 
 use common::{Agent, Cluster, Place, Session, plan, shell};
 use tessera_model::life::Outcome;
+use tessera_model::mig::compute::{ComputeSlot, Cut};
 use tessera_model::mig::{Slot, Step};
-use tessera_wire::frames::{FaultCause, GpuHealth, GpuReport, InstanceTrouble, MigReport, PlanEnd};
+use tessera_wire::frames::{
+    FaultCause, GpuHealth, GpuReport, InstanceTrouble, MigReport, PartReport, PlanEnd,
+};
 use tessera_wire::{ToAgent, ToController};
 
 async fn stage() -> (Cluster, Agent, Session, GpuReport) {
@@ -156,6 +159,122 @@ async fn an_instance_that_stays_in_use_is_marked_stuck() {
 
     let PlanEnd::Failed { steps_done: 0, reason } = end else { panic!("{end:?}") };
     assert!(reason.contains("in use by another client"), "{reason}");
+}
+
+/// An instance of three compute slices, cut into three; its places by start.
+async fn thirds(session: &mut Session, gpu: &GpuReport) -> (Slot, Vec<Place>) {
+    let three = slot(gpu, "3g.20gb", 0);
+    let order = plan(&gpu.gpu, 1, vec![Step::Cut(three, cut(&[(0, 1), (1, 1), (2, 1)]))]);
+    let (end, report) = session.apply(order).await;
+    assert_eq!(end, PlanEnd::Done);
+    let report = report.unwrap();
+    let instance = &report.instances[0];
+    assert_eq!((instance.slice.as_ref(), instance.trouble.as_ref()), (None, None));
+    assert!(instance.parts.iter().all(|part| part.sms == 14), "{instance:?}");
+    let place = |part: &PartReport| Place {
+        gpu: gpu.gpu.clone(),
+        slot: Some(three),
+        slice: part.slice.clone().unwrap(),
+    };
+    (three, instance.parts.iter().map(place).collect())
+}
+
+fn cut(parts: &[(u8, u8)]) -> Cut {
+    let slot = |(start, slices): &(u8, u8)| ComputeSlot { start: *start, slices: *slices };
+    parts.iter().map(slot).collect::<Vec<_>>().try_into().unwrap()
+}
+
+#[tokio::test]
+async fn an_instance_is_cut_into_several_and_an_attempt_runs_on_each() {
+    let (_cluster, _agent, mut session, gpu) = stage().await;
+    let (three, places) = thirds(&mut session, &gpu).await;
+
+    for place in &places {
+        let line = format!(
+            "test \"$CUDA_VISIBLE_DEVICES\" = {} -a \"$TESSERA_GPU_PROFILE\" = 1c.3g.20gb",
+            place.slice
+        );
+        let record = session.run(&shell(place, &line)).await;
+        assert_eq!(record.outcome, Outcome::Succeeded, "{record:?}");
+    }
+    let first = shell(&places[0], "sleep 600");
+    let second = shell(&places[1], "sleep 600");
+    for order in [&first, &second] {
+        session.launch(order).await;
+        session.until_running(order.attempt).await;
+    }
+
+    // While anything runs there it is neither destroyed nor cut anew.
+    for (number, step) in [(2, Step::Destroy(three)), (3, Step::Cut(three, cut(&[(0, 1), (1, 1)])))]
+    {
+        let (end, _) = session.apply(plan(&gpu.gpu, number, vec![step])).await;
+        let PlanEnd::Refused { reason } = end else { panic!("{end:?}") };
+        assert!(reason.contains("an attempt runs"), "{reason}");
+    }
+}
+
+#[tokio::test]
+async fn a_cut_keeps_the_compute_instances_that_it_has_in_common_with_the_last() {
+    let (_cluster, _agent, mut session, gpu) = stage().await;
+    let (three, places) = thirds(&mut session, &gpu).await;
+
+    let other = Step::Cut(three, cut(&[(0, 2), (2, 1)]));
+    let (end, report) = session.apply(plan(&gpu.gpu, 2, vec![other])).await;
+
+    assert_eq!(end, PlanEnd::Done);
+    let parts = &report.unwrap().instances[0].parts;
+    assert_eq!(parts.len(), 2);
+    assert_eq!(parts[1].slice.as_ref(), Some(&places[2].slice), "it was never touched");
+    assert_ne!(parts[0].slice.as_ref(), Some(&places[0].slice));
+    let gone = session.run(&shell(&places[0], "true")).await;
+    assert_eq!(gone.outcome, Outcome::NotStarted);
+    assert!(gone.detail.contains("is cut into"), "{gone:?}");
+    let whole = Step::Cut(three, cut(&[(0, 3)]));
+    let (end, report) = session.apply(plan(&gpu.gpu, 3, vec![whole])).await;
+    let report = report.unwrap();
+    assert_eq!((end, report.instances[0].parts.len()), (PlanEnd::Done, 0));
+    assert!(report.instances[0].slice.is_some(), "whole again");
+}
+
+#[tokio::test]
+async fn a_cut_that_a_crash_interrupted_is_finished_before_the_node_is_ready() {
+    let (cluster, mut agent, mut session, gpu) = stage().await;
+    let three = slot(&gpu, "3g.20gb", 0);
+    let step = Step::Cut(three, cut(&[(0, 1), (1, 1), (2, 1)]));
+    let call = "nvmlGpuInstanceCreateComputeInstanceWithPlacement";
+    faults(&agent, &format!("call={call} nth=3 hang\n"));
+    session.send(ToAgent::ApplyPlan(plan(&gpu.gpu, 1, vec![step]))).await;
+    let node = common::sim_node(&agent);
+    let made = || node.read().unwrap().gpus[0].instances.first().map_or(0, |i| i.compute.len());
+    common::eventually("two of three stand", || made() == 2).await;
+
+    agent.child.kill().unwrap();
+    agent.child.wait().unwrap();
+    faults(&agent, "");
+    let agent = start(&cluster, &agent.data);
+    let session = cluster.welcome().await;
+
+    let report = session.gpu("A100");
+    assert_eq!(report.instances[0].cut(), cut(&[(0, 1), (1, 1), (2, 1)]));
+    assert_eq!(report.instances[0].trouble, None, "it is the node's");
+    assert_eq!(common::sim_node(&agent).read().unwrap().gpus[0].instances.len(), 1);
+}
+
+#[tokio::test]
+async fn a_cut_layout_comes_back_after_a_restart_of_the_machine() {
+    let (cluster, mut agent, mut session, gpu) = stage().await;
+    let (three, before) = thirds(&mut session, &gpu).await;
+    agent.child.kill().unwrap();
+    agent.child.wait().unwrap();
+    common::sim_node(&agent).reboot().unwrap();
+
+    let _agent = start(&cluster, &agent.data);
+    let session = cluster.welcome().await;
+
+    let report = session.gpu("A100");
+    assert_eq!(report.instances[0].slot, three);
+    assert_eq!(report.instances[0].cut(), cut(&[(0, 1), (1, 1), (2, 1)]));
+    assert_ne!(report.instances[0].parts[0].slice.as_ref(), Some(&before[0].slice));
 }
 
 #[tokio::test]

@@ -14,6 +14,7 @@ use tessera_agent::nvml::client::{NvmlClient, WorkerProgram};
 use tessera_agent::nvml::events;
 use tessera_agent::nvml::fault::{Fault, Handling};
 use tessera_agent::sys::holders::DeviceFiles;
+use tessera_model::mig::compute::{ComputeSlot, Cut};
 use tessera_model::mig::{Slot, Step, catalog};
 use tessera_model::{BootId, PlanId};
 use tessera_sim::client::Client;
@@ -24,7 +25,7 @@ use tessera_wire::frames::{GpuHealth, PlanEnd, PlanOrder};
 use tokio::sync::mpsc;
 
 /// What the worker calls to read a GPU.
-const READS: [&str; 24] = [
+const READS: [&str; 25] = [
     "nvmlDeviceGetMigMode",
     "nvmlDeviceGetIndex",
     "nvmlDeviceGetName",
@@ -38,6 +39,7 @@ const READS: [&str; 24] = [
     "nvmlDeviceGetMaxMigDeviceCount",
     "nvmlDeviceGetMigDeviceHandleByIndex",
     "nvmlDeviceGetGpuInstanceId",
+    "nvmlDeviceGetAttributes_v2",
     "nvmlDeviceGetGpuInstances",
     "nvmlGpuInstanceGetInfo",
     "nvmlDeviceGetComputeRunningProcesses_v3",
@@ -65,6 +67,26 @@ const CHANGES: [&str; 4] = [
     "nvmlComputeInstanceDestroy",
     "nvmlGpuInstanceDestroy",
 ];
+/// What is called for instances with several compute instances.
+const CUTS: [&str; 7] = [
+    "nvmlDeviceCreateGpuInstanceWithPlacement",
+    "nvmlGpuInstanceCreateComputeInstanceWithPlacement",
+    "nvmlComputeInstanceDestroy",
+    "nvmlDeviceGetAttributes_v2",
+    "nvmlDeviceGetComputeInstanceId",
+    "nvmlGpuInstanceGetComputeInstanceById",
+    "nvmlComputeInstanceGetInfo_v2",
+];
+
+/// What is made in the matrix.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Made {
+    /// An instance with its one compute instance.
+    Whole,
+    /// One that stands is cut into two compute instances.
+    Cut,
+}
+
 /// Every code that nvml.h names.
 fn codes() -> impl Iterator<Item = u32> {
     (1..=30).chain([999])
@@ -166,10 +188,14 @@ impl Rig {
     }
 }
 
-async fn each_code(rig: &mut Rig, call: &str, nth: u32, codes: &[u32]) {
+async fn each_code(rig: &mut Rig, call: &str, nth: u32, codes: &[u32], made: Made) {
     let (busy, old, new) = (slot("1g.5gb", 6), slot("1g.5gb", 0), slot("2g.10gb", 2));
-    let wanted = vec![(new, 1), (busy, 1)];
-    let steps = vec![Step::Destroy(old), Step::Create(new)];
+    let halves: Cut =
+        [0, 1].map(|start| ComputeSlot { start, slices: 1 }).to_vec().try_into().unwrap();
+    let (wanted, steps) = match made {
+        Made::Whole => (vec![(new, 1), (busy, 1)], vec![Step::Destroy(old), Step::Create(new)]),
+        Made::Cut => (vec![(new, 2), (busy, 1)], vec![Step::Destroy(old), Step::Cut(new, halves)]),
+    };
     let holder = {
         rig.node.change(|state| state.gpus[0].instances.clear()).unwrap();
         let uuid = rig.node.change(|state| make(state, busy)).unwrap();
@@ -190,6 +216,9 @@ async fn each_code(rig: &mut Rig, call: &str, nth: u32, codes: &[u32]) {
         let reset = |state: &mut State| {
             state.gpus[0].instances.retain(|i| i.slot == busy);
             make(state, old);
+            if made == Made::Cut && !call.starts_with("nvmlDeviceCreate") {
+                make(state, new);
+            }
         };
         rig.node.set_faults("").unwrap();
         rig.node.change(reset).unwrap();
@@ -201,7 +230,12 @@ async fn each_code(rig: &mut Rig, call: &str, nth: u32, codes: &[u32]) {
         let case = format!("{call} returned {code} at call {nth}: {end:?}");
         assert!(!silent, "the worker died of {case}");
         let fault = Fault { call: call.to_owned(), code };
-        if CHANGES.contains(&call) {
+        // A driver without the call for placements is asked in the old way.
+        let old_way = call.ends_with("ComputeInstanceWithPlacement") && code == 13;
+        let changes = CHANGES.contains(&call) || call.ends_with("WithPlacement");
+        if old_way {
+            assert_eq!(end, PlanEnd::Done, "{case}");
+        } else if changes {
             let takes_effect = match fault.handling() {
                 // Nothing to destroy is as good as destroyed; the next look tells.
                 Handling::Absent => None,
@@ -226,6 +260,10 @@ async fn each_code(rig: &mut Rig, call: &str, nth: u32, codes: &[u32]) {
 }
 
 fn run(calls: &'static [&'static str], nths: &'static [u32]) {
+    run_for(calls, nths, Made::Whole);
+}
+
+fn run_for(calls: &'static [&'static str], nths: &'static [u32], made: Made) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     tokio::task::LocalSet::new().block_on(&runtime, async {
         let mut rig = Rig::new();
@@ -234,7 +272,7 @@ fn run(calls: &'static [&'static str], nths: &'static [u32]) {
                 let all: Vec<u32> = codes().collect();
                 // Later calls: of each kind one, since it is the same table.
                 let codes = if *nth == 1 || CHANGES.contains(call) { &all } else { &KINDS[..] };
-                each_code(&mut rig, call, *nth, codes).await;
+                each_code(&mut rig, call, *nth, codes, made).await;
             }
         }
     });
@@ -253,6 +291,11 @@ fn every_code_of_the_second_half_of_the_reading_calls_has_a_defined_outcome() {
 #[test]
 fn every_code_of_every_changing_call_has_a_defined_outcome_whenever_it_comes() {
     run(&CHANGES, &[1, 2]);
+}
+
+#[test]
+fn every_code_has_a_defined_outcome_where_an_instance_is_cut_into_several() {
+    run_for(&CUTS, &[1, 2], Made::Cut);
 }
 
 #[test]
@@ -345,7 +388,7 @@ fn whatever_the_calls_of_the_events_return_the_next_error_is_heard() {
 
 #[test]
 fn every_call_and_code_has_one_row_in_the_table() {
-    for call in READS.iter().chain(&CHANGES).chain(&EVENTS) {
+    for call in READS.iter().chain(&CHANGES).chain(&EVENTS).chain(&CUTS) {
         for code in codes() {
             let fault = Fault { call: (*call).to_owned(), code };
             let destroys = call.ends_with("InstanceDestroy");

@@ -7,6 +7,7 @@
 //! client holds as it was.
 
 mod points;
+mod standing;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufRead, BufReader, Write};
@@ -27,6 +28,7 @@ use tessera_agent::gpus::one::{Gpu, Tools};
 use tessera_agent::node::Input;
 use tessera_agent::nvml::client::{NvmlClient, WorkerProgram};
 use tessera_agent::sys::holders::DeviceFiles;
+use tessera_model::mig::compute::{self, ComputeSlot, Cut};
 use tessera_model::mig::{Geometry, Slot, Step, catalog};
 use tessera_model::{BootId, PlanId};
 use tessera_sim::client::Client;
@@ -35,7 +37,8 @@ use tessera_sim::node::Node;
 use tessera_wire::frames::{PlanEnd, PlanOrder};
 use tokio::sync::mpsc;
 
-pub use self::points::kill_at_every_point;
+pub use self::points::{Change, kill_at_every_point};
+use self::standing::{Standing, standing};
 use crate::programs::programs;
 
 /// The GPU that is partitioned.
@@ -212,7 +215,8 @@ struct Storm {
     node: Node,
     geometry: Geometry,
     chance: StdRng,
-    held: BTreeMap<Slot, (String, Client)>,
+    /// What clients hold: the device, and its instance as it stood then.
+    held: BTreeMap<Slot, (Standing, Client)>,
     result: StormResult,
     layout_gen: u64,
 }
@@ -253,8 +257,7 @@ impl Storm {
         self.shuffle_clients()?;
         let before = self.standing()?;
         let steps = self.steps(&before);
-        let on_busy =
-            steps.iter().any(|s| matches!(s, Step::Destroy(x) if self.held.contains_key(x)));
+        let on_busy = steps.iter().any(|s| self.held.contains_key(&s.slot()));
         self.layout_gen += 1;
         self.result.transitions += 1;
         self.result.steps += u64::try_from(steps.len())?;
@@ -280,27 +283,25 @@ impl Storm {
     /// Looks at the device file.
     fn judge(
         &mut self,
-        before: &BTreeMap<Slot, String>,
+        before: &BTreeMap<Slot, Standing>,
         steps: &[Step],
         killed: bool,
         on_busy: bool,
     ) -> anyhow::Result<()> {
-        let state = self.node.read()?;
-        for instance in &state.gpus[0].instances {
-            let start = instance.slot.start;
-            ensure!(instance.compute.len() == 1, "a leak: half an instance at {start}");
-        }
         let after = self.standing()?;
         self.geometry.check(after.keys()).context("an overlap")?;
-        for (slot, (uuid, _)) in &self.held {
-            ensure!(after.get(slot) == Some(uuid), "what a client holds was touched: {slot:?}");
+        for (slot, (held, _)) in &self.held {
+            ensure!(after.get(slot) == Some(held), "what a client holds was touched: {slot:?}");
+        }
+        for (slot, found) in &after {
+            self.judge_cut(*slot, found, before.get(slot), steps)?;
         }
         let mut whole: BTreeSet<Slot> = before.keys().copied().collect();
         let mut possible = whole.clone();
         for step in steps {
             match step {
                 Step::Destroy(slot) => drop(whole.remove(slot)),
-                Step::Create(slot) => {
+                Step::Create(slot) | Step::Cut(slot, _) => {
                     whole.insert(*slot);
                     possible.insert(*slot);
                 }
@@ -308,13 +309,18 @@ impl Storm {
         }
         let found: BTreeSet<Slot> = after.keys().copied().collect();
         ensure!(found.is_subset(&possible), "nobody asked for some of {found:?}");
-        let kept = |slot: &Slot| !steps.contains(&Step::Destroy(*slot));
+        let kept = |slot: &Slot| steps.iter().all(|step| step.slot() != *slot);
         ensure!(
             before.keys().filter(|slot| kept(slot)).all(|slot| after.get(slot) == before.get(slot)),
             "an instance that no step names was touched: {before:?} {steps:?} {after:?}"
         );
         if !killed && !on_busy {
             ensure!(found == whole, "the end was told, but not reached: {found:?}, {whole:?}");
+            for step in steps {
+                if let Step::Cut(slot, cut) = step {
+                    ensure!(after[slot].cut == *cut, "{slot:?} is cut otherwise than {cut}");
+                }
+            }
         }
         let start: BTreeSet<Slot> = before.keys().copied().collect();
         if found != whole && found != start {
@@ -323,12 +329,28 @@ impl Storm {
         Ok(())
     }
 
-    /// The MIG devices that stand, by slot.
-    fn standing(&self) -> anyhow::Result<BTreeMap<Slot, String>> {
-        let state = self.node.read()?;
-        let whole =
-            |i: &tessera_sim::device::GpuInstance| Some((i.slot, i.compute.first()?.mig_uuid()));
-        Ok(state.gpus[0].instances.iter().filter_map(whole).collect())
+    /// An instance has the compute instances that it had or those that it was to get, whatever
+    /// was killed in between.
+    fn judge_cut(
+        &self,
+        slot: Slot,
+        found: &Standing,
+        before: Option<&Standing>,
+        steps: &[Step],
+    ) -> anyhow::Result<()> {
+        let slices = self.geometry.profile(slot.profile).context("it stands")?.compute_slices;
+        let asked = steps.iter().any(|step| match step {
+            Step::Create(made) => *made == slot && Cut::whole(slices) == Ok(found.cut),
+            Step::Cut(made, cut) => *made == slot && found.cut == *cut,
+            Step::Destroy(_) => false,
+        });
+        let kept = before.is_some_and(|before| before.cut == found.cut);
+        ensure!(asked || kept, "a leak: {slot:?} is cut into {}", found.cut);
+        Ok(())
+    }
+
+    fn standing(&self) -> anyhow::Result<BTreeMap<Slot, Standing>> {
+        standing(&self.node)
     }
 
     /// Lets clients come and go: at most two, so that there is room to change things.
@@ -344,9 +366,11 @@ impl Storm {
                 .into_iter()
                 .filter(|(slot, _)| !self.held.contains_key(slot))
                 .collect();
-            if let Some((slot, uuid)) = free.choose(&mut self.chance).cloned() {
-                let client = Client::open(&self.node, &uuid)?;
-                self.held.insert(slot, (uuid, client));
+            if let Some((slot, found)) = free.choose(&mut self.chance).cloned()
+                && let Some(uuid) = found.devices.iter().choose(&mut self.chance)
+            {
+                let client = Client::open(&self.node, uuid)?;
+                self.held.insert(slot, (found, client));
             }
         }
         Ok(())
@@ -354,11 +378,12 @@ impl Storm {
 
     /// A legal change of one to four steps, once in a while with an order to destroy what a
     /// client holds.
-    fn steps(&mut self, before: &BTreeMap<Slot, String>) -> Vec<Step> {
+    fn steps(&mut self, before: &BTreeMap<Slot, Standing>) -> Vec<Step> {
         if self.chance.random_ratio(1, 40)
             && let Some(slot) = self.held.keys().copied().choose(&mut self.chance)
         {
-            return vec![Step::Destroy(slot)];
+            let other = self.other_cut(slot).filter(|cut| before[&slot].cut != *cut);
+            return vec![other.map_or(Step::Destroy(slot), |cut| Step::Cut(slot, cut))];
         }
         let mut layout: BTreeSet<Slot> = before.keys().copied().collect();
         let mut steps = Vec::new();
@@ -376,10 +401,46 @@ impl Storm {
         for _ in 0..self.chance.random_range(1..=2) {
             if let Some(slot) = self.legal(&layout, steps.as_slice()) {
                 layout.insert(slot);
-                steps.push(Step::Create(slot));
+                let cut = self.other_cut(slot);
+                steps.push(cut.map_or(Step::Create(slot), |cut| Step::Cut(slot, cut)));
             }
         }
+        let named = |slot: &Slot| steps.iter().any(|step| step.slot() == *slot);
+        let stay: Vec<_> = layout
+            .iter()
+            .filter(|slot| !named(slot) && !self.held.contains_key(slot))
+            .copied()
+            .collect();
+        if let Some(slot) = stay.choose(&mut self.chance).copied()
+            && let Some(cut) = self.other_cut(slot)
+        {
+            steps.push(Step::Cut(slot, cut));
+        }
         steps
+    }
+
+    /// Some compute instances for an instance, once in a while.
+    fn other_cut(&mut self, slot: Slot) -> Option<Cut> {
+        let slices = self.geometry.profile(slot.profile)?.compute_slices;
+        if slices < 2 || self.chance.random_ratio(1, 2) {
+            return None;
+        }
+        let mut all: Vec<ComputeSlot> = compute::offered(slices)
+            .iter()
+            .flat_map(|size| {
+                let slot = |start: &u8| ComputeSlot { start: *start, slices: size.slices };
+                size.starts.iter().map(slot)
+            })
+            .collect();
+        all.shuffle(&mut self.chance);
+        let wanted = self.chance.random_range(1..=3);
+        let mut cut = Cut::default();
+        for part in all {
+            if cut.len() < wanted && cut.iter().all(|other| !other.overlaps(part)) {
+                cut.insert(part);
+            }
+        }
+        Some(cut)
     }
 
     fn legal(&mut self, layout: &BTreeSet<Slot>, steps: &[Step]) -> Option<Slot> {

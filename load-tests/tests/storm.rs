@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use tessera_load_tests::storm::{StormPlan, kill_at_every_point, run};
+use tessera_load_tests::storm::{Change, StormPlan, kill_at_every_point, run};
 
 #[test]
 fn a_storm_of_changes_and_kills_leaks_nothing_and_touches_nothing_busy() {
@@ -19,10 +19,13 @@ fn a_storm_of_changes_and_kills_leaks_nothing_and_touches_nothing_busy() {
 
 #[test]
 fn an_agent_that_is_killed_at_any_call_of_a_plan_leaves_what_the_next_one_puts_in_order() {
-    let folder = tempfile::tempdir().unwrap();
+    for change in [Change::Replace, Change::Cut, Change::ReplaceByCut] {
+        let folder = tempfile::tempdir().unwrap();
+        let program = Path::new(env!("CARGO_BIN_EXE_layout-storm"));
 
-    let points = kill_at_every_point(Path::new(env!("CARGO_BIN_EXE_layout-storm")), folder.path());
+        let points = kill_at_every_point(program, folder.path(), change);
 
-    let points = points.unwrap_or_else(|error| panic!("{error:#}"));
-    assert!(points > 20, "only {points} calls");
+        let points = points.unwrap_or_else(|error| panic!("{change:?}: {error:#}"));
+        assert!(points > 20, "only {points} calls");
+    }
 }

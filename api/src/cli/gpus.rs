@@ -12,7 +12,7 @@ use tessera_model::Bytes;
 use super::failure::Failure;
 use super::operator::in_words;
 use super::session::{Screen, Session, moment};
-use crate::types::{FaultView, Gpu, Gpus, Instance, JobFilter, SharerView};
+use crate::types::{ComputeView, FaultView, Gpu, Gpus, Instance, JobFilter, SharerView};
 
 #[derive(Args)]
 #[command(args_conflicts_with_subcommands = true)]
@@ -55,7 +55,11 @@ type Names = BTreeMap<u64, String>;
 /// Asks how tasks of arrays are named: a layout only tells their numbers.
 async fn names(session: &Session, gpus: &Gpus) -> Result<Names, Failure> {
     let mut instances = gpus.items.iter().flat_map(|gpu| &gpu.instances);
-    if !instances.any(|instance| instance.job_id.is_some() || !instance.sharers.is_empty()) {
+    let used = |instance: &Instance| {
+        let seated = instance.parts.iter().any(|part| part.job_id.is_some());
+        instance.job_id.is_some() || !instance.sharers.is_empty() || seated
+    };
+    if !instances.any(used) {
         return Ok(Names::new());
     }
     let state = Some("placing,starting,running,stopping".to_owned());
@@ -119,6 +123,7 @@ fn draw_one(gpu: &Gpu, ids: Ids, names: &Names, screen: Screen) -> String {
     }
     text.push_str(&bar::draw(gpu, names, screen));
     gpu.instances.iter().for_each(|instance| text.push_str(&sharers(instance, names)));
+    gpu.instances.iter().for_each(|instance| text.push_str(&parts(instance, names)));
     gpu.instances.iter().for_each(|instance| text.push_str(&trouble(instance)));
     let older = gpu.faults.len().saturating_sub(FAULTS_SHOWN);
     gpu.faults.iter().skip(older).for_each(|seen| text.push_str(&fault(seen)));
@@ -167,6 +172,29 @@ fn sharers(instance: &Instance, names: &Names) -> String {
     let all: Vec<_> = instance.sharers.iter().map(one).collect();
     let (profile, start, user) = (&instance.profile, instance.start, &first.user);
     format!("{profile} at {start} is shared by {user}: {}\n", all.join(", "))
+}
+
+/// Lists the compute instances of an instance, with their jobs.
+fn parts(instance: &Instance, names: &Names) -> String {
+    let one = |part: &ComputeView| {
+        let size = format!("{}c at {}", part.slices, part.start);
+        match part.job_id {
+            Some(job) => {
+                let number = names.get(&job).cloned().unwrap_or_else(|| job.to_string());
+                format!("{size}: {number} {}", part.job_name.as_deref().unwrap_or_default())
+            }
+            None => format!("{size}: free"),
+        }
+    };
+    if instance.parts.is_empty() {
+        return String::new();
+    }
+    let all: Vec<_> = instance.parts.iter().map(one).collect();
+    let (profile, start) = (&instance.profile, instance.start);
+    let of = instance.parts.iter().find_map(|part| part.user.as_ref());
+    let of = of.map(|user| format!(" of {user}")).unwrap_or_default();
+    let memory = Bytes::new(instance.memory_bytes);
+    format!("{profile} at {start} is cut, its {memory} shared{of}: {}\n", all.join(", "))
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! `tessera mig`: the partition state machine of a GPU model, without a cluster.
 
 mod check;
+mod cuts;
 mod states;
 mod views;
 
@@ -12,7 +13,7 @@ use super::failure::Failure;
 use super::gpus::bar;
 use super::session::Screen;
 
-pub use views::{LegalityReport, StateReport};
+pub use views::{CutReport, LegalityReport, StateReport};
 
 #[derive(Args)]
 pub struct Mig {
@@ -26,6 +27,8 @@ enum Verb {
     States(states::States),
     /// Run legality steps on a GPU model; exit with 1 if one goes otherwise than it says
     Check(check::Check),
+    /// List the compute instances that GPU instances can be cut into
+    Cuts(cuts::Cuts),
 }
 
 impl Mig {
@@ -33,6 +36,7 @@ impl Mig {
         match &self.verb {
             Verb::States(verb) => verb.run(json),
             Verb::Check(verb) => verb.run(json),
+            Verb::Cuts(verb) => verb.run(json),
         }
     }
 }

@@ -9,7 +9,7 @@ use tessera_sim::cluster::experiment::Finding;
 use utoipa::OpenApi;
 
 use super::failure::Failure;
-use super::mig::{LegalityReport, StateReport};
+use super::mig::{CutReport, LegalityReport, StateReport};
 use super::replay::report::Report;
 use super::simulate::Simulation;
 use crate::types::{
@@ -48,6 +48,7 @@ use crate::types::{
     Report,
     Simulation,
     StateReport,
+    CutReport,
     Submitted,
     TaskKernels,
 )))]
@@ -83,6 +84,7 @@ const OUTPUTS: &[(&str, &str, &str)] = &[
     ("cluster-info", "ClusterInfo", "info"),
     ("cluster-series", "ClusterSeries", "top"),
     ("mig-states", "StateReport", "mig states"),
+    ("mig-cuts", "CutReport", "mig cuts"),
     ("mig-check", "LegalityReport", "mig check"),
     ("replay-report", "Report", "replay"),
     ("simulation", "Simulation", "simulate"),

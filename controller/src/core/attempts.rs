@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use tessera_model::life::{JobEvent, JobState, RetryRules, Verdict};
+use tessera_model::mig::compute::ComputeSlot;
 use tessera_model::share::{MpsShare, Part, Share, SmPercent};
 use tessera_model::{AttemptId, JobId, Millis};
 use tessera_wire::frames::{ExitRecord, KernelTerms, LaunchOrder, PlanOrder, StopCause, ToAgent};
@@ -150,7 +151,7 @@ impl Cluster {
             traceparent: live.traceparent.clone(),
             share: match live.share.as_ref().map(|sharer| sharer.share) {
                 Some(Part::Mps(share)) => Some(share),
-                Some(Part::Kernel(_)) | None => None,
+                Some(Part::Kernel(_) | Part::Compute(_)) | None => None,
             },
             checkpoint_signal: spec.checkpoint_signal,
             kernel: match live.share.as_ref().map(|sharer| sharer.share) {
@@ -160,13 +161,18 @@ impl Cluster {
                     class: spec.class,
                     task_key: spec.task_key.clone(),
                 }),
-                Some(Part::Mps(_)) | None => None,
+                Some(Part::Mps(_) | Part::Compute(_)) | None => None,
             },
         })
     }
 }
 
 impl Live {
+    /// Returns its compute instance, if its GPU instance is cut into several.
+    pub(super) fn part(&self) -> Option<ComputeSlot> {
+        self.share.as_ref()?.share.compute()
+    }
+
     /// Gives the job another part of its slice: its attempt ends by its checkpoint signal and the
     /// next one has the new part. Refused, if the job doesn't say how it puts its work aside.
     pub(super) fn reshare(

@@ -3,12 +3,14 @@
 use std::collections::BTreeMap;
 
 use tessera_api::types as api;
-use tessera_model::mig::{self, Slot};
+use tessera_model::mig::compute::{self, ComputeName};
+use tessera_model::mig::{self, Profile, Slot};
 use tessera_model::share::{Part, SmPercent};
 use tessera_model::{GpuId, JobId, Millis};
 use tessera_placement::InstanceState;
 use tessera_wire::frames::{
-    FaultAction, FaultCause, GpuFault, GpuHealth, InstanceTrouble, MigReport,
+    FaultAction, FaultCause, GpuFault, GpuHealth, InstanceReport, InstanceTrouble, MigReport,
+    PartReport,
 };
 use time::OffsetDateTime;
 
@@ -89,6 +91,10 @@ impl Cluster {
                 job_id: job.map(JobId::number),
                 job_name: job.and_then(|job| self.job_name(job)),
                 sharers: self.sharers(&instance.state),
+                parts: report
+                    .zip(profile)
+                    .map(|(report, profile)| self.parts(report, profile, &instance.state))
+                    .unwrap_or_default(),
             }
         });
         let standing: Vec<_> = gpu.report.instances.iter().map(|i| i.slot).collect();
@@ -134,6 +140,7 @@ impl Cluster {
             InstanceState::Taken { .. } => "unfinished",
             InstanceState::Shared(_) if stands || instance.slot.is_none() => "shared",
             InstanceState::Shared(_) => "unfinished",
+            InstanceState::Cut(_) => "cut",
             InstanceState::Foreign => "foreign",
             InstanceState::Stuck => "stuck",
             InstanceState::Quarantined => "quarantined",
@@ -151,6 +158,37 @@ impl Cluster {
             memory_bytes: share.memory().get(),
         };
         tenancy.sharers.iter().map(view).collect()
+    }
+
+    fn parts(
+        &self,
+        report: &InstanceReport,
+        profile: &Profile,
+        state: &InstanceState,
+    ) -> Vec<api::ComputeView> {
+        let tenancy = match state {
+            InstanceState::Cut(seats) => seats.tenancy.as_ref(),
+            _ => None,
+        };
+        let sharers = || tenancy.iter().flat_map(|tenancy| &tenancy.sharers);
+        let view = |part: &PartReport| {
+            let slices = part.slot.slices;
+            let job = sharers().find(|(_, share)| share.compute() == Some(part.slot));
+            let job = job.map(|(job, _)| *job);
+            let memory = compute::memory_share(profile.memory, profile.compute_slices, slices);
+            api::ComputeView {
+                name: ComputeName { slices, profile: profile.name.clone() }.to_string(),
+                start: part.slot.start,
+                slices,
+                slice: part.slice.as_ref().map(ToString::to_string),
+                sms: part.sms,
+                memory_bytes: memory.get(),
+                job_id: job.map(JobId::number),
+                job_name: job.and_then(|job| self.job_name(job)),
+                user: job.and_then(|_| tenancy.map(|tenancy| tenancy.user.to_string())),
+            }
+        };
+        report.parts.iter().map(view).collect()
     }
 
     fn job_name(&self, job: JobId) -> Option<String> {
@@ -210,6 +248,10 @@ fn fault(fault: &GpuFault) -> api::FaultView {
 
 /// What the node itself holds against its GPU.
 fn set_aside(gpu: &Gpu) -> Option<api::OperatorWord> {
+    if let Some(why) = gpu.unplannable() {
+        let by = "the planner".to_owned();
+        return Some(api::OperatorWord { by, reason: Some(why), at: OffsetDateTime::UNIX_EPOCH });
+    }
     let aside = gpu.report.quarantine.as_ref()?;
     Some(api::OperatorWord {
         by: "its node".to_owned(),

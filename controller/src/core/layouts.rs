@@ -3,12 +3,13 @@
 
 use std::collections::BTreeMap;
 
+use tessera_model::mig::compute::{Cut, StandingCut};
 use tessera_model::mig::{
-    self, Geometry, Hold, Layout, Occupant, Slot, Step, Tenant, Unarrangeable, Wanted,
+    self, Cuts, Geometry, Hold, Layout, Occupant, Slot, Step, Tenant, Unarrangeable, Wanted,
 };
 use tessera_model::{GpuId, JobId, Millis, NodeId, PlanId};
-use tessera_placement::{InstanceState, InstanceView};
-use tessera_wire::frames::{GpuHealth, MigReport};
+use tessera_placement::{InstanceState, InstanceView, Seats};
+use tessera_wire::frames::{GpuHealth, InstanceReport, MigReport};
 use uuid::Uuid;
 
 use super::operator::refused;
@@ -44,6 +45,8 @@ pub(super) struct PendingWish {
 /// What a wished layout would take.
 struct Draft {
     layout: Layout,
+    cuts: Cuts,
+    standing: BTreeMap<Slot, StandingCut>,
     steps: Vec<Step>,
 }
 
@@ -53,9 +56,22 @@ impl Wish {
         Self { asked: open.asked, row: open.row }
     }
 
-    /// Whether the instance is about to be destroyed.
+    /// Whether the instance is about to be destroyed or cut anew.
     pub(super) fn takes(&self, slot: Slot) -> bool {
-        self.row.steps.contains(&Step::Destroy(slot))
+        self.row.steps.iter().any(|step| match step {
+            Step::Destroy(taken) | Step::Cut(taken, _) => *taken == slot,
+            Step::Create(_) => false,
+        })
+    }
+
+    /// Whether an instance is as this wish has it.
+    fn is_met_by(&self, instance: &InstanceReport, geometry: &Geometry) -> bool {
+        let cut = self.row.steps.iter().find_map(|step| match step {
+            Step::Cut(slot, cut) if *slot == instance.slot => Some(*cut),
+            Step::Cut(..) | Step::Create(_) | Step::Destroy(_) => None,
+        });
+        let stands = cut_of(instance, geometry);
+        cut.map_or(!stands.is_empty(), |cut| cut == stands)
     }
 }
 
@@ -101,7 +117,7 @@ impl Cluster {
         let asked = Asked {
             by: wish.by.clone(),
             reason: wish.reason.clone(),
-            wanted: draft.layout,
+            wanted: draft.layout.clone(),
             pin: wish.pin,
         };
         if draft.steps.is_empty() {
@@ -118,7 +134,7 @@ impl Cluster {
             gpu: wish.gpu.clone(),
             node: gpu.node,
             layout_gen: gpu.layout_gen + 1,
-            steps: draft.steps,
+            steps: draft.steps.clone(),
             steps_text,
             job: None,
             attempt: None,
@@ -128,7 +144,7 @@ impl Cluster {
         let text = format!(
             "{} is to get the layout {}: {} ({})",
             self.gpu_name(gpu),
-            names(gpu, &asked.wanted),
+            draft.names(gpu),
             row.steps_text.join(", "),
             because(&asked),
         );
@@ -151,10 +167,25 @@ impl Cluster {
         let (Some(open), MigReport::On { geometry }) = (&gpu.wish, &gpu.report.mig) else {
             return Ok(None);
         };
+        let layout = &open.asked.wanted;
         let there: Vec<_> =
-            open.asked.wanted.iter().map(|slot| Occupant { slot: *slot, busy: true }).collect();
-        let same = wish.wanted.arrange(geometry, &there, |_| 0);
-        Ok((same.as_ref() == Ok(&open.asked.wanted)).then_some(open.row.plan))
+            layout.iter().map(|slot| Occupant { slot: *slot, busy: true }).collect();
+        if wish.wanted.arrange(geometry, &there, |_| 0).as_ref() != Ok(layout) {
+            return Ok(None);
+        }
+        let mut cuts: Cuts =
+            gpu.report.instances.iter().map(|i| (i.slot, cut_of(i, geometry))).collect();
+        for step in &open.row.steps {
+            match step {
+                Step::Cut(slot, cut) => cuts.insert(*slot, *cut),
+                Step::Create(slot) => cuts.insert(*slot, whole(geometry, *slot)),
+                Step::Destroy(slot) => cuts.remove(slot),
+            };
+        }
+        // What is in use keeps its cut: then only the same one is possible.
+        let kept = cuts.iter().map(|(slot, cut)| (*slot, StandingCut { cut: *cut, busy: *cut }));
+        let same = wish.wanted.cuts(geometry, layout, &kept.collect()).is_ok();
+        Ok(same.then_some(open.row.plan))
     }
 
     fn pin(&mut self, gpu: &GpuId, asked: &Asked, round: &mut Round) {
@@ -180,13 +211,16 @@ impl Cluster {
         let MigReport::On { geometry } = &known.report.mig else {
             return Err(refused(RefusedKind::InTheWay, "MIG is off"));
         };
-        let creates = |slot: &Slot| draft.steps.contains(&Step::Create(*slot));
-        let name = |slot: &Slot| known.slot_name(*slot);
+        let makes = |slot: &Slot| {
+            let made = |step: &Step| !matches!(step, Step::Destroy(_)) && step.slot() == *slot;
+            draft.steps.iter().any(made)
+        };
+        let name = |slot: &Slot| draft.name(known, *slot);
         Ok(LayoutDraft {
             layout: draft.layout.iter().map(name).collect(),
-            kept: draft.layout.iter().filter(|slot| !creates(slot)).map(name).collect(),
+            kept: draft.layout.iter().filter(|slot| !makes(slot)).map(name).collect(),
             steps: draft.steps.iter().map(|step| in_words(geometry, *step)).collect(),
-            cost: mig::predicted(geometry, &draft.steps),
+            cost: mig::predicted_over(geometry, &draft.standing, &draft.steps),
             reachability_after: u32::try_from(known.reach(&draft.layout)).ok(),
         })
     }
@@ -202,7 +236,12 @@ impl Cluster {
         let steps = mig::plan(geometry, &standing, &layout).map_err(|problem| {
             refused(RefusedKind::InTheWay, format!("{}: {problem}", self.gpu_name(gpu)))
         })?;
-        Ok(Draft { layout, steps })
+        let standing = standing_cuts(gpu, geometry, &standing);
+        let cuts = wanted
+            .cuts(geometry, &layout, &standing)
+            .map_err(|problem| self.unarrangeable(gpu, geometry, &views, problem))?;
+        let steps = mig::cut_steps(geometry, steps, &standing, &cuts);
+        Ok(Draft { layout, cuts, standing, steps })
     }
 
     /// Returns the geometry of a GPU that can be changed now.
@@ -223,6 +262,11 @@ impl Cluster {
             };
             return Err(OperatorRefused { expected, ..no(why.to_owned()) });
         };
+        if let Some(why) = gpu.unplannable() {
+            let off = format!("MIG mode to be off: tessera mig-mode {} off", gpu.report.gpu);
+            let refused = no(format!("can't be changed: {why}"));
+            return Err(OperatorRefused { expected: Some(off), ..refused });
+        }
         let there = self.nodes.get(&gpu.node).is_some_and(|node| {
             !node.lost && node.session.as_ref().is_some_and(|session| session.ready)
         });
@@ -268,6 +312,12 @@ impl Cluster {
                     ..refused(RefusedKind::Impossible, format!("{name} offers no {profile}"))
                 }
             }
+            Unarrangeable::IllegalCut { .. } => OperatorRefused {
+                expected: Some(
+                    "compute instances such as 1c+2c.3g.20gb, which fit together".into(),
+                ),
+                ..refused(RefusedKind::Impossible, format!("{name}: {problem}"))
+            },
             Unarrangeable::Illegal(problem) => {
                 refused(RefusedKind::Impossible, format!("{name}: {problem}"))
             }
@@ -370,8 +420,9 @@ impl Cluster {
     pub(super) fn resume_wish(&mut self, gpu: &GpuId, round: &mut Round) -> bool {
         let Some(known) = self.gpus.get_mut(gpu) else { return false };
         let Some(wish) = &known.wish else { return false };
-        let stands: Layout =
-            known.report.instances.iter().filter(|i| i.slice.is_some()).map(|i| i.slot).collect();
+        let MigReport::On { geometry } = &known.report.mig else { return false };
+        let met = known.report.instances.iter().filter(|i| wish.is_met_by(i, geometry));
+        let stands: Layout = met.map(|i| i.slot).collect();
         if stands != wish.asked.wanted || stands.len() != known.report.instances.len() {
             self.unsent_plans.push(wish.row.clone());
             return true;
@@ -415,6 +466,17 @@ impl Gpu {
         }
     }
 
+    /// Such as `1c+2c.3g.20gb@4`, of an instance that is cut so.
+    fn cut_name(&self, slot: Slot, cut: Cut) -> String {
+        let name = self.slot_name(slot);
+        match &self.report.mig {
+            MigReport::On { geometry } if !cut.is_empty() && cut != whole(geometry, slot) => {
+                format!("{cut}.{name}")
+            }
+            MigReport::On { .. } | MigReport::Off | MigReport::Unsupported => name,
+        }
+    }
+
     /// What stands, in words.
     pub(super) fn layout_in_words(&self) -> String {
         names(self, &self.report.instances.iter().map(|i| i.slot).collect())
@@ -428,8 +490,48 @@ impl Gpu {
 }
 
 fn names(gpu: &Gpu, layout: &Layout) -> String {
-    let names: Vec<_> = layout.iter().map(|slot| gpu.slot_name(*slot)).collect();
+    let cut = |slot: &Slot| gpu.report.instances.iter().find(|i| i.slot == *slot).map(|i| i.cut());
+    let name = |slot: &Slot| gpu.cut_name(*slot, cut(slot).unwrap_or_default());
+    let names: Vec<_> = layout.iter().map(name).collect();
     if names.is_empty() { "empty".to_owned() } else { names.join(",") }
+}
+
+impl Draft {
+    fn name(&self, gpu: &Gpu, slot: Slot) -> String {
+        gpu.cut_name(slot, self.cuts.get(&slot).copied().unwrap_or_default())
+    }
+
+    fn names(&self, gpu: &Gpu) -> String {
+        let names: Vec<_> = self.layout.iter().map(|slot| self.name(gpu, *slot)).collect();
+        if names.is_empty() { "empty".to_owned() } else { names.join(",") }
+    }
+}
+
+fn whole(geometry: &Geometry, slot: Slot) -> Cut {
+    let slices = geometry.profile(slot.profile).map_or(0, |profile| profile.compute_slices);
+    Cut::whole(slices).unwrap_or_default()
+}
+
+/// Returns the compute instances of an instance that stands; none of one that is half made.
+fn cut_of(instance: &InstanceReport, geometry: &Geometry) -> Cut {
+    match instance.slice {
+        Some(_) => whole(geometry, instance.slot),
+        None => instance.cut(),
+    }
+}
+
+fn standing_cuts(
+    gpu: &Gpu,
+    geometry: &Geometry,
+    occupants: &[Occupant],
+) -> BTreeMap<Slot, StandingCut> {
+    let busy = |slot: Slot| occupants.iter().any(|o| o.slot == slot && o.busy);
+    let standing = |instance: &InstanceReport| {
+        let cut = cut_of(instance, geometry);
+        let busy = if busy(instance.slot) { cut } else { Cut::default() };
+        (instance.slot, StandingCut { cut, busy })
+    };
+    gpu.report.instances.iter().map(standing).collect()
 }
 
 fn because(asked: &Asked) -> String {
@@ -440,8 +542,13 @@ fn because(asked: &Asked) -> String {
 }
 
 fn occupants(views: &[InstanceView]) -> Vec<Occupant> {
+    let busy = |state: &InstanceState| match state {
+        // Operators cut them, and may do so again while nobody sits there.
+        InstanceState::Cut(seats) => seats.tenancy.is_some(),
+        state => state.busy(),
+    };
     let occupant =
-        |view: &InstanceView| Some(Occupant { slot: view.slot?, busy: view.state.busy() });
+        |view: &InstanceView| Some(Occupant { slot: view.slot?, busy: busy(&view.state) });
     views.iter().filter_map(occupant).collect()
 }
 
@@ -449,6 +556,7 @@ fn jobs_of(state: &InstanceState) -> Vec<JobId> {
     match state {
         InstanceState::Taken { job } => vec![*job],
         InstanceState::Shared(tenancy) => tenancy.sharers.iter().map(|(job, _)| *job).collect(),
+        InstanceState::Cut(seats) => seats.taken().map(|(job, _)| job).collect(),
         _ => Vec::new(),
     }
 }
@@ -457,7 +565,9 @@ fn hold(state: &InstanceState, ends: &BTreeMap<JobId, Millis>) -> Hold {
     match state {
         InstanceState::Idle => Hold::Idle,
         InstanceState::Taken { job } => Hold::Busy { until: ends.get(job).copied() },
-        InstanceState::Shared(tenancy) => {
+        InstanceState::Cut(Seats { tenancy: None, .. }) => Hold::Idle,
+        InstanceState::Shared(tenancy)
+        | InstanceState::Cut(Seats { tenancy: Some(tenancy), .. }) => {
             // Free when the last of them has ended; unknown if one has no limit.
             let all = tenancy.sharers.iter().map(|(job, _)| ends.get(job).copied());
             let until: Option<Vec<_>> = all.collect();

@@ -147,7 +147,11 @@ impl Cluster {
 
     /// Finds an instance that stands, or a place that is quarantined.
     fn slot_of(&self, gpu: &Gpu, slice: &SliceName) -> Result<Slot, OperatorRefused> {
-        let standing = gpu.report.instances.iter().map(|i| (i.slot, i.slice.as_ref()));
+        let standing = gpu.report.instances.iter().flat_map(|i| {
+            let parts = i.parts.iter().filter_map(|part| part.slice.as_ref());
+            let whole = std::iter::once((i.slot, i.slice.as_ref()));
+            whole.chain(parts.map(|slice| (i.slot, Some(slice))))
+        });
         let noted = self.quarantined(&gpu.report.gpu).map(|slot| (slot, None));
         let name = |slot: Slot| gpu.slot_name(slot);
         let all: Vec<_> = standing.chain(noted).collect();
@@ -207,12 +211,20 @@ impl Cluster {
                 until: format!("{name} is cleared"),
             })
         };
+        let unplannable = || {
+            let why = gpu.unplannable()?;
+            Some(Closed {
+                how: Closure::Quarantined,
+                words: format!("{name} can't be planned for ({why})"),
+                until: format!("MIG mode of {name} is switched off"),
+            })
+        };
         let drained = || {
             let of_node = || self.word(Kind::Drained, Target::Node(gpu.node));
             at(Kind::Drained).or_else(of_node).map(|word| closed(Closure::Drained, word))
         };
         OperatorWord {
-            closed: quarantined.or_else(by_itself).or_else(drained),
+            closed: quarantined.or_else(by_itself).or_else(unplannable).or_else(drained),
             pinned: at(Kind::Pinned).map(|word| format!("the layout of {name} is {word}")),
         }
     }

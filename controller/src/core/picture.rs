@@ -161,13 +161,13 @@ impl Cluster {
     }
 
     pub(super) fn enqueue(&mut self, fresh: FreshJob, submitted: Millis) {
-        let FreshJob { job, gpu, share, priority, attempts, facts, waited: _, done } = fresh;
+        let FreshJob { job, gpu, user, share, priority, attempts, facts, waited: _, done } = fresh;
         // An accepted job may be announced after a reload has read it already.
         if self.attempts.contains_key(&job) || self.ranks.contains_key(&job) {
             return;
         }
         self.ranks.insert(job, priority);
-        let asked = QueuedJob { id: job, gpu, share, priority, submitted };
+        let asked = QueuedJob { id: job, gpu, user, share, priority, submitted };
         let waiting = Waiting { asked, attempts, reason: None, facts, done };
         self.queue.insert((priority, job), waiting);
     }

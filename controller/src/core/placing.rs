@@ -1,11 +1,16 @@
 //! From a policy's decisions to attempts, plans and launches.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use tessera_model::life::{JobState, Outcome};
+use tessera_model::mig::compute::memory_share;
 use tessera_model::mig::{self, Layout, Occupant, Slot, Step};
+use tessera_model::share::{ComputeShare, Part};
 use tessera_model::{AttemptId, Bytes, DecisionId, GpuId, JobId, Millis, PlanId};
-use tessera_placement::{ClusterView, Decision, Explanation, InstanceState, Place, WaitReason};
+use tessera_placement::{
+    ClusterView, Decision, Explanation, InstanceState, Place, Sharer, WaitReason, parts,
+};
 use tessera_wire::frames::{InstanceReport, MigReport};
 use uuid::Uuid;
 
@@ -71,6 +76,9 @@ impl Cluster {
         if gpu.report.instances.iter().any(troubled) {
             return Some("somebody else uses the instance");
         }
+        if live.part().is_some() {
+            return Some("its compute instance is gone");
+        }
         let steps = steps_to(geometry, gpu, &[slot], |slot| self.must_stay(&live.gpu, slot));
         steps.is_none().then_some("an instance is in the way that can't be destroyed")
     }
@@ -91,7 +99,11 @@ impl Cluster {
         let open = self.queue.values().map(|waiting| &waiting.asked);
         let mut queue = open.filter(|job| !self.moving.promised(job.id)).take(look_at);
         let forecast = Foresight::new(self, now);
-        let decisions = self.policy.decide_with(&view, &forecast, &mut queue, now, STARTS_MAX);
+        let mut seated = parts::seat(&view, &mut queue, STARTS_MAX);
+        let mut decisions = std::mem::take(&mut seated.decisions);
+        let left = STARTS_MAX - seated.started;
+        let mut others = seated.others.into_iter();
+        decisions.extend(self.policy.decide_with(&view, &forecast, &mut others, now, left));
         let mut reshapes = Vec::new();
         for decision in decisions {
             match decision {
@@ -172,10 +184,28 @@ impl Cluster {
             _ => (vec![0], "whole GPU".to_owned()),
         };
         // An instance that is destroyed by this very decision doesn't stand ready.
-        let slice = if place.steps.is_empty() { slice_at(&gpu.report, place.slot) } else { None };
+        let slice = match place.steps.is_empty() {
+            true => slice_at(&gpu.report, place.slot, place.part),
+            false => None,
+        };
         debug_assert!(free_in(view, &place), "policies only give away what is free");
         let waiting = self.ranks.get(&job).and_then(|rank| self.queue.get(&(*rank, job)));
-        let share = waiting.and_then(|waiting| waiting.asked.share.clone());
+        let mut share = waiting.and_then(|waiting| waiting.asked.share.clone());
+        let mut profile = profile;
+        if let (Some(part), Some(waiting)) = (place.part, waiting) {
+            // Only what stands is given away: no plan makes compute instances for a job.
+            if slice.is_none() {
+                return;
+            }
+            let whole =
+                place.slot.and_then(|slot| gpu.mig.as_ref()?.geometry.profile(slot.profile));
+            let compute_slices = whole.map_or(part.slices, |profile| profile.compute_slices);
+            let memory = memory_share(capacity(gpu, place.slot), compute_slices, part.slices);
+            let user = Arc::clone(&waiting.asked.user);
+            share =
+                Some(Sharer { user, share: Part::Compute(ComputeShare { slot: part, memory }) });
+            profile = format!("{}c.{profile}", part.slices);
+        }
         let foretold = waiting.filter(|_| share.is_none()).and_then(|waiting| {
             self.foretell(&waiting.facts, waiting.done, &place.gpu, place.slot)
         });
@@ -266,7 +296,7 @@ impl Cluster {
     ) {
         let mut wanted: BTreeMap<GpuId, Vec<(AttemptId, Slot)>> = BTreeMap::new();
         for (attempt, live) in &self.live {
-            if let (JobState::Placing, Some(slot)) = (live.state, live.slot) {
+            if let (JobState::Placing, Some(slot), None) = (live.state, live.slot, live.part()) {
                 wanted.entry(live.gpu.clone()).or_default().push((*attempt, slot));
             }
         }
@@ -365,10 +395,17 @@ impl Cluster {
                 expected_start: None,
             });
         }
-        let mut alone = std::iter::once(&waiting.asked);
+        let view = self.view(now);
         let forecast = Foresight::new(self, now);
-        let decided = self.policy.decide_with(&self.view(now), &forecast, &mut alone, now, 1);
-        let decision = decided.into_iter().next_back();
+        let mut seated = parts::seat(&view, &mut std::iter::once(&waiting.asked), 1);
+        let mut others = seated.others.into_iter();
+        let decision = match seated.decisions.pop() {
+            Some(decision) => Some(decision),
+            None => {
+                let decided = self.policy.decide_with(&view, &forecast, &mut others, now, 1);
+                decided.into_iter().next_back()
+            }
+        };
         let (reason, why) = match decision {
             Some(Decision::Wait { reason, why, .. }) => (reason, why),
             Some(Decision::Start { why, .. } | Decision::Reshape { why, .. }) => {
@@ -401,8 +438,11 @@ fn capacity(gpu: &super::Gpu, slot: Option<Slot>) -> Bytes {
 }
 
 fn free_in(view: &ClusterView, place: &Place) -> bool {
-    let free =
-        |state: &InstanceState| matches!(state, InstanceState::Idle | InstanceState::Shared(_));
+    let free = |state: &InstanceState| match (state, place.part) {
+        (InstanceState::Cut(seats), Some(part)) => seats.free().any(|free| free == part),
+        (InstanceState::Idle | InstanceState::Shared(_), None) => true,
+        _ => false,
+    };
     !place.steps.is_empty()
         || view
             .gpus
@@ -447,5 +487,6 @@ pub(super) fn in_words(geometry: &mig::Geometry, step: Step) -> String {
     match step {
         Step::Destroy(slot) => format!("destroy {}@{}", name(slot), slot.start),
         Step::Create(slot) => format!("create {}@{}", name(slot), slot.start),
+        Step::Cut(slot, cut) => format!("cut {}@{} into {cut}", name(slot), slot.start),
     }
 }

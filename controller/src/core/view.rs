@@ -3,9 +3,12 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use tessera_model::mig::{Geometry, Slot};
+use tessera_model::mig::compute::{ComputeSlot, Cut};
+use tessera_model::mig::{Geometry, Slot, TooManyPlacements};
 use tessera_model::{Bytes, GpuId, JobId, Millis, SliceId};
-use tessera_placement::{ClusterView, GpuView, InstanceState, InstanceView, MigView, Tenancy};
+use tessera_placement::{
+    ClusterView, GpuView, InstanceState, InstanceView, MigView, Seats, Tenancy,
+};
 use tessera_wire::frames::{GpuHealth, GpuReport, InstanceReport, InstanceTrouble, MigReport};
 
 use super::{Cluster, Gpu, Live};
@@ -81,6 +84,9 @@ impl Cluster {
                 view.state = match &view.state {
                     InstanceState::Taken { job } => InstanceState::Taken { job: *job },
                     InstanceState::Shared(tenancy) => closed_to_others(tenancy),
+                    InstanceState::Cut(Seats { tenancy: Some(tenancy), .. }) => {
+                        held_seats(tenancy.clone())
+                    }
                     _ => InstanceState::Quarantined,
                 };
             }
@@ -112,7 +118,7 @@ impl Cluster {
     /// node's present session.
     pub(super) fn standing_slice(&self, live: &Live) -> Option<SliceId> {
         let gpu = self.gpus.get(&live.gpu).filter(|gpu| gpu.fresh)?;
-        slice_at(&gpu.report, live.slot)
+        slice_at(&gpu.report, live.slot, live.part())
     }
 
     /// Returns the shared rules of a GPU's geometry; equal geometries share them.
@@ -122,10 +128,27 @@ impl Cluster {
         if let Some(known) = self.mig_views.iter().find(|view| view.geometry == *geometry) {
             return Some(Arc::clone(known));
         }
-        // More placements than any known GPU has: it can't be planned for, and is left alone.
+        // More placements than any known GPU has: see `Gpu::unplannable`.
         let view = Arc::new(MigView::new(geometry.clone()).ok()?);
         self.mig_views.push(Arc::clone(&view));
         Some(view)
+    }
+}
+
+impl Gpu {
+    /// Says why nothing can be planned on a GPU whose driver lists more placements than the state
+    /// machine has room for. No known GPU has a quarter of them.
+    pub(super) fn unplannable(&self) -> Option<String> {
+        let MigReport::On { geometry } = &self.report.mig else { return None };
+        if self.mig.is_some() {
+            return None;
+        }
+        let too_many = MigView::new(without(geometry, &self.report.refused)).err()?;
+        let TooManyPlacements { placements, most } = too_many;
+        Some(format!(
+            "its driver lists {placements} placements of instances, and Tessera can plan with at \
+             most {most}: it is left alone"
+        ))
     }
 }
 
@@ -147,14 +170,22 @@ fn same_mode(gpu: &Gpu, holders: &[&Live]) -> bool {
     holders.iter().all(|held| held.slot.is_some() == partitioned)
 }
 
-/// Returns the slice in a slot; of a whole GPU with MIG off, the GPU itself.
-pub(super) fn slice_at(report: &GpuReport, slot: Option<Slot>) -> Option<SliceId> {
+/// Returns the slice in a slot, or that over one of its compute instances; of a whole GPU with MIG
+/// off, the GPU itself.
+pub(super) fn slice_at(
+    report: &GpuReport,
+    slot: Option<Slot>,
+    part: Option<ComputeSlot>,
+) -> Option<SliceId> {
     match slot {
-        Some(slot) => report
-            .instances
-            .iter()
-            .find(|i| i.slot == slot && i.trouble.is_none())
-            .and_then(|i| i.slice.clone()),
+        Some(slot) => {
+            let sound = |i: &&InstanceReport| i.slot == slot && i.trouble.is_none();
+            let instance = report.instances.iter().find(sound)?;
+            match part {
+                Some(part) => instance.parts.iter().find(|p| p.slot == part)?.slice.clone(),
+                None => instance.slice.clone(),
+            }
+        }
         None => report.gpu.as_str().parse().ok(),
     }
 }
@@ -222,11 +253,47 @@ fn closed_to_others(tenancy: &Tenancy) -> InstanceState {
     first.map_or(InstanceState::Quarantined, |job| InstanceState::Taken { job })
 }
 
+/// Shows the compute instances that are taken and no others: nobody joins.
+fn held_seats(tenancy: Tenancy) -> InstanceState {
+    let cut = tenancy.sharers.iter().filter_map(|(_, part)| part.compute());
+    let cut = cut.fold(Cut::default(), |mut cut, slot| {
+        cut.insert(slot);
+        cut
+    });
+    InstanceState::Cut(Seats { cut, tenancy: Some(tenancy) })
+}
+
+/// Returns what a GPU instance with several compute instances is doing.
+fn seats_of(instance: &InstanceReport, held: Option<InstanceState>) -> InstanceState {
+    let tenancy = match held {
+        Some(InstanceState::Shared(tenancy)) => Some(tenancy),
+        // Somebody cut it under its job, or it is taken for a change.
+        Some(state) => return state,
+        None => None,
+    };
+    match (&instance.trouble, tenancy) {
+        (Some(_), Some(tenancy)) => held_seats(tenancy),
+        (Some(InstanceTrouble::Foreign { .. }), None) => InstanceState::Foreign,
+        (Some(InstanceTrouble::Stuck { .. }), None) => InstanceState::Stuck,
+        (None, tenancy) => {
+            // Without its device nothing can run on a compute instance.
+            let mut cut = Cut::default();
+            for part in instance.parts.iter().filter(|part| part.slice.is_some()) {
+                cut.insert(part.slot);
+            }
+            InstanceState::Cut(Seats { cut, tenancy })
+        }
+    }
+}
+
 fn state_of(
     instance: &InstanceReport,
     held: Option<InstanceState>,
     doomed_for: Option<JobId>,
 ) -> InstanceState {
+    if !instance.parts.is_empty() {
+        return seats_of(instance, held);
+    }
     match (held, doomed_for) {
         // Nobody joins sharers where something is the matter.
         (Some(InstanceState::Shared(tenancy)), _) if instance.trouble.is_some() => {

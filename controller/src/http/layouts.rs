@@ -42,7 +42,8 @@ pub(super) async fn show_layout(
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(super) struct PlanParams {
-    /// All instances that shall stand: `3g.20gb,2x1g.5gb,2g.10gb@4`, or `empty`.
+    /// All instances that shall stand: `3g.20gb,2x1g.5gb,2g.10gb@4`, or `empty`; with several
+    /// compute instances in one GPU instance `1c+2c.3g.20gb`.
     layout: String,
 }
 
@@ -145,6 +146,7 @@ pub(super) async fn show_outlook(
     let (gpu, id) = find_gpu(&state, &gpu.0).await?;
     let mut jobs: Vec<_> = gpu.instances.iter().filter_map(|instance| instance.job_id).collect();
     jobs.extend(gpu.instances.iter().flat_map(|i| &i.sharers).map(|sharer| sharer.job_id));
+    jobs.extend(gpu.instances.iter().flat_map(|i| &i.parts).filter_map(|part| part.job_id));
     let ends = state.reads().expected_ends(jobs).await?;
     let outlook = state.ask(|reply| ToPlacer::Outlook { gpu: id, ends, reply }).await??;
     let profiles =

@@ -207,7 +207,7 @@ async fn check_feasible(
     Err(ApiError::ImpossibleRequest {
         field: match &spec.gpu {
             GpuAsk::Memory(_) | GpuAsk::Unknown => "gpu_memory_bytes",
-            GpuAsk::Profile(_) => "gpu_profile",
+            GpuAsk::Profile(_) | GpuAsk::Compute(_) => "gpu_profile",
             GpuAsk::Whole => "gpu_whole",
         },
         asked: spec.gpu.to_string(),

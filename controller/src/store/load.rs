@@ -7,8 +7,9 @@ use std::sync::Arc;
 use sqlx::PgConnection;
 use sqlx::types::Json;
 use tessera_model::life::{JobState, Outcome};
+use tessera_model::mig::compute::ComputeSlot;
 use tessera_model::mig::{Layout, ProfileId, Slot, Step};
-use tessera_model::share::{KernelShare, MpsShare, Part, Share, SmPercent};
+use tessera_model::share::{ComputeShare, KernelShare, MpsShare, Part, Share, SmPercent};
 use tessera_model::spec::{BadField, GpuAsk, JobSpec, Priority};
 use tessera_model::{
     AttemptId, BootId, Bytes, DecisionId, GpuId, JobId, Millis, NodeId, NodeName, PlanId, SliceId,
@@ -291,6 +292,7 @@ async fn waiting(connection: &mut PgConnection) -> Result<Vec<FreshJob>, StoreEr
             Ok(FreshJob {
                 job: JobId::from_number(unsigned("jobs", row.job, row.job)?),
                 gpu: row.gpu.0,
+                user: row.user_name.as_str().into(),
                 share: share
                     .part()
                     .map(|share| Sharer { user: row.user_name.as_str().into(), share }),
@@ -308,8 +310,8 @@ async fn live(connection: &mut PgConnection) -> Result<Vec<LiveRow>, StoreError>
     let rows = sqlx::query!(
         r#"
         SELECT a.attempt, a.job, j.state, a.number, a.node, a.generation, a.gpu, a.start,
-               a.profile_id, a.slice, a.decision, a.sm_percent, a.share_bytes, s.user_name,
-               j.done_ppm,
+               a.profile_id, a.slice, a.decision, a.sm_percent, a.share_bytes,
+               a.compute_start, a.compute_slices, s.user_name, j.done_ppm,
                (EXTRACT(EPOCH FROM now() - s.accepted_at) * 1000)::bigint AS "waited!",
                (EXTRACT(EPOCH FROM now() - a.started_at) * 1000)::bigint AS "ran"
           FROM attempts AS a
@@ -346,6 +348,7 @@ async fn live(connection: &mut PgConnection) -> Result<Vec<LiveRow>, StoreError>
                 slot,
                 share: share_of(row.sm_percent, row.share_bytes)
                     .map_err(|e| bad(e.to_string()))?
+                    .map(|part| on_its_own(part, row.compute_start, row.compute_slices))
                     .map(|share| Sharer { user: row.user_name.as_str().into(), share }),
                 slice: slice.map_err(|e: tessera_model::ids::BadId| bad(e.to_string()))?,
                 decision: DecisionId::from_uuid(row.decision),
@@ -364,6 +367,18 @@ fn share_of(sm: Option<i16>, bytes: Option<i64>) -> Result<Option<Part>, BadFiel
     let Some(sm) = sm else { return Ok(Some(Part::Kernel(KernelShare { memory }))) };
     let sm = SmPercent::try_from(u8::try_from(sm).unwrap_or(0))?;
     Ok(Some(Part::Mps(MpsShare { sm, memory })))
+}
+
+/// Reads which compute instance an attempt has, if it has one to itself.
+fn on_its_own(part: Part, start: Option<i16>, slices: Option<i16>) -> Part {
+    let small = |number: Option<i16>| u8::try_from(number?).ok();
+    match small(start).zip(small(slices)) {
+        Some((start, slices)) => {
+            let slot = ComputeSlot { start, slices };
+            Part::Compute(ComputeShare { slot, memory: part.memory() })
+        }
+        None => part,
+    }
 }
 
 /// Lays what a job's user said last of its share over what its specification says.

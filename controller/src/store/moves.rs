@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, HashMap};
 use sqlx::PgConnection;
 use tessera_model::ids::BadId;
 use tessera_model::life::{JobState, Outcome};
+use tessera_model::mig::compute::ComputeSlot;
 use tessera_model::share::SmPercent;
 use tessera_model::{AttemptId, Bytes, DecisionId, JobId, Millis, NodeId, SliceId};
 use tessera_placement::{Explanation, Place, Prediction, Sharer};
@@ -228,6 +229,7 @@ pub async fn reserve(
     let held = HeldSlots::of(batch);
     let (sms, bytes) = shares_of(batch);
     let told = Columns::of(batch);
+    let (compute_starts, compute_slices) = parts_of(batch);
     // One statement: its parts are one round trip, and touch different tables.
     let moved = sqlx::query!(
         r#"
@@ -236,16 +238,18 @@ pub async fn reserve(
               FROM UNNEST($1::uuid[], $2::bigint[], $3::integer[], $4::text[], $5::uuid[],
                           $6::bigint[], $7::text[], $8::integer[], $9::smallint[],
                           $10::integer[], $11::text[], $12::text[], $13::uuid[], $14::text[],
-                          $15::text[], $21::smallint[], $22::bigint[])
+                          $15::text[], $21::smallint[], $22::bigint[],
+                          $34::smallint[], $35::smallint[])
                 AS u (attempt, job, number, state, node, generation, gpu, gpu_index, start,
-                      profile_id, profile, slice, decision, place, why, sm_percent, share_bytes)
+                      profile_id, profile, slice, decision, place, why, sm_percent, share_bytes,
+                      compute_start, compute_slices)
         ), a AS (
             INSERT INTO attempts (attempt, job, number, state, node, generation, gpu, gpu_index,
                                   start, profile_id, profile, slice, decision, sm_percent,
-                                  share_bytes)
+                                  share_bytes, compute_start, compute_slices)
             SELECT u.attempt, u.job, u.number, u.state, u.node, u.generation, u.gpu,
                    u.gpu_index, u.start, u.profile_id, u.profile, u.slice, u.decision,
-                   u.sm_percent, u.share_bytes
+                   u.sm_percent, u.share_bytes, u.compute_start, u.compute_slices
               FROM u
         ), d AS (
             INSERT INTO decisions (decision, job, outcome, policy, epoch, place, why)
@@ -303,6 +307,8 @@ pub async fn reserve(
         &told.lows as &[Option<i64>],
         &told.expected as &[Option<i64>],
         &told.highs as &[Option<i64>],
+        &compute_starts as &[Option<i16>],
+        &compute_slices as &[Option<i16>],
     )
     .execute(&mut *connection)
     .await
@@ -320,6 +326,13 @@ fn shares_of(batch: &[Reservation]) -> (Vec<Option<i16>>, Vec<Option<i64>>) {
     };
     let columns = |r: &Reservation| share(r).map_or((None, None), |(sm, bytes)| (sm, Some(bytes)));
     batch.iter().map(columns).unzip()
+}
+
+/// The compute instances that a batch of reservations gives away, as columns.
+fn parts_of(batch: &[Reservation]) -> (Vec<Option<i16>>, Vec<Option<i16>>) {
+    let part = |r: &Reservation| r.share.as_ref()?.share.compute();
+    let columns = |slot: ComputeSlot| (Some(slot.start.into()), Some(slot.slices.into()));
+    batch.iter().map(|r| part(r).map_or((None, None), columns)).unzip()
 }
 
 const fn state_of(reservation: &Reservation) -> JobState {

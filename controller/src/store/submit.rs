@@ -19,6 +19,8 @@ pub struct FreshJob {
     pub job: JobId,
     /// What it asks for.
     pub gpu: GpuAsk,
+    /// Whose it is.
+    pub user: Arc<str>,
     /// Its part of a slice, if it may share one.
     pub share: Option<Sharer>,
     /// Its rank.
@@ -39,6 +41,7 @@ impl FreshJob {
         Self {
             job,
             gpu: spec.gpu.clone(),
+            user: spec.user.as_str().into(),
             share: sharer(spec),
             priority: spec.priority,
             attempts,

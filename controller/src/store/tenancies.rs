@@ -20,6 +20,7 @@ struct Addition {
     memory_bytes: i64,
     capacity_bytes: i64,
     kernel: bool,
+    compute: bool,
     slots: Vec<u8>,
 }
 
@@ -41,6 +42,7 @@ fn additions(batch: &[Reservation]) -> BTreeMap<(String, i16, String), Addition>
         sum.sm_percent += i32::try_from(sharer.share.sm_percent()).unwrap_or(i32::MAX);
         sum.memory_bytes = sum.memory_bytes.saturating_add(signed(sharer.share.memory().get()));
         sum.kernel = sharer.share.is_kernel();
+        sum.compute = sharer.share.compute().is_some();
         sum.capacity_bytes = signed(reservation.capacity.get());
     }
     all
@@ -75,23 +77,25 @@ pub(super) async fn join(
     let bytes: Vec<_> = rows().map(|(_, sum, _)| sum.memory_bytes).collect();
     let capacities: Vec<_> = rows().map(|(_, sum, _)| sum.capacity_bytes).collect();
     let kernels: Vec<_> = rows().map(|(_, sum, _)| sum.kernel).collect();
+    let computes: Vec<_> = rows().map(|(_, sum, _)| sum.compute).collect();
     let changed = sqlx::query!(
         r#"
         INSERT INTO attempt_slots AS held (gpu, slot, start, tenant, size, sharers, sm_percent,
-                                           memory_bytes, capacity_bytes, kernel)
+                                           memory_bytes, capacity_bytes, kernel, compute)
         SELECT u.gpu, u.slot, u.start, u.tenant, u.size, u.sharers, u.sm_percent, u.memory_bytes,
-               u.capacity_bytes, u.kernel
+               u.capacity_bytes, u.kernel, u.compute
           FROM UNNEST($1::text[], $2::smallint[], $3::smallint[], $4::text[], $5::smallint[],
-                      $6::integer[], $7::integer[], $8::bigint[], $9::bigint[], $10::boolean[])
+                      $6::integer[], $7::integer[], $8::bigint[], $9::bigint[], $10::boolean[],
+                      $11::boolean[])
             AS u (gpu, slot, start, tenant, size, sharers, sm_percent, memory_bytes,
-                  capacity_bytes, kernel)
+                  capacity_bytes, kernel, compute)
         ON CONFLICT (gpu, slot) DO UPDATE
            SET sharers = held.sharers + EXCLUDED.sharers,
                sm_percent = held.sm_percent + EXCLUDED.sm_percent,
                memory_bytes = held.memory_bytes + EXCLUDED.memory_bytes
          WHERE held.tenant = EXCLUDED.tenant AND held.start = EXCLUDED.start
            AND held.size = EXCLUDED.size AND held.capacity_bytes = EXCLUDED.capacity_bytes
-           AND held.kernel = EXCLUDED.kernel
+           AND held.kernel = EXCLUDED.kernel AND held.compute = EXCLUDED.compute
         "#,
         &gpus,
         &slots,
@@ -103,6 +107,7 @@ pub(super) async fn join(
         &bytes,
         &capacities,
         &kernels,
+        &computes,
     )
     .execute(connection)
     .await

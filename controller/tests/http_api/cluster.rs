@@ -26,6 +26,7 @@ pub fn node(name: &str, gpu: &str) -> Node {
         job_id: None,
         job_name: None,
         sharers: Vec::new(),
+        parts: Vec::new(),
     };
     Node {
         name: name.into(),

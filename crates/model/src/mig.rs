@@ -11,6 +11,7 @@ mod arrange;
 pub mod catalog;
 pub mod compute;
 pub mod cost;
+mod cuts;
 mod geometry;
 mod offer;
 mod outlook;
@@ -20,7 +21,8 @@ mod states;
 mod subsets;
 mod wanted;
 
-pub use cost::predicted;
+pub use cost::{predicted, predicted_over};
+pub use cuts::{Cuts, cut_steps};
 pub use geometry::{
     Geometry, IllegalLayout, Layout, MediaEngines, Profile, ProfileId, ProfileName, Slot,
 };

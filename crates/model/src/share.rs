@@ -6,6 +6,7 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 
 use crate::ids::BadId;
+use crate::mig::compute::ComputeSlot;
 use crate::spec::{BadField, GpuAsk};
 use crate::units::Bytes;
 
@@ -88,6 +89,16 @@ pub struct KernelShare {
     pub memory: Bytes,
 }
 
+/// What one job has of a GPU instance with several compute instances.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct ComputeShare {
+    /// Its compute instance: nobody else is on it.
+    pub slot: ComputeSlot,
+    /// What is counted for it of the memory, which all of them hold together: nothing keeps a
+    /// program to it.
+    pub memory: Bytes,
+}
+
 /// What one sharer has of its slice, and so what kind of sharers may join it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -96,6 +107,8 @@ pub enum Part {
     Mps(MpsShare),
     /// Memory; kernels take turns by priority.
     Kernel(KernelShare),
+    /// A compute instance of its own; the memory is shared.
+    Compute(ComputeShare),
 }
 
 impl Part {
@@ -104,6 +117,7 @@ impl Part {
         match self {
             Self::Mps(share) => share.memory,
             Self::Kernel(share) => share.memory,
+            Self::Compute(share) => share.memory,
         }
     }
 
@@ -111,7 +125,25 @@ impl Part {
     pub const fn sm(self) -> Option<SmPercent> {
         match self {
             Self::Mps(share) => Some(share.sm),
-            Self::Kernel(_) => None,
+            Self::Kernel(_) | Self::Compute(_) => None,
+        }
+    }
+
+    /// Returns its compute instance, if it has one of several.
+    pub const fn compute(self) -> Option<ComputeSlot> {
+        match self {
+            Self::Compute(share) => Some(share.slot),
+            Self::Mps(_) | Self::Kernel(_) => None,
+        }
+    }
+
+    /// Tells whether both can be on one slice: sharers are of one kind, and two never have one
+    /// compute instance.
+    pub const fn goes_with(self, other: Self) -> bool {
+        match (self, other) {
+            (Self::Mps(_), Self::Mps(_)) | (Self::Kernel(_), Self::Kernel(_)) => true,
+            (Self::Compute(one), Self::Compute(other)) => !one.slot.overlaps(other.slot),
+            (Self::Mps(_) | Self::Kernel(_) | Self::Compute(_), _) => false,
         }
     }
 
@@ -131,6 +163,7 @@ impl Part {
         match self {
             Self::Mps(share) => share.roomy(),
             Self::Kernel(share) => Bytes::new(share.memory.get().saturating_mul(2)),
+            Self::Compute(share) => share.memory,
         }
     }
 }
@@ -141,6 +174,7 @@ impl fmt::Display for Part {
         match self {
             Self::Mps(share) => write!(f, "{} and {}", share.memory, share.sm),
             Self::Kernel(share) => write!(f, "{}, kernel by kernel,", share.memory),
+            Self::Compute(share) => write!(f, "{} with {} of memory", share.slot, share.memory),
         }
     }
 }
@@ -221,11 +255,13 @@ impl Share {
 fn sharers_memory(gpu: &GpuAsk) -> Result<Bytes, BadField> {
     match gpu {
         GpuAsk::Memory(memory) => Ok(*memory),
-        GpuAsk::Unknown | GpuAsk::Profile(_) | GpuAsk::Whole => Err(BadField::new(
-            "share",
-            format!("a job that shares a slice asks for {gpu}"),
-            "give gpu_memory_bytes: it is the job's limit, and decides with whom it fits together",
-        )),
+        GpuAsk::Unknown | GpuAsk::Profile(_) | GpuAsk::Whole | GpuAsk::Compute(_) => {
+            Err(BadField::new(
+                "share",
+                format!("a job that shares a slice asks for {gpu}"),
+                "give gpu_memory_bytes: it is the job's limit, and decides with whom it fits together",
+            ))
+        }
     }
 }
 

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::ids::BadId;
 use crate::life::{OnLost, RetryRules, words};
 use crate::mig::ProfileName;
+use crate::mig::compute::ComputeName;
 use crate::share::{CheckpointSignal, Share};
 use crate::units::{Bytes, Millis};
 
@@ -112,6 +113,9 @@ pub enum GpuAsk {
     Profile(ProfileName),
     /// A whole GPU, alone.
     Whole,
+    /// A compute instance of this kind: its compute slices are its own, its GPU instance's memory
+    /// is not.
+    Compute(ComputeName),
 }
 
 impl fmt::Display for GpuAsk {
@@ -121,6 +125,7 @@ impl fmt::Display for GpuAsk {
             Self::Memory(bytes) => f.pad(&format!("{bytes}")),
             Self::Profile(name) => f.pad(name.as_str()),
             Self::Whole => f.pad("a whole GPU"),
+            Self::Compute(name) => name.fmt(f),
         }
     }
 }
@@ -376,15 +381,29 @@ fn parse_gpu(
             "a positive number of bytes, or leave it out for the smallest slice",
         )),
         (Some(bytes), None, false) => Ok(GpuAsk::Memory(Bytes::new(bytes))),
-        (None, Some(name), false) => name.parse().map(GpuAsk::Profile).map_err(|bad: BadId| {
-            BadField::new("gpu_profile", format!("{:?} is no profile", bad.text), bad.expected)
-        }),
+        (None, Some(name), false) => ask_by_name(&name),
         _ => Err(BadField::new(
             "gpu_memory_bytes",
             "a job says its size in one way",
             "give one of gpu_memory_bytes, gpu_profile and gpu_whole",
         )),
     }
+}
+
+/// Reads what a job names: a profile, or a kind of compute instance.
+///
+/// # Errors
+///
+/// [`BadField`] if it is neither.
+pub fn ask_by_name(name: &str) -> Result<GpuAsk, BadField> {
+    let compute = || name.parse().map(GpuAsk::Compute).ok();
+    name.parse().map(GpuAsk::Profile).ok().or_else(compute).ok_or_else(|| {
+        BadField::new(
+            "gpu_profile",
+            format!("{name:?} is no profile"),
+            "a MIG profile such as 1g.5gb, or a compute instance of one such as 1c.3g.20gb",
+        )
+    })
 }
 
 fn parse_env(env: BTreeMap<String, String>) -> Result<BTreeMap<String, String>, BadField> {

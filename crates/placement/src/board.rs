@@ -136,6 +136,8 @@ impl Gpu<'_> {
                 });
                 layout.all = layout.mig.all().allocate(layout.all, slot).unwrap_or(layout.all);
             }
+            // Only operators cut instances further, and no policy touches those.
+            Step::Cut(..) => {}
         }
     }
 
@@ -147,6 +149,7 @@ impl Gpu<'_> {
             Some(InstanceState::Shared(tenancy)) => {
                 tenancy.sharers.iter().map(|(job, _)| *job).collect()
             }
+            Some(InstanceState::Cut(seats)) => seats.taken().map(|(job, _)| job).collect(),
             Some(
                 InstanceState::Idle
                 | InstanceState::Foreign

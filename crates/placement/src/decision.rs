@@ -1,6 +1,7 @@
 //! What a policy says, and why.
 
 use serde::{Deserialize, Serialize};
+use tessera_model::mig::compute::ComputeSlot;
 use tessera_model::mig::{Layout, Slot, Step};
 use tessera_model::share::SmPercent;
 use tessera_model::{Bytes, GpuId, JobId, Millis, NodeName};
@@ -88,6 +89,9 @@ pub struct Place {
     pub slot: Option<Slot>,
     /// Layout steps to take before the launch; empty if the instance stands ready.
     pub steps: Vec<Step>,
+    /// Its compute instance, where the instance is cut into several.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub part: Option<ComputeSlot>,
 }
 
 /// Why a job waits; each is a stable word of the API.
@@ -166,7 +170,8 @@ pub struct Candidate {
     pub chosen: bool,
     /// What speaks for it, or what ruled it out, as a stable word: `chosen`, `too_small`,
     /// `larger_than_needed`, `busy`, `fewer_futures`, `needs_repartition`, `later_in_order`,
-    /// `changing`, `unavailable`, `drained`, `quarantined`, `foreign`, `stuck`.
+    /// `changing`, `unavailable`, `drained`, `quarantined`, `foreign`, `stuck`, `cut`,
+    /// `other_user`.
     pub verdict: String,
     /// `R` after taking it (MIGM §4), where it was computed.
     pub reachability_after: Option<u32>,

@@ -1,5 +1,6 @@
 //! Decisions in plain words, with the numbers that decided.
 
+pub(crate) mod parts;
 mod rows;
 mod words;
 
@@ -59,7 +60,7 @@ fn start_summary(
         Way::Rearrange => {
             let destroyed = offer.steps.iter().filter_map(|step| match step {
                 Step::Destroy(slot) => Some(Instance { gpu, slot: *slot }.to_string()),
-                Step::Create(_) => None,
+                Step::Create(_) | Step::Cut(..) => None,
             });
             let destroyed: Vec<_> = destroyed.collect();
             text.push_str(" is made in the place of idle ");
@@ -160,6 +161,10 @@ fn never(board: &Board<'_>, size: &Size) -> (String, String) {
         (Want::Named(name), Some(_)) => (
             "no GPU that was ever seen offers that profile".to_owned(),
             format!("a node with a GPU that offers {name} joins"),
+        ),
+        (Want::Part(name), Some(_)) => (
+            format!("no GPU that was ever seen can be cut into {name}"),
+            format!("a node with a GPU that offers {} joins", name.profile),
         ),
         (Want::Shared(sharer), Some(_))
             if sharer.share.is_kernel() && !board.gpus.iter().any(|gpu| gpu.view.kernel) =>

@@ -79,6 +79,9 @@ pub(crate) fn holds(gpu: &GpuView, want: &Want) -> bool {
     {
         return false;
     }
+    if let Want::Part(name) = want {
+        return gpu.cuttable(name).is_some();
+    }
     match &gpu.mig {
         Some(mig) => !want.tight(mig).is_empty(),
         None => want.suits_unpartitioned(gpu.memory),

@@ -12,6 +12,7 @@ pub mod estimate;
 mod explain;
 mod feasibility;
 pub mod forecast;
+pub mod parts;
 pub mod policy;
 mod round;
 mod seating;
@@ -28,5 +29,5 @@ pub use policy::{Policy, by_name, for_simulation};
 pub use session::{Session, session};
 pub use view::{
     Closed, Closure, ClusterView, GpuView, InstanceState, InstanceView, MigView, OperatorWord,
-    QueuedJob, Sharer, Tenancy,
+    QueuedJob, Seats, Sharer, Tenancy,
 };

@@ -227,8 +227,12 @@ impl<R: Rule> Round<'_, R> {
     fn start(&mut self, job: &QueuedJob, gpu: usize, offer: &Offer, why: Explanation) {
         let now = &mut self.board.gpus[gpu];
         now.take(job.id, job.share.as_ref(), offer.slot, &offer.steps);
-        let place =
-            Place { gpu: now.view.id.clone(), slot: offer.slot, steps: offer.steps.clone() };
+        let place = Place {
+            gpu: now.view.id.clone(),
+            slot: offer.slot,
+            steps: offer.steps.clone(),
+            part: None,
+        };
         self.changed.push(gpu);
         self.decisions.push(Decision::Start { job: job.id, place, why });
     }

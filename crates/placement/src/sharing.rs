@@ -69,7 +69,9 @@ pub(crate) fn blockers(gpu: &Gpu<'_>, size: &Size) -> Vec<Vec<JobId>> {
 pub(crate) fn company(want: &Want, memory: tessera_model::Bytes) -> Company {
     match want {
         Want::Shared(sharer) if memory < sharer.share.roomy() => Company::Cramped,
-        Want::Shared(_) | Want::AtLeast(_) | Want::Named(_) | Want::Whole => Company::Alone,
+        Want::Shared(_) | Want::AtLeast(_) | Want::Named(_) | Want::Whole | Want::Part(_) => {
+            Company::Alone
+        }
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use tessera_model::mig::compute::{self, ComputeName, ComputeSlot, Cut};
 use tessera_model::mig::{
     Geometry, Layout, Measure, Profile, ProfileId, Slot, State, StateSpace, TooManyPlacements,
 };
@@ -66,7 +67,16 @@ impl GpuView {
         match part {
             Part::Mps(_) => self.mps,
             Part::Kernel(_) => self.kernel,
+            Part::Compute(_) => self.mig.is_some(),
         }
+    }
+
+    /// Returns the profile whose GPU instances can be cut into such compute instances, if the GPU
+    /// has one.
+    pub fn cuttable(&self, name: &ComputeName) -> Option<&Profile> {
+        let profile = self.mig.as_ref()?.geometry.by_name(&name.profile)?;
+        let sizes = compute::offered(profile.compute_slices);
+        sizes.iter().any(|size| size.slices == name.slices).then_some(profile)
     }
 }
 
@@ -200,6 +210,9 @@ pub enum InstanceState {
     },
     /// Jobs of one user share it.
     Shared(Tenancy),
+    /// An operator had it cut into several compute instances: they are seats for the jobs that name
+    /// them, and policies leave it alone until its layout is another one.
+    Cut(Seats),
     /// Somebody outside Tessera uses or made it: planned around, never touched.
     Foreign,
     /// It can't be used or destroyed until a person looks.
@@ -218,7 +231,29 @@ impl InstanceState {
 
     /// Tells whether the instance stays even when every job has ended.
     pub const fn fixed(&self) -> bool {
-        matches!(self, Self::Foreign | Self::Stuck | Self::Quarantined)
+        matches!(self, Self::Foreign | Self::Stuck | Self::Quarantined | Self::Cut(_))
+    }
+}
+
+/// The compute instances of one GPU instance, as seats.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Seats {
+    /// Those that may be taken or are.
+    pub cut: Cut,
+    /// Who sits there, all jobs of one user: what fails on a GPU instance may hit all of them.
+    pub tenancy: Option<Tenancy>,
+}
+
+impl Seats {
+    /// Returns the jobs with their compute instances.
+    pub fn taken(&self) -> impl Iterator<Item = (JobId, ComputeSlot)> {
+        let sharers = self.tenancy.iter().flat_map(|tenancy| &tenancy.sharers);
+        sharers.filter_map(|(job, part)| Some((*job, part.compute()?)))
+    }
+
+    /// Returns the compute instances that nobody has.
+    pub fn free(&self) -> impl Iterator<Item = ComputeSlot> {
+        self.cut.iter().filter(|slot| self.taken().all(|(_, taken)| !taken.overlaps(*slot)))
     }
 }
 
@@ -250,7 +285,7 @@ impl Tenancy {
         let sm = self.sm_percent() + asked.share.sm_percent();
         let bytes = self.memory().get().saturating_add(asked.share.memory().get());
         let count = u32::try_from(self.sharers.len()).unwrap_or(u32::MAX);
-        let alike = self.sharers.iter().all(|(_, s)| s.is_kernel() == asked.share.is_kernel());
+        let alike = self.sharers.iter().all(|(_, share)| share.goes_with(asked.share));
         alike
             && self.user == asked.user
             && sm <= 100
@@ -275,6 +310,8 @@ pub struct QueuedJob {
     pub id: JobId,
     /// What it asks for.
     pub gpu: GpuAsk,
+    /// Whose it is.
+    pub user: Arc<str>,
     /// Its part of a slice, if it may share one.
     pub share: Option<Sharer>,
     /// 0 (highest) to 9.

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use tessera_model::Bytes;
+use tessera_model::mig::compute::ComputeName;
 use tessera_model::mig::{Profile, ProfileName};
 use tessera_model::spec::GpuAsk;
 
@@ -20,6 +21,8 @@ pub(crate) enum Want {
     Whole,
     /// A part of a slice.
     Shared(Sharer),
+    /// A compute instance: no policy's affair, see [`crate::parts`].
+    Part(ComputeName),
 }
 
 impl Want {
@@ -33,6 +36,7 @@ impl Want {
             GpuAsk::Memory(bytes) => Self::AtLeast(*bytes),
             GpuAsk::Profile(name) => Self::Named(name.clone()),
             GpuAsk::Whole => Self::Whole,
+            GpuAsk::Compute(name) => Self::Part(name.clone()),
         }
     }
 
@@ -57,6 +61,7 @@ impl Want {
             }
             Self::Named(name) => mig.geometry.by_name(name).into_iter().collect(),
             Self::Whole => mig.geometry.largest().into_iter().collect(),
+            Self::Part(_) => Vec::new(),
         }
     }
 
@@ -66,7 +71,7 @@ impl Want {
     pub(crate) fn suits_unpartitioned(&self, memory: Bytes) -> bool {
         match self {
             Self::AtLeast(bytes) => memory >= *bytes,
-            Self::Named(_) => false,
+            Self::Named(_) | Self::Part(_) => false,
             Self::Whole => true,
             Self::Shared(sharer) => memory >= sharer.share.memory(),
         }
@@ -119,7 +124,7 @@ impl Sizes {
                 let step = self.steps.partition_point(|step| *step < bytes);
                 Want::AtLeast(self.steps.get(step).copied().unwrap_or(Bytes::new(u64::MAX)))
             }
-            want @ (Want::Named(_) | Want::Whole | Want::Shared(_)) => want,
+            want @ (Want::Named(_) | Want::Whole | Want::Shared(_) | Want::Part(_)) => want,
         };
         let next = self.numbers.len();
         let number = *self.numbers.entry(want.clone()).or_insert(next);

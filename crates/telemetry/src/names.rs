@@ -113,6 +113,8 @@ pub mod span {
     pub const INSTANCE_CREATE: &str = "mig.gi.create";
     /// One instance destroyed.
     pub const INSTANCE_DESTROY: &str = "mig.gi.destroy";
+    /// The agent makes the compute instances of a GPU instance.
+    pub const INSTANCE_CUT: &str = "mig.ci.cut";
     /// One look at what really stands.
     pub const VERIFY: &str = "nvml.verify";
     /// One start of a program.

@@ -15,6 +15,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use tessera_model::lease::LeaseTerms;
 use tessera_model::life::{Exit, Outcome};
+use tessera_model::mig::compute::{ComputeSlot, Cut};
 use tessera_model::mig::{Geometry, Slot, Step};
 use tessera_model::share::{CheckpointSignal, MpsShare};
 use tessera_model::spec::{Class, OutputPaths, Priority, Program};
@@ -194,8 +195,8 @@ pub enum MigReport {
 pub struct InstanceReport {
     /// Where it stands, and what it is.
     pub slot: Slot,
-    /// The MIG device over it; `None` while it has no compute instance (half made), when it
-    /// has several, or when its device can't be seen.
+    /// The MIG device over the whole of it; `None` while it has no compute instance (half made),
+    /// when it is cut further, or when its device can't be seen.
     pub slice: Option<SliceId>,
     /// Memory that a job can use.
     pub memory: Bytes,
@@ -203,6 +204,31 @@ pub struct InstanceReport {
     pub sms: u16,
     /// What keeps it from being used or destroyed, beyond attempts of ours.
     pub trouble: Option<InstanceTrouble>,
+    /// Its compute instances by start, if it is cut further; none if one covers the whole of it.
+    #[serde(default)]
+    pub parts: Vec<PartReport>,
+}
+
+impl InstanceReport {
+    /// Returns the compute instances that it is cut into; none if one covers the whole of it.
+    pub fn cut(&self) -> Cut {
+        let mut cut = Cut::default();
+        for part in &self.parts {
+            cut.insert(part.slot);
+        }
+        cut
+    }
+}
+
+/// One of several compute instances of a GPU instance, whose memory they share.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct PartReport {
+    /// Its compute slices.
+    pub slot: ComputeSlot,
+    /// The MIG device over it; `None` while it can't be seen.
+    pub slice: Option<SliceId>,
+    /// Streaming multiprocessors.
+    pub sms: u16,
 }
 
 /// What is the matter with an instance.

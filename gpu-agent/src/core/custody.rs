@@ -5,6 +5,7 @@
 //! had and makes it again; what it never had, and what somebody uses, it leaves alone.
 
 use serde::{Deserialize, Serialize};
+use tessera_model::mig::compute::Cut;
 use tessera_model::mig::{Geometry, Slot, Step};
 use tessera_model::{BootId, SliceId};
 use tessera_wire::frames::MigReport;
@@ -46,8 +47,41 @@ pub struct Custody {
 #[serde(deny_unknown_fields)]
 struct Ours {
     slot: Slot,
-    /// `None` while it is half made.
+    /// `None` while it is half made, or if it is cut further.
     slice: Option<SliceId>,
+    /// Its compute instances, if it is cut further.
+    #[serde(default)]
+    cut: Cut,
+    /// The devices over them.
+    #[serde(default)]
+    parts: Vec<SliceId>,
+}
+
+impl Ours {
+    fn of(found: &InstanceFacts) -> Self {
+        Self {
+            slot: found.slot,
+            slice: found.slice.clone(),
+            cut: parts_of(found),
+            parts: found.parts.iter().filter_map(|part| part.slice.clone()).collect(),
+        }
+    }
+
+    /// Whether an instance in its place can be it: one that shows other devices only is not.
+    fn is(&self, found: &InstanceFacts) -> bool {
+        let own = || self.slice.iter().chain(&self.parts);
+        let unseen = own().next().is_none() || found.slices().next().is_none();
+        self.slot == found.slot && (unseen || found.slices().any(|there| own().any(|o| o == there)))
+    }
+}
+
+/// Returns the compute instances of an instance that is cut further; none of one that isn't.
+fn parts_of(found: &InstanceFacts) -> Cut {
+    let mut cut = Cut::default();
+    for part in &found.parts {
+        cut.insert(part.slot);
+    }
+    cut
 }
 
 /// What a new boot took away.
@@ -58,18 +92,15 @@ pub struct Lost {
     pub mode: bool,
     /// The instances that stood.
     pub slots: Vec<Slot>,
+    /// The compute instances of those that were cut further.
+    #[serde(default)]
+    pub cuts: Vec<(Slot, Cut)>,
 }
 
 impl Custody {
     /// Tells whether an instance is the node's.
     pub fn is_ours(&self, instance: &InstanceFacts) -> bool {
-        self.ours.iter().any(|own| {
-            let same = match (&own.slice, &instance.slice) {
-                (Some(own), Some(found)) => own == found,
-                (None, _) | (_, None) => true,
-            };
-            own.slot == instance.slot && same
-        })
+        self.ours.iter().any(|own| own.is(instance))
     }
 
     /// Takes in the first look at the GPU; returns what has to be made again, if anything.
@@ -103,13 +134,18 @@ impl Custody {
             MigReport::Off if facts.mode_volatile && !facts.used => true,
             MigReport::Off | MigReport::Unsupported => return None,
         };
-        Some(Lost { mode, slots: self.ours.iter().map(|own| own.slot).collect() })
+        let cut = self.ours.iter().filter(|own| !own.cut.is_empty());
+        Some(Lost {
+            mode,
+            slots: self.ours.iter().map(|own| own.slot).collect(),
+            cuts: cut.map(|own| (own.slot, own.cut)).collect(),
+        })
     }
 
     /// Takes an instance that stands into custody.
     pub fn take(&mut self, instance: &InstanceFacts) {
         self.ours.retain(|own| own.slot != instance.slot);
-        self.ours.push(Ours { slot: instance.slot, slice: instance.slice.clone() });
+        self.ours.push(Ours::of(instance));
         self.ours.sort_by_key(|own| own.slot);
     }
 
@@ -129,18 +165,19 @@ impl Custody {
             Adopt::AtStart => first && found.compute > 0,
             Adopt::Exclusive => true,
         };
-        let made = |slot: Slot| intent == Some(Step::Create(slot));
+        let made = |slot: Slot| match intent {
+            Some(Step::Create(intended) | Step::Cut(intended, _)) => slot == intended,
+            Some(Step::Destroy(_)) | None => false,
+        };
         let kept: Vec<_> = facts
             .instances
             .iter()
             .filter(|found| adopted(found) || made(found.slot) || self.is_ours(found))
             .map(|found| {
-                // A device that can't be seen for a moment keeps its name.
+                // Devices that can't be seen for a moment keep their names.
                 let known = self.ours.iter().find(|own| own.slot == found.slot);
-                let slice = found.slice.clone().or_else(|| {
-                    known.filter(|_| found.compute > 0).and_then(|own| own.slice.clone())
-                });
-                Ours { slot: found.slot, slice }
+                let unseen = found.compute > 0 && found.slices().next().is_none();
+                known.filter(|_| unseen).cloned().unwrap_or_else(|| Ours::of(found))
             })
             .collect();
         self.ours = kept;
@@ -156,25 +193,52 @@ impl Custody {
 
 /// Returns the steps that make as much as there is room for of a layout that was lost. What
 /// stands is left alone, save that instances which are half made are completed.
-pub fn restore(geometry: &Geometry, standing: &[InstanceFacts], lost: &[Slot]) -> Vec<Step> {
+pub fn restore(geometry: &Geometry, standing: &[InstanceFacts], lost: &Lost) -> Vec<Step> {
     let mut layout: Vec<Slot> = standing.iter().map(|instance| instance.slot).collect();
     let mut steps = Vec::new();
-    for slot in lost {
+    for slot in &lost.slots {
+        let cut = lost.cuts.iter().find(|(of, _)| of == slot);
+        let step = cut.map_or(Step::Create(*slot), |(_, cut)| Step::Cut(*slot, *cut));
         let there = standing.iter().find(|instance| instance.slot == *slot);
-        if there.is_some_and(|instance| instance.compute == 0) {
-            steps.push(Step::Create(*slot));
+        if there.is_some_and(|instance| lacks(instance, step)) {
+            steps.push(step);
         }
         if there.is_some() {
             continue;
         }
         layout.push(*slot);
         if geometry.check(&layout).is_ok() {
-            steps.push(Step::Create(*slot));
+            steps.push(step);
         } else {
             layout.pop();
         }
     }
     steps
+}
+
+/// Whether an instance of the node's lacks compute instances of what a step makes, as it does
+/// when an agent was killed while it made them; what has more or others is somebody's own doing.
+fn lacks(instance: &InstanceFacts, step: Step) -> bool {
+    let missing = |cut: Cut| {
+        let parts = parts_of(instance);
+        instance.slice.is_none()
+            && parts.len() < cut.len()
+            && parts.iter().all(|slot| cut.contains(slot))
+    };
+    instance.compute == 0 || matches!(step, Step::Cut(_, cut) if missing(cut))
+}
+
+impl Custody {
+    /// Returns the step that an agent died over, if its instance is the node's, stands idle, and
+    /// has other compute instances than it was to have: then it is finished.
+    pub fn unfinished(&self, facts: &GpuFacts, intent: Option<Step>) -> Option<Step> {
+        let Some(step @ Step::Cut(slot, cut)) = intent else { return None };
+        let MigReport::On { geometry } = &facts.mig else { return None };
+        let slices = geometry.profile(slot.profile)?.compute_slices;
+        let found = facts.instances.iter().find(|instance| instance.slot == slot)?;
+        let other = found.compute > 0 && found.cut(slices) != cut;
+        (other && found.users.is_empty() && self.is_ours(found)).then_some(step)
+    }
 }
 
 #[cfg(test)]
@@ -183,6 +247,10 @@ mod tests {
     use proptest::prelude::*;
     use tessera_model::Bytes;
     use tessera_model::mig::catalog;
+    use tessera_model::mig::compute::ComputeSlot;
+    use tessera_wire::frames::PartReport;
+
+    use crate::nvml::messages::User;
 
     fn boot(number: u128) -> BootId {
         BootId::from_uuid(uuid::Uuid::from_u128(number))
@@ -203,6 +271,7 @@ mod tests {
             number: u32::from(slot.start) + 7,
             compute: whole.into(),
             slice: whole.then(|| format!("MIG-{}", slot.start).parse().unwrap()),
+            parts: Vec::new(),
             memory: Bytes::ZERO,
             sms: 0,
             users: Vec::new(),
@@ -300,10 +369,10 @@ mod tests {
         let slots = vec![small(3)];
 
         assert_eq!(custody.lost(&on(vec![]), boot(1)), None, "the same boot");
-        let lost = Some(Lost { mode: false, slots: slots.clone() });
+        let lost = Some(Lost { mode: false, slots: slots.clone(), cuts: Vec::new() });
         assert_eq!(custody.lost(&on(vec![]), boot(2)), lost);
         let off = facts(MigReport::Off, vec![]);
-        assert_eq!(custody.lost(&off, boot(2)), Some(Lost { mode: true, slots }));
+        assert_eq!(custody.lost(&off, boot(2)), Some(Lost { mode: true, slots, cuts: Vec::new() }));
         let older = GpuFacts { mode_volatile: false, ..off.clone() };
         assert_eq!(custody.lost(&older, boot(2)), None, "somebody switched it off");
         let used = GpuFacts { used: true, ..off.clone() };
@@ -311,6 +380,47 @@ mod tests {
 
         custody.observe(&off, boot(2), None, Adopt::AtStart);
         assert_eq!(custody.lost(&off, boot(3)), None, "it was off before");
+    }
+
+    fn third(slot: Slot, starts: &[u8]) -> InstanceFacts {
+        let part = |start: &u8| PartReport {
+            slot: ComputeSlot { start: *start, slices: 1 },
+            slice: Some(format!("MIG-{}-{start}", slot.start).parse().unwrap()),
+            sms: 14,
+        };
+        let parts: Vec<_> = starts.iter().map(part).collect();
+        let compute = u32::try_from(parts.len()).unwrap();
+        InstanceFacts { compute, parts, ..instance(slot, false) }
+    }
+
+    #[test]
+    fn a_cut_instance_comes_back_cut_and_one_that_was_interrupted_is_finished() {
+        let three =
+            Slot { start: 0, profile: geometry().by_name(&"3g.20gb".parse().unwrap()).unwrap().id };
+        let full = third(three, &[0, 1, 2]);
+        let cut = parts_of(&full);
+        let step = Step::Cut(three, cut);
+        let mut custody = Custody::default();
+        custody.observe(&on(vec![full.clone()]), boot(1), None, Adopt::AtStart);
+
+        let lost = custody.lost(&on(vec![]), boot(2)).unwrap();
+
+        assert_eq!(lost.cuts, [(three, cut)]);
+        assert_eq!(restore(&geometry(), &[], &lost), [step]);
+        let partly = third(three, &[0]);
+        assert_eq!(restore(&geometry(), std::slice::from_ref(&partly), &lost), [step]);
+        assert_eq!(restore(&geometry(), std::slice::from_ref(&full), &lost), []);
+
+        custody.observe(&on(vec![partly.clone()]), boot(1), Some(step), Adopt::AtStart);
+        assert!(custody.is_ours(&partly), "the intent was to make it");
+        assert_eq!(custody.unfinished(&on(vec![partly.clone()]), Some(step)), Some(step));
+        assert_eq!(custody.unfinished(&on(vec![full]), Some(step)), None, "it is as it should be");
+        assert_eq!(custody.unfinished(&on(vec![]), Some(step)), None, "nothing was begun");
+        let used = InstanceFacts { users: vec![User { pid: 7, ours: false }], ..partly.clone() };
+        assert_eq!(custody.unfinished(&on(vec![used]), Some(step)), None, "it is in use");
+        let mut stranger = partly;
+        stranger.parts[0].slice = Some("MIG-other".parse().unwrap());
+        assert_eq!(custody.unfinished(&on(vec![stranger]), Some(step)), None, "another made it");
     }
 
     proptest! {
@@ -325,11 +435,12 @@ mod tests {
                 start, profile: geometry.by_name(&name.parse().unwrap()).unwrap().id,
             }).collect();
             let standing: Vec<_> = standing.into_iter().map(|s| instance(small(s), true)).collect();
+            let lost = Lost { mode: false, slots: lost, cuts: Vec::new() };
             let steps = restore(&geometry, &standing, &lost);
             let mut layout: Vec<_> = standing.iter().map(|i| i.slot).collect();
             for step in steps {
                 let Step::Create(slot) = step else { panic!("{step:?}") };
-                prop_assert!(lost.contains(&slot));
+                prop_assert!(lost.slots.contains(&slot));
                 layout.push(slot);
                 prop_assert!(geometry.check(&layout).is_ok());
             }

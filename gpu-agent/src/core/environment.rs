@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use tessera_model::NodeName;
 use tessera_model::life::Outcome;
+use tessera_model::mig::compute::memory_share;
 use tessera_wire::frames::{GpuReport, LaunchOrder, MigReport};
 
 /// What the node itself brings in.
@@ -83,12 +84,28 @@ fn of_gpu(order: &LaunchOrder, gpu: &GpuReport) -> Vec<(&'static str, String)> {
         order.slot.and_then(|slot| gpu.instances.iter().find(|instance| instance.slot == slot));
     match instance {
         Some(instance) => {
-            list.push(("GPU_MEMORY_BYTES", instance.memory.get().to_string()));
-            list.push(("GPU_SM_COUNT", instance.sms.to_string()));
-            if let MigReport::On { geometry } = &gpu.mig
-                && let Some(profile) = geometry.profile(instance.slot.profile)
-            {
-                list.push(("GPU_PROFILE", profile.name.to_string()));
+            let profile = match &gpu.mig {
+                MigReport::On { geometry } => geometry.profile(instance.slot.profile),
+                MigReport::Off | MigReport::Unsupported => None,
+            };
+            let part = instance.parts.iter().find(|part| part.slice.as_ref() == Some(&order.slice));
+            let name = profile.map(|profile| profile.name.clone());
+            let (memory, sms, name) = match (part, profile) {
+                // Its part of what it holds together with its siblings.
+                (Some(part), Some(profile)) => (
+                    memory_share(instance.memory, profile.compute_slices, part.slot.slices),
+                    part.sms,
+                    Some(format!("{}c.{}", part.slot.slices, profile.name)),
+                ),
+                (Some(_), None) | (None, _) => {
+                    (instance.memory, instance.sms, name.map(|name| name.to_string()))
+                }
+            };
+            list.push(("GPU_MEMORY_BYTES", memory.get().to_string()));
+            list.push(("GPU_SM_COUNT", sms.to_string()));
+            list.extend(name.map(|name| ("GPU_PROFILE", name)));
+            if part.is_some() {
+                list.push(("GPU_MEMORY_SHARED_BYTES", instance.memory.get().to_string()));
             }
         }
         None => {
@@ -117,6 +134,9 @@ const fn restart_word(reason: Outcome) -> &'static str {
 mod tests {
     use super::*;
     use crate::core::attempts::testing::{gpu, order};
+    use tessera_model::Bytes;
+    use tessera_model::mig::compute::ComputeSlot;
+    use tessera_wire::frames::PartReport;
 
     fn built(order: &LaunchOrder) -> BTreeMap<String, String> {
         let around = NodeEnvironment {
@@ -147,6 +167,30 @@ mod tests {
         assert_eq!(built["SLURM_JOB_ID"], "42");
         assert_eq!(built["TESSERA_GPU_PROFILE"], "1g.5gb");
         assert!(!built.contains_key("TESSERA_ARRAY_JOB_ID"));
+    }
+
+    #[test]
+    fn a_job_on_a_compute_instance_learns_its_part_and_what_is_shared() {
+        let mut gpu = gpu();
+        let instance = &mut gpu.instances[0];
+        let one = order(1, 42);
+        instance.slice = None;
+        instance.memory = Bytes::from_mib(5_000);
+        instance.parts = vec![PartReport {
+            slot: ComputeSlot { start: 0, slices: 1 },
+            slice: Some(one.slice.clone()),
+            sms: 7,
+        }];
+
+        let around = NodeEnvironment::default();
+        let built: BTreeMap<_, _> =
+            environment(&one, &"n1".parse().unwrap(), &gpu, &around).into_iter().collect();
+
+        assert_eq!(built["CUDA_VISIBLE_DEVICES"], one.slice.as_str());
+        assert_eq!(built["TESSERA_GPU_PROFILE"], "1c.1g.5gb");
+        assert_eq!(built["TESSERA_GPU_SM_COUNT"], "7");
+        let shared = Bytes::from_mib(5_000).get().to_string();
+        assert_eq!(built["TESSERA_GPU_MEMORY_SHARED_BYTES"], shared);
     }
 
     #[test]

@@ -5,6 +5,7 @@
 //! touched (P7). Afterwards what the driver then tells of that place is compared with the goal.
 
 use tessera_model::Millis;
+use tessera_model::mig::compute::Cut;
 use tessera_model::mig::{Slot, Step};
 use tessera_wire::frames::PlanEnd;
 
@@ -20,8 +21,10 @@ pub const TRIES_MAX: u32 = 10;
 /// An instance that stands in the place of a step, as a plan sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Standing {
-    /// Whether it has its compute instance.
+    /// Whether it has its one compute instance.
     pub whole: bool,
+    /// The compute instances that can be seen.
+    pub cut: Cut,
     /// Whether a process uses it.
     pub used: bool,
     /// Whether it is the node's; what others made is neither destroyed nor completed.
@@ -118,10 +121,10 @@ impl PlanRun {
             return self.fail(reason, None);
         }
         match step {
-            Step::Destroy(_) if found.is_some_and(|found| found.used) => {
+            Step::Destroy(_) | Step::Cut(..) if found.is_some_and(|found| found.used) => {
                 self.again("a process uses the instance".to_owned())
             }
-            Step::Destroy(_) | Step::Create(_) => Action::Make(step),
+            Step::Destroy(_) | Step::Create(_) | Step::Cut(..) => Action::Make(step),
         }
     }
 
@@ -154,6 +157,7 @@ fn reached(step: Step, found: Option<Standing>) -> bool {
     match step {
         Step::Destroy(_) => found.is_none(),
         Step::Create(_) => found.is_some_and(|found| found.whole),
+        Step::Cut(_, cut) => found.is_some_and(|found| found.cut == cut),
     }
 }
 
@@ -162,12 +166,25 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
     use tessera_model::mig::ProfileId;
+    use tessera_model::mig::compute::ComputeSlot;
 
     fn slot(start: u8) -> Slot {
         Slot { start, profile: ProfileId(19) }
     }
 
-    const WHOLE: Standing = Standing { whole: true, used: false, ours: true };
+    /// Two of the three compute slices of an instance.
+    fn two() -> Cut {
+        let mut cut = Cut::default();
+        for start in 0..2 {
+            cut.insert(ComputeSlot { start, slices: 1 });
+        }
+        cut
+    }
+
+    fn whole() -> Standing {
+        let cut = Cut::whole(3).unwrap();
+        Standing { whole: true, cut, used: false, ours: true }
+    }
 
     fn refused(handling: Handling) -> Event {
         Event::Made(Err(StepRefused { handling, reason: "no".into() }))
@@ -178,10 +195,10 @@ mod tests {
         let mut run = PlanRun::new(vec![Step::Destroy(slot(0)), Step::Create(slot(1))], 3);
 
         assert_eq!(run.on(Event::Waited), Action::Look(slot(0)));
-        assert_eq!(run.on(Event::Read(Some(WHOLE))), Action::Make(Step::Destroy(slot(0))));
+        assert_eq!(run.on(Event::Read(Some(whole()))), Action::Make(Step::Destroy(slot(0))));
         assert_eq!(run.on(Event::Made(Ok(None))), Action::Look(slot(1)));
         assert_eq!(run.on(Event::Read(None)), Action::Make(Step::Create(slot(1))));
-        let end = run.on(Event::Made(Ok(Some(WHOLE))));
+        let end = run.on(Event::Made(Ok(Some(whole()))));
 
         assert_eq!(end, Action::End { end: PlanEnd::Done, stuck: None });
     }
@@ -191,7 +208,7 @@ mod tests {
         let mut run = PlanRun::new(vec![Step::Destroy(slot(0)), Step::Create(slot(1))], 3);
 
         assert_eq!(run.on(Event::Read(None)), Action::Look(slot(1)));
-        let end = run.on(Event::Read(Some(WHOLE)));
+        let end = run.on(Event::Read(Some(whole())));
 
         assert_eq!(end, Action::End { end: PlanEnd::Done, stuck: None });
     }
@@ -199,7 +216,7 @@ mod tests {
     #[test]
     fn an_instance_that_a_process_uses_is_not_destroyed_but_waited_for() {
         let mut run = PlanRun::new(vec![Step::Destroy(slot(0))], 3);
-        let used = Some(Standing { used: true, ..WHOLE });
+        let used = Some(Standing { used: true, ..whole() });
 
         assert_eq!(run.on(Event::Read(used)), Action::Wait(Millis::new(200)));
         assert_eq!(run.on(Event::Waited), Action::Look(slot(0)));
@@ -211,10 +228,10 @@ mod tests {
 
     #[test]
     fn an_instance_of_somebody_else_is_neither_destroyed_nor_completed() {
-        for step in [Step::Destroy(slot(0)), Step::Create(slot(0))] {
+        for step in [Step::Destroy(slot(0)), Step::Create(slot(0)), Step::Cut(slot(0), two())] {
             let mut run = PlanRun::new(vec![step], 3);
 
-            let other = Standing { ours: false, whole: false, ..WHOLE };
+            let other = Standing { ours: false, whole: false, ..whole() };
             let end = run.on(Event::Read(Some(other)));
 
             let Action::End { end: PlanEnd::Failed { reason, .. }, .. } = end else {
@@ -228,9 +245,29 @@ mod tests {
     fn a_half_made_instance_is_completed_by_its_create() {
         let mut run = PlanRun::new(vec![Step::Create(slot(0))], 3);
 
-        let half = Some(Standing { whole: false, ..WHOLE });
+        let half = Some(Standing { whole: false, ..whole() });
 
         assert_eq!(run.on(Event::Read(half)), Action::Make(Step::Create(slot(0))));
+    }
+
+    #[test]
+    fn a_cut_is_done_when_exactly_its_compute_instances_stand() {
+        let step = Step::Cut(slot(0), two());
+        let half = Standing { whole: false, cut: Cut::whole(1).unwrap(), ..whole() };
+        let done = Standing { whole: false, cut: two(), ..whole() };
+        for begun in [None, Some(whole()), Some(half)] {
+            let mut run = PlanRun::new(vec![step], 3);
+
+            assert_eq!(run.on(Event::Read(begun)), Action::Make(step), "{begun:?}");
+            let end = run.on(Event::Made(Ok(Some(done))));
+
+            assert_eq!(end, Action::End { end: PlanEnd::Done, stuck: None });
+        }
+        let mut run = PlanRun::new(vec![step], 3);
+        assert_eq!(
+            run.on(Event::Read(Some(Standing { used: true, ..half }))),
+            Action::Wait(PAUSE_MIN)
+        );
     }
 
     #[test]
@@ -263,11 +300,13 @@ mod tests {
         /// Whatever the driver does, a plan ends, and never touches what is used.
         #[test]
         fn every_plan_ends_and_touches_nothing_that_is_used(
-            steps in prop::collection::vec((0..4_u8, any::<bool>()), 0..6),
+            steps in prop::collection::vec((0..4_u8, 0..3_u8), 0..6),
             answers in prop::collection::vec((0..7_u8, 0..16_u8), 200),
         ) {
-            let steps: Vec<_> = steps.into_iter().map(|(start, create)| {
-                if create { Step::Create(slot(start)) } else { Step::Destroy(slot(start)) }
+            let steps: Vec<_> = steps.into_iter().map(|(start, kind)| match kind {
+                0 => Step::Create(slot(start)),
+                1 => Step::Destroy(slot(start)),
+                _ => Step::Cut(slot(start), two()),
             }).collect();
             let mut run = PlanRun::new(steps, 4);
             let mut action = run.on(Event::Waited);
@@ -275,7 +314,9 @@ mod tests {
             let mut ended = false;
             for (answer, bits) in answers {
                 let stands = |slot: Slot| (answer > 1 || slot.start > 1).then(|| Standing {
-                    whole: answer > 2, used: bits & (1 << slot.start) != 0,
+                    whole: answer > 2,
+                    cut: if answer == 5 { two() } else { Cut::default() },
+                    used: bits & (1 << slot.start) != 0,
                     ours: !(slot.start == 3 && answer == 6),
                 });
                 action = match action {
@@ -284,7 +325,7 @@ mod tests {
                         run.on(Event::Read(stands(slot)))
                     }
                     Action::Make(step) => {
-                        if let Step::Destroy(slot) = step {
+                        if let Step::Destroy(slot) | Step::Cut(slot, _) = step {
                             prop_assert!(used & (1 << slot.start) == 0 );
                         }
                         run.on(match answer {

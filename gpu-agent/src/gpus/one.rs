@@ -115,14 +115,19 @@ impl Gpu {
     /// Reads the GPU, puts right what an earlier agent or a new boot left, and tells the node
     /// how it stands.
     pub async fn look(&mut self) {
+        let first = !self.read;
         if self.refresh().await.is_err() {
             return;
         }
-        if self.file.intent.is_some() {
+        let intent = self.file.intent;
+        if intent.is_some() {
             // What an agent that died was about to make has just been seen.
             self.forget_intent();
         }
         self.restore().await;
+        if first {
+            self.finish(intent).await;
+        }
         self.tidy().await;
         self.probe().await;
     }
@@ -337,8 +342,12 @@ impl Gpu {
 
     /// Returns what stands in one place, by the last reading of it.
     pub(super) fn standing(&self, slot: Slot) -> Option<Standing> {
+        let facts = self.facts.as_ref()?;
+        let MigReport::On { geometry } = &facts.mig else { return None };
+        let compute_slices = geometry.profile(slot.profile).map_or(0, |p| p.compute_slices);
         self.instance(slot).map(|found| Standing {
             whole: found.slice.is_some(),
+            cut: found.cut(compute_slices),
             used: !found.users.is_empty(),
             ours: self.file.custody.is_ours(found),
         })
@@ -360,6 +369,7 @@ impl Gpu {
             memory: facts.memory,
             sms: facts.sms,
             trouble: self.trouble_of(facts),
+            parts: facts.parts.clone(),
         };
         let broken = self.file.health.broken().map(|reason| GpuHealth::Faulty { reason });
         Some(GpuReport {

@@ -173,6 +173,13 @@ impl Gpu {
                     { names::attribute::MIG_START } = slot.start
                 ),
             ),
+            Step::Cut(slot, cut) => (
+                Request::Cut(self.id.clone(), slot, cut),
+                tracing::info_span!(
+                    names::span::INSTANCE_CUT,
+                    { names::attribute::MIG_START } = slot.start
+                ),
+            ),
             Step::Destroy(slot) => (
                 Request::Destroy(self.id.clone(), slot),
                 tracing::info_span!(
@@ -191,7 +198,9 @@ impl Gpu {
                 if fault.handling() == Handling::Faulty {
                     self.hold_against(&fault, step.slot());
                 }
-                if let (Step::Create(slot), Handling::Replan) = (step, fault.handling()) {
+                if let (Step::Create(slot) | Step::Cut(slot, _), Handling::Replan) =
+                    (step, fault.handling())
+                {
                     self.refused.insert(slot, clock::boot_now().plus(REFUSED_FOR));
                 }
                 Err(StepRefused { handling: fault.handling(), reason: fault.to_string() })
@@ -221,7 +230,7 @@ impl Gpu {
         }
         let Some(facts) = &self.facts else { return };
         if let MigReport::On { geometry } = &facts.mig {
-            for step in custody::restore(geometry, &facts.instances, &lost.slots) {
+            for step in custody::restore(geometry, &facts.instances, &lost) {
                 // One that is refused must not keep the others from being made.
                 let end = self.carry_out(vec![step], OWN_TRIES).await;
                 self.forget_intent();
@@ -232,6 +241,19 @@ impl Gpu {
         }
         self.file.custody.settled();
         self.save();
+    }
+
+    /// Finishes the compute instances of an instance over which an earlier agent died.
+    pub(super) async fn finish(&mut self, intent: Option<Step>) {
+        let Some(facts) = &self.facts else { return };
+        let Some(step) = self.file.custody.unfinished(facts, intent) else { return };
+        let start = step.slot().start;
+        tracing::info!(gpu = %self.id, start, "an instance that was half cut is finished");
+        let end = self.carry_out(vec![step], OWN_TRIES).await;
+        self.forget_intent();
+        if end != PlanEnd::Done {
+            tracing::warn!(gpu = %self.id, ?step, ?end, "an instance can't be finished");
+        }
     }
 
     /// Removes what a crash or a failure left half made.

@@ -53,17 +53,23 @@ impl Node {
             };
         };
         if self.plans.get(&order.gpu).is_some_and(|(_, leaving)| leaving.contains(&slot)) {
-            return Err("the instance is being destroyed".to_owned());
+            return Err("the instance is being destroyed or cut anew".to_owned());
         }
         let instance = gpu.instances.iter().find(|instance| instance.slot == slot);
         if let Some(InstanceTrouble::Stuck { reason }) = instance.and_then(|i| i.trouble.as_ref()) {
             return Err(format!("the instance is set aside: {reason}"));
         }
-        match instance.map(|instance| &instance.slice) {
-            Some(Some(slice)) if *slice == order.slice => Ok(()),
-            Some(Some(slice)) => Err(format!("the instance is {slice} by now")),
-            Some(None) => Err("the instance is half made".to_owned()),
-            None => Err("the instance is gone".to_owned()),
+        let Some(instance) = instance else { return Err("the instance is gone".to_owned()) };
+        let parts = || instance.parts.iter().filter_map(|part| part.slice.as_ref());
+        match &instance.slice {
+            Some(slice) if *slice == order.slice => Ok(()),
+            Some(slice) => Err(format!("the instance is {slice} by now")),
+            None if parts().any(|slice| *slice == order.slice) => Ok(()),
+            None if instance.parts.is_empty() => Err("the instance is half made".to_owned()),
+            None => {
+                let there: Vec<_> = parts().map(ToString::to_string).collect();
+                Err(format!("the instance is cut into {} by now", there.join(", ")))
+            }
         }
     }
 

@@ -37,11 +37,12 @@ impl Node {
         if self.plans.get(&gpu).is_some_and(|(running, _)| *running == plan) {
             return;
         }
+        // What is cut anew has other devices afterwards.
         let leaving: BTreeSet<Slot> = order
             .steps
             .iter()
             .filter_map(|step| match step {
-                Step::Destroy(slot) => Some(*slot),
+                Step::Destroy(slot) | Step::Cut(slot, _) => Some(*slot),
                 Step::Create(_) => None,
             })
             .collect();

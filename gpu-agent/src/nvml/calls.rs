@@ -10,10 +10,9 @@ use std::mem::MaybeUninit;
 use nvml_wrapper::Nvml;
 use nvml_wrapper::error::NvmlError;
 use nvml_wrapper_sys::bindings::{
-    NvmlLib, nvmlComputeInstance_t, nvmlComputeInstanceProfileInfo_t, nvmlDevice_t,
-    nvmlFieldValue_t, nvmlGpuInstance_t, nvmlGpuInstanceInfo_t, nvmlGpuInstancePlacement_t,
-    nvmlGpuInstanceProfileInfo_t, nvmlGpuInstanceProfileInfo_v2_t, nvmlMemory_t, nvmlMemory_v2_t,
-    nvmlPciInfo_t,
+    NvmlLib, nvmlDevice_t, nvmlFieldValue_t, nvmlGpuInstance_t, nvmlGpuInstanceInfo_t,
+    nvmlGpuInstancePlacement_t, nvmlGpuInstanceProfileInfo_t, nvmlGpuInstanceProfileInfo_v2_t,
+    nvmlMemory_t, nvmlMemory_v2_t, nvmlPciInfo_t,
 };
 
 use super::fault::Fault;
@@ -52,6 +51,7 @@ macro_rules! call {
     }};
 }
 
+mod compute;
 pub mod events;
 
 /// Lets a call fill in a structure of plain integers.
@@ -251,50 +251,6 @@ impl Library {
     /// Destroys an instance.
     pub fn destroy(&self, instance: nvmlGpuInstance_t) -> Result<(), Fault> {
         call!(self.nvmlGpuInstanceDestroy(instance))
-    }
-
-    /// Describes a compute-instance profile by its enumeration number.
-    pub fn compute_profile(
-        &self,
-        instance: nvmlGpuInstance_t,
-        number: u32,
-    ) -> Result<nvmlComputeInstanceProfileInfo_t, Fault> {
-        filled(|place| {
-            call!(self.nvmlGpuInstanceGetComputeInstanceProfileInfo(instance, number, 0, place))
-        })
-    }
-
-    /// Lists the compute instances of a profile, of which the instance holds at most `most`.
-    pub fn compute_instances(
-        &self,
-        instance: nvmlGpuInstance_t,
-        profile: u32,
-        most: u32,
-    ) -> Result<Vec<nvmlComputeInstance_t>, Fault> {
-        let mut count = most;
-        let mut list = vec![std::ptr::null_mut(); to_size(most.max(1))];
-        call!(self.nvmlGpuInstanceGetComputeInstances(
-            instance,
-            profile,
-            list.as_mut_ptr(),
-            &raw mut count
-        ))?;
-        list.truncate(to_size(count));
-        Ok(list)
-    }
-
-    /// Makes a compute instance.
-    pub fn create_compute(
-        &self,
-        instance: nvmlGpuInstance_t,
-        profile: u32,
-    ) -> Result<nvmlComputeInstance_t, Fault> {
-        filled(|place| call!(self.nvmlGpuInstanceCreateComputeInstance(instance, profile, place)))
-    }
-
-    /// Destroys a compute instance.
-    pub fn destroy_compute(&self, compute: nvmlComputeInstance_t) -> Result<(), Fault> {
-        call!(self.nvmlComputeInstanceDestroy(compute))
     }
 
     /// Returns how many MIG devices a GPU can have.

@@ -2,8 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 use tessera_model::mig::Slot;
+use tessera_model::mig::compute::Cut;
 use tessera_model::{AttemptId, Bytes, GpuId, SliceId};
-use tessera_wire::frames::MigReport;
+use tessera_wire::frames::{MigReport, PartReport};
 
 use super::fault::Fault;
 
@@ -20,6 +21,8 @@ pub enum Request {
     Advice(GpuId),
     /// Make an instance, whole: the GPU instance and the compute instance that covers it.
     Create(GpuId, Slot),
+    /// Make an instance have exactly these compute instances; make it, if it isn't there.
+    Cut(GpuId, Slot, Cut),
     /// Destroy an instance with all that is in it.
     Destroy(GpuId, Slot),
     /// Switch MIG mode.
@@ -35,7 +38,7 @@ impl Request {
             Self::List | Self::Read(_) | Self::Look(..) | Self::Advice(_) | Self::Sample(_) => {
                 false
             }
-            Self::Create(..) | Self::Destroy(..) | Self::SetMigMode(..) => true,
+            Self::Create(..) | Self::Cut(..) | Self::Destroy(..) | Self::SetMigMode(..) => true,
         }
     }
 
@@ -47,6 +50,7 @@ impl Request {
             Self::Look(..) => "look",
             Self::Advice(_) => "advice",
             Self::Create(..) => "create",
+            Self::Cut(..) => "cut",
             Self::Destroy(..) => "destroy",
             Self::SetMigMode(..) => "set_mig_mode",
             Self::Sample(_) => "sample",
@@ -61,6 +65,7 @@ impl Request {
             | Self::Look(gpu, _)
             | Self::Advice(gpu)
             | Self::Create(gpu, _)
+            | Self::Cut(gpu, ..)
             | Self::Destroy(gpu, _)
             | Self::SetMigMode(gpu, _)
             | Self::Sample(gpu) => Some(gpu),
@@ -75,7 +80,7 @@ pub enum Reply {
     Gpus(Vec<GpuId>),
     /// To [`Request::Read`].
     Gpu(Box<GpuFacts>),
-    /// To [`Request::Look`], [`Request::Create`] and [`Request::Destroy`]: what stands there now.
+    /// To [`Request::Look`] and to changes of one place: what stands there now.
     One(Option<Box<InstanceFacts>>),
     /// To [`Request::Advice`]; `None` if the driver gives none.
     Advice(Option<u32>),
@@ -125,14 +130,36 @@ pub struct InstanceFacts {
     pub number: u32,
     /// How many compute instances stand in it.
     pub compute: u32,
-    /// The MIG device over it, if it has exactly one compute instance.
+    /// The MIG device over the whole of it, if it isn't cut further.
     pub slice: Option<SliceId>,
+    /// Its compute instances by start, if it is cut further.
+    #[serde(default)]
+    pub parts: Vec<PartReport>,
     /// Memory that a job can use.
     pub memory: Bytes,
     /// Streaming multiprocessors.
     pub sms: u16,
     /// Processes that use it.
     pub users: Vec<User>,
+}
+
+impl InstanceFacts {
+    /// Returns the compute instances that can be seen, of an instance of `compute_slices`.
+    pub fn cut(&self, compute_slices: u8) -> Cut {
+        if self.slice.is_some() {
+            return Cut::whole(compute_slices).unwrap_or_default();
+        }
+        let mut cut = Cut::default();
+        for part in self.parts.iter().filter(|part| part.slice.is_some()) {
+            cut.insert(part.slot);
+        }
+        cut
+    }
+
+    /// Returns the MIG devices over it.
+    pub fn slices(&self) -> impl Iterator<Item = &SliceId> {
+        self.slice.iter().chain(self.parts.iter().filter_map(|part| part.slice.as_ref()))
+    }
 }
 
 /// A process that uses an instance.

@@ -2,11 +2,12 @@
 
 use nvml_wrapper_sys::bindings::{
     NVML_COMPUTE_INSTANCE_PROFILE_COUNT, NVML_GPU_INSTANCE_PROFILE_COUNT, nvmlComputeInstance_t,
-    nvmlDevice_t, nvmlGpuInstance_t, nvmlGpuInstanceProfileInfo_t,
+    nvmlComputeInstanceInfo_t, nvmlDevice_t, nvmlGpuInstance_t, nvmlGpuInstanceProfileInfo_t,
 };
+use tessera_model::mig::compute::ComputeSlot;
 use tessera_model::mig::{Geometry, MediaEngines, Profile, ProfileId, ProfileName, Slot};
 use tessera_model::{Bytes, GpuId};
-use tessera_wire::frames::MigReport;
+use tessera_wire::frames::{MigReport, PartReport};
 
 use super::calls::Library;
 use super::fault::{Fault, Handling};
@@ -159,10 +160,17 @@ fn instance_facts(
     for (_, mig) in &mine {
         users.extend(users_of(library, *mig)?);
     }
-    let slice = match mine[..] {
-        [(_, mig)] => optional(library.uuid(*mig))?.and_then(|uuid| uuid.parse().ok()),
-        _ => None,
-    };
+    let profile = geometry.profile(instance.slot.profile);
+    let (mut slice, mut parts) = (None, Vec::new());
+    for (_, mig) in &mine {
+        let uuid = optional(library.uuid(*mig))?.and_then(|uuid| uuid.parse().ok());
+        match part(library, instance, profile, *mig, mine.len())? {
+            Extent::Whole => slice = uuid,
+            Extent::Part { slot, sms } => parts.push(PartReport { slot, slice: uuid, sms }),
+            Extent::Unknown => {}
+        }
+    }
+    parts.sort_by_key(|part| part.slot);
     // Its devices tell, save where there is none: then it may be half made, or unseen.
     let compute = match mine.len() {
         0 => {
@@ -171,15 +179,63 @@ fn instance_facts(
         }
         seen => seen,
     };
-    let profile = geometry.profile(instance.slot.profile);
     Ok(InstanceFacts {
         slot: instance.slot,
         number: instance.number,
         compute: u32::try_from(compute).unwrap_or(u32::MAX),
         slice,
+        parts,
         memory: profile.map_or(Bytes::ZERO, |profile| profile.memory),
         sms: profile.map_or(0, |profile| profile.sms),
         users,
+    })
+}
+
+/// How much of its GPU instance a MIG device covers.
+enum Extent {
+    Whole,
+    Part { slot: ComputeSlot, sms: u16 },
+    Unknown,
+}
+
+/// Finds out what a MIG device covers, one of `siblings` over an instance. A driver that doesn't
+/// tell what an only one covers has nothing else to tell: then it is the whole.
+fn part(
+    library: &Library,
+    instance: &Standing,
+    profile: Option<&Profile>,
+    mig: nvmlDevice_t,
+    siblings: usize,
+) -> Result<Extent, Fault> {
+    let told = offered(library.attributes(mig))?;
+    let alone = siblings == 1;
+    if alone && told.is_some_and(|t| t.computeInstanceSliceCount == t.gpuInstanceSliceCount) {
+        return Ok(Extent::Whole);
+    }
+    let unknown = if alone && told.is_none() { Extent::Whole } else { Extent::Unknown };
+    let Some(compute) = optional(library.compute_of(instance.handle, mig))? else {
+        return Ok(unknown);
+    };
+    let Some(slot) = optional(library.compute_info(compute))?.and_then(|info| slot_of(&info))
+    else {
+        return Ok(unknown);
+    };
+    if profile.is_some_and(|profile| profile.compute_slices == slot.slices) {
+        return Ok(Extent::Whole);
+    }
+    let counted = profile.map_or(0, |profile| {
+        let whole = u32::from(profile.compute_slices.max(1));
+        u32::from(profile.sms) * u32::from(slot.slices) / whole
+    });
+    let sms = told.map_or(counted, |told| told.multiprocessorCount);
+    Ok(Extent::Part { slot, sms: u16::try_from(sms).unwrap_or(u16::MAX) })
+}
+
+/// Returns where a compute instance stands.
+pub fn slot_of(info: &nvmlComputeInstanceInfo_t) -> Option<ComputeSlot> {
+    Some(ComputeSlot {
+        start: u8::try_from(info.placement.start).ok()?,
+        slices: u8::try_from(info.placement.size).ok()?,
     })
 }
 

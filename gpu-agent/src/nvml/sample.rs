@@ -182,9 +182,8 @@ fn read_places(library: &Library, device: nvmlDevice_t) -> Result<Vec<Place>, Fa
     let migs = read::mig_devices(library, device)?;
     let standing = read::standing(library, device, &geometry)?;
     let places = standing.into_iter().map(|instance| {
-        // The handle of an instance that is cut further would tell of a part only.
-        let mut mine = migs.iter().filter(|(number, _)| *number == instance.number);
-        let mig = mine.next().map(|(_, mig)| *mig).filter(|_| mine.next().is_none());
+        // Compute instances hold their GPU instance's memory together: any of them tells of it.
+        let mig = migs.iter().find(|(number, _)| *number == instance.number).map(|(_, mig)| *mig);
         Place { number: instance.number, slot: instance.slot, mig }
     });
     Ok(places.collect())

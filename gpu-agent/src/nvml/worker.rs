@@ -5,14 +5,14 @@ use std::ffi::OsStr;
 use std::io::{self, Read as _, Write as _};
 use std::time::Duration;
 
-use nvml_wrapper_sys::bindings::{nvmlDevice_t, nvmlGpuInstance_t, nvmlGpuInstancePlacement_t};
+use nvml_wrapper_sys::bindings::nvmlDevice_t;
 use rustix::process::{Signal, set_parent_process_death_signal};
 use tessera_model::GpuId;
 use tessera_model::mig::{Geometry, ProfileId, Slot};
 use tessera_wire::frames::MigReport;
 
 use super::calls::Library;
-use super::fault::{Fault, Handling};
+use super::fault::Fault;
 use super::messages::{GpuFacts, InstanceFacts, Reply, Request};
 use super::read::{self, ComputeSize, Standing};
 use super::sample::Sampler;
@@ -44,6 +44,8 @@ pub fn run(path: &OsStr) -> io::Result<()> {
         }
     }
 }
+
+mod change;
 
 /// How often a GPU is read again at once when it changed meanwhile, and the pause before.
 const READS: u32 = 4;
@@ -88,6 +90,7 @@ fn serve(path: &OsStr, loaded: &mut Option<Loaded>, request: &Request) -> Result
             loaded.look(gpu, *slot).map(|found| Reply::One(found.map(Box::new)))
         }
         Request::Create(gpu, slot) => loaded.create(gpu, *slot),
+        Request::Cut(gpu, slot, cut) => loaded.cut(gpu, *slot, cut),
         Request::Destroy(gpu, slot) => loaded.destroy(gpu, *slot),
         Request::SetMigMode(gpu, on) => {
             let device = loaded.device(gpu)?;
@@ -216,88 +219,5 @@ impl Loaded {
             Some(found) => read::one(&self.library, device, &geometry, &found).map(Some),
             None => Ok(None),
         }
-    }
-
-    /// Makes an instance, or completes one that was left half made; tells how it stands then.
-    fn create(&mut self, gpu: &GpuId, slot: Slot) -> Result<Reply, Fault> {
-        let device = self.device(gpu)?;
-        let geometry = self.geometry(gpu)?;
-        let profile = geometry
-            .profile(slot.profile)
-            .ok_or_else(|| Fault { call: "CreateGpuInstance".to_owned(), code: 3 })?;
-        let slices = u32::from(profile.compute_slices);
-        let placement = nvmlGpuInstancePlacement_t {
-            start: slot.start.into(),
-            size: profile.memory_slices.into(),
-        };
-        let (handle, fresh) = match self.find(gpu, slot)? {
-            Some(standing) => (standing.handle, false),
-            None => (self.library.create(device, slot.profile.0, placement)?, true),
-        };
-        let made = self.verify(handle, slot, placement).and_then(|standing| {
-            self.complete(gpu, &standing, slices)?;
-            Ok(standing)
-        });
-        match made {
-            Ok(_) => Ok(self.read_back(gpu, slot)),
-            Err(fault) => {
-                if fresh {
-                    // Leaves nothing half made behind, if the driver lets us; else the next read
-                    // says.
-                    let _ = self.library.destroy(handle);
-                }
-                Err(fault)
-            }
-        }
-    }
-
-    /// Tells what stands in a place that was changed. A driver that won't tell has changed it
-    /// nevertheless.
-    fn read_back(&mut self, gpu: &GpuId, slot: Slot) -> Reply {
-        self.look(gpu, slot).map_or(Reply::Done, |found| Reply::One(found.map(Box::new)))
-    }
-
-    /// Makes sure that an instance stands where it was meant to (G11).
-    fn verify(
-        &self,
-        handle: nvmlGpuInstance_t,
-        slot: Slot,
-        meant: nvmlGpuInstancePlacement_t,
-    ) -> Result<Standing, Fault> {
-        let info = self.library.instance(handle)?;
-        let found = info.placement;
-        if (found.start, found.size) == (meant.start, meant.size) {
-            return Ok(Standing { handle, number: info.id, slot });
-        }
-        Err(Fault { call: "nvmlDeviceCreateGpuInstanceWithPlacement".to_owned(), code: 29 })
-    }
-
-    fn complete(&mut self, gpu: &GpuId, standing: &Standing, slices: u32) -> Result<(), Fault> {
-        let sizes = self.sizes(gpu, standing)?;
-        if !read::compute_instances(&self.library, standing.handle, &sizes)?.is_empty() {
-            return Ok(());
-        }
-        let whole = sizes.iter().find(|size| size.slices == slices);
-        let whole =
-            whole.ok_or_else(|| Fault { call: "CreateComputeInstance".to_owned(), code: 3 })?;
-        self.library.create_compute(standing.handle, whole.id).map(drop)
-    }
-
-    /// Destroys an instance; tells what stands there then, which should be nothing.
-    fn destroy(&mut self, gpu: &GpuId, slot: Slot) -> Result<Reply, Fault> {
-        let Some(standing) = self.find(gpu, slot)? else { return Ok(Reply::One(None)) };
-        let sizes = self.sizes(gpu, &standing)?;
-        for compute in read::compute_instances(&self.library, standing.handle, &sizes)? {
-            absent_is_done(self.library.destroy_compute(compute))?;
-        }
-        absent_is_done(self.library.destroy(standing.handle))?;
-        Ok(self.read_back(gpu, slot))
-    }
-}
-
-fn absent_is_done(result: Result<(), Fault>) -> Result<(), Fault> {
-    match result {
-        Err(fault) if fault.handling() == Handling::Absent => Ok(()),
-        other => other,
     }
 }

@@ -320,6 +320,7 @@ fn queue(scale: u32, asks: Asks, random: &mut StdRng) -> Result<Vec<QueuedJob>> 
             Ok(QueuedJob {
                 id: JobId::from_number(number),
                 gpu,
+                user: "ada".into(),
                 share: None,
                 priority: Priority::DEFAULT,
                 submitted: Millis::new(number),

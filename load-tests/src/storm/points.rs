@@ -12,17 +12,29 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail, ensure};
+use tessera_model::mig::compute::{ComputeSlot, Cut};
 use tessera_model::mig::{Slot, Step};
 use tessera_sim::client::Client;
 use tessera_sim::node::Node;
 use tessera_wire::frames::PlanEnd;
 
-use super::{PATIENCE, Part, geometry, stage};
+use super::{PATIENCE, Part, geometry, stage, standing};
 
 /// More calls than a plan of two steps makes.
 const POINTS_MAX: u32 = 400;
 /// How often it is looked whether the call hangs.
 const GLANCE: Duration = Duration::from_millis(1);
+
+/// What the agent is killed over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// One instance takes the place of another.
+    Replace,
+    /// An instance that stands is cut into several compute instances.
+    Cut,
+    /// An instance with several compute instances takes the place of another.
+    ReplaceByCut,
+}
 
 /// Kills the agent's part at the first call of a plan, at the second, and so on until the plan
 /// comes through; returns how many there were. Each time the next one must find order: nothing
@@ -32,7 +44,7 @@ const GLANCE: Duration = Duration::from_millis(1);
 /// # Errors
 ///
 /// What was found out of order, or what didn't work at all.
-pub fn kill_at_every_point(program: &Path, folder: &Path) -> anyhow::Result<u32> {
+pub fn kill_at_every_point(program: &Path, folder: &Path, change: Change) -> anyhow::Result<u32> {
     let node = stage(folder)?;
     let geometry = geometry();
     let slot = |name: &str, start| -> anyhow::Result<Slot> {
@@ -40,13 +52,36 @@ pub fn kill_at_every_point(program: &Path, folder: &Path) -> anyhow::Result<u32>
         Ok(Slot { start, profile })
     };
     let (busy, old, new) = (slot("1g.5gb", 6)?, slot("1g.5gb", 0)?, slot("2g.10gb", 0)?);
-    let there = [Step::Destroy(old), Step::Create(new)];
-    let back = [Step::Destroy(new), Step::Create(old)];
+    let (thirds, unequal) = (cut(&[(0, 1), (1, 1), (2, 1)])?, cut(&[(0, 2), (2, 1)])?);
+    let halves = cut(&[(0, 1), (1, 1)])?;
+    let (old, new, there, back) = match change {
+        Change::Replace => (
+            old,
+            new,
+            vec![Step::Destroy(old), Step::Create(new)],
+            vec![Step::Destroy(new), Step::Create(old)],
+        ),
+        Change::ReplaceByCut => (
+            old,
+            new,
+            vec![Step::Destroy(old), Step::Cut(new, halves)],
+            vec![Step::Destroy(new), Step::Create(old)],
+        ),
+        Change::Cut => {
+            let three = slot("3g.20gb", 0)?;
+            (three, three, vec![Step::Cut(three, thirds)], vec![Step::Cut(three, unequal)])
+        }
+    };
     let mut part = Part::start(program, folder, "0")?;
     let mut layout_gen = 1;
     done(&part.apply(layout_gen, &[Step::Create(busy), Step::Create(old)])?)?;
+    if change == Change::Cut {
+        layout_gen += 1;
+        done(&part.apply(layout_gen, &back)?)?;
+    }
     let held = standing(&node)?.remove(&busy).context("it was made")?;
-    let _client = Client::open(&node, &held)?;
+    let device = held.devices.first().context("it was made")?;
+    let _client = Client::open(&node, device)?;
     for point in 1..=POINTS_MAX {
         layout_gen += 1;
         let line = format!("nth={point} hang");
@@ -64,14 +99,31 @@ pub fn kill_at_every_point(program: &Path, folder: &Path) -> anyhow::Result<u32>
             ensure!(found.get(&busy) == Some(&held), "what a client holds was touched");
             let known = |slot: &Slot| [busy, old, new].contains(slot);
             ensure!(found.keys().all(known), "nobody asked for some of {found:?}");
+            let cuts = [Some(thirds), Some(unequal)];
+            for (slot, found) in found.iter().filter(|(slot, _)| **slot != busy) {
+                let whole = geometry.profile(slot.profile).map(|p| p.compute_slices);
+                let known = match change {
+                    Change::Cut => cuts.contains(&Some(found.cut)),
+                    Change::Replace | Change::ReplaceByCut => {
+                        whole.and_then(|n| Cut::whole(n).ok()) == Some(found.cut)
+                            || (change == Change::ReplaceByCut && found.cut == halves)
+                    }
+                };
+                ensure!(known, "{slot:?} is cut into {}", found.cut);
+            }
             geometry.check(found.keys()).context("an overlap")
         };
         judged().with_context(|| format!("killed at call {point}"))?;
         for (layout_gen, steps, wanted) in [(layout_gen, &there, new), (layout_gen + 1, &back, old)]
         {
             done(&part.apply(layout_gen, steps)?).with_context(|| format!("after call {point}"))?;
-            let found: BTreeSet<Slot> = standing(&node)?.into_keys().collect();
-            ensure!(found == BTreeSet::from([busy, wanted]), "after call {point}: {found:?}");
+            let found = standing(&node)?;
+            let slots: BTreeSet<Slot> = found.keys().copied().collect();
+            ensure!(slots == BTreeSet::from([busy, wanted]), "after call {point}: {found:?}");
+            for step in steps {
+                let cut = matches!(step, Step::Cut(slot, cut) if found[slot].cut != *cut);
+                ensure!(!cut, "after call {point}: {step:?} ended, and {found:?} stands");
+            }
         }
         layout_gen += 1;
     }
@@ -112,15 +164,7 @@ fn calls_met(node: &Node, line: &str) -> u32 {
     counts.get(line).copied().unwrap_or(0)
 }
 
-/// The MIG devices that stand, by slot.
-fn standing(node: &Node) -> anyhow::Result<BTreeMap<Slot, String>> {
-    let state = node.read()?;
-    let mut found = BTreeMap::new();
-    for instance in &state.gpus[0].instances {
-        let [compute] = &instance.compute[..] else {
-            bail!("a leak: half an instance at {}", instance.slot.start)
-        };
-        found.insert(instance.slot, compute.mig_uuid());
-    }
-    Ok(found)
+fn cut(parts: &[(u8, u8)]) -> anyhow::Result<Cut> {
+    let slot = |(start, slices): &(u8, u8)| ComputeSlot { start: *start, slices: *slices };
+    Ok(parts.iter().map(slot).collect::<Vec<_>>().try_into()?)
 }

@@ -107,6 +107,10 @@ impl Cell {
                 let style = usize::try_from(first % styles).unwrap_or(0);
                 (format!("{} jobs {how}", instance.sharers.len()), JOB_STYLES[style])
             }
+            ("cut", None) => {
+                let taken = instance.parts.iter().filter(|part| part.job_id.is_some()).count();
+                (format!("{taken} of {} parts taken", instance.parts.len()), "2")
+            }
             ("unfinished", None) => ("being made".to_owned(), "33"),
             (state, None) => (state.to_owned(), "2"),
         };

@@ -66,7 +66,8 @@ struct PlanLayout {
     /// node-a:0, or a GPU's UUID, or the beginning of one
     #[arg(value_name = "GPU")]
     gpu: String,
-    /// All instances that shall stand: 3g.20gb,2x1g.5gb,2g.10gb@4, or empty
+    /// All instances that shall stand: 3g.20gb,2x1g.5gb,2g.10gb@4, or empty; with several compute
+    /// instances in one GPU instance 1c+2c.3g.20gb
     #[arg(value_name = "LAYOUT")]
     layout: String,
 }

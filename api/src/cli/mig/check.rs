@@ -192,9 +192,9 @@ fn compute(
     let mut refused = String::new();
     for start in step.start.map_or_else(|| named.starts.clone(), |start| vec![start]) {
         let part = ComputeSlot { start, slices: named.compute_slices };
-        let mut next = cut.clone();
+        let mut next = *cut;
         let new = next.insert(part);
-        match check_cut(gpu.profile.compute_slices, &gpu.compute, &next) {
+        match check_cut(gpu.profile.compute_slices, &next) {
             Ok(()) if new => {
                 *cut = next;
                 return Ok(start);

@@ -131,3 +131,27 @@ impl SlotView {
         layout.iter().map(|slot| Self::of(geometry, *slot)).collect()
     }
 }
+
+/// The compute instances that GPU instances of a model can be cut into.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
+pub struct CutReport {
+    /// Key of the GPU model.
+    pub model: String,
+    /// Every kind of compute instance, by profile.
+    pub cuts: Vec<CutView>,
+}
+
+/// A kind of compute instance.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
+pub struct CutView {
+    /// Its name, as jobs and layouts write it.
+    pub name: String,
+    /// The profile of its GPU instance.
+    pub profile: String,
+    /// Compute slices.
+    pub compute_slices: u8,
+    /// First compute slices of the GPU instance on which it may start; as many fit.
+    pub starts: Vec<u8>,
+    /// What is counted for it of the memory that all of them hold together.
+    pub memory_bytes: u64,
+}

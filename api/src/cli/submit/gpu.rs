@@ -4,8 +4,7 @@
 use std::str::FromStr;
 
 use tessera_model::Bytes;
-use tessera_model::mig::ProfileName;
-use tessera_model::spec::GpuAsk;
+use tessera_model::spec::{GpuAsk, ask_by_name};
 
 /// An ask that can't be met as written.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -19,6 +18,18 @@ const ONE_GPU: &str = "a job runs on one GPU or one slice of it; ask for one";
 const MODEL: &str = "Tessera chooses the GPU; instead of a model write what the job needs: \
                      --vram 20G, --profile 3g.20gb, or --gpus 1 for a whole GPU";
 const FORM: &str = "write gpu:1 for a whole GPU or gpu:1g.5gb:1 for a slice";
+
+/// `--profile`: a MIG profile, or a compute instance of one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Named(pub GpuAsk);
+
+impl FromStr for Named {
+    type Err = tessera_model::spec::BadField;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        ask_by_name(text).map(Self)
+    }
+}
 
 /// `--vram`: an amount, or `auto`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -79,7 +90,7 @@ fn count_and_kind(text: &str, rest: &str) -> Result<GpuAsk, BadGpuAsk> {
         Ok(_) => return Err(bad(ONE_GPU)),
         Err(_) => return Err(bad(FORM)),
     }
-    kind.parse::<ProfileName>().map(GpuAsk::Profile).map_err(|_| bad(MODEL))
+    ask_by_name(kind).map_err(|_| bad(MODEL))
 }
 
 #[cfg(test)]

@@ -4,12 +4,11 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use clap::Args;
-use tessera_model::mig::ProfileName;
 use tessera_model::spec::GpuAsk;
 
 use super::array::ArraySpec;
 use super::export::Export;
-use super::gpu::{Gpus, Gres, Vram};
+use super::gpu::{Gpus, Gres, Named, Vram};
 use crate::cli::span::TimeLimit;
 use crate::types::SubmitRequest;
 
@@ -42,9 +41,10 @@ pub struct Options {
     /// slice
     #[arg(long, value_name = "SIZE")]
     pub vram: Option<Vram>,
-    /// MIG profile that it wants, such as 1g.5gb
+    /// MIG profile that it wants, such as 1g.5gb; or a compute instance of one, such as 1c.3g.20gb,
+    /// where an operator had a GPU instance cut so
     #[arg(long, value_name = "PROFILE")]
-    pub profile: Option<ProfileName>,
+    pub profile: Option<Named>,
     /// A whole GPU (1), or a slice (1g.5gb:1)
     #[arg(short = 'G', long, value_name = "[PROFILE:]1", visible_aliases = ["gpus-per-node", "gpus-per-task"])]
     pub gpus: Option<Gpus>,
@@ -130,7 +130,7 @@ impl Options {
     pub fn gpu(&self) -> Result<Option<GpuAsk>, String> {
         let said = [
             self.vram.as_ref().map(|Vram(ask)| ask.clone()),
-            self.profile.clone().map(GpuAsk::Profile),
+            self.profile.as_ref().map(|Named(ask)| ask.clone()),
             self.gpus.as_ref().map(|Gpus(ask)| ask.clone()),
             self.gres.as_ref().map(|Gres(ask)| ask.clone()),
             self.exclusive.as_ref().map(|_| GpuAsk::Whole),
@@ -203,6 +203,7 @@ impl Options {
             None | Some(GpuAsk::Unknown) => {}
             Some(GpuAsk::Memory(bytes)) => request.gpu_memory_bytes = Some(bytes.get()),
             Some(GpuAsk::Profile(name)) => request.gpu_profile = Some(name.as_str().to_owned()),
+            Some(GpuAsk::Compute(name)) => request.gpu_profile = Some(name.to_string()),
             Some(GpuAsk::Whole) => request.gpu_whole = true,
         }
         let folder = here.join(self.chdir.clone().unwrap_or_default());

@@ -333,7 +333,7 @@ impl Machine {
             .steps
             .iter()
             .filter_map(|step| match step {
-                Step::Destroy(slot) => Some(*slot),
+                Step::Destroy(slot) | Step::Cut(slot, _) => Some(*slot),
                 Step::Create(_) => None,
             })
             .collect();

@@ -4,11 +4,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use tessera_model::life::Outcome;
+use tessera_model::mig::compute::{self, ComputeSlot};
 use tessera_model::mig::{Slot, Step};
 use tessera_model::share::Part;
 use tessera_model::{AttemptId, BootId, Bytes, ControllerId, GpuId, JobId, Millis, PlanId};
 use tessera_wire::frames::{
-    ExitRecord, GpuReport, Hello, InstanceReport, MigReport, PROTOCOL_VERSION, ToController,
+    ExitRecord, GpuReport, Hello, InstanceReport, MigReport, PROTOCOL_VERSION, PartReport,
+    ToController,
 };
 use tessera_wire::tls::NodeIdentity;
 use uuid::Uuid;
@@ -188,7 +190,7 @@ impl Machine {
         let used = |slot: Slot| {
             self.processes.values().any(|p| p.facts.gpu == *gpu && p.facts.slot == Some(slot))
         };
-        if let Step::Destroy(slot) = step
+        if let Step::Destroy(slot) | Step::Cut(slot, _) = step
             && used(slot)
         {
             return Err("a process uses the instance".to_owned());
@@ -205,6 +207,31 @@ impl Machine {
                     half.slice = Some(slice.parse().unwrap());
                 }
             }
+            Step::Cut(slot, cut) => {
+                let mut slots: Vec<_> = card.instances.iter().map(|i| i.slot).collect();
+                slots.retain(|standing| *standing != slot);
+                slots.push(slot);
+                geometry.check(&slots).map_err(|e| e.to_string())?;
+                let profile = geometry.profile(slot.profile).unwrap();
+                compute::check_cut(profile.compute_slices, &cut).map_err(|e| e.to_string())?;
+                let whole = cut.contains(ComputeSlot { start: 0, slices: profile.compute_slices });
+                let part = |part: ComputeSlot| PartReport {
+                    slot: part,
+                    slice: Some(format!("{slice}-{}", part.start).parse().unwrap()),
+                    sms: 1,
+                };
+                let made = InstanceReport {
+                    slot,
+                    slice: whole.then(|| slice.parse().unwrap()),
+                    memory: profile.memory,
+                    sms: profile.sms,
+                    trouble: None,
+                    parts: if whole { Vec::new() } else { cut.iter().map(part).collect() },
+                };
+                card.instances.retain(|i| i.slot != slot);
+                card.instances.push(made);
+                card.instances.sort_by_key(|i| i.slot);
+            }
             Step::Create(slot) => {
                 let mut slots: Vec<_> = card.instances.iter().map(|i| i.slot).collect();
                 slots.push(slot);
@@ -216,6 +243,7 @@ impl Machine {
                     memory: profile.memory,
                     sms: profile.sms,
                     trouble: None,
+                    parts: Vec::new(),
                 });
                 card.instances.sort_by_key(|i| i.slot);
             }

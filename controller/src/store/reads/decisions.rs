@@ -207,6 +207,7 @@ fn step_text(step: Step, names: &BTreeMap<ProfileId, ProfileName>) -> String {
     let (verb, slot) = match step {
         Step::Destroy(slot) => ("destroy", slot),
         Step::Create(slot) => ("create", slot),
+        Step::Cut(slot, _) => ("cut", slot),
     };
     match names.get(&slot.profile) {
         Some(name) => format!("{verb} {name}@{}", slot.start),

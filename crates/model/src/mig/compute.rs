@@ -1,29 +1,23 @@
 //! Compute instances: a GPU instance's compute slices, cut further. Its memory stays shared.
 //!
-//! Tessera's own plans make one compute instance over the whole of each GPU instance; these are
-//! the laws for those who cut finer.
+//! Tessera's own plans make one compute instance over the whole of each GPU instance, unless an
+//! operator's layout says otherwise (`1c+2c.3g.20gb`): then each is a seat for one job.
 //!
 //! Source: NVIDIA MIG user guide (compute instances), nvml.h (compute-instance placements).
+
+mod cut;
+mod name;
+mod rules;
 
 use std::collections::BTreeSet;
 
 use serde::{Deserialize, Serialize};
 
-use super::catalog::ComputeProfile;
+pub use self::cut::{COMPUTE_SLICES_MAX, ComputeSlot, Cut, NoCut};
+pub use self::name::ComputeName;
+pub use self::rules::{ComputeSize, arrange, offered};
 use super::cost;
-use crate::units::Millis;
-
-/// One compute instance, by the compute slices of its GPU instance.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub struct ComputeSlot {
-    /// First compute slice.
-    pub start: u8,
-    /// Compute slices.
-    pub slices: u8,
-}
-
-/// The compute instances of one GPU instance.
-pub type Cut = BTreeSet<ComputeSlot>;
+use crate::units::{Bytes, Millis};
 
 /// Why compute instances can't stand together in a GPU instance.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -52,53 +46,72 @@ pub enum IllegalCut {
         /// The first slice that is claimed twice.
         slice: u8,
     },
-    /// More compute instances of one size than the GPU instance may hold.
-    #[error("{count} compute instances of {slices} slices: at most {max} fit")]
-    TooMany {
-        /// The size.
-        slices: u8,
-        /// How many there are.
-        count: usize,
-        /// How many may be.
-        max: u8,
+    /// They are too many or too large together.
+    #[error("compute instances of {sizes:?} slices don't fit into {compute_slices} together")]
+    NoRoom {
+        /// The sizes that were asked for.
+        sizes: Vec<u8>,
+        /// What the GPU instance has.
+        compute_slices: u8,
+    },
+    /// Nothing is known of GPU instances of this size.
+    #[error("nobody knows how {compute_slices} compute slices can be cut: no known GPU has them")]
+    Unknown {
+        /// What the GPU instance has.
+        compute_slices: u8,
     },
 }
 
 /// Checks that the compute instances of `cut` can stand together in a GPU instance of
-/// `compute_slices` that offers `profiles`.
+/// `compute_slices`.
 ///
 /// # Errors
 ///
 /// [`IllegalCut`] names the first law that is broken.
-pub fn check_cut(
-    compute_slices: u8,
-    profiles: &[ComputeProfile],
-    cut: &Cut,
-) -> Result<(), IllegalCut> {
+pub fn check_cut(compute_slices: u8, cut: &Cut) -> Result<(), IllegalCut> {
     let mut taken = BTreeSet::new();
-    for part in cut {
+    for part in cut.iter() {
         let slices = part.slices;
-        let profile = profiles.iter().find(|p| p.compute_slices == slices && slices > 0);
-        let profile = profile.ok_or_else(|| IllegalCut::NoSuchSize {
-            slices,
-            offered: profiles.iter().map(|p| p.compute_slices).collect(),
-        })?;
-        let fits = |start: &u8| start.checked_add(slices).is_some_and(|end| end <= compute_slices);
-        let starts: Vec<u8> = profile.starts.iter().copied().filter(fits).collect();
+        check_sizes(compute_slices, &[slices])?;
+        let size = offered(compute_slices).iter().find(|size| size.slices == slices);
+        let starts = size.map_or(&[][..], |size| size.starts);
         if !starts.contains(&part.start) {
-            return Err(IllegalCut::NotAStart { slices, start: part.start, starts });
+            return Err(IllegalCut::NotAStart {
+                slices,
+                start: part.start,
+                starts: starts.to_vec(),
+            });
         }
         for slice in part.start..part.start + slices {
             if !taken.insert(slice) {
                 return Err(IllegalCut::Overlap { slice });
             }
         }
-        let count = cut.iter().filter(|other| other.slices == slices).count();
-        if count > usize::from(profile.max_instances) {
-            return Err(IllegalCut::TooMany { slices, count, max: profile.max_instances });
-        }
     }
     Ok(())
+}
+
+/// Checks that a GPU instance of `compute_slices` offers compute instances of all these sizes.
+fn check_sizes(compute_slices: u8, sizes: &[u8]) -> Result<(), IllegalCut> {
+    let known = offered(compute_slices);
+    if known.is_empty() {
+        return Err(IllegalCut::Unknown { compute_slices });
+    }
+    match sizes.iter().find(|slices| known.iter().all(|size| size.slices != **slices)) {
+        None => Ok(()),
+        Some(slices) => Err(IllegalCut::NoSuchSize {
+            slices: *slices,
+            offered: known.iter().map(|size| size.slices).collect(),
+        }),
+    }
+}
+
+/// Returns the part of a GPU instance's memory that is counted for a compute instance: as much of
+/// it as it has of the compute slices. The driver enforces none of it.
+pub fn memory_share(memory: Bytes, compute_slices: u8, slices: u8) -> Bytes {
+    let whole = u128::from(compute_slices.max(1));
+    let part = u128::from(memory.get()) * u128::from(slices) / whole;
+    Bytes::new(u64::try_from(part).unwrap_or(u64::MAX))
 }
 
 /// One driver operation on a compute instance of a GPU instance that stands.
@@ -117,6 +130,15 @@ pub struct ComputeOccupant {
     pub slot: ComputeSlot,
     /// Whether something runs there.
     pub busy: bool,
+}
+
+/// How a GPU instance that stands is cut.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StandingCut {
+    /// Its compute instances.
+    pub cut: Cut,
+    /// Those that are in use, or may be.
+    pub busy: Cut,
 }
 
 /// Why a GPU instance can't be cut that way.
@@ -146,19 +168,18 @@ fn named(slots: &[ComputeSlot]) -> String {
 /// [`RecutRefused`] says why there is none.
 pub fn recut(
     compute_slices: u8,
-    profiles: &[ComputeProfile],
     standing: &[ComputeOccupant],
     wanted: &Cut,
 ) -> Result<Vec<ComputeStep>, RecutRefused> {
-    check_cut(compute_slices, profiles, wanted)?;
-    let leaving = || standing.iter().filter(|o| !wanted.contains(&o.slot));
+    check_cut(compute_slices, wanted)?;
+    let leaving = || standing.iter().filter(|o| !wanted.contains(o.slot));
     let slots: Vec<_> = leaving().filter(|o| o.busy).map(|o| o.slot).collect();
     if !slots.is_empty() {
         return Err(RecutRefused::Busy { slots });
     }
     let present = |slot: &ComputeSlot| standing.iter().any(|o| o.slot == *slot);
     let destroyed = leaving().map(|o| ComputeStep::Destroy(o.slot));
-    let created = wanted.iter().filter(|slot| !present(slot)).copied().map(ComputeStep::Create);
+    let created = wanted.iter().filter(|slot| !present(slot)).map(ComputeStep::Create);
     Ok(destroyed.chain(created).collect())
 }
 
@@ -180,19 +201,15 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::mig::catalog::{self, CatalogProfile};
-
-    fn half() -> &'static CatalogProfile {
-        let profiles = &catalog::models()["a100-40gb"].profiles;
-        profiles.iter().find(|p| p.profile.name.as_str() == "4g.20gb").unwrap()
-    }
+    use crate::mig::catalog;
 
     fn cut(parts: &[(u8, u8)]) -> Cut {
-        parts.iter().map(|(start, slices)| ComputeSlot { start: *start, slices: *slices }).collect()
+        let slot = |(start, slices): &(u8, u8)| ComputeSlot { start: *start, slices: *slices };
+        parts.iter().map(slot).collect::<Vec<_>>().try_into().unwrap()
     }
 
     fn check(parts: &[(u8, u8)]) -> Result<(), IllegalCut> {
-        check_cut(half().profile.compute_slices, &half().compute, &cut(parts))
+        check_cut(4, &cut(parts))
     }
 
     #[test]
@@ -204,30 +221,59 @@ mod tests {
         assert!(matches!(check(&[(1, 4)]), Err(IllegalCut::NotAStart { start: 1, .. })));
         assert!(matches!(check(&[(4, 1)]), Err(IllegalCut::NotAStart { start: 4, .. })));
         assert!(matches!(check(&[(0, 7)]), Err(IllegalCut::NoSuchSize { slices: 7, .. })));
-        assert!(matches!(check(&[(0, 0)]), Err(IllegalCut::NoSuchSize { slices: 0, .. })));
+        assert!(!Cut::default().insert(ComputeSlot { start: 0, slices: 0 }));
+        assert!(!Cut::default().insert(ComputeSlot { start: 7, slices: 2 }));
+        assert_eq!(check_cut(5, &cut(&[(0, 1)])), Err(IllegalCut::Unknown { compute_slices: 5 }));
     }
 
     #[test]
-    fn every_compute_instance_of_every_known_gpu_is_legal_alone_where_it_may_start() {
+    fn the_rules_are_those_of_every_known_gpu() {
+        let mut seen = BTreeSet::new();
         for (key, model) in catalog::models() {
-            for gpu in &model.profiles {
-                for (profile, start) in
-                    gpu.compute.iter().flat_map(|p| p.starts.iter().map(move |s| (p, *s)))
-                {
-                    let one = cut(&[(start, profile.compute_slices)]);
-                    let checked = check_cut(gpu.profile.compute_slices, &gpu.compute, &one);
-                    assert_eq!(checked, Ok(()), "{key} {} at {start}", profile.name);
-                }
+            for gpu in model.profiles.iter().filter(|gpu| !gpu.compute.is_empty()) {
+                let slices = gpu.profile.compute_slices;
+                let known: BTreeSet<_> =
+                    gpu.compute.iter().map(|p| (p.compute_slices, p.starts.clone())).collect();
+                let ours = offered(slices).iter().map(|s| (s.slices, s.starts.to_vec())).collect();
+                assert_eq!(known, ours, "{key} {}", gpu.profile.name);
+                assert!(gpu.compute.iter().all(|p| usize::from(p.max_instances) == p.starts.len()));
+                seen.insert(slices);
             }
         }
+        assert_eq!(seen, BTreeSet::from([1, 2, 3, 4, 7]));
+    }
+
+    #[test]
+    fn starts_are_found_that_keep_what_stands_and_never_move_what_is_busy() {
+        let none = Cut::default();
+        let found = |sizes: &[u8], standing: &Cut, busy: &Cut| arrange(7, sizes, standing, busy);
+
+        assert_eq!(found(&[1, 1, 2], &none, &none), Ok(Some(cut(&[(0, 2), (2, 1), (3, 1)]))));
+        assert_eq!(found(&[2, 1], &cut(&[(5, 1)]), &none), Ok(Some(cut(&[(0, 2), (5, 1)]))));
+        assert_eq!(found(&[3, 3], &none, &cut(&[(4, 3)])), Ok(Some(cut(&[(0, 3), (4, 3)]))));
+        assert_eq!(found(&[7], &none, &cut(&[(4, 3)])), Ok(None));
+        assert!(matches!(found(&[4, 4], &none, &none), Err(IllegalCut::NoRoom { .. })));
+        assert!(matches!(found(&[5], &none, &none), Err(IllegalCut::NoSuchSize { slices: 5, .. })));
+        let seven = found(&[1; 7], &none, &none).unwrap().unwrap();
+        assert_eq!((seven.len(), seven.to_string().as_str()), (7, "1c+1c+1c+1c+1c+1c+1c"));
+    }
+
+    #[test]
+    fn the_parts_of_the_memory_add_up_to_no_more_than_there_is() {
+        let memory = Bytes::from_mib(19_968);
+        for whole in [1_u8, 2, 3, 4, 7] {
+            let sum: u64 = (0..whole).map(|_| memory_share(memory, whole, 1).get()).sum();
+            assert!(sum <= memory.get() && memory.get() - sum < 7);
+        }
+        assert_eq!(memory_share(memory, 3, 3), memory);
     }
 
     #[test]
     fn a_busy_compute_instance_is_not_taken_away() {
         let busy = ComputeOccupant { slot: ComputeSlot { start: 0, slices: 2 }, busy: true };
 
-        let refused = recut(4, &half().compute, &[busy], &cut(&[(0, 1)]));
-        let beside = recut(4, &half().compute, &[busy], &cut(&[(0, 2), (2, 2)])).unwrap();
+        let refused = recut(4, &[busy], &cut(&[(0, 1)]));
+        let beside = recut(4, &[busy], &cut(&[(0, 2), (2, 2)])).unwrap();
 
         assert_eq!(refused, Err(RecutRefused::Busy { slots: vec![busy.slot] }));
         assert_eq!(beside, [ComputeStep::Create(ComputeSlot { start: 2, slices: 2 })]);
@@ -242,10 +288,10 @@ mod tests {
             held in any::<u8>(),
         ) {
             let legal = |parts: Vec<(u8, u8)>| {
-                parts.into_iter().fold(Cut::new(), |mut cut, (start, slices)| {
+                parts.into_iter().fold(Cut::default(), |mut cut, (start, slices)| {
                     let slot = ComputeSlot { start, slices };
-                    if cut.insert(slot) && check_cut(4, &half().compute, &cut).is_err() {
-                        cut.remove(&slot);
+                    if cut.insert(slot) && check_cut(4, &cut).is_err() {
+                        cut.remove(slot);
                     }
                     cut
                 })
@@ -254,25 +300,26 @@ mod tests {
             let standing: Vec<_> = from
                 .iter()
                 .enumerate()
-                .map(|(i, slot)| ComputeOccupant { slot: *slot, busy: held & (1 << i) != 0 })
+                .map(|(i, slot)| ComputeOccupant { slot, busy: held & (1 << i) != 0 })
                 .collect();
-            let in_the_way = standing.iter().any(|o| o.busy && !to.contains(&o.slot));
+            let in_the_way = standing.iter().any(|o| o.busy && !to.contains(o.slot));
 
-            let steps = recut(4, &half().compute, &standing, &to);
+            let steps = recut(4, &standing, &to);
 
             prop_assert_eq!(steps.is_err(), in_the_way);
             let Ok(steps) = steps else { return Ok(()) };
-            prop_assert_eq!(steps.len(), from.symmetric_difference(&to).count());
+            let apart = |a: &Cut, b: &Cut| a.iter().filter(|slot| !b.contains(*slot)).count();
+            prop_assert_eq!(steps.len(), apart(&from, &to) + apart(&to, &from));
             let mut cut = from;
             for step in steps {
                 match step {
                     ComputeStep::Destroy(slot) => {
-                        prop_assert!(cut.remove(&slot));
+                        prop_assert!(cut.remove(slot));
                         prop_assert!(standing.iter().all(|o| !o.busy || o.slot != slot));
                     }
                     ComputeStep::Create(slot) => prop_assert!(cut.insert(slot)),
                 }
-                prop_assert_eq!(check_cut(4, &half().compute, &cut), Ok(()));
+                prop_assert_eq!(check_cut(4, &cut), Ok(()));
             }
             prop_assert_eq!(cut, to);
         }

@@ -1,5 +1,8 @@
 //! How long partition operations take, and with them a plan.
 
+use std::collections::BTreeMap;
+
+use super::compute::{ComputeOccupant, StandingCut, recut, recut_time};
 use super::geometry::{Geometry, Slot};
 use super::plan::Step;
 use crate::units::Millis;
@@ -42,6 +45,12 @@ pub fn step_time(geometry: &Geometry, step: Step) -> Millis {
     match step {
         Step::Destroy(_) => destruction(),
         Step::Create(slot) => creation(slices(slot)),
+        // The GPU instance without its one compute instance, and those that it gets.
+        Step::Cut(slot, cut) => {
+            let instance = Millis::new(creation(slices(slot)).get() / 4 * 3);
+            let parts = cut.iter().map(|part| creation(part.slices).get() / 4).sum();
+            instance.plus(Millis::new(parts))
+        }
     }
 }
 
@@ -55,6 +64,27 @@ pub fn step_time(geometry: &Geometry, step: Step) -> Millis {
 /// Co-execution study, rule 8 and table 6.
 pub fn predicted(geometry: &Geometry, steps: &[Step]) -> Millis {
     steps.iter().fold(Millis::ZERO, |sum, step| sum.plus(step_time(geometry, *step)))
+}
+
+/// Returns the predicted time of a plan over what stands: of GPU instances that are only cut
+/// anew, only the compute instances that come and go take time.
+pub fn predicted_over(
+    geometry: &Geometry,
+    standing: &BTreeMap<Slot, StandingCut>,
+    steps: &[Step],
+) -> Millis {
+    let time = |step: &Step| match step {
+        Step::Cut(slot, cut) => {
+            let there = standing.get(slot)?;
+            let occupant = |slot| ComputeOccupant { slot, busy: false };
+            let parts: Vec<_> = there.cut.iter().map(occupant).collect();
+            let slices = geometry.profile(slot.profile)?.compute_slices;
+            recut(slices, &parts, cut).ok().map(|steps| recut_time(&steps))
+        }
+        Step::Destroy(_) | Step::Create(_) => None,
+    };
+    let times = steps.iter().map(|step| time(step).unwrap_or_else(|| step_time(geometry, *step)));
+    times.fold(Millis::ZERO, Millis::plus)
 }
 
 #[cfg(test)]

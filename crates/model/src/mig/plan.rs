@@ -3,23 +3,26 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::compute::Cut;
 use super::geometry::{Geometry, IllegalLayout, Layout, Slot};
 
-/// One driver operation of a plan. Each acts on a GPU instance together with its compute
-/// instance.
+/// One step of a plan. Each acts on a GPU instance together with its compute instances.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Step {
     /// Destroys the instance in the slot.
     Destroy(Slot),
-    /// Creates an instance in the slot.
+    /// Creates an instance in the slot, with one compute instance over the whole of it.
     Create(Slot),
+    /// Makes the instance in the slot have exactly these compute instances, and creates it if it
+    /// isn't there.
+    Cut(Slot, Cut),
 }
 
 impl Step {
     /// Returns the slot that it is about.
     pub const fn slot(self) -> Slot {
         match self {
-            Self::Destroy(slot) | Self::Create(slot) => slot,
+            Self::Destroy(slot) | Self::Create(slot) | Self::Cut(slot, _) => slot,
         }
     }
 }

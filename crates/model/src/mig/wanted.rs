@@ -4,6 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use super::arrange::{Search, TRIES_MAX, TooMany};
+use super::compute::{COMPUTE_SLICES_MAX, IllegalCut};
 use super::geometry::{Geometry, IllegalLayout, Layout, ProfileId, ProfileName, Slot};
 use super::plan::Occupant;
 use super::subsets::{Subsets, split};
@@ -19,12 +20,14 @@ pub struct WantedInstance {
     pub profile: ProfileName,
     /// First memory slice; `None`: wherever it stands best.
     pub start: Option<u8>,
+    /// The compute slices of its compute instances; empty: one over the whole of it.
+    pub cut: Vec<u8>,
 }
 
 /// All instances that are to stand on a GPU, and no others.
 ///
 /// Written as `3g.20gb,2g.10gb,1g.5gb@6`; `7x1g.5gb` stands for seven of them, and `empty` for
-/// none at all.
+/// none at all. `1c+2c.3g.20gb` is one GPU instance with two compute instances.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Wanted(pub Vec<WantedInstance>);
 
@@ -40,6 +43,14 @@ pub enum Unarrangeable {
     /// A placement that was named is none.
     #[error(transparent)]
     Illegal(#[from] IllegalLayout),
+    /// Compute instances that were asked for can't be.
+    #[error("{profile} can't be cut so: {problem}")]
+    IllegalCut {
+        /// Of what GPU instance.
+        profile: ProfileName,
+        /// What is wrong.
+        problem: IllegalCut,
+    },
     /// However the instances are placed, they can't stand on this GPU together.
     #[error("these instances can't stand on the GPU together, wherever they are placed")]
     NoRoom,
@@ -62,7 +73,8 @@ impl FromStr for Wanted {
             kind: "Wanted",
             text: text.to_owned(),
             expected: "profiles with or without their first memory slice, such as \
-                       3g.20gb,2x1g.5gb,2g.10gb@4, or empty",
+                       3g.20gb,2x1g.5gb,2g.10gb@4, or empty; with several compute instances in one \
+                       GPU instance 1c+2c.3g.20gb",
         };
         if matches!(text.trim(), "empty" | "none") {
             return Ok(Self::default());
@@ -79,15 +91,27 @@ impl FromStr for Wanted {
                 Some((profile, start)) => (profile, Some(start.parse().map_err(|_| bad())?)),
                 None => (rest, None),
             };
+            let (cut, profile) = cut_of(profile).ok_or_else(bad)?;
             let profile: ProfileName = profile.parse().map_err(|_| bad())?;
             let several_in_one_place = count > 1 && start.is_some();
-            if count == 0 || count > INSTANCES_MAX || several_in_one_place {
+            // Of "2x1c.3g.20gb" nobody knows whether it is one GPU instance or two.
+            let unclear = count > 1 && !cut.is_empty();
+            if count == 0 || count > INSTANCES_MAX || several_in_one_place || unclear {
                 return Err(bad());
             }
-            wanted.extend(std::iter::repeat_n(WantedInstance { profile, start }, count));
+            wanted.extend(std::iter::repeat_n(WantedInstance { profile, start, cut }, count));
         }
         if wanted.len() > INSTANCES_MAX { Err(bad()) } else { Ok(Self(wanted)) }
     }
+}
+
+/// Reads the part of a name that tells of compute instances: `1c+2c` of `1c+2c.3g.20gb`.
+fn cut_of(text: &str) -> Option<(Vec<u8>, &str)> {
+    let Some((cut, profile)) = text.split_once("c.") else { return Some((Vec::new(), text)) };
+    let size = |part: &str| part.parse().ok().filter(|n| (1..=COMPUTE_SLICES_MAX).contains(n));
+    let mut sizes: Vec<_> = cut.split("c+").map(size).collect::<Option<_>>()?;
+    sizes.sort_unstable();
+    Some((sizes, profile)).filter(|(sizes, _)| sizes.len() <= usize::from(COMPUTE_SLICES_MAX))
 }
 
 impl fmt::Display for Wanted {
@@ -97,7 +121,12 @@ impl fmt::Display for Wanted {
         }
         for (place, instance) in self.0.iter().enumerate() {
             let comma = if place == 0 { "" } else { "," };
-            write!(f, "{comma}{}", instance.profile)?;
+            f.write_str(comma)?;
+            for (place, slices) in instance.cut.iter().enumerate() {
+                let dot = if place + 1 == instance.cut.len() { "." } else { "+" };
+                write!(f, "{slices}c{dot}")?;
+            }
+            write!(f, "{}", instance.profile)?;
             if let Some(start) = instance.start {
                 write!(f, "@{start}")?;
             }
@@ -209,10 +238,25 @@ mod tests {
             ("2x1g.5gb", "1g.5gb,1g.5gb"),
             ("empty", "empty"),
             ("1g.10gb+me", "1g.10gb+me"),
+            ("2c+1c.3g.20gb@4,1g.5gb", "1c+2c.3g.20gb@4,1g.5gb"),
+            ("1c.3g.20gb", "1c.3g.20gb"),
         ] {
             assert_eq!(text.parse::<Wanted>().unwrap().to_string(), written);
         }
-        for bad in ["", "3g", "1g.5gb@x", "0x1g.5gb", "2x1g.5gb@4", "65x1g.5gb", "1g.5gb,,"] {
+        for bad in [
+            "",
+            "3g",
+            "1g.5gb@x",
+            "0x1g.5gb",
+            "2x1g.5gb@4",
+            "65x1g.5gb",
+            "1g.5gb,,",
+            "2x1c.3g.20gb",
+            "0c.3g.20gb",
+            "9c.3g.20gb",
+            "1c+.3g.20gb",
+            "1+1c.3g.20gb",
+        ] {
             assert!(bad.parse::<Wanted>().is_err(), "{bad}");
         }
     }

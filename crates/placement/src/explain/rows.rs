@@ -51,7 +51,7 @@ fn of_offer(gpu: &GpuView, offer: &Offer, verdict: &'static str) -> Candidate {
     row(gpu, offer.slot, offer.rank.memory, verdict, after)
 }
 
-fn row(
+pub(super) fn row(
     gpu: &GpuView,
     slot: Option<Slot>,
     memory: Bytes,
@@ -72,8 +72,17 @@ fn row(
 }
 
 /// Verdicts on GPUs that can't hold a job now, the nearest to a start first.
-const VERDICTS: [&str; 8] =
-    ["changing", "busy", "stuck", "foreign", "quarantined", "too_small", "drained", "unavailable"];
+const VERDICTS: [&str; 9] = [
+    "changing",
+    "busy",
+    "cut",
+    "stuck",
+    "foreign",
+    "quarantined",
+    "too_small",
+    "drained",
+    "unavailable",
+];
 
 /// The candidates of a job that waits, and how many were left out.
 pub(super) fn of_wait<'g, 'c: 'g>(
@@ -117,6 +126,8 @@ pub(super) fn in_the_way(gpu: &Gpu<'_>) -> &'static str {
         "quarantined"
     } else if any(&InstanceState::Foreign) {
         "foreign"
+    } else if gpu.instances.iter().any(|i| matches!(i.state, InstanceState::Cut(_))) {
+        "cut"
     } else {
         "too_small"
     }

@@ -30,6 +30,7 @@ impl fmt::Display for Asked<'_> {
             GpuAsk::Memory(bytes) => write!(f, "{bytes} asked"),
             GpuAsk::Profile(name) => write!(f, "{name} asked"),
             GpuAsk::Whole => f.write_str("a whole GPU asked"),
+            GpuAsk::Compute(name) => write!(f, "{name} asked"),
         }
     }
 }

@@ -47,7 +47,8 @@ impl<'c> Card<'c> {
                         sm: share.sm(),
                     }));
                 }
-                InstanceState::Foreign
+                InstanceState::Cut(_)
+                | InstanceState::Foreign
                 | InstanceState::Stuck
                 | InstanceState::Leaving
                 | InstanceState::Quarantined => return None,

@@ -100,6 +100,7 @@ fn target<'c>(standing: &Standing<'c>, want: &Want) -> Option<&'c Profile> {
         Want::Named(name) => geometry.by_name(name).is_some(),
         Want::Whole => true,
         Want::Shared(sharer) => largest.memory >= sharer.share.memory(),
+        Want::Part(_) => false,
     };
     enough.then_some(largest)
 }

@@ -47,7 +47,9 @@ impl Policy for MpsOnly {
             let Some(job) = queue.next() else { break };
             let needs = match &job.gpu {
                 GpuAsk::Memory(bytes) => *bytes,
-                GpuAsk::Unknown | GpuAsk::Profile(_) | GpuAsk::Whole => Bytes::ZERO,
+                GpuAsk::Unknown | GpuAsk::Profile(_) | GpuAsk::Whole | GpuAsk::Compute(_) => {
+                    Bytes::ZERO
+                }
             };
             let room = (0..cards.len())
                 .filter(|at| cards[*at].open && cards[*at].seats.len() < SHARERS)
@@ -82,6 +84,7 @@ fn free_memory(card: &Card<'_>) -> Bytes {
         InstanceState::Shared(tenancy) => tenancy.memory().get(),
         InstanceState::Idle => 0,
         InstanceState::Taken { .. }
+        | InstanceState::Cut(_)
         | InstanceState::Foreign
         | InstanceState::Stuck
         | InstanceState::Leaving

@@ -53,7 +53,7 @@ fn needs(want: &Want) -> Bytes {
     match want {
         Want::AtLeast(bytes) => *bytes,
         Want::Shared(sharer) => sharer.share.roomy(),
-        Want::Named(_) | Want::Whole => Bytes::new(u64::MAX),
+        Want::Named(_) | Want::Whole | Want::Part(_) => Bytes::new(u64::MAX),
     }
 }
 

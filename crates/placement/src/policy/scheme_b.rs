@@ -112,9 +112,10 @@ impl Rule for MadeToMeasure {
                     | InstanceState::Taken { .. }
                     | InstanceState::Shared(_)
                     | InstanceState::Leaving => Outlook::Possible,
-                    InstanceState::Foreign | InstanceState::Stuck | InstanceState::Quarantined => {
-                        Outlook::InTheWay
-                    }
+                    InstanceState::Cut(_)
+                    | InstanceState::Foreign
+                    | InstanceState::Stuck
+                    | InstanceState::Quarantined => Outlook::InTheWay,
                 },
             };
         };

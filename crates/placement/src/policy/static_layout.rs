@@ -111,6 +111,7 @@ fn suits(gpu: &Gpu<'_>, instance: &InstanceView, want: &Want) -> bool {
         Want::Named(name) => geometry.profile(slot.profile).is_some_and(|p| p.name == *name),
         Want::Whole => geometry.largest().is_some_and(|p| p.id == slot.profile),
         Want::Shared(sharer) => instance.memory >= sharer.share.memory(),
+        Want::Part(_) => false,
     }
 }
 

@@ -103,6 +103,7 @@ pub fn queue(asks: impl IntoIterator<Item = GpuAsk>) -> Vec<QueuedJob> {
         id: JobId::from_number(number),
         gpu,
         share: None,
+        user: "ada".into(),
         priority: Priority::DEFAULT,
         submitted: Millis::new(number),
     };
@@ -171,6 +172,7 @@ fn short_place(cluster: &ClusterView, place: &Place) -> String {
     let steps = place.steps.iter().map(|step| match step {
         Step::Destroy(slot) => format!("-{} ", name(*slot)),
         Step::Create(slot) => format!("+{} ", name(*slot)),
+        Step::Cut(..) => panic!("no policy cuts instances"),
     });
     let steps: String = steps.collect();
     let on = place.slot.map_or_else(|| "whole".to_owned(), name);

@@ -85,6 +85,7 @@ fn take_step(gpu: &mut GpuView, step: Step) {
             let gone = gpu.instances.remove(at.expect("what is destroyed stands"));
             assert_eq!(gone.state, InstanceState::Idle, "a busy instance is destroyed");
         }
+        Step::Cut(..) => panic!("no policy cuts instances"),
         Step::Create(slot) => {
             let profile = geometry.profile(slot.profile).unwrap();
             gpu.instances.push(InstanceView {
@@ -104,7 +105,7 @@ fn places_on(gpu: &GpuView, ask: &GpuAsk) -> Vec<(Bytes, How)> {
         let enough = match ask {
             GpuAsk::Unknown | GpuAsk::Whole => true,
             GpuAsk::Memory(bytes) => gpu.memory >= *bytes,
-            GpuAsk::Profile(_) => false,
+            GpuAsk::Profile(_) | GpuAsk::Compute(_) => false,
         };
         let idle = gpu.instances.iter().all(|i| i.state == InstanceState::Idle);
         return if enough && idle { vec![(gpu.memory, How::Idle)] } else { Vec::new() };
@@ -139,6 +140,7 @@ pub fn tight_slots(geometry: &Geometry, ask: &GpuAsk) -> Vec<(Slot, Bytes)> {
         GpuAsk::Unknown => plain.contains(&p.id),
         GpuAsk::Memory(bytes) => plain.contains(&p.id) && p.memory >= *bytes,
         GpuAsk::Profile(name) => p.name == *name,
+        GpuAsk::Compute(_) => false,
         GpuAsk::Whole => geometry.largest().is_some_and(|largest| largest.id == p.id),
     };
     let smallest = geometry.profiles.iter().filter(suits).map(|p| p.memory).min();

@@ -7,6 +7,7 @@ mod feasibility;
 mod hardware;
 mod live;
 mod operator;
+mod parts;
 mod properties;
 mod scheme_b;
 mod sharing;

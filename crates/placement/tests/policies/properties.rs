@@ -63,6 +63,7 @@ fn satisfies(hardware: &Hardware, decision: &Decision, ask: &GpuAsk, policy: &st
         }
         GpuAsk::Profile(name) => profile.is_some_and(|p| p.name == *name),
         GpuAsk::Whole => gpu.instances.len() == 1,
+        GpuAsk::Compute(_) => false,
     }
 }
 
@@ -234,6 +235,7 @@ proptest! {
                         GpuAsk::Memory(bytes) => instance.memory >= *bytes,
                         GpuAsk::Profile(name) => profile.is_some_and(|p| p.name == *name),
                         GpuAsk::Whole => gpu.mig.is_none(),
+                        GpuAsk::Compute(_) => false,
                     };
                     prop_assert!(!suits, "{} could use {instance:?}", job.id);
                 }

@@ -296,6 +296,7 @@ impl<'s> Run<'s> {
         QueuedJob {
             id: id(index),
             gpu: GpuAsk::Memory(self.tasks[index].asked),
+            user: job.user.as_str().into(),
             share: None,
             priority: Priority::try_from(job.priority).unwrap_or(Priority::DEFAULT),
             submitted: Millis::new(job.submit_ms),

@@ -7,6 +7,7 @@ use proptest::option;
 use proptest::prelude::*;
 use tessera_model::lease::LeaseTerms;
 use tessera_model::life::{Exit, Outcome};
+use tessera_model::mig::compute::{ComputeSlot, Cut};
 use tessera_model::mig::{Geometry, MediaEngines, Profile, ProfileId, Slot, Step};
 use tessera_model::share::{CheckpointSignal, MpsShare};
 use tessera_model::spec::{Class, OutputPaths, Program};
@@ -116,18 +117,35 @@ fn report() -> impl Strategy<Value = AttemptReport> {
     })
 }
 
+fn compute_slot() -> impl Strategy<Value = ComputeSlot> {
+    (0..7_u8, 1..=7_u8).prop_map(|(start, slices)| ComputeSlot { start, slices })
+}
+
+fn cut() -> impl Strategy<Value = Cut> {
+    vec(compute_slot(), 0..7).prop_map(|slots| {
+        slots.into_iter().fold(Cut::default(), |mut cut, slot| {
+            cut.insert(slot);
+            cut
+        })
+    })
+}
+
 fn gpu_report() -> impl Strategy<Value = GpuReport> {
     let trouble = prop_oneof![
         vec(any::<u32>(), 0..16).prop_map(|pids| InstanceTrouble::Foreign { pids }),
         text().prop_map(|reason| InstanceTrouble::Stuck { reason }),
     ];
-    let instance = (slot(), option::of(slice()), bytes(), any::<u16>(), option::of(trouble))
-        .prop_map(|(slot, slice, memory, sms, trouble)| InstanceReport {
+    let part = (compute_slot(), option::of(slice()), any::<u16>())
+        .prop_map(|(slot, slice, sms)| PartReport { slot, slice, sms });
+    let parts = vec(part, 0..4);
+    let instance = (slot(), option::of(slice()), bytes(), any::<u16>(), option::of(trouble), parts)
+        .prop_map(|(slot, slice, memory, sms, trouble, parts)| InstanceReport {
             slot,
             slice,
             memory,
             sms,
             trouble,
+            parts,
         });
     let mig = prop_oneof![
         Just(MigReport::Unsupported),
@@ -376,7 +394,11 @@ pub fn to_agent() -> impl Strategy<Value = ToAgent> {
             lease,
         },
     );
-    let step = prop_oneof![slot().prop_map(Step::Destroy), slot().prop_map(Step::Create)];
+    let step = prop_oneof![
+        slot().prop_map(Step::Destroy),
+        slot().prop_map(Step::Create),
+        (slot(), cut()).prop_map(|(slot, cut)| Step::Cut(slot, cut)),
+    ];
     let numbers = (any::<u64>(), any::<u64>());
     let plan = (numbers, uuid(), gpu(), vec(step, 0..9), option::of(text())).prop_map(
         |((epoch, layout_gen), plan, gpu, steps, traceparent)| PlanOrder {

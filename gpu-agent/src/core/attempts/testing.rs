@@ -68,6 +68,7 @@ pub fn gpu() -> GpuReport {
             memory: Bytes::from_mib(4_864),
             sms: 14,
             trouble: None,
+            parts: Vec::new(),
         }],
         layout_gen: 0,
         health: GpuHealth::Healthy,

@@ -228,6 +228,8 @@ impl Run<'_> {
         let view = &mut self.view.gpus[gpu];
         match step {
             Step::Destroy(slot) => view.instances.retain(|i| i.slot != Some(slot)),
+            // Only operators cut instances further.
+            Step::Cut(..) => {}
             Step::Create(slot) => {
                 let profile = view.mig.as_ref().and_then(|m| m.geometry.profile(slot.profile));
                 let memory = profile.map(|p| p.memory).unwrap_or_default();
@@ -384,6 +386,7 @@ impl Run<'_> {
                     jobs.extend(tenancy.sharers.iter().map(|(job, _)| index(*job)));
                 }
                 InstanceState::Idle
+                | InstanceState::Cut(_)
                 | InstanceState::Foreign
                 | InstanceState::Stuck
                 | InstanceState::Leaving

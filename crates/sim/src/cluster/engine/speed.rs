@@ -143,6 +143,7 @@ impl Run<'_> {
             InstanceState::Shared(tenancy) => tenancy.memory().get().saturating_sub(mine),
             InstanceState::Idle
             | InstanceState::Taken { .. }
+            | InstanceState::Cut(_)
             | InstanceState::Foreign
             | InstanceState::Stuck
             | InstanceState::Leaving

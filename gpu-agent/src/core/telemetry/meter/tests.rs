@@ -32,6 +32,7 @@ fn report(mig: MigReport, slots: &[Slot]) -> GpuReport {
         memory: Bytes::ZERO,
         sms: 0,
         trouble: None,
+        parts: Vec::new(),
     };
     GpuReport {
         gpu: gpu(),

@@ -1,0 +1,155 @@
+//! Changing what stands.
+
+use nvml_wrapper_sys::bindings::{
+    nvmlComputeInstance_t, nvmlComputeInstancePlacement_t, nvmlGpuInstance_t,
+    nvmlGpuInstancePlacement_t,
+};
+use tessera_model::GpuId;
+use tessera_model::mig::Slot;
+use tessera_model::mig::compute::{ComputeSlot, Cut};
+
+use super::Loaded;
+use crate::nvml::fault::{Fault, Handling};
+use crate::nvml::messages::Reply;
+use crate::nvml::read::{self, ComputeSize, Standing};
+
+impl Loaded {
+    /// Makes an instance, or completes one that was left half made; tells how it stands then.
+    pub(super) fn create(&mut self, gpu: &GpuId, slot: Slot) -> Result<Reply, Fault> {
+        self.make(gpu, slot, |loaded, standing| loaded.complete(gpu, standing))
+    }
+
+    /// Makes an instance have exactly these compute instances; tells how it stands then.
+    pub(super) fn cut(&mut self, gpu: &GpuId, slot: Slot, cut: &Cut) -> Result<Reply, Fault> {
+        self.make(gpu, slot, |loaded, standing| loaded.recut(gpu, standing, cut))
+    }
+
+    /// Makes the GPU instance, if it isn't there, and lets its compute instances be made.
+    fn make(
+        &mut self,
+        gpu: &GpuId,
+        slot: Slot,
+        fill: impl FnOnce(&mut Self, &Standing) -> Result<(), Fault>,
+    ) -> Result<Reply, Fault> {
+        let device = self.device(gpu)?;
+        let geometry = self.geometry(gpu)?;
+        let profile = geometry
+            .profile(slot.profile)
+            .ok_or_else(|| Fault { call: "CreateGpuInstance".to_owned(), code: 3 })?;
+        let placement = nvmlGpuInstancePlacement_t {
+            start: slot.start.into(),
+            size: profile.memory_slices.into(),
+        };
+        let (handle, fresh) = match self.find(gpu, slot)? {
+            Some(standing) => (standing.handle, false),
+            None => (self.library.create(device, slot.profile.0, placement)?, true),
+        };
+        let made = self.verify(handle, slot, placement).and_then(|standing| fill(self, &standing));
+        match made {
+            Ok(()) => Ok(self.read_back(gpu, slot)),
+            Err(fault) => {
+                if fresh {
+                    // Leaves nothing half made behind, if the driver lets us; else the next read
+                    // says.
+                    let _ = self.library.destroy(handle);
+                }
+                Err(fault)
+            }
+        }
+    }
+
+    /// Tells what stands in a place that was changed. A driver that won't tell has changed it
+    /// nevertheless.
+    fn read_back(&mut self, gpu: &GpuId, slot: Slot) -> Reply {
+        self.look(gpu, slot).map_or(Reply::Done, |found| Reply::One(found.map(Box::new)))
+    }
+
+    /// Makes sure that an instance stands where it was meant to (G11).
+    fn verify(
+        &self,
+        handle: nvmlGpuInstance_t,
+        slot: Slot,
+        meant: nvmlGpuInstancePlacement_t,
+    ) -> Result<Standing, Fault> {
+        let info = self.library.instance(handle)?;
+        let found = info.placement;
+        if (found.start, found.size) == (meant.start, meant.size) {
+            return Ok(Standing { handle, number: info.id, slot });
+        }
+        Err(Fault { call: "nvmlDeviceCreateGpuInstanceWithPlacement".to_owned(), code: 29 })
+    }
+
+    fn complete(&mut self, gpu: &GpuId, standing: &Standing) -> Result<(), Fault> {
+        let geometry = self.geometry(gpu)?;
+        let slices = geometry.profile(standing.slot.profile).map_or(0, |p| p.compute_slices.into());
+        let sizes = self.sizes(gpu, standing)?;
+        if !read::compute_instances(&self.library, standing.handle, &sizes)?.is_empty() {
+            return Ok(());
+        }
+        let whole = sizes.iter().find(|size| size.slices == slices);
+        let whole =
+            whole.ok_or_else(|| Fault { call: "CreateComputeInstance".to_owned(), code: 3 })?;
+        self.library.create_compute(standing.handle, whole.id).map(drop)
+    }
+
+    /// Takes away the compute instances that are not wanted and makes those that are missing. If
+    /// one can't be made, those that were are taken away again: what stood can't be brought back.
+    fn recut(&mut self, gpu: &GpuId, standing: &Standing, cut: &Cut) -> Result<(), Fault> {
+        let sizes = self.sizes(gpu, standing)?;
+        let mut there = Cut::default();
+        for compute in read::compute_instances(&self.library, standing.handle, &sizes)? {
+            let slot = read::slot_of(&self.library.compute_info(compute)?);
+            match slot.filter(|slot| cut.contains(*slot)) {
+                Some(slot) => {
+                    there.insert(slot);
+                }
+                None => absent_is_done(self.library.destroy_compute(compute))?,
+            }
+        }
+        let mut made = Vec::new();
+        for slot in cut.iter().filter(|slot| !there.contains(*slot)) {
+            match self.create_part(standing, &sizes, slot) {
+                Ok(compute) => made.push(compute),
+                Err(fault) => {
+                    for compute in made {
+                        let _ = self.library.destroy_compute(compute);
+                    }
+                    return Err(fault);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn create_part(
+        &self,
+        standing: &Standing,
+        sizes: &[ComputeSize],
+        slot: ComputeSlot,
+    ) -> Result<nvmlComputeInstance_t, Fault> {
+        let size = sizes.iter().find(|size| size.slices == u32::from(slot.slices));
+        let size =
+            size.ok_or_else(|| Fault { call: "CreateComputeInstance".to_owned(), code: 3 })?;
+        let place =
+            nvmlComputeInstancePlacement_t { start: slot.start.into(), size: slot.slices.into() };
+        self.library.create_compute_at(standing.handle, size.id, place)
+    }
+
+    /// Destroys an instance; tells what stands there then, which should be nothing.
+    pub(super) fn destroy(&mut self, gpu: &GpuId, slot: Slot) -> Result<Reply, Fault> {
+        let Some(standing) = self.find(gpu, slot)? else { return Ok(Reply::One(None)) };
+        let sizes = self.sizes(gpu, &standing)?;
+        for compute in read::compute_instances(&self.library, standing.handle, &sizes)? {
+            absent_is_done(self.library.destroy_compute(compute))?;
+        }
+        absent_is_done(self.library.destroy(standing.handle))?;
+        Ok(self.read_back(gpu, slot))
+    }
+}
+
+fn absent_is_done(result: Result<(), Fault>) -> Result<(), Fault> {
+    match result {
+        Err(fault) if fault.handling() == Handling::Absent => Ok(()),
+        other => other,
+    }
+}

@@ -1,0 +1,147 @@
+//! GPU instances with several compute instances: cut by an operator, a job on each, one fault for
+//! all, and whole again; with real processes.
+
+use std::process::{Command, Output};
+
+use tessera_api::types::{Instance, Job, SubmitRequest};
+use tessera_load_tests::cluster::{Cluster, Plan, SOON, script};
+use tessera_load_tests::programs::programs;
+use tessera_load_tests::wait;
+
+/// A job that tells what it was given, and stays.
+fn seat(user: &str, name: &str) -> SubmitRequest {
+    SubmitRequest {
+        gpu_profile: Some(name.to_owned()),
+        user: Some(user.to_owned()),
+        grace_secs: Some(1),
+        ..script(
+            "echo \"$CUDA_VISIBLE_DEVICES $TESSERA_GPU_PROFILE $TESSERA_GPU_SM_COUNT\"\n\
+             echo \"$TESSERA_GPU_MEMORY_BYTES of $TESSERA_GPU_MEMORY_SHARED_BYTES\"\n\
+             sleep 600",
+        )
+    }
+}
+
+fn tessera(cluster: &Cluster, words: &[&str]) -> Output {
+    Command::new(programs().path("tessera"))
+        .args(words)
+        .env("TESSERA_URL", format!("http://{}", cluster.http()))
+        .env("USER", "ada")
+        .output()
+        .unwrap()
+}
+
+#[track_caller]
+fn done(cluster: &Cluster, words: &[&str]) -> String {
+    let output = tessera(cluster, words);
+    let err = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{words:?}: {err}");
+    String::from_utf8(output.stdout).unwrap() + &err
+}
+
+#[track_caller]
+fn refused(cluster: &Cluster, words: &[&str]) -> String {
+    let output = tessera(cluster, words);
+    assert!(!output.status.success(), "{words:?}");
+    String::from_utf8(output.stderr).unwrap()
+}
+
+fn instance(cluster: &Cluster) -> Instance {
+    let instances = cluster.gpus().items.remove(0).instances;
+    instances.into_iter().find(|i| i.profile == "3g.20gb").unwrap()
+}
+
+fn output(cluster: &Cluster, job: u64) -> String {
+    wait::until(SOON, "the job's output", || {
+        let logs = cluster.try_call("GET", &format!("/v1/jobs/{job}/logs"), None).ok()?;
+        let text = (logs.status == 200).then(|| logs.text())?;
+        (text.lines().count() >= 2).then_some(text)
+    })
+}
+
+fn running(cluster: &Cluster, job: u64) -> Job {
+    cluster.wait_job(job, SOON, "running").job
+}
+
+#[test]
+fn two_jobs_run_on_two_compute_instances_of_one_gpu_instance() {
+    let mut cluster = Plan::new().node("n1", "a100-40gb").start();
+    let plan = done(&cluster, &["gpus", "layout", "plan", "n1:0", "1c+2c.3g.20gb@0,1g.5gb"]);
+    assert!(plan.contains("cut 3g.20gb@0 into 2c+1c"), "{plan}");
+    done(&cluster, &["gpus", "layout", "apply", "n1:0", "1c+2c.3g.20gb@0,1g.5gb"]);
+    let again = done(&cluster, &["gpus", "layout", "apply", "n1:0", "2c+1c.3g.20gb@0,1g.5gb"]);
+    assert!(again.contains("stands already"), "{again}");
+
+    // Each has a device of its own, and a part of the memory is counted for it.
+    let one = cluster.submit(&seat("ada", "1c.3g.20gb")).job_id;
+    let two = cluster.submit(&seat("ada", "2c.3g.20gb")).job_id;
+    let (first, second) = (running(&cluster, one), running(&cluster, two));
+    assert_eq!(first.profile.as_deref(), Some("1c.3g.20gb"));
+    assert_ne!(first.slice, second.slice);
+    let there = instance(&cluster);
+    assert_eq!((there.state.as_str(), there.slice.as_ref(), there.parts.len()), ("cut", None, 2));
+    let part = there.parts.iter().find(|part| part.job_id == Some(one)).unwrap();
+    assert_eq!((part.name.as_str(), part.start), ("1c.3g.20gb", 2));
+    assert_eq!(part.slice, first.slice);
+    let told = output(&cluster, one);
+    let wanted = format!(
+        "{} 1c.3g.20gb {}\n{} of {}\n",
+        first.slice.as_deref().unwrap(),
+        part.sms,
+        there.memory_bytes / 3,
+        there.memory_bytes,
+    );
+    assert_eq!(told, wanted);
+    let why = done(&cluster, &["explain", &one.to_string()]);
+    assert!(why.contains("nothing divides"), "{why}");
+    let show = done(&cluster, &["gpus"]);
+    assert!(show.contains("1c at 2") && show.contains("2c at 0"), "{show}");
+
+    // Nobody else gets on it, and what is in use is not cut anew.
+    let other = cluster.submit(&seat("bob", "1c.3g.20gb")).job_id;
+    let third = cluster.submit(&seat("ada", "2c.3g.20gb")).job_id;
+    let reason = |job| wait::until(SOON, "a reason", || cluster.job(job).job.reason);
+    assert_eq!((reason(other).as_str(), reason(third).as_str()), ("resources", "resources"));
+    let said = refused(&cluster, &["gpus", "layout", "apply", "n1:0", "3g.20gb@0,1g.5gb"]);
+    assert!(said.contains("in use by job"), "{said}");
+
+    // A new agent and a new leader know who sits where.
+    cluster.agents[0].kill();
+    cluster.agents[0].start();
+    cluster.wait_ready();
+    cluster.controller.kill();
+    cluster.controller.start();
+    cluster.wait_ready();
+    for job in [one, two] {
+        let now = cluster.job(job).job;
+        assert_eq!((now.state.as_str(), now.attempts), ("running", 1));
+    }
+    let there = instance(&cluster);
+    assert!(there.parts.iter().all(|part| part.job_id.is_some()), "{there:#?}");
+
+    // Once all of one user's jobs are over, the next one's turn has come.
+    for job in [third, one, two] {
+        cluster.act(job, "cancel");
+        cluster.wait_job(job, SOON, "cancelled");
+    }
+    running(&cluster, other);
+    cluster.act(other, "cancel");
+    cluster.wait_job(other, SOON, "cancelled");
+    done(&cluster, &["gpus", "layout", "apply", "n1:0", "3g.20gb@0,1g.5gb"]);
+    let there = instance(&cluster);
+    assert!(there.parts.is_empty() && there.slice.is_some(), "{there:#?}");
+}
+
+#[test]
+fn what_is_wrong_with_a_wanted_cut_is_said_with_what_would_be_right() {
+    let cluster = Plan::new().node("n1", "a100-40gb").start();
+
+    let said = refused(&cluster, &["gpus", "layout", "plan", "n1:0", "4c.3g.20gb"]);
+    assert!(said.contains("3g.20gb can't be cut so") && said.contains("[1, 2, 3]"), "{said}");
+    let said = refused(&cluster, &["gpus", "layout", "plan", "n1:0", "2x1c.3g.20gb"]);
+    assert!(said.contains("1c+2c.3g.20gb"), "{said}");
+    let said = refused(&cluster, &["submit", "--profile", "9c.3g.20gb", "--wrap", "true"]);
+    assert!(said.contains("3g.20gb"), "{said}");
+    let cuts = done(&cluster, &["mig", "cuts", "a100-40gb", "3g.20gb"]);
+    assert!(cuts.contains("1c.3g.20gb") && cuts.contains("0 1 2"), "{cuts}");
+}
