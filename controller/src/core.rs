@@ -8,6 +8,8 @@
 
 mod attempts;
 pub mod counterfactual;
+#[cfg(test)]
+mod crowded;
 mod describe;
 pub mod foresight;
 mod input;

@@ -69,6 +69,8 @@ pub fn could_hold(ask: &GpuAsk, mig: &MigView, profile: &Profile) -> bool {
         GpuAsk::Memory(bytes) => profile.memory >= *bytes,
         GpuAsk::Profile(name) => profile.name == *name,
         GpuAsk::Whole => mig.geometry.largest().is_some_and(|whole| whole.id == profile.id),
+        // One of several on an instance that is cut is no instance of its own.
+        GpuAsk::Compute(_) => false,
     }
 }
 

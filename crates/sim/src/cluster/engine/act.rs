@@ -266,7 +266,7 @@ impl Run<'_> {
         let drawn: u128 = steps
             .iter()
             .map(|step| match step {
-                Step::Create(slot) => Card::creation_microjoules(slices(slot)),
+                Step::Create(slot) | Step::Cut(slot, _) => Card::creation_microjoules(slices(slot)),
                 Step::Destroy(slot) => Card::destruction_microjoules(slices(slot)),
             })
             .sum();
