@@ -54,7 +54,9 @@ impl Cluster {
         let asked = match &job.gpu {
             GpuAsk::Memory(bytes) if job.share.is_none() => *bytes,
             GpuAsk::Whole => Bytes::new(u64::MAX),
-            GpuAsk::Memory(_) | GpuAsk::Unknown | GpuAsk::Profile(_) => return Vec::new(),
+            GpuAsk::Memory(_) | GpuAsk::Unknown | GpuAsk::Profile(_) | GpuAsk::Compute(_) => {
+                return Vec::new();
+            }
         };
         let profiles = view.gpus.iter().filter_map(|gpu| gpu.mig.as_deref());
         let sizes: BTreeSet<Bytes> = profiles
@@ -183,7 +185,7 @@ fn started(decision: Decision, job: JobId) -> Option<Place> {
         Decision::Start { job: of, place, .. } => (of == job).then_some(place),
         Decision::Reshape { reshape, .. } => {
             let seat = reshape.seats.iter().find(|seat| seat.job == job)?;
-            Some(Place { gpu: reshape.gpu, slot: seat.slot, steps: Vec::new() })
+            Some(Place { gpu: reshape.gpu, slot: seat.slot, steps: Vec::new(), part: None })
         }
         Decision::Wait { .. } => None,
     }

@@ -298,7 +298,7 @@ impl Cluster {
         let Some(live) = self.live.get(&attempt) else { return };
         let job = live.job;
         let Some((_, slot)) = sound.seats.iter().find(|(seated, _)| *seated == job) else { return };
-        let place = Place { gpu: sound.gpu.clone(), slot: Some(*slot), steps: Vec::new() };
+        let place = Place { gpu: sound.gpu.clone(), slot: Some(*slot), steps: Vec::new(), part: None };
         let why = self.why_moved(live, &place, &sound.why, now);
         self.moving.asked.insert(attempt, Asked { since: now, until });
         if let Some(live) = self.live.get_mut(&attempt) {
@@ -381,11 +381,11 @@ impl Cluster {
             return None;
         }
         let steps = steps_to(geometry, gpu, &[slot], |slot| self.must_stay(id, slot))?;
-        let stands = slice_at(&gpu.report, Some(slot)).is_some();
+        let stands = slice_at(&gpu.report, Some(slot), None).is_some();
         if stands != steps.is_empty() || (operator.pinned.is_some() && !stands) {
             return None;
         }
-        Some(Place { gpu: id.clone(), slot: Some(slot), steps })
+        Some(Place { gpu: id.clone(), slot: Some(slot), steps, part: None })
     }
 
     /// Returns what moving the job costs it: what it cost such jobs before, or what it is taken

@@ -76,6 +76,7 @@ fn report(standing: &[Slot]) -> GpuReport {
         memory: geometry.profile(slot.profile).unwrap().memory,
         sms: geometry.profile(slot.profile).unwrap().sms,
         trouble: None,
+        parts: Vec::new(),
     };
     GpuReport {
         gpu: GPU.parse().unwrap(),
