@@ -30,6 +30,7 @@ fn instance(profile: &str, start: u8, size: u8, state: &str, job: Option<(u64, &
         job_id: job.map(|(id, _)| id),
         job_name: job.map(|(_, name)| name.into()),
         sharers: Vec::new(),
+        parts: Vec::new(),
     }
 }
 

@@ -33,6 +33,9 @@ fn seats(parts: &[(u8, u8)], user: &str, jobs: &[(u64, u8)]) -> InstanceState {
     InstanceState::Cut(Seats { cut, tenancy })
 }
 
+/// Who took which compute instance.
+type Taken = Vec<(JobId, ComputeSlot)>;
+
 const THIRDS: &[(u8, u8)] = &[(0, 1), (1, 1), (2, 1)];
 
 fn asks(jobs: &[(&str, &str)]) -> Vec<QueuedJob> {
@@ -203,7 +206,7 @@ proptest! {
 
         let decisions = told(&cluster, &jobs);
 
-        let mut seats: BTreeMap<(String, Option<Slot>), Vec<(JobId, ComputeSlot)>> = BTreeMap::new();
+        let mut seats: BTreeMap<(String, Option<Slot>), Taken> = BTreeMap::new();
         for decision in &decisions {
             let Decision::Start { job, place, .. } = decision else { continue };
             let part = place.part.unwrap();
