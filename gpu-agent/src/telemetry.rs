@@ -33,6 +33,9 @@ pub const EVENTS_MAX: usize = 8_192;
 /// How often accounts are put on disk while attempts run: an agent that is killed counts what
 /// came after that again, all of it and once.
 const SAVE_EVERY: Duration = Duration::from_secs(1);
+/// How often they are synced besides: what a machine that fails may lose of running attempts. A sync
+/// each second would cost more than that.
+const SYNC_EVERY: Duration = Duration::from_secs(30);
 /// How often while nobody has the GPU.
 const SAVE_IDLE_EVERY: Duration = Duration::from_secs(60);
 /// Most usages that are repeated at once; the others follow with the next report.
@@ -122,6 +125,7 @@ struct Due {
     at: Instant,
     looked: Instant,
     saved: Instant,
+    synced: Instant,
 }
 
 impl Sampling {
@@ -138,6 +142,7 @@ impl Sampling {
                         at: now,
                         looked: now - FASTEST.duration(),
                         saved: now,
+                        synced: now,
                     });
                 }
                 self.shared.with(|state| state.describe(&report));
@@ -183,7 +188,11 @@ impl Sampling {
         let save_every = if busy { SAVE_EVERY } else { SAVE_IDLE_EVERY };
         if complete || due.saved.elapsed() >= save_every {
             due.saved = Instant::now();
-            let kept = if complete { files::Until::PowerLoss } else { files::Until::Restart };
+            let sync = complete || due.synced.elapsed() >= SYNC_EVERY;
+            if sync {
+                due.synced = due.saved;
+            }
+            let kept = if sync { files::Until::PowerLoss } else { files::Until::Restart };
             self.save(&gpu, kept).await;
         }
         if complete {

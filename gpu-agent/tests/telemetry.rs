@@ -310,6 +310,7 @@ async fn the_agent_shows_its_gpus_to_prometheus() {
         // Three busy slices at 17 W each, above 32 W.
         format!("tessera_gpu_power_watts{card}}} 83\n"),
         format!("tessera_slice_memory_used_bytes{card},start=\"4\"}} {}\n", 123 * MIB),
+        format!("tessera_process_memory_used_bytes{card},start=\"4\",pid=\""),
         "tessera_agent_attempts{node=\"n1\",state=\"running\"} 1\n".to_owned(),
         format!("tessera_gpu_energy_joules_total{card},bearer=\"jobs\"}} "),
         "tessera_nvml_calls_total{node=\"n1\",call=\"sample\",result=\"ok\"} ".to_owned(),

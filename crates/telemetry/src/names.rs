@@ -65,6 +65,8 @@ pub mod metric {
     pub const GPU_ENERGY: &str = "tessera_gpu_energy_joules_total";
     /// Counter: samples of a card by `node`, `gpu` and `result`.
     pub const GPU_SAMPLES: &str = "tessera_gpu_samples_total";
+    /// Gauge: GPU memory of a process, by `node`, `gpu`, `start` and `pid`.
+    pub const PROCESS_MEMORY_USED: &str = "tessera_process_memory_used_bytes";
     /// Gauge: GPU memory in use on an instance, by `node`, `gpu` and `start`, its first memory
     /// slice.
     pub const SLICE_MEMORY_USED: &str = "tessera_slice_memory_used_bytes";

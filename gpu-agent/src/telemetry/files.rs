@@ -1,7 +1,7 @@
 //! Accounts on disk. They outlive the agent's process at any moment, and a failure of the machine
 //! at the ends of attempts: what the controller is told of an attempt is synced first, all ends
-//! between two samples of a card together. In between they are moved into place but not synced: a
-//! sync each second would cost more than the seconds that a failing machine loses.
+//! between two samples of a card together. In between they are moved into place each second and
+//! synced every half minute: a sync each second would cost more than what a failing machine loses.
 
 use std::fs;
 use std::io::{self, Write as _};

@@ -35,6 +35,7 @@ pub fn exposition(node: &str, state: &State, kernels: Option<&Board>) -> String 
     gauges(&mut text, node, &figures);
     energy(&mut text, node, &figures);
     slices(&mut text, node, &figures);
+    processes(&mut text, node, state);
     if let Some(board) = kernels {
         kernel::metrics::write(&mut text, node, board);
     }
@@ -93,6 +94,30 @@ fn slices(text: &mut Exposition, node: &str, all: &[GpuFigures]) {
             let start = slice.slot.start.to_string();
             let labels = [("node", node), ("gpu", figures.gpu.as_str()), ("start", &start)];
             text.sample(metric::SLICE_ACTIVITY, &labels, thousandths(activity.into()));
+        }
+    }
+}
+
+/// Most processes of one card that are shown, the largest: a bound on the number of series.
+const PROCESSES_SHOWN: usize = 32;
+
+fn processes(text: &mut Exposition, node: &str, state: &State) {
+    let help = "GPU memory of a process, the largest of each card.";
+    text.metric(metric::PROCESS_MEMORY_USED, Kind::Gauge, help);
+    for (gpu, meter) in state.meters() {
+        let Some(latest) = &meter.latest else { continue };
+        let start = |place: Option<u32>| {
+            let place = latest.sample.places.iter().find(|known| Some(known.number) == place);
+            place.map(|place| place.slot.start.to_string()).unwrap_or_default()
+        };
+        let told = latest.sample.processes.iter();
+        let mut all: Vec<_> =
+            told.filter_map(|p| Some((p.memory?.get(), p.pid, start(p.place)))).collect();
+        all.sort_by(|a, b| b.cmp(a));
+        for (bytes, pid, start) in all.into_iter().take(PROCESSES_SHOWN) {
+            let pid = pid.to_string();
+            let labels = [("node", node), ("gpu", gpu.as_str()), ("start", &start), ("pid", &pid)];
+            text.sample(metric::PROCESS_MEMORY_USED, &labels, bytes);
         }
     }
 }
