@@ -4,6 +4,7 @@
 use sqlx::PgPool;
 
 use super::rig::Rig;
+use super::seed::Seed;
 
 const GIB: i64 = 1 << 30;
 
@@ -49,6 +50,39 @@ async fn no_slice_is_given_away_beyond_its_whole_its_memory_or_its_contexts() {
     }
     assert_eq!(join(pool, 0, 0).await.unwrap_err(), "attempt_slots_sharers_check");
     assert_eq!(tenancy(pool, 1, 1, 11 * GIB).await.unwrap_err(), "attempt_slots_capacity");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_compute_instance_has_two_live_attempts_and_none_is_shared_with_sharers() {
+    let rig = Rig::start().await;
+    let (pool, seed) = (&rig.pool, Seed(&rig.pool));
+    seed.node().await;
+    for job in [1, 2] {
+        seed.submission(job, 1, None, "ada").await;
+    }
+    let (one, two) = (seed.running(1, 1).await, seed.running(2, 1).await);
+    let seat = "UPDATE attempts SET start = 0, share_bytes = 1, compute_start = $2,
+        compute_slices = $3 WHERE attempt = $1";
+    let take = async |attempt, start: Option<i16>, slices: i16| {
+        let asked = sqlx::query(seat).bind(attempt).bind(start).bind(slices);
+        constraint(asked.execute(pool).await)
+    };
+    take(one, Some(2), 1).await.unwrap();
+
+    assert_eq!(take(two, Some(2), 1).await.unwrap_err(), "attempts_one_a_compute_instance");
+    assert_eq!(take(two, None, 1).await.unwrap_err(), "attempts_compute");
+    take(two, Some(0), 2).await.unwrap();
+    // Compute instances give no percentages away, and stand in no kernel queue.
+    tenancy(pool, 0, 50, GIB).await.unwrap();
+    let compute = |extra: &str| {
+        format!("UPDATE attempt_slots SET compute = true{extra} WHERE gpu = 'GPU-1' AND slot = 0")
+    };
+    for extra in ["", ", sm_percent = 0, kernel = true"] {
+        let done = constraint(sqlx::query(sqlx::AssertSqlSafe(compute(extra))).execute(pool).await);
+        assert_eq!(done.unwrap_err(), "attempt_slots_compute");
+    }
+    let done = sqlx::query(sqlx::AssertSqlSafe(compute(", sm_percent = 0"))).execute(pool).await;
+    constraint(done).unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
