@@ -35,7 +35,12 @@ look() { # look SUFFIX COMMAND...
   fi
   # Named after the first card: "NVIDIA H200" becomes nvidia-h200.
   name=$(sed -n 's/^ *"model": "\(.*\)",$/\1/p' "$seen" | head -1 | tr 'A-Z ' 'a-z-' | tr -cd 'a-z0-9-')
-  [ -n "$name" ] || { rm -f "$seen"; skip "the driver lists no GPU"; }
+  if grep -q '^  "gpus": \[\]' "$seen"; then
+    rm -f "$seen"
+    skip "the driver lists no GPU"
+  fi
+  # One that may not be read has no name.
+  name=${name:-unread}
   # What tells this very card from others is of no use in a fixture.
   sed -E 's/(GPU|MIG)-[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-/\1-00000000-0000-0000-0000-/g' \
     "$seen" >"$folder/$name$suffix.json"

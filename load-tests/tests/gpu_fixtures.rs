@@ -88,7 +88,7 @@ fn a_card_is_read_and_kept_with_what_may_be_done_and_is_left_as_it_was() {
     let output = look(&programs().nvml, Some(&sim), &into);
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(output.status.success(), "{said}");
-    let seen = sound(&kept[0]);
+    let seen = sound(&into.join("unread.json"));
     assert!(seen.may.contains("may neither cut nor use GPU 0"), "{}", seen.may);
     assert!(seen.findings.iter().any(|f| f.check == "mig_permission" && f.level == "blocks"));
     assert!(seen.gpus[0].problems[0].contains("4 from"), "{:?}", seen.gpus[0].problems);

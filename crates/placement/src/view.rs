@@ -76,7 +76,9 @@ impl GpuView {
     pub fn cuttable(&self, name: &ComputeName) -> Option<&Profile> {
         let profile = self.mig.as_ref()?.geometry.by_name(&name.profile)?;
         let sizes = compute::offered(profile.compute_slices);
-        sizes.iter().any(|size| size.slices == name.slices).then_some(profile)
+        // The one over the whole of it goes by the profile's own name.
+        let part = name.slices < profile.compute_slices;
+        (part && sizes.iter().any(|size| size.slices == name.slices)).then_some(profile)
     }
 }
 

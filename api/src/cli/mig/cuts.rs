@@ -34,7 +34,9 @@ impl Cuts {
             .iter()
             .filter(|profile| self.profile.as_ref().is_none_or(|name| *name == profile.name));
         let cuts = wanted.flat_map(|profile| {
-            offered(profile.compute_slices).iter().map(move |size| CutView {
+            let parts = offered(profile.compute_slices).iter();
+            let parts = parts.filter(|size| size.slices < profile.compute_slices);
+            parts.map(move |size| CutView {
                 name: ComputeName { slices: size.slices, profile: profile.name.clone() }
                     .to_string(),
                 profile: profile.name.to_string(),

@@ -181,6 +181,7 @@ fn a_compute_instance_that_no_gpu_offers_is_refused_when_it_is_asked_for() {
 
     assert_eq!(fits("1c.3g.20gb"), Feasibility::Yes);
     assert!(matches!(fits("4c.3g.20gb"), Feasibility::Never { .. }));
+    assert!(matches!(fits("3c.3g.20gb"), Feasibility::Never { .. }), "that is 3g.20gb");
     assert!(matches!(fits("1c.2g.12gb"), Feasibility::Never { .. }));
 }
 
