@@ -298,7 +298,8 @@ impl Cluster {
         let Some(live) = self.live.get(&attempt) else { return };
         let job = live.job;
         let Some((_, slot)) = sound.seats.iter().find(|(seated, _)| *seated == job) else { return };
-        let place = Place { gpu: sound.gpu.clone(), slot: Some(*slot), steps: Vec::new(), part: None };
+        let place =
+            Place { gpu: sound.gpu.clone(), slot: Some(*slot), steps: Vec::new(), part: None };
         let why = self.why_moved(live, &place, &sound.why, now);
         self.moving.asked.insert(attempt, Asked { since: now, until });
         if let Some(live) = self.live.get_mut(&attempt) {
