@@ -321,7 +321,8 @@ mod tests {
                 });
                 action = match action {
                     Action::Look(slot) => {
-                        used = bits;
+                        // What isn't there is used by nobody.
+                        used = if stands(slot).is_some() { bits } else { 0 };
                         run.on(Event::Read(stands(slot)))
                     }
                     Action::Make(step) => {

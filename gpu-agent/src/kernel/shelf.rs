@@ -31,8 +31,10 @@ pub fn shelve(shim: &Path, data: &Path) -> io::Result<PathBuf> {
     fs::create_dir_all(&place)?;
     if fs::read(&copy).ok().as_deref() != Some(&bytes[..]) {
         let new = place.join("new");
-        fs::write(&new, &bytes)?;
-        fs::rename(new, &copy)?;
+        fs::write(&new, &bytes).and_then(|()| fs::rename(&new, &copy)).inspect_err(|_| {
+            // Half a copy would take what is left of a disk that is full.
+            let _ = fs::remove_file(&new);
+        })?;
     }
     // Some programs open the driver by the name without a version.
     let plain = place.join("libcuda.so");
