@@ -345,7 +345,11 @@ impl Storm {
             Step::Destroy(_) => false,
         });
         let kept = before.is_some_and(|before| before.cut == found.cut);
-        ensure!(asked || kept, "a leak: {slot:?} is cut into {}", found.cut);
+        ensure!(
+            asked || kept,
+            "a leak: {slot:?} is cut into {}, before {before:?}, steps {steps:?}",
+            found.cut
+        );
         Ok(())
     }
 

@@ -230,14 +230,21 @@ fn lacks(instance: &InstanceFacts, step: Step) -> bool {
 
 impl Custody {
     /// Returns the step that an agent died over, if its instance is the node's, stands idle, and
-    /// has other compute instances than it was to have: then it is finished.
+    /// has other compute instances than it was to have: then it is finished. One that was to go
+    /// and has lost some of its own already goes; a whole one is as it was before the step.
     pub fn unfinished(&self, facts: &GpuFacts, intent: Option<Step>) -> Option<Step> {
-        let Some(step @ Step::Cut(slot, cut)) = intent else { return None };
+        let step = intent?;
+        let slot = step.slot();
         let MigReport::On { geometry } = &facts.mig else { return None };
         let slices = geometry.profile(slot.profile)?.compute_slices;
         let found = facts.instances.iter().find(|instance| instance.slot == slot)?;
-        let other = found.compute > 0 && found.cut(slices) != cut;
-        (other && found.users.is_empty() && self.is_ours(found)).then_some(step)
+        let is_half = found.compute > 0
+            && match step {
+                Step::Create(_) => false,
+                Step::Cut(_, cut) => found.cut(slices) != cut,
+                Step::Destroy(_) => Cut::whole(slices) != Ok(found.cut(slices)),
+            };
+        (is_half && found.users.is_empty() && self.is_ours(found)).then_some(step)
     }
 }
 
@@ -417,7 +424,13 @@ mod tests {
         assert_eq!(custody.unfinished(&on(vec![full]), Some(step)), None, "it is as it should be");
         assert_eq!(custody.unfinished(&on(vec![]), Some(step)), None, "nothing was begun");
         let used = InstanceFacts { users: vec![User { pid: 7, ours: false }], ..partly.clone() };
-        assert_eq!(custody.unfinished(&on(vec![used]), Some(step)), None, "it is in use");
+        assert_eq!(custody.unfinished(&on(vec![used.clone()]), Some(step)), None, "it is in use");
+        let going = Some(Step::Destroy(three));
+        assert_eq!(custody.unfinished(&on(vec![partly.clone()]), going), going, "half of it went");
+        assert_eq!(custody.unfinished(&on(vec![used]), going), None, "it is in use");
+        let whole =
+            InstanceFacts { slice: partly.slices().next().cloned(), ..instance(three, true) };
+        assert_eq!(custody.unfinished(&on(vec![whole]), going), None, "nothing was begun");
         let mut stranger = partly;
         stranger.parts[0].slice = Some("MIG-other".parse().unwrap());
         assert_eq!(custody.unfinished(&on(vec![stranger]), Some(step)), None, "another made it");
