@@ -76,8 +76,10 @@ impl Silicon {
                 Some((index, lane, client, client.lanes[lane].head()?))
             })
             .collect();
+        // Those that began together keep the order in which they did: a look in between must not
+        // change who has how much.
         kernels.sort_by_key(|(_, _, client, job)| {
-            (job.began.is_none(), job.began.unwrap_or(job.order.ready_at), client.id)
+            (job.began.is_none(), job.began.unwrap_or(0), job.order.ready_at, client.id)
         });
         let pairs: Vec<_> = kernels.iter().map(|(_, _, client, job)| (*client, *job)).collect();
         let rates = rates::beside(&pairs);
