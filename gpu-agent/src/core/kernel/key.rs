@@ -4,6 +4,10 @@
 use tessera_kernel_queue::TaskKey;
 use tessera_kernel_queue::limits::TASK_KEY_BYTES_MAX;
 use tessera_model::spec::Program;
+use tessera_model::task::KEY_BYTES_MAX;
+
+// What the model shortens to, a key of the queue's may be long.
+const _: () = assert!(KEY_BYTES_MAX <= TASK_KEY_BYTES_MAX);
 
 /// Returns an attempt's task key.
 ///
@@ -16,8 +20,6 @@ pub fn task_key(user: &str, named: Option<&str>, program: &Program) -> TaskKey {
 
 #[cfg(test)]
 mod tests {
-    use tessera_model::task::KEY_BYTES_MAX;
-
     use super::*;
 
     fn of(named: Option<&str>, program: &Program) -> String {
