@@ -202,6 +202,17 @@ impl Queue {
         &self.waiting
     }
 
+    /// Returns the sessions that a launch may wait in: for a grant, or, under one, for its
+    /// beginning or for what is in flight.
+    pub fn held_back(&self) -> impl Iterator<Item = SessionId> {
+        let waits = |id: SessionId| self.waiting.iter().any(|(_, request)| request.session == id);
+        let held = self
+            .sessions
+            .iter()
+            .filter(move |session| session.lease.is_some() || waits(session.id));
+        held.map(|session| session.id)
+    }
+
     fn take(&mut self, event: Event) -> Result<(), (SessionId, Refusal)> {
         let join = match event {
             Event::Tick => return Ok(()),

@@ -28,6 +28,24 @@ fn a_gap_is_granted_from_the_kernels_end_to_its_own() {
 }
 
 #[test]
+fn a_launch_is_held_back_from_its_request_to_the_end_of_its_grant() {
+    let held = |scene: &Scene| scene.queue.held_back().collect::<Vec<_>>();
+    let mut scene = pair(Rules::default());
+    assert!(held(&scene).is_empty());
+    scene.want(2, K0);
+    assert_eq!(held(&scene), [SessionId::new(2)]);
+
+    // A grant for later: nothing may be launched before the holder's kernel ends.
+    let grant = granted(&scene.launch(1, K0), 2).unwrap();
+    assert!(scene.now < grant.from && scene.queue.waiting().is_empty());
+    assert_eq!(held(&scene), [SessionId::new(2)]);
+
+    scene.now = grant.until;
+    scene.started(2, K0, grant);
+    assert!(held(&scene).is_empty());
+}
+
+#[test]
 fn a_synchronising_call_is_a_sure_start() {
     let mut scene = pair(Rules::default());
     scene.launch(1, K0);

@@ -15,10 +15,10 @@ pub const GATE_BYTES: usize = 4096;
 /// What stands in the first eight bytes: "TSRGATE" and the layout's version, 1.
 pub const GATE_MAGIC: u64 = u64::from_le_bytes(*b"TSRGATE\x01");
 
-/// The queue writes its beat at least this often while a filler waits.
+/// The queue writes its beat at least this often while a filler waits, or may under a grant.
 pub const BEAT_EVERY: Nanos = Nanos::from_millis(2);
 
-/// The queue writes its beat at least this often while nobody waits.
+/// The queue writes its beat at least this often while nobody asked and no grant stands.
 pub const IDLE_BEAT_EVERY: Nanos = Nanos::from_millis(100);
 
 /// A filler that waits, sees no newer beat and hears no frame for so long takes the queue for

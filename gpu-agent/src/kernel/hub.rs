@@ -191,7 +191,7 @@ impl Hub {
                 slice.recount(now);
                 if slice.pinged.plus(PING_EVERY) <= now {
                     slice.pinged = now;
-                    for session in slice.queue.who_waits() {
+                    for session in slice.queue.held_back() {
                         if let Some(seat) = self.seats.get(&session) {
                             seat.outbox.push(ToShim::Ping);
                         }
@@ -360,7 +360,8 @@ impl Slice {
 
     /// Returns when the slice has something to do by itself.
     fn next(&self) -> Nanos {
-        let pause = if self.queue.anybody_waits() { BEAT_EVERY } else { IDLE_BEAT_EVERY };
+        let is_waited_for = self.queue.held_back().next().is_some();
+        let pause = if is_waited_for { BEAT_EVERY } else { IDLE_BEAT_EVERY };
         // Half of what is promised: a timer is never early.
         self.queue.deadline().min(self.beat.plus(Nanos::new(pause.get() / 2)))
     }

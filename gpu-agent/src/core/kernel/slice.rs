@@ -192,17 +192,10 @@ impl SliceQueue {
         self.queue.waiting().iter().count()
     }
 
-    /// Tells whether a launch waits for a grant.
-    pub fn anybody_waits(&self) -> bool {
-        !self.queue.waiting().is_empty()
-    }
-
-    /// Returns the sessions of which a launch waits.
-    pub fn who_waits(&self) -> impl Iterator<Item = SessionId> {
-        let waits = |session: &SessionId| {
-            self.queue.waiting().iter().any(|(_, request)| request.session == *session)
-        };
-        self.members.keys().copied().filter(move |session| waits(session))
+    /// Returns the sessions that a launch may wait in, for a grant or under one: they have to hear
+    /// that the queue lives.
+    pub fn held_back(&self) -> impl Iterator<Item = SessionId> {
+        self.queue.held_back()
     }
 
     /// Tells whether nobody is there.
