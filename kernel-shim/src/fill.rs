@@ -12,6 +12,7 @@ use tessera_wire::gate::QUEUE_DEAD_AFTER;
 use crate::counters::{self, count};
 use crate::events::{Event, Pool, Seen};
 use crate::ring::{self, Entry, Kind};
+use crate::slack::{Exact, Lateness};
 use crate::{abi, clock, gate, kernels, session};
 
 /// Most kernels whose end is waited for: far more than a queue lets be in flight.
@@ -20,9 +21,8 @@ const IN_FLIGHT_MAX: usize = 128;
 /// Launches of this process that the queue refused and whose threads have not seen it yet.
 const REFUSED_MAX: usize = 64;
 
-/// How long before its predicted end a kernel is looked at without sleeping, and how long at most:
-/// timers wake threads late by about as much.
-const NEAR: Nanos = Nanos::from_micros(60);
+/// How long after its predicted end a kernel is looked at without sleeping. How long before it is
+/// learned: as timers are late.
 const NEAR_MAX: Nanos = Nanos::from_micros(150);
 /// How long to sleep between looks at a kernel that takes longer than predicted.
 const LATE: Nanos = Nanos::from_micros(100);
@@ -37,6 +37,7 @@ struct Filler {
     /// Launches that paid and have not said yet what to wait for.
     leaving: u16,
     refused: VecDeque<u64>,
+    lateness: Lateness,
 }
 
 /// A kernel that was launched and is not known to be done.
@@ -53,6 +54,7 @@ static FILLER: Mutex<Filler> = Mutex::new(Filler {
     in_flight: VecDeque::new(),
     leaving: 0,
     refused: VecDeque::new(),
+    lateness: Lateness::new(),
 });
 static NEWS: Condvar = Condvar::new();
 
@@ -99,6 +101,7 @@ fn wait(kernel: u32, launch: u64, begun: Nanos) -> Pass {
     let bound = session::wait_max();
     // What the queue calls the kernel, as it was asked: nothing yet.
     let mut asked = None;
+    let mut exact = None;
     loop {
         if !session::asks() {
             return Pass::Free;
@@ -111,7 +114,7 @@ fn wait(kernel: u32, launch: u64, begun: Nanos) -> Pass {
         if now.minus(begun) >= bound {
             return Pass::Unasked;
         }
-        if heard_nothing_since(begun, now) {
+        if heard_nothing_since(begun) {
             QUEUE_IS_DEAD.store(true, Ordering::Relaxed);
             DEAD_SINCE.store(now.get(), Ordering::Relaxed);
             crate::log::note(format_args!("the queue is silent: launches pass until it is back"));
@@ -154,9 +157,14 @@ fn wait(kernel: u32, launch: u64, begun: Nanos) -> Pass {
             std::thread::yield_now();
             continue;
         };
+        exact.get_or_insert_with(Exact::timers);
         let left = bound.minus(now.minus(begun));
-        let sleep = Duration::from_nanos(until.min(left).min(SLICE).get().max(1));
-        drop(NEWS.wait_timeout(filler, sleep));
+        let sleep = until.min(left).min(SLICE).max(Nanos::new(1));
+        let slept = NEWS.wait_timeout(filler, Duration::from_nanos(sleep.get()));
+        let (mut filler, result) = slept.unwrap_or_else(PoisonError::into_inner);
+        if result.timed_out() {
+            filler.lateness.learn(clock::now().minus(now).minus(sleep));
+        }
     }
 }
 
@@ -164,18 +172,26 @@ fn wait(kernel: u32, launch: u64, begun: Nanos) -> Pass {
 fn next_look(filler: &Filler, now: Nanos) -> Option<Nanos> {
     let first = filler.in_flight.front()?;
     let ahead = first.predicted_end.minus(now);
-    if ahead > NEAR {
-        return Some(ahead.minus(NEAR));
+    let near = filler.lateness.get();
+    if ahead > near {
+        return Some(ahead.minus(near));
     }
     (now.minus(first.predicted_end) >= NEAR_MAX).then_some(LATE)
 }
 
-fn heard_nothing_since(begun: Nanos, now: Nanos) -> bool {
+fn heard_nothing_since(begun: Nanos) -> bool {
     let heard = Nanos::new(HEARD.load(Ordering::Relaxed));
     let beat = gate::beat().unwrap_or(Nanos::ZERO);
+    is_silent(begun.max(heard), beat, clock::now())
+}
+
+/// Tells whether a queue is silent that said something last at `heard` and whose page shows `beat`.
+///
+/// `now` must be read after the beat: one that came in between would be of the future.
+fn is_silent(heard: Nanos, beat: Nanos, now: Nanos) -> bool {
     // A page may hold anything: a beat of the future says nothing.
     let beat = if beat > now { Nanos::ZERO } else { beat };
-    now.minus(begun.max(heard).max(beat)) >= QUEUE_DEAD_AFTER
+    now.minus(heard.max(beat)) >= QUEUE_DEAD_AFTER
 }
 
 fn queue_is_dead() -> bool {
@@ -343,5 +359,20 @@ pub fn tally(pass: Pass) {
         Pass::Granted(_) => count(&counters::GRANTED),
         Pass::Unasked => count(&counters::UNASKED),
         Pass::Free => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_queue_is_silent_from_its_last_word_or_beat_and_not_by_a_beat_of_the_future() {
+        let dead = QUEUE_DEAD_AFTER;
+        let at = Nanos::from_millis(1_000);
+        assert!(!is_silent(at, Nanos::ZERO, at.plus(dead).minus(Nanos::new(1))));
+        assert!(is_silent(at, Nanos::ZERO, at.plus(dead)));
+        assert!(!is_silent(at, at.plus(dead), at.plus(dead)));
+        assert!(is_silent(at, Nanos::MAX, at.plus(dead)));
     }
 }

@@ -40,5 +40,6 @@ mod procaddr;
 mod ring;
 mod session;
 mod settings;
+mod slack;
 mod state;
 mod streams;
