@@ -25,7 +25,7 @@ use tessera_sim::config::Config;
 use tessera_sim::node::Node;
 
 use played::ran;
-pub use played::{Played, Ran, now, seconds, total};
+pub use played::{Played, Ran, Waited, now, seconds, total};
 
 /// The programs' places, and their queues.
 const HIGH: usize = 0;
@@ -58,6 +58,8 @@ pub struct Setting {
     pub switch_us: u64,
     /// The queue's rules.
     pub rules: Rules,
+    /// Tasks of the high program before those that count.
+    pub run_in: u32,
 }
 
 /// Where two programs play: a node of one whole GPU without MIG and MPS, and a queue.
@@ -143,11 +145,14 @@ impl Stage {
 
     /// Plays so many tasks of the high program by itself, without the shim.
     ///
+    /// In this and all other runs of the high program, [`Setting::run_in`] tasks are played before
+    /// them: what the low one launched while it was alone runs amid those.
+    ///
     /// # Errors
     ///
     /// As for all runs: a player fails.
     pub fn alone(&self, tasks: u32) -> Result<Played> {
-        self.run(self.player(HIGH, tasks, &[])?, None)
+        self.run(self.player(HIGH, self.setting.run_in + tasks, &[])?, None)
     }
 
     /// Plays both without the shim.
@@ -156,7 +161,7 @@ impl Stage {
     ///
     /// A player fails.
     pub fn by_default(&self, tasks: u32) -> Result<Played> {
-        let high = self.player(HIGH, tasks, &[])?;
+        let high = self.player(HIGH, self.setting.run_in + tasks, &[])?;
         self.run(high, Some(self.player(LOW, ENDLESS, &[])?))
     }
 
@@ -169,7 +174,7 @@ impl Stage {
         for which in [HIGH, LOW] {
             // It stays admitted: a slice without attempts forgets what it learned.
             let (_, variables) = self.admit(which)?;
-            self.run(self.player(which, tasks, &variables)?, None)?;
+            self.run(self.player(which, self.setting.run_in + tasks, &variables)?, None)?;
         }
         Ok(())
     }
@@ -181,7 +186,7 @@ impl Stage {
     /// A player fails.
     pub fn alone_in_sharing(&self, tasks: u32) -> Result<Played> {
         let (attempt, variables) = self.admit(HIGH)?;
-        let played = self.run(self.player(HIGH, tasks, &variables)?, None)?;
+        let played = self.run(self.player(HIGH, self.setting.run_in + tasks, &variables)?, None)?;
         self.gone(attempt)?;
         Ok(played)
     }
@@ -193,13 +198,13 @@ impl Stage {
     /// A player fails.
     pub fn shared(&self, tasks: u32) -> Result<(Played, [Tally; 2])> {
         let ((high_id, as_high), (low_id, as_low)) = (self.admit(HIGH)?, self.admit(LOW)?);
-        let high = self.player(HIGH, tasks, &as_high)?;
+        let high = self.player(HIGH, self.setting.run_in + tasks, &as_high)?;
         let played = self.run(high, Some(self.player(LOW, ENDLESS, &as_low)?))?;
         Ok((played, [self.gone(high_id)?, self.gone(low_id)?]))
     }
 
-    /// Plays so many tasks of the low program under the shim while the high one never ends;
-    /// returns their times in nanoseconds.
+    /// Plays so many tasks of the low program, and the run-in, under the shim while the high one
+    /// never ends; returns their times in nanoseconds.
     ///
     /// # Errors
     ///
@@ -208,7 +213,7 @@ impl Stage {
         let ((high_id, as_high), (low_id, as_low)) = (self.admit(HIGH)?, self.admit(LOW)?);
         let mut high = self.player(HIGH, ENDLESS, &as_high)?;
         high.go()?;
-        let times = self.run(self.player(LOW, tasks, &as_low)?, None)?.tasks;
+        let times = self.run(self.player(LOW, self.setting.run_in + tasks, &as_low)?, None)?.tasks;
         drop(high);
         self.gone(high_id)?;
         self.gone(low_id)?;
@@ -258,9 +263,12 @@ impl Stage {
         let report: Value = serde_json::from_str(&high.line()?).context("a player failed")?;
         ensure!(high.child.wait()?.success(), "a player failed");
         let number = |name: &str| report[name].as_u64().context("not a report");
-        let window = (number("began_ns")?, number("ended_ns")?);
         let tasks = report["iterations_ns"].as_array().context("not a report")?;
-        let tasks = tasks.iter().filter_map(Value::as_u64).collect();
+        let tasks: Vec<u64> = tasks.iter().filter_map(Value::as_u64).collect();
+        let run_in = usize::try_from(self.setting.run_in)?;
+        let (run_in, tasks) = tasks.split_at_checked(run_in).context("too few tasks")?;
+        let began = number("began_ns")?;
+        let window = (began + run_in.iter().sum::<u64>(), number("ended_ns")?);
         let low = match low {
             None => Vec::new(),
             Some(mut low) => {
@@ -268,6 +276,7 @@ impl Stage {
                 ran(&low.trace, window)?
             }
         };
+        let tasks = tasks.to_vec();
         Ok(Played { window, tasks, high: ran(&high.trace, window)?, low })
     }
 }

@@ -21,6 +21,7 @@ fn stage(high: String, low: String) -> Stage {
         shim: target.join("kernel-shim/libcuda.so.1"),
         switch_us: 0,
         rules: Rules::default(),
+        run_in: 1,
     };
     let named = |name: &str, recording| Program { name: name.to_owned(), recording };
     Stage::new(setting, [named("holder", high), named("filler", low)]).unwrap()

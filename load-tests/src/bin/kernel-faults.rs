@@ -83,6 +83,7 @@ fn main() -> Result<()> {
         shim: fs::canonicalize(&arguments.shim).context("run ./x build first")?,
         switch_us: 0,
         rules: Rules::default(),
+        run_in: 1,
     };
     let config = Config { mig: false, ..Config::new(folder.path().join("node"), &["a30-24gb"]) };
     let slice = Node::open(&config)?.read()?.gpu_uuid(0);

@@ -28,7 +28,7 @@ use tessera_load_tests::machine;
 use tessera_load_tests::players::{Played, Setting, Stage};
 use tessera_sim::kernels::{PAIRS, Pair};
 
-use pair::{counted, enough, ideal, program, shown, spread};
+use pair::{RUN_IN_MIN, RUN_MIN, counted, enough, ideal, program, shown, spread};
 
 /// How long the low program pauses after each task in the steady scenario.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -112,16 +112,18 @@ fn play(arguments: &Arguments, pair: &Pair, timeline: Option<&PathBuf>) -> Resul
         shim: arguments.shim.clone(),
         switch_us: arguments.switch_us,
         rules: Rules::default(),
+        run_in: enough(&pair.high, stretch, (RUN_IN_MIN, 1)),
     };
     let stage = Stage::new(setting.clone(), programs.clone()).context("the stage can't be set")?;
     let high = pair.high.name;
-    let tasks = enough(&pair.high, stretch, arguments.tasks);
+    let tasks = enough(&pair.high, stretch, (RUN_MIN, arguments.tasks));
+    let measured = enough(&pair.high, stretch, (RUN_MIN, arguments.measured));
     tell(format!("{high} alone"));
     let alone = stage.alone(tasks)?;
     tell(format!("{high} and {} as the driver shares by default", pair.low.name));
     let default = stage.by_default(tasks)?;
     tell("each by itself under the shim, for the queue to measure".to_owned());
-    stage.measure(enough(&pair.high, stretch, arguments.measured))?;
+    stage.measure(measured)?;
     let single = stage.alone_in_sharing(tasks)?;
     tell("both under the shim: Q0 and Q9".to_owned());
     let (tessera, [high_tally, low_tally]) = stage.shared(tasks)?;
@@ -129,22 +131,23 @@ fn play(arguments: &Arguments, pair: &Pair, timeline: Option<&PathBuf>) -> Resul
     if arguments.steady > 0 {
         tell("the low one once a second, beside the high one without a pause".to_owned());
         let [high, _] = programs;
+        let setting = Setting { run_in: 1, ..setting };
         let stage = Stage::new(setting, [high, program(&pair.low, stretch, PAUSE)])?;
-        stage.measure(enough(&pair.high, stretch, arguments.measured).min(arguments.measured))?;
+        stage.measure(arguments.measured)?;
         steady = spread(&stage.low_tasks(arguments.steady)?, PAUSE);
     }
     if let Some(file) = timeline {
         let lanes = [("alone", &alone), ("default", &default), ("Tessera", &tessera)];
         fs::write(file, drawing::draw(pair, &lanes))?;
     }
-    let ideal = ideal(pair, stretch, &alone);
+    let ideal = |played: &Played| ideal(pair, stretch, played);
     let told = |name: &str, played: &Played| {
         let (times, low) = (played.ratio_to(&alone), played.low_of_gaps(&alone));
         tell(format!(
             "{name}: {high} takes {times:.3} times as long as alone; the other gets {:.0} % of \
              the device's idle time, {:.0} % of what would fit",
             low * 100.0,
-            played.fills(&alone, ideal) * 100.0
+            played.fills(ideal(played)) * 100.0
         ));
     };
     told("default sharing", &default);
@@ -153,10 +156,10 @@ fn play(arguments: &Arguments, pair: &Pair, timeline: Option<&PathBuf>) -> Resul
         "pair": pair.letter.to_string(),
         "high": high,
         "low": pair.low.name,
-        "alone": shown(&alone, &alone, ideal),
-        "alone_in_sharing": shown(&single, &alone, ideal),
-        "default_sharing": shown(&default, &alone, ideal),
-        "tessera": shown(&tessera, &alone, ideal),
+        "alone": shown(&alone, &alone, ideal(&alone)),
+        "alone_in_sharing": shown(&single, &alone, ideal(&single)),
+        "default_sharing": shown(&default, &alone, ideal(&default)),
+        "tessera": shown(&tessera, &alone, ideal(&tessera)),
         "low_tasks_when_steady": steady,
         "queue": { "high": counted(&high_tally), "low": counted(&low_tally) },
     }))

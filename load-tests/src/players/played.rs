@@ -19,9 +19,9 @@ pub struct Ran {
 /// What ran when, in one run of the high program.
 #[derive(Clone, Debug)]
 pub struct Played {
-    /// When the high program's first task began and its last ended, in nanoseconds.
+    /// When the first task that counts began and the last ended, in nanoseconds.
     pub window: (u64, u64),
-    /// Times of its tasks in nanoseconds.
+    /// Times of the tasks that count, in nanoseconds.
     pub tasks: Vec<u64>,
     /// Its kernels.
     pub high: Vec<Ran>,
@@ -43,12 +43,56 @@ impl Played {
         if idle > 0.0 { seconds(total(&self.low)) / idle } else { 0.0 }
     }
 
-    /// Returns the low program's time on the device in gaps as a part of an omniscient filler's:
-    /// what the high one lost was no gap.
-    pub fn fills(&self, alone: &Self, omniscient: u64) -> f64 {
-        let lost = (self.window.1 - self.window.0).saturating_sub(alone.window.1 - alone.window.0);
-        let used = total(&self.low).saturating_sub(lost);
+    /// Returns the low program's time on the device in the high one's gaps as a part of an
+    /// omniscient filler's: what the high one had to wait for is none.
+    pub fn fills(&self, omniscient: u64) -> f64 {
+        let used = total(&self.low).saturating_sub(self.waited().for_kernels);
         if omniscient > 0 { seconds(used) / seconds(omniscient) } else { 0.0 }
+    }
+}
+
+/// What the high program's kernels waited for on the device, in nanoseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Waited {
+    /// While a kernel of the low program ran.
+    pub for_kernels: u64,
+    /// While nothing ran: the device changed contexts.
+    pub for_switches: u64,
+}
+
+impl Played {
+    /// Returns what the high program's kernels waited for, from when each was launched and the one
+    /// before it had ended, to its own end.
+    pub fn waited(&self) -> Waited {
+        let mut waited = Waited::default();
+        for (ready, ran) in self.ready().zip(&self.high) {
+            let mut ready = ready;
+            for (from, until) in &ran.spans {
+                let blocked = self.low_between(ready, *from);
+                waited.for_kernels += blocked;
+                waited.for_switches += from.saturating_sub(ready).saturating_sub(blocked);
+                ready = *until;
+            }
+        }
+        waited
+    }
+
+    /// Returns from when until when each of the high program's kernels had or wanted the device.
+    pub fn claimed(&self) -> Vec<(u64, u64)> {
+        let ends = self.high.iter().filter_map(|ran| ran.spans.last()).map(|(_, until)| *until);
+        self.ready().zip(ends).collect()
+    }
+
+    /// When each of the high program's kernels was launched and the one before it had ended.
+    fn ready(&self) -> impl Iterator<Item = u64> {
+        let ends = self.high.iter().filter_map(|ran| ran.spans.last()).map(|(_, until)| *until);
+        std::iter::once(0).chain(ends).zip(&self.high).map(|(free, ran)| free.max(ran.queued))
+    }
+
+    /// Returns for how long the low program's kernels ran between two times.
+    fn low_between(&self, begin: u64, end: u64) -> u64 {
+        let spans = self.low.iter().flat_map(|ran| &ran.spans);
+        spans.map(|(from, until)| (*until).min(end).saturating_sub((*from).max(begin))).sum()
     }
 }
 

@@ -69,7 +69,7 @@ fn lane(svg: &mut String, y: u64, name: &str, played: &Played) {
         LEFT - 10,
         y + 22
     );
-    let begin = played.window.0 + played.tasks.first().copied().unwrap_or(0);
+    let begin = played.window.0;
     for (kernels, colour) in [(&played.high, HIGH), (&played.low, LOW)] {
         for (from, until) in kernels.iter().flat_map(|ran| &ran.spans) {
             // In hundredths of a pixel from the left end.

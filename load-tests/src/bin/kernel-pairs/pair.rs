@@ -13,8 +13,9 @@ use tessera_sim::kernels::ideal::omniscient;
 use tessera_sim::kernels::program::Course;
 use tessera_sim::kernels::{Model, Noise, Pair};
 
-/// Least that a run of the high program shall last by its model.
-const RUN_MIN: Duration = Duration::from_secs(2);
+/// Least that a run of the high program shall last by its model, and its run-in.
+pub const RUN_MIN: Duration = Duration::from_secs(2);
+pub const RUN_IN_MIN: Duration = Duration::from_millis(500);
 
 /// Returns a model as a program, its times stretched; with a pause after each task, if any.
 pub fn program(model: &Model, stretch: u64, pause: Duration) -> Program {
@@ -26,18 +27,18 @@ pub fn program(model: &Model, stretch: u64, pause: Duration) -> Program {
     Program { name: model.name.to_owned(), recording }
 }
 
-/// Returns how many tasks make a run that is long enough, at least `tasks`.
-pub fn enough(model: &Model, stretch: u64, tasks: u32) -> u32 {
+/// Returns how many tasks last so long by the model, at least `tasks`.
+pub fn enough(model: &Model, stretch: u64, (least, tasks): (Duration, u32)) -> u32 {
     let steps = model.program().steps;
     let task: u64 = steps.iter().map(|step| (step.took_ns + step.gap_ns) * stretch).sum();
-    let needed = RUN_MIN.as_nanos() / u128::from(task.max(1)) + 1;
+    let needed = least.as_nanos() / u128::from(task.max(1)) + 1;
     tasks.max(u32::try_from(needed).unwrap_or(u32::MAX))
 }
 
 /// Returns for how long, in nanoseconds, an omniscient filler would run the low program's kernels
-/// in the gaps of the high one's run alone, those up to ε left: without a message, and without
-/// what changing contexts costs.
-pub fn ideal(pair: &Pair, stretch: u64, alone: &Played) -> u64 {
+/// in a run's very gaps, those up to ε left: without a message, and without what changing contexts
+/// costs.
+pub fn ideal(pair: &Pair, stretch: u64, played: &Played) -> u64 {
     let mut program = pair.low.program();
     let mut took = BTreeMap::new();
     for step in &mut program.steps {
@@ -46,10 +47,10 @@ pub fn ideal(pair: &Pair, stretch: u64, alone: &Played) -> u64 {
         step.gap_ns *= stretch;
         step.waits_for_device = true;
     }
-    let spans = alone.high.iter().flat_map(|ran| &ran.spans).map(|(from, until)| Span {
+    let spans = played.claimed().into_iter().map(|(from, until)| Span {
         program: 0,
-        from: Nanos::new(*from),
-        until: Nanos::new(*until),
+        from: Nanos::new(from),
+        until: Nanos::new(until),
     });
     let course = Course::new(program, 0, Noise { kernels: 0, gaps: 0 });
     omniscient(&spans.collect::<Vec<_>>(), course, Rules::default().epsilon).get()
@@ -60,15 +61,18 @@ pub fn shown(played: &Played, alone: &Played, omniscient: u64) -> Value {
     let mut tasks = played.tasks.clone();
     tasks.sort_unstable();
     let at = |part: usize| seconds(tasks[(tasks.len() - 1) * part / 100]) * 1e3;
+    let waited = played.waited();
     json!({
         "high_took_ms": round(seconds(played.window.1 - played.window.0) * 1e3),
         "high_times_alone": round(played.ratio_to(alone)),
+        "high_waited_for_low_ms": round(seconds(waited.for_kernels) * 1e3),
+        "high_waited_for_switches_ms": round(seconds(waited.for_switches) * 1e3),
         "task_median_ms": round(at(50)),
         "task_max_ms": round(at(100)),
         "high_busy_ms": round(seconds(total(&played.high)) * 1e3),
         "low_busy_ms": round(seconds(total(&played.low)) * 1e3),
         "low_part_of_idle": round(played.low_of_gaps(alone)),
-        "low_part_of_omniscient": round(played.fills(alone, omniscient)),
+        "low_part_of_omniscient": round(played.fills(omniscient)),
     })
 }
 
