@@ -49,6 +49,15 @@ struct InFlight {
     predicted_end: Nanos,
 }
 
+impl Filler {
+    /// Returns how long to sleep for something that lies so far ahead; nothing if timers are too
+    /// coarse for what is left.
+    fn until_near(&self, ahead: Nanos) -> Option<Nanos> {
+        let near = self.lateness.get();
+        (ahead > near).then(|| ahead.minus(near))
+    }
+}
+
 static FILLER: Mutex<Filler> = Mutex::new(Filler {
     purse: Purse::new(),
     in_flight: VecDeque::new(),
@@ -134,7 +143,7 @@ fn wait(kernel: u32, launch: u64, begun: Nanos) -> Pass {
                 return held.map_or(Pass::Unasked, |grant| Pass::Granted(grant.number));
             }
             Spend::Wait => match held {
-                Some(grant) if now < grant.from => Some(grant.from.minus(now)),
+                Some(grant) if now < grant.from => filler.until_near(grant.from.minus(now)),
                 _ => next_look(&filler, now),
             },
             Spend::Ask => {
@@ -172,9 +181,8 @@ fn wait(kernel: u32, launch: u64, begun: Nanos) -> Pass {
 fn next_look(filler: &Filler, now: Nanos) -> Option<Nanos> {
     let first = filler.in_flight.front()?;
     let ahead = first.predicted_end.minus(now);
-    let near = filler.lateness.get();
-    if ahead > near {
-        return Some(ahead.minus(near));
+    if ahead > Nanos::ZERO {
+        return filler.until_near(ahead);
     }
     (now.minus(first.predicted_end) >= NEAR_MAX).then_some(LATE)
 }
