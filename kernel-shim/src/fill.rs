@@ -111,6 +111,9 @@ fn wait(kernel: u32, launch: u64, begun: Nanos) -> Pass {
     // What the queue calls the kernel, as it was asked: nothing yet.
     let mut asked = None;
     let mut exact = None;
+    // Whether ends were left to be told: the next kernel of a grant goes first, since waking the
+    // session's thread may cost this one its processor.
+    let mut untold = Untold(false);
     loop {
         if !session::asks() {
             return Pass::Free;
@@ -118,7 +121,7 @@ fn wait(kernel: u32, launch: u64, begun: Nanos) -> Pass {
         if queue_is_dead() {
             return Pass::Unasked;
         }
-        look();
+        untold.0 |= look_and_leave();
         let now = clock::now();
         if now.minus(begun) >= bound {
             return Pass::Unasked;
@@ -140,6 +143,8 @@ fn wait(kernel: u32, launch: u64, begun: Nanos) -> Pass {
         let until = match filler.purse.spend(kernels::took(kernel), gate::gate(), in_flight, now) {
             Spend::Go => {
                 filler.leaving += 1;
+                // The launch that follows is announced itself.
+                untold.0 = false;
                 return held.map_or(Pass::Unasked, |grant| Pass::Granted(grant.number));
             }
             Spend::Wait => match held {
@@ -155,12 +160,14 @@ fn wait(kernel: u32, launch: u64, begun: Nanos) -> Pass {
                 if asked != index || beyond.is_some() {
                     asked = index;
                     let extra = beyond.map_or(0, |number| number.saturating_add(1));
-                    ring::push(Entry { kind: Kind::Want, kernel, launch, at: now.get(), extra });
+                    ring::leave(Entry { kind: Kind::Want, kernel, launch, at: now.get(), extra });
+                    untold.0 = true;
                 }
                 // The queue gives nothing before it knows that what is in flight has ended.
                 if filler.in_flight.is_empty() { Some(SLICE) } else { next_look(&filler, now) }
             }
         };
+        untold.tell();
         let Some(until) = until else {
             drop(filler);
             std::thread::yield_now();
@@ -174,6 +181,24 @@ fn wait(kernel: u32, launch: u64, begun: Nanos) -> Pass {
         if result.timed_out() {
             filler.lateness.learn(clock::now().minus(now).minus(sleep));
         }
+    }
+}
+
+/// Records that were left without waking the session's thread; it is woken at the latest when this
+/// is dropped.
+struct Untold(bool);
+
+impl Untold {
+    fn tell(&mut self) {
+        if std::mem::take(&mut self.0) {
+            ring::announce();
+        }
+    }
+}
+
+impl Drop for Untold {
+    fn drop(&mut self) {
+        self.tell();
     }
 }
 
@@ -249,11 +274,19 @@ pub fn failed() {
 
 /// Looks which kernels have ended, oldest first, and tells.
 pub fn look() {
+    if look_and_leave() {
+        ring::announce();
+    }
+}
+
+/// As [`look`], but leaves what is told for [`ring::announce`]; returns whether there is anything.
+fn look_and_leave() -> bool {
+    let mut any = false;
     if session::captures() {
-        return;
+        return any;
     }
     loop {
-        let Some(first) = filler().in_flight.pop_front() else { return };
+        let Some(first) = filler().in_flight.pop_front() else { return any };
         // Taken out while the driver is asked: no lock is held then, and no other thread asks
         // about the same kernel.
         let seen = match first.event {
@@ -266,7 +299,7 @@ pub fn look() {
                 let mut filler = filler();
                 filler.in_flight.push_front(first);
                 note(&filler);
-                return;
+                return any;
             }
             Seen::Come | Seen::Lost => {
                 if let (Some(event), Seen::Come) = (first.event, seen) {
@@ -275,7 +308,7 @@ pub fn look() {
                 note(&filler());
                 let at = clock::now().get();
                 let launch = first.launch;
-                ring::push(Entry { kind: Kind::Done, kernel: 0, launch, at, extra: 0 });
+                any |= ring::leave(Entry { kind: Kind::Done, kernel: 0, launch, at, extra: 0 });
                 NEWS.notify_all();
             }
         }
