@@ -23,7 +23,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, bail};
 use clap::Parser;
 use serde_json::{Value, json};
-use tessera_kernel_queue::Rules;
+use tessera_kernel_queue::{Nanos, Rules};
 use tessera_load_tests::machine;
 use tessera_load_tests::players::{Played, Setting, Stage};
 use tessera_sim::kernels::{PAIRS, Pair};
@@ -140,14 +140,15 @@ fn play(arguments: &Arguments, pair: &Pair, timeline: Option<&PathBuf>) -> Resul
         let lanes = [("alone", &alone), ("default", &default), ("Tessera", &tessera)];
         fs::write(file, drawing::draw(pair, &lanes))?;
     }
-    let ideal = |played: &Played| ideal(pair, stretch, played);
+    let ideal =
+        |played: &Played| ideal(pair, stretch, Nanos::from_micros(arguments.switch_us), played);
     let told = |name: &str, played: &Played| {
         let (times, low) = (played.ratio_to(&alone), played.low_of_gaps(&alone));
         tell(format!(
             "{name}: {high} takes {times:.3} times as long as alone; the other gets {:.0} % of \
              the device's idle time, {:.0} % of what would fit",
             low * 100.0,
-            played.fills(ideal(played)) * 100.0
+            played.fills(ideal(played).here) * 100.0
         ));
     };
     told("default sharing", &default);

@@ -86,7 +86,7 @@ impl Bench {
     /// Returns what an omniscient filler would use of the high one's gaps.
     pub fn omniscient(&self, alone: &Outcome, epsilon: Nanos) -> Nanos {
         let low = Course::new(self.programs[1].clone(), self.seed, self.noise[1]);
-        omniscient(&alone.spans, low, epsilon)
+        omniscient(&alone.spans, low, epsilon, Nanos::ZERO)
     }
 
     /// Runs both under rules and compares with the high one alone.

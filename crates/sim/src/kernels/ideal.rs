@@ -11,8 +11,9 @@ use super::program::{Course, Launch, Next};
 ///
 /// Its launches keep their order, so taking each as early as it fits is the best there is. Its
 /// host is held at each launch as the product holds it, and does the same work between launches;
-/// but no launch and no message takes time. Gaps up to `epsilon` it leaves alone.
-pub fn omniscient(alone: &[Span], mut low: Course, epsilon: Nanos) -> Nanos {
+/// but no launch and no message takes time. Gaps up to `epsilon` it leaves alone. In each other the
+/// device needs `change` before the first kernel, to change contexts.
+pub fn omniscient(alone: &[Span], mut low: Course, epsilon: Nanos, change: Nanos) -> Nanos {
     let mut used = Nanos::ZERO;
     let mut ready = Nanos::ZERO;
     let mut launch = low.launch();
@@ -21,7 +22,7 @@ pub fn omniscient(alone: &[Span], mut low: Course, epsilon: Nanos) -> Nanos {
     let mut now = Nanos::ZERO;
     let gaps = ends.zip(begins).filter(|(begin, end)| end.minus(*begin) > epsilon);
     for (begin, end) in gaps {
-        now = now.max(begin);
+        now = now.max(begin.plus(change));
         while let Some(next) = after(&launch, now.max(ready), end) {
             now = now.max(ready).plus(launch.took);
             ready = next;

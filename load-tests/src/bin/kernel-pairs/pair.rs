@@ -35,10 +35,18 @@ pub fn enough(model: &Model, stretch: u64, (least, tasks): (Duration, u32)) -> u
     tasks.max(u32::try_from(needed).unwrap_or(u32::MAX))
 }
 
-/// Returns for how long, in nanoseconds, an omniscient filler would run the low program's kernels
-/// in a run's very gaps, those up to ε left: without a message, and without what changing contexts
-/// costs.
-pub fn ideal(pair: &Pair, stretch: u64, played: &Played) -> u64 {
+/// For how long, in nanoseconds, an omniscient filler would run the low program's kernels in a run's
+/// very gaps, those up to ε left, without a message.
+#[derive(Clone, Copy, Debug)]
+pub struct Ideal {
+    /// On this device, which takes its time to change contexts.
+    pub here: u64,
+    /// On one that takes none.
+    pub free: u64,
+}
+
+/// Returns what an omniscient filler would use of a run's gaps.
+pub fn ideal(pair: &Pair, stretch: u64, switch: Nanos, played: &Played) -> Ideal {
     let mut program = pair.low.program();
     let mut took = BTreeMap::new();
     for step in &mut program.steps {
@@ -52,12 +60,16 @@ pub fn ideal(pair: &Pair, stretch: u64, played: &Played) -> u64 {
         from: Nanos::new(from),
         until: Nanos::new(until),
     });
-    let course = Course::new(program, 0, Noise { kernels: 0, gaps: 0 });
-    omniscient(&spans.collect::<Vec<_>>(), course, Rules::default().epsilon).get()
+    let spans: Vec<_> = spans.collect();
+    let used = |switch| {
+        let course = Course::new(program.clone(), 0, Noise { kernels: 0, gaps: 0 });
+        omniscient(&spans, course, Rules::default().epsilon, switch).get()
+    };
+    Ideal { here: used(switch), free: used(Nanos::ZERO) }
 }
 
 /// Shows a run beside the one alone.
-pub fn shown(played: &Played, alone: &Played, omniscient: u64) -> Value {
+pub fn shown(played: &Played, alone: &Played, ideal: Ideal) -> Value {
     let mut tasks = played.tasks.clone();
     tasks.sort_unstable();
     let at = |part: usize| seconds(tasks[(tasks.len() - 1) * part / 100]) * 1e3;
@@ -72,7 +84,8 @@ pub fn shown(played: &Played, alone: &Played, omniscient: u64) -> Value {
         "high_busy_ms": round(seconds(total(&played.high)) * 1e3),
         "low_busy_ms": round(seconds(total(&played.low)) * 1e3),
         "low_part_of_idle": round(played.low_of_gaps(alone)),
-        "low_part_of_omniscient": round(played.fills(omniscient)),
+        "low_part_of_omniscient": round(played.fills(ideal.here)),
+        "low_part_of_omniscient_without_switches": round(played.fills(ideal.free)),
     })
 }
 
