@@ -2,26 +2,30 @@
 
 mod act;
 mod card;
+mod cut;
 mod ending;
 mod forecast;
 mod look;
 mod refused;
+mod seat;
 mod speed;
+mod task;
 mod usage;
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 
 use tessera_model::spec::{GpuAsk, Priority};
-use tessera_model::{Bytes, JobId, Millis};
+use tessera_model::{JobId, Millis};
 use tessera_placement::{
-    ClusterView, Decision, GpuView, Policy, QueuedJob, Session, WaitReason, session,
+    ClusterView, Decision, Policy, QueuedJob, Session, WaitReason, session,
 };
 
 use self::card::Card;
 pub use self::refused::Refused;
+use self::task::{Phase, Spot, Task, kinds};
 use super::fleet::Fleet;
-use super::job::{Job, WHOLE};
+use super::job::Job;
 use super::metrics::{Outcome, Record, Sample, Segment};
 use super::overheads::Overheads;
 
@@ -96,46 +100,6 @@ enum Event {
     Round,
 }
 
-/// One job as it stands.
-#[derive(Clone, Debug)]
-struct Task {
-    /// What is left of it, in parts of [`WHOLE`].
-    left: u64,
-    asked: Bytes,
-    spot: Option<Spot>,
-    stamp: u32,
-    first_start: Option<u64>,
-    ended: Option<u64>,
-    moves: u32,
-    preempted: u32,
-    out_of_memory: u32,
-    /// Whether its next start restores a checkpoint.
-    saved: bool,
-}
-
-/// Where a job is.
-#[derive(Clone, Copy, Debug)]
-struct Spot {
-    gpu: usize,
-    slot: Option<tessera_model::mig::Slot>,
-    sm: Option<tessera_model::share::SmPercent>,
-    since: u64,
-    phase: Phase,
-    /// Until when its progress is counted.
-    settled: u64,
-    /// Time that all of it would take at the present speed, in thousandths of a millisecond.
-    pace: u64,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Phase {
-    /// Its instance is being made.
-    Making,
-    /// It starts or restores until then.
-    Loading(u64),
-    Works,
-}
-
 /// Runs a workload to its end; `progress` is told the number of jobs that have ended.
 ///
 /// # Errors
@@ -191,26 +155,6 @@ impl<'s> Run<'s> {
             run.schedule(job.submit_ms, Event::Arrives(index));
         }
         Ok(run)
-    }
-
-    /// Whether some instance of some GPU holds the job to its end.
-    fn check(&self, kinds: &[Kind<'_>], index: usize, job: &Job) -> Result<(), Refused> {
-        let needs = job.memory_at_end.max(job.memory_at_start).max(self.tasks[index].asked);
-        let no_place =
-            |why: String| Refused::NoPlace { job: number(index), name: job.name.clone(), why };
-        if kinds.iter().all(|(model, _)| job.times_on(model).is_none()) {
-            let known: Vec<&str> = job.times.keys().map(String::as_str).collect();
-            let why = format!("it has times for {} only", known.join(", "));
-            return Err(no_place(why));
-        }
-        let fits = kinds.iter().any(|(model, gpu)| {
-            let mig = gpu.mig.as_deref();
-            mig.is_some_and(|mig| {
-                mig.plain()
-                    .any(|p| p.memory >= needs && job.time(model, p.compute_slices).is_some())
-            })
-        });
-        if fits { Ok(()) } else { Err(no_place(format!("no instance with {needs} runs it"))) }
     }
 
     fn schedule(&mut self, at: u64, event: Event) {
@@ -378,47 +322,6 @@ impl<'s> Run<'s> {
             to_ms: self.now,
         });
     }
-}
-
-impl Task {
-    fn new(job: &Job, kinds: &[Kind<'_>]) -> Self {
-        Self {
-            left: WHOLE,
-            asked: least_ask(job, kinds),
-            spot: None,
-            stamp: 0,
-            first_start: None,
-            ended: None,
-            moves: 0,
-            preempted: 0,
-            out_of_memory: 0,
-            saved: false,
-        }
-    }
-}
-
-/// A model with one of its GPUs.
-type Kind<'f> = (&'static str, &'f GpuView);
-
-fn kinds(fleet: &Fleet) -> Vec<Kind<'_>> {
-    let mut first: BTreeMap<&'static str, &GpuView> = BTreeMap::new();
-    for (key, gpu) in fleet.keys.iter().zip(&fleet.view.gpus) {
-        first.entry(key).or_insert(gpu);
-    }
-    first.into_iter().collect()
-}
-
-/// Returns what a job asks for: more than the memory of any instance on which it has no time, since
-/// a policy that looks at memory only must not put it there.
-fn least_ask(job: &Job, kinds: &[Kind<'_>]) -> Bytes {
-    let mut asked = job.asked;
-    for (key, gpu) in kinds.iter().filter(|(key, _)| job.times_on(key).is_some()) {
-        let Some(mig) = gpu.mig.as_deref() else { continue };
-        for profile in mig.plain().filter(|p| job.time(key, p.compute_slices).is_none()) {
-            asked = asked.max(Bytes::new(profile.memory.get().saturating_add(1)));
-        }
-    }
-    asked
 }
 
 /// Jobs are numbered from 1, in the order of the workload.

@@ -3,27 +3,11 @@
 use std::collections::BTreeMap;
 
 use tessera_model::JobId;
-use tessera_model::mig::{self, Slot, Step};
+use tessera_model::mig::{Slot, Step};
 use tessera_model::share::{MpsShare, Part, SmPercent};
 use tessera_placement::{InstanceState, InstanceView, Place, Reshape, Seat, Stayers, Tenancy};
 
-use super::card::Card;
-use super::{Event, Phase, Refused, Run, Spot, id, index};
-use crate::cluster::job::WHOLE;
-use crate::cluster::overheads::Cutting;
-
-/// Returns the parts of a job that are done in so many milliseconds at a pace.
-pub(super) fn progress(elapsed_ms: u64, pace: u64) -> u64 {
-    let parts = u128::from(elapsed_ms) * 1_000 * u128::from(WHOLE) / u128::from(pace.max(1));
-    u64::try_from(parts).unwrap_or(u64::MAX)
-}
-
-/// Returns the milliseconds, rounded up, in which so many parts are done at a pace.
-pub(super) fn lasts(parts: u64, pace: u64) -> u64 {
-    let ms = (u128::from(parts) * u128::from(pace)).div_ceil(1_000 * u128::from(WHOLE));
-    u64::try_from(ms).unwrap_or(u64::MAX)
-}
-
+use super::{Event, Refused, Run, index};
 impl Run<'_> {
     /// Starts a job as the controller would: the steps, then the job.
     pub(super) fn start(&mut self, job: JobId, place: &Place) -> Result<(), Refused> {
@@ -89,7 +73,7 @@ impl Run<'_> {
         slot.ok_or_else(|| self.impossible("a trial on a GPU without MIG"))
     }
 
-    fn begin_trial(&mut self, gpu: usize) {
+    pub(super) fn begin_trial(&mut self, gpu: usize) {
         self.view.gpus[gpu].changing = true;
         self.touch(gpu);
         self.cards[gpu].stamp += 1;
@@ -212,188 +196,6 @@ impl Run<'_> {
         for instance in &mut self.view.gpus[gpu].instances {
             instance.state = states.remove(&instance.slot).unwrap_or(InstanceState::Idle);
         }
-    }
-
-    fn seat(&mut self, task: usize, gpu: usize, slot: Option<Slot>, sm: Option<SmPercent>) {
-        let now = self.now;
-        self.running += 1;
-        let phase = Phase::Making;
-        let spot = Spot { gpu, slot, sm, since: now, phase, settled: now, pace: u64::MAX };
-        self.charge(task, &spot);
-        self.tasks[task].spot = Some(spot);
-    }
-
-    /// Destroys or creates one instance in the view; time passes elsewhere.
-    fn step_layout(&mut self, gpu: usize, step: Step) -> Result<(), Refused> {
-        let view = &mut self.view.gpus[gpu];
-        match step {
-            Step::Destroy(slot) => view.instances.retain(|i| i.slot != Some(slot)),
-            // Only operators cut instances further.
-            Step::Cut(..) => {}
-            Step::Create(slot) => {
-                let profile = view.mig.as_ref().and_then(|m| m.geometry.profile(slot.profile));
-                let memory = profile.map(|p| p.memory).unwrap_or_default();
-                let state = InstanceState::Idle;
-                view.instances.push(InstanceView { slot: Some(slot), memory, state });
-                view.instances.sort_by_key(|i| i.slot);
-            }
-        }
-        let layout = view.instances.iter().filter_map(|i| i.slot).collect();
-        let legal = view.mig.as_deref().is_some_and(|mig| mig.all().state(&layout).is_some());
-        if legal { Ok(()) } else { Err(self.impossible(format!("{layout:?} can't stand"))) }
-    }
-
-    fn steps_ms(&self, gpu: usize, steps: &[Step]) -> Option<u64> {
-        let mig = self.view.gpus[gpu].mig.as_deref()?;
-        if steps.is_empty() {
-            return None;
-        }
-        Some(match self.setup.overheads.cutting {
-            Cutting::Measured => mig::predicted(&mig.geometry, steps).get(),
-            Cutting::Free => 0,
-        })
-    }
-
-    /// Counts what making and destroying instances draws beside an idle GPU.
-    fn draw_steps(&mut self, gpu: usize, steps: &[Step]) {
-        if self.setup.overheads.cutting == Cutting::Free {
-            return;
-        }
-        let mig = self.view.gpus[gpu].mig.as_deref();
-        let slices = |slot: &Slot| {
-            mig.and_then(|mig| mig.geometry.profile(slot.profile)).map_or(1, |p| p.compute_slices)
-        };
-        let drawn: u128 = steps
-            .iter()
-            .map(|step| match step {
-                Step::Create(slot) | Step::Cut(slot, _) => Card::creation_microjoules(slices(slot)),
-                Step::Destroy(slot) => Card::destruction_microjoules(slices(slot)),
-            })
-            .sum();
-        self.cards[gpu].microjoules += drawn;
-        self.record.cutting_microjoules += drawn;
-    }
-
-    /// Lets a cut take its time; cuts of one GPU run one after the other.
-    fn cut(&mut self, gpu: usize, takes: Option<u64>) {
-        let Some(takes) = takes else { return };
-        self.record.reconfigurations += 1;
-        self.record.cutting_ms += takes;
-        let begins = self.cards[gpu].cut_until.max(self.now);
-        self.cards[gpu].cut_until = begins + takes;
-        self.cards[gpu].stamp += 1;
-        self.view.gpus[gpu].changing = true;
-        self.touch(gpu);
-        let stamp = self.cards[gpu].stamp;
-        self.schedule(begins + takes, Event::Cut { gpu, stamp });
-    }
-
-    pub(super) fn cut_done(&mut self, gpu: usize) {
-        self.view.gpus[gpu].changing = false;
-        self.touch(gpu);
-        for task in self.jobs_on(gpu) {
-            self.load(task);
-        }
-        if self.cards[gpu].after_trial.is_some() {
-            self.begin_trial(gpu);
-        }
-    }
-
-    /// Lets a job start or restore, if its instance has just come to stand.
-    fn load(&mut self, task: usize) {
-        let Some(mut spot) = self.tasks[task].spot.filter(|s| s.phase == Phase::Making) else {
-            return;
-        };
-        let job = &self.setup.jobs[task];
-        let costs = match self.tasks[task].saved {
-            true => self.setup.overheads.move_ms(job).unwrap_or(0),
-            false => self.setup.overheads.start_ms(job),
-        };
-        if self.tasks[task].saved {
-            self.tasks[task].moves += 1;
-            self.record.moves += 1;
-            self.record.moving_ms += costs;
-        }
-        self.tasks[task].first_start.get_or_insert(self.now);
-        spot.phase = Phase::Loading(self.now + costs);
-        spot.settled = self.now;
-        self.tasks[task].spot = Some(spot);
-        self.tasks[task].stamp += 1;
-        let stamp = self.tasks[task].stamp;
-        self.schedule(self.now + costs, Event::Wakes { job: task, stamp });
-    }
-
-    /// Takes a job from its GPU with its progress.
-    pub(super) fn stop(&mut self, task: usize) {
-        self.settle(task);
-        let Some(spot) = self.tasks[task].spot.take() else { return };
-        self.running -= 1;
-        self.refund(task, &spot);
-        self.segment(task, &spot);
-        self.tasks[task].stamp += 1;
-        let keeps = self.setup.overheads.move_ms(&self.setup.jobs[task]).is_some();
-        // Who was still loading for the first time has nothing to save.
-        if keeps && self.tasks[task].left < WHOLE {
-            self.tasks[task].saved = true;
-        } else {
-            self.record.lost_parts += u128::from(WHOLE - self.tasks[task].left);
-            self.tasks[task].left = WHOLE;
-            self.tasks[task].saved = false;
-        }
-        self.stale.insert(spot.gpu);
-    }
-
-    /// Counts a job's progress until now.
-    pub(super) fn settle(&mut self, task: usize) {
-        let now = self.now;
-        let Some(spot) = &mut self.tasks[task].spot else { return };
-        if spot.phase == Phase::Works {
-            let done = progress(now - spot.settled, spot.pace);
-            spot.settled = now;
-            self.tasks[task].left = self.tasks[task].left.saturating_sub(done);
-        }
-    }
-
-    /// Frees a job's part of its instance.
-    pub(super) fn leave(&mut self, task: usize) {
-        let Some(spot) = self.tasks[task].spot.take() else { return };
-        self.running -= 1;
-        self.refund(task, &spot);
-        self.segment(task, &spot);
-        self.tasks[task].stamp += 1;
-        self.stale.insert(spot.gpu);
-        self.touch(spot.gpu);
-        let gpu = &mut self.view.gpus[spot.gpu];
-        for instance in gpu.instances.iter_mut().filter(|i| i.slot == spot.slot) {
-            match &mut instance.state {
-                InstanceState::Shared(tenancy) => {
-                    tenancy.sharers.retain(|(job, _)| *job != id(task));
-                    if tenancy.sharers.is_empty() {
-                        instance.state = InstanceState::Idle;
-                    }
-                }
-                state => *state = InstanceState::Idle,
-            }
-        }
-    }
-
-    pub(super) fn jobs_on(&self, gpu: usize) -> Vec<usize> {
-        let mut jobs = Vec::new();
-        for instance in &self.view.gpus[gpu].instances {
-            match &instance.state {
-                InstanceState::Taken { job } => jobs.push(index(*job)),
-                InstanceState::Shared(tenancy) => {
-                    jobs.extend(tenancy.sharers.iter().map(|(job, _)| index(*job)));
-                }
-                InstanceState::Idle
-                | InstanceState::Cut(_)
-                | InstanceState::Foreign
-                | InstanceState::Stuck
-                | InstanceState::Leaving
-                | InstanceState::Quarantined => {}
-            }
-        }
-        jobs
     }
 
     fn gpu(&self, gpu: &tessera_model::GpuId) -> Result<usize, Refused> {

@@ -49,7 +49,7 @@ impl Forecast for Seen<'_, '_> {
         let mut left = task.left;
         if let Some(spot) = task.spot.filter(|spot| spot.phase == Phase::Works) {
             left =
-                left.saturating_sub(super::act::progress(self.run.now - spot.settled, spot.pace));
+                left.saturating_sub(super::seat::progress(self.run.now - spot.settled, spot.pace));
         }
         u32::try_from((WHOLE - left) / 1_000_000).ok()
     }

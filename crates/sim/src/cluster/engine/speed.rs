@@ -8,7 +8,7 @@ use tessera_model::share::SmPercent;
 use tessera_placement::InstanceState;
 
 use super::card::Card;
-use super::{Event, Phase, Run, Spot, act};
+use super::{Event, Phase, Run, Spot, seat};
 use crate::cluster::contention::{self, Sharer};
 use crate::cluster::job::{Job, WHOLE};
 use crate::cluster::number::{float, whole};
@@ -78,7 +78,7 @@ impl Run<'_> {
         let grows = self.setup.jobs[task].outgrows(memory);
         let until_full = grows.map(|at| at.saturating_sub(WHOLE - left));
         let parts = until_full.map_or(left, |parts| parts.min(left));
-        let ends = self.now + act::lasts(parts, pace);
+        let ends = self.now + seat::lasts(parts, pace);
         self.tasks[task].stamp += 1;
         let stamp = self.tasks[task].stamp;
         self.schedule(ends, Event::Wakes { job: task, stamp });

@@ -1,0 +1,115 @@
+//! One job as a run has it.
+
+use std::collections::BTreeMap;
+
+use tessera_model::Bytes;
+use tessera_model::mig::Slot;
+use tessera_model::share::SmPercent;
+use tessera_placement::GpuView;
+
+use super::{Refused, Run, number};
+use crate::cluster::fleet::Fleet;
+use crate::cluster::job::{Job, WHOLE};
+
+/// One job as it stands.
+#[derive(Clone, Debug)]
+pub(super) struct Task {
+    /// What is left of it, in parts of [`WHOLE`].
+    pub(super) left: u64,
+    pub(super) asked: Bytes,
+    pub(super) spot: Option<Spot>,
+    pub(super) stamp: u32,
+    pub(super) first_start: Option<u64>,
+    pub(super) ended: Option<u64>,
+    pub(super) moves: u32,
+    pub(super) preempted: u32,
+    pub(super) out_of_memory: u32,
+    /// Whether its next start restores a checkpoint.
+    pub(super) saved: bool,
+}
+
+/// Where a job is.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Spot {
+    pub(super) gpu: usize,
+    pub(super) slot: Option<Slot>,
+    pub(super) sm: Option<SmPercent>,
+    pub(super) since: u64,
+    pub(super) phase: Phase,
+    /// Until when its progress is counted.
+    pub(super) settled: u64,
+    /// Time that all of it would take at the present speed, in thousandths of a millisecond.
+    pub(super) pace: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Phase {
+    /// Its instance is being made.
+    Making,
+    /// It starts or restores until then.
+    Loading(u64),
+    Works,
+}
+
+impl Task {
+    pub(super) fn new(job: &Job, kinds: &[Kind<'_>]) -> Self {
+        Self {
+            left: WHOLE,
+            asked: least_ask(job, kinds),
+            spot: None,
+            stamp: 0,
+            first_start: None,
+            ended: None,
+            moves: 0,
+            preempted: 0,
+            out_of_memory: 0,
+            saved: false,
+        }
+    }
+}
+
+/// A model with one of its GPUs.
+pub(super) type Kind<'f> = (&'static str, &'f GpuView);
+
+pub(super) fn kinds(fleet: &Fleet) -> Vec<Kind<'_>> {
+    let mut first: BTreeMap<&'static str, &GpuView> = BTreeMap::new();
+    for (key, gpu) in fleet.keys.iter().zip(&fleet.view.gpus) {
+        first.entry(key).or_insert(gpu);
+    }
+    first.into_iter().collect()
+}
+
+/// Returns what a job asks for: more than the memory of any instance on which it has no time, since
+/// a policy that looks at memory only must not put it there.
+fn least_ask(job: &Job, kinds: &[Kind<'_>]) -> Bytes {
+    let mut asked = job.asked;
+    for (key, gpu) in kinds.iter().filter(|(key, _)| job.times_on(key).is_some()) {
+        let Some(mig) = gpu.mig.as_deref() else { continue };
+        for profile in mig.plain().filter(|p| job.time(key, p.compute_slices).is_none()) {
+            asked = asked.max(Bytes::new(profile.memory.get().saturating_add(1)));
+        }
+    }
+    asked
+}
+
+impl Run<'_> {
+    /// Whether some instance of some GPU holds the job to its end.
+    pub(super) fn check(&self, kinds: &[Kind<'_>], index: usize, job: &Job) -> Result<(), Refused> {
+        let needs = job.memory_at_end.max(job.memory_at_start).max(self.tasks[index].asked);
+        let no_place =
+            |why: String| Refused::NoPlace { job: number(index), name: job.name.clone(), why };
+        if kinds.iter().all(|(model, _)| job.times_on(model).is_none()) {
+            let known: Vec<&str> = job.times.keys().map(String::as_str).collect();
+            let why = format!("it has times for {} only", known.join(", "));
+            return Err(no_place(why));
+        }
+        let fits = kinds.iter().any(|(model, gpu)| {
+            let mig = gpu.mig.as_deref();
+            mig.is_some_and(|mig| {
+                mig.plain()
+                    .any(|p| p.memory >= needs && job.time(model, p.compute_slices).is_some())
+            })
+        });
+        if fits { Ok(()) } else { Err(no_place(format!("no instance with {needs} runs it"))) }
+    }
+}
