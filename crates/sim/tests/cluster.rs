@@ -2,7 +2,10 @@
 
 use proptest::prelude::*;
 use tessera_model::Millis;
-use tessera_placement::{ClusterView, Decision, Forecast, Policy, QueuedJob};
+use tessera_model::mig::{Profile, Slot};
+use tessera_placement::{
+    ClusterView, Decision, Forecast, Policy, QueuedJob, Reshape, Seat, Stayers,
+};
 use tessera_sim::cluster::bounds::Bounds;
 use tessera_sim::cluster::fleet::Fleet;
 use tessera_sim::cluster::job::Job;
@@ -210,4 +213,83 @@ fn tessera_breaks_no_deadline_that_it_could_have_kept_by_leaving_jobs_alone() {
 
 fn free() -> Overheads {
     Overheads { cutting: Cutting::Free, ..Overheads::default() }
+}
+
+/// Puts the one job onto a seventh, and in the next round onto the whole GPU.
+#[derive(Debug)]
+struct Restless;
+
+impl Policy for Restless {
+    fn name(&self) -> &'static str {
+        "restless"
+    }
+
+    fn moves(&self) -> bool {
+        true
+    }
+
+    fn decide_with(
+        &self,
+        cluster: &ClusterView,
+        forecast: &dyn Forecast,
+        _: &mut dyn Iterator<Item = &QueuedJob>,
+        _: Millis,
+        _: usize,
+    ) -> Vec<Decision> {
+        let gpu = &cluster.gpus[0];
+        let job = tessera_model::JobId::from_number(1);
+        let mig = gpu.mig.as_ref().unwrap();
+        // It sits there, loads for the first time, and nothing of it is done.
+        let seat = |profile: &Profile| Slot { start: profile.starts[0], profile: profile.id };
+        let slot = match (forecast.since(job), forecast.done(job)) {
+            (None, _) => mig.plain().min_by_key(|p| p.compute_slices).map(seat),
+            (Some(_), Some(0)) if gpu.instances.len() == 1 => mig.geometry.largest().map(seat),
+            _ => None,
+        };
+        let Some(slot) = slot.filter(|slot| !gpu.changing && !taken(gpu, *slot)) else {
+            return Vec::new();
+        };
+        let reshape = Reshape {
+            gpu: gpu.id.clone(),
+            layout: [slot].into(),
+            seats: vec![Seat { job, slot: Some(slot), sm: None }],
+            trial: None,
+            stayers: Stayers::RunOn,
+        };
+        let why =
+            tessera_placement::Explanation { summary: "restless".into(), ..Default::default() };
+        vec![Decision::Reshape { reshape, why }]
+    }
+}
+
+fn taken(gpu: &tessera_placement::GpuView, slot: Slot) -> bool {
+    gpu.instances.iter().any(|i| i.slot == Some(slot))
+}
+
+#[test]
+fn a_job_that_was_launched_pays_for_a_move_though_nothing_of_it_is_done() {
+    let small = built_in("miso", 1).into_iter().find(|job| job.time("a100-40gb", 1).is_some());
+    let mut jobs = vec![small.unwrap()];
+    jobs[0].submit_ms = 0;
+    jobs[0].start_up_ms = 20_000;
+    let fleet = Fleet::parse("a100-40gb").unwrap();
+    let overheads = Overheads::parse("30s").unwrap();
+    let moved = |policy: &dyn Policy| {
+        let setup = Setup {
+            jobs: &jobs,
+            fleet: &fleet,
+            policy,
+            overheads,
+            round_ms: 1_000,
+            seed: 1,
+            plot: false,
+        };
+        run(setup, &mut |_| {}).unwrap()
+    };
+    let (stayed, moved) = (moved(policy("exclusive").unwrap().as_ref()), moved(&Restless));
+    assert_eq!((stayed.moves, moved.moves), (0, 1));
+    // Its launch of 20 s is broken off, and it is launched again by what any move costs.
+    assert_eq!(moved.moving_ms, 30_000);
+    let later = moved.makespan_ms - stayed.makespan_ms;
+    assert!((10_000..12_000).contains(&later), "{later} ms");
 }

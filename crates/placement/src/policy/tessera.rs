@@ -7,6 +7,11 @@
 //! - **Order.** Jobs that wait are looked at by a weight of their own ([`Tessera::eagerness`]), which
 //!   doubles with each step of priority and grows as they wait. Where usage is kept it is
 //!   multiplied by what the job's account has had of its fair share ([`fairness`]).
+//! - **Long jobs in time.** A job that by itself takes a good part of the time in which everything
+//!   that is known could be done counts for more ([`Tessera::haste`]): begun last, it would run on
+//!   alone.
+//! - **Room.** A job that finds no place where others would be worth less by it may have one that
+//!   others leave for other GPUs ([`room`]), within [`Tessera::effort`].
 //! - **Nobody starves.** For the oldest of those that have waited for [`Tessera::patience`] a GPU is
 //!   kept free until it starts; [`overdue`] proves a bound on every wait.
 //! - **Quotas.** No seat is given by which an account would hold more compute slices than it may.
@@ -30,6 +35,7 @@ mod company;
 mod desk;
 mod fairness;
 mod overdue;
+mod room;
 mod search;
 mod table;
 mod waiting;
@@ -41,7 +47,7 @@ use self::desk::Desk;
 use self::fairness::Lines;
 use self::search::Search;
 use self::table::{Table, float};
-use self::waiting::Waiting;
+use self::waiting::{Clock, Waiting, Weight};
 use super::cards::because;
 use super::{Policy, SchemeB};
 use crate::decision::{Decision, Explanation, WaitReason};
@@ -57,6 +63,9 @@ const WEIGHED_MAX: usize = 64;
 
 /// Most jobs in a row that find no place before a round gives up: those behind them weigh less.
 const REFUSED_MAX: usize = 8;
+
+/// GPUs whose jobs count for the horizon: of more, as many are looked at, evenly spread.
+const SURVEYED_MAX: usize = 64;
 
 /// How much more urgent a job is for each step of its priority: five steps are a factor of 32, as
 /// much as a job of a minute is before one of two hours.
@@ -85,6 +94,12 @@ pub struct Tessera {
     pub together: f64,
     /// After which wait a GPU is kept free for a job, if it is the oldest.
     pub patience: Millis,
+    /// How much more urgent a job is that by itself takes all the time in which everything that is
+    /// known could be done.
+    pub haste: f64,
+    /// Searches of one GPU that a round may spend on moving others out of a job's way: a count and
+    /// not a time, so that the same round decides the same again.
+    pub effort: usize,
 }
 
 impl Default for Tessera {
@@ -96,9 +111,11 @@ impl Default for Tessera {
             hurdle: 50,
             searched: 10,
             crowd: 7,
-            thrift: 0.15,
+            thrift: 0.25,
             together: 1.3,
             patience: Millis::from_secs(12 * 3_600),
+            haste: 10.0,
+            effort: 100,
         }
     }
 }
@@ -193,13 +210,12 @@ impl Session for Work<'_> {
             served.extend(waits.iter().filter_map(told));
         }
         if search.any_open() {
-            let kinds = search.kinds();
-            let order = order(&mut self.waiting, &mut self.lines, &table, &kinds);
+            let order = order(&mut self.waiting, &mut self.lines, &table, &search);
             for job in order.into_iter().filter(|job| !served.contains(&job.id)) {
                 if started >= starts_max || refused >= REFUSED_MAX || !search.any_open() {
                     break;
                 }
-                if search.seat(&job, None) || search.join(&job) {
+                if search.seat(&job, None) || search.join(&job) || search.make_room(&job) {
                     started += 1;
                     refused = 0;
                 } else {
@@ -225,18 +241,29 @@ fn order(
     waiting: &mut Waiting,
     lines: &mut Lines,
     table: &Table<'_>,
-    kinds: &[usize],
+    search: &Search<'_, '_>,
 ) -> Vec<QueuedJob> {
-    let (now, ageing) = (table.now, table.settings.ageing);
+    let kinds = search.kinds();
     let mut weigh = |job: &QueuedJob| {
         let above = f64::from(Priority::DEFAULT.get()) - f64::from(job.priority.get());
-        table.eagerness(kinds, job.id) * PRIORITY.powf(above)
+        let known = table.eagerness(&kinds, job.id);
+        Weight { weight: known.weight * PRIORITY.powf(above), ..known }
+    };
+    let left_ms = waiting.weigh(&mut weigh) + search.left_ms(SURVEYED_MAX);
+    let gpus = u128::try_from(search.gpus().max(1)).unwrap_or(u128::MAX);
+    let horizon = Millis::new(u64::try_from(left_ms / gpus).unwrap_or(u64::MAX));
+    let settings = table.settings;
+    let clock = Clock {
+        now: table.now,
+        ageing: settings.ageing,
+        horizon: float(horizon),
+        haste: settings.haste,
     };
     let first = waiting.queue().values().next();
     if first.is_some_and(|job| table.forecast.account(job.id).is_some()) {
-        return lines.most_urgent(waiting, table.forecast, (now, ageing), WEIGHED_MAX, &mut weigh);
+        return lines.most_urgent(waiting, table.forecast, clock, WEIGHED_MAX, &mut weigh);
     }
-    let urgent = waiting.most_urgent(now, ageing, WEIGHED_MAX, &mut weigh);
+    let urgent = waiting.most_urgent(clock, WEIGHED_MAX);
     urgent.into_iter().map(|(_, job)| job).collect()
 }
 

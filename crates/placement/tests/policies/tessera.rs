@@ -20,6 +20,8 @@ struct Told {
     since: BTreeMap<u64, u64>,
     /// Those that run on nothing less than a whole GPU.
     whole: Vec<u64>,
+    /// Seconds that a move costs; nobody can be moved if missing.
+    price_s: Option<u64>,
 }
 
 impl Forecast for Told {
@@ -34,11 +36,11 @@ impl Forecast for Told {
     }
 
     fn since(&self, job: JobId) -> Option<Millis> {
-        Some(Millis::new(self.since.get(&job.number()).copied().unwrap_or(0)))
+        self.since.get(&job.number()).copied().map(Millis::new)
     }
 
     fn move_price(&self, _: JobId) -> Option<Millis> {
-        None
+        self.price_s.map(Millis::from_secs)
     }
 
     fn deadline(&self, _: JobId) -> Option<Millis> {
@@ -137,7 +139,76 @@ fn a_gpu_is_kept_for_the_oldest_job_once_it_has_waited_too_long() {
     assert_eq!(why.would_start_if.as_deref(), Some("job 8 ends"));
 }
 
+#[test]
+fn a_job_gets_the_gpu_that_others_leave_for_slices_that_stand_idle() {
+    // Job 1 needs all of a GPU; jobs 8 and 9 have room for each other.
+    let cluster = cluster([a100(&[("3g.20gb", 4, taken(8))]), a100(&[("3g.20gb", 4, taken(9))])]);
+    let jobs = queue([gib(30)]);
+    let since = [(8, 100), (9, 500)].into();
+    let minutes = [(1, 30), (8, 60), (9, 60)].into();
+    let told = Told { since, minutes, whole: vec![1], price_s: Some(10), ..Told::default() };
+    let decide = |told: &Told, effort| {
+        let policy = Tessera { effort, ..Tessera::default() };
+        let decisions =
+            policy.decide_with(&cluster, told, &mut jobs.iter(), Millis::new(1_000), usize::MAX);
+        seated(&cluster, &decisions)
+    };
+
+    let found = decide(&told, Tessera::default().effort);
+
+    assert_eq!(found.get(&1), Some(&7), "{found:?}");
+    assert!(found.contains_key(&8) && found.contains_key(&9), "nobody is sent away: {found:?}");
+    assert!(decide(&told, 0).is_empty(), "no effort, no room");
+    let pinned = Told { price_s: None, ..told.clone() };
+    assert!(decide(&pinned, 500).is_empty(), "who would lose its work stays");
+    let dear = Told { price_s: Some(40_000), ..told };
+    assert!(decide(&dear, 500).is_empty(), "a move that costs more than it brings is not made");
+}
+
 proptest! {
+    /// Each change finds the jobs that it seats where earlier ones left them.
+    #[test]
+    fn a_round_moves_jobs_without_losing_one(
+        minutes in prop::collection::vec(1_u64..400, 24),
+        whole in prop::collection::vec(1_u64..10, 0..4),
+        small in prop::collection::vec(0_u8..7, 2..5),
+        price_s in 1_u64..200,
+    ) {
+        let mut next = 10;
+        let mut sits: BTreeMap<u64, usize> = BTreeMap::new();
+        let mut gpus = Vec::new();
+        for (at, mask) in small.iter().enumerate() {
+            let mut standing = Vec::new();
+            for start in [0_u8, 2, 4] {
+                if mask & (1 << (start / 2)) != 0 {
+                    standing.push(("2g.10gb", start, taken(next)));
+                    sits.insert(next, at);
+                    next += 1;
+                }
+            }
+            gpus.push(a100(&standing));
+        }
+        let cluster = cluster(gpus);
+        let since = sits.keys().map(|job| (*job, 100)).collect();
+        let minutes = (1..).zip(minutes).collect();
+        let told = Told { minutes, since, whole: whole.clone(), price_s: Some(price_s), ..Told::default() };
+        let jobs = queue((1..10).map(|job| if whole.contains(&job) { gib(30) } else { gib(3) }));
+
+        let decisions = decide(&told, &cluster, &jobs, Millis::new(1_000));
+
+        let runs: Vec<u64> = sits.keys().copied().collect();
+        for decision in &decisions {
+            let Decision::Reshape { reshape, .. } = decision else { continue };
+            let at = cluster.gpus.iter().position(|gpu| gpu.id == reshape.gpu).unwrap();
+            sits.retain(|job, gpu| *gpu != at || reshape.seats.iter().any(|s| s.job.number() == *job));
+            for seat in &reshape.seats {
+                let was = sits.insert(seat.job.number(), at);
+                prop_assert!(was.is_none_or(|was| was == at), "{:?} sits on {:?}", seat.job, was);
+            }
+        }
+        prop_assert!(runs.iter().all(|job| sits.contains_key(job)), "{runs:?} became {sits:?}");
+    }
+
     #[test]
     fn no_account_takes_more_than_its_quota(
         jobs in prop::collection::vec((0_usize..3, 1_u64..200), 1..20),

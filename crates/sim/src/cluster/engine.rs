@@ -17,9 +17,7 @@ use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 
 use tessera_model::spec::{GpuAsk, Priority};
 use tessera_model::{JobId, Millis};
-use tessera_placement::{
-    ClusterView, Decision, Policy, QueuedJob, Session, WaitReason, session,
-};
+use tessera_placement::{ClusterView, Decision, Policy, QueuedJob, Session, WaitReason, session};
 
 use self::card::Card;
 pub use self::refused::Refused;

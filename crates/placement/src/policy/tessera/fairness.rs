@@ -9,10 +9,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use tessera_model::{JobId, Millis};
+use tessera_model::JobId;
 
 use super::float;
-use super::waiting::{Key, Waiting};
+use super::waiting::{Clock, Key, Waiting, Weight};
 use crate::forecast::{Account, Forecast};
 use crate::view::QueuedJob;
 
@@ -47,9 +47,9 @@ impl Lines {
         &mut self,
         all: &Waiting,
         forecast: &dyn Forecast,
-        (now, ageing): (Millis, Millis),
+        clock: Clock,
         most: usize,
-        weigh: &mut dyn FnMut(&QueuedJob) -> f64,
+        weigh: &mut dyn FnMut(&QueuedJob) -> Weight,
     ) -> Vec<QueuedJob> {
         for key in std::mem::take(&mut self.fresh) {
             let Some(job) = all.queue().get(&key) else { continue };
@@ -64,7 +64,8 @@ impl Lines {
             .collect();
         let mut order: Vec<(f64, QueuedJob)> = Vec::new();
         for (line, factor) in self.lines.values_mut().zip(factors(&known)) {
-            let urgent = line.most_urgent(now, ageing, most, weigh);
+            line.weigh(weigh);
+            let urgent = line.most_urgent(clock, most);
             order.extend(urgent.into_iter().map(|(urgency, job)| (urgency * factor, job)));
         }
         order.sort_by(|a, b| {
@@ -178,6 +179,8 @@ impl Quotas {
 
 #[cfg(test)]
 mod tests {
+    use tessera_model::Millis;
+
     use super::*;
 
     fn account(name: &str, shares: u32, hours: u64) -> Option<Account> {

@@ -1,6 +1,6 @@
 //! The search of `tessera`: one GPU exactly, the GPUs by what a job adds.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use tessera_model::JobId;
@@ -30,6 +30,12 @@ pub(super) struct Plan {
     pub(super) worth: i64,
 }
 
+impl Plan {
+    pub(super) fn jobs(&self) -> Vec<JobId> {
+        self.seats.iter().map(|seat| seat.job).collect()
+    }
+}
+
 pub(super) struct Search<'c, 'd> {
     pub(super) table: Table<'c>,
     pub(super) desk: &'d mut Desk,
@@ -40,6 +46,12 @@ pub(super) struct Search<'c, 'd> {
     present: BTreeMap<usize, i64>,
     /// What GPUs are to become, while jobs are still being added.
     pub(super) promised: BTreeMap<usize, Plan>,
+    /// GPUs between which this round moves jobs already.
+    pub(super) shifted: BTreeSet<usize>,
+    /// Jobs for which room was to be made.
+    pub(super) rooms: usize,
+    /// Searches that are left for that.
+    pub(super) effort: usize,
     /// In the order in which they must be carried out.
     changes: Vec<(Reshape, String)>,
 }
@@ -54,6 +66,9 @@ impl<'c, 'd> Search<'c, 'd> {
             quotas: Quotas::default(),
             present: BTreeMap::new(),
             promised: BTreeMap::new(),
+            shifted: BTreeSet::new(),
+            rooms: 0,
+            effort: table.settings.effort,
             changes: Vec::new(),
         }
     }
@@ -77,6 +92,22 @@ impl<'c, 'd> Search<'c, 'd> {
     /// Returns how many GPUs there are.
     pub(super) const fn gpus(&self) -> usize {
         self.desk.len()
+    }
+
+    /// Returns what is left of the jobs that sit on GPUs, on whole GPUs, in milliseconds. Of more
+    /// than so many GPUs that many are looked at, and the others taken for like them.
+    pub(super) fn left_ms(&self, surveyed_max: usize) -> u128 {
+        let step = self.desk.len().div_ceil(surveyed_max).max(1);
+        let kinds = self.desk.kinds();
+        let (mut sum, mut surveyed) = (0_u128, 0_u128);
+        for at in (0..self.desk.len()).step_by(step) {
+            surveyed += 1;
+            for seat in &self.desk.post(at).seats {
+                sum += u128::from(self.table.whole_left_ms(kinds, seat.job));
+            }
+        }
+        let all = u128::try_from(self.desk.len()).unwrap_or(u128::MAX);
+        sum * all / surveyed.max(1)
     }
 
     pub(super) fn view(&self, at: usize) -> &'c GpuView {
@@ -127,20 +158,44 @@ impl<'c, 'd> Search<'c, 'd> {
 
     /// Changes the GPUs on which jobs were promised seats.
     pub(super) fn keep_promises(&mut self) {
-        for (at, plan) in std::mem::take(&mut self.promised) {
-            let text =
-                format!("of all seats for these {} jobs these are worth most", plan.seats.len());
+        for (at, plan) in self.in_turn() {
+            let jobs = plan.seats.len();
+            let text = match self.shifted.contains(&at) {
+                true => format!("jobs change GPUs so that one more has room; {jobs} are here then"),
+                false => format!("of all seats for these {jobs} jobs these are worth most"),
+            };
             self.commit(at, plan, text);
         }
+    }
+
+    /// Takes what was promised, those GPUs first that others' newcomers leave.
+    fn in_turn(&mut self) -> Vec<(usize, Plan)> {
+        let mut left = std::mem::take(&mut self.promised);
+        let mut order = Vec::new();
+        while let Some(first) = left.keys().next().copied() {
+            let ready = |at: &usize| left.get(at).is_none_or(|plan| self.ready(*at, plan, &left));
+            let next = match self.shifted.is_empty() {
+                true => first,
+                // There is one: no GPU both gives and takes (see `room`).
+                false => left.keys().copied().find(ready).unwrap_or(first),
+            };
+            order.extend(left.remove(&next).map(|plan| (next, plan)));
+        }
+        order
+    }
+
+    /// Tells whether nobody who is to come to a GPU still sits on one whose turn is to come.
+    fn ready(&self, at: usize, plan: &Plan, left: &BTreeMap<usize, Plan>) -> bool {
+        let sits = |other: &usize, job| self.desk.post(*other).seats.iter().any(|s| s.job == job);
+        let others =
+            || self.shifted.iter().filter(|other| **other != at && left.contains_key(other));
+        plan.seats.iter().all(|seat| !others().any(|other| sits(other, seat.job)))
     }
 
     /// Returns the jobs that a GPU has or was promised.
     pub(super) fn jobs(&self, at: usize) -> Vec<JobId> {
         let promised = self.promised.get(&at);
-        promised.map_or_else(
-            || self.desk.post(at).jobs(),
-            |plan| plan.seats.iter().map(|seat| seat.job).collect(),
-        )
+        promised.map_or_else(|| self.desk.post(at).jobs(), Plan::jobs)
     }
 
     pub(super) fn row(&mut self, at: usize, job: JobId) -> Rc<[i64]> {
@@ -166,7 +221,7 @@ impl<'c, 'd> Search<'c, 'd> {
 
     /// Searches all layouts of a GPU for the best seats of its jobs, with one more or one less;
     /// nothing if they are not worth more than `floor`.
-    fn plan(
+    pub(super) fn plan(
         &mut self,
         at: usize,
         more: Option<JobId>,
@@ -176,6 +231,18 @@ impl<'c, 'd> Search<'c, 'd> {
         let mut jobs = self.jobs(at);
         jobs.retain(|job| Some(*job) != less);
         jobs.extend(more);
+        self.plan_for(at, &jobs, more, floor)
+    }
+
+    /// Searches all layouts of a GPU for the best seats of these jobs, of which one may be new;
+    /// nothing if they are not worth more than `floor`.
+    pub(super) fn plan_for(
+        &mut self,
+        at: usize,
+        jobs: &[JobId],
+        more: Option<JobId>,
+        floor: Option<i64>,
+    ) -> Option<Plan> {
         if jobs.len() > SEATED_MAX {
             return None;
         }
@@ -276,7 +343,7 @@ impl<'c, 'd> Search<'c, 'd> {
         }
     }
 
-    const fn clears(&self, gain: i64, before: i64) -> bool {
+    pub(super) const fn clears(&self, gain: i64, before: i64) -> bool {
         gain > before / 1_000 * self.table.settings.hurdle
     }
 

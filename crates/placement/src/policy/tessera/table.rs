@@ -7,6 +7,7 @@ use tessera_model::mig::{Profile, Slot};
 use tessera_model::{JobId, Millis};
 
 use super::Tessera;
+use super::waiting::Weight;
 use crate::decision::Seat;
 use crate::forecast::Forecast;
 use crate::seating::{self, NO_SEAT};
@@ -53,8 +54,15 @@ impl<'c> Table<'c> {
     }
 
     /// Returns what orders jobs that wait, before it ages: the shortest first.
-    pub(super) fn eagerness(&self, kinds: &[usize], job: JobId) -> f64 {
-        short(self.left_ms(kinds, job)).powf(self.settings.eagerness)
+    pub(super) fn eagerness(&self, kinds: &[usize], job: JobId) -> Weight {
+        let left_ms = self.left_ms(kinds, job);
+        let weight = short(left_ms).powf(self.settings.eagerness);
+        Weight { weight, left_ms: left_ms.map_or(0, rounded) }
+    }
+
+    /// Returns what is left of a job on a whole GPU, in whole milliseconds; zero if nothing says so.
+    pub(super) fn whole_left_ms(&self, kinds: &[usize], job: JobId) -> u64 {
+        self.left_ms(kinds, job).map_or(0, rounded)
     }
 
     /// Returns what is left of a job on a whole GPU, in milliseconds.
@@ -65,6 +73,12 @@ impl<'c> Table<'c> {
         })?;
         let done = f64::from(self.forecast.done(job)?) / 1_000_000.0;
         Some(float(all) * (1.0 - done))
+    }
+
+    /// Tells whether a job has more left, on a whole GPU, than a move of it costs.
+    pub(super) fn outlasts_move(&self, kinds: &[usize], job: JobId) -> bool {
+        let price = self.forecast.move_price(job).map(float);
+        price.zip(self.left_ms(kinds, job)).is_some_and(|(price, left)| price < left)
     }
 
     pub(super) fn whole_time(&self, at: usize, job: JobId) -> Option<Millis> {
@@ -107,7 +121,8 @@ impl<'c> Table<'c> {
         let speed = seating::speed_of(here, whole_time?)?;
         let done = facts.done?;
         let left = float(here) * (1.0 - done);
-        let begun = done > 0.0 || seat != Seated::Elsewhere;
+        // Who runs has to be launched again wherever it goes, with work done or without.
+        let begun = done > 0.0 || self.forecast.since(job).is_some();
         let price = match (seat == Seated::There, begun) {
             (true, _) | (false, false) => 0.0,
             (false, true) => float(self.forecast.move_price(job)?),
@@ -233,6 +248,14 @@ pub(super) fn float(time: Millis) -> f64 {
 pub(super) fn float_of(worth: i64) -> f64 {
     let sign = if worth < 0 { -1.0 } else { 1.0 };
     sign * float(Millis::new(worth.unsigned_abs()))
+}
+
+/// Rounds a time down to whole milliseconds.
+fn rounded(ms: f64) -> u64 {
+    let clamped = ms.clamp(0.0, 4_000_000_000_000.0);
+    let high = (clamped / 1_000_000.0).floor();
+    let low = clamped - high * 1_000_000.0;
+    (integer(high) * 1_000_000 + integer(low)).unsigned_abs()
 }
 
 /// Rounds a worth down to a whole number: at least one, so that any progress is worth something.

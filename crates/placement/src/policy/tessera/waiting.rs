@@ -4,6 +4,11 @@
 //! that were the most urgent when it was made, and those that came since. Nobody else can have
 //! become more urgent than the most urgent of the others was then, grown by what any job grows:
 //! while the list has enough jobs above that, it is as good as all of them.
+//!
+//! A job that by itself takes a good part of the time in which everything can be done
+//! ([`Clock::horizon`]) is more urgent than its shortness makes it: begun last, it alone would run
+//! on while everybody else's GPUs stand idle. The horizon moves from round to round, and what it
+//! can add to anybody since the list was made is added to what the others can have become.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -20,19 +25,67 @@ const LISTED: usize = 256;
 /// Jobs on a short list before it is made anew.
 const LISTED_MAX: usize = 4 * LISTED;
 
+/// How steeply a job's urgency grows with its part of the horizon: half of it counts a quarter.
+const STEEPNESS: i32 = 2;
+
 pub(super) type Key = (Priority, JobId);
+
+/// What a job's urgency is worked out from, beside its wait.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Weight {
+    /// What it weighs by its shortness and priority.
+    pub(super) weight: f64,
+    /// What is left of it on a whole GPU, in whole milliseconds.
+    pub(super) left_ms: u64,
+}
+
+/// What all jobs' urgencies are worked out from in one round.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Clock {
+    pub(super) now: Millis,
+    /// The time after which a job that waits is twice as urgent.
+    pub(super) ageing: Millis,
+    /// The time in which all work that is known could be done, in milliseconds.
+    pub(super) horizon: f64,
+    /// How much more urgent a job is at most by its part of the horizon.
+    pub(super) haste: f64,
+}
+
+impl Clock {
+    const START: Self = Self { now: Millis::ZERO, ageing: Millis::ZERO, horizon: 0.0, haste: 0.0 };
+
+    fn urgency(&self, job: Weight, submitted: Millis) -> f64 {
+        let part = float(Millis::new(job.left_ms)) / self.horizon.max(1.0);
+        let hasty = 1.0 + self.haste * part.min(1.0).powi(STEEPNESS);
+        job.weight * hasty * self.aged(submitted)
+    }
+
+    fn aged(&self, since: Millis) -> f64 {
+        1.0 + float(self.now.minus(since)) / float(self.ageing).max(1.0)
+    }
+
+    /// Returns by how much anybody's urgency can have grown since another round, its age left out.
+    fn hastened(&self, then: &Self) -> f64 {
+        let grown = (then.horizon.max(1.0) / self.horizon.max(1.0)).max(1.0).powi(STEEPNESS);
+        grown.min(1.0 + self.haste)
+    }
+}
 
 /// Jobs that wait.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Waiting {
     queue: Queue,
     /// What each weighs, once that was asked.
-    weights: BTreeMap<Key, f64>,
+    weights: BTreeMap<Key, Weight>,
+    /// Those of whom it was not.
+    fresh: BTreeSet<Key>,
+    /// What is left of all that were asked, on whole GPUs, in milliseconds.
+    left_ms: u128,
     list: BTreeSet<Key>,
     /// All of them, the oldest first.
     ages: BTreeSet<(Millis, Key)>,
     /// How urgent anybody off the list can have been, and when; nothing if all are on it.
-    others: Option<(f64, Millis)>,
+    others: Option<(f64, Clock)>,
 }
 
 impl Waiting {
@@ -43,8 +96,9 @@ impl Waiting {
         let all_listed = queue.len() <= LISTED_MAX;
         let list = if all_listed { queue.keys().copied().collect() } else { BTreeSet::new() };
         // With nobody listed, nobody's urgency is known.
-        let others = (!all_listed).then_some((f64::INFINITY, Millis::ZERO));
-        Self { queue, weights: BTreeMap::new(), list, ages, others }
+        let others = (!all_listed).then_some((f64::INFINITY, Clock::START));
+        let fresh = queue.keys().copied().collect();
+        Self { queue, list, ages, others, fresh, ..Self::default() }
     }
 
     pub(super) fn insert(&mut self, job: QueuedJob) {
@@ -52,14 +106,30 @@ impl Waiting {
         self.ages.insert((job.submitted, key));
         self.queue.insert(key, job);
         self.list.insert(key);
+        self.fresh.insert(key);
     }
 
     pub(super) fn remove(&mut self, job: &QueuedJob) {
         let key = (job.priority, job.id);
         self.queue.remove(&key);
         self.ages.remove(&(job.submitted, key));
-        self.weights.remove(&key);
+        self.fresh.remove(&key);
+        if let Some(weight) = self.weights.remove(&key) {
+            self.left_ms = self.left_ms.saturating_sub(weight.left_ms.into());
+        }
         self.list.remove(&key);
+    }
+
+    /// Asks what those weigh who came since, and returns what is left of all who wait, on whole
+    /// GPUs, in milliseconds.
+    pub(super) fn weigh(&mut self, weigh: &mut dyn FnMut(&QueuedJob) -> Weight) -> u128 {
+        for key in std::mem::take(&mut self.fresh) {
+            let Some(job) = self.queue.get(&key) else { continue };
+            let weight = weigh(job);
+            self.left_ms += u128::from(weight.left_ms);
+            self.weights.insert(key, weight);
+        }
+        self.left_ms
     }
 
     pub(super) const fn queue(&self) -> &Queue {
@@ -71,24 +141,12 @@ impl Waiting {
         self.ages.iter().filter_map(|(_, key)| self.queue.get(key))
     }
 
-    /// Returns the most urgent jobs with how urgent they are, of equals the first in the order of service.
-    pub(super) fn most_urgent(
-        &mut self,
-        now: Millis,
-        ageing: Millis,
-        most: usize,
-        weigh: &mut dyn FnMut(&QueuedJob) -> f64,
-    ) -> Vec<(f64, QueuedJob)> {
-        let ageing = float(ageing).max(1.0);
-        let queue = &self.queue;
-        let weights = &mut self.weights;
-        if weights.is_empty() {
-            *weights = queue.iter().map(|(key, job)| (*key, weigh(job))).collect();
-        }
-        let mut urgency = |key: &Key| -> Option<f64> {
-            let job = queue.get(key)?;
-            let weight = *weights.entry(*key).or_insert_with(|| weigh(job));
-            Some(weight * (1.0 + float(now.minus(job.submitted)) / ageing))
+    /// Returns the most urgent of those that were weighed with how urgent they are, of equals the
+    /// first in the order of service.
+    pub(super) fn most_urgent(&mut self, clock: Clock, most: usize) -> Vec<(f64, QueuedJob)> {
+        let (queue, weights) = (&self.queue, &self.weights);
+        let urgency = |key: &Key| -> Option<f64> {
+            Some(clock.urgency(*weights.get(key)?, queue.get(key)?.submitted))
         };
         if self.list.len() <= LISTED_MAX {
             let mut order: Vec<(f64, Key)> =
@@ -97,7 +155,7 @@ impl Waiting {
             order.truncate(count);
             let limit = self.others.map(|(urgent, then)| {
                 // A little more, for what rounding may do.
-                urgent * (1.0 + float(now.minus(then)) / ageing) * 1.000_001
+                urgent * clock.aged(then.now) * clock.hastened(&then) * 1.000_001
             });
             let enough = limit.is_none_or(|limit| {
                 order.len() == most && order.last().is_some_and(|(urgent, _)| *urgent > limit)
@@ -117,7 +175,7 @@ impl Waiting {
             .iter()
             .map(|(urgent, _)| *urgent)
             .fold(None, |most, urgent| Some(most.map_or(urgent, |known: f64| known.max(urgent))));
-        self.others = others.map(|urgent| (urgent, now));
+        self.others = others.map(|urgent| (urgent, clock));
         self.list = order.iter().map(|(_, key)| *key).collect();
         order.truncate(most);
         order.iter().filter_map(|(urgent, key)| Some((*urgent, queue.get(key)?.clone()))).collect()

@@ -7,7 +7,6 @@ use tessera_placement::InstanceState;
 use super::{Event, Phase, Run, Spot, id, index};
 use crate::cluster::job::WHOLE;
 
-
 /// Returns the parts of a job that are done in so many milliseconds at a pace.
 pub(super) fn progress(elapsed_ms: u64, pace: u64) -> u64 {
     let parts = u128::from(elapsed_ms) * 1_000 * u128::from(WHOLE) / u128::from(pace.max(1));
@@ -21,7 +20,13 @@ pub(super) fn lasts(parts: u64, pace: u64) -> u64 {
 }
 
 impl Run<'_> {
-    pub(super) fn seat(&mut self, task: usize, gpu: usize, slot: Option<Slot>, sm: Option<SmPercent>) {
+    pub(super) fn seat(
+        &mut self,
+        task: usize,
+        gpu: usize,
+        slot: Option<Slot>,
+        sm: Option<SmPercent>,
+    ) {
         let now = self.now;
         self.running += 1;
         let phase = Phase::Making;
@@ -36,9 +41,11 @@ impl Run<'_> {
             return;
         };
         let job = &self.setup.jobs[task];
-        let costs = match self.tasks[task].saved {
-            true => self.setup.overheads.move_ms(job).unwrap_or(0),
-            false => self.setup.overheads.start_ms(job),
+        let launch = self.setup.overheads.start_ms(job);
+        let costs = match (self.tasks[task].saved, self.tasks[task].left < WHOLE) {
+            (true, true) => self.setup.overheads.move_ms(job).unwrap_or(0),
+            (true, false) => self.setup.overheads.move_ms(job).unwrap_or(0).max(launch),
+            (false, _) => launch,
         };
         if self.tasks[task].saved {
             self.tasks[task].moves += 1;
@@ -63,9 +70,9 @@ impl Run<'_> {
         self.segment(task, &spot);
         self.tasks[task].stamp += 1;
         let keeps = self.setup.overheads.move_ms(&self.setup.jobs[task]).is_some();
-        // Who was still loading for the first time has nothing to save.
-        if keeps && self.tasks[task].left < WHOLE {
-            self.tasks[task].saved = true;
+        if keeps {
+            // Who was launched has to be launched again, whether or not it has work to put aside.
+            self.tasks[task].saved |= spot.phase != Phase::Making;
         } else {
             self.record.lost_parts += u128::from(WHOLE - self.tasks[task].left);
             self.tasks[task].left = WHOLE;
