@@ -39,7 +39,7 @@ use tessera_model::{
     AttemptId, BootId, ControllerId, DecisionId, GpuId, JobId, Millis, NodeId, NodeName, PlanId,
     SliceId,
 };
-use tessera_placement::{Estimator, MigView, Policy, QueuedJob, Sharer, WaitReason};
+use tessera_placement::{Estimator, MigView, Policy, QueuedJob, Sharer, SliceKind, WaitReason};
 use tessera_wire::frames::{GpuReport, ToAgent, ToController, Usage};
 use uuid::Uuid;
 
@@ -317,6 +317,8 @@ struct Live {
     sent: Option<Millis>,
     /// Whether its node has reported it.
     acknowledged: bool,
+    /// Whose job it is.
+    user: Arc<str>,
     /// What its job asks for.
     asked: GpuAsk,
     facts: Arc<Facts>,
@@ -373,6 +375,10 @@ pub struct Cluster {
     reviewed: Option<Millis>,
     /// What is known of how long tasks take.
     estimator: Box<dyn Estimator>,
+    /// How long unfinished jobs ran before they put their work aside, by kind of slice.
+    asides: BTreeMap<JobId, Vec<(SliceKind, Millis)>>,
+    /// How many compute slices the jobs of a user may hold at once; `*` is everybody else.
+    quotas: BTreeMap<String, u32>,
 }
 
 impl Cluster {
@@ -403,6 +409,11 @@ impl Cluster {
     /// Sets how long a job runs at least before it is asked to move, or to move again.
     pub const fn rest_between_moves(&mut self, rest: Millis) {
         self.move_rest = rest;
+    }
+
+    /// Sets how many compute slices the jobs of each user may hold at once; `*` is everybody else.
+    pub fn limit_accounts(&mut self, quotas: BTreeMap<String, u32>) {
+        self.quotas = quotas;
     }
 
     /// Returns the leader's epoch.

@@ -132,6 +132,11 @@ fn a_running_job_puts_its_work_aside_makes_room_and_goes_on_at_no_cost() {
 
     std::fs::write(rig.file("counter.done"), "").unwrap();
     rig.cluster.wait_job(mover, SOON, "succeeded");
+    let kept = rig.sql(&format!(
+        "SELECT string_agg(concat_ws(' ', p.aside_ms > 0, p.moved_ms > 0), ',' ORDER BY a.number) \
+         FROM predictions p JOIN attempts a USING (attempt) WHERE a.job = {mover}"
+    ));
+    assert_eq!(kept, "t,t", "what it put aside, and what the move took");
 }
 
 #[test]

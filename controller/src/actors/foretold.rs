@@ -45,7 +45,7 @@ pub fn start() {
 
 /// Counts what came of the predictions of a committed round.
 pub fn count(ended: &[Ended]) {
-    for (known, ran) in ended.iter().filter_map(|end| Some((end.foretold?, end.ran?))) {
+    for (known, ran) in ended.iter().filter_map(|end| Some((end.foretold?, end.lasted.ran?))) {
         let basis = known.basis.word();
         let within = if known.covers(ran) { "yes" } else { "no" };
         COUNTERS.outcomes.with_label_values(&[basis, within]).inc();

@@ -26,8 +26,11 @@ impl Cluster {
         };
         let event = JobEvent::Ended { outcome: record.outcome, verdict };
         let to = live.state.on(event).expect("a live attempt's job can always end");
-        let ran = self.learn_end(&live, &record);
-        let done = self.put_aside(&live, &record);
+        let lasted = self.learn_end(&live, &record);
+        let done = self.put_aside(&live, lasted);
+        if to.is_final() {
+            self.asides.remove(&live.job);
+        }
         if to == JobState::Queued
             && let Some(sheet) = &live.sheet
         {
@@ -45,7 +48,7 @@ impl Cluster {
             uncharged: !moves
                 && matches!(verdict, Verdict::Requeue { charged: false } | Verdict::Hold),
             record,
-            ran,
+            lasted,
             foretold: live.foretold.and_then(|foretold| foretold.prediction),
             done,
         });

@@ -116,12 +116,12 @@ impl Cluster {
             let unknown = ends.len() - known.len();
             let words = match unknown {
                 0 => "not even when every job that runs now has ended".to_owned(),
-                1 => "nothing says when: of one running job neither a time limit nor an earlier \
-                      run is known"
+                1 => "nothing says when: one running job has no time limit, and no earlier run as \
+                      long as it has lasted"
                     .to_owned(),
                 jobs => format!(
-                    "nothing says when: of {jobs} running jobs neither time limits nor earlier \
-                     runs are known"
+                    "nothing says when: {jobs} running jobs have no time limits, and no earlier \
+                     runs as long as they have lasted"
                 ),
             };
             return ExpectedStart { after: None, words };
@@ -144,15 +144,10 @@ impl Cluster {
         ExpectedStart { after: Some(after), words }
     }
 
-    /// Running jobs by their expected end, the soonest first; those of which nothing is known last.
+    /// Running jobs by their expected end, the soonest first; those of which nothing says when last.
     fn ends(&self, now: Millis) -> Vec<(Option<Millis>, JobId)> {
-        let left = |live: &super::Live| {
-            let whole = live.foretold.as_ref()?.prediction?;
-            let ran = live.began.map_or(Millis::ZERO, |began| now.minus(began));
-            // One that overruns ends any moment, as far as is known.
-            Some(whole.expected.minus(ran))
-        };
-        let mut ends: Vec<_> = self.live.values().map(|live| (left(live), live.job)).collect();
+        let ends = self.live.values().map(|live| (self.ends_in(live, now), live.job));
+        let mut ends: Vec<_> = ends.collect();
         ends.sort_by_key(|(ends, job)| (ends.is_none(), *ends, *job));
         ends
     }

@@ -1,6 +1,9 @@
 //! What is foretold of jobs: how long each takes, where, and how much of it is done.
 //!
-//! Runs are learned as they end; a reload learns the newest ones again from the store.
+//! Runs are learned as they end; a reload learns the newest ones again from the store. What is left
+//! of a job follows from how long it has lasted ([`Prediction::after`]), what it put aside before
+//! counted in: time on another slice counts as much as the two slices' predictions compare
+//! ([`Cluster::elapsed`]). A job that was resumed is learned from by the sum.
 
 use serde::{Deserialize, Serialize};
 use tessera_model::life::Outcome;
@@ -10,15 +13,16 @@ use tessera_model::spec::{Class, JobSpec};
 use tessera_model::task::task_key;
 use tessera_model::{Bytes, GpuId, JobId, Millis};
 use tessera_placement::{
-    Basis, Demand, Forecast, GpuView, MigView, Prediction, SliceKind, could_hold,
+    Account, Basis, Demand, Forecast, GpuView, MigView, Prediction, SliceKind, could_hold,
 };
 use tessera_wire::frames::ExitRecord;
 
 use super::{Cluster, Live, Waiting};
 use std::sync::Arc;
 
-/// How far a job that overruns its prediction is believed to be: never done before its end.
-const DONE_MAX: u32 = 990_000;
+const MILLION: u64 = 1_000_000;
+/// Kinds of slices on which one job's put aside work is remembered: it was moved as often at least.
+const ASIDES_MAX: usize = 16;
 
 /// What placement weighs of a job besides its ask.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -75,6 +79,28 @@ pub struct Lesson {
     pub peak: Option<Bytes>,
 }
 
+/// Work that an attempt of an unfinished job put aside.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Aside {
+    /// The job.
+    pub job: JobId,
+    /// On what it ran.
+    pub on: SliceKind,
+    /// How long.
+    pub ran: Millis,
+}
+
+/// What came of an attempt, as far as times are concerned.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Lasted {
+    /// How long the attempt ran, if it came to its job's end.
+    pub ran: Option<Millis>,
+    /// How long it ran, if it put its work aside.
+    pub aside: Option<Millis>,
+    /// How long the whole job takes on such a slice, where it was resumed and that was learned.
+    pub useful: Option<Millis>,
+}
+
 impl Cluster {
     /// Learns from runs of the past, the oldest first.
     pub(super) fn learn(&mut self, lessons: &[Lesson]) {
@@ -111,45 +137,147 @@ impl Cluster {
     /// Foretells an attempt that has its slice to itself.
     pub(super) fn foretell(
         &self,
+        job: JobId,
         facts: &Facts,
         done: u32,
         gpu: &GpuId,
         slot: Option<Slot>,
     ) -> Option<Foretold> {
         let on = self.kind_of(gpu, slot)?;
-        let prediction = self.predict(facts, &on).map(|whole| whole.left(done));
-        Some(Foretold { task: facts.task.clone(), on, whole: done == 0, prediction })
+        let prediction = self.predict_rest(job, facts, done, &on);
+        let whole = done == 0 && !self.asides.contains_key(&job);
+        Some(Foretold { task: facts.task.clone(), on, whole, prediction })
     }
 
-    /// Learns from an end, and returns what came of the prediction.
-    pub(super) fn learn_end(&mut self, live: &Live, record: &ExitRecord) -> Option<Millis> {
-        let ran = ran(record).filter(|_| record.outcome == Outcome::Succeeded)?;
-        let foretold = live.foretold.as_ref()?;
-        if foretold.whole && !foretold.task.is_empty() {
-            self.estimator.learn(&foretold.task, &foretold.on, ran);
+    /// Predicts what is left of a job that doesn't run, on such a slice.
+    fn predict_rest(
+        &self,
+        job: JobId,
+        facts: &Facts,
+        done: u32,
+        on: &SliceKind,
+    ) -> Option<Prediction> {
+        let whole = self.predict(facts, on)?;
+        // A limit holds for each attempt anew.
+        let lasted = match whole.basis {
+            Basis::TimeLimit => Millis::ZERO,
+            _ => self.elapsed(job, facts, done, on),
+        };
+        Some(whole.after(lasted).within(facts.limit))
+    }
+
+    /// Returns how long a job's work before its present attempt would have taken on such a slice.
+    fn elapsed(&self, job: JobId, facts: &Facts, done: u32, on: &SliceKind) -> Millis {
+        let expected = |kind: &SliceKind| self.predict(facts, kind).map(|whole| whole.expected);
+        let here = expected(on);
+        let Some(asides) = self.asides.get(&job) else {
+            // Put aside by what did not tell how long it ran.
+            return here.map_or(Millis::ZERO, |here| part_of(here, u64::from(done), MILLION));
+        };
+        asides.iter().fold(Millis::ZERO, |sum, (kind, ran)| {
+            let both = here.zip(expected(kind)).filter(|_| kind != on);
+            // Where nothing says how the slices compare, they are taken to be alike.
+            let as_here = both.map_or(*ran, |(here, there)| part_of(*ran, here.get(), there.get()));
+            sum.plus(as_here)
+        })
+    }
+
+    /// Learns from an end.
+    pub(super) fn learn_end(&mut self, live: &Live, record: &ExitRecord) -> Lasted {
+        let Some(ran) = ran(record) else { return Lasted::default() };
+        let Some(foretold) = &live.foretold else { return Lasted::default() };
+        if record.outcome == Outcome::Preempted && live.facts.movable {
+            return Lasted { aside: Some(ran), ..Lasted::default() };
         }
-        Some(ran)
+        if record.outcome != Outcome::Succeeded {
+            return Lasted::default();
+        }
+        let useful = self.useful(live, foretold, ran).filter(|_| !foretold.task.is_empty());
+        if let Some(useful) = useful {
+            self.estimator.learn(&foretold.task, &foretold.on, useful);
+        }
+        Lasted { ran: Some(ran), aside: None, useful: useful.filter(|_| !foretold.whole) }
     }
 
-    /// Returns how much of its job an attempt that ended has put aside, in millionths.
-    pub(super) fn put_aside(&self, live: &Live, record: &ExitRecord) -> u32 {
-        let aside = record.outcome == Outcome::Preempted && live.facts.movable;
-        match (aside, ran(record)) {
-            (true, Some(ran)) => self.progress(live, ran),
-            _ => live.done,
+    /// Returns how long a job that ended would have taken on the slice of its last attempt alone;
+    /// nothing, where most of that would be a guess.
+    fn useful(&self, live: &Live, foretold: &Foretold, ran: Millis) -> Option<Millis> {
+        if foretold.whole {
+            return Some(ran);
+        }
+        let asides = self.asides.get(&live.job)?;
+        let measured = |kind: &SliceKind| {
+            let known = self.estimator.predict(&foretold.task, kind);
+            known.is_some_and(|known| known.basis == Basis::SameSlice)
+        };
+        let before = self.elapsed(live.job, &live.facts, live.done, &foretold.on);
+        let sure = asides
+            .iter()
+            .all(|(kind, _)| *kind == foretold.on || (measured(kind) && measured(&foretold.on)));
+        (sure || before <= ran).then(|| before.plus(ran))
+    }
+
+    /// Notes what an attempt put aside, and returns how much of its job is done, in millionths.
+    pub(super) fn put_aside(&mut self, live: &Live, lasted: Lasted) -> u32 {
+        let (Some(ran), Some(foretold)) = (lasted.aside, &live.foretold) else { return live.done };
+        let done = self.progress(live, ran);
+        self.note_aside(live.job, foretold.on.clone(), ran);
+        done
+    }
+
+    pub(super) fn note_aside(&mut self, job: JobId, on: SliceKind, ran: Millis) {
+        let known = self.asides.entry(job).or_default();
+        if let Some((_, sum)) = known.iter_mut().find(|(kind, _)| *kind == on) {
+            *sum = sum.plus(ran);
+        } else if known.len() < ASIDES_MAX {
+            known.push((on, ran));
         }
     }
 
-    /// Returns how much of a job is done after its attempt has run so long.
+    /// Returns what is known of a whole run on an attempt's slice, and how much of one its job has
+    /// lasted when its attempt has run so long.
+    fn course(&self, live: &Live, ran: Millis) -> Option<(Prediction, Millis)> {
+        let on = &live.foretold.as_ref()?.on;
+        let whole = self.predict(&live.facts, on)?;
+        // A limit holds for each attempt anew.
+        let before = match whole.basis {
+            Basis::TimeLimit => Millis::ZERO,
+            _ => self.elapsed(live.job, &live.facts, live.done, on),
+        };
+        Some((whole, before.plus(ran)))
+    }
+
+    /// Returns when a running attempt is expected to end, from now; `None` where nothing says. One that
+    /// has lasted longer than nine in ten were expected to promises nothing but its time limit.
+    pub(super) fn ends_in(&self, live: &Live, now: Millis) -> Option<Millis> {
+        let ran = live.ran(now);
+        let (whole, lasted) = self.course(live, ran)?;
+        let limit = live.facts.limit.map(|limit| limit.minus(ran));
+        if whole.basis != Basis::TimeLimit && lasted >= whole.high {
+            return limit;
+        }
+        Some(whole.after(lasted).within(limit).expected)
+    }
+
+    /// Returns what would be left of a running attempt on another kind of slice.
+    pub(super) fn left_on(&self, live: &Live, on: &SliceKind, now: Millis) -> Option<Millis> {
+        let (here, lasted) = self.course(live, live.ran(now))?;
+        let there = self.predict(&live.facts, on)?;
+        let left = here.after(lasted).expected;
+        Some(part_of(left, there.expected.get(), here.expected.get()))
+    }
+
+    /// Returns how much of a job is done after its attempt has run so long: what it has lasted, over
+    /// that and what is left.
     pub(super) fn progress(&self, live: &Live, ran: Millis) -> u32 {
-        let on = live.foretold.as_ref().map(|foretold| &foretold.on);
-        let known = on.and_then(|on| self.predict(&live.facts, on));
-        let Some(whole) = known.filter(|known| known.basis != Basis::TimeLimit) else {
+        let course = self.course(live, ran);
+        let Some((whole, lasted)) = course.filter(|(known, _)| known.basis != Basis::TimeLimit)
+        else {
             return live.done;
         };
-        let more = u128::from(ran.get()) * 1_000_000 / u128::from(whole.expected.get().max(1));
-        let more = u32::try_from(more).unwrap_or(u32::MAX);
-        live.done.saturating_add(more).min(DONE_MAX.max(live.done))
+        let all = lasted.plus(whole.after(lasted).expected);
+        let done = part_of(Millis::new(MILLION), lasted.get(), all.get()).get();
+        u32::try_from(done).unwrap_or(0)
     }
 
     /// Predicts what is left of a job that waits, on the tightest slice that suits it.
@@ -166,7 +294,19 @@ impl Cluster {
             Some((profile.memory, kind(&gpu.report.model, mig, profile)?))
         });
         let (_, on) = tightest.min()?;
-        self.predict(&waiting.facts, &on).map(|whole| whole.left(waiting.done))
+        self.predict_rest(waiting.asked.id, &waiting.facts, waiting.done, &on)
+    }
+}
+
+fn part_of(time: Millis, by: u64, over: u64) -> Millis {
+    let part = u128::from(time.get()) * u128::from(by) / u128::from(over.max(1));
+    Millis::new(u64::try_from(part).unwrap_or(u64::MAX))
+}
+
+impl Live {
+    /// Returns how long its program has run.
+    pub(super) fn ran(&self, now: Millis) -> Millis {
+        self.began.map_or(Millis::ZERO, |began| now.minus(began))
     }
 }
 
@@ -198,6 +338,7 @@ struct Known<'c> {
     live: Option<&'c Live>,
     done: u32,
     ask: &'c tessera_model::spec::GpuAsk,
+    user: &'c Arc<str>,
 }
 
 impl<'c> Foresight<'c> {
@@ -209,12 +350,12 @@ impl<'c> Foresight<'c> {
         if let Some(attempt) = self.cluster.attempts.get(&job) {
             let live = self.cluster.live.get(attempt)?;
             let (facts, ask) = (&*live.facts, &live.asked);
-            return Some(Known { facts, live: Some(live), done: live.done, ask });
+            return Some(Known { facts, live: Some(live), done: live.done, ask, user: &live.user });
         }
         let rank = self.cluster.ranks.get(&job)?;
         let waiting = self.cluster.queue.get(&(*rank, job))?;
         let (facts, ask) = (&*waiting.facts, &waiting.asked.gpu);
-        Some(Known { facts, live: None, done: waiting.done, ask })
+        Some(Known { facts, live: None, done: waiting.done, ask, user: &waiting.asked.user })
     }
 }
 
@@ -229,7 +370,23 @@ impl Forecast for Foresight<'_> {
         }
         let whole = self.cluster.predict(known.facts, &kind(&gpu.model, mig, profile)?)?;
         // A limit says when a job ends at the latest, and nothing of slices.
-        (whole.basis != Basis::TimeLimit).then(|| whole.expected.max(Millis::new(1)))
+        let expected = (whole.basis != Basis::TimeLimit).then_some(whole.expected)?;
+        // Who takes longer than was expected where it runs would elsewhere too.
+        let longer = |live: &Live| {
+            let (here, lasted) = self.cluster.course(live, live.ran(self.now))?;
+            let all = lasted.plus(here.after(lasted).expected);
+            Some(part_of(expected, all.get(), here.expected.get()))
+        };
+        let time = known.live.and_then(longer).unwrap_or(expected);
+        Some(time.max(Millis::new(1)))
+    }
+
+    fn is_measured(&self, job: JobId, gpu: &GpuView, profile: &Profile) -> bool {
+        let known = || {
+            let (known, mig) = (self.known(job)?, gpu.mig.as_deref()?);
+            self.cluster.predict(known.facts, &kind(&gpu.model, mig, profile)?)
+        };
+        known().is_none_or(|known| matches!(known.basis, Basis::SameSlice | Basis::Learned))
     }
 
     fn done(&self, job: JobId) -> Option<u32> {
@@ -270,7 +427,20 @@ impl Forecast for Foresight<'_> {
     fn demand(&self, _: JobId) -> Option<Demand> {
         None
     }
+
+    fn account(&self, job: JobId) -> Option<Account> {
+        let quotas = &self.cluster.quotas;
+        if quotas.is_empty() {
+            return None;
+        }
+        let name = Arc::clone(self.known(job)?.user);
+        let quota = quotas.get(&*name).or_else(|| quotas.get(EVERYBODY)).copied();
+        Some(Account { name, shares: 1, used: Millis::ZERO, quota })
+    }
 }
+
+/// Whom a quota is for that names nobody.
+const EVERYBODY: &str = "*";
 
 /// Returns facts of which nothing is known.
 pub(super) fn unknown() -> Arc<Facts> {

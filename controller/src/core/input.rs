@@ -75,6 +75,9 @@ impl Cluster {
             JobCommand::Release => Change::To(JobState::Queued),
             JobCommand::Reshare(sm) => Change::Share(sm),
         };
+        if command == JobCommand::Cancel {
+            self.asides.remove(&job);
+        }
         if command != JobCommand::Release {
             // With another share it comes back, once that is committed.
             self.dequeue(job);
@@ -202,16 +205,16 @@ impl Cluster {
                     live.state = JobState::Running;
                     live.began = Some(now);
                     let (job, facts) = (live.job, live.facts.clone());
-                    round.started.push(moves::Started { job: live.job, attempt, started_unix });
-                    round.effects.push(Effect::Moved(JobMoved {
-                        job: live.job,
-                        attempt: Some(attempt),
-                        state: JobState::Running,
-                    }));
                     if let Some(gpu) = self.gpus.get_mut(&live.gpu) {
                         gpu.failures = 0;
                     }
-                    self.moved(job, &facts.task, now);
+                    let moved = self.moved(job, &facts.task, now);
+                    round.started.push(moves::Started { job, attempt, started_unix, moved });
+                    round.effects.push(Effect::Moved(JobMoved {
+                        job,
+                        attempt: Some(attempt),
+                        state: JobState::Running,
+                    }));
                 }
             }
             AttemptStatus::Ended(record) => {

@@ -313,12 +313,7 @@ impl Cluster {
     fn why_moved(&self, live: &Live, place: &Place, why: &Explanation, now: Millis) -> Explanation {
         let from = self.place_words(&live.gpu, live.slot);
         let to = self.place_words(&place.gpu, place.slot);
-        let ran = live.began.map_or(Millis::ZERO, |began| now.minus(began));
-        let done = self.progress(live, ran);
-        let left = |gpu: &GpuId, slot| {
-            let whole = self.predict(&live.facts, &self.kind_of(gpu, slot)?)?;
-            Some(whole.left(done).expected)
-        };
+        let left = |gpu: &GpuId, slot| self.left_on(live, &self.kind_of(gpu, slot)?, now);
         let times = left(&live.gpu, live.slot).zip(left(&place.gpu, place.slot));
         let gain = times.map_or_else(String::new, |(here, there)| {
             format!(": {} left there, {} here", spoken(there), spoken(here))
@@ -396,12 +391,17 @@ impl Cluster {
         known.map_or(MOVE_COST, |known| known.high)
     }
 
-    /// A job runs again after it put its work aside: what that took is learned.
-    pub(super) fn moved(&mut self, job: JobId, task: &str, now: Millis) {
-        if let Some(since) = self.moving.underway.remove(&job)
-            && !task.is_empty()
-        {
-            self.estimator.learn(&move_of(task), &any_place(), now.minus(since));
+    /// A job runs again after it put its work aside: what that took is learned, and returned.
+    pub(super) fn moved(&mut self, job: JobId, task: &str, now: Millis) -> Option<Millis> {
+        let took = now.minus(self.moving.underway.remove(&job)?);
+        self.learn_move(task, took);
+        Some(took)
+    }
+
+    /// Takes in how long a job of the task took to go on elsewhere.
+    pub(super) fn learn_move(&mut self, task: &str, took: Millis) {
+        if !task.is_empty() {
+            self.estimator.learn(&move_of(task), &any_place(), took);
         }
     }
 

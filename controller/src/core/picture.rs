@@ -50,6 +50,8 @@ impl Cluster {
             move_rest: super::moving::MOVE_REST,
             reviewed: None,
             estimator: Box::<Empirical>::default(),
+            asides: BTreeMap::new(),
+            quotas: BTreeMap::new(),
         };
         cluster.take_in(picture, now);
         cluster
@@ -125,15 +127,22 @@ impl Cluster {
             self.enqueue(row, submitted);
         }
         self.learn(&picture.lessons);
+        picture.moves.iter().for_each(|(task, took)| self.learn_move(task, *took));
+        self.asides.clear();
+        picture
+            .asides
+            .into_iter()
+            .for_each(|aside| self.note_aside(aside.job, aside.on, aside.ran));
         for row in picture.live {
             let sheet = picture.sheets.remove(&row.job);
             let spec = sheet.as_ref().map(|sheet| &sheet.spec);
             let facts = spec.map_or_else(super::foresight::unknown, |s| Arc::new(Facts::of(s)));
             let foretold = match row.share {
-                None => self.foretell(&facts, row.done, &row.gpu, row.slot),
+                None => self.foretell(row.job, &facts, row.done, &row.gpu, row.slot),
                 Some(_) => None,
             };
             let live = Live {
+                user: spec.map_or("", |spec| spec.user.as_str()).into(),
                 asked: spec.map_or(GpuAsk::Unknown, |spec| spec.gpu.clone()),
                 facts,
                 submitted: now.minus(row.waited),

@@ -207,7 +207,7 @@ impl Cluster {
             profile = format!("{}c.{profile}", part.slices);
         }
         let foretold = waiting.filter(|_| share.is_none()).and_then(|waiting| {
-            self.foretell(&waiting.facts, waiting.done, &place.gpu, place.slot)
+            self.foretell(job, &waiting.facts, waiting.done, &place.gpu, place.slot)
         });
         let capacity = capacity(gpu, place.slot);
         let reservation = Reservation {
@@ -251,6 +251,7 @@ impl Cluster {
             traceparent: None,
             sent: None,
             acknowledged: false,
+            user: waiting.asked.user,
             asked: waiting.asked.gpu,
             facts: waiting.facts,
             submitted: waiting.asked.submitted,

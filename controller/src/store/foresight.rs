@@ -1,16 +1,18 @@
 //! What was foretold of attempts, and what came of it.
 
 use sqlx::PgConnection;
-use tessera_model::{Bytes, Millis};
+use tessera_model::{Bytes, JobId, Millis};
 use tessera_placement::SliceKind;
 use uuid::Uuid;
 
 use super::StoreError;
 use super::moves::Reservation;
-use crate::core::foresight::Lesson;
+use crate::core::foresight::{Aside, Lesson};
 
 /// Most runs that a leader learns again from the store: a day of a large cluster, read in a moment.
 const LESSONS_MAX: i64 = 20_000;
+/// Most moves that a leader learns again: enough for each task that moves to have its own.
+const MOVES_MAX: i64 = 5_000;
 
 /// What is foretold of a batch of reservations, as columns.
 #[derive(Debug, Default)]
@@ -59,9 +61,10 @@ impl Columns {
 pub async fn lessons(connection: &mut PgConnection) -> Result<Vec<Lesson>, StoreError> {
     let rows = sqlx::query!(
         r#"
-        SELECT p.task, p.gpu_model, p.profile, p.part, p.ran_ms AS "ran_ms!", a.peak_gpu_memory
+        SELECT p.task, p.gpu_model, p.profile, p.part, a.peak_gpu_memory,
+               COALESCE(p.useful_ms, p.ran_ms) AS "ran_ms!"
           FROM predictions AS p JOIN attempts AS a ON a.attempt = p.attempt
-         WHERE p.whole AND p.ended_at IS NOT NULL AND p.task <> ''
+         WHERE (p.whole OR p.useful_ms IS NOT NULL) AND p.ended_at IS NOT NULL AND p.task <> ''
          ORDER BY p.ended_at DESC, p.attempt DESC
          LIMIT $1
         "#,
@@ -70,16 +73,68 @@ pub async fn lessons(connection: &mut PgConnection) -> Result<Vec<Lesson>, Store
     .fetch_all(connection)
     .await
     .map_err(StoreError::while_trying_to("read what ran"))?;
-    let count = |value: i64| u64::try_from(value).unwrap_or(0);
     let lessons = rows.into_iter().rev().map(|row| Lesson {
         task: row.task,
-        on: SliceKind {
-            model: row.gpu_model,
-            profile: row.profile,
-            part: u16::try_from(row.part).unwrap_or(0),
-        },
-        ran: Millis::new(count(row.ran_ms)),
-        peak: row.peak_gpu_memory.map(|peak| Bytes::new(count(peak))),
+        on: kind(row.gpu_model, row.profile, row.part),
+        ran: millis(row.ran_ms),
+        peak: row.peak_gpu_memory.map(|peak| Bytes::new(u64::try_from(peak).unwrap_or(0))),
     });
     Ok(lessons.collect())
+}
+
+/// Reads what the newest moves of tasks took, the oldest of them first.
+///
+/// # Errors
+///
+/// [`StoreError::Unavailable`].
+pub async fn moves(connection: &mut PgConnection) -> Result<Vec<(String, Millis)>, StoreError> {
+    let rows = sqlx::query!(
+        r#"
+        SELECT p.task, p.moved_ms AS "moved_ms!"
+          FROM predictions AS p JOIN attempts AS a ON a.attempt = p.attempt
+         WHERE p.moved_ms IS NOT NULL AND p.task <> ''
+         ORDER BY a.started_at DESC, p.attempt DESC
+         LIMIT $1
+        "#,
+        MOVES_MAX,
+    )
+    .fetch_all(connection)
+    .await
+    .map_err(StoreError::while_trying_to("read what moves took"))?;
+    Ok(rows.into_iter().rev().map(|row| (row.task, millis(row.moved_ms))).collect())
+}
+
+/// Reads what attempts of unfinished jobs put aside.
+///
+/// # Errors
+///
+/// [`StoreError::Unavailable`].
+pub async fn asides(connection: &mut PgConnection) -> Result<Vec<Aside>, StoreError> {
+    let rows = sqlx::query!(
+        r#"
+        SELECT a.job, p.gpu_model, p.profile, p.part, p.aside_ms AS "aside_ms!"
+          FROM predictions AS p
+          JOIN attempts AS a ON a.attempt = p.attempt
+          JOIN jobs AS j ON j.job = a.job
+         WHERE p.aside_ms IS NOT NULL AND j.ended_at IS NULL
+         ORDER BY p.attempt
+        "#,
+    )
+    .fetch_all(connection)
+    .await
+    .map_err(StoreError::while_trying_to("read what was put aside"))?;
+    let asides = rows.into_iter().map(|row| Aside {
+        job: JobId::from_number(u64::try_from(row.job).unwrap_or(0)),
+        on: kind(row.gpu_model, row.profile, row.part),
+        ran: millis(row.aside_ms),
+    });
+    Ok(asides.collect())
+}
+
+fn kind(model: String, profile: String, part: i16) -> SliceKind {
+    SliceKind { model, profile, part: u16::try_from(part).unwrap_or(0) }
+}
+
+fn millis(value: i64) -> Millis {
+    Millis::new(u64::try_from(value).unwrap_or(0))
 }

@@ -20,7 +20,7 @@ use tessera_wire::frames::{ArrayPlace, GpuReport};
 use super::nodes::{Asked, PlanRow};
 use super::submit::FreshJob;
 use super::{StoreError, leader};
-use crate::core::foresight::{Facts, Lesson};
+use crate::core::foresight::{Aside, Facts, Lesson};
 
 /// A node as the store has it.
 #[derive(Clone, Debug)]
@@ -161,6 +161,10 @@ pub struct Picture {
     pub generation_floor: u64,
     /// Runs of the past, the oldest first.
     pub lessons: Vec<Lesson>,
+    /// What moves of tasks took, the oldest first.
+    pub moves: Vec<(String, Millis)>,
+    /// What attempts of unfinished jobs put aside.
+    pub asides: Vec<Aside>,
 }
 
 pub(super) fn corrupt(
@@ -212,6 +216,8 @@ pub async fn picture(connection: &mut PgConnection) -> Result<Picture, StoreErro
         plans: plans(&mut snapshot).await?,
         words: super::operator::words(&mut snapshot).await?,
         lessons: super::foresight::lessons(&mut snapshot).await?,
+        moves: super::foresight::moves(&mut snapshot).await?,
+        asides: super::foresight::asides(&mut snapshot).await?,
         live,
     };
     snapshot.commit().await.map_err(StoreError::while_trying_to("end reading the picture"))?;

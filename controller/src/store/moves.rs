@@ -18,7 +18,7 @@ use uuid::Uuid;
 
 use super::foresight::Columns;
 use super::{StoreError, tenancies};
-use crate::core::foresight::Foretold;
+use crate::core::foresight::{Foretold, Lasted};
 
 /// A job gets a place.
 #[derive(Clone, Debug)]
@@ -75,6 +75,8 @@ pub struct Started {
     pub attempt: AttemptId,
     /// When, milliseconds since 1970 on the node's clock.
     pub started_unix: Millis,
+    /// How long its job took from being asked to put its work aside, if that is why it starts.
+    pub moved: Option<Millis>,
 }
 
 /// A job with a live attempt is to end.
@@ -105,8 +107,8 @@ pub struct Ended {
     pub shared: bool,
     /// How the attempt ended.
     pub record: ExitRecord,
-    /// How long it ran, if it came to its job's end.
-    pub ran: Option<Millis>,
+    /// How long it ran, if that says anything.
+    pub lasted: Lasted,
     /// What had been foretold of it.
     pub foretold: Option<Prediction>,
     /// How much of the job is done, in millionths.
@@ -451,11 +453,16 @@ pub async fn start(connection: &mut PgConnection, batch: &[Started]) -> Result<(
     let jobs: Vec<_> = batch.iter().map(|s| number(s.job)).collect();
     let attempts: Vec<_> = batch.iter().map(|s| s.attempt.as_uuid()).collect();
     let moments: Vec<_> = batch.iter().map(|s| moment(s.started_unix)).collect();
+    let took: Vec<_> = batch.iter().map(|s| s.moved.map(|took| signed(took.get()))).collect();
     let moved = sqlx::query!(
         r#"
         WITH u AS (
-            SELECT * FROM UNNEST($1::bigint[], $2::uuid[], $3::timestamptz[])
-                AS u (job, attempt, started_at)
+            SELECT * FROM UNNEST($1::bigint[], $2::uuid[], $3::timestamptz[], $4::bigint[])
+                AS u (job, attempt, started_at, moved_ms)
+        ), p AS (
+            UPDATE predictions SET moved_ms = u.moved_ms
+              FROM u
+             WHERE predictions.attempt = u.attempt AND u.moved_ms IS NOT NULL
         ), a AS (
             UPDATE attempts SET state = 'running', started_at = u.started_at
               FROM u
@@ -468,6 +475,7 @@ pub async fn start(connection: &mut PgConnection, batch: &[Started]) -> Result<(
         &jobs,
         &attempts,
         &moments as &[Option<OffsetDateTime>],
+        &took as &[Option<i64>],
     )
     .execute(connection)
     .await
@@ -541,7 +549,13 @@ pub async fn end(connection: &mut PgConnection, batch: &[Ended]) -> Result<(), S
     let user: Vec<_> = records().map(|r| ran(r).then(|| signed(r.user_time.get()))).collect();
     let system: Vec<_> = records().map(|r| ran(r).then(|| signed(r.system_time.get()))).collect();
     let rss: Vec<_> = records().map(|r| ran(r).then(|| signed(r.max_rss.get()))).collect();
-    let whole: Vec<_> = batch.iter().map(|e| e.ran.map(|ran| signed(ran.get()))).collect();
+    let lasted = |of: fn(&Lasted) -> Option<Millis>| {
+        let column = batch.iter().map(|e| of(&e.lasted).map(|time| signed(time.get())));
+        column.collect::<Vec<_>>()
+    };
+    let whole = lasted(|lasted| lasted.ran);
+    let aside = lasted(|lasted| lasted.aside);
+    let useful = lasted(|lasted| lasted.useful);
     let done: Vec<_> = batch.iter().map(|e| i32::try_from(e.done).unwrap_or(0)).collect();
     let moved = sqlx::query!(
         r#"
@@ -550,10 +564,11 @@ pub async fn end(connection: &mut PgConnection, batch: &[Ended]) -> Result<(), S
               FROM UNNEST($1::bigint[], $2::uuid[], $3::text[], $4::text[], $5::integer[],
                           $6::integer[], $7::text[], $8::text[], $9::timestamptz[],
                           $10::timestamptz[], $11::text[], $12::text[], $13::bigint[],
-                          $14::bigint[], $15::bigint[], $16::bigint[], $17::integer[])
+                          $14::bigint[], $15::bigint[], $16::bigint[], $17::integer[],
+                          $18::bigint[], $19::bigint[])
                 AS u (job, attempt, from_state, to_state, charged, uncharged, reason, outcome,
                       started_at, ended_at, exit, detail, user_ms, system_ms, max_rss, ran_ms,
-                      done_ppm)
+                      done_ppm, aside_ms, useful_ms)
         ), a AS (
             UPDATE attempts
                SET live = false, state = u.outcome,
@@ -567,9 +582,12 @@ pub async fn end(connection: &mut PgConnection, batch: &[Ended]) -> Result<(), S
         ), s AS (
             DELETE FROM attempt_slots USING u WHERE attempt_slots.attempt = u.attempt
         ), p AS (
-            UPDATE predictions SET ran_ms = u.ran_ms, ended_at = now()
+            UPDATE predictions
+               SET ran_ms = u.ran_ms, useful_ms = u.useful_ms, aside_ms = u.aside_ms,
+                   ended_at = CASE WHEN u.ran_ms IS NOT NULL THEN now() END
               FROM u
-             WHERE predictions.attempt = u.attempt AND u.ran_ms IS NOT NULL
+             WHERE predictions.attempt = u.attempt
+               AND (u.ran_ms IS NOT NULL OR u.aside_ms IS NOT NULL)
         ), j AS (
             UPDATE jobs
                SET state = u.to_state, attempt = NULL,
@@ -601,6 +619,8 @@ pub async fn end(connection: &mut PgConnection, batch: &[Ended]) -> Result<(), S
         &rss as &[Option<i64>],
         &whole as &[Option<i64>],
         &done,
+        &aside as &[Option<i64>],
+        &useful as &[Option<i64>],
     )
     .fetch_one(&mut *connection)
     .await

@@ -106,6 +106,8 @@ pub enum WaitReason {
     MigFragmentation,
     /// The GPU that it would get is being changed.
     AwaitingRepartition,
+    /// Its account holds as much as it may have at once.
+    Quota,
     /// No available node has what it needs; some node that is away has.
     NodeUnavailable,
     /// Only GPUs that operators drain have what it needs.
@@ -127,6 +129,7 @@ impl WaitReason {
             Self::Priority => "priority",
             Self::MigFragmentation => "mig_fragmentation",
             Self::AwaitingRepartition => "awaiting_repartition",
+            Self::Quota => "quota",
             Self::NodeUnavailable => "node_unavailable",
             Self::NodeDrained => "node_drained",
             Self::GpuQuarantined => "gpu_quarantined",

@@ -4,6 +4,9 @@
 //! quantiles of what ran, by task and kind of slice, and a declared rule for slices that the task
 //! was never seen on. The rule is conservative both ways: a larger slice is not quicker than the
 //! largest one seen, a smaller one is slower by as much as it is smaller.
+//!
+//! What is left of a run depends on how long it has lasted ([`Prediction::after`]): the longer a run
+//! outlives what was expected of it, the longer it is expected to go on.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -45,6 +48,8 @@ impl SliceKind {
 pub enum Basis {
     /// Runs of the task on this very kind of slice.
     SameSlice,
+    /// Runs on other slices of the model, by what other tasks taught of how slices compare.
+    Learned,
     /// Runs on other slices of the model, by the rule.
     OtherSlice,
     /// Runs on other models, by the rule.
@@ -55,13 +60,14 @@ pub enum Basis {
 
 impl Basis {
     /// Every basis, in order.
-    pub const ALL: [Self; 4] =
-        [Self::SameSlice, Self::OtherSlice, Self::OtherModel, Self::TimeLimit];
+    pub const ALL: [Self; 5] =
+        [Self::SameSlice, Self::Learned, Self::OtherSlice, Self::OtherModel, Self::TimeLimit];
 
     /// Returns the stable word of the API and the store.
     pub const fn word(self) -> &'static str {
         match self {
             Self::SameSlice => "same_slice",
+            Self::Learned => "learned",
             Self::OtherSlice => "other_slice",
             Self::OtherModel => "other_model",
             Self::TimeLimit => "time_limit",
@@ -72,6 +78,7 @@ impl Basis {
     pub const fn words(self) -> &'static str {
         match self {
             Self::SameSlice => "earlier runs on such slices",
+            Self::Learned => "earlier runs on other slices and what other tasks taught",
             Self::OtherSlice => "earlier runs on other slices of such GPUs",
             Self::OtherModel => "earlier runs on other GPUs",
             Self::TimeLimit => "its time limit alone",
@@ -112,11 +119,59 @@ impl Prediction {
         }
     }
 
-    /// Returns what is left after `done` millionths.
+    /// Returns what is left of a run that has lasted `ran` so far, with the same chances.
+    ///
+    /// Between its three points the chance that a run is over by some time grows evenly. Beyond the
+    /// upper one nothing is known but that such a run is a long one: there, whatever it has lasted, it
+    /// is expected to go on for as long again (the tail of a Pareto distribution of index one), so that
+    /// nobody is promised the room of a job that is long overdue. Of a time limit alone follows only
+    /// when a run ends at the latest.
     #[must_use]
-    pub fn left(self, done: u32) -> Self {
-        let left = |time: Millis| scaled(time, u64::from(MILLION.saturating_sub(done)), 1_000_000);
-        Self { low: left(self.low), expected: left(self.expected), high: left(self.high), ..self }
+    pub fn after(self, ran: Millis) -> Self {
+        if self.basis == Basis::TimeLimit {
+            let left = self.high.minus(ran);
+            return Self { low: Millis::ZERO, expected: left, high: left, ..self };
+        }
+        if ran == Millis::ZERO {
+            return self;
+        }
+        if ran >= self.high {
+            let left = |by, over| scaled(ran, by, over).max(Millis::new(1));
+            return Self { low: left(1, 9), expected: left(1, 1), high: left(9, 1), ..self };
+        }
+        let over = self.over_by(ran);
+        let left = |tenths: u64| {
+            let open = u64::from(MILLION) - over;
+            self.over_at(over + open * tenths / 10).minus(ran).max(Millis::new(1))
+        };
+        Self { low: left(1), expected: left(5), high: left(9), ..self }
+    }
+
+    /// Returns the chance that a run is over by then, in millionths; `ran` is below the upper point.
+    fn over_by(&self, ran: Millis) -> u64 {
+        let (from, to, below, part) = if ran < self.low {
+            (Millis::ZERO, self.low, 0, 100_000)
+        } else if ran < self.expected {
+            (self.low, self.expected, 100_000, 400_000)
+        } else {
+            (self.expected, self.high, 500_000, 400_000)
+        };
+        let gone =
+            u128::from(ran.minus(from).get()) * part / u128::from(to.minus(from).get().max(1));
+        below + u64::try_from(gone).unwrap_or(0)
+    }
+
+    /// Returns by when a run is over with such a chance, in millionths.
+    fn over_at(&self, chance: u64) -> Millis {
+        let between = |from: Millis, to: Millis, gone: u64, whole: u64| {
+            from.plus(scaled(to.minus(from), gone, whole))
+        };
+        match chance {
+            0..100_000 => scaled(self.low, chance, 100_000),
+            100_000..500_000 => between(self.low, self.expected, chance - 100_000, 400_000),
+            500_000..900_000 => between(self.expected, self.high, chance - 500_000, 400_000),
+            900_000.. => scaled(self.high, 100_000, u64::from(MILLION).saturating_sub(chance)),
+        }
     }
 
     /// Tells whether a run lay within the interval.
@@ -183,9 +238,17 @@ pub struct Empirical {
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Task {
-    kinds: BTreeMap<SliceKind, VecDeque<Millis>>,
+    kinds: BTreeMap<SliceKind, Runs>,
     peak: Option<Bytes>,
     lesson: u64,
+}
+
+/// The newest runs on one kind of slice, with what they tell: it is asked for far more often than a
+/// run ends.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Runs {
+    ran: VecDeque<Millis>,
+    known: Prediction,
 }
 
 impl Empirical {
@@ -210,11 +273,13 @@ impl Estimator for Empirical {
         if !known.kinds.contains_key(on) && known.kinds.len() >= KINDS_MAX {
             return;
         }
-        let runs = known.kinds.entry(on.clone()).or_default();
+        let mut runs = known.kinds.remove(on).map(|runs| runs.ran).unwrap_or_default();
         if runs.len() >= RUNS_MAX {
             runs.pop_front();
         }
         runs.push_back(ran.max(Millis::new(1)));
+        let runs = Runs { known: quantiles(&runs), ran: runs };
+        known.kinds.insert(on.clone(), runs);
     }
 
     fn learn_memory(&mut self, task: &str, peak: Bytes) {
@@ -225,11 +290,11 @@ impl Estimator for Empirical {
     fn predict(&self, task: &str, on: &SliceKind) -> Option<Prediction> {
         let known = self.tasks.get(task)?;
         if let Some(runs) = known.kinds.get(on) {
-            return Some(quantiles(runs));
+            return Some(runs.known);
         }
         let of_model = |same: bool| {
             let kinds = known.kinds.iter().filter(move |(k, _)| (k.model == on.model) == same);
-            kinds.map(|(kind, runs)| (kind.part, runs))
+            kinds.map(|(kind, runs)| (kind.part, runs.known))
         };
         by_rule(of_model(true), on.part, Basis::OtherSlice).or_else(|| {
             let other = by_rule(of_model(false), on.part, Basis::OtherModel)?;
@@ -248,8 +313,8 @@ impl Estimator for Empirical {
 }
 
 /// Predicts from the nearest slices that were seen, below and above.
-fn by_rule<'r>(
-    seen: impl Iterator<Item = (u16, &'r VecDeque<Millis>)>,
+fn by_rule(
+    seen: impl Iterator<Item = (u16, Prediction)>,
     part: u16,
     basis: Basis,
 ) -> Option<Prediction> {
@@ -266,11 +331,11 @@ fn by_rule<'r>(
     if let Some((seen, runs)) = below {
         // At best as much quicker as the slice is larger.
         let best = (u64::from(seen.max(1)), own);
-        return Some(quantiles(runs).stretched(best, one, one, basis));
+        return Some(runs.stretched(best, one, one, basis));
     }
     let (seen, runs) = above?;
     let slower = (u64::from(seen), own);
-    Some(quantiles(runs).stretched(one, slower, slower, basis))
+    Some(runs.stretched(one, slower, slower, basis))
 }
 
 /// Returns the tenth, the half and the nine tenths of some runs; of a few wider ones.

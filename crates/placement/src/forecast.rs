@@ -49,6 +49,12 @@ pub trait Forecast {
     /// How long the whole job takes, alone on an instance of the profile of such a GPU.
     fn time(&self, job: JobId, gpu: &GpuView, profile: &Profile) -> Option<Millis>;
 
+    /// Whether [`Self::time`] rests on runs on such slices, or on what is known to hold for them; else
+    /// it is a cautious guess, which says of a larger slice no more than that it is not slower.
+    fn is_measured(&self, _job: JobId, _gpu: &GpuView, _profile: &Profile) -> bool {
+        true
+    }
+
     /// How much of the job is done, in millionths.
     fn done(&self, job: JobId) -> Option<u32>;
 

@@ -89,6 +89,30 @@ pub trait Policy: Send + Sync + std::fmt::Debug {
 /// Names of all policies that [`by_name`] knows.
 pub const NAMES: &[&str] = &["exclusive", "static", "scheme-b", "tessera"];
 
+/// What of policies their operator may choose.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Terms {
+    /// How much energy counts for `tessera`: what of its speed a job forgoes for a slice that is a
+    /// whole GPU smaller, in percent; at most 100.
+    pub energy_percent: u8,
+}
+
+impl Terms {
+    /// What holds if nothing is said.
+    pub const DEFAULT: Self = Self { energy_percent: 15 };
+}
+
+/// Finds a policy by its name, and gives it its terms.
+pub fn on_terms(name: &str, terms: Terms) -> Option<Box<dyn Policy>> {
+    match name {
+        "tessera" => {
+            let thousandths = u16::from(terms.energy_percent).saturating_mul(10);
+            Some(Box::new(TesseraLive::with_thrift(thousandths)))
+        }
+        _ => by_name(name),
+    }
+}
+
 /// Finds a policy by its name.
 pub fn by_name(name: &str) -> Option<Box<dyn Policy>> {
     match name {

@@ -1,3 +1,5 @@
+mod learning;
+
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
@@ -13,6 +15,7 @@ use tessera_wire::frames::{
 use tessera_wire::tls::NodeIdentity;
 
 use super::*;
+use crate::core::foresight::Facts;
 use crate::core::{Effect, Input, JobSheet};
 use crate::store::load::{GpuRow, LiveRow, NodeRow, Picture};
 
@@ -97,6 +100,11 @@ fn report(standing: &[Slot]) -> GpuReport {
 impl Rig {
     /// One A100 with jobs that run, each in its slot; those with a signal can be moved.
     fn new(running: &[(u64, Slot, Option<&str>)]) -> Self {
+        Self::with(running, |_| {})
+    }
+
+    /// The same, where the store says more.
+    fn with(running: &[(u64, Slot, Option<&str>)], change: impl FnOnce(&mut Picture)) -> Self {
         let gpu = report(&running.iter().map(|(_, slot, _)| *slot).collect::<Vec<_>>());
         let node_row = NodeRow {
             node: node(),
@@ -128,14 +136,8 @@ impl Rig {
             done: 0,
         });
         let sheets = running.iter().map(|(number, _, signal)| {
-            let raw = RawSpec {
-                command: Some(vec!["train".to_owned()]),
-                checkpoint_signal: signal.map(str::to_owned),
-                grace_secs: Some(10),
-                ..RawSpec::default()
-            };
             let sheet = JobSheet {
-                spec: Arc::new(JobSpec::parse(raw).unwrap()),
+                spec: Arc::new(spec(*signal)),
                 array: None,
                 traceparent: None,
                 charged: 0,
@@ -147,13 +149,14 @@ impl Rig {
             };
             (job(*number), sheet)
         });
-        let picture = Picture {
+        let mut picture = Picture {
             nodes: vec![node_row],
             gpus: vec![GpuRow { node: node(), layout_gen: 0, report: gpu.clone() }],
             live: live.collect(),
             sheets: sheets.collect::<HashMap<_, _>>(),
             ..Picture::default()
         };
+        change(&mut picture);
         let policy = Told::default();
         let controller = ControllerId::from_uuid(Uuid::from_u128(9));
         let (terms, boxed) = (LeaseTerms::default(), Box::new(policy.clone()));
@@ -185,6 +188,16 @@ impl Rig {
         });
         (round, stops.collect())
     }
+}
+
+fn spec(signal: Option<&str>) -> JobSpec {
+    let raw = RawSpec {
+        command: Some(vec!["train".to_owned()]),
+        checkpoint_signal: signal.map(str::to_owned),
+        grace_secs: Some(10),
+        ..RawSpec::default()
+    };
+    JobSpec::parse(raw).unwrap()
 }
 
 fn hello() -> Input {

@@ -76,6 +76,25 @@ fn a_task_that_ran_longest_ago_is_forgotten_first() {
     assert!(empirical.predict("1", &kind("a", 1)).is_some());
 }
 
+#[test]
+fn a_run_that_outlives_what_was_expected_is_expected_to_go_on() {
+    let runs: Vec<_> = (1..=32).map(|_| (500, 60)).chain([(500, 120); 4]).collect();
+    let known = taught(&runs).predict("t", &kind("a", 500)).unwrap();
+    let left = |secs: u64| known.after(Millis::from_secs(secs)).expected.get().div_ceil(1_000);
+
+    assert_eq!(left(0), 60);
+    assert!((30..=35).contains(&left(30)), "{}", left(30));
+    assert_eq!(left(120), 120, "longer than any: as long again");
+    assert_eq!(left(3_600), 3_600);
+}
+
+#[test]
+fn a_time_limit_says_only_when_a_run_ends_at_the_latest() {
+    let known = Prediction::by_limit(Millis::from_secs(100)).after(Millis::from_secs(70));
+
+    assert_eq!((known.low, known.expected), (Millis::ZERO, Millis::from_secs(30)));
+}
+
 proptest! {
     #[test]
     fn an_interval_holds_its_expectation_and_more_compute_never_costs_time(
@@ -100,12 +119,38 @@ proptest! {
 
     #[test]
     fn what_is_left_and_what_is_allowed_is_never_more(
-        secs in 1_u64..1_000_000, done in 0_u32..=1_000_000, limit in 1_u64..1_000_000,
+        secs in 1_u64..1_000_000, ran in 0_u64..1_000_000, limit in 1_u64..1_000_000,
     ) {
         let known = taught(&[(500, secs)]).predict("t", &kind("a", 500)).unwrap();
         let limit = Millis::from_secs(limit);
-        let less = known.left(done).within(Some(limit));
-        prop_assert!(less.expected <= known.expected && less.high <= limit);
+        let less = known.after(Millis::from_secs(ran)).within(Some(limit));
+        prop_assert!(less.expected <= limit && less.high <= limit);
         prop_assert!(less.low <= less.expected && less.expected <= less.high);
+    }
+
+    #[test]
+    fn what_is_left_is_never_nothing_and_keeps_its_order(
+        runs in prop::collection::vec(1_u64..100_000, 1..12), ran in 0_u64..10_000_000,
+    ) {
+        let runs: Vec<_> = runs.into_iter().map(|secs| (500, secs)).collect();
+        let known = taught(&runs).predict("t", &kind("a", 500)).unwrap();
+        let left = known.after(Millis::new(ran));
+        prop_assert!(left.low <= left.expected && left.expected <= left.high, "{left:?}");
+        prop_assert!(left.expected > Millis::ZERO);
+        // Who outlives the upper end outlives the rest by as much.
+        prop_assert!(Millis::new(ran) < known.high || left.expected == Millis::new(ran));
+    }
+
+    #[test]
+    fn the_longer_a_run_has_lasted_the_later_it_is_expected_to_be_over(
+        runs in prop::collection::vec(1_u64..100_000, 1..12),
+        ran in 0_u64..1_000_000_000, more in 0_u64..1_000_000_000,
+    ) {
+        let runs: Vec<_> = runs.into_iter().map(|secs| (500, secs)).collect();
+        let known = taught(&runs).predict("t", &kind("a", 500)).unwrap();
+        let over = |ran: u64| ran + known.after(Millis::new(ran)).expected.get();
+        // A step of a millionth of the chances is what it is rounded to.
+        let step = known.high.get() / 10_000 + 2;
+        prop_assert!(over(ran) <= over(ran + more) + step);
     }
 }

@@ -10,8 +10,13 @@
 //! - Where others wait since the slices are taken, the search may make room: weighed jobs that run
 //!   shrink or go elsewhere, if that is worth it.
 //! - While somebody of a better priority waits, nobody of a worse one is weighed.
-//! - Of two slices on which a job is as quick the smaller one is better: [`THRIFT`].
+//! - Of two slices on which a job was seen to be as quick the smaller one is better ([`THRIFT`]); of
+//!   two on which it is only taken to be, the larger one: it may be quicker there, nobody waits for it,
+//!   and what it takes there is known from then on.
 //! - A weighed job for which the search finds nothing is placed by the rules.
+//! - Nobody gets what its account may not take ([`quota`]): the round is decided anew without those.
+
+mod quota;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -20,6 +25,7 @@ use tessera_model::mig::Profile;
 use tessera_model::spec::GpuAsk;
 use tessera_model::{GpuId, JobId, Millis};
 
+use self::quota::{Quotas, TRIES_MAX};
 use super::{Policy, SchemeB, Tessera};
 use crate::decision::{Decision, Explanation, WaitReason};
 use crate::forecast::{Account, Companion, Demand, Forecast};
@@ -31,6 +37,9 @@ const NAME: &str = "tessera";
 /// What each compute slice more has to gain a job, in thousandths of its time: less than a
 /// measurement is worth, enough to decide between slices on which it is as quick.
 const THRIFT: u64 = 5;
+/// What more than its time a larger slice is hoped to gain a job that was never seen there, in
+/// thousandths for a whole GPU.
+const HOPE: u64 = 10;
 /// What is taken to be the time of a job of which none is known.
 const UNKNOWN_TIME: Millis = Millis::from_secs(3_600);
 /// Most jobs that one round weighs.
@@ -39,6 +48,15 @@ const WEIGHED_MAX: usize = 64;
 /// The policy `tessera` for controllers.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct TesseraLive(Tessera);
+
+impl TesseraLive {
+    /// Makes one that has a job forgo up to so much of its speed, in thousandths, for a slice that
+    /// is a whole GPU smaller: how much energy counts. By default 150.
+    pub fn with_thrift(thousandths: u16) -> Self {
+        let thrift = f64::from(thousandths.min(1_000)) / 1_000.0;
+        Self(Tessera { thrift, ..Tessera::default() })
+    }
+}
 
 impl Policy for TesseraLive {
     fn name(&self) -> &'static str {
@@ -57,9 +75,70 @@ impl Policy for TesseraLive {
         now: Millis,
         starts_max: usize,
     ) -> Vec<Decision> {
+        let jobs: Vec<&QueuedJob> = queue.collect();
+        let accounts = jobs.iter().any(|job| forecast.account(job.id).is_some())
+            || running(cluster).any(|job| forecast.account(job).is_some());
+        if !accounts {
+            return self.round(cluster, forecast, &jobs, now, starts_max);
+        }
+        let quotas = Quotas::of(cluster, forecast);
+        let (held, mut open): (Vec<&QueuedJob>, Vec<&QueuedJob>) =
+            jobs.into_iter().partition(|job| quotas.bars(job));
+        let mut held: Vec<Decision> = held.into_iter().map(|job| quotas.wait(job)).collect();
+        for tries in 1_usize.. {
+            let mut said = self.round(cluster, forecast, &open, now, starts_max);
+            let over = quotas.over(&mut said);
+            let before = open.len();
+            open.retain(|job| {
+                let stays = !over.jobs.contains(&job.id);
+                if !stays {
+                    held.push(quotas.wait(job));
+                }
+                stays
+            });
+            if open.len() < before && tries < TRIES_MAX {
+                continue;
+            }
+            // What else was decided for those GPUs may rest on what was not allowed.
+            said.retain(|decision| on(decision).is_none_or(|gpu| !over.gpus.contains(gpu)));
+            said.extend(held);
+            return said;
+        }
+        held
+    }
+}
+
+/// Returns the GPU that a decision is about.
+const fn on(decision: &Decision) -> Option<&GpuId> {
+    match decision {
+        Decision::Start { place, .. } => Some(&place.gpu),
+        Decision::Reshape { reshape, .. } => Some(&reshape.gpu),
+        Decision::Wait { .. } => None,
+    }
+}
+
+/// Returns the jobs that have an instance to themselves.
+fn running(cluster: &ClusterView) -> impl Iterator<Item = JobId> {
+    let instances = cluster.gpus.iter().flat_map(|gpu| &gpu.instances);
+    instances.filter_map(|instance| match instance.state {
+        InstanceState::Taken { job } => Some(job),
+        _ => None,
+    })
+}
+
+impl TesseraLive {
+    /// Decides one round, quotas apart.
+    fn round(
+        self,
+        cluster: &ClusterView,
+        forecast: &dyn Forecast,
+        queue: &[&QueuedJob],
+        now: Millis,
+        starts_max: usize,
+    ) -> Vec<Decision> {
         let kinds = kinds(cluster);
         let (weighed, plain): (Vec<_>, Vec<_>) =
-            queue.partition(|job| is_weighed(&kinds, forecast, job));
+            queue.iter().copied().partition(|job| is_weighed(&kinds, forecast, job));
         let mut said = by_rules(cluster, forecast, &plain, now, starts_max);
         let waits: BTreeSet<JobId> = said.iter().filter_map(waiting).collect();
         let first = plain.iter().find(|job| waits.contains(&job.id));
@@ -74,7 +153,8 @@ impl Policy for TesseraLive {
             return said;
         }
         let seen = without(cluster, &touched(&said));
-        let known = Known { forecast, kinds: &kinds, turn: &turn };
+        let known =
+            Known { forecast, kinds: &kinds, turn: &turn, thrift: self.0.thrift_thousandths() };
         let room = starts_max.saturating_sub(said.len());
         let mut next = turn.iter().copied().take(WEIGHED_MAX);
         let found = self.0.decide_with(&seen, &known, &mut next, now, room);
@@ -120,12 +200,7 @@ fn is_weighed(kinds: &[&GpuView], forecast: &dyn Forecast, job: &QueuedJob) -> b
 
 /// Whether any running job could be moved: if none, there is nothing to search.
 fn anybody_moves(cluster: &ClusterView, forecast: &dyn Forecast) -> bool {
-    let instances = cluster.gpus.iter().flat_map(|gpu| &gpu.instances);
-    let mut taken = instances.filter_map(|instance| match instance.state {
-        InstanceState::Taken { job } => Some(job),
-        _ => None,
-    });
-    taken.any(|job| forecast.move_price(job).is_some())
+    running(cluster).any(|job| forecast.move_price(job).is_some())
 }
 
 fn by_rules(
@@ -239,6 +314,8 @@ struct Known<'f> {
     forecast: &'f dyn Forecast,
     kinds: &'f [&'f GpuView],
     turn: &'f [&'f QueuedJob],
+    /// What the search takes off a whole GPU's worth for energy, in thousandths.
+    thrift: u64,
 }
 
 impl Known<'_> {
@@ -257,9 +334,18 @@ impl Forecast for Known<'_> {
     fn time(&self, job: JobId, gpu: &GpuView, profile: &Profile) -> Option<Millis> {
         let own = self.forecast.time(job, gpu, profile);
         if self.is_known(job) {
-            // Dearer by a little for each slice, so that nobody gets more for nothing.
-            let dear = 1_000 + THRIFT * u64::from(profile.compute_slices);
-            return own.map(|time| Millis::new(time.get().saturating_mul(dear) / 1_000));
+            let slices = u64::from(profile.compute_slices);
+            let thousandths = if self.forecast.is_measured(job, gpu, profile) {
+                // Dearer by a little for each slice, so that nobody gets more for nothing.
+                1_000 + THRIFT * slices
+            } else {
+                // What the search takes off for energy is taken back, and a little more: as much as
+                // decides between equals, and less than what somebody is stopped for.
+                let whole = gpu.mig.as_deref().and_then(|mig| mig.geometry.largest());
+                let whole = whole.map_or(1, |largest| u64::from(largest.compute_slices.max(1)));
+                1_000_u64.saturating_sub((self.thrift + HOPE) * slices / whole).max(1)
+            };
+            return own.map(|time| Millis::new(time.get().saturating_mul(thousandths) / 1_000));
         }
         let suits = match (self.asked(job), gpu.mig.as_deref()) {
             (Some(asked), Some(mig)) => {

@@ -120,6 +120,13 @@ impl Default for Tessera {
     }
 }
 
+impl Tessera {
+    /// Returns [`Self::thrift`] in thousandths.
+    pub(super) fn thrift_thousandths(&self) -> u64 {
+        u64::try_from(table::integer(self.thrift.clamp(0.0, 1.0) * 1_000.0)).unwrap_or(0)
+    }
+}
+
 impl Policy for Tessera {
     fn name(&self) -> &'static str {
         NAME

@@ -7,7 +7,8 @@ use tessera_model::mig::Profile;
 use tessera_model::spec::{GpuAsk, Priority};
 use tessera_model::{JobId, Millis};
 use tessera_placement::{
-    ClusterView, Decision, Demand, Forecast, GpuView, InstanceState, QueuedJob, Reshape, by_name,
+    Account, ClusterView, Decision, Demand, Forecast, GpuView, InstanceState, QueuedJob, Reshape,
+    by_name,
 };
 
 use crate::arbitrary;
@@ -19,6 +20,12 @@ struct Told {
     times: BTreeMap<JobId, u64>,
     movable: BTreeSet<JobId>,
     begun: BTreeSet<JobId>,
+    /// Jobs that are as quick on every slice, as far as is known.
+    flat: BTreeSet<JobId>,
+    /// Compute slices of those slices on which they were seen; everything, if empty.
+    seen_on: BTreeSet<u8>,
+    /// Whose jobs are whose, and how many compute slices each may have.
+    accounts: BTreeMap<JobId, (&'static str, u32)>,
 }
 
 impl Told {
@@ -27,7 +34,7 @@ impl Told {
         Self {
             times: jobs.iter().map(|(job, secs)| (id(job), *secs)).collect(),
             movable: jobs.iter().map(|(job, _)| id(job)).collect(),
-            begun: BTreeSet::new(),
+            ..Self::default()
         }
     }
 }
@@ -35,7 +42,14 @@ impl Told {
 impl Forecast for Told {
     fn time(&self, job: JobId, _: &GpuView, profile: &Profile) -> Option<Millis> {
         let secs = self.times.get(&job)?;
+        if self.flat.contains(&job) {
+            return Some(Millis::from_secs(*secs));
+        }
         Some(Millis::from_secs(secs / u64::from(profile.compute_slices)))
+    }
+
+    fn is_measured(&self, _: JobId, _: &GpuView, profile: &Profile) -> bool {
+        self.seen_on.is_empty() || self.seen_on.contains(&profile.compute_slices)
     }
 
     fn done(&self, job: JobId) -> Option<u32> {
@@ -61,6 +75,110 @@ impl Forecast for Told {
     fn demand(&self, _: JobId) -> Option<Demand> {
         None
     }
+
+    fn account(&self, job: JobId) -> Option<Account> {
+        let (name, quota) = self.accounts.get(&job)?;
+        let (name, used) = ((*name).into(), Millis::ZERO);
+        Some(Account { name, shares: 1, used, quota: Some(*quota) })
+    }
+}
+
+fn accounts(of: &[(u64, &'static str, u32)]) -> BTreeMap<JobId, (&'static str, u32)> {
+    of.iter().map(|(job, name, quota)| (JobId::from_number(*job), (*name, *quota))).collect()
+}
+
+/// Returns the compute slices of every account once the decisions are carried out.
+fn held_after(
+    cluster: &ClusterView,
+    told: &Told,
+    said: &[Decision],
+) -> BTreeMap<&'static str, u32> {
+    let mut seats: BTreeMap<JobId, u32> = BTreeMap::new();
+    let slices = |gpu: &GpuView, slot: tessera_model::mig::Slot| {
+        u32::from(gpu.mig.as_ref().unwrap().geometry.profile(slot.profile).unwrap().compute_slices)
+    };
+    for gpu in &cluster.gpus {
+        for instance in &gpu.instances {
+            if let (InstanceState::Taken { job }, Some(slot)) = (&instance.state, instance.slot) {
+                seats.insert(*job, slices(gpu, slot));
+            }
+        }
+    }
+    for decision in said {
+        let gpu =
+            |id: &tessera_model::GpuId| cluster.gpus.iter().find(|gpu| gpu.id == *id).unwrap();
+        match decision {
+            Decision::Start { job, place, .. } => {
+                // Sharers' parts are counted with their slice, which others may have.
+                let slot = place.slot.map_or(7, |slot| slices(gpu(&place.gpu), slot));
+                seats.insert(*job, slot);
+            }
+            Decision::Reshape { reshape, .. } => seats.extend(
+                reshape.seats.iter().map(|s| (s.job, slices(gpu(&reshape.gpu), s.slot.unwrap()))),
+            ),
+            Decision::Wait { .. } => {}
+        }
+    }
+    let mut held: BTreeMap<&'static str, u32> = BTreeMap::new();
+    for (job, slices) in seats {
+        if let Some((name, _)) = told.accounts.get(&job) {
+            *held.entry(name).or_default() += slices;
+        }
+    }
+    held
+}
+
+#[test]
+fn an_account_gets_no_more_than_its_quota_and_is_told_so() {
+    let view = cluster([a100(&[("3g.20gb", 4, taken(9))])]);
+    let told = Told {
+        accounts: accounts(&[(9, "ada", 4), (1, "ada", 4), (2, "ada", 4), (3, "bob", 9)]),
+        ..Told::default()
+    };
+
+    let said = decide(&view, &told, &queue([gib(4), gib(4), gib(4)]));
+
+    let shown = short(&view, &said);
+    assert!(shown.iter().any(|line| line.starts_with("1: +1g.5gb")), "{shown:?}");
+    assert!(shown.iter().any(|line| line.starts_with("3: +1g.5gb")), "{shown:?}");
+    let Some(Decision::Wait { reason, why, .. }) =
+        said.iter().find(|d| matches!(d, Decision::Wait { job, .. } if job.number() == 2))
+    else {
+        panic!("{shown:?}")
+    };
+    assert_eq!(reason.word(), "quota");
+    assert_eq!(
+        why.summary,
+        "jobs of ada hold 3 of the 4 compute slices that they may have at once, and this one takes \
+         at least 1 more"
+    );
+    assert_eq!(
+        why.would_start_if.as_deref(),
+        Some("another job of ada ends, or the quota is raised")
+    );
+}
+
+#[test]
+fn who_asks_for_more_than_the_quota_is_told_what_it_would_have_to_be() {
+    let view = cluster([a100(&[])]);
+    let told = Told { accounts: accounts(&[(1, "ada", 4)]), ..Told::default() };
+
+    let said = decide(&view, &told, &queue([GpuAsk::Whole]));
+
+    let [Decision::Wait { why, .. }] = &said[..] else { panic!("{said:?}") };
+    assert_eq!(why.would_start_if.as_deref(), Some("the quota of ada is raised to 7"));
+}
+
+#[test]
+fn a_job_that_its_quota_holds_keeps_nobody_behind_it_waiting() {
+    let view = cluster([a100(&[])]);
+    let told = Told { accounts: accounts(&[(1, "ada", 1), (2, "bob", 7)]), ..Told::default() };
+
+    let said = decide(&view, &told, &queue([gib(15), gib(15)]));
+
+    let started =
+        said.iter().any(|d| matches!(d, Decision::Start { job, .. } if job.number() == 2));
+    assert!(started, "{:?}", short(&view, &said));
 }
 
 fn decide(cluster: &ClusterView, told: &Told, queue: &[QueuedJob]) -> Vec<Decision> {
@@ -100,6 +218,54 @@ fn a_job_that_can_be_moved_and_is_quicker_on_more_gets_more_while_nobody_needs_i
 
     let all = reshapes(&said);
     assert_eq!(profiles(&view, all[0])[&1], "7g.40gb");
+}
+
+#[test]
+fn of_slices_on_which_a_job_was_seen_to_be_as_quick_it_gets_the_smallest() {
+    let view = cluster([a100(&[])]);
+    let told = Told { flat: build_set([1]), ..Told::of(&[(1, 7_000)]) };
+
+    let said = decide(&view, &told, &queue([gib(4)]));
+
+    assert_eq!(profiles(&view, reshapes(&said)[0])[&1], "1g.5gb");
+}
+
+#[test]
+fn of_slices_on_which_nothing_says_that_it_is_quicker_it_gets_the_largest_that_nobody_needs() {
+    let view = cluster([a100(&[])]);
+    let told = Told {
+        flat: build_set([1, 2]),
+        seen_on: [1].into(),
+        ..Told::of(&[(1, 7_000), (2, 7_000)])
+    };
+
+    let alone = decide(&view, &told, &queue([gib(4)]));
+    let both = decide(&view, &told, &queue([gib(4), gib(4)]));
+
+    assert_eq!(profiles(&view, reshapes(&alone)[0])[&1], "7g.40gb");
+    let seats = profiles(&view, reshapes(&both)[0]);
+    let mut seats: Vec<_> = seats.values().map(String::as_str).collect();
+    seats.sort_unstable();
+    assert_eq!(seats, ["3g.20gb", "4g.20gb"], "a guess costs nobody a place");
+}
+
+#[test]
+fn nobody_is_stopped_for_a_guess() {
+    let view = cluster([a100(&[("1g.5gb", 0, taken(1))])]);
+    let told = Told {
+        flat: build_set([1]),
+        seen_on: [1].into(),
+        begun: build_set([1]),
+        ..Told::of(&[(1, 700_000)])
+    };
+
+    let said = decide(&view, &told, &[]);
+
+    assert_eq!(reshapes(&said), Vec::<&Reshape>::new());
+}
+
+fn build_set<const N: usize>(jobs: [u64; N]) -> BTreeSet<JobId> {
+    jobs.map(JobId::from_number).into()
 }
 
 #[test]
@@ -261,6 +427,36 @@ proptest! {
                     let stays = *on == gpu.id && seat.slot == instance.slot;
                     prop_assert!(stays || told.movable.contains(&job), "{job} was moved");
                 }
+            }
+        }
+    }
+
+    #[test]
+    fn no_account_gets_more_than_its_quota(
+        cluster in arbitrary::cluster(),
+        queue in arbitrary::queue(),
+        known in prop::collection::btree_map(residents(), 1_u64..100_000, 0..60),
+        quotas in prop::collection::vec(0_u32..20, 3),
+        whose in prop::collection::btree_map(residents(), 0_usize..3, 0..80),
+    ) {
+        let cluster = numbered(cluster);
+        let mut told = Told::of(&known.into_iter().collect::<Vec<_>>());
+        let name = |at: usize| (["ada", "bob", "cyd"][at], quotas[at]);
+        told.accounts =
+            whose.into_iter().map(|(job, at)| (JobId::from_number(job), name(at))).collect();
+        let slices_of = |said: &[Decision]| held_after(&cluster, &told, said);
+        let before = slices_of(&[]);
+
+        let said = decide(&cluster, &told, &queue);
+
+        for (account, holds) in slices_of(&said) {
+            let quota = told.accounts.values().find(|(name, _)| *name == account).unwrap().1;
+            let had = before.get(account).copied().unwrap_or(0);
+            prop_assert!(holds <= quota.max(had), "{account} holds {holds} of {quota}, had {had}");
+        }
+        for decision in &said {
+            if let Decision::Wait { job, reason, .. } = decision {
+                prop_assert!(reason.word() != "quota" || told.accounts.contains_key(job));
             }
         }
     }

@@ -42,6 +42,7 @@ fn hopeless(decision: &Decision) -> bool {
             | WaitReason::Priority
             | WaitReason::MigFragmentation
             | WaitReason::AwaitingRepartition
+            | WaitReason::Quota
             | WaitReason::PlacementHeld => false,
         },
     }

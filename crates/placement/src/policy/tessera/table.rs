@@ -267,7 +267,7 @@ fn whole(worth: f64) -> i64 {
 }
 
 /// Returns the whole part of a number below 2^23.
-fn integer(value: f64) -> i64 {
+pub(super) fn integer(value: f64) -> i64 {
     let mut left = value.floor();
     let mut sum = 0;
     for bit in (0..23).rev() {
