@@ -21,6 +21,7 @@ use tessera_controller::store::database::Database;
 use tessera_controller::store::{self, ConnectOptions, Reads, load};
 use tessera_controller::{clock, http};
 use tessera_model::Millis;
+use tessera_placement::policy;
 use tokio::runtime::Handle;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{broadcast, mpsc, watch};
@@ -118,7 +119,8 @@ async fn run(
 ) -> anyhow::Result<()> {
     let durability = if settings.not_durable { Durability::Waived } else { Durability::Required };
     connect::prepare(&options, durability).await?;
-    let policy = tessera_placement::by_name(&settings.policy).context("unknown policy")?;
+    let policy =
+        policy::on_terms(&settings.policy, settings.policy_terms()).context("unknown policy")?;
     let trust = if settings.ha { Trust::leased() } else { Trust::unlimited() };
 
     let starting = Readiness::NotReady { reason: "the controller is starting".to_owned() };
@@ -174,6 +176,7 @@ async fn run(
     let picture = load::picture(&mut *store::acquire(&candidate.pool).await?).await?;
     let mut cluster = Cluster::new(epoch, folder.controller, terms, policy, picture, clock::boot());
     cluster.rest_between_moves(Millis::from_secs(settings.move_rest));
+    cluster.limit_accounts(settings.quotas.clone());
     let (epochs, held) = watch::channel(epoch);
     let parts = PlacerParts {
         cluster,

@@ -1,5 +1,6 @@
 //! What a controller is told: command line over environment over file over defaults.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
@@ -8,6 +9,7 @@ use clap::{Args, Parser, Subcommand};
 use serde::{Deserialize, Serialize};
 use tessera_model::lease::LeaseTerms;
 use tessera_model::{Keep, Millis, NodeName};
+use tessera_placement::policy::Terms;
 
 /// How long ended jobs are kept, if nothing else is said: a quarter's usage can be told.
 const KEEP_HISTORY: Keep = Keep::days(90);
@@ -15,6 +17,12 @@ const KEEP_HISTORY: Keep = Keep::days(90);
 /// How long a job runs at least before it is moved (again), if nothing else is said: many times
 /// what a move costs, so that moves take a small part of anybody's time.
 const MOVE_REST_SECS: u64 = 300;
+
+/// Most accounts that have quotas of their own: a lab's people, and a robot for each.
+const QUOTAS_MAX: usize = 10_000;
+
+/// The policy, if nothing else is said.
+const DEFAULT_POLICY: &str = "tessera";
 
 /// Keeps jobs, places them on partitioned GPUs, and answers users.
 #[derive(Debug, Parser)]
@@ -74,7 +82,7 @@ pub struct ServeArgs {
     /// Address for agents (QUIC).
     #[arg(long, env = "TESSERA_QUIC")]
     pub quic: Option<SocketAddr>,
-    /// Placement policy.
+    /// Placement policy: tessera, scheme-b, static or exclusive [default: tessera].
     #[arg(long, env = "TESSERA_POLICY")]
     pub policy: Option<String>,
     /// How many seconds a node's lease lasts (2 or more).
@@ -88,6 +96,15 @@ pub struct ServeArgs {
     /// [default: 300].
     #[arg(long, env = "TESSERA_MOVE_REST", value_name = "SECONDS")]
     pub move_rest: Option<u64>,
+    /// How many compute slices each user's jobs may hold at once under policy tessera, such as
+    /// ada=14,bob=7,*=28; * is everybody without one of their own.
+    #[arg(long, env = "TESSERA_QUOTAS", value_name = "USER=SLICES", value_delimiter = ',',
+          value_parser = quota)]
+    pub quotas: Vec<(String, u32)>,
+    /// How much energy counts for policy tessera: what of its speed a job forgoes for a slice that is
+    /// a whole GPU smaller, in percent [default: 15].
+    #[arg(long, env = "TESSERA_ENERGY", value_name = "PERCENT")]
+    pub energy: Option<u8>,
     /// Other controllers may share the database: leases depend on it.
     #[arg(long, env = "TESSERA_HA")]
     pub ha: bool,
@@ -114,6 +131,8 @@ struct File {
     lease: Option<u64>,
     keep_history: Option<Keep>,
     move_rest: Option<u64>,
+    quotas: Option<BTreeMap<String, u32>>,
+    energy: Option<u8>,
     ha: Option<bool>,
     require_token: Option<bool>,
     insecure_http: Option<bool>,
@@ -140,6 +159,8 @@ pub struct Settings {
     pub keep_history: Keep,
     /// How many seconds a job runs at least before it is asked to move.
     pub move_rest: u64,
+    /// How much energy counts, in percent.
+    pub energy: u8,
     /// Whether other controllers may share the database.
     pub ha: bool,
     /// Whether requests must carry the token.
@@ -148,6 +169,8 @@ pub struct Settings {
     pub insecure_http: bool,
     /// Whether the database may lose acknowledged jobs.
     pub not_durable: bool,
+    /// How many compute slices users' jobs may hold at once; `*` is everybody else.
+    pub quotas: BTreeMap<String, u32>,
 }
 
 impl Settings {
@@ -165,14 +188,23 @@ impl Settings {
             database: args.database.clone().or(file.database).unwrap_or("private".to_owned()),
             http: args.http.or(file.http).unwrap_or(([127, 0, 0, 1], 7070).into()),
             quic: args.quic.or(file.quic).unwrap_or(([127, 0, 0, 1], 7071).into()),
-            policy: args.policy.clone().or(file.policy).unwrap_or("scheme-b".to_owned()),
+            policy: args
+                .policy
+                .clone()
+                .or(file.policy)
+                .unwrap_or_else(|| DEFAULT_POLICY.to_owned()),
             lease: args.lease.or(file.lease).unwrap_or(LeaseTerms::DEFAULT_LENGTH.get() / 1_000),
             keep_history: args.keep_history.or(file.keep_history).unwrap_or(KEEP_HISTORY),
             move_rest: args.move_rest.or(file.move_rest).unwrap_or(MOVE_REST_SECS),
+            energy: args.energy.or(file.energy).unwrap_or(Terms::DEFAULT.energy_percent),
             ha: args.ha || file.ha.unwrap_or(false),
             require_token: args.require_token || file.require_token.unwrap_or(false),
             insecure_http: args.insecure_http || file.insecure_http.unwrap_or(false),
             not_durable: args.not_durable || file.not_durable.unwrap_or(false),
+            quotas: match args.quotas.is_empty() {
+                true => file.quotas.unwrap_or_default(),
+                false => args.quotas.iter().cloned().collect(),
+            },
         };
         settings.check()?;
         Ok(settings)
@@ -186,6 +218,19 @@ impl Settings {
                 self.policy,
                 tessera_placement::policy::NAMES.join(", ")
             );
+        }
+        if self.energy > 100 {
+            bail!("energy is {}: write 0 to 100 percent", self.energy);
+        }
+        if !self.quotas.is_empty() && self.policy != DEFAULT_POLICY {
+            bail!(
+                "quotas are kept by policy {DEFAULT_POLICY} alone, and the policy is {}: leave the \
+                 quotas out, or choose {DEFAULT_POLICY}",
+                self.policy
+            );
+        }
+        if self.quotas.len() > QUOTAS_MAX {
+            bail!("{} quotas are more than the {QUOTAS_MAX} that are kept", self.quotas.len());
         }
         let url =
             self.database.starts_with("postgres://") || self.database.starts_with("postgresql://");
@@ -214,10 +259,23 @@ impl Settings {
         Ok(LeaseTerms::from_length(Millis::from_secs(self.lease))?)
     }
 
+    /// Returns what of the policy is chosen.
+    pub const fn policy_terms(&self) -> Terms {
+        Terms { energy_percent: self.energy }
+    }
+
     /// Whether requests must carry the token: always beyond loopback.
     pub fn token_required(&self) -> bool {
         self.require_token || !self.http.ip().is_loopback()
     }
+}
+
+/// Reads one quota, such as `ada=14`.
+fn quota(text: &str) -> Result<(String, u32), String> {
+    let wrong = || format!("{text:?} is no quota; write USER=SLICES such as ada=14, or *=28");
+    let (user, slices) = text.trim().split_once('=').ok_or_else(wrong)?;
+    let slices = slices.trim().parse().map_err(|_| wrong())?;
+    if user.trim().is_empty() { Err(wrong()) } else { Ok((user.trim().to_owned(), slices)) }
 }
 
 fn read_file(path: &Path) -> anyhow::Result<File> {
@@ -239,7 +297,7 @@ mod tests {
         let settings = Settings::resolve(&args()).unwrap();
 
         assert_eq!(settings.database, "private");
-        assert_eq!(settings.policy, "scheme-b");
+        assert_eq!(settings.policy, "tessera");
         assert!(settings.http.ip().is_loopback());
         assert!(!settings.token_required());
     }
@@ -247,7 +305,12 @@ mod tests {
     #[test]
     fn each_wrong_setting_says_what_would_be_right() {
         type Break = fn(&mut ServeArgs);
-        let cases: [(&str, Break); 6] = [
+        let cases: [(&str, Break); 8] = [
+            ("0 to 100 percent", |a| a.energy = Some(101)),
+            ("choose tessera", |a| {
+                a.policy = Some("scheme-b".into());
+                a.quotas = vec![("ada".into(), 7)];
+            }),
             ("--data DIR", |a| a.data = None),
             ("scheme-b", |a| a.policy = Some("best".into())),
             ("the shortest is", |a| a.lease = Some(1)),
@@ -263,6 +326,18 @@ mod tests {
 
             assert!(error.contains(hint), "{error}");
         }
+    }
+
+    #[test]
+    fn quotas_are_read_from_the_command_line_and_from_the_file() {
+        assert_eq!(quota("ada=14"), Ok(("ada".to_owned(), 14)));
+        assert_eq!(quota(" * = 28"), Ok(("*".to_owned(), 28)));
+        for wrong in ["ada", "=4", "ada=", "ada=many", "ada=-1"] {
+            assert!(quota(wrong).unwrap_err().contains("ada=14"), "{wrong}");
+        }
+        let file = toml::from_str::<File>("energy = 0\n[quotas]\nada = 14\n\"*\" = 28").unwrap();
+        assert_eq!(file.quotas.unwrap()["*"], 28);
+        assert_eq!(file.energy, Some(0));
     }
 
     #[test]

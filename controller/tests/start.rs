@@ -39,7 +39,7 @@ fn a_check_prints_what_would_hold_and_starts_nothing() {
     let ended = controller(&["--check", "--data", folder.to_str().unwrap()], &[]);
 
     assert!(ended.status.success(), "{}", errors(&ended));
-    assert!(String::from_utf8_lossy(&ended.stdout).contains("policy = \"scheme-b\""));
+    assert!(String::from_utf8_lossy(&ended.stdout).contains("policy = \"tessera\""));
     assert!(!folder.exists());
 }
 

@@ -59,7 +59,7 @@ pub enum Database {
 /// The policy of clusters that name none: `TESSERA_TEST_POLICY`, so that all tests can be run under
 /// another one.
 fn default_policy() -> String {
-    std::env::var("TESSERA_TEST_POLICY").unwrap_or_else(|_| "scheme-b".to_owned())
+    std::env::var("TESSERA_TEST_POLICY").unwrap_or_else(|_| "tessera".to_owned())
 }
 
 impl Plan {

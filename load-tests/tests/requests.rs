@@ -192,5 +192,5 @@ fn the_outside_of_the_controller_is_complete() {
     }
     let info: tessera_api::types::ClusterInfo =
         cluster.call("GET", "/v1/info", None).expect(200).json();
-    assert_eq!((info.policy.as_str(), info.gpus), ("scheme-b", 1));
+    assert_eq!((info.policy.as_str(), info.gpus), ("tessera", 1));
 }
