@@ -10,7 +10,7 @@ use tessera_model::{Bytes, GpuId, JobId, Millis, NodeName};
 pub const CANDIDATES_MAX: usize = 8;
 
 /// One thing to do, or the reason to do nothing, for one job.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Decision {
     /// Start the job there.
     Start {
@@ -44,7 +44,7 @@ pub enum Decision {
 ///
 /// A job that runs there already, in the same slot with the same part of it, is not disturbed
 /// (unless [`Stayers`] says otherwise); one in another slot is stopped and goes on there; one that isn't named goes back to the queue.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reshape {
     /// The GPU.
     pub gpu: GpuId,
@@ -60,7 +60,7 @@ pub struct Reshape {
 }
 
 /// What becomes of jobs whose seat a [`Reshape`] leaves as it is.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Stayers {
     /// They run on: only what has to be is destroyed and created.
     #[default]
@@ -70,7 +70,7 @@ pub enum Stayers {
 }
 
 /// One job's place in a [`Reshape`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Seat {
     /// Which job.
     pub job: JobId,

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
 use tessera_model::mig::Profile;
 use tessera_model::share::SmPercent;
 use tessera_model::{Bytes, JobId, Millis};
@@ -11,7 +12,7 @@ use crate::view::GpuView;
 /// How much of a whole GPU a job keeps busy when it runs alone on it, in thousandths.
 ///
 /// Source: co-execution study, calibration table (average SM and memory utilisation).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Demand {
     /// Streaming multiprocessors.
     pub sm: u16,
@@ -20,18 +21,20 @@ pub struct Demand {
 }
 
 /// What a job that may share a slice brings to it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Companion {
     /// Whose it is: under MPS a fault of one is a fault of all.
+    #[serde(with = "crate::view::shared_text")]
     pub user: Arc<str>,
     /// Memory that it has to be left.
     pub memory: Bytes,
 }
 
 /// Who pays for a job: what the account has had lately, and what it may have.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Account {
     /// Its name: jobs of equal name draw on one account.
+    #[serde(with = "crate::view::shared_text")]
     pub name: Arc<str>,
     /// What it is entitled to, beside the others' numbers.
     pub shares: u32,
@@ -45,6 +48,9 @@ pub struct Account {
 ///
 /// The simulator answers with the truth or with the truth and an error; a live controller answers
 /// with what it learned. A policy must do without: [`Unknown`] knows nothing.
+///
+/// Within a round the same question has the same answer, and GPUs of one model and geometry are
+/// alike: [`crate::record::Heard`] writes answers down by that, and has to know every question.
 pub trait Forecast {
     /// How long the whole job takes, alone on an instance of the profile of such a GPU.
     fn time(&self, job: JobId, gpu: &GpuView, profile: &Profile) -> Option<Millis>;

@@ -6,6 +6,7 @@
 
 #![forbid(unsafe_code)]
 
+mod ask;
 mod board;
 pub mod decision;
 pub mod estimate;
@@ -14,6 +15,7 @@ mod feasibility;
 pub mod forecast;
 pub mod parts;
 pub mod policy;
+pub mod record;
 mod round;
 mod seating;
 pub mod session;
@@ -21,6 +23,7 @@ mod sharing;
 pub mod view;
 mod want;
 
+pub use ask::ask;
 pub use decision::{Candidate, Decision, Explanation, Place, Reshape, Seat, Stayers, WaitReason};
 pub use estimate::{Basis, Empirical, Estimator, Prediction, SliceKind};
 pub use feasibility::{Feasibility, could_ever_fit, could_hold, largest_possible};

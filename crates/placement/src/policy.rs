@@ -11,11 +11,13 @@ mod mps_only;
 mod pinned;
 mod scheme_a;
 mod scheme_b;
+mod settings;
 mod shares;
 mod static_layout;
 mod static_promote;
 mod tessera;
 
+use serde_json::Value;
 use tessera_model::Millis;
 
 use crate::decision::Decision;
@@ -33,6 +35,7 @@ pub use mps_only::MpsOnly;
 pub(crate) use pinned::Pinned;
 pub use scheme_a::SchemeA;
 pub use scheme_b::SchemeB;
+pub use settings::{BadSettings, with_settings};
 pub use static_layout::StaticLayout;
 pub use static_promote::StaticPromote;
 pub use tessera::Tessera;
@@ -46,6 +49,12 @@ pub trait Policy: Send + Sync + std::fmt::Debug {
     /// although nobody waits.
     fn moves(&self) -> bool {
         false
+    }
+
+    /// Returns what it weighs, by name; null for a policy that has nothing to set.
+    /// [`with_settings`] makes the same policy of it again.
+    fn settings(&self) -> Value {
+        Value::Null
     }
 
     /// Decides one round, with what is predicted of the jobs; a policy that looks at sizes only has

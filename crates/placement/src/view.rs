@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
 use tessera_model::mig::compute::{self, ComputeName, ComputeSlot, Cut};
 use tessera_model::mig::{
     Geometry, Layout, Measure, Profile, ProfileId, Slot, State, StateSpace, TooManyPlacements,
@@ -14,14 +15,14 @@ use crate::seating::Atlas;
 
 /// The cluster at one moment: every GPU that agents reported, in a fixed order (node name, then
 /// index on the node). The order is part of the input: policies break ties by it.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ClusterView {
     /// The GPUs.
     pub gpus: Vec<GpuView>,
 }
 
 /// One GPU as its agent last reported it, with what has been decided since laid over it.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GpuView {
     /// Its UUID.
     pub id: GpuId,
@@ -35,7 +36,9 @@ pub struct GpuView {
     pub memory: Bytes,
     /// Streaming multiprocessors of the whole card, if the driver says.
     pub sms: Option<u16>,
-    /// Reported profiles and placements; `None` where MIG is off or not supported.
+    /// Reported profiles and placements; `None` where MIG is off or not supported. Left out where
+    /// a view is written down: [`crate::record`] writes it once for all GPUs of a kind.
+    #[serde(skip)]
     pub mig: Option<Arc<MigView>>,
     /// Whether its node can share slices under MPS: it has NVIDIA's MPS control program.
     pub mps: bool,
@@ -52,7 +55,7 @@ pub struct GpuView {
 }
 
 /// What operators said of a GPU, in words that explanations repeat.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OperatorWord {
     /// Who keeps new attempts away; such a GPU is never available.
     pub closed: Option<Closed>,
@@ -83,7 +86,7 @@ impl GpuView {
 }
 
 /// Why an operator keeps new attempts from a GPU.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Closed {
     /// What was said.
     pub how: Closure,
@@ -94,7 +97,7 @@ pub struct Closed {
 }
 
 /// What an operator said that keeps new attempts away.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Closure {
     /// It is to become empty: running attempts finish.
     Drained,
@@ -131,6 +134,15 @@ pub struct MigView {
     /// The same with numbered slots, for searches.
     atlas: Atlas,
 }
+
+/// Two views of one geometry are equal: all else follows from it.
+impl PartialEq for MigView {
+    fn eq(&self, other: &Self) -> bool {
+        self.geometry == other.geometry
+    }
+}
+
+impl Eq for MigView {}
 
 impl MigView {
     /// Derives the rules from a reported geometry.
@@ -190,7 +202,7 @@ impl MigView {
 }
 
 /// One instance, standing or promised.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct InstanceView {
     /// Where it stands; `None` for a whole GPU with MIG off.
     pub slot: Option<Slot>,
@@ -201,7 +213,7 @@ pub struct InstanceView {
 }
 
 /// What an instance is doing.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum InstanceState {
     /// Nothing runs on it: a job may start, or it may be destroyed.
     Idle,
@@ -238,7 +250,7 @@ impl InstanceState {
 }
 
 /// The compute instances of one GPU instance, as seats.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Seats {
     /// Those that may be taken or are.
     pub cut: Cut,
@@ -260,11 +272,12 @@ impl Seats {
 }
 
 /// The sharers of one slice.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Tenancy {
     /// Whose jobs they are: under MPS one job's fault is everyone's, so that users are never
     /// mixed. (Kernel by kernel each has its own context; but they trust each other with the gate
     /// page, and the agent may put MPS beneath.)
+    #[serde(with = "shared_text")]
     pub user: Arc<str>,
     /// The jobs with their parts.
     pub sharers: Vec<(JobId, Part)>,
@@ -297,22 +310,24 @@ impl Tenancy {
 }
 
 /// A job that may share a slice: whose it is, and its part.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Sharer {
     /// Whose job it is.
+    #[serde(with = "shared_text")]
     pub user: Arc<str>,
     /// What it may use.
     pub share: Part,
 }
 
 /// A job that waits for a place.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct QueuedJob {
     /// Its number; the queue's order among equals.
     pub id: JobId,
     /// What it asks for.
     pub gpu: GpuAsk,
     /// Whose it is.
+    #[serde(with = "shared_text")]
     pub user: Arc<str>,
     /// Its part of a slice, if it may share one.
     pub share: Option<Sharer>,
@@ -320,4 +335,19 @@ pub struct QueuedJob {
     pub priority: Priority,
     /// When it was accepted, on the database's clock.
     pub submitted: Millis,
+}
+
+/// Text that many share, written as text.
+pub(crate) mod shared_text {
+    use std::sync::Arc;
+
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    pub(crate) fn serialize<S: Serializer>(text: &Arc<str>, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_str(text)
+    }
+
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Arc<str>, D::Error> {
+        String::deserialize(from).map(Arc::from)
+    }
 }

@@ -21,12 +21,13 @@ mod quota;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use serde_json::Value;
 use tessera_model::mig::Profile;
 use tessera_model::spec::GpuAsk;
 use tessera_model::{GpuId, JobId, Millis};
 
 use self::quota::{Quotas, TRIES_MAX};
-use super::{Policy, SchemeB, Tessera};
+use super::{Policy, SchemeB, Tessera, settings};
 use crate::decision::{Decision, Explanation, WaitReason};
 use crate::forecast::{Account, Companion, Demand, Forecast};
 use crate::view::{ClusterView, GpuView, InstanceState, QueuedJob};
@@ -50,6 +51,11 @@ const WEIGHED_MAX: usize = 64;
 pub struct TesseraLive(Tessera);
 
 impl TesseraLive {
+    /// Runs with these settings.
+    pub const fn new(settings: Tessera) -> Self {
+        Self(settings)
+    }
+
     /// Makes one that has a job forgo up to so much of its speed, in thousandths, for a slice that
     /// is a whole GPU smaller: how much energy counts. By default 150.
     pub fn with_thrift(thousandths: u16) -> Self {
@@ -65,6 +71,10 @@ impl Policy for TesseraLive {
 
     fn moves(&self) -> bool {
         true
+    }
+
+    fn settings(&self) -> Value {
+        settings::told(&self.0)
     }
 
     fn decide_with(

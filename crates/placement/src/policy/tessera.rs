@@ -40,6 +40,7 @@ mod search;
 mod table;
 mod waiting;
 
+use serde::{Deserialize, Serialize};
 use tessera_model::spec::Priority;
 use tessera_model::{JobId, Millis};
 
@@ -72,7 +73,8 @@ const SURVEYED_MAX: usize = 64;
 const PRIORITY: f64 = 2.0;
 
 /// The policy `tessera`, with what it weighs.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
 pub struct Tessera {
     /// How much more a shorter job's speed is worth: the power of what is left of it.
     pub shortness: f64,

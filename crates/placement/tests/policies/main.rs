@@ -9,6 +9,7 @@ mod live;
 mod operator;
 mod parts;
 mod properties;
+mod record;
 mod scheme_b;
 mod sharing;
 mod static_layout;

@@ -1,0 +1,52 @@
+//! What can be set of a policy, written down and read again.
+
+use serde::Serialize;
+use serde_json::Value;
+
+use super::{NAMES, Policy, Tessera, TesseraLive, by_name};
+
+/// Why no policy can be made of a name and settings.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum BadSettings {
+    /// No controller runs a policy of this name.
+    #[error("no policy is called {name:?}: choose one of {}", NAMES.join(", "))]
+    UnknownPolicy {
+        /// The name.
+        name: String,
+    },
+    /// The policy knows nothing of that.
+    #[error("{policy} has no such settings: {what}")]
+    Refused {
+        /// The policy.
+        policy: String,
+        /// What is wrong, and what would be right.
+        what: String,
+    },
+}
+
+/// Makes the policy of a name with its settings, as [`Policy::settings`] tells them; those that
+/// aren't named are as ever.
+///
+/// # Errors
+///
+/// [`BadSettings`] says which name is wrong, and which there are.
+pub fn with_settings(name: &str, settings: &Value) -> Result<Box<dyn Policy>, BadSettings> {
+    let refused = |what: String| BadSettings::Refused { policy: name.to_owned(), what };
+    let known =
+        by_name(name).ok_or_else(|| BadSettings::UnknownPolicy { name: name.to_owned() })?;
+    match (name, settings) {
+        (_, Value::Null) => Ok(known),
+        ("tessera", settings) => {
+            let set: Tessera =
+                serde_json::from_value(settings.clone()).map_err(|bad| refused(bad.to_string()))?;
+            Ok(Box::new(TesseraLive::new(set)))
+        }
+        (_, Value::Object(none)) if none.is_empty() => Ok(known),
+        _ => Err(refused("nothing can be set of it".to_owned())),
+    }
+}
+
+/// Returns settings by name.
+pub(super) fn told(settings: &impl Serialize) -> Value {
+    serde_json::to_value(settings).unwrap_or_default()
+}
