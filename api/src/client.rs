@@ -22,7 +22,8 @@ pub use self::retry::Patience;
 use crate::types::{
     ClusterInfo, ClusterSeries, DecisionView, Decisions, Explain, GpuSeries, Gpus, Job, JobCounts,
     JobDetail, JobEvents, JobFilter, JobPage, JobSeries, KernelTasks, LayoutChanges,
-    MigModeRequest, Node, Nodes, SeriesQuery, SubmitRequest, Submitted, TaskKernels, UpdateRequest,
+    MigModeRequest, Node, Nodes, PastJobs, RecordedRounds, SeriesQuery, SubmitRequest, Submitted,
+    TaskKernels, UpdateRequest,
 };
 
 /// Longest time that one request for a job's end is held open by the controller. Proxies
@@ -30,6 +31,10 @@ use crate::types::{
 const WAIT_SECS: u64 = 25;
 /// Jobs on one page of a listing: the most that the controller gives.
 const PAGE_JOBS: u32 = 1_000;
+/// Recorded rounds on one page.
+const PAGE_ROUNDS: u32 = 500;
+/// How long a page of history may take: it has megabytes.
+const LONG_READ: Duration = Duration::from_secs(60);
 
 /// What makes a repeated submit harmless: the controller accepts each key once.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -339,6 +344,42 @@ impl Client {
     ) -> Result<LayoutChanges, ClientError> {
         let call = Call::get("v1/layouts").query("limit", limit);
         self.http.json(call.maybe("gpu", gpu)).await
+    }
+
+    /// Returns one page of recorded rounds of the placement, oldest first: from the beginning of
+    /// the chain that was being written at `since`, or behind `cursor`.
+    ///
+    /// # Errors
+    ///
+    /// As everywhere.
+    pub async fn recorded_rounds(
+        &self,
+        since: &str,
+        cursor: Option<&str>,
+    ) -> Result<RecordedRounds, ClientError> {
+        let call = Call::get("v1/placement-rounds").query("limit", PAGE_ROUNDS);
+        let call = match cursor {
+            Some(cursor) => call.query("cursor", cursor),
+            None => call.query("since", since),
+        };
+        self.http.json(call.within(LONG_READ)).await
+    }
+
+    /// Returns one page of the jobs that were accepted from one moment to another (RFC 3339),
+    /// oldest first, with their runs; only one user's, if one is named.
+    ///
+    /// # Errors
+    ///
+    /// As everywhere.
+    pub async fn past_jobs(
+        &self,
+        (since, until): (&str, &str),
+        user: Option<&str>,
+        cursor: Option<&str>,
+    ) -> Result<PastJobs, ClientError> {
+        let call = Call::get("v1/history").query("since", since).query("until", until);
+        let call = call.query("limit", PAGE_JOBS).maybe("user", user).maybe("cursor", cursor);
+        self.http.json(call.within(LONG_READ)).await
     }
 
     /// Lists decisions, newest first.

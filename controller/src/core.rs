@@ -39,6 +39,7 @@ use tessera_model::{
     AttemptId, BootId, ControllerId, DecisionId, GpuId, JobId, Millis, NodeId, NodeName, PlanId,
     SliceId,
 };
+use tessera_placement::record::{Record, Recorder};
 use tessera_placement::{Estimator, MigView, Policy, QueuedJob, Sharer, SliceKind, WaitReason};
 use tessera_wire::frames::{GpuReport, ToAgent, ToController, Usage};
 use uuid::Uuid;
@@ -166,6 +167,8 @@ pub struct Round {
     pub waits: Vec<moves::WaitRow>,
     /// Plans that are ordered.
     pub orders: Vec<nodes::PlanRow>,
+    /// What the policy was asked and said, if it was asked and anything is committed.
+    pub record: Option<Arc<Record>>,
     /// What to do after the commit.
     pub effects: Vec<Effect>,
     /// Results of commands, by token; `None` where the store has to tell.
@@ -183,7 +186,8 @@ pub struct Round {
 }
 
 impl Round {
-    /// Tells whether there is anything to commit.
+    /// Tells whether there is anything to commit. A record alone is not: where nothing else is
+    /// written nothing changed, and time alone is no reason to write.
     pub fn is_empty(&self) -> bool {
         self.attaches.is_empty()
             && self.raises.is_empty()
@@ -379,6 +383,8 @@ pub struct Cluster {
     asides: BTreeMap<JobId, Vec<(SliceKind, Millis)>>,
     /// How many compute slices the jobs of a user may hold at once; `*` is everybody else.
     quotas: BTreeMap<String, u32>,
+    /// Writes down what the policy is asked and says.
+    recorder: Recorder,
 }
 
 impl Cluster {
@@ -401,8 +407,11 @@ impl Cluster {
         self.give_up_impossible(&mut round);
         self.order_wishes(now, mint, &mut round);
         self.seat(now, mint, &mut round);
-        self.place(now, mint, &mut round);
+        let draft = self.place(now, mint, &mut round);
         self.order_plans(now, mint, &mut round);
+        if let Some(draft) = draft.filter(|_| !round.is_empty()) {
+            round.record = Some(Arc::new(self.recorder.keep(draft)));
+        }
         round
     }
 

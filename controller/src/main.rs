@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use anyhow::Context as _;
 use clap::Parser as _;
+use tessera_controller::actors::history::Kept;
 use tessera_controller::actors::leadership::{Candidate, Trust};
 use tessera_controller::actors::placer::{self, DEPOSED_STATUS, PlacerParts};
 use tessera_controller::actors::{foretold, history, intake, links};
@@ -192,7 +193,8 @@ async fn run(
     let placer = placer::start(parts, asked, accepted);
     intake::start(others, &options, &memory, calls, fresh);
     foretold::start();
-    history::start(others, options.clone(), held.clone(), settings.keep_history);
+    let kept = Kept { history: settings.keep_history, rounds: settings.keep_rounds };
+    history::start(others, options.clone(), held.clone(), kept);
     let told = placer.clone().recipient();
     actix::spawn(async move {
         candidate.keep(held, told).await;

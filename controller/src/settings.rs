@@ -14,6 +14,9 @@ use tessera_placement::policy::Terms;
 /// How long ended jobs are kept, if nothing else is said: a quarter's usage can be told.
 const KEEP_HISTORY: Keep = Keep::days(90);
 
+/// How long recorded rounds are kept, if nothing else is said: a week's decisions can be replayed.
+const KEEP_ROUNDS: Keep = Keep::days(7);
+
 /// How long a job runs at least before it is moved (again), if nothing else is said: many times
 /// what a move costs, so that moves take a small part of anybody's time.
 const MOVE_REST_SECS: u64 = 300;
@@ -92,6 +95,10 @@ pub struct ServeArgs {
     /// forever [default: 90d].
     #[arg(long, env = "TESSERA_KEEP_HISTORY", value_name = "DURATION")]
     pub keep_history: Option<Keep>,
+    /// How long recorded rounds of the placement are kept, for `tessera simulate --since`: 7d,
+    /// 12h, or forever [default: 7d].
+    #[arg(long, env = "TESSERA_KEEP_ROUNDS", value_name = "DURATION")]
+    pub keep_rounds: Option<Keep>,
     /// How many seconds a job runs at least before it is asked to move, or to move again
     /// [default: 300].
     #[arg(long, env = "TESSERA_MOVE_REST", value_name = "SECONDS")]
@@ -130,6 +137,7 @@ struct File {
     policy: Option<String>,
     lease: Option<u64>,
     keep_history: Option<Keep>,
+    keep_rounds: Option<Keep>,
     move_rest: Option<u64>,
     quotas: Option<BTreeMap<String, u32>>,
     energy: Option<u8>,
@@ -157,6 +165,8 @@ pub struct Settings {
     pub lease: u64,
     /// How long ended jobs and changes of layouts are kept.
     pub keep_history: Keep,
+    /// How long recorded rounds of the placement are kept.
+    pub keep_rounds: Keep,
     /// How many seconds a job runs at least before it is asked to move.
     pub move_rest: u64,
     /// How much energy counts, in percent.
@@ -195,6 +205,7 @@ impl Settings {
                 .unwrap_or_else(|| DEFAULT_POLICY.to_owned()),
             lease: args.lease.or(file.lease).unwrap_or(LeaseTerms::DEFAULT_LENGTH.get() / 1_000),
             keep_history: args.keep_history.or(file.keep_history).unwrap_or(KEEP_HISTORY),
+            keep_rounds: args.keep_rounds.or(file.keep_rounds).unwrap_or(KEEP_ROUNDS),
             move_rest: args.move_rest.or(file.move_rest).unwrap_or(MOVE_REST_SECS),
             energy: args.energy.or(file.energy).unwrap_or(Terms::DEFAULT.energy_percent),
             ha: args.ha || file.ha.unwrap_or(false),

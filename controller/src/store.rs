@@ -14,6 +14,7 @@ pub mod nodes;
 pub mod operator;
 pub mod private;
 pub mod reads;
+pub mod rounds;
 pub mod submit;
 mod tenancies;
 pub mod usage;

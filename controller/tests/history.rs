@@ -8,7 +8,7 @@ mod seed;
 
 use seed::Seed;
 use sqlx::{Connection as _, PgConnection, PgPool};
-use tessera_controller::store::{connect, history};
+use tessera_controller::store::{connect, history, rounds};
 
 const DAY: f64 = 86_400.0;
 
@@ -111,4 +111,35 @@ async fn a_long_history_goes_in_batches_and_only_by_the_leader() {
     assert!(first.jobs < 1_700 && first.next.is_some(), "{first:?}");
     assert_eq!(sweep(&mut connection, 90.0 * DAY).await, 1_700 - first.jobs);
     assert!(numbers(&pool, "SELECT job FROM jobs").await.is_empty());
+}
+
+#[tokio::test]
+async fn recorded_rounds_go_a_chain_at_a_time_by_age_and_by_size_and_the_newest_stays() {
+    let options = database::fresh().await;
+    let pool = connect::pool(options.clone(), 2);
+    // Three chains: of 10, 5 and 0 days ago.
+    sqlx::raw_sql(
+        "INSERT INTO placement_rounds (at, epoch, number, digest, bytes, body)
+         SELECT now() - make_interval(days => 10 - 5 * (n / 3)), 0, n % 3,
+                decode(repeat('00', 32), 'hex'), 100, decode(repeat('00', 100), 'hex')
+           FROM generate_series(0, 8) AS n",
+    )
+    .execute(&pool)
+    .await
+    .unwrap();
+    let mut connection = pool.acquire().await.unwrap();
+    let left = "SELECT round FROM placement_rounds ORDER BY round";
+    let mut remove = async |days: Option<f64>, bytes: i64| {
+        let secs = days.map(|days| days * DAY);
+        rounds::remove_oldest_chain(&mut connection, 0, secs, bytes).await.unwrap()
+    };
+
+    assert_eq!(remove(Some(7.0), 10_000).await, 0, "its last round may be five days old");
+    assert_eq!(remove(None, 900).await, 0, "nothing is too old, and there is room");
+    assert_eq!(remove(Some(4.0), 10_000).await, 3);
+    assert_eq!(remove(Some(4.0), 10_000).await, 0);
+    assert_eq!(numbers(&pool, left).await, [4, 5, 6, 7, 8, 9]);
+    assert_eq!(remove(None, 599).await, 3);
+    assert_eq!(remove(Some(0.0), 0).await, 0, "it is being written");
+    assert_eq!(numbers(&pool, left).await, [7, 8, 9]);
 }

@@ -20,7 +20,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ),
     ("tessera-sim-nvml", &["tessera-model", "tessera-sim"]),
     ("tessera-sim-cuda", &["tessera-sim"]),
-    ("tessera-api", &["tessera-model", "tessera-sim"]),
+    ("tessera-api", &["tessera-model", "tessera-placement", "tessera-sim"]),
     (
         "tessera-controller",
         &[

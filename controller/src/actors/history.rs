@@ -10,14 +10,17 @@ use tokio::sync::watch;
 
 use super::intake::Chain;
 use crate::http::metrics;
-use crate::store::{self, ConnectOptions, Connection, StoreError, history};
+use crate::store::{self, ConnectOptions, Connection, StoreError, history, rounds};
 
-/// Counter: jobs and layout changes that were removed since they ended long ago, by `what`.
+/// Counter: jobs, layout changes and recorded rounds that were removed since they are old, by `what`.
 const REMOVED: &str = "tessera_history_removed_total";
 /// Longest time between sweeps; a tenth of what is kept, where that is shorter.
 const SWEEP_EVERY_MAX: Duration = Duration::from_secs(600);
 /// Shortest time between sweeps.
 const SWEEP_EVERY_MIN: Duration = Duration::from_secs(1);
+/// Most bytes that recorded rounds take together, as they are stored: beyond it the oldest go
+/// before their time.
+const ROUNDS_BYTES_MAX: i64 = 1 << 30;
 /// How long the database is left alone between batches: old rows are in no hurry.
 const BATCH_PAUSE: Duration = Duration::from_millis(200);
 
@@ -28,17 +31,25 @@ static COUNTER: LazyLock<IntCounterVec> = LazyLock::new(|| {
     counter
 });
 
+/// How long what is over is kept.
+#[derive(Clone, Copy, Debug)]
+pub struct Kept {
+    /// Jobs and changes of layouts.
+    pub history: Keep,
+    /// Recorded rounds.
+    pub rounds: Keep,
+}
+
 /// Starts the sweeps on `runtime`; they end with it. `epoch` tells which one is held.
-pub fn start(runtime: &Handle, options: ConnectOptions, epoch: watch::Receiver<u64>, keep: Keep) {
-    let Keep::For(span) = keep else { return };
-    for what in ["jobs", "layout_changes"] {
+pub fn start(runtime: &Handle, options: ConnectOptions, epoch: watch::Receiver<u64>, kept: Kept) {
+    for what in ["jobs", "layout_changes", "rounds"] {
         COUNTER.with_label_values(&[what]).inc_by(0);
     }
     runtime.spawn(async move {
         loop {
-            tokio::time::sleep(sweep_every(span)).await;
+            tokio::time::sleep(sweep_every(kept)).await;
             let done = match store::connect(&options).await {
-                Ok(mut connection) => sweep(&mut connection, &epoch, span).await,
+                Ok(mut connection) => sweep(&mut connection, &epoch, kept).await,
                 Err(error) => Err(error),
             };
             if let Err(error) = done {
@@ -48,11 +59,48 @@ pub fn start(runtime: &Handle, options: ConnectOptions, epoch: watch::Receiver<u
     });
 }
 
-fn sweep_every(span: Millis) -> Duration {
-    (span.duration() / 10).clamp(SWEEP_EVERY_MIN, SWEEP_EVERY_MAX)
+fn sweep_every(kept: Kept) -> Duration {
+    let tenth = |keep: Keep| match keep {
+        Keep::For(span) => span.duration() / 10,
+        Keep::Forever => SWEEP_EVERY_MAX,
+    };
+    tenth(kept.history).min(tenth(kept.rounds)).clamp(SWEEP_EVERY_MIN, SWEEP_EVERY_MAX)
 }
 
 async fn sweep(
+    connection: &mut Connection,
+    epoch: &watch::Receiver<u64>,
+    kept: Kept,
+) -> Result<(), StoreError> {
+    if let Keep::For(span) = kept.history {
+        sweep_jobs(connection, epoch, span).await?;
+    }
+    sweep_rounds(connection, epoch, kept.rounds).await
+}
+
+async fn sweep_rounds(
+    connection: &mut Connection,
+    epoch: &watch::Receiver<u64>,
+    keep: Keep,
+) -> Result<(), StoreError> {
+    let keep_secs = match keep {
+        Keep::For(span) => Some(span.duration().as_secs_f64()),
+        Keep::Forever => None,
+    };
+    loop {
+        let held = *epoch.borrow();
+        let gone =
+            rounds::remove_oldest_chain(connection, held, keep_secs, ROUNDS_BYTES_MAX).await?;
+        COUNTER.with_label_values(&["rounds"]).inc_by(gone);
+        if gone == 0 {
+            return Ok(());
+        }
+        tracing::info!(rounds = gone, "old recorded rounds removed");
+        tokio::time::sleep(BATCH_PAUSE).await;
+    }
+}
+
+async fn sweep_jobs(
     connection: &mut Connection,
     epoch: &watch::Receiver<u64>,
     span: Millis,

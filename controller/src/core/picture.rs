@@ -7,6 +7,7 @@ use tessera_model::lease::LeaseTerms;
 use tessera_model::life::JobState;
 use tessera_model::spec::GpuAsk;
 use tessera_model::{ControllerId, JobId, Millis};
+use tessera_placement::record::Recorder;
 use tessera_placement::{Empirical, Policy, QueuedJob};
 
 use super::foresight::Facts;
@@ -52,6 +53,7 @@ impl Cluster {
             estimator: Box::<Empirical>::default(),
             asides: BTreeMap::new(),
             quotas: BTreeMap::new(),
+            recorder: Recorder::default(),
         };
         cluster.take_in(picture, now);
         cluster
@@ -69,6 +71,8 @@ impl Cluster {
         self.unsent_plans.clear();
         self.wishes.clear();
         self.moving = super::moving::Moving::default();
+        // The records of rounds that failed were not stored.
+        self.recorder.forget();
         self.gpus.clear();
         self.take_in(picture, now);
     }

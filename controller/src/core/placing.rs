@@ -8,8 +8,9 @@ use tessera_model::mig::compute::memory_share;
 use tessera_model::mig::{self, Layout, Occupant, Slot, Step};
 use tessera_model::share::{ComputeShare, Part};
 use tessera_model::{AttemptId, Bytes, DecisionId, GpuId, JobId, Millis, PlanId};
+use tessera_placement::record::{Asked, Draft};
 use tessera_placement::{
-    ClusterView, Decision, Explanation, InstanceState, Place, Sharer, WaitReason, parts,
+    ClusterView, Decision, Explanation, InstanceState, Place, QueuedJob, Sharer, WaitReason, ask,
 };
 use tessera_wire::frames::{InstanceReport, MigReport};
 use uuid::Uuid;
@@ -83,27 +84,23 @@ impl Cluster {
         steps.is_none().then_some("an instance is in the way that can't be destroyed")
     }
 
-    /// Asks the policy, and turns what it says into reservations.
-    pub(super) fn place(&mut self, now: Millis, mint: &mut dyn FnMut() -> Uuid, round: &mut Round) {
+    /// Asks the policy, and turns what it says into reservations. Returns what it was asked and
+    /// said, if it was asked.
+    pub(super) fn place(
+        &mut self,
+        now: Millis,
+        mint: &mut dyn FnMut() -> Uuid,
+        round: &mut Round,
+    ) -> Option<Draft> {
         if self.queue.is_empty() && !self.reviews(now) {
-            return;
+            return None;
         }
         if now < self.hold_until {
-            return self.hold_all(now, mint, round);
+            self.hold_all(now, mint, round);
+            return None;
         }
         let view = self.view(now);
-        let look_at = match view.gpus.iter().any(|gpu| gpu.available) {
-            true => LOOK_AT_MAX,
-            false => LOOK_AT_WITHOUT_GPUS,
-        };
-        let open = self.queue.values().map(|waiting| &waiting.asked);
-        let mut queue = open.filter(|job| !self.moving.promised(job.id)).take(look_at);
-        let forecast = Foresight::new(self, now);
-        let mut seated = parts::seat(&view, &mut queue, STARTS_MAX);
-        let mut decisions = std::mem::take(&mut seated.decisions);
-        let left = STARTS_MAX - seated.started;
-        let mut others = seated.others.into_iter();
-        decisions.extend(self.policy.decide_with(&view, &forecast, &mut others, now, left));
+        let (decisions, draft) = self.ask_policy(&view, now);
         let mut reshapes = Vec::new();
         for decision in decisions {
             match decision {
@@ -120,6 +117,26 @@ impl Cluster {
             self.reshape(reshapes, &view, now, mint, round);
         }
         self.note_promises(now, mint, round);
+        Some(draft)
+    }
+
+    /// Asks the policy about the head of the queue, and writes down what it heard and said.
+    fn ask_policy(&self, view: &ClusterView, now: Millis) -> (Vec<Decision>, Draft) {
+        let look_at = match view.gpus.iter().any(|gpu| gpu.available) {
+            true => LOOK_AT_MAX,
+            false => LOOK_AT_WITHOUT_GPUS,
+        };
+        let open = self.queue.values().map(|waiting| &waiting.asked);
+        let queue: Vec<&QueuedJob> =
+            open.filter(|job| !self.moving.promised(job.id)).take(look_at).collect();
+        let foresight = Foresight::new(self, now);
+        let heard = self.recorder.listen(&foresight, view, now);
+        let policy = self.policy.as_ref();
+        let mut shown = queue.iter().copied();
+        let decisions = ask(policy, view, &heard, &mut shown, now, STARTS_MAX);
+        let asked = Asked { cluster: view, queue: &queue, now, starts_max: STARTS_MAX };
+        let draft = self.recorder.draft(policy, asked, heard, &decisions);
+        (decisions, draft)
     }
 
     /// Whether a policy that moves jobs is asked although nobody waits: those who run may have it
@@ -398,15 +415,8 @@ impl Cluster {
         }
         let view = self.view(now);
         let forecast = Foresight::new(self, now);
-        let mut seated = parts::seat(&view, &mut std::iter::once(&waiting.asked), 1);
-        let mut others = seated.others.into_iter();
-        let decision = match seated.decisions.pop() {
-            Some(decision) => Some(decision),
-            None => {
-                let decided = self.policy.decide_with(&view, &forecast, &mut others, now, 1);
-                decided.into_iter().next_back()
-            }
-        };
+        let mut alone = std::iter::once(&waiting.asked);
+        let decision = ask(self.policy.as_ref(), &view, &forecast, &mut alone, now, 1).pop();
         let (reason, why) = match decision {
             Some(Decision::Wait { reason, why, .. }) => (reason, why),
             Some(Decision::Start { why, .. } | Decision::Reshape { why, .. }) => {

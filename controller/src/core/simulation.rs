@@ -129,6 +129,7 @@ fn world(seed: u64) -> World {
         machines,
         links: BTreeMap::new(),
         policy,
+        tape: tessera_placement::record::Tape::default(),
         minted: 10_000,
         tokens: BTreeMap::new(),
         counts: BTreeMap::new(),

@@ -3,15 +3,18 @@
 use actix_web::get;
 use actix_web::web::{Data, Json};
 use serde::Deserialize;
-use tessera_api::types::{DecisionView, Decisions, LayoutChanges};
+use tessera_api::types::{DecisionView, Decisions, LayoutChanges, PastJobs, RecordedRounds};
+use tessera_model::spec::BadField;
 use tessera_model::{DecisionId, GpuId, JobId};
+use time::OffsetDateTime;
+use time::format_description::well_known::Rfc3339;
 
 use super::error::ApiError;
 use super::extract::{Named, Params, read_id};
 use super::gpu_names::find_gpu;
 use super::openapi::{DecisionPath, LookupProblems, Problems};
 use super::state::State;
-use crate::store::reads::PageSize;
+use crate::store::reads::{PageSize, PastQuery, RoundsFrom};
 
 /// Which decisions to list.
 #[derive(Clone, Debug, Deserialize, utoipa::IntoParams)]
@@ -109,4 +112,102 @@ pub(super) async fn list_layouts(
     let before = cursor.as_deref().map(str::parse).transpose()?;
     let size = PageSize::parse(limit)?;
     Ok(Json(state.reads().layouts(gpu, before, size).await?))
+}
+
+/// Which recorded rounds to list.
+#[derive(Clone, Debug, Deserialize, utoipa::IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct RoundFilter {
+    /// From the chain on that was being written then, RFC 3339; from the oldest round on, where
+    /// nothing is that old or nothing is given.
+    since: Option<String>,
+    /// How many to return at most: 1 to 1,000, by default 100. A page of large rounds has fewer.
+    #[param(minimum = 1, maximum = 1000)]
+    limit: Option<u32>,
+    /// Where the last page ended; `since` is of no matter then.
+    cursor: Option<String>,
+}
+
+/// Lists recorded rounds of the placement, oldest first: what the policy saw, and what it said.
+#[utoipa::path(
+    tag = "history",
+    operation_id = "list_placement_rounds",
+    params(RoundFilter),
+    responses((status = 200, description = "A page of rounds.", body = RecordedRounds), Problems),
+    security(("bearer" = [])),
+)]
+#[get("/placement-rounds")]
+pub(super) async fn list_rounds(
+    filter: Params<RoundFilter>,
+    state: Data<State>,
+) -> Result<Json<RecordedRounds>, ApiError> {
+    let RoundFilter { since, limit, cursor } = filter.0;
+    let from = match (cursor, since) {
+        (Some(cursor), _) => RoundsFrom::Round(read_cursor('p', &cursor)?),
+        (None, Some(since)) => RoundsFrom::Time(read_time("since", &since)?),
+        (None, None) => RoundsFrom::Round(0),
+    };
+    Ok(Json(state.reads().rounds(from, PageSize::parse(limit)?).await?))
+}
+
+/// Which jobs of the past to list.
+#[derive(Clone, Debug, Deserialize, utoipa::IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct PastFilter {
+    /// Accepted then or later, RFC 3339.
+    since: String,
+    /// Accepted then or sooner; now, if not given.
+    until: Option<String>,
+    /// Only this user's.
+    user: Option<String>,
+    /// How many to return: 1 to 1,000, by default 100.
+    #[param(minimum = 1, maximum = 1000)]
+    limit: Option<u32>,
+    /// Where the last page ended.
+    cursor: Option<String>,
+}
+
+/// Lists the jobs of a period with their runs, oldest first: what simulations replay.
+#[utoipa::path(
+    tag = "history",
+    operation_id = "list_past_jobs",
+    params(PastFilter),
+    responses((status = 200, description = "A page of jobs.", body = PastJobs), Problems),
+    security(("bearer" = [])),
+)]
+#[get("/history")]
+pub(super) async fn list_past_jobs(
+    filter: Params<PastFilter>,
+    state: Data<State>,
+) -> Result<Json<PastJobs>, ApiError> {
+    let PastFilter { since, until, user, limit, cursor } = filter.0;
+    let query = PastQuery {
+        since: read_time("since", &since)?,
+        until: match until {
+            Some(until) => read_time("until", &until)?,
+            None => OffsetDateTime::now_utc(),
+        },
+        user,
+        after: cursor.map_or(Ok(0), |cursor| read_cursor('h', &cursor))?,
+        size: PageSize::parse(limit)?,
+    };
+    Ok(Json(state.reads().past(query).await?))
+}
+
+fn read_cursor(letter: char, text: &str) -> Result<i64, BadField> {
+    let place = text.strip_prefix(letter).and_then(|hex| i64::from_str_radix(hex, 16).ok());
+    place.filter(|place| *place >= 0).ok_or_else(|| {
+        let what = format!("{text:?} is no cursor of this list");
+        BadField::new("cursor", what, "the next_cursor of the page before")
+    })
+}
+
+/// Reads a moment.
+pub(super) fn read_time(field: &str, text: &str) -> Result<OffsetDateTime, BadField> {
+    OffsetDateTime::parse(text, &Rfc3339).map_err(|_| {
+        let what = format!("{text:?} is no moment");
+        BadField::new(field, what, "RFC 3339, such as 2026-11-21T20:00:00Z")
+    })
 }

@@ -80,6 +80,8 @@ where
         .service(history::list_layouts)
         .service(history::list_decisions)
         .service(history::show_decision)
+        .service(history::list_rounds)
+        .service(history::list_past_jobs)
         .service(live::watch_jobs);
     app.service(v1)
         .service(health::healthz)

@@ -7,7 +7,7 @@ use tessera_model::JobId;
 use tessera_model::life::JobState;
 
 use super::load::JobSheet;
-use super::{StoreError, leader, load, moves, nodes, operator, usage};
+use super::{StoreError, leader, load, moves, nodes, operator, rounds, usage};
 use crate::core::Round;
 
 /// What a commit brought to light, for the picture and for those who asked.
@@ -39,6 +39,11 @@ pub async fn commit(
     policy: &str,
     epoch: u64,
 ) -> Result<Findings, StoreError> {
+    // Before the transaction begins: whoever waits for its locks need not wait for this.
+    let record = match &round.record {
+        Some(record) => Some(rounds::seal(record).await?),
+        None => None,
+    };
     let action = "begin a round";
     let mut transaction = connection.begin().await.map_err(StoreError::while_trying_to(action))?;
     leader::guard(&mut transaction, epoch).await?;
@@ -60,6 +65,9 @@ pub async fn commit(
         operator::change(&mut transaction, change).await?;
     }
     operator::record(&mut transaction, &round.events).await?;
+    if let Some(record) = &record {
+        rounds::record(&mut transaction, record, epoch).await?;
+    }
     let reserved: Vec<_> = round.reservations.iter().map(|r| r.job).collect();
     findings.sheets = load::sheets(&mut transaction, &reserved).await?;
     transaction.commit().await.map_err(StoreError::while_trying_to("commit a round"))?;

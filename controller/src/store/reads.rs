@@ -15,6 +15,8 @@ mod layouts;
 mod numbers;
 mod operator;
 mod page;
+mod past;
+mod rounds;
 mod row;
 mod targets;
 
@@ -24,7 +26,8 @@ use std::future::Future;
 use sqlx::{PgPool, Postgres, Transaction};
 use tessera_api::types::{
     ClusterEvents, DecisionView, Decisions, Job, JobCounts, JobDetail, JobEvents, JobPage,
-    KernelTasks, LayoutChange, LayoutChanges, PredictionView, TaskKernels,
+    KernelTasks, LayoutChange, LayoutChanges, PastJobs, PredictionView, RecordedRounds,
+    TaskKernels,
 };
 use tessera_model::share::Share;
 use tessera_model::{DecisionId, GpuId, JobId, JobRef, Millis, PlanId};
@@ -35,6 +38,8 @@ pub use self::attempts::LogSource;
 pub(crate) use self::decisions::candidate_view;
 pub(crate) use self::foretold::prediction_view;
 pub use self::page::{Cursor, JobQuery, PageSize};
+pub use self::past::PastQuery;
+pub use self::rounds::From as RoundsFrom;
 pub use self::targets::Targets;
 use super::StoreError;
 
@@ -176,6 +181,28 @@ impl Reads {
         size: PageSize,
     ) -> Result<LayoutChanges, StoreError> {
         self.run(move |mut at| async move { layouts::page(&mut at, gpu, before, size).await }).await
+    }
+
+    /// Lists the jobs of a period with their runs, oldest first.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::jobs`].
+    pub async fn past(&self, query: PastQuery) -> Result<PastJobs, StoreError> {
+        self.run(|mut at| async move { past::page(&mut at, &query).await }).await
+    }
+
+    /// Lists recorded rounds of the placement, oldest first.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::jobs`].
+    pub async fn rounds(
+        &self,
+        from: RoundsFrom,
+        size: PageSize,
+    ) -> Result<RecordedRounds, StoreError> {
+        self.run(move |mut at| async move { rounds::page(&mut at, from, size).await }).await
     }
 
     /// Lists the tasks whose kernels were measured, latest first.

@@ -18,9 +18,10 @@ use tessera_model::mig::{Profile, Slot, State, catalog};
 use tessera_model::spec::{GpuAsk, Priority};
 use tessera_model::{Bytes, JobId, Millis};
 use tessera_placement::policy::NAMES;
+use tessera_placement::record::{Asked, Recorder};
 use tessera_placement::{
     ClusterView, Decision, Demand, Forecast, GpuView, InstanceState, InstanceView, MigView,
-    OperatorWord, Policy, QueuedJob, for_simulation,
+    OperatorWord, Policy, QueuedJob, ask, for_simulation,
 };
 
 const MODEL: &str = "a100-40gb";
@@ -41,6 +42,9 @@ struct Options {
     /// Policies to run; all, if not given.
     #[arg(long, value_delimiter = ',')]
     policies: Vec<String>,
+    /// Also have each round written down, as a controller does, and say what that takes.
+    #[arg(long)]
+    recorded: bool,
     /// Seed of the fragmented layouts and of the mixed queue.
     #[arg(long, default_value_t = 1)]
     seed: u64,
@@ -114,6 +118,10 @@ fn main() -> Result<()> {
                     let policy =
                         for_simulation(name).with_context(|| format!("no policy {name}"))?;
                     let measured = measure(policy.as_ref(), &cluster, &queue, options.rounds);
+                    let recorded = match options.recorded {
+                        true => Some(record(policy.as_ref(), &cluster, &queue, options.rounds)?),
+                        false => None,
+                    };
                     println!(
                         "{}",
                         serde_json::json!({
@@ -128,6 +136,7 @@ fn main() -> Result<()> {
                             "decisions": measured.decisions,
                             "median_ms": milliseconds(measured.median),
                             "max_ms": milliseconds(measured.max),
+                            "recorded": recorded,
                         })
                     );
                 }
@@ -213,6 +222,42 @@ fn measure(
         median: times[times.len() / 2],
         max: times[times.len() - 1],
     }
+}
+
+/// Decides rounds and writes them down; from round to round one job fewer waits.
+fn record(
+    policy: &dyn Policy,
+    cluster: &ClusterView,
+    queue: &[QueuedJob],
+    rounds: usize,
+) -> Result<serde_json::Value> {
+    let mut recorder = Recorder::default();
+    let (mut asking, mut writing, mut sizes) = (Vec::new(), Vec::new(), Vec::new());
+    for round in 0..rounds.max(2) {
+        let queue: Vec<&QueuedJob> = queue.iter().skip(round).collect();
+        let begun = Instant::now();
+        let heard = recorder.listen(&Known, cluster, NOW);
+        let mut shown = queue.iter().copied();
+        let decisions = ask(policy, cluster, &heard, &mut shown, NOW, STARTS_MAX);
+        let asked = begun.elapsed();
+        let round = Asked { cluster, queue: &queue, now: NOW, starts_max: STARTS_MAX };
+        let draft = recorder.draft(policy, round, heard, &decisions);
+        let record = recorder.keep(draft);
+        writing.push(begun.elapsed() - asked);
+        asking.push(asked);
+        sizes.push(serde_json::to_vec(&record)?.len());
+    }
+    let whole = (milliseconds(writing[0]), sizes[0]);
+    let mut rest = writing.split_off(1);
+    rest.sort_unstable();
+    asking.sort_unstable();
+    Ok(serde_json::json!({
+        "asking_median_ms": milliseconds(asking[asking.len() / 2]),
+        "writing_median_ms": milliseconds(rest[rest.len() / 2]),
+        "writing_whole_ms": whole.0,
+        "text_bytes_mean": sizes[1..].iter().sum::<usize>() / (sizes.len() - 1),
+        "text_bytes_whole": whole.1,
+    }))
 }
 
 fn cluster(

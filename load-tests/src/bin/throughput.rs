@@ -2,14 +2,16 @@
 //! schedulers with as many places.
 
 use std::path::PathBuf;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
+use anyhow::Context as _;
 use clap::Parser;
 use serde_json::{Value, json};
 use tessera_api::types::{ArrayRange, SubmitRequest};
 use tessera_load_tests::cluster::{Plan, command, is_final};
 use tessera_load_tests::peers::Output;
-use tessera_load_tests::{machine, peers, wait};
+use tessera_load_tests::{machine, peers, postgres, wait};
 
 /// Slices of the smallest profile on one card.
 const SLICES: usize = 7;
@@ -65,6 +67,7 @@ fn measure(arguments: &Arguments, nodes: usize, output: Output) -> anyhow::Resul
     let took = started.elapsed();
     let counts = cluster.counts();
     anyhow::ensure!(counts.by_state.get("succeeded") == Some(&counts.total), "{counts:?}");
+    let (rounds, bytes) = recorded(&cluster)?;
     drop(cluster);
 
     let ours = f64::from(arguments.jobs) / took.as_secs_f64();
@@ -85,11 +88,25 @@ fn measure(arguments: &Arguments, nodes: usize, output: Output) -> anyhow::Resul
         "outputs": output.word(),
         "secs": took.as_secs_f64(),
         "jobs_per_sec": ours,
+        "recorded_rounds": rounds,
+        "recorded_bytes_per_job": bytes / f64::from(arguments.jobs),
         "hyperqueue_tasks_per_sec": theirs,
         "ratio_to_hyperqueue": theirs.map(|theirs| ours / theirs),
         "slurm_tasks_per_sec": slurm,
         "ratio_to_slurm": slurm.map(|slurm| ours / slurm),
     }))
+}
+
+/// Returns how many rounds the controller recorded, and how many bytes they take.
+fn recorded(cluster: &tessera_load_tests::cluster::Cluster) -> anyhow::Result<(u64, f64)> {
+    let socket = cluster.controller_data().join("pg/s").display().to_string();
+    let told = Command::new(postgres::program("psql"))
+        .args(["-h", &socket, "-U", "tessera", "-X", "-A", "-t", "-F", " ", "-d", "postgres", "-c"])
+        .arg("SELECT count(*), sum(bytes) FROM placement_rounds")
+        .output()?;
+    let text = String::from_utf8(told.stdout)?;
+    let (rounds, bytes) = text.trim().split_once(' ').context("two numbers")?;
+    Ok((rounds.parse()?, bytes.parse()?))
 }
 
 fn array(tasks: u32, output: Output) -> SubmitRequest {

@@ -5,6 +5,8 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use tessera_model::lease::LeaseTerms;
 use tessera_model::life::JobState;
 use tessera_model::{ControllerId, Millis, NodeId};
+use tessera_placement::Policy;
+use tessera_placement::record::Record;
 use uuid::Uuid;
 
 use super::checks;
@@ -41,8 +43,11 @@ pub(super) struct Controller {
 fn cluster(policy: &str, epoch: u64, picture: Picture, now: Millis) -> Cluster {
     let controller = ControllerId::from_uuid(Uuid::from_u128(1));
     let terms = LeaseTerms::from_length(LEASE).unwrap();
-    let policy = tessera_placement::by_name(policy).unwrap_or_else(|| Box::new(Restless));
-    Cluster::new(epoch, controller, terms, policy, picture, now)
+    Cluster::new(epoch, controller, terms, policy_of(policy), picture, now)
+}
+
+fn policy_of(name: &str) -> Box<dyn Policy> {
+    tessera_placement::by_name(name).unwrap_or_else(|| Box::new(Restless))
 }
 
 impl Controller {
@@ -104,6 +109,7 @@ impl World {
             Ok(findings) => findings,
             Err(problem) => panic!("the picture and the store differ: {problem}\n{round:#?}"),
         };
+        self.decide_again(&round);
         if how == Commit::AnswerLost {
             self.note("a commit's answer was lost", ());
             self.forget_moved(&round);
@@ -145,6 +151,20 @@ impl World {
             Input::Fresh(fresh) => left(fresh),
             _ => true,
         });
+    }
+
+    /// Has a round that was stored decided again, from nothing but what was recorded.
+    fn decide_again(&mut self, round: &Round) {
+        let Some(record) = &round.record else { return };
+        let text = serde_json::to_string(record).unwrap();
+        let read: Record = serde_json::from_str(&text).unwrap();
+        let policy = policy_of(self.policy);
+
+        let again = self.tape.read(read, Some(policy.as_ref())).unwrap();
+
+        assert_eq!(again.difference(), None);
+        assert_eq!(again.digest, Some(record.digest()));
+        self.note("a round was decided again", record.number);
     }
 
     fn reload(&mut self) {
@@ -211,7 +231,9 @@ impl World {
             && let Some(round) = self.controller.committing.take()
         {
             // The database finishes what it was asked to.
-            let _ = self.store.commit(&round, self.controller.cluster.epoch());
+            if self.store.commit(&round, self.controller.cluster.epoch()).is_ok() {
+                self.decide_again(&round);
+            }
         }
         self.store.epoch += 1;
         let picture = self.store.picture();

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use tessera_model::life::Outcome;
 use tessera_model::{AttemptId, BootId, GpuId, JobId, Millis};
+use tessera_placement::record::Tape;
 use tessera_wire::frames::{ToAgent, ToController};
 use uuid::Uuid;
 
@@ -40,6 +41,8 @@ pub(super) struct World {
     pub(super) machines: Vec<Machine>,
     pub(super) links: BTreeMap<u64, Link>,
     pub(super) policy: &'static str,
+    /// Reads what was recorded of committed rounds.
+    pub(super) tape: Tape,
     pub(super) minted: u128,
     pub(super) tokens: BTreeMap<u64, Vec<JobId>>,
     pub(super) counts: BTreeMap<&'static str, u64>,
