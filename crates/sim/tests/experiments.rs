@@ -56,5 +56,26 @@ fn a_report_needs_no_network_and_shows_every_job() {
 
     assert!(page.contains("a &lt;title>"), "text is escaped");
     assert!(!page.contains("http") && !page.contains("<script"), "nothing is loaded");
-    assert!((1..=20).all(|job| page.contains(&format!("<title>job {job}</title>"))));
+    assert!(
+        (1..=20).all(|job| page.contains(&format!("<title>job {job} on GPU 0, memory slices")))
+    );
+    assert!(page.contains("<title>instance on GPU 0, memory slices"), "slices are drawn, too");
+    let plots = [
+        "Makespan",
+        "System throughput",
+        "Energy of all GPUs",
+        "Time from submit to end",
+        "Compute slices that jobs have, over time",
+        "(fragmentation), over time",
+        "Jobs that are done, of all, over time",
+        "Jobs that wait, over time",
+        "Power of all GPUs, over time",
+        "Who was where under tessera",
+    ];
+    for plot in plots {
+        let (_, behind) = page.split_once(plot).unwrap_or_else(|| panic!("no plot of {plot}"));
+        let drawing = &behind[..behind.find("</svg>").unwrap()];
+        let drawn = drawing.contains("<rect") || drawing.contains("points=\"0");
+        assert!(drawn, "the plot of {plot} is empty: {drawing}");
+    }
 }

@@ -301,6 +301,7 @@ impl<'s> Run<'s> {
         if self.setup.plot {
             let sample = Sample { at_ms: self.now, ..self.look() };
             self.record.samples.push(sample);
+            self.note_slices();
         }
     }
 

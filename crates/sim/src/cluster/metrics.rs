@@ -1,5 +1,7 @@
 //! What came out of a run.
 
+use std::collections::BTreeMap;
+
 use serde::Serialize;
 use tessera_model::mig::catalog;
 
@@ -20,6 +22,9 @@ pub(crate) struct Record {
     pub(crate) lost_parts: u128,
     pub(crate) samples: Vec<Sample>,
     pub(crate) segments: Vec<Segment>,
+    pub(crate) slices: Vec<Slice>,
+    /// Instances that stand, by GPU, first memory slice and size, each with since when.
+    pub(crate) standing: BTreeMap<(usize, u8, u8), u64>,
 }
 
 /// The cluster at one moment.
@@ -35,6 +40,8 @@ pub struct Sample {
     pub waiting: u64,
     /// Jobs that have a place.
     pub running: u64,
+    /// What all GPUs draw; absent where nobody measured it.
+    pub milliwatts: Option<u64>,
 }
 
 /// One job on one instance for a while.
@@ -42,6 +49,21 @@ pub struct Sample {
 pub struct Segment {
     /// Its number.
     pub job: u64,
+    /// The GPU, counted from 0.
+    pub gpu: usize,
+    /// First memory slice.
+    pub start: u8,
+    /// Memory slices.
+    pub slices: u8,
+    /// From when.
+    pub from_ms: u64,
+    /// To when.
+    pub to_ms: u64,
+}
+
+/// One instance that stood for a while, whoever had it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Slice {
     /// The GPU, counted from 0.
     pub gpu: usize,
     /// First memory slice.
@@ -115,6 +137,8 @@ pub struct Outcome {
     pub samples: Vec<Sample>,
     /// Who was where, if asked for.
     pub segments: Vec<Segment>,
+    /// Which instances stood, if asked for.
+    pub slices: Vec<Slice>,
 }
 
 impl Run<'_> {
@@ -124,7 +148,8 @@ impl Run<'_> {
         let fleet = self.fleet();
         let solo: u64 = self.workload().iter().filter_map(|j| j.fastest(&fleet.models())).sum();
         let room = float(now.max(1)) * count(fleet.keys.len());
-        let record = self.take_record();
+        let mut record = self.take_record();
+        record.close_slices(now);
         Outcome {
             policy: self.policy_name().to_owned(),
             jobs,
@@ -141,6 +166,7 @@ impl Run<'_> {
             system_throughput: float(solo) / room,
             samples: record.samples,
             segments: record.segments,
+            slices: record.slices,
         }
     }
 }

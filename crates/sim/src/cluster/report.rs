@@ -2,12 +2,16 @@
 
 use std::fmt::Write as _;
 
-use super::metrics::{Outcome, Sample, Segment, Summary};
+use super::metrics::{Outcome, Sample, Segment, Slice, Summary};
 use super::number::{count, float};
 
 /// Width and height of a plot, in pixels.
 const WIDTH: f64 = 900.0;
 const HEIGHT: f64 = 260.0;
+
+/// Height of one bar, and width of the label before it and of the number behind it.
+const BAR: f64 = 22.0;
+const LABEL: f64 = 110.0;
 
 /// Most points of one curve, GPUs and bars of one chart: more can't be told apart.
 const POINTS_MAX: usize = 1_200;
@@ -31,12 +35,28 @@ pub fn html(title: &str, runs: &[(Outcome, Summary)]) -> String {
          </style><h1>{title}</h1>{}",
         table(runs)
     );
+    page.push_str("<h2>Makespan</h2>");
+    page.push_str(&bars(runs, "s", |s| s.makespan_s));
+    page.push_str("<h2>System throughput: time alone of all jobs, over makespan and GPUs</h2>");
+    page.push_str(&bars(runs, "", |s| s.system_throughput));
+    page.push_str("<h2>Energy of all GPUs</h2>");
+    page.push_str(&bars(runs, "kJ", |s| s.energy_j / 1_000.0));
     page.push_str("<h2>Time from submit to end: part of the jobs that are done in so long</h2>");
     page.push_str(&distribution(runs));
     page.push_str("<h2>Compute slices that jobs have, over time</h2>");
-    page.push_str(&over_time(runs, |sample| float(sample.used_per_mille) / 1_000.0));
+    page.push_str(&over_time(runs, |sample| Some(float(sample.used_per_mille) / 1_000.0)));
     page.push_str("<h2>Compute slices left over on GPUs in use (fragmentation), over time</h2>");
-    page.push_str(&over_time(runs, |sample| float(sample.stranded_per_mille) / 1_000.0));
+    page.push_str(&over_time(runs, |sample| Some(float(sample.stranded_per_mille) / 1_000.0)));
+    page.push_str("<h2>Jobs that are done, of all, over time</h2>");
+    page.push_str(&done_over_time(runs));
+    let most = runs.iter().flat_map(|(o, _)| &o.samples).map(|s| s.waiting).max().unwrap_or(0);
+    let _ = write!(page, "<h2>Jobs that wait, over time (at most {most})</h2>");
+    page.push_str(&over_time(runs, |sample| Some(float(sample.waiting) / float(most.max(1)))));
+    let watts = runs.iter().flat_map(|(o, _)| &o.samples).filter_map(|s| s.milliwatts).max();
+    let most = float(watts.unwrap_or(1).max(1));
+    let shown = most / 1e6;
+    let _ = write!(page, "<h2>Power of all GPUs, over time (at most {shown:.2} kW)</h2>");
+    page.push_str(&over_time(runs, |sample| Some(float(sample.milliwatts?) / most)));
     for (outcome, _) in runs {
         let _ = write!(page, "<h2>Who was where under {}</h2>", escaped(&outcome.policy));
         page.push_str(&gantt(outcome));
@@ -93,10 +113,50 @@ fn distribution(runs: &[(Outcome, Summary)]) -> String {
     plot(runs.iter().map(|run| (run.0.policy.as_str(), curve(run))), &marks)
 }
 
-fn over_time(runs: &[(Outcome, Summary)], value: impl Fn(&Sample) -> f64) -> String {
+/// Draws one bar a policy, each with its number.
+fn bars(runs: &[(Outcome, Summary)], unit: &str, value: impl Fn(&Summary) -> f64) -> String {
+    let longest = runs.iter().map(|(_, summary)| value(summary)).fold(0.0, f64::max);
+    let height = count(runs.len()) * BAR + 4.0;
+    let mut svg = format!("<svg viewBox=\"0 0 {WIDTH} {height}\" width=\"{WIDTH}\">");
+    for (number, (outcome, summary)) in runs.iter().enumerate() {
+        let (colour, y) = (COLOURS[number % COLOURS.len()], count(number) * BAR);
+        let width = value(summary) / longest.max(f64::MIN_POSITIVE) * (WIDTH - 2.0 * LABEL);
+        let number = format!("{:.3}", value(summary));
+        let number = number.trim_end_matches('0').trim_end_matches('.');
+        let _ = write!(
+            svg,
+            "<text x=\"4\" y=\"{:.0}\" font-size=\"12\">{}</text>\
+             <rect x=\"{LABEL}\" y=\"{:.0}\" width=\"{width:.1}\" height=\"{:.0}\" \
+             fill=\"{colour}\"/>\
+             <text x=\"{:.0}\" y=\"{:.0}\" font-size=\"12\">{number} {unit}</text>",
+            y + 15.0,
+            escaped(&outcome.policy),
+            y + 3.0,
+            BAR - 5.0,
+            LABEL + width + 6.0,
+            y + 15.0,
+        );
+    }
+    svg.push_str("</svg>");
+    svg
+}
+
+fn done_over_time(runs: &[(Outcome, Summary)]) -> String {
     let end = float(runs.iter().map(|(o, _)| o.makespan_ms).max().unwrap_or(1).max(1));
     let curve = |(outcome, _): &(Outcome, Summary)| {
-        let points = outcome.samples.iter().map(|s| (float(s.at_ms) / end, value(s)));
+        let mut ends: Vec<u64> = outcome.jobs.iter().map(|job| job.end_ms).collect();
+        ends.sort_unstable();
+        let all = count(ends.len().max(1));
+        let point = |(place, ms): (usize, u64)| (float(ms) / end, count(place + 1) / all);
+        thinned(ends.into_iter().enumerate().map(point).collect())
+    };
+    plot(runs.iter().map(|run| (run.0.policy.as_str(), curve(run))), &hours(end))
+}
+
+fn over_time(runs: &[(Outcome, Summary)], value: impl Fn(&Sample) -> Option<f64>) -> String {
+    let end = float(runs.iter().map(|(o, _)| o.makespan_ms).max().unwrap_or(1).max(1));
+    let curve = |(outcome, _): &(Outcome, Summary)| {
+        let points = outcome.samples.iter().filter_map(|s| Some((float(s.at_ms) / end, value(s)?)));
         thinned(points.collect())
     };
     plot(runs.iter().map(|run| (run.0.policy.as_str(), curve(run))), &hours(end))
@@ -145,7 +205,8 @@ fn plot<'a>(
     svg
 }
 
-/// Draws each GPU as a band, each job on it as a box as high as its slice.
+/// Draws each GPU as a band, each instance that stands there in grey, and each job on it in colour,
+/// as high as its slice.
 fn gantt(outcome: &Outcome) -> String {
     let gpus = outcome.segments.iter().map(|s| s.gpu + 1).max().unwrap_or(0);
     let shown = gpus.min(GPUS_MAX);
@@ -155,6 +216,19 @@ fn gantt(outcome: &Outcome) -> String {
         count(shown) * band + 20.0
     );
     let bars = outcome.segments.iter().filter(|segment| segment.gpu < shown).take(BARS_MAX);
+    let standing = outcome.slices.iter().filter(|slice| slice.gpu < shown).take(BARS_MAX);
+    for slice in standing {
+        let (x, y, width, height) = place(slice, band, end);
+        let _ = write!(
+            svg,
+            "<rect x=\"{x:.1}\" y=\"{y:.1}\" width=\"{width:.1}\" height=\"{height:.1}\" \
+             fill=\"#e4e4e4\" stroke=\"#aaa\" stroke-width=\"0.4\"><title>instance on GPU {}, \
+             memory slices {} to {}</title></rect>",
+            slice.gpu,
+            slice.start,
+            slice.start + slice.slices.max(1) - 1,
+        );
+    }
     for segment in bars {
         svg.push_str(&bar(segment, band, end));
     }
@@ -172,17 +246,29 @@ fn gantt(outcome: &Outcome) -> String {
     svg
 }
 
-fn bar(segment: &Segment, band: f64, end: f64) -> String {
+/// Returns where an instance is drawn: x, y, width and height.
+fn place(stood: &Slice, band: f64, end: f64) -> (f64, f64, f64, f64) {
     let slice = (band - 4.0) / 8.0;
-    let x = float(segment.from_ms) / end * WIDTH;
-    let width = (float(segment.to_ms - segment.from_ms) / end * WIDTH).max(0.3);
-    let y = count(segment.gpu) * band + f64::from(segment.start) * slice;
-    let height = f64::from(segment.slices.min(8)) * slice - 0.5;
-    let place = usize::try_from(segment.job).unwrap_or(0) % COLOURS.len();
+    let x = float(stood.from_ms) / end * WIDTH;
+    let width = (float(stood.to_ms.saturating_sub(stood.from_ms)) / end * WIDTH).max(0.3);
+    let y = count(stood.gpu) * band + f64::from(stood.start) * slice;
+    (x, y, width, f64::from(stood.slices.min(8)) * slice - 0.5)
+}
+
+fn bar(segment: &Segment, band: f64, end: f64) -> String {
+    let Segment { job, gpu, start, slices, from_ms, to_ms } = *segment;
+    let (x, y, width, height) = place(&Slice { gpu, start, slices, from_ms, to_ms }, band, end);
+    let colour = usize::try_from(job).unwrap_or(0) % COLOURS.len();
     format!(
         "<rect x=\"{x:.1}\" y=\"{y:.1}\" width=\"{width:.1}\" height=\"{height:.1}\" fill=\"{}\">\
-         <title>job {}</title></rect>",
-        COLOURS[place], segment.job
+         <title>job {} on GPU {}, memory slices {} to {}, from {:.1} s to {:.1} s</title></rect>",
+        COLOURS[colour],
+        segment.job,
+        segment.gpu,
+        segment.start,
+        segment.start + segment.slices.max(1) - 1,
+        float(segment.from_ms) / 1_000.0,
+        float(segment.to_ms) / 1_000.0,
     )
 }
 

@@ -1,9 +1,11 @@
 //! How much of the cluster is used, for plots.
 
+use std::collections::BTreeSet;
+
 use tessera_placement::InstanceState;
 
 use super::Run;
-use crate::cluster::metrics::Sample;
+use crate::cluster::metrics::{Record, Sample, Slice};
 
 impl Run<'_> {
     /// Counts compute slices in use, those that stand idle or are cut to pieces, and who waits.
@@ -32,8 +34,48 @@ impl Run<'_> {
             stranded_per_mille: per_mille(stranded, slices),
             waiting: u64::try_from(self.queue.len()).unwrap_or(u64::MAX),
             running: u64::try_from(self.running).unwrap_or(u64::MAX),
+            milliwatts: Some(self.cards.iter().map(|card| card.milliwatts).sum()),
         }
     }
+
+    /// Notes which instances stand now that did not before, and which no longer do.
+    pub(super) fn note_slices(&mut self) {
+        let mut now = BTreeSet::new();
+        for (number, gpu) in self.view.gpus.iter().enumerate() {
+            let Some(mig) = gpu.mig.as_deref() else { continue };
+            for slot in gpu.instances.iter().filter_map(|instance| instance.slot) {
+                let size = mig.geometry.profile(slot.profile).map_or(1, |p| p.memory_slices);
+                now.insert((number, slot.start, size));
+            }
+        }
+        self.record.slices_are(&now, self.now);
+    }
+}
+
+impl Record {
+    fn slices_are(&mut self, now: &BTreeSet<(usize, u8, u8)>, at_ms: u64) {
+        let slices = &mut self.slices;
+        self.standing.retain(|place, since| {
+            let stands = now.contains(place);
+            if !stands && *since < at_ms {
+                slices.push(stood(*place, *since, at_ms));
+            }
+            stands
+        });
+        for place in now {
+            self.standing.entry(*place).or_insert(at_ms);
+        }
+    }
+
+    /// All that stands, stood until the end.
+    pub(crate) fn close_slices(&mut self, end_ms: u64) {
+        self.slices_are(&BTreeSet::new(), end_ms);
+        self.slices.sort_by_key(|slice| (slice.from_ms, slice.gpu, slice.start));
+    }
+}
+
+const fn stood((gpu, start, slices): (usize, u8, u8), from_ms: u64, to_ms: u64) -> Slice {
+    Slice { gpu, start, slices, from_ms, to_ms }
 }
 
 fn per_mille(part: u64, whole: u64) -> u64 {
