@@ -151,7 +151,7 @@ async fn run(cli: Cli) -> Result<u8, Failure> {
     match &cli.command {
         Command::Schema(schema) => return schema.run(),
         Command::Mig(mig) => return mig.run(cli.json),
-        Command::Simulate(simulate) => return simulate.run(cli.json),
+        Command::Simulate(simulate) if simulate.since().is_none() => return simulate.run(cli.json),
         Command::Experiment(experiment) => return experiment.run(cli.json),
         _ => {}
     }
@@ -186,7 +186,10 @@ async fn run(cli: Cli) -> Result<u8, Failure> {
         Command::Demo(verb) => verb.run(session).await,
         Command::Schema(verb) => verb.run(),
         Command::Mig(verb) => verb.run(cli.json),
-        Command::Simulate(verb) => verb.run(cli.json),
+        Command::Simulate(verb) => match verb.since() {
+            Some(since) => verb.run_past(session, since).await,
+            None => verb.run(cli.json),
+        },
         Command::Experiment(verb) => verb.run(cli.json),
     }
 }

@@ -12,6 +12,7 @@ use super::failure::Failure;
 use super::mig::{CutReport, LegalityReport, StateReport};
 use super::replay::report::Report;
 use super::simulate::Simulation;
+use super::simulate::check::HistoryCheck;
 use crate::types::{
     ClusterEvents, ClusterInfo, ClusterSeries, DecisionView, Decisions, DoctorReport, Explain, Gpu,
     Gpus, JobDetail, JobEvents, JobPage, KernelTasks, LayoutApplied, LayoutChange, LayoutChanges,
@@ -31,6 +32,7 @@ use crate::types::{
     Finding,
     Gpu,
     Gpus,
+    HistoryCheck,
     JobDetail,
     JobEvents,
     JobPage,
@@ -88,6 +90,7 @@ const OUTPUTS: &[(&str, &str, &str)] = &[
     ("mig-check", "LegalityReport", "mig check"),
     ("replay-report", "Report", "replay"),
     ("simulation", "Simulation", "simulate"),
+    ("history-check", "HistoryCheck", "simulate --since --check"),
     ("experiment-finding", "Finding", "experiment (a list of these)"),
     ("problem", "Problem", "(an error of the API)"),
 ];

@@ -1,36 +1,63 @@
 //! `tessera simulate`: a workload on a cluster in virtual time, without any GPU.
 
+mod bar;
+pub mod check;
+mod history;
+mod past;
+mod period;
+
 use std::path::Path;
-use std::time::Duration;
 
 use clap::Args;
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
+use serde_json::{Map, Value};
+use tessera_placement::Policy;
+use tessera_placement::policy::all_names;
 use tessera_sim::cluster::bounds::Bounds;
 use tessera_sim::cluster::fleet::Fleet;
 use tessera_sim::cluster::metrics::{Outcome, Summary};
 use tessera_sim::cluster::overheads::{self, Overheads};
 use tessera_sim::cluster::workload::{self, Workload};
 use tessera_sim::cluster::{Setup, policy, report, run};
+use time::OffsetDateTime;
 use utoipa::ToSchema;
 
+use self::bar::Bar;
+use self::check::Wanted;
+use self::period::{Moment, Period};
 use super::failure::Failure;
-use super::session::{print, table};
-
-/// Runs that take longer show how far they are.
-const QUIET: Duration = Duration::from_secs(1);
+use super::session::{Session, print, table};
 
 /// Runs a workload on a cluster in virtual time, with the code that places jobs in a controller,
 /// and says how each policy did: beside what no schedule can beat that gives each slice to one
 /// job at a time.
+///
+/// With --since the workload is what a controller's users submitted since then. With --check the
+/// controller's recorded rounds are decided again, and compared with what was decided.
 #[derive(Args)]
 pub struct Simulate {
     /// A .jsonl or .csv file, or a built-in workload such as miso or poisson:jobs=500,gap=20
-    #[arg(value_name = "WORKLOAD")]
-    workload: String,
+    #[arg(value_name = "WORKLOAD", required_unless_present = "since", conflicts_with = "since")]
+    workload: Option<String>,
     /// The GPUs, such as 8xa100-40gb,2xa30-24gb
-    #[arg(long, value_name = "GPUS")]
-    cluster: String,
+    #[arg(long, value_name = "GPUS", required_unless_present = "since")]
+    cluster: Option<String>,
+    /// From when on the controller's history is replayed: 2h or 7d ago, or 2026-11-21T20:00:00Z
+    #[arg(long, value_name = "WHEN")]
+    since: Option<Moment>,
+    /// Until when; now, if not given
+    #[arg(long, value_name = "WHEN", requires = "since")]
+    until: Option<Moment>,
+    /// Only the jobs of this user
+    #[arg(long, value_name = "USER", requires = "since", conflicts_with = "check")]
+    user: Option<String>,
+    /// Decide the controller's recorded rounds again, and say whether all come out equal: exit
+    /// code 0, or 1 with the first difference; --policy live is whoever decided them
+    #[arg(long, requires = "since")]
+    check: bool,
+    /// With --check: a setting of the policy that is to be other than it was
+    #[arg(long, value_name = "NAME=VALUE", requires = "check", value_parser = setting)]
+    set: Vec<(String, Value)>,
     /// Policies, separated by commas
     #[arg(long, value_name = "NAME[,NAME…]", value_delimiter = ',', required = true)]
     policy: Vec<String>,
@@ -65,29 +92,61 @@ pub struct Simulation {
     pub seed: u64,
     /// What moves and cuts cost.
     pub overheads: Overheads,
-    /// Each policy's figures, in the order in which policies were named.
+    /// Each policy's figures, in the order in which policies were named; of a controller's history
+    /// first what really happened, as `recorded`.
     pub results: Vec<Summary>,
+    /// What of a history is not known, and what was put in its place.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub notes: Vec<String>,
+}
+
+/// What is simulated.
+struct Scene {
+    workload: Workload,
+    fleet: Fleet,
+    cluster: String,
+    /// What really happened, if it is a history.
+    recorded: Option<Outcome>,
+    notes: Vec<String>,
 }
 
 impl Simulate {
     pub fn run(&self, json: bool) -> Result<u8, Failure> {
-        let usage = |text: String| Failure::Usage(text);
-        let mut fleet = Fleet::parse(&self.cluster).map_err(|bad| usage(bad.to_string()))?;
-        let policies = self.policy.iter().map(|name| policy(name.trim()).map_err(usage));
-        let policies: Vec<_> = policies.collect::<Result<_, _>>()?;
+        let cluster = self.cluster.clone().unwrap_or_default();
+        let fleet = Fleet::parse(&cluster).map_err(|bad| Failure::Usage(bad.to_string()))?;
+        self.checked()?;
+        let workload = self.workload()?;
+        let scene = Scene { workload, fleet, cluster, recorded: None, notes: Vec::new() };
+        self.simulate(scene, json)
+    }
+
+    /// Refuses what makes no sense, before anything is read or fetched.
+    fn checked(&self) -> Result<Vec<Box<dyn Policy>>, Failure> {
+        if self.layout.is_none() && self.policy.iter().any(|name| name == "static") {
+            let text = "static needs --layout, such as 3g.20gb,2g.10gb,2g.10gb".to_owned();
+            return Err(Failure::Usage(text));
+        }
+        let policies = self.policy.iter().map(|name| policy(name.trim()).map_err(Failure::Usage));
+        policies.collect()
+    }
+
+    fn simulate(&self, mut scene: Scene, json: bool) -> Result<u8, Failure> {
+        let policies = self.checked()?;
         if let Some(layout) = &self.layout {
-            fleet.cut(layout).map_err(|bad| usage(bad.to_string()))?;
-        } else if self.policy.iter().any(|name| name == "static") {
-            return Err(usage("static needs --layout, such as 3g.20gb,2g.10gb,2g.10gb".to_owned()));
+            scene.fleet.cut(layout).map_err(|bad| Failure::Usage(bad.to_string()))?;
         }
         let overheads = self.overheads()?;
-        let workload = self.workload()?;
+        let Scene { workload, fleet, cluster, recorded, notes } = scene;
         if let Some(file) = &self.save {
             let text = workload::file::write(&workload.jobs);
             std::fs::write(file, text).map_err(|bad| refused(file, &bad))?;
         }
         let bounds = Bounds::new(&workload.jobs, &fleet, &overheads);
-        let (mut results, mut runs) = (Vec::new(), Vec::new());
+        let summed = |outcome: Outcome| {
+            let summary = Summary::new(&outcome, &bounds);
+            (outcome, summary)
+        };
+        let mut runs: Vec<(Outcome, Summary)> = recorded.into_iter().map(summed).collect();
         for policy in &policies {
             let setup = Setup {
                 jobs: &workload.jobs,
@@ -98,24 +157,65 @@ impl Simulate {
                 seed: self.seed,
                 plot: self.report.is_some(),
             };
-            let outcome = shown(setup, policy.name())?;
-            let summary = Summary::new(&outcome, &bounds);
-            results.push(summary.clone());
-            runs.push((outcome, summary));
+            runs.push(summed(shown(setup, policy.name())?));
         }
         if let Some(folder) = &self.report {
-            let title = format!("{} on {}", workload.name, self.cluster);
+            let title = format!("{} on {cluster}", workload.name);
             write_report(folder, &title, &runs)?;
         }
         let report = Simulation {
             workload: workload.name,
-            cluster: self.cluster.clone(),
+            cluster,
             seed: self.seed,
             overheads,
-            results,
+            results: runs.into_iter().map(|(_, summary)| summary).collect(),
+            notes,
         };
         print(json, &report, drawn)?;
         Ok(0)
+    }
+
+    /// Replays a controller's history.
+    pub async fn run_past(&self, session: &Session, since: Moment) -> Result<u8, Failure> {
+        let period = Period::new(since, self.until, OffsetDateTime::now_utc())?;
+        if !self.check {
+            return self.run_history(session, &period).await;
+        }
+        let [policy] = self.policy.as_slice() else {
+            return Err(Failure::Usage("--check compares with one policy: name one".to_owned()));
+        };
+        let set: Map<String, Value> = self.set.iter().cloned().collect();
+        check::run(session, period, Wanted { policy: policy.trim(), set }).await
+    }
+
+    async fn run_history(&self, session: &Session, period: &Period) -> Result<u8, Failure> {
+        if self.policy.iter().any(|name| name.trim() == check::LIVE) {
+            return Err(Failure::Usage(format!(
+                "{} is for --check; name the policies to simulate: {}",
+                check::LIVE,
+                all_names().join(", ")
+            )));
+        }
+        self.checked()?;
+        let past = history::fetch(session, period, self.user.as_deref()).await?;
+        let mut notes = past.notes;
+        let (fleet, cluster) = match &self.cluster {
+            None => (past.fleet, past.cluster),
+            Some(cluster) => {
+                notes
+                    .push(format!("what is recorded ran on {}, not on this cluster", past.cluster));
+                let fleet = Fleet::parse(cluster).map_err(|bad| Failure::Usage(bad.to_string()))?;
+                (fleet, cluster.clone())
+            }
+        };
+        let recorded = Some(past.recorded);
+        let scene = Scene { workload: past.workload, fleet, cluster, recorded, notes };
+        self.simulate(scene, session.json)
+    }
+
+    /// Returns from when on history is to be replayed, if it is.
+    pub const fn since(&self) -> Option<Moment> {
+        self.since
     }
 
     fn overheads(&self) -> Result<Overheads, Failure> {
@@ -130,38 +230,24 @@ impl Simulate {
     }
 
     fn workload(&self) -> Result<Workload, Failure> {
-        let file = Path::new(&self.workload);
+        let named = self.workload.as_deref().unwrap_or_default();
+        let file = Path::new(named);
         let is_file = file.extension().is_some_and(|end| end == "jsonl" || end == "csv");
         if !is_file {
-            return workload::built_in(&self.workload, self.seed)
+            return workload::built_in(named, self.seed)
                 .map_err(|unknown| Failure::Usage(unknown.to_string()));
         }
         let text = std::fs::read_to_string(file).map_err(|bad| refused(file, &bad))?;
-        workload::file::read(&self.workload, &text)
-            .map_err(|bad| Failure::Refused(format!("{}, {bad}", self.workload)))
+        workload::file::read(named, &text)
+            .map_err(|bad| Failure::Refused(format!("{named}, {bad}")))
     }
 }
 
 /// Runs one policy, with a bar if it takes long and somebody looks.
 fn shown(setup: Setup<'_>, policy: &str) -> Result<Outcome, Failure> {
-    let bar = ProgressBar::with_draw_target(
-        u64::try_from(setup.jobs.len()).ok(),
-        ProgressDrawTarget::hidden(),
-    );
-    let style = ProgressStyle::with_template("{msg} {wide_bar} {pos}/{len} jobs, {eta} left");
-    bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
-    bar.set_message(policy.to_owned());
-    let mut quiet = true;
-    let done = run(setup, &mut |ended| {
-        if quiet && bar.elapsed() > QUIET {
-            quiet = false;
-            bar.set_draw_target(ProgressDrawTarget::stderr());
-        }
-        if !quiet {
-            bar.set_position(u64::try_from(ended).unwrap_or(u64::MAX));
-        }
-    });
-    bar.finish_and_clear();
+    let bar = Bar::of(setup.jobs.len(), policy.to_owned());
+    let done = run(setup, &mut |ended| bar.set(u64::try_from(ended).unwrap_or(u64::MAX)));
+    bar.finish();
     done.map_err(|refused| Failure::Refused(refused.to_string()))
 }
 
@@ -173,7 +259,8 @@ fn write_report(folder: &Path, title: &str, runs: &[(Outcome, Summary)]) -> Resu
     for (outcome, summary) in runs {
         let data = serde_json::json!({
             "summary": summary, "jobs": outcome.jobs,
-            "segments": outcome.segments, "samples": outcome.samples,
+            "segments": outcome.segments, "slices": outcome.slices,
+            "samples": outcome.samples,
         });
         let file = folder.join(format!("{}.json", outcome.policy));
         let text = serde_json::to_string(&data).map_err(std::io::Error::from)?;
@@ -188,6 +275,15 @@ fn refused(file: &Path, bad: &std::io::Error) -> Failure {
 
 fn time_ms(text: &str) -> Result<u64, String> {
     overheads::duration_ms(text).ok_or_else(|| format!("{text:?} is no time: write 10s or 500ms"))
+}
+
+/// Reads `name=value`; a value is JSON, or else a text.
+fn setting(text: &str) -> Result<(String, Value), String> {
+    let (name, value) = text
+        .split_once('=')
+        .ok_or_else(|| format!("{text:?} is no setting: write NAME=VALUE, such as thrift=0.5"))?;
+    let value = serde_json::from_str(value).unwrap_or_else(|_| Value::String(value.to_owned()));
+    Ok((name.trim().to_owned(), value))
 }
 
 fn drawn(report: &Simulation) -> String {
@@ -237,5 +333,6 @@ fn drawn(report: &Simulation) -> String {
             r.bound_jct_mean_s, r.bound_makespan_s
         )
     });
-    format!("{}{bounds}", table(Some(&header), rows))
+    let notes: String = report.notes.iter().map(|note| format!("Note: {note}.\n")).collect();
+    format!("{}{bounds}{notes}", table(Some(&header), rows))
 }

@@ -1,0 +1,488 @@
+//! A controller's history as a workload and a cluster, and what really happened as a result.
+//!
+//! Pure. What is not known is filled in by declared rules, and each is told in [`Past::notes`].
+
+use std::collections::BTreeMap;
+
+use tessera_model::mig::catalog;
+use tessera_model::{Bytes, Millis};
+use tessera_placement::{Basis, Empirical, Estimator, SliceKind};
+use tessera_sim::cluster::fleet::{BadFleet, Fleet};
+use tessera_sim::cluster::job::{Class, Job, Times};
+use tessera_sim::cluster::metrics::{JobOutcome, Outcome, Sample, Segment};
+use tessera_sim::cluster::workload::Workload;
+use time::OffsetDateTime;
+
+use super::period::Period;
+use crate::types::{PastAttempt, PastJob};
+
+/// What a job that can be moved is taken to lose by a move, as in the controller where none was
+/// seen. Source: MISO's controllers were measured at 30 s.
+const RESTORE_MS: u64 = 30_000;
+
+/// A GPU that was there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PastGpu {
+    /// Its UUID.
+    pub id: String,
+    /// The driver's name for the board.
+    pub model: String,
+    /// Whether it was partitioned.
+    pub mig: bool,
+}
+
+/// A history, ready to be simulated.
+#[derive(Debug)]
+pub struct Past {
+    /// What users submitted.
+    pub workload: Workload,
+    /// The GPUs that there were.
+    pub fleet: Fleet,
+    /// The same as `8xa100-40gb,…`.
+    pub cluster: String,
+    /// What really happened.
+    pub recorded: Outcome,
+    /// What is not known, and what was put in its place.
+    pub notes: Vec<String>,
+}
+
+/// What stays unknown, counted.
+#[derive(Debug, Default)]
+struct Gaps {
+    never_ran: u64,
+    waiting: u64,
+    running: u64,
+    without_success: u64,
+    shared: u64,
+    restarted: u64,
+    by_rule: u64,
+    movable: u64,
+    elsewhere: u64,
+    named: u64,
+}
+
+/// A job that the simulation knows, beside what became of it.
+struct Known {
+    past: PastJob,
+    job: Job,
+}
+
+/// Builds a history from what the controller told.
+///
+/// # Errors
+///
+/// [`BadFleet`] if a GPU is of no model of the catalogue.
+pub fn past(mut jobs: Vec<PastJob>, gpus: &[PastGpu], period: &Period) -> Result<Past, BadFleet> {
+    jobs.sort_by_key(|job| (job.submitted_at, job.id));
+    let fleet = fleet(gpus)?;
+    let models = models(gpus);
+    let tasks = learned(&jobs);
+    let mut gaps = Gaps::default();
+    let known: Vec<Known> = jobs
+        .into_iter()
+        .filter_map(|past| {
+            let job = job(&past, period, &models, &tasks, &mut gaps)?;
+            Some(Known { past, job })
+        })
+        .collect();
+    let recorded = recorded(&known, gpus, &fleet, period);
+    gaps.elsewhere = count(known.iter().filter(|known| strays(&known.past, gpus)).count());
+    let (cluster, notes) = (named(&fleet.keys), gaps.notes(gpus));
+    let jobs = known.into_iter().map(|known| known.job).collect();
+    Ok(Past { workload: Workload::new(period.words(), jobs), fleet, cluster, recorded, notes })
+}
+
+fn fleet(gpus: &[PastGpu]) -> Result<Fleet, BadFleet> {
+    let key = |gpu: &PastGpu| {
+        catalog::find(&gpu.model)
+            .map(|model| model.key.as_str())
+            .map_err(|unknown| BadFleet { part: gpu.model.clone(), why: unknown.to_string() })
+    };
+    Fleet::of(gpus.iter().map(key).collect::<Result<_, _>>()?)
+}
+
+/// The driver's name for each model of the catalogue that is there.
+fn models(gpus: &[PastGpu]) -> BTreeMap<&'static str, &str> {
+    let key = |gpu: &PastGpu| Some(catalog::find(&gpu.model).ok()?.key.as_str());
+    gpus.iter().filter_map(|gpu| Some((key(gpu)?, gpu.model.as_str()))).collect()
+}
+
+fn named(keys: &[&str]) -> String {
+    let mut counts: Vec<(&str, usize)> = Vec::new();
+    for key in keys {
+        match counts.iter_mut().find(|(known, _)| known == key) {
+            Some((_, number)) => *number += 1,
+            None => counts.push((key, 1)),
+        }
+    }
+    let parts: Vec<String> = counts.iter().map(|(key, number)| format!("{number}x{key}")).collect();
+    parts.join(",")
+}
+
+/// Learns from every run that came to its job's end alone, as the controller does.
+fn learned(jobs: &[PastJob]) -> Empirical {
+    let mut tasks = Empirical::default();
+    for job in jobs {
+        let runs = started(job);
+        let (Some(task), [only]) = (&job.task, runs.as_slice()) else { continue };
+        if let (Some(kind), Some(ran), true) = (kind(only), ran(only), succeeded(job, only)) {
+            tasks.learn(task, &kind, ran);
+        }
+    }
+    tasks
+}
+
+fn succeeded(job: &PastJob, attempt: &PastAttempt) -> bool {
+    job.state == "succeeded" && attempt.state == "succeeded" && !attempt.shared
+}
+
+fn started(job: &PastJob) -> Vec<&PastAttempt> {
+    job.attempts.iter().filter(|attempt| attempt.started_at.is_some()).collect()
+}
+
+fn ran(attempt: &PastAttempt) -> Option<Millis> {
+    Some(Millis::new(between(attempt.started_at?, attempt.ended_at?)))
+}
+
+fn between(from: OffsetDateTime, to: OffsetDateTime) -> u64 {
+    u64::try_from((to - from).whole_milliseconds()).unwrap_or(0)
+}
+
+fn count(number: usize) -> u64 {
+    u64::try_from(number).unwrap_or(u64::MAX)
+}
+
+/// Returns the kind of slice that an attempt had, and its compute slices.
+fn slice(attempt: &PastAttempt) -> Option<(&'static str, u8, SliceKind)> {
+    let name = attempt.gpu_model.as_deref()?;
+    let model = catalog::find(name).ok()?;
+    let geometry = model.geometry();
+    let whole = geometry.largest()?.compute_slices.max(1);
+    let profile = attempt.profile.parse().ok().and_then(|name| geometry.by_name(&name));
+    let slices = profile.map_or(whole, |profile| profile.compute_slices);
+    let part = u16::from(slices) * 1_000 / u16::from(whole);
+    let profile = attempt.profile.clone();
+    Some((&model.key, slices, SliceKind { model: name.to_owned(), profile, part }))
+}
+
+fn kind(attempt: &PastAttempt) -> Option<SliceKind> {
+    slice(attempt).map(|(_, _, kind)| kind)
+}
+
+/// Makes a job of what is known; `None` if nothing says how long it takes.
+fn job(
+    past: &PastJob,
+    period: &Period,
+    models: &BTreeMap<&'static str, &str>,
+    tasks: &Empirical,
+    gaps: &mut Gaps,
+) -> Option<Job> {
+    let runs = started(past);
+    let measured = runs.last().and_then(|last| {
+        let (key, slices, kind) = slice(last)?;
+        let millis = worked(past, &runs, period);
+        Some((key, slices, kind, Millis::new(millis.max(1))))
+    });
+    let task = past.task.as_deref().unwrap_or_default();
+    let mut own = Empirical::default();
+    if let Some((_, _, kind, ran)) = &measured {
+        own.learn("", kind, *ran);
+    }
+    let mut ruled = false;
+    let times = models.iter().filter_map(|(key, name)| {
+        let mut times = Times::new();
+        for (slices, on) in kinds(key, name) {
+            let known = tasks.predict(task, &on).filter(|known| known.basis == Basis::SameSlice);
+            let told = known.or_else(|| own.predict("", &on)).or_else(|| tasks.predict(task, &on));
+            let Some(told) = told else { continue };
+            ruled |= told.basis != Basis::SameSlice;
+            times.entry(slices).or_insert(told.expected.get().max(1));
+        }
+        if let Some((measured_key, slices, _, ran)) = &measured
+            && measured_key == key
+        {
+            times.insert(*slices, ran.get());
+        }
+        (!times.is_empty()).then(|| ((*key).to_owned(), times))
+    });
+    let times: BTreeMap<String, Times> = times.collect();
+    if times.is_empty() {
+        gaps.never_ran += 1;
+        return None;
+    }
+    gaps.count(past, &runs, ruled);
+    let (asked, used) = memory(past, models);
+    Some(Job {
+        name: past.name.clone(),
+        user: past.user.clone(),
+        submit_ms: between(period.since, past.submitted_at),
+        class: if past.class == "online" { Class::Online } else { Class::Offline },
+        priority: past.priority,
+        deadline_ms: None,
+        times,
+        asked,
+        memory_at_start: used,
+        memory_at_end: used,
+        demand: None,
+        transfer: 0,
+        power_milliwatts: None,
+        start_up_ms: 0,
+        restore_ms: past.movable.then_some(RESTORE_MS),
+    })
+}
+
+/// Returns each size of a model's slices once, the one with the least memory.
+fn kinds(key: &str, name: &str) -> Vec<(u8, SliceKind)> {
+    let Some(geometry) = catalog::models().get(key).map(catalog::Model::geometry) else {
+        return Vec::new();
+    };
+    let whole = u16::from(geometry.largest().map_or(1, |largest| largest.compute_slices.max(1)));
+    let plain = geometry.plain();
+    let mut profiles: Vec<_> = geometry.profiles.iter().filter(|p| plain.contains(&p.id)).collect();
+    profiles.sort_by_key(|profile| (profile.compute_slices, profile.memory));
+    profiles.dedup_by_key(|profile| profile.compute_slices);
+    let kind = |profile: &&tessera_model::mig::Profile| {
+        let part = u16::from(profile.compute_slices) * 1_000 / whole;
+        let profile_name = profile.name.to_string();
+        let on = SliceKind { model: name.to_owned(), profile: profile_name, part };
+        (profile.compute_slices, on)
+    };
+    profiles.iter().map(kind).collect()
+}
+
+/// Returns how long a job worked: its last run, with those before it that it put aside. One that
+/// runs still has worked until the period's end.
+fn worked(past: &PastJob, runs: &[&PastAttempt], period: &Period) -> u64 {
+    let span = |attempt: &&PastAttempt| {
+        let end = attempt.ended_at.unwrap_or(period.until);
+        attempt.started_at.map_or(0, |began| between(began, end))
+    };
+    let Some((last, before)) = runs.split_last() else { return 0 };
+    let aside = before.iter().filter(|run| past.movable && run.state == "preempted");
+    span(last) + aside.map(span).sum::<u64>()
+}
+
+/// Returns what a job asked for, and what it used as far as that was seen.
+fn memory(past: &PastJob, models: &BTreeMap<&'static str, &str>) -> (Bytes, Bytes) {
+    let geometries =
+        || models.keys().filter_map(|key| Some(catalog::models().get(*key)?.geometry()));
+    let profile = past.gpu_profile.as_deref().and_then(|name| name.parse().ok());
+    let of_profile = profile
+        .and_then(|name| geometries().find_map(|geometry| Some(geometry.by_name(&name)?.memory)));
+    let of_whole = past
+        .gpu_whole
+        .then(|| geometries().filter_map(|geometry| Some(geometry.largest()?.memory)).min());
+    let peak = past.attempts.iter().filter_map(|attempt| attempt.gpu_memory_peak_bytes).max();
+    let peak = peak.filter(|bytes| *bytes > 0).map(Bytes::new);
+    let told = past.gpu_memory_bytes.map(Bytes::new).or(of_profile).or(of_whole.flatten());
+    let asked = told.unwrap_or(Bytes::from_mib(1));
+    // What a slice held it can't have outgrown.
+    (asked, peak.filter(|_| told.is_some()).map_or(asked, |peak| peak.min(asked)))
+}
+
+/// Whether a job ran on a GPU that is not among those that are simulated.
+fn strays(past: &PastJob, gpus: &[PastGpu]) -> bool {
+    past.attempts.iter().any(|attempt| gpus.iter().all(|gpu| gpu.id != attempt.gpu))
+}
+
+/// What really happened, as a simulation would tell it.
+fn recorded(known: &[Known], gpus: &[PastGpu], fleet: &Fleet, period: &Period) -> Outcome {
+    let since = |at: OffsetDateTime| between(period.since, at);
+    let end_of = |past: &PastJob| since(past.ended_at.unwrap_or(period.until));
+    let jobs: Vec<JobOutcome> = (1..)
+        .zip(known)
+        .map(|(number, Known { past, job })| {
+            let runs = started(past);
+            let end_ms = end_of(past).max(job.submit_ms);
+            let began = runs.first().and_then(|run| run.started_at).map(since);
+            let of = |state: &str| past.attempts.iter().filter(|a| a.state == state).count();
+            let times = |state: &str| u32::try_from(of(state)).unwrap_or(u32::MAX);
+            JobOutcome {
+                job: number,
+                name: past.name.clone(),
+                submit_ms: job.submit_ms,
+                start_ms: began.unwrap_or(end_ms).clamp(job.submit_ms, end_ms),
+                end_ms,
+                moves: if past.movable { times("preempted") } else { 0 },
+                preemptions: if past.movable { times("lost") } else { times("preempted") },
+                out_of_memory: times("out_of_memory"),
+                in_time: None,
+            }
+        })
+        .collect();
+    let makespan_ms = jobs.iter().map(|job| job.end_ms).max().unwrap_or(0);
+    let segments = segments(known, gpus, fleet, period);
+    let solo: u64 = known.iter().filter_map(|k| k.job.fastest(&fleet.models())).sum();
+    let room = makespan_ms.max(1).saturating_mul(count(gpus.len().max(1)));
+    let attempts = || known.iter().flat_map(|known| &known.past.attempts);
+    Outcome {
+        policy: RECORDED.to_owned(),
+        samples: samples(&segments, &jobs, fleet, makespan_ms),
+        makespan_ms,
+        millijoules: attempts().filter_map(|a| a.gpu_energy_millijoules).sum(),
+        reconfigurations: 0,
+        cutting_ms: 0,
+        cutting_millijoules: 0,
+        moves: jobs.iter().map(|job| u64::from(job.moves)).sum(),
+        moving_ms: 0,
+        preemptions: jobs.iter().map(|job| u64::from(job.preemptions)).sum(),
+        out_of_memory: jobs.iter().map(|job| u64::from(job.out_of_memory)).sum(),
+        system_throughput: ratio(solo, room),
+        segments,
+        slices: Vec::new(),
+        jobs,
+    }
+}
+
+/// The name of the row that says what really happened.
+pub const RECORDED: &str = "recorded";
+
+/// Divides whole numbers, to a millionth.
+fn ratio(part: u64, whole: u64) -> f64 {
+    let millionths = u128::from(part) * 1_000_000 / u128::from(whole.max(1));
+    u32::try_from(millionths).map_or(f64::MAX, |millionths| f64::from(millionths) / 1e6)
+}
+
+fn segments(known: &[Known], gpus: &[PastGpu], fleet: &Fleet, period: &Period) -> Vec<Segment> {
+    let mut all = Vec::new();
+    for (number, Known { past, .. }) in (1..).zip(known) {
+        for attempt in &past.attempts {
+            let place = gpus.iter().position(|gpu| gpu.id == attempt.gpu);
+            let (Some(gpu), Some(began)) = (place, attempt.started_at) else { continue };
+            let geometry = fleet.view.gpus[gpu].mig.as_ref().map(|mig| &mig.geometry);
+            let profile = geometry.and_then(|g| g.by_name(&attempt.profile.parse().ok()?));
+            let whole = || geometry.and_then(|g| Some(g.largest()?.memory_slices));
+            all.push(Segment {
+                job: number,
+                gpu,
+                start: attempt.start_slice.unwrap_or(0),
+                slices: profile.map(|p| p.memory_slices).or_else(whole).unwrap_or(1),
+                from_ms: between(period.since, began),
+                to_ms: between(period.since, attempt.ended_at.unwrap_or(period.until)),
+            });
+        }
+    }
+    all.sort_by_key(|segment| (segment.from_ms, segment.job));
+    all
+}
+
+/// Says at each change how much of the memory slices jobs had, and who waited.
+fn samples(segments: &[Segment], jobs: &[JobOutcome], fleet: &Fleet, end: u64) -> Vec<Sample> {
+    let whole = |gpu: usize| {
+        let mig = fleet.view.gpus.get(gpu).and_then(|gpu| gpu.mig.as_ref());
+        mig.and_then(|mig| mig.geometry.largest()).map_or(1, |p| u64::from(p.memory_slices))
+    };
+    let all: u64 = (0..fleet.view.gpus.len()).map(whole).sum::<u64>().max(1);
+    let mut times: Vec<u64> = segments.iter().flat_map(|s| [s.from_ms, s.to_ms]).collect();
+    times.push(end);
+    times.sort_unstable();
+    times.dedup();
+    let stride = times.len().div_ceil(SAMPLES_MAX).max(1);
+    let sample = |at_ms: u64| {
+        let mut used: BTreeMap<usize, u64> = BTreeMap::new();
+        let mut running = 0;
+        for segment in segments.iter().take_while(|s| s.from_ms <= at_ms) {
+            if at_ms < segment.to_ms {
+                *used.entry(segment.gpu).or_default() += u64::from(segment.slices);
+                running += 1;
+            }
+        }
+        let taken: u64 = used.iter().map(|(gpu, slices)| (*slices).min(whole(*gpu))).sum();
+        let rooms: u64 = used.keys().map(|gpu| whole(*gpu)).sum();
+        let waits = |job: &&JobOutcome| job.submit_ms <= at_ms && at_ms < job.start_ms;
+        Sample {
+            at_ms,
+            used_per_mille: taken * 1_000 / all,
+            stranded_per_mille: rooms.saturating_sub(taken) * 1_000 / all,
+            waiting: count(jobs.iter().filter(waits).count()),
+            running,
+            milliwatts: None,
+        }
+    };
+    times.into_iter().step_by(stride).map(sample).collect()
+}
+
+/// Most moments at which the recorded cluster is looked at: more can't be told apart in a plot.
+const SAMPLES_MAX: usize = 1_200;
+
+impl Gaps {
+    fn count(&mut self, past: &PastJob, runs: &[&PastAttempt], ruled: bool) {
+        self.by_rule += u64::from(ruled);
+        self.movable += u64::from(past.movable);
+        self.shared += u64::from(past.share != "exclusive");
+        self.restarted += u64::from(runs.len() > 1);
+        self.named += u64::from(past.gpu_profile.is_some());
+        match (past.state.as_str(), runs.is_empty()) {
+            ("succeeded", _) => {}
+            ("failed" | "cancelled" | "timed_out", _) => self.without_success += 1,
+            (_, true) => self.waiting += 1,
+            (_, false) => self.running += 1,
+        }
+    }
+
+    fn notes(&self, gpus: &[PastGpu]) -> Vec<String> {
+        let whole = count(gpus.iter().filter(|gpu| !gpu.mig).count());
+        let said = [
+            (
+                self.by_rule,
+                "jobs' run times are measured on the slices that they had only: on others they are \
+                 forecast as the controller does it, from runs of the same task where there were \
+                 any, else by the rule that a larger slice is no quicker and a smaller one is \
+                 slower in proportion",
+            ),
+            (self.never_ran, "jobs never ran, and nothing is known of their tasks: left out"),
+            (
+                self.waiting,
+                "jobs still waited at the period's end: they are simulated with the times of \
+                 their tasks; the recorded row has them end with the period",
+            ),
+            (
+                self.running,
+                "jobs still ran at the period's end: what they had run by then is taken for \
+                 their whole time",
+            ),
+            (
+                self.without_success,
+                "jobs failed, were cancelled or ran out of time: they are simulated for as long \
+                 as they ran",
+            ),
+            (
+                self.shared,
+                "jobs asked to share a slice: their measured times, beside others, are taken for \
+                 times alone",
+            ),
+            (
+                self.restarted,
+                "jobs ran more than once: what they put aside counts as work on their last slice, \
+                 what they lost doesn't count",
+            ),
+            (self.named, "jobs named a profile: they are simulated as asking for its memory"),
+            (
+                self.movable,
+                "jobs can be moved: each move is taken to cost them 30 s, as in the controller \
+                 where none was seen",
+            ),
+            (
+                self.elsewhere,
+                "jobs ran on GPUs that were not there as the period began: the simulated cluster \
+                 hasn't got these",
+            ),
+            (whole, "GPUs had MIG off: they are simulated with MIG on"),
+        ];
+        let mut notes: Vec<String> = said
+            .into_iter()
+            .filter(|(number, _)| *number > 0)
+            .map(|(number, text)| format!("{number} {text}"))
+            .collect();
+        notes.push(
+            "the recorded row counts the energy that jobs bore (not that of idle GPUs) and no \
+             cuts; jobs that were submitted before the period are not part of it, although they \
+             may have held GPUs"
+                .to_owned(),
+        );
+        notes
+    }
+}
+
+#[cfg(test)]
+mod tests;
