@@ -3,7 +3,7 @@
 use serde::Serialize;
 use serde_json::Value;
 
-use super::{NAMES, Policy, Tessera, TesseraLive, by_name};
+use super::{NAMES, Policy, Terms, Tessera, TesseraLive, on_terms};
 
 /// Why no policy can be made of a name and settings.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -32,13 +32,17 @@ pub enum BadSettings {
 /// [`BadSettings`] says which name is wrong, and which there are.
 pub fn with_settings(name: &str, settings: &Value) -> Result<Box<dyn Policy>, BadSettings> {
     let refused = |what: String| BadSettings::Refused { policy: name.to_owned(), what };
-    let known =
-        by_name(name).ok_or_else(|| BadSettings::UnknownPolicy { name: name.to_owned() })?;
+    let known = on_terms(name, Terms::DEFAULT)
+        .ok_or_else(|| BadSettings::UnknownPolicy { name: name.to_owned() })?;
     match (name, settings) {
         (_, Value::Null) => Ok(known),
         ("tessera", settings) => {
+            let mut all = known.settings();
+            if let (Some(all), Some(set)) = (all.as_object_mut(), settings.as_object()) {
+                all.extend(set.clone());
+            }
             let set: Tessera =
-                serde_json::from_value(settings.clone()).map_err(|bad| refused(bad.to_string()))?;
+                serde_json::from_value(all).map_err(|bad| refused(bad.to_string()))?;
             Ok(Box::new(TesseraLive::new(set)))
         }
         (_, Value::Object(none)) if none.is_empty() => Ok(known),

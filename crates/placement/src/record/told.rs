@@ -97,6 +97,7 @@ macro_rules! questions {
 
 questions! {
     times: OnSlice => Option<Millis>;
+    measured: OnSlice => bool;
     done: JobId => Option<u32>;
     since: JobId => Option<Millis>;
     move_prices: JobId => Option<Millis>;
@@ -171,6 +172,14 @@ impl Forecast for Heard<'_> {
         }
     }
 
+    fn is_measured(&self, job: JobId, gpu: &GpuView, profile: &Profile) -> bool {
+        let ask = || self.forecast.is_measured(job, gpu, profile);
+        match number_of(&self.kinds, gpu) {
+            Some(kind) => self.once(|told| &mut told.measured, (job, kind, profile.id), ask),
+            None => ask(),
+        }
+    }
+
     fn done(&self, job: JobId) -> Option<u32> {
         self.once(|told| &mut told.done, job, || self.forecast.done(job))
     }
@@ -229,6 +238,12 @@ impl Forecast for Retold<'_> {
     fn time(&self, job: JobId, gpu: &GpuView, profile: &Profile) -> Option<Millis> {
         let kind = number_of(self.kinds, gpu)?;
         self.told.times.get(&(job, kind, profile.id)).copied()?
+    }
+
+    fn is_measured(&self, job: JobId, gpu: &GpuView, profile: &Profile) -> bool {
+        let kind = number_of(self.kinds, gpu);
+        let told = kind.and_then(|kind| self.told.measured.get(&(job, kind, profile.id)));
+        told.is_none_or(|measured| *measured)
     }
 
     fn done(&self, job: JobId) -> Option<u32> {

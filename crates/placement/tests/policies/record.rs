@@ -35,6 +35,10 @@ impl Forecast for Guess {
         self.knows(job).then_some(Millis::from_secs(secs))
     }
 
+    fn is_measured(&self, job: JobId, _: &GpuView, profile: &Profile) -> bool {
+        (job.number() + u64::from(profile.compute_slices)).is_multiple_of(2)
+    }
+
     fn done(&self, job: JobId) -> Option<u32> {
         let part = u32::try_from(self.round % 10).unwrap() * 90_000;
         self.knows(job).then_some(if job.number() >= 1_000 { part } else { 0 })
