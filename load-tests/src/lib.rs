@@ -6,6 +6,7 @@
 pub mod bare;
 pub mod cluster;
 pub mod collector;
+pub mod console;
 pub mod daemon;
 pub mod hardware;
 pub mod http;

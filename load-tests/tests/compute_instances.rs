@@ -1,11 +1,9 @@
 //! GPU instances with several compute instances: cut by an operator, a job on each, one fault for
 //! all, and whole again; with real processes.
 
-use std::process::{Command, Output};
-
 use tessera_api::types::{Instance, Job, SubmitRequest};
 use tessera_load_tests::cluster::{Cluster, Plan, SOON, script};
-use tessera_load_tests::programs::programs;
+use tessera_load_tests::console::{done, refused};
 use tessera_load_tests::wait;
 
 /// A job that tells what it was given, and stays.
@@ -20,30 +18,6 @@ fn seat(user: &str, name: &str) -> SubmitRequest {
              sleep 600",
         )
     }
-}
-
-fn tessera(cluster: &Cluster, words: &[&str]) -> Output {
-    Command::new(programs().path("tessera"))
-        .args(words)
-        .env("TESSERA_URL", format!("http://{}", cluster.http()))
-        .env("USER", "ada")
-        .output()
-        .unwrap()
-}
-
-#[track_caller]
-fn done(cluster: &Cluster, words: &[&str]) -> String {
-    let output = tessera(cluster, words);
-    let err = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(output.status.success(), "{words:?}: {err}");
-    String::from_utf8(output.stdout).unwrap() + &err
-}
-
-#[track_caller]
-fn refused(cluster: &Cluster, words: &[&str]) -> String {
-    let output = tessera(cluster, words);
-    assert!(!output.status.success(), "{words:?}");
-    String::from_utf8(output.stderr).unwrap()
 }
 
 fn instance(cluster: &Cluster) -> Instance {

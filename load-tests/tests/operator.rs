@@ -2,7 +2,7 @@
 //! quarantines, pins, crashes in the middle, and the doctor.
 
 use std::fs;
-use std::process::{Command, Output};
+use std::process::Command;
 use std::time::Duration;
 
 use serde_json::Value;
@@ -11,6 +11,7 @@ use tessera_api::types::{
     SubmitRequest,
 };
 use tessera_load_tests::cluster::{Cluster, Plan, SOON, command};
+use tessera_load_tests::console::{done, refused, tessera};
 use tessera_load_tests::programs::programs;
 use tessera_load_tests::wait;
 
@@ -20,30 +21,6 @@ fn hold(profile: &str) -> SubmitRequest {
         grace_secs: Some(1),
         ..command(["sleep", "600"])
     }
-}
-
-fn tessera(cluster: &Cluster, words: &[&str]) -> Output {
-    Command::new(programs().path("tessera"))
-        .args(words)
-        .env("TESSERA_URL", format!("http://{}", cluster.http()))
-        .env("USER", "ada")
-        .output()
-        .unwrap()
-}
-
-#[track_caller]
-fn done(cluster: &Cluster, words: &[&str]) -> String {
-    let output = tessera(cluster, words);
-    let err = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(output.status.success(), "{words:?}: {err}");
-    String::from_utf8(output.stdout).unwrap() + &err
-}
-
-#[track_caller]
-fn refused(cluster: &Cluster, words: &[&str]) -> String {
-    let output = tessera(cluster, words);
-    assert_eq!(output.status.code(), Some(1), "{words:?}");
-    String::from_utf8(output.stderr).unwrap()
 }
 
 fn instances(cluster: &Cluster) -> Vec<Instance> {
