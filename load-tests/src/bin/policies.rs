@@ -1,6 +1,9 @@
 //! Every policy on every workload, over seeds: the table of `docs/policies.md`, and how far MISO's
 //! re-implementation is from its authors' program.
 
+#[path = "policies/drawing.rs"]
+mod drawing;
+
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Instant;
@@ -52,6 +55,9 @@ struct Arguments {
     /// File for the result.
     #[arg(long)]
     out: Option<PathBuf>,
+    /// File for the result as a picture.
+    #[arg(long)]
+    svg: Option<PathBuf>,
 }
 
 /// One row of the table: a workload on a cluster.
@@ -185,6 +191,9 @@ fn main() -> anyhow::Result<()> {
     let mut rows = Vec::new();
     for case in CASES.iter().filter(|case| case.name.contains(&arguments.only)) {
         rows.push(table(case, &arguments)?);
+    }
+    if let Some(svg) = &arguments.svg {
+        std::fs::write(svg, drawing::draw(&rows))?;
     }
     let result = json!({
         "what": "policies on workloads in the cluster simulator: means over seeds",

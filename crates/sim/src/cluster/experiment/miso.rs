@@ -31,8 +31,9 @@ const THIRTY: [Printed; 5] = [
 ];
 
 /// Why some figures at 30 s a move are off.
-const MOVES: &str = "the authors' program counts 5.5 moves a job here, ours 4.2: about one more for \
-                     each job that comes to a shared GPU; what it charges for it is not written down";
+const MOVES: &str = "the authors' controller sleeps for 3.5 s in each trial and looks at nothing \
+                     meanwhile, so that its rounds last longer than ten seconds; how much of the \
+                     difference that explains was not measured";
 
 #[derive(Clone, Copy, Default)]
 struct Mean {
