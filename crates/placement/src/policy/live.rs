@@ -57,7 +57,7 @@ impl TesseraLive {
     }
 
     /// Makes one that has a job forgo up to so much of its speed, in thousandths, for a slice that
-    /// is a whole GPU smaller: how much energy counts. By default 150.
+    /// is a whole GPU smaller: how much energy counts. By default 250.
     pub fn with_thrift(thousandths: u16) -> Self {
         let thrift = f64::from(thousandths.min(1_000)) / 1_000.0;
         Self(Tessera { thrift, ..Tessera::default() })
