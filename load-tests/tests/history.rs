@@ -89,6 +89,7 @@ fn what_scheme_b_decided_is_decided_again_and_static_decides_otherwise() {
     assert!(first["recorded"].as_str().unwrap().starts_with("it starts on"), "{check}");
     let told = simulate(&cluster, &["--since", "1h", "--check", "--policy", "static"]);
     let told = String::from_utf8(told.stdout).unwrap();
+    println!("{told}");
     assert!(told.contains("rounds differ; the first is round"), "{told}");
     assert!(told.contains("recorded: it starts on") && told.contains("now:      it"), "{told}");
 
@@ -197,6 +198,7 @@ fn a_controllers_history_is_simulated_under_other_policies_beside_what_happened(
     assert_eq!(one["results"][0]["jobs"], 4, "{one}");
     let table = simulate(&cluster, &["--since", "1h", "--policy", "miso"]);
     let table = String::from_utf8(table.stdout).unwrap();
+    println!("{table}");
     assert!(table.contains("recorded") && table.contains("Note: "), "{table}");
 }
 

@@ -77,6 +77,10 @@ pub fn past(mut jobs: Vec<PastJob>, gpus: &[PastGpu], period: &Period) -> Result
     let fleet = fleet(gpus)?;
     let models = models(gpus);
     let tasks = learned(&jobs);
+    // From the first submit on: an idle hour before it is nobody's makespan.
+    let since = jobs.first().map_or(period.since, |first| first.submitted_at);
+    let name = period.words();
+    let period = &Period { since, until: period.until };
     let mut gaps = Gaps::default();
     let known: Vec<Known> = jobs
         .into_iter()
@@ -89,7 +93,7 @@ pub fn past(mut jobs: Vec<PastJob>, gpus: &[PastGpu], period: &Period) -> Result
     gaps.elsewhere = count(known.iter().filter(|known| strays(&known.past, gpus)).count());
     let (cluster, notes) = (named(&fleet.keys), gaps.notes(gpus));
     let jobs = known.into_iter().map(|known| known.job).collect();
-    Ok(Past { workload: Workload::new(period.words(), jobs), fleet, cluster, recorded, notes })
+    Ok(Past { workload: Workload::new(name, jobs), fleet, cluster, recorded, notes })
 }
 
 fn fleet(gpus: &[PastGpu]) -> Result<Fleet, BadFleet> {
@@ -475,9 +479,9 @@ impl Gaps {
             .map(|(number, text)| format!("{number} {text}"))
             .collect();
         notes.push(
-            "the recorded row counts the energy that jobs bore (not that of idle GPUs) and no \
-             cuts; jobs that were submitted before the period are not part of it, although they \
-             may have held GPUs"
+            "the recorded row counts the energy that jobs bore (not that of idle GPUs); jobs \
+             that were submitted before the period are not part of it, although they may have \
+             held GPUs"
                 .to_owned(),
         );
         notes
