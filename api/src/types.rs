@@ -105,6 +105,25 @@ pub struct SubmitRequest {
     /// Makes it an array: one task for each index.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub array: Option<ArrayRange>,
+    /// Makes it a gang: one process on each of several GPUs, which start together and end together.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub gang: Option<GangRequest>,
+}
+
+/// On how many GPUs a job runs, one process each: every one of them asks for what the request asks
+/// of a GPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct GangRequest {
+    /// On how many nodes; by default 1.
+    #[serde(default = "one")]
+    pub nodes: u32,
+    /// On how many GPUs of each; in all at most 256.
+    pub gpus_per_node: u32,
+}
+
+const fn one() -> u32 {
+    1
 }
 
 /// The indexes of an array's tasks, both ends included.
@@ -157,6 +176,7 @@ impl SubmitRequest {
             share: self.share,
             sm_percent: self.sm_percent,
             checkpoint_signal: self.checkpoint_signal,
+            gang: self.gang.map(|gang| (gang.nodes, gang.gpus_per_node)),
         })
     }
 }
@@ -164,7 +184,7 @@ impl SubmitRequest {
 /// An accepted submit: committed before this answer was sent.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Submitted {
-    /// The job's number; for an array the number of the array, which is its first task's.
+    /// The job's number; for an array or a gang its number, which is that of its first task.
     pub job_id: u64,
     /// How many jobs were accepted.
     pub tasks: u32,
@@ -177,12 +197,15 @@ pub struct Submitted {
 pub struct Job {
     /// Its number.
     pub id: u64,
-    /// How people name it: `42`, or `42_7` for task 7 of array 42.
+    /// How people name it: `42`, or `42_7` for task 7 of array 42 or rank 7 of gang 42.
     pub name_id: String,
-    /// The array that it belongs to.
+    /// The array or gang that it belongs to.
     pub array_id: Option<u64>,
-    /// Its index in the array.
+    /// Its index in the array, or its rank in the gang.
     pub array_index: Option<u32>,
+    /// Its place in its gang, if it is one process of several that start and end together.
+    #[serde(default)]
+    pub gang: Option<GangView>,
     /// What people call it.
     pub name: String,
     /// Who submitted it.
@@ -225,6 +248,17 @@ pub struct Job {
     pub slice: Option<String>,
     /// Profile of that slice, or `whole GPU`.
     pub profile: Option<String>,
+}
+
+/// One job's place in its gang.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct GangView {
+    /// Its number among all, from 0.
+    pub rank: u32,
+    /// How many there are.
+    pub size: u32,
+    /// On how many nodes.
+    pub nodes: u32,
 }
 
 /// A page of jobs.

@@ -12,6 +12,7 @@ pub mod counterfactual;
 mod crowded;
 mod describe;
 pub mod foresight;
+mod gangs;
 mod input;
 mod layouts;
 mod moving;
@@ -28,7 +29,7 @@ mod settle;
 mod simulation;
 mod view;
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
 use tessera_model::lease::LeaseTerms;
@@ -36,8 +37,8 @@ use tessera_model::life::JobState;
 use tessera_model::mig::Slot;
 use tessera_model::spec::{GpuAsk, Priority};
 use tessera_model::{
-    AttemptId, BootId, ControllerId, DecisionId, GpuId, JobId, Millis, NodeId, NodeName, PlanId,
-    SliceId,
+    AttemptId, BootId, ControllerId, DecisionId, GpuId, JobId, Member, Millis, NodeId, NodeName,
+    PlanId, SliceId,
 };
 use tessera_placement::record::{Record, Recorder};
 use tessera_placement::{Estimator, MigView, Policy, QueuedJob, Sharer, SliceKind, WaitReason};
@@ -265,6 +266,8 @@ struct Session {
     id: u64,
     /// The agent's process, by the number that it drew (rule A8).
     process: u64,
+    /// Where other nodes reach its node.
+    address: String,
     /// Whether everything that stood at the welcome was reported.
     ready: bool,
     reported: HashSet<AttemptId>,
@@ -334,6 +337,10 @@ struct Live {
     done: u32,
     /// What was foretold of it; `None` for a sharer.
     foretold: Option<Foretold>,
+    /// Its place in its gang, if it is in one.
+    gang: Option<Member>,
+    /// How it ended, while others of its gang have not.
+    over: Option<gangs::Over>,
 }
 
 /// The leader's picture of the cluster.
@@ -385,6 +392,8 @@ pub struct Cluster {
     quotas: BTreeMap<String, u32>,
     /// Writes down what the policy is asked and says.
     recorder: Recorder,
+    /// Gangs of which a member is over and did not succeed: the others are being stopped.
+    broken: BTreeSet<JobId>,
 }
 
 impl Cluster {
@@ -403,6 +412,7 @@ impl Cluster {
         }
         self.welcome_successors(now, &mut round);
         self.expire(now, &mut round);
+        self.resume_gangs(&mut round);
         self.make_ready(&mut round);
         self.give_up_impossible(&mut round);
         self.order_wishes(now, mint, &mut round);

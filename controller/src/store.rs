@@ -5,6 +5,7 @@ pub mod commit;
 pub mod connect;
 pub mod database;
 pub mod foresight;
+mod gangs;
 pub mod history;
 pub mod kernels;
 pub mod leader;

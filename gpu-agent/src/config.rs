@@ -155,6 +155,7 @@ struct File {
     sample_idle_ms: Option<u64>,
     sample_busy_ms: Option<u64>,
     telemetry_report_ms: Option<u64>,
+    address: Option<String>,
 }
 
 /// The effective settings.
@@ -162,6 +163,9 @@ struct File {
 pub struct Config {
     /// Where the controller is.
     pub controller: String,
+    /// Where other nodes reach this one, for jobs that run on several: a name or an address. By
+    /// default the address by which this machine talks to the controller.
+    pub address: Option<String>,
     /// The data folder.
     pub data: PathBuf,
     /// NVIDIA's management library.
@@ -296,6 +300,7 @@ impl Config {
             dcgm_job_mapping: arguments.dcgm_job_mapping.clone().or(file.dcgm_job_mapping),
             sample_idle_ms: file.sample_idle_ms.unwrap_or(SAMPLE_IDLE_MS),
             sample_busy_ms: file.sample_busy_ms.unwrap_or(SAMPLE_BUSY_MS),
+            address: file.address,
             telemetry_report_ms: file.telemetry_report_ms.unwrap_or(REPORT_MS).max(REPORT_MS_MIN),
         })
     }

@@ -1,7 +1,7 @@
 //! The connection to the controller: made, kept, and made again. Knows frames, not what they
 //! mean.
 
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -145,7 +145,8 @@ async fn serve(
 ) -> bool {
     let Ok((sender, receiver)) = connection.open_bi().await else { return false };
     let (port, frames) = mpsc::channel(QUEUE);
-    if node.send(Input::Link(LinkEvent::Up(port))).await.is_err() {
+    let local = address_towards(connection.remote_address());
+    if node.send(Input::Link(LinkEvent::Up { port, local })).await.is_err() {
         return false;
     }
     let mut heard = false;
@@ -161,6 +162,18 @@ async fn serve(
     // Fails only when the agent itself is going down.
     let _ = node.send(Input::Link(LinkEvent::Down)).await;
     heard
+}
+
+/// Returns the address by which this machine talks to another one. Nothing is sent: the kernel
+/// looks into its routes.
+fn address_towards(remote: SocketAddr) -> Option<IpAddr> {
+    let any: IpAddr = match remote {
+        SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+        SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+    };
+    let socket = UdpSocket::bind((any, 0)).ok()?;
+    socket.connect(remote).ok()?;
+    socket.local_addr().ok().map(|local| local.ip())
 }
 
 async fn read(

@@ -174,6 +174,7 @@ async fn run(
         environment: config.environment(),
         mps: mps::find(&config.mps_control),
         kernel_over_mps: config.kernel_over_mps,
+        address: config.address.clone(),
     };
     let queues = start_queues(&config, &data, &inputs);
     let (mps, mps_orders) = mpsc::channel(mps::ORDERS_MAX);

@@ -115,6 +115,8 @@ pub struct NodeFacts {
     pub mps: Option<PathBuf>,
     /// Whether jobs that share a slice kernel by kernel have MPS beneath.
     pub kernel_over_mps: bool,
+    /// Where other nodes reach this one, if its operator said so.
+    pub address: Option<String>,
 }
 
 /// Why the agent must not go on.

@@ -12,7 +12,9 @@ use super::jobs::one_job;
 use super::session::{Session, fields, moment, or_dash, table};
 use super::span::Elapsed;
 use super::spark;
-use crate::types::{Attempt, Gpus, JobDetail, JobEvents, JobSeries, KernelUse, SeriesQuery};
+use crate::types::{
+    Attempt, Gpus, Job, JobDetail, JobEvents, JobFilter, JobPage, JobSeries, KernelUse, SeriesQuery,
+};
 
 #[derive(Args)]
 pub struct Show {
@@ -48,10 +50,35 @@ impl Show {
             None => None,
         };
         let failed = detail.attempt_list.iter().any(|a| FAULTY.contains(&a.state.as_str()));
+        let gang = match detail.job.array_id.filter(|_| detail.job.gang.is_some()) {
+            Some(id) => {
+                let members =
+                    JobFilter { array: Some(id), limit: Some(1_000), ..JobFilter::default() };
+                session.client.jobs(&members).await.ok()
+            }
+            None => None,
+        };
         let gpus = if failed { session.client.gpus().await.ok() } else { None };
-        series.map(|series| lines(&series)).unwrap_or_default()
+        gang.map(|page| members(&page)).unwrap_or_default()
+            + &series.map(|series| lines(&series)).unwrap_or_default()
             + &gpus.map(|gpus| faults(detail, &gpus)).unwrap_or_default()
     }
+}
+
+/// Lists a gang's members, by rank.
+fn members(page: &JobPage) -> String {
+    let header = ["RANK", "JOB", "STATE", "NODE", "GPU", "EXIT"];
+    let row = |job: &Job| {
+        vec![
+            or_dash(job.array_index),
+            job.name_id.clone(),
+            job.state.clone(),
+            or_dash(job.node.clone()),
+            or_dash(job.gpu_index),
+            or_dash(job.exit_code.clone()),
+        ]
+    };
+    format!("\n{}", table(Some(&header), page.items.iter().rev().map(row)))
 }
 
 /// Columns of a drawn line.
@@ -99,9 +126,14 @@ fn draw(detail: &JobDetail) -> String {
         (Some(word), Some(text)) => Some(format!("{word}: {text}")),
         (word, text) => text.clone().or_else(|| word.clone()),
     };
+    let array = job.array_id.filter(|_| job.gang.is_none());
+    let gang = job.array_id.zip(job.gang).map(|(id, gang)| {
+        format!("{id}, rank {} of {} on {} node(s)", gang.rank, gang.size, gang.nodes)
+    });
     let mut text = fields(vec![
         ("Job", Some(format!("{} ({})", job.name_id, job.name))),
-        ("Array", job.array_id.map(|array| format!("{array}, index {}", or_dash(job.array_index)))),
+        ("Array", array.map(|array| format!("{array}, index {}", or_dash(job.array_index)))),
+        ("Gang", gang),
         ("User", Some(job.user.clone())),
         ("State", Some(format!("{} ({})", job.state, job.state_short))),
         ("Reason", reason),

@@ -141,6 +141,7 @@ const OPTIONS_OF_FIELDS: &[(&str, &str)] = &[
     ("class", "--class"),
     ("priority", "--priority"),
     ("array", "--array"),
+    ("gang", "--gpus"),
 ];
 
 /// Names the option at fault instead of the field, for that is what its author can change.

@@ -2,12 +2,13 @@
 
 use std::sync::Arc;
 
-use tessera_model::life::{JobEvent, JobState, RetryRules, Verdict};
+use tessera_model::life::{JobEvent, JobState, Outcome, RetryRules, Verdict};
 use tessera_model::mig::compute::ComputeSlot;
 use tessera_model::share::{MpsShare, Part, Share, SmPercent};
 use tessera_model::{AttemptId, JobId, Millis};
 use tessera_wire::frames::{ExitRecord, KernelTerms, LaunchOrder, PlanOrder, StopCause, ToAgent};
 
+use super::gangs::Told;
 use super::{Cluster, Effect, JobSheet, Live, RESEND_AFTER, Round};
 use crate::ports::{CommandResult, JobMoved};
 use crate::store::moves;
@@ -16,13 +17,16 @@ use crate::store::submit::FreshJob;
 impl Cluster {
     /// Ends a live attempt and moves its job on.
     pub(super) fn end(&mut self, attempt: AttemptId, record: ExitRecord, round: &mut Round) {
+        if let Some(member) = self.live.get(&attempt).and_then(|live| live.gang) {
+            return self.member_over(member, attempt, record, round);
+        }
         let Some(live) = self.live.remove(&attempt) else { return };
         self.attempts.remove(&live.job);
         let moves = self.moving.ended(live.job, attempt, &record);
         let verdict = match moves {
             // As often as it takes: it was asked to.
             true => Verdict::Requeue { charged: false },
-            false => verdict(live.sheet.as_ref(), &record),
+            false => verdict(live.sheet.as_ref(), record.outcome),
         };
         let event = JobEvent::Ended { outcome: record.outcome, verdict };
         let to = live.state.on(event).expect("a live attempt's job can always end");
@@ -34,7 +38,7 @@ impl Cluster {
         if to == JobState::Queued
             && let Some(sheet) = &live.sheet
         {
-            let fresh = FreshJob::new(live.job, &sheet.spec, live.number);
+            let fresh = FreshJob::new(live.job, &sheet.spec, None, live.number);
             self.enqueue(FreshJob { done, ..fresh }, live.submitted);
         }
         let requeued = to == JobState::Queued;
@@ -47,6 +51,8 @@ impl Cluster {
             shared: live.share.is_some(),
             uncharged: !moves
                 && matches!(verdict, Verdict::Requeue { charged: false } | Verdict::Hold),
+            reason: record.outcome,
+            gang: None,
             record,
             lasted,
             foretold: live.foretold.and_then(|foretold| foretold.prediction),
@@ -112,6 +118,11 @@ impl Cluster {
     /// What the attempt's node has to be told, if anything.
     fn frame_for(&self, attempt: AttemptId) -> Option<ToAgent> {
         let live = self.live.get(&attempt)?;
+        match self.frame_for_member(attempt, live) {
+            Some(Told::Nothing) => return None,
+            Some(Told::Frame(frame)) => return Some(frame),
+            None => {}
+        }
         match live.state {
             JobState::Starting if !live.acknowledged => {
                 self.launch_order(attempt, live).map(|order| ToAgent::Launch(Box::new(order)))
@@ -132,6 +143,10 @@ impl Cluster {
     fn launch_order(&self, attempt: AttemptId, live: &Live) -> Option<LaunchOrder> {
         let sheet = live.sheet.as_ref()?;
         let spec = &sheet.spec;
+        let gang = match live.gang {
+            Some(member) => Some(self.gang_place(member, live.number)?),
+            None => None,
+        };
         Some(LaunchOrder {
             epoch: self.epoch,
             generation: live.generation,
@@ -142,6 +157,7 @@ impl Cluster {
             slot: live.slot,
             slice: live.slice.clone()?,
             array: sheet.array,
+            gang,
             name: spec.name.clone(),
             user: spec.user.clone(),
             program: spec.program.clone(),
@@ -212,9 +228,9 @@ impl Live {
     }
 }
 
-fn verdict(sheet: Option<&JobSheet>, record: &ExitRecord) -> Verdict {
+pub(super) fn verdict(sheet: Option<&JobSheet>, outcome: Outcome) -> Verdict {
     // Without its sheet the attempt was never launched: its end can't be the job's fault.
     let Some(sheet) = sheet else { return Verdict::Requeue { charged: false } };
     let rules: RetryRules = sheet.spec.retry;
-    rules.verdict(record.outcome, sheet.charged, sheet.uncharged)
+    rules.verdict(outcome, sheet.charged, sheet.uncharged)
 }

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use tessera_model::mig::Profile;
 use tessera_model::spec::{GpuAsk, Priority};
 use tessera_model::{Bytes, JobId, Millis};
-use tessera_placement::{ClusterView, Decision, InstanceState, Place, QueuedJob};
+use tessera_placement::{ClusterView, Decision, InstanceState, Place, QueuedJob, ask};
 
 use super::Cluster;
 use super::foresight::Foresight;
@@ -155,17 +155,21 @@ impl Cluster {
     /// Returns where a job would start if it were alone in the queue.
     fn starts(&self, job: &QueuedJob, view: &ClusterView, now: Millis) -> Option<Place> {
         let forecast = Foresight::new(self, now);
-        let mut alone = std::iter::once(job);
-        let decided = self.policy.decide_with(view, &forecast, &mut alone, now, 1);
+        let alone = self.with_gang(job);
+        let (mut queue, starts) = (alone.iter(), alone.len());
+        let decided = ask(&*self.policy, view, &forecast, &mut queue, now, starts);
         decided.into_iter().find_map(|decision| started(decision, job.id))
     }
 
     /// Whether a job starts after all those that stand before it.
     fn starts_in_turn(&self, job: &QueuedJob, view: &ClusterView, now: Millis) -> bool {
-        let ahead = self.queue.range(..(job.priority, job.id)).take(AHEAD_MAX);
-        let mut queue = ahead.map(|(_, waiting)| &waiting.asked).chain([job]);
+        let own = self.with_gang(job);
+        let gang = job.gang.map(|member| member.gang);
+        let ahead = self.queue.range(..(job.priority, job.id)).map(|(_, waiting)| &waiting.asked);
+        let ahead = ahead.filter(|asked| asked.gang.is_none_or(|member| Some(member.gang) != gang));
+        let mut queue = ahead.take(AHEAD_MAX).chain(&own);
         let forecast = Foresight::new(self, now);
-        let decided = self.policy.decide_with(view, &forecast, &mut queue, now, usize::MAX);
+        let decided = ask(&*self.policy, view, &forecast, &mut queue, now, usize::MAX);
         decided.into_iter().any(|decision| started(decision, job.id).is_some())
     }
 

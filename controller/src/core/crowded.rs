@@ -65,7 +65,7 @@ fn picture() -> Picture {
     Picture {
         nodes: vec![row],
         gpus: vec![GpuRow { node, layout_gen: 0, report: gpu }],
-        waiting: vec![FreshJob::new(JobId::from_number(7), &spec, 0)],
+        waiting: vec![FreshJob::new(JobId::from_number(7), &spec, None, 0)],
         ..Picture::default()
     }
 }

@@ -31,8 +31,8 @@ pub struct Facts {
     pub task: String,
     /// Longest run time of one attempt, as its user says.
     pub limit: Option<Millis>,
-    /// Whether it can put its work aside and go on elsewhere: it says how, and has its slice to
-    /// itself.
+    /// Whether it can put its work aside and go on elsewhere: it says how, has its slice to
+    /// itself, and nobody who runs with it.
     pub movable: bool,
     /// Whether somebody waits for its answers.
     pub online: bool,
@@ -46,7 +46,9 @@ impl Facts {
         Self {
             task: task_key(&spec.user, spec.task_key.as_deref(), &spec.program),
             limit: spec.time_limit,
-            movable: spec.checkpoint_signal.is_some() && spec.share == Share::Exclusive,
+            movable: spec.checkpoint_signal.is_some()
+                && spec.share == Share::Exclusive
+                && spec.gang.is_none(),
             online: spec.class == Class::Online,
             grace: spec.grace,
         }

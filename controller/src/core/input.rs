@@ -99,9 +99,17 @@ impl Cluster {
         if command != JobCommand::Cancel {
             return CommandResult::Refused { state: live.state.word().to_owned() };
         }
+        for attempt in self.companions(attempt) {
+            self.cancel(attempt, round);
+        }
+        CommandResult::Done
+    }
+
+    fn cancel(&mut self, attempt: AttemptId, round: &mut Round) {
+        let Some(live) = self.live.get_mut(&attempt) else { return };
         let was = live.state;
         if was == JobState::Stopping {
-            return CommandResult::Done;
+            return;
         }
         live.state = JobState::Stopping;
         live.sent = None;
@@ -117,7 +125,6 @@ impl Cluster {
                 record_without_exit(Outcome::Cancelled, "cancelled before it started".to_owned());
             self.end(attempt, record, round);
         }
-        CommandResult::Done
     }
 
     fn set_mig_mode(&mut self, gpu: GpuId, on: bool, round: &mut Round) {
@@ -198,6 +205,9 @@ impl Cluster {
             return;
         };
         live.acknowledged = true;
+        if live.over.is_some() {
+            return;
+        }
         match report.status {
             AttemptStatus::Journalled => {}
             AttemptStatus::Running { started_unix, .. } => {
@@ -226,8 +236,11 @@ impl Cluster {
                     gpu.pause(REFUSAL_PAUSE, now);
                 }
                 self.end(attempt, record, round);
-                let frame = Box::new(ToAgent::EndAck { attempt });
-                round.effects.push(Effect::Send { node, frame });
+                // A member's record is kept by its node until its whole gang has ended.
+                if !self.live.contains_key(&attempt) {
+                    let frame = Box::new(ToAgent::EndAck { attempt });
+                    round.effects.push(Effect::Send { node, frame });
+                }
             }
         }
     }

@@ -141,6 +141,7 @@ impl Cluster {
             live.state == JobState::Running
                 && live.acknowledged
                 && live.share.is_none()
+                && live.gang.is_none()
                 && live.slot.is_some()
                 && says_how
                 && !left_alone

@@ -199,6 +199,8 @@ impl Cluster {
             let undone = match how {
                 Closure::Drained => "undrained",
                 Closure::Quarantined => "cleared",
+                // Policies keep, operators do not.
+                Closure::Kept => "free",
             };
             Closed { how, words: format!("{name} is {word}"), until: format!("{name} is {undone}") }
         };

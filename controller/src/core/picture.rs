@@ -1,6 +1,6 @@
 //! Where the picture comes from: the store, at the start and whenever the two may differ.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use tessera_model::lease::LeaseTerms;
@@ -54,6 +54,7 @@ impl Cluster {
             asides: BTreeMap::new(),
             quotas: BTreeMap::new(),
             recorder: Recorder::default(),
+            broken: BTreeSet::new(),
         };
         cluster.take_in(picture, now);
         cluster
@@ -73,6 +74,7 @@ impl Cluster {
         self.moving = super::moving::Moving::default();
         // The records of rounds that failed were not stored.
         self.recorder.forget();
+        self.broken.clear();
         self.gpus.clear();
         self.take_in(picture, now);
     }
@@ -145,8 +147,11 @@ impl Cluster {
                 None => self.foretell(row.job, &facts, row.done, &row.gpu, row.slot),
                 Some(_) => None,
             };
-            let live = Live {
+            let gang = sheet.as_ref().and_then(|sheet| sheet.gang);
+            let mut live = Live {
                 user: spec.map_or("", |spec| spec.user.as_str()).into(),
+                gang,
+                over: None,
                 asked: spec.map_or(GpuAsk::Unknown, |spec| spec.gpu.clone()),
                 facts,
                 submitted: now.minus(row.waited),
@@ -168,19 +173,21 @@ impl Cluster {
                 acknowledged: row.state == JobState::Running,
                 sheet,
             };
+            live.over = self.over_before(&live);
             self.attempts.insert(row.job, row.attempt);
             self.live.insert(row.attempt, live);
         }
     }
 
     pub(super) fn enqueue(&mut self, fresh: FreshJob, submitted: Millis) {
-        let FreshJob { job, gpu, user, share, priority, attempts, facts, waited: _, done } = fresh;
+        let FreshJob { job, gang, gpu, user, share, priority, attempts, facts, waited: _, done } =
+            fresh;
         // An accepted job may be announced after a reload has read it already.
         if self.attempts.contains_key(&job) || self.ranks.contains_key(&job) {
             return;
         }
         self.ranks.insert(job, priority);
-        let asked = QueuedJob { id: job, gpu, user, share, priority, submitted };
+        let asked = QueuedJob { id: job, gpu, user, share, priority, submitted, gang };
         let waiting = Waiting { asked, attempts, reason: None, facts, done };
         self.queue.insert((priority, job), waiting);
     }

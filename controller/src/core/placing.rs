@@ -7,7 +7,7 @@ use tessera_model::life::{JobState, Outcome};
 use tessera_model::mig::compute::memory_share;
 use tessera_model::mig::{self, Layout, Occupant, Slot, Step};
 use tessera_model::share::{ComputeShare, Part};
-use tessera_model::{AttemptId, Bytes, DecisionId, GpuId, JobId, Millis, PlanId};
+use tessera_model::{AttemptId, Bytes, DecisionId, GpuId, JobId, Member, Millis, PlanId};
 use tessera_placement::record::{Asked, Draft};
 use tessera_placement::{
     ClusterView, Decision, Explanation, InstanceState, Place, QueuedJob, Sharer, WaitReason, ask,
@@ -16,6 +16,7 @@ use tessera_wire::frames::{InstanceReport, MigReport};
 use uuid::Uuid;
 
 use super::foresight::Foresight;
+use super::gangs::Seated;
 use super::view::slice_at;
 use super::{Cluster, Effect, Live, Round, STARTS_MAX};
 use crate::ports::{JobMoved, WaitingView};
@@ -28,7 +29,7 @@ impl Cluster {
         let standing: Vec<_> = self
             .live
             .iter()
-            .filter(|(_, live)| live.state == JobState::Placing)
+            .filter(|(_, live)| live.state == JobState::Placing && live.over.is_none())
             .filter_map(|(attempt, live)| Some((*attempt, self.standing_slice(live)?)))
             .collect();
         for (attempt, slice) in standing {
@@ -51,7 +52,7 @@ impl Cluster {
         let hopeless: Vec<_> = self
             .live
             .iter()
-            .filter(|(_, live)| live.state == JobState::Placing)
+            .filter(|(_, live)| live.state == JobState::Placing && live.over.is_none())
             .filter_map(|(attempt, live)| Some((*attempt, self.impossible(live)?)))
             .collect();
         for (attempt, reason) in hopeless {
@@ -102,16 +103,21 @@ impl Cluster {
         let view = self.view(now);
         let (decisions, draft) = self.ask_policy(&view, now);
         let mut reshapes = Vec::new();
+        let mut gangs: BTreeMap<JobId, Vec<Seated>> = BTreeMap::new();
         for decision in decisions {
             match decision {
-                Decision::Start { job, place, why } => {
-                    self.reserve(job, place, why, &view, mint, round);
-                }
+                Decision::Start { job, place, why } => match self.gang_of(job) {
+                    Some(member) => gangs.entry(member.gang).or_default().push((job, place, why)),
+                    None => self.reserve(job, place, why, &view, mint, round),
+                },
                 Decision::Wait { job, reason, why } => {
                     self.note_wait(job, reason, why, mint, round);
                 }
                 Decision::Reshape { reshape, why } => reshapes.push((reshape, why)),
             }
+        }
+        for seats in gangs.into_values() {
+            self.reserve_gang(seats, &view, mint, round);
         }
         if !reshapes.is_empty() {
             self.reshape(reshapes, &view, now, mint, round);
@@ -190,11 +196,25 @@ impl Cluster {
         mint: &mut dyn FnMut() -> Uuid,
         round: &mut Round,
     ) {
-        let Some(gpu) = self.gpus.get(&place.gpu) else { return };
-        let Some(node) = self.nodes.get(&gpu.node) else { return };
+        if let Some(reservation) = self.reservation(job, place, why, view, mint) {
+            self.take_place(reservation, round);
+        }
+    }
+
+    /// Works out what reserving a place for a waiting job takes; `None` if it can't be had.
+    pub(super) fn reservation(
+        &self,
+        job: JobId,
+        place: Place,
+        why: Explanation,
+        view: &ClusterView,
+        mint: &mut dyn FnMut() -> Uuid,
+    ) -> Option<Reservation> {
+        let gpu = self.gpus.get(&place.gpu)?;
+        let node = self.nodes.get(&gpu.node)?;
         let (slots, profile) = match (&gpu.report.mig, place.slot) {
             (MigReport::On { geometry }, Some(slot)) => {
-                let Some(profile) = geometry.profile(slot.profile) else { return };
+                let profile = geometry.profile(slot.profile)?;
                 let end = slot.start.saturating_add(profile.memory_slices);
                 ((slot.start..end).collect(), profile.name.to_string())
             }
@@ -211,9 +231,7 @@ impl Cluster {
         let mut profile = profile;
         if let (Some(part), Some(waiting)) = (place.part, waiting) {
             // Only what stands is given away: no plan makes compute instances for a job.
-            if slice.is_none() {
-                return;
-            }
+            slice.as_ref()?;
             let whole =
                 place.slot.and_then(|slot| gpu.mig.as_ref()?.geometry.profile(slot.profile));
             let compute_slices = whole.map_or(part.slices, |profile| profile.compute_slices);
@@ -227,8 +245,9 @@ impl Cluster {
             self.foretell(job, &waiting.facts, waiting.done, &place.gpu, place.slot)
         });
         let capacity = capacity(gpu, place.slot);
-        let reservation = Reservation {
+        Some(Reservation {
             job,
+            gang: waiting.and_then(|waiting| waiting.asked.gang).map(|member| member.gang),
             attempt: AttemptId::from_uuid(mint()),
             number: 0,
             node: gpu.node,
@@ -243,11 +262,10 @@ impl Cluster {
             why,
             place,
             foretold,
-        };
-        self.take_place(reservation, round);
+        })
     }
 
-    fn take_place(&mut self, mut reservation: Reservation, round: &mut Round) {
+    pub(super) fn take_place(&mut self, mut reservation: Reservation, round: &mut Round) {
         let job = reservation.job;
         let Some(waiting) = self.dequeue(job) else { return };
         reservation.number = waiting.attempts + 1;
@@ -275,6 +293,8 @@ impl Cluster {
             began: None,
             done: waiting.done,
             foretold: reservation.foretold.clone(),
+            gang: waiting.asked.gang,
+            over: None,
         };
         self.attempts.insert(job, reservation.attempt);
         self.live.insert(reservation.attempt, live);
@@ -314,7 +334,9 @@ impl Cluster {
     ) {
         let mut wanted: BTreeMap<GpuId, Vec<(AttemptId, Slot)>> = BTreeMap::new();
         for (attempt, live) in &self.live {
-            if let (JobState::Placing, Some(slot), None) = (live.state, live.slot, live.part()) {
+            if let (JobState::Placing, Some(slot), None, None) =
+                (live.state, live.slot, live.part(), &live.over)
+            {
                 wanted.entry(live.gpu.clone()).or_default().push((*attempt, slot));
             }
         }
@@ -388,6 +410,20 @@ impl Cluster {
         placing.map(|live| live.job).min().or(self.moving.first_on(gpu))
     }
 
+    fn gang_of(&self, job: JobId) -> Option<Member> {
+        self.queue.get(&(*self.ranks.get(&job)?, job))?.asked.gang
+    }
+
+    /// Returns a waiting job with the others of its gang, as if they asked for the same.
+    pub(super) fn with_gang(&self, job: &QueuedJob) -> Vec<QueuedJob> {
+        let Some(member) = job.gang else { return vec![job.clone()] };
+        let one = |id: JobId| {
+            let rank = self.gang_of(id)?.rank;
+            Some(QueuedJob { id, gang: Some(Member { rank, ..member }), ..job.clone() })
+        };
+        member.all().filter_map(one).collect()
+    }
+
     /// Tells why a job waits, computed as if it were its turn; `None` if it doesn't wait.
     pub fn waiting(&self, job: JobId, now: Millis) -> Option<WaitingView> {
         let priority = *self.ranks.get(&job)?;
@@ -415,8 +451,10 @@ impl Cluster {
         }
         let view = self.view(now);
         let forecast = Foresight::new(self, now);
-        let mut alone = std::iter::once(&waiting.asked);
-        let decision = ask(self.policy.as_ref(), &view, &forecast, &mut alone, now, 1).pop();
+        let asked = self.with_gang(&waiting.asked);
+        let (mut queue, starts) = (asked.iter(), asked.len());
+        let decided = ask(self.policy.as_ref(), &view, &forecast, &mut queue, now, starts);
+        let decision = decided.into_iter().next_back();
         let (reason, why) = match decision {
             Some(Decision::Wait { reason, why, .. }) => (reason, why),
             Some(Decision::Start { why, .. } | Decision::Reshape { why, .. }) => {

@@ -58,6 +58,7 @@ fn picture() -> Picture {
     let sheet = JobSheet {
         spec: Arc::new(JobSpec::parse(RawSpec { command, ..RawSpec::default() }).unwrap()),
         array: None,
+        gang: None,
         traceparent: None,
         charged: 0,
         uncharged: 0,
@@ -91,6 +92,7 @@ fn hello(number: u128, session: u64, generation: u64, highest_epoch: u64) -> Inp
             memory: Bytes::new(1),
             mps: false,
             kernel: false,
+            address: String::new(),
         }),
     }
 }
@@ -104,7 +106,7 @@ fn waiting(number: u64) -> FreshJob {
     let command = Some(vec!["true".to_owned()]);
     let spec = JobSpec::parse(RawSpec { command, ..RawSpec::default() }).unwrap();
     let job = JobId::from_number(number);
-    FreshJob::new(job, &spec, 0)
+    FreshJob::new(job, &spec, None, 0)
 }
 
 fn cluster(now: Millis) -> Cluster {

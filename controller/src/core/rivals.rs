@@ -133,6 +133,7 @@ mod tests {
                 memory: Bytes::new(1),
                 mps: false,
                 kernel: false,
+                address: String::new(),
             }),
         }
     }

@@ -80,6 +80,7 @@ impl Cluster {
             session: Some(Session {
                 id: session,
                 process: hello.process,
+                address: hello.address,
                 ready: false,
                 reported: std::collections::HashSet::new(),
             }),

@@ -74,7 +74,7 @@ impl Findings {
     pub fn requeued(&mut self) -> Option<Input> {
         let released = std::mem::take(&mut self.released);
         let fresh = |(job, sheet): (JobId, super::JobSheet)| {
-            let fresh = FreshJob::new(job, &sheet.spec, sheet.attempts);
+            let fresh = FreshJob::new(job, &sheet.spec, sheet.gang, sheet.attempts);
             FreshJob { waited: sheet.waited, done: sheet.done, ..fresh }
         };
         let jobs: Vec<_> = released.into_iter().map(fresh).collect();

@@ -40,10 +40,14 @@ const STEPS_TO_THE_END: usize = 3_000;
 const SEEDS: u64 = 400;
 
 /// What some run must have met, or the simulation proves nothing.
-const SOMETIMES: [&str; 25] = [
+const SOMETIMES: [&str; 29] = [
     "a commit failed",
     "a commit's answer was lost",
     "a connection broke",
+    "a gang came to its end",
+    "a gang got its seats",
+    "a gang lost a member",
+    "a gang was set back together",
     "a GPU vanished",
     "a held job was released",
     "a job moved",
@@ -115,13 +119,15 @@ fn machine(number: u128, dice: &mut Dice) -> Machine {
 fn world(seed: u64) -> World {
     let mut dice = Dice::new(seed);
     let nodes = 1 + u128::from(dice.below(4));
-    let machines = (1..=nodes).map(|number| machine(number, &mut dice)).collect();
+    let machines: Vec<_> = (1..=nodes).map(|number| machine(number, &mut dice)).collect();
     let policies = ["scheme-b", "tessera", "restless", "restless", "exclusive"];
     let policy = dice.pick(&policies).unwrap();
     let mut store = Store::default();
     store.epoch = 1;
     let now = Millis::from_secs(1_000);
+    let both_cards = machines[0].cards.len() > 1;
     World {
+        both_cards,
         controller: Controller::new(policy, 1, store.picture(), now),
         dice,
         now,

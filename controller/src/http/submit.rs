@@ -6,9 +6,10 @@ use actix_web::http::header::{HeaderMap, LOCATION};
 use actix_web::{HttpRequest, HttpResponse, post, web};
 use sha2::{Digest, Sha256};
 use tessera_api::types::{ArrayRange, SubmitRequest, Submitted};
+use tessera_model::GangShape;
 use tessera_model::share::Share;
 use tessera_model::spec::{ARRAY_TASKS_MAX, BadField, GpuAsk, JobSpec};
-use tessera_placement::{Feasibility, could_ever_fit};
+use tessera_placement::{Feasibility, GangFeasibility, could_ever_fit, gang_could_ever_fit};
 use tessera_telemetry::{context, names};
 use tracing::{Instrument, Span};
 
@@ -60,8 +61,14 @@ pub(super) async fn submit(
     let (span, traceparent) = trace(request.headers());
     let parsed: SubmitRequest = body.parse()?;
     let (tasks, array_first) = tasks_of(parsed.array)?;
-    let hold = parsed.hold;
+    let (hold, is_array) = (parsed.hold, parsed.array.is_some());
     let spec = parsed.into_spec()?;
+    let (tasks, array_first) = match spec.gang {
+        None => (tasks, array_first),
+        Some(_) if is_array => return Err(array_of_gangs().into()),
+        // Its members are named by their ranks, as tasks are by their indexes.
+        Some(shape) => (shape.members(), Some(0)),
+    };
     check_feasible(&state, &spec, key.as_ref()).await?;
     let submission = NewSubmission {
         spec: Arc::new(spec),
@@ -155,6 +162,14 @@ fn tasks_of(array: Option<ArrayRange>) -> Result<(u32, Option<u32>), BadField> {
     }
 }
 
+fn array_of_gangs() -> BadField {
+    BadField::new(
+        "array",
+        "an array's tasks have one GPU each",
+        "either array or gang; submit a gang several times",
+    )
+}
+
 /// Refuses what no GPU that was ever seen could hold, unless the job is willing to wait for one.
 async fn check_feasible(
     state: &State,
@@ -169,7 +184,9 @@ async fn check_feasible(
         return Ok(());
     }
     let verdict = could_ever_fit(&shape.view, &spec.gpu, spec.share);
-    if matches!(verdict, Feasibility::Yes | Feasibility::OnlyUnavailable) {
+    let gang = spec.gang.map(|gang| (gang, gang_could_ever_fit(&shape.view, &spec.gpu, gang)));
+    let fits = gang.as_ref().is_none_or(|(_, verdict)| *verdict == GangFeasibility::Yes);
+    if fits && matches!(verdict, Feasibility::Yes | Feasibility::OnlyUnavailable) {
         return Ok(());
     }
     // The same submit may have been accepted when the cluster was another: then it is answered
@@ -179,22 +196,14 @@ async fn check_feasible(
     {
         return Ok(());
     }
-    let Feasibility::Never { largest, profiles } = verdict else {
-        return Err(ApiError::ImpossibleRequest {
-            field: "share",
-            asked: spec.share.word().to_owned(),
-            expected: match spec.share {
-                Share::Kernel(_) => {
-                    "exclusive: no agent that was ever seen has the kernel plane's shim \
-                     (kernel-shim/libcuda.so.1 beside it); or allow_pending to wait for one"
-                }
-                Share::Exclusive | Share::Mps(_) => {
-                    "exclusive: no node that was ever seen has NVIDIA's MPS control program \
-                     (nvidia-cuda-mps-control); or allow_pending to wait for one"
-                }
-            }
-            .to_owned(),
-        });
+    let (largest, profiles) = match (verdict, gang) {
+        (Feasibility::Never { largest, profiles }, _) => (largest, profiles),
+        (Feasibility::Yes | Feasibility::OnlyUnavailable, Some((gang, verdict))) => {
+            return Err(impossible_gang(spec, gang, &verdict));
+        }
+        (Feasibility::NoSharing | Feasibility::Yes | Feasibility::OnlyUnavailable, _) => {
+            return Err(no_sharing(spec));
+        }
     };
     let largest = largest.map_or_else(
         || "no GPU is there".to_owned(),
@@ -215,6 +224,59 @@ async fn check_feasible(
             "{largest}{profiles}; or allow_pending to wait for hardware that is not there yet"
         ),
     })
+}
+
+fn no_sharing(spec: &JobSpec) -> ApiError {
+    ApiError::ImpossibleRequest {
+        field: "share",
+        asked: spec.share.word().to_owned(),
+        expected: match spec.share {
+            Share::Kernel(_) => {
+                "exclusive: no agent that was ever seen has the kernel plane's shim \
+                 (kernel-shim/libcuda.so.1 beside it); or allow_pending to wait for one"
+            }
+            Share::Exclusive | Share::Mps(_) => {
+                "exclusive: no node that was ever seen has NVIDIA's MPS control program \
+                 (nvidia-cuda-mps-control); or allow_pending to wait for one"
+            }
+        }
+        .to_owned(),
+    }
+}
+
+fn impossible_gang(spec: &JobSpec, gang: GangShape, verdict: &GangFeasibility) -> ApiError {
+    let GangFeasibility::Never { on_one_node, nodes, instead } = verdict else {
+        return ApiError::Internal;
+    };
+    let found = match (*on_one_node, *nodes) {
+        (0, _) => "no node has a GPU for that".to_owned(),
+        (most, _) if most < gang.per_node() => format!(
+            "the largest node has {most} {} for that",
+            if most == 1 { "GPU" } else { "GPUs" }
+        ),
+        (_, nodes) => format!(
+            "{nodes} {} {} GPUs for that",
+            if nodes == 1 { "node has" } else { "nodes have" },
+            gang.per_node()
+        ),
+    };
+    let instead = match instead {
+        Some(other) => format!(
+            "nodes = {} and gpus_per_node = {} would fit (--gpus {} --nodes {})",
+            other.nodes(),
+            other.per_node(),
+            other.members(),
+            other.nodes()
+        ),
+        None => "fewer GPUs".to_owned(),
+    };
+    ApiError::ImpossibleRequest {
+        field: "gang",
+        asked: format!("{gang} with {} each", spec.gpu),
+        expected: format!(
+            "{found}: {instead}; or allow_pending to wait for hardware that is not there yet"
+        ),
+    }
 }
 
 #[cfg(test)]

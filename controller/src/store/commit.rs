@@ -1,13 +1,13 @@
 //! One round of the leader as one transaction.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 
 use sqlx::{Connection as _, PgConnection};
 use tessera_model::JobId;
 use tessera_model::life::JobState;
 
 use super::load::JobSheet;
-use super::{StoreError, leader, load, moves, nodes, operator, rounds, usage};
+use super::{StoreError, gangs, leader, load, moves, nodes, operator, rounds, usage};
 use crate::core::Round;
 
 /// What a commit brought to light, for the picture and for those who asked.
@@ -57,6 +57,9 @@ pub async fn commit(
     usage::record(&mut transaction, &round.usages).await?;
     let mut findings = command(&mut transaction, round).await?;
     moves::reserve(&mut transaction, &round.reservations, policy, epoch).await?;
+    let gangs = round.reservations.iter().filter_map(|r| r.gang);
+    let gangs: BTreeSet<JobId> = gangs.chain(round.ended.iter().filter_map(|e| e.gang)).collect();
+    gangs::check_whole(&mut transaction, &gangs).await?;
     moves::record_waits(&mut transaction, &round.waits, policy, epoch).await?;
     for plan in &round.orders {
         nodes::order(&mut transaction, plan).await?;

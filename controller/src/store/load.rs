@@ -12,7 +12,8 @@ use tessera_model::mig::{Layout, ProfileId, Slot, Step};
 use tessera_model::share::{ComputeShare, KernelShare, MpsShare, Part, Share, SmPercent};
 use tessera_model::spec::{BadField, GpuAsk, JobSpec, Priority};
 use tessera_model::{
-    AttemptId, BootId, Bytes, DecisionId, GpuId, JobId, Millis, NodeId, NodeName, PlanId, SliceId,
+    AttemptId, BootId, Bytes, DecisionId, GangShape, GpuId, JobId, Member, Millis, NodeId,
+    NodeName, PlanId, SliceId,
 };
 use tessera_placement::Sharer;
 use tessera_wire::frames::{ArrayPlace, GpuReport};
@@ -100,6 +101,8 @@ pub struct JobSheet {
     pub spec: Arc<JobSpec>,
     /// Its place in its array.
     pub array: Option<ArrayPlace>,
+    /// Its place in its gang.
+    pub gang: Option<Member>,
     /// W3C trace context of its submit.
     pub traceparent: Option<String>,
     /// Retries that it used up.
@@ -279,7 +282,8 @@ async fn gpus(connection: &mut PgConnection) -> Result<Vec<GpuRow>, StoreError> 
 async fn waiting(connection: &mut PgConnection) -> Result<Vec<FreshJob>, StoreError> {
     let rows = sqlx::query!(
         r#"
-        SELECT j.job, j.attempts, j.sm_percent, j.done_ppm, s.user_name,
+        SELECT j.job, j.submission, j.attempts, j.sm_percent, j.done_ppm, s.user_name,
+               s.spec -> 'gang' AS "gang: Json<GangShape>",
                s.facts AS "facts: Json<Facts>",
                (EXTRACT(EPOCH FROM now() - s.accepted_at) * 1000)::bigint AS "waited!",
                s.spec -> 'share' AS "share: Json<Share>",
@@ -295,8 +299,10 @@ async fn waiting(connection: &mut PgConnection) -> Result<Vec<FreshJob>, StoreEr
     rows.into_iter()
         .map(|row| {
             let share = reshared(row.share.map_or(Share::Exclusive, |s| s.0), row.sm_percent);
+            let job = JobId::from_number(unsigned("jobs", row.job, row.job)?);
             Ok(FreshJob {
-                job: JobId::from_number(unsigned("jobs", row.job, row.job)?),
+                job,
+                gang: row.gang.and_then(|shape| member(job, row.submission, shape.0)),
                 gpu: row.gpu.0,
                 user: row.user_name.as_str().into(),
                 share: share
@@ -385,6 +391,11 @@ fn on_its_own(part: Part, start: Option<i16>, slices: Option<i16>) -> Part {
         }
         None => part,
     }
+}
+
+fn member(job: JobId, submission: i64, shape: GangShape) -> Option<Member> {
+    let gang = JobId::from_number(u64::try_from(submission).ok()?);
+    Member::of(job, gang, shape)
 }
 
 /// Lays what a job's user said last of its share over what its specification says.
@@ -482,12 +493,15 @@ pub async fn sheets(
         });
         let restart_reason = row.restart_reason.as_deref().map(str::parse).transpose();
         let mut spec = row.spec.0;
+        let gang = spec.gang.and_then(|shape| member(job, row.submission, shape));
+        let array = array.filter(|_| gang.is_none());
         spec.share = reshared(spec.share, row.sm_percent);
         sheets.insert(
             job,
             JobSheet {
                 spec: Arc::new(spec),
                 array,
+                gang,
                 traceparent: row.traceparent,
                 charged: u32::try_from(row.charged).unwrap_or(0),
                 uncharged: u32::try_from(row.uncharged).unwrap_or(0),

@@ -25,6 +25,8 @@ use crate::core::foresight::{Foretold, Lasted};
 pub struct Reservation {
     /// The job; it must be queued.
     pub job: JobId,
+    /// The gang that gets its places with it, if it is in one.
+    pub gang: Option<JobId>,
     /// Its new attempt.
     pub attempt: AttemptId,
     /// The attempt's number.
@@ -105,6 +107,10 @@ pub struct Ended {
     pub uncharged: bool,
     /// Whether it shared its slice.
     pub shared: bool,
+    /// Why the job runs again, if it does: mostly how this attempt ended.
+    pub reason: Outcome,
+    /// The gang that ends with it, if it is in one.
+    pub gang: Option<JobId>,
     /// How the attempt ended.
     pub record: ExitRecord,
     /// How long it ran, if that says anything.
@@ -633,7 +639,7 @@ pub async fn end(connection: &mut PgConnection, batch: &[Ended]) -> Result<(), S
 
 /// Why the job runs again, if it does.
 fn restart_reason(ended: &Ended) -> Option<String> {
-    (!ended.to.is_final()).then(|| ended.record.outcome.word().to_owned())
+    (!ended.to.is_final()).then(|| ended.reason.word().to_owned())
 }
 
 /// Notes what share of its slice each job's next attempt gets.

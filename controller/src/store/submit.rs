@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use sqlx::PgConnection;
 use tessera_model::spec::{GpuAsk, JobSpec, Priority};
-use tessera_model::{JobId, Millis};
+use tessera_model::{JobId, Member, Millis};
 use tessera_placement::Sharer;
 
 use super::StoreError;
@@ -17,6 +17,8 @@ use crate::ports::{Accepted, NewSubmission, PortError};
 pub struct FreshJob {
     /// Its number.
     pub job: JobId,
+    /// Its place in its gang, if it is in one.
+    pub gang: Option<Member>,
     /// What it asks for.
     pub gpu: GpuAsk,
     /// Whose it is.
@@ -37,9 +39,10 @@ pub struct FreshJob {
 
 impl FreshJob {
     /// Takes from a specification what decides about places.
-    pub fn new(job: JobId, spec: &JobSpec, attempts: u32) -> Self {
+    pub fn new(job: JobId, spec: &JobSpec, gang: Option<Member>, attempts: u32) -> Self {
         Self {
             job,
+            gang,
             gpu: spec.gpu.clone(),
             user: spec.user.as_str().into(),
             share: sharer(spec),
@@ -310,10 +313,12 @@ fn accepted(first: Option<i64>, tasks: u32, replayed: bool) -> Accepted {
 
 fn fresh_jobs(accepted: &Accepted, spec: &JobSpec) -> Vec<FreshJob> {
     let first = accepted.job.number();
-    let one = FreshJob::new(accepted.job, spec, 0);
-    (first..first + u64::from(accepted.tasks))
-        .map(|number| FreshJob { job: JobId::from_number(number), ..one.clone() })
-        .collect()
+    let one = FreshJob::new(accepted.job, spec, None, 0);
+    let task = |job: JobId| {
+        let gang = spec.gang.and_then(|shape| Member::of(job, accepted.job, shape));
+        FreshJob { job, gang, ..one.clone() }
+    };
+    (first..first + u64::from(accepted.tasks)).map(JobId::from_number).map(task).collect()
 }
 
 async fn insert_rows(

@@ -6,6 +6,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod gang;
 pub mod ids;
 pub mod keep;
 pub mod lease;
@@ -16,6 +17,7 @@ pub mod spec;
 pub mod task;
 pub mod units;
 
+pub use gang::{GangShape, Member};
 pub use ids::{
     AttemptId, BootId, ControllerId, DecisionId, GpuId, JobId, JobRef, NodeId, NodeName, PlanId,
     SliceId, SubmissionId,

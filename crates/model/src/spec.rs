@@ -6,6 +6,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
+use crate::gang::GangShape;
 use crate::ids::BadId;
 use crate::life::{OnLost, RetryRules, words};
 use crate::mig::ProfileName;
@@ -178,6 +179,9 @@ pub struct JobSpec {
     /// restarted for its own good.
     #[serde(default)]
     pub checkpoint_signal: Option<CheckpointSignal>,
+    /// On how many GPUs of how many nodes it runs, one process each, if on more than one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gang: Option<GangShape>,
 }
 
 /// A request as it came from outside, every field optional or unchecked.
@@ -227,6 +231,8 @@ pub struct RawSpec {
     pub sm_percent: Option<u8>,
     /// See [`JobSpec::checkpoint_signal`].
     pub checkpoint_signal: Option<String>,
+    /// See [`JobSpec::gang`]: nodes, and GPUs on each.
+    pub gang: Option<(u32, u32)>,
 }
 
 /// Grace after `SIGTERM` where a job asks for none, as batch schedulers give.
@@ -259,6 +265,7 @@ impl JobSpec {
             },
             share: Share::parse(raw.share.as_deref(), raw.sm_percent, &gpu)?,
             checkpoint_signal: parse_optional("checkpoint_signal", raw.checkpoint_signal)?,
+            gang: raw.gang.map(|(nodes, gpus)| GangShape::new(nodes, gpus)).transpose()?,
             gpu,
             time_limit: raw
                 .time_limit_secs
@@ -290,7 +297,30 @@ impl JobSpec {
             program,
         };
         spec.check_size()?;
-        Ok(spec)
+        spec.gang_of_several()
+    }
+
+    /// A gang of one is a job like any other; the members of a larger one have their slices alone.
+    fn gang_of_several(mut self) -> Result<Self, BadField> {
+        self.gang = self.gang.filter(|shape| shape.members() > 1);
+        if self.gang.is_none() {
+            return Ok(self);
+        }
+        if self.share != Share::Exclusive {
+            return Err(BadField::new(
+                "share",
+                format!("the members of a gang can't share their slices ({})", self.share.word()),
+                "exclusive, or one GPU",
+            ));
+        }
+        if let GpuAsk::Compute(name) = &self.gpu {
+            return Err(BadField::new(
+                "gpu_profile",
+                format!("the members of a gang can't have compute instances such as {name}"),
+                "gpu_whole, gpu_memory_bytes, or a MIG profile such as 1g.5gb",
+            ));
+        }
+        Ok(self)
     }
 
     fn check_size(&self) -> Result<(), BadField> {
@@ -551,6 +581,25 @@ mod tests {
             assert_eq!(bad.field, field, "{bad}");
             assert!(bad.expected.contains(hint), "{bad}");
         }
+    }
+
+    #[test]
+    fn a_gang_of_one_is_a_job_like_any_other() {
+        let spec = JobSpec::parse(RawSpec { gang: Some((1, 1)), ..raw() }).unwrap();
+
+        assert_eq!(spec.gang, None);
+    }
+
+    #[test]
+    fn a_gangs_members_share_nothing_and_have_no_compute_instances() {
+        let gang = || RawSpec { gang: Some((2, 2)), ..raw() };
+        let shared =
+            RawSpec { share: Some("mps".into()), gpu_memory_bytes: Some(1 << 30), ..gang() };
+        let part = RawSpec { gpu_profile: Some("1c.3g.20gb".into()), ..gang() };
+
+        assert_eq!(JobSpec::parse(shared).unwrap_err().field, "share");
+        assert_eq!(JobSpec::parse(part).unwrap_err().field, "gpu_profile");
+        assert_eq!(JobSpec::parse(gang()).unwrap().gang.map(GangShape::members), Some(4));
     }
 
     #[test]

@@ -1,9 +1,11 @@
-//! One round, as a controller has it decided: first who names a compute instance, then the policy.
+//! One round, as a controller has it decided: first who names a compute instance, then gangs, around
+//! the policy.
 
 use tessera_model::Millis;
 
 use crate::decision::Decision;
 use crate::forecast::Forecast;
+use crate::gangs;
 use crate::parts;
 use crate::policy::Policy;
 use crate::view::{ClusterView, QueuedJob};
@@ -20,7 +22,6 @@ pub fn ask(
     let mut seated = parts::seat(cluster, queue, starts_max);
     let mut decisions = std::mem::take(&mut seated.decisions);
     let left = starts_max.saturating_sub(seated.started);
-    let mut others = seated.others.into_iter();
-    decisions.extend(policy.decide_with(cluster, forecast, &mut others, now, left));
+    decisions.extend(gangs::decide(policy, cluster, forecast, seated.others, now, left));
     decisions
 }

@@ -13,6 +13,7 @@ pub mod estimate;
 mod explain;
 mod feasibility;
 pub mod forecast;
+pub mod gangs;
 pub mod parts;
 pub mod policy;
 pub mod record;
@@ -28,6 +29,7 @@ pub use decision::{Candidate, Decision, Explanation, Place, Reshape, Seat, Staye
 pub use estimate::{Basis, Empirical, Estimator, Prediction, SliceKind};
 pub use feasibility::{Feasibility, could_ever_fit, could_hold, largest_possible};
 pub use forecast::{Account, Companion, Demand, Forecast, Unknown};
+pub use gangs::{GangFeasibility, gang_could_ever_fit};
 pub use policy::{Policy, by_name, for_simulation};
 pub use session::{Session, session};
 pub use view::{

@@ -176,6 +176,7 @@ fn reason(cluster: &ClusterView, benches: &[Bench<'_>], name: &ComputeName) -> W
         gpus.iter().map(|gpu| gpu.operator.closed.as_ref().map(|closed| closed.how)).collect();
     match closed {
         None => WaitReason::NodeUnavailable,
+        Some(closed) if closed.contains(&Closure::Kept) => WaitReason::Resources,
         Some(closed) if closed.contains(&Closure::Drained) => WaitReason::NodeDrained,
         Some(_) => WaitReason::GpuQuarantined,
     }

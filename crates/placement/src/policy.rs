@@ -22,11 +22,13 @@ use tessera_model::Millis;
 
 use crate::decision::Decision;
 use crate::forecast::{Forecast, Unknown};
+use crate::gangs::Manner;
 use crate::session::Session;
 use crate::view::{ClusterView, QueuedJob};
 
 pub use dyna_p::DynaP;
 pub use exclusive::Exclusive;
+pub(crate) use exclusive::WholeGpu;
 pub use live::TesseraLive;
 pub use miger::Miger;
 pub use miso::Miso;
@@ -34,8 +36,10 @@ pub use mmk::Mmk;
 pub use mps_only::MpsOnly;
 pub(crate) use pinned::Pinned;
 pub use scheme_a::SchemeA;
+pub(crate) use scheme_b::MadeToMeasure;
 pub use scheme_b::SchemeB;
 pub use settings::{BadSettings, with_settings};
+pub(crate) use static_layout::AsItStands;
 pub use static_layout::StaticLayout;
 pub use static_promote::StaticPromote;
 pub use tessera::Tessera;
@@ -55,6 +59,11 @@ pub trait Policy: Send + Sync + std::fmt::Debug {
     /// [`with_settings`] makes the same policy of it again.
     fn settings(&self) -> Value {
         Value::Null
+    }
+
+    /// How the members of gangs come by their slices under it.
+    fn manner(&self) -> Manner {
+        Manner::MadeToMeasure
     }
 
     /// Decides one round, with what is predicted of the jobs; a policy that looks at sizes only has

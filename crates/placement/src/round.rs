@@ -356,8 +356,13 @@ fn closed(board: &Board<'_>, size: &Size) -> Option<WaitReason> {
     let first = holders.next()?.view.operator.closed.as_ref()?.how;
     let rest: Option<Vec<Closure>> =
         holders.map(|gpu| gpu.view.operator.closed.as_ref().map(|closed| closed.how)).collect();
+    let rest = rest?;
+    // What is kept comes back when a gang starts.
+    if first == Closure::Kept || rest.contains(&Closure::Kept) {
+        return Some(WaitReason::Resources);
+    }
     // Of both, the drained ones are the likelier to come back.
-    match rest?.contains(&Closure::Drained) || first == Closure::Drained {
+    match rest.contains(&Closure::Drained) || first == Closure::Drained {
         true => Some(WaitReason::NodeDrained),
         false => Some(WaitReason::GpuQuarantined),
     }

@@ -9,7 +9,7 @@ use tessera_model::mig::{
 };
 use tessera_model::share::{Part, SHARERS_MAX};
 use tessera_model::spec::{GpuAsk, Priority};
-use tessera_model::{Bytes, GpuId, JobId, Millis, NodeName};
+use tessera_model::{Bytes, GpuId, JobId, Member, Millis, NodeName};
 
 use crate::seating::Atlas;
 
@@ -103,6 +103,8 @@ pub enum Closure {
     Drained,
     /// It is not trusted.
     Quarantined,
+    /// No operator's word: it is kept for a gang, see [`crate::gangs`].
+    Kept,
 }
 
 impl Closure {
@@ -111,6 +113,7 @@ impl Closure {
         match self {
             Self::Drained => "drained",
             Self::Quarantined => "quarantined",
+            Self::Kept => "kept",
         }
     }
 }
@@ -335,6 +338,9 @@ pub struct QueuedJob {
     pub priority: Priority,
     /// When it was accepted, on the database's clock.
     pub submitted: Millis,
+    /// Its place in its gang, if it is one of several that start together.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gang: Option<Member>,
 }
 
 /// Text that many share, written as text.

@@ -35,7 +35,7 @@ pub use telemetry::{
 };
 
 /// The version that this build speaks. A peer of another version is refused with both numbers.
-pub const PROTOCOL_VERSION: u16 = 4;
+pub const PROTOCOL_VERSION: u16 = 5;
 
 /// The protocol's name in the TLS handshake (ALPN).
 pub const ALPN: &[u8] = b"tessera-agent/1";
@@ -142,6 +142,8 @@ pub struct Hello {
     pub mps: bool,
     /// Whether its agent has the kernel plane's shim, so that jobs can share slices kernel by kernel.
     pub kernel: bool,
+    /// Where other nodes reach this one: a name or an address.
+    pub address: String,
 }
 
 /// One GPU as its driver reports it.
@@ -494,6 +496,31 @@ pub struct LaunchOrder {
     pub checkpoint_signal: Option<CheckpointSignal>,
     /// Its place in its slice's kernel queue; `None` if it has none.
     pub kernel: Option<KernelTerms>,
+    /// Its place among the processes of a job over several GPUs; `None` if it is alone.
+    pub gang: Option<GangPlace>,
+}
+
+/// One process's place in its gang, as `torchrun` would tell it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GangPlace {
+    /// The gang's number.
+    pub gang: JobId,
+    /// Its number among all, from 0.
+    pub rank: u32,
+    /// How many there are.
+    pub size: u32,
+    /// Its number among those on its node, from 0.
+    pub local_rank: u32,
+    /// How many there are on its node, as on every other.
+    pub local_size: u32,
+    /// Its node's number among those of the gang, from 0.
+    pub node_rank: u32,
+    /// The nodes' names, by their numbers.
+    pub nodes: Vec<NodeName>,
+    /// Where rank 0 is reached.
+    pub master: String,
+    /// A port on rank 0's node at which they may meet.
+    pub port: u16,
 }
 
 /// What an attempt of the kernel tier is given.

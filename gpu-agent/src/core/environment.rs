@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use tessera_model::NodeName;
 use tessera_model::life::Outcome;
 use tessera_model::mig::compute::memory_share;
-use tessera_wire::frames::{GpuReport, LaunchOrder, MigReport};
+use tessera_wire::frames::{GangPlace, GpuReport, LaunchOrder, MigReport};
 
 /// What the node itself brings in.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -36,12 +36,15 @@ pub fn environment(
     set("TESSERA_ATTEMPT", order.number.to_string());
     set("TESSERA_ATTEMPT_ID", order.attempt.to_string());
     set("TESSERA_NODE", node.to_string());
-    set("SLURM_NODEID", "0".to_owned());
-    set("SLURM_PROCID", "0".to_owned());
-    set("SLURM_LOCALID", "0".to_owned());
-    set("SLURM_NTASKS", "1".to_owned());
-    set("SLURM_NNODES", "1".to_owned());
-    set("SLURM_GPUS_ON_NODE", "1".to_owned());
+    for (name, value) in ranks(order.gang.as_ref()) {
+        set(name, value);
+    }
+    for (name, value) in order.gang.iter().flat_map(meeting) {
+        // Who knows better where his processes meet may say so.
+        if !order.env.contains_key(name) {
+            set(name, value);
+        }
+    }
     set("SLURM_JOB_GPUS", gpu.index.to_string());
     set("CUDA_VISIBLE_DEVICES", order.slice.to_string());
     for (name, value) in of_gpu(order, gpu) {
@@ -56,14 +59,68 @@ pub fn environment(
     all.into_iter().collect()
 }
 
+/// Returns a process's place among those of its job, in the words of batch schedulers; alone, if it
+/// is in no gang.
+fn ranks(gang: Option<&GangPlace>) -> Vec<(&'static str, String)> {
+    let (mut rank, mut local_rank, mut node_rank, mut size, mut nodes) = (0, 0, 0, 1, 1);
+    let mut local_size = 1;
+    if let Some(gang) = gang {
+        (rank, local_rank, node_rank) = (gang.rank, gang.local_rank, gang.node_rank);
+        (size, local_size) = (gang.size, gang.local_size);
+        nodes = gang.nodes.len();
+    }
+    vec![
+        ("SLURM_NODEID", node_rank.to_string()),
+        ("SLURM_PROCID", rank.to_string()),
+        ("SLURM_LOCALID", local_rank.to_string()),
+        ("SLURM_NTASKS", size.to_string()),
+        ("SLURM_NTASKS_PER_NODE", local_size.to_string()),
+        ("SLURM_NNODES", nodes.to_string()),
+        ("SLURM_GPUS_ON_NODE", local_size.to_string()),
+    ]
+}
+
+/// Returns what `torchrun`, or a program that it could have started, expects of its surroundings;
+/// and the same under our prefix.
+fn meeting(gang: &GangPlace) -> Vec<(&'static str, String)> {
+    let (node, size) = (gang.node_rank.to_string(), gang.size.to_string());
+    let (rank, local) = (gang.rank.to_string(), gang.local_rank.to_string());
+    let (local_size, port) = (gang.local_size.to_string(), gang.port.to_string());
+    vec![
+        ("RANK", rank.clone()),
+        ("LOCAL_RANK", local.clone()),
+        ("WORLD_SIZE", size.clone()),
+        ("LOCAL_WORLD_SIZE", local_size.clone()),
+        ("NODE_RANK", node.clone()),
+        ("GROUP_RANK", node.clone()),
+        ("MASTER_ADDR", gang.master.clone()),
+        ("MASTER_PORT", port.clone()),
+        ("TESSERA_GANG_ID", gang.gang.to_string()),
+        ("TESSERA_GANG_RANK", rank),
+        ("TESSERA_GANG_SIZE", size),
+        ("TESSERA_GANG_LOCAL_RANK", local),
+        ("TESSERA_GANG_LOCAL_SIZE", local_size),
+        ("TESSERA_GANG_NODE_RANK", node),
+        ("TESSERA_GANG_NODES", gang.nodes.len().to_string()),
+        ("TESSERA_GANG_NODELIST", list(&gang.nodes)),
+        ("TESSERA_GANG_MASTER_ADDR", gang.master.clone()),
+        ("TESSERA_GANG_MASTER_PORT", port),
+    ]
+}
+
+fn list(nodes: &[NodeName]) -> String {
+    nodes.iter().map(ToString::to_string).collect::<Vec<_>>().join(",")
+}
+
 /// Returns the variables that exist under our prefix and under that of batch schedulers.
 fn shared(order: &LaunchOrder, node: &NodeName) -> Vec<(&'static str, String)> {
+    let nodes = order.gang.as_ref().map_or_else(|| node.to_string(), |gang| list(&gang.nodes));
     let mut list = vec![
         ("JOB_ID", order.job.to_string()),
         ("JOB_NAME", order.name.clone()),
         ("JOB_USER", order.user.clone()),
-        ("JOB_NODELIST", node.to_string()),
-        ("NODELIST", node.to_string()),
+        ("JOB_NODELIST", nodes.clone()),
+        ("NODELIST", nodes),
         ("RESTART_COUNT", order.number.saturating_sub(1).to_string()),
     ];
     if let Some(place) = order.array {
@@ -144,6 +201,47 @@ mod tests {
             passed: [("TESSERA_SIM_NODE".to_owned(), "/sim".to_owned())].into(),
         };
         environment(order, &"n1".parse().unwrap(), &gpu(), &around).into_iter().collect()
+    }
+
+    #[test]
+    fn a_gangs_member_finds_its_ranks_as_torchrun_would_tell_them() {
+        let gang = GangPlace {
+            gang: tessera_model::JobId::from_number(42),
+            rank: 3,
+            size: 4,
+            local_rank: 1,
+            local_size: 2,
+            node_rank: 1,
+            nodes: vec!["n0".parse().unwrap(), "n1".parse().unwrap()],
+            master: "10.0.0.1".to_owned(),
+            port: 20_500,
+        };
+        let mut order = order(1, 45);
+        order.gang = Some(gang);
+        order.env.insert("MASTER_PORT".to_owned(), "29500".to_owned());
+
+        let built = built(&order);
+
+        for (name, value) in [
+            ("RANK", "3"),
+            ("LOCAL_RANK", "1"),
+            ("WORLD_SIZE", "4"),
+            ("LOCAL_WORLD_SIZE", "2"),
+            ("NODE_RANK", "1"),
+            ("GROUP_RANK", "1"),
+            ("MASTER_ADDR", "10.0.0.1"),
+            ("TESSERA_GANG_ID", "42"),
+            ("SLURM_PROCID", "3"),
+            ("SLURM_LOCALID", "1"),
+            ("SLURM_NTASKS", "4"),
+            ("SLURM_NNODES", "2"),
+            ("SLURM_JOB_NODELIST", "n0,n1"),
+        ] {
+            assert_eq!(built[name], value, "{name}");
+        }
+        assert_eq!(built["MASTER_PORT"], "29500", "the user knows better");
+        assert_eq!(built["TESSERA_GANG_MASTER_PORT"], "20500");
+        assert!(!built.contains_key("TESSERA_ARRAY_JOB_ID"));
     }
 
     #[test]

@@ -2,13 +2,13 @@
 
 use std::path::Path;
 
-use tessera_model::NodeName;
+use tessera_model::{JobId, NodeName};
 use tessera_wire::frames::LaunchOrder;
 
 /// Returns the absolute path that `pattern` names.
 ///
-/// `%j` is the job's number, `%A` the array's (the job's, outside of arrays), `%a` the index
-/// (0 outside of arrays), `%x` the name, `%u` the user, `%N` the node, `%r` the restarts, `%%` a
+/// `%j` is the job's number, `%A` the array's or gang's (the job's, outside of both), `%a` the index
+/// or rank (0 outside of both), `%x` the name, `%u` the user, `%N` the node, `%r` the restarts, `%%` a
 /// percent sign. Anything else after a percent sign is left as it is.
 pub fn expand(pattern: &str, order: &LaunchOrder, node: &NodeName, base: &Path) -> String {
     let mut name = String::with_capacity(pattern.len() + 16);
@@ -20,8 +20,8 @@ pub fn expand(pattern: &str, order: &LaunchOrder, node: &NodeName, base: &Path) 
         }
         match rest.next() {
             Some('j') => name.push_str(&order.job.to_string()),
-            Some('A') => name.push_str(&order.array.map_or(order.job, |a| a.array).to_string()),
-            Some('a') => name.push_str(&order.array.map_or(0, |a| a.index).to_string()),
+            Some('A') => name.push_str(&whole(order).to_string()),
+            Some('a') => name.push_str(&index(order).to_string()),
             Some('x') => name.push_str(&flat(&order.name)),
             Some('u') => name.push_str(&flat(&order.user)),
             Some('N') => name.push_str(node.as_str()),
@@ -34,6 +34,17 @@ pub fn expand(pattern: &str, order: &LaunchOrder, node: &NodeName, base: &Path) 
     base.join(name).display().to_string()
 }
 
+/// Returns the array or the gang that a job belongs to, or the job.
+fn whole(order: &LaunchOrder) -> JobId {
+    let gang = order.gang.as_ref().map(|gang| gang.gang);
+    order.array.map(|array| array.array).or(gang).unwrap_or(order.job)
+}
+
+fn index(order: &LaunchOrder) -> u32 {
+    let rank = order.gang.as_ref().map(|gang| gang.rank);
+    order.array.map(|array| array.index).or(rank).unwrap_or(0)
+}
+
 /// Keeps a name from leading into other folders.
 fn flat(name: &str) -> String {
     name.replace('/', "_")
@@ -43,7 +54,6 @@ fn flat(name: &str) -> String {
 mod tests {
     use super::*;
     use crate::core::attempts::testing::order;
-    use tessera_model::JobId;
     use tessera_wire::frames::ArrayPlace;
 
     fn expanded(pattern: &str) -> String {

@@ -1,5 +1,6 @@
 //! From a launch order to a shepherd.
 
+use std::net::{Ipv4Addr, TcpListener};
 use std::path::PathBuf;
 
 use tessera_model::life::Outcome;
@@ -24,7 +25,7 @@ impl Node {
             slot: order.slot,
             traceparent: order.traceparent.clone(),
         };
-        let place = self.check_place(&order);
+        let place = self.check_place(&order).and_then(|()| check_port(&order));
         let effects = self.attempts.launch(order, facts, place, self.standing());
         self.act(effects);
     }
@@ -131,13 +132,23 @@ impl Node {
             environment,
             stdout,
             stderr,
-            // Tasks of an array may share a file.
-            append: order.number > 1 || order.array.is_some(),
+            // Tasks of an array may share a file, and so may the members of a gang.
+            append: order.number > 1 || order.array.is_some() || order.gang.is_some(),
             time_limit: order.time_limit,
             grace: order.grace,
             before_kill: Vec::new(),
             checkpoint_signal: order.checkpoint_signal,
         };
         (spawn, script)
+    }
+}
+
+/// Makes sure that nobody uses the port at which a gang is to meet on this node: a refused launch
+/// costs the gang nothing, and its next try meets at another one.
+fn check_port(order: &LaunchOrder) -> Result<(), String> {
+    let Some(gang) = order.gang.as_ref().filter(|gang| gang.rank == 0) else { return Ok(()) };
+    match TcpListener::bind((Ipv4Addr::UNSPECIFIED, gang.port)) {
+        Ok(_) => Ok(()),
+        Err(error) => Err(format!("port {}, at which the gang would meet: {error}", gang.port)),
     }
 }

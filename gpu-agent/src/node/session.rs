@@ -1,5 +1,7 @@
 //! One connection to the controller, from hello to goodbye.
 
+use std::net::IpAddr;
+
 use tessera_model::Millis;
 use tessera_model::lease::LeaseTerms;
 use tessera_wire::frames::{Hello, PROTOCOL_VERSION, Welcome};
@@ -13,8 +15,13 @@ use crate::sys::clock;
 /// What the connection says.
 #[derive(Debug)]
 pub enum LinkEvent {
-    /// It stands; frames go into the port. Dropping the port ends the connection.
-    Up(mpsc::Sender<ToController>),
+    /// It stands.
+    Up {
+        /// Takes frames. Dropping it ends the connection.
+        port: mpsc::Sender<ToController>,
+        /// The address by which this machine talks to the controller, if that is known.
+        local: Option<IpAddr>,
+    },
     /// A frame came.
     Frame(ToAgent),
     /// It ended.
@@ -43,9 +50,9 @@ enum Stage {
 impl Node {
     pub(super) fn on_link(&mut self, event: LinkEvent) {
         match event {
-            LinkEvent::Up(port) => {
+            LinkEvent::Up { port, local } => {
                 self.session = Some(Session { port, stage: Stage::Greeting });
-                let hello = self.hello();
+                let hello = self.hello(local);
                 self.push(hello);
             }
             LinkEvent::Frame(frame) if self.session.is_some() => self.obey(frame),
@@ -54,7 +61,8 @@ impl Node {
         }
     }
 
-    fn hello(&self) -> ToController {
+    fn hello(&self, local: Option<IpAddr>) -> ToController {
+        let named = || local.map_or_else(|| self.facts.name.to_string(), |local| local.to_string());
         ToController::Hello(Hello {
             protocol: PROTOCOL_VERSION,
             software: env!("CARGO_PKG_VERSION").to_owned(),
@@ -67,6 +75,7 @@ impl Node {
             memory: self.facts.memory,
             mps: self.facts.mps.is_some(),
             kernel: self.has_queues(),
+            address: self.facts.address.clone().unwrap_or_else(named),
         })
     }
 

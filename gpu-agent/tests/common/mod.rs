@@ -407,6 +407,7 @@ pub fn order(place: &Place, program: &[&str]) -> LaunchOrder {
         share: None,
         checkpoint_signal: None,
         kernel: None,
+        gang: None,
     }
 }
 

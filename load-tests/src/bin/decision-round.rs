@@ -369,6 +369,7 @@ fn queue(scale: u32, asks: Asks, random: &mut StdRng) -> Result<Vec<QueuedJob>> 
                 share: None,
                 priority: Priority::DEFAULT,
                 submitted: Millis::new(number),
+                gang: None,
             })
         })
         .collect()

@@ -8,6 +8,7 @@ fn job(id: u64, state: &str, short: &str) -> Job {
         name_id: id.to_string(),
         array_id: None,
         array_index: None,
+        gang: None,
         name: "train".into(),
         user: "ada".into(),
         state: state.into(),

@@ -33,14 +33,11 @@ use Verdict::{Ignore, OnlyOne, Refuse};
 const PER_GPU: &str = "processor cores and host memory are not limited";
 const ONE_QUEUE: &str = "there is one queue for all";
 const NO_MAIL: &str = "Tessera sends no mail";
-const ONE_PROCESS: &str = "a job is one process tree on one node";
+const ONE_PROCESS: &str = "a job has one process tree for each of its GPUs";
 const PLACES: &str = "Tessera chooses the node; ask for what the job needs (--vram, --profile)";
 
 /// Long name, short name, value, verdict.
 const FOREIGN: &[(&str, Option<char>, Value, Verdict)] = &[
-    ("nodes", Some('N'), Needed, OnlyOne),
-    ("ntasks", Some('n'), Needed, OnlyOne),
-    ("ntasks-per-node", None, Needed, OnlyOne),
     ("ntasks-per-gpu", None, Needed, OnlyOne),
     ("cpus-per-task", Some('c'), Needed, Ignore(PER_GPU)),
     ("cpus-per-gpu", None, Needed, Ignore(PER_GPU)),

@@ -1,9 +1,10 @@
 //! How much of a GPU a user asks for, in our words (`--vram`, `--profile`) and in those of
-//! Slurm (`--gres`, `--gpus`, `--exclusive`).
+//! Slurm (`--gres`, `--gpus`, `--exclusive`); and how many GPUs, in Slurm's words.
 
 use std::str::FromStr;
 
 use tessera_model::Bytes;
+use tessera_model::gang::GANG_MEMBERS_MAX;
 use tessera_model::spec::{GpuAsk, ask_by_name};
 
 /// An ask that can't be met as written.
@@ -14,10 +15,10 @@ pub struct BadGpuAsk {
     why: &'static str,
 }
 
-const ONE_GPU: &str = "a job runs on one GPU or one slice of it; ask for one";
+const COUNT: &str = "ask for 1 to 256 GPUs; each gets a process of its own";
 const MODEL: &str = "Tessera chooses the GPU; instead of a model write what the job needs: \
                      --vram 20G, --profile 3g.20gb, or --gpus 1 for a whole GPU";
-const FORM: &str = "write gpu:1 for a whole GPU or gpu:1g.5gb:1 for a slice";
+const FORM: &str = "write gpu:4 for whole GPUs or gpu:1g.5gb:1 for slices";
 
 /// `--profile`: a MIG profile, or a compute instance of one.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -46,9 +47,30 @@ impl FromStr for Vram {
     }
 }
 
-/// `--gpus`, `--gpus-per-node`, `--gpus-per-task`: `1`, `1g.5gb:1` or `1g.5gb`.
+/// `--gpus`, `--gpus-per-node`, `--gpus-per-task`: `4`, `1g.5gb:4` or `1g.5gb`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Gpus(pub GpuAsk);
+pub struct Gpus(pub Counted);
+
+/// How many GPUs or slices, and of what kind.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Counted {
+    /// How many.
+    pub count: u32,
+    /// The kind, if one is named; whole GPUs, if nothing else says what they are to be.
+    pub kind: Option<GpuAsk>,
+}
+
+impl Counted {
+    /// Returns what one of them is to be, as far as this says so: several without a kind may be
+    /// slices that another option describes.
+    pub fn ask(&self) -> Option<GpuAsk> {
+        match (&self.kind, self.count) {
+            (Some(kind), _) => Some(kind.clone()),
+            (None, 1) => Some(GpuAsk::Whole),
+            (None, _) => None,
+        }
+    }
+}
 
 impl FromStr for Gpus {
     type Err = BadGpuAsk;
@@ -58,16 +80,16 @@ impl FromStr for Gpus {
     }
 }
 
-/// `--gres`: `gpu`, `gpu:1` or `gpu:1g.5gb:1`.
+/// `--gres`: `gpu`, `gpu:4` or `gpu:1g.5gb:4`, on each node.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Gres(pub GpuAsk);
+pub struct Gres(pub Counted);
 
 impl FromStr for Gres {
     type Err = BadGpuAsk;
 
     fn from_str(text: &str) -> Result<Self, BadGpuAsk> {
         let rest = match text.strip_prefix("gres/").unwrap_or(text).strip_prefix("gpu") {
-            Some("") => return Ok(Self(GpuAsk::Whole)),
+            Some("") => return Ok(Self(Counted { count: 1, kind: None })),
             Some(rest) => rest.strip_prefix(':'),
             None => None,
         };
@@ -76,21 +98,44 @@ impl FromStr for Gres {
     }
 }
 
-/// Reads `1`, `kind` or `kind:1`, where a kind is a MIG profile.
+/// Reads `4`, `kind` or `kind:4`, where a kind is a MIG profile.
 ///
-/// A bare count means whole GPUs: a script that was written for them may need all of it.
-fn count_and_kind(text: &str, rest: &str) -> Result<GpuAsk, BadGpuAsk> {
+/// A bare count means whole GPUs, unless another option says otherwise: a script that was written
+/// for them may need all of them.
+fn count_and_kind(text: &str, rest: &str) -> Result<Counted, BadGpuAsk> {
     let bad = |why| BadGpuAsk { text: text.to_owned(), why };
+    let in_range = |count: u32| match count {
+        1..=GANG_MEMBERS_MAX => Ok(count),
+        _ => Err(bad(COUNT)),
+    };
     if let Ok(count) = rest.parse::<u32>() {
-        return if count == 1 { Ok(GpuAsk::Whole) } else { Err(bad(ONE_GPU)) };
+        return Ok(Counted { count: in_range(count)?, kind: None });
     }
     let (kind, count) = rest.split_once(':').unwrap_or((rest, "1"));
-    match count.parse::<u32>() {
-        Ok(1) => {}
-        Ok(_) => return Err(bad(ONE_GPU)),
-        Err(_) => return Err(bad(FORM)),
+    let count = in_range(count.parse().map_err(|_| bad(FORM))?)?;
+    let kind = ask_by_name(kind).map_err(|_| bad(MODEL))?;
+    Ok(Counted { count, kind: Some(kind) })
+}
+
+/// `--nodes`: `2`, or `2-2`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Nodes(pub u32);
+
+impl FromStr for Nodes {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (least, most) = text.split_once('-').unwrap_or((text, text));
+        let number = |text: &str| match text.parse::<u32>() {
+            Ok(number @ 1..=GANG_MEMBERS_MAX) => Ok(number),
+            Ok(_) | Err(_) => Err(format!("{text:?}: write how many nodes, such as 2")),
+        };
+        let (least, most) = (number(least)?, number(most)?);
+        if least != most {
+            return Err(format!("{text:?}: a range is not supported; write one number"));
+        }
+        Ok(Self(least))
     }
-    ask_by_name(kind).map_err(|_| bad(MODEL))
 }
 
 #[cfg(test)]
@@ -110,23 +155,34 @@ mod tests {
             ("gpu:1g.5gb:1", profile("1g.5gb")),
             ("gpu:3g.20gb", profile("3g.20gb")),
         ] {
-            assert_eq!(text.parse(), Ok(Gres(ask)), "{text:?}");
+            let Gres(counted) = text.parse().unwrap();
+            assert_eq!((counted.count, counted.ask()), (1, Some(ask)), "{text:?}");
         }
-        assert_eq!("1".parse(), Ok(Gpus(GpuAsk::Whole)));
-        assert_eq!("1g.5gb:1".parse(), Ok(Gpus(profile("1g.5gb"))));
+        assert_eq!("1".parse(), Ok(Gpus(Counted { count: 1, kind: None })));
+        let slices = Counted { count: 4, kind: Some(profile("1g.5gb")) };
+        assert_eq!("1g.5gb:4".parse(), Ok(Gpus(slices)));
+    }
+
+    #[test]
+    fn nodes_are_one_number() {
+        assert_eq!("2".parse(), Ok(Nodes(2)));
+        assert_eq!("2-2".parse(), Ok(Nodes(2)));
+        for text in ["0", "1-4", "x", "", "1000"] {
+            assert!(text.parse::<Nodes>().is_err(), "{text:?}");
+        }
     }
 
     #[test]
     fn what_one_job_cannot_have_is_refused_with_what_to_write() {
         for (text, hint) in [
-            ("gpu:2", "ask for one"),
-            ("gpu:0", "ask for one"),
-            ("gpu:1g.5gb:2", "ask for one"),
+            ("gpu:0", "1 to 256"),
+            ("gpu:257", "1 to 256"),
+            ("gpu:1g.5gb:0", "1 to 256"),
             ("gpu:a100:1", "--vram 20G"),
             ("gpu:a100", "--vram 20G"),
-            ("shard:1", "gpu:1"),
-            ("gpus:1", "gpu:1"),
-            ("gpu:1g.5gb:x", "gpu:1"),
+            ("shard:1", "gpu:4"),
+            ("gpus:1", "gpu:4"),
+            ("gpu:1g.5gb:x", "gpu:4"),
         ] {
             let refused = text.parse::<Gres>().unwrap_err().to_string();
 

@@ -8,9 +8,9 @@ use tessera_model::spec::GpuAsk;
 
 use super::array::ArraySpec;
 use super::export::Export;
-use super::gpu::{Gpus, Gres, Named, Vram};
+use super::gpu::{Gpus, Gres, Named, Nodes, Vram};
 use crate::cli::span::TimeLimit;
-use crate::types::SubmitRequest;
+use crate::types::{GangRequest, SubmitRequest};
 
 /// One layer of options; what a stronger layer says hides what a weaker one says.
 #[derive(Args, Clone, Debug, Default, PartialEq)]
@@ -45,12 +45,28 @@ pub struct Options {
     /// where an operator had a GPU instance cut so
     #[arg(long, value_name = "PROFILE")]
     pub profile: Option<Named>,
-    /// A whole GPU (1), or a slice (1g.5gb:1)
-    #[arg(short = 'G', long, value_name = "[PROFILE:]1", visible_aliases = ["gpus-per-node", "gpus-per-task"])]
+    /// Whole GPUs (4), or slices of a profile on as many GPUs (1g.5gb:4); with --vram or --profile,
+    /// slices of that size. Each gets a process of its own, and all start and end together
+    #[arg(short = 'G', long, value_name = "[PROFILE:]N")]
     pub gpus: Option<Gpus>,
-    /// The same as Slurm writes it: gpu:1 or gpu:1g.5gb:1
+    /// The same for each of the nodes
+    #[arg(long, value_name = "[PROFILE:]N")]
+    pub gpus_per_node: Option<Gpus>,
+    /// The same for each process: 1
+    #[arg(long, value_name = "[PROFILE:]1")]
+    pub gpus_per_task: Option<Gpus>,
+    /// --gpus-per-node as Slurm writes it: gpu:4 or gpu:1g.5gb:4
     #[arg(long, value_name = "GRES")]
     pub gres: Option<Gres>,
+    /// On how many nodes the GPUs are; by default on one
+    #[arg(short = 'N', long, value_name = "N")]
+    pub nodes: Option<Nodes>,
+    /// How many processes, with one GPU or slice each
+    #[arg(short = 'n', long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub ntasks: Option<u32>,
+    /// The same for each of the nodes
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub ntasks_per_node: Option<u32>,
     /// A whole GPU, alone
     #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "", value_name = "MODE", hide_possible_values = true)]
     pub exclusive: Option<String>,
@@ -131,18 +147,61 @@ impl Options {
         let said = [
             self.vram.as_ref().map(|Vram(ask)| ask.clone()),
             self.profile.as_ref().map(|Named(ask)| ask.clone()),
-            self.gpus.as_ref().map(|Gpus(ask)| ask.clone()),
-            self.gres.as_ref().map(|Gres(ask)| ask.clone()),
+            self.gpus.as_ref().and_then(|Gpus(counted)| counted.ask()),
+            self.gpus_per_node.as_ref().and_then(|Gpus(counted)| counted.ask()),
+            self.gpus_per_task.as_ref().and_then(|Gpus(counted)| counted.ask()),
+            self.gres.as_ref().and_then(|Gres(counted)| counted.ask()),
             self.exclusive.as_ref().map(|_| GpuAsk::Whole),
         ];
         let mut said = said.into_iter().flatten();
-        let Some(first) = said.next() else { return Ok(None) };
+        let Some(first) = said.next() else {
+            // A number of GPUs that nothing else describes is one of whole GPUs.
+            let counted =
+                self.gpus.is_some() || self.gpus_per_node.is_some() || self.gres.is_some();
+            return Ok(counted.then_some(GpuAsk::Whole));
+        };
         match said.find(|other| *other != first) {
             None => Ok(Some(first)),
             Some(other) => Err(format!(
                 "a job says its size in one way, but here it asks for {first} and for {other}"
             )),
         }
+    }
+
+    /// Returns on how many nodes this layer puts how many processes each, if on more than one GPU.
+    ///
+    /// # Errors
+    ///
+    /// A sentence if it says two different things, or what can't be.
+    pub fn gang(&self) -> Result<Option<GangRequest>, String> {
+        let nodes = self.nodes.map_or(1, |Nodes(nodes)| nodes);
+        if self.gpus_per_task.as_ref().is_some_and(|Gpus(counted)| counted.count != 1) {
+            return Err(
+                "a process has one GPU: say how many processes, as --ntasks or --gpus".into()
+            );
+        }
+        let each = |count: u32| count.saturating_mul(nodes);
+        let said = [
+            ("--gpus", self.gpus.as_ref().map(|Gpus(counted)| counted.count)),
+            ("--ntasks", self.ntasks),
+            ("--gpus-per-node", self.gpus_per_node.as_ref().map(|Gpus(c)| each(c.count))),
+            ("--gres", self.gres.as_ref().map(|Gres(counted)| each(counted.count))),
+            ("--ntasks-per-node", self.ntasks_per_node.map(each)),
+        ];
+        let mut said = said.into_iter().filter_map(|(option, count)| Some((option, count?)));
+        let (option, members) = said.next().unwrap_or(("--nodes", nodes));
+        if let Some((other, count)) = said.find(|(_, count)| *count != members) {
+            return Err(format!(
+                "each process has one GPU, but {option} makes that {members} and {other} {count}"
+            ));
+        }
+        if !members.is_multiple_of(nodes) {
+            return Err(format!(
+                "{members} GPUs can't be spread evenly over {nodes} nodes: give a multiple of {nodes}"
+            ));
+        }
+        let gang = GangRequest { nodes, gpus_per_node: members / nodes };
+        Ok((members > 1).then_some(gang))
     }
 
     /// Lays `stronger` over this layer.
@@ -165,7 +224,12 @@ impl Options {
             vram: sizes.vram,
             profile: sizes.profile,
             gpus: sizes.gpus,
+            gpus_per_node: sizes.gpus_per_node,
+            gpus_per_task: sizes.gpus_per_task,
             gres: sizes.gres,
+            nodes: stronger.nodes.or(self.nodes),
+            ntasks: stronger.ntasks.or(self.ntasks),
+            ntasks_per_node: stronger.ntasks_per_node.or(self.ntasks_per_node),
             exclusive: sizes.exclusive,
             share: stronger.share.or(self.share),
             sm: stronger.sm.or(self.sm),
@@ -206,6 +270,7 @@ impl Options {
             Some(GpuAsk::Compute(name)) => request.gpu_profile = Some(name.to_string()),
             Some(GpuAsk::Whole) => request.gpu_whole = true,
         }
+        request.gang = self.gang()?;
         let folder = here.join(self.chdir.clone().unwrap_or_default());
         let absolute = |file: String| plain(&folder.join(file));
         request.work_dir = Some(plain(&folder)?);

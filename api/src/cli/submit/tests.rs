@@ -1,6 +1,7 @@
 use clap::Parser;
 
 use super::*;
+use crate::types::GangRequest;
 
 #[derive(Parser)]
 struct Line {
@@ -84,7 +85,7 @@ fn what_cannot_be_submitted_says_why() {
         ("echo hi\n", "#!/bin/bash"),
         ("", "empty"),
         ("#!/bin/bash\r\necho\r\n", "CR LF"),
-        ("#!/bin/bash\n#SBATCH -N 2\n", "job.sh:2: --nodes=2"),
+        ("#!/bin/bash\n#SBATCH -N 1-4\n", "job.sh:2: "),
     ] {
         let (_folder, path) = script(text);
 
@@ -101,9 +102,38 @@ fn what_cannot_be_submitted_says_why() {
 }
 
 #[test]
+fn several_gpus_make_a_gang_in_every_spelling() {
+    let gang = |nodes, gpus_per_node| Some(GangRequest { nodes, gpus_per_node });
+    for (words, expected) in [
+        (&["--gpus", "4", "--", "a"][..], gang(1, 4)),
+        (&["-G", "4", "-N", "2", "--", "a"], gang(2, 2)),
+        (&["--gpus-per-node", "4", "--nodes", "2", "--", "a"], gang(2, 4)),
+        (&["--gres", "gpu:4", "-N", "2", "--ntasks-per-node", "4", "--", "a"], gang(2, 4)),
+        (&["--ntasks", "4", "--gpus-per-task", "1", "--", "a"], gang(1, 4)),
+        (&["--nodes", "2", "--", "a"], gang(2, 1)),
+        (&["--nodes", "1", "--ntasks", "1", "--gpus", "1", "--", "a"], None),
+        (&["--", "a"], None),
+    ] {
+        assert_eq!(request(words).unwrap().0.gang, expected, "{words:?}");
+    }
+    assert!(request(&["--gpus", "4", "--", "a"]).unwrap().0.gpu_whole);
+}
+
+#[test]
+fn a_gangs_members_may_have_slices() {
+    let memory = request(&["--gpus", "4", "--vram", "10G", "--", "a"]).unwrap().0;
+    let profile = request(&["--gpus", "1g.5gb:4", "--", "a"]).unwrap().0;
+
+    assert_eq!((memory.gpu_memory_bytes, memory.gpu_whole), (Some(10 << 30), false));
+    assert_eq!(profile.gpu_profile.as_deref(), Some("1g.5gb"));
+}
+
+#[test]
 fn a_wrong_command_line_is_told_apart() {
     for (words, why) in [
-        (&["--nodes=2", "--", "a"][..], "--nodes=2"),
+        (&["--gpus=3", "--nodes=2", "--", "a"][..], "a multiple of 2"),
+        (&["--gpus=4", "--ntasks=2", "--", "a"], "each process has one GPU"),
+        (&["--gpus-per-task=2", "--", "a"], "a process has one GPU"),
         (&["--deadline", "18:00", "--", "a"], "deadlines"),
         (&["--vram", "1G", "--exclusive", "--", "a"], "in one way"),
         (&["--priority", "12", "--", "a"], "0 (highest)"),

@@ -139,6 +139,7 @@ impl Rig {
             let sheet = JobSheet {
                 spec: Arc::new(spec(*signal)),
                 array: None,
+                gang: None,
                 traceparent: None,
                 charged: 0,
                 uncharged: 0,
@@ -216,6 +217,7 @@ fn hello() -> Input {
             memory: Bytes::new(1),
             mps: false,
             kernel: false,
+            address: String::new(),
         }),
     }
 }

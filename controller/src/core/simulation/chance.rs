@@ -3,7 +3,7 @@
 use tessera_model::life::Outcome;
 use tessera_model::share::{CheckpointSignal, KernelShare, MpsShare, Share, SmPercent};
 use tessera_model::spec::{GpuAsk, JobSpec, RawSpec};
-use tessera_model::{AttemptId, Bytes, GpuId, JobId, Millis};
+use tessera_model::{AttemptId, Bytes, GangShape, GpuId, JobId, Millis};
 use tessera_wire::frames::{InstanceTrouble, MigReport};
 
 use super::leader::Commit;
@@ -180,12 +180,31 @@ impl World {
             spec.checkpoint_signal = self.dice.chance(70).then_some(CheckpointSignal::Usr1);
             spec.user = self.dice.pick(&["ada", "ada", "bob"]).unwrap().to_owned();
         }
+        spec.gang = self.gang_shape(&spec);
         let hold = self.dice.chance(10);
         let (job, fresh) = self.store.submit(spec, hold);
         self.note("a job was accepted", job);
         if !fresh.is_empty() {
             self.controller.fresh.push_back(fresh);
         }
+    }
+
+    /// Some jobs are gangs, of shapes that the cluster has room for once it is healed: the first
+    /// machine gets its GPUs back, and every machine keeps one.
+    fn gang_shape(&mut self, spec: &JobSpec) -> Option<GangShape> {
+        if spec.share != Share::Exclusive || !self.dice.chance(40) {
+            return None;
+        }
+        let mut shapes = Vec::new();
+        if self.both_cards {
+            shapes.push((1, 2));
+        }
+        if !matches!(spec.gpu, GpuAsk::Profile(_)) {
+            let nodes = u32::try_from(self.machines.len()).unwrap();
+            shapes.extend((2..=nodes).map(|nodes| (nodes, 1)));
+        }
+        let (nodes, per_node) = self.dice.pick(&shapes)?;
+        GangShape::new(nodes, per_node).ok()
     }
 
     pub(super) fn hear_fresh(&mut self) {
@@ -211,6 +230,8 @@ impl World {
                 .collect::<Vec<_>>();
         let command = self.dice.pick(&commands).unwrap();
         if !drawn.is_empty() {
+            // Handlers mean the whole gang, whichever member is named.
+            let drawn = self.store.with_gangs(drawn);
             self.note("a user spoke", (command, &drawn));
             self.command(command, drawn);
         }

@@ -1,9 +1,9 @@
 //! The controller's process around the real core, as `actors::placer` runs it.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 
 use tessera_model::lease::LeaseTerms;
-use tessera_model::life::JobState;
+use tessera_model::life::{JobState, Outcome};
 use tessera_model::{ControllerId, Millis, NodeId};
 use tessera_placement::Policy;
 use tessera_placement::record::Record;
@@ -123,6 +123,7 @@ impl World {
                 }
             }
         }
+        self.note_gangs(&round);
         for asked in &round.moving {
             self.note("a job was asked to move", (asked.job, &asked.place));
         }
@@ -139,6 +140,27 @@ impl World {
         }
         self.act(round, findings);
         checks::picture_equals_store(self);
+    }
+
+    fn note_gangs(&mut self, round: &Round) {
+        let seated: BTreeSet<_> = round.reservations.iter().filter_map(|r| r.gang).collect();
+        for gang in seated {
+            self.note("a gang got its seats", gang);
+        }
+        for ended in round.ended.iter().filter(|ended| ended.gang == Some(ended.job)) {
+            match ended.to {
+                JobState::Queued => self.note("a gang was set back together", ended.job),
+                JobState::Succeeded => self.note("a gang came to its end", ended.job),
+                _ => self.note("a gang was given up", (ended.job, ended.to)),
+            }
+        }
+        let lost = round
+            .ended
+            .iter()
+            .filter(|ended| ended.gang.is_some() && ended.record.outcome == Outcome::Lost);
+        for ended in lost {
+            self.note("a gang lost a member", (ended.gang, ended.job, ended.from));
+        }
     }
 
     /// A job that was set aside by a commit whose answer was lost, before it was announced, would

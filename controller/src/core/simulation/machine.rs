@@ -99,6 +99,7 @@ impl Machine {
             memory: Bytes::from_mib(65_536),
             mps: true,
             kernel: true,
+            address: format!("10.0.0.{}", self.identity.id.as_uuid().as_u128()),
         }
     }
 

@@ -8,7 +8,7 @@ use tessera_model::life::{JobState, Outcome};
 use tessera_model::mig::Slot;
 use tessera_model::share::{MpsShare, Share, SmPercent};
 use tessera_model::spec::JobSpec;
-use tessera_model::{AttemptId, GpuId, JobId, Millis, NodeId, PlanId};
+use tessera_model::{AttemptId, GpuId, JobId, Member, Millis, NodeId, PlanId};
 use tessera_wire::frames::MigReport;
 
 use crate::core::{JobSheet, Round};
@@ -32,6 +32,7 @@ pub(super) struct Job {
     pub(super) uncharged: u32,
     restart_reason: Option<Outcome>,
     done: u32,
+    pub(super) gang: Option<Member>,
 }
 
 impl Job {
@@ -88,19 +89,27 @@ impl Store {
     pub(super) fn submit(&mut self, spec: JobSpec, hold: bool) -> (JobId, Vec<FreshJob>) {
         let job = JobId::from_number(u64::try_from(self.jobs.len()).unwrap() + 1);
         let state = if hold { JobState::Held } else { JobState::Queued };
-        let fresh = FreshJob::new(job, &spec, 0);
-        let row = Job {
-            spec: Arc::new(spec),
-            state,
-            attempt: None,
-            attempts: 0,
-            charged: 0,
-            uncharged: 0,
-            restart_reason: None,
-            done: 0,
-        };
-        self.jobs.insert(job, row);
-        (job, if hold { Vec::new() } else { vec![fresh] })
+        let spec = Arc::new(spec);
+        let first = spec.gang.and_then(|shape| Member::of(job, job, shape));
+        let members = first.map_or_else(|| vec![job], |member| member.all().collect());
+        let mut fresh = Vec::new();
+        for job in members {
+            let gang = first.and_then(|first| Member::of(job, first.gang, first.shape));
+            fresh.push(FreshJob::new(job, &spec, gang, 0));
+            let row = Job {
+                spec: Arc::clone(&spec),
+                state,
+                attempt: None,
+                attempts: 0,
+                charged: 0,
+                uncharged: 0,
+                restart_reason: None,
+                done: 0,
+                gang,
+            };
+            self.jobs.insert(job, row);
+        }
+        (job, if hold { Vec::new() } else { fresh })
     }
 
     /// Commits a round, all of it or nothing.
@@ -108,8 +117,43 @@ impl Store {
         check(self.epoch == epoch, || format!("epoch {epoch} was deposed by {}", self.epoch))?;
         let mut next = self.clone();
         let findings = next.apply(round)?;
+        next.gangs_are_whole()?;
         *self = next;
         Ok(findings)
+    }
+
+    /// Every member of a gang has a live attempt or none has, and they end together; as
+    /// `store::gangs` makes sure.
+    fn gangs_are_whole(&self) -> Result<(), Refused> {
+        for (job, row) in &self.jobs {
+            let Some(member) = row.gang.filter(|member| member.rank == 0) else { continue };
+            let rows: Vec<&Job> = member.all().map(|job| &self.jobs[&job]).collect();
+            let live = rows.iter().filter(|row| row.attempt.is_some()).count();
+            let over = rows.iter().filter(|row| row.state.is_final()).count();
+            let whole = |count: usize| count == 0 || count == rows.len();
+            check(whole(live), || format!("{live} of gang {job:?} have attempts"))?;
+            check(whole(over), || format!("{over} of gang {job:?} have ended"))?;
+            let same = rows.iter().all(|other| !row.state.is_final() || other.state == row.state);
+            check(same, || format!("gang {job:?} ended in several ways"))?;
+            let tries = rows.iter().all(|other| {
+                (other.attempts, other.charged, other.uncharged)
+                    == (row.attempts, row.charged, row.uncharged)
+            });
+            check(tries, || format!("the tries of gang {job:?} differ"))?;
+        }
+        Ok(())
+    }
+
+    /// Returns the jobs that share each job's fate, once each.
+    pub(super) fn with_gangs(&self, jobs: Vec<JobId>) -> Vec<JobId> {
+        let mut all = Vec::new();
+        for job in jobs {
+            match self.jobs.get(&job).and_then(|row| row.gang) {
+                Some(member) => all.extend(member.all()),
+                None => all.push(job),
+            }
+        }
+        all
     }
 
     fn apply(&mut self, round: &Round) -> Result<Findings, Refused> {
@@ -273,7 +317,7 @@ impl Store {
             self.moves.remove(&ended.job);
         }
         if !ended.to.is_final() {
-            job.restart_reason = Some(ended.record.outcome);
+            job.restart_reason = Some(ended.reason);
         }
         Ok(())
     }
@@ -392,6 +436,7 @@ impl Store {
             let sheet = JobSheet {
                 spec: Arc::clone(&row.spec),
                 array: None,
+                gang: row.gang,
                 traceparent: None,
                 charged: row.charged,
                 uncharged: row.uncharged,
@@ -410,7 +455,7 @@ impl Store {
         let queued = self.jobs.iter().filter(|(_, job)| job.state == JobState::Queued);
         let waiting = queued.map(|(id, job)| FreshJob {
             done: job.done,
-            ..FreshJob::new(*id, &job.spec, job.attempts)
+            ..FreshJob::new(*id, &job.spec, job.gang, job.attempts)
         });
         let live: Vec<_> = self.live().cloned().collect();
         let open = self.plans.iter().filter(|(_, plan)| plan.open);

@@ -43,6 +43,8 @@ pub(super) struct World {
     pub(super) policy: &'static str,
     /// Reads what was recorded of committed rounds.
     pub(super) tape: Tape,
+    /// Whether the first machine has two GPUs, when all is well.
+    pub(super) both_cards: bool,
     pub(super) minted: u128,
     pub(super) tokens: BTreeMap<u64, Vec<JobId>>,
     pub(super) counts: BTreeMap<&'static str, u64>,

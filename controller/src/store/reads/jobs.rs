@@ -2,10 +2,11 @@
 
 use serde_json::Value;
 use sqlx::PgConnection;
-use tessera_api::types::{Job, JobDetail, JobPage};
-use tessera_model::JobRef;
+use sqlx::types::Json;
+use tessera_api::types::{GangView, Job, JobDetail, JobPage};
 use tessera_model::life::JobState;
 use tessera_model::spec::{Class, GpuAsk, JobSpec, Program};
+use tessera_model::{GangShape, JobRef};
 use time::OffsetDateTime;
 
 use super::page::{JobQuery, job_cursor};
@@ -57,7 +58,7 @@ pub(super) async fn rows(at: &mut PgConnection, numbers: &[i64]) -> Result<Vec<J
         r#"
         SELECT j.job, j.submission, j.state, j.attempts, j.restart_reason, j.ended_at,
                s.array_first, s.job_name, s.user_name, s.accepted_at,
-               s.spec -> 'gpu' AS "gpu_ask!", s.spec -> 'class' AS "class!",
+               s.spec -> 'gang' AS "gang: Json<GangShape>", s.spec -> 'gpu' AS "gpu_ask!", s.spec -> 'class' AS "class!",
                s.spec -> 'priority' AS "priority!",
                a.state AS "attempt_state?", a.started_at AS "started_at?",
                a.exit_code, a.detail, a.gpu AS "gpu?", a.gpu_index AS "gpu_index?",
@@ -96,6 +97,7 @@ struct JobRow {
     job_name: String,
     user_name: String,
     accepted_at: OffsetDateTime,
+    gang: Option<Json<GangShape>>,
     gpu_ask: Value,
     class: Value,
     priority: Value,
@@ -132,6 +134,11 @@ impl TryFrom<JobRow> for Job {
                 .map_or_else(|| number.to_string(), |index| format!("{}_{index}", row.submission)),
             array_id,
             array_index: index,
+            gang: row.gang.zip(index).map(|(shape, rank)| GangView {
+                rank,
+                size: shape.0.members(),
+                nodes: shape.0.nodes(),
+            }),
             name: row.job_name,
             user: row.user_name,
             state: state.word().to_owned(),

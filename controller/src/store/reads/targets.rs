@@ -23,7 +23,8 @@ const fn i64_of(number: u32) -> i64 {
 pub enum Targets {
     /// One job, in whatever state it is.
     One(JobId),
-    /// The unfinished tasks of a whole array, by number; maybe none.
+    /// The unfinished tasks of a whole array, by number; maybe none. Who names one member of a gang
+    /// means all of it.
     Tasks {
         /// The array.
         array: JobId,
@@ -41,6 +42,10 @@ pub(super) async fn of(at: &mut PgConnection, job: JobRef) -> Result<Option<Targ
         return Ok(Some(Targets::Tasks { array, unfinished }));
     }
     let number = number_of(at, job).await?;
+    if let Some(gang) = gang_of(at, number).await? {
+        let unfinished = unfinished_tasks(at, gang).await?;
+        return Ok(Some(Targets::Tasks { array: gang, unfinished }));
+    }
     number
         .map(|number| Ok(Targets::One(JobId::from_number(count("jobs", number, number)?))))
         .transpose()
@@ -92,6 +97,22 @@ async fn is_array(at: &mut PgConnection, job: JobId) -> Result<bool, StoreError>
     .fetch_one(at)
     .await
     .map_err(StoreError::while_trying_to("find an array"))
+}
+
+/// Returns the gang that a job belongs to.
+async fn gang_of(at: &mut PgConnection, job: Option<i64>) -> Result<Option<JobId>, StoreError> {
+    let gang = sqlx::query_scalar!(
+        r#"
+        SELECT j.submission
+          FROM jobs AS j JOIN submissions AS s ON s.first_job = j.submission
+         WHERE j.job = $1 AND s.spec -> 'gang' IS NOT NULL
+        "#,
+        job,
+    )
+    .fetch_optional(at)
+    .await
+    .map_err(StoreError::while_trying_to("find a job's gang"))?;
+    gang.map(|gang| Ok(JobId::from_number(count("jobs", gang, gang)?))).transpose()
 }
 
 async fn unfinished_tasks(at: &mut PgConnection, array: JobId) -> Result<Vec<JobId>, StoreError> {

@@ -21,6 +21,7 @@ use super::Policy;
 use crate::board::{Gpu, Standing};
 use crate::decision::Decision;
 use crate::forecast::Forecast;
+use crate::gangs::Manner;
 use crate::round::{self, Company, Offer, Order, Outlook, Rank, Rule, Way};
 use crate::view::{ClusterView, QueuedJob};
 use crate::want::{Size, Want};
@@ -32,6 +33,10 @@ pub struct Exclusive;
 impl Policy for Exclusive {
     fn name(&self) -> &'static str {
         WholeGpu::NAME
+    }
+
+    fn manner(&self) -> Manner {
+        Manner::WholeGpus
     }
 
     fn decide_with(
@@ -47,7 +52,7 @@ impl Policy for Exclusive {
 }
 
 #[derive(Debug)]
-struct WholeGpu;
+pub(crate) struct WholeGpu;
 
 impl Rule for WholeGpu {
     const NAME: &'static str = "exclusive";

@@ -70,7 +70,7 @@ impl Policy for SchemeB {
 
 /// GPUs of one model in one state offer the same, so each such case is worked out once a round.
 #[derive(Debug, Default)]
-pub(super) struct MadeToMeasure {
+pub(crate) struct MadeToMeasure {
     known: BTreeMap<Case, Option<Rc<Offer>>>,
 }
 

@@ -23,6 +23,7 @@ use super::Policy;
 use crate::board::Gpu;
 use crate::decision::Decision;
 use crate::forecast::Forecast;
+use crate::gangs::Manner;
 use crate::round::{self, Company, Offer, Order, Outlook, Rank, Rule, Way};
 use crate::sharing;
 use crate::view::{ClusterView, InstanceState, InstanceView, QueuedJob};
@@ -35,6 +36,10 @@ pub struct StaticLayout;
 impl Policy for StaticLayout {
     fn name(&self) -> &'static str {
         AsItStands::NAME
+    }
+
+    fn manner(&self) -> Manner {
+        Manner::AsTheyStand
     }
 
     fn decide_with(
@@ -51,7 +56,7 @@ impl Policy for StaticLayout {
 
 /// Uses the slices that stand, and changes no layout.
 #[derive(Debug)]
-pub(super) struct AsItStands;
+pub(crate) struct AsItStands;
 
 impl Rule for AsItStands {
     const NAME: &'static str = "static";

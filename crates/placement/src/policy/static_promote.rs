@@ -15,6 +15,7 @@ use super::Policy;
 use super::cards::{Card, because};
 use crate::decision::{Decision, Reshape, Seat, WaitReason};
 use crate::forecast::Forecast;
+use crate::gangs::Manner;
 use crate::view::{ClusterView, QueuedJob};
 
 const NAME: &str = "static-promote";
@@ -26,6 +27,10 @@ pub struct StaticPromote;
 impl Policy for StaticPromote {
     fn name(&self) -> &'static str {
         NAME
+    }
+
+    fn manner(&self) -> Manner {
+        Manner::AsTheyStand
     }
 
     fn decide_with(

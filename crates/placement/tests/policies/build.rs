@@ -106,6 +106,7 @@ pub fn queue(asks: impl IntoIterator<Item = GpuAsk>) -> Vec<QueuedJob> {
         user: "ada".into(),
         priority: Priority::DEFAULT,
         submitted: Millis::new(number),
+        gang: None,
     };
     (1..).zip(asks).map(job).collect()
 }

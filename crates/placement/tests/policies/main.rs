@@ -4,6 +4,7 @@ mod arbitrary;
 mod build;
 mod exclusive;
 mod feasibility;
+mod gangs;
 mod hardware;
 mod live;
 mod operator;

@@ -242,6 +242,7 @@ impl<'s> Run<'s> {
             share: None,
             priority: Priority::try_from(job.priority).unwrap_or(Priority::DEFAULT),
             submitted: Millis::new(job.submit_ms),
+            gang: None,
         }
     }
 

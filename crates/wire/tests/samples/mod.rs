@@ -214,6 +214,7 @@ fn hello() -> impl Strategy<Value = Hello> {
         |(numbers, software, boot, controller, memory)| Hello {
             mps: numbers.1 % 2 == 0,
             kernel: numbers.1 % 3 == 0,
+            address: software.clone(),
             protocol: numbers.0,
             software,
             boot: BootId::from_uuid(boot),
@@ -355,6 +356,7 @@ fn launch() -> impl Strategy<Value = LaunchOrder> {
         option::of(share),
         signal,
         option::of(kernel),
+        option::of(gang()),
     );
     (fence, place, what, rest).prop_map(|(fence, place, what, rest)| LaunchOrder {
         epoch: fence.0,
@@ -379,7 +381,25 @@ fn launch() -> impl Strategy<Value = LaunchOrder> {
         share: rest.5,
         checkpoint_signal: rest.6,
         kernel: rest.7,
+        gang: rest.8,
     })
+}
+
+fn gang() -> impl Strategy<Value = GangPlace> {
+    let numbers = (job(), any::<u32>(), any::<u32>(), any::<u32>(), any::<u32>(), any::<u32>());
+    (numbers, vec(node(), 0..4), text(), any::<u16>()).prop_map(
+        |((gang, rank, size, local_rank, local_size, node_rank), nodes, master, port)| GangPlace {
+            gang,
+            rank,
+            size,
+            local_rank,
+            local_size,
+            node_rank,
+            nodes,
+            master,
+            port,
+        },
+    )
 }
 
 /// Any frame of a controller.

@@ -37,6 +37,7 @@ pub fn order(attempt: u128, job: u64) -> LaunchOrder {
         share: None,
         checkpoint_signal: None,
         kernel: None,
+        gang: None,
     }
 }
 

@@ -89,13 +89,13 @@ fn options_without_effect_are_told_with_their_line() {
 #[test]
 fn options_that_would_change_the_job_are_refused_with_their_line() {
     for (line, hint) in [
-        ("#SBATCH --nodes=2", "--nodes=2 is not supported"),
-        ("#SBATCH -N 1-4", "--nodes=1-4"),
-        ("#SBATCH -n 8", "--ntasks=8"),
+        ("#SBATCH --nodes=0", "how many nodes"),
+        ("#SBATCH -N 1-4", "a range is not supported"),
+        ("#SBATCH -n 0", "0"),
         ("#SBATCH --dependency=afterok:41", "--dependency is not supported"),
         ("#SBATCH --deadline=18:00", "--deadline"),
         ("#SBATCH --signal=B:USR1@60", "--grace"),
-        ("#SBATCH --gres=gpu:2", "ask for one"),
+        ("#SBATCH --gres=gpu:0", "1 to 256"),
         ("#SBATCH --gres=gpu:a100:1", "--vram"),
         ("#SBATCH --array=1,3", "list"),
         ("#SBATCH --time=soon", "HH:MM:SS"),

@@ -1,0 +1,45 @@
+//! Gangs: all of their members have live attempts, or none has.
+
+use std::collections::BTreeSet;
+
+use sqlx::PgConnection;
+use tessera_model::JobId;
+use tessera_model::gang::GANG_MEMBERS_MAX;
+
+use super::StoreError;
+
+/// Makes sure, at the end of a round's moves, that each of these gangs is whole.
+///
+/// # Errors
+///
+/// [`StoreError::Moved`] if only a part of one has live attempts: the round must not be committed.
+/// [`StoreError::Unavailable`].
+pub async fn check_whole(
+    connection: &mut PgConnection,
+    gangs: &BTreeSet<JobId>,
+) -> Result<(), StoreError> {
+    if gangs.is_empty() {
+        return Ok(());
+    }
+    let action = "keep gangs whole";
+    let numbers: Vec<_> =
+        gangs.iter().map(|gang| i64::try_from(gang.number()).unwrap_or(i64::MAX)).collect();
+    // Members have consecutive numbers.
+    let whole = sqlx::query_scalar!(
+        r#"
+        SELECT COUNT(*) AS "whole!"
+          FROM UNNEST($1::bigint[]) AS g (gang)
+         CROSS JOIN LATERAL (
+                   SELECT COUNT(*) AS members, COUNT(j.attempt) AS live
+                     FROM jobs AS j
+                    WHERE j.job BETWEEN g.gang AND g.gang + $2 AND j.submission = g.gang) AS n
+         WHERE n.live IN (0, n.members)
+        "#,
+        &numbers,
+        i64::from(GANG_MEMBERS_MAX) - 1,
+    )
+    .fetch_one(connection)
+    .await
+    .map_err(StoreError::while_trying_to(action))?;
+    StoreError::check_moved(action, gangs.len(), u64::try_from(whole).unwrap_or(0))
+}

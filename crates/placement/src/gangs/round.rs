@@ -1,0 +1,282 @@
+//! One round of gangs around a policy's own.
+
+use std::collections::BTreeSet;
+
+use tessera_model::{GpuId, JobId, Millis};
+
+use super::hall::{Hall, Kept, Seat, left_of};
+use super::{Gang, starts, words};
+use crate::decision::{Decision, Place, WaitReason};
+use crate::feasibility::holds;
+use crate::forecast::Forecast;
+use crate::policy::Policy;
+use crate::view::{Closed, Closure, ClusterView, GpuView, QueuedJob};
+use crate::want::{Size, Want};
+
+/// A round under way.
+pub(super) struct Round<'r> {
+    policy: &'r dyn Policy,
+    cluster: &'r ClusterView,
+    forecast: &'r dyn Forecast,
+    now: Millis,
+    starts_max: usize,
+    pub(super) hall: Hall<'r>,
+    pub(super) decisions: Vec<Decision>,
+    started: usize,
+    /// What is kept, and for which gang.
+    kept: Option<(JobId, Kept)>,
+    /// What gangs before wait for: whoever wants the same waits as well.
+    waiting: BTreeSet<(Want, tessera_model::GangShape)>,
+}
+
+impl<'r> Round<'r> {
+    pub(super) fn new(
+        policy: &'r dyn Policy,
+        cluster: &'r ClusterView,
+        forecast: &'r dyn Forecast,
+        now: Millis,
+        starts_max: usize,
+    ) -> Self {
+        Self {
+            policy,
+            cluster,
+            forecast,
+            now,
+            starts_max,
+            hall: Hall::new(policy.manner(), cluster),
+            decisions: Vec::new(),
+            started: 0,
+            kept: None,
+            waiting: BTreeSet::new(),
+        }
+    }
+
+    pub(super) const fn starts_left(&self) -> usize {
+        self.starts_max.saturating_sub(self.started)
+    }
+
+    /// Seats a gang, all of it, or tells it what it waits for; the first that is due and finds no
+    /// seats has GPUs kept for it.
+    pub(super) fn serve(&mut self, gang: &Gang<'_>, due: bool) {
+        let size = self.hall.size(gang.first);
+        if !self.waiting.insert((size.want.clone(), gang.shape)) {
+            return;
+        }
+        if gang.size() > self.starts_left() {
+            return;
+        }
+        if let Some(seats) = self.hall.seats(&size, gang.shape) {
+            self.waiting.remove(&(size.want.clone(), gang.shape));
+            return self.start(gang, &seats);
+        }
+        let (reason, closed) = self.reason(&size, gang);
+        let mut words = words::Wait {
+            policy: self.policy.name(),
+            cluster: self.cluster,
+            gang,
+            partly: self.hall.partly(&size, gang.shape),
+            kept: None,
+            closed,
+        };
+        if due && reason == WaitReason::Resources && self.kept.is_none() {
+            self.kept = self
+                .hall
+                .keep(&size, gang.shape, self.forecast)
+                .map(|kept| (gang.members[0], kept));
+            if let Some((_, kept)) = &self.kept {
+                kept.gpus.iter().for_each(|gpu| self.hall.close(*gpu));
+                words.kept = Some(kept);
+            }
+        }
+        let why = words.say();
+        self.decisions.extend(gang.members.iter().map(|job| Decision::Wait {
+            job: *job,
+            reason,
+            why: why.clone(),
+        }));
+    }
+
+    fn start(&mut self, gang: &Gang<'_>, seats: &[Seat]) {
+        let why = words::start(self.policy.name(), self.cluster, gang, seats);
+        for ((job, seat), why) in gang.members.iter().zip(seats).zip(why) {
+            let (slot, steps) = (seat.offer.slot, seat.offer.steps.clone());
+            self.hall.take(*job, None, seat.gpu, slot, &steps);
+            let gpu = self.cluster.gpus[seat.gpu].id.clone();
+            let place = Place { gpu, slot, steps, part: None };
+            self.decisions.push(Decision::Start { job: *job, place, why });
+        }
+        self.started += gang.size();
+    }
+
+    /// Says why no seats are found, and what operators closed, if that is why.
+    fn reason(&self, size: &Size, gang: &Gang<'_>) -> (WaitReason, Option<&'r Closed>) {
+        let fits = |gpus: &dyn Fn(&GpuView) -> bool| {
+            let mut nodes = std::collections::BTreeMap::new();
+            for gpu in self.cluster.gpus.iter().filter(|gpu| holds(gpu, &size.want) && gpus(gpu)) {
+                *nodes.entry(&gpu.node).or_insert(0_u32) += 1;
+            }
+            let enough = nodes.values().filter(|gpus| **gpus >= gang.shape.per_node()).count();
+            u32::try_from(enough).is_ok_and(|nodes| nodes >= gang.shape.nodes())
+        };
+        if fits(&|gpu| gpu.available) {
+            return (WaitReason::Resources, None);
+        }
+        if self.cluster.gpus.is_empty() {
+            return (WaitReason::NodeUnavailable, None);
+        }
+        if !fits(&|_| true) {
+            return (WaitReason::BadConstraints, None);
+        }
+        if !fits(&|gpu| gpu.available || gpu.operator.closed.is_some()) {
+            return (WaitReason::NodeUnavailable, None);
+        }
+        let closed: Vec<&Closed> =
+            self.cluster.gpus.iter().filter_map(|gpu| gpu.operator.closed.as_ref()).collect();
+        let drained = closed.iter().find(|closed| closed.how == Closure::Drained);
+        match drained {
+            Some(closed) => (WaitReason::NodeDrained, Some(closed)),
+            None => (WaitReason::GpuQuarantined, closed.first().copied()),
+        }
+    }
+
+    /// Returns the cluster as the policy is to see it: nothing may start on what is kept.
+    pub(super) fn closed_for_others(&self, open: &ClusterView) -> ClusterView {
+        let mut view = open.clone();
+        let Some((gang, kept)) = &self.kept else { return view };
+        for gpu in &kept.gpus {
+            let gpu = &mut view.gpus[*gpu];
+            gpu.available = false;
+            let words = format!("GPU {} of node {} is kept for gang {gang}", gpu.index, gpu.node);
+            let until = format!("gang {gang} starts");
+            gpu.operator.closed.get_or_insert(Closed { how: Closure::Kept, words, until });
+        }
+        view
+    }
+
+    /// Returns the first job before a gang that waits for what comes free by itself.
+    pub(super) fn who_waits_before(
+        &self,
+        gang: &Gang<'_>,
+        others: &[&QueuedJob],
+        said: &[Decision],
+    ) -> Option<JobId> {
+        let mut settled: BTreeSet<JobId> = said.iter().flat_map(seated).collect();
+        settled.extend(said.iter().filter_map(|decision| match decision {
+            Decision::Wait { job, reason, .. } if !goes_by_itself(*reason) => Some(*job),
+            Decision::Wait { .. } | Decision::Start { .. } | Decision::Reshape { .. } => None,
+        }));
+        let mut before = others.iter().take(gang.behind).map(|job| job.id);
+        before.find(|job| !settled.contains(job))
+    }
+
+    /// Tells a gang that it is not its turn.
+    pub(super) fn stand_behind(&mut self, gang: &Gang<'_>, before: JobId) {
+        let why = words::behind(self.policy.name(), gang, before);
+        self.decisions.extend(gang.members.iter().map(|job| Decision::Wait {
+            job: *job,
+            reason: WaitReason::Priority,
+            why: why.clone(),
+        }));
+    }
+
+    /// Lays over the cluster what the policy decided.
+    pub(super) fn follow(&mut self, said: &[Decision], others: &[&QueuedJob]) {
+        for decision in said {
+            match decision {
+                Decision::Start { job, place, .. } => {
+                    let Some(gpu) = self.place_of(&place.gpu) else { continue };
+                    let asked = others.iter().find(|other| other.id == *job);
+                    let share = asked.and_then(|asked| asked.share.as_ref());
+                    self.hall.take(*job, share, gpu, place.slot, &place.steps);
+                    self.started += 1;
+                }
+                Decision::Reshape { reshape, .. } => {
+                    if let Some(gpu) = self.place_of(&reshape.gpu) {
+                        self.hall.close(gpu);
+                    }
+                }
+                Decision::Wait { .. } => {}
+            }
+        }
+    }
+
+    fn place_of(&self, gpu: &GpuId) -> Option<usize> {
+        self.cluster.gpus.iter().position(|seen| seen.id == *gpu)
+    }
+
+    /// Lets those onto what is kept who are forecast to be done before the gang could start.
+    pub(super) fn fill(
+        &mut self,
+        open: &ClusterView,
+        others: &[&QueuedJob],
+        said: &[Decision],
+    ) -> Vec<Decision> {
+        let Some((_, Kept { gpus, wait: Some(wait), .. })) = &self.kept else { return Vec::new() };
+        let mut view = open.clone();
+        for (gpu, seen) in view.gpus.iter_mut().enumerate() {
+            seen.available &= gpus.contains(&gpu);
+        }
+        let placed: BTreeSet<JobId> = said.iter().flat_map(seated).collect();
+        let fits = |job: &&&QueuedJob| {
+            !placed.contains(&job.id)
+                && gpus.iter().any(|gpu| self.in_time(job, &view.gpus[*gpu], *wait))
+        };
+        let short: Vec<&QueuedJob> = others.iter().filter(fits).copied().collect();
+        if short.is_empty() {
+            return Vec::new();
+        }
+        let (mut queue, left) = (short.into_iter(), self.starts_left());
+        let found = self.policy.decide_with(&view, self.forecast, &mut queue, self.now, left);
+        let mut spoiled: BTreeSet<GpuId> = BTreeSet::new();
+        let done_in_time = |decision: &Decision| {
+            let Decision::Start { job, place, .. } = decision else { return false };
+            let Some(gpu) = view.gpus.iter().find(|gpu| gpu.id == place.gpu) else { return false };
+            let profile = place.slot.and_then(|s| gpu.mig.as_ref()?.geometry.profile(s.profile));
+            let left = profile.and_then(|profile| {
+                let whole = self.forecast.time(*job, gpu, profile)?;
+                Some(left_of(whole, self.forecast.done(*job).unwrap_or(0)))
+            });
+            // What comes after it on its GPU counts on its steps.
+            let keeps = left.is_some_and(|left| left <= *wait) && !spoiled.contains(&place.gpu);
+            if !keeps {
+                spoiled.insert(place.gpu.clone());
+            }
+            keeps
+        };
+        found.into_iter().filter(done_in_time).filter(|d| starts(d).is_some()).collect()
+    }
+
+    /// Whether a job is forecast to be done in time on the tightest slice of a GPU.
+    fn in_time(&self, job: &QueuedJob, gpu: &GpuView, wait: Millis) -> bool {
+        let Some(mig) = gpu.mig.as_deref() else { return false };
+        let tight = Want::of(&job.gpu, job.share.as_ref()).tight(mig);
+        let done = self.forecast.done(job.id).unwrap_or(0);
+        let mut times = tight.into_iter().filter_map(|p| self.forecast.time(job.id, gpu, p));
+        times.any(|whole| left_of(whole, done) <= wait)
+    }
+}
+
+/// Whether what a job waits for comes without anybody's doing, so that it is to be left its turn.
+const fn goes_by_itself(reason: WaitReason) -> bool {
+    match reason {
+        WaitReason::Resources
+        | WaitReason::Priority
+        | WaitReason::MigFragmentation
+        | WaitReason::AwaitingRepartition => true,
+        WaitReason::NodeUnavailable
+        | WaitReason::NodeDrained
+        | WaitReason::GpuQuarantined
+        | WaitReason::BadConstraints
+        | WaitReason::Quota
+        | WaitReason::PlacementHeld => false,
+    }
+}
+
+/// Returns the jobs that a decision gives places.
+fn seated(decision: &Decision) -> Vec<JobId> {
+    match decision {
+        Decision::Start { job, .. } => vec![*job],
+        Decision::Reshape { reshape, .. } => reshape.seats.iter().map(|seat| seat.job).collect(),
+        Decision::Wait { .. } => Vec::new(),
+    }
+}

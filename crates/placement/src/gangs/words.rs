@@ -1,0 +1,160 @@
+//! What a gang is told.
+
+use tessera_model::JobId;
+use tessera_model::mig::Slot;
+
+use super::hall::{Kept, Seat};
+use super::{Gang, PATIENCE};
+use crate::decision::{Candidate, Explanation};
+use crate::view::{Closed, ClusterView, GpuView};
+
+/// Most GPUs or jobs that one sentence lists.
+const LISTED_MAX: usize = 8;
+
+/// What is known of a gang that waits.
+pub(super) struct Wait<'w> {
+    pub(super) policy: &'static str,
+    pub(super) cluster: &'w ClusterView,
+    pub(super) gang: &'w Gang<'w>,
+    /// A GPU of each node with free seats, and how many it could take there.
+    pub(super) partly: Vec<(usize, usize)>,
+    /// What is kept for it.
+    pub(super) kept: Option<&'w Kept>,
+    /// What operators closed, if that is why it waits.
+    pub(super) closed: Option<&'w Closed>,
+}
+
+impl Wait<'_> {
+    pub(super) fn say(&self) -> Explanation {
+        let free: usize = self.partly.iter().map(|(_, seats)| seats).sum();
+        let of_node = |(gpu, seats): &(usize, usize)| {
+            format!("{seats} on node {}", self.cluster.gpus[*gpu].node)
+        };
+        let there = match self.partly.as_slice() {
+            [] => String::new(),
+            nodes => format!(" ({})", listed(nodes.iter().map(of_node))),
+        };
+        let all = self.gang.size();
+        let keeps = self.kept.map_or_else(String::new, |kept| {
+            let gpus = kept.gpus.iter().map(|gpu| named(&self.cluster.gpus[*gpu]));
+            format!("; kept for it: {}", listed(gpus))
+        });
+        let closed = self.closed.map_or_else(String::new, |closed| format!("; {}", closed.words));
+        let summary = format!(
+            "{} asked: {free} of {all} seats could be had now{there}, and it starts with all or \
+             none{keeps}{closed}",
+            self.gang.shape
+        );
+        Explanation {
+            policy: self.policy.to_owned(),
+            summary,
+            would_start_if: Some(self.would_start_if()),
+            ..Explanation::default()
+        }
+    }
+
+    fn would_start_if(&self) -> String {
+        if let Some(closed) = self.closed {
+            return closed.until.clone();
+        }
+        let Some(kept) = self.kept else {
+            let shape = self.gang.shape;
+            return match (shape.nodes(), shape.per_node()) {
+                (1, gpus) => format!("{gpus} GPUs of one node have room at once"),
+                (nodes, gpus) => {
+                    format!("{nodes} nodes have room on {gpus} GPUs each at once")
+                }
+            };
+        };
+        let when = match kept.wait {
+            Some(wait) => format!(" (expected in {} s)", wait.get().div_ceil(1_000)),
+            None => " (of some of them nothing says when)".to_owned(),
+        };
+        match kept.jobs.as_slice() {
+            [] => "the layout changes of its GPUs end".to_owned(),
+            [job] => format!("job {job} ends{when}"),
+            jobs => format!("jobs {} end{when}", listed(jobs.iter().map(ToString::to_string))),
+        }
+    }
+}
+
+/// Tells a gang that a job before it waits.
+pub(super) fn behind(policy: &str, gang: &Gang<'_>, before: JobId) -> Explanation {
+    Explanation {
+        policy: policy.to_owned(),
+        summary: format!("{} asked, and job {before}, which stands before it, waits", gang.shape),
+        would_start_if: Some(format!(
+            "job {before} starts; from {} s on its turn comes all the same, unless that one is \
+             older by as much",
+            PATIENCE.get() / 1_000
+        )),
+        ..Explanation::default()
+    }
+}
+
+/// Explains each member's seat, by rank.
+pub(super) fn start(
+    policy: &str,
+    cluster: &ClusterView,
+    gang: &Gang<'_>,
+    seats: &[Seat],
+) -> Vec<Explanation> {
+    let nodes: Vec<String> = {
+        let mut nodes: Vec<_> =
+            seats.iter().map(|seat| cluster.gpus[seat.gpu].node.to_string()).collect();
+        nodes.dedup();
+        nodes
+    };
+    let one = |(rank, seat): (usize, &Seat)| {
+        let gpu = &cluster.gpus[seat.gpu];
+        let (slot, memory) = (seat.offer.slot, seat.offer.rank.memory);
+        let candidate = Candidate {
+            gpu: gpu.id.clone(),
+            node: gpu.node.clone(),
+            gpu_index: gpu.index,
+            profile: profile(gpu, slot),
+            start: slot.map(|slot| slot.start),
+            memory,
+            chosen: true,
+            verdict: "chosen".to_owned(),
+            reachability_after: None,
+        };
+        Explanation {
+            policy: policy.to_owned(),
+            summary: format!(
+                "{} asked, and all {} seats are free at once on {}: rank {rank} gets {} of {}",
+                gang.shape,
+                gang.size(),
+                listed(nodes.iter().map(|node| format!("node {node}"))),
+                candidate.profile,
+                named(gpu),
+            ),
+            would_start_if: None,
+            candidates: vec![candidate],
+            candidates_left_out: 0,
+        }
+    };
+    seats.iter().enumerate().map(one).collect()
+}
+
+fn named(gpu: &GpuView) -> String {
+    format!("GPU {} of node {}", gpu.index, gpu.node)
+}
+
+fn profile(gpu: &GpuView, slot: Option<Slot>) -> String {
+    let profile = slot.and_then(|slot| gpu.mig.as_ref()?.geometry.profile(slot.profile));
+    profile.map_or_else(|| "whole GPU".to_owned(), |profile| profile.name.to_string())
+}
+
+fn listed(words: impl ExactSizeIterator<Item = String>) -> String {
+    let more = words.len().saturating_sub(LISTED_MAX);
+    let mut words: Vec<_> = words.take(LISTED_MAX).collect();
+    if more > 0 {
+        words.push(format!("{more} more"));
+    }
+    match words.as_slice() {
+        [] => String::new(),
+        [one] => one.clone(),
+        [most @ .., end] => format!("{} and {end}", most.join(", ")),
+    }
+}

@@ -1,0 +1,139 @@
+//! Jobs over several GPUs and nodes: all of their processes start and end together; with real
+//! processes on two nodes.
+
+use std::process::{Command, Output};
+
+use tessera_api::types::{GangRequest, Job, JobPage, SubmitRequest};
+use tessera_load_tests::cluster::{Cluster, Plan, SOON, script};
+use tessera_load_tests::programs::programs;
+use tessera_load_tests::wait;
+
+fn cluster() -> Cluster {
+    Plan::new().node("n1", "a30-24gb,a30-24gb").node("n2", "a30-24gb,a30-24gb").start()
+}
+
+fn tessera(cluster: &Cluster, words: &[&str]) -> Output {
+    Command::new(programs().path("tessera"))
+        .args(words)
+        .env("TESSERA_URL", format!("http://{}", cluster.http()))
+        .env("USER", "ada")
+        .output()
+        .unwrap()
+}
+
+/// A gang whose members tell what they were given, and stay until `go` stands in the folder.
+fn gang(cluster: &Cluster, nodes: u32, gpus_per_node: u32) -> SubmitRequest {
+    let folder = cluster.scratch().display().to_string();
+    SubmitRequest {
+        gang: Some(GangRequest { nodes, gpus_per_node }),
+        gpu_whole: true,
+        grace_secs: Some(1),
+        max_retries: Some(1),
+        env: [("FOLDER".to_owned(), folder)].into(),
+        ..script(
+            "echo $RANK $LOCAL_RANK $WORLD_SIZE $LOCAL_WORLD_SIZE $NODE_RANK $TESSERA_NODE\n\
+             echo $MASTER_ADDR $MASTER_PORT $TESSERA_GANG_ID $TESSERA_GANG_NODELIST\n\
+             echo $$ > $FOLDER/pid.$RANK.$TESSERA_ATTEMPT\n\
+             while [ ! -e $FOLDER/go ]; do sleep 0.1; done",
+        )
+    }
+}
+
+fn members(cluster: &Cluster, gang: u64) -> Vec<Job> {
+    let page = cluster.call("GET", &format!("/v1/jobs?array={gang}"), None).expect(200);
+    let mut jobs = page.json::<JobPage>().items;
+    jobs.sort_by_key(|job| job.id);
+    jobs
+}
+
+/// Waits until every member is in a state; none may be in another final one.
+#[track_caller]
+fn wait_all(cluster: &Cluster, gang: u64, state: &str) -> Vec<Job> {
+    wait::until(3 * SOON, &format!("gang {gang} to be {state}"), || {
+        let jobs = members(cluster, gang);
+        jobs.iter().all(|job| job.state == state).then_some(jobs)
+    })
+}
+
+#[test]
+fn a_gang_over_two_nodes_starts_together_loses_a_member_runs_again_and_succeeds() {
+    let cluster = cluster();
+
+    let submitted = cluster.submit(&gang(&cluster, 2, 2));
+    let first = submitted.job_id;
+    let jobs = wait_all(&cluster, first, "running");
+
+    assert_eq!(submitted.tasks, 4);
+    let places: std::collections::BTreeSet<_> = jobs.iter().map(|job| job.gpu.clone()).collect();
+    assert_eq!(places.len(), 4, "each member has a GPU of its own");
+    let pid = |rank: u64, attempt: u32| {
+        let file = cluster.scratch().join(format!("pid.{rank}.{attempt}"));
+        wait::until(SOON, "the member's process", || {
+            std::fs::read_to_string(&file).ok()?.trim().parse::<i32>().ok()
+        })
+    };
+    let pids = [0, 1, 2, 3].map(|rank| pid(rank, 1));
+    let lines: Vec<Vec<String>> = (0..4)
+        .map(|rank| cluster.logs(first + rank).lines().map(str::to_owned).collect())
+        .collect();
+    assert_eq!(
+        lines.iter().map(|lines| lines[0].as_str()).collect::<Vec<_>>(),
+        ["0 0 4 2 0 n1", "1 1 4 2 0 n1", "2 0 4 2 1 n2", "3 1 4 2 1 n2"]
+    );
+    let meeting = format!(" {first} n1,n2");
+    assert!(lines[0][1].ends_with(&meeting), "{lines:?}");
+    assert!(lines.iter().all(|other| other[1] == lines[0][1]), "they meet at one place: {lines:?}");
+    assert!(lines[0][1].starts_with("127.0.0.1 2"), "{lines:?}");
+
+    // One of them is killed: all of them run again.
+    Command::new("kill").args(["-9", &pids[2].to_string()]).status().unwrap();
+    let again: Vec<i32> = (0..4).map(|rank| pid(rank, 2)).collect();
+    assert!(again.iter().all(|pid| !pids.contains(pid)));
+    wait::until(SOON, "no process of the first try", || {
+        let alive = |pid: &i32| std::path::Path::new(&format!("/proc/{pid}")).exists();
+        (!pids.iter().any(alive)).then_some(())
+    });
+    std::fs::write(cluster.scratch().join("go"), "").unwrap();
+
+    let jobs = wait_all(&cluster, first, "succeeded");
+    assert!(jobs.iter().all(|job| job.attempts == 2), "{jobs:#?}");
+    let ends: Vec<String> =
+        (0..4).map(|rank| cluster.job(first + rank).attempt_list[0].state.clone()).collect();
+    assert_eq!(ends, ["preempted", "preempted", "failed", "preempted"]);
+    let why = cluster.job(first).attempt_list[0].detail.clone().unwrap();
+    assert!(why.contains("rank 2 ended failed"), "{why}");
+}
+
+#[test]
+fn who_cancels_one_member_ends_all_and_what_never_fits_is_told() {
+    let cluster = cluster();
+    let first = cluster.submit(&gang(&cluster, 2, 1)).job_id;
+    wait_all(&cluster, first, "running");
+
+    // A second gang needs what the first one has.
+    let second = cluster.submit(&gang(&cluster, 2, 2)).job_id;
+    let why = wait::until(SOON, "its reason", || {
+        let explain = cluster.explain(second + 1);
+        let text = serde_json::to_string(&explain).unwrap();
+        text.contains("seats could be had now").then_some(text)
+    });
+    assert!(why.contains("2 of 4 seats"), "{why}");
+    assert!(why.contains("kept for it: GPU"), "{why}");
+    cluster.act(format!("{first}_1"), "cancel").expect(200);
+
+    let ended = wait_all(&cluster, first, "cancelled");
+    assert_eq!(ended.len(), 2);
+    wait_all(&cluster, second, "running");
+    cluster.act(second, "cancel").expect(200);
+    wait_all(&cluster, second, "cancelled");
+
+    let told = tessera(&cluster, &["submit", "--gpus", "4", "--", "true"]);
+    let told = String::from_utf8(told.stderr).unwrap();
+    assert!(told.contains("the largest node has 2 GPUs for that"), "{told}");
+    assert!(told.contains("--gpus 4 --nodes 2"), "{told}");
+    let done = tessera(
+        &cluster,
+        &["submit", "--gpus", "4", "--nodes", "2", "--vram", "5G", "--wait", "--", "true"],
+    );
+    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+}
