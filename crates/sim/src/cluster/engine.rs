@@ -5,6 +5,7 @@ mod card;
 mod cut;
 mod ending;
 mod forecast;
+mod gangs;
 mod look;
 mod refused;
 mod seat;
@@ -74,6 +75,8 @@ pub struct Run<'s> {
     ended: usize,
     running: usize,
     usage: usage::Usage,
+    /// Whether the workload has gangs: then each round looks at everything.
+    gangs: bool,
     record: Record,
 }
 
@@ -146,10 +149,12 @@ impl<'s> Run<'s> {
             ended: 0,
             running: 0,
             usage: usage::Usage::of(setup.jobs),
+            gangs: setup.jobs.iter().any(|job| job.gang.is_some()),
             record: Record::default(),
         };
         for (index, job) in setup.jobs.iter().enumerate() {
             run.check(&kinds, index, job)?;
+            run.check_gang(index, job)?;
             run.schedule(job.submit_ms, Event::Arrives(index));
         }
         Ok(run)
@@ -242,7 +247,7 @@ impl<'s> Run<'s> {
             share: None,
             priority: Priority::try_from(job.priority).unwrap_or(Priority::DEFAULT),
             submitted: Millis::new(job.submit_ms),
-            gang: None,
+            gang: gangs::member(job, index),
         }
     }
 
@@ -256,9 +261,13 @@ impl<'s> Run<'s> {
     /// Asks the policy and does what it says.
     fn round(&mut self) -> Result<(), Refused> {
         let Some(mut session) = self.session.take() else { return Ok(()) };
-        let forecast = forecast::Seen::new(self);
-        let now = Millis::new(self.now);
-        let decisions = session.round(&self.view, &forecast, now, usize::MAX);
+        let decisions = match self.gangs {
+            true => self.decide_with_gangs(),
+            false => {
+                let forecast = forecast::Seen::new(self);
+                session.round(&self.view, &forecast, Millis::new(self.now), usize::MAX)
+            }
+        };
         self.session = Some(session);
         for decision in decisions {
             match decision {
@@ -270,7 +279,7 @@ impl<'s> Run<'s> {
             }
         }
         self.count_preempted();
-        Ok(())
+        if self.gangs { self.check_whole() } else { Ok(()) }
     }
 
     /// Counts the jobs that were sent back to the queue and are still in it.

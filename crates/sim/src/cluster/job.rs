@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
-use tessera_model::Bytes;
+use tessera_model::{Bytes, GangShape};
 use tessera_placement::Demand;
 
 /// Whether somebody waits for the job's answers.
@@ -57,6 +57,18 @@ pub struct Job {
     pub start_up_ms: u64,
     /// Time that a restored checkpoint takes; `None` if it can't be stopped and go on.
     pub restore_ms: Option<u64>,
+    /// Its place in its gang, if it is one process of several: the others of it stand beside it
+    /// in the workload, by rank.
+    pub gang: Option<Seat>,
+}
+
+/// One process's place in its gang.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Seat {
+    /// How many there are, and where.
+    pub shape: GangShape,
+    /// Its number among them, from 0.
+    pub rank: u32,
 }
 
 impl Job {
@@ -121,6 +133,7 @@ pub(crate) mod tests {
             power_milliwatts: None,
             start_up_ms: 0,
             restore_ms: Some(1_000),
+            gang: None,
         }
     }
 

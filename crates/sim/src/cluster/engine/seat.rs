@@ -35,8 +35,14 @@ impl Run<'_> {
         self.tasks[task].spot = Some(spot);
     }
 
-    /// Lets a job start or restore, if its instance has just come to stand.
+    /// Lets a job start or restore, if its instance has just come to stand; with its whole gang.
     pub(super) fn load(&mut self, task: usize) {
+        if self.all_stand(task) {
+            self.companions(task).into_iter().for_each(|task| self.load_one(task));
+        }
+    }
+
+    fn load_one(&mut self, task: usize) {
         let Some(mut spot) = self.tasks[task].spot.filter(|s| s.phase == Phase::Making) else {
             return;
         };

@@ -100,10 +100,7 @@ impl Run<'_> {
         let outgrown = self.setup.jobs[task].outgrows(self.room_of(task));
         let left = self.tasks[task].left;
         if left == 0 && outgrown.is_none() {
-            self.leave(task);
-            self.tasks[task].ended = Some(self.now);
-            self.ended += 1;
-            return true;
+            return self.done(task);
         }
         if outgrown.is_some_and(|at| WHOLE - left >= at) {
             self.out_of_memory(task, spot);
@@ -129,6 +126,7 @@ impl Run<'_> {
         entry.out_of_memory += 1;
         self.record.out_of_memory += 1;
         self.enqueue(task);
+        self.set_back_others(task);
     }
 
     /// Returns the memory that a job may grow to where it is: its instance's less its sharers'.

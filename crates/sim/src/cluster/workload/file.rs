@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
-use tessera_model::Bytes;
+use tessera_model::{Bytes, GangShape};
 use tessera_placement::Demand;
 
 use super::Workload;
-use crate::cluster::job::{Class, Job, Times};
+use crate::cluster::job::{Class, Job, Seat, Times};
 use crate::cluster::number::{seconds, whole};
 
 /// Memory of the GPU that `gpu_fraction` counts from, in MiB: `tessera replay`'s default.
@@ -73,6 +73,12 @@ pub struct Row {
     /// Time that its checkpoint takes to restore; missing: it can't be moved.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub restore_s: Option<f64>,
+    /// On how many nodes it runs; 1 if missing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub nodes: Option<u32>,
+    /// On how many GPUs of each, with a process on each that takes the row's times; 1 if missing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gpus_per_node: Option<u32>,
 }
 
 /// Why a file is no workload.
@@ -92,8 +98,9 @@ pub struct BadLine {
 /// [`BadLine`] names the first line that is no job.
 pub fn read(name: &str, text: &str) -> Result<Workload, BadLine> {
     let rows = if name.ends_with(".csv") { from_csv(text)? } else { from_lines(text)? };
-    let job = |(line, row): (usize, Row)| parse(row).map_err(|what| BadLine { line, what });
-    let jobs: Vec<Job> = rows.into_iter().map(job).collect::<Result<_, _>>()?;
+    let job = |(line, row): (usize, Row)| members(row).map_err(|what| BadLine { line, what });
+    let jobs: Vec<Vec<Job>> = rows.into_iter().map(job).collect::<Result<_, _>>()?;
+    let jobs: Vec<Job> = jobs.into_iter().flatten().collect();
     if jobs.is_empty() {
         return Err(BadLine { line: 1, what: "there is no job in it".to_owned() });
     }
@@ -165,7 +172,21 @@ fn cells_to_row(cells: &BTreeMap<&str, &str>) -> Result<Row, String> {
         power_w: number("power_w")?,
         start_up_s: number("start_up_s")?,
         restore_s: number("restore_s")?,
+        nodes: count("nodes")?.map(|nodes| u32::try_from(nodes).unwrap_or(u32::MAX)),
+        gpus_per_node: count("gpus_per_node")?.map(|gpus| u32::try_from(gpus).unwrap_or(u32::MAX)),
     })
+}
+
+/// Returns a row's processes: one, or those of a gang by rank.
+fn members(row: Row) -> Result<Vec<Job>, String> {
+    let (nodes, per_node) = (row.nodes.unwrap_or(1), row.gpus_per_node.unwrap_or(1));
+    let shape = GangShape::new(nodes, per_node).map_err(|bad| bad.to_string())?;
+    let job = parse(row)?;
+    if shape.members() == 1 {
+        return Ok(vec![job]);
+    }
+    let seat = |rank| Job { gang: Some(Seat { shape, rank }), ..job.clone() };
+    Ok((0..shape.members()).map(seat).collect())
 }
 
 fn parse(row: Row) -> Result<Job, String> {
@@ -213,6 +234,7 @@ fn parse(row: Row) -> Result<Job, String> {
         power_milliwatts: row.power_w.map(ms),
         start_up_ms: row.start_up_s.map_or(0, ms),
         restore_ms: row.restore_s.map(ms),
+        gang: None,
     })
 }
 
@@ -277,11 +299,15 @@ pub fn write(jobs: &[Job]) -> String {
             power_w: job.power_milliwatts.map(seconds),
             start_up_s: Some(seconds(job.start_up_ms)),
             restore_s: job.restore_ms.map(seconds),
+            nodes: job.gang.map(|seat| seat.shape.nodes()),
+            gpus_per_node: job.gang.map(|seat| seat.shape.per_node()),
             ..Row::default()
         };
         serde_json::to_string(&row).unwrap_or_default() + "\n"
     };
-    jobs.iter().map(line).collect()
+    // A gang is one line.
+    let first = |job: &&Job| job.gang.is_none_or(|seat| seat.rank == 0);
+    jobs.iter().filter(first).map(line).collect()
 }
 
 fn ms(seconds: f64) -> u64 {
@@ -300,6 +326,21 @@ mod tests {
             let read = read("w.jsonl", &write(&workload.jobs)).unwrap();
             assert_eq!(read.jobs, workload.jobs, "{name}");
         }
+    }
+
+    #[test]
+    fn a_gang_is_one_line_and_several_processes() {
+        let text = "{\"submit_s\": 1, \"duration_s\": 9, \"nodes\": 2, \"gpus_per_node\": 2}\n";
+        let jobs = read("w.jsonl", text).unwrap().jobs;
+
+        let ranks: Vec<_> = jobs.iter().map(|job| job.gang.unwrap().rank).collect();
+        assert_eq!(ranks, [0, 1, 2, 3]);
+        assert_eq!(read("w.jsonl", &write(&jobs)).unwrap().jobs, jobs);
+        let csv = read("w.csv", "submit_s,duration_s,gpus_per_node\n0,5,2\n").unwrap();
+        assert_eq!(csv.jobs.len(), 2);
+        let none =
+            read("w.jsonl", "{\"submit_s\": 1, \"duration_s\": 9, \"nodes\": 0}").unwrap_err();
+        assert!(none.what.contains("at least one node"), "{none}");
     }
 
     #[test]

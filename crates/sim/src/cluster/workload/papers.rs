@@ -63,6 +63,7 @@ pub fn plain(name: &str, memory_mib: u64, times: &[(u8, u64)]) -> Job {
         power_milliwatts: None,
         start_up_ms: 0,
         restore_ms: None,
+        gang: None,
     }
 }
 
@@ -137,6 +138,7 @@ fn fig7() -> Vec<Job> {
             submit_ms: arrival * 1_000,
             deadline_ms: Some(deadline * 1_000),
             restore_ms: Some(0),
+            gang: None,
             ..plain(name, memory, &times)
         }
     };
@@ -163,6 +165,7 @@ fn asymmetric_pair() -> Vec<Job> {
     let job = |name, half: u64, sm| Job {
         demand: Some(Demand { sm, memory: 30 }),
         restore_ms: Some(0),
+        gang: None,
         ..plain(name, SMALL_MIB, &[(2, half), (4, 43_840)])
     };
     vec![job("HotSpot", 43_840, 637), job("Raytracing", 92_240, 637)]
@@ -199,6 +202,7 @@ fn dyna_p_50() -> Vec<Job> {
             deadline_ms: Some(ms(row.deadline_s)),
             class: Class::Online,
             restore_ms: Some(1_000),
+            gang: None,
             ..plain(&format!("{}.{}", row.model, row.batch), needs, &times)
         }
     };
@@ -237,6 +241,7 @@ fn mmk(data: &str) -> Vec<Job> {
             class: row.class,
             start_up_ms: 10_000,
             restore_ms: Some(10_000),
+            gang: None,
             ..plain(&format!("{}.{}", row.model, row.batch), needs, &times)
         }
     };

@@ -64,6 +64,7 @@ pub fn alibaba(jobs: u64, faster: u64) -> Vec<Job> {
             memory_at_start: memory,
             memory_at_end: memory,
             restore_ms: Some(10_000),
+            gang: None,
             ..plain("alibaba", 0, &[])
         }
     };
@@ -160,6 +161,7 @@ pub fn parvagpu(seed: u64, jobs: u64, gap_ms: u64) -> Vec<Job> {
             memory_at_end: memory,
             start_up_ms: 10_000,
             restore_ms: Some(10_000),
+            gang: None,
             ..plain(&format!("{model}.{batch}"), 0, &[])
         }
     };
@@ -200,6 +202,7 @@ pub fn dyna_p(jobs: u64, gap_ms: u64) -> Vec<Job> {
             submit_ms: whole(row.submit_unit * float(gap_ms)),
             class: Class::Online,
             restore_ms: Some(1_000),
+            gang: None,
             ..plain(&format!("{}.{}", row.model, row.batch), needs, &times)
         }
     };
