@@ -18,6 +18,7 @@ mod kernels;
 mod logs;
 mod mig;
 mod operator;
+mod predictions;
 mod queue;
 mod replay;
 mod schema;
@@ -109,6 +110,8 @@ enum Command {
     Decisions(decisions::DecisionList),
     /// List the tasks whose kernels were measured, or one task's kernels
     Kernels(kernels::Kernels),
+    /// Say how good predictions of run times are, and what model makes them
+    Predictions(predictions::PredictionList),
     /// Switch MIG mode of an empty GPU
     MigMode(cluster::MigMode),
     /// Study how a GPU model can be partitioned; needs no cluster
@@ -180,6 +183,7 @@ async fn run(cli: Cli) -> Result<u8, Failure> {
         Command::Layouts(verb) => verb.run(session).await,
         Command::Decisions(verb) => verb.run(session).await,
         Command::Kernels(verb) => verb.run(session).await,
+        Command::Predictions(verb) => verb.run(session).await,
         Command::MigMode(verb) => verb.run(session).await,
         Command::Info(verb) => verb.run(session).await,
         Command::Replay(verb) => verb.run(session).await,

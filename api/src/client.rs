@@ -22,8 +22,8 @@ pub use self::retry::Patience;
 use crate::types::{
     ClusterInfo, ClusterSeries, DecisionView, Decisions, Explain, GpuSeries, Gpus, Job, JobCounts,
     JobDetail, JobEvents, JobFilter, JobPage, JobSeries, KernelTasks, LayoutChanges,
-    MigModeRequest, Node, Nodes, PastJobs, RecordedRounds, SeriesQuery, SubmitRequest, Submitted,
-    TaskKernels, UpdateRequest,
+    MigModeRequest, Node, Nodes, PastJobs, Predictions, RecordedRounds, SeriesQuery, SubmitRequest,
+    Submitted, TaskKernels, UpdateRequest,
 };
 
 /// Longest time that one request for a job's end is held open by the controller. Proxies
@@ -399,6 +399,15 @@ impl Client {
     /// [`ClientError::Refused`] with status 404 if there is no such decision.
     pub async fn decision(&self, id: &str) -> Result<DecisionView, ClientError> {
         self.fetch(&format!("v1/decisions/{}", http::segment(id))).await
+    }
+
+    /// Tells how good predictions of run times are.
+    ///
+    /// # Errors
+    ///
+    /// As everywhere.
+    pub async fn predictions(&self) -> Result<Predictions, ClientError> {
+        self.fetch("v1/predictions").await
     }
 
     /// Lists the tasks whose kernels were measured.

@@ -144,6 +144,13 @@ pub struct UpdateRequest {
     /// 100.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sm_percent: Option<u8>,
+    /// Its rank in the queue: 0 (highest) to 9. One that runs has it when it waits again.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub priority: Option<u8>,
+    /// Longest run time of an attempt, from its start; 0 for none. One that runs is held to it at
+    /// once.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub time_limit_secs: Option<u64>,
 }
 
 impl SubmitRequest {
@@ -386,7 +393,8 @@ pub struct Attempt {
 /// How long something was expected to take, and took.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct PredictionView {
-    /// What it rests on: `same_slice` (runs of the task on such slices), `other_slice`,
+    /// What it rests on: `same_slice` (runs of the task on such slices), `learned` (runs
+    /// on other slices and what other tasks taught), `other_slice`,
     /// `other_model` (runs elsewhere, by a rule), or `time_limit` (nothing else).
     pub basis: String,
     /// How many earlier runs.
@@ -443,6 +451,51 @@ pub struct KernelUse {
     pub records_lost: u64,
     /// Most device memory that one of its processes was seen to allocate.
     pub memory_peak_bytes: u64,
+}
+
+/// How good predictions of run times are, and the model that makes some of them.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct Predictions {
+    /// The model of how slices compare that is in use; absent until enough has run to learn one.
+    pub model: Option<PredictorView>,
+    /// What came of predictions, by what they rested on.
+    pub outcomes: Vec<PredictionOutcomes>,
+}
+
+/// A model that was trained from what ran.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct PredictorView {
+    /// Its version: equal rows make an equal one.
+    pub version: String,
+    /// What it was learned with.
+    pub learner: String,
+    /// Whether it is asked: its predictions have come true as often as they said. If not, the
+    /// cautious rule stands in for it until a new one is trained.
+    pub trusted: bool,
+    /// Pairs of slices that it learned from.
+    pub rows: u64,
+    /// Pairs of tasks that it had not seen, with which it was tested.
+    pub held_out_rows: u64,
+    /// By what part the ratio of two slices' times was off there, on average.
+    pub held_out_error: f64,
+    /// What part of them lay in its interval.
+    pub held_out_covered: f64,
+    /// When it was trained.
+    #[serde(with = "time::serde::rfc3339")]
+    pub trained_at: OffsetDateTime,
+}
+
+/// What came of the newest predictions that rested on one thing.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct PredictionOutcomes {
+    /// On what: `same_slice`, `learned`, `other_slice`, `other_model`, `time_limit`.
+    pub basis: String,
+    /// How many came to their end, at most 1,000.
+    pub outcomes: u64,
+    /// How many of them lay in their interval.
+    pub within: u64,
+    /// By what part of themselves the expected times were off, in the middle.
+    pub median_error: f64,
 }
 
 /// Tasks whose kernels were measured.

@@ -7,4 +7,5 @@ pub mod leadership;
 pub mod links;
 pub mod placer;
 mod questions;
+pub mod teacher;
 pub mod traces;

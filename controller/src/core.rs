@@ -41,7 +41,7 @@ use tessera_model::{
     PlanId, SliceId,
 };
 use tessera_placement::record::{Record, Recorder};
-use tessera_placement::{Estimator, MigView, Policy, QueuedJob, Sharer, SliceKind, WaitReason};
+use tessera_placement::{MigView, Policy, QueuedJob, Sharer, SliceKind, WaitReason};
 use tessera_wire::frames::{GpuReport, ToAgent, ToController, Usage};
 use uuid::Uuid;
 
@@ -50,7 +50,7 @@ use crate::ports::{CommandResult, JobCommand, JobMoved};
 pub use crate::store::load::JobSheet;
 use crate::store::operator::{self as said, Target, Word};
 use crate::store::submit::FreshJob;
-use crate::store::{moves, nodes};
+use crate::store::{moves, nodes, terms};
 use foresight::{Facts, Foretold};
 use rivals::Rivals;
 use setback::SetBack;
@@ -154,6 +154,8 @@ pub struct Round {
     pub stopping: Vec<moves::Stopping>,
     /// Jobs with live attempts that are to have other shares.
     pub reshared: Vec<moves::Reshared>,
+    /// Jobs with live attempts that are to have other terms.
+    pub amended: Vec<terms::Amended>,
     /// Attempts that are over.
     pub ended: Vec<moves::Ended>,
     /// What attempts used, by the nodes that they ran on.
@@ -198,6 +200,7 @@ impl Round {
             && self.started.is_empty()
             && self.stopping.is_empty()
             && self.reshared.is_empty()
+            && self.amended.is_empty()
             && self.ended.is_empty()
             && self.usages.is_empty()
             && self.commands.is_empty()
@@ -302,6 +305,17 @@ struct Waiting {
     done: u32,
 }
 
+/// What an attempt's node knows of its time limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum LimitWord {
+    /// It holds as the launch said.
+    AsLaunched,
+    /// It changed, and the node is to be told.
+    Due,
+    /// It changed, and the node was told in this session.
+    Told,
+}
+
 /// A live attempt.
 #[derive(Clone, Debug)]
 struct Live {
@@ -324,6 +338,8 @@ struct Live {
     sent: Option<Millis>,
     /// Whether its node has reported it.
     acknowledged: bool,
+    /// Whether its node is still to be told its time limit.
+    limit: LimitWord,
     /// Whose job it is.
     user: Arc<str>,
     /// What its job asks for.
@@ -385,7 +401,7 @@ pub struct Cluster {
     /// When the policy was last asked although nobody waits.
     reviewed: Option<Millis>,
     /// What is known of how long tasks take.
-    estimator: Box<dyn Estimator>,
+    estimator: foresight::taught::Forecaster,
     /// How long unfinished jobs ran before they put their work aside, by kind of slice.
     asides: BTreeMap<JobId, Vec<(SliceKind, Millis)>>,
     /// How many compute slices the jobs of a user may hold at once; `*` is everybody else.

@@ -18,6 +18,7 @@ mod logs;
 pub mod metrics;
 mod openapi;
 mod operator;
+mod predictions;
 mod routes;
 mod series;
 mod state;

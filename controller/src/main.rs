@@ -9,7 +9,7 @@ use clap::Parser as _;
 use tessera_controller::actors::history::Kept;
 use tessera_controller::actors::leadership::{Candidate, Trust};
 use tessera_controller::actors::placer::{self, DEPOSED_STATUS, PlacerParts};
-use tessera_controller::actors::{foretold, history, intake, links};
+use tessera_controller::actors::{foretold, history, intake, links, teacher};
 use tessera_controller::core::Cluster;
 use tessera_controller::figures::Board;
 use tessera_controller::identity::{self, DataFolder};
@@ -129,6 +129,7 @@ async fn run(
     let (shape, shapes) = watch::channel(Arc::new(ClusterShape::default()));
     let (submits, calls) = mpsc::channel(SUBMITS_WAITING_MAX);
     let (questions, asked) = mpsc::channel(QUESTIONS_WAITING_MAX);
+    let lessons = questions.clone();
     let (moved, _) = broadcast::channel(MOVES_KEPT);
     let figures = Board::default();
     let ports = Ports {
@@ -193,6 +194,8 @@ async fn run(
     let placer = placer::start(parts, asked, accepted);
     intake::start(others, &options, &memory, calls, fresh);
     foretold::start();
+    let every = Millis::from_secs(settings.learn_every).duration();
+    teacher::start(others, options.clone(), lessons, every);
     let kept = Kept { history: settings.keep_history, rounds: settings.keep_rounds };
     history::start(others, options.clone(), held.clone(), kept);
     let told = placer.clone().recipient();

@@ -5,13 +5,14 @@ pub mod operator;
 use std::sync::Arc;
 
 use tessera_model::share::SmPercent;
-use tessera_model::spec::JobSpec;
-use tessera_model::{AttemptId, Bytes, JobId, NodeId};
+use tessera_model::spec::{JobSpec, Priority};
+use tessera_model::{AttemptId, Bytes, JobId, Millis, NodeId};
 use tessera_placement::{Explanation, Prediction};
 use tessera_wire::frames::LogReply;
 use tokio::sync::{broadcast, mpsc, oneshot, watch};
 
 use crate::core::counterfactual::{Alternative, ExpectedStart};
+use crate::core::foresight::taught::Taught;
 
 /// A submit that has passed every check.
 #[derive(Debug)]
@@ -78,6 +79,60 @@ pub enum JobCommand {
     Release,
     /// Take another part of its slice's multiprocessors.
     Reshare(SmPercent),
+    /// Have another rank, or another time limit.
+    Amend(Terms),
+}
+
+/// What of a job its user may change at any time; what is left out stays.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Terms {
+    /// Its rank; one that runs has it when it waits again.
+    pub priority: Option<Priority>,
+    /// Longest run time of an attempt.
+    pub limit: Option<Limit>,
+}
+
+/// A time limit that replaces another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Limit {
+    /// There is none any more.
+    Unlimited,
+    /// From the attempt's start.
+    Of(Millis),
+}
+
+impl Limit {
+    /// Returns the limit as specifications have it.
+    pub const fn time(self) -> Option<Millis> {
+        match self {
+            Self::Unlimited => None,
+            Self::Of(time) => Some(time),
+        }
+    }
+}
+
+impl Terms {
+    /// Lays the terms over what a job's specification says.
+    pub const fn over(self, spec: &mut JobSpec) {
+        if let Some(priority) = self.priority {
+            spec.priority = priority;
+        }
+        if let Some(limit) = self.limit {
+            spec.time_limit = limit.time();
+        }
+    }
+
+    /// Says what changes, for people.
+    pub fn words(self) -> String {
+        let priority =
+            self.priority.map(|priority| format!("its priority becomes {}", priority.get()));
+        let limit = self.limit.map(|limit| match limit {
+            Limit::Unlimited => "it has no time limit any more".to_owned(),
+            Limit::Of(time) => format!("its time limit becomes {} s", time.get() / 1_000),
+        });
+        let both: Vec<String> = [priority, limit].into_iter().flatten().collect();
+        format!("{}, by its user", both.join(", "))
+    }
 }
 
 /// What came of a command to one job.
@@ -145,6 +200,16 @@ pub enum ToPlacer {
         job: JobId,
         /// The answer.
         reply: oneshot::Sender<Option<WaitingView>>,
+    },
+    /// Believe a new model of how slices compare.
+    Teach {
+        /// The model.
+        taught: Arc<Taught>,
+    },
+    /// Tell which model of how slices compare is there, and whether it is believed.
+    Taught {
+        /// The answer.
+        reply: oneshot::Sender<Option<(u64, bool)>>,
     },
     /// Describe the nodes with their GPUs.
     Nodes {

@@ -21,6 +21,9 @@ const KEEP_ROUNDS: Keep = Keep::days(7);
 /// what a move costs, so that moves take a small part of anybody's time.
 const MOVE_REST_SECS: u64 = 300;
 
+/// How often it is looked whether there is enough new to learn from, if nothing else is said.
+const LEARN_EVERY_SECS: u64 = 600;
+
 /// Most accounts that have quotas of their own: a lab's people, and a robot for each.
 const QUOTAS_MAX: usize = 10_000;
 
@@ -103,6 +106,10 @@ pub struct ServeArgs {
     /// [default: 300].
     #[arg(long, env = "TESSERA_MOVE_REST", value_name = "SECONDS")]
     pub move_rest: Option<u64>,
+    /// How many seconds pass between looks at what ran, to learn how slices compare [default: 600].
+    #[arg(long, env = "TESSERA_LEARN_EVERY", value_name = "SECONDS",
+          value_parser = clap::value_parser!(u64).range(1..))]
+    pub learn_every: Option<u64>,
     /// How many compute slices each user's jobs may hold at once under policy tessera, such as
     /// ada=14,bob=7,*=28; * is everybody without one of their own.
     #[arg(long, env = "TESSERA_QUOTAS", value_name = "USER=SLICES", value_delimiter = ',',
@@ -139,6 +146,7 @@ struct File {
     keep_history: Option<Keep>,
     keep_rounds: Option<Keep>,
     move_rest: Option<u64>,
+    learn_every: Option<u64>,
     quotas: Option<BTreeMap<String, u32>>,
     energy: Option<u8>,
     ha: Option<bool>,
@@ -169,6 +177,8 @@ pub struct Settings {
     pub keep_rounds: Keep,
     /// How many seconds a job runs at least before it is asked to move.
     pub move_rest: u64,
+    /// How many seconds pass between looks at what ran.
+    pub learn_every: u64,
     /// How much energy counts, in percent.
     pub energy: u8,
     /// Whether other controllers may share the database.
@@ -207,6 +217,7 @@ impl Settings {
             keep_history: args.keep_history.or(file.keep_history).unwrap_or(KEEP_HISTORY),
             keep_rounds: args.keep_rounds.or(file.keep_rounds).unwrap_or(KEEP_ROUNDS),
             move_rest: args.move_rest.or(file.move_rest).unwrap_or(MOVE_REST_SECS),
+            learn_every: args.learn_every.or(file.learn_every).unwrap_or(LEARN_EVERY_SECS).max(1),
             energy: args.energy.or(file.energy).unwrap_or(Terms::DEFAULT.energy_percent),
             ha: args.ha || file.ha.unwrap_or(false),
             require_token: args.require_token || file.require_token.unwrap_or(false),

@@ -18,6 +18,7 @@ pub mod reads;
 pub mod rounds;
 pub mod submit;
 mod tenancies;
+pub mod terms;
 pub mod usage;
 
 pub use connect::{ConnectOptions, Connection, Pool, acquire, connect};

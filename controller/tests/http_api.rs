@@ -15,6 +15,8 @@ mod live;
 mod logs;
 #[path = "http_api/operator.rs"]
 mod operator;
+#[path = "http_api/predictions.rs"]
+mod predictions;
 #[path = "http_api/problems.rs"]
 mod problems;
 #[path = "http_api/reads.rs"]

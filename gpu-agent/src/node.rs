@@ -221,6 +221,9 @@ impl Node {
                         self.pool.tell(attempt, ToShepherd::Stop { attempt, cause });
                     }
                 }
+                Effect::Limit(attempt, limit) => {
+                    self.pool.tell(attempt, ToShepherd::SetTimeLimit { attempt, limit });
+                }
                 Effect::Kill(attempt, reason) => {
                     if !self.kill_unshared(attempt, reason) {
                         self.pool.tell(attempt, ToShepherd::Kill { attempt, reason });
@@ -337,6 +340,10 @@ impl Node {
                 let effects = self.attempts.stop(attempt, cause);
                 self.act(effects);
             }
+            ToAgent::SetTimeLimit { epoch, attempt, limit } if self.obeys(epoch) => {
+                let effects = self.attempts.limit(attempt, limit);
+                self.act(effects);
+            }
             ToAgent::Revoke { epoch, attempt } if self.obeys(epoch) => {
                 let effects = self.attempts.revoke(attempt);
                 self.act(effects);
@@ -366,6 +373,7 @@ impl Node {
             ToAgent::Launch(_)
             | ToAgent::Stop { .. }
             | ToAgent::Revoke { .. }
+            | ToAgent::SetTimeLimit { .. }
             | ToAgent::SetMigMode { .. }
             | ToAgent::Clear { .. } => {}
         }

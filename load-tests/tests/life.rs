@@ -93,6 +93,86 @@ fn a_job_that_runs_longer_than_it_said_is_ended() {
     assert_eq!(cluster.logs(job), "started\n");
 }
 
+fn changed(cluster: &Cluster, job: u64, change: &str) -> tessera_load_tests::http::Response {
+    cluster.call("PATCH", &format!("/v1/jobs/{job}"), Some(change.as_bytes()))
+}
+
+#[test]
+fn a_running_job_is_held_to_the_time_limit_that_it_is_given_and_let_off_one() {
+    let cluster = shared();
+    let endless = cluster.submit(&script("sleep 600")).job_id;
+    let limited = SubmitRequest { time_limit_secs: Some(2), ..script("sleep 4") };
+    cluster.wait_job(endless, SOON, "running");
+    let limited = cluster.submit(&limited).job_id;
+    cluster.wait_job(limited, SOON, "running");
+
+    changed(&cluster, limited, r#"{"time_limit_secs":0}"#).expect(200);
+    changed(&cluster, endless, r#"{"time_limit_secs":1}"#).expect(200);
+
+    assert_eq!(cluster.wait_job(endless, SOON, "timed_out").time_limit_secs, Some(1));
+    assert_eq!(cluster.wait_job(limited, SOON, "succeeded").time_limit_secs, None);
+    let told = cluster.events(endless).items;
+    let words = "its time limit becomes 1 s, by its user";
+    assert!(told.iter().any(|event| event.text == words), "{told:#?}");
+    let refused = changed(&cluster, endless, r#"{"time_limit_secs":9}"#).expect(409).text();
+    assert!(refused.contains("timed_out and can't be changed"), "{refused}");
+    for (change, hint) in [
+        ("{}", "there is nothing to change"),
+        (r#"{"priority":10}"#, "0 (highest)"),
+        (r#"{"time_limit_secs":99999999999}"#, "1 to"),
+    ] {
+        let refused = changed(&cluster, endless, change).expect(400).text();
+        assert!(refused.contains(hint), "{refused}");
+    }
+}
+
+#[test]
+fn a_job_that_gets_a_better_priority_overtakes_those_that_wait() {
+    let mut cluster = Plan::new().node("n1", "a30-24gb").start();
+    let whole =
+        || SubmitRequest { gpu_profile: Some("4g.24gb".into()), ..command(["sleep", "60"]) };
+    let first = cluster.submit(&whole()).job_id;
+    cluster.wait_job(first, SOON, "running");
+    let second = cluster.submit(&whole()).job_id;
+    let held = SubmitRequest { hold: true, ..whole() };
+    let third = cluster.submit(&held).job_id;
+
+    changed(&cluster, third, r#"{"priority":1,"time_limit_secs":3600}"#).expect(200);
+    cluster.act(third, "release").expect(200);
+    cluster.controller.kill();
+    cluster.controller.start();
+    cluster.wait_ready();
+
+    wait::until(SOON, "it stands before the other", || {
+        (cluster.explain(third).jobs_ahead == Some(0)).then_some(())
+    });
+    let detail = cluster.job(third);
+    assert_eq!((detail.job.priority, detail.time_limit_secs), (1, Some(3_600)));
+    cluster.act(first, "cancel").expect(200);
+    cluster.wait_job(third, SOON + Duration::from_secs(40), "running");
+    assert_eq!(cluster.job(second).job.state, "queued");
+}
+
+#[test]
+fn a_user_holds_no_more_than_the_quota_and_is_told_so() {
+    let cluster =
+        Plan::new().policy("tessera").env("TESSERA_QUOTAS", "ada=1").node("n1", "a30-24gb").start();
+    let of = |user: &str| SubmitRequest { user: Some(user.into()), ..command(["sleep", "60"]) };
+    let first = cluster.submit(&of("ada")).job_id;
+    cluster.wait_job(first, SOON, "running");
+
+    let second = cluster.submit(&of("ada")).job_id;
+    let other = cluster.submit(&of("bob")).job_id;
+
+    cluster.wait_job(other, SOON, "running");
+    let why = cluster.explain(second);
+    assert_eq!(why.reason.as_deref(), Some("quota"), "{why:#?}");
+    assert!(why.summary.contains("jobs of ada hold 1 of the 1 compute slices"), "{why:#?}");
+    assert!(why.would_start_if.unwrap().contains("another job of ada ends"));
+    cluster.act(first, "cancel").expect(200);
+    cluster.wait_job(second, SOON, "running");
+}
+
 #[test]
 fn exit_codes_and_signals_are_told_as_they_were() {
     let cluster = shared();

@@ -63,6 +63,7 @@ pub fn draw(explain: &Explain) -> String {
 pub fn foretold(prediction: &PredictionView) -> String {
     let basis = match prediction.basis.as_str() {
         "same_slice" => "on such slices",
+        "learned" => "on other slices, and what other tasks taught",
         "other_slice" => "on other slices of such GPUs",
         "other_model" => "on GPUs of other models",
         _ => "",

@@ -1,10 +1,11 @@
 //! Naming jobs on the command line, and holding, releasing and changing them.
 
-use clap::Args;
+use clap::{ArgGroup, Args};
 use tessera_model::{JobId, JobRef};
 
 use super::failure::Failure;
 use super::session::Session;
+use super::span::TimeLimit;
 use crate::client::{ClientError, Verb};
 use crate::types::{Job, JobPage, UpdateRequest};
 
@@ -66,20 +67,33 @@ pub struct Release {
 }
 
 #[derive(Args)]
+#[command(group = ArgGroup::new("change").required(true).multiple(true))]
 pub struct Update {
     /// Jobs such as 42 (a whole array, if it is one), 42_7 or 42_[1-5]
     #[arg(required = true, value_name = "JOB", value_parser = job_word)]
     jobs: Vec<JobWord>,
     /// Percent of its slice's multiprocessors, for a job that shares it (--share mps); one that
     /// runs is started again through its --checkpoint signal, at no cost to its retries
-    #[arg(long, value_name = "PERCENT", required = true,
+    #[arg(long, value_name = "PERCENT", group = "change",
           value_parser = clap::value_parser!(u8).range(1..=100))]
     sm: Option<u8>,
+    /// Rank in the queue: 0 (highest) to 9; one that runs has it when it waits again
+    #[arg(short, long, value_name = "0-9", group = "change",
+          value_parser = clap::value_parser!(u8).range(0..=9))]
+    priority: Option<u8>,
+    /// Longest run time from its start, as for submit (90, 1:30:00, 2-0), or `unlimited`; one that runs
+    /// is held to it at once
+    #[arg(short, long, visible_alias = "time", value_name = "TIME", group = "change")]
+    time_limit: Option<TimeLimit>,
 }
 
 impl Update {
     pub async fn run(self, session: &Session) -> Result<u8, Failure> {
-        let change = UpdateRequest { sm_percent: self.sm };
+        let change = UpdateRequest {
+            sm_percent: self.sm,
+            priority: self.priority,
+            time_limit_secs: self.time_limit.map(|limit| limit.secs().unwrap_or(0)),
+        };
         let update = |job| session.client.update(job, &change);
         on_all(session, flatten(&self.jobs), "update", update).await
     }

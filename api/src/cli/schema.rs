@@ -16,7 +16,8 @@ use super::simulate::check::HistoryCheck;
 use crate::types::{
     ClusterEvents, ClusterInfo, ClusterSeries, DecisionView, Decisions, DoctorReport, Explain, Gpu,
     Gpus, JobDetail, JobEvents, JobPage, KernelTasks, LayoutApplied, LayoutChange, LayoutChanges,
-    LayoutOutlook, LayoutPlan, Node, Nodes, OperatorResult, Problem, Submitted, TaskKernels,
+    LayoutOutlook, LayoutPlan, Node, Nodes, OperatorResult, Predictions, Problem, Submitted,
+    TaskKernels,
 };
 
 /// Everything that is printed, with all that it refers to.
@@ -46,6 +47,7 @@ use crate::types::{
     Node,
     Nodes,
     OperatorResult,
+    Predictions,
     Problem,
     Report,
     Simulation,
@@ -69,6 +71,7 @@ const OUTPUTS: &[(&str, &str, &str)] = &[
     ("gpu", "Gpu", "gpus layout show"),
     ("kernel-tasks", "KernelTasks", "kernels"),
     ("task-kernels", "TaskKernels", "kernels TASK"),
+    ("predictions", "Predictions", "predictions"),
     ("layout-plan", "LayoutPlan", "gpus layout plan"),
     ("layout-applied", "LayoutApplied", "gpus layout apply --no-wait"),
     ("layout-change", "LayoutChange", "gpus layout apply"),

@@ -601,6 +601,10 @@ impl StreamHandler<ToPlacer> for Placer {
             ToPlacer::Explain { job, reply } => {
                 let _ = reply.send(self.parts.cluster.waiting(job, clock::boot()));
             }
+            ToPlacer::Teach { taught } => self.parts.cluster.teach(taught),
+            ToPlacer::Taught { reply } => {
+                let _ = reply.send(self.parts.cluster.taught());
+            }
             ToPlacer::Nodes { reply } => {
                 let _ = reply.send(self.parts.cluster.describe(clock::boot()));
             }

@@ -8,11 +8,13 @@ use tessera_model::share::{MpsShare, Part, Share, SmPercent};
 use tessera_model::{AttemptId, JobId, Millis};
 use tessera_wire::frames::{ExitRecord, KernelTerms, LaunchOrder, PlanOrder, StopCause, ToAgent};
 
+use super::foresight::Facts;
 use super::gangs::Told;
-use super::{Cluster, Effect, JobSheet, Live, RESEND_AFTER, Round};
-use crate::ports::{CommandResult, JobMoved};
+use super::{Cluster, Effect, JobSheet, LimitWord, Live, RESEND_AFTER, Round};
+use crate::ports::{CommandResult, JobMoved, Terms};
 use crate::store::moves;
 use crate::store::submit::FreshJob;
+use crate::store::terms::Amended;
 
 impl Cluster {
     /// Ends a live attempt and moves its job on.
@@ -112,7 +114,30 @@ impl Cluster {
                 effects.push(Effect::Send { node: live.node, frame: Box::new(frame) });
             }
         }
+        effects.extend(self.new_limits());
         effects
+    }
+
+    /// Returns the new time limits that nodes are still to be told. Nothing answers them: a word that
+    /// is lost with its session is said again in the next one.
+    fn new_limits(&mut self) -> Vec<Effect> {
+        let (epoch, nodes) = (self.epoch, &self.nodes);
+        let ready = |node: &tessera_model::NodeId| {
+            let session = nodes.get(node).and_then(|node| node.session.as_ref());
+            session.is_some_and(|session| session.ready)
+        };
+        let due = self.live.iter_mut().filter(|(_, live)| {
+            live.limit == LimitWord::Due
+                && live.state == JobState::Running
+                && live.acknowledged
+                && ready(&live.node)
+        });
+        let told = due.map(|(attempt, live)| {
+            live.limit = LimitWord::Told;
+            let frame = ToAgent::SetTimeLimit { epoch, attempt: *attempt, limit: live.facts.limit };
+            Effect::Send { node: live.node, frame: Box::new(frame) }
+        });
+        told.collect()
     }
 
     /// What the attempt's node has to be told, if anything.
@@ -217,6 +242,29 @@ impl Live {
             self.sent = None;
         }
         round.reshared.push(moves::Reshared { job: self.job, attempt, sm });
+        CommandResult::Done
+    }
+
+    /// Gives the job other terms: its time limit holds at once, its rank when it waits again.
+    pub(super) fn amend(
+        &mut self,
+        attempt: AttemptId,
+        terms: Terms,
+        round: &mut Round,
+    ) -> CommandResult {
+        let refused = CommandResult::Refused { state: self.state.word().to_owned() };
+        let Some(sheet) = self.sheet.as_mut() else { return refused };
+        if self.state == JobState::Stopping {
+            return refused;
+        }
+        let before = sheet.spec.time_limit;
+        terms.over(Arc::make_mut(&mut sheet.spec));
+        let limit = sheet.spec.time_limit;
+        if limit != before {
+            self.limit = LimitWord::Due;
+            self.facts = Arc::new(Facts { limit, ..(*self.facts).clone() });
+        }
+        round.amended.push(Amended { job: self.job, attempt, terms });
         CommandResult::Done
     }
 

@@ -5,6 +5,8 @@
 //! counted in: time on another slice counts as much as the two slices' predictions compare
 //! ([`Cluster::elapsed`]). A job that was resumed is learned from by the sum.
 
+pub mod taught;
+
 use serde::{Deserialize, Serialize};
 use tessera_model::life::Outcome;
 use tessera_model::mig::{Profile, Slot};
@@ -13,10 +15,12 @@ use tessera_model::spec::{Class, JobSpec};
 use tessera_model::task::task_key;
 use tessera_model::{Bytes, GpuId, JobId, Millis};
 use tessera_placement::{
-    Account, Basis, Demand, Forecast, GpuView, MigView, Prediction, SliceKind, could_hold,
+    Account, Basis, Demand, Estimator as _, Forecast, GpuView, MigView, Prediction, SliceKind,
+    could_hold,
 };
 use tessera_wire::frames::ExitRecord;
 
+use self::taught::Taught;
 use super::{Cluster, Live, Waiting};
 use std::sync::Arc;
 
@@ -66,6 +70,8 @@ pub struct Foretold {
     pub whole: bool,
     /// What of it; `None` where nothing was known.
     pub prediction: Option<Prediction>,
+    /// Which model said so, if one did.
+    pub model: Option<u64>,
 }
 
 /// A run that is learned.
@@ -115,6 +121,16 @@ impl Cluster {
         }
     }
 
+    /// Believes a new model of how slices compare.
+    pub fn teach(&mut self, taught: Arc<Taught>) {
+        self.estimator.teach(taught);
+    }
+
+    /// Returns the fingerprint of the model of how slices compare, and whether it is believed.
+    pub fn taught(&self) -> Option<(u64, bool)> {
+        self.estimator.taught().map(|(taught, believed)| (taught.fingerprint(), believed))
+    }
+
     /// Returns what kind of slice a place is.
     pub(super) fn kind_of(&self, gpu: &GpuId, slot: Option<Slot>) -> Option<SliceKind> {
         let gpu = self.gpus.get(gpu)?;
@@ -148,7 +164,10 @@ impl Cluster {
         let on = self.kind_of(gpu, slot)?;
         let prediction = self.predict_rest(job, facts, done, &on);
         let whole = done == 0 && !self.asides.contains_key(&job);
-        Some(Foretold { task: facts.task.clone(), on, whole, prediction })
+        let learned = prediction.is_some_and(|known| known.basis == Basis::Learned);
+        let model = self.estimator.taught().filter(|_| learned);
+        let model = model.map(|(taught, _)| taught.fingerprint());
+        Some(Foretold { task: facts.task.clone(), on, whole, prediction, model })
     }
 
     /// Predicts what is left of a job that doesn't run, on such a slice.
@@ -193,6 +212,9 @@ impl Cluster {
         }
         if record.outcome != Outcome::Succeeded {
             return Lasted::default();
+        }
+        if let Some(known) = &foretold.prediction {
+            self.estimator.came(known, ran);
         }
         let useful = self.useful(live, foretold, ran).filter(|_| !foretold.task.is_empty());
         if let Some(useful) = useful {

@@ -7,7 +7,8 @@ use tessera_wire::frames::{
 };
 
 use super::{
-    Cluster, DOUBLINGS_MAX, Effect, Gpu, Input, MOVED_KEPT_FOR, PLAN_PAUSE, REFUSAL_PAUSE, Round,
+    Cluster, DOUBLINGS_MAX, Effect, Gpu, Input, LimitWord, MOVED_KEPT_FOR, PLAN_PAUSE,
+    REFUSAL_PAUSE, Round,
 };
 use crate::ports::{CommandResult, JobCommand, JobMoved};
 use crate::store::moves::{self, Change, record_without_exit};
@@ -74,6 +75,7 @@ impl Cluster {
             JobCommand::Hold => Change::To(JobState::Held),
             JobCommand::Release => Change::To(JobState::Queued),
             JobCommand::Reshare(sm) => Change::Share(sm),
+            JobCommand::Amend(terms) => Change::Terms(terms),
         };
         if command == JobCommand::Cancel {
             self.asides.remove(&job);
@@ -95,6 +97,9 @@ impl Cluster {
         let Some(live) = self.live.get_mut(&attempt) else { return CommandResult::NotFound };
         if let JobCommand::Reshare(sm) = command {
             return live.reshare(attempt, sm, round);
+        }
+        if let JobCommand::Amend(terms) = command {
+            return live.amend(attempt, terms, round);
         }
         if command != JobCommand::Cancel {
             return CommandResult::Refused { state: live.state.word().to_owned() };
@@ -267,6 +272,9 @@ impl Cluster {
             live.node == node && !reported.contains(attempt)
         };
         for (attempt, live) in &mut self.live {
+            if live.node == node && live.limit == LimitWord::Told {
+                live.limit = LimitWord::Due;
+            }
             if missing(live, attempt) {
                 // A launch that never arrived is sent anew; of anything else the node must
                 // first promise that nothing runs (rule F8).

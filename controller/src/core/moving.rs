@@ -16,8 +16,8 @@ use tessera_model::life::{JobState, Outcome};
 use tessera_model::mig::{Geometry, Slot};
 use tessera_model::{AttemptId, DecisionId, GpuId, JobId, Millis};
 use tessera_placement::{
-    ClusterView, Explanation, InstanceState, InstanceView, Place, Reshape, SliceKind, Stayers,
-    could_hold,
+    ClusterView, Estimator as _, Explanation, InstanceState, InstanceView, Place, Reshape,
+    SliceKind, Stayers, could_hold,
 };
 use tessera_wire::frames::{ExitRecord, MigReport};
 use uuid::Uuid;

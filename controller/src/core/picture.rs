@@ -8,7 +8,7 @@ use tessera_model::life::JobState;
 use tessera_model::spec::GpuAsk;
 use tessera_model::{ControllerId, JobId, Millis};
 use tessera_placement::record::Recorder;
-use tessera_placement::{Empirical, Policy, QueuedJob};
+use tessera_placement::{Policy, QueuedJob};
 
 use super::foresight::Facts;
 use super::{Cluster, Gpu, Live, Node, Waiting};
@@ -50,7 +50,7 @@ impl Cluster {
             moving: super::moving::Moving::default(),
             move_rest: super::moving::MOVE_REST,
             reviewed: None,
-            estimator: Box::<Empirical>::default(),
+            estimator: super::foresight::taught::Forecaster::default(),
             asides: BTreeMap::new(),
             quotas: BTreeMap::new(),
             recorder: Recorder::default(),
@@ -149,6 +149,10 @@ impl Cluster {
             };
             let gang = sheet.as_ref().and_then(|sheet| sheet.gang);
             let mut live = Live {
+                limit: match sheet.as_ref().is_some_and(|sheet| sheet.relimited) {
+                    true => super::LimitWord::Due,
+                    false => super::LimitWord::AsLaunched,
+                },
                 user: spec.map_or("", |spec| spec.user.as_str()).into(),
                 gang,
                 over: None,

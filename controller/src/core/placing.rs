@@ -286,6 +286,7 @@ impl Cluster {
             traceparent: None,
             sent: None,
             acknowledged: false,
+            limit: super::LimitWord::AsLaunched,
             user: waiting.asked.user,
             asked: waiting.asked.gpu,
             facts: waiting.facts,

@@ -63,6 +63,7 @@ fn picture() -> Picture {
         charged: 0,
         uncharged: 0,
         attempts: 1,
+        relimited: false,
         restart_reason: None,
         waited: Millis::ZERO,
         done: 0,

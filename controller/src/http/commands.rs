@@ -5,14 +5,14 @@ use actix_web::{delete, patch, post};
 use tessera_api::types::{Job, UpdateRequest};
 use tessera_model::life::JobState;
 use tessera_model::share::{Part, SmPercent};
-use tessera_model::spec::BadField;
+use tessera_model::spec::{BadField, Priority, time_limit};
 use tessera_model::{JobId, JobRef};
 
 use super::error::ApiError;
 use super::extract::{JsonBody, Named};
 use super::openapi::{BodyProblems, ChangeProblems, JobPath, LookupProblems, Problems};
 use super::state::{State, no_job};
-use crate::ports::{CommandResult, JobCommand, ToPlacer};
+use crate::ports::{CommandResult, JobCommand, Limit, Terms, ToPlacer};
 use crate::store::reads::Targets;
 
 /// Ends a job: at once if it waits, else by `SIGTERM` and, after its grace, `SIGKILL`.
@@ -86,11 +86,17 @@ pub(super) async fn release(job: Named<JobRef>, state: Data<State>) -> Result<Js
     carry_out(&state, job.0, JobCommand::Release).await
 }
 
-/// Changes a job that shares a slice: gives it another part of the multiprocessors.
+/// Changes a job: its rank, its time limit, or its part of a slice that it shares.
 ///
-/// A job that waits simply changes. One that runs gets its checkpoint signal, ends, and is started
-/// again with its new part, which costs none of its retries; it must have been submitted with a
-/// `checkpoint_signal`. An array's number alone addresses all of its unfinished tasks.
+/// - `priority`: one that waits stands elsewhere in the queue at once; one that runs has it when it
+///   waits again.
+/// - `time_limit_secs`: counted from the start of the attempt; 0 for none. One that runs is held to it
+///   at once, and ends if it has run for longer.
+/// - `sm_percent`: a job that waits simply changes. One that runs gets its checkpoint signal, ends, and
+///   is started again with its new part, which costs none of its retries; it must have been submitted
+///   with a `checkpoint_signal`.
+///
+/// An array's number alone addresses all of its unfinished tasks.
 #[utoipa::path(
     tag = "jobs",
     operation_id = "update_job",
@@ -108,23 +114,48 @@ pub(super) async fn update(
     body: JsonBody,
     state: Data<State>,
 ) -> Result<Json<Job>, ApiError> {
-    let UpdateRequest { sm_percent } = body.parse()?;
-    let sm = sm_percent.ok_or_else(|| {
-        BadField::new("sm_percent", "there is nothing to change", "1 to 100 percent")
-    })?;
-    let sm = SmPercent::try_from(sm)?;
-    let share = state.reads().share(job.0).await?.ok_or_else(|| no_job(job.0))?;
-    if share.part().and_then(Part::sm).is_none() {
-        return Err(ApiError::WrongState {
-            problem: format!(
-                "job {} has no share of the multiprocessors to change: it is {}",
-                job.0,
-                share.word()
-            ),
-            expected: "a job that was submitted with share = mps".into(),
-        });
+    let UpdateRequest { sm_percent, priority, time_limit_secs } = body.parse()?;
+    let terms = Terms {
+        priority: priority.map(Priority::try_from).transpose()?,
+        limit: time_limit_secs.map(limit).transpose()?,
+    };
+    let sm = sm_percent.map(SmPercent::try_from).transpose()?;
+    if sm.is_none() && terms == Terms::default() {
+        return Err(BadField::new(
+            "priority",
+            "there is nothing to change",
+            "priority, time_limit_secs or sm_percent",
+        )
+        .into());
     }
-    carry_out(&state, job.0, JobCommand::Reshare(sm)).await
+    if let Some(sm) = sm {
+        shares(&state, job.0).await?;
+        let changed = carry_out(&state, job.0, JobCommand::Reshare(sm)).await?;
+        if terms == Terms::default() {
+            return Ok(changed);
+        }
+    }
+    carry_out(&state, job.0, JobCommand::Amend(terms)).await
+}
+
+/// Reads a new time limit; 0 takes it away.
+fn limit(secs: u64) -> Result<Limit, BadField> {
+    if secs == 0 { Ok(Limit::Unlimited) } else { time_limit(secs).map(Limit::Of) }
+}
+
+/// Refuses a job that has no share of the multiprocessors.
+async fn shares(state: &State, job: JobRef) -> Result<(), ApiError> {
+    let share = state.reads().share(job).await?.ok_or_else(|| no_job(job))?;
+    if share.part().and_then(Part::sm).is_some() {
+        return Ok(());
+    }
+    Err(ApiError::WrongState {
+        problem: format!(
+            "job {job} has no share of the multiprocessors to change: it is {}",
+            share.word()
+        ),
+        expected: "a job that was submitted with share = mps".into(),
+    })
 }
 
 async fn carry_out(state: &State, job: JobRef, command: JobCommand) -> Result<Json<Job>, ApiError> {
@@ -161,9 +192,10 @@ async fn to_tasks(
     if unfinished.is_empty() {
         return match command {
             JobCommand::Cancel => Ok(()),
-            JobCommand::Hold | JobCommand::Release | JobCommand::Reshare(_) => {
-                Err(refused(job, "finished", command))
-            }
+            JobCommand::Hold
+            | JobCommand::Release
+            | JobCommand::Reshare(_)
+            | JobCommand::Amend(_) => Err(refused(job, "finished", command)),
         };
     }
     let results = send(state, unfinished, command).await?;
@@ -209,7 +241,7 @@ fn refused(job: JobRef, state: &str, command: JobCommand) -> ApiError {
         JobCommand::Cancel => ("cancelled", "a job that has not ended"),
         JobCommand::Hold => ("held", "a job that is queued; cancel one that runs"),
         JobCommand::Release => ("released", "a job that is held"),
-        JobCommand::Reshare(_) => ("changed", "a job that waits or runs"),
+        JobCommand::Reshare(_) | JobCommand::Amend(_) => ("changed", "a job that waits or runs"),
     };
     ApiError::WrongState {
         problem: format!("job {job} is {state} and can't be {verb}"),

@@ -7,7 +7,7 @@ use tessera_model::JobId;
 use tessera_model::life::JobState;
 
 use super::load::JobSheet;
-use super::{StoreError, gangs, leader, load, moves, nodes, operator, rounds, usage};
+use super::{StoreError, gangs, leader, load, moves, nodes, operator, rounds, terms, usage};
 use crate::core::Round;
 
 /// What a commit brought to light, for the picture and for those who asked.
@@ -52,6 +52,7 @@ pub async fn commit(
     moves::start(&mut transaction, &round.started).await?;
     moves::stop(&mut transaction, &round.stopping).await?;
     moves::reshare(&mut transaction, &round.reshared).await?;
+    terms::amend(&mut transaction, &round.amended).await?;
     moves::record_moving(&mut transaction, &round.moving, policy, epoch).await?;
     moves::end(&mut transaction, &round.ended).await?;
     usage::record(&mut transaction, &round.usages).await?;

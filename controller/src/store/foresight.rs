@@ -7,6 +7,7 @@ use uuid::Uuid;
 
 use super::StoreError;
 use super::moves::Reservation;
+use crate::core::foresight::taught::Taught;
 use crate::core::foresight::{Aside, Lesson};
 
 /// Most runs that a leader learns again from the store: a day of a large cluster, read in a moment.
@@ -28,6 +29,7 @@ pub(super) struct Columns {
     pub(super) lows: Vec<Option<i64>>,
     pub(super) expected: Vec<Option<i64>>,
     pub(super) highs: Vec<Option<i64>>,
+    pub(super) models_said: Vec<Option<i64>>,
 }
 
 impl Columns {
@@ -48,6 +50,7 @@ impl Columns {
             columns.lows.push(known.map(|known| signed(known.low)));
             columns.expected.push(known.map(|known| signed(known.expected)));
             columns.highs.push(known.map(|known| signed(known.high)));
+            columns.models_said.push(foretold.model.map(u64::cast_signed));
         }
         columns
     }
@@ -129,6 +132,74 @@ pub async fn asides(connection: &mut PgConnection) -> Result<Vec<Aside>, StoreEr
         ran: millis(row.aside_ms),
     });
     Ok(asides.collect())
+}
+
+/// How much history there is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Progress {
+    runs: u64,
+}
+
+impl Progress {
+    /// Returns how many runs have ended since; all of them if history was forgotten meanwhile.
+    pub const fn runs_since(self, earlier: Self) -> u64 {
+        match self.runs.checked_sub(earlier.runs) {
+            Some(more) => more,
+            None => self.runs,
+        }
+    }
+}
+
+/// Counts the runs that may be learned from.
+///
+/// # Errors
+///
+/// [`StoreError::Unavailable`].
+pub async fn progress(connection: &mut PgConnection) -> Result<Progress, StoreError> {
+    let runs = sqlx::query_scalar!(
+        r#"SELECT COUNT(*) AS "runs!" FROM predictions WHERE ended_at IS NOT NULL"#
+    )
+    .fetch_one(connection)
+    .await
+    .map_err(StoreError::while_trying_to("count what ran"))?;
+    Ok(Progress { runs: u64::try_from(runs).unwrap_or(0) })
+}
+
+/// Most models that are remembered, the newest of them: a week of one every ten minutes.
+const MODELS_MAX: i64 = 1_000;
+
+/// Remembers a model that was trained.
+///
+/// # Errors
+///
+/// [`StoreError::Unavailable`].
+pub async fn keep_model(connection: &mut PgConnection, taught: &Taught) -> Result<(), StoreError> {
+    let Some(trained) = taught.trained() else { return Ok(()) };
+    let count = |rows: u64| i64::try_from(rows).unwrap_or(i64::MAX);
+    sqlx::query!(
+        r#"
+        WITH old AS (
+            DELETE FROM predictors
+             WHERE trained_at < (SELECT MIN(trained_at)
+                                   FROM (SELECT trained_at FROM predictors
+                                          ORDER BY trained_at DESC LIMIT $7) AS newest)
+        )
+        INSERT INTO predictors (fingerprint, learner, rows, held_out_rows, held_out_error, covered)
+        VALUES ($1, $2, $3, $4, $5, $6)
+        ON CONFLICT (fingerprint) DO UPDATE SET trained_at = now()
+        "#,
+        taught.fingerprint().cast_signed(),
+        trained.kind.name(),
+        count(trained.version.rows),
+        count(trained.held_out.rows),
+        trained.held_out.absolute,
+        trained.held_out.covered,
+        MODELS_MAX,
+    )
+    .execute(connection)
+    .await
+    .map_err(StoreError::while_trying_to("remember a model"))
+    .map(drop)
 }
 
 fn kind(model: String, profile: String, part: i16) -> SliceKind {

@@ -22,6 +22,7 @@ use super::nodes::{Asked, PlanRow};
 use super::submit::FreshJob;
 use super::{StoreError, leader};
 use crate::core::foresight::{Aside, Facts, Lesson};
+use crate::ports::{Limit, Terms};
 
 /// A node as the store has it.
 #[derive(Clone, Debug)]
@@ -111,6 +112,8 @@ pub struct JobSheet {
     pub uncharged: u32,
     /// Attempts so far.
     pub attempts: u32,
+    /// Whether its time limit is not the one that it was submitted with.
+    pub relimited: bool,
     /// Why it runs again.
     pub restart_reason: Option<Outcome>,
     /// How long ago it was accepted.
@@ -283,6 +286,7 @@ async fn waiting(connection: &mut PgConnection) -> Result<Vec<FreshJob>, StoreEr
     let rows = sqlx::query!(
         r#"
         SELECT j.job, j.submission, j.attempts, j.sm_percent, j.done_ppm, s.user_name,
+               j.priority AS amended, j.time_limit_ms,
                s.spec -> 'gang' AS "gang: Json<GangShape>",
                s.facts AS "facts: Json<Facts>",
                (EXTRACT(EPOCH FROM now() - s.accepted_at) * 1000)::bigint AS "waited!",
@@ -300,6 +304,11 @@ async fn waiting(connection: &mut PgConnection) -> Result<Vec<FreshJob>, StoreEr
         .map(|row| {
             let share = reshared(row.share.map_or(Share::Exclusive, |s| s.0), row.sm_percent);
             let job = JobId::from_number(unsigned("jobs", row.job, row.job)?);
+            let terms = terms(row.amended, row.time_limit_ms);
+            let mut facts = row.facts.map(|facts| facts.0).unwrap_or_default();
+            if let Some(limit) = terms.limit {
+                facts.limit = limit.time();
+            }
             Ok(FreshJob {
                 job,
                 gang: row.gang.and_then(|shape| member(job, row.submission, shape.0)),
@@ -308,9 +317,9 @@ async fn waiting(connection: &mut PgConnection) -> Result<Vec<FreshJob>, StoreEr
                 share: share
                     .part()
                     .map(|share| Sharer { user: row.user_name.as_str().into(), share }),
-                priority: row.priority.0,
+                priority: terms.priority.unwrap_or(row.priority.0),
                 attempts: u32::try_from(row.attempts).unwrap_or(0),
-                facts: row.facts.map(|facts| Arc::new(facts.0)).unwrap_or_default(),
+                facts: Arc::new(facts),
                 waited: millis(row.waited),
                 done: u32::try_from(row.done_ppm).unwrap_or(0),
             })
@@ -398,6 +407,16 @@ fn member(job: JobId, submission: i64, shape: GangShape) -> Option<Member> {
     Member::of(job, gang, shape)
 }
 
+/// Reads what a job's user said last of its rank and its time limit; no limit is zero.
+pub(super) fn terms(priority: Option<i16>, limit_ms: Option<i64>) -> Terms {
+    let priority = priority.and_then(|rank| Priority::try_from(u8::try_from(rank).ok()?).ok());
+    let limit = limit_ms.map(|limit| match limit {
+        ..=0 => Limit::Unlimited,
+        limit => Limit::Of(millis(limit)),
+    });
+    Terms { priority, limit }
+}
+
 /// Lays what a job's user said last of its share over what its specification says.
 fn reshared(share: Share, sm: Option<i16>) -> Share {
     let sm = sm.and_then(|sm| SmPercent::try_from(u8::try_from(sm).ok()?).ok());
@@ -466,6 +485,7 @@ pub async fn sheets(
     let rows = sqlx::query!(
         r#"
         SELECT j.job, j.submission, j.attempts, j.sm_percent, j.charged, j.uncharged, j.restart_reason, s.tasks,
+               j.priority, j.time_limit_ms,
                s.array_first, s.traceparent, s.spec AS "spec: Json<JobSpec>", j.done_ppm,
                (EXTRACT(EPOCH FROM now() - s.accepted_at) * 1000)::bigint AS "waited!"
           FROM jobs AS j JOIN submissions AS s ON s.first_job = j.submission
@@ -496,6 +516,8 @@ pub async fn sheets(
         let gang = spec.gang.and_then(|shape| member(job, row.submission, shape));
         let array = array.filter(|_| gang.is_none());
         spec.share = reshared(spec.share, row.sm_percent);
+        let terms = terms(row.priority, row.time_limit_ms);
+        terms.over(&mut spec);
         sheets.insert(
             job,
             JobSheet {
@@ -506,6 +528,7 @@ pub async fn sheets(
                 charged: u32::try_from(row.charged).unwrap_or(0),
                 uncharged: u32::try_from(row.uncharged).unwrap_or(0),
                 attempts: u32::try_from(row.attempts).unwrap_or(0),
+                relimited: terms.limit.is_some(),
                 restart_reason: restart_reason
                     .map_err(|e: tessera_model::ids::BadId| corrupt("jobs", row.job, e))?,
                 waited: millis(row.waited),

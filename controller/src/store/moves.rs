@@ -17,8 +17,10 @@ use time::OffsetDateTime;
 use uuid::Uuid;
 
 use super::foresight::Columns;
+use super::terms::columns;
 use super::{StoreError, tenancies};
 use crate::core::foresight::{Foretold, Lasted};
+use crate::ports::Terms;
 
 /// A job gets a place.
 #[derive(Clone, Debug)]
@@ -137,6 +139,8 @@ pub enum Change {
     To(JobState),
     /// It is to have this part of its slice, and waits on as it does.
     Share(SmPercent),
+    /// It is to have other terms, and waits on.
+    Terms(Terms),
 }
 
 /// A job with a live attempt is to have another share.
@@ -268,13 +272,13 @@ pub async fn reserve(
               FROM UNNEST($18::text[], $19::smallint[], $20::uuid[]) AS h (gpu, slot, attempt)
         ), p AS (
             INSERT INTO predictions (attempt, task, gpu_model, profile, part, whole, basis, runs,
-                                     low_ms, expected_ms, high_ms)
+                                     low_ms, expected_ms, high_ms, model)
             SELECT f.*
               FROM UNNEST($23::uuid[], $24::text[], $25::text[], $26::text[], $27::smallint[],
                           $28::boolean[], $29::text[], $30::integer[], $31::bigint[],
-                          $32::bigint[], $33::bigint[])
+                          $32::bigint[], $33::bigint[], $36::bigint[])
                 AS f (attempt, task, gpu_model, profile, part, whole, basis, runs, low_ms,
-                      expected_ms, high_ms)
+                      expected_ms, high_ms, model)
         )
         UPDATE jobs
            SET state = u.state, attempt = u.attempt, last_attempt = u.attempt,
@@ -317,6 +321,7 @@ pub async fn reserve(
         &told.highs as &[Option<i64>],
         &compute_starts as &[Option<i16>],
         &compute_slices as &[Option<i16>],
+        &told.models_said as &[Option<i64>],
     )
     .execute(&mut *connection)
     .await
@@ -749,16 +754,20 @@ pub async fn command(
     let to: Vec<_> = batch.iter().map(|c| c.change.to().map(|to| to.word().to_owned())).collect();
     let sms: Vec<_> = batch.iter().map(|c| c.change.sm().map(|sm| i16::from(sm.get()))).collect();
     let texts: Vec<_> = batch.iter().map(|c| c.change.text()).collect();
+    let (priorities, limits) = columns(batch.iter().map(|c| c.change.terms()));
     let moved = sqlx::query!(
         r#"
         WITH u AS (
             SELECT *
-              FROM UNNEST($1::bigint[], $2::text[], $3::smallint[], $4::text[])
-                AS u (job, to_state, sm, text)
+              FROM UNNEST($1::bigint[], $2::text[], $3::smallint[], $4::text[],
+                          $5::smallint[], $6::bigint[])
+                AS u (job, to_state, sm, text, priority, limit_ms)
         ), m AS (
             UPDATE jobs
                SET state = COALESCE(u.to_state, jobs.state),
                    sm_percent = COALESCE(u.sm, jobs.sm_percent),
+                   priority = COALESCE(u.priority, jobs.priority),
+                   time_limit_ms = COALESCE(u.limit_ms, jobs.time_limit_ms),
                    uncharged = CASE WHEN jobs.state = 'held' AND u.to_state = 'queued' THEN 0
                                     ELSE jobs.uncharged END,
                    ended_at = CASE WHEN u.to_state = 'cancelled' THEN now() END
@@ -774,6 +783,8 @@ pub async fn command(
         &to as &[Option<String>],
         &sms as &[Option<i16>],
         &texts,
+        &priorities as &[Option<i16>],
+        &limits as &[Option<i64>],
     )
     .fetch_all(connection)
     .await
@@ -797,14 +808,21 @@ impl Change {
     const fn to(self) -> Option<JobState> {
         match self {
             Self::To(to) => Some(to),
-            Self::Share(_) => None,
+            Self::Share(_) | Self::Terms(_) => None,
         }
     }
 
     const fn sm(self) -> Option<SmPercent> {
         match self {
-            Self::To(_) => None,
+            Self::To(_) | Self::Terms(_) => None,
             Self::Share(sm) => Some(sm),
+        }
+    }
+
+    const fn terms(self) -> Terms {
+        match self {
+            Self::Terms(terms) => terms,
+            Self::To(_) | Self::Share(_) => Terms { priority: None, limit: None },
         }
     }
 
@@ -814,6 +832,7 @@ impl Change {
             Self::To(JobState::Held) => "held by its user".to_owned(),
             Self::To(_) => "released by its user".to_owned(),
             Self::Share(sm) => format!("its share becomes {sm}, by its user"),
+            Self::Terms(terms) => terms.words(),
         }
     }
 }

@@ -26,8 +26,8 @@ use std::future::Future;
 use sqlx::{PgPool, Postgres, Transaction};
 use tessera_api::types::{
     ClusterEvents, DecisionView, Decisions, Job, JobCounts, JobDetail, JobEvents, JobPage,
-    KernelTasks, LayoutChange, LayoutChanges, PastJobs, PredictionView, RecordedRounds,
-    TaskKernels,
+    KernelTasks, LayoutChange, LayoutChanges, PastJobs, PredictionView, Predictions,
+    RecordedRounds, TaskKernels,
 };
 use tessera_model::share::Share;
 use tessera_model::{DecisionId, GpuId, JobId, JobRef, Millis, PlanId};
@@ -203,6 +203,19 @@ impl Reads {
         size: PageSize,
     ) -> Result<RecordedRounds, StoreError> {
         self.run(move |mut at| async move { rounds::page(&mut at, from, size).await }).await
+    }
+
+    /// Tells what came of predictions; `taught` is the fingerprint of the model in use, and whether
+    /// it is believed.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::jobs`].
+    pub async fn predictions(
+        &self,
+        taught: Option<(u64, bool)>,
+    ) -> Result<Predictions, StoreError> {
+        self.run(move |mut at| async move { foretold::all(&mut at, taught).await }).await
     }
 
     /// Lists the tasks whose kernels were measured, latest first.

@@ -267,11 +267,7 @@ impl JobSpec {
             checkpoint_signal: parse_optional("checkpoint_signal", raw.checkpoint_signal)?,
             gang: raw.gang.map(|(nodes, gpus)| GangShape::new(nodes, gpus)).transpose()?,
             gpu,
-            time_limit: raw
-                .time_limit_secs
-                .map(|secs| in_range("time_limit_secs", secs, 1, TIME_LIMIT_SECS_MAX))
-                .transpose()?
-                .map(Millis::from_secs),
+            time_limit: raw.time_limit_secs.map(time_limit).transpose()?,
             grace: raw
                 .grace_secs
                 .map(|secs| in_range("grace_secs", secs, 0, GRACE_SECS_MAX))
@@ -488,6 +484,15 @@ fn parse_optional<T: FromStr<Err = BadId>>(
         })
     };
     text.map(parse).transpose()
+}
+
+/// Reads a time limit.
+///
+/// # Errors
+///
+/// [`BadField`] if it is none that a job may have.
+pub fn time_limit(secs: u64) -> Result<Millis, BadField> {
+    in_range("time_limit_secs", secs, 1, TIME_LIMIT_SECS_MAX).map(Millis::from_secs)
 }
 
 fn in_range(field: &str, value: u64, least: u64, most: u64) -> Result<u64, BadField> {

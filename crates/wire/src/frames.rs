@@ -416,6 +416,16 @@ pub enum ToAgent {
         /// Which.
         number: u64,
     },
+    /// A running attempt has another time limit from now on, counted from its start. Idempotent; told
+    /// again in each session, since nothing answers it.
+    SetTimeLimit {
+        /// The leader's epoch.
+        epoch: u64,
+        /// Which.
+        attempt: AttemptId,
+        /// Longest run time; `None` for no limit.
+        limit: Option<Millis>,
+    },
 }
 
 /// The terms of a session.

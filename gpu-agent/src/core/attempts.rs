@@ -55,6 +55,8 @@ pub enum Effect {
     Stop(AttemptId, StopCause),
     /// Tell the attempt's shepherd to kill it.
     Kill(AttemptId, KillReason),
+    /// Tell the attempt's shepherd its new time limit.
+    Limit(AttemptId, Option<Millis>),
 }
 
 /// What launches are judged by.
@@ -257,6 +259,14 @@ impl Attempts {
                 entry.stop = entry.stop.or(Some(cause));
                 vec![Effect::Stop(attempt, cause)]
             }
+        }
+    }
+
+    /// Gives a running attempt another time limit; of any other its launch says what holds.
+    pub fn limit(&self, attempt: AttemptId, limit: Option<Millis>) -> Vec<Effect> {
+        match self.entries.get(&attempt).map(|entry| &entry.phase) {
+            Some(Phase::Running { .. }) => vec![Effect::Limit(attempt, limit)],
+            _ => Vec::new(),
         }
     }
 

@@ -18,6 +18,11 @@ use super::verdict::{Evidence, Signalled, exit_of, verdict};
 use crate::sys::clock;
 use crate::sys::spawn::{self, Child, Image, Reaped};
 
+/// Returns when a limit is over. One more: the clock was rounded down, and a limit is never cut short.
+const fn limit_ends(started: Millis, limit: Millis) -> Millis {
+    started.plus(limit).plus(Millis::new(1))
+}
+
 /// How long what comes before the kill may take: the five seconds that MPS has for ending a
 /// client (M3), and one more.
 const BEFORE_KILL_WITHIN: Millis = Millis::from_secs(6);
@@ -28,6 +33,8 @@ pub struct Job {
     order: SpawnOrder,
     child: Child,
     started_unix: Millis,
+    /// On the boot clock.
+    started: Millis,
     time_limit_ends: Option<Millis>,
     grace_ends: Option<Millis>,
     signalled: Option<Signalled>,
@@ -56,8 +63,8 @@ impl Job {
         })?;
         let now = clock::boot_now();
         Ok(Self {
-            // One more: the clock was rounded down, and a limit is never cut short.
-            time_limit_ends: order.time_limit.map(|limit| now.plus(limit).plus(Millis::new(1))),
+            time_limit_ends: order.time_limit.map(|limit| limit_ends(now, limit)),
+            started: now,
             order,
             child,
             started_unix: clock::unix_now(),
@@ -119,6 +126,15 @@ impl Job {
             self.time_limit_ends = None;
             self.ask(now, Signalled::TimeLimit(limit));
         }
+    }
+
+    /// Gives the attempt another time limit; one that is over already ends it at the next tick.
+    pub fn limit(&mut self, limit: Option<Millis>) {
+        if self.order.time_limit == limit {
+            return;
+        }
+        self.order.time_limit = limit;
+        self.time_limit_ends = limit.map(|limit| limit_ends(self.started, limit));
     }
 
     /// Starts what has to be done before the kill, once; tells whether there was anything. Its

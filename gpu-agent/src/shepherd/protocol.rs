@@ -12,7 +12,7 @@ use crate::sys::identity::ProcessIdentity;
 
 /// Raised with each change; an agent leaves shepherds of another version alone until their
 /// attempts have ended, and finds the ends on disk.
-pub const VERSION: u16 = 2;
+pub const VERSION: u16 = 3;
 
 /// From an agent to a shepherd.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -40,6 +40,13 @@ pub enum ToShepherd {
     Forget {
         /// Which attempts; at most as many as a shepherd holds.
         attempts: Vec<AttemptId>,
+    },
+    /// The attempt has another time limit, counted from its start.
+    SetTimeLimit {
+        /// Which attempt.
+        attempt: AttemptId,
+        /// Longest run time; `None` for no limit.
+        limit: Option<Millis>,
     },
 }
 

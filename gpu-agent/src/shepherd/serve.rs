@@ -235,6 +235,11 @@ impl Shepherd {
                     job.kill(Signalled::Killed(reason), self.group.as_ref());
                 }
             }
+            ToShepherd::SetTimeLimit { attempt, limit } => {
+                if let Some(job) = running(&mut self.job, attempt) {
+                    job.limit(limit);
+                }
+            }
             ToShepherd::Forget { attempts } => {
                 self.ends.retain(|ended| !attempts.contains(&ended.kept.attempt));
             }

@@ -144,6 +144,7 @@ impl Rig {
                 charged: 0,
                 uncharged: 0,
                 attempts: 1,
+                relimited: false,
                 restart_reason: None,
                 waited: Millis::from_secs(1_000),
                 done: 0,

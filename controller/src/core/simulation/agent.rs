@@ -112,6 +112,7 @@ impl Machine {
             | ToAgent::UsageAck { .. }
             | ToAgent::KernelProfile(_)
             | ToAgent::KernelReportAck { .. }
+            | ToAgent::SetTimeLimit { .. }
             | ToAgent::Examine { .. } => Vec::new(),
         }
     }

@@ -2,15 +2,15 @@
 
 use tessera_model::life::Outcome;
 use tessera_model::share::{CheckpointSignal, KernelShare, MpsShare, Share, SmPercent};
-use tessera_model::spec::{GpuAsk, JobSpec, RawSpec};
+use tessera_model::spec::{GpuAsk, JobSpec, Priority, RawSpec};
 use tessera_model::{AttemptId, Bytes, GangShape, GpuId, JobId, Millis};
 use tessera_wire::frames::{InstanceTrouble, MigReport};
 
 use super::leader::Commit;
 use super::world::World;
 use crate::core::Input;
-use crate::ports::JobCommand;
 use crate::ports::operator::{Kind, LayoutWish, On, OperatorOrder, SliceName};
+use crate::ports::{JobCommand, Limit, Terms};
 use crate::store::operator::Target;
 
 /// Everything that can happen.
@@ -227,6 +227,11 @@ impl World {
             [JobCommand::Cancel, JobCommand::Hold, JobCommand::Release, JobCommand::Release]
                 .into_iter()
                 .chain([20, 70].map(|sm| JobCommand::Reshare(SmPercent::try_from(sm).unwrap())))
+                .chain([1, 9].map(|rank| {
+                    let limit = (rank == 9).then_some(Limit::Of(Millis::from_secs(1_000)));
+                    let priority = Priority::try_from(rank).ok();
+                    JobCommand::Amend(Terms { priority, limit })
+                }))
                 .collect::<Vec<_>>();
         let command = self.dice.pick(&commands).unwrap();
         if !drawn.is_empty() {

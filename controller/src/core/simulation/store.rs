@@ -18,6 +18,7 @@ use crate::store::moves::{self, Command, Ended, Reservation, Reshared};
 use crate::store::nodes::{Attach, PlanClosed, PlanRow};
 use crate::store::operator::{Change, Kind, Target, Word};
 use crate::store::submit::FreshJob;
+use crate::store::terms::Amended;
 
 /// Why a round was not committed.
 pub(super) type Refused = String;
@@ -182,6 +183,11 @@ impl Store {
             let row = self.jobs.get_mut(job).filter(|row| row.attempt == Some(*attempt));
             row.ok_or_else(|| format!("{job:?} has another attempt"))?.reshare(*sm);
         }
+        for Amended { job, attempt, terms } in &round.amended {
+            let row = self.jobs.get_mut(job).filter(|row| row.attempt == Some(*attempt));
+            let row = row.ok_or_else(|| format!("{job:?} has another attempt"))?;
+            terms.over(Arc::make_mut(&mut row.spec));
+        }
         for asked in &round.moving {
             let row = self.jobs.get(&asked.job).filter(|row| row.attempt == Some(asked.attempt));
             let row = row.ok_or_else(|| format!("{:?} has another attempt", asked.job))?;
@@ -333,6 +339,7 @@ impl Store {
                 job.state = to;
             }
             moves::Change::Share(sm) => job.reshare(sm),
+            moves::Change::Terms(terms) => terms.over(Arc::make_mut(&mut job.spec)),
         }
         Some(job.state)
     }
@@ -441,6 +448,7 @@ impl Store {
                 charged: row.charged,
                 uncharged: row.uncharged,
                 attempts: row.attempts,
+                relimited: false,
                 restart_reason: row.restart_reason,
                 waited: Millis::ZERO,
                 done: row.done,

@@ -3,9 +3,9 @@
 use std::collections::HashMap;
 
 use sqlx::PgConnection;
-use tessera_api::types::PredictionView;
+use tessera_api::types::{PredictionOutcomes, PredictionView, Predictions, PredictorView};
 use tessera_model::{AttemptId, Millis};
-use tessera_placement::Prediction;
+use tessera_placement::{Basis, Prediction};
 
 use super::row::{count, maybe_count};
 use crate::store::StoreError;
@@ -45,6 +45,80 @@ pub(super) async fn of_job(
             Ok((id.to_string(), view))
         })
         .collect()
+}
+
+/// Newest outcomes of each kind that are looked at.
+const OUTCOMES_MAX: i64 = 1_000;
+
+/// Tells what came of predictions, by what they rested on; `taught` is the model in use.
+pub(super) async fn all(
+    at: &mut PgConnection,
+    taught: Option<(u64, bool)>,
+) -> Result<Predictions, StoreError> {
+    let rows = sqlx::query!(
+        r#"
+        SELECT k.basis AS "basis!", COUNT(*) AS "outcomes!",
+               COUNT(*) FILTER (WHERE o.ran_ms BETWEEN o.low_ms AND o.high_ms) AS "within!",
+               percentile_cont(0.5) WITHIN GROUP (
+                   ORDER BY ABS(o.ran_ms - o.expected_ms)::double precision
+                            / GREATEST(o.expected_ms, 1)) AS "error!"
+          FROM UNNEST($1::text[]) WITH ORDINALITY AS k (basis, place)
+          CROSS JOIN LATERAL (
+                   SELECT p.ran_ms, p.low_ms, p.expected_ms, p.high_ms
+                     FROM predictions AS p
+                    WHERE p.basis = k.basis AND p.ended_at IS NOT NULL
+                    ORDER BY p.ended_at DESC
+                    LIMIT $2) AS o
+         GROUP BY k.basis, k.place
+         ORDER BY k.place
+        "#,
+        &Basis::ALL.map(|basis| basis.word().to_owned()),
+        OUTCOMES_MAX,
+    )
+    .fetch_all(&mut *at)
+    .await
+    .map_err(StoreError::while_trying_to("read what came of predictions"))?;
+    let whole = |rows: i64| u64::try_from(rows).unwrap_or(0);
+    let outcomes = rows.into_iter().map(|row| PredictionOutcomes {
+        basis: row.basis,
+        outcomes: whole(row.outcomes),
+        within: whole(row.within),
+        median_error: row.error,
+    });
+    let outcomes = outcomes.collect();
+    let model = match taught {
+        Some((fingerprint, trusted)) => model(at, fingerprint, trusted).await?,
+        None => None,
+    };
+    Ok(Predictions { model, outcomes })
+}
+
+async fn model(
+    at: &mut PgConnection,
+    fingerprint: u64,
+    trusted: bool,
+) -> Result<Option<PredictorView>, StoreError> {
+    let row = sqlx::query!(
+        r#"
+        SELECT learner, rows, held_out_rows, held_out_error, covered, trained_at
+          FROM predictors WHERE fingerprint = $1
+        "#,
+        fingerprint.cast_signed(),
+    )
+    .fetch_optional(at)
+    .await
+    .map_err(StoreError::while_trying_to("read a model"))?;
+    let whole = |rows: i64| u64::try_from(rows).unwrap_or(0);
+    Ok(row.map(|row| PredictorView {
+        version: format!("{fingerprint:016x}"),
+        learner: row.learner,
+        trusted,
+        rows: whole(row.rows),
+        held_out_rows: whole(row.held_out_rows),
+        held_out_error: row.held_out_error,
+        held_out_covered: row.covered,
+        trained_at: row.trained_at,
+    }))
 }
 
 /// Shows a prediction as the API does.

@@ -13,6 +13,7 @@ use super::page::{JobQuery, job_cursor};
 use super::row::{corrupt, count};
 use super::{attempts, numbers, targets};
 use crate::store::StoreError;
+use crate::store::load::terms;
 
 /// Lists jobs, newest first.
 pub(super) async fn page(at: &mut PgConnection, query: &JobQuery) -> Result<JobPage, StoreError> {
@@ -36,8 +37,9 @@ pub(super) async fn detail(
 ) -> Result<Option<JobDetail>, StoreError> {
     let Some(job) = one(at, job).await? else { return Ok(None) };
     let rest = rest(at, job.id).await?;
-    let spec: JobSpec =
+    let mut spec: JobSpec =
         serde_json::from_value(rest.spec).map_err(corrupt("submissions", job.id))?;
+    terms(None, rest.time_limit_ms).over(&mut spec);
     let charged: u32 = count("jobs", job.id, rest.charged.into())?;
     Ok(Some(JobDetail {
         program: program_line(&spec.program),
@@ -59,7 +61,7 @@ pub(super) async fn rows(at: &mut PgConnection, numbers: &[i64]) -> Result<Vec<J
         SELECT j.job, j.submission, j.state, j.attempts, j.restart_reason, j.ended_at,
                s.array_first, s.job_name, s.user_name, s.accepted_at,
                s.spec -> 'gang' AS "gang: Json<GangShape>", s.spec -> 'gpu' AS "gpu_ask!", s.spec -> 'class' AS "class!",
-               s.spec -> 'priority' AS "priority!",
+               COALESCE(to_json(j.priority), s.spec -> 'priority') AS "priority!",
                a.state AS "attempt_state?", a.started_at AS "started_at?",
                a.exit_code, a.detail, a.gpu AS "gpu?", a.gpu_index AS "gpu_index?",
                a.slice, a.profile AS "profile?", n.name AS "node?",
@@ -215,13 +217,14 @@ struct Rest {
     spec: Value,
     traceparent: Option<String>,
     charged: i32,
+    time_limit_ms: Option<i64>,
 }
 
 async fn rest(at: &mut PgConnection, job: u64) -> Result<Rest, StoreError> {
     sqlx::query_as!(
         Rest,
         r#"
-        SELECT s.spec, s.traceparent, j.charged
+        SELECT s.spec, s.traceparent, j.charged, j.time_limit_ms
           FROM jobs AS j
           JOIN submissions AS s ON s.first_job = j.submission
          WHERE j.job = $1

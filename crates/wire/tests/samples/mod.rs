@@ -465,6 +465,9 @@ pub fn to_agent() -> impl Strategy<Value = ToAgent> {
         any::<u64>().prop_map(|token| ToAgent::Examine { token }),
         piece().prop_map(ToAgent::KernelProfile),
         any::<u64>().prop_map(|number| ToAgent::KernelReportAck { number }),
+        (any::<u64>(), attempt(), option::of(millis())).prop_map(|(epoch, attempt, limit)| {
+            ToAgent::SetTimeLimit { epoch, attempt, limit }
+        }),
     ]
 }
 

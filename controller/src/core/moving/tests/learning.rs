@@ -1,6 +1,6 @@
 //! What is learned of jobs that were moved, and what is said of those that are overdue.
 
-use tessera_placement::{Basis, SliceKind};
+use tessera_placement::{Basis, Estimator as _, SliceKind};
 
 use super::*;
 use crate::core::foresight::{Aside, Lesson};

@@ -1,0 +1,24 @@
+//! How good predictions of run times are.
+
+use actix_web::get;
+use actix_web::web::{Data, Json};
+use tessera_api::types::Predictions;
+
+use super::error::ApiError;
+use super::openapi::Problems;
+use super::state::State;
+use crate::ports::ToPlacer;
+
+/// Tells how good predictions of run times are, by what they rest on, and which model of how slices
+/// compare is in use, with its error on tasks that it had not seen.
+#[utoipa::path(
+    tag = "cluster",
+    operation_id = "show_predictions",
+    responses((status = 200, description = "What came of predictions.", body = Predictions), Problems),
+    security(("bearer" = [])),
+)]
+#[get("/predictions")]
+pub(super) async fn show_predictions(state: Data<State>) -> Result<Json<Predictions>, ApiError> {
+    let taught = state.ask(|reply| ToPlacer::Taught { reply }).await?;
+    Ok(Json(state.reads().predictions(taught).await?))
+}

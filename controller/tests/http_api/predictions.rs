@@ -1,0 +1,103 @@
+//! How good predictions are, and the model that is trained from the store's history.
+
+use std::time::Duration;
+
+use serde_json::json;
+use tessera_api::types::Predictions;
+use tessera_controller::actors::teacher;
+use tessera_controller::ports::ToPlacer;
+use tokio::runtime::Handle;
+use tokio::sync::mpsc;
+
+use super::rig::Rig;
+use super::seed::Seed;
+
+/// Slices of an A100: name, part in thousandths, and how much longer a task takes there, in percent.
+const SLICES: [(&str, i32, i64); 4] =
+    [("7g.40gb", 1_000, 100), ("4g.20gb", 571, 132), ("2g.10gb", 285, 187), ("1g.5gb", 142, 265)];
+const TASKS: i32 = 60;
+
+/// Writes the history of tasks that ran once on each kind of slice, each foretold too short.
+async fn history(rig: &Rig) {
+    let seed = Seed(&rig.pool);
+    let many = TASKS * i32::try_from(SLICES.len()).unwrap();
+    seed.submission(1, many, Some(0), "ada").await;
+    seed.node().await;
+    let first = seed.running(1, 1).await;
+    seed.ended(1, first, "succeeded", "succeeded").await;
+    let slices = json!(SLICES.map(|(name, part, percent)| json!([name, part, percent])));
+    seed.run(
+        sqlx::query(
+            "WITH slices AS (
+                 SELECT place, s ->> 0 AS profile, (s ->> 1)::smallint AS part,
+                        (s ->> 2)::bigint AS percent
+                   FROM jsonb_array_elements($1) WITH ORDINALITY AS e (s, place)
+             ), runs AS (
+                 SELECT (task - 1) * 4 + place AS job, task, profile, part,
+                        (600000 + task * 7000) * percent / 100 AS ran
+                   FROM generate_series(1, $2) AS task CROSS JOIN slices
+             ), a AS (
+                 INSERT INTO attempts (attempt, job, number, state, node, generation, gpu, gpu_index,
+                                       profile, decision, live, ended_at)
+                 SELECT gen_random_uuid(), r.job, 2, 'succeeded', b.node, 1, b.gpu, 0, r.profile,
+                        b.decision, false, now()
+                   FROM runs AS r CROSS JOIN attempts AS b
+                 RETURNING attempt, job
+             )
+             INSERT INTO predictions (attempt, task, gpu_model, profile, part, whole, basis, runs,
+                                      low_ms, expected_ms, high_ms, ran_ms, ended_at)
+             SELECT a.attempt, 'task' || r.task, 'a100', r.profile, r.part, true, 'other_slice', 1,
+                    r.ran / 4, r.ran / 2, r.ran, r.ran, now()
+               FROM a JOIN runs AS r USING (job)",
+        )
+        .bind(slices)
+        .bind(TASKS),
+    )
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_model_is_trained_from_what_ran_and_shown_with_its_error_on_unseen_tasks() {
+    let mut rig = Rig::start().await;
+    history(&rig).await;
+    let (lessons, mut learned) = mpsc::channel(4);
+    let options = (*rig.pool.connect_options()).clone();
+
+    teacher::start(&Handle::current(), options, lessons, Duration::from_millis(10));
+
+    let taught = match learned.recv().await {
+        Some(ToPlacer::Teach { taught }) => taught,
+        other => panic!("{other:?}"),
+    };
+    let fingerprint = taught.fingerprint();
+    rig.answer_placer(move |question| match question {
+        ToPlacer::Taught { reply } => reply.send(Some((fingerprint, true))).unwrap(),
+        other => panic!("{other:?}"),
+    });
+    let told: Predictions = rig.get("/v1/predictions").await.json().await.unwrap();
+    let model = told.model.unwrap();
+    assert_eq!(model.version, format!("{fingerprint:016x}"));
+    assert_eq!((model.learner.as_str(), model.trusted), ("gradient-boosted trees", true));
+    assert!(model.rows > 500 && model.held_out_rows > 30, "{model:?}");
+    assert!((0.0..0.1).contains(&model.held_out_error), "{model:?}");
+    let [outcomes] = &told.outcomes[..] else { panic!("{:?}", told.outcomes) };
+    assert_eq!((outcomes.basis.as_str(), outcomes.outcomes), ("other_slice", 240));
+    assert_eq!(outcomes.within, 240);
+    assert!((outcomes.median_error - 1.0).abs() < 0.01, "{outcomes:?}");
+    tokio::time::timeout(Duration::from_millis(200), learned.recv())
+        .await
+        .expect_err("without new runs nothing is trained again");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_history_there_is_neither_a_model_nor_an_outcome() {
+    let mut rig = Rig::start().await;
+    rig.answer_placer(|question| match question {
+        ToPlacer::Taught { reply } => reply.send(None).unwrap(),
+        other => panic!("{other:?}"),
+    });
+
+    let told: Predictions = rig.get("/v1/predictions").await.json().await.unwrap();
+
+    assert_eq!(told, Predictions { model: None, outcomes: Vec::new() });
+}

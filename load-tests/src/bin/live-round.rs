@@ -1,0 +1,342 @@
+//! How long one round of a leader takes, whole: what it sees, what is foretold, the policy, and what
+//! follows; and how long it takes to tell a user what would start a job. Prints one JSON object per
+//! scenario.
+//!
+//! ```text
+//! cargo run --release -p tessera-load-tests --bin live-round -- --rounds 50
+//! ```
+//!
+//! Scale 1 is 20 nodes × 8 A100-40GB with 1,120 jobs that run and 5,000 that wait, of 50 tasks; half of
+//! them can be moved. The promise is 20 ms for a round of policy `tessera`. No database takes part:
+//! what a round writes is committed beside the next one.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use clap::Parser;
+use tessera_controller::core::foresight::Lesson;
+use tessera_controller::core::{Cluster, Input, JobSheet};
+use tessera_controller::store::load::{GpuRow, LiveRow, NodeRow, Picture};
+use tessera_controller::store::moves::record_without_exit;
+use tessera_controller::store::submit::FreshJob;
+use tessera_model::lease::LeaseTerms;
+use tessera_model::life::{JobState, Outcome};
+use tessera_model::mig::{Geometry, Slot, catalog};
+use tessera_model::spec::{JobSpec, RawSpec};
+use tessera_model::task::task_key;
+use tessera_model::{AttemptId, BootId, Bytes, ControllerId, DecisionId, JobId, Millis, NodeId};
+use tessera_placement::SliceKind;
+use tessera_wire::frames::{
+    AttemptReport, AttemptStatus, GpuHealth, GpuReport, Hello, InstanceReport, MigReport,
+    PROTOCOL_VERSION, ToController,
+};
+use tessera_wire::tls::NodeIdentity;
+use uuid::Uuid;
+
+const MODEL: &str = "a100-40gb";
+const NODES: u32 = 20;
+const GPUS_PER_NODE: u32 = 8;
+const JOBS_PER_GPU: u8 = 7;
+const QUEUE: u64 = 5_000;
+const TASKS: u64 = 50;
+const START: Millis = Millis::from_secs(100_000);
+
+#[derive(Debug, Parser)]
+struct Options {
+    /// Rounds per scenario.
+    #[arg(long, default_value_t = 50)]
+    rounds: u64,
+    /// Multiples of the cluster and of the queue.
+    #[arg(long, value_delimiter = ',', default_value = "1,4")]
+    scales: Vec<u32>,
+    /// Policies to run.
+    #[arg(long, value_delimiter = ',', default_value = "scheme-b,tessera")]
+    policies: Vec<String>,
+}
+
+fn main() -> Result<()> {
+    let options = Options::parse();
+    for scale in &options.scales {
+        for policy in &options.policies {
+            let mut rig = Rig::new(*scale, policy)?;
+            let waits: Vec<Duration> = (0..options.rounds)
+                .map(|round| rig.timed(vec![Input::Tick], Millis::from_secs(3 * round)))
+                .collect();
+            tell(*scale, policy, "all busy: nobody starts", waits);
+            let ends = (0..options.rounds).map(|round| {
+                let ended = rig.ended(round + 1);
+                rig.timed(ended, Millis::from_secs(3 * (options.rounds + round)))
+            });
+            tell(*scale, policy, "a GPU's jobs end: others start", ends.collect());
+            for (what, job) in [("the first", 1_u64), ("the last", QUEUE * u64::from(*scale))] {
+                let told = (0..options.rounds).map(|_| rig.explained(job)).collect();
+                tell(*scale, policy, &format!("explain {what} of the queue"), told);
+            }
+        }
+    }
+    Ok(())
+}
+
+fn tell(scale: u32, policy: &str, what: &str, mut times: Vec<Duration>) {
+    times.sort_unstable();
+    let at = |part: usize| times[(times.len() - 1) * part / 100].as_secs_f64() * 1_000.0;
+    println!(
+        "{}",
+        serde_json::json!({
+            "policy": policy,
+            "gpus": NODES * GPUS_PER_NODE * scale,
+            "queue": QUEUE * u64::from(scale),
+            "round": what,
+            "rounds": times.len(),
+            "median_ms": at(50),
+            "p90_ms": at(90),
+            "max_ms": at(100),
+        })
+    );
+}
+
+struct Rig {
+    cluster: Cluster,
+    scale: u32,
+}
+
+impl Rig {
+    /// A cluster on which everything is busy.
+    fn new(scale: u32, policy: &str) -> Result<Self> {
+        let geometry = catalog::models().get(MODEL).context("the catalogue has this model")?;
+        let geometry = geometry.geometry();
+        let mut picture = Picture { lessons: lessons(), ..Picture::default() };
+        let mut inputs = Vec::new();
+        for node in 0..NODES * scale {
+            picture.nodes.push(node_row(node)?);
+            inputs.push(hello(node)?);
+            for index in 0..GPUS_PER_NODE {
+                let report = report(node, index, &geometry)?;
+                inputs.push(frame(node, ToController::Gpu(report.clone())));
+                for instance in &report.instances {
+                    let number = RUNNING
+                        + u64::from((node * GPUS_PER_NODE + index) * 7)
+                        + u64::from(instance.slot.start);
+                    let row = live_row(number, node, &report, instance.slot);
+                    picture.sheets.insert(row.job, sheet(number)?);
+                    inputs.push(frame(node, running(number)));
+                    picture.live.push(row);
+                }
+                picture.gpus.push(GpuRow { node: node_id(node), layout_gen: 0, report });
+            }
+            inputs.push(frame(node, ToController::InventoryDone));
+        }
+        for number in 1..=QUEUE * u64::from(scale) {
+            picture.waiting.push(FreshJob::new(JobId::from_number(number), &spec(number)?, 0));
+        }
+        let policy = tessera_placement::by_name(policy).context("no such policy")?;
+        let controller = ControllerId::from_uuid(Uuid::from_u128(9));
+        let terms = LeaseTerms::default();
+        let cluster = Cluster::new(5, controller, terms, policy, picture, START);
+        let mut rig = Self { cluster, scale };
+        rig.timed(inputs, Millis::ZERO);
+        Ok(rig)
+    }
+
+    fn timed(&mut self, inputs: Vec<Input>, after: Millis) -> Duration {
+        for node in 0..NODES * self.scale {
+            // Leases don't run out while the clock leaps.
+            let now = START.plus(after);
+            self.cluster.renew(node_id(node), u64::from(node), now, 1, now, now);
+        }
+        let begun = Instant::now();
+        let round = self.cluster.step(inputs, START.plus(after), &mut Uuid::now_v7);
+        let took = begun.elapsed();
+        let sheets: HashMap<JobId, JobSheet> = round
+            .reservations
+            .iter()
+            .filter_map(|r| Some((r.job, sheet(r.job.number()).ok()?)))
+            .collect();
+        self.cluster.give_sheets(sheets, &HashMap::new());
+        took
+    }
+
+    /// Returns the ends of all jobs that ran on one GPU.
+    fn ended(&self, gpu: u64) -> Vec<Input> {
+        let gpu = u32::try_from(gpu).unwrap_or(0) % (NODES * GPUS_PER_NODE * self.scale);
+        let first = RUNNING + u64::from(gpu * 7);
+        let of = |number: u64| {
+            let mut record = record_without_exit(Outcome::Succeeded, String::new());
+            record.started_unix = Millis::from_secs(1);
+            record.ended_unix = Millis::from_secs(1_000);
+            let report = AttemptReport {
+                attempt: attempt(number),
+                job: JobId::from_number(number),
+                status: AttemptStatus::Ended(record),
+            };
+            frame(gpu / GPUS_PER_NODE, ToController::Attempt(report))
+        };
+        (first..first + u64::from(JOBS_PER_GPU)).map(of).collect()
+    }
+
+    fn explained(&self, job: u64) -> Duration {
+        let begun = Instant::now();
+        let told = self.cluster.waiting(JobId::from_number(job), START.plus(Millis::from_secs(1)));
+        let took = begun.elapsed();
+        drop(told);
+        took
+    }
+}
+
+/// Jobs with higher numbers run as it begins.
+const RUNNING: u64 = 10_000_000;
+
+fn spec(number: u64) -> Result<JobSpec> {
+    let task = number % TASKS;
+    let raw = RawSpec {
+        user: Some(format!("user{}", number % 20)),
+        command: Some(vec!["train".to_owned()]),
+        task_key: Some(format!("task{task}")),
+        gpu_memory_bytes: Some([4, 4, 4, 9, 18][usize::try_from(number % 5)?] << 30),
+        checkpoint_signal: number.is_multiple_of(2).then(|| "USR1".to_owned()),
+        ..RawSpec::default()
+    };
+    Ok(JobSpec::parse(raw)?)
+}
+
+fn sheet(number: u64) -> Result<JobSheet> {
+    Ok(JobSheet {
+        spec: Arc::new(spec(number)?),
+        array: None,
+        traceparent: None,
+        charged: 0,
+        uncharged: 0,
+        attempts: 1,
+        relimited: false,
+        restart_reason: None,
+        waited: Millis::from_secs(1_000),
+        done: 0,
+    })
+}
+
+/// Every task of every user was seen on three slices, eight times each.
+fn lessons() -> Vec<Lesson> {
+    let mut lessons = Vec::new();
+    for number in 0..TASKS * 20 {
+        let Ok(spec) = spec(number) else { continue };
+        let task = task_key(&spec.user, spec.task_key.as_deref(), &spec.program);
+        for (profile, part, slower) in
+            [("1g.5gb", 142, 4), ("2g.10gb", 285, 2), ("7g.40gb", 1_000, 1)]
+        {
+            for run in 0..8 {
+                let secs = (600 + 60 * (number % TASKS)) * slower + run;
+                lessons.push(Lesson {
+                    task: task.clone(),
+                    on: SliceKind { model: MODEL.to_owned(), profile: profile.to_owned(), part },
+                    ran: Millis::from_secs(secs),
+                    peak: None,
+                });
+            }
+        }
+    }
+    lessons
+}
+
+fn node_id(node: u32) -> NodeId {
+    NodeId::from_uuid(Uuid::from_u128(u128::from(node) + 1))
+}
+
+fn attempt(number: u64) -> AttemptId {
+    AttemptId::from_uuid(Uuid::from_u128(u128::from(number)))
+}
+
+fn node_row(node: u32) -> Result<NodeRow> {
+    Ok(NodeRow {
+        node: node_id(node),
+        name: format!("node{node:04}").parse()?,
+        generation: 1,
+        lost: false,
+        boot: BootId::from_uuid(Uuid::from_u128(1)),
+        software: String::new(),
+        cores: 64,
+        memory_bytes: 1 << 40,
+        mps: false,
+        kernel: false,
+        last_seen_unix: Millis::ZERO,
+    })
+}
+
+fn hello(node: u32) -> Result<Input> {
+    Ok(Input::Hello {
+        peer: NodeIdentity { id: node_id(node), name: format!("node{node:04}").parse()? },
+        session: u64::from(node),
+        hello: Box::new(Hello {
+            protocol: PROTOCOL_VERSION,
+            software: String::new(),
+            boot: BootId::from_uuid(Uuid::from_u128(1)),
+            process: 1,
+            generation: 1,
+            highest_epoch: 5,
+            controller: None,
+            cores: 64,
+            memory: Bytes::new(1 << 40),
+            mps: false,
+            kernel: false,
+        }),
+    })
+}
+
+fn frame(node: u32, frame: ToController) -> Input {
+    Input::Frame { node: node_id(node), session: u64::from(node), frame: Box::new(frame) }
+}
+
+fn running(number: u64) -> ToController {
+    let status = AttemptStatus::Running { pid: 1, started_unix: Millis::new(1) };
+    let (attempt, job) = (attempt(number), JobId::from_number(number));
+    ToController::Attempt(AttemptReport { attempt, job, status })
+}
+
+fn report(node: u32, index: u32, geometry: &Geometry) -> Result<GpuReport> {
+    let small = geometry.by_name(&"1g.5gb".parse()?).context("the model has the profile")?;
+    let id = u128::from(node * GPUS_PER_NODE + index) << 8;
+    let instances = small.starts.iter().map(|start| {
+        Ok(InstanceReport {
+            slot: Slot { start: *start, profile: small.id },
+            slice: Some(format!("MIG-{}", Uuid::from_u128(id + u128::from(*start))).parse()?),
+            memory: small.memory,
+            sms: small.sms,
+            trouble: None,
+            parts: Vec::new(),
+        })
+    });
+    Ok(GpuReport {
+        gpu: format!("GPU-{node:04}-{index}").parse()?,
+        index,
+        model: MODEL.to_owned(),
+        memory: Bytes::from_mib(40_960),
+        sms: None,
+        instances: instances.collect::<Result<_>>()?,
+        mig: MigReport::On { geometry: geometry.clone() },
+        layout_gen: 0,
+        health: GpuHealth::Healthy,
+        faults: Vec::new(),
+        quarantine: None,
+        refused: Vec::new(),
+    })
+}
+
+fn live_row(number: u64, node: u32, report: &GpuReport, slot: Slot) -> LiveRow {
+    LiveRow {
+        attempt: attempt(number),
+        job: JobId::from_number(number),
+        state: JobState::Running,
+        number: 1,
+        node: node_id(node),
+        generation: 1,
+        gpu: report.gpu.clone(),
+        slot: Some(slot),
+        share: None,
+        slice: None,
+        decision: DecisionId::from_uuid(Uuid::from_u128(7)),
+        waited: Millis::from_secs(2_000),
+        ran: Some(Millis::from_secs(900)),
+        done: 0,
+    }
+}
