@@ -5,7 +5,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 use tessera_model::lease::LeaseTerms;
@@ -156,6 +156,7 @@ impl Cluster {
                 hello,
                 name,
                 inventory: Vec::new(),
+                ended: Vec::new(),
                 generation: 0,
                 renewing: true,
             }
@@ -180,6 +181,8 @@ pub struct Session {
     pub name: tessera_model::NodeName,
     /// What was reported before the inventory was done.
     pub inventory: Vec<ToController>,
+    /// Ends that were heard on the way to something else, until somebody waits for them.
+    pub ended: Vec<(AttemptId, ExitRecord)>,
     generation: u64,
     /// Whether renewals are granted.
     pub renewing: bool,
@@ -227,8 +230,9 @@ impl Session {
     }
 
     pub async fn try_next(&mut self) -> Option<ToController> {
+        let give_up = Instant::now() + PATIENCE;
         loop {
-            let heard = tokio::time::timeout(PATIENCE, self.heard.recv()).await;
+            let heard = tokio::time::timeout_at(give_up.into(), self.heard.recv()).await;
             match heard.expect("the agent says nothing")? {
                 ToController::Renew { sent, generation } => {
                     if self.renewing && generation == self.generation {
@@ -242,10 +246,18 @@ impl Session {
 
     /// Waits for a frame that `pick` wants; drops the others.
     pub async fn until<T>(&mut self, mut pick: impl FnMut(&ToController) -> Option<T>) -> T {
+        // As a whole: renewals keep coming, whatever doesn't.
+        let give_up = Instant::now() + PATIENCE * 4;
         loop {
+            assert!(Instant::now() < give_up, "the agent never says it");
             let frame = self.next().await;
             if let Some(found) = pick(&frame) {
                 return found;
+            }
+            if let ToController::Attempt(report) = frame
+                && let AttemptStatus::Ended(record) = report.status
+            {
+                self.ended.push((report.attempt, record));
             }
         }
     }
@@ -263,6 +275,10 @@ impl Session {
     }
 
     pub async fn until_ended(&mut self, attempt: AttemptId) -> ExitRecord {
+        // Several that end at once are told in any order.
+        if let Some(at) = self.ended.iter().position(|(ended, _)| *ended == attempt) {
+            return self.ended.remove(at).1;
+        }
         self.until(|frame| match frame {
             ToController::Attempt(report) if report.attempt == attempt => match &report.status {
                 AttemptStatus::Ended(record) => Some(record.clone()),
