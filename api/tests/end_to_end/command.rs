@@ -97,7 +97,7 @@ fn a_script_that_is_none_is_refused_before_anything_is_sent() {
 fn a_wrong_command_line_exits_with_2() {
     let fake = cluster("succeeded", "CD", "0:0");
     for words in [
-        &["submit", "--nodes", "2", "--", "true"][..],
+        &["submit", "--gpus", "3", "--nodes", "2", "--", "true"][..],
         &["submit", "--no-such-option"],
         &["cancel"],
         &["cancel", "42", "--user", "ada"],

@@ -156,8 +156,10 @@ impl Options {
         let mut said = said.into_iter().flatten();
         let Some(first) = said.next() else {
             // A number of GPUs that nothing else describes is one of whole GPUs.
-            let counted =
-                self.gpus.is_some() || self.gpus_per_node.is_some() || self.gres.is_some();
+            let counted = self.gpus.is_some()
+                || self.gpus_per_node.is_some()
+                || self.gpus_per_task.is_some()
+                || self.gres.is_some();
             return Ok(counted.then_some(GpuAsk::Whole));
         };
         match said.find(|other| *other != first) {
