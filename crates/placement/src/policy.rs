@@ -117,7 +117,7 @@ pub struct Terms {
 
 impl Terms {
     /// What holds if nothing is said.
-    pub const DEFAULT: Self = Self { energy_percent: 15 };
+    pub const DEFAULT: Self = Self { energy_percent: 25 };
 }
 
 /// Finds a policy by its name, and gives it its terms.

@@ -50,7 +50,7 @@ use self::search::Search;
 use self::table::{Table, float};
 use self::waiting::{Clock, Waiting, Weight};
 use super::cards::because;
-use super::{Policy, SchemeB};
+use super::{Policy, SchemeB, Terms};
 use crate::decision::{Decision, Explanation, WaitReason};
 use crate::forecast::Forecast;
 use crate::seating::Scratch;
@@ -113,7 +113,7 @@ impl Default for Tessera {
             hurdle: 50,
             searched: 10,
             crowd: 7,
-            thrift: 0.25,
+            thrift: f64::from(Terms::DEFAULT.energy_percent) / 100.0,
             together: 1.3,
             patience: Millis::from_secs(12 * 3_600),
             haste: 10.0,
