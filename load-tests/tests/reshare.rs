@@ -131,9 +131,13 @@ fn a_waiting_jobs_share_simply_changes_and_what_can_not_change_is_told_why() {
     let alone = rig.submit(&SubmitRequest { hold: true, ..script("true") });
     let exclusive = rig.refused(alone, r#"{"sm_percent":30}"#, 409);
     assert!(exclusive.detail.contains("exclusive"), "{exclusive:?}");
-    for body in ["{}", r#"{"sm_percent":0}"#, r#"{"sm_percent":101}"#] {
+    for (body, field) in [
+        ("{}", "priority"),
+        (r#"{"sm_percent":0}"#, "sm_percent"),
+        (r#"{"sm_percent":101}"#, "sm_percent"),
+    ] {
         let problem = rig.refused(held, body, 400);
-        assert_eq!(problem.field.as_deref(), Some("sm_percent"), "{body}");
+        assert_eq!(problem.field.as_deref(), Some(field), "{body}");
     }
     let unknown = rig.refused(held, r#"{"sms":1}"#, 400);
     assert_eq!(unknown.field.as_deref(), Some("sms"));

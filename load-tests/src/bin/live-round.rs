@@ -129,7 +129,12 @@ impl Rig {
             inputs.push(frame(node, ToController::InventoryDone));
         }
         for number in 1..=QUEUE * u64::from(scale) {
-            picture.waiting.push(FreshJob::new(JobId::from_number(number), &spec(number)?, 0));
+            picture.waiting.push(FreshJob::new(
+                JobId::from_number(number),
+                &spec(number)?,
+                None,
+                0,
+            ));
         }
         let policy = tessera_placement::by_name(policy).context("no such policy")?;
         let controller = ControllerId::from_uuid(Uuid::from_u128(9));
@@ -203,6 +208,7 @@ fn spec(number: u64) -> Result<JobSpec> {
 
 fn sheet(number: u64) -> Result<JobSheet> {
     Ok(JobSheet {
+        gang: None,
         spec: Arc::new(spec(number)?),
         array: None,
         traceparent: None,
@@ -268,6 +274,7 @@ fn hello(node: u32) -> Result<Input> {
         peer: NodeIdentity { id: node_id(node), name: format!("node{node:04}").parse()? },
         session: u64::from(node),
         hello: Box::new(Hello {
+            address: String::new(),
             protocol: PROTOCOL_VERSION,
             software: String::new(),
             boot: BootId::from_uuid(Uuid::from_u128(1)),
