@@ -18,8 +18,8 @@ const PITCH: u64 = 56;
 const HIGH: &str = "#1f4e79";
 const LOW: &str = "#e0a030";
 
-/// Returns the drawing of a pair's runs as SVG: the first milliseconds of the second task, when
-/// all are under way.
+/// Returns the drawing of a pair's runs as SVG: the first milliseconds after the run-in, when all
+/// are under way.
 pub fn draw(pair: &Pair, lanes: &[(&str, &Played)]) -> String {
     let count = u64::try_from(lanes.len()).unwrap_or(0);
     let height = TOP + PITCH * count + 30;
