@@ -459,7 +459,7 @@ impl Forecast for Foresight<'_> {
         }
         let name = Arc::clone(self.known(job)?.user);
         let quota = quotas.get(&*name).or_else(|| quotas.get(EVERYBODY)).copied();
-        Some(Account { name, shares: 1, used: Millis::ZERO, quota })
+        Some(Account { name, shares: 1, used: Millis::ZERO, quota, member: None })
     }
 }
 

@@ -40,6 +40,17 @@ pub enum Decision {
     },
 }
 
+impl Decision {
+    /// Returns the GPU that it is about.
+    pub const fn gpu(&self) -> Option<&GpuId> {
+        match self {
+            Self::Start { place, .. } => Some(&place.gpu),
+            Self::Reshape { reshape, .. } => Some(&reshape.gpu),
+            Self::Wait { .. } => None,
+        }
+    }
+}
+
 /// What is to stand and run on one GPU.
 ///
 /// A job that runs there already, in the same slot with the same part of it, is not disturbed

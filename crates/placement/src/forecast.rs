@@ -42,6 +42,27 @@ pub struct Account {
     pub used: Millis,
     /// Most compute slices that its jobs may hold at once, if that is limited.
     pub quota: Option<u32>,
+    /// What the job's user may hold of it besides, if it has several users and that is limited.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub member: Option<Limit>,
+}
+
+/// Most compute slices that somebody's jobs may hold at once.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Limit {
+    /// Whose: jobs under a limit of equal name count together.
+    #[serde(with = "crate::view::shared_text")]
+    pub name: Arc<str>,
+    /// How many.
+    pub slices: u32,
+}
+
+impl Account {
+    /// Returns everything that limits what its jobs hold at once.
+    pub fn limits(&self) -> impl Iterator<Item = Limit> {
+        let own = self.quota.map(|slices| Limit { name: Arc::clone(&self.name), slices });
+        own.into_iter().chain(self.member.clone())
+    }
 }
 
 /// Answers what is known or predicted of a job; `None` where nothing is.
@@ -99,7 +120,8 @@ pub trait Forecast {
         None
     }
 
-    /// Who pays for it; `None` where usage isn't kept, and all are alike.
+    /// Who pays for it, the same for all jobs of a user; `None` where usage isn't kept, and all are
+    /// alike.
     fn account(&self, _job: JobId) -> Option<Account> {
         None
     }

@@ -36,6 +36,7 @@ use tessera_model::{GangShape, JobId, Millis};
 
 use self::round::Round;
 use crate::decision::Decision;
+use crate::fair::{Quotas, Turn};
 use crate::feasibility::holds;
 use crate::forecast::Forecast;
 use crate::policy::Policy;
@@ -50,22 +51,32 @@ pub const PATIENCE: Millis = Millis::from_secs(300);
 /// Most gangs that one round looks at: each looks at every GPU.
 pub const LOOK_AT_MAX: usize = 32;
 
+/// What a round is about.
+#[derive(Clone, Copy)]
+pub(crate) struct Asked<'r> {
+    pub(crate) policy: &'r dyn Policy,
+    pub(crate) cluster: &'r ClusterView,
+    pub(crate) forecast: &'r dyn Forecast,
+    pub(crate) now: Millis,
+    pub(crate) starts_max: usize,
+}
+
 /// Decides one round about gangs, and about all others by the policy.
 ///
-/// The decisions of a gang's members stand together, and there is one for each or none.
-pub(crate) fn decide(
-    policy: &dyn Policy,
-    cluster: &ClusterView,
-    forecast: &dyn Forecast,
-    queue: Vec<&QueuedJob>,
-    now: Millis,
-    starts_max: usize,
+/// The decisions of a gang's members stand together, and there is one for each or none. What is given
+/// to gangs is counted in `quotas`; the policy keeps to them by itself.
+pub(crate) fn decide<'q>(
+    asked: Asked<'q>,
+    queue: Vec<Turn<'q>>,
+    quotas: Option<Quotas<'q>>,
 ) -> Vec<Decision> {
+    let Asked { policy, forecast, now, starts_max, .. } = asked;
     let (gangs, others) = Gang::sort_out(queue);
     if gangs.is_empty() {
-        return policy.decide_with(cluster, forecast, &mut others.into_iter(), now, starts_max);
+        let mut queue = others.into_iter();
+        return policy.decide_with(asked.cluster, forecast, &mut queue, now, starts_max);
     }
-    let mut round = Round::new(policy, cluster, forecast, now, starts_max);
+    let mut round = Round::new(asked, quotas);
     let (due, later): (Vec<_>, Vec<_>) =
         gangs.into_iter().take(LOOK_AT_MAX).partition(|gang| gang.is_due(now));
     for gang in &due {
@@ -149,23 +160,23 @@ pub(crate) struct Gang<'q> {
     pub(crate) members: Vec<JobId>,
     /// How many jobs that are in no gang stand before it.
     behind: usize,
-    /// When the oldest of those was accepted.
+    /// When it came, as far as its turn is concerned ([`crate::fair`]).
+    came: Millis,
+    /// When the oldest of those before it came.
     oldest_before: Option<Millis>,
 }
 
 impl<'q> Gang<'q> {
     /// Parts a queue into gangs and all others. A gang of which the queue doesn't show every member
     /// is left out.
-    pub(crate) fn sort_out(queue: Vec<&'q QueuedJob>) -> (Vec<Self>, Vec<&'q QueuedJob>) {
+    pub(crate) fn sort_out(queue: Vec<Turn<'q>>) -> (Vec<Self>, Vec<&'q QueuedJob>) {
         let (mut gangs, mut others): (Vec<Gang<'q>>, Vec<&'q QueuedJob>) = Default::default();
         let mut places: BTreeMap<JobId, usize> = BTreeMap::new();
         let mut oldest_before = None;
-        for job in queue {
+        for Turn { job, came } in queue {
             let Some(member) = job.gang else {
                 others.push(job);
-                let oldest =
-                    oldest_before.map_or(job.submitted, |at: Millis| at.min(job.submitted));
-                oldest_before = Some(oldest);
+                oldest_before = Some(oldest_before.map_or(came, |at: Millis| at.min(came)));
                 continue;
             };
             let place = *places.entry(member.gang).or_insert_with(|| {
@@ -176,6 +187,7 @@ impl<'q> Gang<'q> {
                     shape: member.shape,
                     members,
                     behind,
+                    came,
                     oldest_before,
                 });
                 gangs.len() - 1
@@ -189,8 +201,7 @@ impl<'q> Gang<'q> {
 
     fn is_due(&self, now: Millis) -> bool {
         let Some(oldest) = self.oldest_before else { return true };
-        let own = self.first.submitted;
-        now.minus(own) >= PATIENCE && oldest.plus(PATIENCE) >= own
+        now.minus(self.came) >= PATIENCE && oldest.plus(PATIENCE) >= self.came
     }
 
     pub(crate) const fn size(&self) -> usize {

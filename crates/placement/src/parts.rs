@@ -17,14 +17,16 @@
 use std::cmp::Reverse;
 use std::sync::Arc;
 
-use tessera_model::JobId;
 use tessera_model::mig::Slot;
 use tessera_model::mig::compute::{ComputeName, ComputeSlot};
+use tessera_model::share::{ComputeShare, Part};
 use tessera_model::spec::GpuAsk;
+use tessera_model::{Bytes, JobId};
 
 use crate::decision::{Decision, Place, WaitReason};
 use crate::explain::parts as words;
-use crate::view::{Closure, ClusterView, GpuView, InstanceState, QueuedJob, Seats};
+use crate::fair::{Quotas, Turn};
+use crate::view::{Closure, ClusterView, GpuView, InstanceState, QueuedJob, Seats, Tenancy};
 
 /// What became of the head of a queue.
 #[derive(Debug, Default)]
@@ -72,18 +74,40 @@ struct Head<'q> {
     user: &'q Arc<str>,
 }
 
+/// What became of a queue, with what it was seated on.
+#[derive(Debug, Default)]
+pub(crate) struct Table<'c, 'q> {
+    pub(crate) decisions: Vec<Decision>,
+    pub(crate) started: usize,
+    pub(crate) others: Vec<Turn<'q>>,
+    pub(crate) benches: Vec<Bench<'c>>,
+}
+
 /// Seats the jobs of a queue that name compute instances.
 pub fn seat<'q>(
     cluster: &ClusterView,
     queue: &mut dyn Iterator<Item = &'q QueuedJob>,
     starts_max: usize,
 ) -> Seated<'q> {
-    let mut seated = Seated::default();
+    let turns = queue.map(|job| Turn { job, came: job.submitted }).collect();
+    let Table { decisions, started, others, .. } = seat_in_turn(cluster, turns, None, starts_max);
+    Seated { decisions, started, others: others.into_iter().map(|turn| turn.job).collect() }
+}
+
+/// Does as [`seat`], in this order, and within quotas.
+pub(crate) fn seat_in_turn<'c, 'q>(
+    cluster: &'c ClusterView,
+    queue: Vec<Turn<'q>>,
+    mut quotas: Option<&mut Quotas<'_>>,
+    starts_max: usize,
+) -> Table<'c, 'q> {
+    let mut seated = Table::default();
     let mut benches = None;
     let mut heads: Vec<Head<'q>> = Vec::new();
-    for job in queue {
+    for turn in queue {
+        let job = turn.job;
         let GpuAsk::Compute(name) = &job.gpu else {
-            seated.others.push(job);
+            seated.others.push(turn);
             continue;
         };
         let held_up = heads.iter().any(|head| {
@@ -93,7 +117,14 @@ pub fn seat<'q>(
             continue;
         }
         let benches = benches.get_or_insert_with(|| benches_of(cluster));
-        match best(benches, name, &job.user) {
+        let found = best(benches, name, &job.user);
+        // Beside others of its user it takes nothing more; and whom a quota holds holds up nobody.
+        let alone = found.is_none_or(|(index, _)| benches[index].user.is_none());
+        if let Some(quotas) = quotas.as_deref().filter(|quotas| alone && quotas.bars(job, 1)) {
+            seated.decisions.push(quotas.wait(words::POLICY, job, 1, None));
+            continue;
+        }
+        match found {
             Some((index, part)) => {
                 let why = words::start(job, name, benches, index, part);
                 let bench = &mut benches[index];
@@ -102,7 +133,11 @@ pub fn seat<'q>(
                 let gpu = bench.gpu.id.clone();
                 let place =
                     Place { gpu, slot: Some(bench.slot), steps: Vec::new(), part: Some(part) };
-                seated.decisions.push(Decision::Start { job: job.id, place, why });
+                let start = Decision::Start { job: job.id, place, why };
+                if let Some(quotas) = &mut quotas {
+                    quotas.count(&start);
+                }
+                seated.decisions.push(start);
                 seated.started += 1;
             }
             None => {
@@ -113,7 +148,29 @@ pub fn seat<'q>(
             }
         }
     }
+    seated.benches = benches.unwrap_or_default();
     seated
+}
+
+/// Returns the cluster with what was given away on it, for whoever counts what is held.
+pub(crate) fn laid_over(cluster: &ClusterView, benches: &[Bench<'_>]) -> ClusterView {
+    let mut view = cluster.clone();
+    for bench in benches {
+        let Some(user) = &bench.user else { continue };
+        let of = |gpu: &&mut GpuView| gpu.id == bench.gpu.id;
+        let instances =
+            view.gpus.iter_mut().find(of).into_iter().flat_map(|gpu| &mut gpu.instances);
+        let sits = |(job, slot): &(JobId, ComputeSlot)| {
+            (*job, Part::Compute(ComputeShare { slot: *slot, memory: Bytes::ZERO }))
+        };
+        for instance in instances.filter(|instance| instance.slot == Some(bench.slot)) {
+            if let InstanceState::Cut(seats) = &mut instance.state {
+                let sharers = bench.taken.iter().map(sits).collect();
+                seats.tenancy = Some(Tenancy { user: Arc::clone(user), sharers });
+            }
+        }
+    }
+    view
 }
 
 /// Lists the GPU instances that are cut, in the cluster's order.

@@ -61,6 +61,12 @@ pub trait Policy: Send + Sync + std::fmt::Debug {
         Value::Null
     }
 
+    /// Whether jobs stand in the order of service by what their accounts have had
+    /// ([`crate::fair`]): else by priority and number alone.
+    fn shares_fairly(&self) -> bool {
+        false
+    }
+
     /// How the members of gangs come by their slices under it.
     fn manner(&self) -> Manner {
         Manner::MadeToMeasure

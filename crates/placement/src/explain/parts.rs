@@ -10,7 +10,7 @@ use crate::parts::{Bench, is_of};
 use crate::view::{ClusterView, GpuView, QueuedJob};
 
 /// Who decides about compute instances, whatever the policy.
-const POLICY: &str = "compute instances";
+pub(crate) const POLICY: &str = "compute instances";
 
 /// Explains a start on `part` of the GPU instance `chosen`.
 pub(crate) fn start(

@@ -5,8 +5,9 @@ use std::collections::BTreeSet;
 use tessera_model::{GpuId, JobId, Millis};
 
 use super::hall::{Hall, Kept, Seat, left_of};
-use super::{Gang, starts, words};
-use crate::decision::{Decision, Place, WaitReason};
+use super::{Asked, Gang, starts, words};
+use crate::decision::{Decision, Explanation, Place, WaitReason};
+use crate::fair::{Quotas, slices};
 use crate::feasibility::holds;
 use crate::forecast::Forecast;
 use crate::policy::Policy;
@@ -20,6 +21,7 @@ pub(super) struct Round<'r> {
     forecast: &'r dyn Forecast,
     now: Millis,
     starts_max: usize,
+    quotas: Option<Quotas<'r>>,
     pub(super) hall: Hall<'r>,
     pub(super) decisions: Vec<Decision>,
     started: usize,
@@ -30,19 +32,15 @@ pub(super) struct Round<'r> {
 }
 
 impl<'r> Round<'r> {
-    pub(super) fn new(
-        policy: &'r dyn Policy,
-        cluster: &'r ClusterView,
-        forecast: &'r dyn Forecast,
-        now: Millis,
-        starts_max: usize,
-    ) -> Self {
+    pub(super) fn new(asked: Asked<'r>, quotas: Option<Quotas<'r>>) -> Self {
+        let Asked { policy, cluster, forecast, now, starts_max } = asked;
         Self {
             policy,
             cluster,
             forecast,
             now,
             starts_max,
+            quotas,
             hall: Hall::new(policy.manner(), cluster),
             decisions: Vec::new(),
             started: 0,
@@ -58,6 +56,9 @@ impl<'r> Round<'r> {
     /// Seats a gang, all of it, or tells it what it waits for; the first that is due and finds no
     /// seats has GPUs kept for it.
     pub(super) fn serve(&mut self, gang: &Gang<'_>, due: bool) {
+        if self.held_by_quota(gang) {
+            return;
+        }
         let size = self.hall.size(gang.first);
         if !self.waiting.insert((size.want.clone(), gang.shape)) {
             return;
@@ -67,7 +68,10 @@ impl<'r> Round<'r> {
         }
         if let Some(seats) = self.hall.seats(&size, gang.shape) {
             self.waiting.remove(&(size.want.clone(), gang.shape));
-            return self.start(gang, &seats);
+            return match self.beyond_quota(gang, &seats) {
+                Some(takes) => self.hold(gang, Some(takes)),
+                None => self.start(gang, &seats),
+            };
         }
         let (reason, closed) = self.reason(&size, gang);
         let mut words = words::Wait {
@@ -89,11 +93,47 @@ impl<'r> Round<'r> {
             }
         }
         let why = words.say();
-        self.decisions.extend(gang.members.iter().map(|job| Decision::Wait {
-            job: *job,
-            reason,
-            why: why.clone(),
-        }));
+        self.tell(gang, reason, &why);
+    }
+
+    /// Tells a gang that its quota holds it, if it does: it keeps nobody else waiting, and nothing is
+    /// kept for it.
+    fn held_by_quota(&mut self, gang: &Gang<'_>) -> bool {
+        let members = gang.shape.members();
+        let bars = self.quotas.as_ref().is_some_and(|quotas| quotas.bars(gang.first, members));
+        if bars {
+            self.hold(gang, None);
+        }
+        bars
+    }
+
+    /// Returns how many compute slices some seats have together, if that is more than may be taken.
+    fn beyond_quota(&self, gang: &Gang<'_>, seats: &[Seat]) -> Option<u32> {
+        let left = self.quotas.as_ref()?.left_for(gang.first)?;
+        let slices = |seat: &Seat| slices(&self.cluster.gpus[seat.gpu], seat.offer.slot);
+        let takes = seats.iter().map(slices).sum();
+        (takes > left).then_some(takes)
+    }
+
+    fn hold(&mut self, gang: &Gang<'_>, takes: Option<u32>) {
+        let Some(quotas) = &self.quotas else { return };
+        let (policy, members) = (self.policy.name(), gang.shape.members());
+        let Decision::Wait { reason, why, .. } = quotas.wait(policy, gang.first, members, takes)
+        else {
+            return;
+        };
+        self.tell(gang, reason, &why);
+    }
+
+    fn tell(&mut self, gang: &Gang<'_>, reason: WaitReason, why: &Explanation) {
+        let one = |job: &JobId| Decision::Wait { job: *job, reason, why: why.clone() };
+        self.decisions.extend(gang.members.iter().map(one));
+    }
+
+    fn count(&mut self, decision: &Decision) {
+        if let Some(quotas) = &mut self.quotas {
+            quotas.count(decision);
+        }
     }
 
     fn start(&mut self, gang: &Gang<'_>, seats: &[Seat]) {
@@ -103,7 +143,9 @@ impl<'r> Round<'r> {
             self.hall.take(*job, None, seat.gpu, slot, &steps);
             let gpu = self.cluster.gpus[seat.gpu].id.clone();
             let place = Place { gpu, slot, steps, part: None };
-            self.decisions.push(Decision::Start { job: *job, place, why });
+            let start = Decision::Start { job: *job, place, why };
+            self.count(&start);
+            self.decisions.push(start);
         }
         self.started += gang.size();
     }
@@ -172,16 +214,13 @@ impl<'r> Round<'r> {
     /// Tells a gang that it is not its turn.
     pub(super) fn stand_behind(&mut self, gang: &Gang<'_>, before: JobId) {
         let why = words::behind(self.policy.name(), gang, before);
-        self.decisions.extend(gang.members.iter().map(|job| Decision::Wait {
-            job: *job,
-            reason: WaitReason::Priority,
-            why: why.clone(),
-        }));
+        self.tell(gang, WaitReason::Priority, &why);
     }
 
     /// Lays over the cluster what the policy decided.
     pub(super) fn follow(&mut self, said: &[Decision], others: &[&QueuedJob]) {
         for decision in said {
+            self.count(decision);
             match decision {
                 Decision::Start { job, place, .. } => {
                     let Some(gpu) = self.place_of(&place.gpu) else { continue };
@@ -243,7 +282,12 @@ impl<'r> Round<'r> {
             }
             keeps
         };
-        found.into_iter().filter(done_in_time).filter(|d| starts(d).is_some()).collect()
+        let in_time = found.into_iter().filter(done_in_time).filter(|d| starts(d).is_some());
+        let mut filled: Vec<Decision> = in_time.collect();
+        if let Some(quotas) = &mut self.quotas {
+            quotas.sift(&mut filled);
+        }
+        filled
     }
 
     /// Whether a job is forecast to be done in time on the tightest slice of a GPU.

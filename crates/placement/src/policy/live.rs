@@ -14,9 +14,7 @@
 //!   two on which it is only taken to be, the larger one: it may be quicker there, nobody waits for it,
 //!   and what it takes there is known from then on.
 //! - A weighed job for which the search finds nothing is placed by the rules.
-//! - Nobody gets what its account may not take ([`quota`]): the round is decided anew without those.
-
-mod quota;
+//! - Nobody gets what its account may not take ([`crate::fair`]): the round is decided anew without those.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -26,9 +24,9 @@ use tessera_model::mig::Profile;
 use tessera_model::spec::GpuAsk;
 use tessera_model::{GpuId, JobId, Millis};
 
-use self::quota::{Quotas, TRIES_MAX};
 use super::{Policy, SchemeB, Tessera, settings};
 use crate::decision::{Decision, Explanation, WaitReason};
+use crate::fair::Quotas;
 use crate::forecast::{Account, Companion, Demand, Forecast};
 use crate::view::{ClusterView, GpuView, InstanceState, QueuedJob};
 use crate::want::Want;
@@ -43,6 +41,9 @@ const THRIFT: u64 = 5;
 const HOPE: u64 = 10;
 /// What is taken to be the time of a job of which none is known.
 const UNKNOWN_TIME: Millis = Millis::from_secs(3_600);
+/// How often a round is decided at most, each time without more jobs that their quotas hold: the rest
+/// waits for the next round.
+const TRIES_MAX: usize = 4;
 /// Most jobs that one round weighs.
 const WEIGHED_MAX: usize = 64;
 
@@ -73,6 +74,10 @@ impl Policy for TesseraLive {
         true
     }
 
+    fn shares_fairly(&self) -> bool {
+        true
+    }
+
     fn settings(&self) -> Value {
         settings::told(&self.0)
     }
@@ -86,23 +91,21 @@ impl Policy for TesseraLive {
         starts_max: usize,
     ) -> Vec<Decision> {
         let jobs: Vec<&QueuedJob> = queue.collect();
-        let accounts = jobs.iter().any(|job| forecast.account(job.id).is_some())
-            || running(cluster).any(|job| forecast.account(job).is_some());
-        if !accounts {
+        let Some(quotas) = Quotas::of(cluster, forecast, jobs.iter().copied()) else {
             return self.round(cluster, forecast, &jobs, now, starts_max);
-        }
-        let quotas = Quotas::of(cluster, forecast);
-        let (held, mut open): (Vec<&QueuedJob>, Vec<&QueuedJob>) =
-            jobs.into_iter().partition(|job| quotas.bars(job));
-        let mut held: Vec<Decision> = held.into_iter().map(|job| quotas.wait(job)).collect();
+        };
+        let (held, mut open): (Vec<_>, Vec<_>) = jobs.iter().partition(|job| quotas.bars(job, 1));
+        let wait = |job| quotas.wait(NAME, job, 1, None);
+        let mut held: Vec<Decision> = held.into_iter().map(wait).collect();
         for tries in 1_usize.. {
             let mut said = self.round(cluster, forecast, &open, now, starts_max);
-            let over = quotas.over(&mut said);
+            let mut counted = quotas.clone();
+            let over = counted.sift(&mut said);
             let before = open.len();
             open.retain(|job| {
                 let stays = !over.jobs.contains(&job.id);
                 if !stays {
-                    held.push(quotas.wait(job));
+                    held.push(counted.wait(NAME, job, 1, None));
                 }
                 stays
             });
@@ -110,20 +113,11 @@ impl Policy for TesseraLive {
                 continue;
             }
             // What else was decided for those GPUs may rest on what was not allowed.
-            said.retain(|decision| on(decision).is_none_or(|gpu| !over.gpus.contains(gpu)));
+            said.retain(|decision| decision.gpu().is_none_or(|gpu| !over.gpus.contains(gpu)));
             said.extend(held);
             return said;
         }
         held
-    }
-}
-
-/// Returns the GPU that a decision is about.
-const fn on(decision: &Decision) -> Option<&GpuId> {
-    match decision {
-        Decision::Start { place, .. } => Some(&place.gpu),
-        Decision::Reshape { reshape, .. } => Some(&reshape.gpu),
-        Decision::Wait { .. } => None,
     }
 }
 

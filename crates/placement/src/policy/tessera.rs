@@ -52,7 +52,7 @@ use self::waiting::{Clock, Waiting, Weight};
 use super::cards::because;
 use super::{Policy, SchemeB, Terms};
 use crate::decision::{Decision, Explanation, WaitReason};
-use crate::forecast::Forecast;
+use crate::forecast::{Forecast, Limit};
 use crate::seating::Scratch;
 use crate::session::{LOOK_AT_MAX, Session};
 use crate::view::{ClusterView, QueuedJob};
@@ -228,8 +228,8 @@ impl Session for Work<'_> {
                     started += 1;
                     refused = 0;
                 } else {
-                    waits.push(match search.quota_left(job.id) {
-                        Some(left) => wait_for_quota(forecast, &job, left),
+                    waits.push(match search.quota(job.id) {
+                        Some((left, limit)) => wait_for_quota(&job, left, &limit),
                         None => wait(&job),
                     });
                     refused += 1;
@@ -283,18 +283,16 @@ const fn told(decision: &Decision) -> Option<JobId> {
     }
 }
 
-/// Tells a job whose account has a quota.
-fn wait_for_quota(forecast: &dyn Forecast, job: &QueuedJob, left: u32) -> Decision {
-    let Some(account) = forecast.account(job.id) else { return wait(job) };
-    let quota = account.quota.unwrap_or(u32::MAX);
+/// Tells a job under a quota.
+fn wait_for_quota(job: &QueuedJob, left: u32, limit: &Limit) -> Decision {
+    let Limit { name, slices: quota } = limit;
     let held = quota.saturating_sub(left);
-    let name = &account.name;
     let text = format!(
-        "jobs of account {name} hold {held} of the {quota} compute slices that it may have, and \
-         nothing that it may still take is worth what it would take from others"
+        "jobs of {name} hold {held} of the {quota} compute slices that they may have at once, and \
+         nothing that they may still take is worth what it would take from others"
     );
     let why = Explanation {
-        would_start_if: Some(format!("another job of account {name} ends")),
+        would_start_if: Some(format!("another job of {name} ends")),
         ..because(NAME, text)
     };
     Decision::Wait { job: job.id, reason: WaitReason::Resources, why }

@@ -107,6 +107,16 @@ questions! {
     beside: Beside => Option<Millis>;
     companions: JobId => Option<Companion>;
     accounts: JobId => Option<Account>;
+    usage: String => Millis;
+}
+
+impl Told {
+    /// Adds what an account has had; records of old have it with each job.
+    fn with_usage(&self, account: Option<Account>) -> Option<Account> {
+        let account = account?;
+        let used = self.usage.get(&*account.name).copied().unwrap_or(account.used);
+        Some(Account { used, ..account })
+    }
 }
 
 /// Returns the entries of `now` that `before` lacks or has otherwise.
@@ -223,7 +233,20 @@ impl Forecast for Heard<'_> {
     }
 
     fn account(&self, job: JobId) -> Option<Account> {
-        self.once(|told| &mut told.accounts, job, || self.forecast.account(job))
+        // What an account has had is other in every round, and the same for all of its jobs: it is
+        // kept apart, so that a record has one number an account.
+        let known = self.told.borrow().accounts.get(&job).cloned();
+        if let Some(known) = known {
+            return self.told.borrow().with_usage(known);
+        }
+        let asked = self.forecast.account(job);
+        let mut told = self.told.borrow_mut();
+        if let Some(account) = &asked {
+            told.usage.entry(account.name.to_string()).or_insert(account.used);
+        }
+        let bare = asked.map(|account| Account { used: Millis::ZERO, ..account });
+        told.accounts.insert(job, bare.clone());
+        told.with_usage(bare)
     }
 }
 
@@ -287,6 +310,6 @@ impl Forecast for Retold<'_> {
     }
 
     fn account(&self, job: JobId) -> Option<Account> {
-        self.told.accounts.get(&job).cloned()?
+        self.told.with_usage(self.told.accounts.get(&job).cloned()?)
     }
 }

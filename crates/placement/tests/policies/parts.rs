@@ -3,15 +3,16 @@
 use std::collections::BTreeMap;
 
 use proptest::prelude::*;
-use tessera_model::mig::Slot;
 use tessera_model::mig::compute::{ComputeSlot, Cut};
+use tessera_model::mig::{Profile, Slot};
 use tessera_model::share::{ComputeShare, Part, Share};
 use tessera_model::spec::GpuAsk;
-use tessera_model::{Bytes, JobId};
+use tessera_model::{Bytes, JobId, Millis};
 use tessera_placement::policy::NAMES;
 use tessera_placement::{
-    Closed, Closure, ClusterView, Decision, Feasibility, GpuView, InstanceState, OperatorWord,
-    QueuedJob, Seats, Tenancy, could_ever_fit, parts,
+    Account, Closed, Closure, ClusterView, Decision, Demand, Feasibility, Forecast, GpuView,
+    InstanceState, OperatorWord, QueuedJob, Seats, Tenancy, WaitReason, ask, by_name,
+    could_ever_fit, parts,
 };
 
 use crate::build::{IDLE, a30, a100, away, cluster, decide, queue, short, unpartitioned, why};
@@ -157,6 +158,53 @@ fn what_an_operator_cut_is_no_policys_to_use_or_to_destroy() {
             }
         }
     }
+}
+
+#[test]
+fn compute_instances_count_with_their_whole_gpu_instance_under_quotas() {
+    /// Everybody may hold three compute slices.
+    struct Three;
+    impl Forecast for Three {
+        fn time(&self, _: JobId, _: &GpuView, _: &Profile) -> Option<Millis> {
+            None
+        }
+        fn done(&self, _: JobId) -> Option<u32> {
+            None
+        }
+        fn since(&self, _: JobId) -> Option<Millis> {
+            None
+        }
+        fn move_price(&self, _: JobId) -> Option<Millis> {
+            None
+        }
+        fn deadline(&self, _: JobId) -> Option<Millis> {
+            None
+        }
+        fn online(&self, _: JobId) -> bool {
+            false
+        }
+        fn demand(&self, _: JobId) -> Option<Demand> {
+            None
+        }
+        fn account(&self, _: JobId) -> Option<Account> {
+            let (name, used) = ("ada".into(), Millis::ZERO);
+            Some(Account { name, shares: 1, used, quota: Some(3), member: None })
+        }
+    }
+    let view = cluster([
+        a100(&[("3g.20gb", 0, seats(THIRDS, "", &[]))]),
+        a100(&[("3g.20gb", 0, seats(THIRDS, "", &[]))]),
+    ]);
+    let mut jobs = asks(&[("1c.3g.20gb", "ada"); 5]);
+    jobs[4].gpu = GpuAsk::Unknown;
+    let policy = by_name("tessera").unwrap();
+
+    let said = ask(&*policy, &view, &Three, &mut jobs.iter(), Millis::ZERO, 100);
+
+    let started = said.iter().filter(|d| matches!(d, Decision::Start { .. })).count();
+    assert_eq!(started, 3, "three on one GPU instance, and none on the other: {said:?}");
+    let quota = |d: &&Decision| matches!(d, Decision::Wait { reason: WaitReason::Quota, .. });
+    assert_eq!(said.iter().filter(quota).count(), 2, "{said:?}");
 }
 
 #[test]

@@ -11,7 +11,8 @@ use tessera_placement::record::{
     Asked, BadRecord, CHAIN_MAX, CHAIN_SPAN, Record, Recorder, Replayed, Said, Tape,
 };
 use tessera_placement::{
-    ClusterView, Decision, Demand, Forecast, GpuView, Policy, QueuedJob, ask, by_name,
+    Account, ClusterView, Decision, Demand, Forecast, GpuView, Limit, Policy, QueuedJob, ask,
+    by_name,
 };
 
 use crate::arbitrary;
@@ -64,6 +65,23 @@ impl Forecast for Guess {
     fn demand(&self, _: JobId) -> Option<Demand> {
         None
     }
+
+    fn account(&self, job: JobId) -> Option<Account> {
+        let (user, number) = owner(job);
+        let lab = number == 2;
+        Some(Account {
+            name: if lab { "account lab" } else { user }.into(),
+            shares: number + 1,
+            used: Millis::from_secs(u64::from(number + 1) * self.round * 60),
+            quota: (number > 0).then_some(number * 9),
+            member: lab.then(|| Limit { name: user.into(), slices: 11 }),
+        })
+    }
+}
+
+/// Whose job it is.
+fn owner(job: JobId) -> (&'static str, u32) {
+    [("ada", 0), ("bob", 1), ("cyd", 2)][usize::try_from(job.number() % 3).unwrap()]
 }
 
 /// One round: what is there, who waits, what time it is, and whether it comes to anything.
@@ -87,6 +105,7 @@ fn rounds() -> impl Strategy<Value = Vec<Round>> {
                     jobs = queue.into_iter().step_by(2).collect();
                 }
             }
+            jobs.iter_mut().for_each(|job| job.user = owner(job.id).0.into());
             past = Some((cluster.clone(), jobs.clone()));
             all.push((cluster, jobs, Millis::from_secs(at), kept));
         }

@@ -61,7 +61,8 @@ impl Forecast for Told {
 }
 
 fn account(name: &str, hours: u64, quota: Option<u32>) -> Account {
-    Account { name: name.into(), shares: 1, used: Millis::from_secs(3_600 * hours), quota }
+    let used = Millis::from_secs(3_600 * hours);
+    Account { name: name.into(), shares: 1, used, quota, member: None }
 }
 
 fn decide(told: &Told, cluster: &ClusterView, queue: &[QueuedJob], now: Millis) -> Vec<Decision> {

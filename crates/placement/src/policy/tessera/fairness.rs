@@ -1,19 +1,18 @@
 //! Fair share between accounts: whose jobs are looked at first, and how much an account may hold.
 //!
-//! An account that has had more than its part weighs less, by half for each time that part: the
-//! factor is `2^-(u/s)`, with `u` its part of the decayed usage of all accounts that wait and `s`
-//! its part of their shares. (Source: the classic fair-share factor of Slurm's multifactor
-//! priority.) It multiplies the urgency of all its jobs, so that among an account's own jobs the
-//! order stays what it was; and since a wait grows without end, no account is shut out for ever.
+//! An account's factor ([`crate::fair::factor`]) multiplies the urgency of all its jobs, so that among
+//! an account's own jobs the order stays what it was; and since a wait grows without end, no account is
+//! shut out for ever.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
 use std::sync::Arc;
 
 use tessera_model::JobId;
 
-use super::float;
 use super::waiting::{Clock, Key, Waiting, Weight};
-use crate::forecast::{Account, Forecast};
+use crate::fair::factors;
+use crate::forecast::{Account, Forecast, Limit};
 use crate::view::QueuedJob;
 
 /// Jobs that wait, by account.
@@ -76,24 +75,10 @@ impl Lines {
     }
 }
 
-fn factors(accounts: &[Option<Account>]) -> Vec<f64> {
-    let known = || accounts.iter().flatten();
-    let used: f64 = known().map(|account| float(account.used)).sum();
-    let shares: f64 = known().map(|account| f64::from(account.shares)).sum();
-    let factor = |account: &Option<Account>| {
-        let Some(account) = account else { return 1.0 };
-        let part = f64::from(account.shares) / shares.max(1.0);
-        let had = float(account.used) / used.max(1.0);
-        // An account with no shares at all comes after everyone, and is not shut out either.
-        2.0_f64.powf(-(had / part.max(0.001)).min(60.0))
-    };
-    accounts.iter().map(factor).collect()
-}
-
 /// What accounts hold, in compute slices, with what this round promised on top; for quotas.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Quotas {
-    accounts: BTreeMap<JobId, Option<Account>>,
+    limits: BTreeMap<JobId, Rc<[Limit]>>,
     /// Empty until somebody with a quota is met.
     held: Option<BTreeMap<Arc<str>, u32>>,
 }
@@ -102,31 +87,31 @@ pub(super) struct Quotas {
 pub(super) type Held = (JobId, u32);
 
 impl Quotas {
-    /// Returns a job's account, if it has a quota.
-    pub(super) fn account(&mut self, forecast: &dyn Forecast, job: JobId) -> Option<Account> {
-        let account = self.accounts.entry(job).or_insert_with(|| forecast.account(job));
-        account.as_ref().filter(|account| account.quota.is_some()).cloned()
+    /// Returns what limits a job: its account's quota, and its user's within that.
+    pub(super) fn limits(&mut self, forecast: &dyn Forecast, job: JobId) -> Rc<[Limit]> {
+        let limits = || forecast.account(job).iter().flat_map(Account::limits).collect();
+        Rc::clone(self.limits.entry(job).or_insert_with(limits))
     }
 
-    /// Returns how many slices an account may still take. `seats` is who has what as the round
+    /// Returns how many slices may still be taken under a limit. `seats` is who has what as the round
     /// begins; it is read once, and only if somebody has a quota.
     pub(super) fn left(
         &mut self,
         forecast: &dyn Forecast,
-        account: &Account,
+        limit: &Limit,
         seats: &mut dyn Iterator<Item = Held>,
     ) -> u32 {
         if self.held.is_none() {
             let mut held: BTreeMap<Arc<str>, u32> = BTreeMap::new();
             for (job, slices) in seats {
-                if let Some(account) = self.account(forecast, job) {
-                    *held.entry(account.name).or_default() += slices;
+                for limit in &*self.limits(forecast, job) {
+                    *held.entry(Arc::clone(&limit.name)).or_default() += slices;
                 }
             }
             self.held = Some(held);
         }
-        let held = self.held.as_ref().and_then(|held| held.get(&account.name)).copied();
-        account.quota.unwrap_or(u32::MAX).saturating_sub(held.unwrap_or(0))
+        let held = self.held.as_ref().and_then(|held| held.get(&limit.name)).copied();
+        limit.slices.saturating_sub(held.unwrap_or(0))
     }
 
     /// Tells whether no account takes more on a GPU than it may: what it takes beyond what its
@@ -138,8 +123,8 @@ impl Quotas {
         after: &[Held],
         seats: &mut dyn Iterator<Item = Held>,
     ) -> bool {
-        for (account, more) in self.changes(forecast, before, after).into_values() {
-            let left = self.left(forecast, &account, seats);
+        for (limit, more) in self.changes(forecast, before, after).into_values() {
+            let left = self.left(forecast, &limit, seats);
             if more > i64::from(left) && more > 0 {
                 return false;
             }
@@ -164,38 +149,16 @@ impl Quotas {
         forecast: &dyn Forecast,
         before: &[Held],
         after: &[Held],
-    ) -> BTreeMap<Arc<str>, (Account, i64)> {
-        let mut changes: BTreeMap<Arc<str>, (Account, i64)> = BTreeMap::new();
+    ) -> BTreeMap<Arc<str>, (Limit, i64)> {
+        let mut changes: BTreeMap<Arc<str>, (Limit, i64)> = BTreeMap::new();
         let signed = before.iter().map(|held| (held, -1)).chain(after.iter().map(|held| (held, 1)));
         for ((job, slices), sign) in signed {
-            if let Some(account) = self.account(forecast, *job) {
-                let name = Arc::clone(&account.name);
-                changes.entry(name).or_insert((account, 0)).1 += sign * i64::from(*slices);
+            for limit in &*self.limits(forecast, *job) {
+                let name = Arc::clone(&limit.name);
+                changes.entry(name).or_insert_with(|| (limit.clone(), 0)).1 +=
+                    sign * i64::from(*slices);
             }
         }
         changes
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use tessera_model::Millis;
-
-    use super::*;
-
-    fn account(name: &str, shares: u32, hours: u64) -> Option<Account> {
-        let used = Millis::from_secs(hours * 3_600);
-        Some(Account { name: name.into(), shares, used, quota: None })
-    }
-
-    #[test]
-    fn who_had_its_part_weighs_half_and_who_had_nothing_weighs_all() {
-        let found = factors(&[account("a", 1, 50), account("b", 1, 50)]);
-        assert_eq!(found, [0.5, 0.5]);
-        let found = factors(&[account("a", 1, 100), account("b", 1, 0)]);
-        assert_eq!(found, [0.25, 1.0]);
-        let found = factors(&[account("a", 3, 75), account("b", 1, 25)]);
-        assert_eq!(found, [0.5, 0.5]);
-        assert_eq!(factors(&[account("a", 1, 0), None]), [1.0, 1.0]);
     }
 }

@@ -12,6 +12,7 @@ use super::desk::Desk;
 use super::fairness::{Held, Quotas};
 use super::table::{Rows, Table};
 use crate::decision::{Decision, Reshape, Seat, Stayers};
+use crate::forecast::Limit;
 use crate::seating::{NO_SEAT, SEATED_MAX, Scratch};
 use crate::view::{GpuView, QueuedJob};
 
@@ -275,13 +276,20 @@ impl<'c, 'd> Search<'c, 'd> {
         *row = barred.into();
     }
 
-    /// Returns how many compute slices a job's account may still take, if it has a quota.
+    /// Returns how many compute slices a job's account and user may still take, if that is limited.
     pub(super) fn quota_left(&mut self, job: JobId) -> Option<u32> {
+        self.quota(job).map(|(left, _)| left)
+    }
+
+    /// Returns the limit that a job is nearest to, and how many compute slices that leaves it.
+    pub(super) fn quota(&mut self, job: JobId) -> Option<(u32, Limit)> {
         let forecast = self.table.forecast;
-        let account = self.quotas.account(forecast, job)?;
+        let limits = self.quotas.limits(forecast, job);
         let (table, desk) = (&self.table, &*self.desk);
         let mut seats = desk.seats().map(|(at, seat)| (seat.job, slices(table, at, seat)));
-        Some(self.quotas.left(forecast, &account, &mut seats))
+        let mut left = |limit: &Limit| self.quotas.left(forecast, limit, &mut seats);
+        let found = limits.iter().map(|limit| (left(limit), limit.clone()));
+        found.min_by_key(|(left, _)| *left)
     }
 
     pub(super) fn allowed(&mut self, at: usize, plan: &Plan) -> bool {

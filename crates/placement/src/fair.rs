@@ -1,0 +1,12 @@
+//! Who may have how much at once, and whose turn it is: the same for gangs, for jobs that name compute
+//! instances, and for a policy's own.
+
+mod quota;
+mod turns;
+mod usage;
+
+pub(crate) use quota::{Quotas, slices};
+pub(crate) use turns::{Turn, factors, in_turn};
+
+pub use turns::{DELAY_MAX, factor};
+pub use usage::Decayed;

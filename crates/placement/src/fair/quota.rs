@@ -1,0 +1,343 @@
+//! How many compute slices users and accounts may hold at once, whoever gives them away: gangs, the
+//! rules, or the search, none of which knows what the others gave in this round.
+//!
+//! A seat counts with the compute slices of its instance, a shared instance with all of its own,
+//! however many share it, a GPU that is not partitioned with [`WHOLE`]; a gang with those of all of
+//! its members.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
+use std::sync::Arc;
+
+use tessera_model::mig::Slot;
+use tessera_model::{GpuId, JobId};
+
+use crate::decision::{Decision, Explanation, WaitReason};
+use crate::forecast::{Forecast, Limit};
+use crate::view::{ClusterView, GpuView, InstanceState, QueuedJob};
+use crate::want::Want;
+
+/// Compute slices that a GPU without MIG counts for: as many as the large partitioned ones have.
+const WHOLE: u32 = 7;
+
+/// What holders would take beyond their quotas.
+#[derive(Debug, Default)]
+pub(crate) struct Over {
+    /// Whose decisions are taken out.
+    pub(crate) jobs: BTreeSet<JobId>,
+    /// The GPUs that they were about.
+    pub(crate) gpus: BTreeSet<GpuId>,
+}
+
+/// What the holders of quotas have, as a round goes on.
+#[derive(Clone)]
+pub(crate) struct Quotas<'r> {
+    cluster: &'r ClusterView,
+    forecast: &'r dyn Forecast,
+    /// One GPU of each kind: what a job takes at least is asked for thousands of jobs.
+    kinds: Vec<&'r GpuView>,
+    held: BTreeMap<Arc<str>, u32>,
+    /// Places that this round gave away: who gets one after another shares it.
+    given: BTreeSet<(GpuId, Option<Slot>)>,
+    /// Users of slices that are shared already.
+    sharing: BTreeSet<Arc<str>>,
+    of_jobs: RefCell<BTreeMap<JobId, Rc<[Limit]>>>,
+    of_users: RefCell<BTreeMap<Arc<str>, Rc<[Limit]>>>,
+}
+
+impl<'r> Quotas<'r> {
+    /// Looks at who holds what; `None` where no quota holds for anybody of the queue, or who runs.
+    pub(crate) fn of(
+        cluster: &'r ClusterView,
+        forecast: &'r dyn Forecast,
+        mut queue: impl Iterator<Item = &'r QueuedJob>,
+    ) -> Option<Self> {
+        let mut quotas = Self {
+            cluster,
+            forecast,
+            kinds: kinds(cluster),
+            held: BTreeMap::new(),
+            given: BTreeSet::new(),
+            sharing: BTreeSet::new(),
+            of_jobs: RefCell::default(),
+            of_users: RefCell::default(),
+        };
+        let waits = queue.any(|job| !quotas.limits_for(job).is_empty());
+        let runs = quotas.count_running();
+        (waits || runs).then_some(quotas)
+    }
+
+    fn count_running(&mut self) -> bool {
+        let mut any = false;
+        for gpu in &self.cluster.gpus {
+            for instance in &gpu.instances {
+                let holder = match &instance.state {
+                    InstanceState::Taken { job } => Some(*job),
+                    // All of them are one user's.
+                    InstanceState::Shared(tenancy) => {
+                        self.sharing.insert(Arc::clone(&tenancy.user));
+                        tenancy.sharers.first().map(|(job, _)| *job)
+                    }
+                    InstanceState::Cut(seats) => {
+                        let tenancy = seats.tenancy.as_ref();
+                        tenancy.and_then(|tenancy| tenancy.sharers.first().map(|(job, _)| *job))
+                    }
+                    _ => None,
+                };
+                let Some(limits) = holder.map(|job| self.limits(job)) else { continue };
+                for limit in &*limits {
+                    any = true;
+                    let held = self.held.entry(Arc::clone(&limit.name)).or_default();
+                    *held += slices(gpu, instance.slot);
+                }
+            }
+        }
+        any
+    }
+
+    fn limits(&self, job: JobId) -> Rc<[Limit]> {
+        if let Some(known) = self.of_jobs.borrow().get(&job) {
+            return Rc::clone(known);
+        }
+        let limits: Rc<[Limit]> =
+            self.forecast.account(job).iter().flat_map(|account| account.limits()).collect();
+        self.of_jobs.borrow_mut().insert(job, Rc::clone(&limits));
+        limits
+    }
+
+    /// Jobs of one user have one account.
+    fn limits_for(&self, job: &QueuedJob) -> Rc<[Limit]> {
+        if let Some(known) = self.of_users.borrow().get(&job.user) {
+            return Rc::clone(known);
+        }
+        let limits = self.limits(job.id);
+        self.of_users.borrow_mut().insert(Arc::clone(&job.user), Rc::clone(&limits));
+        limits
+    }
+
+    fn left(&self, limit: &Limit, held: &BTreeMap<Arc<str>, u32>) -> u32 {
+        let has = held.get(&limit.name).copied().unwrap_or(0);
+        limit.slices.saturating_sub(has)
+    }
+
+    /// Returns how many compute slices a job's user and account may still take; `None` without quotas.
+    pub(crate) fn left_for(&self, job: &QueuedJob) -> Option<u32> {
+        self.limits_for(job).iter().map(|limit| self.left(limit, &self.held)).min()
+    }
+
+    /// Whether the least that so many jobs could get together that ask like this one is more than may
+    /// still be taken.
+    pub(crate) fn bars(&self, job: &QueuedJob, members: u32) -> bool {
+        let Some(left) = self.left_for(job) else { return false };
+        if job.share.is_some() {
+            return left == 0 && !self.sharing.contains(&job.user);
+        }
+        left == 0 || self.least(job).is_some_and(|least| least.saturating_mul(members) > left)
+    }
+
+    /// Returns the compute slices of the smallest slice that suits a job; nothing for sharers, who may
+    /// find one that their user has already.
+    fn least(&self, job: &QueuedJob) -> Option<u32> {
+        if job.share.is_some() {
+            return None;
+        }
+        least_slices(self.kinds.iter().copied(), &Want::of(&job.gpu, None))
+    }
+
+    /// Takes out the decisions by which somebody would get more than may be, in their order, and
+    /// counts the others.
+    pub(crate) fn sift(&mut self, said: &mut Vec<Decision>) -> Over {
+        let mut over = Over::default();
+        said.retain(|decision| {
+            let more = self.more(decision);
+            let beyond: BTreeSet<Arc<str>> = more
+                .values()
+                .filter(|(limit, more)| {
+                    *more > 0 && *more > i64::from(self.left(limit, &self.held))
+                })
+                .map(|(limit, _)| Arc::clone(&limit.name))
+                .collect();
+            if beyond.is_empty() {
+                self.add(decision, more);
+                return true;
+            }
+            let of_those =
+                |job: &JobId| self.limits(*job).iter().any(|limit| beyond.contains(&limit.name));
+            over.jobs.extend(named(decision).into_iter().filter(of_those));
+            over.gpus.extend(decision.gpu().cloned());
+            false
+        });
+        over
+    }
+
+    /// Counts what is decided.
+    pub(crate) fn count(&mut self, decision: &Decision) {
+        let more = self.more(decision);
+        self.add(decision, more);
+    }
+
+    fn add(&mut self, decision: &Decision, more: BTreeMap<Arc<str>, (Limit, i64)>) {
+        if let Decision::Start { place, .. } = decision {
+            self.given.insert((place.gpu.clone(), place.slot));
+        }
+        for (name, (_, more)) in more {
+            let entry = self.held.entry(name).or_default();
+            *entry = u32::try_from((i64::from(*entry) + more).max(0)).unwrap_or(u32::MAX);
+        }
+    }
+
+    /// Returns what is taken or given back by a decision.
+    fn more(&self, decision: &Decision) -> BTreeMap<Arc<str>, (Limit, i64)> {
+        let mut more: BTreeMap<Arc<str>, (Limit, i64)> = BTreeMap::new();
+        let mut count = |job: JobId, slices: u32, sign: i64| {
+            for limit in &*self.limits(job) {
+                let name = Arc::clone(&limit.name);
+                more.entry(name).or_insert_with(|| (limit.clone(), 0)).1 +=
+                    sign * i64::from(slices);
+            }
+        };
+        let gpu_of = |id: &GpuId| self.cluster.gpus.iter().find(|gpu| gpu.id == *id);
+        match decision {
+            Decision::Wait { .. } => {}
+            Decision::Start { job, place, .. } => {
+                let Some(gpu) = gpu_of(&place.gpu) else { return more };
+                // Who joins others takes nothing more.
+                let joins = gpu.instances.iter().any(|instance| {
+                    instance.slot == place.slot
+                        && match &instance.state {
+                            InstanceState::Shared(tenancy) => !tenancy.sharers.is_empty(),
+                            InstanceState::Cut(seats) => seats.tenancy.is_some(),
+                            _ => false,
+                        }
+                });
+                if !joins && !self.given.contains(&(place.gpu.clone(), place.slot)) {
+                    count(*job, slices(gpu, place.slot), 1);
+                }
+            }
+            Decision::Reshape { reshape, .. } => {
+                let Some(gpu) = gpu_of(&reshape.gpu) else { return more };
+                for instance in &gpu.instances {
+                    if let InstanceState::Taken { job } = instance.state {
+                        count(job, slices(gpu, instance.slot), -1);
+                    }
+                }
+                for seat in &reshape.seats {
+                    count(seat.job, slices(gpu, seat.slot), 1);
+                }
+            }
+        }
+        more
+    }
+
+    /// Tells a job, or each member of a gang, what its quota holds it for. `takes` is how many compute
+    /// slices it would take, where that is known better than by the least that suits it.
+    pub(crate) fn wait(
+        &self,
+        policy: &str,
+        job: &QueuedJob,
+        members: u32,
+        takes: Option<u32>,
+    ) -> Decision {
+        let limits = self.limits_for(job);
+        let least = self.least(job).map(|least| least.saturating_mul(members));
+        let takes = takes.or(least);
+        // What can never be is told first, then what is nearest to it.
+        let binds = limits.iter().min_by_key(|limit| {
+            let never = least.is_some_and(|least| least > limit.slices);
+            (!never, self.left(limit, &self.held))
+        });
+        let (name, quota) =
+            binds.map_or_else(|| (Arc::clone(&job.user), 0), |l| (Arc::clone(&l.name), l.slices));
+        let held = self.held.get(&name).copied().unwrap_or(0);
+        let this =
+            if members > 1 { format!("this gang of {members}") } else { "this one".to_owned() };
+        let wants = match takes {
+            Some(takes) => format!("{this} takes at least {takes} more"),
+            None => format!("{this} would need a slice of its own"),
+        };
+        let never = least.is_some_and(|least| least > quota);
+        let (then, would_start_if) = match (never, takes) {
+            (true, _) => (
+                ": it can never start under this quota",
+                format!("the quota of {name} is raised to {}", least.unwrap_or(0)),
+            ),
+            (false, Some(takes)) => {
+                let short = (held + takes).saturating_sub(quota);
+                let slices = if short == 1 { "slice" } else { "slices" };
+                let end = format!("jobs of {name} that hold {short} compute {slices} end");
+                ("", format!("{end}, or the quota is raised to {}", held + takes))
+            }
+            (false, None) => ("", format!("another job of {name} ends, or the quota is raised")),
+        };
+        let why = Explanation {
+            policy: policy.to_owned(),
+            summary: format!(
+                "jobs of {name} hold {held} of the {quota} compute slices that they may have at once, \
+                 and {wants}{then}"
+            ),
+            would_start_if: Some(would_start_if),
+            ..Explanation::default()
+        };
+        Decision::Wait { job: job.id, reason: WaitReason::Quota, why }
+    }
+}
+
+/// Returns the compute slices of the smallest slice of some GPUs that suits a want.
+pub(crate) fn least_slices<'g>(
+    gpus: impl Iterator<Item = &'g GpuView>,
+    want: &Want,
+) -> Option<u32> {
+    let of_gpu = |gpu: &GpuView| match (gpu.mig.as_deref(), want) {
+        (Some(mig), Want::Part(name)) => {
+            let whole = gpu.cuttable(name)?;
+            mig.geometry.profile(whole.id).map(|profile| u32::from(profile.compute_slices))
+        }
+        (Some(mig), _) => {
+            let suits = want.tight(mig).into_iter();
+            suits.map(|profile| u32::from(profile.compute_slices)).min()
+        }
+        (None, _) => want.suits_unpartitioned(gpu.memory).then_some(WHOLE),
+    };
+    gpus.filter_map(of_gpu).min()
+}
+
+/// Returns one GPU of each kind that no job tells apart.
+pub(crate) fn kinds(cluster: &ClusterView) -> Vec<&GpuView> {
+    let mut kinds: Vec<&GpuView> = Vec::new();
+    for gpu in &cluster.gpus {
+        let alike = |known: &&GpuView| match (&known.mig, &gpu.mig) {
+            (Some(a), Some(b)) => Arc::ptr_eq(a, b),
+            (None, None) => known.memory == gpu.memory,
+            (Some(_), None) | (None, Some(_)) => false,
+        };
+        if !kinds.iter().any(alike) {
+            kinds.push(gpu);
+        }
+    }
+    kinds
+}
+
+/// Returns the jobs that a decision gives places.
+fn named(decision: &Decision) -> Vec<JobId> {
+    match decision {
+        Decision::Start { job, .. } => vec![*job],
+        Decision::Wait { .. } => Vec::new(),
+        Decision::Reshape { reshape, .. } => reshape.seats.iter().map(|seat| seat.job).collect(),
+    }
+}
+
+/// Returns the compute slices of a place.
+pub(crate) fn slices(gpu: &GpuView, slot: Option<Slot>) -> u32 {
+    match (slot, gpu.mig.as_deref()) {
+        (Some(slot), Some(mig)) => {
+            let profile = mig.geometry.profile(slot.profile);
+            profile.map_or(0, |profile| u32::from(profile.compute_slices))
+        }
+        (None, Some(mig)) => {
+            let largest = mig.geometry.largest();
+            largest.map_or(WHOLE, |largest| u32::from(largest.compute_slices))
+        }
+        (_, None) => WHOLE,
+    }
+}

@@ -1,0 +1,179 @@
+//! What holds of every cluster and queue with gangs.
+
+use proptest::prelude::*;
+use tessera_placement::policy::{all_names, for_simulation};
+
+use super::*;
+use crate::arbitrary;
+
+fn shape() -> impl Strategy<Value = (u32, u32)> {
+    prop::sample::select(vec![(1, 2), (2, 1), (2, 2), (1, 3), (3, 1), (1, 4)])
+}
+
+/// Jobs and gangs, by turns.
+pub(super) fn mixed() -> impl Strategy<Value = Vec<QueuedJob>> {
+    let ask = prop_oneof![
+        Just(GpuAsk::Unknown),
+        (1_u64..40_000).prop_map(build::mib),
+        Just(build::named("1g.5gb")),
+        Just(GpuAsk::Whole),
+    ];
+    let one = (prop::option::of(shape()), ask);
+    prop::collection::vec(one, 0..14).prop_map(|asked| {
+        let (mut queue, mut number) = (Vec::new(), 1);
+        for (shape, ask) in asked {
+            let jobs = match shape {
+                Some(shape) => gang(number, shape, &ask),
+                None => {
+                    let mut jobs = build::queue([ask]);
+                    jobs[0].id = JobId::from_number(number);
+                    jobs[0].submitted = Millis::new(number);
+                    jobs
+                }
+            };
+            number += u64::try_from(jobs.len()).unwrap();
+            queue.extend(jobs);
+        }
+        queue
+    })
+}
+
+/// Takes what was decided, in its order, and complains about what can't be carried out.
+fn follow(cluster: &ClusterView, queue: &[QueuedJob], decisions: &[Decision]) {
+    let mut taken: BTreeMap<String, Vec<(JobId, Option<tessera_model::mig::Slot>)>> =
+        BTreeMap::new();
+    let mut reshaped = BTreeSet::new();
+    for decision in decisions {
+        match decision {
+            Decision::Start { job, place, .. } => {
+                let gpu = cluster.gpus.iter().find(|gpu| gpu.id == place.gpu).unwrap();
+                assert!(gpu.available, "{job} is placed on {} which is away", gpu.id);
+                let held = taken.entry(gpu.id.to_string()).or_default();
+                for (other, slot) in held.iter() {
+                    let apart = match (slot, place.slot, &gpu.mig) {
+                        (Some(one), Some(two), Some(mig)) => !mig.geometry.overlap(*one, two),
+                        _ => false,
+                    };
+                    assert!(apart, "{job} and {other} overlap on {}", gpu.id);
+                }
+                for instance in gpu.instances.iter().filter(|i| i.state.busy()) {
+                    let apart = match (instance.slot, place.slot, &gpu.mig) {
+                        (Some(one), Some(two), Some(mig)) => !mig.geometry.overlap(one, two),
+                        _ => false,
+                    };
+                    assert!(apart, "{job} is placed over what is busy on {}", gpu.id);
+                }
+                held.push((*job, place.slot));
+            }
+            Decision::Reshape { reshape, .. } => {
+                reshaped.insert(reshape.gpu.to_string());
+            }
+            Decision::Wait { .. } => {}
+        }
+    }
+    assert!(reshaped.iter().all(|gpu| !taken.contains_key(gpu)), "a reshaped GPU is given away");
+    let places = places(decisions);
+    for first in queue.iter().filter(|job| job.gang.is_some_and(|member| member.rank == 0)) {
+        let member = first.gang.unwrap();
+        let seats: Vec<&Place> = member.all().filter_map(|job| places.get(&job)).collect();
+        if seats.is_empty() {
+            continue;
+        }
+        let per_node = usize::try_from(member.shape.per_node()).unwrap();
+        assert_eq!(seats.len(), member.all().count(), "a partial gang: {seats:?}");
+        let gpus: BTreeSet<_> = seats.iter().map(|place| place.gpu.clone()).collect();
+        assert_eq!(gpus.len(), seats.len(), "two members on one GPU");
+        let node = |place: &&Place| {
+            cluster.gpus.iter().find(|gpu| gpu.id == place.gpu).unwrap().node.to_string()
+        };
+        let nodes: BTreeSet<_> = seats
+            .chunks(per_node)
+            .map(|group| {
+                let nodes: BTreeSet<_> = group.iter().map(node).collect();
+                assert_eq!(nodes.len(), 1, "a node group on several nodes");
+                nodes.into_iter().next().unwrap()
+            })
+            .collect();
+        assert_eq!(nodes.len(), seats.len() / per_node, "two groups on one node");
+    }
+}
+
+proptest! {
+    #[test]
+    fn no_policy_ever_starts_a_part_of_a_gang(
+        cluster in arbitrary::cluster(),
+        queue in mixed(),
+        each in 1_u32..5,
+        starts_max in 1_usize..20,
+        late in any::<bool>(),
+        left in prop::collection::btree_map(1_u64..2_000, 1_u64..4_000, 0..200),
+    ) {
+        let cluster = dealt(cluster, each);
+        let now = if late { PATIENCE.plus(PATIENCE) } else { Millis::new(50) };
+        let left = left.into_iter().map(|(job, secs)| (JobId::from_number(job), Millis::from_secs(secs)));
+        let forecast = Left(left.collect());
+        for name in all_names() {
+            let policy = for_simulation(name).unwrap();
+
+            let said = ask(&*policy, &cluster, &forecast, &mut queue.iter(), now, starts_max);
+
+            let mut told = BTreeSet::new();
+            for decision in &said {
+                let job = match decision {
+                    Decision::Start { job, .. } | Decision::Wait { job, .. } => *job,
+                    Decision::Reshape { .. } => continue,
+                };
+                prop_assert!(told.insert(job), "{}: two decisions about {}", name, job);
+            }
+            if by_name(name).is_some() {
+                follow(&cluster, &queue, &said);
+            }
+            prop_assert!(places(&said).len() <= starts_max, "{}", name);
+        }
+    }
+
+    #[test]
+    fn a_gang_that_is_first_starts_after_each_job_in_its_way_has_run_once(
+        ends in prop::collection::vec(1_u64..50, 6),
+        shape in prop::sample::select(vec![(1, 2), (2, 1), (2, 2), (1, 3), (2, 3)]),
+        seed in any::<u64>(),
+    ) {
+        // Six GPUs on two nodes, all taken; small jobs come all the time, and nothing is known of
+        // how long anybody takes. Whoever runs takes at most 50 steps.
+        let longest = 50;
+        let mut running: Vec<Option<u64>> = ends.iter().map(|end| Some(*end)).collect();
+        let mut queue = gang(1, shape, &GpuAsk::Whole);
+        let mut next = 1_000;
+        let mut dice = seed;
+        for step in 0..=6 * longest + 1 {
+            for end in &mut running {
+                *end = end.filter(|end| *end > step);
+            }
+            let gpus = running.iter().enumerate().map(|(gpu, end)| match end {
+                Some(_) => full(500 + u64::try_from(gpu).unwrap()),
+                None => build::gpu("a100-40gb", &[]),
+            });
+            let cluster = dealt(build::cluster(gpus), 3);
+            for _ in 0..3 {
+                let mut job = build::queue([GpuAsk::Whole]).remove(0);
+                job.id = JobId::from_number(next);
+                job.submitted = Millis::new(next);
+                next += 1;
+                queue.push(job);
+            }
+
+            let places = places(&said("scheme-b", &cluster, &queue, Millis::from_secs(step)));
+
+            if places.contains_key(&JobId::from_number(1)) {
+                return Ok(());
+            }
+            for place in places.values() {
+                let gpu = cluster.gpus.iter().position(|gpu| gpu.id == place.gpu).unwrap();
+                dice = dice.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                running[gpu] = Some(step + 1 + (dice >> 33) % longest);
+            }
+            queue.retain(|job| !places.contains_key(&job.id));
+        }
+        prop_assert!(false, "the gang starves: {:?}", running);
+    }
+}

@@ -1,0 +1,306 @@
+//! Gangs under quotas: all of their members count.
+
+use proptest::prelude::*;
+use tessera_model::share::{MpsShare, Part, SmPercent};
+use tessera_placement::{Account, Limit, Sharer};
+
+use super::properties::mixed;
+use super::*;
+use crate::arbitrary;
+use crate::build::mib;
+
+/// Accounts with their users, and what each may hold at once.
+#[derive(Clone, Debug, Default)]
+struct Quotas {
+    /// By job; those that run have no user that a policy could see.
+    users: BTreeMap<JobId, &'static str>,
+    of_users: BTreeMap<&'static str, u32>,
+    /// The users of one account, and its quota.
+    account: (BTreeSet<&'static str>, Option<u32>),
+    /// How long every job takes.
+    time: Option<Millis>,
+}
+
+impl Quotas {
+    fn of(users: &[(u64, &'static str)], quotas: &[(&'static str, u32)]) -> Self {
+        let users = users.iter().map(|(job, user)| (JobId::from_number(*job), *user)).collect();
+        Self { users, of_users: quotas.iter().copied().collect(), ..Self::default() }
+    }
+
+    fn limits(&self, job: JobId) -> Vec<Limit> {
+        self.account(job).iter().flat_map(Account::limits).collect()
+    }
+}
+
+impl Forecast for Quotas {
+    fn time(&self, _: JobId, _: &GpuView, _: &Profile) -> Option<Millis> {
+        self.time
+    }
+    fn done(&self, _: JobId) -> Option<u32> {
+        self.time.map(|_| 0)
+    }
+    fn since(&self, _: JobId) -> Option<Millis> {
+        None
+    }
+    fn move_price(&self, _: JobId) -> Option<Millis> {
+        self.time.map(|_| Millis::from_secs(1))
+    }
+    fn deadline(&self, _: JobId) -> Option<Millis> {
+        None
+    }
+    fn online(&self, _: JobId) -> bool {
+        false
+    }
+    fn demand(&self, _: JobId) -> Option<Demand> {
+        None
+    }
+    fn account(&self, job: JobId) -> Option<Account> {
+        let user = *self.users.get(&job)?;
+        let own = self.of_users.get(user).copied();
+        let (members, quota) = &self.account;
+        let used = Millis::ZERO;
+        Some(match members.contains(user) {
+            true => {
+                let member = own.map(|slices| Limit { name: user.into(), slices });
+                Account { name: "account lab".into(), shares: 1, used, quota: *quota, member }
+            }
+            false => Account { name: user.into(), shares: 1, used, quota: own, member: None },
+        })
+    }
+}
+
+fn decided(cluster: &ClusterView, queue: &[QueuedJob], quotas: &Quotas) -> Vec<Decision> {
+    let policy = by_name("tessera").unwrap();
+    let late = PATIENCE.plus(PATIENCE);
+    ask(&*policy, cluster, quotas, &mut queue.iter(), late, 256)
+}
+
+/// A gang of two whole GPUs, then a job of another user.
+fn gang_and_one() -> Vec<QueuedJob> {
+    let mut queue = gang(1, (1, 2), &GpuAsk::Whole);
+    let one = build::queue([GpuAsk::Whole]).remove(0);
+    queue.push(QueuedJob { id: JobId::from_number(3), user: "bob".into(), ..one });
+    queue
+}
+
+#[test]
+fn a_gang_counts_with_all_of_its_members_and_keeps_nobody_waiting_under_its_quota() {
+    let users = [(1, "ada"), (2, "ada"), (3, "bob"), (90, "ada")];
+    let mut cluster = empty(4, 4);
+    cluster.gpus[0].instances = full(90).instances;
+
+    let held = decided(&cluster, &gang_and_one(), &Quotas::of(&users, &[("ada", 20)]));
+
+    assert_eq!(places(&held).keys().map(|job| job.number()).collect::<Vec<_>>(), [3]);
+    for member in [1, 2] {
+        let (reason, summary, would) = waits(&held, member);
+        assert_eq!(reason, WaitReason::Quota);
+        assert_eq!(
+            summary,
+            "jobs of ada hold 7 of the 20 compute slices that they may have at once, and this gang \
+             of 2 takes at least 14 more"
+        );
+        assert_eq!(
+            would,
+            "jobs of ada that hold 1 compute slice end, or the quota is raised to 21"
+        );
+    }
+    let free = decided(&cluster, &gang_and_one(), &Quotas::of(&users, &[("ada", 21)]));
+    assert_eq!(places(&free).len(), 3);
+}
+
+#[test]
+fn nothing_is_kept_for_a_gang_that_its_quota_holds() {
+    let mut cluster = empty(2, 2);
+    cluster.gpus[0].instances = full(90).instances;
+    let users = [(1, "ada"), (2, "ada"), (3, "bob")];
+
+    let kept = decided(&cluster, &gang_and_one(), &Quotas::of(&users, &[("ada", 14)]));
+    assert!(places(&kept).is_empty(), "its two GPUs are kept for the gang");
+
+    let held = decided(&cluster, &gang_and_one(), &Quotas::of(&users, &[("ada", 13)]));
+    assert_eq!(places(&held).len(), 1);
+    let (_, summary, would) = waits(&held, 1);
+    assert!(summary.ends_with("14 more: it can never start under this quota"), "{summary}");
+    assert_eq!(would, "the quota of ada is raised to 14");
+}
+
+#[test]
+fn of_a_user_and_an_account_the_tighter_holds_and_is_named() {
+    let users = [(1, "ada"), (2, "ada"), (3, "bob"), (90, "bob")];
+    let mut quotas = Quotas::of(&users, &[("ada", 21)]);
+    quotas.account = (["ada", "bob"].into(), Some(20));
+    let mut cluster = empty(4, 4);
+    cluster.gpus[0].instances = full(90).instances;
+
+    let held = decided(&cluster, &gang_and_one(), &quotas);
+
+    let (reason, summary, _) = waits(&held, 1);
+    assert_eq!(reason, WaitReason::Quota);
+    assert!(summary.starts_with("jobs of account lab hold 7 of the 20 "), "{summary}");
+}
+
+#[test]
+fn whom_the_accounts_have_set_back_lets_others_gangs_go_first() {
+    /// Ada had nearly all there was.
+    struct Had;
+    impl Forecast for Had {
+        fn time(&self, _: JobId, _: &GpuView, _: &Profile) -> Option<Millis> {
+            None
+        }
+        fn done(&self, _: JobId) -> Option<u32> {
+            None
+        }
+        fn since(&self, _: JobId) -> Option<Millis> {
+            None
+        }
+        fn move_price(&self, _: JobId) -> Option<Millis> {
+            None
+        }
+        fn deadline(&self, _: JobId) -> Option<Millis> {
+            None
+        }
+        fn online(&self, _: JobId) -> bool {
+            false
+        }
+        fn demand(&self, _: JobId) -> Option<Demand> {
+            None
+        }
+        fn account(&self, job: JobId) -> Option<Account> {
+            let (name, hours) = if job.number() < 5 { ("ada", 99) } else { ("bob", 1) };
+            let used = Millis::from_secs(hours * 3_600);
+            Some(Account { name: name.into(), shares: 1, used, quota: None, member: None })
+        }
+    }
+    let mut queue = gang(1, (1, 2), &GpuAsk::Whole);
+    let mut later = gang(5, (1, 2), &GpuAsk::Whole);
+    later.iter_mut().for_each(|job| job.user = "bob".into());
+    queue.extend(later);
+    let started = |policy: &str| -> Vec<u64> {
+        let policy = by_name(policy).unwrap();
+        let said = ask(&*policy, &empty(2, 2), &Had, &mut queue.iter(), Millis::new(9), 256);
+        places(&said).keys().map(|job| job.number()).collect()
+    };
+
+    assert_eq!(started("tessera"), [5, 6]);
+    assert_eq!(
+        started("scheme-b"),
+        [1, 2],
+        "where nothing is shared fairly the order is the order"
+    );
+}
+
+/// Returns what everybody holds, by whose limit it counts, once the decisions are carried out.
+fn held(cluster: &ClusterView, quotas: &Quotas, said: &[Decision]) -> BTreeMap<String, u32> {
+    let slices = |gpu: &GpuView, slot: Option<tessera_model::mig::Slot>| match (&gpu.mig, slot) {
+        (Some(mig), Some(slot)) => {
+            u32::from(mig.geometry.profile(slot.profile).unwrap().compute_slices)
+        }
+        _ => 7,
+    };
+    let mut seats: BTreeMap<JobId, (tessera_model::GpuId, Option<tessera_model::mig::Slot>, u32)> =
+        BTreeMap::new();
+    for gpu in &cluster.gpus {
+        for instance in &gpu.instances {
+            if let InstanceState::Taken { job } = &instance.state {
+                seats.insert(*job, (gpu.id.clone(), instance.slot, slices(gpu, instance.slot)));
+            }
+        }
+    }
+    let gpu = |id: &tessera_model::GpuId| cluster.gpus.iter().find(|gpu| gpu.id == *id).unwrap();
+    for decision in said {
+        match decision {
+            Decision::Start { job, place, .. } => {
+                let slices = slices(gpu(&place.gpu), place.slot);
+                seats.insert(*job, (place.gpu.clone(), place.slot, slices));
+            }
+            Decision::Reshape { reshape, .. } => {
+                for seat in &reshape.seats {
+                    let slices = slices(gpu(&reshape.gpu), seat.slot);
+                    seats.insert(seat.job, (reshape.gpu.clone(), seat.slot, slices));
+                }
+            }
+            Decision::Wait { .. } => {}
+        }
+    }
+    let mut held: BTreeMap<String, u32> = BTreeMap::new();
+    let mut counted = BTreeSet::new();
+    for (job, (gpu, slot, slices)) in seats {
+        // A slice that several share counts once.
+        if !counted.insert((gpu, slot)) {
+            continue;
+        }
+        for limit in quotas.limits(job) {
+            *held.entry(limit.name.to_string()).or_default() += slices;
+        }
+    }
+    held
+}
+
+/// Makes some of the jobs sharers: those of no gang.
+fn shared(mut queue: Vec<QueuedJob>, which: &BTreeSet<u64>) -> Vec<QueuedJob> {
+    for job in queue.iter_mut().filter(|job| job.gang.is_none()) {
+        if which.contains(&job.id.number()) {
+            job.gpu = mib(4_000);
+            let share = MpsShare {
+                sm: SmPercent::try_from(30).unwrap(),
+                memory: tessera_model::Bytes::from_mib(4_000),
+            };
+            job.share = Some(Sharer { user: job.user.clone(), share: Part::Mps(share) });
+        }
+    }
+    queue
+}
+
+proptest! {
+    #[test]
+    fn nobody_gets_more_than_a_quota_whatever_asks_together(
+        cluster in arbitrary::cluster(),
+        queue in mixed(),
+        each in 1_u32..5,
+        of_users in prop::collection::vec(prop::option::of(0_u32..30), 3),
+        of_account in prop::option::of(0_u32..40),
+        whose in prop::collection::vec(0_usize..3, 60),
+        sharers in prop::collection::btree_set(1_u64..60, 0..20),
+        known in any::<bool>(),
+    ) {
+        let mut cluster = dealt(cluster, each);
+        let names = ["ada", "bob", "cyd"];
+        let mut quotas = Quotas {
+            of_users: names.into_iter().zip(&of_users).filter_map(|(n, q)| Some((n, (*q)?))).collect(),
+            account: (["ada", "bob"].into(), of_account),
+            time: known.then_some(Millis::from_secs(600)),
+            ..Quotas::default()
+        };
+        // Nobody runs in two places.
+        let instances = cluster.gpus.iter_mut().flat_map(|gpu| &mut gpu.instances);
+        for (number, instance) in (1_000..).zip(instances) {
+            if let InstanceState::Taken { job } = &mut instance.state {
+                *job = JobId::from_number(number);
+                let at = usize::try_from(number).unwrap() % whose.len();
+                quotas.users.insert(*job, names[whose[at]]);
+            }
+        }
+        let mut queue = queue;
+        for job in &mut queue {
+            let of = job.gang.map_or(job.id, |member| member.gang);
+            let at = usize::try_from(of.number()).unwrap() % whose.len();
+            job.user = names[whose[at]].into();
+            quotas.users.insert(job.id, names[whose[at]]);
+        }
+        let queue = shared(queue, &sharers);
+        let before = held(&cluster, &quotas, &[]);
+
+        let said = decided(&cluster, &queue, &quotas);
+
+        for (name, holds) in held(&cluster, &quotas, &said) {
+            let limit = match name.as_str() {
+                "account lab" => of_account,
+                user => quotas.of_users.get(user).copied(),
+            };
+            let had = before.get(&name).copied().unwrap_or(0);
+            let most = limit.unwrap_or(u32::MAX).max(had);
+            prop_assert!(holds <= most, "{name} holds {holds} of {limit:?}, had {had}");
+        }
+    }
+}
