@@ -14,8 +14,10 @@
 //!   (2) before (3); then the fewest compute slices; then the fewest lost futures (`R` before less
 //!   `R` after); then the cluster's order. The difference, not the ratio: it fills GPUs that are in
 //!   use before it opens an empty one, which keeps whole GPUs for those who need them.
-//! - **Tight** is a matter of memory: of 3g.20gb and 4g.20gb an idle one of either kind is taken;
-//!   one that is created is a 3g.20gb wherever `R` doesn't tell them apart.
+//! - **Tight** is a matter of memory, since compute is soft (§2.2): of 3g.20gb and 4g.20gb an idle
+//!   one of either kind is taken, and `R` says which one is created. Where it doesn't tell them
+//!   apart, the one with more compute: nobody else could have had that slice, and the paper's mix
+//!   Ml3 runs on 4g and 3g. Between GPUs such a slice doesn't count.
 //! - **A larger idle slice is never used as it is** on a GPU with MIG on: it is split. While its
 //!   GPU is being changed the job waits (`awaiting_repartition`) for that to end. A GPU with MIG
 //!   off can't be split and is taken whole, after everything tighter.
@@ -229,15 +231,18 @@ struct Candidate<'c> {
 }
 
 /// Takes the way with the largest `R`; of equals the one with the fewest steps, then the one
-/// whose destroyed instances opened most, then the fewest compute slices, then the highest start.
+/// whose destroyed instances opened most, then the most compute slices, then the highest start.
 /// The others are kept for the explanation.
 fn best_of(want: &Want, mut ways: Vec<Candidate<'_>>) -> Option<Offer> {
-    ways.sort_by_key(|c| {
+    let cost = |c: &Candidate<'_>| {
         let least_lost = usize::MAX - c.futures.after;
         let least_opened = usize::MAX - c.left_open;
-        let last = Reverse(c.slot.start);
-        (least_lost, c.steps.len(), least_opened, c.profile.compute_slices, last)
-    });
+        (least_lost, c.steps.len(), least_opened)
+    };
+    ways.sort_by_key(|c| (cost(c), Reverse((c.profile.compute_slices, c.slot.start))));
+    // What more it has than an equal that would do is lost to nobody.
+    let equals = ways.iter().take_while(|c| cost(c) == cost(&ways[0]));
+    let compute_slices = equals.map(|c| c.profile.compute_slices).min()?;
     let mut ways = ways.into_iter();
     let best = ways.next()?;
     Some(Offer {
@@ -245,7 +250,7 @@ fn best_of(want: &Want, mut ways: Vec<Candidate<'_>>) -> Option<Offer> {
             company: sharing::company(want, best.profile.memory),
             memory: best.profile.memory,
             way: best.way,
-            compute_slices: best.profile.compute_slices,
+            compute_slices,
             lost_futures: best.futures.before.saturating_sub(best.futures.after),
         },
         slot: Some(best.slot),

@@ -31,6 +31,27 @@ fn the_memory_of_a_slice_is_what_the_driver_reports_not_what_its_name_says() {
 }
 
 #[test]
+fn two_jobs_of_half_the_memory_get_a_3g_and_a_4g() {
+    // MIGM's mix Ml3: the fourth slice of the first half is of use to nobody else.
+    assert_eq!(
+        round([a100(&[]), a100(&[])], &[gib(16), gib(16), gib(16)]),
+        [
+            "1: +3g.20gb@4 3g.20gb@4 on 0",
+            "2: +4g.20gb@0 4g.20gb@0 on 0",
+            "3: +3g.20gb@4 3g.20gb@4 on 1"
+        ]
+    );
+}
+
+#[test]
+fn a_slice_that_others_could_use_is_left_to_them() {
+    // Beside a busy 1g at 3 nothing but a 3g fits the second half.
+    let gpu = a100(&[("1g.5gb", 3, taken(9))]);
+
+    assert_eq!(round([gpu], &[gib(16)]), ["1: +3g.20gb@4 3g.20gb@4 on 0"]);
+}
+
+#[test]
 fn seven_small_jobs_share_an_a100_and_the_eighth_waits() {
     let starts = round(
         [a100(&[])],

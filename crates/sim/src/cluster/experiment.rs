@@ -9,6 +9,8 @@ mod miso;
 mod mmk;
 mod traces;
 
+use tessera_placement::Policy;
+
 use super::bounds::Bounds;
 use super::fleet::Fleet;
 use super::job::Job;
@@ -81,9 +83,7 @@ const ROWS: &[Row] = &[
     ("X6", false, dyna_p::figure_7),
     ("X7", false, || vec![migm::gain("X7", "migm-hm2", 6.20, 0.01)]),
     ("X8", false, || vec![migm::gain("X8", "migm-hm3", 5.37, 0.05)]),
-    ("X9", false, || {
-        vec![migm::gain("X9", "migm-hm4", 1.70, 0.03), migm::gain("X9", "migm-ml3", 1.24, 0.03)]
-    }),
+    ("X9", false, migm::halves),
     ("X10", false, migm::needleman_wunsch),
     ("X11", false, migm::memory),
     ("X12", false, fikit::combination_a),
@@ -204,21 +204,25 @@ impl<'t> Trial<'t> {
 
 /// Runs it; `None` where it doesn't come to its end.
 fn runs(trial: &Trial<'_>) -> Option<Summary> {
+    runs_under(trial, policy(trial.policy).ok()?.as_ref())
+}
+
+/// The same under a policy that is set otherwise than its name says.
+fn runs_under(trial: &Trial<'_>, decides: &dyn Policy) -> Option<Summary> {
     let whole = Fleet::parse(trial.cluster).ok()?;
-    let outcome = outcome(trial, &whole)?;
+    let outcome = outcome(trial, &whole, decides)?;
     Some(Summary::new(&outcome, &Bounds::new(trial.jobs, &whole, &trial.overheads)))
 }
 
-fn outcome(trial: &Trial<'_>, whole: &Fleet) -> Option<Outcome> {
+fn outcome(trial: &Trial<'_>, whole: &Fleet, decides: &dyn Policy) -> Option<Outcome> {
     let mut fleet = whole.clone();
     if !trial.layout.is_empty() {
         fleet.cut(trial.layout).ok()?;
     }
-    let decides = policy(trial.policy).ok()?;
     let setup = Setup {
         jobs: trial.jobs,
         fleet: &fleet,
-        policy: decides.as_ref(),
+        policy: decides,
         overheads: trial.overheads,
         round_ms: trial.round_ms,
         seed: trial.seed,
@@ -236,10 +240,10 @@ fn makespan(jobs: &[Job], cluster: &str, policy: &str) -> Option<f64> {
     makespan_cut(jobs, cluster, policy, "")
 }
 
-fn makespan_cut(jobs: &[Job], cluster: &str, policy: &str, layout: &str) -> Option<f64> {
-    let trial = Trial { overheads: overheads_free(), layout, ..Trial::new(jobs, cluster, policy) };
+fn makespan_cut(jobs: &[Job], cluster: &str, under: &str, layout: &str) -> Option<f64> {
+    let trial = Trial { overheads: overheads_free(), layout, ..Trial::new(jobs, cluster, under) };
     let whole = Fleet::parse(cluster).ok()?;
-    outcome(&trial, &whole).map(|done| seconds(done.makespan_ms))
+    outcome(&trial, &whole, policy(under).ok()?.as_ref()).map(|done| seconds(done.makespan_ms))
 }
 
 /// Returns what no MIG-only schedule of the jobs beats, in seconds.

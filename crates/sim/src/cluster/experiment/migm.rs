@@ -2,7 +2,7 @@
 
 use tessera_predict::growth::Growth;
 
-use super::{Finding, Proof, bound_of, makespan, near};
+use super::{Finding, Proof, bound_of, makespan, makespan_cut, near};
 use crate::cluster::calibration::mean;
 use crate::cluster::job::Job;
 use crate::cluster::number::{count, float};
@@ -11,17 +11,38 @@ use crate::kernels::Chance;
 
 const GPU: &str = "a100-40gb";
 
-/// Orders of a mix over which scheme B is looked at; two thousand give the same verdicts.
-const ORDERS: u64 = 200;
+/// Orders of a mix over which scheme B is looked at: the ends of its range are rare orders.
+const ORDERS: u64 = 400;
 
 fn jobs(mix: &str, seed: u64) -> Vec<Job> {
     built_in(mix, seed).map(|workload| workload.jobs).unwrap_or_default()
 }
 
+/// Returns how long one job after the other takes, in whatever order.
+fn in_turn(jobs: &[Job]) -> f64 {
+    makespan(jobs, GPU, "exclusive").unwrap_or(0.0)
+}
+
 /// Returns how much earlier a policy ends than one job after the other.
 fn gain_of(jobs: &[Job], policy: &str) -> f64 {
-    let alone = makespan(jobs, GPU, "exclusive").unwrap_or(0.0);
-    alone / makespan(jobs, GPU, policy).unwrap_or(f64::INFINITY)
+    in_turn(jobs) / makespan(jobs, GPU, policy).unwrap_or(f64::INFINITY)
+}
+
+/// X9: Ml3, whose halves are of unequal speed. The paper's scheme A gives each nine jobs; ours sends
+/// the next one to whichever is idle.
+pub(super) fn halves() -> Vec<Finding> {
+    let jobs = jobs("migm-ml3", 1);
+    let half = |layout| makespan_cut(&jobs[..jobs.len() / 2], GPU, "static", layout);
+    let ends = half("3g.20gb").zip(half("4g.20gb")).map_or(f64::INFINITY, |(a, b)| a.max(b));
+    let even = near(
+        "X9",
+        "migm-ml3: nine jobs on each half",
+        Proof::Exact,
+        1.24,
+        in_turn(&jobs) / ends,
+        0.03,
+    );
+    vec![gain("X9", "migm-hm4", 1.70, 0.03), even, gain("X9", "migm-ml3", 1.40, 0.03)]
 }
 
 /// X7 to X9: a mix under scheme A, over the bound of its gain.
@@ -107,41 +128,47 @@ fn foretold(name: &str, full: usize, iterations: usize, seed: u64) -> (usize, f6
     (fired, error)
 }
 
-/// A mix, what is printed of schemes A and B, and whether A was what its parameter was fitted on.
-const MIXES: [(&str, f64, f64, [f64; 2]); 3] = [
-    ("migm-ht1", 1.64, 1.47, [1.18, 1.64]),
-    ("migm-ht2", 1.14, 1.04, [1.039, 1.136]),
-    ("migm-ht3", 1.29, 1.21, [1.199, 1.284]),
+/// A mix, what is printed of schemes A and B, and what B's mean and range over random orders are by
+/// the same times, worked out without a simulator.
+const MIXES: [(&str, f64, f64, [f64; 3]); 3] = [
+    ("migm-ht1", 1.64, 1.47, [1.40, 1.18, 1.64]),
+    ("migm-ht2", 1.14, 1.04, [1.086, 1.039, 1.136]),
+    ("migm-ht3", 1.29, 1.21, [1.242, 1.199, 1.284]),
 ];
+
+/// Why the mean of Ht1 under scheme B is off.
+const ONE_ORDER: &str = "the paper ran one order, and 1.47 is well inside their range; by the same \
+                         times their mean is 1.40 without a simulator, too";
 
 /// The mixes of table 2 in random orders.
 pub(super) fn mixes() -> Vec<Finding> {
     let mut findings = Vec::new();
-    for (mix, printed_a, printed_b, range) in MIXES {
+    for (mix, printed_a, printed_b, [worked_out, low, high]) in MIXES {
         let first = jobs(mix, 1);
         let bound = bound_of(&first, GPU);
-        let a = gain_of(&first, "scheme-a");
-        let ends = makespan(&first, GPU, "scheme-a").unwrap_or(f64::INFINITY);
+        let (alone, ends) = (in_turn(&first), makespan(&first, GPU, "scheme-a"));
+        let a = alone / ends.unwrap_or(f64::INFINITY);
         let what = format!("{mix}: scheme A (its parameter is fitted on this)");
-        findings
-            .push(near("MIGM", what, Proof::Calibrated, printed_a, a, 0.03).ratio(ends / bound));
-        let b: Vec<f64> = (1..=ORDERS).map(|seed| gain_of(&jobs(mix, seed), "scheme-b")).collect();
+        let row = |what: String, expected, found, tolerance| {
+            near("MIGM", what, Proof::Calibrated, expected, found, tolerance)
+        };
+        findings.push(row(what, printed_a, a, 0.03).ratio(ends.unwrap_or(0.0) / bound));
+        let of = |seed| makespan(&jobs(mix, seed), GPU, "scheme-b").map(|ends| alone / ends);
+        let b: Vec<f64> = (1..=ORDERS).filter_map(of).collect();
         let what = format!("{mix}: scheme B, mean of {ORDERS} orders");
-        findings.push(
-            near("MIGM", what, Proof::Calibrated, printed_b, mean(&b), 0.07).known(
-                "the mean over orders of this fit is 1.40, a hundredth lower than it may be",
-            ),
-        );
+        findings.push(row(what, printed_b, mean(&b), 0.07).known(ONE_ORDER));
+        let what = format!("{mix}: the same mean, worked out without a simulator");
+        findings.push(row(what, worked_out, mean(&b), 0.01));
         let (least, most) =
             b.iter().fold((f64::INFINITY, 0.0_f64), |(l, m), x| (l.min(*x), m.max(*x)));
+        let as_good = b.iter().filter(|gain| **gain >= printed_b).count();
+        let part = 100.0 * count(as_good) / count(b.len().max(1));
         let what = format!(
-            "{mix}: whether B as printed is in the range of orders, {least:.3} to {most:.3} (derived: {} to {})",
-            range[0], range[1]
+            "{mix}: whether B as printed is in the range of orders, {least:.3} to {most:.3} (worked out: \
+             {low} to {high}); {part:.0} % of them are as fast"
         );
         let inside = f64::from(u8::from((least..=most).contains(&printed_b)));
-        findings.push(near("MIGM", what, Proof::Calibrated, 1.0, inside, 0.0).known(
-            "no order is as slow as the paper's: what cuts and process starts take isn't printed",
-        ));
+        findings.push(row(what, 1.0, inside, 0.0));
         let what = format!("{mix}: A over B");
         let ratio = a / mean(&b);
         findings.push(Finding::at_least("MIGM", what, Proof::Calibrated, 1.0, ratio));
@@ -151,10 +178,7 @@ pub(super) fn mixes() -> Vec<Finding> {
     findings.push(near("MIGM", "migm-ml2: scheme A", Proof::Calibrated, 1.58, a, 0.03));
     let b = gain_of(&jobs("migm-ml3", 1), "scheme-b");
     let what = "migm-ml3: scheme B, which keeps both halves at work (fluid limit 1.43)";
-    findings.push(
-        near("MIGM", what, Proof::Exact, 1.40, b, 0.03)
-            .known("scheme-b takes the fewest compute slices first: 3g and 3g, not 4g and 3g"),
-    );
+    findings.push(near("MIGM", what, Proof::Exact, 1.40, b, 0.03));
     // Energy gain is throughput gain over the ratio of mean power (printed: 1.411 here).
     let what = "migm-ml2: energy gain of scheme A";
     findings.push(near("MIGM", what, Proof::Calibrated, 1.12, a / 1.411, 0.05 * 1.12));
