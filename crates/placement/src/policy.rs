@@ -40,7 +40,7 @@ pub(crate) use scheme_b::MadeToMeasure;
 pub use scheme_b::SchemeB;
 pub use settings::{BadSettings, with_settings};
 pub(crate) use static_layout::AsItStands;
-pub use static_layout::StaticLayout;
+pub use static_layout::{StaticBySize, StaticLayout};
 pub use static_promote::StaticPromote;
 pub use tessera::Tessera;
 
@@ -158,9 +158,9 @@ pub fn for_simulation(name: &str) -> Option<Box<dyn Policy>> {
     match name {
         "scheme-a" => Some(Box::new(SchemeA)),
         "static-promote" => Some(Box::new(StaticPromote)),
-        "mps-only" => Some(Box::new(MpsOnly)),
+        "mps-only" => Some(Box::new(MpsOnly::THIRDS)),
         "miso" => Some(Box::new(Miso::MISO)),
-        "miger" => Some(Box::new(Miger)),
+        "miger" => Some(Box::new(Miger::default())),
         "mmk" => Some(Box::new(Mmk)),
         "oracle" => Some(Box::new(Miso::ORACLE)),
         "dyna-p" => Some(Box::new(DynaP)),

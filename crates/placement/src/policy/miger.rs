@@ -20,9 +20,9 @@
 //! would lose their work stay as online ones do, without company where they have a slice alone.
 
 use std::cmp::Reverse;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use tessera_model::mig::{Layout, Slot};
+use tessera_model::mig::{Layout, ProfileId, Slot};
 use tessera_model::share::SmPercent;
 use tessera_model::{JobId, Millis};
 
@@ -31,7 +31,8 @@ use super::cards::{Card, because};
 use super::shares;
 use crate::decision::{Decision, Explanation, Reshape, Seat, WaitReason};
 use crate::forecast::Forecast;
-use crate::seating::{self, Must, SEATED_MAX};
+use crate::seating::{self, Must, NO_SEAT, SEATED_MAX, Scratch};
+use crate::session::{Queue, Session};
 use crate::view::{ClusterView, QueuedJob};
 
 const NAME: &str = "miger";
@@ -50,8 +51,17 @@ type Seated<R> = (R, Layout, Vec<Seat>);
 type Way = Option<(i64, Option<SmPercent>)>;
 
 /// The policy `miger`.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Miger;
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Miger {
+    /// As [`SERVED`].
+    pub served: i64,
+}
+
+impl Default for Miger {
+    fn default() -> Self {
+        Self { served: SERVED }
+    }
+}
 
 impl Policy for Miger {
     fn name(&self) -> &'static str {
@@ -66,62 +76,223 @@ impl Policy for Miger {
         now: Millis,
         starts_max: usize,
     ) -> Vec<Decision> {
-        let mut cards = Card::all(cluster);
+        self.decide_from(&mut Memory::default(), cluster, forecast, queue, (now, starts_max))
+    }
+
+    fn session(&self) -> Option<Box<dyn Session + '_>> {
+        Some(Box::new(AtWork { policy: *self, queue: Queue::new(), memory: Memory::default() }))
+    }
+}
+
+/// The policy at work.
+#[derive(Debug)]
+struct AtWork {
+    policy: Miger,
+    queue: Queue,
+    memory: Memory,
+}
+
+impl Session for AtWork {
+    fn enqueue(&mut self, job: QueuedJob) {
+        self.queue.insert((job.priority, job.id), job);
+    }
+
+    fn dequeue(&mut self, job: &QueuedJob) {
+        self.queue.remove(&(job.priority, job.id));
+        // If it comes back it may need something else.
+        self.memory.refused.values_mut().for_each(|known| {
+            known.remove(&Kind::Job(job.id));
+        });
+    }
+
+    fn gpu_changed(&mut self, gpu: usize) {
+        self.memory.refused.remove(&gpu);
+        self.memory.calm.remove(&gpu);
+    }
+
+    fn round(
+        &mut self,
+        cluster: &ClusterView,
+        forecast: &dyn Forecast,
+        now: Millis,
+        starts_max: usize,
+    ) -> Vec<Decision> {
+        let mut queue = self.queue.values();
+        let terms = (now, starts_max);
+        self.policy.decide_from(&mut self.memory, cluster, forecast, &mut queue, terms)
+    }
+}
+
+/// What need not be worked out again until a GPU changes.
+#[derive(Debug, Default)]
+struct Memory {
+    /// What a GPU as it is has no place for. For online jobs that lasts: a deadline only comes nearer.
+    refused: BTreeMap<usize, BTreeSet<Kind>>,
+    /// GPUs whose jobs do no more on other slices.
+    calm: BTreeSet<usize>,
+    scratch: Scratch,
+}
+
+/// Jobs that a GPU refuses alike.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Kind {
+    /// Offline jobs beside offline jobs, by the profiles on which they run.
+    Runs(Vec<bool>),
+    Job(JobId),
+}
+
+impl Miger {
+    fn decide_from(
+        self,
+        memory: &mut Memory,
+        cluster: &ClusterView,
+        forecast: &dyn Forecast,
+        queue: &mut dyn Iterator<Item = &QueuedJob>,
+        (now, starts_max): (Millis, usize),
+    ) -> Vec<Decision> {
+        let all = cluster.gpus.iter().enumerate();
+        let mut cards: Vec<(usize, Card<'_>)> =
+            all.filter_map(|(gpu, view)| Some((gpu, Card::new(view)?))).collect();
         let mut decisions = Vec::new();
         while decisions.len() < starts_max {
             let Some(job) = queue.next() else {
-                let tidied = cards.iter_mut().filter_map(|card| tidy(card, forecast));
+                let tidied = cards.iter_mut().filter_map(|(gpu, card)| {
+                    let calm = memory.calm.contains(gpu);
+                    let tidied =
+                        if calm { None } else { tidy(card, forecast, &mut memory.scratch) };
+                    // A GPU that is being changed is looked at when that is over.
+                    if tidied.is_none() && card.open {
+                        memory.calm.insert(*gpu);
+                    }
+                    tidied
+                });
                 decisions.extend(tidied.map(|reshape| {
                     let why = because(NAME, "its offline jobs do more on these slices");
                     Decision::Reshape { reshape, why }
                 }));
                 break;
             };
-            match arrive(&mut cards, forecast, job.id, now) {
+            match self.arrive(&mut cards, forecast, job.id, now, memory) {
                 Some(reshape) => {
                     let why = because(NAME, "the GPU with the fewest jobs that can take it");
                     decisions.push(Decision::Reshape { reshape, why });
                 }
                 None => {
-                    let why = Explanation {
-                        would_start_if: Some("a job ends".to_owned()),
-                        ..because(
-                            NAME,
-                            "no GPU has a slice for it, nor an online job to sit beside",
-                        )
-                    };
-                    let reason = WaitReason::Resources;
-                    decisions.push(Decision::Wait { job: job.id, reason, why });
+                    decisions.push(wait(job.id));
                     break;
                 }
             }
         }
         decisions
     }
+
+    fn arrive(
+        self,
+        cards: &mut [(usize, Card<'_>)],
+        forecast: &dyn Forecast,
+        job: JobId,
+        now: Millis,
+        memory: &mut Memory,
+    ) -> Option<Reshape> {
+        let mut order: Vec<usize> = (0..cards.len()).filter(|at| cards[*at].1.open).collect();
+        order.sort_by_key(|at| cards[*at].1.seats.len());
+        let comes_online = shares::fixed(forecast, job);
+        let mut runs: BTreeMap<&str, Vec<bool>> = BTreeMap::new();
+        order.into_iter().find_map(|at| {
+            let (gpu, card) = &mut cards[at];
+            let present = online(card, forecast);
+            let kind = if comes_online || !present.is_empty() {
+                Kind::Job(job)
+            } else {
+                let of = || row(card, forecast, job).iter().map(|w| *w != NO_SEAT).collect();
+                Kind::Runs(runs.entry(card.view.model.as_str()).or_insert_with(of).clone())
+            };
+            if memory.refused.get(gpu).is_some_and(|known| known.contains(&kind)) {
+                return None;
+            }
+            let found = match forecast.online(job) {
+                true => self.seat_online(card, forecast, job, now, &mut memory.scratch),
+                false => {
+                    let mut offline = offline(card, forecast);
+                    offline.push(job);
+                    seat_offline(card, forecast, &present, &offline, &mut memory.scratch)
+                        .map(|(_, layout, seats)| (layout, seats))
+                }
+            };
+            match found {
+                Some((layout, seats)) => Some(card.take(layout, seats)),
+                None => {
+                    memory.refused.entry(*gpu).or_default().insert(kind);
+                    None
+                }
+            }
+        })
+    }
+
+    /// Finds an online job the smallest slice that serves it, where the offline jobs do most.
+    fn seat_online(
+        self,
+        card: &Card<'_>,
+        forecast: &dyn Forecast,
+        job: JobId,
+        now: Millis,
+        scratch: &mut Scratch,
+    ) -> Option<(Layout, Vec<Seat>)> {
+        let present = online(card, forecast);
+        let offline = offline(card, forecast);
+        let taken: Layout = present.iter().filter_map(|seat| seat.slot).collect();
+        let mut best: Option<Seated<(Reverse<u8>, i64)>> = None;
+        let mut tried = Layout::new();
+        for layout in card.mig.full().iter().filter(|layout| taken.is_subset(layout)) {
+            for slot in layout.iter().filter(|slot| !taken.contains(slot)) {
+                if !tried.insert(*slot) || !self.serves(card, forecast, job, *slot, now) {
+                    continue;
+                }
+                let Some(sm) = shares::online(card, forecast, *slot, job) else { continue };
+                let mut seats = present.clone();
+                seats.push(Seat { job, slot: Some(*slot), sm: Some(sm) });
+                let Some((worth, layout, seats)) =
+                    seat_offline(card, forecast, &seats, &offline, scratch)
+                else {
+                    continue;
+                };
+                let slices = card.profile(*slot).map_or(u8::MAX, |p| p.compute_slices);
+                let rank = (Reverse(slices), worth);
+                if best.as_ref().is_none_or(|(known, ..)| rank > *known) {
+                    best = Some((rank, layout, seats));
+                }
+            }
+        }
+        best.map(|(_, layout, seats)| (layout, seats))
+    }
+
+    fn serves(
+        self,
+        card: &Card<'_>,
+        forecast: &dyn Forecast,
+        job: JobId,
+        slot: Slot,
+        now: Millis,
+    ) -> bool {
+        let Some(profile) = card.profile(slot) else { return false };
+        let Some(time) = forecast.time(job, card.view, profile) else { return false };
+        let whole = card.whole().is_some_and(|whole| whole == slot);
+        let in_time = |deadline: Millis| now.get().saturating_add(time.get()) <= deadline.get();
+        let well = match forecast.deadline(job) {
+            Some(deadline) => in_time(deadline),
+            None => card.speed(forecast, job, slot).is_some_and(|speed| speed >= self.served),
+        };
+        // The whole GPU is the best that there is.
+        well || whole
+    }
 }
 
-fn arrive(
-    cards: &mut [Card<'_>],
-    forecast: &dyn Forecast,
-    job: JobId,
-    now: Millis,
-) -> Option<Reshape> {
-    let mut order: Vec<usize> = (0..cards.len()).filter(|at| cards[*at].open).collect();
-    order.sort_by_key(|at| cards[*at].seats.len());
-    order.into_iter().find_map(|at| {
-        let card = &mut cards[at];
-        let (layout, seats) = match forecast.online(job) {
-            true => seat_online(card, forecast, job, now)?,
-            false => {
-                let mut offline = offline(card, forecast);
-                offline.push(job);
-                let (_, layout, seats) =
-                    seat_offline(card, forecast, &online(card, forecast), &offline)?;
-                (layout, seats)
-            }
-        };
-        Some(card.take(layout, seats))
-    })
+fn wait(job: JobId) -> Decision {
+    let why = Explanation {
+        would_start_if: Some("a job ends".to_owned()),
+        ..because(NAME, "no GPU has a slice for it, nor an online job to sit beside")
+    };
+    Decision::Wait { job, reason: WaitReason::Resources, why }
 }
 
 fn online(card: &Card<'_>, forecast: &dyn Forecast) -> Vec<Seat> {
@@ -132,62 +303,19 @@ fn offline(card: &Card<'_>, forecast: &dyn Forecast) -> Vec<JobId> {
     card.jobs().into_iter().filter(|job| !shares::fixed(forecast, *job)).collect()
 }
 
-/// Finds an online job the smallest slice that serves it, where the offline jobs do most.
-fn seat_online(
-    card: &Card<'_>,
-    forecast: &dyn Forecast,
-    job: JobId,
-    now: Millis,
-) -> Option<(Layout, Vec<Seat>)> {
-    let present = online(card, forecast);
-    let offline = offline(card, forecast);
-    let taken: Layout = present.iter().filter_map(|seat| seat.slot).collect();
-    let mut best: Option<Seated<(Reverse<u8>, i64)>> = None;
-    let mut tried = Layout::new();
-    for layout in card.mig.full().iter().filter(|layout| taken.is_subset(layout)) {
-        for slot in layout.iter().filter(|slot| !taken.contains(slot)) {
-            if !tried.insert(*slot) || !serves(card, forecast, job, *slot, now) {
-                continue;
-            }
-            let Some(sm) = shares::online(card, forecast, *slot, job) else { continue };
-            let mut seats = present.clone();
-            seats.push(Seat { job, slot: Some(*slot), sm: Some(sm) });
-            let Some((worth, layout, seats)) = seat_offline(card, forecast, &seats, &offline)
-            else {
-                continue;
-            };
-            let slices = card.profile(*slot).map_or(u8::MAX, |p| p.compute_slices);
-            let rank = (Reverse(slices), worth);
-            if best.as_ref().is_none_or(|(known, ..)| rank > *known) {
-                best = Some((rank, layout, seats));
-            }
-        }
-    }
-    best.map(|(_, layout, seats)| (layout, seats))
-}
-
-fn serves(card: &Card<'_>, forecast: &dyn Forecast, job: JobId, slot: Slot, now: Millis) -> bool {
-    let Some(profile) = card.profile(slot) else { return false };
-    let Some(time) = forecast.time(job, card.view, profile) else { return false };
-    let whole = card.whole().is_some_and(|whole| whole == slot);
-    let in_time = |deadline: Millis| now.get().saturating_add(time.get()) <= deadline.get();
-    let well = match forecast.deadline(job) {
-        Some(deadline) => in_time(deadline),
-        None => card.speed(forecast, job, slot).is_some_and(|speed| speed >= SERVED),
-    };
-    // The whole GPU is the best that there is.
-    well || whole
-}
-
 /// Seats all offline jobs around the online ones, so that they do most together.
 fn seat_offline(
     card: &Card<'_>,
     forecast: &dyn Forecast,
     online: &[Seat],
     offline: &[JobId],
+    scratch: &mut Scratch,
 ) -> Option<Seated<i64>> {
     if offline.len() > SEATED_MAX {
         return None;
+    }
+    if online.is_empty() {
+        return seat_alone(card, forecast, offline, scratch);
     }
     // Who sits on a slice already: one host takes one guest.
     let mut taken: BTreeMap<Slot, Vec<Seat>> = BTreeMap::new();
@@ -226,6 +354,34 @@ fn seat_offline(
     best.map(|((worth, _), layout, seats)| (worth, layout, seats))
 }
 
+/// The same where no online job is: each has a slice.
+fn seat_alone(
+    card: &Card<'_>,
+    forecast: &dyn Forecast,
+    offline: &[JobId],
+    scratch: &mut Scratch,
+) -> Option<Seated<i64>> {
+    let atlas = card.mig.atlas();
+    let rows: Vec<Vec<i64>> = offline.iter().map(|job| row(card, forecast, *job)).collect();
+    let rows: Vec<&[i64]> = rows.iter().map(Vec::as_slice).collect();
+    let found = atlas.best(&rows, atlas.mask(&card.layout), None, scratch)?;
+    let layout = card.mig.full().get(found.layout)?.clone();
+    let seats = found.seats.into_iter();
+    let seats = seats.map(|(job, slot)| Seat { job: offline[job], slot: Some(slot), sm: None });
+    Some((found.worth, layout, seats.collect()))
+}
+
+/// Returns a job's speed in each slot.
+fn row(card: &Card<'_>, forecast: &dyn Forecast, job: JobId) -> Vec<i64> {
+    let atlas = card.mig.atlas();
+    let worth = |id: &ProfileId| {
+        let profile = card.mig.geometry.profile(*id)?;
+        seating::speed(forecast, job, card.view, card.mig, profile)
+    };
+    let by_profile = atlas.profiles().iter().map(|id| worth(id).unwrap_or(NO_SEAT));
+    atlas.row(&by_profile.collect::<Vec<_>>())
+}
+
 /// Returns the speed and the part of an offline job beside an online one that keeps its speed.
 fn beside(card: &Card<'_>, forecast: &dyn Forecast, guest: JobId, host: Seat, slot: Slot) -> Way {
     let part = host.sm?;
@@ -240,13 +396,14 @@ fn beside(card: &Card<'_>, forecast: &dyn Forecast, guest: JobId, host: Seat, sl
 }
 
 /// Moves offline jobs to where they do more, if slices stand idle.
-fn tidy(card: &mut Card<'_>, forecast: &dyn Forecast) -> Option<Reshape> {
+fn tidy(card: &mut Card<'_>, forecast: &dyn Forecast, scratch: &mut Scratch) -> Option<Reshape> {
     let busy = card.busy();
     let offline = offline(card, forecast);
     if !card.open || offline.is_empty() || busy.len() == card.layout.len() {
         return None;
     }
-    let (_, layout, seats) = seat_offline(card, forecast, &online(card, forecast), &offline)?;
+    let (_, layout, seats) =
+        seat_offline(card, forecast, &online(card, forecast), &offline, scratch)?;
     let moved = seats.iter().any(|seat| !card.seats.contains(seat));
     moved.then(|| card.take(layout, seats))
 }

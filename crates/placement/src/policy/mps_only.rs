@@ -1,7 +1,8 @@
-//! `mps-only`: nothing is cut; up to three jobs share each whole GPU under MPS.
+//! `mps-only`: nothing is cut; up to three jobs share each whole GPU under MPS. `mps-uncapped`: the
+//! same, and each may use all of the SMs.
 //!
 //! Source: the MPS baseline of MISO's evaluation (three jobs a GPU, a third of its SMs each) and of
-//! MMK's. Jobs come in turn; the head goes to the GPU with the fewest jobs on which its memory
+//! MMK's, whose jobs run "without SM constraints" (`mps-uncapped`). Jobs come in turn; the head goes to the GPU with the fewest jobs on which its memory
 //! fits beside theirs. Where they are silent: parts are given as they are (33 %), so that nobody
 //! has to be stopped when a job comes or goes. It mixes users, as its papers do: a baseline for
 //! the simulator, not for a live cluster, where one user's fault would be everyone's.
@@ -16,18 +17,27 @@ use crate::decision::{Decision, Reshape, Seat, WaitReason};
 use crate::forecast::Forecast;
 use crate::view::{ClusterView, InstanceState, QueuedJob};
 
-const NAME: &str = "mps-only";
-
 /// Jobs that share one GPU. Source: MISO's program.
 pub const SHARERS: usize = 3;
 
-/// The policy `mps-only`.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct MpsOnly;
+/// The policies `mps-only` and `mps-uncapped`.
+#[derive(Clone, Copy, Debug)]
+pub struct MpsOnly {
+    name: &'static str,
+    /// What each may use of the SMs, in percent.
+    part: u8,
+}
+
+impl MpsOnly {
+    /// Everybody has a third.
+    pub const THIRDS: Self = Self { name: "mps-only", part: 33 };
+    /// Everybody has all.
+    pub const UNCAPPED: Self = Self { name: "mps-uncapped", part: 100 };
+}
 
 impl Policy for MpsOnly {
     fn name(&self) -> &'static str {
-        NAME
+        self.name
     }
 
     fn decide_with(
@@ -57,11 +67,11 @@ impl Policy for MpsOnly {
                 .min_by_key(|at| (cards[*at].seats.len(), *at));
             let seat = room.and_then(|at| Some((at, cards[at].whole()?)));
             let Some((at, whole)) = seat else {
-                let why = because(NAME, "no GPU has a third of its SMs and the memory left");
+                let why = because(self.name, "no GPU has a third of its SMs and the memory left");
                 decisions.push(Decision::Wait { job: job.id, reason: WaitReason::Resources, why });
                 break;
             };
-            let sm = SmPercent::try_from(33).ok();
+            let sm = SmPercent::try_from(self.part).ok();
             cards[at].seats.push(Seat { job: job.id, slot: Some(whole), sm });
             left[at] = Bytes::new(left[at].get() - needs.get());
             changed.insert(at);
@@ -71,7 +81,7 @@ impl Policy for MpsOnly {
             let card = &mut cards[at];
             let (layout, seats) = ([card.whole()?].into(), card.seats.clone());
             let reshape: Reshape = card.take(layout, seats);
-            let why = because(NAME, "it shares the GPU with the fewest jobs");
+            let why = because(self.name, "it shares the GPU with the fewest jobs");
             Some(Decision::Reshape { reshape, why })
         });
         starts.chain(decisions).collect()

@@ -10,7 +10,8 @@
 //!   Dyna-P's figure 7 has the case: at t = 30 job C waits for a 2g while 1g partitions are free.
 //! - **Tightest fit.** The idle instance with the least memory that is enough, then the fewest
 //!   compute slices, then the cluster's order. A larger one than needed is accepted: nothing
-//!   smaller can be made here, and the slice would stand idle.
+//!   smaller can be made here, and the slice would stand idle. `static-by-size` doesn't: there a
+//!   job waits for a slice of the size that it wants, as the jobs of Dyna-P's figure 7 do.
 //! - **A whole GPU** is an instance of the largest profile, or a GPU with MIG off.
 //! - **No such instance anywhere**, though another layout would have one: the job waits as
 //!   `mig_fragmentation`, and holds up only those that ask for the same.
@@ -103,6 +104,58 @@ impl Rule for AsItStands {
 
     fn fragmented(&self, _gpu: &Gpu<'_>, _size: &Size) -> Option<(u32, u8)> {
         None
+    }
+}
+
+/// The policy `static-by-size`: as `static`, but a job takes no larger instance than the tightest that
+/// stands on a GPU.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct StaticBySize;
+
+impl Policy for StaticBySize {
+    fn name(&self) -> &'static str {
+        BySize::NAME
+    }
+
+    fn manner(&self) -> Manner {
+        Manner::AsTheyStand
+    }
+
+    fn decide_with(
+        &self,
+        cluster: &ClusterView,
+        _forecast: &dyn Forecast,
+        queue: &mut dyn Iterator<Item = &QueuedJob>,
+        _now: Millis,
+        starts_max: usize,
+    ) -> Vec<Decision> {
+        round::decide(BySize, cluster, queue, starts_max)
+    }
+}
+
+#[derive(Debug)]
+struct BySize;
+
+impl Rule for BySize {
+    const NAME: &'static str = "static-by-size";
+    const ORDER: Order = Order::BySize;
+
+    fn offer(&mut self, gpu: &Gpu<'_>, size: &Size) -> Option<Rc<Offer>> {
+        let tightest = gpu.instances.iter().filter(|i| suits(gpu, i, &size.want));
+        let memory = tightest.map(|i| i.memory).min()?;
+        AsItStands.offer(gpu, size).filter(|offer| offer.rank.memory == memory)
+    }
+
+    fn outlook(&self, gpu: &Gpu<'_>, size: &Size) -> Outlook {
+        AsItStands.outlook(gpu, size)
+    }
+
+    fn blockers(&self, gpu: &Gpu<'_>, size: &Size) -> Vec<Vec<JobId>> {
+        AsItStands.blockers(gpu, size)
+    }
+
+    fn fragmented(&self, gpu: &Gpu<'_>, size: &Size) -> Option<(u32, u8)> {
+        AsItStands.fragmented(gpu, size)
     }
 }
 

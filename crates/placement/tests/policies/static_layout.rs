@@ -1,7 +1,8 @@
 //! `static`, with StaCon's layout of Dyna-P.
 
 use tessera_model::spec::GpuAsk::{self, Unknown, Whole};
-use tessera_placement::GpuView;
+use tessera_placement::policy::StaticBySize;
+use tessera_placement::{GpuView, Policy};
 
 use crate::build::*;
 
@@ -28,6 +29,25 @@ fn a_larger_instance_is_used_rather_than_left_idle() {
     assert_eq!(
         round([stacon()], &[Unknown, Unknown, Unknown, Unknown]),
         ["1: 1g.6gb@2 on 0", "2: 1g.6gb@3 on 0", "3: 2g.12gb@0 on 0", "4: resources"]
+    );
+}
+
+#[test]
+fn by_size_a_larger_instance_is_left_to_those_that_want_it() {
+    let view = cluster([stacon()]);
+    let jobs = queue([Unknown, Unknown, Unknown, gib(10), gib(10)]);
+
+    let decisions = StaticBySize.decide(&view, &mut jobs.iter(), tessera_model::Millis::ZERO, 10);
+
+    assert_eq!(
+        short(&view, &decisions),
+        [
+            "1: 1g.6gb@2 on 0",
+            "2: 1g.6gb@3 on 0",
+            "3: resources",
+            "4: 2g.12gb@0 on 0",
+            "5: resources"
+        ]
     );
 }
 
