@@ -18,7 +18,7 @@ use tessera_placement::Demand;
 use super::number::{float, whole};
 
 /// Slow-down that one sharer more brings, before any contention.
-const COMPANY: f64 = 0.1;
+pub(super) const COMPANY: f64 = 0.1;
 
 /// How it grows with the number of others: four small copies of a job lose what they had gained
 /// as a pair (study: T_rel 0.6 for two, 0.8 for four).
@@ -31,10 +31,10 @@ const BANDWIDTH: f64 = 1.5;
 const MEMORY_BOUND: f64 = 0.2;
 
 /// Slow-down by a sharer that fills half of the SMs (study: GeMM's partners lose more than 2x).
-const MULTIPROCESSORS: f64 = 0.3;
+pub(super) const MULTIPROCESSORS: f64 = 0.3;
 
 /// What a slice's missing SMs and bandwidth cost (study: GeMM above 2x, M-M 1.5 to 2 on MIG 2-2).
-const MISSING_MULTIPROCESSORS: f64 = 1.35;
+pub(super) const MISSING_MULTIPROCESSORS: f64 = 1.35;
 const MISSING_BANDWIDTH: f64 = 0.74;
 
 /// Slow-down by one sharer more where nothing is known of either.

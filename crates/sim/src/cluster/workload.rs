@@ -1,5 +1,6 @@
 //! Where jobs come from: files, the papers' mixes, and generators.
 
+mod demands;
 pub mod file;
 pub mod generate;
 pub mod miso;

@@ -1,87 +1,154 @@
 //! MMK's 60 and 1,200 jobs: proxies, with ParvaGPU's and MISO's measured speeds.
 
-use super::{Finding, Proof, Trial, near, runs};
-use crate::cluster::job::Job;
+use std::ops::RangeInclusive;
+
+use tessera_placement::Policy;
+use tessera_placement::policy::{Miger, MpsOnly};
+
+use super::{Finding, Proof, SEEDS, Trial, near, runs_under};
+use crate::cluster::calibration::mean;
 use crate::cluster::metrics::Summary;
+use crate::cluster::policy;
 use crate::cluster::workload::built_in;
 
 /// GPU counts among which the load is fitted, on what MPS gains over the default.
-const GPUS: std::ops::RangeInclusive<u32> = 2..=12;
+const GPUS: RangeInclusive<u32> = 2..=12;
 
-/// Why ratios are off.
-const DEMANDS: &str = "the proxy's jobs come without what they keep busy, so that sharers cost 15 % \
-                       each whoever they are, and nobody gains by choosing partners";
+/// The same for the large mix.
+const GPUS_LARGE: [u32; 7] = [24, 32, 40, 48, 56, 64, 80];
+
+/// Seeds of the large mix.
+const SEEDS_LARGE: u64 = 3;
+
+/// Why the comparison with MIGER is off.
+const SERVED: &str = "an online job of our miger stays on the smallest slice that gives it half of its \
+                      speed, so that the proxy's take up to twice as long; what MIGER's were promised \
+                      isn't printed, and the row below has it at four fifths";
+
+/// Why makespan and throughput are off even so.
+const LONGEST: &str = "the longest online job, 5,484 s alone, decides both on so few GPUs";
+
+/// Another reading of what an online job is promised under MIGER: four fifths of its speed.
+const WELL_SERVED: Miger = Miger { served: 800_000 };
 
 /// What MPS's mean is of the default's.
 const FITTED: f64 = 0.75;
 
-fn at(jobs: &[Job], gpus: u32, policy: &str) -> Option<Summary> {
-    runs(&Trial::new(jobs, &format!("{gpus}xa100-80gb"), policy))
+/// Means over the seeds of a policy on so many GPUs.
+#[derive(Clone, Copy)]
+struct Means {
+    jct_s: f64,
+    jct_over_bound: f64,
+    makespan_s: f64,
+    makespan_over_bound: f64,
+    system_throughput: f64,
 }
 
-/// Returns the number of GPUs with which MPS's mean over the default's is nearest to the paper's.
-fn fitted(jobs: &[Job], counts: impl Iterator<Item = u32>) -> Option<(u32, f64)> {
-    let ratios = counts.filter_map(|gpus| {
-        let whole = at(jobs, gpus, "exclusive")?.jct_mean_s;
-        Some((gpus, at(jobs, gpus, "mps-only")?.jct_mean_s / whole))
-    });
-    ratios.min_by(|a, b| (a.1 - FITTED).abs().total_cmp(&(b.1 - FITTED).abs()))
+/// A mix in some orders.
+#[derive(Clone, Copy)]
+struct Mix {
+    name: &'static str,
+    seeds: u64,
 }
 
-/// 5a: 40 online and 20 offline jobs.
+impl Mix {
+    fn under(self, name: &str, gpus: u32) -> Option<Means> {
+        self.under_policy(policy(name).ok()?.as_ref(), gpus)
+    }
+
+    fn under_policy(self, decides: &dyn Policy, gpus: u32) -> Option<Means> {
+        let one = |seed| {
+            let jobs = built_in(self.name, seed).ok()?.jobs;
+            runs_under(&Trial::new(&jobs, &format!("{gpus}xa100-80gb"), ""), decides)
+        };
+        let all: Vec<Summary> = (1..=self.seeds).map(one).collect::<Option<_>>()?;
+        let mean = |of: &dyn Fn(&Summary) -> f64| mean(&all.iter().map(of).collect::<Vec<_>>());
+        Some(Means {
+            jct_s: mean(&|s| s.jct_mean_s),
+            jct_over_bound: mean(&|s| s.jct_over_bound),
+            makespan_s: mean(&|s| s.makespan_s),
+            makespan_over_bound: mean(&|s| s.makespan_over_bound),
+            system_throughput: mean(&|s| s.system_throughput),
+        })
+    }
+
+    /// Returns the number of GPUs with which MPS's mean over the default's is nearest to the paper's.
+    fn fitted(self, counts: impl Iterator<Item = u32>) -> Option<(u32, f64)> {
+        let ratios = counts.filter_map(|gpus| {
+            let whole = self.under("exclusive", gpus)?.jct_s;
+            Some((gpus, self.under_policy(&MpsOnly::UNCAPPED, gpus)?.jct_s / whole))
+        });
+        ratios.min_by(|a, b| (a.1 - FITTED).abs().total_cmp(&(b.1 - FITTED).abs()))
+    }
+}
+
+/// 5a: 40 online and 20 offline jobs, in ten orders.
 pub(super) fn sixty() -> Vec<Finding> {
-    let jobs = built_in("mmk-60", 1).map(|workload| workload.jobs).unwrap_or_default();
-    let Some((gpus, mps)) = fitted(&jobs, GPUS) else { return Vec::new() };
-    let done = |policy: &str| at(&jobs, gpus, policy);
-    let (Some(whole), Some(miso), Some(miger), Some(mmk)) =
-        (done("exclusive"), done("miso"), done("miger"), done("mmk"))
-    else {
+    let mix = Mix { name: "mmk-60", seeds: SEEDS };
+    let Some((gpus, mps)) = mix.fitted(GPUS) else { return Vec::new() };
+    let done = |policy: &str| mix.under(policy, gpus);
+    let (Some(whole), Some(miso), Some(miger), Some(mmk), Some(served)) = (
+        done("exclusive"),
+        done("miso"),
+        done("miger"),
+        done("mmk"),
+        mix.under_policy(&WELL_SERVED, gpus),
+    ) else {
         return Vec::new();
     };
     let proxy = |what: String, expected, found, tolerance| {
-        near("MMK-A", what, Proof::Proxy, expected, found, tolerance).known(DEMANDS)
+        near("MMK-A", what, Proof::Proxy, expected, found, tolerance)
     };
-    let jct = |one: &Summary| one.jct_mean_s / whole.jct_mean_s;
+    let jct = |one: &Means| one.jct_s / whole.jct_s;
+    let stp = mmk.system_throughput / miger.system_throughput;
     vec![
         proxy(format!("JCT, MPS over default (fitted: {gpus} GPUs)"), FITTED, mps, 0.08),
         proxy("JCT, MISO over default".into(), 0.84, jct(&miso), 0.08).ratio(miso.jct_over_bound),
-        proxy("JCT, MIGER over default".into(), 0.736, jct(&miger), 0.08),
+        proxy("JCT, MIGER over default".into(), 0.736, jct(&miger), 0.08)
+            .known(SERVED)
+            .ratio(miger.jct_over_bound),
+        proxy("the same, online jobs at four fifths".into(), 0.736, jct(&served), 0.08)
+            .ratio(served.jct_over_bound),
         proxy("JCT, MMK over default".into(), 0.53, jct(&mmk), 0.08).ratio(mmk.jct_over_bound),
         proxy("makespan, MMK over MIGER".into(), 0.68, mmk.makespan_s / miger.makespan_s, 0.10)
+            .known(SERVED)
             .ratio(mmk.makespan_over_bound),
+        proxy("STP, MMK over MIGER".into(), 1.35, stp, 0.10).known(SERVED),
         proxy(
-            "STP, MMK over MIGER".into(),
-            1.35,
-            mmk.system_throughput / miger.system_throughput,
+            "makespan, online jobs at four fifths".into(),
+            0.68,
+            mmk.makespan_s / served.makespan_s,
             0.10,
-        ),
+        )
+        .known(LONGEST),
+        proxy(
+            "STP, online jobs at four fifths".into(),
+            1.35,
+            mmk.system_throughput / served.system_throughput,
+            0.10,
+        )
+        .known(LONGEST),
     ]
 }
 
-/// 5b: 800 online and 400 offline jobs.
+/// 5b: 800 online and 400 offline jobs, in three orders.
 pub(super) fn twelve_hundred() -> Vec<Finding> {
-    let jobs = built_in("mmk-1200", 1).map(|workload| workload.jobs).unwrap_or_default();
-    let Some((gpus, mps)) = fitted(&jobs, [2, 4, 8, 16, 24, 32].into_iter()) else {
+    let mix = Mix { name: "mmk-1200", seeds: SEEDS_LARGE };
+    let Some((gpus, mps)) = mix.fitted(GPUS_LARGE.into_iter()) else { return Vec::new() };
+    let (Some(miger), Some(mmk)) = (mix.under("miger", gpus), mix.under("mmk", gpus)) else {
         return Vec::new();
     };
-    let (Some(miger), Some(mmk)) = (at(&jobs, gpus, "miger"), at(&jobs, gpus, "mmk")) else {
-        return Vec::new();
+    let proxy = |what: &str, expected, ours: f64, theirs: f64| {
+        let found = 100.0 * (ours / theirs - 1.0);
+        near("MMK-B", what, Proof::Proxy, expected, found, 5.0).known(SERVED)
     };
-    let proxy = |what: String, expected, found, tolerance| {
-        near("MMK-B", what, Proof::Proxy, expected, found, tolerance).known(DEMANDS)
-    };
-    let lost = |ours: f64, theirs: f64| 100.0 * (ours / theirs - 1.0);
+    let what = format!("JCT, MPS over default (fitted: {gpus} GPUs)");
     vec![
-        proxy(format!("JCT, MPS over default (fitted: {gpus} GPUs)"), FITTED, mps, 0.08),
-        proxy(
-            "JCT, MMK against MIGER, %".into(),
-            -41.18,
-            lost(mmk.jct_mean_s, miger.jct_mean_s),
-            5.0,
-        )
-        .ratio(mmk.jct_over_bound),
-        proxy("makespan, %".into(), -36.36, lost(mmk.makespan_s, miger.makespan_s), 5.0)
+        near("MMK-B", what, Proof::Proxy, FITTED, mps, 0.08),
+        proxy("JCT, MMK against MIGER, %", -41.18, mmk.jct_s, miger.jct_s)
+            .ratio(mmk.jct_over_bound),
+        proxy("makespan, MMK against MIGER, %", -36.36, mmk.makespan_s, miger.makespan_s)
             .ratio(mmk.makespan_over_bound),
-        proxy("STP, %".into(), 31.11, lost(mmk.system_throughput, miger.system_throughput), 5.0),
+        proxy("STP, MMK against MIGER, %", 31.11, mmk.system_throughput, miger.system_throughput),
     ]
 }

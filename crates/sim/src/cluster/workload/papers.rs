@@ -6,6 +6,7 @@ use serde::Deserialize;
 use tessera_model::Bytes;
 use tessera_placement::Demand;
 
+use super::demands::{self, Pairs};
 use crate::cluster::job::{Class, Job, Times};
 use crate::cluster::number::whole;
 use crate::kernels::Chance;
@@ -25,21 +26,21 @@ const FULL_MIB: u64 = 30_000;
 /// Returns the jobs of a mix; `None` if nothing is called that.
 pub fn jobs(name: &str, seed: u64) -> Option<Vec<Job>> {
     Some(match name {
-        "dyna-p-50" => dyna_p_50(),
+        "dyna-p-50" => reordered(dyna_p_50(), seed),
         "dyna-p-fig7" => fig7(),
-        "mmk-60" => mmk(MMK_60),
-        "mmk-1200" => mmk(MMK_1200),
+        "mmk-60" => reordered(mmk(MMK_60), seed),
+        "mmk-1200" => reordered(mmk(MMK_1200), seed),
         "coexec-trio" => trio(),
         "coexec-pair" => asymmetric_pair(),
         // MIGM prints no slow-down for Hm1: Hm2's stands in.
-        "migm-hm1" | "migm-hm2" => even(50, SMALL_MIB, &[(1, 10_081), (7, UNIT_MS)]),
+        "migm-hm1" | "migm-hm2" => even(50, SMALL_MIB, &[(1, ON_A_SEVENTH), (7, UNIT_MS)]),
         "migm-hm3" => even(100, SMALL_MIB, &[(1, 12_408), (7, UNIT_MS)]),
-        "migm-hm4" => even(50, HALF_MIB, &[(3, 11_765), (7, UNIT_MS)]),
+        "migm-hm4" => even(50, HALF_MIB, &[(3, ON_A_HALF), (7, UNIT_MS)]),
         "migm-ml2" => even(21, SMALL_MIB, &[(1, 44_300), (7, UNIT_MS)]),
         "migm-ml3" => even(18, HALF_MIB, &[(3, 16_130), (4, 12_350), (7, UNIT_MS)]),
         "migm-ht1" => shuffled(ht1(), seed),
-        "migm-ht2" => shuffled(by_class(6, 6, 6, 816), seed),
-        "migm-ht3" => shuffled(by_class(24, 6, 6, 707), seed),
+        "migm-ht2" => shuffled(by_class(6, 6, 6, 803), seed),
+        "migm-ht3" => shuffled(by_class(24, 6, 6, 699), seed),
         _ => return None,
     })
 }
@@ -87,32 +88,63 @@ fn ht1() -> Vec<Job> {
     jobs
 }
 
+/// What a slice costs a small job (as in Hm2) and one that needs half of the memory (as in Hm4),
+/// in ten-thousandths of its time on the whole GPU.
+const ON_A_SEVENTH: u64 = 10_081;
+const ON_A_HALF: u64 = 11_765;
+
 /// MIGM's Ht2 and Ht3: so much of the sequential time is in jobs that need the whole GPU (fitted
-/// on scheme A), the rest evenly among the other jobs (proxy: the paper prints no times).
+/// on scheme A), the rest evenly among the other jobs (proxy: the paper prints no times). On their
+/// slices these are as much slower as those of the mixes of one kind are.
 fn by_class(small: u64, half: u64, full: u64, full_per_mille: u64) -> Vec<Job> {
     let total_ms = 1_800_000;
     let rest_ms = total_ms * (1_000 - full_per_mille) / 1_000;
     let mut jobs = Vec::new();
-    let mut add = |name: &str, count: u64, memory: u64, whole_ms: u64, slice: Option<u8>| {
+    let mut add = |name: &str, count: u64, memory: u64, whole_ms: u64, slice: Option<(u8, u64)>| {
         let mut times = vec![(7, whole_ms)];
-        times.extend(slice.map(|slices| (slices, whole_ms)));
+        times.extend(slice.map(|(slices, costs)| (slices, whole_ms * costs / 10_000)));
         (0..count).for_each(|_| jobs.push(plain(name, memory, &times)));
     };
     let each_ms = rest_ms / (small + half);
-    add("small", small, SMALL_MIB, each_ms, Some(1));
-    add("large", half, HALF_MIB, each_ms, Some(3));
+    add("small", small, SMALL_MIB, each_ms, Some((1, ON_A_SEVENTH)));
+    add("large", half, HALF_MIB, each_ms, Some((3, ON_A_HALF)));
     add("full", full, FULL_MIB, total_ms * full_per_mille / 1_000 / full, None);
     jobs
 }
 
-fn shuffled(mut jobs: Vec<Job>, seed: u64) -> Vec<Job> {
-    let mut chance = Chance::named(seed, "migm");
-    for last in (1..jobs.len()).rev() {
-        let bound = u64::try_from(last + 1).unwrap_or(1);
-        let other = usize::try_from(chance.below(bound)).unwrap_or(0);
-        jobs.swap(last, other);
+/// Returns another instance of the same kind: the same jobs and the same gaps between arrivals, both in
+/// a drawn order. Seed 1 is the instance as it stands.
+fn reordered(jobs: Vec<Job>, seed: u64) -> Vec<Job> {
+    if seed == 1 {
+        return jobs;
+    }
+    let mut chance = Chance::named(seed, "reordered");
+    let arrivals: Vec<u64> = jobs.iter().map(|job| job.submit_ms).collect();
+    let mut gaps: Vec<u64> = arrivals.windows(2).map(|pair| pair[1] - pair[0]).collect();
+    mix(&mut gaps, &mut chance);
+    let mut jobs = jobs;
+    mix(&mut jobs, &mut chance);
+    let mut now_ms = arrivals.first().copied().unwrap_or(0);
+    let mut gaps = gaps.into_iter();
+    for job in &mut jobs {
+        job.deadline_ms = job.deadline_ms.map(|ms| ms.saturating_sub(job.submit_ms) + now_ms);
+        job.submit_ms = now_ms;
+        now_ms += gaps.next().unwrap_or(0);
     }
     jobs
+}
+
+fn shuffled(mut jobs: Vec<Job>, seed: u64) -> Vec<Job> {
+    mix(&mut jobs, &mut Chance::named(seed, "migm"));
+    jobs
+}
+
+fn mix<T>(of: &mut [T], chance: &mut Chance) {
+    for last in (1..of.len()).rev() {
+        let bound = u64::try_from(last + 1).unwrap_or(1);
+        let other = usize::try_from(chance.below(bound)).unwrap_or(0);
+        of.swap(last, other);
+    }
 }
 
 /// Name, arrival, deadline, and times by size, in seconds.
@@ -215,6 +247,7 @@ struct Mmk {
     class: Class,
     model: String,
     batch: u32,
+    speed_source: String,
     duration_7g_s: f64,
     sp1: Option<f64>,
     sp2: Option<f64>,
@@ -223,13 +256,18 @@ struct Mmk {
     sp7: Option<f64>,
 }
 
-/// MMK's jobs on A100s: a proxy, with ParvaGPU's and MISO's measured speeds.
+/// MMK's jobs on A100s: a proxy, with ParvaGPU's and MISO's measured speeds. What they keep busy is
+/// read back from how ParvaGPU's processes slow each other in pairs, MISO's on slices.
 fn mmk(data: &str) -> Vec<Job> {
     let mut rows = csv::Reader::from_reader(data.as_bytes());
+    let pairs = Pairs::measured();
     let job = |row: Mmk| {
         let speeds = [(1, row.sp1), (2, row.sp2), (3, row.sp3), (4, row.sp4), (7, row.sp7)];
+        let speeds: Vec<_> = speeds.iter().filter_map(|(s, v)| Some((*s, (*v)?))).collect();
         let time = |speed: f64| ms(row.duration_7g_s / speed.max(0.01));
-        let times: Vec<_> = speeds.iter().filter_map(|(s, v)| Some((*s, time((*v)?)))).collect();
+        let times: Vec<_> = speeds.iter().map(|(s, speed)| (*s, time(*speed))).collect();
+        let demand =
+            pairs.demand(&row.speed_source, row.batch).or_else(|| demands::of_slices(&speeds));
         let needs = match times.first().map_or(7, |(slices, _)| *slices) {
             1 => 4_000,
             2 => 9_000,
@@ -239,6 +277,7 @@ fn mmk(data: &str) -> Vec<Job> {
         Job {
             submit_ms: ms(row.submit_s),
             class: row.class,
+            demand,
             start_up_ms: 10_000,
             restore_ms: Some(10_000),
             gang: None,
@@ -272,5 +311,27 @@ mod tests {
             assert_eq!(jobs(name, 1).unwrap().len(), count, "{name}");
         }
         assert!(jobs("migm-hm5", 1).is_none());
+    }
+
+    #[test]
+    fn other_seeds_have_the_same_jobs_and_gaps_in_another_order() {
+        for name in ["mmk-60", "dyna-p-50"] {
+            let (one, other) = (jobs(name, 1).unwrap(), jobs(name, 2).unwrap());
+            assert_eq!(other, jobs(name, 2).unwrap());
+            assert_ne!(one, other, "{name}");
+            let names = |jobs: &[Job]| {
+                let mut names: Vec<String> = jobs.iter().map(|job| job.name.clone()).collect();
+                names.sort_unstable();
+                names
+            };
+            let slack = |jobs: &[Job]| {
+                jobs.iter().filter_map(|job| Some(job.deadline_ms? - job.submit_ms)).sum::<u64>()
+            };
+            let last = |jobs: &[Job]| jobs.iter().map(|job| job.submit_ms).max();
+            assert_eq!(names(&one), names(&other));
+            assert_eq!(slack(&one), slack(&other));
+            assert_eq!(last(&one), last(&other));
+            assert!(other.is_sorted_by_key(|job| job.submit_ms));
+        }
     }
 }

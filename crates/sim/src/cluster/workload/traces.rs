@@ -168,6 +168,23 @@ pub fn parvagpu(seed: u64, jobs: u64, gap_ms: u64) -> Vec<Job> {
     (0..jobs).map(next).collect()
 }
 
+/// Returns how much longer each of two processes of a model takes on a whole A100-80GB than one alone,
+/// by model and batch.
+pub(super) fn measured_pairs() -> BTreeMap<(String, u32), f64> {
+    let mut speeds: BTreeMap<(String, u32, u32), f64> = BTreeMap::new();
+    for row in rows::<Speed>(PARVAGPU) {
+        if row.mig_slices == 7 && row.throughput_req_s > 0.0 {
+            speeds.insert((row.model, row.batch, row.mps_procs), row.throughput_req_s);
+        }
+    }
+    let pair = |((model, batch, procs), alone): (&(String, u32, u32), &f64)| {
+        // What stands there is the throughput of each process.
+        let both = speeds.get(&(model.clone(), *batch, 2)).filter(|_| *procs == 1)?;
+        Some(((model.clone(), *batch), alone / both))
+    };
+    speeds.iter().filter_map(pair).collect()
+}
+
 /// Returns memory that an A100-80GB's slice of this size holds and no smaller one, in MiB.
 const fn held_by(slices: u8) -> u64 {
     match slices {
