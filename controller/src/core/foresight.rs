@@ -10,13 +10,13 @@ pub mod taught;
 use serde::{Deserialize, Serialize};
 use tessera_model::life::Outcome;
 use tessera_model::mig::{Profile, Slot};
-use tessera_model::share::Share;
+use tessera_model::share::{Share, SmPercent};
 use tessera_model::spec::{Class, JobSpec};
 use tessera_model::task::task_key;
 use tessera_model::{Bytes, GpuId, JobId, Millis};
 use tessera_placement::{
-    Account, Basis, Demand, Estimator as _, Forecast, GpuView, MigView, Prediction, SliceKind,
-    could_hold,
+    Account, Basis, Companion, Demand, Estimator as _, Forecast, GpuView, MigView, Prediction,
+    SliceKind, could_hold,
 };
 use tessera_wire::frames::ExitRecord;
 
@@ -449,6 +449,23 @@ impl Forecast for Foresight<'_> {
     }
 
     fn demand(&self, _: JobId) -> Option<Demand> {
+        None
+    }
+
+    /// Runs beside others teach nothing yet of how a task does beside others.
+    fn time_beside(
+        &self,
+        _: JobId,
+        _: SmPercent,
+        _: &[(JobId, SmPercent)],
+        _: &GpuView,
+        _: &Profile,
+    ) -> Option<Millis> {
+        None
+    }
+
+    /// Who shares a slice does so by its user's wish alone.
+    fn companion(&self, _: JobId) -> Option<Companion> {
         None
     }
 

@@ -70,6 +70,8 @@ impl Account {
 /// The simulator answers with the truth or with the truth and an error; a live controller answers
 /// with what it learned. A policy must do without: [`Unknown`] knows nothing.
 ///
+/// No question has an answer of its own, so that nobody who passes questions on forgets one.
+///
 /// Within a round the same question has the same answer, and GPUs of one model and geometry are
 /// alike: [`crate::record::Heard`] writes answers down by that, and has to know every question.
 pub trait Forecast {
@@ -78,9 +80,7 @@ pub trait Forecast {
 
     /// Whether [`Self::time`] rests on runs on such slices, or on what is known to hold for them; else
     /// it is a cautious guess, which says of a larger slice no more than that it is not slower.
-    fn is_measured(&self, _job: JobId, _gpu: &GpuView, _profile: &Profile) -> bool {
-        true
-    }
+    fn is_measured(&self, job: JobId, gpu: &GpuView, profile: &Profile) -> bool;
 
     /// How much of the job is done, in millionths.
     fn done(&self, job: JobId) -> Option<u32>;
@@ -106,25 +106,19 @@ pub trait Forecast {
     /// Source: MMK, §III-A.
     fn time_beside(
         &self,
-        _job: JobId,
-        _sm: SmPercent,
-        _others: &[(JobId, SmPercent)],
-        _gpu: &GpuView,
-        _profile: &Profile,
-    ) -> Option<Millis> {
-        None
-    }
+        job: JobId,
+        sm: SmPercent,
+        others: &[(JobId, SmPercent)],
+        gpu: &GpuView,
+        profile: &Profile,
+    ) -> Option<Millis>;
 
     /// What the job brings to a slice that it shares; `None` if it has to have one alone.
-    fn companion(&self, _job: JobId) -> Option<Companion> {
-        None
-    }
+    fn companion(&self, job: JobId) -> Option<Companion>;
 
     /// Who pays for it, the same for all jobs of a user; `None` where usage isn't kept, and all are
     /// alike.
-    fn account(&self, _job: JobId) -> Option<Account> {
-        None
-    }
+    fn account(&self, job: JobId) -> Option<Account>;
 }
 
 /// Knows nothing of any job.
@@ -157,6 +151,29 @@ impl Forecast for Unknown {
     }
 
     fn demand(&self, _: JobId) -> Option<Demand> {
+        None
+    }
+
+    fn is_measured(&self, _: JobId, _: &GpuView, _: &Profile) -> bool {
+        true
+    }
+
+    fn time_beside(
+        &self,
+        _: JobId,
+        _: SmPercent,
+        _: &[(JobId, SmPercent)],
+        _: &GpuView,
+        _: &Profile,
+    ) -> Option<Millis> {
+        None
+    }
+
+    fn companion(&self, _: JobId) -> Option<Companion> {
+        None
+    }
+
+    fn account(&self, _: JobId) -> Option<Account> {
         None
     }
 }

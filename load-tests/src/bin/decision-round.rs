@@ -15,13 +15,14 @@ use clap::Parser;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use tessera_model::mig::{Profile, Slot, State, catalog};
+use tessera_model::share::SmPercent;
 use tessera_model::spec::{GpuAsk, Priority};
 use tessera_model::{Bytes, JobId, Millis};
 use tessera_placement::policy::NAMES;
 use tessera_placement::record::{Asked, Recorder};
 use tessera_placement::{
-    ClusterView, Decision, Demand, Forecast, GpuView, InstanceState, InstanceView, MigView,
-    OperatorWord, Policy, QueuedJob, ask, for_simulation,
+    Account, ClusterView, Companion, Decision, Demand, Forecast, GpuView, InstanceState,
+    InstanceView, MigView, OperatorWord, Policy, QueuedJob, ask, for_simulation,
 };
 
 const MODEL: &str = "a100-40gb";
@@ -187,6 +188,29 @@ impl Forecast for Known {
     }
 
     fn demand(&self, _: JobId) -> Option<Demand> {
+        None
+    }
+
+    fn is_measured(&self, _: JobId, _: &GpuView, _: &Profile) -> bool {
+        true
+    }
+
+    fn time_beside(
+        &self,
+        _: JobId,
+        _: SmPercent,
+        _: &[(JobId, SmPercent)],
+        _: &GpuView,
+        _: &Profile,
+    ) -> Option<Millis> {
+        None
+    }
+
+    fn companion(&self, _: JobId) -> Option<Companion> {
+        None
+    }
+
+    fn account(&self, _: JobId) -> Option<Account> {
         None
     }
 }

@@ -21,6 +21,7 @@ use std::sync::Arc;
 
 use serde_json::Value;
 use tessera_model::mig::Profile;
+use tessera_model::share::SmPercent;
 use tessera_model::spec::GpuAsk;
 use tessera_model::{GpuId, JobId, Millis};
 
@@ -387,6 +388,21 @@ impl Forecast for Known<'_> {
 
     fn demand(&self, job: JobId) -> Option<Demand> {
         self.forecast.demand(job)
+    }
+
+    fn is_measured(&self, job: JobId, gpu: &GpuView, profile: &Profile) -> bool {
+        self.forecast.is_measured(job, gpu, profile)
+    }
+
+    fn time_beside(
+        &self,
+        job: JobId,
+        sm: SmPercent,
+        others: &[(JobId, SmPercent)],
+        gpu: &GpuView,
+        profile: &Profile,
+    ) -> Option<Millis> {
+        self.forecast.time_beside(job, sm, others, gpu, profile)
     }
 
     fn companion(&self, job: JobId) -> Option<Companion> {

@@ -11,6 +11,48 @@ use tessera_placement::{
     OperatorWord, Place, QueuedJob, Sharer, by_name,
 };
 
+/// Writes the answers of a forecast that knows nothing, to these questions.
+macro_rules! knows_no {
+    ($($question:ident),+) => { $(knows_no!(@ $question);)+ };
+    (@ is_measured) => {
+        fn is_measured(&self, _: JobId, _: &GpuView, _: &Profile) -> bool { true }
+    };
+    (@ online) => {
+        fn online(&self, _: JobId) -> bool { false }
+    };
+    (@ since) => {
+        fn since(&self, _: JobId) -> Option<Millis> { None }
+    };
+    (@ move_price) => {
+        fn move_price(&self, _: JobId) -> Option<Millis> { None }
+    };
+    (@ deadline) => {
+        fn deadline(&self, _: JobId) -> Option<Millis> { None }
+    };
+    (@ demand) => {
+        fn demand(&self, _: JobId) -> Option<tessera_placement::Demand> { None }
+    };
+    (@ time_beside) => {
+        fn time_beside(
+            &self,
+            _: JobId,
+            _: tessera_model::share::SmPercent,
+            _: &[(JobId, tessera_model::share::SmPercent)],
+            _: &GpuView,
+            _: &Profile,
+        ) -> Option<Millis> {
+            None
+        }
+    };
+    (@ companion) => {
+        fn companion(&self, _: JobId) -> Option<tessera_placement::Companion> { None }
+    };
+    (@ account) => {
+        fn account(&self, _: JobId) -> Option<tessera_placement::Account> { None }
+    };
+}
+pub(crate) use knows_no;
+
 pub const IDLE: InstanceState = InstanceState::Idle;
 pub const STUCK: InstanceState = InstanceState::Stuck;
 pub const FOREIGN: InstanceState = InstanceState::Foreign;

@@ -11,11 +11,12 @@ use tessera_model::{GangShape, JobId, Member, Millis};
 use tessera_placement::gangs::PATIENCE;
 use tessera_placement::policy::NAMES;
 use tessera_placement::{
-    ClusterView, Decision, Demand, Forecast, GangFeasibility, GpuView, InstanceState, InstanceView,
-    Place, QueuedJob, WaitReason, ask, by_name, gang_could_ever_fit,
+    ClusterView, Decision, Forecast, GangFeasibility, GpuView, InstanceState, InstanceView, Place,
+    QueuedJob, WaitReason, ask, by_name, gang_could_ever_fit,
 };
 
 use crate::build;
+use crate::build::knows_no;
 
 /// Every job takes as long as is left of it, wherever.
 struct Left(BTreeMap<JobId, Millis>);
@@ -27,21 +28,18 @@ impl Forecast for Left {
     fn done(&self, job: JobId) -> Option<u32> {
         self.0.get(&job).map(|_| 0)
     }
-    fn since(&self, _: JobId) -> Option<Millis> {
-        None
-    }
-    fn move_price(&self, _: JobId) -> Option<Millis> {
-        None
-    }
-    fn deadline(&self, _: JobId) -> Option<Millis> {
-        None
-    }
-    fn online(&self, _: JobId) -> bool {
-        false
-    }
-    fn demand(&self, _: JobId) -> Option<Demand> {
-        None
-    }
+
+    knows_no!(
+        since,
+        move_price,
+        deadline,
+        online,
+        demand,
+        is_measured,
+        time_beside,
+        companion,
+        account
+    );
 }
 
 /// Deals the GPUs of a cluster out to nodes of so many each.

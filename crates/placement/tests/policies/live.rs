@@ -9,12 +9,11 @@ use tessera_model::mig::Profile;
 use tessera_model::spec::{GpuAsk, Priority};
 use tessera_model::{JobId, Millis};
 use tessera_placement::{
-    Account, ClusterView, Decision, Demand, Forecast, GpuView, InstanceState, QueuedJob, Reshape,
-    by_name,
+    Account, ClusterView, Decision, Forecast, GpuView, InstanceState, QueuedJob, Reshape, by_name,
 };
 
 use crate::arbitrary;
-use crate::build::{self, IDLE, a100, cluster, gib, queue, short, taken};
+use crate::build::{self, IDLE, a100, cluster, gib, knows_no, queue, short, taken};
 
 /// What is known of some jobs: seconds on a compute slice, and whether they may move.
 #[derive(Clone, Debug, Default)]
@@ -58,24 +57,8 @@ impl Forecast for Told {
         self.times.get(&job).map(|_| u32::from(self.begun.contains(&job)))
     }
 
-    fn since(&self, _: JobId) -> Option<Millis> {
-        None
-    }
-
     fn move_price(&self, job: JobId) -> Option<Millis> {
         self.movable.contains(&job).then_some(Millis::from_secs(30))
-    }
-
-    fn deadline(&self, _: JobId) -> Option<Millis> {
-        None
-    }
-
-    fn online(&self, _: JobId) -> bool {
-        false
-    }
-
-    fn demand(&self, _: JobId) -> Option<Demand> {
-        None
     }
 
     fn account(&self, job: JobId) -> Option<Account> {
@@ -83,6 +66,8 @@ impl Forecast for Told {
         let (name, used) = ((*name).into(), Millis::ZERO);
         Some(Account { name, shares: 1, used, quota: Some(*quota), member: None })
     }
+
+    knows_no!(since, deadline, online, demand, time_beside, companion);
 }
 
 fn decide(cluster: &ClusterView, told: &Told, queue: &[QueuedJob]) -> Vec<Decision> {
@@ -241,21 +226,11 @@ fn a_slice_on_which_a_job_is_as_quick_is_enough() {
         fn done(&self, _: JobId) -> Option<u32> {
             Some(0)
         }
-        fn since(&self, _: JobId) -> Option<Millis> {
-            None
-        }
         fn move_price(&self, _: JobId) -> Option<Millis> {
             Some(Millis::from_secs(30))
         }
-        fn deadline(&self, _: JobId) -> Option<Millis> {
-            None
-        }
-        fn online(&self, _: JobId) -> bool {
-            false
-        }
-        fn demand(&self, _: JobId) -> Option<Demand> {
-            None
-        }
+
+        knows_no!(since, deadline, online, demand, is_measured, time_beside, companion, account);
     }
     let view = cluster([a100(&[("7g.40gb", 0, IDLE)])]);
     let policy = by_name("tessera").unwrap();

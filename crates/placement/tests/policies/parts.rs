@@ -10,12 +10,13 @@ use tessera_model::spec::GpuAsk;
 use tessera_model::{Bytes, JobId, Millis};
 use tessera_placement::policy::NAMES;
 use tessera_placement::{
-    Account, Closed, Closure, ClusterView, Decision, Demand, Feasibility, Forecast, GpuView,
-    InstanceState, OperatorWord, QueuedJob, Seats, Tenancy, WaitReason, ask, by_name,
-    could_ever_fit, parts,
+    Account, Closed, Closure, ClusterView, Decision, Feasibility, Forecast, GpuView, InstanceState,
+    OperatorWord, QueuedJob, Seats, Tenancy, WaitReason, ask, by_name, could_ever_fit, parts,
 };
 
-use crate::build::{IDLE, a30, a100, away, cluster, decide, queue, short, unpartitioned, why};
+use crate::build::{
+    IDLE, a30, a100, away, cluster, decide, knows_no, queue, short, unpartitioned, why,
+};
 
 fn cut(parts: &[(u8, u8)]) -> Cut {
     let slot = |(start, slices): &(u8, u8)| ComputeSlot { start: *start, slices: *slices };
@@ -171,25 +172,12 @@ fn compute_instances_count_with_their_whole_gpu_instance_under_quotas() {
         fn done(&self, _: JobId) -> Option<u32> {
             None
         }
-        fn since(&self, _: JobId) -> Option<Millis> {
-            None
-        }
-        fn move_price(&self, _: JobId) -> Option<Millis> {
-            None
-        }
-        fn deadline(&self, _: JobId) -> Option<Millis> {
-            None
-        }
-        fn online(&self, _: JobId) -> bool {
-            false
-        }
-        fn demand(&self, _: JobId) -> Option<Demand> {
-            None
-        }
         fn account(&self, _: JobId) -> Option<Account> {
             let (name, used) = ("ada".into(), Millis::ZERO);
             Some(Account { name, shares: 1, used, quota: Some(3), member: None })
         }
+
+        knows_no!(since, move_price, deadline, online, demand, is_measured, time_beside, companion);
     }
     let view = cluster([
         a100(&[("3g.20gb", 0, seats(THIRDS, "", &[]))]),

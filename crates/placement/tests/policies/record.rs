@@ -11,12 +11,11 @@ use tessera_placement::record::{
     Asked, BadRecord, CHAIN_MAX, CHAIN_SPAN, Record, Recorder, Replayed, Said, Tape,
 };
 use tessera_placement::{
-    Account, ClusterView, Decision, Demand, Forecast, GpuView, Limit, Policy, QueuedJob, ask,
-    by_name,
+    Account, ClusterView, Decision, Forecast, GpuView, Limit, Policy, QueuedJob, ask, by_name,
 };
 
 use crate::arbitrary;
-use crate::build::{a100, cluster, gib, queue, taken};
+use crate::build::{a100, cluster, gib, knows_no, queue, taken};
 
 /// Answers that differ by job, profile and round; of every third job nothing is known.
 #[derive(Clone, Copy, Debug)]
@@ -54,17 +53,11 @@ impl Forecast for Guess {
             .then_some(Millis::from_secs(self.round))
     }
 
-    fn deadline(&self, _: JobId) -> Option<Millis> {
-        None
-    }
-
     fn online(&self, job: JobId) -> bool {
         job.number().is_multiple_of(4)
     }
 
-    fn demand(&self, _: JobId) -> Option<Demand> {
-        None
-    }
+    knows_no!(deadline, demand, time_beside, companion);
 
     fn account(&self, job: JobId) -> Option<Account> {
         let (user, number) = owner(job);

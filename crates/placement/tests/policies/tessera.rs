@@ -7,10 +7,10 @@ use tessera_model::mig::Profile;
 use tessera_model::{JobId, Millis};
 use tessera_placement::policy::Tessera;
 use tessera_placement::{
-    Account, ClusterView, Decision, Demand, Forecast, GpuView, InstanceState, Policy, QueuedJob,
+    Account, ClusterView, Decision, Forecast, GpuView, InstanceState, Policy, QueuedJob,
 };
 
-use crate::build::{a100, cluster, gib, queue, taken};
+use crate::build::{a100, cluster, gib, knows_no, queue, taken};
 
 /// Jobs that scale with their slice, by number: minutes on a whole GPU, and whose they are.
 #[derive(Clone, Debug, Default)]
@@ -43,21 +43,11 @@ impl Forecast for Told {
         self.price_s.map(Millis::from_secs)
     }
 
-    fn deadline(&self, _: JobId) -> Option<Millis> {
-        None
-    }
-
-    fn online(&self, _: JobId) -> bool {
-        false
-    }
-
-    fn demand(&self, _: JobId) -> Option<Demand> {
-        None
-    }
-
     fn account(&self, job: JobId) -> Option<Account> {
         self.accounts.get(&job.number()).cloned()
     }
+
+    knows_no!(deadline, online, demand, is_measured, time_beside, companion);
 }
 
 fn account(name: &str, hours: u64, quota: Option<u32>) -> Account {

@@ -1,10 +1,11 @@
 use proptest::prelude::*;
 use tessera_model::mig::Profile;
+use tessera_model::share::SmPercent;
 use tessera_model::spec::GpuAsk;
 use tessera_model::{JobId, Millis};
 
 use super::*;
-use crate::forecast::Demand;
+use crate::forecast::{Companion, Demand};
 use crate::view::GpuView;
 
 fn account(name: &str, shares: u32, hours: u64) -> Option<Account> {
@@ -35,6 +36,22 @@ impl Forecast for Had {
         false
     }
     fn demand(&self, _: JobId) -> Option<Demand> {
+        None
+    }
+    fn is_measured(&self, _: JobId, _: &GpuView, _: &Profile) -> bool {
+        true
+    }
+    fn time_beside(
+        &self,
+        _: JobId,
+        _: SmPercent,
+        _: &[(JobId, SmPercent)],
+        _: &GpuView,
+        _: &Profile,
+    ) -> Option<Millis> {
+        None
+    }
+    fn companion(&self, _: JobId) -> Option<Companion> {
         None
     }
     fn account(&self, job: JobId) -> Option<Account> {

@@ -7,7 +7,7 @@ use tessera_placement::{Account, Limit, Sharer};
 use super::properties::mixed;
 use super::*;
 use crate::arbitrary;
-use crate::build::mib;
+use crate::build::{knows_no, mib};
 
 /// Accounts with their users, and what each may hold at once.
 #[derive(Clone, Debug, Default)]
@@ -39,20 +39,8 @@ impl Forecast for Quotas {
     fn done(&self, _: JobId) -> Option<u32> {
         self.time.map(|_| 0)
     }
-    fn since(&self, _: JobId) -> Option<Millis> {
-        None
-    }
     fn move_price(&self, _: JobId) -> Option<Millis> {
         self.time.map(|_| Millis::from_secs(1))
-    }
-    fn deadline(&self, _: JobId) -> Option<Millis> {
-        None
-    }
-    fn online(&self, _: JobId) -> bool {
-        false
-    }
-    fn demand(&self, _: JobId) -> Option<Demand> {
-        None
     }
     fn account(&self, job: JobId) -> Option<Account> {
         let user = *self.users.get(&job)?;
@@ -67,6 +55,8 @@ impl Forecast for Quotas {
             false => Account { name: user.into(), shares: 1, used, quota: own, member: None },
         })
     }
+
+    knows_no!(since, deadline, online, demand, is_measured, time_beside, companion);
 }
 
 fn decided(cluster: &ClusterView, queue: &[QueuedJob], quotas: &Quotas) -> Vec<Decision> {
@@ -151,26 +141,13 @@ fn whom_the_accounts_have_set_back_lets_others_gangs_go_first() {
         fn done(&self, _: JobId) -> Option<u32> {
             None
         }
-        fn since(&self, _: JobId) -> Option<Millis> {
-            None
-        }
-        fn move_price(&self, _: JobId) -> Option<Millis> {
-            None
-        }
-        fn deadline(&self, _: JobId) -> Option<Millis> {
-            None
-        }
-        fn online(&self, _: JobId) -> bool {
-            false
-        }
-        fn demand(&self, _: JobId) -> Option<Demand> {
-            None
-        }
         fn account(&self, job: JobId) -> Option<Account> {
             let (name, hours) = if job.number() < 5 { ("ada", 99) } else { ("bob", 1) };
             let used = Millis::from_secs(hours * 3_600);
             Some(Account { name: name.into(), shares: 1, used, quota: None, member: None })
         }
+
+        knows_no!(since, move_price, deadline, online, demand, is_measured, time_beside, companion);
     }
     let mut queue = gang(1, (1, 2), &GpuAsk::Whole);
     let mut later = gang(5, (1, 2), &GpuAsk::Whole);

@@ -44,6 +44,10 @@ impl Forecast for Seen<'_, '_> {
         Some(Millis::new((ms * self.error(job, profile.compute_slices) / 1_000).max(1)))
     }
 
+    fn is_measured(&self, _: JobId, _: &GpuView, _: &Profile) -> bool {
+        true
+    }
+
     fn done(&self, job: JobId) -> Option<u32> {
         let task = self.run.tasks.get(index(job))?;
         let mut left = task.left;
