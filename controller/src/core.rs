@@ -14,6 +14,7 @@ mod describe;
 pub mod foresight;
 mod gangs;
 mod input;
+pub mod inquiry;
 mod layouts;
 mod moving;
 mod operator;
@@ -365,7 +366,7 @@ pub struct Cluster {
     epoch: u64,
     controller: ControllerId,
     terms: LeaseTerms,
-    policy: Box<dyn Policy>,
+    policy: Arc<dyn Policy>,
     nodes: BTreeMap<NodeId, Node>,
     gpus: BTreeMap<GpuId, Gpu>,
     /// In service order: by priority, then by number.

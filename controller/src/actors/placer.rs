@@ -599,7 +599,14 @@ impl StreamHandler<ToPlacer> for Placer {
                 self.take(Input::Command { token: self.next_token, command, jobs }, ctx);
             }
             ToPlacer::Explain { job, reply } => {
-                let _ = reply.send(self.parts.cluster.waiting(job, clock::boot()));
+                let Some(inquiry) = self.parts.cluster.inquiry(job) else {
+                    let _ = reply.send(None);
+                    return;
+                };
+                // Beside the rounds: an answer asks the policy many times.
+                tokio::task::spawn_blocking(move || {
+                    let _ = reply.send(inquiry.answer(clock::boot()));
+                });
             }
             ToPlacer::Teach { taught } => self.parts.cluster.teach(taught),
             ToPlacer::Taught { reply } => {

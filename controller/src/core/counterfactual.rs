@@ -19,7 +19,7 @@ const ENDS_MAX: usize = 12;
 /// Most answers of a kind that are told.
 const TOLD_MAX: usize = 3;
 /// Most jobs before it in the queue that are placed first when its start is foretold.
-const AHEAD_MAX: usize = 256;
+pub(super) const AHEAD_MAX: usize = 256;
 
 /// Something that would start a job now.
 #[derive(Clone, Debug, PartialEq, Eq)]

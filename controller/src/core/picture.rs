@@ -30,7 +30,7 @@ impl Cluster {
             epoch,
             controller,
             terms,
-            policy,
+            policy: policy.into(),
             nodes: BTreeMap::new(),
             gpus: BTreeMap::new(),
             queue: BTreeMap::new(),

@@ -19,7 +19,7 @@ use super::foresight::Foresight;
 use super::gangs::Seated;
 use super::view::slice_at;
 use super::{Cluster, Effect, Live, Round, STARTS_MAX};
-use crate::ports::{JobMoved, WaitingView};
+use crate::ports::JobMoved;
 use crate::store::moves::{Ready, Reservation, WaitRow, record_without_exit};
 use crate::store::nodes::PlanRow;
 
@@ -175,7 +175,7 @@ impl Cluster {
         }
     }
 
-    fn why_held(&self, now: Millis) -> Explanation {
+    pub(super) fn why_held(&self, now: Millis) -> Explanation {
         let left = self.held_for(now).get().div_ceil(1_000);
         Explanation {
             policy: self.policy.name().to_owned(),
@@ -411,7 +411,7 @@ impl Cluster {
         placing.map(|live| live.job).min().or(self.moving.first_on(gpu))
     }
 
-    fn gang_of(&self, job: JobId) -> Option<Member> {
+    pub(super) fn gang_of(&self, job: JobId) -> Option<Member> {
         self.queue.get(&(*self.ranks.get(&job)?, job))?.asked.gang
     }
 
@@ -423,54 +423,6 @@ impl Cluster {
             Some(QueuedJob { id, gang: Some(Member { rank, ..member }), ..job.clone() })
         };
         member.all().filter_map(one).collect()
-    }
-
-    /// Tells why a job waits, computed as if it were its turn; `None` if it doesn't wait.
-    pub fn waiting(&self, job: JobId, now: Millis) -> Option<WaitingView> {
-        let priority = *self.ranks.get(&job)?;
-        let waiting = self.queue.get(&(priority, job))?;
-        let ahead = self.queue.range(..(priority, job)).count();
-        if now < self.hold_until {
-            return Some(WaitingView {
-                jobs_ahead: u64::try_from(ahead).unwrap_or(u64::MAX),
-                reason: WaitReason::PlacementHeld.word(),
-                why: self.why_held(now),
-                prediction: None,
-                alternatives: Vec::new(),
-                expected_start: None,
-            });
-        }
-        if let Some(why) = self.why_promised(job, now) {
-            return Some(WaitingView {
-                jobs_ahead: u64::try_from(ahead).unwrap_or(u64::MAX),
-                reason: WaitReason::AwaitingRepartition.word(),
-                why,
-                prediction: self.predict_waiting(waiting),
-                alternatives: Vec::new(),
-                expected_start: None,
-            });
-        }
-        let view = self.view(now);
-        let forecast = Foresight::new(self, now);
-        let asked = self.with_gang(&waiting.asked);
-        let (mut queue, starts) = (asked.iter(), asked.len());
-        let decided = ask(self.policy.as_ref(), &view, &forecast, &mut queue, now, starts);
-        let decision = decided.into_iter().next_back();
-        let (reason, why) = match decision {
-            Some(Decision::Wait { reason, why, .. }) => (reason, why),
-            Some(Decision::Start { why, .. } | Decision::Reshape { why, .. }) => {
-                (WaitReason::Priority, why)
-            }
-            None => (WaitReason::Priority, Explanation::default()),
-        };
-        Some(WaitingView {
-            jobs_ahead: u64::try_from(ahead).unwrap_or(u64::MAX),
-            reason: reason.word(),
-            why,
-            prediction: self.predict_waiting(waiting),
-            alternatives: self.alternatives(&waiting.asked, now),
-            expected_start: Some(self.expected_start(&waiting.asked, now)),
-        })
     }
 }
 

@@ -11,7 +11,7 @@ use super::extract::Named;
 use super::openapi::{JobPath, LookupProblems, Problems};
 use super::state::{State, no_job};
 use crate::core::counterfactual::Alternative;
-use crate::ports::{ToPlacer, WaitingView};
+use crate::ports::WaitingView;
 use crate::store::reads::{Decided, candidate_view, prediction_view};
 
 /// Tells why a job waits, or why it went where it went.
@@ -37,7 +37,7 @@ pub(super) async fn explain(
     let decided = state.reads().decided(job).await?.ok_or_else(|| no_job(job))?;
     if decided.job.state == JobState::Queued.word() {
         let number = JobId::from_number(decided.job.id);
-        let view = state.ask(|reply| ToPlacer::Explain { job: number, reply }).await?;
+        let view = state.ask_why(number).await?;
         if let Some(view) = view {
             return Ok(Json(waiting(decided.job, view)));
         }

@@ -5,14 +5,14 @@ use std::time::Duration;
 
 use sha2::{Digest, Sha256};
 use tessera_api::types::Node;
-use tessera_model::JobRef;
+use tessera_model::{JobId, JobRef};
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 use tokio::time::timeout;
 
 use super::error::ApiError;
 use super::watch::Watch;
-use crate::ports::{Ports, Readiness, ToPlacer};
+use crate::ports::{Ports, Readiness, ToPlacer, WaitingView};
 use crate::store::Reads;
 
 /// Patience with what runs behind the handlers: longer than a commit that has to be retried,
@@ -22,6 +22,9 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(20);
 const SUBSCRIBERS_MAX: usize = 64;
 /// Most outputs that are read at once: each keeps a stream to a node open.
 const LOGS_MAX: usize = 1_024;
+/// Most explanations that are worked out at once: each keeps a core busy, and a copy of the picture of
+/// the cluster. Others wait.
+const EXPLAINED_MAX: usize = 2;
 
 /// What handlers share.
 #[derive(Debug)]
@@ -32,6 +35,7 @@ pub(crate) struct State {
     pub(super) token: Option<[u8; 32]>,
     subscribers: Arc<Semaphore>,
     logs: Arc<Semaphore>,
+    explaining: Semaphore,
 }
 
 impl State {
@@ -41,6 +45,7 @@ impl State {
             token: ports.about.token.as_ref().map(|token| Sha256::digest(token).into()),
             subscribers: Arc::new(Semaphore::new(SUBSCRIBERS_MAX)),
             logs: Arc::new(Semaphore::new(LOGS_MAX)),
+            explaining: Semaphore::new(EXPLAINED_MAX),
             ports,
         }
     }
@@ -61,6 +66,17 @@ impl State {
         Arc::clone(&self.logs)
             .try_acquire_owned()
             .map_err(|_| ApiError::Overloaded { reason: "too many outputs are being read" })
+    }
+
+    /// Asks the placer why a job waits, once it is this question's turn.
+    pub(super) async fn ask_why(&self, job: JobId) -> Result<Option<WaitingView>, ApiError> {
+        let turn = timeout(ANSWER_WITHIN, self.explaining.acquire()).await;
+        let Ok(Ok(_turn)) = turn else {
+            return Err(ApiError::Overloaded {
+                reason: "too many explanations are being worked out",
+            });
+        };
+        self.ask(|reply| ToPlacer::Explain { job, reply }).await
     }
 
     /// Asks the placer, and waits for its answer.

@@ -71,8 +71,10 @@ fn main() -> Result<()> {
             });
             tell(*scale, policy, "a GPU's jobs end: others start", ends.collect());
             let last = QUEUE * u64::from(*scale);
+            let asked = (0..options.rounds).map(|_| rig.asked_about(last)).collect();
+            tell(*scale, policy, "explain the last of the queue: in the placer", asked);
             let told = (0..options.rounds).map(|_| rig.explained(last)).collect();
-            tell(*scale, policy, "explain the last of the queue", told);
+            tell(*scale, policy, "explain the last of the queue: all of it", told);
         }
     }
     Ok(())
@@ -178,6 +180,14 @@ impl Rig {
             frame(gpu / GPUS_PER_NODE, ToController::Attempt(report))
         };
         (first..first + u64::from(JOBS_PER_GPU)).map(of).collect()
+    }
+
+    fn asked_about(&self, job: u64) -> Duration {
+        let begun = Instant::now();
+        let inquiry = self.cluster.inquiry(JobId::from_number(job));
+        let took = begun.elapsed();
+        drop(inquiry);
+        took
     }
 
     fn explained(&self, job: u64) -> Duration {

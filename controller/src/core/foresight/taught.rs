@@ -73,9 +73,10 @@ fn parts(on: &SliceKind) -> u8 {
 }
 
 /// Earlier runs first, then what was taught, then the rule.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(in crate::core) struct Forecaster {
-    empirical: Empirical,
+    /// Shared with questions that are being answered meanwhile.
+    empirical: Arc<Empirical>,
     taught: Option<Arc<Taught>>,
     watch: Watch,
 }
@@ -105,11 +106,11 @@ impl Forecaster {
 
 impl Estimator for Forecaster {
     fn learn(&mut self, task: &str, on: &SliceKind, ran: Millis) {
-        self.empirical.learn(task, on, ran);
+        Arc::make_mut(&mut self.empirical).learn(task, on, ran);
     }
 
     fn learn_memory(&mut self, task: &str, peak: Bytes) {
-        self.empirical.learn_memory(task, peak);
+        Arc::make_mut(&mut self.empirical).learn_memory(task, peak);
     }
 
     fn predict(&self, task: &str, on: &SliceKind) -> Option<Prediction> {
@@ -128,7 +129,7 @@ impl Estimator for Forecaster {
 
     fn clear(&mut self) {
         // What was taught stays: a reload reads the same history.
-        self.empirical.clear();
+        Arc::make_mut(&mut self.empirical).clear();
     }
 }
 
