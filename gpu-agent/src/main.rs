@@ -130,6 +130,7 @@ fn start(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     let own = identity.node().context("the certificate is not a node's")?;
     let tls = identity.client()?;
     anyhow::ensure!(config.shepherd.exists(), "no shepherd: {}", config.shepherd.display());
+    tessera_agent::pool::check_program(&config.shepherd).map_err(anyhow::Error::msg)?;
     if arguments.check {
         println!("{}", toml::to_string(&config)?);
         println!("# node {} ({})", own.name, own.id);

@@ -63,6 +63,8 @@ pub enum Input {
     ShepherdGone {
         /// Which one.
         id: Uuid,
+        /// What it speaks, if it had to go since that is another version than this agent's.
+        foreigner: Option<u16>,
     },
     /// Records are on disk.
     Journalled(Vec<Effect>),
@@ -163,7 +165,7 @@ impl Node {
         match input {
             Input::Link(event) => self.on_link(event),
             Input::Shepherd { id, frame } => self.on_shepherd(id, frame),
-            Input::ShepherdGone { id } => self.on_shepherd_gone(id),
+            Input::ShepherdGone { id, foreigner } => self.on_shepherd_gone(id, foreigner),
             Input::Journalled(then) => self.act(then),
             Input::NotJournalled { then, reason } => self.on_not_journalled(then, &reason),
             Input::Gpu(event) => self.on_gpu(event),
@@ -286,19 +288,30 @@ impl Node {
         self.act(effects);
     }
 
-    fn on_shepherd_gone(&mut self, id: Uuid) {
+    fn on_shepherd_gone(&mut self, id: Uuid, foreigner: Option<u16>) {
         let began = now::read(&self.facts.data, id);
         let Some(attempt) = self.pool.bury(id) else { return };
         self.give_share_back(attempt);
         let effects = match record::read(&self.facts.data, attempt) {
             Some(kept) => self.attempts.ended(attempt, kept.record),
             None => {
-                tracing::warn!(%attempt, "a shepherd died with its attempt");
                 let began = began == Some(attempt);
-                // A shepherd that can't write what it begins ends at once.
-                let detail = match !began && disk::is_full(&self.facts.data) {
-                    true => "its shepherd could not begin it: the node's disk is full",
-                    false => "its shepherd died",
+                let detail = match foreigner {
+                    Some(version) => {
+                        tracing::error!(
+                            version,
+                            "a new shepherd speaks another version: restart this agent"
+                        );
+                        "it was not begun: the node's agent and shepherds are of different releases"
+                    }
+                    // A shepherd that can't write what it begins ends at once.
+                    None if !began && disk::is_full(&self.facts.data) => {
+                        "its shepherd could not begin it: the node's disk is full"
+                    }
+                    None => {
+                        tracing::warn!(%attempt, "a shepherd died with its attempt");
+                        "its shepherd died"
+                    }
                 };
                 let record = recovery::lost(began, detail);
                 self.attempts.end_here(attempt, record)

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream as StdUnixStream;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
 use tessera_model::{AttemptId, BootId};
@@ -17,7 +17,9 @@ use uuid::Uuid;
 
 use crate::node::Input;
 use crate::shepherd::group;
-use crate::shepherd::protocol::{FromShepherd, ShepherdHello, SpawnOrder, ToShepherd};
+use crate::shepherd::protocol::{
+    FromShepherd, PROTOCOL_FLAG, ShepherdHello, SpawnOrder, ToShepherd, VERSION,
+};
 use crate::shepherd::serve::{ENDS_MAX, identity_path, socket_path};
 use crate::shepherd::socket::{frame_bytes, take_frame};
 use crate::sys::identity::ProcessIdentity;
@@ -48,6 +50,8 @@ pub struct Nursery {
 struct Handle {
     orders: mpsc::Sender<ToShepherd>,
     process: Option<ProcessIdentity>,
+    /// What it speaks.
+    version: u16,
     attempt: Option<AttemptId>,
     /// Ends that it holds although they are journalled: it is told with its next order, or when
     /// there is time, since telling it wakes it up.
@@ -92,7 +96,7 @@ impl Pool {
                 }
             }
         }
-        self.attend(hello.id, stream, rest, Some(hello.process), running);
+        self.attend(hello.id, stream, rest, Some(hello), running);
     }
 
     /// Hands an attempt to an idle shepherd, or to a new one.
@@ -122,6 +126,11 @@ impl Pool {
     pub fn tell(&self, attempt: AttemptId, frame: ToShepherd) {
         let handle = self.by_attempt.get(&attempt).and_then(|id| self.handles.get(id));
         let Some(handle) = handle else { return };
+        if !frame.is_known_to(handle.version) {
+            let version = handle.version;
+            tracing::warn!(%attempt, version, "its shepherd is too old for what it is to be told");
+            return;
+        }
         if let Err(refused) = handle.orders.try_send(frame) {
             tracing::warn!(%attempt, %refused, "a shepherd takes no orders");
         }
@@ -141,7 +150,7 @@ impl Pool {
         let Some(handle) = self.handles.get_mut(&id) else { return };
         handle.attempt = None;
         self.holders.insert(attempt, id);
-        if self.idle.len() < IDLE_MAX {
+        if handle.version == VERSION && self.idle.len() < IDLE_MAX {
             self.idle.push(id);
         } else {
             // Its connection ends with its handle, and with that the idle shepherd, once it has
@@ -201,17 +210,24 @@ impl Pool {
         id: Uuid,
         stream: UnixStream,
         rest: Vec<u8>,
-        process: Option<ProcessIdentity>,
+        hello: Option<&ShepherdHello>,
         attempt: Option<AttemptId>,
     ) {
         let (orders, queue) = mpsc::channel(QUEUE);
-        let known = process.is_some();
-        self.handles.insert(id, Handle { orders, process, attempt, journalled: Vec::new() });
+        let process = hello.map(|hello| hello.process);
+        // A new one is believed to be of this version until it says otherwise: until then it is sent
+        // nothing.
+        let version = hello.map_or(VERSION, |hello| hello.version);
+        let known = hello.is_some();
+        let journalled = Vec::new();
+        self.handles.insert(id, Handle { orders, process, version, attempt, journalled });
         match attempt {
             Some(attempt) => {
                 self.by_attempt.insert(attempt, id);
             }
-            None if process.is_some() => self.idle.push(id),
+            None if known && version == VERSION => self.idle.push(id),
+            // Of an earlier version, with nothing to do: it goes once its ends are on disk.
+            None if known => drop(self.handles.remove(&id)),
             None => {}
         }
         tokio::task::spawn_local(attend(id, stream, rest, queue, self.node.clone(), known));
@@ -275,7 +291,8 @@ async fn attend(
 ) {
     let (mut reader, mut writer) = stream.into_split();
     // No order leaves before the hello: a shepherd says hello once later agents can find it, and
-    // an order that it had before could be obeyed behind their backs.
+    // an order that it had before could be obeyed behind their backs. And none leaves at all to one
+    // that turns out to speak another version.
     let (greeted, hello) = tokio::sync::oneshot::channel();
     let mut greeted = (!known).then_some(greeted);
     let reading = async {
@@ -283,13 +300,16 @@ async fn attend(
         loop {
             while let Some(frame) = take_frame::<FromShepherd>(&mut buffer)? {
                 if let Some(greeted) = greeted.take() {
+                    if let Some(version) = foreign(&frame) {
+                        return Ok(version);
+                    }
                     let _ = greeted.send(());
                 }
                 let told = node.send(Input::Shepherd { id, frame }).await;
                 told.map_err(|_| io::Error::from(io::ErrorKind::BrokenPipe))?;
             }
             match reader.read(&mut chunk).await? {
-                0 => return Err::<(), _>(io::Error::from(io::ErrorKind::UnexpectedEof)),
+                0 => return Err(io::Error::from(io::ErrorKind::UnexpectedEof)),
                 bytes => buffer.extend_from_slice(&chunk[..bytes]),
             }
         }
@@ -306,10 +326,14 @@ async fn attend(
         }
         Ok::<(), io::Error>(())
     };
+    let mut foreigner = None;
     tokio::select! {
         read = reading => {
-            if let Err(error) = read {
-                tracing::debug!(shepherd = %id, %error, "a shepherd's connection ended");
+            match read {
+                Ok(version) => foreigner = Some(version),
+                Err(error) => {
+                    tracing::debug!(shepherd = %id, %error, "a shepherd's connection ended");
+                }
             }
         }
         written = writing => {
@@ -320,5 +344,116 @@ async fn attend(
         }
     }
     // Fails only when the node itself is going down.
-    let _ = node.send(Input::ShepherdGone { id }).await;
+    let _ = node.send(Input::ShepherdGone { id, foreigner }).await;
+}
+
+/// Returns the version of a new shepherd that speaks another one than this agent.
+const fn foreign(first: &FromShepherd) -> Option<u16> {
+    match first {
+        FromShepherd::Hello(hello) if hello.version != VERSION => Some(hello.version),
+        _ => None,
+    }
+}
+
+/// Asks a shepherd's program which version it speaks.
+///
+/// # Errors
+///
+/// It can't be run, or it speaks another version than this agent: both belong together.
+pub fn check_program(program: &Path) -> Result<(), String> {
+    let asked = std::process::Command::new(program).arg(PROTOCOL_FLAG).output();
+    let asked = asked.map_err(|error| format!("{} can't be run: {error}", program.display()))?;
+    let said = String::from_utf8_lossy(&asked.stdout);
+    match said.trim().parse::<u16>() {
+        Ok(VERSION) => Ok(()),
+        Ok(version) => Err(format!(
+            "{} speaks version {version} of the shepherds' protocol, this agent version {VERSION}: \
+             install both from one release",
+            program.display()
+        )),
+        Err(_) => Err(format!(
+            "{} doesn't say which version of the shepherds' protocol it speaks: install it from \
+             the release of this agent",
+            program.display()
+        )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A new shepherd's connection, with an order that waits to be sent.
+    fn greeting(version: u16) -> (UnixStream, mpsc::Receiver<Input>, impl Future<Output = ()>) {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let (node, heard) = mpsc::channel(4);
+        let (orders, queue) = mpsc::channel(QUEUE);
+        let id = Uuid::from_u128(1);
+        let process = ProcessIdentity { boot: BootId::from_uuid(id), pid: 1, start_ticks: 1 };
+        let hello = ShepherdHello { version, id, process, held: Vec::new() };
+        let attending = async move {
+            orders.send(ToShepherd::Script("true".to_owned())).await.unwrap();
+            let hello = frame_bytes(&FromShepherd::Hello(hello)).unwrap();
+            attend(id, ours, hello, queue, node, false).await;
+            drop(orders);
+        };
+        (theirs, heard, attending)
+    }
+
+    #[tokio::test]
+    async fn a_new_shepherd_of_another_version_is_dismissed_before_it_has_an_order() {
+        let (mut theirs, mut heard, attending) = greeting(VERSION + 1);
+
+        attending.await;
+
+        let mut told = Vec::new();
+        theirs.read_to_end(&mut told).await.unwrap();
+        assert!(told.is_empty(), "{told:?}");
+        let gone = heard.recv().await.unwrap();
+        assert!(
+            matches!(gone, Input::ShepherdGone { foreigner: Some(version), .. } if version == VERSION + 1),
+            "{gone:?}"
+        );
+    }
+
+    #[tokio::test]
+    async fn a_new_shepherd_of_this_version_gets_its_order_after_its_hello() {
+        let (mut theirs, mut heard, attending) = greeting(VERSION);
+        let obeying = async {
+            let mut told = Vec::new();
+            let first = loop {
+                if let Some(frame) = take_frame::<ToShepherd>(&mut told).unwrap() {
+                    break frame;
+                }
+                assert!(theirs.read_buf(&mut told).await.unwrap() > 0, "the agent hung up");
+            };
+            drop(theirs);
+            first
+        };
+
+        let ((), first) = tokio::join!(attending, obeying);
+
+        assert_eq!(first, ToShepherd::Script("true".to_owned()));
+        assert!(matches!(heard.recv().await, Some(Input::Shepherd { .. })));
+        assert!(matches!(heard.recv().await, Some(Input::ShepherdGone { foreigner: None, .. })));
+    }
+
+    #[test]
+    fn a_program_that_is_no_shepherd_of_this_release_is_refused() {
+        let refused = |program: &str| check_program(Path::new(program)).unwrap_err();
+
+        assert!(refused("/bin/true").contains("doesn't say which version"));
+        assert!(refused("/bin/nonexistent").contains("can't be run"));
+    }
+
+    #[test]
+    fn an_earlier_shepherd_is_told_how_its_attempt_ends_and_gets_no_other() {
+        let attempt = AttemptId::from_uuid(Uuid::from_u128(2));
+        let cause = tessera_wire::frames::StopCause::Cancel;
+
+        assert!(ToShepherd::Stop { attempt, cause }.is_known_to(VERSION - 1));
+        assert!(!ToShepherd::SetTimeLimit { attempt, limit: None }.is_known_to(2));
+        assert!(!ToShepherd::Script(String::new()).is_known_to(VERSION - 1));
+        assert!(ToShepherd::Script(String::new()).is_known_to(VERSION));
+    }
 }

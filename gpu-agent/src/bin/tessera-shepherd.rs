@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use anyhow::Context as _;
 use clap::Parser;
 use rustix::process::{Pid, set_child_subreaper, setsid};
+use tessera_agent::shepherd::protocol::{PROTOCOL_FLAG, VERSION};
 use tessera_agent::shepherd::serve::{Place, Shepherd};
 use tessera_agent::sys::spawn::{ignore_signals, take_stdin};
 
@@ -25,6 +26,11 @@ struct Arguments {
 }
 
 fn main() -> anyhow::Result<()> {
+    // What an agent asks before it starts any: without the arguments that a shepherd needs.
+    if std::env::args().nth(1).is_some_and(|flag| flag == PROTOCOL_FLAG) {
+        println!("{VERSION}");
+        return Ok(());
+    }
     let arguments = Arguments::parse();
     ignore_signals();
     // Fails only for a leader of a process group, which already is in a group of its own.

@@ -10,9 +10,15 @@ use uuid::Uuid;
 
 use crate::sys::identity::ProcessIdentity;
 
-/// Raised with each change; an agent leaves shepherds of another version alone until their
-/// attempts have ended, and finds the ends on disk.
+/// Raised with each change. Frames are only added at the end; a hello and how attempts are ended stay
+/// as they are, so that an agent can be replaced while attempts run: a shepherd of an earlier version
+/// keeps its attempt, gets no other, and is sent nothing that it doesn't know
+/// ([`ToShepherd::is_known_to`]). A new shepherd that is of another version than its agent gets no
+/// attempt: half of an upgrade.
 pub const VERSION: u16 = 3;
+
+/// Argument with which a shepherd's program only prints [`VERSION`].
+pub const PROTOCOL_FLAG: &str = "--protocol";
 
 /// From an agent to a shepherd.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -48,6 +54,18 @@ pub enum ToShepherd {
         /// Longest run time; `None` for no limit.
         limit: Option<Millis>,
     },
+}
+
+impl ToShepherd {
+    /// Tells whether a shepherd of that version takes the frame: one that doesn't know a frame ends,
+    /// and its attempt with it.
+    pub const fn is_known_to(&self, version: u16) -> bool {
+        match self {
+            Self::Script(_) | Self::Spawn(_) => version == VERSION,
+            Self::SetTimeLimit { .. } => version >= 3,
+            Self::Stop { .. } | Self::Kill { .. } | Self::Forget { .. } => true,
+        }
+    }
 }
 
 /// From a shepherd to its agent.
