@@ -152,7 +152,7 @@ pub enum CommandResult {
 }
 
 /// What the placer knows of a job that waits, beyond what the store keeps.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct WaitingView {
     /// How many jobs stand before it.
     pub jobs_ahead: u64,

@@ -101,7 +101,13 @@ impl Cluster {
         }
     }
 
-    fn explained(&self, job: JobId, jobs_ahead: u64, now: Millis) -> Option<WaitingView> {
+    /// Tells why a job waits, from all that is here.
+    pub(super) fn explained(
+        &self,
+        job: JobId,
+        jobs_ahead: u64,
+        now: Millis,
+    ) -> Option<WaitingView> {
         let priority = *self.ranks.get(&job)?;
         let waiting = self.queue.get(&(priority, job))?;
         if now < self.hold_until {

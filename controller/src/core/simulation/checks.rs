@@ -56,6 +56,20 @@ fn processes_are_committed_and_alone(world: &World) {
     }
 }
 
+/// Why the last of the queue waits is told from a part of the picture as from all of it.
+pub(super) fn a_question_apart_has_the_same_answer(world: &mut World) {
+    let cluster = &world.controller.cluster;
+    let Some((_, job)) = cluster.queue.keys().next_back() else { return };
+    let ahead = u64::try_from(cluster.queue.len() - 1).unwrap();
+
+    let apart = cluster.waiting(*job, world.now);
+
+    assert!(apart.is_some(), "{job:?} waits");
+    let whole = cluster.explained(*job, ahead, world.now);
+    assert_eq!(apart, whole);
+    world.note("a question was answered apart", ahead);
+}
+
 /// No two processes use one memory slice, but for sharers of one user within what is there; and
 /// each uses an instance that stands (V3, P7).
 fn memory_is_shared_by_nobody(world: &World) {

@@ -18,6 +18,9 @@ use crate::store::commit::Findings;
 use crate::store::load::Picture;
 use crate::store::submit::FreshJob;
 
+/// After every so many recorded rounds a question is asked: an answer costs as much as many rounds.
+const EXPLAINED_EACH: u64 = 16;
+
 /// How a commit goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Commit {
@@ -110,6 +113,7 @@ impl World {
             Err(problem) => panic!("the picture and the store differ: {problem}\n{round:#?}"),
         };
         self.decide_again(&round);
+        let round_number = round.record.as_ref().map(|record| record.number);
         if how == Commit::AnswerLost {
             self.note("a commit's answer was lost", ());
             self.forget_moved(&round);
@@ -140,6 +144,9 @@ impl World {
         }
         self.act(round, findings);
         checks::picture_equals_store(self);
+        if round_number.is_some_and(|number| number.is_multiple_of(EXPLAINED_EACH)) {
+            checks::a_question_apart_has_the_same_answer(self);
+        }
     }
 
     fn note_gangs(&mut self, round: &Round) {
