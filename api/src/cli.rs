@@ -29,6 +29,7 @@ mod span;
 mod spark;
 mod submit;
 mod top;
+mod usage;
 mod wait;
 
 use std::process::ExitCode;
@@ -112,6 +113,9 @@ enum Command {
     Kernels(kernels::Kernels),
     /// Say how good predictions of run times are, and what model makes them
     Predictions(predictions::PredictionList),
+    /// Show what accounts and users have had of late, hold now, and may hold
+    #[command(visible_alias = "share")]
+    Usage(usage::UsageList),
     /// Switch MIG mode of an empty GPU
     MigMode(cluster::MigMode),
     /// Study how a GPU model can be partitioned; needs no cluster
@@ -184,6 +188,7 @@ async fn run(cli: Cli) -> Result<u8, Failure> {
         Command::Decisions(verb) => verb.run(session).await,
         Command::Kernels(verb) => verb.run(session).await,
         Command::Predictions(verb) => verb.run(session).await,
+        Command::Usage(verb) => verb.run(session).await,
         Command::MigMode(verb) => verb.run(session).await,
         Command::Info(verb) => verb.run(session).await,
         Command::Replay(verb) => verb.run(session).await,

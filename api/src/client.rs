@@ -401,6 +401,15 @@ impl Client {
         self.fetch(&format!("v1/decisions/{}", http::segment(id))).await
     }
 
+    /// Tells what accounts and users have had, hold, and may hold.
+    ///
+    /// # Errors
+    ///
+    /// [`ClientError`]; it says whether the same call may be made again.
+    pub async fn usage(&self) -> Result<crate::types::usage::UsageReport, ClientError> {
+        self.fetch("v1/usage").await
+    }
+
     /// Tells how good predictions of run times are.
     ///
     /// # Errors

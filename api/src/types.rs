@@ -3,6 +3,7 @@
 
 mod operator;
 mod series;
+pub mod usage;
 
 use std::collections::BTreeMap;
 
@@ -1005,8 +1006,22 @@ pub struct PastJob {
     /// When it reached its end.
     #[serde(with = "time::serde::rfc3339::option")]
     pub ended_at: Option<OffsetDateTime>,
+    /// Its gang, if it is one process of several.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gang: Option<PastGang>,
     /// Its runs, oldest first.
     pub attempts: Vec<PastAttempt>,
+}
+
+/// The gang of a job of the past.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct PastGang {
+    /// Number of its first member, whose rank is 0; the others follow by rank.
+    pub id: u64,
+    /// On how many nodes it runs.
+    pub nodes: u32,
+    /// On how many GPUs of each.
+    pub gpus_per_node: u32,
 }
 
 /// A run of a job of the past.

@@ -6,6 +6,7 @@
 //!
 //! Time is an argument: milliseconds on the controller's boot clock.
 
+pub mod accounts;
 mod attempts;
 pub mod counterfactual;
 #[cfg(test)]
@@ -52,6 +53,7 @@ pub use crate::store::load::JobSheet;
 use crate::store::operator::{self as said, Target, Word};
 use crate::store::submit::FreshJob;
 use crate::store::{moves, nodes, terms};
+use accounts::{Accounts, Book};
 use foresight::{Facts, Foretold};
 use rivals::Rivals;
 use setback::SetBack;
@@ -343,6 +345,8 @@ struct Live {
     limit: LimitWord,
     /// Whose job it is.
     user: Arc<str>,
+    /// What it counts for in its user's usage, in compute slices.
+    worth: f64,
     /// What its job asks for.
     asked: GpuAsk,
     facts: Arc<Facts>,
@@ -405,8 +409,14 @@ pub struct Cluster {
     estimator: foresight::taught::Forecaster,
     /// How long unfinished jobs ran before they put their work aside, by kind of slice.
     asides: BTreeMap<JobId, Vec<(SliceKind, Millis)>>,
-    /// How many compute slices the jobs of a user may hold at once; `*` is everybody else.
-    quotas: BTreeMap<String, u32>,
+    /// Who pays for whose jobs, and what each may hold at once.
+    accounts: Accounts,
+    /// What users have had lately.
+    book: Book,
+    /// By user, who waits: a round looks at no more of one user's jobs than leaves room for others'.
+    lines: BTreeMap<Arc<str>, BTreeSet<(Priority, JobId)>>,
+    /// When the last step was.
+    stepped: Millis,
     /// Writes down what the policy is asked and says.
     recorder: Recorder,
     /// Gangs of which a member is over and did not succeed: the others are being stopped.
@@ -424,6 +434,7 @@ impl Cluster {
         mint: &mut dyn FnMut() -> Uuid,
     ) -> Round {
         let mut round = Round::default();
+        self.stepped = now;
         for input in inputs {
             self.take(input, now, &mut round);
         }
@@ -447,9 +458,11 @@ impl Cluster {
         self.move_rest = rest;
     }
 
-    /// Sets how many compute slices the jobs of each user may hold at once; `*` is everybody else.
-    pub fn limit_accounts(&mut self, quotas: BTreeMap<String, u32>) {
-        self.quotas = quotas;
+    /// Sets who pays for whose jobs, and tells what users had before this leader came, in time on one
+    /// compute slice.
+    pub fn keep_accounts(&mut self, accounts: Accounts, had: Vec<(String, Millis)>, now: Millis) {
+        self.accounts = accounts;
+        self.book.begin(had, &self.accounts, now);
     }
 
     /// Returns the leader's epoch.

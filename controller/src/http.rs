@@ -23,6 +23,7 @@ mod routes;
 mod series;
 mod state;
 mod submit;
+mod usage;
 mod wait;
 mod watch;
 

@@ -19,7 +19,7 @@ use tessera_controller::ports::{About, ClusterShape, Ports, Readiness};
 use tessera_controller::settings::{Command, Settings, Verb};
 use tessera_controller::store::connect::{self, Durability};
 use tessera_controller::store::database::Database;
-use tessera_controller::store::{self, ConnectOptions, Reads, load};
+use tessera_controller::store::{self, ConnectOptions, Reads, load, shares};
 use tessera_controller::{clock, http};
 use tessera_model::Millis;
 use tessera_placement::policy;
@@ -122,6 +122,7 @@ async fn run(
     connect::prepare(&options, durability).await?;
     let policy =
         policy::on_terms(&settings.policy, settings.policy_terms()).context("unknown policy")?;
+    let accounts = settings.accounts()?;
     let trust = if settings.ha { Trust::leased() } else { Trust::unlimited() };
 
     let starting = Readiness::NotReady { reason: "the controller is starting".to_owned() };
@@ -144,6 +145,7 @@ async fn run(
             version: env!("CARGO_PKG_VERSION"),
             controller: folder.controller,
             policy: policy.name(),
+            accounts: accounts.clone(),
             token: settings.token_required().then(|| folder.token.clone()),
         }),
     };
@@ -175,10 +177,13 @@ async fn run(
         lease: terms.controller_expiry(Millis::ZERO),
     };
     let epoch = candidate.lead(&readiness).await?;
-    let picture = load::picture(&mut *store::acquire(&candidate.pool).await?).await?;
+    let mut connection = store::acquire(&candidate.pool).await?;
+    let picture = load::picture(&mut connection).await?;
+    let had = shares::had(&mut connection, settings.half_life()).await?;
+    drop(connection);
     let mut cluster = Cluster::new(epoch, folder.controller, terms, policy, picture, clock::boot());
     cluster.rest_between_moves(Millis::from_secs(settings.move_rest));
-    cluster.limit_accounts(settings.quotas.clone());
+    cluster.keep_accounts(accounts, had, clock::boot());
     let (epochs, held) = watch::channel(epoch);
     let parts = PlacerParts {
         cluster,

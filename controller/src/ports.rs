@@ -211,6 +211,11 @@ pub enum ToPlacer {
         /// The answer.
         reply: oneshot::Sender<Option<(u64, bool)>>,
     },
+    /// Tell what accounts have had, hold, and may.
+    Usage {
+        /// The answer.
+        reply: oneshot::Sender<tessera_api::types::usage::UsageReport>,
+    },
     /// Describe the nodes with their GPUs.
     Nodes {
         /// The answer, by name.
@@ -333,6 +338,8 @@ pub struct About {
     pub controller: tessera_model::ControllerId,
     /// The placement policy's name.
     pub policy: &'static str,
+    /// What users may hold at once.
+    pub accounts: crate::core::accounts::Accounts,
     /// The token that requests must carry, if one is required.
     pub token: Option<String>,
 }

@@ -11,6 +11,8 @@ use tessera_model::lease::LeaseTerms;
 use tessera_model::{Keep, Millis, NodeName};
 use tessera_placement::policy::Terms;
 
+use crate::core::accounts::{AccountTerms, Accounts};
+
 /// How long ended jobs are kept, if nothing else is said: a quarter's usage can be told.
 const KEEP_HISTORY: Keep = Keep::days(90);
 
@@ -24,8 +26,8 @@ const MOVE_REST_SECS: u64 = 300;
 /// How often it is looked whether there is enough new to learn from, if nothing else is said.
 const LEARN_EVERY_SECS: u64 = 600;
 
-/// Most accounts that have quotas of their own: a lab's people, and a robot for each.
-const QUOTAS_MAX: usize = 10_000;
+/// After which time half of what was had counts no more, if nothing else is said.
+const HALF_LIFE: Keep = Keep::For(Accounts::HALF_LIFE);
 
 /// The policy, if nothing else is said.
 const DEFAULT_POLICY: &str = "tessera";
@@ -115,6 +117,13 @@ pub struct ServeArgs {
     #[arg(long, env = "TESSERA_QUOTAS", value_name = "USER=SLICES", value_delimiter = ',',
           value_parser = quota)]
     pub quotas: Vec<(String, u32)>,
+    /// After which time half of what an account has had counts no more in fair shares under policy
+    /// tessera: 1d, 12h, or forever, by which all counts [default: 1d].
+    #[arg(long, env = "TESSERA_USAGE_HALF_LIFE", value_name = "DURATION")]
+    pub usage_half_life: Option<Keep>,
+    /// Serves jobs by priority and number alone, whatever their accounts have had.
+    #[arg(long, env = "TESSERA_NO_FAIR_SHARE")]
+    pub no_fair_share: bool,
     /// How much energy counts for policy tessera: what of its speed a job forgoes for a slice that is
     /// a whole GPU smaller, in percent [default: 15].
     #[arg(long, env = "TESSERA_ENERGY", value_name = "PERCENT")]
@@ -148,6 +157,9 @@ struct File {
     move_rest: Option<u64>,
     learn_every: Option<u64>,
     quotas: Option<BTreeMap<String, u32>>,
+    accounts: Option<BTreeMap<String, AccountTerms>>,
+    usage_half_life: Option<Keep>,
+    no_fair_share: Option<bool>,
     energy: Option<u8>,
     ha: Option<bool>,
     require_token: Option<bool>,
@@ -181,6 +193,10 @@ pub struct Settings {
     pub learn_every: u64,
     /// How much energy counts, in percent.
     pub energy: u8,
+    /// After which time half of what an account has had counts no more.
+    pub usage_half_life: Keep,
+    /// Whether jobs are served by priority and number alone.
+    pub no_fair_share: bool,
     /// Whether other controllers may share the database.
     pub ha: bool,
     /// Whether requests must carry the token.
@@ -191,6 +207,8 @@ pub struct Settings {
     pub not_durable: bool,
     /// How many compute slices users' jobs may hold at once; `*` is everybody else.
     pub quotas: BTreeMap<String, u32>,
+    /// Whose jobs accounts pay for, and what each may hold.
+    pub accounts: BTreeMap<String, AccountTerms>,
 }
 
 impl Settings {
@@ -227,6 +245,9 @@ impl Settings {
                 true => file.quotas.unwrap_or_default(),
                 false => args.quotas.iter().cloned().collect(),
             },
+            accounts: file.accounts.unwrap_or_default(),
+            usage_half_life: args.usage_half_life.or(file.usage_half_life).unwrap_or(HALF_LIFE),
+            no_fair_share: args.no_fair_share || file.no_fair_share.unwrap_or(false),
         };
         settings.check()?;
         Ok(settings)
@@ -251,9 +272,14 @@ impl Settings {
                 self.policy
             );
         }
-        if self.quotas.len() > QUOTAS_MAX {
-            bail!("{} quotas are more than the {QUOTAS_MAX} that are kept", self.quotas.len());
+        if !self.accounts.is_empty() && self.policy != DEFAULT_POLICY {
+            bail!(
+                "accounts share by policy {DEFAULT_POLICY} alone, and the policy is {}: leave the \
+                 accounts out, or choose {DEFAULT_POLICY}",
+                self.policy
+            );
         }
+        self.accounts()?;
         let url =
             self.database.starts_with("postgres://") || self.database.starts_with("postgresql://");
         if self.database != "private" && !url {
@@ -279,6 +305,25 @@ impl Settings {
     /// If the lease is too short.
     pub fn lease_terms(&self) -> anyhow::Result<LeaseTerms> {
         Ok(LeaseTerms::from_length(Millis::from_secs(self.lease))?)
+    }
+
+    /// Returns after which time half of what was had counts no more; `None` if all counts for ever.
+    pub const fn half_life(&self) -> Option<Millis> {
+        match self.usage_half_life {
+            Keep::Forever => None,
+            Keep::For(half_life) => Some(half_life),
+        }
+    }
+
+    /// Returns who pays for whose jobs.
+    ///
+    /// # Errors
+    ///
+    /// Says which account is wrong and what would be right.
+    pub fn accounts(&self) -> anyhow::Result<Accounts> {
+        let (quotas, accounts) = (self.quotas.clone(), self.accounts.clone());
+        let accounts = Accounts::new(quotas, accounts, self.half_life())?;
+        Ok(if self.no_fair_share { accounts.in_turn() } else { accounts })
     }
 
     /// Returns what of the policy is chosen.
@@ -360,6 +405,29 @@ mod tests {
         let file = toml::from_str::<File>("energy = 0\n[quotas]\nada = 14\n\"*\" = 28").unwrap();
         assert_eq!(file.quotas.unwrap()["*"], 28);
         assert_eq!(file.energy, Some(0));
+    }
+
+    #[test]
+    fn accounts_are_read_from_the_file_and_each_wrong_one_says_what_would_be_right() {
+        let read = |text: &str| toml::from_str::<File>(text).map_err(|error| error.to_string());
+        let text = "usage-half-life = \"12h\"\n[accounts]\n\
+                    lab-a = { members = [\"ada\", \"bob\"], share = 2, quota = 28 }\n\
+                    lab-b = { members = [\"cyd\"] }";
+        let file = read(text).unwrap();
+        let accounts = file.accounts.unwrap();
+        assert_eq!((accounts["lab-a"].share, accounts["lab-a"].quota), (2, Some(28)));
+        assert_eq!((accounts["lab-b"].share, accounts["lab-b"].quota), (1, None));
+        let wrong = read("[accounts]\nlab = { members = [\"ada\"], shares = 2 }").unwrap_err();
+        assert!(wrong.contains("shares") && wrong.contains("share"), "{wrong}");
+        let twice = Settings {
+            accounts: [("lab-c".to_owned(), accounts["lab-b"].clone())]
+                .into_iter()
+                .chain(accounts)
+                .collect(),
+            ..Settings::resolve(&args()).unwrap()
+        };
+        let error = twice.check().unwrap_err().to_string();
+        assert!(error.contains("cyd") && error.contains("lab-b"), "{error}");
     }
 
     #[test]

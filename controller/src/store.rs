@@ -16,6 +16,7 @@ pub mod operator;
 pub mod private;
 pub mod reads;
 pub mod rounds;
+pub mod shares;
 pub mod submit;
 mod tenancies;
 pub mod terms;

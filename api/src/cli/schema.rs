@@ -17,7 +17,7 @@ use crate::types::{
     ClusterEvents, ClusterInfo, ClusterSeries, DecisionView, Decisions, DoctorReport, Explain, Gpu,
     Gpus, JobDetail, JobEvents, JobPage, KernelTasks, LayoutApplied, LayoutChange, LayoutChanges,
     LayoutOutlook, LayoutPlan, Node, Nodes, OperatorResult, Predictions, Problem, Submitted,
-    TaskKernels,
+    TaskKernels, usage::UsageReport,
 };
 
 /// Everything that is printed, with all that it refers to.
@@ -55,6 +55,7 @@ use crate::types::{
     CutReport,
     Submitted,
     TaskKernels,
+    UsageReport,
 )))]
 struct Bodies;
 
@@ -72,6 +73,7 @@ const OUTPUTS: &[(&str, &str, &str)] = &[
     ("kernel-tasks", "KernelTasks", "kernels"),
     ("task-kernels", "TaskKernels", "kernels TASK"),
     ("predictions", "Predictions", "predictions"),
+    ("usage", "UsageReport", "usage"),
     ("layout-plan", "LayoutPlan", "gpus layout plan"),
     ("layout-applied", "LayoutApplied", "gpus layout apply --no-wait"),
     ("layout-change", "LayoutChange", "gpus layout apply"),

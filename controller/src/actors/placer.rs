@@ -615,6 +615,9 @@ impl StreamHandler<ToPlacer> for Placer {
             ToPlacer::Nodes { reply } => {
                 let _ = reply.send(self.parts.cluster.describe(clock::boot()));
             }
+            ToPlacer::Usage { reply } => {
+                let _ = reply.send(self.parts.cluster.usage(clock::boot()));
+            }
             ToPlacer::OpenLog { node, request, reply } => {
                 let link = self.sessions.get(&node).and_then(|session| self.links.get(session));
                 let _ = reply.send(link.map(|link| link.open_log(request)));

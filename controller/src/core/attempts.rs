@@ -24,6 +24,7 @@ impl Cluster {
         }
         let Some(live) = self.live.remove(&attempt) else { return };
         self.attempts.remove(&live.job);
+        self.refund(&live);
         let moves = self.moving.ended(live.job, attempt, &record);
         let verdict = match moves {
             // As often as it takes: it was asked to.

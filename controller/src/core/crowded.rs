@@ -95,3 +95,31 @@ fn a_gpu_with_more_placements_than_can_be_planned_with_is_left_alone_and_says_wh
     assert!(refused.problem.contains(why), "{refused:?}");
     assert!(cluster.outlook(&gpu, &BTreeMap::new()).is_ok(), "what stands can still be told");
 }
+
+#[test]
+fn a_round_looks_at_the_jobs_of_every_user_however_many_another_one_has() {
+    let now = Millis::from_secs(1_000);
+    let spec = |user: &str| {
+        let (command, user) = (Some(vec!["true".to_owned()]), Some(user.to_owned()));
+        JobSpec::parse(RawSpec { command, user, ..RawSpec::default() }).unwrap()
+    };
+    let (flood, other) = (spec("ada"), spec("bob"));
+    let fresh = |number: u64| {
+        let spec = if number > 12_000 { &other } else { &flood };
+        FreshJob::new(JobId::from_number(number), spec, None, 0)
+    };
+    let waiting = (1..=12_003).map(fresh).collect();
+    let of = |policy: &str| {
+        let policy = tessera_placement::by_name(policy).unwrap();
+        let controller = ControllerId::from_uuid(Uuid::from_u128(9));
+        let picture = Picture { waiting, ..picture() };
+        Cluster::new(5, controller, LeaseTerms::default(), policy, picture, now)
+    };
+
+    let cluster = of("tessera");
+
+    let shown = cluster.shown(5_000);
+    assert_eq!(shown.len(), 5_000);
+    assert_eq!(shown.iter().filter(|job| &*job.user == "bob").count(), 3);
+    assert!(shown.is_sorted_by_key(|job| (job.priority, job.id)));
+}

@@ -7,6 +7,10 @@
 
 pub mod taught;
 
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
 use serde::{Deserialize, Serialize};
 use tessera_model::life::Outcome;
 use tessera_model::mig::{Profile, Slot};
@@ -22,7 +26,6 @@ use tessera_wire::frames::ExitRecord;
 
 use self::taught::Taught;
 use super::{Cluster, Live, Waiting};
-use std::sync::Arc;
 
 const MILLION: u64 = 1_000_000;
 /// Kinds of slices on which one job's put aside work is remembered: it was moved as often at least.
@@ -354,6 +357,8 @@ fn kind(model: &str, mig: &MigView, profile: &Profile) -> Option<SliceKind> {
 pub(super) struct Foresight<'c> {
     cluster: &'c Cluster,
     now: Millis,
+    /// By user, of those who were asked about: thousands of jobs are a handful of users'.
+    accounts: RefCell<BTreeMap<Arc<str>, Account>>,
 }
 
 /// A job, wherever it stands.
@@ -366,8 +371,8 @@ struct Known<'c> {
 }
 
 impl<'c> Foresight<'c> {
-    pub(super) const fn new(cluster: &'c Cluster, now: Millis) -> Self {
-        Self { cluster, now }
+    pub(super) fn new(cluster: &'c Cluster, now: Millis) -> Self {
+        Self { cluster, now, accounts: RefCell::default() }
     }
 
     fn known(&self, job: JobId) -> Option<Known<'c>> {
@@ -470,18 +475,16 @@ impl Forecast for Foresight<'_> {
     }
 
     fn account(&self, job: JobId) -> Option<Account> {
-        let quotas = &self.cluster.quotas;
-        if quotas.is_empty() {
-            return None;
+        let (cluster, user) = (self.cluster, self.known(job)?.user);
+        if let Some(known) = self.accounts.borrow().get(user) {
+            return Some(known.clone());
         }
-        let name = Arc::clone(self.known(job)?.user);
-        let quota = quotas.get(&*name).or_else(|| quotas.get(EVERYBODY)).copied();
-        Some(Account { name, shares: 1, used: Millis::ZERO, quota, member: None })
+        let had = |user: &str| cluster.book.had(user, &cluster.accounts, self.now);
+        let account = cluster.accounts.account(user, had);
+        self.accounts.borrow_mut().insert(Arc::clone(user), account.clone());
+        Some(account)
     }
 }
-
-/// Whom a quota is for that names nobody.
-const EVERYBODY: &str = "*";
 
 /// Returns facts of which nothing is known.
 pub(super) fn unknown() -> Arc<Facts> {

@@ -163,6 +163,7 @@ impl Cluster {
     fn end_member(&mut self, attempt: AttemptId, fate: &Fate, round: &mut Round) {
         let Some(mut live) = self.live.remove(&attempt) else { return };
         self.attempts.remove(&live.job);
+        self.refund(&live);
         let Some(over) = live.over.take() else { return };
         let record = fate.tell(over);
         let event = JobEvent::Ended { outcome: fate.outcome, verdict: fate.verdict };

@@ -95,7 +95,10 @@ impl Cluster {
             reviewed: self.reviewed,
             estimator: self.estimator.clone(),
             asides: self.asides.clone(),
-            quotas: self.quotas.clone(),
+            accounts: self.accounts.clone(),
+            book: self.book.clone(),
+            lines: BTreeMap::new(),
+            stepped: self.stepped,
             recorder: Recorder::default(),
             broken: BTreeSet::new(),
         }

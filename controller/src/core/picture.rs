@@ -10,6 +10,7 @@ use tessera_model::{ControllerId, JobId, Millis};
 use tessera_placement::record::Recorder;
 use tessera_placement::{Policy, QueuedJob};
 
+use super::accounts::{Accounts, Book};
 use super::foresight::Facts;
 use super::{Cluster, Gpu, Live, Node, Waiting};
 use crate::store::load::Picture;
@@ -52,7 +53,10 @@ impl Cluster {
             reviewed: None,
             estimator: super::foresight::taught::Forecaster::default(),
             asides: BTreeMap::new(),
-            quotas: BTreeMap::new(),
+            accounts: Accounts::default(),
+            book: Book::default(),
+            lines: BTreeMap::new(),
+            stepped: now,
             recorder: Recorder::default(),
             broken: BTreeSet::new(),
         };
@@ -67,6 +71,8 @@ impl Cluster {
         self.rivals.clear();
         self.queue.clear();
         self.ranks.clear();
+        self.lines.clear();
+        self.book.let_go(&self.accounts, now);
         self.live.clear();
         self.attempts.clear();
         self.unsent_plans.clear();
@@ -148,12 +154,16 @@ impl Cluster {
                 Some(_) => None,
             };
             let gang = sheet.as_ref().and_then(|sheet| sheet.gang);
+            let user: Arc<str> = spec.map_or("", |spec| spec.user.as_str()).into();
+            let worth = self.worth(&row.gpu, row.slot, row.share.as_ref().map(|s| s.share));
+            self.charge(&user, worth, now);
             let mut live = Live {
+                worth,
                 limit: match sheet.as_ref().is_some_and(|sheet| sheet.relimited) {
                     true => super::LimitWord::Due,
                     false => super::LimitWord::AsLaunched,
                 },
-                user: spec.map_or("", |spec| spec.user.as_str()).into(),
+                user,
                 gang,
                 over: None,
                 asked: spec.map_or(GpuAsk::Unknown, |spec| spec.gpu.clone()),
@@ -191,6 +201,7 @@ impl Cluster {
             return;
         }
         self.ranks.insert(job, priority);
+        self.lines.entry(Arc::clone(&user)).or_default().insert((priority, job));
         let asked = QueuedJob { id: job, gpu, user, share, priority, submitted, gang };
         let waiting = Waiting { asked, attempts, reason: None, facts, done };
         self.queue.insert((priority, job), waiting);
@@ -198,6 +209,14 @@ impl Cluster {
 
     pub(super) fn dequeue(&mut self, job: JobId) -> Option<Waiting> {
         let priority = self.ranks.remove(&job)?;
-        self.queue.remove(&(priority, job))
+        let waiting = self.queue.remove(&(priority, job))?;
+        let user = &waiting.asked.user;
+        if let Some(line) = self.lines.get_mut(user) {
+            line.remove(&(priority, job));
+            if line.is_empty() {
+                self.lines.remove(user);
+            }
+        }
+        Some(waiting)
     }
 }

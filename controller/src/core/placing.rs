@@ -132,9 +132,7 @@ impl Cluster {
             true => LOOK_AT_MAX,
             false => LOOK_AT_WITHOUT_GPUS,
         };
-        let open = self.queue.values().map(|waiting| &waiting.asked);
-        let queue: Vec<&QueuedJob> =
-            open.filter(|job| !self.moving.promised(job.id)).take(look_at).collect();
+        let queue = self.shown(look_at);
         let foresight = Foresight::new(self, now);
         let heard = self.recorder.listen(&foresight, view, now);
         let policy = self.policy.as_ref();
@@ -143,6 +141,27 @@ impl Cluster {
         let asked = Asked { cluster: view, queue: &queue, now, starts_max: STARTS_MAX };
         let draft = self.recorder.draft(policy, asked, heard, &decisions);
         (decisions, draft)
+    }
+
+    /// Returns the jobs that a round looks at, in service order: the head of the queue, or, where accounts
+    /// share, as many of each user's as leave room for the others'.
+    pub(super) fn shown(&self, most: usize) -> Vec<&QueuedJob> {
+        let open = |job: &&QueuedJob| !self.moving.promised(job.id);
+        let shares = self.accounts.fair() && self.policy.shares_fairly() && self.lines.len() > 1;
+        if !shares || self.queue.len() <= most {
+            return self.queue.values().map(|w| &w.asked).filter(open).take(most).collect();
+        }
+        let mut lines: Vec<_> = self.lines.values().collect();
+        lines.sort_by_key(|line| line.len());
+        let (mut left, mut keys) = (most, Vec::with_capacity(most));
+        for (at, line) in lines.iter().enumerate() {
+            let part = left.div_ceil(lines.len() - at).min(line.len());
+            keys.extend(line.iter().take(part).copied());
+            left -= part;
+        }
+        keys.sort_unstable();
+        let waiting = keys.iter().filter_map(|key| self.queue.get(key));
+        waiting.map(|waiting| &waiting.asked).filter(open).collect()
     }
 
     /// Whether a policy that moves jobs is asked although nobody waits: those who run may have it
@@ -271,7 +290,11 @@ impl Cluster {
         reservation.number = waiting.attempts + 1;
         let state =
             if reservation.slice.is_some() { JobState::Starting } else { JobState::Placing };
+        let share = reservation.share.as_ref().map(|sharer| sharer.share);
+        let worth = self.worth(&reservation.place.gpu, reservation.place.slot, share);
+        self.charge(&waiting.asked.user, worth, self.stepped);
         let live = Live {
+            worth,
             job,
             state,
             number: reservation.number,

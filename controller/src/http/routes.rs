@@ -10,7 +10,7 @@ use utoipa_swagger_ui::{Config, SwaggerUi};
 use super::openapi::Doc;
 use super::{
     cluster, commands, explain, health, history, jobs, kernels, layouts, live, logs, operator,
-    predictions, series, submit, wait,
+    predictions, series, submit, usage, wait,
 };
 
 /// Adds every route to an application.
@@ -73,6 +73,7 @@ where
         .service(kernels::list_kernel_tasks)
         .service(kernels::show_task_kernels)
         .service(predictions::show_predictions)
+        .service(usage::show_usage)
         .service(layouts::show_layout)
         .service(layouts::plan_layout)
         .service(layouts::apply_layout)

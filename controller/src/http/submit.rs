@@ -9,7 +9,9 @@ use tessera_api::types::{ArrayRange, SubmitRequest, Submitted};
 use tessera_model::GangShape;
 use tessera_model::share::Share;
 use tessera_model::spec::{ARRAY_TASKS_MAX, BadField, GpuAsk, JobSpec};
-use tessera_placement::{Feasibility, GangFeasibility, could_ever_fit, gang_could_ever_fit};
+use tessera_placement::{
+    ClusterView, Feasibility, GangFeasibility, could_ever_fit, fair, gang_could_ever_fit,
+};
 use tessera_telemetry::{context, names};
 use tracing::{Instrument, Span};
 
@@ -18,6 +20,7 @@ use super::extract::JsonBody;
 use super::metrics;
 use super::openapi::{BodyProblems, Problems};
 use super::state::{State, send};
+use crate::core::accounts::Accounts;
 use crate::ports::{Accepted, Idempotency, NewSubmission, SubmitCall};
 
 /// The header that makes a repeated submit harmless.
@@ -184,9 +187,11 @@ async fn check_feasible(
         return Ok(());
     }
     let verdict = could_ever_fit(&shape.view, &spec.gpu, spec.share);
+    let beyond = beyond_quota(&state.ports.about.accounts, &shape.view, spec);
     let gang = spec.gang.map(|gang| (gang, gang_could_ever_fit(&shape.view, &spec.gpu, gang)));
     let fits = gang.as_ref().is_none_or(|(_, verdict)| *verdict == GangFeasibility::Yes);
-    if fits && matches!(verdict, Feasibility::Yes | Feasibility::OnlyUnavailable) {
+    let fits = fits && matches!(verdict, Feasibility::Yes | Feasibility::OnlyUnavailable);
+    if fits && beyond.is_none() {
         return Ok(());
     }
     // The same submit may have been accepted when the cluster was another: then it is answered
@@ -195,6 +200,9 @@ async fn check_feasible(
         && state.reads().key_is_used(spec.user.clone(), key.key.clone()).await?
     {
         return Ok(());
+    }
+    if let Some(refused) = beyond.filter(|_| fits) {
+        return Err(refused);
     }
     let (largest, profiles) = match (verdict, gang) {
         (Feasibility::Never { largest, profiles }, _) => (largest, profiles),
@@ -214,16 +222,42 @@ async fn check_feasible(
         names => format!(", or one of the profiles {}", names.join(", ")),
     };
     Err(ApiError::ImpossibleRequest {
-        field: match &spec.gpu {
-            GpuAsk::Memory(_) | GpuAsk::Unknown => "gpu_memory_bytes",
-            GpuAsk::Profile(_) | GpuAsk::Compute(_) => "gpu_profile",
-            GpuAsk::Whole => "gpu_whole",
-        },
+        field: gpu_field(&spec.gpu),
         asked: spec.gpu.to_string(),
         expected: format!(
             "{largest}{profiles}; or allow_pending to wait for hardware that is not there yet"
         ),
     })
+}
+
+/// Refuses what a quota of its user or account could never let start, however little else there is.
+fn beyond_quota(accounts: &Accounts, view: &ClusterView, spec: &JobSpec) -> Option<ApiError> {
+    // A sharer may find a slice that its user has already.
+    let alone = spec.share == Share::Exclusive;
+    let least = alone.then(|| fair::least(view, &spec.gpu)).flatten()?;
+    let members = spec.gang.map_or(1, GangShape::members);
+    let takes = least.saturating_mul(members);
+    let limit = accounts.limits(&spec.user).filter(|limit| limit.slices < takes);
+    let limit = limit.min_by_key(|limit| limit.slices)?;
+    let (field, asked) = match spec.gang {
+        Some(gang) => ("gang", format!("{gang} with {} each", spec.gpu)),
+        None => (gpu_field(&spec.gpu), spec.gpu.to_string()),
+    };
+    let each = if members > 1 { format!(" ({least} for each GPU)") } else { String::new() };
+    let expected = format!(
+        "at most {} compute slices at once, which is the quota of {}, and this takes {takes}{each}: \
+         ask for less, or have the quota raised; or allow_pending to wait until it is",
+        limit.slices, limit.name
+    );
+    Some(ApiError::ImpossibleRequest { field, asked, expected })
+}
+
+const fn gpu_field(ask: &GpuAsk) -> &'static str {
+    match ask {
+        GpuAsk::Memory(_) | GpuAsk::Unknown => "gpu_memory_bytes",
+        GpuAsk::Profile(_) | GpuAsk::Compute(_) => "gpu_profile",
+        GpuAsk::Whole => "gpu_whole",
+    }
 }
 
 fn no_sharing(spec: &JobSpec) -> ApiError {

@@ -61,6 +61,7 @@ impl Rig {
                 version: "1.2.3",
                 controller: ControllerId::from_uuid(uuid::Uuid::from_u128(1)),
                 policy: "scheme-b",
+                accounts: tessera_controller::core::accounts::Accounts::default(),
                 token: token.map(str::to_owned),
             }),
         };

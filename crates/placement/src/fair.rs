@@ -8,5 +8,6 @@ mod usage;
 pub(crate) use quota::{Quotas, slices};
 pub(crate) use turns::{Turn, factors, in_turn};
 
-pub use turns::{DELAY_MAX, factor};
+pub use quota::{held, least};
+pub use turns::{DELAY_MAX, factor, in_order};
 pub use usage::Decayed;

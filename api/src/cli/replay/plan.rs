@@ -5,7 +5,7 @@ use std::time::Duration;
 use tessera_model::Bytes;
 
 use super::trace::Row;
-use crate::types::SubmitRequest;
+use crate::types::{GangRequest, SubmitRequest};
 
 /// How a trace is turned into jobs.
 #[derive(Clone, Debug, PartialEq)]
@@ -65,6 +65,9 @@ fn request(row: &Row, terms: &Terms) -> SubmitRequest {
         command: Some(vec![terms.program.clone(), format!("{:.3}", lasts.as_secs_f64())]),
         gpu_memory_bytes: row.gpu_millionths.map(|share| share_of(terms.gpu_memory, share)),
         class: Some(row.class.to_owned()),
+        gang: row
+            .gang
+            .map(|shape| GangRequest { nodes: shape.nodes(), gpus_per_node: shape.per_node() }),
         ..SubmitRequest::default()
     }
 }
@@ -85,6 +88,7 @@ mod tests {
             duration: Duration::from_secs(duration),
             gpu_millionths,
             class: "online",
+            gang: None,
         }
     }
 
@@ -111,6 +115,16 @@ mod tests {
         assert_eq!(jobs[0].request.name.as_deref(), Some("replay-a"));
         assert_eq!(jobs[1].at, Duration::from_secs(2));
         assert_eq!(jobs[1].request.gpu_memory_bytes, None);
+    }
+
+    #[test]
+    fn a_gang_is_submitted_as_one() {
+        let shape = tessera_model::GangShape::new(2, 4).unwrap();
+        let rows = vec![Row { gang: Some(shape), ..row("a", 0, 50, None) }];
+
+        let jobs = Plan::of(rows, &terms()).jobs;
+
+        assert_eq!(jobs[0].request.gang, Some(GangRequest { nodes: 2, gpus_per_node: 4 }));
     }
 
     #[test]

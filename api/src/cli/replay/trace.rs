@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use csv::{ReaderBuilder, StringRecord, Trim};
+use tessera_model::GangShape;
 
 /// One recorded job.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -17,6 +18,8 @@ pub struct Row {
     pub gpu_millionths: Option<u32>,
     /// `online` or `offline`.
     pub class: &'static str,
+    /// Nodes, and GPUs of each, of a job over several.
+    pub gang: Option<GangShape>,
 }
 
 /// A trace that can't be read.
@@ -69,6 +72,8 @@ const SECS_MAX: f64 = 3.2e9;
 /// Longest name of a job that leaves room for the trace's own in a job's name.
 const JOB_ID_MAX: usize = 64;
 const SECS: &str = "seconds such as 90 or 1.5, not negative";
+const COUNT: &str = "a whole number such as 2, or nothing for 1";
+const GPUS: &str = "1 to 256 GPUs in all, nodes times gpus_per_node";
 const FRACTION: &str = "a number above 0 and at most 1, with at most 6 decimals";
 
 /// Reads a trace, in the order of arrival.
@@ -113,6 +118,8 @@ struct Columns {
     duration: usize,
     fraction: Option<usize>,
     class: Option<usize>,
+    nodes: Option<usize>,
+    gpus_per_node: Option<usize>,
 }
 
 impl Columns {
@@ -131,6 +138,8 @@ impl Columns {
             duration: needed("duration_s")?,
             fraction: place("gpu_fraction"),
             class: place("class"),
+            nodes: place("nodes"),
+            gpus_per_node: place("gpus_per_node"),
         })
     }
 
@@ -161,7 +170,22 @@ impl Columns {
                 return Err(bad("class", index, "online, offline or burstable"));
             }
         };
+        let number = |column, index: Option<usize>| {
+            let Some(index) = index.filter(|index| !text(*index).is_empty()) else { return Ok(1) };
+            text(index).parse::<u32>().map_err(|_| bad(column, index, COUNT))
+        };
+        let nodes = number("nodes", self.nodes)?;
+        let per_node = number("gpus_per_node", self.gpus_per_node)?;
+        let gang = match (nodes, per_node) {
+            (1, 1) => None,
+            _ => Some(GangShape::new(nodes, per_node).map_err(|_| {
+                let column = if per_node == 1 { "nodes" } else { "gpus_per_node" };
+                let index = if per_node == 1 { self.nodes } else { self.gpus_per_node };
+                bad(column, index.unwrap_or_default(), GPUS)
+            })?),
+        };
         Ok(Row {
+            gang,
             job_id: job_id.to_owned(),
             submit: secs("submit_s", self.submit)?,
             duration: secs("duration_s", self.duration)?,
@@ -229,6 +253,23 @@ mod tests {
         ] {
             let refused = read("t.csv", &format!("{head}{line}\n")).unwrap_err().to_string();
 
+            assert!(refused.contains(expected), "{line}: {refused}");
+        }
+    }
+
+    #[test]
+    fn a_job_over_several_gpus_is_a_gang_and_a_shape_that_is_none_is_told() {
+        let head = "job_id,submit_s,duration_s,nodes,gpus_per_node\n";
+        let rows = read("t.csv", &format!("{head}1,0,1,2,4\n2,0,1,,\n3,0,1,1,2\n")).unwrap();
+
+        let shapes: Vec<_> = rows.iter().map(|row| row.gang).collect();
+        assert_eq!(shapes, [GangShape::new(2, 4).ok(), None, GangShape::new(1, 2).ok()]);
+        for (line, expected) in [
+            ("1,0,1,two,1", "t.csv:2: nodes is \"two\"; expected a whole number"),
+            ("1,0,1,0,2", "t.csv:2: gpus_per_node is \"2\"; expected 1 to"),
+            ("1,0,1,9999,2", "expected 1 to"),
+        ] {
+            let refused = read("t.csv", &format!("{head}{line}\n")).unwrap_err().to_string();
             assert!(refused.contains(expected), "{line}: {refused}");
         }
     }

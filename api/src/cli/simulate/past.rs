@@ -2,6 +2,7 @@
 //!
 //! Pure. What is not known is filled in by declared rules, and each is told in [`Past::notes`].
 
+mod gangs;
 mod recorded;
 
 use std::collections::BTreeMap;
@@ -62,6 +63,7 @@ struct Gaps {
     movable: u64,
     elsewhere: u64,
     named: u64,
+    torn: u64,
 }
 
 /// A job that the simulation knows, beside what became of it.
@@ -85,13 +87,14 @@ pub fn past(mut jobs: Vec<PastJob>, gpus: &[PastGpu], period: &Period) -> Result
     let name = period.words();
     let period = &Period { since, until: period.until };
     let mut gaps = Gaps::default();
-    let known: Vec<Known> = jobs
+    let mut known: Vec<Known> = jobs
         .into_iter()
         .filter_map(|past| {
             let job = job(&past, period, &models, &tasks, &mut gaps)?;
             Some(Known { past, job })
         })
         .collect();
+    gaps.torn = gangs::tie(&mut known);
     let recorded = recorded(&known, gpus, &fleet, period);
     gaps.elsewhere = count(known.iter().filter(|known| strays(&known.past, gpus)).count());
     let (cluster, notes) = (named(&fleet.keys), gaps.notes(gpus));
@@ -344,6 +347,7 @@ impl Gaps {
                 "jobs ran more than once: what they put aside counts as work on their last slice, \
                  what they lost doesn't count",
             ),
+            (self.torn, "jobs belong to gangs of which another member is not known: left out"),
             (self.named, "jobs named a profile: they are simulated as asking for its memory"),
             (
                 self.movable,

@@ -9,6 +9,7 @@ use tessera_placement::Policy;
 use tessera_placement::record::Record;
 use uuid::Uuid;
 
+use super::super::accounts::{AccountTerms, Accounts};
 use super::checks;
 use super::restless::Restless;
 use super::world::{LEASE, World};
@@ -46,7 +47,13 @@ pub(super) struct Controller {
 fn cluster(policy: &str, epoch: u64, picture: Picture, now: Millis) -> Cluster {
     let controller = ControllerId::from_uuid(Uuid::from_u128(1));
     let terms = LeaseTerms::from_length(LEASE).unwrap();
-    Cluster::new(epoch, controller, terms, policy_of(policy), picture, now)
+    let mut cluster = Cluster::new(epoch, controller, terms, policy_of(policy), picture, now);
+    // Two users share fairly, one of them in an account with more shares.
+    let terms = AccountTerms { members: vec!["bob".to_owned()], share: 2, quota: None };
+    let lab = BTreeMap::from([("lab".to_owned(), terms)]);
+    let accounts = Accounts::new(BTreeMap::new(), lab, Some(Accounts::HALF_LIFE)).unwrap();
+    cluster.keep_accounts(accounts, vec![("ada".to_owned(), Millis::from_secs(60))], now);
+    cluster
 }
 
 fn policy_of(name: &str) -> Box<dyn Policy> {
@@ -93,6 +100,7 @@ impl World {
         };
         let round = self.controller.cluster.step(inputs, self.now, &mut mint);
         assert_eq!(round.rewound, None, "the store was never set back");
+        self.controller.cluster.check_book();
         if round.is_empty() {
             self.act(round, Findings::default());
         } else {

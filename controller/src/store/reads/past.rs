@@ -4,10 +4,11 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 use sqlx::PgConnection;
-use tessera_api::types::{PastAttempt, PastJob, PastJobs};
-use tessera_model::Millis;
+use sqlx::types::Json;
+use tessera_api::types::{PastAttempt, PastGang, PastJob, PastJobs};
 use tessera_model::share::Share;
 use tessera_model::spec::{Class, GpuAsk};
+use tessera_model::{GangShape, Millis};
 use time::OffsetDateTime;
 
 use super::page::PageSize;
@@ -41,10 +42,11 @@ pub(super) async fn page(at: &mut PgConnection, query: &PastQuery) -> Result<Pas
     let mut rows = sqlx::query_as!(
         JobRow,
         r#"
-        SELECT j.job, j.state, j.ended_at, s.job_name, s.user_name, s.accepted_at,
+        SELECT j.job, j.submission, j.state, j.ended_at, s.job_name, s.user_name, s.accepted_at,
                s.spec -> 'gpu' AS "gpu!", s.spec -> 'class' AS "class!",
                s.spec -> 'priority' AS "priority!", s.spec -> 'share' AS "share?",
-               s.spec -> 'time_limit' AS "time_limit?", s.facts AS "facts?"
+               s.spec -> 'time_limit' AS "time_limit?", s.facts AS "facts?",
+               s.spec -> 'gang' AS "gang?: Json<GangShape>"
           FROM jobs AS j
           JOIN submissions AS s ON s.first_job = j.submission
          WHERE j.job > $1 AND j.job >= $2 AND j.submission < $3
@@ -156,6 +158,7 @@ async fn attempts(
 
 struct JobRow {
     job: i64,
+    submission: i64,
     state: String,
     ended_at: Option<OffsetDateTime>,
     job_name: String,
@@ -167,6 +170,7 @@ struct JobRow {
     share: Option<Value>,
     time_limit: Option<Value>,
     facts: Option<Value>,
+    gang: Option<Json<GangShape>>,
 }
 
 impl JobRow {
@@ -206,6 +210,14 @@ impl JobRow {
             state: self.state,
             submitted_at: self.accepted_at,
             ended_at: self.ended_at,
+            gang: match self.gang {
+                None => None,
+                Some(Json(shape)) => Some(PastGang {
+                    id: count("jobs", self.job, self.submission)?,
+                    nodes: shape.nodes(),
+                    gpus_per_node: shape.per_node(),
+                }),
+            },
             attempts,
         })
     }

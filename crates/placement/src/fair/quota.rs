@@ -11,11 +11,12 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use tessera_model::mig::Slot;
+use tessera_model::spec::GpuAsk;
 use tessera_model::{GpuId, JobId};
 
 use crate::decision::{Decision, Explanation, WaitReason};
 use crate::forecast::{Forecast, Limit};
-use crate::view::{ClusterView, GpuView, InstanceState, QueuedJob};
+use crate::view::{ClusterView, GpuView, InstanceState, QueuedJob, Tenancy};
 use crate::want::Want;
 
 /// Compute slices that a GPU without MIG counts for: as many as the large partitioned ones have.
@@ -42,7 +43,9 @@ pub(crate) struct Quotas<'r> {
     given: BTreeSet<(GpuId, Option<Slot>)>,
     /// Users of slices that are shared already.
     sharing: BTreeSet<Arc<str>>,
+    /// Of those who have some.
     of_jobs: RefCell<BTreeMap<JobId, Rc<[Limit]>>>,
+    none: Rc<[Limit]>,
     of_users: RefCell<BTreeMap<Arc<str>, Rc<[Limit]>>>,
 }
 
@@ -61,6 +64,7 @@ impl<'r> Quotas<'r> {
             given: BTreeSet::new(),
             sharing: BTreeSet::new(),
             of_jobs: RefCell::default(),
+            none: Rc::from([]),
             of_users: RefCell::default(),
         };
         let waits = queue.any(|job| !quotas.limits_for(job).is_empty());
@@ -69,28 +73,18 @@ impl<'r> Quotas<'r> {
     }
 
     fn count_running(&mut self) -> bool {
+        let instances = self.cluster.gpus.iter().flat_map(|gpu| &gpu.instances);
+        self.sharing = instances
+            .filter_map(|instance| match &instance.state {
+                InstanceState::Shared(tenancy) => Some(Arc::clone(&tenancy.user)),
+                _ => None,
+            })
+            .collect();
         let mut any = false;
-        for gpu in &self.cluster.gpus {
-            for instance in &gpu.instances {
-                let holder = match &instance.state {
-                    InstanceState::Taken { job } => Some(*job),
-                    // All of them are one user's.
-                    InstanceState::Shared(tenancy) => {
-                        self.sharing.insert(Arc::clone(&tenancy.user));
-                        tenancy.sharers.first().map(|(job, _)| *job)
-                    }
-                    InstanceState::Cut(seats) => {
-                        let tenancy = seats.tenancy.as_ref();
-                        tenancy.and_then(|tenancy| tenancy.sharers.first().map(|(job, _)| *job))
-                    }
-                    _ => None,
-                };
-                let Some(limits) = holder.map(|job| self.limits(job)) else { continue };
-                for limit in &*limits {
-                    any = true;
-                    let held = self.held.entry(Arc::clone(&limit.name)).or_default();
-                    *held += slices(gpu, instance.slot);
-                }
+        for (job, slices) in held(self.cluster) {
+            for limit in &*self.limits(job) {
+                any = true;
+                *self.held.entry(Arc::clone(&limit.name)).or_default() += slices;
             }
         }
         any
@@ -100,8 +94,11 @@ impl<'r> Quotas<'r> {
         if let Some(known) = self.of_jobs.borrow().get(&job) {
             return Rc::clone(known);
         }
-        let limits: Rc<[Limit]> =
-            self.forecast.account(job).iter().flat_map(|account| account.limits()).collect();
+        let account = self.forecast.account(job);
+        if account.as_ref().is_none_or(|account| account.limits().next().is_none()) {
+            return Rc::clone(&self.none);
+        }
+        let limits: Rc<[Limit]> = account.iter().flat_map(|account| account.limits()).collect();
         self.of_jobs.borrow_mut().insert(job, Rc::clone(&limits));
         limits
     }
@@ -284,10 +281,7 @@ impl<'r> Quotas<'r> {
 }
 
 /// Returns the compute slices of the smallest slice of some GPUs that suits a want.
-pub(crate) fn least_slices<'g>(
-    gpus: impl Iterator<Item = &'g GpuView>,
-    want: &Want,
-) -> Option<u32> {
+fn least_slices<'g>(gpus: impl Iterator<Item = &'g GpuView>, want: &Want) -> Option<u32> {
     let of_gpu = |gpu: &GpuView| match (gpu.mig.as_deref(), want) {
         (Some(mig), Want::Part(name)) => {
             let whole = gpu.cuttable(name)?;
@@ -302,8 +296,14 @@ pub(crate) fn least_slices<'g>(
     gpus.filter_map(of_gpu).min()
 }
 
+/// Returns the fewest compute slices that any slice of a cluster has that suits an ask; `None` if none
+/// does.
+pub fn least(cluster: &ClusterView, ask: &GpuAsk) -> Option<u32> {
+    least_slices(kinds(cluster).into_iter(), &Want::of(ask, None))
+}
+
 /// Returns one GPU of each kind that no job tells apart.
-pub(crate) fn kinds(cluster: &ClusterView) -> Vec<&GpuView> {
+fn kinds(cluster: &ClusterView) -> Vec<&GpuView> {
     let mut kinds: Vec<&GpuView> = Vec::new();
     for gpu in &cluster.gpus {
         let alike = |known: &&GpuView| match (&known.mig, &gpu.mig) {
@@ -340,4 +340,26 @@ pub(crate) fn slices(gpu: &GpuView, slot: Option<Slot>) -> u32 {
         }
         (_, None) => WHOLE,
     }
+}
+
+/// Returns who holds how many compute slices: each instance that is taken counts once, for one of the
+/// jobs that have it.
+pub fn held(cluster: &ClusterView) -> impl Iterator<Item = (JobId, u32)> {
+    cluster.gpus.iter().flat_map(|gpu| {
+        gpu.instances.iter().filter_map(|instance| {
+            let first = |tenancy: &Tenancy| tenancy.sharers.first().map(|(job, _)| *job);
+            let holder = match &instance.state {
+                InstanceState::Taken { job } => Some(*job),
+                // All of them are one user's.
+                InstanceState::Shared(tenancy) => first(tenancy),
+                InstanceState::Cut(seats) => seats.tenancy.as_ref().and_then(first),
+                InstanceState::Idle
+                | InstanceState::Foreign
+                | InstanceState::Stuck
+                | InstanceState::Leaving
+                | InstanceState::Quarantined => None,
+            };
+            Some((holder?, slices(gpu, instance.slot)))
+        })
+    })
 }

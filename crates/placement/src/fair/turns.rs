@@ -16,6 +16,7 @@ use tessera_model::Millis;
 use tessera_model::spec::Priority;
 
 use crate::forecast::{Account, Forecast};
+use crate::policy::Policy;
 use crate::view::QueuedJob;
 
 /// As if how much later the jobs of an account come at most that has had far more than its part: half
@@ -65,6 +66,16 @@ pub(crate) fn in_turn<'q>(
     }
     turns.sort_by_key(|turn| (turn.job.priority, turn.came, turn.job.id));
     turns
+}
+
+/// Returns a queue in the order in which a policy serves it.
+pub fn in_order<'q>(
+    policy: &dyn Policy,
+    queue: &mut dyn Iterator<Item = &'q QueuedJob>,
+    forecast: &dyn Forecast,
+) -> Vec<&'q QueuedJob> {
+    let turns = in_turn(queue, forecast, policy.shares_fairly());
+    turns.into_iter().map(|turn| turn.job).collect()
 }
 
 fn delays<'a>(

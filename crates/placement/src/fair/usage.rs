@@ -43,8 +43,9 @@ impl Decayed {
     /// What was known decays, and what is held adds to it as it decays itself.
     fn had(&self, now: Millis, half_life: Millis) -> f64 {
         let half = ms(half_life).max(1.0);
-        let left = 0.5_f64.powf(ms(now.minus(self.at)) / half);
-        self.used * left + self.held * (1.0 - left) * half / LN_2
+        let lives = ms(now.minus(self.at)) / half;
+        // Exact also where next to nothing decays.
+        self.used * (-lives * LN_2).exp() - self.held * (-lives * LN_2).exp_m1() * half / LN_2
     }
 }
 

@@ -80,6 +80,7 @@ impl<'r> Round<'r> {
             gang,
             partly: self.hall.partly(&size, gang.shape),
             kept: None,
+            before: self.kept.as_ref().map(|(gang, _)| *gang),
             closed,
         };
         if due && reason == WaitReason::Resources && self.kept.is_none() {

@@ -20,6 +20,8 @@ pub(super) struct Wait<'w> {
     pub(super) partly: Vec<(usize, usize)>,
     /// What is kept for it.
     pub(super) kept: Option<&'w Kept>,
+    /// The gang before it for which GPUs are kept, if there is one.
+    pub(super) before: Option<JobId>,
     /// What operators closed, if that is why it waits.
     pub(super) closed: Option<&'w Closed>,
 }
@@ -39,10 +41,14 @@ impl Wait<'_> {
             let gpus = kept.gpus.iter().map(|gpu| named(&self.cluster.gpus[*gpu]));
             format!("; kept for it: {}", listed(gpus))
         });
+        let before = self.before.filter(|_| self.closed.is_none());
+        let before = before.map_or_else(String::new, |gang| {
+            format!("; GPUs are kept for gang {gang} first, which stands before it")
+        });
         let closed = self.closed.map_or_else(String::new, |closed| format!("; {}", closed.words));
         let summary = format!(
             "{} asked: {free} of {all} seats could be had now{there}, and it starts with all or \
-             none{keeps}{closed}",
+             none{keeps}{before}{closed}",
             self.gang.shape
         );
         Explanation {
@@ -59,10 +65,13 @@ impl Wait<'_> {
         }
         let Some(kept) = self.kept else {
             let shape = self.gang.shape;
+            let first =
+                self.before.map_or_else(String::new, |gang| format!("gang {gang} starts, and "));
             return match (shape.nodes(), shape.per_node()) {
-                (1, gpus) => format!("{gpus} GPUs of one node have room at once"),
+                (1, gpus) => format!("{first}{gpus} GPUs of one node have room at once"),
+                (nodes, 1) => format!("{first}{nodes} nodes have room on a GPU each at once"),
                 (nodes, gpus) => {
-                    format!("{nodes} nodes have room on {gpus} GPUs each at once")
+                    format!("{first}{nodes} nodes have room on {gpus} GPUs each at once")
                 }
             };
         };

@@ -1,4 +1,5 @@
 use super::*;
+use crate::types::PastGang;
 
 fn at(secs: i64) -> OffsetDateTime {
     OffsetDateTime::from_unix_timestamp(1_800_000_000 + secs).unwrap()
@@ -52,6 +53,7 @@ fn job(id: u64, attempts: Vec<PastAttempt>) -> PastJob {
         state: "succeeded".into(),
         submitted_at: at(10),
         ended_at: attempts.last().and_then(|attempt| attempt.ended_at),
+        gang: None,
         attempts,
     }
 }
@@ -165,4 +167,24 @@ fn a_history_saved_as_a_file_reads_back_the_same() {
     let read = tessera_sim::cluster::workload::file::read("past.jsonl", &text).unwrap();
 
     assert_eq!(read.jobs, past.workload.jobs);
+}
+
+#[test]
+fn members_of_a_gang_are_simulated_together_and_a_torn_gang_is_left_out() {
+    let gang = |first: u64, id: u64, secs: i64| PastJob {
+        gang: Some(PastGang { id: first, nodes: 1, gpus_per_node: 2 }),
+        ..job(id, vec![run("7g.40gb", 20, Some(20 + secs), "succeeded")])
+    };
+    let jobs = vec![gang(4, 4, 60), gang(4, 5, 61), gang(7, 7, 9)];
+
+    let past = past(jobs, &gpus(), &period()).unwrap();
+
+    let seats: Vec<_> = past.workload.jobs.iter().map(|job| job.gang.unwrap().rank).collect();
+    assert_eq!(seats, [0, 1]);
+    assert_eq!((a100(&past, 0)[&7], a100(&past, 1)[&7]), (61_000, 61_000));
+    assert!(
+        past.notes.iter().any(|note| note.starts_with("1 jobs belong to gangs")),
+        "{:?}",
+        past.notes
+    );
 }

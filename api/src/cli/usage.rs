@@ -1,0 +1,153 @@
+//! What accounts have had, hold, and may: `tessera usage`.
+
+use clap::Args;
+use tessera_model::{Keep, Millis};
+
+use super::failure::Failure;
+use super::session::{Session, table};
+use crate::types::usage::{AccountUsage, UsageReport, UserUsage};
+
+#[derive(Args)]
+pub struct UsageList {
+    /// Show only this account, or the account of this user
+    account: Option<String>,
+}
+
+impl UsageList {
+    pub async fn run(self, session: &Session) -> Result<u8, Failure> {
+        let mut told = session.client.usage().await?;
+        if let Some(name) = &self.account {
+            told.accounts.retain(|account| {
+                account.account == *name || account.users.iter().any(|user| user.user == *name)
+            });
+        }
+        session.print(&told, draw)?;
+        Ok(0)
+    }
+}
+
+fn draw(told: &UsageReport) -> String {
+    if told.accounts.is_empty() {
+        return "Nobody has had anything of late, and no account is named in the settings."
+            .to_owned();
+    }
+    let words = match (told.fair_share, told.half_life_secs) {
+        (false, _) => {
+            "Jobs are served by priority and number: what was had does not count.".to_owned()
+        }
+        (true, None) => "All that was had counts, for as long as history is kept.".to_owned(),
+        (true, Some(half)) => {
+            let half = std::time::Duration::try_from_secs_f64(half).unwrap_or_default();
+            let half = Millis::new(u64::try_from(half.as_millis()).unwrap_or(u64::MAX));
+            format!("Half of what was had counts no more after {}.", String::from(Keep::For(half)))
+        }
+    };
+    let header = [
+        "ACCOUNT", "USER", "SHARE", "PART", "USED", "OF ALL", "FACTOR", "HOLDS", "QUOTA", "RUN",
+        "WAIT",
+    ];
+    let rows = told.accounts.iter().flat_map(rows);
+    let rows: Vec<Vec<String>> = rows.collect();
+    format!("{}\n\n{words}", table(Some(&header), rows.into_iter()))
+}
+
+fn rows(of: &AccountUsage) -> Vec<Vec<String>> {
+    let percent = |part: f64| format!("{:.1} %", part * 100.0);
+    let user = match (of.named, of.users.as_slice()) {
+        (false, [user]) => user.user.clone(),
+        _ => String::new(),
+    };
+    let mut rows = vec![vec![
+        if of.named { of.account.clone() } else { "-".to_owned() },
+        user,
+        of.share.to_string(),
+        percent(of.share_part),
+        hours(of.used_slice_secs),
+        percent(of.used_part),
+        format!("{:.2}", of.factor),
+        of.held_slices.to_string(),
+        quota(of.quota_slices),
+        of.running.to_string(),
+        of.waiting.to_string(),
+    ]];
+    if of.named {
+        rows.extend(of.users.iter().map(|user| row(&of.account, user)));
+    }
+    rows
+}
+
+fn row(account: &str, user: &UserUsage) -> Vec<String> {
+    vec![
+        account.to_owned(),
+        user.user.clone(),
+        String::new(),
+        String::new(),
+        hours(user.used_slice_secs),
+        String::new(),
+        String::new(),
+        user.held_slices.to_string(),
+        quota(user.quota_slices),
+        user.running.to_string(),
+        user.waiting.to_string(),
+    ]
+}
+
+fn quota(slices: Option<u32>) -> String {
+    slices.map_or_else(|| "-".to_owned(), |slices| slices.to_string())
+}
+
+/// Hours of one compute slice.
+fn hours(secs: f64) -> String {
+    format!("{:.2} h", secs / 3_600.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_account_stands_above_its_users_and_who_has_none_stands_alone() {
+        let user = |name: &str, secs: f64| UserUsage {
+            user: name.to_owned(),
+            used_slice_secs: secs,
+            held_slices: 3,
+            quota_slices: Some(14),
+            running: 1,
+            waiting: 0,
+        };
+        let account = |name: &str, named: bool, users: Vec<UserUsage>| AccountUsage {
+            account: name.to_owned(),
+            named,
+            share: 2,
+            share_part: 0.5,
+            used_slice_secs: users.iter().map(|user| user.used_slice_secs).sum(),
+            used_part: 0.25,
+            factor: 0.707,
+            held_slices: 6,
+            quota_slices: None,
+            running: 2,
+            waiting: 0,
+            users,
+        };
+        let told = UsageReport {
+            fair_share: true,
+            half_life_secs: Some(86_400.0),
+            accounts: vec![
+                account("lab-a", true, vec![user("ada", 3_600.0), user("bob", 1_800.0)]),
+                account("cyd", false, vec![user("cyd", 900.0)]),
+            ],
+        };
+
+        let text = draw(&told);
+
+        let lines: Vec<Vec<&str>> =
+            text.lines().map(|line| line.split_whitespace().collect()).collect();
+        assert_eq!(
+            lines[1],
+            ["lab-a", "2", "50.0", "%", "1.50", "h", "25.0", "%", "0.71", "6", "-", "2", "0"]
+        );
+        assert_eq!(lines[2], ["lab-a", "ada", "1.00", "h", "3", "14", "1", "0"]);
+        assert_eq!(lines[4][..2], ["-", "cyd"]);
+        assert!(text.ends_with("after 1d."), "{text}");
+    }
+}

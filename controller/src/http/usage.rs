@@ -1,0 +1,23 @@
+//! What accounts have had, hold, and may.
+
+use actix_web::get;
+use actix_web::web::{Data, Json};
+use tessera_api::types::usage::UsageReport;
+
+use super::error::ApiError;
+use super::openapi::Problems;
+use super::state::State;
+use crate::ports::ToPlacer;
+
+/// Tells what accounts and their users have had of late, hold now and may hold at once, and what that
+/// means for whose turn it is.
+#[utoipa::path(
+    tag = "cluster",
+    operation_id = "show_usage",
+    responses((status = 200, description = "Usage by account and user.", body = UsageReport), Problems),
+    security(("bearer" = [])),
+)]
+#[get("/usage")]
+pub(super) async fn show_usage(state: Data<State>) -> Result<Json<UsageReport>, ApiError> {
+    Ok(Json(state.ask(|reply| ToPlacer::Usage { reply }).await?))
+}
