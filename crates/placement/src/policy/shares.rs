@@ -11,8 +11,9 @@ use crate::forecast::Forecast;
 /// Parts that are given out, in percent. Source: MMK's `ML`.
 const STEP: u8 = 10;
 
-/// Jobs of one slice at most: each has a step.
-pub(super) const SHARERS_MAX: usize = 10;
+/// Jobs of one slice at most: as many as were ever measured together, so that no predictor is asked
+/// about company that it never saw (co-execution study: four copies; MMK: three).
+pub(super) const SHARERS_MAX: usize = 4;
 
 /// Speed that a fixed job keeps on its slice, in thousandths: the rest of the slice is lent out.
 const KEEPS: i64 = 900;
