@@ -21,6 +21,8 @@ pub enum Policy {
     Alone,
     /// As drivers share by default: time slices.
     Slices(Nanos),
+    /// As one context runs what its threads launch: in that order, whoever they are.
+    Launched,
     /// Through the queue.
     Queue(Rules),
 }
@@ -119,6 +121,9 @@ struct World<'run> {
 /// Most launches that a host is ahead of the device: beyond, the launch call blocks.
 const AHEAD_MAX: u16 = 64;
 
+/// The same where nothing holds launches back but the driver's own queue of them, which is that deep.
+const DRIVER_AHEAD_MAX: u16 = 1_024;
+
 /// How often a client without anything to say says so: thrice within a session's lease.
 const ALIVE_EVERY: Nanos = Nanos::from_millis(300);
 
@@ -126,7 +131,7 @@ impl Run {
     /// Makes the run.
     pub fn go(&self) -> Outcome {
         let order = match self.policy {
-            Policy::Alone | Policy::Queue(_) => Order::Launched,
+            Policy::Alone | Policy::Launched | Policy::Queue(_) => Order::Launched,
             Policy::Slices(slice) => Order::Slices { slice },
         };
         let client = |at: usize| {
@@ -247,7 +252,11 @@ impl World<'_> {
     }
 
     fn attempt(&mut self, at: usize) {
-        if self.clients[at].in_flight >= AHEAD_MAX {
+        let ahead_max = match self.run.policy {
+            Policy::Launched => DRIVER_AHEAD_MAX,
+            Policy::Alone | Policy::Slices(_) | Policy::Queue(_) => AHEAD_MAX,
+        };
+        if self.clients[at].in_flight >= ahead_max {
             return;
         }
         let now = self.now;

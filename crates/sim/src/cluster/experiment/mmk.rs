@@ -8,14 +8,15 @@ use tessera_placement::policy::{Miger, MpsOnly};
 use super::{Finding, Proof, SEEDS, Trial, near, runs_under};
 use crate::cluster::calibration::mean;
 use crate::cluster::metrics::Summary;
+use crate::cluster::number::{float, whole};
 use crate::cluster::policy;
 use crate::cluster::workload::built_in;
 
+/// The paper's GPU.
+const GPU: &str = "a100-80gb";
+
 /// GPU counts among which the load is fitted, on what MPS gains over the default.
 const GPUS: RangeInclusive<u32> = 2..=12;
-
-/// The same for the large mix.
-const GPUS_LARGE: [u32; 7] = [24, 32, 40, 48, 56, 64, 80];
 
 /// Seeds of the large mix.
 const SEEDS_LARGE: u64 = 3;
@@ -26,7 +27,10 @@ const SERVED: &str = "an online job of our miger stays on the smallest slice tha
                       isn't printed, and the row below has it at four fifths";
 
 /// Why makespan and throughput are off even so.
-const LONGEST: &str = "the longest online job, 5,484 s alone, decides both on so few GPUs";
+const LONGEST: &str = "MMK is that near to the bound already: the longest online job decides both";
+
+/// Why the large mix ends no earlier.
+const ENDS: &str = "MMK is so near to the bound that 0.64 of MIGER's makespan would be below it";
 
 /// Another reading of what an online job is promised under MIGER: four fifths of its speed.
 const WELL_SERVED: Miger = Miger { served: 800_000 };
@@ -59,7 +63,7 @@ impl Mix {
     fn under_policy(self, decides: &dyn Policy, gpus: u32) -> Option<Means> {
         let one = |seed| {
             let jobs = built_in(self.name, seed).ok()?.jobs;
-            runs_under(&Trial::new(&jobs, &format!("{gpus}xa100-80gb"), ""), decides)
+            runs_under(&Trial::new(&jobs, &format!("{gpus}x{GPU}"), ""), decides)
         };
         let all: Vec<Summary> = (1..=self.seeds).map(one).collect::<Option<_>>()?;
         let mean = |of: &dyn Fn(&Summary) -> f64| mean(&all.iter().map(of).collect::<Vec<_>>());
@@ -72,6 +76,13 @@ impl Mix {
         })
     }
 
+    /// Returns the work that arrives in a second, in seconds of whole GPUs.
+    fn arriving(self) -> Option<f64> {
+        let jobs = built_in(self.name, 1).ok()?.jobs;
+        let work: u64 = jobs.iter().filter_map(|job| job.fastest(&[GPU])).sum();
+        Some(float(work) / float(jobs.last()?.submit_ms))
+    }
+
     /// Returns the number of GPUs with which MPS's mean over the default's is nearest to the paper's.
     fn fitted(self, counts: impl Iterator<Item = u32>) -> Option<(u32, f64)> {
         let ratios = counts.filter_map(|gpus| {
@@ -82,9 +93,11 @@ impl Mix {
     }
 }
 
+const SIXTY: Mix = Mix { name: "mmk-60", seeds: SEEDS };
+
 /// 5a: 40 online and 20 offline jobs, in ten orders.
 pub(super) fn sixty() -> Vec<Finding> {
-    let mix = Mix { name: "mmk-60", seeds: SEEDS };
+    let mix = SIXTY;
     let Some((gpus, mps)) = mix.fitted(GPUS) else { return Vec::new() };
     let done = |policy: &str| mix.under(policy, gpus);
     let (Some(whole), Some(miso), Some(miger), Some(mmk), Some(served)) = (
@@ -131,22 +144,25 @@ pub(super) fn sixty() -> Vec<Finding> {
     ]
 }
 
-/// 5b: 800 online and 400 offline jobs, in three orders.
+/// 5b: 800 online and 400 offline jobs, in three orders, on as many GPUs as give each the load of 5a.
 pub(super) fn twelve_hundred() -> Vec<Finding> {
-    let mix = Mix { name: "mmk-1200", seeds: SEEDS_LARGE };
-    let Some((gpus, mps)) = mix.fitted(GPUS_LARGE.into_iter()) else { return Vec::new() };
+    let (small, mix) = (SIXTY, Mix { name: "mmk-1200", seeds: SEEDS_LARGE });
+    let fitted = small.fitted(GPUS).map(|(gpus, _)| f64::from(gpus));
+    let load = small.arriving().zip(mix.arriving()).map(|(small, large)| large / small);
+    let Some(gpus) = fitted.zip(load).map(|(gpus, more)| (gpus * more).round()) else {
+        return Vec::new();
+    };
+    let gpus = u32::try_from(whole(gpus)).unwrap_or(1).max(1);
     let (Some(miger), Some(mmk)) = (mix.under("miger", gpus), mix.under("mmk", gpus)) else {
         return Vec::new();
     };
     let proxy = |what: &str, expected, ours: f64, theirs: f64| {
         let found = 100.0 * (ours / theirs - 1.0);
-        near("MMK-B", what, Proof::Proxy, expected, found, 5.0).known(SERVED)
+        near("MMK-B", what, Proof::Proxy, expected, found, 5.0).known(ENDS)
     };
-    let what = format!("JCT, MPS over default (fitted: {gpus} GPUs)");
+    let what = format!("JCT, MMK against MIGER, % ({gpus} GPUs: the load of MMK-A)");
     vec![
-        near("MMK-B", what, Proof::Proxy, FITTED, mps, 0.08),
-        proxy("JCT, MMK against MIGER, %", -41.18, mmk.jct_s, miger.jct_s)
-            .ratio(mmk.jct_over_bound),
+        proxy(&what, -41.18, mmk.jct_s, miger.jct_s).ratio(mmk.jct_over_bound),
         proxy("makespan, MMK against MIGER, %", -36.36, mmk.makespan_s, miger.makespan_s)
             .ratio(mmk.makespan_over_bound),
         proxy("STP, MMK against MIGER, %", 31.11, mmk.system_throughput, miger.system_throughput),
