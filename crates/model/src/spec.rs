@@ -64,6 +64,8 @@ words! {
 pub struct Priority(u8);
 
 impl Priority {
+    /// The highest.
+    pub const HIGHEST: Self = Self(0);
     /// Where a job stands that asked for nothing.
     pub const DEFAULT: Self = Self(5);
 

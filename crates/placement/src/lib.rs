@@ -22,6 +22,7 @@ mod round;
 mod seating;
 pub mod session;
 mod sharing;
+pub mod turns;
 pub mod view;
 mod want;
 
@@ -33,6 +34,7 @@ pub use forecast::{Account, Companion, Demand, Forecast, Limit, Unknown};
 pub use gangs::{GangFeasibility, gang_could_ever_fit};
 pub use policy::{Policy, by_name, for_simulation};
 pub use session::{Session, session};
+pub use turns::Turn;
 pub use view::{
     Closed, Closure, ClusterView, GpuView, InstanceState, InstanceView, MigView, OperatorWord,
     QueuedJob, Seats, Sharer, Tenancy,

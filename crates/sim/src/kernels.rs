@@ -13,6 +13,7 @@ pub mod measuring;
 pub mod models;
 pub mod outcome;
 pub mod program;
+pub mod rates;
 pub mod world;
 
 pub use chance::Chance;

@@ -1,0 +1,177 @@
+//! How jobs get on whose kernels take turns on one slice: a model with a few constants.
+//!
+//! A job is described by how much of its time alone a kernel of it is on the device. Kernels of the
+//! best priority go as if nobody else was there; those of the next fill the gaps between them, those
+//! of the one after that what is left, and so on. Equals take turns as the driver has them by default.
+//!
+//! Calibrated on FIKIT's ten pairs as this project's kernel queue runs them in real time
+//! (`load-tests/results/kernel-pairs.json`, `docs/benchmarks.md`): the one of high priority took 1.011
+//! to 1.033 of its time alone, 1.055 in the pair of programs of a millisecond or two (F); the one of
+//! low priority used 0.55 to 0.72 of the time in which the device was idle, which is 81 to 91 % of what
+//! an omniscient filler would. `crates/sim/tests/turns.rs` holds the model against those pairs and
+//! against the queue itself in virtual time.
+//!
+//! FIKIT (§4) prints the same of its own queue: high programs as fast as alone within 5 %, low ones
+//! below 30 % of their speed under default sharing. Of *how busy* a job is it assumes nothing that was
+//! not said: who is not known counts as always busy, so that nothing is promised to fit its gaps.
+
+use serde::{Deserialize, Serialize};
+use tessera_model::Millis;
+use tessera_model::spec::Priority;
+
+/// What fillers use of the time in which the device is idle otherwise, in thousandths.
+const FILLED: u64 = 700;
+
+/// What a launch waits for bursts of those before it, for each part of time that these leave, in
+/// thousandths: fitted to the queue in virtual time.
+const LATE: u64 = 600;
+
+/// What it costs that somebody may fill one's gaps, in thousandths of one's time.
+const WATCHED: u64 = 10;
+
+/// What more it costs where the fillers' kernels run all the time.
+const MET: u64 = 50;
+
+/// What the queue's valve against starvation lets through where no gap is left, in thousandths.
+///
+/// Source: the queue's default rules (`Ageing::cost_thousandths`).
+const VALVE: u64 = 20;
+
+/// Slow-down by an equal that is always busy: of somebody who is always busy too, and of everybody,
+/// who finds the device in the other's time slice. Together they are the study's "slightly below 2"
+/// of two that take turns (Villarrubia et al., arXiv 2604.22430, §4).
+const IN_TURN: u64 = 850;
+const IN_THE_WAY: u64 = 100;
+
+/// A job whose kernels take turns with others'.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Turn {
+    /// Where its kernels stand in the slice's queue: 0 (first) to 9.
+    pub priority: Priority,
+    /// Whether somebody waits for its answers.
+    pub online: bool,
+    /// The part of its time alone on the slice in which a kernel of it runs, in thousandths; `None`
+    /// where that isn't known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub busy: Option<u16>,
+}
+
+impl Turn {
+    fn part(&self) -> u64 {
+        self.busy.map_or(1_000, |busy| u64::from(busy.min(1_000)))
+    }
+}
+
+/// Returns how busy a job is on a slice, from how busy it is on a whole GPU and its times alone on
+/// both: between kernels it works on the host, which takes as long wherever the kernels run.
+pub fn on_slice(busy: u16, whole: Millis, here: Millis) -> u16 {
+    let host = whole.get().saturating_mul(1_000_u64.saturating_sub(u64::from(busy)));
+    let idle = host.checked_div(here.get()).unwrap_or(0).min(1_000);
+    u16::try_from(1_000 - idle).unwrap_or(1_000)
+}
+
+/// Returns how much longer each takes than alone on the same slice, in thousandths, where a queue
+/// has kernels go by priority.
+pub fn by_priority(turns: &[Turn]) -> Vec<u64> {
+    let mut levels: Vec<Priority> = turns.iter().map(|turn| turn.priority).collect();
+    levels.sort_unstable();
+    levels.dedup();
+    let mut slowed = vec![1_000; turns.len()];
+    let mut used = vec![0; turns.len()];
+    let mut left = 1_000_u64;
+    for (depth, level) in levels.iter().enumerate() {
+        let room = if depth == 0 { left } else { (left * FILLED / 1_000).max(VALVE) };
+        for (at, turn) in turns.iter().enumerate().filter(|(_, turn)| turn.priority == *level) {
+            let equals = turns.iter().enumerate();
+            let met = equals.filter(|(other, equal)| *other != at && equal.priority == *level);
+            let met: u64 = met.map(|(_, equal)| meets(turn.part(), equal.part())).sum();
+            let host = 1_000 - turn.part();
+            // A launch that comes amid a burst waits for its end, whatever gap there is after it: the
+            // more it has to do on its own host, the fewer of its launches queue up behind each other.
+            let burst = LATE * (1_000 - left) / left.max(VALVE);
+            let waits = host * host / 1_000 * burst / 1_000;
+            slowed[at] = host + waits + (turn.part() + met) * 1_000 / room;
+            used[at] = turn.part() * 1_000 / slowed[at].max(1);
+        }
+        let taken = turns.iter().zip(&used).filter(|(turn, _)| turn.priority == *level);
+        left = left.saturating_sub(taken.map(|(_, used)| used).sum());
+    }
+    for (at, turn) in turns.iter().enumerate() {
+        let below = turns.iter().zip(&used).filter(|(other, _)| other.priority > turn.priority);
+        let (mut any, mut filled) = (false, 0);
+        for (_, used) in below {
+            (any, filled) = (true, filled + used);
+        }
+        if any {
+            slowed[at] += slowed[at] * (WATCHED + MET * filled.min(1_000) / 1_000) / 1_000;
+        }
+    }
+    slowed
+}
+
+/// The same where the driver shares the device by default, in time slices that know no priority.
+pub fn sliced(turns: &[Turn]) -> Vec<u64> {
+    let alike = Priority::DEFAULT;
+    let turns: Vec<Turn> = turns.iter().map(|turn| Turn { priority: alike, ..*turn }).collect();
+    by_priority(&turns)
+}
+
+/// Returns what a job that is so busy loses to an equal that is so busy.
+const fn meets(mine: u64, other: u64) -> u64 {
+    other * (IN_TURN * mine / 1_000 + IN_THE_WAY) / 1_000
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn turn(priority: u8, busy: impl Into<Option<u16>>) -> Turn {
+        let priority = Priority::try_from(priority).unwrap();
+        Turn { priority, online: false, busy: busy.into() }
+    }
+
+    #[test]
+    fn who_is_alone_is_not_slowed() {
+        assert_eq!(by_priority(&[turn(0, 400)]), [1_000]);
+        assert_eq!(sliced(&[turn(9, None)]), [1_000]);
+        assert!(by_priority(&[]).is_empty());
+    }
+
+    #[test]
+    fn the_first_runs_as_if_alone_and_the_others_share_its_gaps() {
+        for busy in (0..=1_000).step_by(50) {
+            for other in (0..=1_000).step_by(50) {
+                let slowed = by_priority(&[turn(5, other), turn(0, busy)]);
+                assert!((1_000..=1_050).contains(&slowed[1]), "{busy}, {other}: {slowed:?}");
+                // The device's time is not given away twice, but for what the valve lets through.
+                let used =
+                    u64::from(busy) * 1_000 / slowed[1] + u64::from(other) * 1_000 / slowed[0];
+                assert!(used <= 1_000 + VALVE, "{busy}, {other}: {slowed:?} use {used}");
+            }
+        }
+        let three = by_priority(&[turn(0, 200), turn(4, 300), turn(9, 300)]);
+        assert!(three[0] < three[1] && three[1] < three[2], "{three:?}");
+    }
+
+    #[test]
+    fn nobody_fills_the_gaps_of_one_of_whom_nothing_is_known() {
+        let slowed = by_priority(&[turn(0, None), turn(5, 500)]);
+        assert!(slowed[1] > 20_000, "only the valve lets it through: {slowed:?}");
+    }
+
+    #[test]
+    fn two_that_are_always_busy_lose_slightly_less_than_half_by_taking_turns() {
+        assert_eq!(sliced(&[turn(0, None), turn(5, None)]), [1_950, 1_950]);
+        assert_eq!(sliced(&[turn(0, 0), turn(5, 0)]), [1_000, 1_000]);
+    }
+
+    #[test]
+    fn a_job_that_a_small_slice_slows_has_smaller_gaps_there() {
+        let secs = Millis::from_secs;
+        assert_eq!(on_slice(400, secs(100), secs(100)), 400);
+        // 40 s of kernels became 140 s, 60 s of gaps stayed.
+        assert_eq!(on_slice(400, secs(100), secs(200)), 700);
+        assert_eq!(on_slice(1_000, secs(100), secs(200)), 1_000);
+        assert_eq!(on_slice(0, secs(100), secs(50)), 0);
+    }
+}
