@@ -16,7 +16,7 @@ use tessera_placement::policy::all_names;
 use tessera_sim::cluster::bounds::Bounds;
 use tessera_sim::cluster::fleet::Fleet;
 use tessera_sim::cluster::metrics::{Outcome, Summary};
-use tessera_sim::cluster::overheads::{self, Overheads};
+use tessera_sim::cluster::overheads::{self, Overheads, Turns};
 use tessera_sim::cluster::workload::{self, Workload};
 use tessera_sim::cluster::{Setup, policy, report, run};
 use time::OffsetDateTime;
@@ -67,6 +67,10 @@ pub struct Simulate {
     /// What moving a job costs: recover (each job's own), a time such as 30s, or a JSON file
     #[arg(long, value_name = "OVERHEADS", default_value = "recover")]
     overheads: String,
+    /// How jobs get on whose kernels take turns: modelled, queue (the kernel queue itself is run for
+    /// each pair) or slices (no queue: the driver's time slices); unset: as --overheads has it
+    #[arg(long, value_name = "WAY", value_parser = turns)]
+    turns: Option<Turns>,
     /// Ask the policy only every so often, such as 10s; unset: whenever something happened
     #[arg(long, value_name = "TIME", value_parser = time_ms)]
     round: Option<u64>,
@@ -219,6 +223,11 @@ impl Simulate {
     }
 
     fn overheads(&self) -> Result<Overheads, Failure> {
+        let known = self.named_overheads()?;
+        Ok(Overheads { turns: self.turns.unwrap_or(known.turns), ..known })
+    }
+
+    fn named_overheads(&self) -> Result<Overheads, Failure> {
         let file = Path::new(&self.overheads);
         if !file.is_file() {
             return Overheads::parse(&self.overheads)
@@ -271,6 +280,11 @@ fn write_report(folder: &Path, title: &str, runs: &[(Outcome, Summary)]) -> Resu
 
 fn refused(file: &Path, bad: &std::io::Error) -> Failure {
     Failure::Refused(format!("{}: {bad}", file.display()))
+}
+
+fn turns(text: &str) -> Result<Turns, String> {
+    let named = serde_json::from_value(Value::String(text.to_owned()));
+    named.map_err(|_| format!("{text:?} is no way to take turns: modelled, queue or slices"))
 }
 
 fn time_ms(text: &str) -> Result<u64, String> {

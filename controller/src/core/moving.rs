@@ -225,7 +225,7 @@ impl Cluster {
         let geometry = self.legal(reshape)?;
         let (mut seats, mut leaving) = (Vec::new(), BTreeSet::new());
         for seat in &reshape.seats {
-            let slot = seat.slot.filter(|_| seat.sm.is_none())?;
+            let slot = seat.slot.filter(|_| !seat.shares())?;
             let Some(attempt) = self.attempts.get(&seat.job) else {
                 self.suits(seat.job, id, slot)?;
                 seats.push((seat.job, slot));

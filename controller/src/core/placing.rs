@@ -256,8 +256,7 @@ impl Cluster {
             let compute_slices = whole.map_or(part.slices, |profile| profile.compute_slices);
             let memory = memory_share(capacity(gpu, place.slot), compute_slices, part.slices);
             let user = Arc::clone(&waiting.asked.user);
-            share =
-                Some(Sharer { user, share: Part::Compute(ComputeShare { slot: part, memory }) });
+            share = Some(Sharer::new(user, Part::Compute(ComputeShare { slot: part, memory })));
             profile = format!("{}c.{profile}", part.slices);
         }
         let foretold = waiting.filter(|_| share.is_none()).and_then(|waiting| {

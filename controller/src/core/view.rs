@@ -241,9 +241,9 @@ fn held_by(holders: &[&Live], slot: Option<Slot>) -> Option<InstanceState> {
     let mut there = holders.iter().filter(|held| held.slot == slot);
     let first = there.next()?;
     let Some(sharer) = &first.share else { return Some(InstanceState::Taken { job: first.job }) };
-    let sharers = std::iter::once(first).chain(there);
-    let sharers = sharers.filter_map(|held| Some((held.job, held.share.as_ref()?.share)));
-    let tenancy = Tenancy { user: sharer.user.clone(), sharers: sharers.collect() };
+    let mut tenancy = Tenancy::begun(first.job, sharer);
+    let others = there.filter_map(|held| Some((held.job, held.share.as_ref()?)));
+    others.for_each(|(job, sharer)| tenancy.add(job, sharer));
     Some(InstanceState::Shared(tenancy))
 }
 

@@ -314,9 +314,7 @@ async fn waiting(connection: &mut PgConnection) -> Result<Vec<FreshJob>, StoreEr
                 gang: row.gang.and_then(|shape| member(job, row.submission, shape.0)),
                 gpu: row.gpu.0,
                 user: row.user_name.as_str().into(),
-                share: share
-                    .part()
-                    .map(|share| Sharer { user: row.user_name.as_str().into(), share }),
+                share: share.part().map(|share| Sharer::new(row.user_name.as_str(), share)),
                 priority: terms.priority.unwrap_or(row.priority.0),
                 attempts: u32::try_from(row.attempts).unwrap_or(0),
                 facts: Arc::new(facts),
@@ -370,7 +368,7 @@ async fn live(connection: &mut PgConnection) -> Result<Vec<LiveRow>, StoreError>
                 share: share_of(row.sm_percent, row.share_bytes)
                     .map_err(|e| bad(e.to_string()))?
                     .map(|part| on_its_own(part, row.compute_start, row.compute_slices))
-                    .map(|share| Sharer { user: row.user_name.as_str().into(), share }),
+                    .map(|share| Sharer::new(row.user_name.as_str(), share)),
                 slice: slice.map_err(|e: tessera_model::ids::BadId| bad(e.to_string()))?,
                 decision: DecisionId::from_uuid(row.decision),
                 waited: millis(row.waited),

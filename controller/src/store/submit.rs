@@ -57,7 +57,7 @@ impl FreshJob {
 
 /// Returns a job's part of a slice, if it may share one.
 pub fn sharer(spec: &JobSpec) -> Option<Sharer> {
-    spec.share.part().map(|share| Sharer { user: spec.user.as_str().into(), share })
+    spec.share.part().map(|share| Sharer::new(spec.user.as_str(), share))
 }
 
 /// What came of a batch.

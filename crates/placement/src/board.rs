@@ -107,11 +107,10 @@ impl Gpu<'_> {
             match (share, &mut instance.state) {
                 (None, state) => *state = InstanceState::Taken { job },
                 (Some(sharer), InstanceState::Shared(tenancy)) => {
-                    tenancy.sharers.push((job, sharer.share));
+                    tenancy.add(job, sharer);
                 }
                 (Some(sharer), state) => {
-                    let sharers = vec![(job, sharer.share)];
-                    *state = InstanceState::Shared(Tenancy { user: sharer.user.clone(), sharers });
+                    *state = InstanceState::Shared(Tenancy::begun(job, sharer));
                 }
             }
         }

@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 use tessera_model::mig::compute::ComputeSlot;
 use tessera_model::mig::{Layout, Slot, Step};
 use tessera_model::share::SmPercent;
+use tessera_model::spec::Priority;
 use tessera_model::{Bytes, GpuId, JobId, Millis, NodeName};
 
 /// Most candidates that one explanation names; the rest are counted by reason.
@@ -87,8 +88,24 @@ pub struct Seat {
     pub job: JobId,
     /// The instance; `None` for a whole GPU with MIG off.
     pub slot: Option<Slot>,
-    /// Its part of the instance's multiprocessors under MPS; `None` if it has the instance alone.
+    /// Its part of the instance's multiprocessors under MPS; `None` if it has all of them.
     pub sm: Option<SmPercent>,
+    /// Where its kernels stand in the instance's queue, if they take turns with others' or may come to;
+    /// such a job has no part of the multiprocessors.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub turn: Option<Priority>,
+}
+
+impl Seat {
+    /// Returns the seat of a job that has the instance to itself.
+    pub const fn alone(job: JobId, slot: Slot) -> Self {
+        Self { job, slot: Some(slot), sm: None, turn: None }
+    }
+
+    /// Tells whether another job may sit on the same instance.
+    pub const fn shares(&self) -> bool {
+        self.sm.is_some() || self.turn.is_some()
+    }
 }
 
 /// Where an attempt is to run, and what has to be made first.

@@ -45,7 +45,7 @@ pub(crate) fn largest_of(gpu: &GpuView) -> Option<Bytes> {
 /// Tells whether any GPU could ever hold a job, by its geometry alone: what stands or runs on it
 /// now doesn't matter, so the answer is the same for every policy.
 pub fn could_ever_fit(cluster: &ClusterView, ask: &GpuAsk, share: Share) -> Feasibility {
-    let sharer = share.part().map(|share| Sharer { user: "".into(), share });
+    let sharer = share.part().map(|share| Sharer::new("", share));
     if let Some(sharer) = &sharer
         && !cluster.gpus.iter().any(|gpu| gpu.shares(sharer.share))
     {

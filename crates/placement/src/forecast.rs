@@ -5,6 +5,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use tessera_model::mig::Profile;
 use tessera_model::share::SmPercent;
+use tessera_model::spec::Priority;
 use tessera_model::{Bytes, JobId, Millis};
 
 use crate::view::GpuView;
@@ -112,6 +113,20 @@ pub trait Forecast {
         gpu: &GpuView,
         profile: &Profile,
     ) -> Option<Millis>;
+
+    /// How long the whole job takes on such an instance when its kernels take turns with those of
+    /// others, each at its priority; `None` where that isn't predicted, or the job's kernels can't be
+    /// held back for others'. Alone ([`crate::turns`]) it takes what it always does.
+    fn time_in_turns(
+        &self,
+        _job: JobId,
+        _priority: Priority,
+        _others: &[(JobId, Priority)],
+        _gpu: &GpuView,
+        _profile: &Profile,
+    ) -> Option<Millis> {
+        None
+    }
 
     /// What the job brings to a slice that it shares; `None` if it has to have one alone.
     fn companion(&self, job: JobId) -> Option<Companion>;

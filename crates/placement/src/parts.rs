@@ -166,7 +166,8 @@ pub(crate) fn laid_over(cluster: &ClusterView, benches: &[Bench<'_>]) -> Cluster
         for instance in instances.filter(|instance| instance.slot == Some(bench.slot)) {
             if let InstanceState::Cut(seats) = &mut instance.state {
                 let sharers = bench.taken.iter().map(sits).collect();
-                seats.tenancy = Some(Tenancy { user: Arc::clone(user), sharers });
+                seats.tenancy =
+                    Some(Tenancy { user: Arc::clone(user), sharers, turns: Vec::new() });
             }
         }
     }

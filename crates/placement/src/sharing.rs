@@ -56,7 +56,7 @@ pub(crate) fn blockers(gpu: &Gpu<'_>, size: &Size) -> Vec<Vec<JobId>> {
     for (instance, tenancy) in tenancies(gpu, sharer) {
         for (job, _) in &tenancy.sharers {
             let mut without = tenancy.clone();
-            without.sharers.retain(|(other, _)| other != job);
+            without.remove(*job);
             if without.has_room(sharer, instance.memory) {
                 found.push(vec![*job]);
             }

@@ -12,6 +12,7 @@ use tessera_model::spec::{GpuAsk, Priority};
 use tessera_model::{Bytes, GpuId, JobId, Member, Millis, NodeName};
 
 use crate::seating::Atlas;
+use crate::turns::Turn;
 
 /// The cluster at one moment: every GPU that agents reported, in a fixed order (node name, then
 /// index on the node). The order is part of the input: policies break ties by it.
@@ -284,9 +285,37 @@ pub struct Tenancy {
     pub user: Arc<str>,
     /// The jobs with their parts.
     pub sharers: Vec<(JobId, Part)>,
+    /// Of those whose kernels take turns, how they get on with each other, as far as that is known.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub turns: Vec<(JobId, Turn)>,
 }
 
 impl Tenancy {
+    /// Begins one with its first sharer.
+    pub fn begun(job: JobId, sharer: &Sharer) -> Self {
+        let mut tenancy =
+            Self { user: sharer.user.clone(), sharers: Vec::new(), turns: Vec::new() };
+        tenancy.add(job, sharer);
+        tenancy
+    }
+
+    /// Takes one more in.
+    pub fn add(&mut self, job: JobId, sharer: &Sharer) {
+        self.sharers.push((job, sharer.share));
+        self.turns.extend(sharer.turn.map(|turn| (job, turn)));
+    }
+
+    /// Lets one go.
+    pub fn remove(&mut self, job: JobId) {
+        self.sharers.retain(|(other, _)| *other != job);
+        self.turns.retain(|(other, _)| *other != job);
+    }
+
+    /// Returns how one of the jobs takes its turns.
+    pub fn turn(&self, job: JobId) -> Option<Turn> {
+        self.turns.iter().find(|(known, _)| *known == job).map(|(_, turn)| *turn)
+    }
+
     /// Returns the percentages that are given away, added up.
     pub fn sm_percent(&self) -> u32 {
         self.sharers.iter().map(|(_, share)| share.sm_percent()).sum()
@@ -320,6 +349,16 @@ pub struct Sharer {
     pub user: Arc<str>,
     /// What it may use.
     pub share: Part,
+    /// How its kernels take turns, if they do.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub turn: Option<Turn>,
+}
+
+impl Sharer {
+    /// Returns a job of which nothing is known but its part.
+    pub fn new(user: impl Into<Arc<str>>, share: Part) -> Self {
+        Self { user: user.into(), share, turn: None }
+    }
 }
 
 /// A job that waits for a place.

@@ -258,7 +258,7 @@ impl Policy for Restless {
         let reshape = Reshape {
             gpu: gpu.id.clone(),
             layout: [slot].into(),
-            seats: vec![Seat { job, slot: Some(slot), sm: None }],
+            seats: vec![Seat::alone(job, slot)],
             trial: None,
             stayers: Stayers::RunOn,
         };

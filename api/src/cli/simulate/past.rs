@@ -234,6 +234,7 @@ fn job(
         memory_at_start: used,
         memory_at_end: used,
         demand: None,
+        busy: None,
         transfer: 0,
         power_milliwatts: None,
         start_up_ms: 0,

@@ -241,8 +241,7 @@ fn ended(number: u64, outcome: Outcome) -> Input {
 }
 
 fn reshape(layout: &[Slot], seats: &[(u64, Slot)]) -> Reshape {
-    let seat =
-        |(number, slot): &(u64, Slot)| Seat { job: job(*number), slot: Some(*slot), sm: None };
+    let seat = |(number, slot): &(u64, Slot)| Seat::alone(job(*number), *slot);
     Reshape {
         gpu: GPU.parse().unwrap(),
         layout: layout.iter().copied().collect::<Layout>(),

@@ -106,7 +106,7 @@ fn reshape(
     };
     let layouts: Vec<&Layout> = gpu.mig.as_ref()?.full().iter().filter(fits).collect();
     let layout = dice.pick(&layouts)?.clone();
-    let seat = |job, slot| Seat { job, slot: Some(slot), sm: None };
+    let seat = |job, slot| Seat::alone(job, slot);
     let mut seats: Vec<Seat> =
         stay.into_iter().filter_map(|(job, slot)| Some(seat(job, slot?))).collect();
     let mut slots: Vec<Slot> =

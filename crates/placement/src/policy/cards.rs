@@ -2,6 +2,7 @@
 
 use tessera_model::JobId;
 use tessera_model::mig::{Layout, Profile, Slot};
+use tessera_model::spec::Priority;
 
 use crate::decision::{Explanation, Reshape, Seat, Stayers};
 use crate::forecast::Forecast;
@@ -32,20 +33,16 @@ impl<'c> Card<'c> {
             let slot = instance.slot;
             match &instance.state {
                 InstanceState::Idle => {}
-                InstanceState::Taken { job } => seats.push(Seat { job: *job, slot, sm: None }),
-                // Their kernels take turns: what moving one would change for the others, nobody knows.
-                InstanceState::Shared(tenancy)
-                    if tenancy.sharers.iter().any(|(_, share)| share.is_kernel()) =>
-                {
-                    return None;
+                InstanceState::Taken { job } => {
+                    seats.push(Seat { job: *job, slot, sm: None, turn: None });
                 }
                 InstanceState::Shared(tenancy) => {
-                    let sharers = tenancy.sharers.iter();
-                    seats.extend(sharers.map(|(job, share)| Seat {
-                        job: *job,
-                        slot,
-                        sm: share.sm(),
-                    }));
+                    for (job, share) in &tenancy.sharers {
+                        let known = tenancy.turn(*job).map(|turn| turn.priority);
+                        // Whose place in the queue isn't told sits where the rules put it.
+                        let turn = share.is_kernel().then(|| known.unwrap_or(Priority::DEFAULT));
+                        seats.push(Seat { job: *job, slot, sm: share.sm(), turn });
+                    }
                 }
                 InstanceState::Cut(_)
                 | InstanceState::Foreign

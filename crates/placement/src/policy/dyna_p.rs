@@ -221,7 +221,7 @@ fn fill(
     }
     let (_, place, new) = best?;
     let started: Vec<JobId> = new.iter().map(|(job, _)| jobs[*job]).collect();
-    let new = new.iter().map(|(job, slot)| Seat { job: jobs[*job], slot: Some(*slot), sm: None });
+    let new = new.iter().map(|(job, slot)| Seat::alone(jobs[*job], *slot));
     let seats = card.seats.iter().copied().chain(new).collect();
     let layout = card.mig.full().get(place)?.clone();
     Some((card.take(layout, seats), started))
@@ -257,10 +257,8 @@ fn reconfigure(
                 continue;
             }
             let seats = atlas.seated(atlas.order(place), &rows, Must::SeatAll, &mut scratch);
-            let seats: Vec<Seat> = seats
-                .iter()
-                .map(|(number, slot)| Seat { job: job(*number), slot: Some(*slot), sm: None })
-                .collect();
+            let seats: Vec<Seat> =
+                seats.iter().map(|(number, slot)| Seat::alone(job(*number), *slot)).collect();
             let stopped =
                 seats.iter().filter(|seat| seat.job != head && !card.seats.contains(seat));
             let prices = stopped.clone().filter_map(|seat| forecast.move_price(seat.job));

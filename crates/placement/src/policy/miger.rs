@@ -250,7 +250,7 @@ impl Miger {
                 }
                 let Some(sm) = shares::online(card, forecast, *slot, job) else { continue };
                 let mut seats = present.clone();
-                seats.push(Seat { job, slot: Some(*slot), sm: Some(sm) });
+                seats.push(Seat { sm: Some(sm), ..Seat::alone(job, *slot) });
                 let Some((worth, layout, seats)) =
                     seat_offline(card, forecast, &seats, &offline, scratch)
                 else {
@@ -346,6 +346,7 @@ fn seat_offline(
                 job: offline[*job],
                 slot: Some(*slot),
                 sm: way(*job, *slot).and_then(|(_, sm)| sm),
+                turn: None,
             });
             let seats = online.iter().copied().chain(guests).collect();
             best = Some((rank, layout.clone(), seats));
@@ -367,7 +368,7 @@ fn seat_alone(
     let found = atlas.best(&rows, atlas.mask(&card.layout), None, scratch)?;
     let layout = card.mig.full().get(found.layout)?.clone();
     let seats = found.seats.into_iter();
-    let seats = seats.map(|(job, slot)| Seat { job: offline[job], slot: Some(slot), sm: None });
+    let seats = seats.map(|(job, slot)| Seat::alone(offline[job], slot));
     Some((found.worth, layout, seats.collect()))
 }
 

@@ -321,7 +321,7 @@ fn arrange(mig: &MigView, wanted: &[u8]) -> Option<Layout> {
 
 fn seat(card: &mut Card<'_>, jobs: &[JobId], seating: Seating) -> Reshape {
     let seats = seating.seats.iter();
-    let seats = seats.map(|(job, slot)| Seat { job: jobs[*job], slot: Some(*slot), sm: None });
+    let seats = seats.map(|(job, slot)| Seat::alone(jobs[*job], *slot));
     let seats = seats.collect();
     Reshape { stayers: Stayers::Restart, ..card.take(seating.layout, seats) }
 }

@@ -72,7 +72,7 @@ impl Policy for MpsOnly {
                 break;
             };
             let sm = SmPercent::try_from(self.part).ok();
-            cards[at].seats.push(Seat { job: job.id, slot: Some(whole), sm });
+            cards[at].seats.push(Seat { sm, ..Seat::alone(job.id, whole) });
             left[at] = Bytes::new(left[at].get() - needs.get());
             changed.insert(at);
             starts += 1;

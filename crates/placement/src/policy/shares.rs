@@ -127,7 +127,7 @@ pub(super) fn config(
         (0..parts.len()).map(|at| speed_of(card, forecast, slot, &parts, at)).collect();
     let seats = parts.iter().map(|(job, sm)| {
         let sm = SmPercent::try_from(*sm).ok().filter(|_| !lone(*job));
-        Seat { job: *job, slot: Some(slot), sm }
+        Seat { sm, ..Seat::alone(*job, slot) }
     });
     Some(Config { seats: seats.collect(), throughput: speeds?.into_iter().sum() })
 }

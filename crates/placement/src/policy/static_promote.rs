@@ -55,7 +55,7 @@ impl Policy for StaticPromote {
                 best.filter(|(at, slot)| cards[*at].speed(forecast, job.id, *slot).is_some());
             match fits {
                 Some((at, slot)) if starts < starts_max => {
-                    cards[at].seats.push(Seat { job: job.id, slot: Some(slot), sm: None });
+                    cards[at].seats.push(Seat::alone(job.id, slot));
                     starts += 1;
                 }
                 _ => {

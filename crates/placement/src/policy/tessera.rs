@@ -94,6 +94,11 @@ pub struct Tessera {
     /// How much faster two jobs of one user must be together on a slice than one of them alone there,
     /// for the second to join where it finds no slice of its own.
     pub together: f64,
+    /// The same where one holds the slice and the other fills its gaps, kernel by kernel.
+    pub filled: f64,
+    /// How much longer than alone a job may take that serves answers, for the sake of company: the
+    /// kernel queue's own aim.
+    pub courtesy: f64,
     /// After which wait a GPU is kept free for a job, if it is the oldest.
     pub patience: Millis,
     /// How much more urgent a job is that by itself takes all the time in which everything that is
@@ -115,6 +120,8 @@ impl Default for Tessera {
             crowd: 7,
             thrift: f64::from(Terms::DEFAULT.energy_percent) / 100.0,
             together: 1.3,
+            filled: 1.3,
+            courtesy: 1.05,
             patience: Millis::from_secs(12 * 3_600),
             haste: 10.0,
             effort: 100,

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use tessera_model::mig::{Geometry, Profile, ProfileId};
 use tessera_model::share::SmPercent;
+use tessera_model::spec::Priority;
 use tessera_model::{JobId, Millis};
 
 use crate::forecast::{Account, Companion, Demand, Forecast};
@@ -63,6 +64,8 @@ pub(super) fn add_kinds(kinds: &mut Vec<Kind>, cluster: &ClusterView) {
 type OnSlice = (JobId, u32, ProfileId);
 /// The same with its part of the multiprocessors, beside others with theirs.
 type Beside = (OnSlice, SmPercent, Vec<(JobId, SmPercent)>);
+/// The same with its priority, beside others with theirs.
+type InTurns = (OnSlice, Priority, Vec<(JobId, Priority)>);
 
 /// Declares what is kept of each question, and what of it is written down.
 macro_rules! questions {
@@ -105,6 +108,7 @@ questions! {
     online: JobId => bool;
     demands: JobId => Option<Demand>;
     beside: Beside => Option<Millis>;
+    in_turns: InTurns => Option<Millis>;
     companions: JobId => Option<Companion>;
     accounts: JobId => Option<Account>;
     usage: String => Millis;
@@ -228,6 +232,20 @@ impl Forecast for Heard<'_> {
         self.once(|told| &mut told.beside, key, ask)
     }
 
+    fn time_in_turns(
+        &self,
+        job: JobId,
+        priority: Priority,
+        others: &[(JobId, Priority)],
+        gpu: &GpuView,
+        profile: &Profile,
+    ) -> Option<Millis> {
+        let ask = || self.forecast.time_in_turns(job, priority, others, gpu, profile);
+        let Some(kind) = number_of(&self.kinds, gpu) else { return ask() };
+        let key = ((job, kind, profile.id), priority, others.to_vec());
+        self.once(|told| &mut told.in_turns, key, ask)
+    }
+
     fn companion(&self, job: JobId) -> Option<Companion> {
         self.once(|told| &mut told.companions, job, || self.forecast.companion(job))
     }
@@ -303,6 +321,18 @@ impl Forecast for Retold<'_> {
     ) -> Option<Millis> {
         let kind = number_of(self.kinds, gpu)?;
         self.told.beside.get(&((job, kind, profile.id), sm, others.to_vec())).copied()?
+    }
+
+    fn time_in_turns(
+        &self,
+        job: JobId,
+        priority: Priority,
+        others: &[(JobId, Priority)],
+        gpu: &GpuView,
+        profile: &Profile,
+    ) -> Option<Millis> {
+        let kind = number_of(self.kinds, gpu)?;
+        self.told.in_turns.get(&((job, kind, profile.id), priority, others.to_vec())).copied()?
     }
 
     fn companion(&self, job: JobId) -> Option<Companion> {

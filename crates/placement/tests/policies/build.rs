@@ -169,7 +169,7 @@ pub fn sharing(queue: &mut [QueuedJob], number: usize, user: &str, sm: u8) {
         Ok(sm) => Part::Mps(MpsShare { sm, memory }),
         Err(_) => Part::Kernel(KernelShare { memory }),
     };
-    job.share = Some(Sharer { user: user.into(), share });
+    job.share = Some(Sharer::new(user, share));
 }
 
 pub fn named(name: &str) -> GpuAsk {

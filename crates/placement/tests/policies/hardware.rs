@@ -66,8 +66,7 @@ impl Hardware {
         self.start(job, place);
         let gpu = self.cluster.gpus.iter_mut().find(|gpu| gpu.id == place.gpu).unwrap();
         for instance in gpu.instances.iter_mut().filter(|i| i.slot == place.slot) {
-            let sharers = vec![(job, sharer.share)];
-            instance.state = InstanceState::Shared(Tenancy { user: sharer.user.clone(), sharers });
+            instance.state = InstanceState::Shared(Tenancy::begun(job, sharer));
         }
     }
 

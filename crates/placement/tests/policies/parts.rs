@@ -31,7 +31,8 @@ fn seats(parts: &[(u8, u8)], user: &str, jobs: &[(u64, u8)]) -> InstanceState {
         (JobId::from_number(*job), Part::Compute(ComputeShare { slot, memory: Bytes::ZERO }))
     };
     let sharers: Vec<_> = jobs.iter().map(part).collect();
-    let tenancy = (!sharers.is_empty()).then(|| Tenancy { user: user.into(), sharers });
+    let tenancy =
+        (!sharers.is_empty()).then(|| Tenancy { user: user.into(), sharers, turns: Vec::new() });
     InstanceState::Cut(Seats { cut, tenancy })
 }
 

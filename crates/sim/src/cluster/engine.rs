@@ -11,8 +11,10 @@ mod refused;
 mod seat;
 mod speed;
 mod task;
+mod turns;
 mod usage;
 
+use std::cell::RefCell;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 
@@ -27,6 +29,7 @@ use super::fleet::Fleet;
 use super::job::Job;
 use super::metrics::{Outcome, Record, Sample, Segment};
 use super::overheads::Overheads;
+use crate::kernels::rates::Rates;
 
 /// Most events of one run: far more than any workload needs, so that a policy that moves jobs for
 /// ever is found out.
@@ -75,6 +78,8 @@ pub struct Run<'s> {
     ended: usize,
     running: usize,
     usage: usage::Usage,
+    /// What the kernel queue was found to do, where it is asked.
+    rates: RefCell<Rates>,
     /// Whether the workload has gangs: then each round looks at everything.
     gangs: bool,
     record: Record,
@@ -149,6 +154,7 @@ impl<'s> Run<'s> {
             ended: 0,
             running: 0,
             usage: usage::Usage::of(setup.jobs),
+            rates: RefCell::default(),
             gangs: setup.jobs.iter().any(|job| job.gang.is_some()),
             record: Record::default(),
         };

@@ -49,6 +49,8 @@ pub struct Job {
     pub memory_at_end: Bytes,
     /// What it keeps busy on a whole GPU.
     pub demand: Option<Demand>,
+    /// Part of its time alone on a whole GPU in which a kernel of it runs, in thousandths.
+    pub busy: Option<u16>,
     /// Part of its time on a whole GPU that is transfers over PCIe, in thousandths.
     pub transfer: u16,
     /// What a whole GPU draws while it runs, in milliwatts.
@@ -129,6 +131,7 @@ pub(crate) mod tests {
             memory_at_start: Bytes::from_mib(4_000),
             memory_at_end: Bytes::from_mib(4_000),
             demand: None,
+            busy: None,
             transfer: 0,
             power_milliwatts: None,
             start_up_ms: 0,

@@ -27,6 +27,21 @@ pub enum Cutting {
     Free,
 }
 
+/// How jobs get on whose kernels take turns on a slice.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum Turns {
+    /// By priority, as the model has it ([`tessera_placement::turns`]).
+    #[default]
+    Modelled,
+    /// By priority; of two the kernel queue itself is run in virtual time
+    /// ([`crate::kernels::rates`]). Of more the model says.
+    Queue,
+    /// Without a queue, as drivers share by default: in time slices that know no priority.
+    Slices,
+}
+
 /// The overheads of one run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
@@ -44,6 +59,9 @@ pub struct Overheads {
     /// this to 1 plus this, by the seed, the job and the size.
     #[serde(default)]
     pub prediction_error: u16,
+    /// How kernels take turns.
+    #[serde(default)]
+    pub turns: Turns,
 }
 
 impl Default for Overheads {
@@ -53,6 +71,7 @@ impl Default for Overheads {
             cutting: Cutting::Measured,
             start_up_ms: None,
             prediction_error: 0,
+            turns: Turns::Modelled,
         }
     }
 }

@@ -78,6 +78,7 @@ pub const BUILT_IN: &[&str] = &[
     "poisson",
     "bursts",
     "fragments",
+    "serving",
 ];
 
 /// Finds a built-in workload: `miso`, `miso:jobs=1000,gap=10`, `poisson:jobs=500,gap=20` and so
@@ -94,11 +95,12 @@ pub fn built_in(text: &str, seed: u64) -> Result<Workload, NoWorkload> {
             let (jobs, gap) = (asked.take("jobs", 100)?, asked.gap_ms(60_000)?);
             miso::jobs(seed, jobs, gap)
         }
-        "poisson" | "bursts" | "fragments" => {
+        "poisson" | "bursts" | "fragments" | "serving" => {
             let (jobs, gap) = (asked.take("jobs", 200)?, asked.gap_ms(30_000)?);
             match name {
                 "poisson" => generate::poisson(seed, jobs, gap),
                 "bursts" => generate::bursts(seed, jobs, gap),
+                "serving" => generate::serving(seed, jobs, gap),
                 _ => generate::fragments(seed, jobs, gap),
             }
         }
@@ -178,7 +180,7 @@ impl<'t> Parameters<'t> {
         Err(NoWorkload::Parameter {
             workload: self.workload.to_owned(),
             part: format!("{name}={value}"),
-            right: "miso, poisson, bursts, fragments, parvagpu, helios, philly, acme and \
+            right: "miso, poisson, bursts, fragments, serving, parvagpu, helios, philly, acme and \
                     dyna-p-5000 take jobs and gap (seconds), alibaba jobs and faster; the others \
                     take none"
                 .to_owned(),

@@ -34,6 +34,11 @@ impl Post {
         self.seats.iter().map(|seat| seat.job).collect()
     }
 
+    fn has_holder(&self) -> bool {
+        let alone = |seat: &Seat| self.seats.iter().filter(|s| s.slot == seat.slot).count() == 1;
+        self.seats.iter().any(|seat| seat.turn.is_some() && alone(seat))
+    }
+
     fn idle(&self) -> usize {
         let part = |slot| self.seats.iter().filter(|seat| seat.slot == slot).count() < 2;
         let idle = |slot: &&Slot| !self.seats.iter().any(|seat| seat.slot == Some(**slot));
@@ -57,6 +62,8 @@ pub(super) struct Desk {
     most: BTreeSet<(Reverse<usize>, usize)>,
     /// Those with jobs and idle slices, the most idle first.
     idle: BTreeSet<(Reverse<usize>, usize)>,
+    /// Those on which somebody holds a slice's queue alone.
+    holders: BTreeSet<usize>,
     /// GPUs that can be planned for, open or not, those first to which nobody has come for longest.
     calm: BTreeSet<(Millis, usize)>,
     /// What has to be read again.
@@ -184,6 +191,11 @@ impl Desk {
         shared.map(|(_, at)| *at).take(most).collect()
     }
 
+    /// Returns GPUs on which somebody holds a slice's queue alone.
+    pub(super) fn holders(&self, most: usize) -> Vec<usize> {
+        self.holders.iter().copied().take(most).collect()
+    }
+
     /// Returns the GPUs with jobs that have the most idle slices.
     pub(super) fn most_idle(&self, most: usize) -> Vec<usize> {
         self.idle.iter().map(|(_, at)| *at).take(most).collect()
@@ -198,6 +210,7 @@ impl Desk {
         self.fewest.remove(&(crowd, at));
         self.most.remove(&(Reverse(crowd), at));
         self.idle.remove(&(Reverse(idle), at));
+        self.holders.remove(&at);
     }
 
     fn remember(&mut self, at: usize) {
@@ -212,6 +225,9 @@ impl Desk {
         }
         self.fewest.insert((crowd, at));
         self.most.insert((Reverse(crowd), at));
+        if self.posts[at].has_holder() {
+            self.holders.insert(at);
+        }
         if idle > 0 && !self.posts[at].seats.is_empty() {
             self.idle.insert((Reverse(idle), at));
         }

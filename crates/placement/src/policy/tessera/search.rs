@@ -255,10 +255,10 @@ impl<'c, 'd> Search<'c, 'd> {
         let mig = self.table.mig(at)?;
         let standing = mig.atlas().mask(&self.desk.post(at).layout);
         let found = mig.atlas().best(&rows, standing, floor, self.scratch)?;
-        let seats = found.seats.iter();
-        let seats = seats.map(|(job, slot)| Seat { job: jobs[*job], slot: Some(*slot), sm: None });
+        let seats = found.seats.iter().map(|(job, slot)| self.place(at, jobs[*job], *slot));
+        let seats: Vec<Seat> = seats.collect();
         let layout = mig.full().get(found.layout)?.clone();
-        let plan = Plan { seats: seats.collect(), layout, worth: found.worth };
+        let plan = Plan { seats, layout, worth: found.worth };
         self.allowed(at, &plan).then_some(plan)
     }
 

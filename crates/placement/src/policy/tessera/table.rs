@@ -15,7 +15,7 @@ use crate::view::{ClusterView, GpuView, MigView};
 
 /// What cutting a GPU may keep a job waiting beside its own move, in milliseconds: seven instances
 /// destroyed and seven created, one after the other (co-execution study, table 6), and a little.
-const CUT_MS: f64 = 2_000.0;
+pub(super) const CUT_MS: f64 = 2_000.0;
 
 /// What the worth of jobs in a round is worked out from.
 #[derive(Clone, Copy)]
@@ -33,6 +33,13 @@ pub(super) struct Facts {
     done: Option<f64>,
     /// What is left of it on a whole GPU, in milliseconds.
     left_ms: Option<f64>,
+}
+
+impl Facts {
+    /// Returns what is left of it, in parts of one.
+    pub(super) fn left(&self) -> f64 {
+        1.0 - self.done.unwrap_or(0.0)
+    }
 }
 
 /// What jobs are worth, worked out once a round.

@@ -223,7 +223,7 @@ fn shared(mut queue: Vec<QueuedJob>, which: &BTreeSet<u64>) -> Vec<QueuedJob> {
                 sm: SmPercent::try_from(30).unwrap(),
                 memory: tessera_model::Bytes::from_mib(4_000),
             };
-            job.share = Some(Sharer { user: job.user.clone(), share: Part::Mps(share) });
+            job.share = Some(Sharer::new(job.user.clone(), Part::Mps(share)));
         }
     }
     queue

@@ -4,8 +4,10 @@ use std::collections::BTreeMap;
 
 use tessera_model::JobId;
 use tessera_model::mig::{Slot, Step};
-use tessera_model::share::{MpsShare, Part, SmPercent};
-use tessera_placement::{InstanceState, InstanceView, Place, Reshape, Seat, Stayers, Tenancy};
+use tessera_model::share::{KernelShare, MpsShare, Part, SmPercent};
+use tessera_placement::{
+    InstanceState, InstanceView, Place, Reshape, Seat, Sharer, Stayers, Tenancy,
+};
 
 use super::{Event, Refused, Run, index};
 impl Run<'_> {
@@ -30,7 +32,7 @@ impl Run<'_> {
         instance.state = InstanceState::Taken { job };
         self.touch(gpu);
         self.dequeue(task);
-        self.seat(task, gpu, place.slot, None);
+        self.seat(task, gpu, Seat { job, slot: place.slot, sm: None, turn: None });
         self.draw_steps(gpu, &place.steps);
         let takes = self.steps_ms(gpu, &place.steps);
         self.cut(gpu, takes);
@@ -106,7 +108,7 @@ impl Run<'_> {
             let may_stay = reshape.stayers == Stayers::RunOn;
             let stays = may_stay
                 && seats.get(&task).is_some_and(|seat| {
-                    spot.is_some_and(|s| s.slot == seat.slot && s.sm == seat.sm)
+                    spot.is_some_and(|s| (s.slot, s.sm, s.turn) == (seat.slot, seat.sm, seat.turn))
                         && seat.slot.is_none_or(|slot| stands.contains(&slot))
                 });
             if !stays {
@@ -164,8 +166,13 @@ impl Run<'_> {
                 return Err(self.impossible(format!("{:?} doesn't run on its instance", seat.job)));
             }
             let alone = reshape.seats.iter().filter(|other| other.slot == seat.slot).count() == 1;
-            if seat.sm.is_none() && !alone {
+            if !seat.shares() && !alone {
                 return Err(self.impossible(format!("{:?} shares without a part", seat.job)));
+            }
+            let other =
+                |other: &Seat| other.slot == seat.slot && other.sm.is_some() != seat.sm.is_some();
+            if reshape.seats.iter().any(other) || (seat.sm.is_some() && seat.turn.is_some()) {
+                return Err(self.impossible(format!("{:?} shares in another way", seat.job)));
             }
         }
         Ok(())
@@ -175,26 +182,41 @@ impl Run<'_> {
         for (task, seat) in seats {
             if self.tasks[*task].spot.is_none() {
                 self.dequeue(*task);
-                self.seat(*task, gpu, seat.slot, seat.sm);
+                self.seat(*task, gpu, *seat);
             }
         }
         let mut states = BTreeMap::new();
         for seat in seats.values() {
-            let asked = self.tasks[index(seat.job)].asked;
-            let user = &self.setup.jobs[index(seat.job)].user;
-            let state = states.entry(seat.slot).or_insert_with(|| match seat.sm {
-                None => InstanceState::Taken { job: seat.job },
-                Some(_) => InstanceState::Shared(Tenancy {
-                    user: user.as_str().into(),
-                    sharers: Vec::new(),
-                }),
-            });
-            if let (InstanceState::Shared(tenancy), Some(sm)) = (state, seat.sm) {
-                tenancy.sharers.push((seat.job, Part::Mps(MpsShare { sm, memory: asked })));
+            let Some(sharer) = self.sharer(gpu, seat) else {
+                states.insert(seat.slot, InstanceState::Taken { job: seat.job });
+                continue;
+            };
+            match states.get_mut(&seat.slot) {
+                Some(InstanceState::Shared(tenancy)) => tenancy.add(seat.job, &sharer),
+                _ => {
+                    let tenancy = Tenancy::begun(seat.job, &sharer);
+                    states.insert(seat.slot, InstanceState::Shared(tenancy));
+                }
             }
         }
         for instance in &mut self.view.gpus[gpu].instances {
             instance.state = states.remove(&instance.slot).unwrap_or(InstanceState::Idle);
+        }
+    }
+
+    /// Returns how a job shares its instance, if it does.
+    fn sharer(&self, gpu: usize, seat: &Seat) -> Option<Sharer> {
+        let (task, memory) = (index(seat.job), self.tasks[index(seat.job)].asked);
+        let user = self.setup.jobs[task].user.as_str();
+        match (seat.sm, seat.turn) {
+            (Some(sm), _) => Some(Sharer::new(user, Part::Mps(MpsShare { sm, memory }))),
+            (None, Some(priority)) => {
+                let slices = self.slices(gpu, seat.slot);
+                let turn = Some(self.turn(task, priority, self.cards[gpu].key, slices));
+                let share = Part::Kernel(KernelShare { memory });
+                Some(Sharer { turn, ..Sharer::new(user, share) })
+            }
+            (None, None) => None,
         }
     }
 

@@ -2,8 +2,9 @@
 
 use tessera_model::mig::Profile;
 use tessera_model::share::SmPercent;
+use tessera_model::spec::Priority;
 use tessera_model::{JobId, Millis};
-use tessera_placement::{Account, Companion, Demand, Forecast, GpuView};
+use tessera_placement::{Account, Companion, Demand, Forecast, GpuView, Turn};
 
 use super::{Phase, Run, index, speed};
 use crate::cluster::colocation::{self, FOREST};
@@ -113,6 +114,26 @@ impl Forecast for Seen<'_, '_> {
         let error = self.error(job, slices);
         let ms = u128::from(base) * u128::from(slowed) / 1_000 * u128::from(error) / 1_000;
         Some(Millis::new(u64::try_from(ms).ok()?.max(1)))
+    }
+
+    /// The model says so of jobs whose parts of busy time are known, or the queue where it is asked.
+    fn time_in_turns(
+        &self,
+        job: JobId,
+        priority: Priority,
+        others: &[(JobId, Priority)],
+        gpu: &GpuView,
+        profile: &Profile,
+    ) -> Option<Millis> {
+        let alone = self.time(job, gpu, profile)?;
+        let all = [(job, priority)].into_iter().chain(others.iter().copied());
+        let turns = all.map(|(job, priority)| {
+            self.run.setup.jobs.get(index(job))?.busy?;
+            Some(self.run.turn(index(job), priority, &gpu.model, profile.compute_slices))
+        });
+        let turns: Vec<Turn> = turns.collect::<Option<_>>()?;
+        let slowed = self.run.slowed_in_turns(&turns).first().copied()?;
+        Some(Millis::new(alone.get().saturating_mul(slowed) / 1_000))
     }
 
     /// The papers' jobs share with whoever comes; what users allow is the live cluster's matter.

@@ -1,8 +1,6 @@
 //! Jobs on their instances: they sit down, load, work, and leave.
 
-use tessera_model::mig::Slot;
-use tessera_model::share::SmPercent;
-use tessera_placement::InstanceState;
+use tessera_placement::{InstanceState, Seat};
 
 use super::{Event, Phase, Run, Spot, id, index};
 use crate::cluster::job::WHOLE;
@@ -20,17 +18,12 @@ pub(super) fn lasts(parts: u64, pace: u64) -> u64 {
 }
 
 impl Run<'_> {
-    pub(super) fn seat(
-        &mut self,
-        task: usize,
-        gpu: usize,
-        slot: Option<Slot>,
-        sm: Option<SmPercent>,
-    ) {
+    pub(super) fn seat(&mut self, task: usize, gpu: usize, seat: Seat) {
+        let Seat { slot, sm, turn, .. } = seat;
         let now = self.now;
         self.running += 1;
         let phase = Phase::Making;
-        let spot = Spot { gpu, slot, sm, since: now, phase, settled: now, pace: u64::MAX };
+        let spot = Spot { gpu, slot, sm, turn, since: now, phase, settled: now, pace: u64::MAX };
         self.charge(task, &spot);
         self.tasks[task].spot = Some(spot);
     }
@@ -111,7 +104,7 @@ impl Run<'_> {
         for instance in gpu.instances.iter_mut().filter(|i| i.slot == spot.slot) {
             match &mut instance.state {
                 InstanceState::Shared(tenancy) => {
-                    tenancy.sharers.retain(|(job, _)| *job != id(task));
+                    tenancy.remove(id(task));
                     if tenancy.sharers.is_empty() {
                         instance.state = InstanceState::Idle;
                     }

@@ -5,13 +5,23 @@ use std::collections::BTreeMap;
 use tessera_model::Bytes;
 use tessera_model::mig::Slot;
 use tessera_model::share::SmPercent;
-use tessera_placement::InstanceState;
+use tessera_placement::{InstanceState, Turn};
 
 use super::card::Card;
 use super::{Event, Phase, Run, Spot, seat};
 use crate::cluster::contention::{self, Sharer};
 use crate::cluster::job::{Job, WHOLE};
 use crate::cluster::number::{float, whole};
+
+/// What becomes of jobs on one instance.
+struct Share {
+    /// How much longer each takes than alone there, in thousandths.
+    slowed: Vec<u64>,
+    /// Their power over that of the same jobs one after the other, in thousandths.
+    power: u64,
+    /// Whether their kernels take turns.
+    in_turns: bool,
+}
 
 impl Run<'_> {
     /// Works the speeds on changed GPUs out again.
@@ -40,15 +50,8 @@ impl Run<'_> {
         for (slot, places) in by_slot {
             let slices = self.slices(gpu, slot);
             let whole_slices = self.whole_slices(gpu);
-            let sharers: Vec<Sharer> = places
-                .iter()
-                .map(|place| {
-                    let (task, spot) = &working[*place];
-                    let demand = self.setup.jobs[*task].demand;
-                    Sharer { demand, cap: spot.sm.map_or(100, |sm| sm.get()) }
-                })
-                .collect();
-            let slowed = contention::under_mps(&sharers, slices, whole_slices);
+            let there: Vec<(usize, Spot)> = places.iter().map(|place| working[*place]).collect();
+            let Share { slowed, power, in_turns } = self.share(gpu, &there, slices, whole_slices);
             let mut drawn = 0_u64;
             for (place, slowed) in places.iter().zip(&slowed) {
                 let (task, spot) = working[*place];
@@ -56,16 +59,37 @@ impl Run<'_> {
                 let base = base_ms(job, self.cards[gpu].key, slices, spot.sm);
                 let pace = base.saturating_mul(*slowed).saturating_mul(bus[*place]) / 1_000;
                 self.go_on(task, pace.max(1));
-                drawn += Card::busy_milliwatts(job.power_milliwatts, slices, whole_slices);
+                let alone = Card::busy_milliwatts(job.power_milliwatts, slices, whole_slices);
+                // In turns each piece of work draws what it draws alone.
+                drawn += if in_turns { alone * 1_000 / (*slowed).max(1) } else { alone };
             }
             let sharing = u64::try_from(places.len()).unwrap_or(1).max(1);
-            busy += drawn / sharing * contention::power_under_mps(&sharers) / 1_000;
+            busy += if in_turns { drawn } else { drawn / sharing * power / 1_000 };
         }
         if slots > 1 {
             // More than one slice draws more than its parts do alone, up to the whole GPU's.
             busy = busy * contention::POWER_UNDER_MIG / 1_000;
         }
         self.cards[gpu].draw(self.now, busy);
+    }
+
+    /// Works out how those slow each other who work on one instance.
+    fn share(&self, gpu: usize, there: &[(usize, Spot)], slices: u8, whole_slices: u8) -> Share {
+        let in_turns = |(task, spot): &(usize, Spot)| {
+            Some(self.turn(*task, spot.turn?, self.cards[gpu].key, slices))
+        };
+        let turns: Vec<Turn> = there.iter().filter_map(in_turns).collect();
+        if turns.len() == there.len() {
+            let slowed = self.slowed_in_turns(&turns);
+            return Share { slowed, power: 1_000, in_turns: true };
+        }
+        let sharer = |(task, spot): &(usize, Spot)| {
+            let demand = self.setup.jobs[*task].demand;
+            Sharer { demand, cap: spot.sm.map_or(100, |sm| sm.get()) }
+        };
+        let sharers: Vec<Sharer> = there.iter().map(sharer).collect();
+        let slowed = contention::under_mps(&sharers, slices, whole_slices);
+        Share { slowed, power: contention::power_under_mps(&sharers), in_turns: false }
     }
 
     /// Counts a job's progress, and lets it go on at another pace.

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use tessera_model::Bytes;
 use tessera_model::mig::Slot;
 use tessera_model::share::SmPercent;
+use tessera_model::spec::Priority;
 use tessera_placement::GpuView;
 
 use super::{Refused, Run, number};
@@ -34,6 +35,7 @@ pub(super) struct Spot {
     pub(super) gpu: usize,
     pub(super) slot: Option<Slot>,
     pub(super) sm: Option<SmPercent>,
+    pub(super) turn: Option<Priority>,
     pub(super) since: u64,
     pub(super) phase: Phase,
     /// Until when its progress is counted.

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use tessera_model::Millis;
+use tessera_model::spec::Priority;
 use tessera_placement::Account;
 use tessera_placement::fair::Decayed;
 
@@ -54,7 +55,12 @@ impl Run<'_> {
 
     /// Returns a seat's compute slices, by its part of them.
     fn held(&self, spot: &Spot) -> f64 {
-        let part = spot.sm.map_or(1.0, |sm| f64::from(sm.get()) / 100.0);
+        let part = match (spot.sm, spot.turn) {
+            (Some(sm), _) => f64::from(sm.get()) / 100.0,
+            // Who fills gaps has what nobody else could have had; a half is what others may share.
+            (None, Some(priority)) if priority > Priority::HIGHEST => 0.5,
+            (None, _) => 1.0,
+        };
         f64::from(self.slices(spot.gpu, spot.slot)) * part
     }
 }

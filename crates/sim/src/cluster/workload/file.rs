@@ -61,6 +61,9 @@ pub struct Row {
     /// Part of a whole GPU's memory bandwidth that it keeps busy.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bandwidth_percent: Option<f64>,
+    /// Part of its time alone on a whole GPU in which a kernel of it runs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub busy_percent: Option<f64>,
     /// Part of its time that is transfers over PCIe.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub transfer_percent: Option<f64>,
@@ -168,6 +171,7 @@ fn cells_to_row(cells: &BTreeMap<&str, &str>) -> Result<Row, String> {
         memory_end_mib: count("memory_end_mib")?,
         sm_percent: number("sm_percent")?,
         bandwidth_percent: number("bandwidth_percent")?,
+        busy_percent: number("busy_percent")?,
         transfer_percent: number("transfer_percent")?,
         power_w: number("power_w")?,
         start_up_s: number("start_up_s")?,
@@ -202,7 +206,7 @@ fn parse(row: Row) -> Result<Job, String> {
             return Err(format!("{field} is below 0"));
         }
     }
-    let percents = [row.sm_percent, row.bandwidth_percent, row.transfer_percent];
+    let percents = [row.sm_percent, row.bandwidth_percent, row.busy_percent, row.transfer_percent];
     if percents.iter().flatten().any(|percent| !(0.0..=100.0).contains(percent)) {
         return Err("a percentage is 0 to 100".to_owned());
     }
@@ -230,6 +234,7 @@ fn parse(row: Row) -> Result<Job, String> {
         memory_at_end: Bytes::from_mib(end),
         demand: demand
             .map(|(sm, memory)| Demand { sm: thousandths(sm), memory: thousandths(memory) }),
+        busy: row.busy_percent.map(thousandths),
         transfer: row.transfer_percent.map_or(0, thousandths),
         power_milliwatts: row.power_w.map(ms),
         start_up_ms: row.start_up_s.map_or(0, ms),
@@ -295,6 +300,7 @@ pub fn write(jobs: &[Job]) -> String {
             memory_end_mib: grows.then(|| job.memory_at_end.mib()),
             sm_percent: job.demand.map(|d| percent(d.sm)),
             bandwidth_percent: job.demand.map(|d| percent(d.memory)),
+            busy_percent: job.busy.map(percent),
             transfer_percent: (job.transfer > 0).then(|| percent(job.transfer)),
             power_w: job.power_milliwatts.map(seconds),
             start_up_s: Some(seconds(job.start_up_ms)),

@@ -1,9 +1,12 @@
 //! Generated workloads: jobs of MISO's measured models at arrivals of a seed's choosing.
 
+use std::collections::BTreeMap;
+
 use tessera_model::Bytes;
+use tessera_placement::Demand;
 
 use super::miso;
-use crate::cluster::job::Job;
+use crate::cluster::job::{Class, Job, Times};
 use crate::cluster::number::{float, whole};
 use crate::kernels::Chance;
 
@@ -72,6 +75,62 @@ pub fn fragments(seed: u64, jobs: u64, gap_ms: u64) -> Vec<Job> {
         Job { submit_ms: number * gap_ms, ..job }
     };
     (0..jobs).map(next).collect()
+}
+
+/// Users of a [`serving`] workload: only jobs of one share a slice.
+const SERVING_USERS: u64 = 2;
+
+/// Memory of a service, in MiB: small networks to language models of some billion parameters, which
+/// hold more of a GPU than they keep busy.
+const SERVICES_MIB: [u64; 4] = [4_000, 8_000, 16_000, 26_000];
+
+/// Services that mostly wait for requests, one job in three, and offline jobs of the same users that
+/// keep their slices busy.
+///
+/// A service's kernels run 15 to 45 % of its time and are as quick on any slice, as ParvaGPU measured of
+/// most networks that answer one request at a time (its profile: 1g over 7g 0.9 to 1.1 at batch 1).
+/// Offline jobs are MISO's, busy 80 to 100 % of their time. A service's deadline is half as much again
+/// as it needs. Of both all figures but MISO's are drawn.
+pub fn serving(seed: u64, jobs: u64, gap_ms: u64) -> Vec<Job> {
+    let mut chance = Chance::named(seed, "serving");
+    let mut now_ms = 0;
+    let next = |number: u64| {
+        now_ms += whole(-even(&mut chance).ln() * float(gap_ms));
+        let user = format!("user{}", chance.below(SERVING_USERS));
+        let job = Job { submit_ms: now_ms, user, ..drawn(&mut chance) };
+        if number.is_multiple_of(3) { service(&mut chance, job) } else { batch(&mut chance, job) }
+    };
+    (0..jobs).map(next).collect()
+}
+
+fn service(chance: &mut Chance, job: Job) -> Job {
+    let lasts = job.fastest(&[miso::MODEL]).unwrap_or(1);
+    let mib = SERVICES_MIB[usize::try_from(chance.below(4)).unwrap_or(0)];
+    let times = [1, 2, 3, 4, 7].map(|slices| (slices, lasts));
+    Job {
+        name: "service".to_owned(),
+        class: Class::Online,
+        priority: 3,
+        times: BTreeMap::from([(miso::MODEL.to_owned(), Times::from(times))]),
+        asked: Bytes::from_mib(mib),
+        memory_at_start: Bytes::from_mib(mib),
+        memory_at_end: Bytes::from_mib(mib),
+        deadline_ms: Some(job.submit_ms + lasts * 3 / 2),
+        ..kept_busy(chance, job, 150, 300)
+    }
+}
+
+fn batch(chance: &mut Chance, job: Job) -> Job {
+    kept_busy(chance, job, 800, 200)
+}
+
+/// Returns a job whose kernels run for at least so many thousandths of its time, and fill four fifths
+/// of the multiprocessors while they do.
+fn kept_busy(chance: &mut Chance, job: Job, least: u64, more: u64) -> Job {
+    let part = |thousandths: u64| u16::try_from(thousandths).unwrap_or(1_000);
+    let busy = least + chance.below(more + 1);
+    let demand = Demand { sm: part(busy * 4 / 5), memory: part(chance.below(busy / 5 + 1)) };
+    Job { busy: Some(part(busy)), demand: Some(demand), ..job }
 }
 
 fn drawn(chance: &mut Chance) -> Job {

@@ -81,6 +81,7 @@ pub fn job(model: &str, iterations: u64) -> Option<Job> {
         memory_at_start: asked,
         memory_at_end: asked,
         demand: None,
+        busy: None,
         transfer: 0,
         power_milliwatts: None,
         start_up_ms: MEASURED.start_up_s * 1_000,

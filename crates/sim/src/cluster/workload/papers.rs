@@ -60,6 +60,7 @@ pub fn plain(name: &str, memory_mib: u64, times: &[(u8, u64)]) -> Job {
         memory_at_start: memory,
         memory_at_end: memory,
         demand: None,
+        busy: None,
         transfer: 0,
         power_milliwatts: None,
         start_up_ms: 0,
