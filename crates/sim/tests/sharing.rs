@@ -125,11 +125,11 @@ proptest! {
 
 #[test]
 fn mmk_shares_where_slices_would_leave_multiprocessors_idle() {
-    // Ten small jobs: seven slices hold seven of them, one whole GPU holds all.
+    // Their memory lets two of them have slices, and three have the whole GPU.
     let line = |number: u64| {
         format!(
-            r#"{{"submit_s": {number}, "memory_mib": 3000, "restore_s": 1, "sm_percent": 10,
-                "bandwidth_percent": 2, "times_s": {{"*": {{"1": 150, "7": 100}}}}}}"#
+            r#"{{"submit_s": {number}, "memory_mib": 12000, "restore_s": 1, "sm_percent": 10,
+                "bandwidth_percent": 2, "times_s": {{"*": {{"3": 150, "7": 100}}}}}}"#
         )
         .replace('\n', "")
     };
