@@ -229,7 +229,8 @@ impl Simulate {
 
     fn named_overheads(&self) -> Result<Overheads, Failure> {
         let file = Path::new(&self.overheads);
-        if !file.is_file() {
+        let is_path = self.overheads.ends_with(".json") || self.overheads.contains('/');
+        if !file.is_file() && !is_path {
             return Overheads::parse(&self.overheads)
                 .map_err(|bad| Failure::Usage(bad.to_string()));
         }

@@ -34,6 +34,31 @@ pub struct BadFleet {
     pub why: String,
 }
 
+/// Why a GPU can't be cut into a layout.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NoLayout {
+    /// The model knows no such profile.
+    #[error("{model} has no profile {name:?}: write some of {}, such as 3g.20gb,2g.10gb,2g.10gb on an A100", known.join(", "))]
+    Profile {
+        /// The GPU.
+        model: String,
+        /// What was read.
+        name: String,
+        /// What there is.
+        known: Vec<String>,
+    },
+    /// They can't stand beside each other.
+    #[error(
+        "a GPU of {model} can't be cut into {profiles}; `tessera mig states {model}` has what can stand"
+    )]
+    Together {
+        /// The GPU.
+        model: String,
+        /// What was read.
+        profiles: String,
+    },
+}
+
 impl Fleet {
     /// Reads a cluster, with MIG on and nothing cut.
     ///
@@ -101,20 +126,24 @@ impl Fleet {
     ///
     /// # Errors
     ///
-    /// [`BadFleet`] if a GPU can't be cut so.
-    pub fn cut(&mut self, profiles: &str) -> Result<(), BadFleet> {
-        let bad = |why: String| BadFleet { part: profiles.to_owned(), why };
+    /// [`NoLayout`] if a GPU can't be cut so.
+    pub fn cut(&mut self, profiles: &str) -> Result<(), NoLayout> {
         for gpu in &mut self.view.gpus {
             let Some(mig) = gpu.mig.as_deref() else { continue };
             let mut wanted = Vec::new();
             for name in profiles.split(',').map(str::trim) {
                 let named = name.parse().ok().and_then(|name| mig.geometry.by_name(&name));
-                let profile =
-                    named.ok_or_else(|| bad(format!("{} has no profile {name:?}", gpu.model)))?;
+                let profile = named.ok_or_else(|| NoLayout::Profile {
+                    model: gpu.model.clone(),
+                    name: name.to_owned(),
+                    known: mig.plain().map(|profile| profile.name.to_string()).collect(),
+                })?;
                 wanted.push(profile.id);
             }
-            let layout = arranged(mig, &wanted)
-                .ok_or_else(|| bad(format!("{} can't be cut so", gpu.model)))?;
+            let layout = arranged(mig, &wanted).ok_or_else(|| NoLayout::Together {
+                model: gpu.model.clone(),
+                profiles: profiles.to_owned(),
+            })?;
             gpu.instances = layout
                 .into_iter()
                 .filter_map(|slot| {
@@ -174,5 +203,15 @@ mod tests {
         assert!(refused.contains("a100-40gb"), "{refused}");
         assert!(Fleet::parse("0xa30-24gb").is_err());
         assert!(Fleet::parse("").is_err());
+    }
+
+    #[test]
+    fn what_is_no_layout_is_refused_with_what_would_be_right() {
+        let mut fleet = Fleet::parse("a100-40gb").unwrap();
+        let refused = fleet.cut("9g.9gb").unwrap_err().to_string();
+        assert!(refused.contains("3g.20gb, 4g.20gb"), "{refused}");
+        let refused = fleet.cut("4g.20gb,4g.20gb").unwrap_err().to_string();
+        assert!(refused.contains("can't be cut into 4g.20gb,4g.20gb"), "{refused}");
+        assert!(fleet.cut("4g.20gb,2g.10gb").is_ok());
     }
 }
