@@ -117,7 +117,7 @@ proptest! {
         gap in 2_u64..60,
         round_ms in prop::sample::select(vec![0_u64, 10_000]),
         gpus in prop::sample::select(vec!["3xa100-40gb", "a100-40gb,2xa100-40gb"]),
-        name in prop::sample::select(vec!["tessera", "miso", "oracle", "miger"]),
+        name in prop::sample::select(vec!["tessera", "miso", "oracle", "miger", "mmk"]),
         users in 1_usize..4,
         online in 2_usize..9,
     ) {

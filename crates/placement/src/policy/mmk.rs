@@ -28,6 +28,7 @@ use super::cards::{Card, because};
 use super::shares::{self, Config};
 use crate::decision::{Decision, Seat, WaitReason};
 use crate::forecast::Forecast;
+use crate::session::{Queue, Session};
 use crate::view::{ClusterView, QueuedJob};
 
 const NAME: &str = "mmk";
@@ -50,7 +51,10 @@ pub struct Mmk;
 
 /// One GPU with what this round made of it.
 struct Gpu<'c> {
+    /// Its place in the view.
+    number: usize,
     card: Card<'c>,
+    /// Its partitions; nothing until somebody asks.
     parts: Vec<(Slot, Config)>,
     changed: Option<&'static str>,
 }
@@ -68,51 +72,140 @@ impl Policy for Mmk {
         _now: Millis,
         starts_max: usize,
     ) -> Vec<Decision> {
-        let mut gpus: Vec<Gpu<'_>> = Card::all(cluster)
-            .into_iter()
-            .filter(|card| card.open)
-            .map(|card| Gpu::new(card, forecast))
-            .collect();
-        let mut jobs: Vec<&QueuedJob> = queue.collect();
-        jobs.sort_by_key(|job| forecast.companion(job.id).map(|companion| companion.memory));
-        let (mut waits, mut started) = (Vec::new(), 0);
-        for job in jobs {
-            if started >= starts_max || waits.len() >= REFUSED_MAX || gpus.is_empty() {
-                break;
-            }
-            let mut order: Vec<usize> = (0..gpus.len()).collect();
-            order.sort_by_key(|at| gpus[*at].jobs());
-            if order.into_iter().any(|at| gpus[at].join(forecast, job.id)) {
-                started += 1;
-                waits.clear();
-            } else {
-                let why = because(NAME, "no slice has its memory left and would do more with it");
-                let reason = WaitReason::Resources;
-                waits.push(Decision::Wait { job: job.id, reason, why });
-            }
-        }
-        gpus.iter_mut().for_each(|gpu| gpu.search(forecast));
-        let changed = gpus.into_iter().filter_map(Gpu::decision);
-        changed.chain(waits).collect()
+        decide_from(&mut Memory::default(), cluster, forecast, queue, starts_max)
+    }
+
+    fn session(&self) -> Option<Box<dyn Session + '_>> {
+        Some(Box::new(AtWork::default()))
     }
 }
 
-impl<'c> Gpu<'c> {
-    fn new(mut card: Card<'c>, forecast: &dyn Forecast) -> Self {
+/// The policy at work.
+#[derive(Debug, Default)]
+struct AtWork {
+    queue: Queue,
+    memory: Memory,
+}
+
+/// What need not be worked out again until a GPU changes.
+#[derive(Debug, Default)]
+struct Memory {
+    /// Jobs with which a GPU as it is would do no more.
+    refused: BTreeMap<usize, BTreeSet<JobId>>,
+    /// GPUs whose jobs do no more on other partitions, or with other parts.
+    calm: BTreeSet<usize>,
+}
+
+impl Session for AtWork {
+    fn enqueue(&mut self, job: QueuedJob) {
+        self.queue.insert((job.priority, job.id), job);
+    }
+
+    fn dequeue(&mut self, job: &QueuedJob) {
+        self.queue.remove(&(job.priority, job.id));
+        // If it comes back it may need more memory.
+        self.memory.refused.values_mut().for_each(|known| {
+            known.remove(&job.id);
+        });
+    }
+
+    fn gpu_changed(&mut self, gpu: usize) {
+        self.memory.refused.remove(&gpu);
+        self.memory.calm.remove(&gpu);
+    }
+
+    fn round(
+        &mut self,
+        cluster: &ClusterView,
+        forecast: &dyn Forecast,
+        _now: Millis,
+        starts_max: usize,
+    ) -> Vec<Decision> {
+        let mut queue = self.queue.values();
+        decide_from(&mut self.memory, cluster, forecast, &mut queue, starts_max)
+    }
+}
+
+fn decide_from(
+    memory: &mut Memory,
+    cluster: &ClusterView,
+    forecast: &dyn Forecast,
+    queue: &mut dyn Iterator<Item = &QueuedJob>,
+    starts_max: usize,
+) -> Vec<Decision> {
+    let all = cluster.gpus.iter().enumerate();
+    let open = all.filter_map(|(number, view)| Some((number, Card::new(view)?)));
+    let mut gpus: Vec<Gpu<'_>> = open
+        .filter(|(_, card)| card.open)
+        .map(|(number, card)| Gpu { number, card, parts: Vec::new(), changed: None })
+        .collect();
+    let mut jobs: Vec<&QueuedJob> = queue.collect();
+    jobs.sort_by_key(|job| forecast.companion(job.id).map(|companion| companion.memory));
+    let (mut waits, mut started) = (Vec::new(), 0);
+    for job in jobs {
+        if started >= starts_max || waits.len() >= REFUSED_MAX || gpus.is_empty() {
+            break;
+        }
+        let mut order: Vec<usize> = (0..gpus.len()).collect();
+        order.sort_by_key(|at| gpus[*at].jobs());
+        if order.into_iter().any(|at| gpus[at].takes(forecast, job.id, memory)) {
+            started += 1;
+            waits.clear();
+        } else {
+            let why = because(NAME, "no slice has its memory left and would do more with it");
+            let reason = WaitReason::Resources;
+            waits.push(Decision::Wait { job: job.id, reason, why });
+        }
+    }
+    for gpu in &mut gpus {
+        if gpu.changed.is_some() || !memory.calm.contains(&gpu.number) {
+            gpu.search(forecast);
+        }
+        if gpu.changed.is_none() {
+            memory.calm.insert(gpu.number);
+        }
+    }
+    let changed = gpus.into_iter().filter_map(Gpu::decision);
+    changed.chain(waits).collect()
+}
+
+impl Gpu<'_> {
+    /// Works out what its partitions do, if nobody has asked before.
+    fn weigh(&mut self, forecast: &dyn Forecast) {
+        if !self.parts.is_empty() {
+            return;
+        }
+        let card = &mut self.card;
         if card.seats.is_empty() {
             card.layout = card.whole().into_iter().collect();
         }
         let part = |slot: &Slot| {
             let seats: Vec<Seat> =
                 card.seats.iter().copied().filter(|seat| seat.slot == Some(*slot)).collect();
-            (*slot, Config { throughput: throughput(&card, forecast, *slot, &seats), seats })
+            (*slot, Config { throughput: throughput(card, forecast, *slot, &seats), seats })
         };
-        let parts = card.layout.iter().map(part).collect();
-        Self { card, parts, changed: None }
+        self.parts = card.layout.iter().map(part).collect();
     }
 
     fn jobs(&self) -> usize {
-        self.parts.iter().map(|(_, part)| part.seats.len()).sum()
+        match self.parts.is_empty() {
+            true => self.card.seats.len(),
+            false => self.parts.iter().map(|(_, part)| part.seats.len()).sum(),
+        }
+    }
+
+    /// As [`Self::join`], for jobs that were not refused before.
+    fn takes(&mut self, forecast: &dyn Forecast, job: JobId, memory: &mut Memory) -> bool {
+        let as_it_was = self.changed.is_none();
+        if as_it_was && memory.refused.get(&self.number).is_some_and(|known| known.contains(&job)) {
+            return false;
+        }
+        self.weigh(forecast);
+        let joins = self.join(forecast, job);
+        if as_it_was && !joins {
+            memory.refused.entry(self.number).or_default().insert(job);
+        }
+        joins
     }
 
     /// Puts a job onto the first partition with its memory, if the GPU does more then.
@@ -131,6 +224,7 @@ impl<'c> Gpu<'c> {
 
     /// Tries other parts and, where no online job runs, other partitions for the jobs.
     fn search(&mut self, forecast: &dyn Forecast) {
+        self.weigh(forecast);
         let jobs: Vec<JobId> = self
             .parts
             .iter()
