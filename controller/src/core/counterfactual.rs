@@ -5,17 +5,22 @@ use std::collections::BTreeSet;
 
 use tessera_model::mig::Profile;
 use tessera_model::spec::{GpuAsk, Priority};
-use tessera_model::{Bytes, JobId, Millis};
-use tessera_placement::{ClusterView, Decision, InstanceState, Place, QueuedJob, ask};
+use tessera_model::{Bytes, GangShape, JobId, Member, Millis};
+use tessera_placement::{
+    ClusterView, Decision, GpuView, InstanceState, Place, QueuedJob, WaitReason, ask,
+};
 
 use super::Cluster;
 use super::foresight::Foresight;
+use super::inquiry::Line;
 use super::moving::spoken;
 
 /// Most smaller asks that are tried.
 const SMALLER_MAX: usize = 3;
 /// Most running jobs whose end alone is tried: each costs a round of the policy.
 const ENDS_MAX: usize = 12;
+/// Most GPUs with shared slices that are tried: each costs a round of the policy.
+const SHARED_MAX: usize = 8;
 /// Most answers of a kind that are told.
 const TOLD_MAX: usize = 3;
 /// Most jobs before it in the queue that are placed first when its start is foretold.
@@ -45,8 +50,75 @@ impl Cluster {
         let view = self.view(now);
         let mut told = self.smaller(job, &view, now);
         told.extend(self.sooner(job, &view, now));
+        told.extend(self.fewer(job, &view, now));
         told.extend(self.after_one_end(job, &view, now));
         told
+    }
+
+    /// Whether a gang of fewer processes would start at once.
+    fn fewer(&self, job: &QueuedJob, view: &ClusterView, now: Millis) -> Option<Alternative> {
+        let member = job.gang?;
+        let (nodes, gpus) = (member.shape.nodes(), member.shape.per_node());
+        let shapes = [(nodes, gpus / 2), (nodes / 2, gpus), (1, gpus / 2), (1, 1)];
+        let smaller =
+            shapes.into_iter().filter_map(|(nodes, gpus)| GangShape::new(nodes, gpus).ok());
+        let mut smaller = smaller.filter(|shape| shape.members() < member.shape.members());
+        smaller.find_map(|shape| {
+            let one = |rank: u32| {
+                let id = JobId::from_number(member.gang.number() + u64::from(rank));
+                let gang = Some(Member { shape, rank, ..member });
+                QueuedJob { id, gang, ..job.clone() }
+            };
+            let gang: Vec<QueuedJob> = (0..shape.members()).map(one).collect();
+            let forecast = Foresight::new(self, now);
+            let decided = ask(&*self.policy, view, &forecast, &mut gang.iter(), now, gang.len());
+            let place = decided.into_iter().find_map(|decision| started(decision, member.gang))?;
+            let each = if shape.per_node() == 1 { "GPU" } else { "GPUs" };
+            let change = match shape.nodes() {
+                1 => format!("it asked for {} {each} of one node", shape.per_node()),
+                nodes => {
+                    format!("it asked for {nodes} nodes with {} {each} each", shape.per_node())
+                }
+            };
+            let effect = format!("would start now, its first process on {}", self.named(&place));
+            Some(Alternative { change, effect })
+        })
+    }
+
+    /// Says which jobs share a slice where a job could be if they were moved, if there are such, and why
+    /// they are not.
+    pub(super) fn sharers_in_the_way(
+        &self,
+        job: &QueuedJob,
+        reason: WaitReason,
+        view: &ClusterView,
+        now: Millis,
+    ) -> String {
+        let room = matches!(reason, WaitReason::Resources | WaitReason::MigFragmentation);
+        if !room || !self.policy.moves() {
+            return String::new();
+        }
+        let shared = view.gpus.iter().filter(|gpu| gpu.available).filter_map(|gpu| {
+            let sharers = gpu.instances.iter().flat_map(|instance| match &instance.state {
+                InstanceState::Shared(tenancy) => tenancy.sharers.as_slice(),
+                _ => &[],
+            });
+            let jobs: BTreeSet<JobId> = sharers.map(|(job, _)| *job).collect();
+            (!jobs.is_empty()).then_some((gpu, jobs))
+        });
+        let helps = |(_, jobs): &(&GpuView, BTreeSet<JobId>)| {
+            self.starts(job, &without(view, jobs), now).is_some()
+        };
+        let Some((gpu, jobs)) = shared.take(SHARED_MAX).find(helps) else { return String::new() };
+        let jobs: Vec<String> = jobs.iter().map(ToString::to_string).collect();
+        format!(
+            "; there would be room on GPU {} of node {} but for jobs that share slices there ({}), \
+             and those are never moved: what a move would gain them is not known, and a sharer's \
+             part can't change while it runs, so that they have to end",
+            gpu.index,
+            gpu.node,
+            jobs.join(", ")
+        )
     }
 
     /// Whether a smaller ask would start at once.
@@ -100,13 +172,18 @@ impl Cluster {
     }
 
     /// Foretells when a waiting job starts: after those before it, as running jobs end.
-    pub(super) fn expected_start(&self, job: &QueuedJob, now: Millis) -> ExpectedStart {
+    pub(super) fn expected_start(
+        &self,
+        line: &Line,
+        job: &QueuedJob,
+        now: Millis,
+    ) -> ExpectedStart {
         let view = self.view(now);
         let ends = self.ends(now);
         let known: Vec<_> = ends.iter().filter_map(|(ends, job)| Some(((*ends)?, *job))).collect();
         let starts_after = |many: usize| {
             let gone: BTreeSet<JobId> = known.iter().take(many).map(|(_, job)| *job).collect();
-            self.starts_in_turn(job, &without(&view, &gone), now)
+            self.starts_in_turn(line, job, &without(&view, &gone), now)
         };
         if starts_after(0) {
             let words = "a place is free for it: it starts in one of the next rounds".to_owned();
@@ -115,6 +192,11 @@ impl Cluster {
         if !starts_after(known.len()) {
             let unknown = ends.len() - known.len();
             let words = match unknown {
+                0 if line.jobs_ahead > 0 => format!(
+                    "not before some of the {} jobs before it have run: those take what the jobs \
+                     that run now leave",
+                    line.jobs_ahead
+                ),
                 0 => "not even when every job that runs now has ended".to_owned(),
                 1 => "nothing says when: one running job has no time limit, and no earlier run as \
                       long as it has lasted"
@@ -162,12 +244,19 @@ impl Cluster {
     }
 
     /// Whether a job starts after all those that stand before it.
-    fn starts_in_turn(&self, job: &QueuedJob, view: &ClusterView, now: Millis) -> bool {
+    fn starts_in_turn(
+        &self,
+        line: &Line,
+        job: &QueuedJob,
+        view: &ClusterView,
+        now: Millis,
+    ) -> bool {
         let own = self.with_gang(job);
-        let gang = job.gang.map(|member| member.gang);
-        let ahead = self.queue.range(..(job.priority, job.id)).map(|(_, waiting)| &waiting.asked);
-        let ahead = ahead.filter(|asked| asked.gang.is_none_or(|member| Some(member.gang) != gang));
-        let mut queue = ahead.take(AHEAD_MAX).chain(&own);
+        let ahead = line.ahead.iter().filter_map(|id| {
+            let key = (*self.ranks.get(id)?, *id);
+            Some(&self.queue.get(&key)?.asked)
+        });
+        let mut queue = ahead.chain(&own);
         let forecast = Foresight::new(self, now);
         let decided = ask(&*self.policy, view, &forecast, &mut queue, now, usize::MAX);
         decided.into_iter().any(|decision| started(decision, job.id).is_some())

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use tessera_model::spec::Priority;
 use tessera_model::{JobId, Millis};
 use tessera_placement::record::Recorder;
-use tessera_placement::{Decision, Explanation, WaitReason, ask};
+use tessera_placement::{Decision, Explanation, QueuedJob, WaitReason, ask, fair};
 
 use super::counterfactual::AHEAD_MAX;
 use super::foresight::Foresight;
@@ -17,9 +17,17 @@ use crate::ports::WaitingView;
 /// Why a job waits, to be found out: what the answer needs of the picture, apart from it.
 #[derive(Debug)]
 pub struct Inquiry {
-    job: JobId,
-    jobs_ahead: u64,
+    line: Line,
     cluster: Cluster,
+}
+
+/// A waiting job's place in the order of service.
+#[derive(Clone, Debug)]
+pub(super) struct Line {
+    pub(super) job: JobId,
+    /// The first of those before it, at most [`AHEAD_MAX`].
+    pub(super) ahead: Vec<JobId>,
+    pub(super) jobs_ahead: u64,
 }
 
 impl Inquiry {
@@ -28,21 +36,39 @@ impl Inquiry {
     /// `now` is the time of the rounds. `None` only for a job that did not wait when it was asked
     /// about.
     pub fn answer(&self, now: Millis) -> Option<WaitingView> {
-        self.cluster.explained(self.job, self.jobs_ahead, now)
+        self.cluster.explained(&self.line, now)
     }
 }
 
 impl Cluster {
     /// Takes from the picture what it takes to tell why a job waits; `None` if it doesn't wait.
     pub fn inquiry(&self, job: JobId) -> Option<Inquiry> {
-        let priority = *self.ranks.get(&job)?;
-        let asked = &self.queue.get(&(priority, job))?.asked;
-        let jobs_ahead = self.queue.range(..(priority, job)).count();
-        Some(Inquiry {
-            job,
-            jobs_ahead: u64::try_from(jobs_ahead).unwrap_or(u64::MAX),
-            cluster: self.excerpt(self.seen_with(asked.id, priority)),
-        })
+        let line = self.line(job)?;
+        let cluster = self.excerpt(self.seen_with(&line));
+        Some(Inquiry { line, cluster })
+    }
+
+    /// Returns where a waiting job stands in the order in which the policy serves.
+    pub(super) fn line(&self, job: JobId) -> Option<Line> {
+        let key = (*self.ranks.get(&job)?, job);
+        let gang = self.gang_of(job).map(|member| member.gang);
+        let apart = |asked: &QueuedJob| match gang {
+            Some(gang) => asked.gang.is_none_or(|member| member.gang != gang),
+            None => asked.id != job,
+        };
+        if !self.serves_fairly() {
+            let before = self.queue.range(..key).map(|(_, waiting)| &waiting.asked);
+            let before: Vec<JobId> = before.filter(|asked| apart(asked)).map(|a| a.id).collect();
+            return Some(Line::of(job, &before));
+        }
+        let mut shown = self.shown(super::placing::LOOK_AT_MAX);
+        if shown.iter().all(|asked| asked.id != job) {
+            shown.push(&self.queue.get(&key)?.asked);
+        }
+        let forecast = Foresight::new(self, self.stepped);
+        let order = fair::in_order(self.policy.as_ref(), &mut shown.into_iter(), &forecast);
+        let before = order.into_iter().take_while(|asked| apart(asked)).map(|asked| asked.id);
+        Some(Line::of(job, &before.collect::<Vec<_>>()))
     }
 
     /// Tells why a job waits; `None` if it doesn't wait.
@@ -52,17 +78,15 @@ impl Cluster {
 
     /// Returns the part of the queue that a job's answer looks at: those first in line before it, and
     /// its gang.
-    fn seen_with(&self, job: JobId, priority: Priority) -> BTreeMap<(Priority, JobId), Waiting> {
-        let gang = self.gang_of(job);
-        let mut own = vec![job];
-        own.extend(gang.into_iter().flat_map(|member| member.all()));
-        let ahead = self.queue.range(..(priority, job)).filter(|((_, id), _)| !own.contains(id));
-        let ahead = ahead.take(AHEAD_MAX).map(|(key, waiting)| (*key, waiting.clone()));
-        let own = own.iter().filter_map(|id| {
-            let key = (*self.ranks.get(id)?, *id);
+    fn seen_with(&self, line: &Line) -> BTreeMap<(Priority, JobId), Waiting> {
+        let mut seen = line.ahead.clone();
+        seen.push(line.job);
+        seen.extend(self.gang_of(line.job).into_iter().flat_map(|member| member.all()));
+        let one = |id: JobId| {
+            let key = (*self.ranks.get(&id)?, id);
             Some((key, self.queue.get(&key)?.clone()))
-        });
-        ahead.chain(own).collect()
+        };
+        seen.into_iter().filter_map(one).collect()
     }
 
     /// Copies the picture, with so much of the queue, and without what only rounds need.
@@ -105,54 +129,130 @@ impl Cluster {
     }
 
     /// Tells why a job waits, from all that is here.
-    pub(super) fn explained(
-        &self,
-        job: JobId,
-        jobs_ahead: u64,
-        now: Millis,
-    ) -> Option<WaitingView> {
-        let priority = *self.ranks.get(&job)?;
-        let waiting = self.queue.get(&(priority, job))?;
-        if now < self.hold_until {
-            return Some(WaitingView {
-                jobs_ahead,
-                reason: WaitReason::PlacementHeld.word(),
-                why: self.why_held(now),
-                prediction: None,
-                alternatives: Vec::new(),
-                expected_start: None,
-            });
-        }
-        if let Some(why) = self.why_promised(job, now) {
-            return Some(WaitingView {
-                jobs_ahead,
-                reason: WaitReason::AwaitingRepartition.word(),
-                why,
-                prediction: self.predict_waiting(waiting),
-                alternatives: Vec::new(),
-                expected_start: None,
-            });
-        }
-        let view = self.view(now);
-        let forecast = Foresight::new(self, now);
-        let asked = self.with_gang(&waiting.asked);
-        let (mut queue, starts) = (asked.iter(), asked.len());
-        let decided = ask(self.policy.as_ref(), &view, &forecast, &mut queue, now, starts);
-        let decision = decided.into_iter().next_back();
-        let (reason, why) = match decision {
-            Some(Decision::Wait { reason, why, .. }) => (reason, why),
-            Some(Decision::Start { why, .. } | Decision::Reshape { why, .. }) => {
-                (WaitReason::Priority, why)
-            }
-            None => (WaitReason::Priority, Explanation::default()),
-        };
-        Some(WaitingView {
-            jobs_ahead,
+    pub(super) fn explained(&self, line: &Line, now: Millis) -> Option<WaitingView> {
+        let priority = *self.ranks.get(&line.job)?;
+        let waiting = self.queue.get(&(priority, line.job))?;
+        let brief = |reason: WaitReason, why: Explanation| WaitingView {
+            jobs_ahead: line.jobs_ahead,
             reason: reason.word(),
             why,
-            prediction: self.predict_waiting(waiting),
+            prediction: None,
+            alternatives: Vec::new(),
+            expected_start: None,
+        };
+        if now < self.hold_until {
+            return Some(brief(WaitReason::PlacementHeld, self.why_held(now)));
+        }
+        let prediction = self.predict_waiting(waiting);
+        if let Some(why) = self.why_promised(line.job, now) {
+            let told = brief(WaitReason::AwaitingRepartition, why);
+            return Some(WaitingView { prediction, ..told });
+        }
+        let (reason, why) = self.reason(line, &waiting.asked, now);
+        Some(WaitingView {
+            prediction,
             alternatives: self.alternatives(&waiting.asked, now),
-            expected_start: Some(self.expected_start(&waiting.asked, now)),
+            expected_start: Some(self.expected_start(line, &waiting.asked, now)),
+            ..brief(reason, why)
         })
     }
+
+    /// Asks the policy as a round would: about the job behind those that stand before it. One that it
+    /// passes over then is told what it would be alone.
+    fn reason(&self, line: &Line, asked: &QueuedJob, now: Millis) -> (WaitReason, Explanation) {
+        let view = self.view(now);
+        let own = self.with_gang(asked);
+        let ahead = line.ahead.iter().filter_map(|job| {
+            let key = (*self.ranks.get(job)?, *job);
+            Some(&self.queue.get(&key)?.asked)
+        });
+        let decide = |queue: &mut dyn Iterator<Item = &QueuedJob>| {
+            let forecast = Foresight::new(self, now);
+            ask(self.policy.as_ref(), &view, &forecast, queue, now, usize::MAX)
+        };
+        let inline = decide(&mut ahead.chain(&own));
+        if let Some((reason, mut why)) = inline.iter().find_map(|d| waits(d, asked.id)) {
+            why.summary.push_str(&self.sharers_in_the_way(asked, reason, &view, now));
+            return (reason, why);
+        }
+        let starts = |decision: &Decision| names(decision, asked.id);
+        if let Some(why) = inline.iter().find(|d| starts(d)).map(why_of) {
+            return (WaitReason::Priority, soon(why));
+        }
+        let alone = decide(&mut own.iter());
+        let first = line.ahead.iter().find(|job| inline.iter().any(|d| waits(d, **job).is_some()));
+        match alone.iter().find_map(|d| waits(d, asked.id)) {
+            Some((reason, mut why)) => {
+                why.summary.push_str(&self.sharers_in_the_way(asked, reason, &view, now));
+                (reason, why)
+            }
+            None => (WaitReason::Priority, behind(self.policy.name(), line, first.copied())),
+        }
+    }
 }
+
+impl Line {
+    fn of(job: JobId, before: &[JobId]) -> Self {
+        Self {
+            job,
+            ahead: before.iter().copied().take(AHEAD_MAX).collect(),
+            jobs_ahead: u64::try_from(before.len()).unwrap_or(u64::MAX),
+        }
+    }
+}
+
+fn waits(decision: &Decision, job: JobId) -> Option<(WaitReason, Explanation)> {
+    match decision {
+        Decision::Wait { job: of, reason, why } if *of == job => Some((*reason, why.clone())),
+        Decision::Wait { .. } | Decision::Start { .. } | Decision::Reshape { .. } => None,
+    }
+}
+
+/// Whether a decision gives a job a place.
+fn names(decision: &Decision, job: JobId) -> bool {
+    match decision {
+        Decision::Start { job: of, .. } => *of == job,
+        Decision::Reshape { reshape, .. } => reshape.seats.iter().any(|seat| seat.job == job),
+        Decision::Wait { .. } => false,
+    }
+}
+
+fn why_of(decision: &Decision) -> Explanation {
+    match decision {
+        Decision::Start { why, .. }
+        | Decision::Wait { why, .. }
+        | Decision::Reshape { why, .. } => why.clone(),
+    }
+}
+
+fn soon(why: Explanation) -> Explanation {
+    let summary = format!(
+        "there is a place for it, and it starts in one of the next rounds ({})",
+        why.summary
+    );
+    Explanation { summary, ..why }
+}
+
+/// Tells a job that has room by itself, and not beside those before it.
+fn behind(policy: &str, line: &Line, first: Option<JobId>) -> Explanation {
+    let many = match line.jobs_ahead {
+        1 => "1 job stands".to_owned(),
+        jobs => format!("{jobs} jobs stand"),
+    };
+    let (who, until) = match first {
+        Some(first) => (
+            format!(", of which job {first} waits first"),
+            format!("job {first} starts or leaves the queue, and room is left"),
+        ),
+        None => (String::new(), "those before it have their places, and room is left".to_owned()),
+    };
+    Explanation {
+        policy: policy.to_owned(),
+        summary: format!("alone it could start now, but {many} before it{who}"),
+        would_start_if: Some(until),
+        ..Explanation::default()
+    }
+}
+
+#[cfg(test)]
+mod tests;

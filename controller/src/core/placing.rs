@@ -143,12 +143,16 @@ impl Cluster {
         (decisions, draft)
     }
 
+    /// Whether what accounts have had counts in the order of service.
+    pub(super) fn serves_fairly(&self) -> bool {
+        self.accounts.fair() && self.policy.shares_fairly() && self.lines.len() > 1
+    }
+
     /// Returns the jobs that a round looks at, in service order: the head of the queue, or, where accounts
     /// share, as many of each user's as leave room for the others'.
     pub(super) fn shown(&self, most: usize) -> Vec<&QueuedJob> {
         let open = |job: &&QueuedJob| !self.moving.promised(job.id);
-        let shares = self.accounts.fair() && self.policy.shares_fairly() && self.lines.len() > 1;
-        if !shares || self.queue.len() <= most {
+        if !self.serves_fairly() || self.queue.len() <= most {
             return self.queue.values().map(|w| &w.asked).filter(open).take(most).collect();
         }
         let mut lines: Vec<_> = self.lines.values().collect();
@@ -451,7 +455,7 @@ impl Cluster {
 /// How often a policy that moves jobs is asked although nobody waits.
 const REVIEW_EVERY: Millis = Millis::from_secs(2);
 /// Most waiting jobs that one round looks at.
-const LOOK_AT_MAX: usize = 5_000;
+pub(super) const LOOK_AT_MAX: usize = 5_000;
 /// As many as anyone reads the reasons of, while nothing can start.
 const LOOK_AT_WITHOUT_GPUS: usize = 64;
 

@@ -60,13 +60,14 @@ fn processes_are_committed_and_alone(world: &World) {
 pub(super) fn a_question_apart_has_the_same_answer(world: &mut World) {
     let cluster = &world.controller.cluster;
     let Some((_, job)) = cluster.queue.keys().next_back() else { return };
-    let ahead = u64::try_from(cluster.queue.len() - 1).unwrap();
+    let line = cluster.line(*job).unwrap();
 
     let apart = cluster.waiting(*job, world.now);
 
     assert!(apart.is_some(), "{job:?} waits");
-    let whole = cluster.explained(*job, ahead, world.now);
+    let whole = cluster.explained(&line, world.now);
     assert_eq!(apart, whole);
+    let ahead = line.jobs_ahead;
     world.note("a question was answered apart", ahead);
 }
 

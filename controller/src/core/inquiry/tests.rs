@@ -1,0 +1,296 @@
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use tessera_model::lease::LeaseTerms;
+use tessera_model::life::JobState;
+use tessera_model::mig::{Slot, catalog};
+use tessera_model::share::{MpsShare, Part};
+use tessera_model::spec::{GpuAsk, JobSpec, RawSpec};
+use tessera_model::{
+    AttemptId, BootId, Bytes, ControllerId, DecisionId, GangShape, Member, NodeId,
+};
+use tessera_placement::Sharer;
+use tessera_wire::frames::{
+    AttemptReport, AttemptStatus, GpuHealth, GpuReport, Hello, InstanceReport, MigReport,
+    PROTOCOL_VERSION, ToController,
+};
+use tessera_wire::tls::NodeIdentity;
+use uuid::Uuid;
+
+use super::*;
+use crate::core::accounts::{AccountTerms, Accounts};
+use crate::core::{Input, JobSheet};
+use crate::store::load::{GpuRow, LiveRow, NodeRow, Picture};
+use crate::store::submit::FreshJob;
+
+const START: Millis = Millis::from_secs(10_000);
+
+/// A job that runs: its number, the index of its GPU, its profile, and its part of it.
+type Runs = (u64, u32, &'static str, Option<u8>);
+
+fn node() -> NodeId {
+    NodeId::from_uuid(Uuid::from_u128(1))
+}
+
+fn slot(profile: &str) -> Slot {
+    let geometry = catalog::models()["a100-40gb"].geometry();
+    Slot { start: 0, profile: geometry.by_name(&profile.parse().unwrap()).unwrap().id }
+}
+
+fn report(index: u32, running: &[Runs]) -> GpuReport {
+    let geometry = catalog::models()["a100-40gb"].geometry();
+    let profiles = running.iter().filter(|(_, gpu, ..)| *gpu == index).map(|(_, _, name, _)| *name);
+    let mut instances: Vec<InstanceReport> = profiles
+        .map(|name| {
+            let profile = geometry.by_name(&name.parse().unwrap()).unwrap();
+            InstanceReport {
+                slot: slot(name),
+                slice: Some(format!("MIG-{}", Uuid::from_u128(index.into())).parse().unwrap()),
+                memory: profile.memory,
+                sms: profile.sms,
+                trouble: None,
+                parts: Vec::new(),
+            }
+        })
+        .collect();
+    instances.dedup_by_key(|instance| instance.slot);
+    GpuReport {
+        gpu: format!("GPU-{index}").parse().unwrap(),
+        index,
+        model: "a100-40gb".to_owned(),
+        memory: Bytes::from_mib(40_960),
+        sms: None,
+        instances,
+        mig: MigReport::On { geometry },
+        layout_gen: 0,
+        health: GpuHealth::Healthy,
+        faults: Vec::new(),
+        quarantine: None,
+        refused: Vec::new(),
+    }
+}
+
+fn spec(user: &str, limit_secs: Option<u64>) -> JobSpec {
+    let raw = RawSpec {
+        command: Some(vec!["train".to_owned()]),
+        user: Some(user.to_owned()),
+        time_limit_secs: limit_secs,
+        ..RawSpec::default()
+    };
+    JobSpec::parse(raw).unwrap()
+}
+
+fn fresh(number: u64, user: &str, gpu: GpuAsk) -> FreshJob {
+    let fresh = FreshJob::new(JobId::from_number(number), &spec(user, None), None, 0);
+    FreshJob { gpu, waited: Millis::from_secs(5_000 - number), ..fresh }
+}
+
+fn gang(first: u64, user: &str, (nodes, gpus): (u32, u32)) -> Vec<FreshJob> {
+    let shape = GangShape::new(nodes, gpus).unwrap();
+    let gang = JobId::from_number(first);
+    let one = |rank: u32| FreshJob {
+        gang: Some(Member { gang, shape, rank }),
+        waited: Millis::from_secs(5_000 - first),
+        ..fresh(first + u64::from(rank), user, GpuAsk::Whole)
+    };
+    (0..shape.members()).map(one).collect()
+}
+
+fn live(of: &Runs) -> LiveRow {
+    let (number, gpu, profile, sm) = *of;
+    let part = |sm: u8| MpsShare { sm: sm.try_into().unwrap(), memory: Bytes::from_mib(1_024) };
+    LiveRow {
+        attempt: AttemptId::from_uuid(Uuid::from_u128(number.into())),
+        job: JobId::from_number(number),
+        state: JobState::Running,
+        number: 1,
+        node: node(),
+        generation: 1,
+        gpu: format!("GPU-{gpu}").parse().unwrap(),
+        slot: Some(slot(profile)),
+        share: sm.map(|sm| Sharer { user: "ada".into(), share: Part::Mps(part(sm)), turn: None }),
+        slice: None,
+        decision: DecisionId::from_uuid(Uuid::from_u128(7)),
+        waited: Millis::from_secs(1_000),
+        ran: Some(Millis::from_secs(900)),
+        done: 0,
+    }
+}
+
+fn sheet(user: &str) -> JobSheet {
+    JobSheet {
+        spec: Arc::new(spec(user, Some(1_000))),
+        array: None,
+        gang: None,
+        traceparent: None,
+        charged: 0,
+        uncharged: 0,
+        attempts: 1,
+        relimited: false,
+        restart_reason: None,
+        waited: Millis::from_secs(1_000),
+        done: 0,
+    }
+}
+
+/// One node with so many A100, jobs of ada that run and have 100 s left of their limits, and others
+/// that wait.
+fn cluster(gpus: u32, running: &[Runs], waiting: Vec<FreshJob>, accounts: Accounts) -> Cluster {
+    let row = NodeRow {
+        node: node(),
+        name: "n1".parse().unwrap(),
+        generation: 1,
+        lost: false,
+        boot: BootId::from_uuid(Uuid::from_u128(1)),
+        software: String::new(),
+        cores: 1,
+        memory_bytes: 1,
+        mps: true,
+        kernel: false,
+        last_seen_unix: Millis::ZERO,
+    };
+    let reports: Vec<GpuReport> = (0..gpus).map(|index| report(index, running)).collect();
+    let picture = Picture {
+        nodes: vec![row],
+        gpus: reports
+            .iter()
+            .map(|report| GpuRow { node: node(), layout_gen: 0, report: report.clone() })
+            .collect(),
+        live: running.iter().map(live).collect(),
+        sheets: running
+            .iter()
+            .map(|(number, ..)| (JobId::from_number(*number), sheet("ada")))
+            .collect::<HashMap<_, _>>(),
+        waiting,
+        ..Picture::default()
+    };
+    let controller = ControllerId::from_uuid(Uuid::from_u128(9));
+    let policy = tessera_placement::by_name("tessera").unwrap();
+    let mut cluster = Cluster::new(5, controller, LeaseTerms::default(), policy, picture, START);
+    cluster.keep_accounts(accounts, Vec::new(), START);
+    let hello = Hello {
+        protocol: PROTOCOL_VERSION,
+        software: String::new(),
+        boot: BootId::from_uuid(Uuid::from_u128(1)),
+        process: 1,
+        generation: 1,
+        highest_epoch: 0,
+        controller: None,
+        cores: 1,
+        memory: Bytes::new(1),
+        mps: true,
+        kernel: false,
+        address: String::new(),
+    };
+    let peer = NodeIdentity { id: node(), name: "n1".parse().unwrap() };
+    let hello = Input::Hello { peer, session: 1, hello: Box::new(hello) };
+    cluster.step(vec![hello], START, &mut Uuid::now_v7);
+    let frame = |frame| Input::Frame { node: node(), session: 1, frame: Box::new(frame) };
+    let mut told: Vec<Input> =
+        reports.into_iter().map(|report| frame(ToController::Gpu(report))).collect();
+    told.extend(running.iter().map(|(number, ..)| {
+        frame(ToController::Attempt(AttemptReport {
+            attempt: AttemptId::from_uuid(Uuid::from_u128((*number).into())),
+            job: JobId::from_number(*number),
+            status: AttemptStatus::Running { pid: 1, started_unix: Millis::new(1) },
+        }))
+    }));
+    for input in told {
+        cluster.take(input, START, &mut crate::core::Round::default());
+    }
+    cluster.take(frame(ToController::InventoryDone), START, &mut crate::core::Round::default());
+    cluster
+}
+
+fn told(cluster: &Cluster, job: u64) -> WaitingView {
+    cluster.waiting(JobId::from_number(job), START).unwrap()
+}
+
+#[test]
+fn a_gang_that_waits_is_told_seats_jobs_in_its_way_a_smaller_shape_and_when() {
+    let running = [(90, 0, "7g.40gb", None)];
+    let cluster = cluster(2, &running, gang(1, "bob", (1, 2)), Accounts::default());
+
+    let why = told(&cluster, 2);
+
+    assert_eq!(why.reason, "resources");
+    assert!(why.why.summary.contains("1 of 2 seats could be had now"), "{}", why.why.summary);
+    assert!(why.why.summary.contains("kept for it: GPU 1"), "{}", why.why.summary);
+    let would = why.why.would_start_if.unwrap();
+    assert!(would.starts_with("job 90 ends"), "{would}");
+    let changes: Vec<&str> = why.alternatives.iter().map(|told| told.change.as_str()).collect();
+    assert!(changes.contains(&"it asked for 1 GPU of one node"), "{changes:?}");
+    assert!(changes.iter().any(|change| change.starts_with("job 90 ended")), "{changes:?}");
+    let expected = why.expected_start.unwrap();
+    assert_eq!(expected.after, Some(Millis::from_secs(100)), "{}", expected.words);
+}
+
+#[test]
+fn a_job_and_a_gang_behind_a_gang_with_kept_gpus_are_told_of_it() {
+    let running = [(90, 0, "7g.40gb", None)];
+    let mut waiting = gang(1, "bob", (1, 2));
+    waiting.extend(gang(5, "bob", (2, 1)));
+    waiting.push(fresh(9, "bob", GpuAsk::Whole));
+    let cluster = cluster(2, &running, waiting, Accounts::default());
+
+    let job = told(&cluster, 9);
+    assert_eq!((job.reason, job.jobs_ahead), ("resources", 4));
+    assert!(job.why.summary.contains("kept for gang 1"), "{}", job.why.summary);
+    let expected = job.expected_start.unwrap();
+    let words = "not before some of the 4 jobs before it have run: those take what the jobs that \
+                 run now leave";
+    assert_eq!((expected.after, expected.words.as_str()), (None, words));
+}
+
+#[test]
+fn a_gang_under_an_accounts_quota_is_told_numbers_and_what_would_start_it() {
+    let terms = |members: &[&str]| AccountTerms {
+        members: members.iter().map(|user| (*user).to_owned()).collect(),
+        share: 1,
+        quota: Some(14),
+    };
+    let lab = BTreeMap::from([("lab".to_owned(), terms(&["ada", "bob"]))]);
+    let accounts = Accounts::new(BTreeMap::new(), lab, None).unwrap();
+    let running = [(90, 0, "7g.40gb", None)];
+    let cluster = cluster(4, &running, gang(1, "bob", (1, 2)), accounts);
+
+    let why = told(&cluster, 1);
+
+    assert_eq!(why.reason, "quota");
+    assert_eq!(
+        why.why.summary,
+        "jobs of account lab hold 7 of the 14 compute slices that they may have at once, and this \
+         gang of 2 takes at least 14 more"
+    );
+    assert_eq!(
+        why.why.would_start_if.as_deref(),
+        Some("jobs of account lab that hold 7 compute slices end, or the quota is raised to 21")
+    );
+}
+
+#[test]
+fn who_waits_for_a_shared_slice_is_told_why_its_sharers_are_not_moved() {
+    let running = [(90, 0, "7g.40gb", Some(30)), (91, 0, "7g.40gb", Some(40))];
+    let cluster = cluster(1, &running, vec![fresh(1, "bob", GpuAsk::Whole)], Accounts::default());
+
+    let why = told(&cluster, 1).why;
+
+    let words = "there would be room on GPU 0 of node n1 but for jobs that share slices there (90, \
+                 91), and those are never moved: what a move would gain them is not known";
+    assert!(why.summary.contains(words), "{}", why.summary);
+}
+
+#[test]
+fn who_has_room_but_stands_behind_others_is_told_who_is_first() {
+    let mut waiting = vec![fresh(1, "bob", GpuAsk::Whole), fresh(2, "bob", GpuAsk::Whole)];
+    waiting.push(fresh(3, "bob", GpuAsk::Unknown));
+    let cluster = cluster(1, &[], waiting, Accounts::default());
+
+    let third = told(&cluster, 3);
+
+    assert_eq!((third.reason, third.jobs_ahead), ("priority", 2));
+    assert!(third.why.summary.contains("job 2"), "{}", third.why.summary);
+    let first = told(&cluster, 1);
+    assert_eq!(first.jobs_ahead, 0);
+    assert!(first.why.summary.starts_with("there is a place for it"), "{}", first.why.summary);
+}
