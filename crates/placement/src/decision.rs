@@ -55,7 +55,9 @@ impl Decision {
 /// What is to stand and run on one GPU.
 ///
 /// A job that runs there already, in the same slot with the same part of it, is not disturbed
-/// (unless [`Stayers`] says otherwise); one in another slot is stopped and goes on there; one that isn't named goes back to the queue.
+/// (unless [`Stayers`] says otherwise); one in another slot is stopped and goes on there; one that
+/// isn't named goes back to the queue. All reshapes of a round are one change: who is seated by one
+/// of them and sat on the GPU of another has left that GPU first, so that two may change places.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reshape {
     /// The GPU.

@@ -4,14 +4,17 @@
 //! - **Worth.** A job on a slice is worth its speed there times its weight. The weight is higher
 //!   the less of the job is left, to the power of [`Tessera::shortness`] (one: the shortest job
 //!   first, which is best for the mean; zero: all alike, which is best for throughput).
-//! - **Order.** Jobs that wait are looked at by a weight of their own ([`Tessera::eagerness`]), which
-//!   doubles with each step of priority and grows as they wait. Where usage is kept it is
-//!   multiplied by what the job's account has had of its fair share ([`fairness`]).
+//! - **Order.** Jobs that wait are looked at by a weight of their own ([`Tessera::eagerness`]): the
+//!   shorter a job is and the less of a GPU it needs, the higher. It doubles with each step of
+//!   priority and grows as the job waits. Where usage is kept it is multiplied by what the job's
+//!   account has had of its fair share ([`fairness`]).
 //! - **Long jobs in time.** A job that by itself takes a good part of the time in which everything
-//!   that is known could be done counts for more ([`Tessera::haste`]): begun last, it would run on
-//!   alone.
+//!   that is known could be done is begun earlier ([`Tessera::haste`]), and its seat is worth more
+//!   once nobody else seems to come ([`outlook`]): begun last or kept small, it would run on alone.
 //! - **Room.** A job that finds no place where others would be worth less by it may have one that
 //!   others leave for other GPUs ([`room`]), within [`Tessera::effort`].
+//! - **Exchange.** Jobs on different GPUs change places where both GPUs are worth more so
+//!   ([`exchange`]), within what room left of the same effort.
 //! - **Nobody starves.** For the oldest of those that have waited for [`Tessera::patience`] a GPU is
 //!   kept free until it starts; [`overdue`] proves a bound on every wait.
 //! - **Quotas.** No seat is given by which an account would hold more compute slices than it may.
@@ -33,7 +36,9 @@
 
 mod company;
 mod desk;
+mod exchange;
 mod fairness;
+mod outlook;
 mod overdue;
 mod room;
 mod search;
@@ -41,14 +46,14 @@ mod table;
 mod waiting;
 
 use serde::{Deserialize, Serialize};
-use tessera_model::spec::Priority;
 use tessera_model::{JobId, Millis};
 
 use self::desk::Desk;
 use self::fairness::Lines;
+use self::outlook::{Outlook, weighing};
 use self::search::Search;
 use self::table::{Table, float};
-use self::waiting::{Clock, Waiting, Weight};
+use self::waiting::{Clock, Waiting};
 use super::cards::because;
 use super::{Policy, SchemeB, Terms};
 use crate::decision::{Decision, Explanation, WaitReason};
@@ -64,9 +69,6 @@ const WEIGHED_MAX: usize = 64;
 
 /// Most jobs in a row that find no place before a round gives up: those behind them weigh less.
 const REFUSED_MAX: usize = 8;
-
-/// GPUs whose jobs count for the horizon: of more, as many are looked at, evenly spread.
-const SURVEYED_MAX: usize = 64;
 
 /// How much more urgent a job is for each step of its priority: five steps are a factor of 32, as
 /// much as a job of a minute is before one of two hours.
@@ -104,6 +106,10 @@ pub struct Tessera {
     /// How much more urgent a job is that by itself takes all the time in which everything that is
     /// known could be done.
     pub haste: f64,
+    /// How much more such a job's seat is worth, once nobody else seems to come.
+    pub drive: f64,
+    /// For what part of the time that everything still takes no job must have come until then.
+    pub quiet: f64,
     /// Searches of one GPU that a round may spend on moving others out of a job's way: a count and
     /// not a time, so that the same round decides the same again.
     pub effort: usize,
@@ -124,6 +130,8 @@ impl Default for Tessera {
             courtesy: 1.05,
             patience: Millis::from_secs(12 * 3_600),
             haste: 10.0,
+            drive: 10.0,
+            quiet: 0.2,
             effort: 100,
         }
     }
@@ -215,8 +223,12 @@ impl Session for Work<'_> {
             return SchemeB.decide_with(cluster, forecast, &mut queue, now, starts_max);
         }
         self.desk.read(cluster, forecast);
-        let table = Table { settings: self.settings, cluster, forecast, now };
+        let outlook = Outlook::default();
+        let table = Table { settings: self.settings, cluster, forecast, now, outlook };
         let mut search = Search::new(table, &mut self.desk, &mut self.scratch);
+        if search.any_open() {
+            search.table.outlook = Outlook::of(&mut self.waiting, &search);
+        }
         let (mut waits, mut started, mut refused) = (Vec::new(), 0, 0);
         let mut served = Vec::new();
         if search.any_open() {
@@ -226,7 +238,7 @@ impl Session for Work<'_> {
             served.extend(waits.iter().filter_map(told));
         }
         if search.any_open() {
-            let order = order(&mut self.waiting, &mut self.lines, &table, &search);
+            let order = order(&mut self.waiting, &mut self.lines, &search);
             for job in order.into_iter().filter(|job| !served.contains(&job.id)) {
                 if started >= starts_max || refused >= REFUSED_MAX || !search.any_open() {
                     break;
@@ -248,35 +260,25 @@ impl Session for Work<'_> {
             search.spread();
             search.tidy();
         }
+        search.exchange();
         search.decisions().into_iter().chain(waits).collect()
     }
 }
 
 /// Returns the jobs that a round weighs, the most urgent first, by fair share where usage is kept.
-fn order(
-    waiting: &mut Waiting,
-    lines: &mut Lines,
-    table: &Table<'_>,
-    search: &Search<'_, '_>,
-) -> Vec<QueuedJob> {
-    let kinds = search.kinds();
-    let mut weigh = |job: &QueuedJob| {
-        let above = f64::from(Priority::DEFAULT.get()) - f64::from(job.priority.get());
-        let known = table.eagerness(&kinds, job.id);
-        Weight { weight: known.weight * PRIORITY.powf(above), ..known }
-    };
-    let left_ms = waiting.weigh(&mut weigh) + search.left_ms(SURVEYED_MAX);
-    let gpus = u128::try_from(search.gpus().max(1)).unwrap_or(u128::MAX);
-    let horizon = Millis::new(u64::try_from(left_ms / gpus).unwrap_or(u64::MAX));
+fn order(waiting: &mut Waiting, lines: &mut Lines, search: &Search<'_, '_>) -> Vec<QueuedJob> {
+    let table = &search.table;
     let settings = table.settings;
     let clock = Clock {
         now: table.now,
         ageing: settings.ageing,
-        horizon: float(horizon),
+        horizon: table.outlook.horizon,
         haste: settings.haste,
     };
     let first = waiting.queue().values().next();
     if first.is_some_and(|job| table.forecast.account(job.id).is_some()) {
+        let kinds = search.kinds();
+        let mut weigh = weighing(table, &kinds);
         return lines.most_urgent(waiting, table.forecast, clock, WEIGHED_MAX, &mut weigh);
     }
     let urgent = waiting.most_urgent(clock, WEIGHED_MAX);

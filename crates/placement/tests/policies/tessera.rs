@@ -20,6 +20,10 @@ struct Told {
     since: BTreeMap<u64, u64>,
     /// Those that run on nothing less than a whole GPU.
     whole: Vec<u64>,
+    /// Those that run on nothing less than half of one.
+    half: Vec<u64>,
+    /// Those that are as quick on any slice.
+    flat: Vec<u64>,
     /// Seconds that a move costs; nobody can be moved if missing.
     price_s: Option<u64>,
 }
@@ -27,8 +31,11 @@ struct Told {
 impl Forecast for Told {
     fn time(&self, job: JobId, _: &GpuView, profile: &Profile) -> Option<Millis> {
         let minutes = self.minutes.get(&job.number()).copied().unwrap_or(10);
-        let runs = profile.compute_slices == 7 || !self.whole.contains(&job.number());
-        runs.then_some(Millis::new(minutes * 60_000 * 7 / u64::from(profile.compute_slices)))
+        let of = |jobs: &[u64]| jobs.contains(&job.number());
+        let least = if of(&self.whole) { 7 } else { 3 };
+        let runs = profile.compute_slices >= least || !(of(&self.whole) || of(&self.half));
+        let slices = if self.flat.contains(&job.number()) { 7 } else { profile.compute_slices };
+        runs.then_some(Millis::new(minutes * 60_000 * 7 / u64::from(slices)))
     }
 
     fn done(&self, _: JobId) -> Option<u32> {
@@ -156,8 +163,63 @@ fn a_job_gets_the_gpu_that_others_leave_for_slices_that_stand_idle() {
     assert!(decide(&dear, 500).is_empty(), "a move that costs more than it brings is not made");
 }
 
+#[test]
+fn of_two_jobs_as_long_the_one_that_leaves_room_is_served_first() {
+    let cluster = cluster([a100(&[])]);
+    let jobs = queue([gib(30), gib(4)]);
+    let told = Told { whole: vec![1], flat: vec![2], ..Told::default() };
+    let decisions = decide(&told, &cluster, &jobs, Millis::new(10));
+    assert_eq!(seated(&cluster, &decisions).into_keys().collect::<Vec<_>>(), [2]);
+}
+
+#[test]
+fn jobs_change_places_where_both_gpus_do_more_so() {
+    // Two short jobs share one GPU, two long ones the other: a short one has the smaller half.
+    let halves = |a, b| a100(&[("4g.20gb", 0, taken(a)), ("3g.20gb", 4, taken(b))]);
+    let cluster = cluster([halves(6, 7), halves(8, 9)]);
+    let minutes = [(6, 4), (7, 4), (8, 400), (9, 400)].into();
+    let since = [(6, 100), (7, 100), (8, 100), (9, 100)].into();
+    let half = vec![6, 7, 8, 9];
+    let told = Told { minutes, since, half, price_s: Some(1), ..Told::default() };
+    let decide = |told: &Told, effort| {
+        let policy = Tessera { effort, ..Tessera::default() };
+        let mut nobody = std::iter::empty();
+        policy.decide_with(&cluster, told, &mut nobody, Millis::new(1_000), usize::MAX)
+    };
+
+    let decisions = decide(&told, Tessera::default().effort);
+
+    let slices = seated(&cluster, &decisions);
+    assert_eq!(slices, [(6, 4), (7, 4), (8, 3), (9, 3)].into(), "{decisions:?}");
+    assert!(decide(&told, 0).is_empty(), "no effort, no exchange");
+    let pinned = Told { price_s: None, ..told.clone() };
+    assert!(decide(&pinned, 500).is_empty(), "who would lose its work stays");
+    let dear = Told { price_s: Some(200), ..told };
+    assert!(decide(&dear, 500).is_empty(), "two moves that cost more than they bring");
+}
+
+#[test]
+fn the_longest_job_gets_more_once_nobody_else_comes() {
+    let cluster = cluster([a100(&[("4g.20gb", 0, taken(8)), ("3g.20gb", 4, taken(9))])]);
+    let minutes = [(8, 100), (9, 400)].into();
+    let since = [(8, 100), (9, 100)].into();
+    let told = Told { minutes, since, price_s: Some(5), ..Told::default() };
+    let slices_of_longest = |now: u64| {
+        let decisions = decide(&told, &cluster, &[], Millis::from_secs(60 * now));
+        seated(&cluster, &decisions).get(&9).copied().unwrap_or(3)
+    };
+
+    // Both together take 500 minutes of a whole GPU: a fifth of that has to pass.
+    assert_eq!(slices_of_longest(1), 3);
+    assert_eq!(slices_of_longest(101), 4);
+    // Somebody has only just come.
+    let told = Told { since: [(8, 60_000 * 100), (9, 100)].into(), ..told.clone() };
+    let decisions = decide(&told, &cluster, &[], Millis::from_secs(60 * 101));
+    assert!(decisions.is_empty(), "{decisions:?}");
+}
+
 proptest! {
-    /// Each change finds the jobs that it seats where earlier ones left them.
+    /// All changes of a round are made at once: who is to sit elsewhere has left before.
     #[test]
     fn a_round_moves_jobs_without_losing_one(
         minutes in prop::collection::vec(1_u64..400, 24),
@@ -187,17 +249,23 @@ proptest! {
 
         let decisions = decide(&told, &cluster, &jobs, Millis::new(1_000));
 
-        let runs: Vec<u64> = sits.keys().copied().collect();
-        for decision in &decisions {
-            let Decision::Reshape { reshape, .. } = decision else { continue };
-            let at = cluster.gpus.iter().position(|gpu| gpu.id == reshape.gpu).unwrap();
-            sits.retain(|job, gpu| *gpu != at || reshape.seats.iter().any(|s| s.job.number() == *job));
+        let mut after = sits.clone();
+        let reshapes = || decisions.iter().filter_map(|decision| match decision {
+            Decision::Reshape { reshape, .. } => Some(reshape),
+            Decision::Start { .. } | Decision::Wait { .. } => None,
+        });
+        let place = |id: &tessera_model::GpuId| cluster.gpus.iter().position(|gpu| gpu.id == *id).unwrap();
+        let reshaped: Vec<usize> = reshapes().map(|reshape| place(&reshape.gpu)).collect();
+        after.retain(|_, gpu| !reshaped.contains(gpu));
+        for reshape in reshapes() {
             for seat in &reshape.seats {
-                let was = sits.insert(seat.job.number(), at);
-                prop_assert!(was.is_none_or(|was| was == at), "{:?} sits on {:?}", seat.job, was);
+                let twice = after.insert(seat.job.number(), place(&reshape.gpu));
+                prop_assert_eq!(twice, None, "{:?} sits twice", seat.job);
             }
         }
-        prop_assert!(runs.iter().all(|job| sits.contains_key(job)), "{runs:?} became {sits:?}");
+        let distinct: std::collections::BTreeSet<&usize> = reshaped.iter().collect();
+        prop_assert_eq!(distinct.len(), reshaped.len(), "a GPU is changed twice");
+        prop_assert!(sits.keys().all(|job| after.contains_key(job)), "{sits:?} became {after:?}");
     }
 
     #[test]

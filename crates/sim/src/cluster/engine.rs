@@ -275,6 +275,7 @@ impl<'s> Run<'s> {
             }
         };
         self.session = Some(session);
+        self.part(&decisions);
         for decision in decisions {
             match decision {
                 Decision::Start { job, place, .. } => self.start(job, &place)?,

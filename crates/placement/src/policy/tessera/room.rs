@@ -7,8 +7,7 @@
 //! for, by as much as any other change under running jobs. Of all GPUs tried the best is taken.
 //! Nobody is moved at a price above what is left of it: it ends sooner than that.
 //!
-//! No GPU takes part twice in a round, so that the order of the changes is clear: first the one
-//! that is left, then those that are come to.
+//! No GPU takes part twice in a round: each plan is made for what stands.
 
 use tessera_model::JobId;
 

@@ -53,7 +53,6 @@ pub(super) struct Search<'c, 'd> {
     pub(super) rooms: usize,
     /// Searches that are left for that.
     pub(super) effort: usize,
-    /// In the order in which they must be carried out.
     changes: Vec<(Reshape, String)>,
 }
 
@@ -93,22 +92,6 @@ impl<'c, 'd> Search<'c, 'd> {
     /// Returns how many GPUs there are.
     pub(super) const fn gpus(&self) -> usize {
         self.desk.len()
-    }
-
-    /// Returns what is left of the jobs that sit on GPUs, on whole GPUs, in milliseconds. Of more
-    /// than so many GPUs that many are looked at, and the others taken for like them.
-    pub(super) fn left_ms(&self, surveyed_max: usize) -> u128 {
-        let step = self.desk.len().div_ceil(surveyed_max).max(1);
-        let kinds = self.desk.kinds();
-        let (mut sum, mut surveyed) = (0_u128, 0_u128);
-        for at in (0..self.desk.len()).step_by(step) {
-            surveyed += 1;
-            for seat in &self.desk.post(at).seats {
-                sum += u128::from(self.table.whole_left_ms(kinds, seat.job));
-            }
-        }
-        let all = u128::try_from(self.desk.len()).unwrap_or(u128::MAX);
-        sum * all / surveyed.max(1)
     }
 
     pub(super) fn view(&self, at: usize) -> &'c GpuView {
@@ -159,7 +142,7 @@ impl<'c, 'd> Search<'c, 'd> {
 
     /// Changes the GPUs on which jobs were promised seats.
     pub(super) fn keep_promises(&mut self) {
-        for (at, plan) in self.in_turn() {
+        for (at, plan) in std::mem::take(&mut self.promised) {
             let jobs = plan.seats.len();
             let text = match self.shifted.contains(&at) {
                 true => format!("jobs change GPUs so that one more has room; {jobs} are here then"),
@@ -167,30 +150,6 @@ impl<'c, 'd> Search<'c, 'd> {
             };
             self.commit(at, plan, text);
         }
-    }
-
-    /// Takes what was promised, those GPUs first that others' newcomers leave.
-    fn in_turn(&mut self) -> Vec<(usize, Plan)> {
-        let mut left = std::mem::take(&mut self.promised);
-        let mut order = Vec::new();
-        while let Some(first) = left.keys().next().copied() {
-            let ready = |at: &usize| left.get(at).is_none_or(|plan| self.ready(*at, plan, &left));
-            let next = match self.shifted.is_empty() {
-                true => first,
-                // There is one: no GPU both gives and takes (see `room`).
-                false => left.keys().copied().find(ready).unwrap_or(first),
-            };
-            order.extend(left.remove(&next).map(|plan| (next, plan)));
-        }
-        order
-    }
-
-    /// Tells whether nobody who is to come to a GPU still sits on one whose turn is to come.
-    fn ready(&self, at: usize, plan: &Plan, left: &BTreeMap<usize, Plan>) -> bool {
-        let sits = |other: &usize, job| self.desk.post(*other).seats.iter().any(|s| s.job == job);
-        let others =
-            || self.shifted.iter().filter(|other| **other != at && left.contains_key(other));
-        plan.seats.iter().all(|seat| !others().any(|other| sits(other, seat.job)))
     }
 
     /// Returns the jobs that a GPU has or was promised.
@@ -339,9 +298,15 @@ impl<'c, 'd> Search<'c, 'd> {
         best.map(|(_, job, source)| (job, source))
     }
 
-    /// Cuts GPUs anew on which slices stand idle, where that pays.
+    /// Cuts GPUs anew where that pays: those on which slices stand idle, and within the effort those
+    /// with the most jobs, which by now may be worth more on each other's slices.
     pub(super) fn tidy(&mut self) {
-        for at in self.desk.most_idle(self.table.settings.searched) {
+        let searched = self.table.settings.searched;
+        let idle = self.desk.most_idle(searched);
+        let mut shared = self.desk.most_shared(searched.min(self.effort));
+        shared.retain(|at| !idle.contains(at));
+        self.effort -= shared.len();
+        for at in idle.into_iter().chain(shared) {
             let before = self.present(at);
             let Some(plan) = self.plan(at, None, None, None) else { continue };
             if self.clears(plan.worth - before, before) {

@@ -7,6 +7,7 @@ use tessera_model::mig::{Profile, Slot};
 use tessera_model::{JobId, Millis};
 
 use super::Tessera;
+use super::outlook::Outlook;
 use super::waiting::Weight;
 use crate::decision::Seat;
 use crate::forecast::Forecast;
@@ -24,6 +25,7 @@ pub(super) struct Table<'c> {
     pub(super) cluster: &'c ClusterView,
     pub(super) forecast: &'c dyn Forecast,
     pub(super) now: Millis,
+    pub(super) outlook: Outlook,
 }
 
 /// What is known of one job in this round.
@@ -60,10 +62,13 @@ impl<'c> Table<'c> {
         self.view(at).mig.as_deref()
     }
 
-    /// Returns what orders jobs that wait, before it ages: the shortest first.
+    /// Returns what orders jobs that wait, before it ages: the shortest first, of equals those that
+    /// keep the least of a GPU from others. (The mean of the two, as they multiply: by its part of
+    /// a GPU alone, the order is as good for the mean and worse for the slowest twentieth.)
     pub(super) fn eagerness(&self, kinds: &[usize], job: JobId) -> Weight {
         let left_ms = self.left_ms(kinds, job);
-        let weight = short(left_ms).powf(self.settings.eagerness);
+        let cost = left_ms.map(|left| (left * self.work_ms(kinds, job).unwrap_or(left)).sqrt());
+        let weight = short(cost).powf(self.settings.eagerness);
         Weight { weight, left_ms: left_ms.map_or(0, rounded) }
     }
 
@@ -74,12 +79,44 @@ impl<'c> Table<'c> {
 
     /// Returns what is left of a job on a whole GPU, in milliseconds.
     fn left_ms(&self, kinds: &[usize], job: JobId) -> Option<f64> {
+        let (all, done) = self.on_whole(kinds, job)?;
+        Some(all * (1.0 - done))
+    }
+
+    /// Returns what a whole GPU would take for what a job has done, in milliseconds.
+    pub(super) fn done_ms(&self, kinds: &[usize], job: JobId) -> Option<f64> {
+        let (all, done) = self.on_whole(kinds, job)?;
+        Some(all * done)
+    }
+
+    /// Returns what all of a job takes on a whole GPU, in milliseconds, and what part is done.
+    fn on_whole(&self, kinds: &[usize], job: JobId) -> Option<(f64, f64)> {
         let all = kinds.iter().find_map(|at| {
             let largest = self.mig(*at)?.geometry.largest()?;
             self.forecast.time(job, self.view(*at), largest)
         })?;
         let done = f64::from(self.forecast.done(job)?) / 1_000_000.0;
-        Some(float(all) * (1.0 - done))
+        Some((float(all), done))
+    }
+
+    /// Returns what is left of a job on the instance where that takes least, as the time that a whole
+    /// GPU has for as much of itself, in milliseconds.
+    fn work_ms(&self, kinds: &[usize], job: JobId) -> Option<f64> {
+        let least = kinds.iter().find_map(|at| {
+            let mig = self.mig(*at)?;
+            let largest = mig.geometry.largest()?;
+            let cost = |id| {
+                let profile = mig.geometry.profile(id)?;
+                let time = self.forecast.time(job, self.view(*at), profile)?;
+                let part = |own: u8, all: u8| f64::from(own) / f64::from(all.max(1));
+                let compute = part(profile.compute_slices, largest.compute_slices);
+                let memory = part(profile.memory_slices, largest.memory_slices);
+                Some(float(time) * compute.max(memory))
+            };
+            mig.atlas().profiles().iter().filter_map(|id| cost(*id)).reduce(f64::min)
+        })?;
+        let done = f64::from(self.forecast.done(job)?) / 1_000_000.0;
+        Some(least * (1.0 - done))
     }
 
     /// Tells whether a job has more left, on a whole GPU, than a move of it costs.
@@ -95,7 +132,9 @@ impl<'c> Table<'c> {
     fn facts(&self, kinds: &[usize], job: JobId) -> Facts {
         let left_ms = self.left_ms(kinds, job);
         let done = self.forecast.done(job).map(|done| f64::from(done) / 1_000_000.0);
-        Facts { weight: short(left_ms).powf(self.settings.shortness), done, left_ms }
+        let weight = short(left_ms).powf(self.settings.shortness);
+        let driven = self.outlook.drive(self.settings, left_ms);
+        Facts { weight: weight * driven, done, left_ms }
     }
 
     /// Returns what a job is worth on an instance, less what moving there costs; `None` if it

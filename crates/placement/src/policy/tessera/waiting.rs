@@ -26,7 +26,7 @@ const LISTED: usize = 256;
 const LISTED_MAX: usize = 4 * LISTED;
 
 /// How steeply a job's urgency grows with its part of the horizon: half of it counts a quarter.
-const STEEPNESS: i32 = 2;
+pub(super) const STEEPNESS: i32 = 2;
 
 pub(super) type Key = (Priority, JobId);
 
@@ -130,6 +130,11 @@ impl Waiting {
             self.weights.insert(key, weight);
         }
         self.left_ms
+    }
+
+    /// Returns when the last of them came.
+    pub(super) fn newest(&self) -> Option<Millis> {
+        self.ages.last().map(|(submitted, _)| *submitted)
     }
 
     pub(super) const fn queue(&self) -> &Queue {

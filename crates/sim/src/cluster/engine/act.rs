@@ -1,12 +1,12 @@
 //! What decisions do to GPUs and jobs.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use tessera_model::JobId;
 use tessera_model::mig::{Slot, Step};
 use tessera_model::share::{KernelShare, MpsShare, Part, SmPercent};
 use tessera_placement::{
-    InstanceState, InstanceView, Place, Reshape, Seat, Sharer, Stayers, Tenancy,
+    Decision, InstanceState, InstanceView, Place, Reshape, Seat, Sharer, Stayers, Tenancy,
 };
 
 use super::{Event, Refused, Run, index};
@@ -95,6 +95,31 @@ impl Run<'_> {
         let here = |seat: &Seat| tasks[index(seat.job)].spot.is_some_and(|spot| spot.gpu == gpu);
         reshape.seats.retain(here);
         self.apply(gpu, &reshape)
+    }
+
+    /// Takes those from their GPUs who are to sit on others: whoever changes places with somebody
+    /// has left before either is seated, as in a controller.
+    pub(super) fn part(&mut self, decisions: &[Decision]) {
+        let reshapes = || {
+            decisions.iter().filter_map(|decision| match decision {
+                Decision::Reshape { reshape, .. } => Some(reshape),
+                Decision::Start { .. } | Decision::Wait { .. } => None,
+            })
+        };
+        let reshaped: BTreeSet<usize> =
+            reshapes().filter_map(|reshape| self.by_gpu.get(&reshape.gpu).copied()).collect();
+        for reshape in reshapes() {
+            let to = self.by_gpu.get(&reshape.gpu).copied();
+            for task in reshape.seats.iter().map(|seat| index(seat.job)) {
+                let spot = self.tasks.get(task).and_then(|known| known.spot);
+                let away = spot.filter(|s| Some(s.gpu) != to && reshaped.contains(&s.gpu));
+                let Some(spot) = away else { continue };
+                self.stop(task);
+                self.free(task, &spot);
+                self.preempted.insert(task);
+                self.enqueue(task);
+            }
+        }
     }
 
     fn apply(&mut self, gpu: usize, reshape: &Reshape) -> Result<(), Refused> {

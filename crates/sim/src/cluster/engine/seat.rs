@@ -91,7 +91,7 @@ impl Run<'_> {
         }
     }
 
-    /// Frees a job's part of its instance.
+    /// Takes a job from its GPU for good, or without its progress.
     pub(super) fn leave(&mut self, task: usize) {
         let Some(spot) = self.tasks[task].spot.take() else { return };
         self.running -= 1;
@@ -99,6 +99,11 @@ impl Run<'_> {
         self.segment(task, &spot);
         self.tasks[task].stamp += 1;
         self.stale.insert(spot.gpu);
+        self.free(task, &spot);
+    }
+
+    /// Frees the part of an instance that a job had.
+    pub(super) fn free(&mut self, task: usize, spot: &Spot) {
         self.touch(spot.gpu);
         let gpu = &mut self.view.gpus[spot.gpu];
         for instance in gpu.instances.iter_mut().filter(|i| i.slot == spot.slot) {

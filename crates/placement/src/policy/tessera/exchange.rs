@@ -1,0 +1,166 @@
+//! Jobs that change places between GPUs, where both GPUs together are worth more so.
+//!
+//! A GPU's own search keeps its jobs together, and [`super::room`] moves some for the sake of one that
+//! waits. What is left after both is looked at in pairs of GPUs: one job goes over, or two change
+//! places, and both GPUs are seated anew. The pairs come first in which the jobs that go have
+//! the most to gain by it. An exchange has to clear the same hurdle as any change under running jobs,
+//! with both moves paid for, and nobody is moved at a price above what is left of it.
+//!
+//! Each trial costs two searches of one GPU; they are taken from what the round has left of
+//! [`super::Tessera::effort`].
+
+use tessera_model::JobId;
+
+use super::search::{Plan, Search};
+use crate::decision::Seat;
+
+/// Exchanges that one round makes at most: each stops up to two jobs, and the next round sees what
+/// came of it.
+const EXCHANGES_MAX: usize = 4;
+
+/// Searches of one trial.
+const SEARCHES: usize = 2;
+
+/// Two GPUs, and who goes over from each.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Offer {
+    /// What those who go over would gain if they got the best seat there.
+    hoped: i64,
+    from: (usize, JobId),
+    to: (usize, Option<JobId>),
+}
+
+/// An offer that was searched, and by how much both GPUs are worth more.
+struct Exchange {
+    gain: i64,
+    offer: Offer,
+    plans: [(usize, Plan); 2],
+}
+
+/// A GPU with the jobs that may leave it.
+struct Side {
+    at: usize,
+    kind: usize,
+    movers: Vec<Mover>,
+}
+
+/// A job that may leave its GPU, with what it may hope for by GPU model.
+struct Mover {
+    job: JobId,
+    hopes: Vec<Option<i64>>,
+}
+
+impl Search<'_, '_> {
+    /// Lets jobs change places as long as that pays and searches are left.
+    pub(super) fn exchange(&mut self) {
+        for _ in 0..EXCHANGES_MAX {
+            let Some(Exchange { offer, plans, .. }) = self.best_exchange() else { return };
+            let text = match offer.to.1 {
+                Some(other) => format!("{} and {other} change places", offer.from.1),
+                None => format!("{} changes over, which frees more than it takes", offer.from.1),
+            };
+            for (at, plan) in plans {
+                self.charge(at, &plan);
+                self.commit(at, plan, text.clone());
+            }
+        }
+    }
+
+    fn best_exchange(&mut self) -> Option<Exchange> {
+        let mut best: Option<Exchange> = None;
+        for offer in self.offers() {
+            self.effort -= SEARCHES;
+            let Some(found) = self.tried(offer) else { continue };
+            if best.as_ref().is_none_or(|known| found.gain > known.gain) {
+                best = Some(found);
+            }
+        }
+        best
+    }
+
+    /// Returns who might change places, as many as half of the searches that are left are enough
+    /// for, those first who hope for most.
+    fn offers(&mut self) -> Vec<Offer> {
+        let searched = self.table.settings.searched;
+        let mut gpus = self.desk.most_idle(searched);
+        for at in self.desk.fewest(usize::MAX, searched) {
+            if !gpus.contains(&at) && !self.desk.post(at).seats.is_empty() {
+                gpus.push(at);
+            }
+        }
+        let sides: Vec<Side> = gpus.into_iter().map(|at| self.side(at)).collect();
+        let mut offers = Vec::new();
+        for (place, a) in sides.iter().enumerate() {
+            for (other, b) in sides.iter().enumerate().filter(|(other, _)| *other != place) {
+                for ours in &a.movers {
+                    let Some(hoped) = ours.hopes[b.kind] else { continue };
+                    let from = (a.at, ours.job);
+                    if hoped > 0 {
+                        offers.push(Offer { hoped, from, to: (b.at, None) });
+                    }
+                    for theirs in b.movers.iter().filter(|_| place < other) {
+                        let Some(back) = theirs.hopes[a.kind] else { continue };
+                        if hoped + back > 0 {
+                            let to = (b.at, Some(theirs.job));
+                            offers.push(Offer { hoped: hoped + back, from, to });
+                        }
+                    }
+                }
+            }
+        }
+        // Half of them, so that another pair of GPUs has a turn after this one.
+        let most = self.effort.div_ceil(2) / SEARCHES;
+        if most < offers.len() {
+            offers.select_nth_unstable_by(most, |x, y| y.cmp(x));
+            offers.truncate(most);
+        }
+        offers.sort_unstable_by(|x, y| y.cmp(x));
+        offers
+    }
+
+    /// Returns a GPU with the jobs that may leave it.
+    fn side(&mut self, at: usize) -> Side {
+        let (kind, seats) = (self.desk.post(at).kind, self.desk.post(at).seats.clone());
+        let mut movers = Vec::new();
+        // Who shares a slice is left alone: a search gives each job one of its own.
+        if !seats.iter().any(Seat::shares) {
+            for seat in seats {
+                if self.table.outlasts_move(self.desk.kinds(), seat.job)
+                    && self.quota_left(seat.job).is_none()
+                {
+                    movers.push(Mover { job: seat.job, hopes: self.hopes(at, seat) });
+                }
+            }
+        }
+        Side { at, kind, movers }
+    }
+
+    /// Returns what a job would gain by the best seat of another GPU of each model, with its move
+    /// paid for; nothing where it has none.
+    fn hopes(&mut self, at: usize, seat: Seat) -> Vec<Option<i64>> {
+        let here = self.seated(at, seat);
+        let kinds = self.desk.kinds();
+        let hopes = kinds.iter().enumerate().map(|(kind, first)| {
+            let row = self.rows.row(&self.table, kinds, *first, kind, seat.job, None);
+            let best = row.iter().copied().max().filter(|worth| *worth > 0)?;
+            Some(best - here)
+        });
+        hopes.collect()
+    }
+
+    fn tried(&mut self, offer: Offer) -> Option<Exchange> {
+        let ((a, job), (b, other)) = (offer.from, offer.to);
+        let before = self.present(a) + self.present(b);
+        let mut ours = self.desk.post(a).jobs();
+        ours.retain(|known| *known != job);
+        ours.extend(other);
+        let mut theirs = self.desk.post(b).jobs();
+        theirs.retain(|known| Some(*known) != other);
+        theirs.push(job);
+        let there = self.plan_for(b, &theirs, Some(job), None)?;
+        let here = self.plan_for(a, &ours, other, Some(before - there.worth))?;
+        let gain = here.worth + there.worth - before;
+        let plans = [(a, here), (b, there)];
+        (gain > 0 && self.clears(gain, before)).then_some(Exchange { gain, offer, plans })
+    }
+}

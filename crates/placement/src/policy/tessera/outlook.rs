@@ -1,0 +1,105 @@
+//! What is to come: how long all that is known takes, and whether more seems to come.
+//!
+//! A job that by itself takes about as long as everything else has to have its large slice in time, or
+//! it runs on alone in the end. That is known only once nobody else comes: while jobs keep
+//! coming there is enough to do beside it, and what it takes from shorter ones is lost to them. So
+//! the worth of its seat grows ([`Tessera::drive`]) as far as it has been quiet: no job has come
+//! for a good part of the time that everything still takes ([`Tessera::quiet`]).
+
+use tessera_model::{JobId, Millis};
+
+use super::search::Search;
+use super::table::{Table, float};
+use super::waiting::{STEEPNESS, Waiting, Weight};
+use super::{PRIORITY, Tessera};
+use crate::view::QueuedJob;
+use tessera_model::spec::Priority;
+
+/// GPUs whose jobs are looked at: of more, as many are, evenly spread.
+const SURVEYED_MAX: usize = 64;
+
+/// What one round takes to lie ahead.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Outlook {
+    /// The time in which all work that is known could be done on whole GPUs, in milliseconds.
+    pub(super) horizon: f64,
+    /// The same, but no less than what is left of the longest job that runs; zero if there is no
+    /// outlook.
+    end: f64,
+    /// How far it has been quiet: from 0 to 1.
+    quiet: f64,
+}
+
+impl Outlook {
+    /// Looks at all jobs that wait, and at those that run.
+    pub(super) fn of(waiting: &mut Waiting, search: &Search<'_, '_>) -> Self {
+        let (table, kinds) = (&search.table, search.kinds());
+        let queued_ms = waiting.weigh(&mut weighing(table, &kinds));
+        let survey = Survey::of(search, &kinds);
+        let gpus = u128::try_from(search.gpus().max(1)).unwrap_or(u128::MAX);
+        let each_ms = (queued_ms + survey.left_ms) / gpus;
+        let horizon = float(Millis::new(u64::try_from(each_ms).unwrap_or(u64::MAX)));
+        let end = horizon.max(float(Millis::new(survey.longest_ms)));
+        let newest = waiting.newest().map(|at| float(table.now.minus(at)));
+        let silence = newest.into_iter().fold(survey.youngest, f64::min);
+        let quiet = (silence / (table.settings.quiet * end).max(1.0)).min(1.0);
+        Self { horizon, end, quiet }
+    }
+
+    /// Returns by how much more a job's seat is worth, from what is left of the job.
+    pub(super) fn drive(&self, settings: &Tessera, left_ms: Option<f64>) -> f64 {
+        let part = left_ms.filter(|_| self.end > 0.0).map_or(0.0, |left| left / self.end);
+        1.0 + settings.drive * self.quiet * part.min(1.0).powi(STEEPNESS)
+    }
+}
+
+/// Returns what says how urgent a job is by its shortness and priority.
+pub(super) fn weighing<'t>(
+    table: &'t Table<'_>,
+    kinds: &'t [usize],
+) -> impl FnMut(&QueuedJob) -> Weight + 't {
+    |job| {
+        let above = f64::from(Priority::DEFAULT.get()) - f64::from(job.priority.get());
+        let known = table.eagerness(kinds, job.id);
+        Weight { weight: known.weight * PRIORITY.powf(above), ..known }
+    }
+}
+
+/// The jobs that run.
+struct Survey {
+    /// What is left of them on whole GPUs, in milliseconds, added up.
+    left_ms: u128,
+    /// What is left of the longest.
+    longest_ms: u64,
+    /// How old the youngest is at least, in milliseconds.
+    youngest: f64,
+}
+
+impl Survey {
+    fn of(search: &Search<'_, '_>, kinds: &[usize]) -> Self {
+        let gpus = search.gpus();
+        let step = gpus.div_ceil(SURVEYED_MAX).max(1);
+        let mut found = Self { left_ms: 0, longest_ms: 0, youngest: f64::INFINITY };
+        let mut surveyed = 0_u128;
+        for at in (0..gpus).step_by(step) {
+            surveyed += 1;
+            for seat in &search.desk.post(at).seats {
+                let left_ms = search.table.whole_left_ms(kinds, seat.job);
+                found.left_ms += u128::from(left_ms);
+                found.longest_ms = found.longest_ms.max(left_ms);
+                found.youngest = found.youngest.min(age(&search.table, kinds, seat.job));
+            }
+        }
+        // The others are taken for like them.
+        let all = u128::try_from(gpus).unwrap_or(u128::MAX);
+        found.left_ms = found.left_ms * all / surveyed.max(1);
+        found
+    }
+}
+
+/// Returns how long ago a job that runs was submitted at least, in milliseconds: its present
+/// attempt is as old, and what it has done took so long even on a whole GPU.
+fn age(table: &Table<'_>, kinds: &[usize], job: JobId) -> f64 {
+    let attempt = table.forecast.since(job).map_or(0.0, |since| float(table.now.minus(since)));
+    attempt.max(table.done_ms(kinds, job).unwrap_or(0.0))
+}
