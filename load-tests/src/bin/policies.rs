@@ -34,24 +34,9 @@ struct Arguments {
     /// Only these policies.
     #[arg(long, value_delimiter = ',')]
     policy: Vec<String>,
-    /// How `tessera` weighs shortness, for experiments.
-    #[arg(long)]
-    shortness: Option<f64>,
-    /// How `tessera` orders by shortness, for experiments.
-    #[arg(long)]
-    eagerness: Option<f64>,
-    /// Hurdle of `tessera`, in thousandths, for experiments.
-    #[arg(long)]
-    hurdle: Option<i64>,
-    /// How much `tessera` hastens long jobs, for experiments.
-    #[arg(long)]
-    haste: Option<f64>,
-    /// How much energy counts for `tessera`, for experiments.
-    #[arg(long)]
-    thrift: Option<f64>,
-    /// Searches that a round of `tessera` may spend on making room, for experiments.
-    #[arg(long)]
-    effort: Option<usize>,
+    /// Other settings of `tessera`, for experiments, as `name=number`.
+    #[arg(long, value_delimiter = ',')]
+    set: Vec<String>,
     /// File for the result.
     #[arg(long)]
     out: Option<PathBuf>,
@@ -213,21 +198,22 @@ fn policies(arguments: &Arguments) -> anyhow::Result<Vec<Box<dyn Policy>>> {
             continue;
         }
         if name == "tessera" {
-            let known = Tessera::default();
-            chosen.push(Box::new(Tessera {
-                shortness: arguments.shortness.unwrap_or(known.shortness),
-                eagerness: arguments.eagerness.unwrap_or(known.eagerness),
-                hurdle: arguments.hurdle.unwrap_or(known.hurdle),
-                haste: arguments.haste.unwrap_or(known.haste),
-                thrift: arguments.thrift.unwrap_or(known.thrift),
-                effort: arguments.effort.unwrap_or(known.effort),
-                ..known
-            }));
+            chosen.push(Box::new(settings(&arguments.set)?));
         } else {
             chosen.push(policy(name).map_err(anyhow::Error::msg)?);
         }
     }
     Ok(chosen)
+}
+
+/// Returns `tessera` with these settings changed.
+fn settings(set: &[String]) -> anyhow::Result<Tessera> {
+    let mut all = serde_json::to_value(Tessera::default())?;
+    for pair in set {
+        let (name, value) = pair.split_once('=').context("a setting is written name=number")?;
+        all[name] = serde_json::from_str(value)?;
+    }
+    serde_json::from_value(all).context("`tessera` has no such settings")
 }
 
 fn table(case: &Case, arguments: &Arguments) -> anyhow::Result<Value> {
