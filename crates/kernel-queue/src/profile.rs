@@ -100,6 +100,20 @@ impl TaskProfile {
         self.kernel(index)?.gap.known()
     }
 
+    /// Returns in what part of its time alone a kernel of the task runs, in thousandths: of each
+    /// kernel whose gap was measured, the time it takes against that time and the gap. `None` before
+    /// the measuring stage is over.
+    pub fn busy(&self) -> Option<u16> {
+        let (mut ran, mut all) = (0_u128, 0_u128);
+        for kernel in self.kernels.iter().filter(|_| self.measured) {
+            let Some((took, gap)) = kernel.took.mean().zip(kernel.gap.mean()) else { continue };
+            let often = u128::from(kernel.gap.samples());
+            ran += u128::from(took.get()) * often;
+            all += (u128::from(took.get()) + u128::from(gap.get())) * often;
+        }
+        (ran * 1_000).checked_div(all).and_then(|part| u16::try_from(part).ok())
+    }
+
     /// Tells whether measuring is over (FIKIT's sharing stage).
     pub const fn is_measured(&self) -> bool {
         self.measured

@@ -30,7 +30,13 @@ pub(crate) fn start<'o>(
     let mut ranked = ranked.filter_map(|(gpu, offer)| Some((&board.gpus[gpu], offer?)));
     let (gpu, offer) = ranked.next().expect("a start is explained by the offer that it took");
     let others = gpus - 1 + offer.others.len();
-    let company = words::company(gpu, offer);
+    let mut company = words::company(gpu, size, offer);
+    if offer.rank.way != Way::Join
+        && let Some(declined) = sharing::declined(board.gpus.iter(), size)
+    {
+        company.push_str("; ");
+        company.push_str(&declined);
+    }
     let candidates = rows::of_start(gpu, offer, ranked);
     Explanation {
         policy: policy.to_owned(),
@@ -240,7 +246,11 @@ pub(crate) fn wait<R: Rule>(
         .copied()
         .filter(|gpu| gpu.view.available && rule.outlook(gpu, size) == Outlook::Possible)
         .collect();
-    let (reason, summary, would_start_if) = obstacle(rule, &possible, size);
+    let (reason, mut summary, would_start_if) = obstacle(rule, &possible, size);
+    if let Some(declined) = sharing::declined(possible.iter().copied(), size) {
+        summary.push_str("; ");
+        summary.push_str(&declined);
+    }
     let rows: Vec<_> = holders.iter().map(|gpu| (*gpu, rows::verdict(rule, gpu, size))).collect();
     let (candidates, candidates_left_out) = rows::of_wait(rows.into_iter(), size);
     let why = Explanation {

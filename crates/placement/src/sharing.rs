@@ -9,17 +9,22 @@
 //! - Kernel by kernel, jobs join only their like: every job on the slice must stand in its queue.
 //! - It joins a shared slice that has room, by multiprocessors and memory, before it takes a
 //!   slice of its own: the tightest such slice, then the one with the least memory left over.
+//! - Kernel by kernel it matters who joins whom: where it is known how busy all are
+//!   ([`crate::turns`]), the slice is joined on which one more adds most, and none on which it adds
+//!   little or would slow one that serves answers. Where that isn't known, the user's wish decides.
 //! - If there is none, it founds one: the tightest slice on which jobs like it fit together, that
 //!   is with `memory * 100 / percent` of memory. Half a slice's multiprocessors go with half its
 //!   memory, so that neither is left over. Where no slice is so large, the largest.
 //! - How a slice is come by stays the policy's affair. `exclusive` never lets anyone join.
 
+use std::cmp::Reverse;
 use std::rc::Rc;
 
 use tessera_model::JobId;
 
 use crate::board::Gpu;
 use crate::round::{Company, Offer, Rank, Way};
+use crate::turns::Prospect;
 use crate::view::{InstanceState, InstanceView, Sharer, Tenancy};
 use crate::want::{Size, Want};
 
@@ -30,9 +35,10 @@ pub(crate) fn join(gpu: &Gpu<'_>, size: &Size) -> Option<Rc<Offer>> {
         return None;
     }
     let open = tenancies(gpu, sharer).filter(|(i, tenancy)| tenancy.has_room(sharer, i.memory));
-    let (instance, _) = open.min_by_key(|(instance, tenancy)| {
+    let welcome = open.filter_map(|(i, tenancy)| Some((i, tenancy, adds(tenancy, sharer)?)));
+    let (instance, ..) = welcome.min_by_key(|(instance, tenancy, adds)| {
         let left = instance.memory.get().saturating_sub(tenancy.memory().get());
-        (instance.memory, left, instance.slot)
+        (Reverse(*adds), instance.memory, left, instance.slot)
     })?;
     Some(Rc::new(Offer {
         rank: Rank {
@@ -49,6 +55,16 @@ pub(crate) fn join(gpu: &Gpu<'_>, size: &Size) -> Option<Rc<Offer>> {
     }))
 }
 
+/// Returns what a sharer adds to a slice, in thousandths of a job alone: nothing that is known, where
+/// nothing is predicted; `None` if it had better not come.
+fn adds(tenancy: &Tenancy, sharer: &Sharer) -> Option<u64> {
+    match tenancy.prospect(sharer) {
+        Prospect::Unknown => Some(0),
+        Prospect::Adds(gain) => Some(gain),
+        Prospect::Little(_) | Prospect::Slows(..) => None,
+    }
+}
+
 /// Returns the sharers whose end alone would let another one in.
 pub(crate) fn blockers(gpu: &Gpu<'_>, size: &Size) -> Vec<Vec<JobId>> {
     let Want::Shared(sharer) = &size.want else { return Vec::new() };
@@ -57,12 +73,50 @@ pub(crate) fn blockers(gpu: &Gpu<'_>, size: &Size) -> Vec<Vec<JobId>> {
         for (job, _) in &tenancy.sharers {
             let mut without = tenancy.clone();
             without.remove(*job);
-            if without.has_room(sharer, instance.memory) {
+            if without.has_room(sharer, instance.memory) && adds(&without, sharer).is_some() {
                 found.push(vec![*job]);
             }
         }
     }
     found
+}
+
+/// Says why a sharer doesn't join a slice that has room for it: the first such slice of these GPUs.
+pub(crate) fn declined<'g, 'c: 'g>(
+    gpus: impl Iterator<Item = &'g Gpu<'c>>,
+    size: &Size,
+) -> Option<String> {
+    let Want::Shared(sharer) = &size.want else { return None };
+    let mut gpus = gpus.filter(|gpu| gpu.view.available && gpu.view.shares(sharer.share));
+    gpus.find_map(|gpu| {
+        let mut open = tenancies(gpu, sharer)
+            .filter(|(instance, tenancy)| tenancy.has_room(sharer, instance.memory));
+        open.find_map(|(_, tenancy)| reason(tenancy, sharer))
+    })
+}
+
+fn reason(tenancy: &Tenancy, sharer: &Sharer) -> Option<String> {
+    let jobs: Vec<String> = tenancy.sharers.iter().map(|(job, _)| job.to_string()).collect();
+    let with = match jobs.as_slice() {
+        [one] => format!("job {one}"),
+        more => format!("jobs {}", more.join(", ")),
+    };
+    match tenancy.prospect(sharer) {
+        Prospect::Unknown | Prospect::Adds(_) => None,
+        Prospect::Little(gain) => Some(format!(
+            "it doesn't join {with}: that would add {} % of what a job does alone",
+            gain / 10
+        )),
+        Prospect::Slows(whom, slowed) => {
+            let whom = whom.and_then(|at| tenancy.turns.get(at));
+            let whom = whom.map_or("it".to_owned(), |(job, _)| format!("job {job}"));
+            Some(format!(
+                "it doesn't join {with}: {whom}, which serves answers, would take {} % longer; a \
+                 better priority would let its kernels go first",
+                slowed.saturating_sub(1_000) / 10
+            ))
+        }
+    }
 }
 
 /// Tells what company a sharer would have on a slice of its own with this memory.

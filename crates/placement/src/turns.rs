@@ -121,6 +121,49 @@ const fn meets(mine: u64, other: u64) -> u64 {
     other * (IN_TURN * mine / 1_000 + IN_THE_WAY) / 1_000
 }
 
+/// How much longer than alone one may take that serves answers, for the sake of company, in
+/// thousandths: the kernel queue's own aim.
+const COURTESY: u64 = 1_050;
+
+/// What one more has to add to what those on a slice do together, in thousandths of a job alone: as
+/// `tessera` has it of two (1.3 times what one does).
+const ADDS: u64 = 300;
+
+/// What is to be expected of one more whose kernels take turns with those of others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Prospect {
+    /// Of somebody it isn't known how busy it is.
+    Unknown,
+    /// All together do so much more, in thousandths of a job alone.
+    Adds(u64),
+    /// They would do hardly more, or less: so much, in thousandths of a job alone.
+    Little(u64),
+    /// One that serves answers, the newcomer itself or that one of the others, would take so many
+    /// thousandths of its time alone.
+    Slows(Option<usize>, u64),
+}
+
+/// Returns what is to be expected of one more beside those who are there.
+pub fn prospect(there: &[Turn], more: Turn) -> Prospect {
+    let all: Vec<Turn> = there.iter().copied().chain([more]).collect();
+    if all.iter().any(|turn| turn.busy.is_none()) {
+        return Prospect::Unknown;
+    }
+    let (before, after) = (by_priority(there), by_priority(&all));
+    let slowed = all.iter().zip(&after).enumerate().find(|(at, (turn, slowed))| {
+        // Who was slowed before is no reason as long as it loses nothing more.
+        turn.online && **slowed > before.get(*at).copied().unwrap_or(0).max(COURTESY)
+    });
+    if let Some((at, (_, slowed))) = slowed {
+        return Prospect::Slows((at < there.len()).then_some(at), *slowed);
+    }
+    let speeds = |slowed: &[u64]| slowed.iter().map(|slowed| 1_000_000 / slowed).sum::<u64>();
+    match speeds(&after).saturating_sub(speeds(&before)) {
+        gain @ ADDS.. => Prospect::Adds(gain),
+        gain => Prospect::Little(gain),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -173,5 +216,22 @@ mod tests {
         assert_eq!(on_slice(400, secs(100), secs(200)), 700);
         assert_eq!(on_slice(1_000, secs(100), secs(200)), 1_000);
         assert_eq!(on_slice(0, secs(100), secs(50)), 0);
+    }
+
+    #[test]
+    fn a_filler_is_welcome_and_a_second_service_only_where_it_slows_nobody() {
+        let serves = |priority, busy| Turn { online: true, ..turn(priority, busy) };
+        assert!(matches!(prospect(&[serves(0, 300)], turn(5, 900)), Prospect::Adds(400..)));
+        // Equals take turns, which costs the service more than it may.
+        assert!(matches!(
+            prospect(&[serves(5, 300)], turn(5, 900)),
+            Prospect::Slows(Some(0), 1_100..)
+        ));
+        assert!(matches!(prospect(&[serves(3, 300)], serves(3, 300)), Prospect::Slows(Some(0), _)));
+        assert!(matches!(prospect(&[turn(0, 600)], serves(3, 300)), Prospect::Slows(None, _)));
+        // No gaps, nothing to fill.
+        assert!(matches!(prospect(&[turn(0, 950)], turn(5, 900)), Prospect::Little(..100)));
+        assert_eq!(prospect(&[turn(0, None)], turn(5, 900)), Prospect::Unknown);
+        assert_eq!(prospect(&[], turn(5, 900)), Prospect::Adds(1_000));
     }
 }

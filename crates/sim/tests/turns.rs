@@ -1,8 +1,10 @@
 //! The model of jobs whose kernels take turns, against what was measured and against the queue.
 
+use tessera_kernel_queue::TaskProfile;
 use tessera_model::spec::Priority;
 use tessera_placement::{Turn, turns};
 use tessera_sim::kernels::rates::{Order, Rates};
+use tessera_sim::kernels::{Noise, PAIRS as PAIRS_OF_MODELS, measure};
 
 fn turn(priority: u8, busy: u16) -> Turn {
     Turn { priority: Priority::try_from(priority).unwrap(), online: false, busy: Some(busy) }
@@ -77,4 +79,17 @@ fn the_model_says_what_the_queue_does_in_virtual_time() {
         let mean = errors.iter().sum::<f64>() / count;
         assert!(mean <= 0.08, "{order:?}: {mean} at the mean");
     }
+}
+
+#[test]
+fn a_measured_profile_says_how_busy_its_task_is() {
+    for pair in PAIRS_OF_MODELS {
+        let model = pair.high;
+        let noise = Noise { kernels: 20, gaps: 50 };
+        let (profile, _) = measure(&model.program(), 3, noise);
+        let busy = i64::from(profile.busy().unwrap());
+        let drawn = i64::try_from(model.busy_us * 1_000 / model.alone_us).unwrap();
+        assert!((busy - drawn).abs() <= 30, "{}: {busy} for {drawn}", model.name);
+    }
+    assert_eq!(TaskProfile::default().busy(), None);
 }

@@ -8,6 +8,7 @@ use tessera_model::spec::GpuAsk;
 
 use crate::board::Gpu;
 use crate::round::{Offer, Way};
+use crate::turns::Prospect;
 use crate::view::{GpuView, InstanceState, QueuedJob, Sharer};
 use crate::want::{Size, Want};
 
@@ -36,7 +37,7 @@ impl fmt::Display for Asked<'_> {
 }
 
 /// "; jobs 3 and 4 of ada have 70 % and 8 GiB of it", where a sharer joins.
-pub(super) fn company(gpu: &Gpu<'_>, offer: &Offer) -> String {
+pub(super) fn company(gpu: &Gpu<'_>, size: &Size, offer: &Offer) -> String {
     let instance = gpu.instances.iter().find(|i| i.slot == offer.slot);
     match instance.map(|i| &i.state) {
         Some(InstanceState::Shared(tenancy)) if offer.rank.way == Way::Join => {
@@ -45,13 +46,30 @@ pub(super) fn company(gpu: &Gpu<'_>, offer: &Offer) -> String {
             let (user, sm, memory) = (&tenancy.user, tenancy.sm_percent(), tenancy.memory());
             let jobs = listed(&jobs, "and");
             if tenancy.sharers.iter().any(|(_, share)| share.is_kernel()) {
+                let by = match (&size.want, gpu.view.kernel) {
+                    (Want::Shared(sharer), true) => reckoned(tenancy.prospect(sharer)),
+                    _ => String::new(),
+                };
                 return format!(
-                    "; {noun} {jobs} of {user} {verb} {memory} of it, kernel by kernel"
+                    "; {noun} {jobs} of {user} {verb} {memory} of it, kernel by kernel{by}"
                 );
             }
             format!("; {noun} {jobs} of {user} {verb} {sm} % and {memory} of it")
         }
         _ => String::new(),
+    }
+}
+
+/// ", where it adds 45 % of what a job does alone".
+fn reckoned(prospect: Prospect) -> String {
+    match prospect {
+        Prospect::Adds(gain) => {
+            format!(", where it adds {} % of what a job does alone", gain / 10)
+        }
+        Prospect::Unknown => {
+            ", as its user wishes: how busy all of them are isn't known".to_owned()
+        }
+        Prospect::Little(_) | Prospect::Slows(..) => String::new(),
     }
 }
 

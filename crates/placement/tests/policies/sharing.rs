@@ -4,11 +4,12 @@ use std::collections::BTreeMap;
 
 use proptest::prelude::*;
 use tessera_model::share::{KernelShare, MpsShare, Part, Share};
-use tessera_model::spec::GpuAsk;
+use tessera_model::spec::{GpuAsk, Priority};
 use tessera_model::{Bytes, JobId};
 use tessera_placement::policy::NAMES;
 use tessera_placement::{
-    ClusterView, Decision, Feasibility, GpuView, InstanceState, QueuedJob, Tenancy, could_ever_fit,
+    ClusterView, Decision, Feasibility, GpuView, InstanceState, QueuedJob, Sharer, Tenancy, Turn,
+    could_ever_fit,
 };
 
 use crate::arbitrary;
@@ -73,6 +74,46 @@ fn users_are_never_mixed_and_exclusive_jobs_never_joined() {
         let decisions = decide(policy, &cluster, &halves([gib(1)]));
 
         assert_eq!(short(&cluster, &decisions), ["1: resources"], "{policy}");
+    }
+}
+
+/// A job of `ada` that shares kernel by kernel, with 1 GiB.
+fn taking_turns(number: u64, turn: Turn) -> QueuedJob {
+    let mut jobs = queue((0..number).map(|_| gib(1)));
+    let mut job = jobs.pop().unwrap();
+    let share = Part::Kernel(KernelShare { memory: Bytes::from_mib(1_024) });
+    job.share = Some(Sharer { turn: Some(turn), ..Sharer::new("ada", share) });
+    job
+}
+
+fn turn(priority: u8, online: bool, busy: impl Into<Option<u16>>) -> Turn {
+    Turn { priority: Priority::try_from(priority).unwrap(), online, busy: busy.into() }
+}
+
+#[test]
+fn kernel_by_kernel_the_gaps_of_a_service_are_filled_and_no_service_is_slowed() {
+    let service = taking_turns(1, turn(0, true, 300));
+    let busy = taking_turns(2, turn(5, false, 950));
+    let filler = taking_turns(3, turn(5, false, 1_000));
+    let second = taking_turns(4, turn(0, true, 300));
+    let unknown = taking_turns(5, turn(5, false, None));
+    let jobs = [service, busy, filler, second, unknown];
+    for policy in ["scheme-b", "tessera"] {
+        let cluster = cluster([a100(&[])]);
+        let decisions = decide(policy, &cluster, &jobs);
+        let placed = |number: usize| match &decisions[number - 1] {
+            Decision::Start { place, .. } => place.slot.unwrap(),
+            other => panic!("{other:?}"),
+        };
+        // The offline job fills the service's gaps. The next finds none left; its own are filled by
+        // nobody, but the second service goes before it. Of the last nothing is known.
+        assert_eq!(placed(2), placed(1), "{policy}");
+        assert_ne!(placed(3), placed(1), "{policy}");
+        assert_eq!(placed(4), placed(3), "{policy}");
+        let text = |number: usize| why(&decisions[number - 1]).summary.clone();
+        assert!(text(2).contains("adds 47 %"), "{policy}: {}", text(2));
+        assert!(text(3).contains("doesn't join jobs 1, 2"), "{policy}: {}", text(3));
+        assert!(text(5).contains("isn't known"), "{policy}: {}", text(5));
     }
 }
 

@@ -1,0 +1,104 @@
+//! Jobs that share a slice.
+
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+use tessera_model::share::{Part, SHARERS_MAX};
+use tessera_model::{Bytes, JobId};
+
+use crate::turns::{self, Prospect, Turn};
+
+/// The sharers of one slice.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Tenancy {
+    /// Whose jobs they are: under MPS one job's fault is everyone's, so that users are never
+    /// mixed. (Kernel by kernel each has its own context; but they trust each other with the gate
+    /// page, and the agent may put MPS beneath.)
+    #[serde(with = "super::shared_text")]
+    pub user: Arc<str>,
+    /// The jobs with their parts.
+    pub sharers: Vec<(JobId, Part)>,
+    /// Of those whose kernels take turns, how they get on with each other, as far as that is known.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub turns: Vec<(JobId, Turn)>,
+}
+
+impl Tenancy {
+    /// Begins one with its first sharer.
+    pub fn begun(job: JobId, sharer: &Sharer) -> Self {
+        let mut tenancy =
+            Self { user: sharer.user.clone(), sharers: Vec::new(), turns: Vec::new() };
+        tenancy.add(job, sharer);
+        tenancy
+    }
+
+    /// Takes one more in.
+    pub fn add(&mut self, job: JobId, sharer: &Sharer) {
+        self.sharers.push((job, sharer.share));
+        self.turns.extend(sharer.turn.map(|turn| (job, turn)));
+    }
+
+    /// Lets one go.
+    pub fn remove(&mut self, job: JobId) {
+        self.sharers.retain(|(other, _)| *other != job);
+        self.turns.retain(|(other, _)| *other != job);
+    }
+
+    /// Returns what is to be expected of one more, where kernels take turns.
+    pub fn prospect(&self, asked: &Sharer) -> Prospect {
+        let there: Vec<Turn> = self.turns.iter().map(|(_, turn)| *turn).collect();
+        match asked.turn {
+            Some(turn) if there.len() == self.sharers.len() => turns::prospect(&there, turn),
+            _ => Prospect::Unknown,
+        }
+    }
+
+    /// Returns how one of the jobs takes its turns.
+    pub fn turn(&self, job: JobId) -> Option<Turn> {
+        self.turns.iter().find(|(known, _)| *known == job).map(|(_, turn)| *turn)
+    }
+
+    /// Returns the percentages that are given away, added up.
+    pub fn sm_percent(&self) -> u32 {
+        self.sharers.iter().map(|(_, share)| share.sm_percent()).sum()
+    }
+
+    /// Returns the memory that is given away, added up.
+    pub fn memory(&self) -> Bytes {
+        let bytes = self.sharers.iter().map(|(_, share)| share.memory().get());
+        Bytes::new(bytes.fold(0, u64::saturating_add))
+    }
+
+    /// Tells whether one more sharer fits beside the others on a slice with this memory.
+    pub fn has_room(&self, asked: &Sharer, memory: Bytes) -> bool {
+        let sm = self.sm_percent() + asked.share.sm_percent();
+        let bytes = self.memory().get().saturating_add(asked.share.memory().get());
+        let count = u32::try_from(self.sharers.len()).unwrap_or(u32::MAX);
+        let alike = self.sharers.iter().all(|(_, share)| share.goes_with(asked.share));
+        alike
+            && self.user == asked.user
+            && sm <= 100
+            && bytes <= memory.get()
+            && count < SHARERS_MAX
+    }
+}
+
+/// A job that may share a slice: whose it is, and its part.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Sharer {
+    /// Whose job it is.
+    #[serde(with = "super::shared_text")]
+    pub user: Arc<str>,
+    /// What it may use.
+    pub share: Part,
+    /// How its kernels take turns, if they do.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub turn: Option<Turn>,
+}
+
+impl Sharer {
+    /// Returns a job of which nothing is known but its part.
+    pub fn new(user: impl Into<Arc<str>>, share: Part) -> Self {
+        Self { user: user.into(), share, turn: None }
+    }
+}
