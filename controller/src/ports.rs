@@ -205,6 +205,9 @@ pub enum ToPlacer {
     Teach {
         /// The model.
         taught: Arc<Taught>,
+        /// Which of its newest predictions came true, the oldest first: a controller before this one
+        /// may have asked it.
+        came: Vec<bool>,
     },
     /// Tell which model of how slices compare is there, and whether it is believed.
     Taught {

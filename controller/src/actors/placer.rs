@@ -608,7 +608,7 @@ impl StreamHandler<ToPlacer> for Placer {
                     let _ = reply.send(inquiry.answer(clock::boot()));
                 });
             }
-            ToPlacer::Teach { taught } => self.parts.cluster.teach(taught),
+            ToPlacer::Teach { taught, came } => self.parts.cluster.teach(taught, &came),
             ToPlacer::Taught { reply } => {
                 let _ = reply.send(self.parts.cluster.taught());
             }

@@ -31,8 +31,8 @@ pub fn start(
                 Ok(None) => {}
                 Ok(Some((progress, taught))) => {
                     known = progress;
-                    let Some(taught) = taught else { continue };
-                    if placer.send(ToPlacer::Teach { taught }).await.is_err() {
+                    let Some((taught, came)) = taught else { continue };
+                    if placer.send(ToPlacer::Teach { taught, came }).await.is_err() {
                         return;
                     }
                 }
@@ -46,7 +46,7 @@ pub fn start(
 async fn lesson(
     options: &ConnectOptions,
     known: Progress,
-) -> Result<Option<(Progress, Option<Arc<Taught>>)>, StoreError> {
+) -> Result<Option<(Progress, Option<(Arc<Taught>, Vec<bool>)>)>, StoreError> {
     let mut connection = store::connect(options).await?;
     let progress = foresight::progress(&mut connection).await?;
     if progress.runs_since(known) < NEW_RUNS {
@@ -59,8 +59,9 @@ async fn lesson(
     let taught = tokio::task::spawn_blocking(move || Taught::from(&lessons)).await;
     let Ok(Some(taught)) = taught else { return Ok(Some((progress, None))) };
     foresight::keep_model(&mut connection, &taught).await?;
+    let came = foresight::outcomes(&mut connection, taught.fingerprint()).await?;
     let fingerprint = format!("{:016x}", taught.fingerprint());
     let took_ms = u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX);
     tracing::info!(fingerprint, runs, took_ms, "learned how slices compare");
-    Ok(Some((progress, Some(Arc::new(taught)))))
+    Ok(Some((progress, Some((Arc::new(taught), came)))))
 }

@@ -124,9 +124,10 @@ impl Cluster {
         }
     }
 
-    /// Believes a new model of how slices compare.
-    pub fn teach(&mut self, taught: Arc<Taught>) {
-        self.estimator.teach(taught);
+    /// Believes a new model of how slices compare, unless what came of its newest predictions speaks
+    /// against it.
+    pub fn teach(&mut self, taught: Arc<Taught>, came: &[bool]) {
+        self.estimator.teach(taught, came);
     }
 
     /// Returns the fingerprint of the model of how slices compare, and whether it is believed.

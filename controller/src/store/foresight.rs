@@ -3,6 +3,7 @@
 use sqlx::PgConnection;
 use tessera_model::{Bytes, JobId, Millis};
 use tessera_placement::SliceKind;
+use tessera_predict::drift::WINDOW;
 use uuid::Uuid;
 
 use super::StoreError;
@@ -83,6 +84,34 @@ pub async fn lessons(connection: &mut PgConnection) -> Result<Vec<Lesson>, Store
         peak: row.peak_gpu_memory.map(|peak| Bytes::new(u64::try_from(peak).unwrap_or(0))),
     });
     Ok(lessons.collect())
+}
+
+/// Reads which of a model's newest predictions came true, the oldest of them first: whether what ran
+/// lay within the interval.
+///
+/// # Errors
+///
+/// [`StoreError::Unavailable`].
+pub async fn outcomes(
+    connection: &mut PgConnection,
+    fingerprint: u64,
+) -> Result<Vec<bool>, StoreError> {
+    let mut came = sqlx::query_scalar!(
+        r#"
+        SELECT ran_ms BETWEEN low_ms AND high_ms AS "came!"
+          FROM predictions
+         WHERE model = $1 AND basis = 'learned' AND ended_at IS NOT NULL
+         ORDER BY ended_at DESC, attempt DESC
+         LIMIT $2
+        "#,
+        fingerprint.cast_signed(),
+        i64::try_from(WINDOW).unwrap_or(i64::MAX),
+    )
+    .fetch_all(connection)
+    .await
+    .map_err(StoreError::while_trying_to("read what came of predictions"))?;
+    came.reverse();
+    Ok(came)
 }
 
 /// Reads what the newest moves of tasks took, the oldest of them first.

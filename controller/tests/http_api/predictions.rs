@@ -66,7 +66,10 @@ async fn a_model_is_trained_from_what_ran_and_shown_with_its_error_on_unseen_tas
     teacher::start(&Handle::current(), options, lessons, Duration::from_millis(10));
 
     let taught = match learned.recv().await {
-        Some(ToPlacer::Teach { taught }) => taught,
+        Some(ToPlacer::Teach { taught, came }) => {
+            assert!(came.is_empty(), "nobody has asked it: {came:?}");
+            taught
+        }
         other => panic!("{other:?}"),
     };
     let fingerprint = taught.fingerprint();
@@ -87,6 +90,41 @@ async fn a_model_is_trained_from_what_ran_and_shown_with_its_error_on_unseen_tas
     tokio::time::timeout(Duration::from_millis(200), learned.recv())
         .await
         .expect_err("without new runs nothing is trained again");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_next_controller_hears_what_came_of_the_models_predictions() {
+    let rig = Rig::start().await;
+    history(&rig).await;
+    let options = (*rig.pool.connect_options()).clone();
+    let taught = async || {
+        let (lessons, mut learned) = mpsc::channel(4);
+        let every = Duration::from_millis(10);
+        teacher::start(&Handle::current(), options.clone(), lessons, every);
+        match learned.recv().await {
+            Some(ToPlacer::Teach { taught, came }) => (taught.fingerprint(), came),
+            other => panic!("{other:?}"),
+        }
+    };
+    let (fingerprint, _) = taught().await;
+    // Four that it told were too long, and four came true.
+    Seed(&rig.pool)
+        .run(
+            sqlx::query(
+                "UPDATE predictions SET model = $1, basis = 'learned',
+                        low_ms = CASE WHEN task = 'task7' THEN ran_ms + 1 ELSE 0 END,
+                        expected_ms = ran_ms + 1, high_ms = ran_ms + 1
+                  WHERE task IN ('task7', 'task8')",
+            )
+            .bind(fingerprint.cast_signed()),
+        )
+        .await;
+
+    let (again, mut came) = taught().await;
+
+    assert_eq!(again, fingerprint, "equal runs teach the same");
+    came.sort_unstable();
+    assert_eq!(came, [false, false, false, false, true, true, true, true]);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -82,10 +82,13 @@ pub(in crate::core) struct Forecaster {
 }
 
 impl Forecaster {
-    /// Believes a new model from now on.
-    pub(in crate::core) fn teach(&mut self, taught: Arc<Taught>) {
+    /// Believes a new model from now on; one that was asked before by what came of that.
+    pub(in crate::core) fn teach(&mut self, taught: Arc<Taught>, came: &[bool]) {
         if self.taught.as_ref().is_none_or(|known| known.fingerprint() != taught.fingerprint()) {
             self.watch = Watch::new();
+            for covered in came {
+                self.watch.take(*covered);
+            }
         }
         self.taught = Some(taught);
     }
@@ -181,7 +184,7 @@ mod tests {
             peak: None,
         });
 
-        forecaster.teach(Arc::new(Taught::from(&lessons).unwrap()));
+        forecaster.teach(Arc::new(Taught::from(&lessons).unwrap()), &[]);
 
         let taught = forecaster.predict("new", &kind(285)).unwrap();
         assert_eq!(taught.basis, Basis::Learned);
@@ -199,7 +202,8 @@ mod tests {
         let mut forecaster = forecaster();
         let mut lessons = lessons(60);
         lessons.extend(lessons_of_new());
-        forecaster.teach(Arc::new(Taught::from(&lessons).unwrap()));
+        let taught = Arc::new(Taught::from(&lessons).unwrap());
+        forecaster.teach(Arc::clone(&taught), &[]);
         let told = forecaster.predict("new", &kind(285)).unwrap();
         assert_eq!(told.basis, Basis::Learned);
 
@@ -209,8 +213,12 @@ mod tests {
 
         assert!(!forecaster.taught().unwrap().1);
         assert_eq!(forecaster.predict("new", &kind(285)).unwrap().basis, Basis::OtherSlice);
+        // Nor by the next controller, to which the store tells what came of it.
+        let mut next = self::forecaster();
+        next.teach(taught, &[false; 32]);
+        assert!(!next.taught().unwrap().1);
         lessons.extend(lessons_of_new());
-        forecaster.teach(Arc::new(Taught::from(&lessons).unwrap()));
+        forecaster.teach(Arc::new(Taught::from(&lessons).unwrap()), &[]);
         // The same task on one more size than before: another table, another model.
         let believed = forecaster.taught().unwrap().1;
         assert_eq!(
