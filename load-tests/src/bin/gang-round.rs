@@ -1,0 +1,163 @@
+//! How long one decision round with gangs in the queue takes: prints one JSON object a scale.
+//!
+//! ```text
+//! cargo run --release -p tessera-load-tests --bin gang-round -- --scales 1,4,16,50
+//! ```
+//!
+//! Scale 1 is 20 nodes × 8 A100-40GB and 2,000 jobs: at scale 50 these are 8,000 GPUs and 100,000. Of
+//! so many percent of submits each is a gang of 2 to 16 processes on whole GPUs; half of the GPUs are
+//! taken, so that the first gang that finds no seats has GPUs kept for it. `--shown` is how many jobs
+//! a round is shown, as a controller shows no more than 5,000.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use clap::Parser;
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+use tessera_model::mig::{Slot, catalog};
+use tessera_model::spec::{GpuAsk, Priority};
+use tessera_model::{Bytes, GangShape, JobId, Member, Millis};
+use tessera_placement::{
+    ClusterView, Decision, GpuView, InstanceState, InstanceView, MigView, OperatorWord, QueuedJob,
+    Unknown, ask, by_name,
+};
+
+const MODEL: &str = "a100-40gb";
+const NODES: u32 = 20;
+const GPUS_PER_NODE: u32 = 8;
+const JOBS: u64 = 2_000;
+/// Most starts of a controller's round.
+const STARTS_MAX: usize = 256;
+/// The moment of the rounds: jobs have waited for up to an hour.
+const NOW: Millis = Millis::from_secs(3_600);
+/// Nodes and GPUs of each.
+const SHAPES: [(u32, u32); 6] = [(1, 2), (1, 4), (2, 2), (1, 8), (2, 4), (2, 8)];
+
+#[derive(Debug, Parser)]
+struct Options {
+    /// Rounds a scale.
+    #[arg(long, default_value_t = 15)]
+    rounds: usize,
+    /// Multiples of the cluster and of the queue.
+    #[arg(long, value_delimiter = ',', default_value = "1,4,16,50")]
+    scales: Vec<u32>,
+    /// How many of a hundred submits are gangs.
+    #[arg(long, default_value_t = 10)]
+    gangs: u32,
+    /// Most jobs that a round is shown.
+    #[arg(long, default_value_t = 5_000)]
+    shown: usize,
+    /// The policy.
+    #[arg(long, default_value = "tessera")]
+    policy: String,
+    /// Seed of the queue and of what is taken.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+}
+
+fn main() -> Result<()> {
+    let options = Options::parse();
+    let policy = by_name(&options.policy).context("no such policy in a controller")?;
+    let model = catalog::models().get(MODEL).context("the catalogue has this model")?;
+    let mig = Arc::new(MigView::new(model.geometry())?);
+    for scale in &options.scales {
+        let mut random = StdRng::seed_from_u64(options.seed);
+        let cluster = cluster(*scale, &mig, &mut random)?;
+        let queue = queue(JOBS * u64::from(*scale), options.gangs, &mut random)?;
+        let mut times: Vec<Duration> = Vec::new();
+        let mut said = Vec::new();
+        for _ in 0..options.rounds.max(1) {
+            let mut shown = queue.iter().take(options.shown);
+            let began = Instant::now();
+            said = ask(&*policy, &cluster, &Unknown, &mut shown, NOW, STARTS_MAX);
+            times.push(began.elapsed());
+        }
+        times.sort_unstable();
+        let started = |decision: &&Decision| matches!(decision, Decision::Start { .. });
+        println!(
+            "{}",
+            serde_json::json!({
+                "policy": options.policy,
+                "scale": scale,
+                "gpus": cluster.gpus.len(),
+                "queue": queue.len(),
+                "shown": options.shown.min(queue.len()),
+                "gang_members": queue.iter().filter(|job| job.gang.is_some()).count(),
+                "rounds": times.len(),
+                "starts": said.iter().filter(started).count(),
+                "decisions": said.len(),
+                "median_ms": milliseconds(times[times.len() / 2]),
+                "max_ms": milliseconds(times[times.len() - 1]),
+            })
+        );
+    }
+    Ok(())
+}
+
+fn cluster(scale: u32, mig: &Arc<MigView>, random: &mut StdRng) -> Result<ClusterView> {
+    let whole = mig.geometry.largest().context("a largest profile")?;
+    let mut gpus = Vec::new();
+    for node in 0..NODES * scale {
+        for index in 0..GPUS_PER_NODE {
+            let number = u64::from(node * GPUS_PER_NODE + index);
+            let taken = random.random_bool(0.5);
+            let instance = InstanceView {
+                slot: Some(Slot { start: whole.starts[0], profile: whole.id }),
+                memory: whole.memory,
+                state: InstanceState::Taken { job: JobId::from_number(10_000_000 + number) },
+            };
+            gpus.push(GpuView {
+                id: format!("GPU-{number:06}").parse()?,
+                node: format!("n{node:05}").parse()?,
+                index,
+                model: MODEL.to_owned(),
+                memory: Bytes::from_mib(40_960),
+                sms: None,
+                mig: Some(Arc::clone(mig)),
+                mps: false,
+                kernel: false,
+                available: true,
+                changing: false,
+                instances: if taken { vec![instance] } else { Vec::new() },
+                operator: OperatorWord::default(),
+            });
+        }
+    }
+    Ok(ClusterView { gpus })
+}
+
+fn queue(jobs: u64, gangs: u32, random: &mut StdRng) -> Result<Vec<QueuedJob>> {
+    let mut queue = Vec::new();
+    let mut number = 1;
+    while number <= jobs {
+        let shape = match random.random_range(0..100) < gangs {
+            true => Some(SHAPES[random.random_range(0..SHAPES.len())]),
+            false => None,
+        };
+        let shape = shape.map(|(nodes, gpus)| GangShape::new(nodes, gpus)).transpose()?;
+        let gpu = match shape {
+            Some(_) => GpuAsk::Whole,
+            None => GpuAsk::Memory(Bytes::from_mib(random.random_range(100..39_000))),
+        };
+        let first = JobId::from_number(number);
+        for rank in 0..shape.map_or(1, GangShape::members) {
+            queue.push(QueuedJob {
+                id: JobId::from_number(number),
+                gpu: gpu.clone(),
+                user: "ada".into(),
+                share: None,
+                priority: Priority::DEFAULT,
+                submitted: Millis::new(first.number()),
+                gang: shape.map(|shape| Member { gang: first, shape, rank }),
+            });
+            number += 1;
+        }
+    }
+    Ok(queue)
+}
+
+fn milliseconds(time: Duration) -> f64 {
+    (time.as_secs_f64() * 1e6).round() / 1e3
+}

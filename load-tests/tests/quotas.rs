@@ -1,0 +1,144 @@
+//! Quotas and fair shares on a real controller: users, accounts, gangs, and usage that outlives the
+//! controller.
+
+use std::process::{Command, Output};
+
+use tessera_api::types::usage::{AccountUsage, UsageReport};
+use tessera_api::types::{GangRequest, SubmitRequest};
+use tessera_load_tests::cluster::{Cluster, Plan, SOON, script};
+use tessera_load_tests::programs::programs;
+use tessera_load_tests::wait;
+
+/// Ada may hold two A30, and with bob, who is in her account, three.
+const SETTINGS: &str = "\
+usage-half-life = \"12h\"
+[quotas]
+ada = 8
+[accounts]
+lab = { members = [\"ada\", \"bob\"], share = 2, quota = 12 }
+";
+
+fn plan(settings: &std::path::Path) -> Plan {
+    Plan::new()
+        .node("n1", "a30-24gb,a30-24gb")
+        .node("n2", "a30-24gb,a30-24gb")
+        .env("TESSERA_CONTROLLER_CONFIG", settings.display().to_string())
+}
+
+/// A whole GPU until `go` stands in the folder.
+fn whole(cluster: &Cluster, user: &str) -> SubmitRequest {
+    let folder = cluster.scratch().display().to_string();
+    SubmitRequest {
+        user: Some(user.to_owned()),
+        gpu_whole: true,
+        env: [("FOLDER".to_owned(), folder)].into(),
+        ..script("while [ ! -e $FOLDER/go ]; do sleep 0.1; done")
+    }
+}
+
+fn usage(cluster: &Cluster) -> UsageReport {
+    cluster.call("GET", "/v1/usage", None).expect(200).json()
+}
+
+fn account(cluster: &Cluster, name: &str) -> AccountUsage {
+    let told = usage(cluster).accounts;
+    told.into_iter().find(|account| account.account == name).expect("the account is told")
+}
+
+fn tessera(cluster: &Cluster, words: &[&str]) -> Output {
+    Command::new(programs().path("tessera"))
+        .args(words)
+        .env("TESSERA_URL", format!("http://{}", cluster.http()))
+        .env("USER", "ada")
+        .output()
+        .unwrap()
+}
+
+#[test]
+fn a_gang_and_a_job_wait_for_quotas_while_others_pass_and_usage_is_told() {
+    let settings = std::env::temp_dir().join(format!("quotas-{}.toml", std::process::id()));
+    std::fs::write(&settings, SETTINGS).unwrap();
+    let cluster = plan(&settings).start();
+    let one = cluster.submit(&whole(&cluster, "ada")).job_id;
+    cluster.wait_job(one, 3 * SOON, "running");
+
+    // Ada's gang would make three GPUs, and hers are two at most; bob's second would make four in
+    // the account, and those are three.
+    let gang = cluster.submit(&SubmitRequest {
+        gang: Some(GangRequest { nodes: 1, gpus_per_node: 2 }),
+        ..whole(&cluster, "ada")
+    });
+    let bobs = [0; 3].map(|_| cluster.submit(&whole(&cluster, "bob")).job_id);
+    let dan = cluster.submit(&whole(&cluster, "dan")).job_id;
+    cluster.wait_job(dan, 3 * SOON, "running");
+    cluster.wait_job(bobs[0], 3 * SOON, "running");
+    cluster.wait_job(bobs[1], 3 * SOON, "running");
+
+    let told = cluster.explain(gang.job_id + 1);
+    assert_eq!(told.reason.as_deref(), Some("quota"), "{told:?}");
+    let words = format!("{} {}", told.summary, told.would_start_if.unwrap_or_default());
+    // Of the two quotas the account's is the tighter by now.
+    assert!(words.contains("jobs of account lab hold 12 of the 12 compute slices"), "{words}");
+    assert!(words.contains("this gang of 2 takes at least 8 more"), "{words}");
+    assert!(words.contains("or the quota is raised to 20"), "{words}");
+    let told = cluster.explain(bobs[2]);
+    assert_eq!(told.reason.as_deref(), Some("quota"), "{told:?}");
+    assert!(told.summary.contains("hold 12 of the 12"), "{}", told.summary);
+
+    let lab = account(&cluster, "lab");
+    assert_eq!((lab.held_slices, lab.quota_slices, lab.share), (12, Some(12), 2));
+    assert_eq!((lab.running, lab.waiting), (3, 3));
+    assert!(lab.used_slice_secs > 0.0 && lab.factor < 1.0, "{lab:?}");
+    let ada = lab.users.iter().find(|user| user.user == "ada").unwrap();
+    assert_eq!((ada.held_slices, ada.quota_slices, ada.waiting), (4, Some(8), 2));
+    let text = String::from_utf8(tessera(&cluster, &["usage"]).stdout).unwrap();
+    assert!(text.contains("Half of what was had counts no more after 12h."), "{text}");
+
+    // What can never start under a quota is refused, and says why.
+    let four = SubmitRequest {
+        gang: Some(GangRequest { nodes: 2, gpus_per_node: 2 }),
+        ..whole(&cluster, "ada")
+    };
+    let refused = cluster.try_submit(&four, None).unwrap().expect(422).text();
+    let words =
+        "at most 8 compute slices at once, which is the quota of ada, and this takes 16 (4 for";
+    assert!(refused.contains(words), "{refused}");
+
+    std::fs::write(cluster.scratch().join("go"), "").unwrap();
+    for job in [one, gang.job_id, gang.job_id + 1, bobs[2], dan] {
+        assert_eq!(cluster.wait_end(job, 3 * SOON).job.state, "succeeded");
+    }
+    std::fs::remove_file(&settings).unwrap();
+}
+
+/// A whole GPU until a file of this name stands in the folder.
+fn until(cluster: &Cluster, user: &str, file: &str) -> SubmitRequest {
+    let text = format!("while [ ! -e $FOLDER/{file} ]; do sleep 0.1; done");
+    SubmitRequest { script: script(&text).script, ..whole(cluster, user) }
+}
+
+#[test]
+fn who_had_more_goes_after_who_had_less_also_under_the_next_controller() {
+    let mut cluster = Plan::new().node("n1", "a30-24gb").start();
+    let first = cluster.submit(&until(&cluster, "ada", "one")).job_id;
+    cluster.wait_job(first, 3 * SOON, "running");
+    let had = wait::until(SOON, "some usage", || {
+        let had = account(&cluster, "ada").used_slice_secs;
+        (had > 4.0).then_some(had)
+    });
+    cluster.controller.kill();
+    cluster.controller.start();
+    cluster.wait_ready();
+
+    let kept = account(&cluster, "ada");
+    assert!(kept.used_slice_secs >= had, "{kept:?} had {had}");
+    assert_eq!((kept.held_slices, kept.named), (4, false));
+    let again = cluster.submit(&until(&cluster, "ada", "two")).job_id;
+    let bobs = cluster.submit(&until(&cluster, "bob", "two")).job_id;
+    std::fs::write(cluster.scratch().join("one"), "").unwrap();
+
+    cluster.wait_job(bobs, 3 * SOON, "running");
+    assert_eq!(cluster.job(again).job.state, "queued", "ada came before, and had more");
+    std::fs::write(cluster.scratch().join("two"), "").unwrap();
+    assert_eq!(cluster.wait_end(again, 3 * SOON).job.state, "succeeded");
+}
