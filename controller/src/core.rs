@@ -29,6 +29,7 @@ pub mod setback;
 mod settle;
 #[cfg(test)]
 mod simulation;
+mod turns;
 mod view;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
@@ -407,6 +408,8 @@ pub struct Cluster {
     reviewed: Option<Millis>,
     /// What is known of how long tasks take.
     estimator: foresight::taught::Forecaster,
+    /// How busy tasks are that share slices kernel by kernel, in thousandths of their time alone.
+    busy: Arc<BTreeMap<String, u16>>,
     /// How long unfinished jobs ran before they put their work aside, by kind of slice.
     asides: BTreeMap<JobId, Vec<(SliceKind, Millis)>>,
     /// Who pays for whose jobs, and what each may hold at once.

@@ -209,6 +209,11 @@ pub enum ToPlacer {
         /// may have asked it.
         came: Vec<bool>,
     },
+    /// Know how busy tasks are, by key, in thousandths of their time alone.
+    Busy {
+        /// The news.
+        tasks: Vec<(String, u16)>,
+    },
     /// Tell which model of how slices compare is there, and whether it is believed.
     Taught {
         /// The answer.

@@ -609,6 +609,7 @@ impl StreamHandler<ToPlacer> for Placer {
                 });
             }
             ToPlacer::Teach { taught, came } => self.parts.cluster.teach(taught, &came),
+            ToPlacer::Busy { tasks } => self.parts.cluster.know_busy(tasks),
             ToPlacer::Taught { reply } => {
                 let _ = reply.send(self.parts.cluster.taught());
             }

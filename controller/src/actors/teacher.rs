@@ -11,7 +11,7 @@ use super::intake::Chain;
 use crate::core::foresight::taught::Taught;
 use crate::ports::ToPlacer;
 use crate::store::foresight::{self, Progress};
-use crate::store::{self, ConnectOptions, StoreError};
+use crate::store::{self, ConnectOptions, StoreError, kernels};
 
 /// Runs that have to have ended since the last time.
 const NEW_RUNS: u64 = 16;
@@ -40,6 +40,42 @@ pub fn start(
             }
         }
     });
+}
+
+/// How often it is looked how busy tasks are: a task is measured for some seconds at least.
+const LOOK_EVERY: Duration = Duration::from_secs(10);
+
+/// Tells the placer how busy tasks are by their kernels' profiles, now and whenever they change. Runs
+/// on `runtime` and ends with it.
+pub fn watch_kernels(runtime: &Handle, options: ConnectOptions, placer: mpsc::Sender<ToPlacer>) {
+    runtime.spawn(async move {
+        let mut since = 0;
+        loop {
+            match busy(&options, since).await {
+                Ok((tasks, last)) => {
+                    let more = last > since;
+                    since = last;
+                    let none = tasks.is_empty();
+                    if !none && placer.send(ToPlacer::Busy { tasks }).await.is_err() {
+                        return;
+                    }
+                    if more {
+                        continue;
+                    }
+                }
+                Err(error) => tracing::warn!(error = %Chain(&error), "kernels were not looked at"),
+            }
+            tokio::time::sleep(LOOK_EVERY).await;
+        }
+    });
+}
+
+async fn busy(
+    options: &ConnectOptions,
+    since: i64,
+) -> Result<(Vec<(String, u16)>, i64), StoreError> {
+    let mut connection = store::connect(options).await?;
+    kernels::busy(&mut connection, since).await
 }
 
 /// Trains a model if enough has ended since `known`; it may be too little to learn from.

@@ -118,6 +118,7 @@ impl Cluster {
             move_rest: self.move_rest,
             reviewed: self.reviewed,
             estimator: self.estimator.clone(),
+            busy: Arc::clone(&self.busy),
             asides: self.asides.clone(),
             accounts: self.accounts.clone(),
             book: self.book.clone(),

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use tessera_model::lease::LeaseTerms;
 use tessera_model::life::JobState;
-use tessera_model::spec::GpuAsk;
+use tessera_model::spec::{GpuAsk, Priority};
 use tessera_model::{ControllerId, JobId, Millis};
 use tessera_placement::record::Recorder;
 use tessera_placement::{Policy, QueuedJob};
@@ -52,6 +52,7 @@ impl Cluster {
             move_rest: super::moving::MOVE_REST,
             reviewed: None,
             estimator: super::foresight::taught::Forecaster::default(),
+            busy: Arc::default(),
             asides: BTreeMap::new(),
             accounts: Accounts::default(),
             book: Book::default(),
@@ -149,13 +150,15 @@ impl Cluster {
             let sheet = picture.sheets.remove(&row.job);
             let spec = sheet.as_ref().map(|sheet| &sheet.spec);
             let facts = spec.map_or_else(super::foresight::unknown, |s| Arc::new(Facts::of(s)));
-            let foretold = match row.share {
+            let priority = spec.map_or(Priority::DEFAULT, |spec| spec.priority);
+            let share = self.with_turn(row.share, &facts, priority);
+            let foretold = match share {
                 None => self.foretell(row.job, &facts, row.done, &row.gpu, row.slot),
                 Some(_) => None,
             };
             let gang = sheet.as_ref().and_then(|sheet| sheet.gang);
             let user: Arc<str> = spec.map_or("", |spec| spec.user.as_str()).into();
-            let worth = self.worth(&row.gpu, row.slot, row.share.as_ref().map(|s| s.share));
+            let worth = self.worth(&row.gpu, row.slot, share.as_ref().map(|s| s.share));
             self.charge(&user, worth, now);
             let mut live = Live {
                 worth,
@@ -179,7 +182,7 @@ impl Cluster {
                 generation: row.generation,
                 gpu: row.gpu,
                 slot: row.slot,
-                share: row.share,
+                share,
                 slice: row.slice,
                 decision: row.decision,
                 traceparent: None,
@@ -202,6 +205,7 @@ impl Cluster {
         }
         self.ranks.insert(job, priority);
         self.lines.entry(Arc::clone(&user)).or_default().insert((priority, job));
+        let share = self.with_turn(share, &facts, priority);
         let asked = QueuedJob { id: job, gpu, user, share, priority, submitted, gang };
         let waiting = Waiting { asked, attempts, reason: None, facts, done };
         self.queue.insert((priority, job), waiting);

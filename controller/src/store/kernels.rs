@@ -11,6 +11,9 @@ use super::StoreError;
 /// Most tasks of which anything is kept; those that were not reported for longest go first.
 const PROFILES_MAX: i64 = 10_000;
 
+/// Profiles that are read at once: some megabytes.
+pub const BUSY_MAX: i64 = 64;
+
 /// Returns what is known of a task; nothing, if that can't be read: then it is measured anew.
 ///
 /// # Errors
@@ -25,6 +28,39 @@ pub async fn profile(
         .await
         .map_err(StoreError::while_trying_to("read a kernel profile"))?;
     Ok(row.and_then(|row| serde_json::from_slice(&row.profile).ok()))
+}
+
+/// Returns how busy tasks are whose profiles changed after a moment, the one that changed first first,
+/// at most [`BUSY_MAX`]; and the moment to ask from next. One whose change is committed later than it
+/// began may be passed over: its next report brings it.
+///
+/// # Errors
+///
+/// [`StoreError::Unavailable`].
+pub async fn busy(
+    connection: &mut PgConnection,
+    since_micros: i64,
+) -> Result<(Vec<(String, u16)>, i64), StoreError> {
+    let rows = sqlx::query!(
+        r#"
+        SELECT task_key, profile, (extract(epoch FROM updated_at) * 1000000)::bigint AS "micros!"
+          FROM kernel_profiles
+         WHERE measured AND (extract(epoch FROM updated_at) * 1000000)::bigint > $1
+         ORDER BY updated_at, task_key
+         LIMIT $2
+        "#,
+        since_micros,
+        BUSY_MAX,
+    )
+    .fetch_all(connection)
+    .await
+    .map_err(StoreError::while_trying_to("read how busy tasks are"))?;
+    let last = rows.last().map_or(since_micros, |row| row.micros);
+    let busy = rows.into_iter().filter_map(|row| {
+        let known: TaskProfile = serde_json::from_slice(&row.profile).ok()?;
+        Some((row.task_key, known.busy()?))
+    });
+    Ok((busy.collect(), last))
 }
 
 /// Adds what a node learned to what is known, once: a report that is repeated changes nothing.
