@@ -125,7 +125,7 @@ pub struct ServeArgs {
     #[arg(long, env = "TESSERA_NO_FAIR_SHARE")]
     pub no_fair_share: bool,
     /// How much energy counts for policy tessera: what of its speed a job forgoes for a slice that is
-    /// a whole GPU smaller, in percent [default: 15].
+    /// a whole GPU smaller, in percent [default: 25].
     #[arg(long, env = "TESSERA_ENERGY", value_name = "PERCENT")]
     pub energy: Option<u8>,
     /// Other controllers may share the database: leases depend on it.

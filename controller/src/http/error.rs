@@ -50,6 +50,18 @@ pub enum ApiError {
         /// What would be possible.
         expected: String,
     },
+    /// A quota would never let the job start.
+    #[error("the quota of {whose} never lets this job start: it asks for {asked}")]
+    BeyondQuota {
+        /// The field that asks for it.
+        field: &'static str,
+        /// What it asks for.
+        asked: String,
+        /// Whose quota.
+        whose: String,
+        /// What would be possible.
+        expected: String,
+    },
     /// There is no such thing, or no such route.
     #[error("{what}")]
     NotFound {
@@ -132,7 +144,9 @@ impl ApiError {
             Self::BadJson { .. } => ("bad-json", "The body is not valid JSON"),
             Self::BadField(_) => ("bad-field", "A field breaks a rule"),
             Self::UnknownField { .. } => ("unknown-field", "There is no such field"),
-            Self::ImpossibleRequest { .. } => ("impossible-request", "The job could never run"),
+            Self::ImpossibleRequest { .. } | Self::BeyondQuota { .. } => {
+                ("impossible-request", "The job could never run")
+            }
             Self::NotFound { .. } => ("not-found", "Not found"),
             Self::WrongState { .. } => ("wrong-state", "The job's state doesn't allow it"),
             Self::Conflict { .. } => ("conflict", "Something stands in the way"),
@@ -158,9 +172,9 @@ impl ApiError {
     fn expected(&self) -> Option<String> {
         let text: Cow<'_, str> = match self {
             Self::BadField(bad) => bad.expected.as_str().into(),
-            Self::UnknownField { expected, .. } | Self::ImpossibleRequest { expected, .. } => {
-                expected.as_str().into()
-            }
+            Self::UnknownField { expected, .. }
+            | Self::ImpossibleRequest { expected, .. }
+            | Self::BeyondQuota { expected, .. } => expected.as_str().into(),
             Self::WrongState { expected, .. } => expected.as_ref().into(),
             Self::Operator(refused) => return refused.expected.clone(),
             Self::BadJson { .. } => "one JSON object, as /openapi.json describes it".into(),
@@ -179,7 +193,9 @@ impl ApiError {
         match self {
             Self::BadField(bad) => Some(bad.field.clone()),
             Self::UnknownField { field, .. } => Some(field.clone()),
-            Self::ImpossibleRequest { field, .. } => Some((*field).to_owned()),
+            Self::ImpossibleRequest { field, .. } | Self::BeyondQuota { field, .. } => {
+                Some((*field).to_owned())
+            }
             _ => None,
         }
     }
@@ -228,7 +244,9 @@ impl ResponseError for ApiError {
             Self::BadJson { .. } | Self::BadField(_) | Self::UnknownField { .. } => {
                 StatusCode::BAD_REQUEST
             }
-            Self::ImpossibleRequest { .. } | Self::KeyReused => StatusCode::UNPROCESSABLE_ENTITY,
+            Self::ImpossibleRequest { .. } | Self::BeyondQuota { .. } | Self::KeyReused => {
+                StatusCode::UNPROCESSABLE_ENTITY
+            }
             Self::Operator(refused) => match refused.kind {
                 RefusedKind::NotFound => StatusCode::NOT_FOUND,
                 RefusedKind::Impossible => StatusCode::UNPROCESSABLE_ENTITY,

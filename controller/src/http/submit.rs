@@ -249,7 +249,8 @@ fn beyond_quota(accounts: &Accounts, view: &ClusterView, spec: &JobSpec) -> Opti
          ask for less, or have the quota raised; or allow_pending to wait until it is",
         limit.slices, limit.name
     );
-    Some(ApiError::ImpossibleRequest { field, asked, expected })
+    let whose = limit.name.to_string();
+    Some(ApiError::BeyondQuota { field, asked, whose, expected })
 }
 
 const fn gpu_field(ask: &GpuAsk) -> &'static str {
