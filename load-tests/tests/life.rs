@@ -168,7 +168,9 @@ fn a_user_holds_no_more_than_the_quota_and_is_told_so() {
     let why = cluster.explain(second);
     assert_eq!(why.reason.as_deref(), Some("quota"), "{why:#?}");
     assert!(why.summary.contains("jobs of ada hold 1 of the 1 compute slices"), "{why:#?}");
-    assert!(why.would_start_if.unwrap().contains("another job of ada ends"));
+    let would = why.would_start_if.unwrap();
+    assert!(would.contains("jobs of ada that hold 1 compute slice end"), "{would}");
+    assert!(would.contains("the quota is raised to 2"), "{would}");
     cluster.act(first, "cancel").expect(200);
     cluster.wait_job(second, SOON, "running");
 }

@@ -16,7 +16,8 @@
 //! - A weighed job for which the search finds nothing is placed by the rules.
 //! - Nobody gets what its account may not take ([`crate::fair`]): the round is decided anew without those.
 
-use std::collections::BTreeSet;
+use std::cell::RefCell;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 use serde_json::Value;
@@ -158,10 +159,15 @@ impl TesseraLive {
             return said;
         }
         let seen = without(cluster, &touched(&said));
-        let known =
-            Known { forecast, kinds: &kinds, turn: &turn, thrift: self.0.thrift_thousandths() };
-        let room = starts_max.saturating_sub(said.len());
         let mut next = turn.iter().copied().take(WEIGHED_MAX);
+        let known = Known {
+            forecast,
+            kinds: &kinds,
+            turn: next.clone().map(|job| (job.id, job)).collect(),
+            known: RefCell::default(),
+            thrift: self.0.thrift_thousandths(),
+        };
+        let room = starts_max.saturating_sub(said.len());
         let found = self.0.decide_with(&seen, &known, &mut next, now, room);
         let found: Vec<_> =
             found.into_iter().filter(|d| matches!(d, Decision::Reshape { .. })).collect();
@@ -318,17 +324,29 @@ fn leftovers(
 struct Known<'f> {
     forecast: &'f dyn Forecast,
     kinds: &'f [&'f GpuView],
-    turn: &'f [&'f QueuedJob],
+    /// Those whom the search may seat, of those who wait.
+    turn: HashMap<JobId, &'f QueuedJob>,
+    /// Of whom enough is known, as far as it was asked: each answer takes several questions.
+    known: RefCell<HashMap<JobId, bool>>,
     /// What the search takes off a whole GPU's worth for energy, in thousandths.
     thrift: u64,
 }
 
 impl Known<'_> {
     fn asked(&self, job: JobId) -> Option<&QueuedJob> {
-        self.turn.iter().copied().find(|asked| asked.id == job)
+        self.turn.get(&job).copied()
     }
 
     fn is_known(&self, job: JobId) -> bool {
+        if let Some(known) = self.known.borrow().get(&job) {
+            return *known;
+        }
+        let known = self.looks_known(job);
+        self.known.borrow_mut().insert(job, known);
+        known
+    }
+
+    fn looks_known(&self, job: JobId) -> bool {
         self.forecast.done(job).is_some()
             && self.forecast.move_price(job).is_some()
             && self.asked(job).is_none_or(|asked| is_weighed(self.kinds, self.forecast, asked))
