@@ -186,15 +186,15 @@ fn offline_jobs_fill_the_gaps_of_services_and_all_is_done_sooner() {
 
 #[test]
 fn the_queue_keeps_a_service_from_what_default_sharing_costs_it() {
-    // A service and one job that fits nowhere else.
-    let line = |class: &str, memory: u64, busy: u64| {
+    // A service, and a second later one job that fits nowhere else.
+    let line = |submit: u64, class: &str, memory: u64, busy: u64| {
         format!(
-            r#"{{"submit_s": 0, "class": "{class}", "memory_mib": {memory}, "busy_percent": {busy},
+            r#"{{"submit_s": {submit}, "class": "{class}", "memory_mib": {memory}, "busy_percent": {busy},
                 "times_s": {{"*": {{"1": 1000, "7": 1000}}}}}}"#
         )
         .replace('\n', "")
     };
-    let text = [line("online", 24_000, 30), line("offline", 12_000, 100)].join("\n");
+    let text = [line(0, "online", 24_000, 30), line(1, "offline", 12_000, 100)].join("\n");
     let jobs = workload::file::read("w.jsonl", &text).unwrap().jobs;
     let ends = |turns: Turns| {
         let overheads = Overheads { turns, ..Overheads::default() };
