@@ -1,8 +1,12 @@
 //! The clocks of this process. Leases are reckoned on the boot clock, which goes on while the
 //! machine sleeps; the wall clock is for display only.
 
+use std::time::{Duration, Instant};
+
 use rustix::time::{ClockId, clock_gettime};
 use tessera_model::Millis;
+
+use crate::core::Stopwatch;
 
 /// Returns the time since boot, suspend included.
 pub fn boot() -> Millis {
@@ -19,4 +23,21 @@ fn millis(clock: ClockId) -> Millis {
     let seconds = u64::try_from(now.tv_sec).unwrap_or(0);
     let rest = u64::try_from(now.tv_nsec).unwrap_or(0) / 1_000_000;
     Millis::from_secs(seconds).plus(Millis::new(rest))
+}
+
+/// Runs from its making on.
+#[derive(Clone, Copy, Debug)]
+pub struct Running(Instant);
+
+impl Running {
+    /// Starts it.
+    pub fn start() -> Self {
+        Self(Instant::now())
+    }
+}
+
+impl Stopwatch for Running {
+    fn read(&self) -> Duration {
+        self.0.elapsed()
+    }
 }

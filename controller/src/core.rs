@@ -34,6 +34,7 @@ mod view;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
+use std::time::Duration;
 
 use tessera_model::lease::LeaseTerms;
 use tessera_model::life::JobState;
@@ -365,6 +366,25 @@ struct Live {
     over: Option<gangs::Over>,
 }
 
+/// Tells how much time has passed since some moment of its own.
+pub trait Stopwatch: Send + Sync + std::fmt::Debug {
+    /// Returns the time that has passed.
+    fn read(&self) -> Duration;
+}
+
+/// Time that stands still: nothing takes any.
+#[derive(Clone, Copy, Debug)]
+struct Standstill;
+
+impl Stopwatch for Standstill {
+    fn read(&self) -> Duration {
+        Duration::ZERO
+    }
+}
+
+/// How long a round may spend on improving seats, if nothing else is said.
+const IMPROVE_FOR: Duration = Duration::from_millis(10);
+
 /// The leader's picture of the cluster.
 #[derive(Debug)]
 pub struct Cluster {
@@ -404,6 +424,10 @@ pub struct Cluster {
     moving: moving::Moving,
     /// How long a job runs at least before it is asked to move.
     move_rest: Millis,
+    /// What the time is read from that a round may spend on improving seats.
+    stopwatch: Arc<dyn Stopwatch>,
+    /// How long that may be.
+    improve_for: Duration,
     /// When the policy was last asked although nobody waits.
     reviewed: Option<Millis>,
     /// What is known of how long tasks take.
@@ -454,6 +478,13 @@ impl Cluster {
             round.record = Some(Arc::new(self.recorder.keep(draft)));
         }
         round
+    }
+
+    /// Sets how long a round may spend on improving seats, by a stopwatch; without it only the policy's
+    /// count of searches ends that.
+    pub fn improve_for(&mut self, time: Duration, stopwatch: Arc<dyn Stopwatch>) {
+        self.improve_for = time;
+        self.stopwatch = stopwatch;
     }
 
     /// Sets how long a job runs at least before it is asked to move, or to move again.

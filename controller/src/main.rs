@@ -3,6 +3,7 @@
 use std::net::TcpListener;
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::Context as _;
 use clap::Parser as _;
@@ -182,6 +183,8 @@ async fn run(
     let had = shares::had(&mut connection, settings.half_life()).await?;
     drop(connection);
     let mut cluster = Cluster::new(epoch, folder.controller, terms, policy, picture, clock::boot());
+    let improve_for = Duration::from_millis(settings.improve_for);
+    cluster.improve_for(improve_for, Arc::new(clock::Running::start()));
     cluster.rest_between_moves(Millis::from_secs(settings.move_rest));
     cluster.keep_accounts(accounts, had, clock::boot());
     let (epochs, held) = watch::channel(epoch);

@@ -22,6 +22,8 @@ const KEEP_ROUNDS: Keep = Keep::days(7);
 /// How long a job runs at least before it is moved (again), if nothing else is said: many times
 /// what a move costs, so that moves take a small part of anybody's time.
 const MOVE_REST_SECS: u64 = 300;
+/// How long a round may spend on improving seats, if nothing else is said.
+const IMPROVE_FOR_MS: u64 = 10;
 
 /// How often it is looked whether there is enough new to learn from, if nothing else is said.
 const LEARN_EVERY_SECS: u64 = 600;
@@ -108,6 +110,11 @@ pub struct ServeArgs {
     /// [default: 300].
     #[arg(long, env = "TESSERA_MOVE_REST", value_name = "SECONDS")]
     pub move_rest: Option<u64>,
+    /// How many milliseconds a round may spend on improving where jobs sit by exchanging and moving
+    /// them, under policy tessera; 0 for none of it [default: 10].
+    #[arg(long, env = "TESSERA_IMPROVE_FOR", value_name = "MILLISECONDS",
+          value_parser = clap::value_parser!(u64).range(..=1_000))]
+    pub improve_for: Option<u64>,
     /// How many seconds pass between looks at what ran, to learn how slices compare [default: 600].
     #[arg(long, env = "TESSERA_LEARN_EVERY", value_name = "SECONDS",
           value_parser = clap::value_parser!(u64).range(1..))]
@@ -155,6 +162,7 @@ struct File {
     keep_history: Option<Keep>,
     keep_rounds: Option<Keep>,
     move_rest: Option<u64>,
+    improve_for: Option<u64>,
     learn_every: Option<u64>,
     quotas: Option<BTreeMap<String, u32>>,
     accounts: Option<BTreeMap<String, AccountTerms>>,
@@ -189,6 +197,8 @@ pub struct Settings {
     pub keep_rounds: Keep,
     /// How many seconds a job runs at least before it is asked to move.
     pub move_rest: u64,
+    /// How many milliseconds a round may spend on improving seats.
+    pub improve_for: u64,
     /// How many seconds pass between looks at what ran.
     pub learn_every: u64,
     /// How much energy counts, in percent.
@@ -235,6 +245,7 @@ impl Settings {
             keep_history: args.keep_history.or(file.keep_history).unwrap_or(KEEP_HISTORY),
             keep_rounds: args.keep_rounds.or(file.keep_rounds).unwrap_or(KEEP_ROUNDS),
             move_rest: args.move_rest.or(file.move_rest).unwrap_or(MOVE_REST_SECS),
+            improve_for: args.improve_for.or(file.improve_for).unwrap_or(IMPROVE_FOR_MS),
             learn_every: args.learn_every.or(file.learn_every).unwrap_or(LEARN_EVERY_SECS).max(1),
             energy: args.energy.or(file.energy).unwrap_or(Terms::DEFAULT.energy_percent),
             ha: args.ha || file.ha.unwrap_or(false),
@@ -261,6 +272,9 @@ impl Settings {
                 self.policy,
                 tessera_placement::policy::NAMES.join(", ")
             );
+        }
+        if self.improve_for > 1_000 {
+            bail!("improve-for is {}: write 0 to 1000 milliseconds", self.improve_for);
         }
         if self.energy > 100 {
             bail!("energy is {}: write 0 to 100 percent", self.energy);
@@ -372,7 +386,8 @@ mod tests {
     #[test]
     fn each_wrong_setting_says_what_would_be_right() {
         type Break = fn(&mut ServeArgs);
-        let cases: [(&str, Break); 8] = [
+        let cases: [(&str, Break); 9] = [
+            ("0 to 1000 milliseconds", |a| a.improve_for = Some(1_001)),
             ("0 to 100 percent", |a| a.energy = Some(101)),
             ("choose tessera", |a| {
                 a.policy = Some("scheme-b".into());

@@ -7,15 +7,16 @@
 
 pub mod taught;
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use tessera_model::life::Outcome;
 use tessera_model::mig::{Profile, Slot};
 use tessera_model::share::{Share, SmPercent};
-use tessera_model::spec::{Class, JobSpec};
+use tessera_model::spec::{Class, JobSpec, Priority};
 use tessera_model::task::task_key;
 use tessera_model::{Bytes, GpuId, JobId, Millis};
 use tessera_placement::{
@@ -360,6 +361,8 @@ pub(super) struct Foresight<'c> {
     now: Millis,
     /// By user, of those who were asked about: thousands of jobs are a handful of users'.
     accounts: RefCell<BTreeMap<Arc<str>, Account>>,
+    /// When the improving of seats began, by the stopwatch.
+    improves: Cell<Option<Duration>>,
 }
 
 /// A job, wherever it stands.
@@ -373,7 +376,7 @@ struct Known<'c> {
 
 impl<'c> Foresight<'c> {
     pub(super) fn new(cluster: &'c Cluster, now: Millis) -> Self {
-        Self { cluster, now, accounts: RefCell::default() }
+        Self { cluster, now, accounts: RefCell::default(), improves: Cell::default() }
     }
 
     fn known(&self, job: JobId) -> Option<Known<'c>> {
@@ -452,6 +455,25 @@ impl Forecast for Foresight<'_> {
 
     fn online(&self, job: JobId) -> bool {
         self.known(job).is_some_and(|known| known.facts.online)
+    }
+
+    /// The search of a controller seats no jobs that take turns: their users ask for that.
+    fn time_in_turns(
+        &self,
+        _: JobId,
+        _: Priority,
+        _: &[(JobId, Priority)],
+        _: &GpuView,
+        _: &Profile,
+    ) -> Option<Millis> {
+        None
+    }
+
+    fn go_on(&self, _: usize) -> bool {
+        let now = self.cluster.stopwatch.read();
+        let began = self.improves.get().unwrap_or(now);
+        self.improves.set(Some(began));
+        now.saturating_sub(began) < self.cluster.improve_for
     }
 
     fn demand(&self, _: JobId) -> Option<Demand> {

@@ -116,6 +116,8 @@ impl Cluster {
             now_unix: self.now_unix,
             moving: self.moving.clone(),
             move_rest: self.move_rest,
+            stopwatch: Arc::clone(&self.stopwatch),
+            improve_for: self.improve_for,
             reviewed: self.reviewed,
             estimator: self.estimator.clone(),
             busy: Arc::clone(&self.busy),

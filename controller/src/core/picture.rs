@@ -50,6 +50,8 @@ impl Cluster {
             now_unix: Millis::ZERO,
             moving: super::moving::Moving::default(),
             move_rest: super::moving::MOVE_REST,
+            stopwatch: Arc::new(super::Standstill),
+            improve_for: super::IMPROVE_FOR,
             reviewed: None,
             estimator: super::foresight::taught::Forecaster::default(),
             busy: Arc::default(),

@@ -119,14 +119,17 @@ pub trait Forecast {
     /// held back for others'. Alone ([`crate::turns`]) it takes what it always does.
     fn time_in_turns(
         &self,
-        _job: JobId,
-        _priority: Priority,
-        _others: &[(JobId, Priority)],
-        _gpu: &GpuView,
-        _profile: &Profile,
-    ) -> Option<Millis> {
-        None
-    }
+        job: JobId,
+        priority: Priority,
+        others: &[(JobId, Priority)],
+        gpu: &GpuView,
+        profile: &Profile,
+    ) -> Option<Millis>;
+
+    /// Whether seats may be improved further after so many searches of a GPU for that: asked before
+    /// each. A controller answers by its clock, and what it answered is recorded, so that the round
+    /// decides the same again; the simulator says yes, and leaves it to the policy's count.
+    fn go_on(&self, searches: usize) -> bool;
 
     /// What the job brings to a slice that it shares; `None` if it has to have one alone.
     fn companion(&self, job: JobId) -> Option<Companion>;
@@ -182,6 +185,21 @@ impl Forecast for Unknown {
         _: &Profile,
     ) -> Option<Millis> {
         None
+    }
+
+    fn time_in_turns(
+        &self,
+        _: JobId,
+        _: Priority,
+        _: &[(JobId, Priority)],
+        _: &GpuView,
+        _: &Profile,
+    ) -> Option<Millis> {
+        None
+    }
+
+    fn go_on(&self, _: usize) -> bool {
+        true
     }
 
     fn companion(&self, _: JobId) -> Option<Companion> {

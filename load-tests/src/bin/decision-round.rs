@@ -206,6 +206,21 @@ impl Forecast for Known {
         None
     }
 
+    fn time_in_turns(
+        &self,
+        _: JobId,
+        _: Priority,
+        _: &[(JobId, Priority)],
+        _: &GpuView,
+        _: &Profile,
+    ) -> Option<Millis> {
+        None
+    }
+
+    fn go_on(&self, _: usize) -> bool {
+        true
+    }
+
     fn companion(&self, _: JobId) -> Option<Companion> {
         None
     }

@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use clap::Parser;
+use tessera_controller::clock::Running;
 use tessera_controller::core::foresight::Lesson;
 use tessera_controller::core::{Cluster, Input, JobSheet};
 use tessera_controller::store::load::{GpuRow, LiveRow, NodeRow, Picture};
@@ -140,7 +141,9 @@ impl Rig {
         let policy = tessera_placement::by_name(policy).context("no such policy")?;
         let controller = ControllerId::from_uuid(Uuid::from_u128(9));
         let terms = LeaseTerms::default();
-        let cluster = Cluster::new(5, controller, terms, policy, picture, START);
+        let mut cluster = Cluster::new(5, controller, terms, policy, picture, START);
+        // As a controller does it by default.
+        cluster.improve_for(Duration::from_millis(10), Arc::new(Running::start()));
         let mut rig = Self { cluster, scale };
         rig.timed(inputs, Millis::ZERO);
         Ok(rig)

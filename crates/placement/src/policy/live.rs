@@ -23,7 +23,7 @@ use std::sync::Arc;
 use serde_json::Value;
 use tessera_model::mig::Profile;
 use tessera_model::share::SmPercent;
-use tessera_model::spec::GpuAsk;
+use tessera_model::spec::{GpuAsk, Priority};
 use tessera_model::{GpuId, JobId, Millis};
 
 use super::{Policy, SchemeB, Tessera, settings};
@@ -421,6 +421,21 @@ impl Forecast for Known<'_> {
         profile: &Profile,
     ) -> Option<Millis> {
         self.forecast.time_beside(job, sm, others, gpu, profile)
+    }
+
+    fn time_in_turns(
+        &self,
+        job: JobId,
+        priority: Priority,
+        others: &[(JobId, Priority)],
+        gpu: &GpuView,
+        profile: &Profile,
+    ) -> Option<Millis> {
+        self.forecast.time_in_turns(job, priority, others, gpu, profile)
+    }
+
+    fn go_on(&self, searches: usize) -> bool {
+        self.forecast.go_on(searches)
     }
 
     fn companion(&self, job: JobId) -> Option<Companion> {

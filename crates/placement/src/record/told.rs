@@ -109,6 +109,7 @@ questions! {
     demands: JobId => Option<Demand>;
     beside: Beside => Option<Millis>;
     in_turns: InTurns => Option<Millis>;
+    go_on: usize => bool;
     companions: JobId => Option<Companion>;
     accounts: JobId => Option<Account>;
     usage: String => Millis;
@@ -246,6 +247,10 @@ impl Forecast for Heard<'_> {
         self.once(|told| &mut told.in_turns, key, ask)
     }
 
+    fn go_on(&self, searches: usize) -> bool {
+        self.once(|told| &mut told.go_on, searches, || self.forecast.go_on(searches))
+    }
+
     fn companion(&self, job: JobId) -> Option<Companion> {
         self.once(|told| &mut told.companions, job, || self.forecast.companion(job))
     }
@@ -333,6 +338,10 @@ impl Forecast for Retold<'_> {
     ) -> Option<Millis> {
         let kind = number_of(self.kinds, gpu)?;
         self.told.in_turns.get(&((job, kind, profile.id), priority, others.to_vec())).copied()?
+    }
+
+    fn go_on(&self, searches: usize) -> bool {
+        self.told.go_on.get(&searches).is_none_or(|went_on| *went_on)
     }
 
     fn companion(&self, job: JobId) -> Option<Companion> {

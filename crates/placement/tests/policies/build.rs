@@ -13,9 +13,24 @@ use tessera_placement::{
 
 /// Writes the answers of a forecast that knows nothing, to these questions.
 macro_rules! knows_no {
-    ($($question:ident),+) => { $(knows_no!(@ $question);)+ };
+    ($($question:ident),+) => { $(knows_no!(@ $question);)+ knows_no!(@ time_in_turns); };
     (@ is_measured) => {
         fn is_measured(&self, _: JobId, _: &GpuView, _: &Profile) -> bool { true }
+    };
+    (@ go_on) => {
+        fn go_on(&self, _: usize) -> bool { true }
+    };
+    (@ time_in_turns) => {
+        fn time_in_turns(
+            &self,
+            _: JobId,
+            _: tessera_model::spec::Priority,
+            _: &[(JobId, tessera_model::spec::Priority)],
+            _: &GpuView,
+            _: &Profile,
+        ) -> Option<Millis> {
+            None
+        }
     };
     (@ online) => {
         fn online(&self, _: JobId) -> bool { false }

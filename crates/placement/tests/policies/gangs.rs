@@ -30,6 +30,7 @@ impl Forecast for Left {
     }
 
     knows_no!(
+        go_on,
         since,
         move_price,
         deadline,

@@ -67,7 +67,7 @@ impl Forecast for Told {
         Some(Account { name, shares: 1, used, quota: Some(*quota), member: None })
     }
 
-    knows_no!(since, deadline, online, demand, time_beside, companion);
+    knows_no!(go_on, since, deadline, online, demand, time_beside, companion);
 }
 
 fn decide(cluster: &ClusterView, told: &Told, queue: &[QueuedJob]) -> Vec<Decision> {
@@ -230,7 +230,17 @@ fn a_slice_on_which_a_job_is_as_quick_is_enough() {
             Some(Millis::from_secs(30))
         }
 
-        knows_no!(since, deadline, online, demand, is_measured, time_beside, companion, account);
+        knows_no!(
+            go_on,
+            since,
+            deadline,
+            online,
+            demand,
+            is_measured,
+            time_beside,
+            companion,
+            account
+        );
     }
     let view = cluster([a100(&[("7g.40gb", 0, IDLE)])]);
     let policy = by_name("tessera").unwrap();

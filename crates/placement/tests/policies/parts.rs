@@ -178,7 +178,17 @@ fn compute_instances_count_with_their_whole_gpu_instance_under_quotas() {
             Some(Account { name, shares: 1, used, quota: Some(3), member: None })
         }
 
-        knows_no!(since, move_price, deadline, online, demand, is_measured, time_beside, companion);
+        knows_no!(
+            go_on,
+            since,
+            move_price,
+            deadline,
+            online,
+            demand,
+            is_measured,
+            time_beside,
+            companion
+        );
     }
     let view = cluster([
         a100(&[("3g.20gb", 0, seats(THIRDS, "", &[]))]),

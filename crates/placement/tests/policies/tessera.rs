@@ -26,6 +26,8 @@ struct Told {
     flat: Vec<u64>,
     /// Seconds that a move costs; nobody can be moved if missing.
     price_s: Option<u64>,
+    /// Searches after which the time for improving seats is over; none if it never is.
+    time_for: Option<usize>,
 }
 
 impl Forecast for Told {
@@ -44,6 +46,10 @@ impl Forecast for Told {
 
     fn since(&self, job: JobId) -> Option<Millis> {
         self.since.get(&job.number()).copied().map(Millis::new)
+    }
+
+    fn go_on(&self, searches: usize) -> bool {
+        self.time_for.is_none_or(|most| searches < most)
     }
 
     fn move_price(&self, _: JobId) -> Option<Millis> {
@@ -192,6 +198,8 @@ fn jobs_change_places_where_both_gpus_do_more_so() {
     let slices = seated(&cluster, &decisions);
     assert_eq!(slices, [(6, 4), (7, 4), (8, 3), (9, 3)].into(), "{decisions:?}");
     assert!(decide(&told, 0).is_empty(), "no effort, no exchange");
+    let hurried = Told { time_for: Some(0), ..told.clone() };
+    assert!(decide(&hurried, 500).is_empty(), "no time, no exchange");
     let pinned = Told { price_s: None, ..told.clone() };
     assert!(decide(&pinned, 500).is_empty(), "who would lose its work stays");
     let dear = Told { price_s: Some(200), ..told };

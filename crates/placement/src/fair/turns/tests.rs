@@ -51,6 +51,19 @@ impl Forecast for Had {
     ) -> Option<Millis> {
         None
     }
+    fn time_in_turns(
+        &self,
+        _: JobId,
+        _: Priority,
+        _: &[(JobId, Priority)],
+        _: &GpuView,
+        _: &Profile,
+    ) -> Option<Millis> {
+        None
+    }
+    fn go_on(&self, _: usize) -> bool {
+        true
+    }
     fn companion(&self, _: JobId) -> Option<Companion> {
         None
     }

@@ -69,7 +69,9 @@ impl Search<'_, '_> {
     fn best_exchange(&mut self) -> Option<Exchange> {
         let mut best: Option<Exchange> = None;
         for offer in self.offers() {
-            self.effort -= SEARCHES;
+            if self.spend(SEARCHES).is_none() {
+                break;
+            }
             let Some(found) = self.tried(offer) else { continue };
             if best.as_ref().is_none_or(|known| found.gain > known.gain) {
                 best = Some(found);

@@ -79,7 +79,7 @@ impl Search<'_, '_> {
                     plans.push((to, plan));
                 }
             }
-            self.effort = self.effort.checked_sub(1)?;
+            self.spend(1)?;
             let mut jobs = stay.clone();
             jobs.push(job);
             let Some(plan) = self.plan_for(at, &jobs, Some(job), None) else { continue };
@@ -119,7 +119,7 @@ impl Search<'_, '_> {
             if self.shifted.contains(&at) || self.quota_left(job).is_some() {
                 continue;
             }
-            self.effort = self.effort.checked_sub(1)?;
+            self.spend(1)?;
             let planned = plans.iter().find(|(known, _)| *known == at).map(|(_, plan)| plan);
             let was = planned.map_or_else(|| self.worth_now(at), |plan| plan.worth);
             let mut jobs = planned.map_or_else(|| self.jobs(at), Plan::jobs);

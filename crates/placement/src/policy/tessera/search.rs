@@ -305,8 +305,11 @@ impl<'c, 'd> Search<'c, 'd> {
         let idle = self.desk.most_idle(searched);
         let mut shared = self.desk.most_shared(searched.min(self.effort));
         shared.retain(|at| !idle.contains(at));
-        self.effort -= shared.len();
-        for at in idle.into_iter().chain(shared) {
+        let free = idle.len();
+        for (place, at) in idle.into_iter().chain(shared).enumerate() {
+            if place >= free && self.spend(1).is_none() {
+                break;
+            }
             let before = self.present(at);
             let Some(plan) = self.plan(at, None, None, None) else { continue };
             if self.clears(plan.worth - before, before) {
@@ -314,6 +317,19 @@ impl<'c, 'd> Search<'c, 'd> {
                 self.commit(at, plan, "its slices fit its jobs better so".to_owned());
             }
         }
+    }
+
+    /// Takes searches from what the round may spend on improving seats; `None` if nothing is left,
+    /// of the count or of the time.
+    pub(super) fn spend(&mut self, searches: usize) -> Option<()> {
+        let left = self.effort.checked_sub(searches)?;
+        let spent = self.table.settings.effort.saturating_sub(self.effort);
+        if !self.table.forecast.go_on(spent) {
+            self.effort = 0;
+            return None;
+        }
+        self.effort = left;
+        Some(())
     }
 
     pub(super) const fn clears(&self, gain: i64, before: i64) -> bool {

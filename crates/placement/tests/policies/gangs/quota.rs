@@ -56,7 +56,7 @@ impl Forecast for Quotas {
         })
     }
 
-    knows_no!(since, deadline, online, demand, is_measured, time_beside, companion);
+    knows_no!(go_on, since, deadline, online, demand, is_measured, time_beside, companion);
 }
 
 fn decided(cluster: &ClusterView, queue: &[QueuedJob], quotas: &Quotas) -> Vec<Decision> {
@@ -147,7 +147,17 @@ fn whom_the_accounts_have_set_back_lets_others_gangs_go_first() {
             Some(Account { name: name.into(), shares: 1, used, quota: None, member: None })
         }
 
-        knows_no!(since, move_price, deadline, online, demand, is_measured, time_beside, companion);
+        knows_no!(
+            go_on,
+            since,
+            move_price,
+            deadline,
+            online,
+            demand,
+            is_measured,
+            time_beside,
+            companion
+        );
     }
     let mut queue = gang(1, (1, 2), &GpuAsk::Whole);
     let mut later = gang(5, (1, 2), &GpuAsk::Whole);

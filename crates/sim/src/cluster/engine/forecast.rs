@@ -136,6 +136,10 @@ impl Forecast for Seen<'_, '_> {
         Some(Millis::new(alone.get().saturating_mul(slowed) / 1_000))
     }
 
+    fn go_on(&self, _: usize) -> bool {
+        true
+    }
+
     /// The papers' jobs share with whoever comes; what users allow is the live cluster's matter.
     fn companion(&self, job: JobId) -> Option<Companion> {
         let truth = self.run.setup.jobs.get(index(job))?;
