@@ -361,7 +361,8 @@ const fn foreign(first: &FromShepherd) -> Option<u16> {
 ///
 /// It can't be run, or it speaks another version than this agent: both belong together.
 pub fn check_program(program: &Path) -> Result<(), String> {
-    let asked = std::process::Command::new(program).arg(PROTOCOL_FLAG).output();
+    let asked =
+        std::process::Command::new(program).arg(PROTOCOL_FLAG).stdin(Stdio::null()).output();
     let asked = asked.map_err(|error| format!("{} can't be run: {error}", program.display()))?;
     let said = String::from_utf8_lossy(&asked.stdout);
     match said.trim().parse::<u16>() {

@@ -252,11 +252,7 @@ impl Cluster {
         now: Millis,
     ) -> bool {
         let own = self.with_gang(job);
-        let ahead = line.ahead.iter().filter_map(|id| {
-            let key = (*self.ranks.get(id)?, *id);
-            Some(&self.queue.get(&key)?.asked)
-        });
-        let mut queue = ahead.chain(&own);
+        let mut queue = self.ahead(line).chain(&own);
         let forecast = Foresight::new(self, now);
         let decided = ask(&*self.policy, view, &forecast, &mut queue, now, usize::MAX);
         decided.into_iter().any(|decision| started(decision, job.id).is_some())

@@ -15,13 +15,12 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use tessera_model::life::Outcome;
 use tessera_model::mig::{Profile, Slot};
-use tessera_model::share::{Share, SmPercent};
-use tessera_model::spec::{Class, JobSpec, Priority};
+use tessera_model::share::Share;
+use tessera_model::spec::{Class, JobSpec};
 use tessera_model::task::task_key;
 use tessera_model::{Bytes, GpuId, JobId, Millis};
 use tessera_placement::{
-    Account, Basis, Companion, Demand, Estimator as _, Forecast, GpuView, MigView, Prediction,
-    SliceKind, could_hold,
+    Account, Basis, Estimator as _, Forecast, GpuView, MigView, Prediction, SliceKind, could_hold,
 };
 use tessera_wire::frames::ExitRecord;
 
@@ -385,8 +384,7 @@ impl<'c> Foresight<'c> {
             let (facts, ask) = (&*live.facts, &live.asked);
             return Some(Known { facts, live: Some(live), done: live.done, ask, user: &live.user });
         }
-        let rank = self.cluster.ranks.get(&job)?;
-        let waiting = self.cluster.queue.get(&(*rank, job))?;
+        let waiting = self.cluster.queued(job)?;
         let (facts, ask) = (&*waiting.facts, &waiting.asked.gpu);
         Some(Known { facts, live: None, done: waiting.done, ask, user: &waiting.asked.user })
     }
@@ -449,24 +447,8 @@ impl Forecast for Foresight<'_> {
         (rested && self.cluster.may_move(attempt, self.now)).then(|| self.cluster.move_cost(live))
     }
 
-    fn deadline(&self, _: JobId) -> Option<Millis> {
-        None
-    }
-
     fn online(&self, job: JobId) -> bool {
         self.known(job).is_some_and(|known| known.facts.online)
-    }
-
-    /// The search of a controller seats no jobs that take turns: their users ask for that.
-    fn time_in_turns(
-        &self,
-        _: JobId,
-        _: Priority,
-        _: &[(JobId, Priority)],
-        _: &GpuView,
-        _: &Profile,
-    ) -> Option<Millis> {
-        None
     }
 
     fn go_on(&self, _: usize) -> bool {
@@ -476,26 +458,9 @@ impl Forecast for Foresight<'_> {
         now.saturating_sub(began) < self.cluster.improve_for
     }
 
-    fn demand(&self, _: JobId) -> Option<Demand> {
-        None
-    }
-
-    /// Runs beside others teach nothing yet of how a task does beside others.
-    fn time_beside(
-        &self,
-        _: JobId,
-        _: SmPercent,
-        _: &[(JobId, SmPercent)],
-        _: &GpuView,
-        _: &Profile,
-    ) -> Option<Millis> {
-        None
-    }
-
-    /// Who shares a slice does so by its user's wish alone.
-    fn companion(&self, _: JobId) -> Option<Companion> {
-        None
-    }
+    // Users name no deadlines, and who shares a slice does so by its user's wish alone: runs beside
+    // others teach nothing yet of how a task does beside others.
+    tessera_placement::knows_no!(deadline, demand, time_beside, time_in_turns, companion);
 
     fn account(&self, job: JobId) -> Option<Account> {
         let (cluster, user) = (self.cluster, self.known(job)?.user);

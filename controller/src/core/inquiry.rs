@@ -83,8 +83,8 @@ impl Cluster {
         seen.push(line.job);
         seen.extend(self.gang_of(line.job).into_iter().flat_map(|member| member.all()));
         let one = |id: JobId| {
-            let key = (*self.ranks.get(&id)?, id);
-            Some((key, self.queue.get(&key)?.clone()))
+            let waiting = self.queued(id)?;
+            Some(((waiting.asked.priority, id), waiting.clone()))
         };
         seen.into_iter().filter_map(one).collect()
     }
@@ -133,8 +133,7 @@ impl Cluster {
 
     /// Tells why a job waits, from all that is here.
     pub(super) fn explained(&self, line: &Line, now: Millis) -> Option<WaitingView> {
-        let priority = *self.ranks.get(&line.job)?;
-        let waiting = self.queue.get(&(priority, line.job))?;
+        let waiting = self.queued(line.job)?;
         let brief = |reason: WaitReason, why: Explanation| WaitingView {
             jobs_ahead: line.jobs_ahead,
             reason: reason.word(),
@@ -160,20 +159,21 @@ impl Cluster {
         })
     }
 
+    /// Returns the first of those that stand before a job.
+    pub(super) fn ahead<'c>(&'c self, line: &'c Line) -> impl Iterator<Item = &'c QueuedJob> {
+        line.ahead.iter().filter_map(|job| Some(&self.queued(*job)?.asked))
+    }
+
     /// Asks the policy as a round would: about the job behind those that stand before it. One that it
     /// passes over then is told what it would be alone.
     fn reason(&self, line: &Line, asked: &QueuedJob, now: Millis) -> (WaitReason, Explanation) {
         let view = self.view(now);
         let own = self.with_gang(asked);
-        let ahead = line.ahead.iter().filter_map(|job| {
-            let key = (*self.ranks.get(job)?, *job);
-            Some(&self.queue.get(&key)?.asked)
-        });
         let decide = |queue: &mut dyn Iterator<Item = &QueuedJob>| {
             let forecast = Foresight::new(self, now);
             ask(self.policy.as_ref(), &view, &forecast, queue, now, usize::MAX)
         };
-        let inline = decide(&mut ahead.chain(&own));
+        let inline = decide(&mut self.ahead(line).chain(&own));
         if let Some((reason, mut why)) = inline.iter().find_map(|d| waits(d, asked.id)) {
             why.summary.push_str(&self.sharers_in_the_way(asked, reason, &view, now));
             return (reason, why);

@@ -277,7 +277,7 @@ impl Cluster {
         let ask = match self.attempts.get(&job) {
             Some(attempt) => &self.live.get(attempt)?.asked,
             None => {
-                let waiting = self.queue.get(&(*self.ranks.get(&job)?, job))?;
+                let waiting = self.queued(job)?;
                 if waiting.asked.share.is_some() || self.moving.promised(job) {
                     return None;
                 }

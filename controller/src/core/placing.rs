@@ -18,7 +18,7 @@ use uuid::Uuid;
 use super::foresight::Foresight;
 use super::gangs::Seated;
 use super::view::slice_at;
-use super::{Cluster, Effect, Live, Round, STARTS_MAX};
+use super::{Cluster, Effect, Live, Round, STARTS_MAX, Waiting};
 use crate::ports::JobMoved;
 use crate::store::moves::{Ready, Reservation, WaitRow, record_without_exit};
 use crate::store::nodes::PlanRow;
@@ -249,7 +249,7 @@ impl Cluster {
             false => None,
         };
         debug_assert!(free_in(view, &place), "policies only give away what is free");
-        let waiting = self.ranks.get(&job).and_then(|rank| self.queue.get(&(*rank, job)));
+        let waiting = self.queued(job);
         let mut share = waiting.and_then(|waiting| waiting.asked.share.clone());
         let mut profile = profile;
         if let (Some(part), Some(waiting)) = (place.part, waiting) {
@@ -437,8 +437,13 @@ impl Cluster {
         placing.map(|live| live.job).min().or(self.moving.first_on(gpu))
     }
 
+    /// Returns a job that waits.
+    pub(super) fn queued(&self, job: JobId) -> Option<&Waiting> {
+        self.queue.get(&(*self.ranks.get(&job)?, job))
+    }
+
     pub(super) fn gang_of(&self, job: JobId) -> Option<Member> {
-        self.queue.get(&(*self.ranks.get(&job)?, job))?.asked.gang
+        self.queued(job)?.asked.gang
     }
 
     /// Returns a waiting job with the others of its gang, as if they asked for the same.

@@ -139,74 +139,83 @@ pub trait Forecast {
     fn account(&self, job: JobId) -> Option<Account>;
 }
 
+/// Writes a [`Forecast`]'s answers to the named questions as one gives them who knows nothing. Who
+/// writes a forecast names them, so that a new question is forgotten nowhere.
+#[macro_export]
+macro_rules! knows_no {
+    ($($question:ident),+ $(,)?) => { $($crate::knows_no!(@ $question);)+ };
+    (@ time) => { $crate::knows_no!(@ of_slice time -> Option<::tessera_model::Millis> = None); };
+    (@ is_measured) => { $crate::knows_no!(@ of_slice is_measured -> bool = true); };
+    (@ done) => { $crate::knows_no!(@ of_job done -> Option<u32> = None); };
+    (@ since) => { $crate::knows_no!(@ of_job since -> Option<::tessera_model::Millis> = None); };
+    (@ move_price) => {
+        $crate::knows_no!(@ of_job move_price -> Option<::tessera_model::Millis> = None);
+    };
+    (@ deadline) => {
+        $crate::knows_no!(@ of_job deadline -> Option<::tessera_model::Millis> = None);
+    };
+    (@ online) => { $crate::knows_no!(@ of_job online -> bool = false); };
+    (@ demand) => { $crate::knows_no!(@ of_job demand -> Option<$crate::Demand> = None); };
+    (@ companion) => { $crate::knows_no!(@ of_job companion -> Option<$crate::Companion> = None); };
+    (@ account) => { $crate::knows_no!(@ of_job account -> Option<$crate::Account> = None); };
+    (@ time_beside) => {
+        $crate::knows_no!(@ of_sharer time_beside, ::tessera_model::share::SmPercent);
+    };
+    (@ time_in_turns) => {
+        $crate::knows_no!(@ of_sharer time_in_turns, ::tessera_model::spec::Priority);
+    };
+    (@ go_on) => {
+        fn go_on(&self, _: usize) -> bool {
+            true
+        }
+    };
+    (@ of_job $question:ident -> $answer:ty = $none:expr) => {
+        fn $question(&self, _: ::tessera_model::JobId) -> $answer {
+            $none
+        }
+    };
+    (@ of_slice $question:ident -> $answer:ty = $none:expr) => {
+        fn $question(
+            &self,
+            _: ::tessera_model::JobId,
+            _: &$crate::GpuView,
+            _: &::tessera_model::mig::Profile,
+        ) -> $answer {
+            $none
+        }
+    };
+    (@ of_sharer $question:ident, $part:ty) => {
+        fn $question(
+            &self,
+            _: ::tessera_model::JobId,
+            _: $part,
+            _: &[(::tessera_model::JobId, $part)],
+            _: &$crate::GpuView,
+            _: &::tessera_model::mig::Profile,
+        ) -> Option<::tessera_model::Millis> {
+            None
+        }
+    };
+}
+
 /// Knows nothing of any job.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Unknown;
 
 impl Forecast for Unknown {
-    fn time(&self, _: JobId, _: &GpuView, _: &Profile) -> Option<Millis> {
-        None
-    }
-
-    fn done(&self, _: JobId) -> Option<u32> {
-        None
-    }
-
-    fn since(&self, _: JobId) -> Option<Millis> {
-        None
-    }
-
-    fn move_price(&self, _: JobId) -> Option<Millis> {
-        None
-    }
-
-    fn deadline(&self, _: JobId) -> Option<Millis> {
-        None
-    }
-
-    fn online(&self, _: JobId) -> bool {
-        false
-    }
-
-    fn demand(&self, _: JobId) -> Option<Demand> {
-        None
-    }
-
-    fn is_measured(&self, _: JobId, _: &GpuView, _: &Profile) -> bool {
-        true
-    }
-
-    fn time_beside(
-        &self,
-        _: JobId,
-        _: SmPercent,
-        _: &[(JobId, SmPercent)],
-        _: &GpuView,
-        _: &Profile,
-    ) -> Option<Millis> {
-        None
-    }
-
-    fn time_in_turns(
-        &self,
-        _: JobId,
-        _: Priority,
-        _: &[(JobId, Priority)],
-        _: &GpuView,
-        _: &Profile,
-    ) -> Option<Millis> {
-        None
-    }
-
-    fn go_on(&self, _: usize) -> bool {
-        true
-    }
-
-    fn companion(&self, _: JobId) -> Option<Companion> {
-        None
-    }
-
-    fn account(&self, _: JobId) -> Option<Account> {
-        None
-    }
+    knows_no!(
+        time,
+        is_measured,
+        done,
+        since,
+        move_price,
+        deadline,
+        online,
+        demand,
+        time_beside,
+        time_in_turns,
+        go_on,
+        companion,
+        account
+    );
 }

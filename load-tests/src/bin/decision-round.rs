@@ -15,14 +15,13 @@ use clap::Parser;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use tessera_model::mig::{Profile, Slot, State, catalog};
-use tessera_model::share::SmPercent;
 use tessera_model::spec::{GpuAsk, Priority};
 use tessera_model::{Bytes, JobId, Millis};
 use tessera_placement::policy::NAMES;
 use tessera_placement::record::{Asked, Recorder};
 use tessera_placement::{
-    Account, ClusterView, Companion, Decision, Demand, Forecast, GpuView, InstanceState,
-    InstanceView, MigView, OperatorWord, Policy, QueuedJob, ask, for_simulation,
+    ClusterView, Decision, Forecast, GpuView, InstanceState, InstanceView, MigView, OperatorWord,
+    Policy, QueuedJob, ask, for_simulation,
 };
 
 const MODEL: &str = "a100-40gb";
@@ -179,55 +178,17 @@ impl Forecast for Known {
         Some(Millis::from_secs(6))
     }
 
-    fn deadline(&self, _: JobId) -> Option<Millis> {
-        None
-    }
-
-    fn online(&self, _: JobId) -> bool {
-        false
-    }
-
-    fn demand(&self, _: JobId) -> Option<Demand> {
-        None
-    }
-
-    fn is_measured(&self, _: JobId, _: &GpuView, _: &Profile) -> bool {
-        true
-    }
-
-    fn time_beside(
-        &self,
-        _: JobId,
-        _: SmPercent,
-        _: &[(JobId, SmPercent)],
-        _: &GpuView,
-        _: &Profile,
-    ) -> Option<Millis> {
-        None
-    }
-
-    fn time_in_turns(
-        &self,
-        _: JobId,
-        _: Priority,
-        _: &[(JobId, Priority)],
-        _: &GpuView,
-        _: &Profile,
-    ) -> Option<Millis> {
-        None
-    }
-
-    fn go_on(&self, _: usize) -> bool {
-        true
-    }
-
-    fn companion(&self, _: JobId) -> Option<Companion> {
-        None
-    }
-
-    fn account(&self, _: JobId) -> Option<Account> {
-        None
-    }
+    tessera_placement::knows_no!(
+        is_measured,
+        deadline,
+        online,
+        demand,
+        time_beside,
+        time_in_turns,
+        go_on,
+        companion,
+        account
+    );
 }
 
 /// Jobs with higher numbers run.

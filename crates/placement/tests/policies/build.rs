@@ -11,63 +11,6 @@ use tessera_placement::{
     OperatorWord, Place, QueuedJob, Sharer, by_name,
 };
 
-/// Writes the answers of a forecast that knows nothing, to these questions.
-macro_rules! knows_no {
-    ($($question:ident),+) => { $(knows_no!(@ $question);)+ knows_no!(@ time_in_turns); };
-    (@ is_measured) => {
-        fn is_measured(&self, _: JobId, _: &GpuView, _: &Profile) -> bool { true }
-    };
-    (@ go_on) => {
-        fn go_on(&self, _: usize) -> bool { true }
-    };
-    (@ time_in_turns) => {
-        fn time_in_turns(
-            &self,
-            _: JobId,
-            _: tessera_model::spec::Priority,
-            _: &[(JobId, tessera_model::spec::Priority)],
-            _: &GpuView,
-            _: &Profile,
-        ) -> Option<Millis> {
-            None
-        }
-    };
-    (@ online) => {
-        fn online(&self, _: JobId) -> bool { false }
-    };
-    (@ since) => {
-        fn since(&self, _: JobId) -> Option<Millis> { None }
-    };
-    (@ move_price) => {
-        fn move_price(&self, _: JobId) -> Option<Millis> { None }
-    };
-    (@ deadline) => {
-        fn deadline(&self, _: JobId) -> Option<Millis> { None }
-    };
-    (@ demand) => {
-        fn demand(&self, _: JobId) -> Option<tessera_placement::Demand> { None }
-    };
-    (@ time_beside) => {
-        fn time_beside(
-            &self,
-            _: JobId,
-            _: tessera_model::share::SmPercent,
-            _: &[(JobId, tessera_model::share::SmPercent)],
-            _: &GpuView,
-            _: &Profile,
-        ) -> Option<Millis> {
-            None
-        }
-    };
-    (@ companion) => {
-        fn companion(&self, _: JobId) -> Option<tessera_placement::Companion> { None }
-    };
-    (@ account) => {
-        fn account(&self, _: JobId) -> Option<tessera_placement::Account> { None }
-    };
-}
-pub(crate) use knows_no;
-
 pub const IDLE: InstanceState = InstanceState::Idle;
 pub const STUCK: InstanceState = InstanceState::Stuck;
 pub const FOREIGN: InstanceState = InstanceState::Foreign;

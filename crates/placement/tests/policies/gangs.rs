@@ -16,7 +16,6 @@ use tessera_placement::{
 };
 
 use crate::build;
-use crate::build::knows_no;
 
 /// Every job takes as long as is left of it, wherever.
 struct Left(BTreeMap<JobId, Millis>);
@@ -29,7 +28,8 @@ impl Forecast for Left {
         self.0.get(&job).map(|_| 0)
     }
 
-    knows_no!(
+    tessera_placement::knows_no!(
+        time_in_turns,
         go_on,
         since,
         move_price,

@@ -13,7 +13,7 @@ use tessera_placement::{
 };
 
 use crate::arbitrary;
-use crate::build::{self, IDLE, a100, cluster, gib, knows_no, queue, short, taken};
+use crate::build::{self, IDLE, a100, cluster, gib, queue, short, taken};
 
 /// What is known of some jobs: seconds on a compute slice, and whether they may move.
 #[derive(Clone, Debug, Default)]
@@ -67,7 +67,16 @@ impl Forecast for Told {
         Some(Account { name, shares: 1, used, quota: Some(*quota), member: None })
     }
 
-    knows_no!(go_on, since, deadline, online, demand, time_beside, companion);
+    tessera_placement::knows_no!(
+        time_in_turns,
+        go_on,
+        since,
+        deadline,
+        online,
+        demand,
+        time_beside,
+        companion
+    );
 }
 
 fn decide(cluster: &ClusterView, told: &Told, queue: &[QueuedJob]) -> Vec<Decision> {
@@ -230,7 +239,8 @@ fn a_slice_on_which_a_job_is_as_quick_is_enough() {
             Some(Millis::from_secs(30))
         }
 
-        knows_no!(
+        tessera_placement::knows_no!(
+            time_in_turns,
             go_on,
             since,
             deadline,

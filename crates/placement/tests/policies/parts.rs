@@ -14,9 +14,7 @@ use tessera_placement::{
     OperatorWord, QueuedJob, Seats, Tenancy, WaitReason, ask, by_name, could_ever_fit, parts,
 };
 
-use crate::build::{
-    IDLE, a30, a100, away, cluster, decide, knows_no, queue, short, unpartitioned, why,
-};
+use crate::build::{IDLE, a30, a100, away, cluster, decide, queue, short, unpartitioned, why};
 
 fn cut(parts: &[(u8, u8)]) -> Cut {
     let slot = |(start, slices): &(u8, u8)| ComputeSlot { start: *start, slices: *slices };
@@ -178,7 +176,8 @@ fn compute_instances_count_with_their_whole_gpu_instance_under_quotas() {
             Some(Account { name, shares: 1, used, quota: Some(3), member: None })
         }
 
-        knows_no!(
+        tessera_placement::knows_no!(
+            time_in_turns,
             go_on,
             since,
             move_price,

@@ -15,7 +15,7 @@ use tessera_placement::{
 };
 
 use crate::arbitrary;
-use crate::build::{a100, cluster, gib, knows_no, queue, taken};
+use crate::build::{a100, cluster, gib, queue, taken};
 
 /// Answers that differ by job, profile and round; of every third job nothing is known.
 #[derive(Clone, Copy, Debug)]
@@ -61,7 +61,7 @@ impl Forecast for Guess {
         searches < 5 * usize::try_from(self.round).unwrap()
     }
 
-    knows_no!(deadline, demand, time_beside, companion);
+    tessera_placement::knows_no!(time_in_turns, deadline, demand, time_beside, companion);
 
     fn account(&self, job: JobId) -> Option<Account> {
         let (user, number) = owner(job);

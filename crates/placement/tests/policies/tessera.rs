@@ -10,7 +10,7 @@ use tessera_placement::{
     Account, ClusterView, Decision, Forecast, GpuView, InstanceState, Policy, QueuedJob,
 };
 
-use crate::build::{a100, cluster, gib, knows_no, queue, taken};
+use crate::build::{a100, cluster, gib, queue, taken};
 
 /// Jobs that scale with their slice, by number: minutes on a whole GPU, and whose they are.
 #[derive(Clone, Debug, Default)]
@@ -60,7 +60,15 @@ impl Forecast for Told {
         self.accounts.get(&job.number()).cloned()
     }
 
-    knows_no!(deadline, online, demand, is_measured, time_beside, companion);
+    tessera_placement::knows_no!(
+        time_in_turns,
+        deadline,
+        online,
+        demand,
+        is_measured,
+        time_beside,
+        companion
+    );
 }
 
 fn account(name: &str, hours: u64, quota: Option<u32>) -> Account {

@@ -1,12 +1,8 @@
 use proptest::prelude::*;
-use tessera_model::mig::Profile;
-use tessera_model::share::SmPercent;
 use tessera_model::spec::GpuAsk;
 use tessera_model::{JobId, Millis};
 
 use super::*;
-use crate::forecast::{Companion, Demand};
-use crate::view::GpuView;
 
 fn account(name: &str, shares: u32, hours: u64) -> Option<Account> {
     let used = Millis::from_secs(hours * 3_600);
@@ -17,56 +13,21 @@ fn account(name: &str, shares: u32, hours: u64) -> Option<Account> {
 struct Had(BTreeMap<JobId, (&'static str, u64)>);
 
 impl Forecast for Had {
-    fn time(&self, _: JobId, _: &GpuView, _: &Profile) -> Option<Millis> {
-        None
-    }
-    fn done(&self, _: JobId) -> Option<u32> {
-        None
-    }
-    fn since(&self, _: JobId) -> Option<Millis> {
-        None
-    }
-    fn move_price(&self, _: JobId) -> Option<Millis> {
-        None
-    }
-    fn deadline(&self, _: JobId) -> Option<Millis> {
-        None
-    }
-    fn online(&self, _: JobId) -> bool {
-        false
-    }
-    fn demand(&self, _: JobId) -> Option<Demand> {
-        None
-    }
-    fn is_measured(&self, _: JobId, _: &GpuView, _: &Profile) -> bool {
-        true
-    }
-    fn time_beside(
-        &self,
-        _: JobId,
-        _: SmPercent,
-        _: &[(JobId, SmPercent)],
-        _: &GpuView,
-        _: &Profile,
-    ) -> Option<Millis> {
-        None
-    }
-    fn time_in_turns(
-        &self,
-        _: JobId,
-        _: Priority,
-        _: &[(JobId, Priority)],
-        _: &GpuView,
-        _: &Profile,
-    ) -> Option<Millis> {
-        None
-    }
-    fn go_on(&self, _: usize) -> bool {
-        true
-    }
-    fn companion(&self, _: JobId) -> Option<Companion> {
-        None
-    }
+    crate::knows_no!(
+        time,
+        is_measured,
+        done,
+        since,
+        move_price,
+        deadline,
+        online,
+        demand,
+        time_beside,
+        time_in_turns,
+        go_on,
+        companion
+    );
+
     fn account(&self, job: JobId) -> Option<Account> {
         let (name, hours) = self.0.get(&job)?;
         account(name, 1, *hours)

@@ -83,6 +83,11 @@ impl Search<'_, '_> {
     /// Returns who might change places, as many as half of the searches that are left are enough
     /// for, those first who hope for most.
     fn offers(&mut self) -> Vec<Offer> {
+        // Half of them, so that another pair of GPUs has a turn after this one.
+        let most = self.effort.div_ceil(2) / SEARCHES;
+        if most == 0 {
+            return Vec::new();
+        }
         let searched = self.table.settings.searched;
         let mut gpus = self.desk.most_idle(searched);
         for at in self.desk.fewest(usize::MAX, searched) {
@@ -110,8 +115,6 @@ impl Search<'_, '_> {
                 }
             }
         }
-        // Half of them, so that another pair of GPUs has a turn after this one.
-        let most = self.effort.div_ceil(2) / SEARCHES;
         if most < offers.len() {
             offers.select_nth_unstable_by(most, |x, y| y.cmp(x));
             offers.truncate(most);

@@ -7,7 +7,7 @@ use tessera_placement::{Account, Limit, Sharer};
 use super::properties::mixed;
 use super::*;
 use crate::arbitrary;
-use crate::build::{knows_no, mib};
+use crate::build::mib;
 
 /// Accounts with their users, and what each may hold at once.
 #[derive(Clone, Debug, Default)]
@@ -56,7 +56,17 @@ impl Forecast for Quotas {
         })
     }
 
-    knows_no!(go_on, since, deadline, online, demand, is_measured, time_beside, companion);
+    tessera_placement::knows_no!(
+        time_in_turns,
+        go_on,
+        since,
+        deadline,
+        online,
+        demand,
+        is_measured,
+        time_beside,
+        companion
+    );
 }
 
 fn decided(cluster: &ClusterView, queue: &[QueuedJob], quotas: &Quotas) -> Vec<Decision> {
@@ -147,7 +157,8 @@ fn whom_the_accounts_have_set_back_lets_others_gangs_go_first() {
             Some(Account { name: name.into(), shares: 1, used, quota: None, member: None })
         }
 
-        knows_no!(
+        tessera_placement::knows_no!(
+            time_in_turns,
             go_on,
             since,
             move_price,
