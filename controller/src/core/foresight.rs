@@ -345,7 +345,7 @@ fn ran(record: &ExitRecord) -> Option<Millis> {
 
 /// Returns the kind of an instance of the profile.
 fn kind(model: &str, mig: &MigView, profile: &Profile) -> Option<SliceKind> {
-    let whole = u16::from(mig.geometry.largest()?.compute_slices.max(1));
+    let whole = u16::from(mig.largest()?.compute_slices.max(1));
     Some(SliceKind {
         model: model.to_owned(),
         profile: profile.name.to_string(),

@@ -68,7 +68,7 @@ pub fn could_hold(ask: &GpuAsk, mig: &MigView, profile: &Profile) -> bool {
         GpuAsk::Unknown => true,
         GpuAsk::Memory(bytes) => profile.memory >= *bytes,
         GpuAsk::Profile(name) => profile.name == *name,
-        GpuAsk::Whole => mig.geometry.largest().is_some_and(|whole| whole.id == profile.id),
+        GpuAsk::Whole => mig.largest().is_some_and(|whole| whole.id == profile.id),
         // One of several on an instance that is cut is no instance of its own.
         GpuAsk::Compute(_) => false,
     }

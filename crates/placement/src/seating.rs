@@ -71,13 +71,17 @@ pub(crate) fn speed(
     profile: &Profile,
 ) -> Option<i64> {
     let here = forecast.time(job, gpu, profile)?;
-    speed_of(here, forecast.time(job, gpu, mig.geometry.largest()?)?)
+    speed_of(here, forecast.time(job, gpu, mig.largest()?)?)
 }
 
 /// The same from both times.
 pub(crate) fn speed_of(here: Millis, whole: Millis) -> Option<i64> {
-    let speed = u128::from(whole.get()) * 1_000_000 / u128::from(here.get().max(1));
-    i64::try_from(speed).ok()
+    let here = here.get().max(1);
+    // Divisions of 128 bits take several times as long, and no time is as long as to need them.
+    match whole.get().checked_mul(1_000_000) {
+        Some(millionths) => i64::try_from(millionths / here).ok(),
+        None => i64::try_from(u128::from(whole.get()) * 1_000_000 / u128::from(here)).ok(),
+    }
 }
 
 #[cfg(test)]

@@ -135,6 +135,8 @@ pub struct MigView {
     space: StateSpace,
     /// The plain profiles, smallest memory first, then fewest compute slices.
     plain: Vec<ProfileId>,
+    /// The place of the largest profile among the geometry's; nothing if that has none.
+    largest: Option<usize>,
     /// The full layouts of plain profiles, in the order of the states; empty where there are too
     /// many states to list.
     full: Vec<Layout>,
@@ -170,7 +172,14 @@ impl MigView {
         let full: Vec<Layout> =
             listed.into_iter().map(|s| space.layout(s)).filter(plainly).collect();
         let atlas = Atlas::new(&full);
-        Ok(Self { geometry, space, plain, full, atlas })
+        let whole = geometry.largest().map(|largest| largest.id);
+        let largest = geometry.profiles.iter().position(|profile| Some(profile.id) == whole);
+        Ok(Self { geometry, space, plain, largest, full, atlas })
+    }
+
+    /// Returns the profile that takes the whole card, as [`Geometry::largest`] finds it.
+    pub fn largest(&self) -> Option<&Profile> {
+        self.geometry.profiles.get(self.largest?)
     }
 
     /// Returns the space of all profiles, plain or not: what may stand together. Its `R` counts

@@ -60,7 +60,7 @@ impl Want {
                 mig.plain().filter(|p| Some(p.memory) == memory).collect()
             }
             Self::Named(name) => mig.geometry.by_name(name).into_iter().collect(),
-            Self::Whole => mig.geometry.largest().into_iter().collect(),
+            Self::Whole => mig.largest().into_iter().collect(),
             Self::Part(_) => Vec::new(),
         }
     }

@@ -335,7 +335,7 @@ pub(crate) fn slices(gpu: &GpuView, slot: Option<Slot>) -> u32 {
             profile.map_or(0, |profile| u32::from(profile.compute_slices))
         }
         (None, Some(mig)) => {
-            let largest = mig.geometry.largest();
+            let largest = mig.largest();
             largest.map_or(WHOLE, |largest| u32::from(largest.compute_slices))
         }
         (_, None) => WHOLE,

@@ -75,7 +75,7 @@ impl<'c> Card<'c> {
 
     /// Returns the slot that is the whole GPU.
     pub(super) fn whole(&self) -> Option<Slot> {
-        let largest = self.mig.geometry.largest()?;
+        let largest = self.mig.largest()?;
         Some(Slot { start: *largest.starts.first()?, profile: largest.id })
     }
 

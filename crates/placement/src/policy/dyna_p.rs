@@ -125,7 +125,7 @@ fn slices(card: &Card<'_>, layout: &Layout) -> u8 {
 }
 
 fn whole_slices(card: &Card<'_>) -> u8 {
-    card.mig.geometry.largest().map_or(1, |p| p.compute_slices)
+    card.mig.largest().map_or(1, |p| p.compute_slices)
 }
 
 /// Returns the compute slices that a job wants on such a GPU.

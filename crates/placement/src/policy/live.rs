@@ -204,7 +204,7 @@ fn is_weighed(kinds: &[&GpuView], forecast: &dyn Forecast, job: &QueuedJob) -> b
         && forecast.done(job.id).is_some()
         && forecast.move_price(job.id).is_some()
         && kinds.iter().any(|gpu| {
-            let largest = gpu.mig.as_deref().and_then(|mig| mig.geometry.largest());
+            let largest = gpu.mig.as_deref().and_then(|mig| mig.largest());
             largest.is_some_and(|largest| forecast.time(job.id, gpu, largest).is_some())
         })
 }
@@ -364,7 +364,7 @@ impl Forecast for Known<'_> {
             } else {
                 // What the search takes off for energy is taken back, and a little more: as much as
                 // decides between equals, and less than what somebody is stopped for.
-                let whole = gpu.mig.as_deref().and_then(|mig| mig.geometry.largest());
+                let whole = gpu.mig.as_deref().and_then(|mig| mig.largest());
                 let whole = whole.map_or(1, |largest| u64::from(largest.compute_slices.max(1)));
                 1_000_u64.saturating_sub((self.thrift + HOPE) * slices / whole).max(1)
             };
@@ -377,7 +377,7 @@ impl Forecast for Known<'_> {
             (Some(_), None) => false,
             (None, _) => true,
         };
-        let largest = || gpu.mig.as_deref()?.geometry.largest().map(|largest| largest.id);
+        let largest = || gpu.mig.as_deref()?.largest().map(|largest| largest.id);
         (suits || largest() == Some(profile.id)).then_some(UNKNOWN_TIME)
     }
 

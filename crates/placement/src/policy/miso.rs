@@ -286,7 +286,7 @@ fn optimum(
 
 /// The layouts that MISO chooses from, with so many instances, each multiset once.
 fn layouts(mig: &MigView, instances: usize) -> Vec<Layout> {
-    let whole = mig.geometry.largest().map_or(0, |p| p.compute_slices);
+    let whole = mig.largest().map_or(0, |p| p.compute_slices);
     if whole == 7 {
         let listed = PARTITIONS.iter().filter(|sizes| sizes.len() == instances);
         return listed.filter_map(|sizes| arrange(mig, sizes)).collect();

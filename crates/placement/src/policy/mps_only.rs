@@ -89,7 +89,7 @@ impl Policy for MpsOnly {
 }
 
 fn free_memory(card: &Card<'_>) -> Bytes {
-    let whole = card.mig.geometry.largest().map_or(Bytes::ZERO, |p| p.memory);
+    let whole = card.mig.largest().map_or(Bytes::ZERO, |p| p.memory);
     let taken = card.view.instances.iter().map(|instance| match &instance.state {
         InstanceState::Shared(tenancy) => tenancy.memory().get(),
         InstanceState::Idle => 0,

@@ -39,7 +39,7 @@ pub(super) fn speed(
         return card.speed(forecast, job.0, slot);
     }
     let here = forecast.time_beside(job.0, job.1, others, card.view, card.profile(slot)?)?;
-    let whole = forecast.time(job.0, card.view, card.mig.geometry.largest()?)?.get();
+    let whole = forecast.time(job.0, card.view, card.mig.largest()?)?.get();
     i64::try_from(u128::from(whole) * 1_000_000 / u128::from(here.get().max(1))).ok()
 }
 

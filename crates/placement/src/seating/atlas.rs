@@ -1,11 +1,13 @@
 //! The full layouts of one GPU model, with their slots numbered: what a search needs to weigh all
 //! of them without sets and without taking memory for each.
 
+use std::collections::BTreeSet;
+
 use tessera_model::mig::{Layout, ProfileId, Slot};
 
-use super::Must;
 use super::halves::Halves;
 use super::scratch::{NOBODY, Scratch};
+use super::{Must, SEATED_MAX};
 
 /// Worth of a slot in which a job can't be.
 ///
@@ -22,6 +24,8 @@ pub(crate) struct Atlas {
     profiles: Vec<ProfileId>,
     /// Each full layout: its slots in order, as numbers, and as a mask.
     layouts: Vec<(Vec<usize>, u128)>,
+    /// By a number of jobs, the slots of layouts on which so many have a slot each.
+    roomy: Vec<Vec<usize>>,
     halves: Halves,
 }
 
@@ -50,8 +54,9 @@ impl Atlas {
             full.iter().map(|layout| layout.iter().filter_map(number).collect()).collect();
         let halves = Halves::new(&orders);
         let masks = full.iter().map(|layout| mask(&slots, layout));
-        let layouts = orders.into_iter().zip(masks).collect();
-        Self { profile_of, profiles, layouts, halves, slots }
+        let layouts: Vec<(Vec<usize>, u128)> = orders.into_iter().zip(masks).collect();
+        let roomy = (0..=SEATED_MAX).map(|jobs| roomy(&layouts, jobs)).collect();
+        Self { profile_of, profiles, layouts, roomy, halves, slots }
     }
 
     /// Returns the profiles of the slots, each once.
@@ -88,6 +93,9 @@ impl Atlas {
         floor: Option<i64>,
         scratch: &mut Scratch,
     ) -> Option<Found> {
+        if floor.is_some_and(|floor| self.most(rows) <= floor) {
+            return None;
+        }
         let mut best: Option<(i64, u32, usize)> = None;
         let mut sums = std::mem::take(&mut scratch.halves);
         self.halves.weigh(rows, &mut sums, &mut |layout, worth| {
@@ -105,6 +113,13 @@ impl Atlas {
         let (worth, _, layout) = best?;
         let seats = self.seated(self.order(layout), rows, Must::SeatAll, scratch);
         Some(Found { layout, seats, worth })
+    }
+
+    /// Returns what jobs are worth at most when each of them is seated, whoever is in whose way.
+    pub(crate) fn most(&self, rows: &[&[i64]]) -> i64 {
+        let slots = self.roomy.get(rows.len()).map_or(&[][..], Vec::as_slice);
+        let best = |row: &&[i64]| slots.iter().map(|slot| row[*slot]).max().unwrap_or(NO_SEAT);
+        rows.iter().map(best).sum()
     }
 
     pub(crate) fn slots(&self) -> &[Slot] {
@@ -139,6 +154,13 @@ impl Atlas {
         let seats = taken.filter(|(_, job)| **job != NOBODY);
         seats.map(|(slot, job)| (*job, self.slots[*slot])).collect()
     }
+}
+
+/// Returns the slots of all layouts with a slot for each of so many jobs.
+fn roomy(layouts: &[(Vec<usize>, u128)], jobs: usize) -> Vec<usize> {
+    let enough = layouts.iter().filter(|(order, _)| order.len() >= jobs);
+    let slots: BTreeSet<usize> = enough.flat_map(|(order, _)| order.iter().copied()).collect();
+    slots.into_iter().collect()
 }
 
 fn mask(slots: &[Slot], layout: &Layout) -> u128 {

@@ -1,6 +1,7 @@
 //! The run: events in the order of time, and a policy that is asked when something happened.
 
 mod act;
+mod alone;
 mod card;
 mod cut;
 mod ending;
@@ -22,6 +23,7 @@ use tessera_model::spec::{GpuAsk, Priority};
 use tessera_model::{JobId, Millis};
 use tessera_placement::{ClusterView, Decision, Policy, QueuedJob, Session, WaitReason, session};
 
+use self::alone::Alone;
 use self::card::Card;
 pub use self::refused::Refused;
 use self::task::{Phase, Spot, Task, kinds};
@@ -59,12 +61,16 @@ pub struct Setup<'s> {
 pub struct Run<'s> {
     setup: Setup<'s>,
     now: u64,
+    /// Who is still to come with the time, the first last: those of large workloads would make
+    /// every other event's way through the heap longer.
+    arrivals: Vec<(u64, usize)>,
     events: BinaryHeap<Reverse<(u64, u64, Event)>>,
     sequence: u64,
     view: ClusterView,
     cards: Vec<Card>,
     by_gpu: BTreeMap<tessera_model::GpuId, usize>,
     tasks: Vec<Task>,
+    alone: Alone<'s>,
     /// The policy at work; taken out while it decides.
     session: Option<Box<dyn Session + 's>>,
     /// Who waits, in the order of service.
@@ -87,7 +93,6 @@ pub struct Run<'s> {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Event {
-    Arrives(usize),
     /// A job that runs comes to its next point: loaded, out of memory, or done.
     Wakes {
         job: usize,
@@ -136,15 +141,17 @@ impl<'s> Run<'s> {
         let cards = setup.fleet.keys.iter().map(|key| Card::new(key)).collect();
         let by_gpu = view.gpus.iter().enumerate().map(|(i, gpu)| (gpu.id.clone(), i)).collect();
         let kinds = kinds(setup.fleet);
-        let mut run = Self {
+        let run = Self {
             setup,
             now: 0,
+            arrivals: arrivals(setup.jobs),
             events: BinaryHeap::new(),
             sequence: 0,
             view,
             cards,
             by_gpu,
             tasks: setup.jobs.iter().map(|job| Task::new(job, &kinds)).collect(),
+            alone: Alone::of(setup.jobs, setup.fleet),
             session: Some(session(setup.policy)),
             queue: BTreeSet::new(),
             stale: BTreeSet::new(),
@@ -161,7 +168,6 @@ impl<'s> Run<'s> {
         for (index, job) in setup.jobs.iter().enumerate() {
             run.check(&kinds, index, job)?;
             run.check_gang(index, job)?;
-            run.schedule(job.submit_ms, Event::Arrives(index));
         }
         Ok(run)
     }
@@ -173,9 +179,15 @@ impl<'s> Run<'s> {
 
     /// Takes everything that happens at the next moment; `false` when nothing will.
     fn step(&mut self) -> Result<bool, Refused> {
-        let Some(Reverse((at, _, _))) = self.events.peek().copied() else { return Ok(false) };
+        let arrives = self.arrivals.last().map(|(at, _)| *at);
+        let happens = self.events.peek().map(|Reverse((at, _, _))| *at);
+        let Some(at) = arrives.into_iter().chain(happens).min() else { return Ok(false) };
         self.now = at;
         let mut ask = false;
+        while let Some((_, job)) = self.arrivals.pop_if(|(when, _)| *when == at) {
+            self.enqueue(job);
+            ask = true;
+        }
         while let Some(Reverse((when, _, event))) = self.events.peek().copied() {
             if when != at {
                 break;
@@ -210,10 +222,6 @@ impl<'s> Run<'s> {
     /// Takes one event; `true` if the policy should be asked.
     fn take(&mut self, event: Event) -> Result<bool, Refused> {
         match event {
-            Event::Arrives(job) => {
-                self.enqueue(job);
-                Ok(true)
-            }
             Event::Wakes { job, stamp } if self.tasks[job].stamp == stamp => Ok(self.wake(job)),
             Event::Cut { gpu, stamp } if self.cards[gpu].stamp == stamp => {
                 self.cut_done(gpu);
@@ -338,6 +346,14 @@ impl<'s> Run<'s> {
             to_ms: self.now,
         });
     }
+}
+
+/// Returns when each job comes, the first last; of those that come together the first is taken first.
+fn arrivals(jobs: &[Job]) -> Vec<(u64, usize)> {
+    let mut order: Vec<(u64, usize)> =
+        jobs.iter().enumerate().map(|(index, job)| (job.submit_ms, index)).collect();
+    order.sort_unstable_by(|a, b| b.cmp(a));
+    order
 }
 
 /// Jobs are numbered from 1, in the order of the workload.

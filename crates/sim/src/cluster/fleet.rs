@@ -101,7 +101,7 @@ impl Fleet {
                     Arc::clone(rules.entry(*key).or_insert(Arc::new(mig)))
                 }
             };
-            let largest = mig.geometry.largest().map_or(Bytes::ZERO, |p| p.memory);
+            let largest = mig.largest().map_or(Bytes::ZERO, |p| p.memory);
             let node = number / GPUS_PER_NODE;
             gpus.push(GpuView {
                 id: format!("GPU-{number:08}").parse().map_err(|_| bad("too many".into()))?,

@@ -9,10 +9,13 @@
 //! Each trial costs two searches of one GPU; they are taken from what the round has left of
 //! [`super::Tessera::effort`].
 
+use std::rc::Rc;
+
 use tessera_model::JobId;
 
 use super::search::{Plan, Search};
 use crate::decision::Seat;
+use crate::seating::NO_SEAT;
 
 /// Exchanges that one round makes at most: each stops up to two jobs, and the next round sees what
 /// came of it.
@@ -162,10 +165,18 @@ impl Search<'_, '_> {
         let mut theirs = self.desk.post(b).jobs();
         theirs.retain(|known| Some(*known) != other);
         theirs.push(job);
-        let there = self.plan_for(b, &theirs, Some(job), None)?;
-        let here = self.plan_for(a, &ours, other, Some(before - there.worth))?;
+        let enough = before + (before / 1_000 * self.table.settings.hurdle).max(0);
+        let floor = Some(enough - self.most(a, &ours));
+        let there = self.plan_for(b, &theirs, Some(job), floor)?;
+        let here = self.plan_for(a, &ours, other, Some(enough - there.worth))?;
         let gain = here.worth + there.worth - before;
-        let plans = [(a, here), (b, there)];
-        (gain > 0 && self.clears(gain, before)).then_some(Exchange { gain, offer, plans })
+        Some(Exchange { gain, offer, plans: [(a, here), (b, there)] })
+    }
+
+    /// Returns what seats of these jobs on a GPU are worth at most.
+    fn most(&mut self, at: usize, jobs: &[JobId]) -> i64 {
+        let rows: Vec<Rc<[i64]>> = jobs.iter().map(|job| self.row(at, *job)).collect();
+        let rows: Vec<&[i64]> = rows.iter().map(|row| &**row).collect();
+        self.table.mig(at).map_or(NO_SEAT, |mig| mig.atlas().most(&rows))
     }
 }

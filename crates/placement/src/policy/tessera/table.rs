@@ -35,6 +35,10 @@ pub(super) struct Facts {
     done: Option<f64>,
     /// What is left of it on a whole GPU, in milliseconds.
     left_ms: Option<f64>,
+    /// Whether it runs, or has run and kept what it did.
+    begun: bool,
+    /// What a move of it costs, if it can be moved.
+    move_price: Option<Millis>,
 }
 
 impl Facts {
@@ -92,11 +96,15 @@ impl<'c> Table<'c> {
     /// Returns what all of a job takes on a whole GPU, in milliseconds, and what part is done.
     fn on_whole(&self, kinds: &[usize], job: JobId) -> Option<(f64, f64)> {
         let all = kinds.iter().find_map(|at| {
-            let largest = self.mig(*at)?.geometry.largest()?;
+            let largest = self.mig(*at)?.largest()?;
             self.forecast.time(job, self.view(*at), largest)
         })?;
-        let done = f64::from(self.forecast.done(job)?) / 1_000_000.0;
-        Some((float(all), done))
+        Some((float(all), self.done(job)?))
+    }
+
+    /// Returns what part of a job is done.
+    fn done(&self, job: JobId) -> Option<f64> {
+        Some(f64::from(self.forecast.done(job)?) / 1_000_000.0)
     }
 
     /// Returns what is left of a job on the instance where that takes least, as the time that a whole
@@ -104,7 +112,7 @@ impl<'c> Table<'c> {
     fn work_ms(&self, kinds: &[usize], job: JobId) -> Option<f64> {
         let least = kinds.iter().find_map(|at| {
             let mig = self.mig(*at)?;
-            let largest = mig.geometry.largest()?;
+            let largest = mig.largest()?;
             let cost = |id| {
                 let profile = mig.geometry.profile(id)?;
                 let time = self.forecast.time(job, self.view(*at), profile)?;
@@ -115,8 +123,7 @@ impl<'c> Table<'c> {
             };
             mig.atlas().profiles().iter().filter_map(|id| cost(*id)).reduce(f64::min)
         })?;
-        let done = f64::from(self.forecast.done(job)?) / 1_000_000.0;
-        Some(least * (1.0 - done))
+        Some(least * (1.0 - self.done(job)?))
     }
 
     /// Tells whether a job has more left, on a whole GPU, than a move of it costs.
@@ -126,15 +133,23 @@ impl<'c> Table<'c> {
     }
 
     pub(super) fn whole_time(&self, at: usize, job: JobId) -> Option<Millis> {
-        self.forecast.time(job, self.view(at), self.mig(at)?.geometry.largest()?)
+        self.forecast.time(job, self.view(at), self.mig(at)?.largest()?)
     }
 
     fn facts(&self, kinds: &[usize], job: JobId) -> Facts {
-        let left_ms = self.left_ms(kinds, job);
-        let done = self.forecast.done(job).map(|done| f64::from(done) / 1_000_000.0);
+        let known = self.on_whole(kinds, job);
+        let left_ms = known.map(|(all, done)| all * (1.0 - done));
+        let done = known.map(|(_, done)| done).or_else(|| self.done(job));
         let weight = short(left_ms).powf(self.settings.shortness);
         let driven = self.outlook.drive(self.settings, left_ms);
-        Facts { weight: weight * driven, done, left_ms }
+        Facts {
+            weight: weight * driven,
+            done,
+            left_ms,
+            // Who runs has to be launched again wherever it goes, with work done or without.
+            begun: done.is_some_and(|done| done > 0.0) || self.forecast.since(job).is_some(),
+            move_price: self.forecast.move_price(job),
+        }
     }
 
     /// Returns what a job is worth on an instance, less what moving there costs; `None` if it
@@ -167,11 +182,9 @@ impl<'c> Table<'c> {
         let speed = seating::speed_of(here, whole_time?)?;
         let done = facts.done?;
         let left = float(here) * (1.0 - done);
-        // Who runs has to be launched again wherever it goes, with work done or without.
-        let begun = done > 0.0 || self.forecast.since(job).is_some();
-        let price = match (seat == Seated::There, begun) {
+        let price = match (seat == Seated::There, facts.begun) {
             (true, _) | (false, false) => 0.0,
-            (false, true) => float(self.forecast.move_price(job)?),
+            (false, true) => float(facts.move_price?),
         };
         let kept = left / (left + price).max(1.0);
         if seat != Seated::There {
@@ -179,13 +192,13 @@ impl<'c> Table<'c> {
                 let ends = float(self.now) + left;
                 self.forecast.deadline(job).is_some_and(|deadline| ends > float(deadline))
             };
-            let cut = if begun { CUT_MS } else { 0.0 };
+            let cut = if facts.begun { CUT_MS } else { 0.0 };
             if late(left + price + cut) && !late(left.min(facts.left_ms?)) {
                 return None;
             }
         }
         // Of two slices on which it is about as fast the smaller one draws less.
-        let all = self.mig(at)?.geometry.largest()?.compute_slices;
+        let all = self.mig(at)?.largest()?.compute_slices;
         let part = f64::from(on.compute_slices) / f64::from(all.max(1));
         let spared = 1.0 - self.settings.thrift * part;
         // Speeds are millionths; weights of long jobs are small, so that a finer unit is kept.
@@ -298,30 +311,64 @@ pub(super) fn float_of(worth: i64) -> f64 {
 
 /// Rounds a time down to whole milliseconds.
 fn rounded(ms: f64) -> u64 {
-    let clamped = ms.clamp(0.0, 4_000_000_000_000.0);
-    let high = (clamped / 1_000_000.0).floor();
-    let low = clamped - high * 1_000_000.0;
-    (integer(high) * 1_000_000 + integer(low)).unsigned_abs()
+    down(ms.clamp(0.0, 4_000_000_000_000.0)).unsigned_abs()
 }
 
 /// Rounds a worth down to a whole number: at least one, so that any progress is worth something.
 fn whole(worth: f64) -> i64 {
-    let clamped = worth.clamp(1.0, 4_000_000_000_000.0);
-    let high = (clamped / 1_000_000.0).floor();
-    let low = clamped - high * 1_000_000.0;
-    integer(high) * 1_000_000 + integer(low)
+    down(worth.clamp(1.0, 4_000_000_000_000.0))
+}
+
+/// Rounds a number down that is below 2^23 millions.
+fn down(value: f64) -> i64 {
+    let high = small(value / 1_000_000.0);
+    let low = small(value - f64::from(high) * 1_000_000.0);
+    i64::from(high) * 1_000_000 + i64::from(low)
 }
 
 /// Returns the whole part of a number below 2^23.
 pub(super) fn integer(value: f64) -> i64 {
-    let mut left = value.floor();
-    let mut sum = 0;
-    for bit in (0..23).rev() {
-        let step = f64::from(1_i32 << bit);
-        if left >= step {
-            left -= step;
-            sum += 1_i64 << bit;
+    i64::from(small(value))
+}
+
+/// Returns the whole part of a number below 2^23, from the digits of its fraction: the rounding
+/// instruction is missing in the oldest processors that are built for, and its replacement is a call.
+fn small(value: f64) -> u32 {
+    /// Bits of a number's fraction, and what its exponent counts from.
+    const FRACTION: u32 = 52;
+    const BIAS: u64 = 1_023;
+    const MOST: u32 = (1 << 23) - 1;
+    if value >= 1.0 {
+        let bits = value.to_bits();
+        let digits = (bits & ((1 << FRACTION) - 1)) | (1 << FRACTION);
+        let beyond = (BIAS + u64::from(FRACTION)).saturating_sub(bits >> FRACTION);
+        u32::try_from(digits >> beyond.min(63)).unwrap_or(MOST).min(MOST)
+    } else {
+        0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn numbers_are_rounded_down(millionths in 0_u64..8_388_608_000_000) {
+            let value = float(Millis::new(millionths)) / 1_000_000.0;
+
+            prop_assert_eq!(f64::from(small(value)), value.floor());
         }
     }
-    sum
+
+    #[test]
+    fn whole_numbers_stay_what_they_are_and_what_lies_below_is_rounded_down() {
+        for number in [1_u32, 2, 3, 1_000, 4_194_304, 8_388_607] {
+            assert_eq!(small(f64::from(number)), number);
+            assert_eq!(small(f64::from(number).next_down()), number - 1);
+        }
+        assert_eq!((small(0.999), small(-7.0), small(f64::NAN)), (0, 0, 0));
+    }
 }

@@ -70,7 +70,7 @@ impl Run<'_> {
 
     fn whole_slot(&self, gpu: usize) -> Result<Slot, Refused> {
         let mig = self.view.gpus[gpu].mig.as_deref();
-        let largest = mig.and_then(|mig| mig.geometry.largest());
+        let largest = mig.and_then(|mig| mig.largest());
         let slot = largest.and_then(|p| Some(Slot { start: *p.starts.first()?, profile: p.id }));
         slot.ok_or_else(|| self.impossible("a trial on a GPU without MIG"))
     }

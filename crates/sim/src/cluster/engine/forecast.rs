@@ -36,12 +36,10 @@ impl<'r, 's> Seen<'r, 's> {
 
 impl Forecast for Seen<'_, '_> {
     fn time(&self, job: JobId, gpu: &GpuView, profile: &Profile) -> Option<Millis> {
-        let truth = self.run.setup.jobs.get(index(job))?;
-        let task = &self.run.tasks[index(job)];
-        if task.asked > profile.memory {
+        if self.run.tasks.get(index(job))?.asked > profile.memory {
             return None;
         }
-        let ms = truth.time(&gpu.model, profile.compute_slices)?;
+        let ms = self.run.alone.time(index(job), &gpu.model, profile.compute_slices)?;
         Some(Millis::new((ms * self.error(job, profile.compute_slices) / 1_000).max(1)))
     }
 
@@ -93,7 +91,7 @@ impl Forecast for Seen<'_, '_> {
         self.time(job, gpu, profile)?;
         let truth = self.run.setup.jobs.get(index(job))?;
         let slices = profile.compute_slices;
-        let whole = gpu.mig.as_deref()?.geometry.largest()?.compute_slices;
+        let whole = gpu.mig.as_deref()?.largest()?.compute_slices;
         let base = speed::base_ms(truth, &gpu.model, slices, Some(sm));
         let known = |job: JobId| self.run.setup.jobs.get(index(job)).and_then(|job| job.demand);
         let demands: Option<Vec<(Demand, u8)>> =

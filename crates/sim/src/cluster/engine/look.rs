@@ -13,7 +13,7 @@ impl Run<'_> {
         let (mut slices, mut used, mut stranded) = (0_u64, 0_u64, 0_u64);
         for gpu in &self.view.gpus {
             let Some(mig) = gpu.mig.as_deref() else { continue };
-            let whole = mig.geometry.largest().map_or(0, |p| u64::from(p.compute_slices));
+            let whole = mig.largest().map_or(0, |p| u64::from(p.compute_slices));
             let mut taken = 0_u64;
             for instance in &gpu.instances {
                 if instance.state == InstanceState::Idle {

@@ -182,7 +182,7 @@ impl Run<'_> {
 
     fn whole_slices(&self, gpu: usize) -> u8 {
         let mig = self.view.gpus[gpu].mig.as_deref();
-        mig.and_then(|mig| mig.geometry.largest()).map_or(1, |p| p.compute_slices)
+        mig.and_then(|mig| mig.largest()).map_or(1, |p| p.compute_slices)
     }
 }
 
