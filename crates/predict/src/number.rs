@@ -12,21 +12,23 @@ pub fn count(length: usize) -> f64 {
     float(u64::try_from(length).unwrap_or(u64::MAX))
 }
 
-/// Rounds a number that is not negative to the nearest whole one; what is none becomes zero.
+/// Rounds a number that is not negative to the nearest whole one, at most to 2^63 - 1; what is none
+/// becomes zero.
 pub fn whole(value: f64) -> u64 {
-    if !value.is_finite() || value <= 0.0 {
+    /// Bits of a number's fraction, and what its exponent counts from.
+    const FRACTION: u32 = 52;
+    const BIAS: u64 = 1_023;
+    let rounded = value + 0.5;
+    if !value.is_finite() || value <= 0.0 || rounded < 1.0 {
         return 0;
     }
-    let mut left = (value + 0.5).floor();
-    let mut sum = 0_u64;
-    for bit in (0..63).rev() {
-        let step = 1_u64 << bit;
-        if left >= float(step) {
-            left -= float(step);
-            sum += step;
-        }
+    let digits = (rounded.to_bits() & ((1 << FRACTION) - 1)) | (1 << FRACTION);
+    let exponent = (rounded.to_bits() >> FRACTION).saturating_sub(BIAS);
+    match exponent.checked_sub(FRACTION.into()) {
+        None => digits >> (u64::from(FRACTION) - exponent),
+        Some(beyond) if exponent < 63 => digits << beyond,
+        Some(_) => u64::MAX >> 1,
     }
-    sum
 }
 
 /// Chance that repeats: SplitMix64 (Steele, Lea and Flood, OOPSLA 2014).
@@ -77,5 +79,16 @@ mod tests {
             assert_eq!(whole(float(number)), number);
         }
         assert_eq!(whole(f64::NAN), 0);
+    }
+
+    #[test]
+    fn numbers_are_rounded_to_the_nearest_whole_one() {
+        for (value, nearest) in [(0.49, 0), (0.5, 1), (0.51, 1), (1.49, 1), (2.5, 3), (-3.0, 0)] {
+            assert_eq!(whole(value), nearest);
+        }
+        for power in 0..63 {
+            assert_eq!(whole(float(1 << power)), 1 << power);
+        }
+        assert_eq!((whole(1e30), whole(f64::INFINITY)), (u64::MAX >> 1, 0));
     }
 }

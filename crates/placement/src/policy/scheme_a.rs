@@ -83,9 +83,12 @@ impl Rule for OneSize {
     }
 
     fn blockers(&self, gpu: &Gpu<'_>, size: &Size) -> Vec<Vec<JobId>> {
-        let jobs = gpu.jobs();
         let by_place = self.ways.blockers(gpu, size);
-        if by_place.is_empty() && !jobs.is_empty() { vec![jobs] } else { by_place }
+        if !by_place.is_empty() {
+            return by_place;
+        }
+        let jobs = gpu.jobs();
+        if jobs.is_empty() { Vec::new() } else { vec![jobs] }
     }
 
     fn fragmented(&self, _gpu: &Gpu<'_>, _size: &Size) -> Option<(u32, u8)> {

@@ -33,6 +33,7 @@
 //! - **A whole GPU** is an instance of the largest profile on a GPU that is otherwise empty, or a
 //!   GPU with MIG off.
 
+use std::cell::RefCell;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -74,7 +75,22 @@ impl Policy for SchemeB {
 #[derive(Debug, Default)]
 pub(crate) struct MadeToMeasure {
     known: BTreeMap<Case, Option<Rc<Offer>>>,
+    /// By model, what stays there, and size.
+    outlooks: RefCell<BTreeMap<(usize, State, usize), Outlook>>,
+    obstacles: RefCell<BTreeMap<Obstacle, Ways>>,
 }
+
+/// GPUs of one model on which the same stays and the same slots are held.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Obstacle {
+    model: usize,
+    fixed: State,
+    held: Vec<Slot>,
+    size: usize,
+}
+
+/// For each placement of a size that could be made, which of the held slots are in its way.
+type Ways = Rc<[Vec<usize>]>;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Case {
@@ -121,26 +137,38 @@ impl Rule for MadeToMeasure {
                 },
             };
         };
-        let fits = |base: State| {
-            let mut slots = tight_slots(standing, size);
-            slots.any(|(slot, _)| standing.mig.all().allocate(base, slot).is_some())
-        };
-        match (fits(standing.fixed), fits(State::EMPTY)) {
-            (true, _) => Outlook::Possible,
-            (false, true) => Outlook::InTheWay,
-            (false, false) => Outlook::Never,
-        }
+        let case = (standing.model, standing.fixed, size.number);
+        let mut known = self.outlooks.borrow_mut();
+        *known.entry(case).or_insert_with(|| outlook_of(standing, size))
     }
 
     fn blockers(&self, gpu: &Gpu<'_>, size: &Size) -> Vec<Vec<JobId>> {
         let Some(standing) = &gpu.layout else { return vec![gpu.jobs()] };
-        let mut ways: Vec<Vec<JobId>> = tight_slots(standing, size)
-            .filter_map(|(slot, _)| holders_in_the_way(gpu, standing, slot))
+        let mut holders: Vec<(Slot, Vec<JobId>)> =
+            gpu.instances.iter().filter_map(|i| Some((i.slot?, gpu.holders(i.slot)))).collect();
+        holders.retain(|(_, jobs)| !jobs.is_empty());
+        holders.sort_unstable_by_key(|(slot, _)| *slot);
+        let held = holders.iter().map(|(slot, _)| *slot).collect();
+        let (model, fixed) = (standing.model, standing.fixed);
+        let case = Obstacle { model, fixed, held, size: size.number };
+        let mut known = self.obstacles.borrow_mut();
+        let ways = known.entry(case).or_insert_with_key(|case| {
+            let slots = tight_slots(standing, size);
+            slots.filter_map(|(slot, _)| in_the_way(standing, &case.held, slot)).collect()
+        });
+        let jobs = |way: &&Vec<usize>| way.iter().map(|at| holders[*at].1.len()).sum::<usize>();
+        let fewest = ways.iter().map(|way| jobs(&way)).min();
+        let fewest = ways.iter().filter(|way| Some(jobs(way)) == fewest);
+        let mut ways: Vec<Vec<JobId>> = fewest
+            .map(|way| {
+                let jobs = way.iter().flat_map(|at| &holders[*at].1);
+                let mut jobs: Vec<JobId> = jobs.copied().collect();
+                jobs.sort_unstable();
+                jobs
+            })
             .collect();
-        ways.sort_by(|a, b| (a.len(), a).cmp(&(b.len(), b)));
+        ways.sort_unstable();
         ways.dedup();
-        let fewest = ways.first().map_or(0, Vec::len);
-        ways.retain(|way| way.len() == fewest);
         ways
     }
 
@@ -156,24 +184,32 @@ impl Rule for MadeToMeasure {
     }
 }
 
-/// Returns the jobs that must end for an instance to stand in `slot`; `None` if that is not
-/// enough.
-fn holders_in_the_way(gpu: &Gpu<'_>, standing: &Standing<'_>, slot: Slot) -> Option<Vec<JobId>> {
+/// Tells whether a GPU could hold a size once its jobs have ended.
+fn outlook_of(standing: &Standing<'_>, size: &Size) -> Outlook {
+    let fits = |base: State| {
+        let mut slots = tight_slots(standing, size);
+        slots.any(|(slot, _)| standing.mig.all().allocate(base, slot).is_some())
+    };
+    match (fits(standing.fixed), fits(State::EMPTY)) {
+        (true, _) => Outlook::Possible,
+        (false, true) => Outlook::InTheWay,
+        (false, false) => Outlook::Never,
+    }
+}
+
+/// Returns which of the slots that jobs hold must be empty for an instance to stand in `slot`, by
+/// their places among them; `None` if that is not enough.
+fn in_the_way(standing: &Standing<'_>, held: &[Slot], slot: Slot) -> Option<Vec<usize>> {
     let space = standing.mig.all();
     let mut rest = space.allocate(standing.fixed, slot)?;
-    let mut jobs = Vec::new();
-    for other in space.layout(standing.busy) {
-        let holders = gpu.holders(Some(other));
-        if holders.is_empty() {
-            continue;
-        }
-        match space.allocate(rest, other) {
+    let mut gone = Vec::new();
+    for (at, other) in held.iter().enumerate() {
+        match space.allocate(rest, *other) {
             Some(beside) => rest = beside,
-            None => jobs.extend(holders),
+            None => gone.push(at),
         }
     }
-    jobs.sort_unstable();
-    Some(jobs)
+    Some(gone)
 }
 
 /// Returns every placement of the profiles that fit tightly.
