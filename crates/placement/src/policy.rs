@@ -1,6 +1,7 @@
 //! The policies, one file each, behind one trait.
 
 mod cards;
+mod crowd;
 mod dyna_p;
 mod exclusive;
 mod live;
@@ -16,6 +17,7 @@ mod shares;
 mod static_layout;
 mod static_promote;
 mod tessera;
+mod time_slicing;
 
 use serde_json::Value;
 use tessera_model::Millis;
@@ -43,6 +45,7 @@ pub(crate) use static_layout::AsItStands;
 pub use static_layout::{StaticBySize, StaticLayout};
 pub use static_promote::StaticPromote;
 pub use tessera::Tessera;
+pub use time_slicing::TimeSlicing;
 
 /// A placement policy: pure, stateless, replayable.
 pub trait Policy: Send + Sync + std::fmt::Debug {
@@ -150,14 +153,24 @@ pub fn by_name(name: &str) -> Option<Box<dyn Policy>> {
 
 /// Names of the policies that only the simulator runs, which [`for_simulation`] knows besides
 /// [`NAMES`]: they want more of jobs than a controller can ask of them.
-pub const MOVING: &[&str] =
-    &["scheme-a", "static-promote", "mps-only", "miso", "miger", "mmk", "oracle", "dyna-p"];
+pub const MOVING: &[&str] = &[
+    "scheme-a",
+    "static-promote",
+    "time-slicing",
+    "mps-only",
+    "miso",
+    "miger",
+    "mmk",
+    "oracle",
+    "dyna-p",
+];
 
 /// Finds a policy of [`NAMES`] or [`MOVING`] by its name.
 pub fn for_simulation(name: &str) -> Option<Box<dyn Policy>> {
     match name {
         "scheme-a" => Some(Box::new(SchemeA)),
         "static-promote" => Some(Box::new(StaticPromote)),
+        "time-slicing" => Some(Box::new(TimeSlicing)),
         "mps-only" => Some(Box::new(MpsOnly::THIRDS)),
         "miso" => Some(Box::new(Miso::MISO)),
         "miger" => Some(Box::new(Miger::default())),

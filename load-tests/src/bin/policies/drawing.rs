@@ -11,6 +11,7 @@ const COLOURS: &[(&str, &str)] = &[
     ("static-promote", "#bab0ac"),
     ("scheme-b", "#76b7b2"),
     ("scheme-a", "#59a14f"),
+    ("time-slicing", "#d7b5a6"),
     ("mps-only", "#b07aa1"),
     ("miso", "#f28e2b"),
     ("oracle", "#edc948"),
