@@ -238,6 +238,55 @@ fn a_gang_waits_behind_a_job_that_has_waited_much_longer() {
 }
 
 #[test]
+fn a_gang_behind_a_job_is_told_which_and_from_when_on_its_turn_comes_all_the_same() {
+    let cluster = dealt(build::cluster([build::gpu("a100-40gb", &[]), full(90)]), 2);
+    let mut queue = build::queue([GpuAsk::Whole, GpuAsk::Whole]);
+    queue.extend(gang(3, (1, 2), &GpuAsk::Whole));
+
+    let said = said("scheme-b", &cluster, &queue, Millis::ZERO);
+
+    // Job 1 starts; job 2 waits for a GPU.
+    let (reason, summary, would) = waits(&said, 3);
+    assert_eq!(reason, WaitReason::Priority);
+    assert!(summary.ends_with("asked, and job 2, which stands before it, waits"), "{summary}");
+    assert_eq!(
+        would,
+        "job 2 starts; from 300 s on its turn comes all the same, unless that one is older by as much"
+    );
+}
+
+#[test]
+fn a_gang_behind_a_gang_is_told_that_gpus_are_kept_for_that_one_first_and_what_it_needs_then() {
+    let cluster = dealt(
+        build::cluster([
+            build::gpu("a100-40gb", &[]),
+            full(90),
+            build::gpu("a100-40gb", &[]),
+            full(91),
+        ]),
+        2,
+    );
+    for (shape, needs) in [
+        ((1, 2), "gang 1 starts, and 2 GPUs of one node have room at once"),
+        ((2, 1), "gang 1 starts, and 2 nodes have room on a GPU each at once"),
+        ((2, 2), "gang 1 starts, and 2 nodes have room on 2 GPUs each at once"),
+    ] {
+        let mut queue = gang(1, (2, 2), &GpuAsk::Whole);
+        // Another ask: of gangs that ask for the same, only the first is told.
+        queue.extend(gang(5, shape, &build::gib(30)));
+
+        let said = said("scheme-b", &cluster, &queue, Millis::ZERO);
+
+        let (_, first, _) = waits(&said, 1);
+        assert!(first.contains("kept for it: GPU 0 of node n0"), "{first}");
+        let (_, summary, would) = waits(&said, 5);
+        let kept = "; GPUs are kept for gang 1 first, which stands before it";
+        assert!(summary.ends_with(kept), "{shape:?}: {summary}");
+        assert_eq!(would, needs);
+    }
+}
+
+#[test]
 fn a_part_of_a_gang_is_not_looked_at() {
     let mut queue = gang(1, (1, 2), &GpuAsk::Whole);
     queue.pop();

@@ -117,6 +117,52 @@ fn kernel_by_kernel_the_gaps_of_a_service_are_filled_and_no_service_is_slowed() 
     }
 }
 
+/// Two jobs of `ada` on one A100 that share kernel by kernel, and why the second waits or what it joined.
+fn beside(first: Turn, second: Turn) -> String {
+    let state = |number: u64, turn: Turn| {
+        let sharer = taking_turns(number, turn).share.unwrap();
+        InstanceState::Shared(Tenancy::begun(JobId::from_number(number), &sharer))
+    };
+    let cluster = cluster([a100(&[("7g.40gb", 0, state(901, first))])]);
+    let decisions = decide("scheme-b", &cluster, &[taking_turns(1, second)]);
+    why(&decisions[0]).summary.clone()
+}
+
+#[test]
+fn a_job_that_would_hardly_add_anything_is_told_with_whom_and_how_little() {
+    let summary = beside(turn(5, false, 950), turn(5, false, 950));
+
+    let (_, words) = summary.split_once("it doesn't join job 901: that would add ").unwrap();
+    let (percent, rest) = words.split_once(" % of what a job does alone").unwrap();
+    assert!(percent.parse::<u32>().unwrap() < 30, "{summary}");
+    assert!(!rest.contains("serves answers"), "{summary}");
+}
+
+#[test]
+fn who_would_slow_a_service_is_told_which_by_how_much_and_what_would_help() {
+    let summary = beside(turn(5, true, 300), turn(5, false, 900));
+    let slowed = "it doesn't join job 901: job 901, which serves answers, would take ";
+    let (_, words) = summary.split_once(slowed).unwrap_or_else(|| panic!("{summary}"));
+    let (percent, rest) = words.split_once(" % longer; ").unwrap();
+    assert!((5..100).contains(&percent.parse::<u32>().unwrap()), "{summary}");
+    assert!(rest.starts_with("a better priority would let its kernels go first"), "{summary}");
+
+    // The newcomer itself, of the same priority as a busy job.
+    let summary = beside(turn(5, false, 900), turn(5, true, 300));
+    assert!(summary.contains("it doesn't join job 901: it, which serves answers"), "{summary}");
+}
+
+#[test]
+fn who_joins_is_told_whose_slice_it_is_and_what_it_adds() {
+    let summary = beside(turn(0, true, 300), turn(5, false, 900));
+    let joined = "; job 901 of ada has 1 GiB of it, kernel by kernel, where it adds ";
+    assert!(summary.contains(joined), "{summary}");
+
+    let summary = beside(turn(0, true, None), turn(5, false, 900));
+    let wished = "kernel by kernel, as its user wishes: how busy all of them are isn't known";
+    assert!(summary.contains(wished), "{summary}");
+}
+
 #[test]
 fn the_tightest_shared_slice_with_room_is_joined_before_anything_idle() {
     let cluster = cluster([
