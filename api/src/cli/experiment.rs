@@ -5,9 +5,11 @@ use tessera_sim::cluster::experiment::{self, Finding, Proof, Side};
 
 use super::failure::Failure;
 use super::session::{print, table};
+use super::simulate::Bar;
 
 /// Reruns experiments of the papers in the simulator and prints what came out beside what is
-/// printed there, with tolerance and distance from the bound; exit with 1 if one doesn't come out
+/// printed there, with tolerance and distance from the bound (a mean ± the standard deviation where
+/// several seeds or orders are run); exit with 1 if one doesn't come out
 /// and it is not known why.
 #[derive(Args)]
 pub struct Experiment {
@@ -21,14 +23,20 @@ impl Experiment {
         let quick = experiment::names().filter(|name| !experiment::is_long(name));
         let all: Vec<String> = quick.map(str::to_owned).collect();
         let names = if self.names.is_empty() { &all } else { &self.names };
-        let mut findings: Vec<Finding> = Vec::new();
-        for name in names {
-            let found = experiment::of(&name.to_ascii_uppercase()).ok_or_else(|| {
-                let known = experiment::names().collect::<Vec<_>>().join(", ");
-                Failure::Usage(format!("there is no experiment {name:?}: choose of {known}"))
-            })?;
-            findings.extend(found);
+        let known =
+            |name: &&String| experiment::names().any(|known| name.eq_ignore_ascii_case(known));
+        if let Some(name) = names.iter().find(|name| !known(name)) {
+            let known = experiment::names().collect::<Vec<_>>().join(", ");
+            let text = format!("there is no experiment {name:?}: choose of {known}");
+            return Err(Failure::Usage(text));
         }
+        let bar = Bar::experiments(names.len());
+        let mut findings: Vec<Finding> = Vec::new();
+        for (done, name) in (0..).zip(names) {
+            bar.set(done);
+            findings.extend(experiment::of(&name.to_ascii_uppercase()).unwrap_or_default());
+        }
+        bar.finish();
         print(json, &findings, |findings| drawn(findings))?;
         Ok(u8::from(findings.iter().any(|finding| !finding.holds && finding.short.is_none())))
     }
@@ -46,7 +54,10 @@ fn drawn(findings: &[Finding]) -> String {
             f.id.to_owned(),
             f.what.clone(),
             format!("{bound}{}", f.expected),
-            f.found.to_string(),
+            match f.spread {
+                Some(spread) => format!("{} ± {spread}", f.found),
+                None => f.found.to_string(),
+            },
             format!("{:.2}", f.tolerance),
             f.over_bound.map_or_else(|| "–".to_owned(), |ratio| format!("{ratio:.3}")),
             match f.proof {

@@ -96,7 +96,7 @@ const OUTPUTS: &[(&str, &str, &str)] = &[
     ("replay-report", "Report", "replay"),
     ("simulation", "Simulation", "simulate"),
     ("history-check", "HistoryCheck", "simulate --since --check"),
-    ("experiment-finding", "Finding", "experiment (a list of these)"),
+    ("experiment-finding", "ExperimentFinding", "experiment (a list of these)"),
     ("problem", "Problem", "(an error of the API)"),
 ];
 

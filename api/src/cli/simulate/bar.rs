@@ -22,6 +22,12 @@ impl Bar {
         Self::new(u64::try_from(length).ok(), style.ok(), message)
     }
 
+    /// Counts experiments.
+    pub fn experiments(length: usize) -> Self {
+        let style = ProgressStyle::with_template("{wide_bar} {pos}/{len} experiments, {elapsed}");
+        Self::new(u64::try_from(length).ok(), style.ok(), String::new())
+    }
+
     /// Counts to an end that nobody knows.
     pub fn counting(message: &str) -> Self {
         let style = ProgressStyle::with_template("{spinner} {pos} {msg}, {per_sec}");

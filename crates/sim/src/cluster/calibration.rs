@@ -97,3 +97,10 @@ pub fn t_rel(rows: &[Row], slowed: &[f64]) -> f64 {
 pub fn mean(figures: &[f64]) -> f64 {
     figures.iter().sum::<f64>() / count(figures.len().max(1))
 }
+
+/// Returns the standard deviation of some figures.
+pub fn deviation(figures: &[f64]) -> f64 {
+    let middle = mean(figures);
+    let squares: Vec<f64> = figures.iter().map(|figure| (figure - middle).powi(2)).collect();
+    mean(&squares).sqrt()
+}

@@ -12,6 +12,7 @@ mod traces;
 use tessera_placement::Policy;
 
 use super::bounds::Bounds;
+use super::calibration::deviation;
 use super::fleet::Fleet;
 use super::job::Job;
 use super::metrics::{Outcome, Summary};
@@ -47,7 +48,7 @@ pub enum Side {
 
 /// One expected number beside what came out.
 #[derive(Clone, Debug, PartialEq, serde::Serialize)]
-#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema), schema(as = ExperimentFinding))]
 pub struct Finding {
     /// Which experiment.
     pub id: &'static str,
@@ -55,8 +56,11 @@ pub struct Finding {
     pub what: String,
     /// What is printed.
     pub expected: f64,
-    /// What came out.
+    /// What came out; a mean where several seeds or orders were run.
     pub found: f64,
+    /// The standard deviation of that over them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub spread: Option<f64>,
     /// How far they may be apart.
     pub tolerance: f64,
     /// Which side of it is as good.
@@ -134,6 +138,7 @@ pub(super) fn near(
         what: what.into(),
         expected: rounded(expected),
         found: rounded(found),
+        spread: None,
         tolerance: rounded(tolerance),
         side: Side::Near,
         proof,
@@ -170,6 +175,12 @@ impl Finding {
     fn over(self, bound: f64) -> Self {
         let ratio = self.found / bound;
         self.ratio(ratio)
+    }
+
+    /// Says how far the seeds or orders are apart that were run.
+    fn over_seeds(self, figures: &[f64]) -> Self {
+        let spread = (figures.len() > 1).then(|| rounded(deviation(figures)));
+        Self { spread, ..self }
     }
 
     /// Says why it doesn't come out; nothing if it does.
@@ -234,6 +245,11 @@ fn outcome(trial: &Trial<'_>, whole: &Fleet, decides: &dyn Policy) -> Option<Out
 /// Overheads of tables that leave out what cuts take.
 fn overheads_free() -> Overheads {
     Overheads { cutting: Cutting::Free, ..Overheads::default() }
+}
+
+/// Returns a figure over another, seed by seed.
+fn over(ours: &[f64], theirs: &[f64]) -> Vec<f64> {
+    ours.iter().zip(theirs).map(|(ours, theirs)| ours / theirs).collect()
 }
 
 fn makespan(jobs: &[Job], cluster: &str, policy: &str) -> Option<f64> {

@@ -127,6 +127,7 @@ pub fn findings() -> Vec<Finding> {
                 ),
                 expected: 1.0,
                 found: rounded(found),
+                spread: None,
                 tolerance: 0.05,
                 side: Side::AtMost,
                 proof: Proof::Proxy,

@@ -5,7 +5,7 @@ use std::ops::RangeInclusive;
 use tessera_placement::Policy;
 use tessera_placement::policy::{Miger, MpsOnly};
 
-use super::{Finding, Proof, SEEDS, Trial, near, runs_under};
+use super::{Finding, Proof, SEEDS, Trial, near, over, runs_under};
 use crate::cluster::calibration::mean;
 use crate::cluster::metrics::Summary;
 use crate::cluster::number::{float, whole};
@@ -38,14 +38,13 @@ const WELL_SERVED: Miger = Miger { served: 800_000 };
 /// What MPS's mean is of the default's.
 const FITTED: f64 = 0.75;
 
-/// Means over the seeds of a policy on so many GPUs.
-#[derive(Clone, Copy)]
-struct Means {
-    jct_s: f64,
+/// What came out of a policy on so many GPUs, order by order.
+struct Orders {
+    jct_s: Vec<f64>,
+    makespan_s: Vec<f64>,
+    system_throughput: Vec<f64>,
     jct_over_bound: f64,
-    makespan_s: f64,
     makespan_over_bound: f64,
-    system_throughput: f64,
 }
 
 /// A mix in some orders.
@@ -56,23 +55,23 @@ struct Mix {
 }
 
 impl Mix {
-    fn under(self, name: &str, gpus: u32) -> Option<Means> {
+    fn under(self, name: &str, gpus: u32) -> Option<Orders> {
         self.under_policy(policy(name).ok()?.as_ref(), gpus)
     }
 
-    fn under_policy(self, decides: &dyn Policy, gpus: u32) -> Option<Means> {
+    fn under_policy(self, decides: &dyn Policy, gpus: u32) -> Option<Orders> {
         let one = |seed| {
             let jobs = built_in(self.name, seed).ok()?.jobs;
             runs_under(&Trial::new(&jobs, &format!("{gpus}x{GPU}"), ""), decides)
         };
         let all: Vec<Summary> = (1..=self.seeds).map(one).collect::<Option<_>>()?;
-        let mean = |of: &dyn Fn(&Summary) -> f64| mean(&all.iter().map(of).collect::<Vec<_>>());
-        Some(Means {
-            jct_s: mean(&|s| s.jct_mean_s),
-            jct_over_bound: mean(&|s| s.jct_over_bound),
-            makespan_s: mean(&|s| s.makespan_s),
-            makespan_over_bound: mean(&|s| s.makespan_over_bound),
-            system_throughput: mean(&|s| s.system_throughput),
+        let each = |of: &dyn Fn(&Summary) -> f64| all.iter().map(of).collect::<Vec<_>>();
+        Some(Orders {
+            jct_s: each(&|s| s.jct_mean_s),
+            makespan_s: each(&|s| s.makespan_s),
+            system_throughput: each(&|s| s.system_throughput),
+            jct_over_bound: mean(&each(&|s| s.jct_over_bound)),
+            makespan_over_bound: mean(&each(&|s| s.makespan_over_bound)),
         })
     }
 
@@ -84,12 +83,28 @@ impl Mix {
     }
 
     /// Returns the number of GPUs with which MPS's mean over the default's is nearest to the paper's.
-    fn fitted(self, counts: impl Iterator<Item = u32>) -> Option<(u32, f64)> {
+    fn fitted(self, counts: impl Iterator<Item = u32>) -> Option<(u32, Gain)> {
         let ratios = counts.filter_map(|gpus| {
             let whole = self.under("exclusive", gpus)?.jct_s;
-            Some((gpus, self.under_policy(&MpsOnly::UNCAPPED, gpus)?.jct_s / whole))
+            Some((gpus, Gain::new(&self.under_policy(&MpsOnly::UNCAPPED, gpus)?.jct_s, &whole)))
         });
-        ratios.min_by(|a, b| (a.1 - FITTED).abs().total_cmp(&(b.1 - FITTED).abs()))
+        ratios.min_by(|a, b| (a.1.ratio - FITTED).abs().total_cmp(&(b.1.ratio - FITTED).abs()))
+    }
+}
+
+/// A figure over another: the ratio of the means, and the ratios order by order.
+struct Gain {
+    ratio: f64,
+    each: Vec<f64>,
+}
+
+impl Gain {
+    fn new(ours: &[f64], theirs: &[f64]) -> Self {
+        Self { ratio: mean(ours) / mean(theirs), each: over(ours, theirs) }
+    }
+
+    fn row(&self, what: impl Into<String>, expected: f64, tolerance: f64) -> Finding {
+        near("MMK-A", what, Proof::Proxy, expected, self.ratio, tolerance).over_seeds(&self.each)
     }
 }
 
@@ -109,38 +124,27 @@ pub(super) fn sixty() -> Vec<Finding> {
     ) else {
         return Vec::new();
     };
-    let proxy = |what: String, expected, found, tolerance| {
-        near("MMK-A", what, Proof::Proxy, expected, found, tolerance)
-    };
-    let jct = |one: &Means| one.jct_s / whole.jct_s;
-    let stp = mmk.system_throughput / miger.system_throughput;
+    let jct = |one: &Orders| Gain::new(&one.jct_s, &whole.jct_s);
+    let ends = |other: &Orders| Gain::new(&mmk.makespan_s, &other.makespan_s);
+    let stp = |other: &Orders| Gain::new(&mmk.system_throughput, &other.system_throughput);
     vec![
-        proxy(format!("JCT, MPS over default (fitted: {gpus} GPUs)"), FITTED, mps, 0.08),
-        proxy("JCT, MISO over default".into(), 0.84, jct(&miso), 0.08).ratio(miso.jct_over_bound),
-        proxy("JCT, MIGER over default".into(), 0.736, jct(&miger), 0.08)
+        mps.row(format!("JCT, MPS over default (fitted: {gpus} GPUs)"), FITTED, 0.08),
+        jct(&miso).row("JCT, MISO over default", 0.84, 0.08).ratio(miso.jct_over_bound),
+        jct(&miger)
+            .row("JCT, MIGER over default", 0.736, 0.08)
             .known(SERVED)
             .ratio(miger.jct_over_bound),
-        proxy("the same, online jobs at four fifths".into(), 0.736, jct(&served), 0.08)
+        jct(&served)
+            .row("the same, online jobs at four fifths", 0.736, 0.08)
             .ratio(served.jct_over_bound),
-        proxy("JCT, MMK over default".into(), 0.53, jct(&mmk), 0.08).ratio(mmk.jct_over_bound),
-        proxy("makespan, MMK over MIGER".into(), 0.68, mmk.makespan_s / miger.makespan_s, 0.10)
+        jct(&mmk).row("JCT, MMK over default", 0.53, 0.08).ratio(mmk.jct_over_bound),
+        ends(&miger)
+            .row("makespan, MMK over MIGER", 0.68, 0.10)
             .known(SERVED)
             .ratio(mmk.makespan_over_bound),
-        proxy("STP, MMK over MIGER".into(), 1.35, stp, 0.10).known(SERVED),
-        proxy(
-            "makespan, online jobs at four fifths".into(),
-            0.68,
-            mmk.makespan_s / served.makespan_s,
-            0.10,
-        )
-        .known(LONGEST),
-        proxy(
-            "STP, online jobs at four fifths".into(),
-            1.35,
-            mmk.system_throughput / served.system_throughput,
-            0.10,
-        )
-        .known(LONGEST),
+        stp(&miger).row("STP, MMK over MIGER", 1.35, 0.10).known(SERVED),
+        ends(&served).row("makespan, online jobs at four fifths", 0.68, 0.10).known(LONGEST),
+        stp(&served).row("STP, online jobs at four fifths", 1.35, 0.10).known(LONGEST),
     ]
 }
 
@@ -156,15 +160,19 @@ pub(super) fn twelve_hundred() -> Vec<Finding> {
     let (Some(miger), Some(mmk)) = (mix.under("miger", gpus), mix.under("mmk", gpus)) else {
         return Vec::new();
     };
-    let proxy = |what: &str, expected, ours: f64, theirs: f64| {
-        let found = 100.0 * (ours / theirs - 1.0);
-        near("MMK-B", what, Proof::Proxy, expected, found, 5.0).known(ENDS)
+    let proxy = |what: &str, expected, ours: &[f64], theirs: &[f64]| {
+        let gain = Gain::new(ours, theirs);
+        let percent = |ratio: f64| 100.0 * (ratio - 1.0);
+        let each: Vec<f64> = gain.each.iter().map(|ratio| percent(*ratio)).collect();
+        near("MMK-B", what, Proof::Proxy, expected, percent(gain.ratio), 5.0)
+            .known(ENDS)
+            .over_seeds(&each)
     };
     let what = format!("JCT, MMK against MIGER, % ({gpus} GPUs: the load of MMK-A)");
     vec![
-        proxy(&what, -41.18, mmk.jct_s, miger.jct_s).ratio(mmk.jct_over_bound),
-        proxy("makespan, MMK against MIGER, %", -36.36, mmk.makespan_s, miger.makespan_s)
+        proxy(&what, -41.18, &mmk.jct_s, &miger.jct_s).ratio(mmk.jct_over_bound),
+        proxy("makespan, MMK against MIGER, %", -36.36, &mmk.makespan_s, &miger.makespan_s)
             .ratio(mmk.makespan_over_bound),
-        proxy("STP, MMK against MIGER, %", 31.11, mmk.system_throughput, miger.system_throughput),
+        proxy("STP, MMK against MIGER, %", 31.11, &mmk.system_throughput, &miger.system_throughput),
     ]
 }
