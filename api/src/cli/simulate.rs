@@ -22,7 +22,7 @@ use tessera_sim::cluster::{Setup, policy, report, run};
 use time::OffsetDateTime;
 use utoipa::ToSchema;
 
-use self::bar::Bar;
+pub(super) use self::bar::Bar;
 use self::check::Wanted;
 use self::period::{Moment, Period};
 use super::failure::Failure;
@@ -40,7 +40,12 @@ pub struct Simulate {
     #[arg(value_name = "WORKLOAD", required_unless_present = "since", conflicts_with = "since")]
     workload: Option<String>,
     /// The GPUs, such as 8xa100-40gb,2xa30-24gb
-    #[arg(long, value_name = "GPUS", required_unless_present = "since")]
+    #[arg(
+        long,
+        value_name = "GPUS",
+        required_unless_present = "since",
+        allow_hyphen_values = true
+    )]
     cluster: Option<String>,
     /// From when on the controller's history is replayed: 2h or 7d ago, or 2026-11-21T20:00:00Z
     #[arg(long, value_name = "WHEN")]
@@ -62,19 +67,20 @@ pub struct Simulate {
     #[arg(long, value_name = "NAME[,NAME…]", value_delimiter = ',', required = true)]
     policy: Vec<String>,
     /// What chance begins with: arrivals of generated workloads, errors of predictions
-    #[arg(long, value_name = "N", default_value_t = 1)]
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = seed, allow_hyphen_values = true)]
     seed: u64,
     /// What moving a job costs: recover (each job's own), a time such as 30s, or a JSON file
-    #[arg(long, value_name = "OVERHEADS", default_value = "recover")]
+    #[arg(long, value_name = "OVERHEADS", default_value = "recover", allow_hyphen_values = true)]
     overheads: String,
     /// How jobs get on whose kernels take turns: modelled, queue (the kernel queue itself is run for
     /// each pair) or slices (no queue: the driver's time slices); unset: as --overheads has it
     #[arg(long, value_name = "WAY", value_parser = turns)]
     turns: Option<Turns>,
     /// Ask the policy only every so often, such as 10s; unset: whenever something happened
-    #[arg(long, value_name = "TIME", value_parser = time_ms)]
+    #[arg(long, value_name = "TIME", value_parser = time_ms, allow_hyphen_values = true)]
     round: Option<u64>,
-    /// Layout that the policy static keeps, as profiles: 3g.20gb,2g.10gb,2g.10gb
+    /// What GPUs are cut into at first, as profiles: 3g.20gb,2g.10gb,2g.10gb; static and
+    /// static-promote keep it
     #[arg(long, value_name = "PROFILES")]
     layout: Option<String>,
     /// Write a page with plots, and the raw data, to this folder
@@ -99,7 +105,8 @@ pub struct Simulation {
     /// Each policy's figures, in the order in which policies were named; of a controller's history
     /// first what really happened, as `recorded`.
     pub results: Vec<Summary>,
-    /// What of a history is not known, and what was put in its place.
+    /// What of a history is not known, and what was put in its place; on which GPUs nothing was
+    /// measured, and what was taken instead.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
 }
@@ -119,8 +126,8 @@ impl Simulate {
         let cluster = self.cluster.clone().unwrap_or_default();
         let fleet = Fleet::parse(&cluster).map_err(|bad| Failure::Usage(bad.to_string()))?;
         self.checked()?;
-        let workload = self.workload()?;
-        let scene = Scene { workload, fleet, cluster, recorded: None, notes: Vec::new() };
+        let (workload, notes) = self.workload(&fleet.models())?;
+        let scene = Scene { workload, fleet, cluster, recorded: None, notes };
         self.simulate(scene, json)
     }
 
@@ -130,8 +137,13 @@ impl Simulate {
             let text = "static needs --layout, such as 3g.20gb,2g.10gb,2g.10gb".to_owned();
             return Err(Failure::Usage(text));
         }
-        let policies = self.policy.iter().map(|name| policy(name.trim()).map_err(Failure::Usage));
-        policies.collect()
+        let names: Vec<&str> = self.policy.iter().map(|name| name.trim()).collect();
+        if let Some(name) =
+            (1..names.len()).find_map(|at| names[..at].iter().find(|n| **n == names[at]))
+        {
+            return Err(Failure::Usage(format!("--policy names {name} twice: once is enough")));
+        }
+        names.into_iter().map(|name| policy(name).map_err(Failure::Usage)).collect()
     }
 
     fn simulate(&self, mut scene: Scene, json: bool) -> Result<u8, Failure> {
@@ -143,7 +155,11 @@ impl Simulate {
         let Scene { workload, fleet, cluster, recorded, notes } = scene;
         if let Some(file) = &self.save {
             let text = workload::file::write(&workload.jobs);
-            std::fs::write(file, text).map_err(|bad| refused(file, &bad))?;
+            std::fs::write(file, text).map_err(|bad| unwritten(file, &bad))?;
+        }
+        if let Some(folder) = &self.report {
+            // Now, so that no long run is for nothing.
+            std::fs::create_dir_all(folder).map_err(|bad| unwritten(folder, &bad))?;
         }
         let bounds = Bounds::new(&workload.jobs, &fleet, &overheads);
         let summed = |outcome: Outcome| {
@@ -235,21 +251,35 @@ impl Simulate {
                 .map_err(|bad| Failure::Usage(bad.to_string()));
         }
         let text = std::fs::read_to_string(file).map_err(|bad| refused(file, &bad))?;
-        serde_json::from_str(&text)
+        Overheads::from_json(&text)
             .map_err(|bad| Failure::Usage(format!("{}: {bad}", self.overheads)))
     }
 
-    fn workload(&self) -> Result<Workload, Failure> {
+    /// Reads or makes the workload. What is built in gets times on GPUs on which nobody measured it;
+    /// a file says itself where its jobs run.
+    fn workload(&self, models: &[&'static str]) -> Result<(Workload, Vec<String>), Failure> {
         let named = self.workload.as_deref().unwrap_or_default();
         let file = Path::new(named);
         let is_file = file.extension().is_some_and(|end| end == "jsonl" || end == "csv");
         if !is_file {
-            return workload::built_in(named, self.seed)
-                .map_err(|unknown| Failure::Usage(unknown.to_string()));
+            let mut workload = workload::built_in(named, self.seed)
+                .map_err(|unknown| Failure::Usage(unknown.to_string()))?;
+            let notes = workload::elsewhere::fill(&mut workload.jobs, models);
+            return Ok((workload, notes));
         }
         let text = std::fs::read_to_string(file).map_err(|bad| refused(file, &bad))?;
-        workload::file::read(named, &text)
-            .map_err(|bad| Failure::Refused(format!("{named}, {bad}")))
+        let workload = workload::file::read(named, &text)
+            .map_err(|bad| Failure::Refused(format!("{named}, {bad}")))?;
+        let unused = models
+            .iter()
+            .filter(|model| workload.jobs.iter().all(|job| job.times_on(model).is_none()));
+        let notes = unused.map(|model| {
+            format!(
+                "no job has times on {model}, so that these GPUs stand idle: give times_s for it"
+            )
+        });
+        let notes = notes.collect();
+        Ok((workload, notes))
     }
 }
 
@@ -263,9 +293,8 @@ fn shown(setup: Setup<'_>, policy: &str) -> Result<Outcome, Failure> {
 
 /// Writes the page, and beside it what each policy did: jobs, and the cluster over time.
 fn write_report(folder: &Path, title: &str, runs: &[(Outcome, Summary)]) -> Result<(), Failure> {
-    std::fs::create_dir_all(folder).map_err(|bad| refused(folder, &bad))?;
     let page = folder.join("index.html");
-    std::fs::write(&page, report::html(title, runs)).map_err(|bad| refused(&page, &bad))?;
+    std::fs::write(&page, report::html(title, runs)).map_err(|bad| unwritten(&page, &bad))?;
     for (outcome, summary) in runs {
         let data = serde_json::json!({
             "summary": summary, "jobs": outcome.jobs,
@@ -274,13 +303,24 @@ fn write_report(folder: &Path, title: &str, runs: &[(Outcome, Summary)]) -> Resu
         });
         let file = folder.join(format!("{}.json", outcome.policy));
         let text = serde_json::to_string(&data).map_err(std::io::Error::from)?;
-        std::fs::write(&file, text).map_err(|bad| refused(&file, &bad))?;
+        std::fs::write(&file, text).map_err(|bad| unwritten(&file, &bad))?;
     }
     Ok(())
 }
 
 fn refused(file: &Path, bad: &std::io::Error) -> Failure {
     Failure::Refused(format!("{}: {bad}", file.display()))
+}
+
+fn unwritten(file: &Path, bad: &std::io::Error) -> Failure {
+    Failure::Refused(format!(
+        "can't write {}: {bad}; name a place that can be written",
+        file.display()
+    ))
+}
+
+fn seed(text: &str) -> Result<u64, String> {
+    text.parse().map_err(|_| "write a whole number from 0, such as 7".to_owned())
 }
 
 fn turns(text: &str) -> Result<Turns, String> {

@@ -225,5 +225,5 @@ fn a_trace_with_a_fault_is_refused_with_its_line() {
     let output = tessera("http://127.0.0.1:1", &["replay", trace.to_str().unwrap()]);
 
     assert_eq!(output.status.code(), Some(1));
-    assert!(err(&output).contains("trace.csv:3: submit_s is \"soon\""), "{}", err(&output));
+    assert!(err(&output).contains("trace.csv, line 3: submit_s is \"soon\""), "{}", err(&output));
 }

@@ -239,6 +239,7 @@ fn job(
         power_milliwatts: None,
         start_up_ms: 0,
         restore_ms: past.movable.then_some(RESTORE_MS),
+        iterations: None,
         gang: None,
     })
 }

@@ -16,6 +16,8 @@ pub enum Class {
     Online,
     /// Bound by throughput, such as training.
     #[default]
+    // Alibaba's trace has a third class, which nobody waits for either.
+    #[serde(alias = "burstable")]
     Offline,
 }
 
@@ -59,6 +61,9 @@ pub struct Job {
     pub start_up_ms: u64,
     /// Time that a restored checkpoint takes; `None` if it can't be stopped and go on.
     pub restore_ms: Option<u64>,
+    /// In how many equal steps it works, if it puts only whole ones aside: whoever stops it loses
+    /// what is done of the next. `None`: nothing is lost.
+    pub iterations: Option<u64>,
     /// Its place in its gang, if it is one process of several: the others of it stand beside it
     /// in the workload, by rank.
     pub gang: Option<Seat>,
@@ -89,6 +94,19 @@ impl Job {
     pub fn fastest(&self, models: &[&str]) -> Option<u64> {
         let times = models.iter().filter_map(|model| self.times_on(model));
         times.flat_map(BTreeMap::values).copied().min()
+    }
+
+    /// Returns how many of so many parts that are done outlast a stop, in parts of [`WHOLE`].
+    pub fn kept(&self, done: u64) -> u64 {
+        let step = self.iterations.map_or(1, |steps| WHOLE / steps.clamp(1, WHOLE));
+        done - done % step
+    }
+
+    /// Returns the most that a stop makes it do again, in milliseconds: a step where it is slowest.
+    pub fn step_ms(&self) -> u64 {
+        let Some(steps) = self.iterations else { return 0 };
+        let slowest = self.times.values().flat_map(BTreeMap::values).copied().max();
+        slowest.unwrap_or(0).div_ceil(steps.max(1))
     }
 
     /// Returns how far it gets before it outgrows `memory`, in parts of [`WHOLE`]; `None` if it
@@ -136,6 +154,7 @@ pub(crate) mod tests {
             power_milliwatts: None,
             start_up_ms: 0,
             restore_ms: Some(1_000),
+            iterations: None,
             gang: None,
         }
     }
@@ -147,6 +166,17 @@ pub(crate) mod tests {
         let large =
             Job { times: BTreeMap::from([("*".into(), BTreeMap::from([(4, 9)]))]), ..job() };
         assert_eq!(large.time("a100-40gb", 3), None);
+    }
+
+    #[test]
+    fn only_whole_iterations_outlast_a_stop() {
+        assert_eq!(job().kept(123_456), 123_456);
+        assert_eq!(job().step_ms(), 0);
+        let stepped = Job { iterations: Some(4), ..job() };
+        assert_eq!(stepped.kept(WHOLE / 4 - 1), 0);
+        assert_eq!(stepped.kept(WHOLE / 2 + 7), WHOLE / 2);
+        assert_eq!(stepped.kept(WHOLE), WHOLE);
+        assert_eq!(stepped.step_ms(), 12_500);
     }
 
     #[test]

@@ -5,11 +5,12 @@ use serde::{Deserialize, Serialize};
 use super::job::Job;
 
 /// What stopping a job and going on elsewhere costs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Moving {
     /// What restoring its own checkpoint was measured to take.
+    #[default]
     Recover,
     /// The same for every job.
     FixedMs(u64),
@@ -48,6 +49,7 @@ pub enum Turns {
 #[serde(deny_unknown_fields)]
 pub struct Overheads {
     /// Moving a job.
+    #[serde(default)]
     pub moving: Moving,
     /// Cutting a GPU.
     #[serde(default)]
@@ -76,6 +78,9 @@ impl Default for Overheads {
     }
 }
 
+/// Largest error of predictions, in thousandths: a job is predicted to take nothing, or twice its time.
+const ERROR_MAX: u16 = 1_000;
+
 /// Why a text names no overheads.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
@@ -99,6 +104,27 @@ impl Overheads {
             _ => Moving::FixedMs(duration_ms(text).ok_or_else(bad)?),
         };
         Ok(Self { moving, ..Self::default() })
+    }
+
+    /// Reads a file's JSON.
+    ///
+    /// # Errors
+    ///
+    /// A text that says what is wrong and what would be right.
+    pub fn from_json(text: &str) -> Result<Self, String> {
+        const RIGHT: &str = "write such as {\"moving\": {\"fixed_ms\": 30000}, \"cutting\": \"measured\", \
+                             \"start_up_ms\": 10000, \"prediction_error\": 150, \"turns\": \"modelled\"}, each of \
+                             which may be left out";
+        let known: Self = serde_json::from_str(text).map_err(|bad| {
+            let bad = bad.to_string().replace("expected u64", "expected a whole number");
+            format!("{bad}; {RIGHT}")
+        })?;
+        match known.prediction_error {
+            0..=ERROR_MAX => Ok(known),
+            more => Err(format!(
+                "prediction_error is {more}: thousandths of the time, at most {ERROR_MAX}"
+            )),
+        }
     }
 
     /// Returns what stopping the job and going on elsewhere costs; `None` if it can't.
@@ -139,5 +165,17 @@ mod tests {
         assert_eq!(Overheads::parse("recover").unwrap().moving, Moving::Recover);
         let refused = Overheads::parse("quick").unwrap_err().to_string();
         assert!(refused.contains("30s"), "{refused}");
+    }
+
+    #[test]
+    fn a_file_of_overheads_says_what_differs_and_a_bad_one_is_told_what_would_be_right() {
+        let known = Overheads::from_json("{\"prediction_error\": 150}").unwrap();
+        assert_eq!(known, Overheads { prediction_error: 150, ..Overheads::default() });
+        for bad in ["", "{\"moving\": {\"fixd_ms\": 3}}", "{\"moving\": {\"fixed_ms\": -1}}"] {
+            let refused = Overheads::from_json(bad).unwrap_err();
+            assert!(refused.contains("{\"fixed_ms\": 30000}"), "{bad}: {refused}");
+        }
+        let refused = Overheads::from_json("{\"prediction_error\": 1001}").unwrap_err();
+        assert!(refused.contains("at most 1000"), "{refused}");
     }
 }

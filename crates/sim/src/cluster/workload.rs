@@ -1,6 +1,7 @@
 //! Where jobs come from: files, the papers' mixes, and generators.
 
 mod demands;
+pub mod elsewhere;
 pub mod file;
 pub mod generate;
 pub mod miso;
@@ -92,11 +93,11 @@ pub fn built_in(text: &str, seed: u64) -> Result<Workload, NoWorkload> {
     let mut asked = Parameters::parse(name, parameters)?;
     let jobs = match name {
         "miso" => {
-            let (jobs, gap) = (asked.take("jobs", 100)?, asked.gap_ms(60_000)?);
+            let (jobs, gap) = (asked.jobs(100, JOBS_MAX)?, asked.gap_ms(60_000)?);
             miso::jobs(seed, jobs, gap)
         }
         "poisson" | "bursts" | "fragments" | "serving" => {
-            let (jobs, gap) = (asked.take("jobs", 200)?, asked.gap_ms(30_000)?);
+            let (jobs, gap) = (asked.jobs(200, JOBS_MAX)?, asked.gap_ms(30_000)?);
             match name {
                 "poisson" => generate::poisson(seed, jobs, gap),
                 "bursts" => generate::bursts(seed, jobs, gap),
@@ -105,16 +106,19 @@ pub fn built_in(text: &str, seed: u64) -> Result<Workload, NoWorkload> {
             }
         }
         "parvagpu" => {
-            let (jobs, gap) = (asked.take("jobs", 200)?, asked.gap_ms(10_000)?);
+            let (jobs, gap) = (asked.jobs(200, JOBS_MAX)?, asked.gap_ms(10_000)?);
             traces::parvagpu(seed, jobs, gap)
         }
         "helios" | "philly" | "acme" => {
-            let (jobs, gap) = (asked.take("jobs", 500)?, asked.gap_ms(30_000)?);
+            let (jobs, gap) = (asked.jobs(500, JOBS_MAX)?, asked.gap_ms(30_000)?);
             traces::durations(name, seed, jobs, gap)
         }
-        "alibaba" => traces::alibaba(asked.take("jobs", 1_000)?, asked.take("faster", 1)?),
+        "alibaba" => {
+            let jobs = asked.jobs(1_000, traces::alibaba_jobs())?;
+            traces::alibaba(jobs, asked.number("faster", 1, FASTER_MAX)?)
+        }
         "dyna-p-5000" => {
-            let (jobs, gap) = (asked.take("jobs", 5_000)?, asked.gap_ms(4_750)?);
+            let (jobs, gap) = (asked.jobs(5_000, 5_000)?, asked.gap_ms(4_750)?);
             traces::dyna_p(jobs, gap)
         }
         _ => papers::jobs(name, seed).ok_or_else(|| NoWorkload::Unknown {
@@ -126,64 +130,72 @@ pub fn built_in(text: &str, seed: u64) -> Result<Workload, NoWorkload> {
     Ok(Workload::new(text, jobs))
 }
 
+/// What a workload was asked to be, as far as nobody has taken it yet.
 struct Parameters<'t> {
     workload: &'t str,
     left: Vec<(&'t str, &'t str)>,
+    /// What it takes, for whoever writes something else.
+    takes: Vec<String>,
 }
 
 /// Most jobs that a generator makes.
 const JOBS_MAX: u64 = 2_000_000;
 
+/// Most times as dense as it was that a trace's arrivals can be.
+const FASTER_MAX: u64 = 1_000_000;
+
 impl<'t> Parameters<'t> {
     fn parse(workload: &'t str, text: &'t str) -> Result<Self, NoWorkload> {
-        let parts = text.split(',').filter(|part| !part.is_empty());
-        let split = |part: &'t str| {
-            part.split_once('=').ok_or_else(|| NoWorkload::Parameter {
-                workload: workload.to_owned(),
-                part: part.to_owned(),
-                right: "write name=number, such as jobs=1000,gap=10".to_owned(),
-            })
-        };
-        Ok(Self { workload, left: parts.map(split).collect::<Result<_, _>>()? })
+        let mut asked = Self { workload, left: Vec::new(), takes: Vec::new() };
+        for part in text.split(',').filter(|part| !part.is_empty()) {
+            let right = "write name=number, such as jobs=1000";
+            let (name, value) = part.split_once('=').ok_or_else(|| asked.bad(part, right))?;
+            if asked.left.iter().any(|(known, _)| *known == name) {
+                return Err(asked.bad(part, "it is given twice: write it once"));
+            }
+            asked.left.push((name, value));
+        }
+        Ok(asked)
     }
 
-    fn take(&mut self, name: &str, default: u64) -> Result<u64, NoWorkload> {
-        let Some(at) = self.left.iter().position(|(known, _)| *known == name) else {
-            return Ok(default);
-        };
-        let (_, value) = self.left.remove(at);
-        let number = value.parse().ok().filter(|number| (1..=JOBS_MAX).contains(number));
-        number.ok_or_else(|| NoWorkload::Parameter {
-            workload: self.workload.to_owned(),
-            part: format!("{name}={value}"),
-            right: format!("a number from 1 to {JOBS_MAX}"),
-        })
+    fn bad(&self, part: impl Into<String>, right: impl Into<String>) -> NoWorkload {
+        let workload = self.workload.to_owned();
+        NoWorkload::Parameter { workload, part: part.into(), right: right.into() }
+    }
+
+    fn given(&mut self, name: &str, what: String) -> Option<&'t str> {
+        self.takes.push(format!("{name} ({what})"));
+        let at = self.left.iter().position(|(known, _)| *known == name)?;
+        Some(self.left.remove(at).1)
+    }
+
+    /// Returns how many jobs are asked for, of those that there are.
+    fn jobs(&mut self, default: u64, most: u64) -> Result<u64, NoWorkload> {
+        self.number("jobs", default, most)
+    }
+
+    fn number(&mut self, name: &str, default: u64, most: u64) -> Result<u64, NoWorkload> {
+        let right = format!("a whole number from 1 to {most}");
+        let Some(value) = self.given(name, right.clone()) else { return Ok(default) };
+        let number = value.parse().ok().filter(|number| (1..=most).contains(number));
+        number.ok_or_else(|| self.bad(format!("{name}={value}"), right))
     }
 
     /// Returns the mean gap between arrivals, which is given in seconds.
     fn gap_ms(&mut self, default: u64) -> Result<u64, NoWorkload> {
-        let Some(at) = self.left.iter().position(|(known, _)| *known == "gap") else {
-            return Ok(default);
-        };
-        let (_, value) = self.left.remove(at);
+        let right = "seconds from 0.001 to 1000000";
+        let Some(value) = self.given("gap", right.to_owned()) else { return Ok(default) };
         let seconds = value.parse().ok().filter(|s: &f64| (0.001..=1_000_000.0).contains(s));
         let ms = seconds.map(|seconds| whole(seconds * 1_000.0));
-        ms.ok_or_else(|| NoWorkload::Parameter {
-            workload: self.workload.to_owned(),
-            part: format!("gap={value}"),
-            right: "seconds from 0.001 to 1000000, such as gap=0.5".to_owned(),
-        })
+        ms.ok_or_else(|| self.bad(format!("gap={value}"), format!("{right}, such as gap=0.5")))
     }
 
     fn done(self) -> Result<(), NoWorkload> {
         let Some((name, value)) = self.left.first() else { return Ok(()) };
-        Err(NoWorkload::Parameter {
-            workload: self.workload.to_owned(),
-            part: format!("{name}={value}"),
-            right: "miso, poisson, bursts, fragments, serving, parvagpu, helios, philly, acme and \
-                    dyna-p-5000 take jobs and gap (seconds), alibaba jobs and faster; the others \
-                    take none"
-                .to_owned(),
-        })
+        let right = match self.takes.as_slice() {
+            [] => "it takes none".to_owned(),
+            takes => format!("it takes {}", takes.join(" and ")),
+        };
+        Err(self.bad(format!("{name}={value}"), right))
     }
 }

@@ -63,7 +63,8 @@ impl Forecast for Seen<'_, '_> {
 
     fn move_price(&self, job: JobId) -> Option<Millis> {
         let truth = self.run.setup.jobs.get(index(job))?;
-        self.run.setup.overheads.move_ms(truth).map(Millis::new)
+        let restore = self.run.setup.overheads.move_ms(truth)?;
+        Some(Millis::new(restore.saturating_add(truth.step_ms())))
     }
 
     fn deadline(&self, job: JobId) -> Option<Millis> {

@@ -72,6 +72,10 @@ impl Run<'_> {
         if keeps {
             // Who was launched has to be launched again, whether or not it has work to put aside.
             self.tasks[task].saved |= spot.phase != Phase::Making;
+            let done = WHOLE - self.tasks[task].left;
+            let kept = self.setup.jobs[task].kept(done);
+            self.record.lost_parts += u128::from(done - kept);
+            self.tasks[task].left = WHOLE - kept;
         } else {
             self.record.lost_parts += u128::from(WHOLE - self.tasks[task].left);
             self.tasks[task].left = WHOLE;

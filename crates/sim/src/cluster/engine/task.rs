@@ -102,7 +102,13 @@ impl Run<'_> {
             |why: String| Refused::NoPlace { job: number(index), name: job.name.clone(), why };
         if kinds.iter().all(|(model, _)| job.times_on(model).is_none()) {
             let known: Vec<&str> = job.times.keys().map(String::as_str).collect();
-            let why = format!("it has times for {} only", known.join(", "));
+            let here: Vec<&str> = kinds.iter().map(|(model, _)| *model).collect();
+            let why = format!(
+                "it has times for {} only; name such a GPU in --cluster, or give it times for {} \
+                 (or under \"*\", for any GPU)",
+                known.join(", "),
+                here.join(", ")
+            );
             return Err(no_place(why));
         }
         let fits = kinds.iter().any(|(model, gpu)| {
@@ -112,6 +118,17 @@ impl Run<'_> {
                     .any(|p| p.memory >= needs && job.time(model, p.compute_slices).is_some())
             })
         });
-        if fits { Ok(()) } else { Err(no_place(format!("no instance with {needs} runs it"))) }
+        if fits { Ok(()) } else { Err(no_place(too_small(kinds, needs))) }
     }
+}
+
+/// Says what a job needs that no instance has, and what the largest has.
+fn too_small(kinds: &[Kind<'_>], needs: Bytes) -> String {
+    let largest = kinds
+        .iter()
+        .filter_map(|(model, gpu)| Some((gpu.mig.as_deref()?.largest()?.memory, *model)));
+    let largest = largest.max().map_or_else(String::new, |(memory, model)| {
+        format!("; the largest here has {memory} ({model}): name larger GPUs in --cluster")
+    });
+    format!("it needs an instance with {needs} on which it has a time{largest}")
 }

@@ -86,6 +86,7 @@ pub fn job(model: &str, iterations: u64) -> Option<Job> {
         power_milliwatts: None,
         start_up_ms: MEASURED.start_up_s * 1_000,
         restore_ms: MEASURED.restore_s.get(&measured.arch).map(|s| s * 1_000),
+        iterations: None,
         gang: None,
     })
 }

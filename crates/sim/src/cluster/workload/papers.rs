@@ -65,6 +65,7 @@ pub fn plain(name: &str, memory_mib: u64, times: &[(u8, u64)]) -> Job {
         power_milliwatts: None,
         start_up_ms: 0,
         restore_ms: None,
+        iterations: None,
         gang: None,
     }
 }

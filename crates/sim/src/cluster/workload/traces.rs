@@ -41,6 +41,12 @@ struct Task {
     class: Class,
 }
 
+/// Returns how many tasks there are for [`alibaba`].
+pub fn alibaba_jobs() -> u64 {
+    let tasks = rows::<Task>(ALIBABA).into_iter().filter(|task| task.gpus == 1);
+    u64::try_from(tasks.count()).unwrap_or(u64::MAX)
+}
+
 /// Returns tasks of Alibaba's 2023 trace that ran on one GPU or a part of one, at most so many,
 /// their arrivals so many times as dense. Tasks of several GPUs are left out.
 pub fn alibaba(jobs: u64, faster: u64) -> Vec<Job> {
