@@ -12,6 +12,7 @@ pub mod counterfactual;
 #[cfg(test)]
 mod crowded;
 mod describe;
+mod floors;
 pub mod foresight;
 mod gangs;
 mod input;
@@ -308,6 +309,8 @@ struct Waiting {
     facts: Arc<Facts>,
     /// How much of it was put aside, in millionths.
     done: u32,
+    /// What it asks for by what earlier runs had, if its user names no size.
+    floor: Option<tessera_model::Bytes>,
 }
 
 /// What an attempt's node knows of its time limit.
@@ -432,6 +435,8 @@ pub struct Cluster {
     reviewed: Option<Millis>,
     /// What is known of how long tasks take.
     estimator: foresight::taught::Forecaster,
+    /// The tasks of ended attempts of which it isn't known yet what memory they had.
+    ended: floors::Ended,
     /// How busy tasks are that share slices kernel by kernel, in thousandths of their time alone.
     busy: Arc<BTreeMap<String, u16>>,
     /// How long unfinished jobs ran before they put their work aside, by kind of slice.

@@ -34,6 +34,9 @@ impl Cluster {
         let event = JobEvent::Ended { outcome: record.outcome, verdict };
         let to = live.state.on(event).expect("a live attempt's job can always end");
         let lasted = self.learn_end(&live, &record);
+        if record.outcome == Outcome::Succeeded {
+            self.ended.wait_for(attempt, &live.facts.task);
+        }
         let done = self.put_aside(&live, lasted);
         if to.is_final() {
             self.asides.remove(&live.job);

@@ -156,6 +156,7 @@ impl Cluster {
             ToController::MigModeEnded { .. } => {}
             ToController::Present { token } => self.present(node, token, round),
             ToController::Usage(usage) => {
+                self.learn_peak(usage.attempt, usage.peak_memory);
                 round.usages.push((node, usage));
                 let frame = Box::new(ToAgent::UsageAck { attempt: usage.attempt });
                 round.effects.push(Effect::Send { node, frame });

@@ -120,6 +120,7 @@ impl Cluster {
             improve_for: self.improve_for,
             reviewed: self.reviewed,
             estimator: self.estimator.clone(),
+            ended: super::floors::Ended::default(),
             busy: Arc::clone(&self.busy),
             asides: self.asides.clone(),
             accounts: self.accounts.clone(),
@@ -151,6 +152,7 @@ impl Cluster {
             return Some(WaitingView { prediction, ..told });
         }
         let (reason, why) = self.reason(line, &waiting.asked, now);
+        let why = self.with_floor(line.job, why);
         Some(WaitingView {
             prediction,
             alternatives: self.alternatives(&waiting.asked, now),

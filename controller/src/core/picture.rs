@@ -54,6 +54,7 @@ impl Cluster {
             improve_for: super::IMPROVE_FOR,
             reviewed: None,
             estimator: super::foresight::taught::Forecaster::default(),
+            ended: super::floors::Ended::default(),
             busy: Arc::default(),
             asides: BTreeMap::new(),
             accounts: Accounts::default(),
@@ -137,11 +138,12 @@ impl Cluster {
         }
         let keyed = |word: crate::store::operator::Word| ((word.kind, word.target.clone()), word);
         self.words = picture.words.into_iter().map(keyed).collect();
+        // First what earlier runs had: jobs that name no size ask for it.
+        self.learn(&picture.lessons);
         for row in picture.waiting {
             let submitted = now.minus(row.waited);
             self.enqueue(row, submitted);
         }
-        self.learn(&picture.lessons);
         picture.moves.iter().for_each(|(task, took)| self.learn_move(task, *took));
         self.asides.clear();
         picture
@@ -208,8 +210,10 @@ impl Cluster {
         self.ranks.insert(job, priority);
         self.lines.entry(Arc::clone(&user)).or_default().insert((priority, job));
         let share = self.with_turn(share, &facts, priority);
+        let floor = self.floor(&gpu, &facts);
+        let gpu = floor.map_or(gpu, GpuAsk::Memory);
         let asked = QueuedJob { id: job, gpu, user, share, priority, submitted, gang };
-        let waiting = Waiting { asked, attempts, reason: None, facts, done };
+        let waiting = Waiting { asked, attempts, reason: None, facts, done, floor };
         self.queue.insert((priority, job), waiting);
     }
 

@@ -106,11 +106,17 @@ impl Cluster {
         let mut gangs: BTreeMap<JobId, Vec<Seated>> = BTreeMap::new();
         for decision in decisions {
             match decision {
-                Decision::Start { job, place, why } => match self.gang_of(job) {
-                    Some(member) => gangs.entry(member.gang).or_default().push((job, place, why)),
-                    None => self.reserve(job, place, why, &view, mint, round),
-                },
+                Decision::Start { job, place, why } => {
+                    let why = self.with_floor(job, why);
+                    match self.gang_of(job) {
+                        Some(member) => {
+                            gangs.entry(member.gang).or_default().push((job, place, why));
+                        }
+                        None => self.reserve(job, place, why, &view, mint, round),
+                    }
+                }
                 Decision::Wait { job, reason, why } => {
+                    let why = self.with_floor(job, why);
                     self.note_wait(job, reason, why, mint, round);
                 }
                 Decision::Reshape { reshape, why } => reshapes.push((reshape, why)),

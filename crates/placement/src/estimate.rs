@@ -11,7 +11,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use serde::{Deserialize, Serialize};
-use tessera_model::{Bytes, Millis};
+use tessera_model::Millis;
 
 /// Runs that are kept of a task on one kind of slice: enough for a tenth's quantile, few enough
 /// that a task that changed is believed after a day.
@@ -215,14 +215,8 @@ pub trait Estimator: Send + Sync + std::fmt::Debug {
     /// Takes in how long a whole run took, alone on its slice.
     fn learn(&mut self, task: &str, on: &SliceKind, ran: Millis);
 
-    /// Takes in how much GPU memory a run had at most.
-    fn learn_memory(&mut self, task: &str, peak: Bytes);
-
     /// Predicts a whole run, alone on such a slice; `None` if the task was never seen.
     fn predict(&self, task: &str, on: &SliceKind) -> Option<Prediction>;
-
-    /// Returns the most memory that runs of the task were seen to have.
-    fn memory(&self, task: &str) -> Option<Bytes>;
 
     /// Forgets everything.
     fn clear(&mut self);
@@ -239,7 +233,6 @@ pub struct Empirical {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Task {
     kinds: BTreeMap<SliceKind, Runs>,
-    peak: Option<Bytes>,
     lesson: u64,
 }
 
@@ -282,11 +275,6 @@ impl Estimator for Empirical {
         known.kinds.insert(on.clone(), runs);
     }
 
-    fn learn_memory(&mut self, task: &str, peak: Bytes) {
-        let known = self.task(task);
-        known.peak = known.peak.max(Some(peak));
-    }
-
     fn predict(&self, task: &str, on: &SliceKind) -> Option<Prediction> {
         let known = self.tasks.get(task)?;
         if let Some(runs) = known.kinds.get(on) {
@@ -301,10 +289,6 @@ impl Estimator for Empirical {
             // Nothing says how the models compare: twice as quick, twice as slow.
             Some(other.stretched((1, 2), (1, 1), (2, 1), Basis::OtherModel))
         })
-    }
-
-    fn memory(&self, task: &str) -> Option<Bytes> {
-        self.tasks.get(task)?.peak
     }
 
     fn clear(&mut self) {

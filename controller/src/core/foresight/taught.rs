@@ -11,6 +11,7 @@ use tessera_model::{Bytes, Millis};
 use tessera_placement::{Basis, Empirical, Estimator, Prediction, SliceKind};
 use tessera_predict::drift::{Trust, Watch};
 use tessera_predict::jct::{Jct, Run};
+use tessera_predict::memory::{Floors, Shown};
 use tessera_predict::{Source, Trained};
 
 use super::Lesson;
@@ -77,6 +78,8 @@ fn parts(on: &SliceKind) -> u8 {
 pub(in crate::core) struct Forecaster {
     /// Shared with questions that are being answered meanwhile.
     empirical: Arc<Empirical>,
+    /// What memory tasks had; shared, too.
+    floors: Arc<Floors>,
     taught: Option<Arc<Taught>>,
     watch: Watch,
 }
@@ -100,6 +103,16 @@ impl Forecaster {
         }
     }
 
+    /// Takes in how much GPU memory a run had at most.
+    pub(in crate::core) fn learn_memory(&mut self, task: &str, peak: Bytes) {
+        Arc::make_mut(&mut self.floors).take(task, Shown::Peak(peak));
+    }
+
+    /// Returns the most memory that the newest runs of a task had.
+    pub(in crate::core) fn memory(&self, task: &str) -> Option<Bytes> {
+        self.floors.floor(task).map(|floor| Bytes::new(floor.value))
+    }
+
     /// Returns the model, and whether it is believed.
     pub(in crate::core) fn taught(&self) -> Option<(&Taught, bool)> {
         let taught = self.taught.as_deref()?;
@@ -112,10 +125,6 @@ impl Estimator for Forecaster {
         Arc::make_mut(&mut self.empirical).learn(task, on, ran);
     }
 
-    fn learn_memory(&mut self, task: &str, peak: Bytes) {
-        Arc::make_mut(&mut self.empirical).learn_memory(task, peak);
-    }
-
     fn predict(&self, task: &str, on: &SliceKind) -> Option<Prediction> {
         let known = self.empirical.predict(task, on)?;
         match (known.basis, self.taught()) {
@@ -126,13 +135,10 @@ impl Estimator for Forecaster {
         }
     }
 
-    fn memory(&self, task: &str) -> Option<Bytes> {
-        self.empirical.memory(task)
-    }
-
     fn clear(&mut self) {
         // What was taught stays: a reload reads the same history.
         Arc::make_mut(&mut self.empirical).clear();
+        self.floors = Arc::default();
     }
 }
 
