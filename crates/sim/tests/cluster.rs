@@ -221,9 +221,11 @@ fn free() -> Overheads {
     Overheads { cutting: Cutting::Free, ..Overheads::default() }
 }
 
-/// Puts the one job onto a seventh, and in the next round onto the whole GPU.
+/// Puts the one job onto a seventh, and from a moment on onto the whole GPU.
 #[derive(Debug)]
-struct Restless;
+struct Restless {
+    from: Millis,
+}
 
 impl Policy for Restless {
     fn name(&self) -> &'static str {
@@ -239,18 +241,17 @@ impl Policy for Restless {
         cluster: &ClusterView,
         forecast: &dyn Forecast,
         _: &mut dyn Iterator<Item = &QueuedJob>,
-        _: Millis,
+        now: Millis,
         _: usize,
     ) -> Vec<Decision> {
         let gpu = &cluster.gpus[0];
         let job = tessera_model::JobId::from_number(1);
         let mig = gpu.mig.as_ref().unwrap();
-        // It sits there, loads for the first time, and nothing of it is done.
         let seat = |profile: &Profile| Slot { start: profile.starts[0], profile: profile.id };
-        let slot = match (forecast.since(job), forecast.done(job)) {
-            (None, _) => mig.plain().min_by_key(|p| p.compute_slices).map(seat),
-            (Some(_), Some(0)) if gpu.instances.len() == 1 => mig.geometry.largest().map(seat),
-            _ => None,
+        let slot = match forecast.since(job) {
+            None => mig.plain().min_by_key(|p| p.compute_slices).map(seat),
+            Some(_) if now >= self.from => mig.geometry.largest().map(seat),
+            Some(_) => None,
         };
         let Some(slot) = slot.filter(|slot| !gpu.changing && !taken(gpu, *slot)) else {
             return Vec::new();
@@ -292,10 +293,38 @@ fn a_job_that_was_launched_pays_for_a_move_though_nothing_of_it_is_done() {
         };
         run(setup, &mut |_| {}).unwrap()
     };
-    let (stayed, moved) = (moved(policy("exclusive").unwrap().as_ref()), moved(&Restless));
+    let (stayed, moved) =
+        (moved(policy("exclusive").unwrap().as_ref()), moved(&Restless { from: Millis::ZERO }));
     assert_eq!((stayed.moves, moved.moves), (0, 1));
     // Its launch of 20 s is broken off, and it is launched again by what any move costs.
     assert_eq!(moved.moving_ms, 30_000);
     let later = moved.makespan_ms - stayed.makespan_ms;
     assert!((10_000..12_000).contains(&later), "{later} ms");
+}
+
+#[test]
+fn who_is_moved_amid_an_iteration_does_it_again() {
+    let fleet = Fleet::parse("a100-40gb").unwrap();
+    let ends = |iterations: Option<u64>| {
+        let whole = workload::papers::plain("steps", 4_000, &[(1, 100_000), (7, 100_000)]);
+        let jobs = [Job { restore_ms: Some(0), iterations, ..whole }];
+        let setup = Setup {
+            jobs: &jobs,
+            fleet: &fleet,
+            policy: &Restless { from: Millis::from_secs(25) },
+            overheads: Overheads::default(),
+            round_ms: 25_000,
+            seed: 1,
+            plot: false,
+        };
+        let done = run(setup, &mut |_| {}).unwrap();
+        assert_eq!(done.moves, 1);
+        done.makespan_ms
+    };
+    // The first cut takes 0.11 s and the second, at 25 s, 0.245 s: of 100 s 24.89 s are done then. Of
+    // ten steps two are put aside, of two none, of a hundred 24.
+    assert_eq!(ends(None), 25_000 + 245 + 100_000 - 24_890);
+    assert_eq!(ends(Some(10)), 25_000 + 245 + 80_000);
+    assert_eq!(ends(Some(2)), 25_000 + 245 + 100_000);
+    assert_eq!(ends(Some(100)), 25_000 + 245 + 76_000);
 }

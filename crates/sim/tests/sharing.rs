@@ -183,3 +183,27 @@ fn tessera_shares_slices_where_that_is_predicted_to_pay_and_only_there() {
     let loud = light(14, 20);
     assert_eq!(makespan_ms(&loud, &Tessera::default()), makespan_ms(&loud, &alone));
 }
+
+#[test]
+fn time_slices_take_slightly_less_than_as_many_times_as_long_as_there_are_jobs() {
+    let job = workload::papers::plain("busy", 4_000, &[(1, 100_000)]);
+    let decides = policy("time-slicing").unwrap();
+    for (jobs, least, most) in [(1, 1.0, 1.01), (2, 1.9, 2.0), (3, 2.8, 3.0), (4, 3.8, 4.0)] {
+        let jobs = vec![job.clone(); jobs];
+        let setup = Setup {
+            jobs: &jobs,
+            fleet: &Fleet::parse("a100-40gb").unwrap(),
+            policy: decides.as_ref(),
+            overheads: Overheads::default(),
+            round_ms: 0,
+            seed: 1,
+            plot: false,
+        };
+        let done = run(setup, &mut |_| {}).unwrap();
+        let times = f64::from(u32::try_from(done.makespan_ms).unwrap()) / 100_000.0;
+        assert!((least..most).contains(&times), "{} jobs: {times}", jobs.len());
+        // Three at once, the fourth after them.
+        let at_once = done.jobs.iter().filter(|job| job.start_ms == done.jobs[0].start_ms).count();
+        assert_eq!(at_once, jobs.len().min(3));
+    }
+}
