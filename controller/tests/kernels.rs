@@ -50,3 +50,47 @@ async fn reports_of_two_nodes_add_up_to_the_bit_and_count_once_each() {
     };
     assert_eq!(means(&base), means(&expected));
 }
+
+#[tokio::test]
+async fn profiles_that_changed_in_one_moment_are_all_read() {
+    let mut connection = connect(&database::fresh().await).await.unwrap();
+    let mut known = TaskProfile::default();
+    note(&mut known, &[(1, 1_000_000); 40]);
+    let index = known.index(&known.kernels()[0].id.clone()).unwrap();
+    known.kernel_mut(index).unwrap().gap.add(Nanos::new(3_000_000));
+    known.close_measuring();
+    let bytes = serde_json::to_vec(&known).unwrap();
+    let tasks = 2 * kernels::BUSY_MAX + 7;
+    sqlx::query(
+        "INSERT INTO kernel_profiles (task_key, profile, kernels, measured) \
+         SELECT 'ada: ' || number, $1, 1, true FROM generate_series(1, $2) AS number",
+    )
+    .bind(&bytes)
+    .bind(tasks)
+    .execute(&mut connection)
+    .await
+    .unwrap();
+
+    let mut read = kernels::ReadTo::default();
+    let mut found = std::collections::BTreeSet::new();
+    loop {
+        let (busy, next) = kernels::busy(&mut connection, &read).await.unwrap();
+        for (task, _) in busy {
+            assert!(found.insert(task.clone()), "{task} was read twice");
+        }
+        if next == read {
+            break;
+        }
+        read = next;
+    }
+
+    assert_eq!(i64::try_from(found.len()).unwrap(), tasks);
+    // Only what changes afterwards is read again.
+    sqlx::query("UPDATE kernel_profiles SET updated_at = now() WHERE task_key = 'ada: 9'")
+        .execute(&mut connection)
+        .await
+        .unwrap();
+    let (busy, _) = kernels::busy(&mut connection, &read).await.unwrap();
+    assert_eq!(busy.len(), 1);
+    assert_eq!(busy[0].0, "ada: 9");
+}

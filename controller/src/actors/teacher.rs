@@ -11,7 +11,8 @@ use super::intake::Chain;
 use crate::core::foresight::taught::Taught;
 use crate::ports::ToPlacer;
 use crate::store::foresight::{self, Progress};
-use crate::store::{self, ConnectOptions, StoreError, kernels};
+use crate::store::kernels::{self, ReadTo};
+use crate::store::{self, ConnectOptions, StoreError};
 
 /// Runs that have to have ended since the last time.
 const NEW_RUNS: u64 = 16;
@@ -49,20 +50,11 @@ const LOOK_EVERY: Duration = Duration::from_secs(10);
 /// on `runtime` and ends with it.
 pub fn watch_kernels(runtime: &Handle, options: ConnectOptions, placer: mpsc::Sender<ToPlacer>) {
     runtime.spawn(async move {
-        let mut since = 0;
+        let mut watch = KernelWatch { options, placer, read: ReadTo::default() };
         loop {
-            match busy(&options, since).await {
-                Ok((tasks, last)) => {
-                    let more = last > since;
-                    since = last;
-                    let none = tasks.is_empty();
-                    if !none && placer.send(ToPlacer::Busy { tasks }).await.is_err() {
-                        return;
-                    }
-                    if more {
-                        continue;
-                    }
-                }
+            match watch.look().await {
+                Ok(Gone) => return,
+                // With another connection, from where the last one came to.
                 Err(error) => tracing::warn!(error = %Chain(&error), "kernels were not looked at"),
             }
             tokio::time::sleep(LOOK_EVERY).await;
@@ -70,12 +62,31 @@ pub fn watch_kernels(runtime: &Handle, options: ConnectOptions, placer: mpsc::Se
     });
 }
 
-async fn busy(
-    options: &ConnectOptions,
-    since: i64,
-) -> Result<(Vec<(String, u16)>, i64), StoreError> {
-    let mut connection = store::connect(options).await?;
-    kernels::busy(&mut connection, since).await
+/// Whoever was to be told is gone.
+struct Gone;
+
+struct KernelWatch {
+    options: ConnectOptions,
+    placer: mpsc::Sender<ToPlacer>,
+    read: ReadTo,
+}
+
+impl KernelWatch {
+    /// Looks on one connection, again and again, as long as that works.
+    async fn look(&mut self) -> Result<Gone, StoreError> {
+        let mut connection = store::connect(&self.options).await?;
+        loop {
+            let (tasks, read) = kernels::busy(&mut connection, &self.read).await?;
+            let more = read != self.read;
+            if !tasks.is_empty() && self.placer.send(ToPlacer::Busy { tasks }).await.is_err() {
+                return Ok(Gone);
+            }
+            self.read = read;
+            if !more {
+                tokio::time::sleep(LOOK_EVERY).await;
+            }
+        }
+    }
 }
 
 /// Trains a model if enough has ended since `known`; it may be too little to learn from.

@@ -30,37 +30,48 @@ pub async fn profile(
     Ok(row.and_then(|row| serde_json::from_slice(&row.profile).ok()))
 }
 
-/// Returns how busy tasks are whose profiles changed after a moment, the one that changed first first,
-/// at most [`BUSY_MAX`]; and the moment to ask from next. One whose change is committed later than it
-/// began may be passed over: its next report brings it.
+/// How far changed profiles were read: the last one's moment, and of those that changed in the same
+/// moment the last one's task.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ReadTo {
+    micros: i64,
+    task: String,
+}
+
+/// Returns how busy tasks are whose profiles changed after those that were read, the one that changed
+/// first first, at most [`BUSY_MAX`]; and from where to read next, which is the same if there are no
+/// more. One whose change is committed later than it began may be passed over: its next report
+/// brings it.
 ///
 /// # Errors
 ///
 /// [`StoreError::Unavailable`].
 pub async fn busy(
     connection: &mut PgConnection,
-    since_micros: i64,
-) -> Result<(Vec<(String, u16)>, i64), StoreError> {
+    read: &ReadTo,
+) -> Result<(Vec<(String, u16)>, ReadTo), StoreError> {
     let rows = sqlx::query!(
         r#"
         SELECT task_key, profile, (extract(epoch FROM updated_at) * 1000000)::bigint AS "micros!"
           FROM kernel_profiles
-         WHERE measured AND (extract(epoch FROM updated_at) * 1000000)::bigint > $1
+         WHERE measured
+           AND ((extract(epoch FROM updated_at) * 1000000)::bigint, task_key) > ($1, $2)
          ORDER BY updated_at, task_key
-         LIMIT $2
+         LIMIT $3
         "#,
-        since_micros,
+        read.micros,
+        read.task,
         BUSY_MAX,
     )
     .fetch_all(connection)
     .await
     .map_err(StoreError::while_trying_to("read how busy tasks are"))?;
-    let last = rows.last().map_or(since_micros, |row| row.micros);
+    let last = rows.last().map(|row| ReadTo { micros: row.micros, task: row.task_key.clone() });
     let busy = rows.into_iter().filter_map(|row| {
         let known: TaskProfile = serde_json::from_slice(&row.profile).ok()?;
         Some((row.task_key, known.busy()?))
     });
-    Ok((busy.collect(), last))
+    Ok((busy.collect(), last.unwrap_or_else(|| read.clone())))
 }
 
 /// Adds what a node learned to what is known, once: a report that is repeated changes nothing.
