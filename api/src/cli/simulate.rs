@@ -5,6 +5,7 @@ pub mod check;
 mod history;
 mod past;
 mod period;
+mod values;
 
 use std::path::Path;
 
@@ -12,19 +13,20 @@ use clap::Args;
 use serde::Serialize;
 use serde_json::{Map, Value};
 use tessera_placement::Policy;
-use tessera_placement::policy::all_names;
+use tessera_placement::policy::{all_names, is_settable};
 use tessera_sim::cluster::bounds::Bounds;
 use tessera_sim::cluster::fleet::Fleet;
 use tessera_sim::cluster::metrics::{Outcome, Summary};
-use tessera_sim::cluster::overheads::{self, Overheads, Turns};
+use tessera_sim::cluster::overheads::{Overheads, Turns};
 use tessera_sim::cluster::workload::{self, Workload};
-use tessera_sim::cluster::{Setup, policy, report, run};
+use tessera_sim::cluster::{Setup, policy_with, report, run};
 use time::OffsetDateTime;
 use utoipa::ToSchema;
 
 pub(super) use self::bar::Bar;
 use self::check::Wanted;
 use self::period::{Moment, Period};
+use self::values::{setting, time_ms, turns};
 use super::failure::Failure;
 use super::session::{Session, print, table};
 
@@ -60,8 +62,9 @@ pub struct Simulate {
     /// code 0, or 1 with the first difference; --policy live is whoever decided them
     #[arg(long, requires = "since")]
     check: bool,
-    /// With --check: a setting of the policy that is to be other than it was
-    #[arg(long, value_name = "NAME=VALUE", requires = "check", value_parser = setting)]
+    /// A setting of tessera that is to be other than it is, or with --check than it was; once for
+    /// each
+    #[arg(long, value_name = "NAME=VALUE", value_parser = setting)]
     set: Vec<(String, Value)>,
     /// Policies, separated by commas
     #[arg(long, value_name = "NAME[,NAME…]", value_delimiter = ',', required = true)]
@@ -105,6 +108,10 @@ pub struct Simulation {
     /// Each policy's figures, in the order in which policies were named; of a controller's history
     /// first what really happened, as `recorded`.
     pub results: Vec<Summary>,
+    /// Settings of `tessera` that were other than they are.
+    #[serde(default, skip_serializing_if = "Map::is_empty")]
+    #[schema(value_type = Object)]
+    pub set: Map<String, Value>,
     /// What of a history is not known, and what was put in its place; on which GPUs nothing was
     /// measured, and what was taken instead.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -143,7 +150,20 @@ impl Simulate {
         {
             return Err(Failure::Usage(format!("--policy names {name} twice: once is enough")));
         }
-        names.into_iter().map(|name| policy(name).map_err(Failure::Usage)).collect()
+        let set = self.set();
+        let named = |name: &str| policy_with(name, &set).map_err(Failure::Usage);
+        let policies: Vec<Box<dyn Policy>> =
+            names.into_iter().map(named).collect::<Result<_, _>>()?;
+        if !set.is_empty() && !policies.iter().any(|policy| is_settable(policy.as_ref())) {
+            let text = "--set changes tessera, which --policy doesn't name: of the others nothing \
+                        can be set";
+            return Err(Failure::Usage(text.to_owned()));
+        }
+        Ok(policies)
+    }
+
+    fn set(&self) -> Map<String, Value> {
+        self.set.iter().cloned().collect()
     }
 
     fn simulate(&self, mut scene: Scene, json: bool) -> Result<u8, Failure> {
@@ -188,6 +208,7 @@ impl Simulate {
             cluster,
             seed: self.seed,
             overheads,
+            set: self.set(),
             results: runs.into_iter().map(|(_, summary)| summary).collect(),
             notes,
         };
@@ -204,8 +225,7 @@ impl Simulate {
         let [policy] = self.policy.as_slice() else {
             return Err(Failure::Usage("--check compares with one policy: name one".to_owned()));
         };
-        let set: Map<String, Value> = self.set.iter().cloned().collect();
-        check::run(session, period, Wanted { policy: policy.trim(), set }).await
+        check::run(session, period, Wanted { policy: policy.trim(), set: self.set() }).await
     }
 
     async fn run_history(&self, session: &Session, period: &Period) -> Result<u8, Failure> {
@@ -321,24 +341,6 @@ fn unwritten(file: &Path, bad: &std::io::Error) -> Failure {
 
 fn seed(text: &str) -> Result<u64, String> {
     text.parse().map_err(|_| "write a whole number from 0, such as 7".to_owned())
-}
-
-fn turns(text: &str) -> Result<Turns, String> {
-    let named = serde_json::from_value(Value::String(text.to_owned()));
-    named.map_err(|_| format!("{text:?} is no way to take turns: modelled, queue or slices"))
-}
-
-fn time_ms(text: &str) -> Result<u64, String> {
-    overheads::duration_ms(text).ok_or_else(|| format!("{text:?} is no time: write 10s or 500ms"))
-}
-
-/// Reads `name=value`; a value is JSON, or else a text.
-fn setting(text: &str) -> Result<(String, Value), String> {
-    let (name, value) = text
-        .split_once('=')
-        .ok_or_else(|| format!("{text:?} is no setting: write NAME=VALUE, such as thrift=0.5"))?;
-    let value = serde_json::from_str(value).unwrap_or_else(|_| Value::String(value.to_owned()));
-    Ok((name.trim().to_owned(), value))
 }
 
 fn drawn(report: &Simulation) -> String {

@@ -40,7 +40,7 @@ pub(crate) use pinned::Pinned;
 pub use scheme_a::SchemeA;
 pub(crate) use scheme_b::MadeToMeasure;
 pub use scheme_b::SchemeB;
-pub use settings::{BadSettings, with_settings};
+pub use settings::{BadSettings, is_settable, simulated_with, with_settings};
 pub(crate) use static_layout::AsItStands;
 pub use static_layout::{StaticBySize, StaticLayout};
 pub use static_promote::StaticPromote;

@@ -34,3 +34,20 @@ pub fn policy(name: &str) -> Result<Box<dyn tessera_placement::Policy>, String> 
         format!("there is no policy {name:?}: choose of {known}")
     })
 }
+
+/// Finds a policy by its name and changes settings of it, where it has any.
+///
+/// # Errors
+///
+/// The names of policies that there are, or of settings.
+pub fn policy_with(
+    name: &str,
+    set: &serde_json::Map<String, serde_json::Value>,
+) -> Result<Box<dyn tessera_placement::Policy>, String> {
+    let known = policy(name)?;
+    if set.is_empty() || !tessera_placement::policy::is_settable(known.as_ref()) {
+        return Ok(known);
+    }
+    let changed = tessera_placement::policy::simulated_with(set).map_err(|bad| bad.to_string())?;
+    Ok(Box::new(changed))
+}

@@ -1,7 +1,7 @@
 //! What can be set of a policy, written down and read again.
 
 use serde::Serialize;
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use super::{NAMES, Policy, Terms, Tessera, TesseraLive, on_terms};
 
@@ -48,6 +48,30 @@ pub fn with_settings(name: &str, settings: &Value) -> Result<Box<dyn Policy>, Ba
         (_, Value::Object(none)) if none.is_empty() => Ok(known),
         _ => Err(refused("nothing can be set of it".to_owned())),
     }
+}
+
+/// Tells whether anything can be set of a policy that the simulator runs: the others are as their
+/// papers have them.
+pub fn is_settable(policy: &dyn Policy) -> bool {
+    policy.name() == "tessera"
+}
+
+/// Makes `tessera` as the simulator runs it, with settings other than its own; those that aren't
+/// named are as ever.
+///
+/// # Errors
+///
+/// [`BadSettings::Refused`] says which name is wrong, and which there are.
+pub fn simulated_with(set: &Map<String, Value>) -> Result<Tessera, BadSettings> {
+    let mut all = told(&Tessera::default());
+    if let Some(all) = all.as_object_mut() {
+        all.extend(set.clone());
+    }
+    let refused = |bad: serde_json::Error| BadSettings::Refused {
+        policy: "tessera".to_owned(),
+        what: bad.to_string(),
+    };
+    serde_json::from_value(all).map_err(refused)
 }
 
 /// Returns settings by name.
