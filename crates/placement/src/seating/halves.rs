@@ -3,7 +3,6 @@
 
 use std::collections::BTreeMap;
 
-use super::SEATED_MAX;
 use super::atlas::NO_SEAT;
 
 /// What is below is no worth: sums with [`NO_SEAT`] in them.
@@ -32,8 +31,6 @@ struct Part {
 pub(crate) struct Sums {
     /// For each part, the best worth with each set of jobs seated.
     sums: Vec<i64>,
-    /// Jobs of each set.
-    sizes: Vec<usize>,
     done: Vec<bool>,
 }
 
@@ -89,47 +86,35 @@ impl Halves {
         if sums.done[part] {
             return;
         }
-        let Part { from, slot, slots } = self.parts[part];
+        let Part { from, slot, .. } = self.parts[part];
         self.work_out(from, rows, sums, count);
         sums.done[part] = true;
-        let mut offers = [NO_SEAT; SEATED_MAX];
-        offers.iter_mut().zip(rows).for_each(|(offer, row)| *offer = row[slot]);
         let (before, after) = sums.sums.split_at_mut(part * count);
-        let before = &before[from * count..(from + 1) * count];
-        after[0] = 0;
-        for (set, size) in sums.sizes.iter().enumerate().take(count).skip(1) {
-            if *size > slots {
-                continue;
-            }
-            let mut best = before[set];
-            let mut left = set;
-            for (job, offer) in offers.iter().enumerate().take(rows.len()) {
-                let bit = 1 << job;
-                if left & bit != 0 {
-                    best = best.max(before[set & !bit] + offer);
-                    left &= !bit;
-                    if left == 0 {
-                        break;
-                    }
+        let (before, after) = (&before[from * count..(from + 1) * count], &mut after[..count]);
+        after.copy_from_slice(before);
+        for (job, row) in rows.iter().enumerate().filter(|(_, row)| row[slot] > NOTHING) {
+            // Of each run of sets the second half has the job, and the first is the same without.
+            let bit = 1 << job;
+            let runs = after.chunks_exact_mut(2 * bit).zip(before.chunks_exact(2 * bit));
+            for (now, known) in runs {
+                for (with, without) in now[bit..].iter_mut().zip(&known[..bit]) {
+                    *with = (*with).max(without + row[slot]);
                 }
             }
-            after[set] = best;
         }
     }
 }
 
 impl Sums {
     fn begin(&mut self, parts: usize, count: usize) {
-        self.sums.clear();
-        self.sums.resize(parts * count, NO_SEAT);
+        if self.sums.len() < parts * count {
+            self.sums.resize(parts * count, NO_SEAT);
+        }
         self.done.clear();
         self.done.resize(parts, false);
         // Nobody sits in the empty part.
+        self.sums[..count].fill(NO_SEAT);
         self.sums[0] = 0;
         self.done[0] = true;
-        for set in self.sizes.len()..count {
-            let size = usize::try_from(set.count_ones()).unwrap_or(usize::MAX);
-            self.sizes.push(size);
-        }
     }
 }
