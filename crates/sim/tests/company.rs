@@ -1,13 +1,17 @@
-//! Laws of `tessera`'s pairs whose kernels take turns.
+//! Laws of `tessera`'s pairs.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Mutex;
 
 use proptest::prelude::*;
+use tessera_model::mig::Profile;
+use tessera_model::share::SmPercent;
 use tessera_model::spec::Priority;
 use tessera_model::{JobId, Millis};
 use tessera_placement::policy::Tessera;
-use tessera_placement::{ClusterView, Decision, Forecast, GpuView, Policy, QueuedJob, Seat};
+use tessera_placement::{
+    ClusterView, Decision, Demand, Forecast, GpuView, Policy, QueuedJob, Seat,
+};
 use tessera_sim::cluster::fleet::Fleet;
 use tessera_sim::cluster::job::{Class, Job};
 use tessera_sim::cluster::metrics::Outcome;
@@ -21,6 +25,8 @@ struct Watched {
     wrong: Mutex<Vec<String>>,
     /// Pairs that were seated, by those who hold the slice, and who of them would be in time.
     pairs: Mutex<BTreeSet<(JobId, JobId)>>,
+    /// Those who share multiprocessors.
+    parts: Mutex<BTreeSet<(JobId, JobId)>>,
     in_time: Mutex<BTreeSet<JobId>>,
 }
 
@@ -37,9 +43,25 @@ impl Watched {
             wrong("more memory than there is");
         }
         if seats.iter().any(|seat| seat.sm.is_some()) {
-            if seats.iter().any(|seat| seat.turn.is_some() || forecast.online(seat.job)) {
-                wrong("two ways at once, or answers under MPS");
+            if seats.iter().any(|seat| seat.turn.is_some()) {
+                wrong("two ways at once");
             }
+            for [one, other] in [seats, [seats[1], seats[0]]] {
+                let whole = SmPercent::WHOLE;
+                let beside = [(other.job, other.sm.unwrap_or(whole))];
+                let sm = one.sm.unwrap_or(whole);
+                let together = forecast.time_beside(one.job, sm, &beside, gpu, profile).unwrap();
+                let alone = forecast.time(one.job, gpu, profile).unwrap();
+                let profiles = gpu.mig.as_ref().unwrap().geometry.profiles.iter();
+                let size = |p: &Profile| (p.memory, p.compute_slices);
+                let times =
+                    profiles.filter_map(|p| Some((size(p), forecast.time(one.job, gpu, p)?)));
+                if forecast.online(one.job) && together > times.min().unwrap().1 {
+                    wrong("an online job is slower than on the slice that it asked for");
+                }
+                self.times(forecast, now, one.job, [alone, together], &wrong);
+            }
+            self.parts.lock().unwrap().insert((seats[0].job, seats[1].job));
             return;
         }
         let (holds, fills) = match seats[0].turn < seats[1].turn {
@@ -61,19 +83,30 @@ impl Watched {
         if forecast.online(job) && together * 100 > alone * 105 {
             wrong("an online job is slowed");
         }
-        let left = 1_000_000 - u64::from(forecast.done(job).unwrap());
-        let ends = |all: u64| now.get() + all * left / 1_000_000;
-        if let Some(deadline) = forecast.deadline(job) {
-            if ends(alone) <= deadline.get() && ends(together) > deadline.get() + 1 {
-                wrong("company breaks a deadline");
-            }
-            // A cut and a start or a restore may be under way.
-            let begins = 12_000 + forecast.move_price(job).map_or(0, Millis::get);
-            if ends(together) + begins <= deadline.get() {
-                self.in_time.lock().unwrap().insert(job);
-            }
-        }
+        self.times(forecast, now, job, [alone, together].map(Millis::new), &wrong);
         self.pairs.lock().unwrap().insert((job, fills.job));
+    }
+
+    /// Looks whether company breaks a job's deadline, by its times alone and together.
+    fn times(
+        &self,
+        forecast: &dyn Forecast,
+        now: Millis,
+        job: JobId,
+        [alone, together]: [Millis; 2],
+        wrong: &dyn Fn(&str),
+    ) {
+        let left = 1_000_000 - u64::from(forecast.done(job).unwrap());
+        let ends = |all: Millis| now.get() + all.get() * left / 1_000_000;
+        let Some(deadline) = forecast.deadline(job) else { return };
+        if ends(alone) <= deadline.get() && ends(together) > deadline.get() + 1 {
+            wrong("company breaks a deadline");
+        }
+        // A cut and a start or a restore may be under way.
+        let begins = 12_000 + forecast.move_price(job).map_or(0, Millis::get);
+        if ends(together) + begins <= deadline.get() {
+            self.in_time.lock().unwrap().insert(job);
+        }
     }
 }
 
@@ -120,6 +153,9 @@ fn jobs(seed: u64, count: u64, gap: u64) -> Vec<Job> {
         }
         if draw.is_multiple_of(5) {
             job.demand = None;
+        } else if draw.is_multiple_of(2) {
+            let part = u16::try_from(draw).unwrap();
+            job.demand = Some(Demand { sm: 100 + 10 * part, memory: 20 + part });
         }
         if draw.is_multiple_of(7) {
             job.restore_ms = None;
@@ -166,6 +202,23 @@ proptest! {
 }
 
 #[test]
+fn services_share_multiprocessors_where_they_are_served_well_enough() {
+    let mut pairs = 0;
+    for seed in 1..4 {
+        let jobs = workload::built_in("mmk-60", seed).unwrap().jobs;
+        let watched = Watched::default();
+        simulated(&jobs, "4xa100-80gb", &watched, Overheads::default());
+        let wrong = watched.wrong.into_inner().unwrap();
+        assert!(wrong.is_empty(), "{wrong:?}");
+        let online =
+            |job: &JobId| jobs[usize::try_from(job.number() - 1).unwrap()].class == Class::Online;
+        let parts = watched.parts.into_inner().unwrap();
+        pairs += parts.iter().filter(|(a, b)| online(a) || online(b)).count();
+    }
+    assert!(pairs > 20, "{pairs} pairs");
+}
+
+#[test]
 fn offline_jobs_fill_the_gaps_of_services_and_all_is_done_sooner() {
     let apart = Tessera { filled: f64::INFINITY, ..Tessera::default() };
     let (mut sum, mut sum_apart, mut pairs) = (0, 0, 0);
@@ -198,7 +251,8 @@ fn the_queue_keeps_a_service_from_what_default_sharing_costs_it() {
     let jobs = workload::file::read("w.jsonl", &text).unwrap().jobs;
     let ends = |turns: Turns| {
         let overheads = Overheads { turns, ..Overheads::default() };
-        let policy = Tessera { courtesy: 2.0, ..Tessera::default() };
+        // What it takes from a service is to count for no more than what it gives.
+        let policy = Tessera { courtesy: 2.0, filled: 1.0, drive: 0.0, ..Tessera::default() };
         let outcome = simulated(&jobs, "a100-40gb", &policy, overheads);
         outcome.jobs.iter().map(|job| job.end_ms).collect::<Vec<_>>()
     };

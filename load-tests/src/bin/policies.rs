@@ -117,7 +117,7 @@ const CASES: &[Case] = &[
         layout: "2g.12gb,1g.6gb,1g.6gb",
         overheads: "recover",
         round_ms: 0,
-        seeds_max: 1,
+        seeds_max: 10,
         authors: &[],
     },
     Case {
@@ -127,7 +127,7 @@ const CASES: &[Case] = &[
         layout: "3g.40gb,2g.20gb,2g.20gb",
         overheads: "recover",
         round_ms: 0,
-        seeds_max: 1,
+        seeds_max: 10,
         authors: &[],
     },
     Case {
@@ -137,7 +137,7 @@ const CASES: &[Case] = &[
         layout: "3g.40gb,2g.20gb,2g.20gb",
         overheads: "recover",
         round_ms: 0,
-        seeds_max: 1,
+        seeds_max: 3,
         authors: &[],
     },
     Case {

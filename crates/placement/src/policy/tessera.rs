@@ -21,8 +21,8 @@
 //! - **Price.** A job that is stopped and goes on loses its restore; that part of its worth is
 //!   taken off. So a GPU is cut under running jobs only where that pays within what is left of
 //!   them (Dyna-P's reconfigure-last, with MISO's search).
-//! - **Company.** A job that finds no slice of its own shares one with another of its user, where both
-//!   are predicted to do more than the one ([`company`]).
+//! - **Company.** Two jobs of one user share a slice where that is worth more than a slice for each
+//!   ([`company`]).
 //! - **Deadlines** are constraints: a seat that makes a job late that would be in time is none, with
 //!   the move and the cut counted.
 //! - **Energy.** A seat loses [`Tessera::thrift`] of its worth by its part of the GPU, so that of two
@@ -243,7 +243,7 @@ impl Session for Work<'_> {
                 if started >= starts_max || refused >= REFUSED_MAX || !search.any_open() {
                     break;
                 }
-                if search.seat(&job, None) || search.join(&job) || search.make_room(&job) {
+                if search.seat(&job, None) || search.make_room(&job) {
                     started += 1;
                     refused = 0;
                 } else {

@@ -277,5 +277,6 @@ fn answers_are_kept_by_question() {
     let done = told["done"].as_array().unwrap();
 
     assert!(done.iter().any(|entry| entry[0] == json!(known.keys().next().unwrap().number())));
-    assert!(told.get("companions").is_none(), "nobody asked");
+    assert!(told.get("companions").is_some(), "asked, and nothing known");
+    assert!(told.get("demands").is_none(), "nobody asked that of jobs without companions");
 }

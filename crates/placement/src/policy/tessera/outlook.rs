@@ -4,7 +4,8 @@
 //! it runs on alone in the end. That is known only once nobody else comes: while jobs keep
 //! coming there is enough to do beside it, and what it takes from shorter ones is lost to them. So
 //! the worth of its seat grows ([`Tessera::drive`]) as far as it has been quiet: no job has come
-//! for a good part of the time that everything still takes ([`Tessera::quiet`]).
+//! for a good part of the time that everything still takes ([`Tessera::quiet`]). Of jobs that serve
+//! answers it grows at once.
 
 use tessera_model::{JobId, Millis};
 
@@ -46,10 +47,12 @@ impl Outlook {
         Self { horizon, end, quiet }
     }
 
-    /// Returns by how much more a job's seat is worth, from what is left of the job.
-    pub(super) fn drive(&self, settings: &Tessera, left_ms: Option<f64>) -> f64 {
+    /// Returns by how much more a job's seat is worth, from what is left of the job. Somebody waits
+    /// for an `online` job's answers all the time: it isn't kept small for as long as others come.
+    pub(super) fn drive(&self, settings: &Tessera, left_ms: Option<f64>, online: bool) -> f64 {
         let part = left_ms.filter(|_| self.end > 0.0).map_or(0.0, |left| left / self.end);
-        1.0 + settings.drive * self.quiet * part.min(1.0).powi(STEEPNESS)
+        let quiet = if online { 1.0 } else { self.quiet };
+        1.0 + settings.drive * quiet * part.min(1.0).powi(STEEPNESS)
     }
 }
 

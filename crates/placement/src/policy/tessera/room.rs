@@ -130,10 +130,4 @@ impl Search<'_, '_> {
         }
         best.map(|(_, at, plan)| (at, plan))
     }
-
-    /// Returns what a GPU's seats are worth, as they are or as they were promised.
-    fn worth_now(&mut self, at: usize) -> i64 {
-        let promised = self.promised.get(&at).map(|plan| plan.worth);
-        promised.unwrap_or_else(|| self.present(at))
-    }
 }

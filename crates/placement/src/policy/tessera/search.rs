@@ -8,6 +8,7 @@ use tessera_model::mig::{Layout, Slot};
 
 use super::super::cards::because;
 use super::NAME;
+use super::company::{Pair, Unit};
 use super::desk::Desk;
 use super::fairness::{Held, Quotas};
 use super::table::{Rows, Table};
@@ -42,6 +43,8 @@ pub(super) struct Search<'c, 'd> {
     pub(super) desk: &'d mut Desk,
     scratch: &'d mut Scratch,
     pub(super) rows: Rows,
+    /// What two are worth on a GPU if they share a slot of it, as far as that was asked.
+    pub(super) pairs: BTreeMap<(JobId, JobId, usize), Option<Rc<Pair>>>,
     quotas: Quotas,
     /// What the seats of GPUs are worth as they are.
     present: BTreeMap<usize, i64>,
@@ -63,6 +66,7 @@ impl<'c, 'd> Search<'c, 'd> {
             desk,
             scratch,
             rows: Rows::default(),
+            pairs: BTreeMap::new(),
             quotas: Quotas::default(),
             present: BTreeMap::new(),
             promised: BTreeMap::new(),
@@ -113,8 +117,8 @@ impl<'c, 'd> Search<'c, 'd> {
         self.desk.close(at);
     }
 
-    /// Finds a place for a job that waits, where it adds most; `false` if it adds nothing. `also`
-    /// is looked at whatever the order.
+    /// Finds a place for a job that waits, where it adds most, alone on a slice or beside somebody;
+    /// `false` if it adds nothing. `also` is looked at whatever the order.
     ///
     /// The GPU is not changed yet: jobs that come after it in the round may still join it, and
     /// then all of them are seated anew.
@@ -124,20 +128,40 @@ impl<'c, 'd> Search<'c, 'd> {
         let mut best: Option<(i64, usize, Plan)> = None;
         let mut order = self.desk.fewest(crowd, settings.searched);
         order.extend(also.filter(|at| self.desk.post(*at).open && !order.contains(at)));
-        for at in order {
-            let before = self.promised.get(&at).map(|plan| plan.worth);
-            let before = before.unwrap_or_else(|| self.present(at));
+        for at in order.iter().copied() {
+            let before = self.worth_now(at);
             let least = best.as_ref().map_or(0, |(gain, ..)| *gain);
             let Some(plan) = self.plan(at, Some(job.id), None, Some(before + least)) else {
                 continue;
             };
             best = Some((plan.worth - before, at, plan));
         }
+        if self.is_sociable(job.id) {
+            order.extend(self.shareable());
+            order.sort_unstable();
+            order.dedup();
+            for at in order {
+                let before = self.worth_now(at);
+                let mut units = Unit::gathered(&self.jobs(at), self.seats(at));
+                units.push(Unit::One(job.id));
+                for units in self.companies(&units) {
+                    let least = best.as_ref().map_or(0, |(gain, ..)| *gain);
+                    let found = self.plan_units(at, &units, Some(job.id), Some(before + least));
+                    best = found.map(|plan| (plan.worth - before, at, plan)).or(best);
+                }
+            }
+        }
         let Some((_, at, plan)) = best else { return false };
         self.charge(at, &plan);
         self.desk.promise(at, plan.seats.len());
         self.promised.insert(at, plan);
         true
+    }
+
+    /// Returns what a GPU's seats are worth, as they are or as they were promised.
+    pub(super) fn worth_now(&mut self, at: usize) -> i64 {
+        let promised = self.promised.get(&at).map(|plan| plan.worth);
+        promised.unwrap_or_else(|| self.present(at))
     }
 
     /// Changes the GPUs on which jobs were promised seats.
@@ -160,10 +184,21 @@ impl<'c, 'd> Search<'c, 'd> {
 
     pub(super) fn row(&mut self, at: usize, job: JobId) -> Rc<[i64]> {
         let post = self.desk.post(at);
+        let kind = post.kind;
+        let home = post.seats.iter().find(|seat| seat.job == job).copied();
         // Who has a part of a slice has to be stopped to have all of it.
-        let home = post.seats.iter().find(|seat| seat.job == job);
-        let home = home.map(|seat| seat.slot.filter(|_| seat.sm.is_none()));
-        self.rows.row(&self.table, self.desk.kinds(), at, post.kind, job, home)
+        let whole = home.map(|seat| seat.slot.filter(|_| seat.sm.is_none()));
+        let row = self.rows.row(&self.table, self.desk.kinds(), at, kind, job, whole);
+        let Some(seat) = home.filter(|seat| seat.sm.is_some()) else { return row };
+        let part = self
+            .left_behind(at, seat)
+            .and_then(|(slot, worth)| Some((self.table.mig(at)?.atlas().number(slot)?, worth)));
+        let Some((number, worth)) = part.filter(|(number, worth)| *worth > row[*number]) else {
+            return row;
+        };
+        let mut row = row.to_vec();
+        row[number] = worth;
+        row.into()
     }
 
     /// Returns what the seats of a GPU are worth as they are.
@@ -203,19 +238,49 @@ impl<'c, 'd> Search<'c, 'd> {
         more: Option<JobId>,
         floor: Option<i64>,
     ) -> Option<Plan> {
-        if jobs.len() > SEATED_MAX {
+        let units = Unit::gathered(jobs, self.seats(at));
+        let kept = self.plan_units(at, &units, more, floor);
+        if units.len() == jobs.len() {
+            return kept;
+        }
+        // Whom nobody keeps together may be better off apart.
+        let floor = kept.as_ref().map(|plan| plan.worth).or(floor);
+        self.plan_units(at, &Unit::apart(&units), more, floor).or(kept)
+    }
+
+    /// The same for jobs of which some share a slot.
+    pub(super) fn plan_units(
+        &mut self,
+        at: usize,
+        units: &[Unit],
+        more: Option<JobId>,
+        floor: Option<i64>,
+    ) -> Option<Plan> {
+        if units.len() > SEATED_MAX {
             return None;
         }
-        let mut rows: Vec<Rc<[i64]>> = jobs.iter().map(|job| self.row(at, *job)).collect();
-        if let (Some(job), Some(row)) = (more, rows.last_mut()) {
-            self.bar(at, job, row);
+        let mut rows: Vec<Rc<[i64]>> = Vec::new();
+        for unit in units {
+            let mut row = match *unit {
+                Unit::One(job) => self.row(at, job),
+                Unit::Two(job, other) => Rc::clone(&self.pair(at, job, other)?.row),
+            };
+            if let Some(job) = more.filter(|job| unit.has(*job)) {
+                self.bar(at, job, &mut row);
+            }
+            rows.push(row);
         }
         let rows: Vec<&[i64]> = rows.iter().map(|row| &**row).collect();
         let mig = self.table.mig(at)?;
         let standing = mig.atlas().mask(&self.desk.post(at).layout);
         let found = mig.atlas().best(&rows, standing, floor, self.scratch)?;
-        let seats = found.seats.iter().map(|(job, slot)| self.place(at, jobs[*job], *slot));
-        let seats: Vec<Seat> = seats.collect();
+        let mut seats = Vec::new();
+        for (unit, slot) in found.seats {
+            match units[unit] {
+                Unit::One(job) => seats.push(self.place(at, job, slot)),
+                Unit::Two(job, other) => seats.extend(self.pair_seats(at, job, other, slot)),
+            }
+        }
         let layout = mig.full().get(found.layout)?.clone();
         let plan = Plan { seats, layout, worth: found.worth };
         self.allowed(at, &plan).then_some(plan)
@@ -311,10 +376,29 @@ impl<'c, 'd> Search<'c, 'd> {
                 break;
             }
             let before = self.present(at);
-            let Some(plan) = self.plan(at, None, None, None) else { continue };
+            let Some(plan) = self.gathered(at) else { continue };
             if self.clears(plan.worth - before, before) {
                 self.charge(at, &plan);
                 self.commit(at, plan, "its slices fit its jobs better so".to_owned());
+            }
+        }
+    }
+
+    /// Searches the best seats of a GPU's jobs with two of them in one slot, as often as that adds.
+    fn gathered(&mut self, at: usize) -> Option<Plan> {
+        let mut best = self.plan(at, None, None, None)?;
+        let mut units = Unit::gathered(&best.jobs(), &best.seats);
+        loop {
+            let mut better = None;
+            for way in self.companies(&units) {
+                if let Some(plan) = self.plan_units(at, &way, None, Some(best.worth)) {
+                    best = plan;
+                    better = Some(way);
+                }
+            }
+            match better {
+                Some(way) => units = way,
+                None => return Some(best),
             }
         }
     }

@@ -141,7 +141,7 @@ impl<'c> Table<'c> {
         let left_ms = known.map(|(all, done)| all * (1.0 - done));
         let done = known.map(|(_, done)| done).or_else(|| self.done(job));
         let weight = short(left_ms).powf(self.settings.shortness);
-        let driven = self.outlook.drive(self.settings, left_ms);
+        let driven = self.outlook.drive(self.settings, left_ms, self.forecast.online(job));
         Facts {
             weight: weight * driven,
             done,
