@@ -10,15 +10,16 @@ use std::time::Instant;
 
 use anyhow::Context as _;
 use clap::Parser;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use tessera_load_tests::machine;
 use tessera_placement::Policy;
-use tessera_placement::policy::Tessera;
 use tessera_sim::cluster::bounds::Bounds;
 use tessera_sim::cluster::fleet::Fleet;
-use tessera_sim::cluster::metrics::Summary;
+use tessera_sim::cluster::job::{Class, Job};
+use tessera_sim::cluster::metrics::{Outcome, Summary};
+use tessera_sim::cluster::number::{count, seconds};
 use tessera_sim::cluster::overheads::Overheads;
-use tessera_sim::cluster::{Setup, policy, run, workload};
+use tessera_sim::cluster::{Setup, policy_with, run, workload};
 
 #[derive(Parser)]
 struct Arguments {
@@ -156,6 +157,7 @@ const CASES: &[Case] = &[
     case("poisson", "poisson:jobs=300,gap=70", A100, 10),
     case("bursts", "bursts:jobs=300,gap=70", A100, 10),
     case("fragments", "fragments:jobs=300,gap=25", A100, 10),
+    case("serving", "serving:jobs=300,gap=150", "4xa100-40gb", 5),
 ];
 
 const fn case(
@@ -168,8 +170,17 @@ const fn case(
     Case { name, workload, cluster, layout, overheads, round_ms: 0, seeds_max, authors: &[] }
 }
 
-/// A policy's name, its runs, the seconds they took, and why one was refused.
-type Runs = (String, Vec<Summary>, f64, Option<String>);
+/// A policy's runs on one case.
+#[derive(Default)]
+struct Runs {
+    policy: String,
+    summaries: Vec<Summary>,
+    /// The mean time of jobs that serve answers, in seconds, of each run that had some.
+    online_s: Vec<f64>,
+    took_s: f64,
+    /// Why a run was refused.
+    refused: Option<String>,
+}
 
 fn main() -> anyhow::Result<()> {
     let arguments = Arguments::parse();
@@ -192,28 +203,31 @@ fn main() -> anyhow::Result<()> {
 }
 
 fn policies(arguments: &Arguments) -> anyhow::Result<Vec<Box<dyn Policy>>> {
+    let set = settings(&arguments.set)?;
     let mut chosen: Vec<Box<dyn Policy>> = Vec::new();
     for name in tessera_placement::policy::all_names() {
         if !arguments.policy.is_empty() && !arguments.policy.iter().any(|p| p == name) {
             continue;
         }
-        if name == "tessera" {
-            chosen.push(Box::new(settings(&arguments.set)?));
-        } else {
-            chosen.push(policy(name).map_err(anyhow::Error::msg)?);
-        }
+        chosen.push(policy_with(name, &set).map_err(anyhow::Error::msg)?);
     }
     Ok(chosen)
 }
 
-/// Returns `tessera` with these settings changed.
-fn settings(set: &[String]) -> anyhow::Result<Tessera> {
-    let mut all = serde_json::to_value(Tessera::default())?;
-    for pair in set {
-        let (name, value) = pair.split_once('=').context("a setting is written name=number")?;
-        all[name] = serde_json::from_str(value)?;
-    }
-    serde_json::from_value(all).context("`tessera` has no such settings")
+/// Reads settings of `tessera` that are to be changed.
+fn settings(set: &[String]) -> anyhow::Result<Map<String, Value>> {
+    let pair = |text: &String| {
+        let (name, value) = text.split_once('=').context("a setting is written name=number")?;
+        Ok((name.to_owned(), serde_json::from_str(value)?))
+    };
+    set.iter().map(pair).collect()
+}
+
+/// Returns the mean time from submit to end of jobs that serve answers, in seconds.
+fn online_s(jobs: &[Job], outcome: &Outcome) -> Option<f64> {
+    let online = jobs.iter().zip(&outcome.jobs).filter(|(job, _)| job.class == Class::Online);
+    let times: Vec<f64> = online.map(|(_, done)| seconds(done.jct_ms())).collect();
+    (!times.is_empty()).then(|| times.iter().sum::<f64>() / count(times.len()))
 }
 
 fn table(case: &Case, arguments: &Arguments) -> anyhow::Result<Value> {
@@ -239,13 +253,15 @@ fn table(case: &Case, arguments: &Arguments) -> anyhow::Result<Value> {
             };
             let begun = Instant::now();
             let done = run(setup, &mut |_| {});
-            let entry = by_policy
-                .entry(place)
-                .or_insert_with(|| (policy.name().to_owned(), Vec::new(), 0.0, None));
-            entry.2 += begun.elapsed().as_secs_f64();
+            let runs = by_policy.entry(place).or_default();
+            policy.name().clone_into(&mut runs.policy);
+            runs.took_s += begun.elapsed().as_secs_f64();
             match done {
-                Ok(outcome) => entry.1.push(Summary::new(&outcome, &bounds)),
-                Err(refused) => entry.3 = Some(refused.to_string()),
+                Ok(outcome) => {
+                    runs.summaries.push(Summary::new(&outcome, &bounds));
+                    runs.online_s.extend(online_s(&jobs, &outcome));
+                }
+                Err(refused) => runs.refused = Some(refused.to_string()),
             }
         }
     }
@@ -254,13 +270,13 @@ fn table(case: &Case, arguments: &Arguments) -> anyhow::Result<Value> {
         case.name, case.workload, case.cluster, case.overheads
     );
     let mut rows = Vec::new();
-    for (name, runs, took_s, refused) in by_policy.into_values() {
-        if let Some(refused) = refused {
-            println!("  {name:15} {refused}");
-            rows.push(json!({ "policy": name, "refused": refused }));
+    for runs in by_policy.into_values() {
+        if let Some(refused) = runs.refused {
+            println!("  {:15} {refused}", runs.policy);
+            rows.push(json!({ "policy": runs.policy, "refused": refused }));
             continue;
         }
-        rows.push(row(case, &name, &runs, took_s).context("no run")?);
+        rows.push(row(case, &runs).context("no run")?);
     }
     Ok(json!({
         "case": case.name, "workload": case.workload, "cluster": case.cluster,
@@ -269,7 +285,11 @@ fn table(case: &Case, arguments: &Arguments) -> anyhow::Result<Value> {
     }))
 }
 
-fn row(case: &Case, name: &str, runs: &[Summary], took_s: f64) -> Option<Value> {
+fn row(case: &Case, runs: &Runs) -> Option<Value> {
+    let Runs { policy: name, summaries: runs, online_s, took_s, .. } = runs;
+    let online =
+        (!online_s.is_empty()).then(|| online_s.iter().sum::<f64>() / count(online_s.len()));
+    let told = online.map_or_else(String::new, |mean| format!("  online jct {mean:.1}"));
     let count = f64::from(u32::try_from(runs.len()).ok().filter(|count| *count > 0)?);
     let mean = |of: &dyn Fn(&Summary) -> f64| runs.iter().map(of).sum::<f64>() / count;
     let spread = |of: &dyn Fn(&Summary) -> f64| {
@@ -283,11 +303,11 @@ fn row(case: &Case, name: &str, runs: &[Summary], took_s: f64) -> Option<Value> 
     };
     let jct_over = jct / mean(&|r| r.bound_jct_mean_s);
     let makespan_over = makespan / mean(&|r| r.bound_makespan_s);
-    let authors = case.authors.iter().find(|(policy, ..)| *policy == name);
+    let authors = case.authors.iter().find(|(policy, ..)| policy == name);
     let off = authors.map(|(_, a, b)| (100.0 * (jct / a - 1.0), 100.0 * (makespan / b - 1.0)));
     let beside = off.map_or_else(String::new, |(a, b)| format!("  authors {a:+.1} % {b:+.1} %"));
     println!(
-        "  {name:15} jct {jct:9.1} (x{jct_over:.3}) p50 {:8.1} p95 {:9.1} max {:9.1} makespan {makespan:9.1} (x{makespan_over:.3}) stp {:.3} energy {:9.0} kJ cuts {:6.0} moves {:6.0} late {:4.1} wait max {:8.0}  {took_s:.2} s{beside}",
+        "  {name:15} jct {jct:9.1} (x{jct_over:.3}) p50 {:8.1} p95 {:9.1} max {:9.1} makespan {makespan:9.1} (x{makespan_over:.3}) stp {:.3} energy {:9.0} kJ cuts {:6.0} moves {:6.0} late {:4.1} wait max {:8.0}  {took_s:.2} s{told}{beside}",
         mean(&|r| r.jct_p50_s),
         mean(&|r| r.jct_p95_s),
         mean(&|r| r.jct_max_s),
@@ -302,6 +322,7 @@ fn row(case: &Case, name: &str, runs: &[Summary], took_s: f64) -> Option<Value> 
         "policy": name,
         "jct_mean_s": jct, "jct_mean_s_spread": spread(&|r| r.jct_mean_s), "jct_over_bound": jct_over,
         "jct_p50_s": mean(&|r| r.jct_p50_s), "jct_p95_s": mean(&|r| r.jct_p95_s),
+        "jct_mean_online_s": online,
         "jct_max_s": mean(&|r| r.jct_max_s), "wait_max_s": mean(&|r| r.wait_max_s),
         "makespan_s": makespan, "makespan_s_spread": spread(&|r| r.makespan_s),
         "makespan_over_bound": makespan_over,
