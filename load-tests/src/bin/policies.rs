@@ -307,10 +307,12 @@ fn row(case: &Case, runs: &Runs) -> Option<Value> {
     let off = authors.map(|(_, a, b)| (100.0 * (jct / a - 1.0), 100.0 * (makespan / b - 1.0)));
     let beside = off.map_or_else(String::new, |(a, b)| format!("  authors {a:+.1} % {b:+.1} %"));
     println!(
-        "  {name:15} jct {jct:9.1} (x{jct_over:.3}) p50 {:8.1} p95 {:9.1} max {:9.1} makespan {makespan:9.1} (x{makespan_over:.3}) stp {:.3} energy {:9.0} kJ cuts {:6.0} moves {:6.0} late {:4.1} wait max {:8.0}  {took_s:.2} s{told}{beside}",
+        "  {name:15} jct {jct:9.1} ±{:.1} (x{jct_over:.3}) p50 {:8.1} p95 {:9.1} max {:9.1} makespan {makespan:9.1} ±{:.1} (x{makespan_over:.3}) stp {:.3} energy {:9.0} kJ cuts {:6.0} moves {:6.0} late {:4.1} wait max {:8.0}  {took_s:.2} s{told}{beside}",
+        spread(&|r| r.jct_mean_s),
         mean(&|r| r.jct_p50_s),
         mean(&|r| r.jct_p95_s),
         mean(&|r| r.jct_max_s),
+        spread(&|r| r.makespan_s),
         mean(&|r| r.system_throughput),
         mean(&|r| r.energy_j) / 1_000.0,
         per_job(&|r| r.reconfigurations),
@@ -326,7 +328,8 @@ fn row(case: &Case, runs: &Runs) -> Option<Value> {
         "jct_max_s": mean(&|r| r.jct_max_s), "wait_max_s": mean(&|r| r.wait_max_s),
         "makespan_s": makespan, "makespan_s_spread": spread(&|r| r.makespan_s),
         "makespan_over_bound": makespan_over,
-        "system_throughput": mean(&|r| r.system_throughput), "energy_j": mean(&|r| r.energy_j),
+        "system_throughput": mean(&|r| r.system_throughput),
+        "system_throughput_spread": spread(&|r| r.system_throughput), "energy_j": mean(&|r| r.energy_j),
         "jct_p95_s_spread": spread(&|r| r.jct_p95_s), "energy_j_spread": spread(&|r| r.energy_j),
         "reconfigurations": per_job(&|r| r.reconfigurations), "moves": per_job(&|r| r.moves),
         "preemptions": per_job(&|r| r.preemptions),
