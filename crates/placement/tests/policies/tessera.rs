@@ -4,10 +4,12 @@ use std::collections::BTreeMap;
 
 use proptest::prelude::*;
 use tessera_model::mig::Profile;
-use tessera_model::{JobId, Millis};
+use tessera_model::share::SmPercent;
+use tessera_model::{Bytes, JobId, Millis};
 use tessera_placement::policy::Tessera;
 use tessera_placement::{
-    Account, ClusterView, Decision, Forecast, GpuView, InstanceState, Policy, QueuedJob,
+    Account, ClusterView, Companion, Decision, Demand, Forecast, GpuView, InstanceState, Policy,
+    QueuedJob,
 };
 
 use crate::build::{a100, cluster, gib, queue, taken};
@@ -26,6 +28,8 @@ struct Told {
     flat: Vec<u64>,
     /// Seconds that a move costs; nobody can be moved if missing.
     price_s: Option<u64>,
+    /// Whose memory, in GiB, leaves room for another of the same user, whom they leave in peace.
+    shares: BTreeMap<u64, u64>,
     /// Searches after which the time for improving seats is over; none if it never is.
     time_for: Option<usize>,
 }
@@ -60,15 +64,27 @@ impl Forecast for Told {
         self.accounts.get(&job.number()).cloned()
     }
 
-    tessera_placement::knows_no!(
-        time_in_turns,
-        deadline,
-        online,
-        demand,
-        is_measured,
-        time_beside,
-        companion
-    );
+    fn demand(&self, job: JobId) -> Option<Demand> {
+        self.shares.contains_key(&job.number()).then_some(Demand { sm: 100, memory: 10 })
+    }
+
+    fn companion(&self, job: JobId) -> Option<Companion> {
+        let memory = Bytes::from_mib(1_024 * self.shares.get(&job.number())?);
+        Some(Companion { user: "ada".into(), memory })
+    }
+
+    fn time_beside(
+        &self,
+        job: JobId,
+        _: SmPercent,
+        _: &[(JobId, SmPercent)],
+        gpu: &GpuView,
+        profile: &Profile,
+    ) -> Option<Millis> {
+        self.time(job, gpu, profile)
+    }
+
+    tessera_placement::knows_no!(time_in_turns, deadline, online, is_measured);
 }
 
 fn account(name: &str, hours: u64, quota: Option<u32>) -> Account {
@@ -318,6 +334,31 @@ proptest! {
             prop_assert!(quota.is_none_or(|quota| held <= quota.max(least)), "{} {:?}", held, quota);
         }
     }
+}
+
+#[test]
+fn a_slice_that_two_share_counts_once_against_their_quota() {
+    // Each needs half of a GPU, of which the account may hold one.
+    let jobs = queue([gib(6), gib(6)]);
+    let decided = |quota: u32| {
+        let quota = account("lab", 1, Some(quota));
+        let told = Told {
+            accounts: [(1, quota.clone()), (2, quota)].into(),
+            half: vec![1, 2],
+            shares: [(1, 6), (2, 6)].into(),
+            ..Told::default()
+        };
+        let cluster = cluster([a100(&[])]);
+        let decisions = decide(&told, &cluster, &jobs, Millis::new(5));
+        let seats = decisions.into_iter().flat_map(|decision| match decision {
+            Decision::Reshape { reshape, .. } => reshape.seats,
+            Decision::Start { .. } | Decision::Wait { .. } => Vec::new(),
+        });
+        seats.map(|seat| (seat.job.number(), seat.slot)).collect::<Vec<_>>()
+    };
+    let [(_, slot), (_, other)] = decided(4)[..] else { panic!("{:?}", decided(4)) };
+    assert_eq!(slot, other, "one slice of four for both");
+    assert_eq!(decided(2), [], "nobody fits");
 }
 
 #[test]

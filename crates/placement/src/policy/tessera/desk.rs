@@ -160,9 +160,9 @@ impl Desk {
         self.posts.len()
     }
 
-    /// Returns everybody's seat.
-    pub(super) fn seats(&self) -> impl Iterator<Item = (usize, &Seat)> {
-        self.posts.iter().enumerate().flat_map(|(at, post)| post.seats.iter().map(move |s| (at, s)))
+    /// Returns who sits on every GPU.
+    pub(super) fn seats(&self) -> impl Iterator<Item = (usize, &[Seat])> {
+        self.posts.iter().enumerate().map(|(at, post)| (at, post.seats.as_slice()))
     }
 
     pub(super) fn any_open(&self) -> bool {

@@ -266,7 +266,7 @@ impl<'c, 'd> Search<'c, 'd> {
                 Unit::Two(job, other) => Rc::clone(&self.pair(at, job, other)?.row),
             };
             if let Some(job) = more.filter(|job| unit.has(*job)) {
-                self.bar(at, job, &mut row);
+                self.bar(at, *unit, job, &mut row);
             }
             rows.push(row);
         }
@@ -286,9 +286,11 @@ impl<'c, 'd> Search<'c, 'd> {
         self.allowed(at, &plan).then_some(plan)
     }
 
-    /// Bars a job from slots that its account may not take.
-    fn bar(&mut self, at: usize, job: JobId, row: &mut Rc<[i64]>) {
+    /// Bars a job from slots that its account may not take, beside what a host has there already.
+    fn bar(&mut self, at: usize, unit: Unit, job: JobId, row: &mut Rc<[i64]>) {
         let Some(left) = self.quota_left(job) else { return };
+        let seats = self.seats(at).iter().filter(|seat| unit.has(seat.job));
+        let left = left + seats.map(|seat| slices(&self.table, at, seat)).sum::<u32>();
         let Some(mig) = self.table.mig(at) else { return };
         let mut barred: Vec<i64> = row.to_vec();
         for (number, worth) in barred.iter_mut().enumerate() {
@@ -310,27 +312,23 @@ impl<'c, 'd> Search<'c, 'd> {
         let forecast = self.table.forecast;
         let limits = self.quotas.limits(forecast, job);
         let (table, desk) = (&self.table, &*self.desk);
-        let mut seats = desk.seats().map(|(at, seat)| (seat.job, slices(table, at, seat)));
+        let mut seats = desk.seats().flat_map(|(at, seats)| holds(table, at, seats));
         let mut left = |limit: &Limit| self.quotas.left(forecast, limit, &mut seats);
         let found = limits.iter().map(|limit| (left(limit), limit.clone()));
         found.min_by_key(|(left, _)| *left)
     }
 
     pub(super) fn allowed(&mut self, at: usize, plan: &Plan) -> bool {
-        let (before, after) = (self.held(at), self.holds(at, &plan.seats));
+        let (before, after) = (self.held(at), holds(&self.table, at, &plan.seats));
         let (table, desk) = (&self.table, &*self.desk);
-        let mut seats = desk.seats().map(|(at, seat)| (seat.job, slices(table, at, seat)));
+        let mut seats = desk.seats().flat_map(|(at, seats)| holds(table, at, seats));
         self.quotas.allows(table.forecast, &before, &after, &mut seats)
     }
 
     /// Returns what everybody has on a GPU, or was promised there.
     fn held(&self, at: usize) -> Vec<Held> {
         let promised = self.promised.get(&at).map(|plan| &plan.seats);
-        self.holds(at, promised.unwrap_or(&self.desk.post(at).seats))
-    }
-
-    fn holds(&self, at: usize, seats: &[Seat]) -> Vec<Held> {
-        seats.iter().map(|seat| (seat.job, slices(&self.table, at, seat))).collect()
+        holds(&self.table, at, promised.unwrap_or(&self.desk.post(at).seats))
     }
 
     /// Moves jobs to GPUs that are idle while others are shared.
@@ -422,7 +420,7 @@ impl<'c, 'd> Search<'c, 'd> {
 
     /// Counts what accounts take by a plan.
     pub(super) fn charge(&mut self, at: usize, plan: &Plan) {
-        let (before, after) = (self.held(at), self.holds(at, &plan.seats));
+        let (before, after) = (self.held(at), holds(&self.table, at, &plan.seats));
         self.quotas.take(self.table.forecast, &before, &after);
     }
 
@@ -433,6 +431,15 @@ impl<'c, 'd> Search<'c, 'd> {
         let reshape = Reshape { gpu, layout, seats, trial: None, stayers: Stayers::RunOn };
         self.changes.push((reshape, text));
     }
+}
+
+/// Returns what everybody on a GPU has of its compute slices; what two of a user share counts once.
+fn holds(table: &Table<'_>, at: usize, seats: &[Seat]) -> Vec<Held> {
+    let shared = |(place, seat): (usize, &Seat)| {
+        let first = !seats[..place].iter().any(|other| other.slot == seat.slot);
+        (seat.job, if first { slices(table, at, seat) } else { 0 })
+    };
+    seats.iter().enumerate().map(shared).collect()
 }
 
 /// Returns the compute slices of a seat.
