@@ -15,7 +15,7 @@ use crate::outcome::{Prediction, Quantity, Source};
 use crate::trained::{TooFew, Trained};
 
 /// What is kept busy of a slice, in thousandths; several jobs may ask for more than one thousand.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Use {
     /// Streaming multiprocessors.
     pub sm: u32,
@@ -26,7 +26,7 @@ pub struct Use {
 }
 
 /// One job beside others.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Beside {
     /// Whether somebody waits for its answers.
     pub online: bool,

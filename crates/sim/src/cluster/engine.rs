@@ -31,6 +31,7 @@ use super::fleet::Fleet;
 use super::job::Job;
 use super::metrics::{Outcome, Record, Sample, Segment};
 use super::overheads::Overheads;
+use crate::cluster::colocation::Told;
 use crate::kernels::rates::Rates;
 
 /// Most events of one run: far more than any workload needs, so that a policy that moves jobs for
@@ -86,6 +87,8 @@ pub struct Run<'s> {
     usage: usage::Usage,
     /// What the kernel queue was found to do, where it is asked.
     rates: RefCell<Rates>,
+    /// How fast jobs are beside others, as far as the forest was asked.
+    told: RefCell<Told>,
     /// Whether the workload has gangs: then each round looks at everything.
     gangs: bool,
     record: Record,
@@ -162,6 +165,7 @@ impl<'s> Run<'s> {
             running: 0,
             usage: usage::Usage::of(setup.jobs),
             rates: RefCell::default(),
+            told: RefCell::default(),
             gangs: setup.jobs.iter().any(|job| job.gang.is_some()),
             record: Record::default(),
         };

@@ -7,7 +7,7 @@ use tessera_model::{JobId, Millis};
 use tessera_placement::{Account, Companion, Demand, Forecast, GpuView, Turn};
 
 use super::{Phase, Run, index, speed};
-use crate::cluster::colocation::{self, FOREST};
+use crate::cluster::colocation;
 use crate::cluster::contention::{self, Sharer};
 use crate::cluster::job::{Class, WHOLE};
 use crate::kernels::chance::Chance;
@@ -101,7 +101,7 @@ impl Forecast for Seen<'_, '_> {
             (Some(own), Some(others)) if !others.is_empty() => {
                 let online = truth.class == Class::Online;
                 let beside = colocation::beside(own, sm.get(), &others, (slices, whole), online);
-                1_000_000 / FOREST.predict(&beside).value.max(1)
+                1_000_000 / self.run.told.borrow_mut().speed(&beside).max(1)
             }
             _ => {
                 let others = others.iter().map(|(other, sm)| (known(*other), sm.get()));
