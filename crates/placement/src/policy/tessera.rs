@@ -40,9 +40,11 @@ mod exchange;
 mod fairness;
 mod outlook;
 mod overdue;
+mod pairs;
 mod room;
 mod search;
 mod table;
+mod tidying;
 mod waiting;
 
 use serde::{Deserialize, Serialize};

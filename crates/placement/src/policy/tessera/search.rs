@@ -8,17 +8,14 @@ use tessera_model::mig::{Layout, Slot};
 
 use super::super::cards::because;
 use super::NAME;
-use super::company::{Pair, Unit};
 use super::desk::Desk;
 use super::fairness::{Held, Quotas};
+use super::pairs::{Pair, Unit};
 use super::table::{Rows, Table};
 use crate::decision::{Decision, Reshape, Seat, Stayers};
 use crate::forecast::Limit;
 use crate::seating::{NO_SEAT, SEATED_MAX, Scratch};
 use crate::view::{GpuView, QueuedJob};
-
-/// Moves to GPUs that fell idle that one round makes at most.
-const SPREAD_MAX: usize = 8;
 
 /// GPUs that are looked at for an overdue job at most: all, in clusters of the size that one
 /// controller plans for.
@@ -329,89 +326,6 @@ impl<'c, 'd> Search<'c, 'd> {
     fn held(&self, at: usize) -> Vec<Held> {
         let promised = self.promised.get(&at).map(|plan| &plan.seats);
         holds(&self.table, at, promised.unwrap_or(&self.desk.post(at).seats))
-    }
-
-    /// Moves jobs to GPUs that are idle while others are shared.
-    pub(super) fn spread(&mut self) {
-        for _ in 0..SPREAD_MAX {
-            let Some(target) = self.desk.first_empty() else { return };
-            let Some((job, source)) = self.best_move(target) else { return };
-            let Some(rest) = self.plan(source, None, Some(job), None) else { return };
-            let Some(there) = self.plan(target, Some(job), None, None) else { return };
-            self.charge(source, &rest);
-            self.charge(target, &there);
-            self.commit(source, rest, format!("{job} moves to a GPU that fell idle"));
-            self.commit(target, there, format!("{job} has this GPU to itself"));
-        }
-    }
-
-    fn best_move(&mut self, target: usize) -> Option<(JobId, usize)> {
-        let mut best: Option<(i64, JobId, usize)> = None;
-        for source in self.desk.most_shared(self.table.settings.searched) {
-            let before = self.present(source);
-            for job in self.desk.post(source).jobs() {
-                let Some(there) = self.plan(target, Some(job), None, None) else { continue };
-                let Some(rest) = self.plan(source, None, Some(job), None) else { continue };
-                let gain = there.worth + rest.worth - before;
-                if self.clears(gain, before) && best.is_none_or(|(known, ..)| gain > known) {
-                    best = Some((gain, job, source));
-                }
-            }
-        }
-        best.map(|(_, job, source)| (job, source))
-    }
-
-    /// Cuts GPUs anew where that pays: those on which slices stand idle, and within the effort those
-    /// with the most jobs, which by now may be worth more on each other's slices.
-    pub(super) fn tidy(&mut self) {
-        let searched = self.table.settings.searched;
-        let idle = self.desk.most_idle(searched);
-        let mut shared = self.desk.most_shared(searched.min(self.effort));
-        shared.retain(|at| !idle.contains(at));
-        let free = idle.len();
-        for (place, at) in idle.into_iter().chain(shared).enumerate() {
-            if place >= free && self.spend(1).is_none() {
-                break;
-            }
-            let before = self.present(at);
-            let Some(plan) = self.gathered(at) else { continue };
-            if self.clears(plan.worth - before, before) {
-                self.charge(at, &plan);
-                self.commit(at, plan, "its slices fit its jobs better so".to_owned());
-            }
-        }
-    }
-
-    /// Searches the best seats of a GPU's jobs with two of them in one slot, as often as that adds.
-    fn gathered(&mut self, at: usize) -> Option<Plan> {
-        let mut best = self.plan(at, None, None, None)?;
-        let mut units = Unit::gathered(&best.jobs(), &best.seats);
-        loop {
-            let mut better = None;
-            for way in self.companies(&units) {
-                if let Some(plan) = self.plan_units(at, &way, None, Some(best.worth)) {
-                    best = plan;
-                    better = Some(way);
-                }
-            }
-            match better {
-                Some(way) => units = way,
-                None => return Some(best),
-            }
-        }
-    }
-
-    /// Takes searches from what the round may spend on improving seats; `None` if nothing is left,
-    /// of the count or of the time.
-    pub(super) fn spend(&mut self, searches: usize) -> Option<()> {
-        let left = self.effort.checked_sub(searches)?;
-        let spent = self.table.settings.effort.saturating_sub(self.effort);
-        if !self.table.forecast.go_on(spent) {
-            self.effort = 0;
-            return None;
-        }
-        self.effort = left;
-        Some(())
     }
 
     pub(super) const fn clears(&self, gain: i64, before: i64) -> bool {
