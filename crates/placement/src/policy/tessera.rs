@@ -84,7 +84,8 @@ pub struct Tessera {
     pub shortness: f64,
     /// The same for the order in which jobs that wait are looked at.
     pub eagerness: f64,
-    /// The time after which a job that waits weighs twice as much.
+    /// The time after which a job that waits weighs twice as much; no longer than the time in which
+    /// everything that is known could be done, since beside that such a wait is a long one.
     pub ageing: Millis,
     /// How much better a GPU's seats must get for jobs to be stopped, in thousandths.
     pub hurdle: i64,
@@ -273,7 +274,7 @@ fn order(waiting: &mut Waiting, lines: &mut Lines, search: &Search<'_, '_>) -> V
     let settings = table.settings;
     let clock = Clock {
         now: table.now,
-        ageing: settings.ageing,
+        ageing: settings.ageing.min(table.outlook.time()),
         horizon: table.outlook.horizon,
         haste: settings.haste,
     };

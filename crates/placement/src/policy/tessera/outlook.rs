@@ -10,7 +10,7 @@
 use tessera_model::{JobId, Millis};
 
 use super::search::Search;
-use super::table::{Table, float};
+use super::table::{Table, float, rounded};
 use super::waiting::{STEEPNESS, Waiting, Weight};
 use super::{PRIORITY, Tessera};
 use crate::view::QueuedJob;
@@ -45,6 +45,11 @@ impl Outlook {
         let silence = newest.into_iter().fold(survey.youngest, f64::min);
         let quiet = (silence / (table.settings.quiet * end).max(1.0)).min(1.0);
         Self { horizon, end, quiet }
+    }
+
+    /// Returns the time in which all work that is known could be done: one second at least.
+    pub(super) fn time(&self) -> Millis {
+        Millis::new(rounded(self.horizon).max(1_000))
     }
 
     /// Returns by how much more a job's seat is worth, from what is left of the job. Somebody waits

@@ -310,7 +310,7 @@ pub(super) fn float_of(worth: i64) -> f64 {
 }
 
 /// Rounds a time down to whole milliseconds.
-fn rounded(ms: f64) -> u64 {
+pub(super) fn rounded(ms: f64) -> u64 {
     down(ms.clamp(0.0, 4_000_000_000_000.0)).unsigned_abs()
 }
 

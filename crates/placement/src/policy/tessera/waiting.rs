@@ -64,10 +64,12 @@ impl Clock {
         1.0 + float(self.now.minus(since)) / float(self.ageing).max(1.0)
     }
 
-    /// Returns by how much anybody's urgency can have grown since another round, its age left out.
+    /// Returns by how much anybody's urgency can have grown since another round, but by growing older
+    /// since: the horizon has come nearer, and jobs may age faster.
     fn hastened(&self, then: &Self) -> f64 {
         let grown = (then.horizon.max(1.0) / self.horizon.max(1.0)).max(1.0).powi(STEEPNESS);
-        grown.min(1.0 + self.haste)
+        let faster = (float(then.ageing) / float(self.ageing).max(1.0)).max(1.0);
+        grown.min(1.0 + self.haste) * faster
     }
 }
 
