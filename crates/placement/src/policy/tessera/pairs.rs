@@ -226,19 +226,16 @@ impl Search<'_, '_> {
         (sit_so || ours + theirs >= enough).then_some(kept + added)
     }
 
-    /// Returns the seats of two in a slot.
+    /// Returns the seats of two in a slot; nothing if they may not share it.
     pub(super) fn pair_seats(
         &mut self,
         at: usize,
         job: JobId,
         other: JobId,
         slot: Slot,
-    ) -> Vec<Seat> {
-        let number = self.table.mig(at).and_then(|mig| mig.atlas().number(slot));
-        let way = self.pair(at, job, other).zip(number);
-        let way = way.and_then(|(pair, number)| pair.ways.get(number).copied().flatten());
-        way.map_or_else(Vec::new, |[mine, yours]| {
-            vec![mine.seat(job, slot), yours.seat(other, slot)]
-        })
+    ) -> Option<[Seat; 2]> {
+        let number = self.table.mig(at)?.atlas().number(slot)?;
+        let [mine, yours] = self.pair(at, job, other)?.ways.get(number).copied().flatten()?;
+        Some([mine.seat(job, slot), yours.seat(other, slot)])
     }
 }

@@ -275,7 +275,7 @@ impl<'c, 'd> Search<'c, 'd> {
         for (unit, slot) in found.seats {
             match units[unit] {
                 Unit::One(job) => seats.push(self.place(at, job, slot)),
-                Unit::Two(job, other) => seats.extend(self.pair_seats(at, job, other, slot)),
+                Unit::Two(job, other) => seats.extend(self.pair_seats(at, job, other, slot)?),
             }
         }
         let layout = mig.full().get(found.layout)?.clone();

@@ -64,8 +64,9 @@ impl Clock {
         1.0 + float(self.now.minus(since)) / float(self.ageing).max(1.0)
     }
 
-    /// Returns by how much anybody's urgency can have grown since another round, but by growing older
-    /// since: the horizon has come nearer, and jobs may age faster.
+    /// Returns by what factor anybody's urgency can have grown since another round beside
+    /// [`Self::aged`] since then: the horizon may have come nearer, by which long jobs are more urgent
+    /// and everybody ages faster.
     fn hastened(&self, then: &Self) -> f64 {
         let grown = (then.horizon.max(1.0) / self.horizon.max(1.0)).max(1.0).powi(STEEPNESS);
         let faster = (float(then.ageing) / float(self.ageing).max(1.0)).max(1.0);
