@@ -32,3 +32,4 @@ pub mod record;
 pub mod serve;
 pub mod socket;
 pub mod verdict;
+pub mod words;

@@ -310,6 +310,14 @@ pub struct ExitRecord {
     pub max_rss: Bytes,
 }
 
+impl ExitRecord {
+    /// Tells whether it was for want of GPU memory that the program ended: then it ended itself. For
+    /// want of the host's the kernel kills.
+    pub fn ran_out_of_gpu_memory(&self) -> bool {
+        self.outcome == Outcome::OutOfMemory && self.exit.is_some_and(|e| e != Exit::Signal(9))
+    }
+}
+
 /// How a layout plan ended.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum PlanEnd {

@@ -15,6 +15,7 @@ use super::group::{Group, sweep};
 use super::prepare::{self, Prepared};
 use super::protocol::{Held, SpawnOrder};
 use super::verdict::{Evidence, Signalled, exit_of, verdict};
+use super::words::Words;
 use crate::sys::clock;
 use crate::sys::spawn::{self, Child, Image, Reaped};
 
@@ -39,6 +40,7 @@ pub struct Job {
     grace_ends: Option<Millis>,
     signalled: Option<Signalled>,
     memory_kills_before: u64,
+    words: Words,
 }
 
 impl Job {
@@ -57,6 +59,7 @@ impl Job {
         let prepared = prepare::prepare(data, &order, script)
             .map_err(|refused| Box::new(never_ran(refused.outcome, refused.detail)))?;
         let memory_kills_before = group.map_or(0, Group::out_of_memory_kills);
+        let words = Words::of(data, order.attempt);
         let child = start_program(&prepared, null, group).map_err(|error| {
             let refused = prepare::explain(&error, &prepared.program);
             Box::new(never_ran(refused.outcome, refused.detail))
@@ -71,6 +74,7 @@ impl Job {
             grace_ends: None,
             signalled: None,
             memory_kills_before,
+            words,
         })
     }
 
@@ -194,13 +198,20 @@ impl Job {
     pub fn finish(&mut self, group: Option<&Group>) -> Option<ExitRecord> {
         let reaped = spawn::wait(self.child.pid, false)?;
         let clean = clear(group);
+        let exit = exit_of(reaped.status);
+        let gave_up = exit != Exit::Code(0) && self.signalled.is_none();
+        let last_words = if gave_up { self.words.out_of_gpu_memory() } else { None };
         let evidence = Evidence {
-            exit: exit_of(reaped.status),
+            exit,
             signalled: self.signalled,
             out_of_memory: group
                 .is_some_and(|group| group.out_of_memory_kills() > self.memory_kills_before),
+            out_of_gpu_memory: last_words.is_some(),
         };
         let (outcome, mut detail) = verdict(evidence);
+        if let Some(line) = last_words.filter(|_| outcome == Outcome::OutOfMemory) {
+            detail.push_str(&format!(": {line}"));
+        }
         if !clean {
             detail.push_str("; a process that it left behind can't be killed");
         }

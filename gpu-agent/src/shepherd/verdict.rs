@@ -27,6 +27,8 @@ pub struct Evidence {
     pub signalled: Option<Signalled>,
     /// Whether the kernel killed a process of the attempt for want of memory.
     pub out_of_memory: bool,
+    /// Whether the program's last words say that GPU memory ran out.
+    pub out_of_gpu_memory: bool,
 }
 
 /// Decides how an attempt ended, with a sentence for people where the outcome doesn't say all.
@@ -56,6 +58,9 @@ pub fn verdict(evidence: Evidence) -> (Outcome, String) {
         (Some(Signalled::Killed(reason)), Exit::Signal(9)) => killed(reason),
         (None, Exit::Signal(9)) if evidence.out_of_memory => {
             (Outcome::OutOfMemory, "the kernel killed it for want of host memory".to_owned())
+        }
+        (None, Exit::Code(_) | Exit::Signal(1..=8 | 10..)) if evidence.out_of_gpu_memory => {
+            (Outcome::OutOfMemory, "it ran out of GPU memory".to_owned())
         }
         (Some(Signalled::Killed(_)) | None, Exit::Code(_)) => plain(Outcome::Failed),
         (Some(Signalled::Killed(_)) | None, Exit::Signal(number)) => {
@@ -113,7 +118,24 @@ mod tests {
     use super::*;
 
     fn outcome(exit: Exit, signalled: Option<Signalled>, out_of_memory: bool) -> Outcome {
-        verdict(Evidence { exit, signalled, out_of_memory }).0
+        verdict(Evidence { exit, signalled, out_of_memory, out_of_gpu_memory: false }).0
+    }
+
+    #[test]
+    fn a_program_that_gave_up_for_want_of_gpu_memory_ran_out_of_it() {
+        let outcome = |exit, signalled| {
+            let (out_of_memory, out_of_gpu_memory) = (true, true);
+            verdict(Evidence { exit, signalled, out_of_memory, out_of_gpu_memory })
+        };
+        let cancel = Some(Signalled::Stopped(StopCause::Cancel));
+        for exit in [Exit::Code(1), Exit::Signal(6)] {
+            assert_eq!(outcome(exit, None).0, Outcome::OutOfMemory, "{exit:?}");
+            assert!(outcome(exit, None).1.contains("GPU memory"));
+            assert_eq!(outcome(exit, cancel).0, Outcome::Cancelled, "{exit:?}");
+        }
+        assert_eq!(outcome(Exit::Code(0), None).0, Outcome::Succeeded, "it got by without");
+        // The kernel's word on the host's memory counts more.
+        assert!(outcome(Exit::Signal(9), None).1.contains("host memory"));
     }
 
     #[test]
