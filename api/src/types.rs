@@ -389,6 +389,31 @@ pub struct Attempt {
     /// How long it was expected to run when it was placed; absent where nothing was known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prediction: Option<PredictionView>,
+    /// What GPU memory it was expected to have, if its job names no size; absent where its task never
+    /// ran.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory_prediction: Option<MemoryPredictionView>,
+}
+
+/// What GPU memory a run was expected to have, by earlier runs of its task, and had.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct MemoryPredictionView {
+    /// How many earlier runs.
+    pub runs: u32,
+    /// It was expected to have so much at least.
+    pub low_bytes: u64,
+    /// What was asked for, as far as a slice has it: the most that an earlier run had, or more than
+    /// the slice had that one ran out of.
+    pub floor_bytes: u64,
+    /// It was expected to have no more.
+    pub high_bytes: u64,
+    /// Whether half as much again is asked for, since runs of the task stopped to keep to what was
+    /// foretold.
+    pub cautious: bool,
+    /// The most that it had; absent until it ended well and that is known.
+    pub peak_bytes: Option<u64>,
+    /// The memory of its slice, if it ran out of that.
+    pub ran_out_of_bytes: Option<u64>,
 }
 
 /// How long something was expected to take, and took.
@@ -454,13 +479,30 @@ pub struct KernelUse {
     pub memory_peak_bytes: u64,
 }
 
-/// How good predictions of run times are, and the model that makes some of them.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+/// How good predictions are, and the model that makes some of them.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Predictions {
     /// The model of how slices compare that is in use; absent until enough has run to learn one.
     pub model: Option<PredictorView>,
     /// What came of predictions, by what they rested on.
     pub outcomes: Vec<PredictionOutcomes>,
+    /// What came of predictions of memory.
+    #[serde(default)]
+    pub memory: MemoryOutcomes,
+}
+
+/// What came of the newest predictions of memory, of jobs that name no size.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct MemoryOutcomes {
+    /// How many runs it is known of what they had, at most 1,000.
+    pub outcomes: u64,
+    /// How many of them kept within the interval.
+    pub within: u64,
+    /// How many had more, or ran out of memory.
+    pub short: u64,
+    /// How many tasks ask for half as much again, since their runs stopped to keep to what was
+    /// foretold.
+    pub doubted_tasks: u64,
 }
 
 /// A model that was trained from what ran.
@@ -609,6 +651,10 @@ pub struct Explain {
     /// How long it is expected to take where it would go, or runs; absent where nothing is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prediction: Option<PredictionView>,
+    /// What GPU memory it is expected to need, if it names none itself; absent where its task never
+    /// ran.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory_prediction: Option<MemoryPredictionView>,
     /// What would start it now, found by asking the policy about clusters that are a little
     /// different; for a job that waits.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

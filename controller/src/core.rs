@@ -12,7 +12,7 @@ pub mod counterfactual;
 #[cfg(test)]
 mod crowded;
 mod describe;
-mod floors;
+pub mod floors;
 pub mod foresight;
 mod gangs;
 mod input;
@@ -42,11 +42,12 @@ use tessera_model::life::JobState;
 use tessera_model::mig::Slot;
 use tessera_model::spec::{GpuAsk, Priority};
 use tessera_model::{
-    AttemptId, BootId, ControllerId, DecisionId, GpuId, JobId, Member, Millis, NodeId, NodeName,
-    PlanId, SliceId,
+    AttemptId, BootId, Bytes, ControllerId, DecisionId, GpuId, JobId, Member, Millis, NodeId,
+    NodeName, PlanId, SliceId,
 };
 use tessera_placement::record::{Record, Recorder};
 use tessera_placement::{MigView, Policy, QueuedJob, Sharer, SliceKind, WaitReason};
+use tessera_predict::memory::Floor;
 use tessera_wire::frames::{GpuReport, ToAgent, ToController, Usage};
 use uuid::Uuid;
 
@@ -310,7 +311,7 @@ struct Waiting {
     /// How much of it was put aside, in millionths.
     done: u32,
     /// What it asks for by what earlier runs had, if its user names no size.
-    floor: Option<tessera_model::Bytes>,
+    floor: Option<floors::Asked>,
 }
 
 /// What an attempt's node knows of its time limit.
@@ -363,6 +364,10 @@ struct Live {
     done: u32,
     /// What was foretold of it; `None` for a sharer.
     foretold: Option<Foretold>,
+    /// What was foretold of its memory, if its job names none.
+    memory: Option<Floor>,
+    /// The most GPU memory that it had, if its node told that before its end.
+    peak: Option<Bytes>,
     /// Its place in its gang, if it is in one.
     gang: Option<Member>,
     /// How it ended, while others of its gang have not.
@@ -437,6 +442,8 @@ pub struct Cluster {
     estimator: foresight::taught::Forecaster,
     /// The tasks of ended attempts of which it isn't known yet what memory they had.
     ended: floors::Ended,
+    /// Memory of the largest slice that any GPU can have; zero where none was ever seen.
+    largest: Bytes,
     /// How busy tasks are that share slices kernel by kernel, in thousandths of their time alone.
     busy: Arc<BTreeMap<String, u16>>,
     /// How long unfinished jobs ran before they put their work aside, by kind of slice.

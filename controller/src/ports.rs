@@ -162,6 +162,8 @@ pub struct WaitingView {
     pub why: Explanation,
     /// How long it is expected to take on the tightest slice that suits it.
     pub prediction: Option<Prediction>,
+    /// What it is foretold to need of memory, if it names none itself.
+    pub memory: Option<tessera_predict::memory::Floor>,
     /// What would start it now.
     pub alternatives: Vec<Alternative>,
     /// When it is expected to start.
@@ -177,6 +179,15 @@ pub struct ClusterShape {
     pub known: bool,
     /// The largest slice of any node.
     pub largest: Option<Bytes>,
+}
+
+/// What predictions come from, and whether it is believed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Learned {
+    /// The fingerprint of the model of how slices compare, and whether it is asked.
+    pub slices: Option<(u64, bool)>,
+    /// How many tasks get cautious memory, since their runs stopped to keep to what was foretold.
+    pub doubted_tasks: usize,
 }
 
 /// What came of an operator's order.
@@ -214,10 +225,10 @@ pub enum ToPlacer {
         /// The news.
         tasks: Vec<(String, u16)>,
     },
-    /// Tell which model of how slices compare is there, and whether it is believed.
-    Taught {
+    /// Tell what is learned, and whether it is believed.
+    Learned {
         /// The answer.
-        reply: oneshot::Sender<Option<(u64, bool)>>,
+        reply: oneshot::Sender<Learned>,
     },
     /// Tell what accounts have had, hold, and may.
     Usage {

@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use tessera_api::types::{Explain, JobDetail, SubmitRequest};
+use tessera_api::types::{Explain, JobDetail, MemoryPredictionView, SubmitRequest};
 use tessera_load_tests::cluster::{Cluster, Plan, SOON, script};
 use tessera_load_tests::programs::programs;
 use tessera_load_tests::wait;
@@ -97,4 +97,65 @@ fn a_waiting_job_is_told_how_long_it_will_take() {
     let known = explain.prediction.unwrap();
     assert_eq!((known.basis.as_str(), known.runs), ("same_slice", 1));
     assert_eq!(known.ran_secs, None);
+}
+
+/// A job that names no size and gives up where it doesn't get `mib` of GPU memory, as CUDA's programs do.
+fn grower(mib: u64) -> SubmitRequest {
+    let client = programs().path("tessera-sim-client").display().to_string();
+    let bytes = mib << 20;
+    let text = format!(
+        "{client} --memory-bytes {bytes} --load-percent 50 --seconds 1 && exit 0\n\
+         echo 'torch.OutOfMemoryError: CUDA out of memory.' >&2\nexit 1"
+    );
+    SubmitRequest {
+        user: Some("ada".into()),
+        task_key: Some("grower".into()),
+        max_retries: Some(1),
+        ..script(&text)
+    }
+}
+
+/// Waits until it is known what memory a job's last attempt had.
+fn told_memory(cluster: &Cluster, job: u64) -> MemoryPredictionView {
+    wait::until(SOON, "what it had is known", || {
+        let detail: JobDetail =
+            cluster.call("GET", &format!("/v1/jobs/{job}"), None).expect(200).json();
+        let known = detail.attempt_list.last()?.memory_prediction.clone()?;
+        known.peak_bytes.is_some().then_some(known)
+    })
+}
+
+#[test]
+fn a_job_that_ran_out_of_memory_runs_again_on_a_larger_slice_and_its_task_is_known_from_then_on() {
+    let mut cluster = Plan::new().node("n1", "a100-40gb").start();
+
+    let first = ran(&cluster, &grower(7_000));
+
+    let [short, enough] = &first.attempt_list[..] else { panic!("{:?}", first.attempt_list) };
+    assert_eq!((short.state.as_str(), short.profile.as_str()), ("out_of_memory", "1g.5gb"));
+    assert_eq!(short.memory_prediction, None, "nothing was known");
+    let detail = short.detail.as_deref().unwrap();
+    assert!(detail.starts_with("it ran out of GPU memory: torch.OutOfMemoryError"), "{detail}");
+    assert_eq!(enough.profile, "2g.10gb");
+    let known = told_memory(&cluster, first.job.id);
+    assert_eq!((known.runs, known.cautious), (1, false));
+    assert_eq!(known.peak_bytes, Some(7_000 << 20));
+    assert!(known.high_bytes < 7_000 << 20, "it had more than was foretold: {known:?}");
+
+    cluster.controller.kill();
+    cluster.controller.start();
+    cluster.wait_ready();
+    let second = ran(&cluster, &grower(7_000));
+
+    assert_eq!(second.attempt_list.len(), 1, "{:?}", second.attempt_list);
+    assert_eq!(second.attempt_list[0].profile, "2g.10gb", "the store remembers");
+    let known = told_memory(&cluster, second.job.id);
+    assert_eq!((known.runs, known.floor_bytes), (2, 7_000 << 20));
+    let shown = tessera(&cluster, &["show", &second.job.id.to_string()]);
+    let words = "expected to have 6.83 GiB of GPU memory at most";
+    assert!(shown.contains(words) && shown.contains("; it had 6.83 GiB"), "{shown}");
+    let told = tessera(&cluster, &["predictions"]);
+    let words =
+        "of 2 runs of jobs that name no size, 1 kept within what was foretold and 1 needed more";
+    assert!(told.contains(words), "{told}");
 }

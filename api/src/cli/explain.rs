@@ -10,7 +10,7 @@ use super::failure::Failure;
 use super::jobs::one_job;
 use super::session::{Session, moment, or_dash, table};
 use super::span::Elapsed;
-use crate::types::{CandidateView, Explain, PredictionView};
+use crate::types::{CandidateView, Explain, MemoryPredictionView, PredictionView};
 
 #[derive(Args)]
 pub struct ExplainJob {
@@ -51,6 +51,9 @@ pub fn draw(explain: &Explain) -> String {
     if let Some(prediction) = &explain.prediction {
         let _ = writeln!(text, "{}", sentence(&capitalised(&foretold(prediction))));
     }
+    if let Some(memory) = &explain.memory_prediction {
+        let _ = writeln!(text, "{}", sentence(&capitalised(&memory_foretold(memory))));
+    }
     let when = explain.decided_at.map(|at| format!(" at {}", moment(at))).unwrap_or_default();
     let decision = explain.decision.as_deref().map(|id| format!(", decision {id}"));
     let decision = decision.unwrap_or_default();
@@ -83,6 +86,30 @@ pub fn foretold(prediction: &PredictionView) -> String {
     };
     if let Some(ran) = prediction.ran_secs {
         let _ = write!(text, "; it took {}", seconds(ran));
+    }
+    text
+}
+
+/// Tells what memory a run was expected to have, and had.
+pub fn memory_foretold(prediction: &MemoryPredictionView) -> String {
+    let (low, high) = (Bytes::new(prediction.low_bytes), Bytes::new(prediction.high_bytes));
+    let runs = prediction.runs;
+    let s = if runs == 1 { "" } else { "s" };
+    let mut text = format!(
+        "expected to have {} of GPU memory at most ({} to {}), by {runs} earlier run{s}",
+        Bytes::new(prediction.floor_bytes),
+        low,
+        high
+    );
+    if prediction.cautious {
+        text.push_str(
+            " and half as much again: the newest kept to less than was foretold too seldom",
+        );
+    }
+    if let Some(slice) = prediction.ran_out_of_bytes {
+        let _ = write!(text, "; it ran out of the {} that it had", Bytes::new(slice));
+    } else if let Some(peak) = prediction.peak_bytes {
+        let _ = write!(text, "; it had {}", Bytes::new(peak));
     }
     text
 }

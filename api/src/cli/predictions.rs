@@ -1,10 +1,12 @@
-//! How good predictions of run times are: `tessera predictions`.
+//! How good predictions are: `tessera predictions`.
+
+use std::fmt::Write as _;
 
 use clap::Args;
 
 use super::failure::Failure;
 use super::session::{Session, moment, table};
-use crate::types::{PredictionOutcomes, Predictions, PredictorView};
+use crate::types::{MemoryOutcomes, PredictionOutcomes, Predictions, PredictorView};
 
 #[derive(Args)]
 pub struct PredictionList {}
@@ -25,11 +27,33 @@ fn draw(told: &Predictions) -> String {
         },
         words,
     );
-    if told.outcomes.is_empty() {
-        return format!("{model}\n\nNo predicted run has come to its end yet.");
+    let times = match told.outcomes.is_empty() {
+        true => "No predicted run has come to its end yet.\n".to_owned(),
+        false => {
+            let header = ["PREDICTED BY", "OUTCOMES", "WITHIN", "OFF BY"];
+            table(Some(&header), told.outcomes.iter().map(row))
+        }
+    };
+    format!("{model}\n\n{times}\n{}", memory(&told.memory))
+}
+
+fn memory(of: &MemoryOutcomes) -> String {
+    let MemoryOutcomes { outcomes, within, short, doubted_tasks } = of;
+    let mut text = match outcomes {
+        0 => "Memory: no run of a job that names no size has told yet what it had.".to_owned(),
+        _ => format!(
+            "Memory: of {outcomes} runs of jobs that name no size, {within} kept within what was \
+             foretold and {short} needed more."
+        ),
+    };
+    if *doubted_tasks > 0 {
+        let _ = write!(
+            text,
+            "\n{doubted_tasks} of their tasks kept to it too seldom: their jobs ask for half as much \
+             again."
+        );
     }
-    let header = ["PREDICTED BY", "OUTCOMES", "WITHIN", "OFF BY"];
-    format!("{model}\n\n{}", table(Some(&header), told.outcomes.iter().map(row)))
+    text
 }
 
 fn words(model: &PredictorView) -> String {

@@ -610,8 +610,8 @@ impl StreamHandler<ToPlacer> for Placer {
             }
             ToPlacer::Teach { taught, came } => self.parts.cluster.teach(taught, &came),
             ToPlacer::Busy { tasks } => self.parts.cluster.know_busy(tasks),
-            ToPlacer::Taught { reply } => {
-                let _ = reply.send(self.parts.cluster.taught());
+            ToPlacer::Learned { reply } => {
+                let _ = reply.send(self.parts.cluster.learned());
             }
             ToPlacer::Nodes { reply } => {
                 let _ = reply.send(self.parts.cluster.describe(clock::boot()));

@@ -34,9 +34,7 @@ impl Cluster {
         let event = JobEvent::Ended { outcome: record.outcome, verdict };
         let to = live.state.on(event).expect("a live attempt's job can always end");
         let lasted = self.learn_end(&live, &record);
-        if record.outcome == Outcome::Succeeded {
-            self.ended.wait_for(attempt, &live.facts.task);
-        }
+        let ran_out_of = self.learn_memory_of(attempt, &live, &record);
         let done = self.put_aside(&live, lasted);
         if to.is_final() {
             self.asides.remove(&live.job);
@@ -61,6 +59,7 @@ impl Cluster {
             gang: None,
             record,
             lasted,
+            ran_out_of,
             foretold: live.foretold.and_then(|foretold| foretold.prediction),
             done,
         });

@@ -18,7 +18,7 @@ use tessera_model::mig::{Profile, Slot};
 use tessera_model::share::Share;
 use tessera_model::spec::{Class, JobSpec};
 use tessera_model::task::task_key;
-use tessera_model::{Bytes, GpuId, JobId, Millis};
+use tessera_model::{GpuId, JobId, Millis};
 use tessera_placement::{
     Account, Basis, Estimator as _, Forecast, GpuView, MigView, Prediction, SliceKind, could_hold,
 };
@@ -26,6 +26,7 @@ use tessera_wire::frames::ExitRecord;
 
 use self::taught::Taught;
 use super::{Cluster, Live, Waiting};
+use crate::ports::Learned;
 
 const MILLION: u64 = 1_000_000;
 /// Kinds of slices on which one job's put aside work is remembered: it was moved as often at least.
@@ -86,8 +87,6 @@ pub struct Lesson {
     pub on: SliceKind,
     /// How long.
     pub ran: Millis,
-    /// The most GPU memory that it was seen to have.
-    pub peak: Option<Bytes>,
 }
 
 /// Work that an attempt of an unfinished job put aside.
@@ -118,9 +117,6 @@ impl Cluster {
         self.estimator.clear();
         for lesson in lessons {
             self.estimator.learn(&lesson.task, &lesson.on, lesson.ran);
-            if let Some(peak) = lesson.peak {
-                self.estimator.learn_memory(&lesson.task, peak);
-            }
         }
     }
 
@@ -130,9 +126,13 @@ impl Cluster {
         self.estimator.teach(taught, came);
     }
 
-    /// Returns the fingerprint of the model of how slices compare, and whether it is believed.
-    pub fn taught(&self) -> Option<(u64, bool)> {
-        self.estimator.taught().map(|(taught, believed)| (taught.fingerprint(), believed))
+    /// Returns what predictions come from, and whether it is believed.
+    pub fn learned(&self) -> Learned {
+        let taught = self.estimator.taught();
+        Learned {
+            slices: taught.map(|(taught, believed)| (taught.fingerprint(), believed)),
+            doubted_tasks: self.estimator.doubted(),
+        }
     }
 
     /// Returns what kind of slice a place is.
@@ -394,8 +394,8 @@ impl Forecast for Foresight<'_> {
     fn time(&self, job: JobId, gpu: &GpuView, profile: &Profile) -> Option<Millis> {
         let known = self.known(job)?;
         let mig = gpu.mig.as_deref()?;
-        let enough = self.cluster.estimator.memory(&known.facts.task);
-        if !could_hold(known.ask, mig, profile) || enough.is_some_and(|peak| peak > profile.memory)
+        let enough = self.cluster.needs(known.facts);
+        if !could_hold(known.ask, mig, profile) || enough.is_some_and(|need| need > profile.memory)
         {
             return None;
         }

@@ -173,6 +173,7 @@ impl Cluster {
             Outcome::Succeeded => self.learn_end(&live, &record),
             _ => Lasted::default(),
         };
+        let ran_out_of = self.learn_memory_of(attempt, &live, &record);
         let requeued = to == JobState::Queued;
         if let (true, Some(sheet)) = (requeued, &live.sheet) {
             let fresh = FreshJob::new(live.job, &sheet.spec, live.gang, live.number);
@@ -190,6 +191,7 @@ impl Cluster {
             gang: live.gang.map(|member| member.gang),
             record,
             lasted,
+            ran_out_of,
             foretold: live.foretold.and_then(|foretold| foretold.prediction),
             done: live.done,
         });

@@ -192,7 +192,14 @@ impl Cluster {
             round.reports.push((node, gpu.report.clone()));
             round.shape_changed = true;
         }
+        let resized = self
+            .gpus
+            .get(&gpu.report.gpu)
+            .is_none_or(|known| known.report.memory != gpu.report.memory || known.mig != gpu.mig);
         self.gpus.insert(gpu.report.gpu.clone(), gpu);
+        if resized {
+            self.measure_largest();
+        }
     }
 
     fn attempt_report(

@@ -121,6 +121,7 @@ impl Cluster {
             reviewed: self.reviewed,
             estimator: self.estimator.clone(),
             ended: super::floors::Ended::default(),
+            largest: self.largest,
             busy: Arc::clone(&self.busy),
             asides: self.asides.clone(),
             accounts: self.accounts.clone(),
@@ -140,6 +141,7 @@ impl Cluster {
             reason: reason.word(),
             why,
             prediction: None,
+            memory: waiting.floor.map(|asked| asked.floor),
             alternatives: Vec::new(),
             expected_start: None,
         };

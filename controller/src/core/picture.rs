@@ -6,7 +6,7 @@ use std::sync::Arc;
 use tessera_model::lease::LeaseTerms;
 use tessera_model::life::JobState;
 use tessera_model::spec::{GpuAsk, Priority};
-use tessera_model::{ControllerId, JobId, Millis};
+use tessera_model::{Bytes, ControllerId, JobId, Millis};
 use tessera_placement::record::Recorder;
 use tessera_placement::{Policy, QueuedJob};
 
@@ -55,6 +55,7 @@ impl Cluster {
             reviewed: None,
             estimator: super::foresight::taught::Forecaster::default(),
             ended: super::floors::Ended::default(),
+            largest: Bytes::ZERO,
             busy: Arc::default(),
             asides: BTreeMap::new(),
             accounts: Accounts::default(),
@@ -140,6 +141,8 @@ impl Cluster {
         self.words = picture.words.into_iter().map(keyed).collect();
         // First what earlier runs had: jobs that name no size ask for it.
         self.learn(&picture.lessons);
+        picture.memories.iter().for_each(|lesson| self.estimator.learn_memory(lesson));
+        self.measure_largest();
         for row in picture.waiting {
             let submitted = now.minus(row.waited);
             self.enqueue(row, submitted);
@@ -160,6 +163,8 @@ impl Cluster {
                 None => self.foretell(row.job, &facts, row.done, &row.gpu, row.slot),
                 Some(_) => None,
             };
+            let asked = spec.map_or(GpuAsk::Unknown, |spec| spec.gpu.clone());
+            let memory = self.floor(&asked, &facts).filter(|_| foretold.is_some());
             let gang = sheet.as_ref().and_then(|sheet| sheet.gang);
             let user: Arc<str> = spec.map_or("", |spec| spec.user.as_str()).into();
             let worth = self.worth(&row.gpu, row.slot, share.as_ref().map(|s| s.share));
@@ -173,12 +178,14 @@ impl Cluster {
                 user,
                 gang,
                 over: None,
-                asked: spec.map_or(GpuAsk::Unknown, |spec| spec.gpu.clone()),
+                asked,
                 facts,
                 submitted: now.minus(row.waited),
                 began: row.ran.map(|ran| now.minus(ran)),
                 done: row.done,
                 foretold,
+                memory: memory.map(|asked| asked.floor),
+                peak: None,
                 job: row.job,
                 state: row.state,
                 number: row.number,
@@ -211,7 +218,7 @@ impl Cluster {
         self.lines.entry(Arc::clone(&user)).or_default().insert((priority, job));
         let share = self.with_turn(share, &facts, priority);
         let floor = self.floor(&gpu, &facts);
-        let gpu = floor.map_or(gpu, GpuAsk::Memory);
+        let gpu = floor.map_or(gpu, |floor| GpuAsk::Memory(floor.bytes));
         let asked = QueuedJob { id: job, gpu, user, share, priority, submitted, gang };
         let waiting = Waiting { asked, attempts, reason: None, facts, done, floor };
         self.queue.insert((priority, job), waiting);

@@ -7,6 +7,7 @@ use tessera_model::life::{JobState, Outcome};
 use tessera_model::mig::compute::memory_share;
 use tessera_model::mig::{self, Layout, Occupant, Slot, Step};
 use tessera_model::share::{ComputeShare, Part};
+use tessera_model::spec::GpuAsk;
 use tessera_model::{AttemptId, Bytes, DecisionId, GpuId, JobId, Member, Millis, PlanId};
 use tessera_placement::record::{Asked, Draft};
 use tessera_placement::{
@@ -269,6 +270,10 @@ impl Cluster {
             share = Some(Sharer::new(user, Part::Compute(ComputeShare { slot: part, memory })));
             profile = format!("{}c.{profile}", part.slices);
         }
+        let floor = waiting.and_then(|waiting| {
+            // What was foretold last: runs that changed nothing of what it asks for count, too.
+            waiting.floor.and_then(|_| self.floor(&GpuAsk::Unknown, &waiting.facts))
+        });
         let foretold = waiting.filter(|_| share.is_none()).and_then(|waiting| {
             self.foretell(job, &waiting.facts, waiting.done, &place.gpu, place.slot)
         });
@@ -289,6 +294,7 @@ impl Cluster {
             decision: DecisionId::from_uuid(mint()),
             why,
             place,
+            memory: floor.filter(|_| foretold.is_some()).map(|asked| asked.floor),
             foretold,
         })
     }
@@ -326,6 +332,8 @@ impl Cluster {
             began: None,
             done: waiting.done,
             foretold: reservation.foretold.clone(),
+            memory: reservation.memory,
+            peak: None,
             gang: waiting.asked.gang,
             over: None,
         };
@@ -471,7 +479,7 @@ pub(super) const LOOK_AT_MAX: usize = 5_000;
 const LOOK_AT_WITHOUT_GPUS: usize = 64;
 
 /// Returns the memory of an instance, or of the whole GPU.
-fn capacity(gpu: &super::Gpu, slot: Option<Slot>) -> Bytes {
+pub(super) fn capacity(gpu: &super::Gpu, slot: Option<Slot>) -> Bytes {
     let profile = slot.and_then(|slot| gpu.mig.as_ref()?.geometry.profile(slot.profile));
     profile.map_or(gpu.report.memory, |profile| profile.memory)
 }

@@ -12,7 +12,7 @@ use super::openapi::{JobPath, LookupProblems, Problems};
 use super::state::{State, no_job};
 use crate::core::counterfactual::Alternative;
 use crate::ports::WaitingView;
-use crate::store::reads::{Decided, candidate_view, prediction_view};
+use crate::store::reads::{Decided, candidate_view, memory_view, prediction_view};
 
 /// Tells why a job waits, or why it went where it went.
 ///
@@ -63,6 +63,7 @@ fn waiting(job: Job, view: WaitingView) -> Explain {
         candidates: view.why.candidates.into_iter().map(candidate_view).collect(),
         candidates_left_out: view.why.candidates_left_out,
         prediction: view.prediction.as_ref().map(prediction_view),
+        memory_prediction: view.memory.as_ref().map(memory_view),
         alternatives: view.alternatives.into_iter().map(alternative_view).collect(),
         expected_start_secs: expected.and_then(|e| e.after).map(|t| t.duration().as_secs_f64()),
         expected_start: expected.map(|expected| expected.words.clone()),
@@ -70,7 +71,7 @@ fn waiting(job: Job, view: WaitingView) -> Explain {
 }
 
 fn recorded(decided: Decided, state: &State) -> Explain {
-    let Decided { job, decision, prediction } = decided;
+    let Decided { job, decision, prediction, memory_prediction } = decided;
     let Some(decision) = decision else { return undecided(job, state.ports.about.policy) };
     let held = job.state == JobState::Held.word();
     Explain {
@@ -89,6 +90,7 @@ fn recorded(decided: Decided, state: &State) -> Explain {
         candidates: decision.candidates,
         candidates_left_out: decision.candidates_left_out,
         prediction,
+        memory_prediction,
         alternatives: Vec::new(),
         expected_start_secs: None,
         expected_start: None,
@@ -119,6 +121,7 @@ fn undecided(job: Job, policy: &str) -> Explain {
         candidates: Vec::new(),
         candidates_left_out: 0,
         prediction: None,
+        memory_prediction: None,
         alternatives: Vec::new(),
         expected_start_secs: None,
         expected_start: None,

@@ -1,4 +1,4 @@
-//! How good predictions of run times are.
+//! How good predictions are.
 
 use actix_web::get;
 use actix_web::web::{Data, Json};
@@ -9,8 +9,8 @@ use super::openapi::Problems;
 use super::state::State;
 use crate::ports::ToPlacer;
 
-/// Tells how good predictions of run times are, by what they rest on, and which model of how slices
-/// compare is in use, with its error on tasks that it had not seen.
+/// Tells how good predictions of run times and of memory are, by what they rest on, and which model of
+/// how slices compare is in use, with its error on tasks that it had not seen.
 #[utoipa::path(
     tag = "cluster",
     operation_id = "show_predictions",
@@ -19,6 +19,6 @@ use crate::ports::ToPlacer;
 )]
 #[get("/predictions")]
 pub(super) async fn show_predictions(state: Data<State>) -> Result<Json<Predictions>, ApiError> {
-    let taught = state.ask(|reply| ToPlacer::Taught { reply }).await?;
-    Ok(Json(state.reads().predictions(taught).await?))
+    let learned = state.ask(|reply| ToPlacer::Learned { reply }).await?;
+    Ok(Json(state.reads().predictions(learned).await?))
 }

@@ -4,10 +4,12 @@ use sqlx::PgConnection;
 use tessera_model::{Bytes, JobId, Millis};
 use tessera_placement::SliceKind;
 use tessera_predict::drift::WINDOW;
+use tessera_predict::memory::{Floor, Shown};
 use uuid::Uuid;
 
 use super::StoreError;
 use super::moves::Reservation;
+use crate::core::floors::MemoryLesson;
 use crate::core::foresight::taught::Taught;
 use crate::core::foresight::{Aside, Lesson};
 
@@ -31,6 +33,11 @@ pub(super) struct Columns {
     pub(super) expected: Vec<Option<i64>>,
     pub(super) highs: Vec<Option<i64>>,
     pub(super) models_said: Vec<Option<i64>>,
+    pub(super) memory_runs: Vec<Option<i32>>,
+    pub(super) memory_lows: Vec<Option<i64>>,
+    pub(super) memory_floors: Vec<Option<i64>>,
+    pub(super) memory_highs: Vec<Option<i64>>,
+    pub(super) memory_cautious: Vec<Option<bool>>,
 }
 
 impl Columns {
@@ -52,6 +59,16 @@ impl Columns {
             columns.expected.push(known.map(|known| signed(known.expected)));
             columns.highs.push(known.map(|known| signed(known.high)));
             columns.models_said.push(foretold.model.map(u64::cast_signed));
+            let memory = reservation.memory;
+            let bytes = |of: fn(&Floor) -> Bytes| {
+                memory.as_ref().map(|floor| i64::try_from(of(floor).get()).unwrap_or(i64::MAX))
+            };
+            let runs = memory.map(|floor| i32::try_from(floor.runs).unwrap_or(i32::MAX));
+            columns.memory_runs.push(runs);
+            columns.memory_lows.push(bytes(|floor| floor.low));
+            columns.memory_floors.push(bytes(|floor| floor.value));
+            columns.memory_highs.push(bytes(|floor| floor.high));
+            columns.memory_cautious.push(memory.map(|floor| floor.cautious));
         }
         columns
     }
@@ -65,9 +82,9 @@ impl Columns {
 pub async fn lessons(connection: &mut PgConnection) -> Result<Vec<Lesson>, StoreError> {
     let rows = sqlx::query!(
         r#"
-        SELECT p.task, p.gpu_model, p.profile, p.part, a.peak_gpu_memory,
+        SELECT p.task, p.gpu_model, p.profile, p.part,
                COALESCE(p.useful_ms, p.ran_ms) AS "ran_ms!"
-          FROM predictions AS p JOIN attempts AS a ON a.attempt = p.attempt
+          FROM predictions AS p
          WHERE (p.whole OR p.useful_ms IS NOT NULL) AND p.ended_at IS NOT NULL AND p.task <> ''
          ORDER BY p.ended_at DESC, p.attempt DESC
          LIMIT $1
@@ -81,7 +98,47 @@ pub async fn lessons(connection: &mut PgConnection) -> Result<Vec<Lesson>, Store
         task: row.task,
         on: kind(row.gpu_model, row.profile, row.part),
         ran: millis(row.ran_ms),
-        peak: row.peak_gpu_memory.map(|peak| Bytes::new(u64::try_from(peak).unwrap_or(0))),
+    });
+    Ok(lessons.collect())
+}
+
+/// Reads what memory the newest runs had, the oldest of them first.
+///
+/// # Errors
+///
+/// [`StoreError::Unavailable`].
+pub async fn memories(connection: &mut PgConnection) -> Result<Vec<MemoryLesson>, StoreError> {
+    let rows = sqlx::query!(
+        r#"
+        SELECT p.task, p.ran_out_of, a.peak_gpu_memory, p.memory_runs, p.memory_low, p.memory_floor,
+               p.memory_high, p.memory_cautious
+          FROM predictions AS p JOIN attempts AS a ON a.attempt = p.attempt
+         WHERE p.memory_at IS NOT NULL AND p.task <> ''
+         ORDER BY p.memory_at DESC, p.attempt DESC
+         LIMIT $1
+        "#,
+        LESSONS_MAX,
+    )
+    .fetch_all(connection)
+    .await
+    .map_err(StoreError::while_trying_to("read what memory runs had"))?;
+    let lessons = rows.into_iter().rev().map(|row| {
+        let told = || {
+            Some(Floor {
+                runs: u32::try_from(row.memory_runs?).unwrap_or(0),
+                low: bytes(row.memory_low?),
+                value: bytes(row.memory_floor?),
+                high: bytes(row.memory_high?),
+                // Of no matter for what came of it.
+                ran_out_of: None,
+                cautious: row.memory_cautious?,
+            })
+        };
+        let shown = match row.ran_out_of {
+            Some(slice) => Shown::OutOf(bytes(slice)),
+            None => Shown::Peak(bytes(row.peak_gpu_memory.unwrap_or(0))),
+        };
+        MemoryLesson { told: told(), task: row.task, shown }
     });
     Ok(lessons.collect())
 }
@@ -233,6 +290,10 @@ pub async fn keep_model(connection: &mut PgConnection, taught: &Taught) -> Resul
 
 fn kind(model: String, profile: String, part: i16) -> SliceKind {
     SliceKind { model, profile, part: u16::try_from(part).unwrap_or(0) }
+}
+
+fn bytes(value: i64) -> Bytes {
+    Bytes::new(u64::try_from(value).unwrap_or(0))
 }
 
 fn millis(value: i64) -> Millis {

@@ -21,6 +21,7 @@ use tessera_wire::frames::{ArrayPlace, GpuReport};
 use super::nodes::{Asked, PlanRow};
 use super::submit::FreshJob;
 use super::{StoreError, leader};
+use crate::core::floors::MemoryLesson;
 use crate::core::foresight::{Aside, Facts, Lesson};
 use crate::ports::{Limit, Terms};
 
@@ -167,6 +168,8 @@ pub struct Picture {
     pub generation_floor: u64,
     /// Runs of the past, the oldest first.
     pub lessons: Vec<Lesson>,
+    /// What memory they had, the oldest first.
+    pub memories: Vec<MemoryLesson>,
     /// What moves of tasks took, the oldest first.
     pub moves: Vec<(String, Millis)>,
     /// What attempts of unfinished jobs put aside.
@@ -222,6 +225,7 @@ pub async fn picture(connection: &mut PgConnection) -> Result<Picture, StoreErro
         plans: plans(&mut snapshot).await?,
         words: super::operator::words(&mut snapshot).await?,
         lessons: super::foresight::lessons(&mut snapshot).await?,
+        memories: super::foresight::memories(&mut snapshot).await?,
         moves: super::foresight::moves(&mut snapshot).await?,
         asides: super::foresight::asides(&mut snapshot).await?,
         live,

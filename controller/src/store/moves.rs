@@ -12,6 +12,7 @@ use tessera_model::mig::compute::ComputeSlot;
 use tessera_model::share::SmPercent;
 use tessera_model::{AttemptId, Bytes, DecisionId, JobId, Millis, NodeId, SliceId};
 use tessera_placement::{Explanation, Place, Prediction, Sharer};
+use tessera_predict::memory::Floor;
 use tessera_wire::frames::ExitRecord;
 use time::OffsetDateTime;
 use uuid::Uuid;
@@ -57,6 +58,8 @@ pub struct Reservation {
     pub why: Explanation,
     /// What is foretold of it; `None` for a sharer.
     pub foretold: Option<Foretold>,
+    /// What is foretold of its memory, if its job names none and something is foretold of it.
+    pub memory: Option<Floor>,
 }
 
 /// An attempt's place became ready.
@@ -117,6 +120,8 @@ pub struct Ended {
     pub record: ExitRecord,
     /// How long it ran, if that says anything.
     pub lasted: Lasted,
+    /// The memory of its slice, if the attempt ran out of that.
+    pub ran_out_of: Option<Bytes>,
     /// What had been foretold of it.
     pub foretold: Option<Prediction>,
     /// How much of the job is done, in millionths.
@@ -272,13 +277,16 @@ pub async fn reserve(
               FROM UNNEST($18::text[], $19::smallint[], $20::uuid[]) AS h (gpu, slot, attempt)
         ), p AS (
             INSERT INTO predictions (attempt, task, gpu_model, profile, part, whole, basis, runs,
-                                     low_ms, expected_ms, high_ms, model)
+                                     low_ms, expected_ms, high_ms, model, memory_runs, memory_low,
+                                     memory_floor, memory_high, memory_cautious)
             SELECT f.*
               FROM UNNEST($23::uuid[], $24::text[], $25::text[], $26::text[], $27::smallint[],
                           $28::boolean[], $29::text[], $30::integer[], $31::bigint[],
-                          $32::bigint[], $33::bigint[], $36::bigint[])
+                          $32::bigint[], $33::bigint[], $36::bigint[], $37::integer[],
+                          $38::bigint[], $39::bigint[], $40::bigint[], $41::boolean[])
                 AS f (attempt, task, gpu_model, profile, part, whole, basis, runs, low_ms,
-                      expected_ms, high_ms, model)
+                      expected_ms, high_ms, model, memory_runs, memory_low, memory_floor,
+                      memory_high, memory_cautious)
         )
         UPDATE jobs
            SET state = u.state, attempt = u.attempt, last_attempt = u.attempt,
@@ -322,6 +330,11 @@ pub async fn reserve(
         &compute_starts as &[Option<i16>],
         &compute_slices as &[Option<i16>],
         &told.models_said as &[Option<i64>],
+        &told.memory_runs as &[Option<i32>],
+        &told.memory_lows as &[Option<i64>],
+        &told.memory_floors as &[Option<i64>],
+        &told.memory_highs as &[Option<i64>],
+        &told.memory_cautious as &[Option<bool>],
     )
     .execute(&mut *connection)
     .await
@@ -568,6 +581,8 @@ pub async fn end(connection: &mut PgConnection, batch: &[Ended]) -> Result<(), S
     let aside = lasted(|lasted| lasted.aside);
     let useful = lasted(|lasted| lasted.useful);
     let done: Vec<_> = batch.iter().map(|e| i32::try_from(e.done).unwrap_or(0)).collect();
+    let out_of: Vec<_> =
+        batch.iter().map(|e| e.ran_out_of.map(|slice| signed(slice.get()))).collect();
     let moved = sqlx::query!(
         r#"
         WITH u AS (
@@ -576,10 +591,10 @@ pub async fn end(connection: &mut PgConnection, batch: &[Ended]) -> Result<(), S
                           $6::integer[], $7::text[], $8::text[], $9::timestamptz[],
                           $10::timestamptz[], $11::text[], $12::text[], $13::bigint[],
                           $14::bigint[], $15::bigint[], $16::bigint[], $17::integer[],
-                          $18::bigint[], $19::bigint[])
+                          $18::bigint[], $19::bigint[], $20::bigint[])
                 AS u (job, attempt, from_state, to_state, charged, uncharged, reason, outcome,
                       started_at, ended_at, exit, detail, user_ms, system_ms, max_rss, ran_ms,
-                      done_ppm, aside_ms, useful_ms)
+                      done_ppm, aside_ms, useful_ms, ran_out_of)
         ), a AS (
             UPDATE attempts
                SET live = false, state = u.outcome,
@@ -595,10 +610,15 @@ pub async fn end(connection: &mut PgConnection, batch: &[Ended]) -> Result<(), S
         ), p AS (
             UPDATE predictions
                SET ran_ms = u.ran_ms, useful_ms = u.useful_ms, aside_ms = u.aside_ms,
-                   ended_at = CASE WHEN u.ran_ms IS NOT NULL THEN now() END
-              FROM u
+                   ended_at = CASE WHEN u.ran_ms IS NOT NULL THEN now() END,
+                   ran_out_of = u.ran_out_of,
+                   memory_at = CASE WHEN u.ran_out_of IS NOT NULL
+                                      OR (u.outcome = 'succeeded' AND b.peak_gpu_memory > 0)
+                                    THEN now() END
+              FROM u JOIN attempts AS b ON b.attempt = u.attempt
              WHERE predictions.attempt = u.attempt
-               AND (u.ran_ms IS NOT NULL OR u.aside_ms IS NOT NULL)
+               AND (u.ran_ms IS NOT NULL OR u.aside_ms IS NOT NULL OR u.ran_out_of IS NOT NULL
+                    OR u.outcome = 'succeeded')
         ), j AS (
             UPDATE jobs
                SET state = u.to_state, attempt = NULL,
@@ -632,6 +652,7 @@ pub async fn end(connection: &mut PgConnection, batch: &[Ended]) -> Result<(), S
         &done,
         &aside as &[Option<i64>],
         &useful as &[Option<i64>],
+        &out_of as &[Option<i64>],
     )
     .fetch_one(&mut *connection)
     .await

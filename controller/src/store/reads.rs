@@ -26,8 +26,8 @@ use std::future::Future;
 use sqlx::{PgPool, Postgres, Transaction};
 use tessera_api::types::{
     ClusterEvents, DecisionView, Decisions, Job, JobCounts, JobDetail, JobEvents, JobPage,
-    KernelTasks, LayoutChange, LayoutChanges, PastJobs, PredictionView, Predictions,
-    RecordedRounds, TaskKernels,
+    KernelTasks, LayoutChange, LayoutChanges, MemoryPredictionView, PastJobs, PredictionView,
+    Predictions, RecordedRounds, TaskKernels,
 };
 use tessera_model::share::Share;
 use tessera_model::{DecisionId, GpuId, JobId, JobRef, Millis, PlanId};
@@ -36,12 +36,13 @@ use tokio::task::JoinHandle;
 
 pub use self::attempts::LogSource;
 pub(crate) use self::decisions::candidate_view;
-pub(crate) use self::foretold::prediction_view;
+pub(crate) use self::foretold::{memory_view, prediction_view};
 pub use self::page::{Cursor, JobQuery, PageSize};
 pub use self::past::PastQuery;
 pub use self::rounds::From as RoundsFrom;
 pub use self::targets::Targets;
 use super::StoreError;
+use crate::ports::Learned;
 
 /// What one read sees: one moment, and nothing that it could change.
 ///
@@ -69,6 +70,8 @@ pub struct Decided {
     pub decision: Option<DecisionView>,
     /// What was foretold of its newest attempt.
     pub prediction: Option<PredictionView>,
+    /// What was foretold of its memory, if it names none.
+    pub memory_prediction: Option<MemoryPredictionView>,
 }
 
 impl Reads {
@@ -130,8 +133,9 @@ impl Reads {
             let Some(job) = jobs::one(&mut at, job).await? else { return Ok(None) };
             let decision = decisions::newest_of(&mut at, JobId::from_number(job.id)).await?;
             let number = i64::try_from(job.id).unwrap_or(i64::MAX);
-            let prediction = attempts::newest_prediction(&mut at, number).await?;
-            Ok(Some(Decided { job, decision, prediction }))
+            let (prediction, memory_prediction) =
+                attempts::newest_prediction(&mut at, number).await?;
+            Ok(Some(Decided { job, decision, prediction, memory_prediction }))
         })
         .await
     }
@@ -205,17 +209,13 @@ impl Reads {
         self.run(move |mut at| async move { rounds::page(&mut at, from, size).await }).await
     }
 
-    /// Tells what came of predictions; `taught` is the fingerprint of the model in use, and whether
-    /// it is believed.
+    /// Tells what came of predictions; `learned` says what they come from.
     ///
     /// # Errors
     ///
     /// As [`Self::jobs`].
-    pub async fn predictions(
-        &self,
-        taught: Option<(u64, bool)>,
-    ) -> Result<Predictions, StoreError> {
-        self.run(move |mut at| async move { foretold::all(&mut at, taught).await }).await
+    pub async fn predictions(&self, learned: Learned) -> Result<Predictions, StoreError> {
+        self.run(move |mut at| async move { foretold::all(&mut at, learned).await }).await
     }
 
     /// Lists the tasks whose kernels were measured, latest first.

@@ -31,12 +31,19 @@ pub async fn record(
               FROM UNNEST($1::uuid[], $2::uuid[], $3::bigint[], $4::bigint[])
                 AS u (attempt, node, energy, memory)
              GROUP BY attempt, node
+        ), a AS (
+            UPDATE attempts
+               SET energy_mj = GREATEST(attempts.energy_mj, u.energy),
+                   peak_gpu_memory = GREATEST(attempts.peak_gpu_memory, u.memory)
+              FROM u
+             WHERE attempts.attempt = u.attempt AND attempts.node = u.node
+            RETURNING attempts.attempt, attempts.state, attempts.peak_gpu_memory
         )
-        UPDATE attempts
-           SET energy_mj = GREATEST(attempts.energy_mj, u.energy),
-               peak_gpu_memory = GREATEST(attempts.peak_gpu_memory, u.memory)
-          FROM u
-         WHERE attempts.attempt = u.attempt AND attempts.node = u.node
+        UPDATE predictions
+           SET memory_at = now()
+          FROM a
+         WHERE predictions.attempt = a.attempt AND predictions.memory_at IS NULL
+           AND a.state = 'succeeded' AND a.peak_gpu_memory > 0
         "#,
         &attempts,
         &nodes,

@@ -152,6 +152,7 @@ async fn a_waiting_job_is_explained_by_the_placer() {
                 reason: "resources",
                 why,
                 prediction: None,
+                memory: None,
                 alternatives: Vec::new(),
                 expected_start: None,
             }))

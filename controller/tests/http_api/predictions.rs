@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::json;
 use tessera_api::types::Predictions;
 use tessera_controller::actors::teacher;
-use tessera_controller::ports::ToPlacer;
+use tessera_controller::ports::{Learned, ToPlacer};
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 
@@ -74,7 +74,9 @@ async fn a_model_is_trained_from_what_ran_and_shown_with_its_error_on_unseen_tas
     };
     let fingerprint = taught.fingerprint();
     rig.answer_placer(move |question| match question {
-        ToPlacer::Taught { reply } => reply.send(Some((fingerprint, true))).unwrap(),
+        ToPlacer::Learned { reply } => {
+            reply.send(Learned { slices: Some((fingerprint, true)), doubted_tasks: 2 }).unwrap();
+        }
         other => panic!("{other:?}"),
     });
     let told: Predictions = rig.get("/v1/predictions").await.json().await.unwrap();
@@ -131,11 +133,11 @@ async fn the_next_controller_hears_what_came_of_the_models_predictions() {
 async fn without_history_there_is_neither_a_model_nor_an_outcome() {
     let mut rig = Rig::start().await;
     rig.answer_placer(|question| match question {
-        ToPlacer::Taught { reply } => reply.send(None).unwrap(),
+        ToPlacer::Learned { reply } => reply.send(Learned::default()).unwrap(),
         other => panic!("{other:?}"),
     });
 
     let told: Predictions = rig.get("/v1/predictions").await.json().await.unwrap();
 
-    assert_eq!(told, Predictions { model: None, outcomes: Vec::new() });
+    assert_eq!(told, Predictions::default());
 }

@@ -2,12 +2,16 @@
 //!
 //! MIGM §2.2 names the ways to know it, in this order: declared; learned from earlier runs;
 //! estimated; unknown, which starts on the smallest slice and grows.
+//!
+//! Each task is watched by itself ([`crate::drift`]): what one needs says nothing of another. Of one
+//! whose runs leave their intervals the floor is half as much again as the most that it had.
 
 use std::collections::{BTreeMap, VecDeque};
 
 use serde::{Deserialize, Serialize};
 use tessera_model::Bytes;
 
+use crate::drift::{Trust, Watch};
 use crate::outcome::{Prediction, Quantity, Source};
 
 /// Runs of a task that are looked back at: enough for its spread, few enough to forget a version
@@ -17,8 +21,12 @@ pub const RUNS_MAX: usize = 20;
 /// Tasks that are known at once; the one that ran longest ago is forgotten.
 pub const TASKS_MAX: usize = 100_000;
 
-/// What is added to the highest peak, in thousandths: allocators round, and inputs vary.
+/// By how much the interval goes beyond the peaks, in thousandths: allocators round, and inputs vary.
 const ROOM: u64 = 50;
+
+/// What a floor is of which the task's runs don't keep to, in thousandths of the most that it had: on
+/// cards whose slices double in memory that is the next larger slice, more often than not. Ours.
+const CAUTION: u64 = 1_500;
 
 /// What one run showed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -34,6 +42,35 @@ struct Task {
     runs: VecDeque<Shown>,
     /// The number of the last run over all tasks.
     last: u64,
+    /// Whether what was foretold of it came true.
+    watch: Watch,
+}
+
+/// What a task is foretold to need.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Floor {
+    /// How many runs it rests on.
+    pub runs: u32,
+    /// A run is expected to have this much at least.
+    pub low: Bytes,
+    /// What to ask for.
+    pub value: Bytes,
+    /// A run is expected to have no more.
+    pub high: Bytes,
+    /// The largest slice that a run ran out of, if more than that is asked for.
+    pub ran_out_of: Option<Bytes>,
+    /// Whether it is a cautious one, since what was foretold of the task stopped to come true.
+    pub cautious: bool,
+}
+
+impl Floor {
+    /// Tells whether a run kept to it: nobody who ran out of memory did.
+    pub fn covers(&self, shown: Shown) -> bool {
+        match shown {
+            Shown::Peak(peak) => self.low <= peak && peak <= self.high,
+            Shown::OutOf(_) => false,
+        }
+    }
 }
 
 /// What is known of tasks by their key.
@@ -61,34 +98,72 @@ impl Floors {
         }
     }
 
+    /// Takes what came of a floor, before the run itself is taken: nothing is known of a task that
+    /// never ran.
+    pub fn came(&mut self, task: &str, told: &Floor, shown: Shown) {
+        if let Some(known) = self.tasks.get_mut(task) {
+            known.watch.take(told.covers(shown));
+        }
+    }
+
+    /// Returns how many tasks are given cautious floors.
+    pub fn alarmed(&self) -> usize {
+        self.tasks.values().filter(|task| task.watch.trust() == Trust::Alarmed).count()
+    }
+
     /// Returns what a task needs: its value is the floor to ask for, the highest peak, and more than
-    /// anything that it ran out of; its interval goes from the lowest peak to a twentieth above the
-    /// floor. `None` for a task that never ran.
+    /// anything that it ran out of; its interval goes from a twentieth below the lowest peak to a
+    /// twentieth above the floor. `None` for a task that never ran.
     ///
     /// The twentieth is not asked for: programs that take whatever memory there is would be given a
     /// larger slice each time.
-    pub fn floor(&self, task: &str) -> Option<Prediction> {
-        let runs = &self.tasks.get(task)?.runs;
-        let (mut high, mut low) = (0_u64, u64::MAX);
-        for run in runs {
-            let needs = match run {
+    pub fn floor(&self, task: &str) -> Option<Floor> {
+        let known = self.tasks.get(task)?;
+        let (mut high, mut low, mut ran_out_of) = (0_u64, u64::MAX, None);
+        for run in &known.runs {
+            match run {
                 Shown::Peak(peak) => {
                     low = low.min(peak.get());
-                    peak.get()
+                    if peak.get() > high {
+                        (high, ran_out_of) = (peak.get(), None);
+                    }
                 }
-                Shown::OutOf(slice) => slice.get().saturating_add(1),
-            };
-            high = high.max(needs);
+                Shown::OutOf(slice) if slice.get() >= high => {
+                    (high, ran_out_of) = (slice.get().saturating_add(1), Some(*slice));
+                }
+                Shown::OutOf(_) => {}
+            }
         }
-        Some(Prediction {
-            quantity: Quantity::MemoryBytes,
-            value: high,
-            low: low.min(high),
-            high: high.saturating_add(high / 1_000 * ROOM),
-            source: Source::Measured,
-            model: 0,
+        let cautious = known.watch.trust() == Trust::Alarmed;
+        let value = if cautious { part(high, CAUTION) } else { high };
+        let low = low.min(high);
+        Some(Floor {
+            runs: u32::try_from(known.runs.len()).unwrap_or(u32::MAX),
+            low: Bytes::new(low - part(low, ROOM)),
+            value: Bytes::new(value),
+            high: Bytes::new(value.saturating_add(part(value, ROOM))),
+            ran_out_of,
+            cautious,
         })
     }
+}
+
+impl From<Floor> for Prediction {
+    fn from(floor: Floor) -> Self {
+        Self {
+            quantity: Quantity::MemoryBytes,
+            value: floor.value.get(),
+            low: floor.low.get(),
+            high: floor.high.get(),
+            source: if floor.cautious { Source::Conservative } else { Source::Measured },
+            model: 0,
+        }
+    }
+}
+
+fn part(of: u64, thousandths: u64) -> u64 {
+    let part = u128::from(of) * u128::from(thousandths) / 1_000;
+    u64::try_from(part).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]
@@ -106,10 +181,57 @@ mod tests {
         floors.take("train", Shown::Peak(gib(3)));
         floors.take("train", Shown::Peak(gib(4)));
         let floor = floors.floor("train").unwrap();
-        assert_eq!((floor.low, floor.value), (gib(3).get(), gib(4).get()));
-        assert!(floor.high > gib(4).get() && floor.high < gib(5).get());
+        assert_eq!((floor.runs, floor.value, floor.cautious), (2, gib(4), false));
+        assert!(floor.low < gib(3) && floor.low > Bytes::from_mib(2_900));
+        assert!(floor.high > gib(4) && floor.high < gib(5));
         floors.take("train", Shown::OutOf(gib(10)));
-        assert!(floors.floor("train").unwrap().value > gib(10).get());
+        let floor = floors.floor("train").unwrap();
+        assert!(floor.value > gib(10) && floor.ran_out_of == Some(gib(10)), "{floor:?}");
+        floors.take("train", Shown::Peak(gib(12)));
+        assert_eq!(floors.floor("train").unwrap().ran_out_of, None);
+    }
+
+    #[test]
+    fn a_task_whose_runs_leave_their_intervals_gets_half_as_much_again_until_they_keep_to_that() {
+        let mut floors = Floors::default();
+        let mut run = |task: &str, shown: Shown| {
+            if let Some(told) = floors.floor(task) {
+                floors.came(task, &told, shown);
+            }
+            floors.take(task, shown);
+            (floors.floor(task).unwrap(), floors.alarmed())
+        };
+        run("steady", Shown::Peak(gib(8)));
+        // Each needs more than any before it.
+        for peak in 1..=3 {
+            assert!(
+                !run("grows", Shown::Peak(gib(peak))).0.cautious,
+                "{peak} misses could be chance"
+            );
+        }
+
+        let (floor, alarmed) = run("grows", Shown::OutOf(gib(5)));
+
+        assert!(floor.cautious && alarmed == 1);
+        assert!(floor.value > Bytes::from_mib(7_680) && floor.value < gib(8), "{floor:?}");
+        assert!(!run("steady", Shown::Peak(gib(8))).0.cautious, "others are not doubted");
+        for _ in 0..crate::drift::WINDOW {
+            run("grows", Shown::Peak(gib(5)));
+        }
+        let (floor, alarmed) = run("grows", Shown::Peak(gib(5)));
+        assert_eq!((floor.value, floor.cautious, alarmed), (gib(5), false, 0));
+    }
+
+    #[test]
+    fn a_floor_and_its_interval_hold_what_was_seen() {
+        let mut floors = Floors::default();
+        for mib in [0, 1, 7, 4_000, 3_999, 1 << 40] {
+            let peak = Bytes::from_mib(mib);
+            floors.take("any", Shown::Peak(peak));
+            let floor = floors.floor("any").unwrap();
+            assert!(floor.covers(Shown::Peak(peak)) && floor.low <= floor.value, "{floor:?}");
+            assert!(floor.value <= floor.high && !floor.covers(Shown::OutOf(peak)));
+        }
     }
 
     #[test]
@@ -119,6 +241,6 @@ mod tests {
         for _ in 0..RUNS_MAX {
             floors.take("train", Shown::Peak(gib(2)));
         }
-        assert_eq!(floors.floor("train").unwrap().value, gib(2).get());
+        assert_eq!(floors.floor("train").unwrap().value, gib(2));
     }
 }

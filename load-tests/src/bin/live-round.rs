@@ -249,7 +249,6 @@ fn lessons() -> Vec<Lesson> {
                     task: task.clone(),
                     on: SliceKind { model: MODEL.to_owned(), profile: profile.to_owned(), part },
                     ran: Millis::from_secs(secs),
-                    peak: None,
                 });
             }
         }

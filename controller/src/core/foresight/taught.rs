@@ -7,14 +7,15 @@
 
 use std::sync::Arc;
 
-use tessera_model::{Bytes, Millis};
+use tessera_model::Millis;
 use tessera_placement::{Basis, Empirical, Estimator, Prediction, SliceKind};
 use tessera_predict::drift::{Trust, Watch};
 use tessera_predict::jct::{Jct, Run};
-use tessera_predict::memory::{Floors, Shown};
+use tessera_predict::memory::{Floor, Floors};
 use tessera_predict::{Source, Trained};
 
 use super::Lesson;
+use crate::core::floors::MemoryLesson;
 
 /// Parts of a GPU in which slices' sizes are told to the model: a multiple of every known number of
 /// compute slices.
@@ -103,14 +104,23 @@ impl Forecaster {
         }
     }
 
-    /// Takes in how much GPU memory a run had at most.
-    pub(in crate::core) fn learn_memory(&mut self, task: &str, peak: Bytes) {
-        Arc::make_mut(&mut self.floors).take(task, Shown::Peak(peak));
+    /// Takes in what GPU memory a run had, and what came of what was foretold of that.
+    pub(in crate::core) fn learn_memory(&mut self, lesson: &MemoryLesson) {
+        let floors = Arc::make_mut(&mut self.floors);
+        if let Some(told) = &lesson.told {
+            floors.came(&lesson.task, told, lesson.shown);
+        }
+        floors.take(&lesson.task, lesson.shown);
     }
 
-    /// Returns the most memory that the newest runs of a task had.
-    pub(in crate::core) fn memory(&self, task: &str) -> Option<Bytes> {
-        self.floors.floor(task).map(|floor| Bytes::new(floor.value))
+    /// Returns what memory a task needs, by its newest runs.
+    pub(in crate::core) fn floor(&self, task: &str) -> Option<Floor> {
+        self.floors.floor(task)
+    }
+
+    /// Returns how many tasks get cautious floors, since their runs don't keep to them.
+    pub(in crate::core) fn doubted(&self) -> usize {
+        self.floors.alarmed()
     }
 
     /// Returns the model, and whether it is believed.
@@ -159,7 +169,6 @@ mod tests {
                     task: format!("t{task}"),
                     on: kind(part),
                     ran: Millis::new((600_000 + task * 7_000) * percent / 100 + run),
-                    peak: None,
                 })
             })
         };
@@ -187,7 +196,6 @@ mod tests {
             task: "new".to_owned(),
             on: kind(1_000),
             ran: Millis::from_secs(1_000),
-            peak: None,
         });
 
         forecaster.teach(Arc::new(Taught::from(&lessons).unwrap()), &[]);
@@ -238,7 +246,6 @@ mod tests {
             task: "new".to_owned(),
             on: kind(part),
             ran: Millis::from_secs(secs),
-            peak: None,
         };
         vec![lesson(1_000, 1_000), lesson(571, 1_320)]
     }

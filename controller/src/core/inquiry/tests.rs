@@ -2,7 +2,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use tessera_model::lease::LeaseTerms;
-use tessera_model::life::{JobState, Outcome};
+use tessera_model::life::JobState;
 use tessera_model::mig::{Slot, catalog};
 use tessera_model::share::{MpsShare, Part};
 use tessera_model::spec::{GpuAsk, JobSpec, RawSpec};
@@ -12,7 +12,7 @@ use tessera_model::{
 use tessera_placement::Sharer;
 use tessera_wire::frames::{
     AttemptReport, AttemptStatus, GpuHealth, GpuReport, Hello, InstanceReport, MigReport,
-    PROTOCOL_VERSION, ToController, Usage,
+    PROTOCOL_VERSION, ToController,
 };
 use tessera_wire::tls::NodeIdentity;
 use uuid::Uuid;
@@ -22,6 +22,8 @@ use crate::core::accounts::{AccountTerms, Accounts};
 use crate::core::{Input, JobSheet};
 use crate::store::load::{GpuRow, LiveRow, NodeRow, Picture};
 use crate::store::submit::FreshJob;
+
+mod memory;
 
 const START: Millis = Millis::from_secs(10_000);
 
@@ -240,38 +242,6 @@ fn a_job_and_a_gang_behind_a_gang_with_kept_gpus_are_told_of_it() {
     let words = "not before some of the 4 jobs before it have run: those take what the jobs that \
                  run now leave";
     assert_eq!((expected.after, expected.words.as_str()), (None, words));
-}
-
-#[test]
-fn a_job_that_names_no_memory_asks_for_what_earlier_runs_of_its_task_had() {
-    let running = [(90, 0, "7g.40gb", None)];
-    let waiting = vec![fresh(1, "ada", GpuAsk::Unknown), fresh(2, "bob", GpuAsk::Unknown)];
-    let mut cluster = cluster(1, &running, waiting, Accounts::default());
-    let before = told(&cluster, 1).why.summary;
-    assert!(before.contains("no size asked"), "{before}");
-
-    let attempt = AttemptId::from_uuid(Uuid::from_u128(90));
-    let record = crate::store::moves::record_without_exit(Outcome::Succeeded, String::new());
-    let status = AttemptStatus::Ended(record);
-    let ended = AttemptReport { attempt, job: JobId::from_number(90), status };
-    let peak_memory = Some(Bytes::from_mib(9 * 1_024));
-    let usage = Usage { attempt, energy_mj: None, peak_memory };
-    let mut round = crate::core::Round::default();
-    for frame in [ToController::Attempt(ended), ToController::Usage(usage)] {
-        let input = Input::Frame { node: node(), session: 1, frame: Box::new(frame) };
-        cluster.take(input, START, &mut round);
-    }
-
-    let after = told(&cluster, 1).why.summary;
-    let words = "it names no memory itself: 9 GiB is the most that earlier runs of its task had";
-    assert!(after.contains(words), "{after}");
-    let other = told(&cluster, 2).why.summary;
-    assert!(!other.contains(words), "bob's task never ran: {other}");
-    let round = cluster.step(Vec::new(), START, &mut Uuid::now_v7);
-    let of_ada = |r: &&crate::store::moves::Reservation| r.job == JobId::from_number(1);
-    let reservation = round.reservations.iter().find(of_ada).unwrap();
-    assert_eq!(reservation.profile, "2g.10gb");
-    assert!(reservation.why.summary.contains(words), "{}", reservation.why.summary);
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Runs of jobs.
 
 use sqlx::PgConnection;
-use tessera_api::types::{Attempt, KernelUse, PredictionView};
+use tessera_api::types::{Attempt, KernelUse, MemoryPredictionView, PredictionView};
 use tessera_model::{AttemptId, DecisionId, JobId, NodeId};
 use tessera_wire::frames::KernelFigures;
 use time::OffsetDateTime;
@@ -83,8 +83,10 @@ pub(super) async fn of_job(at: &mut PgConnection, job: u64) -> Result<Vec<Attemp
     let mut attempts: Vec<_> =
         rows.into_iter().map(Attempt::try_from).collect::<Result<_, StoreError>>()?;
     let mut foretold = foretold::of_job(at, i64::try_from(job).unwrap_or(i64::MAX)).await?;
+    let mut memory = foretold::memory_of_job(at, i64::try_from(job).unwrap_or(i64::MAX)).await?;
     for attempt in &mut attempts {
         attempt.prediction = foretold.remove(&attempt.id);
+        attempt.memory_prediction = memory.remove(&attempt.id);
     }
     for (id, figures) in kernels::of_job(at, i64::try_from(job).unwrap_or(i64::MAX)).await? {
         let id = id.to_string();
@@ -95,17 +97,20 @@ pub(super) async fn of_job(at: &mut PgConnection, job: u64) -> Result<Vec<Attemp
     Ok(attempts)
 }
 
-/// Returns what was foretold of a job's newest attempt.
+/// Returns what was foretold of a job's newest attempt: its time and its memory.
 pub(super) async fn newest_prediction(
     at: &mut PgConnection,
     job: i64,
-) -> Result<Option<PredictionView>, StoreError> {
+) -> Result<(Option<PredictionView>, Option<MemoryPredictionView>), StoreError> {
     let newest = sqlx::query_scalar!("SELECT last_attempt FROM jobs WHERE job = $1", job)
         .fetch_optional(&mut *at)
         .await
         .map_err(StoreError::while_trying_to("find a job's newest attempt"))?;
-    let Some(newest) = newest.flatten() else { return Ok(None) };
-    Ok(foretold::of_job(at, job).await?.remove(&AttemptId::from_uuid(newest).to_string()))
+    let Some(newest) = newest.flatten() else { return Ok((None, None)) };
+    let newest = AttemptId::from_uuid(newest).to_string();
+    let time = foretold::of_job(at, job).await?.remove(&newest);
+    let memory = foretold::memory_of_job(at, job).await?.remove(&newest);
+    Ok((time, memory))
 }
 
 fn kernel_use(figures: &KernelFigures) -> KernelUse {
@@ -188,6 +193,7 @@ impl TryFrom<AttemptRow> for Attempt {
             gpu_memory_bytes: None,
             kernel: None,
             prediction: None,
+            memory_prediction: None,
         })
     }
 }

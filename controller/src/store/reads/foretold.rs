@@ -3,11 +3,16 @@
 use std::collections::HashMap;
 
 use sqlx::PgConnection;
-use tessera_api::types::{PredictionOutcomes, PredictionView, Predictions, PredictorView};
+use tessera_api::types::{
+    MemoryOutcomes, MemoryPredictionView, PredictionOutcomes, PredictionView, Predictions,
+    PredictorView,
+};
 use tessera_model::{AttemptId, Millis};
 use tessera_placement::{Basis, Prediction};
+use tessera_predict::memory::Floor;
 
 use super::row::{count, maybe_count};
+use crate::ports::Learned;
 use crate::store::StoreError;
 
 const TABLE: &str = "predictions";
@@ -47,13 +52,62 @@ pub(super) async fn of_job(
         .collect()
 }
 
+/// Returns what was foretold of the memory of the attempts of a job, where anything was.
+pub(super) async fn memory_of_job(
+    at: &mut PgConnection,
+    job: i64,
+) -> Result<HashMap<String, MemoryPredictionView>, StoreError> {
+    let rows = sqlx::query!(
+        r#"
+        SELECT p.attempt, p.memory_runs AS "runs!", p.memory_low AS "low!",
+               p.memory_floor AS "floor!", p.memory_high AS "high!",
+               p.memory_cautious AS "cautious!", p.ran_out_of,
+               CASE WHEN p.memory_at IS NOT NULL THEN a.peak_gpu_memory END AS peak
+          FROM attempts AS a JOIN predictions AS p ON p.attempt = a.attempt
+         WHERE a.job = $1 AND p.memory_floor IS NOT NULL
+        "#,
+        job,
+    )
+    .fetch_all(at)
+    .await
+    .map_err(StoreError::while_trying_to("read what memory was foretold of a job"))?;
+    rows.into_iter()
+        .map(|row| {
+            let id = AttemptId::from_uuid(row.attempt);
+            let view = MemoryPredictionView {
+                runs: count(TABLE, id, row.runs.into())?,
+                low_bytes: count(TABLE, id, row.low)?,
+                floor_bytes: count(TABLE, id, row.floor)?,
+                high_bytes: count(TABLE, id, row.high)?,
+                cautious: row.cautious,
+                peak_bytes: maybe_count(TABLE, id, row.peak)?,
+                ran_out_of_bytes: maybe_count(TABLE, id, row.ran_out_of)?,
+            };
+            Ok((id.to_string(), view))
+        })
+        .collect()
+}
+
+/// Shows what memory is foretold as the API does.
+pub(crate) fn memory_view(floor: &Floor) -> MemoryPredictionView {
+    MemoryPredictionView {
+        runs: floor.runs,
+        low_bytes: floor.low.get(),
+        floor_bytes: floor.value.get(),
+        high_bytes: floor.high.get(),
+        cautious: floor.cautious,
+        peak_bytes: None,
+        ran_out_of_bytes: None,
+    }
+}
+
 /// Newest outcomes of each kind that are looked at.
 const OUTCOMES_MAX: i64 = 1_000;
 
-/// Tells what came of predictions, by what they rested on; `taught` is the model in use.
+/// Tells what came of predictions, by what they rested on.
 pub(super) async fn all(
     at: &mut PgConnection,
-    taught: Option<(u64, bool)>,
+    learned: Learned,
 ) -> Result<Predictions, StoreError> {
     let rows = sqlx::query!(
         r#"
@@ -86,11 +140,41 @@ pub(super) async fn all(
         median_error: row.error,
     });
     let outcomes = outcomes.collect();
-    let model = match taught {
+    let model = match learned.slices {
         Some((fingerprint, trusted)) => model(at, fingerprint, trusted).await?,
         None => None,
     };
-    Ok(Predictions { model, outcomes })
+    let doubted_tasks = u64::try_from(learned.doubted_tasks).unwrap_or(u64::MAX);
+    let memory = MemoryOutcomes { doubted_tasks, ..memory(at).await? };
+    Ok(Predictions { model, outcomes, memory })
+}
+
+async fn memory(at: &mut PgConnection) -> Result<MemoryOutcomes, StoreError> {
+    let row = sqlx::query!(
+        r#"
+        SELECT COUNT(*) AS "outcomes!",
+               COUNT(*) FILTER (WHERE o.ran_out_of IS NULL
+                                  AND o.peak BETWEEN o.low AND o.high) AS "within!",
+               COUNT(*) FILTER (WHERE o.ran_out_of IS NOT NULL OR o.peak > o.high) AS "short!"
+          FROM (SELECT p.ran_out_of, p.memory_low AS low, p.memory_high AS high,
+                       a.peak_gpu_memory AS peak
+                  FROM predictions AS p JOIN attempts AS a ON a.attempt = p.attempt
+                 WHERE p.memory_at IS NOT NULL AND p.memory_floor IS NOT NULL
+                 ORDER BY p.memory_at DESC
+                 LIMIT $1) AS o
+        "#,
+        OUTCOMES_MAX,
+    )
+    .fetch_one(at)
+    .await
+    .map_err(StoreError::while_trying_to("read what came of predictions of memory"))?;
+    let whole = |rows: i64| u64::try_from(rows).unwrap_or(0);
+    Ok(MemoryOutcomes {
+        outcomes: whole(row.outcomes),
+        within: whole(row.within),
+        short: whole(row.short),
+        doubted_tasks: 0,
+    })
 }
 
 async fn model(

@@ -5,8 +5,6 @@ use tessera_placement::{Basis, Estimator as _, SliceKind};
 use super::*;
 use crate::core::foresight::{Aside, Lesson};
 
-const GIB: u64 = 1 << 30;
-
 fn kind(profile: &str) -> SliceKind {
     let part = match profile {
         "7g.40gb" => 1_000,
@@ -21,12 +19,8 @@ fn task() -> String {
 }
 
 fn lessons(profile: &str, secs: &[u64]) -> Vec<Lesson> {
-    let lesson = |secs: &u64| Lesson {
-        task: task(),
-        on: kind(profile),
-        ran: Millis::from_secs(*secs),
-        peak: Some(Bytes::new(GIB)),
-    };
+    let lesson =
+        |secs: &u64| Lesson { task: task(), on: kind(profile), ran: Millis::from_secs(*secs) };
     secs.iter().map(lesson).collect()
 }
 
