@@ -157,6 +157,8 @@ const CASES: &[Case] = &[
     case("poisson", "poisson:jobs=300,gap=70", A100, 10),
     case("bursts", "bursts:jobs=300,gap=70", A100, 10),
     case("fragments", "fragments:jobs=300,gap=25", A100, 10),
+    case("batch", "poisson:jobs=60,gap=0", "4xa100-40gb", 10),
+    case("batch-fragments", "fragments:jobs=100,gap=0", "4xa100-40gb", 10),
     case("serving", "serving:jobs=300,gap=150", "4xa100-40gb", 5),
 ];
 

@@ -1,6 +1,6 @@
 //! What no schedule can beat that gives each slice to one job at a time.
 //!
-//! The bounds hold for any MIG-only schedule, even one that moves, stops and cuts for nothing;
+//! The bounds hold for any MIG-only schedule, even one that cuts for nothing;
 //! they don't hold where jobs share a slice. The proofs stand in `docs/policies.md`.
 //!
 //! - **Critical path.** No job ends before it was submitted, started up and ran alone on its best
@@ -63,7 +63,7 @@ impl Bounds {
         Self {
             makespan_s: critical
                 .max(released_work(&submits, &work))
-                .max(config::makespan(jobs, fleet).unwrap_or(0.0)),
+                .max(config::makespan(jobs, fleet, overheads).unwrap_or(0.0)),
             jct_mean_s: lonely.max(shortest_first(&submits, &work)),
         }
     }

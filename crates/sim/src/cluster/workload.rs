@@ -183,9 +183,9 @@ impl<'t> Parameters<'t> {
 
     /// Returns the mean gap between arrivals, which is given in seconds.
     fn gap_ms(&mut self, default: u64) -> Result<u64, NoWorkload> {
-        let right = "seconds from 0.001 to 1000000";
+        let right = "seconds up to 1000000, 0 for all at once";
         let Some(value) = self.given("gap", right.to_owned()) else { return Ok(default) };
-        let seconds = value.parse().ok().filter(|s: &f64| (0.001..=1_000_000.0).contains(s));
+        let seconds = value.parse().ok().filter(|s: &f64| (0.0..=1_000_000.0).contains(s));
         let ms = seconds.map(|seconds| whole(seconds * 1_000.0));
         ms.ok_or_else(|| self.bad(format!("gap={value}"), format!("{right}, such as gap=0.5")))
     }
