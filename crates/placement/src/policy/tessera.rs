@@ -54,7 +54,7 @@ use self::desk::Desk;
 use self::fairness::Lines;
 use self::outlook::{Outlook, weighing};
 use self::search::Search;
-use self::table::{Table, float};
+use self::table::Table;
 use self::waiting::{Clock, Waiting};
 use super::cards::because;
 use super::{Policy, SchemeB, Terms};
@@ -106,8 +106,8 @@ pub struct Tessera {
     pub courtesy: f64,
     /// After which wait a GPU is kept free for a job, if it is the oldest.
     pub patience: Millis,
-    /// How much more urgent a job is that by itself takes all the time in which everything that is
-    /// known could be done.
+    /// How much more urgent a job is that by itself, on a whole GPU, takes all the time in which
+    /// everything that is known could be done where it costs least of GPUs.
     pub haste: f64,
     /// How much more such a job's seat is worth, once nobody else seems to come.
     pub drive: f64,
@@ -132,8 +132,8 @@ impl Default for Tessera {
             filled: 1.3,
             courtesy: 1.05,
             patience: Millis::from_secs(12 * 3_600),
-            haste: 10.0,
-            drive: 10.0,
+            haste: 5.0,
+            drive: 30.0,
             quiet: 0.2,
             effort: 100,
         }

@@ -10,8 +10,8 @@
 use tessera_model::{JobId, Millis};
 
 use super::search::Search;
-use super::table::{Table, float, rounded};
-use super::waiting::{STEEPNESS, Waiting, Weight};
+use super::table::{Ahead, Table, float, ms, rounded};
+use super::waiting::{Left, Waiting, Weight};
 use super::{PRIORITY, Tessera};
 use crate::view::QueuedJob;
 use tessera_model::spec::Priority;
@@ -19,13 +19,24 @@ use tessera_model::spec::Priority;
 /// GPUs whose jobs are looked at: of more, as many are, evenly spread.
 const SURVEYED_MAX: usize = 64;
 
+/// How steeply the worth of a seat grows with its job's part of what is to come. Whoever takes half
+/// of that is in time on half a GPU: worth much more is only the seat of who needs nearly all of one.
+const STEEP: i32 = 4;
+
+/// The same for jobs that serve answers: more may still come beside them, so that what they seem to
+/// be a part of is too little.
+const STEEP_ONLINE: i32 = 8;
+
 /// What one round takes to lie ahead.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Outlook {
-    /// The time in which all work that is known could be done on whole GPUs, in milliseconds.
+    /// The time in which all work that is known could be done where it costs least of GPUs, in
+    /// milliseconds.
     pub(super) horizon: f64,
-    /// The same, but no less than what is left of the longest job that runs; zero if there is no
-    /// outlook.
+    /// The same on whole GPUs.
+    whole: f64,
+    /// The same as that, but no less than what is left of the longest job that runs; zero if there is
+    /// no outlook.
     end: f64,
     /// How far it has been quiet: from 0 to 1.
     quiet: f64,
@@ -35,21 +46,22 @@ impl Outlook {
     /// Looks at all jobs that wait, and at those that run.
     pub(super) fn of(waiting: &mut Waiting, search: &Search<'_, '_>) -> Self {
         let (table, kinds) = (&search.table, search.kinds());
-        let queued_ms = waiting.weigh(&mut weighing(table, &kinds));
+        let queued = waiting.weigh(&mut weighing(table, &kinds));
         let survey = Survey::of(search, &kinds);
+        let all = queued.plus(survey.left);
         let gpus = u128::try_from(search.gpus().max(1)).unwrap_or(u128::MAX);
-        let each_ms = (queued_ms + survey.left_ms) / gpus;
-        let horizon = float(Millis::new(u64::try_from(each_ms).unwrap_or(u64::MAX)));
-        let end = horizon.max(float(Millis::new(survey.longest_ms)));
+        let (horizon, whole) = (ms(all.work_ms / gpus), ms(all.whole_ms / gpus));
+        let end = whole.max(ms(survey.longest_ms));
         let newest = waiting.newest().map(|at| float(table.now.minus(at)));
         let silence = newest.into_iter().fold(survey.youngest, f64::min);
         let quiet = (silence / (table.settings.quiet * end).max(1.0)).min(1.0);
-        Self { horizon, end, quiet }
+        Self { horizon, whole, end, quiet }
     }
 
-    /// Returns the time in which all work that is known could be done: one second at least.
+    /// Returns the time in which all work that is known could be done on whole GPUs: one second at
+    /// least.
     pub(super) fn time(&self) -> Millis {
-        Millis::new(rounded(self.horizon).max(1_000))
+        Millis::new(rounded(self.whole).max(1_000))
     }
 
     /// Returns by how much more a job's seat is worth, from what is left of the job. Somebody waits
@@ -57,7 +69,8 @@ impl Outlook {
     pub(super) fn drive(&self, settings: &Tessera, left_ms: Option<f64>, online: bool) -> f64 {
         let part = left_ms.filter(|_| self.end > 0.0).map_or(0.0, |left| left / self.end);
         let quiet = if online { 1.0 } else { self.quiet };
-        1.0 + settings.drive * quiet * part.min(1.0).powi(STEEPNESS)
+        let steep = if online { STEEP_ONLINE } else { STEEP };
+        1.0 + settings.drive * quiet * part.min(1.0).powi(steep)
     }
 }
 
@@ -75,10 +88,10 @@ pub(super) fn weighing<'t>(
 
 /// The jobs that run.
 struct Survey {
-    /// What is left of them on whole GPUs, in milliseconds, added up.
-    left_ms: u128,
-    /// What is left of the longest.
-    longest_ms: u64,
+    /// What is left of them.
+    left: Left,
+    /// What is left of the longest on a whole GPU, in milliseconds.
+    longest_ms: u128,
     /// How old the youngest is at least, in milliseconds.
     youngest: f64,
 }
@@ -87,27 +100,30 @@ impl Survey {
     fn of(search: &Search<'_, '_>, kinds: &[usize]) -> Self {
         let gpus = search.gpus();
         let step = gpus.div_ceil(SURVEYED_MAX).max(1);
-        let mut found = Self { left_ms: 0, longest_ms: 0, youngest: f64::INFINITY };
+        let mut found = Self { left: Left::default(), longest_ms: 0, youngest: f64::INFINITY };
         let mut surveyed = 0_u128;
         for at in (0..gpus).step_by(step) {
             surveyed += 1;
             for seat in &search.desk.post(at).seats {
-                let left_ms = search.table.whole_left_ms(kinds, seat.job);
-                found.left_ms += u128::from(left_ms);
-                found.longest_ms = found.longest_ms.max(left_ms);
-                found.youngest = found.youngest.min(age(&search.table, kinds, seat.job));
+                let ahead = search.table.ahead(kinds, seat.job);
+                let left = ahead.map(|ahead| ahead.left).unwrap_or_default();
+                found.left = found.left.plus(left);
+                found.longest_ms = found.longest_ms.max(left.whole_ms);
+                found.youngest = found.youngest.min(age(&search.table, seat.job, ahead));
             }
         }
         // The others are taken for like them.
         let all = u128::try_from(gpus).unwrap_or(u128::MAX);
-        found.left_ms = found.left_ms * all / surveyed.max(1);
+        let scaled = |sum: u128| sum.saturating_mul(all) / surveyed.max(1);
+        found.left =
+            Left { whole_ms: scaled(found.left.whole_ms), work_ms: scaled(found.left.work_ms) };
         found
     }
 }
 
 /// Returns how long ago a job that runs was submitted at least, in milliseconds: its present
 /// attempt is as old, and what it has done took so long even on a whole GPU.
-fn age(table: &Table<'_>, kinds: &[usize], job: JobId) -> f64 {
+fn age(table: &Table<'_>, job: JobId, ahead: Option<Ahead>) -> f64 {
     let attempt = table.forecast.since(job).map_or(0.0, |since| float(table.now.minus(since)));
-    attempt.max(table.done_ms(kinds, job).unwrap_or(0.0))
+    attempt.max(ahead.map_or(0.0, |ahead| ahead.done_ms))
 }

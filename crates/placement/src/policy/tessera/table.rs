@@ -8,7 +8,7 @@ use tessera_model::{JobId, Millis};
 
 use super::Tessera;
 use super::outlook::Outlook;
-use super::waiting::Weight;
+use super::waiting::{Left, Weight};
 use crate::decision::Seat;
 use crate::forecast::Forecast;
 use crate::seating::{self, NO_SEAT};
@@ -26,6 +26,14 @@ pub(super) struct Table<'c> {
     pub(super) forecast: &'c dyn Forecast,
     pub(super) now: Millis,
     pub(super) outlook: Outlook,
+}
+
+/// What lies ahead of a job, and behind it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Ahead {
+    pub(super) left: Left,
+    /// What a whole GPU would take for what it has done, in milliseconds.
+    pub(super) done_ms: f64,
 }
 
 /// What is known of one job in this round.
@@ -70,27 +78,25 @@ impl<'c> Table<'c> {
     /// keep the least of a GPU from others. (The mean of the two, as they multiply: by its part of
     /// a GPU alone, the order is as good for the mean and worse for the slowest twentieth.)
     pub(super) fn eagerness(&self, kinds: &[usize], job: JobId) -> Weight {
-        let left_ms = self.left_ms(kinds, job);
-        let cost = left_ms.map(|left| (left * self.work_ms(kinds, job).unwrap_or(left)).sqrt());
+        let left = self.ahead(kinds, job).map(|ahead| ahead.left);
+        let cost = left.map(|left| (ms(left.whole_ms) * ms(left.work_ms)).sqrt());
         let weight = short(cost).powf(self.settings.eagerness);
-        Weight { weight, left_ms: left_ms.map_or(0, rounded) }
+        Weight { weight, left: left.unwrap_or_default() }
     }
 
-    /// Returns what is left of a job on a whole GPU, in whole milliseconds; zero if nothing says so.
-    pub(super) fn whole_left_ms(&self, kinds: &[usize], job: JobId) -> u64 {
-        self.left_ms(kinds, job).map_or(0, rounded)
+    /// Returns what is left of a job and what is done of it; nothing if nothing says so.
+    pub(super) fn ahead(&self, kinds: &[usize], job: JobId) -> Option<Ahead> {
+        let (all, done) = self.on_whole(kinds, job)?;
+        let work = self.work_ms(kinds, job).unwrap_or(all);
+        let left = |all: f64| u128::from(rounded(all * (1.0 - done)));
+        let left = Left { whole_ms: left(all), work_ms: left(work) };
+        Some(Ahead { left, done_ms: all * done })
     }
 
     /// Returns what is left of a job on a whole GPU, in milliseconds.
     fn left_ms(&self, kinds: &[usize], job: JobId) -> Option<f64> {
         let (all, done) = self.on_whole(kinds, job)?;
         Some(all * (1.0 - done))
-    }
-
-    /// Returns what a whole GPU would take for what a job has done, in milliseconds.
-    pub(super) fn done_ms(&self, kinds: &[usize], job: JobId) -> Option<f64> {
-        let (all, done) = self.on_whole(kinds, job)?;
-        Some(all * done)
     }
 
     /// Returns what all of a job takes on a whole GPU, in milliseconds, and what part is done.
@@ -107,10 +113,10 @@ impl<'c> Table<'c> {
         Some(f64::from(self.forecast.done(job)?) / 1_000_000.0)
     }
 
-    /// Returns what is left of a job on the instance where that takes least, as the time that a whole
+    /// Returns what all of a job takes on the instance where that is least, as the time that a whole
     /// GPU has for as much of itself, in milliseconds.
     fn work_ms(&self, kinds: &[usize], job: JobId) -> Option<f64> {
-        let least = kinds.iter().find_map(|at| {
+        kinds.iter().find_map(|at| {
             let mig = self.mig(*at)?;
             let largest = mig.largest()?;
             let cost = |id| {
@@ -122,8 +128,7 @@ impl<'c> Table<'c> {
                 Some(float(time) * compute.max(memory))
             };
             mig.atlas().profiles().iter().filter_map(|id| cost(*id)).reduce(f64::min)
-        })?;
-        Some(least * (1.0 - self.done(job)?))
+        })
     }
 
     /// Tells whether a job has more left, on a whole GPU, than a move of it costs.
@@ -302,6 +307,11 @@ pub(super) fn float(time: Millis) -> f64 {
     let high = u32::try_from(ms >> 32).unwrap_or(u32::MAX);
     let low = u32::try_from(ms & 0xFFFF_FFFF).unwrap_or(u32::MAX);
     f64::from(high) * 4_294_967_296.0 + f64::from(low)
+}
+
+/// Returns milliseconds that were added up.
+pub(super) fn ms(sum: u128) -> f64 {
+    float(Millis::new(u64::try_from(sum).unwrap_or(u64::MAX)))
 }
 
 pub(super) fn float_of(worth: i64) -> f64 {

@@ -15,7 +15,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use tessera_model::spec::Priority;
 use tessera_model::{JobId, Millis};
 
-use super::float;
+use super::table::{float, ms};
 use crate::session::Queue;
 use crate::view::QueuedJob;
 
@@ -26,17 +26,39 @@ const LISTED: usize = 256;
 const LISTED_MAX: usize = 4 * LISTED;
 
 /// How steeply a job's urgency grows with its part of the horizon: half of it counts a quarter.
-pub(super) const STEEPNESS: i32 = 2;
+const STEEPNESS: i32 = 2;
 
 pub(super) type Key = (Priority, JobId);
+
+/// What is left of jobs, in whole milliseconds, added up where they are several.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Left {
+    /// On a whole GPU.
+    pub(super) whole_ms: u128,
+    /// On the instance of which it takes the least, as the time that a whole GPU has for as much of
+    /// itself.
+    pub(super) work_ms: u128,
+}
+
+impl Left {
+    pub(super) const fn plus(self, more: Self) -> Self {
+        let whole_ms = self.whole_ms.saturating_add(more.whole_ms);
+        Self { whole_ms, work_ms: self.work_ms.saturating_add(more.work_ms) }
+    }
+
+    const fn less(self, other: Self) -> Self {
+        let whole_ms = self.whole_ms.saturating_sub(other.whole_ms);
+        Self { whole_ms, work_ms: self.work_ms.saturating_sub(other.work_ms) }
+    }
+}
 
 /// What a job's urgency is worked out from, beside its wait.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Weight {
     /// What it weighs by its shortness and priority.
     pub(super) weight: f64,
-    /// What is left of it on a whole GPU, in whole milliseconds.
-    pub(super) left_ms: u64,
+    /// What is left of it.
+    pub(super) left: Left,
 }
 
 /// What all jobs' urgencies are worked out from in one round.
@@ -45,7 +67,8 @@ pub(super) struct Clock {
     pub(super) now: Millis,
     /// The time after which a job that waits is twice as urgent.
     pub(super) ageing: Millis,
-    /// The time in which all work that is known could be done, in milliseconds.
+    /// The time in which all work that is known could be done where it costs least of GPUs, in
+    /// milliseconds.
     pub(super) horizon: f64,
     /// How much more urgent a job is at most by its part of the horizon.
     pub(super) haste: f64,
@@ -55,7 +78,7 @@ impl Clock {
     const START: Self = Self { now: Millis::ZERO, ageing: Millis::ZERO, horizon: 0.0, haste: 0.0 };
 
     fn urgency(&self, job: Weight, submitted: Millis) -> f64 {
-        let part = float(Millis::new(job.left_ms)) / self.horizon.max(1.0);
+        let part = ms(job.left.whole_ms) / self.horizon.max(1.0);
         let hasty = 1.0 + self.haste * part.min(1.0).powi(STEEPNESS);
         job.weight * hasty * self.aged(submitted)
     }
@@ -82,8 +105,8 @@ pub(super) struct Waiting {
     weights: BTreeMap<Key, Weight>,
     /// Those of whom it was not.
     fresh: BTreeSet<Key>,
-    /// What is left of all that were asked, on whole GPUs, in milliseconds.
-    left_ms: u128,
+    /// What is left of all that were asked.
+    left: Left,
     list: BTreeSet<Key>,
     /// All of them, the oldest first.
     ages: BTreeSet<(Millis, Key)>,
@@ -118,21 +141,20 @@ impl Waiting {
         self.ages.remove(&(job.submitted, key));
         self.fresh.remove(&key);
         if let Some(weight) = self.weights.remove(&key) {
-            self.left_ms = self.left_ms.saturating_sub(weight.left_ms.into());
+            self.left = self.left.less(weight.left);
         }
         self.list.remove(&key);
     }
 
-    /// Asks what those weigh who came since, and returns what is left of all who wait, on whole
-    /// GPUs, in milliseconds.
-    pub(super) fn weigh(&mut self, weigh: &mut dyn FnMut(&QueuedJob) -> Weight) -> u128 {
+    /// Asks what those weigh who came since, and returns what is left of all who wait.
+    pub(super) fn weigh(&mut self, weigh: &mut dyn FnMut(&QueuedJob) -> Weight) -> Left {
         for key in std::mem::take(&mut self.fresh) {
             let Some(job) = self.queue.get(&key) else { continue };
             let weight = weigh(job);
-            self.left_ms += u128::from(weight.left_ms);
+            self.left = self.left.plus(weight.left);
             self.weights.insert(key, weight);
         }
-        self.left_ms
+        self.left
     }
 
     /// Returns when the last of them came.
