@@ -3,7 +3,7 @@
 //!
 //! - [`jct`]: how long a task takes on a size of slice (gradient-boosted trees, as Dyna-P's eq. 5).
 //! - [`sharing`]: how fast a job is beside others on one slice (random forest with contention
-//!   features, as MMK's §III-A).
+//!   features, as MMK's §III-A; [`sharing::seen`] does with what a controller knows).
 //! - [`memory`]: the least memory that a task is known to need.
 //! - [`growth`]: what a job whose memory grows will need in the end (MIGM §3.2).
 //! - [`drift`]: whether predictions still come true; if not, who asks gets conservative values.

@@ -7,6 +7,8 @@
 //! from the others step by step: how far a job's use exceeds its percentage, and the bandwidth
 //! that all ask for.
 
+pub mod seen;
+
 use serde::{Deserialize, Serialize};
 
 use crate::learn::{BadTable, Kind, Table};
