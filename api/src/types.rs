@@ -393,6 +393,26 @@ pub struct Attempt {
     /// ran.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory_prediction: Option<MemoryPredictionView>,
+    /// How fast it was expected to be beside others under MPS; absent where no model said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub company_prediction: Option<CompanyPredictionView>,
+}
+
+/// How fast a run under MPS was expected to be beside those who were there, and was.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct CompanyPredictionView {
+    /// How many others were on the slice as it came.
+    pub others: u32,
+    /// Its speed over that of its task alone on such a slice: one in twenty was expected to be slower.
+    pub low: f64,
+    /// What was expected.
+    pub speed: f64,
+    /// One in twenty was expected to be faster.
+    pub high: f64,
+    /// What it was over its whole run; absent until that is known.
+    pub came: Option<f64>,
+    /// How many others were there on average; absent until that is known.
+    pub beside: Option<f64>,
 }
 
 /// What GPU memory a run was expected to have, by earlier runs of its task, and had.
@@ -489,6 +509,24 @@ pub struct Predictions {
     /// What came of predictions of memory.
     #[serde(default)]
     pub memory: MemoryOutcomes,
+    /// The model of how fast jobs are beside others under MPS; absent until enough shared slices whose
+    /// tasks also ran alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub company_model: Option<PredictorView>,
+    /// What came of predictions of speeds beside others.
+    #[serde(default)]
+    pub company: CompanyOutcomes,
+}
+
+/// What came of the newest predictions of speeds beside others under MPS.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct CompanyOutcomes {
+    /// How many ended whose company stayed as it was when they came, at most 1,000.
+    pub outcomes: u64,
+    /// How many of them lay in their interval.
+    pub within: u64,
+    /// By what part of itself the speed was off, in the middle; absent without outcomes.
+    pub median_error: Option<f64>,
 }
 
 /// What came of the newest predictions of memory, of jobs that name no size.
@@ -515,9 +553,9 @@ pub struct PredictorView {
     /// Whether it is asked: its predictions have come true as often as they said. If not, the
     /// cautious rule stands in for it until a new one is trained.
     pub trusted: bool,
-    /// Pairs of slices that it learned from.
+    /// Pairs of slices, or runs beside others, that it learned from.
     pub rows: u64,
-    /// Pairs of tasks that it had not seen, with which it was tested.
+    /// Those of tasks that it had not seen, with which it was tested.
     pub held_out_rows: u64,
     /// By what part the ratio of two slices' times was off there, on average.
     pub held_out_error: f64,

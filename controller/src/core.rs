@@ -8,6 +8,7 @@
 
 pub mod accounts;
 mod attempts;
+pub mod company;
 pub mod counterfactual;
 #[cfg(test)]
 mod crowded;
@@ -444,8 +445,10 @@ pub struct Cluster {
     ended: floors::Ended,
     /// Memory of the largest slice that any GPU can have; zero where none was ever seen.
     largest: Bytes,
-    /// How busy tasks are that share slices kernel by kernel, in thousandths of their time alone.
+    /// How busy tasks are that share slices, in thousandths of their time alone.
     busy: Arc<BTreeMap<String, u16>>,
+    /// How jobs do beside others under MPS.
+    forest: company::Forest,
     /// How long unfinished jobs ran before they put their work aside, by kind of slice.
     asides: BTreeMap<JobId, Vec<(SliceKind, Millis)>>,
     /// Who pays for whose jobs, and what each may hold at once.

@@ -204,6 +204,7 @@ async fn run(
     foretold::start();
     let every = Millis::from_secs(settings.learn_every).duration();
     teacher::watch_kernels(others, options.clone(), lessons.clone());
+    teacher::start_company(others, options.clone(), lessons.clone(), every);
     teacher::start(others, options.clone(), lessons, every);
     let kept = Kept { history: settings.keep_history, rounds: settings.keep_rounds };
     history::start(others, options.clone(), held.clone(), kept);

@@ -11,6 +11,7 @@ use tessera_placement::{Explanation, Prediction};
 use tessera_wire::frames::LogReply;
 use tokio::sync::{broadcast, mpsc, oneshot, watch};
 
+use crate::core::company::Crowded;
 use crate::core::counterfactual::{Alternative, ExpectedStart};
 use crate::core::foresight::taught::Taught;
 
@@ -186,6 +187,8 @@ pub struct ClusterShape {
 pub struct Learned {
     /// The fingerprint of the model of how slices compare, and whether it is asked.
     pub slices: Option<(u64, bool)>,
+    /// The fingerprint of the model of how jobs do beside others, and whether it is asked.
+    pub company: Option<(u64, bool)>,
     /// How many tasks get cautious memory, since their runs stopped to keep to what was foretold.
     pub doubted_tasks: usize,
 }
@@ -218,6 +221,13 @@ pub enum ToPlacer {
         taught: Arc<Taught>,
         /// Which of its newest predictions came true, the oldest first: a controller before this one
         /// may have asked it.
+        came: Vec<bool>,
+    },
+    /// Believe a new model of how jobs do beside others under MPS.
+    TeachCompany {
+        /// The model.
+        model: Arc<Crowded>,
+        /// Which of its newest predictions came true, the oldest first.
         came: Vec<bool>,
     },
     /// Know how busy tasks are, by key, in thousandths of their time alone.

@@ -2,6 +2,7 @@
 //! the caller's transaction; reads go through [`Reads`].
 
 pub mod commit;
+pub mod company;
 pub mod connect;
 pub mod database;
 pub mod foresight;

@@ -10,7 +10,9 @@ use super::failure::Failure;
 use super::jobs::one_job;
 use super::session::{Session, moment, or_dash, table};
 use super::span::Elapsed;
-use crate::types::{CandidateView, Explain, MemoryPredictionView, PredictionView};
+use crate::types::{
+    CandidateView, CompanyPredictionView, Explain, MemoryPredictionView, PredictionView,
+};
 
 #[derive(Args)]
 pub struct ExplainJob {
@@ -110,6 +112,26 @@ pub fn memory_foretold(prediction: &MemoryPredictionView) -> String {
         let _ = write!(text, "; it ran out of the {} that it had", Bytes::new(slice));
     } else if let Some(peak) = prediction.peak_bytes {
         let _ = write!(text, "; it had {}", Bytes::new(peak));
+    }
+    text
+}
+
+/// Tells how fast a run was expected to be beside others, and was.
+pub fn company_foretold(told: &CompanyPredictionView) -> String {
+    let percent = |part: f64| format!("{:.0} %", part * 100.0);
+    let with = match told.others {
+        0 => "with nobody else there".to_owned(),
+        1 => "beside 1 other".to_owned(),
+        more => format!("beside {more} others"),
+    };
+    let mut text = format!(
+        "expected to run at {} ({} to {}) of its speed alone, {with}",
+        percent(told.speed),
+        percent(told.low),
+        percent(told.high)
+    );
+    if let (Some(came), Some(beside)) = (told.came, told.beside) {
+        let _ = write!(text, "; it ran at {}, beside {beside:.1} on average", percent(came));
     }
     text
 }

@@ -6,7 +6,9 @@ use clap::Args;
 
 use super::failure::Failure;
 use super::session::{Session, moment, table};
-use crate::types::{MemoryOutcomes, PredictionOutcomes, Predictions, PredictorView};
+use crate::types::{
+    CompanyOutcomes, MemoryOutcomes, PredictionOutcomes, Predictions, PredictorView,
+};
 
 #[derive(Args)]
 pub struct PredictionList {}
@@ -34,7 +36,44 @@ fn draw(told: &Predictions) -> String {
             table(Some(&header), told.outcomes.iter().map(row))
         }
     };
-    format!("{model}\n\n{times}\n{}", memory(&told.memory))
+    format!("{model}\n\n{times}\n{}\n\n{}", memory(&told.memory), company(told))
+}
+
+fn company(told: &Predictions) -> String {
+    let Some(model) = &told.company_model else {
+        return "No model of speeds beside others under MPS yet: enough runs must have shared slices \
+                on which their tasks also ran alone. Users' wishes decide who shares."
+            .to_owned();
+    };
+    let trusted = match model.trusted {
+        true => "It is asked before a job joins others.",
+        false => {
+            "It is not asked now: it is off by too much, or its predictions stopped to come true. \
+             Users' wishes decide until a new one is trained."
+        }
+    };
+    let mut text = format!(
+        "Model {} of speeds beside others under MPS: {}, learned {} from {} runs.\n\
+         On {} runs of tasks that it had not seen it was off by {:.1} % of a job's speed alone, and \
+         {:.0} % lay in its interval.\n{trusted}",
+        model.version,
+        model.learner,
+        moment(model.trained_at),
+        model.rows,
+        model.held_out_rows,
+        model.held_out_error * 100.0,
+        model.held_out_covered * 100.0,
+    );
+    if let Some(error) = told.company.median_error {
+        let CompanyOutcomes { outcomes, within, .. } = told.company;
+        let _ = write!(
+            text,
+            "\nOf {outcomes} predictions whose company stayed, {within} lay in their interval; half were \
+             off by less than {:.1} %.",
+            error * 100.0
+        );
+    }
+    text
 }
 
 fn memory(of: &MemoryOutcomes) -> String {

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use clap::Args;
 use tessera_model::{Bytes, JobRef};
 
-use super::explain::{foretold, memory_foretold};
+use super::explain::{company_foretold, foretold, memory_foretold};
 use super::failure::Failure;
 use super::gpus::fault;
 use super::jobs::one_job;
@@ -165,6 +165,9 @@ fn draw(detail: &JobDetail) -> String {
             }
             if let Some(memory) = &attempt.memory_prediction {
                 let _ = writeln!(text, "attempt {}: {}", attempt.number, memory_foretold(memory));
+            }
+            if let Some(told) = &attempt.company_prediction {
+                let _ = writeln!(text, "attempt {}: {}", attempt.number, company_foretold(told));
             }
             if let Some(kernel) = &attempt.kernel {
                 let _ = writeln!(text, "attempt {}: {}", attempt.number, queue_line(kernel));

@@ -609,6 +609,9 @@ impl StreamHandler<ToPlacer> for Placer {
                 });
             }
             ToPlacer::Teach { taught, came } => self.parts.cluster.teach(taught, &came),
+            ToPlacer::TeachCompany { model, came } => {
+                self.parts.cluster.teach_company(model, &came);
+            }
             ToPlacer::Busy { tasks } => self.parts.cluster.know_busy(tasks),
             ToPlacer::Learned { reply } => {
                 let _ = reply.send(self.parts.cluster.learned());

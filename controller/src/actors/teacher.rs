@@ -1,5 +1,5 @@
-//! Trains the model of how slices compare, beside the leader's work: from the store's history, on the
-//! threads of submits and reads, again once enough has ended since.
+//! Trains the models of how slices compare and of how jobs do beside others, beside the leader's work:
+//! from the store's history, on the threads of submits and reads, again once enough has ended since.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,9 +8,10 @@ use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 
 use super::intake::Chain;
+use crate::core::company::{self, Crowded};
 use crate::core::foresight::taught::Taught;
 use crate::ports::ToPlacer;
-use crate::store::foresight::{self, Progress};
+use crate::store::foresight::{self, About, Progress};
 use crate::store::kernels::{self, ReadTo};
 use crate::store::{self, ConnectOptions, StoreError};
 
@@ -105,10 +106,84 @@ async fn lesson(
     // Some seconds of one core where there are many runs.
     let taught = tokio::task::spawn_blocking(move || Taught::from(&lessons)).await;
     let Ok(Some(taught)) = taught else { return Ok(Some((progress, None))) };
-    foresight::keep_model(&mut connection, &taught).await?;
+    if let Some(trained) = taught.trained() {
+        foresight::keep_model(&mut connection, trained, About::Slices).await?;
+    }
     let came = foresight::outcomes(&mut connection, taught.fingerprint()).await?;
     let fingerprint = format!("{:016x}", taught.fingerprint());
     let took_ms = u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX);
     tracing::info!(fingerprint, runs, took_ms, "learned how slices compare");
     Ok(Some((progress, Some((Arc::new(taught), came)))))
+}
+
+/// Trains the model of how jobs do beside others. Runs on `runtime` and ends with it; a new model is
+/// tried for that often.
+pub fn start_company(
+    runtime: &Handle,
+    options: ConnectOptions,
+    placer: mpsc::Sender<ToPlacer>,
+    every: Duration,
+) {
+    runtime.spawn(async move {
+        let mut lessons = CompanyLessons { options, model: None, fresh: None };
+        loop {
+            tokio::time::sleep(every).await;
+            match lessons.next().await {
+                Ok(None) => {}
+                Ok(Some(news)) => {
+                    if placer.send(news).await.is_err() {
+                        return;
+                    }
+                }
+                Err(error) => {
+                    tracing::warn!(error = %Chain(&error), "nothing was learned of company");
+                }
+            }
+        }
+    });
+}
+
+struct CompanyLessons {
+    options: ConnectOptions,
+    model: Option<Arc<Crowded>>,
+    /// Of how many attempts it became known how they did since the model was trained; `None` before
+    /// the first time.
+    fresh: Option<u64>,
+}
+
+impl CompanyLessons {
+    /// Works out what came of attempts beside others, and trains a model if enough came. Returns what
+    /// the placer is to know, if there is anything new: a model may have stopped to come true.
+    async fn next(&mut self) -> Result<Option<ToPlacer>, StoreError> {
+        let mut connection = store::connect(&self.options).await?;
+        let runs = store::company::runs(&mut connection).await?;
+        if runs.is_empty() {
+            return Ok(None);
+        }
+        let alone = foresight::lessons(&mut connection).await?;
+        let work = move || company::came(&runs, &alone).into_iter().unzip();
+        let worked_out = tokio::task::spawn_blocking(work).await;
+        let Ok((came, rows)): Result<(Vec<_>, Vec<_>), _> = worked_out else { return Ok(None) };
+        let kept = store::company::keep(&mut connection, &came).await?;
+        if kept == 0 && self.fresh.is_some() {
+            return Ok(None);
+        }
+        let fresh = self.fresh.map(|fresh| fresh + kept);
+        self.fresh = Some(fresh.unwrap_or(0));
+        if fresh.is_none_or(|fresh| fresh >= NEW_RUNS) {
+            let runs = rows.len();
+            // A second of one core where there are many.
+            let trained = tokio::task::spawn_blocking(move || Crowded::from(&rows)).await;
+            self.fresh = Some(0);
+            if let Ok(Some(model)) = trained {
+                foresight::keep_model(&mut connection, model.trained(), About::Company).await?;
+                let fingerprint = format!("{:016x}", model.fingerprint());
+                tracing::info!(fingerprint, runs, "learned how jobs do beside others");
+                self.model = Some(Arc::new(model));
+            }
+        }
+        let Some(model) = self.model.clone() else { return Ok(None) };
+        let came = store::company::outcomes(&mut connection, model.fingerprint()).await?;
+        Ok(Some(ToPlacer::TeachCompany { model, came }))
+    }
 }

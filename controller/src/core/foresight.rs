@@ -20,7 +20,8 @@ use tessera_model::spec::{Class, JobSpec};
 use tessera_model::task::task_key;
 use tessera_model::{GpuId, JobId, Millis};
 use tessera_placement::{
-    Account, Basis, Estimator as _, Forecast, GpuView, MigView, Prediction, SliceKind, could_hold,
+    Account, Basis, Client, Estimator as _, Forecast, GpuView, MigView, Prediction, SliceKind,
+    could_hold,
 };
 use tessera_wire::frames::ExitRecord;
 
@@ -132,6 +133,7 @@ impl Cluster {
         Learned {
             slices: taught.map(|(taught, believed)| (taught.fingerprint(), believed)),
             doubted_tasks: self.estimator.doubted(),
+            company: self.forest.told(),
         }
     }
 
@@ -344,7 +346,7 @@ fn ran(record: &ExitRecord) -> Option<Millis> {
 }
 
 /// Returns the kind of an instance of the profile.
-fn kind(model: &str, mig: &MigView, profile: &Profile) -> Option<SliceKind> {
+pub(super) fn kind(model: &str, mig: &MigView, profile: &Profile) -> Option<SliceKind> {
     let whole = u16::from(mig.largest()?.compute_slices.max(1));
     Some(SliceKind {
         model: model.to_owned(),
@@ -458,9 +460,18 @@ impl Forecast for Foresight<'_> {
         now.saturating_sub(began) < self.cluster.improve_for
     }
 
-    // Users name no deadlines, and who shares a slice does so by its user's wish alone: runs beside
-    // others teach nothing yet of how a task does beside others.
+    // Users name no deadlines, and nobody shares a slice but by its user's wish: the search seats no
+    // pairs. How sharers do is told by [`Self::together`], and kernel by kernel by their turns.
     tessera_placement::knows_no!(deadline, demand, time_beside, time_in_turns, companion);
+
+    fn together(
+        &self,
+        clients: &[Client],
+        gpu: &GpuView,
+        profile: Option<&Profile>,
+    ) -> Option<Vec<u64>> {
+        self.cluster.together(clients, gpu, profile)
+    }
 
     fn account(&self, job: JobId) -> Option<Account> {
         let (cluster, user) = (self.cluster, self.known(job)?.user);

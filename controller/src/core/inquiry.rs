@@ -123,6 +123,7 @@ impl Cluster {
             ended: super::floors::Ended::default(),
             largest: self.largest,
             busy: Arc::clone(&self.busy),
+            forest: self.forest.clone(),
             asides: self.asides.clone(),
             accounts: self.accounts.clone(),
             book: self.book.clone(),

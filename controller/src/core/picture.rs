@@ -57,6 +57,7 @@ impl Cluster {
             ended: super::floors::Ended::default(),
             largest: Bytes::ZERO,
             busy: Arc::default(),
+            forest: super::company::Forest::default(),
             asides: BTreeMap::new(),
             accounts: Accounts::default(),
             book: Book::default(),

@@ -274,6 +274,9 @@ impl Cluster {
             // What was foretold last: runs that changed nothing of what it asks for count, too.
             waiting.floor.and_then(|_| self.floor(&GpuAsk::Unknown, &waiting.facts))
         });
+        let beside = waiting.zip(share.as_ref()).and_then(|(waiting, sharer)| {
+            self.foretell_beside(&waiting.facts, sharer, &place.gpu, place.slot)
+        });
         let foretold = waiting.filter(|_| share.is_none()).and_then(|waiting| {
             self.foretell(job, &waiting.facts, waiting.done, &place.gpu, place.slot)
         });
@@ -294,6 +297,7 @@ impl Cluster {
             decision: DecisionId::from_uuid(mint()),
             why,
             place,
+            beside,
             memory: floor.filter(|_| foretold.is_some()).map(|asked| asked.floor),
             foretold,
         })

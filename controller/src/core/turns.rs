@@ -8,6 +8,7 @@ use tessera_model::spec::Priority;
 use tessera_placement::{Sharer, Turn};
 
 use super::Cluster;
+use super::company::client;
 use super::foresight::Facts;
 
 /// Parts of time are told apart by so many thousandths, so that a round has few kinds of jobs to place.
@@ -18,7 +19,7 @@ const STEP: u16 = 50;
 const TASKS_MAX: usize = 10_000;
 
 impl Cluster {
-    /// Takes in how busy tasks are, and tells all that share slices kernel by kernel.
+    /// Takes in how busy tasks are, and tells all that share slices.
     pub fn know_busy(&mut self, tasks: Vec<(String, u16)>) {
         let known = Arc::make_mut(&mut self.busy);
         for (task, busy) in tasks {
@@ -30,8 +31,10 @@ impl Cluster {
         for ((priority, _), waiting) in &mut self.queue {
             let share = waiting.asked.share.as_mut();
             give_turn(share, turn(busy, &waiting.facts, *priority));
+            give_client(waiting.asked.share.as_mut(), busy, &waiting.facts);
         }
         for live in self.live.values_mut() {
+            give_client(live.share.as_mut(), busy, &live.facts);
             let launched = live.share.as_ref().and_then(|sharer| sharer.turn);
             let Some(priority) = launched.map(|turn| turn.priority) else { continue };
             let turn = turn(busy, &live.facts, priority);
@@ -39,7 +42,7 @@ impl Cluster {
         }
     }
 
-    /// Tells how a job takes turns, if it shares kernel by kernel.
+    /// Tells how a job takes turns, if it shares kernel by kernel, or what is known of it under MPS.
     pub(super) fn with_turn(
         &self,
         mut share: Option<Sharer>,
@@ -47,6 +50,7 @@ impl Cluster {
         priority: Priority,
     ) -> Option<Sharer> {
         give_turn(share.as_mut(), turn(&self.busy, facts, priority));
+        give_client(share.as_mut(), &self.busy, facts);
         share
     }
 }
@@ -58,6 +62,12 @@ fn turn(busy: &BTreeMap<String, u16>, facts: &Facts, priority: Priority) -> Turn
 fn give_turn(share: Option<&mut Sharer>, turn: Turn) {
     if let Some(sharer) = share.filter(|sharer| sharer.share.is_kernel()) {
         sharer.turn = Some(turn);
+    }
+}
+
+fn give_client(share: Option<&mut Sharer>, busy: &BTreeMap<String, u16>, facts: &Facts) {
+    if let Some(sharer) = share {
+        sharer.client = client(sharer.share, facts, busy.get(&facts.task).copied());
     }
 }
 

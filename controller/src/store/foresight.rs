@@ -3,6 +3,7 @@
 use sqlx::PgConnection;
 use tessera_model::{Bytes, JobId, Millis};
 use tessera_placement::SliceKind;
+use tessera_predict::Trained;
 use tessera_predict::drift::WINDOW;
 use tessera_predict::memory::{Floor, Shown};
 use uuid::Uuid;
@@ -10,7 +11,6 @@ use uuid::Uuid;
 use super::StoreError;
 use super::moves::Reservation;
 use crate::core::floors::MemoryLesson;
-use crate::core::foresight::taught::Taught;
 use crate::core::foresight::{Aside, Lesson};
 
 /// Most runs that a leader learns again from the store: a day of a large cluster, read in a moment.
@@ -254,13 +254,29 @@ pub async fn progress(connection: &mut PgConnection) -> Result<Progress, StoreEr
 /// Most models that are remembered, the newest of them: a week of one every ten minutes.
 const MODELS_MAX: i64 = 1_000;
 
+/// What a model is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum About {
+    /// How slices compare.
+    Slices,
+    /// How jobs do beside others.
+    Company,
+}
+
 /// Remembers a model that was trained.
 ///
 /// # Errors
 ///
 /// [`StoreError::Unavailable`].
-pub async fn keep_model(connection: &mut PgConnection, taught: &Taught) -> Result<(), StoreError> {
-    let Some(trained) = taught.trained() else { return Ok(()) };
+pub async fn keep_model(
+    connection: &mut PgConnection,
+    trained: &Trained,
+    about: About,
+) -> Result<(), StoreError> {
+    let about = match about {
+        About::Slices => "slices",
+        About::Company => "company",
+    };
     let count = |rows: u64| i64::try_from(rows).unwrap_or(i64::MAX);
     sqlx::query!(
         r#"
@@ -270,17 +286,19 @@ pub async fn keep_model(connection: &mut PgConnection, taught: &Taught) -> Resul
                                    FROM (SELECT trained_at FROM predictors
                                           ORDER BY trained_at DESC LIMIT $7) AS newest)
         )
-        INSERT INTO predictors (fingerprint, learner, rows, held_out_rows, held_out_error, covered)
-        VALUES ($1, $2, $3, $4, $5, $6)
+        INSERT INTO predictors (fingerprint, learner, rows, held_out_rows, held_out_error, covered,
+                                about)
+        VALUES ($1, $2, $3, $4, $5, $6, $8)
         ON CONFLICT (fingerprint) DO UPDATE SET trained_at = now()
         "#,
-        taught.fingerprint().cast_signed(),
+        trained.version.fingerprint.cast_signed(),
         trained.kind.name(),
         count(trained.version.rows),
         count(trained.held_out.rows),
         trained.held_out.absolute,
         trained.held_out.covered,
         MODELS_MAX,
+        about,
     )
     .execute(connection)
     .await

@@ -20,6 +20,7 @@ use uuid::Uuid;
 use super::foresight::Columns;
 use super::terms::columns;
 use super::{StoreError, tenancies};
+use crate::core::company;
 use crate::core::foresight::{Foretold, Lasted};
 use crate::ports::Terms;
 
@@ -58,6 +59,8 @@ pub struct Reservation {
     pub why: Explanation,
     /// What is foretold of it; `None` for a sharer.
     pub foretold: Option<Foretold>,
+    /// What is foretold of it beside others under MPS.
+    pub beside: Option<company::Foretold>,
     /// What is foretold of its memory, if its job names none and something is foretold of it.
     pub memory: Option<Floor>,
 }
@@ -340,6 +343,7 @@ pub async fn reserve(
     .await
     .map_err(StoreError::while_trying_to(action))?;
     StoreError::check_moved(action, batch.len(), moved.rows_affected())?;
+    super::company::foretell(connection, batch).await?;
     tenancies::join(connection, batch).await
 }
 

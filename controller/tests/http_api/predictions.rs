@@ -75,7 +75,13 @@ async fn a_model_is_trained_from_what_ran_and_shown_with_its_error_on_unseen_tas
     let fingerprint = taught.fingerprint();
     rig.answer_placer(move |question| match question {
         ToPlacer::Learned { reply } => {
-            reply.send(Learned { slices: Some((fingerprint, true)), doubted_tasks: 2 }).unwrap();
+            reply
+                .send(Learned {
+                    slices: Some((fingerprint, true)),
+                    company: None,
+                    doubted_tasks: 2,
+                })
+                .unwrap();
         }
         other => panic!("{other:?}"),
     });
@@ -88,6 +94,7 @@ async fn a_model_is_trained_from_what_ran_and_shown_with_its_error_on_unseen_tas
     let [outcomes] = &told.outcomes[..] else { panic!("{:?}", told.outcomes) };
     assert_eq!((outcomes.basis.as_str(), outcomes.outcomes), ("other_slice", 240));
     assert_eq!(outcomes.within, 240);
+    assert_eq!((told.memory.outcomes, told.memory.doubted_tasks), (0, 2));
     assert!((outcomes.median_error - 1.0).abs() < 0.01, "{outcomes:?}");
     tokio::time::timeout(Duration::from_millis(200), learned.recv())
         .await

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use tessera_model::JobId;
 use tessera_model::mig::{Layout, Slot, State, Step};
 
+use crate::forecast::Forecast;
 use crate::view::{ClusterView, GpuView, InstanceState, InstanceView, MigView, Sharer, Tenancy};
 
 /// One GPU with what this round decided laid over it.
@@ -12,6 +13,8 @@ use crate::view::{ClusterView, GpuView, InstanceState, InstanceView, MigView, Sh
 pub(crate) struct Gpu<'c> {
     /// As the round began.
     pub(crate) view: &'c GpuView,
+    /// Who is asked how its sharers do.
+    pub(crate) forecast: Asked<'c>,
     /// What stands or is promised now.
     pub(crate) instances: Vec<InstanceView>,
     /// Its layout; `None` with MIG off, or where an instance stands that the reported geometry
@@ -34,6 +37,16 @@ pub(crate) struct Standing<'c> {
     pub(crate) fixed: State,
 }
 
+/// A forecast, for whoever shows boards.
+#[derive(Clone, Copy)]
+pub(crate) struct Asked<'c>(pub(crate) &'c dyn Forecast);
+
+impl std::fmt::Debug for Asked<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Asked")
+    }
+}
+
 /// All GPUs in the cluster's order.
 #[derive(Debug)]
 pub(crate) struct Board<'c> {
@@ -42,7 +55,7 @@ pub(crate) struct Board<'c> {
 
 impl<'c> Board<'c> {
     /// Lays out the cluster as a round begins.
-    pub(crate) fn new(cluster: &'c ClusterView) -> Self {
+    pub(crate) fn new(cluster: &'c ClusterView, forecast: &'c dyn Forecast) -> Self {
         let mut models: Vec<&'c Arc<MigView>> = Vec::new();
         let gpus = cluster
             .gpus
@@ -52,7 +65,8 @@ impl<'c> Board<'c> {
                     let model = number_of(&mut models, mig);
                     Standing::new(mig, model, &view.instances)
                 });
-                Gpu { view, instances: view.instances.clone(), layout }
+                let forecast = Asked(forecast);
+                Gpu { view, forecast, instances: view.instances.clone(), layout }
             })
             .collect();
         Self { gpus }

@@ -8,7 +8,7 @@ use tessera_model::share::SmPercent;
 use tessera_model::spec::Priority;
 use tessera_model::{Bytes, JobId, Millis};
 
-use crate::view::GpuView;
+use crate::view::{Client, GpuView};
 
 /// How much of a whole GPU a job keeps busy when it runs alone on it, in thousandths.
 ///
@@ -126,6 +126,18 @@ pub trait Forecast {
         profile: &Profile,
     ) -> Option<Millis>;
 
+    /// How fast each of some jobs is that share such an instance under MPS, in thousandths of what it does
+    /// there with its percentage while nobody else is there; `None` where that isn't predicted. No
+    /// profile is a whole GPU with MIG off.
+    ///
+    /// Source: MMK, §III-A.
+    fn together(
+        &self,
+        clients: &[Client],
+        gpu: &GpuView,
+        profile: Option<&Profile>,
+    ) -> Option<Vec<u64>>;
+
     /// Whether seats may be improved further after so many searches of a GPU for that: asked before
     /// each. A controller answers by its clock, and what it answered is recorded, so that the round
     /// decides the same again; the simulator says yes, and leaves it to the policy's count.
@@ -163,6 +175,16 @@ macro_rules! knows_no {
     };
     (@ time_in_turns) => {
         $crate::knows_no!(@ of_sharer time_in_turns, ::tessera_model::spec::Priority);
+    };
+    (@ together) => {
+        fn together(
+            &self,
+            _: &[$crate::Client],
+            _: &$crate::GpuView,
+            _: Option<&::tessera_model::mig::Profile>,
+        ) -> Option<Vec<u64>> {
+            None
+        }
     };
     (@ go_on) => {
         fn go_on(&self, _: usize) -> bool {
@@ -214,6 +236,7 @@ impl Forecast for Unknown {
         demand,
         time_beside,
         time_in_turns,
+        together,
         go_on,
         companion,
         account

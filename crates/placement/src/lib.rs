@@ -36,6 +36,6 @@ pub use policy::{Policy, by_name, for_simulation};
 pub use session::{Session, session};
 pub use turns::Turn;
 pub use view::{
-    Closed, Closure, ClusterView, GpuView, InstanceState, InstanceView, MigView, OperatorWord,
-    QueuedJob, Seats, Sharer, Tenancy,
+    Client, Closed, Closure, ClusterView, GpuView, InstanceState, InstanceView, MigView,
+    OperatorWord, QueuedJob, Seats, Sharer, Tenancy,
 };

@@ -166,8 +166,7 @@ pub(crate) fn laid_over(cluster: &ClusterView, benches: &[Bench<'_>]) -> Cluster
         for instance in instances.filter(|instance| instance.slot == Some(bench.slot)) {
             if let InstanceState::Cut(seats) = &mut instance.state {
                 let sharers = bench.taken.iter().map(sits).collect();
-                seats.tenancy =
-                    Some(Tenancy { user: Arc::clone(user), sharers, turns: Vec::new() });
+                seats.tenancy = Some(Tenancy::of(Arc::clone(user), sharers));
             }
         }
     }

@@ -16,6 +16,7 @@ use crate::board::{Board, Gpu};
 use crate::decision::{Decision, Explanation, Place, WaitReason};
 use crate::explain::{self, Hopeless};
 use crate::feasibility;
+use crate::forecast::Forecast;
 use crate::policy::Pinned;
 use crate::sharing;
 use crate::view::{Closure, ClusterView, QueuedJob};
@@ -150,12 +151,13 @@ struct Market {
 pub(crate) fn decide<R: Rule>(
     rule: R,
     cluster: &ClusterView,
+    forecast: &dyn Forecast,
     queue: &mut dyn Iterator<Item = &QueuedJob>,
     starts_max: usize,
 ) -> Vec<Decision> {
     let mut round = Round {
         rule: Pinned(rule),
-        board: Board::new(cluster),
+        board: Board::new(cluster, forecast),
         sizes: Sizes::new(cluster),
         markets: Vec::new(),
         changed: Vec::new(),

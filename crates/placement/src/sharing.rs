@@ -9,9 +9,10 @@
 //! - Kernel by kernel, jobs join only their like: every job on the slice must stand in its queue.
 //! - It joins a shared slice that has room, by multiprocessors and memory, before it takes a
 //!   slice of its own: the tightest such slice, then the one with the least memory left over.
-//! - Kernel by kernel it matters who joins whom: where it is known how busy all are
-//!   ([`crate::turns`]), the slice is joined on which one more adds most, and none on which it adds
-//!   little or would slow one that serves answers. Where that isn't known, the user's wish decides.
+//! - It matters who joins whom: where that is predicted (kernel by kernel from how busy all are,
+//!   [`crate::turns`]; under MPS as the forecast says, [`crate::Forecast::together`]), the slice is joined
+//!   on which one more adds most, and none on which it adds little or would slow one that serves answers.
+//!   Where it isn't, the user's wish decides.
 //! - If there is none, it founds one: the tightest slice on which jobs like it fit together, that
 //!   is with `memory * 100 / percent` of memory. Half a slice's multiprocessors go with half its
 //!   memory, so that neither is left over. Where no slice is so large, the largest.
@@ -35,7 +36,8 @@ pub(crate) fn join(gpu: &Gpu<'_>, size: &Size) -> Option<Rc<Offer>> {
         return None;
     }
     let open = tenancies(gpu, sharer).filter(|(i, tenancy)| tenancy.has_room(sharer, i.memory));
-    let welcome = open.filter_map(|(i, tenancy)| Some((i, tenancy, adds(tenancy, sharer)?)));
+    let welcome =
+        open.filter_map(|(i, tenancy)| Some((i, tenancy, adds(gpu, i, tenancy, sharer)?)));
     let (instance, ..) = welcome.min_by_key(|(instance, tenancy, adds)| {
         let left = instance.memory.get().saturating_sub(tenancy.memory().get());
         (Reverse(*adds), instance.memory, left, instance.slot)
@@ -57,12 +59,32 @@ pub(crate) fn join(gpu: &Gpu<'_>, size: &Size) -> Option<Rc<Offer>> {
 
 /// Returns what a sharer adds to a slice, in thousandths of a job alone: nothing that is known, where
 /// nothing is predicted; `None` if it had better not come.
-fn adds(tenancy: &Tenancy, sharer: &Sharer) -> Option<u64> {
-    match tenancy.prospect(sharer) {
+fn adds(gpu: &Gpu<'_>, instance: &InstanceView, tenancy: &Tenancy, sharer: &Sharer) -> Option<u64> {
+    match prospect(gpu, instance, tenancy, sharer) {
         Prospect::Unknown => Some(0),
         Prospect::Adds(gain) => Some(gain),
         Prospect::Little(_) | Prospect::Slows(..) => None,
     }
+}
+
+/// Returns what is to be expected of one more on a slice that others share.
+pub(crate) fn prospect(
+    gpu: &Gpu<'_>,
+    instance: &InstanceView,
+    tenancy: &Tenancy,
+    sharer: &Sharer,
+) -> Prospect {
+    if sharer.share.is_kernel() {
+        return tenancy.prospect(sharer);
+    }
+    let profile = match (instance.slot, gpu.view.mig.as_deref()) {
+        (Some(slot), Some(mig)) => mig.geometry.profile(slot.profile),
+        (_, _) => None,
+    };
+    if profile.is_none() && instance.slot.is_some() {
+        return Prospect::Unknown;
+    }
+    tenancy.prospect_beside(sharer, |clients| gpu.forecast.0.together(clients, gpu.view, profile))
 }
 
 /// Returns the sharers whose end alone would let another one in.
@@ -73,7 +95,9 @@ pub(crate) fn blockers(gpu: &Gpu<'_>, size: &Size) -> Vec<Vec<JobId>> {
         for (job, _) in &tenancy.sharers {
             let mut without = tenancy.clone();
             without.remove(*job);
-            if without.has_room(sharer, instance.memory) && adds(&without, sharer).is_some() {
+            if without.has_room(sharer, instance.memory)
+                && adds(gpu, instance, &without, sharer).is_some()
+            {
                 found.push(vec![*job]);
             }
         }
@@ -91,29 +115,38 @@ pub(crate) fn declined<'g, 'c: 'g>(
     gpus.find_map(|gpu| {
         let mut open = tenancies(gpu, sharer)
             .filter(|(instance, tenancy)| tenancy.has_room(sharer, instance.memory));
-        open.find_map(|(_, tenancy)| reason(tenancy, sharer))
+        open.find_map(|(instance, tenancy)| reason(gpu, instance, tenancy, sharer))
     })
 }
 
-fn reason(tenancy: &Tenancy, sharer: &Sharer) -> Option<String> {
+fn reason(
+    gpu: &Gpu<'_>,
+    instance: &InstanceView,
+    tenancy: &Tenancy,
+    sharer: &Sharer,
+) -> Option<String> {
     let jobs: Vec<String> = tenancy.sharers.iter().map(|(job, _)| job.to_string()).collect();
     let with = match jobs.as_slice() {
         [one] => format!("job {one}"),
         more => format!("jobs {}", more.join(", ")),
     };
-    match tenancy.prospect(sharer) {
+    match prospect(gpu, instance, tenancy, sharer) {
         Prospect::Unknown | Prospect::Adds(_) => None,
         Prospect::Little(gain) => Some(format!(
             "it doesn't join {with}: that would add {} % of what a job does alone",
             gain / 10
         )),
         Prospect::Slows(whom, slowed) => {
-            let whom = whom.and_then(|at| tenancy.turns.get(at));
+            let whom = whom.and_then(|at| tenancy.sharers.get(at));
             let whom = whom.map_or("it".to_owned(), |(job, _)| format!("job {job}"));
+            let longer = slowed.saturating_sub(1_000) / 10;
+            let remedy = match sharer.share.is_kernel() {
+                true => "; a better priority would let its kernels go first",
+                false => "",
+            };
             Some(format!(
-                "it doesn't join {with}: {whom}, which serves answers, would take {} % longer; a \
-                 better priority would let its kernels go first",
-                slowed.saturating_sub(1_000) / 10
+                "it doesn't join {with}: {whom}, which serves answers, would take {longer} % longer\
+                 {remedy}"
             ))
         }
     }

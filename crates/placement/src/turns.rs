@@ -129,7 +129,7 @@ const COURTESY: u64 = 1_050;
 /// `tessera` has it of two (1.3 times what one does).
 const ADDS: u64 = 300;
 
-/// What is to be expected of one more whose kernels take turns with those of others.
+/// What is to be expected of one more on a slice that others share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Prospect {
     /// Of somebody it isn't known how busy it is.
@@ -149,16 +149,21 @@ pub fn prospect(there: &[Turn], more: Turn) -> Prospect {
     if all.iter().any(|turn| turn.busy.is_none()) {
         return Prospect::Unknown;
     }
-    let (before, after) = (by_priority(there), by_priority(&all));
-    let slowed = all.iter().zip(&after).enumerate().find(|(at, (turn, slowed))| {
+    weigh(&by_priority(there), &by_priority(&all), |at| all[at].online)
+}
+
+/// Returns what is to be expected of one more, the last, by how much longer each takes than by itself
+/// before and after it came, in thousandths.
+pub(crate) fn weigh(before: &[u64], after: &[u64], online: impl Fn(usize) -> bool) -> Prospect {
+    let slowed = after.iter().enumerate().find(|(at, slowed)| {
         // Who was slowed before is no reason as long as it loses nothing more.
-        turn.online && **slowed > before.get(*at).copied().unwrap_or(0).max(COURTESY)
+        online(*at) && **slowed > before.get(*at).copied().unwrap_or(0).max(COURTESY)
     });
-    if let Some((at, (_, slowed))) = slowed {
-        return Prospect::Slows((at < there.len()).then_some(at), *slowed);
+    if let Some((at, slowed)) = slowed {
+        return Prospect::Slows((at < before.len()).then_some(at), *slowed);
     }
     let speeds = |slowed: &[u64]| slowed.iter().map(|slowed| 1_000_000 / slowed).sum::<u64>();
-    match speeds(&after).saturating_sub(speeds(&before)) {
+    match speeds(after).saturating_sub(speeds(before)) {
         gain @ ADDS.. => Prospect::Adds(gain),
         gain => Prospect::Little(gain),
     }

@@ -15,7 +15,7 @@ use crate::seating::Atlas;
 
 mod tenancy;
 
-pub use tenancy::{Sharer, Tenancy};
+pub use tenancy::{Client, Sharer, Tenancy};
 
 /// The cluster at one moment: every GPU that agents reported, in a fixed order (node name, then
 /// index on the node). The order is part of the input: policies break ties by it.

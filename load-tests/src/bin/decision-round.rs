@@ -185,6 +185,7 @@ impl Forecast for Known {
         demand,
         time_beside,
         time_in_turns,
+        together,
         go_on,
         companion,
         account

@@ -110,7 +110,7 @@ fn live(of: &Runs) -> LiveRow {
         generation: 1,
         gpu: format!("GPU-{gpu}").parse().unwrap(),
         slot: Some(slot(profile)),
-        share: sm.map(|sm| Sharer { user: "ada".into(), share: Part::Mps(part(sm)), turn: None }),
+        share: sm.map(|sm| Sharer::new("ada", Part::Mps(part(sm)))),
         slice: None,
         decision: DecisionId::from_uuid(Uuid::from_u128(7)),
         waited: Millis::from_secs(1_000),

@@ -84,9 +84,11 @@ pub(super) async fn of_job(at: &mut PgConnection, job: u64) -> Result<Vec<Attemp
         rows.into_iter().map(Attempt::try_from).collect::<Result<_, StoreError>>()?;
     let mut foretold = foretold::of_job(at, i64::try_from(job).unwrap_or(i64::MAX)).await?;
     let mut memory = foretold::memory_of_job(at, i64::try_from(job).unwrap_or(i64::MAX)).await?;
+    let mut company = foretold::company_of_job(at, i64::try_from(job).unwrap_or(i64::MAX)).await?;
     for attempt in &mut attempts {
         attempt.prediction = foretold.remove(&attempt.id);
         attempt.memory_prediction = memory.remove(&attempt.id);
+        attempt.company_prediction = company.remove(&attempt.id);
     }
     for (id, figures) in kernels::of_job(at, i64::try_from(job).unwrap_or(i64::MAX)).await? {
         let id = id.to_string();
@@ -194,6 +196,7 @@ impl TryFrom<AttemptRow> for Attempt {
             kernel: None,
             prediction: None,
             memory_prediction: None,
+            company_prediction: None,
         })
     }
 }

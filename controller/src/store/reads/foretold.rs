@@ -4,14 +4,15 @@ use std::collections::HashMap;
 
 use sqlx::PgConnection;
 use tessera_api::types::{
-    MemoryOutcomes, MemoryPredictionView, PredictionOutcomes, PredictionView, Predictions,
-    PredictorView,
+    CompanyOutcomes, CompanyPredictionView, MemoryOutcomes, MemoryPredictionView,
+    PredictionOutcomes, PredictionView, Predictions, PredictorView,
 };
 use tessera_model::{AttemptId, Millis};
 use tessera_placement::{Basis, Prediction};
 use tessera_predict::memory::Floor;
 
 use super::row::{count, maybe_count};
+use crate::core::company::STEADY;
 use crate::ports::Learned;
 use crate::store::StoreError;
 
@@ -146,7 +147,75 @@ pub(super) async fn all(
     };
     let doubted_tasks = u64::try_from(learned.doubted_tasks).unwrap_or(u64::MAX);
     let memory = MemoryOutcomes { doubted_tasks, ..memory(at).await? };
-    Ok(Predictions { model, outcomes, memory })
+    let company_model = match learned.company {
+        Some((fingerprint, trusted)) => self::model(at, fingerprint, trusted).await?,
+        None => None,
+    };
+    let company = company(at).await?;
+    Ok(Predictions { model, outcomes, memory, company_model, company })
+}
+
+async fn company(at: &mut PgConnection) -> Result<CompanyOutcomes, StoreError> {
+    let row = sqlx::query!(
+        r#"
+        SELECT COUNT(*) AS "outcomes!",
+               COUNT(*) FILTER (WHERE o.came BETWEEN o.low AND o.high) AS "within!",
+               percentile_cont(0.5) WITHIN GROUP (
+                   ORDER BY ABS(o.came - o.speed)::double precision
+                            / GREATEST(o.speed, 1)) AS error
+          FROM (SELECT came, low, speed, high
+                  FROM companies
+                 WHERE came_at IS NOT NULL AND speed IS NOT NULL
+                   AND ABS(beside - others * 1000) <= $1
+                 ORDER BY came_at DESC
+                 LIMIT $2) AS o
+        "#,
+        i32::try_from(STEADY).unwrap_or(i32::MAX),
+        OUTCOMES_MAX,
+    )
+    .fetch_one(at)
+    .await
+    .map_err(StoreError::while_trying_to("read what came of predicted company"))?;
+    let whole = |rows: i64| u64::try_from(rows).unwrap_or(0);
+    Ok(CompanyOutcomes {
+        outcomes: whole(row.outcomes),
+        within: whole(row.within),
+        median_error: row.error,
+    })
+}
+
+/// Returns how fast the attempts of a job were expected to be beside others, where a model said.
+pub(super) async fn company_of_job(
+    at: &mut PgConnection,
+    job: i64,
+) -> Result<HashMap<String, CompanyPredictionView>, StoreError> {
+    let rows = sqlx::query!(
+        r#"
+        SELECT c.attempt, c.others, c.low AS "low!", c.speed AS "speed!", c.high AS "high!", c.came,
+               c.beside
+          FROM attempts AS a JOIN companies AS c ON c.attempt = a.attempt
+         WHERE a.job = $1 AND c.speed IS NOT NULL
+        "#,
+        job,
+    )
+    .fetch_all(at)
+    .await
+    .map_err(StoreError::while_trying_to("read how a job was expected to do beside others"))?;
+    let part = |thousandths: i32| f64::from(thousandths) / 1_000.0;
+    rows.into_iter()
+        .map(|row| {
+            let id = AttemptId::from_uuid(row.attempt);
+            let view = CompanyPredictionView {
+                others: count("companies", id, row.others.into())?,
+                low: part(row.low),
+                speed: part(row.speed),
+                high: part(row.high),
+                came: row.came.map(part),
+                beside: row.beside.map(part),
+            };
+            Ok((id.to_string(), view))
+        })
+        .collect()
 }
 
 async fn memory(at: &mut PgConnection) -> Result<MemoryOutcomes, StoreError> {

@@ -8,6 +8,7 @@ use tessera_model::spec::GpuAsk;
 
 use crate::board::Gpu;
 use crate::round::{Offer, Way};
+use crate::sharing;
 use crate::turns::Prospect;
 use crate::view::{GpuView, InstanceState, QueuedJob, Sharer};
 use crate::want::{Size, Want};
@@ -45,16 +46,21 @@ pub(super) fn company(gpu: &Gpu<'_>, size: &Size, offer: &Offer) -> String {
             let (noun, verb) = if jobs.len() == 1 { ("job", "has") } else { ("jobs", "have") };
             let (user, sm, memory) = (&tenancy.user, tenancy.sm_percent(), tenancy.memory());
             let jobs = listed(&jobs, "and");
+            let of = |sharer: &Sharer| instance.map(|i| sharing::prospect(gpu, i, tenancy, sharer));
+            let prospect = match &size.want {
+                Want::Shared(sharer) => of(sharer),
+                _ => None,
+            };
             if tenancy.sharers.iter().any(|(_, share)| share.is_kernel()) {
-                let by = match (&size.want, gpu.view.kernel) {
-                    (Want::Shared(sharer), true) => reckoned(tenancy.prospect(sharer)),
-                    _ => String::new(),
-                };
+                let by = prospect.filter(|_| gpu.view.kernel).map_or(String::new(), reckoned);
                 return format!(
                     "; {noun} {jobs} of {user} {verb} {memory} of it, kernel by kernel{by}"
                 );
             }
-            format!("; {noun} {jobs} of {user} {verb} {sm} % and {memory} of it")
+            // Where nothing is learned of company, there is nothing to tell.
+            let by = prospect.filter(|prospect| *prospect != Prospect::Unknown);
+            let by = by.map_or(String::new(), reckoned);
+            format!("; {noun} {jobs} of {user} {verb} {sm} % and {memory} of it{by}")
         }
         _ => String::new(),
     }

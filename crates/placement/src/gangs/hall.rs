@@ -7,7 +7,7 @@ use tessera_model::mig::{Slot, Step};
 use tessera_model::{GangShape, JobId, Millis};
 
 use crate::board::{Board, Gpu};
-use crate::forecast::Forecast;
+use crate::forecast::{Forecast, Unknown};
 use crate::policy::{AsItStands, MadeToMeasure, Pinned, WholeGpu};
 use crate::round::{Offer, Outlook, Rule};
 use crate::view::{ClusterView, QueuedJob, Sharer};
@@ -107,7 +107,8 @@ impl<'c> Hall<'c> {
         models.dedup();
         Self {
             cluster,
-            board: Board::new(cluster),
+            // Gangs share with nobody: nothing is asked of company.
+            board: Board::new(cluster, &Unknown),
             host: match manner {
                 Manner::MadeToMeasure => Host::Measured(Pinned(MadeToMeasure::default())),
                 Manner::AsTheyStand => Host::Standing(Pinned(AsItStands)),

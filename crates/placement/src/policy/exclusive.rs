@@ -42,12 +42,12 @@ impl Policy for Exclusive {
     fn decide_with(
         &self,
         cluster: &ClusterView,
-        _forecast: &dyn Forecast,
+        forecast: &dyn Forecast,
         queue: &mut dyn Iterator<Item = &QueuedJob>,
         _now: Millis,
         starts_max: usize,
     ) -> Vec<Decision> {
-        round::decide(WholeGpu, cluster, queue, starts_max)
+        round::decide(WholeGpu, cluster, forecast, queue, starts_max)
     }
 }
 

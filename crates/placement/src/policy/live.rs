@@ -30,7 +30,7 @@ use super::{Policy, SchemeB, Tessera, settings};
 use crate::decision::{Decision, Explanation, WaitReason};
 use crate::fair::Quotas;
 use crate::forecast::{Account, Companion, Demand, Forecast};
-use crate::view::{ClusterView, GpuView, InstanceState, QueuedJob};
+use crate::view::{Client, ClusterView, GpuView, InstanceState, QueuedJob};
 use crate::want::Want;
 
 const NAME: &str = "tessera";
@@ -421,6 +421,15 @@ impl Forecast for Known<'_> {
         profile: &Profile,
     ) -> Option<Millis> {
         self.forecast.time_beside(job, sm, others, gpu, profile)
+    }
+
+    fn together(
+        &self,
+        clients: &[Client],
+        gpu: &GpuView,
+        profile: Option<&Profile>,
+    ) -> Option<Vec<u64>> {
+        self.forecast.together(clients, gpu, profile)
     }
 
     fn time_in_turns(

@@ -35,7 +35,7 @@ impl Policy for SchemeA {
     fn decide_with(
         &self,
         cluster: &ClusterView,
-        _forecast: &dyn Forecast,
+        forecast: &dyn Forecast,
         queue: &mut dyn Iterator<Item = &QueuedJob>,
         _now: Millis,
         starts_max: usize,
@@ -45,7 +45,7 @@ impl Policy for SchemeA {
             queue.map(|job| (needs(&sizes.size(job).want), job)).collect();
         sorted.sort_by_key(|(bytes, _)| *bytes);
         let mut sorted = sorted.into_iter().map(|(_, job)| job);
-        round::decide(OneSize::default(), cluster, &mut sorted, starts_max)
+        round::decide(OneSize::default(), cluster, forecast, &mut sorted, starts_max)
     }
 }
 

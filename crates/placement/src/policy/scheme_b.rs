@@ -62,12 +62,12 @@ impl Policy for SchemeB {
     fn decide_with(
         &self,
         cluster: &ClusterView,
-        _forecast: &dyn Forecast,
+        forecast: &dyn Forecast,
         queue: &mut dyn Iterator<Item = &QueuedJob>,
         _now: Millis,
         starts_max: usize,
     ) -> Vec<Decision> {
-        round::decide(MadeToMeasure::default(), cluster, queue, starts_max)
+        round::decide(MadeToMeasure::default(), cluster, forecast, queue, starts_max)
     }
 }
 

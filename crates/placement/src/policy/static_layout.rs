@@ -46,12 +46,12 @@ impl Policy for StaticLayout {
     fn decide_with(
         &self,
         cluster: &ClusterView,
-        _forecast: &dyn Forecast,
+        forecast: &dyn Forecast,
         queue: &mut dyn Iterator<Item = &QueuedJob>,
         _now: Millis,
         starts_max: usize,
     ) -> Vec<Decision> {
-        round::decide(AsItStands, cluster, queue, starts_max)
+        round::decide(AsItStands, cluster, forecast, queue, starts_max)
     }
 }
 
@@ -124,12 +124,12 @@ impl Policy for StaticBySize {
     fn decide_with(
         &self,
         cluster: &ClusterView,
-        _forecast: &dyn Forecast,
+        forecast: &dyn Forecast,
         queue: &mut dyn Iterator<Item = &QueuedJob>,
         _now: Millis,
         starts_max: usize,
     ) -> Vec<Decision> {
-        round::decide(BySize, cluster, queue, starts_max)
+        round::decide(BySize, cluster, forecast, queue, starts_max)
     }
 }
 

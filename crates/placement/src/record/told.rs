@@ -11,7 +11,7 @@ use tessera_model::spec::Priority;
 use tessera_model::{JobId, Millis};
 
 use crate::forecast::{Account, Companion, Demand, Forecast};
-use crate::view::{ClusterView, GpuView, MigView};
+use crate::view::{Client, ClusterView, GpuView, MigView};
 
 /// GPUs that no forecast tells apart: one model with one geometry.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -67,6 +67,9 @@ type Beside = (OnSlice, SmPercent, Vec<(JobId, SmPercent)>);
 /// The same with its priority, beside others with theirs.
 type InTurns = (OnSlice, Priority, Vec<(JobId, Priority)>);
 
+/// Those who share a kind of slice under MPS: kind of GPU, profile (none with MIG off), who.
+type Together = (u32, Option<ProfileId>, Vec<Client>);
+
 /// Declares what is kept of each question, and what of it is written down.
 macro_rules! questions {
     ($($name:ident: $key:ty => $value:ty;)*) => {
@@ -109,6 +112,7 @@ questions! {
     demands: JobId => Option<Demand>;
     beside: Beside => Option<Millis>;
     in_turns: InTurns => Option<Millis>;
+    together: Together => Option<Vec<u64>>;
     go_on: usize => bool;
     companions: JobId => Option<Companion>;
     accounts: JobId => Option<Account>;
@@ -247,6 +251,18 @@ impl Forecast for Heard<'_> {
         self.once(|told| &mut told.in_turns, key, ask)
     }
 
+    fn together(
+        &self,
+        clients: &[Client],
+        gpu: &GpuView,
+        profile: Option<&Profile>,
+    ) -> Option<Vec<u64>> {
+        let ask = || self.forecast.together(clients, gpu, profile);
+        let Some(kind) = number_of(&self.kinds, gpu) else { return ask() };
+        let key = (kind, profile.map(|profile| profile.id), clients.to_vec());
+        self.once(|told| &mut told.together, key, ask)
+    }
+
     fn go_on(&self, searches: usize) -> bool {
         self.once(|told| &mut told.go_on, searches, || self.forecast.go_on(searches))
     }
@@ -338,6 +354,17 @@ impl Forecast for Retold<'_> {
     ) -> Option<Millis> {
         let kind = number_of(self.kinds, gpu)?;
         self.told.in_turns.get(&((job, kind, profile.id), priority, others.to_vec())).copied()?
+    }
+
+    fn together(
+        &self,
+        clients: &[Client],
+        gpu: &GpuView,
+        profile: Option<&Profile>,
+    ) -> Option<Vec<u64>> {
+        let kind = number_of(self.kinds, gpu)?;
+        let key = (kind, profile.map(|profile| profile.id), clients.to_vec());
+        self.told.together.get(&key).cloned()?
     }
 
     fn go_on(&self, searches: usize) -> bool {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
-use tessera_model::share::{Part, SHARERS_MAX};
+use tessera_model::share::{Part, SHARERS_MAX, SmPercent};
 use tessera_model::{Bytes, JobId};
 
 use crate::turns::{self, Prospect, Turn};
@@ -21,13 +21,33 @@ pub struct Tenancy {
     /// Of those whose kernels take turns, how they get on with each other, as far as that is known.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub turns: Vec<(JobId, Turn)>,
+    /// Of those under MPS, what predictions know of them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub clients: Vec<(JobId, Client)>,
+}
+
+/// A job under MPS as predictions know it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Client {
+    /// Whether somebody waits for its answers.
+    pub online: bool,
+    /// Its percentage of the slice's multiprocessors.
+    pub sm: SmPercent,
+    /// The part of its time alone in which a kernel of it runs, in thousandths; `None` where that
+    /// isn't known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub busy: Option<u16>,
 }
 
 impl Tenancy {
+    /// Returns one of whose sharers nothing is known but their parts.
+    pub fn of(user: Arc<str>, sharers: Vec<(JobId, Part)>) -> Self {
+        Self { user, sharers, turns: Vec::new(), clients: Vec::new() }
+    }
+
     /// Begins one with its first sharer.
     pub fn begun(job: JobId, sharer: &Sharer) -> Self {
-        let mut tenancy =
-            Self { user: sharer.user.clone(), sharers: Vec::new(), turns: Vec::new() };
+        let mut tenancy = Self::of(sharer.user.clone(), Vec::new());
         tenancy.add(job, sharer);
         tenancy
     }
@@ -36,12 +56,14 @@ impl Tenancy {
     pub fn add(&mut self, job: JobId, sharer: &Sharer) {
         self.sharers.push((job, sharer.share));
         self.turns.extend(sharer.turn.map(|turn| (job, turn)));
+        self.clients.extend(sharer.client.map(|client| (job, client)));
     }
 
     /// Lets one go.
     pub fn remove(&mut self, job: JobId) {
         self.sharers.retain(|(other, _)| *other != job);
         self.turns.retain(|(other, _)| *other != job);
+        self.clients.retain(|(other, _)| *other != job);
     }
 
     /// Returns what is to be expected of one more, where kernels take turns.
@@ -51,6 +73,28 @@ impl Tenancy {
             Some(turn) if there.len() == self.sharers.len() => turns::prospect(&there, turn),
             _ => Prospect::Unknown,
         }
+    }
+
+    /// Returns what is to be expected of one more under MPS; `speeds` tells how fast some are together, in
+    /// thousandths of what each does while nobody else is there.
+    pub fn prospect_beside(
+        &self,
+        asked: &Sharer,
+        speeds: impl Fn(&[Client]) -> Option<Vec<u64>>,
+    ) -> Prospect {
+        let mut all: Vec<Client> = self.clients.iter().map(|(_, client)| *client).collect();
+        let (there, Some(more)) = (all.len(), asked.client) else { return Prospect::Unknown };
+        if there != self.sharers.len() {
+            return Prospect::Unknown;
+        }
+        all.push(more);
+        let Some((before, after)) = speeds(&all[..there]).zip(speeds(&all)) else {
+            return Prospect::Unknown;
+        };
+        let slowed = |speeds: Vec<u64>| -> Vec<u64> {
+            speeds.into_iter().map(|speed| 1_000_000 / speed.max(1)).collect()
+        };
+        turns::weigh(&slowed(before), &slowed(after), |at| all[at].online)
     }
 
     /// Returns how one of the jobs takes its turns.
@@ -94,11 +138,14 @@ pub struct Sharer {
     /// How its kernels take turns, if they do.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub turn: Option<Turn>,
+    /// What predictions know of it, if it shares under MPS.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub client: Option<Client>,
 }
 
 impl Sharer {
     /// Returns a job of which nothing is known but its part.
     pub fn new(user: impl Into<Arc<str>>, share: Part) -> Self {
-        Self { user: user.into(), share, turn: None }
+        Self { user: user.into(), share, turn: None, client: None }
     }
 }

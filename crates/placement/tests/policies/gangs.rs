@@ -30,6 +30,7 @@ impl Forecast for Left {
 
     tessera_placement::knows_no!(
         time_in_turns,
+        together,
         go_on,
         since,
         move_price,

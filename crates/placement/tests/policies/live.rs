@@ -69,6 +69,7 @@ impl Forecast for Told {
 
     tessera_placement::knows_no!(
         time_in_turns,
+        together,
         go_on,
         since,
         deadline,
@@ -241,6 +242,7 @@ fn a_slice_on_which_a_job_is_as_quick_is_enough() {
 
         tessera_placement::knows_no!(
             time_in_turns,
+            together,
             go_on,
             since,
             deadline,

@@ -2,6 +2,7 @@
 
 mod arbitrary;
 mod build;
+mod company;
 mod exclusive;
 mod feasibility;
 mod gangs;

@@ -29,8 +29,7 @@ fn seats(parts: &[(u8, u8)], user: &str, jobs: &[(u64, u8)]) -> InstanceState {
         (JobId::from_number(*job), Part::Compute(ComputeShare { slot, memory: Bytes::ZERO }))
     };
     let sharers: Vec<_> = jobs.iter().map(part).collect();
-    let tenancy =
-        (!sharers.is_empty()).then(|| Tenancy { user: user.into(), sharers, turns: Vec::new() });
+    let tenancy = (!sharers.is_empty()).then(|| Tenancy::of(user.into(), sharers));
     InstanceState::Cut(Seats { cut, tenancy })
 }
 
@@ -178,6 +177,7 @@ fn compute_instances_count_with_their_whole_gpu_instance_under_quotas() {
 
         tessera_placement::knows_no!(
             time_in_turns,
+            together,
             go_on,
             since,
             move_price,

@@ -61,7 +61,7 @@ impl Forecast for Guess {
         searches < 5 * usize::try_from(self.round).unwrap()
     }
 
-    tessera_placement::knows_no!(time_in_turns, deadline, demand, time_beside, companion);
+    tessera_placement::knows_no!(time_in_turns, together, deadline, demand, time_beside, companion);
 
     fn account(&self, job: JobId) -> Option<Account> {
         let (user, number) = owner(job);

@@ -29,7 +29,7 @@ fn shared(user: &str, parts: &[(u64, u8, u64)]) -> InstanceState {
         (JobId::from_number(*job), share)
     };
     let sharers = parts.iter().map(part).collect();
-    InstanceState::Shared(Tenancy { user: user.into(), sharers, turns: Vec::new() })
+    InstanceState::Shared(Tenancy::of(user.into(), sharers))
 }
 
 /// Jobs of `ada` that each want half of a slice and so much memory.

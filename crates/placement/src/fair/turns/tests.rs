@@ -24,6 +24,7 @@ impl Forecast for Had {
         demand,
         time_beside,
         time_in_turns,
+        together,
         go_on,
         companion
     );

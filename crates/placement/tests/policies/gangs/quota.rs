@@ -58,6 +58,7 @@ impl Forecast for Quotas {
 
     tessera_placement::knows_no!(
         time_in_turns,
+        together,
         go_on,
         since,
         deadline,
@@ -159,6 +160,7 @@ fn whom_the_accounts_have_set_back_lets_others_gangs_go_first() {
 
         tessera_placement::knows_no!(
             time_in_turns,
+            together,
             go_on,
             since,
             move_price,

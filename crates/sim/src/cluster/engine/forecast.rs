@@ -115,6 +115,9 @@ impl Forecast for Seen<'_, '_> {
         Some(Millis::new(u64::try_from(ms).ok()?.max(1)))
     }
 
+    // What company costs is asked of pairs and of crowds by `time_beside`; nobody joins by this.
+    tessera_placement::knows_no!(together);
+
     /// The model says so of jobs whose parts of busy time are known, or the queue where it is asked.
     fn time_in_turns(
         &self,
