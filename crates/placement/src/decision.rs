@@ -167,6 +167,22 @@ impl WaitReason {
             Self::PlacementHeld => "placement_held",
         }
     }
+
+    /// Whether what a job waits for comes without anybody's doing, so that it is to be left its turn.
+    pub const fn goes_by_itself(self) -> bool {
+        match self {
+            Self::Resources
+            | Self::Priority
+            | Self::MigFragmentation
+            | Self::AwaitingRepartition => true,
+            Self::NodeUnavailable
+            | Self::NodeDrained
+            | Self::GpuQuarantined
+            | Self::BadConstraints
+            | Self::Quota
+            | Self::PlacementHeld => false,
+        }
+    }
 }
 
 /// The reasons of one decision, bounded in size, in words that a user understands.

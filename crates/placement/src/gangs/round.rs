@@ -1,10 +1,11 @@
 //! One round of gangs around a policy's own.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
-use tessera_model::{GpuId, JobId, Millis};
+use tessera_model::{GangShape, GpuId, JobId, Millis};
 
 use super::hall::{Hall, Kept, Seat, left_of};
+use super::words::Before;
 use super::{Asked, Gang, starts, words};
 use crate::decision::{Decision, Explanation, Place, WaitReason};
 use crate::fair::{Quotas, slices};
@@ -28,7 +29,19 @@ pub(super) struct Round<'r> {
     /// What is kept, and for which gang.
     kept: Option<(JobId, Kept)>,
     /// What gangs before wait for: whoever wants the same waits as well.
-    waiting: BTreeSet<(Want, tessera_model::GangShape)>,
+    waiting: BTreeMap<(Want, GangShape), Wait<'r>>,
+}
+
+/// Why gangs wait that want the same.
+struct Wait<'r> {
+    /// The first of them.
+    first: JobId,
+    reason: WaitReason,
+    /// What operators closed, if that is why.
+    closed: Option<&'r Closed>,
+    /// A GPU of each node with free seats, and how many they could take there; unknown since some were
+    /// kept for the first.
+    partly: Option<Vec<(usize, usize)>>,
 }
 
 impl<'r> Round<'r> {
@@ -45,7 +58,7 @@ impl<'r> Round<'r> {
             decisions: Vec::new(),
             started: 0,
             kept: None,
-            waiting: BTreeSet::new(),
+            waiting: BTreeMap::new(),
         }
     }
 
@@ -60,41 +73,77 @@ impl<'r> Round<'r> {
             return;
         }
         let size = self.hall.size(gang.first);
-        if !self.waiting.insert((size.want.clone(), gang.shape)) {
+        let asks = (size.want.clone(), gang.shape);
+        if let Some(wait) = self.waiting.remove(&asks) {
+            let wait = self.wait_as_well(gang, &size, wait);
+            self.waiting.insert(asks, wait);
             return;
         }
         if gang.size() > self.starts_left() {
             return;
         }
         if let Some(seats) = self.hall.seats(&size, gang.shape) {
-            self.waiting.remove(&(size.want.clone(), gang.shape));
             return match self.beyond_quota(gang, &seats) {
                 Some(takes) => self.hold(gang, Some(takes)),
                 None => self.start(gang, &seats),
             };
         }
-        let (reason, closed) = self.reason(&size, gang);
-        let mut words = words::Wait {
-            policy: self.policy.name(),
-            cluster: self.cluster,
+        let wait = self.wait(gang, &size, due);
+        self.waiting.insert(asks, wait);
+    }
+
+    /// Tells a gang what it waits for, and keeps GPUs for it if it is the first that is due.
+    fn wait(&mut self, gang: &Gang<'_>, size: &Size, due: bool) -> Wait<'r> {
+        let (reason, closed) = self.reason(size, gang);
+        let partly = self.hall.partly(size, gang.shape);
+        let before = self.kept.as_ref().map(|(gang, _)| Before::Kept(*gang));
+        let kept = match due && reason == WaitReason::Resources && before.is_none() {
+            true => self.hall.keep(size, gang.shape, self.forecast),
+            false => None,
+        };
+        let (policy, cluster) = (self.policy.name(), self.cluster);
+        let kept_for_it = kept.as_ref();
+        let words = words::Wait {
+            policy,
+            cluster,
             gang,
-            partly: self.hall.partly(&size, gang.shape),
-            kept: None,
-            before: self.kept.as_ref().map(|(gang, _)| *gang),
+            partly: &partly,
+            kept: kept_for_it,
+            before,
+            reason,
             closed,
         };
-        if due && reason == WaitReason::Resources && self.kept.is_none() {
-            self.kept = self
-                .hall
-                .keep(&size, gang.shape, self.forecast)
-                .map(|kept| (gang.members[0], kept));
-            if let Some((_, kept)) = &self.kept {
-                kept.gpus.iter().for_each(|gpu| self.hall.close(*gpu));
-                words.kept = Some(kept);
-            }
-        }
         let why = words.say();
         self.tell(gang, reason, &why);
+        let first = gang.members[0];
+        let partly = kept.is_none().then_some(partly);
+        if let Some(kept) = kept {
+            kept.gpus.iter().for_each(|gpu| self.hall.close(*gpu));
+            self.kept = Some((first, kept));
+        }
+        Wait { first, reason, closed, partly }
+    }
+
+    /// Tells a gang that waits for what one before it waits for.
+    fn wait_as_well(&mut self, gang: &Gang<'_>, size: &Size, wait: Wait<'r>) -> Wait<'r> {
+        let Wait { first, reason, closed, partly } = wait;
+        let partly = partly.unwrap_or_else(|| self.hall.partly(size, gang.shape));
+        let kept = self.kept.as_ref().map(|(gang, _)| Before::Kept(*gang));
+        let before = kept.or(Some(Before::Same(first)));
+        let (policy, cluster) = (self.policy.name(), self.cluster);
+        let words = words::Wait {
+            policy,
+            cluster,
+            gang,
+            partly: &partly,
+            kept: None,
+            before,
+            reason,
+            closed,
+        };
+        let why = words.say();
+        self.tell(gang, reason, &why);
+        Wait { first, reason, closed, partly: Some(partly) }
     }
 
     /// Tells a gang that its quota holds it, if it does: it keeps nobody else waiting, and nothing is
@@ -154,7 +203,7 @@ impl<'r> Round<'r> {
     /// Says why no seats are found, and what operators closed, if that is why.
     fn reason(&self, size: &Size, gang: &Gang<'_>) -> (WaitReason, Option<&'r Closed>) {
         let fits = |gpus: &dyn Fn(&GpuView) -> bool| {
-            let mut nodes = std::collections::BTreeMap::new();
+            let mut nodes = BTreeMap::new();
             for gpu in self.cluster.gpus.iter().filter(|gpu| holds(gpu, &size.want) && gpus(gpu)) {
                 *nodes.entry(&gpu.node).or_insert(0_u32) += 1;
             }
@@ -205,7 +254,7 @@ impl<'r> Round<'r> {
     ) -> Option<JobId> {
         let mut settled: BTreeSet<JobId> = said.iter().flat_map(seated).collect();
         settled.extend(said.iter().filter_map(|decision| match decision {
-            Decision::Wait { job, reason, .. } if !goes_by_itself(*reason) => Some(*job),
+            Decision::Wait { job, reason, .. } if !reason.goes_by_itself() => Some(*job),
             Decision::Wait { .. } | Decision::Start { .. } | Decision::Reshape { .. } => None,
         }));
         let mut before = others.iter().take(gang.behind).map(|job| job.id);
@@ -298,22 +347,6 @@ impl<'r> Round<'r> {
         let done = self.forecast.done(job.id).unwrap_or(0);
         let mut times = tight.into_iter().filter_map(|p| self.forecast.time(job.id, gpu, p));
         times.any(|whole| left_of(whole, done) <= wait)
-    }
-}
-
-/// Whether what a job waits for comes without anybody's doing, so that it is to be left its turn.
-const fn goes_by_itself(reason: WaitReason) -> bool {
-    match reason {
-        WaitReason::Resources
-        | WaitReason::Priority
-        | WaitReason::MigFragmentation
-        | WaitReason::AwaitingRepartition => true,
-        WaitReason::NodeUnavailable
-        | WaitReason::NodeDrained
-        | WaitReason::GpuQuarantined
-        | WaitReason::BadConstraints
-        | WaitReason::Quota
-        | WaitReason::PlacementHeld => false,
     }
 }
 

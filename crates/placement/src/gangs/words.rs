@@ -5,11 +5,20 @@ use tessera_model::mig::Slot;
 
 use super::hall::{Kept, Seat};
 use super::{Gang, PATIENCE};
-use crate::decision::{Candidate, Explanation};
+use crate::decision::{Candidate, Explanation, WaitReason};
 use crate::view::{Closed, ClusterView, GpuView};
 
 /// Most GPUs or jobs that one sentence lists.
 const LISTED_MAX: usize = 8;
+
+/// A gang that stands before one that waits, and has to start first.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Before {
+    /// GPUs are kept for it.
+    Kept(JobId),
+    /// It asks for the same.
+    Same(JobId),
+}
 
 /// What is known of a gang that waits.
 pub(super) struct Wait<'w> {
@@ -17,11 +26,11 @@ pub(super) struct Wait<'w> {
     pub(super) cluster: &'w ClusterView,
     pub(super) gang: &'w Gang<'w>,
     /// A GPU of each node with free seats, and how many it could take there.
-    pub(super) partly: Vec<(usize, usize)>,
+    pub(super) partly: &'w [(usize, usize)],
     /// What is kept for it.
     pub(super) kept: Option<&'w Kept>,
-    /// The gang before it for which GPUs are kept, if there is one.
-    pub(super) before: Option<JobId>,
+    pub(super) before: Option<Before>,
+    pub(super) reason: WaitReason,
     /// What operators closed, if that is why it waits.
     pub(super) closed: Option<&'w Closed>,
 }
@@ -32,7 +41,7 @@ impl Wait<'_> {
         let of_node = |(gpu, seats): &(usize, usize)| {
             format!("{seats} on node {}", self.cluster.gpus[*gpu].node)
         };
-        let there = match self.partly.as_slice() {
+        let there = match self.partly {
             [] => String::new(),
             nodes => format!(" ({})", listed(nodes.iter().map(of_node))),
         };
@@ -41,14 +50,25 @@ impl Wait<'_> {
             let gpus = kept.gpus.iter().map(|gpu| named(&self.cluster.gpus[*gpu]));
             format!("; kept for it: {}", listed(gpus))
         });
-        let before = self.before.filter(|_| self.closed.is_none());
-        let before = before.map_or_else(String::new, |gang| {
-            format!("; GPUs are kept for gang {gang} first, which stands before it")
-        });
-        let closed = self.closed.map_or_else(String::new, |closed| format!("; {}", closed.words));
+        let why = match (self.reason, self.closed, self.before) {
+            (_, Some(closed), _) => format!("; {}", closed.words),
+            (WaitReason::BadConstraints, ..) => {
+                "; the nodes that were ever seen have too few GPUs that could hold it".to_owned()
+            }
+            (WaitReason::NodeUnavailable, ..) => {
+                "; of the GPUs that could hold it too many are unavailable".to_owned()
+            }
+            (_, _, Some(Before::Kept(gang))) => {
+                format!("; GPUs are kept for gang {gang} first, which stands before it")
+            }
+            (_, _, Some(Before::Same(gang))) => {
+                format!("; gang {gang}, which stands before it, asks for the same")
+            }
+            (_, None, None) => String::new(),
+        };
         let summary = format!(
             "{} asked: {free} of {all} seats could be had now{there}, and it starts with all or \
-             none{keeps}{before}{closed}",
+             none{keeps}{why}",
             self.gang.shape
         );
         Explanation {
@@ -64,15 +84,17 @@ impl Wait<'_> {
             return closed.until.clone();
         }
         let Some(kept) = self.kept else {
-            let shape = self.gang.shape;
-            let first =
-                self.before.map_or_else(String::new, |gang| format!("gang {gang} starts, and "));
-            return match (shape.nodes(), shape.per_node()) {
-                (1, gpus) => format!("{first}{gpus} GPUs of one node have room at once"),
-                (nodes, 1) => format!("{first}{nodes} nodes have room on a GPU each at once"),
-                (nodes, gpus) => {
-                    format!("{first}{nodes} nodes have room on {gpus} GPUs each at once")
+            return match (self.reason, self.before) {
+                (WaitReason::BadConstraints, _) => {
+                    "nodes with more GPUs that could hold it join".to_owned()
                 }
+                (WaitReason::NodeUnavailable, _) => {
+                    "nodes with GPUs that could hold it come back".to_owned()
+                }
+                (_, Some(Before::Kept(gang) | Before::Same(gang))) => {
+                    format!("gang {gang} starts, and {}", self.room())
+                }
+                (_, None) => self.room(),
             };
         };
         let when = match kept.wait {
@@ -83,6 +105,15 @@ impl Wait<'_> {
             [] => "the layout changes of its GPUs end".to_owned(),
             [job] => format!("job {job} ends{when}"),
             jobs => format!("jobs {} end{when}", listed(jobs.iter().map(ToString::to_string))),
+        }
+    }
+
+    fn room(&self) -> String {
+        let shape = self.gang.shape;
+        match (shape.nodes(), shape.per_node()) {
+            (1, gpus) => format!("{gpus} GPUs of one node have room at once"),
+            (nodes, 1) => format!("{nodes} nodes have room on a GPU each at once"),
+            (nodes, gpus) => format!("{nodes} nodes have room on {gpus} GPUs each at once"),
         }
     }
 }

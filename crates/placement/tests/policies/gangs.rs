@@ -273,7 +273,6 @@ fn a_gang_behind_a_gang_is_told_that_gpus_are_kept_for_that_one_first_and_what_i
         ((2, 2), "gang 1 starts, and 2 nodes have room on 2 GPUs each at once"),
     ] {
         let mut queue = gang(1, (2, 2), &GpuAsk::Whole);
-        // Another ask: of gangs that ask for the same, only the first is told.
         queue.extend(gang(5, shape, &build::gib(30)));
 
         let said = said("scheme-b", &cluster, &queue, Millis::ZERO);
@@ -284,6 +283,65 @@ fn a_gang_behind_a_gang_is_told_that_gpus_are_kept_for_that_one_first_and_what_i
         let kept = "; GPUs are kept for gang 1 first, which stands before it";
         assert!(summary.ends_with(kept), "{shape:?}: {summary}");
         assert_eq!(would, needs);
+    }
+}
+
+#[test]
+fn of_equal_gangs_that_wait_each_is_told_so_with_the_seats_that_are_left_for_it() {
+    let gpus = || [build::gpu("a100-40gb", &[]), full(90), build::gpu("a100-40gb", &[]), full(91)];
+    let cluster = dealt(build::cluster(gpus()), 2);
+    let mut queue = gang(1, (1, 2), &GpuAsk::Whole);
+    queue.extend(gang(3, (1, 2), &GpuAsk::Whole));
+    queue.extend(gang(5, (1, 2), &GpuAsk::Whole));
+
+    // `static` has no slices here.
+    for policy in NAMES.iter().filter(|policy| **policy != "static") {
+        let said = said(policy, &cluster, &queue, Millis::ZERO);
+
+        let (_, first, _) = waits(&said, 1);
+        assert!(first.contains("1 of 2 seats could be had now"), "{policy}: {first}");
+        for job in [3, 4, 5, 6] {
+            let (reason, summary, would) = waits(&said, job);
+            assert_eq!(reason, WaitReason::Resources, "{policy}");
+            assert!(summary.contains("1 of 2 seats could be had now (1 on node n1)"), "{summary}");
+            assert!(
+                summary.ends_with("kept for gang 1 first, which stands before it"),
+                "{summary}"
+            );
+            assert_eq!(would, "gang 1 starts, and 2 GPUs of one node have room at once");
+        }
+    }
+}
+
+#[test]
+fn equal_gangs_that_are_not_due_are_told_of_the_one_before_them() {
+    let cluster = dealt(build::cluster([build::gpu("a100-40gb", &[]), full(90)]), 2);
+    // It starts, and so holds nobody up; the gangs behind it are not first in line.
+    let mut queue = build::queue([build::gib(4)]);
+    queue.extend(gang(2, (1, 2), &GpuAsk::Whole));
+    queue.extend(gang(4, (1, 2), &GpuAsk::Whole));
+
+    let said = said("scheme-b", &cluster, &queue, Millis::ZERO);
+
+    let (reason, summary, would) = waits(&said, 5);
+    assert_eq!(reason, WaitReason::Resources);
+    assert!(summary.ends_with("gang 2, which stands before it, asks for the same"), "{summary}");
+    assert_eq!(would, "gang 2 starts, and 2 GPUs of one node have room at once");
+}
+
+#[test]
+fn a_gang_that_no_nodes_could_ever_seat_is_told_that_more_have_to_join() {
+    let cluster = empty(2, 2);
+    let mut queue = gang(1, (2, 2), &GpuAsk::Whole);
+    queue.extend(gang(5, (2, 2), &GpuAsk::Whole));
+
+    let said = said("scheme-b", &cluster, &queue, Millis::ZERO);
+
+    for job in [1, 5] {
+        let (reason, summary, would) = waits(&said, job);
+        assert_eq!(reason, WaitReason::BadConstraints);
+        assert!(summary.ends_with("too few GPUs that could hold it"), "{summary}");
+        assert_eq!(would, "nodes with more GPUs that could hold it join");
     }
 }
 
