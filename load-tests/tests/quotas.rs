@@ -77,10 +77,12 @@ fn a_gang_and_a_job_wait_for_quotas_while_others_pass_and_usage_is_told() {
     let told = cluster.explain(gang.job_id + 1);
     assert_eq!(told.reason.as_deref(), Some("quota"), "{told:?}");
     let words = format!("{} {}", told.summary, told.would_start_if.unwrap_or_default());
-    // Of the two quotas the account's is the tighter by now.
+    // Both quotas hold it by now: hers for a GPU, the account's for two.
     assert!(words.contains("jobs of account lab hold 12 of the 12 compute slices"), "{words}");
     assert!(words.contains("this gang of 2 takes at least 8 more"), "{words}");
-    assert!(words.contains("or the quota is raised to 20"), "{words}");
+    assert!(words.contains("those of ada among them 4 of 8"), "{words}");
+    assert!(words.contains("that hold 8 compute slices end, of them 4 of ada"), "{words}");
+    assert!(words.contains("or the quotas are raised to 20 and 12"), "{words}");
     let told = cluster.explain(bobs[2]);
     assert_eq!(told.reason.as_deref(), Some("quota"), "{told:?}");
     assert!(told.summary.contains("hold 12 of the 12"), "{}", told.summary);

@@ -239,6 +239,9 @@ impl<'r> Quotas<'r> {
         let limits = self.limits_for(job);
         let least = self.least(job).map(|least| least.saturating_mul(members));
         let takes = takes.or(least);
+        if let Some(both) = self.wait_for_both(policy, job, members, takes, &limits) {
+            return both;
+        }
         // What can never be is told first, then what is nearest to it.
         let binds = limits.iter().min_by_key(|limit| {
             let never = least.is_some_and(|least| least > limit.slices);
@@ -247,12 +250,7 @@ impl<'r> Quotas<'r> {
         let (name, quota) =
             binds.map_or_else(|| (Arc::clone(&job.user), 0), |l| (Arc::clone(&l.name), l.slices));
         let held = self.held.get(&name).copied().unwrap_or(0);
-        let this =
-            if members > 1 { format!("this gang of {members}") } else { "this one".to_owned() };
-        let wants = match takes {
-            Some(takes) => format!("{this} takes at least {takes} more"),
-            None => format!("{this} would need a slice of its own"),
-        };
+        let wants = wants(members, takes);
         let never = least.is_some_and(|least| least > quota);
         let (then, would_start_if) = match (never, takes) {
             (true, _) => (
@@ -277,6 +275,68 @@ impl<'r> Quotas<'r> {
             ..Explanation::default()
         };
         Decision::Wait { job: job.id, reason: WaitReason::Quota, why }
+    }
+
+    /// Tells a job that its account's quota and its user's both hold for now: it starts once neither
+    /// does.
+    fn wait_for_both(
+        &self,
+        policy: &str,
+        job: &QueuedJob,
+        members: u32,
+        takes: Option<u32>,
+        limits: &[Limit],
+    ) -> Option<Decision> {
+        let [account, user] = limits else { return None };
+        let takes_slices = takes?;
+        let short = |limit: &Limit| {
+            let held = self.held.get(&limit.name).copied().unwrap_or(0);
+            let raised = held.saturating_add(takes_slices);
+            let can_ever = takes_slices <= limit.slices;
+            (can_ever && raised > limit.slices).then(|| (held, raised, raised - limit.slices))
+        };
+        let (of_account, of_user) = (short(account)?, short(user)?);
+        let slices = |short: u32| if short == 1 { "slice" } else { "slices" };
+        // What the user's jobs hold is part of what the account's hold.
+        let end = match (of_account.2, of_user.2) {
+            (all, own) if own >= all => {
+                format!("jobs of {} that hold {own} compute {} end", user.name, slices(own))
+            }
+            (all, own) => format!(
+                "jobs of {} that hold {all} compute {} end, of them {own} of {}",
+                account.name,
+                slices(all),
+                user.name
+            ),
+        };
+        let why = Explanation {
+            policy: policy.to_owned(),
+            summary: format!(
+                "jobs of {} hold {} of the {} compute slices that they may have at once, those of {} \
+                 among them {} of {}, and {}",
+                account.name,
+                of_account.0,
+                account.slices,
+                user.name,
+                of_user.0,
+                user.slices,
+                wants(members, takes)
+            ),
+            would_start_if: Some(format!(
+                "{end}, or the quotas are raised to {} and {}",
+                of_account.1, of_user.1
+            )),
+            ..Explanation::default()
+        };
+        Some(Decision::Wait { job: job.id, reason: WaitReason::Quota, why })
+    }
+}
+
+fn wants(members: u32, takes: Option<u32>) -> String {
+    let this = if members > 1 { format!("this gang of {members}") } else { "this one".to_owned() };
+    match takes {
+        Some(takes) => format!("{this} takes at least {takes} more"),
+        None => format!("{this} would need a slice of its own"),
     }
 }
 

@@ -142,6 +142,36 @@ fn of_a_user_and_an_account_the_tighter_holds_and_is_named() {
 }
 
 #[test]
+fn whom_both_the_users_and_the_accounts_quota_hold_is_told_of_both_and_what_ends_both() {
+    let users = [(1, "ada"), (2, "ada"), (3, "ada"), (90, "ada"), (91, "bob")];
+    let mut cluster = empty(4, 4);
+    cluster.gpus[0].instances = full(90).instances;
+    cluster.gpus[1].instances = full(91).instances;
+    let told = |ada: u32, lab: u32| {
+        let mut quotas = Quotas::of(&users, &[("ada", ada)]);
+        quotas.account = (["ada", "bob"].into(), Some(lab));
+        let (_, summary, would) = waits(&decided(&cluster, &gang_and_one(), &quotas), 1);
+        (summary, would)
+    };
+
+    let (summary, would) = told(20, 27);
+    assert_eq!(
+        summary,
+        "jobs of account lab hold 14 of the 27 compute slices that they may have at once, those of ada \
+         among them 7 of 20, and this gang of 2 takes at least 14 more"
+    );
+    assert_eq!(
+        would,
+        "jobs of ada that hold 1 compute slice end, or the quotas are raised to 28 and 21"
+    );
+    let (_, would) = told(20, 24);
+    assert!(
+        would.starts_with("jobs of account lab that hold 4 compute slices end, of them 1 of ada,"),
+        "{would}"
+    );
+}
+
+#[test]
 fn whom_the_accounts_have_set_back_lets_others_gangs_go_first() {
     /// Ada had nearly all there was.
     struct Had;
