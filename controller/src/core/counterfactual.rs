@@ -45,18 +45,29 @@ pub struct ExpectedStart {
 }
 
 impl Cluster {
-    /// Tells what would start a waiting job now.
-    pub(super) fn alternatives(&self, job: &QueuedJob, now: Millis) -> Vec<Alternative> {
+    /// Tells what would start a waiting job now, those before it in the queue served first.
+    pub(super) fn alternatives(
+        &self,
+        line: &Line,
+        job: &QueuedJob,
+        now: Millis,
+    ) -> Vec<Alternative> {
         let view = self.view(now);
-        let mut told = self.smaller(job, &view, now);
-        told.extend(self.sooner(job, &view, now));
-        told.extend(self.fewer(job, &view, now));
-        told.extend(self.after_one_end(job, &view, now));
+        let mut told = self.smaller(line, job, &view, now);
+        told.extend(self.sooner(line, job, &view, now));
+        told.extend(self.fewer(line, job, &view, now));
+        told.extend(self.after_one_end(line, job, &view, now));
         told
     }
 
     /// Whether a gang of fewer processes would start at once.
-    fn fewer(&self, job: &QueuedJob, view: &ClusterView, now: Millis) -> Option<Alternative> {
+    fn fewer(
+        &self,
+        line: &Line,
+        job: &QueuedJob,
+        view: &ClusterView,
+        now: Millis,
+    ) -> Option<Alternative> {
         let member = job.gang?;
         let (nodes, gpus) = (member.shape.nodes(), member.shape.per_node());
         let shapes = [(nodes, gpus / 2), (nodes / 2, gpus), (1, gpus / 2), (1, 1)];
@@ -70,9 +81,7 @@ impl Cluster {
                 QueuedJob { id, gang, ..job.clone() }
             };
             let gang: Vec<QueuedJob> = (0..shape.members()).map(one).collect();
-            let forecast = Foresight::new(self, now);
-            let decided = ask(&*self.policy, view, &forecast, &mut gang.iter(), now, gang.len());
-            let place = decided.into_iter().find_map(|decision| started(decision, member.gang))?;
+            let place = self.starts_behind(self.ahead(line), &gang, member.gang, view, now)?;
             let each = if shape.per_node() == 1 { "GPU" } else { "GPUs" };
             let change = match shape.nodes() {
                 1 => format!("it asked for {} {each} of one node", shape.per_node()),
@@ -122,7 +131,13 @@ impl Cluster {
     }
 
     /// Whether a smaller ask would start at once.
-    fn smaller(&self, job: &QueuedJob, view: &ClusterView, now: Millis) -> Vec<Alternative> {
+    fn smaller(
+        &self,
+        line: &Line,
+        job: &QueuedJob,
+        view: &ClusterView,
+        now: Millis,
+    ) -> Vec<Alternative> {
         let asked = match &job.gpu {
             GpuAsk::Memory(bytes) if job.share.is_none() => *bytes,
             GpuAsk::Whole => Bytes::new(u64::MAX),
@@ -137,7 +152,7 @@ impl Cluster {
             .collect();
         let one = |memory: &Bytes| {
             let gpu = GpuAsk::Memory(*memory);
-            let place = self.starts(&QueuedJob { gpu, ..job.clone() }, view, now)?;
+            let place = self.starts_in_turn(line, &QueuedJob { gpu, ..job.clone() }, view, now)?;
             let effect = format!("would start now on {}", self.named(&place));
             Some(Alternative { change: format!("it asked for {memory} of GPU memory"), effect })
         };
@@ -146,20 +161,36 @@ impl Cluster {
     }
 
     /// Whether it would start in another place of the queue.
-    fn sooner(&self, job: &QueuedJob, view: &ClusterView, now: Millis) -> Option<Alternative> {
+    fn sooner(
+        &self,
+        line: &Line,
+        job: &QueuedJob,
+        view: &ClusterView,
+        now: Millis,
+    ) -> Option<Alternative> {
         let first = Priority::try_from(0).ok().filter(|first| *first < job.priority)?;
-        let place = self.starts(&QueuedJob { priority: first, ..job.clone() }, view, now)?;
+        let passed = self.ahead(line).find(|ahead| ahead.priority > first)?.id;
+        let own = self.with_gang(&QueuedJob { priority: first, ..job.clone() });
+        let stay = self.ahead(line).filter(|ahead| ahead.priority == first);
+        let place = self.starts_behind(stay, &own, job.id, view, now)?;
         let effect = format!("would start now on {}", self.named(&place));
-        let ahead = self.queue.range(..(job.priority, job.id)).next()?.0.1;
-        let change = format!("it had priority 0 and so stood before job {ahead}");
+        let change = format!("it had priority 0 and so stood before job {passed}");
         Some(Alternative { change, effect })
     }
 
     /// Which running jobs' end alone would start it.
-    fn after_one_end(&self, job: &QueuedJob, view: &ClusterView, now: Millis) -> Vec<Alternative> {
+    fn after_one_end(
+        &self,
+        line: &Line,
+        job: &QueuedJob,
+        view: &ClusterView,
+        now: Millis,
+    ) -> Vec<Alternative> {
         let one = |(ends, running): &(Option<Millis>, JobId)| {
             let changed = without(view, &BTreeSet::from([*running]));
-            let place = self.starts(job, &changed, now)?;
+            // Cheap beside the whole line, and most ends help nobody.
+            self.starts(job, &changed, now)?;
+            let place = self.starts_in_turn(line, job, &changed, now)?;
             let change = match ends {
                 Some(left) => format!("job {running} ended (expected in {})", spoken(*left)),
                 None => format!("job {running} ended (nothing says when)"),
@@ -183,28 +214,20 @@ impl Cluster {
         let known: Vec<_> = ends.iter().filter_map(|(ends, job)| Some(((*ends)?, *job))).collect();
         let starts_after = |many: usize| {
             let gone: BTreeSet<JobId> = known.iter().take(many).map(|(_, job)| *job).collect();
-            self.starts_in_turn(line, job, &without(&view, &gone), now)
+            self.starts_in_turn(line, job, &without(&view, &gone), now).is_some()
         };
         if starts_after(0) {
             let words = "a place is free for it: it starts in one of the next rounds".to_owned();
             return ExpectedStart { after: Some(Millis::ZERO), words };
         }
         if !starts_after(known.len()) {
-            let unknown = ends.len() - known.len();
-            let words = match unknown {
-                0 if line.jobs_ahead > 0 => format!(
-                    "not before some of the {} jobs before it have run: those take what the jobs \
-                     that run now leave",
-                    line.jobs_ahead
-                ),
-                0 => "not even when every job that runs now has ended".to_owned(),
-                1 => "nothing says when: one running job has no time limit, and no earlier run as \
-                      long as it has lasted"
-                    .to_owned(),
-                jobs => format!(
-                    "nothing says when: {jobs} running jobs have no time limits, and no earlier \
-                     runs as long as they have lasted"
-                ),
+            let empty = without(&view, &ends.iter().map(|(_, job)| *job).collect());
+            let words = if self.starts(job, &empty, now).is_none() {
+                "not even when every job that runs now has ended".to_owned()
+            } else if self.starts_in_turn(line, job, &empty, now).is_none() {
+                not_before(line.jobs_ahead)
+            } else {
+                never_known(ends.len() - known.len())
             };
             return ExpectedStart { after: None, words };
         }
@@ -217,6 +240,7 @@ impl Cluster {
         let (after, last) = known[enough - 1];
         let words = match enough {
             1 => format!("in about {}, when job {last} ends", spoken(after)),
+            2 => format!("in about {}, when job {last} and 1 other have ended", spoken(after)),
             many => format!(
                 "in about {}, when job {last} and {} others have ended",
                 spoken(after),
@@ -236,30 +260,66 @@ impl Cluster {
 
     /// Returns where a job would start if it were alone in the queue.
     fn starts(&self, job: &QueuedJob, view: &ClusterView, now: Millis) -> Option<Place> {
-        let forecast = Foresight::new(self, now);
-        let alone = self.with_gang(job);
-        let (mut queue, starts) = (alone.iter(), alone.len());
-        let decided = ask(&*self.policy, view, &forecast, &mut queue, now, starts);
-        decided.into_iter().find_map(|decision| started(decision, job.id))
+        let own = self.with_gang(job);
+        self.starts_behind(std::iter::empty(), &own, job.id, view, now)
     }
 
-    /// Whether a job starts after all those that stand before it.
+    /// Returns where a job would start after all those that stand before it.
     fn starts_in_turn(
         &self,
         line: &Line,
         job: &QueuedJob,
         view: &ClusterView,
         now: Millis,
-    ) -> bool {
+    ) -> Option<Place> {
         let own = self.with_gang(job);
-        let mut queue = self.ahead(line).chain(&own);
+        self.starts_behind(self.ahead(line), &own, job.id, view, now)
+    }
+
+    /// Returns where one of some jobs would start behind others.
+    fn starts_behind<'q>(
+        &self,
+        others: impl Iterator<Item = &'q QueuedJob>,
+        own: &'q [QueuedJob],
+        job: JobId,
+        view: &ClusterView,
+        now: Millis,
+    ) -> Option<Place> {
         let forecast = Foresight::new(self, now);
+        let mut queue = others.chain(own);
         let decided = ask(&*self.policy, view, &forecast, &mut queue, now, usize::MAX);
-        decided.into_iter().any(|decision| started(decision, job.id).is_some())
+        decided.into_iter().find_map(|decision| started(decision, job))
     }
 
     fn named(&self, place: &Place) -> String {
         self.place_words(&place.gpu, place.slot)
+    }
+}
+
+/// Says that those before a job take what comes free.
+fn not_before(jobs_ahead: u64) -> String {
+    match jobs_ahead {
+        1 => {
+            "not before the job before it has run: that one takes what the jobs that run now leave"
+                .to_owned()
+        }
+        jobs => format!(
+            "not before some of the {jobs} jobs before it have run: those take what the jobs that run \
+             now leave"
+        ),
+    }
+}
+
+/// Says that of so many running jobs nothing says when they end.
+fn never_known(jobs: usize) -> String {
+    match jobs {
+        1 => "nothing says when: one running job has no time limit, and no earlier run as long as it \
+              has lasted"
+            .to_owned(),
+        jobs => format!(
+            "nothing says when: {jobs} running jobs have no time limits, and no earlier runs as long \
+             as they have lasted"
+        ),
     }
 }
 

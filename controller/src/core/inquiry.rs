@@ -158,7 +158,7 @@ impl Cluster {
         let why = self.with_floor(line.job, why);
         Some(WaitingView {
             prediction,
-            alternatives: self.alternatives(&waiting.asked, now),
+            alternatives: self.alternatives(line, &waiting.asked, now),
             expected_start: Some(self.expected_start(line, &waiting.asked, now)),
             ..brief(reason, why)
         })
@@ -170,7 +170,7 @@ impl Cluster {
     }
 
     /// Asks the policy as a round would: about the job behind those that stand before it. One that it
-    /// passes over then is told what it would be alone.
+    /// passes over then is told what it would be alone, and who has its turn first.
     fn reason(&self, line: &Line, asked: &QueuedJob, now: Millis) -> (WaitReason, Explanation) {
         let view = self.view(now);
         let own = self.with_gang(asked);
@@ -188,13 +188,21 @@ impl Cluster {
             return (WaitReason::Priority, soon(why));
         }
         let alone = decide(&mut own.iter());
-        let first = line.ahead.iter().find(|job| inline.iter().any(|d| waits(d, **job).is_some()));
-        match alone.iter().find_map(|d| waits(d, asked.id)) {
-            Some((reason, mut why)) => {
+        let has_its_turn = |decision: &Decision, job: JobId| {
+            waits(decision, job).is_some_and(|(reason, _)| reason.goes_by_itself())
+        };
+        let mut ahead = line.ahead.iter().copied();
+        let first = ahead.find(|job| inline.iter().any(|d| has_its_turn(d, *job)));
+        match (alone.iter().find_map(|d| waits(d, asked.id)), first) {
+            (Some((reason, mut why)), Some(first)) if reason.goes_by_itself() => {
+                why.summary.push_str(&self.sharers_in_the_way(asked, reason, &view, now));
+                (WaitReason::Priority, behind_as_well(why, line, first))
+            }
+            (Some((reason, mut why)), _) => {
                 why.summary.push_str(&self.sharers_in_the_way(asked, reason, &view, now));
                 (reason, why)
             }
-            None => (WaitReason::Priority, behind(self.policy.name(), line, first.copied())),
+            (None, first) => (WaitReason::Priority, behind(self.policy.name(), line, first)),
         }
     }
 }
@@ -241,12 +249,26 @@ fn soon(why: Explanation) -> Explanation {
     Explanation { summary, ..why }
 }
 
-/// Tells a job that has room by itself, and not beside those before it.
-fn behind(policy: &str, line: &Line, first: Option<JobId>) -> Explanation {
-    let many = match line.jobs_ahead {
+fn stand(jobs: u64) -> String {
+    match jobs {
         1 => "1 job stands".to_owned(),
         jobs => format!("{jobs} jobs stand"),
-    };
+    }
+}
+
+/// Tells a job that has no room, and would not be the first to get it.
+fn behind_as_well(alone: Explanation, line: &Line, first: JobId) -> Explanation {
+    let many = stand(line.jobs_ahead);
+    let summary =
+        format!("{}; and {many} before it, of which job {first} waits first", alone.summary);
+    let room = alone.would_start_if.map_or_else(String::new, |room| format!(", and then {room}"));
+    let would_start_if = Some(format!("job {first} starts or leaves the queue{room}"));
+    Explanation { summary, would_start_if, ..alone }
+}
+
+/// Tells a job that has room by itself, and not beside those before it.
+fn behind(policy: &str, line: &Line, first: Option<JobId>) -> Explanation {
+    let many = stand(line.jobs_ahead);
     let (who, until) = match first {
         Some(first) => (
             format!(", of which job {first} waits first"),

@@ -77,6 +77,8 @@ fn start_summary(
         write!(text, "; it keeps {} of {} full layouts reachable", futures.after, futures.before)
     });
     let rest = match others {
+        // Of a GPU's shared slices only the best is looked at.
+        0 if offer.rank.way == Way::Join => write!(text, "; no other GPU had room"),
         0 => write!(text, "; no other place was free"),
         1 => write!(text, "; 1 other place considered"),
         _ => write!(text, "; {others} other places considered"),
@@ -90,9 +92,7 @@ pub(crate) fn behind(policy: &str, job: &QueuedJob, head: JobId) -> Explanation 
     let asked = Asked(job);
     Explanation {
         policy: policy.to_owned(),
-        summary: format!(
-            "{asked}: job {head} is before it and waits, and {policy} keeps the order"
-        ),
+        summary: format!("{asked}: job {head} is before it and waits, and the order is kept"),
         would_start_if: Some(format!("job {head} starts or leaves the queue")),
         ..Explanation::default()
     }
@@ -118,13 +118,15 @@ impl Hopeless {
         } else if reason == WaitReason::MigFragmentation {
             let there = || holders.iter().map(|gpu| gpu.view).filter(|view| view.available);
             let pinned: Option<Vec<_>> = there().map(|v| v.operator.pinned.as_ref()).collect();
-            let why = match pinned {
-                Some(pinned) => listed(&once_each(pinned.into_iter()), "and"),
-                None => format!("{policy} changes no layout"),
+            let (why, changed) = match pinned {
+                Some(pinned) => {
+                    (listed(&once_each(pinned.into_iter()), "and"), "unpinned or changed")
+                }
+                None => (format!("{policy} changes no layout"), "changed"),
             };
             (
                 format!("no instance that stands suits it, and {why}"),
-                format!("the layout of {} is changed", gpus(there(), "or")),
+                format!("the layout of {} is {changed}", gpus(there(), "or")),
             )
         } else {
             out_of_reach(&holders)

@@ -283,6 +283,48 @@ fn who_waits_for_a_shared_slice_is_told_why_its_sharers_are_not_moved() {
 }
 
 #[test]
+fn what_is_said_to_start_a_job_leaves_those_before_it_their_turn() {
+    let running = [(90, 0, "7g.40gb", None), (91, 1, "7g.40gb", None)];
+    let waiting = vec![
+        fresh(1, "bob", GpuAsk::Whole),
+        fresh(2, "bob", GpuAsk::Whole),
+        fresh(3, "bob", GpuAsk::Whole),
+    ];
+    let cluster = cluster(2, &running, waiting, Accounts::default());
+
+    let first = told(&cluster, 1);
+    assert_eq!((first.reason, first.alternatives.len()), ("resources", 2));
+    let second = told(&cluster, 2);
+    assert_eq!(second.reason, "priority");
+    assert_eq!(second.alternatives, [], "the end of one job is job 1's start");
+    assert_eq!(second.expected_start.unwrap().after, Some(Millis::from_secs(100)));
+    let third = told(&cluster, 3);
+    assert_eq!((third.reason, third.alternatives.len()), ("priority", 0));
+    let stands = "in use; and 2 jobs stand before it, of which job 1 waits first";
+    assert!(third.why.summary.ends_with(stands), "{}", third.why.summary);
+    let would = third.why.would_start_if.unwrap();
+    assert_eq!(would, "job 1 starts or leaves the queue, and then job 90 or 91 ends");
+    let words = third.expected_start.unwrap().words;
+    assert!(words.starts_with("not before some of the 2 jobs before it have run"), "{words}");
+}
+
+#[test]
+fn who_could_not_start_on_an_empty_cluster_is_not_told_of_running_jobs_without_limits() {
+    let running = [(90, 0, "7g.40gb", None)];
+    let waiting = vec![
+        fresh(1, "bob", GpuAsk::Memory(Bytes::from_mib(90_000))),
+        fresh(2, "bob", GpuAsk::Memory(Bytes::from_mib(90_000))),
+    ];
+    let mut cluster = cluster(1, &running, waiting, Accounts::default());
+    cluster.live.values_mut().for_each(|live| live.sheet = None);
+
+    for job in [1, 2] {
+        let expected = told(&cluster, job).expected_start.unwrap();
+        assert_eq!(expected.words, "not even when every job that runs now has ended");
+    }
+}
+
+#[test]
 fn who_has_room_but_stands_behind_others_is_told_who_is_first() {
     let mut waiting = vec![fresh(1, "bob", GpuAsk::Whole), fresh(2, "bob", GpuAsk::Whole)];
     waiting.push(fresh(3, "bob", GpuAsk::Unknown));

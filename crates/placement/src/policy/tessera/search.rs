@@ -17,7 +17,7 @@ use crate::forecast::Limit;
 use crate::seating::{NO_SEAT, SEATED_MAX, Scratch};
 use crate::view::{GpuView, QueuedJob};
 
-/// GPUs that are looked at for an overdue job at most: all, in clusters of the size that one
+/// GPUs that are looked at for an overdue job at most. Chosen: all, in clusters of the size that one
 /// controller plans for.
 const CALM_MAX: usize = 100_000;
 
@@ -164,10 +164,19 @@ impl<'c, 'd> Search<'c, 'd> {
     /// Changes the GPUs on which jobs were promised seats.
     pub(super) fn keep_promises(&mut self) {
         for (at, plan) in std::mem::take(&mut self.promised) {
-            let jobs = plan.seats.len();
+            let seats = told(&self.table, at, &plan.seats);
+            let view = self.table.view(at);
+            let gpu = format!("GPU {} of node {}", view.index, view.node);
             let text = match self.shifted.contains(&at) {
-                true => format!("jobs change GPUs so that one more has room; {jobs} are here then"),
-                false => format!("of all seats for these {jobs} jobs these are worth most"),
+                true => {
+                    format!("jobs change GPUs so that one more has room; {gpu} has then {seats}")
+                }
+                false => {
+                    let layouts = self.table.mig(at).map_or(0, |mig| mig.full().len());
+                    format!(
+                        "of all seats in the {layouts} full layouts of {gpu} these are worth most: {seats}"
+                    )
+                }
             };
             self.commit(at, plan, text);
         }
@@ -354,6 +363,22 @@ fn holds(table: &Table<'_>, at: usize, seats: &[Seat]) -> Vec<Held> {
         (seat.job, if first { slices(table, at, seat) } else { 0 })
     };
     seats.iter().enumerate().map(shared).collect()
+}
+
+/// Names who sits where on a GPU.
+fn told(table: &Table<'_>, at: usize, seats: &[Seat]) -> String {
+    let one = |seat: &Seat| {
+        let profile = |slot: Slot| table.mig(at)?.geometry.profile(slot.profile);
+        match seat.slot.and_then(profile) {
+            Some(profile) => format!("job {} on {}", seat.job, profile.name),
+            None => format!("job {} on all of it", seat.job),
+        }
+    };
+    match seats.iter().map(one).collect::<Vec<_>>().as_slice() {
+        [] => "nobody".to_owned(),
+        [only] => only.clone(),
+        [most @ .., last] => format!("{} and {last}", most.join(", ")),
+    }
 }
 
 /// Returns the compute slices of a seat.
