@@ -26,10 +26,11 @@ use crate::client::Patience;
 ///
 /// The file is one that `tessera simulate` takes, too (`docs/policies.md` describes the format):
 /// CSV with a line of headings, or JSON lines if its name ends in .jsonl. A job lasts its
-/// `duration_s`, or else the least of its `times_s`; it asks for its `memory_mib`, or for
-/// `gpu_fraction` of a GPU's memory, or says nothing of memory. `class`, `priority` and gangs
-/// (`nodes`, `gpus_per_node`) are submitted as they are; what else the format has only a
-/// simulator can use.
+/// `duration_s`, or else what its `times_s` say of the slice that it gets (the least of them on a
+/// GPU without slices); it asks for its `memory_mib`, or for `gpu_fraction` of a GPU's memory, or
+/// says nothing of memory. `class`, `priority` and gangs (`nodes`, `gpus_per_node`) are submitted as
+/// they are, and with --users `user`. What else the format has only a simulator can use: of
+/// `deadline_s` the report says so, since controllers keep no deadlines.
 #[derive(Args)]
 pub struct Replay {
     /// The trace
@@ -50,6 +51,9 @@ pub struct Replay {
     /// Memory of the GPU that the trace's fractions count from
     #[arg(long, value_name = "SIZE", default_value = "16G")]
     gpu_memory: Bytes,
+    /// Submit each job as the user that the trace names, if it names one; else all are yours
+    #[arg(long)]
+    users: bool,
     /// How many submits may be under way at once
     #[arg(long, value_name = "N", default_value_t = 16, value_parser = submits)]
     concurrency: u16,
@@ -71,6 +75,7 @@ impl Replay {
             program: self.program,
             gpu_memory: self.gpu_memory,
             user: super::submit::user_name(&std::env::vars().collect()),
+            users: self.users,
         };
         let plan = Plan::of(rows, &terms);
         let client = session.client.with_patience(Patience::LONG);

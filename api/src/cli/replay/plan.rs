@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use tessera_model::Bytes;
+use tessera_model::mig::catalog;
 use tessera_sim::cluster::job::{Class, Job};
 use tessera_sim::cluster::number::whole;
 use tessera_sim::cluster::workload::file::Row;
@@ -23,6 +24,8 @@ pub struct Terms {
     pub gpu_memory: Bytes,
     /// Who submits.
     pub user: String,
+    /// Whether jobs are their users' whom the trace names.
+    pub users: bool,
 }
 
 /// One job to submit.
@@ -41,6 +44,8 @@ pub struct Planned {
 pub struct Plan {
     /// The jobs.
     pub jobs: Vec<Planned>,
+    /// What of the trace is not submitted.
+    pub notes: Vec<String>,
 }
 
 /// Shortest time that a job is given: a thousandth of a second is what can be written.
@@ -64,8 +69,31 @@ impl Plan {
                 job_id,
             })
         };
-        Self { jobs: (1..).zip(rows).filter_map(planned).collect() }
+        let notes = left_out(&rows, terms);
+        Self { jobs: (1..).zip(rows).filter_map(planned).collect(), notes }
     }
+}
+
+/// Says what of a trace only a simulator can use, and a reader might miss.
+fn left_out(rows: &[(Row, Vec<Job>)], terms: &Terms) -> Vec<String> {
+    let mut notes = Vec::new();
+    let deadlines = rows.iter().filter(|(row, _)| row.deadline_s.is_some()).count();
+    if deadlines > 0 {
+        notes.push(format!(
+            "{deadlines} of {} jobs have a deadline, which controllers don't keep: it was not submitted",
+            rows.len()
+        ));
+    }
+    let others = rows.iter().filter(|(row, _)| row.user.as_ref().is_some_and(|u| *u != terms.user));
+    let others = others.count();
+    if !terms.users && others > 0 {
+        notes.push(format!(
+            "{others} of {} jobs name other users, and were submitted as yours: --users submits them as \
+             theirs",
+            rows.len()
+        ));
+    }
+    notes
 }
 
 /// Returns what a job is called: as in the trace, or else by its number.
@@ -75,10 +103,7 @@ fn named(name: &str, number: usize) -> String {
 }
 
 fn request(job_id: &str, row: &Row, job: &Job, terms: &Terms) -> SubmitRequest {
-    let least = job.times.values().flat_map(BTreeMap::values).min().copied().unwrap_or(0);
-    let lasts = row.duration_s.map_or(Duration::from_millis(least), Duration::from_secs_f64);
-    let scaled = lasts.div_f64(terms.time_scale);
-    let lasts = scaled.min(terms.longest.unwrap_or(Duration::MAX)).max(SHORTEST);
+    let user = row.user.clone().filter(|_| terms.users).unwrap_or_else(|| terms.user.clone());
     let asked = row.memory_mib.filter(|mib| *mib > 0).map(|_| job.asked.get());
     let class = match job.class {
         Class::Online => "online",
@@ -86,8 +111,8 @@ fn request(job_id: &str, row: &Row, job: &Job, terms: &Terms) -> SubmitRequest {
     };
     SubmitRequest {
         name: Some(format!("replay-{job_id}")),
-        user: Some(terms.user.clone()),
-        command: Some(vec![terms.program.clone(), format!("{:.3}", lasts.as_secs_f64())]),
+        user: Some(user),
+        command: Some(command(row, job, terms)),
         gpu_memory_bytes: asked.or_else(|| Some(share_of(terms.gpu_memory, row.gpu_fraction?))),
         class: Some(class.to_owned()),
         priority: row.priority,
@@ -97,6 +122,52 @@ fn request(job_id: &str, row: &Row, job: &Job, terms: &Terms) -> SubmitRequest {
         }),
         ..SubmitRequest::default()
     }
+}
+
+/// Returns the program with its seconds; where these depend on the slice, through a shell that looks
+/// which one it is.
+fn command(row: &Row, job: &Job, terms: &Terms) -> Vec<String> {
+    let seconds = |lasts: Duration| {
+        let scaled = lasts.div_f64(terms.time_scale);
+        let lasts = scaled.min(terms.longest.unwrap_or(Duration::MAX)).max(SHORTEST);
+        format!("{:.3}", lasts.as_secs_f64())
+    };
+    let least = job.times.values().flat_map(BTreeMap::values).min().copied().unwrap_or(0);
+    let least = seconds(Duration::from_millis(least));
+    let plain = |seconds: String| vec![terms.program.clone(), seconds];
+    if let Some(lasts) = row.duration_s.map(Duration::from_secs_f64) {
+        return plain(seconds(lasts));
+    }
+    let by_slice: BTreeMap<String, String> = (times_by_profile(job).into_iter())
+        .map(|(profile, ms)| (profile, seconds(Duration::from_millis(ms))))
+        .collect();
+    if by_slice.values().all(|seconds| *seconds == least) {
+        return plain(least);
+    }
+    let cases: String =
+        by_slice.iter().map(|(profile, seconds)| format!("{profile}) s={seconds};; ")).collect();
+    let script = format!(
+        "case \"${{TESSERA_GPU_PROFILE-}}\" in {cases}*) s={least};; esac; exec \"$0\" \"$s\""
+    );
+    vec!["/bin/sh".to_owned(), "-c".to_owned(), script, terms.program.clone()]
+}
+
+/// Returns what a job takes by the name of its slice's profile: a job is told no more of its GPU than
+/// that. Of two models that call a profile the same the first is taken.
+fn times_by_profile(job: &Job) -> BTreeMap<String, u64> {
+    let mut known = BTreeMap::new();
+    // A model of its own goes before what holds for any.
+    let named = catalog::models().keys().filter(|model| job.times.contains_key(model.as_str()));
+    let others = catalog::models().keys().filter(|model| !job.times.contains_key(model.as_str()));
+    for model in named.chain(others) {
+        let Ok(found) = catalog::find(model) else { continue };
+        for profile in &found.geometry().profiles {
+            if let Some(ms) = job.time(model, profile.compute_slices) {
+                known.entry(profile.name.to_string()).or_insert(ms);
+            }
+        }
+    }
+    known
 }
 
 /// Returns a part of the reference GPU's memory, exact to a millionth of it.
@@ -119,6 +190,7 @@ mod tests {
             program: "sleep".into(),
             gpu_memory: Bytes::from_mib(16_384),
             user: "ada".into(),
+            users: false,
         }
     }
 
@@ -162,10 +234,56 @@ mod tests {
             assert_eq!(job.request.name, Some(format!("replay-{}", from.name)));
             assert_eq!(job.request.gpu_memory_bytes, Some(from.asked.get()));
             assert_eq!(job.request.priority, Some(5));
-            let least = Duration::from_millis(from.fastest(&["a100-40gb"]).unwrap());
-            let lasts = least.div_f64(100.0).min(Duration::from_secs(3));
-            assert_eq!(command(job)[1], format!("{:.3}", lasts.as_secs_f64()));
+            for (profile, slices) in [("1g.5gb", 1), ("3g.20gb", 3), ("7g.40gb", 7)] {
+                let Some(ms) = from.time("a100-40gb", slices) else { continue };
+                let lasts = Duration::from_millis(ms).div_f64(100.0).min(Duration::from_secs(3));
+                assert_eq!(on_slice(job, profile), format!("{:.3}\n", lasts.as_secs_f64()));
+            }
         }
+    }
+
+    /// Runs a job's command as on such a slice, with `echo` as its program.
+    fn on_slice(job: &Planned, profile: &str) -> String {
+        let words = job.request.command.as_deref().unwrap();
+        let words: Vec<&str> =
+            words.iter().map(|w| if w == "sleep" { "echo" } else { w.as_str() }).collect();
+        let mut command = std::process::Command::new(words[0]);
+        command.args(&words[1..]).env_remove("TESSERA_GPU_PROFILE");
+        if !profile.is_empty() {
+            command.env("TESSERA_GPU_PROFILE", profile);
+        }
+        String::from_utf8(command.output().unwrap().stdout).unwrap()
+    }
+
+    #[test]
+    fn a_job_lasts_as_long_as_its_times_say_of_the_slice_that_it_gets() {
+        let jobs = planned(
+            "t.jsonl",
+            "{\"submit_s\": 0, \"times_s\": {\"a100-40gb\": {\"1\": 200, \"7\": 100}, \"*\": {\"1\": 50}}}\n\
+             {\"submit_s\": 0, \"times_s\": {\"*\": {\"1\": 50, \"7\": 50}}}\n",
+        );
+
+        let slices = ["1g.5gb", "2g.10gb", "7g.40gb", "4g.24gb", "", "unheard of"];
+        let took = slices.map(|profile| on_slice(&jobs[0], profile).trim().to_owned());
+        assert_eq!(took, ["2.000", "2.000", "1.000", "0.500", "0.500", "0.500"]);
+        assert_eq!(command(&jobs[1]), ["sleep", "0.500"], "the same wherever it runs");
+    }
+
+    #[test]
+    fn what_is_not_submitted_is_said_and_users_are_if_asked_for() {
+        let text = "submit_s,duration_s,user,deadline_s\n0,5,bob,9\n1,5,ada,\n2,5,,\n";
+        let rows = || file::rows("t.csv", text).unwrap();
+        let users = |plan: &Plan| -> Vec<String> {
+            plan.jobs.iter().map(|job| job.request.user.clone().unwrap()).collect()
+        };
+
+        let mine = Plan::of(rows(), &terms());
+        assert_eq!(users(&mine), ["ada", "ada", "ada"]);
+        assert!(mine.notes[0].starts_with("1 of 3 jobs have a deadline"), "{:?}", mine.notes);
+        assert!(mine.notes[1].starts_with("1 of 3 jobs name other users"), "{:?}", mine.notes);
+        let theirs = Plan::of(rows(), &Terms { users: true, ..terms() });
+        assert_eq!(users(&theirs), ["bob", "ada", "ada"]);
+        assert_eq!(theirs.notes.len(), 1, "{:?}", theirs.notes);
     }
 
     #[test]

@@ -26,6 +26,9 @@ pub struct Report {
     pub latest_submit_seconds: f64,
     /// Whether a person stopped it.
     pub interrupted: bool,
+    /// What of the trace was not submitted.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub notes: Vec<String>,
 }
 
 /// The exit code of a program that Ctrl-C ended, as shells have it.
@@ -66,6 +69,9 @@ impl Report {
         }
         for (why, count) in &self.refusals {
             let _ = writeln!(text, "{count:>8}  refused: {why}");
+        }
+        for note in &self.notes {
+            let _ = writeln!(text, "Note: {note}.");
         }
         let counted: u64 = self.by_state.values().sum();
         text.push_str(&match (self.interrupted, self.adds_up()) {

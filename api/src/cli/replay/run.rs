@@ -46,6 +46,7 @@ pub async fn run(
         accepted: BTreeSet::new(),
         report: Report {
             planned: u64::try_from(plan.jobs.len()).unwrap_or(u64::MAX),
+            notes: plan.notes.clone(),
             ..Report::default()
         },
     };
