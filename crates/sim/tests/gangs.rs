@@ -91,7 +91,7 @@ fn a_gang_that_no_node_can_hold_is_refused() {
     };
     let refused = run(setup, &mut |_| {}).unwrap_err().to_string();
 
-    assert!(refused.contains("a node has at most 8"), "{refused}");
+    assert!(refused.contains("the most on one node: 8"), "{refused}");
 }
 
 proptest! {

@@ -133,6 +133,7 @@ async fn gpus_then(session: &Session, period: &Period) -> Result<Option<Vec<Past
 fn gpus_of(tape: &Tape) -> Option<Vec<PastGpu>> {
     let gpus = tape.cluster()?.gpus.iter().map(|gpu| PastGpu {
         id: gpu.id.to_string(),
+        node: gpu.node.to_string(),
         model: gpu.model.clone(),
         mig: gpu.mig.is_some(),
     });
@@ -141,8 +142,12 @@ fn gpus_of(tape: &Tape) -> Option<Vec<PastGpu>> {
 
 async fn gpus_now(session: &Session) -> Result<Vec<PastGpu>, Failure> {
     let gpus = session.client.gpus().await?;
-    let gpu =
-        |gpu: crate::types::Gpu| PastGpu { id: gpu.id, model: gpu.model, mig: gpu.mig == "on" };
+    let gpu = |gpu: crate::types::Gpu| PastGpu {
+        id: gpu.id,
+        node: gpu.node,
+        model: gpu.model,
+        mig: gpu.mig == "on",
+    };
     Ok(gpus.items.into_iter().map(gpu).collect())
 }
 

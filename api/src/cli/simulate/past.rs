@@ -29,6 +29,8 @@ const RESTORE_MS: u64 = 30_000;
 pub struct PastGpu {
     /// Its UUID.
     pub id: String,
+    /// Its node's name.
+    pub node: String,
     /// The driver's name for the board.
     pub model: String,
     /// Whether it was partitioned.
@@ -108,7 +110,18 @@ fn fleet(gpus: &[PastGpu]) -> Result<Fleet, BadFleet> {
             .map(|model| model.key.as_str())
             .map_err(|unknown| BadFleet { part: gpu.model.clone(), why: unknown.to_string() })
     };
-    Fleet::of(gpus.iter().map(key).collect::<Result<_, _>>()?)
+    let mut fleet = Fleet::of(gpus.iter().map(key).collect::<Result<_, _>>()?)?;
+    // A gang fits where it did.
+    let mut on_node: BTreeMap<&str, u32> = BTreeMap::new();
+    for (seen, gpu) in fleet.view.gpus.iter_mut().zip(gpus) {
+        let bad =
+            |why: &dyn std::fmt::Display| BadFleet { part: gpu.node.clone(), why: why.to_string() };
+        seen.node = gpu.node.parse().map_err(|why| bad(&why))?;
+        let count = on_node.entry(&gpu.node).or_default();
+        seen.index = *count;
+        *count += 1;
+    }
+    Ok(fleet)
 }
 
 /// The driver's name for each model of the catalogue that is there.

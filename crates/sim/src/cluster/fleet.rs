@@ -7,11 +7,11 @@ use tessera_model::mig::{Layout, ProfileId, catalog};
 use tessera_model::{Bytes, NodeName};
 use tessera_placement::{ClusterView, GpuView, InstanceState, InstanceView, MigView, OperatorWord};
 
-/// Most GPUs of one cluster.
+/// Most GPUs of one cluster. Chosen: twelve times the largest that was measured.
 pub const GPUS_MAX: usize = 100_000;
 
-/// GPUs of one node, as `node0001` and so on.
-const GPUS_PER_NODE: usize = 8;
+/// GPUs of one node, as `node0001` and so on: as many as Dyna-P's nodes have (20 with 8 A100-40GB each).
+pub const GPUS_PER_NODE: usize = 8;
 
 /// The GPUs of a cluster.
 #[derive(Clone, Debug)]

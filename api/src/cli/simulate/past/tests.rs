@@ -12,6 +12,7 @@ fn period() -> Period {
 fn gpus() -> Vec<PastGpu> {
     let gpu = |number: u32, model: &str| PastGpu {
         id: format!("GPU-{number}"),
+        node: format!("n{number}"),
         model: model.to_owned(),
         mig: true,
     };
@@ -172,7 +173,7 @@ fn a_history_saved_as_a_file_reads_back_the_same() {
 #[test]
 fn members_of_a_gang_are_simulated_together_and_a_torn_gang_is_left_out() {
     let gang = |first: u64, id: u64, secs: i64| PastJob {
-        gang: Some(PastGang { id: first, nodes: 1, gpus_per_node: 2 }),
+        gang: Some(PastGang { id: first, nodes: 2, gpus_per_node: 1 }),
         ..job(id, vec![run("7g.40gb", 20, Some(20 + secs), "succeeded")])
     };
     let jobs = vec![gang(4, 4, 60), gang(4, 5, 61), gang(7, 7, 9)];

@@ -14,6 +14,7 @@ use tessera_placement::{
 };
 
 use super::{Phase, Refused, Run, Spot, forecast, id, index, number};
+use crate::cluster::fleet::GPUS_PER_NODE;
 use crate::cluster::job::{Job, WHOLE};
 
 /// A policy that moves jobs, beside gangs: it doesn't see GPUs on which their members sit, since
@@ -75,11 +76,12 @@ impl Run<'_> {
         let asked = GpuAsk::Memory(self.tasks[task].asked);
         match gang_could_ever_fit(&self.view, &asked, seat.shape) {
             GangFeasibility::Yes => Ok(()),
-            GangFeasibility::Never { on_one_node, .. } => Err(Refused::NoPlace {
+            GangFeasibility::Never { on_one_node, nodes, .. } => Err(Refused::NoPlace {
                 job: number(task),
                 name: job.name.clone(),
                 why: format!(
-                    "it wants {}, and a node has at most {on_one_node} that hold it",
+                    "it wants {}; nodes with as many that hold it: {nodes} (the most on one node: \
+                     {on_one_node}); --cluster stands {GPUS_PER_NODE} to a node",
                     seat.shape
                 ),
             }),
