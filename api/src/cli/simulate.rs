@@ -140,11 +140,12 @@ impl Simulate {
 
     /// Refuses what makes no sense, before anything is read or fetched.
     fn checked(&self) -> Result<Vec<Box<dyn Policy>>, Failure> {
-        if self.layout.is_none() && self.policy.iter().any(|name| name == "static") {
-            let text = "static needs --layout, such as 3g.20gb,2g.10gb,2g.10gb".to_owned();
+        let names: Vec<&str> = self.policy.iter().map(|name| name.trim()).collect();
+        let keeps_layout = |name: &&&str| matches!(**name, "static" | "static-promote");
+        if let Some(name) = names.iter().find(keeps_layout).filter(|_| self.layout.is_none()) {
+            let text = format!("{name} needs --layout, such as 3g.20gb,2g.10gb,2g.10gb");
             return Err(Failure::Usage(text));
         }
-        let names: Vec<&str> = self.policy.iter().map(|name| name.trim()).collect();
         if let Some(name) =
             (1..names.len()).find_map(|at| names[..at].iter().find(|n| **n == names[at]))
         {
@@ -237,7 +238,7 @@ impl Simulate {
             )));
         }
         self.checked()?;
-        let past = history::fetch(session, period, self.user.as_deref()).await?;
+        let mut past = history::fetch(session, period, self.user.as_deref()).await?;
         let mut notes = past.notes;
         let (fleet, cluster) = match &self.cluster {
             None => (past.fleet, past.cluster),
@@ -245,6 +246,8 @@ impl Simulate {
                 notes
                     .push(format!("what is recorded ran on {}, not on this cluster", past.cluster));
                 let fleet = Fleet::parse(cluster).map_err(|bad| Failure::Usage(bad.to_string()))?;
+                let jobs = &mut past.workload.jobs;
+                notes.extend(workload::elsewhere::fill(jobs, &fleet.models()));
                 (fleet, cluster.clone())
             }
         };
@@ -284,7 +287,10 @@ impl Simulate {
         if !is_file {
             let mut workload = workload::built_in(named, self.seed)
                 .map_err(|unknown| Failure::Usage(unknown.to_string()))?;
-            let notes = workload::elsewhere::fill(&mut workload.jobs, models);
+            let mut notes = workload::elsewhere::fill(&mut workload.jobs, models);
+            // The papers' mixes are meant for one model.
+            let anywhere = workload::elsewhere::anywhere(&workload.jobs, models);
+            notes.extend(anywhere.filter(|_| models.len() > 1));
             return Ok((workload, notes));
         }
         let text = std::fs::read_to_string(file).map_err(|bad| refused(file, &bad))?;
@@ -298,7 +304,7 @@ impl Simulate {
                 "no job has times on {model}, so that these GPUs stand idle: give times_s for it"
             )
         });
-        let notes = notes.collect();
+        let notes = notes.chain(workload::elsewhere::anywhere(&workload.jobs, models)).collect();
         Ok((workload, notes))
     }
 }

@@ -70,6 +70,12 @@ pub trait Policy: Send + Sync + std::fmt::Debug {
         false
     }
 
+    /// Whether it asks how long jobs take before it seats them: else it may put a job wherever its
+    /// memory fits.
+    fn asks_times(&self) -> bool {
+        true
+    }
+
     /// How the members of gangs come by their slices under it.
     fn manner(&self) -> Manner {
         Manner::MadeToMeasure

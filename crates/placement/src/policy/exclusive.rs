@@ -35,6 +35,10 @@ impl Policy for Exclusive {
         WholeGpu::NAME
     }
 
+    fn asks_times(&self) -> bool {
+        false
+    }
+
     fn manner(&self) -> Manner {
         Manner::WholeGpus
     }

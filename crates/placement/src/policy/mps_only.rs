@@ -37,6 +37,10 @@ impl Policy for MpsOnly {
         self.name
     }
 
+    fn asks_times(&self) -> bool {
+        false
+    }
+
     fn decide_with(
         &self,
         cluster: &ClusterView,

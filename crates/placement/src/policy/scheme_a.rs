@@ -32,6 +32,10 @@ impl Policy for SchemeA {
         OneSize::NAME
     }
 
+    fn asks_times(&self) -> bool {
+        false
+    }
+
     fn decide_with(
         &self,
         cluster: &ClusterView,

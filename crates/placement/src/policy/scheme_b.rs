@@ -59,6 +59,10 @@ impl Policy for SchemeB {
         MadeToMeasure::NAME
     }
 
+    fn asks_times(&self) -> bool {
+        false
+    }
+
     fn decide_with(
         &self,
         cluster: &ClusterView,

@@ -39,6 +39,10 @@ impl Policy for StaticLayout {
         AsItStands::NAME
     }
 
+    fn asks_times(&self) -> bool {
+        false
+    }
+
     fn manner(&self) -> Manner {
         Manner::AsTheyStand
     }
@@ -115,6 +119,10 @@ pub struct StaticBySize;
 impl Policy for StaticBySize {
     fn name(&self) -> &'static str {
         BySize::NAME
+    }
+
+    fn asks_times(&self) -> bool {
+        false
     }
 
     fn manner(&self) -> Manner {

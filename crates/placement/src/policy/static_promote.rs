@@ -29,6 +29,10 @@ impl Policy for StaticPromote {
         NAME
     }
 
+    fn asks_times(&self) -> bool {
+        false
+    }
+
     fn manner(&self) -> Manner {
         Manner::AsTheyStand
     }

@@ -28,6 +28,10 @@ impl Policy for TimeSlicing {
         "time-slicing"
     }
 
+    fn asks_times(&self) -> bool {
+        false
+    }
+
     fn decide_with(
         &self,
         cluster: &ClusterView,

@@ -13,8 +13,24 @@ pub enum Refused {
         /// What is missing.
         why: String,
     },
+    /// A policy may put a job where nobody knows how long it takes.
+    #[error(
+        "{policy} looks at memory alone and could put job {job} ({name}) on {model}, for which it has no \
+         times: give it times_s for {model} (or under \"*\", for any GPU), or leave {model} out of \
+         --cluster"
+    )]
+    NoTimes {
+        /// The policy.
+        policy: String,
+        /// The job's number, from 1.
+        job: u64,
+        /// Its name.
+        name: String,
+        /// The GPU model.
+        model: String,
+    },
     /// Jobs wait, and nothing will ever happen.
-    #[error("under {policy}, {jobs} jobs wait for ever, the first is job {first}: {why}")]
+    #[error("under {policy} jobs wait for ever ({jobs} of them), the first is job {first}: {why}")]
     Stuck {
         /// The policy.
         policy: String,

@@ -118,7 +118,32 @@ impl Run<'_> {
                     .any(|p| p.memory >= needs && job.time(model, p.compute_slices).is_some())
             })
         });
-        if fits { Ok(()) } else { Err(no_place(too_small(kinds, needs))) }
+        if !fits {
+            return Err(no_place(too_small(kinds, needs)));
+        }
+        self.check_times(kinds, index, job)
+    }
+
+    /// Whether the policy puts the job only where it has times.
+    fn check_times(&self, kinds: &[Kind<'_>], index: usize, job: &Job) -> Result<(), Refused> {
+        if self.setup.policy.asks_times() {
+            return Ok(());
+        }
+        let asked = self.tasks[index].asked;
+        let holds = |gpu: &GpuView| {
+            let largest = gpu.mig.as_deref().and_then(|mig| mig.largest());
+            largest.is_some_and(|largest| largest.memory >= asked)
+        };
+        let mut timeless = kinds.iter().filter(|(model, _)| job.times_on(model).is_none());
+        match timeless.find(|(_, gpu)| holds(gpu)) {
+            None => Ok(()),
+            Some((model, _)) => Err(Refused::NoTimes {
+                policy: self.setup.policy.name().to_owned(),
+                job: number(index),
+                name: job.name.clone(),
+                model: (*model).to_owned(),
+            }),
+        }
     }
 }
 

@@ -36,6 +36,23 @@ pub fn fill(jobs: &mut [Job], models: &[&str]) -> Vec<String> {
     notes.into_values().collect()
 }
 
+/// Says that jobs have the same times on every one of these models, if some do: what stands under `*`
+/// names no GPU on which it was measured.
+pub fn anywhere(jobs: &[Job], models: &[&str]) -> Option<String> {
+    let named = |job: &Job, model: &str| job.times.contains_key(model);
+    let by_star =
+        |job: &&Job| job.times.contains_key("*") && models.iter().any(|model| !named(job, model));
+    let many = jobs.iter().filter(by_star).count();
+    (many > 0).then(|| {
+        format!(
+            "{many} of {} jobs have times for any GPU (under *, or as duration_s): they are taken to be \
+             as fast on {} as wherever they were measured",
+            jobs.len(),
+            models.join(" and ")
+        )
+    })
+}
+
 fn said(model: &str, from: &str) -> String {
     format!(
         "nothing was measured on {model}: jobs take there as long as on as many multiprocessors of \
@@ -97,6 +114,18 @@ mod tests {
         }
         assert_eq!(notes.len(), 1, "what was measured needs no word: {notes:?}");
         assert!(notes[0].contains("a30-24gb") && notes[0].contains("a100-40gb"), "{notes:?}");
+    }
+
+    #[test]
+    fn times_for_any_gpu_are_said_to_be_the_same_on_all_of_them() {
+        let named = miso::job("mobilenet_train64", 100).unwrap();
+        let times = named.times[miso::MODEL].clone();
+        let any = Job { times: BTreeMap::from([("*".to_owned(), times)]), ..named.clone() };
+
+        assert_eq!(anywhere(std::slice::from_ref(&named), &[miso::MODEL]), None);
+        let told = anywhere(&[named, any], &["a30-24gb", "h100-80gb-sxm"]).unwrap();
+        assert!(told.starts_with("1 of 2 jobs"), "{told}");
+        assert!(told.contains("as fast on a30-24gb and h100-80gb-sxm as"), "{told}");
     }
 
     #[test]
