@@ -19,6 +19,7 @@ pub mod players;
 pub mod ports;
 pub mod postgres;
 pub mod processes;
+pub mod processor;
 pub mod programs;
 pub mod storm;
 pub mod wait;

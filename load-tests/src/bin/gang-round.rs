@@ -4,18 +4,18 @@
 //! cargo run --release -p tessera-load-tests --bin gang-round -- --scales 1,4,16,50
 //! ```
 //!
-//! Scale 1 is 20 nodes × 8 A100-40GB and 2,000 jobs: at scale 50 these are 8,000 GPUs and 100,000. Of
+//! Scale 1 is 20 nodes × 8 A100-40GB and 2,000 jobs (`--jobs`): at scale 50 these are 8,000 GPUs and 100,000. Of
 //! so many percent of submits each is a gang of 2 to 16 processes on whole GPUs; half of the GPUs are
 //! taken, so that the first gang that finds no seats has GPUs kept for it. `--shown` is how many jobs
 //! a round is shown, as a controller shows no more than 5,000.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use clap::Parser;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
+use tessera_load_tests::processor::{Took, summed, timed};
 use tessera_model::mig::{Slot, catalog};
 use tessera_model::spec::{GpuAsk, Priority};
 use tessera_model::{Bytes, GangShape, JobId, Member, Millis};
@@ -27,7 +27,6 @@ use tessera_placement::{
 const MODEL: &str = "a100-40gb";
 const NODES: u32 = 20;
 const GPUS_PER_NODE: u32 = 8;
-const JOBS: u64 = 2_000;
 /// Most starts of a controller's round.
 const STARTS_MAX: usize = 256;
 /// The moment of the rounds: jobs have waited for up to an hour.
@@ -43,6 +42,9 @@ struct Options {
     /// Multiples of the cluster and of the queue.
     #[arg(long, value_delimiter = ',', default_value = "1,4,16,50")]
     scales: Vec<u32>,
+    /// Jobs at scale 1.
+    #[arg(long, default_value_t = 2_000)]
+    jobs: u64,
     /// How many of a hundred submits are gangs.
     #[arg(long, default_value_t = 10)]
     gangs: u32,
@@ -65,33 +67,28 @@ fn main() -> Result<()> {
     for scale in &options.scales {
         let mut random = StdRng::seed_from_u64(options.seed);
         let cluster = cluster(*scale, &mig, &mut random)?;
-        let queue = queue(JOBS * u64::from(*scale), options.gangs, &mut random)?;
-        let mut times: Vec<Duration> = Vec::new();
+        let queue = queue(options.jobs * u64::from(*scale), options.gangs, &mut random)?;
+        let mut times: Vec<Took> = Vec::new();
         let mut said = Vec::new();
         for _ in 0..options.rounds.max(1) {
             let mut shown = queue.iter().take(options.shown);
-            let began = Instant::now();
-            said = ask(&*policy, &cluster, &Unknown, &mut shown, NOW, STARTS_MAX);
-            times.push(began.elapsed());
+            let (decided, took) =
+                timed(|| ask(&*policy, &cluster, &Unknown, &mut shown, NOW, STARTS_MAX));
+            said = decided;
+            times.push(took);
         }
-        times.sort_unstable();
         let started = |decision: &&Decision| matches!(decision, Decision::Start { .. });
-        println!(
-            "{}",
-            serde_json::json!({
-                "policy": options.policy,
-                "scale": scale,
-                "gpus": cluster.gpus.len(),
-                "queue": queue.len(),
-                "shown": options.shown.min(queue.len()),
-                "gang_members": queue.iter().filter(|job| job.gang.is_some()).count(),
-                "rounds": times.len(),
-                "starts": said.iter().filter(started).count(),
-                "decisions": said.len(),
-                "median_ms": milliseconds(times[times.len() / 2]),
-                "max_ms": milliseconds(times[times.len() - 1]),
-            })
-        );
+        let mut told = summed(&times);
+        told["policy"] = options.policy.as_str().into();
+        told["scale"] = (*scale).into();
+        told["gpus"] = cluster.gpus.len().into();
+        told["queue"] = queue.len().into();
+        told["shown"] = options.shown.min(queue.len()).into();
+        told["gang_members"] = queue.iter().filter(|job| job.gang.is_some()).count().into();
+        told["rounds"] = times.len().into();
+        told["starts"] = said.iter().filter(started).count().into();
+        told["decisions"] = said.len().into();
+        println!("{told}");
     }
     Ok(())
 }
@@ -156,8 +153,4 @@ fn queue(jobs: u64, gangs: u32, random: &mut StdRng) -> Result<Vec<QueuedJob>> {
         }
     }
     Ok(queue)
-}
-
-fn milliseconds(time: Duration) -> f64 {
-    (time.as_secs_f64() * 1e6).round() / 1e3
 }

@@ -12,7 +12,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use clap::Parser;
@@ -22,6 +22,7 @@ use tessera_controller::core::{Cluster, Input, JobSheet};
 use tessera_controller::store::load::{GpuRow, LiveRow, NodeRow, Picture};
 use tessera_controller::store::moves::record_without_exit;
 use tessera_controller::store::submit::FreshJob;
+use tessera_load_tests::processor::{Took, summed, timed};
 use tessera_model::lease::LeaseTerms;
 use tessera_model::life::{JobState, Outcome};
 use tessera_model::mig::{Geometry, Slot, catalog};
@@ -62,7 +63,7 @@ fn main() -> Result<()> {
     for scale in &options.scales {
         for policy in &options.policies {
             let mut rig = Rig::new(*scale, policy)?;
-            let waits: Vec<Duration> = (0..options.rounds)
+            let waits: Vec<Took> = (0..options.rounds)
                 .map(|round| rig.timed(vec![Input::Tick], Millis::from_secs(3 * round)))
                 .collect();
             tell(*scale, policy, "all busy: nobody starts", waits);
@@ -81,22 +82,14 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-fn tell(scale: u32, policy: &str, what: &str, mut times: Vec<Duration>) {
-    times.sort_unstable();
-    let at = |part: usize| times[(times.len() - 1) * part / 100].as_secs_f64() * 1_000.0;
-    println!(
-        "{}",
-        serde_json::json!({
-            "policy": policy,
-            "gpus": NODES * GPUS_PER_NODE * scale,
-            "queue": QUEUE * u64::from(scale),
-            "round": what,
-            "rounds": times.len(),
-            "median_ms": at(50),
-            "p90_ms": at(90),
-            "max_ms": at(100),
-        })
-    );
+fn tell(scale: u32, policy: &str, what: &str, times: Vec<Took>) {
+    let mut told = summed(&times);
+    told["policy"] = policy.into();
+    told["gpus"] = (NODES * GPUS_PER_NODE * scale).into();
+    told["queue"] = (QUEUE * u64::from(scale)).into();
+    told["round"] = what.into();
+    told["rounds"] = times.len().into();
+    println!("{told}");
 }
 
 struct Rig {
@@ -149,15 +142,14 @@ impl Rig {
         Ok(rig)
     }
 
-    fn timed(&mut self, inputs: Vec<Input>, after: Millis) -> Duration {
+    fn timed(&mut self, inputs: Vec<Input>, after: Millis) -> Took {
         for node in 0..NODES * self.scale {
             // Leases don't run out while the clock leaps.
             let now = START.plus(after);
             self.cluster.renew(node_id(node), u64::from(node), now, 1, now, now);
         }
-        let begun = Instant::now();
-        let round = self.cluster.step(inputs, START.plus(after), &mut Uuid::now_v7);
-        let took = begun.elapsed();
+        let step = || self.cluster.step(inputs, START.plus(after), &mut Uuid::now_v7);
+        let (round, took) = timed(step);
         let sheets: HashMap<JobId, JobSheet> = round
             .reservations
             .iter()
@@ -185,20 +177,13 @@ impl Rig {
         (first..first + u64::from(JOBS_PER_GPU)).map(of).collect()
     }
 
-    fn asked_about(&self, job: u64) -> Duration {
-        let begun = Instant::now();
-        let inquiry = self.cluster.inquiry(JobId::from_number(job));
-        let took = begun.elapsed();
-        drop(inquiry);
-        took
+    fn asked_about(&self, job: u64) -> Took {
+        timed(|| self.cluster.inquiry(JobId::from_number(job))).1
     }
 
-    fn explained(&self, job: u64) -> Duration {
-        let begun = Instant::now();
-        let told = self.cluster.waiting(JobId::from_number(job), START.plus(Millis::from_secs(1)));
-        let took = begun.elapsed();
-        drop(told);
-        took
+    fn explained(&self, job: u64) -> Took {
+        let now = START.plus(Millis::from_secs(1));
+        timed(|| self.cluster.waiting(JobId::from_number(job), now)).1
     }
 }
 

@@ -1,0 +1,45 @@
+//! How long a thread had a processor: what else a machine does counts into the clock, not into this.
+
+use std::time::{Duration, Instant};
+
+use rustix::time::{ClockId, Timespec, clock_gettime};
+use serde_json::{Value, json};
+
+/// What something took, by the clock and of the processor.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Took {
+    /// By the clock.
+    pub clock: Duration,
+    /// Of the processor, in this thread.
+    pub processor: Duration,
+}
+
+/// Does something, and says what it took.
+pub fn timed<T>(work: impl FnOnce() -> T) -> (T, Took) {
+    let (began, had) = (Instant::now(), so_far());
+    let done = work();
+    let took = Took { processor: so_far().saturating_sub(had), clock: began.elapsed() };
+    (done, took)
+}
+
+fn so_far() -> Duration {
+    let Timespec { tv_sec, tv_nsec } = clock_gettime(ClockId::ThreadCPUTime);
+    let secs = u64::try_from(tv_sec).unwrap_or(0);
+    Duration::new(secs, u32::try_from(tv_nsec).unwrap_or(0))
+}
+
+/// Returns median, nine tenths and the longest by the clock, and the median of the processor, in
+/// milliseconds; nothing of no times.
+pub fn summed(times: &[Took]) -> Value {
+    let mut clock: Vec<Duration> = times.iter().map(|took| took.clock).collect();
+    let mut processor: Vec<Duration> = times.iter().map(|took| took.processor).collect();
+    clock.sort_unstable();
+    processor.sort_unstable();
+    let ms = |of: Option<&Duration>| of.map(|time| (time.as_secs_f64() * 1e6).round() / 1e3);
+    json!({
+        "median_ms": ms(clock.get(clock.len() / 2)),
+        "p90_ms": ms(clock.get(clock.len() * 9 / 10)),
+        "max_ms": ms(clock.last()),
+        "processor_median_ms": ms(processor.get(processor.len() / 2)),
+    })
+}
