@@ -19,17 +19,19 @@ use serde::{Deserialize, Serialize};
 use tessera_model::Millis;
 use tessera_model::spec::Priority;
 
-/// What fillers use of the time in which the device is idle otherwise, in thousandths.
+/// What fillers use of the time in which the device is idle otherwise, in thousandths: of the pairs' 550 to
+/// 720, as most of them have it.
 const FILLED: u64 = 700;
 
 /// What a launch waits for bursts of those before it, for each part of time that these leave, in
 /// thousandths: fitted to the queue in virtual time.
 const LATE: u64 = 600;
 
-/// What it costs that somebody may fill one's gaps, in thousandths of one's time.
+/// What it costs that somebody may fill one's gaps, in thousandths of one's time: the least of the pairs'
+/// 11 to 55.
 const WATCHED: u64 = 10;
 
-/// What more it costs where the fillers' kernels run all the time.
+/// What more it costs where the fillers' kernels run all the time: pair F's 55 has both.
 const MET: u64 = 50;
 
 /// What the queue's valve against starvation lets through where no gap is left, in thousandths.
@@ -122,7 +124,7 @@ const fn meets(mine: u64, other: u64) -> u64 {
 }
 
 /// How much longer than alone one may take that serves answers, for the sake of company, in
-/// thousandths: the kernel queue's own aim.
+/// thousandths: the kernel queue's own aim (FIKIT's overhead is 0.09 to 4.93 %).
 const COURTESY: u64 = 1_050;
 
 /// What one more has to add to what those on a slice do together, in thousandths of a job alone: as

@@ -36,10 +36,10 @@ use crate::view::{ClusterView, QueuedJob};
 
 const NAME: &str = "dyna-p";
 
-/// Fixed cost of a reconfiguration: a merge or a split takes about an eighth of a second.
+/// Fixed cost of a reconfiguration: a merge or a split takes about an eighth of a second (evaluation).
 const ALPHA: Millis = Millis::new(125);
 
-/// What moving may cost more than waiting.
+/// What moving may cost more than waiting. Chosen: the paper calls it a threshold and prints no value.
 pub const BETA: Millis = Millis::ZERO;
 
 /// Part of latency in `F`, in thousandths. The paper calls it tunable and prints no value. From

@@ -35,18 +35,18 @@ use crate::want::Want;
 
 const NAME: &str = "tessera";
 
-/// What each compute slice more has to gain a job, in thousandths of its time: less than a
+/// What each compute slice more has to gain a job, in thousandths of its time. Chosen: less than a
 /// measurement is worth, enough to decide between slices on which it is as quick.
 const THRIFT: u64 = 5;
 /// What more than its time a larger slice is hoped to gain a job that was never seen there, in
-/// thousandths for a whole GPU.
+/// thousandths for a whole GPU. Chosen: enough to decide between equals, no reason to stop anybody.
 const HOPE: u64 = 10;
-/// What is taken to be the time of a job of which none is known.
+/// What is taken to be the time of a job of which none is known. Chosen.
 const UNKNOWN_TIME: Millis = Millis::from_secs(3_600);
-/// How often a round is decided at most, each time without more jobs that their quotas hold: the rest
-/// waits for the next round.
+/// How often a round is decided at most, each time without more jobs that their quotas hold. Chosen by the
+/// time of a round: the rest waits for the next one.
 const TRIES_MAX: usize = 4;
-/// Most jobs that one round weighs.
+/// Most jobs that one round weighs. As many as [`Tessera`] looks at.
 const WEIGHED_MAX: usize = 64;
 
 /// The policy `tessera` for controllers.

@@ -33,13 +33,14 @@ use crate::view::{ClusterView, QueuedJob};
 
 const NAME: &str = "mmk";
 
-/// How much more throughput a change under running jobs must bring, in thousandths.
+/// How much more throughput a change under running jobs must bring, in thousandths. Chosen: the paper
+/// prints none, and without it jobs are stopped for next to nothing.
 pub const HURDLE: i64 = 100;
 
-/// Jobs in a row that find no place before a round gives up: those behind them need more memory.
+/// Jobs in a row that find no place before a round gives up: those behind them need more memory. Chosen.
 const REFUSED_MAX: usize = 8;
 
-/// Jobs of one GPU at most for which other partitions are tried: more would take too long.
+/// Jobs of one GPU at most for which other partitions are tried. Chosen: more would take too long.
 const SEARCHED_MAX: usize = 10;
 
 /// What jobs do together on a profile, as far as it was worked out.

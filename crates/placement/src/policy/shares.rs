@@ -15,7 +15,8 @@ const STEP: u8 = 10;
 /// about company that it never saw (co-execution study: four copies; MMK: three).
 pub(super) const SHARERS_MAX: usize = 4;
 
-/// Speed that a fixed job keeps on its slice, in thousandths: the rest of the slice is lent out.
+/// Speed that a fixed job keeps on its slice, in thousandths: the rest of the slice is lent out. Chosen: MMK
+/// leaves online jobs their parts and doesn't print how large these are.
 const KEEPS: i64 = 900;
 
 /// Who sits on one slice, and how fast all of them are.

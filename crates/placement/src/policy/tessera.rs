@@ -66,13 +66,14 @@ use crate::view::{ClusterView, QueuedJob};
 
 const NAME: &str = "tessera";
 
-/// Most jobs of the queue that one round weighs; the rest wait their turn.
+/// Most jobs of the queue that one round weighs; the rest wait their turn. Chosen by the time of a round.
 const WEIGHED_MAX: usize = 64;
 
-/// Most jobs in a row that find no place before a round gives up: those behind them weigh less.
+/// Most jobs in a row that find no place before a round gives up: those behind them weigh less. Chosen by
+/// the time of a round.
 const REFUSED_MAX: usize = 8;
 
-/// How much more urgent a job is for each step of its priority: five steps are a factor of 32, as
+/// How much more urgent a job is for each step of its priority. Chosen: five steps are a factor of 32, as
 /// much as a job of a minute is before one of two hours.
 const PRIORITY: f64 = 2.0;
 
@@ -119,6 +120,11 @@ pub struct Tessera {
 }
 
 impl Default for Tessera {
+    /// What holds if nothing is set. All of it was chosen: `shortness`, `eagerness` and `hurdle` on seeds 1
+    /// to 3, `haste`, `drive`, `quiet`, `thrift` and `effort` on seeds 101 to 110
+    /// and on altered copies of the papers' mixes (`docs/policies.md`); `searched`, `crowd` (an A100 has
+    /// seven slices) and `effort` by the time of a round as well. `ageing` and `patience` are
+    /// what a user is taken to bear.
     fn default() -> Self {
         Self {
             shortness: 0.3,

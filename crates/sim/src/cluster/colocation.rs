@@ -10,13 +10,14 @@ use tessera_predict::sharing::{Beside, Measured, Sharing, Use};
 use super::contention::{self, Sharer};
 use crate::kernels::Chance;
 
-/// How many MMK measures.
+/// How many MMK measures (§III-A).
 pub const ROWS: u64 = 1_400;
 
-/// Seed of the rows that the simulator's own forest learns from.
+/// Seed of the rows that the simulator's own forest learns from: any would do.
 const SEED: u64 = 1;
 
-/// Sizes of an A100's instances that are shared, in compute slices: 1g is too small for two.
+/// Sizes of an A100's instances that are shared, in compute slices: those of
+/// MMK's partitions (Algorithm 1) but 1g, which is too small for two.
 const SIZES: [u8; 4] = [2, 3, 4, 7];
 const WHOLE: u8 = 7;
 
@@ -25,7 +26,7 @@ static FOREST: LazyLock<Sharing> = LazyLock::new(|| {
     Sharing::learn(&rows(SEED, ROWS), SEED).expect("so many rows are enough to learn from")
 });
 
-/// Answers of the forest that are kept: beyond, all are forgotten.
+/// Answers of the forest that are kept: beyond, all are forgotten. Chosen: about a hundred MiB.
 const TOLD_MAX: usize = 1 << 20;
 
 /// What the forest said. A policy asks the same of the same jobs in round after round, and walking
@@ -44,7 +45,7 @@ impl Told {
 }
 
 /// Draws co-locations: one job beside one to three others on a slice of an A100, with demands in
-/// the range of the study's jobs.
+/// the range of the study's jobs, rounded (tables 2 and 5: SMs 5 to 81 %, bandwidth 0.5 to 45 %).
 pub fn rows(seed: u64, count: u64) -> Vec<Measured> {
     let mut chance = Chance::named(seed, "colocation");
     (0..count).map(|task| row(task, &mut chance)).collect()
@@ -68,7 +69,7 @@ fn row(task: u64, chance: &mut Chance) -> Measured {
     let sharers: Vec<Sharer> =
         jobs.iter().map(|(demand, cap)| Sharer { demand: Some(*demand), cap: *cap }).collect();
     let slowed = contention::under_mps(&sharers, slices, WHOLE)[0];
-    // Three of a hundred up or down: two measurements of the same are never equal.
+    // Three of a hundred up or down, chosen: two measurements of the same are never equal.
     let slowed = chance.spread(slowed, 30).max(1_000);
     let beside = beside(jobs[0].0, jobs[0].1, &jobs[1..], (slices, WHOLE), chance.below(2) == 0);
     let speed_per_mille = u32::try_from(1_000_000 / slowed).unwrap_or(1_000);

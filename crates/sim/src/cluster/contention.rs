@@ -17,23 +17,26 @@ use tessera_placement::Demand;
 
 use super::number::{float, whole};
 
-/// Slow-down that one sharer more brings, before any contention.
+/// Slow-down that one sharer more brings, before any contention. Fitted, with [`MULTIPROCESSORS`], to
+/// pairs that hardly contend (study, figure 12: T_rel 0.68 for SRAD with LavaMD).
 pub(super) const COMPANY: f64 = 0.1;
 
 /// How it grows with the number of others: four small copies of a job lose what they had gained
-/// as a pair (study: T_rel 0.6 for two, 0.8 for four).
+/// as a pair (study: T_rel 0.6 for two, 0.8 for four). Fitted to that.
 const COMPANY_GROWTH: f64 = 2.7;
 
-/// Slow-down of one memory-bound job by another (study: T_rel 1.3 for Sort with Sort).
+/// Slow-down of one memory-bound job by another. Fitted (study: T_rel 1.3 for Sort with Sort).
 const BANDWIDTH: f64 = 1.5;
 
-/// Part of the bandwidth from which a job counts as bound by it.
+/// Part of the bandwidth from which a job counts as bound by it (study: its memory-bound jobs have 18 to
+/// 25 % alone, table 2, "about 20 %" in the text).
 const MEMORY_BOUND: f64 = 0.2;
 
-/// Slow-down by a sharer that fills half of the SMs (study: GeMM's partners lose more than 2x).
+/// Slow-down by a sharer that fills half of the SMs. Fitted (study: GeMM's partners lose more than 2x).
 pub(super) const MULTIPROCESSORS: f64 = 0.3;
 
-/// What a slice's missing SMs and bandwidth cost (study: GeMM above 2x, M-M 1.5 to 2 on MIG 2-2).
+/// What a slice's missing SMs and bandwidth cost. Fitted (study: GeMM above 2x, M-M 1.5 to 2 on MIG
+/// 2-2).
 pub(super) const MISSING_MULTIPROCESSORS: f64 = 1.35;
 const MISSING_BANDWIDTH: f64 = 0.74;
 
@@ -42,7 +45,8 @@ const MISSING_BANDWIDTH: f64 = 0.74;
 /// Source: MISO's program (`coloc_penalty`).
 const UNKNOWN: f64 = 0.15;
 
-/// What taking turns leaves of the ideal (study: slightly below 2 for two).
+/// What each that takes turns adds to the time of one. Chosen within the study's "slightly below 2" for
+/// two.
 const TURNS: f64 = 0.95;
 
 /// One of those that share an instance.
@@ -114,7 +118,8 @@ pub fn over_pcie(transfers: &[u16]) -> Vec<u64> {
 /// the other, in thousandths.
 ///
 /// Source: study, figure 12: 1.07 typically, 1.15 where they contend for bandwidth; caps cost
-/// another 10 to 15 %.
+/// another 10 to 15 %, of which 12 was chosen. They contend from 17 % of the bandwidth each on, so that
+/// all of the study's memory-bound jobs do (GUPS has the least, 17.72 %).
 pub fn power_under_mps(sharers: &[Sharer]) -> u64 {
     let bound = sharers.iter().filter(|s| sensitivity(s, 1.0) > 0.7).count();
     let capped = sharers.iter().any(|s| s.cap < 100);

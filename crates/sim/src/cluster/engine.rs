@@ -34,8 +34,8 @@ use super::overheads::Overheads;
 use crate::cluster::colocation::Told;
 use crate::kernels::rates::Rates;
 
-/// Most events of one run: far more than any workload needs, so that a policy that moves jobs for
-/// ever is found out.
+/// Most events of one run. Chosen: far more than any workload needs, so that a policy that moves jobs
+/// for ever is found out.
 const EVENTS_PER_JOB_MAX: u64 = 20_000;
 
 /// What is to be run.

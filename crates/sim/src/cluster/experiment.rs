@@ -105,7 +105,7 @@ const ROWS: &[Row] = &[
     ("TRACES", true, traces::stress),
 ];
 
-/// Seeds of the experiments that need several.
+/// Seeds of the experiments that need several: as many as MISO's rows have.
 const SEEDS: u64 = 10;
 
 /// Returns the names that [`of`] takes.

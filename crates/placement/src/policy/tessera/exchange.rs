@@ -17,11 +17,11 @@ use super::search::{Plan, Search};
 use crate::decision::Seat;
 use crate::seating::NO_SEAT;
 
-/// Exchanges that one round makes at most: each stops up to two jobs, and the next round sees what
-/// came of it.
+/// Exchanges that one round makes at most. Chosen: each stops up to two jobs, and the next round sees
+/// what came of it.
 const EXCHANGES_MAX: usize = 4;
 
-/// Searches of one trial.
+/// Searches of one trial: one of each of the two GPUs.
 const SEARCHES: usize = 2;
 
 /// Two GPUs, and who goes over from each.

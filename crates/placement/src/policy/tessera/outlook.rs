@@ -16,7 +16,8 @@ use super::{PRIORITY, Tessera};
 use crate::view::QueuedJob;
 use tessera_model::spec::Priority;
 
-/// GPUs whose jobs are looked at: of more, as many are, evenly spread.
+/// GPUs whose jobs are looked at: of more, as many are, evenly spread. Chosen: what is left of some hundred
+/// jobs tells that of all, and thousands would take most of a round.
 const SURVEYED_MAX: usize = 64;
 
 /// How steeply the worth of a seat grows with its job's part of what is to come. Whoever takes half

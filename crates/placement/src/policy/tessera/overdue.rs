@@ -25,8 +25,8 @@ use crate::decision::{Decision, WaitReason};
 use crate::policy::cards::because;
 use crate::view::QueuedJob;
 
-/// GPUs of the cluster for each that may be kept free at once: more would stand idle for the sake
-/// of order, fewer would serve large clusters' overdue jobs one at a time.
+/// GPUs of the cluster for each that may be kept free at once. Chosen, three in a hundred: more would stand
+/// idle for the sake of order, fewer would serve large clusters' overdue jobs one at a time.
 const GPUS_PER_PLACE: usize = 32;
 
 /// Serves the oldest of those that are overdue, or keeps GPUs for them. Returns who was started

@@ -14,7 +14,8 @@ use super::table::Seated;
 use crate::decision::Seat;
 use crate::seating::NO_SEAT;
 
-/// Parts of the multiprocessors that two are offered, in percent: those of the first.
+/// Parts of the multiprocessors that two are offered, in percent: those of the first. Equal ones, and the
+/// co-execution study's 70-30, with which one that fills the GPU no longer starves its partner (rule 3).
 const PARTS: [u8; 3] = [50, 70, 30];
 
 /// Who gets a slot: one job, or two that share it.

@@ -14,11 +14,11 @@ use tessera_model::JobId;
 use super::search::{Plan, Search};
 use crate::view::QueuedJob;
 
-/// Jobs that one GPU gives away at most: each costs a stop, and more than half of a full GPU was
+/// Jobs that one GPU gives away at most. Chosen: each costs a stop, and more than half of a full GPU was
 /// never worth it.
 const LEAVE_MAX: usize = 4;
 
-/// Jobs that find no place for which a round tries to make room: those behind them weigh less.
+/// Jobs that find no place for which a round tries to make room. Chosen: those behind them weigh less.
 const ROOMS_MAX: usize = 4;
 
 /// What becomes of GPUs, the one that is left first, and by how much they are worth more.

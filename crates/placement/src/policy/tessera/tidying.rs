@@ -5,7 +5,8 @@ use tessera_model::JobId;
 use super::pairs::Unit;
 use super::search::{Plan, Search};
 
-/// Moves to GPUs that fell idle that one round makes at most.
+/// Moves to GPUs that fell idle that one round makes at most. Chosen: each is a search, and the next round
+/// goes on.
 const SPREAD_MAX: usize = 8;
 
 impl Search<'_, '_> {

@@ -19,13 +19,14 @@ use super::table::{float, ms};
 use crate::session::Queue;
 use crate::view::QueuedJob;
 
-/// Jobs on a new short list.
+/// Jobs on a new short list. Chosen: four times what a round looks at.
 const LISTED: usize = 256;
 
-/// Jobs on a short list before it is made anew.
+/// Jobs on a short list before it is made anew. Chosen.
 const LISTED_MAX: usize = 4 * LISTED;
 
-/// How steeply a job's urgency grows with its part of the horizon: half of it counts a quarter.
+/// How steeply a job's urgency grows with its part of the horizon: half of it counts a quarter. Chosen
+/// with [`super::Tessera::haste`].
 const STEEPNESS: i32 = 2;
 
 pub(super) type Key = (Priority, JobId);

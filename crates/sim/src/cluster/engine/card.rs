@@ -7,7 +7,10 @@ use tessera_placement::Reshape;
 /// Source: co-execution study, table 6 (A30); the device model's figure.
 const IDLE_MILLIWATTS: u64 = 32_000;
 
-/// Power that a busy compute slice adds, in milliwatts; the device model's figure.
+/// Power that a busy compute slice adds, in milliwatts: the device model's figure. ResNet50 alone on an
+/// A30 draws 100.77 W on four slices, 69 W above idle.
+///
+/// Source: co-execution study, table 2.
 const SLICE_MILLIWATTS: u64 = 17_000;
 
 #[derive(Clone, Debug)]

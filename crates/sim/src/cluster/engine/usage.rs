@@ -11,7 +11,7 @@ use super::{Run, Spot};
 use crate::cluster::job::Job;
 
 /// After which time half of what was had counts no more: a day, so that yesterday's hunger is
-/// nearly forgiven.
+/// nearly forgiven. The same as a controller's default (`usage-half-life`).
 const HALF_LIFE: Millis = Millis::from_secs(86_400);
 
 /// All users; empty where there is but one, with whom nobody has to share.

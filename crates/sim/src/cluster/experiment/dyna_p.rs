@@ -40,7 +40,7 @@ pub(super) fn figure_7() -> Vec<Finding> {
 /// Models that are small by Dyna-P's table 2; the others are medium or large.
 const SMALL: [&str; 1] = ["DistilGPT2-82M"];
 
-/// More memory than an A30's slice of one has, and less than one of two.
+/// More memory than an A30's slice of one has, and less than one of two (6 and 12 GB).
 const TWO_SLICES: Bytes = Bytes::from_mib(6_001);
 
 /// Why `dyna-p` isn't as far ahead of MISO.

@@ -12,7 +12,8 @@ use super::traces::measured_pairs;
 use crate::cluster::contention::{COMPANY, MISSING_MULTIPROCESSORS, MULTIPROCESSORS};
 use crate::cluster::number::whole;
 
-/// Most that a job is taken to keep busy: from there on the model of contention tells none apart.
+/// Most that a job is taken to keep busy: from there on the model of contention tells none apart (its own
+/// limit, by which nobody is slowed without bounds).
 const BUSY_MAX: f64 = 0.95;
 
 /// Returns the demand with which two of a kind that share a whole GPU without caps slow each other so

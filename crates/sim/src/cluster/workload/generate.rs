@@ -10,7 +10,8 @@ use crate::cluster::job::{Class, Job, Times};
 use crate::cluster::number::{float, whole};
 use crate::kernels::Chance;
 
-/// Models that make up a mixture: small ones more often, as in clusters that share GPUs.
+/// Models that make up a mixture, of MISO's measured ones. Chosen: small ones more often, as in clusters
+/// that share GPUs.
 const MIXTURE: [&str; 12] = [
     "gnn_train64",
     "embedding_train64",
@@ -26,10 +27,11 @@ const MIXTURE: [&str; 12] = [
     "transformer_train128",
 ];
 
-/// Shortest and longest job on a whole GPU, in seconds; lengths are drawn evenly by logarithm.
+/// Shortest and longest job on a whole GPU, in seconds; lengths are drawn evenly by logarithm. Chosen: a
+/// minute to a hundred.
 const LENGTHS_S: (f64, f64) = (60.0, 6_000.0);
 
-/// Jobs of one burst.
+/// Jobs of one burst. Chosen: about three for each of eight GPUs.
 const BURST: u64 = 25;
 
 /// Exponential gaps with the given mean.
@@ -54,7 +56,7 @@ pub fn bursts(seed: u64, jobs: u64, gap_ms: u64) -> Vec<Job> {
 }
 
 /// Built to cut GPUs to pieces: waves of small long jobs, and between them jobs that need half a
-/// GPU or a whole one while small ones are still spread about.
+/// GPU or a whole one while small ones are still spread about. Its shares and lengths were chosen.
 pub fn fragments(seed: u64, jobs: u64, gap_ms: u64) -> Vec<Job> {
     let mut chance = Chance::named(seed, "fragments");
     let next = |number| {
@@ -77,11 +79,12 @@ pub fn fragments(seed: u64, jobs: u64, gap_ms: u64) -> Vec<Job> {
     (0..jobs).map(next).collect()
 }
 
-/// Users of a [`serving`] workload: only jobs of one share a slice.
+/// Users of a [`serving`] workload. Chosen: only jobs of one share a slice, and one alone would be no
+/// limit.
 const SERVING_USERS: u64 = 2;
 
 /// Memory of a service, in MiB: small networks to language models of some billion parameters, which
-/// hold more of a GPU than they keep busy.
+/// hold more of a GPU than they keep busy. Chosen, so that each needs another of an A100-40GB's sizes.
 const SERVICES_MIB: [u64; 4] = [4_000, 8_000, 16_000, 26_000];
 
 /// Services that mostly wait for requests, one job in three, and offline jobs of the same users that

@@ -33,7 +33,7 @@ struct Model {
 static MEASURED: LazyLock<Data> =
     LazyLock::new(|| serde_json::from_str(DATA).expect("part of the build and tested"));
 
-/// Memory of an A100-40GB's instances in MiB, by compute slices.
+/// Memory of an A100-40GB's instances in MiB, by compute slices, as the driver reports it.
 const CAPACITY_MIB: [(u8, u64); 5] =
     [(1, 4_864), (2, 9_856), (3, 19_968), (4, 19_968), (7, 40_192)];
 

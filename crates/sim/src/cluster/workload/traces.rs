@@ -21,10 +21,11 @@ const DYNA_P_5000: &str = include_str!("../../../data/dyna-p-5000.csv");
 /// The GPU that ParvaGPU measured.
 const PARVAGPU_MODEL: &str = "a100-80gb";
 
-/// Longest job that is drawn from a curve: a day. Some jobs of the traces run for months.
+/// Longest job that is drawn from a curve. Chosen: a day. Some jobs of the traces run for months.
 const LONGEST_S: f64 = 86_400.0;
 
-/// Memory that a whole GPU of Alibaba's stands for, in MiB: the trace has none.
+/// Memory that a whole GPU of Alibaba's stands for, in MiB: the trace has none. As `gpu_fraction` counts
+/// in files.
 const ALIBABA_MIB: f64 = 16_384.0;
 
 fn rows<R: for<'d> Deserialize<'d>>(data: &str) -> Vec<R> {
@@ -130,7 +131,8 @@ struct Speed {
     throughput_req_s: f64,
 }
 
-/// Shortest and longest inference job of ParvaGPU's models on a whole GPU, in seconds.
+/// Shortest and longest inference job of ParvaGPU's models on a whole GPU, in seconds. Chosen: it measured
+/// speeds, and no jobs.
 const SERVED_S: (f64, f64) = (30.0, 1_800.0);
 
 /// Returns inference jobs with ParvaGPU's measured speeds: a model, a batch, and so many requests
@@ -191,7 +193,8 @@ pub(super) fn measured_pairs() -> BTreeMap<(String, u32), f64> {
     speeds.iter().filter_map(pair).collect()
 }
 
-/// Returns memory that an A100-80GB's slice of this size holds and no smaller one, in MiB.
+/// Returns memory that an A100-80GB's slice of this size holds and no smaller one, in MiB: chosen between
+/// those, since ParvaGPU's table says where a model ran and not what it had.
 const fn held_by(slices: u8) -> u64 {
     match slices {
         1 => 8_000,

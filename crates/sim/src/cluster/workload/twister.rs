@@ -7,6 +7,7 @@
 
 use crate::cluster::number::{float, whole};
 
+/// Words of the state, and how far apart two of them are mixed: MT19937's own.
 const N: usize = 624;
 const M: usize = 397;
 

@@ -10,10 +10,11 @@ use super::Row;
 use crate::cluster::job::{Job, Seat, Times};
 use crate::cluster::number::whole;
 
-/// Memory of the GPU that `gpu_fraction` counts from, in MiB: `tessera replay`'s default.
+/// Memory of the GPU that `gpu_fraction` counts from, in MiB: `tessera replay`'s default. Chosen: Alibaba's
+/// trace, for which the column is, has no memory.
 const FRACTION_OF_MIB: f64 = 16_384.0;
 
-/// Compute slices of the GPU that `duration_s` and `gpu_fraction` count from.
+/// Compute slices of the GPU that `duration_s` and `gpu_fraction` count from: an A100's.
 const FRACTION_OF_SLICES: u8 = 7;
 
 /// Longest time that makes sense, a hundred years: more is a unit mistaken.
