@@ -328,3 +328,28 @@ fn who_is_moved_amid_an_iteration_does_it_again() {
     assert_eq!(ends(Some(2)), 25_000 + 245 + 100_000);
     assert_eq!(ends(Some(100)), 25_000 + 245 + 76_000);
 }
+
+#[test]
+fn who_looks_at_memory_alone_is_refused_gpus_for_which_a_job_has_no_times_and_others_go_around_them()
+ {
+    let line = |name: &str, model: &str| {
+        format!(
+            "{{\"name\": \"{name}\", \"submit_s\": 0, \"memory_mib\": 4000, \
+             \"times_s\": {{\"{model}\": {{\"1\": 30, \"2\": 20, \"4\": 12}}}}}}\n"
+        )
+    };
+    let text = line("here", "a100-40gb") + &line("there", "a30-24gb");
+    let jobs = file::read("w.jsonl", &text).unwrap().jobs;
+    let on = |name: &str| simulated(&jobs, "a100-40gb,a30-24gb", name, Overheads::default());
+
+    for name in ["exclusive", "scheme-a", "scheme-b", "time-slicing", "mps-only"] {
+        let refused = on(name).unwrap_err();
+        assert!(matches!(refused, Refused::NoTimes { job: 1, .. }), "{name}: {refused}");
+        let text = refused.to_string();
+        assert!(text.contains("(here) on a30-24gb") && text.contains(name), "{text}");
+    }
+    for name in ["miso", "miger", "mmk", "oracle", "dyna-p", "tessera"] {
+        let makespan_ms = on(name).unwrap().jobs.iter().map(|job| job.end_ms).max().unwrap();
+        assert!(makespan_ms < 200_000, "{name}: {makespan_ms} ms");
+    }
+}
