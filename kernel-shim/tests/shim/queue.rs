@@ -1,8 +1,9 @@
 //! A queue for the tests: speaks the frames, keeps what it hears, and answers as it is told to.
 
-use std::net::{SocketAddr, UdpSocket};
+use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::os::fd::AsRawFd as _;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU16, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
@@ -78,6 +79,22 @@ struct Heard {
     ended: usize,
 }
 
+/// Finds an address that nobody has and nobody else gets while no queue is there: each is given out
+/// once, and lies below those from which the kernel takes ports for outgoing connections.
+fn free() -> SocketAddr {
+    const FIRST: u16 = 12_000;
+    const COUNT: u16 = 16_000;
+    static NEXT: AtomicU16 = AtomicU16::new(0);
+    // Test programs that run at once begin at different places.
+    let start = u64::from(std::process::id()) * 97;
+    let address = |step: u16| {
+        let offset = u16::try_from((start + u64::from(step)) % u64::from(COUNT)).unwrap();
+        SocketAddr::from((Ipv4Addr::LOCALHOST, FIRST + offset))
+    };
+    let mut left = (0..COUNT).map(|_| address(NEXT.fetch_add(1, Ordering::Relaxed)));
+    left.find(|address| UdpSocket::bind(address).is_ok()).unwrap()
+}
+
 /// The queue's place: its port and certificate outlive it.
 pub struct Place {
     pub address: SocketAddr,
@@ -88,10 +105,8 @@ pub struct Place {
 impl Place {
     pub fn new() -> Self {
         let made = rcgen::generate_simple_self_signed(vec!["queue".to_owned()]).unwrap();
-        // Taken for a moment, to be told of a free one.
-        let address = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         Self {
-            address,
+            address: free(),
             certificate: made.cert.der().clone(),
             key: made.signing_key.serialize_der(),
         }
