@@ -66,23 +66,28 @@ struct Prices {
 impl<'m> Program<'m> {
     /// Sets it up with as many intervals as it may have; nothing if even the fewest are too many.
     fn of(market: &'m Market, jobs: &[Job], overheads: &Overheads) -> Option<Self> {
+        // Each job has an unknown in an interval at least: of a million nothing more is asked.
+        if jobs.len() > UNKNOWNS_MAX {
+            return None;
+        }
         let mut releases: Vec<u64> = jobs.iter().map(|job| job.submit_ms).collect();
         releases.sort_unstable();
         releases.dedup();
+        let times: Vec<_> = jobs.iter().map(|job| occupied(market, job, overheads)).collect();
         let fewest = INTERVALS_MIN.min(releases.len());
-        (fewest..=INTERVALS).rev().find_map(|intervals| {
+        let (starts, released) = (fewest..=INTERVALS).rev().find_map(|intervals| {
             let starts = cut(&releases, intervals);
-            let known = |job: &Job| Known {
-                released: starts.partition_point(|start| *start <= job.submit_ms) - 1,
-                times: occupied(market, job, overheads),
-            };
-            let jobs: Vec<Known> = jobs.iter().map(known).collect();
-            let unknowns =
-                |job: &Known| job.times.iter().flatten().count() * (starts.len() - job.released);
-            let small = jobs.iter().map(unknowns).sum::<usize>() <= UNKNOWNS_MAX;
-            let starts = starts.iter().map(|start| seconds(*start)).collect();
-            small.then_some(Self { market, jobs, starts })
-        })
+            let since = |job: &Job| starts.partition_point(|start| *start <= job.submit_ms) - 1;
+            let released: Vec<usize> = jobs.iter().map(since).collect();
+            let unknowns = times.iter().zip(&released).map(|(times, released)| {
+                times.iter().flatten().count() * (starts.len() - released)
+            });
+            (unknowns.sum::<usize>() <= UNKNOWNS_MAX).then_some((starts, released))
+        })?;
+        let known = released.into_iter().zip(times);
+        let jobs = known.map(|(released, times)| Known { released, times }).collect();
+        let starts = starts.iter().map(|start| seconds(*start)).collect();
+        Some(Self { market, jobs, starts })
     }
 
     /// Returns the length of an interval in seconds; nothing for the last.
