@@ -1,7 +1,7 @@
 //! Where the stand-in's library is, for tests and drivers of tests.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::{Mutex, PoisonError};
 use std::{env, io};
@@ -23,6 +23,14 @@ impl Part {
             Self::Cuda => ("tessera-sim-cuda", "cuda_stand_in"),
         }
     }
+
+    /// Returns the name under which `./x build` installs the library: the driver's own.
+    const fn installed_name(self) -> &'static str {
+        match self {
+            Self::Nvml => "libnvidia-ml.so.1",
+            Self::Cuda => "libcuda.so.1",
+        }
+    }
 }
 
 /// Builds NVML's stand-in: see [`build_part`].
@@ -35,6 +43,9 @@ pub fn build() -> Result<PathBuf, LibraryError> {
 }
 
 /// Builds a part of the stand-in with Cargo, once a process, and returns the library's path.
+///
+/// Who has built it already names its folder in `TESSERA_STAND_IN`, and that one is taken: Cargo
+/// would build it anew, since a package alone asks for fewer features than the workspace.
 ///
 /// A cdylib can't be a dependency of a test, and Cargo's lock is free while tests run. The
 /// library is at its name in the target folder then: load a copy where several are needed in
@@ -49,7 +60,10 @@ pub fn build_part(part: Part) -> Result<PathBuf, LibraryError> {
     if let Some(path) = built.get(&part) {
         return Ok(path.clone());
     }
-    let path = run_cargo(part)?;
+    let path = match env::var_os("TESSERA_STAND_IN") {
+        Some(folder) => Path::new(&folder).join(part.installed_name()),
+        None => run_cargo(part)?,
+    };
     built.insert(part, path.clone());
     Ok(path)
 }

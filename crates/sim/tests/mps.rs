@@ -1,6 +1,6 @@
 //! The stand-in for MPS as programs meet it: real processes, by NVIDIA's rules.
 
-use std::io::Write as _;
+use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -86,15 +86,15 @@ impl Rig {
         self.program("client").arg("--mps").args(arguments).spawn().unwrap()
     }
 
-    /// A client that is known to the server.
+    /// A client that is known to the server and runs kernels.
+    ///
+    /// Being listed isn't enough: it then still enters itself at the node, under a lock that all
+    /// others would wait for if it were stopped or killed meanwhile.
     fn connected(&self, arguments: &[&str]) -> Child {
-        let child = self.client(arguments);
-        let pid = child.id().to_string();
-        until("the client is connected", || {
-            let server = self.asked("get_server_list");
-            !server.is_empty()
-                && self.asked(&format!("get_client_list {server}")).lines().any(|l| l == pid)
-        });
+        let mut child = self.client(arguments);
+        let mut said = String::new();
+        BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut said).unwrap();
+        assert!(said.starts_with("shares "), "{said:?}: {:?}", end(child));
         child
     }
 
