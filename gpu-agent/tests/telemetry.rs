@@ -291,7 +291,8 @@ async fn page(address: std::net::SocketAddr, path: &str) -> String {
 async fn the_agent_shows_its_gpus_to_prometheus() {
     let cluster = Cluster::new();
     let data = cluster.enrol("n1");
-    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    // Nobody else is at this address, so that nobody takes the port before the agent does.
+    let free = std::net::TcpListener::bind("127.0.0.9:0").unwrap();
     let address = free.local_addr().unwrap();
     drop(free);
     let agent = cluster.start_with(&data, |command| {

@@ -59,7 +59,8 @@ async fn a_controller_that_names_a_time_is_left_alone_that_long() {
 
 #[tokio::test]
 async fn a_controller_that_starts_meanwhile_is_found() {
-    let reserved = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    // Nobody else is at this address, so that nobody takes its port meanwhile.
+    let reserved = TcpListener::bind("127.0.0.9:0").unwrap().local_addr().unwrap();
     let client = Client::new(&format!("http://{reserved}"), None, PATIENCE).unwrap();
     let later = std::thread::spawn(move || {
         std::thread::sleep(Duration::from_millis(150));

@@ -173,7 +173,8 @@ fn one_job_that_cannot_be_cancelled_does_not_keep_the_others() {
 
 #[test]
 fn a_controller_that_is_away_is_named() {
-    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    // Nobody else is at this address, so that nobody takes its port.
+    let free = std::net::TcpListener::bind("127.0.0.9:0").unwrap().local_addr().unwrap();
 
     let output = tessera(&format!("http://{free}"), &["info"]);
 

@@ -285,7 +285,8 @@ fn on_its_own(
 fn an_agent_learns_at_once_that_its_controller_was_killed_and_started_again() {
     let ca = ca();
     let identity = ca.authority.controller(OffsetDateTime::now_utc()).unwrap();
-    let (killed, address) = on_its_own(identity.clone(), "127.0.0.1:0".parse().unwrap());
+    // Nobody else is at this address, so that nobody takes its port meanwhile.
+    let (killed, address) = on_its_own(identity.clone(), "127.0.0.9:0".parse().unwrap());
     let here = tokio::runtime::Runtime::new().unwrap();
     let connection = here.block_on(async {
         let client = agent(&node(ca.folder.path()).1);
