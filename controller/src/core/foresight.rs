@@ -437,6 +437,11 @@ impl Forecast for Foresight<'_> {
         self.known(job)?.live?.began
     }
 
+    fn limit(&self, job: JobId) -> Option<Millis> {
+        let facts = self.known(job)?.facts;
+        Some(facts.limit?.plus(facts.grace))
+    }
+
     fn move_price(&self, job: JobId) -> Option<Millis> {
         let known = self.known(job)?;
         let Some(live) = known.live else {

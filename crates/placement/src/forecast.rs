@@ -89,6 +89,10 @@ pub trait Forecast {
     /// When its present attempt began.
     fn since(&self, job: JobId) -> Option<Millis>;
 
+    /// How long after its begin an attempt of the job has ended at the latest, since its user said so:
+    /// what it then still takes to end is counted in.
+    fn limit(&self, job: JobId) -> Option<Millis>;
+
     /// What it costs to stop the job and go on elsewhere; `None` where that loses its work.
     fn move_price(&self, job: JobId) -> Option<Millis>;
 
@@ -160,6 +164,7 @@ macro_rules! knows_no {
     (@ is_measured) => { $crate::knows_no!(@ of_slice is_measured -> bool = true); };
     (@ done) => { $crate::knows_no!(@ of_job done -> Option<u32> = None); };
     (@ since) => { $crate::knows_no!(@ of_job since -> Option<::tessera_model::Millis> = None); };
+    (@ limit) => { $crate::knows_no!(@ of_job limit -> Option<::tessera_model::Millis> = None); };
     (@ move_price) => {
         $crate::knows_no!(@ of_job move_price -> Option<::tessera_model::Millis> = None);
     };
@@ -231,6 +236,7 @@ impl Forecast for Unknown {
         done,
         since,
         move_price,
+        limit,
         deadline,
         online,
         demand,

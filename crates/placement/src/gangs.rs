@@ -11,12 +11,13 @@
 //!   are due are seated before the policy is asked; the others after it, on what it left, if none of
 //!   those before them waits.
 //! - **Nobody starves.** For the first gang that is due and finds no seats, GPUs are kept: those on
-//!   which it can start the soonest, as far as is known when the jobs in its way end. Nothing else
-//!   starts there but jobs that are forecast to be done by then.
+//!   which it can start the soonest, as far as is known when the jobs in its way end: as is forecast,
+//!   and at the latest by their time limits. Nothing else starts there but jobs that have ended by
+//!   then, by the same measure.
 //!
 //! **The bound.** Let `L` be the longest that any job sits in one place. The choice of what is kept
 //! is made anew each round, by the fewest jobs in the way of which nothing is known, then by the
-//! soonest start, then by the order of nodes. Nothing new comes to what is kept that is forecast to
+//! soonest start, then by the order of nodes. Nothing new comes to what is kept that is expected to
 //! outlast the wait, so that neither number grows for the GPUs that are kept; another choice is one
 //! with smaller numbers, or earlier in the order. There are finitely many of those, and while the
 //! choice stays, everybody in the way is gone after `L`: so the gang starts. Where no times are
@@ -25,6 +26,7 @@
 //! are due before it; and so do the others for it: only gangs that are at most that much younger go
 //! before a job.
 
+mod ends;
 mod hall;
 mod round;
 mod words;

@@ -180,6 +180,7 @@ impl Forecast for Known {
 
     tessera_placement::knows_no!(
         is_measured,
+        limit,
         deadline,
         online,
         demand,

@@ -219,12 +219,30 @@ fn a_gang_that_waits_is_told_seats_jobs_in_its_way_a_smaller_shape_and_when() {
     assert!(why.why.summary.contains("1 of 2 seats could be had now"), "{}", why.why.summary);
     assert!(why.why.summary.contains("kept for it: GPU 1"), "{}", why.why.summary);
     let would = why.why.would_start_if.unwrap();
-    assert!(would.starts_with("job 90 ends"), "{would}");
+    // Of its 1,000 s 100 are left, and then it has 30 s to end.
+    assert_eq!(would, "job 90 ends (in 130 s at the latest, by time limits)");
     let changes: Vec<&str> = why.alternatives.iter().map(|told| told.change.as_str()).collect();
     assert!(changes.contains(&"it asked for 1 GPU of one node"), "{changes:?}");
     assert!(changes.iter().any(|change| change.starts_with("job 90 ended")), "{changes:?}");
     let expected = why.expected_start.unwrap();
     assert_eq!(expected.after, Some(Millis::from_secs(100)), "{}", expected.words);
+}
+
+#[test]
+fn what_is_kept_for_a_gang_is_lent_to_jobs_whose_time_limits_end_before_its_turn() {
+    let running = [(90, 0, "7g.40gb", None)];
+    let mut waiting = gang(1, "bob", (1, 2));
+    // With the 30 s to end that each has: 131 s and 130 s.
+    waiting.extend([(9, 101), (10, 100)].map(|(number, secs)| {
+        let limited = FreshJob::new(JobId::from_number(number), &spec("bob", Some(secs)), None, 0);
+        FreshJob { gpu: GpuAsk::Whole, waited: Millis::from_secs(5_000 - number), ..limited }
+    }));
+    let mut cluster = cluster(2, &running, waiting, Accounts::default());
+
+    let round = cluster.step(Vec::new(), START, &mut Uuid::now_v7);
+
+    let started: Vec<u64> = round.reservations.iter().map(|seat| seat.job.number()).collect();
+    assert_eq!(started, [10]);
 }
 
 #[test]

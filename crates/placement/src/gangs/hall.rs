@@ -6,8 +6,9 @@ use std::rc::Rc;
 use tessera_model::mig::{Slot, Step};
 use tessera_model::{GangShape, JobId, Millis};
 
+use super::ends::Ends;
 use crate::board::{Board, Gpu};
-use crate::forecast::{Forecast, Unknown};
+use crate::forecast::Unknown;
 use crate::policy::{AsItStands, MadeToMeasure, Pinned, WholeGpu};
 use crate::round::{Offer, Outlook, Rule};
 use crate::view::{ClusterView, QueuedJob, Sharer};
@@ -73,6 +74,8 @@ pub(super) struct Kept {
     pub(super) gpus: Vec<usize>,
     /// From now until it starts; `None` where nothing says when some job in its way ends.
     pub(super) wait: Option<Millis>,
+    /// Whether it may well start sooner: of some in its way only the limit is known.
+    pub(super) at_most: bool,
     /// Who is in its way.
     pub(super) jobs: Vec<JobId>,
 }
@@ -82,6 +85,8 @@ pub(super) struct Kept {
 #[derive(Clone, Debug)]
 struct Ready {
     cost: (usize, Millis),
+    /// Whether some of them end by their limits, if not before.
+    at_most: bool,
     gpu: usize,
     jobs: Vec<JobId>,
 }
@@ -242,15 +247,10 @@ impl<'c> Hall<'c> {
 
     /// Finds the GPUs on which a gang could start the soonest; `None` if it never could, on what is
     /// available now.
-    pub(super) fn keep(
-        &mut self,
-        size: &Size,
-        shape: GangShape,
-        forecast: &dyn Forecast,
-    ) -> Option<Kept> {
+    pub(super) fn keep(&mut self, size: &Size, shape: GangShape, ends: Ends<'_>) -> Option<Kept> {
         let offers = self.offers(size);
         let readies: Vec<Option<Ready>> = (0..offers.len())
-            .map(|gpu| self.ready(gpu, offers[gpu].is_some(), size, forecast))
+            .map(|gpu| self.ready(gpu, offers[gpu].is_some(), size, ends))
             .collect();
         let of_one = |model: &&str| {
             let suits = |gpu: &usize| self.cluster.gpus[*gpu].model == **model;
@@ -262,8 +262,9 @@ impl<'c> Hall<'c> {
         let mut jobs: Vec<_> = best.iter().flat_map(|ready| ready.jobs.iter().copied()).collect();
         jobs.sort_unstable();
         jobs.dedup();
+        let at_most = best.iter().any(|ready| ready.at_most);
         let gpus = best.into_iter().map(|ready| ready.gpu).collect();
-        Some(Kept { gpus, wait: (unknown == 0).then_some(wait), jobs })
+        Some(Kept { gpus, wait: (unknown == 0).then_some(wait), at_most, jobs })
     }
 
     fn soonest(
@@ -294,12 +295,12 @@ impl<'c> Hall<'c> {
         Some(nodes.into_iter().flatten().collect())
     }
 
-    fn ready(&self, gpu: usize, now: bool, size: &Size, forecast: &dyn Forecast) -> Option<Ready> {
+    fn ready(&self, gpu: usize, now: bool, size: &Size, ends: Ends<'_>) -> Option<Ready> {
         let seen = &self.board.gpus[gpu];
         if self.closed[gpu] || !seen.view.available {
             return None;
         }
-        let none = Ready { cost: (0, Millis::ZERO), gpu, jobs: Vec::new() };
+        let none = Ready { cost: (0, Millis::ZERO), at_most: false, gpu, jobs: Vec::new() };
         if now {
             return Some(none);
         }
@@ -307,10 +308,11 @@ impl<'c> Hall<'c> {
             return None;
         }
         let way = |jobs: Vec<JobId>| {
-            let left: Vec<_> = jobs.iter().map(|job| time_left(seen, *job, forecast)).collect();
-            let unknown = left.iter().filter(|left| left.is_none()).count();
-            let wait = left.into_iter().flatten().max().unwrap_or_default();
-            Ready { cost: (unknown, wait), gpu, jobs }
+            let known: Vec<_> = jobs.iter().filter_map(|job| ends.of_running(seen, *job)).collect();
+            let unknown = jobs.len() - known.len();
+            let wait = known.iter().map(|end| end.left).max().unwrap_or_default();
+            let at_most = known.iter().any(|end| end.by_limit);
+            Ready { cost: (unknown, wait), at_most, gpu, jobs }
         };
         let ways = self.host.blockers(seen, size).into_iter().map(way);
         // Where nobody is in the way, a change of the layout is.
@@ -321,21 +323,6 @@ impl<'c> Hall<'c> {
 fn cost_of(seats: &[Ready]) -> (usize, Millis) {
     let unknown = seats.iter().map(|ready| ready.cost.0).sum();
     (unknown, seats.iter().map(|ready| ready.cost.1).max().unwrap_or_default())
-}
-
-/// Returns how long a job that runs on a GPU is forecast to go on there.
-fn time_left(gpu: &Gpu<'_>, job: JobId, forecast: &dyn Forecast) -> Option<Millis> {
-    let held = gpu.instances.iter().find(|i| gpu.holders(i.slot).contains(&job))?;
-    let profile = gpu.view.mig.as_ref()?.geometry.profile(held.slot?.profile)?;
-    let whole = forecast.time(job, gpu.view, profile)?;
-    Some(left_of(whole, forecast.done(job)?))
-}
-
-/// Returns what is left of a time, of which so many millionths are done.
-pub(super) fn left_of(whole: Millis, done: u32) -> Millis {
-    let left = u128::from(1_000_000_u32.saturating_sub(done));
-    let left = u128::from(whole.get()) * left / 1_000_000;
-    Millis::new(u64::try_from(left).unwrap_or(u64::MAX))
 }
 
 fn index(number: u32) -> usize {

@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use tessera_model::{GangShape, GpuId, JobId, Millis};
 
-use super::hall::{Hall, Kept, Seat, left_of};
+use super::ends::Ends;
+use super::hall::{Hall, Kept, Seat};
 use super::words::Before;
 use super::{Asked, Gang, starts, words};
 use crate::decision::{Decision, Explanation, Place, WaitReason};
@@ -62,6 +63,10 @@ impl<'r> Round<'r> {
         }
     }
 
+    const fn ends(&self) -> Ends<'r> {
+        Ends { forecast: self.forecast, now: self.now }
+    }
+
     pub(super) const fn starts_left(&self) -> usize {
         self.starts_max.saturating_sub(self.started)
     }
@@ -98,7 +103,7 @@ impl<'r> Round<'r> {
         let partly = self.hall.partly(size, gang.shape);
         let before = self.kept.as_ref().map(|(gang, _)| Before::Kept(*gang));
         let kept = match due && reason == WaitReason::Resources && before.is_none() {
-            true => self.hall.keep(size, gang.shape, self.forecast),
+            true => self.hall.keep(size, gang.shape, self.ends()),
             false => None,
         };
         let (policy, cluster) = (self.policy.name(), self.cluster);
@@ -293,7 +298,8 @@ impl<'r> Round<'r> {
         self.cluster.gpus.iter().position(|seen| seen.id == *gpu)
     }
 
-    /// Lets those onto what is kept who are forecast to be done before the gang could start.
+    /// Lets those onto what is kept who have ended before the gang could start, as is forecast or since
+    /// they are stopped then.
     pub(super) fn fill(
         &mut self,
         open: &ClusterView,
@@ -321,10 +327,7 @@ impl<'r> Round<'r> {
             let Decision::Start { job, place, .. } = decision else { return false };
             let Some(gpu) = view.gpus.iter().find(|gpu| gpu.id == place.gpu) else { return false };
             let profile = place.slot.and_then(|s| gpu.mig.as_ref()?.geometry.profile(s.profile));
-            let left = profile.and_then(|profile| {
-                let whole = self.forecast.time(*job, gpu, profile)?;
-                Some(left_of(whole, self.forecast.done(*job).unwrap_or(0)))
-            });
+            let left = self.ends().of_starting(*job, gpu, profile);
             // What comes after it on its GPU counts on its steps.
             let keeps = left.is_some_and(|left| left <= *wait) && !spoiled.contains(&place.gpu);
             if !keeps {
@@ -340,13 +343,17 @@ impl<'r> Round<'r> {
         filled
     }
 
-    /// Whether a job is forecast to be done in time on the tightest slice of a GPU.
+    /// Whether a job has ended in time on the tightest slice of a GPU.
     fn in_time(&self, job: &QueuedJob, gpu: &GpuView, wait: Millis) -> bool {
-        let Some(mig) = gpu.mig.as_deref() else { return false };
-        let tight = Want::of(&job.gpu, job.share.as_ref()).tight(mig);
-        let done = self.forecast.done(job.id).unwrap_or(0);
-        let mut times = tight.into_iter().filter_map(|p| self.forecast.time(job.id, gpu, p));
-        times.any(|whole| left_of(whole, done) <= wait)
+        let ends_in = |profile| self.ends().of_starting(job.id, gpu, profile);
+        let in_time = |profile| ends_in(profile).is_some_and(|left| left <= wait);
+        match gpu.mig.as_deref() {
+            Some(mig) => {
+                let tight = Want::of(&job.gpu, job.share.as_ref()).tight(mig);
+                tight.into_iter().any(|profile| in_time(Some(profile)))
+            }
+            None => in_time(None),
+        }
     }
 }
 

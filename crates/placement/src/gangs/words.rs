@@ -97,8 +97,10 @@ impl Wait<'_> {
                 (_, None) => self.room(),
             };
         };
-        let when = match kept.wait {
-            Some(wait) => format!(" (expected in {} s)", wait.get().div_ceil(1_000)),
+        let secs = kept.wait.map(|wait| wait.get().div_ceil(1_000));
+        let when = match secs {
+            Some(secs) if kept.at_most => format!(" (in {secs} s at the latest, by time limits)"),
+            Some(secs) => format!(" (expected in {secs} s)"),
             None => " (of some of them nothing says when)".to_owned(),
         };
         match kept.jobs.as_slice() {

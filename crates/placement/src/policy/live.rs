@@ -392,6 +392,10 @@ impl Forecast for Known<'_> {
         self.forecast.since(job)
     }
 
+    fn limit(&self, job: JobId) -> Option<Millis> {
+        self.forecast.limit(job)
+    }
+
     fn move_price(&self, job: JobId) -> Option<Millis> {
         if self.is_known(job) { self.forecast.move_price(job) } else { None }
     }

@@ -106,6 +106,7 @@ questions! {
     measured: OnSlice => bool;
     done: JobId => Option<u32>;
     since: JobId => Option<Millis>;
+    limits: JobId => Option<Millis>;
     move_prices: JobId => Option<Millis>;
     deadlines: JobId => Option<Millis>;
     online: JobId => bool;
@@ -205,6 +206,10 @@ impl Forecast for Heard<'_> {
 
     fn since(&self, job: JobId) -> Option<Millis> {
         self.once(|told| &mut told.since, job, || self.forecast.since(job))
+    }
+
+    fn limit(&self, job: JobId) -> Option<Millis> {
+        self.once(|told| &mut told.limits, job, || self.forecast.limit(job))
     }
 
     fn move_price(&self, job: JobId) -> Option<Millis> {
@@ -314,6 +319,10 @@ impl Forecast for Retold<'_> {
 
     fn since(&self, job: JobId) -> Option<Millis> {
         self.told.since.get(&job).copied()?
+    }
+
+    fn limit(&self, job: JobId) -> Option<Millis> {
+        self.told.limits.get(&job).copied()?
     }
 
     fn move_price(&self, job: JobId) -> Option<Millis> {

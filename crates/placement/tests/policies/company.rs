@@ -29,6 +29,7 @@ impl Forecast for Slowed {
         done,
         since,
         move_price,
+        limit,
         deadline,
         online,
         demand,

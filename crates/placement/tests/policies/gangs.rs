@@ -1,6 +1,6 @@
 //! Gangs: all members or none, whatever the policy.
 
-mod properties;
+pub(crate) mod properties;
 mod quota;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -17,22 +17,39 @@ use tessera_placement::{
 
 use crate::build;
 
-/// Every job takes as long as is left of it, wherever.
-struct Left(BTreeMap<JobId, Millis>);
+/// Every job takes as long as is left of it, wherever, or is stopped by its limit.
+#[derive(Default)]
+struct Left {
+    times: BTreeMap<JobId, Millis>,
+    limits: BTreeMap<JobId, Millis>,
+    /// When everybody who runs began.
+    began: Option<Millis>,
+}
+
+impl Left {
+    fn by_job<const N: usize>(secs: [(u64, u64); N]) -> BTreeMap<JobId, Millis> {
+        secs.map(|(job, secs)| (JobId::from_number(job), Millis::from_secs(secs))).into()
+    }
+}
 
 impl Forecast for Left {
     fn time(&self, job: JobId, _: &GpuView, _: &Profile) -> Option<Millis> {
-        self.0.get(&job).copied()
+        self.times.get(&job).copied()
     }
     fn done(&self, job: JobId) -> Option<u32> {
-        self.0.get(&job).map(|_| 0)
+        self.times.get(&job).map(|_| 0)
+    }
+    fn since(&self, job: JobId) -> Option<Millis> {
+        self.began.filter(|_| job.number() >= 90)
+    }
+    fn limit(&self, job: JobId) -> Option<Millis> {
+        self.limits.get(&job).copied()
     }
 
     tessera_placement::knows_no!(
         time_in_turns,
         together,
         go_on,
-        since,
         move_price,
         deadline,
         online,
@@ -73,7 +90,7 @@ fn gang(first: u64, (nodes, per_node): (u32, u32), gpu: &GpuAsk) -> Vec<QueuedJo
 
 fn said(policy: &str, cluster: &ClusterView, queue: &[QueuedJob], now: Millis) -> Vec<Decision> {
     let policy = by_name(policy).unwrap();
-    let forecast = Left(BTreeMap::new());
+    let forecast = Left::default();
     ask(&*policy, cluster, &forecast, &mut queue.iter(), now, 256)
 }
 
@@ -83,6 +100,10 @@ fn places(decisions: &[Decision]) -> BTreeMap<JobId, Place> {
         _ => None,
     };
     decisions.iter().filter_map(start).collect()
+}
+
+fn started(decisions: &[Decision]) -> Vec<u64> {
+    places(decisions).keys().map(|job| job.number()).collect()
 }
 
 fn waits(decisions: &[Decision], job: u64) -> (WaitReason, String, String) {
@@ -196,14 +217,56 @@ fn who_is_forecast_to_be_done_before_a_gang_could_start_may_use_what_is_kept() {
             .zip([10, 11])
             .map(|(job, number)| QueuedJob { id: JobId::from_number(number), ..job }),
     );
-    let times = [(90, 600), (10, 500), (11, 700)];
-    let times = times.map(|(job, secs)| (JobId::from_number(job), Millis::from_secs(secs)));
+    let forecast =
+        Left { times: Left::by_job([(90, 600), (10, 500), (11, 700)]), ..Left::default() };
     let policy = by_name("scheme-b").unwrap();
 
-    let said = ask(&*policy, &cluster, &Left(times.into()), &mut queue.iter(), Millis::ZERO, 256);
+    let said = ask(&*policy, &cluster, &forecast, &mut queue.iter(), Millis::ZERO, 256);
 
-    let started: Vec<u64> = places(&said).keys().map(|job| job.number()).collect();
-    assert_eq!(started, [10]);
+    assert_eq!(started(&said), [10]);
+}
+
+#[test]
+fn time_limits_say_who_has_ended_before_a_gang_could_start() {
+    let cluster = dealt(build::cluster([build::gpu("a100-40gb", &[]), full(90)]), 2);
+    let mut queue = gang(1, (1, 2), &GpuAsk::Whole);
+    let small = build::queue([build::gib(4), build::gib(4), build::gib(4), build::gib(4)]);
+    queue.extend(
+        small
+            .into_iter()
+            .zip(10..)
+            .map(|(job, number)| QueuedJob { id: JobId::from_number(number), ..job }),
+    );
+    // 600 s are left of job 90. Of job 12 nothing is known, and job 13 is stopped before it would end.
+    let forecast = Left {
+        times: Left::by_job([(13, 5_000)]),
+        limits: Left::by_job([(90, 1_000), (10, 600), (11, 601), (13, 500)]),
+        began: Some(Millis::from_secs(100)),
+    };
+    let policy = by_name("scheme-b").unwrap();
+
+    let now = Millis::from_secs(500);
+    let said = ask(&*policy, &cluster, &forecast, &mut queue.iter(), now, 256);
+
+    assert_eq!(started(&said), [10, 13]);
+    let (_, _, would) = waits(&said, 1);
+    assert_eq!(would, "job 90 ends (in 600 s at the latest, by time limits)");
+}
+
+#[test]
+fn a_forecast_that_is_sooner_than_the_limit_says_when_a_gang_is_expected_to_start() {
+    let cluster = dealt(build::cluster([build::gpu("a100-40gb", &[]), full(90)]), 2);
+    let queue = gang(1, (1, 2), &GpuAsk::Whole);
+    let forecast = Left {
+        times: Left::by_job([(90, 300)]),
+        limits: Left::by_job([(90, 900)]),
+        began: Some(Millis::ZERO),
+    };
+    let policy = by_name("scheme-b").unwrap();
+
+    let said = ask(&*policy, &cluster, &forecast, &mut queue.iter(), Millis::ZERO, 256);
+
+    assert_eq!(waits(&said, 1).2, "job 90 ends (expected in 300 s)");
 }
 
 #[test]

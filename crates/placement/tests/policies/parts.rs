@@ -181,6 +181,7 @@ fn compute_instances_count_with_their_whole_gpu_instance_under_quotas() {
             go_on,
             since,
             move_price,
+            limit,
             deadline,
             online,
             demand,

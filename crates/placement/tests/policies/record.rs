@@ -16,6 +16,7 @@ use tessera_placement::{
 
 use crate::arbitrary;
 use crate::build::{a100, cluster, gib, queue, taken};
+use crate::gangs::properties::mixed;
 
 /// Answers that differ by job, profile and round; of every third job nothing is known.
 #[derive(Clone, Copy, Debug)]
@@ -46,6 +47,10 @@ impl Forecast for Guess {
 
     fn since(&self, job: JobId) -> Option<Millis> {
         (job.number() >= 1_000).then_some(Millis::from_secs(1))
+    }
+
+    fn limit(&self, job: JobId) -> Option<Millis> {
+        (job.number() % 4 == 1).then_some(Millis::from_secs(job.number() % 9 * 100))
     }
 
     fn move_price(&self, job: JobId) -> Option<Millis> {
@@ -85,7 +90,8 @@ fn owner(job: JobId) -> (&'static str, u32) {
 type Round = (ClusterView, Vec<QueuedJob>, Millis, bool);
 
 fn rounds() -> impl Strategy<Value = Vec<Round>> {
-    let round = (arbitrary::cluster(), arbitrary::queue(), prop::bool::weighted(0.8));
+    let queue = prop_oneof![2 => arbitrary::queue(), 1 => mixed()];
+    let round = (arbitrary::cluster(), queue, prop::bool::weighted(0.8));
     // Half of each cluster and queue is the one before: what stays must not be written again.
     prop::collection::vec((round, any::<bool>(), any::<bool>()), 1..6).prop_map(|rounds| {
         let mut past: Option<(ClusterView, Vec<QueuedJob>)> = None;

@@ -84,7 +84,7 @@ impl Forecast for Told {
         self.time(job, gpu, profile)
     }
 
-    tessera_placement::knows_no!(time_in_turns, together, deadline, online, is_measured);
+    tessera_placement::knows_no!(time_in_turns, together, limit, deadline, online, is_measured);
 }
 
 fn account(name: &str, hours: u64, quota: Option<u32>) -> Account {

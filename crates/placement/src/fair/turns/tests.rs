@@ -19,6 +19,7 @@ impl Forecast for Had {
         done,
         since,
         move_price,
+        limit,
         deadline,
         online,
         demand,

@@ -11,7 +11,7 @@ fn shape() -> impl Strategy<Value = (u32, u32)> {
 }
 
 /// Jobs and gangs, by turns.
-pub(super) fn mixed() -> impl Strategy<Value = Vec<QueuedJob>> {
+pub(crate) fn mixed() -> impl Strategy<Value = Vec<QueuedJob>> {
     let ask = prop_oneof![
         Just(GpuAsk::Unknown),
         (1_u64..40_000).prop_map(build::mib),
@@ -35,6 +35,13 @@ pub(super) fn mixed() -> impl Strategy<Value = Vec<QueuedJob>> {
             queue.extend(jobs);
         }
         queue
+    })
+}
+
+fn secs_by_job() -> impl Strategy<Value = BTreeMap<JobId, Millis>> {
+    prop::collection::btree_map(1_u64..2_000, 1_u64..4_000, 0..200).prop_map(|secs| {
+        let known = |(job, secs)| (JobId::from_number(job), Millis::from_secs(secs));
+        secs.into_iter().map(known).collect()
     })
 }
 
@@ -106,12 +113,12 @@ proptest! {
         each in 1_u32..5,
         starts_max in 1_usize..20,
         late in any::<bool>(),
-        left in prop::collection::btree_map(1_u64..2_000, 1_u64..4_000, 0..200),
+        left in secs_by_job(),
+        limits in secs_by_job(),
     ) {
         let cluster = dealt(cluster, each);
         let now = if late { PATIENCE.plus(PATIENCE) } else { Millis::new(50) };
-        let left = left.into_iter().map(|(job, secs)| (JobId::from_number(job), Millis::from_secs(secs)));
-        let forecast = Left(left.collect());
+        let forecast = Left { times: left, limits, began: Some(Millis::ZERO) };
         for name in all_names() {
             let policy = for_simulation(name).unwrap();
 
@@ -175,5 +182,64 @@ proptest! {
             queue.retain(|job| !places.contains_key(&job.id));
         }
         prop_assert!(false, "the gang starves: {:?}", running);
+    }
+
+    #[test]
+    fn who_is_let_in_by_a_limit_never_makes_a_gang_wait_longer_than_those_who_were_there(
+        limits in prop::collection::vec(1_u64..60, 4),
+        parts in prop::collection::vec(1_u64..=100, 1..200),
+        small in prop::collection::vec(1_u64..60, 1..60),
+    ) {
+        // Four GPUs, all taken; everybody has a limit and may end before it. The gang wants all.
+        let last = limits.iter().copied().max().unwrap();
+        let mut parts = parts.into_iter().cycle();
+        let mut lasts = |limit: u64| (limit * parts.next().unwrap()).div_ceil(100);
+        // By GPU: who has it, until when, and when it is stopped.
+        let mut running: Vec<Option<(u64, u64, u64)>> = (90..)
+            .zip(&limits)
+            .map(|(job, limit)| Some((job, lasts(*limit), *limit)))
+            .collect();
+        let mut queue = gang(1, (1, 4), &GpuAsk::Whole);
+        let mut known: BTreeMap<JobId, Millis> = BTreeMap::new();
+        let mut next = 1_000;
+        for step in 0..=last {
+            for held in &mut running {
+                *held = held.filter(|(_, ends, _)| *ends > step);
+            }
+            let gpus = running.iter().map(|held| match held {
+                Some((job, ..)) => full(*job),
+                None => build::gpu("a100-40gb", &[]),
+            });
+            let cluster = dealt(build::cluster(gpus), 4);
+            let mut job = build::queue([GpuAsk::Whole]).remove(0);
+            job.id = JobId::from_number(next);
+            job.submitted = Millis::new(next);
+            queue.push(job);
+            let now = Millis::from_secs(step);
+            for (job, _, stopped) in running.iter().flatten() {
+                known.insert(JobId::from_number(*job), Millis::from_secs(*stopped));
+            }
+            let limit = |job: &QueuedJob| small[usize::try_from(job.id.number()).unwrap() % small.len()];
+            let waiting = queue.iter().filter(|job| job.gang.is_none());
+            known.extend(waiting.map(|job| (job.id, Millis::from_secs(limit(job)))));
+            // Whoever runs began when the clock did: its limit is counted from there.
+            let forecast = Left { limits: known.clone(), began: Some(Millis::ZERO), ..Left::default() };
+
+            let policy = by_name("scheme-b").unwrap();
+            let said = ask(&*policy, &cluster, &forecast, &mut queue.iter(), now, 256);
+
+            let places = places(&said);
+            if places.contains_key(&JobId::from_number(1)) {
+                return Ok(());
+            }
+            for (job, place) in &places {
+                let gpu = cluster.gpus.iter().position(|gpu| gpu.id == place.gpu).unwrap();
+                let limit = limit(queue.iter().find(|waits| waits.id == *job).unwrap());
+                running[gpu] = Some((job.number(), step + lasts(limit), step + limit));
+            }
+            queue.retain(|job| !places.contains_key(&job.id));
+            next += 1;
+        }
+        prop_assert!(false, "the gang is kept waiting: {:?}", running);
     }
 }

@@ -115,8 +115,9 @@ impl Forecast for Seen<'_, '_> {
         Some(Millis::new(u64::try_from(ms).ok()?.max(1)))
     }
 
-    // What company costs is asked of pairs and of crowds by `time_beside`; nobody joins by this.
-    tessera_placement::knows_no!(together);
+    // What company costs is asked of pairs and of crowds by `time_beside`: nobody joins by `together`.
+    // Nobody here has to be stopped for lasting too long.
+    tessera_placement::knows_no!(together, limit);
 
     /// The model says so of jobs whose parts of busy time are known, or the queue where it is asked.
     fn time_in_turns(
