@@ -7,7 +7,7 @@ use rustix::process::{Resource, geteuid, getrlimit};
 use tessera_model::Bytes;
 
 use crate::core::doctor::{DiskFacts, MachineFacts, ProcessFacts};
-use crate::sys::clock;
+use crate::sys::{clock, identity};
 
 /// Where the driver says which file gives the right to configure MIG.
 const MIG_CONFIG: &str = "/proc/driver/nvidia/capabilities/mig/config";
@@ -100,7 +100,9 @@ fn processes() -> Vec<(u32, String)> {
 /// Returns a process if it uses a GPU, or is known to get in the way.
 fn matters(pid: u32, name: String, data: Option<&Path>) -> Option<ProcessFacts> {
     let gpus = open_gpus(pid);
-    if gpus.is_empty() && !WATCHED.iter().any(|watched| name.starts_with(watched)) {
+    let watched = || WATCHED.iter().any(|watched| name.starts_with(watched));
+    // One that has ended holds nothing, even if nobody asks how: containers have no init that would.
+    if gpus.is_empty() && !(watched() && identity::runs(pid)) {
         return None;
     }
     let ours = name.starts_with("tessera-") || is_ours(pid, data);
@@ -132,4 +134,34 @@ fn is_ours(pid: u32, data: Option<&Path>) -> bool {
         text.starts_with("TESSERA_ATTEMPT")
             || folder.as_ref().is_some_and(|f| text.contains(f.as_str()))
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::{Command, Stdio};
+
+    use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
+
+    use super::*;
+
+    #[test]
+    fn a_daemon_that_has_ended_is_in_nobodys_way_though_its_parent_never_asks() {
+        let folder = tempfile::tempdir().unwrap();
+        let daemon = folder.path().join("nvidia-cuda-mps-control");
+        fs::copy("/bin/cat", &daemon).unwrap();
+        let mut child = Command::new(&daemon).stdin(Stdio::piped()).spawn().unwrap();
+        let pid = child.id();
+        let seen = || {
+            let found = processes().into_iter().find(|(number, _)| *number == pid);
+            found.and_then(|(pid, name)| matters(pid, name, None))
+        };
+        assert!(seen().is_some_and(|process| !process.ours));
+
+        drop(child.stdin.take());
+        let left_as_zombie = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
+        waitid(WaitId::Pid(Pid::from_child(&child)), left_as_zombie).unwrap();
+
+        assert_eq!(seen(), None);
+        child.wait().unwrap();
+    }
 }

@@ -45,6 +45,11 @@ impl ProcessIdentity {
     }
 }
 
+/// Tells whether a process runs now, whoever it is: one that has ended and waits for its parent doesn't.
+pub fn runs(pid: u32) -> bool {
+    start_ticks(pid).is_ok()
+}
+
 /// Reads field 22 of `/proc/PID/stat`.
 fn start_ticks(pid: u32) -> io::Result<u64> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
