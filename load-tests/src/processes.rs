@@ -52,6 +52,14 @@ pub fn signal(pid: u32, signal: i32) {
     }
 }
 
+/// Has this thread, and all threads and processes that it starts from now on, run as soon as they can,
+/// before everything else on the machine. Only root may; without that nothing changes.
+pub fn go_first() {
+    let priority = libc::sched_param { sched_priority: 1 };
+    // Sound: sched_setscheduler(2) reads its own parameter and no other memory of ours.
+    unsafe { libc::sched_setscheduler(0, libc::SCHED_RR, &raw const priority) };
+}
+
 /// Tells whether a process runs.
 pub fn is_alive(pid: u32) -> bool {
     Path::new(&format!("/proc/{pid}")).exists() && !is_zombie(pid)

@@ -1,13 +1,15 @@
 //! The holder and the filler in real time: players on the CUDA stand-in under the shim, the agent's
 //! own queue, and what the device's trace says ran when.
 //!
-//! A machine that does other things meanwhile wakes threads late, so each scene may be played a few
-//! times until one shows what it should; what must never happen is looked at in every one.
+//! A machine that does other things meanwhile wakes threads late. So the scenes go before everything
+//! else where that is allowed, and each may be played a few times until one shows what it should; what
+//! must never happen is looked at in every one.
 
 use std::fmt::Write as _;
 
 use tessera_kernel_queue::Rules;
 use tessera_load_tests::players::{Played, Program, Ran, Setting, Stage};
+use tessera_load_tests::processes;
 use tessera_load_tests::programs::programs;
 
 const MS: u64 = 1_000_000;
@@ -15,6 +17,7 @@ const MS: u64 = 1_000_000;
 const TRIES: u32 = 6;
 
 fn stage(high: String, low: String) -> Stage {
+    processes::go_first();
     let target = programs().path("..").canonicalize().unwrap();
     let setting = Setting {
         stand_in: target.join("stand-in"),
