@@ -59,6 +59,16 @@ impl Rig {
     }
 }
 
+impl Rig {
+    /// Waits until a series has a value.
+    fn shows(&self, series: &str) {
+        wait::until(SOON, series, || {
+            let metrics = self.cluster.call("GET", "/metrics", None).expect(200).text();
+            metrics.lines().any(|line| line == series).then_some(())
+        });
+    }
+}
+
 fn task(key: &str, text: &str) -> SubmitRequest {
     SubmitRequest { user: Some("ada".into()), task_key: Some(key.into()), ..script(text) }
 }
@@ -125,6 +135,7 @@ fn a_model_of_slices_is_learned_asked_and_given_up_where_it_stops_to_come_true()
     assert_eq!((outcomes.outcomes, outcomes.within), (4, 0));
     let model = told.model.unwrap();
     assert!(!model.trusted, "{model:?}");
+    rig.shows("tessera_predictor_believed{about=\"slices\"} 0");
     assert!(rig.says(&["predictions"]).contains("It is not asked now"));
     let fifth = rig.runs(&late(5));
     let known = fifth.attempt_list[0].prediction.clone().unwrap();
@@ -204,6 +215,8 @@ fn a_forest_of_company_is_learned_and_keeps_apart_whom_it_predicts_to_slow_each_
     });
     assert_eq!((known.came, known.beside), (Some(1.0), Some(0.0)));
     assert_eq!(rig.predictions().company.outcomes, 1);
+    rig.shows("tessera_predictor_believed{about=\"company\"} 1");
+    rig.shows("tessera_company_predictions_total{within=\"yes\"} 1");
     let shown = rig.says(&["show", &second.job.id.to_string()]);
     assert!(
         shown.contains("of its speed alone, with nobody else there; it ran at 100 %"),

@@ -2,10 +2,13 @@
 
 use std::sync::LazyLock;
 
-use prometheus::{HistogramOpts, HistogramVec, IntCounterVec, Opts};
+use prometheus::core::Collector;
+use prometheus::{HistogramOpts, HistogramVec, IntCounterVec, IntGauge, IntGaugeVec, Opts};
 use tessera_placement::Basis;
 
 use crate::http::metrics;
+use crate::ports::Learned;
+use crate::store::company::Kept;
 use crate::store::moves::Ended;
 
 /// Histogram: by what part of itself an expected run time was off, by `basis`.
@@ -13,24 +16,59 @@ const ERROR: &str = "tessera_prediction_error_ratio";
 /// Counter: predictions that came to their outcome, by `basis` and whether it lay `within` the
 /// interval.
 const OUTCOMES: &str = "tessera_predictions_total";
+/// Counter: memory that was foretold of runs, by whether what they had lay `within` the interval.
+const MEMORY: &str = "tessera_memory_predictions_total";
+/// Counter: speeds that were foretold of jobs beside others, by whether they lay `within` the interval.
+const COMPANY: &str = "tessera_company_predictions_total";
+/// Gauge: whether the word of a model counts, by what it is `about`; 0 where what came of it spoke
+/// against it, no series before there is one.
+const BELIEVED: &str = "tessera_predictor_believed";
+/// Gauge: tasks that are given cautious memory, since their runs stopped to keep to what was foretold.
+const DOUBTED: &str = "tessera_doubted_tasks";
 /// From a prediction that is as good as the clock to one that is off tenfold.
 const RATIOS: [f64; 9] = [0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 1.0, 3.0, 10.0];
 
 struct Counters {
     error: HistogramVec,
     outcomes: IntCounterVec,
+    memory: IntCounterVec,
+    company: IntCounterVec,
+    believed: IntGaugeVec,
+    doubted: IntGauge,
 }
 
 static COUNTERS: LazyLock<Counters> = LazyLock::new(|| {
     let about = "By what part of itself an expected run time was off.";
     let error = HistogramOpts::new(ERROR, about).buckets(RATIOS.to_vec());
     let error = HistogramVec::new(error, &["basis"]).expect("a constant name and label");
-    let about = Opts::new(OUTCOMES, "Predicted runs that came to their end.");
-    let outcomes = IntCounterVec::new(about, &["basis", "within"]).expect("constants");
-    let registry = metrics::registry();
-    registry.register(Box::new(error.clone())).expect("a name that is used once");
-    registry.register(Box::new(outcomes.clone())).expect("a name that is used once");
-    Counters { error, outcomes }
+    let counter = |name, about, labels: &[&str]| {
+        IntCounterVec::new(Opts::new(name, about), labels).expect("constants")
+    };
+    let outcomes =
+        counter(OUTCOMES, "Predicted runs that came to their end.", &["basis", "within"]);
+    let memory =
+        counter(MEMORY, "Runs of which it was foretold what memory they have.", &["within"]);
+    let company = counter(
+        COMPANY,
+        "Runs of which it was foretold how fast they are beside others.",
+        &["within"],
+    );
+    let about = Opts::new(BELIEVED, "Whether the word of a model counts.");
+    let believed = IntGaugeVec::new(about, &["about"]).expect("constants");
+    let doubted =
+        IntGauge::new(DOUBTED, "Tasks that are given cautious memory.").expect("constants");
+    let all: [Box<dyn Collector>; 6] = [
+        Box::new(error.clone()),
+        Box::new(outcomes.clone()),
+        Box::new(memory.clone()),
+        Box::new(company.clone()),
+        Box::new(believed.clone()),
+        Box::new(doubted.clone()),
+    ];
+    for series in all {
+        metrics::registry().register(series).expect("a name that is used once");
+    }
+    Counters { error, outcomes, memory, company, believed, doubted }
 });
 
 /// Shows every series from the start, at zero.
@@ -40,6 +78,31 @@ pub fn start() {
         for within in ["yes", "no"] {
             COUNTERS.outcomes.with_label_values(&[basis.word(), within]).inc_by(0);
         }
+    }
+    for within in ["yes", "no"] {
+        COUNTERS.memory.with_label_values(&[within]).inc_by(0);
+        COUNTERS.company.with_label_values(&[within]).inc_by(0);
+    }
+}
+
+/// Shows what is believed now, and what came of foretold memory since the last time.
+pub fn show(learned: &Learned) {
+    for (about, model) in [("slices", learned.slices), ("company", learned.company)] {
+        if let Some((_, believed)) = model {
+            COUNTERS.believed.with_label_values(&[about]).set(i64::from(believed));
+        }
+    }
+    COUNTERS.doubted.set(i64::try_from(learned.doubted_tasks).unwrap_or(i64::MAX));
+    for (within, came) in [("yes", learned.memory.within), ("no", learned.memory.outside)] {
+        let counter = COUNTERS.memory.with_label_values(&[within]);
+        counter.inc_by(came.saturating_sub(counter.get()));
+    }
+}
+
+/// Counts what came of speeds that were foretold of jobs beside others.
+pub fn count_company(kept: &Kept) {
+    for (within, came) in [("yes", kept.within), ("no", kept.outside)] {
+        COUNTERS.company.with_label_values(&[within]).inc_by(came);
     }
 }
 

@@ -292,6 +292,9 @@ impl Placer {
             self.carry_out(Effect::Moved(moved));
         }
         super::foretold::count(&round.ended);
+        if !round.ended.is_empty() {
+            super::foretold::show(&self.parts.cluster.learned());
+        }
         self.parts.cluster.note_moved(&round, &findings, clock::boot());
         let requeued = findings.requeued();
         let traces = super::traces::placed(&round.reservations, &findings.sheets);
@@ -608,9 +611,13 @@ impl StreamHandler<ToPlacer> for Placer {
                     let _ = reply.send(inquiry.answer(clock::boot()));
                 });
             }
-            ToPlacer::Teach { taught, came } => self.parts.cluster.teach(taught, &came),
+            ToPlacer::Teach { taught, came } => {
+                self.parts.cluster.teach(taught, &came);
+                super::foretold::show(&self.parts.cluster.learned());
+            }
             ToPlacer::TeachCompany { model, came } => {
                 self.parts.cluster.teach_company(model, &came);
+                super::foretold::show(&self.parts.cluster.learned());
             }
             ToPlacer::Busy { tasks } => self.parts.cluster.know_busy(tasks),
             ToPlacer::Learned { reply } => {

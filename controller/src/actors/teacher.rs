@@ -4,9 +4,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use sqlx::PgConnection;
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 
+use super::foretold;
 use super::intake::Chain;
 use crate::core::company::{self, Crowded};
 use crate::core::foresight::taught::Taught;
@@ -125,7 +127,7 @@ pub fn start_company(
     every: Duration,
 ) {
     runtime.spawn(async move {
-        let mut lessons = CompanyLessons { options, model: None, fresh: None };
+        let mut lessons = CompanyLessons { options, model: None, fresh: None, over: None };
         loop {
             tokio::time::sleep(every).await;
             match lessons.next().await {
@@ -149,22 +151,40 @@ struct CompanyLessons {
     /// Of how many attempts it became known how they did since the model was trained; `None` before
     /// the first time.
     fresh: Option<u64>,
+    /// How many attempts were over when it was last looked at how they did.
+    over: Option<i64>,
 }
 
 impl CompanyLessons {
-    /// Works out what came of attempts beside others, and trains a model if enough came. Returns what
-    /// the placer is to know, if there is anything new: a model may have stopped to come true.
+    /// Returns what the placer is to know, if there is anything new: a model may have stopped to come
+    /// true.
     async fn next(&mut self) -> Result<Option<ToPlacer>, StoreError> {
         let mut connection = store::connect(&self.options).await?;
-        let runs = store::company::runs(&mut connection).await?;
+        let over = store::company::over(&mut connection).await?;
+        if self.over == Some(over) {
+            return Ok(None);
+        }
+        let news = self.look(&mut connection).await?;
+        self.over = Some(over);
+        Ok(news)
+    }
+
+    /// Works out what came of attempts beside others, and trains a model if enough came.
+    async fn look(
+        &mut self,
+        connection: &mut PgConnection,
+    ) -> Result<Option<ToPlacer>, StoreError> {
+        let runs = store::company::runs(connection).await?;
         if runs.is_empty() {
             return Ok(None);
         }
-        let alone = foresight::lessons(&mut connection).await?;
+        let alone = foresight::lessons(connection).await?;
         let work = move || company::came(&runs, &alone).into_iter().unzip();
         let worked_out = tokio::task::spawn_blocking(work).await;
         let Ok((came, rows)): Result<(Vec<_>, Vec<_>), _> = worked_out else { return Ok(None) };
-        let kept = store::company::keep(&mut connection, &came).await?;
+        let kept = store::company::keep(connection, &came).await?;
+        foretold::count_company(&kept);
+        let kept = kept.all;
         if kept == 0 && self.fresh.is_some() {
             return Ok(None);
         }
@@ -176,14 +196,14 @@ impl CompanyLessons {
             let trained = tokio::task::spawn_blocking(move || Crowded::from(&rows)).await;
             self.fresh = Some(0);
             if let Ok(Some(model)) = trained {
-                foresight::keep_model(&mut connection, model.trained(), About::Company).await?;
+                foresight::keep_model(connection, model.trained(), About::Company).await?;
                 let fingerprint = format!("{:016x}", model.fingerprint());
                 tracing::info!(fingerprint, runs, "learned how jobs do beside others");
                 self.model = Some(Arc::new(model));
             }
         }
         let Some(model) = self.model.clone() else { return Ok(None) };
-        let came = store::company::outcomes(&mut connection, model.fingerprint()).await?;
+        let came = store::company::outcomes(connection, model.fingerprint()).await?;
         Ok(Some(ToPlacer::TeachCompany { model, came }))
     }
 }

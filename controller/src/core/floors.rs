@@ -69,6 +69,22 @@ impl Ended {
     }
 }
 
+/// How many predictions came true, and how many did not, since this leader began.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Came {
+    /// The outcome lay within the interval.
+    pub within: u64,
+    /// It did not.
+    pub outside: u64,
+}
+
+impl Came {
+    const fn take(&mut self, within: bool) {
+        let counted = if within { &mut self.within } else { &mut self.outside };
+        *counted = counted.saturating_add(1);
+    }
+}
+
 impl Cluster {
     /// Returns what a job asks for by what earlier runs of its task had, if it names no size itself.
     pub(super) fn floor(&self, asked: &GpuAsk, facts: &Facts) -> Option<Asked> {
@@ -130,6 +146,9 @@ impl Cluster {
 
     /// Learns what a run had; if its task is to ask for another amount now, those who wait do.
     fn learn_memory(&mut self, lesson: &MemoryLesson) {
+        if let Some(told) = &lesson.told {
+            self.memory_came.take(told.covers(lesson.shown));
+        }
         let value = |cluster: &Self| cluster.estimator.floor(&lesson.task).map(|floor| floor.value);
         let before = value(self);
         self.estimator.learn_memory(lesson);

@@ -133,6 +133,7 @@ impl Cluster {
         Learned {
             slices: taught.map(|(taught, believed)| (taught.fingerprint(), believed)),
             doubted_tasks: self.estimator.doubted(),
+            memory: self.memory_came,
             company: self.forest.told(),
         }
     }

@@ -121,6 +121,7 @@ impl Cluster {
             reviewed: self.reviewed,
             estimator: self.estimator.clone(),
             ended: super::floors::Ended::default(),
+            memory_came: self.memory_came,
             largest: self.largest,
             busy: Arc::clone(&self.busy),
             forest: self.forest.clone(),

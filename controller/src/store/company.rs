@@ -124,31 +124,72 @@ pub async fn runs(connection: &mut PgConnection) -> Result<Vec<SharedRun>, Store
     Ok(runs.collect())
 }
 
-/// Keeps what came of attempts, of those where it isn't kept yet; returns of how many.
+/// Counts the attempts that are over, whether they shared or had their slices alone: as long as those
+/// are as many, nothing more is known of how anybody did beside others.
 ///
 /// # Errors
 ///
 /// [`StoreError::Unavailable`].
-pub async fn keep(connection: &mut PgConnection, batch: &[Came]) -> Result<u64, StoreError> {
+pub async fn over(connection: &mut PgConnection) -> Result<i64, StoreError> {
+    sqlx::query_scalar!(
+        r#"
+        SELECT (SELECT COUNT(*) FROM predictions WHERE ended_at IS NOT NULL)
+             + (SELECT COUNT(*)
+                  FROM companies AS c JOIN attempts AS a ON a.attempt = c.attempt
+                 WHERE a.ended_at IS NOT NULL) AS "over!"
+        "#
+    )
+    .fetch_one(connection)
+    .await
+    .map_err(StoreError::while_trying_to("count who is over"))
+}
+
+/// Of how many attempts it became known how they did beside others.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Kept {
+    /// All of them.
+    pub all: u64,
+    /// Those of which that was foretold, and so it came. Only where the company stayed as it was.
+    pub within: u64,
+    /// Those of which something else was foretold.
+    pub outside: u64,
+}
+
+/// Keeps what came of attempts, of those where it isn't kept yet.
+///
+/// # Errors
+///
+/// [`StoreError::Unavailable`].
+pub async fn keep(connection: &mut PgConnection, batch: &[Came]) -> Result<Kept, StoreError> {
     let attempts: Vec<Uuid> = batch.iter().map(|came| came.attempt.as_uuid()).collect();
     let whole = |value: u32| i32::try_from(value).unwrap_or(i32::MAX);
     let speeds: Vec<_> = batch.iter().map(|came| whole(came.speed)).collect();
     let beside: Vec<_> = batch.iter().map(|came| whole(came.beside)).collect();
-    sqlx::query!(
+    // NULL where nothing was foretold, or others were there than those that were counted with.
+    let came = sqlx::query_scalar!(
         r#"
         UPDATE companies
            SET came = u.came, beside = u.beside, came_at = now()
           FROM UNNEST($1::uuid[], $2::integer[], $3::integer[]) AS u (attempt, came, beside)
          WHERE companies.attempt = u.attempt AND companies.came_at IS NULL
+        RETURNING CASE WHEN ABS(u.beside - companies.others * 1000) <= $4
+                       THEN u.came BETWEEN companies.low AND companies.high END AS within
         "#,
         &attempts,
         &speeds,
         &beside,
+        i32::try_from(STEADY).unwrap_or(i32::MAX),
     )
-    .execute(connection)
+    .fetch_all(connection)
     .await
-    .map_err(StoreError::while_trying_to("keep what came of company"))
-    .map(|done| done.rows_affected())
+    .map_err(StoreError::while_trying_to("keep what came of company"))?;
+    let mut kept = Kept::default();
+    for within in came {
+        kept.all += 1;
+        kept.within += u64::from(within == Some(true));
+        kept.outside += u64::from(within == Some(false));
+    }
+    Ok(kept)
 }
 
 /// Reads which of a model's newest predictions came true, the oldest of them first; only of attempts

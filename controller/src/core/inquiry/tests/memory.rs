@@ -6,7 +6,7 @@ use tessera_wire::frames::{ExitRecord, Usage};
 
 use super::*;
 use crate::core::Round;
-use crate::core::floors::MemoryLesson;
+use crate::core::floors::{Came, MemoryLesson};
 use crate::store::moves::{Reservation, record_without_exit};
 
 const NAMES_NONE: &str = "it names no memory itself";
@@ -76,6 +76,26 @@ fn a_job_that_names_no_memory_asks_for_what_earlier_runs_of_its_task_had() {
     let kept = reservation.memory.unwrap();
     assert_eq!((kept.runs, kept.value, kept.cautious), (1, gib(9), false));
     assert!(kept.low < gib(9) && kept.high > gib(9));
+}
+
+#[test]
+fn what_came_of_foretold_memory_is_counted_once_a_run() {
+    let mut cluster = cluster_of_two();
+    ends(&mut cluster, 90, well());
+    had(&mut cluster, 90, gib(9));
+    assert_eq!(cluster.learned().memory, Came::default(), "of the first run nothing was foretold");
+    let reservation = placed(&mut cluster, 1);
+    assert!(reservation.memory.is_some());
+
+    let (attempt, job) = (reservation.attempt, reservation.job);
+    let status = AttemptStatus::Ended(well());
+    frame(&mut cluster, ToController::Attempt(AttemptReport { attempt, job, status }));
+    for _ in 0..2 {
+        let usage = Usage { attempt, energy_mj: None, peak_memory: Some(gib(3)) };
+        frame(&mut cluster, ToController::Usage(usage));
+    }
+
+    assert_eq!(cluster.learned().memory, Came { within: 0, outside: 1 });
 }
 
 #[test]
