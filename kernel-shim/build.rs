@@ -19,6 +19,9 @@ fn main() {
     // Programs ask the loader for the driver by this name; with another one they would load the
     // real driver beside a preloaded shim.
     println!("cargo:rustc-cdylib-link-arg=-Wl,-soname,libcuda.so.1");
+    // A program may close the driver and go on: the shim's own threads, and what other threads do in it
+    // when they end, need it to stay.
+    println!("cargo:rustc-cdylib-link-arg=-Wl,-z,nodelete");
     if let Err(why) = glibc::link_for_old(&here.join("build"), &out) {
         println!("cargo:warning=the shim needs this machine's glibc or a newer one: {why}");
     }

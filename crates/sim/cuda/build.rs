@@ -12,6 +12,8 @@ fn main() {
     println!("cargo:rustc-cdylib-link-arg=-Wl,-soname,libcuda.so.1");
     // As NVIDIA's: what the driver hands out is its own, whatever was preloaded.
     println!("cargo:rustc-cdylib-link-arg=-Wl,-Bsymbolic");
+    // Its threads go on when a program closes it.
+    println!("cargo:rustc-cdylib-link-arg=-Wl,-z,nodelete");
     let simulated: BTreeSet<_> = rows("tier-a.tsv").map(|row| row[0].clone()).collect();
     let mut rows: Vec<_> = rows("symbols.tsv").collect();
     rows.sort();

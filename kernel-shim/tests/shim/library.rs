@@ -32,6 +32,14 @@ fn every_function_of_the_driver_is_exported_under_its_own_name() {
 }
 
 #[test]
+fn a_program_that_closes_the_driver_takes_it_from_no_thread() {
+    let text = run("readelf", &["-d", "-W"]);
+
+    let flags = text.lines().find(|line| line.contains("(FLAGS_1)")).unwrap();
+    assert!(flags.contains("NODELETE"), "{flags}");
+}
+
+#[test]
 fn the_library_has_the_drivers_name_and_needs_an_old_system_only() {
     let text = run("readelf", &["-d", "-W"]);
     assert!(text.contains("soname: [libcuda.so.1]"), "{text}");

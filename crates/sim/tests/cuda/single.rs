@@ -51,6 +51,20 @@ fn kernels_of_one_stream_run_back_to_back_for_as_long_as_they_say() {
 }
 
 #[test]
+fn a_driver_that_is_closed_stays_where_its_threads_run() {
+    let rig = Rig::new();
+    let module = rig.cuda.load(IMAGE).unwrap();
+    let long = rig.cuda.kernel(module, "long").unwrap();
+    rig.cuda.launch(long, ONE, Handle::NULL, &[]).unwrap();
+    let Rig { cuda, folder, .. } = rig;
+
+    drop(cuda);
+
+    let mapped = std::fs::read_to_string("/proc/self/maps").unwrap();
+    assert!(mapped.contains(folder.path().to_str().unwrap()), "it is gone");
+}
+
+#[test]
 fn events_tell_the_devices_own_time() {
     let rig = Rig::new();
     let module = rig.cuda.load(IMAGE).unwrap();
