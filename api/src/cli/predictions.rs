@@ -20,6 +20,58 @@ impl PredictionList {
     }
 }
 
+/// What is said of a kind of model.
+struct About {
+    /// What it tells.
+    tells: &'static str,
+    /// What a row is that it learned from.
+    rows: &'static str,
+    /// Of what its error is a part, after "%".
+    part: &'static str,
+    /// What comes of it as long as it is trusted.
+    trusted: &'static str,
+    /// Why it is not asked otherwise, and what stands in for it.
+    instead: &'static str,
+}
+
+const SLICES: About = About {
+    tells: "how slices compare",
+    rows: "pairs of slices",
+    part: "",
+    trusted: "It is asked where a task never ran on such a slice.",
+    instead: "its predictions stopped to come true. The cautious rule stands in until a new one is \
+            trained.",
+};
+const COMPANY: About = About {
+    tells: "speeds beside others under MPS",
+    rows: "runs",
+    part: " of a job's speed alone",
+    trusted: "It is asked before a job joins others.",
+    instead: "it is off by too much, or its predictions stopped to come true. Users' wishes decide until \
+            a new one is trained.",
+};
+
+impl About {
+    fn say(&self, model: &PredictorView) -> String {
+        let Self { tells, rows, part, trusted, instead } = self;
+        let asked = match model.trusted {
+            true => (*trusted).to_owned(),
+            false => format!("It is not asked now: {instead}"),
+        };
+        let (held_out, off, covered) =
+            (model.held_out_rows, model.held_out_error * 100.0, model.held_out_covered * 100.0);
+        format!(
+            "Model {} of {tells}: {}, learned {} from {} {rows}.\n\
+             On {held_out} {rows} of tasks that it had not seen it was off by {off:.1} %{part}, and \
+             {covered:.0} % lay in its interval.\n{asked}",
+            model.version,
+            model.learner,
+            moment(model.trained_at),
+            model.rows,
+        )
+    }
+}
+
 fn draw(told: &Predictions) -> String {
     let model = told.model.as_ref().map_or_else(
         || {
@@ -27,7 +79,7 @@ fn draw(told: &Predictions) -> String {
              slices. Earlier runs and the rule speak alone."
                 .to_owned()
         },
-        words,
+        |model| SLICES.say(model),
     );
     let times = match told.outcomes.is_empty() {
         true => "No predicted run has come to its end yet.\n".to_owned(),
@@ -45,25 +97,7 @@ fn company(told: &Predictions) -> String {
                 on which their tasks also ran alone. Users' wishes decide who shares."
             .to_owned();
     };
-    let trusted = match model.trusted {
-        true => "It is asked before a job joins others.",
-        false => {
-            "It is not asked now: it is off by too much, or its predictions stopped to come true. \
-             Users' wishes decide until a new one is trained."
-        }
-    };
-    let mut text = format!(
-        "Model {} of speeds beside others under MPS: {}, learned {} from {} runs.\n\
-         On {} runs of tasks that it had not seen it was off by {:.1} % of a job's speed alone, and \
-         {:.0} % lay in its interval.\n{trusted}",
-        model.version,
-        model.learner,
-        moment(model.trained_at),
-        model.rows,
-        model.held_out_rows,
-        model.held_out_error * 100.0,
-        model.held_out_covered * 100.0,
-    );
+    let mut text = COMPANY.say(model);
     if let Some(error) = told.company.median_error {
         let CompanyOutcomes { outcomes, within, .. } = told.company;
         let _ = write!(
@@ -93,28 +127,6 @@ fn memory(of: &MemoryOutcomes) -> String {
         );
     }
     text
-}
-
-fn words(model: &PredictorView) -> String {
-    let trusted = match model.trusted {
-        true => "It is asked where a task never ran on such a slice.",
-        false => {
-            "It is not asked now: its predictions stopped to come true. The cautious rule stands in \
-             until a new one is trained."
-        }
-    };
-    format!(
-        "Model {} of how slices compare: {}, learned {} from {} pairs of slices.\n\
-         On {} pairs of tasks that it had not seen it was off by {:.1} %, and {:.0} % lay in its \
-         interval.\n{trusted}",
-        model.version,
-        model.learner,
-        moment(model.trained_at),
-        model.rows,
-        model.held_out_rows,
-        model.held_out_error * 100.0,
-        model.held_out_covered * 100.0,
-    )
 }
 
 fn row(of: &PredictionOutcomes) -> Vec<String> {

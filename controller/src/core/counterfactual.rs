@@ -44,31 +44,19 @@ pub struct ExpectedStart {
     pub words: String,
 }
 
-impl Cluster {
-    /// Tells what would start a waiting job now, those before it in the queue served first.
-    pub(super) fn alternatives(
-        &self,
-        line: &Line,
-        job: &QueuedJob,
-        now: Millis,
-    ) -> Vec<Alternative> {
-        let view = self.view(now);
-        let mut told = self.smaller(line, job, &view, now);
-        told.extend(self.sooner(line, job, &view, now));
-        told.extend(self.fewer(line, job, &view, now));
-        told.extend(self.after_one_end(line, job, &view, now));
-        told
-    }
+/// A job that waits in its line, and the cluster as it is.
+struct Question<'q> {
+    cluster: &'q Cluster,
+    line: &'q Line,
+    job: &'q QueuedJob,
+    view: ClusterView,
+    now: Millis,
+}
 
+impl Question<'_> {
     /// Whether a gang of fewer processes would start at once.
-    fn fewer(
-        &self,
-        line: &Line,
-        job: &QueuedJob,
-        view: &ClusterView,
-        now: Millis,
-    ) -> Option<Alternative> {
-        let member = job.gang?;
+    fn fewer(&self) -> Option<Alternative> {
+        let member = self.job.gang?;
         let (nodes, gpus) = (member.shape.nodes(), member.shape.per_node());
         let shapes = [(nodes, gpus / 2), (nodes / 2, gpus), (1, gpus / 2), (1, 1)];
         let smaller =
@@ -78,10 +66,11 @@ impl Cluster {
             let one = |rank: u32| {
                 let id = JobId::from_number(member.gang.number() + u64::from(rank));
                 let gang = Some(Member { shape, rank, ..member });
-                QueuedJob { id, gang, ..job.clone() }
+                QueuedJob { id, gang, ..self.job.clone() }
             };
             let gang: Vec<QueuedJob> = (0..shape.members()).map(one).collect();
-            let place = self.starts_behind(self.ahead(line), &gang, member.gang, view, now)?;
+            let ahead = self.cluster.ahead(self.line);
+            let place = self.starts_behind(ahead, &gang, member.gang)?;
             let each = if shape.per_node() == 1 { "GPU" } else { "GPUs" };
             let change = match shape.nodes() {
                 1 => format!("it asked for {} {each} of one node", shape.per_node()),
@@ -89,9 +78,89 @@ impl Cluster {
                     format!("it asked for {nodes} nodes with {} {each} each", shape.per_node())
                 }
             };
-            let effect = format!("would start now, its first process on {}", self.named(&place));
+            let effect =
+                format!("would start now, its first process on {}", self.cluster.named(&place));
             Some(Alternative { change, effect })
         })
+    }
+
+    /// Whether a smaller ask would start at once.
+    fn smaller(&self) -> Option<Alternative> {
+        let asked = match &self.job.gpu {
+            GpuAsk::Memory(bytes) if self.job.share.is_none() => *bytes,
+            GpuAsk::Whole => Bytes::new(u64::MAX),
+            GpuAsk::Memory(_) | GpuAsk::Unknown | GpuAsk::Profile(_) | GpuAsk::Compute(_) => {
+                return None;
+            }
+        };
+        let profiles = self.view.gpus.iter().filter_map(|gpu| gpu.mig.as_deref());
+        let sizes: BTreeSet<Bytes> = profiles
+            .flat_map(|mig| mig.plain().map(|profile: &Profile| profile.memory))
+            .filter(|memory| *memory < asked)
+            .collect();
+        let one = |memory: &Bytes| {
+            let gpu = GpuAsk::Memory(*memory);
+            let smaller = QueuedJob { gpu, ..self.job.clone() };
+            let place = self.cluster.starts_in_turn(self.line, &smaller, &self.view, self.now)?;
+            let effect = format!("would start now on {}", self.cluster.named(&place));
+            Some(Alternative { change: format!("it asked for {memory} of GPU memory"), effect })
+        };
+        // The largest that would do is the one that is told.
+        sizes.iter().rev().take(SMALLER_MAX).find_map(one)
+    }
+
+    /// Whether it would start in another place of the queue.
+    fn sooner(&self) -> Option<Alternative> {
+        let first = Priority::try_from(0).ok().filter(|first| *first < self.job.priority)?;
+        let ahead = || self.cluster.ahead(self.line);
+        let passed = ahead().find(|ahead| ahead.priority > first)?.id;
+        let own = self.cluster.with_gang(&QueuedJob { priority: first, ..self.job.clone() });
+        let stay = ahead().filter(|ahead| ahead.priority == first);
+        let place = self.starts_behind(stay, &own, self.job.id)?;
+        let effect = format!("would start now on {}", self.cluster.named(&place));
+        let change = format!("it had priority 0 and so stood before job {passed}");
+        Some(Alternative { change, effect })
+    }
+
+    /// Which running jobs' end alone would start it.
+    fn after_one_end(&self) -> Vec<Alternative> {
+        let one = |(ends, running): &(Option<Millis>, JobId)| {
+            let changed = without(&self.view, &BTreeSet::from([*running]));
+            // Cheap beside the whole line, and most ends help nobody.
+            self.cluster.starts(self.job, &changed, self.now)?;
+            let place = self.cluster.starts_in_turn(self.line, self.job, &changed, self.now)?;
+            let change = match ends {
+                Some(left) => format!("job {running} ended (expected in {})", spoken(*left)),
+                None => format!("job {running} ended (nothing says when)"),
+            };
+            let effect = format!("would start on {}", self.cluster.named(&place));
+            Some(Alternative { change, effect })
+        };
+        let ends = self.cluster.ends(self.now);
+        ends.iter().take(ENDS_MAX).filter_map(one).take(TOLD_MAX).collect()
+    }
+
+    fn starts_behind<'q>(
+        &self,
+        others: impl Iterator<Item = &'q QueuedJob>,
+        own: &'q [QueuedJob],
+        job: JobId,
+    ) -> Option<Place> {
+        self.cluster.starts_behind(others, own, job, &self.view, self.now)
+    }
+}
+
+impl Cluster {
+    /// Tells what would start a waiting job now, those before it in the queue served first.
+    pub(super) fn alternatives(
+        &self,
+        line: &Line,
+        job: &QueuedJob,
+        now: Millis,
+    ) -> Vec<Alternative> {
+        let asked = Question { cluster: self, line, job, view: self.view(now), now };
+        let alone = [asked.smaller(), asked.sooner(), asked.fewer()];
+        alone.into_iter().flatten().chain(asked.after_one_end()).collect()
     }
 
     /// Says which jobs share a slice where a job could be if they were moved, if there are such, and why
@@ -128,78 +197,6 @@ impl Cluster {
             gpu.node,
             jobs.join(", ")
         )
-    }
-
-    /// Whether a smaller ask would start at once.
-    fn smaller(
-        &self,
-        line: &Line,
-        job: &QueuedJob,
-        view: &ClusterView,
-        now: Millis,
-    ) -> Vec<Alternative> {
-        let asked = match &job.gpu {
-            GpuAsk::Memory(bytes) if job.share.is_none() => *bytes,
-            GpuAsk::Whole => Bytes::new(u64::MAX),
-            GpuAsk::Memory(_) | GpuAsk::Unknown | GpuAsk::Profile(_) | GpuAsk::Compute(_) => {
-                return Vec::new();
-            }
-        };
-        let profiles = view.gpus.iter().filter_map(|gpu| gpu.mig.as_deref());
-        let sizes: BTreeSet<Bytes> = profiles
-            .flat_map(|mig| mig.plain().map(|profile: &Profile| profile.memory))
-            .filter(|memory| *memory < asked)
-            .collect();
-        let one = |memory: &Bytes| {
-            let gpu = GpuAsk::Memory(*memory);
-            let place = self.starts_in_turn(line, &QueuedJob { gpu, ..job.clone() }, view, now)?;
-            let effect = format!("would start now on {}", self.named(&place));
-            Some(Alternative { change: format!("it asked for {memory} of GPU memory"), effect })
-        };
-        // The largest that would do is the one that is told.
-        sizes.iter().rev().take(SMALLER_MAX).find_map(one).into_iter().collect()
-    }
-
-    /// Whether it would start in another place of the queue.
-    fn sooner(
-        &self,
-        line: &Line,
-        job: &QueuedJob,
-        view: &ClusterView,
-        now: Millis,
-    ) -> Option<Alternative> {
-        let first = Priority::try_from(0).ok().filter(|first| *first < job.priority)?;
-        let passed = self.ahead(line).find(|ahead| ahead.priority > first)?.id;
-        let own = self.with_gang(&QueuedJob { priority: first, ..job.clone() });
-        let stay = self.ahead(line).filter(|ahead| ahead.priority == first);
-        let place = self.starts_behind(stay, &own, job.id, view, now)?;
-        let effect = format!("would start now on {}", self.named(&place));
-        let change = format!("it had priority 0 and so stood before job {passed}");
-        Some(Alternative { change, effect })
-    }
-
-    /// Which running jobs' end alone would start it.
-    fn after_one_end(
-        &self,
-        line: &Line,
-        job: &QueuedJob,
-        view: &ClusterView,
-        now: Millis,
-    ) -> Vec<Alternative> {
-        let one = |(ends, running): &(Option<Millis>, JobId)| {
-            let changed = without(view, &BTreeSet::from([*running]));
-            // Cheap beside the whole line, and most ends help nobody.
-            self.starts(job, &changed, now)?;
-            let place = self.starts_in_turn(line, job, &changed, now)?;
-            let change = match ends {
-                Some(left) => format!("job {running} ended (expected in {})", spoken(*left)),
-                None => format!("job {running} ended (nothing says when)"),
-            };
-            let effect = format!("would start on {}", self.named(&place));
-            Some(Alternative { change, effect })
-        };
-        let ends = self.ends(now);
-        ends.iter().take(ENDS_MAX).filter_map(one).take(TOLD_MAX).collect()
     }
 
     /// Foretells when a waiting job starts: after those before it, as running jobs end.

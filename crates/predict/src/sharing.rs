@@ -112,16 +112,21 @@ impl Sharing {
 
     /// Predicts a job's speed, in thousandths of that alone on the slice.
     pub fn predict(&self, beside: &Beside) -> Prediction {
-        let ends = self.trained.predict(&beside.row());
-        let [low, value, high] = ends.map(|end| whole(end.clamp(0.001, 1.0) * 1_000.0));
-        Prediction {
-            quantity: Quantity::SpeedPerMille,
-            value,
-            low,
-            high,
-            source: Source::Learned,
-            model: self.trained.version.fingerprint,
-        }
+        speed(&self.trained, &beside.row())
+    }
+}
+
+/// Predicts a speed in thousandths by a model of parts of one: nobody stands still for company, and
+/// nobody is quicker for it.
+fn speed(trained: &Trained, row: &[f64]) -> Prediction {
+    let [low, value, high] = trained.predict(row).map(|end| whole(end.clamp(0.001, 1.0) * 1_000.0));
+    Prediction {
+        quantity: Quantity::SpeedPerMille,
+        value,
+        low,
+        high,
+        source: Source::Learned,
+        model: trained.version.fingerprint,
     }
 }
 

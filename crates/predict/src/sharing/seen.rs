@@ -9,8 +9,8 @@
 use serde::{Deserialize, Serialize};
 
 use crate::learn::{Kind, Table};
-use crate::number::{float, hash, whole};
-use crate::outcome::{Prediction, Quantity, Source};
+use crate::number::{float, hash};
+use crate::outcome::Prediction;
 use crate::trained::{TooFew, Trained};
 
 /// A forest that is off by more than this part of what it predicts is not worth asking: a job beside
@@ -137,16 +137,7 @@ impl Crowd {
 
     /// Predicts a job's speed, in thousandths of that alone on the slice.
     pub fn predict(&self, company: &Company) -> Prediction {
-        let ends = self.trained.predict(&company.row());
-        let [low, value, high] = ends.map(|end| whole(end.clamp(0.001, 1.0) * 1_000.0));
-        Prediction {
-            quantity: Quantity::SpeedPerMille,
-            value,
-            low,
-            high,
-            source: Source::Learned,
-            model: self.trained.version.fingerprint,
-        }
+        super::speed(&self.trained, &company.row())
     }
 
     /// Predicts the speed of each of those on a slice of such a part of a GPU, in thousandths of what
