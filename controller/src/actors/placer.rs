@@ -3,36 +3,38 @@
 //! While a round is being committed, inputs gather; they make up the next round. Only leases
 //! are answered at once, so that a slow database can't make nodes give up.
 
+mod database;
+mod handlers;
+
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use actix::{
-    Actor, ActorFutureExt as _, Addr, AsyncContext as _, Context, Handler, MessageResult,
-    StreamHandler, System, WrapFuture as _,
+    Actor, ActorFutureExt as _, Addr, AsyncContext as _, Context, System, WrapFuture as _,
 };
 use futures_util::stream::poll_fn;
 use tessera_model::{Millis, NodeId, NodeName};
 use tessera_placement::largest_possible;
-use tessera_wire::ToController;
 use tokio::sync::{broadcast, mpsc, oneshot, watch};
 use uuid::Uuid;
 
+use self::database::{commit_on, read_until_it_works, set_back_by};
+use super::foretold;
 use super::intake::Chain;
-use super::leadership::{Candidate, StoreSetBack};
-use super::links::{Link, LinkClosed, LinkFrames, LinkOpened, LinkRenews};
+use super::leadership::Candidate;
+use super::links::Link;
 use super::questions::{self, Questions};
 use crate::clock;
 use crate::core::setback::SetBack;
 use crate::core::{Cluster, Effect, Input, Results, Round};
-use crate::memory::StoreMemory;
 use crate::ports::{
     ClusterShape, CommandResult, JobMoved, OperatorAnswer, PortError, Readiness, ToPlacer,
 };
-use crate::store::commit::{self, Findings};
-use crate::store::load::{self, Picture};
+use crate::store::commit::Findings;
+use crate::store::load::Picture;
 use crate::store::submit::FreshJob;
-use crate::store::{self, ConnectOptions, Connection, StoreError, leader};
+use crate::store::{ConnectOptions, Connection, StoreError};
 
 /// Messages that may wait: agents and handlers wait beyond it.
 const MAILBOX_CAPACITY: usize = 1_024;
@@ -291,9 +293,9 @@ impl Placer {
         for moved in round.moved_by_users(&findings) {
             self.carry_out(Effect::Moved(moved));
         }
-        super::foretold::count(&round.ended);
+        foretold::count(&round.ended);
         if !round.ended.is_empty() {
-            super::foretold::show(&self.parts.cluster.learned());
+            foretold::show(&self.parts.cluster.learned());
         }
         self.parts.cluster.note_moved(&round, &findings, clock::boot());
         let requeued = findings.requeued();
@@ -400,268 +402,10 @@ impl Placer {
     }
 }
 
-async fn commit_on(
-    kept: Option<Connection>,
-    options: &ConnectOptions,
-    memory: &StoreMemory,
-    round: &Round,
-    policy: &str,
-    epoch: u64,
-) -> Result<(Connection, Findings), StoreError> {
-    let mut connection = match kept {
-        Some(connection) => connection,
-        None => {
-            let mut fresh = store::connect(options).await?;
-            leader::recognise(&mut fresh, memory.known()).await?;
-            fresh
-        }
-    };
-    let findings = commit::commit(&mut connection, round, policy, epoch).await?;
-    Ok((connection, findings))
-}
-
 fn unavailable() -> PortError {
     PortError::Unavailable { reason: "the database doesn't answer".to_owned() }
-}
-
-/// How an error tells that the store was set back; the epoch goes back in no other way.
-fn set_back_by(error: &StoreError) -> Option<SetBack> {
-    match *error {
-        StoreError::SetBack { how } => Some(how),
-        StoreError::Deposed { ours, newest } if newest < ours => {
-            Some(SetBack::EarlierEpoch { known: ours, found: newest })
-        }
-        _ => None,
-    }
-}
-
-/// Reads the picture as soon as the database answers; where the store was set back, first takes
-/// stock under a new epoch.
-async fn read_until_it_works(
-    candidate: &Candidate,
-    epoch: u64,
-    mut set_back: Option<SetBack>,
-) -> Result<(u64, Picture), StoreError> {
-    loop {
-        match read_once(candidate, epoch, set_back).await {
-            Err(StoreError::Unavailable { action, cause }) => {
-                tracing::warn!(action, error = %Chain(&cause), "the database doesn't answer");
-                tokio::time::sleep(RELOAD_PAUSE).await;
-            }
-            Err(StoreError::SetBack { how }) => set_back = set_back.or(Some(how)),
-            result => return result,
-        }
-    }
-}
-
-async fn read_once(
-    candidate: &Candidate,
-    epoch: u64,
-    set_back: Option<SetBack>,
-) -> Result<(u64, Picture), StoreError> {
-    let mut connection = store::acquire(&candidate.pool).await?;
-    let epoch = match set_back {
-        None => {
-            leader::recognise(&mut connection, candidate.memory.known()).await?;
-            epoch
-        }
-        Some(_) => match candidate.elect(&mut connection, set_back).await? {
-            leader::Election::Won { epoch, .. } => epoch,
-            leader::Election::Waits { .. } => {
-                return Err(StoreError::Deposed { ours: epoch, newest: epoch + 1 });
-            }
-        },
-    };
-    Ok((epoch, load::picture(&mut connection).await?))
 }
 
 #[derive(Debug, actix::Message)]
 #[rtype(result = "()")]
 struct Wake;
-
-impl Actor for Placer {
-    type Context = Context<Self>;
-
-    fn started(&mut self, ctx: &mut Self::Context) {
-        ctx.set_mailbox_capacity(MAILBOX_CAPACITY);
-        ctx.run_interval(TICK_EVERY, |placer, ctx| {
-            if placer.phase == Phase::Idle {
-                placer.take(Input::Tick, ctx);
-            }
-            placer.tell_of_brake();
-        });
-        self.publish_shape();
-    }
-}
-
-impl Handler<Wake> for Placer {
-    type Result = ();
-
-    fn handle(&mut self, _: Wake, ctx: &mut Self::Context) {
-        self.run(ctx);
-    }
-}
-
-impl Handler<StoreSetBack> for Placer {
-    type Result = ();
-
-    fn handle(&mut self, StoreSetBack(how): StoreSetBack, ctx: &mut Self::Context) {
-        // A commit under way is on a connection to the lost state and fails; a reload looks itself.
-        if self.phase == Phase::Idle {
-            self.connection = None;
-            self.reload(Some(how), Duration::ZERO, ctx);
-        }
-    }
-}
-
-impl Handler<LinkOpened> for Placer {
-    type Result = ();
-
-    fn handle(&mut self, opened: LinkOpened, ctx: &mut Self::Context) {
-        let LinkOpened { session, peer, hello, link } = opened;
-        if self.phase == Phase::Reloading {
-            let reason = "the controller takes stock".to_owned();
-            link.send(tessera_wire::ToAgent::Refused { reason, retry: true });
-            return;
-        }
-        self.links.insert(session, link);
-        self.take(Input::Hello { peer, session, hello }, ctx);
-    }
-}
-
-impl Handler<LinkFrames> for Placer {
-    type Result = ();
-
-    fn handle(&mut self, sent: LinkFrames, ctx: &mut Self::Context) {
-        let LinkFrames { session, node, frames } = sent;
-        if self.phase == Phase::Reloading {
-            return;
-        }
-        let frames = frames.into_iter().filter_map(|frame| match frame {
-            ToController::Examined { token, findings } => {
-                self.questions.answer(node, token, findings);
-                None
-            }
-            other => Some(Box::new(other)),
-        });
-        self.inbox.extend(frames.map(|frame| Input::Frame { node, session, frame }));
-        self.run(ctx);
-    }
-}
-
-impl Handler<LinkRenews> for Placer {
-    type Result = MessageResult<LinkRenews>;
-
-    fn handle(&mut self, asked: LinkRenews, _: &mut Self::Context) -> Self::Result {
-        let LinkRenews { session, node, sent, generation } = asked;
-        let now = clock::boot();
-        if !self.parts.candidate.trust.holds(now) {
-            return MessageResult(None);
-        }
-        MessageResult(self.parts.cluster.renew(node, session, sent, generation, now, clock::unix()))
-    }
-}
-
-impl Handler<LinkClosed> for Placer {
-    type Result = ();
-
-    fn handle(&mut self, closed: LinkClosed, ctx: &mut Self::Context) {
-        let LinkClosed { session, node } = closed;
-        self.questions.forget(node);
-        self.links.remove(&session);
-        if self.sessions.get(&node) == Some(&session) {
-            self.sessions.remove(&node);
-        }
-        if self.phase != Phase::Reloading {
-            self.take(Input::Closed { node, session }, ctx);
-        }
-    }
-}
-
-impl StreamHandler<Vec<FreshJob>> for Placer {
-    fn handle(&mut self, jobs: Vec<FreshJob>, ctx: &mut Self::Context) {
-        // Kept through a reload: they may have been accepted after its snapshot was taken. Those
-        // that it has read are known then, and left as they are.
-        self.take(Input::Fresh(jobs), ctx);
-    }
-
-    fn finished(&mut self, _: &mut Self::Context) {}
-}
-
-impl StreamHandler<ToPlacer> for Placer {
-    fn handle(&mut self, asked: ToPlacer, ctx: &mut Self::Context) {
-        // A caller that hung up doesn't need its answer: refused sends are of no matter here.
-        match asked {
-            ToPlacer::Command { command, jobs, reply } => {
-                if self.phase == Phase::Reloading {
-                    let _ = reply.send(Err(unavailable()));
-                    return;
-                }
-                self.next_token += 1;
-                self.replies.insert(self.next_token, reply);
-                self.take(Input::Command { token: self.next_token, command, jobs }, ctx);
-            }
-            ToPlacer::Explain { job, reply } => {
-                let Some(inquiry) = self.parts.cluster.inquiry(job) else {
-                    let _ = reply.send(None);
-                    return;
-                };
-                // Beside the rounds: an answer asks the policy many times.
-                tokio::task::spawn_blocking(move || {
-                    let _ = reply.send(inquiry.answer(clock::boot()));
-                });
-            }
-            ToPlacer::Teach { taught, came } => {
-                self.parts.cluster.teach(taught, &came);
-                super::foretold::show(&self.parts.cluster.learned());
-            }
-            ToPlacer::TeachCompany { model, came } => {
-                self.parts.cluster.teach_company(model, &came);
-                super::foretold::show(&self.parts.cluster.learned());
-            }
-            ToPlacer::Busy { tasks } => self.parts.cluster.know_busy(tasks),
-            ToPlacer::Learned { reply } => {
-                let _ = reply.send(self.parts.cluster.learned());
-            }
-            ToPlacer::Nodes { reply } => {
-                let _ = reply.send(self.parts.cluster.describe(clock::boot()));
-            }
-            ToPlacer::Usage { reply } => {
-                let _ = reply.send(self.parts.cluster.usage(clock::boot()));
-            }
-            ToPlacer::OpenLog { node, request, reply } => {
-                let link = self.sessions.get(&node).and_then(|session| self.links.get(session));
-                let _ = reply.send(link.map(|link| link.open_log(request)));
-            }
-            ToPlacer::Operate { order, reply } => {
-                if self.phase == Phase::Reloading {
-                    let _ = reply.send(Err(unavailable()));
-                    return;
-                }
-                self.next_token += 1;
-                let (token, now_unix) = (self.next_token, clock::unix());
-                self.operators.insert(token, reply);
-                self.take(Input::Operate { token, order, now_unix }, ctx);
-            }
-            ToPlacer::Doctor { node, reply } => self.examine(&node, reply),
-            ToPlacer::DraftLayout { gpu, wanted, reply } => {
-                let _ = reply.send(self.parts.cluster.draft_layout(&gpu, &wanted));
-            }
-            ToPlacer::Outlook { gpu, ends, reply } => {
-                let _ = reply.send(self.parts.cluster.outlook(&gpu, &ends));
-            }
-            ToPlacer::SetMigMode { gpu, on, reply } => {
-                let answer = match self.parts.cluster.node_of_gpu(&gpu) {
-                    Some(_) => {
-                        self.take(Input::SetMigMode { gpu, on }, ctx);
-                        Ok(())
-                    }
-                    None => Err(format!("{gpu} is unknown, or its node is not connected")),
-                };
-                let _ = reply.send(answer);
-            }
-        }
-    }
-
-    fn finished(&mut self, _: &mut Self::Context) {}
-}

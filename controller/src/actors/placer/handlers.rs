@@ -1,0 +1,202 @@
+//! What the placer is told, and how it answers.
+
+use std::time::Duration;
+
+use actix::{Actor, AsyncContext as _, Context, Handler, MessageResult, StreamHandler};
+use tessera_wire::ToController;
+
+use super::{MAILBOX_CAPACITY, Phase, Placer, TICK_EVERY, Wake, unavailable};
+use crate::actors::foretold;
+use crate::actors::leadership::StoreSetBack;
+use crate::actors::links::{LinkClosed, LinkFrames, LinkOpened, LinkRenews};
+use crate::clock;
+use crate::core::Input;
+use crate::ports::ToPlacer;
+use crate::store::submit::FreshJob;
+
+impl Actor for Placer {
+    type Context = Context<Self>;
+
+    fn started(&mut self, ctx: &mut Self::Context) {
+        ctx.set_mailbox_capacity(MAILBOX_CAPACITY);
+        ctx.run_interval(TICK_EVERY, |placer, ctx| {
+            if placer.phase == Phase::Idle {
+                placer.take(Input::Tick, ctx);
+            }
+            placer.tell_of_brake();
+        });
+        self.publish_shape();
+    }
+}
+
+impl Handler<Wake> for Placer {
+    type Result = ();
+
+    fn handle(&mut self, _: Wake, ctx: &mut Self::Context) {
+        self.run(ctx);
+    }
+}
+
+impl Handler<StoreSetBack> for Placer {
+    type Result = ();
+
+    fn handle(&mut self, StoreSetBack(how): StoreSetBack, ctx: &mut Self::Context) {
+        // A commit under way is on a connection to the lost state and fails; a reload looks itself.
+        if self.phase == Phase::Idle {
+            self.connection = None;
+            self.reload(Some(how), Duration::ZERO, ctx);
+        }
+    }
+}
+
+impl Handler<LinkOpened> for Placer {
+    type Result = ();
+
+    fn handle(&mut self, opened: LinkOpened, ctx: &mut Self::Context) {
+        let LinkOpened { session, peer, hello, link } = opened;
+        if self.phase == Phase::Reloading {
+            let reason = "the controller takes stock".to_owned();
+            link.send(tessera_wire::ToAgent::Refused { reason, retry: true });
+            return;
+        }
+        self.links.insert(session, link);
+        self.take(Input::Hello { peer, session, hello }, ctx);
+    }
+}
+
+impl Handler<LinkFrames> for Placer {
+    type Result = ();
+
+    fn handle(&mut self, sent: LinkFrames, ctx: &mut Self::Context) {
+        let LinkFrames { session, node, frames } = sent;
+        if self.phase == Phase::Reloading {
+            return;
+        }
+        let frames = frames.into_iter().filter_map(|frame| match frame {
+            ToController::Examined { token, findings } => {
+                self.questions.answer(node, token, findings);
+                None
+            }
+            other => Some(Box::new(other)),
+        });
+        self.inbox.extend(frames.map(|frame| Input::Frame { node, session, frame }));
+        self.run(ctx);
+    }
+}
+
+impl Handler<LinkRenews> for Placer {
+    type Result = MessageResult<LinkRenews>;
+
+    fn handle(&mut self, asked: LinkRenews, _: &mut Self::Context) -> Self::Result {
+        let LinkRenews { session, node, sent, generation } = asked;
+        let now = clock::boot();
+        if !self.parts.candidate.trust.holds(now) {
+            return MessageResult(None);
+        }
+        MessageResult(self.parts.cluster.renew(node, session, sent, generation, now, clock::unix()))
+    }
+}
+
+impl Handler<LinkClosed> for Placer {
+    type Result = ();
+
+    fn handle(&mut self, closed: LinkClosed, ctx: &mut Self::Context) {
+        let LinkClosed { session, node } = closed;
+        self.questions.forget(node);
+        self.links.remove(&session);
+        if self.sessions.get(&node) == Some(&session) {
+            self.sessions.remove(&node);
+        }
+        if self.phase != Phase::Reloading {
+            self.take(Input::Closed { node, session }, ctx);
+        }
+    }
+}
+
+impl StreamHandler<Vec<FreshJob>> for Placer {
+    fn handle(&mut self, jobs: Vec<FreshJob>, ctx: &mut Self::Context) {
+        // Kept through a reload: they may have been accepted after its snapshot was taken. Those
+        // that it has read are known then, and left as they are.
+        self.take(Input::Fresh(jobs), ctx);
+    }
+
+    fn finished(&mut self, _: &mut Self::Context) {}
+}
+
+impl StreamHandler<ToPlacer> for Placer {
+    fn handle(&mut self, asked: ToPlacer, ctx: &mut Self::Context) {
+        // A caller that hung up doesn't need its answer: refused sends are of no matter here.
+        match asked {
+            ToPlacer::Command { command, jobs, reply } => {
+                if self.phase == Phase::Reloading {
+                    let _ = reply.send(Err(unavailable()));
+                    return;
+                }
+                self.next_token += 1;
+                self.replies.insert(self.next_token, reply);
+                self.take(Input::Command { token: self.next_token, command, jobs }, ctx);
+            }
+            ToPlacer::Explain { job, reply } => {
+                let Some(inquiry) = self.parts.cluster.inquiry(job) else {
+                    let _ = reply.send(None);
+                    return;
+                };
+                // Beside the rounds: an answer asks the policy many times.
+                tokio::task::spawn_blocking(move || {
+                    let _ = reply.send(inquiry.answer(clock::boot()));
+                });
+            }
+            ToPlacer::Teach { taught, came } => {
+                self.parts.cluster.teach(taught, &came);
+                foretold::show(&self.parts.cluster.learned());
+            }
+            ToPlacer::TeachCompany { model, came } => {
+                self.parts.cluster.teach_company(model, &came);
+                foretold::show(&self.parts.cluster.learned());
+            }
+            ToPlacer::Busy { tasks } => self.parts.cluster.know_busy(tasks),
+            ToPlacer::Learned { reply } => {
+                let _ = reply.send(self.parts.cluster.learned());
+            }
+            ToPlacer::Nodes { reply } => {
+                let _ = reply.send(self.parts.cluster.describe(clock::boot()));
+            }
+            ToPlacer::Usage { reply } => {
+                let _ = reply.send(self.parts.cluster.usage(clock::boot()));
+            }
+            ToPlacer::OpenLog { node, request, reply } => {
+                let link = self.sessions.get(&node).and_then(|session| self.links.get(session));
+                let _ = reply.send(link.map(|link| link.open_log(request)));
+            }
+            ToPlacer::Operate { order, reply } => {
+                if self.phase == Phase::Reloading {
+                    let _ = reply.send(Err(unavailable()));
+                    return;
+                }
+                self.next_token += 1;
+                let (token, now_unix) = (self.next_token, clock::unix());
+                self.operators.insert(token, reply);
+                self.take(Input::Operate { token, order, now_unix }, ctx);
+            }
+            ToPlacer::Doctor { node, reply } => self.examine(&node, reply),
+            ToPlacer::DraftLayout { gpu, wanted, reply } => {
+                let _ = reply.send(self.parts.cluster.draft_layout(&gpu, &wanted));
+            }
+            ToPlacer::Outlook { gpu, ends, reply } => {
+                let _ = reply.send(self.parts.cluster.outlook(&gpu, &ends));
+            }
+            ToPlacer::SetMigMode { gpu, on, reply } => {
+                let answer = match self.parts.cluster.node_of_gpu(&gpu) {
+                    Some(_) => {
+                        self.take(Input::SetMigMode { gpu, on }, ctx);
+                        Ok(())
+                    }
+                    None => Err(format!("{gpu} is unknown, or its node is not connected")),
+                };
+                let _ = reply.send(answer);
+            }
+        }
+    }
+
+    fn finished(&mut self, _: &mut Self::Context) {}
+}
