@@ -4,7 +4,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use sqlx::PgConnection;
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 
@@ -15,7 +14,7 @@ use crate::core::foresight::taught::Taught;
 use crate::ports::ToPlacer;
 use crate::store::foresight::{self, About, Progress};
 use crate::store::kernels::{self, ReadTo};
-use crate::store::{self, ConnectOptions, StoreError};
+use crate::store::{self, ConnectOptions, Connection, StoreError};
 
 /// Runs that have to have ended since the last time.
 const NEW_RUNS: u64 = 16;
@@ -170,10 +169,7 @@ impl CompanyLessons {
     }
 
     /// Works out what came of attempts beside others, and trains a model if enough came.
-    async fn look(
-        &mut self,
-        connection: &mut PgConnection,
-    ) -> Result<Option<ToPlacer>, StoreError> {
+    async fn look(&mut self, connection: &mut Connection) -> Result<Option<ToPlacer>, StoreError> {
         let runs = store::company::runs(connection).await?;
         if runs.is_empty() {
             return Ok(None);
