@@ -244,7 +244,12 @@ impl<'r> Round<'r> {
             let gpu = &mut view.gpus[*gpu];
             gpu.available = false;
             let words = format!("GPU {} of node {} is kept for gang {gang}", gpu.index, gpu.node);
-            let until = format!("gang {gang} starts");
+            let until = match kept.wait {
+                Some(_) => {
+                    format!("gang {gang} starts, or its time limit (--time) ended before that")
+                }
+                None => format!("gang {gang} starts"),
+            };
             gpu.operator.closed.get_or_insert(Closed { how: Closure::Kept, words, until });
         }
         view

@@ -251,6 +251,8 @@ fn time_limits_say_who_has_ended_before_a_gang_could_start() {
     assert_eq!(started(&said), [10, 13]);
     let (_, _, would) = waits(&said, 1);
     assert_eq!(would, "job 90 ends (in 600 s at the latest, by time limits)");
+    let (_, _, would) = waits(&said, 12);
+    assert_eq!(would, "gang 1 starts, or its time limit (--time) ended before that");
 }
 
 #[test]
