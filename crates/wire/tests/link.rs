@@ -300,9 +300,11 @@ fn an_agent_learns_at_once_that_its_controller_was_killed_and_started_again() {
     }
     let (restarted, _) = on_its_own(identity, address);
     let ended = here.block_on(async {
-        // Whatever it says next is answered; it says something every few seconds anyhow.
-        let (mut send, _) = connection.open_bi().await.unwrap();
-        send.write_all(b"anybody?").await.unwrap();
+        // Whatever it says next is answered; it says something every few seconds anyhow, and may know
+        // before this.
+        if let Ok((mut send, _)) = connection.open_bi().await {
+            let _ = send.write_all(b"anybody?").await;
+        }
         connection.closed().await
     });
 
