@@ -201,8 +201,7 @@ proptest! {
             .collect();
         let mut queue = gang(1, (1, 4), &GpuAsk::Whole);
         let mut known: BTreeMap<JobId, Millis> = BTreeMap::new();
-        let mut next = 1_000;
-        for step in 0..=last {
+        for (step, next) in (0..=last).zip(1_000..) {
             for held in &mut running {
                 *held = held.filter(|(_, ends, _)| *ends > step);
             }
@@ -238,7 +237,6 @@ proptest! {
                 running[gpu] = Some((job.number(), step + lasts(limit), step + limit));
             }
             queue.retain(|job| !places.contains_key(&job.id));
-            next += 1;
         }
         prop_assert!(false, "the gang is kept waiting: {:?}", running);
     }
