@@ -443,8 +443,8 @@ pub struct Cluster {
     estimator: foresight::taught::Forecaster,
     /// The tasks of ended attempts of which it isn't known yet what memory they had.
     ended: floors::Ended,
-    /// What came of the memory that was foretold.
-    memory_came: floors::Came,
+    /// What came of foretold memory, and is not told yet.
+    memory_came: foresight::Outcomes,
     /// Memory of the largest slice that any GPU can have; zero where none was ever seen.
     largest: Bytes,
     /// How busy tasks are that share slices, in thousandths of their time alone.

@@ -191,8 +191,6 @@ pub struct Learned {
     pub company: Option<(u64, bool)>,
     /// How many tasks get cautious memory, since their runs stopped to keep to what was foretold.
     pub doubted_tasks: usize,
-    /// What came of the memory that was foretold, since this leader began.
-    pub memory: crate::core::floors::Came,
 }
 
 /// What came of an operator's order.

@@ -57,9 +57,7 @@ impl Rig {
         assert!(told.status.success(), "{told:?}");
         String::from_utf8(told.stdout).unwrap()
     }
-}
 
-impl Rig {
     /// Waits until a series has a value.
     fn shows(&self, series: &str) {
         wait::until(SOON, series, || {

@@ -6,9 +6,9 @@ use prometheus::core::Collector;
 use prometheus::{HistogramOpts, HistogramVec, IntCounterVec, IntGauge, IntGaugeVec, Opts};
 use tessera_placement::Basis;
 
+use crate::core::foresight::Outcomes;
 use crate::http::metrics;
 use crate::ports::Learned;
-use crate::store::company::Kept;
 use crate::store::moves::Ended;
 
 /// Histogram: by what part of itself an expected run time was off, by `basis`.
@@ -20,8 +20,8 @@ const OUTCOMES: &str = "tessera_predictions_total";
 const MEMORY: &str = "tessera_memory_predictions_total";
 /// Counter: speeds that were foretold of jobs beside others, by whether they lay `within` the interval.
 const COMPANY: &str = "tessera_company_predictions_total";
-/// Gauge: whether the word of a model counts, by what it is `about`; 0 where what came of it spoke
-/// against it, no series before there is one.
+/// Gauge: whether the word of a model counts, by what it is `about`; 0 where it is off by too much or what
+/// came of it spoke against it, no series before there is one.
 const BELIEVED: &str = "tessera_predictor_believed";
 /// Gauge: tasks that are given cautious memory, since their runs stopped to keep to what was foretold.
 const DOUBTED: &str = "tessera_doubted_tasks";
@@ -42,7 +42,7 @@ static COUNTERS: LazyLock<Counters> = LazyLock::new(|| {
     let error = HistogramOpts::new(ERROR, about).buckets(RATIOS.to_vec());
     let error = HistogramVec::new(error, &["basis"]).expect("a constant name and label");
     let counter = |name, about, labels: &[&str]| {
-        IntCounterVec::new(Opts::new(name, about), labels).expect("constants")
+        IntCounterVec::new(Opts::new(name, about), labels).expect("a constant name and label")
     };
     let outcomes =
         counter(OUTCOMES, "Predicted runs that came to their end.", &["basis", "within"]);
@@ -54,9 +54,9 @@ static COUNTERS: LazyLock<Counters> = LazyLock::new(|| {
         &["within"],
     );
     let about = Opts::new(BELIEVED, "Whether the word of a model counts.");
-    let believed = IntGaugeVec::new(about, &["about"]).expect("constants");
-    let doubted =
-        IntGauge::new(DOUBTED, "Tasks that are given cautious memory.").expect("constants");
+    let believed = IntGaugeVec::new(about, &["about"]).expect("a constant name and label");
+    let doubted = IntGauge::new(DOUBTED, "Tasks that are given cautious memory.")
+        .expect("a constant name and label");
     let all: [Box<dyn Collector>; 6] = [
         Box::new(error.clone()),
         Box::new(outcomes.clone()),
@@ -79,13 +79,11 @@ pub fn start() {
             COUNTERS.outcomes.with_label_values(&[basis.word(), within]).inc_by(0);
         }
     }
-    for within in ["yes", "no"] {
-        COUNTERS.memory.with_label_values(&[within]).inc_by(0);
-        COUNTERS.company.with_label_values(&[within]).inc_by(0);
-    }
+    count_memory(Outcomes::default());
+    count_company(Outcomes::default());
 }
 
-/// Shows what is believed now, and what came of foretold memory since the last time.
+/// Shows what is believed now.
 pub fn show(learned: &Learned) {
     for (about, model) in [("slices", learned.slices), ("company", learned.company)] {
         if let Some((_, believed)) = model {
@@ -93,16 +91,21 @@ pub fn show(learned: &Learned) {
         }
     }
     COUNTERS.doubted.set(i64::try_from(learned.doubted_tasks).unwrap_or(i64::MAX));
-    for (within, came) in [("yes", learned.memory.within), ("no", learned.memory.outside)] {
-        let counter = COUNTERS.memory.with_label_values(&[within]);
-        counter.inc_by(came.saturating_sub(counter.get()));
-    }
+}
+
+/// Counts what came of memory that was foretold.
+pub fn count_memory(came: Outcomes) {
+    add(&COUNTERS.memory, came);
 }
 
 /// Counts what came of speeds that were foretold of jobs beside others.
-pub fn count_company(kept: &Kept) {
-    for (within, came) in [("yes", kept.within), ("no", kept.outside)] {
-        COUNTERS.company.with_label_values(&[within]).inc_by(came);
+pub fn count_company(came: Outcomes) {
+    add(&COUNTERS.company, came);
+}
+
+fn add(counter: &IntCounterVec, came: Outcomes) {
+    for (within, more) in [("yes", came.within), ("no", came.outside)] {
+        counter.with_label_values(&[within]).inc_by(more);
     }
 }
 

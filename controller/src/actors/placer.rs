@@ -294,9 +294,8 @@ impl Placer {
             self.carry_out(Effect::Moved(moved));
         }
         foretold::count(&round.ended);
-        if !round.ended.is_empty() {
-            foretold::show(&self.parts.cluster.learned());
-        }
+        foretold::count_memory(self.parts.cluster.take_memory_came());
+        foretold::show(&self.parts.cluster.learned());
         self.parts.cluster.note_moved(&round, &findings, clock::boot());
         let requeued = findings.requeued();
         let traces = super::traces::placed(&round.reservations, &findings.sheets);

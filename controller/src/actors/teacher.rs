@@ -179,7 +179,7 @@ impl CompanyLessons {
         let worked_out = tokio::task::spawn_blocking(work).await;
         let Ok((came, rows)): Result<(Vec<_>, Vec<_>), _> = worked_out else { return Ok(None) };
         let kept = store::company::keep(connection, &came).await?;
-        foretold::count_company(&kept);
+        foretold::count_company(kept.outcomes);
         let kept = kept.all;
         if kept == 0 && self.fresh.is_some() {
             return Ok(None);

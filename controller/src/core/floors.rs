@@ -13,8 +13,8 @@ use tessera_model::{AttemptId, Bytes, JobId};
 use tessera_placement::Explanation;
 use tessera_predict::memory::{Floor, Shown};
 
-use super::foresight::Facts;
 use super::foresight::taught::Forecaster;
+use super::foresight::{Facts, Outcomes};
 use super::placing::capacity;
 use super::{Cluster, Gpu, Live, Waiting};
 
@@ -66,22 +66,6 @@ impl Ended {
     /// Returns the task of an attempt, once: nodes repeat themselves.
     fn told(&mut self, attempt: AttemptId) -> Option<(String, Option<Floor>)> {
         self.tasks.remove(&attempt)
-    }
-}
-
-/// How many predictions came true, and how many did not, since this leader began.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Came {
-    /// The outcome lay within the interval.
-    pub within: u64,
-    /// It did not.
-    pub outside: u64,
-}
-
-impl Came {
-    const fn take(&mut self, within: bool) {
-        let counted = if within { &mut self.within } else { &mut self.outside };
-        *counted = counted.saturating_add(1);
     }
 }
 
@@ -142,6 +126,12 @@ impl Cluster {
             None => {}
         }
         out_of
+    }
+
+    /// Returns what came of foretold memory since this was asked last: a picture that is read anew forgets
+    /// what nobody asked for.
+    pub fn take_memory_came(&mut self) -> Outcomes {
+        std::mem::take(&mut self.memory_came)
     }
 
     /// Learns what a run had; if its task is to ask for another amount now, those who wait do.

@@ -79,6 +79,23 @@ pub struct Foretold {
     pub model: Option<u64>,
 }
 
+/// How many predictions came true, and how many did not.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Outcomes {
+    /// The outcome lay within the interval.
+    pub within: u64,
+    /// It did not.
+    pub outside: u64,
+}
+
+impl Outcomes {
+    /// Counts one more.
+    pub const fn take(&mut self, within: bool) {
+        let counted = if within { &mut self.within } else { &mut self.outside };
+        *counted = counted.saturating_add(1);
+    }
+}
+
 /// A run that is learned.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lesson {
@@ -133,7 +150,6 @@ impl Cluster {
         Learned {
             slices: taught.map(|(taught, believed)| (taught.fingerprint(), believed)),
             doubted_tasks: self.estimator.doubted(),
-            memory: self.memory_came,
             company: self.forest.told(),
         }
     }

@@ -121,7 +121,7 @@ impl Cluster {
             reviewed: self.reviewed,
             estimator: self.estimator.clone(),
             ended: super::floors::Ended::default(),
-            memory_came: self.memory_came,
+            memory_came: super::foresight::Outcomes::default(),
             largest: self.largest,
             busy: Arc::clone(&self.busy),
             forest: self.forest.clone(),

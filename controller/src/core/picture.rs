@@ -55,7 +55,7 @@ impl Cluster {
             reviewed: None,
             estimator: super::foresight::taught::Forecaster::default(),
             ended: super::floors::Ended::default(),
-            memory_came: super::floors::Came::default(),
+            memory_came: super::foresight::Outcomes::default(),
             largest: Bytes::ZERO,
             busy: Arc::default(),
             forest: super::company::Forest::default(),

@@ -10,6 +10,7 @@ use uuid::Uuid;
 use super::StoreError;
 use super::moves::Reservation;
 use crate::core::company::{Came, STEADY, SharedRun};
+use crate::core::foresight::Outcomes;
 
 /// Newest attempts that are looked at: some days of a large cluster's sharers.
 const RUNS_MAX: i64 = 10_000;
@@ -125,7 +126,8 @@ pub async fn runs(connection: &mut PgConnection) -> Result<Vec<SharedRun>, Store
 }
 
 /// Counts the attempts that are over, whether they shared or had their slices alone: as long as those
-/// are as many, nothing more is known of how anybody did beside others.
+/// are as many, nothing more is known of how anybody did beside others. Where just as many were
+/// forgotten as ended meanwhile, the next end tells.
 ///
 /// # Errors
 ///
@@ -149,10 +151,8 @@ pub async fn over(connection: &mut PgConnection) -> Result<i64, StoreError> {
 pub struct Kept {
     /// All of them.
     pub all: u64,
-    /// Those of which that was foretold, and so it came. Only where the company stayed as it was.
-    pub within: u64,
-    /// Those of which something else was foretold.
-    pub outside: u64,
+    /// What came of those of which it was foretold, where the company stayed as it was.
+    pub outcomes: Outcomes,
 }
 
 /// Keeps what came of attempts, of those where it isn't kept yet.
@@ -186,8 +186,9 @@ pub async fn keep(connection: &mut PgConnection, batch: &[Came]) -> Result<Kept,
     let mut kept = Kept::default();
     for within in came {
         kept.all += 1;
-        kept.within += u64::from(within == Some(true));
-        kept.outside += u64::from(within == Some(false));
+        if let Some(within) = within {
+            kept.outcomes.take(within);
+        }
     }
     Ok(kept)
 }

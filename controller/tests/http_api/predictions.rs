@@ -80,7 +80,6 @@ async fn a_model_is_trained_from_what_ran_and_shown_with_its_error_on_unseen_tas
                     slices: Some((fingerprint, true)),
                     company: None,
                     doubted_tasks: 2,
-                    ..Learned::default()
                 })
                 .unwrap();
         }

@@ -46,6 +46,12 @@ struct Task {
     watch: Watch,
 }
 
+impl Task {
+    fn is_alarmed(&self) -> bool {
+        self.watch.trust() == Trust::Alarmed
+    }
+}
+
 /// What a task is foretold to need.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Floor {
@@ -78,6 +84,8 @@ impl Floor {
 pub struct Floors {
     tasks: BTreeMap<String, Task>,
     runs: u64,
+    /// How many of the tasks are alarmed: there may be very many, and it is asked often.
+    alarmed: usize,
 }
 
 impl Floors {
@@ -85,8 +93,10 @@ impl Floors {
     pub fn take(&mut self, task: &str, shown: Shown) {
         if self.tasks.len() >= TASKS_MAX && !self.tasks.contains_key(task) {
             let oldest = self.tasks.iter().min_by_key(|(_, task)| task.last);
-            if let Some(key) = oldest.map(|(key, _)| key.clone()) {
-                self.tasks.remove(&key);
+            if let Some(gone) =
+                oldest.map(|(key, _)| key.clone()).and_then(|k| self.tasks.remove(&k))
+            {
+                self.alarmed -= usize::from(gone.is_alarmed());
             }
         }
         self.runs += 1;
@@ -102,13 +112,15 @@ impl Floors {
     /// never ran.
     pub fn came(&mut self, task: &str, told: &Floor, shown: Shown) {
         if let Some(known) = self.tasks.get_mut(task) {
+            self.alarmed -= usize::from(known.is_alarmed());
             known.watch.take(told.covers(shown));
+            self.alarmed += usize::from(known.is_alarmed());
         }
     }
 
     /// Returns how many tasks are given cautious floors.
-    pub fn alarmed(&self) -> usize {
-        self.tasks.values().filter(|task| task.watch.trust() == Trust::Alarmed).count()
+    pub const fn alarmed(&self) -> usize {
+        self.alarmed
     }
 
     /// Returns what a task needs: its value is the floor to ask for, the highest peak, and more than
@@ -134,7 +146,7 @@ impl Floors {
                 Shown::OutOf(_) => {}
             }
         }
-        let cautious = known.watch.trust() == Trust::Alarmed;
+        let cautious = known.is_alarmed();
         let value = if cautious { part(high, CAUTION) } else { high };
         let low = low.min(high);
         Some(Floor {
@@ -242,5 +254,22 @@ mod tests {
             floors.take("train", Shown::Peak(gib(2)));
         }
         assert_eq!(floors.floor("train").unwrap().value, gib(2));
+    }
+
+    #[test]
+    fn a_task_that_is_forgotten_is_doubted_no_more() {
+        let mut floors = Floors::default();
+        while floors.alarmed() == 0 {
+            let told = floors.floor("grows");
+            if let Some(told) = told {
+                floors.came("grows", &told, Shown::OutOf(gib(5)));
+            }
+            floors.take("grows", Shown::Peak(gib(1)));
+        }
+
+        (0..TASKS_MAX).for_each(|task| floors.take(&task.to_string(), Shown::Peak(gib(1))));
+
+        assert!(floors.floor("grows").is_none());
+        assert_eq!(floors.alarmed(), 0);
     }
 }

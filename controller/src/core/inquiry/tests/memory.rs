@@ -6,7 +6,8 @@ use tessera_wire::frames::{ExitRecord, Usage};
 
 use super::*;
 use crate::core::Round;
-use crate::core::floors::{Came, MemoryLesson};
+use crate::core::floors::MemoryLesson;
+use crate::core::foresight::Outcomes;
 use crate::store::moves::{Reservation, record_without_exit};
 
 const NAMES_NONE: &str = "it names no memory itself";
@@ -83,7 +84,8 @@ fn what_came_of_foretold_memory_is_counted_once_a_run() {
     let mut cluster = cluster_of_two();
     ends(&mut cluster, 90, well());
     had(&mut cluster, 90, gib(9));
-    assert_eq!(cluster.learned().memory, Came::default(), "of the first run nothing was foretold");
+    let before = cluster.take_memory_came();
+    assert_eq!(before, Outcomes::default(), "of the first run nothing was foretold");
     let reservation = placed(&mut cluster, 1);
     assert!(reservation.memory.is_some());
 
@@ -95,7 +97,8 @@ fn what_came_of_foretold_memory_is_counted_once_a_run() {
         frame(&mut cluster, ToController::Usage(usage));
     }
 
-    assert_eq!(cluster.learned().memory, Came { within: 0, outside: 1 });
+    assert_eq!(cluster.take_memory_came(), Outcomes { within: 0, outside: 1 });
+    assert_eq!(cluster.take_memory_came(), Outcomes::default(), "told once");
 }
 
 #[test]
