@@ -1,4 +1,4 @@
-//! Makes the table of exports, and has the library linked for old systems.
+//! Generates the table of exports and links the library for old systems.
 
 use std::env;
 use std::path::PathBuf;
@@ -16,11 +16,11 @@ fn main() {
     println!("cargo:rerun-if-changed=data/driver-symbols.tsv");
 
     exports::generate(&here.join("data/driver-symbols.tsv"), &out.join("exports.rs"));
-    // Programs ask the loader for the driver by this name; with another one they would load the
-    // real driver beside a preloaded shim.
+    // Programs load the driver by this name. With another one they would load the real driver in
+    // addition to a preloaded shim.
     println!("cargo:rustc-cdylib-link-arg=-Wl,-soname,libcuda.so.1");
-    // A program may close the driver and go on: the shim's own threads, and what other threads do in it
-    // when they end, need it to stay.
+    // A program may close the driver and run on. The shim must stay loaded for its own threads and for
+    // destructors of other threads.
     println!("cargo:rustc-cdylib-link-arg=-Wl,-z,nodelete");
     if let Err(why) = glibc::link_for_old(&here.join("build"), &out) {
         println!("cargo:warning=the shim needs this machine's glibc or a newer one: {why}");

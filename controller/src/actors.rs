@@ -1,11 +1,11 @@
-//! Carries out what [`crate::core`] decides: actors and the tasks around them.
+//! Actors and the tasks around them: they carry out what [`tessera_control`] decides.
 
-pub mod foretold;
-pub mod history;
 pub mod intake;
 pub mod leadership;
 pub mod links;
 pub mod placer;
+pub mod prediction_metrics;
 mod questions;
-pub mod teacher;
+pub mod retention;
 pub mod traces;
+pub mod trainer;

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use rustix::time::{ClockId, clock_gettime};
 use tessera_model::Millis;
 
-use crate::core::Stopwatch;
+use tessera_control::Stopwatch;
 
 /// Returns the time since boot, suspend included.
 pub fn boot() -> Millis {
@@ -31,6 +31,7 @@ pub struct Running(Instant);
 
 impl Running {
     /// Starts it.
+    #[expect(clippy::disallowed_methods, reason = "this is the clock")]
     pub fn start() -> Self {
         Self(Instant::now())
     }

@@ -1,5 +1,5 @@
-//! What GPUs draw, as their nodes say every few seconds: now, and over the last hour. Decides
-//! nothing, stands in no database, and is lost with the process.
+//! Live figures of GPUs, as their nodes report them every few seconds: now, and over the last hour.
+//! They decide nothing, are in no database, and are lost with the process.
 
 pub mod series;
 
@@ -12,100 +12,100 @@ use tessera_wire::frames::{AttemptFigures, GpuFigures};
 
 use self::series::{Point, Sample, Series};
 
-/// Figures that were not renewed for so long are no more shown: nodes send them every five
-/// seconds, by default.
+/// Older figures are not shown: nodes report every five seconds by default.
 const FRESH: Duration = Duration::from_secs(60);
-/// Most GPUs: a bound for agents gone wrong, far above any cluster.
+/// Most GPUs: a bound against faulty agents, far above any cluster.
 const GPUS_MAX: usize = 65_536;
-/// Most cards whose figures are kept over time: 90 KB each.
-const CARDS_KEPT_MAX: usize = 2_048;
-/// Most attempts whose figures are kept over time: at most 30 KB each. The one that was silent
-/// for longest goes first.
+/// Most GPUs whose figures are kept over time: 90 KB each.
+const GPU_SERIES_MAX: usize = 2_048;
+/// Most attempts whose figures are kept over time: at most 30 KB each. The one whose last report is
+/// the oldest is removed first.
 const ATTEMPTS_KEPT_MAX: usize = 4_096;
-/// How long figures over time are kept of what is silent.
-const KEPT: Duration = Duration::from_secs(3_600);
+/// How long figures over time are kept after the last report.
+const SERIES_KEPT_FOR: Duration = Duration::from_secs(3_600);
 
 /// One GPU's newest figures.
 #[derive(Clone, Debug)]
-pub struct Shown {
+pub struct GpuSnapshot {
     /// Its node.
     pub node: NodeName,
-    /// What the node said.
+    /// The node's report.
     pub figures: Arc<GpuFigures>,
-    heard: Instant,
+    received: Instant,
 }
 
 /// Figures over time, and when they were last added to.
 #[derive(Clone, Debug)]
-struct Kept {
+struct RecordedSeries {
     series: Series,
-    heard: Instant,
+    received: Instant,
 }
 
 #[derive(Debug, Default)]
-struct State {
-    shown: BTreeMap<GpuId, Shown>,
-    cards: BTreeMap<GpuId, Kept>,
-    attempts: BTreeMap<AttemptId, Kept>,
+struct CacheContents {
+    shown: BTreeMap<GpuId, GpuSnapshot>,
+    cards: BTreeMap<GpuId, RecordedSeries>,
+    attempts: BTreeMap<AttemptId, RecordedSeries>,
 }
 
-/// Every GPU's figures.
+/// The live figures of every GPU.
 #[derive(Clone, Debug, Default)]
-pub struct Board(Arc<Mutex<State>>);
+pub struct FigureCache(Arc<Mutex<CacheContents>>);
 
-impl Board {
-    fn state(&self) -> MutexGuard<'_, State> {
+impl FigureCache {
+    fn state(&self) -> MutexGuard<'_, CacheContents> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes in what a node says.
+    /// Records a node's report.
+    #[expect(clippy::disallowed_methods, reason = "measures a request at the edge")]
     pub fn show(&self, node: &NodeName, figures: GpuFigures) {
         let mut state = self.state();
         state.keep(&figures);
         let board = &mut state.shown;
         if board.len() >= GPUS_MAX && !board.contains_key(&figures.gpu) {
-            board.retain(|_, shown| shown.heard.elapsed() < FRESH);
+            board.retain(|_, shown| shown.received.elapsed() < FRESH);
             if board.len() >= GPUS_MAX {
                 return;
             }
         }
         let (gpu, figures) = (figures.gpu.clone(), Arc::new(figures));
-        board.insert(gpu, Shown { node: node.clone(), figures, heard: Instant::now() });
+        board.insert(gpu, GpuSnapshot { node: node.clone(), figures, received: Instant::now() });
     }
 
     /// Returns what is fresh, by GPU.
-    pub fn fresh(&self) -> BTreeMap<GpuId, Shown> {
+    pub fn fresh(&self) -> BTreeMap<GpuId, GpuSnapshot> {
         let board = &mut self.state().shown;
-        board.retain(|_, shown| shown.heard.elapsed() < FRESH);
+        board.retain(|_, shown| shown.received.elapsed() < FRESH);
         board.clone()
     }
 
     /// Returns what is fresh of one running attempt.
     pub fn of_attempt(&self, attempt: AttemptId) -> Option<AttemptFigures> {
         let state = self.state();
-        let fresh = state.shown.values().filter(|shown| shown.heard.elapsed() < FRESH);
+        let fresh = state.shown.values().filter(|shown| shown.received.elapsed() < FRESH);
         fresh.flat_map(|shown| &shown.figures.attempts).find(|f| f.attempt == attempt).copied()
     }
 
-    /// Returns a card's newest figures over time, as [`Series::newest`]; no points if nothing was
-    /// told of it within an hour.
+    /// Returns a GPU's newest figures over time, as [`Series::newest`]; no points if nothing was
+    /// reported within an hour.
     pub fn card(&self, gpu: &GpuId, since: Millis, most: u32) -> (Millis, Vec<Point>) {
         newest(self.state().cards.get(gpu), since, most)
     }
 
     /// Returns an attempt's figures over its life, as [`Series::newest`]; no points if nothing was
-    /// told of it within an hour.
+    /// reported within an hour.
     pub fn attempt(&self, attempt: AttemptId, since: Millis, most: u32) -> (Millis, Vec<Point>) {
         newest(self.state().attempts.get(&attempt), since, most)
     }
 }
 
-fn newest(kept: Option<&Kept>, since: Millis, most: u32) -> (Millis, Vec<Point>) {
-    let fresh = kept.filter(|kept| kept.heard.elapsed() < KEPT);
+fn newest(kept: Option<&RecordedSeries>, since: Millis, most: u32) -> (Millis, Vec<Point>) {
+    let fresh = kept.filter(|kept| kept.received.elapsed() < SERIES_KEPT_FOR);
     fresh.map_or_else(|| Series::of_card().newest(since, most), |k| k.series.newest(since, most))
 }
 
-impl State {
+impl CacheContents {
     /// Adds figures to those over time.
     fn keep(&mut self, figures: &GpuFigures) {
         let energy = figures.attempts_mj + figures.other_mj + figures.idle_mj;
@@ -116,7 +116,7 @@ impl State {
             power_mw: figures.power_mw,
             energy_mj: Some(energy),
         };
-        add(&mut self.cards, &figures.gpu, sample, Series::of_card, CARDS_KEPT_MAX);
+        add(&mut self.cards, &figures.gpu, sample, Series::of_card, GPU_SERIES_MAX);
         for attempt in &figures.attempts {
             let sample = Sample {
                 at: figures.at_unix,
@@ -132,25 +132,26 @@ impl State {
 }
 
 /// Adds a sample to one of many series, of which at most `most` are kept.
+#[expect(clippy::disallowed_methods, reason = "measures a request at the edge")]
 fn add<K: Ord + Clone>(
-    all: &mut BTreeMap<K, Kept>,
+    all: &mut BTreeMap<K, RecordedSeries>,
     key: &K,
     sample: Sample,
     new: fn() -> Series,
     most: usize,
 ) {
     if !all.contains_key(key) && all.len() >= most {
-        all.retain(|_, kept| kept.heard.elapsed() < KEPT);
+        all.retain(|_, kept| kept.received.elapsed() < SERIES_KEPT_FOR);
         if all.len() >= most
-            && let Some(silent) = all.iter().min_by_key(|(_, kept)| kept.heard)
+            && let Some(silent) = all.iter().min_by_key(|(_, kept)| kept.received)
         {
             let silent = silent.0.clone();
             all.remove(&silent);
         }
     }
-    let heard = Instant::now();
-    let kept = all.entry(key.clone()).or_insert_with(|| Kept { series: new(), heard });
-    kept.heard = heard;
+    let received = Instant::now();
+    let kept = all.entry(key.clone()).or_insert_with(|| RecordedSeries { series: new(), received });
+    kept.received = received;
     kept.series.push(sample);
 }
 
@@ -175,7 +176,7 @@ mod tests {
 
     #[test]
     fn the_newest_figures_of_a_gpu_stand() {
-        let board = Board::default();
+        let board = FigureCache::default();
         let node = "n1".parse().unwrap();
 
         board.show(&node, figures("GPU-1", 32_000));
@@ -189,7 +190,7 @@ mod tests {
 
     #[test]
     fn figures_are_kept_over_time_for_cards_and_attempts_within_limits() {
-        let board = Board::default();
+        let board = FigureCache::default();
         let node = "n1".parse().unwrap();
         let attempt = |number| AttemptId::from_uuid(uuid::Uuid::from_u128(number));
         for round in 0..10_u64 {

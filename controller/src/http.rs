@@ -1,7 +1,9 @@
 //! The REST API: parses at the edge, reads from the store, commands what runs behind the ports.
 
 mod cluster;
+mod cluster_events;
 mod commands;
+mod doctor;
 mod error;
 mod explain;
 mod extract;
@@ -17,7 +19,7 @@ mod live;
 mod logs;
 pub mod metrics;
 mod openapi;
-mod operator;
+mod overrides;
 mod predictions;
 mod routes;
 mod series;
@@ -55,7 +57,7 @@ const WORKERS_MIN: usize = 2;
 ///
 /// # Errors
 ///
-/// What the system says about the listeners.
+/// What the system reports about the listeners.
 pub fn serve(ports: Ports, listeners: Vec<TcpListener>) -> std::io::Result<Server> {
     let state = web::Data::new(State::new(ports));
     let workers = std::thread::available_parallelism().map_or(WORKERS_MIN, usize::from);

@@ -17,6 +17,7 @@ use uuid::Uuid;
 /// # Errors
 ///
 /// If the folder can't be written.
+#[expect(clippy::disallowed_methods, reason = "certificates are valid from now on")]
 pub fn init(data: &Path) -> anyhow::Result<()> {
     fs::create_dir_all(data).with_context(|| format!("can't create {}", data.display()))?;
     let folder = data.join("identity");
@@ -35,6 +36,7 @@ pub fn init(data: &Path) -> anyhow::Result<()> {
 /// # Errors
 ///
 /// If the data folder holds no authority, or `out` holds a certificate already.
+#[expect(clippy::disallowed_methods, reason = "certificates are valid from now on")]
 pub fn node_cert(data: &Path, name: &NodeName, out: &Path) -> anyhow::Result<NodeId> {
     if out.join("cert.pem").exists() {
         bail!("{} holds a certificate already: choose another folder", out.display());

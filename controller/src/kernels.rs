@@ -1,58 +1,65 @@
-//! What nodes say of kernels, beside the rounds: profiles come in and go out, tallies are kept.
-//! None of it moves a job, so that no leader is needed for it, and none of it waits for a round.
+//! Kernel profiles and tallies that nodes report, apart from the rounds. None of it changes a job's
+//! state, so it needs no leader and waits for no round.
 
 use std::sync::Arc;
 
-use tessera_kernel_queue::Learned;
+use tessera_kernel_queue::ProfileDelta;
 use tessera_model::NodeId;
 use tessera_wire::ToAgent;
-use tessera_wire::frames::{Assembly, KernelTally, PIECES_BYTES_MAX, Piece, pieces};
+use tessera_wire::frames::{KernelTally, PIECES_BYTES_MAX, PieceAssembly, ProfilePiece, pieces};
 use tokio::sync::{Semaphore, mpsc};
 
 use crate::store::{self, Pool, StoreError, kernels};
 
-/// Statements about kernels at once: they never take more of the database than this.
+/// Most statements about kernels at once: a bound of their load on the database.
 const AT_ONCE: usize = 2;
-/// Statements that may wait; beyond, what comes is dropped and comes again.
+/// Most statements that wait; more reports are dropped, and the nodes send them again.
 const WAITING_MAX: usize = 64;
 
-/// Where frames about kernels are taken in.
+/// Receives the frames about kernels of every node.
 #[derive(Clone, Debug)]
-pub struct KernelBook {
+pub struct KernelReports {
     pool: Pool,
     turn: Arc<Semaphore>,
     room: Arc<Semaphore>,
 }
 
-/// One node's side of it.
+/// Receives the frames about kernels of one node's connection.
 #[derive(Debug)]
-pub struct KernelDesk {
-    book: KernelBook,
+pub struct NodeKernelReports {
+    reports: KernelReports,
     node: NodeId,
     outbox: mpsc::Sender<ToAgent>,
-    assembly: Assembly,
+    assembly: PieceAssembly,
 }
 
-impl KernelBook {
-    /// Takes the database in.
+impl KernelReports {
+    /// Writes through `pool`.
     pub fn new(pool: Pool) -> Self {
         let (turn, room) = (Semaphore::new(AT_ONCE), Semaphore::new(WAITING_MAX));
         Self { pool, turn: Arc::new(turn), room: Arc::new(room) }
     }
 
-    /// Opens a node's side, for one connection.
-    pub fn desk(&self, node: NodeId, outbox: mpsc::Sender<ToAgent>) -> KernelDesk {
-        KernelDesk { book: self.clone(), node, outbox, assembly: Assembly::default() }
+    /// Opens the receiver of a node's connection.
+    pub fn open_node(&self, node: NodeId, outbox: mpsc::Sender<ToAgent>) -> NodeKernelReports {
+        NodeKernelReports {
+            reports: self.clone(),
+            node,
+            outbox,
+            assembly: PieceAssembly::default(),
+        }
     }
 
-    /// Has a statement run when its turn comes.
-    fn run<F, W>(&self, work: W)
+    /// Runs a statement as soon as fewer than [`AT_ONCE`] others run.
+    fn run_statement<F, W>(&self, work: W)
     where
         W: FnOnce(Pool) -> F + Send + 'static,
         F: Future<Output = Result<(), StoreError>> + Send,
     {
         let Ok(room) = Arc::clone(&self.room).try_acquire_owned() else {
-            tracing::debug!("too much is said of kernels at once: it comes again");
+            tracing::debug!(
+                "too many reports of kernels at once: dropped, the node sends it again"
+            );
             return;
         };
         let (pool, turn) = (self.pool.clone(), Arc::clone(&self.turn));
@@ -60,38 +67,38 @@ impl KernelBook {
             let Ok(_turn) = turn.acquire().await else { return };
             if let Err(error) = work(pool).await {
                 let cause = std::error::Error::source(&error).map(ToString::to_string);
-                tracing::warn!(%error, cause, "kernel figures not kept");
+                tracing::warn!(%error, cause, "kernel figures were not stored");
             }
             drop(room);
         });
     }
 }
 
-impl KernelDesk {
-    /// Takes a piece of a report in; the whole is added to what is known and acknowledged.
-    pub fn report(&mut self, number: u64, piece: Piece) {
+impl NodeKernelReports {
+    /// Receives a piece of a report. A complete report is added to its task's profile and acknowledged.
+    pub fn receive_report(&mut self, number: u64, piece: ProfilePiece) {
         let Some((task, bytes)) = self.assembly.add(piece) else { return };
         let (node, outbox) = (self.node, self.outbox.clone());
-        let Ok(learned) = serde_json::from_slice::<Learned>(&bytes) else {
+        let Ok(learned) = serde_json::from_slice::<ProfileDelta>(&bytes) else {
             tracing::warn!(%node, task, "a report of kernels can't be read and is dropped");
-            // It would come for ever.
+            // Otherwise the node would send it for ever.
             let _ = outbox.try_send(ToAgent::KernelReportAck { number });
             return;
         };
-        self.book.run(move |pool| async move {
+        self.reports.run_statement(move |pool| async move {
             let mut connection = store::acquire(&pool).await?;
-            kernels::learn(&mut connection, node, number, &task, &learned).await?;
+            kernels::add_report(&mut connection, node, number, &task, &learned).await?;
             let _ = outbox.send(ToAgent::KernelReportAck { number }).await;
             Ok(())
         });
     }
 
-    /// Answers with what is known of a task.
-    pub fn wanted(&self, task: String) {
+    /// Sends the profile of a task to the node.
+    pub fn send_profile(&self, task: String) {
         let outbox = self.outbox.clone();
-        self.book.run(move |pool| async move {
+        self.reports.run_statement(move |pool| async move {
             let mut connection = store::acquire(&pool).await?;
-            let known = kernels::profile(&mut connection, &task).await?;
+            let known = kernels::read_profile(&mut connection, &task).await?;
             drop(connection);
             let bytes = known.and_then(|known| serde_json::to_vec(&known).ok()).unwrap_or_default();
             if bytes.len() > PIECES_BYTES_MAX {
@@ -111,12 +118,12 @@ impl KernelDesk {
         });
     }
 
-    /// Keeps what attempts did.
-    pub fn tallies(&self, batch: Vec<KernelTally>) {
+    /// Stores the tallies of attempts.
+    pub fn record_tallies(&self, batch: Vec<KernelTally>) {
         let node = self.node;
-        self.book.run(move |pool| async move {
+        self.reports.run_statement(move |pool| async move {
             let mut connection = store::acquire(&pool).await?;
-            kernels::record(&mut connection, node, &batch).await
+            kernels::record_tallies(&mut connection, node, &batch).await
         });
     }
 }

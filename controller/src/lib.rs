@@ -2,10 +2,10 @@
 //!
 //! - [`http`]: the REST API. Parses at the edge, reads from the store, commands the placer.
 //! - [`store`]: every SQL statement.
-//! - [`core`]: what to do, as pure functions.
+//! - [`tessera_control`]: what to do, as pure functions; a crate of its own.
 //! - [`actors`]: carries it out.
-//! - [`figures`]: what GPUs draw now, as their nodes last said.
-//! - [`kernels`]: what nodes say of kernels.
+//! - [`figures`]: live figures of GPUs, as their nodes last reported.
+//! - [`kernels`]: kernel profiles that nodes report.
 //! - [`memory`]: what the data folder remembers of the store.
 //! - [`ports`]: how the three speak to each other.
 
@@ -13,7 +13,6 @@
 
 pub mod actors;
 pub mod clock;
-pub mod core;
 pub mod figures;
 pub mod http;
 pub mod identity;

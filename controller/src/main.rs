@@ -1,4 +1,4 @@
-//! `tessera-controller`: reads its settings, opens what it needs, and serves until told to stop.
+//! `tessera-controller`: reads its settings, opens what it needs, and serves until it is stopped.
 
 use std::net::TcpListener;
 use std::process::ExitCode;
@@ -7,20 +7,20 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use clap::Parser as _;
-use tessera_controller::actors::history::Kept;
+use tessera_control::ClusterState;
 use tessera_controller::actors::leadership::{Candidate, Trust};
 use tessera_controller::actors::placer::{self, DEPOSED_STATUS, PlacerParts};
-use tessera_controller::actors::{foretold, history, intake, links, teacher};
-use tessera_controller::core::Cluster;
-use tessera_controller::figures::Board;
+use tessera_controller::actors::retention::RetentionTimes;
+use tessera_controller::actors::{intake, links, prediction_metrics, retention, trainer};
+use tessera_controller::figures::FigureCache;
 use tessera_controller::identity::{self, DataFolder};
-use tessera_controller::kernels::KernelBook;
+use tessera_controller::kernels::KernelReports;
 use tessera_controller::memory::StoreMemory;
 use tessera_controller::ports::{About, ClusterShape, Ports, Readiness};
 use tessera_controller::settings::{Command, Settings, Verb};
 use tessera_controller::store::connect::{self, Durability};
 use tessera_controller::store::database::Database;
-use tessera_controller::store::{self, ConnectOptions, Reads, load, shares};
+use tessera_controller::store::{self, ConnectOptions, Reads, recent_usage, snapshot};
 use tessera_controller::{clock, http};
 use tessera_model::Millis;
 use tessera_placement::policy;
@@ -28,7 +28,7 @@ use tokio::runtime::Handle;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{broadcast, mpsc, watch};
 
-/// Submits that may wait for a commit: beyond it clients are told to come back.
+/// Submits that may wait for a commit; beyond it clients have to try again.
 const SUBMITS_WAITING_MAX: usize = 8_192;
 /// Batches of accepted jobs on their way to the placer.
 const FRESH_BATCHES_MAX: usize = 1_024;
@@ -58,12 +58,13 @@ fn main() -> ExitCode {
                 0
             })
         }
-        Some(Verb::Openapi) => {
-            http::openapi().to_pretty_json().context("can't print the description").map(|text| {
+        Some(Verb::Openapi) => http::openapi()
+            .to_pretty_json()
+            .context("can't print the API's description")
+            .map(|text| {
                 println!("{text}");
                 0
-            })
-        }
+            }),
         None => Settings::resolve(&command.serve).and_then(|settings| {
             if command.serve.check {
                 print!("{}", toml::to_string(&settings)?);
@@ -131,9 +132,9 @@ async fn run(
     let (shape, shapes) = watch::channel(Arc::new(ClusterShape::default()));
     let (submits, calls) = mpsc::channel(SUBMITS_WAITING_MAX);
     let (questions, asked) = mpsc::channel(QUESTIONS_WAITING_MAX);
-    let lessons = questions.clone();
+    let reports = questions.clone();
     let (moved, _) = broadcast::channel(MOVES_KEPT);
-    let figures = Board::default();
+    let figures = FigureCache::default();
     let ports = Ports {
         reads: reads(&options, others),
         submits,
@@ -179,14 +180,15 @@ async fn run(
     };
     let epoch = candidate.lead(&readiness).await?;
     let mut connection = store::acquire(&candidate.pool).await?;
-    let picture = load::picture(&mut connection).await?;
-    let had = shares::had(&mut connection, settings.half_life()).await?;
+    let snapshot = snapshot::read_snapshot(&mut connection).await?;
+    let usage = recent_usage::read_recent_usage(&mut connection, settings.half_life()).await?;
     drop(connection);
-    let mut cluster = Cluster::new(epoch, folder.controller, terms, policy, picture, clock::boot());
+    let mut cluster =
+        ClusterState::new(epoch, folder.controller, terms, policy, snapshot, clock::boot());
     let improve_for = Duration::from_millis(settings.improve_for);
-    cluster.improve_for(improve_for, Arc::new(clock::Running::start()));
-    cluster.rest_between_moves(Millis::from_secs(settings.move_rest));
-    cluster.keep_accounts(accounts, had, clock::boot());
+    cluster.set_improve_budget(improve_for, Arc::new(clock::Running::start()));
+    cluster.set_migration_cooldown(Millis::from_secs(settings.migration_cooldown));
+    cluster.set_accounts(accounts, usage, clock::boot());
     let (epochs, held) = watch::channel(epoch);
     let parts = PlacerParts {
         cluster,
@@ -198,19 +200,19 @@ async fn run(
         epoch: epochs,
     };
     let (fresh, accepted) = mpsc::channel(FRESH_BATCHES_MAX);
-    let kernels = KernelBook::new(candidate.pool.clone());
+    let kernels = KernelReports::new(candidate.pool.clone());
     let placer = placer::start(parts, asked, accepted);
     intake::start(others, &options, &memory, calls, fresh);
-    foretold::start();
+    prediction_metrics::register_series();
     let every = Millis::from_secs(settings.learn_every).duration();
-    teacher::watch_kernels(others, options.clone(), lessons.clone());
-    teacher::start_company(others, options.clone(), lessons.clone(), every);
-    teacher::start(others, options.clone(), lessons, every);
-    let kept = Kept { history: settings.keep_history, rounds: settings.keep_rounds };
-    history::start(others, options.clone(), held.clone(), kept);
-    let told = placer.clone().recipient();
+    trainer::watch_kernels(others, options.clone(), reports.clone());
+    trainer::start_colocation_trainer(others, options.clone(), reports.clone(), every);
+    trainer::start_slice_trainer(others, options.clone(), reports, every);
+    let kept = RetentionTimes { history: settings.keep_history, rounds: settings.keep_rounds };
+    retention::start_sweeps(others, options.clone(), held.clone(), kept);
+    let recipient = placer.clone().recipient();
     actix::spawn(async move {
-        candidate.keep(held, told).await;
+        candidate.keep(held, recipient).await;
         actix::System::current().stop_with_code(DEPOSED_STATUS);
     });
     let endpoint = tessera_wire::endpoint::listen(&folder.identity, settings.quic)?;

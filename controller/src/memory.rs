@@ -1,5 +1,5 @@
-//! What the data folder remembers of the store, so that a controller notices at its start, and at
-//! each new connection, that the database was set back while it looked away (rule F14).
+//! The data folder's record of the store. By it a controller finds out, at its start and at each new
+//! connection, that the database was rolled back meanwhile (rule F14).
 
 use std::fs;
 use std::io::Write as _;
@@ -8,9 +8,9 @@ use std::sync::{Mutex, PoisonError};
 
 use anyhow::Context as _;
 
-use crate::core::setback::Remembered;
+use tessera_control::rollback::Remembered;
 
-/// The memory; shared by everyone who opens connections.
+/// The record of the store; shared by everything that opens connections.
 #[derive(Debug)]
 pub struct StoreMemory {
     path: PathBuf,
@@ -18,18 +18,18 @@ pub struct StoreMemory {
 }
 
 impl StoreMemory {
-    /// Reads what the data folder remembers; nothing before the first election.
+    /// Reads the data folder's record; there is none before the first election.
     ///
     /// # Errors
     ///
-    /// If the file is there and can't be understood: to go on without it could run jobs twice.
+    /// If the file exists and is not valid: going on without it could run jobs twice.
     pub fn open(data: &Path) -> anyhow::Result<Self> {
         let path = data.join("store-memory.json");
         let known = match fs::read(&path) {
             Ok(text) => Some(serde_json::from_slice(&text).with_context(|| {
                 format!(
-                    "{} can't be understood; delete it only if the database was not set back \
-                     to an earlier state since this controller last ran",
+                    "{} is not valid; delete it only if the database was not rolled back to an \
+                     earlier state since this controller last ran",
                     path.display()
                 )
             })?),
@@ -41,19 +41,18 @@ impl StoreMemory {
         Ok(Self { path, known: Mutex::new(known) })
     }
 
-    /// Returns what is remembered.
+    /// Returns the record.
     pub fn known(&self) -> Option<Remembered> {
         *self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Remembers, on disk too. Called only after a commit was answered that came after what is to
-    /// be remembered.
+    /// Records the store's state in memory and on disk. Call it only after a later commit succeeded.
     ///
-    /// A disk that refuses leaves the older memory there: it recognises less, and nothing wrong.
+    /// If writing fails, the older record stays on disk: it finds fewer rollbacks, and no wrong ones.
     pub fn remember(&self, fresh: Remembered) {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         if let Err(error) = write(&self.path, &fresh) {
-            tracing::warn!(%error, path = %self.path.display(), "the store's state is not remembered");
+            tracing::warn!(%error, path = %self.path.display(), "the record of the store was not written");
         }
         *known = Some(fresh);
     }
@@ -71,10 +70,10 @@ fn write(path: &Path, fresh: &Remembered) -> std::io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::core::setback::Lineage;
+    use tessera_control::rollback::Lineage;
 
     #[test]
-    fn what_is_remembered_is_there_after_a_restart() {
+    fn the_record_is_there_after_a_restart() {
         let folder = tempfile::tempdir().unwrap();
         let memory = StoreMemory::open(folder.path()).unwrap();
         assert_eq!(memory.known(), None);
@@ -87,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn a_damaged_memory_is_never_taken_for_none() {
+    fn a_damaged_record_is_never_read_as_none() {
         let folder = tempfile::tempdir().unwrap();
         fs::write(folder.path().join("store-memory.json"), "{\"epoch\":").unwrap();
 

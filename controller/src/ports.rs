@@ -1,19 +1,18 @@
 //! How HTTP handlers reach what runs behind them, without knowing what it is.
 
-pub mod operator;
-
 use std::sync::Arc;
 
-use tessera_model::share::SmPercent;
-use tessera_model::spec::{JobSpec, Priority};
-use tessera_model::{AttemptId, Bytes, JobId, Millis, NodeId};
-use tessera_placement::{Explanation, Prediction};
+use tessera_model::spec::JobSpec;
+use tessera_model::{Bytes, JobId, NodeId};
 use tessera_wire::frames::LogReply;
 use tokio::sync::{broadcast, mpsc, oneshot, watch};
 
-use crate::core::company::Crowded;
-use crate::core::counterfactual::{Alternative, ExpectedStart};
-use crate::core::foresight::taught::Taught;
+use tessera_control::colocation::ColocationModel;
+pub use tessera_control::commands::{
+    CommandResult, JobCommand, JobStateChange, JobUpdate, ModelStatus, TimeLimitUpdate,
+    WaitingExplanation, operator,
+};
+use tessera_control::predictions::trained::RunTimeModel;
 
 /// A submit that has passed every check.
 #[derive(Debug)]
@@ -69,108 +68,6 @@ pub enum PortError {
     Overloaded,
 }
 
-/// What a user tells a job.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum JobCommand {
-    /// End.
-    Cancel,
-    /// Wait.
-    Hold,
-    /// Go on.
-    Release,
-    /// Take another part of its slice's multiprocessors.
-    Reshare(SmPercent),
-    /// Have another rank, or another time limit.
-    Amend(Terms),
-}
-
-/// What of a job its user may change at any time; what is left out stays.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Terms {
-    /// Its rank; one that runs has it when it waits again.
-    pub priority: Option<Priority>,
-    /// Longest run time of an attempt.
-    pub limit: Option<Limit>,
-}
-
-/// A time limit that replaces another.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Limit {
-    /// There is none any more.
-    Unlimited,
-    /// From the attempt's start.
-    Of(Millis),
-}
-
-impl Limit {
-    /// Returns the limit as specifications have it.
-    pub const fn time(self) -> Option<Millis> {
-        match self {
-            Self::Unlimited => None,
-            Self::Of(time) => Some(time),
-        }
-    }
-}
-
-impl Terms {
-    /// Lays the terms over what a job's specification says.
-    pub const fn over(self, spec: &mut JobSpec) {
-        if let Some(priority) = self.priority {
-            spec.priority = priority;
-        }
-        if let Some(limit) = self.limit {
-            spec.time_limit = limit.time();
-        }
-    }
-
-    /// Says what changes, for people.
-    pub fn words(self) -> String {
-        let priority =
-            self.priority.map(|priority| format!("its priority becomes {}", priority.get()));
-        let limit = self.limit.map(|limit| match limit {
-            Limit::Unlimited => "it has no time limit any more".to_owned(),
-            Limit::Of(time) => format!("its time limit becomes {} s", time.get() / 1_000),
-        });
-        let both: Vec<String> = [priority, limit].into_iter().flatten().collect();
-        format!("{}, by its user", both.join(", "))
-    }
-}
-
-/// What came of a command to one job.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum CommandResult {
-    /// It was done, and is committed.
-    Done,
-    /// The job is in a state that doesn't take it.
-    Refused {
-        /// That state's word.
-        state: String,
-    },
-    /// It runs, and does not say how it puts its work aside.
-    NoCheckpoint,
-    /// There is no such job.
-    NotFound,
-}
-
-/// What the placer knows of a job that waits, beyond what the store keeps.
-#[derive(Clone, Debug, PartialEq)]
-pub struct WaitingView {
-    /// How many jobs stand before it.
-    pub jobs_ahead: u64,
-    /// The reason, as a stable word.
-    pub reason: &'static str,
-    /// Why; computed for this job as if it were its turn.
-    pub why: Explanation,
-    /// How long it is expected to take on the tightest slice that suits it.
-    pub prediction: Option<Prediction>,
-    /// What it is foretold to need of memory, if it names none itself.
-    pub memory: Option<tessera_predict::memory::Floor>,
-    /// What would start it now.
-    pub alternatives: Vec<Alternative>,
-    /// When it is expected to start.
-    pub expected_start: Option<ExpectedStart>,
-}
-
 /// What an ask is measured against at submit.
 #[derive(Clone, Debug, Default)]
 pub struct ClusterShape {
@@ -182,19 +79,8 @@ pub struct ClusterShape {
     pub largest: Option<Bytes>,
 }
 
-/// What predictions come from, and whether it is believed.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Learned {
-    /// The fingerprint of the model of how slices compare, and whether it is asked.
-    pub slices: Option<(u64, bool)>,
-    /// The fingerprint of the model of how jobs do beside others, and whether it is asked.
-    pub company: Option<(u64, bool)>,
-    /// How many tasks get cautious memory, since their runs stopped to keep to what was foretold.
-    pub doubted_tasks: usize,
-}
-
 /// What came of an operator's order.
-pub type OperatorAnswer = Result<operator::OperatorDone, operator::OperatorRefused>;
+pub type OperatorAnswer = Result<operator::OperatorOutcome, operator::OperatorRefusal>;
 
 /// Questions and commands for the placer.
 #[derive(Debug)]
@@ -213,12 +99,12 @@ pub enum ToPlacer {
         /// Which job.
         job: JobId,
         /// The answer.
-        reply: oneshot::Sender<Option<WaitingView>>,
+        reply: oneshot::Sender<Option<WaitingExplanation>>,
     },
     /// Believe a new model of how slices compare.
     Teach {
         /// The model.
-        taught: Arc<Taught>,
+        taught: Arc<RunTimeModel>,
         /// Which of its newest predictions came true, the oldest first: a controller before this one
         /// may have asked it.
         came: Vec<bool>,
@@ -226,7 +112,7 @@ pub enum ToPlacer {
     /// Believe a new model of how jobs do beside others under MPS.
     TeachCompany {
         /// The model.
-        model: Arc<Crowded>,
+        model: Arc<ColocationModel>,
         /// Which of its newest predictions came true, the oldest first.
         came: Vec<bool>,
     },
@@ -238,17 +124,17 @@ pub enum ToPlacer {
     /// Tell what is learned, and whether it is believed.
     Learned {
         /// The answer.
-        reply: oneshot::Sender<Learned>,
+        reply: oneshot::Sender<ModelStatus>,
     },
     /// Tell what accounts have had, hold, and may.
     Usage {
         /// The answer.
-        reply: oneshot::Sender<tessera_api::types::usage::UsageReport>,
+        reply: oneshot::Sender<tessera_api_types::UsageReport>,
     },
     /// Describe the nodes with their GPUs.
     Nodes {
         /// The answer, by name.
-        reply: oneshot::Sender<Vec<tessera_api::types::Node>>,
+        reply: oneshot::Sender<Vec<tessera_api_types::NodeDetails>>,
     },
     /// Read an attempt's output from its node.
     OpenLog {
@@ -262,7 +148,7 @@ pub enum ToPlacer {
     /// Carry out an operator's order.
     Operate {
         /// What.
-        order: operator::OperatorOrder,
+        order: operator::OperatorCommand,
         /// What came of it, after the commit.
         reply: oneshot::Sender<Result<OperatorAnswer, PortError>>,
     },
@@ -271,9 +157,9 @@ pub enum ToPlacer {
         /// On which GPU.
         gpu: tessera_model::GpuId,
         /// Which layout.
-        wanted: tessera_model::mig::Wanted,
+        wanted: tessera_model::mig::DesiredLayout,
         /// The answer.
-        reply: oneshot::Sender<Result<operator::LayoutDraft, operator::OperatorRefused>>,
+        reply: oneshot::Sender<Result<operator::PlanPreview, operator::OperatorRefusal>>,
     },
     /// Tell what can still be made of a GPU.
     Outlook {
@@ -282,14 +168,14 @@ pub enum ToPlacer {
         /// When jobs are expected to end, milliseconds since 1970.
         ends: std::collections::BTreeMap<JobId, tessera_model::Millis>,
         /// The answer.
-        reply: oneshot::Sender<Result<operator::GpuOutlook, operator::OperatorRefused>>,
+        reply: oneshot::Sender<Result<operator::GpuAvailability, operator::OperatorRefusal>>,
     },
     /// Let a machine look at itself.
     Doctor {
         /// Which.
         node: tessera_model::NodeName,
         /// What it found; `None` if it is not connected, or goes away meanwhile.
-        reply: oneshot::Sender<Option<Vec<tessera_api::types::Finding>>>,
+        reply: oneshot::Sender<Option<Vec<tessera_api_types::DoctorFinding>>>,
     },
     /// Switch a GPU's MIG mode on an administrator's explicit word.
     SetMigMode {
@@ -314,11 +200,11 @@ pub struct Ports {
     /// What asks are measured against.
     pub shape: watch::Receiver<Arc<ClusterShape>>,
     /// Jobs that moved; a lagging receiver has to look itself.
-    pub moved: broadcast::Sender<JobMoved>,
+    pub moved: broadcast::Sender<JobStateChange>,
     /// Whether this controller leads, and what is in the way if it doesn't serve.
     pub readiness: watch::Receiver<Readiness>,
     /// What GPUs draw now.
-    pub figures: crate::figures::Board,
+    pub figures: crate::figures::FigureCache,
     /// What `/v1/info` says.
     pub about: Arc<About>,
 }
@@ -330,17 +216,6 @@ pub struct SubmitCall {
     pub submission: NewSubmission,
     /// The answer, after the commit.
     pub reply: oneshot::Sender<Result<Accepted, PortError>>,
-}
-
-/// A job changed its state.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct JobMoved {
-    /// Which job.
-    pub job: JobId,
-    /// Its live attempt, if it has one.
-    pub attempt: Option<AttemptId>,
-    /// Where it stands now.
-    pub state: tessera_model::life::JobState,
 }
 
 /// Whether requests can be served.
@@ -368,7 +243,7 @@ pub struct About {
     /// The placement policy's name.
     pub policy: &'static str,
     /// What users may hold at once.
-    pub accounts: crate::core::accounts::Accounts,
+    pub accounts: tessera_control::accounts::Accounts,
     /// The token that requests must carry, if one is required.
     pub token: Option<String>,
 }

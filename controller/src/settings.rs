@@ -1,4 +1,4 @@
-//! What a controller is told: command line over environment over file over defaults.
+//! The controller's settings: command line over environment over file over defaults.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -8,30 +8,30 @@ use anyhow::{Context as _, bail};
 use clap::{Args, Parser, Subcommand};
 use serde::{Deserialize, Serialize};
 use tessera_model::lease::LeaseTerms;
-use tessera_model::{Keep, Millis, NodeName};
-use tessera_placement::policy::Terms;
+use tessera_model::{Millis, NodeName, RetentionTime};
+use tessera_placement::policy::PolicyOptions;
 
-use crate::core::accounts::{AccountTerms, Accounts};
+use tessera_control::accounts::{AccountSettings, Accounts};
 
-/// How long ended jobs are kept, if nothing else is said: a quarter's usage can be told.
-const KEEP_HISTORY: Keep = Keep::days(90);
+/// Default time that ended jobs are kept: the usage of a quarter can be reported.
+const KEEP_HISTORY: RetentionTime = RetentionTime::days(90);
 
-/// How long recorded rounds are kept, if nothing else is said: a week's decisions can be replayed.
-const KEEP_ROUNDS: Keep = Keep::days(7);
+/// Default time that recorded rounds are kept: the decisions of a week can be replayed.
+const KEEP_ROUNDS: RetentionTime = RetentionTime::days(7);
 
-/// How long a job runs at least before it is moved (again), if nothing else is said: many times
-/// what a move costs, so that moves take a small part of anybody's time.
-const MOVE_REST_SECS: u64 = 300;
-/// How long a round may spend on improving seats, if nothing else is said.
+/// Default time that a job runs before it may migrate (again): many times what a migration costs, so
+/// that migrations take a small part of a job's time.
+const MIGRATION_COOLDOWN_SECS: u64 = 300;
+/// Default time that a round may spend on improving placements.
 const IMPROVE_FOR_MS: u64 = 10;
 
-/// How often it is looked whether there is enough new to learn from, if nothing else is said.
+/// Default time between looks for new runs to train models on.
 const LEARN_EVERY_SECS: u64 = 600;
 
-/// After which time half of what was had counts no more, if nothing else is said.
-const HALF_LIFE: Keep = Keep::For(Accounts::HALF_LIFE);
+/// Default half-life of recent usage.
+const HALF_LIFE: RetentionTime = RetentionTime::For(Accounts::HALF_LIFE);
 
-/// The policy, if nothing else is said.
+/// The default policy.
 const DEFAULT_POLICY: &str = "tessera";
 
 /// Keeps jobs, places them on partitioned GPUs, and answers users.
@@ -49,14 +49,14 @@ pub struct Command {
 /// Everything but serving.
 #[derive(Debug, Subcommand)]
 pub enum Verb {
-    /// Makes the cluster's certificate authority, the controller's certificate and the API
-    /// token in the data folder; what stands there already is kept.
+    /// Creates the cluster's certificate authority, the controller's certificate and the API
+    /// token in the data folder. Existing files are kept.
     Init {
         /// The controller's data folder.
         #[arg(long, env = "TESSERA_DATA")]
         data: PathBuf,
     },
-    /// Makes a node's certificate, for the agent's DATA/identity folder.
+    /// Creates a node's certificate, for the agent's DATA/identity folder.
     NodeCert {
         /// The node's name.
         name: NodeName,
@@ -71,13 +71,13 @@ pub enum Verb {
     Openapi,
 }
 
-/// How to serve, as the command line and the environment say.
+/// How to serve, from the command line and the environment.
 #[derive(Debug, Default, Args)]
 pub struct ServeArgs {
     /// Configuration file (TOML); its keys are the long options' names.
     #[arg(long, env = "TESSERA_CONTROLLER_CONFIG")]
     pub config: Option<PathBuf>,
-    /// Checks the configuration, prints it as it would be used, and ends.
+    /// Checks the configuration, prints the effective settings, and exits.
     #[arg(long)]
     pub check: bool,
     /// Data folder.
@@ -95,56 +95,57 @@ pub struct ServeArgs {
     /// Placement policy: tessera, scheme-b, static or exclusive [default: tessera].
     #[arg(long, env = "TESSERA_POLICY")]
     pub policy: Option<String>,
-    /// How many seconds a node's lease lasts (2 or more).
+    /// How many seconds a node's lease lasts (2 or more) [default: 300].
     #[arg(long, env = "TESSERA_LEASE", value_name = "SECONDS")]
     pub lease: Option<u64>,
-    /// How long ended jobs, their decisions and changes of layouts are kept: 90d, 12h, or
+    /// How long ended jobs, their decisions and layout plans are kept: 90d, 12h, or
     /// forever [default: 90d].
     #[arg(long, env = "TESSERA_KEEP_HISTORY", value_name = "DURATION")]
-    pub keep_history: Option<Keep>,
-    /// How long recorded rounds of the placement are kept, for `tessera simulate --since`: 7d,
+    pub keep_history: Option<RetentionTime>,
+    /// How long recorded placement rounds are kept, for `tessera simulate --since`: 7d,
     /// 12h, or forever [default: 7d].
     #[arg(long, env = "TESSERA_KEEP_ROUNDS", value_name = "DURATION")]
-    pub keep_rounds: Option<Keep>,
-    /// How many seconds a job runs at least before it is asked to move, or to move again
-    /// [default: 300].
-    #[arg(long, env = "TESSERA_MOVE_REST", value_name = "SECONDS")]
-    pub move_rest: Option<u64>,
-    /// How many milliseconds a round may spend on improving where jobs sit by exchanging and moving
-    /// them, under policy tessera; 0 for none of it [default: 10].
+    pub keep_rounds: Option<RetentionTime>,
+    /// How many seconds a job runs before it may have to migrate, and again between two
+    /// migrations [default: 300].
+    #[arg(long, env = "TESSERA_MIGRATION_COOLDOWN", value_name = "SECONDS")]
+    pub migration_cooldown: Option<u64>,
+    /// How many milliseconds a round may spend on improving placements by exchanging and migrating
+    /// jobs, under policy tessera; 0 disables it [default: 10].
     #[arg(long, env = "TESSERA_IMPROVE_FOR", value_name = "MILLISECONDS",
           value_parser = clap::value_parser!(u64).range(..=1_000))]
     pub improve_for: Option<u64>,
-    /// How many seconds pass between looks at what ran, to learn how slices compare [default: 600].
+    /// How many seconds pass between looks for new runs to train the prediction models on
+    /// [default: 600].
     #[arg(long, env = "TESSERA_LEARN_EVERY", value_name = "SECONDS",
           value_parser = clap::value_parser!(u64).range(1..))]
     pub learn_every: Option<u64>,
     /// How many compute slices each user's jobs may hold at once under policy tessera, such as
-    /// ada=14,bob=7,*=28; * is everybody without one of their own.
+    /// ada=14,bob=7,*=28; * is every user without a quota of their own.
     #[arg(long, env = "TESSERA_QUOTAS", value_name = "USER=SLICES", value_delimiter = ',',
-          value_parser = quota)]
+          value_parser = parse_quota)]
     pub quotas: Vec<(String, u32)>,
-    /// After which time half of what an account has had counts no more in fair shares under policy
-    /// tessera: 1d, 12h, or forever, by which all counts [default: 1d].
+    /// Half-life of recent usage in fair shares under policy tessera: 1d, 12h, or forever. Past usage
+    /// is weighted by half for each half-life of age; forever keeps its full weight [default: 1d].
     #[arg(long, env = "TESSERA_USAGE_HALF_LIFE", value_name = "DURATION")]
-    pub usage_half_life: Option<Keep>,
-    /// Serves jobs by priority and number alone, whatever their accounts have had.
+    pub usage_half_life: Option<RetentionTime>,
+    /// Orders jobs by priority and number alone, whatever the recent usage of their accounts.
     #[arg(long, env = "TESSERA_NO_FAIR_SHARE")]
     pub no_fair_share: bool,
-    /// How much energy counts for policy tessera: what of its speed a job forgoes for a slice that is
-    /// a whole GPU smaller, in percent [default: 25].
+    /// How much policy tessera weighs energy: the loss of speed, in percent, that it accepts for a
+    /// slice that is a whole GPU smaller [default: 25].
     #[arg(long, env = "TESSERA_ENERGY", value_name = "PERCENT")]
     pub energy: Option<u8>,
-    /// Other controllers may share the database: leases depend on it.
+    /// Other controllers may share the database; one of them leads at a time.
     #[arg(long, env = "TESSERA_HA")]
     pub ha: bool,
-    /// Requests must carry the token of DATA/token, on loopback too.
+    /// Requires the token in DATA/token for requests on loopback, too.
     #[arg(long, env = "TESSERA_REQUIRE_TOKEN")]
     pub require_token: bool,
-    /// Serves the API beyond loopback without TLS (the token is required then).
+    /// Serves the API beyond loopback without TLS; requests must carry the token then.
     #[arg(long, env = "TESSERA_INSECURE_HTTP")]
     pub insecure_http: bool,
-    /// Accepts a database that may lose acknowledged jobs in a crash, for experiments.
+    /// Accepts a database that may lose acknowledged jobs in a crash; for experiments only.
     #[arg(long, env = "TESSERA_NOT_DURABLE")]
     pub not_durable: bool,
 }
@@ -159,14 +160,14 @@ struct File {
     quic: Option<SocketAddr>,
     policy: Option<String>,
     lease: Option<u64>,
-    keep_history: Option<Keep>,
-    keep_rounds: Option<Keep>,
-    move_rest: Option<u64>,
+    keep_history: Option<RetentionTime>,
+    keep_rounds: Option<RetentionTime>,
+    migration_cooldown: Option<u64>,
     improve_for: Option<u64>,
     learn_every: Option<u64>,
     quotas: Option<BTreeMap<String, u32>>,
-    accounts: Option<BTreeMap<String, AccountTerms>>,
-    usage_half_life: Option<Keep>,
+    accounts: Option<BTreeMap<String, AccountSettings>>,
+    usage_half_life: Option<RetentionTime>,
     no_fair_share: Option<bool>,
     energy: Option<u8>,
     ha: Option<bool>,
@@ -175,7 +176,7 @@ struct File {
     not_durable: Option<bool>,
 }
 
-/// What holds.
+/// The effective settings.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct Settings {
@@ -191,21 +192,21 @@ pub struct Settings {
     pub policy: String,
     /// Seconds of a node's lease.
     pub lease: u64,
-    /// How long ended jobs and changes of layouts are kept.
-    pub keep_history: Keep,
-    /// How long recorded rounds of the placement are kept.
-    pub keep_rounds: Keep,
-    /// How many seconds a job runs at least before it is asked to move.
-    pub move_rest: u64,
-    /// How many milliseconds a round may spend on improving seats.
+    /// How long ended jobs and layout plans are kept.
+    pub keep_history: RetentionTime,
+    /// How long recorded placement rounds are kept.
+    pub keep_rounds: RetentionTime,
+    /// How many seconds a job runs before it may have to migrate.
+    pub migration_cooldown: u64,
+    /// How many milliseconds a round may spend on improving placements.
     pub improve_for: u64,
-    /// How many seconds pass between looks at what ran.
+    /// How many seconds pass between looks for new runs.
     pub learn_every: u64,
-    /// How much energy counts, in percent.
+    /// How much energy weighs, in percent.
     pub energy: u8,
-    /// After which time half of what an account has had counts no more.
-    pub usage_half_life: Keep,
-    /// Whether jobs are served by priority and number alone.
+    /// Half-life of recent usage.
+    pub usage_half_life: RetentionTime,
+    /// Whether jobs are ordered by priority and number alone.
     pub no_fair_share: bool,
     /// Whether other controllers may share the database.
     pub ha: bool,
@@ -215,18 +216,18 @@ pub struct Settings {
     pub insecure_http: bool,
     /// Whether the database may lose acknowledged jobs.
     pub not_durable: bool,
-    /// How many compute slices users' jobs may hold at once; `*` is everybody else.
+    /// How many compute slices users' jobs may hold at once; `*` is every other user.
     pub quotas: BTreeMap<String, u32>,
-    /// Whose jobs accounts pay for, and what each may hold.
-    pub accounts: BTreeMap<String, AccountTerms>,
+    /// Accounts with their members, shares and quotas.
+    pub accounts: BTreeMap<String, AccountSettings>,
 }
 
 impl Settings {
-    /// Merges what was said, and checks it.
+    /// Merges the sources of settings, and checks the result.
     ///
     /// # Errors
     ///
-    /// Says which setting is wrong and what would be right.
+    /// Names the setting that is wrong and what was expected.
     pub fn resolve(args: &ServeArgs) -> anyhow::Result<Self> {
         let file = args.config.as_deref().map(read_file).transpose()?.unwrap_or_default();
         let settings = Self {
@@ -244,10 +245,13 @@ impl Settings {
             lease: args.lease.or(file.lease).unwrap_or(LeaseTerms::DEFAULT_LENGTH.get() / 1_000),
             keep_history: args.keep_history.or(file.keep_history).unwrap_or(KEEP_HISTORY),
             keep_rounds: args.keep_rounds.or(file.keep_rounds).unwrap_or(KEEP_ROUNDS),
-            move_rest: args.move_rest.or(file.move_rest).unwrap_or(MOVE_REST_SECS),
+            migration_cooldown: args
+                .migration_cooldown
+                .or(file.migration_cooldown)
+                .unwrap_or(MIGRATION_COOLDOWN_SECS),
             improve_for: args.improve_for.or(file.improve_for).unwrap_or(IMPROVE_FOR_MS),
             learn_every: args.learn_every.or(file.learn_every).unwrap_or(LEARN_EVERY_SECS).max(1),
-            energy: args.energy.or(file.energy).unwrap_or(Terms::DEFAULT.energy_percent),
+            energy: args.energy.or(file.energy).unwrap_or(PolicyOptions::DEFAULT.energy_percent),
             ha: args.ha || file.ha.unwrap_or(false),
             require_token: args.require_token || file.require_token.unwrap_or(false),
             insecure_http: args.insecure_http || file.insecure_http.unwrap_or(false),
@@ -281,15 +285,15 @@ impl Settings {
         }
         if !self.quotas.is_empty() && self.policy != DEFAULT_POLICY {
             bail!(
-                "quotas are kept by policy {DEFAULT_POLICY} alone, and the policy is {}: leave the \
-                 quotas out, or choose {DEFAULT_POLICY}",
+                "only policy {DEFAULT_POLICY} supports quotas, and the policy is {}: remove the quotas, \
+                 or choose {DEFAULT_POLICY}",
                 self.policy
             );
         }
         if !self.accounts.is_empty() && self.policy != DEFAULT_POLICY {
             bail!(
-                "accounts share by policy {DEFAULT_POLICY} alone, and the policy is {}: leave the \
-                 accounts out, or choose {DEFAULT_POLICY}",
+                "only policy {DEFAULT_POLICY} supports accounts, and the policy is {}: remove the \
+                 accounts, or choose {DEFAULT_POLICY}",
                 self.policy
             );
         }
@@ -321,28 +325,28 @@ impl Settings {
         Ok(LeaseTerms::from_length(Millis::from_secs(self.lease))?)
     }
 
-    /// Returns after which time half of what was had counts no more; `None` if all counts for ever.
+    /// Returns the half-life of recent usage; `None` if past usage keeps its full weight.
     pub const fn half_life(&self) -> Option<Millis> {
         match self.usage_half_life {
-            Keep::Forever => None,
-            Keep::For(half_life) => Some(half_life),
+            RetentionTime::Forever => None,
+            RetentionTime::For(half_life) => Some(half_life),
         }
     }
 
-    /// Returns who pays for whose jobs.
+    /// Returns the accounts with their members and quotas.
     ///
     /// # Errors
     ///
-    /// Says which account is wrong and what would be right.
+    /// Names the account that is wrong and what was expected.
     pub fn accounts(&self) -> anyhow::Result<Accounts> {
         let (quotas, accounts) = (self.quotas.clone(), self.accounts.clone());
         let accounts = Accounts::new(quotas, accounts, self.half_life())?;
         Ok(if self.no_fair_share { accounts.in_turn() } else { accounts })
     }
 
-    /// Returns what of the policy is chosen.
-    pub const fn policy_terms(&self) -> Terms {
-        Terms { energy_percent: self.energy }
+    /// Returns the policy's own settings.
+    pub const fn policy_terms(&self) -> PolicyOptions {
+        PolicyOptions { energy_percent: self.energy }
     }
 
     /// Whether requests must carry the token: always beyond loopback.
@@ -351,9 +355,16 @@ impl Settings {
     }
 }
 
+/// A quota of the command line that can't be read.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{text:?} is not a quota: write USER=SLICES, such as ada=14 or *=28")]
+struct BadQuota {
+    text: String,
+}
+
 /// Reads one quota, such as `ada=14`.
-fn quota(text: &str) -> Result<(String, u32), String> {
-    let wrong = || format!("{text:?} is no quota; write USER=SLICES such as ada=14, or *=28");
+fn parse_quota(text: &str) -> Result<(String, u32), BadQuota> {
+    let wrong = || BadQuota { text: text.to_owned() };
     let (user, slices) = text.trim().split_once('=').ok_or_else(wrong)?;
     let slices = slices.trim().parse().map_err(|_| wrong())?;
     if user.trim().is_empty() { Err(wrong()) } else { Ok((user.trim().to_owned(), slices)) }
@@ -362,7 +373,8 @@ fn quota(text: &str) -> Result<(String, u32), String> {
 fn read_file(path: &Path) -> anyhow::Result<File> {
     let text = std::fs::read_to_string(path)
         .with_context(|| format!("can't read the configuration file {}", path.display()))?;
-    toml::from_str(&text).with_context(|| format!("{} is not right", path.display()))
+    toml::from_str(&text)
+        .with_context(|| format!("{} is not a valid configuration file", path.display()))
 }
 
 #[cfg(test)]
@@ -384,7 +396,7 @@ mod tests {
     }
 
     #[test]
-    fn each_wrong_setting_says_what_would_be_right() {
+    fn each_wrong_setting_names_what_was_expected() {
         type Break = fn(&mut ServeArgs);
         let cases: [(&str, Break); 9] = [
             ("0 to 1000 milliseconds", |a| a.improve_for = Some(1_001)),
@@ -412,10 +424,10 @@ mod tests {
 
     #[test]
     fn quotas_are_read_from_the_command_line_and_from_the_file() {
-        assert_eq!(quota("ada=14"), Ok(("ada".to_owned(), 14)));
-        assert_eq!(quota(" * = 28"), Ok(("*".to_owned(), 28)));
+        assert_eq!(parse_quota("ada=14"), Ok(("ada".to_owned(), 14)));
+        assert_eq!(parse_quota(" * = 28"), Ok(("*".to_owned(), 28)));
         for wrong in ["ada", "=4", "ada=", "ada=many", "ada=-1"] {
-            assert!(quota(wrong).unwrap_err().contains("ada=14"), "{wrong}");
+            assert!(parse_quota(wrong).unwrap_err().to_string().contains("ada=14"), "{wrong}");
         }
         let file = toml::from_str::<File>("energy = 0\n[quotas]\nada = 14\n\"*\" = 28").unwrap();
         assert_eq!(file.quotas.unwrap()["*"], 28);
@@ -423,7 +435,7 @@ mod tests {
     }
 
     #[test]
-    fn accounts_are_read_from_the_file_and_each_wrong_one_says_what_would_be_right() {
+    fn accounts_are_read_from_the_file_and_each_wrong_one_names_what_was_expected() {
         let read = |text: &str| toml::from_str::<File>(text).map_err(|error| error.to_string());
         let text = "usage-half-life = \"12h\"\n[accounts]\n\
                     lab-a = { members = [\"ada\", \"bob\"], share = 2, quota = 28 }\n\

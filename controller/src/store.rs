@@ -1,67 +1,71 @@
-//! Every SQL statement of the controller. Functions that move something take the connection of
+//! Every SQL statement of the controller. Functions that change something take the connection of
 //! the caller's transaction; reads go through [`Reads`].
 
+pub mod admin_overrides;
+pub mod colocations;
+mod columns;
 pub mod commit;
-pub mod company;
 pub mod connect;
 pub mod database;
-pub mod foresight;
 mod gangs;
-pub mod history;
+pub mod job_updates;
 pub mod kernels;
+pub mod layout_plans;
 pub mod leader;
-pub mod load;
-pub mod moves;
 pub mod nodes;
-pub mod operator;
+pub mod predictions;
 pub mod private;
 pub mod reads;
+pub mod recent_usage;
+pub mod retention;
 pub mod rounds;
-pub mod shares;
+pub mod snapshot;
 pub mod submit;
 mod tenancies;
-pub mod terms;
+pub mod transitions;
 pub mod usage;
 
 pub use connect::{ConnectOptions, Connection, Pool, acquire, connect};
 pub use reads::Reads;
 
-use crate::core::setback::SetBack;
+use tessera_control::rollback::DatabaseRollback;
 
 /// What went wrong with the store: one variant for each thing that a caller can do about it.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
-    /// The row is not in the state that the caller's picture has: read again, decide again.
-    #[error("{moved} of {expected} rows moved while trying to {action}")]
-    Moved {
+    /// Rows are not in the state that the caller expects: read the snapshot again, then decide again.
+    #[error("could not {action}: {changed} of {expected} rows were in the expected state")]
+    Conflict {
         /// What was tried.
         action: &'static str,
-        /// How many rows should have moved.
+        /// How many rows should have changed.
         expected: usize,
-        /// How many did, before the transaction was given up.
-        moved: u64,
+        /// How many did, before the transaction was rolled back.
+        changed: u64,
     },
     /// Another controller leads: stop acting.
-    #[error("epoch {ours} was deposed: the leader's epoch is {newest}")]
+    #[error("this leader was deposed: its epoch is {ours}, the newest is {newest}")]
     Deposed {
-        /// Ours.
+        /// The caller's epoch.
         ours: u64,
-        /// The one in the database.
+        /// The epoch in the database.
         newest: u64,
     },
-    /// The database was set back to an earlier state: take stock before anything else (rule F14).
-    #[error("the database was set back: {how}")]
-    SetBack {
-        /// What tells.
-        how: SetBack,
+    /// The database was rolled back to an earlier state: handle that before anything else (rule F14).
+    #[error("the database was rolled back: {how}")]
+    RolledBack {
+        /// How it was noticed.
+        how: DatabaseRollback,
     },
-    /// A row breaks a rule that this version relies on: a person must look.
-    #[error("row {row} of table {table} can't be understood: {problem}")]
+    /// A row breaks a rule that this version relies on: an administrator must look.
+    #[error("row {key} of table {table} is corrupt, column {column}: {problem}")]
     Corrupt {
-        /// Which table.
+        /// The table.
         table: &'static str,
-        /// Which row.
-        row: String,
+        /// The row's key.
+        key: String,
+        /// The column, or the value that was computed of it.
+        column: &'static str,
         /// What is wrong with it.
         problem: String,
     },
@@ -73,7 +77,7 @@ pub enum StoreError {
     Unavailable {
         /// What was tried.
         action: &'static str,
-        /// What sqlx said.
+        /// The database's error.
         #[source]
         cause: sqlx::Error,
     },
@@ -84,31 +88,31 @@ impl StoreError {
         move |cause| Self::Unavailable { action, cause }
     }
 
-    /// Tells whether the store contradicts the caller's picture: it answered, and had other rows
-    /// than the picture, or a constraint against what was decided by it.
+    /// Returns whether the store contradicts the leader's state: it answered, and its rows or
+    /// constraints did not allow what was decided.
     pub fn is_contradiction(&self) -> bool {
         match self {
-            Self::Moved { .. } => true,
+            Self::Conflict { .. } => true,
             Self::Unavailable { cause, .. } => {
                 cause.as_database_error().is_some_and(|error| error.constraint().is_some())
             }
             Self::Deposed { .. }
-            | Self::SetBack { .. }
+            | Self::RolledBack { .. }
             | Self::Corrupt { .. }
             | Self::KeyReused => false,
         }
     }
 
-    /// Checks that a batch moved exactly the rows that it named.
-    pub(crate) fn check_moved(
+    /// Checks that a batch changed exactly the rows that it named.
+    pub(crate) fn check_changed(
         action: &'static str,
         expected: usize,
-        moved: u64,
+        changed: u64,
     ) -> Result<(), Self> {
-        if u64::try_from(expected).is_ok_and(|expected| expected == moved) {
+        if u64::try_from(expected).is_ok_and(|expected| expected == changed) {
             Ok(())
         } else {
-            Err(Self::Moved { action, expected, moved })
+            Err(Self::Conflict { action, expected, changed })
         }
     }
 }

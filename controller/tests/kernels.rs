@@ -4,7 +4,7 @@
 mod database;
 
 use tessera_controller::store::{connect, kernels};
-use tessera_kernel_queue::{Dims, KernelId, Learned, Nanos, TaskProfile};
+use tessera_kernel_queue::{Dims, KernelId, Nanos, ProfileDelta, TaskProfile};
 use tessera_model::NodeId;
 
 fn note(profile: &mut TaskProfile, samples: &[(u8, u64)]) {
@@ -26,7 +26,7 @@ fn node(number: u128) -> NodeId {
 async fn reports_of_two_nodes_add_up_to_the_bit_and_count_once_each() {
     let mut connection = connect(&database::fresh().await).await.unwrap();
     let task = "ada: train";
-    assert_eq!(kernels::profile(&mut connection, task).await.unwrap(), None);
+    assert_eq!(kernels::read_profile(&mut connection, task).await.unwrap(), None);
     let samples = |seed: u64| -> Vec<(u8, u64)> {
         (0..40).map(|n| (u8::try_from(n % 7).unwrap(), 1_000_000 + seed * 977 + n * n)).collect()
     };
@@ -37,12 +37,12 @@ async fn reports_of_two_nodes_add_up_to_the_bit_and_count_once_each() {
         let new = samples(number * 10 + u64::try_from(who).unwrap());
         note(&mut now, &new);
         note(&mut expected, &new);
-        let learned = Learned::between(&base, &now);
+        let learned = ProfileDelta::between(&base, &now);
         for _ in 0..2 {
-            let told = kernels::learn(&mut connection, node(who), number, task, &learned);
+            let told = kernels::add_report(&mut connection, node(who), number, task, &learned);
             told.await.unwrap();
         }
-        base = kernels::profile(&mut connection, task).await.unwrap().unwrap();
+        base = kernels::read_profile(&mut connection, task).await.unwrap().unwrap();
     }
 
     let means = |profile: &TaskProfile| {
@@ -74,7 +74,7 @@ async fn profiles_that_changed_in_one_moment_are_all_read() {
     let mut read = kernels::ReadTo::default();
     let mut found = std::collections::BTreeSet::new();
     loop {
-        let (busy, next) = kernels::busy(&mut connection, &read).await.unwrap();
+        let (busy, next) = kernels::read_busy_tasks(&mut connection, &read).await.unwrap();
         for (task, _) in busy {
             assert!(found.insert(task.clone()), "{task} was read twice");
         }
@@ -90,7 +90,7 @@ async fn profiles_that_changed_in_one_moment_are_all_read() {
         .execute(&mut connection)
         .await
         .unwrap();
-    let (busy, _) = kernels::busy(&mut connection, &read).await.unwrap();
+    let (busy, _) = kernels::read_busy_tasks(&mut connection, &read).await.unwrap();
     assert_eq!(busy.len(), 1);
     assert_eq!(busy[0].0, "ada: 9");
 }

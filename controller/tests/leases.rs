@@ -14,9 +14,9 @@ async fn lead(connection: &mut PgConnection, secs: u64) -> Millis {
     let controller = ControllerId::from_uuid(Uuid::from_u128(1));
     let claim =
         Claim { controller, remembered: None, set_back: None, lease: Millis::from_secs(secs) };
-    let election = leader::elect(connection, &claim).await.unwrap();
+    let election = leader::elect_leader(connection, &claim).await.unwrap();
     assert!(matches!(election, Election::Won { .. }), "{election:?}");
-    leader::hold(connection).await.unwrap().granted
+    leader::read_hold(connection).await.unwrap().granted
 }
 
 /// The database's clock runs on while one looks.

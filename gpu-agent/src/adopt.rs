@@ -10,10 +10,11 @@ use tokio::io::AsyncReadExt as _;
 use tokio::net::UnixStream;
 use uuid::Uuid;
 
-use crate::pool::{Nursery, Pool};
-use crate::shepherd::protocol::{FromShepherd, Held, ShepherdHello};
+use crate::pool::{ShepherdLauncher, ShepherdPool};
+use crate::shepherd::protocol::{FromShepherd, ShepherdHello};
 use crate::shepherd::socket::take_frame;
 use crate::sys::identity::ProcessIdentity;
+use tessera_agent_core::shepherd::HeldAttempt;
 
 /// How long a shepherd may take to answer. It does nothing that takes longer; one that doesn't
 /// answer is stopped or broken, and can't be trusted to keep its lease.
@@ -21,7 +22,7 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(5);
 
 /// Connects to every shepherd that lives, and clears up after the others. Returns what the
 /// living ones have.
-pub async fn adopt(nursery: &Nursery, pool: &mut Pool) -> Vec<Held> {
+pub async fn adopt(nursery: &ShepherdLauncher, pool: &mut ShepherdPool) -> Vec<HeldAttempt> {
     let mut held = Vec::new();
     for (id, process) in named(&nursery.data) {
         let alive = process.filter(|process| process.is_alive(nursery.boot));
@@ -41,7 +42,7 @@ pub async fn adopt(nursery: &Nursery, pool: &mut Pool) -> Vec<Held> {
     held
 }
 
-fn give_up(nursery: &Nursery, id: Uuid, process: ProcessIdentity, reason: &str) {
+fn give_up(nursery: &ShepherdLauncher, id: Uuid, process: ProcessIdentity, reason: &str) {
     // An idle one goes by itself, once it has noticed that its agent is gone.
     if process.is_alive(nursery.boot) {
         tracing::warn!(shepherd = %id, pid = process.pid, reason, "a shepherd is killed");
@@ -92,7 +93,7 @@ async fn greet(
         }
     };
     if hello.id != id || hello.process != process {
-        return Err(io::Error::other("it says that it is another one"));
+        return Err(io::Error::other("its hello names another shepherd"));
     }
     Ok((hello, stream, buffer))
 }

@@ -9,17 +9,17 @@ use std::time::Duration;
 use anyhow::Context as _;
 use clap::Parser;
 use serde::{Deserialize, Serialize};
-use tessera_kernel_queue::Rules;
-use tessera_model::{Bytes, Keep, Millis};
+use tessera_kernel_queue::QueueRules;
+use tessera_model::{Bytes, Millis, RetentionTime};
 
-use crate::core::custody::Adopt;
-use crate::core::environment::NodeEnvironment;
-use crate::core::plan::TRIES_MAX;
-use crate::core::retention::Limits;
-use crate::core::telemetry::pace::Pace;
 use crate::kernel;
 use crate::outputs;
 use crate::sys::holders::DeviceFiles;
+use tessera_agent_core::environment::NodeEnvironment;
+use tessera_agent_core::ownership::AdoptionPolicy;
+use tessera_agent_core::plan::TRIES_MAX;
+use tessera_agent_core::retention::RetentionLimits;
+use tessera_agent_core::telemetry::pace::SamplingPace;
 
 /// The name of NVIDIA's management library, as the linker finds it.
 pub const NVML_LIBRARY: &str = "libnvidia-ml.so.1";
@@ -29,11 +29,11 @@ pub const MPS_CONTROL: &str = "nvidia-cuda-mps-control";
 /// Runs attempts on this machine's GPUs for a Tessera controller.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "tessera-agent", version)]
-pub struct Arguments {
-    /// Where the controller is: `host:port`.
+pub struct AgentArguments {
+    /// The controller's address: `host:port`.
     #[arg(long, env = "TESSERA_AGENT_CONTROLLER")]
     pub controller: Option<String>,
-    /// Folder of everything that the agent keeps; `identity/` in it holds its certificate.
+    /// The agent's data folder; `identity/` in it holds its certificate.
     #[arg(long, env = "TESSERA_AGENT_DATA")]
     pub data: Option<PathBuf>,
     /// NVIDIA's management library [default: libnvidia-ml.so.1].
@@ -49,42 +49,42 @@ pub struct Arguments {
     /// from PATH].
     #[arg(long, env = "TESSERA_AGENT_MPS_CONTROL")]
     pub mps_control: Option<PathBuf>,
-    /// What runs a small kernel as a client of MPS, with its arguments [default: this program].
+    /// Program that runs a small kernel as a client of MPS to test a server, with its arguments [default: this program].
     #[arg(long, env = "TESSERA_AGENT_MPS_CANARY")]
     pub mps_canary: Option<String>,
     /// The kernel plane's shim, for jobs that share slices kernel by kernel [default:
-    /// kernel-shim/libcuda.so.1 beside this program, or beside its folder].
+    /// kernel-shim/libcuda.so.1 next to this program, or next to its folder].
     #[arg(long, env = "TESSERA_AGENT_KERNEL_SHIM", value_name = "FILE")]
     pub kernel_shim: Option<PathBuf>,
-    /// How long outputs are kept after the ends of their attempts: 7d, 12h, 30m, or forever
+    /// How long the output of an attempt is kept after its end: 7d, 12h, 30m, or forever
     /// [default: 7d].
     #[arg(long, env = "TESSERA_AGENT_KEEP_OUTPUTS", value_name = "DURATION")]
-    pub keep_outputs: Option<Keep>,
-    /// What all outputs together may take, such as 50G; the oldest go first [default: a tenth of
+    pub keep_outputs: Option<RetentionTime>,
+    /// Most disk space for all outputs together, such as 50G; the oldest go first [default: a tenth of
     /// the disk].
     #[arg(long, env = "TESSERA_AGENT_KEEP_OUTPUTS_BYTES", value_name = "SIZE")]
     pub keep_outputs_bytes: Option<String>,
-    /// A TOML file with the same settings, and those that have no option.
+    /// A TOML file with the same settings, and those without an option (see docs/operations.md).
     #[arg(long, env = "TESSERA_AGENT_CONFIG")]
     pub config: Option<PathBuf>,
-    /// Print the effective settings, say what is wrong with them, and exit.
+    /// Print the effective settings or what is wrong with them, and exit.
     #[arg(long)]
     pub check: bool,
-    /// What else to run.
+    /// Another task than the agent itself.
     #[command(subcommand)]
-    pub command: Option<Command>,
+    pub command: Option<AgentCommand>,
 }
 
-/// What else the program can be.
+/// The tasks of this program besides the agent itself.
 #[derive(Clone, Debug, clap::Subcommand)]
-pub enum Command {
+pub enum AgentCommand {
     /// Ends an attempt's clients of MPS before it is killed. Never started by hand.
     #[command(hide = true)]
-    MpsTerminate(crate::mps::terminate::Terminate),
+    MpsTerminate(crate::mps::terminate::TerminateArguments),
     /// Runs a small kernel as a client of MPS. Never started by hand.
     #[command(hide = true)]
     MpsCanary,
-    /// Says what keeps this machine from running jobs or cutting its GPUs, and what mends it.
+    /// Reports what keeps this machine from running jobs or partitioning its GPUs, and how to fix it.
     ///
     /// Needs no controller. Exit code 1 if something blocks.
     Doctor {
@@ -98,7 +98,7 @@ pub enum Command {
         #[arg(long)]
         json: bool,
     },
-    /// Prints what the driver tells of its GPUs as JSON: inventory, placements, instances, figures,
+    /// Prints the driver's GPUs as JSON: inventory, placements, instances, measurements,
     /// and what this account may do. Changes nothing.
     ///
     /// Needs no controller. Exit code 1 if the GPUs can't be listed.
@@ -114,7 +114,7 @@ pub enum Command {
         #[arg(long)]
         nvml: OsString,
     },
-    /// Answers the agent's questions to the driver. Never started by hand.
+    /// Makes the agent's calls to the driver. Never started by hand.
     #[command(hide = true)]
     NvmlWorker {
         /// NVIDIA's management library.
@@ -129,7 +129,7 @@ pub enum Command {
 /// The settings file.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct File {
+struct ConfigFile {
     controller: Option<String>,
     data: Option<PathBuf>,
     nvml: Option<PathBuf>,
@@ -138,15 +138,15 @@ struct File {
     kernel_shim: Option<PathBuf>,
     kernel_gates: Option<PathBuf>,
     kernel_over_mps: Option<bool>,
-    kernel_rules: Option<Rules>,
+    kernel_rules: Option<QueueRules>,
     shepherd: Option<PathBuf>,
     pass_env: Option<Vec<String>>,
     keep_attempts: Option<usize>,
-    keep_outputs: Option<Keep>,
+    keep_outputs: Option<RetentionTime>,
     keep_outputs_bytes: Option<String>,
     destroy_tries: Option<u32>,
     cgroups: Option<bool>,
-    adopt: Option<Adopt>,
+    adopt: Option<AdoptionPolicy>,
     kernel_log: Option<PathBuf>,
     gpu_boot_id: Option<PathBuf>,
     device_files: Option<DeviceFiles>,
@@ -160,7 +160,7 @@ struct File {
 
 /// The effective settings.
 #[derive(Clone, Debug, Serialize)]
-pub struct Config {
+pub struct AgentConfig {
     /// Where the controller is.
     pub controller: String,
     /// Where other nodes reach this one, for jobs that run on several: a name or an address. By
@@ -181,7 +181,7 @@ pub struct Config {
     /// Whether jobs that share a slice kernel by kernel have MPS beneath.
     pub kernel_over_mps: bool,
     /// How they share it.
-    pub kernel_rules: Rules,
+    pub kernel_rules: QueueRules,
     /// The shepherd's program.
     pub shepherd: PathBuf,
     /// Variables of the agent's own environment that attempts get.
@@ -189,15 +189,15 @@ pub struct Config {
     /// Of how many ended attempts outputs are kept.
     pub keep_attempts: usize,
     /// How long outputs are kept.
-    pub keep_outputs: Keep,
-    /// What outputs may take; a tenth of the disk, if nothing is said.
+    pub keep_outputs: RetentionTime,
+    /// What outputs may take; by default a tenth of the disk.
     pub keep_outputs_bytes: Option<String>,
     /// Tries of a blocked layout step.
     pub destroy_tries: u32,
     /// Whether attempts are put into control groups where the machine has them.
     pub cgroups: bool,
     /// Whose the instances are that the node did not make: `never`, `at-start` or `exclusive`.
-    pub adopt: Adopt,
+    pub adopt: AdoptionPolicy,
     /// The kernel's log, in which the driver's errors stand.
     pub kernel_log: PathBuf,
     /// The file that names the boot in which the GPUs' instances live.
@@ -216,28 +216,28 @@ pub struct Config {
     pub telemetry_report_ms: u64,
 }
 
-/// Milliseconds between samples, if nothing else is said: ten a second show a program's phases,
+/// Default milliseconds between samples: ten a second show a program's phases,
 /// and one in two seconds costs an idle node next to nothing. An attempt that comes is seen at once.
 const SAMPLE_IDLE_MS: u64 = 2_000;
 const SAMPLE_BUSY_MS: u64 = 100;
-/// Milliseconds between reports, if nothing else is said, and the fewest that are taken.
+/// Default milliseconds between reports, and the smallest setting.
 const REPORT_MS: u64 = 5_000;
 const REPORT_MS_MIN: u64 = 1_000;
-/// Of how many ended attempts outputs are kept, if nothing else is said: each is a file or two,
+/// Default number of ended attempts whose outputs are kept: each is a file or two,
 /// and all are listed when the agent starts.
 const KEEP_ATTEMPTS: usize = 200_000;
-/// How long outputs are kept, if nothing else is said.
-const KEEP_OUTPUTS: Keep = Keep::days(7);
+/// How long outputs are kept by default.
+const KEEP_OUTPUTS: RetentionTime = RetentionTime::days(7);
 
-impl Config {
+impl AgentConfig {
     /// Puts the settings together.
     ///
     /// # Errors
     ///
     /// What is missing or wrong, and where.
-    pub fn load(arguments: &Arguments) -> anyhow::Result<Self> {
+    pub fn load(arguments: &AgentArguments) -> anyhow::Result<Self> {
         let file = match &arguments.config {
-            None => File::default(),
+            None => ConfigFile::default(),
             Some(path) => {
                 let text = std::fs::read_to_string(path)
                     .with_context(|| format!("can't read {}", path.display()))?;
@@ -306,11 +306,11 @@ impl Config {
     }
 
     /// Returns how often GPUs are sampled.
-    pub fn pace(&self) -> Pace {
-        Pace::new(Millis::new(self.sample_idle_ms), Millis::new(self.sample_busy_ms))
+    pub fn pace(&self) -> SamplingPace {
+        SamplingPace::new(Millis::new(self.sample_idle_ms), Millis::new(self.sample_busy_ms))
     }
 
-    /// Returns how often the controller is told.
+    /// Returns how often GPU figures are reported to the controller.
     pub const fn telemetry_report_every(&self) -> Duration {
         Duration::from_millis(self.telemetry_report_ms)
     }
@@ -319,13 +319,13 @@ impl Config {
     ///
     /// # Errors
     ///
-    /// The data folder's disk can't be asked for its size.
-    pub fn output_limits(&self) -> anyhow::Result<Limits> {
+    /// The size of the data folder's disk can't be read.
+    pub fn output_limits(&self) -> anyhow::Result<RetentionLimits> {
         let bytes = match &self.keep_outputs_bytes {
             Some(text) => text.parse()?,
             None => outputs::share_of_disk(&self.data)?,
         };
-        Ok(Limits { age: self.keep_outputs, bytes, attempts: self.keep_attempts })
+        Ok(RetentionLimits { age: self.keep_outputs, bytes, attempts: self.keep_attempts })
     }
 
     /// Returns what attempts find in their environment.
@@ -352,12 +352,18 @@ impl Config {
 mod tests {
     use super::*;
 
-    fn load(text: &str) -> anyhow::Result<Config> {
+    fn load(text: &str) -> anyhow::Result<AgentConfig> {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("agent.toml");
         std::fs::write(&path, text).unwrap();
         let path = path.display().to_string();
-        Config::load(&Arguments::parse_from(["tessera-agent", "--config", &path, "--data", "/d"]))
+        AgentConfig::load(&AgentArguments::parse_from([
+            "tessera-agent",
+            "--config",
+            &path,
+            "--data",
+            "/d",
+        ]))
     }
 
     #[test]
@@ -395,5 +401,20 @@ mod tests {
         let error = format!("{:#}", load("").unwrap_err());
 
         assert!(error.contains("controller is missing"), "{error}");
+    }
+
+    #[test]
+    fn every_setting_and_option_is_in_the_operations_guide() {
+        let guide = include_str!("../../docs/operations.md");
+        let config = load("controller = \"c:1\"\n").unwrap();
+        let keys = serde_json::to_value(&config).unwrap();
+        for key in keys.as_object().unwrap().keys() {
+            let is_there = [format!("| `{key}` |"), format!("| `[{key}]` |")];
+            assert!(is_there.iter().any(|row| guide.contains(row)), "{key} is not documented");
+        }
+        let command = <AgentArguments as clap::CommandFactory>::command();
+        for option in command.get_arguments().filter_map(clap::Arg::get_long) {
+            assert!(guide.contains(&format!("`--{option}`")), "--{option} is not documented");
+        }
     }
 }

@@ -34,7 +34,7 @@ pub enum DiskError {
     Refused {
         /// Which file or folder.
         path: String,
-        /// What it said.
+        /// The system's error.
         #[source]
         cause: io::Error,
     },
@@ -147,14 +147,18 @@ pub fn load<T: for<'de> Deserialize<'de>>(path: &Path) -> Result<Option<T>, Disk
 ///
 /// [`DiskError::Refused`]; the old file is untouched.
 pub fn save<T: Serialize>(path: &Path, value: &T) -> Result<(), DiskError> {
-    let aside = path.with_extension("new");
+    let temporary = path.with_extension("new");
     let write = || {
         let text = serde_json::to_vec(value).map_err(io::Error::other)?;
-        let mut file =
-            OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&aside)?;
+        let mut file = OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .mode(0o600)
+            .open(&temporary)?;
         file.write_all(&text)?;
         file.sync_all()?;
-        fs::rename(&aside, path)?;
+        fs::rename(&temporary, path)?;
         match path.parent() {
             Some(folder) => File::open(folder)?.sync_all(),
             None => Ok(()),
@@ -166,7 +170,7 @@ pub fn save<T: Serialize>(path: &Path, value: &T) -> Result<(), DiskError> {
 /// What a file needs that is as short as ours: less is nothing.
 const SHORTEST_FILE: u64 = 4 << 10;
 
-/// Tells whether the disk of a folder takes no more files.
+/// Returns whether the disk of a folder takes no more files.
 pub fn is_full(folder: &Path) -> bool {
     rustix::fs::statvfs(folder)
         .is_ok_and(|disk| disk.f_bavail.saturating_mul(disk.f_frsize) < SHORTEST_FILE)

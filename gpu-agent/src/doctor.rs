@@ -1,5 +1,5 @@
-//! The doctor: looks at the machine and its driver, and says what is wrong and what mends it.
-//! What follows from what it sees is decided in [`crate::core::doctor`].
+//! The doctor: looks at the machine and its driver, and reports what is wrong and what fixes it.
+//! What follows from what it sees is decided in [`tessera_agent_core::doctor`].
 
 mod system;
 
@@ -13,9 +13,9 @@ use tessera_wire::frames::{Finding, FindingLevel};
 use tokio::process::Command;
 use tokio::sync::mpsc;
 
-use crate::core::doctor::{DriverAnswer, Facts, MachineFacts, findings, summary};
-use crate::node::Input;
-use crate::nvml::checkup::Answer;
+use crate::node::NodeInput;
+use crate::nvml::checkup::CheckupOutput;
+use tessera_agent_core::doctor::{DoctorFacts, DriverAnswer, MachineFacts, findings, summary};
 
 /// How long the driver may take: loading it anew takes seconds where persistence mode is off.
 const DRIVER_WITHIN: Duration = Duration::from_secs(15);
@@ -35,17 +35,17 @@ pub struct Doctor {
 
 impl Doctor {
     /// Looks at everything.
-    pub async fn look(&self) -> Facts {
+    pub async fn look(&self) -> DoctorFacts {
         let driver = ask_driver(&self.program, self.library.as_os_str()).await;
         let (data, control) = (self.data.clone(), self.mps_control.clone());
         let machine = tokio::task::spawn_blocking(move || MachineFacts {
             mps_control: crate::mps::find(&control).map(|path| path.display().to_string()),
             ..system::look(data.as_deref())
         });
-        Facts { machine: machine.await.unwrap_or_default(), driver }
+        DoctorFacts { machine: machine.await.unwrap_or_default(), driver }
     }
 
-    /// Looks once, and says in the log what this agent may do here and what is wrong.
+    /// Looks once, and reports in the log what this agent may do here and what is wrong.
     pub async fn log(&self) {
         let facts = self.look().await;
         tracing::info!(may = summary(&facts), "doctor");
@@ -59,10 +59,10 @@ impl Doctor {
     }
 
     /// Looks whenever the controller asks for it, one question after the other.
-    pub async fn serve(self, mut questions: mpsc::Receiver<u64>, node: mpsc::Sender<Input>) {
+    pub async fn serve(self, mut questions: mpsc::Receiver<u64>, node: mpsc::Sender<NodeInput>) {
         while let Some(token) = questions.recv().await {
             let findings = findings(&self.look().await);
-            let answer = Input::Say(ToController::Examined { token, findings });
+            let answer = NodeInput::Say(ToController::Examined { token, findings });
             if node.send(answer).await.is_err() {
                 return;
             }
@@ -78,7 +78,7 @@ impl Doctor {
                 .iter()
                 .map(|f| {
                     serde_json::json!({
-                        "check": f.check, "level": f.level.word(), "gpu": f.gpu,
+                        "check": f.check, "level": f.level.as_str(), "gpu": f.gpu,
                         "text": f.text, "remedy": f.remedy,
                     })
                 })
@@ -99,8 +99,8 @@ impl Doctor {
 fn line(finding: &Finding) -> String {
     let gpu = finding.gpu.map(|gpu| format!("GPU {gpu}: ")).unwrap_or_default();
     let remedy = finding.remedy.as_deref().map(|remedy| format!("\n         -> {remedy}"));
-    let (level, check) = (finding.level.word(), &finding.check);
-    format!("{level:<6}  {check:<15} {gpu}{}{}", finding.text, remedy.unwrap_or_default())
+    let (level, check) = (finding.level.as_str(), &finding.check);
+    format!("{level:<6}  {check:<18} {gpu}{}{}", finding.text, remedy.unwrap_or_default())
 }
 
 async fn ask_driver(program: &Path, library: &OsStr) -> DriverAnswer {
@@ -116,8 +116,8 @@ async fn ask_driver(program: &Path, library: &OsStr) -> DriverAnswer {
         return DriverAnswer::Silent;
     };
     match serde_json::from_slice(&output.stdout) {
-        Ok(Answer::Told(facts)) => DriverAnswer::Told(facts),
-        Ok(Answer::Refused(fault)) => DriverAnswer::Refused(fault),
+        Ok(CheckupOutput::Told(facts)) => DriverAnswer::Told(facts),
+        Ok(CheckupOutput::Refused(fault)) => DriverAnswer::Refused(fault),
         Err(_) => DriverAnswer::Silent,
     }
 }

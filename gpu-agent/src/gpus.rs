@@ -2,7 +2,7 @@
 
 mod faults;
 pub mod file;
-pub mod one;
+pub mod managed;
 mod plans;
 
 use tessera_model::mig::Slot;
@@ -14,23 +14,23 @@ use tessera_wire::frames::{FaultAction, FaultCause, GpuReport, PlanEnd, PlanOrde
 pub enum GpuOrder {
     /// Change a layout.
     Apply(PlanOrder),
-    /// Switch MIG mode, on an administrator's word.
+    /// Switch MIG mode, at an administrator's request.
     SetMigMode {
-        /// Which GPU.
+        /// The GPU's id.
         gpu: GpuId,
         /// On or off.
         on: bool,
     },
-    /// Take it for sound again, on an operator's word.
+    /// Treat it as healthy again, at an operator's request.
     Clear {
-        /// Which GPU.
+        /// The GPU's id.
         gpu: GpuId,
         /// One instance only; everything if left out.
         slot: Option<Slot>,
     },
     /// Remember which attempts a fault hit.
     Hit {
-        /// On which GPU.
+        /// The GPU that it belongs to.
         gpu: GpuId,
         /// When the fault was seen.
         at_unix: Millis,
@@ -58,28 +58,28 @@ pub enum GpuEvent {
     Changed(Box<GpuReport>),
     /// A plan came to its end.
     PlanEnded {
-        /// On which GPU.
+        /// The GPU that it belongs to.
         gpu: GpuId,
-        /// Which plan.
+        /// The plan's id.
         plan: PlanId,
-        /// How.
+        /// How it ended.
         end: PlanEnd,
     },
     /// A switch of MIG mode came to its end.
     MigModeEnded {
-        /// On which GPU.
+        /// The GPU that it belongs to.
         gpu: GpuId,
         /// What is in the way, if anything is.
         problem: Option<String>,
     },
     /// A fault struck that ends attempts.
-    Struck(Strike),
+    Struck(AttemptFault),
 }
 
 /// A fault that ends attempts.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Strike {
-    /// On which GPU.
+pub struct AttemptFault {
+    /// The GPU that it belongs to.
     pub gpu: GpuId,
     /// When, on the wall clock.
     pub at_unix: Millis,
@@ -93,15 +93,15 @@ pub struct Strike {
     pub pid: Option<u32>,
 }
 
-/// An error that the driver told of by itself.
+/// An error that the driver reported by itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Noticed {
-    /// Who told.
-    pub source: Source,
+pub struct ReportedError {
+    /// The source of the report.
+    pub source: ErrorSource,
     /// When it happened, on the wall clock.
     pub at_unix: Millis,
     /// The GPU that it struck.
-    pub on: Place,
+    pub on: GpuAddress,
     /// The error's number.
     pub xid: u32,
     /// The driver's number of the GPU instance that it struck.
@@ -110,18 +110,18 @@ pub struct Noticed {
     pub pid: Option<u32>,
 }
 
-/// What is heard of GPUs without asking.
+/// Something that the driver reported by itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Told {
+pub enum DriverNotice {
     /// An error.
-    Noticed(Noticed),
-    /// A GPU is lost, it was not said which.
+    Noticed(ReportedError),
+    /// A GPU is lost; the driver didn't report which.
     Lost,
 }
 
-/// Who told of an error: the same one comes by both ways.
+/// The source of an error report: the same error comes from both.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Source {
+pub enum ErrorSource {
     /// The driver's events.
     Events,
     /// The kernel's log.
@@ -130,7 +130,7 @@ pub enum Source {
 
 /// How the teller names a GPU.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum GpuAddress {
     /// By its UUID.
     Gpu(GpuId),
     /// By its place on the bus, as `0000:65:00`.

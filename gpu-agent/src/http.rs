@@ -1,5 +1,5 @@
-//! What this node's agent tells programs that ask: its metrics, and whether it is alive. Off
-//! unless an address is given; it tells nothing that would need a token.
+//! The agent's HTTP server: its metrics, and whether it is alive. Off
+//! unless an address is given; it serves nothing that would need a token.
 
 use std::net::TcpListener;
 use std::time::Duration;
@@ -9,8 +9,8 @@ use actix_web::web::{self, Data};
 use actix_web::{App, HttpResponse, HttpServer};
 use tessera_telemetry::exposition::Exposition;
 
-use crate::kernel::Board;
-use crate::telemetry::Shared;
+use crate::kernel::SharedNumbers;
+use crate::telemetry::SharedTelemetry;
 use crate::telemetry::metrics;
 
 /// How long a client may take to send a request's head.
@@ -22,12 +22,12 @@ const CONNECTIONS_MAX: usize = 32;
 ///
 /// # Errors
 ///
-/// What the system says about the listener.
+/// The system's error about the listener.
 pub fn serve(
     listener: TcpListener,
     node: String,
-    shared: Shared,
-    kernels: Option<Board>,
+    shared: SharedTelemetry,
+    kernels: Option<SharedNumbers>,
 ) -> std::io::Result<Server> {
     let source = Data::new((node, shared, kernels));
     let app = move || {
@@ -45,10 +45,18 @@ pub fn serve(
     Ok(server.listen(listener)?.run())
 }
 
-async fn prometheus(source: Data<(String, Shared, Option<Board>)>) -> HttpResponse {
+async fn prometheus(
+    source: Data<(String, SharedTelemetry, Option<SharedNumbers>)>,
+) -> HttpResponse {
     let (node, shared, kernels) = &**source;
-    let text = shared.with(|state| metrics::exposition(node, state, kernels.as_ref()));
-    HttpResponse::Ok().content_type(Exposition::CONTENT_TYPE).body(text)
+    let metrics = shared.with(|state| metrics::collect(node, state, kernels.as_ref()));
+    match metrics.encode() {
+        Ok(text) => HttpResponse::Ok().content_type(Exposition::CONTENT_TYPE).body(text),
+        Err(error) => {
+            tracing::error!(%error, "the metrics can't be encoded");
+            HttpResponse::InternalServerError().finish()
+        }
+    }
 }
 
 async fn healthz() -> HttpResponse {

@@ -1,4 +1,4 @@
-//! What the driver tells of its GPUs, printed once: inventory, placements, instances, one sample of
+//! What the driver reports of its GPUs, printed once: inventory, placements, instances, one sample of
 //! the figures, and what this account may do here. Only asks; changes nothing.
 
 use std::path::PathBuf;
@@ -6,12 +6,14 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 use tessera_model::GpuId;
 
-use crate::core::doctor::{findings, summary};
 use crate::doctor::Doctor;
 use crate::nvml::client::{NvmlClient, NvmlFailed, WorkerProgram};
-use crate::nvml::messages::{GpuFacts, Reply, Request, Sample};
+use crate::nvml::messages::{NvmlReply, NvmlRequest};
+use tessera_agent_core::doctor::{findings, summary};
+use tessera_agent_core::nvml::facts::GpuFacts;
+use tessera_agent_core::nvml::sample::GpuSample;
 
-/// What is printed, as JSON; also kept as the record of a real card (`load-tests/gpu`).
+/// What is printed, as JSON; also kept as the record of a real GPU (`load-tests/gpu`).
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Inspection {
     /// The agent's version.
@@ -19,16 +21,16 @@ pub struct Inspection {
     /// What this account may do with the GPUs here, in one sentence.
     pub may: String,
     /// What the doctor finds of the driver and the GPUs.
-    pub findings: Vec<Found>,
+    pub findings: Vec<InspectedFinding>,
     /// The GPUs.
-    pub gpus: Vec<Inspected>,
+    pub gpus: Vec<InspectedGpu>,
     /// Why the GPUs can't be listed, if they can't.
     pub problem: Option<String>,
 }
 
 /// One finding of the doctor.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Found {
+pub struct InspectedFinding {
     /// What was looked at.
     pub check: String,
     /// `ok`, `warn` or `blocks`.
@@ -37,19 +39,19 @@ pub struct Found {
     pub gpu: Option<u32>,
     /// What was found.
     pub text: String,
-    /// What mends it.
+    /// What fixes it.
     pub remedy: Option<String>,
 }
 
 /// One GPU.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Inspected {
+pub struct InspectedGpu {
     /// Its UUID.
     pub gpu: GpuId,
     /// How it stands, with profiles and placements where MIG mode is on.
     pub facts: Option<GpuFacts>,
     /// What it draws, and who uses it.
-    pub sample: Option<Sample>,
+    pub sample: Option<GpuSample>,
     /// Why something of that is missing.
     pub problems: Vec<String>,
 }
@@ -62,12 +64,14 @@ const OF_THE_DRIVER: [&str; 6] =
 pub async fn look(doctor: &Doctor) -> Inspection {
     let facts = doctor.look().await;
     let of_the_driver = |check: &str| OF_THE_DRIVER.contains(&check);
-    let found = findings(&facts).into_iter().filter(|f| of_the_driver(&f.check)).map(|f| Found {
-        check: f.check,
-        level: f.level.word().to_owned(),
-        gpu: f.gpu,
-        text: f.text,
-        remedy: f.remedy,
+    let found = findings(&facts).into_iter().filter(|f| of_the_driver(&f.check)).map(|f| {
+        InspectedFinding {
+            check: f.check,
+            level: f.level.as_str().to_owned(),
+            gpu: f.gpu,
+            text: f.text,
+            remedy: f.remedy,
+        }
     });
     let program = WorkerProgram {
         program: doctor.program.clone(),
@@ -75,8 +79,8 @@ pub async fn look(doctor: &Doctor) -> Inspection {
     };
     let nvml = NvmlClient::start(program);
     let (mut gpus, mut problem) = (Vec::new(), None);
-    match nvml.ask(Request::List).await {
-        Ok(Reply::Gpus(ids)) => {
+    match nvml.ask(NvmlRequest::List).await {
+        Ok(NvmlReply::Gpus(ids)) => {
             for id in ids {
                 gpus.push(inspect(&nvml, id).await);
             }
@@ -93,25 +97,25 @@ pub async fn look(doctor: &Doctor) -> Inspection {
     }
 }
 
-async fn inspect(nvml: &NvmlClient, gpu: GpuId) -> Inspected {
+async fn inspect(nvml: &NvmlClient, gpu: GpuId) -> InspectedGpu {
     let mut problems = Vec::new();
-    let facts = match nvml.ask(Request::Read(gpu.clone())).await {
-        Ok(Reply::Gpu(facts)) => Some(*facts),
+    let facts = match nvml.ask(NvmlRequest::Read(gpu.clone())).await {
+        Ok(NvmlReply::Gpu(facts)) => Some(*facts),
         Ok(_) => None,
         Err(failed) => {
             problems.push(format!("can't be read: {failed}"));
             None
         }
     };
-    let sample = match nvml.ask(Request::Sample(gpu.clone())).await {
-        Ok(Reply::Sample(sample)) => Some(*sample),
+    let sample = match nvml.ask(NvmlRequest::Sample(gpu.clone())).await {
+        Ok(NvmlReply::Sample(sample)) => Some(*sample),
         Ok(_) => None,
         Err(failed) => {
             problems.push(format!("can't be sampled: {failed}"));
             None
         }
     };
-    Inspected { gpu, facts, sample, problems }
+    InspectedGpu { gpu, facts, sample, problems }
 }
 
 /// Looks, and prints what is found; `false` if the GPUs can't even be listed.

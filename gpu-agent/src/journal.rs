@@ -13,15 +13,15 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc;
 
-use crate::core::attempts::Effect;
-use crate::core::ledger::{self, HEADER, Ledger, Record};
-use crate::node::Input;
+use crate::node::NodeInput;
+use tessera_agent_core::attempts::AttemptEffect;
+use tessera_agent_core::ledger::{self, AttemptLedger, HEADER, JournalRecord};
 
 /// Its name in the data folder.
 pub const FILE_NAME: &str = "journal";
 /// The journal grows by this much at a time.
 const CHUNK_BYTES: usize = 256 * 1024;
-/// How long a record of [`Haste::Soon`] may wait for others: about as long as a round of the
+/// How long a record of [`SyncUrgency::Soon`] may wait for others: about as long as a round of the
 /// controller takes, so that under load it shares the sync of the next launches.
 const SOON: Duration = Duration::from_millis(10);
 /// A journal longer than this is written anew, with what still counts.
@@ -33,7 +33,7 @@ const GROUP_MAX: usize = 1024;
 
 /// How soon a record must be on disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Haste {
+pub enum SyncUrgency {
     /// With the next record that is in a hurry.
     Whenever,
     /// Within 10 ms, with others.
@@ -45,9 +45,9 @@ pub enum Haste {
 /// A record, and what is to be done once it is on disk.
 #[derive(Debug)]
 struct Batch {
-    record: Record,
-    haste: Haste,
-    then: Vec<Effect>,
+    record: JournalRecord,
+    haste: SyncUrgency,
+    then: Vec<AttemptEffect>,
 }
 
 /// The way to the journal.
@@ -57,18 +57,18 @@ pub struct Journal {
 }
 
 impl Journal {
-    /// Queues a record; `then` comes back as [`Input::Journalled`], or as
-    /// [`Input::NotJournalled`] if the disk refused.
+    /// Queues a record; `then` comes back as [`NodeInput::Journalled`], or as
+    /// [`NodeInput::NotJournalled`] if the disk refused.
     ///
     /// # Errors
     ///
     /// Returns `then` if the queue is full.
     pub fn append(
         &self,
-        record: Record,
-        haste: Haste,
-        then: Vec<Effect>,
-    ) -> Result<(), Vec<Effect>> {
+        record: JournalRecord,
+        haste: SyncUrgency,
+        then: Vec<AttemptEffect>,
+    ) -> Result<(), Vec<AttemptEffect>> {
         self.queue.try_send(Batch { record, haste, then }).map_err(|refused| match refused {
             std::sync::mpsc::TrySendError::Full(batch)
             | std::sync::mpsc::TrySendError::Disconnected(batch) => batch.then,
@@ -86,17 +86,17 @@ pub struct JournalFile {
     /// How long the file is; zeros from `length` on.
     extent: u64,
     compact_at: u64,
-    ledger: Ledger,
+    ledger: AttemptLedger,
 }
 
 impl JournalFile {
-    /// Opens the journal and reads what it says. What stands behind a damage is cut off; the
+    /// Opens the journal and reads its records. What stands behind a damaged one is cut off; the
     /// damaged file is kept aside for people to look at.
     ///
     /// # Errors
     ///
     /// The disk refused.
-    pub fn open(data: &Path) -> io::Result<(Self, Ledger)> {
+    pub fn open(data: &Path) -> io::Result<(Self, AttemptLedger)> {
         let path = data.join(FILE_NAME);
         let bytes = match fs::read(&path) {
             Ok(bytes) => bytes,
@@ -110,7 +110,7 @@ impl JournalFile {
             tracing::warn!(lost, "the journal's end was damaged and is cut off");
             fs::write(path.with_extension("damaged"), &bytes)?;
         }
-        let mut sum = Ledger::default();
+        let mut sum = AttemptLedger::default();
         records.iter().for_each(|record| sum.apply(record));
         let mut journal = Self {
             file: open(&path)?,
@@ -133,7 +133,7 @@ impl JournalFile {
     /// # Errors
     ///
     /// No thread can be started.
-    pub fn start(self, node: mpsc::Sender<Input>) -> io::Result<Journal> {
+    pub fn start(self, node: mpsc::Sender<NodeInput>) -> io::Result<Journal> {
         let (queue, batches) = sync_channel(QUEUE);
         std::thread::Builder::new()
             .name("journal".to_owned())
@@ -141,18 +141,18 @@ impl JournalFile {
         Ok(Journal { queue })
     }
 
-    fn run(mut self, batches: &Receiver<Batch>, node: &mpsc::Sender<Input>) {
+    fn run(mut self, batches: &Receiver<Batch>, node: &mpsc::Sender<NodeInput>) {
         while let Some(group) = gather(batches) {
             let written = self.append(&group);
             let then: Vec<_> = group.into_iter().flat_map(|batch| batch.then).collect();
             if then.is_empty() {
                 continue;
             }
-            let told = match written {
-                Ok(()) => Input::Journalled(then),
-                Err(error) => Input::NotJournalled { then, reason: error.to_string() },
+            let reported = match written {
+                Ok(()) => NodeInput::Journalled(then),
+                Err(error) => NodeInput::NotJournalled { then, reason: error.to_string() },
             };
-            if node.blocking_send(told).is_err() {
+            if node.blocking_send(reported).is_err() {
                 return;
             }
         }
@@ -196,17 +196,17 @@ impl JournalFile {
 
     /// Writes the journal anew. On any trouble the old one stays, and grows on.
     fn compact(&mut self) {
-        let aside = self.path.with_extension("new");
+        let temporary = self.path.with_extension("new");
         let rewrite = || -> io::Result<(File, u64)> {
             let mut bytes = HEADER.to_vec();
             for record in self.ledger.records() {
                 ledger::encode(&record, &mut bytes).map_err(io::Error::other)?;
             }
-            let _ = fs::remove_file(&aside);
-            let file = open(&aside)?;
+            let _ = fs::remove_file(&temporary);
+            let file = open(&temporary)?;
             file.write_all_at(&bytes, 0)?;
             file.sync_all()?;
-            fs::rename(&aside, &self.path)?;
+            fs::rename(&temporary, &self.path)?;
             if let Some(folder) = self.path.parent() {
                 File::open(folder)?.sync_all()?;
             }
@@ -229,16 +229,20 @@ impl JournalFile {
 
 /// Waits for records, and for as long as the hastiest of them allows for more; `None` once nobody
 /// is left who could send any.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "a deadline of a process or a connection at the edge"
+)]
 fn gather(batches: &Receiver<Batch>) -> Option<Vec<Batch>> {
     let first = batches.recv().ok()?;
     let hold = Instant::now() + SOON;
-    let mut hasty = first.haste == Haste::Now;
+    let mut hasty = first.haste == SyncUrgency::Now;
     let mut group = vec![first];
     while group.len() < GROUP_MAX {
         let left =
             if hasty { Duration::ZERO } else { hold.saturating_duration_since(Instant::now()) };
         let Ok(batch) = batches.recv_timeout(left) else { break };
-        hasty |= batch.haste == Haste::Now;
+        hasty |= batch.haste == SyncUrgency::Now;
         group.push(batch);
     }
     Some(group)
@@ -255,14 +259,18 @@ mod tests {
 
     fn tombstone(number: u128) -> Batch {
         let attempt = AttemptId::from_uuid(uuid::Uuid::from_u128(number));
-        Batch { record: Record::Tombstone { attempt }, haste: Haste::Whenever, then: Vec::new() }
+        Batch {
+            record: JournalRecord::Tombstone { attempt },
+            haste: SyncUrgency::Whenever,
+            then: Vec::new(),
+        }
     }
 
     #[test]
-    fn a_journal_that_grew_long_is_written_anew_and_says_the_same() {
+    fn a_journal_that_grew_long_is_written_anew_and_holds_the_same() {
         let folder = tempfile::tempdir().unwrap();
         let (mut journal, empty) = JournalFile::open(folder.path()).unwrap();
-        assert_eq!(empty, Ledger::default());
+        assert_eq!(empty, AttemptLedger::default());
 
         let mut longest = 0;
         for thousand in 0..170_u128 {

@@ -1,168 +1,166 @@
-//! The kernel plane's endpoint: the shims in the jobs' processes connect here, each slice has its
-//! queue here.
+//! The endpoint of the kernel plane: it accepts the shims in the jobs' processes and runs the queue of
+//! each slice.
 //!
-//! One thread with a current-thread runtime of its own, away from the agent's slower work: a hop
-//! between threads costs more than everything else that is done here for a launch. On that thread
-//! each connection is a task (the kernel-shim actor) and each slice a value that these tasks step
-//! in turn (the kernel-queue actor). They are no actix actors: a mailbox between the two would add
-//! a pass through the scheduler to each wait for a grant, and one thread needs no mailbox for order.
+//! It has one thread with a current-thread runtime, apart from the agent's slower work. A switch
+//! between threads would cost more than all other work for a launch. On this thread each connection
+//! is a task, and each slice is a value that these tasks change one after the other. They are not
+//! actix actors: a mailbox would add a pass through the scheduler to each wait for a grant.
 
-mod desk;
 mod endpoint;
 mod files;
 mod gate;
-mod hub;
+mod handle;
 pub mod metrics;
 mod outbox;
 mod process;
+mod registry;
 mod session;
-mod shelf;
+mod shim_store;
 mod timer;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use tessera_kernel_queue::{Counters, Learned, Rules, TaskKey, TaskProfile};
+use tessera_kernel_queue::{ProfileDelta, QueueCounters, QueueRules, TaskKey, TaskProfile};
 use tessera_model::{AttemptId, SliceId};
 use tokio::sync::mpsc;
 
-use crate::core::kernel::{Admission, Tally};
+use tessera_agent_core::kernel::{Admission, AttemptTally};
 
-pub use desk::{Desk, Refused};
 pub use endpoint::{Endpoint, StartError, start};
 pub use files::{find_shim, gates_of};
-pub use gate::Gate;
-pub use shelf::shelve;
+pub use gate::MappedGate;
+pub use handle::{AdmitError, EndpointHandle};
+pub use shim_store::store_shim;
 
-/// Orders that may wait: as many as attempts.
+/// Most waiting orders: one for each attempt.
 pub const ORDERS_MAX: usize = 4_096;
-/// Events that may wait for the node; while this many do, nothing more is told.
+/// Most events that wait for the node. At this number no more are sent.
 pub const EVENTS_MAX: usize = 1_024;
 
-/// What the endpoint uses.
+/// The endpoint's settings.
 #[derive(Clone, Debug)]
 pub struct KernelSettings {
     /// The shim's library, `libcuda.so.1` in a folder of its own.
     pub shim: PathBuf,
     /// How slices are shared.
-    pub rules: Rules,
+    pub rules: QueueRules,
     /// The agent's data folder.
     pub data: PathBuf,
-    /// Where gate pages are: a folder on a file system in memory.
+    /// The folder of the gate pages, on a file system in memory.
     pub gates: PathBuf,
 }
 
-/// A token that stands for an attempt.
+/// The secret by which processes of an attempt authenticate.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Token(pub(crate) [u8; 32]);
 
 impl std::fmt::Debug for Token {
-    /// Keeps the token to itself.
+    /// Hides the token.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Token")
     }
 }
 
 impl Token {
-    /// Tells whether this is the token that was presented, in a time that says nothing about how
-    /// much of it is right.
+    /// Returns whether this is the presented token. The comparison takes constant time.
     pub fn is(&self, presented: &[u8; 32]) -> bool {
         let differs = self.0.iter().zip(presented).fold(0, |all, (a, b)| all | (a ^ b));
         std::hint::black_box(differs) == 0
     }
 }
 
-/// From the node.
+/// An order from the node to the endpoint.
 #[derive(Debug)]
 pub enum KernelOrder {
-    /// An attempt's processes may join from now on.
+    /// The processes of an attempt may join from now on.
     Admit {
-        /// What ranks them.
+        /// Their slice, task and priority.
         admission: Admission,
-        /// How they are known.
+        /// The token by which they authenticate.
         token: Token,
     },
-    /// An attempt is over; answered by [`KernelEvent::Over`].
+    /// An attempt is over. The answer is [`KernelEvent::Over`].
     Ended(AttemptId),
-    /// What is known of a task elsewhere.
+    /// The controller's profile of a task.
     Learn {
-        /// Which task.
+        /// The key of the task.
         task: TaskKey,
-        /// What is known.
+        /// Its profile.
         profile: Box<TaskProfile>,
     },
 }
 
-/// To the node.
+/// An event from the endpoint to the node.
 #[derive(Debug)]
 pub enum KernelEvent {
-    /// Something new is known of a task.
+    /// A slice's profile of a task changed.
     Learned {
-        /// Which task.
+        /// The key of the task.
         task: TaskKey,
-        /// What is new.
-        learned: Box<Learned>,
+        /// The change of its profile.
+        learned: Box<ProfileDelta>,
     },
-    /// What an attempt that is over did.
+    /// The totals of an attempt that is over.
     Over {
-        /// Which attempt.
+        /// The attempt.
         attempt: AttemptId,
-        /// What it did.
-        tally: Box<Tally>,
+        /// Its totals.
+        tally: Box<AttemptTally>,
     },
 }
 
-/// One slice's numbers.
+/// The numbers of one slice.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SliceNumbers {
-    /// What its queue counted.
-    pub counters: Counters,
-    /// Sessions that measure, are free, hold, ask.
+    /// The counters of its queue.
+    pub counters: QueueCounters,
+    /// Sessions by role: measure, free, hold, fill.
     pub roles: [u64; 4],
-    /// Launches that wait now.
+    /// Launches that are waiting now.
     pub waiting: u64,
-    /// The least progress of those that ask, in thousandths.
+    /// The least progress of the fillers, in thousandths.
     pub least_progress: Option<u64>,
 }
 
-/// Everything that the endpoint counts, as of its last look: at most a second old.
+/// All numbers of the endpoint. They are at most a second old.
 #[derive(Clone, Debug, Default)]
-pub struct Numbers {
+pub struct EndpointNumbers {
     /// By slice.
     pub slices: BTreeMap<SliceId, SliceNumbers>,
     /// By attempt.
-    pub attempts: BTreeMap<AttemptId, Tally>,
-    /// Connections that were refused, for whatever reason.
+    pub attempts: BTreeMap<AttemptId, AttemptTally>,
+    /// Connections that were refused.
     pub refused: u64,
-    /// Connections that ended because what came made no sense.
+    /// Connections that ended because of invalid frames.
     pub nonsense: u64,
 }
 
-/// Where the endpoint leaves its numbers for whoever wants them.
+/// The numbers of the endpoint, shared with other threads.
 #[derive(Clone, Debug, Default)]
-pub struct Board(Arc<Mutex<Numbers>>);
+pub struct SharedNumbers(Arc<Mutex<EndpointNumbers>>);
 
-impl Board {
+impl SharedNumbers {
     /// Returns the numbers.
-    pub fn read(&self) -> Numbers {
+    pub fn read(&self) -> EndpointNumbers {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Returns one attempt's numbers.
-    pub fn attempt(&self, attempt: AttemptId) -> Option<Tally> {
+    pub fn attempt(&self, attempt: AttemptId) -> Option<AttemptTally> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).attempts.get(&attempt).copied()
     }
 
-    fn write(&self, numbers: Numbers) {
+    fn write(&self, numbers: EndpointNumbers) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = numbers;
     }
 }
 
-/// The ends of the endpoint's channels that its thread holds.
+/// The ends of the channels that the endpoint's thread holds.
 #[derive(Debug)]
-struct Ports {
+struct EndpointChannels {
     orders: mpsc::Receiver<KernelOrder>,
     events: mpsc::Sender<KernelEvent>,
-    board: Board,
+    numbers: SharedNumbers,
 }

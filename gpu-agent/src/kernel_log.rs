@@ -1,9 +1,7 @@
-//! Reading the kernel's log for errors of GPUs: a second way to hear of them, which works when
-//! the management library hangs.
+//! Reads GPU errors from the kernel's log. This works even when the management library hangs.
 //!
-//! `/dev/kmsg` begins with the oldest record that the kernel still has. What an earlier agent of
-//! this boot has seen is skipped; at the very first start everything old is: it happened before
-//! the node was ours.
+//! `/dev/kmsg` starts with the oldest record that the kernel still has. Records that an earlier agent
+//! of this boot has read are skipped. At the very first start all old records are skipped.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -16,32 +14,32 @@ use serde::{Deserialize, Serialize};
 use tessera_model::{BootId, Millis};
 use tokio::sync::mpsc;
 
-use crate::core::kernel_log::{LogRecord, record, xid};
 use crate::disk;
-use crate::gpus::{Noticed, Place, Source, Told};
+use crate::gpus::{DriverNotice, ErrorSource, GpuAddress, ReportedError};
 use crate::sys::clock;
+use tessera_agent_core::kernel_log::{LogRecord, record, xid};
 
-/// Longest record of the kernel, and more.
+/// Size of a read in bytes: more than the longest record of the kernel.
 const CHUNK: usize = 8192;
-/// How often the log is looked at: errors need not be heard of at once, only soon.
+/// Pause between reads. Errors must be noticed soon, but not at once.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
-/// Errors that are taken in within a second; a GPU in trouble may repeat itself by the thousand.
+/// Most errors that are handled within a second. A failing GPU may repeat an error by the thousand.
 const PER_SECOND_MAX: u32 = 100;
 /// Pause before the log is opened again after it failed.
 const REOPEN_AFTER: Duration = Duration::from_secs(30);
 
-/// How far the log was read; survives the agent.
+/// The position up to which the log was read. It is stored for the next agent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Seen {
+struct LogPosition {
     boot: BootId,
     sequence: u64,
 }
 
-/// Where the log is, and where its reader remembers things.
+/// The location of the log and of its reader's state.
 #[derive(Clone, Debug)]
 pub struct KernelLog {
-    /// The log.
+    /// The path of the log.
     pub path: PathBuf,
     /// The data folder.
     pub data: PathBuf,
@@ -50,29 +48,31 @@ pub struct KernelLog {
 }
 
 /// Tells of the GPUs' errors for as long as somebody listens.
-pub async fn run(log: KernelLog, told: mpsc::Sender<Told>) {
+pub async fn run(log: KernelLog, told: mpsc::Sender<DriverNotice>) {
     let mut complained = false;
     while !told.is_closed() {
         if let Err(error) = follow(&log, &told).await
             && !std::mem::replace(&mut complained, true)
         {
             let path = log.path.display();
-            tracing::warn!(%error, %path, "the kernel's log can't be read: events must do");
+            tracing::warn!(%error, %path, "cannot read the kernel's log: only NVML reports errors");
         }
         tokio::time::sleep(REOPEN_AFTER).await;
     }
 }
 
-async fn follow(log: &KernelLog, told: &mpsc::Sender<Told>) -> io::Result<()> {
+async fn follow(log: &KernelLog, told: &mpsc::Sender<DriverNotice>) -> io::Result<()> {
     let flags = OFlags::NONBLOCK.bits().cast_signed();
     let mut file = File::options().read(true).custom_flags(flags).open(&log.path)?;
-    let mut reader = Reader::new(log);
+    let mut reader = LogReader::new(log);
     loop {
-        match take(&mut file, &mut reader.buffer)? {
-            Taken::Some => reader.tell(told).await?,
+        match read_chunk(&mut file, &mut reader.buffer)? {
+            LogRead::Some => reader.report_errors(told).await?,
             // The oldest records are gone: the next read goes on with the first that is left.
-            Taken::Overrun => tracing::warn!("the kernel's log was faster than its reader"),
-            Taken::Nothing => {
+            LogRead::Overrun => tracing::warn!(
+                "records of the kernel's log were lost: it was faster than its reader"
+            ),
+            LogRead::Nothing => {
                 reader.caught_up();
                 if told.is_closed() {
                     return Ok(());
@@ -83,45 +83,45 @@ async fn follow(log: &KernelLog, told: &mpsc::Sender<Told>) -> io::Result<()> {
     }
 }
 
-/// What a read brought.
+/// The result of a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Taken {
+enum LogRead {
     Some,
     Nothing,
     Overrun,
 }
 
-fn take(from: &mut impl Read, buffer: &mut Vec<u8>) -> io::Result<Taken> {
+fn read_chunk(from: &mut impl Read, buffer: &mut Vec<u8>) -> io::Result<LogRead> {
     let mut chunk = [0; CHUNK];
     match from.read(&mut chunk) {
-        Ok(0) => Ok(Taken::Nothing),
+        Ok(0) => Ok(LogRead::Nothing),
         Ok(bytes) => {
             buffer.extend_from_slice(&chunk[..bytes]);
-            Ok(Taken::Some)
+            Ok(LogRead::Some)
         }
         Err(error) => match error.kind() {
-            io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted => Ok(Taken::Nothing),
-            io::ErrorKind::BrokenPipe => Ok(Taken::Overrun),
+            io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted => Ok(LogRead::Nothing),
+            io::ErrorKind::BrokenPipe => Ok(LogRead::Overrun),
             _ => Err(error),
         },
     }
 }
 
-struct Reader<'l> {
+struct LogReader<'l> {
     log: &'l KernelLog,
     buffer: Vec<u8>,
-    seen: Option<Seen>,
-    /// The highest number that was read.
+    seen: Option<LogPosition>,
+    /// The highest sequence number that was read.
     newest: u64,
     caught_up: bool,
-    /// The present second, and what was taken in during it.
+    /// The current second, and the number of errors in it.
     budget: (Millis, u32),
 }
 
-impl<'l> Reader<'l> {
+impl<'l> LogReader<'l> {
     fn new(log: &'l KernelLog) -> Self {
         let seen = disk::load(&path(&log.data)).unwrap_or_else(|error| {
-            tracing::warn!(%error, "how far the kernel's log was read is forgotten");
+            tracing::warn!(%error, "cannot load the position in the kernel's log");
             None
         });
         Self {
@@ -135,17 +135,17 @@ impl<'l> Reader<'l> {
     }
 
     /// Tells of the whole lines in the buffer.
-    async fn tell(&mut self, told: &mpsc::Sender<Told>) -> io::Result<()> {
+    async fn report_errors(&mut self, told: &mpsc::Sender<DriverNotice>) -> io::Result<()> {
         while let Some(end) = self.buffer.iter().position(|byte| *byte == b'\n') {
             let line: Vec<u8> = self.buffer.drain(..=end).collect();
             let text = String::from_utf8_lossy(&line);
             let Some(found) = record(&text) else { continue };
             self.newest = self.newest.max(found.sequence);
             let Some(noticed) = noticed(&found) else { continue };
-            if !self.is_new(found.sequence) || !self.affords() {
+            if !self.is_new(found.sequence) || !self.is_within_limit() {
                 continue;
             }
-            if told.send(Told::Noticed(noticed)).await.is_err() {
+            if told.send(DriverNotice::Noticed(noticed)).await.is_err() {
                 return Ok(());
             }
         }
@@ -156,7 +156,7 @@ impl<'l> Reader<'l> {
         Ok(())
     }
 
-    /// Whether a record is to be told of; remembers it.
+    /// Returns whether a record is new, and stores its position.
     fn is_new(&mut self, sequence: u64) -> bool {
         let boot = self.log.boot;
         let new = match self.seen {
@@ -170,7 +170,7 @@ impl<'l> Reader<'l> {
         new
     }
 
-    /// Everything that was there at the start was read.
+    /// Notes that all records from before the start were read.
     fn caught_up(&mut self) {
         if !std::mem::replace(&mut self.caught_up, true) && self.seen.is_none() {
             self.remember(self.newest);
@@ -178,19 +178,19 @@ impl<'l> Reader<'l> {
     }
 
     fn remember(&mut self, sequence: u64) {
-        let seen = Seen { boot: self.log.boot, sequence };
+        let seen = LogPosition { boot: self.log.boot, sequence };
         self.seen = Some(seen);
         if let Err(error) = disk::save(&path(&self.log.data), &seen) {
-            tracing::warn!(%error, "how far the kernel's log was read can't be kept");
+            tracing::warn!(%error, "cannot store the position in the kernel's log");
         }
     }
 
-    fn affords(&mut self) -> bool {
+    fn is_within_limit(&mut self) -> bool {
         let second = Millis::from_secs(clock::boot_now().get() / 1_000);
         if self.budget.0 != second {
             if self.budget.1 > PER_SECOND_MAX {
                 let dropped = self.budget.1 - PER_SECOND_MAX;
-                tracing::warn!(dropped, "too many errors in the kernel's log");
+                tracing::warn!(dropped, "too many errors in the kernel's log: some were dropped");
             }
             self.budget = (second, 0);
         }
@@ -199,12 +199,12 @@ impl<'l> Reader<'l> {
     }
 }
 
-fn noticed(found: &LogRecord<'_>) -> Option<Noticed> {
+fn noticed(found: &LogRecord<'_>) -> Option<ReportedError> {
     let error = xid(found.message)?;
-    Some(Noticed {
-        source: Source::KernelLog,
+    Some(ReportedError {
+        source: ErrorSource::KernelLog,
         at_unix: clock::unix_at_monotonic(found.micros),
-        on: Place::Bus(error.bus),
+        on: GpuAddress::Bus(error.bus),
         xid: error.xid,
         instance: error.instance,
         pid: error.pid,
@@ -246,45 +246,45 @@ mod tests {
         ]));
         let mut buffer = Vec::new();
 
-        assert_eq!(take(&mut script, &mut buffer).unwrap(), Taken::Overrun);
-        assert_eq!(take(&mut script, &mut buffer).unwrap(), Taken::Some);
-        assert_eq!(take(&mut script, &mut buffer).unwrap(), Taken::Nothing);
+        assert_eq!(read_chunk(&mut script, &mut buffer).unwrap(), LogRead::Overrun);
+        assert_eq!(read_chunk(&mut script, &mut buffer).unwrap(), LogRead::Some);
+        assert_eq!(read_chunk(&mut script, &mut buffer).unwrap(), LogRead::Nothing);
         assert_eq!(buffer, b"2,77,");
     }
 
     #[tokio::test]
     async fn what_was_there_before_the_first_start_is_not_told_and_later_once() {
         let folder = tempfile::tempdir().unwrap();
-        let (told, mut heard) = mpsc::channel(8);
+        let (told, mut received) = mpsc::channel(8);
         let first = log(&folder, 1);
-        let mut reader = Reader::new(&first);
+        let mut reader = LogReader::new(&first);
         reader.buffer.extend_from_slice(RECORD.as_bytes());
-        reader.tell(&told).await.unwrap();
+        reader.report_errors(&told).await.unwrap();
         reader.caught_up();
         reader.buffer.extend_from_slice(RECORD.replace("77", "80").as_bytes());
-        reader.tell(&told).await.unwrap();
-        assert!(matches!(heard.try_recv(), Ok(Told::Noticed(n)) if n.xid == 31));
-        assert!(heard.try_recv().is_err(), "the older one is not told of");
+        reader.report_errors(&told).await.unwrap();
+        assert!(matches!(received.try_recv(), Ok(DriverNotice::Noticed(n)) if n.xid == 31));
+        assert!(received.try_recv().is_err(), "the older one is not told of");
 
-        let mut again = Reader::new(&first);
+        let mut again = LogReader::new(&first);
         let both = [RECORD.replace("77", "80"), RECORD.replace("77", "81")].concat();
         again.buffer.extend_from_slice(both.as_bytes());
-        again.tell(&told).await.unwrap();
-        assert!(heard.try_recv().is_ok() && heard.try_recv().is_err(), "only the new one");
+        again.report_errors(&told).await.unwrap();
+        assert!(received.try_recv().is_ok() && received.try_recv().is_err(), "only the new one");
 
         let next = log(&folder, 2);
-        let mut rebooted = Reader::new(&next);
+        let mut rebooted = LogReader::new(&next);
         rebooted.buffer.extend_from_slice(RECORD.replace("77", "3").as_bytes());
-        rebooted.tell(&told).await.unwrap();
-        assert!(heard.try_recv().is_ok(), "a new boot counts from the beginning");
+        rebooted.report_errors(&told).await.unwrap();
+        assert!(received.try_recv().is_ok(), "a new boot counts from the beginning");
     }
 
     #[tokio::test]
     async fn a_flood_is_bounded() {
         let folder = tempfile::tempdir().unwrap();
-        let (told, mut heard) = mpsc::channel(10_000);
+        let (told, mut received) = mpsc::channel(10_000);
         let log = log(&folder, 1);
-        let mut reader = Reader::new(&log);
+        let mut reader = LogReader::new(&log);
         reader.caught_up();
         // Within one second, unless the machine is very slow: then within two.
         for sequence in 0..500 {
@@ -292,11 +292,11 @@ mod tests {
             reader.buffer.extend_from_slice(line.as_bytes());
         }
         let began = clock::boot_now();
-        reader.tell(&told).await.unwrap();
+        reader.report_errors(&told).await.unwrap();
         let seconds = clock::boot_now().minus(began).get() / 1_000 + 2;
 
         let mut count = 0_u64;
-        while heard.try_recv().is_ok() {
+        while received.try_recv().is_ok() {
             count += 1;
         }
         assert!(count <= seconds * u64::from(PER_SECOND_MAX), "{count} in {seconds} s");

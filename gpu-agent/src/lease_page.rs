@@ -1,4 +1,4 @@
-//! The lease page: one small file that tells every shepherd of a node until when its attempt
+//! The lease page: one small file from which every shepherd of a node reads until when its attempt
 //! may run (rule F5). Written by the agent, read by the shepherds, agent alive or not.
 //!
 //! It is always written in place, in one call, and checked by a CRC: shepherds keep it open.
@@ -17,9 +17,9 @@ const LENGTH: usize = 8 + 8 + 8 + 16 + 4;
 /// A read may meet a write; the next one then sees a whole page.
 const READS_MAX: u32 = 8;
 
-/// What the page says.
+/// The content of the page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Lease {
+pub struct StoredLease {
     /// The node's generation: attempts of any other must not run.
     pub generation: u64,
     /// Until when attempts may run, on the boot clock.
@@ -28,8 +28,8 @@ pub struct Lease {
     pub boot: BootId,
 }
 
-impl Lease {
-    /// Tells whether attempts of `generation` may run at `now`.
+impl StoredLease {
+    /// Returns whether attempts of `generation` may run at `now`.
     pub fn allows(&self, generation: u64, boot: BootId, now: Millis) -> bool {
         self.generation == generation && self.boot == boot && now < self.deadline
     }
@@ -95,16 +95,16 @@ impl LeasePage {
     /// # Errors
     ///
     /// The disk refused; shepherds go on with what stood there.
-    pub fn write(&self, lease: &Lease) -> io::Result<()> {
+    pub fn write(&self, lease: &StoredLease) -> io::Result<()> {
         self.file.write_all_at(&lease.encode(), 0)
     }
 
     /// Reads the page; `None` if it holds nothing that can be trusted.
-    pub fn read(&self) -> Option<Lease> {
+    pub fn read(&self) -> Option<StoredLease> {
         (0..READS_MAX).find_map(|_| {
             let mut page = [0; LENGTH];
             self.file.read_exact_at(&mut page, 0).ok()?;
-            Lease::decode(&page)
+            StoredLease::decode(&page)
         })
     }
 }
@@ -114,8 +114,8 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn lease(generation: u64, deadline: u64) -> Lease {
-        Lease {
+    fn lease(generation: u64, deadline: u64) -> StoredLease {
+        StoredLease {
             generation,
             deadline: Millis::new(deadline),
             boot: BootId::from_uuid(uuid::Uuid::from_u128(7)),
@@ -130,9 +130,9 @@ mod tests {
             let lease = lease(generation, deadline);
             let mut page = lease.encode();
 
-            prop_assert_eq!(Lease::decode(&page), Some(lease));
+            prop_assert_eq!(StoredLease::decode(&page), Some(lease));
             page[byte] ^= 1 << bit;
-            prop_assert_eq!(Lease::decode(&page), None);
+            prop_assert_eq!(StoredLease::decode(&page), None);
         }
     }
 

@@ -1,14 +1,14 @@
 //! The agent of one node: launches attempts under shepherds, and owns the layout of its GPUs.
 //!
-//! - [`core`]: what is decided, pure: attempts, plans, journal, environment.
-//! - [`node`]: carries out what the core decided; hears everything in one order.
+//! - [`tessera_agent_core`]: what is decided, pure: attempts, plans, journal, environment.
+//! - [`node`]: carries out what the core decided; handles all inputs in one order.
 //! - [`shepherd`]: the process that an attempt runs under, and that outlives the agent.
 //! - [`pool`], [`adopt`]: the agent's side of the shepherds.
 //! - [`nvml`], [`gpus`]: GPUs, asked through a process of their own.
 //! - [`mps`]: slices that attempts share, one MPS daemon each.
 //! - [`kernel`]: the queues in which kernels of jobs on one slice stand.
-//! - [`doctor`]: what is wrong with this machine, and what mends it.
-//! - [`inspect`]: what the driver tells of its GPUs, printed once.
+//! - [`doctor`]: what is wrong with this machine, and what fixes it.
+//! - [`inspect`]: what the driver reports of its GPUs, printed once.
 //! - [`link`], [`logs`]: the controller.
 //! - [`outputs`]: what attempts left, until it goes.
 //! - [`journal`], [`disk`], [`lease_page`]: what survives a crash.
@@ -17,7 +17,6 @@
 pub mod actors;
 pub mod adopt;
 pub mod config;
-pub mod core;
 pub mod disk;
 pub mod doctor;
 pub mod gpus;

@@ -12,7 +12,7 @@ use tessera_wire::tls::CONTROLLER_NAME;
 use tokio::sync::{mpsc, watch};
 
 use crate::logs;
-use crate::node::{Input, LinkEvent};
+use crate::node::{LinkEvent, NodeInput};
 use crate::outputs::OutputKeeper;
 
 /// First pause after a failed connection; doubled each time.
@@ -29,7 +29,7 @@ const WRITE_MAX: usize = 256;
 
 /// Where the controller is.
 #[derive(Clone, Debug)]
-pub struct Controller {
+pub struct ControllerAddress {
     /// `host:port`; the host may be a name.
     pub address: String,
     /// The agent's side of the mutual TLS.
@@ -56,11 +56,12 @@ enum ConnectError {
     Timeout,
 }
 
-/// Keeps a connection to the controller until told to stop: then it says good-bye, so that a
+/// Keeps a connection to the controller until reported to stop: then it reports farewell, so that a
 /// successor is welcomed without being doubted.
+#[expect(clippy::disallowed_methods, reason = "only spreads retries")]
 pub async fn run(
-    controller: Controller,
-    node: mpsc::Sender<Input>,
+    controller: ControllerAddress,
+    node: mpsc::Sender<NodeInput>,
     mut stop: watch::Receiver<bool>,
 ) {
     let mut pause = BACKOFF_MIN;
@@ -71,8 +72,8 @@ pub async fn run(
                 tracing::info!(controller = controller.address, "connected");
                 silent = false;
                 let stopped = tokio::select! {
-                    heard = serve(&connection, &controller, &node) => {
-                        if heard {
+                    received = serve(&connection, &controller, &node) => {
+                        if received {
                             pause = BACKOFF_MIN;
                         }
                         false
@@ -97,8 +98,8 @@ pub async fn run(
     }
 }
 
-/// Says once, not every ten seconds, that the controller can't be reached.
-fn complain(controller: &Controller, error: &ConnectError, silent: &mut bool) {
+/// Reports once, not every ten seconds, that the controller can't be reached.
+fn complain(controller: &ControllerAddress, error: &ConnectError, silent: &mut bool) {
     let cause = std::error::Error::source(error).map(ToString::to_string);
     let address = &controller.address;
     if *silent {
@@ -110,7 +111,7 @@ fn complain(controller: &Controller, error: &ConnectError, silent: &mut bool) {
 }
 
 async fn connect(
-    controller: &Controller,
+    controller: &ControllerAddress,
 ) -> Result<(quinn::Endpoint, quinn::Connection), ConnectError> {
     let mut last = ConnectError::NoAddress;
     let found = tokio::net::lookup_host(&controller.address).await;
@@ -124,7 +125,7 @@ async fn connect(
 }
 
 async fn connect_to(
-    controller: &Controller,
+    controller: &ControllerAddress,
     address: SocketAddr,
 ) -> Result<(quinn::Endpoint, quinn::Connection), ConnectError> {
     let local = match address {
@@ -137,21 +138,21 @@ async fn connect_to(
     Ok((endpoint, connection))
 }
 
-/// Serves one connection; returns whether the controller ever said anything.
+/// Serves one connection; returns whether the controller ever reported anything.
 async fn serve(
     connection: &quinn::Connection,
-    controller: &Controller,
-    node: &mpsc::Sender<Input>,
+    controller: &ControllerAddress,
+    node: &mpsc::Sender<NodeInput>,
 ) -> bool {
     let Ok((sender, receiver)) = connection.open_bi().await else { return false };
     let (port, frames) = mpsc::channel(QUEUE);
     let local = address_towards(connection.remote_address());
-    if node.send(Input::Link(LinkEvent::Up { port, local })).await.is_err() {
+    if node.send(NodeInput::Link(LinkEvent::Up { port, local })).await.is_err() {
         return false;
     }
-    let mut heard = false;
+    let mut received = false;
     let ended = tokio::select! {
-        ended = read(FrameReader::new(receiver), node, &mut heard) => ended,
+        ended = read(FrameReader::new(receiver), node, &mut received) => ended,
         ended = write(FrameWriter::new(sender), frames) => ended,
         () = logs::serve(connection, controller, node) => Ok(()),
     };
@@ -160,8 +161,8 @@ async fn serve(
         tracing::warn!(%error, cause, "the session ended");
     }
     // Fails only when the agent itself is going down.
-    let _ = node.send(Input::Link(LinkEvent::Down)).await;
-    heard
+    let _ = node.send(NodeInput::Link(LinkEvent::Down)).await;
+    received
 }
 
 /// Returns the address by which this machine talks to another one. Nothing is sent: the kernel
@@ -178,12 +179,12 @@ fn address_towards(remote: SocketAddr) -> Option<IpAddr> {
 
 async fn read(
     mut reader: FrameReader,
-    node: &mpsc::Sender<Input>,
-    heard: &mut bool,
+    node: &mpsc::Sender<NodeInput>,
+    received: &mut bool,
 ) -> Result<(), LinkError> {
     while let Some(frame) = reader.receive::<ToAgent>().await? {
-        *heard = *heard || matches!(frame, ToAgent::Welcome(_));
-        if node.send(Input::Link(LinkEvent::Frame(frame))).await.is_err() {
+        *received = *received || matches!(frame, ToAgent::Welcome(_));
+        if node.send(NodeInput::Link(LinkEvent::Frame(frame))).await.is_err() {
             break;
         }
     }

@@ -10,8 +10,8 @@ use tokio::fs::File;
 use tokio::io::{AsyncReadExt as _, AsyncSeekExt as _};
 use tokio::sync::{mpsc, oneshot};
 
-use crate::link::Controller;
-use crate::node::Input;
+use crate::link::ControllerAddress;
+use crate::node::NodeInput;
 use crate::shepherd::files;
 
 /// How often a growing file is looked at.
@@ -20,8 +20,8 @@ const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// Serves readers for as long as the connection stands.
 pub async fn serve(
     connection: &quinn::Connection,
-    controller: &Controller,
-    node: &mpsc::Sender<Input>,
+    controller: &ControllerAddress,
+    node: &mpsc::Sender<NodeInput>,
 ) {
     while let Ok((sender, receiver)) = connection.accept_bi().await {
         let (controller, node) = (controller.clone(), node.clone());
@@ -39,8 +39,8 @@ pub async fn serve(
 
 async fn answer(
     request: &LogRequest,
-    controller: &Controller,
-    node: &mpsc::Sender<Input>,
+    controller: &ControllerAddress,
+    node: &mpsc::Sender<NodeInput>,
     writer: &mut FrameWriter,
 ) -> Result<(), LinkError> {
     let path = path(request, &controller.data);
@@ -73,7 +73,7 @@ async fn answer(
 
 async fn unknown(
     request: &LogRequest,
-    controller: &Controller,
+    controller: &ControllerAddress,
     writer: &mut FrameWriter,
     error: &io::Error,
 ) -> Result<(), LinkError> {
@@ -115,8 +115,8 @@ async fn open(path: &Path, offset: u64) -> io::Result<File> {
     Ok(file)
 }
 
-async fn is_alive(request: &LogRequest, node: &mpsc::Sender<Input>) -> bool {
+async fn is_alive(request: &LogRequest, node: &mpsc::Sender<NodeInput>) -> bool {
     let (answer, answered) = oneshot::channel();
-    let asked = node.send(Input::IsAlive { attempt: request.attempt, answer }).await;
+    let asked = node.send(NodeInput::IsAlive { attempt: request.attempt, answer }).await;
     asked.is_ok() && answered.await.unwrap_or(false)
 }

@@ -1,4 +1,4 @@
-//! `tessera-agent`: puts the parts together and runs them until told to stop.
+//! `tessera-agent`: puts the parts together and runs them until it is asked to stop.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -7,54 +7,58 @@ use std::process::ExitCode;
 use anyhow::Context as _;
 use clap::Parser;
 use tessera_agent::actors::{gpu, node};
-use tessera_agent::config::{Arguments, Command, Config, MPS_CONTROL, NVML_LIBRARY};
+use tessera_agent::config::{AgentArguments, AgentCommand, AgentConfig, MPS_CONTROL, NVML_LIBRARY};
 use tessera_agent::disk::{DataFolder, NodeState};
 use tessera_agent::doctor::Doctor;
-use tessera_agent::gpus::one::Tools;
+use tessera_agent::gpus::GpuOrder;
+use tessera_agent::gpus::managed::GpuTools;
 use tessera_agent::journal::JournalFile;
-use tessera_agent::kernel::{self, KernelSettings};
+use tessera_agent::kernel::{self, KernelEvent, KernelSettings};
 use tessera_agent::kernel_log::{self, KernelLog};
 use tessera_agent::lease_page::LeasePage;
-use tessera_agent::link::{self, Controller};
-use tessera_agent::mps::{self, MpsSettings};
-use tessera_agent::node::{Fatal, INPUTS_MAX, Input, Node, NodeFacts, NodeParts};
+use tessera_agent::link::{self, ControllerAddress};
+use tessera_agent::mps::{self, MpsOrder, MpsSettings};
+use tessera_agent::node::{AgentNode, FatalRefusal, INPUTS_MAX, NodeFacts, NodeInput, NodeParts};
 use tessera_agent::nvml::client::{NvmlClient, WorkerProgram};
 use tessera_agent::nvml::events;
 use tessera_agent::outputs::OutputKeeper;
-use tessera_agent::pool::{Nursery, Pool};
+use tessera_agent::pool::{ShepherdLauncher, ShepherdPool};
 use tessera_agent::shepherd::group;
 use tessera_agent::telemetry::{self, TelemetryParts};
 use tessera_agent::{adopt, http, nvml, sys::clock};
-use tessera_model::Bytes;
+use tessera_agent_core::shepherd::HeldAttempt;
+use tessera_model::{BootId, Bytes, NodeName};
 use tessera_wire::tls::Identity;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, oneshot, watch};
 
 /// The exit status for "don't start me again as I am" (`EX_CONFIG`).
 const REFUSED: u8 = 78;
-/// Orders that may wait for GPUs.
+/// Orders to GPUs that may be queued.
 const GPU_ORDERS: usize = 64;
-/// How long a good-bye to the controller may take.
+/// How long closing the connection to the controller may take.
 const GOODBYE_WITHIN: std::time::Duration = std::time::Duration::from_millis(500);
-/// Questions for the doctor that may wait.
-const QUESTIONS: usize = 16;
+/// Requests to the doctor that may be queued.
+const DOCTOR_REQUESTS: usize = 16;
 
 fn main() -> ExitCode {
-    let arguments = Arguments::parse();
+    let arguments = AgentArguments::parse();
     match &arguments.command {
-        Some(Command::MpsTerminate(what)) => return status(mps::terminate::run(what)),
-        Some(Command::MpsCanary) => {
+        Some(AgentCommand::MpsTerminate(what)) => return status(mps::terminate::run(what)),
+        Some(AgentCommand::MpsCanary) => {
             let ran = mps::canary::run().inspect_err(|error| eprintln!("{error}"));
             return status(ran.is_ok());
         }
-        Some(Command::NvmlCheckup { nvml: library }) => {
+        Some(AgentCommand::NvmlCheckup { nvml: library }) => {
             return status(nvml::checkup::run(library).is_ok());
         }
-        Some(Command::Doctor { nvml: library, data, json }) => {
+        Some(AgentCommand::Doctor { nvml: library, data, json }) => {
             return consult(&arguments, library.as_ref(), data.as_ref(), *json);
         }
-        Some(Command::Inspect { nvml: library }) => return inspect(&arguments, library.as_ref()),
-        Some(Command::NvmlWorker { nvml: library, events }) => {
+        Some(AgentCommand::Inspect { nvml: library }) => {
+            return inspect(&arguments, library.as_ref());
+        }
+        Some(AgentCommand::NvmlWorker { nvml: library, events }) => {
             let run = if *events { nvml::watch::run } else { nvml::worker::run };
             // The agent sees that it is gone, and starts another.
             return status(run(library).is_ok());
@@ -84,7 +88,7 @@ fn status(well: bool) -> ExitCode {
 
 /// Looks at this machine for a person; no controller and no identity are needed.
 fn consult(
-    arguments: &Arguments,
+    arguments: &AgentArguments,
     library: Option<&OsString>,
     data: Option<&PathBuf>,
     json: bool,
@@ -106,8 +110,8 @@ fn consult(
     status(sound)
 }
 
-/// Prints what the driver tells of its GPUs.
-fn inspect(arguments: &Arguments, library: Option<&OsString>) -> ExitCode {
+/// Prints what the driver reports of its GPUs.
+fn inspect(arguments: &AgentArguments, library: Option<&OsString>) -> ExitCode {
     let library = library.or(arguments.nvml.as_ref()).map(PathBuf::from);
     let library = library.unwrap_or_else(|| NVML_LIBRARY.into());
     let mps_control = arguments.mps_control.clone().unwrap_or_else(|| MPS_CONTROL.into());
@@ -123,14 +127,14 @@ fn inspect(arguments: &Arguments, library: Option<&OsString>) -> ExitCode {
     }
 }
 
-fn start(arguments: &Arguments) -> anyhow::Result<ExitCode> {
-    let config = Config::load(arguments)?;
+fn start(arguments: &AgentArguments) -> anyhow::Result<ExitCode> {
+    let config = AgentConfig::load(arguments)?;
     let identity = config.data.join("identity");
     let identity = Identity::load(&identity).context("no identity: make one with node-cert")?;
     let own = identity.node().context("the certificate is not a node's")?;
     let tls = identity.client()?;
     anyhow::ensure!(config.shepherd.exists(), "no shepherd: {}", config.shepherd.display());
-    tessera_agent::pool::check_program(&config.shepherd).map_err(anyhow::Error::msg)?;
+    tessera_agent::pool::check_program(&config.shepherd)?;
     if arguments.check {
         println!("{}", toml::to_string(&config)?);
         println!("# node {} ({})", own.name, own.id);
@@ -142,184 +146,292 @@ fn start(arguments: &Arguments) -> anyhow::Result<ExitCode> {
 }
 
 async fn run(
-    config: Config,
+    config: AgentConfig,
     folder: DataFolder,
-    name: tessera_model::NodeName,
+    name: NodeName,
     tls: quinn::ClientConfig,
 ) -> anyhow::Result<ExitCode> {
-    let data = folder.path().to_owned();
-    let boot = clock::boot_id().context("this kernel names no boot")?;
-    let state = NodeState::load(&data)?;
-    let (journal, ledger) = JournalFile::open(&data).context("can't open the journal")?;
-    let page = LeasePage::open_writer(&data).context("can't open the lease page")?;
-    let (inputs, heard) = mpsc::channel(INPUTS_MAX);
-
-    let groups = if config.cgroups { group::find_parent() } else { None };
-    tracing::info!(?groups, "control groups");
-    let nursery = Nursery { program: config.shepherd.clone(), data: data.clone(), groups, boot };
-    let mut pool = Pool::new(nursery.clone(), inputs.clone());
-    let held = adopt::adopt(&nursery, &mut pool).await;
-
-    let (gpu_port, gpu_orders) = mpsc::channel(GPU_ORDERS);
-    let (doctor_port, questions) = mpsc::channel(QUESTIONS);
-    let (fatal, refused) = oneshot::channel();
-    let own = name.to_string();
-    let facts = NodeFacts {
-        name,
-        boot,
-        process: rand::random(),
-        cores: std::thread::available_parallelism()
-            .map_or(1, |cores| u32::try_from(cores.get()).unwrap_or(u32::MAX)),
-        memory: machine_memory(),
-        data: data.clone(),
-        environment: config.environment(),
-        mps: mps::find(&config.mps_control),
-        kernel_over_mps: config.kernel_over_mps,
-        address: config.address.clone(),
-    };
-    let queues = start_queues(&config, &data, &inputs);
-    let (mps, mps_orders) = mpsc::channel(mps::ORDERS_MAX);
-    let settings = MpsSettings {
-        control: facts.mps.clone().unwrap_or_else(|| config.mps_control.clone()),
-        canary: config.mps_canary.clone(),
-        data: data.clone(),
-        passed: config.environment().passed.into_iter().collect(),
-    };
-    tracing::info!(mps = ?facts.mps, "sharing of slices");
-    actix::spawn(mps::run(settings, boot, inputs.clone(), mps_orders));
-    let journal = journal.start(inputs.clone()).context("can't start the journal's thread")?;
-    let (telemetry, tenants) = mpsc::channel(telemetry::EVENTS_MAX);
-    let limits = config.output_limits().context("can't tell what outputs may take")?;
-    let outputs =
-        OutputKeeper::start(&data, limits).context("can't start the thread of outputs")?;
-    let parts = NodeParts {
-        facts,
-        state,
-        page,
-        pool,
-        journal,
-        ledger,
-        held,
-        outputs: outputs.clone(),
-        gpus: gpu_port,
-        doctor: doctor_port,
-        mps,
-        desk: queues.as_ref().map(|endpoint| endpoint.desk.clone()),
-        telemetry,
-        fatal,
-    };
-    node::NodeActor::start(Node::start(parts), heard);
-
-    let program = std::env::current_exe().context("can't find this program itself")?;
-    let library = config.nvml.clone().into_os_string();
-    let worker = WorkerProgram { program, library };
-    let (ready, looked) = oneshot::channel();
-    let gpu_boot = clock::boot_id_in(&config.gpu_boot_id).with_context(|| {
-        format!("{} names no boot of the GPUs' machine", config.gpu_boot_id.display())
-    })?;
-    let nvml = NvmlClient::start(worker.clone());
-    let sampling = TelemetryParts {
-        nvml: nvml.clone(),
-        node: inputs.clone(),
-        data: data.clone(),
-        boot: gpu_boot,
-        pace: config.pace(),
-        report_every: config.telemetry_report_every(),
-        job_mapping: config.dcgm_job_mapping.clone(),
-    };
-    let shared = telemetry::Shared::default();
-    if let Some(address) = config.http {
-        let listener = std::net::TcpListener::bind(address)
-            .with_context(|| format!("can't listen on {address} (HTTP)"))?;
-        tracing::info!(address = %listener.local_addr()?, "serving metrics");
-        let kernels = queues.as_ref().map(|endpoint| endpoint.desk.board().clone());
-        actix::spawn(http::serve(listener, own, shared.clone(), kernels)?);
-    }
-    actix::spawn(telemetry::run(sampling, shared, tenants));
-    let tools = Tools {
-        nvml,
-        node: inputs.clone(),
-        data: data.clone(),
-        tries_max: config.destroy_tries,
-        adopt: config.adopt,
-        boot: gpu_boot,
-        files: config.device_files.clone(),
-    };
-    let (tell, told) = mpsc::channel(GPU_ORDERS);
-    actix::spawn(gpu::run(tools, gpu_orders, told, ready));
-    actix::spawn(events::run(worker, tell.clone()));
-    let log = KernelLog { path: config.kernel_log.clone(), data: data.clone(), boot: gpu_boot };
-    actix::spawn(kernel_log::run(log, tell));
+    let (inputs, received) = mpsc::channel(INPUTS_MAX);
+    let startup = Startup::new(config, &folder, name, inputs)?;
+    let outputs = startup.start_outputs()?;
+    let queues = startup.start_kernel_queues();
+    let ports = startup.start_node(received, queues.as_ref(), outputs.clone()).await?;
+    let nvml = NvmlClient::start(startup.worker());
+    startup.start_telemetry(&nvml, queues.as_ref(), ports.telemetry)?;
     // The first inventory names every GPU that answers.
-    let _ = looked.await;
-    let doctor = Doctor {
-        program: std::env::current_exe().context("can't find this program itself")?,
-        library: config.nvml.clone(),
-        data: Some(data.clone()),
-        mps_control: config.mps_control.clone(),
-    };
-    let node = inputs.clone();
-    actix::spawn(async move {
-        doctor.log().await;
-        doctor.serve(questions, node).await;
-    });
-    let controller = Controller { address: config.controller.clone(), tls, data, outputs };
-    let (stop, stopping) = watch::channel(false);
-    let link = actix::spawn(link::run(controller, inputs, stopping));
-    let code = wait(refused).await?;
-    stop.send_replace(true);
-    // A link that is waiting for its next try has nobody to say good-bye to.
-    let _ = tokio::time::timeout(GOODBYE_WITHIN, link).await;
-    Ok(code)
+    let _ = startup.start_gpus(nvml, ports.gpu_orders).await;
+    startup.start_doctor(ports.doctor_requests);
+    startup.serve_controller(tls, outputs, ports.fatal).await
 }
 
-/// Starts the kernel queues, if there is a shim. Without them the agent goes on: jobs that need
-/// them are not placed here.
-fn start_queues(
-    config: &Config,
-    data: &std::path::Path,
-    node: &mpsc::Sender<Input>,
-) -> Option<kernel::Endpoint> {
-    let Some(shim) = config.kernel_shim.clone() else {
-        tracing::info!("no kernel-shim/libcuda.so.1: slices are not shared kernel by kernel");
-        return None;
-    };
-    let shim = match kernel::shelve(&shim, data) {
-        Ok(copy) => copy,
-        Err(error) => {
-            let shim = shim.display();
-            tracing::error!(%error, %shim, "no copy of the shim can be made: slices are not shared kernel by kernel");
+/// What every part of the agent is started with.
+struct Startup {
+    config: AgentConfig,
+    data: PathBuf,
+    name: NodeName,
+    /// This program, which runs the NVML worker and the doctor's look at the driver, too.
+    program: PathBuf,
+    boot: BootId,
+    /// The boot in which the GPUs' instances live.
+    gpu_boot: BootId,
+    inputs: mpsc::Sender<NodeInput>,
+}
+
+/// The receiving ends of what the node sends to the other parts.
+struct NodePorts {
+    gpu_orders: mpsc::Receiver<GpuOrder>,
+    doctor_requests: mpsc::Receiver<u64>,
+    telemetry: mpsc::Receiver<telemetry::TelemetryEvent>,
+    fatal: oneshot::Receiver<FatalRefusal>,
+}
+
+impl Startup {
+    fn new(
+        config: AgentConfig,
+        folder: &DataFolder,
+        name: NodeName,
+        inputs: mpsc::Sender<NodeInput>,
+    ) -> anyhow::Result<Self> {
+        let boot = clock::boot_id().context("the kernel reports no boot id")?;
+        let gpu_boot = clock::boot_id_in(&config.gpu_boot_id).with_context(|| {
+            format!("{} holds no boot id of the GPUs' machine", config.gpu_boot_id.display())
+        })?;
+        let program = std::env::current_exe().context("can't find this program itself")?;
+        let data = folder.path().to_owned();
+        Ok(Self { config, data, name, program, boot, gpu_boot, inputs })
+    }
+
+    fn start_outputs(&self) -> anyhow::Result<OutputKeeper> {
+        let limits = self.config.output_limits().context("can't read the size of the disk")?;
+        OutputKeeper::start(&self.data, limits).context("can't start the thread of outputs")
+    }
+
+    /// Starts the kernel queues, if there is a shim. Without them the agent goes on: jobs that
+    /// need them are not placed here.
+    fn start_kernel_queues(&self) -> Option<kernel::Endpoint> {
+        let Some(shim) = self.config.kernel_shim.clone() else {
+            tracing::info!("no kernel-shim/libcuda.so.1: kernel-level sharing is off");
             return None;
+        };
+        let shim = match kernel::store_shim(&shim, &self.data) {
+            Ok(copy) => copy,
+            Err(error) => {
+                let shim = shim.display();
+                tracing::error!(%error, %shim, "the shim can't be copied: kernel-level sharing is off");
+                return None;
+            }
+        };
+        let settings = KernelSettings {
+            shim,
+            rules: self.config.kernel_rules,
+            data: self.data.clone(),
+            gates: self.config.kernel_gates.clone(),
+        };
+        match kernel::start(settings) {
+            Ok((endpoint, events)) => {
+                actix::spawn(forward_kernel_events(events, self.inputs.clone()));
+                Some(endpoint)
+            }
+            Err(error) => {
+                let error = format!("{:#}", anyhow::Error::new(error));
+                tracing::error!(error, "kernel-level sharing is off");
+                None
+            }
         }
-    };
-    let settings = KernelSettings {
-        shim,
-        rules: config.kernel_rules,
-        data: data.to_owned(),
-        gates: config.kernel_gates.clone(),
-    };
-    match kernel::start(settings) {
-        Ok((endpoint, mut events)) => {
-            let node = node.clone();
-            actix::spawn(async move {
-                while let Some(event) = events.recv().await {
-                    if node.send(Input::Kernel(event)).await.is_err() {
-                        return;
-                    }
-                }
-            });
-            Some(endpoint)
+    }
+
+    /// Starts the node's actor, with all that an earlier agent left.
+    async fn start_node(
+        &self,
+        received: mpsc::Receiver<NodeInput>,
+        queues: Option<&kernel::Endpoint>,
+        outputs: OutputKeeper,
+    ) -> anyhow::Result<NodePorts> {
+        let state = NodeState::load(&self.data)?;
+        let (journal, ledger) = JournalFile::open(&self.data).context("can't open the journal")?;
+        let page = LeasePage::open_writer(&self.data).context("can't open the lease page")?;
+        let (pool, held) = self.adopt_shepherds().await;
+        let facts = self.node_facts();
+        let mps = self.start_mps(facts.mps.clone());
+        let journal =
+            journal.start(self.inputs.clone()).context("can't start the journal's thread")?;
+        let (gpus, gpu_orders) = mpsc::channel(GPU_ORDERS);
+        let (doctor, doctor_requests) = mpsc::channel(DOCTOR_REQUESTS);
+        let (telemetry, telemetry_events) = mpsc::channel(telemetry::EVENTS_MAX);
+        let (fatal, fatal_received) = oneshot::channel();
+        let parts = NodeParts {
+            facts,
+            state,
+            page,
+            pool,
+            journal,
+            ledger,
+            held,
+            outputs,
+            gpus,
+            doctor,
+            mps,
+            kernel_endpoint: queues.map(|endpoint| endpoint.handle.clone()),
+            telemetry,
+            fatal,
+        };
+        node::NodeActor::start(AgentNode::start(parts), received);
+        Ok(NodePorts {
+            gpu_orders,
+            doctor_requests,
+            telemetry: telemetry_events,
+            fatal: fatal_received,
+        })
+    }
+
+    async fn adopt_shepherds(&self) -> (ShepherdPool, Vec<HeldAttempt>) {
+        let groups = if self.config.cgroups { group::find_parent() } else { None };
+        tracing::info!(?groups, "control groups");
+        let (program, data) = (self.config.shepherd.clone(), self.data.clone());
+        let nursery = ShepherdLauncher { program, data, groups, boot: self.boot };
+        let mut pool = ShepherdPool::new(nursery.clone(), self.inputs.clone());
+        let held = adopt::adopt(&nursery, &mut pool).await;
+        (pool, held)
+    }
+
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "a deadline of a process or a connection at the edge"
+    )]
+    fn node_facts(&self) -> NodeFacts {
+        NodeFacts {
+            name: self.name.clone(),
+            boot: self.boot,
+            process: rand::random(),
+            cores: std::thread::available_parallelism()
+                .map_or(1, |cores| u32::try_from(cores.get()).unwrap_or(u32::MAX)),
+            memory: machine_memory(),
+            data: self.data.clone(),
+            environment: self.config.environment(),
+            mps: mps::find(&self.config.mps_control),
+            kernel_over_mps: self.config.kernel_over_mps,
+            address: self.config.address.clone(),
         }
-        Err(error) => {
-            let error = format!("{:#}", anyhow::Error::new(error));
-            tracing::error!(error, "slices are not shared kernel by kernel");
-            None
+    }
+
+    fn start_mps(&self, control: Option<PathBuf>) -> mpsc::Sender<MpsOrder> {
+        tracing::info!(mps = ?control, "sharing of slices");
+        let settings = MpsSettings {
+            control: control.unwrap_or_else(|| self.config.mps_control.clone()),
+            canary: self.config.mps_canary.clone(),
+            data: self.data.clone(),
+            passed: self.config.environment().passed.into_iter().collect(),
+        };
+        let (orders, received) = mpsc::channel(mps::ORDERS_MAX);
+        actix::spawn(mps::run(settings, self.boot, self.inputs.clone(), received));
+        orders
+    }
+
+    fn worker(&self) -> WorkerProgram {
+        let library = self.config.nvml.clone().into_os_string();
+        WorkerProgram { program: self.program.clone(), library }
+    }
+
+    /// Starts the sampling of GPUs and, if an address is set, the metrics' HTTP server.
+    fn start_telemetry(
+        &self,
+        nvml: &NvmlClient,
+        queues: Option<&kernel::Endpoint>,
+        events: mpsc::Receiver<telemetry::TelemetryEvent>,
+    ) -> anyhow::Result<()> {
+        let parts = TelemetryParts {
+            nvml: nvml.clone(),
+            node: self.inputs.clone(),
+            data: self.data.clone(),
+            boot: self.gpu_boot,
+            pace: self.config.pace(),
+            report_every: self.config.telemetry_report_every(),
+            job_mapping: self.config.dcgm_job_mapping.clone(),
+        };
+        let shared = telemetry::SharedTelemetry::default();
+        if let Some(address) = self.config.http {
+            let listener = std::net::TcpListener::bind(address)
+                .with_context(|| format!("can't listen on {address} (HTTP)"))?;
+            tracing::info!(address = %listener.local_addr()?, "serving metrics");
+            let kernels = queues.map(|endpoint| endpoint.handle.numbers().clone());
+            let name = self.name.to_string();
+            actix::spawn(http::serve(listener, name, shared.clone(), kernels)?);
+        }
+        actix::spawn(telemetry::run(parts, shared, events));
+        Ok(())
+    }
+
+    /// Starts the GPUs' actors and the two sources of driver errors; the receiver that is
+    /// returned completes with the first inventory.
+    fn start_gpus(
+        &self,
+        nvml: NvmlClient,
+        orders: mpsc::Receiver<GpuOrder>,
+    ) -> oneshot::Receiver<()> {
+        let tools = GpuTools {
+            nvml,
+            node: self.inputs.clone(),
+            data: self.data.clone(),
+            tries_max: self.config.destroy_tries,
+            adopt: self.config.adopt,
+            boot: self.gpu_boot,
+            files: self.config.device_files.clone(),
+        };
+        let (ready, inventory) = oneshot::channel();
+        let (errors, received) = mpsc::channel(GPU_ORDERS);
+        actix::spawn(gpu::run(tools, orders, received, ready));
+        actix::spawn(events::run(self.worker(), errors.clone()));
+        let (path, data) = (self.config.kernel_log.clone(), self.data.clone());
+        actix::spawn(kernel_log::run(KernelLog { path, data, boot: self.gpu_boot }, errors));
+        inventory
+    }
+
+    fn start_doctor(&self, requests: mpsc::Receiver<u64>) {
+        let doctor = Doctor {
+            program: self.program.clone(),
+            library: self.config.nvml.clone(),
+            data: Some(self.data.clone()),
+            mps_control: self.config.mps_control.clone(),
+        };
+        let node = self.inputs.clone();
+        actix::spawn(async move {
+            doctor.log().await;
+            doctor.serve(requests, node).await;
+        });
+    }
+
+    /// Talks to the controller until the agent is to end.
+    async fn serve_controller(
+        self,
+        tls: quinn::ClientConfig,
+        outputs: OutputKeeper,
+        fatal: oneshot::Receiver<FatalRefusal>,
+    ) -> anyhow::Result<ExitCode> {
+        let address = self.config.controller;
+        let controller = ControllerAddress { address, tls, data: self.data, outputs };
+        let (stop, stopping) = watch::channel(false);
+        let link = actix::spawn(link::run(controller, self.inputs, stopping));
+        let code = wait_for_end(fatal).await?;
+        stop.send_replace(true);
+        // A link between two connections has no controller to take leave of.
+        let _ = tokio::time::timeout(GOODBYE_WITHIN, link).await;
+        Ok(code)
+    }
+}
+
+async fn forward_kernel_events(
+    mut events: mpsc::Receiver<KernelEvent>,
+    node: mpsc::Sender<NodeInput>,
+) {
+    while let Some(event) = events.recv().await {
+        if node.send(NodeInput::Kernel(event)).await.is_err() {
+            return;
         }
     }
 }
 
-/// Waits for the end. Attempts go on: their shepherds don't need an agent.
-async fn wait(refused: oneshot::Receiver<Fatal>) -> std::io::Result<ExitCode> {
+/// Waits for a signal or the controller's refusal. Attempts go on: their shepherds don't need an agent.
+async fn wait_for_end(refused: oneshot::Receiver<FatalRefusal>) -> std::io::Result<ExitCode> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
     tokio::select! {
@@ -336,7 +448,7 @@ async fn wait(refused: oneshot::Receiver<Fatal>) -> std::io::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Reads the machine's memory; zero if the kernel doesn't tell.
+/// Reads the machine's memory; zero if the kernel doesn't report it.
 fn machine_memory() -> Bytes {
     let info = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let kib = info

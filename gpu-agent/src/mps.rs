@@ -7,8 +7,8 @@
 pub mod canary;
 mod control;
 pub mod daemon;
-mod hub;
 mod log;
+mod router;
 mod slice;
 pub mod terminate;
 
@@ -19,7 +19,7 @@ use tessera_model::{AttemptId, SliceId};
 use tessera_wire::frames::ExitRecord;
 
 pub use control::find;
-pub use hub::{noted, run};
+pub use router::{noted, run};
 
 /// Orders that may wait: as many as attempts.
 pub const ORDERS_MAX: usize = 4096;
@@ -41,19 +41,19 @@ pub struct MpsSettings {
 #[derive(Clone, Debug)]
 pub enum MpsOrder {
     /// An attempt is to start on a slice.
-    Want(Want),
+    Want(SharerRequest),
     /// Its program runs.
     Running {
-        /// Which attempt.
+        /// The attempt's id.
         attempt: AttemptId,
         /// Its program.
         pid: u32,
     },
     /// It is over, or will never run; answered by [`MpsEvent::Judged`] if there is a record.
     Ended {
-        /// Which attempt.
+        /// The attempt's id.
         attempt: AttemptId,
-        /// How its shepherd says that it ended.
+        /// The end as its shepherd recorded it.
         record: Option<Box<ExitRecord>>,
     },
     /// Always first: the attempts that an earlier agent left running.
@@ -62,12 +62,12 @@ pub enum MpsOrder {
 
 /// An attempt that is to share a slice.
 #[derive(Clone, Debug)]
-pub struct Want {
-    /// Which.
+pub struct SharerRequest {
+    /// Its id.
     pub attempt: AttemptId,
     /// The slice.
     pub slice: SliceId,
-    /// Whose.
+    /// The user's name.
     pub user: String,
     /// Its part.
     pub share: MpsShare,
@@ -78,7 +78,7 @@ pub struct Want {
 pub enum MpsEvent {
     /// The slice serves: the attempt may start, with these variables.
     Ready {
-        /// Which attempt.
+        /// The attempt's id.
         attempt: AttemptId,
         /// What its clients need.
         environment: Vec<(String, String)>,
@@ -87,19 +87,19 @@ pub enum MpsEvent {
     },
     /// The slice can't be shared.
     Refused {
-        /// Which attempt.
+        /// The attempt's id.
         attempt: AttemptId,
-        /// Why, for people.
+        /// The reason, as text for people.
         reason: String,
     },
     /// The sharers of a slice can't go on.
     Fault {
-        /// Which attempts.
+        /// The attempts' ids.
         attempts: Vec<AttemptId>,
     },
     /// How an end counts.
     Judged {
-        /// Which attempt.
+        /// The attempt's id.
         attempt: AttemptId,
         /// As it is to be reported.
         record: Box<ExitRecord>,

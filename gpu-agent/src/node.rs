@@ -1,10 +1,10 @@
-//! The node: takes in what its controller, its shepherds, its GPUs and its disk say, lets the
+//! The node: handles the messages of its controller, its shepherds, its GPUs and its disk, lets the
 //! pure cores decide, and carries out what they decided.
 //!
-//! Knows neither actix nor QUIC nor NVML: it hears [`Input`]s and speaks into ports.
+//! Knows neither actix nor QUIC nor NVML: it receives [`NodeInput`]s and sends through ports.
 
 mod faults;
-mod kernels;
+mod kernel_queue;
 mod launch;
 mod layout;
 mod recovery;
@@ -23,40 +23,40 @@ use tessera_wire::{ToAgent, ToController};
 use tokio::sync::{mpsc, oneshot};
 use uuid::Uuid;
 
-use crate::core::attempts::{Attempts, Effect, Standing};
-use crate::core::environment::NodeEnvironment;
 use crate::disk::{self, NodeState};
 use crate::gpus::{GpuEvent, GpuOrder};
-use crate::journal::{Haste, Journal};
-use crate::kernel::{Desk, KernelEvent};
-use crate::lease_page::{Lease, LeasePage};
+use crate::journal::{Journal, SyncUrgency};
+use crate::kernel::{EndpointHandle, KernelEvent};
+use crate::lease_page::{LeasePage, StoredLease};
 use crate::mps::{MpsEvent, MpsOrder};
 use crate::outputs::OutputKeeper;
-use crate::pool::Pool;
+use crate::pool::ShepherdPool;
 use crate::shepherd::protocol::{FromShepherd, ToShepherd};
 use crate::shepherd::{now, record};
 use crate::sys::clock;
 use crate::telemetry;
+use tessera_agent_core::attempts::{AttemptEffect, Attempts, LaunchConditions};
+use tessera_agent_core::environment::NodeEnvironment;
 
 pub use recovery::NodeParts;
+use session::ControllerSession;
 pub use session::LinkEvent;
-use session::Session;
 
-/// Inputs that may wait: enough for every attempt to say something at once.
+/// Inputs that may be queued: enough for one of every attempt at once.
 pub const INPUTS_MAX: usize = 8192;
 /// How often the node looks at its clock.
 pub const TICK_EVERY: Duration = Duration::from_millis(100);
 
-/// Everything that a node hears.
+/// Every input of a node.
 #[derive(Debug)]
-pub enum Input {
+pub enum NodeInput {
     /// Of the connection to the controller.
     Link(LinkEvent),
     /// Of a shepherd.
     Shepherd {
         /// Which one.
         id: Uuid,
-        /// What it says.
+        /// Its event.
         frame: FromShepherd,
     },
     /// A shepherd's connection ended.
@@ -67,21 +67,21 @@ pub enum Input {
         foreigner: Option<u16>,
     },
     /// Records are on disk.
-    Journalled(Vec<Effect>),
+    Journalled(Vec<AttemptEffect>),
     /// Records could not be put on disk.
     NotJournalled {
         /// What was to follow.
-        then: Vec<Effect>,
-        /// What the disk said.
+        then: Vec<AttemptEffect>,
+        /// The journal's thread finished.
         reason: String,
     },
     /// Of a GPU.
     Gpu(GpuEvent),
-    /// Something that the sampling of GPUs tells the controller.
+    /// A frame of the GPU sampling for the controller.
     Telemetry(ToController),
     /// Asks whether an attempt may still write output.
     IsAlive {
-        /// Which attempt.
+        /// The attempt's id.
         attempt: AttemptId,
         /// Where the answer goes.
         answer: oneshot::Sender<bool>,
@@ -90,7 +90,7 @@ pub enum Input {
     Mps(MpsEvent),
     /// Of the kernel queues.
     Kernel(KernelEvent),
-    /// Something that only the controller wants to hear.
+    /// A frame for the controller that doesn't concern the node itself.
     Say(ToController),
     /// Time passed.
     Tick,
@@ -103,7 +103,7 @@ pub struct NodeFacts {
     pub name: NodeName,
     /// This boot.
     pub boot: tessera_model::BootId,
-    /// A number that tells this process from another with the same identity (A8).
+    /// A number that distinguishes this process from another with the same identity (A8).
     pub process: u64,
     /// Processor cores.
     pub cores: u32,
@@ -117,135 +117,134 @@ pub struct NodeFacts {
     pub mps: Option<PathBuf>,
     /// Whether jobs that share a slice kernel by kernel have MPS beneath.
     pub kernel_over_mps: bool,
-    /// Where other nodes reach this one, if its operator said so.
+    /// Where other nodes reach this one, if its operator set it.
     pub address: Option<String>,
 }
 
 /// Why the agent must not go on.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Fatal {
-    /// What the controller said.
+pub struct FatalRefusal {
+    /// The controller's reason.
     pub reason: String,
 }
 
 /// One node.
-pub struct Node {
+pub struct AgentNode {
     facts: NodeFacts,
     state: NodeState,
     lease_deadline: Millis,
     page: LeasePage,
     attempts: Attempts,
-    pool: Pool,
+    pool: ShepherdPool,
     journal: Journal,
     gpus: BTreeMap<GpuId, GpuReport>,
     /// Plans under way, with the slots that they take away.
     plans: BTreeMap<GpuId, (PlanId, BTreeSet<Slot>)>,
     gpu_port: mpsc::Sender<GpuOrder>,
-    telemetry: mpsc::Sender<telemetry::Event>,
+    telemetry: mpsc::Sender<telemetry::TelemetryEvent>,
     doctor_port: mpsc::Sender<u64>,
-    session: Option<Session>,
-    fatal: Option<oneshot::Sender<Fatal>>,
+    session: Option<ControllerSession>,
+    fatal: Option<oneshot::Sender<FatalRefusal>>,
     outputs: OutputKeeper,
-    launches: traces::Launches,
+    launches: traces::LaunchSpans,
     mps: mpsc::Sender<MpsOrder>,
-    /// Attempts that share a slice: their ends are judged before they are told.
+    /// Attempts that share a slice: their ends are judged before they are reported.
     shared: BTreeSet<AttemptId>,
     /// Those of them that wait until their slice serves.
     unshared: BTreeMap<AttemptId, LaunchOrder>,
     /// The way to the kernel queues, if there are any.
-    desk: Option<Desk>,
+    kernel_endpoint: Option<EndpointHandle>,
     /// Attempts that were admitted to their slices' queues.
     queued: BTreeSet<AttemptId>,
-    reports: kernels::Reports,
+    kernel_reports: kernel_queue::KernelReports,
 }
 
-impl Node {
+impl AgentNode {
     /// Takes one input in.
-    pub fn hear(&mut self, input: Input) {
+    pub fn handle(&mut self, input: NodeInput) {
         match input {
-            Input::Link(event) => self.on_link(event),
-            Input::Shepherd { id, frame } => self.on_shepherd(id, frame),
-            Input::ShepherdGone { id, foreigner } => self.on_shepherd_gone(id, foreigner),
-            Input::Journalled(then) => self.act(then),
-            Input::NotJournalled { then, reason } => self.on_not_journalled(then, &reason),
-            Input::Gpu(event) => self.on_gpu(event),
-            Input::Telemetry(frame) => self.send(frame),
-            Input::IsAlive { attempt, answer } => {
+            NodeInput::Link(event) => self.on_link(event),
+            NodeInput::Shepherd { id, frame } => self.on_shepherd(id, frame),
+            NodeInput::ShepherdGone { id, foreigner } => self.on_shepherd_gone(id, foreigner),
+            NodeInput::Journalled(then) => self.act(then),
+            NodeInput::NotJournalled { then, reason } => self.on_not_journalled(then, &reason),
+            NodeInput::Gpu(event) => self.on_gpu(event),
+            NodeInput::Telemetry(frame) => self.send(frame),
+            NodeInput::IsAlive { attempt, answer } => {
                 // Nobody waits any more if the reader went away.
                 let _ = answer.send(self.attempts.is_alive(attempt));
             }
-            Input::Mps(event) => self.on_mps(event),
-            Input::Kernel(event) => self.on_kernel(event),
-            Input::Say(frame) => self.send(frame),
-            Input::Tick => {
+            NodeInput::Mps(event) => self.on_mps(event),
+            NodeInput::Kernel(event) => self.on_kernel_event(event),
+            NodeInput::Say(frame) => self.send(frame),
+            NodeInput::Tick => {
                 self.pool.tick();
-                self.leave_queues();
-                self.tell_kernels();
+                self.end_queued_attempts();
+                self.send_kernel_reports();
             }
         }
         self.keep_session();
     }
 
-    fn standing(&self) -> Standing {
-        Standing {
+    fn standing(&self) -> LaunchConditions {
+        LaunchConditions {
             generation: self.state.generation,
             leased: clock::boot_now() < self.lease_deadline,
             now_unix: clock::unix_now(),
         }
     }
 
-    fn act(&mut self, effects: Vec<Effect>) {
+    fn act(&mut self, effects: Vec<AttemptEffect>) {
         for effect in effects {
             match effect {
-                Effect::Send(frame) => self.send(frame),
-                Effect::Record(record, then) => {
-                    if let Err(then) = self.journal.append(record, Haste::Now, then) {
+                AttemptEffect::Send(frame) => self.send(frame),
+                AttemptEffect::Record(record, then) => {
+                    if let Err(then) = self.journal.append(record, SyncUrgency::Now, then) {
                         self.on_not_journalled(then, "its queue is full");
                     }
                 }
-                Effect::RecordLater(record) => {
+                AttemptEffect::RecordLater(record) => {
                     // If it is lost, the end is reported once more after a restart: harmless.
-                    let _ = self.journal.append(record, Haste::Whenever, Vec::new());
+                    let _ = self.journal.append(record, SyncUrgency::Whenever, Vec::new());
                 }
-                Effect::RecordSoon(record, then) => {
-                    if let Err(then) = self.journal.append(record, Haste::Soon, then) {
+                AttemptEffect::RecordSoon(record, then) => {
+                    if let Err(then) = self.journal.append(record, SyncUrgency::Soon, then) {
                         self.on_not_journalled(then, "its queue is full");
                     }
                 }
-                Effect::EndJournalled(attempt) => self.pool.journalled(attempt),
-                Effect::Journalled(attempt) => {
+                AttemptEffect::EndJournalled(attempt) => self.pool.journalled(attempt),
+                AttemptEffect::Journalled(attempt) => {
                     let effects = self.attempts.journalled(attempt, self.standing());
                     self.act(effects);
                 }
-                Effect::Spawn(order) => self.spawn(*order),
-                Effect::Stop(attempt, cause) => {
+                AttemptEffect::Spawn(order) => self.spawn(*order),
+                AttemptEffect::Stop(attempt, cause) => {
                     if !self.stop_unshared(attempt, cause) {
-                        self.pool.tell(attempt, ToShepherd::Stop { attempt, cause });
+                        self.pool.send(attempt, ToShepherd::Stop { attempt, cause });
                     }
                 }
-                Effect::Limit(attempt, limit) => {
-                    self.pool.tell(attempt, ToShepherd::SetTimeLimit { attempt, limit });
+                AttemptEffect::Limit(attempt, limit) => {
+                    self.pool.send(attempt, ToShepherd::SetTimeLimit { attempt, limit });
                 }
-                Effect::Kill(attempt, reason) => {
+                AttemptEffect::Kill(attempt, reason) => {
                     if !self.kill_unshared(attempt, reason) {
-                        self.pool.tell(attempt, ToShepherd::Kill { attempt, reason });
+                        self.pool.send(attempt, ToShepherd::Kill { attempt, reason });
                     }
                 }
             }
         }
     }
 
-    fn on_not_journalled(&mut self, then: Vec<Effect>, reason: &str) {
+    fn on_not_journalled(&mut self, then: Vec<AttemptEffect>, reason: &str) {
         for effect in then {
             let effects = match effect {
-                Effect::Journalled(attempt) => {
+                AttemptEffect::Journalled(attempt) => {
                     self.attempts.not_journalled(attempt, reason, clock::unix_now())
                 }
                 // A tombstone that isn't on disk is none: the controller asks again. And an end
                 // that isn't journalled stays with its shepherd.
-                Effect::Send(ToController::Tombstoned { .. }) | Effect::EndJournalled(_) => {
-                    Vec::new()
-                }
+                AttemptEffect::Send(ToController::Tombstoned { .. })
+                | AttemptEffect::EndJournalled(_) => Vec::new(),
                 other => vec![other],
             };
             self.act(effects);
@@ -262,10 +261,10 @@ impl Node {
             FromShepherd::Started { attempt, pid, started_unix } => {
                 self.launches.end(attempt);
                 if self.shared.contains(&attempt) {
-                    self.tell_mps(MpsOrder::Running { attempt, pid });
+                    self.send_to_mps(MpsOrder::Running { attempt, pid });
                 }
                 let effects = self.attempts.started(attempt, pid, started_unix);
-                self.tell_tenant(attempt);
+                self.report_tenancy(attempt);
                 effects
             }
             FromShepherd::Ended { attempt, record } => {
@@ -284,7 +283,7 @@ impl Node {
             traces::attempt_ended(facts, &record);
         }
         let effects = self.attempts.ended_held(attempt, record);
-        self.tell_tenant(attempt);
+        self.report_tenancy(attempt);
         self.act(effects);
     }
 
@@ -317,18 +316,18 @@ impl Node {
                 self.attempts.end_here(attempt, record)
             }
         };
-        self.tell_tenant(attempt);
+        self.report_tenancy(attempt);
         self.act(effects);
     }
 
-    /// Tells the sampling of GPUs how an attempt stands.
-    fn tell_tenant(&self, attempt: AttemptId) {
+    /// Sends the state of an attempt to the GPU sampling.
+    fn report_tenancy(&self, attempt: AttemptId) {
         if let Some(tenant) = self.attempts.tenant(attempt) {
-            self.tell_telemetry(telemetry::Event::Tenant(tenant));
+            self.send_telemetry(telemetry::TelemetryEvent::Tenant(tenant));
         }
     }
 
-    fn tell_telemetry(&self, event: telemetry::Event) {
+    fn send_telemetry(&self, event: telemetry::TelemetryEvent) {
         if let Err(refused) = self.telemetry.try_send(event) {
             // Figures are worth less than what waiting for them would hold up.
             tracing::warn!(%refused, "the sampling of GPUs doesn't keep up");
@@ -370,10 +369,10 @@ impl Node {
             ToAgent::Examine { token } => drop(self.doctor_port.try_send(token)),
             ToAgent::EndAck { attempt } => self.acknowledged(attempt),
             ToAgent::UsageAck { attempt } => {
-                self.tell_telemetry(telemetry::Event::Acknowledged(attempt));
+                self.send_telemetry(telemetry::TelemetryEvent::Acknowledged(attempt));
             }
-            ToAgent::KernelProfile(piece) => self.on_profile(piece),
-            ToAgent::KernelReportAck { number } => self.report_acknowledged(number),
+            ToAgent::KernelProfile(piece) => self.on_profile_piece(piece),
+            ToAgent::KernelReportAck { number } => self.on_report_acknowledged(number),
             ToAgent::RenewOk { sent, generation } => self.renewed(sent, generation),
             ToAgent::Welcome(welcome) => self.welcomed(welcome),
             ToAgent::Refused { reason, retry } => self.refused(reason, retry),
@@ -382,7 +381,7 @@ impl Node {
                 let reason = "an older leader sent it".to_owned();
                 self.send(ToController::PlanEnded { plan, gpu, end: PlanEnd::Refused { reason } });
             }
-            // Refused by the epoch: `obeys` has said so.
+            // Refused by the epoch: `obeys` has logged it.
             ToAgent::Launch(_)
             | ToAgent::Stop { .. }
             | ToAgent::Revoke { .. }
@@ -418,7 +417,7 @@ impl Node {
     }
 
     fn write_lease(&self) {
-        let lease = Lease {
+        let lease = StoredLease {
             generation: self.state.generation,
             deadline: self.lease_deadline,
             boot: self.facts.boot,

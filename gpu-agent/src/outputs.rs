@@ -11,12 +11,12 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tessera_model::{AttemptId, Bytes, Millis};
 use tessera_wire::frames::LogStream;
 
-use crate::core::retention::{Left, Limits, Outputs, Why};
 use crate::shepherd::files;
 use crate::sys::clock;
+use tessera_agent_core::retention::{KeptOutput, OutputRetention, RemovalReason, RetentionLimits};
 
 /// Ends that may wait to be looked at; beyond it they are found at the next start.
-const TOLD_MAX: usize = 16 * 1024;
+const NOTICES_QUEUED_MAX: usize = 16 * 1024;
 /// How often ages are looked at.
 const SWEEP_EVERY: Duration = Duration::from_secs(30);
 /// How long ends gather, so that a busy node doesn't wake this thread for each.
@@ -27,29 +27,29 @@ const SWEEP_MAX: usize = 500;
 const SWEEP_PAUSE: Duration = Duration::from_millis(500);
 /// Most entries of a working folder whose sizes are added up.
 const ENTRIES_MAX: usize = 10_000;
-/// What outputs may take if nothing is said, as a part of the file system.
+/// What outputs may take by default, as a part of the file system.
 const SHARE_OF_DISK: u64 = 10;
 
 /// The keeper of outputs; clones reach the same one.
 #[derive(Clone, Debug)]
 pub struct OutputKeeper {
-    kept: Arc<Mutex<Outputs>>,
-    told: SyncSender<Told>,
+    kept: Arc<Mutex<OutputRetention>>,
+    reported: SyncSender<OutputNotice>,
 }
 
 #[derive(Debug)]
-enum Told {
+enum OutputNotice {
     /// What an earlier agent left, with the time of its last change, oldest first.
     Found(Vec<(SystemTime, AttemptId)>),
     /// An attempt's end was acknowledged.
     Over(AttemptId),
 }
 
-/// Returns what outputs may take if nothing is said: a tenth of the file system that they lie on.
+/// Returns what outputs may take by default: a tenth of the file system that they lie on.
 ///
 /// # Errors
 ///
-/// What the system says.
+/// The system's error.
 pub fn share_of_disk(data: &Path) -> io::Result<Bytes> {
     let disk = rustix::fs::statvfs(data)?;
     Ok(Bytes::new(disk.f_blocks.saturating_mul(disk.f_frsize) / SHARE_OF_DISK))
@@ -61,40 +61,40 @@ impl OutputKeeper {
     /// # Errors
     ///
     /// The system has no thread.
-    pub fn start(data: &Path, limits: Limits) -> io::Result<Self> {
-        let kept = Arc::new(Mutex::new(Outputs::new(limits)));
-        let (told, hears) = sync_channel(TOLD_MAX);
+    pub fn start(data: &Path, limits: RetentionLimits) -> io::Result<Self> {
+        let kept = Arc::new(Mutex::new(OutputRetention::new(limits)));
+        let (reported, receiver) = sync_channel(NOTICES_QUEUED_MAX);
         let (data, shared) = (data.to_owned(), Arc::clone(&kept));
         std::thread::Builder::new()
             .name("outputs".to_owned())
-            .spawn(move || sweep_for_ever(&data, &shared, &hears))?;
-        Ok(Self { kept, told })
+            .spawn(move || sweep_until_closed(&data, &shared, &receiver))?;
+        Ok(Self { kept, reported })
     }
 
-    /// Tells what an earlier agent left: attempts that are over, with the time of their last
+    /// Adds what an earlier agent left: attempts that are over, with the time of their last
     /// change, oldest first.
     pub fn found(&self, left: Vec<(SystemTime, AttemptId)>) {
-        self.tell(Told::Found(left));
+        self.send(OutputNotice::Found(left));
     }
 
     /// An attempt's end was acknowledged: its output may go when its time has come.
     pub fn over(&self, attempt: AttemptId) {
-        self.tell(Told::Over(attempt));
+        self.send(OutputNotice::Over(attempt));
     }
 
-    fn tell(&self, told: Told) {
-        if self.told.try_send(told).is_err() {
+    fn send(&self, reported: OutputNotice) {
+        if self.reported.try_send(reported).is_err() {
             tracing::debug!("an output is looked at after the next start only");
         }
     }
 
-    /// Says why an output is not there.
+    /// Returns why an output is not there.
     pub fn explain(&self, attempt: AttemptId) -> String {
         lock(&self.kept).explain(attempt, clock::unix_now())
     }
 }
 
-fn lock(kept: &Mutex<Outputs>) -> MutexGuard<'_, Outputs> {
+fn lock(kept: &Mutex<OutputRetention>) -> MutexGuard<'_, OutputRetention> {
     kept.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -104,14 +104,20 @@ fn unix(moment: SystemTime) -> Millis {
 }
 
 /// Ends with the agent, which holds the other end.
-fn sweep_for_ever(data: &Path, kept: &Mutex<Outputs>, hears: &Receiver<Told>) {
+fn sweep_until_closed(
+    data: &Path,
+    kept: &Mutex<OutputRetention>,
+    receiver: &Receiver<OutputNotice>,
+) {
     let mut wait = SWEEP_EVERY;
     loop {
-        match hears.recv_timeout(wait) {
+        match receiver.recv_timeout(wait) {
             Ok(first) => {
                 std::thread::sleep(GATHER_FOR);
-                for told in std::iter::once(first).chain(hears.try_iter().take(TOLD_MAX)) {
-                    take_in(data, kept, told);
+                for reported in
+                    std::iter::once(first).chain(receiver.try_iter().take(NOTICES_QUEUED_MAX))
+                {
+                    take_in(data, kept, reported);
                 }
             }
             Err(RecvTimeoutError::Timeout) => {}
@@ -122,26 +128,30 @@ fn sweep_for_ever(data: &Path, kept: &Mutex<Outputs>, hears: &Receiver<Told>) {
     }
 }
 
-fn take_in(data: &Path, kept: &Mutex<Outputs>, told: Told) {
-    let found = match told {
-        Told::Found(found) => found,
-        Told::Over(attempt) => vec![(SystemTime::now(), attempt)],
+#[expect(
+    clippy::disallowed_methods,
+    reason = "a deadline of a process or a connection at the edge"
+)]
+fn take_in(data: &Path, kept: &Mutex<OutputRetention>, reported: OutputNotice) {
+    let found = match reported {
+        OutputNotice::Found(found) => found,
+        OutputNotice::Over(attempt) => vec![(SystemTime::now(), attempt)],
     };
     for (changed, attempt) in found {
         // Not under the lock: readers ask for it.
-        let left = Left { attempt, over_unix: unix(changed), bytes: taken(data, attempt) };
+        let left = KeptOutput { attempt, over_unix: unix(changed), bytes: taken(data, attempt) };
         lock(kept).add(left);
     }
 }
 
-fn sweep(data: &Path, kept: &Mutex<Outputs>) -> usize {
+fn sweep(data: &Path, kept: &Mutex<OutputRetention>) -> usize {
     let due = lock(kept).due(clock::unix_now(), SWEEP_MAX);
     let mut bytes = 0_u64;
     let mut reasons: BTreeMap<&str, usize> = BTreeMap::new();
     for (left, why) in &due {
         files::remove(data, left.attempt);
         bytes = bytes.saturating_add(left.bytes.get());
-        *reasons.entry(word(*why)).or_default() += 1;
+        *reasons.entry(reason_label(*why)).or_default() += 1;
     }
     if !due.is_empty() {
         let bytes = Bytes::new(bytes);
@@ -150,11 +160,11 @@ fn sweep(data: &Path, kept: &Mutex<Outputs>) -> usize {
     due.len()
 }
 
-const fn word(why: Why) -> &'static str {
+const fn reason_label(why: RemovalReason) -> &'static str {
     match why {
-        Why::Age => "age",
-        Why::Bytes => "bytes",
-        Why::Attempts => "attempts",
+        RemovalReason::Age => "age",
+        RemovalReason::Bytes => "bytes",
+        RemovalReason::Attempts => "attempts",
     }
 }
 
@@ -186,7 +196,7 @@ fn taken(data: &Path, attempt: AttemptId) -> Bytes {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tessera_model::Keep;
+    use tessera_model::RetentionTime;
 
     fn attempt(data: &Path, number: u128, text: &str) -> AttemptId {
         let id = AttemptId::from_uuid(uuid::Uuid::from_u128(number));
@@ -212,7 +222,8 @@ mod tests {
         let data = folder.path();
         let (old, first) = (attempt(data, 1, "0123456789"), attempt(data, 2, "0123456789"));
         let (second, live) = (attempt(data, 3, "0123456789"), attempt(data, 4, "0123456789"));
-        let limits = Limits { age: Keep::Forever, bytes: Bytes::new(20), attempts: 100 };
+        let limits =
+            RetentionLimits { age: RetentionTime::Forever, bytes: Bytes::new(20), attempts: 100 };
 
         let keeper = OutputKeeper::start(data, limits).unwrap();
         keeper.found(vec![(UNIX_EPOCH, old)]);
@@ -225,12 +236,20 @@ mod tests {
         assert!(why.contains("outputs took more than 20 B") && why.contains("s ago"), "{why}");
     }
 
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "a deadline of a process or a connection at the edge"
+    )]
     #[test]
     fn an_output_goes_when_it_is_old_enough() {
         let folder = tempfile::tempdir().unwrap();
         let data = folder.path();
         let (old, young) = (attempt(data, 1, "x"), attempt(data, 2, "x"));
-        let limits = Limits { age: Keep::days(7), bytes: Bytes::new(1 << 40), attempts: 100 };
+        let limits = RetentionLimits {
+            age: RetentionTime::days(7),
+            bytes: Bytes::new(1 << 40),
+            attempts: 100,
+        };
 
         let keeper = OutputKeeper::start(data, limits).unwrap();
         keeper.found(vec![(UNIX_EPOCH, old), (SystemTime::now(), young)]);

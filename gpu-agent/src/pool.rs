@@ -15,7 +15,7 @@ use tokio::net::UnixStream;
 use tokio::sync::mpsc;
 use uuid::Uuid;
 
-use crate::node::Input;
+use crate::node::NodeInput;
 use crate::shepherd::group;
 use crate::shepherd::protocol::{
     FromShepherd, PROTOCOL_FLAG, ShepherdHello, SpawnOrder, ToShepherd, VERSION,
@@ -30,12 +30,12 @@ const IDLE_MAX: usize = 16;
 const SHEPHERDS_MAX: usize = 1024;
 /// Frames under way to one shepherd: an order has two, its stop another.
 const QUEUE: usize = 16;
-/// A shepherd that holds this many journalled ends is told at once; it holds twice as many.
+/// A shepherd that holds this many journalled ends is sent their ids at once; it holds twice as many.
 const FORGET_AT: usize = ENDS_MAX / 2;
 
 /// Where shepherds come from.
 #[derive(Clone, Debug)]
-pub struct Nursery {
+pub struct ShepherdLauncher {
     /// The shepherd's program.
     pub program: PathBuf,
     /// The agent's data folder.
@@ -47,32 +47,32 @@ pub struct Nursery {
 }
 
 #[derive(Debug)]
-struct Handle {
+struct ShepherdHandle {
     orders: mpsc::Sender<ToShepherd>,
     process: Option<ProcessIdentity>,
     /// What it speaks.
     version: u16,
     attempt: Option<AttemptId>,
-    /// Ends that it holds although they are journalled: it is told with its next order, or when
+    /// Ends that it holds although they are journalled: it is sent their ids with its next order, or when
     /// there is time, since telling it wakes it up.
     journalled: Vec<AttemptId>,
 }
 
 /// All shepherds of a node.
 #[derive(Debug)]
-pub struct Pool {
-    nursery: Nursery,
-    node: mpsc::Sender<Input>,
-    handles: BTreeMap<Uuid, Handle>,
+pub struct ShepherdPool {
+    nursery: ShepherdLauncher,
+    node: mpsc::Sender<NodeInput>,
+    handles: BTreeMap<Uuid, ShepherdHandle>,
     by_attempt: BTreeMap<AttemptId, Uuid>,
     /// Who holds ends that aren't journalled yet.
     holders: BTreeMap<AttemptId, Uuid>,
     idle: Vec<Uuid>,
 }
 
-impl Pool {
+impl ShepherdPool {
     /// Makes an empty pool whose shepherds report to `node`.
-    pub fn new(nursery: Nursery, node: mpsc::Sender<Input>) -> Self {
+    pub fn new(nursery: ShepherdLauncher, node: mpsc::Sender<NodeInput>) -> Self {
         Self {
             nursery,
             node,
@@ -115,20 +115,20 @@ impl Pool {
         handle.forget();
         self.by_attempt.insert(attempt, id);
         if let Some(script) = script {
-            self.tell(attempt, ToShepherd::Script(script));
+            self.send(attempt, ToShepherd::Script(script));
         }
-        self.tell(attempt, ToShepherd::Spawn(Box::new(order)));
+        self.send(attempt, ToShepherd::Spawn(Box::new(order)));
         Ok(())
     }
 
     /// Sends a frame to the shepherd of an attempt. One that can't take it is about to be
     /// reported as gone.
-    pub fn tell(&self, attempt: AttemptId, frame: ToShepherd) {
+    pub fn send(&self, attempt: AttemptId, frame: ToShepherd) {
         let handle = self.by_attempt.get(&attempt).and_then(|id| self.handles.get(id));
         let Some(handle) = handle else { return };
         if !frame.is_known_to(handle.version) {
             let version = handle.version;
-            tracing::warn!(%attempt, version, "its shepherd is too old for what it is to be told");
+            tracing::warn!(%attempt, version, "the attempt's shepherd is too old for this message");
             return;
         }
         if let Err(refused) = handle.orders.try_send(frame) {
@@ -169,10 +169,10 @@ impl Pool {
         }
     }
 
-    /// Tells shepherds that have nothing else to do what they may forget.
+    /// Sends idle shepherds the ends that they may forget.
     pub fn tick(&mut self) {
         let idle = self.handles.values_mut().filter(|handle| handle.attempt.is_none());
-        idle.for_each(Handle::forget);
+        idle.for_each(ShepherdHandle::forget);
     }
 
     /// Clears up after a shepherd whose connection ended; returns the attempt that it had.
@@ -215,12 +215,12 @@ impl Pool {
     ) {
         let (orders, queue) = mpsc::channel(QUEUE);
         let process = hello.map(|hello| hello.process);
-        // A new one is believed to be of this version until it says otherwise: until then it is sent
+        // A new one is assumed to be of this version until its hello: until then it is sent
         // nothing.
         let version = hello.map_or(VERSION, |hello| hello.version);
         let known = hello.is_some();
         let journalled = Vec::new();
-        self.handles.insert(id, Handle { orders, process, version, attempt, journalled });
+        self.handles.insert(id, ShepherdHandle { orders, process, version, attempt, journalled });
         match attempt {
             Some(attempt) => {
                 self.by_attempt.insert(attempt, id);
@@ -234,8 +234,8 @@ impl Pool {
     }
 }
 
-impl Handle {
-    /// Tells the shepherd which ends are journalled. If it takes no orders now, it is about to be
+impl ShepherdHandle {
+    /// Sends the shepherd the ends that are journalled. If it takes no orders now, it is about to be
     /// reported as gone.
     fn forget(&mut self) {
         if !self.journalled.is_empty() {
@@ -245,7 +245,7 @@ impl Handle {
     }
 }
 
-impl Nursery {
+impl ShepherdLauncher {
     fn spawn(&self, id: Uuid, socket: StdUnixStream) -> io::Result<()> {
         let errors = std::fs::OpenOptions::new()
             .append(true)
@@ -286,11 +286,11 @@ async fn attend(
     stream: UnixStream,
     mut buffer: Vec<u8>,
     mut orders: mpsc::Receiver<ToShepherd>,
-    node: mpsc::Sender<Input>,
+    node: mpsc::Sender<NodeInput>,
     known: bool,
 ) {
     let (mut reader, mut writer) = stream.into_split();
-    // No order leaves before the hello: a shepherd says hello once later agents can find it, and
+    // No order leaves before the hello: a shepherd sends its hello once later agents can find it, and
     // an order that it had before could be obeyed behind their backs. And none leaves at all to one
     // that turns out to speak another version.
     let (greeted, hello) = tokio::sync::oneshot::channel();
@@ -305,8 +305,8 @@ async fn attend(
                     }
                     let _ = greeted.send(());
                 }
-                let told = node.send(Input::Shepherd { id, frame }).await;
-                told.map_err(|_| io::Error::from(io::ErrorKind::BrokenPipe))?;
+                let reported = node.send(NodeInput::Shepherd { id, frame }).await;
+                reported.map_err(|_| io::Error::from(io::ErrorKind::BrokenPipe))?;
             }
             match reader.read(&mut chunk).await? {
                 0 => return Err(io::Error::from(io::ErrorKind::UnexpectedEof)),
@@ -344,7 +344,7 @@ async fn attend(
         }
     }
     // Fails only when the node itself is going down.
-    let _ = node.send(Input::ShepherdGone { id, foreigner }).await;
+    let _ = node.send(NodeInput::ShepherdGone { id, foreigner }).await;
 }
 
 /// Returns the version of a new shepherd that speaks another one than this agent.
@@ -360,24 +360,51 @@ const fn foreign(first: &FromShepherd) -> Option<u16> {
 /// # Errors
 ///
 /// It can't be run, or it speaks another version than this agent: both belong together.
-pub fn check_program(program: &Path) -> Result<(), String> {
+pub fn check_program(program: &Path) -> Result<(), ShepherdProgramError> {
+    let shown = || program.display().to_string();
     let asked =
         std::process::Command::new(program).arg(PROTOCOL_FLAG).stdin(Stdio::null()).output();
-    let asked = asked.map_err(|error| format!("{} can't be run: {error}", program.display()))?;
-    let said = String::from_utf8_lossy(&asked.stdout);
-    match said.trim().parse::<u16>() {
+    let asked =
+        asked.map_err(|source| ShepherdProgramError::NotRunnable { program: shown(), source })?;
+    let text = String::from_utf8_lossy(&asked.stdout);
+    match text.trim().parse::<u16>() {
         Ok(VERSION) => Ok(()),
-        Ok(version) => Err(format!(
-            "{} speaks version {version} of the shepherds' protocol, this agent version {VERSION}: \
-             install both from one release",
-            program.display()
-        )),
-        Err(_) => Err(format!(
-            "{} doesn't say which version of the shepherds' protocol it speaks: install it from \
-             the release of this agent",
-            program.display()
-        )),
+        Ok(version) => Err(ShepherdProgramError::OtherVersion { program: shown(), version }),
+        Err(_) => Err(ShepherdProgramError::NoVersion { program: shown() }),
     }
+}
+
+/// A shepherd's program that this agent can't work with.
+#[derive(Debug, thiserror::Error)]
+pub enum ShepherdProgramError {
+    /// It can't be run.
+    #[error("{program} can't be run")]
+    NotRunnable {
+        /// Its path.
+        program: String,
+        /// The system's error.
+        source: io::Error,
+    },
+    /// It is of another release.
+    #[error(
+        "{program} speaks version {version} of the shepherds' protocol, this agent version {VERSION}: \
+         install both from one release"
+    )]
+    OtherVersion {
+        /// Its path.
+        program: String,
+        /// The version that it speaks.
+        version: u16,
+    },
+    /// It is another program, or too old.
+    #[error(
+        "{program} doesn't print the version of the shepherds' protocol that it speaks: install it \
+         from the release of this agent"
+    )]
+    NoVersion {
+        /// Its path.
+        program: String,
+    },
 }
 
 #[cfg(test)]
@@ -385,9 +412,9 @@ mod tests {
     use super::*;
 
     /// A new shepherd's connection, with an order that waits to be sent.
-    fn greeting(version: u16) -> (UnixStream, mpsc::Receiver<Input>, impl Future<Output = ()>) {
+    fn greeting(version: u16) -> (UnixStream, mpsc::Receiver<NodeInput>, impl Future<Output = ()>) {
         let (ours, theirs) = UnixStream::pair().unwrap();
-        let (node, heard) = mpsc::channel(4);
+        let (node, received) = mpsc::channel(4);
         let (orders, queue) = mpsc::channel(QUEUE);
         let id = Uuid::from_u128(1);
         let process = ProcessIdentity { boot: BootId::from_uuid(id), pid: 1, start_ticks: 1 };
@@ -398,35 +425,35 @@ mod tests {
             attend(id, ours, hello, queue, node, false).await;
             drop(orders);
         };
-        (theirs, heard, attending)
+        (theirs, received, attending)
     }
 
     #[tokio::test]
     async fn a_new_shepherd_of_another_version_is_dismissed_before_it_has_an_order() {
-        let (mut theirs, mut heard, attending) = greeting(VERSION + 1);
+        let (mut theirs, mut received, attending) = greeting(VERSION + 1);
 
         attending.await;
 
-        let mut told = Vec::new();
-        theirs.read_to_end(&mut told).await.unwrap();
-        assert!(told.is_empty(), "{told:?}");
-        let gone = heard.recv().await.unwrap();
+        let mut reported = Vec::new();
+        theirs.read_to_end(&mut reported).await.unwrap();
+        assert!(reported.is_empty(), "{reported:?}");
+        let gone = received.recv().await.unwrap();
         assert!(
-            matches!(gone, Input::ShepherdGone { foreigner: Some(version), .. } if version == VERSION + 1),
+            matches!(gone, NodeInput::ShepherdGone { foreigner: Some(version), .. } if version == VERSION + 1),
             "{gone:?}"
         );
     }
 
     #[tokio::test]
     async fn a_new_shepherd_of_this_version_gets_its_order_after_its_hello() {
-        let (mut theirs, mut heard, attending) = greeting(VERSION);
+        let (mut theirs, mut received, attending) = greeting(VERSION);
         let obeying = async {
-            let mut told = Vec::new();
+            let mut reported = Vec::new();
             let first = loop {
-                if let Some(frame) = take_frame::<ToShepherd>(&mut told).unwrap() {
+                if let Some(frame) = take_frame::<ToShepherd>(&mut reported).unwrap() {
                     break frame;
                 }
-                assert!(theirs.read_buf(&mut told).await.unwrap() > 0, "the agent hung up");
+                assert!(theirs.read_buf(&mut reported).await.unwrap() > 0, "the agent hung up");
             };
             drop(theirs);
             first
@@ -435,20 +462,23 @@ mod tests {
         let ((), first) = tokio::join!(attending, obeying);
 
         assert_eq!(first, ToShepherd::Script("true".to_owned()));
-        assert!(matches!(heard.recv().await, Some(Input::Shepherd { .. })));
-        assert!(matches!(heard.recv().await, Some(Input::ShepherdGone { foreigner: None, .. })));
+        assert!(matches!(received.recv().await, Some(NodeInput::Shepherd { .. })));
+        assert!(matches!(
+            received.recv().await,
+            Some(NodeInput::ShepherdGone { foreigner: None, .. })
+        ));
     }
 
     #[test]
     fn a_program_that_is_no_shepherd_of_this_release_is_refused() {
-        let refused = |program: &str| check_program(Path::new(program)).unwrap_err();
+        let refused = |program: &str| check_program(Path::new(program)).unwrap_err().to_string();
 
-        assert!(refused("/bin/true").contains("doesn't say which version"));
+        assert!(refused("/bin/true").contains("doesn't print the version"));
         assert!(refused("/bin/nonexistent").contains("can't be run"));
     }
 
     #[test]
-    fn an_earlier_shepherd_is_told_how_its_attempt_ends_and_gets_no_other() {
+    fn an_earlier_shepherd_is_reported_how_its_attempt_ends_and_gets_no_other() {
         let attempt = AttemptId::from_uuid(Uuid::from_u128(2));
         let cause = tessera_wire::frames::StopCause::Cancel;
 

@@ -22,6 +22,7 @@
 //! When its agent goes away, a busy shepherd goes on to the end of its attempt, leaves the exit
 //! record on disk, and exits; an idle one exits at once.
 
+pub mod error_output;
 pub mod files;
 pub mod group;
 pub mod job;
@@ -31,5 +32,3 @@ pub mod protocol;
 pub mod record;
 pub mod serve;
 pub mod socket;
-pub mod verdict;
-pub mod words;

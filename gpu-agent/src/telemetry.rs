@@ -1,5 +1,5 @@
-//! The sampling of a node's GPUs: when to look, what to keep, whom to tell. What the samples
-//! mean is decided in [`crate::core::telemetry`].
+//! The sampling of a node's GPUs: when to look, what to keep, whom to report. What the samples
+//! mean is decided in [`tessera_agent_core::telemetry`].
 //!
 //! One task for all GPUs. It asks the driver through the same worker as everybody else, but
 //! only when nobody else does, and nothing waits for it: a slow driver costs samples, never a
@@ -19,14 +19,14 @@ use tessera_wire::frames::GpuReport;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
-use crate::core::telemetry::meter::Tenant;
-use crate::core::telemetry::pace::{FASTEST, Pace};
-use crate::node::Input;
+use crate::node::NodeInput;
 use crate::nvml::client::NvmlClient;
 use crate::sys::clock;
+use tessera_agent_core::telemetry::meter::GpuTenancy;
+use tessera_agent_core::telemetry::pace::{FASTEST, SamplingPace};
 
 use job_files::JobFiles;
-pub use state::Shared;
+pub use state::SharedTelemetry;
 
 /// Events that may wait: two for each attempt that a node can hold at once.
 pub const EVENTS_MAX: usize = 8_192;
@@ -41,15 +41,15 @@ const SAVE_IDLE_EVERY: Duration = Duration::from_secs(60);
 /// Most usages that are repeated at once; the others follow with the next report.
 const USAGES_AT_ONCE: usize = 256;
 
-/// What the sampling hears from the node.
+/// What the sampling receives from the node.
 #[derive(Clone, Debug)]
-pub enum Event {
+pub enum TelemetryEvent {
     /// A GPU is there, or changed.
     Gpu(Box<GpuReport>),
     /// An attempt has a GPU, or had it.
-    Tenant(Tenant),
+    Tenant(GpuTenancy),
     /// These are all attempts that the node holds after a start of the agent.
-    Inventory(Vec<Tenant>),
+    Inventory(Vec<GpuTenancy>),
     /// The controller has an attempt's figures.
     Acknowledged(AttemptId),
 }
@@ -60,21 +60,25 @@ pub struct TelemetryParts {
     /// The way to the driver.
     pub nvml: NvmlClient,
     /// The way to the node.
-    pub node: mpsc::Sender<Input>,
+    pub node: mpsc::Sender<NodeInput>,
     /// The data folder.
     pub data: PathBuf,
     /// This boot.
     pub boot: BootId,
     /// How often to look.
-    pub pace: Pace,
-    /// How often to tell the controller.
+    pub pace: SamplingPace,
+    /// How often to report the controller.
     pub report_every: Duration,
     /// Where DCGM's exporter looks for the jobs of GPUs, if it does.
     pub job_mapping: Option<PathBuf>,
 }
 
 /// Samples until the node is gone.
-pub async fn run(parts: TelemetryParts, shared: Shared, mut events: mpsc::Receiver<Event>) {
+pub async fn run(
+    parts: TelemetryParts,
+    shared: SharedTelemetry,
+    mut events: mpsc::Receiver<TelemetryEvent>,
+) {
     shared.with(|state| state.follow(parts.nvml.counts()));
     let job_files = JobFiles::open(parts.job_mapping.as_deref(), &parts.data);
     let mut sampling = Sampling { parts, shared, due: Vec::new(), job_files };
@@ -91,13 +95,13 @@ pub async fn run(parts: TelemetryParts, shared: Shared, mut events: mpsc::Receiv
         };
         tokio::select! {
             event = events.recv() => match event {
-                Some(event) => sampling.hear(event).await,
+                Some(event) => sampling.handle(event).await,
                 None => return,
             },
             () = wait => sampling.look().await,
             _ = report.tick() => {
                 sampling.report();
-                sampling.map_jobs(Check::Folder).await;
+                sampling.map_jobs(JobFileCheck::Folder).await;
             }
         }
     }
@@ -105,14 +109,14 @@ pub async fn run(parts: TelemetryParts, shared: Shared, mut events: mpsc::Receiv
 
 struct Sampling {
     parts: TelemetryParts,
-    shared: Shared,
-    due: Vec<Due>,
+    shared: SharedTelemetry,
+    due: Vec<SampleSchedule>,
     job_files: Option<JobFiles>,
 }
 
 /// What the files of jobs are compared with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Check {
+enum JobFileCheck {
     /// What they were brought to last.
     Memory,
     /// What stands in the folder: it may have been emptied.
@@ -120,7 +124,7 @@ enum Check {
 }
 
 /// When a GPU is looked at again.
-struct Due {
+struct SampleSchedule {
     gpu: GpuId,
     at: Instant,
     looked: Instant,
@@ -129,15 +133,15 @@ struct Due {
 }
 
 impl Sampling {
-    async fn hear(&mut self, event: Event) {
+    async fn handle(&mut self, event: TelemetryEvent) {
         match event {
-            Event::Gpu(report) => {
+            TelemetryEvent::Gpu(report) => {
                 if !self.due.iter().any(|due| due.gpu == report.gpu) {
                     let kept = files::load(&self.parts.data, &report.gpu);
                     self.shared.with(|state| state.resume(&report.gpu, kept));
                     let now = Instant::now();
                     let gpu = report.gpu.clone();
-                    self.due.push(Due {
+                    self.due.push(SampleSchedule {
                         gpu,
                         at: now,
                         looked: now - FASTEST.duration(),
@@ -147,14 +151,18 @@ impl Sampling {
                 }
                 self.shared.with(|state| state.describe(&report));
             }
-            Event::Tenant(tenant) => {
+            TelemetryEvent::Tenant(tenant) => {
                 self.shared.with(|state| state.tenant(&tenant));
                 self.hurry(&tenant.gpu);
             }
-            Event::Inventory(tenants) => self.shared.with(|state| state.inventory(&tenants)),
-            Event::Acknowledged(attempt) => self.shared.with(|state| state.acknowledged(attempt)),
+            TelemetryEvent::Inventory(tenants) => {
+                self.shared.with(|state| state.inventory(&tenants));
+            }
+            TelemetryEvent::Acknowledged(attempt) => {
+                self.shared.with(|state| state.acknowledged(attempt));
+            }
         }
-        self.map_jobs(Check::Memory).await;
+        self.map_jobs(JobFileCheck::Memory).await;
     }
 
     /// Looks at a GPU as soon as its pace allows: an attempt came or went.
@@ -181,7 +189,7 @@ impl Sampling {
         let (boot, at) = (self.parts.boot, clock::unix_now());
         let complete = self.shared.with(|state| state.sampled(&gpu, boot, at, sampled.ok()));
         let busy = self.shared.with(|state| state.is_busy(&gpu));
-        self.map_jobs(Check::Memory).await;
+        self.map_jobs(JobFileCheck::Memory).await;
         let due = &mut self.due[index];
         due.looked = begun;
         due.at = begun + self.parts.pace.next(busy, cost);
@@ -192,20 +200,20 @@ impl Sampling {
             if sync {
                 due.synced = due.saved;
             }
-            let kept = if sync { files::Until::PowerLoss } else { files::Until::Restart };
+            let kept = if sync { files::Durability::PowerLoss } else { files::Durability::Restart };
             self.save(&gpu, kept).await;
         }
         if complete {
-            // On disk already: what the controller hears never changes again.
-            self.tell_usages(&gpu);
+            // On disk already: what the controller receives never changes again.
+            self.report_usages(&gpu);
         }
     }
 
-    /// Tells DCGM's exporter which jobs are where, away from the thread that serves everybody.
-    async fn map_jobs(&mut self, check: Check) {
+    /// Reports DCGM's exporter which jobs are where, away from the thread that serves everybody.
+    async fn map_jobs(&mut self, check: JobFileCheck) {
         let Some(mut files) = self.job_files.take() else { return };
         let map = self.shared.with(|state| state.job_map());
-        if check == Check::Memory && !files.differs(&map) {
+        if check == JobFileCheck::Memory && !files.differs(&map) {
             self.job_files = Some(files);
             return;
         }
@@ -217,7 +225,7 @@ impl Sampling {
         self.job_files = brought.await.ok();
     }
 
-    async fn save(&self, gpu: &GpuId, kept: files::Until) {
+    async fn save(&self, gpu: &GpuId, kept: files::Durability) {
         let Some(text) = self.shared.with(|state| state.kept(gpu)) else { return };
         files::save(&self.parts.data, gpu, text, kept).await;
     }
@@ -225,20 +233,20 @@ impl Sampling {
     fn report(&self) {
         for due in &self.due {
             if let Some(figures) = self.shared.with(|state| state.figures(&due.gpu)) {
-                self.tell(ToController::Figures(Box::new(figures)));
+                self.send(ToController::Figures(Box::new(figures)));
             }
-            self.tell_usages(&due.gpu);
+            self.report_usages(&due.gpu);
         }
     }
 
-    fn tell_usages(&self, gpu: &GpuId) {
+    fn report_usages(&self, gpu: &GpuId) {
         for usage in self.shared.with(|state| state.usages(gpu, USAGES_AT_ONCE)) {
-            self.tell(ToController::Usage(usage));
+            self.send(ToController::Usage(usage));
         }
     }
 
-    /// Tells the controller, if one is there: everything is repeated with later reports.
-    fn tell(&self, frame: ToController) {
-        let _ = self.parts.node.try_send(Input::Telemetry(frame));
+    /// Reports the controller, if one is there: everything is repeated with later reports.
+    fn send(&self, frame: ToController) {
+        let _ = self.parts.node.try_send(NodeInput::Telemetry(frame));
     }
 }

@@ -1,13 +1,13 @@
-//! Attempts as real processes, under a real agent, told by a controller of the test's own.
+//! Attempts as real processes, under a real agent, ordered by a controller of the test's own.
 
 mod common;
 
 use common::{Cluster, LogRead, Place, Session, order, shell};
-use tessera_model::life::{Exit, Outcome};
-use tessera_model::spec::{OutputPaths, Program};
+use tessera_model::life::{Outcome, ProgramExit};
+use tessera_model::spec::{JobProgram, OutputPaths};
 use tessera_model::{JobId, Millis};
 use tessera_wire::ToAgent;
-use tessera_wire::frames::{ArrayPlace, LaunchOrder, LogStream, StopCause};
+use tessera_wire::frames::{ArrayPosition, LaunchOrder, LogStream, StopCause};
 
 struct Stage {
     cluster: Cluster,
@@ -45,7 +45,7 @@ async fn a_program_runs_and_its_exit_status_usage_and_output_arrive() {
     let record = stage.session.run(&order).await;
 
     assert_eq!(record.outcome, Outcome::Failed);
-    assert_eq!(record.exit, Some(Exit::Code(3)));
+    assert_eq!(record.exit, Some(ProgramExit::Code(3)));
     assert!(record.ended_unix >= record.started_unix && record.started_unix > Millis::ZERO);
     assert!(record.max_rss.get() > 0);
     assert_eq!(output(&stage, &order).await, "out\n");
@@ -59,9 +59,9 @@ async fn a_program_runs_and_its_exit_status_usage_and_output_arrive() {
 async fn a_program_sees_its_slice_its_job_and_nothing_of_the_agents_environment() {
     let mut stage = stage().await;
     let mut order = order(&stage.place, &["/usr/bin/env"]);
-    order.env.insert("MINE".into(), "1".into());
+    order.run.env.insert("MINE".into(), "1".into());
     order.array =
-        Some(ArrayPlace { array: JobId::from_number(40), index: 2, count: 3, min: 0, max: 2 });
+        Some(ArrayPosition { array: JobId::from_number(40), index: 2, count: 3, min: 0, max: 2 });
 
     stage.session.run(&order).await;
 
@@ -81,7 +81,7 @@ async fn a_program_sees_its_slice_its_job_and_nothing_of_the_agents_environment(
 async fn a_script_runs_in_the_attempts_own_folder_with_its_input_closed() {
     let mut stage = stage().await;
     let mut order = order(&stage.place, &[]);
-    order.program = Program::Script("#!/bin/sh\ncat; pwd\n".into());
+    order.run.program = JobProgram::Script("#!/bin/sh\ncat; pwd\n".into());
 
     let record = stage.session.run(&order).await;
 
@@ -91,7 +91,7 @@ async fn a_script_runs_in_the_attempts_own_folder_with_its_input_closed() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_launched_says_why() {
+async fn what_cannot_be_launched_fails_with_the_reason() {
     let mut stage = stage().await;
     let folder = stage.cluster.folder.path().display().to_string();
     std::fs::write(format!("{folder}/text"), "no program").unwrap();
@@ -109,10 +109,16 @@ async fn what_cannot_be_launched_says_why() {
         (order(&place, &["no-such-thing"]), "no such program: no-such-thing (searched in /usr"),
         (order(&place, &[&format!("{folder}/text")]), "not executable"),
         (order(&place, &[&noise]), "neither a program of this machine nor a script"),
-        (with(&|o| o.program = Program::Script("#!/no/interpreter\n".into())), "interpreter"),
-        (with(&|o| o.work_dir = Some("/no/folder".into())), "no such working folder: /no/folder"),
         (
-            with(&|o| o.output.stdout = Some("/no/folder/out".into())),
+            with(&|o| o.run.program = JobProgram::Script("#!/no/interpreter\n".into())),
+            "interpreter",
+        ),
+        (
+            with(&|o| o.run.work_dir = Some("/no/folder".into())),
+            "no such working folder: /no/folder",
+        ),
+        (
+            with(&|o| o.run.output.stdout = Some("/no/folder/out".into())),
             "no such folder for the output file /no/folder/out",
         ),
     ];
@@ -133,8 +139,8 @@ async fn a_stopped_program_gets_its_grace_and_then_is_killed() {
     let deaf = shell(&stage.place, "trap '' TERM; echo up; while :; do sleep 0.01; done");
 
     for (order, cause, outcome, exit) in [
-        (&polite, StopCause::Cancel, Outcome::Cancelled, Exit::Code(5)),
-        (&deaf, StopCause::Preempt, Outcome::Preempted, Exit::Signal(9)),
+        (&polite, StopCause::Cancel, Outcome::Cancelled, ProgramExit::Code(5)),
+        (&deaf, StopCause::Preempt, Outcome::Preempted, ProgramExit::Signal(9)),
     ] {
         stage.session.launch(order).await;
         stage.session.until_running(order.attempt).await;
@@ -161,7 +167,7 @@ async fn up(stage: &Stage, order: &LaunchOrder) {
 async fn a_program_that_runs_too_long_is_timed_out() {
     let mut stage = stage().await;
     let mut order = shell(&stage.place, "sleep 60");
-    order.time_limit = Some(Millis::new(300));
+    order.run.time_limit = Some(Millis::new(300));
 
     let record = stage.session.run(&order).await;
 
@@ -199,12 +205,12 @@ async fn what_a_program_leaves_behind_dies_with_it() {
 }
 
 #[tokio::test]
-async fn output_goes_where_the_user_said_and_a_restart_adds_to_it() {
+async fn output_goes_where_the_user_asked_and_a_restart_adds_to_it() {
     let mut stage = stage().await;
     let folder = stage.cluster.folder.path();
     let mut order = shell(&stage.place, "echo $TESSERA_ATTEMPT; echo oops >&2");
-    order.work_dir = Some(folder.display().to_string());
-    order.output = OutputPaths { stdout: Some("log-%j-%x".into()), stderr: None };
+    order.run.work_dir = Some(folder.display().to_string());
+    order.run.output = OutputPaths { stdout: Some("log-%j-%x".into()), stderr: None };
 
     stage.session.run(&order).await;
     let again = LaunchOrder {

@@ -9,7 +9,7 @@ use std::path::Path;
 use common::{Agent, Cluster, Place, Session, plan, shell};
 use tessera_model::life::Outcome;
 use tessera_model::mig::compute::ComputeSlot;
-use tessera_model::mig::{Slot, Step};
+use tessera_model::mig::{PlanStep, Slot};
 use tessera_wire::frames::{
     AttemptStatus, FaultAction, FaultCause, GpuHealth, GpuReport, LaunchOrder, MigReport, PlanEnd,
 };
@@ -53,7 +53,7 @@ fn faults(agent: &Agent, lines: &str) {
 
 /// Two slices with a running attempt on each.
 async fn busy_pair(session: &mut Session, gpu: &GpuReport) -> (GpuReport, Vec<LaunchOrder>) {
-    let steps = [0, 1].map(|start| Step::Create(slot(gpu, "1g.5gb", start)));
+    let steps = [0, 1].map(|start| PlanStep::Create(slot(gpu, "1g.5gb", start)));
     let (end, report) = session.apply(plan(&gpu.gpu, 1, steps.to_vec())).await;
     assert_eq!(end, PlanEnd::Done);
     let report = report.unwrap();
@@ -130,8 +130,8 @@ async fn an_error_of_an_instance_that_is_cut_hits_the_attempts_on_all_its_parts(
     let three = slot(&gpu, "3g.20gb", 0);
     let parts = [0, 1, 2].map(|start| ComputeSlot { start, slices: 1 });
     let steps = vec![
-        Step::Cut(three, parts.to_vec().try_into().unwrap()),
-        Step::Create(slot(&gpu, "1g.5gb", 6)),
+        PlanStep::Cut(three, parts.to_vec().try_into().unwrap()),
+        PlanStep::Create(slot(&gpu, "1g.5gb", 6)),
     ];
     let (end, report) = session.apply(plan(&gpu.gpu, 1, steps)).await;
     assert_eq!(end, PlanEnd::Done);
@@ -158,7 +158,7 @@ async fn an_error_of_an_instance_that_is_cut_hits_the_attempts_on_all_its_parts(
     assert!(session.ended.iter().all(|(ended, _)| *ended != neighbour), "{:?}", session.ended);
 }
 
-/// The next report, whatever it says.
+/// The next report, whatever it contains.
 async fn gpu_now(session: &mut Session, gpu: &GpuReport) -> GpuReport {
     until_report(session, gpu, |report| Some(report.clone())).await
 }
@@ -259,7 +259,7 @@ async fn a_lost_gpu_loses_its_attempts_while_the_other_gpu_works_on() {
     let record = session.until_ended(orders[0].attempt).await;
     assert_eq!(record.outcome, Outcome::Lost, "{record:?}");
     let small = slot(&other, "1g.6gb", 0);
-    let (end, _) = session.apply(plan(&other.gpu, 1, vec![Step::Create(small)])).await;
+    let (end, _) = session.apply(plan(&other.gpu, 1, vec![PlanStep::Create(small)])).await;
     assert_eq!(end, PlanEnd::Done);
     faults(&agent, "");
     until_report(&mut session, &gpu, |r| (r.health == GpuHealth::Healthy).then_some(())).await;
@@ -277,7 +277,7 @@ async fn a_gpu_that_fell_off_the_bus_is_out_until_the_machine_was_restarted() {
     assert_eq!(record.outcome, Outcome::Lost, "{record:?}");
     assert!(record.detail.contains("XID 79"), "{record:?}");
     let small = slot(&other, "1g.6gb", 0);
-    let (end, _) = session.apply(plan(&other.gpu, 1, vec![Step::Create(small)])).await;
+    let (end, _) = session.apply(plan(&other.gpu, 1, vec![PlanStep::Create(small)])).await;
     assert_eq!(end, PlanEnd::Done, "the node's other GPU works on");
 
     // The next agent of the same boot knows it, the first one of the next boot forgets it.
@@ -327,8 +327,8 @@ async fn a_layout_comes_back_after_a_reboot_before_the_node_is_ready() {
     let data = cluster.enrol("n1");
     configure(&data);
     let models = ["h100-80gb-sxm", "a30-24gb"];
-    let config = tessera_sim::config::Config::new(data.join("sim"), &models);
-    let node = tessera_sim::node::Node::open(&config).unwrap();
+    let config = tessera_stand_in::config::StandInConfig::new(data.join("sim"), &models);
+    let node = tessera_stand_in::node::SimulatedNode::open(&config).unwrap();
     let launch = || {
         cluster.start_with(&data, |command| {
             command
@@ -347,7 +347,7 @@ async fn a_layout_comes_back_after_a_reboot_before_the_node_is_ready() {
             slot(&gpu, profiles[1], if model == "A30" { 2 } else { 4 }),
         ];
         let (end, report) =
-            session.apply(plan(&gpu.gpu, 1, slots.map(Step::Create).to_vec())).await;
+            session.apply(plan(&gpu.gpu, 1, slots.map(PlanStep::Create).to_vec())).await;
         assert_eq!(end, PlanEnd::Done);
         wanted.push(report.unwrap());
     }
@@ -390,7 +390,7 @@ async fn a_layout_comes_back_after_a_reboot_before_the_node_is_ready() {
 }
 
 #[tokio::test]
-async fn a_driver_that_is_gone_is_told_of_for_each_gpu_that_the_node_had() {
+async fn a_driver_that_is_gone_is_reported_of_for_each_gpu_that_the_node_had() {
     let (cluster, mut agent, session, gpu) = stage().await;
     drop(session);
     agent.child.kill().unwrap();

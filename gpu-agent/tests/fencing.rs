@@ -29,7 +29,7 @@ async fn stage() -> (Cluster, Agent, Session, Place) {
     (cluster, agent, session, place)
 }
 
-/// Kills the agent with no chance to say anything.
+/// Kills the agent without a chance to send anything.
 fn kill_agent(agent: &mut Agent) {
     agent.child.kill().unwrap();
     agent.child.wait().unwrap();
@@ -73,7 +73,7 @@ async fn a_killed_agent_finds_its_running_attempts_again() {
 }
 
 #[tokio::test]
-async fn an_end_that_came_while_the_agent_was_dead_is_told_until_it_is_acknowledged() {
+async fn an_end_that_came_while_the_agent_was_dead_is_reported_until_it_is_acknowledged() {
     let (cluster, mut agent, mut session, place) = stage().await;
     let gate = cluster.folder.path().join("gate");
     let line = format!("while [ ! -e {} ]; do sleep 0.01; done; exit 7", gate.display());
@@ -91,7 +91,7 @@ async fn an_end_that_came_while_the_agent_was_dead_is_told_until_it_is_acknowled
         let Some(AttemptStatus::Ended(record)) = session.reported(order.attempt) else {
             panic!("{:?}", session.inventory)
         };
-        assert_eq!(record.exit, Some(tessera_model::life::Exit::Code(7)), "{record:?}");
+        assert_eq!(record.exit, Some(tessera_model::life::ProgramExit::Code(7)), "{record:?}");
         kill_agent(&mut agent);
     }
     restart(&cluster, &mut agent);
@@ -104,6 +104,7 @@ async fn an_end_that_came_while_the_agent_was_dead_is_told_until_it_is_acknowled
     assert_eq!(cluster.welcome().await.reported(order.attempt), None);
 }
 
+#[expect(clippy::disallowed_methods, reason = "measures real time")]
 #[tokio::test]
 async fn a_killed_shepherd_takes_its_attempt_along_within_a_second() {
     for groups in [true, false] {
@@ -142,7 +143,7 @@ fn shepherds(agent: &Agent) -> Vec<u32> {
 }
 
 #[tokio::test]
-async fn a_shepherd_that_died_with_the_agent_is_told_as_lost() {
+async fn a_shepherd_that_died_with_the_agent_is_reported_as_lost() {
     let (cluster, mut agent, mut session, place) = stage().await;
     let order = shell(&place, "sleep 60");
     session.launch(&order).await;
@@ -161,14 +162,12 @@ async fn a_shepherd_that_died_with_the_agent_is_told_as_lost() {
 }
 
 #[tokio::test]
-async fn an_attempt_that_left_no_file_is_told_as_lost_too_and_not_as_never_begun() {
+async fn an_attempt_that_left_no_file_is_reported_as_lost_too_and_not_as_never_begun() {
     let (cluster, mut agent, mut session, place) = stage().await;
     let nowhere = Some("/dev/null".to_owned());
-    let order = LaunchOrder {
-        work_dir: Some("/".to_owned()),
-        output: OutputPaths { stdout: nowhere.clone(), stderr: nowhere },
-        ..shell(&place, "sleep 60")
-    };
+    let mut order = shell(&place, "sleep 60");
+    order.run.work_dir = Some("/".to_owned());
+    order.run.output = OutputPaths { stdout: nowhere.clone(), stderr: nowhere };
     session.launch(&order).await;
     let pid = session.until_running(order.attempt).await;
     let left = |folder: &str| std::fs::read_dir(agent.data.join(folder)).unwrap().count();
@@ -188,6 +187,7 @@ async fn an_attempt_that_left_no_file_is_told_as_lost_too_and_not_as_never_begun
     }
 }
 
+#[expect(clippy::disallowed_methods, reason = "measures real time")]
 #[tokio::test]
 async fn a_lease_that_runs_out_ends_the_attempt_with_the_agent_dead() {
     let cluster = Cluster::new();
@@ -302,7 +302,7 @@ async fn a_new_generation_kills_the_old_ones_attempts_before_anything_else() {
     assert_eq!(session.hello.generation, 1);
     session.welcome(1, 2, 60).await;
 
-    assert!(!runs(pid), "dead before the inventory was told");
+    assert!(!runs(pid), "dead before the inventory was reported");
     let Some(AttemptStatus::Ended(record)) = session.reported(order.attempt) else {
         panic!("{:?}", session.inventory)
     };
@@ -371,6 +371,7 @@ async fn a_node_that_is_refused_for_good_stops_and_leaves_its_attempts_running()
     assert!(runs(pid));
 }
 
+#[expect(clippy::disallowed_methods, reason = "measures real time")]
 #[tokio::test]
 async fn a_terminated_agent_stops_at_once_and_leaves_its_attempts_running() {
     let (_cluster, mut agent, mut session, place) = stage().await;
@@ -393,8 +394,8 @@ async fn a_second_agent_on_the_same_folder_is_refused() {
     let second = cluster.command(&agent.data).output().unwrap();
 
     assert_eq!(second.status.code(), Some(1));
-    let said = String::from_utf8(second.stderr).unwrap();
-    assert!(said.contains("another agent works in"), "{said}");
+    let text = String::from_utf8(second.stderr).unwrap();
+    assert!(text.contains("another agent works in"), "{text}");
 }
 
 #[tokio::test]
@@ -404,8 +405,8 @@ async fn settings_can_be_checked_without_running() {
 
     let checked = cluster.command(&data).arg("--check").output().unwrap();
 
-    let said = String::from_utf8(checked.stdout).unwrap();
-    assert!(checked.status.success() && said.contains("# node n1"), "{said}");
+    let text = String::from_utf8(checked.stdout).unwrap();
+    assert!(checked.status.success() && text.contains("# node n1"), "{text}");
 }
 
 #[tokio::test]
@@ -438,6 +439,7 @@ async fn a_damaged_journal_is_cut_and_its_rest_is_kept() {
 
     session.until_tombstoned(revoked).await;
     assert!(agent.data.join("journal.damaged").exists());
-    let fine = LaunchOrder { grace: Millis::new(1), ..order(&place, &["/bin/true"]) };
+    let mut fine = order(&place, &["/bin/true"]);
+    fine.run.grace = Millis::new(1);
     assert_eq!(session.run(&fine).await.outcome, Outcome::Succeeded);
 }

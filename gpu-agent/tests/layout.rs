@@ -5,9 +5,9 @@ mod common;
 use common::{Agent, Cluster, Place, Session, plan, shell};
 use tessera_model::life::Outcome;
 use tessera_model::mig::compute::{ComputeSlot, Cut};
-use tessera_model::mig::{Slot, Step};
+use tessera_model::mig::{PlanStep, Slot};
 use tessera_wire::frames::{
-    FaultCause, GpuHealth, GpuReport, InstanceTrouble, MigReport, PartReport, PlanEnd,
+    ComputeInstanceReport, FaultCause, GpuHealth, GpuReport, InstanceTrouble, MigReport, PlanEnd,
 };
 use tessera_wire::{ToAgent, ToController};
 
@@ -46,7 +46,7 @@ fn slot(gpu: &GpuReport, profile: &str, start: u8) -> Slot {
     Slot { start, profile: profile.id }
 }
 
-/// Tells the stand-in to fail.
+/// Makes the stand-in fail.
 fn faults(agent: &Agent, lines: &str) {
     common::sim_node(agent).set_faults(lines).unwrap();
 }
@@ -80,7 +80,7 @@ async fn a_plan_makes_whole_instances_on_which_attempts_run() {
     let (_cluster, _agent, mut session, gpu) = stage().await;
     let wanted = [slot(&gpu, "3g.20gb", 0), slot(&gpu, "1g.5gb", 4)];
 
-    let order = plan(&gpu.gpu, 1, wanted.map(Step::Create).to_vec());
+    let order = plan(&gpu.gpu, 1, wanted.map(PlanStep::Create).to_vec());
     let (end, report) = session.apply(order).await;
 
     assert_eq!(end, PlanEnd::Done);
@@ -96,12 +96,12 @@ async fn a_plan_makes_whole_instances_on_which_attempts_run() {
 #[tokio::test]
 async fn an_older_plan_is_refused_and_a_repeated_one_changes_nothing() {
     let (_cluster, _agent, mut session, gpu) = stage().await;
-    let first = plan(&gpu.gpu, 5, vec![Step::Create(slot(&gpu, "1g.5gb", 0))]);
+    let first = plan(&gpu.gpu, 5, vec![PlanStep::Create(slot(&gpu, "1g.5gb", 0))]);
     let (_, made) = session.apply(first.clone()).await;
 
     let (again, unchanged) = session.apply(first).await;
     let (older, _) =
-        session.apply(plan(&gpu.gpu, 4, vec![Step::Destroy(slot(&gpu, "1g.5gb", 0))])).await;
+        session.apply(plan(&gpu.gpu, 4, vec![PlanStep::Destroy(slot(&gpu, "1g.5gb", 0))])).await;
 
     assert_eq!(again, PlanEnd::Done);
     assert_eq!(unchanged, None, "{made:?} stands as it stood");
@@ -109,9 +109,10 @@ async fn an_older_plan_is_refused_and_a_repeated_one_changes_nothing() {
 }
 
 #[tokio::test]
-async fn a_layout_that_the_driver_refuses_fails_with_its_words() {
+async fn a_layout_that_the_driver_refuses_fails_with_its_error() {
     let (_cluster, _agent, mut session, gpu) = stage().await;
-    let steps = vec![Step::Create(slot(&gpu, "7g.40gb", 0)), Step::Create(slot(&gpu, "1g.5gb", 0))];
+    let steps =
+        vec![PlanStep::Create(slot(&gpu, "7g.40gb", 0)), PlanStep::Create(slot(&gpu, "1g.5gb", 0))];
 
     let (end, report) = session.apply(plan(&gpu.gpu, 1, steps)).await;
 
@@ -124,12 +125,12 @@ async fn a_layout_that_the_driver_refuses_fails_with_its_words() {
 async fn an_instance_with_a_live_attempt_is_never_destroyed() {
     let (_cluster, _agent, mut session, gpu) = stage().await;
     let small = slot(&gpu, "1g.5gb", 0);
-    let (_, report) = session.apply(plan(&gpu.gpu, 1, vec![Step::Create(small)])).await;
+    let (_, report) = session.apply(plan(&gpu.gpu, 1, vec![PlanStep::Create(small)])).await;
     let order = shell(&Place::on(&report.unwrap()), "sleep 60");
     session.launch(&order).await;
     session.until_running(order.attempt).await;
 
-    let (end, _) = session.apply(plan(&gpu.gpu, 2, vec![Step::Destroy(small)])).await;
+    let (end, _) = session.apply(plan(&gpu.gpu, 2, vec![PlanStep::Destroy(small)])).await;
 
     let PlanEnd::Refused { reason } = end else { panic!("{end:?}") };
     assert!(reason.contains("an attempt runs"), "{reason}");
@@ -139,10 +140,10 @@ async fn an_instance_with_a_live_attempt_is_never_destroyed() {
 async fn an_instance_in_use_is_tried_again_and_then_destroyed() {
     let (_cluster, agent, mut session, gpu) = stage().await;
     let small = slot(&gpu, "1g.5gb", 0);
-    session.apply(plan(&gpu.gpu, 1, vec![Step::Create(small)])).await;
+    session.apply(plan(&gpu.gpu, 1, vec![PlanStep::Create(small)])).await;
     faults(&agent, "call=nvmlGpuInstanceDestroy times=2 code=19\n");
 
-    let (end, report) = session.apply(plan(&gpu.gpu, 2, vec![Step::Destroy(small)])).await;
+    let (end, report) = session.apply(plan(&gpu.gpu, 2, vec![PlanStep::Destroy(small)])).await;
 
     assert_eq!(end, PlanEnd::Done);
     assert_eq!(layout(&report.unwrap()), []);
@@ -152,10 +153,10 @@ async fn an_instance_in_use_is_tried_again_and_then_destroyed() {
 async fn an_instance_that_stays_in_use_is_marked_stuck() {
     let (_cluster, agent, mut session, gpu) = stage().await;
     let small = slot(&gpu, "1g.5gb", 0);
-    session.apply(plan(&gpu.gpu, 1, vec![Step::Create(small)])).await;
+    session.apply(plan(&gpu.gpu, 1, vec![PlanStep::Create(small)])).await;
     faults(&agent, "call=nvmlComputeInstanceDestroy times=1000 code=19\n");
 
-    let (end, _) = session.apply(plan(&gpu.gpu, 2, vec![Step::Destroy(small)])).await;
+    let (end, _) = session.apply(plan(&gpu.gpu, 2, vec![PlanStep::Destroy(small)])).await;
 
     let PlanEnd::Failed { steps_done: 0, reason } = end else { panic!("{end:?}") };
     assert!(reason.contains("in use by another client"), "{reason}");
@@ -164,14 +165,14 @@ async fn an_instance_that_stays_in_use_is_marked_stuck() {
 /// An instance of three compute slices, cut into three; its places by start.
 async fn thirds(session: &mut Session, gpu: &GpuReport) -> (Slot, Vec<Place>) {
     let three = slot(gpu, "3g.20gb", 0);
-    let order = plan(&gpu.gpu, 1, vec![Step::Cut(three, cut(&[(0, 1), (1, 1), (2, 1)]))]);
+    let order = plan(&gpu.gpu, 1, vec![PlanStep::Cut(three, cut(&[(0, 1), (1, 1), (2, 1)]))]);
     let (end, report) = session.apply(order).await;
     assert_eq!(end, PlanEnd::Done);
     let report = report.unwrap();
     let instance = &report.instances[0];
     assert_eq!((instance.slice.as_ref(), instance.trouble.as_ref()), (None, None));
     assert!(instance.parts.iter().all(|part| part.sms == 14), "{instance:?}");
-    let place = |part: &PartReport| Place {
+    let place = |part: &ComputeInstanceReport| Place {
         gpu: gpu.gpu.clone(),
         slot: Some(three),
         slice: part.slice.clone().unwrap(),
@@ -205,7 +206,8 @@ async fn an_instance_is_cut_into_several_and_an_attempt_runs_on_each() {
     }
 
     // While anything runs there it is neither destroyed nor cut anew.
-    for (number, step) in [(2, Step::Destroy(three)), (3, Step::Cut(three, cut(&[(0, 1), (1, 1)])))]
+    for (number, step) in
+        [(2, PlanStep::Destroy(three)), (3, PlanStep::Cut(three, cut(&[(0, 1), (1, 1)])))]
     {
         let (end, _) = session.apply(plan(&gpu.gpu, number, vec![step])).await;
         let PlanEnd::Refused { reason } = end else { panic!("{end:?}") };
@@ -218,7 +220,7 @@ async fn a_cut_keeps_the_compute_instances_that_it_has_in_common_with_the_last()
     let (_cluster, _agent, mut session, gpu) = stage().await;
     let (three, places) = thirds(&mut session, &gpu).await;
 
-    let other = Step::Cut(three, cut(&[(0, 2), (2, 1)]));
+    let other = PlanStep::Cut(three, cut(&[(0, 2), (2, 1)]));
     let (end, report) = session.apply(plan(&gpu.gpu, 2, vec![other])).await;
 
     assert_eq!(end, PlanEnd::Done);
@@ -229,7 +231,7 @@ async fn a_cut_keeps_the_compute_instances_that_it_has_in_common_with_the_last()
     let gone = session.run(&shell(&places[0], "true")).await;
     assert_eq!(gone.outcome, Outcome::NotStarted);
     assert!(gone.detail.contains("is cut into"), "{gone:?}");
-    let whole = Step::Cut(three, cut(&[(0, 3)]));
+    let whole = PlanStep::Cut(three, cut(&[(0, 3)]));
     let (end, report) = session.apply(plan(&gpu.gpu, 3, vec![whole])).await;
     let report = report.unwrap();
     assert_eq!((end, report.instances[0].parts.len()), (PlanEnd::Done, 0));
@@ -240,7 +242,7 @@ async fn a_cut_keeps_the_compute_instances_that_it_has_in_common_with_the_last()
 async fn a_cut_that_a_crash_interrupted_is_finished_before_the_node_is_ready() {
     let (cluster, mut agent, mut session, gpu) = stage().await;
     let three = slot(&gpu, "3g.20gb", 0);
-    let step = Step::Cut(three, cut(&[(0, 1), (1, 1), (2, 1)]));
+    let step = PlanStep::Cut(three, cut(&[(0, 1), (1, 1), (2, 1)]));
     let call = "nvmlGpuInstanceCreateComputeInstanceWithPlacement";
     faults(&agent, &format!("call={call} nth=3 hang\n"));
     session.send(ToAgent::ApplyPlan(plan(&gpu.gpu, 1, vec![step]))).await;
@@ -287,7 +289,7 @@ async fn a_half_made_instance_is_removed_once_the_driver_lets_it_go() {
          call=nvmlGpuInstanceDestroy code=19\n",
     );
 
-    let (end, report) = session.apply(plan(&gpu.gpu, 1, vec![Step::Create(small)])).await;
+    let (end, report) = session.apply(plan(&gpu.gpu, 1, vec![PlanStep::Create(small)])).await;
 
     assert!(matches!(end, PlanEnd::Failed { .. }), "{end:?}");
     let report = report.unwrap();
@@ -305,7 +307,7 @@ async fn a_half_made_instance_that_a_crash_left_is_removed_at_the_next_start() {
     let (cluster, mut agent, mut session, gpu) = stage().await;
     let small = slot(&gpu, "1g.5gb", 0);
     faults(&agent, "call=nvmlGpuInstanceCreateComputeInstance nth=1 hang\n");
-    session.send(ToAgent::ApplyPlan(plan(&gpu.gpu, 1, vec![Step::Create(small)]))).await;
+    session.send(ToAgent::ApplyPlan(plan(&gpu.gpu, 1, vec![PlanStep::Create(small)]))).await;
     let node = common::sim_node(&agent);
     let standing = || node.read().unwrap().gpus[0].instances.clone();
     common::eventually("the GPU instance stands", || standing().len() == 1).await;
@@ -326,14 +328,14 @@ async fn a_strangers_instance_is_noticed_and_never_touched_until_it_is_handed_ov
     let small = slot(&gpu, "1g.5gb", 3);
     common::by_hand(&agent, small);
 
-    let told = session
+    let reported = session
         .until(|frame| match frame {
             ToController::Gpu(report) => report.instances.first().map(|i| i.trouble.clone()),
             _ => None,
         })
         .await;
-    assert_eq!(told, Some(InstanceTrouble::Foreign { pids: vec![] }), "within ten seconds");
-    let (end, _) = session.apply(plan(&gpu.gpu, 1, vec![Step::Destroy(small)])).await;
+    assert_eq!(reported, Some(InstanceTrouble::Foreign { pids: vec![] }), "within ten seconds");
+    let (end, _) = session.apply(plan(&gpu.gpu, 1, vec![PlanStep::Destroy(small)])).await;
     let PlanEnd::Failed { reason, .. } = end else { panic!("{end:?}") };
     assert!(reason.contains("somebody else"), "{reason}");
 
@@ -344,7 +346,7 @@ async fn a_strangers_instance_is_noticed_and_never_touched_until_it_is_handed_ov
             _ => None,
         })
         .await;
-    let (end, _) = session.apply(plan(&gpu.gpu, 2, vec![Step::Destroy(small)])).await;
+    let (end, _) = session.apply(plan(&gpu.gpu, 2, vec![PlanStep::Destroy(small)])).await;
     assert_eq!(end, PlanEnd::Done);
 }
 
@@ -352,10 +354,10 @@ async fn a_strangers_instance_is_noticed_and_never_touched_until_it_is_handed_ov
 async fn who_keeps_an_instance_open_without_computing_is_named() {
     let (_cluster, agent, mut session, gpu) = stage().await;
     let small = slot(&gpu, "1g.5gb", 0);
-    let (_, report) = session.apply(plan(&gpu.gpu, 1, vec![Step::Create(small)])).await;
+    let (_, report) = session.apply(plan(&gpu.gpu, 1, vec![PlanStep::Create(small)])).await;
     let watcher = common::watcher(&agent, &Place::on(&report.unwrap()));
 
-    let (end, report) = session.apply(plan(&gpu.gpu, 2, vec![Step::Destroy(small)])).await;
+    let (end, report) = session.apply(plan(&gpu.gpu, 2, vec![PlanStep::Destroy(small)])).await;
 
     assert!(matches!(end, PlanEnd::Failed { .. }), "{end:?}");
     let report = report.unwrap();
@@ -366,7 +368,7 @@ async fn who_keeps_an_instance_open_without_computing_is_named() {
     assert!(reason.contains("in use") && reason.contains(&pid), "{reason}");
     drop(watcher);
     session.send(ToAgent::Clear { epoch: 1, gpu: gpu.gpu.clone(), slot: None }).await;
-    let (end, _) = session.apply(plan(&gpu.gpu, 3, vec![Step::Destroy(small)])).await;
+    let (end, _) = session.apply(plan(&gpu.gpu, 3, vec![PlanStep::Destroy(small)])).await;
     assert_eq!(end, PlanEnd::Done);
 }
 
@@ -384,7 +386,7 @@ async fn a_driver_that_hangs_costs_a_worker_and_not_the_agent() {
     let (_cluster, agent, mut session, gpu) = stage().await;
     faults(&agent, "call=nvmlDeviceGetGpuInstances times=1 hang\n");
 
-    let created = session.apply(plan(&gpu.gpu, 1, vec![Step::Create(slot(&gpu, "1g.5gb", 0))]));
+    let created = session.apply(plan(&gpu.gpu, 1, vec![PlanStep::Create(slot(&gpu, "1g.5gb", 0))]));
     let (end, report) = created.await;
 
     assert_eq!(end, PlanEnd::Done, "asked again through a new worker");
@@ -409,13 +411,13 @@ async fn a_driver_that_crashes_its_caller_costs_a_worker_and_not_the_agent() {
         "nvmlGpuInstanceDestroy",
     ] {
         faults(&agent, &format!("call={call} nth=1 crash\n"));
-        for step in [Step::Create(small), Step::Destroy(small)] {
+        for step in [PlanStep::Create(small), PlanStep::Destroy(small)] {
             number += 1;
             let (end, report) = session.apply(plan(&gpu.gpu, number, vec![step])).await;
 
             assert_eq!(end, PlanEnd::Done, "{call}: asked again through a new worker");
             let report = report.unwrap();
-            let expected = if step == Step::Create(small) { vec![small] } else { Vec::new() };
+            let expected = if step == PlanStep::Create(small) { vec![small] } else { Vec::new() };
             assert_eq!((layout(&report), report.health), (expected, GpuHealth::Healthy), "{call}");
         }
     }
@@ -428,12 +430,12 @@ async fn an_instance_that_outlives_its_destruction_is_destroyed_again() {
     let mut number = 0;
     for call in ["nvmlGpuInstanceDestroy", "nvmlComputeInstanceDestroy"] {
         faults(&agent, &format!("call={call} nth=1 ghost\n"));
-        for step in [Step::Create(small), Step::Destroy(small)] {
+        for step in [PlanStep::Create(small), PlanStep::Destroy(small)] {
             number += 1;
             let (end, report) = session.apply(plan(&gpu.gpu, number, vec![step])).await;
 
             assert_eq!(end, PlanEnd::Done, "{call}");
-            let expected = if step == Step::Create(small) { vec![small] } else { Vec::new() };
+            let expected = if step == PlanStep::Create(small) { vec![small] } else { Vec::new() };
             assert_eq!(layout(&report.unwrap()), expected, "{call}");
         }
         assert!(common::sim_node(&agent).read().unwrap().gpus[0].instances.is_empty(), "{call}");
@@ -447,7 +449,7 @@ async fn a_lost_gpu_is_faulty_and_the_other_one_works_on() {
     faults(&agent, "call=nvmlDeviceCreateGpuInstanceWithPlacement times=1 code=15\n");
 
     let (end, report) =
-        session.apply(plan(&gpu.gpu, 1, vec![Step::Create(slot(&gpu, "1g.5gb", 0))])).await;
+        session.apply(plan(&gpu.gpu, 1, vec![PlanStep::Create(slot(&gpu, "1g.5gb", 0))])).await;
     let PlanEnd::Failed { reason, .. } = end else { panic!("{end:?}") };
     assert!(reason.contains("the GPU is lost"), "{reason}");
     let fault = report.unwrap().faults.pop().expect("it is held against the GPU");
@@ -455,7 +457,7 @@ async fn a_lost_gpu_is_faulty_and_the_other_one_works_on() {
     assert_eq!(fault.cause, FaultCause::Nvml { call, code: 15 });
 
     let (end, _) =
-        session.apply(plan(&other.gpu, 1, vec![Step::Create(slot(&other, "1g.6gb", 0))])).await;
+        session.apply(plan(&other.gpu, 1, vec![PlanStep::Create(slot(&other, "1g.6gb", 0))])).await;
     assert_eq!(end, PlanEnd::Done);
 }
 
@@ -463,7 +465,7 @@ async fn a_lost_gpu_is_faulty_and_the_other_one_works_on() {
 async fn layouts_and_their_numbers_survive_the_agent() {
     let (cluster, mut agent, mut session, gpu) = stage().await;
     let small = slot(&gpu, "1g.5gb", 2);
-    let (_, made) = session.apply(plan(&gpu.gpu, 3, vec![Step::Create(small)])).await;
+    let (_, made) = session.apply(plan(&gpu.gpu, 3, vec![PlanStep::Create(small)])).await;
 
     agent.child.kill().unwrap();
     agent.child.wait().unwrap();
@@ -476,7 +478,7 @@ async fn layouts_and_their_numbers_survive_the_agent() {
 #[tokio::test]
 async fn a_plan_that_found_nothing_to_do_bars_older_ones_from_the_next_agent_too() {
     let (cluster, mut agent, mut session, gpu) = stage().await;
-    let stands = || vec![Step::Create(slot(&gpu, "1g.5gb", 2))];
+    let stands = || vec![PlanStep::Create(slot(&gpu, "1g.5gb", 2))];
     session.apply(plan(&gpu.gpu, 3, stands())).await;
     let (end, _) = session.apply(plan(&gpu.gpu, 6, stands())).await;
     assert_eq!(end, PlanEnd::Done, "it stands already");
@@ -486,7 +488,7 @@ async fn a_plan_that_found_nothing_to_do_bars_older_ones_from_the_next_agent_too
     let _agent = start(&cluster, &agent.data);
     let mut session = cluster.welcome().await;
     let (older, _) =
-        session.apply(plan(&gpu.gpu, 5, vec![Step::Destroy(slot(&gpu, "1g.5gb", 2))])).await;
+        session.apply(plan(&gpu.gpu, 5, vec![PlanStep::Destroy(slot(&gpu, "1g.5gb", 2))])).await;
 
     assert!(matches!(older, PlanEnd::Refused { .. }), "{older:?}");
 }
@@ -526,10 +528,10 @@ async fn a_machine_without_a_driver_runs_an_agent_without_gpus() {
 async fn a_strangers_process_is_named_and_its_instance_left_alone() {
     let (_cluster, agent, mut session, gpu) = stage().await;
     let small = slot(&gpu, "1g.5gb", 0);
-    let (_, report) = session.apply(plan(&gpu.gpu, 1, vec![Step::Create(small)])).await;
+    let (_, report) = session.apply(plan(&gpu.gpu, 1, vec![PlanStep::Create(small)])).await;
     let stranger = common::stranger(&agent, &Place::on(&report.unwrap()));
 
-    session.send(ToAgent::ApplyPlan(plan(&gpu.gpu, 2, vec![Step::Destroy(small)]))).await;
+    session.send(ToAgent::ApplyPlan(plan(&gpu.gpu, 2, vec![PlanStep::Destroy(small)]))).await;
     let mut troubles = Vec::new();
     let end = session
         .until(|frame| match frame {
@@ -547,7 +549,7 @@ async fn a_strangers_process_is_named_and_its_instance_left_alone() {
     assert_eq!(troubles[0], InstanceTrouble::Foreign { pids });
     assert!(matches!(troubles[1], InstanceTrouble::Stuck { .. }), "{troubles:?}");
     drop(stranger);
-    let (end, report) = session.apply(plan(&gpu.gpu, 3, vec![Step::Destroy(small)])).await;
+    let (end, report) = session.apply(plan(&gpu.gpu, 3, vec![PlanStep::Destroy(small)])).await;
     assert_eq!(end, PlanEnd::Done);
     assert_eq!(layout(&report.unwrap()), []);
 }

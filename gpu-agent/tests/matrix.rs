@@ -5,22 +5,22 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::time::Duration;
 
-use tessera_agent::core::custody::Adopt;
 use tessera_agent::gpus::file::GpuFile;
-use tessera_agent::gpus::one::{Gpu, Tools};
-use tessera_agent::gpus::{GpuEvent, Told};
-use tessera_agent::node::Input;
+use tessera_agent::gpus::managed::{GpuTools, ManagedGpu};
+use tessera_agent::gpus::{DriverNotice, GpuEvent};
+use tessera_agent::node::NodeInput;
 use tessera_agent::nvml::client::{NvmlClient, WorkerProgram};
 use tessera_agent::nvml::events;
-use tessera_agent::nvml::fault::{Fault, Handling};
 use tessera_agent::sys::holders::DeviceFiles;
+use tessera_agent_core::nvml::error::{ErrorHandling, NvmlCallError};
+use tessera_agent_core::ownership::AdoptionPolicy;
 use tessera_model::mig::compute::{ComputeSlot, Cut};
-use tessera_model::mig::{Slot, Step, catalog};
+use tessera_model::mig::{PlanStep, Slot, catalog};
 use tessera_model::{BootId, PlanId};
-use tessera_sim::client::Client;
-use tessera_sim::config::Config;
-use tessera_sim::device::{Placement, State};
-use tessera_sim::node::Node;
+use tessera_stand_in::client::DeviceClient;
+use tessera_stand_in::config::StandInConfig;
+use tessera_stand_in::device::{DeviceState, SlotPlacement};
+use tessera_stand_in::node::SimulatedNode;
 use tessera_wire::frames::{GpuHealth, PlanEnd, PlanOrder};
 use tokio::sync::mpsc;
 
@@ -101,9 +101,9 @@ fn slot(name: &str, start: u8) -> Slot {
     Slot { start, profile: geometry.by_name(&name.parse().unwrap()).unwrap().id }
 }
 
-fn make(state: &mut State, slot: Slot) -> String {
+fn make(state: &mut DeviceState, slot: Slot) -> String {
     let model = state.gpus[0].profile(slot.profile.0).unwrap();
-    let at = Placement { start: slot.start.into(), size: model.profile.memory_slices.into() };
+    let at = SlotPlacement { start: slot.start.into(), size: model.profile.memory_slices.into() };
     let serial = state.create_gpu_instance(0, slot.profile.0, Some(at)).unwrap();
     let slices = model.profile.compute_slices;
     let whole = model.compute.iter().find(|c| c.compute_slices == slices).unwrap();
@@ -112,7 +112,7 @@ fn make(state: &mut State, slot: Slot) -> String {
 }
 
 /// What stands, by the device file: slots, and whether each is whole.
-fn standing(node: &Node) -> Vec<(Slot, usize)> {
+fn standing(node: &SimulatedNode) -> Vec<(Slot, usize)> {
     let state = node.read().unwrap();
     let mut list: Vec<_> =
         state.gpus[0].instances.iter().map(|i| (i.slot, i.compute.len())).collect();
@@ -122,9 +122,9 @@ fn standing(node: &Node) -> Vec<(Slot, usize)> {
 
 struct Rig {
     _folder: tempfile::TempDir,
-    node: Node,
-    tools: Tools,
-    heard: mpsc::Receiver<Input>,
+    node: SimulatedNode,
+    tools: GpuTools,
+    received: mpsc::Receiver<NodeInput>,
     program: WorkerProgram,
 }
 
@@ -137,7 +137,7 @@ impl Rig {
             false => tempfile::tempdir().unwrap(),
         };
         let sim = folder.path().join("sim");
-        let node = Node::open(&Config::new(&sim, &["a100-40gb"])).unwrap();
+        let node = SimulatedNode::open(&StandInConfig::new(&sim, &["a100-40gb"])).unwrap();
         std::fs::create_dir(folder.path().join("gpus")).unwrap();
         // The environment belongs to the whole process, tests run side by side in it.
         let script = folder.path().join("worker");
@@ -148,36 +148,41 @@ impl Rig {
         );
         std::fs::write(&script, text).unwrap();
         std::fs::set_permissions(&script, std::fs::Permissions::from_mode(0o755)).unwrap();
-        let library = tessera_sim::library::build().unwrap().into();
+        let library = tessera_stand_in::library::build().unwrap().into();
         let program = WorkerProgram { program: script, library };
-        let (told, heard) = mpsc::channel(4096);
-        let tools = Tools {
+        let (reported, received) = mpsc::channel(4096);
+        let tools = GpuTools {
             nvml: NvmlClient::start(program.clone()),
-            node: told,
+            node: reported,
             data: folder.path().to_owned(),
             tries_max: 1,
-            adopt: Adopt::Exclusive,
+            adopt: AdoptionPolicy::Exclusive,
             boot: BootId::from_uuid(uuid::Uuid::nil()),
             files: DeviceFiles { folder: sim.join("dev"), minors: Path::new("/none").into() },
         };
-        Self { _folder: folder, node, tools, heard, program }
+        Self { _folder: folder, node, tools, received, program }
     }
 
     /// A GPU of which nothing is remembered.
-    fn gpu(&self) -> Gpu {
+    fn gpu(&self) -> ManagedGpu {
         let id = self.node.read().unwrap().gpu_uuid(0).parse().unwrap();
         let notices = mpsc::channel(1).1;
-        Gpu::new(id, self.tools.clone(), GpuFile::default(), None, notices)
+        ManagedGpu::new(id, self.tools.clone(), GpuFile::default(), None, notices)
     }
 
     /// The end of a plan, and whether the driver was ever thought not to answer.
-    async fn apply(&mut self, gpu: &mut Gpu, layout_gen: u64, steps: Vec<Step>) -> (PlanEnd, bool) {
+    async fn apply(
+        &mut self,
+        gpu: &mut ManagedGpu,
+        layout_gen: u64,
+        steps: Vec<PlanStep>,
+    ) -> (PlanEnd, bool) {
         let plan = PlanId::from_uuid(uuid::Uuid::from_u128(layout_gen.into()));
         let gpu_id = gpu.id.clone();
         gpu.apply(PlanOrder { epoch: 1, plan, gpu: gpu_id, layout_gen, steps, traceparent: None })
             .await;
         let (mut end, mut silent) = (None, false);
-        while let Ok(Input::Gpu(event)) = self.heard.try_recv() {
+        while let Ok(NodeInput::Gpu(event)) = self.received.try_recv() {
             match event {
                 GpuEvent::Changed(report) => silent |= report.health == GpuHealth::Unresponsive,
                 GpuEvent::PlanEnded { end: found, .. } => end = Some(found),
@@ -193,13 +198,17 @@ async fn each_code(rig: &mut Rig, call: &str, nth: u32, codes: &[u32], made: Mad
     let halves: Cut =
         [0, 1].map(|start| ComputeSlot { start, slices: 1 }).to_vec().try_into().unwrap();
     let (wanted, steps) = match made {
-        Made::Whole => (vec![(new, 1), (busy, 1)], vec![Step::Destroy(old), Step::Create(new)]),
-        Made::Cut => (vec![(new, 2), (busy, 1)], vec![Step::Destroy(old), Step::Cut(new, halves)]),
+        Made::Whole => {
+            (vec![(new, 1), (busy, 1)], vec![PlanStep::Destroy(old), PlanStep::Create(new)])
+        }
+        Made::Cut => {
+            (vec![(new, 2), (busy, 1)], vec![PlanStep::Destroy(old), PlanStep::Cut(new, halves)])
+        }
     };
     let holder = {
         rig.node.change(|state| state.gpus[0].instances.clear()).unwrap();
         let uuid = rig.node.change(|state| make(state, busy)).unwrap();
-        Client::open(&rig.node, &uuid).unwrap()
+        DeviceClient::open(&rig.node, &uuid).unwrap()
     };
     let node = rig.node.clone();
     let held = || {
@@ -213,7 +222,7 @@ async fn each_code(rig: &mut Rig, call: &str, nth: u32, codes: &[u32], made: Mad
             // Geometry is read once in a worker's life.
             rig.tools.nvml = NvmlClient::start(rig.program.clone());
         }
-        let reset = |state: &mut State| {
+        let reset = |state: &mut DeviceState| {
             state.gpus[0].instances.retain(|i| i.slot == busy);
             make(state, old);
             if made == Made::Cut && !call.starts_with("nvmlDeviceCreate") {
@@ -229,7 +238,7 @@ async fn each_code(rig: &mut Rig, call: &str, nth: u32, codes: &[u32], made: Mad
 
         let case = format!("{call} returned {code} at call {nth}: {end:?}");
         assert!(!silent, "the worker died of {case}");
-        let fault = Fault { call: call.to_owned(), code };
+        let fault = NvmlCallError { call: call.to_owned(), code };
         // A driver without the call for placements is asked in the old way.
         let old_way = call.ends_with("ComputeInstanceWithPlacement") && code == 13;
         let changes = CHANGES.contains(&call) || call.ends_with("WithPlacement");
@@ -237,10 +246,14 @@ async fn each_code(rig: &mut Rig, call: &str, nth: u32, codes: &[u32], made: Mad
             assert_eq!(end, PlanEnd::Done, "{case}");
         } else if changes {
             let takes_effect = match fault.handling() {
-                // Nothing to destroy is as good as destroyed; the next look tells.
-                Handling::Absent => None,
-                Handling::InUse | Handling::Retry => Some("tried again until tries were up"),
-                Handling::Replan | Handling::Faulty | Handling::Bug => Some("given up"),
+                // Nothing to destroy is as good as destroyed; the next look shows it.
+                ErrorHandling::Absent => None,
+                ErrorHandling::InUse | ErrorHandling::Retry => {
+                    Some("tried again until tries were up")
+                }
+                ErrorHandling::Replan | ErrorHandling::Faulty | ErrorHandling::Bug => {
+                    Some("given up")
+                }
             };
             if takes_effect.is_some() && nth == 1 {
                 assert!(matches!(end, PlanEnd::Failed { .. }), "{case}");
@@ -299,7 +312,7 @@ fn every_code_has_a_defined_outcome_where_an_instance_is_cut_into_several() {
 }
 
 #[test]
-fn every_code_of_the_initialisation_is_told_and_gone_with_its_cause() {
+fn every_code_of_the_initialisation_is_reported_and_gone_with_its_cause() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     tokio::task::LocalSet::new().block_on(&runtime, async {
         let mut rig = Rig::new();
@@ -307,7 +320,7 @@ fn every_code_of_the_initialisation_is_told_and_gone_with_its_cause() {
             rig.tools.nvml = NvmlClient::start(rig.program.clone());
             rig.node.set_faults(&format!("call=nvmlInit_v2 nth=1 code={code}")).unwrap();
             let mut gpu = rig.gpu();
-            let steps = vec![Step::Create(slot("1g.5gb", 0))];
+            let steps = vec![PlanStep::Create(slot("1g.5gb", 0))];
 
             let refused = gpu.refresh().await;
             let (end, silent) = rig.apply(&mut gpu, 1, steps).await;
@@ -323,7 +336,7 @@ fn every_code_of_the_initialisation_is_told_and_gone_with_its_cause() {
 }
 
 #[test]
-fn every_code_of_a_change_of_mode_is_told_and_harms_nothing() {
+fn every_code_of_a_change_of_mode_is_reported_and_harms_nothing() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     tokio::task::LocalSet::new().block_on(&runtime, async {
         let mut rig = Rig::new();
@@ -333,16 +346,17 @@ fn every_code_of_a_change_of_mode_is_told_and_harms_nothing() {
 
             gpu.set_mig_mode(false).await;
 
-            let mut told = None;
-            while let Ok(Input::Gpu(event)) = rig.heard.try_recv() {
+            let mut reported = None;
+            while let Ok(NodeInput::Gpu(event)) = rig.received.try_recv() {
                 if let GpuEvent::MigModeEnded { problem, .. } = event {
-                    told = Some(problem);
+                    reported = Some(problem);
                 }
             }
-            let problem = told.expect("it is answered").expect("it failed");
+            let problem = reported.expect("it is answered").expect("it failed");
             assert!(problem.contains(&format!("({code} from nvmlDeviceSetMigMode)")), "{problem}");
             assert!(rig.node.read().unwrap().gpus[0].mig, "{code}");
-            let steps = vec![Step::Create(slot("1g.5gb", 0)), Step::Destroy(slot("1g.5gb", 0))];
+            let steps =
+                vec![PlanStep::Create(slot("1g.5gb", 0)), PlanStep::Destroy(slot("1g.5gb", 0))];
             let (end, silent) = rig.apply(&mut gpu, 1, steps).await;
             assert_eq!((end, silent), (PlanEnd::Done, false), "after {code}");
         }
@@ -350,7 +364,7 @@ fn every_code_of_a_change_of_mode_is_told_and_harms_nothing() {
 }
 
 #[test]
-fn whatever_the_calls_of_the_events_return_the_next_error_is_heard() {
+fn whatever_the_calls_of_the_events_return_the_next_error_is_received() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     tokio::task::LocalSet::new().block_on(&runtime, async {
         let mut listening = Vec::new();
@@ -362,24 +376,24 @@ fn whatever_the_calls_of_the_events_return_the_next_error_is_heard() {
             let rig = Rig::new();
             let fault = format!("call={call} nth=1 code={code}\n");
             rig.node.set_faults(&fault).unwrap();
-            let (told, heard) = mpsc::channel(64);
-            let task = tokio::task::spawn_local(events::run(rig.program.clone(), told));
-            listening.push((rig, fault, heard, task));
+            let (reported, received) = mpsc::channel(64);
+            let task = tokio::task::spawn_local(events::run(rig.program.clone(), reported));
+            listening.push((rig, fault, received, task));
         }
-        for (rig, fault, mut heard, task) in listening {
-            // An event reaches those who listen already, and nothing tells when they do.
+        for (rig, fault, mut received, task) in listening {
+            // An event reaches only those who listen already, and nothing shows when they do.
             for xid in (13..).take(120) {
                 rig.node.set_faults(&format!("{fault}gpu=0 xid={xid}\n")).unwrap();
                 let within = Duration::from_millis(500);
-                match tokio::time::timeout(within, heard.recv()).await {
-                    Ok(Some(Told::Noticed(noticed))) => {
+                match tokio::time::timeout(within, received.recv()).await {
+                    Ok(Some(DriverNotice::Noticed(noticed))) => {
                         assert!((13..=xid).contains(&noticed.xid), "{fault}");
                         break;
                     }
-                    Ok(Some(Told::Lost)) | Err(_) => {}
+                    Ok(Some(DriverNotice::Lost)) | Err(_) => {}
                     Ok(None) => panic!("it stopped listening: {fault}"),
                 }
-                assert!(xid < 132, "nothing is heard after {fault}");
+                assert!(xid < 132, "no event is received after {fault}");
             }
             task.abort();
         }
@@ -390,16 +404,16 @@ fn whatever_the_calls_of_the_events_return_the_next_error_is_heard() {
 fn every_call_and_code_has_one_row_in_the_table() {
     for call in READS.iter().chain(&CHANGES).chain(&EVENTS).chain(&CUTS) {
         for code in codes() {
-            let fault = Fault { call: (*call).to_owned(), code };
+            let fault = NvmlCallError { call: (*call).to_owned(), code };
             let destroys = call.ends_with("InstanceDestroy");
             let expected = match code {
-                2 if destroys => Handling::Absent,
-                6 => Handling::Absent,
-                19 => Handling::InUse,
-                10 | 17 | 20 | 21 | 27 => Handling::Retry,
-                3 | 23 | 29 => Handling::Replan,
-                1 | 2 | 5 | 7 | 13 | 22 | 24 | 25 | 26 | 30 => Handling::Bug,
-                4 | 8 | 9 | 11 | 12 | 14 | 15 | 16 | 18 | 28 | 999 => Handling::Faulty,
+                2 if destroys => ErrorHandling::Absent,
+                6 => ErrorHandling::Absent,
+                19 => ErrorHandling::InUse,
+                10 | 17 | 20 | 21 | 27 => ErrorHandling::Retry,
+                3 | 23 | 29 => ErrorHandling::Replan,
+                1 | 2 | 5 | 7 | 13 | 22 | 24 | 25 | 26 | 30 => ErrorHandling::Bug,
+                4 | 8 | 9 | 11 | 12 | 14 | 15 | 16 | 18 | 28 | 999 => ErrorHandling::Faulty,
                 other => panic!("{other} has no row"),
             };
             assert_eq!(fault.handling(), expected, "{call} {code}");

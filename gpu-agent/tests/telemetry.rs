@@ -7,22 +7,22 @@ use std::time::Duration;
 
 use common::{Agent, Cluster, Place, Session, eventually, kill, order, plan, sim_node};
 use serde_json::Value;
-use tessera_model::mig::{Slot, Step};
+use tessera_model::mig::{PlanStep, Slot};
 use tessera_model::{AttemptId, Bytes};
-use tessera_wire::frames::{GpuReport, LaunchOrder, MigReport, PlanEnd, Usage};
+use tessera_wire::frames::{AttemptUsage, GpuReport, LaunchOrder, MigReport, PlanEnd};
 use tessera_wire::{ToAgent, ToController};
 
 const MIB: u64 = 1 << 20;
 
 /// What a program of these tests does: this very test, started by a shepherd as an attempt.
 #[test]
-fn plays_the_attempt_when_told_to() {
-    let Ok(told) = std::env::var("TEST_USES") else { return };
-    let (mib, load) = told.split_once(' ').unwrap();
-    let config = tessera_sim::config::Config::from_env().unwrap();
-    let node = tessera_sim::node::Node::open(&config).unwrap();
+fn plays_the_attempt_when_asked_to() {
+    let Ok(reported) = std::env::var("TEST_USES") else { return };
+    let (mib, load) = reported.split_once(' ').unwrap();
+    let config = tessera_stand_in::config::StandInConfig::from_env().unwrap();
+    let node = tessera_stand_in::node::SimulatedNode::open(&config).unwrap();
     let slice = std::env::var("CUDA_VISIBLE_DEVICES").unwrap();
-    let client = tessera_sim::client::Client::open(&node, &slice).unwrap();
+    let client = tessera_stand_in::client::DeviceClient::open(&node, &slice).unwrap();
     client.allocate(mib.parse::<u64>().unwrap() * MIB).unwrap();
     client.set_load(load.parse().unwrap()).unwrap();
     let go = std::path::PathBuf::from(std::env::var("TEST_UNTIL").unwrap());
@@ -37,10 +37,10 @@ fn user(agent: &Agent, place: &Place, mib: u64, load: u8, until: &str) -> Launch
     let program = std::env::current_exe().unwrap();
     let program = program.to_str().unwrap();
     let mut order =
-        order(place, &[program, "plays_the_attempt_when_told_to", "--exact", "--test-threads=1"]);
+        order(place, &[program, "plays_the_attempt_when_asked_to", "--exact", "--test-threads=1"]);
     let until = agent.data.join(until).display().to_string();
-    order.env.insert("TEST_USES".into(), format!("{mib} {load}"));
-    order.env.insert("TEST_UNTIL".into(), until);
+    order.run.env.insert("TEST_USES".into(), format!("{mib} {load}"));
+    order.run.env.insert("TEST_UNTIL".into(), until);
     order
 }
 
@@ -55,7 +55,7 @@ fn slot(gpu: &GpuReport, profile: &str, start: u8) -> Slot {
 
 /// Cuts a GPU and returns the places on it.
 async fn cut(session: &mut Session, gpu: &GpuReport, slots: &[Slot]) -> Vec<Place> {
-    let steps = slots.iter().copied().map(Step::Create).collect();
+    let steps = slots.iter().copied().map(PlanStep::Create).collect();
     let (end, report) = session.apply(plan(&gpu.gpu, 1, steps)).await;
     assert_eq!(end, PlanEnd::Done);
     let place = |instance: &tessera_wire::frames::InstanceReport| Place {
@@ -72,15 +72,16 @@ fn account(agent: &Agent, gpu: &GpuReport) -> Option<(u64, BTreeMap<String, u64>
     let path = agent.data.join("telemetry").join(format!("{}.json", gpu.gpu));
     let text = std::fs::read_to_string(path).ok()?;
     let kept: Value = serde_json::from_str(&text).unwrap();
-    let book = &kept["book"];
-    let number = |name: &str| book[name].as_u64().unwrap();
-    let attempts: BTreeMap<String, u64> = serde_json::from_value(book["attempts"].clone()).unwrap();
+    let ledger = &kept["ledger"];
+    let number = |name: &str| ledger[name].as_u64().unwrap();
+    let attempts: BTreeMap<String, u64> =
+        serde_json::from_value(ledger["attempts"].clone()).unwrap();
     let parts = number("idle_mj") + number("other_mj") + number("settled_mj");
     let all = parts + attempts.values().sum::<u64>();
-    Some((book["last"]["counter_mj"].as_u64()?, attempts, all))
+    Some((ledger["last"]["counter_mj"].as_u64()?, attempts, all))
 }
 
-async fn used(session: &mut Session, attempt: AttemptId) -> Usage {
+async fn used(session: &mut Session, attempt: AttemptId) -> AttemptUsage {
     session
         .until(|frame| match frame {
             ToController::Usage(usage) if usage.attempt == attempt => Some(*usage),
@@ -169,9 +170,10 @@ async fn an_agent_that_is_killed_loses_no_energy_and_counts_none_twice() {
     agent.child.wait().unwrap();
     drop(session);
     let device = sim_node(&agent);
-    let counter = || device.read().unwrap().energy_millijoules(0, tessera_sim::node::running_ms());
+    let counter =
+        || device.read().unwrap().energy_millijoules(0, tessera_stand_in::node::running_ms());
     let dead = counter();
-    eventually("the card draws while no agent is there", || counter() > dead + 30_000).await;
+    eventually("the GPU draws while no agent is there", || counter() > dead + 30_000).await;
     agent.child = cluster.command(&data).spawn().unwrap();
     let mut session = cluster.accept().await;
     session.welcome(1, 1, 60).await;
@@ -180,7 +182,7 @@ async fn an_agent_that_is_killed_loses_no_energy_and_counts_none_twice() {
 
     let ended = account(&agent, &gpu).unwrap();
     assert_eq!(ended.2 - begun.2, ended.0 - begun.0, "{begun:?} {ended:?}");
-    // It had the whole card all the while: what was drawn without an agent is its too.
+    // It had the whole GPU all the while: what was drawn without an agent is its too.
     let bore = usage.energy_mj.unwrap();
     let before: u64 = begun.1.values().sum();
     assert!(bore >= before + 30_000, "{bore} mJ, {before} mJ before");
@@ -243,7 +245,7 @@ async fn dcgm_learns_of_launches_ends_and_new_layouts_also_over_a_restart() {
     session.until_ended(second.attempt).await;
     until_files(&folder, &[(a.clone(), "101\n"), other.clone()]).await;
     let anew = slot(&gpu, "2g.10gb", 4);
-    let steps = vec![Step::Destroy(slots[1]), Step::Create(anew)];
+    let steps = vec![PlanStep::Destroy(slots[1]), PlanStep::Create(anew)];
     let (end, report) = session.apply(plan(&gpu.gpu, 2, steps)).await;
     assert_eq!(end, PlanEnd::Done);
     let made = report.unwrap().instances.into_iter().find(|i| i.slot == anew).unwrap();
@@ -305,15 +307,15 @@ async fn the_agent_shows_its_gpus_to_prometheus() {
     session.launch(&order).await;
     session.until_running(order.attempt).await;
     until_allocated(&agent, 123).await;
-    let card = format!("{{node=\"n1\",gpu=\"{}\"", gpu.gpu);
+    let gpu_labels = format!("{{node=\"n1\",gpu=\"{}\"", gpu.gpu);
     let wanted = [
-        format!("tessera_gpu_memory_used_bytes{card}}} {}\n", 123 * MIB),
+        format!("tessera_gpu_memory_used_bytes{gpu_labels}}} {}\n", 123 * MIB),
         // Three busy slices at 17 W each, above 32 W.
-        format!("tessera_gpu_power_watts{card}}} 83\n"),
-        format!("tessera_slice_memory_used_bytes{card},start=\"4\"}} {}\n", 123 * MIB),
-        format!("tessera_process_memory_used_bytes{card},start=\"4\",pid=\""),
+        format!("tessera_gpu_power_watts{gpu_labels}}} 83\n"),
+        format!("tessera_slice_memory_used_bytes{gpu_labels},start=\"4\"}} {}\n", 123 * MIB),
+        format!("tessera_process_memory_used_bytes{gpu_labels},start=\"4\",pid=\""),
         "tessera_agent_attempts{node=\"n1\",state=\"running\"} 1\n".to_owned(),
-        format!("tessera_gpu_energy_joules_total{card},bearer=\"jobs\"}} "),
+        format!("tessera_gpu_energy_joules_total{gpu_labels},bearer=\"jobs\"}} "),
         "tessera_nvml_calls_total{node=\"n1\",call=\"sample\",result=\"ok\"} ".to_owned(),
         "tessera_nvml_calls_total{node=\"n1\",call=\"create\",result=\"ok\"} 1\n".to_owned(),
         "tessera_nvml_calls_total{node=\"n1\",call=\"list\",result=\"ok\"} ".to_owned(),

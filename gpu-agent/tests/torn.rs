@@ -8,7 +8,7 @@ use std::path::Path;
 
 use common::{Agent, Cluster, Place, Session, plan, shell};
 use tessera_model::mig::compute::{ComputeSlot, Cut};
-use tessera_model::mig::{Slot, Step};
+use tessera_model::mig::{PlanStep, Slot};
 use tessera_wire::frames::{AttemptStatus, GpuReport, MigReport, PlanEnd};
 
 /// What becomes of a file's newest bytes.
@@ -94,7 +94,7 @@ fn slot(gpu: &GpuReport, profile: &str, start: u8) -> Slot {
 /// What stands, by the driver alone: slots with their devices.
 fn truth(agent: &Agent) -> Vec<(Slot, Vec<String>)> {
     let state = common::sim_node(agent).read().unwrap();
-    let devices = |i: &tessera_sim::device::GpuInstance| {
+    let devices = |i: &tessera_stand_in::device::GpuInstance| {
         let mut all: Vec<_> = i.compute.iter().map(|compute| compute.mig_uuid()).collect();
         all.sort();
         all
@@ -121,7 +121,7 @@ async fn whatever_a_torn_write_leaves_the_next_agent_believes_the_driver_and_fin
     let thirds: Cut =
         [0, 1, 2].map(|start| ComputeSlot { start, slices: 1 }).to_vec().try_into().unwrap();
     let three = slot(&gpu, "3g.20gb", 4);
-    let steps = vec![Step::Create(small), Step::Cut(three, thirds)];
+    let steps = vec![PlanStep::Create(small), PlanStep::Cut(three, thirds)];
     let (end, report) = session.apply(plan(&gpu.gpu, 1, steps)).await;
     assert_eq!(end, PlanEnd::Done);
     let runs = shell(&Place::on(&report.unwrap()), "sleep 600");
@@ -133,7 +133,7 @@ async fn whatever_a_torn_write_leaves_the_next_agent_believes_the_driver_and_fin
     for damage in DAMAGES {
         // Its newest records: a change of the layout, and an attempt that came and went.
         number += 1;
-        let step = Step::Create(other);
+        let step = PlanStep::Create(other);
         let (end, made) = session.apply(plan(&gpu.gpu, number, vec![step])).await;
         assert_eq!(end, PlanEnd::Done, "{damage:?}");
         let made = made.unwrap();
@@ -161,7 +161,7 @@ async fn whatever_a_torn_write_leaves_the_next_agent_believes_the_driver_and_fin
         assert!(still, "{damage:?}: {status:?}");
         // It goes on from there.
         number += 1;
-        let gone = plan(&gpu.gpu, number, vec![Step::Destroy(other)]);
+        let gone = plan(&gpu.gpu, number, vec![PlanStep::Destroy(other)]);
         let (end, report) = session.apply(gone).await;
         assert_eq!(end, PlanEnd::Done, "{damage:?}");
         assert_eq!(report.unwrap().instances.len(), 2);

@@ -1,12 +1,12 @@
-//! Writes the Rust text of the export table: a slot for each function of the driver, a stub that
-//! jumps through it for each that is passed on, and what `cuGetProcAddress` needs to know.
+//! Generates the code of the export table: a slot for each function of the driver, a stub for each
+//! function without a hook, and the revisions for `cuGetProcAddress`.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::fs;
 use std::path::Path;
 
-struct Row<'a> {
+struct ExportRow<'a> {
     name: &'a str,
     version: &'a str,
     twin: &'a str,
@@ -15,22 +15,22 @@ struct Row<'a> {
 }
 
 pub fn generate(table: &Path, out: &Path) {
-    let text = fs::read_to_string(table).expect("the table of symbols stands beside build.rs");
-    let rows: Vec<Row> =
+    let text = fs::read_to_string(table).expect("the table of symbols is next to build.rs");
+    let rows: Vec<ExportRow> =
         text.lines().filter(|line| !line.starts_with('#')).map(|line| row(line)).collect();
     fs::write(out, render(&rows)).expect("cargo made OUT_DIR");
 }
 
-fn row(line: &str) -> Row<'_> {
+fn row(line: &str) -> ExportRow<'_> {
     let fields: Vec<&str> = line.split('\t').collect();
     let [name, version, twin, symbol, class] = fields[..] else {
-        panic!("a row of five fields is wanted, not {line:?}");
+        panic!("expected a row of five fields, not {line:?}");
     };
     assert!(["pass", "hook"].contains(&class), "{symbol}: no such class: {class}");
-    Row { name, version, twin, symbol, hook: class == "hook" }
+    ExportRow { name, version, twin, symbol, hook: class == "hook" }
 }
 
-fn render(rows: &[Row]) -> String {
+fn render(rows: &[ExportRow]) -> String {
     let mut code = String::new();
     let count = rows.len();
     let _ = writeln!(code, "/// How many functions the driver has, of any version.");
@@ -67,9 +67,12 @@ fn render(rows: &[Row]) -> String {
         let _ = writeln!(code, "    pub const {}: usize = {slot};", row.symbol);
     }
     let _ = writeln!(code, "}}");
-    // Of a name with a hook all revisions are wanted: the best one may be one without.
+    // A name with a hook needs all its revisions, since the best one may have no hook.
     let hooked: BTreeSet<&str> = rows.iter().filter(|row| row.hook).map(|row| row.name).collect();
-    let _ = writeln!(code, "pub fn rows() -> &'static [Row] {{\n    static ROWS: &[Row] = &[");
+    let _ = writeln!(
+        code,
+        "pub fn rows() -> &'static [ExportRow] {{\n    static ROWS: &[ExportRow] = &["
+    );
     for (slot, row) in rows.iter().enumerate().filter(|(_, row)| hooked.contains(row.name)) {
         let hook = if row.hook {
             format!("Some(Hook(crate::hooks::{} as *const ()))", row.symbol)
@@ -78,7 +81,7 @@ fn render(rows: &[Row]) -> String {
         };
         let _ = writeln!(
             code,
-            "        Row {{ name: \"{}\", version: {}, twin: {}, symbol: \"{}\", slot: {slot}, hook: {hook} }},",
+            "        ExportRow {{ name: \"{}\", version: {}, twin: {}, symbol: \"{}\", slot: {slot}, hook: {hook} }},",
             row.name,
             row.version,
             row.twin != "-",

@@ -1,32 +1,58 @@
 //! Links the library so that it loads on systems with an older glibc than the one here.
 //!
-//! The shim is loaded into programs of containers that are older than the machine it was built on,
-//! and a library that misses a symbol there ends every one of them. A linker takes the newest
-//! version of each symbol that it finds, so it is shown libraries that have only the old ones: as
-//! empty as can be, with the names and versions that this machine's libraries still serve. What
-//! did not exist then is in `old_glibc.c`. The unwinder is linked in, because small containers
-//! have no libgcc_s.
+//! The shim is loaded into programs of containers that are older than the build machine. A library
+//! with a missing symbol ends every program there. A linker takes the newest version of each symbol,
+//! so it gets empty libraries with only the old symbols that this machine's libraries still provide.
+//! `old_glibc.c` contains what did not exist then. The unwinder is linked in, because small
+//! containers have no libgcc_s.
 
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
+use std::fmt::{self, Write as _};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// What the oldest systems in question have: those of CentOS 7 and manylinux2014. Rust's own
-/// standard library supports nothing older.
+/// The glibc version of the oldest supported systems: CentOS 7 and manylinux2014. Rust's own standard
+/// library supports nothing older.
 const NEWEST: (u32, u32) = (2, 17);
 
-pub fn link_for_old(sources: &Path, out: &Path) -> Result<(), String> {
+/// The library cannot be linked for old systems.
+#[derive(Debug)]
+pub enum LinkError {
+    /// The target is not 64-bit x86 Linux with glibc.
+    Target,
+    /// A file cannot be written.
+    Write(std::io::Error),
+    /// A program cannot be started.
+    Start { program: String, cause: std::io::Error },
+    /// A program failed with this message.
+    Failed { program: String, message: String },
+    /// The compiler does not have a library.
+    Missing { library: String },
+}
+
+impl fmt::Display for LinkError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Target => f.write_str("builds for old systems exist only for x86-64 Linux"),
+            Self::Write(cause) => write!(f, "cannot write a file: {cause}"),
+            Self::Start { program, cause } => write!(f, "cannot start {program}: {cause}"),
+            Self::Failed { program, message } => write!(f, "{program} failed: {message}"),
+            Self::Missing { library } => write!(f, "the compiler has no {library}"),
+        }
+    }
+}
+
+pub fn link_for_old(sources: &Path, out: &Path) -> Result<(), LinkError> {
     let wanted = ("x86_64", "linux", "gnu");
     let var = |name: &str| std::env::var(name).unwrap_or_default();
     let target =
         (var("CARGO_CFG_TARGET_ARCH"), var("CARGO_CFG_TARGET_OS"), var("CARGO_CFG_TARGET_ENV"));
     if (target.0.as_str(), target.1.as_str(), target.2.as_str()) != wanted {
-        return Err("only for x86-64 is there a build for old systems".to_owned());
+        return Err(LinkError::Target);
     }
     let libraries = out.join("old-glibc");
-    fs::create_dir_all(&libraries).map_err(|error| error.to_string())?;
+    fs::create_dir_all(&libraries).map_err(LinkError::Write)?;
     stand_in("libc.so.6", &libraries)?;
     stand_in("libm.so.6", &libraries)?;
     // Threads and dlopen were libraries of their own: where they are, they have to be loaded.
@@ -54,7 +80,7 @@ pub fn link_for_old(sources: &Path, out: &Path) -> Result<(), String> {
         libraries.join("libpthread.so.0").display().to_string(),
         libraries.join("libdl.so.2").display().to_string(),
         "-Wl,--as-needed".to_owned(),
-        // What is in none of these shall fail here and not in somebody's container.
+        // A missing symbol must fail here and not in a container.
         "-Wl,-z,defs".to_owned(),
     ] {
         println!("cargo:rustc-cdylib-link-arg={argument}");
@@ -62,8 +88,8 @@ pub fn link_for_old(sources: &Path, out: &Path) -> Result<(), String> {
     Ok(())
 }
 
-/// Makes a library that has the old symbols of this machine's `soname`, and nothing in them.
-fn stand_in(soname: &str, folder: &Path) -> Result<(), String> {
+/// Makes an empty library with the old symbols of this machine's `soname`.
+fn stand_in(soname: &str, folder: &Path) -> Result<(), LinkError> {
     let real = find(soname)?;
     let listing = run(Command::new("readelf").args(["--dyn-syms", "-W"]).arg(&real))?;
     let mut newest: BTreeMap<&str, ((u32, u32, u32), &str)> = BTreeMap::new();
@@ -90,7 +116,7 @@ fn stand_in(soname: &str, folder: &Path) -> Result<(), String> {
 /// Symbols with their kinds, by version.
 type Versions<'a> = BTreeMap<(u32, u32, u32), Vec<(&'a str, &'a str)>>;
 
-fn assemble(soname: &str, folder: &Path, versions: &Versions) -> Result<(), String> {
+fn assemble(soname: &str, folder: &Path, versions: &Versions) -> Result<(), LinkError> {
     let mut assembly = String::from(".section .note.GNU-stack,\"\",@progbits\n.data\n");
     let mut map = String::new();
     for (version, symbols) in versions {
@@ -109,7 +135,7 @@ fn assemble(soname: &str, folder: &Path, versions: &Versions) -> Result<(), Stri
     }
     let write = |name: String, text: &str| {
         let path = folder.join(name);
-        fs::write(&path, text).map(|()| path).map_err(|error| error.to_string())
+        fs::write(&path, text).map(|()| path).map_err(LinkError::Write)
     };
     let assembly = write(format!("{soname}.s"), &assembly)?;
     let map = write(format!("{soname}.map"), &map)?;
@@ -128,27 +154,30 @@ fn number(version: &str) -> Option<(u32, u32, u32)> {
     Some((major, minor, parts.next().flatten().unwrap_or(0)))
 }
 
-fn script(folder: &Path, name: &str, members: &str) -> Result<(), String> {
-    fs::write(folder.join(name), format!("GROUP ( {members} )\n"))
-        .map_err(|error| error.to_string())
+fn script(folder: &Path, name: &str, members: &str) -> Result<(), LinkError> {
+    fs::write(folder.join(name), format!("GROUP ( {members} )\n")).map_err(LinkError::Write)
 }
 
-fn find(name: &str) -> Result<PathBuf, String> {
+fn find(name: &str) -> Result<PathBuf, LinkError> {
     let path = run(Command::new(compiler()).arg(format!("-print-file-name={name}")))?;
     let path = PathBuf::from(path.trim());
-    if path.is_absolute() { Ok(path) } else { Err(format!("the compiler has no {name}")) }
+    if path.is_absolute() { Ok(path) } else { Err(LinkError::Missing { library: name.to_owned() }) }
 }
 
 fn compiler() -> String {
     std::env::var("CC").unwrap_or_else(|_| "cc".to_owned())
 }
 
-fn run(command: &mut Command) -> Result<String, String> {
-    let shown = format!("{:?}", command.get_program());
-    let output = command.output().map_err(|error| format!("{shown}: {error}"))?;
+fn run(command: &mut Command) -> Result<String, LinkError> {
+    let program = command.get_program().to_string_lossy().into_owned();
+    let output = match command.output() {
+        Ok(output) => output,
+        Err(cause) => return Err(LinkError::Start { program, cause }),
+    };
     if output.status.success() {
         Ok(String::from_utf8_lossy(&output.stdout).into_owned())
     } else {
-        Err(format!("{shown}: {}", String::from_utf8_lossy(&output.stderr).trim()))
+        let message = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+        Err(LinkError::Failed { program, message })
     }
 }

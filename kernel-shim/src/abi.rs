@@ -1,30 +1,30 @@
-//! The driver's types and numbers that the shim uses; sizes and offsets are those of `cuda.h`.
+//! The driver's types and constants that the shim uses. Sizes and offsets are those of `cuda.h`.
 
 /// What every function of the driver returns: `CUresult`.
-pub type Code = i32;
+pub type CudaResult = i32;
 
-/// A pointer to something of the driver's that the shim only passes on or compares.
-pub type Handle = usize;
+/// A handle of the driver that the shim only passes on or compares.
+pub type DriverHandle = usize;
 
-/// It worked.
-pub const SUCCESS: Code = 0;
-/// What functions of the real driver say that is not there.
-pub const NO_DEVICE: Code = 100;
-/// What a function says that this driver does not have.
-pub const NOT_SUPPORTED: Code = 801;
-/// The device has not come that far.
-pub const NOT_READY: Code = 600;
+/// The call succeeded.
+pub const SUCCESS: CudaResult = 0;
+/// The result of every call on a machine without a driver.
+pub const NO_DEVICE: CudaResult = 100;
+/// The result of a function that this driver lacks.
+pub const NOT_SUPPORTED: CudaResult = 801;
+/// The device has not reached the event yet.
+pub const NOT_READY: CudaResult = 600;
 
-/// The stream that waits for all others: by its name and by the usual meaning of 0.
-pub const STREAM_LEGACY: Handle = 1;
-/// Each thread's own default stream: by its name and by the meaning of 0 in `_ptsz` functions.
-pub const STREAM_PER_THREAD: Handle = 2;
+/// The legacy default stream, which synchronises with blocking streams. 0 usually means it.
+pub const STREAM_LEGACY: DriverHandle = 1;
+/// Each thread's own default stream. 0 means it in `_ptsz` functions.
+pub const STREAM_PER_THREAD: DriverHandle = 2;
 /// A stream that does not wait for the legacy one.
 pub const STREAM_NON_BLOCKING: u32 = 1;
 
-/// An event that keeps no time.
+/// An event without timing.
 pub const EVENT_DISABLE_TIMING: u32 = 2;
-/// An event that keeps time.
+/// An event with timing.
 pub const EVENT_DEFAULT: u32 = 0;
 
 /// The meaning of `cuGetProcAddress`' flag for per-thread default streams.
@@ -40,7 +40,7 @@ pub struct LaunchConfig {
     pub grid: [u32; 3],
     pub block: [u32; 3],
     pub shared_bytes: u32,
-    pub stream: Handle,
+    pub stream: DriverHandle,
     pub attributes: *const LaunchAttribute,
     pub attributes_count: u32,
 }
@@ -54,34 +54,34 @@ pub struct LaunchAttribute {
     pub value: [u8; 64],
 }
 
-/// Attributes by which a kernel begins before the one before it has ended: holding it back could
-/// hold up one that is launched already.
+/// Attributes that let a kernel start before its predecessor ends. Delaying such a kernel could
+/// block one that is already launched.
 pub const DEPENDENT_LAUNCH: [u32; 2] = [6, 7];
 
 /// `CUDA_LAUNCH_PARAMS`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct LaunchParams {
-    pub function: Handle,
+    pub function: DriverHandle,
     pub grid: [u32; 3],
     pub block: [u32; 3],
     pub shared_bytes: u32,
-    pub stream: Handle,
-    pub parameters: Handle,
+    pub stream: DriverHandle,
+    pub parameters: DriverHandle,
 }
 
 /// `CUDA_KERNEL_NODE_PARAMS_v2`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct KernelNode {
-    pub function: Handle,
+    pub function: DriverHandle,
     pub grid: [u32; 3],
     pub block: [u32; 3],
     pub shared_bytes: u32,
-    pub parameters: Handle,
-    pub extra: Handle,
-    pub kernel: Handle,
-    pub context: Handle,
+    pub parameters: DriverHandle,
+    pub extra: DriverHandle,
+    pub kernel: DriverHandle,
+    pub context: DriverHandle,
 }
 
 const _: () = {

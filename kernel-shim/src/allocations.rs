@@ -1,19 +1,19 @@
-//! Counts what this library allocates on each thread, so that "the launch path takes no memory"
-//! is a number that tests and benchmarks read.
+//! Counts this library's allocations on each thread. Tests and benchmarks use it to check that the
+//! launch path allocates nothing.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
-struct Counting;
+struct CountingAllocator;
 
 #[global_allocator]
-static ALLOCATOR: Counting = Counting;
+static ALLOCATOR: CountingAllocator = CountingAllocator;
 
 thread_local! {
     static COUNT: Cell<u64> = const { Cell::new(0) };
 }
 
-/// Returns how often this library took memory on this thread.
+/// Returns how often this library allocated memory on this thread.
 pub fn on_this_thread() -> u64 {
     COUNT.with(Cell::get)
 }
@@ -23,7 +23,7 @@ fn count() {
 }
 
 // SAFETY: every call goes to the system's allocator unchanged.
-unsafe impl GlobalAlloc for Counting {
+unsafe impl GlobalAlloc for CountingAllocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count();
         // SAFETY: the caller's promises are those that the system's allocator asks for.

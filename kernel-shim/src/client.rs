@@ -1,14 +1,13 @@
-//! The session's thread: carries records to the queue and its words back.
+//! The session's thread: it sends records to the queue and handles the queue's frames.
 //!
-//! One thread with a runtime of its own, made by the first launch; it blocks all signals, calls
-//! nothing of the driver's, and is never waited for. When the queue is away it tries again, soon
-//! at first and then four times a second, so that a program is under the queue again well within
-//! two seconds of its return.
+//! The first launch starts this thread, which has its own runtime. It blocks all signals, never calls
+//! the driver, and is never joined. Without a queue it retries, soon at first and then four times a
+//! second. A program is back under the queue within two seconds of the queue's return.
 
 use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
 use std::time::{Duration, Instant};
 
-use crate::settings::Settings;
+use crate::settings::ShimSettings;
 use crate::{log, ring, session, state};
 
 mod link;
@@ -17,16 +16,16 @@ mod pinned;
 
 /// The device and its driver.
 #[derive(Clone, Copy, Debug)]
-pub struct Device {
-    /// Its UUID, as the driver says.
+pub struct CudaDevice {
+    /// Its UUID, as reported by the driver.
     pub uuid: [u8; 16],
-    /// The newest CUDA that the driver has.
+    /// The newest CUDA version that the driver supports.
     pub driver: u32,
 }
 
-impl Device {
-    /// Returns the UUID in its usual writing. Whether it is a whole device's or a MIG instance's,
-    /// which have other prefixes, is not to be known here.
+impl CudaDevice {
+    /// Returns the UUID in the usual notation, with the prefix of a whole device. A MIG instance
+    /// has another prefix, but the driver does not report which one it is.
     pub fn name(&self) -> String {
         let hex: String = self.uuid.iter().map(|byte| format!("{byte:02x}")).collect();
         format!(
@@ -40,22 +39,22 @@ impl Device {
     }
 }
 
-/// First and longest time between two tries to reach the queue.
+/// First and longest pause between two attempts to reach the queue.
 const BACK_OFF_MIN: Duration = Duration::from_millis(20);
 const BACK_OFF_MAX: Duration = Duration::from_millis(250);
 
-/// A session that lasted for less than this counts as a failed try.
+/// A session shorter than this counts as a failed attempt.
 const STEADY: Duration = Duration::from_secs(1);
 
-/// Enough for the runtime and TLS; what is not touched costs nothing.
+/// Enough for the runtime and TLS. Untouched pages cost nothing.
 const STACK_BYTES: usize = 1024 * 1024;
 
-/// How a session, or a try to get one, ended.
+/// How a session, or an attempt to get one, ended.
 #[derive(Debug)]
-enum Over {
+enum SessionOver {
     /// Try again.
     Broken(String),
-    /// The queue does not want this process: it runs on without.
+    /// The queue rejected this process: it runs without a queue.
     Unwanted(String),
     /// The process ends.
     Exit,
@@ -65,8 +64,8 @@ enum Over {
 ///
 /// # Errors
 ///
-/// What the system says: there is no thread and no bell.
-pub fn start(settings: &'static Settings, device: Device) -> std::io::Result<()> {
+/// The system's error: there is no thread and no eventfd.
+pub fn start(settings: &'static ShimSettings, device: CudaDevice) -> std::io::Result<()> {
     // SAFETY: a plain call; the result is looked at.
     let bell = unsafe { libc::eventfd(0, libc::EFD_NONBLOCK | libc::EFD_CLOEXEC) };
     if bell < 0 {
@@ -83,11 +82,11 @@ pub fn start(settings: &'static Settings, device: Device) -> std::io::Result<()>
             session::detach();
         }
     };
-    // Never joined: the process may end at any moment of it.
+    // Never joined: the process may end at any time.
     thread.spawn(work).map(drop)
 }
 
-/// All signals are blocked on this thread, and on those that it starts meanwhile.
+/// While this lives, all signals are blocked on this thread and on threads that it starts.
 struct SignalsBlocked(libc::sigset_t);
 
 impl SignalsBlocked {
@@ -112,8 +111,8 @@ impl Drop for SignalsBlocked {
     }
 }
 
-fn run(settings: &Settings, device: Device, bell: OwnedFd) {
-    // Timers that are late by 50 µs would make every pause of ours half as long again.
+fn run(settings: &ShimSettings, device: CudaDevice, bell: OwnedFd) {
+    // With the default slack of 50 µs every short pause would be far too long.
     // SAFETY: changes this thread's own timers.
     unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1_000_u64) };
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
@@ -121,7 +120,7 @@ fn run(settings: &Settings, device: Device, bell: OwnedFd) {
         Err(why) => return log::note(format_args!("no runtime: launches pass: {why}")),
     };
     runtime.block_on(async {
-        let link = link::Link::new(settings, device, bell);
+        let link = link::QueueLink::new(settings, device, bell);
         let link = match link {
             Ok(link) => link,
             Err(why) => return log::note(format_args!("no socket: launches pass: {why}")),
@@ -130,27 +129,31 @@ fn run(settings: &Settings, device: Device, bell: OwnedFd) {
     });
 }
 
-async fn keep(mut link: link::Link) {
+#[expect(
+    clippy::disallowed_methods,
+    reason = "a deadline of a process or a connection at the edge"
+)]
+async fn keep(mut link: link::QueueLink) {
     let mut back_off = BACK_OFF_MIN;
-    let mut told = false;
+    let mut is_failure_logged = false;
     while state::mode() != state::DEAD {
         let begun = Instant::now();
         let over = link.session().await;
         session::detach();
         match over {
-            Over::Broken(why) => {
-                if !told {
-                    log::note(format_args!("no session, will try again: {why}"));
+            SessionOver::Broken(why) => {
+                if !is_failure_logged {
+                    log::note(format_args!("no session, retrying: {why}"));
                 }
-                told = true;
+                is_failure_logged = true;
             }
-            Over::Unwanted(why) => {
-                return log::note(format_args!("no session, and none wanted: {why}"));
+            SessionOver::Unwanted(why) => {
+                return log::note(format_args!("no session: launches pass: {why}"));
             }
-            Over::Exit => return,
+            SessionOver::Exit => return,
         }
         if begun.elapsed() >= STEADY {
-            (back_off, told) = (BACK_OFF_MIN, false);
+            (back_off, is_failure_logged) = (BACK_OFF_MIN, false);
         }
         tokio::time::sleep(back_off).await;
         back_off = (2 * back_off).min(BACK_OFF_MAX);

@@ -1,4 +1,4 @@
-//! What the shim counts, for whoever looks into a process: tests, benchmarks, a debugger.
+//! The shim's counters, for tests, benchmarks and debuggers.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -11,44 +11,45 @@ macro_rules! counters {
 }
 
 counters! {
-    /// Launches that were told to the queue.
-    TOLD,
-    /// Launches that passed without being told.
+    /// Launches that were reported to the queue.
+    REPORTED,
+    /// Launches that passed without a report.
     PASSED,
     /// Launches under grants.
     GRANTED,
-    /// Launches that asked and went without a grant.
-    UNASKED,
-    /// Longest that a launch waited, in nanoseconds.
+    /// Launches of a filler that went without a grant.
+    UNGRANTED,
+    /// Longest wait of a launch, in nanoseconds.
     WAITED_MAX,
     /// Sessions that began.
     SESSIONS,
     /// Samples taken.
     SAMPLES,
-    /// Functions that the driver has in a newer revision than the table, and that went unhooked.
+    /// Functions that went unhooked, since the driver has a newer revision than the table.
     UNHOOKED,
-    /// Bytes on the device that the process holds, as far as it was seen.
+    /// Device memory that the process holds, in bytes, as far as the shim saw.
     MEMORY_USED,
-    /// The most that it held.
+    /// The most device memory that it held, in bytes.
     MEMORY_PEAK,
-    /// Kernels launched under grants or unasked and not known to be done.
+    /// Kernels of a filler that are not known to be done.
     IN_FLIGHT,
-    /// The launches' own numbers.
+    /// The number of the last launch.
     LAUNCHES,
 }
 
-/// Adds one.
+/// Adds one to a counter.
 pub fn count(counter: &AtomicU64) {
     counter.fetch_add(1, Ordering::Relaxed);
 }
 
-/// How many numbers there are.
+/// The number of counters.
 const COUNT: usize = 16;
 
-/// Writes up to `length` numbers to `out`; returns how many there are. In order: state, role (0
-/// without one, then as `Role`), told, passed, granted, unasked, longest wait, sessions, samples,
-/// lost records, unhooked, memory used, memory peak, in flight, launches, allocations of this
-/// library on the calling thread.
+/// Writes up to `length` counters to `out` and returns how many there are.
+///
+/// In order: state, role (0 for none, then as `Role`), reported, passed, granted, ungranted, longest
+/// wait, sessions, samples, lost records, unhooked, memory used, memory peak, in flight, launches,
+/// and allocations of this library on the calling thread.
 ///
 /// # Safety
 ///
@@ -59,10 +60,10 @@ pub unsafe extern "C" fn tessera_kernel_shim_counters(out: *mut u64, length: usi
     let numbers: [u64; COUNT] = [
         u64::from(state::mode()),
         u64::from(session::role_number()),
-        read(&TOLD),
+        read(&REPORTED),
         read(&PASSED),
         read(&GRANTED),
-        read(&UNASKED),
+        read(&UNGRANTED),
         read(&WAITED_MAX),
         read(&SESSIONS),
         read(&SAMPLES),

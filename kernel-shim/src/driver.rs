@@ -6,7 +6,7 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 use std::sync::Once;
 
-use crate::abi::{Code, NO_DEVICE, NOT_SUPPORTED};
+use crate::abi::{CudaResult, NO_DEVICE, NOT_SUPPORTED};
 use crate::{exports, state};
 
 mod search;
@@ -20,26 +20,26 @@ thread_local! {
     static OPENING: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Opens the driver, if that was not done, and decides whether the shim has anything to do here.
+/// Opens the driver once and decides whether the shim is active in this process.
 pub fn open() {
-    // The driver's constructors may call the driver: the first call still waits for their end.
+    // The driver's constructors may call the driver while the first call still waits for them.
     if OPENING.with(Cell::get) {
         return;
     }
     OPENING.with(|opening| opening.set(true));
     OPENED.call_once(|| {
         let found = state::guarded(find_and_fill).unwrap_or(false);
-        // A bug of the shim's is noted in its log: the program's outputs are the program's.
+        // Bugs of the shim go to its log, never to the program's outputs.
         std::panic::set_hook(Box::new(|bug| crate::log::note(format_args!("{bug}"))));
         let wanted = found && crate::settings::settings().is_some();
-        state::turn(state::COLD, if wanted { state::PASSIVE } else { state::INERT });
+        state::transition(state::COLD, if wanted { state::PASSIVE } else { state::INERT });
     });
     OPENING.with(|opening| opening.set(false));
 }
 
-/// Returns where a slot's calls go once the driver is open.
+/// Returns the target of a slot's calls once the driver is open.
 pub fn opened(slot: usize) -> *mut () {
-    // Still the finder of a driver that is just being opened by this very thread?
+    // While this thread opens the driver, the slot still holds the function that opens it.
     if OPENING.with(Cell::get) { absent as *mut () } else { exports::address(slot) }
 }
 
@@ -69,20 +69,20 @@ pub unsafe fn real_if_there<F: Copy>(slot: usize) -> Option<F> {
     Some(unsafe { real(slot) })
 }
 
-/// What a program calls that this driver does not have: as a stub of a newer driver would answer.
-extern "C" fn absent() -> Code {
+/// Stands for a function that this driver lacks. It answers as a stub of a newer driver would.
+extern "C" fn absent() -> CudaResult {
     NOT_SUPPORTED
 }
 
-/// What a program calls on a machine without a driver.
-extern "C" fn no_driver() -> Code {
+/// Stands for every function on a machine without a driver.
+extern "C" fn no_driver() -> CudaResult {
     NO_DEVICE
 }
 
 fn find_and_fill() -> bool {
     let found = search::candidates().into_iter().find_map(|path| load(&path));
     let Some(library) = found else {
-        crate::log::note(format_args!("no libcuda.so.1 but this one: there is no device"));
+        crate::log::note(format_args!("no libcuda.so.1 except this one: there is no device"));
         for slot in 0..exports::SLOTS {
             exports::set(slot, no_driver as *mut c_void);
         }
@@ -102,8 +102,7 @@ fn load(path: &Path) -> Option<*mut c_void> {
     }
     let name = CString::new(path.as_os_str().as_bytes()).ok()?;
     // By its path: by the bare name the loader would give the shim itself.
-    // SAFETY: a text that ends with a zero. What the library does when it is loaded is what it
-    // does in any program of CUDA's.
+    // SAFETY: a text that ends with a zero. Loading the library does the same as in any CUDA program.
     let library = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
     if library.is_null() {
         return None;

@@ -1,8 +1,8 @@
 //! The table of the driver's functions and the stubs that jump through it.
 //!
-//! The text is made by `build/exports.rs` from `data/driver-symbols.tsv`. A stub is one jump, so
-//! that it keeps every argument, in registers or on the stack, whatever the function's signature.
-//! Until the driver is open, each slot holds a function that opens it and then jumps on.
+//! `build/exports.rs` generates the code from `data/driver-symbols.tsv`. A stub is one jump, so it
+//! preserves all arguments of every signature, in registers and on the stack. Until the driver is
+//! open, each slot holds a function that opens the driver and then jumps to the real function.
 
 use std::arch::naked_asm;
 use std::ffi::c_void;
@@ -17,10 +17,10 @@ unsafe impl Sync for Hook {}
 
 /// One revision of a function.
 #[derive(Debug)]
-pub struct Row {
-    /// What programs ask `cuGetProcAddress` for.
+pub struct ExportRow {
+    /// The name that programs pass to `cuGetProcAddress`.
     pub name: &'static str,
-    /// The version of CUDA that brought this revision; 0 if it is not known.
+    /// The CUDA version that introduced this revision; 0 if unknown.
     pub version: i32,
     /// Whether it is the variant for per-thread default streams.
     pub twin: bool,
@@ -28,33 +28,33 @@ pub struct Row {
     pub symbol: &'static str,
     /// Its slot in the table.
     pub slot: usize,
-    /// What the shim has for it.
+    /// The shim's hook for it.
     pub hook: Option<Hook>,
 }
 
 #[allow(non_upper_case_globals)]
 mod generated {
-    use super::{AtomicPtr, Hook, Row, find_and_jump, naked_asm};
+    use super::{AtomicPtr, ExportRow, Hook, find_and_jump, naked_asm};
 
     include!(concat!(env!("OUT_DIR"), "/exports.rs"));
 }
 
 pub use generated::{NAMES, SLOTS, TABLE, rows, slot};
 
-/// Returns where a slot's calls go now.
+/// Returns the current target of a slot's calls.
 pub fn address(slot: usize) -> *mut () {
     TABLE[slot].load(Ordering::Relaxed)
 }
 
-/// Has a slot's calls go to `address`.
+/// Sets the target of a slot's calls.
 pub fn set(slot: usize, address: *mut c_void) {
     TABLE[slot].store(address.cast(), Ordering::Relaxed);
 }
 
-/// Opens the driver for the slot whose number is in r11, and goes on to its function.
+/// Opens the driver for the slot whose number is in r11, and jumps to its function.
 ///
-/// The registers that carry arguments are saved around that: six numbers, eight vectors, and the
-/// count of vectors in rax.
+/// It preserves the registers that carry arguments: six integers, eight vectors, and the count of
+/// vectors in rax.
 #[unsafe(naked)]
 unsafe extern "C" fn find_and_jump() {
     naked_asm!(

@@ -1,22 +1,22 @@
-//! The functions of the driver that are looked at, each with its twin for per-thread default
-//! streams. All forward to the driver's function of the same symbol and return what it returns.
+//! The hooked functions of the driver, each with its variant for per-thread default streams. All
+//! call the driver's function of the same symbol and return its result.
 //!
-//! None of them reads an out-parameter unless the driver's answer was success and it is there.
+//! A hook reads an output parameter only if the driver returned success and the pointer is set.
 
-use crate::abi::Code;
+use crate::abi::CudaResult;
 
-/// Defines hooks: the body gets the driver's function as a closure without arguments.
+/// Defines hooks. The body gets the driver's function as a closure without arguments.
 macro_rules! hooks {
     ($($symbol:ident ($($name:ident : $kind:ty),* $(,)?) |$call:ident| $body:expr;)+) => { $(
-        /// The driver's function of this name, looked at.
+        /// The hook for the driver's function of this name.
         ///
         /// # Safety
         ///
         /// As the driver's function.
         #[allow(non_snake_case)]
         #[unsafe(no_mangle)]
-        pub unsafe extern "C" fn $symbol($($name: $kind),*) -> Code {
-            type Real = unsafe extern "C" fn($($kind),*) -> Code;
+        pub unsafe extern "C" fn $symbol($($name: $kind),*) -> CudaResult {
+            type Real = unsafe extern "C" fn($($kind),*) -> CudaResult;
             // SAFETY: the type of the function of this slot.
             let real: Real = unsafe { $crate::driver::real($crate::exports::slot::$symbol) };
             // SAFETY: the program's own arguments, handed on as they came.
@@ -43,8 +43,8 @@ pub use memory::*;
 pub use naming::*;
 pub use waiting::*;
 
-/// Does the shim's part after the driver's, if that worked.
-fn after(code: Code, work: impl FnOnce()) -> Code {
+/// Runs the shim's part if the driver's call succeeded.
+fn after(code: CudaResult, work: impl FnOnce()) -> CudaResult {
     if code == crate::abi::SUCCESS {
         crate::state::guarded(work);
     }

@@ -1,85 +1,85 @@
-//! One launch: whether it may go, what is told of it, and what is looked at afterwards.
+//! One launch: whether it may go, what is reported, and what is tracked afterwards.
 //!
-//! The thread that launches is held back, so order, streams and the lives of parameters stay what
-//! they are without the shim.
+//! The launching thread itself waits. So order, streams and the lifetimes of parameters are the same
+//! as without the shim.
 
-use crate::abi::{Code, Handle, SUCCESS};
+use crate::abi::{CudaResult, DriverHandle, SUCCESS};
 use crate::counters::{self, count};
-use crate::fill::{self, Pass};
-use crate::kernels::{self, Shape};
-use crate::measure::{self, Begun};
-use crate::ring::{self, Entry, Kind};
+use crate::filler::{self, LaunchPermit};
+use crate::kernel_catalog::{self, LaunchShape};
+use crate::measure::{self, StartedPair};
+use crate::ring::{self, RecordKind, RingRecord};
 use crate::{clock, gate, session, state, streams};
 
-/// What is launched where.
+/// A launch call of the program.
 #[derive(Clone, Copy, Debug)]
-pub struct Launch {
-    /// What.
-    pub shape: Shape,
+pub struct LaunchCall {
+    /// What runs.
+    pub shape: LaunchShape,
     /// The stream as the program gave it.
-    pub stream: Handle,
-    /// Whether 0 means the thread's own stream.
+    pub stream: DriverHandle,
+    /// Whether stream 0 means the thread's own stream.
     pub per_thread: bool,
-    /// Whether it may begin before what was launched before it ends, so that it must not wait.
+    /// Whether it may start before its predecessor ends. Then it must not wait.
     pub dependent: bool,
 }
 
-/// A launch that was let go, until the driver has taken it.
-struct Ticket {
+/// A launch on its way to the driver.
+struct LaunchTicket {
     number: u64,
     kernel: u32,
-    begun: Option<Begun>,
-    told: bool,
-    /// Whether its end is waited for.
+    begun: Option<StartedPair>,
+    reported: bool,
+    /// Whether its end is tracked.
     tracked: bool,
 }
 
 /// Makes a launch: `call` is the driver's function with the program's arguments.
 #[inline]
-pub fn launch(what: &Launch, call: impl FnOnce() -> Code) -> Code {
+pub fn launch(what: &LaunchCall, call: impl FnOnce() -> CudaResult) -> CudaResult {
     let ticket = state::guarded(|| admit(what)).flatten();
     let code = call();
-    if ticket.as_ref().is_some_and(|ticket| ticket.told) {
-        // The kernel is on its way by now; what is said of it was said before, with its time.
+    if ticket.as_ref().is_some_and(|ticket| ticket.reported) {
+        // The record was left before the call. The thread is woken after it, to delay no launch.
         ring::announce();
     }
     if let Some(ticket) = ticket
         && (code != SUCCESS || ticket.tracked || ticket.begun.is_some())
     {
-        state::guarded(|| follow(what, ticket, code));
+        state::guarded(|| on_driver_answer(what, ticket, code));
     }
     code
 }
 
 #[inline]
-fn admit(what: &Launch) -> Option<Ticket> {
+fn admit(what: &LaunchCall) -> Option<LaunchTicket> {
     if state::mode() != state::ACTIVE {
         return pass_without_session();
     }
-    if session::captures() && crate::hooks::capture::is_captured(what.stream, what.per_thread) {
-        // It is written down, not run.
+    if session::is_capturing() && crate::hooks::capture::is_captured(what.stream, what.per_thread) {
+        // It is recorded in a graph, not run.
         count(&counters::PASSED);
         return None;
     }
     let role = session::role();
-    let kernel = kernels::number(&what.shape);
+    let kernel = kernel_catalog::number(&what.shape);
     let number = counters::LAUNCHES.fetch_add(1, std::sync::atomic::Ordering::Relaxed) + 1;
-    let mut ticket = Ticket { number, kernel, begun: None, told: false, tracked: false };
+    let mut ticket = LaunchTicket { number, kernel, begun: None, reported: false, tracked: false };
     match role {
         session::FREE => {}
-        session::HOLD | session::MEASURE => tell_held(what, &mut ticket),
-        session::ASK => ask(what, &mut ticket),
+        session::HOLD | session::MEASURE => report_held_launch(what, &mut ticket),
+        session::FILL => launch_as_filler(what, &mut ticket),
         _ => return None,
     }
     let measures = role == session::MEASURE;
-    if measure::wants(kernel, measures) {
+    if measure::is_due(kernel, measures) {
         ticket.begun = measure::begin(what.stream, what.per_thread, measures);
     }
     Some(ticket)
 }
 
 #[cold]
-fn pass_without_session() -> Option<Ticket> {
+fn pass_without_session() -> Option<LaunchTicket> {
     count(&counters::PASSED);
     if state::mode() == state::PASSIVE {
         session::begin();
@@ -87,55 +87,67 @@ fn pass_without_session() -> Option<Ticket> {
     None
 }
 
-/// A holder's launch: told, and never held back.
+/// Reports a holder's launch, which never waits.
 #[inline]
-fn tell_held(what: &Launch, ticket: &mut Ticket) {
+fn report_held_launch(what: &LaunchCall, ticket: &mut LaunchTicket) {
     streams::launched(streams::meant(what.stream, what.per_thread), ticket.number);
     let extra = gate::add_launch();
-    tell(Kind::Launch, ticket, extra);
+    report(RecordKind::Launch, ticket, extra);
 }
 
-fn ask(what: &Launch, ticket: &mut Ticket) {
-    let must_go = what.dependent || kernels::never_waits(ticket.kernel);
-    let pass = if must_go { Pass::Unasked } else { fill::acquire(ticket.kernel, ticket.number) };
-    fill::tally(pass);
+fn launch_as_filler(what: &LaunchCall, ticket: &mut LaunchTicket) {
+    let must_go = what.dependent || kernel_catalog::never_waits(ticket.kernel);
+    let permit = if must_go {
+        LaunchPermit::Ungranted
+    } else {
+        filler::acquire(ticket.kernel, ticket.number)
+    };
+    filler::count_permit(permit);
     streams::launched(streams::meant(what.stream, what.per_thread), ticket.number);
-    match pass {
-        Pass::Granted(grant) => {
+    match permit {
+        LaunchPermit::Granted(grant) => {
             ticket.tracked = true;
-            tell(Kind::Started, ticket, grant);
+            report(RecordKind::Started, ticket, grant);
         }
-        Pass::Unasked => {
-            fill::leave_unasked();
+        LaunchPermit::Ungranted => {
+            filler::depart_ungranted();
             ticket.tracked = true;
-            tell(Kind::Launch, ticket, 0);
+            report(RecordKind::Launch, ticket, 0);
         }
-        Pass::Free if state::mode() == state::ACTIVE && session::role() != session::FREE => {
+        LaunchPermit::Free
+            if state::mode() == state::ACTIVE && session::role() != session::FREE =>
+        {
             let extra = gate::add_launch();
-            tell(Kind::Launch, ticket, extra);
+            report(RecordKind::Launch, ticket, extra);
         }
-        Pass::Free => {}
+        LaunchPermit::Free => {}
     }
 }
 
 #[inline]
-fn tell(kind: Kind, ticket: &mut Ticket, extra: u64) {
+fn report(kind: RecordKind, ticket: &mut LaunchTicket, extra: u64) {
     let at = clock::now().get();
-    ticket.told = true;
-    count(&counters::TOLD);
-    ring::leave(Entry { kind, kernel: ticket.kernel, launch: ticket.number, at, extra });
+    ticket.reported = true;
+    count(&counters::REPORTED);
+    ring::leave(RingRecord { kind, kernel: ticket.kernel, launch: ticket.number, at, extra });
 }
 
-/// After the driver's answer.
-fn follow(what: &Launch, ticket: Ticket, code: Code) {
-    let Ticket { number, kernel, begun, told, tracked } = ticket;
+/// Tracks or withdraws a launch after the driver's answer.
+fn on_driver_answer(what: &LaunchCall, ticket: LaunchTicket, code: CudaResult) {
+    let LaunchTicket { number, kernel, begun, reported, tracked } = ticket;
     if code != SUCCESS {
-        if told {
+        if reported {
             let at = clock::now().get();
-            ring::push(Entry { kind: Kind::Failed, kernel, launch: number, at, extra: 0 });
+            ring::push(RingRecord {
+                kind: RecordKind::Failed,
+                kernel,
+                launch: number,
+                at,
+                extra: 0,
+            });
         }
         if tracked {
-            fill::failed();
+            filler::on_refused_launch();
         }
         if let Some(begun) = begun {
             measure::abandon(begun);
@@ -146,33 +158,33 @@ fn follow(what: &Launch, ticket: Ticket, code: Code) {
         measure::end(begun, kernel, number, (what.stream, what.per_thread));
     }
     if tracked {
-        fill::launched(number, kernel, what.stream, what.per_thread);
+        filler::add_kernel(number, kernel, what.stream, what.per_thread);
     }
 }
 
-/// The program waited: launches up to `number` on `stream` are done, or all without a stream.
-pub fn waited(stream: Option<Handle>, number: u64) {
+/// Handles a wait of the program: launches up to `number` on `stream`, or on all streams, are done.
+pub fn on_wait(stream: Option<DriverHandle>, number: u64) {
     match stream {
         Some(stream) => streams::done(stream, number),
         None => streams::all_done(number),
     }
-    settle(number);
+    report_idle(number);
 }
 
-/// Tells that nothing is in flight, if that is so and was not told.
-pub fn settle(number: u64) {
+/// Reports that nothing is in flight, if that is new.
+pub fn report_idle(number: u64) {
     if state::mode() != state::ACTIVE || session::role() == session::FREE {
         return;
     }
     measure::look(usize::MAX);
     if !streams::are_idle() {
-        fill::look();
+        filler::look();
         return;
     }
-    let returned = fill::synced(number);
-    if session::is_news(number) || returned.is_some() {
+    let returned = filler::on_sync(number);
+    if session::mark_synced(number) || returned.is_some() {
         let extra = returned.map_or(0, |grant| grant.saturating_add(1));
         let at = clock::now().get();
-        ring::push(Entry { kind: Kind::Sync, kernel: 0, launch: number, at, extra });
+        ring::push(RingRecord { kind: RecordKind::Sync, kernel: 0, launch: number, at, extra });
     }
 }

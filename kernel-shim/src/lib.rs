@@ -1,21 +1,20 @@
-//! `libcuda.so.1` in front of the driver's: a program that is preloaded with it, or finds it first
-//! on its library path, shares a slice kernel by kernel without knowing.
+//! The shim: a `libcuda.so.1` that is loaded in place of the driver's. A program that preloads it, or
+//! finds it first on its library path, shares a slice kernel by kernel without changes.
 //!
-//! Every function of the driver is exported. Most are a jump to the real one ([`exports`]); some
-//! eighty are looked at ([`hooks`]): launches, what names kernels, what waits for the device,
-//! captures, and memory. `cuGetProcAddress` answers with these ([`procaddr`]), so that whoever asks
-//! the driver for its functions gets them too.
+//! Every function of the driver is exported. Most are a jump to the real one ([`exports`]). Some
+//! eighty have hooks ([`hooks`]): launches, names of kernels, waits for the device, captures, and
+//! memory. `cuGetProcAddress` returns the hooks ([`procaddr`]).
 //!
-//! What holds everywhere:
+//! Rules for all code:
 //!
-//! - Nothing happens before the program's first call, and nothing but passing calls on unless the
-//!   agent's variables are set ([`settings`]). Threads, sockets and events come with the first
-//!   launch ([`session`]).
-//! - The program gets the driver's own answers: never an error of the shim's, never a wait without
-//!   a bound. What goes wrong here turns the shim off ([`state`]).
-//! - No lock of the shim is held while the driver is called, and no thread of the shim's calls it.
+//! - The shim does nothing before the program's first call. Without the agent's variables
+//!   ([`settings`]) it only passes calls on. Threads, sockets and events start with the first launch
+//!   ([`session`]).
+//! - The program gets the driver's own answers. It never gets an error of the shim and never waits
+//!   without a bound. A failure inside the shim turns it off ([`state`]).
+//! - The shim holds no lock while it calls the driver, and its own thread never calls the driver.
 //!
-//! `unsafe` stands where C is spoken, and only there; each place says why it is sound.
+//! `unsafe` is used only at the boundary to C. A comment at each use states why it is sound.
 
 #[cfg(not(all(target_arch = "x86_64", target_os = "linux")))]
 compile_error!("the kernel shim's stubs are written for Linux on x86-64 so far");
@@ -28,10 +27,10 @@ mod counters;
 mod driver;
 mod events;
 mod exports;
-mod fill;
+mod filler;
 mod gate;
 mod hooks;
-mod kernels;
+mod kernel_catalog;
 mod launch;
 mod log;
 mod measure;

@@ -1,4 +1,4 @@
-//! Lines in a file of the user's choice: never on the program's own outputs.
+//! The log: lines in a file that the user chooses, never on the program's own outputs.
 
 use std::fmt;
 use std::fs::OpenOptions;
@@ -6,7 +6,7 @@ use std::io::Write as _;
 
 use tessera_wire::kernel::variables;
 
-/// Adds a line to the file that the variable names, if it names one. For what is rare.
+/// Appends a line to the log file, if one is set. Only for rare events.
 pub fn note(what: fmt::Arguments<'_>) {
     let Some(path) = std::env::var_os(variables::LOG) else { return };
     let Ok(mut file) = OpenOptions::new().append(true).create(true).open(path) else { return };

@@ -1,13 +1,12 @@
-//! The measuring stage: how long kernels take on the device, and how long it is idle between
-//! them, by a pair of events around each launch (FIKIT §3.2).
+//! The measuring stage: a pair of events around each launch measures the run time of kernels and the
+//! gaps between them (FIKIT §3.2).
 //!
-//! Pairs are looked at on the program's own threads, at later launches and when it waits: nothing
-//! is ever waited for here. Two events with nothing between them show some time as well; the least
-//! of a few such pairs is taken off. Who receives the samples drops each kernel's first.
+//! The program's own threads read the pairs, at later launches and when they wait. Nothing waits for
+//! an event here. Two events with nothing between them show some time as well: the minimum of a few
+//! empty pairs is subtracted. The queue drops the first sample of each kernel.
 //!
-//! The events of a device that has nothing to do are stamped when the host gets to record them, so
-//! a thread that is held up between them shows a kernel that lasts as much longer: such pairs are
-//! known by the host's own clock, and left out.
+//! An idle device stamps events when the host records them. A thread that is interrupted between them
+//! would show a kernel that is too long. The host's clock reveals such pairs, which are dropped.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -16,206 +15,206 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use tessera_kernel_queue::Nanos;
 
 use crate::counters::{self, count};
-use crate::events::{Event, Pool, Seen};
-use crate::ring::{self, Entry, Kind};
-use crate::{abi, clock, kernels, session};
+use crate::events::{DriverEvent, EventPool, EventStatus};
+use crate::ring::{self, RecordKind, RingRecord};
+use crate::{abi, clock, kernel_catalog, session};
 
-/// Most events: pairs for twice as many launches as a driver's queue holds on one stream.
+/// Most events: pairs for twice the launches that a driver's queue holds on one stream.
 const EVENTS_MAX: usize = 4_096;
 
-/// Pairs without a kernel between them, for the offset. The least counts: events may be late, but
-/// not early.
+/// Empty pairs, for the offset. Their minimum counts, since events may be late but not early.
 const EMPTY_PAIRS: u32 = 8;
 
-/// Most pairs that one launch looks at, so that no launch pays for a long backlog.
-const LOOKED_AT_MAX: usize = 8;
+/// Most pairs that one launch reads, so that no launch pays for a long backlog.
+const PAIRS_AT_ONCE_MAX: usize = 8;
 
-static TIMES: Pool = Pool::new(abi::EVENT_DEFAULT, EVENTS_MAX);
+static TIMING_EVENTS: EventPool = EventPool::new(abi::EVENT_DEFAULT, EVENTS_MAX);
 
-/// A host that takes so many times longer than usual between a pair's events was held up; if
-/// that is more than this part of what they show, they say nothing of the kernel.
+/// A pair is dropped if the host took so many times longer than usual between its events. The
+/// host's time must also exceed one part in `HELD_UP_PART` of the measured time.
 const HELD_UP_TIMES: u64 = 3;
 const HELD_UP_PART: u64 = 20;
 
 /// A pair of events around one launch.
 #[derive(Clone, Copy)]
-struct Pair {
-    start: Event,
-    end: Event,
-    /// What the host took from before the first to behind the second.
+struct EventPair {
+    start: DriverEvent,
+    end: DriverEvent,
+    /// Time on the host from before the first event to after the second.
     host: Nanos,
-    /// The kernel; nothing for an empty pair.
+    /// The kernel; `None` for an empty pair.
     kernel: Option<u32>,
     launch: u64,
-    /// Whether launches before and after it are measured too.
+    /// Whether the launches before and after it are measured as well.
     chained: bool,
 }
 
-/// The last measured launch, until it is known when the next began.
+/// The last measured launch, until the start of the next one is known.
 #[derive(Clone, Copy)]
-struct Last {
-    end: Event,
+struct LastMeasured {
+    end: DriverEvent,
     kernel: u32,
     before: Option<u32>,
     launch: u64,
     took: Nanos,
 }
 
-struct Stage {
-    pairs: VecDeque<Pair>,
-    last: Option<Last>,
+struct MeasuringState {
+    pairs: VecDeque<EventPair>,
+    last: Option<LastMeasured>,
 }
 
-static STAGE: Mutex<Stage> = Mutex::new(Stage { pairs: VecDeque::new(), last: None });
-/// Whether a thread is looking at pairs: one at a time, so that they are looked at in order.
-static LOOKING: AtomicBool = AtomicBool::new(false);
+static STATE: Mutex<MeasuringState> =
+    Mutex::new(MeasuringState { pairs: VecDeque::new(), last: None });
+/// Whether a thread reads pairs. Only one does at a time, so that they are read in order.
+static IS_LOOKING: AtomicBool = AtomicBool::new(false);
 static EMPTY_LEFT: AtomicU32 = AtomicU32::new(EMPTY_PAIRS);
-/// What an empty pair shows, in nanoseconds; the highest number until one was seen.
+/// The minimum of the empty pairs, in nanoseconds; `u64::MAX` before the first.
 static OFFSET: AtomicU64 = AtomicU64::new(u64::MAX);
-/// What the host usually takes for a pair, in nanoseconds: follows the median.
-static USUAL: AtomicU64 = AtomicU64::new(0);
+/// The host's usual time for a pair, in nanoseconds. It follows the median.
+static USUAL_HOST_TIME: AtomicU64 = AtomicU64::new(0);
 static TICK: AtomicU32 = AtomicU32::new(0);
 
-fn stage() -> MutexGuard<'static, Stage> {
-    STAGE.lock().unwrap_or_else(PoisonError::into_inner)
+fn state() -> MutexGuard<'static, MeasuringState> {
+    STATE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Takes the memory that the stage will ever need.
+/// Allocates all memory that the stage will need.
 pub fn prepare() {
-    TIMES.prepare();
-    stage().pairs.reserve_exact(EVENTS_MAX / 2);
+    TIMING_EVENTS.prepare();
+    state().pairs.reserve_exact(EVENTS_MAX / 2);
 }
 
 /// The first half of a pair, before the launch.
 #[derive(Debug)]
-pub struct Begun {
-    start: Event,
-    end: Event,
+pub struct StartedPair {
+    start: DriverEvent,
+    end: DriverEvent,
     at: Nanos,
     chained: bool,
 }
 
-/// Tells whether a launch is to be measured: all of them in the measuring stage, later those of
-/// kernels that have to be measured anew, and one in so many.
+/// Returns whether a launch is measured. In the measuring stage all are, later those of kernels
+/// that are measured again, and one in [`session::sample_every`].
 #[inline]
-pub fn wants(kernel: u32, measures: bool) -> bool {
-    if measures || kernels::is_measured(kernel) {
+pub fn is_due(kernel: u32, measures: bool) -> bool {
+    if measures || kernel_catalog::is_measured(kernel) {
         return true;
     }
     let every = session::sample_every();
     every != 0 && TICK.fetch_add(1, Ordering::Relaxed).wrapping_add(1).is_multiple_of(every)
 }
 
-/// Begins to measure a launch that is about to be made.
+/// Starts the measurement of a launch before it is made.
 #[cold]
-pub fn begin(stream: abi::Handle, per_thread: bool, chained: bool) -> Option<Begun> {
-    if session::captures() {
+pub fn begin(stream: abi::DriverHandle, per_thread: bool, chained: bool) -> Option<StartedPair> {
+    if session::is_capturing() {
         return None;
     }
-    look(LOOKED_AT_MAX);
+    look(PAIRS_AT_ONCE_MAX);
     while EMPTY_LEFT.load(Ordering::Relaxed) > 0 {
         let left = EMPTY_LEFT.fetch_sub(1, Ordering::Relaxed);
         if left == 0 || left > EMPTY_PAIRS {
             EMPTY_LEFT.store(0, Ordering::Relaxed);
             break;
         }
-        if let Some(begun) = pair(stream, per_thread, false) {
+        if let Some(begun) = start_pair(stream, per_thread, false) {
             finish(begun, None, 0, (stream, per_thread));
         }
     }
-    pair(stream, per_thread, chained)
+    start_pair(stream, per_thread, chained)
 }
 
-fn pair(stream: abi::Handle, per_thread: bool, chained: bool) -> Option<Begun> {
-    let start = TIMES.take()?;
-    let Some(end) = TIMES.take() else {
-        TIMES.give(start);
+fn start_pair(stream: abi::DriverHandle, per_thread: bool, chained: bool) -> Option<StartedPair> {
+    let start = TIMING_EVENTS.take()?;
+    let Some(end) = TIMING_EVENTS.take() else {
+        TIMING_EVENTS.give_back(start);
         return None;
     };
     let at = clock::now();
-    start.record(stream, per_thread).then_some(Begun { start, end, at, chained })
+    start.record(stream, per_thread).then_some(StartedPair { start, end, at, chained })
 }
 
-/// Ends measuring a launch that was made.
-pub fn end(begun: Begun, kernel: u32, launch: u64, on: (abi::Handle, bool)) {
+/// Ends the measurement of a launch that was made.
+pub fn end(begun: StartedPair, kernel: u32, launch: u64, on: (abi::DriverHandle, bool)) {
     finish(begun, Some(kernel), launch, on);
 }
 
-fn finish(begun: Begun, kernel: Option<u32>, launch: u64, on: (abi::Handle, bool)) {
-    let Begun { start, end, at, chained } = begun;
+fn finish(begun: StartedPair, kernel: Option<u32>, launch: u64, on: (abi::DriverHandle, bool)) {
+    let StartedPair { start, end, at, chained } = begun;
     if !end.record(on.0, on.1) {
-        return abandon(Begun { start, end, at, chained });
+        return abandon(StartedPair { start, end, at, chained });
     }
     let host = clock::now().minus(at);
-    stage().pairs.push_back(Pair { start, end, host, kernel, launch, chained });
+    state().pairs.push_back(EventPair { start, end, host, kernel, launch, chained });
 }
 
-/// Gives a pair up: the driver refused the launch.
-pub fn abandon(begun: Begun) {
-    TIMES.give(begun.start);
-    TIMES.give(begun.end);
+/// Discards a pair, since the driver refused the launch.
+pub fn abandon(begun: StartedPair) {
+    TIMING_EVENTS.give_back(begun.start);
+    TIMING_EVENTS.give_back(begun.end);
 }
 
-/// Looks at up to `most` pairs, oldest first, and tells what they show.
+/// Reads up to `most` pairs, oldest first, and pushes their samples.
 pub fn look(most: usize) {
-    if session::captures() || LOOKING.swap(true, Ordering::Acquire) {
+    if session::is_capturing() || IS_LOOKING.swap(true, Ordering::Acquire) {
         return;
     }
     for _ in 0..most {
-        let Some(pair) = stage().pairs.pop_front() else { break };
-        match pair.end.look() {
-            Seen::Ahead => {
-                stage().pairs.push_front(pair);
+        let Some(pair) = state().pairs.pop_front() else { break };
+        match pair.end.status() {
+            EventStatus::Pending => {
+                state().pairs.push_front(pair);
                 break;
             }
-            Seen::Lost => {}
-            Seen::Come => settle(pair),
+            EventStatus::Lost => {}
+            EventStatus::Complete => settle(pair),
         }
     }
-    LOOKING.store(false, Ordering::Release);
+    IS_LOOKING.store(false, Ordering::Release);
 }
 
-fn settle(pair: Pair) {
-    let Some(took) = pair.start.until(pair.end) else { return };
+fn settle(pair: EventPair) {
+    let Some(took) = pair.start.time_until(pair.end) else { return };
     let Some(kernel) = pair.kernel else {
         OFFSET.fetch_min(took.get(), Ordering::Relaxed);
-        TIMES.give(pair.start);
-        TIMES.give(pair.end);
+        TIMING_EVENTS.give_back(pair.start);
+        TIMING_EVENTS.give_back(pair.end);
         return;
     };
     let took = took.minus(offset());
-    let last = stage().last.take();
-    let follows = |last: &Last| pair.chained && last.launch + 1 == pair.launch;
+    let last = state().last.take();
+    let follows = |last: &LastMeasured| pair.chained && last.launch + 1 == pair.launch;
     let before = last.as_ref().filter(|last| follows(last)).map(|last| last.kernel);
     if let Some(last) = last {
-        let gap = follows(&last).then(|| last.end.until(pair.start)).flatten();
-        tell(&last, gap.map(|gap| gap.minus(offset())));
-        TIMES.give(last.end);
+        let gap = follows(&last).then(|| last.end.time_until(pair.start)).flatten();
+        push_sample(&last, gap.map(|gap| gap.minus(offset())));
+        TIMING_EVENTS.give_back(last.end);
     }
-    TIMES.give(pair.start);
+    TIMING_EVENTS.give_back(pair.start);
     if is_held_up(pair.host, took) {
-        TIMES.give(pair.end);
+        TIMING_EVENTS.give_back(pair.end);
         return;
     }
-    let last = Last { end: pair.end, kernel, before, launch: pair.launch, took };
+    let last = LastMeasured { end: pair.end, kernel, before, launch: pair.launch, took };
     if pair.chained {
-        stage().last = Some(last);
+        state().last = Some(last);
     } else {
-        tell(&last, None);
-        TIMES.give(last.end);
+        push_sample(&last, None);
+        TIMING_EVENTS.give_back(last.end);
     }
 }
 
-/// Tells whether the host was held up so long that a pair says nothing of its kernel.
+/// Returns whether the host was interrupted for so long that the pair is useless.
 fn is_held_up(host: Nanos, shown: Nanos) -> bool {
     let host = host.get();
-    let usual = match USUAL.load(Ordering::Relaxed) {
+    let usual = match USUAL_HOST_TIME.load(Ordering::Relaxed) {
         0 => host,
         usual => usual,
     };
     let step = usual / 32 + 1;
     let next = if host > usual { usual + step } else { usual.saturating_sub(step).max(1) };
-    USUAL.store(next, Ordering::Relaxed);
+    USUAL_HOST_TIME.store(next, Ordering::Relaxed);
     host > usual.saturating_mul(HELD_UP_TIMES) && host > shown.get() / HELD_UP_PART
 }
 
@@ -226,10 +225,10 @@ fn offset() -> Nanos {
     }
 }
 
-fn tell(last: &Last, gap: Option<Nanos>) {
+fn push_sample(last: &LastMeasured, gap: Option<Nanos>) {
     count(&counters::SAMPLES);
-    ring::push(Entry {
-        kind: Kind::Sample,
+    ring::push(RingRecord {
+        kind: RecordKind::Sample,
         kernel: last.kernel,
         launch: last.before.map_or(0, |before| u64::from(before) + 1),
         at: last.took.get(),
@@ -237,12 +236,12 @@ fn tell(last: &Last, gap: Option<Nanos>) {
     });
 }
 
-/// The context is gone, and with it events and what was to be measured.
+/// Discards all pairs and events, since their context is gone.
 pub fn forget() {
-    TIMES.forget();
-    let mut stage = stage();
-    stage.pairs.clear();
-    stage.last = None;
+    TIMING_EVENTS.discard_all();
+    let mut state = state();
+    state.pairs.clear();
+    state.last = None;
     EMPTY_LEFT.store(EMPTY_PAIRS, Ordering::Relaxed);
     OFFSET.store(u64::MAX, Ordering::Relaxed);
 }

@@ -1,25 +1,24 @@
-//! What each handle of a function or kernel is called, and whose it is.
+//! The names and owners of the handles of functions and kernels.
 //!
-//! A handle is classified by where it came from, never by trying: a kernel's handle in a query for
-//! functions is undefined. Handles are reused once their module is unloaded, so what came from one
-//! is forgotten *before* it goes.
+//! A handle is classified by its origin and never by trial, since querying a kernel's handle as a
+//! function is undefined. The driver reuses handles after their module is unloaded, so a module's
+//! handles are discarded *before* it is unloaded.
 
 use std::collections::HashMap;
 use std::ffi::{CStr, c_char};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use crate::abi::{Code, Handle, SUCCESS};
+use crate::abi::{CudaResult, DriverHandle, SUCCESS};
 use crate::driver;
 use crate::exports::slot;
 
-/// Most handles that are remembered; of those beyond, the driver is asked each time they are new
-/// to the cache.
+/// Most handles that are stored. For further handles the driver is queried each time.
 const NAMES_MAX: usize = 65_536;
 
-/// Longest name that is copied: the queue takes no longer one.
+/// Longest name that is copied: the queue accepts no longer one.
 const NAME_BYTES_MAX: usize = tessera_kernel_queue::limits::KERNEL_NAME_BYTES_MAX;
 
-/// Where a handle came from.
+/// The origin of a handle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Origin {
     /// A module: a `CUfunction`.
@@ -28,26 +27,26 @@ pub enum Origin {
     Library,
 }
 
-/// What is known of a handle.
+/// The name and owner of a handle.
 #[derive(Clone, Debug)]
-pub struct Named {
+pub struct NamedHandle {
     origin: Origin,
-    /// The module or library; zero if it was not seen.
-    owner: Handle,
-    /// The name, if it was given or asked for.
+    /// The module or library; zero if unknown.
+    owner: DriverHandle,
+    /// The name, if known.
     name: Option<String>,
-    /// Its place among what came from its owner, for those without any name.
+    /// Its position among all handles, for those without a name.
     ordinal: usize,
 }
 
-static NAMES: Mutex<Option<HashMap<Handle, Named>>> = Mutex::new(None);
+static NAMES: Mutex<Option<HashMap<DriverHandle, NamedHandle>>> = Mutex::new(None);
 
-fn names() -> MutexGuard<'static, Option<HashMap<Handle, Named>>> {
+fn names() -> MutexGuard<'static, Option<HashMap<DriverHandle, NamedHandle>>> {
     NAMES.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Notes a handle that the driver gave out; what was known of it before is over.
-pub fn note(handle: Handle, origin: Origin, owner: Handle, name: Option<String>) {
+/// Records a handle from the driver. It replaces an earlier record.
+pub fn note(handle: DriverHandle, origin: Origin, owner: DriverHandle, name: Option<String>) {
     let mut guard = names();
     let names = guard.get_or_insert_default();
     let known = names.get(&handle);
@@ -60,63 +59,65 @@ pub fn note(handle: Handle, origin: Origin, owner: Handle, name: Option<String>)
     }
     let is_new = known.is_none();
     let ordinal = names.len();
-    names.insert(handle, Named { origin, owner, name, ordinal });
+    names.insert(handle, NamedHandle { origin, owner, name, ordinal });
     drop(guard);
     if !is_new {
-        crate::kernels::forget();
+        crate::kernel_catalog::forget_handles();
     }
 }
 
-/// A function that the driver made from a kernel has its kernel's name and owner.
-pub fn note_from_kernel(function: Handle, kernel: Handle) {
+/// Records a function that the driver made from a kernel: it has the kernel's name and owner.
+pub fn note_from_kernel(function: DriverHandle, kernel: DriverHandle) {
     let of = names().as_ref().and_then(|names| names.get(&kernel).cloned());
     let (owner, name) = of.map_or((0, None), |named| (named.owner, named.name));
     note(function, Origin::Module, owner, name);
 }
 
-/// Takes out all that came from a module or library, and what came from nowhere that was seen.
-pub fn take(owner: Handle) -> Vec<(Handle, Named)> {
+/// Removes and returns all handles of a module or library, and those of unknown owners.
+pub fn take_names_of(owner: DriverHandle) -> Vec<(DriverHandle, NamedHandle)> {
     let taken = match names().as_mut() {
         Some(names) => {
-            let is_its = |_: &Handle, named: &mut Named| named.owner == owner || named.owner == 0;
+            let is_its = |_: &DriverHandle, named: &mut NamedHandle| {
+                named.owner == owner || named.owner == 0
+            };
             names.extract_if(is_its).collect()
         }
         None => Vec::new(),
     };
-    crate::kernels::forget();
+    crate::kernel_catalog::forget_handles();
     taken
 }
 
 /// Puts back what [`take`] took out: the driver refused.
-pub fn put_back(taken: Vec<(Handle, Named)>) {
+pub fn put_back(taken: Vec<(DriverHandle, NamedHandle)>) {
     names().get_or_insert_default().extend(taken);
 }
 
-/// Forgets everything: a context is gone, and all that was loaded in it.
+/// Discards all handles, since their context is gone.
 pub fn forget_all() {
     if let Some(names) = names().as_mut() {
         names.clear();
     }
-    crate::kernels::forget();
+    crate::kernel_catalog::forget_handles();
 }
 
-/// Returns a handle's name. May ask the driver, once for each handle.
-pub fn of(handle: Handle) -> String {
+/// Returns a handle's name. It may query the driver, once for each handle.
+pub fn name_of(handle: DriverHandle) -> String {
     let known = names().as_ref().and_then(|names| names.get(&handle).cloned());
     if let Some(name) = known.as_ref().and_then(|named| named.name.clone()) {
         return name;
     }
     let origin = known.as_ref().map_or(Origin::Module, |named| named.origin);
     let owner = known.as_ref().map_or(0, |named| named.owner);
-    let name = ask(handle, origin)
+    let name = query_driver(handle, origin)
         .unwrap_or_else(|| format!("?{}", known.as_ref().map_or(handle, |named| named.ordinal)));
     note(handle, origin, owner, Some(name.clone()));
     name
 }
 
-/// Asks the driver, if it is one that answers (12.3 and later).
-fn ask(handle: Handle, origin: Origin) -> Option<String> {
-    type GetName = unsafe extern "C" fn(*mut *const c_char, Handle) -> Code;
+/// Queries the driver for a name (version 12.3 and later).
+fn query_driver(handle: DriverHandle, origin: Origin) -> Option<String> {
+    type GetName = unsafe extern "C" fn(*mut *const c_char, DriverHandle) -> CudaResult;
     let slot = match origin {
         Origin::Module => slot::cuFuncGetName,
         Origin::Library => slot::cuKernelGetName,
@@ -129,15 +130,15 @@ fn ask(handle: Handle, origin: Origin) -> Option<String> {
         return None;
     }
     // SAFETY: the driver's text, which stays while the kernel is loaded.
-    unsafe { text(name) }
+    unsafe { copy_text(name) }
 }
 
-/// Copies a name of C's.
+/// Copies a C string.
 ///
 /// # Safety
 ///
 /// `name` is null or ends with a zero.
-pub unsafe fn text(name: *const c_char) -> Option<String> {
+pub unsafe fn copy_text(name: *const c_char) -> Option<String> {
     if name.is_null() {
         return None;
     }
@@ -146,7 +147,7 @@ pub unsafe fn text(name: *const c_char) -> Option<String> {
     let name = &name[..name.len().min(NAME_BYTES_MAX)];
     (!name.is_empty()).then(|| {
         let mut name = String::from_utf8_lossy(name).into_owned();
-        // Replacing what is no text may have made it longer.
+        // Replacing invalid bytes may have made it longer.
         while name.len() > NAME_BYTES_MAX {
             name.pop();
         }

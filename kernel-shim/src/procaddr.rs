@@ -1,20 +1,20 @@
-//! `cuGetProcAddress`: programs ask the driver for its functions by name, version of CUDA and
-//! kind of default stream. The real one answers; what the shim hooks is put in its place.
+//! Which hook replaces an answer of `cuGetProcAddress`. Programs request the driver's functions by
+//! name, CUDA version and kind of default stream.
 
 use std::collections::HashMap;
 use std::sync::OnceLock;
 
 use crate::abi::PER_THREAD_DEFAULT_STREAM;
-use crate::exports::{self, Row};
+use crate::exports::{self, ExportRow};
 
-/// The newest version whose functions stand in the table: later ones may have revisions with
-/// other arguments, about which nothing is known.
+/// The newest version whose functions are in the table. Later ones may have revisions with other
+/// arguments.
 pub const TABLE_VERSION: i32 = 13_050;
 
-/// Revisions by the name that programs ask for, or by symbol for those that ask so.
+/// Revisions by the name that programs request, or by symbol.
 struct Index {
-    by_name: HashMap<&'static str, Vec<&'static Row>>,
-    by_symbol: HashMap<&'static str, &'static Row>,
+    by_name: HashMap<&'static str, Vec<&'static ExportRow>>,
+    by_symbol: HashMap<&'static str, &'static ExportRow>,
 }
 
 fn index() -> &'static Index {
@@ -29,22 +29,22 @@ fn index() -> &'static Index {
     })
 }
 
-/// Tells whether the shim has something for any revision of a name.
+/// Returns whether any revision of a name has a hook.
 pub fn is_known(name: &str) -> bool {
     index().by_name.contains_key(name) || index().by_symbol.contains_key(name)
 }
 
-/// Returns the revision that the driver means by a request that it answered with `address`.
+/// Returns the revision that belongs to a request which the driver answered with `address`.
 ///
-/// The newest revision that the asked version has, in the kind that was asked for. Where the
-/// answer is a function of the library under another revision's symbol, it is that one.
-pub fn best(name: &str, version: i32, flags: u64, address: *mut ()) -> Option<&'static Row> {
+/// It is the newest revision of the requested version, for the requested kind of default stream. If
+/// the address belongs to another revision's symbol, it is that one.
+pub fn best(name: &str, version: i32, flags: u64, address: *mut ()) -> Option<&'static ExportRow> {
     let Some(rows) = index().by_name.get(name) else {
         return index().by_symbol.get(name).copied();
     };
     let twin = flags & PER_THREAD_DEFAULT_STREAM != 0;
     let newest = |kind: bool| {
-        let fits = |row: &&&Row| row.twin == kind && row.version <= version;
+        let fits = |row: &&&ExportRow| row.twin == kind && row.version <= version;
         rows.iter().filter(fits).max_by_key(|row| row.version).copied()
     };
     let chosen = match newest(false) {
@@ -55,7 +55,7 @@ pub fn best(name: &str, version: i32, flags: u64, address: *mut ()) -> Option<&'
         Some(base) => Some(base),
         None => newest(twin),
     };
-    let is_it = |row: &&Row| exports::address(row.slot) == address;
+    let is_it = |row: &&ExportRow| exports::address(row.slot) == address;
     match chosen {
         Some(row) if is_it(&row) => Some(row),
         chosen => rows.iter().copied().find(is_it).or(chosen),

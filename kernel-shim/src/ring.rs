@@ -1,138 +1,139 @@
-//! What happened, on its way from the program's threads to the session's: a queue of fixed size
-//! that no pusher ever waits for.
+//! The ring of records from the program's threads to the session's thread. It has a fixed size, and
+//! writers never wait.
 //!
-//! A bounded queue of many writers and one reader after Vyukov: each slot says by its lap whether
-//! it is free or full, and a writer takes one by moving the tail. When it is full, launches of
-//! holders are dropped and counted; what threads wait for has places of its own.
+//! It is a bounded queue of many writers and one reader after Vyukov. The lap in each slot shows
+//! whether the slot is free or full, and a writer takes a slot by moving the tail. When the ring is
+//! full, launches of holders are dropped and counted. Records that threads wait for have reserved
+//! slots.
 
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering, fence};
 
-/// Places: at 200,000 launches a second, a third of a second in which the session's thread may be
-/// kept from running.
+/// The number of slots. At 200,000 launches a second, the session's thread may be delayed for a third
+/// of a second.
 const SLOTS: usize = 64 * 1024;
 const SLOTS_U64: u64 = 64 * 1024;
 
-/// Places that are kept for what must not be lost. Each blocked thread has at most a few such
-/// records under way, and programs have at most some hundred threads.
-const KEPT: u64 = 2 * 1024;
+/// Slots reserved for records that must not be lost. Each blocked thread has at most a few, and
+/// programs have at most some hundred threads.
+const RESERVED: u64 = 2 * 1024;
 
-/// What a record says.
+/// The kind of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub enum Kind {
-    /// A launch without a grant; `extra` is the gate's count.
+pub enum RecordKind {
+    /// A launch without a grant. `extra` is the gate's count.
     Launch = 1,
-    /// A wait; `extra` is the grant that does not cover it, plus one.
-    Want = 2,
+    /// A request. `extra` is the grant that does not cover it, plus one.
+    Request = 2,
     /// A launch under the grant `extra`.
     Started = 3,
     /// The oldest kernel in flight ended.
     Done = 4,
-    /// Nothing is in flight; `extra` is the grant that is given back, plus one.
+    /// Nothing is in flight. `extra` is the grant that is returned, plus one.
     Sync = 5,
-    /// A kernel took `at`; `launch` is the kernel before it and `extra` the gap, plus one each.
+    /// A kernel took `at`. `launch` is the kernel before it, `extra` the gap, each plus one.
     Sample = 6,
     /// The driver refused the launch.
     Failed = 7,
 }
 
-/// One thing that happened.
+/// One record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Entry {
-    /// What.
-    pub kind: Kind,
-    /// The kernel's number in this process, or [`crate::kernels::UNKNOWN`].
+pub struct RingRecord {
+    /// Its kind.
+    pub kind: RecordKind,
+    /// The kernel's number in this process, or [`crate::kernel_catalog::UNKNOWN`].
     pub kernel: u32,
     /// The launch's number.
     pub launch: u64,
-    /// When, or a sample's duration.
+    /// The time, or a sample's duration, in nanoseconds.
     pub at: u64,
-    /// More, by the kind.
+    /// A further number, depending on the kind.
     pub extra: u64,
 }
 
-/// 32 bytes: the lap, the kind and the kernel in the first eight.
-struct Slot([AtomicU64; 4]);
+/// 32 bytes. The first eight hold the lap, the kind and the kernel.
+struct RingSlot([AtomicU64; 4]);
 
 struct Ring {
-    slots: [Slot; SLOTS],
-    tail: Line,
-    head: Line,
-    lost: Line,
+    slots: [RingSlot; SLOTS],
+    tail: CacheLine,
+    head: CacheLine,
+    lost: CacheLine,
 }
 
 /// A number on a cache line of its own.
 #[repr(align(64))]
-struct Line(AtomicU64);
+struct CacheLine(AtomicU64);
 
 static RING: Ring = Ring {
-    slots: [const { Slot([const { AtomicU64::new(0) }; 4]) }; SLOTS],
-    tail: Line(AtomicU64::new(0)),
-    head: Line(AtomicU64::new(0)),
-    lost: Line(AtomicU64::new(0)),
+    slots: [const { RingSlot([const { AtomicU64::new(0) }; 4]) }; SLOTS],
+    tail: CacheLine(AtomicU64::new(0)),
+    head: CacheLine(AtomicU64::new(0)),
+    lost: CacheLine(AtomicU64::new(0)),
 };
 
-/// Whether the session's thread sleeps and has to be woken by writing to [`BELL`].
+/// Whether the session's thread sleeps and must be woken by a write to [`BELL_FD`].
 static PARKED: AtomicBool = AtomicBool::new(false);
 /// An eventfd; below zero while there is none.
-static BELL: AtomicI32 = AtomicI32::new(-1);
+static BELL_FD: AtomicI32 = AtomicI32::new(-1);
 
-/// Returns how many records found no room since the process began.
+/// Returns the number of records that were dropped because the ring was full.
 pub fn lost() -> u64 {
     RING.lost.0.load(Ordering::Relaxed)
 }
 
-/// Adds a record and has it carried away. False if there was no room.
+/// Adds a record and wakes the reader. Returns false if the ring is full.
 #[inline]
-pub fn push(entry: Entry) -> bool {
+pub fn push(entry: RingRecord) -> bool {
     let pushed = leave(entry);
     announce();
     pushed
 }
 
-/// Adds a record that [`announce`] follows: waking a thread takes longer than all the rest, and a
-/// launch need not wait for that.
+/// Adds a record without waking the reader; [`announce`] must follow. Waking a thread takes longer
+/// than everything else, and a launch need not wait for it.
 #[inline]
-pub fn leave(entry: Entry) -> bool {
+pub fn leave(entry: RingRecord) -> bool {
     RING.push(entry)
 }
 
-/// Has what was left carried away, if nobody is at it.
+/// Wakes the reader if it sleeps.
 #[inline]
 pub fn announce() {
     // Orders the record before the look at the bell; see `may_park`.
     fence(Ordering::SeqCst);
     if PARKED.load(Ordering::Relaxed) {
-        ring();
+        wake_reader();
     }
 }
 
-/// Wakes the session's thread if it sleeps.
+/// Writes to the bell if the session's thread sleeps.
 #[cold]
-pub fn ring() {
-    let bell = BELL.load(Ordering::Relaxed);
+pub fn wake_reader() {
+    let bell = BELL_FD.load(Ordering::Relaxed);
     if PARKED.swap(false, Ordering::AcqRel) && bell >= 0 {
         let one: u64 = 1;
-        // Not by `write`, at which a thread that was cancelled would end in the midst of the shim.
-        // SAFETY: eight bytes of ours. It can't block: nobody counts that far.
+        // `write` is a cancellation point, at which a thread could end inside the shim.
+        // SAFETY: eight bytes of ours. It can't block, since the count never gets that large.
         unsafe { libc::syscall(libc::SYS_write, bell, &raw const one, 8_usize) };
     }
 }
 
-/// Takes the oldest record. For the session's thread only.
-pub fn pop() -> Option<Entry> {
+/// Removes the oldest record. For the session's thread only.
+pub fn pop() -> Option<RingRecord> {
     RING.pop()
 }
 
-/// Sets what wakes the session's thread.
+/// Sets the eventfd that wakes the session's thread.
 pub fn set_bell(bell: i32) {
-    BELL.store(bell, Ordering::Relaxed);
+    BELL_FD.store(bell, Ordering::Relaxed);
 }
 
-/// The session's thread wants to sleep until the bell: false if there is a record after all.
+/// Prepares the session's thread for sleep. Returns false if there is a record.
 pub fn may_park() -> bool {
     PARKED.store(true, Ordering::Relaxed);
-    // With the fence in `push`: either the pusher sees the flag or this sees the record.
+    // With the fence in `announce`, either the writer sees the flag or this sees the record.
     fence(Ordering::SeqCst);
     if RING.is_empty() {
         return true;
@@ -141,19 +142,19 @@ pub fn may_park() -> bool {
     false
 }
 
-/// The session's thread is awake, for whatever reason.
+/// Notes that the session's thread is awake.
 pub fn unpark() {
     PARKED.store(false, Ordering::Relaxed);
 }
 
 impl Ring {
-    fn push(&self, entry: Entry) -> bool {
-        let keeps = !matches!(entry.kind, Kind::Launch | Kind::Sample);
+    fn push(&self, entry: RingRecord) -> bool {
+        let keeps = !matches!(entry.kind, RecordKind::Launch | RecordKind::Sample);
         loop {
             let tail = self.tail.0.load(Ordering::Relaxed);
             if !keeps {
                 let head = self.head.0.load(Ordering::Relaxed);
-                if tail.wrapping_sub(head) >= SLOTS_U64 - KEPT {
+                if tail.wrapping_sub(head) >= SLOTS_U64 - RESERVED {
                     self.lost.0.fetch_add(1, Ordering::Relaxed);
                     return false;
                 }
@@ -172,7 +173,7 @@ impl Ring {
                     slot.0[1].store(entry.launch, Ordering::Relaxed);
                     slot.0[2].store(entry.at, Ordering::Relaxed);
                     slot.0[3].store(entry.extra, Ordering::Relaxed);
-                    let kind = u64::from(code(entry.kind)) << 24;
+                    let kind = u64::from(entry.kind as u8) << 24;
                     let head = full(lap) << 32 | kind | u64::from(entry.kernel & 0xff_ffff);
                     slot.0[0].store(head, Ordering::Release);
                     return true;
@@ -185,16 +186,16 @@ impl Ring {
         }
     }
 
-    fn pop(&self) -> Option<Entry> {
+    fn pop(&self) -> Option<RingRecord> {
         let head = self.head.0.load(Ordering::Relaxed);
         let (slot, lap) = self.slot(head);
         let first = slot.0[0].load(Ordering::Acquire);
         if first >> 32 != full(lap) {
             return None;
         }
-        let entry = Entry {
+        let entry = RingRecord {
             kind: kind(first >> 24 & 0xff)?,
-            kernel: u32::try_from(first & 0xff_ffff).unwrap_or(0),
+            kernel: (first & 0xff_ffff) as u32,
             launch: slot.0[1].load(Ordering::Relaxed),
             at: slot.0[2].load(Ordering::Relaxed),
             extra: slot.0[3].load(Ordering::Relaxed),
@@ -210,43 +211,31 @@ impl Ring {
         slot.0[0].load(Ordering::Acquire) >> 32 != full(lap)
     }
 
-    fn slot(&self, position: u64) -> (&Slot, u64) {
-        let at = usize::try_from(position % SLOTS_U64).unwrap_or(0);
+    fn slot(&self, position: u64) -> (&RingSlot, u64) {
+        let at = (position % SLOTS_U64) as usize;
         (&self.slots[at], position / SLOTS_U64)
     }
 }
 
-/// What a free slot's upper half says in this lap: 31 bits of it, doubled.
+/// The upper half of a free slot in this lap: 31 bits of the lap, doubled.
 fn free(lap: u64) -> u64 {
     (lap << 1) & 0xffff_ffff
 }
 
-/// What a full slot's upper half says in this lap.
+/// The upper half of a full slot in this lap.
 fn full(lap: u64) -> u64 {
     free(lap) | 1
 }
 
-fn code(kind: Kind) -> u8 {
-    match kind {
-        Kind::Launch => 1,
-        Kind::Want => 2,
-        Kind::Started => 3,
-        Kind::Done => 4,
-        Kind::Sync => 5,
-        Kind::Sample => 6,
-        Kind::Failed => 7,
-    }
-}
-
-fn kind(code: u64) -> Option<Kind> {
+fn kind(code: u64) -> Option<RecordKind> {
     Some(match code {
-        1 => Kind::Launch,
-        2 => Kind::Want,
-        3 => Kind::Started,
-        4 => Kind::Done,
-        5 => Kind::Sync,
-        6 => Kind::Sample,
-        7 => Kind::Failed,
+        1 => RecordKind::Launch,
+        2 => RecordKind::Request,
+        3 => RecordKind::Started,
+        4 => RecordKind::Done,
+        5 => RecordKind::Sync,
+        6 => RecordKind::Sample,
+        7 => RecordKind::Failed,
         _ => return None,
     })
 }
@@ -265,14 +254,21 @@ mod tests {
         Box::leak(empty)
     }
 
-    fn entry(kind: Kind, launch: u64) -> Entry {
-        Entry { kind, kernel: 0xab_cdef, launch, at: launch.wrapping_mul(3), extra: !launch }
+    fn entry(kind: RecordKind, launch: u64) -> RingRecord {
+        RingRecord { kind, kernel: 0xab_cdef, launch, at: launch.wrapping_mul(3), extra: !launch }
     }
 
     #[test]
     fn records_come_out_as_they_went_in_over_many_laps() {
         let ring = ring();
-        let kinds = [Kind::Launch, Kind::Want, Kind::Started, Kind::Done, Kind::Sync, Kind::Failed];
+        let kinds = [
+            RecordKind::Launch,
+            RecordKind::Request,
+            RecordKind::Started,
+            RecordKind::Done,
+            RecordKind::Sync,
+            RecordKind::Failed,
+        ];
 
         for launch in 0..3 * SLOTS_U64 + 7 {
             let entry = entry(kinds[usize::try_from(launch % 6).unwrap()], launch);
@@ -287,14 +283,14 @@ mod tests {
         let ring = ring();
 
         let pushed =
-            (0..SLOTS_U64).filter(|launch| ring.push(entry(Kind::Launch, *launch))).count();
+            (0..SLOTS_U64).filter(|launch| ring.push(entry(RecordKind::Launch, *launch))).count();
 
-        assert_eq!(u64::try_from(pushed).unwrap(), SLOTS_U64 - KEPT);
-        assert_eq!(ring.lost.0.load(Ordering::Relaxed), KEPT);
-        assert!((0..KEPT).all(|launch| ring.push(entry(Kind::Want, launch))));
-        assert!(!ring.push(entry(Kind::Want, 0)));
-        assert_eq!(ring.pop(), Some(entry(Kind::Launch, 0)));
-        assert!(ring.push(entry(Kind::Want, 1)));
+        assert_eq!(u64::try_from(pushed).unwrap(), SLOTS_U64 - RESERVED);
+        assert_eq!(ring.lost.0.load(Ordering::Relaxed), RESERVED);
+        assert!((0..RESERVED).all(|launch| ring.push(entry(RecordKind::Request, launch))));
+        assert!(!ring.push(entry(RecordKind::Request, 0)));
+        assert_eq!(ring.pop(), Some(entry(RecordKind::Launch, 0)));
+        assert!(ring.push(entry(RecordKind::Request, 1)));
     }
 
     #[test]
@@ -307,7 +303,7 @@ mod tests {
             for thread in 0..THREADS {
                 scope.spawn(move || {
                     for number in 0..EACH {
-                        while !ring.push(entry(Kind::Want, thread << 32 | number)) {
+                        while !ring.push(entry(RecordKind::Request, thread << 32 | number)) {
                             std::thread::yield_now();
                         }
                     }
@@ -320,7 +316,7 @@ mod tests {
                     continue;
                 };
                 let thread = usize::try_from(got.launch >> 32).unwrap();
-                assert_eq!(got, entry(Kind::Want, got.launch));
+                assert_eq!(got, entry(RecordKind::Request, got.launch));
                 assert_eq!(got.launch & 0xffff_ffff, next[thread]);
                 next[thread] += 1;
             }

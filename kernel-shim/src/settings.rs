@@ -1,4 +1,4 @@
-//! What the agent says in a process' environment.
+//! The settings that the agent puts into a process' environment.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -7,9 +7,9 @@ use std::sync::OnceLock;
 use tessera_wire::kernel::identity::from_hex;
 use tessera_wire::kernel::variables;
 
-/// Where the queue is and how to be let in.
+/// The address and credentials of the queue.
 #[derive(Clone)]
-pub struct Settings {
+pub struct ShimSettings {
     /// The agent's endpoint.
     pub endpoint: SocketAddr,
     /// The attempt's token.
@@ -20,29 +20,31 @@ pub struct Settings {
     pub gate: Option<PathBuf>,
 }
 
-/// Variables under which a tool of NVIDIA's watches or replaces launches itself: two of a kind
-/// disturb each other.
+/// Variables that show an NVIDIA tool which observes or replaces launches. Two such tools disturb
+/// each other.
 const TOOLS: [&str; 3] = [
     "CUDA_INJECTION64_PATH",
     "NV_COMPUTE_PROFILER_PERFWORKS_DIR",
     "NV_SANITIZER_INJECTION_PORT_BASE",
 ];
 
-/// Returns what is set; nothing, if the process is to run without a queue.
-pub fn settings() -> Option<&'static Settings> {
-    static SETTINGS: OnceLock<Option<Settings>> = OnceLock::new();
+/// Returns the settings; `None` if the process runs without a queue.
+pub fn settings() -> Option<&'static ShimSettings> {
+    static SETTINGS: OnceLock<Option<ShimSettings>> = OnceLock::new();
     SETTINGS.get_or_init(read).as_ref()
 }
 
-fn read() -> Option<Settings> {
+fn read() -> Option<ShimSettings> {
     let text = |name: &str| std::env::var(name).ok().filter(|text| !text.is_empty());
     let (endpoint, token, certificate) =
         (text(variables::ENDPOINT)?, text(variables::TOKEN)?, text(variables::CERTIFICATE)?);
     if let Some(tool) = TOOLS.into_iter().find(|name| std::env::var_os(name).is_some()) {
-        crate::log::note(format_args!("{tool} is set: off, so that the tool is not disturbed"));
+        crate::log::note(format_args!(
+            "{tool} is set: the shim is off, so that the tool is not disturbed"
+        ));
         return None;
     }
-    let settings = Settings {
+    let settings = ShimSettings {
         endpoint: endpoint.parse().ok().or_else(|| wrong(variables::ENDPOINT, "ADDRESS:PORT"))?,
         token: from_hex(&token)
             .ok()
@@ -56,7 +58,7 @@ fn read() -> Option<Settings> {
 }
 
 fn wrong<T>(name: &str, right: &str) -> Option<T> {
-    crate::log::note(format_args!("{name} is not {right}: off"));
+    crate::log::note(format_args!("{name} is invalid, expected {right}: the shim is off"));
     None
 }
 

@@ -1,20 +1,19 @@
-//! Which streams may have something in flight: a synchronising call means a gap only if nothing
-//! is left on any stream.
+//! Tracks which streams may have kernels in flight. A synchronising call starts a gap only if no
+//! stream has any.
 //!
-//! Each stream remembers the number of its latest launch, and up to which launch it is known to be
-//! done. There are more streams than places only in odd programs: then only waiting for the whole
-//! context counts.
+//! Each stream stores the number of its last launch and of the last launch known to be done. If a
+//! program has more streams than slots, only waits for the whole context count.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
-use crate::abi::{Handle, STREAM_LEGACY, STREAM_PER_THREAD};
+use crate::abi::{DriverHandle, STREAM_LEGACY, STREAM_PER_THREAD};
 
 /// Places. PyTorch keeps 32 streams of each priority at most.
-const PLACES: usize = 128;
-/// How far from its place a stream is looked for.
+const SLOTS: usize = 128;
+/// The longest probe sequence.
 const PROBES: usize = 16;
 
-struct Place {
+struct StreamSlot {
     stream: AtomicUsize,
     /// Whether waiting for the legacy stream waits for this one.
     blocks: AtomicBool,
@@ -22,33 +21,37 @@ struct Place {
     done: AtomicU64,
 }
 
-static STREAMS: [Place; PLACES] = [const {
-    Place {
+static STREAMS: [StreamSlot; SLOTS] = [const {
+    StreamSlot {
         stream: AtomicUsize::new(0),
         blocks: AtomicBool::new(false),
         launched: AtomicU64::new(0),
         done: AtomicU64::new(0),
     }
-}; PLACES];
+}; SLOTS];
 
-/// The latest launch on a stream that found no place, and up to which those are done.
+/// The latest launch on a stream that found no slot, and up to which those are done.
 static OTHERS: AtomicU64 = AtomicU64::new(0);
 static OTHERS_DONE: AtomicU64 = AtomicU64::new(0);
 
-/// Events and what was launched before they were recorded.
-const EVENTS: usize = 256;
-struct Recorded {
+/// The number of recorded events that are tracked.
+const EVENT_SLOTS: usize = 256;
+struct RecordedEvent {
     event: AtomicUsize,
     stream: AtomicUsize,
     after: AtomicU64,
 }
 
-static RECORDED: [Recorded; EVENTS] = [const {
-    Recorded { event: AtomicUsize::new(0), stream: AtomicUsize::new(0), after: AtomicU64::new(0) }
-}; EVENTS];
+static RECORDED_EVENTS: [RecordedEvent; EVENT_SLOTS] = [const {
+    RecordedEvent {
+        event: AtomicUsize::new(0),
+        stream: AtomicUsize::new(0),
+        after: AtomicU64::new(0),
+    }
+}; EVENT_SLOTS];
 
-/// Returns the stream that a function means by `stream`: 0 is another one in `_ptsz` functions.
-pub fn meant(stream: Handle, per_thread: bool) -> Handle {
+/// Returns the stream that `stream` means in a function. 0 has another meaning in `_ptsz` functions.
+pub fn meant(stream: DriverHandle, per_thread: bool) -> DriverHandle {
     match stream {
         0 if per_thread => own(),
         0 => STREAM_LEGACY,
@@ -57,107 +60,107 @@ pub fn meant(stream: Handle, per_thread: bool) -> Handle {
     }
 }
 
-/// A handle for this thread's default stream that no real stream has: its address is odd.
-fn own() -> Handle {
+/// Returns a unique handle for this thread's default stream. It is odd, unlike real handles.
+fn own() -> DriverHandle {
     thread_local! {
         static HERE: u8 = const { 0 };
     }
     HERE.with(|here| std::ptr::from_ref(here).addr()) | 1
 }
 
-/// Notes a launch on a stream; `number` counts from one.
+/// Records a launch on a stream. Numbers start at one.
 #[inline]
-pub fn launched(stream: Handle, number: u64) {
-    match place(stream) {
-        Some(place) => place.launched.fetch_max(number, Ordering::Relaxed),
+pub fn launched(stream: DriverHandle, number: u64) {
+    match slot(stream) {
+        Some(slot) => slot.launched.fetch_max(number, Ordering::Relaxed),
         None => OTHERS.fetch_max(number, Ordering::Relaxed),
     };
 }
 
-/// A stream was made.
-pub fn made(stream: Handle, blocks: bool) {
-    if let Some(place) = place(stream) {
-        place.blocks.store(blocks, Ordering::Relaxed);
+/// Records a new stream.
+pub fn made(stream: DriverHandle, blocks: bool) {
+    if let Some(slot) = slot(stream) {
+        slot.blocks.store(blocks, Ordering::Relaxed);
     }
 }
 
-/// A stream is destroyed: what it had in flight is waited for by the driver.
-pub fn destroyed(stream: Handle) {
-    if let Some(place) = place(stream) {
-        place.done.store(u64::MAX, Ordering::Relaxed);
-        place.launched.store(0, Ordering::Relaxed);
-        place.done.store(0, Ordering::Relaxed);
+/// Removes a destroyed stream: the driver waits for its kernels.
+pub fn destroyed(stream: DriverHandle) {
+    if let Some(slot) = slot(stream) {
+        slot.done.store(u64::MAX, Ordering::Relaxed);
+        slot.launched.store(0, Ordering::Relaxed);
+        slot.done.store(0, Ordering::Relaxed);
     }
 }
 
-/// All launches up to `number` on a stream are done.
-pub fn done(stream: Handle, number: u64) {
+/// Marks all launches up to `number` on a stream as done.
+pub fn done(stream: DriverHandle, number: u64) {
     if stream == STREAM_LEGACY {
-        let blocking = |place: &&Place| {
-            let stream = place.stream.load(Ordering::Relaxed);
-            place.blocks.load(Ordering::Relaxed) || stream & 1 != 0
+        let blocking = |slot: &&StreamSlot| {
+            let stream = slot.stream.load(Ordering::Relaxed);
+            slot.blocks.load(Ordering::Relaxed) || stream & 1 != 0
         };
-        for place in STREAMS.iter().filter(blocking) {
-            place.done.fetch_max(number, Ordering::Relaxed);
+        for slot in STREAMS.iter().filter(blocking) {
+            slot.done.fetch_max(number, Ordering::Relaxed);
         }
-    } else if let Some(place) = place(stream) {
-        place.done.fetch_max(number, Ordering::Relaxed);
+    } else if let Some(slot) = slot(stream) {
+        slot.done.fetch_max(number, Ordering::Relaxed);
     }
 }
 
-/// All launches up to `number` on all streams are done.
+/// Marks all launches up to `number` on all streams as done.
 pub fn all_done(number: u64) {
-    for place in &STREAMS {
-        place.done.fetch_max(number, Ordering::Relaxed);
+    for slot in &STREAMS {
+        slot.done.fetch_max(number, Ordering::Relaxed);
     }
     OTHERS_DONE.fetch_max(number, Ordering::Relaxed);
 }
 
-/// Tells whether nothing is in flight, as far as was waited for.
+/// Returns whether all launches are known to be done.
 pub fn are_idle() -> bool {
     let idle = |launched: &AtomicU64, done: &AtomicU64| {
         launched.load(Ordering::Relaxed) <= done.load(Ordering::Relaxed)
     };
-    idle(&OTHERS, &OTHERS_DONE) && STREAMS.iter().all(|place| idle(&place.launched, &place.done))
+    idle(&OTHERS, &OTHERS_DONE) && STREAMS.iter().all(|slot| idle(&slot.launched, &slot.done))
 }
 
-/// An event was recorded on a stream, when `number` launches had been made.
-pub fn recorded(event: Handle, stream: Handle, number: u64) {
-    let place = &RECORDED[spot(event, EVENTS)];
-    place.event.store(0, Ordering::Relaxed);
-    place.after.store(number, Ordering::Relaxed);
-    place.stream.store(stream, Ordering::Relaxed);
-    place.event.store(event, Ordering::Release);
+/// Records that an event was recorded on a stream after `number` launches.
+pub fn recorded(event: DriverHandle, stream: DriverHandle, number: u64) {
+    let slot = &RECORDED_EVENTS[first_slot(event, EVENT_SLOTS)];
+    slot.event.store(0, Ordering::Relaxed);
+    slot.after.store(number, Ordering::Relaxed);
+    slot.stream.store(stream, Ordering::Relaxed);
+    slot.event.store(event, Ordering::Release);
 }
 
-/// An event has come: what was launched before it on its stream is done.
-pub fn came(event: Handle) {
-    let place = &RECORDED[spot(event, EVENTS)];
-    if place.event.load(Ordering::Acquire) == event {
-        done(place.stream.load(Ordering::Relaxed), place.after.load(Ordering::Relaxed));
+/// Handles a reached event: the launches before it on its stream are done.
+pub fn on_event(event: DriverHandle) {
+    let slot = &RECORDED_EVENTS[first_slot(event, EVENT_SLOTS)];
+    if slot.event.load(Ordering::Acquire) == event {
+        done(slot.stream.load(Ordering::Relaxed), slot.after.load(Ordering::Relaxed));
     }
 }
 
-fn place(stream: Handle) -> Option<&'static Place> {
-    let first = spot(stream, PLACES);
+fn slot(stream: DriverHandle) -> Option<&'static StreamSlot> {
+    let first = first_slot(stream, SLOTS);
     for step in 0..PROBES {
-        let place = &STREAMS[(first + step) % PLACES];
-        let here = place.stream.load(Ordering::Relaxed);
+        let slot = &STREAMS[(first + step) % SLOTS];
+        let here = slot.stream.load(Ordering::Relaxed);
         if here == stream {
-            return Some(place);
+            return Some(slot);
         }
         if here == 0 {
             let taken =
-                place.stream.compare_exchange(0, stream, Ordering::Relaxed, Ordering::Relaxed);
+                slot.stream.compare_exchange(0, stream, Ordering::Relaxed, Ordering::Relaxed);
             if taken.is_ok() || taken == Err(stream) {
-                return Some(place);
+                return Some(slot);
             }
         }
     }
     None
 }
 
-fn spot(handle: Handle, places: usize) -> usize {
-    // Handles are addresses: their lowest bits say little.
-    (handle >> 4 ^ handle >> 12 ^ handle) % places
+fn first_slot(handle: DriverHandle, slots: usize) -> usize {
+    // Handles are addresses, so their lowest bits vary little.
+    (handle >> 4 ^ handle >> 12 ^ handle) % slots
 }

@@ -1,5 +1,6 @@
-//! The ceiling that a submit is measured against: the least that a server can do that stores one
-//! row for each request before it answers, with the same libraries and the same database.
+//! The ceiling that submits are measured against, with the same libraries and the same database.
+//!
+//! The server does the least that it can: it stores one row for each request before it answers.
 //!
 //! It checks nothing, knows no jobs, and shares commits between requests that wait together.
 

@@ -9,9 +9,9 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
-use tessera_api::types::{
-    Explain, Gpus, Job, JobCounts, JobDetail, JobEvents, LayoutChanges, Node, Nodes, SubmitRequest,
-    Submitted,
+use tessera_api_types::{
+    GpuListing, JobCounts, JobDetail, JobEvents, JobExplanation, JobView, LayoutPlans, NodeDetails,
+    NodeListing, SubmitRequest, SubmitResponse,
 };
 
 use crate::daemon::Daemon;
@@ -257,7 +257,7 @@ impl Cluster {
         });
     }
 
-    /// Waits until the controller says that it is ready.
+    /// Waits until the controller reports that it is ready.
     #[track_caller]
     pub fn wait_serving(&self) {
         wait::until(READY_WITHIN, "controller ready", || {
@@ -295,7 +295,7 @@ impl Cluster {
 
     /// Submits a job that must be accepted.
     #[track_caller]
-    pub fn submit(&self, request: &SubmitRequest) -> Submitted {
+    pub fn submit(&self, request: &SubmitRequest) -> SubmitResponse {
         let response = self.try_submit(request, None).expect("the controller answers");
         assert!(matches!(response.status, 200..=202), "{}", response.text());
         response.json()
@@ -313,7 +313,7 @@ impl Cluster {
         self.call("POST", &format!("/v1/jobs/{id}/{verb}"), None)
     }
 
-    /// Waits until a job is as wanted.
+    /// Waits until a job is in the expected state.
     #[track_caller]
     pub fn wait_job(&self, id: u64, within: Duration, state: &str) -> JobDetail {
         let mut last = String::new();
@@ -354,7 +354,7 @@ impl Cluster {
 
     /// Returns why a job is where it is.
     #[track_caller]
-    pub fn explain(&self, id: u64) -> Explain {
+    pub fn explain(&self, id: u64) -> JobExplanation {
         self.call("GET", &format!("/v1/jobs/{id}/explain"), None).expect(200).json()
     }
 
@@ -365,22 +365,22 @@ impl Cluster {
     }
 
     /// Returns the nodes; none while the controller doesn't answer.
-    pub fn nodes(&self) -> Vec<Node> {
+    pub fn nodes(&self) -> Vec<NodeDetails> {
         match self.try_call("GET", "/v1/nodes", None) {
-            Ok(response) if response.status == 200 => response.json::<Nodes>().items,
+            Ok(response) if response.status == 200 => response.json::<NodeListing>().items,
             Ok(_) | Err(_) => Vec::new(),
         }
     }
 
     /// Returns the GPUs.
     #[track_caller]
-    pub fn gpus(&self) -> Gpus {
+    pub fn gpus(&self) -> GpuListing {
         self.call("GET", "/v1/gpus", None).expect(200).json()
     }
 
-    /// Returns the changes of layouts, newest first.
+    /// Returns the layout plans, newest first.
     #[track_caller]
-    pub fn layouts(&self) -> LayoutChanges {
+    pub fn layouts(&self) -> LayoutPlans {
         self.call("GET", "/v1/layouts", None).expect(200).json()
     }
 
@@ -392,13 +392,12 @@ impl Cluster {
 
     /// Lists jobs page by page.
     #[track_caller]
-    pub fn all_jobs(&self) -> Vec<Job> {
+    pub fn all_jobs(&self) -> Vec<JobView> {
         let mut jobs = Vec::new();
         let mut cursor = String::new();
         loop {
             let path = format!("/v1/jobs?limit=1000{cursor}");
-            let page: tessera_api::types::JobPage =
-                self.call("GET", &path, None).expect(200).json();
+            let page: tessera_api_types::JobPage = self.call("GET", &path, None).expect(200).json();
             jobs.extend(page.items);
             match page.next_cursor {
                 Some(next) => cursor = format!("&cursor={next}"),
@@ -408,16 +407,16 @@ impl Cluster {
     }
 
     /// Describes a second controller on the same data folder.
-    pub fn rival_controller(&self) -> Daemon {
+    pub fn second_controller(&self) -> Daemon {
         let (http, quic) = (ports::free(), ports::free());
         let database = self.database.as_ref();
-        let rival = self.plan.controller(self.folder.path(), http, quic, database, &self.mark);
-        rival.logging_as("rival", self.folder.path())
+        let second = self.plan.controller(self.folder.path(), http, quic, database, &self.mark);
+        second.logging_as("second-controller", self.folder.path())
     }
 
     /// Describes a second agent on the data folder of a node.
-    pub fn rival_agent(&self, index: usize) -> Daemon {
-        self.agent(index).logging_as("rival-agent", self.folder.path())
+    pub fn second_agent(&self, index: usize) -> Daemon {
+        self.agent(index).logging_as("second-agent", self.folder.path())
     }
 
     /// Describes an agent with a copy of a node's identity, and a data folder of its own.
@@ -521,17 +520,17 @@ impl Drop for Cluster {
     }
 }
 
-/// Tells whether a job in this state has reached its end.
+/// Returns whether a job in this state has reached its end.
 pub fn is_final(state: &str) -> bool {
     matches!(state, "succeeded" | "failed" | "cancelled" | "timed_out")
 }
 
-/// Asks for a script to run on the smallest slice.
+/// Requests a script to run on the smallest slice.
 pub fn script(text: &str) -> SubmitRequest {
     SubmitRequest { script: Some(format!("#!/bin/sh\n{text}\n")), ..SubmitRequest::default() }
 }
 
-/// Asks for a program to run on the smallest slice.
+/// Requests a program to run on the smallest slice.
 pub fn command<S: Into<String>>(argv: impl IntoIterator<Item = S>) -> SubmitRequest {
     let argv = argv.into_iter().map(Into::into).collect();
     SubmitRequest { command: Some(argv), ..SubmitRequest::default() }

@@ -11,16 +11,16 @@ use opentelemetry_proto::tonic::common::v1::{AnyValue, KeyValue};
 use opentelemetry_proto::tonic::trace::v1::Span;
 use prost::Message;
 
-/// A span, and which service told of it.
+/// A span, and the service that sent it.
 #[derive(Clone, Debug)]
-pub struct Told {
+pub struct ReceivedSpan {
     /// The service's name.
     pub service: String,
     /// The span.
     pub span: Span,
 }
 
-impl Told {
+impl ReceivedSpan {
     /// Returns an attribute as text.
     pub fn attribute(&self, name: &str) -> Option<String> {
         attribute(&self.span.attributes, name)
@@ -36,7 +36,7 @@ pub fn attribute(attributes: &[KeyValue], name: &str) -> Option<String> {
 #[derive(Debug)]
 pub struct Collector {
     endpoint: String,
-    spans: Arc<Mutex<Vec<Told>>>,
+    spans: Arc<Mutex<Vec<ReceivedSpan>>>,
 }
 
 impl Collector {
@@ -65,17 +65,17 @@ impl Collector {
         self.endpoint.clone()
     }
 
-    /// Returns what was told so far.
+    /// Returns the spans so far.
     ///
     /// # Panics
     ///
     /// Never: nothing panics while it holds the lock.
-    pub fn spans(&self) -> MutexGuard<'_, Vec<Told>> {
+    pub fn spans(&self) -> MutexGuard<'_, Vec<ReceivedSpan>> {
         self.spans.lock().expect("nothing panics while it holds the lock")
     }
 }
 
-fn serve(stream: TcpStream, into: &Mutex<Vec<Told>>) -> io::Result<()> {
+fn serve(stream: TcpStream, into: &Mutex<Vec<ReceivedSpan>>) -> io::Result<()> {
     let mut stream = BufReader::new(stream);
     while let Some(body) = read_body(&mut stream)? {
         let request = ExportTraceServiceRequest::decode(body.as_slice())?;
@@ -83,7 +83,7 @@ fn serve(stream: TcpStream, into: &Mutex<Vec<Told>>) -> io::Result<()> {
             let attributes = resource.resource.map(|r| r.attributes).unwrap_or_default();
             let service = attribute(&attributes, "service.name").unwrap_or_default();
             let spans = resource.scope_spans.into_iter().flat_map(|scope| scope.spans);
-            let told = spans.map(|span| Told { service: service.clone(), span });
+            let told = spans.map(|span| ReceivedSpan { service: service.clone(), span });
             into.lock().expect("nothing panics while it holds the lock").extend(told);
         }
         stream.get_mut().write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n")?;

@@ -20,7 +20,7 @@ pub fn tessera(cluster: &Cluster, words: &[&str]) -> Output {
         .expect("tessera is built")
 }
 
-/// Runs what has to succeed; returns what it said on both outputs.
+/// Runs what has to succeed; returns its output on both outputs.
 ///
 /// # Panics
 ///
@@ -33,7 +33,7 @@ pub fn done(cluster: &Cluster, words: &[&str]) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned() + &err
 }
 
-/// Runs what has to be refused by the controller, which is exit code 1; returns what it said.
+/// Runs what has to be refused by the controller, which is exit code 1; returns its output.
 ///
 /// # Panics
 ///

@@ -96,7 +96,7 @@ impl Daemon {
         self.child.as_ref().map(Child::id)
     }
 
-    /// Tells whether it runs; collects its end if not.
+    /// Returns whether it runs; collects its end if not.
     pub fn is_running(&mut self) -> bool {
         match &mut self.child {
             Some(child) => child.try_wait().is_ok_and(|ended| ended.is_none()),
@@ -109,7 +109,7 @@ impl Daemon {
         self.end(libc::SIGKILL, Duration::from_secs(10));
     }
 
-    /// Asks it to end, kills it if it doesn't, and returns how it ended.
+    /// Stops it, kills it if it doesn't, and returns how it ended.
     pub fn stop(&mut self) -> Option<ExitStatus> {
         self.end(libc::SIGTERM, Duration::from_secs(10))
     }

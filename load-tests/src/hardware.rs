@@ -14,7 +14,7 @@ use nvml_wrapper_sys::bindings::{
 ///
 /// # Errors
 ///
-/// Whatever the library says.
+/// The error of the library.
 pub fn mig_devices(library: &Path) -> Result<Vec<String>, NvmlError> {
     let nvml = Nvml::builder().lib_path(library.as_os_str()).init()?;
     let mut devices = Vec::new();
@@ -31,7 +31,7 @@ pub fn mig_devices(library: &Path) -> Result<Vec<String>, NvmlError> {
     Ok(devices)
 }
 
-/// Makes an instance of the profile with NVML's index `profile` where the driver wants it, with
+/// Makes an instance of the profile with NVML's index `profile` where the driver places it, with
 /// one compute instance of the same size.
 ///
 /// # Errors

@@ -1,29 +1,36 @@
-//! A plain blocking HTTP/1.1 client: the tests must see what is on the wire, not what a client
-//! library makes of it.
+//! Requests to a controller, each on a connection of its own and without retries: a test sees every
+//! refused or broken connection.
 
-use std::io::{self, BufRead, BufReader, Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::io::{self, Read};
+use std::net::SocketAddr;
+use std::sync::OnceLock;
 use std::time::Duration;
 
+use reqwest::blocking::Client;
+use reqwest::header::HeaderMap;
 use serde::de::DeserializeOwned;
 
 /// How long an answer may take before the request counts as failed.
 const ANSWER_WITHIN: Duration = Duration::from_secs(40);
+/// How long a connection may take; the controller is on the same machine.
+const CONNECT_WITHIN: Duration = Duration::from_secs(5);
+/// How long a streamed answer may last: longer than any test.
+const STREAM_WITHIN: Duration = Duration::from_secs(3_600);
 
-/// An answer.
+/// A complete answer.
 #[derive(Clone, Debug)]
 pub struct Response {
-    /// The status.
+    /// The HTTP status code.
     pub status: u16,
-    headers: Vec<(String, String)>,
-    /// The body, whole.
+    headers: HeaderMap,
+    /// The whole body, as it was sent.
     pub body: Vec<u8>,
 }
 
 impl Response {
     /// Returns a header; names are compared without regard to case.
     pub fn header(&self, name: &str) -> Option<&str> {
-        self.headers.iter().find(|(n, _)| n.eq_ignore_ascii_case(name)).map(|(_, v)| v.as_str())
+        self.headers.get(name)?.to_str().ok()
     }
 
     /// Returns the body as text.
@@ -31,11 +38,11 @@ impl Response {
         String::from_utf8_lossy(&self.body).into_owned()
     }
 
-    /// Reads the body.
+    /// Parses the body.
     ///
     /// # Panics
     ///
-    /// If it is something else: an answer that breaks the contract fails the test.
+    /// If it has another form: an answer that breaks the contract fails the test.
     #[track_caller]
     pub fn json<T: DeserializeOwned>(&self) -> T {
         match serde_json::from_slice(&self.body) {
@@ -48,7 +55,7 @@ impl Response {
     ///
     /// # Panics
     ///
-    /// If it is another.
+    /// If it is another one.
     #[track_caller]
     pub fn expect(self, status: u16) -> Self {
         assert_eq!(self.status, status, "{}", self.text());
@@ -56,25 +63,11 @@ impl Response {
     }
 }
 
-/// An answer whose body is still arriving.
-#[derive(Debug)]
-pub struct Streaming {
-    /// The status.
-    pub status: u16,
-    body: Body,
-}
-
-impl Read for Streaming {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        self.body.read(buffer)
-    }
-}
-
-/// Sends one request on a connection of its own.
+/// Sends one request and reads the whole answer. Blocks, so that it must not be called in a future.
 ///
 /// # Errors
 ///
-/// Whatever the connection says, also when no answer came in time.
+/// If the connection fails, or no answer comes in time.
 pub fn request(
     address: SocketAddr,
     method: &str,
@@ -82,137 +75,41 @@ pub fn request(
     headers: &[(&str, &str)],
     body: Option<&[u8]>,
 ) -> io::Result<Response> {
-    let (status, headers, mut rest) = open(address, method, path, headers, body)?;
+    let method = method.parse().map_err(io::Error::other)?;
+    let mut request = client().request(method, format!("http://{address}{path}"));
+    for (name, value) in headers {
+        request = request.header(*name, *value);
+    }
+    if let Some(body) = body {
+        request = request.body(body.to_vec());
+    }
+    let mut answer = request.send().map_err(io::Error::other)?;
+    let (status, headers) = (answer.status().as_u16(), answer.headers().clone());
     let mut body = Vec::new();
-    rest.read_to_end(&mut body)?;
+    answer.read_to_end(&mut body)?;
     Ok(Response { status, headers, body })
 }
 
-/// Sends a request whose answer is read while it arrives.
+/// Sends a GET request whose answer is read while it arrives.
 ///
 /// # Errors
 ///
-/// As [`request`].
-pub fn stream(address: SocketAddr, path: &str) -> io::Result<Streaming> {
-    let (status, _, body) = open(address, "GET", path, &[], None)?;
-    Ok(Streaming { status, body })
+/// If the connection fails, or no answer begins in time.
+pub fn stream(address: SocketAddr, path: &str) -> io::Result<impl Read> {
+    let request = client().get(format!("http://{address}{path}")).timeout(STREAM_WITHIN);
+    request.send().map_err(io::Error::other)
 }
 
-type Opened = (u16, Vec<(String, String)>, Body);
-
-fn open(
-    address: SocketAddr,
-    method: &str,
-    path: &str,
-    headers: &[(&str, &str)],
-    body: Option<&[u8]>,
-) -> io::Result<Opened> {
-    let mut socket = TcpStream::connect_timeout(&address, Duration::from_secs(5))?;
-    socket.set_nodelay(true)?;
-    socket.set_read_timeout(Some(ANSWER_WITHIN))?;
-    let mut head = format!("{method} {path} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n");
-    for (name, value) in headers {
-        head.push_str(&format!("{name}: {value}\r\n"));
-    }
-    if let Some(body) = body {
-        head.push_str(&format!("content-length: {}\r\n", body.len()));
-    }
-    head.push_str("\r\n");
-    let mut message = head.into_bytes();
-    message.extend_from_slice(body.unwrap_or_default());
-    socket.write_all(&message)?;
-
-    let mut socket = BufReader::new(socket);
-    let status_line = line(&mut socket)?;
-    let status = status_line
-        .split(' ')
-        .nth(1)
-        .and_then(|code| code.parse().ok())
-        .ok_or_else(|| bad(&format!("no status line: {status_line:?}")))?;
-    let mut headers = Vec::new();
-    loop {
-        let line = line(&mut socket)?;
-        if line.is_empty() {
-            break;
-        }
-        if let Some((name, value)) = line.split_once(':') {
-            headers.push((name.trim().to_owned(), value.trim().to_owned()));
-        }
-    }
-    let left = left_of(&headers);
-    Ok((status, headers, Body { socket, left }))
-}
-
-fn left_of(headers: &[(String, String)]) -> Left {
-    let value = |wanted: &str| {
-        headers.iter().find(|(name, _)| name.eq_ignore_ascii_case(wanted)).map(|(_, v)| v.as_str())
-    };
-    if value("transfer-encoding").is_some_and(|v| v.eq_ignore_ascii_case("chunked")) {
-        Left::Chunked { in_chunk: 0, first: true }
-    } else {
-        match value("content-length").and_then(|v| v.parse().ok()) {
-            Some(bytes) => Left::Bytes(bytes),
-            None => Left::UntilClosed,
-        }
-    }
-}
-
-#[derive(Debug)]
-struct Body {
-    socket: BufReader<TcpStream>,
-    left: Left,
-}
-
-#[derive(Debug)]
-enum Left {
-    Bytes(u64),
-    Chunked { in_chunk: u64, first: bool },
-    UntilClosed,
-    Nothing,
-}
-
-impl Read for Body {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        if let Left::Chunked { in_chunk: 0, first } = self.left {
-            if !first {
-                line(&mut self.socket)?;
-            }
-            let size = line(&mut self.socket)?;
-            let size = size.split(';').next().unwrap_or_default();
-            let in_chunk = u64::from_str_radix(size, 16).map_err(|_| bad("no chunk size"))?;
-            self.left = match in_chunk {
-                0 => Left::Nothing,
-                _ => Left::Chunked { in_chunk, first: false },
-            };
-        }
-        let most = match self.left {
-            Left::Bytes(0) | Left::Nothing => return Ok(0),
-            Left::Bytes(left) | Left::Chunked { in_chunk: left, .. } => left,
-            Left::UntilClosed => u64::MAX,
-        };
-        let most = usize::try_from(most).unwrap_or(usize::MAX).min(buffer.len());
-        let got = self.socket.read(&mut buffer[..most])?;
-        match &mut self.left {
-            Left::Bytes(left) | Left::Chunked { in_chunk: left, .. } => {
-                if got == 0 {
-                    return Err(io::ErrorKind::UnexpectedEof.into());
-                }
-                *left -= got as u64;
-            }
-            Left::UntilClosed | Left::Nothing => {}
-        }
-        Ok(got)
-    }
-}
-
-fn line(socket: &mut impl BufRead) -> io::Result<String> {
-    let mut line = String::new();
-    if socket.read_line(&mut line)? == 0 {
-        return Err(io::ErrorKind::UnexpectedEof.into());
-    }
-    Ok(line.trim_end().to_owned())
-}
-
-fn bad(text: &str) -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, text.to_owned())
+/// One client for the whole process: each one has a thread of its own.
+fn client() -> &'static Client {
+    static CLIENT: OnceLock<Client> = OnceLock::new();
+    CLIENT.get_or_init(|| {
+        let builder = Client::builder()
+            .no_proxy()
+            .timeout(ANSWER_WITHIN)
+            .connect_timeout(CONNECT_WITHIN)
+            .pool_max_idle_per_host(0)
+            .redirect(reqwest::redirect::Policy::none());
+        builder.build().expect("a client without TLS needs nothing")
+    })
 }

@@ -21,5 +21,6 @@ pub mod postgres;
 pub mod processes;
 pub mod processor;
 pub mod programs;
+pub mod records;
 pub mod storm;
 pub mod wait;

@@ -23,6 +23,7 @@ pub struct Outcome {
 
 impl Outcome {
     /// Returns the answered requests a second.
+    #[expect(clippy::cast_precision_loss, reason = "a figure for people: 52 bits are enough")]
     pub fn per_sec(&self) -> f64 {
         self.answered as f64 / self.took.as_secs_f64()
     }
@@ -67,6 +68,7 @@ pub async fn closed_loop(
 /// # Errors
 ///
 /// If a connection breaks.
+#[expect(clippy::cast_precision_loss, reason = "a figure for people: 52 bits are enough")]
 pub async fn open_loop(
     address: SocketAddr,
     request: Vec<u8>,

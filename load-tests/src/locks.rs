@@ -1,7 +1,7 @@
-//! The oracle of double runs: a job takes a file lock while it runs, and tells what it saw.
+//! The oracle of double runs: a job takes a file lock while it runs, and writes down what it saw.
 //!
-//! Nothing of it is the product's: the kernel's `flock(2)` says whether two ran at once, and
-//! appended lines say how often the program began and came to its end.
+//! Nothing of it is the product's: the kernel's `flock(2)` decides whether two ran at once, and
+//! appended lines count how often the program began and came to its end.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
@@ -43,7 +43,7 @@ pub fn run(folder: &Path, key: &str, hold: Duration) -> io::Result<()> {
     tell(folder, key, "stopped")
 }
 
-/// Reads what the runs of every job told.
+/// Reads what the runs of every job wrote down.
 ///
 /// # Errors
 ///

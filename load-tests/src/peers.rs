@@ -1,4 +1,4 @@
-//! Other schedulers on the same machine, for figures beside ours. Each is used as its own
+//! Other schedulers on the same machine, for comparison. Each is used as its own
 //! interface offers, with the settings that suit it best.
 
 mod slurm;
@@ -16,9 +16,9 @@ pub use slurm::slurm_throughput;
 
 /// Starts a server and workers in one process, submits, waits, and prints seconds as JSON.
 ///
-/// The library's client looks only once a second whether a job has ended. So a task tells by
-/// itself when it ran; the end of a short one is looked for every millisecond, by leaving the
-/// client's wait after its first look; and only long measurements are taken by its own wait.
+/// The library's client looks only once a second whether a job has ended. So a task
+/// reports by itself when it ran. The end of a short one is looked for every millisecond, by leaving
+/// the client's wait after its first look. Only long measurements use its own wait.
 const HYPERQUEUE: &str = r#"
 import json, os, sys, tempfile, time
 from hyperqueue import Client, Job
@@ -99,7 +99,7 @@ impl Output {
     }
 }
 
-/// Measures submit to running program, as the program itself tells, in milliseconds.
+/// Measures submit to running program, as the program itself reports, in milliseconds.
 ///
 /// # Errors
 ///
@@ -124,6 +124,7 @@ pub fn hyperqueue_done(python: &Path, tasks: usize) -> anyhow::Result<Spread> {
 /// # Errors
 ///
 /// If it can't be run.
+#[expect(clippy::cast_precision_loss, reason = "a figure for people: 52 bits are enough")]
 pub fn hyperqueue_throughput(
     python: &Path,
     tasks: usize,

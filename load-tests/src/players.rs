@@ -16,13 +16,13 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, anyhow, ensure};
 use serde_json::Value;
 use tempfile::TempDir;
-use tessera_agent::core::kernel::{Admission, Tally};
 use tessera_agent::kernel::{Endpoint, KernelEvent, KernelSettings, start};
-use tessera_kernel_queue::{Rules, TaskKey};
+use tessera_agent_core::kernel::{Admission, AttemptTally};
+use tessera_kernel_queue::{QueueRules, TaskKey};
 use tessera_model::spec::{Class, Priority};
 use tessera_model::{AttemptId, SliceId};
-use tessera_sim::config::Config;
-use tessera_sim::node::Node;
+use tessera_stand_in::config::StandInConfig;
+use tessera_stand_in::node::SimulatedNode;
 
 use played::ran;
 pub use played::{Played, Ran, Waited, now, seconds, total};
@@ -35,7 +35,7 @@ const PRIORITIES: [u8; 2] = [0, 9];
 /// Tasks of a program that goes on: more than any run of the other lasts.
 const ENDLESS: u32 = 1_000_000;
 
-/// Longest that the queue takes to tell what an attempt did.
+/// Longest that the queue takes to report what an attempt did.
 const TOLD_WITHIN: Duration = Duration::from_secs(10);
 
 /// A program: its name, and the recording that a player plays.
@@ -43,7 +43,7 @@ const TOLD_WITHIN: Duration = Duration::from_secs(10);
 pub struct Program {
     /// What its task is called.
     pub name: String,
-    /// The recording's text (`tessera_sim::cuda::recording`).
+    /// The recording's text (`tessera_stand_in::cuda::recording`).
     pub recording: String,
 }
 
@@ -57,7 +57,7 @@ pub struct Setting {
     /// What changing contexts costs the device, in microseconds.
     pub switch_us: u64,
     /// The queue's rules.
-    pub rules: Rules,
+    pub rules: QueueRules,
     /// Tasks of the high program before those that count.
     pub run_in: u32,
 }
@@ -68,14 +68,14 @@ pub struct Stage {
     setting: Setting,
     folder: TempDir,
     endpoint: Endpoint,
-    over: Mutex<Receiver<(AttemptId, Tally)>>,
+    over: Mutex<Receiver<(AttemptId, AttemptTally)>>,
     programs: [Program; 2],
     files: [PathBuf; 2],
     attempts: AtomicU32,
     slice: SliceId,
 }
 
-/// A player that waits to be told, or plays; killed when dropped.
+/// A player that waits for a command, or plays; killed when dropped.
 #[derive(Debug)]
 pub struct Player {
     child: Child,
@@ -113,9 +113,11 @@ impl Stage {
             shim: fs::canonicalize(&setting.shim).context("no shim: run ./x build first")?,
             ..setting
         };
-        let config =
-            Config { mig: false, ..Config::new(folder.path().join("node"), &["a30-24gb"]) };
-        let slice = Node::open(&config)?.read()?.gpu_uuid(0).parse()?;
+        let config = StandInConfig {
+            mig: false,
+            ..StandInConfig::new(folder.path().join("node"), &["a30-24gb"])
+        };
+        let slice = SimulatedNode::open(&config)?.read()?.gpu_uuid(0).parse()?;
         let settings = KernelSettings {
             shim: setting.shim.clone(),
             rules: setting.rules,
@@ -191,12 +193,12 @@ impl Stage {
         Ok(played)
     }
 
-    /// Plays both under the shim; tells what the queue counted for the high and the low one.
+    /// Plays both under the shim; returns what the queue counted for the high and the low one.
     ///
     /// # Errors
     ///
     /// A player fails.
-    pub fn shared(&self, tasks: u32) -> Result<(Played, [Tally; 2])> {
+    pub fn shared(&self, tasks: u32) -> Result<(Played, [AttemptTally; 2])> {
         let ((high_id, as_high), (low_id, as_low)) = (self.admit(HIGH)?, self.admit(LOW)?);
         let high = self.player(HIGH, self.setting.run_in + tasks, &as_high)?;
         let played = self.run(high, Some(self.player(LOW, ENDLESS, &as_low)?))?;
@@ -221,8 +223,8 @@ impl Stage {
     }
 
     /// Ends an attempt; returns what the queue counted for it.
-    fn gone(&self, attempt: AttemptId) -> Result<Tally> {
-        self.endpoint.desk.ended(attempt);
+    fn gone(&self, attempt: AttemptId) -> Result<AttemptTally> {
+        self.endpoint.handle.end_attempt(attempt);
         let over = self.over.lock().map_err(|_| anyhow!("a thread failed"))?;
         loop {
             let (ended, tally) = over.recv_timeout(TOLD_WITHIN).context("no tally came")?;
@@ -245,7 +247,7 @@ impl Stage {
             share_thousandths: 1_000,
         };
         let driver = ("LD_LIBRARY_PATH".to_owned(), self.setting.stand_in.display().to_string());
-        Ok((attempt, self.endpoint.desk.admit(admission, &BTreeMap::from([driver]))?))
+        Ok((attempt, self.endpoint.handle.admit(admission, &BTreeMap::from([driver]))?))
     }
 
     fn player(&self, which: usize, tasks: u32, shim: &[(String, String)]) -> Result<Player> {
@@ -331,7 +333,7 @@ impl Player {
     ///
     /// # Errors
     ///
-    /// What the system says.
+    /// The system's message.
     pub fn kill(&mut self) -> Result<()> {
         self.child.kill()?;
         self.child.wait()?;

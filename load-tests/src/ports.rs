@@ -15,6 +15,7 @@ static NEXT: AtomicU16 = AtomicU16::new(0);
 /// # Panics
 ///
 /// If every port is taken.
+#[expect(clippy::cast_possible_truncation, reason = "the value is far below 2^32")]
 pub fn free() -> SocketAddr {
     // Test programs that run at once begin at different places.
     let start = (std::process::id() as u16).wrapping_mul(97) % COUNT;

@@ -60,7 +60,7 @@ pub fn go_first() {
     unsafe { libc::sched_setscheduler(0, libc::SCHED_RR, &raw const priority) };
 }
 
-/// Tells whether a process runs.
+/// Returns whether a process runs.
 pub fn is_alive(pid: u32) -> bool {
     Path::new(&format!("/proc/{pid}")).exists() && !is_zombie(pid)
 }

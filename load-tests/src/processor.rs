@@ -14,7 +14,7 @@ pub struct Took {
     pub processor: Duration,
 }
 
-/// Does something, and says what it took.
+/// Does something, and returns what it took.
 pub fn timed<T>(work: impl FnOnce() -> T) -> (T, Took) {
     let (began, had) = (Instant::now(), so_far());
     let done = work();

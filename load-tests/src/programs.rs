@@ -29,7 +29,7 @@ impl Programs {
     }
 }
 
-/// Finds the programs beside the one that runs now, and builds them if they aren't there.
+/// Finds the programs next to the one that runs now, and builds them if they aren't there.
 ///
 /// # Panics
 ///

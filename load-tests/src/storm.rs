@@ -1,10 +1,10 @@
-//! Random changes of layouts with random kills of the agent in between, judged by the device
+//! Random layout plans with random kills of the agent in between, judged by the device
 //! file alone.
 //!
 //! The agent's part that owns a GPU runs in a process of its own, with the real NVML worker over
-//! the stand-in; it is killed at any moment and started anew. The oracle is the stand-in's own
-//! state: no instance half made, none that no plan asked for, no overlap, and everything that a
-//! client holds as it was.
+//! the stand-in. It is killed at any time and started anew. The oracle is the stand-in's own state:
+//! no instance is half made or unplanned, none overlap, and everything that a client holds is as it
+//! was.
 
 mod points;
 mod standing;
@@ -21,19 +21,19 @@ use anyhow::{Context as _, bail, ensure};
 use rand::prelude::*;
 use rand::rngs::StdRng;
 use serde::{Deserialize, Serialize};
-use tessera_agent::core::custody::Adopt;
 use tessera_agent::gpus::GpuEvent;
 use tessera_agent::gpus::file::GpuFile;
-use tessera_agent::gpus::one::{Gpu, Tools};
-use tessera_agent::node::Input;
+use tessera_agent::gpus::managed::{GpuTools, ManagedGpu};
+use tessera_agent::node::NodeInput;
 use tessera_agent::nvml::client::{NvmlClient, WorkerProgram};
 use tessera_agent::sys::holders::DeviceFiles;
+use tessera_agent_core::ownership::AdoptionPolicy;
 use tessera_model::mig::compute::{self, ComputeSlot, Cut};
-use tessera_model::mig::{Geometry, Slot, Step, catalog};
+use tessera_model::mig::{Geometry, PlanStep, Slot, catalog};
 use tessera_model::{BootId, PlanId};
-use tessera_sim::client::Client;
-use tessera_sim::config::Config;
-use tessera_sim::node::Node;
+use tessera_stand_in::client::DeviceClient;
+use tessera_stand_in::config::StandInConfig;
+use tessera_stand_in::node::SimulatedNode;
 use tessera_wire::frames::{PlanEnd, PlanOrder};
 use tokio::sync::mpsc;
 
@@ -50,7 +50,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 #[derive(Debug, Serialize, Deserialize)]
 struct Order {
     layout_gen: u64,
-    steps: Vec<Step>,
+    steps: Vec<PlanStep>,
 }
 
 /// What is done.
@@ -60,7 +60,7 @@ pub struct StormPlan {
     pub transitions: u64,
     /// Of a thousand changes, how many are met by a kill.
     pub kills_per_thousand: u32,
-    /// Where chance begins.
+    /// Seed of the random number generator.
     pub seed: u64,
 }
 
@@ -90,24 +90,24 @@ pub fn child(data: &Path) -> anyhow::Result<()> {
 }
 
 async fn serve(data: &Path) -> anyhow::Result<()> {
-    let node = Node::open(&Config::from_env()?)?;
+    let node = SimulatedNode::open(&StandInConfig::from_env()?)?;
     let (told, mut heard) = mpsc::channel(4096);
     let worker = WorkerProgram {
         program: programs().path("tessera-agent"),
         library: programs().nvml.clone().into(),
     };
-    let tools = Tools {
+    let tools = GpuTools {
         nvml: NvmlClient::start(worker),
         node: told,
         data: data.to_owned(),
         tries_max: 1,
-        adopt: Adopt::AtStart,
+        adopt: AdoptionPolicy::AtStart,
         boot: BootId::from_uuid(uuid::Uuid::nil()),
         files: DeviceFiles::default(),
     };
     let id: tessera_model::GpuId = node.read()?.gpu_uuid(0).parse()?;
     let file = GpuFile::load(data, &id)?;
-    let mut gpu = Gpu::new(id.clone(), tools, file, None, mpsc::channel(1).1);
+    let mut gpu = ManagedGpu::new(id.clone(), tools, file, None, mpsc::channel(1).1);
     gpu.look().await;
     println!("ready");
     for line in std::io::stdin().lock().lines() {
@@ -117,7 +117,7 @@ async fn serve(data: &Path) -> anyhow::Result<()> {
         let order = PlanOrder { epoch: 1, plan, gpu: gpu_id, layout_gen, steps, traceparent: None };
         gpu.apply(order).await;
         while let Ok(input) = heard.try_recv() {
-            if let Input::Gpu(GpuEvent::PlanEnded { end, .. }) = input {
+            if let NodeInput::Gpu(GpuEvent::PlanEnded { end, .. }) = input {
                 println!("{}", serde_json::to_string(&end)?);
             }
         }
@@ -163,7 +163,7 @@ impl Part {
         Ok(part)
     }
 
-    fn order(&mut self, layout_gen: u64, steps: &[Step]) -> anyhow::Result<()> {
+    fn order(&mut self, layout_gen: u64, steps: &[PlanStep]) -> anyhow::Result<()> {
         let order = Order { layout_gen, steps: steps.to_vec() };
         writeln!(self.orders, "{}", serde_json::to_string(&order)?)?;
         Ok(())
@@ -173,8 +173,8 @@ impl Part {
     ///
     /// # Errors
     ///
-    /// It says nothing.
-    pub fn apply(&mut self, layout_gen: u64, steps: &[Step]) -> anyhow::Result<PlanEnd> {
+    /// It is silent.
+    pub fn apply(&mut self, layout_gen: u64, steps: &[PlanStep]) -> anyhow::Result<PlanEnd> {
         self.order(layout_gen, steps)?;
         let line = self.lines.recv_timeout(PATIENCE).context("no end of a plan")?;
         Ok(serde_json::from_str(&line)?)
@@ -199,9 +199,9 @@ impl Drop for Part {
 /// # Errors
 ///
 /// The disk refuses.
-pub fn stage(folder: &Path) -> anyhow::Result<Node> {
+pub fn stage(folder: &Path) -> anyhow::Result<SimulatedNode> {
     std::fs::create_dir_all(folder.join("data/gpus"))?;
-    Ok(Node::open(&Config::new(folder.join("sim"), &[MODEL]))?)
+    Ok(SimulatedNode::open(&StandInConfig::new(folder.join("sim"), &[MODEL]))?)
 }
 
 /// The geometry of the GPU that is partitioned.
@@ -212,16 +212,16 @@ pub fn geometry() -> Geometry {
 struct Storm {
     program: PathBuf,
     folder: PathBuf,
-    node: Node,
+    node: SimulatedNode,
     geometry: Geometry,
     chance: StdRng,
     /// What clients hold: the device, and its instance as it stood then.
-    held: BTreeMap<Slot, (Standing, Client)>,
+    held: BTreeMap<Slot, (Standing, DeviceClient)>,
     result: StormResult,
     layout_gen: u64,
 }
 
-/// Runs a storm; `program` is what runs [`child`] when told to.
+/// Runs a storm; `program` is what runs [`child`] on a command.
 ///
 /// # Errors
 ///
@@ -284,7 +284,7 @@ impl Storm {
     fn judge(
         &mut self,
         before: &BTreeMap<Slot, Standing>,
-        steps: &[Step],
+        steps: &[PlanStep],
         killed: bool,
         on_busy: bool,
     ) -> anyhow::Result<()> {
@@ -300,8 +300,8 @@ impl Storm {
         let mut possible = whole.clone();
         for step in steps {
             match step {
-                Step::Destroy(slot) => drop(whole.remove(slot)),
-                Step::Create(slot) | Step::Cut(slot, _) => {
+                PlanStep::Destroy(slot) => drop(whole.remove(slot)),
+                PlanStep::Create(slot) | PlanStep::Cut(slot, _) => {
                     whole.insert(*slot);
                     possible.insert(*slot);
                 }
@@ -317,7 +317,7 @@ impl Storm {
         if !killed && !on_busy {
             ensure!(found == whole, "the end was told, but not reached: {found:?}, {whole:?}");
             for step in steps {
-                if let Step::Cut(slot, cut) = step {
+                if let PlanStep::Cut(slot, cut) = step {
                     ensure!(after[slot].cut == *cut, "{slot:?} is cut otherwise than {cut}");
                 }
             }
@@ -336,13 +336,13 @@ impl Storm {
         slot: Slot,
         found: &Standing,
         before: Option<&Standing>,
-        steps: &[Step],
+        steps: &[PlanStep],
     ) -> anyhow::Result<()> {
         let slices = self.geometry.profile(slot.profile).context("it stands")?.compute_slices;
         let asked = steps.iter().any(|step| match step {
-            Step::Create(made) => *made == slot && Cut::whole(slices) == Ok(found.cut),
-            Step::Cut(made, cut) => *made == slot && found.cut == *cut,
-            Step::Destroy(_) => false,
+            PlanStep::Create(made) => *made == slot && Cut::whole(slices) == Ok(found.cut),
+            PlanStep::Cut(made, cut) => *made == slot && found.cut == *cut,
+            PlanStep::Destroy(_) => false,
         });
         let kept = before.is_some_and(|before| before.cut == found.cut);
         ensure!(
@@ -357,7 +357,7 @@ impl Storm {
         standing(&self.node)
     }
 
-    /// Lets clients come and go: at most two, so that there is room to change things.
+    /// Lets clients come and go: at most two, so that there is free space for changes.
     fn shuffle_clients(&mut self) -> anyhow::Result<()> {
         if self.chance.random_ratio(1, 8)
             && let Some(slot) = self.held.keys().copied().choose(&mut self.chance)
@@ -373,7 +373,7 @@ impl Storm {
             if let Some((slot, found)) = free.choose(&mut self.chance).cloned()
                 && let Some(uuid) = found.devices.iter().choose(&mut self.chance)
             {
-                let client = Client::open(&self.node, uuid)?;
+                let client = DeviceClient::open(&self.node, uuid)?;
                 self.held.insert(slot, (found, client));
             }
         }
@@ -382,12 +382,12 @@ impl Storm {
 
     /// A legal change of one to four steps, once in a while with an order to destroy what a
     /// client holds.
-    fn steps(&mut self, before: &BTreeMap<Slot, Standing>) -> Vec<Step> {
+    fn steps(&mut self, before: &BTreeMap<Slot, Standing>) -> Vec<PlanStep> {
         if self.chance.random_ratio(1, 40)
             && let Some(slot) = self.held.keys().copied().choose(&mut self.chance)
         {
             let other = self.other_cut(slot).filter(|cut| before[&slot].cut != *cut);
-            return vec![other.map_or(Step::Destroy(slot), |cut| Step::Cut(slot, cut))];
+            return vec![other.map_or(PlanStep::Destroy(slot), |cut| PlanStep::Cut(slot, cut))];
         }
         let mut layout: BTreeSet<Slot> = before.keys().copied().collect();
         let mut steps = Vec::new();
@@ -399,14 +399,14 @@ impl Storm {
                 && before.contains_key(&slot)
             {
                 layout.remove(&slot);
-                steps.push(Step::Destroy(slot));
+                steps.push(PlanStep::Destroy(slot));
             }
         }
         for _ in 0..self.chance.random_range(1..=2) {
             if let Some(slot) = self.legal(&layout, steps.as_slice()) {
                 layout.insert(slot);
                 let cut = self.other_cut(slot);
-                steps.push(cut.map_or(Step::Create(slot), |cut| Step::Cut(slot, cut)));
+                steps.push(cut.map_or(PlanStep::Create(slot), |cut| PlanStep::Cut(slot, cut)));
             }
         }
         let named = |slot: &Slot| steps.iter().any(|step| step.slot() == *slot);
@@ -418,7 +418,7 @@ impl Storm {
         if let Some(slot) = stay.choose(&mut self.chance).copied()
             && let Some(cut) = self.other_cut(slot)
         {
-            steps.push(Step::Cut(slot, cut));
+            steps.push(PlanStep::Cut(slot, cut));
         }
         steps
     }
@@ -447,12 +447,12 @@ impl Storm {
         Some(cut)
     }
 
-    fn legal(&mut self, layout: &BTreeSet<Slot>, steps: &[Step]) -> Option<Slot> {
+    fn legal(&mut self, layout: &BTreeSet<Slot>, steps: &[PlanStep]) -> Option<Slot> {
         let all = self.geometry.profiles.iter().flat_map(|profile| {
             profile.starts.iter().map(|start| Slot { start: *start, profile: profile.id })
         });
         let fits: Vec<_> = all
-            .filter(|slot| !layout.contains(slot) && !steps.contains(&Step::Destroy(*slot)))
+            .filter(|slot| !layout.contains(slot) && !steps.contains(&PlanStep::Destroy(*slot)))
             .filter(|slot| self.geometry.check(layout.iter().chain([slot])).is_ok())
             .collect();
         fits.choose(&mut self.chance).copied()
@@ -479,11 +479,11 @@ pub fn overhead(
     let own = |took: Duration, driver: Duration| (took.as_secs_f64() - driver.as_secs_f64()) * 1e3;
     for sample in 0..samples {
         let began = Instant::now();
-        let made = part.apply(2 * sample + 1, &[Step::Create(slot)])?;
-        creates.push(own(began.elapsed(), tessera_sim::latency::create(1)));
+        let made = part.apply(2 * sample + 1, &[PlanStep::Create(slot)])?;
+        creates.push(own(began.elapsed(), tessera_stand_in::latency::create(1)));
         let began = Instant::now();
-        let gone = part.apply(2 * sample + 2, &[Step::Destroy(slot)])?;
-        destroys.push(own(began.elapsed(), tessera_sim::latency::destroy()));
+        let gone = part.apply(2 * sample + 2, &[PlanStep::Destroy(slot)])?;
+        destroys.push(own(began.elapsed(), tessera_stand_in::latency::destroy()));
         ensure!((&made, &gone) == (&PlanEnd::Done, &PlanEnd::Done), "{made:?} {gone:?}");
     }
     Ok((creates, destroys))

@@ -10,7 +10,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(20);
 ///
 /// # Panics
 ///
-/// After `within`, saying `what` did not come.
+/// After `within`; the message is that `what` did not come.
 #[track_caller]
 pub fn until<T>(within: Duration, what: &str, mut look: impl FnMut() -> Option<T>) -> T {
     match within_time(within, &mut look) {
@@ -23,7 +23,7 @@ pub fn until<T>(within: Duration, what: &str, mut look: impl FnMut() -> Option<T
 ///
 /// # Panics
 ///
-/// After `within`, saying `what` did not come.
+/// After `within`; the message is that `what` did not come.
 #[track_caller]
 pub fn until_every<T>(
     every: Duration,

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use tessera_api::types::SubmitRequest;
+use tessera_api_types::SubmitRequest;
 use tessera_load_tests::cluster::{Cluster, Plan, SOON, command, script};
 use tessera_load_tests::programs::programs;
 use tessera_load_tests::{locks, processes, wait};
@@ -13,6 +13,7 @@ fn lock_job(cluster: &Cluster, key: &str, millis: u64) -> SubmitRequest {
     command([program, "lock".into(), folder, key.into(), millis.to_string()])
 }
 
+#[expect(clippy::cast_possible_truncation, reason = "the value is far below 2^32")]
 #[test]
 fn an_agent_that_is_killed_finds_its_running_jobs_again() {
     let mut cluster = Plan::new().node("n1", "a100-40gb").start();
@@ -123,7 +124,7 @@ fn a_second_agent_with_the_same_identity_does_not_serve() {
     cluster.wait_job(job, SOON, "running");
 
     // The same data folder: the second must not even start.
-    let mut rival = cluster.rival_agent(0);
+    let mut rival = cluster.second_agent(0);
     rival.start();
     let ended = rival.wait_for_end(SOON).expect("the second agent gives up");
     assert!(!ended.success(), "{}", rival.tail(20));

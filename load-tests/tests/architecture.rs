@@ -1,10 +1,12 @@
-//! The walls: which crate may use which, and where the names of big libraries may stand.
+//! Which crate may use which, which folders may import each other, and where the names of large
+//! libraries may appear.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
-use cargo_metadata::{DependencyKind, MetadataCommand};
+use cargo_metadata::{DependencyKind, MetadataCommand, NodeDep};
 
 /// Every arrow that there may be, as `docs/architecture.md` draws them; tests may use more.
 const ARROWS: &[(&str, &[&str])] = &[
@@ -14,39 +16,99 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("tessera-kernel-queue", &["tessera-model"]),
     ("tessera-wire", &["tessera-model", "tessera-kernel-queue"]),
     ("tessera-telemetry", &[]),
+    ("tessera-stand-in", &["tessera-model"]),
+    ("tessera-stand-in-nvml", &["tessera-model", "tessera-stand-in"]),
+    ("tessera-stand-in-cuda", &["tessera-stand-in"]),
+    ("tessera-lab-learners", &["tessera-predict"]),
+    ("tessera-lab-policies", &["tessera-model", "tessera-placement"]),
     (
-        "tessera-sim",
-        &["tessera-model", "tessera-placement", "tessera-predict", "tessera-kernel-queue"],
+        "tessera-simulator",
+        &[
+            "tessera-model",
+            "tessera-placement",
+            "tessera-predict",
+            "tessera-kernel-queue",
+            "tessera-lab-learners",
+            "tessera-lab-policies",
+        ],
     ),
-    ("tessera-sim-nvml", &["tessera-model", "tessera-sim"]),
-    ("tessera-sim-cuda", &["tessera-sim"]),
-    ("tessera-api", &["tessera-model", "tessera-placement", "tessera-sim"]),
+    ("tessera-api-types", &["tessera-model"]),
+    ("tessera-client", &["tessera-api-types", "tessera-model"]),
+    (
+        "tessera-cli",
+        &[
+            "tessera-api-types",
+            "tessera-client",
+            "tessera-model",
+            "tessera-lab-policies",
+            "tessera-placement",
+            "tessera-simulator",
+        ],
+    ),
+    (
+        "tessera-control",
+        &[
+            "tessera-model",
+            "tessera-placement",
+            "tessera-predict",
+            "tessera-wire",
+            "tessera-api-types",
+        ],
+    ),
     (
         "tessera-controller",
         &[
+            "tessera-control",
             "tessera-model",
             "tessera-placement",
             "tessera-predict",
             "tessera-kernel-queue",
             "tessera-wire",
             "tessera-telemetry",
-            "tessera-api",
+            "tessera-api-types",
         ],
     ),
+    ("tessera-agent-core", &["tessera-model", "tessera-kernel-queue", "tessera-wire"]),
     (
         "tessera-agent",
-        &["tessera-model", "tessera-kernel-queue", "tessera-wire", "tessera-telemetry"],
+        &[
+            "tessera-agent-core",
+            "tessera-model",
+            "tessera-kernel-queue",
+            "tessera-wire",
+            "tessera-telemetry",
+        ],
     ),
     ("tessera-kernel-shim", &["tessera-kernel-queue", "tessera-wire"]),
     ("tessera-load-tests", &["*"]),
+    ("tessera-tidy", &[]),
+    ("tessera-features", &[]),
 ];
 
-/// Crates that decide and do nothing else: they may not even know how to do input or output.
-const PURE: [&str; 4] =
-    ["tessera-model", "tessera-placement", "tessera-predict", "tessera-kernel-queue"];
+/// Crates that only decide: they must not contain input or output.
+const PURE: [&str; 7] = [
+    "tessera-control",
+    "tessera-model",
+    "tessera-placement",
+    "tessera-predict",
+    "tessera-kernel-queue",
+    "tessera-api-types",
+    "tessera-agent-core",
+];
 
-/// What would bring clocks, sockets, threads or chance into a pure crate.
-const IMPURE: [&str; 12] = [
+/// Crates of `lab/`: stand-ins for hardware, simulators, and what only experiments use.
+const LABORATORY: [&str; 4] =
+    ["tessera-stand-in", "tessera-simulator", "tessera-lab-policies", "tessera-lab-learners"];
+
+/// The programs and libraries that run in production.
+const PRODUCTION: [&str; 4] =
+    ["tessera-controller", "tessera-agent", "tessera-kernel-shim", "tessera-control"];
+
+/// Libraries that only the laboratory uses.
+const LABORATORY_LIBRARIES: [&str; 3] = ["clarabel", "csv", "plotters"];
+
+/// Crates that would bring clocks, sockets, threads or randomness into a pure crate.
+const IMPURE: [&str; 14] = [
     "actix",
     "actix-rt",
     "actix-web",
@@ -59,6 +121,8 @@ const IMPURE: [&str; 12] = [
     "libc",
     "rustix",
     "tempfile",
+    "nvml-wrapper",
+    "nvml-wrapper-sys",
 ];
 
 fn workspace() -> PathBuf {
@@ -76,11 +140,11 @@ fn dependencies() -> BTreeMap<String, BTreeSet<String>> {
 }
 
 #[test]
-fn no_arrow_between_crates_runs_the_wrong_way() {
+fn crates_depend_only_on_the_crates_that_the_architecture_allows() {
     let allowed: BTreeMap<_, _> = ARROWS.iter().copied().collect();
     for (package, dependencies) in dependencies() {
         let Some(allowed) = allowed.get(package.as_str()) else {
-            panic!("{package} is new: say in ARROWS and docs/architecture.md what it may use");
+            panic!("{package} is new: write in ARROWS and docs/architecture.md what it may use");
         };
         if allowed == &["*"] {
             continue;
@@ -95,7 +159,7 @@ fn no_arrow_between_crates_runs_the_wrong_way() {
 }
 
 #[test]
-fn brains_have_no_hands() {
+fn pure_crates_have_no_clock_randomness_or_io() {
     let dependencies = dependencies();
     for package in PURE {
         for impure in IMPURE {
@@ -105,10 +169,22 @@ fn brains_have_no_hands() {
             );
         }
     }
-    for crate_folder in
-        ["crates/model", "crates/placement", "crates/predict", "crates/kernel-queue"]
-    {
+    // The control core declares its simulation under cfg(test): it reads how many seeds to try.
+    let core = fs::read_to_string(workspace().join("controller/core/src/lib.rs")).unwrap();
+    assert!(core.contains("#[cfg(test)]\nmod simulation;"));
+    for crate_folder in [
+        "controller/core",
+        "crates/model",
+        "crates/placement",
+        "crates/predict",
+        "crates/kernel-queue",
+        "api/types",
+        "gpu-agent/core",
+    ] {
         for (path, text) in sources(crate_folder) {
+            if path.starts_with("controller/core/src/simulation") {
+                continue;
+            }
             for word in
                 ["SystemTime", "Instant::now", "std::fs", "std::net", "std::env", "async fn"]
             {
@@ -120,7 +196,7 @@ fn brains_have_no_hands() {
 }
 
 #[test]
-fn actix_stays_in_actors_and_at_the_front_door() {
+fn actix_is_named_only_in_actors_and_http_modules() {
     for folder in ["controller", "gpu-agent", "crates", "api"] {
         for (path, text) in sources(folder) {
             let actors = path.contains("/actors/") || path.ends_with("/actors.rs");
@@ -137,7 +213,7 @@ fn actix_stays_in_actors_and_at_the_front_door() {
 }
 
 #[test]
-fn every_sql_statement_stands_in_the_store() {
+fn sql_is_named_only_in_the_store() {
     for folder in ["controller", "gpu-agent", "crates", "api"] {
         for (path, text) in sources(folder) {
             if path.starts_with("controller/src/store") {
@@ -151,7 +227,7 @@ fn every_sql_statement_stands_in_the_store() {
 }
 
 #[test]
-fn bincode_stands_in_one_file() {
+fn bincode_is_named_in_one_file() {
     for folder in ["controller", "gpu-agent", "crates", "api"] {
         for (path, text) in sources(folder) {
             if path == "crates/wire/src/codec.rs" {
@@ -165,7 +241,7 @@ fn bincode_stands_in_one_file() {
 }
 
 #[test]
-fn only_the_simulator_knows_that_a_gpu_may_be_unreal() {
+fn only_the_laboratory_knows_that_a_gpu_may_be_simulated() {
     for folder in [
         "controller",
         "gpu-agent",
@@ -178,16 +254,130 @@ fn only_the_simulator_knows_that_a_gpu_may_be_unreal() {
         for (path, text) in sources(folder) {
             let product = text.split("#[cfg(test)]").next().unwrap_or_default();
             for (line, code) in code(product) {
-                assert!(
-                    !names(code, "tessera_sim"),
-                    "{path}:{line} knows of the simulator: {code}"
-                );
+                for laboratory in LABORATORY {
+                    assert!(
+                        !names(code, &laboratory.replace('-', "_")),
+                        "{path}:{line} names {laboratory}, a crate of lab/: {code}"
+                    );
+                }
             }
         }
     }
 }
 
-/// Every source file below `folder` that is part of a product, by its path in the repository.
+/// Follows normal dependencies only: what tests use is not linked into a program.
+#[test]
+fn no_production_crate_links_anything_of_the_laboratory() {
+    let manifest = workspace().join("Cargo.toml");
+    let metadata = MetadataCommand::new().manifest_path(manifest).exec().unwrap();
+    let name_of: BTreeMap<_, _> =
+        metadata.packages.iter().map(|package| (&package.id, package.name.to_string())).collect();
+    let resolved = metadata.resolve.as_ref().unwrap();
+    let links_of: BTreeMap<_, Vec<_>> = resolved
+        .nodes
+        .iter()
+        .map(|node| {
+            let is_normal =
+                |dep: &&NodeDep| dep.dep_kinds.iter().any(|k| k.kind == DependencyKind::Normal);
+            (&node.id, node.deps.iter().filter(is_normal).map(|dep| &dep.pkg).collect())
+        })
+        .collect();
+    for production in PRODUCTION {
+        let root = metadata.packages.iter().find(|package| package.name == production);
+        let root = root.unwrap_or_else(|| panic!("{production} is no package: was it renamed?"));
+        let mut open = vec![(&root.id, vec![production.to_owned()])];
+        let mut seen = BTreeSet::from([&root.id]);
+        while let Some((package, path)) = open.pop() {
+            for link in links_of[package].iter().filter(|link| seen.insert(link)) {
+                let name = &name_of[link];
+                let path = [path.clone(), vec![name.clone()]].concat();
+                let is_laboratory = LABORATORY.contains(&name.as_str())
+                    || LABORATORY_LIBRARIES.contains(&name.as_str());
+                assert!(!is_laboratory, "{}: production must not link lab/", path.join(" -> "));
+                open.push((link, path));
+            }
+        }
+    }
+}
+
+/// Rings that still stand. None may be added, and one that is gone must be removed from this list.
+const ALLOWED_RINGS: &[(&str, &[&str])] = &[
+    ("controller/src", &["actors/links", "actors/placer"]),
+    ("controller/src", &["ports", "store"]),
+    (
+        "controller/core/src",
+        &[
+            "commands",
+            "counterfactual",
+            "ends",
+            "explain",
+            "forecast",
+            "gangs",
+            "layouts",
+            "placing",
+            "plans",
+            "round",
+            "rows",
+            "state",
+        ],
+    ),
+    ("controller/core/src", &["memory", "predictions"]),
+    ("crates/model/src", &["mig/compute", "mig/cost", "mig/plan"]),
+    ("crates/wire/src", &["codec", "kernel"]),
+    ("gpu-agent/src", &["gpus", "journal", "mps", "node", "nvml", "pool", "telemetry"]),
+    ("kernel-shim/src", &["client", "counters", "filler", "measure", "session"]),
+    ("kernel-shim/src", &["driver", "exports", "state"]),
+    ("kernel-shim/src", &["hooks", "launch"]),
+    ("kernel-shim/src", &["kernel_catalog", "names"]),
+    ("lab/simulator/src", &["cluster/engine", "cluster/metrics"]),
+    ("lab/simulator/src", &["cluster/experiment", "cluster/predictors"]),
+    ("lab/stand-in/src", &["faults", "node"]),
+    ("lab/stand-in/cuda/src", &["driver", "gate", "trace", "work", "world"]),
+];
+
+#[test]
+fn folders_of_a_crate_do_not_import_each_other() {
+    let rings = tessera_tidy::rings::find_rings(&workspace()).unwrap();
+
+    let is_allowed = |ring: &tessera_tidy::rings::Ring| {
+        let modules: Vec<&str> = ring.modules.iter().map(String::as_str).collect();
+        ALLOWED_RINGS.contains(&(ring.source_folder.as_str(), modules.as_slice()))
+    };
+    let found: Vec<String> =
+        rings.iter().filter(|ring| !is_allowed(ring)).map(ToString::to_string).collect();
+    assert!(found.is_empty(), "{} rings of imports:\n{}", found.len(), found.join("\n"));
+    assert_eq!(rings.len(), ALLOWED_RINGS.len(), "a ring is gone: remove it from ALLOWED_RINGS");
+}
+
+/// Third-party crates with their features, as a build of these kinds of dependencies selects them.
+fn selected_features(edges: &str) -> BTreeSet<String> {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let arguments = ["tree", "--offline", "--workspace", "--prefix", "none", "--edges", edges];
+    let tree =
+        Command::new(cargo).args(arguments).args(["--format", "{p} with {f}"]).output().unwrap();
+    assert!(tree.status.success(), "{}", String::from_utf8_lossy(&tree.stderr));
+    let lines = String::from_utf8(tree.stdout).unwrap();
+    lines.lines().map(|line| line.trim_end_matches(" (*)").to_owned()).collect()
+}
+
+#[test]
+fn programs_and_tests_build_third_party_crates_with_the_same_features() {
+    let programs = selected_features("normal,build");
+    let tests = selected_features("normal,build,dev");
+
+    let name = |line: &str| line.split(" with ").next().unwrap_or_default().to_owned();
+    let of_programs: BTreeSet<String> = programs.iter().map(|line| name(line)).collect();
+    let different: Vec<&String> = tests
+        .symmetric_difference(&programs)
+        .filter(|line| of_programs.contains(&name(line)))
+        .collect();
+    assert!(
+        different.is_empty(),
+        "tests change features: add what is missing to features/Cargo.toml: {different:#?}"
+    );
+}
+
+/// Reads every source file below `folder` that is part of a product, with its path.
 fn sources(folder: &str) -> Vec<(String, String)> {
     let root = workspace();
     let mut found = Vec::new();
@@ -218,7 +408,7 @@ fn code(text: &str) -> impl Iterator<Item = (usize, &str)> {
         .filter(|(_, line)| !line.trim().is_empty())
 }
 
-/// Tells whether the code has this identifier, not just as a part of another or in a string.
+/// Returns whether the code has this identifier as a whole, outside of strings.
 fn names(code: &str, identifier: &str) -> bool {
     let outside_strings: String = code.split('"').step_by(2).collect();
     let is_part = |c: char| c.is_alphanumeric() || c == '_';

@@ -15,12 +15,12 @@ use std::time::{Duration, Instant};
 
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
-use tessera_api::types::{JobCounts, JobDetail, Submitted};
+use tessera_api_types::{JobCounts, JobDetail, SubmitResponse};
 use tessera_load_tests::cluster::{Cluster, Database, Plan, command, is_final};
 use tessera_load_tests::programs::programs;
 use tessera_load_tests::{http, locks, processes, wait};
 
-/// How long faults are injected where nobody says otherwise.
+/// How long faults are injected by default.
 const DEFAULT_SECS: u64 = 25;
 /// Less traffic than this proves nothing.
 const JOBS_PER_SEC_MIN: u64 = 8;
@@ -128,7 +128,7 @@ impl<'a> Client<'a> {
         }
     }
 
-    fn submit(&self, key: &str, millis: u64) -> Option<Submitted> {
+    fn submit(&self, key: &str, millis: u64) -> Option<SubmitResponse> {
         let folder = self.scratch.display().to_string();
         let mut request =
             command([self.program.as_str(), "lock", &folder, key, &millis.to_string()]);
@@ -319,7 +319,7 @@ fn nothing_is_left(cluster: &Cluster, mark: &str) {
     println!("{leftovers} output files are kept");
 }
 
-/// Counts what agents keep of attempts: output stays readable, so this is told, not judged.
+/// Counts what agents keep of attempts: output stays readable, so this is reported, not judged.
 fn leftover_attempts(first: &Path, second: &Path) -> usize {
     let count = |folder: &Path| {
         std::fs::read_dir(folder.join("outputs")).map_or(0, std::iter::Iterator::count)

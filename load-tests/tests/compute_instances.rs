@@ -1,13 +1,13 @@
 //! GPU instances with several compute instances: cut by an operator, a job on each, one fault for
 //! all, and whole again; with real processes.
 
-use tessera_api::types::{Instance, Job, SubmitRequest};
+use tessera_api_types::{InstanceDetails, JobView, SubmitRequest};
 use tessera_load_tests::cluster::{Cluster, Plan, SOON, script};
 use tessera_load_tests::console::{done, refused};
 use tessera_load_tests::wait;
 
-/// A job that tells what it was given, and stays.
-fn seat(user: &str, name: &str) -> SubmitRequest {
+/// A job that prints what it was given, and stays.
+fn submit_part(user: &str, name: &str) -> SubmitRequest {
     SubmitRequest {
         gpu_profile: Some(name.to_owned()),
         user: Some(user.to_owned()),
@@ -20,7 +20,7 @@ fn seat(user: &str, name: &str) -> SubmitRequest {
     }
 }
 
-fn instance(cluster: &Cluster) -> Instance {
+fn instance(cluster: &Cluster) -> InstanceDetails {
     let instances = cluster.gpus().items.remove(0).instances;
     instances.into_iter().find(|i| i.profile == "3g.20gb").unwrap()
 }
@@ -33,7 +33,7 @@ fn output(cluster: &Cluster, job: u64) -> String {
     })
 }
 
-fn running(cluster: &Cluster, job: u64) -> Job {
+fn running(cluster: &Cluster, job: u64) -> JobView {
     cluster.wait_job(job, SOON, "running").job
 }
 
@@ -44,11 +44,11 @@ fn two_jobs_run_on_two_compute_instances_of_one_gpu_instance() {
     assert!(plan.contains("cut 3g.20gb@0 into 2c+1c"), "{plan}");
     done(&cluster, &["gpus", "layout", "apply", "n1:0", "1c+2c.3g.20gb@0,1g.5gb"]);
     let again = done(&cluster, &["gpus", "layout", "apply", "n1:0", "2c+1c.3g.20gb@0,1g.5gb"]);
-    assert!(again.contains("stands already"), "{again}");
+    assert!(again.contains("exists already"), "{again}");
 
     // Each has a device of its own, and a part of the memory is counted for it.
-    let one = cluster.submit(&seat("ada", "1c.3g.20gb")).job_id;
-    let two = cluster.submit(&seat("ada", "2c.3g.20gb")).job_id;
+    let one = cluster.submit(&submit_part("ada", "1c.3g.20gb")).job_id;
+    let two = cluster.submit(&submit_part("ada", "2c.3g.20gb")).job_id;
     let (first, second) = (running(&cluster, one), running(&cluster, two));
     assert_eq!(first.profile.as_deref(), Some("1c.3g.20gb"));
     assert_ne!(first.slice, second.slice);
@@ -67,13 +67,13 @@ fn two_jobs_run_on_two_compute_instances_of_one_gpu_instance() {
     );
     assert_eq!(told, wanted);
     let why = done(&cluster, &["explain", &one.to_string()]);
-    assert!(why.contains("nothing divides"), "{why}");
+    assert!(why.contains("co-runners can use all of it"), "{why}");
     let show = done(&cluster, &["gpus"]);
     assert!(show.contains("1c at 2") && show.contains("2c at 0"), "{show}");
 
     // Nobody else gets on it, and what is in use is not cut anew.
-    let other = cluster.submit(&seat("bob", "1c.3g.20gb")).job_id;
-    let third = cluster.submit(&seat("ada", "2c.3g.20gb")).job_id;
+    let other = cluster.submit(&submit_part("bob", "1c.3g.20gb")).job_id;
+    let third = cluster.submit(&submit_part("ada", "2c.3g.20gb")).job_id;
     let reason = |job| wait::until(SOON, "a reason", || cluster.job(job).job.reason);
     assert_eq!(reason(other), "resources");
     assert_eq!(cluster.job(third).job.state, "queued", "it would keep the other from his turn");

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use tessera_api::types::Problem;
+use tessera_api_types::ProblemDetails;
 use tessera_load_tests::cluster::{Cluster, Database, Plan, SOON, command};
 use tessera_load_tests::daemon::ending;
 use tessera_load_tests::programs::programs;
@@ -50,7 +50,7 @@ fn a_controller_that_is_killed_comes_back_to_its_running_jobs() {
 fn a_second_controller_on_the_same_folder_is_refused() {
     let mut cluster = Plan::new().node("n1", "a30-24gb").start();
 
-    let mut rival = cluster.rival_controller();
+    let mut rival = cluster.second_controller();
     rival.start();
     let ended = rival.wait_for_end(SOON).expect("the second controller gives up");
 
@@ -96,7 +96,7 @@ fn jobs_run_on_while_the_database_is_away() {
     });
     assert!(refused.header("retry-after").is_some_and(|secs| secs.parse::<u32>().is_ok()));
     assert_eq!(refused.header("content-type"), Some("application/problem+json"));
-    assert_eq!(refused.json::<Problem>().status, 503);
+    assert_eq!(refused.json::<ProblemDetails>().status, 503);
     wait::until(SOON, "no more readiness", || {
         (cluster.call("GET", "/readyz", None).status == 503).then_some(())
     });
@@ -112,7 +112,7 @@ fn jobs_run_on_while_the_database_is_away() {
     });
     let back = back_at.elapsed();
 
-    let accepted: tessera_api::types::Submitted = accepted.json();
+    let accepted: tessera_api_types::SubmitResponse = accepted.json();
     cluster.wait_job(accepted.job_id, SOON, "succeeded");
     for job in [ends_meanwhile, through] {
         assert_eq!(cluster.wait_job(job, SOON, "succeeded").job.attempts, 1);

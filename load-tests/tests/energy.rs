@@ -3,7 +3,7 @@
 use std::process::Command;
 
 use serde_json::Value;
-use tessera_api::types::SubmitRequest;
+use tessera_api_types::SubmitRequest;
 use tessera_load_tests::cluster::{Cluster, Plan, SOON, command};
 use tessera_load_tests::programs::programs;
 use tessera_load_tests::wait;
@@ -18,7 +18,7 @@ fn user(mib: u64, load: u8) -> SubmitRequest {
     SubmitRequest { gpu_memory_bytes: Some(mib << 20), ..command(argv) }
 }
 
-/// What the command line says.
+/// What the command prints.
 fn tessera(cluster: &Cluster, arguments: &[&str]) -> String {
     let said = Command::new(programs().path("tessera"))
         .args(arguments)
@@ -29,7 +29,7 @@ fn tessera(cluster: &Cluster, arguments: &[&str]) -> String {
     String::from_utf8(said.stdout).unwrap()
 }
 
-/// What the command line says of a job.
+/// What the command prints of a job.
 fn show(cluster: &Cluster, job: u64) -> Value {
     serde_json::from_str(&tessera(cluster, &["show", "--json", &job.to_string()])).unwrap()
 }
@@ -54,14 +54,14 @@ fn jobs_on_slices_show_their_memory_and_energy() {
     }
 }
 
-/// What a node's agent has written down of its only card: the counter at the last sample, what
+/// What a node's agent has written down of its only GPU: the counter at the last sample, what
 /// attempts bore, what other programs bore, and all parts together, in millijoules.
 fn account(cluster: &Cluster) -> Option<(u64, u64, u64, u64)> {
     let folder = cluster.agent_data(0).join("telemetry");
     let mut entries = std::fs::read_dir(folder).ok()?.flatten().map(|entry| entry.path());
     let path = entries.find(|path| path.extension().is_some_and(|kind| kind == "json"))?;
     let kept: Value = serde_json::from_slice(&std::fs::read(path).ok()?).ok()?;
-    let book = &kept["book"];
+    let book = &kept["ledger"];
     let number = |name: &str| book[name].as_u64();
     let live: u64 = book["attempts"].as_object()?.values().filter_map(Value::as_u64).sum();
     let (settled, other, idle) = (number("settled_mj")?, number("other_mj")?, number("idle_mj")?);

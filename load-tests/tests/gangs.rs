@@ -3,7 +3,7 @@
 
 use std::process::{Command, Output};
 
-use tessera_api::types::{GangRequest, Job, JobPage, SubmitRequest};
+use tessera_api_types::{GangRequest, JobPage, JobView, SubmitRequest};
 use tessera_load_tests::cluster::{Cluster, Plan, SOON, script};
 use tessera_load_tests::programs::programs;
 use tessera_load_tests::wait;
@@ -21,7 +21,7 @@ fn tessera(cluster: &Cluster, words: &[&str]) -> Output {
         .unwrap()
 }
 
-/// A gang whose members tell what they were given, and stay until `go` stands in the folder.
+/// A gang whose members print what they were given, and stay until `go` stands in the folder.
 fn gang(cluster: &Cluster, nodes: u32, gpus_per_node: u32) -> SubmitRequest {
     let folder = cluster.scratch().display().to_string();
     SubmitRequest {
@@ -39,7 +39,7 @@ fn gang(cluster: &Cluster, nodes: u32, gpus_per_node: u32) -> SubmitRequest {
     }
 }
 
-fn members(cluster: &Cluster, gang: u64) -> Vec<Job> {
+fn members(cluster: &Cluster, gang: u64) -> Vec<JobView> {
     let page = cluster.call("GET", &format!("/v1/jobs?array={gang}"), None).expect(200);
     let mut jobs = page.json::<JobPage>().items;
     jobs.sort_by_key(|job| job.id);
@@ -48,7 +48,7 @@ fn members(cluster: &Cluster, gang: u64) -> Vec<Job> {
 
 /// Waits until every member is in a state; none may be in another final one.
 #[track_caller]
-fn wait_all(cluster: &Cluster, gang: u64, state: &str) -> Vec<Job> {
+fn wait_all(cluster: &Cluster, gang: u64, state: &str) -> Vec<JobView> {
     wait::until(3 * SOON, &format!("gang {gang} to be {state}"), || {
         let jobs = members(cluster, gang);
         jobs.iter().all(|job| job.state == state).then_some(jobs)
@@ -115,10 +115,10 @@ fn who_cancels_one_member_ends_all_and_what_never_fits_is_told() {
     let why = wait::until(SOON, "its reason", || {
         let explain = cluster.explain(second + 1);
         let text = serde_json::to_string(&explain).unwrap();
-        text.contains("seats could be had now").then_some(text)
+        text.contains("places are free now").then_some(text)
     });
-    assert!(why.contains("2 of 4 seats"), "{why}");
-    assert!(why.contains("kept for it: GPU"), "{why}");
+    assert!(why.contains("2 of 4 places"), "{why}");
+    assert!(why.contains("reserved for it: GPU"), "{why}");
     cluster.act(format!("{first}_1"), "cancel").expect(200);
 
     let ended = wait_all(&cluster, first, "cancelled");
@@ -129,7 +129,7 @@ fn who_cancels_one_member_ends_all_and_what_never_fits_is_told() {
 
     let told = tessera(&cluster, &["submit", "--gpus", "4", "--", "true"]);
     let told = String::from_utf8(told.stderr).unwrap();
-    assert!(told.contains("the largest node has 2 GPUs for that"), "{told}");
+    assert!(told.contains("the largest node has 2 suitable GPUs"), "{told}");
     assert!(told.contains("--gpus 4 --nodes 2"), "{told}");
     let done = tessera(
         &cluster,

@@ -1,12 +1,12 @@
-//! The read-only look at a real card: the script's ways out, and what was kept of real cards.
+//! The read-only look at a real GPU: the script's ways out, and what was kept of real GPUs.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use tessera_agent::inspect::Inspection;
 use tessera_load_tests::programs::programs;
-use tessera_sim::config::Config;
-use tessera_sim::node::Node;
+use tessera_stand_in::config::StandInConfig;
+use tessera_stand_in::node::SimulatedNode;
 use tessera_wire::frames::MigReport;
 
 fn gpu_folder() -> PathBuf {
@@ -26,7 +26,7 @@ fn look(library: &Path, sim: Option<&Path>, into: &Path) -> Output {
     command.output().unwrap()
 }
 
-/// Reads a fixture and checks what holds for every card.
+/// Reads a fixture and checks what holds for every GPU.
 fn sound(path: &Path) -> Inspection {
     let text = std::fs::read(path).unwrap();
     let seen: Inspection =
@@ -64,7 +64,7 @@ fn a_card_is_read_and_kept_with_what_may_be_done_and_is_left_as_it_was() {
     std::fs::set_permissions(folder.path(), std::os::unix::fs::PermissionsExt::from_mode(0o777))
         .unwrap();
     let sim = folder.path().join("sim");
-    let node = Node::open(&Config::new(&sim, &["h100-80gb-sxm"])).unwrap();
+    let node = SimulatedNode::open(&StandInConfig::new(&sim, &["h100-80gb-sxm"])).unwrap();
     let before = node.read().unwrap();
     let into = folder.path().join("kept");
 

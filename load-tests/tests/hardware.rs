@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use tessera_api::types::{Gpu, LayoutApplied, LayoutChange, LayoutRequest, SubmitRequest};
+use tessera_api_types::{GpuDetails, LayoutApplied, LayoutPlan, LayoutRequest, SubmitRequest};
 use tessera_load_tests::cluster::{Cluster, Plan, SOON, command};
 use tessera_load_tests::wait;
 
@@ -23,7 +23,7 @@ fn small(program: &[&str]) -> SubmitRequest {
     SubmitRequest { gpu_profile: Some("1g.5gb".into()), ..command(program.iter().copied()) }
 }
 
-fn gpu(cluster: &Cluster, index: u32) -> Gpu {
+fn gpu(cluster: &Cluster, index: u32) -> GpuDetails {
     let mut gpus = cluster.gpus().items.into_iter();
     gpus.find(|gpu| gpu.index == index).expect("the node has it")
 }
@@ -37,11 +37,11 @@ fn order(cluster: &Cluster, gpu: &str, layout: &str) -> String {
     applied.plan.unwrap()
 }
 
-fn change(cluster: &Cluster, plan: &str) -> LayoutChange {
+fn change(cluster: &Cluster, plan: &str) -> LayoutPlan {
     cluster.call("GET", &format!("/v1/layouts/{plan}"), None).expect(200).json()
 }
 
-fn ended(cluster: &Cluster, plan: &str) -> LayoutChange {
+fn ended(cluster: &Cluster, plan: &str) -> LayoutPlan {
     wait::until(SOON, "the change is over", || {
         Some(change(cluster, plan)).filter(|change| change.ended_at.is_some())
     })

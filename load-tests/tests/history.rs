@@ -3,7 +3,7 @@
 use std::process::{Command, Output};
 
 use serde_json::Value;
-use tessera_api::types::SubmitRequest;
+use tessera_api_types::SubmitRequest;
 use tessera_load_tests::cluster::{Cluster, Plan, SOON, script};
 use tessera_load_tests::programs::programs;
 use tessera_load_tests::wait;
@@ -37,8 +37,8 @@ fn movable(text: &str) -> SubmitRequest {
     }
 }
 
-/// Jobs of all kinds: sizes, profiles, whole GPUs, priorities, tasks that can be moved, failures
-/// that are tried again, jobs that can never run, jobs that are cancelled while they wait.
+/// Jobs of all kinds: sizes, profiles, whole GPUs, priorities, tasks that can be migrated, and failures
+/// that are tried again. Some can never run, and some are cancelled while they wait.
 fn mixed(cluster: &Cluster) {
     cluster.wait_job(cluster.submit(&movable("true")).job_id, SOON, "succeeded");
     let mut jobs = Vec::new();
@@ -99,8 +99,12 @@ fn what_scheme_b_decided_is_decided_again_and_static_decides_otherwise() {
         assert_eq!(told.status.code(), Some(code), "{error}");
         assert!(error.contains(hint), "{error}");
     };
-    refused(&["--since", "1h", "--check", "--policy", "miso"], 2, "live (whoever decided them) or");
-    refused(&["--since", "0s", "--check", "--policy", "live"], 2, "has no length");
+    refused(
+        &["--since", "1h", "--check", "--policy", "miso"],
+        2,
+        "live (the policy that decided the rounds) or",
+    );
+    refused(&["--since", "0s", "--check", "--policy", "live"], 2, "is empty");
     let past = ["--since", "9d", "--until", "8d", "--check", "--policy", "live"];
     refused(&past, 1, "--keep-rounds");
     let set = ["--since", "1h", "--check", "--policy", "live", "--set", "thrift=1"];

@@ -1,13 +1,13 @@
 //! The holder and the filler in real time: players on the CUDA stand-in under the shim, the agent's
-//! own queue, and what the device's trace says ran when.
+//! own queue, and what the device's trace shows of who ran when.
 //!
 //! A machine that does other things meanwhile wakes threads late. So the scenes go before everything
-//! else where that is allowed, and each may be played a few times until one shows what it should; what
-//! must never happen is looked at in every one.
+//! else where that is allowed. Each may be played a few times until one shows what it should; what must
+//! never happen is checked in every one.
 
 use std::fmt::Write as _;
 
-use tessera_kernel_queue::Rules;
+use tessera_kernel_queue::QueueRules;
 use tessera_load_tests::players::{Played, Program, Ran, Setting, Stage};
 use tessera_load_tests::processes;
 use tessera_load_tests::programs::programs;
@@ -23,7 +23,7 @@ fn stage(high: String, low: String) -> Stage {
         stand_in: target.join("stand-in"),
         shim: target.join("kernel-shim/libcuda.so.1"),
         switch_us: 0,
-        rules: Rules::default(),
+        rules: QueueRules::default(),
         run_in: 1,
     };
     let named = |name: &str, recording| Program { name: name.to_owned(), recording };
@@ -35,7 +35,7 @@ fn filler(millis: u64) -> String {
     format!("player 1\nkernel piece dur={millis}ms\nrun piece 8x1x1/128x1x1\nsync\n")
 }
 
-/// Plays until `shows` says nothing that is missing.
+/// Plays until `shows` reports nothing that is missing.
 fn play(stage: &Stage, tasks: u32, shows: impl Fn(&Played) -> Result<(), String>) {
     let mut missing = Vec::new();
     for _ in 0..TRIES {

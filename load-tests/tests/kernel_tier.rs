@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde_json::Value;
-use tessera_api::types::{JobDetail, KernelUse, SubmitRequest};
+use tessera_api_types::{JobDetail, KernelQueueUse, SubmitRequest};
 use tessera_load_tests::cluster::{Cluster, Plan, SOON, command};
 use tessera_load_tests::programs::programs;
 use tessera_load_tests::wait;
@@ -37,7 +37,7 @@ fn player(cluster: &Cluster, name: &str, priority: u8, steps: &str) -> SubmitReq
     }
 }
 
-fn kernel_use(cluster: &Cluster, job: u64) -> KernelUse {
+fn kernel_use(cluster: &Cluster, job: u64) -> KernelQueueUse {
     wait::until(SOON, "what a job did in its queue", || {
         cluster.job(job).attempt_list[0].kernel.clone().filter(|kernel| kernel.processes > 0)
     })
@@ -51,7 +51,7 @@ fn tasks(cluster: &Cluster) -> Value {
     cluster.call("GET", "/v1/kernels", None).expect(200).json()
 }
 
-/// Lines of a file that say something; none if it isn't there yet.
+/// Lines of a file that are not empty; none if it isn't there yet.
 fn lines_with(file: &Path, what: &str) -> usize {
     let text = fs::read_to_string(file).unwrap_or_default();
     text.lines().filter(|line| line.contains(what)).count()
@@ -115,7 +115,7 @@ fn two_jobs_on_one_slice_are_measured_and_then_one_fills_the_others_gaps() {
     for request in [&high, &low] {
         let job = cluster.submit(request).job_id;
         cluster.wait_job(job, DONE_WITHIN, "succeeded");
-        assert!(kernel_use(&cluster, job).launches_untold == 0);
+        assert!(kernel_use(&cluster, job).launches_unreported == 0);
     }
     let known = wait::until(SOON, "both tasks are measured", || {
         let tasks = tasks(&cluster);
@@ -170,7 +170,7 @@ fn with_mps_beneath_jobs_are_its_clients_and_their_memory_is_enforced() {
     assert!(pipes[0].contains('/'), "{pipes:?}");
     for job in jobs {
         let used = kernel_use(&cluster, job);
-        assert!(used.launches > 0 && used.launches_untold == 0, "{used:?}");
+        assert!(used.launches > 0 && used.launches_unreported == 0, "{used:?}");
     }
 
     // It asks for 1 GiB and takes two.

@@ -3,7 +3,7 @@
 use std::process::Command;
 use std::time::Duration;
 
-use tessera_api::types::{Instance, SubmitRequest};
+use tessera_api_types::{InstanceDetails, SubmitRequest};
 use tessera_load_tests::cluster::{Cluster, Plan, SOON, command};
 use tessera_load_tests::programs::programs;
 use tessera_load_tests::wait;
@@ -16,7 +16,7 @@ fn hold(profile: &str) -> SubmitRequest {
     }
 }
 
-fn instances(cluster: &Cluster) -> Vec<Instance> {
+fn instances(cluster: &Cluster) -> Vec<InstanceDetails> {
     cluster.gpus().items.remove(0).instances
 }
 

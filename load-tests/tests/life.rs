@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 
-use tessera_api::types::SubmitRequest;
+use tessera_api_types::SubmitRequest;
 use tessera_load_tests::cluster::{Cluster, Plan, SOON, command, script};
 use tessera_load_tests::{processes, wait};
 
@@ -167,7 +167,10 @@ fn a_user_holds_no_more_than_the_quota_and_is_told_so() {
     cluster.wait_job(other, SOON, "running");
     let why = cluster.explain(second);
     assert_eq!(why.reason.as_deref(), Some("quota"), "{why:#?}");
-    assert!(why.summary.contains("jobs of ada hold 1 of the 1 compute slices"), "{why:#?}");
+    assert!(
+        why.summary.contains("jobs of ada hold 1 of their limit of 1 compute slices"),
+        "{why:#?}"
+    );
     let would = why.would_start_if.unwrap();
     assert!(would.contains("jobs of ada that hold 1 compute slice end"), "{would}");
     assert!(would.contains("the quota is raised to 2"), "{would}");
@@ -193,7 +196,7 @@ fn exit_codes_and_signals_are_told_as_they_were() {
 fn what_one_attempt_leaves_behind_never_harms_the_next_on_its_slice() {
     let cluster = shared();
     let many = |text: &str| SubmitRequest {
-        array: Some(tessera_api::types::ArrayRange { first: 1, last: 150 }),
+        array: Some(tessera_api_types::ArrayRange { first: 1, last: 150 }),
         ..script(text)
     };
 

@@ -4,7 +4,7 @@
 use std::io::Read;
 use std::time::{Duration, Instant};
 
-use tessera_api::types::SubmitRequest;
+use tessera_api_types::SubmitRequest;
 use tessera_load_tests::cluster::{Cluster, Plan, SOON, script};
 use tessera_load_tests::http;
 use tessera_load_tests::programs::programs;
@@ -13,7 +13,7 @@ fn two_nodes() -> Cluster {
     Plan::new().node("n1", "a100-40gb").node("n2", "a30-24gb").start()
 }
 
-/// Asks the driver's library of a node, past the agent.
+/// Queries the driver's library of a node, past the agent.
 fn devices_of(cluster: &Cluster, node: usize) -> String {
     let listed = std::process::Command::new(programs().path("tessera-test-job"))
         .arg("devices")
@@ -96,7 +96,7 @@ fn a_script_runs_on_a_slice_of_the_right_size_and_says_why() {
     assert!(!why.summary.is_empty());
     let decision = why.decision.unwrap();
     let recorded = cluster.call("GET", &format!("/v1/decisions/{decision}"), None).expect(200);
-    let recorded: tessera_api::types::DecisionView = recorded.json();
+    let recorded: tessera_api_types::DecisionView = recorded.json();
     assert_eq!((recorded.job_id, recorded.outcome.as_str()), (submitted.job_id, "start"));
 
     let states: Vec<_> =
@@ -142,7 +142,7 @@ fn an_array_runs_each_task_once() {
     let cluster = Plan::new().node("n1", "a100-40gb").start();
     let folder = cluster.scratch();
     let request = SubmitRequest {
-        array: Some(tessera_api::types::ArrayRange { first: 3, last: 22 }),
+        array: Some(tessera_api_types::ArrayRange { first: 3, last: 22 }),
         env: [("FOLDER".into(), folder.display().to_string())].into(),
         ..script(
             "echo x >> \"$FOLDER/$TESSERA_ARRAY_TASK_ID\"\n\
@@ -166,7 +166,7 @@ fn an_array_runs_each_task_once() {
         assert_eq!(ran, "x\n", "task {index}");
     }
     let by_name = format!("/v1/jobs/{}_7", submitted.job_id);
-    let named: tessera_api::types::JobDetail =
+    let named: tessera_api_types::JobDetail =
         cluster.call("GET", &by_name, None).expect(200).json();
     assert_eq!(named.job.id, submitted.job_id + 4);
     assert_eq!(cluster.counts().by_state.get("succeeded"), Some(&20));

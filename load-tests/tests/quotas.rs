@@ -3,8 +3,8 @@
 
 use std::process::{Command, Output};
 
-use tessera_api::types::usage::{AccountUsage, UsageReport};
-use tessera_api::types::{GangRequest, SubmitRequest};
+use tessera_api_types::{AccountUsage, UsageReport};
+use tessera_api_types::{GangRequest, SubmitRequest};
 use tessera_load_tests::cluster::{Cluster, Plan, SOON, script};
 use tessera_load_tests::programs::programs;
 use tessera_load_tests::wait;
@@ -78,23 +78,26 @@ fn a_gang_and_a_job_wait_for_quotas_while_others_pass_and_usage_is_told() {
     assert_eq!(told.reason.as_deref(), Some("quota"), "{told:?}");
     let words = format!("{} {}", told.summary, told.would_start_if.unwrap_or_default());
     // Both quotas hold it by now: hers for a GPU, the account's for two.
-    assert!(words.contains("jobs of account lab hold 12 of the 12 compute slices"), "{words}");
-    assert!(words.contains("this gang of 2 takes at least 8 more"), "{words}");
-    assert!(words.contains("those of ada among them 4 of 8"), "{words}");
+    assert!(
+        words.contains("jobs of account lab hold 12 of their limit of 12 compute slices"),
+        "{words}"
+    );
+    assert!(words.contains("this gang of 2 needs at least 8 more"), "{words}");
+    assert!(words.contains("those of ada 4 of their limit of 8"), "{words}");
     assert!(words.contains("that hold 8 compute slices end, of them 4 of ada"), "{words}");
     assert!(words.contains("or the quotas are raised to 20 and 12"), "{words}");
     let told = cluster.explain(bobs[2]);
     assert_eq!(told.reason.as_deref(), Some("quota"), "{told:?}");
-    assert!(told.summary.contains("hold 12 of the 12"), "{}", told.summary);
+    assert!(told.summary.contains("hold 12 of their limit of 12"), "{}", told.summary);
 
     let lab = account(&cluster, "lab");
     assert_eq!((lab.held_slices, lab.quota_slices, lab.share), (12, Some(12), 2));
     assert_eq!((lab.running, lab.waiting), (3, 3));
-    assert!(lab.used_slice_secs > 0.0 && lab.factor < 1.0, "{lab:?}");
+    assert!(lab.recent_slice_secs > 0.0 && lab.factor < 1.0, "{lab:?}");
     let ada = lab.users.iter().find(|user| user.user == "ada").unwrap();
     assert_eq!((ada.held_slices, ada.quota_slices, ada.waiting), (4, Some(8), 2));
     let text = String::from_utf8(tessera(&cluster, &["usage"]).stdout).unwrap();
-    assert!(text.contains("Half of what was had counts no more after 12h."), "{text}");
+    assert!(text.contains("Past usage is weighted by half for each 12h of age."), "{text}");
 
     // What can never start under a quota is refused, and says why.
     let four = SubmitRequest {
@@ -103,7 +106,7 @@ fn a_gang_and_a_job_wait_for_quotas_while_others_pass_and_usage_is_told() {
     };
     let refused = cluster.try_submit(&four, None).unwrap().expect(422).text();
     let words =
-        "at most 8 compute slices at once, which is the quota of ada, and this takes 16 (4 for";
+        "at most 8 compute slices at once, which is the quota of ada; this job takes 16 (4 for";
     assert!(refused.contains(words), "{refused}");
 
     std::fs::write(cluster.scratch().join("go"), "").unwrap();
@@ -125,7 +128,7 @@ fn who_had_more_goes_after_who_had_less_also_under_the_next_controller() {
     let first = cluster.submit(&until(&cluster, "ada", "one")).job_id;
     cluster.wait_job(first, 3 * SOON, "running");
     let had = wait::until(SOON, "some usage", || {
-        let had = account(&cluster, "ada").used_slice_secs;
+        let had = account(&cluster, "ada").recent_slice_secs;
         (had > 4.0).then_some(had)
     });
     cluster.controller.kill();
@@ -133,7 +136,7 @@ fn who_had_more_goes_after_who_had_less_also_under_the_next_controller() {
     cluster.wait_ready();
 
     let kept = account(&cluster, "ada");
-    assert!(kept.used_slice_secs >= had, "{kept:?} had {had}");
+    assert!(kept.recent_slice_secs >= had, "{kept:?} had {had}");
     assert_eq!((kept.held_slices, kept.named), (4, false));
     let again = cluster.submit(&until(&cluster, "ada", "two")).job_id;
     let bobs = cluster.submit(&until(&cluster, "bob", "two")).job_id;

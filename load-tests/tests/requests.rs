@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, Weak};
 use std::thread;
 
-use tessera_api::types::{Problem, SubmitRequest, Submitted};
+use tessera_api_types::{ProblemDetails, SubmitRequest, SubmitResponse};
 use tessera_load_tests::cluster::{Cluster, Plan, SOON, command};
 use tessera_load_tests::http::Response;
 use tessera_load_tests::wait;
@@ -20,10 +20,10 @@ fn shared() -> Arc<Cluster> {
 }
 
 #[track_caller]
-fn problem(response: &Response, status: u16) -> Problem {
+fn problem(response: &Response, status: u16) -> ProblemDetails {
     assert_eq!(response.status, status, "{}", response.text());
     assert_eq!(response.header("content-type"), Some("application/problem+json"));
-    let problem: Problem = response.json();
+    let problem: ProblemDetails = response.json();
     assert_eq!(problem.status, status);
     assert!(problem.kind.starts_with("urn:tessera:problem:"), "{}", problem.kind);
     assert!(!problem.title.is_empty() && !problem.detail.is_empty());
@@ -123,7 +123,7 @@ fn a_submit_that_is_repeated_with_its_key_makes_one_job() {
     let other = SubmitRequest { priority: Some(1), ..command(["true"]) };
     let different = cluster.try_submit(&other, Some(&key)).unwrap();
 
-    assert_eq!(first.json::<Submitted>(), second.json::<Submitted>());
+    assert_eq!(first.json::<SubmitResponse>(), second.json::<SubmitResponse>());
     assert_eq!(second.header("idempotency-replayed"), Some("true"));
     assert_eq!(first.header("idempotency-replayed"), None);
     problem(&different, 422);
@@ -135,7 +135,7 @@ fn a_hundred_equal_submits_at_once_make_one_job() {
     let request = command(["true"]);
     let key = format!("at-once-{}", std::process::id());
 
-    let answers: Vec<Submitted> = thread::scope(|scope| {
+    let answers: Vec<SubmitResponse> = thread::scope(|scope| {
         let submits: Vec<_> = (0..100)
             .map(|_| scope.spawn(|| cluster.try_submit(&request, Some(&key)).unwrap()))
             .collect();
@@ -155,7 +155,7 @@ fn lists_are_read_page_by_page_without_gaps() {
     let request = SubmitRequest {
         name: Some("paged".into()),
         hold: true,
-        array: Some(tessera_api::types::ArrayRange { first: 0, last: 24 }),
+        array: Some(tessera_api_types::ArrayRange { first: 0, last: 24 }),
         ..command(["true"])
     };
     let array = cluster.submit(&request).job_id;
@@ -164,7 +164,7 @@ fn lists_are_read_page_by_page_without_gaps() {
     let mut cursor = String::new();
     loop {
         let path = format!("/v1/jobs?array={array}&limit=10{cursor}");
-        let page: tessera_api::types::JobPage = cluster.call("GET", &path, None).expect(200).json();
+        let page: tessera_api_types::JobPage = cluster.call("GET", &path, None).expect(200).json();
         ids.extend(page.items.iter().map(|job| job.id));
         match page.next_cursor {
             Some(next) => cursor = format!("&cursor={next}"),
@@ -190,7 +190,7 @@ fn the_outside_of_the_controller_is_complete() {
     for path in ["/v1/jobs", "/v1/jobs/{job}", "/v1/nodes", "/v1/gpus", "/v1/layouts"] {
         assert!(openapi["paths"].get(path).is_some(), "{path} is not described");
     }
-    let info: tessera_api::types::ClusterInfo =
+    let info: tessera_api_types::ClusterInfo =
         cluster.call("GET", "/v1/info", None).expect(200).json();
     assert_eq!((info.policy.as_str(), info.gpus), ("tessera", 1));
 }

@@ -1,12 +1,12 @@
 //! Jobs under `--policy scheme-b` on a real controller: slices made to measure, and a strict order.
 
-use tessera_api::types::SubmitRequest;
+use tessera_api_types::SubmitRequest;
 use tessera_load_tests::cluster::{Cluster, Plan, SOON, script};
 use tessera_load_tests::wait;
 
 const GIB: u64 = 1 << 30;
 
-/// Asks for so much memory until a file of this name stands in the folder.
+/// Requests so much memory until a file of this name stands in the folder.
 fn until(cluster: &Cluster, gib: u64, file: &str) -> SubmitRequest {
     let folder = cluster.scratch().display().to_string();
     SubmitRequest {

@@ -2,13 +2,13 @@
 
 use std::collections::BTreeSet;
 
-use tessera_api::types::SubmitRequest;
+use tessera_api_types::SubmitRequest;
 use tessera_load_tests::cluster::{Plan, SOON, script};
-use tessera_load_tests::collector::{Collector, Told, attribute};
+use tessera_load_tests::collector::{Collector, ReceivedSpan, attribute};
 use tessera_load_tests::wait;
 
 /// Whether `told` is reachable from a span of `known`: by trace, parent or link.
-fn joins(told: &Told, known: &BTreeSet<Vec<u8>>) -> bool {
+fn joins(told: &ReceivedSpan, known: &BTreeSet<Vec<u8>>) -> bool {
     let span = &told.span;
     known.contains(&span.parent_span_id)
         || span.links.iter().any(|link| known.contains(&link.span_id))
@@ -33,7 +33,7 @@ fn one_job_is_one_connected_story() {
     let done = cluster.wait_job(job, SOON, "succeeded");
     let handed = cluster.logs(job).trim().to_owned();
     let id = job.to_string();
-    let about_it = |told: &Told, name: &str| {
+    let about_it = |told: &ReceivedSpan, name: &str| {
         told.span.name == name && told.attribute("tessera.job.id").as_deref() == Some(&id)
     };
     let names = ["job.submit", "job.place", "gpu.repartition", "job.launch", "job.attempt"];
@@ -131,7 +131,7 @@ fn a_callers_own_trace_goes_on_into_the_job() {
     )
     .unwrap();
 
-    let job = answer.json::<tessera_api::types::Submitted>().job_id;
+    let job = answer.json::<tessera_api_types::SubmitResponse>().job_id;
     cluster.wait_job(job, SOON, "succeeded");
     assert_eq!(cluster.logs(job).trim().split('-').nth(1), Some(trace));
 }

@@ -1,7 +1,7 @@
 //! Accepting submits: many requests share one commit.
 //!
-//! Writers take turns at the queue of calls: whoever is free takes all that wait, commits them
-//! together, and answers. While one waits for the disk, another can fill its batch.
+//! Writers take turns at the queue of calls: a free writer takes all waiting calls, commits them
+//! together, and replies. While one waits for the disk, another can fill its batch.
 
 use std::sync::Arc;
 
@@ -10,14 +10,15 @@ use tokio::sync::{Mutex, mpsc};
 
 use crate::memory::StoreMemory;
 use crate::ports::{PortError, SubmitCall};
-use crate::store::submit::{self, Committed, FreshJob, Numbers};
+use crate::store::submit::{self, Committed, Numbers};
 use crate::store::{self, ConnectOptions, Connection, StoreError, leader};
+use tessera_control::rows::submitted::SubmittedJob;
 
 /// Concurrent transactions: more only make smaller batches.
 const WRITERS: usize = 2;
 /// Most submits in one transaction: bounds the wait of the first.
 const BATCH_MAX: usize = 512;
-/// Most tasks in one transaction, so that a few large arrays don't hold up small jobs.
+/// Most tasks in one transaction, so that a few large arrays don't delay small jobs.
 const BATCH_TASKS_MAX: u32 = 20_000;
 /// How often a batch is tried again after it met another writer.
 const RETRIES: u32 = 3;
@@ -28,7 +29,7 @@ pub fn start(
     options: &ConnectOptions,
     memory: &Arc<StoreMemory>,
     calls: mpsc::Receiver<SubmitCall>,
-    fresh: mpsc::Sender<Vec<FreshJob>>,
+    fresh: mpsc::Sender<Vec<SubmittedJob>>,
 ) {
     let calls = Arc::new(Mutex::new(calls));
     let numbers = Arc::new(Numbers::default());
@@ -52,7 +53,7 @@ struct Writer {
     /// Kept from batch to batch; none after an error.
     connection: Option<Connection>,
     calls: Arc<Mutex<mpsc::Receiver<SubmitCall>>>,
-    fresh: mpsc::Sender<Vec<FreshJob>>,
+    fresh: mpsc::Sender<Vec<SubmittedJob>>,
     numbers: Arc<Numbers>,
 }
 
@@ -109,18 +110,18 @@ impl Writer {
             let mut connection = match self.connection.take() {
                 Some(connection) => connection,
                 None => {
-                    // Numbers of jobs leap when stock is taken: nothing is accepted before.
+                    // A rollback raises the job numbers: nothing is accepted before that.
                     let mut fresh = store::connect(&self.options).await?;
-                    leader::recognise(&mut fresh, self.memory.known()).await?;
+                    leader::check_lineage(&mut fresh, self.memory.known()).await?;
                     fresh
                 }
             };
-            match submit::insert(&mut connection, submissions, &self.numbers).await {
+            match submit::insert_submissions(&mut connection, submissions, &self.numbers).await {
                 Ok(committed) => {
                     self.connection = Some(connection);
                     return Ok(committed);
                 }
-                Err(StoreError::Moved { .. }) if tries < RETRIES => tries += 1,
+                Err(StoreError::Conflict { .. }) if tries < RETRIES => tries += 1,
                 Err(error) => return Err(error),
             }
         }
@@ -130,12 +131,12 @@ impl Writer {
 fn refusal(error: &StoreError) -> PortError {
     match error {
         StoreError::KeyReused => PortError::KeyReused,
-        StoreError::Moved { .. }
+        StoreError::Conflict { .. }
         | StoreError::Deposed { .. }
-        | StoreError::SetBack { .. }
+        | StoreError::RolledBack { .. }
         | StoreError::Corrupt { .. }
         | StoreError::Unavailable { .. } => {
-            PortError::Unavailable { reason: "the database did not take the job".to_owned() }
+            PortError::Unavailable { reason: "the database did not accept the job".to_owned() }
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Keeping the leader's lease: renews it, and says until when this controller may trust itself.
+//! The leader's lease: elections, renewals, and until when this controller may act as the leader.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,23 +9,23 @@ use tessera_model::{ControllerId, Millis};
 use tokio::sync::watch;
 
 use crate::clock;
-use crate::core::setback::{Remembered, SetBack};
 use crate::memory::StoreMemory;
 use crate::ports::Readiness;
 use crate::store::leader::{self, Claim, Election, RENEW_EVERY, TRUST_MARGIN};
 use crate::store::{self, Connection, Pool, StoreError};
+use tessera_control::rollback::{DatabaseRollback, Remembered};
 
 /// Until when this controller may act as the leader, on its boot clock.
 #[derive(Clone, Debug)]
 pub struct Trust(Arc<AtomicU64>);
 
 impl Trust {
-    /// No rival can exist: the only controller, by its data folder's lock and the agents' word.
+    /// For the only controller, by its data folder's lock and its settings: no other one can lead.
     pub fn unlimited() -> Self {
         Self(Arc::new(AtomicU64::new(u64::MAX)))
     }
 
-    /// Rivals may exist: trust ends with the lease.
+    /// For one of several controllers: trust ends with the lease.
     pub fn leased() -> Self {
         Self(Arc::new(AtomicU64::new(0)))
     }
@@ -49,19 +49,19 @@ impl Trust {
 /// How long to wait before the next attempt to lead.
 const ELECT_EVERY: Duration = Duration::from_secs(1);
 
-/// The store was found to have been set back while this controller leads: take stock.
+/// A rollback of the database was found while this controller leads.
 #[derive(Clone, Copy, Debug, actix::Message)]
 #[rtype(result = "()")]
-pub struct StoreSetBack(pub SetBack);
+pub struct StoreSetBack(pub DatabaseRollback);
 
-/// What it takes to lead.
+/// What a controller needs to stand for election.
 #[derive(Clone, Debug)]
 pub struct Candidate {
     /// This controller.
     pub controller: ControllerId,
     /// Connections for elections and renewals.
     pub pool: Pool,
-    /// What is remembered of the store.
+    /// The record of the store.
     pub memory: Arc<StoreMemory>,
     /// Until when this controller may trust itself.
     pub trust: Trust,
@@ -74,7 +74,7 @@ impl Candidate {
     ///
     /// # Errors
     ///
-    /// [`StoreError::Corrupt`]: a person must look.
+    /// [`StoreError::Corrupt`]: an administrator must look.
     pub async fn lead(&self, readiness: &watch::Sender<Readiness>) -> Result<u64, StoreError> {
         loop {
             let begun = clock::boot();
@@ -88,7 +88,7 @@ impl Candidate {
                 }
                 Err(error @ StoreError::Corrupt { .. }) => return Err(error),
                 Err(error) => {
-                    format!("the database doesn't answer: {}", super::intake::Chain(&error))
+                    format!("the database does not respond: {}", super::intake::Chain(&error))
                 }
             };
             tracing::info!(reason, "waiting to lead");
@@ -102,15 +102,15 @@ impl Candidate {
         self.elect(&mut connection, None).await
     }
 
-    /// Tries to lead; `set_back` is set if the store is known to have been set back.
+    /// Stands for election; `set_back` is the rollback that was found, if any.
     ///
     /// # Errors
     ///
-    /// As [`leader::elect`].
+    /// As [`leader::elect_leader`].
     pub async fn elect(
         &self,
         connection: &mut Connection,
-        set_back: Option<SetBack>,
+        set_back: Option<DatabaseRollback>,
     ) -> Result<Election, StoreError> {
         let claim = Claim {
             controller: self.controller,
@@ -118,13 +118,13 @@ impl Candidate {
             set_back,
             lease: self.lease,
         };
-        let election = leader::elect(connection, &claim).await?;
+        let election = leader::elect_leader(connection, &claim).await?;
         if let Election::Won { epoch, remember, set_back } = election {
             if let Some(how) = set_back {
                 let hold_secs = self.lease.get() / 1_000;
                 tracing::error!(
                     %how, epoch, hold_secs,
-                    "the database was set back: every node starts over, nothing is placed meanwhile"
+                    "the database was rolled back: every node starts over, and nothing is placed meanwhile"
                 );
             }
             self.remember(remember).await;
@@ -132,7 +132,7 @@ impl Candidate {
         Ok(election)
     }
 
-    /// Renews the lease until it is lost to another controller; `epoch` tells which one is held.
+    /// Renews the lease until another controller has it. `epoch` is the epoch that this one leads under.
     pub async fn keep(self, epoch: watch::Receiver<u64>, placer: Recipient<StoreSetBack>) {
         loop {
             tokio::time::sleep(RENEW_EVERY).await;
@@ -140,8 +140,8 @@ impl Candidate {
             let held = *epoch.borrow();
             match self.renew(held).await {
                 Ok(()) => self.trust.extend(begun),
-                Err(StoreError::SetBack { how }) => {
-                    // A full mailbox is told at the next renewal.
+                Err(StoreError::RolledBack { how }) => {
+                    // If the mailbox is full, the next renewal sends it again.
                     let _ = placer.try_send(StoreSetBack(how));
                 }
                 // A newer epoch of our own may have been won meanwhile.
@@ -152,7 +152,7 @@ impl Candidate {
                     return;
                 }
                 Err(error) => {
-                    tracing::warn!(error = %super::intake::Chain(&error), "lease not renewed");
+                    tracing::warn!(error = %super::intake::Chain(&error), "the leader's lease was not renewed");
                 }
             }
         }
@@ -160,13 +160,13 @@ impl Candidate {
 
     async fn renew(&self, held: u64) -> Result<(), StoreError> {
         let mut connection = store::acquire(&self.pool).await?;
-        let now = leader::recognise(&mut connection, self.memory.known()).await?;
-        leader::renew(&mut connection, self.controller, held).await?;
+        let now = leader::check_lineage(&mut connection, self.memory.known()).await?;
+        leader::renew_lease(&mut connection, self.controller, held).await?;
         self.remember(now.remembered_under(held)).await;
         Ok(())
     }
 
-    /// Apart from this thread: a slow disk must not hold up the placer.
+    /// Writes on another thread: a slow disk must not delay the placer.
     async fn remember(&self, fresh: Remembered) {
         let memory = Arc::clone(&self.memory);
         // Fails only while the runtime ends.

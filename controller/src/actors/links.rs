@@ -7,12 +7,13 @@ use actix::{Addr, Message};
 use tessera_model::{Millis, NodeId, NodeName};
 use tessera_wire::frames::{Hello, LogReply, LogRequest, ToAgent, ToController};
 use tessera_wire::link::{FrameReader, FrameWriter, LinkError};
-use tessera_wire::tls::{self, NodeIdentity};
+use tessera_wire::tls::{self, NodeIdentity, TlsError};
 use tokio::sync::mpsc;
 
+use super::intake::Chain;
 use super::placer::Placer;
-use crate::figures::Board;
-use crate::kernels::{KernelBook, KernelDesk};
+use crate::figures::FigureCache;
+use crate::kernels::{KernelReports, NodeKernelReports};
 
 /// How long a peer may take to shake hands and say hello.
 const HELLO_DEADLINE: Duration = Duration::from_secs(10);
@@ -30,11 +31,11 @@ const LOG_PIECES: usize = 8;
 pub struct LinkOpened {
     /// The connection's number.
     pub session: u64,
-    /// Who, by its certificate.
+    /// The node, by its certificate.
     pub peer: NodeIdentity,
-    /// What it said.
+    /// Its hello.
     pub hello: Box<Hello>,
-    /// How to reach it.
+    /// The way to send it frames.
     pub link: Link,
 }
 
@@ -44,9 +45,9 @@ pub struct LinkOpened {
 pub struct LinkFrames {
     /// The connection's number.
     pub session: u64,
-    /// Who.
+    /// The node.
     pub node: NodeId,
-    /// What, in order.
+    /// The frames, in order.
     pub frames: Vec<ToController>,
 }
 
@@ -56,11 +57,11 @@ pub struct LinkFrames {
 pub struct LinkRenews {
     /// The connection's number.
     pub session: u64,
-    /// Who.
+    /// The node.
     pub node: NodeId,
     /// When it asked, on its own clock.
     pub sent: Millis,
-    /// The generation that it believes in.
+    /// The generation that it knows.
     pub generation: u64,
 }
 
@@ -70,7 +71,7 @@ pub struct LinkRenews {
 pub struct LinkClosed {
     /// The connection's number.
     pub session: u64,
-    /// Who.
+    /// The node.
     pub node: NodeId,
 }
 
@@ -128,8 +129,8 @@ async fn read_log(
 pub async fn serve(
     endpoint: quinn::Endpoint,
     placer: Addr<Placer>,
-    figures: Board,
-    kernels: KernelBook,
+    figures: FigureCache,
+    kernels: KernelReports,
 ) {
     static SESSIONS: AtomicU64 = AtomicU64::new(1);
     while let Some(incoming) = endpoint.accept().await {
@@ -140,8 +141,10 @@ pub async fn serve(
             let from = incoming.remote_address();
             match tokio::time::timeout(HELLO_DEADLINE, greet(incoming)).await {
                 Ok(Ok(greeting)) => converse(session, greeting, placer, (figures, kernels)).await,
-                Ok(Err(problem)) => tracing::warn!(%from, problem, "agent turned away"),
-                Err(_) => tracing::warn!(%from, "agent was too slow to say hello"),
+                Ok(Err(problem)) => {
+                    tracing::warn!(%from, problem = %Chain(&problem), "agent refused");
+                }
+                Err(_) => tracing::warn!(%from, "agent did not send its hello in time"),
             }
         });
     }
@@ -155,12 +158,25 @@ struct Greeting {
     reader: FrameReader,
 }
 
-async fn greet(incoming: quinn::Incoming) -> Result<Greeting, String> {
-    let connection = incoming.await.map_err(|e| e.to_string())?;
-    let peer = tls::peer_node(&connection).map_err(|e| e.to_string())?;
-    let (send, receive) = connection.accept_bi().await.map_err(|e| e.to_string())?;
+/// Why an agent's connection is refused.
+#[derive(Debug, thiserror::Error)]
+enum GreetingError {
+    #[error("the connection failed")]
+    Connection(#[from] quinn::ConnectionError),
+    #[error("the peer's certificate is not that of a node")]
+    Certificate(#[source] TlsError),
+    #[error("the hello could not be read")]
+    Hello(#[source] LinkError),
+    #[error("{name} did not send a hello first")]
+    NoHello { name: NodeName },
+}
+
+async fn greet(incoming: quinn::Incoming) -> Result<Greeting, GreetingError> {
+    let connection = incoming.await?;
+    let peer = tls::peer_node(&connection).map_err(GreetingError::Certificate)?;
+    let (send, receive) = connection.accept_bi().await?;
     let mut reader = FrameReader::new(receive);
-    match reader.receive().await.map_err(|e| e.to_string())? {
+    match reader.receive().await.map_err(GreetingError::Hello)? {
         Some(ToController::Hello(hello)) => Ok(Greeting {
             connection,
             peer,
@@ -168,7 +184,7 @@ async fn greet(incoming: quinn::Incoming) -> Result<Greeting, String> {
             writer: FrameWriter::new(send),
             reader,
         }),
-        _ => Err(format!("{} did not say hello first", peer.name)),
+        _ => Err(GreetingError::NoHello { name: peer.name }),
     }
 }
 
@@ -176,7 +192,7 @@ async fn converse(
     session: u64,
     greeting: Greeting,
     placer: Addr<Placer>,
-    (figures, kernels): (Board, KernelBook),
+    (figures, kernels): (FigureCache, KernelReports),
 ) {
     let Greeting { connection, peer, hello, writer, reader } = greeting;
     let node = peer.id;
@@ -187,9 +203,9 @@ async fn converse(
         return;
     }
     let writing = tokio::spawn(write_all(writer, orders, connection.clone()));
-    let door = Door { session, node, name: &name, placer: &placer, figures: &figures };
-    let desk = kernels.desk(node, outbox.clone());
-    let ended = door.read_all(reader, &outbox, desk).await;
+    let inbox = AgentInbox { session, node, name: &name, placer: &placer, figures: &figures };
+    let kernels = kernels.open_node(node, outbox.clone());
+    let ended = inbox.read_all(reader, &outbox, kernels).await;
     tracing::info!(node = %name, reason = ended, "agent disconnected");
     connection.close(0_u32.into(), b"");
     writing.abort();
@@ -197,29 +213,29 @@ async fn converse(
     let _ = placer.send(LinkClosed { session, node }).await;
 }
 
-/// Where an agent's frames come in.
-struct Door<'d> {
+/// Reads the frames of one agent.
+struct AgentInbox<'d> {
     session: u64,
     node: NodeId,
     name: &'d NodeName,
     placer: &'d Addr<Placer>,
-    figures: &'d Board,
+    figures: &'d FigureCache,
 }
 
-impl Door<'_> {
+impl AgentInbox<'_> {
     /// Reads until the connection ends, and returns why it did.
     async fn read_all(
         &self,
         mut reader: FrameReader,
         outbox: &mpsc::Sender<ToAgent>,
-        mut kernels: KernelDesk,
+        mut kernels: NodeKernelReports,
     ) -> String {
         let Self { session, node, .. } = *self;
         loop {
             let first = match reader.receive::<ToController>().await {
                 Ok(Some(frame)) => frame,
-                Ok(None) => return "it said good-bye".to_owned(),
-                Err(error) => return super::intake::Chain(&error).to_string(),
+                Ok(None) => return "it closed the connection".to_owned(),
+                Err(error) => return Chain(&error).to_string(),
             };
             let mut frames = Vec::new();
             let mut next = Some(first);
@@ -234,9 +250,11 @@ impl Door<'_> {
                         }
                     }
                     ToController::Figures(figures) => self.figures.show(self.name, *figures),
-                    ToController::KernelReport { number, piece } => kernels.report(number, piece),
-                    ToController::KernelWanted { task } => kernels.wanted(task),
-                    ToController::KernelTallies(batch) => kernels.tallies(batch),
+                    ToController::KernelReport { number, piece } => {
+                        kernels.receive_report(number, piece);
+                    }
+                    ToController::KernelWanted { task } => kernels.send_profile(task),
+                    ToController::KernelTallies(batch) => kernels.record_tallies(batch),
                     frame => frames.push(frame),
                 }
                 if frames.len() >= INBOX_BATCH_MAX {
@@ -247,9 +265,9 @@ impl Door<'_> {
                     Err(error) => return error.to_string(),
                 };
             }
-            let heard = LinkFrames { session, node, frames };
-            if !heard.frames.is_empty() && self.placer.send(heard).await.is_err() {
-                return "the controller is ending".to_owned();
+            let received = LinkFrames { session, node, frames };
+            if !received.frames.is_empty() && self.placer.send(received).await.is_err() {
+                return "the controller stops".to_owned();
             }
         }
     }
@@ -276,7 +294,7 @@ async fn write_all(
             Err(error) => Err(error),
         };
         if let Err(error) = sent {
-            tracing::debug!(%error, "frames not sent");
+            tracing::debug!(%error, "frames were not sent");
             return;
         }
         if last {

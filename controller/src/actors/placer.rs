@@ -1,4 +1,4 @@
-//! The placer: owns the picture of the cluster, and carries out its rounds one after another.
+//! The placer: owns the leader's cluster state, and carries out its rounds one after another.
 //!
 //! While a round is being committed, inputs gather; they make up the next round. Only leases
 //! are answered at once, so that a slow database can't make nodes give up.
@@ -19,35 +19,35 @@ use tessera_placement::largest_possible;
 use tokio::sync::{broadcast, mpsc, oneshot, watch};
 use uuid::Uuid;
 
-use self::database::{commit_on, read_until_it_works, set_back_by};
-use super::foretold;
+use self::database::{commit_on, read_until_it_works, rollback_of};
 use super::intake::Chain;
 use super::leadership::Candidate;
 use super::links::Link;
+use super::prediction_metrics;
 use super::questions::{self, Questions};
 use crate::clock;
-use crate::core::setback::SetBack;
-use crate::core::{Cluster, Effect, Input, Results, Round};
 use crate::ports::{
-    ClusterShape, CommandResult, JobMoved, OperatorAnswer, PortError, Readiness, ToPlacer,
+    ClusterShape, CommandResult, JobStateChange, OperatorAnswer, PortError, Readiness, ToPlacer,
 };
-use crate::store::commit::Findings;
-use crate::store::load::Picture;
-use crate::store::submit::FreshJob;
 use crate::store::{ConnectOptions, Connection, StoreError};
+use tessera_control::rollback::DatabaseRollback;
+use tessera_control::rows::findings::CommitFindings;
+use tessera_control::rows::snapshot::StoreSnapshot;
+use tessera_control::rows::submitted::SubmittedJob;
+use tessera_control::{ClusterState, CommandResults, Input, Round, RoundEffect};
 
 /// Messages that may wait: agents and handlers wait beyond it.
 const MAILBOX_CAPACITY: usize = 1_024;
-/// How often time alone is looked at: leases run out, commands are sent again.
+/// How often a round runs for time alone: leases expire, commands are sent again.
 const TICK_EVERY: Duration = Duration::from_millis(500);
-/// How long to wait before a failed read of the picture is tried again.
+/// How long to wait before a failed read of the snapshot is tried again.
 const RELOAD_PAUSE: Duration = Duration::from_millis(500);
-/// From this many contradictions of the store on, each soon after the other, reading again is
-/// not going to help: a person must look.
+/// From this many contradictions of the store in short succession on, reading again does not help: an
+/// administrator must look.
 const CONTRADICTIONS_ALARM: u32 = 3;
-/// Contradictions that lie further apart are not counted together.
+/// Contradictions further apart are not counted together.
 const CONTRADICTIONS_WITHIN: Millis = Millis::from_secs(300);
-/// Longest pause before a picture that was contradicted is read again.
+/// Longest pause before the snapshot is read again after a contradiction.
 const CONTRADICTION_PAUSE_MAX: Duration = Duration::from_secs(30);
 /// Exit status of a controller that was deposed: its service manager starts it as a standby.
 pub const DEPOSED_STATUS: i32 = 75;
@@ -58,16 +58,16 @@ type OperatorReply = oneshot::Sender<Result<OperatorAnswer, PortError>>;
 /// Everything that the placer needs from outside.
 #[derive(Debug)]
 pub struct PlacerParts {
-    /// The picture to begin with.
-    pub cluster: Cluster,
+    /// The cluster state to begin with.
+    pub cluster: ClusterState,
     /// How rounds reach the database.
     pub options: ConnectOptions,
-    /// This controller as a leader; its connections are those for reading the picture.
+    /// This controller as a candidate; the snapshot is read on its connections.
     pub candidate: Candidate,
     /// Where the shape for submits is published.
     pub shape: watch::Sender<Arc<ClusterShape>>,
-    /// Where moves are announced.
-    pub moved: broadcast::Sender<JobMoved>,
+    /// Where state changes of jobs are announced.
+    pub moved: broadcast::Sender<JobStateChange>,
     /// Where readiness is published.
     pub readiness: watch::Sender<Readiness>,
     /// Where the epoch is published.
@@ -78,7 +78,7 @@ pub struct PlacerParts {
 pub fn start(
     parts: PlacerParts,
     mut asked: mpsc::Receiver<ToPlacer>,
-    mut fresh: mpsc::Receiver<Vec<FreshJob>>,
+    mut fresh: mpsc::Receiver<Vec<SubmittedJob>>,
 ) -> Addr<Placer> {
     Placer::create(move |ctx| {
         ctx.add_stream(poll_fn(move |waker| asked.poll_recv(waker)));
@@ -108,7 +108,7 @@ pub struct Placer {
     contradictions: Contradictions,
 }
 
-/// How often of late the store contradicted the picture.
+/// How often the store recently contradicted the cluster state.
 #[derive(Clone, Copy, Debug, Default)]
 struct Contradictions {
     count: u32,
@@ -116,7 +116,7 @@ struct Contradictions {
 }
 
 impl Contradictions {
-    /// Counts one more, and returns how long to wait before the picture is read again.
+    /// Counts one more, and returns how long to wait before the snapshot is read again.
     fn count(&mut self, now: Millis) -> Duration {
         let soon = now < self.last.plus(CONTRADICTIONS_WITHIN);
         self.count = if soon { self.count.saturating_add(1) } else { 1 };
@@ -128,11 +128,11 @@ impl Contradictions {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
-    /// The picture equals the store.
+    /// The cluster state equals the store.
     Idle,
     /// A round is being committed.
     Committing,
-    /// The picture is being read anew.
+    /// The snapshot is being read again.
     Reloading,
 }
 
@@ -155,7 +155,7 @@ impl Placer {
         }
     }
 
-    /// Asks a node to look at itself.
+    /// Asks a node to run its checks.
     fn examine(&mut self, name: &NodeName, reply: questions::Reply) {
         let node = self.parts.cluster.node_named(name);
         let link = node.and_then(|node| self.links.get(self.sessions.get(&node)?));
@@ -164,7 +164,7 @@ impl Placer {
                 let token = self.questions.ask(node, reply);
                 link.send(tessera_wire::ToAgent::Examine { token });
             }
-            // Fails if whoever asked is gone.
+            // Fails if the requester is gone.
             _ => drop(reply.send(None)),
         }
     }
@@ -181,7 +181,7 @@ impl Placer {
         if braking && !self.braking {
             tracing::error!("most nodes fell silent at once: none is declared lost");
         } else if !braking && self.braking {
-            tracing::info!("most nodes are heard of again");
+            tracing::info!("most nodes report again");
         }
         self.braking = braking;
     }
@@ -195,7 +195,7 @@ impl Placer {
         let now = clock::boot();
         let round = self.parts.cluster.step(inputs, now, &mut Uuid::now_v7);
         if round.shape_changed {
-            // In this very turn: whoever is told that a node is available may submit for it.
+            // Published at once: a client that sees an available node may submit for it.
             self.publish_shape();
         }
         if let Some(how) = round.rewound {
@@ -204,7 +204,7 @@ impl Placer {
             return;
         }
         if round.is_empty() {
-            self.act(round, Findings::default(), ctx);
+            self.act(round, CommitFindings::default(), ctx);
             return;
         }
         self.phase = Phase::Committing;
@@ -235,9 +235,9 @@ impl Placer {
     }
 
     fn not_committed(&mut self, round: &Round, error: &StoreError, ctx: &mut Context<Self>) {
-        tracing::warn!(error = %Chain(error), "round not committed, the picture is read anew");
+        tracing::warn!(error = %Chain(error), "the round was not committed; the snapshot is read again");
         self.refuse_results(&round.results);
-        if let Some(how) = set_back_by(error) {
+        if let Some(how) = rollback_of(error) {
             self.reload(Some(how), Duration::ZERO, ctx);
             return;
         }
@@ -253,14 +253,14 @@ impl Placer {
                 tracing::error!(
                     count,
                     error = %Chain(error),
-                    "the store keeps contradicting the picture: a person must look"
+                    "the store keeps contradicting the cluster state: an administrator must look"
                 );
             }
         }
         self.reload(None, pause, ctx);
     }
 
-    fn refuse_results(&mut self, results: &[Results]) {
+    fn refuse_results(&mut self, results: &[CommandResults]) {
         for (token, _) in results {
             if let Some(reply) = self.replies.remove(token) {
                 let _ = reply.send(Err(unavailable()));
@@ -269,10 +269,10 @@ impl Placer {
     }
 
     /// Carries out what follows from a committed round.
-    fn act(&mut self, mut round: Round, mut findings: Findings, ctx: &mut Context<Self>) {
+    fn act(&mut self, mut round: Round, mut findings: CommitFindings, ctx: &mut Context<Self>) {
         for (token, results) in round.answers(&findings) {
             if let Some(reply) = self.replies.remove(&token) {
-                // A client that hung up sees the result in the job.
+                // A disconnected client finds the result in the job.
                 let _ = reply.send(Ok(results));
             }
         }
@@ -281,25 +281,25 @@ impl Placer {
                 kind = event.kind,
                 by = event.by,
                 what = event.text,
-                "an operator changed the cluster"
+                "an administrator changed the cluster"
             );
         }
         for (token, answer) in std::mem::take(&mut round.operated) {
             if let Some(reply) = self.operators.remove(&token) {
-                // A client that hung up asks again: every order may be repeated.
+                // A disconnected client asks again: every request may be repeated.
                 let _ = reply.send(Ok(answer));
             }
         }
-        for moved in round.moved_by_users(&findings) {
-            self.carry_out(Effect::Moved(moved));
+        for moved in round.commanded_changes(&findings) {
+            self.carry_out(RoundEffect::Moved(moved));
         }
-        foretold::count(&round.ended);
-        foretold::count_memory(self.parts.cluster.take_memory_came());
-        foretold::show(&self.parts.cluster.learned());
-        self.parts.cluster.note_moved(&round, &findings, clock::boot());
+        prediction_metrics::count_run_outcomes(&round.ended);
+        prediction_metrics::count_memory_outcomes(self.parts.cluster.take_memory_outcomes());
+        prediction_metrics::export_trust(&self.parts.cluster.learned());
+        self.parts.cluster.remember_commanded(&round, &findings, clock::boot());
         let requeued = findings.requeued();
         let traces = super::traces::placed(&round.reservations, &findings.sheets);
-        self.parts.cluster.give_sheets(findings.sheets, &traces);
+        self.parts.cluster.set_launch_specs(findings.sheets, &traces);
         for effect in round.effects {
             self.carry_out(effect);
         }
@@ -313,22 +313,22 @@ impl Placer {
         }
     }
 
-    fn carry_out(&mut self, effect: Effect) {
+    fn carry_out(&mut self, effect: RoundEffect) {
         match effect {
-            Effect::Send { node, frame } => {
+            RoundEffect::Send { node, frame } => {
                 let link = self.sessions.get(&node).and_then(|session| self.links.get(session));
                 // Not connected: the next session's rounds send it anew.
                 if let Some(link) = link {
                     link.send(*frame);
                 }
             }
-            Effect::Refuse { session, reason, retry } => {
+            RoundEffect::Refuse { session, reason, retry } => {
                 tracing::warn!(session, reason, "agent refused");
                 if let Some(link) = self.links.remove(&session) {
                     link.send(tessera_wire::ToAgent::Refused { reason, retry });
                 }
             }
-            Effect::Bind { node, session } => {
+            RoundEffect::Bind { node, session } => {
                 if let Some(old) = self.sessions.insert(node, session)
                     && let Some(link) = self.links.remove(&old)
                 {
@@ -336,7 +336,7 @@ impl Placer {
                     link.send(tessera_wire::ToAgent::Refused { reason, retry: false });
                 }
             }
-            Effect::Moved(moved) => {
+            RoundEffect::Moved(moved) => {
                 // Nobody may be listening.
                 let _ = self.parts.moved.send(moved);
             }
@@ -350,10 +350,15 @@ impl Placer {
         self.parts.shape.send_replace(Arc::new(shape));
     }
 
-    /// Reads the picture anew; `set_back` is set if the store is known to have been set back.
-    fn reload(&mut self, set_back: Option<SetBack>, pause: Duration, ctx: &mut Context<Self>) {
+    /// Reads the snapshot again; `set_back` is the rollback of the database that was found, if any.
+    fn reload(
+        &mut self,
+        set_back: Option<DatabaseRollback>,
+        pause: Duration,
+        ctx: &mut Context<Self>,
+    ) {
         self.phase = Phase::Reloading;
-        let reason = "the database is being reached again".to_owned();
+        let reason = "the controller reconnects to the database".to_owned();
         self.parts.readiness.send_replace(Readiness::NotReady { reason });
         for (_, reply) in self.operators.drain() {
             let _ = reply.send(Err(unavailable()));
@@ -372,37 +377,36 @@ impl Placer {
             read_until_it_works(&candidate, epoch, set_back).await
         });
         ctx.spawn(reading.into_actor(self).map(|read, placer, ctx| match read {
-            Ok(Ok((epoch, picture))) => placer.reloaded(epoch, picture, ctx),
+            Ok(Ok((epoch, snapshot))) => placer.reloaded(epoch, snapshot, ctx),
             Ok(Err(error)) => {
-                tracing::error!(error = %Chain(&error), "the picture can't be read");
+                tracing::error!(error = %Chain(&error), "the snapshot can't be read");
                 System::current().stop_with_code(DEPOSED_STATUS);
             }
             Err(panic) => {
-                tracing::error!(%panic, "reading the picture panicked");
+                tracing::error!(%panic, "reading the snapshot panicked");
                 System::current().stop_with_code(1);
             }
         }));
     }
 
-    fn reloaded(&mut self, epoch: u64, picture: Picture, ctx: &mut Context<Self>) {
-        self.parts.cluster.reload(epoch, picture, clock::boot());
-        // Agents report everything anew on new connections: what was lost on the way to the
-        // store is asked for again.
+    fn reloaded(&mut self, epoch: u64, snapshot: StoreSnapshot, ctx: &mut Context<Self>) {
+        self.parts.cluster.reload(epoch, snapshot, clock::boot());
+        // Agents report everything again on new connections, also what did not reach the store.
         for (_, link) in self.links.drain() {
-            let reason = "the controller takes stock".to_owned();
+            let reason = "the controller recovers from a rollback of its database".to_owned();
             link.send(tessera_wire::ToAgent::Refused { reason, retry: true });
         }
         self.sessions.clear();
         self.parts.epoch.send_replace(epoch);
         self.parts.readiness.send_replace(Readiness::Ready { epoch });
-        tracing::info!(epoch, "the picture equals the store again");
+        tracing::info!(epoch, "the cluster state equals the store again");
         self.phase = Phase::Idle;
         self.run(ctx);
     }
 }
 
 fn unavailable() -> PortError {
-    PortError::Unavailable { reason: "the database doesn't answer".to_owned() }
+    PortError::Unavailable { reason: "the database does not respond".to_owned() }
 }
 
 #[derive(Debug, actix::Message)]

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use tessera_api::types as api;
+use tessera_api_types as api;
 use tessera_model::NodeId;
 use tessera_wire::frames::Finding;
 use tokio::sync::oneshot;
@@ -11,7 +11,7 @@ use tokio::sync::oneshot;
 const WAITING_MAX: usize = 64;
 
 /// Where an answer goes; `None` if there will be none.
-pub(super) type Reply = oneshot::Sender<Option<Vec<api::Finding>>>;
+pub(super) type Reply = oneshot::Sender<Option<Vec<api::DoctorFinding>>>;
 
 /// The questions that wait for answers.
 #[derive(Debug, Default)]
@@ -41,9 +41,9 @@ impl Questions {
             return;
         }
         let Some((_, reply)) = self.waiting.remove(&token) else { return };
-        let findings = findings.into_iter().map(|finding| api::Finding {
+        let findings = findings.into_iter().map(|finding| api::DoctorFinding {
             check: finding.check,
-            level: finding.level.word().to_owned(),
+            level: finding.level.as_str().to_owned(),
             gpu: finding.gpu,
             text: finding.text,
             remedy: finding.remedy,

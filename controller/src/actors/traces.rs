@@ -5,13 +5,13 @@ use std::collections::HashMap;
 
 use tessera_model::{AttemptId, JobId};
 
-use crate::store::load::JobSheet;
-use crate::store::moves::Reservation;
+use tessera_control::rows::snapshot::LaunchSpec;
+use tessera_control::rows::transitions::Reservation;
 
 /// Writes a span for each placement, and returns the trace context that each launch continues.
 pub fn placed(
     reservations: &[Reservation],
-    sheets: &HashMap<JobId, JobSheet>,
+    sheets: &HashMap<JobId, LaunchSpec>,
 ) -> HashMap<AttemptId, String> {
     let mut traces = HashMap::with_capacity(reservations.len());
     for reservation in reservations {

@@ -15,7 +15,7 @@ const LIFE_POINTS: usize = 240;
 /// Most points in one answer.
 pub const POINTS_MAX: u32 = 720;
 
-/// What was told at one moment.
+/// The figures of one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sample {
     /// When, in milliseconds since 1970 on the node's clock.
@@ -62,7 +62,7 @@ impl From<Option<u64>> for Stat {
     }
 }
 
-/// All that was told within a span of time.
+/// All figures within a span of time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Point {
     /// When it begins: a multiple of its length.
@@ -146,7 +146,7 @@ impl Series {
     /// length; oldest first. A time without samples has no point.
     pub fn newest(&self, since: Millis, most: u32) -> (Millis, Vec<Point>) {
         let Some(last) = self.points.back() else { return (self.step, Vec::new()) };
-        // The newest point is told however little was asked for.
+        // The newest point is always returned.
         let from = last.start.plus(self.step).minus(since).min(last.start);
         let chosen = || self.points.iter().filter(|point| point.start >= from);
         let span = chosen().next().map_or(0, |first| last.start.minus(first.start).get());

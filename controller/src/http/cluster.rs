@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 
 use actix_web::web::{Data, Json};
 use actix_web::{HttpResponse, get, post};
-use tessera_api::types::{ClusterInfo, Gpu, Gpus, MigModeRequest, Node, Nodes};
+use tessera_api_types::{
+    ClusterInfo, GpuDetails, GpuListing, MigModeRequest, NodeDetails, NodeListing,
+};
 use tessera_model::NodeName;
 
 use super::error::ApiError;
@@ -18,12 +20,12 @@ use crate::ports::ToPlacer;
 #[utoipa::path(
     tag = "cluster",
     operation_id = "list_nodes",
-    responses((status = 200, description = "The nodes with their GPUs.", body = Nodes), Problems),
+    responses((status = 200, description = "The nodes with their GPUs.", body = NodeListing), Problems),
     security(("bearer" = [])),
 )]
 #[get("/nodes")]
-pub(super) async fn list_nodes(state: Data<State>) -> Result<Json<Nodes>, ApiError> {
-    Ok(Json(Nodes { items: state.nodes().await? }))
+pub(super) async fn list_nodes(state: Data<State>) -> Result<Json<NodeListing>, ApiError> {
+    Ok(Json(NodeListing { items: state.nodes().await? }))
 }
 
 /// Returns one machine.
@@ -32,7 +34,7 @@ pub(super) async fn list_nodes(state: Data<State>) -> Result<Json<Nodes>, ApiErr
     operation_id = "get_node",
     params(NodePath),
     responses(
-        (status = 200, description = "The node.", body = Node),
+        (status = 200, description = "The node.", body = NodeDetails),
         Problems, LookupProblems,
     ),
     security(("bearer" = [])),
@@ -41,7 +43,7 @@ pub(super) async fn list_nodes(state: Data<State>) -> Result<Json<Nodes>, ApiErr
 pub(super) async fn show_node(
     name: Named<NodeName>,
     state: Data<State>,
-) -> Result<Json<Node>, ApiError> {
+) -> Result<Json<NodeDetails>, ApiError> {
     find_node(&state, &name.0).await.map(Json)
 }
 
@@ -49,13 +51,13 @@ pub(super) async fn show_node(
 #[utoipa::path(
     tag = "cluster",
     operation_id = "list_gpus",
-    responses((status = 200, description = "The GPUs.", body = Gpus), Problems),
+    responses((status = 200, description = "The GPUs.", body = GpuListing), Problems),
     security(("bearer" = [])),
 )]
 #[get("/gpus")]
-pub(super) async fn list_gpus(state: Data<State>) -> Result<Json<Gpus>, ApiError> {
+pub(super) async fn list_gpus(state: Data<State>) -> Result<Json<GpuListing>, ApiError> {
     let items = state.nodes().await?.into_iter().flat_map(|node| node.gpus).collect();
-    Ok(Json(Gpus { items }))
+    Ok(Json(GpuListing { items }))
 }
 
 /// Returns one GPU with its layout.
@@ -64,7 +66,7 @@ pub(super) async fn list_gpus(state: Data<State>) -> Result<Json<Gpus>, ApiError
     operation_id = "get_gpu",
     params(GpuPath),
     responses(
-        (status = 200, description = "The GPU.", body = Gpu),
+        (status = 200, description = "The GPU.", body = GpuDetails),
         Problems, LookupProblems,
     ),
     security(("bearer" = [])),
@@ -73,7 +75,7 @@ pub(super) async fn list_gpus(state: Data<State>) -> Result<Json<Gpus>, ApiError
 pub(super) async fn show_gpu(
     gpu: Named<GpuName>,
     state: Data<State>,
-) -> Result<Json<Gpu>, ApiError> {
+) -> Result<Json<GpuDetails>, ApiError> {
     Ok(Json(find_gpu(&state, &gpu.0).await?.0))
 }
 
@@ -86,7 +88,7 @@ pub(super) async fn show_gpu(
     request_body = MigModeRequest,
     params(GpuPath),
     responses(
-        (status = 204, description = "The mode is as asked."),
+        (status = 204, description = "The mode is as requested."),
         Problems, LookupProblems, ChangeProblems, BodyProblems,
     ),
     security(("bearer" = [])),

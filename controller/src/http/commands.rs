@@ -1,10 +1,10 @@
-//! What a user tells a job: cancel, hold, release, change.
+//! Commands of users on jobs: cancel, hold, release, update.
 
 use actix_web::web::{Data, Json};
 use actix_web::{delete, patch, post};
-use tessera_api::types::{Job, UpdateRequest};
+use tessera_api_types::{JobView, UpdateRequest};
 use tessera_model::life::JobState;
-use tessera_model::share::{Part, SmPercent};
+use tessera_model::share::{SliceShare, SmPercent};
 use tessera_model::spec::{BadField, Priority, time_limit};
 use tessera_model::{JobId, JobRef};
 
@@ -12,10 +12,10 @@ use super::error::ApiError;
 use super::extract::{JsonBody, Named};
 use super::openapi::{BodyProblems, ChangeProblems, JobPath, LookupProblems, Problems};
 use super::state::{State, no_job};
-use crate::ports::{CommandResult, JobCommand, Limit, Terms, ToPlacer};
+use crate::ports::{CommandResult, JobCommand, JobUpdate, TimeLimitUpdate, ToPlacer};
 use crate::store::reads::Targets;
 
-/// Ends a job: at once if it waits, else by `SIGTERM` and, after its grace, `SIGKILL`.
+/// Cancels a job: at once if it is waiting, else by `SIGTERM` and, after its grace period, `SIGKILL`.
 ///
 /// An array's number alone addresses all of its unfinished tasks. Cancelling a cancelled job
 /// changes nothing and succeeds.
@@ -24,13 +24,16 @@ use crate::store::reads::Targets;
     operation_id = "cancel_job",
     params(JobPath),
     responses(
-        (status = 200, description = "It is committed; the job as it stands now.", body = Job),
+        (status = 200, description = "It is committed; the job as it stands now.", body = JobView),
         Problems, LookupProblems, ChangeProblems,
     ),
     security(("bearer" = [])),
 )]
 #[post("/jobs/{job}/cancel")]
-pub(super) async fn cancel(job: Named<JobRef>, state: Data<State>) -> Result<Json<Job>, ApiError> {
+pub(super) async fn cancel(
+    job: Named<JobRef>,
+    state: Data<State>,
+) -> Result<Json<JobView>, ApiError> {
     carry_out(&state, job.0, JobCommand::Cancel).await
 }
 
@@ -40,17 +43,20 @@ pub(super) async fn cancel(job: Named<JobRef>, state: Data<State>) -> Result<Jso
     operation_id = "delete_job",
     params(JobPath),
     responses(
-        (status = 200, description = "It is committed; the job as it stands now.", body = Job),
+        (status = 200, description = "It is committed; the job as it stands now.", body = JobView),
         Problems, LookupProblems, ChangeProblems,
     ),
     security(("bearer" = [])),
 )]
 #[delete("/jobs/{job}")]
-pub(super) async fn delete(job: Named<JobRef>, state: Data<State>) -> Result<Json<Job>, ApiError> {
+pub(super) async fn delete(
+    job: Named<JobRef>,
+    state: Data<State>,
+) -> Result<Json<JobView>, ApiError> {
     carry_out(&state, job.0, JobCommand::Cancel).await
 }
 
-/// Keeps a job that waits from starting, until it is released.
+/// Holds a waiting job: it does not start until it is released.
 ///
 /// An array's number alone addresses all of its unfinished tasks.
 #[utoipa::path(
@@ -58,17 +64,20 @@ pub(super) async fn delete(job: Named<JobRef>, state: Data<State>) -> Result<Jso
     operation_id = "hold_job",
     params(JobPath),
     responses(
-        (status = 200, description = "It is committed; the job as it stands now.", body = Job),
+        (status = 200, description = "It is committed; the job as it stands now.", body = JobView),
         Problems, LookupProblems, ChangeProblems,
     ),
     security(("bearer" = [])),
 )]
 #[post("/jobs/{job}/hold")]
-pub(super) async fn hold(job: Named<JobRef>, state: Data<State>) -> Result<Json<Job>, ApiError> {
+pub(super) async fn hold(
+    job: Named<JobRef>,
+    state: Data<State>,
+) -> Result<Json<JobView>, ApiError> {
     carry_out(&state, job.0, JobCommand::Hold).await
 }
 
-/// Lets a held job go on.
+/// Releases a held job.
 ///
 /// An array's number alone addresses all of its unfinished tasks.
 #[utoipa::path(
@@ -76,25 +85,26 @@ pub(super) async fn hold(job: Named<JobRef>, state: Data<State>) -> Result<Json<
     operation_id = "release_job",
     params(JobPath),
     responses(
-        (status = 200, description = "It is committed; the job as it stands now.", body = Job),
+        (status = 200, description = "It is committed; the job as it stands now.", body = JobView),
         Problems, LookupProblems, ChangeProblems,
     ),
     security(("bearer" = [])),
 )]
 #[post("/jobs/{job}/release")]
-pub(super) async fn release(job: Named<JobRef>, state: Data<State>) -> Result<Json<Job>, ApiError> {
+pub(super) async fn release(
+    job: Named<JobRef>,
+    state: Data<State>,
+) -> Result<Json<JobView>, ApiError> {
     carry_out(&state, job.0, JobCommand::Release).await
 }
 
-/// Changes a job: its rank, its time limit, or its part of a slice that it shares.
+/// Updates a job: its priority, its time limit, or its share of a slice.
 ///
-/// - `priority`: one that waits stands elsewhere in the queue at once; one that runs has it when it
-///   waits again.
-/// - `time_limit_secs`: counted from the start of the attempt; 0 for none. One that runs is held to it
-///   at once, and ends if it has run for longer.
-/// - `sm_percent`: a job that waits simply changes. One that runs gets its checkpoint signal, ends, and
-///   is started again with its new part, which costs none of its retries; it must have been submitted
-///   with a `checkpoint_signal`.
+/// - `priority`: a waiting job moves in the queue at once; a running job has it when it waits again.
+/// - `time_limit_secs`: counted from the start of the attempt; 0 for none. It applies to a running job
+///   at once, which ends if it has run for longer.
+/// - `sm_percent`: a running job gets its checkpoint signal, ends, and is started again with its new
+///   share, which uses none of its retries. It must have been submitted with a `checkpoint_signal`.
 ///
 /// An array's number alone addresses all of its unfinished tasks.
 #[utoipa::path(
@@ -103,7 +113,7 @@ pub(super) async fn release(job: Named<JobRef>, state: Data<State>) -> Result<Js
     params(JobPath),
     request_body = UpdateRequest,
     responses(
-        (status = 200, description = "It is committed; the job as it stands now.", body = Job),
+        (status = 200, description = "It is committed; the job as it stands now.", body = JobView),
         Problems, LookupProblems, ChangeProblems, BodyProblems,
     ),
     security(("bearer" = [])),
@@ -113,14 +123,14 @@ pub(super) async fn update(
     job: Named<JobRef>,
     body: JsonBody,
     state: Data<State>,
-) -> Result<Json<Job>, ApiError> {
+) -> Result<Json<JobView>, ApiError> {
     let UpdateRequest { sm_percent, priority, time_limit_secs } = body.parse()?;
-    let terms = Terms {
+    let terms = JobUpdate {
         priority: priority.map(Priority::try_from).transpose()?,
         limit: time_limit_secs.map(limit).transpose()?,
     };
     let sm = sm_percent.map(SmPercent::try_from).transpose()?;
-    if sm.is_none() && terms == Terms::default() {
+    if sm.is_none() && terms == JobUpdate::default() {
         return Err(BadField::new(
             "priority",
             "there is nothing to change",
@@ -131,22 +141,26 @@ pub(super) async fn update(
     if let Some(sm) = sm {
         shares(&state, job.0).await?;
         let changed = carry_out(&state, job.0, JobCommand::Reshare(sm)).await?;
-        if terms == Terms::default() {
+        if terms == JobUpdate::default() {
             return Ok(changed);
         }
     }
     carry_out(&state, job.0, JobCommand::Amend(terms)).await
 }
 
-/// Reads a new time limit; 0 takes it away.
-fn limit(secs: u64) -> Result<Limit, BadField> {
-    if secs == 0 { Ok(Limit::Unlimited) } else { time_limit(secs).map(Limit::Of) }
+/// Reads a new time limit; 0 removes it.
+fn limit(secs: u64) -> Result<TimeLimitUpdate, BadField> {
+    if secs == 0 {
+        Ok(TimeLimitUpdate::Unlimited)
+    } else {
+        time_limit(secs).map(TimeLimitUpdate::Of)
+    }
 }
 
 /// Refuses a job that has no share of the multiprocessors.
 async fn shares(state: &State, job: JobRef) -> Result<(), ApiError> {
     let share = state.reads().share(job).await?.ok_or_else(|| no_job(job))?;
-    if share.part().and_then(Part::sm).is_some() {
+    if share.part().and_then(SliceShare::sm).is_some() {
         return Ok(());
     }
     Err(ApiError::WrongState {
@@ -158,7 +172,11 @@ async fn shares(state: &State, job: JobRef) -> Result<(), ApiError> {
     })
 }
 
-async fn carry_out(state: &State, job: JobRef, command: JobCommand) -> Result<Json<Job>, ApiError> {
+async fn carry_out(
+    state: &State,
+    job: JobRef,
+    command: JobCommand,
+) -> Result<Json<JobView>, ApiError> {
     match state.reads().targets(job).await?.ok_or_else(|| no_job(job))? {
         Targets::One(number) => to_one(state, job, number, command).await?,
         Targets::Tasks { unfinished, .. } => to_tasks(state, job, unfinished, command).await?,
@@ -220,7 +238,7 @@ async fn send(
     Ok(state.ask(|reply| ToPlacer::Command { command, jobs, reply }).await??)
 }
 
-/// A client that lost the answer to its cancel asks again.
+/// A client that lost the answer to its cancel repeats the request.
 fn is_done_already(command: JobCommand, state: &str) -> bool {
     command == JobCommand::Cancel && state == JobState::Cancelled.word()
 }
@@ -228,10 +246,10 @@ fn is_done_already(command: JobCommand, state: &str) -> bool {
 fn no_checkpoint(job: JobRef) -> ApiError {
     ApiError::WrongState {
         problem: format!(
-            "job {job} runs, and its share can't be changed under it: it has no checkpoint signal"
+            "job {job} is running without a checkpoint signal, so its share can't be changed"
         ),
-        expected: "a job that was submitted with a checkpoint_signal (--checkpoint), or one that \
-                   waits"
+        expected: "a job that was submitted with a checkpoint_signal (--checkpoint), or a \
+                   waiting job"
             .into(),
     }
 }
@@ -239,9 +257,9 @@ fn no_checkpoint(job: JobRef) -> ApiError {
 fn refused(job: JobRef, state: &str, command: JobCommand) -> ApiError {
     let (verb, expected) = match command {
         JobCommand::Cancel => ("cancelled", "a job that has not ended"),
-        JobCommand::Hold => ("held", "a job that is queued; cancel one that runs"),
-        JobCommand::Release => ("released", "a job that is held"),
-        JobCommand::Reshare(_) | JobCommand::Amend(_) => ("changed", "a job that waits or runs"),
+        JobCommand::Hold => ("held", "a queued job; a running job can be cancelled"),
+        JobCommand::Release => ("released", "a held job"),
+        JobCommand::Reshare(_) | JobCommand::Amend(_) => ("changed", "a waiting or running job"),
     };
     ApiError::WrongState {
         problem: format!("job {job} is {state} and can't be {verb}"),

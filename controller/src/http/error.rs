@@ -1,63 +1,63 @@
-//! Every answer that is not a success, as RFC 9457 has it: what was wrong, and what would be
-//! right.
+//! Problem details (RFC 9457) of every response that is not a success: what was wrong, what was
+//! expected.
 
 use std::borrow::Cow;
 
 use actix_web::http::StatusCode;
 use actix_web::http::header::{ALLOW, HeaderName, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};
 use actix_web::{HttpResponse, ResponseError};
-use tessera_api::types::Problem;
+use tessera_api_types::ProblemDetails;
 use tessera_model::ids::BadId;
 use tessera_model::spec::BadField;
 
 use crate::ports::PortError;
-use crate::ports::operator::{OperatorRefused, RefusedKind};
+use crate::ports::operator::{OperatorRefusal, RefusalKind};
 use crate::store::StoreError;
 
 /// The media type of problems.
 pub(crate) const PROBLEM_JSON: &str = "application/problem+json";
 
-/// Pause that clients are asked for when something is missing for a moment.
+/// Pause that clients should make when something is missing for a moment.
 const RETRY_AFTER_SECS: HeaderValue = HeaderValue::from_static("1");
 
 /// What went wrong with a request: one variant for each stable kind of problem.
 #[derive(Debug, thiserror::Error)]
 pub enum ApiError {
-    /// The body is no JSON.
+    /// The body is not JSON.
     #[error("the body is not valid JSON: {problem}")]
     BadJson {
-        /// What the parser met.
+        /// The parser's message.
         problem: String,
     },
     /// A field, a parameter or a header breaks a rule.
     #[error("{}: {}", .0.field, .0.problem)]
     BadField(BadField),
-    /// A field or parameter that there is not.
-    #[error("{field}: there is no such field")]
+    /// A field or parameter that does not exist.
+    #[error("{field}: this field does not exist")]
     UnknownField {
         /// Its name.
         field: String,
-        /// Which ones there are.
+        /// The fields that exist.
         expected: String,
     },
-    /// No GPU that was ever seen could hold the job.
-    #[error("no GPU that was ever seen can hold this job: it asks for {asked}")]
+    /// No GPU that ever registered can hold the job.
+    #[error("no registered GPU can hold this job: it requests {asked}")]
     ImpossibleRequest {
-        /// The field that asks for it.
+        /// The field with the request.
         field: &'static str,
-        /// What it asks for.
+        /// What the job requests.
         asked: String,
         /// What would be possible.
         expected: String,
     },
-    /// A quota would never let the job start.
-    #[error("the quota of {whose} never lets this job start: it asks for {asked}")]
+    /// The job exceeds a quota by itself.
+    #[error("this job exceeds the quota of {whose}: it requests {asked}")]
     BeyondQuota {
-        /// The field that asks for it.
+        /// The field with the request.
         field: &'static str,
-        /// What it asks for.
+        /// What the job requests.
         asked: String,
-        /// Whose quota.
+        /// The account or user with the quota.
         whose: String,
         /// What would be possible.
         expected: String,
@@ -65,7 +65,7 @@ pub enum ApiError {
     /// There is no such thing, or no such route.
     #[error("{what}")]
     NotFound {
-        /// What there is not, for people.
+        /// A sentence for people.
         what: String,
     },
     /// The job is in a state that doesn't take the command.
@@ -76,20 +76,20 @@ pub enum ApiError {
         /// What would be right.
         expected: Cow<'static, str>,
     },
-    /// Something stands in the way that a person can clear.
+    /// Another resource or job prevents it, until an administrator or a job's end clears that.
     #[error("{problem}")]
     Conflict {
-        /// What.
+        /// A sentence for people.
         problem: String,
     },
-    /// An operator's order is not carried out.
+    /// An administrator's request was refused.
     #[error(transparent)]
-    Operator(#[from] OperatorRefused),
+    Operator(#[from] OperatorRefusal),
     /// The idempotency key was used before for another request.
     #[error("the idempotency key was used before for a different request")]
     KeyReused,
     /// No token, or the wrong one.
-    #[error("the request carries no valid bearer token")]
+    #[error("the request has no valid bearer token")]
     Unauthorized,
     /// The body is longer than any job may be.
     #[error("the body is longer than {limit} bytes")]
@@ -97,74 +97,72 @@ pub enum ApiError {
         /// The most.
         limit: usize,
     },
-    /// The body is said to be something else than JSON.
+    /// The body's media type is not JSON.
     #[error("{problem}")]
     UnsupportedMediaType {
-        /// What it is said to be, for people.
+        /// The media type, for people.
         problem: String,
     },
     /// The route takes other methods.
-    #[error("{method} can't be used on this route")]
+    #[error("this route does not support {method}")]
     MethodNotAllowed {
-        /// What was tried.
+        /// The request's method.
         method: String,
-        /// What can be used.
+        /// The supported methods.
         allowed: String,
     },
-    /// Something is missing for a while.
+    /// The service is not available at the moment.
     #[error("{reason}")]
     Unavailable {
-        /// What, for people.
+        /// The reason, for people.
         reason: String,
     },
-    /// More is asked for than can be served now.
+    /// There are more requests than can be served now.
     #[error("{reason}")]
     Overloaded {
-        /// Of what, for people.
+        /// The limit that was reached, for people.
         reason: &'static str,
     },
-    /// A defect of ours; its details are in the log.
-    #[error("the controller met a defect of its own; its log says more")]
+    /// A defect of the controller; the details are in its log.
+    #[error("an internal error occurred; see the controller's log")]
     Internal,
 }
 
 impl ApiError {
-    /// Says that a parameter is not what it should be.
+    /// Returns the problem of a parameter that can't be parsed.
     pub fn bad_id(field: &str, bad: &BadId) -> Self {
-        Self::BadField(BadField::new(
-            field,
-            format!("{:?} can't be understood", bad.text),
-            bad.expected,
-        ))
+        Self::BadField(BadField::new(field, format!("{:?} is not valid", bad.text), bad.expected))
     }
 
-    /// Returns the stable word for the kind, and the kind in words.
+    /// Returns the stable word of the kind, and its title.
     const fn kind(&self) -> (&'static str, &'static str) {
         match self {
             Self::BadJson { .. } => ("bad-json", "The body is not valid JSON"),
             Self::BadField(_) => ("bad-field", "A field breaks a rule"),
-            Self::UnknownField { .. } => ("unknown-field", "There is no such field"),
+            Self::UnknownField { .. } => ("unknown-field", "The field does not exist"),
             Self::ImpossibleRequest { .. } | Self::BeyondQuota { .. } => {
-                ("impossible-request", "The job could never run")
+                ("impossible-request", "The job can never run")
             }
             Self::NotFound { .. } => ("not-found", "Not found"),
-            Self::WrongState { .. } => ("wrong-state", "The job's state doesn't allow it"),
-            Self::Conflict { .. } => ("conflict", "Something stands in the way"),
+            Self::WrongState { .. } => ("wrong-state", "The job's state does not allow this"),
+            Self::Conflict { .. } => ("conflict", "The request conflicts with the current state"),
             Self::Operator(refused) => match refused.kind {
-                RefusedKind::NotFound => ("not-found", "Not found"),
-                RefusedKind::Impossible => ("impossible-request", "The GPU could never do it"),
-                RefusedKind::InTheWay => ("conflict", "Something stands in the way"),
-                RefusedKind::Changing => ("changing", "It is being changed"),
+                RefusalKind::NotFound => ("not-found", "Not found"),
+                RefusalKind::Impossible => ("impossible-request", "The GPU does not support this"),
+                RefusalKind::InTheWay => {
+                    ("conflict", "The request conflicts with the current state")
+                }
+                RefusalKind::Changing => ("changing", "The GPU is being changed"),
             },
             Self::KeyReused => ("key-reused", "The idempotency key was used before"),
-            Self::Unauthorized => ("unauthorized", "A token is needed"),
+            Self::Unauthorized => ("unauthorized", "A bearer token is required"),
             Self::TooLarge { .. } => ("too-large", "The body is too large"),
             Self::UnsupportedMediaType { .. } => {
                 ("unsupported-media-type", "The body's type is not supported")
             }
             Self::MethodNotAllowed { .. } => ("method-not-allowed", "Method not allowed"),
-            Self::Unavailable { .. } => ("unavailable", "Not available now"),
-            Self::Overloaded { .. } => ("overloaded", "Too much to do"),
+            Self::Unavailable { .. } => ("unavailable", "Temporarily unavailable"),
+            Self::Overloaded { .. } => ("overloaded", "Too many requests"),
             Self::Internal => ("internal", "Internal error"),
         }
     }
@@ -201,9 +199,9 @@ impl ApiError {
     }
 
     /// Writes the problem, naming the request's trace if it is known.
-    pub fn problem(&self, trace_id: Option<String>) -> Problem {
+    pub fn problem(&self, trace_id: Option<String>) -> ProblemDetails {
         let (word, title) = self.kind();
-        Problem {
+        ProblemDetails {
             kind: format!("urn:tessera:problem:{word}"),
             title: title.to_owned(),
             status: self.status_code().as_u16(),
@@ -248,9 +246,9 @@ impl ResponseError for ApiError {
                 StatusCode::UNPROCESSABLE_ENTITY
             }
             Self::Operator(refused) => match refused.kind {
-                RefusedKind::NotFound => StatusCode::NOT_FOUND,
-                RefusedKind::Impossible => StatusCode::UNPROCESSABLE_ENTITY,
-                RefusedKind::InTheWay | RefusedKind::Changing => StatusCode::CONFLICT,
+                RefusalKind::NotFound => StatusCode::NOT_FOUND,
+                RefusalKind::Impossible => StatusCode::UNPROCESSABLE_ENTITY,
+                RefusalKind::InTheWay | RefusalKind::Changing => StatusCode::CONFLICT,
             },
             Self::NotFound { .. } => StatusCode::NOT_FOUND,
             Self::WrongState { .. } | Self::Conflict { .. } => StatusCode::CONFLICT,
@@ -290,15 +288,15 @@ impl From<StoreError> for ApiError {
             StoreError::KeyReused => Self::KeyReused,
             StoreError::Unavailable { action, ref cause } => {
                 tracing::warn!(action, %cause, "database did not answer a read");
-                Self::Unavailable { reason: "the database doesn't answer".to_owned() }
+                Self::Unavailable { reason: "the database does not respond".to_owned() }
             }
             StoreError::Deposed { .. } => {
                 Self::Unavailable { reason: "another controller leads".to_owned() }
             }
-            StoreError::SetBack { .. } => Self::Unavailable {
-                reason: "the database was set back, stock is being taken".to_owned(),
+            StoreError::RolledBack { .. } => Self::Unavailable {
+                reason: "the database was rolled back; placement is on hold until old leases have expired".to_owned(),
             },
-            StoreError::Moved { .. } | StoreError::Corrupt { .. } => {
+            StoreError::Conflict { .. } | StoreError::Corrupt { .. } => {
                 tracing::error!(%error, "read failed");
                 Self::Internal
             }
@@ -311,7 +309,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_problem_says_what_was_wrong_and_what_would_be_right() {
+    fn a_problem_names_what_was_wrong_and_what_was_expected() {
         let error = ApiError::from(BadField::new("priority", "10 is out of range", "0 to 9"));
 
         let problem = error.problem(Some("abc".into()));

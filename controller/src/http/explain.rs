@@ -2,7 +2,7 @@
 
 use actix_web::get;
 use actix_web::web::{Data, Json};
-use tessera_api::types::{AlternativeView, Explain, Job};
+use tessera_api_types::{AlternativeView, JobExplanation, JobView};
 use tessera_model::life::JobState;
 use tessera_model::{JobId, JobRef};
 
@@ -10,11 +10,11 @@ use super::error::ApiError;
 use super::extract::Named;
 use super::openapi::{JobPath, LookupProblems, Problems};
 use super::state::{State, no_job};
-use crate::core::counterfactual::Alternative;
-use crate::ports::WaitingView;
+use crate::ports::WaitingExplanation;
 use crate::store::reads::{Decided, candidate_view, memory_view, prediction_view};
+use tessera_control::counterfactual::Alternative;
 
-/// Tells why a job waits, or why it went where it went.
+/// Explains why a job waits, or why it was placed where it is.
 ///
 /// For a job that waits the answer is computed now; for any other it is the recorded decision
 /// about its newest attempt.
@@ -23,7 +23,7 @@ use crate::store::reads::{Decided, candidate_view, memory_view, prediction_view}
     operation_id = "explain_job",
     params(JobPath),
     responses(
-        (status = 200, description = "The explanation.", body = Explain),
+        (status = 200, description = "The explanation.", body = JobExplanation),
         Problems, LookupProblems,
     ),
     security(("bearer" = [])),
@@ -32,7 +32,7 @@ use crate::store::reads::{Decided, candidate_view, memory_view, prediction_view}
 pub(super) async fn explain(
     job: Named<JobRef>,
     state: Data<State>,
-) -> Result<Json<Explain>, ApiError> {
+) -> Result<Json<JobExplanation>, ApiError> {
     let job = job.0;
     let decided = state.reads().decided(job).await?.ok_or_else(|| no_job(job))?;
     if decided.job.state == JobState::Queued.word() {
@@ -48,9 +48,9 @@ pub(super) async fn explain(
     Ok(Json(recorded(decided, &state)))
 }
 
-fn waiting(job: Job, view: WaitingView) -> Explain {
+fn waiting(job: JobView, view: WaitingExplanation) -> JobExplanation {
     let expected = view.expected_start.as_ref();
-    Explain {
+    JobExplanation {
         job_id: job.id,
         state: job.state,
         reason: Some(view.reason.to_owned()),
@@ -70,11 +70,11 @@ fn waiting(job: Job, view: WaitingView) -> Explain {
     }
 }
 
-fn recorded(decided: Decided, state: &State) -> Explain {
+fn recorded(decided: Decided, state: &State) -> JobExplanation {
     let Decided { job, decision, prediction, memory_prediction } = decided;
     let Some(decision) = decision else { return undecided(job, state.ports.about.policy) };
     let held = job.state == JobState::Held.word();
-    Explain {
+    JobExplanation {
         job_id: job.id,
         would_start_if: if held { Some(RELEASED.to_owned()) } else { None },
         summary: match (held, job.reason_text) {
@@ -104,13 +104,13 @@ fn alternative_view(told: Alternative) -> AlternativeView {
 /// What a held job waits for.
 const RELEASED: &str = "it is released";
 
-fn undecided(job: Job, policy: &str) -> Explain {
+fn undecided(job: JobView, policy: &str) -> JobExplanation {
     let held = job.state == JobState::Held.word();
-    Explain {
+    JobExplanation {
         job_id: job.id,
         summary: job
             .reason_text
-            .unwrap_or_else(|| "nothing has been decided about it yet".to_owned()),
+            .unwrap_or_else(|| "no decision has been made about it yet".to_owned()),
         would_start_if: held.then(|| RELEASED.to_owned()),
         state: job.state,
         reason: job.reason,

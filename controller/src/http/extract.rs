@@ -18,7 +18,7 @@ use super::error::ApiError;
 /// Longest body: above the largest job that passes the checks, in any JSON notation of it.
 pub(crate) const BODY_BYTES_MAX: usize = 1 << 20;
 
-/// A body that is said to be JSON, whole and not longer than [`BODY_BYTES_MAX`].
+/// A body that is declared as JSON, whole and not longer than [`BODY_BYTES_MAX`].
 pub(crate) struct JsonBody(Bytes);
 
 impl JsonBody {
@@ -31,7 +31,7 @@ impl JsonBody {
     pub(crate) fn parse<T: DeserializeOwned>(&self) -> Result<T, ApiError> {
         // A list would be taken for the fields in their order, which nobody can mean.
         if self.0.trim_ascii_start().first() != Some(&b'{') {
-            return Err(ApiError::BadJson { problem: "it is no JSON object".to_owned() });
+            return Err(ApiError::BadJson { problem: "it is not a JSON object".to_owned() });
         }
         serde_json::from_slice(&self.0).map_err(|error| field_at_fault::<T>(&self.0, &error))
     }
@@ -65,8 +65,8 @@ fn check_head(request: &HttpRequest) -> Result<(), ApiError> {
     if !essence.is_some_and(|essence| essence.eq_ignore_ascii_case("application/json")) {
         return Err(ApiError::UnsupportedMediaType {
             problem: match media_type {
-                Some(text) => format!("the body is said to be {text:?}"),
-                None => "the request doesn't say what its body is".to_owned(),
+                Some(text) => format!("the body's media type is {text:?}"),
+                None => "the request has no Content-Type header".to_owned(),
             },
         });
     }
@@ -172,11 +172,11 @@ pub(crate) fn read_id<T: FromStr<Err = BadId>>(field: &str, text: &str) -> Resul
 
 #[cfg(test)]
 mod tests {
-    use tessera_api::types::{JobFilter, MigModeRequest, SubmitRequest};
+    use tessera_api_types::{JobFilter, MigModeRequest, SubmitRequest};
 
     use super::*;
 
-    fn fault<T: DeserializeOwned>(body: &str) -> tessera_api::types::Problem {
+    fn fault<T: DeserializeOwned>(body: &str) -> tessera_api_types::ProblemDetails {
         let error = JsonBody(Bytes::copy_from_slice(body.as_bytes())).parse::<T>();
         error.err().expect("the body is wrong").problem(None)
     }

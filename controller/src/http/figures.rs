@@ -1,4 +1,4 @@
-//! What GPUs draw, for Prometheus: one node's figures are as old as its last report.
+//! Live figures of GPUs, for Prometheus: the figures of a node are as old as its last report.
 
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
@@ -8,7 +8,7 @@ use tessera_model::GpuId;
 use tessera_telemetry::names::metric;
 
 use super::metrics::registry;
-use crate::figures::Shown;
+use crate::figures::GpuSnapshot;
 
 static FIGURES: LazyLock<Figures> = LazyLock::new(Figures::new);
 
@@ -39,12 +39,12 @@ impl Figures {
         };
         Self {
             memory: whole(metric::GPU_MEMORY_USED, "GPU memory in use.", &card),
-            power: broken(metric::GPU_POWER, "Power of the whole card.", &card),
-            activity: broken(metric::GPU_ACTIVITY, "The busy share of the card.", &card),
-            // The nodes count: shown as it is told, it goes up only all the same.
+            power: broken(metric::GPU_POWER, "Power of the whole GPU, in watts.", &card),
+            activity: broken(metric::GPU_ACTIVITY, "Share of time that the GPU is busy.", &card),
+            // The nodes count it: as a gauge it still only rises.
             energy: broken(
                 metric::GPU_ENERGY,
-                "Energy by who bore it; the parts add up to what the card's counter gained.",
+                "Energy by bearer; the parts add up to the GPU's energy counter.",
                 &["node", "gpu", "bearer"],
             ),
             slice_memory: whole(
@@ -54,7 +54,7 @@ impl Figures {
             ),
             slice_activity: broken(
                 metric::SLICE_ACTIVITY,
-                "The busy share of the whole card that an instance's attempts have.",
+                "Share of the whole GPU's time in which the attempts of an instance are busy.",
                 &slice,
             ),
         }
@@ -70,10 +70,10 @@ impl Figures {
     }
 }
 
-/// Takes over what nodes last said; what is gone or silent goes from the metrics too.
-pub(super) fn show(board: &BTreeMap<GpuId, Shown>) {
+/// Exports the nodes' last reports; GPUs without a recent report leave the metrics.
+pub(super) fn export_figures(newest: &BTreeMap<GpuId, GpuSnapshot>) {
     FIGURES.reset();
-    for (gpu, shown) in board {
+    for (gpu, shown) in newest {
         let (node, gpu, figures) = (shown.node.as_str(), gpu.as_str(), &shown.figures);
         let card = [node, gpu];
         if let Some(used) = figures.memory_used {

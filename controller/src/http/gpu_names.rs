@@ -2,7 +2,7 @@
 
 use std::str::FromStr;
 
-use tessera_api::types::{Gpu, Node};
+use tessera_api_types::{GpuDetails, NodeDetails};
 use tessera_model::ids::BadId;
 use tessera_model::spec::BadField;
 use tessera_model::{GpuId, NodeName};
@@ -31,28 +31,32 @@ impl FromStr for GpuName {
 }
 
 /// Finds a GPU by any of its names.
-pub(super) async fn find_gpu(state: &State, name: &GpuName) -> Result<(Gpu, GpuId), ApiError> {
-    let gpus: Vec<Gpu> = state.nodes().await?.into_iter().flat_map(|node| node.gpus).collect();
+pub(super) async fn find_gpu(
+    state: &State,
+    name: &GpuName,
+) -> Result<(GpuDetails, GpuId), ApiError> {
+    let gpus: Vec<GpuDetails> =
+        state.nodes().await?.into_iter().flat_map(|node| node.gpus).collect();
     let gpu = resolve(&gpus, &name.0)?.clone();
     let id = gpu.id.parse().map_err(|_| ApiError::Internal)?;
     Ok((gpu, id))
 }
 
 /// Finds a node.
-pub(super) async fn find_node(state: &State, name: &NodeName) -> Result<Node, ApiError> {
+pub(super) async fn find_node(state: &State, name: &NodeName) -> Result<NodeDetails, ApiError> {
     let nodes = state.nodes().await?;
     let names: Vec<_> = nodes.iter().map(|node| node.name.clone()).collect();
     let found = nodes.into_iter().find(|node| node.name == name.as_str());
     found.ok_or_else(|| {
         let there = match names.is_empty() {
-            true => "no node has joined yet".to_owned(),
+            true => "no node has registered yet".to_owned(),
             false => format!("there are {}", listed(&names)),
         };
         ApiError::NotFound { what: format!("there is no node {name}: {there}") }
     })
 }
 
-fn resolve<'g>(gpus: &'g [Gpu], name: &str) -> Result<&'g Gpu, ApiError> {
+fn resolve<'g>(gpus: &'g [GpuDetails], name: &str) -> Result<&'g GpuDetails, ApiError> {
     if let Some(gpu) = gpus.iter().find(|gpu| gpu.id == name || short(gpu) == name) {
         return Ok(gpu);
     }
@@ -74,7 +78,7 @@ fn resolve<'g>(gpus: &'g [Gpu], name: &str) -> Result<&'g Gpu, ApiError> {
     }
 }
 
-fn unknown(gpus: &[Gpu], name: &str) -> String {
+fn unknown(gpus: &[GpuDetails], name: &str) -> String {
     let node = name.rsplit_once(':').map(|(node, _)| node);
     let of_node: Vec<_> =
         gpus.iter().filter(|gpu| Some(gpu.node.as_str()) == node).map(short).collect();
@@ -88,7 +92,7 @@ fn unknown(gpus: &[Gpu], name: &str) -> String {
     }
 }
 
-fn short(gpu: &Gpu) -> String {
+fn short(gpu: &GpuDetails) -> String {
     format!("{}:{}", gpu.node, gpu.index)
 }
 

@@ -35,6 +35,7 @@ const DOCS_POLICY: HeaderValue = HeaderValue::from_static(
 type Answer<B> = ServiceResponse<EitherBody<B, BoxBody>>;
 
 /// Lets a request through to its handler, and finishes its answer.
+#[expect(clippy::disallowed_methods, reason = "measures a request at the edge")]
 pub(super) async fn guard<B: MessageBody + 'static>(
     state: web::Data<State>,
     request: ServiceRequest,
@@ -71,8 +72,8 @@ fn refused<B>(request: ServiceRequest) -> Answer<B> {
     request.into_response(ApiError::Unauthorized.answer(trace_id).map_into_right_body())
 }
 
-/// Open are the exact paths that tell nothing of the cluster; all others need the token, so
-/// that no other spelling of a path is a way around it.
+/// Only the exact paths that reveal nothing of the cluster are open. All others need the token,
+/// so that no other spelling of a path is a way around it.
 fn is_open(path: &str) -> bool {
     matches!(path, "/healthz" | "/readyz" | "/openapi.json" | DOCS) || path.starts_with("/docs/")
 }
@@ -122,13 +123,13 @@ fn restated(error: &Error, status: StatusCode, request: &HttpRequest) -> HttpRes
 
 fn by_status(status: StatusCode) -> ApiError {
     match status {
-        StatusCode::NOT_FOUND => ApiError::NotFound { what: "there is nothing here".to_owned() },
+        StatusCode::NOT_FOUND => ApiError::NotFound { what: "this path does not exist".to_owned() },
         StatusCode::PAYLOAD_TOO_LARGE => {
             ApiError::TooLarge { limit: super::extract::BODY_BYTES_MAX }
         }
         status if status.is_client_error() => ApiError::from(BadField::new(
             "request",
-            "it can't be understood",
+            "it is not a valid request",
             "a request as /openapi.json describes it",
         )),
         _ => ApiError::Internal,

@@ -1,4 +1,4 @@
-//! What operators' programs ask: is it alive, is it ready, how is it doing, what can it do.
+//! Health, readiness, metrics, and the description of the API.
 
 use std::time::{Duration, Instant};
 
@@ -6,7 +6,7 @@ use actix_web::http::header::LOCATION;
 use actix_web::web::Data;
 use actix_web::{HttpRequest, HttpResponse, get};
 use serde_json::json;
-use tessera_api::types::JobCounts;
+use tessera_api_types::JobCounts;
 use tokio::sync::Mutex;
 use tokio::time::timeout;
 
@@ -17,14 +17,14 @@ use super::{figures, metrics};
 use crate::ports::Readiness;
 
 /// How long the counts of jobs are good for: counting millions takes a while, and several
-/// collectors may ask.
+/// collectors may request them.
 const COUNTS_KEPT: Duration = Duration::from_secs(5);
 /// What a collector's patience leaves for each part.
 const PART_WITHIN: Duration = Duration::from_secs(3);
 
 static COUNTS: Mutex<Option<(Instant, JobCounts)>> = Mutex::const_new(None);
 
-/// Tells that the process is alive.
+/// Reports that the process is alive.
 #[utoipa::path(
     tag = "operations",
     operation_id = "healthz",
@@ -35,13 +35,13 @@ pub(super) async fn healthz() -> HttpResponse {
     HttpResponse::Ok().content_type("text/plain; charset=utf-8").body("ok\n")
 }
 
-/// Tells whether requests can be served: the database answers, and this controller leads.
+/// Reports whether requests can be served: the database answers, and this controller leads.
 #[utoipa::path(
     tag = "operations",
     operation_id = "readyz",
     responses(
         (status = 200, description = "Ready; with the leader's epoch.", body = Object),
-        (status = 503, description = "Not ready; the problem says why.", body = tessera_api::types::Problem, content_type = "application/problem+json"),
+        (status = 503, description = "Not ready; the problem states why.", body = tessera_api_types::ProblemDetails, content_type = "application/problem+json"),
     ),
 )]
 #[get("/readyz")]
@@ -73,7 +73,7 @@ pub(super) async fn prometheus(state: Data<State>) -> Result<HttpResponse, ApiEr
     if let Ok(Ok(nodes)) = timeout(PART_WITHIN, state.nodes()).await {
         metrics::show_nodes(&nodes, &state.ports.shape.borrow().clone());
     }
-    figures::show(&state.ports.figures.fresh());
+    figures::export_figures(&state.ports.figures.fresh());
     let text = metrics::exposition().map_err(|error| {
         tracing::error!(%error, "metrics not written");
         ApiError::Internal
@@ -81,6 +81,7 @@ pub(super) async fn prometheus(state: Data<State>) -> Result<HttpResponse, ApiEr
     Ok(HttpResponse::Ok().content_type("text/plain; version=0.0.4; charset=utf-8").body(text))
 }
 
+#[expect(clippy::disallowed_methods, reason = "measures a request at the edge")]
 async fn counts(state: &State) -> Option<JobCounts> {
     let mut kept = COUNTS.lock().await;
     if let Some((at, counts)) = &*kept

@@ -3,7 +3,7 @@
 use actix_web::get;
 use actix_web::web::{Data, Json};
 use serde::Deserialize;
-use tessera_api::types::{DecisionView, Decisions, LayoutChanges, PastJobs, RecordedRounds};
+use tessera_api_types::{DecisionPage, DecisionView, LayoutPlans, PastJobs, RecordedRounds};
 use tessera_model::spec::BadField;
 use tessera_model::{DecisionId, GpuId, JobId};
 use time::OffsetDateTime;
@@ -35,14 +35,14 @@ pub(super) struct DecisionFilter {
     tag = "history",
     operation_id = "list_decisions",
     params(DecisionFilter),
-    responses((status = 200, description = "A page of decisions.", body = Decisions), Problems),
+    responses((status = 200, description = "A page of decisions.", body = DecisionPage), Problems),
     security(("bearer" = [])),
 )]
 #[get("/decisions")]
 pub(super) async fn list_decisions(
     filter: Params<DecisionFilter>,
     state: Data<State>,
-) -> Result<Json<Decisions>, ApiError> {
+) -> Result<Json<DecisionPage>, ApiError> {
     let DecisionFilter { job, limit, cursor } = filter.0;
     let job: Option<JobId> = job.map(|job| read_id("job", &job.to_string())).transpose()?;
     let before: Option<DecisionId> =
@@ -72,7 +72,7 @@ pub(super) async fn show_decision(
     found.map(Json).ok_or_else(|| ApiError::NotFound { what: format!("there is no decision {id}") })
 }
 
-/// Which changes of layouts to list.
+/// Which layout plans to list.
 #[derive(Clone, Debug, Deserialize, utoipa::IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
@@ -89,19 +89,19 @@ pub(super) struct LayoutFilter {
 /// Letters of a GPU's UUID as the driver writes it, `GPU-` and all.
 const WHOLE_UUID: usize = 40;
 
-/// Lists changes of layouts, newest first.
+/// Lists layout plans, newest first.
 #[utoipa::path(
     tag = "history",
     operation_id = "list_layout_changes",
     params(LayoutFilter),
-    responses((status = 200, description = "A page of changes.", body = LayoutChanges), Problems),
+    responses((status = 200, description = "A page of layout plans.", body = LayoutPlans), Problems),
     security(("bearer" = [])),
 )]
 #[get("/layouts")]
 pub(super) async fn list_layouts(
     filter: Params<LayoutFilter>,
     state: Data<State>,
-) -> Result<Json<LayoutChanges>, ApiError> {
+) -> Result<Json<LayoutPlans>, ApiError> {
     let LayoutFilter { gpu, limit, cursor } = filter.0;
     let gpu: Option<GpuId> = match gpu {
         None => None,
@@ -129,7 +129,7 @@ pub(super) struct RoundFilter {
     cursor: Option<String>,
 }
 
-/// Lists recorded rounds of the placement, oldest first: what the policy saw, and what it said.
+/// Lists recorded rounds of the placement, oldest first: what the policy saw, and what it decided.
 #[utoipa::path(
     tag = "history",
     operation_id = "list_placement_rounds",
@@ -177,6 +177,7 @@ pub(super) struct PastFilter {
     responses((status = 200, description = "A page of jobs.", body = PastJobs), Problems),
     security(("bearer" = [])),
 )]
+#[expect(clippy::disallowed_methods, reason = "measures a request at the edge")]
 #[get("/history")]
 pub(super) async fn list_past_jobs(
     filter: Params<PastFilter>,
@@ -199,7 +200,7 @@ pub(super) async fn list_past_jobs(
 fn read_cursor(letter: char, text: &str) -> Result<i64, BadField> {
     let place = text.strip_prefix(letter).and_then(|hex| i64::from_str_radix(hex, 16).ok());
     place.filter(|place| *place >= 0).ok_or_else(|| {
-        let what = format!("{text:?} is no cursor of this list");
+        let what = format!("{text:?} is not a cursor of this list");
         BadField::new("cursor", what, "the next_cursor of the page before")
     })
 }
@@ -207,7 +208,7 @@ fn read_cursor(letter: char, text: &str) -> Result<i64, BadField> {
 /// Reads a moment.
 pub(super) fn read_time(field: &str, text: &str) -> Result<OffsetDateTime, BadField> {
     OffsetDateTime::parse(text, &Rfc3339).map_err(|_| {
-        let what = format!("{text:?} is no moment");
+        let what = format!("{text:?} is not a valid time");
         BadField::new(field, what, "RFC 3339, such as 2026-11-21T20:00:00Z")
     })
 }

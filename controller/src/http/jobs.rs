@@ -2,7 +2,7 @@
 
 use actix_web::get;
 use actix_web::web::{Data, Json};
-use tessera_api::types::{JobCounts, JobDetail, JobEvents, JobFilter, JobPage};
+use tessera_api_types::{JobCounts, JobDetail, JobEvents, JobFilter, JobPage};
 use tessera_model::{Bytes, JobRef};
 
 use super::error::ApiError;
@@ -62,7 +62,7 @@ pub(super) async fn show_job(
     let job = job.0;
     let mut detail = state.reads().detail(job).await?.ok_or_else(|| no_job(job))?;
     for attempt in detail.attempt_list.iter_mut().filter(|attempt| attempt.ended_at.is_none()) {
-        // What its node has told so far; the final figures come with its end.
+        // What its node reported so far; the final figures come with its end.
         let figures = attempt.id.parse().ok().and_then(|id| state.ports.figures.of_attempt(id));
         if let Some(figures) = figures {
             attempt.gpu_memory_bytes = figures.memory_used.map(Bytes::get);
@@ -76,7 +76,7 @@ fn joules(millijoules: u64) -> f64 {
     std::time::Duration::from_millis(millijoules).as_secs_f64()
 }
 
-/// Tells what happened to a job, oldest first.
+/// Lists what happened to a job, oldest first.
 #[utoipa::path(
     tag = "jobs",
     operation_id = "list_job_events",

@@ -3,7 +3,7 @@
 use actix_web::get;
 use actix_web::web::{Data, Json};
 use serde::Deserialize;
-use tessera_api::types::{KernelTasks, TaskKernels};
+use tessera_api_types::{KernelTasks, TaskKernels};
 
 use super::error::ApiError;
 use super::extract::Params;

@@ -1,12 +1,13 @@
-//! Layouts that operators plan and apply.
+//! Layouts that administrators plan and apply.
 
 use actix_web::web::{Data, Json};
 use actix_web::{HttpResponse, get, post};
 use serde::Deserialize;
-use tessera_api::types::{
-    Gpu, LayoutApplied, LayoutChange, LayoutOutlook, LayoutPlan, LayoutRequest, ProfileOutlook,
+use tessera_api_types::{
+    GpuAvailabilityView, GpuDetails, LayoutApplied, LayoutPlan, LayoutRequest, PlanPreviewView,
+    ProfileAvailabilityView,
 };
-use tessera_model::mig::{First, Slot, Wanted};
+use tessera_model::mig::{DesiredLayout, FirstOpening, Slot};
 use tessera_model::spec::BadField;
 use tessera_model::{JobId, Millis, PlanId};
 use time::OffsetDateTime;
@@ -16,24 +17,24 @@ use super::extract::{JsonBody, Named, Params};
 use super::gpu_names::{GpuName, find_gpu};
 use super::metrics;
 use super::openapi::{BodyProblems, ChangeProblems, GpuPath, LookupProblems, PlanPath, Problems};
-use super::operator::check_asker;
+use super::overrides::check_admin;
 use super::state::State;
 use crate::ports::ToPlacer;
-use crate::ports::operator::{GpuOutlook, LayoutWish, OperatorDone, OperatorOrder};
+use crate::ports::operator::{GpuAvailability, LayoutCommand, OperatorCommand, OperatorOutcome};
 
-/// Returns a GPU with its layout: what stands, and who runs where.
+/// Returns a GPU with its layout: its instances, and the jobs on them.
 #[utoipa::path(
     tag = "operators",
     operation_id = "show_layout",
     params(GpuPath),
-    responses((status = 200, description = "The GPU.", body = Gpu), Problems, LookupProblems),
+    responses((status = 200, description = "The GPU.", body = GpuDetails), Problems, LookupProblems),
     security(("bearer" = [])),
 )]
 #[get("/gpus/{gpu}/layout")]
 pub(super) async fn show_layout(
     gpu: Named<GpuName>,
     state: Data<State>,
-) -> Result<Json<Gpu>, ApiError> {
+) -> Result<Json<GpuDetails>, ApiError> {
     Ok(Json(find_gpu(&state, &gpu.0).await?.0))
 }
 
@@ -47,7 +48,7 @@ pub(super) struct PlanParams {
     layout: String,
 }
 
-/// Tells what a layout would take, without changing anything.
+/// Returns the plan for a layout without carrying it out.
 ///
 /// Instances without a first memory slice are placed where they leave the most full layouts
 /// reachable. Refused if something in use has no place in the layout.
@@ -56,7 +57,7 @@ pub(super) struct PlanParams {
     operation_id = "plan_layout",
     params(GpuPath, PlanParams),
     responses(
-        (status = 200, description = "The plan.", body = LayoutPlan),
+        (status = 200, description = "The plan.", body = PlanPreviewView),
         Problems, LookupProblems, ChangeProblems, BodyProblems,
     ),
     security(("bearer" = [])),
@@ -66,11 +67,11 @@ pub(super) async fn plan_layout(
     gpu: Named<GpuName>,
     params: Params<PlanParams>,
     state: Data<State>,
-) -> Result<Json<LayoutPlan>, ApiError> {
+) -> Result<Json<PlanPreviewView>, ApiError> {
     let wanted = wanted(&params.0.layout)?;
     let (gpu, id) = find_gpu(&state, &gpu.0).await?;
     let draft = state.ask(|reply| ToPlacer::DraftLayout { gpu: id, wanted, reply }).await??;
-    Ok(Json(LayoutPlan {
+    Ok(Json(PlanPreviewView {
         gpu: gpu.id,
         node: gpu.node,
         index: gpu.index,
@@ -82,17 +83,17 @@ pub(super) async fn plan_layout(
     }))
 }
 
-/// Gives a GPU a layout: orders the plan that makes it.
+/// Gives a GPU a layout: starts the plan that makes it.
 ///
-/// What is in use is never touched. The layout is a wish: it stays until jobs need another,
-/// unless it is pinned. Asking for what stands, or for what is being made, changes nothing.
+/// Instances in use are never changed. The layout stays until jobs need another one, unless it is
+/// pinned. A request for the layout that exists, or that is being made, changes nothing.
 #[utoipa::path(
     tag = "operators",
     operation_id = "apply_layout",
     params(GpuPath),
     request_body = LayoutRequest,
     responses(
-        (status = 200, description = "It stands already.", body = LayoutApplied),
+        (status = 200, description = "The GPU has this layout already.", body = LayoutApplied),
         (status = 202, description = "Its plan is committed and under way.", body = LayoutApplied),
         Problems, LookupProblems, ChangeProblems, BodyProblems,
     ),
@@ -105,11 +106,11 @@ pub(super) async fn apply_layout(
     state: Data<State>,
 ) -> Result<HttpResponse, ApiError> {
     let LayoutRequest { layout, pin, by, reason } = body.parse()?;
-    check_asker(&by, reason.as_deref())?;
+    check_admin(&by, reason.as_deref())?;
     let wanted = wanted(&layout)?;
     let id = find_gpu(&state, &gpu.0).await?.1;
-    let wish = LayoutWish { gpu: id.clone(), wanted, pin, by, reason };
-    let order = OperatorOrder::Apply(wish);
+    let wish = LayoutCommand { gpu: id.clone(), wanted, pin, by, reason };
+    let order = OperatorCommand::Apply(wish);
     let done = state.ask(|reply| ToPlacer::Operate { order, reply }).await???;
     let applied = |state: &str, plan: Option<PlanId>| LayoutApplied {
         gpu: id.to_string(),
@@ -117,32 +118,32 @@ pub(super) async fn apply_layout(
         plan: plan.map(|plan| plan.to_string()),
     };
     Ok(match done {
-        OperatorDone::Ordered { plan } => {
-            metrics::count_operator("layout", "said");
+        OperatorOutcome::Ordered { plan } => {
+            metrics::count_admin_change("layout", "requested");
             HttpResponse::Accepted().json(applied("ordered", Some(plan)))
         }
-        OperatorDone::Stands | OperatorDone::Said { .. } => {
-            HttpResponse::Ok().json(applied("stands", None))
+        OperatorOutcome::Stands | OperatorOutcome::Said { .. } => {
+            HttpResponse::Ok().json(applied("in_place", None))
         }
     })
 }
 
-/// Tells what can still be made of a GPU, and what must end first for the rest.
+/// Returns which instances a GPU still has capacity for, and what must end first for others.
 #[utoipa::path(
     tag = "operators",
-    operation_id = "layout_outlook",
+    operation_id = "layout_availability",
     params(GpuPath),
     responses(
-        (status = 200, description = "The outlook.", body = LayoutOutlook),
+        (status = 200, description = "What is available.", body = GpuAvailabilityView),
         Problems, LookupProblems, ChangeProblems,
     ),
     security(("bearer" = [])),
 )]
-#[get("/gpus/{gpu}/layout/outlook")]
+#[get("/gpus/{gpu}/layout/availability")]
 pub(super) async fn show_outlook(
     gpu: Named<GpuName>,
     state: Data<State>,
-) -> Result<Json<LayoutOutlook>, ApiError> {
+) -> Result<Json<GpuAvailabilityView>, ApiError> {
     let (gpu, id) = find_gpu(&state, &gpu.0).await?;
     let mut jobs: Vec<_> = gpu.instances.iter().filter_map(|instance| instance.job_id).collect();
     jobs.extend(gpu.instances.iter().flat_map(|i| &i.sharers).map(|sharer| sharer.job_id));
@@ -151,16 +152,16 @@ pub(super) async fn show_outlook(
     let outlook = state.ask(|reply| ToPlacer::Outlook { gpu: id, ends, reply }).await??;
     let profiles =
         outlook.profiles.iter().map(|(name, what)| profile(name, what, &outlook)).collect();
-    Ok(Json(LayoutOutlook { gpu: gpu.id, node: gpu.node, index: gpu.index, profiles }))
+    Ok(Json(GpuAvailabilityView { gpu: gpu.id, node: gpu.node, index: gpu.index, profiles }))
 }
 
-/// Returns one change of a layout.
+/// Returns one layout plan.
 #[utoipa::path(
     tag = "history",
     operation_id = "get_layout_change",
     params(PlanPath),
     responses(
-        (status = 200, description = "The change.", body = LayoutChange),
+        (status = 200, description = "The plan.", body = LayoutPlan),
         Problems, LookupProblems,
     ),
     security(("bearer" = [])),
@@ -169,20 +170,26 @@ pub(super) async fn show_outlook(
 pub(super) async fn show_layout_change(
     plan: Named<PlanId>,
     state: Data<State>,
-) -> Result<Json<LayoutChange>, ApiError> {
+) -> Result<Json<LayoutPlan>, ApiError> {
     let plan = plan.0;
     let found = state.reads().layout(plan).await?;
-    found.map(Json).ok_or_else(|| ApiError::NotFound { what: format!("there is no change {plan}") })
+    found
+        .map(Json)
+        .ok_or_else(|| ApiError::NotFound { what: format!("there is no layout plan {plan}") })
 }
 
-fn wanted(text: &str) -> Result<Wanted, ApiError> {
+fn wanted(text: &str) -> Result<DesiredLayout, ApiError> {
     text.parse().map_err(|bad: tessera_model::ids::BadId| {
-        BadField::new("layout", format!("{text:?} is no layout"), bad.expected).into()
+        BadField::new("layout", format!("{text:?} is not a layout"), bad.expected).into()
     })
 }
 
-fn profile(name: &str, what: &tessera_model::mig::Outlook, outlook: &GpuOutlook) -> ProfileOutlook {
-    let (idle, busy, stuck) = GpuOutlook::in_the_way(&what.first);
+fn profile(
+    name: &str,
+    what: &tessera_model::mig::ProfileAvailability,
+    outlook: &GpuAvailability,
+) -> ProfileAvailabilityView {
+    let (idle, busy, stuck) = GpuAvailability::in_the_way(&what.first);
     let call = |slots: &[Slot]| -> Vec<String> {
         slots.iter().filter_map(|slot| Some(outlook.names.get(slot)?.0.clone())).collect()
     };
@@ -192,15 +199,15 @@ fn profile(name: &str, what: &tessera_model::mig::Outlook, outlook: &GpuOutlook)
         .flat_map(|(_, jobs)| jobs.iter().copied())
         .collect();
     let (first, ready) = match &what.first {
-        First::Now => ("now", None),
-        First::AfterIdle { .. } => ("after_idle", None),
-        First::AfterBusy { ready, .. } => ("after_busy", *ready),
-        First::Blocked { .. } => ("blocked", None),
+        FirstOpening::Now => ("now", None),
+        FirstOpening::AfterIdle { .. } => ("after_idle", None),
+        FirstOpening::AfterBusy { ready, .. } => ("after_busy", *ready),
+        FirstOpening::Blocked { .. } => ("blocked", None),
     };
     let ready_at = ready.and_then(moment);
     let (idle, busy, stuck) = (call(idle), call(busy), call(stuck));
     let text = sentence(what, &idle, &busy, &stuck, &jobs, ready_at);
-    ProfileOutlook {
+    ProfileAvailabilityView {
         profile: name.to_owned(),
         now: what.now,
         after_idle: what.after_idle,
@@ -215,7 +222,7 @@ fn profile(name: &str, what: &tessera_model::mig::Outlook, outlook: &GpuOutlook)
 }
 
 fn sentence(
-    what: &tessera_model::mig::Outlook,
+    what: &tessera_model::mig::ProfileAvailability,
     idle: &[String],
     busy: &[String],
     stuck: &[String],
@@ -224,26 +231,30 @@ fn sentence(
 ) -> String {
     let and = |names: &[String]| names.join(" and ");
     match &what.first {
-        First::Now => format!("{} can be made at once", what.now),
-        First::AfterIdle { .. } => {
-            format!("{} can be made where {} stands idle", what.after_idle, and(idle))
+        FirstOpening::Now => format!("{} can be created at once", what.now),
+        FirstOpening::AfterIdle { .. } => {
+            format!("{} can be created in place of the idle {}", what.after_idle, and(idle))
         }
-        First::AfterBusy { .. } => {
+        FirstOpening::AfterBusy { .. } => {
             let numbers: Vec<_> = jobs.iter().map(ToString::to_string).collect();
-            let who = match numbers.is_empty() {
-                true => format!("{} comes free", and(busy)),
+            let event = match numbers.is_empty() {
+                true => format!("{} becomes free", and(busy)),
                 false => format!("job {} on {} ends", numbers.join(" and "), and(busy)),
             };
             let when = match ready
                 .and_then(|at| at.format(&time::format_description::well_known::Rfc3339).ok())
             {
                 Some(at) => format!("expected by {at}"),
-                None => "nobody knows when".to_owned(),
+                None => "the time is not known".to_owned(),
             };
-            format!("none until {who} ({when})")
+            format!("none until {event} ({when})")
         }
-        First::Blocked { .. } if stuck.is_empty() => "this GPU never holds one".to_owned(),
-        First::Blocked { .. } => format!("none until a person sees to {}", and(stuck)),
+        FirstOpening::Blocked { .. } if stuck.is_empty() => {
+            "this GPU does not support it".to_owned()
+        }
+        FirstOpening::Blocked { .. } => {
+            format!("none until an administrator examines {}", and(stuck))
+        }
     }
 }
 

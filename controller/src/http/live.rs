@@ -15,12 +15,12 @@ use tokio::time::timeout;
 use super::error::ApiError;
 use super::openapi::Problems;
 use super::state::State;
-use crate::ports::JobMoved;
+use crate::ports::JobStateChange;
 
 /// How often a silent stream shows that it lives, so that proxies don't cut it.
 const SIGN_OF_LIFE_EVERY: Duration = Duration::from_secs(15);
 
-/// Tells moves of jobs as they happen, as server-sent events.
+/// Streams state changes of jobs as they happen, as server-sent events.
 ///
 /// `event: job` with `{"job_id", "state", "attempt"}`. After `event: missed` the listener was
 /// too slow and should list the jobs anew.
@@ -42,7 +42,7 @@ pub(super) async fn watch_jobs(state: Data<State>) -> Result<HttpResponse, ApiEr
 }
 
 fn told(
-    moves: Receiver<JobMoved>,
+    moves: Receiver<JobStateChange>,
     place: OwnedSemaphorePermit,
 ) -> impl Stream<Item = Result<Bytes, Infallible>> {
     // The first piece opens the stream: listeners know at once that they are heard.
@@ -61,7 +61,7 @@ fn told(
     })
 }
 
-fn event(moved: JobMoved) -> Bytes {
+fn event(moved: JobStateChange) -> Bytes {
     let data = json!({
         "job_id": moved.job.number(),
         "state": moved.state.word(),

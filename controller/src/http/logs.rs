@@ -39,7 +39,7 @@ pub(super) struct LogParams {
     /// Which attempt, by number; by default the newest.
     #[param(minimum = 1)]
     attempt: Option<u32>,
-    /// First byte that is wanted.
+    /// First byte to return.
     #[serde(default)]
     offset: u64,
     /// Whether to go on until the attempt has ended, and to wait for one that has not begun.
@@ -60,8 +60,8 @@ enum Stream_ {
 
 /// Returns a job's output as text, piece by piece as it comes.
 ///
-/// The answer's chunks end where the output ends; a connection that breaks off without the last
-/// chunk means that the node was lost on the way: ask again from the offset that was reached.
+/// The answer's chunks end where the output ends. A connection that breaks off without the last
+/// chunk means that the node was lost on the way: repeat from the offset that was reached.
 #[utoipa::path(
     tag = "jobs",
     operation_id = "read_job_logs",
@@ -151,7 +151,7 @@ async fn open(
     })
 }
 
-/// Waits for the first piece, so that what is wrong can still be said as a problem.
+/// Waits for the first piece, so that what is wrong can still be returned as a problem.
 async fn first_piece(
     replies: &mut mpsc::Receiver<LogReply>,
     source: &LogSource,
@@ -160,16 +160,16 @@ async fn first_piece(
     let node = &source.node_name;
     let patience = if follow { FIRST_PIECE_WITHIN } else { BEGIN_WITHIN };
     match timeout(patience, replies.recv()).await {
-        Ok(Some(LogReply::Unknown { reason })) => {
-            Err(ApiError::NotFound { what: format!("node {node} has no such output: {reason}") })
-        }
+        Ok(Some(LogReply::Unknown { reason })) => Err(ApiError::NotFound {
+            what: format!("node {node} does not have this output: {reason}"),
+        }),
         Ok(Some(reply @ (LogReply::Chunk { .. } | LogReply::End { .. }))) => Ok(Some(reply)),
         Ok(None) => Err(ApiError::Unavailable {
-            reason: format!("node {node} went away before it sent anything"),
+            reason: format!("node {node} disconnected before it sent anything"),
         }),
         Err(_) if follow => Ok(None),
         Err(_) => Err(ApiError::Unavailable {
-            reason: format!("node {node} did not begin to send in time"),
+            reason: format!("node {node} did not send anything in time"),
         }),
     }
 }
@@ -193,7 +193,7 @@ fn pieces(
             }
             Some(LogReply::End { .. }) => None,
             Some(LogReply::Unknown { reason }) => Some((Err(io::Error::other(reason)), None)),
-            None => Some((Err(io::Error::other("the node went away")), None)),
+            None => Some((Err(io::Error::other("the node disconnected")), None)),
         }
     })
 }

@@ -1,4 +1,4 @@
-//! What Prometheus is told.
+//! The metrics that Prometheus reads.
 
 use std::sync::LazyLock;
 use std::time::Duration;
@@ -7,8 +7,8 @@ use prometheus::{
     Encoder, GaugeVec, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGaugeVec, Opts,
     Registry, TextEncoder,
 };
-use tessera_api::types::{JobCounts, Node};
-use tessera_model::mig::State;
+use tessera_api_types::{JobCounts, NodeDetails};
+use tessera_model::mig::MigState;
 use tessera_telemetry::names::metric;
 
 use crate::ports::ClusterShape;
@@ -18,7 +18,7 @@ const HTTP_REQUESTS: &str = "tessera_http_requests_total";
 /// Counter: submits that were accepted, an array counting once.
 const SUBMITS: &str = "tessera_submits_total";
 
-/// From the fastest read to the longest wait that a request may ask for.
+/// From the fastest read to the longest wait that a request may specify.
 const REQUEST_SECONDS: [f64; 12] =
     [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1.0, 5.0, 60.0];
 
@@ -69,37 +69,37 @@ impl Metrics {
             jobs_submitted: IntCounter::new(metric::JOBS_SUBMITTED, "Jobs accepted.")
                 .expect(WELL_FORMED),
             jobs: gauges(metric::JOBS, "Jobs by state.", &["state"]),
-            agent_up: gauges(metric::AGENT_UP, "Whether the node's agent is heard of.", &["node"]),
+            agent_up: gauges(metric::AGENT_UP, "Whether the node's agent is connected.", &["node"]),
             instances: gauges(
                 metric::MIG_INSTANCES,
-                "Instances that stand.",
+                "MIG instances that exist.",
                 &["gpu", "profile", "state"],
             ),
             reachability: GaugeVec::new(
                 Opts::new(
                     metric::GPU_REACHABILITY,
-                    "Full layouts still reachable, of those that the empty card has.",
+                    "Share of an empty GPU's full layouts that are still reachable.",
                 ),
                 &["gpu"],
             )
             .expect(WELL_FORMED),
             drained: gauges(
                 metric::NODE_DRAINED,
-                "Whether an operator keeps new work away from the node.",
+                "Whether an administrator drained the node.",
                 &["node"],
             ),
             closed: gauges(
                 metric::GPU_CLOSED,
-                "Whether an operator keeps new work away from the GPU, or its layout as it is.",
+                "Whether an administrative override of this kind is set on the GPU.",
                 &["gpu", "how"],
             ),
             faults: gauges(
                 metric::GPU_FAULTS,
-                "Faults of the GPU that its node still knows.",
+                "Faults of the GPU that were not cleared.",
                 &["gpu", "cause"],
             ),
             operator: IntCounterVec::new(
-                Opts::new(metric::OPERATOR_ACTIONS, "What operators changed."),
+                Opts::new(metric::OPERATOR_ACTIONS, "Changes by administrators."),
                 &["what", "how"],
             )
             .expect(WELL_FORMED),
@@ -110,7 +110,7 @@ impl Metrics {
 
     fn register(&self) {
         let build = IntGaugeVec::new(
-            Opts::new(metric::BUILD_INFO, "Always 1; its labels say what was built."),
+            Opts::new(metric::BUILD_INFO, "Always 1; its labels identify the build."),
             &["version"],
         )
         .expect(WELL_FORMED);
@@ -149,20 +149,20 @@ pub(super) fn count_submit(tasks: u32) {
     METRICS.jobs_submitted.inc_by(tasks.into());
 }
 
-/// Counts one thing that an operator changed.
-pub(super) fn count_operator(what: &str, how: &str) {
+/// Counts one change by an administrator.
+pub(super) fn count_admin_change(what: &str, how: &str) {
     METRICS.operator.with_label_values(&[what, how]).inc();
 }
 
-/// Takes over how many jobs are in each state.
+/// Exports how many jobs are in each state.
 pub(super) fn show_jobs(counts: &JobCounts) {
     for (state, jobs) in &counts.by_state {
         METRICS.jobs.with_label_values(&[state]).set(i64::try_from(*jobs).unwrap_or(i64::MAX));
     }
 }
 
-/// Takes over how the nodes stand; what is gone from the cluster goes from the metrics too.
-pub(super) fn show_nodes(nodes: &[Node], shape: &ClusterShape) {
+/// Exports the state of the nodes; what left the cluster leaves the metrics, too.
+pub(super) fn show_nodes(nodes: &[NodeDetails], shape: &ClusterShape) {
     METRICS.agent_up.reset();
     METRICS.instances.reset();
     METRICS.reachability.reset();
@@ -198,10 +198,10 @@ pub(super) fn show_nodes(nodes: &[Node], shape: &ClusterShape) {
     }
 }
 
-fn reachability_ratio(gpu: &tessera_api::types::Gpu, shape: &ClusterShape) -> Option<f64> {
+fn reachability_ratio(gpu: &tessera_api_types::GpuDetails, shape: &ClusterShape) -> Option<f64> {
     let now = gpu.reachability?;
     let view = shape.view.gpus.iter().find(|view| view.id.as_str() == gpu.id)?;
-    let empty = view.mig.as_ref()?.full_layouts(State::EMPTY)?;
+    let empty = view.mig.as_ref()?.full_layouts(MigState::EMPTY)?;
     let empty = u32::try_from(empty).ok().filter(|layouts| *layouts > 0)?;
     Some(f64::from(now) / f64::from(empty))
 }

@@ -41,7 +41,7 @@ pub(super) struct GpuPath {
     gpu: String,
 }
 
-/// The change of a layout in a route's path.
+/// The layout plan in a route's path.
 #[derive(utoipa::IntoParams)]
 #[into_params(parameter_in = Path)]
 #[expect(dead_code, reason = "only describes the parameter, which is read from the path")]
@@ -75,7 +75,7 @@ impl IntoResponses for Problems {
         problems(&[
             ("400", "Something in the request breaks a rule; the problem names it."),
             ("401", "No bearer token, or the wrong one."),
-            ("503", "Something is missing for a while; `Retry-After` says how long to wait."),
+            ("503", "Something is missing for a while; `Retry-After` states how long to wait."),
         ])
     }
 }
@@ -96,7 +96,7 @@ impl IntoResponses for BodyProblems {
     fn responses() -> BTreeMap<String, RefOr<Response>> {
         problems(&[
             ("413", "The body is too large."),
-            ("415", "The body is not said to be JSON."),
+            ("415", "The body is not declared as JSON."),
             ("422", "The request is understood, and can't be met: see its `type`."),
         ])
     }
@@ -112,22 +112,22 @@ fn problems(list: &[(&str, &str)]) -> BTreeMap<String, RefOr<Response>> {
     list.iter().map(|(status, text)| ((*status).to_owned(), problem(text))).collect()
 }
 
-/// What the description says of the API as a whole.
+/// The description of the API as a whole.
 #[derive(utoipa::OpenApi)]
 #[openapi(
     info(
         title = "Tessera",
-        description = "Jobs on shared GPUs: submit, watch, and ask why.\n\nErrors are \
+        description = "Jobs on shared GPUs: submit, watch, and explain.\n\nErrors are \
                        `application/problem+json` with a stable `type`. Times are UTC (RFC 3339), \
                        sizes are bytes, spans are seconds, states are lower-case words.",
         license(name = "Apache-2.0", identifier = "Apache-2.0"),
     ),
     modifiers(&Bearer),
-    components(schemas(tessera_api::types::Problem)),
+    components(schemas(tessera_api_types::ProblemDetails)),
     tags(
         (name = "jobs", description = "Submit jobs, follow them, end them."),
         (name = "cluster", description = "Nodes, GPUs and their layouts."),
-        (name = "operators", description = "Drain, quarantine, cut: what operators say and do."),
+        (name = "operators", description = "Drain and quarantine nodes and GPUs, and change layouts."),
         (name = "history", description = "What was decided and changed, and why."),
         (name = "operations", description = "Health and metrics."),
     ),
@@ -211,7 +211,7 @@ mod tests {
 
         assert!(text.contains(r#""openapi":"3.1.0""#));
         assert!(text.contains("application/problem+json"));
-        assert!(text.contains(r#""Problem":{"#));
+        assert!(text.contains(r#""ProblemDetails":{"#));
     }
 
     #[test]

@@ -2,23 +2,27 @@
 
 use actix_web::get;
 use actix_web::web::{Data, Json};
-use tessera_api::types::Predictions;
+use tessera_api_types::PredictionReport;
 
 use super::error::ApiError;
 use super::openapi::Problems;
 use super::state::State;
 use crate::ports::ToPlacer;
 
-/// Tells how good predictions of run times and of memory are, by what they rest on, and which model of
-/// how slices compare is in use, with its error on tasks that it had not seen.
+/// Returns how good predictions of run times and of memory are, by their basis.
+///
+/// Also returns which model of how slices compare is in use, with its error on tasks that it had
+/// not seen.
 #[utoipa::path(
     tag = "cluster",
     operation_id = "show_predictions",
-    responses((status = 200, description = "What came of predictions.", body = Predictions), Problems),
+    responses((status = 200, description = "What came of predictions.", body = PredictionReport), Problems),
     security(("bearer" = [])),
 )]
 #[get("/predictions")]
-pub(super) async fn show_predictions(state: Data<State>) -> Result<Json<Predictions>, ApiError> {
+pub(super) async fn show_predictions(
+    state: Data<State>,
+) -> Result<Json<PredictionReport>, ApiError> {
     let learned = state.ask(|reply| ToPlacer::Learned { reply }).await?;
     Ok(Json(state.reads().predictions(learned).await?))
 }

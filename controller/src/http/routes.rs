@@ -9,8 +9,8 @@ use utoipa_swagger_ui::{Config, SwaggerUi};
 
 use super::openapi::Doc;
 use super::{
-    cluster, commands, explain, health, history, jobs, kernels, layouts, live, logs, operator,
-    predictions, series, submit, usage, wait,
+    cluster, cluster_events, commands, doctor, explain, health, history, jobs, kernels, layouts,
+    live, logs, overrides, predictions, series, submit, usage, wait,
 };
 
 /// Adds every route to an application.
@@ -60,16 +60,16 @@ where
         .service(cluster::show_gpu)
         .service(cluster::set_mig_mode)
         .service(cluster::show_info)
-        .service(operator::drain_node)
-        .service(operator::undrain_node)
-        .service(operator::doctor)
-        .service(operator::drain_gpu)
-        .service(operator::undrain_gpu)
-        .service(operator::quarantine)
-        .service(operator::clear)
-        .service(operator::pin)
-        .service(operator::unpin)
-        .service(operator::list_cluster_events)
+        .service(overrides::drain_node)
+        .service(overrides::undrain_node)
+        .service(doctor::doctor)
+        .service(overrides::drain_gpu)
+        .service(overrides::undrain_gpu)
+        .service(overrides::quarantine)
+        .service(overrides::clear)
+        .service(overrides::pin)
+        .service(overrides::unpin)
+        .service(cluster_events::list_cluster_events)
         .service(kernels::list_kernel_tasks)
         .service(kernels::show_task_kernels)
         .service(predictions::show_predictions)

@@ -1,11 +1,12 @@
-//! Figures over time: what nodes told of cards and attempts.
+//! Figures of GPUs and attempts over time.
 
 use std::collections::BTreeMap;
 
 use actix_web::get;
 use actix_web::web::{Data, Json};
-use tessera_api::types::{
-    AttemptSeries, ClusterSeries, Gpu, GpuSeries, JobFigures, JobSeries, SeriesPoint, SeriesQuery,
+use tessera_api_types::{
+    AttemptSeries, ClusterSeries, GpuDetails, GpuSeries, JobFigures, JobSeries, SeriesPoint,
+    SeriesQuery,
 };
 use tessera_model::spec::BadField;
 use tessera_model::{Bytes, GpuId, JobRef, Millis};
@@ -16,17 +17,17 @@ use super::extract::{Named, Params};
 use super::gpu_names::{GpuName, find_gpu};
 use super::openapi::{GpuPath, JobPath, LookupProblems, Problems};
 use super::state::{State, no_job};
-use crate::figures::Shown;
+use crate::figures::GpuSnapshot;
 use crate::figures::series::{POINTS_MAX, Point};
 
-/// How far is looked back, unless somebody says.
+/// How far back a query looks by default.
 const SINCE_SECS: u64 = 3_600;
-/// Points in an answer, unless somebody says: as many as a table has room for.
+/// Points in an answer by default: as many as a table has columns for.
 const POINTS: u32 = 60;
 /// Farther back than anything is kept.
 const SINCE_SECS_MAX: u64 = 1 << 32;
 
-/// Tells the figures of all GPUs over time.
+/// Returns the figures of all GPUs over time.
 #[utoipa::path(
     tag = "cluster",
     operation_id = "list_series",
@@ -49,7 +50,7 @@ pub(super) async fn list_series(
     Ok(Json(ClusterSeries { items: items.collect() }))
 }
 
-/// Tells one GPU's figures over time.
+/// Returns one GPU's figures over time.
 #[utoipa::path(
     tag = "cluster",
     operation_id = "get_gpu_series",
@@ -72,7 +73,7 @@ pub(super) async fn show_gpu_series(
     Ok(Json(of_gpu(&state, &gpu, &id, part, &fresh)))
 }
 
-/// Tells a job's figures over time, attempt by attempt.
+/// Returns a job's figures over time, attempt by attempt.
 ///
 /// They are kept until an hour after an attempt's end, and not over restarts of the controller.
 #[utoipa::path(
@@ -106,7 +107,7 @@ pub(super) async fn show_job_series(
     Ok(Json(JobSeries { job_id: detail.job.id, attempts: attempts.collect() }))
 }
 
-/// Which part of the figures is wanted.
+/// Which part of the figures is requested.
 #[derive(Clone, Copy, Debug)]
 struct Part {
     since: Millis,
@@ -130,10 +131,10 @@ impl Part {
 
 fn of_gpu(
     state: &State,
-    gpu: &Gpu,
+    gpu: &GpuDetails,
     id: &GpuId,
     part: Part,
-    fresh: &BTreeMap<GpuId, Shown>,
+    fresh: &BTreeMap<GpuId, GpuSnapshot>,
 ) -> GpuSeries {
     let (step, points) = state.ports.figures.card(id, part.since, part.points);
     let jobs = fresh.get(id).into_iter().flat_map(|shown| &shown.figures.attempts);

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sha2::{Digest, Sha256};
-use tessera_api::types::Node;
+use tessera_api_types::NodeDetails;
 use tessera_model::{JobId, JobRef};
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
@@ -12,7 +12,7 @@ use tokio::time::timeout;
 
 use super::error::ApiError;
 use super::watch::Watch;
-use crate::ports::{Ports, Readiness, ToPlacer, WaitingView};
+use crate::ports::{Ports, Readiness, ToPlacer, WaitingExplanation};
 use crate::store::Reads;
 
 /// Patience with what runs behind the handlers: longer than a commit that has to be retried,
@@ -22,7 +22,7 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(20);
 const SUBSCRIBERS_MAX: usize = 64;
 /// Most outputs that are read at once: each keeps a stream to a node open.
 const LOGS_MAX: usize = 1_024;
-/// Most explanations that are worked out at once: each keeps a core busy, and a copy of the picture of
+/// Most explanations that are computed at once: each keeps a core busy, and a copy of the state of
 /// the cluster. Others wait.
 const EXPLAINED_MAX: usize = 2;
 
@@ -65,21 +65,21 @@ impl State {
     pub(super) fn read_log(&self) -> Result<OwnedSemaphorePermit, ApiError> {
         Arc::clone(&self.logs)
             .try_acquire_owned()
-            .map_err(|_| ApiError::Overloaded { reason: "too many outputs are being read" })
+            .map_err(|_| ApiError::Overloaded { reason: "too many job outputs are being read" })
     }
 
-    /// Asks the placer why a job waits, once it is this question's turn.
-    pub(super) async fn ask_why(&self, job: JobId) -> Result<Option<WaitingView>, ApiError> {
+    /// Requests from the placer why a job waits; such questions are answered one after another.
+    pub(super) async fn ask_why(&self, job: JobId) -> Result<Option<WaitingExplanation>, ApiError> {
         let turn = timeout(ANSWER_WITHIN, self.explaining.acquire()).await;
         let Ok(Ok(_turn)) = turn else {
             return Err(ApiError::Overloaded {
-                reason: "too many explanations are being worked out",
+                reason: "too many explanations are being computed",
             });
         };
         self.ask(|reply| ToPlacer::Explain { job, reply }).await
     }
 
-    /// Asks the placer, and waits for its answer.
+    /// Sends the placer a question, and waits for its answer.
     pub(super) async fn ask<T>(
         &self,
         question: impl FnOnce(oneshot::Sender<T>) -> ToPlacer,
@@ -88,7 +88,7 @@ impl State {
     }
 
     /// Describes the nodes, by name.
-    pub(super) async fn nodes(&self) -> Result<Vec<Node>, ApiError> {
+    pub(super) async fn nodes(&self) -> Result<Vec<NodeDetails>, ApiError> {
         self.ask(|reply| ToPlacer::Nodes { reply }).await
     }
 
@@ -100,7 +100,7 @@ impl State {
         }
     }
 
-    /// Says what is really missing, where something behind the handlers gave no answer.
+    /// Names what is really missing, where something behind the handlers gave no answer.
     pub(super) fn explained(&self, error: ApiError) -> ApiError {
         match (error, &*self.ports.readiness.borrow()) {
             (ApiError::Unavailable { .. }, Readiness::NotReady { reason }) => {
@@ -125,7 +125,7 @@ pub(super) async fn send<M, T>(
         Ok(Ok(answer)) => Ok(answer),
         Ok(Err(_)) => Err(stopped()),
         Err(_) => Err(ApiError::Unavailable {
-            reason: "no answer in time: it may still be carried out".to_owned(),
+            reason: "no response in time: the request may still be carried out".to_owned(),
         }),
     }
 }
@@ -134,7 +134,7 @@ fn stopped() -> ApiError {
     ApiError::Unavailable { reason: "the controller is starting or stopping".to_owned() }
 }
 
-/// Says that there is no such job.
+/// Returns the error for a job that does not exist.
 pub(super) fn no_job(job: JobRef) -> ApiError {
     ApiError::NotFound { what: format!("there is no job {job}") }
 }

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use actix_web::http::header::{HeaderMap, LOCATION};
 use actix_web::{HttpRequest, HttpResponse, post, web};
 use sha2::{Digest, Sha256};
-use tessera_api::types::{ArrayRange, SubmitRequest, Submitted};
+use tessera_api_types::{ArrayRange, SubmitRequest, SubmitResponse};
 use tessera_model::GangShape;
-use tessera_model::share::Share;
-use tessera_model::spec::{ARRAY_TASKS_MAX, BadField, GpuAsk, JobSpec};
+use tessera_model::share::SharingMode;
+use tessera_model::spec::{ARRAY_TASKS_MAX, BadField, GpuRequest, JobSpec};
 use tessera_placement::{
     ClusterView, Feasibility, GangFeasibility, could_ever_fit, fair, gang_could_ever_fit,
 };
@@ -20,22 +20,22 @@ use super::extract::JsonBody;
 use super::metrics;
 use super::openapi::{BodyProblems, Problems};
 use super::state::{State, send};
-use crate::core::accounts::Accounts;
 use crate::ports::{Accepted, Idempotency, NewSubmission, SubmitCall};
+use tessera_control::accounts::Accounts;
 
 /// The header that makes a repeated submit harmless.
 const IDEMPOTENCY_KEY: &str = "idempotency-key";
-/// The header that tells that a submit was accepted before.
+/// The header that marks a submit that was accepted before.
 const REPLAYED: &str = "idempotency-replayed";
-/// Longest idempotency key.
+/// Longest idempotency key, in bytes.
 const KEY_BYTES_MAX: usize = 255;
 /// Largest index of a task: the store keeps indexes as signed 32-bit integers.
 const INDEX_MAX: u32 = 0x7fff_ffff;
 
 /// Submits a job, or an array of jobs.
 ///
-/// The answer comes after the commit: an accepted job is not lost. With an `Idempotency-Key`,
-/// repeating a submit is harmless: the same key and body are answered with the same job.
+/// The response follows the commit: an accepted job is not lost. With an `Idempotency-Key`, repeating
+/// a submit is harmless: the same key and body return the same job.
 #[utoipa::path(
     tag = "jobs",
     operation_id = "submit_job",
@@ -45,7 +45,7 @@ const INDEX_MAX: u32 = 0x7fff_ffff;
         ("traceparent" = Option<String>, Header, description = "W3C trace context that the job continues."),
     ),
     responses(
-        (status = 201, description = "Accepted and committed.", body = Submitted, headers(
+        (status = 201, description = "Accepted and committed.", body = SubmitResponse, headers(
             ("Location" = String, description = "Where the job is."),
             ("Idempotency-Replayed" = Option<String>, description = "`true` if an earlier request with this key was accepted."),
         )),
@@ -102,7 +102,7 @@ fn created(accepted: Accepted, hold: bool) -> HttpResponse {
     if accepted.replayed {
         answer.insert_header((REPLAYED, "true"));
     }
-    answer.json(Submitted {
+    answer.json(SubmitResponse {
         job_id: accepted.job.number(),
         tasks: accepted.tasks,
         state: if hold { "held" } else { "queued" }.to_owned(),
@@ -120,7 +120,7 @@ fn idempotency(headers: &HeaderMap, body: &[u8]) -> Result<Option<Idempotency>, 
         }
         _ => Err(BadField::new(
             "Idempotency-Key",
-            "it is empty, too long, or not plain text",
+            "it is empty, too long, or has characters that are not printable ASCII",
             format!("1 to {KEY_BYTES_MAX} printable ASCII characters"),
         )),
     }
@@ -158,7 +158,7 @@ fn tasks_of(array: Option<ArrayRange>) -> Result<(u32, Option<u32>), BadField> {
             bad(format!("last is {last}"), format!("at most {INDEX_MAX}"))
         }
         Some(ARRAY_TASKS_MAX..) => bad(
-            format!("{first} to {last} are too many"),
+            format!("{first} to {last} are too many tasks"),
             format!("at most {ARRAY_TASKS_MAX} tasks"),
         ),
         Some(more) => Ok((more + 1, Some(first))),
@@ -168,12 +168,12 @@ fn tasks_of(array: Option<ArrayRange>) -> Result<(u32, Option<u32>), BadField> {
 fn array_of_gangs() -> BadField {
     BadField::new(
         "array",
-        "an array's tasks have one GPU each",
+        "an array can't be combined with a gang: its tasks have one GPU each",
         "either array or gang; submit a gang several times",
     )
 }
 
-/// Refuses what no GPU that was ever seen could hold, unless the job is willing to wait for one.
+/// Refuses a job that no registered GPU can hold, unless it may wait for one.
 async fn check_feasible(
     state: &State,
     spec: &JobSpec,
@@ -194,8 +194,8 @@ async fn check_feasible(
     if fits && beyond.is_none() {
         return Ok(());
     }
-    // The same submit may have been accepted when the cluster was another: then it is answered
-    // as it was, whatever stands now.
+    // The same submit may have been accepted when the cluster had other GPUs: then the response is the
+    // same again.
     if let Some(key) = key
         && state.reads().key_is_used(spec.user.clone(), key.key.clone()).await?
     {
@@ -214,7 +214,7 @@ async fn check_feasible(
         }
     };
     let largest = largest.map_or_else(
-        || "no GPU is there".to_owned(),
+        || "the cluster has no GPU".to_owned(),
         |largest| format!("at most {largest} ({} bytes)", largest.get()),
     );
     let profiles = match profiles.as_slice() {
@@ -225,39 +225,40 @@ async fn check_feasible(
         field: gpu_field(&spec.gpu),
         asked: spec.gpu.to_string(),
         expected: format!(
-            "{largest}{profiles}; or allow_pending to wait for hardware that is not there yet"
+            "{largest}{profiles}; or allow_pending to wait for hardware that is added later"
         ),
     })
 }
 
-/// Refuses what a quota of its user or account could never let start, however little else there is.
+/// Refuses a job that exceeds a quota of its user or account by itself.
 fn beyond_quota(accounts: &Accounts, view: &ClusterView, spec: &JobSpec) -> Option<ApiError> {
     // A sharer may find a slice that its user has already.
-    let alone = spec.share == Share::Exclusive;
+    let alone = spec.share == SharingMode::Exclusive;
     let least = alone.then(|| fair::least(view, &spec.gpu)).flatten()?;
     let members = spec.gang.map_or(1, GangShape::members);
     let takes = least.saturating_mul(members);
     let limit = accounts.limits(&spec.user).filter(|limit| limit.slices < takes);
     let limit = limit.min_by_key(|limit| limit.slices)?;
-    let (field, asked) = match spec.gang {
+    let (field, requested) = match spec.gang {
         Some(gang) => ("gang", format!("{gang} with {} each", spec.gpu)),
         None => (gpu_field(&spec.gpu), spec.gpu.to_string()),
     };
     let each = if members > 1 { format!(" ({least} for each GPU)") } else { String::new() };
     let expected = format!(
-        "at most {} compute slices at once, which is the quota of {}, and this takes {takes}{each}: \
-         ask for less, or have the quota raised; or allow_pending to wait until it is",
+        "at most {} compute slices at once, which is the quota of {}; this job takes {takes}{each}. \
+         Request less, or have an administrator raise the quota, or set allow_pending to wait \
+         for that",
         limit.slices, limit.name
     );
     let whose = limit.name.to_string();
-    Some(ApiError::BeyondQuota { field, asked, whose, expected })
+    Some(ApiError::BeyondQuota { field, asked: requested, whose, expected })
 }
 
-const fn gpu_field(ask: &GpuAsk) -> &'static str {
+const fn gpu_field(ask: &GpuRequest) -> &'static str {
     match ask {
-        GpuAsk::Memory(_) | GpuAsk::Unknown => "gpu_memory_bytes",
-        GpuAsk::Profile(_) | GpuAsk::Compute(_) => "gpu_profile",
-        GpuAsk::Whole => "gpu_whole",
+        GpuRequest::Memory(_) | GpuRequest::Unknown => "gpu_memory_bytes",
+        GpuRequest::Profile(_) | GpuRequest::Compute(_) => "gpu_profile",
+        GpuRequest::Whole => "gpu_whole",
     }
 }
 
@@ -266,12 +267,12 @@ fn no_sharing(spec: &JobSpec) -> ApiError {
         field: "share",
         asked: spec.share.word().to_owned(),
         expected: match spec.share {
-            Share::Kernel(_) => {
-                "exclusive: no agent that was ever seen has the kernel plane's shim \
-                 (kernel-shim/libcuda.so.1 beside it); or allow_pending to wait for one"
+            SharingMode::Kernel(_) => {
+                "exclusive: no registered agent has the shim of the kernel plane \
+                 (kernel-shim/libcuda.so.1 next to it); or allow_pending to wait for one"
             }
-            Share::Exclusive | Share::Mps(_) => {
-                "exclusive: no node that was ever seen has NVIDIA's MPS control program \
+            SharingMode::Exclusive | SharingMode::Mps(_) => {
+                "exclusive: no registered node has NVIDIA's MPS control program \
                  (nvidia-cuda-mps-control); or allow_pending to wait for one"
             }
         }
@@ -284,13 +285,13 @@ fn impossible_gang(spec: &JobSpec, gang: GangShape, verdict: &GangFeasibility) -
         return ApiError::Internal;
     };
     let found = match (*on_one_node, *nodes) {
-        (0, _) => "no node has a GPU for that".to_owned(),
+        (0, _) => "no node has a suitable GPU".to_owned(),
         (most, _) if most < gang.per_node() => format!(
-            "the largest node has {most} {} for that",
+            "the largest node has {most} suitable {}",
             if most == 1 { "GPU" } else { "GPUs" }
         ),
         (_, nodes) => format!(
-            "{nodes} {} {} GPUs for that",
+            "{nodes} {} {} suitable GPUs",
             if nodes == 1 { "node has" } else { "nodes have" },
             gang.per_node()
         ),
@@ -309,7 +310,7 @@ fn impossible_gang(spec: &JobSpec, gang: GangShape, verdict: &GangFeasibility) -
         field: "gang",
         asked: format!("{gang} with {} each", spec.gpu),
         expected: format!(
-            "{found}: {instead}; or allow_pending to wait for hardware that is not there yet"
+            "{found}: {instead}; or allow_pending to wait for hardware that is added later"
         ),
     }
 }

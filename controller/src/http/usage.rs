@@ -2,15 +2,15 @@
 
 use actix_web::get;
 use actix_web::web::{Data, Json};
-use tessera_api::types::usage::UsageReport;
+use tessera_api_types::UsageReport;
 
 use super::error::ApiError;
 use super::openapi::Problems;
 use super::state::State;
 use crate::ports::ToPlacer;
 
-/// Tells what accounts and their users have had of late, hold now and may hold at once, and what that
-/// means for whose turn it is.
+/// Returns the recent usage of accounts and their users, what they hold now and may hold at once,
+/// and what that means for the order of the queue.
 #[utoipa::path(
     tag = "cluster",
     operation_id = "show_usage",

@@ -5,7 +5,7 @@ use std::time::Duration;
 use actix_web::get;
 use actix_web::web::{Data, Json};
 use serde::Deserialize;
-use tessera_api::types::Job;
+use tessera_api_types::JobView;
 use tessera_model::spec::BadField;
 use tessera_model::{JobId, JobRef};
 use tokio::time::{Instant, timeout_at};
@@ -18,11 +18,11 @@ use crate::store::reads::Targets;
 
 /// Longest wait of one request: proxies cut connections that stay silent for longer.
 const TIMEOUT_SECS_MAX: u64 = 60;
-/// How long a request waits where it doesn't say.
+/// How long a request waits by default.
 const TIMEOUT_SECS_DEFAULT: u64 = 30;
 /// How often a waiting request looks by itself, should another controller have moved the job.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
-/// How often it looks for an array's end: nobody tells it of that.
+/// How often it looks for an array's end, of which it is not notified.
 const LOOK_AT_ARRAY_EVERY: Duration = Duration::from_secs(1);
 
 /// How long to wait.
@@ -60,7 +60,7 @@ impl WaitParams {
         WaitParams,
     ),
     responses(
-        (status = 200, description = "The job, ended or not.", body = Job),
+        (status = 200, description = "The job, ended or not.", body = JobView),
         Problems, LookupProblems,
     ),
     security(("bearer" = [])),
@@ -70,7 +70,7 @@ pub(super) async fn wait(
     job: Named<JobRef>,
     params: Params<WaitParams>,
     state: Data<State>,
-) -> Result<Json<Job>, ApiError> {
+) -> Result<Json<JobView>, ApiError> {
     let job = job.0;
     let deadline = params.0.deadline()?;
     let waited = match state.reads().targets(job).await?.ok_or_else(|| no_job(job))? {
@@ -80,7 +80,7 @@ pub(super) async fn wait(
     Ok(Json(waited))
 }
 
-async fn for_one(state: &State, number: JobId, deadline: Instant) -> Result<Job, ApiError> {
+async fn for_one(state: &State, number: JobId, deadline: Instant) -> Result<JobView, ApiError> {
     let watching = state.watch.on(number)?;
     loop {
         let moved = watching.moved();
@@ -93,7 +93,7 @@ async fn for_one(state: &State, number: JobId, deadline: Instant) -> Result<Job,
     }
 }
 
-async fn for_tasks(state: &State, array: JobId, deadline: Instant) -> Result<Job, ApiError> {
+async fn for_tasks(state: &State, array: JobId, deadline: Instant) -> Result<JobView, ApiError> {
     loop {
         let job = JobRef::Job(array);
         let targets = state.reads().targets(job).await?.ok_or_else(|| no_job(job))?;
@@ -108,7 +108,7 @@ async fn for_tasks(state: &State, array: JobId, deadline: Instant) -> Result<Job
     }
 }
 
-async fn look(state: &State, number: JobId) -> Result<Job, ApiError> {
+async fn look(state: &State, number: JobId) -> Result<JobView, ApiError> {
     let job = JobRef::Job(number);
     state.reads().job(job).await?.ok_or_else(|| no_job(job))
 }

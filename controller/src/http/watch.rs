@@ -1,7 +1,7 @@
 //! Waiting for one job's next move.
 //!
-//! One task hears every move and wakes those who wait for that very job: if each waiting
-//! request heard every move, a thousand of them would cost a thousand times as much.
+//! One task receives every state change and wakes the requests that wait for that very job. If
+//! each waiting request received them all, a thousand would cost a thousand times as much.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -14,7 +14,7 @@ use tokio::sync::broadcast::{self, error::RecvError};
 use tokio::sync::futures::Notified;
 
 use super::error::ApiError;
-use crate::ports::JobMoved;
+use crate::ports::JobStateChange;
 
 /// Most jobs that are waited for at once.
 const WATCHED_MAX: usize = 4_096;
@@ -26,8 +26,8 @@ pub(super) struct Watch {
 }
 
 impl Watch {
-    /// Begins to hear moves, until the watch is dropped.
-    pub(super) fn over(moved: &broadcast::Sender<JobMoved>, runtime: &Handle) -> Arc<Self> {
+    /// Begins to receive state changes, until the watch is dropped.
+    pub(super) fn over(moved: &broadcast::Sender<JobStateChange>, runtime: &Handle) -> Arc<Self> {
         let watch = Arc::new(Self::default());
         runtime.spawn(hear(Arc::downgrade(&watch), moved.subscribe()));
         watch
@@ -37,7 +37,7 @@ impl Watch {
     pub(super) fn on(self: &Arc<Self>, job: JobId) -> Result<Watching, ApiError> {
         let mut watched = self.lock();
         if watched.len() >= WATCHED_MAX && !watched.contains_key(&job) {
-            return Err(ApiError::Overloaded { reason: "too many jobs are waited for" });
+            return Err(ApiError::Overloaded { reason: "too many clients are waiting for jobs" });
         }
         let notify = Arc::clone(watched.entry(job).or_default());
         Ok(Watching { watch: Arc::clone(self), job, notify })
@@ -60,7 +60,7 @@ impl Watch {
     }
 }
 
-async fn hear(watch: Weak<Watch>, mut moves: broadcast::Receiver<JobMoved>) {
+async fn hear(watch: Weak<Watch>, mut moves: broadcast::Receiver<JobStateChange>) {
     loop {
         let heard = moves.recv().await;
         let Some(watch) = watch.upgrade() else { return };
@@ -108,8 +108,8 @@ mod tests {
 
     use super::*;
 
-    fn moved(number: u64) -> JobMoved {
-        JobMoved { job: JobId::from_number(number), attempt: None, state: JobState::Running }
+    fn moved(number: u64) -> JobStateChange {
+        JobStateChange { job: JobId::from_number(number), attempt: None, state: JobState::Running }
     }
 
     #[tokio::test]

@@ -1,28 +1,16 @@
 //! One round of the leader as one transaction.
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeSet, HashSet};
 
 use sqlx::{Connection as _, PgConnection};
 use tessera_model::JobId;
-use tessera_model::life::JobState;
 
-use super::load::JobSheet;
-use super::{StoreError, gangs, leader, load, moves, nodes, operator, rounds, terms, usage};
-use crate::core::Round;
-
-/// What a commit brought to light, for the picture and for those who asked.
-#[derive(Debug, Default)]
-pub struct Findings {
-    /// What the reserved jobs run.
-    pub sheets: HashMap<JobId, JobSheet>,
-    /// The states that the round's commands left their jobs in, in their order; `None` where the
-    /// job did not take it.
-    pub moved: Vec<Option<JobState>>,
-    /// States of the jobs that did not take their users' word.
-    pub unmoved: HashMap<JobId, String>,
-    /// What the released jobs ask for.
-    pub released: HashMap<JobId, JobSheet>,
-}
+use super::{
+    StoreError, admin_overrides, gangs, job_updates, layout_plans, leader, nodes, rounds, snapshot,
+    transitions, usage,
+};
+use tessera_control::Round;
+use tessera_control::rows::findings::CommitFindings;
 
 /// Commits a round, all of it or nothing.
 ///
@@ -31,71 +19,74 @@ pub struct Findings {
 ///
 /// # Errors
 ///
-/// [`StoreError`]: the picture is ahead of the store, or the commit's outcome is unknown; read
-/// the picture anew.
-pub async fn commit(
+/// [`StoreError`]: the leader's state is ahead of the store, or the commit's outcome is unknown; read
+/// the snapshot again.
+pub async fn commit_round(
     connection: &mut PgConnection,
     round: &Round,
     policy: &str,
     epoch: u64,
-) -> Result<Findings, StoreError> {
-    // Before the transaction begins: whoever waits for its locks need not wait for this.
+) -> Result<CommitFindings, StoreError> {
+    // Before the transaction begins, so that its locks are not held meanwhile.
     let record = match &round.record {
-        Some(record) => Some(rounds::seal(record).await?),
+        Some(record) => Some(rounds::seal_record(record).await?),
         None => None,
     };
     let action = "begin a round";
     let mut transaction = connection.begin().await.map_err(StoreError::while_trying_to(action))?;
-    leader::guard(&mut transaction, epoch).await?;
+    leader::guard_epoch(&mut transaction, epoch).await?;
     write_nodes(&mut transaction, round).await?;
-    moves::launch(&mut transaction, &round.ready).await?;
-    moves::start(&mut transaction, &round.started).await?;
-    moves::stop(&mut transaction, &round.stopping).await?;
-    moves::reshare(&mut transaction, &round.reshared).await?;
-    terms::amend(&mut transaction, &round.amended).await?;
-    moves::record_moving(&mut transaction, &round.moving, policy, epoch).await?;
-    moves::end(&mut transaction, &round.ended).await?;
-    usage::record(&mut transaction, &round.usages).await?;
-    let mut findings = command(&mut transaction, round).await?;
-    moves::reserve(&mut transaction, &round.reservations, policy, epoch).await?;
+    transitions::launch_attempts(&mut transaction, &round.ready).await?;
+    transitions::record_starts(&mut transaction, &round.started).await?;
+    transitions::record_stops(&mut transaction, &round.stopping).await?;
+    transitions::change_shares(&mut transaction, &round.reshared).await?;
+    job_updates::update_jobs(&mut transaction, &round.amended).await?;
+    transitions::record_migrations(&mut transaction, &round.moving, policy, epoch).await?;
+    transitions::record_ends(&mut transaction, &round.ended).await?;
+    usage::record_usage(&mut transaction, &round.usages).await?;
+    let mut findings = run_commands(&mut transaction, round).await?;
+    transitions::reserve_slices(&mut transaction, &round.reservations, policy, epoch).await?;
     let gangs = round.reservations.iter().filter_map(|r| r.gang);
     let gangs: BTreeSet<JobId> = gangs.chain(round.ended.iter().filter_map(|e| e.gang)).collect();
     gangs::check_whole(&mut transaction, &gangs).await?;
-    moves::record_waits(&mut transaction, &round.waits, policy, epoch).await?;
+    transitions::record_waits(&mut transaction, &round.waits, policy, epoch).await?;
     for plan in &round.orders {
-        nodes::order(&mut transaction, plan).await?;
+        layout_plans::insert_plan(&mut transaction, plan).await?;
     }
     for change in &round.words {
-        operator::change(&mut transaction, change).await?;
+        admin_overrides::apply_change(&mut transaction, change).await?;
     }
-    operator::record(&mut transaction, &round.events).await?;
+    admin_overrides::record_events(&mut transaction, &round.events).await?;
     if let Some(record) = &record {
-        rounds::record(&mut transaction, record, epoch).await?;
+        rounds::insert_record(&mut transaction, record, epoch).await?;
     }
     let reserved: Vec<_> = round.reservations.iter().map(|r| r.job).collect();
-    findings.sheets = load::sheets(&mut transaction, &reserved).await?;
+    findings.sheets = snapshot::read_launch_specs(&mut transaction, &reserved).await?;
     transaction.commit().await.map_err(StoreError::while_trying_to("commit a round"))?;
     Ok(findings)
 }
 
 async fn write_nodes(connection: &mut PgConnection, round: &Round) -> Result<(), StoreError> {
     for node in &round.attaches {
-        nodes::attach(connection, node).await?;
+        nodes::register_node(connection, node).await?;
     }
     for (node, generation, lost) in &round.raises {
         nodes::raise_generation(connection, *node, *generation, *lost).await?;
     }
     for (node, report) in &round.reports {
-        nodes::report(connection, *node, report).await?;
+        nodes::store_gpu_report(connection, *node, report).await?;
     }
     for closed in &round.closed {
-        nodes::close(connection, closed).await?;
+        layout_plans::close_plan(connection, closed).await?;
     }
     Ok(())
 }
 
-async fn command(connection: &mut PgConnection, round: &Round) -> Result<Findings, StoreError> {
-    let mut findings = Findings::default();
+async fn run_commands(
+    connection: &mut PgConnection,
+    round: &Round,
+) -> Result<CommitFindings, StoreError> {
+    let mut findings = CommitFindings::default();
     if round.commands.is_empty() {
         return Ok(findings);
     }
@@ -108,7 +99,7 @@ async fn command(connection: &mut PgConnection, round: &Round) -> Result<Finding
         let (now, later): (Vec<_>, Vec<_>) =
             left.into_iter().partition(|place| seen.insert(commands[*place].job));
         let batch: Vec<_> = now.iter().map(|place| commands[*place]).collect();
-        let moved = moves::command(connection, &batch).await?;
+        let moved = transitions::command_waiting_jobs(connection, &batch).await?;
         for place in now {
             findings.moved[place] = moved.get(&commands[place].job).copied();
         }
@@ -121,7 +112,7 @@ async fn command(connection: &mut PgConnection, round: &Round) -> Result<Finding
         .filter(|(_, moved)| moved.is_none())
         .map(|(command, _)| command.job)
         .collect();
-    findings.released = load::sheets(connection, &released).await?;
-    findings.unmoved = load::states(connection, &unmoved).await?;
+    findings.released = snapshot::read_launch_specs(connection, &released).await?;
+    findings.unmoved = snapshot::read_states(connection, &unmoved).await?;
     Ok(findings)
 }

@@ -23,8 +23,8 @@ pub type Connection = PgConnection;
 ///
 /// [`StoreError::Unavailable`] if the database doesn't answer.
 pub async fn connect(options: &ConnectOptions) -> Result<Connection, StoreError> {
-    // Their few statements take arrays of any length and always go by keys: planning each call
-    // anew costs more than running it. A plan that is made while the tables are small, or before
+    // Their few statements take batches of any length and always go by keys: planning each call
+    // again costs more than running it. A plan that is made while the tables are small, or before
     // they were ever analysed, would read them whole for the rest of the connection's life.
     let options = with_limits(options.clone()).options([
         ("plan_cache_mode", "force_generic_plan"),
@@ -49,9 +49,9 @@ pub async fn acquire(pool: &Pool) -> Result<PoolConnection<Postgres>, StoreError
 /// The migrations that this build knows.
 pub static MIGRATOR: sqlx::migrate::Migrator = sqlx::migrate!("../migrations");
 
-/// Patience with one statement, so that a stuck one can't hold a request for ever.
+/// Longest time of one statement, so that a stuck one can't hold a request for ever.
 const STATEMENT_TIMEOUT_MS: &str = "5000";
-/// Patience with a lock that another session holds.
+/// Longest wait for a lock of another session.
 const LOCK_TIMEOUT_MS: &str = "2000";
 /// A session that forgot its transaction is ended.
 const IDLE_IN_TRANSACTION_TIMEOUT_MS: &str = "10000";
@@ -59,13 +59,13 @@ const IDLE_IN_TRANSACTION_TIMEOUT_MS: &str = "10000";
 /// A database that this controller can't work with.
 #[derive(Debug, thiserror::Error)]
 pub enum UnfitDatabase {
-    /// It doesn't answer.
+    /// It does not respond.
     #[error("can't reach the database")]
     Unreachable(#[source] sqlx::Error),
     /// It is older than what the statements need.
     #[error("PostgreSQL {version} is too old: 15 or newer is needed")]
     TooOld {
-        /// What it says of itself.
+        /// Its version.
         version: String,
     },
     /// A setting would lose acknowledged work.

@@ -7,12 +7,13 @@ use tessera_model::JobId;
 use tessera_model::gang::GANG_MEMBERS_MAX;
 
 use super::StoreError;
+use super::columns::{job_number, row_count};
 
-/// Makes sure, at the end of a round's moves, that each of these gangs is whole.
+/// Makes sure, at the end of a round, that each of these gangs is whole.
 ///
 /// # Errors
 ///
-/// [`StoreError::Moved`] if only a part of one has live attempts: the round must not be committed.
+/// [`StoreError::Conflict`] if only a part of one has live attempts: the round must not be committed.
 /// [`StoreError::Unavailable`].
 pub async fn check_whole(
     connection: &mut PgConnection,
@@ -22,8 +23,7 @@ pub async fn check_whole(
         return Ok(());
     }
     let action = "keep gangs whole";
-    let numbers: Vec<_> =
-        gangs.iter().map(|gang| i64::try_from(gang.number()).unwrap_or(i64::MAX)).collect();
+    let numbers: Vec<_> = gangs.iter().copied().map(job_number).collect();
     // Members have consecutive numbers.
     let whole = sqlx::query_scalar!(
         r#"
@@ -41,5 +41,5 @@ pub async fn check_whole(
     .fetch_one(connection)
     .await
     .map_err(StoreError::while_trying_to(action))?;
-    StoreError::check_moved(action, gangs.len(), u64::try_from(whole).unwrap_or(0))
+    StoreError::check_changed(action, gangs.len(), row_count(whole))
 }

@@ -2,11 +2,12 @@
 
 use sqlx::types::Json;
 use sqlx::{Connection as _, PgConnection};
-use tessera_kernel_queue::{Learned, TaskProfile};
+use tessera_kernel_queue::{ProfileDelta, TaskProfile};
 use tessera_model::{AttemptId, NodeId};
 use tessera_wire::frames::{KernelFigures, KernelTally};
 
 use super::StoreError;
+use super::columns::{RowRef, integer_len};
 
 /// Most tasks of which anything is kept; those that were not reported for longest go first.
 const PROFILES_MAX: i64 = 10_000;
@@ -14,12 +15,12 @@ const PROFILES_MAX: i64 = 10_000;
 /// Profiles that are read at once: some megabytes.
 pub const BUSY_MAX: i64 = 64;
 
-/// Returns what is known of a task; nothing, if that can't be read: then it is measured anew.
+/// Returns the profile of a task's kernels; nothing, if it can't be read: then it is measured again.
 ///
 /// # Errors
 ///
 /// [`StoreError::Unavailable`].
-pub async fn profile(
+pub async fn read_profile(
     connection: &mut PgConnection,
     task: &str,
 ) -> Result<Option<TaskProfile>, StoreError> {
@@ -46,7 +47,7 @@ pub struct ReadTo {
 /// # Errors
 ///
 /// [`StoreError::Unavailable`].
-pub async fn busy(
+pub async fn read_busy_tasks(
     connection: &mut PgConnection,
     read: &ReadTo,
 ) -> Result<(Vec<(String, u16)>, ReadTo), StoreError> {
@@ -74,17 +75,17 @@ pub async fn busy(
     Ok((busy.collect(), last.unwrap_or_else(|| read.clone())))
 }
 
-/// Adds what a node learned to what is known, once: a report that is repeated changes nothing.
+/// Adds a node's report to a task's profile, once: a repeated report changes nothing.
 ///
 /// # Errors
 ///
 /// [`StoreError::Unavailable`], [`StoreError::Corrupt`] if the profile can't be written as JSON.
-pub async fn learn(
+pub async fn add_report(
     connection: &mut PgConnection,
     node: NodeId,
     number: u64,
     task: &str,
-    learned: &Learned,
+    learned: &ProfileDelta,
 ) -> Result<(), StoreError> {
     let action = "add to a kernel profile";
     let failed = || StoreError::while_trying_to(action);
@@ -109,13 +110,10 @@ pub async fn learn(
         .fetch_one(&mut *step)
         .await
         .map_err(failed())?;
-    let mut known = profile(&mut step, task).await?.unwrap_or_default();
+    let mut known = read_profile(&mut step, task).await?.unwrap_or_default();
     learned.add_to(&mut known);
-    let bytes = serde_json::to_vec(&known).map_err(|problem| StoreError::Corrupt {
-        table: "kernel_profiles",
-        row: task.to_owned(),
-        problem: problem.to_string(),
-    })?;
+    let row = RowRef::new("kernel_profiles", task);
+    let bytes = serde_json::to_vec(&known).map_err(row.corrupt::<serde_json::Error>("profile"))?;
     sqlx::query!(
         r#"
         INSERT INTO kernel_profiles AS held (task_key, profile, kernels, measured)
@@ -126,7 +124,7 @@ pub async fn learn(
         "#,
         task,
         bytes,
-        i32::try_from(known.kernels().len()).unwrap_or(i32::MAX),
+        integer_len(known.kernels().len()),
         known.is_measured(),
     )
     .execute(&mut *step)
@@ -146,13 +144,13 @@ pub async fn learn(
     step.commit().await.map_err(failed())
 }
 
-/// Records what attempts of a node did so far. Attempts that are not (or no more) known, or are
-/// another node's, are left out.
+/// Records the kernel tallies of a node's attempts. Unknown attempts, and those of other nodes, are
+/// left out.
 ///
 /// # Errors
 ///
 /// [`StoreError::Unavailable`].
-pub async fn record(
+pub async fn record_tallies(
     connection: &mut PgConnection,
     node: NodeId,
     batch: &[KernelTally],
@@ -177,12 +175,12 @@ pub async fn record(
     .map(drop)
 }
 
-/// Returns what the attempts of a job did.
+/// Returns the kernel tallies of a job's attempts.
 ///
 /// # Errors
 ///
 /// [`StoreError::Unavailable`].
-pub async fn of_job(
+pub async fn tallies_of_job(
     connection: &mut PgConnection,
     job: i64,
 ) -> Result<Vec<(AttemptId, KernelFigures)>, StoreError> {

@@ -1,15 +1,18 @@
-//! Who leads: one row, a lease on the database's clock, and the guard of every move.
+//! The leader: one row, a lease on the database's clock, and the guard of every state change.
 //!
-//! A move holds the advisory lock shared, then reads the epoch; a takeover holds it exclusively,
-//! then raises the epoch. So a takeover waits for moves that are under way, and later moves of
-//! the old leader see that they are deposed (rule F2). `FOR KEY SHARE` on the row would let the
+//! A state change holds the advisory lock shared, then reads the epoch. A takeover holds it
+//! exclusively, then raises the epoch. So a takeover waits for changes that are under way, and later
+//! changes of the old leader find that it is deposed (rule F2). `FOR KEY SHARE` on the row would let the
 //! takeover pass, `FOR SHARE` would starve it.
 
 use sqlx::PgConnection;
 use tessera_model::{ControllerId, Millis};
 
 use super::StoreError;
-use crate::core::setback::{Lineage, Remembered, SetBack, StoreNow, generation_floor};
+use super::columns::{RowRef, bigint};
+use tessera_control::rollback::{
+    DatabaseRollback, Lineage, Remembered, StoreNow, generation_floor,
+};
 
 /// The advisory lock's key: `tessera` as bytes.
 const GUARD: i64 = 0x0074_6573_7365_7261;
@@ -21,7 +24,7 @@ pub const RENEW_EVERY: std::time::Duration = std::time::Duration::from_secs(5);
 /// How much earlier than the database a leader stops trusting itself.
 pub const TRUST_MARGIN: std::time::Duration = std::time::Duration::from_secs(1);
 
-/// Begins a move: takes the guard for the caller's transaction, and checks that `epoch` leads.
+/// Begins a state change: takes the guard for the caller's transaction, and checks that `epoch` leads.
 ///
 /// The epoch is read by a statement of its own, behind the wait for the lock: a statement sees
 /// the database as it was when it began.
@@ -29,7 +32,7 @@ pub const TRUST_MARGIN: std::time::Duration = std::time::Duration::from_secs(1);
 /// # Errors
 ///
 /// [`StoreError::Deposed`] if another controller leads, [`StoreError::Unavailable`].
-pub async fn guard(connection: &mut PgConnection, epoch: u64) -> Result<(), StoreError> {
+pub async fn guard_epoch(connection: &mut PgConnection, epoch: u64) -> Result<(), StoreError> {
     let newest = sqlx::query_scalar!(r#"SELECT guarded_epoch($1) AS "epoch!""#, GUARD)
         .fetch_one(connection)
         .await
@@ -40,107 +43,108 @@ pub async fn guard(connection: &mut PgConnection, epoch: u64) -> Result<(), Stor
     }
 }
 
-/// Reads what tells whether the store was set back.
+/// Reads which server and timeline this is, to find out whether the database was rolled back.
 ///
 /// # Errors
 ///
 /// [`StoreError::Unavailable`], also while the server is a replica; [`StoreError::Corrupt`].
-pub async fn now(connection: &mut PgConnection) -> Result<StoreNow, StoreError> {
-    let row = sqlx::query!(
+pub async fn read_lineage(connection: &mut PgConnection) -> Result<StoreNow, StoreError> {
+    let found = sqlx::query!(
         r#"
         SELECT c.system_identifier AS "system!",
                pg_walfile_name(pg_current_wal_insert_lsn()) AS "file!",
                (pg_current_wal_insert_lsn() - '0/0'::pg_lsn)::bigint AS "log_end!",
-               l.epoch, l.system AS led_system, l.timeline AS led_timeline, l.set_back_epoch
+               l.epoch, l.system AS led_system, l.timeline AS led_timeline, l.rollback_epoch
           FROM leader AS l, pg_control_system() AS c
         "#
     )
     .fetch_one(connection)
     .await
-    .map_err(StoreError::while_trying_to("ask the server which one it is"))?;
-    // Eight hexadecimal digits of timeline begin the name of a file of the log.
-    let timeline = row.file.get(..8).and_then(|digits| u32::from_str_radix(digits, 16).ok());
-    let timeline = timeline.ok_or_else(|| corrupt(format!("a log file is {:?}", row.file)))?;
-    let led = row.led_system.zip(row.led_timeline).map(|(system, timeline)| {
-        let timeline = u32::try_from(timeline).map_err(corrupt)?;
-        Ok(Lineage { system, timeline })
+    .map_err(StoreError::while_trying_to("read the server's identity"))?;
+    // The name of a log file begins with eight hexadecimal digits of timeline.
+    let timeline = found.file.get(..8).and_then(|digits| u32::from_str_radix(digits, 16).ok());
+    let timeline = timeline
+        .ok_or_else(|| ROW.error("timeline", format!("the log file is called {:?}", found.file)))?;
+    let led = found.led_system.zip(found.led_timeline).map(|(system, timeline)| {
+        Ok::<_, StoreError>(Lineage { system, timeline: ROW.number("timeline", timeline)? })
     });
     Ok(StoreNow {
-        lineage: Lineage { system: row.system, timeline },
-        log_end: u64::try_from(row.log_end).map_err(corrupt)?,
-        epoch: u64::try_from(row.epoch).map_err(corrupt)?,
+        lineage: Lineage { system: found.system, timeline },
+        log_end: ROW.number("log_end", found.log_end)?,
+        epoch: ROW.number("epoch", found.epoch)?,
         led: led.transpose()?,
-        set_back_epoch: u64::try_from(row.set_back_epoch).map_err(corrupt)?,
+        set_back_epoch: ROW.number("rollback_epoch", found.rollback_epoch)?,
     })
 }
 
-fn corrupt(problem: impl ToString) -> StoreError {
-    StoreError::Corrupt { table: "leader", row: "one".to_owned(), problem: problem.to_string() }
-}
+/// The only row of its table.
+const ROW: RowRef<&str> = RowRef::new("leader", "one");
 
 /// Makes sure that a new connection leads to the store that is remembered, and not to an earlier
 /// state of it.
 ///
 /// # Errors
 ///
-/// [`StoreError::SetBack`]; those of [`now`].
-pub async fn recognise(
+/// [`StoreError::RolledBack`]; those of [`read_lineage`].
+pub async fn check_lineage(
     connection: &mut PgConnection,
     remembered: Option<Remembered>,
 ) -> Result<StoreNow, StoreError> {
-    let now = now(connection).await?;
+    let now = read_lineage(connection).await?;
     match now.set_back_since(remembered.as_ref()) {
-        Some(how) => Err(StoreError::SetBack { how }),
+        Some(how) => Err(StoreError::RolledBack { how }),
         None => Ok(now),
     }
 }
 
-/// What came of an attempt to lead.
+/// The result of an election.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Election {
     /// This controller leads, under this epoch.
     Won {
         /// The new epoch.
         epoch: u64,
-        /// What is to be remembered of the store from now on.
+        /// What to remember of the store from now on.
         remember: Remembered,
-        /// How the store was set back, if that came to light: it has been taken stock of.
-        set_back: Option<SetBack>,
+        /// How the database was rolled back, if it was; the leader's row answers for it now.
+        set_back: Option<DatabaseRollback>,
     },
     /// Another controller's lease still runs.
     Waits {
-        /// Which controller.
+        /// The controller that leads.
         leader: ControllerId,
-        /// For how long.
+        /// How long its lease still runs, in seconds.
         seconds_left: f64,
     },
 }
 
-/// What a controller knows when it wants to lead.
+/// What a controller knows when it stands for election.
 #[derive(Clone, Copy, Debug)]
 pub struct Claim {
-    /// Which controller.
+    /// The controller.
     pub controller: ControllerId,
     /// What its data folder remembers of the store.
     pub remembered: Option<Remembered>,
-    /// What was found out already.
-    pub set_back: Option<SetBack>,
-    /// How long after a renewal it gives a node up. After a set-back nothing may be placed for so
-    /// long: until every lease that was granted since has run out on its node.
+    /// A rollback that was found before.
+    pub set_back: Option<DatabaseRollback>,
+    /// How long after a renewal it gives a node up. After a rollback nothing is placed for this long,
+    /// until every lease that was granted since has run out on its node.
     pub lease: Millis,
 }
 
 /// Tries to lead: succeeds if the lease has run out on the database's clock, or was this
 /// controller's own (its data folder's lock proves that its former process is dead).
 ///
-/// The new epoch is above every one that is known. Where the store was set back, the same
-/// transaction holds placement and lets the generations leap, so that neither is forgotten nor
-/// done twice, whatever dies next (rule F14).
+/// The new epoch is above every known one. After a rollback, the same transaction holds placement and
+/// raises the generations, so that a crash neither loses nor repeats either (rule F14).
 ///
 /// # Errors
 ///
 /// [`StoreError::Unavailable`]; [`StoreError::Corrupt`].
-pub async fn elect(connection: &mut PgConnection, claim: &Claim) -> Result<Election, StoreError> {
+pub async fn elect_leader(
+    connection: &mut PgConnection,
+    claim: &Claim,
+) -> Result<Election, StoreError> {
     let action = "elect a leader";
     let mut transaction =
         sqlx::Connection::begin(connection).await.map_err(StoreError::while_trying_to(action))?;
@@ -163,7 +167,7 @@ pub async fn elect(connection: &mut PgConnection, claim: &Claim) -> Result<Elect
     if leader != claim.controller && row.seconds_left > 0.0 {
         return Ok(Election::Waits { leader, seconds_left: row.seconds_left });
     }
-    let now = now(&mut transaction).await?;
+    let now = read_lineage(&mut transaction).await?;
     let set_back = claim.set_back.or_else(|| now.set_back_since(claim.remembered.as_ref()));
     let known = [
         now.epoch,
@@ -173,7 +177,7 @@ pub async fn elect(connection: &mut PgConnection, claim: &Claim) -> Result<Elect
     let epoch = known.into_iter().max().unwrap_or(0) + 1;
     take_lead(&mut transaction, claim, epoch, now.lineage).await?;
     if let Some(set_back) = &set_back {
-        take_stock(&mut transaction, epoch, set_back, claim.lease).await?;
+        record_rollback(&mut transaction, epoch, set_back, claim.lease).await?;
     }
     transaction.commit().await.map_err(StoreError::while_trying_to(action))?;
     Ok(Election::Won { epoch, remember: now.remembered_under(epoch), set_back })
@@ -185,7 +189,7 @@ async fn take_lead(
     epoch: u64,
     lineage: Lineage,
 ) -> Result<(), StoreError> {
-    // On the right of every `=` stands what the forerunner left.
+    // The right sides are the values of the former leader.
     sqlx::query!(
         r#"
         UPDATE leader
@@ -196,11 +200,11 @@ async fn take_lead(
                lease_ms = $6
         "#,
         claim.controller.as_uuid(),
-        i64::try_from(epoch).map_err(corrupt)?,
+        ROW.number::<i64>("epoch", epoch)?,
         TTL_SECS,
         lineage.system,
         i64::from(lineage.timeline),
-        i64::try_from(claim.lease.get()).map_err(corrupt)?,
+        ROW.number::<i64>("lease_ms", claim.lease.get())?,
     )
     .execute(connection)
     .await
@@ -208,31 +212,31 @@ async fn take_lead(
     .map(drop)
 }
 
-/// How far the numbers of jobs leap when the store was set back: a number that was answered to a
-/// client since must not come to mean somebody else's job.
+/// How far job numbers are raised after a rollback: a number that a client received since must not
+/// become another user's job.
 const JOB_NUMBER_LEAP: i64 = 1_000_000;
 
-async fn take_stock(
+async fn record_rollback(
     connection: &mut PgConnection,
     epoch: u64,
-    set_back: &SetBack,
+    set_back: &DatabaseRollback,
     lease: Millis,
 ) -> Result<(), StoreError> {
-    let action = "take stock after the store was set back";
+    let action = "record a rollback of the database";
     let highest = sqlx::query_scalar!(r#"SELECT COALESCE(max(generation), 0) AS "g!" FROM nodes"#)
         .fetch_one(&mut *connection)
         .await
         .map_err(StoreError::while_trying_to(action))?;
-    let highest = u64::try_from(highest).map_err(corrupt)?.max(set_back.highest_generation());
+    let highest = ROW.number::<u64>("generation_min", highest)?.max(set_back.highest_generation());
     sqlx::query!(
         r#"
         UPDATE leader
-           SET set_back_epoch = epoch,
-               generation_floor = GREATEST(generation_floor, $1),
+           SET rollback_epoch = epoch,
+               generation_min = GREATEST(generation_min, $1),
                hold_until = GREATEST(hold_until, granted_until,
                                      clock_timestamp() + make_interval(secs => $2))
         "#,
-        i64::try_from(generation_floor(highest, epoch)).map_err(corrupt)?,
+        ROW.number::<i64>("generation_min", generation_floor(highest, epoch))?,
         lease.duration().as_secs_f64(),
     )
     .execute(&mut *connection)
@@ -245,16 +249,16 @@ async fn take_stock(
         .map(drop)
 }
 
-/// What a leader takes over: how long earlier leaders' grants may stand, how long placement is
-/// held, and which nodes are lost, since the store was set back.
+/// What a leader takes over: how long earlier leaders' grants may last, how long placement is held,
+/// and which nodes are lost since the database was rolled back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hold {
-    /// How long nothing is to be placed yet; zero if placement goes on.
+    /// How long nothing may be placed yet; zero if placement goes on.
     pub left: Millis,
-    /// How long a node may still run under what earlier leaders granted, without a word.
+    /// How long a node may still run under earlier leaders' grants without contact.
     pub granted: Millis,
     /// Nodes of lower generations are lost.
-    pub generation_floor: u64,
+    pub generation_min: u64,
 }
 
 /// Reads the hold.
@@ -262,24 +266,24 @@ pub struct Hold {
 /// # Errors
 ///
 /// [`StoreError::Unavailable`]; [`StoreError::Corrupt`].
-pub async fn hold(connection: &mut PgConnection) -> Result<Hold, StoreError> {
-    let row = sqlx::query!(
+pub async fn read_hold(connection: &mut PgConnection) -> Result<Hold, StoreError> {
+    let found = sqlx::query!(
         r#"
         SELECT CEIL(GREATEST(0, EXTRACT(EPOCH FROM hold_until - clock_timestamp())) * 1000)::bigint
                    AS "left_ms!",
                CEIL(GREATEST(0, EXTRACT(EPOCH FROM granted_until - clock_timestamp())) * 1000)::bigint
                    AS "granted_ms!",
-               generation_floor
+               generation_min
           FROM leader
         "#
     )
     .fetch_one(connection)
     .await
-    .map_err(StoreError::while_trying_to("read how long placement is held"))?;
+    .map_err(StoreError::while_trying_to("read the placement hold"))?;
     Ok(Hold {
-        left: Millis::new(u64::try_from(row.left_ms).map_err(corrupt)?),
-        granted: Millis::new(u64::try_from(row.granted_ms).map_err(corrupt)?),
-        generation_floor: u64::try_from(row.generation_floor).map_err(corrupt)?,
+        left: ROW.millis("hold_until", found.left_ms)?,
+        granted: ROW.millis("granted_until", found.granted_ms)?,
+        generation_min: ROW.number("generation_min", found.generation_min)?,
     })
 }
 
@@ -288,7 +292,7 @@ pub async fn hold(connection: &mut PgConnection) -> Result<Hold, StoreError> {
 /// # Errors
 ///
 /// [`StoreError::Deposed`] if another controller leads, [`StoreError::Unavailable`].
-pub async fn renew(
+pub async fn renew_lease(
     connection: &mut PgConnection,
     me: ControllerId,
     epoch: u64,
@@ -299,7 +303,7 @@ pub async fn renew(
          WHERE controller = $1 AND epoch = $2
         "#,
         me.as_uuid(),
-        i64::try_from(epoch).unwrap_or(i64::MAX),
+        bigint(epoch),
         TTL_SECS,
     )
     .execute(connection)

@@ -150,6 +150,10 @@ impl PrivatePostgres {
         !matches!(self.child.try_wait(), Ok(None))
     }
 
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "a deadline of a process or a connection at the edge"
+    )]
     fn wait_until_ready(&mut self, folder: &Path, data: &Path) -> Result<(), PrivateError> {
         let begun = Instant::now();
         let log = || fs::read_to_string(folder.join("log")).unwrap_or_default();
@@ -177,6 +181,10 @@ impl PrivatePostgres {
 }
 
 impl Drop for PrivatePostgres {
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "a deadline of a process or a connection at the edge"
+    )]
     fn drop(&mut self) {
         if self.has_ended() {
             return;
@@ -375,7 +383,7 @@ fn spawn(
 /// Returns a command for the server that the kernel stops when the thread that started it ends,
 /// even by `kill -9`: a server without its controller would hold the data folder.
 ///
-/// `setpriv` (util-linux) sets that up; where it is missing, [`stop_previous`] mends it later.
+/// `setpriv` (util-linux) sets that up; where it is missing, [`stop_previous`] stops the server later.
 fn tied_to_parent(programs: &Path, account: Option<Account>) -> Command {
     let setpriv = Path::new("/usr/bin/setpriv");
     if !setpriv.exists() {
@@ -391,11 +399,15 @@ fn tied_to_parent(programs: &Path, account: Option<Account>) -> Command {
 }
 
 /// Waits for a server that an earlier controller left over this data, telling it to stop.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "a deadline of a process or a connection at the edge"
+)]
 fn stop_previous(data: &Path) {
     let begun = Instant::now();
     while begun.elapsed() < STOP_DEADLINE {
         let Some(pid) = previous(data) else { return };
-        // It may end between the look and the signal: the next look tells.
+        // It may end between the look and the signal: then the next look finds nothing.
         let _ = rustix::process::kill_process(pid, Signal::INT);
         std::thread::sleep(Duration::from_millis(20));
     }

@@ -5,44 +5,43 @@
 //! connection in the middle of a statement.
 
 mod attempts;
+mod cluster_events;
 mod counts;
 mod decisions;
 mod events;
-mod foretold;
 mod jobs;
 mod kernels;
-mod layouts;
+mod layout_plans;
 mod numbers;
-mod operator;
 mod page;
-mod past;
+mod past_jobs;
+mod predictions;
 mod rounds;
-mod row;
 mod targets;
 
 use std::collections::BTreeMap;
 use std::future::Future;
 
 use sqlx::{PgPool, Postgres, Transaction};
-use tessera_api::types::{
-    ClusterEvents, DecisionView, Decisions, Job, JobCounts, JobDetail, JobEvents, JobPage,
-    KernelTasks, LayoutChange, LayoutChanges, MemoryPredictionView, PastJobs, PredictionView,
-    Predictions, RecordedRounds, TaskKernels,
+use tessera_api_types::{
+    ClusterEvents, DecisionPage, DecisionView, JobCounts, JobDetail, JobEvents, JobPage, JobView,
+    KernelTasks, LayoutPlan, LayoutPlans, MemoryPredictionView, PastJobs, PredictionReport,
+    PredictionView, RecordedRounds, TaskKernels,
 };
-use tessera_model::share::Share;
+use tessera_model::share::SharingMode;
 use tessera_model::{DecisionId, GpuId, JobId, JobRef, Millis, PlanId};
 use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
 
 pub use self::attempts::LogSource;
 pub(crate) use self::decisions::candidate_view;
-pub(crate) use self::foretold::{memory_view, prediction_view};
 pub use self::page::{Cursor, JobQuery, PageSize};
-pub use self::past::PastQuery;
+pub use self::past_jobs::PastQuery;
+pub(crate) use self::predictions::{memory_view, prediction_view};
 pub use self::rounds::From as RoundsFrom;
 pub use self::targets::Targets;
 use super::StoreError;
-use crate::ports::Learned;
+use crate::ports::ModelStatus;
 
 /// What one read sees: one moment, and nothing that it could change.
 ///
@@ -65,12 +64,12 @@ pub struct Reads {
 #[derive(Clone, Debug)]
 pub struct Decided {
     /// The job.
-    pub job: Job,
-    /// What was decided: about its newest attempt, or else why it waited.
+    pub job: JobView,
+    /// The decision about its newest attempt, or else why it waited.
     pub decision: Option<DecisionView>,
-    /// What was foretold of its newest attempt.
+    /// The predicted run time of its newest attempt.
     pub prediction: Option<PredictionView>,
-    /// What was foretold of its memory, if it names none.
+    /// The memory estimate of its newest attempt, if the job names no memory.
     pub memory_prediction: Option<MemoryPredictionView>,
 }
 
@@ -100,7 +99,7 @@ impl Reads {
     /// # Errors
     ///
     /// As [`Self::jobs`].
-    pub async fn job(&self, job: JobRef) -> Result<Option<Job>, StoreError> {
+    pub async fn job(&self, job: JobRef) -> Result<Option<JobView>, StoreError> {
         self.run(move |mut at| async move { jobs::one(&mut at, job).await }).await
     }
 
@@ -132,7 +131,7 @@ impl Reads {
         self.run(move |mut at| async move {
             let Some(job) = jobs::one(&mut at, job).await? else { return Ok(None) };
             let decision = decisions::newest_of(&mut at, JobId::from_number(job.id)).await?;
-            let number = i64::try_from(job.id).unwrap_or(i64::MAX);
+            let number = super::columns::bigint(job.id);
             let (prediction, memory_prediction) =
                 attempts::newest_prediction(&mut at, number).await?;
             Ok(Some(Decided { job, decision, prediction, memory_prediction }))
@@ -159,7 +158,7 @@ impl Reads {
         job: Option<JobId>,
         before: Option<DecisionId>,
         size: PageSize,
-    ) -> Result<Decisions, StoreError> {
+    ) -> Result<DecisionPage, StoreError> {
         self.run(move |mut at| async move { decisions::page(&mut at, job, before, size).await })
             .await
     }
@@ -173,7 +172,7 @@ impl Reads {
         self.run(move |mut at| async move { decisions::one(&mut at, id).await }).await
     }
 
-    /// Lists changes of layouts, newest first.
+    /// Lists layout plans, newest first.
     ///
     /// # Errors
     ///
@@ -183,8 +182,9 @@ impl Reads {
         gpu: Option<GpuId>,
         before: Option<Cursor>,
         size: PageSize,
-    ) -> Result<LayoutChanges, StoreError> {
-        self.run(move |mut at| async move { layouts::page(&mut at, gpu, before, size).await }).await
+    ) -> Result<LayoutPlans, StoreError> {
+        self.run(move |mut at| async move { layout_plans::page(&mut at, gpu, before, size).await })
+            .await
     }
 
     /// Lists the jobs of a period with their runs, oldest first.
@@ -193,7 +193,7 @@ impl Reads {
     ///
     /// As [`Self::jobs`].
     pub async fn past(&self, query: PastQuery) -> Result<PastJobs, StoreError> {
-        self.run(|mut at| async move { past::page(&mut at, &query).await }).await
+        self.run(|mut at| async move { past_jobs::page(&mut at, &query).await }).await
     }
 
     /// Lists recorded rounds of the placement, oldest first.
@@ -209,13 +209,13 @@ impl Reads {
         self.run(move |mut at| async move { rounds::page(&mut at, from, size).await }).await
     }
 
-    /// Tells what came of predictions; `learned` says what they come from.
+    /// Returns how accurate predictions were; `learned` names the models.
     ///
     /// # Errors
     ///
     /// As [`Self::jobs`].
-    pub async fn predictions(&self, learned: Learned) -> Result<Predictions, StoreError> {
-        self.run(move |mut at| async move { foretold::all(&mut at, learned).await }).await
+    pub async fn predictions(&self, learned: ModelStatus) -> Result<PredictionReport, StoreError> {
+        self.run(move |mut at| async move { predictions::outcomes(&mut at, learned).await }).await
     }
 
     /// Lists the tasks whose kernels were measured, latest first.
@@ -236,16 +236,16 @@ impl Reads {
         self.run(move |mut at| async move { kernels::task(&mut at, &task).await }).await
     }
 
-    /// Returns one change of a layout.
+    /// Returns one layout plan.
     ///
     /// # Errors
     ///
     /// As [`Self::jobs`].
-    pub async fn layout(&self, plan: PlanId) -> Result<Option<LayoutChange>, StoreError> {
-        self.run(move |mut at| async move { layouts::one(&mut at, plan).await }).await
+    pub async fn layout(&self, plan: PlanId) -> Result<Option<LayoutPlan>, StoreError> {
+        self.run(move |mut at| async move { layout_plans::one(&mut at, plan).await }).await
     }
 
-    /// Lists what operators did, newest first.
+    /// Lists what administrators did, newest first.
     ///
     /// # Errors
     ///
@@ -256,8 +256,10 @@ impl Reads {
         before: Option<u64>,
         size: PageSize,
     ) -> Result<ClusterEvents, StoreError> {
-        self.run(move |mut at| async move { operator::events(&mut at, node, before, size).await })
-            .await
+        self.run(
+            move |mut at| async move { cluster_events::events(&mut at, node, before, size).await },
+        )
+        .await
     }
 
     /// Estimates when running jobs end, milliseconds since 1970; those of which nothing is known
@@ -270,7 +272,8 @@ impl Reads {
         &self,
         jobs: Vec<u64>,
     ) -> Result<BTreeMap<JobId, Millis>, StoreError> {
-        self.run(move |mut at| async move { operator::expected_ends(&mut at, &jobs).await }).await
+        self.run(move |mut at| async move { cluster_events::expected_ends(&mut at, &jobs).await })
+            .await
     }
 
     /// Returns where the output of a job's attempt lies: of the newest one, if none is named.
@@ -301,7 +304,7 @@ impl Reads {
     /// # Errors
     ///
     /// As [`Self::jobs`].
-    pub async fn share(&self, job: JobRef) -> Result<Option<Share>, StoreError> {
+    pub async fn share(&self, job: JobRef) -> Result<Option<SharingMode>, StoreError> {
         self.run(move |mut at| async move { targets::share(&mut at, job).await }).await
     }
 

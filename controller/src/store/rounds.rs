@@ -1,4 +1,4 @@
-//! Recorded rounds of the placement: written in their own transactions, removed a chain at a time.
+//! Recorded placement rounds: written with the leader's round, removed a chain at a time.
 
 use std::io::{Read as _, Write as _};
 use std::sync::Arc;
@@ -7,9 +7,12 @@ use flate2::Compression;
 use flate2::read::ZlibDecoder;
 use flate2::write::ZlibEncoder;
 use sqlx::{Connection as _, PgConnection};
-use tessera_placement::record::Record;
+use tessera_placement::record::RoundRecord;
 
+use super::columns::{RowRef, bigint};
 use super::{StoreError, leader};
+
+const TABLE: &str = "placement_rounds";
 
 /// Longest text of one record that is read: far more than that of the largest cluster, so that a
 /// damaged row can't fill the memory.
@@ -20,7 +23,7 @@ const FOREVER_SECS: f64 = 3.2e10;
 
 /// A record as it is stored.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Sealed {
+pub(super) struct SealedRecord {
     number: i64,
     digest: [u8; 32],
     body: Vec<u8>,
@@ -32,7 +35,7 @@ pub(super) struct Sealed {
 /// # Errors
 ///
 /// [`StoreError::Corrupt`] if it can't be written as text.
-pub(super) async fn seal(record: &Arc<Record>) -> Result<Sealed, StoreError> {
+pub(super) async fn seal_record(record: &Arc<RoundRecord>) -> Result<SealedRecord, StoreError> {
     if record.number > 0 {
         return packed(record);
     }
@@ -41,18 +44,14 @@ pub(super) async fn seal(record: &Arc<Record>) -> Result<Sealed, StoreError> {
     sealed.unwrap_or_else(|_| packed(record))
 }
 
-fn packed(record: &Record) -> Result<Sealed, StoreError> {
-    let number = i64::try_from(record.number).unwrap_or(i64::MAX);
-    let bad = |problem: String| StoreError::Corrupt {
-        table: "placement_rounds",
-        row: format!("record {number} of a chain"),
-        problem,
-    };
+fn packed(record: &RoundRecord) -> Result<SealedRecord, StoreError> {
+    let number = bigint(record.number);
+    let row = RowRef::new(TABLE, format!("record {number} of a chain"));
     let mut packed = ZlibEncoder::new(Vec::new(), Compression::fast());
-    let text = serde_json::to_vec(record).map_err(|problem| bad(problem.to_string()))?;
-    packed.write_all(&text).map_err(|problem| bad(problem.to_string()))?;
-    let body = packed.finish().map_err(|problem| bad(problem.to_string()))?;
-    Ok(Sealed { number, digest: record.digest(), body })
+    let text = serde_json::to_vec(record).map_err(row.corrupt::<serde_json::Error>("body"))?;
+    packed.write_all(&text).map_err(row.corrupt::<std::io::Error>("body"))?;
+    let body = packed.finish().map_err(row.corrupt::<std::io::Error>("body"))?;
+    Ok(SealedRecord { number, digest: record.digest(), body })
 }
 
 /// Returns the text of a stored record.
@@ -60,14 +59,10 @@ fn packed(record: &Record) -> Result<Sealed, StoreError> {
 /// # Errors
 ///
 /// [`StoreError::Corrupt`] if the row was damaged.
-pub(super) fn unsealed(round: i64, body: &[u8]) -> Result<String, StoreError> {
+pub(super) fn record_text(round: i64, body: &[u8]) -> Result<String, StoreError> {
     let mut text = String::new();
     let read = ZlibDecoder::new(body).take(TEXT_BYTES_MAX).read_to_string(&mut text);
-    read.map_err(|problem| StoreError::Corrupt {
-        table: "placement_rounds",
-        row: round.to_string(),
-        problem: problem.to_string(),
-    })?;
+    read.map_err(RowRef::new(TABLE, round).corrupt::<std::io::Error>("body"))?;
     Ok(text)
 }
 
@@ -76,18 +71,18 @@ pub(super) fn unsealed(round: i64, body: &[u8]) -> Result<String, StoreError> {
 /// # Errors
 ///
 /// [`StoreError::Unavailable`].
-pub(super) async fn record(
+pub(super) async fn insert_record(
     connection: &mut PgConnection,
-    sealed: &Sealed,
+    sealed: &SealedRecord,
     epoch: u64,
 ) -> Result<(), StoreError> {
-    let Sealed { number, digest, body } = sealed;
+    let SealedRecord { number, digest, body } = sealed;
     sqlx::query!(
         r#"
         INSERT INTO placement_rounds (epoch, number, digest, bytes, body)
         VALUES ($1, $2, $3, length($4::bytea), $4::bytea)
         "#,
-        i64::try_from(epoch).unwrap_or(i64::MAX),
+        bigint(epoch),
         number,
         &digest[..],
         body,
@@ -113,7 +108,7 @@ pub async fn remove_oldest_chain(
 ) -> Result<u64, StoreError> {
     let action = "remove old rounds of the placement";
     let mut transaction = connection.begin().await.map_err(StoreError::while_trying_to(action))?;
-    leader::guard(&mut transaction, epoch).await?;
+    leader::guard_epoch(&mut transaction, epoch).await?;
     let removed = sqlx::query!(
         r#"
         WITH second AS (
@@ -124,7 +119,7 @@ pub async fn remove_oldest_chain(
            AND (second.at < now() - make_interval(secs => $1)
                 OR (SELECT sum(bytes) FROM placement_rounds) > $2)
         "#,
-        // What is to stay for ever is as old as nothing is.
+        // No row is as old as what is kept for ever.
         keep_secs.unwrap_or(FOREVER_SECS),
         bytes_max,
     )

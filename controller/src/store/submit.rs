@@ -1,64 +1,18 @@
 //! Accepting jobs: many submits in one transaction.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::Arc;
 
+use serde::Serialize;
 use sqlx::PgConnection;
-use tessera_model::spec::{GpuAsk, JobSpec, Priority};
-use tessera_model::{JobId, Member, Millis};
-use tessera_placement::Sharer;
+use tessera_model::life::JobState;
+use tessera_model::spec::JobSpec;
+use tessera_model::{GangMember, JobId};
 
 use super::StoreError;
-use crate::core::foresight::Facts;
+use super::columns::{RowRef, integer, job_number, json_text};
 use crate::ports::{Accepted, NewSubmission, PortError};
-
-/// A job that was committed just now, as far as the placer needs it.
-#[derive(Clone, Debug)]
-pub struct FreshJob {
-    /// Its number.
-    pub job: JobId,
-    /// Its place in its gang, if it is in one.
-    pub gang: Option<Member>,
-    /// What it asks for.
-    pub gpu: GpuAsk,
-    /// Whose it is.
-    pub user: Arc<str>,
-    /// Its part of a slice, if it may share one.
-    pub share: Option<Sharer>,
-    /// Its rank.
-    pub priority: Priority,
-    /// Attempts so far.
-    pub attempts: u32,
-    /// What is weighed of it.
-    pub facts: Arc<Facts>,
-    /// How long ago it was accepted.
-    pub waited: Millis,
-    /// How much of its work was put aside, in millionths.
-    pub done: u32,
-}
-
-impl FreshJob {
-    /// Takes from a specification what decides about places.
-    pub fn new(job: JobId, spec: &JobSpec, gang: Option<Member>, attempts: u32) -> Self {
-        Self {
-            job,
-            gang,
-            gpu: spec.gpu.clone(),
-            user: spec.user.as_str().into(),
-            share: sharer(spec),
-            priority: spec.priority,
-            attempts,
-            facts: Arc::new(Facts::of(spec)),
-            waited: Millis::ZERO,
-            done: 0,
-        }
-    }
-}
-
-/// Returns a job's part of a slice, if it may share one.
-pub fn sharer(spec: &JobSpec) -> Option<Sharer> {
-    spec.share.part().map(|share| Sharer::new(spec.user.as_str(), share))
-}
+use tessera_control::predictions::TaskFacts;
+use tessera_control::rows::submitted::SubmittedJob;
 
 /// What came of a batch.
 #[derive(Debug, Default)]
@@ -66,7 +20,7 @@ pub struct Committed {
     /// One answer a submission, in order.
     pub answers: Vec<Result<Accepted, PortError>>,
     /// The jobs that are queued now.
-    pub queued: Vec<FreshJob>,
+    pub queued: Vec<SubmittedJob>,
 }
 
 /// Job numbers that were drawn and are not given out yet, shared by concurrent writers.
@@ -91,7 +45,7 @@ const AHEAD: u32 = 512;
 ///
 /// [`StoreError::Unavailable`]: nothing of the batch was accepted, or its commit's outcome is
 /// unknown; clients that gave a key may safely repeat.
-pub async fn insert(
+pub async fn insert_submissions(
     connection: &mut PgConnection,
     batch: &[NewSubmission],
     numbers: &Numbers,
@@ -109,9 +63,9 @@ pub async fn insert(
 
 type Key<'b> = (&'b str, &'b str);
 
-/// The job that a key stands for, and what was asked for then.
+/// The submission that used a key before.
 #[derive(Clone, Copy, Debug)]
-struct Known {
+struct EarlierSubmission {
     job: JobId,
     tasks: u32,
     body_hash: [u8; 32],
@@ -120,7 +74,7 @@ struct Known {
 async fn known_keys<'b>(
     connection: &mut PgConnection,
     batch: &'b [NewSubmission],
-) -> Result<HashMap<Key<'b>, Known>, StoreError> {
+) -> Result<HashMap<Key<'b>, EarlierSubmission>, StoreError> {
     let keys: Vec<Key<'b>> = batch.iter().filter_map(key_of).collect();
     if keys.is_empty() {
         return Ok(HashMap::new());
@@ -142,14 +96,20 @@ async fn known_keys<'b>(
     .await
     .map_err(StoreError::while_trying_to("look up idempotency keys"))?;
     let mut known = HashMap::new();
-    for row in rows {
-        let found = Known {
-            job: job_id(row.first_job)?,
-            tasks: u32::try_from(row.tasks).unwrap_or(0),
-            body_hash: row.body_hash.as_slice().try_into().unwrap_or([0; 32]),
+    for found in rows {
+        let row = RowRef::new(TABLE, found.first_job);
+        let earlier = EarlierSubmission {
+            job: row.job("first_job", found.first_job)?,
+            tasks: row.number("tasks", found.tasks)?,
+            body_hash: found
+                .body_hash
+                .as_slice()
+                .try_into()
+                .map_err(row.corrupt::<std::array::TryFromSliceError>("body_hash"))?,
         };
-        if let Some(key) = keys.iter().find(|(u, k)| *u == row.user_name && *k == row.key) {
-            known.insert(*key, found);
+        let is_of = |(user, key): &&Key<'b>| *user == found.user_name && *key == found.key;
+        if let Some(key) = keys.iter().find(is_of) {
+            known.insert(*key, earlier);
         }
     }
     Ok(known)
@@ -172,7 +132,7 @@ impl Numbers {
         if consecutive || count < AHEAD_FROM {
             return draw_numbers(connection, count).await;
         }
-        let wanted = usize::try_from(count).unwrap_or(usize::MAX);
+        let wanted = usize_of(count);
         if spare.len() < wanted {
             spare.extend(draw_numbers(connection, count.saturating_add(AHEAD)).await?);
         }
@@ -183,28 +143,22 @@ impl Numbers {
 async fn draw_numbers(connection: &mut PgConnection, count: u32) -> Result<Vec<i64>, StoreError> {
     sqlx::query_scalar!(
         r#"SELECT nextval('job_number') AS "number!" FROM generate_series(1, $1)"#,
-        i32::try_from(count).unwrap_or(i32::MAX),
+        integer(count),
     )
     .fetch_all(connection)
     .await
     .map_err(StoreError::while_trying_to("draw job numbers"))
 }
 
-fn job_id(number: i64) -> Result<JobId, StoreError> {
-    u64::try_from(number).map(JobId::from_number).map_err(|_| StoreError::Corrupt {
-        table: "submissions",
-        row: number.to_string(),
-        problem: "a job's number is positive".to_owned(),
-    })
-}
+const TABLE: &str = "submissions";
 
 /// What is to become of one submission of a batch.
 #[derive(Clone, Copy, Debug)]
 enum Fate {
     /// It is inserted; its first number once numbers are drawn.
-    Insert { first: Option<i64> },
+    Insert { first: Option<JobId> },
     /// It repeats an earlier one.
-    Replay(Known),
+    Replay(EarlierSubmission),
     /// It repeats the submission at this place of the batch.
     SameAs(usize),
     /// Its key stands for something else.
@@ -218,7 +172,7 @@ struct Plan {
 }
 
 impl Plan {
-    fn new(batch: &[NewSubmission], known: HashMap<Key<'_>, Known>) -> Self {
+    fn new(batch: &[NewSubmission], known: HashMap<Key<'_>, EarlierSubmission>) -> Self {
         let mut first_use: HashMap<Key<'_>, usize> = HashMap::new();
         let mut numbers_needed = 0_u32;
         let mut fates = Vec::with_capacity(batch.len());
@@ -257,17 +211,20 @@ impl Plan {
         let mut left = numbers;
         for (submission, fate) in batch.iter().zip(&mut self.fates) {
             if let Fate::Insert { first } = fate {
-                let tasks = usize::try_from(submission.tasks).unwrap_or(usize::MAX);
+                let tasks = usize_of(submission.tasks);
                 let (mine, rest) = left.split_at_checked(tasks).unwrap_or((left, &[]));
                 // Another controller's draws may lie between ours: an array needs one block.
                 if mine.windows(2).any(|pair| pair[1] != pair[0] + 1) {
-                    return Err(StoreError::Moved {
+                    return Err(StoreError::Conflict {
                         action: "draw consecutive job numbers",
                         expected: tasks,
-                        moved: 0,
+                        changed: 0,
                     });
                 }
-                *first = mine.first().copied();
+                *first = mine
+                    .first()
+                    .map(|number| RowRef::new(TABLE, number).job("first_job", *number))
+                    .transpose()?;
                 left = rest;
             }
         }
@@ -278,7 +235,12 @@ impl Plan {
         let mut committed = Committed::default();
         for (place, submission) in batch.iter().enumerate() {
             let answer = match self.resolve(place) {
-                Fate::Insert { first } => Ok(accepted(first, submission.tasks, false)),
+                Fate::Insert { first: Some(job) } => {
+                    Ok(Accepted { job, tasks: submission.tasks, replayed: false })
+                }
+                Fate::Insert { first: None } => Err(PortError::Unavailable {
+                    reason: "no job number was drawn for the submission".to_owned(),
+                }),
                 Fate::Replay(known) => {
                     Ok(Accepted { job: known.job, tasks: known.tasks, replayed: true })
                 }
@@ -306,17 +268,12 @@ impl Plan {
     }
 }
 
-fn accepted(first: Option<i64>, tasks: u32, replayed: bool) -> Accepted {
-    let number = first.and_then(|n| u64::try_from(n).ok()).unwrap_or(0);
-    Accepted { job: JobId::from_number(number), tasks, replayed }
-}
-
-fn fresh_jobs(accepted: &Accepted, spec: &JobSpec) -> Vec<FreshJob> {
+fn fresh_jobs(accepted: &Accepted, spec: &JobSpec) -> Vec<SubmittedJob> {
     let first = accepted.job.number();
-    let one = FreshJob::new(accepted.job, spec, None, 0);
+    let one = SubmittedJob::new(accepted.job, spec, None, 0);
     let task = |job: JobId| {
-        let gang = spec.gang.and_then(|shape| Member::of(job, accepted.job, shape));
-        FreshJob { job, gang, ..one.clone() }
+        let gang = spec.gang.and_then(|shape| GangMember::of(job, accepted.job, shape));
+        SubmittedJob { job, gang, ..one.clone() }
     };
     (first..first + u64::from(accepted.tasks)).map(JobId::from_number).map(task).collect()
 }
@@ -326,93 +283,102 @@ async fn insert_rows(
     batch: &[NewSubmission],
     plan: &Plan,
 ) -> Result<(), StoreError> {
-    let mut rows = Columns::default();
-    for (submission, fate) in batch.iter().zip(&plan.fates) {
-        if let Fate::Insert { first: Some(first) } = fate {
-            rows.push(submission, *first)?;
-        }
-    }
+    let rows: Vec<_> = batch
+        .iter()
+        .zip(&plan.fates)
+        .filter_map(|(submission, fate)| match fate {
+            Fate::Insert { first } => Some(SubmissionRecord::of(submission, (*first)?)),
+            Fate::Replay(_) | Fate::SameAs(_) | Fate::KeyReused => None,
+        })
+        .collect();
     let inserted = sqlx::query!(
         r#"
-        WITH s AS (
+        WITH u AS (
+            SELECT *
+              FROM json_to_recordset($1::text::json)
+                AS u (first_job bigint, tasks integer, array_first integer, job_name text,
+                      user_name text, spec json, traceparent text, idempotency_key text,
+                      body_hash bytea, state text, facts jsonb)
+        ), s AS (
             INSERT INTO submissions (first_job, tasks, array_first, job_name, user_name, spec,
                                      traceparent, idempotency_key, body_hash, facts)
-            SELECT u.first_job, u.tasks, u.array_first, u.job_name, u.user_name, u.spec::json,
-                   u.traceparent, u.idempotency_key, u.body_hash, u.facts::jsonb
-              FROM UNNEST($1::bigint[], $2::integer[], $3::integer[], $4::text[], $5::text[],
-                          $6::text[], $7::text[], $8::text[], $9::bytea[], $11::text[])
-                AS u (first_job, tasks, array_first, job_name, user_name, spec, traceparent,
-                      idempotency_key, body_hash, facts)
-            RETURNING first_job
+            SELECT u.first_job, u.tasks, u.array_first, u.job_name, u.user_name, u.spec,
+                   u.traceparent, u.idempotency_key, u.body_hash, u.facts
+              FROM u
         )
         INSERT INTO jobs (job, submission, state)
         SELECT u.first_job + t.i, u.first_job, u.state
-          FROM UNNEST($1::bigint[], $2::integer[], $10::text[]) AS u (first_job, tasks, state)
+          FROM u
          CROSS JOIN LATERAL generate_series(0, u.tasks - 1) AS t (i)
         "#,
-        &rows.first_job,
-        &rows.tasks,
-        &rows.array_first as &[Option<i32>],
-        &rows.job_name,
-        &rows.user_name,
-        &rows.spec,
-        &rows.traceparent as &[Option<String>],
-        &rows.idempotency_key as &[Option<String>],
-        &rows.body_hash as &[Option<Vec<u8>>],
-        &rows.state,
-        &rows.facts,
+        json_text(&rows),
     )
     .execute(connection)
     .await
     .map_err(|cause| match &cause {
         // Two controllers, or two writers of one, met with one key: the loser looks again.
-        sqlx::Error::Database(database) if database.is_unique_violation() => StoreError::Moved {
+        sqlx::Error::Database(database) if database.is_unique_violation() => StoreError::Conflict {
             action: "accept jobs under new keys",
-            expected: rows.first_job.len(),
-            moved: 0,
+            expected: rows.len(),
+            changed: 0,
         },
         _ => StoreError::Unavailable { action: "insert jobs", cause },
     })?;
-    let jobs = usize::try_from(plan.numbers_needed).unwrap_or(usize::MAX);
-    StoreError::check_moved("insert jobs", jobs, inserted.rows_affected())
+    StoreError::check_changed(
+        "insert jobs",
+        usize_of(plan.numbers_needed),
+        inserted.rows_affected(),
+    )
 }
 
-/// The columns of a batch, one vector each, as `UNNEST` takes them.
-#[derive(Debug, Default)]
-struct Columns {
-    first_job: Vec<i64>,
-    tasks: Vec<i32>,
-    array_first: Vec<Option<i32>>,
-    job_name: Vec<String>,
-    user_name: Vec<String>,
-    spec: Vec<String>,
-    traceparent: Vec<Option<String>>,
-    idempotency_key: Vec<Option<String>>,
-    body_hash: Vec<Option<Vec<u8>>>,
-    state: Vec<String>,
-    facts: Vec<String>,
+/// A submission, as the statement that inserts it and its jobs reads it.
+#[derive(Debug, Serialize)]
+struct SubmissionRecord<'a> {
+    first_job: i64,
+    tasks: i32,
+    array_first: Option<i32>,
+    job_name: &'a str,
+    user_name: &'a str,
+    spec: &'a JobSpec,
+    traceparent: Option<&'a str>,
+    idempotency_key: Option<&'a str>,
+    body_hash: Option<String>,
+    state: &'static str,
+    facts: TaskFacts,
 }
 
-impl Columns {
-    fn push(&mut self, submission: &NewSubmission, first: i64) -> Result<(), StoreError> {
-        let unwritable = |e: serde_json::Error| StoreError::Corrupt {
-            table: "submissions",
-            row: first.to_string(),
-            problem: e.to_string(),
-        };
-        let spec = serde_json::to_string(&*submission.spec).map_err(unwritable)?;
-        let facts = serde_json::to_string(&Facts::of(&submission.spec)).map_err(unwritable)?;
-        self.facts.push(facts);
-        self.first_job.push(first);
-        self.tasks.push(i32::try_from(submission.tasks).unwrap_or(i32::MAX));
-        self.array_first.push(submission.array_first.and_then(|i| i32::try_from(i).ok()));
-        self.job_name.push(submission.spec.name.clone());
-        self.user_name.push(submission.spec.user.clone());
-        self.spec.push(spec);
-        self.traceparent.push(submission.traceparent.clone());
-        self.idempotency_key.push(submission.idempotency.as_ref().map(|i| i.key.clone()));
-        self.body_hash.push(submission.idempotency.as_ref().map(|i| i.body_hash.to_vec()));
-        self.state.push(if submission.hold { "held" } else { "queued" }.to_owned());
-        Ok(())
+impl<'a> SubmissionRecord<'a> {
+    fn of(submission: &'a NewSubmission, first: JobId) -> Self {
+        let spec = &*submission.spec;
+        let idempotency = submission.idempotency.as_ref();
+        let state = if submission.hold { JobState::Held } else { JobState::Queued };
+        Self {
+            first_job: job_number(first),
+            tasks: integer(submission.tasks),
+            array_first: submission.array_first.map(integer),
+            job_name: &spec.name,
+            user_name: &spec.user,
+            spec,
+            traceparent: submission.traceparent.as_deref(),
+            idempotency_key: idempotency.map(|known| known.key.as_str()),
+            body_hash: idempotency.map(|known| bytea_text(&known.body_hash)),
+            state: state.word(),
+            facts: TaskFacts::of(spec),
+        }
     }
+}
+
+/// Returns bytes as PostgreSQL reads them from text.
+fn bytea_text(bytes: &[u8]) -> String {
+    use std::fmt::Write as _;
+
+    bytes.iter().fold("\\x".to_owned(), |mut text, byte| {
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}
+
+/// Returns a count as an index; targets with less than 32 bits are not supported.
+fn usize_of(count: u32) -> usize {
+    usize::try_from(count).expect("a count of 32 bits fits the address space")
 }

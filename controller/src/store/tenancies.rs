@@ -1,20 +1,21 @@
-//! The memory slices of shared instances: one row each, with what its sharers have together.
+//! The memory slices of shared instances: one row each, with the sums of what its sharers hold.
 //!
-//! Sharers come and go by adding to and taking from sums that the table's checks keep within 100
-//! percent of the multiprocessors and the instance's memory. The primary key keeps a tenancy
+//! Sharers join and leave by adding to and subtracting from sums. The table's checks keep these within
+//! 100 percent of the multiprocessors and the instance's memory. The primary key keeps a tenancy
 //! apart from exclusive attempts, and the conditions here from other users' tenancies.
 
 use std::collections::BTreeMap;
 
+use serde::Serialize;
 use sqlx::PgConnection;
 
 use super::StoreError;
-use super::moves::{Ended, Reservation};
+use super::columns::{bigint, integer, integer_len, json_text};
+use tessera_control::rows::transitions::{EndedAttempt, Reservation};
 
 /// What the sharers of one batch add to one instance.
 #[derive(Debug, Default)]
 struct Addition {
-    size: usize,
     sharers: i32,
     sm_percent: i32,
     memory_bytes: i64,
@@ -22,10 +23,6 @@ struct Addition {
     kernel: bool,
     compute: bool,
     slots: Vec<u8>,
-}
-
-fn signed(value: u64) -> i64 {
-    i64::try_from(value).unwrap_or(i64::MAX)
 }
 
 /// Adds up the sharers of a batch: a statement can't change a row twice.
@@ -36,26 +33,24 @@ fn additions(batch: &[Reservation]) -> BTreeMap<(String, i16, String), Addition>
         let start = reservation.place.slot.map_or(0, |slot| i16::from(slot.start));
         let key = (reservation.place.gpu.as_str().to_owned(), start, sharer.user.to_string());
         let sum = all.entry(key).or_default();
-        sum.size = reservation.slots.len();
         sum.slots.clone_from(&reservation.slots);
         sum.sharers += 1;
-        sum.sm_percent += i32::try_from(sharer.share.sm_percent()).unwrap_or(i32::MAX);
-        sum.memory_bytes = sum.memory_bytes.saturating_add(signed(sharer.share.memory().get()));
+        sum.sm_percent += integer(sharer.share.sm_percent());
+        sum.memory_bytes = sum.memory_bytes.saturating_add(bigint(sharer.share.memory().get()));
         sum.kernel = sharer.share.is_kernel();
         sum.compute = sharer.share.compute().is_some();
-        sum.capacity_bytes = signed(reservation.capacity.get());
+        sum.capacity_bytes = bigint(reservation.capacity.get());
     }
     all
 }
 
-/// Takes the sharers of a batch in, on instances that nobody has or that jobs of their user
-/// share.
+/// Adds the sharers of a batch to instances that are free or that jobs of the same user share.
 ///
 /// # Errors
 ///
-/// [`StoreError::Moved`] if an instance is another user's, or stands otherwise;
+/// [`StoreError::Conflict`] if an instance is another user's, or stands otherwise;
 /// [`StoreError::Unavailable`] also if a constraint found no room, or an exclusive attempt there.
-pub(super) async fn join(
+pub(super) async fn join_tenancies(
     connection: &mut PgConnection,
     batch: &[Reservation],
 ) -> Result<(), StoreError> {
@@ -63,32 +58,18 @@ pub(super) async fn join(
     if additions.is_empty() {
         return Ok(());
     }
-    let action = "let sharers in";
-    let rows =
-        || additions.iter().flat_map(|(key, sum)| sum.slots.iter().map(move |s| (key, sum, s)));
-    let gpus: Vec<_> = rows().map(|((gpu, ..), ..)| gpu.clone()).collect();
-    let slots: Vec<_> = rows().map(|(.., slot)| i16::from(*slot)).collect();
-    let starts: Vec<_> = rows().map(|((_, start, _), ..)| *start).collect();
-    let tenants: Vec<_> = rows().map(|((.., user), ..)| user.clone()).collect();
-    let sizes: Vec<_> =
-        rows().map(|(_, sum, _)| i16::try_from(sum.size).unwrap_or(i16::MAX)).collect();
-    let sharers: Vec<_> = rows().map(|(_, sum, _)| sum.sharers).collect();
-    let sms: Vec<_> = rows().map(|(_, sum, _)| sum.sm_percent).collect();
-    let bytes: Vec<_> = rows().map(|(_, sum, _)| sum.memory_bytes).collect();
-    let capacities: Vec<_> = rows().map(|(_, sum, _)| sum.capacity_bytes).collect();
-    let kernels: Vec<_> = rows().map(|(_, sum, _)| sum.kernel).collect();
-    let computes: Vec<_> = rows().map(|(_, sum, _)| sum.compute).collect();
+    let action = "add sharers";
+    let rows: Vec<_> = additions.iter().flat_map(TenancyRecord::all_of).collect();
     let changed = sqlx::query!(
         r#"
         INSERT INTO attempt_slots AS held (gpu, slot, start, tenant, size, sharers, sm_percent,
                                            memory_bytes, capacity_bytes, kernel, compute)
         SELECT u.gpu, u.slot, u.start, u.tenant, u.size, u.sharers, u.sm_percent, u.memory_bytes,
                u.capacity_bytes, u.kernel, u.compute
-          FROM UNNEST($1::text[], $2::smallint[], $3::smallint[], $4::text[], $5::smallint[],
-                      $6::integer[], $7::integer[], $8::bigint[], $9::bigint[], $10::boolean[],
-                      $11::boolean[])
-            AS u (gpu, slot, start, tenant, size, sharers, sm_percent, memory_bytes,
-                  capacity_bytes, kernel, compute)
+          FROM json_to_recordset($1::text::json)
+            AS u (gpu text, slot smallint, start smallint, tenant text, size smallint,
+                  sharers integer, sm_percent integer, memory_bytes bigint, capacity_bytes bigint,
+                  kernel boolean, compute boolean)
         ON CONFLICT (gpu, slot) DO UPDATE
            SET sharers = held.sharers + EXCLUDED.sharers,
                sm_percent = held.sm_percent + EXCLUDED.sm_percent,
@@ -97,38 +78,64 @@ pub(super) async fn join(
            AND held.size = EXCLUDED.size AND held.capacity_bytes = EXCLUDED.capacity_bytes
            AND held.kernel = EXCLUDED.kernel AND held.compute = EXCLUDED.compute
         "#,
-        &gpus,
-        &slots,
-        &starts,
-        &tenants,
-        &sizes,
-        &sharers,
-        &sms,
-        &bytes,
-        &capacities,
-        &kernels,
-        &computes,
+        json_text(&rows),
     )
     .execute(connection)
     .await
     .map_err(StoreError::while_trying_to(action))?;
-    StoreError::check_moved(action, slots.len(), changed.rows_affected())
+    StoreError::check_changed(action, rows.len(), changed.rows_affected())
 }
 
-/// Lets the sharers of a batch of ends go, and gives instances back that nobody shares any more.
+/// One memory slice of an instance that sharers join, as the statement reads it.
+#[derive(Debug, Serialize)]
+struct TenancyRecord<'a> {
+    gpu: &'a str,
+    slot: u8,
+    start: i16,
+    tenant: &'a str,
+    size: i32,
+    sharers: i32,
+    sm_percent: i32,
+    memory_bytes: i64,
+    capacity_bytes: i64,
+    kernel: bool,
+    compute: bool,
+}
+
+impl<'a> TenancyRecord<'a> {
+    fn all_of(
+        ((gpu, start, tenant), sum): (&'a (String, i16, String), &'a Addition),
+    ) -> impl Iterator<Item = Self> {
+        sum.slots.iter().map(move |slot| Self {
+            gpu,
+            slot: *slot,
+            start: *start,
+            tenant,
+            size: integer_len(sum.slots.len()),
+            sharers: sum.sharers,
+            sm_percent: sum.sm_percent,
+            memory_bytes: sum.memory_bytes,
+            capacity_bytes: sum.capacity_bytes,
+            kernel: sum.kernel,
+            compute: sum.compute,
+        })
+    }
+}
+
+/// Removes the sharers of a batch of ends, and frees instances without sharers.
 ///
 /// # Errors
 ///
 /// [`StoreError::Unavailable`], also if more would be given back than was taken.
-pub(super) async fn leave(
+pub(super) async fn leave_tenancies(
     connection: &mut PgConnection,
-    batch: &[Ended],
+    batch: &[EndedAttempt],
 ) -> Result<(), StoreError> {
     let attempts: Vec<_> = batch.iter().filter(|e| e.shared).map(|e| e.attempt.as_uuid()).collect();
     if attempts.is_empty() {
         return Ok(());
     }
-    let action = "let sharers go";
+    let action = "remove sharers";
     sqlx::query!(
         r#"
         WITH gone AS (

@@ -1,29 +1,30 @@
-//! What attempts used.
+//! The energy and GPU memory that attempts used.
 
 use sqlx::PgConnection;
 use tessera_model::NodeId;
-use tessera_wire::frames::Usage;
+use tessera_wire::frames::AttemptUsage;
 
 use super::StoreError;
+use super::columns::bigint;
 
-/// Records what attempts used. Told anew, the larger figure stands: a node that lost its notes
-/// knows less than was committed before. Attempts that are not (or no more) known are left out.
+/// Records what attempts used. Of two reports the larger figure counts: a node that lost its records
+/// knows less than was committed before. Unknown attempts are left out.
 ///
 /// # Errors
 ///
 /// [`StoreError::Unavailable`].
-pub async fn record(
+pub async fn record_usage(
     connection: &mut PgConnection,
-    batch: &[(NodeId, Usage)],
+    batch: &[(NodeId, AttemptUsage)],
 ) -> Result<(), StoreError> {
     if batch.is_empty() {
         return Ok(());
     }
     let nodes: Vec<_> = batch.iter().map(|(node, _)| node.as_uuid()).collect();
     let attempts: Vec<_> = batch.iter().map(|(_, usage)| usage.attempt.as_uuid()).collect();
-    let energy: Vec<_> = batch.iter().map(|(_, u)| u.energy_mj.map(signed_count)).collect();
+    let energy: Vec<_> = batch.iter().map(|(_, u)| u.energy_mj.map(bigint)).collect();
     let memory: Vec<_> =
-        batch.iter().map(|(_, u)| u.peak_memory.map(|bytes| signed_count(bytes.get()))).collect();
+        batch.iter().map(|(_, u)| u.peak_memory.map(|bytes| bigint(bytes.get()))).collect();
     sqlx::query!(
         r#"
         WITH u AS (
@@ -40,9 +41,9 @@ pub async fn record(
             RETURNING attempts.attempt, attempts.state, attempts.peak_gpu_memory
         )
         UPDATE predictions
-           SET memory_at = now()
+           SET memory_outcome_at = now()
           FROM a
-         WHERE predictions.attempt = a.attempt AND predictions.memory_at IS NULL
+         WHERE predictions.attempt = a.attempt AND predictions.memory_outcome_at IS NULL
            AND a.state = 'succeeded' AND a.peak_gpu_memory > 0
         "#,
         &attempts,
@@ -54,8 +55,4 @@ pub async fn record(
     .await
     .map_err(StoreError::while_trying_to("record what attempts used"))?;
     Ok(())
-}
-
-fn signed_count(value: u64) -> i64 {
-    i64::try_from(value).unwrap_or(i64::MAX)
 }

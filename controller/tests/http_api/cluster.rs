@@ -2,7 +2,9 @@
 
 use reqwest::Method;
 use serde_json::json;
-use tessera_api::types::{ClusterInfo, FaultView, Gpu, Gpus, Instance, Node, Nodes};
+use tessera_api_types::{
+    ClusterInfo, FaultView, GpuDetails, GpuListing, InstanceDetails, NodeDetails, NodeListing,
+};
 use tessera_controller::ports::ToPlacer;
 use tessera_model::mig::{ProfileId, Slot};
 use tessera_model::{AttemptId, Bytes};
@@ -12,8 +14,8 @@ use super::rig::{Rig, problem, true_job};
 use super::seed::Seed;
 use super::series::figures;
 
-pub fn node(name: &str, gpu: &str) -> Node {
-    let instance = Instance {
+pub fn node(name: &str, gpu: &str) -> NodeDetails {
+    let instance = InstanceDetails {
         profile: "1g.5gb".into(),
         start: 0,
         size: 1,
@@ -28,7 +30,7 @@ pub fn node(name: &str, gpu: &str) -> Node {
         sharers: Vec::new(),
         parts: Vec::new(),
     };
-    Node {
+    NodeDetails {
         name: name.into(),
         id: "node_1".into(),
         state: "available".into(),
@@ -39,7 +41,7 @@ pub fn node(name: &str, gpu: &str) -> Node {
         generation: 1,
         last_seen_at: None,
         drained: None,
-        gpus: vec![Gpu {
+        gpus: vec![GpuDetails {
             id: gpu.into(),
             node: name.into(),
             index: 0,
@@ -79,17 +81,17 @@ async fn nodes_and_gpus_are_listed_and_found() {
     let mut rig = Rig::start().await;
     two_nodes(&mut rig);
 
-    let nodes: Nodes = rig.get("/v1/nodes").await.json().await.unwrap();
-    let gpus: Gpus = rig.get("/v1/gpus").await.json().await.unwrap();
+    let nodes: NodeListing = rig.get("/v1/nodes").await.json().await.unwrap();
+    let gpus: GpuListing = rig.get("/v1/gpus").await.json().await.unwrap();
     let info: ClusterInfo = rig.get("/v1/info").await.json().await.unwrap();
 
     assert_eq!(nodes.items.len(), 2);
     assert_eq!(gpus.items.len(), 2);
     assert_eq!((info.gpus, info.nodes["available"], info.epoch), (2, 2, 7));
     assert_eq!(info.policy, "scheme-b");
-    let found: Node = rig.get("/v1/nodes/node-2").await.json().await.unwrap();
+    let found: NodeDetails = rig.get("/v1/nodes/node-2").await.json().await.unwrap();
     assert_eq!(found, nodes.items[1]);
-    let found: Gpu = rig.get("/v1/gpus/GPU-2").await.json().await.unwrap();
+    let found: GpuDetails = rig.get("/v1/gpus/GPU-2").await.json().await.unwrap();
     assert_eq!(found, gpus.items[1]);
     problem(rig.get("/v1/nodes/node-3").await, 404, "not-found").await;
     problem(rig.get("/v1/gpus/GPU-3").await, 404, "not-found").await;

@@ -4,8 +4,10 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use reqwest::Method;
-use tessera_api::types::{Explain, Job};
-use tessera_controller::ports::{CommandResult, JobCommand, JobMoved, ToPlacer, WaitingView};
+use tessera_api_types::{JobExplanation, JobView};
+use tessera_controller::ports::{
+    CommandResult, JobCommand, JobStateChange, ToPlacer, WaitingExplanation,
+};
 use tessera_model::JobId;
 use tessera_model::life::JobState;
 use tessera_placement::Explanation;
@@ -37,7 +39,7 @@ async fn a_command_reaches_the_placer_and_returns_the_job() {
     for verb in ["cancel", "hold", "release"] {
         let answer = rig.post(&format!("/v1/jobs/1/{verb}")).await;
         assert_eq!(answer.status(), 200);
-        assert_eq!(answer.json::<Job>().await.unwrap().id, 1);
+        assert_eq!(answer.json::<JobView>().await.unwrap().id, 1);
     }
     let deleted = rig.request(Method::DELETE, "/v1/jobs/1").send().await.unwrap();
     assert_eq!(deleted.status(), 200);
@@ -89,6 +91,7 @@ async fn cancelling_twice_is_harmless() {
     problem(rig.post("/v1/jobs/1/release").await, 409, "wrong-state").await;
 }
 
+#[expect(clippy::disallowed_methods, reason = "measures real time")]
 #[tokio::test(flavor = "multi_thread")]
 async fn a_wait_ends_with_the_job() {
     let rig = Rig::start().await;
@@ -99,14 +102,16 @@ async fn a_wait_ends_with_the_job() {
 
     seed.state(1, "cancelled").await;
     let began = Instant::now();
-    let moved = JobMoved { job: JobId::from_number(1), attempt: None, state: JobState::Cancelled };
+    let moved =
+        JobStateChange { job: JobId::from_number(1), attempt: None, state: JobState::Cancelled };
     rig.moved.send(moved).unwrap();
 
-    let job: Job = waiting.await.unwrap().unwrap().json().await.unwrap();
+    let job: JobView = waiting.await.unwrap().unwrap().json().await.unwrap();
     assert_eq!(job.state, "cancelled");
     assert!(began.elapsed() < Duration::from_secs(3), "{:?}", began.elapsed());
 }
 
+#[expect(clippy::disallowed_methods, reason = "measures real time")]
 #[tokio::test(flavor = "multi_thread")]
 async fn a_wait_ends_when_its_time_is_up() {
     let rig = Rig::start().await;
@@ -115,7 +120,7 @@ async fn a_wait_ends_when_its_time_is_up() {
     for job in ["1", "1_1"] {
         let began = Instant::now();
         let answer = rig.get(&format!("/v1/jobs/{job}/wait?timeout_secs=1")).await;
-        assert_eq!(answer.json::<Job>().await.unwrap().state, "queued");
+        assert_eq!(answer.json::<JobView>().await.unwrap().state, "queued");
         assert!(began.elapsed() >= Duration::from_secs(1));
     }
 }
@@ -127,10 +132,10 @@ async fn a_wait_for_an_array_ends_with_its_last_task() {
     seed.submission(1, 2, Some(0), "ada").await;
     seed.state(1, "succeeded").await;
 
-    let waited: Job = rig.get("/v1/jobs/1/wait?timeout_secs=0").await.json().await.unwrap();
+    let waited: JobView = rig.get("/v1/jobs/1/wait?timeout_secs=0").await.json().await.unwrap();
     assert_eq!(waited.id, 2);
     seed.state(2, "succeeded").await;
-    let waited: Job = rig.get("/v1/jobs/1/wait").await.json().await.unwrap();
+    let waited: JobView = rig.get("/v1/jobs/1/wait").await.json().await.unwrap();
     assert_eq!((waited.id, waited.state.as_str()), (1, "succeeded"));
 }
 
@@ -147,7 +152,7 @@ async fn a_waiting_job_is_explained_by_the_placer() {
             ..Explanation::default()
         };
         reply
-            .send(Some(WaitingView {
+            .send(Some(WaitingExplanation {
                 jobs_ahead: 3,
                 reason: "resources",
                 why,
@@ -159,7 +164,7 @@ async fn a_waiting_job_is_explained_by_the_placer() {
             .unwrap();
     });
 
-    let explain: Explain = rig.get("/v1/jobs/1/explain").await.json().await.unwrap();
+    let explain: JobExplanation = rig.get("/v1/jobs/1/explain").await.json().await.unwrap();
 
     assert_eq!(explain.summary, "job 1 waits");
     assert_eq!(explain.reason.as_deref(), Some("resources"));

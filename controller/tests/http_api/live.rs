@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use tessera_controller::ports::JobMoved;
+use tessera_controller::ports::JobStateChange;
 use tessera_model::JobId;
 use tessera_model::life::JobState;
 
@@ -18,7 +18,8 @@ async fn moves_are_told_as_they_happen() {
     assert_eq!(stream.headers()["content-type"], "text/event-stream");
     assert_eq!(stream.chunk().await.unwrap().unwrap(), ": connected\n\n");
 
-    let moved = JobMoved { job: JobId::from_number(4), attempt: None, state: JobState::Queued };
+    let moved =
+        JobStateChange { job: JobId::from_number(4), attempt: None, state: JobState::Queued };
     rig.moved.send(moved).unwrap();
 
     let event = stream.chunk().await.unwrap().unwrap();
@@ -27,6 +28,7 @@ async fn moves_are_told_as_they_happen() {
     assert!(text.contains(r#""job_id":4"#) && text.ends_with("\n\n"), "{text}");
 }
 
+#[expect(clippy::disallowed_methods, reason = "measures real time")]
 #[tokio::test(flavor = "multi_thread")]
 async fn live_views_are_bounded_and_a_listener_that_hangs_up_makes_room() {
     let rig = Rig::start().await;

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use reqwest::Method;
-use tessera_controller::ports::{JobMoved, ToPlacer};
+use tessera_controller::ports::{JobStateChange, ToPlacer};
 use tessera_model::JobId;
 use tessera_model::life::JobState;
 use tessera_wire::frames::{LogReply, LogStream};
@@ -117,7 +117,8 @@ async fn following_waits_for_the_start() {
     assert!(!asked.is_finished());
 
     Seed(&rig.pool).running(1, 1).await;
-    let moved = JobMoved { job: JobId::from_number(1), attempt: None, state: JobState::Running };
+    let moved =
+        JobStateChange { job: JobId::from_number(1), attempt: None, state: JobState::Running };
     rig.moved.send(moved).unwrap();
 
     assert_eq!(asked.await.unwrap().unwrap().text().await.unwrap(), "hello\n");

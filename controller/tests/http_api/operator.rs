@@ -2,10 +2,10 @@
 
 use reqwest::Method;
 use serde_json::{Value, json};
-use tessera_api::types::{Gpu, OperatorResult};
+use tessera_api_types::{GpuDetails, OperatorResult};
 use tessera_controller::ports::ToPlacer;
 use tessera_controller::ports::operator::{
-    Kind, On, OperatorDone, OperatorOrder, OperatorRefused, RefusedKind,
+    OperatorCommand, OperatorOutcome, OperatorRefusal, OverrideKind, OverrideScope, RefusalKind,
 };
 
 use super::cluster::node;
@@ -22,15 +22,20 @@ fn placer(rig: &mut Rig) {
         }
         ToPlacer::Operate { order, reply } => {
             let answer = match order {
-                OperatorOrder::Say { kind: Kind::Drained, on: On::Gpu(gpu), by, .. } => {
+                OperatorCommand::Say {
+                    kind: OverrideKind::Drained,
+                    on: OverrideScope::Gpu(gpu),
+                    by,
+                    ..
+                } => {
                     assert_eq!((gpu.as_str(), by.as_str()), (ALPHA, "ada"));
-                    Ok(OperatorDone::Said { changed: true })
+                    Ok(OperatorOutcome::Said { changed: true })
                 }
-                OperatorOrder::Say { .. } | OperatorOrder::Lift { .. } => {
-                    Ok(OperatorDone::Said { changed: false })
+                OperatorCommand::Say { .. } | OperatorCommand::Lift { .. } => {
+                    Ok(OperatorOutcome::Said { changed: false })
                 }
-                OperatorOrder::Apply(_) => Err(OperatorRefused {
-                    kind: RefusedKind::InTheWay,
+                OperatorCommand::Apply(_) => Err(OperatorRefusal {
+                    kind: RefusalKind::InTheWay,
                     problem: "3g.20gb@4 is in use by job 17".to_owned(),
                     expected: Some("a layout that keeps 3g.20gb@4".to_owned()),
                 }),
@@ -47,7 +52,8 @@ async fn a_gpu_goes_by_several_names_and_an_unclear_one_is_told_which_it_could_b
     placer(&mut rig);
 
     for name in [ALPHA, "node-1:0", "GPU-aaaa1", "aaaa11", "AAAA1111"] {
-        let found: Gpu = rig.get(&format!("/v1/gpus/{name}/layout")).await.json().await.unwrap();
+        let found: GpuDetails =
+            rig.get(&format!("/v1/gpus/{name}/layout")).await.json().await.unwrap();
         assert_eq!(found.id, ALPHA, "{name}");
     }
     let unclear = problem(rig.get("/v1/gpus/aaaa").await, 400, "bad-field").await;

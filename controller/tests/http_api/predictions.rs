@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use serde_json::json;
-use tessera_api::types::Predictions;
-use tessera_controller::actors::teacher;
-use tessera_controller::ports::{Learned, ToPlacer};
+use tessera_api_types::PredictionReport;
+use tessera_controller::actors::trainer;
+use tessera_controller::ports::{ModelStatus, ToPlacer};
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 
@@ -44,7 +44,7 @@ async fn history(rig: &Rig) {
                    FROM runs AS r CROSS JOIN attempts AS b
                  RETURNING attempt, job
              )
-             INSERT INTO predictions (attempt, task, gpu_model, profile, part, whole, basis, runs,
+             INSERT INTO predictions (attempt, task, gpu_model, profile, compute_permille, whole, basis, runs,
                                       low_ms, expected_ms, high_ms, ran_ms, ended_at)
              SELECT a.attempt, 'task' || r.task, 'a100', r.profile, r.part, true, 'other_slice', 1,
                     r.ran / 4, r.ran / 2, r.ran, r.ran, now()
@@ -63,7 +63,7 @@ async fn a_model_is_trained_from_what_ran_and_shown_with_its_error_on_unseen_tas
     let (lessons, mut learned) = mpsc::channel(4);
     let options = (*rig.pool.connect_options()).clone();
 
-    teacher::start(&Handle::current(), options, lessons, Duration::from_millis(10));
+    trainer::start_slice_trainer(&Handle::current(), options, lessons, Duration::from_millis(10));
 
     let taught = match learned.recv().await {
         Some(ToPlacer::Teach { taught, came }) => {
@@ -76,7 +76,7 @@ async fn a_model_is_trained_from_what_ran_and_shown_with_its_error_on_unseen_tas
     rig.answer_placer(move |question| match question {
         ToPlacer::Learned { reply } => {
             reply
-                .send(Learned {
+                .send(ModelStatus {
                     slices: Some((fingerprint, true)),
                     company: None,
                     doubted_tasks: 2,
@@ -85,7 +85,7 @@ async fn a_model_is_trained_from_what_ran_and_shown_with_its_error_on_unseen_tas
         }
         other => panic!("{other:?}"),
     });
-    let told: Predictions = rig.get("/v1/predictions").await.json().await.unwrap();
+    let told: PredictionReport = rig.get("/v1/predictions").await.json().await.unwrap();
     let model = told.model.unwrap();
     assert_eq!(model.version, format!("{fingerprint:016x}"));
     assert_eq!((model.learner.as_str(), model.trusted), ("gradient-boosted trees", true));
@@ -94,7 +94,7 @@ async fn a_model_is_trained_from_what_ran_and_shown_with_its_error_on_unseen_tas
     let [outcomes] = &told.outcomes[..] else { panic!("{:?}", told.outcomes) };
     assert_eq!((outcomes.basis.as_str(), outcomes.outcomes), ("other_slice", 240));
     assert_eq!(outcomes.within, 240);
-    assert_eq!((told.memory.outcomes, told.memory.doubted_tasks), (0, 2));
+    assert_eq!((told.memory.outcomes, told.memory.low_confidence_tasks), (0, 2));
     assert!((outcomes.median_error - 1.0).abs() < 0.01, "{outcomes:?}");
     tokio::time::timeout(Duration::from_millis(200), learned.recv())
         .await
@@ -109,7 +109,7 @@ async fn the_next_controller_hears_what_came_of_the_models_predictions() {
     let taught = async || {
         let (lessons, mut learned) = mpsc::channel(4);
         let every = Duration::from_millis(10);
-        teacher::start(&Handle::current(), options.clone(), lessons, every);
+        trainer::start_slice_trainer(&Handle::current(), options.clone(), lessons, every);
         match learned.recv().await {
             Some(ToPlacer::Teach { taught, came }) => (taught.fingerprint(), came),
             other => panic!("{other:?}"),
@@ -140,11 +140,11 @@ async fn the_next_controller_hears_what_came_of_the_models_predictions() {
 async fn without_history_there_is_neither_a_model_nor_an_outcome() {
     let mut rig = Rig::start().await;
     rig.answer_placer(|question| match question {
-        ToPlacer::Learned { reply } => reply.send(Learned::default()).unwrap(),
+        ToPlacer::Learned { reply } => reply.send(ModelStatus::default()).unwrap(),
         other => panic!("{other:?}"),
     });
 
-    let told: Predictions = rig.get("/v1/predictions").await.json().await.unwrap();
+    let told: PredictionReport = rig.get("/v1/predictions").await.json().await.unwrap();
 
-    assert_eq!(told, Predictions::default());
+    assert_eq!(told, PredictionReport::default());
 }

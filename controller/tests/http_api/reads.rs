@@ -1,7 +1,8 @@
 //! What the store keeps, as the API shows it.
 
-use tessera_api::types::{
-    DecisionView, Decisions, Explain, Job, JobCounts, JobDetail, JobEvents, JobPage, LayoutChanges,
+use tessera_api_types::{
+    DecisionPage, DecisionView, JobCounts, JobDetail, JobEvents, JobExplanation, JobPage, JobView,
+    LayoutPlans,
 };
 use tessera_model::{AttemptId, Bytes, JobId, Millis};
 use tessera_wire::frames::{AttemptFigures, GpuFigures};
@@ -142,7 +143,7 @@ async fn a_waiting_job_tells_its_newest_reason() {
     let seed = Seed(&rig.pool);
     seed.node().await;
     seed.submission(1, 1, None, "ada").await;
-    let job = async || rig.get("/v1/jobs/1").await.json::<Job>().await.unwrap();
+    let job = async || rig.get("/v1/jobs/1").await.json::<JobView>().await.unwrap();
     assert_eq!(job().await.reason, None);
 
     seed.decision(Uuid::now_v7(), 1, "wait", Some("resources"), None).await;
@@ -203,7 +204,7 @@ async fn decisions_are_listed_page_by_page() {
         seed.decision(Uuid::from_u128(id), job, outcome, None, start).await;
     }
     let list = async |query: &str| {
-        rig.get(&format!("/v1/decisions?{query}")).await.json::<Decisions>().await.unwrap()
+        rig.get(&format!("/v1/decisions?{query}")).await.json::<DecisionPage>().await.unwrap()
     };
 
     let page = list("limit=3").await;
@@ -231,26 +232,26 @@ async fn a_job_that_ran_is_explained_by_what_was_decided_then() {
     seed.ended(1, attempt, "succeeded", "succeeded").await;
     seed.state(2, "held").await;
 
-    let ran: Explain = rig.get("/v1/jobs/1_0/explain").await.json().await.unwrap();
+    let ran: JobExplanation = rig.get("/v1/jobs/1_0/explain").await.json().await.unwrap();
     assert_eq!((ran.state.as_str(), ran.summary.as_str()), ("succeeded", "start because"));
     assert!(ran.decision.is_some());
     assert_eq!(ran.candidates.len(), 1);
 
-    let held: Explain = rig.get("/v1/jobs/1_1/explain").await.json().await.unwrap();
+    let held: JobExplanation = rig.get("/v1/jobs/1_1/explain").await.json().await.unwrap();
     assert_eq!(held.reason.as_deref(), Some("held"));
     assert_eq!(held.would_start_if.as_deref(), Some("it is released"));
     assert_eq!(held.policy, "scheme-b");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn layout_changes_are_listed_page_by_page() {
+async fn layout_plans_are_listed_page_by_page() {
     let rig = Rig::start().await;
     let seed = Seed(&rig.pool);
     seed.node().await;
     for generation in 1..=3_i64 {
         seed.run(
             sqlx::query(
-                "INSERT INTO layout_changes (plan, gpu, node, layout_gen, state, steps, steps_text,
+                "INSERT INTO layout_plans (plan, gpu, node, layout_gen, state, steps, steps_text,
                     job, ordered_at, ended_at)
                  VALUES ($1, $2, $3, $4, 'done', '[]', '{create 1g.5gb@0}', 1,
                     '2026-01-01', '2026-01-02')",
@@ -263,7 +264,7 @@ async fn layout_changes_are_listed_page_by_page() {
         .await;
     }
     let list = async |query: &str| {
-        rig.get(&format!("/v1/layouts?{query}")).await.json::<LayoutChanges>().await.unwrap()
+        rig.get(&format!("/v1/layouts?{query}")).await.json::<LayoutPlans>().await.unwrap()
     };
 
     let page = list("limit=2").await;

@@ -6,11 +6,11 @@ use std::sync::Arc;
 use reqwest::{Method, RequestBuilder, Response, StatusCode};
 use serde_json::{Value, json};
 use sqlx::PgPool;
-use tessera_api::types::Problem;
-use tessera_controller::figures::Board;
+use tessera_api_types::ProblemDetails;
+use tessera_controller::figures::FigureCache;
 use tessera_controller::http;
 use tessera_controller::ports::{
-    About, Accepted, ClusterShape, JobMoved, NewSubmission, PortError, Ports, Readiness,
+    About, Accepted, ClusterShape, JobStateChange, NewSubmission, PortError, Ports, Readiness,
     SubmitCall, ToPlacer,
 };
 use tessera_controller::store::{Reads, connect};
@@ -32,8 +32,8 @@ pub struct Rig {
     pub placer: Option<mpsc::Receiver<ToPlacer>>,
     pub shape: watch::Sender<Arc<ClusterShape>>,
     pub readiness: watch::Sender<Readiness>,
-    pub moved: broadcast::Sender<JobMoved>,
-    pub figures: Board,
+    pub moved: broadcast::Sender<JobStateChange>,
+    pub figures: FigureCache,
 }
 
 impl Rig {
@@ -48,7 +48,7 @@ impl Rig {
         let (shape, shape_seen) = watch::channel(Arc::default());
         let (readiness, readiness_seen) = watch::channel(Readiness::Ready { epoch: 7 });
         let (moved, _) = broadcast::channel(64);
-        let figures = Board::default();
+        let figures = FigureCache::default();
         let ports = Ports {
             reads: Reads::new(pool.clone(), Handle::current()),
             submits,
@@ -61,7 +61,7 @@ impl Rig {
                 version: "1.2.3",
                 controller: ControllerId::from_uuid(uuid::Uuid::from_u128(1)),
                 policy: "scheme-b",
-                accounts: tessera_controller::core::accounts::Accounts::default(),
+                accounts: tessera_control::accounts::Accounts::default(),
                 token: token.map(str::to_owned),
             }),
         };
@@ -139,10 +139,10 @@ impl Rig {
 }
 
 /// Reads a problem, and checks what all problems have in common.
-pub async fn problem(answer: Response, status: u16, kind: &str) -> Problem {
+pub async fn problem(answer: Response, status: u16, kind: &str) -> ProblemDetails {
     let media_type = answer.headers()["content-type"].to_str().unwrap().to_owned();
     let http_status = answer.status();
-    let problem: Problem = answer.json().await.unwrap();
+    let problem: ProblemDetails = answer.json().await.unwrap();
     assert_eq!(media_type, "application/problem+json");
     assert_eq!(http_status, StatusCode::from_u16(status).unwrap(), "{problem:?}");
     assert_eq!(problem.status, status, "{problem:?}");

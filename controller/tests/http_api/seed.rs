@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 use sqlx::PgPool;
-use tessera_api::types::SubmitRequest;
+use tessera_api_types::SubmitRequest;
 use uuid::Uuid;
 
 /// The node that all seeded attempts run on.
@@ -165,7 +165,7 @@ impl Seed<'_> {
         });
         self.run(
             sqlx::query(
-                "INSERT INTO decisions (decision, job, outcome, reason, policy, epoch, place, why)
+                "INSERT INTO decisions (decision, job, outcome, reason, policy, epoch, placement, explanation)
                  VALUES ($1, $2, $3, $4, 'scheme-b', 1, $5, $6)",
             )
             .bind(id)

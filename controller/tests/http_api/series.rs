@@ -1,8 +1,8 @@
 //! Figures over time: what nodes told, put together on demand; nothing of it stands in the
 //! database.
 
-use tessera_api::types::{ClusterSeries, GpuSeries, JobSeries};
-use tessera_controller::figures::Board;
+use tessera_api_types::{ClusterSeries, GpuSeries, JobSeries};
+use tessera_controller::figures::FigureCache;
 use tessera_controller::ports::ToPlacer;
 use tessera_model::{AttemptId, Bytes, JobId, Millis};
 use tessera_wire::frames::{AttemptFigures, GpuFigures};
@@ -35,7 +35,7 @@ pub fn figures(gpu: &str, secs: u64, attempt: AttemptId) -> GpuFigures {
     }
 }
 
-fn told(board: &Board, attempt: AttemptId) {
+fn told(board: &FigureCache, attempt: AttemptId) {
     let name = "node-1".parse().unwrap();
     // Every 5 s for five minutes, with a hole of one minute.
     for secs in (0..=300).step_by(5).filter(|secs| !(100..160).contains(secs)) {

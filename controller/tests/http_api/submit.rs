@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use reqwest::Method;
 use serde_json::json;
-use tessera_api::types::Submitted;
+use tessera_api_types::SubmitResponse;
 use tessera_controller::ports::{Accepted, ClusterShape, PortError};
 use tessera_model::mig::catalog;
 use tessera_model::{Bytes, JobId};
@@ -23,8 +23,8 @@ async fn a_job_is_accepted_with_its_place() {
     assert_eq!(answer.status(), 201);
     assert_eq!(answer.headers()["location"], "/v1/jobs/1");
     assert!(!answer.headers().contains_key("idempotency-replayed"));
-    let submitted: Submitted = answer.json().await.unwrap();
-    assert_eq!(submitted, Submitted { job_id: 1, tasks: 1, state: "held".into() });
+    let submitted: SubmitResponse = answer.json().await.unwrap();
+    assert_eq!(submitted, SubmitResponse { job_id: 1, tasks: 1, state: "held".into() });
     let submission = taken.recv().await.unwrap();
     assert!(submission.hold);
     assert_eq!(submission.array_first, None);
@@ -40,7 +40,7 @@ async fn an_array_is_one_submit() {
     let answer =
         rig.submit(&json!({ "command": ["a"], "array": { "first": 3, "last": 12 } })).await;
 
-    assert_eq!(answer.json::<Submitted>().await.unwrap().tasks, 10);
+    assert_eq!(answer.json::<SubmitResponse>().await.unwrap().tasks, 10);
     let submission = taken.recv().await.unwrap();
     assert_eq!((submission.tasks, submission.array_first), (10, Some(3)));
 }
@@ -181,10 +181,9 @@ async fn more_submits_than_fit_are_turned_away_at_once() {
     let refused = loop {
         tokio::time::sleep(Duration::from_millis(5)).await;
         let asked = rig.request(Method::POST, "/v1/jobs").json(&true_job());
-        match tokio::time::timeout(Duration::from_millis(500), asked.send()).await {
-            Ok(answer) => break answer.unwrap(),
-            // It was among the first itself: the mailbox was not full yet.
-            Err(_) => continue,
+        // Without an answer it was among the first itself: the mailbox was not full yet.
+        if let Ok(answer) = tokio::time::timeout(Duration::from_millis(500), asked.send()).await {
+            break answer.unwrap();
         }
     };
 
@@ -209,7 +208,7 @@ fn a100() -> ClusterShape {
         available: false,
         changing: false,
         instances: Vec::new(),
-        operator: tessera_placement::OperatorWord::default(),
+        operator: tessera_placement::AdminOverride::default(),
     };
     let view = ClusterView { gpus: vec![gpu] };
     let largest = tessera_placement::largest_possible(&view);

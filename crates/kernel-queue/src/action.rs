@@ -1,89 +1,89 @@
-//! What the queue has its caller do.
+//! The actions that the queue returns to its caller.
 
 use serde::{Deserialize, Serialize};
 
 use crate::ids::{Epoch, KernelIndex, SessionId};
 use crate::lease::Grant;
 
-/// How a session may launch.
+/// The role of a session: how it may launch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Role {
-    /// Freely, with events around every kernel: it is being measured, and nobody fills its gaps.
+    /// Freely, with events around every kernel. Its task is being measured, so its gaps stay empty.
     Measure,
-    /// Freely, and nobody needs to know: there is no rival.
+    /// Freely and without reports: it has no contender.
     Free,
-    /// Freely, and each launch is told: others fill its gaps.
+    /// Freely, and it reports each launch: fillers use its gaps.
     Hold,
     /// Only under grants.
-    Ask,
+    Fill,
 }
 
 impl Role {
-    /// Tells whether the session launches without asking.
-    pub const fn holds(self) -> bool {
+    /// Returns whether the session launches without grants.
+    pub const fn is_holder(self) -> bool {
         match self {
             Self::Measure | Self::Free | Self::Hold => true,
-            Self::Ask => false,
+            Self::Fill => false,
         }
     }
 }
 
-/// Why an event led to nothing. The client then runs as if there were no queue.
+/// Why the queue ignored an event. The client then runs as if there were no queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 #[serde(rename_all = "snake_case")]
-pub enum Refusal {
-    /// The session never joined, or its lease ran out: join again under a new number.
-    #[error("no such session: it never joined, or was silent for too long; join anew")]
+pub enum QueueRefusal {
+    /// The session never joined, or its lease expired: join again under a new number.
+    #[error("unknown session: it never joined or was silent for too long; join again")]
     UnknownSession,
-    /// A session of this number is there: numbers are used once.
-    #[error("a session of this number is there already: take a new number")]
+    /// A session has this number already: each number is used once.
+    #[error("the session number is in use: choose a new number")]
     SessionTwice,
-    /// As many sessions as there may be are there.
-    #[error("the slice has as many sessions as it may have: run without the queue")]
+    /// The slice has the maximum number of sessions.
+    #[error("the slice has the maximum number of sessions: run without the queue")]
     SessionsFull,
-    /// As many launches of its priority wait as may.
-    #[error("too many launches wait at this priority: launch this one unasked")]
+    /// The maximum number of launches of this priority are waiting.
+    #[error("too many launches are waiting at this priority: launch this one without a grant")]
     QueueFull,
-    /// The task has more kernels than are kept: launch it under an index of its own choice
-    /// beyond the limit; nothing will be known of it.
-    #[error("the task has more different kernels than are kept: this one stays unknown")]
+    /// The task has more kernels than the profile holds: launch this one as
+    /// [`KernelIndex::UNKNOWN`]. It gets no profile.
+    #[error("the task has more different kernels than its profile holds: this one gets no profile")]
     KernelsFull,
 }
 
-/// One thing to do, in order.
+/// One action. Actions are carried out in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Action {
-    /// Tell the session how it may launch from now on. Launches that wait go if it holds.
+pub enum QueueAction {
+    /// Send the session its new role. If it became a holder, its waiting launches go.
     Role {
-        /// Whom.
+        /// The session that gets the role.
         session: SessionId,
-        /// How.
+        /// The new role.
         role: Role,
     },
-    /// Write this to the gate: every grant of a gap before it is over.
+    /// Write this epoch to the gate: all earlier grants of gaps are over.
     Gate {
-        /// Its new epoch.
+        /// The new epoch.
         epoch: Epoch,
     },
     /// Send a grant.
     Grant {
-        /// To whom.
+        /// The session that may launch.
         session: SessionId,
-        /// What.
+        /// Its terms.
         grant: Grant,
     },
-    /// Tell the session that its grant is over. It may be late: the gate and the grant's end
-    /// work without it.
+    /// Notify the session that its grant is over. The message may be late: the gate and the
+    /// grant's expiry do not depend on it.
     Revoke {
-        /// Whom.
+        /// The session that had the grant.
         session: SessionId,
-        /// Which grant.
+        /// The grant's number.
         grant: u64,
     },
-    /// Tell the session what to call the kernel that it defined.
+    /// Send the session the index of the kernel that it defined.
     Defined {
-        /// Whom.
+        /// The session that defined it.
         session: SessionId,
         /// The kernel's index.
         kernel: KernelIndex,
@@ -93,23 +93,23 @@ pub enum Action {
         /// One of the task's sessions.
         session: SessionId,
     },
-    /// A kernel is not what it was: it is being measured again.
+    /// The time of a kernel changed: it is being measured again.
     Remeasure {
         /// One of the task's sessions.
         session: SessionId,
-        /// Which kernel.
+        /// The kernel's index.
         kernel: KernelIndex,
     },
     /// The session was silent for too long: close its connection.
     Dropped {
-        /// Which.
+        /// The silent session.
         session: SessionId,
     },
-    /// Tell the session that its event led to nothing, and why.
+    /// Notify the session that its event was ignored.
     Refuse {
-        /// Whom.
+        /// The session that sent the event.
         session: SessionId,
-        /// Why.
-        why: Refusal,
+        /// The reason.
+        why: QueueRefusal,
     },
 }

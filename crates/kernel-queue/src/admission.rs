@@ -1,24 +1,25 @@
-//! MMK's admission: may this kernel run beside those that run already (MMK §III-C, Listing 1)?
+//! MMK's admission: decides whether a kernel may run next to the running ones (MMK §III-C,
+//! Listing 1).
 //!
-//! Each kernel needs SMs, shared memory and bandwidth; it is admitted if all three are left.
-//! Where the paper is open:
+//! Each kernel needs SMs, shared memory and bandwidth. It is admitted if all three are free. Where
+//! the paper is open:
 //!
-//! * *Units.* Thousandths of the slice for SMs and bandwidth, bytes of all its SMs together for
-//!   shared memory: whole numbers that add up.
-//! * *An online kernel that does not fit.* The listing has it wait and sets `schedule = false`.
-//!   Here it is never held back (it would only wait in the device's queue instead), and
-//!   `schedule` is false while what runs needs more than there is, which is the same moment.
-//! * *A kernel of which nothing is known* needs the whole slice.
-//! * *The listing's comparisons* are the wrong way round in places; its text is followed.
+//! * *Units.* SMs and bandwidth are thousandths of the slice, shared memory is bytes of all its SMs
+//!   together. These are whole numbers that add up.
+//! * *An online kernel that does not fit.* The listing lets it wait and sets `schedule = false`.
+//!   Here it is never held back, since it would only wait in the device's queue instead. `schedule`
+//!   is false while the running kernels need more than the slice has, which is the same condition.
+//! * *An unknown kernel* needs the whole slice.
+//! * *The listing's comparisons* are partly reversed. Here its text is followed.
 
 use serde::{Deserialize, Serialize};
 
 use crate::time::Nanos;
 
-/// What a kernel takes of its slice while it runs, or what a slice has.
+/// Resources that a kernel occupies while it runs, or that a slice has.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Need {
+pub struct ResourceNeed {
     /// Thousandths of the slice's SMs.
     pub sm_thousandths: u32,
     /// Bytes of shared memory on all SMs together.
@@ -27,13 +28,13 @@ pub struct Need {
     pub bandwidth_thousandths: u32,
 }
 
-impl Need {
-    /// A slice of which only the shared memory has to be told.
+impl ResourceNeed {
+    /// Returns all resources of a slice with this much shared memory.
     pub const fn whole(shared_bytes: u64) -> Self {
         Self { sm_thousandths: 1_000, shared_bytes, bandwidth_thousandths: 1_000 }
     }
 
-    /// Returns the larger of two measurements, in each part.
+    /// Returns the larger of two measurements for each resource.
     pub fn larger(one: Option<Self>, other: Option<Self>) -> Option<Self> {
         match (one, other) {
             (Some(one), Some(other)) => Some(Self {
@@ -45,7 +46,7 @@ impl Need {
         }
     }
 
-    /// The listing's `check`: whether all three fit into what is left.
+    /// Returns whether all three fit into what is free (the listing's `check`).
     pub const fn fits(&self, left: &Self) -> bool {
         self.sm_thousandths <= left.sm_thousandths
             && self.shared_bytes <= left.shared_bytes
@@ -73,79 +74,80 @@ impl Need {
     }
 }
 
-/// How long an offline kernel waits before it is launched although it does not fit: the
-/// listing's `Thres = DURATION / MPS_limit`. The smaller its share, the longer.
+/// Returns the wait after which an offline kernel is launched although it does not fit.
 ///
-/// The paper gives `DURATION` no value; [`crate::rules::Ageing::duration`] is ours.
-pub fn threshold(duration: Nanos, share_thousandths: u32) -> Nanos {
+/// It is the listing's `Thres = DURATION / MPS_limit`: the smaller the share, the longer the wait.
+///
+/// The paper gives `DURATION` no value: [`crate::rules::Ageing::duration`] is ours.
+pub fn waiting_threshold(duration: Nanos, share_thousandths: u32) -> Nanos {
     let share = u64::from(share_thousandths.clamp(1, 1_000));
     Nanos::new(duration.get().saturating_mul(1_000) / share)
 }
 
-/// What Listing 1 does with an offline kernel.
+/// Listing 1's decision about an offline kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
-    /// It fits, and no online kernel is short of anything.
+pub enum AdmissionVerdict {
+    /// The kernel fits, and no online kernel lacks resources.
     Launch,
-    /// It waited beyond its threshold: launch it, and count its waiting from zero.
+    /// The kernel waited beyond its threshold: launch it and reset its wait.
     LaunchAged,
-    /// Its waiting grows by what the online kernels run.
+    /// The kernel waits: its wait grows by the run time of the online kernels.
     Wait,
 }
 
 /// Decides about one offline kernel (Listing 1, second half).
-pub fn offline(
+pub fn decide_offline_launch(
     schedule: bool,
-    need: Option<Need>,
-    left: &Need,
+    need: Option<ResourceNeed>,
+    left: &ResourceNeed,
     waited: Nanos,
     threshold: Nanos,
-) -> Verdict {
+) -> AdmissionVerdict {
     if schedule && need.is_some_and(|need| need.fits(left)) {
-        Verdict::Launch
+        AdmissionVerdict::Launch
     } else if waited > threshold {
-        Verdict::LaunchAged
+        AdmissionVerdict::LaunchAged
     } else {
-        Verdict::Wait
+        AdmissionVerdict::Wait
     }
 }
 
-/// What runs on the slice, and so what is left of it.
+/// The resources of a slice that running kernels occupy.
 #[derive(Clone, Debug)]
 pub struct Occupancy {
-    capacity: Need,
-    taken: Need,
+    capacity: ResourceNeed,
+    taken: ResourceNeed,
 }
 
 impl Occupancy {
-    /// Begins with an empty slice.
-    pub const fn new(capacity: Need) -> Self {
+    /// Returns the occupancy of an empty slice.
+    pub const fn new(capacity: ResourceNeed) -> Self {
         Self {
             capacity,
-            taken: Need { sm_thousandths: 0, shared_bytes: 0, bandwidth_thousandths: 0 },
+            taken: ResourceNeed { sm_thousandths: 0, shared_bytes: 0, bandwidth_thousandths: 0 },
         }
     }
 
-    /// Notes a kernel that begins to run; one of which nothing is known takes everything.
-    /// Returns what to give back at its end.
-    pub fn take(&mut self, need: Option<Need>) -> Need {
+    /// Reserves the resources of a kernel. An unknown kernel gets everything. Returns what to
+    /// release at its end.
+    pub fn reserve(&mut self, need: Option<ResourceNeed>) -> ResourceNeed {
         let need = need.unwrap_or(self.capacity);
         self.taken = self.taken.plus(need);
         need
     }
 
-    /// Notes a kernel's end.
-    pub fn give_back(&mut self, need: Need) {
+    /// Releases the resources of a kernel that ended.
+    pub fn release(&mut self, need: ResourceNeed) {
         self.taken = self.taken.minus(need);
     }
 
-    /// Returns what is left.
-    pub const fn left(&self) -> Need {
+    /// Returns the free resources.
+    pub const fn left(&self) -> ResourceNeed {
         self.capacity.minus(self.taken)
     }
 
-    /// The listing's `schedule`: whether everything that runs has what it needs.
-    pub const fn schedule(&self) -> bool {
+    /// Returns whether all running kernels have what they need (the listing's `schedule`).
+    pub const fn is_within_capacity(&self) -> bool {
         self.taken.fits(&self.capacity)
     }
 }
@@ -156,10 +158,10 @@ mod tests {
 
     use super::*;
 
-    const WHOLE: Need = Need::whole(1_000);
+    const WHOLE: ResourceNeed = ResourceNeed::whole(1_000);
 
-    fn need(sm: u32, shared: u64, bandwidth: u32) -> Need {
-        Need { sm_thousandths: sm, shared_bytes: shared, bandwidth_thousandths: bandwidth }
+    fn need(sm: u32, shared: u64, bandwidth: u32) -> ResourceNeed {
+        ResourceNeed { sm_thousandths: sm, shared_bytes: shared, bandwidth_thousandths: bandwidth }
     }
 
     #[test]
@@ -176,65 +178,77 @@ mod tests {
     fn the_threshold_grows_as_the_share_shrinks() {
         let duration = Nanos::from_millis(10);
 
-        assert_eq!(threshold(duration, 1_000), Nanos::from_millis(10));
-        assert_eq!(threshold(duration, 250), Nanos::from_millis(40));
-        assert_eq!(threshold(duration, 0), threshold(duration, 1));
+        assert_eq!(waiting_threshold(duration, 1_000), Nanos::from_millis(10));
+        assert_eq!(waiting_threshold(duration, 250), Nanos::from_millis(40));
+        assert_eq!(waiting_threshold(duration, 0), waiting_threshold(duration, 1));
     }
 
     #[test]
-    fn offline_kernels_stop_competing_while_an_online_one_is_short() {
+    fn offline_kernels_wait_while_an_online_kernel_lacks_resources() {
         let mut slice = Occupancy::new(WHOLE);
-        let first = slice.take(Some(need(600, 0, 0)));
-        slice.take(Some(need(700, 0, 0)));
+        let first = slice.reserve(Some(need(600, 0, 0)));
+        slice.reserve(Some(need(700, 0, 0)));
         let tiny = Some(need(0, 1, 0));
 
-        assert!(!slice.schedule());
+        assert!(!slice.is_within_capacity());
         let decide = |slice: &Occupancy, waited| {
-            offline(slice.schedule(), tiny, &slice.left(), waited, Nanos::new(5))
+            decide_offline_launch(
+                slice.is_within_capacity(),
+                tiny,
+                &slice.left(),
+                waited,
+                Nanos::new(5),
+            )
         };
-        assert_eq!(decide(&slice, Nanos::new(5)), Verdict::Wait);
-        assert_eq!(decide(&slice, Nanos::new(6)), Verdict::LaunchAged);
+        assert_eq!(decide(&slice, Nanos::new(5)), AdmissionVerdict::Wait);
+        assert_eq!(decide(&slice, Nanos::new(6)), AdmissionVerdict::LaunchAged);
 
-        slice.give_back(first);
-        assert_eq!(decide(&slice, Nanos::ZERO), Verdict::Launch);
+        slice.release(first);
+        assert_eq!(decide(&slice, Nanos::ZERO), AdmissionVerdict::Launch);
     }
 
     #[test]
-    fn a_kernel_of_which_nothing_is_known_never_joins_and_lets_nothing_join() {
+    fn an_unknown_kernel_is_never_admitted_and_blocks_admission() {
         let mut slice = Occupancy::new(WHOLE);
-        let verdict = offline(slice.schedule(), None, &slice.left(), Nanos::ZERO, Nanos::new(1));
-        assert_eq!(verdict, Verdict::Wait);
+        let verdict = decide_offline_launch(
+            slice.is_within_capacity(),
+            None,
+            &slice.left(),
+            Nanos::ZERO,
+            Nanos::new(1),
+        );
+        assert_eq!(verdict, AdmissionVerdict::Wait);
 
-        slice.take(None);
+        slice.reserve(None);
         assert_eq!(slice.left(), need(0, 0, 0));
     }
 
     proptest! {
         #[test]
-        fn what_is_given_back_is_there_again(
+        fn released_resources_are_free_again(
             needs in prop::collection::vec((0_u32..400, 0_u64..400, 0_u32..400), 1..20),
         ) {
             let mut slice = Occupancy::new(WHOLE);
-            let taken: Vec<Need> =
-                needs.into_iter().map(|(a, b, c)| slice.take(Some(need(a, b, c)))).collect();
-            taken.into_iter().for_each(|need| slice.give_back(need));
+            let taken: Vec<ResourceNeed> =
+                needs.into_iter().map(|(a, b, c)| slice.reserve(Some(need(a, b, c)))).collect();
+            taken.into_iter().for_each(|need| slice.release(need));
 
             prop_assert_eq!(slice.left(), WHOLE);
         }
 
         #[test]
-        fn whatever_is_admitted_leaves_enough_for_all(
+        fn admitted_kernels_never_exceed_the_capacity(
             needs in prop::collection::vec((0_u32..400, 0_u64..400, 0_u32..400), 1..20),
         ) {
             let mut slice = Occupancy::new(WHOLE);
             for (a, b, c) in needs {
                 let one = Some(need(a, b, c));
                 let verdict =
-                    offline(slice.schedule(), one, &slice.left(), Nanos::ZERO, Nanos::ZERO);
-                if verdict == Verdict::Launch {
-                    slice.take(one);
+                    decide_offline_launch(slice.is_within_capacity(), one, &slice.left(), Nanos::ZERO, Nanos::ZERO);
+                if verdict == AdmissionVerdict::Launch {
+                    slice.reserve(one);
                 }
-                prop_assert!(slice.schedule());
+                prop_assert!(slice.is_within_capacity());
             }
         }
     }

@@ -1,49 +1,49 @@
-//! Whether a kernel still takes what was measured: inputs change, clocks throttle, code is
-//! rebuilt under the same name.
+//! Detects that a kernel no longer takes the measured time: inputs change, clocks throttle, or code
+//! is rebuilt under the same name.
 
-use crate::stats::Mean;
+use crate::mean::Mean;
 use crate::time::Nanos;
 
-/// How many of the last samples are looked at.
-const LOOKED_AT: u32 = 8;
-/// How many of them may lie outside before the kernel is measured again: one may be a page
-/// fault, two a neighbour.
-const OUTSIDE_MAX: u32 = 2;
+/// The number of recent samples that are examined.
+const EXAMINED: u32 = 8;
+/// The number of outliers among them that is tolerated: one may be a page fault, two the effect of a
+/// co-runner.
+const OUTLIERS_MAX: u32 = 2;
 /// After so many samples a lasting small change counts.
 const SETTLED_AFTER: u32 = 32;
 /// A lasting change of more than this many thousandths counts.
 const SETTLED_THOUSANDTHS: u64 = 250;
 
-/// What a new sample says.
+/// The result of a new sample.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
-    /// As measured.
+pub enum DriftVerdict {
+    /// The kernel takes the measured time.
     Same,
-    /// Measure again.
+    /// The kernel must be measured again.
     Drifted,
 }
 
 /// The last samples of one kernel in the sharing stage, against its mean.
 ///
-/// It drifts when three of the last eight samples lie outside half to twice the mean, or when
-/// the smoothed time of at least 32 samples is off by more than a quarter. The papers measure
-/// once and for all; this is ours.
+/// A kernel drifts if three of the last eight samples lie outside half to twice the mean. It also
+/// drifts if the smoothed time of at least 32 samples is off by more than a quarter. The papers
+/// measure only once.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Drift {
-    /// One bit a sample, newest lowest: whether it lay outside.
-    outside: u8,
+    /// One bit for each sample, newest lowest: whether it is an outlier.
+    outliers: u8,
     seen: u32,
     /// Smoothed over about sixteen samples.
     smoothed: Nanos,
-    /// The samples that lay outside, and those since the first of them.
+    /// The recent outliers.
     fresh: Mean,
 }
 
 impl Drift {
-    /// Looks at one sample of a kernel whose mean is `expected`.
-    pub fn look(&mut self, expected: Nanos, sample: Nanos) -> Verdict {
+    /// Examines one sample of a kernel whose mean is `expected`.
+    pub fn observe(&mut self, expected: Nanos, sample: Nanos) -> DriftVerdict {
         let off = sample.times(2) < expected || sample > expected.times(2);
-        self.outside = (self.outside << 1) | u8::from(off);
+        self.outliers = (self.outliers << 1) | u8::from(off);
         self.smoothed = if self.seen == 0 {
             sample
         } else {
@@ -54,25 +54,29 @@ impl Drift {
         self.seen = (self.seen + 1).min(SETTLED_AFTER);
         if off {
             self.fresh.add(sample);
-        } else if self.outside == 0 {
+        } else if self.outliers == 0 {
             self.fresh = Mean::EMPTY;
         }
         let settled = expected.thousandths(SETTLED_THOUSANDTHS);
         let small_but_lasting = self.seen >= SETTLED_AFTER
             && (self.smoothed.minus(expected) > settled || expected.minus(self.smoothed) > settled);
-        debug_assert_eq!(u8::BITS, LOOKED_AT, "the history is as long as is looked at");
-        if self.outside.count_ones() > OUTSIDE_MAX || small_but_lasting {
-            Verdict::Drifted
+        debug_assert_eq!(
+            u8::BITS,
+            EXAMINED,
+            "the history holds exactly the samples that are examined"
+        );
+        if self.outliers.count_ones() > OUTLIERS_MAX || small_but_lasting {
+            DriftVerdict::Drifted
         } else {
-            Verdict::Same
+            DriftVerdict::Same
         }
     }
 
-    /// Returns what to begin the new measuring with: the samples that lay outside, or the
-    /// smoothed time if the change was small but lasting.
+    /// Returns the first samples of the new measurement: the outliers, or the smoothed time after a
+    /// small but lasting change.
     pub fn fresh(&self) -> Mean {
         let mut fresh = self.fresh;
-        while fresh.samples() < crate::stats::KNOWN_SAMPLES_MIN && self.seen > 0 {
+        while fresh.samples() < crate::mean::KNOWN_SAMPLES_MIN && self.seen > 0 {
             fresh.add(self.smoothed);
         }
         fresh
@@ -85,37 +89,40 @@ mod tests {
 
     const EXPECTED: Nanos = Nanos::from_micros(100);
 
-    fn verdicts(samples: impl IntoIterator<Item = u64>) -> Vec<Verdict> {
+    fn verdicts(samples: impl IntoIterator<Item = u64>) -> Vec<DriftVerdict> {
         let mut drift = Drift::default();
-        samples.into_iter().map(|micros| drift.look(EXPECTED, Nanos::from_micros(micros))).collect()
+        samples
+            .into_iter()
+            .map(|micros| drift.observe(EXPECTED, Nanos::from_micros(micros)))
+            .collect()
     }
 
     #[test]
-    fn two_outliers_in_eight_are_chance_and_three_are_not() {
-        assert_eq!(verdicts([100, 300, 100, 10, 100, 100]), [Verdict::Same; 6]);
-        assert_eq!(verdicts([100, 300, 100, 10, 301]).last(), Some(&Verdict::Drifted));
+    fn two_outliers_in_eight_are_tolerated_and_three_are_not() {
+        assert_eq!(verdicts([100, 300, 100, 10, 100, 100]), [DriftVerdict::Same; 6]);
+        assert_eq!(verdicts([100, 300, 100, 10, 301]).last(), Some(&DriftVerdict::Drifted));
     }
 
     #[test]
-    fn outliers_that_are_far_apart_are_forgiven() {
+    fn outliers_that_are_far_apart_are_tolerated() {
         let rare = (0..200).map(|i| if i % 5 == 0 { 210 } else { 75 });
 
-        assert!(verdicts(rare).iter().all(|verdict| *verdict == Verdict::Same));
+        assert!(verdicts(rare).iter().all(|verdict| *verdict == DriftVerdict::Same));
     }
 
     #[test]
-    fn a_small_change_that_lasts_is_told_after_32_samples() {
-        let told = verdicts([140; 40]);
+    fn a_small_change_that_lasts_is_detected_after_32_samples() {
+        let changed = verdicts([140; 40]);
 
-        assert!(told[..31].iter().all(|verdict| *verdict == Verdict::Same));
-        assert_eq!(told[31], Verdict::Drifted);
+        assert!(changed[..31].iter().all(|verdict| *verdict == DriftVerdict::Same));
+        assert_eq!(changed[31], DriftVerdict::Drifted);
     }
 
     #[test]
-    fn a_kernel_that_drifted_is_known_by_what_gave_it_away() {
+    fn a_drifted_kernel_starts_with_its_outliers() {
         let mut drift = Drift::default();
         for micros in [300, 300, 300] {
-            drift.look(EXPECTED, Nanos::from_micros(micros));
+            drift.observe(EXPECTED, Nanos::from_micros(micros));
         }
 
         assert_eq!(drift.fresh().known(), Some(Nanos::from_micros(300)));

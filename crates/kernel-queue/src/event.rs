@@ -1,114 +1,115 @@
-//! What the queue is told.
+//! The events that the queue handles.
 
 use tessera_model::spec::{Class, Priority};
 
 use crate::ids::{KernelId, KernelIndex, SessionId, TaskKey};
-use crate::measure::Sample;
+use crate::measure::KernelSample;
 
 /// A process that connects.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Join {
-    /// Its number, never used before.
+    /// Its session number, never used before.
     pub session: SessionId,
-    /// Whose profile it uses.
+    /// The task whose profile it uses.
     pub task: TaskKey,
-    /// Its queue: taken from the attempt's record, never from the process.
+    /// Its priority, from the attempt's record and never from the process.
     pub priority: Priority,
-    /// Whether it is bound by latency or by throughput.
+    /// Whether it needs low latency or high throughput.
     pub class: Class,
-    /// Its MPS share: thousandths of the slice's SMs, 1,000 without a limit.
+    /// Its MPS share in thousandths of the slice's SMs: 1,000 without a limit.
     pub share_thousandths: u32,
 }
 
-/// One thing that happened. Events of one session come in its order.
+/// One event. Events of one session arrive in the order in which they happened.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Event {
+pub enum QueueEvent {
     /// A process connects.
     Join(Join),
-    /// It disconnects, or is known to have died.
+    /// A process disconnects or died.
     Leave {
-        /// Which.
+        /// The session.
         session: SessionId,
     },
-    /// It will launch this kernel: answered by [`crate::Action::Defined`].
+    /// A session defines a kernel before its first launch. The answer is
+    /// [`crate::QueueAction::Defined`].
     Define {
-        /// Who.
+        /// The session.
         session: SessionId,
-        /// What; boxed, because every other event is small.
+        /// The kernel: boxed, because every other event is small.
         kernel: Box<KernelId>,
     },
-    /// A session launches without a grant: because it holds, or because it waited for too long.
+    /// A session launches without a grant: it is a holder, or its wait reached the limit.
     Launch {
-        /// Who.
+        /// The session.
         session: SessionId,
-        /// The session's number of this launch.
+        /// The session's number for this launch.
         launch: u64,
-        /// What.
+        /// The kernel that is launched.
         kernel: KernelIndex,
-        /// [`crate::Gate::launches`] after the session added this one; zero without a page.
+        /// [`crate::GateState::launches`] after the session added this one; zero without a page.
         count: u64,
     },
-    /// A thread of a session is blocked until its launch is granted. Saying it again changes
+    /// A thread of a session waits until its launch is granted. Repeating the event changes
     /// nothing.
-    Want {
-        /// Who.
+    Request {
+        /// The session.
         session: SessionId,
-        /// The session's number of this launch.
+        /// The session's number for this launch.
         launch: u64,
-        /// What.
+        /// The kernel that is launched.
         kernel: KernelIndex,
-        /// The grant that does not cover this kernel, if it holds one: it ends.
+        /// The current grant, if it does not cover this kernel: it ends.
         beyond: Option<u64>,
     },
-    /// A session launched under a grant.
+    /// A session launches under a grant.
     Started {
-        /// Who.
+        /// The session.
         session: SessionId,
-        /// The session's number of this launch.
+        /// The session's number for this launch.
         launch: u64,
-        /// What.
+        /// The kernel that is launched.
         kernel: KernelIndex,
         /// The grant's number.
         grant: u64,
     },
     /// The session's oldest kernel in flight ended.
     Done {
-        /// Whose.
+        /// The session.
         session: SessionId,
     },
-    /// A synchronising call of the session returned: it has nothing in flight, and if it holds
-    /// the device, a gap has surely begun.
+    /// A synchronising call of the session returned: it has nothing in flight. If it is a holder,
+    /// a gap has begun.
     Sync {
-        /// Whose.
+        /// The session.
         session: SessionId,
-        /// The grant that it gives back, if that one [`crate::Grant::yields`].
+        /// The grant that it returns early, if that grant [`yields`](crate::Grant::yields).
         returns: Option<u64>,
     },
     /// A kernel was measured.
     Sample {
-        /// Whose.
+        /// The session.
         session: SessionId,
-        /// What it did.
-        sample: Sample,
+        /// The measurement.
+        sample: KernelSample,
     },
-    /// The session is there and has nothing to say.
+    /// The session is alive and has nothing else to report.
     Alive {
-        /// Which.
+        /// The session.
         session: SessionId,
     },
-    /// The moment of [`crate::Queue::deadline`] has come.
+    /// The time of [`crate::KernelQueue::deadline`] has come.
     Tick,
 }
 
-impl Event {
-    /// Returns who it is about.
+impl QueueEvent {
+    /// Returns the session that the event concerns.
     pub const fn session(&self) -> Option<SessionId> {
         match self {
             Self::Join(join) => Some(join.session),
             Self::Leave { session }
             | Self::Define { session, .. }
             | Self::Launch { session, .. }
-            | Self::Want { session, .. }
+            | Self::Request { session, .. }
             | Self::Started { session, .. }
             | Self::Done { session }
             | Self::Sync { session, .. }

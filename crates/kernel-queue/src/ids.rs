@@ -1,4 +1,4 @@
-//! Who launches what: sessions, tasks and kernels.
+//! Identifiers of sessions, tasks and kernels.
 
 use std::fmt;
 
@@ -6,13 +6,13 @@ use serde::{Deserialize, Serialize};
 
 use crate::limits::{KERNEL_NAME_BYTES_MAX, TASK_KEY_BYTES_MAX};
 
-/// One process that is connected to the queue. The caller numbers them and uses none twice.
+/// The number of a process that is connected to the queue. The caller never uses one twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct SessionId(u64);
 
 impl SessionId {
-    /// Takes the number that the caller chose.
+    /// Returns the id with the caller's number.
     pub const fn new(number: u64) -> Self {
         Self(number)
     }
@@ -23,7 +23,7 @@ impl SessionId {
     }
 }
 
-/// What fences grants: it rises whenever grants that were given must not be used any more.
+/// Fences grants: it rises whenever earlier grants must not be used any more.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
@@ -31,7 +31,7 @@ impl SessionId {
 pub struct Epoch(u64);
 
 impl Epoch {
-    /// Takes a number that was sent.
+    /// Returns the epoch with a received number.
     pub const fn new(number: u64) -> Self {
         Self(number)
     }
@@ -48,26 +48,26 @@ impl Epoch {
     }
 }
 
-/// A text that cannot name a task or a kernel.
+/// The text is not a valid name of a task or a kernel.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the name of a {kind} has {bytes} bytes: it must have 1 to {bytes_max}")]
 pub struct BadName {
-    /// Of what.
+    /// What the name is for: a task or a kernel.
     pub kind: &'static str,
-    /// How long it is.
+    /// Length of the text in bytes.
     pub bytes: usize,
-    /// How long it may be.
+    /// Maximum length in bytes.
     pub bytes_max: usize,
 }
 
-/// What two runs must share to use one profile: process name and start parameters (FIKIT §3.1),
-/// or the name that the user gives.
+/// The key of a profile. Runs with the same key share it: process name and start parameters
+/// (FIKIT §3.1), or the name that the user gives.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(into = "String", try_from = "String")]
 pub struct TaskKey(String);
 
 impl TaskKey {
-    /// Takes a key from outside.
+    /// Checks a key from outside.
     ///
     /// # Errors
     ///
@@ -113,12 +113,12 @@ impl Dims {
     }
 }
 
-/// What makes two launches the same kernel: function name, grid and block (FIKIT §3.1).
+/// Identifies a kernel: function name, grid and block (FIKIT §3.1).
 ///
-/// Inputs are no part of it, so one identity may have several durations. It means something only
-/// within one [`TaskKey`]: compilers give the same name to different code in different programs.
+/// Inputs are not part of it, so one identity may have several durations. It is unique only within
+/// one [`TaskKey`]: compilers give the same name to different code in different programs.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(try_from = "Written")]
+#[serde(try_from = "StoredKernelId")]
 pub struct KernelId {
     name: String,
     /// The grid's sides.
@@ -128,7 +128,7 @@ pub struct KernelId {
 }
 
 impl KernelId {
-    /// Takes a kernel as the driver names it; the name stays mangled.
+    /// Returns the identity of a kernel. `name` is the mangled name from the driver.
     ///
     /// # Errors
     ///
@@ -144,35 +144,34 @@ impl KernelId {
     }
 }
 
-/// A [`KernelId`] as somebody wrote it.
+/// The unchecked serialised form of a [`KernelId`].
 #[derive(Deserialize)]
 #[serde(rename = "KernelId", deny_unknown_fields)]
-struct Written {
+struct StoredKernelId {
     name: String,
     grid: Dims,
     block: Dims,
 }
 
-impl TryFrom<Written> for KernelId {
+impl TryFrom<StoredKernelId> for KernelId {
     type Error = BadName;
 
-    fn try_from(written: Written) -> Result<Self, BadName> {
+    fn try_from(written: StoredKernelId) -> Result<Self, BadName> {
         Self::new(written.name, written.grid, written.block)
     }
 }
 
-/// A kernel's place in the profile of its task: what messages carry instead of names.
+/// A kernel's index in the profile of its task. Messages carry it instead of the name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct KernelIndex(u16);
 
 impl KernelIndex {
-    /// What a launch is told as while its kernel has no index yet, or gets none: nothing is known
-    /// of it.
+    /// The index of a kernel that has no index yet, or gets none: it has no profile.
     pub const UNKNOWN: Self = Self(u16::MAX);
 
-    /// Takes a number that was sent. One that the profile does not have is a kernel of which
-    /// nothing is known.
+    /// Returns the index with a received number. An index that the profile lacks stands for an
+    /// unknown kernel.
     pub const fn new(number: u16) -> Self {
         Self(number)
     }

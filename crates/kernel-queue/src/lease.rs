@@ -1,53 +1,53 @@
-//! Grants: "until this moment, at most so many nanoseconds of predicted kernel time".
+//! Grants: a limited amount of predicted kernel time, valid until a given time.
 //!
-//! A grant is a lease. It needs no answer to end, and a session that died with one holds up
-//! nobody beyond its `until`.
+//! A grant is a lease: it ends without an answer. A session that dies with a grant delays nobody
+//! beyond its `until`.
 
 use serde::{Deserialize, Serialize};
 
 use crate::ids::{Epoch, SessionId};
 use crate::time::Nanos;
 
-/// Why a session may launch although another holds the device.
+/// Why a filler may launch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Kind {
+pub enum GrantKind {
     /// The holder is in a gap. Ends at once when the holder launches.
     Gap,
-    /// The holder has been silent for longer than it ever was: it may have died. Ends as a gap.
+    /// The holder has been silent for longer than ever before and may be dead. Ends as a gap does.
     Lapse,
-    /// It waited long enough (MMK's threshold). Does not end with the gap: else it might never.
+    /// The wait exceeded MMK's threshold. Does not end with the gap, since no gap may ever fit.
     Aged,
-    /// It fits beside what runs (MMK's admission). Does not end with the gap either.
-    Beside,
+    /// The kernel fits next to the running kernels (MMK's admission). Does not end with the gap.
+    Colocated,
 }
 
-impl Kind {
-    /// Tells whether the holder's return ends it.
-    pub const fn ends_with_the_gap(self) -> bool {
+impl GrantKind {
+    /// Returns whether the holder's return ends the grant.
+    pub const fn ends_with_gap(self) -> bool {
         match self {
             Self::Gap | Self::Lapse => true,
-            Self::Aged | Self::Beside => false,
+            Self::Aged | Self::Colocated => false,
         }
     }
 }
 
-/// What the page shows that the sessions of a slice share.
+/// The state on the page that the sessions of a slice share.
 ///
-/// Two numbers, each with one kind of writer, so that neither can hide the other's step: holders
-/// add one to `launches` before each launch, the queue sets `epoch` when it ends grants. Without
-/// a shared page `launches` stays zero, and the messages alone end grants.
+/// Each number has one kind of writer, so that no write hides another. Holders add one to
+/// `launches` before each launch. The queue sets `epoch` when it ends grants. Without a shared page
+/// `launches` stays zero, and only messages end grants.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Gate {
+pub struct GateState {
     /// Rises when the queue ends grants.
     pub epoch: Epoch,
-    /// Launches of holders.
+    /// Number of launches of holders.
     pub launches: u64,
 }
 
-impl Gate {
-    /// Tells whether a grant that was given at `given` is over.
+impl GateState {
+    /// Returns whether a grant that was given at state `given` is over.
     pub fn has_passed(self, given: Self) -> bool {
         self.epoch > given.epoch || self.launches > given.launches
     }
@@ -57,40 +57,40 @@ impl Gate {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Grant {
-    /// Rises with every grant of the slice, so that a late one is known as such.
+    /// Rises with every grant of the slice, so that a late message is recognised.
     pub number: u64,
-    /// What the gate must not have passed, if the grant ends with the gap.
-    pub gate: Gate,
-    /// Why.
-    pub kind: Kind,
-    /// Before this nothing may be launched: the holder's kernel still runs.
+    /// The gate's state when the grant was given. If the gate passed it, a gap's grant is over.
+    pub gate: GateState,
+    /// Why the session may launch.
+    pub kind: GrantKind,
+    /// No launch is allowed before this, since the holder's kernel still runs.
     pub from: Nanos,
-    /// From this on nothing may be launched, whatever is left.
+    /// No launch is allowed from this time on.
     pub until: Nanos,
     /// Predicted kernel time that may be spent.
     pub budget: Nanos,
-    /// Launches that may be made.
+    /// Maximum number of launches.
     pub launches: u16,
-    /// Kernels that may be launched and not done at any moment.
+    /// Maximum number of kernels in flight at any time.
     pub in_flight: u16,
-    /// Whether others wait: then it is given back when the host turns to other work, by
-    /// [`crate::Event::Sync`].
+    /// Whether other sessions wait. If so, the session returns the grant with
+    /// [`crate::QueueEvent::Sync`] when its host turns to other work.
     pub yields: bool,
 }
 
-/// A grant as the queue remembers it.
+/// A grant in the state of the queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Lease {
-    /// Whose.
+pub struct GrantLease {
+    /// The session that has the grant.
     pub session: SessionId,
-    /// What was sent.
+    /// The grant as it was sent.
     pub grant: Grant,
-    /// Predicted kernel time that was reported as launched.
+    /// Predicted time of the kernels that were reported as launched.
     pub spent: Nanos,
 }
 
-impl Lease {
-    /// Returns what may still be spent.
+impl GrantLease {
+    /// Returns the rest of the budget.
     pub const fn left(&self) -> Nanos {
         self.grant.budget.minus(self.spent)
     }

@@ -1,58 +1,60 @@
-//! Whose kernel goes next on one slice: ten queues, gap filling with early stop (FIKIT),
-//! admission and ageing (MMK), and the profiles that both rest on.
+//! Decides which session's kernel runs next on one slice.
 //!
-//! Pure: no clock, no randomness, no I/O; time is an argument of [`Queue::step`]. The agent's
-//! actor and the simulator drive the same code. Nothing is allocated while launches are decided
-//! on; every table has a limit in [`limits`].
+//! Ten priority queues, gap filling with early stop (FIKIT), admission and ageing (MMK), and the
+//! profiles that both use.
+//!
+//! Pure: no clock, no randomness, no I/O; time is an argument of [`KernelQueue::step`]. The agent's
+//! actor and the simulator drive the same code. Decisions about launches allocate no memory. Every
+//! table has a limit in [`limits`].
 //!
 //! | word | meaning |
 //! |---|---|
-//! | *holder* | a session of the highest priority that is there: its kernels never wait |
+//! | *holder* | a session of the highest priority present: its kernels never wait |
 //! | *filler* | any other session: its kernels wait for grants |
 //! | *gap* | the device is idle between two kernels of the holder |
-//! | *grant* | a budget of predicted kernel time until a moment: a lease |
+//! | *grant* | a lease: a budget of predicted kernel time that expires at a given time |
 //! | *early stop* | the holder launches before the predicted end of its gap: all grants end |
 //!
 //! Sources: Wu, "FIKIT: Priority-Based Real-time GPU Multi-tasking Scheduling with Kernel
 //! Identification" (cited as FIKIT); "MMK: a hybrid scheduling framework for fine-grained
 //! Multi-Instance GPU sharing" (MMK); Shen et al., "XSched: Preemptive Scheduling for Diverse
-//! XPUs", OSDI 2025 (XSched). Where the papers are open, the doc comment at the place names the
+//! XPUs", OSDI 2025 (XSched). Where the papers leave a question open, a doc comment states the
 //! choice.
 
 #![forbid(unsafe_code)]
 
 pub mod action;
 pub mod admission;
+pub mod budget;
 pub mod counters;
 pub mod drift;
 pub mod event;
-pub mod fill;
+pub mod fikit;
+pub mod histograms;
 pub mod ids;
-pub mod learned;
 pub mod lease;
 pub mod limits;
+pub mod mean;
 pub mod measure;
-pub mod pairs;
 pub mod predict;
 pub mod profile;
-pub mod purse;
+pub mod profile_delta;
 pub mod queue;
 pub mod rules;
 pub mod sketch;
-pub mod stats;
 pub mod time;
 pub mod waiting;
 
-pub use action::{Action, Refusal, Role};
-pub use counters::Counters;
-pub use event::{Event, Join};
+pub use action::{QueueAction, QueueRefusal, Role};
+pub use budget::{GrantBudget, LaunchDecision};
+pub use counters::QueueCounters;
+pub use event::{Join, QueueEvent};
 pub use ids::{Dims, Epoch, KernelId, KernelIndex, SessionId, TaskKey};
-pub use learned::Learned;
-pub use lease::{Gate, Grant, Kind};
-pub use measure::Sample;
+pub use lease::{GateState, Grant, GrantKind};
+pub use measure::KernelSample;
 pub use predict::GapPredictor;
 pub use profile::{KernelProfile, TaskProfile};
-pub use purse::{Purse, Spend};
-pub use queue::Queue;
-pub use rules::{Ageing, GrantSize, Rules, Sharing};
+pub use profile_delta::ProfileDelta;
+pub use queue::KernelQueue;
+pub use rules::{Ageing, GrantSize, KernelSharing, QueueRules};
 pub use time::Nanos;

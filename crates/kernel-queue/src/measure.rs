@@ -1,82 +1,88 @@
-//! The measuring stage: samples of one session become means (FIKIT §3.2).
+//! The measuring stage: adds the samples of one session to the task's means (FIKIT §3.2).
 
 use serde::{Deserialize, Serialize};
 
-use crate::drift::Verdict;
+use crate::drift::DriftVerdict;
 use crate::ids::KernelIndex;
 use crate::limits::KERNELS_MAX;
 use crate::profile::TaskProfile;
 use crate::time::Nanos;
 
-/// A kernel that is rarer than this among all launches can't hold up the end of measuring: at
-/// 1 in 1,000 it weighs nothing in a gap, and it is measured further while it is shared.
+/// A kernel rarer than 1 in this many launches does not delay the end of measuring. It hardly
+/// affects gaps, and it is measured further during the sharing stage.
 const RARE: u64 = 1_000;
 
-/// Fewest launches before measuring may end, so that no task counts as measured by its start.
+/// Fewest launches before measuring may end, so that a task's start-up is not its profile.
 const LAUNCHES_MIN: u64 = 100;
 
-/// What one kernel did.
+/// The measurement of one launch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Sample {
-    /// Which.
+pub struct KernelSample {
+    /// The kernel that was measured.
     pub kernel: KernelIndex,
     /// The kernel before it, in the same process.
     pub before: Option<KernelIndex>,
-    /// How long it ran.
+    /// Its run time.
     pub took: Nanos,
-    /// How long the device was idle after it; the last of a run has no gap.
+    /// The gap after it. The last kernel of a run has none.
     pub gap: Option<Nanos>,
 }
 
-/// What one process' samples come to. The first sample of each kernel in a process is dropped:
-/// the driver loads code then.
+/// Adds the samples of one process to its task's profile.
+///
+/// The first sample of each kernel in a process is dropped, since the driver loads code then.
 #[derive(Clone, Debug)]
-pub struct Recorder {
-    met: Box<[bool]>,
+pub struct SampleRecorder {
+    seen: Box<[bool]>,
     launches: u64,
 }
 
-impl Default for Recorder {
+impl Default for SampleRecorder {
     fn default() -> Self {
-        Self { met: vec![false; usize::from(KERNELS_MAX)].into_boxed_slice(), launches: 0 }
+        Self { seen: vec![false; usize::from(KERNELS_MAX)].into_boxed_slice(), launches: 0 }
     }
 }
 
-/// What a sample led to.
+/// The effect of a sample.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Recorded {
-    /// Nothing changes.
+pub enum SampleOutcome {
+    /// The sample was added or dropped.
     Noted,
-    /// The task is measured from now on.
+    /// The measuring stage of the task is over.
     Measured,
-    /// The kernel is not what it was: it has to be measured again.
+    /// The time of the kernel changed: it is measured again.
     Drifted(KernelIndex),
 }
 
-impl Recorder {
-    /// Notes a sample in the task's profile.
+impl SampleRecorder {
+    /// Adds a sample to the task's profile.
     ///
-    /// While the task is measured, every sample goes into the means. After that samples only
-    /// watch for drift, but for kernels that are new or being measured again. What a session does
-    /// that has to ask says nothing about gaps, so `alone` it must have been for those.
-    pub fn note(&mut self, profile: &mut TaskProfile, sample: Sample, alone: bool) -> Recorded {
-        let Some(met) = self.met.get_mut(usize::from(sample.kernel.get())) else {
-            return Recorded::Noted;
+    /// During the measuring stage every sample is added to the means. After that, samples only
+    /// reveal drift, except for kernels that are new or being measured again. Gaps count only if
+    /// `alone` is true, because the gaps of a filler are waits.
+    pub fn add_sample(
+        &mut self,
+        profile: &mut TaskProfile,
+        sample: KernelSample,
+        alone: bool,
+    ) -> SampleOutcome {
+        let Some(seen) = self.seen.get_mut(usize::from(sample.kernel.get())) else {
+            return SampleOutcome::Noted;
         };
         self.launches += u64::from(alone);
-        if !std::mem::replace(met, true) {
-            return Recorded::Noted;
+        if !std::mem::replace(seen, true) {
+            return SampleOutcome::Noted;
         }
         let measuring = !profile.is_measured();
-        let Some(kernel) = profile.kernel_mut(sample.kernel) else { return Recorded::Noted };
+        let Some(kernel) = profile.kernel_mut(sample.kernel) else { return SampleOutcome::Noted };
         let expected = kernel.took.known();
         if let (false, true, Some(expected)) = (measuring, kernel.took.is_measured(), expected) {
-            return match kernel.drift.look(expected, sample.took) {
-                Verdict::Same => Recorded::Noted,
-                Verdict::Drifted => {
+            return match kernel.drift.observe(expected, sample.took) {
+                DriftVerdict::Same => SampleOutcome::Noted,
+                DriftVerdict::Drifted => {
                     profile.remeasure(sample.kernel);
-                    Recorded::Drifted(sample.kernel)
+                    SampleOutcome::Drifted(sample.kernel)
                 }
             };
         }
@@ -87,12 +93,12 @@ impl Recorder {
         }
         if measuring && alone && self.is_enough(profile) {
             profile.close_measuring();
-            return Recorded::Measured;
+            return SampleOutcome::Measured;
         }
-        Recorded::Noted
+        SampleOutcome::Noted
     }
 
-    /// Tells whether each kernel's mean is tight or rests on 1,000 samples, rare ones aside.
+    /// Returns whether each kernel has enough samples, apart from rare kernels.
     fn is_enough(&self, profile: &TaskProfile) -> bool {
         self.launches >= LAUNCHES_MIN
             && profile.kernels().iter().all(|kernel| {

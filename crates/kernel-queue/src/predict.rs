@@ -1,10 +1,10 @@
 //! How long the device will be idle after a kernel of the holder.
 //!
-//! Two ways behind one enum. The paper's: the mean gap of the kernel (FIKIT §3.2, `SG`). Ours:
-//! the gap that all but a chosen share of the gaps after this *pair* of kernels reach, given how
-//! long this one has lasted, corrected online. The pair tells apart what a kernel's name can't:
-//! the same kernel in the middle of a burst and at its end. The low quantile knows that a gap
-//! that ends too early costs the holder, and one that lasts longer costs nobody.
+//! There are two predictors. The paper's predicts the kernel's mean gap (FIKIT §3.2, `SG`). Ours
+//! predicts a low quantile of the gaps after this *pair* of kernels. It takes the age of the gap
+//! into account and is corrected online. The pair distinguishes the same kernel in the middle of a
+//! burst and at its end. The quantile is low because an early end costs the holder, while a longer
+//! gap costs nobody.
 
 use serde::{Deserialize, Serialize};
 
@@ -20,25 +20,25 @@ pub enum GapPredictor {
     Mean,
     /// A low quantile for the pair of kernels, given the time elapsed, corrected online.
     Pairs {
-        /// Of 1,000 gaps that lasted so long, so many may end before what is predicted.
+        /// Of 1,000 gaps of this age, so many may end before their predicted end.
         risk_thousandths: u64,
     },
 }
 
 /// How much longer the device will be idle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outlook {
-    /// Too little was seen to tell.
+pub enum GapPrediction {
+    /// Too few gaps were observed.
     Unknown,
-    /// At least so long, from now on.
+    /// At least this long from now on.
     Idle(Nanos),
-    /// It has been idle for longer than predicted at all: than the mean, or than it ever was.
+    /// It has already been idle for longer than the mean, or than all observed gaps.
     Beyond,
 }
 
-/// Where in its life a gap is.
+/// A gap in progress.
 #[derive(Clone, Copy, Debug)]
-pub struct Gap {
+pub struct CurrentGap {
     /// The kernel before the one that it follows.
     pub before: Option<KernelIndex>,
     /// The kernel that it follows.
@@ -49,57 +49,63 @@ pub struct Gap {
 
 impl GapPredictor {
     /// Predicts how much longer a gap lasts.
-    pub fn outlook(self, profile: &TaskProfile, correction: Correction, gap: Gap) -> Outlook {
+    pub fn predict(
+        self,
+        profile: &TaskProfile,
+        correction: GapCorrection,
+        gap: CurrentGap,
+    ) -> GapPrediction {
         match self {
             Self::Mean => match profile.gap(gap.kernel) {
-                None => Outlook::Unknown,
-                Some(mean) if gap.elapsed > mean => Outlook::Beyond,
-                Some(mean) => Outlook::Idle(mean.minus(gap.elapsed)),
+                None => GapPrediction::Unknown,
+                Some(mean) if gap.elapsed > mean => GapPrediction::Beyond,
+                Some(mean) => GapPrediction::Idle(mean.minus(gap.elapsed)),
             },
             Self::Pairs { risk_thousandths } => {
-                let Some(sketch) = profile.pairs.believed(gap.before, gap.kernel) else {
-                    return Outlook::Unknown;
+                let Some(sketch) = profile.pairs.trusted(gap.before, gap.kernel) else {
+                    return GapPrediction::Unknown;
                 };
                 match sketch.reached(gap.elapsed, risk_thousandths) {
-                    None => Outlook::Beyond,
-                    Some(reached) => Outlook::Idle(correction.apply(reached).minus(gap.elapsed)),
+                    None => GapPrediction::Beyond,
+                    Some(reached) => {
+                        GapPrediction::Idle(correction.apply(reached).minus(gap.elapsed))
+                    }
                 }
             }
         }
     }
 }
 
-/// A factor on a session's predicted gaps that learns from each that ended.
+/// A factor on a session's predicted gaps that adapts to each gap that ended.
 ///
-/// A gap that ends too early lowers it, one that does not raises it, in the proportion in which
-/// the two may happen: where it settles, the share of early ends is the risk (the rule of
-/// adaptive conformal inference, Gibbs and Candès, NeurIPS 2021). It never promises more than
-/// was seen.
+/// A gap that ends early lowers the factor, any other raises it. The steps are chosen so that the
+/// share of early ends settles at the risk (adaptive conformal inference, Gibbs and Candès,
+/// NeurIPS 2021). The factor never exceeds one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Correction {
-    /// Millionths.
+pub struct GapCorrection {
+    /// In millionths.
     factor: u64,
 }
 
 const ONE: u64 = 1_000_000;
-/// What one gap that ends too early takes off, before its share is taken.
+/// The reduction for one early end, before it is scaled by the risk.
 const STEP: u64 = 20_000;
-/// A quarter: a program whose gaps shrank further is re-measured by its histograms meanwhile.
+/// A quarter. If gaps shrink further, the histograms adapt in the meantime.
 const LOWEST: u64 = ONE / 4;
 
-impl Default for Correction {
+impl Default for GapCorrection {
     fn default() -> Self {
         Self { factor: ONE }
     }
 }
 
-impl Correction {
-    /// Applies it to a length.
+impl GapCorrection {
+    /// Applies the factor to a predicted length.
     pub fn apply(self, length: Nanos) -> Nanos {
         length.thousandths(self.factor / 1_000)
     }
 
-    /// Learns from a gap that was predicted with the risk and ended.
+    /// Adapts to a gap that ended and was predicted with this risk.
     pub const fn learn(&mut self, ended_early: bool, risk_thousandths: u64) {
         let risk = if risk_thousandths > 1_000 { 1_000 } else { risk_thousandths };
         self.factor = if ended_early {
@@ -136,20 +142,23 @@ mod tests {
     }
 
     #[test]
-    fn the_pair_tells_apart_what_the_mean_mixes() {
+    fn the_pair_distinguishes_what_the_mean_mixes() {
         let (mut profile, [a, b, c]) = profile();
         for _ in 0..50 {
             note(&mut profile, a, c, 1_000);
             note(&mut profile, b, c, 3_000);
         }
-        let at = |before| Gap { before: Some(before), kernel: c, elapsed: Nanos::ZERO };
+        let at = |before| CurrentGap { before: Some(before), kernel: c, elapsed: Nanos::ZERO };
         let pairs = GapPredictor::Pairs { risk_thousandths: 100 };
-        let told =
-            |by: GapPredictor, before| by.outlook(&profile, Correction::default(), at(before));
+        let predicted =
+            |by: GapPredictor, before| by.predict(&profile, GapCorrection::default(), at(before));
 
-        assert_eq!(told(GapPredictor::Mean, a), Outlook::Idle(Nanos::from_micros(2_000)));
-        assert_eq!(told(pairs, a), Outlook::Idle(Nanos::from_micros(1_000)));
-        assert_eq!(told(pairs, b), Outlook::Idle(Nanos::from_micros(3_000)));
+        assert_eq!(
+            predicted(GapPredictor::Mean, a),
+            GapPrediction::Idle(Nanos::from_micros(2_000))
+        );
+        assert_eq!(predicted(pairs, a), GapPrediction::Idle(Nanos::from_micros(1_000)));
+        assert_eq!(predicted(pairs, b), GapPrediction::Idle(Nanos::from_micros(3_000)));
     }
 
     #[test]
@@ -158,32 +167,32 @@ mod tests {
         for _ in 0..20 {
             note(&mut profile, a, c, 1_000);
         }
-        let late = Gap { before: Some(a), kernel: c, elapsed: Nanos::from_micros(1_500) };
-        let told = |by: GapPredictor| by.outlook(&profile, Correction::default(), late);
+        let late = CurrentGap { before: Some(a), kernel: c, elapsed: Nanos::from_micros(1_500) };
+        let predicted = |by: GapPredictor| by.predict(&profile, GapCorrection::default(), late);
 
-        assert_eq!(told(GapPredictor::Mean), Outlook::Beyond);
-        assert_eq!(told(GapPredictor::Pairs { risk_thousandths: 100 }), Outlook::Beyond);
+        assert_eq!(predicted(GapPredictor::Mean), GapPrediction::Beyond);
+        assert_eq!(predicted(GapPredictor::Pairs { risk_thousandths: 100 }), GapPrediction::Beyond);
     }
 
     #[test]
-    fn a_kernel_that_was_hardly_seen_has_no_outlook() {
+    fn a_kernel_with_few_observations_has_no_prediction() {
         let (profile, [a, _, c]) = profile();
-        let gap = Gap { before: Some(a), kernel: c, elapsed: Nanos::ZERO };
+        let gap = CurrentGap { before: Some(a), kernel: c, elapsed: Nanos::ZERO };
         for by in [GapPredictor::Mean, GapPredictor::Pairs { risk_thousandths: 100 }] {
-            assert_eq!(by.outlook(&profile, Correction::default(), gap), Outlook::Unknown);
+            assert_eq!(by.predict(&profile, GapCorrection::default(), gap), GapPrediction::Unknown);
         }
     }
 
     #[test]
     fn the_correction_settles_where_the_risk_is_met() {
         // Gaps are evenly spread below what is predicted: a factor f ends f of them early.
-        let mut correction = Correction::default();
+        let mut correction = GapCorrection::default();
         let mut early = 0;
         for i in 0..20_000_u64 {
             let gap = Nanos::new((i * 7_919) % 10_000);
-            let told = correction.apply(Nanos::new(10_000));
-            early += u32::from(gap < told && i >= 10_000);
-            correction.learn(gap < told, 300);
+            let predicted = correction.apply(Nanos::new(10_000));
+            early += u32::from(gap < predicted && i >= 10_000);
+            correction.learn(gap < predicted, 300);
         }
 
         assert!((2_700..3_300).contains(&early), "{early} of 10,000 ended early");

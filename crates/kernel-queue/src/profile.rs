@@ -1,56 +1,55 @@
-//! What is known of a task's kernels: identity, how long each runs, how long the device is idle
-//! after it (FIKIT §3.2: `SK` and `SG`), and what each takes of the device (MMK §III-C).
+//! The profile of a task's kernels: their identities, run times and gaps (FIKIT §3.2: `SK` and `SG`),
+//! and their resource needs (MMK §III-C).
 
 use serde::{Deserialize, Serialize};
 
-use crate::admission::Need;
+use crate::admission::ResourceNeed;
 use crate::drift::Drift;
+use crate::histograms::GapHistograms;
 use crate::ids::{KernelId, KernelIndex};
 use crate::limits::KERNELS_MAX;
-use crate::pairs::Pairs;
-use crate::stats::Mean;
+use crate::mean::Mean;
 use crate::time::Nanos;
 
 /// One kernel of a task.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct KernelProfile {
-    /// Which.
+    /// The kernel's identity.
     pub id: KernelId,
-    /// How long it runs: `SK` is its mean.
+    /// Its run times: `SK` is their mean.
     pub took: Mean,
-    /// How long the device is idle after it: `SG` is its mean.
+    /// The gaps after it, in which the device is idle: `SG` is their mean.
     pub gap: Mean,
-    /// What it takes of the device while it runs, if known.
-    pub need: Option<Need>,
-    /// Whether what it takes now is still what was measured. A stored profile starts afresh.
+    /// The resources that it occupies while it runs, if known.
+    pub need: Option<ResourceNeed>,
+    /// Detects a changed run time. It is not stored.
     #[serde(skip)]
     pub drift: Drift,
 }
 
-/// Everything that is known of one task. It serialises, and profiles of the same task from
-/// several machines merge.
+/// The profile of one task. Profiles of the same task from several machines can be merged.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(try_from = "Stored", into = "Stored")]
+#[serde(try_from = "StoredProfile", into = "StoredProfile")]
 pub struct TaskProfile {
     kernels: Vec<KernelProfile>,
-    /// Gaps by the pair of kernels before them.
-    pub pairs: Pairs,
+    /// Gaps by the pair of kernels that they follow.
+    pub pairs: GapHistograms,
     measured: bool,
 }
 
-/// A task that launches more different kernels than are kept. Those beyond are unknown: they
-/// neither fill gaps nor have any that are filled.
+/// The task has more different kernels than its profile holds. The others are unknown: they do not
+/// fill gaps, and their gaps are not filled.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the task has more than {KERNELS_MAX} different kernels: this one stays unknown")]
+#[error("the task has more than {KERNELS_MAX} different kernels: this one gets no profile")]
 pub struct TooManyKernels;
 
 impl TaskProfile {
-    /// Returns the kernel's index; one that is new gets the next.
+    /// Returns the kernel's index. A new kernel gets the next one.
     ///
     /// # Errors
     ///
-    /// [`TooManyKernels`]: launch it as an unknown one.
+    /// [`TooManyKernels`]: launch it as an unknown kernel.
     pub fn intern(&mut self, id: &KernelId) -> Result<KernelIndex, TooManyKernels> {
         if let Some(index) = self.index(id) {
             return Ok(index);
@@ -69,40 +68,40 @@ impl TaskProfile {
         Ok(KernelIndex::new(number))
     }
 
-    /// Returns the index of a kernel that was seen before.
+    /// Returns the index of a kernel in the profile.
     pub fn index(&self, id: &KernelId) -> Option<KernelIndex> {
         let at = self.kernels.iter().position(|kernel| kernel.id == *id)?;
         u16::try_from(at).ok().map(KernelIndex::new)
     }
 
-    /// Returns one kernel.
+    /// Returns the kernel with this index.
     pub fn kernel(&self, index: KernelIndex) -> Option<&KernelProfile> {
         self.kernels.get(usize::from(index.get()))
     }
 
-    /// Returns one kernel, to note what it did.
+    /// Returns the kernel with this index, to add samples.
     pub fn kernel_mut(&mut self, index: KernelIndex) -> Option<&mut KernelProfile> {
         self.kernels.get_mut(usize::from(index.get()))
     }
 
-    /// Returns all kernels, by index.
+    /// Returns all kernels in the order of their indexes.
     pub fn kernels(&self) -> &[KernelProfile] {
         &self.kernels
     }
 
-    /// Returns how long a kernel is expected to run: `SK`.
+    /// Returns a kernel's expected run time, `SK`.
     pub fn took(&self, index: KernelIndex) -> Option<Nanos> {
         self.kernel(index)?.took.known()
     }
 
-    /// Returns how long the device is expected to be idle after a kernel: `SG`.
+    /// Returns the expected gap after a kernel, `SG`.
     pub fn gap(&self, index: KernelIndex) -> Option<Nanos> {
         self.kernel(index)?.gap.known()
     }
 
-    /// Returns in what part of its time alone a kernel of the task runs, in thousandths: of each
-    /// kernel whose gap was measured, the time it takes against that time and the gap. `None` before
-    /// the measuring stage is over.
+    /// Returns the share of time in which the task runs a kernel when it is alone, in thousandths.
+    ///
+    /// It counts the kernels whose gaps were measured. `None` before the measuring stage is over.
     pub fn busy(&self) -> Option<u16> {
         let (mut ran, mut all) = (0_u128, 0_u128);
         for kernel in self.kernels.iter().filter(|_| self.measured) {
@@ -114,7 +113,7 @@ impl TaskProfile {
         (ran * 1_000).checked_div(all).and_then(|part| u16::try_from(part).ok())
     }
 
-    /// Tells whether measuring is over (FIKIT's sharing stage).
+    /// Returns whether the measuring stage is over (FIKIT's sharing stage).
     pub const fn is_measured(&self) -> bool {
         self.measured
     }
@@ -124,9 +123,9 @@ impl TaskProfile {
         self.measured = true;
     }
 
-    /// Has a kernel measured again: what it takes now counts, what was measured is forgotten.
+    /// Starts a new measurement of a kernel and discards its old samples.
     ///
-    /// It stays usable: the samples that gave the drift away are its first new ones.
+    /// The kernel stays usable: the samples that revealed the drift are its first new ones.
     pub fn remeasure(&mut self, index: KernelIndex) {
         if let Some(kernel) = self.kernels.get_mut(usize::from(index.get())) {
             kernel.took = kernel.drift.fresh();
@@ -136,7 +135,7 @@ impl TaskProfile {
         }
     }
 
-    /// Forgets what is known of a kernel; it keeps its index.
+    /// Discards the samples of a kernel. It keeps its index.
     pub fn forget(&mut self, index: KernelIndex) {
         if let Some(kernel) = self.kernel_mut(index) {
             kernel.took = Mean::EMPTY;
@@ -146,7 +145,7 @@ impl TaskProfile {
         }
     }
 
-    /// Adds what another machine measured of the same task.
+    /// Adds another machine's profile of the same task.
     pub fn merge(&mut self, other: &Self) {
         let indices: Vec<Option<KernelIndex>> =
             other.kernels.iter().map(|theirs| self.intern(&theirs.id).ok()).collect();
@@ -154,7 +153,7 @@ impl TaskProfile {
             let Some(mine) = index.and_then(|index| self.kernel_mut(index)) else { continue };
             mine.took.merge(&theirs.took);
             mine.gap.merge(&theirs.gap);
-            mine.need = Need::larger(mine.need, theirs.need);
+            mine.need = ResourceNeed::larger(mine.need, theirs.need);
         }
         let renamed = |index: KernelIndex| indices.get(usize::from(index.get())).copied().flatten();
         self.pairs.merge(&other.pairs, renamed);
@@ -162,34 +161,34 @@ impl TaskProfile {
     }
 }
 
-/// A [`TaskProfile`] as it is stored.
+/// The stored form of a [`TaskProfile`].
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Stored {
+struct StoredProfile {
     kernels: Vec<KernelProfile>,
-    pairs: Pairs,
+    pairs: GapHistograms,
     measured: bool,
 }
 
-/// A stored profile that no measuring can have made.
+/// The stored profile is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "the profile has {kernels} kernels, with one twice or more than {KERNELS_MAX}: it is damaged, measure again"
+    "the profile is damaged: its {kernels} kernels contain a duplicate or exceed {KERNELS_MAX}; measure again"
 )]
 pub struct BadProfile {
     kernels: usize,
 }
 
-impl From<TaskProfile> for Stored {
+impl From<TaskProfile> for StoredProfile {
     fn from(profile: TaskProfile) -> Self {
         Self { kernels: profile.kernels, pairs: profile.pairs, measured: profile.measured }
     }
 }
 
-impl TryFrom<Stored> for TaskProfile {
+impl TryFrom<StoredProfile> for TaskProfile {
     type Error = BadProfile;
 
-    fn try_from(stored: Stored) -> Result<Self, BadProfile> {
+    fn try_from(stored: StoredProfile) -> Result<Self, BadProfile> {
         let kernels = stored.kernels.len();
         let ids: std::collections::BTreeSet<_> = stored.kernels.iter().map(|k| &k.id).collect();
         if ids.len() != kernels || kernels > usize::from(KERNELS_MAX) {

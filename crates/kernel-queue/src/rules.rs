@@ -1,25 +1,25 @@
-//! How a slice's queue is set up.
+//! The settings of a slice's queue.
 
 use serde::{Deserialize, Serialize};
 
-use crate::admission::Need;
-use crate::fill::EPSILON;
+use crate::admission::ResourceNeed;
+use crate::fikit::EPSILON;
 use crate::predict::GapPredictor;
 use crate::time::Nanos;
 
 /// How the sessions of a slice share its device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
-pub enum Sharing {
-    /// One task at a time: the others wait until it leaves (the software-exclusive mode that
-    /// FIKIT §5 wishes for). The first to come is first; who waits is taken by priority.
+pub enum KernelSharing {
+    /// One task at a time (the software-exclusive mode that FIKIT §5 proposes). The first session
+    /// to join runs until it leaves. Then the waiting session of highest priority follows.
     Exclusive,
-    /// Kernels in turns: others run only while the holder's device is idle (FIKIT).
-    Turns,
-    /// Also beside each other, where SMs, shared memory and bandwidth are left (MMK). Needs MPS.
-    Beside {
-        /// What the slice has.
-        capacity: Need,
+    /// Interleaved kernels: fillers run only while the holder leaves the device idle (FIKIT).
+    Interleaved,
+    /// Also at the same time, where SMs, shared memory and bandwidth are free (MMK). Needs MPS.
+    Colocated {
+        /// The resources of the whole slice.
+        capacity: ResourceNeed,
     },
 }
 
@@ -29,58 +29,58 @@ pub enum Sharing {
 pub enum GrantSize {
     /// One kernel, as in FIKIT: each is chosen by best fit, and each costs a round trip.
     Kernel,
-    /// The gap: best fit chooses who begins, who then spends what is left without asking.
+    /// The gap: best fit chooses the session, which may then fill the gap without more requests.
     Gap,
 }
 
-/// When a launch that waits goes although nothing is free (MMK Listing 1).
+/// When a waiting launch goes although nothing is free (MMK Listing 1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Ageing {
-    /// `DURATION` of the listing: the threshold, in kernel time of those who go first, at a share
-    /// of 100 %.
+    /// `DURATION` of the listing: the threshold at a share of 100 %, in kernel time of the
+    /// holders.
     pub duration: Nanos,
-    /// Longest wait on the clock, whatever the others run.
+    /// Longest wait by the clock, whatever the holders run.
     pub wait_max: Nanos,
-    /// Of 1,000 units of time, at most so many go to aged launches: what the holder may lose.
+    /// Maximum share of time for aged launches, in thousandths: what the holder may lose.
     pub cost_thousandths: u64,
 }
 
 /// All settings of one slice's queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct Rules {
-    /// Who may run beside whom.
-    pub sharing: Sharing,
+pub struct QueueRules {
+    /// How sessions share the device.
+    pub sharing: KernelSharing,
     /// What a grant covers.
     pub grants: GrantSize,
     /// How gaps are predicted.
     pub predictor: GapPredictor,
     /// Gaps up to this are not filled: ε of FIKIT's Algorithm 1.
     pub epsilon: Nanos,
-    /// Whether the holder's return ends a gap's grants. Off only to show what that costs.
+    /// Whether the holder's return ends a gap's grants. Off only in comparisons.
     pub early_stop: bool,
-    /// Kernels that fillers may have in the device's queue, all together. This bounds what a
-    /// holder's return waits for (XSched §7.3: preemption takes this many kernels' time).
+    /// Maximum number of kernels of all fillers in the device's queue. It bounds the delay of a
+    /// returning holder (XSched §7.3: preemption takes this many kernels' time).
     pub in_flight: u16,
-    /// Longest that any grant lasts: what a session that dies with one can hold up.
+    /// Longest duration of a grant: a session that dies with one blocks the device no longer.
     pub grant_max: Nanos,
-    /// When a holder's silence, beyond every gap it ever had, counts as absence.
+    /// A holder counts as absent after a silence this long that also exceeds all its gaps.
     pub lapse: Nanos,
-    /// In a gap that outlasted every one before, a kernel may run that takes at most so many
-    /// thousandths of the time elapsed. Zero turns this off.
+    /// In a gap longer than all before, kernels may run that take at most so many thousandths of
+    /// the elapsed time. Zero turns this off.
     pub probe_thousandths: u64,
-    /// The valve against starvation, if there shall be one.
+    /// The limit on starvation, if there is one.
     pub ageing: Option<Ageing>,
-    /// Without any word for so long, a session counts as dead.
+    /// A session that sends nothing for so long counts as dead.
     pub session_lease: Nanos,
 }
 
-impl Default for Rules {
-    /// The rules that measured best: see `docs/kernel-plane.md`.
+impl Default for QueueRules {
+    /// Returns the rules with the best measured results: see `docs/kernel-plane.md`.
     fn default() -> Self {
         Self {
-            sharing: Sharing::Turns,
+            sharing: KernelSharing::Interleaved,
             grants: GrantSize::Gap,
             predictor: GapPredictor::Pairs { risk_thousandths: 400 },
             epsilon: EPSILON,
@@ -99,9 +99,9 @@ impl Default for Rules {
     }
 }
 
-impl Rules {
-    /// FIKIT as in the paper: mean gaps, a grant a kernel, as many at once as fit, no ageing and
-    /// nothing after a gap's predicted end.
+impl QueueRules {
+    /// Returns FIKIT as in the paper: mean gaps, one grant a kernel, as many at once as fit, no
+    /// ageing, and no grants after a gap's predicted end.
     pub fn paper() -> Self {
         Self {
             grants: GrantSize::Kernel,

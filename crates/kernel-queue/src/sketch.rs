@@ -1,24 +1,23 @@
-//! A histogram of gaps that answers: if it has lasted so long already, how long will it surely
-//! last?
+//! A histogram of gaps. It predicts how long a gap lasts at least, given its age.
 //!
-//! 160 buckets, eight to an octave, from 1 µs to 1 s: a bucket is at most an eighth wide, and the
-//! smallest and largest gap are kept besides, so that a gap that never varies is told exactly.
+//! It has 160 buckets, eight to an octave, from 1 µs to 1 s, so a bucket is at most an eighth wide.
+//! It also keeps the shortest and longest gap, so that a gap that never varies is predicted exactly.
 
 use serde::{Deserialize, Serialize};
 
 use crate::time::Nanos;
 
 const BUCKETS: usize = 160;
-/// The lowest octave begins at 2¹⁰ ns; everything shorter is in the first bucket.
+/// The lowest octave begins at 2¹⁰ ns. Shorter gaps are in the first bucket.
 const FIRST_OCTAVE: u32 = 10;
-/// After so many gaps all counts are halved, so that old habits fade.
+/// At so many gaps all counts are halved, so that old gaps lose weight.
 const HELD_MAX: u32 = 512;
-/// Parts of a gap, so that a bucket can be cut where it is entered.
+/// Weight of one gap, so that a bucket can be split at any age.
 const PARTS: u64 = 1_024;
 
-/// The gaps that were seen after one pair of kernels.
+/// The gaps that were observed after one pair of kernels.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(try_from = "Stored", into = "Stored")]
+#[serde(try_from = "StoredSketch", into = "StoredSketch")]
 pub struct Sketch {
     counts: [u16; BUCKETS],
     held: u32,
@@ -57,20 +56,20 @@ impl Sketch {
         }
     }
 
-    /// Returns how many gaps it rests on.
+    /// Returns the number of gaps in the histogram.
     pub const fn held(&self) -> u32 {
         self.held
     }
 
-    /// Returns the longest gap that it remembers.
+    /// Returns the longest gap in the histogram.
     pub const fn longest(&self) -> Nanos {
         self.longest
     }
 
-    /// Returns the length that all but `risk_thousandths` of the gaps reach, of those that last
-    /// longer than `elapsed`; `None` if no gap ever lasted that long.
+    /// Returns the length that all but `risk_thousandths` of the gaps longer than `elapsed` reach.
+    /// `None` if no gap was that long.
     ///
-    /// Within a bucket gaps are taken to lie evenly.
+    /// Gaps are assumed to be evenly distributed within a bucket.
     pub fn reached(&self, elapsed: Nanos, risk_thousandths: u64) -> Option<Nanos> {
         if self.held == 0 || elapsed >= self.longest {
             return None;
@@ -96,7 +95,7 @@ impl Sketch {
         Some(self.longest)
     }
 
-    /// Returns the parts of a bucket's gaps that lie beyond `elapsed`.
+    /// Returns the weight of a bucket's gaps that are longer than `elapsed`.
     fn parts_beyond(&self, index: usize, elapsed: Nanos) -> u64 {
         let all = u64::from(self.counts[index]) * PARTS;
         let (from, to) = self.edges(index);
@@ -107,7 +106,7 @@ impl Sketch {
         if width == 0 { 0 } else { scaled(all, to.minus(elapsed).get(), width) }
     }
 
-    /// Returns a bucket's ends, drawn in to what was really seen.
+    /// Returns a bucket's edges, narrowed to the shortest and longest gap.
     fn edges(&self, index: usize) -> (Nanos, Nanos) {
         let from = edge(index).max(self.shortest).min(self.longest);
         let to = edge(index + 1).min(self.longest).max(self.shortest);
@@ -121,7 +120,7 @@ impl Sketch {
         self.held = self.counts.iter().map(|count| u32::from(*count)).sum();
         let first = self.counts.iter().position(|count| *count > 0);
         let last = self.counts.iter().rposition(|count| *count > 0);
-        // An end whose bucket was forgotten moves to the next bucket that is left.
+        // An end whose bucket became empty moves to the next bucket.
         if let (Some(first), Some(last)) = (first, last) {
             self.shortest = self.shortest.max(edge(first));
             self.longest = self.longest.min(edge(last + 1));
@@ -129,10 +128,11 @@ impl Sketch {
     }
 }
 
-/// Returns `value · part / whole` without overflow; `part ≤ whole` in every use.
+/// Returns `value · part / whole` without overflow. `part` is at most `whole`.
+#[expect(clippy::cast_possible_truncation, reason = "part ≤ whole, so the result is at most value")]
 fn scaled(value: u64, part: u64, whole: u64) -> u64 {
-    let product = u128::from(value) * u128::from(part) / u128::from(whole.max(1));
-    u64::try_from(product).unwrap_or(value)
+    debug_assert!(part <= whole, "{part} of {whole}");
+    (u128::from(value) * u128::from(part) / u128::from(whole.max(1))) as u64
 }
 
 fn bucket(gap: Nanos) -> usize {
@@ -141,12 +141,12 @@ fn bucket(gap: Nanos) -> usize {
     if octave < FIRST_OCTAVE {
         return 0;
     }
-    let eighth = (nanos >> (octave - 3)) & 7;
-    let index = u64::from(octave - FIRST_OCTAVE) * 8 + eighth;
-    usize::try_from(index).unwrap_or(usize::MAX).min(BUCKETS - 1)
+    let eighth = ((nanos >> (octave - 3)) & 7) as usize;
+    ((octave - FIRST_OCTAVE) as usize * 8 + eighth).min(BUCKETS - 1)
 }
 
-/// Returns where a bucket begins; the first begins at zero, the last never ends.
+/// Returns the start of a bucket. The first starts at zero, the last has no end.
+#[expect(clippy::cast_possible_truncation, reason = "an index is below BUCKETS")]
 fn edge(index: usize) -> Nanos {
     if index == 0 {
         return Nanos::ZERO;
@@ -154,38 +154,38 @@ fn edge(index: usize) -> Nanos {
     if index >= BUCKETS {
         return Nanos::MAX;
     }
-    let octave = FIRST_OCTAVE + u32::try_from(index / 8).unwrap_or(0);
-    let eighth = u64::try_from(index % 8).unwrap_or(0);
+    let octave = FIRST_OCTAVE + (index / 8) as u32;
+    let eighth = (index % 8) as u64;
     Nanos::new((8 + eighth) << (octave - 3))
 }
 
-/// A [`Sketch`] as it is stored: only the buckets that hold something.
+/// The stored form of a [`Sketch`]: only the buckets that are not empty.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Stored {
+struct StoredSketch {
     shortest_ns: Nanos,
     longest_ns: Nanos,
     counts: Vec<(u8, u16)>,
 }
 
-/// A stored histogram that no gaps can have.
+/// The stored histogram is impossible for any gaps.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "a histogram of gaps has buckets 0 to 159 in order, holds fewer than 512, and its ends lie in its outermost buckets: the profile is damaged, measure again"
+    "the histogram is damaged: expected buckets 0 to 159 in order, fewer than 512 gaps, and ends in the outermost buckets; measure again"
 )]
 pub struct BadSketch;
 
-impl From<Sketch> for Stored {
+impl From<Sketch> for StoredSketch {
     fn from(sketch: Sketch) -> Self {
         let held = (0..=u8::MAX).zip(sketch.counts).filter(|(_, count)| *count > 0);
         Self { shortest_ns: sketch.shortest, longest_ns: sketch.longest, counts: held.collect() }
     }
 }
 
-impl TryFrom<Stored> for Sketch {
+impl TryFrom<StoredSketch> for Sketch {
     type Error = BadSketch;
 
-    fn try_from(stored: Stored) -> Result<Self, BadSketch> {
+    fn try_from(stored: StoredSketch) -> Result<Self, BadSketch> {
         let mut sketch = Self::default();
         for (index, count) in &stored.counts {
             let slot = sketch.counts.get_mut(usize::from(*index)).ok_or(BadSketch)?;
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gap_that_never_varies_is_told_exactly() {
+    fn a_gap_that_never_varies_is_predicted_exactly() {
         let sketch = of([1_234_567; 300]);
 
         assert_eq!(sketch.reached(Nanos::ZERO, 100), Some(Nanos::new(1_234_567)));
@@ -245,7 +245,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn all_but_the_risk_reach_what_is_told(
+        fn all_but_the_risk_reach_the_prediction(
             gaps in prop::collection::vec(1_000_u64..50_000_000, 20..400),
             risk in 0_u64..500,
         ) {
@@ -264,7 +264,7 @@ mod tests {
         }
 
         #[test]
-        fn what_is_told_lies_ahead_and_was_seen(
+        fn a_prediction_lies_ahead_and_was_observed(
             gaps in prop::collection::vec(0_u64..1 << 32, 1..600),
             elapsed in 0_u64..1 << 32,
             risk in 0_u64..1_000,
@@ -279,7 +279,7 @@ mod tests {
         }
 
         #[test]
-        fn what_is_stored_reads_back(gaps in prop::collection::vec(0_u64..1 << 36, 0..600)) {
+        fn a_stored_histogram_reads_back(gaps in prop::collection::vec(0_u64..1 << 36, 0..600)) {
             let sketch = of(gaps);
             let text = serde_json::to_string(&sketch).unwrap();
             prop_assert_eq!(serde_json::from_str::<Sketch>(&text).unwrap(), sketch);

@@ -1,13 +1,12 @@
-//! Time as kernels have it: whole nanoseconds.
+//! Time in whole nanoseconds.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// A span of time, or a moment on the machine's monotonic clock, in nanoseconds.
+/// A span of time, or a point on the machine's monotonic clock, in nanoseconds.
 ///
-/// Sums and differences stop at the ends of the range: a moment that is too late to be written
-/// down is as good as never.
+/// Sums and differences saturate: a time beyond the range means never.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
@@ -17,20 +16,20 @@ pub struct Nanos(u64);
 impl Nanos {
     /// No time.
     pub const ZERO: Self = Self(0);
-    /// The longest span; as a moment: never.
+    /// The longest span; as a point in time: never.
     pub const MAX: Self = Self(u64::MAX);
 
-    /// Takes a number of nanoseconds.
+    /// Returns a span of so many nanoseconds.
     pub const fn new(nanos: u64) -> Self {
         Self(nanos)
     }
 
-    /// Takes a number of microseconds.
+    /// Returns a span of so many microseconds.
     pub const fn from_micros(micros: u64) -> Self {
         Self(micros.saturating_mul(1_000))
     }
 
-    /// Takes a number of milliseconds.
+    /// Returns a span of so many milliseconds.
     pub const fn from_millis(millis: u64) -> Self {
         Self(millis.saturating_mul(1_000_000))
     }
@@ -52,7 +51,7 @@ impl Nanos {
         Self(self.0.saturating_sub(other.0))
     }
 
-    /// Returns the span so many times over.
+    /// Returns the span multiplied by `factor`.
     #[must_use]
     pub const fn times(self, factor: u64) -> Self {
         Self(self.0.saturating_mul(factor))

@@ -1,4 +1,4 @@
-//! The ten queues Q0 to Q9 of launches that wait (FIKIT §3.3), and the best fit among them
+//! The ten queues Q0 to Q9 of waiting launches (FIKIT §3.3), and the best fit among them
 //! (Algorithm 2).
 
 use tessera_model::spec::Priority;
@@ -7,30 +7,32 @@ use crate::ids::{KernelIndex, SessionId};
 use crate::limits::{LEVELS, WAITING_MAX};
 use crate::time::Nanos;
 
-/// A launch that waits: a thread of the session is blocked until it is granted.
+/// A waiting launch: a thread of the session is blocked until it is granted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Request {
-    /// Whose.
+pub struct LaunchRequest {
+    /// The session that launches.
     pub session: SessionId,
-    /// The session's own number of it.
+    /// The session's number for this launch.
     pub launch: u64,
-    /// Of which kernel.
+    /// The kernel.
     pub kernel: KernelIndex,
-    /// The kernel's expected time, `SK`; a kernel without one never fits a gap.
+    /// The kernel's expected time, `SK`. A kernel without one never fits a gap.
     pub predicted: Option<Nanos>,
-    /// Its place in the order of arrival, over all queues.
+    /// Its position in the order of arrival, over all queues.
     pub ticket: u64,
 }
 
-/// A launch that finds its queue full.
+/// The queue of the launch is full.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{WAITING_MAX} launches wait at priority {priority} already: launch this one unasked")]
+#[error(
+    "{WAITING_MAX} launches are waiting at priority {priority}: launch this one without a grant"
+)]
 pub struct QueueFull {
-    /// The queue.
+    /// The priority of the full queue.
     pub priority: u8,
 }
 
-const EMPTY: Request = Request {
+const EMPTY: LaunchRequest = LaunchRequest {
     session: SessionId::new(0),
     launch: 0,
     kernel: KernelIndex::new(0),
@@ -38,118 +40,126 @@ const EMPTY: Request = Request {
     ticket: 0,
 };
 
-/// One queue, oldest first. The times stand apart, so that the search for a fit reads nothing
-/// else; times over 4 s count as 4 s, unknown ones as zero.
+/// One queue, oldest first. The search for a fit reads only `times`. Times over 4 s count as 4 s,
+/// unknown times as zero.
 #[derive(Clone, Debug)]
-struct Level {
+struct WaitingLevel {
     times: [u32; WAITING_MAX],
-    requests: [Request; WAITING_MAX],
+    requests: [LaunchRequest; WAITING_MAX],
     held: usize,
 }
 
-/// All queues.
+/// The waiting launches of all priorities.
 #[derive(Clone, Debug)]
-pub struct Waiting {
-    levels: Box<[Level; LEVELS]>,
+pub struct WaitingLaunches {
+    levels: Box<[WaitingLevel; LEVELS]>,
     tickets: u64,
 }
 
-impl Default for Waiting {
+impl Default for WaitingLaunches {
     fn default() -> Self {
-        const NONE: Level =
-            Level { times: [0; WAITING_MAX], requests: [EMPTY; WAITING_MAX], held: 0 };
+        const NONE: WaitingLevel =
+            WaitingLevel { times: [0; WAITING_MAX], requests: [EMPTY; WAITING_MAX], held: 0 };
         Self { levels: Box::new([NONE; LEVELS]), tickets: 0 }
     }
 }
 
-impl Waiting {
-    /// Puts a launch at the end of its queue.
+impl WaitingLaunches {
+    /// Appends a launch to its queue.
     ///
     /// # Errors
     ///
-    /// [`QueueFull`]: let the program launch, a queue must not stop it.
+    /// [`QueueFull`]: let the program launch, since a queue must not stop it.
     pub fn push(
         &mut self,
         priority: Priority,
         (session, launch): (SessionId, u64),
         kernel: KernelIndex,
         predicted: Option<Nanos>,
-    ) -> Result<Request, QueueFull> {
-        let request = Request { session, launch, kernel, predicted, ticket: self.tickets };
+    ) -> Result<LaunchRequest, QueueFull> {
+        let request = LaunchRequest { session, launch, kernel, predicted, ticket: self.tickets };
         self.put_back(priority, request)?;
         self.tickets += 1;
         Ok(request)
     }
 
-    /// Puts a launch back to where it stood, because its grant came to nothing.
+    /// Returns a launch to its old position, because its grant was not used.
     ///
     /// # Errors
     ///
-    /// [`QueueFull`] if others took all places meanwhile.
-    pub fn put_back(&mut self, priority: Priority, request: Request) -> Result<(), QueueFull> {
+    /// [`QueueFull`] if other launches have filled the queue since.
+    pub fn put_back(
+        &mut self,
+        priority: Priority,
+        request: LaunchRequest,
+    ) -> Result<(), QueueFull> {
         let level = &mut self.levels[usize::from(priority.get())];
         if level.held == WAITING_MAX {
             return Err(QueueFull { priority: priority.get() });
         }
-        let place = level.requests[..level.held].partition_point(|r| r.ticket < request.ticket);
-        level.times.copy_within(place..level.held, place + 1);
-        level.requests.copy_within(place..level.held, place + 1);
-        level.times[place] = time(request.predicted);
-        level.requests[place] = request;
+        let position = level.requests[..level.held].partition_point(|r| r.ticket < request.ticket);
+        level.times.copy_within(position..level.held, position + 1);
+        level.requests.copy_within(position..level.held, position + 1);
+        level.times[position] = search_time(request.predicted);
+        level.requests[position] = request;
         level.held += 1;
         Ok(())
     }
 
-    /// Algorithm 2: from the first queue, highest priority first, that has a launch shorter than
-    /// `idle`, takes the longest such launch; of equally long ones the oldest.
-    pub fn best_fit(&mut self, idle: Nanos) -> Option<Request> {
-        self.best_fit_of(idle, |_| true)
+    /// Removes and returns the best fit (Algorithm 2). From the first queue, highest priority first,
+    /// that has a launch shorter than `idle`, it takes the longest; of equals the oldest.
+    pub fn best_fit(&mut self, idle: Nanos) -> Option<LaunchRequest> {
+        self.best_fit_among(idle, |_| true)
     }
 
-    /// As [`Self::best_fit`], among the launches that `wanted` accepts.
-    pub fn best_fit_of(
+    /// Like [`Self::best_fit`], among the launches that `accepts` returns true for.
+    pub fn best_fit_among(
         &mut self,
         idle: Nanos,
-        mut wanted: impl FnMut(&Request) -> bool,
-    ) -> Option<Request> {
-        let idle = u32::try_from(idle.get()).unwrap_or(u32::MAX);
+        mut accepts: impl FnMut(&LaunchRequest) -> bool,
+    ) -> Option<LaunchRequest> {
+        let idle = saturating_nanos(idle);
         for level in 0..LEVELS {
-            if let Some(place) = self.levels[level].best_fit(idle, &mut wanted) {
-                return Some(self.take(level, place));
+            if let Some(position) = self.levels[level].best_fit(idle, &mut accepts) {
+                return Some(self.remove_at(level, position));
             }
         }
         None
     }
 
-    /// Takes the oldest launch of the highest priority that `wanted` accepts.
-    pub fn first(&mut self, mut wanted: impl FnMut(&Request) -> bool) -> Option<Request> {
+    /// Takes the oldest launch of the highest priority that `accepts` accepts.
+    pub fn take_first(
+        &mut self,
+        mut accepts: impl FnMut(&LaunchRequest) -> bool,
+    ) -> Option<LaunchRequest> {
         for level in 0..LEVELS {
             let held = self.levels[level].held;
-            let place = self.levels[level].requests[..held].iter().position(&mut wanted);
-            if let Some(place) = place {
-                return Some(self.take(level, place));
+            let position = self.levels[level].requests[..held].iter().position(&mut accepts);
+            if let Some(position) = position {
+                return Some(self.remove_at(level, position));
             }
         }
         None
     }
 
     /// Removes all launches of a session.
-    pub fn forget(&mut self, session: SessionId) {
-        while self.first(|request| request.session == session).is_some() {}
+    pub fn remove_session(&mut self, session: SessionId) {
+        while self.take_first(|request| request.session == session).is_some() {}
     }
 
-    /// Removes one launch of a session, if it waits.
-    pub fn remove(&mut self, priority: Priority, session: SessionId, launch: u64) {
+    /// Removes one launch of a session, if it is waiting.
+    pub fn remove_launch(&mut self, priority: Priority, session: SessionId, launch: u64) {
         let level = usize::from(priority.get());
-        let place = self.of(priority).position(|r| r.session == session && r.launch == launch);
-        if let Some(place) = place {
-            self.take(level, place);
+        let position =
+            self.launches_of(priority).position(|r| r.session == session && r.launch == launch);
+        if let Some(position) = position {
+            self.remove_at(level, position);
         }
     }
 
-    /// Says anew which kernel a launch that waits is of: its session may have learned it only now.
-    /// Returns whether it waits.
-    pub fn rename(
+    /// Changes the kernel of a waiting launch, since its session may learn the index late. Returns
+    /// whether the launch is waiting.
+    pub fn set_kernel(
         &mut self,
         priority: Priority,
         (session, launch): (SessionId, u64),
@@ -158,43 +168,48 @@ impl Waiting {
     ) -> bool {
         let level = &mut self.levels[usize::from(priority.get())];
         let mut held = level.requests[..level.held].iter_mut();
-        let place = held.position(|r| r.session == session && r.launch == launch);
-        let Some(place) = place else { return false };
-        level.times[place] = time(predicted);
-        level.requests[place] = Request { kernel, predicted, ..level.requests[place] };
+        let position = held.position(|r| r.session == session && r.launch == launch);
+        let Some(position) = position else { return false };
+        level.times[position] = search_time(predicted);
+        level.requests[position] = LaunchRequest { kernel, predicted, ..level.requests[position] };
         true
     }
 
     /// Returns the launches of one queue, oldest first.
-    pub fn of(&self, priority: Priority) -> impl Iterator<Item = &Request> {
+    pub fn launches_of(&self, priority: Priority) -> impl Iterator<Item = &LaunchRequest> {
         let level = &self.levels[usize::from(priority.get())];
         level.requests[..level.held].iter()
     }
 
     /// Returns all launches, highest priority first, oldest first within one.
-    pub fn iter(&self) -> impl Iterator<Item = (Priority, &Request)> {
+    pub fn iter(&self) -> impl Iterator<Item = (Priority, &LaunchRequest)> {
         let priorities = (0_u8..).map_while(|number| Priority::try_from(number).ok());
-        priorities.flat_map(|priority| self.of(priority).map(move |request| (priority, request)))
+        priorities
+            .flat_map(|priority| self.launches_of(priority).map(move |request| (priority, request)))
     }
 
-    /// Tells whether nothing waits.
+    /// Returns whether no launch is waiting.
     pub fn is_empty(&self) -> bool {
         self.levels.iter().all(|level| level.held == 0)
     }
 
-    fn take(&mut self, level: usize, place: usize) -> Request {
+    fn remove_at(&mut self, level: usize, position: usize) -> LaunchRequest {
         let level = &mut self.levels[level];
-        let request = level.requests[place];
-        level.times.copy_within(place + 1..level.held, place);
-        level.requests.copy_within(place + 1..level.held, place);
+        let request = level.requests[position];
+        level.times.copy_within(position + 1..level.held, position);
+        level.requests.copy_within(position + 1..level.held, position);
         level.held -= 1;
         request
     }
 }
 
-impl Level {
-    /// Returns the place of the longest launch below `idle` that is wanted.
-    fn best_fit(&self, mut idle: u32, wanted: &mut impl FnMut(&Request) -> bool) -> Option<usize> {
+impl WaitingLevel {
+    /// Returns the position of the longest launch below `idle` that is accepts.
+    fn best_fit(
+        &self,
+        mut idle: u32,
+        accepts: &mut impl FnMut(&LaunchRequest) -> bool,
+    ) -> Option<usize> {
         let times = &self.times[..self.held];
         loop {
             let best = longest_below(times, idle);
@@ -202,11 +217,13 @@ impl Level {
                 return None;
             }
             let equals = times.iter().enumerate().filter(|(_, time)| **time == best);
-            let place = equals.map(|(place, _)| place).find(|place| wanted(&self.requests[*place]));
-            if place.is_some() {
-                return place;
+            let position = equals
+                .map(|(position, _)| position)
+                .find(|position| accepts(&self.requests[*position]));
+            if position.is_some() {
+                return position;
             }
-            // Nobody of that length may go: the next shorter ones may.
+            // No launch of that length is accepted: try the next shorter ones.
             idle = best;
         }
     }
@@ -217,6 +234,11 @@ fn longest_below(times: &[u32], bound: u32) -> u32 {
     times.iter().fold(0, |best, time| if *time < bound { best.max(*time) } else { best })
 }
 
-fn time(predicted: Option<Nanos>) -> u32 {
-    predicted.map_or(0, |nanos| u32::try_from(nanos.get()).unwrap_or(u32::MAX).max(1))
+fn search_time(predicted: Option<Nanos>) -> u32 {
+    predicted.map_or(0, |time| saturating_nanos(time).max(1))
+}
+
+/// Returns a time in nanoseconds; times over 4.29 s saturate.
+fn saturating_nanos(time: Nanos) -> u32 {
+    u32::try_from(time.get()).unwrap_or(u32::MAX)
 }

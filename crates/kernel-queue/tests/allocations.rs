@@ -7,7 +7,7 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
 use scene::{K0, ms, profile, us};
-use tessera_kernel_queue::{Event, Join, Nanos, Queue, Rules, SessionId, TaskKey};
+use tessera_kernel_queue::{Join, KernelQueue, Nanos, QueueEvent, QueueRules, SessionId, TaskKey};
 use tessera_model::spec::{Class, Priority};
 
 struct Counting;
@@ -35,13 +35,13 @@ static ALLOCATOR: Counting = Counting;
 
 #[test]
 fn launches_waits_grants_and_gaps_allocate_nothing() {
-    let mut queue = Queue::new(Rules::default());
+    let mut queue = KernelQueue::new(QueueRules::default());
     for session in 1..=9 {
         let task = TaskKey::new(format!("task {session}")).unwrap();
         let gap = if session == 1 { ms(2) } else { Nanos::ZERO };
-        queue.learn(&task, profile(&[(us(40 * session), gap)]));
+        queue.add_profile(&task, profile(&[(us(40 * session), gap)]));
         queue.step(
-            Event::Join(Join {
+            QueueEvent::Join(Join {
                 session: SessionId::new(session),
                 task,
                 priority: Priority::try_from(u8::try_from(session).unwrap()).unwrap(),
@@ -58,14 +58,18 @@ fn launches_waits_grants_and_gaps_allocate_nothing() {
         let now = us(700 * round);
         for session in 2..=9 {
             let session = SessionId::new(session);
-            queue.step(Event::Want { session, launch: round, kernel: K0, beyond: None }, now);
+            queue.step(
+                QueueEvent::Request { session, launch: round, kernel: K0, beyond: None },
+                now,
+            );
         }
-        queue.step(Event::Launch { session: holder, launch: round, kernel: K0, count: 0 }, now);
+        queue
+            .step(QueueEvent::Launch { session: holder, launch: round, kernel: K0, count: 0 }, now);
         let given = queue.counters().grants;
         let session = SessionId::new(2);
-        queue.step(Event::Started { session, launch: round, kernel: K0, grant: given }, now);
-        queue.step(Event::Done { session }, now.plus(us(100)));
-        queue.step(Event::Sync { session: holder, returns: None }, now.plus(us(110)));
+        queue.step(QueueEvent::Started { session, launch: round, kernel: K0, grant: given }, now);
+        queue.step(QueueEvent::Done { session }, now.plus(us(100)));
+        queue.step(QueueEvent::Sync { session: holder, returns: None }, now.plus(us(110)));
         grants = given;
     }
 

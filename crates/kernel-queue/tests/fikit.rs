@@ -1,26 +1,26 @@
 //! FIKIT's Algorithms 1 and 2 against an oracle that tries everything.
 
 use proptest::prelude::*;
-use tessera_kernel_queue::fill::{EPSILON, fill};
-use tessera_kernel_queue::waiting::Waiting;
+use tessera_kernel_queue::fikit::{EPSILON, fill_gap};
+use tessera_kernel_queue::waiting::WaitingLaunches;
 use tessera_kernel_queue::{
-    Action, Dims, Event, Join, KernelId, KernelIndex, Kind, Nanos, Queue, Rules, SessionId,
-    TaskKey, TaskProfile,
+    Dims, GrantKind, Join, KernelId, KernelIndex, KernelQueue, Nanos, QueueAction, QueueEvent,
+    QueueRules, SessionId, TaskKey, TaskProfile,
 };
 use tessera_model::spec::{Class, Priority};
 
 /// A launch that waits: its priority, and its time in microseconds (zero: unknown).
-type Asked = (u8, u64);
+type RequestedLaunch = (u8, u64);
 
 fn time(micros: u64) -> Option<Nanos> {
     (micros > 0).then(|| Nanos::from_micros(micros))
 }
 
-/// Algorithm 2 word by word: of all launches, which would be chosen?
-fn best_fit(waiting: &[Option<Asked>], idle: u64) -> Option<usize> {
+/// Algorithm 2 literally: returns the launch that is chosen of all.
+fn best_fit(waiting: &[Option<RequestedLaunch>], idle: u64) -> Option<usize> {
     for level in 0..10 {
-        let fits = waiting.iter().enumerate().filter_map(|(at, asked)| {
-            asked
+        let fits = waiting.iter().enumerate().filter_map(|(at, requested)| {
+            requested
                 .filter(|(priority, time)| *priority == level && 0 < *time && *time < idle)
                 .map(|(_, time)| (time, at))
         });
@@ -32,9 +32,9 @@ fn best_fit(waiting: &[Option<Asked>], idle: u64) -> Option<usize> {
     None
 }
 
-/// Algorithm 1 word by word: the launches in the order in which they go.
-fn oracle(asked: &[Asked], idle: u64) -> Vec<usize> {
-    let mut waiting: Vec<Option<Asked>> = asked.iter().copied().map(Some).collect();
+/// Algorithm 1 literally: returns the launches in their order.
+fn oracle(requested: &[RequestedLaunch], idle: u64) -> Vec<usize> {
+    let mut waiting: Vec<Option<RequestedLaunch>> = requested.iter().copied().map(Some).collect();
     let (mut idle, mut gone) = (idle, Vec::new());
     if Nanos::from_micros(idle) <= EPSILON {
         return gone;
@@ -47,7 +47,7 @@ fn oracle(asked: &[Asked], idle: u64) -> Vec<usize> {
     gone
 }
 
-fn asked() -> impl Strategy<Value = Vec<Asked>> {
+fn requested() -> impl Strategy<Value = Vec<RequestedLaunch>> {
     // Few different times, so that there are equals.
     prop::collection::vec((0_u8..10, prop_oneof![0_u64..12, 0_u64..3_000]), 0..60)
 }
@@ -73,9 +73,9 @@ fn profile(times: &[u64], gap: u64) -> TaskProfile {
     profile
 }
 
-fn join(queue: &mut Queue, session: u64, priority: u8, profile: TaskProfile) {
+fn join(queue: &mut KernelQueue, session: u64, priority: u8, profile: TaskProfile) {
     let task = TaskKey::new(format!("task {session}")).unwrap();
-    queue.learn(&task, profile);
+    queue.add_profile(&task, profile);
     let join = Join {
         session: SessionId::new(session),
         task,
@@ -83,27 +83,27 @@ fn join(queue: &mut Queue, session: u64, priority: u8, profile: TaskProfile) {
         class: Class::Offline,
         share_thousandths: 1_000,
     };
-    queue.step(Event::Join(join), Nanos::ZERO);
+    queue.step(QueueEvent::Join(join), Nanos::ZERO);
 }
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(10_000))]
 
     #[test]
-    fn filling_chooses_what_the_oracle_chooses(asked in asked(), idle in 0_u64..8_000) {
-        let mut waiting = Waiting::default();
-        for (at, (priority, micros)) in asked.iter().enumerate() {
+    fn filling_chooses_what_the_oracle_chooses(requested in requested(), idle in 0_u64..8_000) {
+        let mut waiting = WaitingLaunches::default();
+        for (at, (priority, micros)) in requested.iter().enumerate() {
             let at = u64::try_from(at).unwrap();
             let priority = Priority::try_from(*priority).unwrap();
             let launch = (SessionId::new(at), 0);
             waiting.push(priority, launch, KernelIndex::new(0), time(*micros)).unwrap();
         }
         let mut gone = Vec::new();
-        fill(&mut waiting, Some(Nanos::from_micros(idle)), EPSILON, |request| {
+        fill_gap(&mut waiting, Some(Nanos::from_micros(idle)), EPSILON, |request| {
             gone.push(usize::try_from(request.session.get()).unwrap());
         });
 
-        prop_assert_eq!(gone, oracle(&asked, idle));
+        prop_assert_eq!(gone, oracle(&requested, idle));
     }
 }
 
@@ -112,24 +112,24 @@ proptest! {
 
     #[test]
     fn the_queue_by_the_papers_rules_grants_what_the_oracle_chooses(
-        asked in asked(),
+        requested in requested(),
         idle in 0_u64..8_000,
     ) {
-        let mut queue = Queue::new(Rules::paper());
+        let mut queue = KernelQueue::new(QueueRules::paper());
         join(&mut queue, 1_000, 0, profile(&[50], idle));
-        for (at, (priority, micros)) in asked.iter().enumerate() {
+        for (at, (priority, micros)) in requested.iter().enumerate() {
             // Priority 0 holds: fillers are at 1 to 9.
             let at = u64::try_from(at).unwrap();
             join(&mut queue, at, 1 + priority % 9, profile(&[*micros], 0));
-            let want = Event::Want {
+            let request = QueueEvent::Request {
                 session: SessionId::new(at),
                 launch: 0,
                 kernel: KernelIndex::new(0),
                 beyond: None,
             };
-            queue.step(want, Nanos::ZERO);
+            queue.step(request, Nanos::ZERO);
         }
-        let launch = Event::Launch {
+        let launch = QueueEvent::Launch {
             session: SessionId::new(1_000),
             launch: 0,
             kernel: KernelIndex::new(0),
@@ -139,35 +139,35 @@ proptest! {
             .step(launch, Nanos::from_micros(7))
             .iter()
             .filter_map(|action| match action {
-                Action::Grant { session, grant } if grant.kind == Kind::Gap => {
+                QueueAction::Grant { session, grant } if grant.kind == GrantKind::Gap => {
                     Some(usize::try_from(session.get()).unwrap())
                 }
                 _ => None,
             })
             .collect();
 
-        let asked: Vec<Asked> =
-            asked.iter().map(|(priority, micros)| (1 + priority % 9, *micros)).collect();
-        prop_assert_eq!(granted, oracle(&asked, idle));
+        let requested: Vec<RequestedLaunch> =
+            requested.iter().map(|(priority, micros)| (1 + priority % 9, *micros)).collect();
+        prop_assert_eq!(granted, oracle(&requested, idle));
     }
 }
 
 #[test]
 fn a_gap_of_exactly_epsilon_is_not_filled_and_a_longer_one_is() {
     for (idle, expected) in [(100, 0), (101, 1)] {
-        let mut waiting = Waiting::default();
+        let mut waiting = WaitingLaunches::default();
         let launch = (SessionId::new(1), 0);
         waiting.push(Priority::DEFAULT, launch, KernelIndex::new(0), time(1)).unwrap();
         let mut gone = 0;
-        fill(&mut waiting, Some(Nanos::from_micros(idle)), EPSILON, |_| gone += 1);
+        fill_gap(&mut waiting, Some(Nanos::from_micros(idle)), EPSILON, |_| gone += 1);
         assert_eq!(gone, expected, "{idle} µs");
     }
 }
 
 #[test]
 fn a_gap_of_unknown_length_is_not_filled() {
-    let mut waiting = Waiting::default();
+    let mut waiting = WaitingLaunches::default();
     let launch = (SessionId::new(1), 0);
     waiting.push(Priority::DEFAULT, launch, KernelIndex::new(0), time(1)).unwrap();
-    fill(&mut waiting, None, EPSILON, |_| panic!("nothing is known of this gap"));
+    fill_gap(&mut waiting, None, EPSILON, |_| panic!("nothing is known of this gap"));
 }

@@ -3,13 +3,13 @@
 #[path = "support/scene.rs"]
 mod scene;
 
-use scene::{K0, K1, Scene, granted, kernel_id, ms, profile, role_told, us};
+use scene::{K0, K1, Scene, granted, kernel_id, ms, profile, role_sent, us};
 use tessera_kernel_queue::{
-    Action, Event, Gate, GrantSize, Kind, Nanos, Purse, Role, Rules, Sample, SessionId, Spend,
-    TaskKey, TaskProfile,
+    GateState, GrantBudget, GrantKind, GrantSize, KernelSample, LaunchDecision, Nanos, QueueAction,
+    QueueEvent, QueueRules, Role, SessionId, TaskKey, TaskProfile,
 };
 
-fn pair(rules: Rules) -> Scene {
+fn pair(rules: QueueRules) -> Scene {
     let mut scene = Scene::new(rules);
     scene.join(1, 0, profile(&[(us(50), ms(2))]));
     scene.join(2, 5, profile(&[(us(200), Nanos::ZERO), (us(900), Nanos::ZERO)]));
@@ -18,21 +18,21 @@ fn pair(rules: Rules) -> Scene {
 
 #[test]
 fn a_gap_is_granted_from_the_kernels_end_to_its_own() {
-    let mut scene = pair(Rules::default());
-    scene.want(2, K0);
+    let mut scene = pair(QueueRules::default());
+    scene.request(2, K0);
 
     let grant = granted(&scene.launch(1, K0), 2).unwrap();
 
     assert_eq!((grant.from, grant.until), (us(50), us(2_050)));
-    assert_eq!((grant.budget, grant.kind, grant.in_flight), (ms(2), Kind::Gap, 1));
+    assert_eq!((grant.budget, grant.kind, grant.in_flight), (ms(2), GrantKind::Gap, 1));
 }
 
 #[test]
 fn a_launch_is_held_back_from_its_request_to_the_end_of_its_grant() {
-    let held = |scene: &Scene| scene.queue.held_back().collect::<Vec<_>>();
-    let mut scene = pair(Rules::default());
+    let held = |scene: &Scene| scene.queue.blocked_sessions().collect::<Vec<_>>();
+    let mut scene = pair(QueueRules::default());
     assert!(held(&scene).is_empty());
-    scene.want(2, K0);
+    scene.request(2, K0);
     assert_eq!(held(&scene), [SessionId::new(2)]);
 
     // A grant for later: nothing may be launched before the holder's kernel ends.
@@ -46,50 +46,52 @@ fn a_launch_is_held_back_from_its_request_to_the_end_of_its_grant() {
 }
 
 #[test]
-fn a_synchronising_call_is_a_sure_start() {
-    let mut scene = pair(Rules::default());
+fn a_synchronising_call_starts_the_gap() {
+    let mut scene = pair(QueueRules::default());
     scene.launch(1, K0);
     // The kernel took longer than predicted.
     scene.now = us(80);
     scene.sync(1);
     scene.now = us(100);
 
-    let grant = granted(&scene.want(2, K0), 2).unwrap();
+    let grant = granted(&scene.request(2, K0), 2).unwrap();
 
     assert_eq!((grant.from, grant.until), (us(100), us(2_080)));
 }
 
 #[test]
 fn the_holders_launch_ends_the_gap_at_once() {
-    let mut scene = pair(Rules::default());
-    scene.want(2, K0);
+    let mut scene = pair(QueueRules::default());
+    scene.request(2, K0);
     let grant = granted(&scene.launch(1, K0), 2).unwrap();
-    let mut purse = Purse::default();
-    purse.receive(grant);
+    let mut budget = GrantBudget::default();
+    budget.receive(grant);
     scene.now = us(300);
 
     let actions = scene.launch(1, K0);
 
-    assert!(actions.contains(&Action::Revoke { session: SessionId::new(2), grant: grant.number }));
+    assert!(
+        actions.contains(&QueueAction::Revoke { session: SessionId::new(2), grant: grant.number })
+    );
     let epoch = actions.iter().find_map(|action| match action {
-        Action::Gate { epoch } => Some(*epoch),
+        QueueAction::Gate { epoch } => Some(*epoch),
         _ => None,
     });
-    let by_queue = Gate { epoch: epoch.unwrap(), launches: 0 };
-    let by_page = Gate { epoch: grant.gate.epoch, launches: grant.gate.launches + 1 };
+    let by_queue = GateState { epoch: epoch.unwrap(), launches: 0 };
+    let by_page = GateState { epoch: grant.gate.epoch, launches: grant.gate.launches + 1 };
     for gate in [by_queue, by_page] {
-        assert_eq!({ purse }.spend(Some(us(1)), gate, 0, us(301)), Spend::Ask);
+        assert_eq!({ budget }.spend(Some(us(1)), gate, 0, us(301)), LaunchDecision::Request);
     }
-    assert_eq!({ purse }.spend(Some(us(1)), grant.gate, 0, us(301)), Spend::Go);
+    assert_eq!({ budget }.spend(Some(us(1)), grant.gate, 0, us(301)), LaunchDecision::Launch);
     assert_eq!(scene.queue.counters().early_stops, 1);
 }
 
 #[test]
 fn a_launch_that_was_granted_but_not_made_keeps_its_place() {
-    let mut scene = pair(Rules::default());
+    let mut scene = pair(QueueRules::default());
     scene.join(3, 5, profile(&[(us(200), Nanos::ZERO)]));
-    scene.want(2, K0);
-    scene.want(3, K0);
+    scene.request(2, K0);
+    scene.request(3, K0);
     assert!(granted(&scene.launch(1, K0), 2).is_some());
     scene.now = us(300);
 
@@ -99,30 +101,30 @@ fn a_launch_that_was_granted_but_not_made_keeps_its_place() {
 }
 
 #[test]
-fn a_budget_is_spent_without_asking_and_the_rest_goes_to_whom_it_fits() {
-    let mut scene = pair(Rules::default());
+fn a_budget_is_spent_without_requests_and_the_rest_goes_to_the_next_fit() {
+    let mut scene = pair(QueueRules::default());
     scene.join(3, 6, profile(&[(us(300), Nanos::ZERO)]));
-    scene.want(3, K0);
-    scene.want(2, K1);
+    scene.request(3, K0);
+    scene.request(2, K1);
     let grant = granted(&scene.launch(1, K0), 2).expect("the higher priority goes first");
-    let mut purse = Purse::default();
-    purse.receive(grant);
+    let mut budget = GrantBudget::default();
+    budget.receive(grant);
 
-    assert_eq!(purse.spend(Some(us(900)), grant.gate, 0, us(50)), Spend::Go);
+    assert_eq!(budget.spend(Some(us(900)), grant.gate, 0, us(50)), LaunchDecision::Launch);
     scene.now = us(50);
     scene.started(2, K1, grant);
-    assert_eq!(purse.spend(Some(us(900)), grant.gate, 1, us(60)), Spend::Wait);
+    assert_eq!(budget.spend(Some(us(900)), grant.gate, 1, us(60)), LaunchDecision::Wait);
     scene.now = us(950);
     scene.done(2);
-    assert_eq!(purse.spend(Some(us(900)), grant.gate, 0, us(950)), Spend::Go);
+    assert_eq!(budget.spend(Some(us(900)), grant.gate, 0, us(950)), LaunchDecision::Launch);
     scene.started(2, K1, grant);
     scene.now = us(1_850);
     scene.done(2);
     // 200 µs are left: too few for another of its own.
-    assert_eq!(purse.spend(Some(us(900)), grant.gate, 0, us(1_850)), Spend::Ask);
+    assert_eq!(budget.spend(Some(us(900)), grant.gate, 0, us(1_850)), LaunchDecision::Request);
     let session = SessionId::new(2);
     let beyond = Some(grant.number);
-    let actions = scene.step(Event::Want { session, launch: 99, kernel: K1, beyond });
+    let actions = scene.step(QueueEvent::Request { session, launch: 99, kernel: K1, beyond });
 
     assert_eq!(granted(&actions, 3), None, "300 µs do not fit into 200");
     assert_eq!(scene.queue.counters().filled_time, us(1_800));
@@ -130,8 +132,8 @@ fn a_budget_is_spent_without_asking_and_the_rest_goes_to_whom_it_fits() {
 
 #[test]
 fn what_a_late_launch_spends_is_counted_and_not_taken_off_a_newer_grant() {
-    let mut scene = pair(Rules::default());
-    scene.want(2, K0);
+    let mut scene = pair(QueueRules::default());
+    scene.request(2, K0);
     let old = granted(&scene.launch(1, K0), 2).unwrap();
     scene.now = us(2_500);
     let new = granted(&scene.launch(1, K0), 2).unwrap();
@@ -140,92 +142,93 @@ fn what_a_late_launch_spends_is_counted_and_not_taken_off_a_newer_grant() {
     scene.started(2, K0, old);
 
     assert_eq!(scene.queue.counters().late, 1);
-    assert_eq!(scene.queue.promised(), new.budget);
+    assert_eq!(scene.queue.granted_gap_time(), new.budget);
 }
 
 #[test]
 fn an_older_grant_that_comes_late_replaces_nothing() {
-    let mut scene = pair(Rules::default());
-    scene.want(2, K0);
+    let mut scene = pair(QueueRules::default());
+    scene.request(2, K0);
     let old = granted(&scene.launch(1, K0), 2).unwrap();
     scene.now = us(2_500);
     let new = granted(&scene.launch(1, K0), 2).unwrap();
-    let mut purse = Purse::default();
-    purse.receive(new);
-    purse.receive(old);
+    let mut budget = GrantBudget::default();
+    budget.receive(new);
+    budget.receive(old);
 
-    assert_eq!(purse.grant(), Some(&new));
+    assert_eq!(budget.grant(), Some(&new));
 }
 
 #[test]
 fn a_grant_ends_by_itself_when_no_message_comes_through() {
-    let mut scene = pair(Rules::default());
-    scene.want(2, K0);
+    let mut scene = pair(QueueRules::default());
+    scene.request(2, K0);
     let grant = granted(&scene.launch(1, K0), 2).unwrap();
-    let mut purse = Purse::default();
-    purse.receive(grant);
+    let mut budget = GrantBudget::default();
+    budget.receive(grant);
 
-    assert_eq!(purse.spend(Some(us(1)), grant.gate, 0, us(2_049)), Spend::Go);
+    assert_eq!(budget.spend(Some(us(1)), grant.gate, 0, us(2_049)), LaunchDecision::Launch);
     assert_eq!(
-        purse.spend(Some(us(200)), grant.gate, 0, us(1_900)),
-        Spend::Ask,
+        budget.spend(Some(us(200)), grant.gate, 0, us(1_900)),
+        LaunchDecision::Request,
         "it would not end in time"
     );
-    assert_eq!(purse.spend(Some(us(1)), grant.gate, 0, us(2_050)), Spend::Ask);
+    assert_eq!(budget.spend(Some(us(1)), grant.gate, 0, us(2_050)), LaunchDecision::Request);
 }
 
 #[test]
-fn a_gap_that_outlasts_all_before_is_probed_with_what_it_earned() {
-    let mut scene = pair(Rules::default());
-    scene.want(2, K1);
+fn a_gap_longer_than_all_before_is_probed_by_a_share_of_its_age() {
+    let mut scene = pair(QueueRules::default());
+    scene.request(2, K1);
     let grant = granted(&scene.launch(1, K0), 2).unwrap();
     scene.now = us(50);
     scene.started(2, K1, grant);
     scene.now = us(950);
     scene.done(2);
     scene.now = us(2_100);
-    let small = scene.want(2, K0);
+    let small = scene.request(2, K0);
     assert_eq!(granted(&small, 2).map(|grant| grant.budget), Some(us(205)), "a tenth of 2,050 µs");
 }
 
 #[test]
 fn a_grant_for_one_kernel_covers_one() {
-    let mut scene = pair(Rules { grants: GrantSize::Kernel, ..Rules::default() });
-    scene.want(2, K0);
+    let mut scene = pair(QueueRules { grants: GrantSize::Kernel, ..QueueRules::default() });
+    scene.request(2, K0);
     let grant = granted(&scene.launch(1, K0), 2).unwrap();
-    let mut purse = Purse::default();
-    purse.receive(grant);
+    let mut budget = GrantBudget::default();
+    budget.receive(grant);
 
     assert_eq!((grant.budget, grant.launches), (us(200), 1));
-    assert_eq!(purse.spend(Some(us(200)), grant.gate, 0, us(50)), Spend::Go);
-    assert_eq!(purse.spend(Some(us(1)), grant.gate, 0, us(51)), Spend::Ask);
+    assert_eq!(budget.spend(Some(us(200)), grant.gate, 0, us(50)), LaunchDecision::Launch);
+    assert_eq!(budget.spend(Some(us(1)), grant.gate, 0, us(51)), LaunchDecision::Request);
 }
 
 #[test]
-fn a_new_task_is_measured_first_and_nobody_fills_its_gaps_meanwhile() {
-    let mut scene = Scene::new(Rules::default());
+fn a_new_task_is_measured_first_and_its_gaps_stay_empty() {
+    let mut scene = Scene::new(QueueRules::default());
     let actions = scene.join(1, 0, TaskProfile::default());
-    assert_eq!(role_told(&actions, 1), Some(Role::Measure));
+    assert_eq!(role_sent(&actions, 1), Some(Role::Measure));
     scene.join(2, 5, profile(&[(us(10), Nanos::ZERO)]));
     let session = SessionId::new(1);
-    scene.step(Event::Define { session, kernel: Box::new(kernel_id(0)) });
-    scene.want(2, K0);
+    scene.step(QueueEvent::Define { session, kernel: Box::new(kernel_id(0)) });
+    scene.request(2, K0);
 
-    let mut told = None;
+    let mut measured_at = None;
     for run in 1..=200 {
         scene.now = us(500 * run);
         let launched = scene.launch(1, K0);
         let is_over = scene.role(1) == Some(Role::Hold);
         assert_eq!(granted(&launched, 2).is_some(), is_over, "run {run}");
-        let sample = Sample { kernel: K0, before: Some(K0), took: us(50), gap: Some(us(950)) };
-        let actions = scene.step(Event::Sample { session, sample });
-        if actions.contains(&Action::Measured { session }) {
-            told = Some(run);
-            assert_eq!(role_told(&actions, 1), Some(Role::Hold));
+        let sample =
+            KernelSample { kernel: K0, before: Some(K0), took: us(50), gap: Some(us(950)) };
+        let actions = scene.step(QueueEvent::Sample { session, sample });
+        if actions.contains(&QueueAction::Measured { session }) {
+            measured_at = Some(run);
+            assert_eq!(role_sent(&actions, 1), Some(Role::Hold));
         }
     }
 
-    assert_eq!(told, Some(100), "the fewest launches that make a measurement");
+    assert_eq!(measured_at, Some(100), "the fewest launches that make a measurement");
     let key = TaskKey::new("task 1").unwrap();
     let profile = scene.queue.profile(&key).unwrap();
     assert_eq!((profile.took(K0), profile.gap(K0)), (Some(us(50)), Some(us(950))));
@@ -237,19 +240,19 @@ fn a_new_task_is_measured_first_and_nobody_fills_its_gaps_meanwhile() {
 
 #[test]
 fn a_kernel_that_changed_is_measured_again_and_used_meanwhile() {
-    let mut scene = pair(Rules::default());
+    let mut scene = pair(QueueRules::default());
     let session = SessionId::new(2);
     let key = TaskKey::new("task 2").unwrap();
-    let mut asked = 0;
+    let mut remeasured = 0;
     for _ in 0..6 {
-        let sample = Sample { kernel: K0, before: None, took: us(700), gap: None };
-        let actions = scene.step(Event::Sample { session, sample });
-        asked += actions.iter().filter(|a| matches!(a, Action::Remeasure { .. })).count();
+        let sample = KernelSample { kernel: K0, before: None, took: us(700), gap: None };
+        let actions = scene.step(QueueEvent::Sample { session, sample });
+        remeasured += actions.iter().filter(|a| matches!(a, QueueAction::Remeasure { .. })).count();
     }
 
-    assert_eq!(asked, 1);
+    assert_eq!(remeasured, 1);
     assert_eq!(scene.queue.profile(&key).unwrap().took(K0), Some(us(700)));
-    assert_eq!(scene.role(2), Some(Role::Ask));
+    assert_eq!(scene.role(2), Some(Role::Fill));
 }
 
 #[test]
@@ -270,6 +273,6 @@ fn profiles_of_two_machines_merge_whatever_order_their_kernels_were_met_in() {
     assert_eq!(took(0), Some(us(10)));
     assert_eq!(took(1), Some(us(30)));
     assert_eq!(took(2), Some(us(40)));
-    let gaps = one.pairs.believed(None, one.index(&kernel_id(2)).unwrap()).unwrap();
+    let gaps = one.pairs.trusted(None, one.index(&kernel_id(2)).unwrap()).unwrap();
     assert_eq!(gaps.longest(), us(400));
 }

@@ -5,15 +5,15 @@ mod harness;
 
 use harness::{Harness, Op};
 use proptest::prelude::*;
-use tessera_kernel_queue::{GapPredictor, GrantSize, Nanos, Rules};
+use tessera_kernel_queue::{GapPredictor, GrantSize, Nanos, QueueRules};
 
-fn rules() -> impl Strategy<Value = Rules> {
+fn rules() -> impl Strategy<Value = QueueRules> {
     let grants = prop_oneof![Just(GrantSize::Kernel), Just(GrantSize::Gap)];
     let predictor =
         prop_oneof![Just(GapPredictor::Mean), Just(GapPredictor::Pairs { risk_thousandths: 300 }),];
     (grants, predictor, 1_u16..4, any::<bool>()).prop_map(|(grants, predictor, in_flight, ages)| {
-        let plain = Rules::default();
-        Rules {
+        let plain = QueueRules::default();
+        QueueRules {
             grants,
             predictor,
             in_flight,

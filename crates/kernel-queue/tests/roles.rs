@@ -1,12 +1,13 @@
-//! Who holds, who asks, and what becomes of it when somebody comes, goes or dies.
+//! The roles of sessions, and how they change when sessions join, leave or die.
 
 #[path = "support/scene.rs"]
 mod scene;
 
-use scene::{K0, Scene, first, granted, ms, profile, role_told, us};
+use scene::{K0, Scene, first, granted, ms, profile, role_sent, us};
 use tessera_kernel_queue::limits::SESSIONS_MAX;
 use tessera_kernel_queue::{
-    Action, Event, Kind, Nanos, Refusal, Role, Rules, SessionId, Sharing, TaskProfile,
+    GrantKind, KernelSharing, Nanos, QueueAction, QueueEvent, QueueRefusal, QueueRules, Role,
+    SessionId, TaskProfile,
 };
 
 fn gaps() -> TaskProfile {
@@ -18,59 +19,59 @@ fn short() -> TaskProfile {
 }
 
 #[test]
-fn a_session_without_a_rival_is_free() {
-    let mut scene = Scene::new(Rules::default());
+fn a_session_without_a_contender_is_free() {
+    let mut scene = Scene::new(QueueRules::default());
 
-    assert_eq!(role_told(&scene.join(1, 5, gaps()), 1), Some(Role::Free));
+    assert_eq!(role_sent(&scene.join(1, 5, gaps()), 1), Some(Role::Free));
 }
 
 #[test]
 fn a_newcomer_of_higher_priority_takes_over_at_the_next_kernel() {
-    let mut scene = Scene::new(Rules::default());
+    let mut scene = Scene::new(QueueRules::default());
     scene.join(1, 5, gaps());
     scene.launch(1, K0);
 
     let actions = scene.join(2, 0, gaps());
 
-    assert_eq!(role_told(&actions, 1), Some(Role::Ask));
-    assert_eq!(role_told(&actions, 2), Some(Role::Hold));
+    assert_eq!(role_sent(&actions, 1), Some(Role::Fill));
+    assert_eq!(role_sent(&actions, 2), Some(Role::Hold));
     // Its next kernel is withheld until the newcomer leaves a gap.
-    assert_eq!(granted(&scene.want(1, K0), 1), None);
+    assert_eq!(granted(&scene.request(1, K0), 1), None);
     assert!(granted(&scene.launch(2, K0), 1).is_some());
 }
 
 #[test]
 fn a_newcomer_of_higher_priority_ends_grants_that_stand() {
-    let mut scene = Scene::new(Rules::default());
+    let mut scene = Scene::new(QueueRules::default());
     scene.join(1, 3, gaps());
     scene.join(2, 5, short());
-    scene.want(2, K0);
+    scene.request(2, K0);
     let grant = granted(&scene.launch(1, K0), 2).unwrap();
 
     let actions = scene.join(3, 0, gaps());
 
-    let revoke = Action::Revoke { session: SessionId::new(2), grant: grant.number };
+    let revoke = QueueAction::Revoke { session: SessionId::new(2), grant: grant.number };
     assert!(actions.contains(&revoke), "{actions:?}");
     let raised = actions
         .iter()
-        .any(|action| matches!(action, Action::Gate { epoch } if *epoch > grant.gate.epoch));
+        .any(|action| matches!(action, QueueAction::Gate { epoch } if *epoch > grant.gate.epoch));
     assert!(raised, "{actions:?}");
 }
 
 #[test]
 fn a_newcomer_of_lower_priority_fills() {
-    let mut scene = Scene::new(Rules::default());
+    let mut scene = Scene::new(QueueRules::default());
     scene.join(1, 2, gaps());
 
     let actions = scene.join(2, 7, short());
 
-    assert_eq!(role_told(&actions, 1), Some(Role::Hold));
-    assert_eq!(role_told(&actions, 2), Some(Role::Ask));
+    assert_eq!(role_sent(&actions, 1), Some(Role::Hold));
+    assert_eq!(role_sent(&actions, 2), Some(Role::Fill));
 }
 
 #[test]
-fn sessions_of_equal_priority_interleave_without_asking() {
-    let mut scene = Scene::new(Rules::default());
+fn sessions_of_equal_priority_interleave_without_requests() {
+    let mut scene = Scene::new(QueueRules::default());
     scene.join(1, 4, gaps());
     scene.join(2, 4, gaps());
 
@@ -82,12 +83,12 @@ fn sessions_of_equal_priority_interleave_without_asking() {
 
 #[test]
 fn a_gap_of_equals_ends_with_the_first_of_them() {
-    let mut scene = Scene::new(Rules::default());
+    let mut scene = Scene::new(QueueRules::default());
     scene.join(1, 4, profile(&[(us(50), ms(4))]));
     scene.join(2, 4, profile(&[(us(50), ms(1))]));
     scene.join(3, 9, short());
-    scene.want(3, K0);
-    assert_eq!(granted(&scene.launch(1, K0), 3), None, "of the other nothing is known yet");
+    scene.request(3, K0);
+    assert_eq!(granted(&scene.launch(1, K0), 3), None, "the other has not launched yet");
 
     let grant = granted(&scene.launch(2, K0), 3).unwrap();
 
@@ -95,59 +96,64 @@ fn a_gap_of_equals_ends_with_the_first_of_them() {
 }
 
 #[test]
-fn when_the_holder_leaves_the_next_holds_and_its_waiting_launch_goes() {
-    let mut scene = Scene::new(Rules::default());
+fn when_the_holder_leaves_the_next_becomes_the_holder_and_its_waiting_launch_goes() {
+    let mut scene = Scene::new(QueueRules::default());
     scene.join(1, 0, gaps());
     scene.join(2, 5, short());
     scene.join(3, 6, short());
-    scene.want(2, K0);
+    scene.request(2, K0);
 
     let actions = scene.leave(1);
 
-    assert_eq!(role_told(&actions, 2), Some(Role::Hold));
-    assert_eq!(role_told(&actions, 3), None, "it asks as before");
+    assert_eq!(role_sent(&actions, 2), Some(Role::Hold));
+    assert_eq!(role_sent(&actions, 3), None, "it is a filler as before");
     assert!(scene.queue.waiting().is_empty());
 }
 
 #[test]
 fn in_the_exclusive_mode_one_task_runs_until_it_leaves() {
-    let mut scene = Scene::new(Rules { sharing: Sharing::Exclusive, ..Rules::default() });
+    let mut scene =
+        Scene::new(QueueRules { sharing: KernelSharing::Exclusive, ..QueueRules::default() });
     scene.join(1, 5, gaps());
     scene.join(2, 9, short());
     scene.join(3, 0, short());
     assert_eq!(scene.role(1), Some(Role::Hold), "nobody takes over a running task");
     scene.launch(1, K0);
-    scene.want(2, K0);
-    scene.want(3, K0);
+    scene.request(2, K0);
+    scene.request(3, K0);
 
     let seen = scene.wait(ms(900));
-    let grants = seen.iter().filter(|(_, action)| matches!(action, Action::Grant { .. }));
+    let grants = seen.iter().filter(|(_, action)| matches!(action, QueueAction::Grant { .. }));
     assert_eq!(grants.count(), 0, "nobody fills its gaps, however long they are");
 
     let actions = scene.leave(1);
-    assert_eq!(role_told(&actions, 3), Some(Role::Hold), "of those who wait the highest is next");
-    assert_eq!(scene.role(2), Some(Role::Ask));
+    assert_eq!(
+        role_sent(&actions, 3),
+        Some(Role::Hold),
+        "the waiting session of highest priority is next"
+    );
+    assert_eq!(scene.role(2), Some(Role::Fill));
 }
 
 #[test]
 fn fillers_go_on_within_ten_milliseconds_of_a_holders_death() {
-    let mut scene = Scene::new(Rules::default());
+    let mut scene = Scene::new(QueueRules::default());
     scene.join(1, 0, profile(&[(us(50), us(300))]));
     scene.join(2, 5, profile(&[(ms(3), Nanos::ZERO)]));
     scene.launch(1, K0);
     scene.now = us(60);
-    scene.want(2, K0);
+    scene.request(2, K0);
 
-    // From here on the holder is dead, and its connection tells nobody.
+    // From here on the holder is dead, and its connection does not report it.
     let seen = scene.wait(ms(20));
 
-    let (at, _) = first(&seen, 2, Kind::Lapse).expect("a grant because of the silence");
+    let (at, _) = first(&seen, 2, GrantKind::Lapse).expect("a grant after the silence");
     assert!(at <= ms(10), "{at}");
 }
 
 #[test]
-fn a_session_without_a_word_is_dropped_and_the_next_holds() {
-    let mut scene = Scene::new(Rules::default());
+fn a_silent_session_is_dropped_and_the_next_becomes_the_holder() {
+    let mut scene = Scene::new(QueueRules::default());
     scene.join(1, 0, gaps());
     scene.join(2, 5, short());
     scene.now = ms(600);
@@ -155,19 +161,19 @@ fn a_session_without_a_word_is_dropped_and_the_next_holds() {
 
     let seen = scene.wait(ms(1_100));
 
-    let dropped = Action::Dropped { session: SessionId::new(1) };
+    let dropped = QueueAction::Dropped { session: SessionId::new(1) };
     assert!(seen.contains(&(ms(1_000), dropped)), "{seen:?}");
     assert_eq!(scene.role(2), Some(Role::Free));
 }
 
 #[test]
 fn a_dead_fillers_grant_runs_out_and_the_next_filler_gets_the_gap() {
-    let mut scene = Scene::new(Rules::default());
+    let mut scene = Scene::new(QueueRules::default());
     scene.join(1, 0, profile(&[(us(50), ms(50))]));
     scene.join(2, 5, short());
     scene.join(3, 6, short());
-    scene.want(2, K0);
-    scene.want(3, K0);
+    scene.request(2, K0);
+    scene.request(3, K0);
     let grant = granted(&scene.launch(1, K0), 2).unwrap();
     assert_eq!(granted(&scene.sync(1), 3), None, "one grant at a time covers the gap");
 
@@ -176,39 +182,39 @@ fn a_dead_fillers_grant_runs_out_and_the_next_filler_gets_the_gap() {
 
     assert!(grant.until <= grant.from.plus(ms(5)));
     let next = seen.iter().find_map(|(at, action)| match action {
-        Action::Grant { session, .. } => Some((*at, session.get())),
+        QueueAction::Grant { session, .. } => Some((*at, session.get())),
         _ => None,
     });
-    // Its launch stands in the queue again, and it has the higher priority: it is granted again
-    // and again until its session is dropped, but never for longer than a grant.
+    // Its launch is in the queue again and has the higher priority. It is granted repeatedly until
+    // its session is dropped, but never for longer than a grant.
     assert_eq!(next, Some((grant.until, 2)));
     let actions = scene.leave(2);
     assert!(granted(&actions, 3).is_some(), "{actions:?}");
 }
 
 #[test]
-fn whoever_is_not_there_is_told_to_join() {
-    let mut scene = Scene::new(Rules::default());
+fn an_unknown_session_is_refused() {
+    let mut scene = Scene::new(QueueRules::default());
     let session = SessionId::new(7);
 
-    let actions = scene.step(Event::Alive { session });
+    let actions = scene.step(QueueEvent::Alive { session });
 
-    assert_eq!(actions, [Action::Refuse { session, why: Refusal::UnknownSession }]);
+    assert_eq!(actions, [QueueAction::Refuse { session, why: QueueRefusal::UnknownSession }]);
 }
 
 #[test]
 fn a_number_is_used_once_and_a_slice_has_so_many_sessions() {
-    let mut scene = Scene::new(Rules::default());
+    let mut scene = Scene::new(QueueRules::default());
     for session in 0..u64::try_from(SESSIONS_MAX).unwrap() {
         scene.join(session, 5, short());
     }
-    let why = |actions: Vec<Action>| match actions[..] {
-        [Action::Refuse { why, .. }] => Some(why),
+    let why = |actions: Vec<QueueAction>| match actions[..] {
+        [QueueAction::Refuse { why, .. }] => Some(why),
         _ => None,
     };
 
-    assert_eq!(why(scene.join(3, 5, short())), Some(Refusal::SessionTwice));
-    assert_eq!(why(scene.join(1_000, 5, short())), Some(Refusal::SessionsFull));
+    assert_eq!(why(scene.join(3, 5, short())), Some(QueueRefusal::SessionTwice));
+    assert_eq!(why(scene.join(1_000, 5, short())), Some(QueueRefusal::SessionsFull));
     scene.leave(3);
     assert_eq!(why(scene.join(1_000, 5, short())), None);
 }

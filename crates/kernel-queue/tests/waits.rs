@@ -4,11 +4,11 @@
 mod scene;
 
 use scene::{K0, Scene, first, granted, ms, profile, us};
-use tessera_kernel_queue::admission::Need;
+use tessera_kernel_queue::admission::ResourceNeed;
 use tessera_kernel_queue::limits::WAITING_MAX;
 use tessera_kernel_queue::{
-    Action, Ageing, Event, KernelIndex, Kind, Nanos, Refusal, Rules, SessionId, Sharing,
-    TaskProfile,
+    Ageing, GrantKind, KernelIndex, KernelSharing, Nanos, QueueAction, QueueEvent, QueueRefusal,
+    QueueRules, SessionId, TaskProfile,
 };
 
 /// A holder that never pauses: kernels of 500 µs one after the other, for `span`; fillers ask
@@ -16,7 +16,7 @@ use tessera_kernel_queue::{
 fn never_pausing(scene: &mut Scene, fillers: &[(u64, Nanos)], span: Nanos) -> Nanos {
     let mut cost = Nanos::ZERO;
     for (filler, _) in fillers {
-        scene.want(*filler, K0);
+        scene.request(*filler, K0);
     }
     while scene.now < span {
         scene.alive(&[1]);
@@ -26,11 +26,11 @@ fn never_pausing(scene: &mut Scene, fillers: &[(u64, Nanos)], span: Nanos) -> Na
         grants.extend(scene.wait(now.plus(us(500))));
         for (filler, took) in fillers {
             scene.alive(&[*filler]);
-            if let Some((_, grant)) = first(&grants, *filler, Kind::Aged) {
+            if let Some((_, grant)) = first(&grants, *filler, GrantKind::Aged) {
                 cost = cost.plus(*took);
                 scene.started(*filler, K0, grant);
                 scene.done(*filler);
-                scene.want(*filler, K0);
+                scene.request(*filler, K0);
             }
         }
     }
@@ -48,10 +48,10 @@ fn fillers(scene: &mut Scene) -> Vec<(u64, Nanos)> {
 }
 
 #[test]
-fn beside_a_holder_that_never_pauses_every_wait_ends_and_costs_a_fiftieth() {
-    let mut scene = Scene::new(Rules::default());
+fn with_a_holder_that_never_pauses_every_wait_ends_and_costs_a_fiftieth() {
+    let mut scene = Scene::new(QueueRules::default());
     let fillers = fillers(&mut scene);
-    let ageing = Rules::default().ageing.unwrap();
+    let ageing = QueueRules::default().ageing.unwrap();
     let span = Nanos::from_millis(10_000);
 
     let cost = never_pausing(&mut scene, &fillers, span);
@@ -71,8 +71,8 @@ fn beside_a_holder_that_never_pauses_every_wait_ends_and_costs_a_fiftieth() {
 }
 
 #[test]
-fn without_the_valve_a_kernel_that_fits_no_gap_waits_for_ever() {
-    let mut scene = Scene::new(Rules { ageing: None, ..Rules::default() });
+fn without_ageing_a_kernel_that_fits_no_gap_waits_forever() {
+    let mut scene = Scene::new(QueueRules { ageing: None, ..QueueRules::default() });
     let fillers = fillers(&mut scene);
 
     assert_eq!(never_pausing(&mut scene, &fillers, ms(2_000)), Nanos::ZERO);
@@ -83,7 +83,7 @@ fn a_smaller_share_waits_longer() {
     let ageing =
         Ageing { duration: ms(10), wait_max: Nanos::from_millis(10_000), cost_thousandths: 1_000 };
     let wait = |share_thousandths| {
-        let mut scene = Scene::new(Rules { ageing: Some(ageing), ..Rules::default() });
+        let mut scene = Scene::new(QueueRules { ageing: Some(ageing), ..QueueRules::default() });
         let fillers = [(2, us(10))];
         scene.join(1, 0, profile(&[(us(500), Nanos::ZERO)]));
         join_with_share(&mut scene, 2, share_thousandths);
@@ -100,8 +100,8 @@ fn join_with_share(scene: &mut Scene, session: u64, share_thousandths: u32) {
     use tessera_kernel_queue::{Join, TaskKey};
     use tessera_model::spec::{Class, Priority};
     let task = TaskKey::new(format!("task {session}")).unwrap();
-    scene.queue.learn(&task, profile(&[(us(10), Nanos::ZERO)]));
-    scene.step(Event::Join(Join {
+    scene.queue.add_profile(&task, profile(&[(us(10), Nanos::ZERO)]));
+    scene.step(QueueEvent::Join(Join {
         session: SessionId::new(session),
         task,
         priority: Priority::DEFAULT,
@@ -111,120 +111,126 @@ fn join_with_share(scene: &mut Scene, session: u64, share_thousandths: u32) {
 }
 
 #[test]
-fn a_kernel_of_which_nothing_is_known_goes_only_by_age() {
-    let mut scene = Scene::new(Rules::default());
+fn an_unknown_kernel_goes_only_by_age() {
+    let mut scene = Scene::new(QueueRules::default());
     scene.join(1, 0, profile(&[(us(50), ms(300))]));
     scene.join(2, 5, TaskProfile::default());
     assert_eq!(granted(&scene.launch(1, K0), 2), None);
-    scene.want(2, K0);
+    scene.request(2, K0);
 
     let seen = scene.wait(ms(150));
 
-    let (at, grant) = first(&seen, 2, Kind::Aged).expect("it does not wait for ever");
+    let (at, grant) = first(&seen, 2, GrantKind::Aged).expect("it does not wait forever");
     assert!(at <= ms(101), "{at}");
     assert_eq!(grant.launches, 1);
-    assert_eq!(first(&seen, 2, Kind::Gap), None);
+    assert_eq!(first(&seen, 2, GrantKind::Gap), None);
 }
 
 #[test]
-fn a_waiting_launch_whose_kernel_gets_its_name_only_now_goes_in_the_gap_that_is_there() {
-    let mut scene = Scene::new(Rules::default());
+fn a_waiting_launch_that_gets_its_index_late_goes_in_the_current_gap() {
+    let mut scene = Scene::new(QueueRules::default());
     scene.join(1, 0, profile(&[(us(50), ms(300))]));
     scene.join(2, 5, profile(&[(us(100), us(10))]));
     scene.launch(1, K0);
-    scene.want(2, KernelIndex::UNKNOWN);
+    scene.request(2, KernelIndex::UNKNOWN);
     assert_eq!(scene.wait(ms(1)), []);
 
-    let actions = scene.want_again(2, K0);
+    let actions = scene.request_again(2, K0);
 
-    assert_eq!(granted(&actions, 2).map(|grant| grant.kind), Some(Kind::Gap));
-    assert_eq!(scene.queue.waiting().iter().count(), 0, "it is one launch, whatever it is called");
+    assert_eq!(granted(&actions, 2).map(|grant| grant.kind), Some(GrantKind::Gap));
+    assert_eq!(scene.queue.waiting().iter().count(), 0, "it is one launch under either index");
 }
 
 #[test]
 fn a_full_queue_lets_the_program_run_on() {
-    let mut scene = Scene::new(Rules::default());
+    let mut scene = Scene::new(QueueRules::default());
     scene.join(1, 0, profile(&[(us(50), us(10))]));
     scene.join(2, 5, profile(&[(us(50), us(10))]));
     for _ in 0..WAITING_MAX {
-        assert!(scene.want(2, K0).is_empty());
+        assert!(scene.request(2, K0).is_empty());
     }
 
-    let refused = Action::Refuse { session: SessionId::new(2), why: Refusal::QueueFull };
-    assert_eq!(scene.want(2, K0), [refused]);
+    let refused = QueueAction::Refuse { session: SessionId::new(2), why: QueueRefusal::QueueFull };
+    assert_eq!(scene.request(2, K0), [refused]);
 }
 
 /// A profile of one kernel with needs.
-fn needy(took: Nanos, sm: u32, bandwidth: u32) -> TaskProfile {
+fn profile_with_needs(took: Nanos, sm: u32, bandwidth: u32) -> TaskProfile {
     let mut profile = profile(&[(took, Nanos::ZERO)]);
-    profile.kernel_mut(K0).unwrap().need =
-        Some(Need { sm_thousandths: sm, shared_bytes: 0, bandwidth_thousandths: bandwidth });
+    profile.kernel_mut(K0).unwrap().need = Some(ResourceNeed {
+        sm_thousandths: sm,
+        shared_bytes: 0,
+        bandwidth_thousandths: bandwidth,
+    });
     profile
 }
 
-fn beside() -> Scene {
-    let capacity = Need::whole(1 << 20);
-    Scene::new(Rules { sharing: Sharing::Beside { capacity }, ..Rules::default() })
+fn colocated() -> Scene {
+    let capacity = ResourceNeed::whole(1 << 20);
+    Scene::new(QueueRules {
+        sharing: KernelSharing::Colocated { capacity },
+        ..QueueRules::default()
+    })
 }
 
 #[test]
 fn an_offline_kernel_that_fits_runs_beside_the_holders() {
-    let mut scene = beside();
-    scene.join(1, 0, needy(ms(1), 600, 300));
-    scene.join(2, 5, needy(us(100), 400, 700));
+    let mut scene = colocated();
+    scene.join(1, 0, profile_with_needs(ms(1), 600, 300));
+    scene.join(2, 5, profile_with_needs(us(100), 400, 700));
     scene.launch(1, K0);
 
-    let grant = granted(&scene.want(2, K0), 2).unwrap();
+    let grant = granted(&scene.request(2, K0), 2).unwrap();
 
-    assert_eq!((grant.kind, grant.from, grant.launches), (Kind::Beside, scene.now, 1));
+    assert_eq!((grant.kind, grant.from, grant.launches), (GrantKind::Colocated, scene.now, 1));
 }
 
 #[test]
 fn one_that_does_not_fit_waits_until_enough_is_free() {
     for (sm, bandwidth) in [(401, 10), (10, 701)] {
-        let mut scene = beside();
-        scene.join(1, 0, needy(ms(1), 600, 300));
-        scene.join(2, 5, needy(us(100), sm, bandwidth));
+        let mut scene = colocated();
+        scene.join(1, 0, profile_with_needs(ms(1), 600, 300));
+        scene.join(2, 5, profile_with_needs(us(100), sm, bandwidth));
         scene.launch(1, K0);
-        assert_eq!(granted(&scene.want(2, K0), 2), None);
+        assert_eq!(granted(&scene.request(2, K0), 2), None);
 
         scene.now = ms(1);
         let grant = granted(&scene.sync(1), 2).expect("the holder's kernel has ended");
-        assert_eq!(grant.kind, Kind::Beside);
+        assert_eq!(grant.kind, GrantKind::Colocated);
     }
 }
 
 #[test]
-fn what_was_set_aside_for_a_grant_is_free_again_when_it_runs_out() {
-    let mut scene = beside();
-    scene.join(1, 0, needy(ms(1), 100, 100));
-    scene.join(2, 5, needy(us(100), 900, 100));
-    scene.join(3, 5, needy(us(100), 900, 100));
-    scene.want(2, K0);
-    scene.want(3, K0);
-    assert_eq!(scene.queue.counters().beside, 1, "both together do not fit");
+fn resources_reserved_for_a_grant_are_free_again_when_it_expires() {
+    let mut scene = colocated();
+    scene.join(1, 0, profile_with_needs(ms(1), 100, 100));
+    scene.join(2, 5, profile_with_needs(us(100), 900, 100));
+    scene.join(3, 5, profile_with_needs(us(100), 900, 100));
+    scene.request(2, K0);
+    scene.request(3, K0);
+    assert_eq!(scene.queue.counters().colocated, 1, "both together do not fit");
     scene.leave(2);
 
-    assert_eq!(scene.queue.counters().beside, 2);
+    assert_eq!(scene.queue.counters().colocated, 2);
 }
 
 #[test]
 fn a_grant_for_a_whole_gap_takes_its_window_so_that_an_aged_launch_waits_for_it() {
-    let rules = Rules { in_flight: 2, grant_max: ms(400), ..Rules::default() };
+    let rules = QueueRules { in_flight: 2, grant_max: ms(400), ..QueueRules::default() };
     let mut scene = Scene::new(rules);
     scene.join(1, 0, profile(&[(us(20), Nanos::ZERO)]));
     scene.join(2, 1, profile(&[(us(20), Nanos::ZERO)]));
     scene.join(3, 1, profile(&[(us(20), Nanos::ZERO)]));
-    scene.want(2, K0);
-    scene.want(3, K0);
+    scene.request(2, K0);
+    scene.request(3, K0);
     let seen = scene.wait(ms(90));
-    let (given, lapse) = first(&seen, 2, Kind::Lapse).unwrap();
+    let (given, lapse) = first(&seen, 2, GrantKind::Lapse).unwrap();
     assert_eq!(lapse.in_flight, 2, "it may fill the whole window without asking");
     scene.started(2, K0, lapse);
     scene.done(2);
 
-    // The other's longest wait ends while that grant stands.
-    let longest = Rules::default().ageing.unwrap().wait_max;
+    // The other's longest wait ends while that grant is valid.
+    let longest = QueueRules::default().ageing.unwrap().wait_max;
     let until_over = given.plus(rules.grant_max).minus(ms(1));
     let mut meanwhile = Vec::new();
     while scene.now < until_over {
@@ -233,26 +239,26 @@ fn a_grant_for_a_whole_gap_takes_its_window_so_that_an_aged_launch_waits_for_it(
         meanwhile.extend(scene.wait(step));
     }
     assert!(scene.now > longest, "it has waited for long enough");
-    assert_eq!(first(&meanwhile, 3, Kind::Aged), None, "three would be in flight");
+    assert_eq!(first(&meanwhile, 3, GrantKind::Aged), None, "three would be in flight");
     scene.alive(&[1, 2, 3]);
     let after = scene.wait(lapse.until.plus(ms(1)));
-    assert!(first(&after, 3, Kind::Aged).is_some(), "its turn comes before any other's");
+    assert!(first(&after, 3, GrantKind::Aged).is_some(), "it is served before all others");
 }
 
 #[test]
-fn a_launch_that_went_unasked_while_its_grant_was_on_its_way_waits_no_more() {
-    let mut scene = Scene::new(Rules::default());
+fn a_launch_that_went_without_its_late_grant_waits_no_more() {
+    let mut scene = Scene::new(QueueRules::default());
     scene.join(1, 0, profile(&[(us(20), us(2_000))]));
     scene.join(2, 1, profile(&[(us(50), Nanos::ZERO)]));
-    scene.want(2, K0);
+    scene.request(2, K0);
     let actions = scene.launch(1, K0);
     assert!(granted(&actions, 2).is_some());
 
-    // It lost patience just then, and the holder's return ends the grant.
-    scene.step(Event::Launch { session: SessionId::new(2), launch: 1, kernel: K0, count: 0 });
+    // Its longest wait ended just then, and the holder's return ends the grant.
+    scene.step(QueueEvent::Launch { session: SessionId::new(2), launch: 1, kernel: K0, count: 0 });
     scene.done(2);
     let actions = scene.launch(1, K0);
 
-    assert_eq!(granted(&actions, 2), None, "nobody waits for one");
-    assert_eq!(scene.queue.waiting().iter().count(), 0, "nobody waits");
+    assert_eq!(granted(&actions, 2), None, "no launch waits for one");
+    assert_eq!(scene.queue.waiting().iter().count(), 0, "no launch waits");
 }

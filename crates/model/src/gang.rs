@@ -104,7 +104,7 @@ impl From<GangShape> for RawShape {
 
 /// One job's place in its gang.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub struct Member {
+pub struct GangMember {
     /// The gang's number, which is that of its first member.
     pub gang: JobId,
     /// How many there are, and where.
@@ -113,7 +113,7 @@ pub struct Member {
     pub rank: u32,
 }
 
-impl Member {
+impl GangMember {
     /// Returns the place of a job in the gang that was submitted as `gang`; `None` if it is not
     /// one of it. Members have consecutive numbers in the order of their ranks.
     pub fn of(job: JobId, gang: JobId, shape: GangShape) -> Option<Self> {
@@ -140,8 +140,8 @@ impl Member {
     /// Returns the port on rank 0's node at which the gang's `attempt`-th try meets (1 is the
     /// first).
     ///
-    /// It follows from what every leader knows, so that each member is told the same whoever leads;
-    /// and the next try has another one, should somebody else have come to use it.
+    /// It depends only on data that every leader has, so that all members get the same port from any leader.
+    /// The next attempt has another port, in case another program uses this one.
     pub fn port(self, attempt: u32) -> u16 {
         let turn = self.gang.number().wrapping_add(u64::from(attempt));
         let offset = (turn % PORTS * PORT_STRIDE) % PORTS;
@@ -190,9 +190,9 @@ mod tests {
 
     use super::*;
 
-    fn member(rank: u32) -> Member {
+    fn member(rank: u32) -> GangMember {
         let shape = GangShape::new(2, 3).unwrap();
-        Member { gang: JobId::from_number(40), shape, rank }
+        GangMember { gang: JobId::from_number(40), shape, rank }
     }
 
     fn end(outcome: Outcome) -> MemberEnd {
@@ -213,7 +213,7 @@ mod tests {
     #[test]
     fn a_job_outside_of_the_gangs_numbers_is_no_member() {
         let shape = member(0).shape;
-        let of = |job| Member::of(JobId::from_number(job), JobId::from_number(40), shape);
+        let of = |job| GangMember::of(JobId::from_number(job), JobId::from_number(40), shape);
 
         assert_eq!(of(45), Some(member(5)));
         assert_eq!((of(39), of(46)), (None, None));

@@ -2,7 +2,7 @@
 //! when the controller may believe that they are dead.
 //!
 //! Both sides reckon on their own monotonic clock (`CLOCK_BOOTTIME`); only spans are compared.
-//! The node counts from the moment it **sent** the renewal, the controller from the moment it
+//! The node counts from the time it **sent** the renewal, the controller from the time it
 //! **processed** it, and the controller adds the drift bound: so the node's deadline always
 //! comes first (rule F6).
 
@@ -52,12 +52,12 @@ impl LeaseTerms {
         Millis::new((self.length.get() / 30).clamp(200, 10_000))
     }
 
-    /// Returns the moment at which the node must have killed its attempts, on the node's clock.
+    /// Returns the time at which the node must have killed its attempts, on the node's clock.
     pub fn node_deadline(&self, renewal_sent: Millis) -> Millis {
         renewal_sent.plus(self.length)
     }
 
-    /// Returns the moment from which the controller may declare the node lost, on the
+    /// Returns the time from which the controller may declare the node lost, on the
     /// controller's clock.
     pub fn controller_expiry(&self, renewal_processed: Millis) -> Millis {
         renewal_processed.plus(self.length).plus(self.drift)

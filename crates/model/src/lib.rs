@@ -17,10 +17,10 @@ pub mod spec;
 pub mod task;
 pub mod units;
 
-pub use gang::{GangShape, Member};
+pub use gang::{GangMember, GangShape};
 pub use ids::{
     AttemptId, BootId, ControllerId, DecisionId, GpuId, JobId, JobRef, NodeId, NodeName, PlanId,
     SliceId, SubmissionId,
 };
-pub use keep::Keep;
+pub use keep::RetentionTime;
 pub use units::{Bytes, Millis};

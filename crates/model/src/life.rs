@@ -68,7 +68,7 @@ macro_rules! words {
 pub(crate) use words;
 
 words! {
-    /// Where a job stands.
+    /// The state of a job.
     JobState {
         /// Waits for a placement.
         Queued = "queued",
@@ -86,9 +86,9 @@ words! {
         Succeeded = "succeeded",
         /// Ended by its own fault, or used up its retries.
         Failed = "failed",
-        /// Ended because its user said so.
+        /// Ended because its user cancelled it.
         Cancelled = "cancelled",
-        /// Ended because it ran longer than it said.
+        /// Ended because it reached its time limit.
         TimedOut = "timed_out",
     }
 }
@@ -132,12 +132,12 @@ words! {
 }
 
 impl JobState {
-    /// Tells whether the job has reached its end. Final is final: no event leaves such a state.
+    /// Returns whether the job has reached its end. Final is final: no event leaves such a state.
     pub const fn is_final(self) -> bool {
         matches!(self, Self::Succeeded | Self::Failed | Self::Cancelled | Self::TimedOut)
     }
 
-    /// Tells whether a live attempt belongs to the job.
+    /// Returns whether a live attempt belongs to the job.
     pub const fn has_live_attempt(self) -> bool {
         matches!(self, Self::Placing | Self::Starting | Self::Running | Self::Stopping)
     }
@@ -166,7 +166,7 @@ pub enum JobEvent {
     Release,
     /// Placement reserved a place whose layout must still be made.
     Reserve,
-    /// Placement chose a slice that stands ready, or the reserved one became ready.
+    /// The chosen slice already exists, or the reserved slice became ready.
     Launch,
     /// The agent reports that the program runs.
     Started,
@@ -177,13 +177,13 @@ pub enum JobEvent {
         /// How.
         outcome: Outcome,
         /// What its retry rules say to that ([`RetryRules::verdict`]).
-        verdict: Verdict,
+        verdict: RetryVerdict,
     },
 }
 
 /// What follows the end of an attempt for its job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum RetryVerdict {
     /// The job is over.
     Final,
     /// The job goes back to the queue; charged if the end was its own fault.
@@ -198,8 +198,8 @@ pub enum Verdict {
 /// A move that the life cycle doesn't have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a job that is {state} can't take {event:?}")]
-pub struct IllegalMove {
-    /// Where the job stands; it stays there.
+pub struct IllegalTransition {
+    /// The job's state; it does not change.
     pub state: JobState,
     /// What was tried.
     pub event: JobEvent,
@@ -210,8 +210,8 @@ impl JobState {
     ///
     /// # Errors
     ///
-    /// [`IllegalMove`] if the event has no meaning in this state.
-    pub const fn on(self, event: JobEvent) -> Result<Self, IllegalMove> {
+    /// [`IllegalTransition`] if the event has no meaning in this state.
+    pub const fn on(self, event: JobEvent) -> Result<Self, IllegalTransition> {
         use JobEvent as E;
         use JobState as S;
         let next = match (self, event) {
@@ -250,18 +250,18 @@ impl JobState {
             )
             | (S::Running, E::Started)
             | (S::Succeeded | S::Failed | S::Cancelled | S::TimedOut, _) => {
-                return Err(IllegalMove { state: self, event });
+                return Err(IllegalTransition { state: self, event });
             }
         };
         Ok(next)
     }
 }
 
-const fn after_end(outcome: Outcome, verdict: Verdict) -> JobState {
+const fn after_end(outcome: Outcome, verdict: RetryVerdict) -> JobState {
     match verdict {
-        Verdict::Requeue { .. } => JobState::Queued,
-        Verdict::Hold => JobState::Held,
-        Verdict::Final => match outcome {
+        RetryVerdict::Requeue { .. } => JobState::Queued,
+        RetryVerdict::Hold => JobState::Held,
+        RetryVerdict::Final => match outcome {
             Outcome::Succeeded => JobState::Succeeded,
             Outcome::Cancelled => JobState::Cancelled,
             Outcome::TimedOut => JobState::TimedOut,
@@ -294,21 +294,21 @@ impl RetryRules {
     ///
     /// `charged` counts the retries that the job has used up, `uncharged` the ends so far that
     /// were not its fault.
-    pub const fn verdict(&self, outcome: Outcome, charged: u32, uncharged: u32) -> Verdict {
+    pub const fn verdict(&self, outcome: Outcome, charged: u32, uncharged: u32) -> RetryVerdict {
         match outcome {
             Outcome::Succeeded | Outcome::Cancelled | Outcome::TimedOut | Outcome::LaunchFailed => {
-                Verdict::Final
+                RetryVerdict::Final
             }
             Outcome::Failed | Outcome::OutOfMemory => {
                 if charged < self.max_retries {
-                    Verdict::Requeue { charged: true }
+                    RetryVerdict::Requeue { charged: true }
                 } else {
-                    Verdict::Final
+                    RetryVerdict::Final
                 }
             }
             Outcome::Lost => match self.on_lost {
-                OnLost::Fail => Verdict::Final,
-                OnLost::Hold => Verdict::Hold,
+                OnLost::Fail => RetryVerdict::Final,
+                OnLost::Hold => RetryVerdict::Hold,
                 OnLost::Requeue => innocent(uncharged),
             },
             Outcome::Preempted | Outcome::NotStarted | Outcome::Collateral => innocent(uncharged),
@@ -316,20 +316,24 @@ impl RetryRules {
     }
 }
 
-const fn innocent(uncharged: u32) -> Verdict {
-    if uncharged < UNCHARGED_ENDS_MAX { Verdict::Requeue { charged: false } } else { Verdict::Hold }
+const fn innocent(uncharged: u32) -> RetryVerdict {
+    if uncharged < UNCHARGED_ENDS_MAX {
+        RetryVerdict::Requeue { charged: false }
+    } else {
+        RetryVerdict::Hold
+    }
 }
 
-/// How a program ended, as the kernel told the shepherd.
+/// How a program ended, as the kernel reported it to the shepherd.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Exit {
+pub enum ProgramExit {
     /// It returned this status.
     Code(u8),
     /// It was killed by this signal.
     Signal(u8),
 }
 
-impl fmt::Display for Exit {
+impl fmt::Display for ProgramExit {
     /// Shows `code:signal`, as batch schedulers print exit codes.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -339,7 +343,7 @@ impl fmt::Display for Exit {
     }
 }
 
-impl Exit {
+impl ProgramExit {
     /// Returns the status that a shell would report: the code, or 128 and the signal.
     pub const fn shell_status(self) -> u8 {
         match self {
@@ -358,11 +362,11 @@ mod tests {
         prop::sample::select(Outcome::ALL)
     }
 
-    fn verdicts() -> impl Strategy<Value = Verdict> {
+    fn verdicts() -> impl Strategy<Value = RetryVerdict> {
         prop_oneof![
-            Just(Verdict::Final),
-            Just(Verdict::Hold),
-            any::<bool>().prop_map(|charged| Verdict::Requeue { charged }),
+            Just(RetryVerdict::Final),
+            Just(RetryVerdict::Hold),
+            any::<bool>().prop_map(|charged| RetryVerdict::Requeue { charged }),
         ]
     }
 
@@ -424,9 +428,9 @@ mod tests {
             let (mut charged, mut uncharged) = (0, 0);
             for _ in 0..=max_retries + UNCHARGED_ENDS_MAX {
                 match rules.verdict(outcome, charged, uncharged) {
-                    Verdict::Requeue { charged: true } => charged += 1,
-                    Verdict::Requeue { charged: false } => uncharged += 1,
-                    Verdict::Final | Verdict::Hold => return Ok(()),
+                    RetryVerdict::Requeue { charged: true } => charged += 1,
+                    RetryVerdict::Requeue { charged: false } => uncharged += 1,
+                    RetryVerdict::Final | RetryVerdict::Hold => return Ok(()),
                 }
             }
             prop_assert!(false, "a job that always ends {outcome} goes round for ever");
@@ -438,7 +442,7 @@ mod tests {
         let rules = RetryRules { max_retries: 0, on_lost: OnLost::Requeue };
 
         for outcome in [Outcome::Lost, Outcome::Preempted, Outcome::NotStarted] {
-            assert_eq!(rules.verdict(outcome, 0, 0), Verdict::Requeue { charged: false });
+            assert_eq!(rules.verdict(outcome, 0, 0), RetryVerdict::Requeue { charged: false });
         }
     }
 
@@ -452,8 +456,8 @@ mod tests {
 
     #[test]
     fn an_exit_shows_code_and_signal_apart() {
-        assert_eq!(Exit::Code(3).to_string(), "3:0");
-        assert_eq!(Exit::Signal(9).to_string(), "0:9");
-        assert_eq!(Exit::Signal(9).shell_status(), 137);
+        assert_eq!(ProgramExit::Code(3).to_string(), "3:0");
+        assert_eq!(ProgramExit::Signal(9).to_string(), "0:9");
+        assert_eq!(ProgramExit::Signal(9).shell_status(), 137);
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! A GPU instance occupies the memory slices `start .. start + size`; two instances may not
 //! overlap, a profile may have at most `max_instances` of them, and the media engines are a
-//! budget of the whole card. Everything here works on geometry that was **read** from a GPU
+//! budget of the whole GPU. Everything here works on geometry that was **read** from a GPU
 //! (or from [`catalog`], for dry runs and stand-ins); nothing is assumed of a model.
 //!
 //! Source: MIGM §4 (partition state machine), nvml.h (placements).
@@ -27,8 +27,10 @@ pub use geometry::{
     Geometry, IllegalLayout, Layout, MediaEngines, Profile, ProfileId, ProfileName, Slot,
 };
 pub use offer::BadOffer;
-pub use outlook::{First, Hold, Outlook, Tenant, outlook, room_for};
-pub use plan::{Occupant, PlanRefused, Step, plan};
+pub use outlook::{
+    FirstOpening, InstanceUse, OccupiedInstance, ProfileAvailability, outlook, room_for,
+};
+pub use plan::{InstanceOccupant, PlanRefusal, PlanStep, plan};
 pub use room::make_room;
-pub use states::{Counts, Measure, State, StateSpace, TooManyPlacements};
-pub use wanted::{Unarrangeable, Wanted, WantedInstance};
+pub use states::{MigState, ReachabilityMeasure, StateCounts, StateSpace, TooManyPlacements};
+pub use wanted::{ArrangementError, DesiredInstance, DesiredLayout};

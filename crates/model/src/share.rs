@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::ids::BadId;
 use crate::mig::compute::ComputeSlot;
-use crate::spec::{BadField, GpuAsk};
+use crate::spec::{BadField, GpuRequest};
 use crate::units::Bytes;
 
 /// Most attempts that share one slice: one MPS server takes 48 client contexts (since Volta).
@@ -92,26 +92,26 @@ pub struct KernelShare {
 /// What one job has of a GPU instance with several compute instances.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct ComputeShare {
-    /// Its compute instance: nobody else is on it.
+    /// Its compute instance, which no other job uses.
     pub slot: ComputeSlot,
     /// What is counted for it of the memory, which all of them hold together: nothing keeps a
     /// program to it.
     pub memory: Bytes,
 }
 
-/// What one sharer has of its slice, and so what kind of sharers may join it.
+/// The part of a slice that one sharing job has; it also decides which jobs may join the slice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Part {
+pub enum SliceShare {
     /// Multiprocessors and memory, under NVIDIA's Multi-Process Service.
     Mps(MpsShare),
-    /// Memory; kernels take turns by priority.
+    /// Memory; the kernel queue orders kernels by priority.
     Kernel(KernelShare),
     /// A compute instance of its own; the memory is shared.
     Compute(ComputeShare),
 }
 
-impl Part {
+impl SliceShare {
     /// Returns its memory.
     pub const fn memory(self) -> Bytes {
         match self {
@@ -137,7 +137,7 @@ impl Part {
         }
     }
 
-    /// Tells whether both can be on one slice: sharers are of one kind, and two never have one
+    /// Returns whether both can be on one slice: all jobs of a slice share in the same way, and two never have one
     /// compute instance.
     pub const fn goes_with(self, other: Self) -> bool {
         match (self, other) {
@@ -152,7 +152,7 @@ impl Part {
         self.sm().map_or(0, |sm| u32::from(sm.get()))
     }
 
-    /// Tells whether its kernels take turns.
+    /// Returns whether its kernels are ordered by the slice's kernel queue.
     pub const fn is_kernel(self) -> bool {
         matches!(self, Self::Kernel(_))
     }
@@ -168,7 +168,7 @@ impl Part {
     }
 }
 
-impl fmt::Display for Part {
+impl fmt::Display for SliceShare {
     /// Writes "4 GiB and 50 %", or "4 GiB, kernel by kernel,".
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -179,21 +179,21 @@ impl fmt::Display for Part {
     }
 }
 
-/// Whether a job has its slice to itself.
+/// How a job shares its slice.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Share {
-    /// Nobody else is on the slice.
+pub enum SharingMode {
+    /// No other job is on the slice.
     #[default]
     Exclusive,
     /// Other jobs of the same user may be on it, under NVIDIA's Multi-Process Service.
     Mps(MpsShare),
-    /// Other jobs of the same user may be on it, and their kernels take turns by priority.
+    /// Other jobs of the same user may be on it, and the kernel queue orders their kernels by priority.
     Kernel(KernelShare),
 }
 
-impl Share {
-    /// Reads a request's `share` and `sm_percent`, beside what it asks of a GPU.
+impl SharingMode {
+    /// Reads a request's `share` and `sm_percent`, together with its GPU request.
     ///
     /// # Errors
     ///
@@ -201,7 +201,7 @@ impl Share {
     pub fn parse(
         share: Option<&str>,
         sm_percent: Option<u8>,
-        gpu: &GpuAsk,
+        gpu: &GpuRequest,
     ) -> Result<Self, BadField> {
         match (share, sm_percent) {
             (None | Some("exclusive"), None) => Ok(Self::Exclusive),
@@ -220,7 +220,7 @@ impl Share {
             }
             (Some("kernel"), Some(sm)) => Err(BadField::new(
                 "sm_percent",
-                format!("{sm} % of a slice whose kernels take turns"),
+                format!("{sm} % of a slice whose kernels are interleaved"),
                 "leave it out: with share = kernel each kernel has the whole slice, and priority \
                  decides whose goes first",
             )),
@@ -233,11 +233,11 @@ impl Share {
     }
 
     /// Returns the sharer's part; `None` for a job that is alone.
-    pub const fn part(self) -> Option<Part> {
+    pub const fn part(self) -> Option<SliceShare> {
         match self {
             Self::Exclusive => None,
-            Self::Mps(share) => Some(Part::Mps(share)),
-            Self::Kernel(share) => Some(Part::Kernel(share)),
+            Self::Mps(share) => Some(SliceShare::Mps(share)),
+            Self::Kernel(share) => Some(SliceShare::Kernel(share)),
         }
     }
 
@@ -251,17 +251,18 @@ impl Share {
     }
 }
 
-/// Returns what a sharer asks for: memory, and nothing else.
-fn sharers_memory(gpu: &GpuAsk) -> Result<Bytes, BadField> {
+/// Returns the memory that a sharing job requests; it may request nothing else.
+fn sharers_memory(gpu: &GpuRequest) -> Result<Bytes, BadField> {
     match gpu {
-        GpuAsk::Memory(memory) => Ok(*memory),
-        GpuAsk::Unknown | GpuAsk::Profile(_) | GpuAsk::Whole | GpuAsk::Compute(_) => {
-            Err(BadField::new(
-                "share",
-                format!("a job that shares a slice asks for {gpu}"),
-                "give gpu_memory_bytes: it is the job's limit, and decides with whom it fits together",
-            ))
-        }
+        GpuRequest::Memory(memory) => Ok(*memory),
+        GpuRequest::Unknown
+        | GpuRequest::Profile(_)
+        | GpuRequest::Whole
+        | GpuRequest::Compute(_) => Err(BadField::new(
+            "share",
+            format!("a job that shares a slice requests {gpu}"),
+            "give gpu_memory_bytes: it is the job's limit, and decides with which jobs it fits",
+        )),
     }
 }
 
@@ -339,29 +340,32 @@ mod tests {
 
     const GIB: u64 = 1 << 30;
 
-    fn memory(gib: u64) -> GpuAsk {
-        GpuAsk::Memory(Bytes::new(gib * GIB))
+    fn memory(gib: u64) -> GpuRequest {
+        GpuRequest::Memory(Bytes::new(gib * GIB))
     }
 
     #[test]
     fn a_job_is_alone_unless_it_says_otherwise() {
-        assert_eq!(Share::parse(None, None, &memory(4)), Ok(Share::Exclusive));
-        assert_eq!(Share::parse(Some("exclusive"), None, &GpuAsk::Whole), Ok(Share::Exclusive));
+        assert_eq!(SharingMode::parse(None, None, &memory(4)), Ok(SharingMode::Exclusive));
+        assert_eq!(
+            SharingMode::parse(Some("exclusive"), None, &GpuRequest::Whole),
+            Ok(SharingMode::Exclusive)
+        );
     }
 
     #[test]
     fn a_sharer_has_a_part_of_both() {
-        let share = Share::parse(Some("mps"), Some(25), &memory(4)).unwrap().part().unwrap();
+        let share = SharingMode::parse(Some("mps"), Some(25), &memory(4)).unwrap().part().unwrap();
 
         assert_eq!((share.sm_percent(), share.memory()), (25, Bytes::new(4 * GIB)));
         assert_eq!(share.roomy(), Bytes::new(16 * GIB));
-        let half = Share::parse(Some("mps"), None, &memory(4)).unwrap().part().unwrap();
+        let half = SharingMode::parse(Some("mps"), None, &memory(4)).unwrap().part().unwrap();
         assert_eq!(half.sm(), Some(SmPercent::DEFAULT));
     }
 
     #[test]
     fn a_job_of_the_kernel_tier_takes_memory_and_no_multiprocessors() {
-        let part = Share::parse(Some("kernel"), None, &memory(4)).unwrap().part().unwrap();
+        let part = SharingMode::parse(Some("kernel"), None, &memory(4)).unwrap().part().unwrap();
 
         assert!(part.is_kernel());
         assert_eq!((part.sm_percent(), part.memory()), (0, Bytes::new(4 * GIB)));
@@ -373,15 +377,15 @@ mod tests {
         for (share, sm, gpu, field, hint) in [
             (None, Some(50), memory(4), "sm_percent", "share = mps"),
             (Some("exclusive"), Some(50), memory(4), "sm_percent", "share = mps"),
-            (Some("mps"), None, GpuAsk::Unknown, "share", "gpu_memory_bytes"),
-            (Some("mps"), None, GpuAsk::Whole, "share", "gpu_memory_bytes"),
-            (Some("kernel"), None, GpuAsk::Unknown, "share", "gpu_memory_bytes"),
+            (Some("mps"), None, GpuRequest::Unknown, "share", "gpu_memory_bytes"),
+            (Some("mps"), None, GpuRequest::Whole, "share", "gpu_memory_bytes"),
+            (Some("kernel"), None, GpuRequest::Unknown, "share", "gpu_memory_bytes"),
             (Some("kernel"), Some(50), memory(4), "sm_percent", "leave it out"),
             (Some("mps"), Some(0), memory(4), "sm_percent", "1 to 100"),
             (Some("mps"), Some(101), memory(4), "sm_percent", "1 to 100"),
             (Some("both"), None, memory(4), "share", "exclusive"),
         ] {
-            let bad = Share::parse(share, sm, &gpu).unwrap_err();
+            let bad = SharingMode::parse(share, sm, &gpu).unwrap_err();
 
             assert_eq!(bad.field, field, "{bad}");
             assert!(bad.expected.contains(hint), "{bad}");
@@ -391,12 +395,12 @@ mod tests {
     #[test]
     fn a_share_survives_the_database() {
         for share in [
-            Share::Exclusive,
-            Share::parse(Some("mps"), Some(7), &memory(1)).unwrap(),
-            Share::parse(Some("kernel"), None, &memory(1)).unwrap(),
+            SharingMode::Exclusive,
+            SharingMode::parse(Some("mps"), Some(7), &memory(1)).unwrap(),
+            SharingMode::parse(Some("kernel"), None, &memory(1)).unwrap(),
         ] {
             let text = serde_json::to_string(&share).unwrap();
-            assert_eq!(serde_json::from_str::<Share>(&text).unwrap(), share, "{text}");
+            assert_eq!(serde_json::from_str::<SharingMode>(&text).unwrap(), share, "{text}");
         }
         assert!("SIGusr1".parse::<CheckpointSignal>().is_ok());
         assert!("KILL".parse::<CheckpointSignal>().is_err());

@@ -11,7 +11,7 @@ use crate::ids::BadId;
 use crate::life::{OnLost, RetryRules, words};
 use crate::mig::ProfileName;
 use crate::mig::compute::ComputeName;
-use crate::share::{CheckpointSignal, Share};
+use crate::share::{CheckpointSignal, SharingMode};
 use crate::units::{Bytes, Millis};
 
 /// A request that breaks a rule, told so that its author can mend it.
@@ -27,7 +27,7 @@ pub struct BadField {
 }
 
 impl BadField {
-    /// Says what is wrong with `field`, and what would be right.
+    /// States what is wrong with `field`, and what would be right.
     pub fn new(
         field: impl Into<String>,
         problem: impl Into<String>,
@@ -98,7 +98,7 @@ impl From<Priority> for u8 {
 
 /// What a job runs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Program {
+pub enum JobProgram {
     /// A script's text, handed to the interpreter of its first line.
     Script(String),
     /// A program of the node and its arguments.
@@ -107,7 +107,7 @@ pub enum Program {
 
 /// How much of a GPU a job asks for.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum GpuAsk {
+pub enum GpuRequest {
     /// Its user doesn't know: the smallest slice (MIGM §2.2, case 4).
     Unknown,
     /// A slice with at least this memory.
@@ -121,7 +121,7 @@ pub enum GpuAsk {
     Compute(ComputeName),
 }
 
-impl fmt::Display for GpuAsk {
+impl fmt::Display for GpuRequest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Unknown => f.pad("any slice"),
@@ -143,6 +143,28 @@ pub struct OutputPaths {
     pub stderr: Option<String>,
 }
 
+/// How each attempt of a job is run. The controller hands it to the agent, and the agent to the
+/// shepherd, as one value: a new field passes through all of them without a change.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RunSpec {
+    /// The program.
+    pub program: JobProgram,
+    /// The working directory; the attempt's own directory, if not given.
+    pub work_dir: Option<String>,
+    /// Environment variables in addition to those that Tessera sets.
+    pub env: BTreeMap<String, String>,
+    /// The output files.
+    pub output: OutputPaths,
+    /// Longest run time of one attempt.
+    pub time_limit: Option<Millis>,
+    /// Time between `SIGTERM` and `SIGKILL`.
+    pub grace: Millis,
+    /// The signal on which the program writes a checkpoint and exits; without one it is never
+    /// migrated.
+    #[serde(default)]
+    pub checkpoint_signal: Option<CheckpointSignal>,
+}
+
 /// A job, as its user wants it: every field has passed every check that needs no cluster state.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JobSpec {
@@ -150,20 +172,11 @@ pub struct JobSpec {
     pub name: String,
     /// Who submitted it, as the client says.
     pub user: String,
-    /// What it runs.
-    pub program: Program,
-    /// Where it runs; the attempt's own folder, if not given.
-    pub work_dir: Option<String>,
-    /// Variables on top of what Tessera sets.
-    pub env: BTreeMap<String, String>,
-    /// Where its output goes.
-    pub output: OutputPaths,
+    /// How each attempt is run. It is stored beside the other fields, not below them.
+    #[serde(flatten)]
+    pub run: RunSpec,
     /// How much of a GPU it wants.
-    pub gpu: GpuAsk,
-    /// Longest run time of one attempt.
-    pub time_limit: Option<Millis>,
-    /// How long it may take to end after `SIGTERM`.
-    pub grace: Millis,
+    pub gpu: GpuRequest,
     /// Latency or throughput.
     pub class: Class,
     /// Its rank.
@@ -176,11 +189,7 @@ pub struct JobSpec {
     pub allow_pending: bool,
     /// Whether it has its slice to itself. Jobs that were stored before there was a choice do.
     #[serde(default)]
-    pub share: Share,
-    /// The signal on which it writes down where it is, and ends; without one it is never
-    /// restarted for its own good.
-    #[serde(default)]
-    pub checkpoint_signal: Option<CheckpointSignal>,
+    pub share: SharingMode,
     /// On how many GPUs of how many nodes it runs, one process each, if on more than one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gang: Option<GangShape>,
@@ -188,7 +197,7 @@ pub struct JobSpec {
 
 /// A request as it came from outside, every field optional or unchecked.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct RawSpec {
+pub struct RawJobSpec {
     /// See [`JobSpec::name`]; the program's name, if empty.
     pub name: Option<String>,
     /// See [`JobSpec::user`].
@@ -197,9 +206,9 @@ pub struct RawSpec {
     pub script: Option<String>,
     /// A command and its arguments.
     pub command: Option<Vec<String>>,
-    /// See [`JobSpec::work_dir`].
+    /// See [`RunSpec::work_dir`].
     pub work_dir: Option<String>,
-    /// See [`JobSpec::env`].
+    /// See [`RunSpec::env`].
     pub env: BTreeMap<String, String>,
     /// See [`OutputPaths::stdout`].
     pub stdout: Option<String>,
@@ -231,7 +240,7 @@ pub struct RawSpec {
     pub share: Option<String>,
     /// Share of the slice's multiprocessors in percent, with `mps`.
     pub sm_percent: Option<u8>,
-    /// See [`JobSpec::checkpoint_signal`].
+    /// See [`RunSpec::checkpoint_signal`].
     pub checkpoint_signal: Option<String>,
     /// See [`JobSpec::gang`]: nodes, and GPUs on each.
     pub gang: Option<(u32, u32)>,
@@ -252,29 +261,32 @@ impl JobSpec {
     /// # Errors
     ///
     /// [`BadField`] names the first field that breaks a rule, and what would be right.
-    pub fn parse(raw: RawSpec) -> Result<Self, BadField> {
+    pub fn parse(raw: RawJobSpec) -> Result<Self, BadField> {
         let program = parse_program(raw.script, raw.command)?;
         let name = raw.name.filter(|n| !n.is_empty()).unwrap_or_else(|| default_name(&program));
         let gpu = parse_gpu(raw.gpu_memory_bytes, raw.gpu_profile, raw.gpu_whole)?;
         let spec = Self {
             name: plain_text("name", name, NAME_BYTES_MAX)?,
             user: plain_text("user", raw.user.unwrap_or_else(|| "unknown".into()), 64)?,
-            work_dir: raw.work_dir.map(|dir| absolute_path("work_dir", dir)).transpose()?,
-            env: parse_env(raw.env)?,
-            output: OutputPaths {
-                stdout: raw.stdout.map(|p| no_nul("stdout", p)).transpose()?,
-                stderr: raw.stderr.map(|p| no_nul("stderr", p)).transpose()?,
+            run: RunSpec {
+                work_dir: raw.work_dir.map(|dir| absolute_path("work_dir", dir)).transpose()?,
+                env: parse_env(raw.env)?,
+                output: OutputPaths {
+                    stdout: raw.stdout.map(|p| no_nul("stdout", p)).transpose()?,
+                    stderr: raw.stderr.map(|p| no_nul("stderr", p)).transpose()?,
+                },
+                checkpoint_signal: parse_optional("checkpoint_signal", raw.checkpoint_signal)?,
+                time_limit: raw.time_limit_secs.map(time_limit).transpose()?,
+                grace: raw
+                    .grace_secs
+                    .map(|secs| in_range("grace_secs", secs, 0, GRACE_SECS_MAX))
+                    .transpose()?
+                    .map_or(DEFAULT_GRACE, Millis::from_secs),
+                program,
             },
-            share: Share::parse(raw.share.as_deref(), raw.sm_percent, &gpu)?,
-            checkpoint_signal: parse_optional("checkpoint_signal", raw.checkpoint_signal)?,
+            share: SharingMode::parse(raw.share.as_deref(), raw.sm_percent, &gpu)?,
             gang: raw.gang.map(|(nodes, gpus)| GangShape::new(nodes, gpus)).transpose()?,
             gpu,
-            time_limit: raw.time_limit_secs.map(time_limit).transpose()?,
-            grace: raw
-                .grace_secs
-                .map(|secs| in_range("grace_secs", secs, 0, GRACE_SECS_MAX))
-                .transpose()?
-                .map_or(DEFAULT_GRACE, Millis::from_secs),
             class: parse_word("class", raw.class, Class::Offline)?,
             priority: raw.priority.map_or(Ok(Priority::DEFAULT), Priority::try_from)?,
             retry: RetryRules {
@@ -292,7 +304,6 @@ impl JobSpec {
             },
             task_key: raw.task_key.map(|key| plain_text("task_key", key, 256)).transpose()?,
             allow_pending: raw.allow_pending,
-            program,
         };
         spec.check_size()?;
         spec.gang_of_several()
@@ -304,14 +315,14 @@ impl JobSpec {
         if self.gang.is_none() {
             return Ok(self);
         }
-        if self.share != Share::Exclusive {
+        if self.share != SharingMode::Exclusive {
             return Err(BadField::new(
                 "share",
                 format!("the members of a gang can't share their slices ({})", self.share.word()),
                 "exclusive, or one GPU",
             ));
         }
-        if let GpuAsk::Compute(name) = &self.gpu {
+        if let GpuRequest::Compute(name) = &self.gpu {
             return Err(BadField::new(
                 "gpu_profile",
                 format!("the members of a gang can't have compute instances such as {name}"),
@@ -322,12 +333,12 @@ impl JobSpec {
     }
 
     fn check_size(&self) -> Result<(), BadField> {
-        let command = match &self.program {
-            Program::Script(_) => 0,
-            Program::Command(argv) => argv.iter().map(|a| a.len() + 8).sum(),
+        let command = match &self.run.program {
+            JobProgram::Script(_) => 0,
+            JobProgram::Command(argv) => argv.iter().map(|a| a.len() + 8).sum(),
         };
-        let env: usize = self.env.iter().map(|(k, v)| k.len() + v.len() + 16).sum();
-        let paths: usize = [&self.work_dir, &self.output.stdout, &self.output.stderr]
+        let env: usize = self.run.env.iter().map(|(k, v)| k.len() + v.len() + 16).sum();
+        let paths: usize = [&self.run.work_dir, &self.run.output.stdout, &self.run.output.stderr]
             .iter()
             .filter_map(|p| p.as_ref().map(String::len))
             .sum();
@@ -346,7 +357,7 @@ impl JobSpec {
 fn parse_program(
     script: Option<String>,
     command: Option<Vec<String>>,
-) -> Result<Program, BadField> {
+) -> Result<JobProgram, BadField> {
     match (script, command) {
         (Some(script), None) => {
             if !script.starts_with("#!") {
@@ -363,7 +374,7 @@ fn parse_program(
                     format!("at most {SCRIPT_BYTES_MAX}: put large parts into a file"),
                 ));
             }
-            no_nul("script", script).map(Program::Script)
+            no_nul("script", script).map(JobProgram::Script)
         }
         (None, Some(argv)) => {
             if argv.first().is_none_or(String::is_empty) {
@@ -374,7 +385,7 @@ fn parse_program(
                 ));
             }
             let argv = argv.into_iter().map(|arg| no_nul("command", arg));
-            Ok(Program::Command(argv.collect::<Result<_, _>>()?))
+            Ok(JobProgram::Command(argv.collect::<Result<_, _>>()?))
         }
         (None, None) | (Some(_), Some(_)) => Err(BadField::new(
             "script",
@@ -384,10 +395,10 @@ fn parse_program(
     }
 }
 
-fn default_name(program: &Program) -> String {
+fn default_name(program: &JobProgram) -> String {
     match program {
-        Program::Script(_) => "script".to_owned(),
-        Program::Command(argv) => {
+        JobProgram::Script(_) => "script".to_owned(),
+        JobProgram::Command(argv) => {
             let program = argv.first().map_or("job", String::as_str);
             let base = program.rsplit('/').next().unwrap_or(program);
             base.chars().filter(|c| !c.is_control()).take(NAME_BYTES_MAX / 4).collect()
@@ -399,20 +410,20 @@ fn parse_gpu(
     memory: Option<u64>,
     profile: Option<String>,
     whole: bool,
-) -> Result<GpuAsk, BadField> {
+) -> Result<GpuRequest, BadField> {
     match (memory, profile, whole) {
-        (None, None, false) => Ok(GpuAsk::Unknown),
-        (None, None, true) => Ok(GpuAsk::Whole),
+        (None, None, false) => Ok(GpuRequest::Unknown),
+        (None, None, true) => Ok(GpuRequest::Whole),
         (Some(0), None, false) => Err(BadField::new(
             "gpu_memory_bytes",
             "a slice with no memory is no slice",
             "a positive number of bytes, or leave it out for the smallest slice",
         )),
-        (Some(bytes), None, false) => Ok(GpuAsk::Memory(Bytes::new(bytes))),
+        (Some(bytes), None, false) => Ok(GpuRequest::Memory(Bytes::new(bytes))),
         (None, Some(name), false) => ask_by_name(&name),
         _ => Err(BadField::new(
             "gpu_memory_bytes",
-            "a job says its size in one way",
+            "a job gives its size in one way",
             "give one of gpu_memory_bytes, gpu_profile and gpu_whole",
         )),
     }
@@ -423,9 +434,9 @@ fn parse_gpu(
 /// # Errors
 ///
 /// [`BadField`] if it is neither.
-pub fn ask_by_name(name: &str) -> Result<GpuAsk, BadField> {
-    let compute = || name.parse().map(GpuAsk::Compute).ok();
-    name.parse().map(GpuAsk::Profile).ok().or_else(compute).ok_or_else(|| {
+pub fn ask_by_name(name: &str) -> Result<GpuRequest, BadField> {
+    let compute = || name.parse().map(GpuRequest::Compute).ok();
+    name.parse().map(GpuRequest::Profile).ok().or_else(compute).ok_or_else(|| {
         BadField::new(
             "gpu_profile",
             format!("{name:?} is no profile"),
@@ -537,8 +548,8 @@ fn no_nul(field: &str, text: String) -> Result<String, BadField> {
 mod tests {
     use super::*;
 
-    fn raw() -> RawSpec {
-        RawSpec { command: Some(vec!["/bin/true".into()]), ..RawSpec::default() }
+    fn raw() -> RawJobSpec {
+        RawJobSpec { command: Some(vec!["/bin/true".into()]), ..RawJobSpec::default() }
     }
 
     #[test]
@@ -546,15 +557,15 @@ mod tests {
         let spec = JobSpec::parse(raw()).unwrap();
 
         assert_eq!(spec.name, "true");
-        assert_eq!(spec.gpu, GpuAsk::Unknown);
+        assert_eq!(spec.gpu, GpuRequest::Unknown);
         assert_eq!(spec.priority.get(), 5);
         assert_eq!(spec.retry.on_lost, OnLost::Requeue);
-        assert_eq!(spec.grace, Millis::from_secs(30));
+        assert_eq!(spec.run.grace, Millis::from_secs(30));
     }
 
     #[test]
     fn each_broken_rule_names_its_field_and_says_what_would_be_right() {
-        type Break = fn(&mut RawSpec);
+        type Break = fn(&mut RawJobSpec);
         let cases: [(&str, &str, Break); 12] = [
             ("script", "either script", |r| r.command = None),
             ("command", "give the program", |r| r.command = Some(vec![])),
@@ -592,17 +603,17 @@ mod tests {
 
     #[test]
     fn a_gang_of_one_is_a_job_like_any_other() {
-        let spec = JobSpec::parse(RawSpec { gang: Some((1, 1)), ..raw() }).unwrap();
+        let spec = JobSpec::parse(RawJobSpec { gang: Some((1, 1)), ..raw() }).unwrap();
 
         assert_eq!(spec.gang, None);
     }
 
     #[test]
     fn a_gangs_members_share_nothing_and_have_no_compute_instances() {
-        let gang = || RawSpec { gang: Some((2, 2)), ..raw() };
+        let gang = || RawJobSpec { gang: Some((2, 2)), ..raw() };
         let shared =
-            RawSpec { share: Some("mps".into()), gpu_memory_bytes: Some(1 << 30), ..gang() };
-        let part = RawSpec { gpu_profile: Some("1c.3g.20gb".into()), ..gang() };
+            RawJobSpec { share: Some("mps".into()), gpu_memory_bytes: Some(1 << 30), ..gang() };
+        let part = RawJobSpec { gpu_profile: Some("1c.3g.20gb".into()), ..gang() };
 
         assert_eq!(JobSpec::parse(shared).unwrap_err().field, "share");
         assert_eq!(JobSpec::parse(part).unwrap_err().field, "gpu_profile");
@@ -619,7 +630,7 @@ mod tests {
 
     #[test]
     fn a_spec_survives_the_database() {
-        let spec = JobSpec::parse(RawSpec {
+        let spec = JobSpec::parse(RawJobSpec {
             gpu_profile: Some("1g.5gb".into()),
             time_limit_secs: Some(60),
             ..raw()

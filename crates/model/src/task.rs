@@ -1,11 +1,11 @@
-//! What two attempts must share so that what is known of one says something of the other: the
+//! What two attempts must share so that what is known of one reports itmething of the other: the
 //! user's word, or the program and its parameters.
 //!
 //! # Source
 //!
 //! FIKIT §3.1 (task keys).
 
-use crate::spec::Program;
+use crate::spec::JobProgram;
 
 /// Longest key that is kept as it is: it goes into frames and rows.
 pub const KEY_BYTES_MAX: usize = 512;
@@ -14,11 +14,13 @@ pub const KEY_BYTES_MAX: usize = 512;
 /// apart by a checksum of the whole.
 ///
 /// Keys of different users never meet: what one user calls `train` is not another's.
-pub fn task_key(user: &str, named: Option<&str>, program: &Program) -> String {
+pub fn task_key(user: &str, named: Option<&str>, program: &JobProgram) -> String {
     let text = match (named, program) {
         (Some(name), _) => name.to_owned(),
-        (None, Program::Command(words)) => words.join(" "),
-        (None, Program::Script(text)) => format!("script {:08x} {}", checksum(text), first(text)),
+        (None, JobProgram::Command(words)) => words.join(" "),
+        (None, JobProgram::Script(text)) => {
+            format!("script {:08x} {}", checksum(text), first(text))
+        }
     };
     shortened(&format!("{user}: {text}"))
 }
@@ -58,7 +60,7 @@ mod tests {
 
     #[test]
     fn the_same_program_of_two_users_is_two_tasks() {
-        let program = Program::Command(vec!["python3".into(), "train.py".into()]);
+        let program = JobProgram::Command(vec!["python3".into(), "train.py".into()]);
 
         assert_eq!(task_key("ada", None, &program), "ada: python3 train.py");
         assert_ne!(task_key("ada", None, &program), task_key("bob", None, &program));
@@ -67,7 +69,7 @@ mod tests {
 
     #[test]
     fn long_keys_that_begin_alike_stay_apart() {
-        let long = |end: &str| Program::Command(vec!["ä".repeat(400), end.to_owned()]);
+        let long = |end: &str| JobProgram::Command(vec!["ä".repeat(400), end.to_owned()]);
 
         let (a, b) = (task_key("ada", None, &long("a")), task_key("ada", None, &long("b")));
 

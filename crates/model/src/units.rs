@@ -107,7 +107,7 @@ impl FromStr for Bytes {
     }
 }
 
-/// A span of time, or a moment on a clock that the context names, in whole milliseconds.
+/// A duration, or a point in time on a clock that the context names, in whole milliseconds.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]

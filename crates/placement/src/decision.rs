@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 use tessera_model::mig::compute::ComputeSlot;
-use tessera_model::mig::{Layout, Slot, Step};
+use tessera_model::mig::{Layout, PlanStep, Slot};
 use tessera_model::share::SmPercent;
 use tessera_model::spec::Priority;
 use tessera_model::{Bytes, GpuId, JobId, Millis, NodeName};
@@ -18,7 +18,7 @@ pub enum Decision {
         /// Which job.
         job: JobId,
         /// Where.
-        place: Place,
+        place: JobPlacement,
         /// Why there.
         why: Explanation,
     },
@@ -32,7 +32,7 @@ pub enum Decision {
         why: Explanation,
     },
     /// Give a GPU another layout and other jobs, moving those that run if need be. Only policies
-    /// of [`crate::policy::MOVING`] say this.
+    /// that move running jobs return this.
     Reshape {
         /// What is to stand and run.
         reshape: Reshape,
@@ -55,7 +55,7 @@ impl Decision {
 /// What is to stand and run on one GPU.
 ///
 /// A job that runs there already, in the same slot with the same part of it, is not disturbed
-/// (unless [`Stayers`] says otherwise); one in another slot is stopped and goes on there; one that
+/// (unless [`StayingJobs`] says otherwise); one in another slot is stopped and goes on there; one that
 /// isn't named goes back to the queue. All reshapes of a round are one change: who is seated by one
 /// of them and sat on the GPU of another has left that GPU first, so that two may change places.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -65,17 +65,17 @@ pub struct Reshape {
     /// Every instance that is to stand; empty for a GPU with MIG off.
     pub layout: Layout,
     /// Who is to run where.
-    pub seats: Vec<Seat>,
+    pub seats: Vec<PlacedJob>,
     /// How long all of them first run together under MPS on the whole GPU, to be measured
     /// (MISO); none where nothing has to be measured.
     pub trial: Option<Millis>,
     /// What becomes of jobs that stay where they are.
-    pub stayers: Stayers,
+    pub stayers: StayingJobs,
 }
 
 /// What becomes of jobs whose seat a [`Reshape`] leaves as it is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Stayers {
+pub enum StayingJobs {
     /// They run on: only what has to be is destroyed and created.
     #[default]
     RunOn,
@@ -85,7 +85,7 @@ pub enum Stayers {
 
 /// One job's place in a [`Reshape`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Seat {
+pub struct PlacedJob {
     /// Which job.
     pub job: JobId,
     /// The instance; `None` for a whole GPU with MIG off.
@@ -98,13 +98,13 @@ pub struct Seat {
     pub turn: Option<Priority>,
 }
 
-impl Seat {
+impl PlacedJob {
     /// Returns the seat of a job that has the instance to itself.
     pub const fn alone(job: JobId, slot: Slot) -> Self {
         Self { job, slot: Some(slot), sm: None, turn: None }
     }
 
-    /// Tells whether another job may sit on the same instance.
+    /// Returns whether another job may sit on the same instance.
     pub const fn shares(&self) -> bool {
         self.sm.is_some() || self.turn.is_some()
     }
@@ -112,13 +112,13 @@ impl Seat {
 
 /// Where an attempt is to run, and what has to be made first.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Place {
+pub struct JobPlacement {
     /// The GPU.
     pub gpu: GpuId,
     /// The instance's slot; `None` for a whole GPU with MIG off.
     pub slot: Option<Slot>,
     /// Layout steps to take before the launch; empty if the instance stands ready.
-    pub steps: Vec<Step>,
+    pub steps: Vec<PlanStep>,
     /// Its compute instance, where the instance is cut into several.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub part: Option<ComputeSlot>,
@@ -195,14 +195,14 @@ pub struct Explanation {
     /// What would start the job, for a job that waits.
     pub would_start_if: Option<String>,
     /// What was looked at, best first, at most [`CANDIDATES_MAX`].
-    pub candidates: Vec<Candidate>,
+    pub candidates: Vec<PlacementCandidate>,
     /// How many more were looked at.
     pub candidates_left_out: u32,
 }
 
 /// One place that was considered.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Candidate {
+pub struct PlacementCandidate {
     /// The GPU.
     pub gpu: GpuId,
     /// Its node.

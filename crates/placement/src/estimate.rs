@@ -13,6 +13,8 @@ use std::collections::{BTreeMap, VecDeque};
 use serde::{Deserialize, Serialize};
 use tessera_model::Millis;
 
+use crate::numbers::{saturating_millis, saturating_u32};
+
 /// Runs that are kept of a task on one kind of slice: enough for a tenth's quantile, few enough
 /// that a task that changed is believed after a day.
 pub const RUNS_MAX: usize = 32;
@@ -78,7 +80,7 @@ impl Basis {
     pub const fn words(self) -> &'static str {
         match self {
             Self::SameSlice => "earlier runs on such slices",
-            Self::Learned => "earlier runs on other slices and what other tasks taught",
+            Self::Learned => "earlier runs on other slices, and how other tasks compare on them",
             Self::OtherSlice => "earlier runs on other slices of such GPUs",
             Self::OtherModel => "earlier runs on other GPUs",
             Self::TimeLimit => "its time limit alone",
@@ -158,7 +160,7 @@ impl Prediction {
         };
         let gone =
             u128::from(ran.minus(from).get()) * part / u128::from(to.minus(from).get().max(1));
-        below + u64::try_from(gone).unwrap_or(0)
+        below + saturating_millis(gone).get()
     }
 
     /// Returns by when a run is over with such a chance, in millionths.
@@ -174,7 +176,7 @@ impl Prediction {
         }
     }
 
-    /// Tells whether a run lay within the interval.
+    /// Returns whether a run lay within the interval.
     pub fn covers(&self, ran: Millis) -> bool {
         self.low <= ran && ran <= self.high
     }
@@ -206,7 +208,7 @@ const MILLION: u32 = 1_000_000;
 
 fn scaled(time: Millis, by: u64, over: u64) -> Millis {
     let wide = u128::from(time.get()) * u128::from(by) / u128::from(over.max(1));
-    Millis::new(u64::try_from(wide).unwrap_or(u64::MAX))
+    saturating_millis(wide)
 }
 
 /// Learns from runs and predicts more of them. Pure: equal lessons in equal order make equal
@@ -333,7 +335,7 @@ fn quantiles(runs: &VecDeque<Millis>) -> Prediction {
         expected: at(5),
         high: at(9),
         basis: Basis::SameSlice,
-        runs: u32::try_from(sorted.len()).unwrap_or(u32::MAX),
+        runs: saturating_u32(sorted.len()),
     };
     match sorted.len() {
         0 | 1 => known.stretched((1, 2), (1, 1), (2, 1), Basis::SameSlice),

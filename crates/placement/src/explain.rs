@@ -1,75 +1,79 @@
 //! Decisions in plain words, with the numbers that decided.
 
-pub(crate) mod parts;
-mod rows;
-mod words;
+pub(crate) mod candidates;
+pub(crate) mod phrases;
 
 use std::fmt::Write;
 
 use tessera_model::JobId;
-use tessera_model::mig::Step;
+use tessera_model::mig::PlanStep;
 
-use self::words::{Asked, GpuOfNode, Instance, Place, gpus, listed, tight_fit};
-use crate::board::{Board, Gpu};
-use crate::decision::{Candidate, Explanation, WaitReason};
+use self::phrases::{GpuOfNode, InstanceText, PlaceText, RequestText, gpus, listed, tight_fit};
+use crate::decision::{Explanation, PlacementCandidate, WaitReason};
 use crate::feasibility;
-use crate::round::{Offer, Outlook, Rule, Way};
+use crate::numbers::saturating_u32;
+use crate::offer::{Offer, Outlook, Rule, Way};
+use crate::request::{NumberedRequest, SliceRequest};
 use crate::sharing;
 use crate::view::{GpuView, QueuedJob};
-use crate::want::{Size, Want};
+use crate::working_state::{WorkingGpu, WorkingState};
 
 /// Explains a start. `ranked` yields the GPUs that had an offer, best first: the first is taken.
 pub(crate) fn start<'o>(
     policy: &str,
-    board: &Board<'_>,
+    state: &WorkingState<'_>,
     job: &QueuedJob,
-    size: &Size,
+    size: &NumberedRequest,
     ranked: impl ExactSizeIterator<Item = (usize, Option<&'o Offer>)>,
 ) -> Explanation {
     let gpus = ranked.len();
-    let mut ranked = ranked.filter_map(|(gpu, offer)| Some((&board.gpus[gpu], offer?)));
+    let mut ranked = ranked.filter_map(|(gpu, offer)| Some((&state.gpus[gpu], offer?)));
     let (gpu, offer) = ranked.next().expect("a start is explained by the offer that it took");
     let others = gpus - 1 + offer.others.len();
-    let mut company = words::company(gpu, size, offer);
+    let mut company = phrases::company(gpu, size, offer);
     if offer.rank.way != Way::Join
-        && let Some(declined) = sharing::declined(board.gpus.iter(), size)
+        && let Some(declined) = sharing::declined(state.gpus.iter(), size)
     {
         company.push_str("; ");
         company.push_str(&declined);
     }
-    let candidates = rows::of_start(gpu, offer, ranked);
+    let candidates = candidates::of_start(gpu, offer, ranked);
     Explanation {
         policy: policy.to_owned(),
         summary: start_summary(job, size, gpu.view, offer, others) + &company,
         would_start_if: None,
-        candidates_left_out: rows::count(1 + others - candidates.len()),
+        candidates_left_out: saturating_u32(1 + others - candidates.len()),
         candidates,
     }
 }
 
 fn start_summary(
     job: &QueuedJob,
-    size: &Size,
+    size: &NumberedRequest,
     gpu: &GpuView,
     offer: &Offer,
     others: usize,
 ) -> String {
-    let mut text =
-        format!("{}: {} ({})", Asked(job), Place { gpu, slot: offer.slot }, offer.rank.memory);
+    let mut text = format!(
+        "{}: {} ({})",
+        RequestText(job),
+        PlaceText { gpu, slot: offer.slot },
+        offer.rank.memory
+    );
     match offer.rank.way {
-        Way::Join => text.push_str(" is shared and has room"),
+        Way::Join => text.push_str(" is shared and has free capacity"),
         Way::Idle if offer.rank.memory > tight_fit(gpu, size).1 => {
-            text.push_str(" is the tightest that stands idle");
+            text.push_str(" is the smallest idle slice that fits");
         }
-        Way::Idle => text.push_str(" stands idle"),
-        Way::Create => text.push_str(" is made in free space"),
+        Way::Idle => text.push_str(" is idle"),
+        Way::Create => text.push_str(" is created in free space"),
         Way::Rearrange => {
             let destroyed = offer.steps.iter().filter_map(|step| match step {
-                Step::Destroy(slot) => Some(Instance { gpu, slot: *slot }.to_string()),
-                Step::Create(_) | Step::Cut(..) => None,
+                PlanStep::Destroy(slot) => Some(InstanceText { gpu, slot: *slot }.to_string()),
+                PlanStep::Create(_) | PlanStep::Cut(..) => None,
             });
             let destroyed: Vec<_> = destroyed.collect();
-            text.push_str(" is made in the place of idle ");
+            text.push_str(" is created in place of idle ");
             text.push_str(&listed(&destroyed, "and"));
         }
     }
@@ -78,10 +82,10 @@ fn start_summary(
     });
     let rest = match others {
         // Of a GPU's shared slices only the best is looked at.
-        0 if offer.rank.way == Way::Join => write!(text, "; no other GPU had room"),
-        0 => write!(text, "; no other place was free"),
-        1 => write!(text, "; 1 other place considered"),
-        _ => write!(text, "; {others} other places considered"),
+        0 if offer.rank.way == Way::Join => write!(text, "; no other GPU has free capacity"),
+        0 => write!(text, "; no other place is free"),
+        1 => write!(text, "; 1 other place was considered"),
+        _ => write!(text, "; {others} other places were considered"),
     };
     futures.and(rest).expect("writing to a string can't fail");
     text
@@ -89,10 +93,10 @@ fn start_summary(
 
 /// Explains a wait behind a job that keeps its turn.
 pub(crate) fn behind(policy: &str, job: &QueuedJob, head: JobId) -> Explanation {
-    let asked = Asked(job);
+    let asked = RequestText(job);
     Explanation {
         policy: policy.to_owned(),
-        summary: format!("{asked}: job {head} is before it and waits, and the order is kept"),
+        summary: format!("{asked}: job {head} is ahead in the queue and still waits"),
         would_start_if: Some(format!("job {head} starts or leaves the queue")),
         ..Explanation::default()
     }
@@ -104,17 +108,22 @@ pub(crate) fn behind(policy: &str, job: &QueuedJob, head: JobId) -> Explanation 
 pub(crate) struct Hopeless {
     summary: String,
     would_start_if: String,
-    candidates: Vec<Candidate>,
+    candidates: Vec<PlacementCandidate>,
     candidates_left_out: u32,
 }
 
 impl Hopeless {
     /// Finds out why.
-    pub(crate) fn new(policy: &str, board: &Board<'_>, size: &Size, reason: WaitReason) -> Self {
+    pub(crate) fn new(
+        policy: &str,
+        state: &WorkingState<'_>,
+        size: &NumberedRequest,
+        reason: WaitReason,
+    ) -> Self {
         let holders: Vec<_> =
-            board.gpus.iter().filter(|gpu| feasibility::holds(gpu.view, &size.want)).collect();
+            state.gpus.iter().filter(|gpu| feasibility::holds(gpu.view, &size.want)).collect();
         let (summary, would_start_if) = if holders.is_empty() {
-            never(board, size)
+            never(state, size)
         } else if reason == WaitReason::MigFragmentation {
             let there = || holders.iter().map(|gpu| gpu.view).filter(|view| view.available);
             let pinned: Option<Vec<_>> = there().map(|v| v.operator.pinned.as_ref()).collect();
@@ -122,25 +131,28 @@ impl Hopeless {
                 Some(pinned) => {
                     (listed(&once_each(pinned.into_iter()), "and"), "unpinned or changed")
                 }
-                None => (format!("{policy} changes no layout"), "changed"),
+                None => (format!("policy {policy} changes no layout"), "changed"),
             };
             (
-                format!("no instance that stands suits it, and {why}"),
+                format!("no existing instance fits, and {why}"),
                 format!("the layout of {} is {changed}", gpus(there(), "or")),
             )
         } else {
             out_of_reach(&holders)
         };
         let rows = holders.iter().map(|gpu| {
-            let verdict =
-                if gpu.view.available { rows::in_the_way(gpu) } else { rows::away(gpu.view) };
+            let verdict = if gpu.view.available {
+                candidates::in_the_way(gpu)
+            } else {
+                candidates::away(gpu.view)
+            };
             (*gpu, verdict)
         });
-        let (candidates, candidates_left_out) = rows::of_wait(rows, size);
+        let (candidates, candidates_left_out) = candidates::of_wait(rows, size);
         Self { summary, would_start_if, candidates, candidates_left_out }
     }
 
-    /// Tells the first job that wants this.
+    /// Explains to the first job that wants this.
     pub(crate) fn tell(&self, policy: &str, job: &QueuedJob) -> Explanation {
         Explanation {
             candidates: self.candidates.clone(),
@@ -149,47 +161,54 @@ impl Hopeless {
         }
     }
 
-    /// Tells another one: without the candidates, which the first one lists.
+    /// Explains to another one: without the candidates, which the first one lists.
     pub(crate) fn tell_again(&self, policy: &str, job: &QueuedJob) -> Explanation {
         Explanation {
             policy: policy.to_owned(),
-            summary: format!("{}: {}", Asked(job), self.summary),
+            summary: format!("{}: {}", RequestText(job), self.summary),
             would_start_if: Some(self.would_start_if.clone()),
             candidates: Vec::new(),
-            candidates_left_out: rows::count(self.candidates.len())
+            candidates_left_out: saturating_u32(self.candidates.len())
                 .saturating_add(self.candidates_left_out),
         }
     }
 }
 
-fn never(board: &Board<'_>, size: &Size) -> (String, String) {
-    let largest = board.gpus.iter().filter_map(|gpu| feasibility::largest_of(gpu.view)).max();
+fn never(state: &WorkingState<'_>, size: &NumberedRequest) -> (String, String) {
+    let largest = state.gpus.iter().filter_map(|gpu| feasibility::largest_of(gpu.view)).max();
     match (&size.want, largest) {
-        (_, None) => ("no GPU was ever seen".to_owned(), "a node with a GPU joins".to_owned()),
-        (Want::Named(name), Some(_)) => (
-            "no GPU that was ever seen offers that profile".to_owned(),
+        (_, None) => {
+            ("no GPU has been reported yet".to_owned(), "a node with a GPU joins".to_owned())
+        }
+        (SliceRequest::Named(name), Some(_)) => (
+            "no known GPU offers that profile".to_owned(),
             format!("a node with a GPU that offers {name} joins"),
         ),
-        (Want::Part(name), Some(_)) => (
-            format!("no GPU that was ever seen can be cut into {name}"),
+        (SliceRequest::Part(name), Some(_)) => (
+            format!("no known GPU can be partitioned into {name}"),
             format!("a node with a GPU that offers {} joins", name.profile),
         ),
-        (Want::Shared(sharer), Some(_))
-            if sharer.share.is_kernel() && !board.gpus.iter().any(|gpu| gpu.view.kernel) =>
+        (SliceRequest::Shared(sharer), Some(_))
+            if sharer.share.is_kernel() && !state.gpus.iter().any(|gpu| gpu.view.kernel) =>
+        {
+            (
+                "no known node supports kernel-level sharing: no agent has the shim".to_owned(),
+                "a node whose agent has kernel-shim/libcuda.so.1 next to it joins".to_owned(),
+            )
+        }
+        (SliceRequest::Shared(sharer), Some(_))
+            if !sharer.share.is_kernel() && !state.gpus.iter().any(|gpu| gpu.view.mps) =>
+        {
+            (
+                "no known node supports MPS: none has nvidia-cuda-mps-control".to_owned(),
+                "a node with NVIDIA's MPS control program joins".to_owned(),
+            )
+        }
         (
-            "no node that was ever seen can share slices kernel by kernel: no agent has the shim"
-                .to_owned(),
-            "a node whose agent has kernel-shim/libcuda.so.1 beside it joins".to_owned(),
-        ),
-        (Want::Shared(sharer), Some(_))
-            if !sharer.share.is_kernel() && !board.gpus.iter().any(|gpu| gpu.view.mps) =>
-        (
-            "no node that was ever seen can share slices: none has nvidia-cuda-mps-control"
-                .to_owned(),
-            "a node with NVIDIA's MPS control program joins".to_owned(),
-        ),
-        (Want::AtLeast(_) | Want::Whole | Want::Shared(_), Some(largest)) => (
-            format!("the most that one job can get is {largest}"),
+            SliceRequest::AtLeast(_) | SliceRequest::Whole | SliceRequest::Shared(_),
+            Some(largest),
+        ) => (
+            format!("the largest slice that one job can get has {largest}"),
             "a node with a larger GPU joins".to_owned(),
         ),
     }
@@ -197,13 +216,13 @@ fn never(board: &Board<'_>, size: &Size) -> (String, String) {
 
 /// Where GPUs could hold the job, but are away, closed by operators, or blocked by what Tessera
 /// must not touch.
-fn out_of_reach(holders: &[&Gpu<'_>]) -> (String, String) {
+fn out_of_reach(holders: &[&WorkingGpu<'_>]) -> (String, String) {
     let views = || holders.iter().map(|gpu| gpu.view);
     let closed: Vec<_> = views().filter_map(|view| view.operator.closed.as_ref()).collect();
     let there = gpus(views().filter(|view| view.available), "and");
     let lost = |view: &&GpuView| !view.available && view.operator.closed.is_none();
     let away = gpus(views().filter(lost), "and");
-    let untouchable = "has an instance in the way that Tessera must not touch";
+    let untouchable = "has an instance that Tessera must not touch";
     let (mut what, mut until) = (Vec::new(), Vec::new());
     if !closed.is_empty() {
         what.push(listed(&once_each(closed.iter().map(|closed| &closed.words)), "and"));
@@ -212,7 +231,7 @@ fn out_of_reach(holders: &[&Gpu<'_>]) -> (String, String) {
     if !away.is_empty() {
         let only = what.is_empty() && there.is_empty();
         what.push(match only {
-            true => format!("only {away} could hold it, which is unavailable"),
+            true => format!("the only suitable hardware, {away}, is unavailable"),
             false => format!("{away} is unavailable"),
         });
         until.push(format!("{away} becomes available"));
@@ -237,12 +256,12 @@ fn once_each<'t>(texts: impl Iterator<Item = &'t String>) -> Vec<String> {
 /// Finds out why a want can't be met now, and explains it.
 pub(crate) fn wait<R: Rule>(
     rule: &mut R,
-    board: &Board<'_>,
+    state: &WorkingState<'_>,
     job: &QueuedJob,
-    size: &Size,
+    size: &NumberedRequest,
 ) -> (WaitReason, Explanation) {
     let holders: Vec<_> =
-        board.gpus.iter().filter(|gpu| feasibility::holds(gpu.view, &size.want)).collect();
+        state.gpus.iter().filter(|gpu| feasibility::holds(gpu.view, &size.want)).collect();
     let possible: Vec<_> = holders
         .iter()
         .copied()
@@ -253,11 +272,12 @@ pub(crate) fn wait<R: Rule>(
         summary.push_str("; ");
         summary.push_str(&declined);
     }
-    let rows: Vec<_> = holders.iter().map(|gpu| (*gpu, rows::verdict(rule, gpu, size))).collect();
-    let (candidates, candidates_left_out) = rows::of_wait(rows.into_iter(), size);
+    let rows: Vec<_> =
+        holders.iter().map(|gpu| (*gpu, candidates::verdict(rule, gpu, size))).collect();
+    let (candidates, candidates_left_out) = candidates::of_wait(rows.into_iter(), size);
     let why = Explanation {
         policy: R::NAME.to_owned(),
-        summary: format!("{}: {summary}", Asked(job)),
+        summary: format!("{}: {summary}", RequestText(job)),
         would_start_if,
         candidates,
         candidates_left_out,
@@ -265,18 +285,19 @@ pub(crate) fn wait<R: Rule>(
     (reason, why)
 }
 
-/// Says what keeps the want from the GPUs that could hold it: the obstacle that goes soonest.
+/// Returns what keeps the want from the GPUs that could hold it: the obstacle that goes soonest.
 fn obstacle<R: Rule>(
     rule: &mut R,
-    possible: &[&Gpu<'_>],
-    size: &Size,
+    possible: &[&WorkingGpu<'_>],
+    size: &NumberedRequest,
 ) -> (WaitReason, String, Option<String>) {
-    if let Some(gpu) = possible.iter().find(|gpu| rows::offers_once_changed(rule, gpu, size)) {
+    if let Some(gpu) = possible.iter().find(|gpu| candidates::offers_once_changed(rule, gpu, size))
+    {
         let name = GpuOfNode(gpu.view);
         return (
             WaitReason::AwaitingRepartition,
-            format!("{name} could hold it, but its layout is being changed"),
-            Some(format!("the layout change of {name} ends")),
+            format!("{name} is suitable, but its layout is being changed"),
+            Some(format!("the layout plan of {name} ends")),
         );
     }
     let who = who_must_end(rule, possible, size);
@@ -288,20 +309,25 @@ fn obstacle<R: Rule>(
         return (
             WaitReason::MigFragmentation,
             format!(
-                "{free} memory slices of {name} are free and {wanted} are wanted, but the running jobs leave no place where {profile} may stand"
+                "{free} memory slices of {name} are free and {wanted} are needed, but running jobs leave no valid position for {profile}"
             ),
             who,
         );
     }
     let summary = match possible {
-        [only] => format!("{}, the only GPU that could hold it, is in use", GpuOfNode(only.view)),
-        _ => format!("all {} GPUs that could hold it are in use", possible.len()),
+        [only] => format!("the only suitable GPU, {}, is in use", GpuOfNode(only.view)),
+        [_, _] => "both suitable GPUs are in use".to_owned(),
+        more => format!("all {} suitable GPUs are in use", more.len()),
     };
     (WaitReason::Resources, summary, who)
 }
 
 /// Names the running jobs of which one, or the smallest set, must end.
-fn who_must_end<R: Rule>(rule: &R, gpus: &[&Gpu<'_>], size: &Size) -> Option<String> {
+fn who_must_end<R: Rule>(
+    rule: &R,
+    gpus: &[&WorkingGpu<'_>],
+    size: &NumberedRequest,
+) -> Option<String> {
     let mut fewest: Vec<(Vec<JobId>, &GpuView)> = Vec::new();
     for gpu in gpus {
         let mut ways = rule.blockers(gpu, size);

@@ -2,12 +2,12 @@
 //! instances, and for a policy's own.
 
 mod quota;
-mod turns;
+mod service_order;
 mod usage;
 
 pub(crate) use quota::{Quotas, slices};
-pub(crate) use turns::{Turn, factors, in_turn};
+pub(crate) use service_order::{OrderedJob, factors, order_jobs};
 
 pub use quota::{held, least};
-pub use turns::{DELAY_MAX, factor, in_order};
-pub use usage::Decayed;
+pub use service_order::{DELAY_MAX, factor, order_queue};
+pub use usage::DecayedUsage;

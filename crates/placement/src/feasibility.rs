@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 
 use tessera_model::Bytes;
 use tessera_model::mig::Profile;
-use tessera_model::share::Share;
-use tessera_model::spec::GpuAsk;
+use tessera_model::share::SharingMode;
+use tessera_model::spec::GpuRequest;
 
-use crate::view::{ClusterView, GpuView, MigView, Sharer};
-use crate::want::Want;
+use crate::request::SliceRequest;
+use crate::view::{ClusterView, GpuView, MigView, SharingRequest};
 
 /// Whether a GPU that was ever seen could hold a job.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -42,16 +42,16 @@ pub(crate) fn largest_of(gpu: &GpuView) -> Option<Bytes> {
     }
 }
 
-/// Tells whether any GPU could ever hold a job, by its geometry alone: what stands or runs on it
+/// Returns whether any GPU could ever hold a job, by its geometry alone: what stands or runs on it
 /// now doesn't matter, so the answer is the same for every policy.
-pub fn could_ever_fit(cluster: &ClusterView, ask: &GpuAsk, share: Share) -> Feasibility {
-    let sharer = share.part().map(|share| Sharer::new("", share));
+pub fn could_ever_fit(cluster: &ClusterView, ask: &GpuRequest, share: SharingMode) -> Feasibility {
+    let sharer = share.part().map(|share| SharingRequest::new("", share));
     if let Some(sharer) = &sharer
         && !cluster.gpus.iter().any(|gpu| gpu.shares(sharer.share))
     {
         return Feasibility::NoSharing;
     }
-    let want = Want::of(ask, sharer.as_ref());
+    let want = SliceRequest::of(ask, sharer.as_ref());
     let mut holders = cluster.gpus.iter().filter(|gpu| holds(gpu, &want)).peekable();
     if holders.peek().is_none() {
         return Feasibility::Never {
@@ -62,26 +62,26 @@ pub fn could_ever_fit(cluster: &ClusterView, ask: &GpuAsk, share: Share) -> Feas
     if holders.any(|gpu| gpu.available) { Feasibility::Yes } else { Feasibility::OnlyUnavailable }
 }
 
-/// Tells whether an instance of the profile is enough for a job that has it to itself.
-pub fn could_hold(ask: &GpuAsk, mig: &MigView, profile: &Profile) -> bool {
+/// Returns whether an instance of the profile is enough for a job that has it to itself.
+pub fn could_hold(ask: &GpuRequest, mig: &MigView, profile: &Profile) -> bool {
     match ask {
-        GpuAsk::Unknown => true,
-        GpuAsk::Memory(bytes) => profile.memory >= *bytes,
-        GpuAsk::Profile(name) => profile.name == *name,
-        GpuAsk::Whole => mig.largest().is_some_and(|whole| whole.id == profile.id),
+        GpuRequest::Unknown => true,
+        GpuRequest::Memory(bytes) => profile.memory >= *bytes,
+        GpuRequest::Profile(name) => profile.name == *name,
+        GpuRequest::Whole => mig.largest().is_some_and(|whole| whole.id == profile.id),
         // One of several on an instance that is cut is no instance of its own.
-        GpuAsk::Compute(_) => false,
+        GpuRequest::Compute(_) => false,
     }
 }
 
-/// Tells whether the GPU's geometry has a place for the want.
-pub(crate) fn holds(gpu: &GpuView, want: &Want) -> bool {
-    if let Want::Shared(sharer) = want
+/// Returns whether the GPU's geometry has a place for the want.
+pub(crate) fn holds(gpu: &GpuView, want: &SliceRequest) -> bool {
+    if let SliceRequest::Shared(sharer) = want
         && !gpu.shares(sharer.share)
     {
         return false;
     }
-    if let Want::Part(name) = want {
+    if let SliceRequest::Part(name) = want {
         return gpu.cuttable(name).is_some();
     }
     match &gpu.mig {

@@ -1,64 +1,58 @@
-//! Jobs over several GPUs, one process each, the same for every policy: all of a gang's members get
-//! their seats in one round, or none does.
+//! Gangs: jobs over several GPUs with one process each, the same for every policy. All members of a gang
+//! start in one round, or none does.
 //!
 //! No paper that a policy here follows has such jobs. What follows is ours:
 //!
-//! - **Seats.** A member's seat is what the policy would give a job that asks the same, on a GPU of
-//!   its own. The members of one node group sit on one node. Gangs get GPUs of one model where that
-//!   is possible, on the nodes that have the fewest such seats to spare.
-//! - **Turns.** A gang is *due* if no other job stands before it in the order of service; and once it
-//!   has waited [`PATIENCE`], unless one of those before it has waited that much longer. Gangs that
-//!   are due are seated before the policy is asked; the others after it, on what it left, if none of
-//!   those before them waits.
-//! - **Nobody starves.** For the first gang that is due and finds no seats, GPUs are kept: those on
-//!   which it can start the soonest, as far as is known when the jobs in its way end: as is forecast,
-//!   and at the latest by their time limits. Nothing else starts there but jobs that have ended by
-//!   then, by the same measure.
+//! - **Placement.** A member gets what the policy would give a job with the same request, on a GPU of its
+//!   own. The members of one node group run on one node. Gangs get GPUs of one model where that is
+//!   possible, on the nodes that have the fewest such places to spare.
+//! - **Order.** A gang is *due* if no other job is ahead of it in the order of service, or if it has waited
+//!   [`PATIENCE`] and no job ahead of it is older by more than that. Due gangs are placed before the
+//!   policy decides. The others are placed after it, on what is left, if no job ahead of them waits.
+//! - **No starvation.** For the first due gang that finds no places, GPUs are reserved: those on which it
+//!   can start the soonest, by the predicted ends of the jobs in its way, and their time limits. Only jobs
+//!   that end by then start there.
 //!
-//! **The bound.** Let `L` be the longest that any job sits in one place. The choice of what is kept
-//! is made anew each round, by the fewest jobs in the way of which nothing is known, then by the
-//! soonest start, then by the order of nodes. Nothing new comes to what is kept that is expected to
-//! outlast the wait, so that neither number grows for the GPUs that are kept; another choice is one
-//! with smaller numbers, or earlier in the order. There are finitely many of those, and while the
-//! choice stays, everybody in the way is gone after `L`: so the gang starts. Where no times are
-//! known at all (and nothing is let in) it waits at most `n L`, with `n` jobs in its way. Before that
-//! it waits for those that are older than itself by more than [`PATIENCE`], and for the gangs that
-//! are due before it; and so do the others for it: only gangs that are at most that much younger go
-//! before a job.
+//! **The bound.** Let `L` be the longest time that any job stays in one place. The reservation is chosen
+//! anew in each round: by the fewest jobs in the way whose end is unknown, then by the soonest start, then
+//! by the order of nodes. No job is let onto reserved GPUs that is expected to outlast the wait, so neither
+//! number grows for them. Another choice has smaller numbers, or is earlier in the order, and there are
+//! finitely many of those. While the choice stays, every job in the way is gone after `L`, and the gang
+//! starts. Where no times are known it waits at most `n L`, with `n` jobs in its way. Before that it waits
+//! for the jobs that are older than itself by more than [`PATIENCE`], and for the due gangs ahead of it. In
+//! turn, only gangs that are younger by at most that go before a job.
 
-mod ends;
-mod hall;
-mod round;
-mod words;
+mod capacity_search;
+mod end_times;
+mod gang_round;
+mod messages;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use tessera_model::spec::GpuAsk;
+use tessera_model::spec::GpuRequest;
 use tessera_model::{GangShape, JobId, Millis};
 
-use self::round::Round;
+use self::gang_round::GangRound;
 use crate::decision::Decision;
-use crate::fair::{Quotas, Turn};
+use crate::fair::{OrderedJob, Quotas};
 use crate::feasibility::holds;
-use crate::forecast::Forecast;
+use crate::numbers;
 use crate::policy::Policy;
+use crate::predictor::Knowledge;
+use crate::request::SliceRequest;
 use crate::view::{ClusterView, QueuedJob};
-use crate::want::Want;
 
-pub use hall::Manner;
-
-/// How long a gang lets jobs before it go first, as far as places for it don't come free by
-/// themselves: after that, GPUs are kept for it.
+/// How long a gang lets the jobs ahead of it go first. After that, GPUs are reserved for it.
 pub const PATIENCE: Millis = Millis::from_secs(300);
 /// Most gangs that one round looks at: each looks at every GPU.
 pub const LOOK_AT_MAX: usize = 32;
 
-/// What a round is about.
+/// What a round decides about.
 #[derive(Clone, Copy)]
-pub(crate) struct Asked<'r> {
+pub(crate) struct GangInput<'r> {
     pub(crate) policy: &'r dyn Policy,
     pub(crate) cluster: &'r ClusterView,
-    pub(crate) forecast: &'r dyn Forecast,
+    pub(crate) knowledge: Knowledge<'r>,
     pub(crate) now: Millis,
     pub(crate) starts_max: usize,
 }
@@ -68,26 +62,26 @@ pub(crate) struct Asked<'r> {
 /// The decisions of a gang's members stand together, and there is one for each or none. What is given
 /// to gangs is counted in `quotas`; the policy keeps to them by itself.
 pub(crate) fn decide<'q>(
-    asked: Asked<'q>,
-    queue: Vec<Turn<'q>>,
+    asked: GangInput<'q>,
+    queue: Vec<OrderedJob<'q>>,
     quotas: Option<Quotas<'q>>,
 ) -> Vec<Decision> {
-    let Asked { policy, forecast, now, starts_max, .. } = asked;
+    let GangInput { policy, knowledge, now, starts_max, .. } = asked;
     let (gangs, others) = Gang::sort_out(queue);
     if gangs.is_empty() {
         let mut queue = others.into_iter();
-        return policy.decide_with(asked.cluster, forecast, &mut queue, now, starts_max);
+        return policy.decide_with(asked.cluster, knowledge, &mut queue, now, starts_max);
     }
-    let mut round = Round::new(asked, quotas);
+    let mut round = GangRound::new(asked, quotas);
     let (due, later): (Vec<_>, Vec<_>) =
         gangs.into_iter().take(LOOK_AT_MAX).partition(|gang| gang.is_due(now));
     for gang in &due {
         round.serve(gang, true);
     }
-    let open = round.hall.view();
+    let open = round.capacity.view();
     let view = round.closed_for_others(&open);
     let left = round.starts_left();
-    let said = policy.decide_with(&view, forecast, &mut others.iter().copied(), now, left);
+    let said = policy.decide_with(&view, knowledge, &mut others.iter().copied(), now, left);
     round.follow(&said, &others);
     for gang in &later {
         match round.who_waits_before(gang, &others, &said) {
@@ -123,20 +117,20 @@ pub enum GangFeasibility {
     },
 }
 
-/// Tells whether any round could ever seat a gang: what runs now doesn't matter, and neither does
+/// Returns whether any round could ever seat a gang: what runs now doesn't matter, and neither does
 /// whether nodes are away.
 pub fn gang_could_ever_fit(
     cluster: &ClusterView,
-    ask: &GpuAsk,
+    ask: &GpuRequest,
     shape: GangShape,
 ) -> GangFeasibility {
-    let want = Want::of(ask, None);
+    let want = SliceRequest::of(ask, None);
     let mut by_node: BTreeMap<_, u32> = BTreeMap::new();
     for gpu in cluster.gpus.iter().filter(|gpu| holds(gpu, &want)) {
         *by_node.entry(&gpu.node).or_default() += 1;
     }
     let with = |gpus: u32| {
-        u32::try_from(by_node.values().filter(|count| **count >= gpus).count()).unwrap_or(u32::MAX)
+        numbers::saturating_u32(by_node.values().filter(|count| **count >= gpus).count())
     };
     if with(shape.per_node()) >= shape.nodes() {
         return GangFeasibility::Yes;
@@ -171,11 +165,11 @@ pub(crate) struct Gang<'q> {
 impl<'q> Gang<'q> {
     /// Parts a queue into gangs and all others. A gang of which the queue doesn't show every member
     /// is left out.
-    pub(crate) fn sort_out(queue: Vec<Turn<'q>>) -> (Vec<Self>, Vec<&'q QueuedJob>) {
+    pub(crate) fn sort_out(queue: Vec<OrderedJob<'q>>) -> (Vec<Self>, Vec<&'q QueuedJob>) {
         let (mut gangs, mut others): (Vec<Gang<'q>>, Vec<&'q QueuedJob>) = Default::default();
         let mut places: BTreeMap<JobId, usize> = BTreeMap::new();
         let mut oldest_before = None;
-        for Turn { job, came } in queue {
+        for OrderedJob { job, came } in queue {
             let Some(member) = job.gang else {
                 others.push(job);
                 oldest_before = Some(oldest_before.map_or(came, |at: Millis| at.min(came)));

@@ -1,4 +1,4 @@
-//! Which jobs run where: policies as pure functions from what is known to what to do.
+//! Which jobs run where: policies as pure functions from the cluster's state to decisions.
 //!
 //! A policy sees a [`ClusterView`] and the queue in order, and returns [`Decision`]s, each with
 //! its reasons. It reads no clock and keeps no state, so the live controller and the simulator
@@ -6,36 +6,43 @@
 
 #![forbid(unsafe_code)]
 
-mod ask;
-mod board;
+pub mod compute_instances;
+mod decide_round;
 pub mod decision;
 pub mod estimate;
 mod explain;
+pub mod facts;
 pub mod fair;
 mod feasibility;
-pub mod forecast;
 pub mod gangs;
-pub mod parts;
+pub mod kernel_sharing;
+mod numbers;
+pub mod offer;
+pub mod placement_search;
 pub mod policy;
+pub mod predictor;
 pub mod record;
+pub mod request;
 mod round;
-mod seating;
-pub mod session;
 mod sharing;
-pub mod turns;
 pub mod view;
-mod want;
+pub mod working_state;
 
-pub use ask::ask;
-pub use decision::{Candidate, Decision, Explanation, Place, Reshape, Seat, Stayers, WaitReason};
+pub use decide_round::decide_round;
+pub use decision::{
+    Decision, Explanation, JobPlacement, PlacedJob, PlacementCandidate, Reshape, StayingJobs,
+    WaitReason,
+};
 pub use estimate::{Basis, Empirical, Estimator, Prediction, SliceKind};
+pub use facts::{Account, CoRunner, Demand, JobFacts, JobTable, KnownJobs, SliceLimit};
 pub use feasibility::{Feasibility, could_ever_fit, could_hold, largest_possible};
-pub use forecast::{Account, Companion, Demand, Forecast, Limit, Unknown};
 pub use gangs::{GangFeasibility, gang_could_ever_fit};
-pub use policy::{Policy, by_name, for_simulation};
-pub use session::{Session, session};
-pub use turns::Turn;
+pub use kernel_sharing::KernelSharer;
+pub use policy::session::{Session, session};
+pub use policy::{Policy, by_name};
+pub use predictor::{Knowledge, Predictor, RunTime, SearchBudget, Unknown, Unlimited};
+
 pub use view::{
-    Client, Closed, Closure, ClusterView, GpuView, InstanceState, InstanceView, MigView,
-    OperatorWord, QueuedJob, Seats, Sharer, Tenancy,
+    AdminOverride, ClosureKind, ClusterView, ComputeSeats, GpuClosure, GpuView, InstanceState,
+    InstanceView, MigView, MpsClient, QueuedJob, SharingRequest, Tenancy,
 };

@@ -1,51 +1,44 @@
 //! The policies, one file each, behind one trait.
 
-mod cards;
-mod crowd;
-mod dyna_p;
 mod exclusive;
 mod live;
-mod miger;
-mod miso;
-mod mmk;
-mod mps_only;
 mod pinned;
-mod scheme_a;
+pub mod planned_gpu;
 mod scheme_b;
+pub mod session;
 mod settings;
-mod shares;
 mod static_layout;
-mod static_promote;
 mod tessera;
-mod time_slicing;
 
 use serde_json::Value;
 use tessera_model::Millis;
 
+use self::session::Session;
 use crate::decision::Decision;
-use crate::forecast::{Forecast, Unknown};
-use crate::gangs::Manner;
-use crate::session::Session;
+use crate::predictor::Knowledge;
 use crate::view::{ClusterView, QueuedJob};
 
-pub use dyna_p::DynaP;
 pub use exclusive::Exclusive;
 pub(crate) use exclusive::WholeGpu;
 pub use live::TesseraLive;
-pub use miger::Miger;
-pub use miso::Miso;
-pub use mmk::Mmk;
-pub use mps_only::MpsOnly;
-pub(crate) use pinned::Pinned;
-pub use scheme_a::SchemeA;
-pub(crate) use scheme_b::MadeToMeasure;
+pub use pinned::{Pinned, decide_by_rule};
+pub use scheme_b::MadeToMeasure;
 pub use scheme_b::SchemeB;
 pub use settings::{BadSettings, is_settable, simulated_with, with_settings};
-pub(crate) use static_layout::AsItStands;
-pub use static_layout::{StaticBySize, StaticLayout};
-pub use static_promote::StaticPromote;
+pub use static_layout::{AsItStands, StaticLayout, suits};
 pub use tessera::Tessera;
-pub use time_slicing::TimeSlicing;
+
+/// How a policy gets the slices for the members of gangs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum SliceManner {
+    /// It makes the tightest slice, by MIGM's rules.
+    #[default]
+    MadeToMeasure,
+    /// It uses the slices that stand.
+    AsTheyStand,
+    /// It gives whole GPUs.
+    WholeGpus,
+}
 
 /// A placement policy: pure, stateless, replayable.
 pub trait Policy: Send + Sync + std::fmt::Debug {
@@ -76,9 +69,9 @@ pub trait Policy: Send + Sync + std::fmt::Debug {
         true
     }
 
-    /// How the members of gangs come by their slices under it.
-    fn manner(&self) -> Manner {
-        Manner::MadeToMeasure
+    /// How it gets the slices for the members of gangs.
+    fn slice_manner(&self) -> SliceManner {
+        SliceManner::MadeToMeasure
     }
 
     /// Decides one round, with what is predicted of the jobs; a policy that looks at sizes only has
@@ -95,14 +88,14 @@ pub trait Policy: Send + Sync + std::fmt::Debug {
     fn decide_with(
         &self,
         cluster: &ClusterView,
-        forecast: &dyn Forecast,
+        knowledge: Knowledge<'_>,
         queue: &mut dyn Iterator<Item = &QueuedJob>,
         now: Millis,
         starts_max: usize,
     ) -> Vec<Decision>;
 
     /// Returns a session that need not look at everything in each round, if the policy has one;
-    /// [`crate::session()`] has one for each.
+    /// [`crate::policy::session()`] has one for each.
     fn session(&self) -> Option<Box<dyn Session + '_>> {
         None
     }
@@ -115,7 +108,7 @@ pub trait Policy: Send + Sync + std::fmt::Debug {
         now: Millis,
         starts_max: usize,
     ) -> Vec<Decision> {
-        self.decide_with(cluster, &Unknown, queue, now, starts_max)
+        self.decide_with(cluster, Knowledge::NONE, queue, now, starts_max)
     }
 }
 
@@ -124,19 +117,19 @@ pub const NAMES: &[&str] = &["exclusive", "static", "scheme-b", "tessera"];
 
 /// What of policies their operator may choose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Terms {
+pub struct PolicyOptions {
     /// How much energy counts for `tessera`: what of its speed a job forgoes for a slice that is a
     /// whole GPU smaller, in percent; at most 100.
     pub energy_percent: u8,
 }
 
-impl Terms {
+impl PolicyOptions {
     /// What holds if nothing is said.
     pub const DEFAULT: Self = Self { energy_percent: 25 };
 }
 
 /// Finds a policy by its name, and gives it its terms.
-pub fn on_terms(name: &str, terms: Terms) -> Option<Box<dyn Policy>> {
+pub fn on_terms(name: &str, terms: PolicyOptions) -> Option<Box<dyn Policy>> {
     match name {
         "tessera" => {
             let thousandths = u16::from(terms.energy_percent).saturating_mul(10);
@@ -155,41 +148,4 @@ pub fn by_name(name: &str) -> Option<Box<dyn Policy>> {
         "tessera" => Some(Box::new(TesseraLive::default())),
         _ => None,
     }
-}
-
-/// Names of the policies that only the simulator runs, which [`for_simulation`] knows besides
-/// [`NAMES`]: they want more of jobs than a controller can ask of them.
-pub const MOVING: &[&str] = &[
-    "scheme-a",
-    "static-promote",
-    "time-slicing",
-    "mps-only",
-    "miso",
-    "miger",
-    "mmk",
-    "oracle",
-    "dyna-p",
-];
-
-/// Finds a policy of [`NAMES`] or [`MOVING`] by its name.
-pub fn for_simulation(name: &str) -> Option<Box<dyn Policy>> {
-    match name {
-        "scheme-a" => Some(Box::new(SchemeA)),
-        "static-promote" => Some(Box::new(StaticPromote)),
-        "time-slicing" => Some(Box::new(TimeSlicing)),
-        "mps-only" => Some(Box::new(MpsOnly::THIRDS)),
-        "miso" => Some(Box::new(Miso::MISO)),
-        "miger" => Some(Box::new(Miger::default())),
-        "mmk" => Some(Box::new(Mmk)),
-        "oracle" => Some(Box::new(Miso::ORACLE)),
-        "dyna-p" => Some(Box::new(DynaP)),
-        // Here every job can be known and moved.
-        "tessera" => Some(Box::new(Tessera::default())),
-        _ => by_name(name),
-    }
-}
-
-/// Returns every name that [`for_simulation`] knows.
-pub fn all_names() -> Vec<&'static str> {
-    NAMES.iter().chain(MOVING).copied().collect()
 }

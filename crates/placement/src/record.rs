@@ -1,22 +1,27 @@
-//! Rounds written down, so that each can be decided again from exactly what the policy saw.
+//! Recorded rounds, so that each can be decided again from exactly what the policy saw.
 //!
-//! A [`Recorder`] stands beside whoever asks a policy. For each round it yields a [`Record`]: what
-//! is other than in the round recorded before it – GPUs, waiting jobs, answers of the forecast –
-//! and what was decided. The first record of a **chain** has everything. A [`Tape`] is fed the
-//! records of a chain, has each round decided again, and says where the two differ.
+//! A [`RoundRecorder`] works for the caller of a policy. For each round it makes a [`RoundRecord`]: the
+//! decisions, and what changed since the round recorded before (GPUs, waiting jobs, facts and
+//! predictions). The first record of a **chain** has everything. A [`RoundReplay`] reads the records of
+//! a chain, has each round decided again, and reports where the two differ.
 //!
-//! - **What is written is what was seen.** Of the forecast those answers are kept that the policy
-//!   asked for ([`Heard`]): where they came from, and what was learned since, is of no matter.
-//! - **Bit for bit.** What was decided is compared as it is written: with every word and number of
-//!   the explanations. A [`Record::digest`] is stored beside the record as it is made.
-//! - **Bounded.** A chain has at most [`CHAIN_MAX`] records, and begins anew after
-//!   [`CHAIN_SPAN`]; old chains are removed as a whole.
+//! - **Only what was seen.** The answers that the policy asked for are kept ([`AnswerRecorder`]). Their
+//!   source, and what was learned later, doesn't matter.
+//! - **Bit for bit.** Decisions are compared as they are stored, with every word and number of the
+//!   explanations. The [`RoundRecord::digest`] is stored together with the record.
+//! - **Limited.** A chain has at most [`CHAIN_MAX`] records and covers at most [`CHAIN_SPAN`]. Old
+//!   chains are removed as a whole.
+//! - **Older formats** are read, too. Their rounds are compared without the texts of explanations,
+//!   which other versions phrased otherwise ([`FORMAT`]).
 
+mod answer_recorder;
+mod answers;
+mod chain;
+mod difference;
+mod gpu_kind;
+mod recorded_answers;
 mod recorder;
-mod state;
-mod tape;
-mod told;
-mod words;
+mod replay;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -27,33 +32,39 @@ use crate::decision::Decision;
 use crate::policy::Policy;
 use crate::view::{GpuView, QueuedJob};
 
-pub use recorder::{Asked, Draft, Recorder};
-pub use tape::{BadRecord, Difference, Replayed, Tape};
-pub use told::{Heard, KindRecord, News};
+pub use answer_recorder::AnswerRecorder;
+pub use answers::NewAnswers;
+pub use gpu_kind::GpuKindRecord;
+pub use recorder::{RoundDraft, RoundInput, RoundRecorder};
+pub use replay::{BadRecord, DecisionDifference, ReplayedRound, RoundReplay};
 
-/// Version of the format; a reader refuses others.
-pub const FORMAT: u16 = 1;
-/// Most records of a chain: a whole one costs as much as some hundred others, and a reader has to
-/// go through all that stand before the one that it wants.
+/// Version of the format. Version 2 has the keys of version 1, and explanations in other words. The keys
+/// of the text stay, so that rounds that were stored once can be read for ever: fields that were renamed
+/// since have their first name in `serde(rename)`.
+pub const FORMAT: u16 = 2;
+/// The oldest version that can be read.
+pub const FORMAT_MIN: u16 = 1;
+/// Most records of a chain. The first record costs as much as some hundred others, and a reader has to
+/// read all records before the one that it wants.
 pub const CHAIN_MAX: u64 = 1_000;
-/// After which time a chain ends: quiet clusters must not keep old records for months.
+/// Longest time that a chain covers: quiet clusters must not keep old records for months.
 pub const CHAIN_SPAN: Millis = Millis::from_secs(3_600);
 
-/// Who decides, in all that its decisions depend on besides what it sees.
+/// The policy that decides, with everything that its decisions depend on besides what it sees.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Brain {
+pub struct DecidingPolicy {
     /// The policy's name.
     pub policy: String,
     /// The version of the program.
     pub version: String,
-    /// What can be set of the policy, by name; null if nothing can. No policy of a controller
-    /// draws lots, so that there is no seed.
+    /// The policy's settings by name; null if it has none. No policy of a controller uses random
+    /// numbers, so there is no seed.
     pub settings: Value,
 }
 
-impl Brain {
+impl DecidingPolicy {
     /// Describes a policy of this program.
-    pub fn of(policy: &dyn Policy) -> Self {
+    pub fn describe(policy: &dyn Policy) -> Self {
         Self {
             policy: policy.name().to_owned(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -65,21 +76,21 @@ impl Brain {
 /// One round.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Record {
-    /// The format: [`FORMAT`].
+pub struct RoundRecord {
+    /// The version of the format ([`FORMAT`]).
     pub format: u16,
-    /// Its place in its chain; 0 is whole, each other adds to the one before.
+    /// Its number in its chain. Number 0 has everything, each other one what changed.
     pub number: u64,
-    /// Who decided; said by whole records.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub brain: Option<Brain>,
-    /// When, on the leader's boot clock, which the policy was told.
+    /// The policy; only in record 0 of a chain.
+    #[serde(rename = "brain", default, skip_serializing_if = "Option::is_none")]
+    pub policy: Option<DecidingPolicy>,
+    /// The time on the leader's boot clock, which the policy was given.
     pub now: Millis,
-    /// How many jobs might start.
+    /// Most jobs that might start.
     pub starts_max: usize,
-    /// Kinds of GPUs that are new; they are numbered in order.
+    /// New kinds of GPUs, numbered in order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub kinds: Vec<KindRecord>,
+    pub kinds: Vec<GpuKindRecord>,
     /// GPUs that changed or are new.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub gpus: Vec<GpuRecord>,
@@ -89,14 +100,15 @@ pub struct Record {
     /// Waiting jobs that changed or are new.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub jobs: Vec<QueuedJob>,
-    /// Jobs that were no longer shown as waiting.
+    /// Jobs that no longer wait.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub jobs_gone: Vec<JobId>,
-    /// What was told of jobs, as far as it is new.
-    #[serde(default)]
-    pub told: News,
-    /// What was decided, in order.
-    pub said: Vec<Said>,
+    /// Facts and predictions that the policy asked for, as far as they are new.
+    #[serde(rename = "told", default)]
+    pub answers: NewAnswers,
+    /// The decisions, in order.
+    #[serde(rename = "said")]
+    pub decisions: Vec<RecordedDecision>,
 }
 
 /// A GPU with its kind, which has its geometry.
@@ -104,28 +116,28 @@ pub struct Record {
 pub struct GpuRecord {
     /// The number of its kind.
     pub kind: u32,
-    /// All else.
+    /// The GPU without its geometry.
     pub gpu: GpuView,
 }
 
 /// One decision.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Said {
-    /// The job waits, in the words in which this was last said of it in the chain.
+pub enum RecordedDecision {
+    /// The job waits, with the same explanation as the last time in this chain.
     Same(JobId),
-    /// This.
+    /// A new decision.
     New(Decision),
 }
 
-impl Record {
-    /// Returns the digest of what was decided: SHA-256 of its text. By [`Said::Same`] it counts on
+impl RoundRecord {
+    /// Returns the digest of the decisions: SHA-256 of their text. [`RecordedDecision::Same`] refers to
     /// the records before.
     pub fn digest(&self) -> [u8; 32] {
-        digest(&self.said)
+        digest(&self.decisions)
     }
 }
 
-fn digest(said: &[Said]) -> [u8; 32] {
-    Sha256::digest(serde_json::to_vec(said).unwrap_or_default()).into()
+fn digest(decisions: &[RecordedDecision]) -> [u8; 32] {
+    Sha256::digest(serde_json::to_vec(decisions).unwrap_or_default()).into()
 }

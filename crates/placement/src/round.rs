@@ -9,124 +9,17 @@ use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 use std::rc::Rc;
 
-use tessera_model::mig::{Slot, Step};
-use tessera_model::{Bytes, JobId};
+use tessera_model::JobId;
 
-use crate::board::{Board, Gpu};
-use crate::decision::{Decision, Explanation, Place, WaitReason};
+use crate::decision::{Decision, Explanation, JobPlacement, WaitReason};
 use crate::explain::{self, Hopeless};
 use crate::feasibility;
-use crate::forecast::Forecast;
-use crate::policy::Pinned;
+use crate::offer::{Offer, Order, Outlook, Rank, Rule};
+use crate::predictor::Predictor;
+use crate::request::{NumberedRequest, RequestNumbers};
 use crate::sharing;
-use crate::view::{Closure, ClusterView, QueuedJob};
-use crate::want::{Size, Sizes, Want};
-
-/// How a GPU would come to hold a job; the cheaper comes first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Way {
-    /// On an instance that other jobs of its user share.
-    Join,
-    /// On an instance that stands idle.
-    Idle,
-    /// On an instance made in free space.
-    Create,
-    /// On an instance made in the place of idle ones.
-    Rearrange,
-}
-
-/// With whom a job would be on its instance; the better comes first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Company {
-    /// It joins sharers.
-    Joins,
-    /// It has the instance to itself, for now or for good.
-    Alone,
-    /// It may share, but on the instance its part of the memory is larger than its part of the
-    /// multiprocessors.
-    Cramped,
-}
-
-/// What orders the offers of different GPUs: the smallest is taken, of equals the first GPU.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Rank {
-    /// Whether it uses what is shared already.
-    pub(crate) company: Company,
-    /// Memory of the instance: the tighter the better.
-    pub(crate) memory: Bytes,
-    /// What has to be done first.
-    pub(crate) way: Way,
-    /// Compute slices of the instance.
-    pub(crate) compute_slices: u8,
-    /// Full layouts that can no longer be reached afterwards.
-    pub(crate) lost_futures: usize,
-}
-
-/// The best that one GPU has for one want.
-#[derive(Clone, Debug)]
-pub(crate) struct Offer {
-    pub(crate) rank: Rank,
-    /// The instance; `None` for a GPU with MIG off.
-    pub(crate) slot: Option<Slot>,
-    /// What makes it.
-    pub(crate) steps: Vec<Step>,
-    /// `R` before and after, where the rule looks at it.
-    pub(crate) futures: Option<Futures>,
-    /// Other placements on the same GPU that were weighed, best first, with their `R`.
-    pub(crate) others: Vec<(Slot, usize)>,
-}
-
-/// How many full layouts can be reached.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Futures {
-    pub(crate) before: usize,
-    pub(crate) after: usize,
-}
-
-/// Whom a waiting job holds up.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Order {
-    /// Everyone behind it.
-    InTurn,
-    /// Those behind it that want the same.
-    BySize,
-}
-
-/// Whether a GPU could hold a want once every job on it had ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Outlook {
-    /// It could.
-    Possible,
-    /// Only if its layout were another one, which the policy doesn't change.
-    OtherLayout,
-    /// Not while instances stand there that Tessera must not touch.
-    InTheWay,
-    /// The GPU has no such place.
-    Never,
-}
-
-/// What distinguishes one policy from another.
-pub(crate) trait Rule {
-    /// The policy's name.
-    const NAME: &'static str;
-    /// Whom a waiting job holds up.
-    const ORDER: Order;
-    /// Whether sharers may join each other's slices.
-    const JOINS: bool = true;
-
-    /// Returns the best that an available GPU has for the want now.
-    fn offer(&mut self, gpu: &Gpu<'_>, size: &Size) -> Option<Rc<Offer>>;
-
-    /// Tells whether the GPU could ever hold the want.
-    fn outlook(&self, gpu: &Gpu<'_>, size: &Size) -> Outlook;
-
-    /// Returns the fewest jobs whose end would make room on the GPU: each entry alone suffices.
-    fn blockers(&self, gpu: &Gpu<'_>, size: &Size) -> Vec<Vec<JobId>>;
-
-    /// Returns how many memory slices are free and how many are wanted, if the GPU has enough
-    /// of them, but not in a shape that may be used.
-    fn fragmented(&self, gpu: &Gpu<'_>, size: &Size) -> Option<(u32, u8)>;
-}
+use crate::view::{ClosureKind, ClusterView, QueuedJob};
+use crate::working_state::WorkingState;
 
 /// What can be said of a want before any place is looked for.
 #[derive(Debug)]
@@ -148,17 +41,17 @@ struct Market {
 }
 
 /// Decides one round.
-pub(crate) fn decide<R: Rule>(
+pub fn decide<R: Rule>(
     rule: R,
     cluster: &ClusterView,
-    forecast: &dyn Forecast,
+    predictor: &dyn Predictor,
     queue: &mut dyn Iterator<Item = &QueuedJob>,
     starts_max: usize,
 ) -> Vec<Decision> {
     let mut round = Round {
-        rule: Pinned(rule),
-        board: Board::new(cluster, forecast),
-        sizes: Sizes::new(cluster),
+        rule,
+        state: WorkingState::new(cluster, predictor),
+        sizes: RequestNumbers::new(cluster),
         markets: Vec::new(),
         changed: Vec::new(),
         head: None,
@@ -176,8 +69,8 @@ pub(crate) fn decide<R: Rule>(
 #[derive(Debug)]
 struct Round<'c, R> {
     rule: R,
-    board: Board<'c>,
-    sizes: Sizes,
+    state: WorkingState<'c>,
+    sizes: RequestNumbers,
     /// By the number of the size.
     markets: Vec<Market>,
     /// The GPU of each start so far.
@@ -192,7 +85,7 @@ impl<R: Rule> Round<'_, R> {
     fn consider(&mut self, job: &QueuedJob) -> ControlFlow<()> {
         let size = self.sizes.size(job);
         if size.number == self.markets.len() {
-            self.markets.push(Market::open(&self.rule, &self.board, &size));
+            self.markets.push(Market::open(&self.rule, &self.state, &size));
         }
         let market = &mut self.markets[size.number];
         if let Fate::Waits(..) = market.fate {
@@ -207,10 +100,10 @@ impl<R: Rule> Round<'_, R> {
         if market.waiting.is_some() {
             return ControlFlow::Continue(());
         }
-        market.refresh(&mut self.rule, &self.board, &size, &self.changed);
+        market.refresh(&mut self.rule, &self.state, &size, &self.changed);
         match market.best() {
             Some((gpu, offer)) => {
-                let why = explain::start(R::NAME, &self.board, job, &size, market.ranked());
+                let why = explain::start(R::NAME, &self.state, job, &size, market.ranked());
                 self.start(job, gpu, &offer, why);
             }
             None => {
@@ -219,7 +112,7 @@ impl<R: Rule> Round<'_, R> {
                     Order::InTurn => Some(job.id),
                     Order::BySize => None,
                 };
-                let (reason, why) = explain::wait(&mut self.rule, &self.board, job, &size);
+                let (reason, why) = explain::wait(&mut self.rule, &self.state, job, &size);
                 self.wait(job, reason, why);
             }
         }
@@ -227,9 +120,9 @@ impl<R: Rule> Round<'_, R> {
     }
 
     fn start(&mut self, job: &QueuedJob, gpu: usize, offer: &Offer, why: Explanation) {
-        let now = &mut self.board.gpus[gpu];
+        let now = &mut self.state.gpus[gpu];
         now.take(job.id, job.share.as_ref(), offer.slot, &offer.steps);
-        let place = Place {
+        let place = JobPlacement {
             gpu: now.view.id.clone(),
             slot: offer.slot,
             steps: offer.steps.clone(),
@@ -246,9 +139,9 @@ impl<R: Rule> Round<'_, R> {
 
 impl Market {
     /// Looks at what a want can hope for; no GPU is asked yet.
-    fn open<R: Rule>(rule: &R, board: &Board<'_>, size: &Size) -> Self {
+    fn open<R: Rule>(rule: &R, state: &WorkingState<'_>, size: &NumberedRequest) -> Self {
         Self {
-            fate: fate(rule, board, size),
+            fate: fate(rule, state, size),
             waiting: None,
             offers: Vec::new(),
             order: BTreeSet::new(),
@@ -256,7 +149,7 @@ impl Market {
         }
     }
 
-    /// Tells a job that it waits whatever job ends. Where another layout would help, it would
+    /// Explains to a job that it waits whatever job ends. Where another layout would help, it would
     /// help all jobs of the size: they stand behind the first and are told nothing.
     fn turn_away<R: Rule>(&mut self, job: &QueuedJob) -> Option<Decision> {
         let Fate::Waits(reason, hopeless) = &self.fate else { return None };
@@ -273,32 +166,38 @@ impl Market {
     fn refresh<R: Rule>(
         &mut self,
         rule: &mut R,
-        board: &Board<'_>,
-        size: &Size,
+        state: &WorkingState<'_>,
+        size: &NumberedRequest,
         changed: &[usize],
     ) {
         if self.offers.is_empty() {
-            self.offers = vec![None; board.gpus.len()];
-            for gpu in 0..board.gpus.len() {
-                self.ask(rule, board, size, gpu);
+            self.offers = vec![None; state.gpus.len()];
+            for gpu in 0..state.gpus.len() {
+                self.ask(rule, state, size, gpu);
             }
         } else {
             for gpu in &changed[self.read..] {
-                self.ask(rule, board, size, *gpu);
+                self.ask(rule, state, size, *gpu);
             }
         }
         self.read = changed.len();
     }
 
-    fn ask<R: Rule>(&mut self, rule: &mut R, board: &Board<'_>, size: &Size, gpu: usize) {
-        let now = &board.gpus[gpu];
+    fn ask<R: Rule>(
+        &mut self,
+        rule: &mut R,
+        state: &WorkingState<'_>,
+        size: &NumberedRequest,
+        gpu: usize,
+    ) {
+        let now = &state.gpus[gpu];
         if let Some(old) = self.offers[gpu].take() {
             self.order.remove(&(old.rank, gpu));
         }
         if !now.view.available {
             return;
         }
-        self.offers[gpu] = offer(rule, now, size);
+        self.offers[gpu] = sharing::best_offer(rule, now, size);
         if let Some(offer) = &self.offers[gpu] {
             self.order.insert((offer.rank, gpu));
         }
@@ -314,25 +213,14 @@ impl Market {
     }
 }
 
-/// Returns the best that a GPU has for a want: room beside sharers, or what the rule finds.
-pub(crate) fn offer<R: Rule>(rule: &mut R, gpu: &Gpu<'_>, size: &Size) -> Option<Rc<Offer>> {
-    if let Want::Shared(sharer) = &size.want
-        && !gpu.view.shares(sharer.share)
-    {
-        return None;
-    }
-    let joined = if R::JOINS { sharing::join(gpu, size) } else { None };
-    joined.or_else(|| rule.offer(gpu, size))
-}
-
-/// Tells whether a want can ever be met, and if not, why.
-fn fate<R: Rule>(rule: &R, board: &Board<'_>, size: &Size) -> Fate {
+/// Returns whether a want can ever be met, and if not, why.
+fn fate<R: Rule>(rule: &R, state: &WorkingState<'_>, size: &NumberedRequest) -> Fate {
     // Where no GPU was ever seen, nothing can be called impossible: the first may hold it.
-    let mut reason = match board.gpus.is_empty() {
+    let mut reason = match state.gpus.is_empty() {
         true => WaitReason::NodeUnavailable,
         false => WaitReason::BadConstraints,
     };
-    for gpu in &board.gpus {
+    for gpu in &state.gpus {
         if !feasibility::holds(gpu.view, &size.want) {
             continue;
         }
@@ -347,24 +235,24 @@ fn fate<R: Rule>(rule: &R, board: &Board<'_>, size: &Size) -> Fate {
         }
     }
     if reason == WaitReason::NodeUnavailable {
-        reason = closed(board, size).unwrap_or(reason);
+        reason = closed(state, size).unwrap_or(reason);
     }
-    Fate::Waits(reason, Hopeless::new(R::NAME, board, size, reason))
+    Fate::Waits(reason, Hopeless::new(R::NAME, state, size, reason))
 }
 
 /// Names what operators said, if nothing but their word keeps the want from its GPUs.
-fn closed(board: &Board<'_>, size: &Size) -> Option<WaitReason> {
-    let mut holders = board.gpus.iter().filter(|gpu| feasibility::holds(gpu.view, &size.want));
+fn closed(state: &WorkingState<'_>, size: &NumberedRequest) -> Option<WaitReason> {
+    let mut holders = state.gpus.iter().filter(|gpu| feasibility::holds(gpu.view, &size.want));
     let first = holders.next()?.view.operator.closed.as_ref()?.how;
-    let rest: Option<Vec<Closure>> =
+    let rest: Option<Vec<ClosureKind>> =
         holders.map(|gpu| gpu.view.operator.closed.as_ref().map(|closed| closed.how)).collect();
     let rest = rest?;
     // What is kept comes back when a gang starts.
-    if first == Closure::Kept || rest.contains(&Closure::Kept) {
+    if first == ClosureKind::Kept || rest.contains(&ClosureKind::Kept) {
         return Some(WaitReason::Resources);
     }
     // Of both, the drained ones are the likelier to come back.
-    match rest.contains(&Closure::Drained) || first == Closure::Drained {
+    match rest.contains(&ClosureKind::Drained) || first == ClosureKind::Drained {
         true => Some(WaitReason::NodeDrained),
         false => Some(WaitReason::GpuQuarantined),
     }

@@ -10,7 +10,7 @@
 //! - It joins a shared slice that has room, by multiprocessors and memory, before it takes a
 //!   slice of its own: the tightest such slice, then the one with the least memory left over.
 //! - It matters who joins whom: where that is predicted (kernel by kernel from how busy all are,
-//!   [`crate::turns`]; under MPS as the forecast says, [`crate::Forecast::together`]), the slice is joined
+//!   [`crate::kernel_sharing`]; under MPS as is predicted, [`crate::Predictor::predict_speeds`]), the slice is joined
 //!   on which one more adds most, and none on which it adds little or would slow one that serves answers.
 //!   Where it isn't, the user's wish decides.
 //! - If there is none, it founds one: the tightest slice on which jobs like it fit together, that
@@ -23,15 +23,30 @@ use std::rc::Rc;
 
 use tessera_model::JobId;
 
-use crate::board::Gpu;
-use crate::round::{Company, Offer, Rank, Way};
-use crate::turns::Prospect;
-use crate::view::{InstanceState, InstanceView, Sharer, Tenancy};
-use crate::want::{Size, Want};
+use crate::kernel_sharing::SharingGain;
+use crate::offer::{Company, Offer, Rank, Rule, Way};
+use crate::request::{NumberedRequest, SliceRequest};
+use crate::view::{InstanceState, InstanceView, SharingRequest, Tenancy};
+use crate::working_state::WorkingGpu;
+
+/// Returns the best that a GPU has for a want: room beside sharers, or what the rule finds.
+pub fn best_offer<R: Rule>(
+    rule: &mut R,
+    gpu: &WorkingGpu<'_>,
+    size: &NumberedRequest,
+) -> Option<Rc<Offer>> {
+    if let SliceRequest::Shared(sharer) = &size.want
+        && !gpu.view.shares(sharer.share)
+    {
+        return None;
+    }
+    let joined = if R::JOINS { join(gpu, size) } else { None };
+    joined.or_else(|| rule.offer(gpu, size))
+}
 
 /// Returns the shared slice of a GPU that a sharer would join.
-pub(crate) fn join(gpu: &Gpu<'_>, size: &Size) -> Option<Rc<Offer>> {
-    let Want::Shared(sharer) = &size.want else { return None };
+pub(crate) fn join(gpu: &WorkingGpu<'_>, size: &NumberedRequest) -> Option<Rc<Offer>> {
+    let SliceRequest::Shared(sharer) = &size.want else { return None };
     if !gpu.view.shares(sharer.share) {
         return None;
     }
@@ -59,21 +74,26 @@ pub(crate) fn join(gpu: &Gpu<'_>, size: &Size) -> Option<Rc<Offer>> {
 
 /// Returns what a sharer adds to a slice, in thousandths of a job alone: nothing that is known, where
 /// nothing is predicted; `None` if it had better not come.
-fn adds(gpu: &Gpu<'_>, instance: &InstanceView, tenancy: &Tenancy, sharer: &Sharer) -> Option<u64> {
+fn adds(
+    gpu: &WorkingGpu<'_>,
+    instance: &InstanceView,
+    tenancy: &Tenancy,
+    sharer: &SharingRequest,
+) -> Option<u64> {
     match prospect(gpu, instance, tenancy, sharer) {
-        Prospect::Unknown => Some(0),
-        Prospect::Adds(gain) => Some(gain),
-        Prospect::Little(_) | Prospect::Slows(..) => None,
+        SharingGain::Unknown => Some(0),
+        SharingGain::Adds(gain) => Some(gain),
+        SharingGain::Little(_) | SharingGain::Slows(..) => None,
     }
 }
 
 /// Returns what is to be expected of one more on a slice that others share.
 pub(crate) fn prospect(
-    gpu: &Gpu<'_>,
+    gpu: &WorkingGpu<'_>,
     instance: &InstanceView,
     tenancy: &Tenancy,
-    sharer: &Sharer,
-) -> Prospect {
+    sharer: &SharingRequest,
+) -> SharingGain {
     if sharer.share.is_kernel() {
         return tenancy.prospect(sharer);
     }
@@ -82,14 +102,15 @@ pub(crate) fn prospect(
         (_, _) => None,
     };
     if profile.is_none() && instance.slot.is_some() {
-        return Prospect::Unknown;
+        return SharingGain::Unknown;
     }
-    tenancy.prospect_beside(sharer, |clients| gpu.forecast.0.together(clients, gpu.view, profile))
+    tenancy
+        .prospect_beside(sharer, |clients| gpu.predictor.predict_speeds(clients, gpu.view, profile))
 }
 
 /// Returns the sharers whose end alone would let another one in.
-pub(crate) fn blockers(gpu: &Gpu<'_>, size: &Size) -> Vec<Vec<JobId>> {
-    let Want::Shared(sharer) = &size.want else { return Vec::new() };
+pub(crate) fn blockers(gpu: &WorkingGpu<'_>, size: &NumberedRequest) -> Vec<Vec<JobId>> {
+    let SliceRequest::Shared(sharer) = &size.want else { return Vec::new() };
     let mut found = Vec::new();
     for (instance, tenancy) in tenancies(gpu, sharer) {
         for (job, _) in &tenancy.sharers {
@@ -105,12 +126,12 @@ pub(crate) fn blockers(gpu: &Gpu<'_>, size: &Size) -> Vec<Vec<JobId>> {
     found
 }
 
-/// Says why a sharer doesn't join a slice that has room for it: the first such slice of these GPUs.
+/// Explains why a sharer doesn't join a slice that has room for it: the first such slice of these GPUs.
 pub(crate) fn declined<'g, 'c: 'g>(
-    gpus: impl Iterator<Item = &'g Gpu<'c>>,
-    size: &Size,
+    gpus: impl Iterator<Item = &'g WorkingGpu<'c>>,
+    size: &NumberedRequest,
 ) -> Option<String> {
-    let Want::Shared(sharer) = &size.want else { return None };
+    let SliceRequest::Shared(sharer) = &size.want else { return None };
     let mut gpus = gpus.filter(|gpu| gpu.view.available && gpu.view.shares(sharer.share));
     gpus.find_map(|gpu| {
         let mut open = tenancies(gpu, sharer)
@@ -120,10 +141,10 @@ pub(crate) fn declined<'g, 'c: 'g>(
 }
 
 fn reason(
-    gpu: &Gpu<'_>,
+    gpu: &WorkingGpu<'_>,
     instance: &InstanceView,
     tenancy: &Tenancy,
-    sharer: &Sharer,
+    sharer: &SharingRequest,
 ) -> Option<String> {
     let jobs: Vec<String> = tenancy.sharers.iter().map(|(job, _)| job.to_string()).collect();
     let with = match jobs.as_slice() {
@@ -131,40 +152,41 @@ fn reason(
         more => format!("jobs {}", more.join(", ")),
     };
     match prospect(gpu, instance, tenancy, sharer) {
-        Prospect::Unknown | Prospect::Adds(_) => None,
-        Prospect::Little(gain) => Some(format!(
-            "it doesn't join {with}: that would add {} % of what a job does alone",
+        SharingGain::Unknown | SharingGain::Adds(_) => None,
+        SharingGain::Little(gain) => Some(format!(
+            "it doesn't join {with}: that would add {} % of the throughput of a job alone",
             gain / 10
         )),
-        Prospect::Slows(whom, slowed) => {
+        SharingGain::Slows(whom, slowed) => {
             let whom = whom.and_then(|at| tenancy.sharers.get(at));
             let whom = whom.map_or("it".to_owned(), |(job, _)| format!("job {job}"));
             let longer = slowed.saturating_sub(1_000) / 10;
             let remedy = match sharer.share.is_kernel() {
-                true => "; a better priority would let its kernels go first",
+                true => "; with a better priority its kernels would go first",
                 false => "",
             };
             Some(format!(
-                "it doesn't join {with}: {whom}, which serves answers, would take {longer} % longer\
-                 {remedy}"
+                "it doesn't join {with}: {whom}, an online job, would take {longer} % longer{remedy}"
             ))
         }
     }
 }
 
 /// Tells what company a sharer would have on a slice of its own with this memory.
-pub(crate) fn company(want: &Want, memory: tessera_model::Bytes) -> Company {
+pub(crate) fn company(want: &SliceRequest, memory: tessera_model::Bytes) -> Company {
     match want {
-        Want::Shared(sharer) if memory < sharer.share.roomy() => Company::Cramped,
-        Want::Shared(_) | Want::AtLeast(_) | Want::Named(_) | Want::Whole | Want::Part(_) => {
-            Company::Alone
-        }
+        SliceRequest::Shared(sharer) if memory < sharer.share.roomy() => Company::Cramped,
+        SliceRequest::Shared(_)
+        | SliceRequest::AtLeast(_)
+        | SliceRequest::Named(_)
+        | SliceRequest::Whole
+        | SliceRequest::Part(_) => Company::Alone,
     }
 }
 
 fn tenancies<'g>(
-    gpu: &'g Gpu<'_>,
-    sharer: &'g Sharer,
+    gpu: &'g WorkingGpu<'_>,
+    sharer: &'g SharingRequest,
 ) -> impl Iterator<Item = (&'g InstanceView, &'g Tenancy)> {
     gpu.instances.iter().filter_map(|instance| match &instance.state {
         InstanceState::Shared(tenancy) if tenancy.user == sharer.user => Some((instance, tenancy)),

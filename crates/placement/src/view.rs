@@ -1,21 +1,22 @@
-//! What a policy sees.
+//! The cluster as a policy sees it.
 
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 use tessera_model::mig::compute::{self, ComputeName, ComputeSlot, Cut};
 use tessera_model::mig::{
-    Geometry, Layout, Measure, Profile, ProfileId, Slot, State, StateSpace, TooManyPlacements,
+    Geometry, Layout, MigState, Profile, ProfileId, ReachabilityMeasure, Slot, StateSpace,
+    TooManyPlacements,
 };
-use tessera_model::share::Part;
-use tessera_model::spec::{GpuAsk, Priority};
-use tessera_model::{Bytes, GpuId, JobId, Member, Millis, NodeName};
+use tessera_model::share::SliceShare;
+use tessera_model::spec::{GpuRequest, Priority};
+use tessera_model::{Bytes, GangMember, GpuId, JobId, Millis, NodeName};
 
-use crate::seating::Atlas;
+use crate::placement_search::LayoutIndex;
 
 mod tenancy;
 
-pub use tenancy::{Client, Sharer, Tenancy};
+pub use tenancy::{MpsClient, SharingRequest, Tenancy};
 
 /// The cluster at one moment: every GPU that agents reported, in a fixed order (node name, then
 /// index on the node). The order is part of the input: policies break ties by it.
@@ -52,29 +53,29 @@ pub struct GpuView {
     pub available: bool,
     /// Whether a layout plan is under way: its layout can't be changed again until it ends.
     pub changing: bool,
-    /// What stands on it. With MIG off: the whole GPU as one instance.
+    /// Its instances. With MIG off: the whole GPU as one instance.
     pub instances: Vec<InstanceView>,
-    /// What operators said of it.
-    pub operator: OperatorWord,
+    /// Administrative overrides.
+    pub operator: AdminOverride,
 }
 
-/// What operators said of a GPU, in words that explanations repeat.
+/// Administrative overrides of a GPU, with the sentences that explanations repeat.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct OperatorWord {
-    /// Who keeps new attempts away; such a GPU is never available.
-    pub closed: Option<Closed>,
-    /// Who keeps its layout as it is, such as `the layout of GPU 0 of node a is pinned (by ada)`:
-    /// its slices may be used, and nothing may be created or destroyed for a job.
+pub struct AdminOverride {
+    /// Why no new attempts may start; such a GPU is never available.
+    pub closed: Option<GpuClosure>,
+    /// Why its layout stays as it is, such as `the layout of GPU 0 of node a is pinned (by ada)`. Its
+    /// slices may be used, and nothing may be created or destroyed for a job.
     pub pinned: Option<String>,
 }
 
 impl GpuView {
-    /// Tells whether its node can share slices in this way.
-    pub const fn shares(&self, part: Part) -> bool {
+    /// Returns whether its node can share slices in this way.
+    pub const fn shares(&self, part: SliceShare) -> bool {
         match part {
-            Part::Mps(_) => self.mps,
-            Part::Kernel(_) => self.kernel,
-            Part::Compute(_) => self.mig.is_some(),
+            SliceShare::Mps(_) => self.mps,
+            SliceShare::Kernel(_) => self.kernel,
+            SliceShare::Compute(_) => self.mig.is_some(),
         }
     }
 
@@ -91,27 +92,27 @@ impl GpuView {
 
 /// Why an operator keeps new attempts from a GPU.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Closed {
-    /// What was said.
-    pub how: Closure,
+pub struct GpuClosure {
+    /// The kind of override.
+    pub how: ClosureKind,
     /// A sentence, such as `node a is drained (maintenance, by ada)`.
     pub words: String,
-    /// What takes it back, such as `node a is undrained`.
+    /// What clears it, such as `node a is undrained`.
     pub until: String,
 }
 
-/// What an operator said that keeps new attempts away.
+/// The kinds of overrides that keep new attempts away.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Closure {
+pub enum ClosureKind {
     /// It is to become empty: running attempts finish.
     Drained,
     /// It is not trusted.
     Quarantined,
-    /// No operator's word: it is kept for a gang, see [`crate::gangs`].
+    /// Not by an operator: it is reserved for a gang, see [`crate::gangs`].
     Kept,
 }
 
-impl Closure {
+impl ClosureKind {
     /// Returns the stable word of the API.
     pub const fn word(self) -> &'static str {
         match self {
@@ -141,7 +142,7 @@ pub struct MigView {
     /// many states to list.
     full: Vec<Layout>,
     /// The same with numbered slots, for searches.
-    atlas: Atlas,
+    layout_index: LayoutIndex,
 }
 
 /// Two views of one geometry are equal: all else follows from it.
@@ -171,10 +172,10 @@ impl MigView {
         let plainly = |layout: &Layout| layout.iter().all(|slot| offered.contains(&slot.profile));
         let full: Vec<Layout> =
             listed.into_iter().map(|s| space.layout(s)).filter(plainly).collect();
-        let atlas = Atlas::new(&full);
+        let layout_index = LayoutIndex::new(&full);
         let whole = geometry.largest().map(|largest| largest.id);
         let largest = geometry.profiles.iter().position(|profile| Some(profile.id) == whole);
-        Ok(Self { geometry, space, plain, largest, full, atlas })
+        Ok(Self { geometry, space, plain, largest, full, layout_index })
     }
 
     /// Returns the profile that takes the whole card, as [`Geometry::largest`] finds it.
@@ -193,10 +194,10 @@ impl MigView {
 
     /// Returns how many full layouts plain allocations can still lead to; `None` where the
     /// geometry has too many states to count them.
-    pub fn full_layouts(&self, state: State) -> Option<usize> {
+    pub fn full_layouts(&self, state: MigState) -> Option<usize> {
         match self.space.measure() {
-            Measure::FullLayouts => Some(self.space.reachability(state)),
-            Measure::OpenPlacements => None,
+            ReachabilityMeasure::FullLayouts => Some(self.space.reachability(state)),
+            ReachabilityMeasure::OpenPlacements => None,
         }
     }
 
@@ -207,8 +208,8 @@ impl MigView {
     }
 
     /// Returns the full layouts with numbered slots.
-    pub(crate) const fn atlas(&self) -> &Atlas {
-        &self.atlas
+    pub const fn layout_index(&self) -> &LayoutIndex {
+        &self.layout_index
     }
 
     /// Returns the plain profiles, smallest memory first, then fewest compute slices.
@@ -235,46 +236,46 @@ pub enum InstanceState {
     Idle,
     /// A job has it: it runs there, is starting, or the instance is being made for it.
     Taken {
-        /// By whom.
+        /// The job.
         job: JobId,
     },
     /// Jobs of one user share it.
     Shared(Tenancy),
-    /// An operator had it cut into several compute instances: they are seats for the jobs that name
-    /// them, and policies leave it alone until its layout is another one.
-    Cut(Seats),
-    /// Somebody outside Tessera uses or made it: planned around, never touched.
+    /// An operator partitioned it into compute instances, which only jobs use that name them. Policies
+    /// leave it alone until its layout changes.
+    Cut(ComputeSeats),
+    /// It is used or was made from outside Tessera: planned around, never touched.
     Foreign,
     /// It can't be used or destroyed until a person looks.
     Stuck,
-    /// An operator's layout has no place for it: it is about to be destroyed.
+    /// It is not part of an operator's layout, and is about to be destroyed.
     Leaving,
-    /// An operator distrusts it: it is neither used nor destroyed until that is taken back.
+    /// An operator quarantined it: it is neither used nor destroyed until that is cleared.
     Quarantined,
 }
 
 impl InstanceState {
-    /// Tells whether the instance must be left alone.
+    /// Returns whether the instance must be left alone.
     pub const fn busy(&self) -> bool {
         !matches!(self, Self::Idle)
     }
 
-    /// Tells whether the instance stays even when every job has ended.
+    /// Returns whether the instance stays even when every job has ended.
     pub const fn fixed(&self) -> bool {
         matches!(self, Self::Foreign | Self::Stuck | Self::Quarantined | Self::Cut(_))
     }
 }
 
-/// The compute instances of one GPU instance, as seats.
+/// The compute instances of one GPU instance, and the jobs on them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Seats {
+pub struct ComputeSeats {
     /// Those that may be taken or are.
     pub cut: Cut,
-    /// Who sits there, all jobs of one user: what fails on a GPU instance may hit all of them.
+    /// The jobs there, all jobs of one user: what fails on a GPU instance may hit all of them.
     pub tenancy: Option<Tenancy>,
 }
 
-impl Seats {
+impl ComputeSeats {
     /// Returns the jobs with their compute instances.
     pub fn taken(&self) -> impl Iterator<Item = (JobId, ComputeSlot)> {
         let sharers = self.tenancy.iter().flat_map(|tenancy| &tenancy.sharers);
@@ -287,25 +288,25 @@ impl Seats {
     }
 }
 
-/// A job that waits for a place.
+/// A job that waits in the queue.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct QueuedJob {
     /// Its number; the queue's order among equals.
     pub id: JobId,
-    /// What it asks for.
-    pub gpu: GpuAsk,
-    /// Whose it is.
+    /// The requested GPU or slice.
+    pub gpu: GpuRequest,
+    /// Its user.
     #[serde(with = "shared_text")]
     pub user: Arc<str>,
     /// Its part of a slice, if it may share one.
-    pub share: Option<Sharer>,
+    pub share: Option<SharingRequest>,
     /// 0 (highest) to 9.
     pub priority: Priority,
     /// When it was accepted, on the database's clock.
     pub submitted: Millis,
     /// Its place in its gang, if it is one of several that start together.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub gang: Option<Member>,
+    pub gang: Option<GangMember>,
 }
 
 /// Text that many share, written as text.

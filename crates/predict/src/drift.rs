@@ -19,7 +19,7 @@ const UNLIKELY: f64 = 0.001;
 /// What to make of predictions now.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Trust {
+pub enum PredictorTrust {
     /// They come true as often as they say.
     #[default]
     Trusted,
@@ -29,12 +29,12 @@ pub enum Trust {
 
 /// The last outcomes of one model, and whether there is an alarm.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Watch {
+pub struct DriftWatch {
     hits: VecDeque<bool>,
-    trust: Trust,
+    trust: PredictorTrust,
 }
 
-impl Watch {
+impl DriftWatch {
     /// Begins with a new model, which is trusted.
     pub fn new() -> Self {
         Self::default()
@@ -44,30 +44,30 @@ impl Watch {
     ///
     /// The alarm is raised where so many misses among the last [`WINDOW`] are less likely than
     /// one in a thousand, and taken back when a whole window misses no more than it may.
-    pub fn take(&mut self, covered: bool) -> Trust {
+    pub fn take(&mut self, covered: bool) -> PredictorTrust {
         self.hits.push_back(covered);
         if self.hits.len() > WINDOW {
             self.hits.pop_front();
         }
         let misses = self.hits.iter().filter(|hit| !**hit).count();
         match self.trust {
-            Trust::Trusted if tail(self.hits.len(), misses) < UNLIKELY => {
-                self.trust = Trust::Alarmed;
+            PredictorTrust::Trusted if tail(self.hits.len(), misses) < UNLIKELY => {
+                self.trust = PredictorTrust::Alarmed;
                 // What is judged from here on are the conservative values.
                 self.hits.clear();
             }
-            Trust::Alarmed
+            PredictorTrust::Alarmed
                 if self.hits.len() == WINDOW && count(misses) <= MISSES * count(WINDOW) =>
             {
-                self.trust = Trust::Trusted;
+                self.trust = PredictorTrust::Trusted;
             }
-            Trust::Trusted | Trust::Alarmed => {}
+            PredictorTrust::Trusted | PredictorTrust::Alarmed => {}
         }
         self.trust
     }
 
     /// Returns what to make of predictions now.
-    pub const fn trust(&self) -> Trust {
+    pub const fn trust(&self) -> PredictorTrust {
         self.trust
     }
 }
@@ -87,13 +87,13 @@ fn tail(outcomes: usize, misses: usize) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::number::Chance;
+    use crate::random::SeededRng;
 
-    fn outcomes(watch: &mut Watch, missed: f64, count: usize, seed: u64) -> usize {
-        let mut chance = Chance::new(seed);
+    fn outcomes(watch: &mut DriftWatch, missed: f64, count: usize, seed: u64) -> usize {
+        let mut rng = SeededRng::new(seed);
         let mut alarmed = 0;
         for _ in 0..count {
-            if watch.take(chance.part() >= missed) == Trust::Alarmed {
+            if watch.take(rng.unit() >= missed) == PredictorTrust::Alarmed {
                 alarmed += 1;
             }
         }
@@ -102,26 +102,26 @@ mod tests {
 
     #[test]
     fn predictions_that_keep_their_word_raise_no_alarm() {
-        let alarms = (0..20).filter(|seed| outcomes(&mut Watch::new(), 0.08, 300, *seed) > 0);
+        let alarms = (0..20).filter(|seed| outcomes(&mut DriftWatch::new(), 0.08, 300, *seed) > 0);
         assert!(alarms.count() <= 2);
     }
 
     #[test]
     fn half_of_the_outcomes_missing_is_noticed_within_a_few_dozen() {
         for seed in 0..50 {
-            let mut watch = Watch::new();
+            let mut watch = DriftWatch::new();
             outcomes(&mut watch, 0.0, 100, seed);
             outcomes(&mut watch, 0.5, 60, seed);
-            assert_eq!(watch.trust(), Trust::Alarmed, "seed {seed}");
+            assert_eq!(watch.trust(), PredictorTrust::Alarmed, "seed {seed}");
         }
     }
 
     #[test]
     fn an_alarm_ends_when_predictions_come_true_again() {
-        let mut watch = Watch::new();
+        let mut watch = DriftWatch::new();
         outcomes(&mut watch, 1.0, 20, 1);
-        assert_eq!(watch.trust(), Trust::Alarmed);
+        assert_eq!(watch.trust(), PredictorTrust::Alarmed);
         outcomes(&mut watch, 0.0, WINDOW, 1);
-        assert_eq!(watch.trust(), Trust::Trusted);
+        assert_eq!(watch.trust(), PredictorTrust::Trusted);
     }
 }

@@ -15,14 +15,14 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::drift::Trust;
-use crate::learn::{Kind, Table};
+use crate::drift::PredictorTrust;
+use crate::learn::{LearnerKind, TrainingTable};
 use crate::number::{float, hash, whole};
-use crate::outcome::{Prediction, Quantity, Source};
-use crate::trained::Trained;
+use crate::outcome::{PredictedQuantity, Prediction, PredictionSource};
+use crate::trained::TrainedModel;
 
-pub use history::{Counters, Run};
-use history::{Place, Sizes};
+use history::{ModelHistory, SizeHistory};
+pub use history::{RunCounters, TaskRun};
 
 /// What repeated runs differ by where nothing shows it, as a part.
 const REPEAT: f64 = 0.2;
@@ -35,18 +35,18 @@ const COLUMNS: usize = 8;
 
 /// Predicts times on slices.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Jct {
-    places: BTreeMap<String, Vec<(String, Sizes)>>,
-    ratios: Option<Trained>,
+pub struct TimePredictor {
+    places: BTreeMap<String, Vec<(String, ModelHistory)>>,
+    ratios: Option<TrainedModel>,
     /// Half of the interval of a repeated run, as a logarithm.
     repeat: f64,
 }
 
-impl Jct {
+impl TimePredictor {
     /// Learns from runs that came to their end, oldest first.
-    pub fn learn(runs: &[Run], seed: u64) -> Self {
+    pub fn learn(runs: &[TaskRun], seed: u64) -> Self {
         let places = history::places(runs);
-        let mut table = Table::new(COLUMNS);
+        let mut table = TrainingTable::new(COLUMNS);
         for ((task, _), sizes) in &places {
             for (from, to) in sizes.pairs() {
                 let target = float(to.1.median_ms()).ln() - float(from.1.median_ms()).ln();
@@ -54,9 +54,9 @@ impl Jct {
                 let _ = table.push(hash(task.as_bytes()), &row(sizes, from, to.0), target);
             }
         }
-        let ratios = Trained::learn(Kind::Boosted, &table, seed).ok();
+        let ratios = TrainedModel::learn(LearnerKind::Boosted, &table, seed).ok();
         let repeat = history::repeat(&places).unwrap_or_else(|| (1.0 + REPEAT).ln());
-        let mut by_task: BTreeMap<String, Vec<(String, Sizes)>> = BTreeMap::new();
+        let mut by_task: BTreeMap<String, Vec<(String, ModelHistory)>> = BTreeMap::new();
         for ((task, model), sizes) in places {
             by_task.entry(task).or_default().push((model, sizes));
         }
@@ -64,16 +64,22 @@ impl Jct {
     }
 
     /// Returns the model of ratios, if there were enough pairs to learn one.
-    pub const fn ratios(&self) -> Option<&Trained> {
+    pub const fn ratios(&self) -> Option<&TrainedModel> {
         self.ratios.as_ref()
     }
 
     /// Predicts how long a task takes on so many compute slices of a GPU model; `None` for a task
     /// that never ran on that model.
     ///
-    /// Where predictions aren't trusted ([`Trust::Alarmed`]), a measured time is the interval's
+    /// Where predictions aren't trusted ([`PredictorTrust::Alarmed`]), a measured time is the interval's
     /// upper end, a smaller slice costs its whole size, and a larger one gains nothing.
-    pub fn time(&self, task: &str, model: &str, slices: u8, trust: Trust) -> Option<Prediction> {
+    pub fn time(
+        &self,
+        task: &str,
+        model: &str,
+        slices: u8,
+        trust: PredictorTrust,
+    ) -> Option<Prediction> {
         let places = self.places.get(task)?;
         let (_, sizes) = places.iter().find(|(known, _)| known == model)?;
         if let Some(place) = sizes.by_slices.get(&slices) {
@@ -83,39 +89,43 @@ impl Jct {
         let base = float(from.1.median_ms());
         let limits = limits(from.0, slices);
         let (ends, source) = match (trust, &self.ratios) {
-            (Trust::Alarmed, _) => {
+            (PredictorTrust::Alarmed, _) => {
                 let worst = (float(u64::from(from.0)) / float(u64::from(slices.max(1)))).max(1.0);
-                ([limits.0, worst, limits.1.max(worst)], Source::Conservative)
+                ([limits.0, worst, limits.1.max(worst)], PredictionSource::Conservative)
             }
-            (Trust::Trusted, Some(trained)) => {
+            (PredictorTrust::Trusted, Some(trained)) => {
                 let ends = trained.predict(&row(sizes, from, slices)).map(f64::exp);
-                (ends.map(|end| end.clamp(limits.0, limits.1)), Source::Learned)
+                (ends.map(|end| end.clamp(limits.0, limits.1)), PredictionSource::Learned)
             }
-            (Trust::Trusted, None) => {
+            (PredictorTrust::Trusted, None) => {
                 let ratio = rule_of_thumb(sizes.whole, from, slices).clamp(limits.0, limits.1);
-                ([limits.0, ratio, limits.1], Source::Scaled)
+                ([limits.0, ratio, limits.1], PredictionSource::Scaled)
             }
         };
         let fingerprint = self.ratios.as_ref().map_or(0, |t| t.version.fingerprint);
-        let model = if source == Source::Learned { fingerprint } else { 0 };
+        let model = if source == PredictionSource::Learned { fingerprint } else { 0 };
         Some(prediction(ends.map(|ratio| ratio * base), source, model))
     }
 
-    fn measured(&self, place: &Place, trust: Trust) -> Prediction {
+    fn measured(&self, place: &SizeHistory, trust: PredictorTrust) -> Prediction {
         let median = float(place.median_ms());
         let (low, high) = place.range();
         let low = float(low).min(median * (-self.repeat).exp());
         let high = float(high).max(median * self.repeat.exp());
         match trust {
-            Trust::Trusted => prediction([low, median, high], Source::Measured, 0),
-            Trust::Alarmed => prediction([low, high, high], Source::Conservative, 0),
+            PredictorTrust::Trusted => {
+                prediction([low, median, high], PredictionSource::Measured, 0)
+            }
+            PredictorTrust::Alarmed => {
+                prediction([low, high, high], PredictionSource::Conservative, 0)
+            }
         }
     }
 }
 
-fn prediction(ends: [f64; 3], source: Source, model: u64) -> Prediction {
+fn prediction(ends: [f64; 3], source: PredictionSource, model: u64) -> Prediction {
     let [low, value, high] = ends.map(|ms| whole(ms).max(1));
-    Prediction { quantity: Quantity::TimeMs, value, low, high, source, model }
+    Prediction { quantity: PredictedQuantity::TimeMs, value, low, high, source, model }
 }
 
 /// Returns the least and the greatest that the time on `to` slices can be over that on `from`.
@@ -128,7 +138,7 @@ fn limits(from: u8, to: u8) -> (f64, f64) {
 }
 
 /// Source: the co-execution study's slow-downs on slices, as the simulator has them fitted.
-fn rule_of_thumb(whole_slices: u8, from: (u8, &Place), to: u8) -> f64 {
+fn rule_of_thumb(whole_slices: u8, from: (u8, &SizeHistory), to: u8) -> f64 {
     let (sm, bandwidth) = match from.1.counters() {
         Some(counters) => (f64::from(counters.sm), f64::from(counters.bandwidth)),
         // Nothing was counted: half of the GPU.
@@ -142,10 +152,10 @@ fn rule_of_thumb(whole_slices: u8, from: (u8, &Place), to: u8) -> f64 {
     slowed(to) / slowed(from.0)
 }
 
-fn row(sizes: &Sizes, from: (u8, &Place), to: u8) -> [f64; COLUMNS] {
+fn row(sizes: &ModelHistory, from: (u8, &SizeHistory), to: u8) -> [f64; COLUMNS] {
     let part = |slices: u8| (f64::from(slices.max(1)) / f64::from(sizes.whole.max(1))).ln();
     let counted = from.1.counters();
-    let counter = |of: fn(&Counters) -> u16| counted.map_or(-1.0, |c| f64::from(of(&c)));
+    let counter = |of: fn(&RunCounters) -> u16| counted.map_or(-1.0, |c| f64::from(of(&c)));
     [
         part(from.0),
         part(to),

@@ -11,8 +11,8 @@ use std::collections::{BTreeMap, VecDeque};
 use serde::{Deserialize, Serialize};
 use tessera_model::Bytes;
 
-use crate::drift::{Trust, Watch};
-use crate::outcome::{Prediction, Quantity, Source};
+use crate::drift::{DriftWatch, PredictorTrust};
+use crate::outcome::{PredictedQuantity, Prediction, PredictionSource};
 
 /// Runs of a task that are looked back at: enough for its spread, few enough to forget a version
 /// of the program that needed more.
@@ -30,7 +30,7 @@ const CAUTION: u64 = 1_500;
 
 /// What one run showed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Shown {
+pub enum MemoryEvidence {
     /// It ended; this was its peak.
     Peak(Bytes),
     /// It ran out of memory on a slice with so much.
@@ -38,23 +38,23 @@ pub enum Shown {
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-struct Task {
-    runs: VecDeque<Shown>,
+struct TaskMemory {
+    runs: VecDeque<MemoryEvidence>,
     /// The number of the last run over all tasks.
     last: u64,
     /// Whether what was foretold of it came true.
-    watch: Watch,
+    watch: DriftWatch,
 }
 
-impl Task {
+impl TaskMemory {
     fn is_alarmed(&self) -> bool {
-        self.watch.trust() == Trust::Alarmed
+        self.watch.trust() == PredictorTrust::Alarmed
     }
 }
 
 /// What a task is foretold to need.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Floor {
+pub struct MemoryEstimate {
     /// How many runs it rests on.
     pub runs: u32,
     /// A run is expected to have this much at least.
@@ -69,28 +69,28 @@ pub struct Floor {
     pub cautious: bool,
 }
 
-impl Floor {
+impl MemoryEstimate {
     /// Tells whether a run kept to it: nobody who ran out of memory did.
-    pub fn covers(&self, shown: Shown) -> bool {
+    pub fn covers(&self, shown: MemoryEvidence) -> bool {
         match shown {
-            Shown::Peak(peak) => self.low <= peak && peak <= self.high,
-            Shown::OutOf(_) => false,
+            MemoryEvidence::Peak(peak) => self.low <= peak && peak <= self.high,
+            MemoryEvidence::OutOf(_) => false,
         }
     }
 }
 
 /// What is known of tasks by their key.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Floors {
-    tasks: BTreeMap<String, Task>,
+pub struct MemoryEstimator {
+    tasks: BTreeMap<String, TaskMemory>,
     runs: u64,
     /// How many of the tasks are alarmed: there may be very many, and it is asked often.
     alarmed: usize,
 }
 
-impl Floors {
+impl MemoryEstimator {
     /// Takes a run of a task.
-    pub fn take(&mut self, task: &str, shown: Shown) {
+    pub fn take(&mut self, task: &str, shown: MemoryEvidence) {
         if self.tasks.len() >= TASKS_MAX && !self.tasks.contains_key(task) {
             let oldest = self.tasks.iter().min_by_key(|(_, task)| task.last);
             if let Some(gone) =
@@ -110,7 +110,7 @@ impl Floors {
 
     /// Takes what came of a floor, before the run itself is taken: nothing is known of a task that
     /// never ran.
-    pub fn came(&mut self, task: &str, told: &Floor, shown: Shown) {
+    pub fn came(&mut self, task: &str, told: &MemoryEstimate, shown: MemoryEvidence) {
         if let Some(known) = self.tasks.get_mut(task) {
             self.alarmed -= usize::from(known.is_alarmed());
             known.watch.take(told.covers(shown));
@@ -129,27 +129,27 @@ impl Floors {
     ///
     /// The twentieth is not asked for: programs that take whatever memory there is would be given a
     /// larger slice each time.
-    pub fn floor(&self, task: &str) -> Option<Floor> {
+    pub fn floor(&self, task: &str) -> Option<MemoryEstimate> {
         let known = self.tasks.get(task)?;
         let (mut high, mut low, mut ran_out_of) = (0_u64, u64::MAX, None);
         for run in &known.runs {
             match run {
-                Shown::Peak(peak) => {
+                MemoryEvidence::Peak(peak) => {
                     low = low.min(peak.get());
                     if peak.get() > high {
                         (high, ran_out_of) = (peak.get(), None);
                     }
                 }
-                Shown::OutOf(slice) if slice.get() >= high => {
+                MemoryEvidence::OutOf(slice) if slice.get() >= high => {
                     (high, ran_out_of) = (slice.get().saturating_add(1), Some(*slice));
                 }
-                Shown::OutOf(_) => {}
+                MemoryEvidence::OutOf(_) => {}
             }
         }
         let cautious = known.is_alarmed();
         let value = if cautious { part(high, CAUTION) } else { high };
         let low = low.min(high);
-        Some(Floor {
+        Some(MemoryEstimate {
             runs: u32::try_from(known.runs.len()).unwrap_or(u32::MAX),
             low: Bytes::new(low - part(low, ROOM)),
             value: Bytes::new(value),
@@ -160,14 +160,18 @@ impl Floors {
     }
 }
 
-impl From<Floor> for Prediction {
-    fn from(floor: Floor) -> Self {
+impl From<MemoryEstimate> for Prediction {
+    fn from(floor: MemoryEstimate) -> Self {
         Self {
-            quantity: Quantity::MemoryBytes,
+            quantity: PredictedQuantity::MemoryBytes,
             value: floor.value.get(),
             low: floor.low.get(),
             high: floor.high.get(),
-            source: if floor.cautious { Source::Conservative } else { Source::Measured },
+            source: if floor.cautious {
+                PredictionSource::Conservative
+            } else {
+                PredictionSource::Measured
+            },
             model: 0,
         }
     }
@@ -188,86 +192,90 @@ mod tests {
 
     #[test]
     fn a_floor_is_the_highest_peak_and_lies_above_what_was_not_enough() {
-        let mut floors = Floors::default();
+        let mut floors = MemoryEstimator::default();
         assert!(floors.floor("train").is_none());
-        floors.take("train", Shown::Peak(gib(3)));
-        floors.take("train", Shown::Peak(gib(4)));
+        floors.take("train", MemoryEvidence::Peak(gib(3)));
+        floors.take("train", MemoryEvidence::Peak(gib(4)));
         let floor = floors.floor("train").unwrap();
         assert_eq!((floor.runs, floor.value, floor.cautious), (2, gib(4), false));
         assert!(floor.low < gib(3) && floor.low > Bytes::from_mib(2_900));
         assert!(floor.high > gib(4) && floor.high < gib(5));
-        floors.take("train", Shown::OutOf(gib(10)));
+        floors.take("train", MemoryEvidence::OutOf(gib(10)));
         let floor = floors.floor("train").unwrap();
         assert!(floor.value > gib(10) && floor.ran_out_of == Some(gib(10)), "{floor:?}");
-        floors.take("train", Shown::Peak(gib(12)));
+        floors.take("train", MemoryEvidence::Peak(gib(12)));
         assert_eq!(floors.floor("train").unwrap().ran_out_of, None);
     }
 
     #[test]
     fn a_task_whose_runs_leave_their_intervals_gets_half_as_much_again_until_they_keep_to_that() {
-        let mut floors = Floors::default();
-        let mut run = |task: &str, shown: Shown| {
+        let mut floors = MemoryEstimator::default();
+        let mut run = |task: &str, shown: MemoryEvidence| {
             if let Some(told) = floors.floor(task) {
                 floors.came(task, &told, shown);
             }
             floors.take(task, shown);
             (floors.floor(task).unwrap(), floors.alarmed())
         };
-        run("steady", Shown::Peak(gib(8)));
+        run("steady", MemoryEvidence::Peak(gib(8)));
         // Each needs more than any before it.
         for peak in 1..=3 {
             assert!(
-                !run("grows", Shown::Peak(gib(peak))).0.cautious,
+                !run("grows", MemoryEvidence::Peak(gib(peak))).0.cautious,
                 "{peak} misses could be chance"
             );
         }
 
-        let (floor, alarmed) = run("grows", Shown::OutOf(gib(5)));
+        let (floor, alarmed) = run("grows", MemoryEvidence::OutOf(gib(5)));
 
         assert!(floor.cautious && alarmed == 1);
         assert!(floor.value > Bytes::from_mib(7_680) && floor.value < gib(8), "{floor:?}");
-        assert!(!run("steady", Shown::Peak(gib(8))).0.cautious, "others are not doubted");
+        assert!(!run("steady", MemoryEvidence::Peak(gib(8))).0.cautious, "others are not doubted");
         for _ in 0..crate::drift::WINDOW {
-            run("grows", Shown::Peak(gib(5)));
+            run("grows", MemoryEvidence::Peak(gib(5)));
         }
-        let (floor, alarmed) = run("grows", Shown::Peak(gib(5)));
+        let (floor, alarmed) = run("grows", MemoryEvidence::Peak(gib(5)));
         assert_eq!((floor.value, floor.cautious, alarmed), (gib(5), false, 0));
     }
 
     #[test]
     fn a_floor_and_its_interval_hold_what_was_seen() {
-        let mut floors = Floors::default();
+        let mut floors = MemoryEstimator::default();
         for mib in [0, 1, 7, 4_000, 3_999, 1 << 40] {
             let peak = Bytes::from_mib(mib);
-            floors.take("any", Shown::Peak(peak));
+            floors.take("any", MemoryEvidence::Peak(peak));
             let floor = floors.floor("any").unwrap();
-            assert!(floor.covers(Shown::Peak(peak)) && floor.low <= floor.value, "{floor:?}");
-            assert!(floor.value <= floor.high && !floor.covers(Shown::OutOf(peak)));
+            assert!(
+                floor.covers(MemoryEvidence::Peak(peak)) && floor.low <= floor.value,
+                "{floor:?}"
+            );
+            assert!(floor.value <= floor.high && !floor.covers(MemoryEvidence::OutOf(peak)));
         }
     }
 
     #[test]
     fn what_a_program_needed_long_ago_is_forgotten() {
-        let mut floors = Floors::default();
-        floors.take("train", Shown::Peak(gib(30)));
+        let mut floors = MemoryEstimator::default();
+        floors.take("train", MemoryEvidence::Peak(gib(30)));
         for _ in 0..RUNS_MAX {
-            floors.take("train", Shown::Peak(gib(2)));
+            floors.take("train", MemoryEvidence::Peak(gib(2)));
         }
         assert_eq!(floors.floor("train").unwrap().value, gib(2));
     }
 
     #[test]
     fn a_task_that_is_forgotten_is_doubted_no_more() {
-        let mut floors = Floors::default();
+        let mut floors = MemoryEstimator::default();
         while floors.alarmed() == 0 {
             let told = floors.floor("grows");
             if let Some(told) = told {
-                floors.came("grows", &told, Shown::OutOf(gib(5)));
+                floors.came("grows", &told, MemoryEvidence::OutOf(gib(5)));
             }
-            floors.take("grows", Shown::Peak(gib(1)));
+            floors.take("grows", MemoryEvidence::Peak(gib(1)));
         }
 
-        (0..TASKS_MAX).for_each(|task| floors.take(&task.to_string(), Shown::Peak(gib(1))));
+        (0..TASKS_MAX)
+            .for_each(|task| floors.take(&task.to_string(), MemoryEvidence::Peak(gib(1))));
 
         assert!(floors.floor("grows").is_none());
         assert_eq!(floors.alarmed(), 0);

@@ -7,7 +7,7 @@ use crate::number::float;
 /// What a number means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Quantity {
+pub enum PredictedQuantity {
     /// Milliseconds from launch to end, alone on the slice.
     TimeMs,
     /// Thousandths of the speed alone on the slice.
@@ -19,7 +19,7 @@ pub enum Quantity {
 /// Where a number comes from; the surest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Source {
+pub enum PredictionSource {
     /// Earlier runs of the same task in the same place.
     Measured,
     /// A model that learned from other tasks.
@@ -34,7 +34,7 @@ pub enum Source {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Prediction {
     /// What it is a number of.
-    pub quantity: Quantity,
+    pub quantity: PredictedQuantity,
     /// The number.
     pub value: u64,
     /// The interval's lower end.
@@ -42,7 +42,7 @@ pub struct Prediction {
     /// The interval's upper end.
     pub high: u64,
     /// Where it comes from.
-    pub source: Source,
+    pub source: PredictionSource,
     /// Fingerprint of the model that said it ([`crate::Version::fingerprint`]); zero where no
     /// model did.
     pub model: u64,
@@ -62,7 +62,7 @@ impl Prediction {
 
 /// A prediction with what came of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Outcome {
+pub struct PredictionOutcome {
     /// What was said.
     pub predicted: Prediction,
     /// What came, in the same unit.

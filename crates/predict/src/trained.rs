@@ -2,8 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::learn::{Kind, Model, Table};
+use crate::learn::{LearnedModel, LearnerKind, TrainingTable};
 use crate::number::{count, hash, whole};
+use crate::outcome::{PredictedQuantity, Prediction, PredictionSource};
 
 /// Rows that an interval needs at least.
 pub const CALIBRATION_MIN: usize = 10;
@@ -19,14 +20,14 @@ const COVERAGE: f64 = 0.9;
 #[error(
     "{rows} rows are too few to learn from and to test with: {CALIBRATION_MIN} of them must be held out"
 )]
-pub struct TooFew {
+pub struct TooFewRows {
     /// Rows that there are.
     pub rows: usize,
 }
 
 /// Which model it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Version {
+pub struct ModelVersion {
     /// Of the rows, the learner and the seed: equal if and only if the models are.
     pub fingerprint: u64,
     /// Rows that it learned from.
@@ -35,7 +36,7 @@ pub struct Version {
 
 /// Error on rows of tasks that a model never saw.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct HeldOut {
+pub struct HeldOutError {
     /// Rows that were tested.
     pub rows: u64,
     /// Mean absolute error, in the target's unit.
@@ -48,58 +49,38 @@ pub struct HeldOut {
 
 /// A model that was learned and tested.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Trained {
+pub struct TrainedModel {
     /// Which one.
-    pub version: Version,
+    pub version: ModelVersion,
     /// Learned with what.
-    pub kind: Kind,
+    pub kind: LearnerKind,
     /// How well it did.
-    pub held_out: HeldOut,
+    pub held_out: HeldOutError,
     /// Half of its interval, in the target's unit.
     margin: f64,
-    model: Model,
+    model: LearnedModel,
 }
 
-impl Trained {
-    /// Learns from seven tenths of the groups, and holds the rest back for the interval and the
-    /// error.
-    ///
-    /// The interval is split-conformal: of the rows held back for it, nine of ten lie within the
-    /// margin, so that of rows of the same kind nine of ten will.
-    ///
-    /// Source: Lei et al., *Distribution-Free Predictive Inference for Regression*, 2018, alg. 2.
+impl TrainedModel {
+    /// Learns from a table, and measures the error and the interval: see [`learn_with_error`].
     ///
     /// # Errors
     ///
-    /// [`TooFew`] rows, or too few of them held back.
-    pub fn learn(kind: Kind, table: &Table, seed: u64) -> Result<Self, TooFew> {
-        let (rest, calibration) = table.draw(HELD_OUT, 1);
-        let (train, test) = rest.draw(HELD_OUT, 2);
-        let few = TooFew { rows: table.len() };
-        if calibration.len() < CALIBRATION_MIN || test.is_empty() || train.is_empty() {
-            return Err(few);
-        }
-        let model = Model::learn(kind, &train, seed);
-        let mut off: Vec<f64> =
-            calibration.rows().map(|(row, target)| (model.predict(row) - target).abs()).collect();
-        off.sort_by(f64::total_cmp);
-        let rank = whole((count(off.len() + 1) * COVERAGE).ceil());
-        let rank = usize::try_from(rank).unwrap_or(usize::MAX).clamp(1, off.len());
-        let margin = off[rank - 1];
-        let errors = test.rows().map(|(row, target)| (model.predict(row) - target).abs());
-        let errors: Vec<f64> = errors.collect();
-        let rows = count(errors.len());
-        let absolute = errors.iter().sum::<f64>() / rows;
-        let size = test.rows().map(|(_, target)| target.abs()).sum::<f64>() / rows;
-        let covered = count(errors.iter().filter(|error| **error <= margin).count()) / rows;
-        let held_out = HeldOut {
-            rows: u64::try_from(errors.len()).unwrap_or(u64::MAX),
-            absolute,
-            relative: absolute / size.max(1e-12),
-            covered,
-        };
+    /// [`TooFewRows`] rows, or too few of them held back.
+    pub fn learn(kind: LearnerKind, table: &TrainingTable, seed: u64) -> Result<Self, TooFewRows> {
+        let learn = |train: &TrainingTable| LearnedModel::learn(kind, train, seed);
+        let (model, margin, held_out) = learn_with_error(table, learn, LearnedModel::predict)?;
         let version = version(kind, table, seed);
         Ok(Self { version, kind, held_out, margin, model })
+    }
+
+    /// Predicts a speed in thousandths, of a model of parts of one: co-runners neither stop a job nor
+    /// make it faster.
+    pub fn predict_speed(&self, row: &[f64]) -> Prediction {
+        let ends = self.predict(row).map(|end| whole(end.clamp(0.001, 1.0) * 1_000.0));
+        let [low, value, high] = ends;
+        let (quantity, source) = (PredictedQuantity::SpeedPerMille, PredictionSource::Learned);
+        Prediction { quantity, value, low, high, source, model: self.version.fingerprint }
     }
 
     /// Returns lower end, value and upper end.
@@ -109,27 +90,70 @@ impl Trained {
     }
 }
 
-fn version(kind: Kind, table: &Table, seed: u64) -> Version {
+/// Learns from seven tenths of the groups, and holds the rest back for the interval and the error.
+/// Returns the model, half of its interval in the target's unit, and its error.
+///
+/// The interval is split-conformal: of the rows held back for it, nine of ten lie within the
+/// margin, so that of rows of the same kind nine of ten will.
+///
+/// Source: Lei et al., *Distribution-Free Predictive Inference for Regression*, 2018, alg. 2.
+///
+/// # Errors
+///
+/// [`TooFewRows`] rows, or too few of them held back.
+pub fn learn_with_error<M>(
+    table: &TrainingTable,
+    learn: impl FnOnce(&TrainingTable) -> M,
+    predict: impl Fn(&M, &[f64]) -> f64,
+) -> Result<(M, f64, HeldOutError), TooFewRows> {
+    let (rest, calibration) = table.draw(HELD_OUT, 1);
+    let (train, test) = rest.draw(HELD_OUT, 2);
+    if calibration.len() < CALIBRATION_MIN || test.is_empty() || train.is_empty() {
+        return Err(TooFewRows { rows: table.len() });
+    }
+    let model = learn(&train);
+    let mut off: Vec<f64> =
+        calibration.rows().map(|(row, target)| (predict(&model, row) - target).abs()).collect();
+    off.sort_by(f64::total_cmp);
+    let rank = whole((count(off.len() + 1) * COVERAGE).ceil());
+    let rank = usize::try_from(rank).unwrap_or(usize::MAX).clamp(1, off.len());
+    let margin = off[rank - 1];
+    let errors = test.rows().map(|(row, target)| (predict(&model, row) - target).abs());
+    let errors: Vec<f64> = errors.collect();
+    let rows = count(errors.len());
+    let absolute = errors.iter().sum::<f64>() / rows;
+    let size = test.rows().map(|(_, target)| target.abs()).sum::<f64>() / rows;
+    let covered = count(errors.iter().filter(|error| **error <= margin).count()) / rows;
+    let held_out = HeldOutError {
+        rows: u64::try_from(errors.len()).unwrap_or(u64::MAX),
+        absolute,
+        relative: absolute / size.max(1e-12),
+        covered,
+    };
+    Ok((model, margin, held_out))
+}
+
+fn version(kind: LearnerKind, table: &TrainingTable, seed: u64) -> ModelVersion {
     let mut bytes = kind.name().as_bytes().to_vec();
     bytes.extend(seed.to_le_bytes());
     for (row, target) in table.rows() {
         row.iter().chain([&target]).for_each(|cell| bytes.extend(cell.to_bits().to_le_bytes()));
     }
-    Version { fingerprint: hash(&bytes), rows: u64::try_from(table.len()).unwrap_or(u64::MAX) }
+    ModelVersion { fingerprint: hash(&bytes), rows: u64::try_from(table.len()).unwrap_or(u64::MAX) }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::number::Chance;
+    use crate::random::SeededRng;
 
     /// A line with even noise of half width `noise`.
-    fn noisy(rows: u64, noise: f64) -> Table {
-        let mut chance = Chance::new(11);
-        let mut table = Table::new(1);
+    fn noisy(rows: u64, noise: f64) -> TrainingTable {
+        let mut rng = SeededRng::new(11);
+        let mut table = TrainingTable::new(1);
         for row in 0..rows {
-            let x = chance.part();
-            let target = 3.0 * x + (chance.part() * 2.0 - 1.0) * noise;
+            let x = rng.unit();
+            let target = 3.0 * x + (rng.unit() * 2.0 - 1.0) * noise;
             table.push(row, &[x], target).unwrap();
         }
         table
@@ -137,8 +161,8 @@ mod tests {
 
     #[test]
     fn about_nine_of_ten_outcomes_lie_in_the_interval() {
-        for kind in Kind::ALL {
-            let trained = Trained::learn(kind, &noisy(1_200, 0.5), 1).unwrap();
+        for kind in LearnerKind::ALL {
+            let trained = TrainedModel::learn(kind, &noisy(1_200, 0.5), 1).unwrap();
             let covered = trained.held_out.covered;
             assert!((0.82..=0.98).contains(&covered), "{}: {covered}", kind.name());
         }
@@ -146,8 +170,8 @@ mod tests {
 
     #[test]
     fn an_interval_is_as_wide_as_the_noise() {
-        let narrow = Trained::learn(Kind::Linear, &noisy(600, 0.1), 1).unwrap();
-        let wide = Trained::learn(Kind::Linear, &noisy(600, 1.0), 1).unwrap();
+        let narrow = TrainedModel::learn(LearnerKind::Boosted, &noisy(600, 0.1), 1).unwrap();
+        let wide = TrainedModel::learn(LearnerKind::Boosted, &noisy(600, 1.0), 1).unwrap();
         assert!(narrow.margin * 5.0 < wide.margin, "{} {}", narrow.margin, wide.margin);
         let [low, value, high] = narrow.predict(&[0.5]);
         assert!(low < value && value < high);
@@ -156,18 +180,19 @@ mod tests {
     #[test]
     fn a_version_names_rows_learner_and_seed() {
         let table = noisy(200, 0.1);
-        let version =
-            |kind, table: &Table, seed| Trained::learn(kind, table, seed).unwrap().version;
-        let first = version(Kind::Linear, &table, 1);
-        assert_eq!(first, version(Kind::Linear, &table, 1));
-        assert_ne!(first, version(Kind::Linear, &table, 2));
-        assert_ne!(first, version(Kind::Forest, &table, 1));
-        assert_ne!(first, version(Kind::Linear, &noisy(201, 0.1), 1));
+        let version = |kind, table: &TrainingTable, seed| {
+            TrainedModel::learn(kind, table, seed).unwrap().version
+        };
+        let first = version(LearnerKind::Boosted, &table, 1);
+        assert_eq!(first, version(LearnerKind::Boosted, &table, 1));
+        assert_ne!(first, version(LearnerKind::Boosted, &table, 2));
+        assert_ne!(first, version(LearnerKind::Forest, &table, 1));
+        assert_ne!(first, version(LearnerKind::Boosted, &noisy(201, 0.1), 1));
     }
 
     #[test]
     fn a_handful_of_rows_teaches_nothing_and_says_so() {
-        let refused = Trained::learn(Kind::Forest, &noisy(12, 0.1), 1).unwrap_err();
+        let refused = TrainedModel::learn(LearnerKind::Forest, &noisy(12, 0.1), 1).unwrap_err();
         assert_eq!(refused.rows, 12);
     }
 }

@@ -54,7 +54,7 @@ pub fn child_traceparent(parent: &str) -> String {
     }
 }
 
-/// Tells whether a string from outside is a trace context that can be continued.
+/// Returns whether a string from outside is a trace context that can be continued.
 pub fn is_traceparent(text: &str) -> bool {
     parse(text).is_some()
 }
@@ -86,10 +86,10 @@ pub fn event(
     span.add_event(name, attributes.collect());
 }
 
-/// Something that lasted too long to hold a span open, told once it is over: an attempt may take
+/// Something that lasted too long to hold a span open, reported once it is over: an attempt may take
 /// days and outlive the process that began it.
 #[derive(Clone, Debug)]
-pub struct Finished<'a> {
+pub struct FinishedSpan<'a> {
     /// What it was, the same for all of its kind: `job.attempt`.
     pub name: &'static str,
     /// What it continues.
@@ -107,7 +107,7 @@ pub struct Finished<'a> {
 }
 
 /// Records something that is over.
-pub fn record(finished: Finished<'_>) {
+pub fn record(finished: FinishedSpan<'_>) {
     let parent = match finished.parent.and_then(parse) {
         Some(ids) => Context::new().with_remote_span_context(ids),
         None => Context::new(),

@@ -12,4 +12,4 @@ mod format;
 pub mod names;
 mod setup;
 
-pub use setup::{Guard, InitError, exporting, init};
+pub use setup::{InitError, TelemetryGuard, exporting, init};

@@ -24,7 +24,7 @@ pub mod metric {
     pub const REPARTITION: &str = "tessera_repartition_seconds";
     /// Gauge: instances by `gpu`, `profile` and `state`.
     pub const MIG_INSTANCES: &str = "tessera_mig_instances";
-    /// Gauge: full layouts still reachable, of those that the empty card has, by `gpu`.
+    /// Gauge: full layouts still reachable, of those that the empty GPU has, by `gpu`.
     pub const GPU_REACHABILITY: &str = "tessera_gpu_reachability_ratio";
     /// Gauge: 1 for a node that an operator drains, else 0, by `node`.
     pub const NODE_DRAINED: &str = "tessera_node_drained";
@@ -36,7 +36,7 @@ pub mod metric {
     pub const GPU_FAULTS: &str = "tessera_gpu_faults";
     /// Counter: what operators changed, by `what` and `how` (`said`, `lifted`).
     pub const OPERATOR_ACTIONS: &str = "tessera_operator_actions_total";
-    /// Gauge: 1 for a node whose agent is heard of, else 0, by `node`.
+    /// Gauge: 1 for a node whose agent is known, else 0, by `node`.
     pub const AGENT_UP: &str = "tessera_agent_up";
     /// Histogram: one group commit.
     pub const COMMIT: &str = "tessera_commit_seconds";
@@ -54,23 +54,23 @@ pub mod metric {
     pub const LEADER_EPOCH: &str = "tessera_leader_epoch";
     /// Gauge: 1 while the database answers.
     pub const DATABASE_UP: &str = "tessera_database_up";
-    /// Gauge: GPU memory in use on a whole card, by `node` and `gpu`.
+    /// Gauge: GPU memory in use on a whole GPU, by `node` and `gpu`.
     pub const GPU_MEMORY_USED: &str = "tessera_gpu_memory_used_bytes";
-    /// Gauge: power of a whole card, by `node` and `gpu`.
+    /// Gauge: power of a whole GPU, by `node` and `gpu`.
     pub const GPU_POWER: &str = "tessera_gpu_power_watts";
-    /// Gauge: the busy share of a card from 0 to 1, by `node` and `gpu`.
+    /// Gauge: the busy share of a GPU from 0 to 1, by `node` and `gpu`.
     pub const GPU_ACTIVITY: &str = "tessera_gpu_activity_ratio";
     /// Counter: energy by `node`, `gpu` and `bearer` (`jobs`, `other`, `idle`); the parts add up
-    /// to what the card's counter gained.
+    /// to what the GPU's counter gained.
     pub const GPU_ENERGY: &str = "tessera_gpu_energy_joules_total";
-    /// Counter: samples of a card by `node`, `gpu` and `result`.
+    /// Counter: samples of a GPU by `node`, `gpu` and `result`.
     pub const GPU_SAMPLES: &str = "tessera_gpu_samples_total";
     /// Gauge: GPU memory of a process, by `node`, `gpu`, `start` and `pid`.
     pub const PROCESS_MEMORY_USED: &str = "tessera_process_memory_used_bytes";
     /// Gauge: GPU memory in use on an instance, by `node`, `gpu` and `start`, its first memory
     /// slice.
     pub const SLICE_MEMORY_USED: &str = "tessera_slice_memory_used_bytes";
-    /// Gauge: the share of the whole card from 0 to 1 in which an instance's attempts are busy,
+    /// Gauge: the share of the whole GPU from 0 to 1 in which an instance's attempts are busy,
     /// by `node`, `gpu` and `start`.
     pub const SLICE_ACTIVITY: &str = "tessera_slice_activity_ratio";
     /// Gauge: processes in a slice's kernel queue, by `node`, `slice` and `role` (`measure`, `free`,
@@ -97,7 +97,7 @@ pub mod metric {
     /// Counter: what was asked of the driver, by `node`, `call` (`list`, `read`, `look`, `advice`,
     /// `create`, `destroy`, `set_mig_mode`, `sample`) and `result` (`ok`, `no_answer`, `code N`).
     pub const NVML_CALLS: &str = "tessera_nvml_calls_total";
-    /// Gauge: always 1; its labels say what was built.
+    /// Gauge: always 1; its labels show what was built.
     pub const BUILD_INFO: &str = "tessera_build_info";
 }
 
@@ -121,7 +121,7 @@ pub mod span {
     pub const VERIFY: &str = "nvml.verify";
     /// One start of a program.
     pub const LAUNCH: &str = "job.launch";
-    /// One attempt, told when it is over.
+    /// One attempt, sent when it is over.
     pub const ATTEMPT: &str = "job.attempt";
 }
 

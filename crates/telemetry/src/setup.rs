@@ -19,7 +19,7 @@ use crate::format::WithTraceId;
 /// How long the last spans may take to reach the collector when a program ends.
 const FLUSH_WITHIN: Duration = Duration::from_secs(3);
 
-/// What is logged where nobody says otherwise.
+/// The default log filter.
 const DEFAULT_LOG: &str = "info";
 
 /// Of libraries that are at work all the time only their troubles are logged, unless somebody
@@ -36,7 +36,7 @@ pub enum InitError {
     Filter {
         /// Which of the two.
         variable: &'static str,
-        /// What it says.
+        /// Its event.
         text: String,
         /// Where it goes wrong.
         #[source]
@@ -46,12 +46,12 @@ pub enum InitError {
     /// `TESSERA_LOG_FORMAT` names no format.
     #[error("TESSERA_LOG_FORMAT={text:?} is no log format; it is text or json")]
     Format {
-        /// What it says.
+        /// Its event.
         text: String,
     },
 
     /// The exporter's settings can't be used.
-    #[error("failed to set up the trace exporter that OTEL_EXPORTER_OTLP_ENDPOINT asks for")]
+    #[error("failed to set up the trace exporter for OTEL_EXPORTER_OTLP_ENDPOINT")]
     Exporter(#[source] ExporterBuildError),
 
     /// The process has set up its logs before.
@@ -65,11 +65,11 @@ pub enum InitError {
 /// async runtime.
 #[derive(Debug)]
 #[must_use = "dropping it ends the traces"]
-pub struct Guard {
+pub struct TelemetryGuard {
     provider: SdkTracerProvider,
 }
 
-impl Guard {
+impl TelemetryGuard {
     /// Sends what has not been sent yet, for three seconds at most. Blocks: call it off
     /// the async threads.
     pub fn flush(&self) {
@@ -79,7 +79,7 @@ impl Guard {
     }
 }
 
-impl Drop for Guard {
+impl Drop for TelemetryGuard {
     fn drop(&mut self) {
         EXPORTING.store(false, Ordering::Relaxed);
         // A collector that is gone is no reason to complain at the very end.
@@ -87,7 +87,7 @@ impl Drop for Guard {
     }
 }
 
-/// Tells whether spans are sent to a collector. Where they are not, a hot path may save the
+/// Returns whether spans are sent to a collector. Where they are not, a hot path may save the
 /// microsecond that a span costs and call [`crate::context::new_traceparent`] instead.
 pub fn exporting() -> bool {
     EXPORTING.load(Ordering::Relaxed)
@@ -103,8 +103,8 @@ pub fn exporting() -> bool {
 ///
 /// # Errors
 ///
-/// [`InitError`] says which variable is wrong.
-pub fn init(service: &'static str) -> Result<Guard, InitError> {
+/// [`InitError`] reports which variable is wrong.
+pub fn init(service: &'static str) -> Result<TelemetryGuard, InitError> {
     let provider = tracer_provider(service)?;
     let spans = tracing_opentelemetry::layer()
         .with_tracer(provider.tracer(service))
@@ -140,7 +140,7 @@ pub fn init(service: &'static str) -> Result<Guard, InitError> {
     .map_err(InitError::Twice)?;
 
     opentelemetry::global::set_tracer_provider(provider.clone());
-    Ok(Guard { provider })
+    Ok(TelemetryGuard { provider })
 }
 
 /// The SDK reads sampler, limits, queue lengths and resource attributes from the environment by
@@ -161,10 +161,10 @@ fn tracer_provider(service: &'static str) -> Result<SdkTracerProvider, InitError
 
 fn wants_export() -> bool {
     let set = |name| env::var(name).is_ok_and(|value| !value.is_empty());
-    let says = |name, word| env::var(name).is_ok_and(|value| value.eq_ignore_ascii_case(word));
+    let is_value = |name, word| env::var(name).is_ok_and(|value| value.eq_ignore_ascii_case(word));
     (set("OTEL_EXPORTER_OTLP_ENDPOINT") || set("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"))
-        && !says("OTEL_SDK_DISABLED", "true")
-        && !says("OTEL_TRACES_EXPORTER", "none")
+        && !is_value("OTEL_SDK_DISABLED", "true")
+        && !is_value("OTEL_TRACES_EXPORTER", "none")
 }
 
 fn resource(service: &'static str) -> Resource {

@@ -77,7 +77,7 @@ fn spans_reach_the_collector_joined_across_processes() {
     context::set_parent(&launch, &carried);
     launch.in_scope(|| tracing::info!("launched"));
     drop(launch);
-    context::record(context::Finished {
+    context::record(context::FinishedSpan {
         name: names::span::ATTEMPT,
         parent: Some(&carried),
         links: &[&cycle_ids],

@@ -17,7 +17,7 @@ pub enum ListenError {
     Address {
         /// Which address.
         address: SocketAddr,
-        /// What the system said.
+        /// What the system reported.
         #[source]
         cause: io::Error,
     },

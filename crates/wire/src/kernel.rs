@@ -1,50 +1,50 @@
-//! What a preloaded shim and the kernel queue of its slice say to each other.
+//! The protocol between a preloaded shim and the kernel queue of its slice.
 //!
-//! One QUIC connection for each process and slice, to the agent on the same machine; one
-//! bidirectional stream that the shim opens; frames as everywhere ([`crate::link`]), each at most
-//! [`FRAME_BYTES_MAX`](crate::codec::FRAME_BYTES_MAX). The shim speaks first ([`Hello`]), the queue
-//! answers [`Welcome`] or [`Bye`]. Kinds of frames that a build doesn't know are skipped
-//! ([`crate::link::FrameReader::receive_known`]); a shim sends no records that are younger than the
+//! Each process has one QUIC connection for its slice, to the agent on the same machine. The shim opens
+//! one bidirectional stream. Frames are as everywhere ([`crate::link`]), each at most
+//! [`FRAME_BYTES_MAX`](crate::codec::FRAME_BYTES_MAX). The shim starts ([`ShimHello`]), and the queue
+//! answers with [`ToShim::Welcome`] or [`ToShim::Bye`]. Unknown kinds of frames are skipped
+//! ([`crate::link::FrameReader::receive_known`]); a shim sends no records that are newer than the
 //! protocol in its welcome.
 //!
 //! All times are `CLOCK_MONOTONIC` of the machine that both run on.
 //!
-//! # How a session goes
+//! # Roles of a session
 //!
-//! - [`Role::Free`](tessera_kernel_queue::Role): nothing is told but what is measured.
-//! - `Hold` and `Measure`: the gate's launches rise by one before each launch, and each launch is
-//!   told with the count that came out. What a session does in another role it doesn't count.
-//! - `Ask`: a launch that no grant covers is wanted once, and its thread waits. It launches unasked
-//!   after [`Welcome::wait_max`], told as [`Record::Launch`].
-//! - In every role but `Measure` one launch in [`Welcome::sample_every`] is sampled, and each one of
-//!   kernels that are to be measured ([`ToShim::Known`]).
+//! - [`Role::Free`](tessera_kernel_queue::Role): only samples are reported.
+//! - `Hold` and `Measure`: the gate's launches rise by one before each launch. Each launch is reported
+//!   with the resulting count. Launches in other roles are not counted.
+//! - `Fill`: a launch without a grant is requested once, and its thread waits. After
+//!   [`ShimWelcome::wait_max`] it goes without a grant and is reported as [`ShimRecord::Launch`].
+//! - In every role except `Measure`, one launch in [`ShimWelcome::sample_every`] is sampled. Every launch
+//!   of a kernel that is being measured is sampled as well ([`ToShim::Known`]).
 
 pub mod identity;
 
 use serde::{Deserialize, Serialize};
-use tessera_kernel_queue::{Grant, KernelId, KernelIndex, Nanos, Refusal, Role, Sample};
+use tessera_kernel_queue::{Grant, KernelId, KernelIndex, KernelSample, Nanos, QueueRefusal, Role};
 
 use crate::codec::FRAME_BYTES_MAX;
 
-/// The version that this build speaks.
+/// The protocol version of this build.
 pub const PROTOCOL_VERSION: u16 = 1;
 
-/// The oldest version that this build understands.
+/// The oldest protocol version that this build supports.
 pub const PROTOCOL_VERSION_MIN: u16 = 1;
 
 /// The protocol's name in the TLS handshake (ALPN).
 pub const ALPN: &[u8] = b"tessera-kernel/1";
 
-/// The name that the endpoint's certificate is made for; shims pin the certificate itself.
+/// The name in the endpoint's certificate. Shims pin the certificate itself.
 pub const SERVER_NAME: &str = "kernel-queue.tessera.internal";
 
-/// Most records in one frame: what a program at 200,000 launches a second says in 5 ms.
+/// Most records in one frame: those of 5 ms at 200,000 launches a second.
 pub const RECORDS_MAX: usize = 1_024;
 
-/// Longest device name in a hello: NVIDIA's UUIDs have 40 characters, MIG's 44.
+/// Longest device name in a hello, in bytes: NVIDIA's UUIDs have 40 characters, MIG's 44.
 pub const DEVICE_BYTES_MAX: usize = 64;
 
-/// Variables of a process under the kernel tier.
+/// Environment variables of a process in the kernel tier.
 pub mod variables {
     /// `ADDRESS:PORT` of the agent's endpoint.
     pub const ENDPOINT: &str = "TESSERA_KERNEL_ENDPOINT";
@@ -60,7 +60,7 @@ pub mod variables {
     pub const LOG: &str = "TESSERA_KERNEL_LOG";
 }
 
-/// A kind of frame of which peers may know more variants than this build.
+/// A kind of frame of which newer peers may know more variants.
 pub trait Kinds {
     /// How many variants this build knows.
     const KNOWN: u32;
@@ -70,36 +70,36 @@ pub trait Kinds {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum ToQueue {
     /// Always first.
-    Hello(Hello),
-    /// What happened, oldest first; at most [`RECORDS_MAX`].
-    Records(Vec<Record>),
+    Hello(ShimHello),
+    /// Records, oldest first: at most [`RECORDS_MAX`].
+    Records(Vec<ShimRecord>),
 }
 
 impl Kinds for ToQueue {
     const KNOWN: u32 = 2;
 }
 
-/// Who connects. Priority, class and task come from the attempt that the token stands for.
+/// Identifies the process that connects. Priority, class and task come from the token's attempt.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Hello {
+pub struct ShimHello {
     /// [`PROTOCOL_VERSION`] of the shim's build.
     pub protocol: u16,
     /// The attempt's token.
     pub token: [u8; 32],
-    /// The process, in its own name space of processes.
+    /// The pid, in the process' own pid namespace.
     pub pid: u32,
-    /// A number that the process drew: a second connection with it is the same process anew.
+    /// A random number of the process: a second connection with it replaces the first.
     pub process: u64,
-    /// The device, by the UUID that the driver says.
+    /// The UUID of the device, as reported by the driver.
     pub device: String,
-    /// The driver's version of CUDA, as `cuDriverGetVersion` says: 12040 is 12.4.
+    /// The driver's CUDA version from `cuDriverGetVersion`: 12040 is 12.4.
     pub driver: u32,
 }
 
-impl std::fmt::Debug for Hello {
-    /// Keeps the token to itself.
+impl std::fmt::Debug for ShimHello {
+    /// Hides the token.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Hello")
+        f.debug_struct("ShimHello")
             .field("protocol", &self.protocol)
             .field("pid", &self.pid)
             .field("process", &self.process)
@@ -109,94 +109,94 @@ impl std::fmt::Debug for Hello {
     }
 }
 
-/// One thing that happened in the process.
+/// One event in the process.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub enum Record {
-    /// It will launch this kernel: answered by [`ToShim::Defined`].
+pub enum ShimRecord {
+    /// A definition of a kernel before its first launch. The answer is [`ToShim::Defined`].
     Define {
         /// The shim's own number for it.
         number: u32,
-        /// What.
+        /// The kernel.
         kernel: KernelId,
     },
-    /// It launches without a grant: it holds, or waited for too long. Told before the driver is
-    /// called.
+    /// A launch without a grant: of a holder, or after the longest wait. It is reported before the
+    /// driver is called.
     Launch {
-        /// Its number of this launch.
+        /// The number of the launch.
         launch: u64,
-        /// What; [`KernelIndex::UNKNOWN`] until it has an index.
+        /// The kernel; [`KernelIndex::UNKNOWN`] until it has an index.
         kernel: KernelIndex,
         /// What [`crate::gate::GatePage::add_launch`] returned; zero without a page.
         count: u64,
-        /// When.
+        /// The time of the event.
         at: Nanos,
     },
-    /// A thread waits until this launch is granted.
-    Want {
-        /// Its number of this launch.
+    /// A request: a thread waits until this launch is granted.
+    Request {
+        /// The number of the launch.
         launch: u64,
-        /// What.
+        /// The kernel.
         kernel: KernelIndex,
-        /// The grant that doesn't cover it, if one stands: it ends.
+        /// The current grant, if it doesn't cover the kernel: it ends.
         beyond: Option<u64>,
-        /// When.
+        /// The time of the event.
         at: Nanos,
     },
-    /// It launches under a grant.
+    /// A launch under a grant.
     Started {
-        /// Its number of this launch.
+        /// The number of the launch.
         launch: u64,
-        /// What.
+        /// The kernel.
         kernel: KernelIndex,
         /// The grant's number.
         grant: u64,
-        /// When.
+        /// The time of the event.
         at: Nanos,
     },
-    /// Its oldest kernel in flight ended.
+    /// The oldest kernel in flight ended.
     Done {
         /// When that was noticed.
         at: Nanos,
     },
     /// A synchronising call returned: nothing is in flight.
     Sync {
-        /// The grant that it gives back, if that one yields.
+        /// The grant that is returned early, if it yields.
         returns: Option<u64>,
-        /// When.
+        /// The time of the event.
         at: Nanos,
     },
     /// A kernel was measured.
-    Sample(Sample),
-    /// So many records found no room and are gone.
+    Sample(KernelSample),
+    /// Records were dropped because the ring was full.
     Lost {
-        /// How many.
+        /// Their number.
         records: u64,
     },
-    /// The driver refused this launch, which was told: it doesn't run.
+    /// The driver refused a launch that was reported: it doesn't run.
     Failed {
         /// Its number.
         launch: u64,
     },
-    /// It is there and has nothing to say: at least every third of [`Welcome::silence_max`].
+    /// The process is alive: sent at least every third of [`ShimWelcome::silence_max`].
     Alive,
-    /// What it allocated on the device, as far as the shim saw.
+    /// The device memory that it allocated, as far as the shim saw.
     Memory {
         /// Now, in bytes.
         used: u64,
         /// At most so far, in bytes.
         peak: u64,
     },
-    /// Launches that passed without being told: captures, calls that the shim doesn't take in.
+    /// Launches that passed without a report, such as captures.
     Passed {
         /// How many since the last such record.
         launches: u64,
     },
-    /// It ends, or wants nothing of the queue any more.
+    /// The process ends or leaves the queue.
     Bye,
 }
 
-impl Record {
-    /// Returns how many bytes it takes in a frame, to pack frames with.
+impl ShimRecord {
+    /// Returns its size in a frame in bytes, or slightly more.
     pub fn frame_bytes(&self) -> usize {
         const TAG: usize = 4;
         const NUMBER: usize = 8;
@@ -205,7 +205,7 @@ impl Record {
             // A number, the name behind its length, six sides.
             Self::Define { kernel, .. } => 4 + NUMBER + kernel.name().len() + 6 * 4,
             Self::Launch { .. } | Self::Started { .. } => NUMBER + INDEX + 2 * NUMBER,
-            Self::Want { .. } => NUMBER + INDEX + (1 + NUMBER) + NUMBER,
+            Self::Request { .. } => NUMBER + INDEX + (1 + NUMBER) + NUMBER,
             Self::Sync { .. } => (1 + NUMBER) + NUMBER,
             Self::Sample(_) => INDEX + (1 + INDEX) + NUMBER + (1 + NUMBER),
             Self::Done { .. } | Self::Lost { .. } | Self::Failed { .. } | Self::Passed { .. } => {
@@ -217,52 +217,51 @@ impl Record {
     }
 }
 
-/// What the records of one frame may take together: the rest is the frame's tag and their count.
+/// Most bytes of the records of one frame. The rest is the frame's tag and the number of records.
 pub const RECORDS_BYTES_MAX: usize = FRAME_BYTES_MAX - 12;
 
 /// From a slice's queue to a shim.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum ToShim {
-    /// Answers the hello: the process has a session.
-    Welcome(Welcome),
-    /// How it may launch from now on. Launches that wait go if it holds.
+    /// The answer to the hello: the process has a session.
+    Welcome(ShimWelcome),
+    /// The new role. If it is that of a holder, waiting launches go.
     Role(Role),
-    /// It may launch under this.
+    /// A grant.
     Grant(Grant),
     /// A grant is over.
     Revoke {
         /// Its number.
         grant: u64,
     },
-    /// What to call a kernel that it defined.
+    /// The index of a kernel that the shim defined.
     Defined {
         /// The shim's own number for it.
         number: u32,
         /// Its index.
         kernel: KernelIndex,
-        /// How long it is expected to run, if known.
+        /// Its predicted time, if known.
         sk: Option<Nanos>,
-        /// Whether each of its launches is to be measured.
+        /// Whether every launch of it is measured.
         measure: bool,
     },
-    /// What is known of a kernel changed.
+    /// The facts about a kernel changed.
     Known {
         /// Its index.
         kernel: KernelIndex,
-        /// How long it is expected to run, if known.
+        /// Its predicted time, if known.
         sk: Option<Nanos>,
-        /// Whether each of its launches is to be measured.
+        /// Whether every launch of it is measured.
         measure: bool,
     },
-    /// What was told led to nothing.
+    /// A record was ignored.
     Refused {
-        /// Why.
-        why: Refusal,
-        /// The launch that it was about, if it was about one: it goes unasked.
+        /// The reason.
+        why: QueueRefusal,
+        /// The launch that it concerned, if any: it goes without a grant.
         launch: Option<u64>,
     },
-    /// The queue is alive and has nothing to say: sent while a launch of the shim waits and it has
-    /// no page.
+    /// The queue is alive. Sent while a launch of the shim may be waiting.
     Ping,
     /// The session is over, or there is none.
     Bye(Farewell),
@@ -274,61 +273,61 @@ impl Kinds for ToShim {
 
 /// The terms of a session.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Welcome {
-    /// What is spoken: the older of both sides' versions.
+pub struct ShimWelcome {
+    /// The protocol version: the older of both sides' versions.
     pub protocol: u16,
     /// The session's number, for logs.
     pub session: u64,
-    /// How it may launch.
+    /// The role of the session.
     pub role: Role,
-    /// Kernels that may be launched and not done under grants.
+    /// Most kernels in flight under grants.
     pub in_flight: u16,
-    /// Longest that one launch may wait; then it goes unasked.
+    /// Longest wait of one launch. Then it goes without a grant.
     pub wait_max: Nanos,
-    /// The kernel time of those that go first after which a wait is let go (MMK's threshold).
+    /// The kernel time of the holders after which a waiting launch goes (MMK's threshold).
     pub ages_after: Nanos,
-    /// Without any record for so long, the session counts as dead.
+    /// After so long without a record the session counts as dead.
     pub silence_max: Nanos,
-    /// One launch in so many is sampled while nothing is measured; 0 is none.
+    /// Sampling interval in launches during the sharing stage; 0 for no samples.
     pub sample_every: u32,
 }
 
 /// Why there is no session.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Farewell {
-    /// Why.
-    pub why: Ended,
-    /// Whether connecting again later makes sense; else the process runs on without a queue.
+    /// The reason.
+    pub why: SessionEnd,
+    /// Whether the shim should connect again later. Otherwise it runs without a queue.
     pub again: bool,
 }
 
 /// Why there is no session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Ended {
-    /// The token is no live attempt's.
+pub enum SessionEnd {
+    /// The token belongs to no live attempt.
     Unknown,
-    /// The versions have nothing in common.
+    /// There is no common protocol version.
     Protocol {
-        /// The oldest that the queue speaks.
+        /// The oldest version of the queue.
         oldest: u16,
-        /// The newest.
+        /// The newest version of the queue.
         newest: u16,
     },
     /// The device is not the attempt's slice.
     WrongDevice,
-    /// The slice has as many sessions as it may have.
+    /// The slice has the maximum number of sessions.
     Full,
-    /// What came was no frame, or one that makes no sense there.
+    /// A frame was invalid or unexpected.
     Nonsense,
-    /// Nothing came for too long.
+    /// The process was silent for too long.
     Silent,
-    /// More came than may, for too long.
+    /// The shim did not read its frames.
     TooMuch,
     /// The attempt is over, or leaves the kernel tier.
     Attempt,
-    /// The agent stops; the job goes on.
+    /// The agent stops. The job runs on.
     Stopping,
-    /// The same process connected anew.
+    /// The same process connected again.
     Replaced,
     /// The process is gone.
     Gone,

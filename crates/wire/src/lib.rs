@@ -1,7 +1,7 @@
-//! What controllers, agents and shepherds say to each other, and how.
+//! The messages between controllers, agents and shepherds, and their transport.
 //!
 //! - [`frames`]: every message, as plain data.
-//! - [`kernel`]: what preloaded shims and the kernel queue of their slice say to each other.
+//! - [`kernel`]: the messages between preloaded shims and the kernel queue of their slice.
 //! - [`gate`]: the page of memory that both see beside it.
 //! - [`codec`]: bytes to messages and back; the only file that names bincode.
 //! - [`link`]: length-prefixed frames over a QUIC stream.

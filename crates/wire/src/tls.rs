@@ -51,7 +51,7 @@ pub enum TlsError {
     Read {
         /// Which file.
         path: String,
-        /// What the system said.
+        /// What the system reported.
         #[source]
         cause: std::io::Error,
     },
@@ -60,7 +60,7 @@ pub enum TlsError {
     Write {
         /// Which file.
         path: String,
-        /// What the system said.
+        /// What the system reported.
         #[source]
         cause: std::io::Error,
     },

@@ -11,7 +11,7 @@ use serde::de::DeserializeOwned;
 use tessera_model::{AttemptId, Millis};
 use tessera_wire::codec::{DecodeError, EncodeError, FRAME_BYTES_MAX, decode, encode};
 use tessera_wire::frames::{
-    Assembly, LOG_CHUNK_BYTES_MAX, LogReply, LogRequest, PIECE_BYTES_MAX, StopCause, pieces,
+    LOG_CHUNK_BYTES_MAX, LogReply, LogRequest, PIECE_BYTES_MAX, PieceAssembly, StopCause, pieces,
 };
 use tessera_wire::{ToAgent, ToController};
 
@@ -158,7 +158,7 @@ proptest! {
         length in 0_usize..3 * PIECE_BYTES_MAX,
     ) {
         let whole: Vec<u8> = (0..length).map(|at| u8::try_from(at % 251).unwrap()).collect();
-        let mut assembly = Assembly::default();
+        let mut assembly = PieceAssembly::default();
         rubbish.into_iter().for_each(|piece| drop(assembly.add(piece)));
 
         let mut found = None;

@@ -6,7 +6,8 @@ use proptest::option;
 use proptest::prelude::*;
 use tessera_kernel_queue::limits::KERNEL_NAME_BYTES_MAX;
 use tessera_kernel_queue::{
-    Dims, Epoch, Gate, Grant, KernelId, KernelIndex, Nanos, Refusal, Role, Sample, lease::Kind,
+    Dims, Epoch, GateState, Grant, KernelId, KernelIndex, KernelSample, Nanos, QueueRefusal, Role,
+    lease::GrantKind,
 };
 use tessera_wire::codec::{FRAME_BYTES_MAX, decode, decode_known, encode};
 use tessera_wire::kernel::*;
@@ -26,16 +27,20 @@ fn kernel() -> impl Strategy<Value = KernelId> {
 }
 
 fn role() -> impl Strategy<Value = Role> {
-    prop_oneof![Just(Role::Measure), Just(Role::Free), Just(Role::Hold), Just(Role::Ask)]
+    prop_oneof![Just(Role::Measure), Just(Role::Free), Just(Role::Hold), Just(Role::Fill)]
 }
 
 fn grant() -> impl Strategy<Value = Grant> {
-    let kind =
-        prop_oneof![Just(Kind::Gap), Just(Kind::Lapse), Just(Kind::Aged), Just(Kind::Beside)];
+    let kind = prop_oneof![
+        Just(GrantKind::Gap),
+        Just(GrantKind::Lapse),
+        Just(GrantKind::Aged),
+        Just(GrantKind::Colocated)
+    ];
     (any::<[u64; 3]>(), kind, [nanos(), nanos(), nanos()], any::<[u16; 2]>(), any::<bool>())
         .prop_map(|(numbers, kind, times, counts, yields)| Grant {
             number: numbers[0],
-            gate: Gate { epoch: Epoch::new(numbers[1]), launches: numbers[2] },
+            gate: GateState { epoch: Epoch::new(numbers[1]), launches: numbers[2] },
             kind,
             from: times[0],
             until: times[1],
@@ -46,29 +51,33 @@ fn grant() -> impl Strategy<Value = Grant> {
         })
 }
 
-fn sample() -> impl Strategy<Value = Sample> {
+fn sample() -> impl Strategy<Value = KernelSample> {
     (index(), option::of(index()), nanos(), option::of(nanos()))
-        .prop_map(|(kernel, before, took, gap)| Sample { kernel, before, took, gap })
+        .prop_map(|(kernel, before, took, gap)| KernelSample { kernel, before, took, gap })
 }
 
-fn record() -> impl Strategy<Value = Record> {
+fn record() -> impl Strategy<Value = ShimRecord> {
     prop_oneof![
-        (any::<u32>(), kernel()).prop_map(|(number, kernel)| Record::Define { number, kernel }),
-        (any::<u64>(), index(), any::<u64>(), nanos())
-            .prop_map(|(launch, kernel, count, at)| Record::Launch { launch, kernel, count, at }),
-        (any::<u64>(), index(), option::of(any::<u64>()), nanos())
-            .prop_map(|(launch, kernel, beyond, at)| Record::Want { launch, kernel, beyond, at }),
-        (any::<u64>(), index(), any::<u64>(), nanos())
-            .prop_map(|(launch, kernel, grant, at)| Record::Started { launch, kernel, grant, at }),
-        nanos().prop_map(|at| Record::Done { at }),
-        (option::of(any::<u64>()), nanos()).prop_map(|(returns, at)| Record::Sync { returns, at }),
-        sample().prop_map(Record::Sample),
-        any::<u64>().prop_map(|records| Record::Lost { records }),
-        any::<u64>().prop_map(|launch| Record::Failed { launch }),
-        Just(Record::Alive),
-        any::<[u64; 2]>().prop_map(|[used, peak]| Record::Memory { used, peak }),
-        any::<u64>().prop_map(|launches| Record::Passed { launches }),
-        Just(Record::Bye),
+        (any::<u32>(), kernel()).prop_map(|(number, kernel)| ShimRecord::Define { number, kernel }),
+        (any::<u64>(), index(), any::<u64>(), nanos()).prop_map(|(launch, kernel, count, at)| {
+            ShimRecord::Launch { launch, kernel, count, at }
+        }),
+        (any::<u64>(), index(), option::of(any::<u64>()), nanos()).prop_map(
+            |(launch, kernel, beyond, at)| ShimRecord::Request { launch, kernel, beyond, at }
+        ),
+        (any::<u64>(), index(), any::<u64>(), nanos()).prop_map(|(launch, kernel, grant, at)| {
+            ShimRecord::Started { launch, kernel, grant, at }
+        }),
+        nanos().prop_map(|at| ShimRecord::Done { at }),
+        (option::of(any::<u64>()), nanos())
+            .prop_map(|(returns, at)| ShimRecord::Sync { returns, at }),
+        sample().prop_map(ShimRecord::Sample),
+        any::<u64>().prop_map(|records| ShimRecord::Lost { records }),
+        any::<u64>().prop_map(|launch| ShimRecord::Failed { launch }),
+        Just(ShimRecord::Alive),
+        any::<[u64; 2]>().prop_map(|[used, peak]| ShimRecord::Memory { used, peak }),
+        any::<u64>().prop_map(|launches| ShimRecord::Passed { launches }),
+        Just(ShimRecord::Bye),
     ]
 }
 
@@ -76,44 +85,44 @@ fn to_queue() -> impl Strategy<Value = ToQueue> {
     let hello = (any::<u16>(), any::<[u8; 32]>(), any::<u32>(), any::<u64>(), "GPU-[0-9a-f]{8}");
     prop_oneof![
         (hello, any::<u32>()).prop_map(|((protocol, token, pid, process, device), driver)| {
-            ToQueue::Hello(Hello { protocol, token, pid, process, device, driver })
+            ToQueue::Hello(ShimHello { protocol, token, pid, process, device, driver })
         }),
         vec(record(), 0..20).prop_map(ToQueue::Records),
     ]
 }
 
-fn refusal() -> impl Strategy<Value = Refusal> {
+fn refusal() -> impl Strategy<Value = QueueRefusal> {
     prop_oneof![
-        Just(Refusal::UnknownSession),
-        Just(Refusal::SessionTwice),
-        Just(Refusal::SessionsFull),
-        Just(Refusal::QueueFull),
-        Just(Refusal::KernelsFull),
+        Just(QueueRefusal::UnknownSession),
+        Just(QueueRefusal::SessionTwice),
+        Just(QueueRefusal::SessionsFull),
+        Just(QueueRefusal::QueueFull),
+        Just(QueueRefusal::KernelsFull),
     ]
 }
 
-fn ended() -> impl Strategy<Value = Ended> {
+fn ended() -> impl Strategy<Value = SessionEnd> {
     prop_oneof![
-        any::<[u16; 2]>().prop_map(|[oldest, newest]| Ended::Protocol { oldest, newest }),
+        any::<[u16; 2]>().prop_map(|[oldest, newest]| SessionEnd::Protocol { oldest, newest }),
         prop::sample::select(vec![
-            Ended::Unknown,
-            Ended::WrongDevice,
-            Ended::Full,
-            Ended::Nonsense,
-            Ended::Silent,
-            Ended::TooMuch,
-            Ended::Attempt,
-            Ended::Stopping,
-            Ended::Replaced,
-            Ended::Gone,
+            SessionEnd::Unknown,
+            SessionEnd::WrongDevice,
+            SessionEnd::Full,
+            SessionEnd::Nonsense,
+            SessionEnd::Silent,
+            SessionEnd::TooMuch,
+            SessionEnd::Attempt,
+            SessionEnd::Stopping,
+            SessionEnd::Replaced,
+            SessionEnd::Gone,
         ]),
     ]
 }
 
-fn welcome() -> impl Strategy<Value = Welcome> {
+fn welcome() -> impl Strategy<Value = ShimWelcome> {
     let numbers = (any::<u16>(), any::<u64>(), any::<u16>(), any::<u32>());
     (numbers, role(), [nanos(), nanos(), nanos()]).prop_map(
-        |((protocol, session, in_flight, sample_every), role, times)| Welcome {
+        |((protocol, session, in_flight, sample_every), role, times)| ShimWelcome {
             protocol,
             session,
             role,
@@ -230,7 +239,8 @@ proptest! {
 #[test]
 fn a_full_frame_of_launches_fits() {
     let at = Nanos::MAX;
-    let launch = Record::Want { launch: 1, kernel: KernelIndex::new(2), beyond: Some(3), at };
+    let launch =
+        ShimRecord::Request { launch: 1, kernel: KernelIndex::new(2), beyond: Some(3), at };
 
     let bytes = bytes_of(&ToQueue::Records(vec![launch; RECORDS_MAX]));
 
@@ -252,7 +262,7 @@ fn a_kernel_whose_name_is_empty_or_too_long_is_refused() {
 
 #[test]
 fn a_token_is_never_shown() {
-    let hello = Hello {
+    let hello = ShimHello {
         protocol: 1,
         token: [0xab; 32],
         pid: 7,
@@ -272,19 +282,19 @@ fn the_bytes_of_frames_never_change() {
     let kind = |n: u32| n.to_le_bytes().to_vec();
     let short = |n: u16| n.to_le_bytes().to_vec();
     let launch =
-        Record::Launch { launch: 5, kernel: KernelIndex::new(6), count: 7, at: Nanos::new(8) };
+        ShimRecord::Launch { launch: 5, kernel: KernelIndex::new(6), count: 7, at: Nanos::new(8) };
 
     let golden = [
         (
-            bytes_of(&ToQueue::Records(vec![launch, Record::Alive])),
+            bytes_of(&ToQueue::Records(vec![launch, ShimRecord::Alive])),
             [kind(1), number(2), kind(1), number(5), short(6), number(7), number(8), kind(9)]
                 .concat(),
         ),
-        (bytes_of(&ToShim::Role(Role::Ask)), [kind(1), kind(3)].concat()),
+        (bytes_of(&ToShim::Role(Role::Fill)), [kind(1), kind(3)].concat()),
         (bytes_of(&ToShim::Revoke { grant: 9 }), [kind(3), number(9)].concat()),
         (bytes_of(&ToShim::Ping), kind(7)),
         (
-            bytes_of(&ToShim::Bye(Farewell { why: Ended::Unknown, again: false })),
+            bytes_of(&ToShim::Bye(Farewell { why: SessionEnd::Unknown, again: false })),
             [kind(8), kind(0), vec![0]].concat(),
         ),
     ];

@@ -22,6 +22,7 @@ struct Ca {
     authority: Authority,
 }
 
+#[expect(clippy::disallowed_methods, reason = "measures real time")]
 fn ca() -> Ca {
     let folder = tempfile::tempdir().unwrap();
     let authority = Authority::create(OffsetDateTime::now_utc()).unwrap();
@@ -29,6 +30,7 @@ fn ca() -> Ca {
     Ca { folder, authority }
 }
 
+#[expect(clippy::disallowed_methods, reason = "measures real time")]
 fn node(folder: &Path) -> (NodeIdentity, Identity) {
     let node =
         NodeIdentity { id: NodeId::from_uuid(uuid::Uuid::new_v4()), name: "n1".parse().unwrap() };
@@ -36,6 +38,7 @@ fn node(folder: &Path) -> (NodeIdentity, Identity) {
     (node, identity)
 }
 
+#[expect(clippy::disallowed_methods, reason = "measures real time")]
 fn controller(ca: &Ca) -> quinn::Endpoint {
     let identity = ca.authority.controller(OffsetDateTime::now_utc()).unwrap();
     listen(&identity, "127.0.0.1:0".parse().unwrap()).unwrap()
@@ -113,6 +116,7 @@ async fn a_controller_of_another_authority_is_refused_by_its_nodes() {
     assert!(refused.is_err());
 }
 
+#[expect(clippy::disallowed_methods, reason = "measures real time")]
 #[tokio::test]
 async fn a_controllers_certificate_is_no_nodes() {
     let ca = ca();
@@ -281,6 +285,7 @@ fn on_its_own(
     (runtime, address)
 }
 
+#[expect(clippy::disallowed_methods, reason = "measures real time")]
 #[test]
 fn an_agent_learns_at_once_that_its_controller_was_killed_and_started_again() {
     let ca = ca();
@@ -300,7 +305,7 @@ fn an_agent_learns_at_once_that_its_controller_was_killed_and_started_again() {
     }
     let (restarted, _) = on_its_own(identity, address);
     let ended = here.block_on(async {
-        // Whatever it says next is answered; it says something every few seconds anyhow, and may know
+        // Whatever it sends next is answered; it sends something every few seconds anyhow, and may know
         // before this.
         if let Ok((mut send, _)) = connection.open_bi().await {
             let _ = send.write_all(b"anybody?").await;

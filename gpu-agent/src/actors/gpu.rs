@@ -11,23 +11,24 @@ use tessera_model::GpuId;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::gpus::file::{self, GpuFile};
-use crate::gpus::one::{Gpu, NOTICES_MAX, READ_EVERY, Tools};
-use crate::gpus::{GpuEvent, GpuOrder, Noticed, Place, Told};
-use crate::node::Input;
+use crate::gpus::managed::{GpuTools, ManagedGpu, NOTICES_MAX, READ_EVERY};
+use crate::gpus::{DriverNotice, GpuAddress, GpuEvent, GpuOrder, ReportedError};
+use crate::node::NodeInput;
 use crate::nvml::client::NvmlFailed;
-use crate::nvml::messages::{GpuFacts, Reply, Request};
+use crate::nvml::messages::{NvmlReply, NvmlRequest};
+use tessera_agent_core::nvml::facts::GpuFacts;
 
 /// Orders that may wait for one GPU: the node sends one at a time.
 const MAILBOX: usize = 16;
 /// How often GPUs are looked for: a driver may be loaded after the agent, a GPU come back.
 const LOOK_EVERY: Duration = Duration::from_secs(30);
-/// How long a node waits for one GPU before it says that it is ready: a layout of seven
+/// How long a node waits for one GPU before it reports that it is ready: a layout of seven
 /// instances is restored within seconds.
 const FIRST_LOOK: Duration = Duration::from_secs(60);
 
 /// Owns one GPU. `None` while an order is being carried out.
 pub struct GpuActor {
-    gpu: Option<Gpu>,
+    gpu: Option<ManagedGpu>,
 }
 
 /// Something that a GPU is to do.
@@ -36,7 +37,7 @@ pub struct GpuActor {
 pub enum GpuMessage {
     /// Read it again.
     Refresh,
-    /// Take in what the driver told.
+    /// Handle an error that the driver reported.
     Heed,
     /// Carry out an order.
     Obey(GpuOrder),
@@ -81,17 +82,17 @@ impl Handler<GpuMessage> for GpuActor {
 /// One GPU, as the task that starts these actors knows it.
 struct Member {
     actor: Addr<GpuActor>,
-    notices: mpsc::Sender<Noticed>,
+    notices: mpsc::Sender<ReportedError>,
 }
 
 type Members = BTreeMap<GpuId, Member>;
 
-/// Looks for GPUs, starts an actor for each, and hands orders and errors on. `ready` is told
+/// Looks for GPUs, starts an actor for each, and hands orders and errors on. `ready` is completed
 /// after the first look.
 pub async fn run(
-    tools: Tools,
+    tools: GpuTools,
     mut orders: mpsc::Receiver<GpuOrder>,
-    mut told: mpsc::Receiver<Told>,
+    mut reported: mpsc::Receiver<DriverNotice>,
     ready: oneshot::Sender<()>,
 ) {
     let mut members = Members::new();
@@ -106,32 +107,34 @@ pub async fn run(
                 Some(order) => hand_on(&tools, &members, order).await,
                 None => return,
             },
-            Some(told) = told.recv() => pass_on(&members, told),
+            Some(reported) = reported.recv() => pass_on(&members, reported),
             _ = timer.tick() => look(&tools, &mut members).await,
         }
     }
 }
 
-/// Passes on what the driver told. A GPU that has too much of it waiting hears of the rest by
+/// Passes on what the driver reported. A GPU with too many queued errors learns of the rest by
 /// being read.
-fn pass_on(members: &Members, told: Told) {
+fn pass_on(members: &Members, reported: DriverNotice) {
     for (gpu, member) in members {
-        let message = match &told {
-            Told::Noticed(noticed) => match &noticed.on {
-                Place::Gpu(on) if on != gpu => continue,
-                Place::Gpu(_) | Place::Bus(_) => match member.notices.try_send(noticed.clone()) {
-                    Ok(()) => GpuMessage::Heed,
-                    Err(_) => GpuMessage::Refresh,
-                },
+        let message = match &reported {
+            DriverNotice::Noticed(noticed) => match &noticed.on {
+                GpuAddress::Gpu(on) if on != gpu => continue,
+                GpuAddress::Gpu(_) | GpuAddress::Bus(_) => {
+                    match member.notices.try_send(noticed.clone()) {
+                        Ok(()) => GpuMessage::Heed,
+                        Err(_) => GpuMessage::Refresh,
+                    }
+                }
             },
-            Told::Lost => GpuMessage::Refresh,
+            DriverNotice::Lost => GpuMessage::Refresh,
         };
         // A full mailbox means that it is going to look anyway.
         let _ = member.actor.try_send(message);
     }
 }
 
-async fn hand_on(tools: &Tools, members: &Members, order: GpuOrder) {
+async fn hand_on(tools: &GpuTools, members: &Members, order: GpuOrder) {
     let gpu = order.gpu().clone();
     let answer = refusal(&order);
     let refused = match members.get(&gpu) {
@@ -139,7 +142,7 @@ async fn hand_on(tools: &Tools, members: &Members, order: GpuOrder) {
         None => true,
     };
     if refused && let Some(answer) = answer {
-        let _ = tools.node.send(Input::Gpu(answer)).await;
+        let _ = tools.node.send(NodeInput::Gpu(answer)).await;
     }
 }
 
@@ -159,9 +162,9 @@ fn refusal(order: &GpuOrder) -> Option<GpuEvent> {
     }
 }
 
-async fn look(tools: &Tools, members: &mut Members) {
-    match tools.nvml.ask(Request::List).await {
-        Ok(Reply::Gpus(found)) => {
+async fn look(tools: &GpuTools, members: &mut Members) {
+    match tools.nvml.ask(NvmlRequest::List).await {
+        Ok(NvmlReply::Gpus(found)) => {
             for gpu in found {
                 take_on(tools, members, gpu, None).await;
             }
@@ -173,13 +176,13 @@ async fn look(tools: &Tools, members: &mut Members) {
             }
         }
     }
-    // What was here before and is not listed now is told of as it was, with what is wrong.
+    // A GPU that was here before and is not listed now is reported as it was, with what is wrong.
     for facts in file::all_seen(&tools.data) {
         take_on(tools, members, facts.gpu.clone(), Some(facts)).await;
     }
 }
 
-async fn take_on(tools: &Tools, members: &mut Members, id: GpuId, facts: Option<GpuFacts>) {
+async fn take_on(tools: &GpuTools, members: &mut Members, id: GpuId, facts: Option<GpuFacts>) {
     if members.contains_key(&id) {
         return;
     }
@@ -191,9 +194,9 @@ async fn take_on(tools: &Tools, members: &mut Members, id: GpuId, facts: Option<
             return;
         }
     };
-    let (notices, heard) = mpsc::channel(NOTICES_MAX);
-    let mut gpu = Gpu::new(id.clone(), tools.clone(), file, facts, heard);
-    // Its layout comes back before the node says that it is ready; if it can't be read yet, the
+    let (notices, received) = mpsc::channel(NOTICES_MAX);
+    let mut gpu = ManagedGpu::new(id.clone(), tools.clone(), file, facts, received);
+    // Its layout comes back before the node reports that it is ready; if it can't be read yet, the
     // actor tries again.
     if tokio::time::timeout(FIRST_LOOK, gpu.look()).await.is_err() {
         tracing::warn!(gpu = %id, "the GPU isn't ready yet");

@@ -1,28 +1,28 @@
-//! The actor of the node: one mailbox, in order, around [`Node`].
+//! The actor of the node: one mailbox, in order, around [`AgentNode`].
 
 use actix::{Actor, Addr, AsyncContext as _, Context, Handler, Message};
 use tokio::sync::mpsc;
 
-use crate::node::{INPUTS_MAX, Input, Node, TICK_EVERY};
+use crate::node::{AgentNode, INPUTS_MAX, NodeInput, TICK_EVERY};
 
 /// Owns the node. Decides nothing itself.
 pub struct NodeActor {
-    node: Node,
+    node: AgentNode,
 }
 
-/// Something that the node hears.
+/// Something that the node receives.
 #[derive(Debug, Message)]
 #[rtype(result = "()")]
-pub struct Hear(pub Input);
+pub struct HandleInput(pub NodeInput);
 
 impl NodeActor {
     /// Starts the actor and the task that carries inputs into its mailbox, in their order.
-    pub fn start(node: Node, mut inputs: mpsc::Receiver<Input>) -> Addr<Self> {
+    pub fn start(node: AgentNode, mut inputs: mpsc::Receiver<NodeInput>) -> Addr<Self> {
         let address = Actor::start(Self { node });
         let mailbox = address.clone();
         actix::spawn(async move {
             while let Some(input) = inputs.recv().await {
-                if mailbox.send(Hear(input)).await.is_err() {
+                if mailbox.send(HandleInput(input)).await.is_err() {
                     return;
                 }
             }
@@ -36,14 +36,14 @@ impl Actor for NodeActor {
 
     fn started(&mut self, ctx: &mut Self::Context) {
         ctx.set_mailbox_capacity(INPUTS_MAX);
-        ctx.run_interval(TICK_EVERY, |actor, _| actor.node.hear(Input::Tick));
+        ctx.run_interval(TICK_EVERY, |actor, _| actor.node.handle(NodeInput::Tick));
     }
 }
 
-impl Handler<Hear> for NodeActor {
+impl Handler<HandleInput> for NodeActor {
     type Result = ();
 
-    fn handle(&mut self, hear: Hear, _: &mut Self::Context) {
-        self.node.hear(hear.0);
+    fn handle(&mut self, message: HandleInput, _: &mut Self::Context) {
+        self.node.handle(message.0);
     }
 }

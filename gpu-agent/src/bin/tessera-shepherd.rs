@@ -7,13 +7,13 @@ use anyhow::Context as _;
 use clap::Parser;
 use rustix::process::{Pid, set_child_subreaper, setsid};
 use tessera_agent::shepherd::protocol::{PROTOCOL_FLAG, VERSION};
-use tessera_agent::shepherd::serve::{Place, Shepherd};
+use tessera_agent::shepherd::serve::{Shepherd, ShepherdLocation};
 use tessera_agent::sys::spawn::{ignore_signals, take_stdin};
 
 /// Runs attempts for a tessera-agent. Never started by hand: standard input is its connection.
 #[derive(Debug, Parser)]
 #[command(version)]
-struct Arguments {
+struct ShepherdArguments {
     /// The agent's data folder.
     #[arg(long)]
     data: PathBuf,
@@ -31,7 +31,7 @@ fn main() -> anyhow::Result<()> {
         println!("{VERSION}");
         return Ok(());
     }
-    let arguments = Arguments::parse();
+    let arguments = ShepherdArguments::parse();
     ignore_signals();
     // Fails only for a leader of a process group, which already is in a group of its own.
     let _ = setsid();
@@ -40,7 +40,8 @@ fn main() -> anyhow::Result<()> {
     let _ = std::fs::write("/proc/self/oom_score_adj", "-900");
     let null = std::fs::File::open("/dev/null").context("can't open /dev/null")?;
     let agent = UnixStream::from(take_stdin(&null).context("standard input is no socket")?);
-    let place = Place { data: arguments.data, id: arguments.id, groups: arguments.groups };
+    let place =
+        ShepherdLocation { data: arguments.data, id: arguments.id, groups: arguments.groups };
     Shepherd::start(place, agent).context("can't set the shepherd up")?.run();
     Ok(())
 }

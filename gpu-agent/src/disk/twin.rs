@@ -82,14 +82,14 @@ fn make(path: &Path, body: &[u8], number: u64) -> io::Result<Twin> {
     while room < 2 * (HEAD + body.len()) {
         room *= 2;
     }
-    let aside = path.with_extension("new");
+    let temporary = path.with_extension("new");
     let file =
-        OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&aside)?;
+        OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&temporary)?;
     // Zeros that are written now, and not a hole: or the first syncs would allocate.
     file.write_all_at(&vec![0; 2 * room], 0)?;
     file.write_all_at(&copy(number, body), offset(number, room))?;
     file.sync_all()?;
-    fs::rename(&aside, path)?;
+    fs::rename(&temporary, path)?;
     if let Some(folder) = path.parent() {
         File::open(folder)?.sync_all()?;
     }

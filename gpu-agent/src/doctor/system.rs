@@ -1,4 +1,4 @@
-//! What the kernel tells of the machine and of this account.
+//! What the kernel reports of the machine and of this account.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -6,10 +6,10 @@ use std::path::{Path, PathBuf};
 use rustix::process::{Resource, geteuid, getrlimit};
 use tessera_model::Bytes;
 
-use crate::core::doctor::{DiskFacts, MachineFacts, ProcessFacts};
 use crate::sys::{clock, identity};
+use tessera_agent_core::doctor::{DiskFacts, MachineFacts, ProcessFacts};
 
-/// Where the driver says which file gives the right to configure MIG.
+/// The driver's file that names which file gives the right to configure MIG.
 const MIG_CONFIG: &str = "/proc/driver/nvidia/capabilities/mig/config";
 /// Services that cut GPUs by themselves.
 const RIVALS: [&str; 2] = ["nvidia-mig-manager.service", "nvidia-mig-parted.service"];
@@ -38,7 +38,7 @@ pub(super) fn look(data: Option<&Path>) -> MachineFacts {
             .filter_map(|(pid, name)| matters(pid, name, data))
             .take(PROCESSES_MAX)
             .collect(),
-        rivals: rivals(),
+        competing_services: competing_services(),
         cgroup2: Path::new("/sys/fs/cgroup/cgroup.controllers").exists(),
         data: data.and_then(disk),
         now_unix: clock::unix_now(),
@@ -50,7 +50,7 @@ pub(super) fn look(data: Option<&Path>) -> MachineFacts {
     }
 }
 
-/// Tells whether the file may be opened that gives the right to configure MIG.
+/// Returns whether the file may be opened that gives the right to configure MIG.
 fn mig_config_file() -> Option<bool> {
     let text = fs::read_to_string(MIG_CONFIG).ok()?;
     let minor = text.lines().find_map(|line| line.strip_prefix("DeviceFileMinor:"))?;
@@ -67,7 +67,7 @@ fn module_version() -> Option<String> {
     line.split_whitespace().find(version).map(str::to_owned)
 }
 
-fn rivals() -> Vec<String> {
+fn competing_services() -> Vec<String> {
     let enabled = |name: &str| {
         let folder = Path::new("/etc/systemd/system/multi-user.target.wants");
         fs::symlink_metadata(folder.join(name)).is_ok()
@@ -76,12 +76,12 @@ fn rivals() -> Vec<String> {
 }
 
 fn disk(path: &Path) -> Option<DiskFacts> {
-    let told = rustix::fs::statvfs(path).ok()?;
-    let bytes = |blocks: u64| Bytes::new(blocks.saturating_mul(told.f_frsize));
+    let reported = rustix::fs::statvfs(path).ok()?;
+    let bytes = |blocks: u64| Bytes::new(blocks.saturating_mul(reported.f_frsize));
     Some(DiskFacts {
         path: path.display().to_string(),
-        free: bytes(told.f_bavail),
-        total: bytes(told.f_blocks),
+        free: bytes(reported.f_bavail),
+        total: bytes(reported.f_blocks),
     })
 }
 
@@ -145,7 +145,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_daemon_that_has_ended_is_in_nobodys_way_though_its_parent_never_asks() {
+    fn a_daemon_that_has_ended_is_not_counted_though_its_parent_never_reaps_it() {
         let folder = tempfile::tempdir().unwrap();
         let daemon = folder.path().join("nvidia-cuda-mps-control");
         fs::copy("/bin/cat", &daemon).unwrap();

@@ -1,4 +1,4 @@
-//! Errors that the driver tells of by itself: which instance they struck, and what they call
+//! Errors that the driver reports by itself: which instance they struck, and what they call
 //! for.
 
 use std::time::Duration;
@@ -7,13 +7,13 @@ use tessera_model::mig::Slot;
 use tessera_model::{AttemptId, Millis};
 use tessera_wire::frames::{FaultAction, FaultCause};
 
-use super::one::Gpu;
-use super::{GpuEvent, Noticed, Place, Source, Strike};
-use crate::core::health::Seen;
-use crate::core::xids;
-use crate::nvml::fault::Fault;
-use crate::nvml::messages::{Reply, Request};
+use super::managed::ManagedGpu;
+use super::{AttemptFault, ErrorSource, GpuAddress, GpuEvent, ReportedError};
+use crate::nvml::messages::{NvmlReply, NvmlRequest};
 use crate::sys::clock;
+use tessera_agent_core::health::ObservedFault;
+use tessera_agent_core::nvml::error::NvmlCallError;
+use tessera_agent_core::xids;
 
 /// How long the driver may take to give its advice on an error; after that the catalogue counts.
 const ADVICE_WITHIN: Duration = Duration::from_millis(500);
@@ -22,8 +22,8 @@ const BOTH_WITHIN: Millis = Millis::from_secs(5);
 /// Errors of one way that wait for the other's.
 const HALVES_MAX: usize = 64;
 
-impl Gpu {
-    /// Takes in whatever was told since the last time.
+impl ManagedGpu {
+    /// Handles the errors that were reported since the last call.
     pub async fn heed(&mut self) {
         while let Ok(noticed) = self.notices.try_recv() {
             self.on_notice(noticed).await;
@@ -34,49 +34,49 @@ impl Gpu {
     pub async fn hit(&mut self, at_unix: Millis, cause: &FaultCause, attempts: &[AttemptId]) {
         self.file.health.hit(at_unix, cause, attempts);
         self.save();
-        self.tell_report().await;
+        self.send_report().await;
     }
 
     /// Remembers a refusal that speaks of the GPU, or of its driver, and not of the step. Whether
-    /// it can be used at all is for the next reading to tell.
-    pub(super) fn hold_against(&mut self, fault: &Fault, slot: Slot) {
+    /// it can be used at all is decided by the next reading.
+    pub(super) fn hold_against(&mut self, fault: &NvmlCallError, slot: Slot) {
         let cause = FaultCause::Nvml { call: fault.call.clone(), code: fault.code };
-        let seen = Seen {
+        let seen = ObservedFault {
             at_unix: clock::unix_now(),
             cause,
             slot: Some(slot),
             action: FaultAction::Record,
             advised: false,
-            words: fault.to_string(),
+            message: fault.to_string(),
         };
         self.file.health.note(seen, self.tools.boot);
     }
 
-    pub(super) async fn on_notice(&mut self, noticed: Noticed) {
+    pub(super) async fn on_notice(&mut self, noticed: ReportedError) {
         let mine = match &noticed.on {
-            Place::Gpu(gpu) => *gpu == self.id,
-            Place::Bus(bus) => {
+            GpuAddress::Gpu(gpu) => *gpu == self.id,
+            GpuAddress::Bus(bus) => {
                 self.facts.as_ref().and_then(|facts| facts.bus.as_ref()) == Some(bus)
             }
         };
-        if !mine || self.was_told(&noticed) {
+        if !mine || self.is_reported_already(&noticed) {
             return;
         }
-        let Noticed { at_unix, xid, instance, pid, .. } = noticed;
+        let ReportedError { at_unix, xid, instance, pid, .. } = noticed;
         let recovery = self.advice().await;
         let action = xids::action(xid, recovery);
         let slot = instance.and_then(|number| self.numbers.slot(number, at_unix));
         let known = xids::look_up(xid).is_some();
-        let words = xids::words(xid);
-        tracing::warn!(gpu = %self.id, xid, ?instance, ?slot, pid, ?action, known, "{words}");
+        let message = xids::describe(xid);
+        tracing::warn!(gpu = %self.id, xid, ?instance, ?slot, pid, ?action, known, "{message}");
         let cause = FaultCause::Xid(xid);
-        let seen = Seen {
+        let seen = ObservedFault {
             at_unix,
             cause: cause.clone(),
             slot,
             action,
             advised: xids::advised(recovery).is_some(),
-            words,
+            message,
         };
         self.file.health.note(seen, self.tools.boot);
         self.save();
@@ -85,28 +85,28 @@ impl Gpu {
         if action != FaultAction::Record && action != FaultAction::Drain && !gone {
             // What breaks the GPU ends all that runs on it.
             let slot = slot.filter(|_| action == FaultAction::RestartApp);
-            let strike = Strike { gpu: self.id.clone(), at_unix, cause, action, slot, pid };
-            self.tell(GpuEvent::Struck(strike)).await;
+            let strike = AttemptFault { gpu: self.id.clone(), at_unix, cause, action, slot, pid };
+            self.send(GpuEvent::Struck(strike)).await;
         }
-        self.tell_report().await;
+        self.send_report().await;
     }
 
     /// Asks the driver what it advises.
     async fn advice(&self) -> Option<u32> {
-        let asked = self.tools.nvml.ask(Request::Advice(self.id.clone()));
+        let asked = self.tools.nvml.ask(NvmlRequest::Advice(self.id.clone()));
         match tokio::time::timeout(ADVICE_WITHIN, asked).await {
-            Ok(Ok(Reply::Advice(recovery))) => recovery,
+            Ok(Ok(NvmlReply::Advice(recovery))) => recovery,
             _ => None,
         }
     }
 
-    /// Whether the other way has told of the same error already.
-    fn was_told(&mut self, noticed: &Noticed) -> bool {
+    /// Returns whether the other source has reported the same error already.
+    fn is_reported_already(&mut self, noticed: &ReportedError) -> bool {
         let other = match noticed.source {
-            Source::Events => Source::KernelLog,
-            Source::KernelLog => Source::Events,
+            ErrorSource::Events => ErrorSource::KernelLog,
+            ErrorSource::KernelLog => ErrorSource::Events,
         };
-        let near = |known: &Noticed| {
+        let near = |known: &ReportedError| {
             let apart =
                 known.at_unix.minus(noticed.at_unix).max(noticed.at_unix.minus(known.at_unix));
             apart <= BOTH_WITHIN

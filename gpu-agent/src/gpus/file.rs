@@ -5,14 +5,14 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
-use tessera_model::mig::Step;
+use tessera_model::mig::PlanStep;
 use tessera_model::{GpuId, PlanId};
 
-use crate::core::custody::Custody;
-use crate::core::health::Health;
 use crate::disk::twin::Twin;
 use crate::disk::{self, DiskError};
-use crate::nvml::messages::GpuFacts;
+use tessera_agent_core::health::FaultHistory;
+use tessera_agent_core::nvml::facts::GpuFacts;
+use tessera_agent_core::ownership::InstanceOwnership;
 
 /// A GPU's file.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -24,13 +24,13 @@ pub struct GpuFile {
     pub plan: Option<PlanId>,
     /// The step that was about to be made; `None` once the plan is over. For people: after a
     /// crash the driver is asked what is true.
-    pub intent: Option<Step>,
+    pub intent: Option<PlanStep>,
     /// What is the node's.
     #[serde(default)]
-    pub custody: Custody,
+    pub ownership: InstanceOwnership,
     /// What is held against it.
     #[serde(default)]
-    pub health: Health,
+    pub health: FaultHistory,
 }
 
 impl GpuFile {
@@ -54,26 +54,36 @@ impl GpuFile {
     ///
     /// # Errors
     ///
-    /// Why it is refused, for people.
-    pub fn judge(&self, layout_gen: u64, plan: PlanId) -> Result<(), String> {
+    /// A newer plan was obeyed before.
+    pub fn judge(&self, layout_gen: u64, plan: PlanId) -> Result<(), SupersededPlan> {
         if layout_gen > self.layout_gen
             || (layout_gen == self.layout_gen && self.plan == Some(plan))
         {
             return Ok(());
         }
-        Err(format!("plan number {layout_gen}: number {} was obeyed before", self.layout_gen))
+        Err(SupersededPlan { layout_gen, obeyed: self.layout_gen })
     }
+}
+
+/// A layout plan that is older than one that the GPU obeyed before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("plan number {layout_gen}: number {obeyed} was obeyed before")]
+pub struct SupersededPlan {
+    /// The number of the plan.
+    pub layout_gen: u64,
+    /// The number of the plan that was obeyed.
+    pub obeyed: u64,
 }
 
 /// The way of one GPU's file to the disk.
 #[derive(Debug)]
-pub struct Keeper {
+pub struct GpuFileWriter {
     path: PathBuf,
     /// Opened with the first write.
     twin: Option<Twin>,
 }
 
-impl Keeper {
+impl GpuFileWriter {
     /// Keeps the file of a GPU in a data folder.
     pub fn new(data: &Path, gpu: &GpuId) -> Self {
         Self { path: path(data, gpu), twin: None }
@@ -158,7 +168,7 @@ mod tests {
 
         for layout_gen in 5..8 {
             let file = GpuFile { layout_gen, plan: Some(plan(1)), ..GpuFile::default() };
-            Keeper::new(folder.path(), &gpu).save(&file).unwrap();
+            GpuFileWriter::new(folder.path(), &gpu).save(&file).unwrap();
             assert_eq!(GpuFile::load(folder.path(), &gpu).unwrap(), file);
         }
     }

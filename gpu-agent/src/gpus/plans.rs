@@ -1,27 +1,27 @@
 //! Changing a GPU's layout: on the controller's plans, after a new boot, and after a crash.
 
-use tessera_model::mig::{Slot, Step};
+use tessera_model::mig::{PlanStep, Slot};
 use tessera_telemetry::{context, names};
 use tessera_wire::frames::{MigReport, PlanEnd, PlanOrder};
 use tracing::Instrument as _;
 
 use super::GpuEvent;
-use super::file::GpuFile;
-use super::one::{Gpu, REFUSED_FOR};
-use crate::core::custody;
-use crate::core::plan::{Action, Event, PlanRun, Standing, StepRefused};
+use super::file::{GpuFile, SupersededPlan};
+use super::managed::{ManagedGpu, REFUSED_FOR};
 use crate::nvml::client::NvmlFailed;
-use crate::nvml::fault::Handling;
-use crate::nvml::messages::{Reply, Request};
+use crate::nvml::messages::{NvmlReply, NvmlRequest};
 use crate::sys::clock;
+use tessera_agent_core::nvml::error::ErrorHandling;
+use tessera_agent_core::ownership;
+use tessera_agent_core::plan::{PlanAction, PlanEvent, PlanRun, StepInstance, StepRefused};
 
 /// How often a driver that doesn't answer is asked again within one plan.
 const READS_MAX: u32 = 3;
 /// Tries of a step that nobody waits for: it comes again with the next look.
 const OWN_TRIES: u32 = 3;
 
-impl Gpu {
-    /// Carries out a plan, and tells the node how it ended.
+impl ManagedGpu {
+    /// Carries out a plan, and reports to the node how it ended.
     pub async fn apply(&mut self, order: PlanOrder) {
         let plan = order.plan;
         let span = tracing::info_span!(
@@ -38,20 +38,20 @@ impl Gpu {
     async fn apply_within(&mut self, order: PlanOrder) {
         let plan = order.plan;
         let end = match self.begin(&order) {
-            Err(reason) => PlanEnd::Refused { reason },
+            Err(superseded) => PlanEnd::Refused { reason: superseded.to_string() },
             Ok(()) => self.carry_out(order.steps, self.tools.tries_max).await,
         };
         tracing::info!(gpu = %self.id, %plan, ?end, "a layout plan ended");
         if end != PlanEnd::Done {
-            // What a failed step left is put right; its report says what stands.
+            // What a failed step left is put right; its report shows what stands.
             self.look().await;
         }
-        // An older plan must be refused from now on, whoever dies next. A step's intent said so on
+        // An older plan must be refused from now on, whichever process dies next. A step's intent put that on
         // disk already; a plan that found everything as it should be wrote none.
         if (self.saved.layout_gen, self.saved.plan) != (self.file.layout_gen, self.file.plan) {
             self.forget_intent();
         }
-        self.tell(GpuEvent::PlanEnded { gpu: self.id.clone(), plan, end }).await;
+        self.send(GpuEvent::PlanEnded { gpu: self.id.clone(), plan, end }).await;
         // Nobody waits until the intent is forgotten: the next agent would ask the driver what
         // came of it.
         if self.file.intent.is_some() {
@@ -59,7 +59,7 @@ impl Gpu {
         }
     }
 
-    fn begin(&mut self, order: &PlanOrder) -> Result<(), String> {
+    fn begin(&mut self, order: &PlanOrder) -> Result<(), SupersededPlan> {
         self.file.judge(order.layout_gen, order.plan)?;
         // On disk with the first step's intent, or with the end: nothing is done before.
         self.file.layout_gen = order.layout_gen;
@@ -78,17 +78,17 @@ impl Gpu {
         Ok(())
     }
 
-    async fn carry_out(&mut self, steps: Vec<Step>, tries_max: u32) -> PlanEnd {
+    async fn carry_out(&mut self, steps: Vec<PlanStep>, tries_max: u32) -> PlanEnd {
         let mut run = PlanRun::new(steps, tries_max);
-        let mut action = run.on(Event::Waited);
-        let mut told = 0;
+        let mut action = run.on(PlanEvent::Waited);
+        let mut reported = 0;
         loop {
             self.heed().await;
-            if run.done() > told {
-                // People see how far a long plan has come; the end is told with the end.
-                told = run.done();
-                if !matches!(action, Action::End { .. }) {
-                    self.tell_report().await;
+            if run.done() > reported {
+                // People see how far a long plan has come; the last step is reported with the end.
+                reported = run.done();
+                if !matches!(action, PlanAction::End { .. }) {
+                    self.send_report().await;
                 }
             }
             if let Some(reason) = self.file.health.broken() {
@@ -96,22 +96,22 @@ impl Gpu {
                 return failed_after(run.done(), reason);
             }
             let event = match action {
-                Action::Look(slot) => match self.look_at(slot).await {
-                    Ok(()) => Event::Read(self.standing(slot)),
+                PlanAction::Look(slot) => match self.look_at(slot).await {
+                    Ok(()) => PlanEvent::Read(self.standing(slot)),
                     Err(failed) => return failed_after(run.done(), failed.to_string()),
                 },
-                Action::Make(step) => {
+                PlanAction::Make(step) => {
                     let intent = GpuFile { intent: Some(step), ..self.file.clone() };
                     if let Err(reason) = self.note(intent) {
                         return failed_after(run.done(), reason);
                     }
-                    Event::Made(self.make(step).await)
+                    PlanEvent::Made(self.make(step).await)
                 }
-                Action::Wait(pause) => {
+                PlanAction::Wait(pause) => {
                     self.pause(pause.duration()).await;
-                    Event::Waited
+                    PlanEvent::Waited
                 }
-                Action::End { end, stuck } => {
+                PlanAction::End { end, stuck } => {
                     if end != PlanEnd::Done {
                         // What the step left, half made as it may be, is ours.
                         let _ = self.refresh().await;
@@ -119,7 +119,7 @@ impl Gpu {
                     if let Some((slot, reason)) = stuck {
                         self.mark_stuck(slot, reason).await;
                     }
-                    self.tell_report().await;
+                    self.send_report().await;
                     return end;
                 }
             };
@@ -127,7 +127,7 @@ impl Gpu {
         }
     }
 
-    /// Waits, and heeds what the driver tells meanwhile.
+    /// Waits, and handles errors that the driver reports meanwhile.
     async fn pause(&mut self, pause: std::time::Duration) {
         let end = tokio::time::Instant::now() + pause;
         while let Ok(Some(noticed)) = tokio::time::timeout_at(end, self.notices.recv()).await {
@@ -139,7 +139,7 @@ impl Gpu {
         tokio::time::sleep_until(end).await;
     }
 
-    /// The intent is only told to people and to the next agent, which asks the driver what is
+    /// The intent is only for people and for the next agent, which asks the driver what is
     /// true.
     pub(super) fn forget_intent(&mut self) {
         let _ = self.note(GpuFile { intent: None, ..self.file.clone() });
@@ -148,8 +148,8 @@ impl Gpu {
     /// Reads one place; the whole GPU, if it isn't known or has trouble with that.
     async fn look_at(&mut self, slot: Slot) -> Result<(), NvmlFailed> {
         if self.is_known() {
-            let asked = self.tools.nvml.ask(Request::Look(self.id.clone(), slot)).await;
-            if let Ok(Reply::One(found)) = asked {
+            let asked = self.tools.nvml.ask(NvmlRequest::Look(self.id.clone(), slot)).await;
+            if let Ok(NvmlReply::One(found)) = asked {
                 self.absorb_one(slot, found.map(|found| *found));
                 return Ok(());
             }
@@ -164,24 +164,24 @@ impl Gpu {
         Err(last)
     }
 
-    async fn make(&mut self, step: Step) -> Result<Option<Standing>, StepRefused> {
+    async fn make(&mut self, step: PlanStep) -> Result<Option<StepInstance>, StepRefused> {
         let (request, span) = match step {
-            Step::Create(slot) => (
-                Request::Create(self.id.clone(), slot),
+            PlanStep::Create(slot) => (
+                NvmlRequest::Create(self.id.clone(), slot),
                 tracing::info_span!(
                     names::span::INSTANCE_CREATE,
                     { names::attribute::MIG_START } = slot.start
                 ),
             ),
-            Step::Cut(slot, cut) => (
-                Request::Cut(self.id.clone(), slot, cut),
+            PlanStep::Cut(slot, cut) => (
+                NvmlRequest::Cut(self.id.clone(), slot, cut),
                 tracing::info_span!(
                     names::span::INSTANCE_CUT,
                     { names::attribute::MIG_START } = slot.start
                 ),
             ),
-            Step::Destroy(slot) => (
-                Request::Destroy(self.id.clone(), slot),
+            PlanStep::Destroy(slot) => (
+                NvmlRequest::Destroy(self.id.clone(), slot),
                 tracing::info_span!(
                     names::span::INSTANCE_DESTROY,
                     { names::attribute::MIG_START } = slot.start
@@ -189,26 +189,26 @@ impl Gpu {
             ),
         };
         match self.tools.nvml.ask(request).instrument(span).await {
-            Ok(Reply::One(found)) => {
+            Ok(NvmlReply::One(found)) => {
                 self.absorb_one(step.slot(), found.map(|found| *found));
                 Ok(self.standing(step.slot()))
             }
             Err(NvmlFailed::Refused(fault)) => {
                 tracing::warn!(gpu = %self.id, ?step, %fault, "the driver refused a step");
-                if fault.handling() == Handling::Faulty {
+                if fault.handling() == ErrorHandling::Faulty {
                     self.hold_against(&fault, step.slot());
                 }
-                if let (Step::Create(slot) | Step::Cut(slot, _), Handling::Replan) =
+                if let (PlanStep::Create(slot) | PlanStep::Cut(slot, _), ErrorHandling::Replan) =
                     (step, fault.handling())
                 {
                     self.refused.insert(slot, clock::boot_now().plus(REFUSED_FOR));
                 }
                 Err(StepRefused { handling: fault.handling(), reason: fault.to_string() })
             }
-            // Done, but what stands there can't be told in the same breath.
+            // Done, but what stands there can't be read yet.
             Ok(_) if self.look_at(step.slot()).await.is_ok() => Ok(self.standing(step.slot())),
             Ok(_) | Err(NvmlFailed::NoAnswer) => Err(StepRefused {
-                handling: Handling::Retry,
+                handling: ErrorHandling::Retry,
                 reason: NvmlFailed::NoAnswer.to_string(),
             }),
         }
@@ -216,11 +216,11 @@ impl Gpu {
 
     /// Makes again what a new boot took away.
     pub(super) async fn restore(&mut self) {
-        let Some(lost) = self.file.custody.owed().cloned() else { return };
+        let Some(lost) = self.file.ownership.owed().cloned() else { return };
         tracing::info!(gpu = %self.id, ?lost, "the machine was restarted: its layout is restored");
         let off = |gpu: &Self| gpu.facts.as_ref().is_some_and(|facts| facts.mig == MigReport::Off);
         if lost.mode && off(self) {
-            let asked = Request::SetMigMode(self.id.clone(), true);
+            let asked = NvmlRequest::SetMigMode(self.id.clone(), true);
             if let Err(failed) = self.tools.nvml.ask(asked).await {
                 tracing::warn!(gpu = %self.id, %failed, "MIG mode can't be switched on again");
             }
@@ -230,7 +230,7 @@ impl Gpu {
         }
         let Some(facts) = &self.facts else { return };
         if let MigReport::On { geometry } = &facts.mig {
-            for step in custody::restore(geometry, &facts.instances, &lost) {
+            for step in ownership::restore(geometry, &facts.instances, &lost) {
                 // One that is refused must not keep the others from being made.
                 let end = self.carry_out(vec![step], OWN_TRIES).await;
                 self.forget_intent();
@@ -239,14 +239,14 @@ impl Gpu {
                 }
             }
         }
-        self.file.custody.settled();
+        self.file.ownership.settled();
         self.save();
     }
 
     /// Finishes the compute instances of an instance over which an earlier agent died.
-    pub(super) async fn finish(&mut self, intent: Option<Step>) {
+    pub(super) async fn finish(&mut self, intent: Option<PlanStep>) {
         let Some(facts) = &self.facts else { return };
-        let Some(step) = self.file.custody.unfinished(facts, intent) else { return };
+        let Some(step) = self.file.ownership.unfinished(facts, intent) else { return };
         let start = step.slot().start;
         tracing::info!(gpu = %self.id, start, "an instance that was half cut is finished");
         let end = self.carry_out(vec![step], OWN_TRIES).await;
@@ -261,15 +261,15 @@ impl Gpu {
         let Some(facts) = &self.facts else { return };
         let now = clock::boot_now();
         let due = |slot: &Slot| self.stuck.get(slot).is_none_or(|stuck| stuck.probe_at <= now);
-        let left: Vec<_> = self.file.custody.half_made(facts).into_iter().filter(due).collect();
+        let left: Vec<_> = self.file.ownership.half_made(facts).into_iter().filter(due).collect();
         for slot in left {
             tracing::info!(gpu = %self.id, start = slot.start, "a half-made instance is removed");
-            self.carry_out(vec![Step::Destroy(slot)], OWN_TRIES).await;
+            self.carry_out(vec![PlanStep::Destroy(slot)], OWN_TRIES).await;
             self.forget_intent();
         }
     }
 
-    /// Switches MIG mode; only ever on an administrator's word.
+    /// Switches MIG mode; only ever at an administrator's request.
     pub async fn set_mig_mode(&mut self, on: bool) {
         // What was read a while ago may be out of date.
         let _ = self.refresh().await;
@@ -277,11 +277,11 @@ impl Gpu {
         let problem = if used {
             Some("processes use this GPU".to_owned())
         } else {
-            let asked = self.tools.nvml.ask(Request::SetMigMode(self.id.clone(), on)).await;
+            let asked = self.tools.nvml.ask(NvmlRequest::SetMigMode(self.id.clone(), on)).await;
             asked.err().map(|failed| failed.to_string())
         };
         let _ = self.refresh().await;
-        self.tell(GpuEvent::MigModeEnded { gpu: self.id.clone(), problem }).await;
+        self.send(GpuEvent::MigModeEnded { gpu: self.id.clone(), problem }).await;
     }
 }
 

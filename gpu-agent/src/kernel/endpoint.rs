@@ -12,40 +12,43 @@ use tessera_wire::tls::TlsError;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::LocalSet;
 
-use super::desk::Desk;
-use super::hub::Hub;
+use super::handle::EndpointHandle;
+use super::registry::QueueRegistry;
 use super::timer::Timer;
-use super::{Board, EVENTS_MAX, KernelEvent, KernelSettings, ORDERS_MAX, Ports, files, session};
+use super::{
+    EVENTS_MAX, EndpointChannels, KernelEvent, KernelSettings, ORDERS_MAX, SharedNumbers, files,
+    session,
+};
 
-/// Most connections at once: each slice has 64 sessions, a GPU 7 slices, a node 16 GPUs at most
-/// (7,168); a quarter of that is a full node's, and bounds what a flood costs.
+/// Most connections at once. A node has at most 7,168 sessions: 64 on each of 7 slices of 16 GPUs.
+/// A quarter of that serves a full node and bounds the cost of a flood.
 const CONNECTIONS_MAX: usize = 2_048;
 
-/// Why there is no endpoint: the node then has no kernel tier.
+/// The endpoint cannot start: the node has no kernel tier.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// Its certificate can't be had.
-    #[error("the endpoint's certificate")]
+    /// Its certificate can't be loaded or created.
+    #[error("cannot load or create the endpoint's certificate")]
     Identity(#[from] TlsError),
-    /// No port of this machine can be had.
+    /// It cannot listen on any port.
     #[error(transparent)]
     Listen(#[from] ListenError),
-    /// The kernel refuses a thread, a timer or a file.
-    #[error("the endpoint's thread")]
+    /// A thread, timer or file cannot be created.
+    #[error("cannot start the endpoint's thread")]
     System(#[from] io::Error),
 }
 
-/// The endpoint, for as long as this is held.
+/// The running endpoint. Dropping this stops it.
 #[derive(Debug)]
 pub struct Endpoint {
-    /// The node's way to it.
-    pub desk: Desk,
+    /// The node's handle of it.
+    pub handle: EndpointHandle,
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Drop for Endpoint {
-    /// Says good-bye to every shim, so that none waits for what will not come.
+    /// Ends all sessions, so that no shim waits for an answer.
     fn drop(&mut self) {
         if let Some(stop) = self.stop.take() {
             let _ = stop.send(());
@@ -56,7 +59,7 @@ impl Drop for Endpoint {
     }
 }
 
-/// Starts the endpoint's thread, on the port that it had before if that can be had.
+/// Starts the endpoint's thread, on its previous port if that is free.
 ///
 /// # Errors
 ///
@@ -66,11 +69,11 @@ pub fn start(
 ) -> Result<(Endpoint, mpsc::Receiver<KernelEvent>), StartError> {
     let identity = KernelIdentity::load_or_create(&files::folder(&settings.data))?;
     let fingerprint = identity.fingerprint();
-    let (orders, obeyed) = mpsc::channel(ORDERS_MAX);
-    let (events, told) = mpsc::channel(EVENTS_MAX);
+    let (orders, received_orders) = mpsc::channel(ORDERS_MAX);
+    let (events, received_events) = mpsc::channel(EVENTS_MAX);
     let (stop, stopping) = oneshot::channel();
-    let board = Board::default();
-    let ports = Ports { orders: obeyed, events, board: board.clone() };
+    let numbers = SharedNumbers::default();
+    let ports = EndpointChannels { orders: received_orders, events, numbers: numbers.clone() };
     let (ready, started) = std::sync::mpsc::channel();
     let own = settings.clone();
     let thread = std::thread::Builder::new().name("kernel-queue".to_owned()).spawn(move || {
@@ -81,7 +84,7 @@ pub fn start(
         };
         let local = LocalSet::new();
         local.block_on(&runtime, async move {
-            let opened = open(&identity, &own)
+            let opened = open_socket(&identity, &own)
                 .and_then(|(endpoint, address)| Ok((endpoint, address, Timer::new()?)));
             match opened {
                 Ok((endpoint, address, timer)) => {
@@ -93,20 +96,20 @@ pub fn start(
         });
     })?;
     let address = started.recv().map_err(io::Error::other)??;
-    tracing::info!(%address, shim = %settings.shim.display(), gates = %settings.gates.display(), "the kernel queue listens");
-    let desk = Desk { settings, address, fingerprint, orders, board };
-    Ok((Endpoint { desk, stop: Some(stop), thread: Some(thread) }, told))
+    tracing::info!(%address, shim = %settings.shim.display(), gates = %settings.gates.display(), "the kernel queue is listening");
+    let handle = EndpointHandle { settings, address, fingerprint, orders, numbers };
+    Ok((Endpoint { handle, stop: Some(stop), thread: Some(thread) }, received_events))
 }
 
-fn open(
+fn open_socket(
     identity: &KernelIdentity,
     settings: &KernelSettings,
 ) -> Result<(quinn::Endpoint, SocketAddr), StartError> {
     let on = |port| SocketAddr::from((Ipv4Addr::LOCALHOST, port));
-    let kept = files::port(&settings.data).and_then(|port| {
+    let kept = files::read_port(&settings.data).and_then(|port| {
         let opened = identity.listen(on(port));
         if let Err(error) = &opened {
-            tracing::error!(%error, "the kernel queue's port is gone: jobs that run do without it");
+            tracing::error!(%error, "the kernel queue's previous port is taken: running jobs lose their queue");
         }
         opened.ok()
     });
@@ -115,43 +118,44 @@ fn open(
         None => identity.listen(on(0))?,
     };
     let address = endpoint.local_addr()?;
-    files::keep_port(&settings.data, address.port())?;
+    files::write_port(&settings.data, address.port())?;
     Ok((endpoint, address))
 }
 
 async fn run(
     endpoint: quinn::Endpoint,
     settings: KernelSettings,
-    ports: Ports,
+    ports: EndpointChannels,
     timer: Rc<Timer>,
     mut stopping: oneshot::Receiver<()>,
 ) {
-    let Ports { mut orders, events, board } = ports;
-    let hub = Rc::new(RefCell::new(Hub::new(settings, events, board, Rc::clone(&timer))));
-    hub.borrow_mut().tick();
+    let EndpointChannels { mut orders, events, numbers } = ports;
+    let registry =
+        Rc::new(RefCell::new(QueueRegistry::new(settings, events, numbers, Rc::clone(&timer))));
+    registry.borrow_mut().tick();
     loop {
         tokio::select! {
-            // What was ordered before a process connects is known when it does.
+            // Orders are handled before connections, so that an admitted process is known.
             biased;
             _ = &mut stopping => break,
             order = orders.recv() => match order {
-                Some(order) => hub.borrow_mut().obey(order),
+                Some(order) => registry.borrow_mut().handle_order(order),
                 None => break,
             },
-            () = timer.wait() => hub.borrow_mut().tick(),
+            () = timer.wait() => registry.borrow_mut().tick(),
             incoming = endpoint.accept() => match incoming {
                 Some(incoming) if endpoint.open_connections() < CONNECTIONS_MAX => {
-                    tokio::task::spawn_local(session::serve(Rc::clone(&hub), incoming));
+                    tokio::task::spawn_local(session::serve(Rc::clone(&registry), incoming));
                 }
                 Some(incoming) => {
-                    hub.borrow_mut().note_refused(false);
+                    registry.borrow_mut().note_refused(false);
                     incoming.refuse();
                 }
                 None => break,
             },
         }
     }
-    hub.borrow_mut().stop();
-    // Sessions write their good-byes; those that can't are cut off.
+    registry.borrow_mut().stop();
+    // Sessions get a moment to send their last frames.
     let _ = tokio::time::timeout(std::time::Duration::from_millis(300), endpoint.wait_idle()).await;
 }

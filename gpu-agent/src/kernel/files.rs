@@ -1,5 +1,5 @@
-//! What the endpoint keeps in the data folder, so that the next agent goes on with running jobs:
-//! its port, and the tokens of live attempts.
+//! The endpoint's files in the data folder: its port and the tokens of live attempts. With them the
+//! next agent serves running jobs.
 
 use std::fs;
 use std::io::{self, Write as _};
@@ -13,17 +13,17 @@ use tessera_model::{AttemptId, SliceId};
 use tessera_wire::kernel::identity::{from_hex, to_hex};
 
 use super::Token;
-use crate::core::kernel::Admission;
+use tessera_agent_core::kernel::Admission;
 
 /// Returns the endpoint's folder.
 pub fn folder(data: &Path) -> PathBuf {
     data.join("kernel")
 }
 
-/// An admission as it is kept.
+/// The stored form of an admission.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Kept {
+struct StoredAdmission {
     attempt: AttemptId,
     token: String,
     slice: SliceId,
@@ -33,15 +33,15 @@ struct Kept {
     share_thousandths: u32,
 }
 
-/// Writes an admission down, before its token is given out.
+/// Stores an admission, before its token is given out.
 ///
-/// Not synced: after a crash of the machine no attempt is left to use it.
+/// The file is not synced: after a crash of the machine no attempt is left to use it.
 ///
 /// # Errors
 ///
 /// The data folder can't be written.
-pub fn keep(data: &Path, admission: &Admission, token: &Token) -> io::Result<()> {
-    let kept = Kept {
+pub fn write_admission(data: &Path, admission: &Admission, token: &Token) -> io::Result<()> {
+    let kept = StoredAdmission {
         attempt: admission.attempt,
         token: to_hex(&token.0),
         slice: admission.slice.clone(),
@@ -51,19 +51,19 @@ pub fn keep(data: &Path, admission: &Admission, token: &Token) -> io::Result<()>
         share_thousandths: admission.share_thousandths,
     };
     let text = serde_json::to_string(&kept).map_err(io::Error::other)?;
-    write(&path(data, admission.attempt), text.as_bytes())
+    write_private_file(&admission_path(data, admission.attempt), text.as_bytes())
 }
 
-/// Forgets an admission.
-pub fn forget(data: &Path, attempt: AttemptId) {
-    // One that stays is removed when the next agent starts.
-    let _ = fs::remove_file(path(data, attempt));
+/// Removes an admission.
+pub fn remove_admission(data: &Path, attempt: AttemptId) {
+    // A remaining file is removed when the next agent starts.
+    let _ = fs::remove_file(admission_path(data, attempt));
 }
 
 /// Reads an attempt's admission.
-pub fn kept(data: &Path, attempt: AttemptId) -> Option<(Admission, Token)> {
-    let text = fs::read_to_string(path(data, attempt)).ok()?;
-    let kept: Kept = serde_json::from_str(&text).ok()?;
+pub fn read_admission(data: &Path, attempt: AttemptId) -> Option<(Admission, Token)> {
+    let text = fs::read_to_string(admission_path(data, attempt)).ok()?;
+    let kept: StoredAdmission = serde_json::from_str(&text).ok()?;
     let token = Token(from_hex(&kept.token).ok()?);
     let admission = Admission {
         attempt: kept.attempt,
@@ -76,14 +76,17 @@ pub fn kept(data: &Path, attempt: AttemptId) -> Option<(Admission, Token)> {
     Some((admission, token))
 }
 
-/// Reads the admissions of attempts that are alive; those of others are removed.
-pub fn adopt(data: &Path, is_alive: impl Fn(AttemptId) -> bool) -> Vec<(Admission, Token)> {
+/// Reads the admissions of live attempts, and removes the others.
+pub fn read_live_admissions(
+    data: &Path,
+    is_alive: impl Fn(AttemptId) -> bool,
+) -> Vec<(Admission, Token)> {
     let Ok(entries) = fs::read_dir(folder(data).join("attempts")) else { return Vec::new() };
     let mut found = Vec::new();
     for entry in entries.flatten() {
         let name = entry.file_name();
         let attempt = name.to_str().and_then(|name| name.strip_suffix(".json")?.parse().ok());
-        match attempt.filter(|attempt| is_alive(*attempt)).and_then(|a| kept(data, a)) {
+        match attempt.filter(|attempt| is_alive(*attempt)).and_then(|a| read_admission(data, a)) {
             Some(admitted) => found.push(admitted),
             None => drop(fs::remove_file(entry.path())),
         }
@@ -91,21 +94,21 @@ pub fn adopt(data: &Path, is_alive: impl Fn(AttemptId) -> bool) -> Vec<(Admissio
     found
 }
 
-/// Reads the port that the endpoint had.
-pub fn port(data: &Path) -> Option<u16> {
+/// Reads the endpoint's previous port.
+pub fn read_port(data: &Path) -> Option<u16> {
     fs::read_to_string(folder(data).join("port")).ok()?.trim().parse().ok()
 }
 
-/// Writes the endpoint's port down.
+/// Stores the endpoint's port.
 ///
 /// # Errors
 ///
 /// The data folder can't be written.
-pub fn keep_port(data: &Path, port: u16) -> io::Result<()> {
-    write(&folder(data).join("port"), port.to_string().as_bytes())
+pub fn write_port(data: &Path, port: u16) -> io::Result<()> {
+    write_private_file(&folder(data).join("port"), port.to_string().as_bytes())
 }
 
-/// Finds the shim that came with this program: in `kernel-shim/` beside it, or beside its folder.
+/// Finds the shim that belongs to this program, in `kernel-shim/` next to it or to its folder.
 pub fn find_shim(program: &Path) -> Option<PathBuf> {
     let own = program.parent()?;
     let beside = [Some(own), own.parent()];
@@ -113,8 +116,8 @@ pub fn find_shim(program: &Path) -> Option<PathBuf> {
     places.into_iter().find(|place| place.is_file())
 }
 
-/// Returns where gate pages are if nothing else is said: in memory, by the data folder's name, so
-/// that the next agent finds them and another agent of the machine doesn't.
+/// Returns the default folder of gate pages, which is in memory. Its name depends on the data folder,
+/// so that the next agent finds it and other agents of the machine don't.
 pub fn gates_of(data: &Path) -> PathBuf {
     let memory = Path::new("/dev/shm");
     if !memory.is_dir() {
@@ -125,12 +128,12 @@ pub fn gates_of(data: &Path) -> PathBuf {
     memory.join(format!("tessera-kernel-{name:08x}"))
 }
 
-fn path(data: &Path, attempt: AttemptId) -> PathBuf {
+fn admission_path(data: &Path, attempt: AttemptId) -> PathBuf {
     folder(data).join("attempts").join(format!("{attempt}.json"))
 }
 
-/// Writes a file that only its owner reads, whole or not at all.
-fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
+/// Writes a file atomically that only its owner can read.
+fn write_private_file(path: &Path, bytes: &[u8]) -> io::Result<()> {
     if let Some(folder) = path.parent() {
         fs::create_dir_all(folder)?;
     }
@@ -157,13 +160,13 @@ mod tests {
             share_thousandths: 1_000,
         };
         let (alive, dead) = (admission(1), admission(2));
-        keep(data.path(), &alive, &Token([7; 32])).unwrap();
-        keep(data.path(), &dead, &Token([8; 32])).unwrap();
+        write_admission(data.path(), &alive, &Token([7; 32])).unwrap();
+        write_admission(data.path(), &dead, &Token([8; 32])).unwrap();
 
-        let found = adopt(data.path(), |attempt| attempt == alive.attempt);
+        let found = read_live_admissions(data.path(), |attempt| attempt == alive.attempt);
 
         assert_eq!(found, [(alive, Token([7; 32]))]);
-        assert!(kept(data.path(), dead.attempt).is_none());
+        assert!(read_admission(data.path(), dead.attempt).is_none());
     }
 
     #[test]

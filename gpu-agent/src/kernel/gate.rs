@@ -1,4 +1,4 @@
-//! A slice's gate page as the endpoint maps it.
+//! A slice's gate page, mapped by the endpoint.
 
 use std::fs::{self, OpenOptions};
 use std::io;
@@ -10,19 +10,18 @@ use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use tessera_model::SliceId;
 use tessera_wire::gate::{GATE_BYTES, GatePage};
 
-/// Returns where a slice's page is.
+/// Returns the path of a slice's page.
 pub fn path(folder: &Path, slice: &SliceId) -> PathBuf {
     // A slice's id has letters, digits and dashes only.
     folder.join(format!("{slice}.gate"))
 }
 
-/// Makes a slice's page, if there is none; one that is there stays, because jobs may have it
-/// mapped.
+/// Creates a slice's page. An existing one stays, because jobs may have it mapped.
 ///
 /// # Errors
 ///
-/// The folder can't be written: the slice does without a page.
-pub fn make(folder: &Path, slice: &SliceId) -> io::Result<PathBuf> {
+/// The folder can't be written: the slice has no page.
+pub fn create(folder: &Path, slice: &SliceId) -> io::Result<PathBuf> {
     fs::create_dir_all(folder)?;
     let path = path(folder, slice);
     let file = OpenOptions::new()
@@ -32,7 +31,7 @@ pub fn make(folder: &Path, slice: &SliceId) -> io::Result<PathBuf> {
         .truncate(false)
         .mode(0o600)
         .open(&path)?;
-    let length = u64::try_from(GATE_BYTES).unwrap_or(u64::MAX);
+    let length = GATE_BYTES as u64;
     if file.metadata()?.len() != length {
         file.set_len(length)?;
     }
@@ -41,18 +40,18 @@ pub fn make(folder: &Path, slice: &SliceId) -> io::Result<PathBuf> {
 
 /// A mapped page.
 #[derive(Debug)]
-pub struct Gate {
+pub struct MappedGate {
     page: NonNull<GatePage>,
 }
 
-impl Gate {
-    /// Maps a slice's page, making it if there is none.
+impl MappedGate {
+    /// Maps a slice's page, which is created if necessary.
     ///
     /// # Errors
     ///
-    /// The slice does without a page.
+    /// The page can't be created or mapped: the slice has no page.
     pub fn open(folder: &Path, slice: &SliceId) -> io::Result<Self> {
-        let path = make(folder, slice)?;
+        let path = create(folder, slice)?;
         let file = OpenOptions::new().read(true).write(true).open(path)?;
         let protection = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: a new mapping at an address of the kernel's choice overlaps nothing of ours.
@@ -65,8 +64,8 @@ impl Gate {
 
     /// Returns the page.
     ///
-    /// A job that cuts the file short makes the next look at it a fault of this process. Nothing
-    /// prevents that but that jobs run as the agent's own user, who could as well end the agent.
+    /// If a job truncates the file, the next access ends this process. Jobs run as the agent's own
+    /// user and could end the agent anyway.
     pub const fn page(&self) -> &GatePage {
         // SAFETY: mapped for as long as `self`, page-aligned and as large as a `GatePage`, of which
         // any bytes are a value; other processes change it through atomics only, or break only
@@ -75,7 +74,7 @@ impl Gate {
     }
 }
 
-impl Drop for Gate {
+impl Drop for MappedGate {
     fn drop(&mut self) {
         // SAFETY: mapped by `open` with this length; nobody holds a reference beyond `self`.
         let _ = unsafe { munmap(self.page.as_ptr().cast(), GATE_BYTES) };
@@ -92,11 +91,11 @@ mod tests {
     fn a_page_is_the_same_for_everybody_who_maps_it_and_stays_when_opened_again() {
         let folder = tempfile::tempdir().unwrap();
         let slice: SliceId = "MIG-7".parse().unwrap();
-        let one = Gate::open(folder.path(), &slice).unwrap();
+        let one = MappedGate::open(folder.path(), &slice).unwrap();
         one.page().set_epoch(Epoch::new(5));
         one.page().open();
 
-        let other = Gate::open(folder.path(), &slice).unwrap();
+        let other = MappedGate::open(folder.path(), &slice).unwrap();
         other.page().add_launch();
 
         assert!(other.page().is_sound());

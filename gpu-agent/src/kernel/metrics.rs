@@ -1,37 +1,39 @@
-//! The kernel queues' figures as Prometheus reads them.
+//! The kernel queues' metrics for Prometheus.
 
 use std::time::Duration;
 
-use tessera_kernel_queue::Counters;
-use tessera_telemetry::exposition::{Exposition, Kind};
+use tessera_kernel_queue::QueueCounters;
+use tessera_telemetry::exposition::{Exposition, MetricKind, count};
 use tessera_telemetry::names::metric;
 
-use super::{Board, SliceNumbers};
+use super::{SharedNumbers, SliceNumbers};
 
-/// Writes every metric of the kernel queues.
-pub fn write(text: &mut Exposition, node: &str, board: &Board) {
-    let numbers = board.read();
-    text.metric(metric::KERNEL_SESSIONS, Kind::Gauge, "Processes in a slice's kernel queue.");
+/// Writes all metrics of the kernel queues.
+pub fn write(text: &mut Exposition, node: &str, shared: &SharedNumbers) {
+    let numbers = shared.read();
+    text.metric(metric::KERNEL_SESSIONS, MetricKind::Gauge, "Processes in a slice's kernel queue.");
     for (slice, held) in &numbers.slices {
-        for (role, count) in ["measure", "free", "hold", "ask"].into_iter().zip(held.roles) {
+        for (role, sessions) in ["measure", "free", "hold", "fill"].into_iter().zip(held.roles) {
             let labels = [("node", node), ("slice", slice.as_str()), ("role", role)];
-            text.sample(metric::KERNEL_SESSIONS, &labels, count);
+            text.sample(&labels, count(sessions));
         }
     }
-    type Read = fn(&SliceNumbers) -> Option<String>;
-    let gauges: [(&str, &str, Read); 2] = [
-        (metric::KERNEL_WAITING, "Launches that wait for a grant.", |held| {
-            Some(held.waiting.to_string())
+    type ReadGauge = fn(&SliceNumbers) -> Option<f64>;
+    let gauges: [(&str, &str, ReadGauge); 2] = [
+        (metric::KERNEL_WAITING, "Launches that are waiting for a grant.", |held| {
+            Some(count(held.waiting))
         }),
-        (metric::KERNEL_PROGRESS, "The least progress of a slice's fillers.", |held| {
-            Some(Duration::from_millis(held.least_progress?).as_secs_f64().to_string())
-        }),
+        (
+            metric::KERNEL_PROGRESS,
+            "Least progress of a slice's fillers: run time as a share of run time and waits.",
+            |held| Some(count(held.least_progress?) / 1000.0),
+        ),
     ];
     for (name, help, read) in gauges {
-        text.metric(name, Kind::Gauge, help);
+        text.metric(name, MetricKind::Gauge, help);
         for (slice, held) in &numbers.slices {
             if let Some(value) = read(held) {
-                text.sample(name, &[("node", node), ("slice", slice.as_str())], value);
+                text.sample(&[("node", node), ("slice", slice.as_str())], value);
             }
         }
     }
@@ -39,28 +41,28 @@ pub fn write(text: &mut Exposition, node: &str, board: &Board) {
         numbers.slices.iter().map(|(slice, held)| (slice.as_str(), &held.counters)).collect();
     counts(text, node, &all);
     let help = "Connections that the kernel queue refused.";
-    text.metric(metric::KERNEL_REFUSED, Kind::Counter, help);
-    for (why, count) in [("refused", numbers.refused), ("nonsense", numbers.nonsense)] {
-        text.sample(metric::KERNEL_REFUSED, &[("node", node), ("why", why)], count);
+    text.metric(metric::KERNEL_REFUSED, MetricKind::Counter, help);
+    for (why, connections) in [("refused", numbers.refused), ("nonsense", numbers.nonsense)] {
+        text.sample(&[("node", node), ("why", why)], count(connections));
     }
 }
 
-fn counts(text: &mut Exposition, node: &str, all: &[(&str, &Counters)]) {
-    let mut list = |name, help, label, rows: fn(&Counters) -> Vec<(&'static str, f64)>| {
-        text.metric(name, Kind::Counter, help);
+fn counts(text: &mut Exposition, node: &str, all: &[(&str, &QueueCounters)]) {
+    let mut list = |name, help, label, rows: fn(&QueueCounters) -> Vec<(&'static str, f64)>| {
+        text.metric(name, MetricKind::Counter, help);
         for (slice, counters) in all {
             for (what, value) in rows(counters) {
-                text.sample(name, &[("node", node), ("slice", slice), (label, what)], value);
+                text.sample(&[("node", node), ("slice", slice), (label, what)], value);
             }
         }
     };
     list(metric::KERNEL_LAUNCHES, "Launches of a slice's processes.", "how", |counters| {
-        let told = counters.launches.saturating_sub(counters.filled_kernels);
+        let reported = counters.launches.saturating_sub(counters.filled_kernels);
         vec![
-            ("told", count(told)),
+            ("reported", count(reported)),
             ("gap", count(counters.filled_kernels)),
             ("aged", count(counters.aged)),
-            ("beside", count(counters.beside)),
+            ("colocated", count(counters.colocated)),
             ("late", count(counters.late)),
         ]
     });
@@ -80,10 +82,4 @@ fn counts(text: &mut Exposition, node: &str, all: &[(&str, &Counters)]) {
             ("waited", secs(counters.waited_time)),
         ]
     });
-}
-
-/// Whole numbers as the exposition's floating-point ones, without a cast: counts of launches stay
-/// far below what those hold exactly.
-fn count(number: u64) -> f64 {
-    Duration::from_secs(number).as_secs_f64()
 }

@@ -1,38 +1,37 @@
-//! What a session is to be sent, between the queue that decides and the task that writes.
+//! The frames of a session, between the queue that decides and the task that writes.
 
 use std::cell::{Cell, RefCell};
 
-use tessera_wire::kernel::{Ended, ToShim};
+use tessera_wire::kernel::{SessionEnd, ToShim};
 use tokio::sync::Notify;
 
-/// Most frames that may wait for one shim. A shim that doesn't read for so long that this many
-/// grants, roles and facts pile up is of no use to its program: it is sent away.
+/// Most frames that wait for one shim. The session of a shim that does not read for so long is ended.
 const FRAMES_MAX: usize = 8_192;
 
-/// One session's frames.
+/// The frames of one session.
 #[derive(Debug, Default)]
-pub struct Outbox {
+pub struct FrameOutbox {
     frames: RefCell<Vec<ToShim>>,
-    end: Cell<Option<Ended>>,
+    end: Cell<Option<SessionEnd>>,
     bell: Notify,
     over: Notify,
 }
 
-impl Outbox {
+impl FrameOutbox {
     /// Adds a frame.
     pub fn push(&self, frame: ToShim) {
         let mut frames = self.frames.borrow_mut();
         if frames.len() >= FRAMES_MAX {
             drop(frames);
-            self.close(Ended::TooMuch);
+            self.close(SessionEnd::TooMuch);
             return;
         }
         frames.push(frame);
         self.bell.notify_one();
     }
 
-    /// Ends the session after what is there; the first reason counts.
-    pub fn close(&self, why: Ended) {
+    /// Ends the session after the waiting frames. The first reason counts.
+    pub fn close(&self, why: SessionEnd) {
         if self.end.get().is_none() {
             self.end.set(Some(why));
         }
@@ -40,13 +39,13 @@ impl Outbox {
         self.over.notify_one();
     }
 
-    /// Returns why the session is over, if it is.
-    pub const fn end(&self) -> Option<Ended> {
+    /// Returns why the session ended, if it did.
+    pub const fn end(&self) -> Option<SessionEnd> {
         self.end.get()
     }
 
-    /// Waits for something to write; frames, and why it is over after them.
-    pub async fn take(&self, into: &mut Vec<ToShim>) -> Option<Ended> {
+    /// Waits for frames or the end of the session. Returns why the session ended, if it did.
+    pub async fn take(&self, into: &mut Vec<ToShim>) -> Option<SessionEnd> {
         loop {
             into.append(&mut self.frames.borrow_mut());
             if !into.is_empty() || self.end.get().is_some() {
@@ -56,7 +55,7 @@ impl Outbox {
         }
     }
 
-    /// Waits until the session is over.
+    /// Waits until the session ends.
     pub async fn closed(&self) {
         while self.end.get().is_none() {
             self.over.notified().await;

@@ -1,19 +1,19 @@
-//! The processes behind the sessions: their deaths are seen at once.
+//! Watches the processes of sessions, so that their deaths are noticed at once.
 
 use std::os::fd::OwnedFd;
 
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use tokio::io::unix::AsyncFd;
 
-/// A process that is watched.
+/// A watched process.
 #[derive(Debug)]
-pub struct Process(Option<AsyncFd<OwnedFd>>);
+pub struct WatchedProcess(Option<AsyncFd<OwnedFd>>);
 
-impl Process {
-    /// Watches a process by the number that it gave; within a runtime only.
+impl WatchedProcess {
+    /// Watches a process by the pid that it sent. Must be called within a runtime.
     ///
-    /// One in another name space of processes can't be watched, or another is watched in its
-    /// stead. Then its silence ends it, and a death elsewhere ends a session that connects anew.
+    /// A process in another pid namespace can't be watched, or another process is watched instead.
+    /// Then its silence ends the session, and a session that ends by mistake is begun again.
     pub fn watch(pid: u32) -> Self {
         let open = || {
             let pid = Pid::from_raw(i32::try_from(pid).ok()?)?;
@@ -24,7 +24,7 @@ impl Process {
         Self(open())
     }
 
-    /// Waits for its end; for ever, if it can't be watched.
+    /// Waits for its end. Never returns if it can't be watched.
     pub async fn ended(&self) {
         match &self.0 {
             // A pidfd becomes readable when its process ends, and stays so.

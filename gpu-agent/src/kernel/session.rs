@@ -1,27 +1,27 @@
-//! One shim's connection, from its handshake to its end.
+//! The connection of one shim, from its handshake to its end.
 
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::time::Duration;
 
 use tessera_kernel_queue::SessionId;
-use tessera_wire::kernel::{Ended, Farewell, Hello, RECORDS_MAX, ToQueue, ToShim};
+use tessera_wire::kernel::{Farewell, RECORDS_MAX, SessionEnd, ShimHello, ToQueue, ToShim};
 use tessera_wire::link::{FrameReader, FrameWriter, LinkError};
 
-use super::hub::Hub;
-use super::outbox::Outbox;
-use super::process::Process;
+use super::outbox::FrameOutbox;
+use super::process::WatchedProcess;
+use super::registry::QueueRegistry;
 
-/// How long a handshake and a hello may take: a machine that starts a full node's jobs at once is
-/// slow, and whoever needs longer runs without a queue meanwhile.
+/// Limit for the handshake and the hello. A machine that starts a full node's jobs at once is slow. A
+/// shim that needs longer runs without a queue for now.
 const HELLO_WITHIN: Duration = Duration::from_secs(5);
-/// How long a good-bye may take to arrive.
+/// Limit for the delivery of the last frame.
 const GOODBYE_WITHIN: Duration = Duration::from_millis(500);
-/// Frames that are taken in before others have their turn.
+/// Frames of one session that are handled before other sessions.
 const FRAMES_AT_ONCE: usize = 8;
 
 /// Serves one connection.
-pub async fn serve(hub: Rc<RefCell<Hub>>, incoming: quinn::Incoming) {
+pub async fn serve(registry: Rc<RefCell<QueueRegistry>>, incoming: quinn::Incoming) {
     let Ok(connecting) = incoming.accept() else { return };
     let greeting = async {
         let connection = connecting.await.ok()?;
@@ -33,37 +33,46 @@ pub async fn serve(hub: Rc<RefCell<Hub>>, incoming: quinn::Incoming) {
     let Ok(Some((connection, mut writer, reader, hello))) =
         tokio::time::timeout(HELLO_WITHIN, greeting).await
     else {
-        hub.borrow_mut().note_refused(false);
+        registry.borrow_mut().note_refused(false);
         return;
     };
     let (hello, joined) = match hello {
         Ok(Some(ToQueue::Hello(hello))) => {
-            let joined = hub.borrow_mut().join(&hello);
+            let joined = registry.borrow_mut().add_session(&hello);
             (hello, joined)
         }
         Ok(_) | Err(_) => {
-            hub.borrow_mut().note_refused(true);
-            return part(connection, writer, Ended::Nonsense, false).await;
+            registry.borrow_mut().note_refused(true);
+            return close_with_farewell(connection, writer, SessionEnd::Nonsense, false).await;
         }
     };
     match joined {
         Ok((session, welcome, outbox)) => {
             if writer.send(&ToShim::Welcome(welcome)).await.is_ok() {
-                let seat = Seat { hub: Rc::clone(&hub), session, outbox, hello };
-                seat.run(connection, writer, reader).await;
+                let served = ShimSession { registry: Rc::clone(&registry), session, outbox, hello };
+                served.run(connection, writer, reader).await;
             }
-            hub.borrow_mut().leave(session, Ended::Gone);
+            registry.borrow_mut().end_session(session, SessionEnd::Gone);
         }
         Err(Farewell { why, again }) => {
-            tracing::info!(?why, pid = hello.pid, "a process got no session of the kernel queue");
-            hub.borrow_mut().note_refused(false);
-            part(connection, writer, why, again).await;
+            tracing::info!(
+                ?why,
+                pid = hello.pid,
+                "a process was refused a session with the kernel queue"
+            );
+            registry.borrow_mut().note_refused(false);
+            close_with_farewell(connection, writer, why, again).await;
         }
     }
 }
 
-/// Says good-bye, and waits for a moment that it arrives.
-async fn part(connection: quinn::Connection, mut writer: FrameWriter, why: Ended, again: bool) {
+/// Sends the farewell, and waits a moment for its delivery.
+async fn close_with_farewell(
+    connection: quinn::Connection,
+    mut writer: FrameWriter,
+    why: SessionEnd,
+    again: bool,
+) {
     let farewell = ToShim::Bye(Farewell { why, again });
     if writer.send(&farewell).await.is_ok() {
         writer.finish();
@@ -74,30 +83,30 @@ async fn part(connection: quinn::Connection, mut writer: FrameWriter, why: Ended
 }
 
 /// A process that has a session.
-struct Seat {
-    hub: Rc<RefCell<Hub>>,
+struct ShimSession {
+    registry: Rc<RefCell<QueueRegistry>>,
     session: SessionId,
-    outbox: Rc<Outbox>,
-    hello: Hello,
+    outbox: Rc<FrameOutbox>,
+    hello: ShimHello,
 }
 
-impl Seat {
+impl ShimSession {
     async fn run(self, connection: quinn::Connection, writer: FrameWriter, reader: FrameReader) {
-        let writer = write(connection, writer, Rc::clone(&self.outbox));
+        let writer = write_frames(connection, writer, Rc::clone(&self.outbox));
         let writing = tokio::task::spawn_local(writer);
-        let process = Process::watch(self.hello.pid);
+        let process = WatchedProcess::watch(self.hello.pid);
         let why = tokio::select! {
-            why = self.read(reader) => why,
-            // Only then is it known that nothing more will come: what had arrived is worthless.
-            () = process.ended() => Ended::Gone,
-            () = self.outbox.closed() => self.outbox.end().unwrap_or(Ended::Gone),
+            why = self.read_records(reader) => why,
+            // The process is dead, so its unread records are worthless.
+            () = process.ended() => SessionEnd::Gone,
+            () = self.outbox.closed() => self.outbox.end().unwrap_or(SessionEnd::Gone),
         };
-        self.hub.borrow_mut().leave(self.session, why);
-        // It writes what is left, and the good-bye.
+        self.registry.borrow_mut().end_session(self.session, why);
+        // The writing task sends the waiting frames and the farewell.
         let _ = writing.await;
     }
 
-    async fn read(&self, mut reader: FrameReader) -> Ended {
+    async fn read_records(&self, mut reader: FrameReader) -> SessionEnd {
         let mut at_once = 0;
         loop {
             let frame = match reader.take_known::<ToQueue>() {
@@ -109,18 +118,18 @@ impl Seat {
             };
             match frame {
                 Ok(Some(ToQueue::Records(records))) if records.len() <= RECORDS_MAX => {
-                    self.hub.borrow_mut().records(self.session, records);
+                    self.registry.borrow_mut().add_records(self.session, records);
                 }
                 // A hello again, or more records than a frame may have.
                 Ok(Some(ToQueue::Hello(_) | ToQueue::Records(_)))
                 | Err(LinkError::Decode(_) | LinkError::Encode(_)) => {
-                    self.hub.borrow_mut().note_refused(true);
-                    return Ended::Nonsense;
+                    self.registry.borrow_mut().note_refused(true);
+                    return SessionEnd::Nonsense;
                 }
-                Ok(None) | Err(LinkError::Broken(_)) => return Ended::Gone,
+                Ok(None) | Err(LinkError::Broken(_)) => return SessionEnd::Gone,
             }
             if self.outbox.end().is_some() {
-                return self.outbox.end().unwrap_or(Ended::Gone);
+                return self.outbox.end().unwrap_or(SessionEnd::Gone);
             }
             at_once += 1;
             if at_once >= FRAMES_AT_ONCE {
@@ -131,8 +140,12 @@ impl Seat {
     }
 }
 
-/// Writes what a session is to be sent, until it is over.
-async fn write(connection: quinn::Connection, mut writer: FrameWriter, outbox: Rc<Outbox>) {
+/// Writes the frames of a session until it ends.
+async fn write_frames(
+    connection: quinn::Connection,
+    mut writer: FrameWriter,
+    outbox: Rc<FrameOutbox>,
+) {
     let mut frames = Vec::new();
     loop {
         let end = outbox.take(&mut frames).await;
@@ -142,20 +155,23 @@ async fn write(connection: quinn::Connection, mut writer: FrameWriter, outbox: R
         }
         if let Some(why) = end {
             let again = match why {
-                Ended::Full | Ended::Silent | Ended::TooMuch | Ended::Stopping => true,
-                Ended::Unknown
-                | Ended::Protocol { .. }
-                | Ended::WrongDevice
-                | Ended::Nonsense
-                | Ended::Attempt
-                | Ended::Replaced
-                | Ended::Gone => false,
+                SessionEnd::Full
+                | SessionEnd::Silent
+                | SessionEnd::TooMuch
+                | SessionEnd::Stopping => true,
+                SessionEnd::Unknown
+                | SessionEnd::Protocol { .. }
+                | SessionEnd::WrongDevice
+                | SessionEnd::Nonsense
+                | SessionEnd::Attempt
+                | SessionEnd::Replaced
+                | SessionEnd::Gone => false,
             };
             let _ = tokio::time::timeout(GOODBYE_WITHIN, writer.flush()).await;
-            return part(connection, writer, why, again).await;
+            return close_with_farewell(connection, writer, why, again).await;
         }
         if writer.flush().await.is_err() {
-            return outbox.close(Ended::Gone);
+            return outbox.close(SessionEnd::Gone);
         }
     }
 }

@@ -1,5 +1,5 @@
-//! A timer to the microsecond: gaps last some hundred of them, and the runtime's own timers count
-//! milliseconds.
+//! A timer with microsecond accuracy. Gaps last some hundred microseconds, while the runtime's own
+//! timers count milliseconds.
 
 use std::cell::Cell;
 use std::io;
@@ -12,7 +12,7 @@ use rustix::time::{
 use tessera_kernel_queue::Nanos;
 use tokio::io::unix::AsyncFd;
 
-/// Goes off at moments of `CLOCK_MONOTONIC`.
+/// A timer on `CLOCK_MONOTONIC`.
 #[derive(Debug)]
 pub struct Timer {
     file: AsyncFd<OwnedFd>,
@@ -20,11 +20,11 @@ pub struct Timer {
 }
 
 impl Timer {
-    /// Makes a timer that is not set; within a runtime only.
+    /// Returns a timer that is not set. Must be called within a runtime.
     ///
     /// # Errors
     ///
-    /// The kernel has none.
+    /// The kernel can't create a timer.
     pub fn new() -> io::Result<Self> {
         let flags = TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC;
         let file = timerfd_create(TimerfdClockId::Monotonic, flags)?;
@@ -33,30 +33,31 @@ impl Timer {
         Ok(Self { file, armed: Cell::new(Nanos::MAX) })
     }
 
-    /// Has it go off at `at` instead of whenever it was set to before.
+    /// Sets the timer to `at`, in place of any earlier setting.
+    #[expect(clippy::cast_possible_wrap, reason = "2⁶⁴ ns are fewer than 2⁶³ s")]
     pub fn set(&self, at: Nanos) {
         if self.armed.replace(at) == at {
             return;
         }
         let nanos = if at == Nanos::MAX { 0 } else { at.get().max(1) };
         let value = Timespec {
-            tv_sec: i64::try_from(nanos / 1_000_000_000).unwrap_or(i64::MAX),
-            tv_nsec: i64::try_from(nanos % 1_000_000_000).unwrap_or(0),
+            tv_sec: (nanos / 1_000_000_000) as i64,
+            tv_nsec: (nanos % 1_000_000_000) as i64,
         };
         let never = Timespec { tv_sec: 0, tv_nsec: 0 };
         let setting = Itimerspec { it_interval: never, it_value: value };
-        // Fails only for settings that the kernel can't read.
+        // Fails only for invalid settings.
         let _ = timerfd_settime(self.file.get_ref(), TimerfdTimerFlags::ABSTIME, &setting);
     }
 
-    /// Waits until it goes off.
+    /// Waits until the timer expires.
     pub async fn wait(&self) {
         loop {
             let Ok(mut ready) = self.file.readable().await else { return };
             let mut count = [0; 8];
             let read = rustix::io::read(self.file.get_ref(), &mut count);
             ready.clear_ready();
-            // Set anew meanwhile: nothing has gone off.
+            // After a new setting nothing has expired.
             if read.is_ok() {
                 self.armed.set(Nanos::MAX);
                 return;

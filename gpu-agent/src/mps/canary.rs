@@ -21,7 +21,7 @@ type Destroy = unsafe extern "C" fn(*mut c_void) -> c_int;
 ///
 /// # Errors
 ///
-/// Which call failed with which `CUresult`. Without a driver's library nothing can be told, and
+/// Which call failed with which `CUresult`. Without a driver's library nothing can be tested, and
 /// that is no error: the server's status has to do.
 pub fn run() -> Result<(), String> {
     // SAFETY: the name is a C string; loading the driver is what every CUDA program does.

@@ -34,14 +34,14 @@ pub enum ControlError {
     Refused {
         /// What was asked.
         command: String,
-        /// What it said.
+        /// The system's error.
         answer: String,
     },
 }
 
 /// A daemon's control program.
 #[derive(Clone, Debug)]
-pub struct Control {
+pub struct ControlClient {
     /// The program.
     pub program: PathBuf,
     /// The daemon's folder of pipes.
@@ -50,7 +50,7 @@ pub struct Control {
     pub logs: PathBuf,
 }
 
-impl Control {
+impl ControlClient {
     /// Makes the program's command with the folders in its environment.
     pub fn command(&self) -> Command {
         let mut command = Command::new(&self.program);
@@ -92,7 +92,7 @@ impl Control {
         let run = async {
             let mut child = command.spawn().map_err(no_program)?;
             if let (Some(mut pipe), Some(input)) = (child.stdin.take(), input) {
-                // A program that ended already says why in its answer.
+                // A program that ended already gives its reason in its answer.
                 let _ = pipe.write_all(format!("{input}\n").as_bytes()).await;
             }
             child.wait_with_output().await.map_err(no_program)
@@ -100,12 +100,12 @@ impl Control {
         let output = tokio::time::timeout(within, run).await;
         let output =
             output.map_err(|_| ControlError::Silent { command: what.clone(), within })??;
-        let said = String::from_utf8_lossy(&output.stdout).trim().to_owned();
+        let text = String::from_utf8_lossy(&output.stdout).trim().to_owned();
         if output.status.success() {
-            return Ok(said);
+            return Ok(text);
         }
         let complained = String::from_utf8_lossy(&output.stderr).trim().to_owned();
-        let answer = if said.is_empty() { complained } else { said };
+        let answer = if text.is_empty() { complained } else { text };
         Err(ControlError::Refused { command: what, answer })
     }
 }

@@ -10,10 +10,10 @@ use tessera_model::{BootId, SliceId};
 use tokio::time::Instant;
 
 use super::MpsSettings;
-use super::control::{Control, ControlError};
-use super::log::Followed;
-use crate::core::mps::words::{self, ControlLog, FaultLines, ServerStatus};
+use super::control::{ControlClient, ControlError};
+use super::log::FollowedLog;
 use crate::sys::identity::{self, ProcessIdentity};
+use tessera_agent_core::mps::daemon_output::{self, ControlLog, FaultLines, ServerStatus};
 
 /// The variable by which a daemon's processes are known as ours, whoever lists them.
 pub const MARK: &str = "TESSERA_MPS";
@@ -31,33 +31,33 @@ const PATH_MAX: usize = 80;
 
 /// A daemon that serves.
 #[derive(Debug)]
-pub struct Daemon {
+pub struct MpsDaemon {
     /// Its control program.
-    pub control: Control,
+    pub control: ControlClient,
     folder: PathBuf,
     slice: SliceId,
     boot: BootId,
     process: Option<ProcessIdentity>,
     servers: Vec<ProcessIdentity>,
-    server_log: Followed,
-    control_log: Followed,
-    told: ControlLog,
+    server_log: FollowedLog,
+    control_log: FollowedLog,
+    reported: ControlLog,
     /// Whether it was found dead or silent: nothing is asked of it any more.
     broken: bool,
 }
 
 /// How a daemon stands.
 #[derive(Debug)]
-pub enum Health {
+pub enum DaemonHealth {
     /// It serves.
     Good,
-    /// Its server is in fault; perhaps its log says whose.
+    /// Its server is in fault; its log may name the culprit.
     Faulted(FaultLines),
     /// It is gone or answers no more; why, for people.
     Dead(String),
 }
 
-impl Daemon {
+impl MpsDaemon {
     /// Starts a daemon for a slice in folders of its own, and waits until its server serves.
     ///
     /// # Errors
@@ -88,9 +88,10 @@ impl Daemon {
 
     fn in_folder(settings: &MpsSettings, folder: PathBuf, slice: SliceId, boot: BootId) -> Self {
         let logs = folder.join("l");
-        let server_log = Followed::new(logs.join("server.log"));
-        let control_log = Followed::new(logs.join("control.log"));
-        let control = Control { program: settings.control.clone(), pipes: folder.join("p"), logs };
+        let server_log = FollowedLog::new(logs.join("server.log"));
+        let control_log = FollowedLog::new(logs.join("control.log"));
+        let control =
+            ControlClient { program: settings.control.clone(), pipes: folder.join("p"), logs };
         Self {
             control,
             folder,
@@ -100,7 +101,7 @@ impl Daemon {
             servers: Vec::new(),
             server_log,
             control_log,
-            told: ControlLog::default(),
+            reported: ControlLog::default(),
             broken: false,
         }
     }
@@ -143,8 +144,8 @@ impl Daemon {
         command.stdin(Stdio::piped());
         let line = format!("start_server -uid {uid}");
         let server = start.finish(command, Some(&line), &line, START_WITHIN).await;
-        let said = server.map_err(|error| self.explained(&error))?;
-        if let Some(complaint) = words::complaint(&said) {
+        let text = server.map_err(|error| self.explained(&error))?;
+        if let Some(complaint) = daemon_output::complaint(&text) {
             return Err(format!("MPS can't be started for the slice: {complaint}"));
         }
         self.wait_active(START_WITHIN).await?;
@@ -159,9 +160,9 @@ impl Daemon {
     }
 
     fn explained(&self, error: &ControlError) -> String {
-        let said = fs::read_to_string(self.folder.join("start.out")).unwrap_or_default();
-        let said = said.trim();
-        let more = if said.is_empty() { String::new() } else { format!(" ({said})") };
+        let text = fs::read_to_string(self.folder.join("start.out")).unwrap_or_default();
+        let text = text.trim();
+        let more = if text.is_empty() { String::new() } else { format!(" ({text})") };
         format!("MPS can't be started for the slice: {error}{more}")
     }
 
@@ -195,14 +196,14 @@ impl Daemon {
         }
     }
 
-    /// Tells whether a server takes clients.
+    /// Returns whether a server takes clients.
     async fn serves(&self, server: u32) -> bool {
         match self.status_of(server).await {
             Ok(ServerStatus::Active) => true,
-            // Drivers before 550 don't tell: their log does. A daemon that can't write one
+            // Drivers before 550 don't report it, their log does. A daemon that can't write one
             // lists at least its server, and the first client waits for it.
             Ok(ServerStatus::Untold) => {
-                self.told.is_ready(server) || !self.control.logs.join("control.log").exists()
+                self.reported.is_ready(server) || !self.control.logs.join("control.log").exists()
             }
             Ok(ServerStatus::Fault | ServerStatus::Unready) | Err(_) => false,
         }
@@ -211,15 +212,15 @@ impl Daemon {
     /// Reads what the daemon wrote since the last look.
     fn follow(&mut self) {
         let lines = self.control_log.new_lines();
-        self.told.read(&lines);
+        self.reported.read(&lines);
     }
 
-    /// Says why there is no server, if one ended while it started.
+    /// Returns why there is no server, if one ended while it started.
     fn stillborn(&mut self) -> Result<(), String> {
-        let Some((pid, status)) = self.told.stillborn() else { return Ok(()) };
+        let Some((pid, status)) = self.reported.stillborn() else { return Ok(()) };
         let log = fs::read_to_string(self.control.logs.join("server.log")).unwrap_or_default();
         let hint = "does this user reach the GPU, libcuda.so.1 and nvidia-cuda-mps-server?";
-        let words = words::last_words(&log).unwrap_or_else(|| hint.to_owned());
+        let words = daemon_output::last_line(&log).unwrap_or_else(|| hint.to_owned());
         Err(format!(
             "MPS can't be started for the slice: its server {pid} ended with status {status} \
              before it served ({words})"
@@ -227,7 +228,7 @@ impl Daemon {
     }
 
     async fn servers(&mut self) -> Result<Vec<u32>, ControlError> {
-        let list = words::pids(&self.control.ask("get_server_list").await?);
+        let list = daemon_output::pids(&self.control.ask("get_server_list").await?);
         let known = |pid: &u32| ProcessIdentity::of(self.boot, *pid).ok();
         self.servers = list.iter().filter_map(known).collect();
         Ok(list)
@@ -237,7 +238,7 @@ impl Daemon {
         self.control
             .ask(&format!("get_server_status {server}"))
             .await
-            .map(|text| words::status(&text))
+            .map(|text| daemon_output::status(&text))
     }
 
     /// Returns the clients of all servers.
@@ -249,66 +250,74 @@ impl Daemon {
         let mut clients = Vec::new();
         for server in self.servers().await? {
             let list = self.control.ask(&format!("get_client_list {server}")).await?;
-            clients.extend(words::pids(&list));
+            clients.extend(daemon_output::pids(&list));
         }
         Ok(clients)
     }
 
-    /// Tells whether the daemon's process is there; costs no more than a look at `/proc`.
+    /// Returns whether the daemon's process is there; costs no more than a look at `/proc`.
     pub fn is_alive(&self) -> bool {
         self.process.is_some_and(|process| process.is_alive(self.boot))
     }
 
-    /// Looks at the daemon, its server and what its log says since the last look.
-    pub async fn health(&mut self) -> Health {
+    /// Looks at the daemon, its server and new lines of its log.
+    pub async fn health(&mut self) -> DaemonHealth {
         let health = self.look().await;
-        self.broken |= matches!(health, Health::Dead(_));
+        self.broken |= matches!(health, DaemonHealth::Dead(_));
         health
     }
 
-    async fn look(&mut self) -> Health {
+    async fn look(&mut self) -> DaemonHealth {
         if !self.is_alive() {
-            return Health::Dead("the slice's MPS daemon died".to_owned());
+            return DaemonHealth::Dead("the slice's MPS daemon died".to_owned());
         }
         self.follow();
-        let told = self.new_faults();
-        if told.fatal {
-            return Health::Faulted(told);
+        let reported = self.new_faults();
+        if reported.fatal {
+            return DaemonHealth::Faulted(reported);
         }
         let before = self.servers.clone();
         let servers = match self.servers().await {
             Ok(servers) => servers,
-            Err(ControlError::Refused { answer, .. }) if words::nobody_there(&answer) => {
-                return Health::Dead("the slice's MPS daemon died".to_owned());
+            Err(ControlError::Refused { answer, .. }) if daemon_output::nobody_there(&answer) => {
+                return DaemonHealth::Dead("the slice's MPS daemon died".to_owned());
             }
-            Err(error) => return Health::Dead(format!("the slice's MPS daemon hangs: {error}")),
+            Err(error) => {
+                return DaemonHealth::Dead(format!("the slice's MPS daemon hangs: {error}"));
+            }
         };
-        let Some(server) = servers.first() else { return Health::Dead(self.server_died(&before)) };
+        let Some(server) = servers.first() else {
+            return DaemonHealth::Dead(self.server_died(&before));
+        };
         match self.status_of(*server).await {
-            Ok(ServerStatus::Fault) => Health::Faulted(self.new_faults()),
-            Ok(ServerStatus::Active | ServerStatus::Unready | ServerStatus::Untold) => Health::Good,
-            Err(error) => Health::Dead(format!("the slice's MPS server doesn't answer: {error}")),
+            Ok(ServerStatus::Fault) => DaemonHealth::Faulted(self.new_faults()),
+            Ok(ServerStatus::Active | ServerStatus::Unready | ServerStatus::Untold) => {
+                DaemonHealth::Good
+            }
+            Err(error) => {
+                DaemonHealth::Dead(format!("the slice's MPS server doesn't answer: {error}"))
+            }
         }
     }
 
-    /// Says that the server is gone, and how it ended if the daemon noticed.
+    /// Returns that the server is gone, and how it ended if the daemon noticed.
     fn server_died(&mut self, before: &[ProcessIdentity]) -> String {
         self.follow();
-        let status = before.iter().find_map(|server| self.told.end_of(server.pid));
+        let status = before.iter().find_map(|server| self.reported.end_of(server.pid));
         let how = status.map_or(String::new(), |status| format!(" (status {status})"));
         format!("the slice's MPS server died{how}")
     }
 
     /// Reads what the server wrote of faults since the last look.
     fn new_faults(&mut self) -> FaultLines {
-        words::fault_lines(&self.server_log.new_lines())
+        daemon_output::fault_lines(&self.server_log.new_lines())
     }
 
     /// Runs a small kernel as a client.
     ///
     /// # Errors
     ///
-    /// What it said, for people.
+    /// Its error, as text for people.
     pub async fn canary(&self, settings: &MpsSettings) -> Result<(), String> {
         let Some((program, arguments)) = settings.canary.split_first() else { return Ok(()) };
         let mut command = tokio::process::Command::new(program);
@@ -372,7 +381,7 @@ impl Daemon {
     }
 }
 
-/// Tells whether a process was started as this program.
+/// Returns whether a process was started as this program.
 fn runs(pid: u32, program: &Path) -> bool {
     let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
     let started = line.split(|byte| *byte == 0).next().unwrap_or_default();

@@ -12,19 +12,19 @@ const KEPT_MAX: u64 = 8 * 1024 * 1024;
 
 /// One log, and how far it was read.
 #[derive(Debug)]
-pub struct Followed {
+pub struct FollowedLog {
     path: PathBuf,
     read: u64,
 }
 
-impl Followed {
+impl FollowedLog {
     /// Follows a log from its beginning; it may not be there yet.
     pub const fn new(path: PathBuf) -> Self {
         Self { path, read: 0 }
     }
 
     /// Returns the whole lines that were written since the last time. A log that can't be read
-    /// says nothing.
+    /// reports nothing.
     pub fn new_lines(&mut self) -> String {
         let Ok((from, bytes)) = self.piece() else { return String::new() };
         // The last line may be half written: it is read again with its end.
@@ -72,7 +72,7 @@ mod tests {
     fn each_whole_line_is_read_once_also_after_a_cut() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("log");
-        let mut log = Followed::new(path.clone());
+        let mut log = FollowedLog::new(path.clone());
         assert_eq!(log.new_lines(), "");
 
         appended(&path, "one\ntw");

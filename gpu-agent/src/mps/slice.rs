@@ -12,10 +12,10 @@ use tessera_wire::frames::ExitRecord;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
-use super::daemon::{Daemon, Health};
-use super::{MpsEvent, MpsOrder, MpsSettings, Want};
-use crate::core::mps::{Sharers, client_environment, doubtful};
-use crate::node::Input;
+use super::daemon::{DaemonHealth, MpsDaemon};
+use super::{MpsEvent, MpsOrder, MpsSettings, SharerRequest};
+use crate::node::NodeInput;
+use tessera_agent_core::mps::{Sharers, client_environment, doubtful};
 
 /// How often the daemon's process is looked for: costs no more than a read of `/proc`.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
@@ -29,7 +29,7 @@ pub const NOTE: &str = "sharers.json";
 
 /// What a later agent must know of a shared slice.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Note {
+pub struct SliceNote {
     /// The slice.
     pub slice: SliceId,
     /// Whose sharers they are.
@@ -39,26 +39,26 @@ pub struct Note {
 }
 
 /// One slice.
-pub struct Slice {
+pub struct SharedSlice {
     settings: MpsSettings,
     boot: BootId,
     slice: SliceId,
     user: String,
-    node: mpsc::Sender<Input>,
+    node: mpsc::Sender<NodeInput>,
     orders: mpsc::Receiver<MpsOrder>,
-    daemon: Option<Daemon>,
+    daemon: Option<MpsDaemon>,
     sharers: Sharers,
     /// Those that wait until the victims of a fault are gone.
-    waiting: Vec<Want>,
+    waiting: Vec<SharerRequest>,
 }
 
-impl Slice {
+impl SharedSlice {
     /// Makes a slice that nobody shares yet.
     pub fn new(
         settings: MpsSettings,
         boot: BootId,
         slice: SliceId,
-        node: mpsc::Sender<Input>,
+        node: mpsc::Sender<NodeInput>,
         orders: mpsc::Receiver<MpsOrder>,
     ) -> Self {
         Self {
@@ -75,14 +75,14 @@ impl Slice {
     }
 
     /// Takes over what an earlier agent left in a folder.
-    pub fn adopt(&mut self, note: Note, folder: PathBuf) {
+    pub fn adopt(&mut self, note: SliceNote, folder: PathBuf) {
         self.user = note.user;
         for (attempt, share) in note.sharers {
             // They fitted together when they came.
             let _ = self.sharers.join(attempt, share);
         }
         let (slice, boot) = (self.slice.clone(), self.boot);
-        self.daemon = Some(Daemon::adopt(&self.settings, folder, slice, boot));
+        self.daemon = Some(MpsDaemon::adopt(&self.settings, folder, slice, boot));
     }
 
     /// Serves until nobody shares the slice any more.
@@ -115,9 +115,9 @@ impl Slice {
         }
     }
 
-    async fn tell(&self, event: MpsEvent) {
+    async fn send(&self, event: MpsEvent) {
         // Fails only when the node itself is going down.
-        let _ = self.node.send(Input::Mps(event)).await;
+        let _ = self.node.send(NodeInput::Mps(event)).await;
     }
 
     async fn obey(&mut self, order: MpsOrder) {
@@ -130,23 +130,23 @@ impl Slice {
         }
     }
 
-    async fn admit(&mut self, want: Want) {
+    async fn admit(&mut self, want: SharerRequest) {
         let attempt = want.attempt;
         let admitted = self.make_room(&want).await;
         match admitted {
             Ok(environment) => {
                 let before_kill = self.before_kill(attempt);
-                self.tell(MpsEvent::Ready { attempt, environment, before_kill }).await;
+                self.send(MpsEvent::Ready { attempt, environment, before_kill }).await;
             }
             Err(reason) => {
                 self.sharers.leave(attempt);
                 self.write_note();
-                self.tell(MpsEvent::Refused { attempt, reason }).await;
+                self.send(MpsEvent::Refused { attempt, reason }).await;
             }
         }
     }
 
-    async fn make_room(&mut self, want: &Want) -> Result<Vec<(String, String)>, String> {
+    async fn make_room(&mut self, want: &SharerRequest) -> Result<Vec<(String, String)>, String> {
         if self.sharers.is_empty() {
             if self.user != want.user {
                 self.stop_daemon().await;
@@ -155,7 +155,7 @@ impl Slice {
         } else if self.user != want.user {
             return Err(format!("jobs of {} share the slice", self.user));
         }
-        self.sharers.join(want.attempt, want.share)?;
+        self.sharers.join(want.attempt, want.share).map_err(|refused| refused.to_string())?;
         if self.daemon.as_ref().is_some_and(|daemon| !daemon.is_alive()) {
             self.stop_daemon().await;
         }
@@ -165,7 +165,7 @@ impl Slice {
             let made = fs::create_dir_all(&folder);
             made.map_err(|error| format!("{} can't be made: {error}", folder.display()))?;
             let (slice, boot) = (self.slice.clone(), self.boot);
-            let daemon = Daemon::start(&self.settings, folder, slice, boot).await?;
+            let daemon = MpsDaemon::start(&self.settings, folder, slice, boot).await?;
             tracing::info!(slice = %self.slice, user = self.user, "the slice is shared");
             self.daemon = Some(daemon);
         }
@@ -197,25 +197,25 @@ impl Slice {
     async fn look(&mut self) {
         let Some(daemon) = &mut self.daemon else { return };
         match daemon.health().await {
-            Health::Good => {
+            DaemonHealth::Good => {
                 if let Ok(clients) = daemon.clients().await {
                     self.learn(&clients);
                 }
             }
-            Health::Faulted(told) => {
+            DaemonHealth::Faulted(reported) => {
                 if let Ok(clients) = daemon.clients().await {
                     self.learn(&clients);
                 }
                 let why = "a client's fault stopped the slice's MPS server";
                 let alone = self.sharers.members().keys().next().copied();
                 let alone = alone.filter(|_| self.sharers.members().len() == 1);
-                self.fail(why, &told.culprits).await;
+                self.fail(why, &reported.culprits).await;
                 // Nobody else was there.
                 if let Some(attempt) = alone {
                     self.sharers.blame(attempt);
                 }
             }
-            Health::Dead(why) => self.fail(&why, &BTreeSet::new()).await,
+            DaemonHealth::Dead(why) => self.fail(&why, &BTreeSet::new()).await,
         }
     }
 
@@ -241,7 +241,7 @@ impl Slice {
             return;
         }
         tracing::warn!(slice = %self.slice, why, attempts = victims.len(), "sharers end");
-        self.tell(MpsEvent::Fault { attempts: victims }).await;
+        self.send(MpsEvent::Fault { attempts: victims }).await;
     }
 
     async fn ended(&mut self, attempt: AttemptId, record: Option<Box<ExitRecord>>) {
@@ -254,7 +254,7 @@ impl Slice {
             return;
         };
         if doubtful(&record) {
-            // What its log says of a fault counts from now on, whoever noticed it first.
+            // A fault in its log counts from now on, whichever side noticed it first.
             if self.sharers.fault().is_none() {
                 self.look().await;
             }
@@ -264,26 +264,26 @@ impl Slice {
         }
         let judged = self.sharers.judge(attempt, *record);
         self.forget(attempt).await;
-        self.tell(MpsEvent::Judged { attempt, record: Box::new(judged) }).await;
+        self.send(MpsEvent::Judged { attempt, record: Box::new(judged) }).await;
     }
 
     /// A client died by itself: its neighbours are verified, not assumed to be well (M4).
     async fn verify(&mut self, dead: AttemptId) {
         let Some(daemon) = &self.daemon else { return };
-        if let Err(said) = daemon.canary(&self.settings).await {
-            // A canary that found the server in fault tells nothing new.
+        if let Err(error) = daemon.canary(&self.settings).await {
+            // A canary that found the server in fault reports nothing new.
             self.look().await;
             if self.sharers.fault().is_none() {
-                let why = format!("a client died, and the slice's MPS server is broken: {said}");
+                let why = format!("a client died, and the slice's MPS server is broken: {error}");
                 let fault = self.sharers.fail(&why, &BTreeSet::new());
                 let victims = fault.into_iter().filter(|victim| *victim != dead).collect();
                 self.sharers.blame(dead);
-                self.tell(MpsEvent::Fault { attempts: victims }).await;
+                self.send(MpsEvent::Fault { attempts: victims }).await;
             }
         }
     }
 
-    /// Takes a sharer out. After the last one the daemon is stopped before anyone hears of the
+    /// Takes a sharer out. After the last one the daemon is stopped before anyone learns of the
     /// end, so that the slice is free when the controller thinks so.
     async fn forget(&mut self, attempt: AttemptId) {
         let faulty = self.sharers.fault().is_some();
@@ -317,7 +317,7 @@ impl Slice {
     fn write_note(&self) {
         let Some(daemon) = &self.daemon else { return };
         let sharers = self.sharers.members().iter().map(|(a, share)| (*a, *share)).collect();
-        let note = Note { slice: self.slice.clone(), user: self.user.clone(), sharers };
+        let note = SliceNote { slice: self.slice.clone(), user: self.user.clone(), sharers };
         let path = daemon.folder().join(NOTE);
         let beside = path.with_extension("new");
         let text = serde_json::to_string(&note).unwrap_or_default();

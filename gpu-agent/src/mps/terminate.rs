@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::core::mps::words::{pids, terminated};
 use crate::sys::identity;
+use tessera_agent_core::mps::daemon_output::{pids, terminated};
 
 /// How long all commands together may take (M3).
 const WITHIN: Duration = Duration::from_secs(5);
@@ -16,7 +16,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(5);
 
 /// What to end.
 #[derive(Clone, Debug, clap::Args)]
-pub struct Terminate {
+pub struct TerminateArguments {
     /// NVIDIA's control program.
     #[arg(long)]
     control: PathBuf,
@@ -30,7 +30,11 @@ pub struct Terminate {
 
 /// Terminates the clients of an attempt; kills the attempt's processes if that succeeded for all
 /// of them. If not, their shepherd kills them when its patience ends, and the slice is verified.
-pub fn run(what: &Terminate) -> bool {
+#[expect(
+    clippy::disallowed_methods,
+    reason = "a deadline of a process or a connection at the edge"
+)]
+pub fn run(what: &TerminateArguments) -> bool {
     let ends = Instant::now() + WITHIN;
     let ask = |line: &str| ask(&what.control, &what.pipes, line, ends);
     let Some(servers) = ask("get_server_list") else { return false };
@@ -40,7 +44,7 @@ pub fn run(what: &Terminate) -> bool {
         for client in pids(&clients) {
             if identity::belongs_to(client, &what.attempt) {
                 let answer = ask(&format!("terminate_client {server} {client}"));
-                all &= answer.is_some_and(|said| terminated(&said));
+                all &= answer.is_some_and(|text| terminated(&text));
             }
         }
     }
@@ -51,6 +55,10 @@ pub fn run(what: &Terminate) -> bool {
 }
 
 /// Asks the daemon one thing; `None` if it refuses or doesn't answer in time.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "a deadline of a process or a connection at the edge"
+)]
 fn ask(control: &Path, pipes: &Path, line: &str, ends: Instant) -> Option<String> {
     let mut child = Command::new(control)
         .env("CUDA_MPS_PIPE_DIRECTORY", pipes)

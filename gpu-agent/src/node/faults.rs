@@ -3,13 +3,13 @@
 use tessera_model::AttemptId;
 use tessera_wire::frames::{FaultAction, FaultCause};
 
-use super::Node;
-use crate::core::attempts::Struck;
-use crate::gpus::{GpuOrder, Strike};
-use crate::shepherd::protocol::KillReason;
+use super::AgentNode;
+use crate::gpus::{AttemptFault, GpuOrder};
+use tessera_agent_core::attempts::FaultScope;
+use tessera_agent_core::shepherd::KillReason;
 
-impl Node {
-    pub(super) fn on_struck(&mut self, strike: Strike) {
+impl AgentNode {
+    pub(super) fn on_struck(&mut self, strike: AttemptFault) {
         let xid = match strike.cause {
             FaultCause::Xid(xid) => Some(xid),
             FaultCause::Nvml { .. } | FaultCause::Silence => None,
@@ -19,7 +19,7 @@ impl Node {
             _ => KillReason::GpuFailed { xid },
         };
         let named = strike.pid.and_then(attempt_of);
-        let what = Struck {
+        let what = FaultScope {
             gpu: &strike.gpu,
             slot: strike.slot,
             named,
@@ -30,7 +30,7 @@ impl Node {
         let (hit, effects) = self.attempts.struck(&what);
         if !hit.is_empty() {
             tracing::warn!(gpu = %strike.gpu, ?hit, ?reason, "attempts were hit");
-            let Strike { gpu, at_unix, cause, .. } = strike;
+            let AttemptFault { gpu, at_unix, cause, .. } = strike;
             let order = GpuOrder::Hit { gpu, at_unix, cause, attempts: hit };
             if self.gpu_port.try_send(order).is_err() {
                 tracing::warn!("too many orders: the attempts are missing in the GPU's report");

@@ -1,23 +1,24 @@
 //! From a launch order to a shepherd.
 
+use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, TcpListener};
 use std::path::PathBuf;
 
 use tessera_model::life::Outcome;
-use tessera_model::spec::Program;
+use tessera_model::spec::{JobProgram, OutputPaths, RunSpec};
 use tessera_wire::frames::{GpuHealth, InstanceTrouble, LaunchOrder, MigReport};
 
-use super::Node;
-use crate::core::environment::environment;
-use crate::core::ledger::Facts;
-use crate::core::output;
+use super::AgentNode;
 use crate::shepherd::files;
 use crate::shepherd::job::never_ran;
 use crate::shepherd::protocol::SpawnOrder;
+use tessera_agent_core::environment::environment;
+use tessera_agent_core::ledger::AttemptFacts;
+use tessera_agent_core::output;
 
-impl Node {
+impl AgentNode {
     pub(super) fn launch(&mut self, order: Box<LaunchOrder>) {
-        let facts = Facts {
+        let facts = AttemptFacts {
             attempt: order.attempt,
             job: order.job,
             generation: order.generation,
@@ -40,7 +41,7 @@ impl Node {
             GpuHealth::Faulty { reason } => return Err(format!("the GPU is faulty: {reason}")),
         }
         if let Some(quarantine) = &gpu.quarantine {
-            return Err(format!("the GPU is set aside: {}", quarantine.reason));
+            return Err(format!("the GPU is quarantined: {}", quarantine.reason));
         }
         let Some(slot) = order.slot else {
             return match gpu.mig {
@@ -58,7 +59,7 @@ impl Node {
         }
         let instance = gpu.instances.iter().find(|instance| instance.slot == slot);
         if let Some(InstanceTrouble::Stuck { reason }) = instance.and_then(|i| i.trouble.as_ref()) {
-            return Err(format!("the instance is set aside: {reason}"));
+            return Err(format!("the instance is quarantined: {reason}"));
         }
         let Some(instance) = instance else { return Err("the instance is gone".to_owned()) };
         let parts = || instance.parts.iter().filter_map(|part| part.slice.as_ref());
@@ -75,10 +76,10 @@ impl Node {
     }
 
     pub(super) fn spawn(&mut self, order: LaunchOrder) {
-        if self.share_of(&order).is_some() {
+        if self.mps_share_of(&order).is_some() {
             self.ask_for_share(order);
         } else {
-            self.queue_up(order, Vec::new(), Vec::new());
+            self.admit_and_start(order, Vec::new(), Vec::new());
         }
     }
 
@@ -92,9 +93,8 @@ impl Node {
         let attempt = order.attempt;
         order.traceparent = self.launches.begin(&order);
         let (mut order, script) = self.spawn_order(order);
-        // The last of a name counts: the user can't widen his share.
-        order.environment.retain(|(name, _)| more.iter().all(|(own, _)| own != name));
-        order.environment.extend(more);
+        // These override the user's variables, so that no user can widen his share.
+        order.run.env.extend(more);
         order.before_kill = before_kill;
         if let Err(reason) = self.pool.assign(order, script) {
             self.give_share_back(attempt);
@@ -106,19 +106,22 @@ impl Node {
 
     fn spawn_order(&self, order: LaunchOrder) -> (SpawnOrder, Option<String>) {
         let own = files::folder(&self.facts.data, order.attempt);
-        let base = order.work_dir.as_ref().map_or(own, PathBuf::from);
+        let base = order.run.work_dir.as_ref().map_or(own, PathBuf::from);
         let name = &self.facts.name;
         let path = |pattern: &Option<String>| {
             pattern.as_ref().map(|pattern| output::expand(pattern, &order, name, &base))
         };
-        let (stdout, stderr) = (path(&order.output.stdout), path(&order.output.stderr));
-        let environment = match self.gpus.get(&order.gpu) {
-            Some(gpu) => environment(&order, name, gpu, &self.facts.environment),
-            None => Vec::new(),
+        let output = OutputPaths {
+            stdout: path(&order.run.output.stdout),
+            stderr: path(&order.run.output.stderr),
         };
-        let (command, script) = match order.program {
-            Program::Command(command) => (Some(command), None),
-            Program::Script(text) => (None, Some(text)),
+        let env = match self.gpus.get(&order.gpu) {
+            Some(gpu) => environment(&order, name, gpu, &self.facts.environment),
+            None => BTreeMap::new(),
+        };
+        let (program, script) = match order.run.program {
+            JobProgram::Command(command) => (JobProgram::Command(command), None),
+            JobProgram::Script(text) => (JobProgram::Script(String::new()), Some(text)),
         };
         let spawn = SpawnOrder {
             attempt: order.attempt,
@@ -127,17 +130,10 @@ impl Node {
             generation: order.generation,
             gpu: order.gpu,
             slot: order.slot,
-            command,
-            work_dir: order.work_dir,
-            environment,
-            stdout,
-            stderr,
+            run: RunSpec { program, env, output, ..order.run },
             // Tasks of an array may share a file, and so may the members of a gang.
             append: order.number > 1 || order.array.is_some() || order.gang.is_some(),
-            time_limit: order.time_limit,
-            grace: order.grace,
             before_kill: Vec::new(),
-            checkpoint_signal: order.checkpoint_signal,
         };
         (spawn, script)
     }

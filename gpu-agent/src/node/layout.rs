@@ -1,23 +1,23 @@
-//! Orders to the node's GPUs, and what they tell.
+//! Orders to the node's GPUs, and the events that they report.
 
 use std::collections::BTreeSet;
 
 use tessera_model::GpuId;
-use tessera_model::mig::{Slot, Step};
+use tessera_model::mig::{PlanStep, Slot};
 use tessera_wire::ToController;
 use tessera_wire::frames::{PlanEnd, PlanOrder};
 
-use super::Node;
+use super::AgentNode;
 use crate::gpus::{GpuEvent, GpuOrder};
 use crate::telemetry;
 
-impl Node {
+impl AgentNode {
     pub(super) fn on_gpu(&mut self, event: GpuEvent) {
         match event {
             GpuEvent::Changed(report) => {
                 let known = self.gpus.insert(report.gpu.clone(), (*report).clone());
                 if known.as_ref() != Some(&*report) {
-                    self.tell_telemetry(telemetry::Event::Gpu(report.clone()));
+                    self.send_telemetry(telemetry::TelemetryEvent::Gpu(report.clone()));
                     self.send(ToController::Gpu(*report));
                 }
             }
@@ -42,8 +42,8 @@ impl Node {
             .steps
             .iter()
             .filter_map(|step| match step {
-                Step::Destroy(slot) | Step::Cut(slot, _) => Some(*slot),
-                Step::Create(_) => None,
+                PlanStep::Destroy(slot) | PlanStep::Cut(slot, _) => Some(*slot),
+                PlanStep::Create(_) => None,
             })
             .collect();
         let busy = leaving.iter().find(|slot| self.attempts.uses(&gpu, Some(**slot)));
@@ -69,7 +69,7 @@ impl Node {
 
     pub(super) fn clear(&mut self, gpu: GpuId, slot: Option<Slot>) {
         if self.gpu_port.try_send(GpuOrder::Clear { gpu: gpu.clone(), slot }).is_err() {
-            tracing::warn!(%gpu, "too many orders: an operator's word is not obeyed");
+            tracing::warn!(%gpu, "too many orders are queued: an operator's request is dropped");
         }
     }
 

@@ -9,21 +9,21 @@ use tessera_model::{AttemptId, Millis};
 use tessera_wire::frames::ExitRecord;
 use tokio::sync::{mpsc, oneshot};
 
-use super::{Fatal, Node, NodeFacts};
-use crate::core::attempts::{Attempts, Held, Trace};
-use crate::core::ledger::Ledger;
+use super::{AgentNode, FatalRefusal, NodeFacts};
 use crate::disk::NodeState;
 use crate::gpus::GpuOrder;
 use crate::journal::Journal;
-use crate::kernel::Desk;
+use crate::kernel::EndpointHandle;
 use crate::lease_page::LeasePage;
 use crate::mps::MpsOrder;
 use crate::outputs::OutputKeeper;
-use crate::pool::Pool;
+use crate::pool::ShepherdPool;
 use crate::shepherd::job::never_ran;
 use crate::shepherd::{files, now, record};
 use crate::sys::{clock, identity};
 use crate::telemetry;
+use tessera_agent_core::attempts::{AttemptTrace, Attempts, HeldAttempt};
+use tessera_agent_core::ledger::AttemptLedger;
 
 /// What a node is made of.
 pub struct NodeParts {
@@ -34,30 +34,30 @@ pub struct NodeParts {
     /// Its lease page.
     pub page: LeasePage,
     /// Its shepherds; those of an earlier agent adopted.
-    pub pool: Pool,
+    pub pool: ShepherdPool,
     /// Its journal.
     pub journal: Journal,
-    /// What the journal said.
-    pub ledger: Ledger,
+    /// The state that the journal's records add up to.
+    pub ledger: AttemptLedger,
     /// What the adopted shepherds have.
-    pub held: Vec<Held>,
+    pub held: Vec<HeldAttempt>,
     /// Keeps what attempts left.
     pub outputs: OutputKeeper,
     /// The way to its GPUs.
     pub gpus: mpsc::Sender<GpuOrder>,
     /// The way to the sampling of its GPUs.
-    pub telemetry: mpsc::Sender<telemetry::Event>,
+    pub telemetry: mpsc::Sender<telemetry::TelemetryEvent>,
     /// The way to its shared slices.
     pub mps: mpsc::Sender<MpsOrder>,
     /// The way to the kernel queues, if there are any.
-    pub desk: Option<Desk>,
+    pub kernel_endpoint: Option<EndpointHandle>,
     /// The way to the doctor.
     pub doctor: mpsc::Sender<u64>,
-    /// Told when the agent must not go on.
-    pub fatal: oneshot::Sender<Fatal>,
+    /// Completes when the agent must not go on.
+    pub fatal: oneshot::Sender<FatalRefusal>,
 }
 
-impl Node {
+impl AgentNode {
     /// Puts a node together.
     pub fn start(parts: NodeParts) -> Self {
         let data = parts.facts.data.clone();
@@ -90,23 +90,23 @@ impl Node {
             session: None,
             fatal: Some(parts.fatal),
             outputs: parts.outputs,
-            launches: super::traces::Launches::default(),
+            launches: super::traces::LaunchSpans::default(),
             mps: parts.mps,
             shared: crate::mps::noted(&data),
             unshared: BTreeMap::new(),
-            desk: parts.desk,
+            kernel_endpoint: parts.kernel_endpoint,
             queued: BTreeSet::new(),
-            reports: super::kernels::Reports::default(),
+            kernel_reports: super::kernel_queue::KernelReports::default(),
         };
         let alive = node.attempts.alive_ids();
         node.shared.retain(|attempt| alive.contains(attempt));
-        node.adopt_queued(&alive);
-        node.tell_mps(MpsOrder::Adopt(alive));
+        node.readmit_attempts(&alive);
+        node.send_to_mps(MpsOrder::Adopt(alive));
         let adopted = node.attempts.alive_count();
         if adopted > 0 {
             tracing::info!(adopted, "running attempts of an earlier agent found again");
         }
-        node.tell_telemetry(telemetry::Event::Inventory(node.attempts.tenants()));
+        node.send_telemetry(telemetry::TelemetryEvent::Inventory(node.attempts.tenants()));
         node.act(effects);
         node
     }
@@ -114,15 +114,15 @@ impl Node {
 
 /// Looks for what the disk knows of an attempt that no shepherd has, and makes sure that
 /// nothing of it runs.
-fn trace(data: &Path, begun: &BTreeSet<AttemptId>, attempt: AttemptId) -> Trace {
+fn trace(data: &Path, begun: &BTreeSet<AttemptId>, attempt: AttemptId) -> AttemptTrace {
     if let Some(kept) = record::read(data, attempt) {
-        return Trace::Ended(kept.record);
+        return AttemptTrace::Ended(kept.record);
     }
     if !begun.contains(&attempt) {
-        return Trace::None;
+        return AttemptTrace::None;
     }
     identity::kill_by_environment(&attempt.to_string());
-    Trace::Begun
+    AttemptTrace::Begun
 }
 
 /// Returns the record of an attempt whose shepherd is gone.
@@ -131,9 +131,9 @@ pub(super) fn lost(begun: bool, detail: &str) -> ExitRecord {
     never_ran(outcome, detail.to_owned())
 }
 
-/// Lists the attempts that shepherds have begun, and takes away the notes of dead ones that say
+/// Lists the attempts that shepherds have begun, and removes the notes of dead ones that name
 /// nothing which the journal doesn't.
-fn begun(data: &Path, ledger: &Ledger) -> BTreeSet<AttemptId> {
+fn begun(data: &Path, ledger: &AttemptLedger) -> BTreeSet<AttemptId> {
     let mut begun = BTreeSet::new();
     for (attempt, note) in now::read_all(data) {
         let unknown_end = matches!(ledger.live.get(&attempt), Some((_, None)));

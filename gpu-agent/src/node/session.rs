@@ -8,11 +8,11 @@ use tessera_wire::frames::{Hello, PROTOCOL_VERSION, Welcome};
 use tessera_wire::{ToAgent, ToController};
 use tokio::sync::mpsc;
 
-use super::{Fatal, Node};
+use super::{AgentNode, FatalRefusal};
 use crate::disk::NodeState;
 use crate::sys::clock;
 
-/// What the connection says.
+/// Events of the connection to the controller.
 #[derive(Debug)]
 pub enum LinkEvent {
     /// It stands.
@@ -30,13 +30,13 @@ pub enum LinkEvent {
 
 /// A connection that stands.
 #[derive(Debug)]
-pub(super) struct Session {
+pub(super) struct ControllerSession {
     port: mpsc::Sender<ToController>,
-    stage: Stage,
+    stage: SessionStage,
 }
 
 #[derive(Debug)]
-enum Stage {
+enum SessionStage {
     Greeting,
     /// Attempts of another generation are being killed: nothing goes on before they are dead
     /// (rule F11).
@@ -47,11 +47,11 @@ enum Stage {
     },
 }
 
-impl Node {
+impl AgentNode {
     pub(super) fn on_link(&mut self, event: LinkEvent) {
         match event {
             LinkEvent::Up { port, local } => {
-                self.session = Some(Session { port, stage: Stage::Greeting });
+                self.session = Some(ControllerSession { port, stage: SessionStage::Greeting });
                 let hello = self.hello(local);
                 self.push(hello);
             }
@@ -74,7 +74,7 @@ impl Node {
             cores: self.facts.cores,
             memory: self.facts.memory,
             mps: self.facts.mps.is_some(),
-            kernel: self.has_queues(),
+            kernel: self.has_kernel_queues(),
             address: self.facts.address.clone().unwrap_or_else(named),
         })
     }
@@ -86,9 +86,9 @@ impl Node {
         }
     }
 
-    /// Tells whether a controller listens.
+    /// Returns whether a controller is connected.
     pub(super) fn is_live(&self) -> bool {
-        self.session.as_ref().is_some_and(|s| matches!(s.stage, Stage::Live { .. }))
+        self.session.as_ref().is_some_and(|s| matches!(s.stage, SessionStage::Live { .. }))
     }
 
     pub(super) fn push(&mut self, frame: ToController) {
@@ -122,7 +122,7 @@ impl Node {
             self.act(effects);
         }
         if let Some(session) = &mut self.session {
-            session.stage = Stage::Clearing(welcome);
+            session.stage = SessionStage::Clearing(welcome);
         }
     }
 
@@ -151,14 +151,19 @@ impl Node {
     pub(super) fn keep_session(&mut self) {
         let now = clock::boot_now();
         let go_live = match self.session.as_ref().map(|session| &session.stage) {
-            Some(Stage::Clearing(welcome)) if !self.attempts.others_alive(welcome.generation) => {
+            Some(SessionStage::Clearing(welcome))
+                if !self.attempts.others_alive(welcome.generation) =>
+            {
                 Some(welcome.clone())
             }
-            Some(Stage::Live { renew_at, .. }) if *renew_at <= now => {
+            Some(SessionStage::Live { renew_at, .. }) if *renew_at <= now => {
                 self.renew(now);
                 None
             }
-            Some(Stage::Clearing(_) | Stage::Greeting | Stage::Live { .. }) | None => None,
+            Some(
+                SessionStage::Clearing(_) | SessionStage::Greeting | SessionStage::Live { .. },
+            )
+            | None => None,
         };
         if let Some(welcome) = go_live {
             self.go_live(&welcome, now);
@@ -176,7 +181,7 @@ impl Node {
             self.write_lease();
         }
         if let Some(session) = &mut self.session {
-            session.stage = Stage::Live { terms: welcome.lease, renew_at: now };
+            session.stage = SessionStage::Live { terms: welcome.lease, renew_at: now };
         }
         tracing::info!(
             controller = %welcome.controller,
@@ -196,7 +201,9 @@ impl Node {
 
     fn renew(&mut self, now: Millis) {
         let generation = self.state.generation;
-        if let Some(Session { stage: Stage::Live { terms, renew_at }, .. }) = &mut self.session {
+        if let Some(ControllerSession { stage: SessionStage::Live { terms, renew_at }, .. }) =
+            &mut self.session
+        {
             *renew_at = now.plus(terms.renew_every());
             self.push(ToController::Renew { sent: now, generation });
         }
@@ -204,7 +211,10 @@ impl Node {
 
     /// Takes another lease: it counts from the moment at which it was asked for (rule F6).
     pub(super) fn renewed(&mut self, sent: Millis, generation: u64) {
-        let Some(Session { stage: Stage::Live { terms, .. }, .. }) = &self.session else { return };
+        let Some(ControllerSession { stage: SessionStage::Live { terms, .. }, .. }) = &self.session
+        else {
+            return;
+        };
         // An echo from the future is none of ours.
         if generation != self.state.generation || sent > clock::boot_now() {
             return;
@@ -224,7 +234,7 @@ impl Node {
         }
         tracing::error!(reason, "the controller refused this node for good");
         if let Some(fatal) = self.fatal.take() {
-            let _ = fatal.send(Fatal { reason });
+            let _ = fatal.send(FatalRefusal { reason });
         }
     }
 }

@@ -1,24 +1,24 @@
 //! Attempts that share a slice: not started before the slice serves, and judged before their
-//! ends are told.
+//! ends are reported.
 
 use tessera_model::AttemptId;
 use tessera_model::life::Outcome;
 use tessera_wire::frames::{ExitRecord, LaunchOrder, StopCause};
 
-use super::Node;
-use crate::core::attempts::Effect;
-use crate::mps::{MpsEvent, MpsOrder, Want};
+use super::AgentNode;
+use crate::mps::{MpsEvent, MpsOrder, SharerRequest};
 use crate::shepherd::job::never_ran;
-use crate::shepherd::protocol::KillReason;
-use crate::shepherd::verdict::killed;
+use tessera_agent_core::attempts::AttemptEffect;
+use tessera_agent_core::shepherd::KillReason;
+use tessera_agent_core::shepherd::verdict::killed;
 
-impl Node {
+impl AgentNode {
     /// Asks for a share; the attempt starts with [`MpsEvent::Ready`].
     pub(super) fn ask_for_share(&mut self, order: LaunchOrder) {
         let attempt = order.attempt;
-        let Some(share) = self.share_of(&order) else { return };
+        let Some(share) = self.mps_share_of(&order) else { return };
         let (slice, user) = (order.slice.clone(), order.user.clone());
-        let want = MpsOrder::Want(Want { attempt, slice, user, share });
+        let want = MpsOrder::Want(SharerRequest { attempt, slice, user, share });
         self.shared.insert(attempt);
         self.unshared.insert(attempt, order);
         if self.facts.mps.is_none() {
@@ -36,7 +36,7 @@ impl Node {
                 let standing = self.standing();
                 // The wait may have been longer than the lease (F5, F7).
                 if standing.leased && order.generation == standing.generation {
-                    self.queue_up(order, environment, before_kill);
+                    self.admit_and_start(order, environment, before_kill);
                 } else {
                     let reason = "the node's lease ran out".to_owned();
                     self.never_starts(attempt, Outcome::NotStarted, reason);
@@ -47,7 +47,7 @@ impl Node {
             }
             MpsEvent::Fault { attempts } => {
                 for attempt in attempts {
-                    self.act(vec![Effect::Kill(attempt, KillReason::MpsFault)]);
+                    self.act(vec![AttemptEffect::Kill(attempt, KillReason::MpsFault)]);
                 }
             }
             MpsEvent::Judged { attempt, record } => {
@@ -87,26 +87,26 @@ impl Node {
         self.act(effects);
     }
 
-    /// Tells that an attempt needs its share no more.
+    /// Releases the share of an attempt.
     pub(super) fn give_share_back(&mut self, attempt: AttemptId) {
         if self.shared.remove(&attempt) {
-            self.tell_mps(MpsOrder::Ended { attempt, record: None });
+            self.send_to_mps(MpsOrder::Ended { attempt, record: None });
         }
     }
 
     /// Has the end of a sharer judged, or takes it in as it is.
     pub(super) fn judge_or_end(&mut self, attempt: AttemptId, record: ExitRecord) {
         let order = MpsOrder::Ended { attempt, record: Some(Box::new(record.clone())) };
-        if !self.shared.contains(&attempt) || !self.tell_mps(order) {
+        if !self.shared.contains(&attempt) || !self.send_to_mps(order) {
             self.over(attempt, record);
         }
     }
 
-    pub(super) fn tell_mps(&self, order: MpsOrder) -> bool {
-        let told = self.mps.try_send(order);
-        if let Err(refused) = &told {
+    pub(super) fn send_to_mps(&self, order: MpsOrder) -> bool {
+        let reported = self.mps.try_send(order);
+        if let Err(refused) = &reported {
             tracing::error!(%refused, "MPS takes no orders");
         }
-        told.is_ok()
+        reported.is_ok()
     }
 }

@@ -1,25 +1,25 @@
-//! What the node tells of its attempts to a collector of traces.
+//! The spans of attempts that the node sends to a trace collector.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tessera_model::life::Outcome;
 use tessera_model::{AttemptId, Millis};
-use tessera_telemetry::context::{self, Finished};
+use tessera_telemetry::context::{self, FinishedSpan};
 use tessera_telemetry::{exporting, names};
 use tessera_wire::frames::{ExitRecord, LaunchOrder};
 use tracing::Span;
 
-use crate::core::ledger::Facts;
+use tessera_agent_core::ledger::AttemptFacts;
 
 /// Spans of launches that are under way; no more than there are attempts.
 #[derive(Debug, Default)]
-pub(super) struct Launches {
+pub(super) struct LaunchSpans {
     open: BTreeMap<AttemptId, Span>,
 }
 
-impl Launches {
-    /// Begins to tell of a launch; returns the context that the program continues.
+impl LaunchSpans {
+    /// Opens the span of a launch; returns the context that the program continues.
     pub(super) fn begin(&mut self, order: &LaunchOrder) -> Option<String> {
         let parent = order.traceparent.as_deref();
         if !exporting() {
@@ -40,20 +40,20 @@ impl Launches {
         own.or_else(|| parent.map(str::to_owned))
     }
 
-    /// Ends what was told of a launch.
+    /// Closes the span of a launch.
     pub(super) fn end(&mut self, attempt: AttemptId) {
         self.open.remove(&attempt);
     }
 }
 
-/// Tells of an attempt that ran, now that it is over.
-pub(super) fn attempt_ended(facts: &Facts, record: &ExitRecord) {
+/// Sends the span of an attempt that ran, once it is over.
+pub(super) fn attempt_ended(facts: &AttemptFacts, record: &ExitRecord) {
     if !exporting() || record.started_unix == Millis::ZERO {
         return;
     }
     let problem = (record.outcome != Outcome::Succeeded)
         .then(|| format!("{}: {}", record.outcome, record.detail));
-    context::record(Finished {
+    context::record(FinishedSpan {
         name: names::span::ATTEMPT,
         parent: facts.traceparent.as_deref(),
         links: &[],

@@ -15,7 +15,7 @@ use nvml_wrapper_sys::bindings::{
     nvmlMemory_t, nvmlMemory_v2_t, nvmlPciInfo_t,
 };
 
-use super::fault::Fault;
+use tessera_agent_core::nvml::error::NvmlCallError;
 
 const SUCCESS: u32 = 0;
 const NOT_SUPPORTED: u32 = 3;
@@ -28,7 +28,7 @@ const RECOVERY_ACTION: u32 = 230;
 /// Longest UUID (`NVML_DEVICE_UUID_V2_BUFFER_SIZE`) and name.
 const TEXT: usize = 96;
 /// The loaded library.
-pub struct Library {
+pub struct NvmlLibrary {
     nvml: Nvml,
 }
 
@@ -46,7 +46,7 @@ macro_rules! call {
         if code == SUCCESS {
             Ok(())
         } else {
-            Err(Fault { call: stringify!($name).to_owned(), code })
+            Err(NvmlCallError { call: stringify!($name).to_owned(), code })
         }
     }};
 }
@@ -55,7 +55,7 @@ mod compute;
 pub mod events;
 
 /// Lets a call fill in a structure of plain integers.
-fn filled<T>(fill: impl FnOnce(*mut T) -> Result<(), Fault>) -> Result<T, Fault> {
+fn filled<T>(fill: impl FnOnce(*mut T) -> Result<(), NvmlCallError>) -> Result<T, NvmlCallError> {
     let mut place = MaybeUninit::<T>::zeroed();
     fill(place.as_mut_ptr())?;
     // SAFETY: used for integers, pointers and structures of them only, for which all zeroes
@@ -65,13 +65,13 @@ fn filled<T>(fill: impl FnOnce(*mut T) -> Result<(), Fault>) -> Result<T, Fault>
 
 mod figures;
 
-impl Library {
+impl NvmlLibrary {
     /// Loads the library and initialises it.
     ///
     /// # Errors
     ///
     /// The library is missing, or there is no driver that goes with it.
-    pub fn load(path: &OsStr) -> Result<Self, Fault> {
+    pub fn load(path: &OsStr) -> Result<Self, NvmlCallError> {
         Nvml::builder().lib_path(path).init().map(|nvml| Self { nvml }).map_err(|error| {
             let code = match error {
                 NvmlError::LibloadingError(_) => LIBRARY_NOT_FOUND,
@@ -81,37 +81,37 @@ impl Library {
                 NvmlError::UnexpectedVariant(code) => code,
                 _ => UNKNOWN,
             };
-            Fault { call: "nvmlInit_v2".to_owned(), code }
+            NvmlCallError { call: "nvmlInit_v2".to_owned(), code }
         })
     }
 
     /// Counts the GPUs.
-    pub fn count(&self) -> Result<u32, Fault> {
+    pub fn count(&self) -> Result<u32, NvmlCallError> {
         filled(|place| call!(self.nvmlDeviceGetCount_v2(place)))
     }
 
     /// Finds a GPU by index.
-    pub fn device(&self, index: u32) -> Result<nvmlDevice_t, Fault> {
+    pub fn device(&self, index: u32) -> Result<nvmlDevice_t, NvmlCallError> {
         filled(|place| call!(self.nvmlDeviceGetHandleByIndex_v2(index, place)))
     }
 
     /// Returns the index of a GPU.
-    pub fn index(&self, device: nvmlDevice_t) -> Result<u32, Fault> {
+    pub fn index(&self, device: nvmlDevice_t) -> Result<u32, NvmlCallError> {
         filled(|place| call!(self.nvmlDeviceGetIndex(device, place)))
     }
 
     /// Returns the UUID of a GPU or MIG device.
-    pub fn uuid(&self, device: nvmlDevice_t) -> Result<String, Fault> {
+    pub fn uuid(&self, device: nvmlDevice_t) -> Result<String, NvmlCallError> {
         text(|place, size| call!(self.nvmlDeviceGetUUID(device, place, size)))
     }
 
     /// Returns the name of a board.
-    pub fn name(&self, device: nvmlDevice_t) -> Result<String, Fault> {
+    pub fn name(&self, device: nvmlDevice_t) -> Result<String, NvmlCallError> {
         text(|place, size| call!(self.nvmlDeviceGetName(device, place, size)))
     }
 
     /// Returns the memory of a GPU or MIG device: all of it, and what is in use, in bytes.
-    pub fn memory(&self, device: nvmlDevice_t) -> Result<(u64, u64), Fault> {
+    pub fn memory(&self, device: nvmlDevice_t) -> Result<(u64, u64), NvmlCallError> {
         let newer = filled(|place: *mut nvmlMemory_v2_t| {
             // SAFETY: `filled` passes a valid place.
             unsafe { (*place).version = versioned::<nvmlMemory_v2_t>(2) };
@@ -125,8 +125,8 @@ impl Library {
         Ok((older.total, older.used))
     }
 
-    /// Tells whether MIG mode is on.
-    pub fn mig_mode(&self, device: nvmlDevice_t) -> Result<bool, Fault> {
+    /// Returns whether MIG mode is on.
+    pub fn mig_mode(&self, device: nvmlDevice_t) -> Result<bool, NvmlCallError> {
         let mut pending: c_uint = 0;
         let current: c_uint =
             filled(|place| call!(self.nvmlDeviceGetMigMode(device, place, &raw mut pending)))?;
@@ -134,7 +134,7 @@ impl Library {
     }
 
     /// Returns the current and the pending MIG mode.
-    pub fn mig_modes(&self, device: nvmlDevice_t) -> Result<(bool, bool), Fault> {
+    pub fn mig_modes(&self, device: nvmlDevice_t) -> Result<(bool, bool), NvmlCallError> {
         let mut pending: c_uint = 0;
         let current: c_uint =
             filled(|place| call!(self.nvmlDeviceGetMigMode(device, place, &raw mut pending)))?;
@@ -142,30 +142,30 @@ impl Library {
     }
 
     /// Returns the driver's version.
-    pub fn driver_version(&self) -> Result<String, Fault> {
+    pub fn driver_version(&self) -> Result<String, NvmlCallError> {
         text(|place, size| call!(self.nvmlSystemGetDriverVersion(place, size)))
     }
 
     /// Returns the library's version.
-    pub fn library_version(&self) -> Result<String, Fault> {
+    pub fn library_version(&self) -> Result<String, NvmlCallError> {
         text(|place, size| call!(self.nvmlSystemGetNVMLVersion(place, size)))
     }
 
-    /// Tells whether persistence mode is on.
-    pub fn persistence(&self, device: nvmlDevice_t) -> Result<bool, Fault> {
+    /// Returns whether persistence mode is on.
+    pub fn persistence(&self, device: nvmlDevice_t) -> Result<bool, NvmlCallError> {
         let mode: c_uint = filled(|place| call!(self.nvmlDeviceGetPersistenceMode(device, place)))?;
         Ok(mode == 1)
     }
 
-    /// Tells whether a display is driven.
-    pub fn display_active(&self, device: nvmlDevice_t) -> Result<bool, Fault> {
+    /// Returns whether a display is driven.
+    pub fn display_active(&self, device: nvmlDevice_t) -> Result<bool, NvmlCallError> {
         let active: c_uint = filled(|place| call!(self.nvmlDeviceGetDisplayActive(device, place)))?;
         Ok(active == 1)
     }
 
     /// Switches MIG mode; returns the activation status, which may be an error code although
     /// the call succeeded.
-    pub fn set_mig_mode(&self, device: nvmlDevice_t, on: bool) -> Result<u32, Fault> {
+    pub fn set_mig_mode(&self, device: nvmlDevice_t, on: bool) -> Result<u32, NvmlCallError> {
         filled(|place| call!(self.nvmlDeviceSetMigMode(device, on.into(), place)))
     }
 
@@ -174,7 +174,7 @@ impl Library {
         &self,
         device: nvmlDevice_t,
         number: u32,
-    ) -> Result<(nvmlGpuInstanceProfileInfo_t, Option<String>), Fault> {
+    ) -> Result<(nvmlGpuInstanceProfileInfo_t, Option<String>), NvmlCallError> {
         let plain: nvmlGpuInstanceProfileInfo_t =
             filled(|place| call!(self.nvmlDeviceGetGpuInstanceProfileInfo(device, number, place)))?;
         let version = versioned::<nvmlGpuInstanceProfileInfo_v2_t>(2);
@@ -191,7 +191,7 @@ impl Library {
         &self,
         device: nvmlDevice_t,
         profile: u32,
-    ) -> Result<Vec<nvmlGpuInstancePlacement_t>, Fault> {
+    ) -> Result<Vec<nvmlGpuInstancePlacement_t>, NvmlCallError> {
         let mut count: c_uint = filled(|place| {
             call!(self.nvmlDeviceGetGpuInstancePossiblePlacements_v2(
                 device,
@@ -217,7 +217,7 @@ impl Library {
         device: nvmlDevice_t,
         profile: u32,
         most: u32,
-    ) -> Result<Vec<nvmlGpuInstance_t>, Fault> {
+    ) -> Result<Vec<nvmlGpuInstance_t>, NvmlCallError> {
         let mut count = most;
         // The call takes no capacity: the list must hold as many as there can be.
         let mut list = vec![std::ptr::null_mut(); to_size(most.max(1))];
@@ -227,7 +227,10 @@ impl Library {
     }
 
     /// Describes an instance.
-    pub fn instance(&self, instance: nvmlGpuInstance_t) -> Result<nvmlGpuInstanceInfo_t, Fault> {
+    pub fn instance(
+        &self,
+        instance: nvmlGpuInstance_t,
+    ) -> Result<nvmlGpuInstanceInfo_t, NvmlCallError> {
         filled(|place| call!(self.nvmlGpuInstanceGetInfo(instance, place)))
     }
 
@@ -237,7 +240,7 @@ impl Library {
         device: nvmlDevice_t,
         profile: u32,
         placement: nvmlGpuInstancePlacement_t,
-    ) -> Result<nvmlGpuInstance_t, Fault> {
+    ) -> Result<nvmlGpuInstance_t, NvmlCallError> {
         filled(|place| {
             call!(self.nvmlDeviceCreateGpuInstanceWithPlacement(
                 device,
@@ -249,29 +252,29 @@ impl Library {
     }
 
     /// Destroys an instance.
-    pub fn destroy(&self, instance: nvmlGpuInstance_t) -> Result<(), Fault> {
+    pub fn destroy(&self, instance: nvmlGpuInstance_t) -> Result<(), NvmlCallError> {
         call!(self.nvmlGpuInstanceDestroy(instance))
     }
 
     /// Returns how many MIG devices a GPU can have.
-    pub fn mig_devices_max(&self, device: nvmlDevice_t) -> Result<u32, Fault> {
+    pub fn mig_devices_max(&self, device: nvmlDevice_t) -> Result<u32, NvmlCallError> {
         filled(|place| call!(self.nvmlDeviceGetMaxMigDeviceCount(device, place)))
     }
 
     /// Returns where a GPU sits: domain, bus and device.
-    pub fn bus(&self, device: nvmlDevice_t) -> Result<(u32, u32, u32), Fault> {
+    pub fn bus(&self, device: nvmlDevice_t) -> Result<(u32, u32, u32), NvmlCallError> {
         let pci: nvmlPciInfo_t =
             filled(|place| call!(self.nvmlDeviceGetPciInfo_v3(device, place)))?;
         Ok((pci.domain, pci.bus, pci.device))
     }
 
     /// Returns the minor number of a GPU's device file.
-    pub fn minor(&self, device: nvmlDevice_t) -> Result<u32, Fault> {
+    pub fn minor(&self, device: nvmlDevice_t) -> Result<u32, NvmlCallError> {
         filled(|place| call!(self.nvmlDeviceGetMinorNumber(device, place)))
     }
 
     /// Returns the major part of the CUDA compute capability.
-    pub fn capability(&self, device: nvmlDevice_t) -> Result<i32, Fault> {
+    pub fn capability(&self, device: nvmlDevice_t) -> Result<i32, NvmlCallError> {
         let mut minor = 0;
         filled(|place| {
             call!(self.nvmlDeviceGetCudaComputeCapability(device, place, &raw mut minor))
@@ -279,7 +282,7 @@ impl Library {
     }
 
     /// Returns what the driver advises to do about a GPU.
-    pub fn recovery(&self, device: nvmlDevice_t) -> Result<u32, Fault> {
+    pub fn recovery(&self, device: nvmlDevice_t) -> Result<u32, NvmlCallError> {
         // SAFETY: integers and a union of numbers, for which all zeroes are valid.
         let mut field: nvmlFieldValue_t = unsafe { MaybeUninit::zeroed().assume_init() };
         field.fieldId = RECOVERY_ACTION;
@@ -287,12 +290,12 @@ impl Library {
         match field.nvmlReturn {
             // SAFETY: the union held zeroes, and every member is a number.
             SUCCESS => Ok(unsafe { field.value.uiVal }),
-            code => Err(Fault { call: "nvmlDeviceGetFieldValues".to_owned(), code }),
+            code => Err(NvmlCallError { call: "nvmlDeviceGetFieldValues".to_owned(), code }),
         }
     }
 
-    /// Tells whether a row of memory waits for a reset to be remapped.
-    pub fn remap_pending(&self, device: nvmlDevice_t) -> Result<bool, Fault> {
+    /// Returns whether a row of memory waits for a reset to be remapped.
+    pub fn remap_pending(&self, device: nvmlDevice_t) -> Result<bool, NvmlCallError> {
         let (mut correctable, mut uncorrectable, mut failed) = (0, 0, 0);
         let pending: c_uint = filled(|place| {
             call!(self.nvmlDeviceGetRemappedRows(
@@ -307,18 +310,22 @@ impl Library {
     }
 
     /// Finds a MIG device by index.
-    pub fn mig_device(&self, device: nvmlDevice_t, index: u32) -> Result<nvmlDevice_t, Fault> {
+    pub fn mig_device(
+        &self,
+        device: nvmlDevice_t,
+        index: u32,
+    ) -> Result<nvmlDevice_t, NvmlCallError> {
         filled(|place| call!(self.nvmlDeviceGetMigDeviceHandleByIndex(device, index, place)))
     }
 
     /// Returns the number of the instance under a MIG device.
-    pub fn instance_of(&self, mig: nvmlDevice_t) -> Result<u32, Fault> {
+    pub fn instance_of(&self, mig: nvmlDevice_t) -> Result<u32, NvmlCallError> {
         filled(|place| call!(self.nvmlDeviceGetGpuInstanceId(mig, place)))
     }
 
     /// Lists the pids that compute on a GPU or MIG device, by themselves or through an MPS
     /// server.
-    pub fn processes(&self, device: nvmlDevice_t) -> Result<Vec<u32>, Fault> {
+    pub fn processes(&self, device: nvmlDevice_t) -> Result<Vec<u32>, NvmlCallError> {
         let mut found = self.compute_processes(device)?;
         match self.mps_processes(device) {
             Ok(clients) => found.extend(clients),
@@ -338,7 +345,9 @@ fn versioned<T>(version: u32) -> u32 {
     u32::try_from(size_of::<T>()).unwrap_or(0) | version << 24
 }
 
-fn text(fill: impl FnOnce(*mut c_char, c_uint) -> Result<(), Fault>) -> Result<String, Fault> {
+fn text(
+    fill: impl FnOnce(*mut c_char, c_uint) -> Result<(), NvmlCallError>,
+) -> Result<String, NvmlCallError> {
     let mut buffer = [0; TEXT];
     fill(buffer.as_mut_ptr(), c_uint::try_from(TEXT).unwrap_or(0))?;
     Ok(to_text(&buffer).unwrap_or_default())

@@ -6,35 +6,35 @@ use std::io::{self, Write as _};
 use nvml_wrapper_sys::bindings::{NVML_GPU_INSTANCE_PROFILE_COUNT, nvmlDevice_t};
 use serde::{Deserialize, Serialize};
 
-use super::calls::Library;
-use super::fault::{Fault, Handling};
-use crate::core::doctor::{DriverFacts, GpuCheckup};
+use super::calls::NvmlLibrary;
+use tessera_agent_core::doctor::{DriverFacts, GpuCheckup};
+use tessera_agent_core::nvml::error::{ErrorHandling, NvmlCallError};
 
 /// What the process prints: one line of JSON.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub enum Answer {
+pub enum CheckupOutput {
     /// The library answered.
     Told(DriverFacts),
     /// The library could not be used.
-    Refused(Fault),
+    Refused(NvmlCallError),
 }
 
-/// Looks, and prints an [`Answer`].
+/// Looks, and prints an [`CheckupOutput`].
 ///
 /// # Errors
 ///
 /// Standard output broke: whoever asked is gone.
 pub fn run(library: &OsStr) -> io::Result<()> {
     let answer = match look(library) {
-        Ok(facts) => Answer::Told(facts),
-        Err(fault) => Answer::Refused(fault),
+        Ok(facts) => CheckupOutput::Told(facts),
+        Err(fault) => CheckupOutput::Refused(fault),
     };
     let text = serde_json::to_string(&answer).map_err(io::Error::from)?;
     writeln!(io::stdout().lock(), "{text}")
 }
 
-fn look(path: &OsStr) -> Result<DriverFacts, Fault> {
-    let library = Library::load(path)?;
+fn look(path: &OsStr) -> Result<DriverFacts, NvmlCallError> {
+    let library = NvmlLibrary::load(path)?;
     let mut facts = DriverFacts {
         driver: library.driver_version().ok(),
         library: library.library_version().ok(),
@@ -49,10 +49,12 @@ fn look(path: &OsStr) -> Result<DriverFacts, Fault> {
     Ok(facts)
 }
 
-fn gpu(library: &Library, device: nvmlDevice_t, index: u32) -> GpuCheckup {
+fn gpu(library: &NvmlLibrary, device: nvmlDevice_t, index: u32) -> GpuCheckup {
     let mig = match library.mig_modes(device) {
         Ok(modes) => Ok(Some(modes)),
-        Err(fault) if matches!(fault.handling(), Handling::Replan | Handling::Bug) => Ok(None),
+        Err(fault) if matches!(fault.handling(), ErrorHandling::Replan | ErrorHandling::Bug) => {
+            Ok(None)
+        }
         Err(fault) => Err(fault),
     };
     GpuCheckup {
@@ -67,8 +69,8 @@ fn gpu(library: &Library, device: nvmlDevice_t, index: u32) -> GpuCheckup {
 }
 
 /// Asks what only those may ask who may configure MIG; nothing is changed.
-fn may_cut(library: &Library, device: nvmlDevice_t) -> Result<(), Fault> {
-    let mut last = Fault { call: "nvmlDeviceGetGpuInstances".to_owned(), code: 3 };
+fn may_cut(library: &NvmlLibrary, device: nvmlDevice_t) -> Result<(), NvmlCallError> {
+    let mut last = NvmlCallError { call: "nvmlDeviceGetGpuInstances".to_owned(), code: 3 };
     for number in 0..NVML_GPU_INSTANCE_PROFILE_COUNT {
         match library.profile(device, number) {
             Ok((info, _)) => {

@@ -13,12 +13,13 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 use tokio::sync::{mpsc, oneshot};
 
-use super::counts::Counts;
-use super::fault::Fault;
-use super::messages::{Reply, Request, Sample};
+use super::counts::RequestCounts;
+use super::messages::{NvmlReply, NvmlRequest};
 use crate::shepherd::socket::{frame_bytes, take_frame};
+use tessera_agent_core::nvml::error::NvmlCallError;
+use tessera_agent_core::nvml::sample::GpuSample;
 
-/// How long the driver may take to tell something.
+/// How long the driver may take to answer a read.
 const READ_WITHIN: Duration = Duration::from_secs(2);
 /// How long it may take to change something.
 const MUTATE_WITHIN: Duration = Duration::from_secs(30);
@@ -37,7 +38,7 @@ const QUEUE: usize = 64;
 pub enum NvmlFailed {
     /// The library refused.
     #[error("{0}")]
-    Refused(Fault),
+    Refused(NvmlCallError),
     /// The driver didn't answer in time, or crashed the worker.
     #[error("the driver doesn't answer")]
     NoAnswer,
@@ -46,16 +47,16 @@ pub enum NvmlFailed {
 /// The way to the worker.
 #[derive(Clone, Debug)]
 pub struct NvmlClient {
-    queue: mpsc::Sender<Job>,
+    queue: mpsc::Sender<QueuedRequest>,
     /// What may wait until nothing else does.
-    aside: mpsc::Sender<Job>,
-    counts: Counts,
+    samples: mpsc::Sender<QueuedRequest>,
+    counts: RequestCounts,
 }
 
 #[derive(Debug)]
-struct Job {
-    request: Request,
-    answer: oneshot::Sender<Result<Reply, NvmlFailed>>,
+struct QueuedRequest {
+    request: NvmlRequest,
+    answer: oneshot::Sender<Result<NvmlReply, NvmlFailed>>,
 }
 
 /// How a worker is started.
@@ -71,14 +72,14 @@ impl NvmlClient {
     /// Starts the task that owns the worker.
     pub fn start(program: WorkerProgram) -> Self {
         let (queue, jobs) = mpsc::channel(QUEUE);
-        let (aside, samples) = mpsc::channel(1);
-        let counts = Counts::default();
-        tokio::task::spawn_local(serve(program, jobs, samples, counts.clone()));
-        Self { queue, aside, counts }
+        let (samples, sample_requests) = mpsc::channel(1);
+        let counts = RequestCounts::default();
+        tokio::task::spawn_local(serve(program, jobs, sample_requests, counts.clone()));
+        Self { queue, samples, counts }
     }
 
     /// Returns how often the worker was asked, and what came of it.
-    pub const fn counts(&self) -> &Counts {
+    pub const fn counts(&self) -> &RequestCounts {
         &self.counts
     }
 
@@ -87,15 +88,15 @@ impl NvmlClient {
     /// # Errors
     ///
     /// [`NvmlFailed`].
-    pub async fn sample(&self, gpu: GpuId) -> Result<Sample, NvmlFailed> {
-        match ask(&self.aside, Request::Sample(gpu)).await? {
-            Reply::Sample(sample) => Ok(*sample),
-            Reply::Gpus(_)
-            | Reply::Gpu(_)
-            | Reply::One(_)
-            | Reply::Advice(_)
-            | Reply::Done
-            | Reply::Failed(_) => Err(NvmlFailed::NoAnswer),
+    pub async fn sample(&self, gpu: GpuId) -> Result<GpuSample, NvmlFailed> {
+        match ask(&self.samples, NvmlRequest::Sample(gpu)).await? {
+            NvmlReply::Sample(sample) => Ok(*sample),
+            NvmlReply::Gpus(_)
+            | NvmlReply::Gpu(_)
+            | NvmlReply::One(_)
+            | NvmlReply::Advice(_)
+            | NvmlReply::Done
+            | NvmlReply::Failed(_) => Err(NvmlFailed::NoAnswer),
         }
     }
 
@@ -104,42 +105,49 @@ impl NvmlClient {
     /// # Errors
     ///
     /// [`NvmlFailed`].
-    pub async fn ask(&self, request: Request) -> Result<Reply, NvmlFailed> {
+    pub async fn ask(&self, request: NvmlRequest) -> Result<NvmlReply, NvmlFailed> {
         ask(&self.queue, request).await
     }
 }
 
-async fn ask(queue: &mpsc::Sender<Job>, request: Request) -> Result<Reply, NvmlFailed> {
+async fn ask(
+    queue: &mpsc::Sender<QueuedRequest>,
+    request: NvmlRequest,
+) -> Result<NvmlReply, NvmlFailed> {
     let (answer, answered) = oneshot::channel();
-    let sent = queue.send(Job { request, answer }).await;
+    let sent = queue.send(QueuedRequest { request, answer }).await;
     sent.map_err(|_| NvmlFailed::NoAnswer)?;
     match answered.await.map_err(|_| NvmlFailed::NoAnswer)?? {
-        Reply::Failed(fault) => Err(NvmlFailed::Refused(fault)),
+        NvmlReply::Failed(fault) => Err(NvmlFailed::Refused(fault)),
         reply => Ok(reply),
     }
 }
 
-struct Worker {
+struct WorkerProcess {
     child: Child,
     input: ChildStdin,
     output: ChildStdout,
 }
 
 #[derive(Default)]
-struct Patience {
+struct RequestDeadlines {
     hangs: u32,
     until: Option<Instant>,
 }
 
+#[expect(
+    clippy::disallowed_methods,
+    reason = "a deadline of a process or a connection at the edge"
+)]
 async fn serve(
     program: WorkerProgram,
-    mut jobs: mpsc::Receiver<Job>,
-    mut samples: mpsc::Receiver<Job>,
-    counts: Counts,
+    mut jobs: mpsc::Receiver<QueuedRequest>,
+    mut samples: mpsc::Receiver<QueuedRequest>,
+    counts: RequestCounts,
 ) {
     let mut worker = None;
     let mut ghosts: Vec<Child> = Vec::new();
-    let mut patience = BTreeMap::<Option<GpuId>, Patience>::new();
+    let mut patience = BTreeMap::<Option<GpuId>, RequestDeadlines>::new();
     loop {
         // A sample never goes before anything else: it is the one request that can wait.
         let next = tokio::select! {
@@ -147,7 +155,7 @@ async fn serve(
             job = jobs.recv() => job,
             Some(job) = samples.recv() => Some(job),
         };
-        let Some(Job { request, answer }) = next else { return };
+        let Some(QueuedRequest { request, answer }) = next else { return };
         let patience = patience.entry(request.gpu().cloned()).or_default();
         if patience.until.is_some_and(|until| Instant::now() < until) {
             let _ = answer.send(Err(NvmlFailed::NoAnswer));
@@ -155,7 +163,7 @@ async fn serve(
         }
         let replied = attempt(&program, &mut worker, &mut ghosts, &request).await;
         match &replied {
-            Ok(_) => *patience = Patience::default(),
+            Ok(_) => *patience = RequestDeadlines::default(),
             Err(_) => {
                 patience.hangs += 1;
                 tracing::warn!(hangs = patience.hangs, ?request, "the driver doesn't answer");
@@ -172,10 +180,10 @@ async fn serve(
 
 async fn attempt(
     program: &WorkerProgram,
-    worker: &mut Option<Worker>,
+    worker: &mut Option<WorkerProcess>,
     ghosts: &mut Vec<Child>,
-    request: &Request,
-) -> Result<Reply, NvmlFailed> {
+    request: &NvmlRequest,
+) -> Result<NvmlReply, NvmlFailed> {
     let mut running = match worker.take() {
         Some(running) => running,
         None => {
@@ -204,7 +212,7 @@ async fn attempt(
     }
 }
 
-fn start(program: &WorkerProgram) -> io::Result<Worker> {
+fn start(program: &WorkerProgram) -> io::Result<WorkerProcess> {
     let mut child = Command::new(&program.program)
         .arg("nvml-worker")
         .arg("--nvml")
@@ -214,12 +222,12 @@ fn start(program: &WorkerProgram) -> io::Result<Worker> {
         .kill_on_drop(true)
         .spawn()?;
     match (child.stdin.take(), child.stdout.take()) {
-        (Some(input), Some(output)) => Ok(Worker { child, input, output }),
+        (Some(input), Some(output)) => Ok(WorkerProcess { child, input, output }),
         (None, _) | (_, None) => Err(io::ErrorKind::BrokenPipe.into()),
     }
 }
 
-async fn exchange(worker: &mut Worker, request: &Request) -> io::Result<Reply> {
+async fn exchange(worker: &mut WorkerProcess, request: &NvmlRequest) -> io::Result<NvmlReply> {
     worker.input.write_all(&frame_bytes(request)?).await?;
     let mut buffer = Vec::new();
     loop {

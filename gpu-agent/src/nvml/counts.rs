@@ -4,26 +4,26 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::client::NvmlFailed;
-use super::messages::{Reply, Request};
+use super::messages::{NvmlReply, NvmlRequest};
 
 /// Most counters: far more than there are requests and codes of the driver.
 const COUNTERS_MAX: usize = 256;
 
 /// Counters by what was asked and how it ended: `ok`, `no_answer`, or the driver's code.
 #[derive(Clone, Debug, Default)]
-pub struct Counts(Arc<Mutex<BTreeMap<(&'static str, String), u64>>>);
+pub struct RequestCounts(Arc<Mutex<BTreeMap<(&'static str, String), u64>>>);
 
-impl Counts {
+impl RequestCounts {
     /// Counts one request.
-    pub fn count(&self, request: &Request, replied: &Result<Reply, NvmlFailed>) {
+    pub fn count(&self, request: &NvmlRequest, replied: &Result<NvmlReply, NvmlFailed>) {
         let result = match replied {
-            Ok(Reply::Failed(fault)) => format!("code {}", fault.code),
+            Ok(NvmlReply::Failed(fault)) => format!("code {}", fault.code),
             Ok(_) => "ok".to_owned(),
             Err(NvmlFailed::Refused(fault)) => format!("code {}", fault.code),
             Err(NvmlFailed::NoAnswer) => "no_answer".to_owned(),
         };
         let mut counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let key = (request.word(), result);
+        let key = (request.as_str(), result);
         if counts.len() < COUNTERS_MAX || counts.contains_key(&key) {
             *counts.entry(key).or_default() += 1;
         }
@@ -37,18 +37,18 @@ impl Counts {
 
 #[cfg(test)]
 mod tests {
-    use super::super::fault::Fault;
     use super::*;
+    use tessera_agent_core::nvml::error::NvmlCallError;
 
     #[test]
     fn requests_are_counted_by_what_came_of_them() {
-        let counts = Counts::default();
-        let fault = Fault { call: "nvmlDeviceGetUUID".to_owned(), code: 15 };
+        let counts = RequestCounts::default();
+        let fault = NvmlCallError { call: "nvmlDeviceGetUUID".to_owned(), code: 15 };
 
-        counts.count(&Request::List, &Ok(Reply::Done));
-        counts.count(&Request::List, &Ok(Reply::Done));
-        counts.count(&Request::List, &Ok(Reply::Failed(fault)));
-        counts.count(&Request::List, &Err(NvmlFailed::NoAnswer));
+        counts.count(&NvmlRequest::List, &Ok(NvmlReply::Done));
+        counts.count(&NvmlRequest::List, &Ok(NvmlReply::Done));
+        counts.count(&NvmlRequest::List, &Ok(NvmlReply::Failed(fault)));
+        counts.count(&NvmlRequest::List, &Err(NvmlFailed::NoAnswer));
 
         let all: Vec<_> = counts.all().into_iter().map(|((_, how), times)| (how, times)).collect();
         let wanted = [("code 15", 1), ("no_answer", 1), ("ok", 2)];

@@ -1,5 +1,5 @@
 //! The agent's side of the worker that waits for the driver's events: started, and started anew
-//! when it ends or says nothing.
+//! when it ends or reports nothing.
 
 use std::io;
 use std::process::Stdio;
@@ -10,12 +10,12 @@ use tokio::process::{Child, ChildStdout, Command};
 use tokio::sync::mpsc;
 
 use super::client::WorkerProgram;
-use super::watch::Heard;
-use crate::gpus::{Noticed, Place, Source, Told};
+use super::watch::WatchMessage;
+use crate::gpus::{DriverNotice, ErrorSource, GpuAddress, ReportedError};
 use crate::shepherd::socket::take_frame;
 use crate::sys::clock;
 
-/// A worker that said nothing for so long hangs in the kernel.
+/// A worker that reported nothing for so long hangs in the kernel.
 const SILENT_AFTER: Duration = Duration::from_secs(15);
 /// Pause before another one is started, doubled each time.
 const PAUSE_MIN: Duration = Duration::from_secs(1);
@@ -24,16 +24,16 @@ const PAUSE_MAX: Duration = Duration::from_secs(60);
 /// Most killed workers that may still hang in the kernel before no new one is started.
 const GHOSTS_MAX: usize = 3;
 
-/// Tells of events for as long as somebody listens.
-pub async fn run(program: WorkerProgram, told: mpsc::Sender<Told>) {
+/// Forwards events for as long as there is a receiver.
+pub async fn run(program: WorkerProgram, reported: mpsc::Sender<DriverNotice>) {
     let mut ghosts: Vec<Child> = Vec::new();
     let mut pause = PAUSE_MIN;
-    while !told.is_closed() {
+    while !reported.is_closed() {
         ghosts.retain_mut(|ghost| !matches!(ghost.try_wait(), Ok(Some(_))));
         if ghosts.len() < GHOSTS_MAX {
             match start(&program) {
                 Ok((mut child, output)) => {
-                    if listen(output, &told).await {
+                    if listen(output, &reported).await {
                         pause = PAUSE_MIN;
                     }
                     // Not waited for: it may be stuck in the kernel.
@@ -56,7 +56,7 @@ fn start(program: &WorkerProgram) -> io::Result<(Child, ChildStdout)> {
         .arg("--events")
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
-        // What it can't do, the other worker says too.
+        // What it can't do, the other worker reports too.
         .stderr(Stdio::null())
         .kill_on_drop(true)
         .spawn()?;
@@ -66,16 +66,16 @@ fn start(program: &WorkerProgram) -> io::Result<(Child, ChildStdout)> {
     }
 }
 
-/// Passes on what a worker says until it ends or falls silent; returns whether it ever spoke.
-async fn listen(mut output: ChildStdout, told: &mpsc::Sender<Told>) -> bool {
+/// Passes on what a worker reports until it ends or falls silent; returns whether it ever spoke.
+async fn listen(mut output: ChildStdout, reported: &mpsc::Sender<DriverNotice>) -> bool {
     let mut buffer = Vec::new();
     let mut spoke = false;
     loop {
-        match take_frame::<Heard>(&mut buffer) {
-            Ok(Some(heard)) => {
+        match take_frame::<WatchMessage>(&mut buffer) {
+            Ok(Some(received)) => {
                 spoke = true;
-                if let Some(heard) = told_of(heard)
-                    && told.send(heard).await.is_err()
+                if let Some(received) = notice_of(received)
+                    && reported.send(received).await.is_err()
                 {
                     return spoke;
                 }
@@ -95,14 +95,14 @@ async fn listen(mut output: ChildStdout, told: &mpsc::Sender<Told>) -> bool {
     }
 }
 
-fn told_of(heard: Heard) -> Option<Told> {
-    match heard {
-        Heard::Beat => None,
-        Heard::Lost => Some(Told::Lost),
-        Heard::Xid { gpu, xid, instance } => Some(Told::Noticed(Noticed {
-            source: Source::Events,
+fn notice_of(received: WatchMessage) -> Option<DriverNotice> {
+    match received {
+        WatchMessage::Beat => None,
+        WatchMessage::Lost => Some(DriverNotice::Lost),
+        WatchMessage::Xid { gpu, xid, instance } => Some(DriverNotice::Noticed(ReportedError {
+            source: ErrorSource::Events,
             at_unix: clock::unix_now(),
-            on: Place::Gpu(gpu),
+            on: GpuAddress::Gpu(gpu),
             xid,
             instance,
             pid: None,

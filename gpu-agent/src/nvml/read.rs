@@ -7,17 +7,17 @@ use nvml_wrapper_sys::bindings::{
 use tessera_model::mig::compute::ComputeSlot;
 use tessera_model::mig::{Geometry, MediaEngines, Profile, ProfileId, ProfileName, Slot};
 use tessera_model::{Bytes, GpuId};
-use tessera_wire::frames::{MigReport, PartReport};
+use tessera_wire::frames::{ComputeInstanceReport, MigReport};
 
-use super::calls::Library;
-use super::fault::{Fault, Handling};
-use super::messages::{GpuFacts, InstanceFacts, User};
+use super::calls::NvmlLibrary;
+use tessera_agent_core::nvml::error::{ErrorHandling, NvmlCallError};
+use tessera_agent_core::nvml::facts::{GpuFacts, InstanceFacts, InstanceUser};
 
 /// CUDA's major capability of Hopper, the first generation whose MIG mode ends with the boot.
 const HOPPER: i32 = 9;
 
 /// A GPU instance with its handle, which is good until the next change.
-pub struct Standing {
+pub struct InstanceHandle {
     /// The driver's handle.
     pub handle: nvmlGpuInstance_t,
     /// The driver's number.
@@ -29,11 +29,11 @@ pub struct Standing {
 /// Reads everything that the agent wants to know of a GPU. `known` is its geometry, if it was
 /// read before with MIG mode on.
 pub fn gpu(
-    library: &Library,
+    library: &NvmlLibrary,
     device: nvmlDevice_t,
     id: &GpuId,
     known: Option<&Geometry>,
-) -> Result<GpuFacts, Fault> {
+) -> Result<GpuFacts, NvmlCallError> {
     let mig = match library.mig_mode(device) {
         Ok(true) => MigReport::On {
             geometry: known.map_or_else(|| geometry(library, device), |g| Ok(g.clone()))?,
@@ -67,7 +67,7 @@ pub fn gpu(
 
 /// Turns a figure that a GPU, driver or permission doesn't offer into `None`: nothing depends on
 /// it so much that the GPU could not be used without.
-fn offered<T>(result: Result<T, Fault>) -> Result<Option<T>, Fault> {
+fn offered<T>(result: Result<T, NvmlCallError>) -> Result<Option<T>, NvmlCallError> {
     match result {
         Ok(value) => Ok(Some(value)),
         Err(fault) if fault.is_loss() => Err(fault),
@@ -75,7 +75,7 @@ fn offered<T>(result: Result<T, Fault>) -> Result<Option<T>, Fault> {
     }
 }
 
-fn geometry(library: &Library, device: nvmlDevice_t) -> Result<Geometry, Fault> {
+fn geometry(library: &NvmlLibrary, device: nvmlDevice_t) -> Result<Geometry, NvmlCallError> {
     let mut profiles = Vec::new();
     for number in 0..NVML_GPU_INSTANCE_PROFILE_COUNT {
         match library.profile(device, number) {
@@ -90,11 +90,11 @@ fn geometry(library: &Library, device: nvmlDevice_t) -> Result<Geometry, Fault> 
 
 /// Returns `None` for a profile whose figures make no sense: nothing can be planned with it.
 fn profile(
-    library: &Library,
+    library: &NvmlLibrary,
     device: nvmlDevice_t,
     info: &nvmlGpuInstanceProfileInfo_t,
     name: Option<String>,
-) -> Result<Option<Profile>, Fault> {
+) -> Result<Option<Profile>, NvmlCallError> {
     let placements = library.placements(device, info.id)?;
     let gigabytes = info.memorySizeMB.div_ceil(1024);
     let name = name.unwrap_or_else(|| format!("{}g.{gigabytes}gb", info.sliceCount));
@@ -125,10 +125,10 @@ fn profile(
 }
 
 fn instances(
-    library: &Library,
+    library: &NvmlLibrary,
     device: nvmlDevice_t,
     geometry: &Geometry,
-) -> Result<Vec<InstanceFacts>, Fault> {
+) -> Result<Vec<InstanceFacts>, NvmlCallError> {
     let standing = standing(library, device, geometry)?;
     let migs = mig_devices(library, device)?;
     let mut facts = Vec::with_capacity(standing.len());
@@ -141,20 +141,20 @@ fn instances(
 
 /// Reads one instance of those that stand.
 pub fn one(
-    library: &Library,
+    library: &NvmlLibrary,
     device: nvmlDevice_t,
     geometry: &Geometry,
-    instance: &Standing,
-) -> Result<InstanceFacts, Fault> {
+    instance: &InstanceHandle,
+) -> Result<InstanceFacts, NvmlCallError> {
     instance_facts(library, geometry, &mig_devices(library, device)?, instance)
 }
 
 fn instance_facts(
-    library: &Library,
+    library: &NvmlLibrary,
     geometry: &Geometry,
     migs: &[(u32, nvmlDevice_t)],
-    instance: &Standing,
-) -> Result<InstanceFacts, Fault> {
+    instance: &InstanceHandle,
+) -> Result<InstanceFacts, NvmlCallError> {
     let mine: Vec<_> = migs.iter().filter(|(number, _)| *number == instance.number).collect();
     let mut users = Vec::new();
     for (_, mig) in &mine {
@@ -166,12 +166,14 @@ fn instance_facts(
         let uuid = optional(library.uuid(*mig))?.and_then(|uuid| uuid.parse().ok());
         match part(library, instance, profile, *mig, mine.len())? {
             Extent::Whole => slice = uuid,
-            Extent::Part { slot, sms } => parts.push(PartReport { slot, slice: uuid, sms }),
+            Extent::Part { slot, sms } => {
+                parts.push(ComputeInstanceReport { slot, slice: uuid, sms });
+            }
             Extent::Unknown => {}
         }
     }
     parts.sort_by_key(|part| part.slot);
-    // Its devices tell, save where there is none: then it may be half made, or unseen.
+    // Its devices show it. Without a device it may be half made, or invisible.
     let compute = match mine.len() {
         0 => {
             let profiles = compute_profiles(library, instance.handle)?;
@@ -199,20 +201,20 @@ enum Extent {
 }
 
 /// Finds out what a MIG device covers, one of `siblings` over an instance. A driver that doesn't
-/// tell what an only one covers has nothing else to tell: then it is the whole.
+/// reports no extent of a single compute instance: then it covers the whole instance.
 fn part(
-    library: &Library,
-    instance: &Standing,
+    library: &NvmlLibrary,
+    instance: &InstanceHandle,
     profile: Option<&Profile>,
     mig: nvmlDevice_t,
     siblings: usize,
-) -> Result<Extent, Fault> {
-    let told = offered(library.attributes(mig))?;
+) -> Result<Extent, NvmlCallError> {
+    let reported = offered(library.attributes(mig))?;
     let alone = siblings == 1;
-    if alone && told.is_some_and(|t| t.computeInstanceSliceCount == t.gpuInstanceSliceCount) {
+    if alone && reported.is_some_and(|t| t.computeInstanceSliceCount == t.gpuInstanceSliceCount) {
         return Ok(Extent::Whole);
     }
-    let unknown = if alone && told.is_none() { Extent::Whole } else { Extent::Unknown };
+    let unknown = if alone && reported.is_none() { Extent::Whole } else { Extent::Unknown };
     let Some(compute) = optional(library.compute_of(instance.handle, mig))? else {
         return Ok(unknown);
     };
@@ -227,7 +229,7 @@ fn part(
         let whole = u32::from(profile.compute_slices.max(1));
         u32::from(profile.sms) * u32::from(slot.slices) / whole
     });
-    let sms = told.map_or(counted, |told| told.multiprocessorCount);
+    let sms = reported.map_or(counted, |reported| reported.multiprocessorCount);
     Ok(Extent::Part { slot, sms: u16::try_from(sms).unwrap_or(u16::MAX) })
 }
 
@@ -241,10 +243,10 @@ pub fn slot_of(info: &nvmlComputeInstanceInfo_t) -> Option<ComputeSlot> {
 
 /// Lists the GPU instances that stand.
 pub fn standing(
-    library: &Library,
+    library: &NvmlLibrary,
     device: nvmlDevice_t,
     geometry: &Geometry,
-) -> Result<Vec<Standing>, Fault> {
+) -> Result<Vec<InstanceHandle>, NvmlCallError> {
     let mut list = Vec::new();
     for profile in &geometry.profiles {
         list.extend(standing_of(library, device, profile)?);
@@ -254,10 +256,10 @@ pub fn standing(
 
 /// Lists the GPU instances of one profile.
 pub fn standing_of(
-    library: &Library,
+    library: &NvmlLibrary,
     device: nvmlDevice_t,
     profile: &Profile,
-) -> Result<Vec<Standing>, Fault> {
+) -> Result<Vec<InstanceHandle>, NvmlCallError> {
     let mut list = Vec::new();
     for handle in library.instances(device, profile.id.0, u32::from(profile.max_instances))? {
         // One that another program destroyed meanwhile.
@@ -266,13 +268,16 @@ pub fn standing_of(
             start: u8::try_from(info.placement.start).unwrap_or(u8::MAX),
             profile: ProfileId(info.profileId),
         };
-        list.push(Standing { handle, number: info.id, slot });
+        list.push(InstanceHandle { handle, number: info.id, slot });
     }
     Ok(list)
 }
 
 /// Reads the geometry of a GPU in MIG mode.
-pub fn mig_geometry(library: &Library, device: nvmlDevice_t) -> Result<Geometry, Fault> {
+pub fn mig_geometry(
+    library: &NvmlLibrary,
+    device: nvmlDevice_t,
+) -> Result<Geometry, NvmlCallError> {
     geometry(library, device)
 }
 
@@ -289,9 +294,9 @@ pub struct ComputeSize {
 
 /// Lists the sizes of compute instance that an instance offers.
 pub fn compute_profiles(
-    library: &Library,
+    library: &NvmlLibrary,
     instance: nvmlGpuInstance_t,
-) -> Result<Vec<ComputeSize>, Fault> {
+) -> Result<Vec<ComputeSize>, NvmlCallError> {
     let mut list = Vec::new();
     for number in 0..NVML_COMPUTE_INSTANCE_PROFILE_COUNT {
         let Some(info) = optional(library.compute_profile(instance, number))? else { continue };
@@ -302,10 +307,10 @@ pub fn compute_profiles(
 
 /// Lists the compute instances of an instance.
 pub fn compute_instances(
-    library: &Library,
+    library: &NvmlLibrary,
     instance: nvmlGpuInstance_t,
     sizes: &[ComputeSize],
-) -> Result<Vec<nvmlComputeInstance_t>, Fault> {
+) -> Result<Vec<nvmlComputeInstance_t>, NvmlCallError> {
     let mut list = Vec::new();
     for size in sizes {
         list.extend(library.compute_instances(instance, size.id, size.most)?);
@@ -315,9 +320,9 @@ pub fn compute_instances(
 
 /// Lists the MIG devices that exist, with the numbers of their instances.
 pub fn mig_devices(
-    library: &Library,
+    library: &NvmlLibrary,
     device: nvmlDevice_t,
-) -> Result<Vec<(u32, nvmlDevice_t)>, Fault> {
+) -> Result<Vec<(u32, nvmlDevice_t)>, NvmlCallError> {
     let mut list = Vec::new();
     for index in 0..library.mig_devices_max(device)? {
         // A device may be listed for a while after its instance is gone.
@@ -330,9 +335,9 @@ pub fn mig_devices(
     Ok(list)
 }
 
-fn users_of(library: &Library, mig: nvmlDevice_t) -> Result<Vec<User>, Fault> {
+fn users_of(library: &NvmlLibrary, mig: nvmlDevice_t) -> Result<Vec<InstanceUser>, NvmlCallError> {
     let pids = optional(library.processes(mig))?.unwrap_or_default();
-    Ok(pids.into_iter().map(|pid| User { pid, ours: is_ours(pid) }).collect())
+    Ok(pids.into_iter().map(|pid| InstanceUser { pid, ours: is_ours(pid) }).collect())
 }
 
 fn is_ours(pid: u32) -> bool {
@@ -344,11 +349,11 @@ fn is_ours(pid: u32) -> bool {
 }
 
 /// Turns "there is none" into `None`; handles of what is gone are bad arguments.
-fn optional<T>(result: Result<T, Fault>) -> Result<Option<T>, Fault> {
+fn optional<T>(result: Result<T, NvmlCallError>) -> Result<Option<T>, NvmlCallError> {
     match result {
         Ok(value) => Ok(Some(value)),
         Err(fault)
-            if fault.handling() == Handling::Absent
+            if fault.handling() == ErrorHandling::Absent
                 || fault.is_unsupported()
                 || fault.is_bad_argument() =>
         {

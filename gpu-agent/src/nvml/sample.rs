@@ -7,10 +7,10 @@ use nvml_wrapper_sys::bindings::{nvmlDevice_t, nvmlProcessInfo_t};
 use tessera_model::mig::Slot;
 use tessera_model::{AttemptId, Bytes, GpuId};
 
-use super::calls::Library;
-use super::fault::{Fault, Handling};
-use super::messages::{PlaceSample, ProcessSample, Sample};
+use super::calls::NvmlLibrary;
 use super::read;
+use tessera_agent_core::nvml::error::{ErrorHandling, NvmlCallError};
+use tessera_agent_core::nvml::sample::{GpuSample, InstanceSample, ProcessSample};
 
 /// How long a layout is believed at most. Our own changes are known at once, and those of others
 /// when an instance of it fails to answer or a process names one that it lacks.
@@ -27,18 +27,18 @@ const NO_MEMORY: u64 = u64::MAX;
 /// Remembers between samples what takes long to look up.
 #[derive(Default)]
 pub struct Sampler {
-    layouts: BTreeMap<GpuId, Layout>,
+    layouts: BTreeMap<GpuId, SampledLayout>,
     /// Up to when the driver's samples of processes are known, in its microseconds.
     loads_upto: BTreeMap<GpuId, u64>,
-    owners: BTreeMap<u32, (Instant, Owner)>,
+    owners: BTreeMap<u32, (Instant, ProcessOwner)>,
 }
 
-struct Layout {
+struct SampledLayout {
     read: Instant,
-    places: Vec<Place>,
+    places: Vec<SampledInstance>,
 }
 
-struct Place {
+struct SampledInstance {
     number: u32,
     slot: Slot,
     mig: Option<nvmlDevice_t>,
@@ -57,20 +57,20 @@ impl Sampler {
     /// The GPU is lost or in error. A figure that it only doesn't have is `None`.
     pub fn sample(
         &mut self,
-        library: &Library,
+        library: &NvmlLibrary,
         device: nvmlDevice_t,
         gpu: &GpuId,
-    ) -> Result<Sample, Fault> {
+    ) -> Result<GpuSample, NvmlCallError> {
         let memory = match library.memory(device) {
-            Err(fault) if fault.handling() == Handling::Faulty => return Err(fault),
+            Err(fault) if fault.handling() == ErrorHandling::Faulty => return Err(fault),
             other => other.ok(),
         };
-        let mut sample = Sample {
+        let mut sample = GpuSample {
             mig: library.mig_mode(device).unwrap_or(false),
             memory_used: memory.map(|(_, used)| Bytes::new(used)),
             power_mw: library.power(device).ok().map(u64::from),
             energy_mj: library.energy(device).ok(),
-            ..Sample::default()
+            ..GpuSample::default()
         };
         let mut listed = library.compute_processes(device).unwrap_or_default();
         listed.extend(library.mps_processes(device).unwrap_or_default());
@@ -80,9 +80,9 @@ impl Sampler {
         } else {
             self.forget(gpu);
             sample.busy_percent = library.utilization(device).ok().map(|rates| rates.gpu);
-            if let Some(told) = self.loads(library, device, gpu) {
-                sample.loads_told = true;
-                loads = told;
+            if let Some(reported) = self.loads(library, device, gpu) {
+                sample.loads_reported = true;
+                loads = reported;
             }
         }
         sample.processes = self.processes(&listed, &loads);
@@ -93,15 +93,20 @@ impl Sampler {
         Ok(sample)
     }
 
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "a deadline of a process or a connection at the edge"
+    )]
     fn places(
         &mut self,
-        library: &Library,
+        library: &NvmlLibrary,
         device: nvmlDevice_t,
         gpu: &GpuId,
-    ) -> Result<Vec<PlaceSample>, Fault> {
+    ) -> Result<Vec<InstanceSample>, NvmlCallError> {
         let fresh = self.layouts.get(gpu).is_some_and(|l| l.read.elapsed() < LAYOUT_KEPT);
         if !fresh {
-            let layout = Layout { read: Instant::now(), places: read_places(library, device)? };
+            let layout =
+                SampledLayout { read: Instant::now(), places: read_places(library, device)? };
             self.layouts.insert(gpu.clone(), layout);
         }
         let places = self.layouts.get(gpu).map_or(&[][..], |layout| &layout.places);
@@ -110,7 +115,7 @@ impl Sampler {
             let memory = place.mig.map(|mig| library.memory(mig));
             gone |= matches!(memory, Some(Err(_)));
             let used = memory.and_then(Result::ok).map(|(_, used)| Bytes::new(used));
-            PlaceSample { number: place.number, slot: place.slot, memory_used: used }
+            InstanceSample { number: place.number, slot: place.slot, memory_used: used }
         });
         let samples = samples.collect();
         if gone {
@@ -120,10 +125,10 @@ impl Sampler {
         Ok(samples)
     }
 
-    /// Returns the mean load of each process since the last sample; `None` if it isn't told.
+    /// Returns the mean load of each process since the last sample; `None` if it isn't reported.
     fn loads(
         &mut self,
-        library: &Library,
+        library: &NvmlLibrary,
         device: nvmlDevice_t,
         gpu: &GpuId,
     ) -> Option<BTreeMap<u32, u32>> {
@@ -162,7 +167,11 @@ impl Sampler {
         found.into_values().collect()
     }
 
-    fn owner(&mut self, pid: u32) -> Owner {
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "a deadline of a process or a connection at the edge"
+    )]
+    fn owner(&mut self, pid: u32) -> ProcessOwner {
         if self.owners.len() >= OWNERS_MAX {
             self.owners.clear();
         }
@@ -177,34 +186,37 @@ impl Sampler {
     }
 }
 
-fn read_places(library: &Library, device: nvmlDevice_t) -> Result<Vec<Place>, Fault> {
+fn read_places(
+    library: &NvmlLibrary,
+    device: nvmlDevice_t,
+) -> Result<Vec<SampledInstance>, NvmlCallError> {
     let geometry = read::mig_geometry(library, device)?;
     let migs = read::mig_devices(library, device)?;
     let standing = read::standing(library, device, &geometry)?;
     let places = standing.into_iter().map(|instance| {
-        // Compute instances hold their GPU instance's memory together: any of them tells of it.
+        // Compute instances hold their GPU instance's memory together: any of them reports it.
         let mig = migs.iter().find(|(number, _)| *number == instance.number).map(|(_, mig)| *mig);
-        Place { number: instance.number, slot: instance.slot, mig }
+        SampledInstance { number: instance.number, slot: instance.slot, mig }
     });
     Ok(places.collect())
 }
 
 /// Whose a process is.
 #[derive(Clone, Copy, Debug, Default)]
-struct Owner {
+struct ProcessOwner {
     attempt: Option<AttemptId>,
     mps_server: bool,
 }
 
 /// Returns whose a process is, by what it finds in its environment.
-fn owner_of(pid: u32) -> Owner {
+fn owner_of(pid: u32) -> ProcessOwner {
     let environment = std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
     let value = |name: &str| {
         let named = |pair: &&[u8]| pair.strip_prefix(name.as_bytes())?.strip_prefix(b"=").map(drop);
         let pair = environment.split(|byte| *byte == 0).find(|pair| named(pair).is_some())?;
         std::str::from_utf8(&pair[name.len() + 1..]).ok()
     };
-    Owner {
+    ProcessOwner {
         attempt: value("TESSERA_ATTEMPT_ID").and_then(|text| text.parse().ok()),
         mps_server: value(crate::mps::daemon::MARK).is_some(),
     }

@@ -1,4 +1,4 @@
-//! The second worker process: waits for what the driver tells by itself. Apart from the one that
+//! The second worker process: waits for errors that the driver reports by itself. Apart from the one that
 //! answers questions, since waiting and answering exclude each other.
 
 use std::collections::BTreeMap;
@@ -11,9 +11,9 @@ use rustix::process::{Signal, set_parent_process_death_signal};
 use serde::{Deserialize, Serialize};
 use tessera_model::GpuId;
 
-use super::calls::Library;
-use super::fault::Fault;
+use super::calls::NvmlLibrary;
 use crate::shepherd::socket::frame_bytes;
+use tessera_agent_core::nvml::error::NvmlCallError;
 
 /// How long one wait lasts; after each, a sign of life.
 const WAIT_MS: u32 = 1_000;
@@ -26,23 +26,23 @@ const AGAIN_AFTER: Duration = Duration::from_secs(5);
 
 /// From the worker to the agent.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Heard {
+pub enum WatchMessage {
     /// It waits.
     Beat,
     /// An error.
     Xid {
-        /// Of which GPU.
+        /// The GPU that it belongs to.
         gpu: GpuId,
         /// Its number.
         xid: u32,
         /// The GPU instance that it struck.
         instance: Option<u32>,
     },
-    /// A GPU is lost; it isn't said which.
+    /// A GPU is lost; the driver doesn't report which.
     Lost,
 }
 
-/// Tells of events until the agent goes away, the library can't go on, or other GPUs are there.
+/// Prints events until the agent goes away, the library can't go on, or other GPUs are there.
 ///
 /// # Errors
 ///
@@ -50,13 +50,13 @@ pub enum Heard {
 pub fn run(path: &OsStr) -> io::Result<()> {
     set_parent_process_death_signal(Some(Signal::KILL))?;
     match Watch::begin(path) {
-        Ok(watch) => watch.tell(),
+        Ok(watch) => watch.send(),
         Err(fault) => Err(io::Error::other(fault.to_string())),
     }
 }
 
 struct Watch {
-    library: Library,
+    library: NvmlLibrary,
     set: nvml_wrapper_sys::bindings::nvmlEventSet_t,
     count: u32,
     names: BTreeMap<usize, GpuId>,
@@ -65,8 +65,8 @@ struct Watch {
 }
 
 impl Watch {
-    fn begin(path: &OsStr) -> Result<Self, Fault> {
-        let library = Library::load(path)?;
+    fn begin(path: &OsStr) -> Result<Self, NvmlCallError> {
+        let library = NvmlLibrary::load(path)?;
         let (set, count) = (library.event_set()?, library.count()?);
         let (mut names, mut again) = (BTreeMap::new(), None);
         for index in 0..count {
@@ -92,26 +92,30 @@ impl Watch {
         Ok(Self { library, set, count, names, again })
     }
 
-    fn tell(&self) -> io::Result<()> {
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "a deadline of a process or a connection at the edge"
+    )]
+    fn send(&self) -> io::Result<()> {
         let mut output = io::stdout().lock();
         let mut counted = Instant::now();
         loop {
-            let heard = match self.library.next_event(self.set, WAIT_MS) {
+            let received = match self.library.next_event(self.set, WAIT_MS) {
                 Ok(event) => match (self.names.get(&key(event.device)), event.xid.try_into()) {
                     (Some(gpu), Ok(xid)) => {
-                        Heard::Xid { gpu: gpu.clone(), xid, instance: event.instance }
+                        WatchMessage::Xid { gpu: gpu.clone(), xid, instance: event.instance }
                     }
-                    _ => Heard::Beat,
+                    _ => WatchMessage::Beat,
                 },
-                Err(fault) if fault.is_timeout() => Heard::Beat,
+                Err(fault) if fault.is_timeout() => WatchMessage::Beat,
                 Err(fault) if fault.code == LOST => {
                     // Said again and again as long as it lasts.
                     std::thread::sleep(Duration::from_millis(WAIT_MS.into()));
-                    Heard::Lost
+                    WatchMessage::Lost
                 }
                 Err(fault) => return Err(io::Error::other(fault.to_string())),
             };
-            output.write_all(&frame_bytes(&heard)?)?;
+            output.write_all(&frame_bytes(&received)?)?;
             output.flush()?;
             if self.again.is_some_and(|again| counted.elapsed() >= again) {
                 return Ok(());
@@ -128,7 +132,7 @@ impl Watch {
 
 const LOST: u32 = 15;
 
-/// Handles are told apart by their addresses.
+/// Handles are distinguished by their addresses.
 fn key(device: nvmlDevice_t) -> usize {
     device.addr()
 }

@@ -11,12 +11,13 @@ use tessera_model::GpuId;
 use tessera_model::mig::{Geometry, ProfileId, Slot};
 use tessera_wire::frames::MigReport;
 
-use super::calls::Library;
-use super::fault::Fault;
-use super::messages::{GpuFacts, InstanceFacts, Reply, Request};
-use super::read::{self, ComputeSize, Standing};
+use super::calls::NvmlLibrary;
+use super::messages::{NvmlReply, NvmlRequest};
+use super::read::{self, ComputeSize, InstanceHandle};
 use super::sample::Sampler;
 use crate::shepherd::socket::{frame_bytes, take_frame};
+use tessera_agent_core::nvml::error::NvmlCallError;
+use tessera_agent_core::nvml::facts::{GpuFacts, InstanceFacts};
 
 /// Serves requests until the agent goes away.
 ///
@@ -30,10 +31,10 @@ pub fn run(path: &OsStr) -> io::Result<()> {
     let mut chunk = [0; 4096];
     let (mut input, mut output) = (io::stdin().lock(), io::stdout().lock());
     loop {
-        while let Some(request) = take_frame::<Request>(&mut buffer)? {
+        while let Some(request) = take_frame::<NvmlRequest>(&mut buffer)? {
             let reply = match serve(path, &mut library, &request) {
                 Ok(reply) => reply,
-                Err(fault) => Reply::Failed(fault),
+                Err(fault) => NvmlReply::Failed(fault),
             };
             output.write_all(&frame_bytes(&reply)?)?;
             output.flush()?;
@@ -53,7 +54,7 @@ const READ_PAUSE: Duration = Duration::from_millis(20);
 
 /// The library with what was looked up: look-ups take long on a busy driver.
 struct Loaded {
-    library: Library,
+    library: NvmlLibrary,
     devices: BTreeMap<GpuId, nvmlDevice_t>,
     /// How GPUs with MIG mode on can be partitioned.
     geometries: BTreeMap<GpuId, Geometry>,
@@ -62,12 +63,16 @@ struct Loaded {
     sampler: Sampler,
 }
 
-fn serve(path: &OsStr, loaded: &mut Option<Loaded>, request: &Request) -> Result<Reply, Fault> {
+fn serve(
+    path: &OsStr,
+    loaded: &mut Option<Loaded>,
+    request: &NvmlRequest,
+) -> Result<NvmlReply, NvmlCallError> {
     let loaded = match loaded {
         Some(loaded) => loaded,
         // Tried again with each request: a driver may be loaded later.
         None => loaded.insert(Loaded {
-            library: Library::load(path)?,
+            library: NvmlLibrary::load(path)?,
             devices: BTreeMap::new(),
             geometries: BTreeMap::new(),
             sizes: BTreeMap::new(),
@@ -80,37 +85,37 @@ fn serve(path: &OsStr, loaded: &mut Option<Loaded>, request: &Request) -> Result
         loaded.sampler.forget(gpu);
     }
     match request {
-        Request::List => loaded.list(),
-        Request::Read(gpu) => loaded.read(gpu).map(|facts| Reply::Gpu(Box::new(facts))),
-        Request::Advice(gpu) => {
+        NvmlRequest::List => loaded.list(),
+        NvmlRequest::Read(gpu) => loaded.read(gpu).map(|facts| NvmlReply::Gpu(Box::new(facts))),
+        NvmlRequest::Advice(gpu) => {
             let device = loaded.device(gpu)?;
-            Ok(Reply::Advice(loaded.library.recovery(device).ok()))
+            Ok(NvmlReply::Advice(loaded.library.recovery(device).ok()))
         }
-        Request::Look(gpu, slot) => {
-            loaded.look(gpu, *slot).map(|found| Reply::One(found.map(Box::new)))
+        NvmlRequest::Look(gpu, slot) => {
+            loaded.look(gpu, *slot).map(|found| NvmlReply::One(found.map(Box::new)))
         }
-        Request::Create(gpu, slot) => loaded.create(gpu, *slot),
-        Request::Cut(gpu, slot, cut) => loaded.cut(gpu, *slot, cut),
-        Request::Destroy(gpu, slot) => loaded.destroy(gpu, *slot),
-        Request::SetMigMode(gpu, on) => {
+        NvmlRequest::Create(gpu, slot) => loaded.create(gpu, *slot),
+        NvmlRequest::Cut(gpu, slot, cut) => loaded.cut(gpu, *slot, cut),
+        NvmlRequest::Destroy(gpu, slot) => loaded.destroy(gpu, *slot),
+        NvmlRequest::SetMigMode(gpu, on) => {
             let device = loaded.device(gpu)?;
             loaded.geometries.remove(gpu);
             loaded.sizes.retain(|(known, _), _| known != gpu);
             match loaded.library.set_mig_mode(device, *on)? {
-                0 => Ok(Reply::Done),
-                code => Err(Fault { call: "nvmlDeviceSetMigMode".to_owned(), code }),
+                0 => Ok(NvmlReply::Done),
+                code => Err(NvmlCallError { call: "nvmlDeviceSetMigMode".to_owned(), code }),
             }
         }
-        Request::Sample(gpu) => {
+        NvmlRequest::Sample(gpu) => {
             let device = loaded.device(gpu)?;
             let sample = loaded.sampler.sample(&loaded.library, device, gpu)?;
-            Ok(Reply::Sample(Box::new(sample)))
+            Ok(NvmlReply::Sample(Box::new(sample)))
         }
     }
 }
 
 impl Loaded {
-    fn list(&mut self) -> Result<Reply, Fault> {
+    fn list(&mut self) -> Result<NvmlReply, NvmlCallError> {
         self.devices.clear();
         self.geometries.clear();
         self.sizes.clear();
@@ -122,20 +127,20 @@ impl Loaded {
                 self.devices.insert(gpu, device);
             }
         }
-        Ok(Reply::Gpus(self.devices.keys().cloned().collect()))
+        Ok(NvmlReply::Gpus(self.devices.keys().cloned().collect()))
     }
 
-    fn device(&mut self, gpu: &GpuId) -> Result<nvmlDevice_t, Fault> {
+    fn device(&mut self, gpu: &GpuId) -> Result<nvmlDevice_t, NvmlCallError> {
         if !self.devices.contains_key(gpu) {
             self.list()?;
         }
         self.devices
             .get(gpu)
             .copied()
-            .ok_or_else(|| Fault { call: "nvmlDeviceGetHandleByUUID".to_owned(), code: 28 })
+            .ok_or_else(|| NvmlCallError { call: "nvmlDeviceGetHandleByUUID".to_owned(), code: 28 })
     }
 
-    fn read(&mut self, gpu: &GpuId) -> Result<GpuFacts, Fault> {
+    fn read(&mut self, gpu: &GpuId) -> Result<GpuFacts, NvmlCallError> {
         let mut tries = 1;
         loop {
             match self.read_once(gpu) {
@@ -153,7 +158,7 @@ impl Loaded {
         }
     }
 
-    fn read_once(&mut self, gpu: &GpuId) -> Result<GpuFacts, Fault> {
+    fn read_once(&mut self, gpu: &GpuId) -> Result<GpuFacts, NvmlCallError> {
         let device = self.device(gpu)?;
         let known = self.geometries.get(gpu);
         let facts = read::gpu(&self.library, device, gpu, known)?;
@@ -165,7 +170,7 @@ impl Loaded {
 
     /// Returns the geometry, which is kept once two readings in a row agree: a profile that a
     /// driver in trouble leaves out must not be missing for ever.
-    fn geometry(&mut self, gpu: &GpuId) -> Result<Geometry, Fault> {
+    fn geometry(&mut self, gpu: &GpuId) -> Result<Geometry, NvmlCallError> {
         if let Some(known) = self.geometries.get(gpu) {
             return Ok(known.clone());
         }
@@ -184,7 +189,11 @@ impl Loaded {
 
     /// Returns what compute instances a GPU instance offers: kept, as the geometry is, once two
     /// readings agree.
-    fn sizes(&mut self, gpu: &GpuId, of: &Standing) -> Result<Vec<ComputeSize>, Fault> {
+    fn sizes(
+        &mut self,
+        gpu: &GpuId,
+        of: &InstanceHandle,
+    ) -> Result<Vec<ComputeSize>, NvmlCallError> {
         let key = (gpu.clone(), of.slot.profile);
         if let Some(known) = self.sizes.get(&key) {
             return Ok(known.clone());
@@ -196,7 +205,7 @@ impl Loaded {
         Ok(sizes)
     }
 
-    fn find(&mut self, gpu: &GpuId, slot: Slot) -> Result<Option<Standing>, Fault> {
+    fn find(&mut self, gpu: &GpuId, slot: Slot) -> Result<Option<InstanceHandle>, NvmlCallError> {
         let device = self.device(gpu)?;
         let geometry = self.geometry(gpu)?;
         let Some(profile) = geometry.profile(slot.profile) else { return Ok(None) };
@@ -205,14 +214,18 @@ impl Loaded {
     }
 
     /// Reads one place; once more, if it changed under the reader's eyes.
-    fn look(&mut self, gpu: &GpuId, slot: Slot) -> Result<Option<InstanceFacts>, Fault> {
+    fn look(&mut self, gpu: &GpuId, slot: Slot) -> Result<Option<InstanceFacts>, NvmlCallError> {
         match self.look_once(gpu, slot) {
             Err(fault) if fault.is_fleeting() => self.look_once(gpu, slot),
             other => other,
         }
     }
 
-    fn look_once(&mut self, gpu: &GpuId, slot: Slot) -> Result<Option<InstanceFacts>, Fault> {
+    fn look_once(
+        &mut self,
+        gpu: &GpuId,
+        slot: Slot,
+    ) -> Result<Option<InstanceFacts>, NvmlCallError> {
         let device = self.device(gpu)?;
         let geometry = self.geometry(gpu)?;
         match self.find(gpu, slot)? {

@@ -81,7 +81,7 @@ impl Group {
         kill(&self.path);
     }
 
-    /// Tells whether nothing runs in the group.
+    /// Returns whether nothing runs in the group.
     pub fn is_empty(&self) -> bool {
         std::fs::read_to_string(self.path.join("cgroup.events"))
             .is_ok_and(|events| events.lines().any(|line| line == "populated 0"))

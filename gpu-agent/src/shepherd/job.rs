@@ -6,18 +6,19 @@ use std::os::fd::{AsFd as _, BorrowedFd};
 use std::path::Path;
 
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
-use tessera_model::life::{Exit, Outcome};
+use tessera_agent_core::shepherd::verdict::{Evidence, Signalled, exit_of, verdict};
+use tessera_agent_core::shepherd::{HeldAttempt, never_ran_at};
+use tessera_model::life::{Outcome, ProgramExit};
 use tessera_model::share::CheckpointSignal;
 use tessera_model::{Bytes, Millis};
 use tessera_wire::frames::{AttemptStatus, ExitRecord, StopCause};
 
+use super::error_output::ErrorOutput;
 use super::group::{Group, sweep};
 use super::prepare::{self, Prepared};
-use super::protocol::{Held, SpawnOrder};
-use super::verdict::{Evidence, Signalled, exit_of, verdict};
-use super::words::Words;
+use super::protocol::SpawnOrder;
 use crate::sys::clock;
-use crate::sys::spawn::{self, Child, Image, Reaped};
+use crate::sys::spawn::{self, ProgramImage, ReapedChild, SpawnedChild};
 
 /// Returns when a limit is over. One more: the clock was rounded down, and a limit is never cut short.
 const fn limit_ends(started: Millis, limit: Millis) -> Millis {
@@ -30,9 +31,9 @@ const BEFORE_KILL_WITHIN: Millis = Millis::from_secs(6);
 
 /// A running attempt.
 #[derive(Debug)]
-pub struct Job {
+pub struct RunningAttempt {
     order: SpawnOrder,
-    child: Child,
+    child: SpawnedChild,
     started_unix: Millis,
     /// On the boot clock.
     started: Millis,
@@ -40,10 +41,10 @@ pub struct Job {
     grace_ends: Option<Millis>,
     signalled: Option<Signalled>,
     memory_kills_before: u64,
-    words: Words,
+    error_output: ErrorOutput,
 }
 
-impl Job {
+impl RunningAttempt {
     /// Starts an attempt.
     ///
     /// # Errors
@@ -59,14 +60,14 @@ impl Job {
         let prepared = prepare::prepare(data, &order, script)
             .map_err(|refused| Box::new(never_ran(refused.outcome, refused.detail)))?;
         let memory_kills_before = group.map_or(0, Group::out_of_memory_kills);
-        let words = Words::of(data, order.attempt);
+        let error_output = ErrorOutput::of(data, order.attempt);
         let child = start_program(&prepared, null, group).map_err(|error| {
             let refused = prepare::explain(&error, &prepared.program);
             Box::new(never_ran(refused.outcome, refused.detail))
         })?;
         let now = clock::boot_now();
         Ok(Self {
-            time_limit_ends: order.time_limit.map(|limit| limit_ends(now, limit)),
+            time_limit_ends: order.run.time_limit.map(|limit| limit_ends(now, limit)),
             started: now,
             order,
             child,
@@ -74,7 +75,7 @@ impl Job {
             grace_ends: None,
             signalled: None,
             memory_kills_before,
-            words,
+            error_output,
         })
     }
 
@@ -99,8 +100,8 @@ impl Job {
     }
 
     /// Returns how it stands, for an agent.
-    pub fn held(&self) -> Held {
-        Held {
+    pub fn held(&self) -> HeldAttempt {
+        HeldAttempt {
             attempt: self.order.attempt,
             job: self.order.job,
             generation: self.order.generation,
@@ -124,7 +125,7 @@ impl Job {
                 false => self.kill_all(group),
             }
         }
-        if let Some(limit) = self.order.time_limit
+        if let Some(limit) = self.order.run.time_limit
             && self.time_limit_ends.is_some_and(|ends| ends <= now)
         {
             self.time_limit_ends = None;
@@ -134,14 +135,14 @@ impl Job {
 
     /// Gives the attempt another time limit; one that is over already ends it at the next tick.
     pub fn limit(&mut self, limit: Option<Millis>) {
-        if self.order.time_limit == limit {
+        if self.order.run.time_limit == limit {
             return;
         }
-        self.order.time_limit = limit;
+        self.order.run.time_limit = limit;
         self.time_limit_ends = limit.map(|limit| limit_ends(self.started, limit));
     }
 
-    /// Starts what has to be done before the kill, once; tells whether there was anything. Its
+    /// Starts what has to be done before the kill, once; returns whether there was anything. Its
     /// end is the attempt's, or the next deadline.
     fn run_before_kill(&mut self) -> bool {
         let command = std::mem::take(&mut self.order.before_kill);
@@ -159,14 +160,14 @@ impl Job {
             return;
         }
         self.signalled = Some(cause);
-        self.grace_ends = Some(now.plus(self.order.grace));
-        self.signal_session(match (cause, self.order.checkpoint_signal) {
+        self.grace_ends = Some(now.plus(self.order.run.grace));
+        self.signal_session(match (cause, self.order.run.checkpoint_signal) {
             (Signalled::Stopped(StopCause::Reshare | StopCause::Move), Some(signal)) => {
                 number_of(signal)
             }
             _ => Signal::TERM,
         });
-        // A program that was stopped couldn't hear.
+        // A stopped program couldn't handle the signal.
         self.signal_session(Signal::CONT);
     }
 
@@ -192,24 +193,24 @@ impl Job {
         }
     }
 
-    /// Reaps the program, kills what it left behind, and tells how the attempt ended.
+    /// Reaps the program, kills what it left behind, and returns how the attempt ended.
     ///
     /// `None` if the program still runs.
     pub fn finish(&mut self, group: Option<&Group>) -> Option<ExitRecord> {
         let reaped = spawn::wait(self.child.pid, false)?;
         let clean = clear(group);
         let exit = exit_of(reaped.status);
-        let gave_up = exit != Exit::Code(0) && self.signalled.is_none();
-        let last_words = if gave_up { self.words.out_of_gpu_memory() } else { None };
+        let gave_up = exit != ProgramExit::Code(0) && self.signalled.is_none();
+        let last_line = if gave_up { self.error_output.out_of_gpu_memory() } else { None };
         let evidence = Evidence {
             exit,
             signalled: self.signalled,
             out_of_memory: group
                 .is_some_and(|group| group.out_of_memory_kills() > self.memory_kills_before),
-            out_of_gpu_memory: last_words.is_some(),
+            out_of_gpu_memory: last_line.is_some(),
         };
         let (outcome, mut detail) = verdict(evidence);
-        if let Some(line) = last_words.filter(|_| outcome == Outcome::OutOfMemory) {
+        if let Some(line) = last_line.filter(|_| outcome == Outcome::OutOfMemory) {
             detail.push_str(&format!(": {line}"));
         }
         if !clean {
@@ -218,7 +219,13 @@ impl Job {
         Some(self.record(outcome, evidence.exit, detail, &reaped))
     }
 
-    fn record(&self, outcome: Outcome, exit: Exit, detail: String, used: &Reaped) -> ExitRecord {
+    fn record(
+        &self,
+        outcome: Outcome,
+        exit: ProgramExit,
+        detail: String,
+        used: &ReapedChild,
+    ) -> ExitRecord {
         ExitRecord {
             outcome,
             exit: Some(exit),
@@ -257,26 +264,12 @@ pub fn never_ran(outcome: Outcome, detail: String) -> ExitRecord {
     never_ran_at(clock::unix_now(), outcome, detail)
 }
 
-/// Returns the record of an attempt that was over, without running, at `now_unix`.
-pub fn never_ran_at(now_unix: Millis, outcome: Outcome, detail: String) -> ExitRecord {
-    ExitRecord {
-        outcome,
-        exit: None,
-        detail,
-        started_unix: Millis::ZERO,
-        ended_unix: now_unix,
-        user_time: Millis::ZERO,
-        system_time: Millis::ZERO,
-        max_rss: Bytes::ZERO,
-    }
-}
-
 fn start_program(
     prepared: &Prepared,
     null: &File,
     group: Option<&Group>,
-) -> Result<Child, spawn::SpawnError> {
-    spawn::spawn(&Image {
+) -> Result<SpawnedChild, spawn::SpawnError> {
+    spawn::spawn(&ProgramImage {
         program: &prepared.program,
         arguments: &prepared.arguments,
         environment: &prepared.environment,

@@ -38,7 +38,7 @@ impl NowFile {
     /// Names the attempt that is about to begin.
     pub fn write(&self, attempt: AttemptId) {
         // Overwriting a block of the page cache fails only on a broken disk; then the attempt is
-        // told as never begun at worst, and only if shepherd and agent die as well.
+        // reported as never begun at worst, and only if shepherd and agent die as well.
         let _ = self.0.write_all_at(attempt.as_uuid().as_bytes(), 0);
     }
 }
@@ -64,7 +64,7 @@ fn read_file(path: &Path) -> Option<AttemptId> {
     (!uuid.is_nil()).then(|| AttemptId::from_uuid(uuid))
 }
 
-/// Returns where a shepherd says what it began last.
+/// Returns the path of the file that names the attempt which a shepherd began last.
 pub fn path(data: &Path, shepherd: Uuid) -> PathBuf {
     data.join("shepherds").join(format!("{}.now", shepherd.simple()))
 }

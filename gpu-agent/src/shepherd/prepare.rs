@@ -1,4 +1,4 @@
-//! Everything between an order and a start that can fail by the job's own fault, told in words
+//! Everything between an order and a start that can fail by the job's own fault, explained as text
 //! that its author can act on.
 
 use std::ffi::{CString, OsStr};
@@ -9,6 +9,7 @@ use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
 use tessera_model::life::Outcome;
+use tessera_model::spec::JobProgram;
 use tessera_wire::frames::LogStream;
 
 use super::files;
@@ -18,14 +19,14 @@ use crate::sys::spawn::SpawnError;
 
 /// An attempt that can't be started.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Refused {
+pub struct PrepareError {
     /// Whose fault it is: [`Outcome::LaunchFailed`] the job's, [`Outcome::NotStarted`] the node's.
     pub outcome: Outcome,
     /// One sentence for people.
     pub detail: String,
 }
 
-impl Refused {
+impl PrepareError {
     fn by_job(detail: impl Into<String>) -> Self {
         Self { outcome: Outcome::LaunchFailed, detail: detail.into() }
     }
@@ -59,26 +60,32 @@ const DEFAULT_PATH: &str = "/usr/local/bin:/usr/bin:/bin";
 ///
 /// # Errors
 ///
-/// [`Refused`]: nothing was started.
-pub fn prepare(data: &Path, order: &SpawnOrder, script: Option<&str>) -> Result<Prepared, Refused> {
+/// [`PrepareError`]: nothing was started.
+pub fn prepare(
+    data: &Path,
+    order: &SpawnOrder,
+    script: Option<&str>,
+) -> Result<Prepared, PrepareError> {
     let own = files::folder(data, order.attempt);
-    if order.work_dir.is_none() || order.command.is_none() {
+    let run = &order.run;
+    let is_script = matches!(run.program, JobProgram::Script(_));
+    if run.work_dir.is_none() || is_script {
         fs::create_dir_all(&own).map_err(|error| on_node("the attempt's folder", &own, &error))?;
     }
-    let folder = order.work_dir.as_ref().map_or_else(|| own.clone(), PathBuf::from);
-    if order.work_dir.is_some() {
+    let folder = run.work_dir.as_ref().map_or_else(|| own.clone(), PathBuf::from);
+    if run.work_dir.is_some() {
         check_folder(&folder)?;
     }
     let (stdout, stderr) = open_outputs(data, order)?;
-    let (program, arguments) = match &order.command {
-        Some(command) => (find_program(order, command, &folder)?, command.clone()),
-        None => {
+    let (program, arguments) = match &run.program {
+        JobProgram::Command(command) => (find_program(order, command, &folder)?, command.clone()),
+        JobProgram::Script(_) => {
             let path = write_script(&own, script.unwrap_or_default())?;
             let name = path.display().to_string();
             (path, vec![name])
         }
     };
-    let environment = order.environment.iter().map(|(name, value)| format!("{name}={value}"));
+    let environment = run.env.iter().map(|(name, value)| format!("{name}={value}"));
     Ok(Prepared {
         program: text(program.as_os_str())?,
         arguments: texts(arguments.into_iter())?,
@@ -89,11 +96,11 @@ pub fn prepare(data: &Path, order: &SpawnOrder, script: Option<&str>) -> Result<
     })
 }
 
-fn check_folder(folder: &Path) -> Result<(), Refused> {
+fn check_folder(folder: &Path) -> Result<(), PrepareError> {
     let shown = folder.display();
     match fs::metadata(folder) {
         Ok(found) if found.is_dir() => Ok(()),
-        Ok(_) => Err(Refused::by_job(format!("the working folder is no folder: {shown}"))),
+        Ok(_) => Err(PrepareError::by_job(format!("the working folder is no folder: {shown}"))),
         Err(error) => Err(by_kind(
             &error,
             || format!("no such working folder: {shown}"),
@@ -102,8 +109,10 @@ fn check_folder(folder: &Path) -> Result<(), Refused> {
     }
 }
 
-fn open_outputs(data: &Path, order: &SpawnOrder) -> Result<(File, File), Refused> {
-    let same = order.stdout.is_some() && (order.stderr.is_none() || order.stderr == order.stdout);
+fn open_outputs(data: &Path, order: &SpawnOrder) -> Result<(File, File), PrepareError> {
+    let same = order.run.output.stdout.is_some()
+        && (order.run.output.stderr.is_none()
+            || order.run.output.stderr == order.run.output.stdout);
     let own = |stream| files::output(data, order.attempt, stream);
     let open = |given: Option<&String>, stream| match given {
         Some(path) => {
@@ -116,19 +125,20 @@ fn open_outputs(data: &Path, order: &SpawnOrder) -> Result<(File, File), Refused
         }
         None => open_own(&own(stream)),
     };
-    let stdout = open(order.stdout.as_ref(), LogStream::Stdout)?;
+    let stdout = open(order.run.output.stdout.as_ref(), LogStream::Stdout)?;
     let stderr = if same {
-        if let Some(path) = order.stdout.as_ref().filter(|path| *path != files::NOWHERE) {
+        if let Some(path) = order.run.output.stdout.as_ref().filter(|path| *path != files::NOWHERE)
+        {
             let _ = std::os::unix::fs::symlink(path, own(LogStream::Stderr));
         }
         stdout.try_clone().map_err(|error| on_node("the output", data, &error))?
     } else {
-        open(order.stderr.as_ref(), LogStream::Stderr)?
+        open(order.run.output.stderr.as_ref(), LogStream::Stderr)?
     };
     Ok((stdout, stderr))
 }
 
-fn open_own(path: &Path) -> Result<File, Refused> {
+fn open_own(path: &Path) -> Result<File, PrepareError> {
     OpenOptions::new()
         .append(true)
         .create(true)
@@ -138,7 +148,7 @@ fn open_own(path: &Path) -> Result<File, Refused> {
 }
 
 /// Opens a file that the user named. A later attempt never empties what an earlier one wrote.
-fn open_given(path: &Path, order: &SpawnOrder) -> Result<File, Refused> {
+fn open_given(path: &Path, order: &SpawnOrder) -> Result<File, PrepareError> {
     let shown = path.display();
     let opened = OpenOptions::new().append(true).create(true).open(path).and_then(|mut file| {
         if !order.append {
@@ -160,7 +170,7 @@ fn open_given(path: &Path, order: &SpawnOrder) -> Result<File, Refused> {
     })
 }
 
-fn write_script(own: &Path, script: &str) -> Result<PathBuf, Refused> {
+fn write_script(own: &Path, script: &str) -> Result<PathBuf, PrepareError> {
     let path = own.join("script");
     let write = || {
         let mut file =
@@ -172,13 +182,17 @@ fn write_script(own: &Path, script: &str) -> Result<PathBuf, Refused> {
 }
 
 /// Finds a program as a shell would, from the job's own folder and with its own `PATH`.
-fn find_program(order: &SpawnOrder, command: &[String], folder: &Path) -> Result<PathBuf, Refused> {
+fn find_program(
+    order: &SpawnOrder,
+    command: &[String],
+    folder: &Path,
+) -> Result<PathBuf, PrepareError> {
     let name = command.first().filter(|name| !name.is_empty());
-    let name = name.ok_or_else(|| Refused::by_job("the command names no program"))?;
+    let name = name.ok_or_else(|| PrepareError::by_job("the command names no program"))?;
     if name.contains('/') {
         return check_program(folder.join(name));
     }
-    let path = order.environment.iter().find(|(key, _)| key == "PATH");
+    let path = order.run.env.get_key_value("PATH");
     let path = path.map_or(DEFAULT_PATH, |(_, value)| value.as_str());
     let mut denied = None;
     for entry in path.split(':') {
@@ -189,15 +203,15 @@ fn find_program(order: &SpawnOrder, command: &[String], folder: &Path) -> Result
         }
     }
     Err(denied.unwrap_or_else(|| {
-        Refused::by_job(format!("no such program: {name} (searched in {path})"))
+        PrepareError::by_job(format!("no such program: {name} (searched in {path})"))
     }))
 }
 
-fn check_program(path: PathBuf) -> Result<PathBuf, Refused> {
+fn check_program(path: PathBuf) -> Result<PathBuf, PrepareError> {
     let shown = path.display();
     match fs::metadata(&path) {
         Ok(found) if found.is_file() && found.permissions().mode() & 0o111 != 0 => Ok(path),
-        Ok(_) => Err(Refused::by_job(format!("not executable: {shown}"))),
+        Ok(_) => Err(PrepareError::by_job(format!("not executable: {shown}"))),
         Err(error) => Err(by_kind(
             &error,
             || format!("no such program: {shown}"),
@@ -206,32 +220,36 @@ fn check_program(path: PathBuf) -> Result<PathBuf, Refused> {
     }
 }
 
-/// Tells a failed start in words.
-pub fn explain(error: &SpawnError, program: &CString) -> Refused {
+/// Explains a failed start.
+pub fn explain(error: &SpawnError, program: &CString) -> PrepareError {
     let shown = program.to_string_lossy();
     match error {
         SpawnError::Clone(cause) => {
-            Refused::by_node(format!("the node could not start a process: {cause}"))
+            PrepareError::by_node(format!("the node could not start a process: {cause}"))
         }
         SpawnError::Folder(cause) => {
-            Refused::by_job(format!("the working folder could not be entered: {cause}"))
+            PrepareError::by_job(format!("the working folder could not be entered: {cause}"))
         }
         SpawnError::Execute(cause) => match cause.raw_os_error() {
             // The file itself was found before: what is missing is what it asks for.
-            Some(libc::ENOENT | libc::ENOTDIR) => Refused::by_job(match interpreter(&shown) {
+            Some(libc::ENOENT | libc::ENOTDIR) => PrepareError::by_job(match interpreter(&shown) {
                 Some(interpreter) => format!("no such interpreter: {interpreter}"),
                 None => format!("the interpreter that {shown} names doesn't exist"),
             }),
-            Some(libc::EACCES | libc::EPERM) => Refused::by_job(format!("not executable: {shown}")),
-            Some(libc::ENOEXEC) => Refused::by_job(format!(
+            Some(libc::EACCES | libc::EPERM) => {
+                PrepareError::by_job(format!("not executable: {shown}"))
+            }
+            Some(libc::ENOEXEC) => PrepareError::by_job(format!(
                 "not executable: {shown} is neither a program of this machine nor a script \
                  whose first line names an interpreter"
             )),
-            Some(libc::E2BIG) => Refused::by_job("arguments and environment are too long together"),
-            Some(libc::ENOMEM | libc::EAGAIN | libc::ENFILE | libc::EIO) => {
-                Refused::by_node(format!("the node could not start {shown}: {cause}"))
+            Some(libc::E2BIG) => {
+                PrepareError::by_job("arguments and environment are too long together")
             }
-            _ => Refused::by_job(format!("{shown} could not be started: {cause}")),
+            Some(libc::ENOMEM | libc::EAGAIN | libc::ENFILE | libc::EIO) => {
+                PrepareError::by_node(format!("the node could not start {shown}: {cause}"))
+            }
+            _ => PrepareError::by_job(format!("{shown} could not be started: {cause}")),
         },
     }
 }
@@ -254,34 +272,35 @@ fn by_kind(
     error: &io::Error,
     missing: impl FnOnce() -> String,
     denied: impl FnOnce() -> String,
-) -> Refused {
+) -> PrepareError {
     match error.raw_os_error() {
-        Some(libc::ENOENT) => Refused::by_job(missing()),
+        Some(libc::ENOENT) => PrepareError::by_job(missing()),
         Some(libc::ENOSPC | libc::EDQUOT) => {
-            Refused::by_node(format!("{}: the node's disk is full", denied()))
+            PrepareError::by_node(format!("{}: the node's disk is full", denied()))
         }
         Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM | libc::EIO) => {
-            Refused::by_node(format!("{}: {error}", denied()))
+            PrepareError::by_node(format!("{}: {error}", denied()))
         }
-        _ => Refused::by_job(format!("{} ({error})", denied())),
+        _ => PrepareError::by_job(format!("{} ({error})", denied())),
     }
 }
 
-fn on_node(what: &str, path: &Path, error: &io::Error) -> Refused {
+fn on_node(what: &str, path: &Path, error: &io::Error) -> PrepareError {
     let reason = match error.raw_os_error() {
         Some(libc::ENOSPC | libc::EDQUOT) => "the node's disk is full".to_owned(),
         _ => error.to_string(),
     };
-    Refused::by_node(format!("{what} can't be written: {}: {reason}", path.display()))
+    PrepareError::by_node(format!("{what} can't be written: {}: {reason}", path.display()))
 }
 
-fn text(text: &OsStr) -> Result<CString, Refused> {
-    CString::new(text.as_bytes()).map_err(|_| Refused::by_job("a path holds a zero byte"))
+fn text(text: &OsStr) -> Result<CString, PrepareError> {
+    CString::new(text.as_bytes()).map_err(|_| PrepareError::by_job("a path holds a zero byte"))
 }
 
-fn texts(list: impl Iterator<Item = String>) -> Result<Vec<CString>, Refused> {
+fn texts(list: impl Iterator<Item = String>) -> Result<Vec<CString>, PrepareError> {
     list.map(|item| {
-        CString::new(item).map_err(|_| Refused::by_job("an argument or variable holds a zero byte"))
+        CString::new(item)
+            .map_err(|_| PrepareError::by_job("an argument or variable holds a zero byte"))
     })
     .collect()
 }

@@ -1,11 +1,12 @@
-//! What an agent and a shepherd say to each other: frames of the wire's codec with the wire's
+//! The protocol between an agent and its shepherds: frames of the wire's codec with the wire's
 //! length prefix, over a unix socket.
 
 use serde::{Deserialize, Serialize};
+use tessera_agent_core::shepherd::{HeldAttempt, KillReason};
 use tessera_model::mig::Slot;
-use tessera_model::share::CheckpointSignal;
+use tessera_model::spec::RunSpec;
 use tessera_model::{AttemptId, GpuId, JobId, Millis};
-use tessera_wire::frames::{AttemptStatus, ExitRecord, StopCause};
+use tessera_wire::frames::{ExitRecord, StopCause};
 use uuid::Uuid;
 
 use crate::sys::identity::ProcessIdentity;
@@ -15,7 +16,7 @@ use crate::sys::identity::ProcessIdentity;
 /// keeps its attempt, gets no other, and is sent nothing that it doesn't know
 /// ([`ToShepherd::is_known_to`]). A new shepherd that is of another version than its agent gets no
 /// attempt: half of an upgrade.
-pub const VERSION: u16 = 3;
+pub const VERSION: u16 = 4;
 
 /// Argument with which a shepherd's program only prints [`VERSION`].
 pub const PROTOCOL_FLAG: &str = "--protocol";
@@ -30,14 +31,14 @@ pub enum ToShepherd {
     Spawn(Box<SpawnOrder>),
     /// Ask the attempt to end: `SIGTERM`, grace, `SIGKILL`.
     Stop {
-        /// Which attempt.
+        /// The attempt's id.
         attempt: AttemptId,
         /// How its end is recorded.
         cause: StopCause,
     },
     /// End the attempt now.
     Kill {
-        /// Which attempt.
+        /// The attempt's id.
         attempt: AttemptId,
         /// How its end is recorded.
         reason: KillReason,
@@ -49,7 +50,7 @@ pub enum ToShepherd {
     },
     /// The attempt has another time limit, counted from its start.
     SetTimeLimit {
-        /// Which attempt.
+        /// The attempt's id.
         attempt: AttemptId,
         /// Longest run time; `None` for no limit.
         limit: Option<Millis>,
@@ -57,7 +58,7 @@ pub enum ToShepherd {
 }
 
 impl ToShepherd {
-    /// Tells whether a shepherd of that version takes the frame: one that doesn't know a frame ends,
+    /// Returns whether a shepherd of that version takes the frame: one that doesn't know a frame ends,
     /// and its attempt with it.
     pub const fn is_known_to(&self, version: u16) -> bool {
         match self {
@@ -75,7 +76,7 @@ pub enum FromShepherd {
     Hello(ShepherdHello),
     /// The program runs.
     Started {
-        /// Which attempt.
+        /// The attempt's id.
         attempt: AttemptId,
         /// Its program's pid.
         pid: u32,
@@ -83,11 +84,11 @@ pub enum FromShepherd {
         started_unix: Millis,
     },
     /// The attempt is over and nothing of it runs. The shepherd holds the record until it is
-    /// told to forget it, or until it has put it on disk.
+    /// asked to forget it, or until it has put it on disk.
     Ended {
-        /// Which attempt.
+        /// The attempt's id.
         attempt: AttemptId,
-        /// How.
+        /// How it ended.
         record: ExitRecord,
     },
 }
@@ -102,32 +103,15 @@ pub struct ShepherdHello {
     /// Its process.
     pub process: ProcessIdentity,
     /// The attempt that runs, and those whose ends it holds.
-    pub held: Vec<Held>,
-}
-
-/// The attempt of a shepherd.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Held {
-    /// Which attempt.
-    pub attempt: AttemptId,
-    /// Of which job.
-    pub job: JobId,
-    /// The generation that it was launched under.
-    pub generation: u64,
-    /// The GPU that it uses.
-    pub gpu: GpuId,
-    /// The instance that it uses; `None` for a whole GPU.
-    pub slot: Option<Slot>,
-    /// How it stands.
-    pub status: AttemptStatus,
+    pub held: Vec<HeldAttempt>,
 }
 
 /// Everything that a shepherd needs to run one attempt.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SpawnOrder {
-    /// Which attempt.
+    /// The attempt's id.
     pub attempt: AttemptId,
-    /// Of which job.
+    /// The job that it belongs to.
     pub job: JobId,
     /// Its number, for people.
     pub number: u32,
@@ -137,45 +121,12 @@ pub struct SpawnOrder {
     pub gpu: GpuId,
     /// The instance that it uses; `None` for a whole GPU.
     pub slot: Option<Slot>,
-    /// Program and arguments; `None` runs the script that came before.
-    pub command: Option<Vec<String>>,
-    /// Where it runs; the attempt's own folder, if not given.
-    pub work_dir: Option<String>,
-    /// All of its environment.
-    pub environment: Vec<(String, String)>,
-    /// Absolute path of standard output, if the user gave one.
-    pub stdout: Option<String>,
-    /// Absolute path of standard error, if the user gave one.
-    pub stderr: Option<String>,
+    /// How to run it. The environment is complete, the output paths are absolute, and a script is
+    /// empty: its text comes in a frame before this one.
+    pub run: RunSpec,
     /// Whether output files that exist are added to rather than emptied.
     pub append: bool,
-    /// Longest run time.
-    pub time_limit: Option<Millis>,
-    /// From `SIGTERM` to `SIGKILL`.
-    pub grace: Millis,
     /// Program and arguments that are run before the attempt is killed after its grace; empty if
     /// nothing has to be.
     pub before_kill: Vec<String>,
-    /// The signal on which the program saves its state and ends.
-    pub checkpoint_signal: Option<CheckpointSignal>,
-}
-
-/// Why an attempt is ended at once.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum KillReason {
-    /// The lease ran out (F5).
-    LeaseRanOut,
-    /// The node has another generation by now (F11).
-    OldGeneration,
-    /// The controller gave the launch up (F8).
-    Revoked,
-    /// The driver reported an error of the program's, by this number.
-    Xid(u32),
-    /// Its GPU failed.
-    GpuFailed {
-        /// The driver's error, if it was one.
-        xid: Option<u32>,
-    },
-    /// The sharers of its slice can't go on: its MPS server or daemon failed.
-    MpsFault,
 }

@@ -19,22 +19,22 @@ const MAGIC: [u8; 8] = *b"TSREXIT1";
 
 /// An exit record with what it belongs to.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Kept {
-    /// Which attempt.
+pub struct StoredExitRecord {
+    /// The attempt's id.
     pub attempt: AttemptId,
-    /// Of which job.
+    /// The job that it belongs to.
     pub job: JobId,
     /// How it ended.
     pub record: ExitRecord,
 }
 
 /// Writes a record and waits until it is on disk. One write, so that a crash leaves either the
-/// whole record or one whose CRC says no.
+/// whole record or one whose CRC is wrong.
 ///
 /// # Errors
 ///
 /// The disk refused: whoever holds the record must go on holding it.
-pub fn keep(data: &Path, kept: &Kept) -> io::Result<()> {
+pub fn keep(data: &Path, kept: &StoredExitRecord) -> io::Result<()> {
     let mut body = Vec::with_capacity(256);
     codec::encode(kept, &mut body).map_err(io::Error::other)?;
     let mut bytes = Vec::with_capacity(body.len() + 12);
@@ -59,29 +59,29 @@ pub fn keep(data: &Path, kept: &Kept) -> io::Result<()> {
 }
 
 /// Reads an attempt's record; `None` if there is none that can be trusted.
-pub fn read(data: &Path, attempt: AttemptId) -> Option<Kept> {
+pub fn read(data: &Path, attempt: AttemptId) -> Option<StoredExitRecord> {
     let bytes = std::fs::read(folder(data, attempt).join(FILE_NAME)).ok()?;
     let body = bytes.strip_prefix(&MAGIC)?;
     let (crc, body) = body.split_first_chunk::<4>()?;
     if *crc != crc32fast::hash(body).to_le_bytes() {
         return None;
     }
-    codec::decode::<Kept>(body).ok().filter(|kept| kept.attempt == attempt)
+    codec::decode::<StoredExitRecord>(body).ok().filter(|kept| kept.attempt == attempt)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tessera_model::life::{Exit, Outcome};
+    use tessera_model::life::{Outcome, ProgramExit};
     use tessera_model::{Bytes, Millis};
 
-    fn kept() -> Kept {
-        Kept {
+    fn kept() -> StoredExitRecord {
+        StoredExitRecord {
             attempt: AttemptId::from_uuid(uuid::Uuid::from_u128(9)),
             job: JobId::from_number(4),
             record: ExitRecord {
                 outcome: Outcome::Failed,
-                exit: Some(Exit::Code(3)),
+                exit: Some(ProgramExit::Code(3)),
                 detail: String::new(),
                 started_unix: Millis::new(1),
                 ended_unix: Millis::new(2),

@@ -18,20 +18,19 @@ use tessera_wire::frames::AttemptStatus;
 use uuid::Uuid;
 
 use super::group::Group;
-use super::job::{Job, open_null};
+use super::job::{RunningAttempt, open_null};
 use super::now::{self, NowFile};
-use super::protocol::{
-    FromShepherd, Held, KillReason, ShepherdHello, SpawnOrder, ToShepherd, VERSION,
-};
-use super::record::{self, Kept};
-use super::socket::{Received, Socket};
-use super::verdict::Signalled;
+use super::protocol::{FromShepherd, ShepherdHello, SpawnOrder, ToShepherd, VERSION};
+use super::record::{self, StoredExitRecord};
+use super::socket::{AgentSocket, SocketInput};
 use crate::lease_page::LeasePage;
 use crate::sys::clock;
 use crate::sys::identity::ProcessIdentity;
+use tessera_agent_core::shepherd::verdict::Signalled;
+use tessera_agent_core::shepherd::{HeldAttempt, KillReason};
 
 /// How often the lease page is read at least: a new generation, and the end of a suspend, are
-/// noticed within this time even if no agent lives to tell.
+/// noticed within this time even if no agent is there to send it.
 const PAGE_READ_EVERY: Millis = Millis::from_secs(5);
 /// How long the agent may take to journal an end before the shepherd puts it on disk itself, and
 /// how often a record that could not be written is tried again.
@@ -45,7 +44,7 @@ const KILL_RETRY: Millis = Millis::from_secs(1);
 
 /// A shepherd's place on disk.
 #[derive(Clone, Debug)]
-pub struct Place {
+pub struct ShepherdLocation {
     /// The agent's data folder.
     pub data: PathBuf,
     /// The shepherd's name.
@@ -56,7 +55,7 @@ pub struct Place {
 
 /// One shepherd.
 pub struct Shepherd {
-    place: Place,
+    place: ShepherdLocation,
     boot: BootId,
     process: ProcessIdentity,
     page: LeasePage,
@@ -64,17 +63,17 @@ pub struct Shepherd {
     null: File,
     listener: UnixListener,
     timer: OwnedFd,
-    agent: Option<Socket>,
+    agent: Option<AgentSocket>,
     script: Option<String>,
-    job: Option<Job>,
-    ends: Vec<Ended>,
+    job: Option<RunningAttempt>,
+    ends: Vec<UnacknowledgedEnd>,
     now: NowFile,
 }
 
 /// The end of an attempt, as long as it isn't safe elsewhere.
-struct Ended {
-    kept: Kept,
-    held: Held,
+struct UnacknowledgedEnd {
+    kept: StoredExitRecord,
+    held: HeldAttempt,
     keep_at: Millis,
 }
 
@@ -84,7 +83,7 @@ impl Shepherd {
     /// # Errors
     ///
     /// The data folder can't be used: nothing was started.
-    pub fn start(place: Place, agent: UnixStream) -> io::Result<Self> {
+    pub fn start(place: ShepherdLocation, agent: UnixStream) -> io::Result<Self> {
         let boot = clock::boot_id()?;
         let process = ProcessIdentity::of(boot, std::process::id())?;
         let identity = serde_json::to_vec(&process).map_err(io::Error::other)?;
@@ -105,7 +104,7 @@ impl Shepherd {
                 TimerfdClockId::Boottime,
                 TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK,
             )?,
-            agent: Some(Socket::new(agent)?),
+            agent: Some(AgentSocket::new(agent)?),
             place,
             boot,
             process,
@@ -168,8 +167,8 @@ impl Shepherd {
         let _ = timerfd_settime(&self.timer, TimerfdTimerFlags::ABSTIME, &spec);
     }
 
-    /// Lets a new agent in. What an old one said before it died is heard first: an order in
-    /// flight must not be obeyed after the new agent was told that there is none.
+    /// Lets a new agent in. What an old one reported before it died is received first: an order in
+    /// flight must not be obeyed after the new agent was reported that there is none.
     fn accept(&mut self) {
         while let Ok((stream, _)) = self.listener.accept() {
             let trusted = socket_peercred(&stream)
@@ -180,20 +179,20 @@ impl Shepherd {
             self.listen();
             // What the old one may not have journalled, the new one finds on disk.
             self.part();
-            self.agent = Socket::new(stream).ok();
+            self.agent = AgentSocket::new(stream).ok();
             self.greet();
         }
     }
 
     fn greet(&mut self) {
         let ends = self.ends.iter().map(|ended| ended.held.clone());
-        let held = self.job.as_ref().map(Job::held).into_iter().chain(ends).collect();
+        let held = self.job.as_ref().map(RunningAttempt::held).into_iter().chain(ends).collect();
         let hello =
             ShepherdHello { version: VERSION, id: self.place.id, process: self.process, held };
-        self.tell(&FromShepherd::Hello(hello));
+        self.send(&FromShepherd::Hello(hello));
     }
 
-    fn tell(&mut self, frame: &FromShepherd) {
+    fn send(&mut self, frame: &FromShepherd) {
         if let Some(agent) = &mut self.agent
             && agent.send(frame).is_err()
         {
@@ -210,8 +209,8 @@ impl Shepherd {
     fn listen(&mut self) {
         let Some(agent) = &mut self.agent else { return };
         let (frames, gone) = match agent.receive() {
-            Received::Frames(frames) => (frames, false),
-            Received::Last(frames) => (frames, true),
+            SocketInput::Frames(frames) => (frames, false),
+            SocketInput::Last(frames) => (frames, true),
         };
         for frame in frames {
             self.obey(frame);
@@ -257,16 +256,16 @@ impl Shepherd {
         let (generation, gpu, slot) = (order.generation, order.gpu.clone(), order.slot);
         self.group = self.group.take().and_then(|group| group.unkilled().ok());
         let group = self.group.as_ref();
-        match Job::start(&self.place.data, order, script.as_deref(), &self.null, group) {
+        match RunningAttempt::start(&self.place.data, order, script.as_deref(), &self.null, group) {
             Ok(job) => {
                 let (pid, started_unix) = (job.pid(), job.started_unix());
                 self.job = Some(job);
-                self.tell(&FromShepherd::Started { attempt, pid, started_unix });
+                self.send(&FromShepherd::Started { attempt, pid, started_unix });
             }
             Err(record) => {
                 let status = AttemptStatus::Ended((*record).clone());
-                let held = Held { attempt, job, generation, gpu, slot, status };
-                self.end(Kept { attempt, job, record: *record }, held);
+                let held = HeldAttempt { attempt, job, generation, gpu, slot, status };
+                self.end(StoredExitRecord { attempt, job, record: *record }, held);
             }
         }
     }
@@ -290,7 +289,7 @@ impl Shepherd {
     }
 
     /// Puts ends on disk; those that the disk refuses are held on, and tried again.
-    fn keep_ends(&mut self, due: impl Fn(&Ended) -> bool) {
+    fn keep_ends(&mut self, due: impl Fn(&UnacknowledgedEnd) -> bool) {
         let data = &self.place.data;
         self.ends.retain_mut(|ended| {
             if !due(ended) {
@@ -304,19 +303,19 @@ impl Shepherd {
     fn reap(&mut self) {
         let Some(job) = &mut self.job else { return };
         let Some(record) = job.finish(self.group.as_ref()) else { return };
-        let held = Held { status: AttemptStatus::Ended(record.clone()), ..job.held() };
+        let held = HeldAttempt { status: AttemptStatus::Ended(record.clone()), ..job.held() };
         self.job = None;
-        self.end(Kept { attempt: held.attempt, job: held.job, record }, held);
+        self.end(StoredExitRecord { attempt: held.attempt, job: held.job, record }, held);
     }
 
-    /// Tells an end, and holds it until it is on disk (rule F12): an agent that lives journals
+    /// Reports an end, and holds it until it is on disk (rule F12): an agent that lives journals
     /// the ends of many attempts with one sync; without one the shepherd writes its own file.
-    fn end(&mut self, kept: Kept, held: Held) {
-        let told = FromShepherd::Ended { attempt: kept.attempt, record: kept.record.clone() };
+    fn end(&mut self, kept: StoredExitRecord, held: HeldAttempt) {
+        let reported = FromShepherd::Ended { attempt: kept.attempt, record: kept.record.clone() };
         let keep_at = clock::boot_now().plus(KEEP_AFTER);
-        self.ends.push(Ended { kept, held, keep_at });
+        self.ends.push(UnacknowledgedEnd { kept, held, keep_at });
         match self.agent {
-            Some(_) => self.tell(&told),
+            Some(_) => self.send(&reported),
             None => self.part(),
         }
     }
@@ -332,7 +331,7 @@ impl Shepherd {
     }
 }
 
-fn running(job: &mut Option<Job>, attempt: AttemptId) -> Option<&mut Job> {
+fn running(job: &mut Option<RunningAttempt>, attempt: AttemptId) -> Option<&mut RunningAttempt> {
     job.as_mut().filter(|job| job.order().attempt == attempt)
 }
 
@@ -341,7 +340,7 @@ pub fn socket_path(data: &Path, id: Uuid) -> PathBuf {
     data.join("shepherds").join(format!("{}.sock", id.simple()))
 }
 
-/// Returns where a shepherd says who it is.
+/// Returns the path of a shepherd's identity file.
 pub fn identity_path(data: &Path, id: Uuid) -> PathBuf {
     data.join("shepherds").join(format!("{}.id", id.simple()))
 }

@@ -11,21 +11,21 @@ use tessera_wire::codec::{self, FRAME_BYTES_MAX};
 
 /// One connection to an agent.
 #[derive(Debug)]
-pub struct Socket {
+pub struct AgentSocket {
     stream: UnixStream,
     buffer: Vec<u8>,
 }
 
 /// What a read brought.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Received<T> {
+pub enum SocketInput<T> {
     /// Whole frames; more may come.
     Frames(Vec<T>),
     /// Whole frames, and then the agent's end.
     Last(Vec<T>),
 }
 
-impl Socket {
+impl AgentSocket {
     /// Takes a connection over.
     ///
     /// # Errors
@@ -52,7 +52,7 @@ impl Socket {
     }
 
     /// Takes everything that has arrived.
-    pub fn receive<T: DeserializeOwned>(&mut self) -> Received<T> {
+    pub fn receive<T: DeserializeOwned>(&mut self) -> SocketInput<T> {
         let open = self.fill();
         let mut frames = Vec::new();
         let mut sound = true;
@@ -65,7 +65,7 @@ impl Socket {
                 }
             }
         }
-        if open && sound { Received::Frames(frames) } else { Received::Last(frames) }
+        if open && sound { SocketInput::Frames(frames) } else { SocketInput::Last(frames) }
     }
 
     /// Returns whether the other end is still there.
@@ -122,23 +122,23 @@ mod tests {
     #[test]
     fn frames_that_came_before_the_end_are_not_lost() {
         let (mut there, here) = UnixStream::pair().unwrap();
-        let mut here = Socket::new(here).unwrap();
+        let mut here = AgentSocket::new(here).unwrap();
         there.write_all(&frame_bytes(&7_u32).unwrap()).unwrap();
         there.write_all(&frame_bytes(&8_u32).unwrap()[..3]).unwrap();
-        assert_eq!(here.receive::<u32>(), Received::Frames(vec![7]));
+        assert_eq!(here.receive::<u32>(), SocketInput::Frames(vec![7]));
 
         there.write_all(&frame_bytes(&8_u32).unwrap()[3..]).unwrap();
         drop(there);
 
-        assert_eq!(here.receive::<u32>(), Received::Last(vec![8]));
+        assert_eq!(here.receive::<u32>(), SocketInput::Last(vec![8]));
     }
 
     #[test]
     fn a_length_bomb_ends_the_connection() {
         let (mut there, here) = UnixStream::pair().unwrap();
-        let mut here = Socket::new(here).unwrap();
+        let mut here = AgentSocket::new(here).unwrap();
         there.write_all(&u32::MAX.to_be_bytes()).unwrap();
 
-        assert_eq!(here.receive::<u32>(), Received::Last(vec![]));
+        assert_eq!(here.receive::<u32>(), SocketInput::Last(vec![]));
     }
 }

@@ -15,12 +15,13 @@ pub fn boot_now() -> Millis {
 }
 
 /// Reads the wall clock, in milliseconds since 1970.
+#[expect(clippy::disallowed_methods, reason = "this is the clock")]
 pub fn unix_now() -> Millis {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     Millis::new(u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
 }
 
-/// Tells when something happened that the kernel noted in microseconds of its monotonic clock;
+/// Returns when something happened that the kernel noted in microseconds of its monotonic clock;
 /// never in the future.
 pub fn unix_at_monotonic(micros: u64) -> Millis {
     let now = clock_gettime(ClockId::Monotonic);

@@ -1,5 +1,5 @@
-//! Which processes keep a GPU or an instance of it open: what a driver that says "in use" never
-//! tells.
+//! Which processes keep a GPU or an instance of it open: a driver that reports "in use" doesn't
+//! report it.
 //!
 //! An instance is opened through capability files, whose minor numbers the driver lists; a GPU
 //! through its own file. Monitors such as DCGM hold these without computing, so that they are
@@ -55,13 +55,13 @@ pub fn holders(files: &DeviceFiles, gpu_minor: u32, instance: u32) -> Vec<Holder
         .into_iter()
         .map(|minor| folder.join(format!("nvidia-caps/nvidia-cap{minor}")))
         .collect();
-    let card = folder.join(format!("nvidia{gpu_minor}"));
+    let device_file = folder.join(format!("nvidia{gpu_minor}"));
     let (mut of_instance, mut of_gpu) = (BTreeSet::new(), BTreeSet::new());
     for pid in others() {
         let open = open_files(pid);
         if open.iter().any(|path| caps.contains(path)) {
             of_instance.insert(pid);
-        } else if open.contains(&card) {
+        } else if open.contains(&device_file) {
             of_gpu.insert(pid);
         }
     }

@@ -28,7 +28,7 @@ impl ProcessIdentity {
         Ok(Self { boot, pid, start_ticks: start_ticks(pid)? })
     }
 
-    /// Tells whether this very process still runs (a zombie doesn't).
+    /// Returns whether this very process still runs (a zombie doesn't).
     pub fn is_alive(&self, boot: BootId) -> bool {
         self.boot == boot && start_ticks(self.pid).is_ok_and(|ticks| ticks == self.start_ticks)
     }
@@ -45,7 +45,7 @@ impl ProcessIdentity {
     }
 }
 
-/// Tells whether a process runs now, whoever it is: one that has ended and waits for its parent doesn't.
+/// Returns whether a process runs now, whatever program it is. A zombie doesn't count.
 pub fn runs(pid: u32) -> bool {
     start_ticks(pid).is_ok()
 }
@@ -67,14 +67,14 @@ fn parse_start_ticks(stat: &str) -> Option<u64> {
     fields.nth(18)?.parse().ok()
 }
 
-/// Tells whether a process belongs to an attempt, by its environment.
+/// Returns whether a process belongs to an attempt, by its environment.
 pub fn belongs_to(pid: u32, attempt: &str) -> bool {
     let wanted = format!("TESSERA_ATTEMPT_ID={attempt}");
     let environment = std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
     environment.split(|byte| *byte == 0).any(|pair| pair == wanted.as_bytes())
 }
 
-/// Kills every process whose environment says that it belongs to an attempt; returns how many
+/// Kills every process that belongs to an attempt by its environment; returns how many
 /// were found.
 pub fn kill_by_environment(attempt: &str) -> usize {
     kill_marked(&format!("TESSERA_ATTEMPT_ID={attempt}"))

@@ -12,7 +12,7 @@ use std::ptr;
 use libc::{c_char, c_int};
 
 /// Everything that a program is started with.
-pub struct Image<'a> {
+pub struct ProgramImage<'a> {
     /// Path of the program, relative to `folder` if it isn't absolute.
     pub program: &'a CStr,
     /// Arguments, the program's name first.
@@ -29,7 +29,7 @@ pub struct Image<'a> {
 
 /// A started program, not reaped yet: so its pid can't belong to anyone else.
 #[derive(Debug)]
-pub struct Child {
+pub struct SpawnedChild {
     /// Its pid.
     pub pid: i32,
     /// Becomes readable when it ends.
@@ -52,7 +52,7 @@ pub enum SpawnError {
 
 /// How a process ended, with what it used.
 #[derive(Clone, Copy, Debug)]
-pub struct Reaped {
+pub struct ReapedChild {
     /// Its pid.
     pub pid: i32,
     /// The wait status.
@@ -78,7 +78,7 @@ const STAGE_EXECUTE: u8 = 2;
 /// # Errors
 ///
 /// [`SpawnError`]; nothing runs then.
-pub fn spawn(image: &Image<'_>) -> Result<Child, SpawnError> {
+pub fn spawn(image: &ProgramImage<'_>) -> Result<SpawnedChild, SpawnError> {
     let arguments = pointers(image.arguments);
     let environment = pointers(image.environment);
     let (errors, errors_in) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)
@@ -104,7 +104,7 @@ pub fn spawn(image: &Image<'_>) -> Result<Child, SpawnError> {
     // SAFETY: the kernel stored a new descriptor here that nobody else owns.
     let pidfd = unsafe { OwnedFd::from_raw_fd(pidfd) };
     match read_report(errors) {
-        None => Ok(Child { pid, pidfd }),
+        None => Ok(SpawnedChild { pid, pidfd }),
         Some((stage, errno)) => {
             // It has exited or is about to: reap it, so that no zombie stays.
             let _ = wait(pid, true);
@@ -142,7 +142,7 @@ fn clone(pidfd: &mut c_int, group: Option<RawFd>) -> i32 {
 ///
 /// Only in the child of a single-threaded process; both arrays must be null-terminated.
 unsafe fn become_program(
-    image: &Image<'_>,
+    image: &ProgramImage<'_>,
     arguments: &[*const c_char],
     environment: &[*const c_char],
     parent: u32,
@@ -200,7 +200,7 @@ fn pointers(strings: &[CString]) -> Vec<*const c_char> {
 }
 
 /// Reaps a child: `pid`, or any with -1. `None` if there is none to reap (yet).
-pub fn wait(pid: i32, block: bool) -> Option<Reaped> {
+pub fn wait(pid: i32, block: bool) -> Option<ReapedChild> {
     let mut status = 0;
     let mut usage: MaybeUninit<libc::rusage> = MaybeUninit::zeroed();
     let options = if block { 0 } else { libc::WNOHANG };
@@ -211,7 +211,7 @@ pub fn wait(pid: i32, block: bool) -> Option<Reaped> {
     }
     // SAFETY: zeroed integers are valid, and the kernel has filled them in.
     let usage = unsafe { usage.assume_init() };
-    Some(Reaped {
+    Some(ReapedChild {
         pid: reaped,
         status,
         user_ms: millis(usage.ru_utime),

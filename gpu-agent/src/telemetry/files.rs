@@ -1,6 +1,6 @@
 //! Accounts on disk. They outlive the agent's process at any moment, and a failure of the machine
-//! at the ends of attempts: what the controller is told of an attempt is synced first, all ends
-//! between two samples of a card together. In between they are moved into place each second and
+//! at the ends of attempts: what is reported to the controller of an attempt is synced first, all ends
+//! between two samples of a GPU together. In between they are moved into place each second and
 //! synced every half minute: a sync each second would cost more than what a failing machine loses.
 
 use std::fs;
@@ -9,32 +9,32 @@ use std::path::{Path, PathBuf};
 
 use tessera_model::GpuId;
 
-use crate::core::telemetry::meter::Kept;
+use tessera_agent_core::telemetry::meter::MeterState;
 
 /// Their folder in the data folder.
 const FOLDER: &str = "telemetry";
 
 /// Reads what an earlier agent kept of a GPU; nothing if it can't be understood: energy that
 /// nobody can bill any more must not keep a node from working.
-pub fn load(data: &Path, gpu: &GpuId) -> Kept {
+pub fn load(data: &Path, gpu: &GpuId) -> MeterState {
     let path = path(data, gpu);
     let text = match fs::read(&path) {
         Ok(text) => text,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Kept::default(),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return MeterState::default(),
         Err(error) => {
             tracing::warn!(%gpu, %error, "the energy account can't be read, a new one begins");
-            return Kept::default();
+            return MeterState::default();
         }
     };
     serde_json::from_slice(&text).unwrap_or_else(|error| {
         tracing::warn!(%gpu, %error, "the energy account is damaged, a new one begins");
-        Kept::default()
+        MeterState::default()
     })
 }
 
 /// What accounts on disk are to outlive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Until {
+pub enum Durability {
     /// The agent's process.
     Restart,
     /// The machine, too.
@@ -42,7 +42,7 @@ pub enum Until {
 }
 
 /// Puts a GPU's accounts on disk, away from the thread that serves everybody.
-pub async fn save(data: &Path, gpu: &GpuId, text: Vec<u8>, until: Until) {
+pub async fn save(data: &Path, gpu: &GpuId, text: Vec<u8>, until: Durability) {
     let path = path(data, gpu);
     let written = tokio::task::spawn_blocking(move || write(&path, &text, until)).await;
     if let Ok(Err(error)) = written {
@@ -50,17 +50,17 @@ pub async fn save(data: &Path, gpu: &GpuId, text: Vec<u8>, until: Until) {
     }
 }
 
-fn write(path: &Path, text: &[u8], until: Until) -> io::Result<()> {
+fn write(path: &Path, text: &[u8], until: Durability) -> io::Result<()> {
     let folder = path.parent().unwrap_or(Path::new("/"));
     fs::create_dir_all(folder)?;
-    let aside = path.with_extension("new");
-    let mut file = fs::File::create(&aside)?;
+    let temporary = path.with_extension("new");
+    let mut file = fs::File::create(&temporary)?;
     file.write_all(text)?;
-    if until == Until::PowerLoss {
+    if until == Durability::PowerLoss {
         file.sync_data()?;
     }
-    fs::rename(&aside, path)?;
-    if until == Until::PowerLoss {
+    fs::rename(&temporary, path)?;
+    if until == Durability::PowerLoss {
         // The name is on disk only with its folder.
         fs::File::open(folder)?.sync_all()?;
     }

@@ -7,7 +7,9 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use crate::core::telemetry::job_map::{Change, JobMap, Ours, changes, ours_after, ours_meanwhile};
+use tessera_agent_core::telemetry::job_map::{
+    JobFileChange, JobMap, OwnJobFiles, changes, ours_after, ours_meanwhile,
+};
 
 /// The note's name in the data folder.
 const NOTE: &str = "telemetry/job-mapping.json";
@@ -17,16 +19,16 @@ const READABLE: u32 = 0o644;
 /// Which files in which folder are ours.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Note {
+struct JobFilesNote {
     folder: PathBuf,
-    ours: Ours,
+    ours: OwnJobFiles,
 }
 
 /// The folder.
 #[derive(Clone, Debug)]
 pub struct JobFiles {
     note_path: PathBuf,
-    note: Note,
+    note: JobFilesNote,
     brought: Option<JobMap>,
     complained: bool,
 }
@@ -37,7 +39,7 @@ impl JobFiles {
     pub fn open(folder: Option<&Path>, data: &Path) -> Option<Self> {
         let note_path = data.join(NOTE);
         let text = fs::read(&note_path).ok();
-        let note: Note =
+        let note: JobFilesNote =
             text.and_then(|text| serde_json::from_slice(&text).ok()).unwrap_or_default();
         if folder.is_none_or(|folder| folder != note.folder) {
             for (name, contents) in &note.ours {
@@ -54,17 +56,17 @@ impl JobFiles {
         let note = if note.folder == folder {
             note
         } else {
-            Note { folder: folder.to_owned(), ours: Ours::default() }
+            JobFilesNote { folder: folder.to_owned(), ours: OwnJobFiles::default() }
         };
         Some(Self { note_path, note, brought: None, complained: false })
     }
 
-    /// Tells whether the folder was brought to another state than this.
+    /// Returns whether the folder was brought to another state than this.
     pub fn differs(&self, map: &JobMap) -> bool {
         self.brought.as_ref() != Some(map)
     }
 
-    /// Brings the folder up to date. Trouble is told once, and tried again with the next call.
+    /// Brings the folder up to date. An error is logged once, and retried with the next call.
     pub fn bring(&mut self, map: JobMap) {
         match self.try_to_bring(&map) {
             Ok(()) => {
@@ -74,7 +76,7 @@ impl JobFiles {
             Err(error) if !self.complained => {
                 self.complained = true;
                 let folder = self.note.folder.display();
-                tracing::warn!(%folder, %error, "the jobs of GPUs can't be told to DCGM's exporter");
+                tracing::warn!(%folder, %error, "the job files of DCGM's exporter can't be written");
             }
             Err(_) => {}
         }
@@ -93,8 +95,8 @@ impl JobFiles {
         self.keep(ours_meanwhile(map, &self.note.ours))?;
         for change in changes {
             match change {
-                Change::Write { name, content } => write(&folder, &name, &content)?,
-                Change::Remove { name } => match fs::remove_file(folder.join(name)) {
+                JobFileChange::Write { name, content } => write(&folder, &name, &content)?,
+                JobFileChange::Remove { name } => match fs::remove_file(folder.join(name)) {
                     Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
                     Ok(()) | Err(_) => {}
                 },
@@ -103,7 +105,7 @@ impl JobFiles {
         self.keep(after)
     }
 
-    fn keep(&mut self, ours: Ours) -> io::Result<()> {
+    fn keep(&mut self, ours: OwnJobFiles) -> io::Result<()> {
         if self.note.ours == ours {
             return Ok(());
         }
@@ -111,19 +113,19 @@ impl JobFiles {
         if let Some(folder) = self.note_path.parent() {
             fs::create_dir_all(folder)?;
         }
-        let aside = self.note_path.with_extension("new");
-        fs::write(&aside, serde_json::to_vec(&self.note).map_err(io::Error::other)?)?;
-        fs::rename(&aside, &self.note_path)
+        let temporary = self.note_path.with_extension("new");
+        fs::write(&temporary, serde_json::to_vec(&self.note).map_err(io::Error::other)?)?;
+        fs::rename(&temporary, &self.note_path)
     }
 }
 
 /// Replaces a file in one step: the exporter never reads half of it, and passes over the name
 /// under which it is made.
 fn write(folder: &Path, name: &str, content: &str) -> io::Result<()> {
-    let aside = folder.join(format!(".{name}.tessera"));
-    fs::write(&aside, content)?;
-    fs::set_permissions(&aside, fs::Permissions::from_mode(READABLE))?;
-    fs::rename(&aside, folder.join(name))
+    let temporary = folder.join(format!(".{name}.tessera"));
+    fs::write(&temporary, content)?;
+    fs::set_permissions(&temporary, fs::Permissions::from_mode(READABLE))?;
+    fs::rename(&temporary, folder.join(name))
 }
 
 #[cfg(test)]
@@ -133,10 +135,10 @@ mod tests {
     use tessera_model::JobId;
 
     use super::*;
-    use crate::core::telemetry::job_map::Place;
+    use tessera_agent_core::telemetry::job_map::DcgmEntity;
 
     fn map(job: u64) -> JobMap {
-        let place = Place { gpu: 0, instance: Some(3) };
+        let place = DcgmEntity { gpu: 0, instance: Some(3) };
         let jobs = BTreeSet::from([JobId::from_number(job)]);
         JobMap { known: BTreeSet::from([0]), jobs: [(place, jobs)].into() }
     }

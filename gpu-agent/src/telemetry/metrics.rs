@@ -1,127 +1,134 @@
 //! The node's figures as Prometheus reads them. No ids of jobs or processes in labels: the
 //! number of series has a bound.
 
-use tessera_telemetry::exposition::{Exposition, Kind};
+use tessera_telemetry::exposition::{Exposition, MetricKind, count};
 use tessera_telemetry::names::metric;
 use tessera_wire::frames::GpuFigures;
 
-use super::state::State;
-use crate::kernel::{self, Board};
+use super::state::TelemetryState;
+use crate::kernel::{self, SharedNumbers};
+use tessera_agent_core::telemetry::meter::Meter;
 
-/// Writes every metric.
-pub fn exposition(node: &str, state: &State, kernels: Option<&Board>) -> String {
-    let mut text = Exposition::default();
-    text.metric(metric::BUILD_INFO, Kind::Gauge, "Always 1; its labels say what was built.");
-    text.sample(metric::BUILD_INFO, &[("version", env!("CARGO_PKG_VERSION"))], 1);
+/// Collects every metric of the node.
+pub fn collect(node: &str, state: &TelemetryState, kernels: Option<&SharedNumbers>) -> Exposition {
+    let mut metrics = Exposition::default();
+    metrics.metric(
+        metric::BUILD_INFO,
+        MetricKind::Gauge,
+        "Always 1; its labels show what was built.",
+    );
+    metrics.sample(&[("version", env!("CARGO_PKG_VERSION"))], 1.0);
     let help = "Attempts that have a GPU of this node now.";
-    text.metric(metric::AGENT_ATTEMPTS, Kind::Gauge, help);
-    let running: usize = state.meters().values().map(|meter| meter.tenants().count()).sum();
-    text.sample(metric::AGENT_ATTEMPTS, &[("node", node), ("state", "running")], running);
+    metrics.metric(metric::AGENT_ATTEMPTS, MetricKind::Gauge, help);
+    let running = state.meters().values().flat_map(Meter::tenants).fold(0, |all, _| all + 1);
+    metrics.sample(&[("node", node), ("state", "running")], count(running));
     let help = "Samples of a GPU by result: a failed one is a gap in its figures.";
-    text.metric(metric::GPU_SAMPLES, Kind::Counter, help);
+    metrics.metric(metric::GPU_SAMPLES, MetricKind::Counter, help);
     for (gpu, (good, failed)) in state.counts() {
         let gpu = gpu.as_str();
-        text.sample(metric::GPU_SAMPLES, &[("node", node), ("gpu", gpu), ("result", "ok")], good);
+        metrics.sample(&[("node", node), ("gpu", gpu), ("result", "ok")], count(*good));
         let labels = [("node", node), ("gpu", gpu), ("result", "failed")];
-        text.sample(metric::GPU_SAMPLES, &labels, failed);
+        metrics.sample(&labels, count(*failed));
     }
-    let help = "What was asked of the driver, by how it ended: ok, no_answer, or its code.";
-    text.metric(metric::NVML_CALLS, Kind::Counter, help);
+    let help = "Calls to the driver, by result: ok, no_answer, or its code.";
+    metrics.metric(metric::NVML_CALLS, MetricKind::Counter, help);
     for ((call, result), times) in state.calls().all() {
         let labels = [("node", node), ("call", call), ("result", result.as_str())];
-        text.sample(metric::NVML_CALLS, &labels, times);
+        metrics.sample(&labels, count(times));
     }
     let figures: Vec<_> = state.meters().keys().filter_map(|gpu| state.figures(gpu)).collect();
-    gauges(&mut text, node, &figures);
-    energy(&mut text, node, &figures);
-    slices(&mut text, node, &figures);
-    processes(&mut text, node, state);
+    gauges(&mut metrics, node, &figures);
+    energy(&mut metrics, node, &figures);
+    slices(&mut metrics, node, &figures);
+    processes(&mut metrics, node, state);
     if let Some(board) = kernels {
-        kernel::metrics::write(&mut text, node, board);
+        kernel::metrics::write(&mut metrics, node, board);
     }
-    text.into_text()
+    metrics
 }
 
-fn gauges(text: &mut Exposition, node: &str, all: &[GpuFigures]) {
-    type Read = fn(&GpuFigures) -> Option<String>;
+fn gauges(metrics: &mut Exposition, node: &str, all: &[GpuFigures]) {
+    type Read = fn(&GpuFigures) -> Option<f64>;
     let rows: [(&str, &str, Read); 3] = [
-        (metric::GPU_MEMORY_USED, "GPU memory in use.", |f| Some(f.memory_used?.get().to_string())),
-        (metric::GPU_POWER, "Power of the whole card.", |f| {
-            Some(thousandths(f.power_mw?).to_string())
-        }),
-        (metric::GPU_ACTIVITY, "The busy share of the card.", |f| {
-            Some(thousandths(f.activity?.into()).to_string())
+        (metric::GPU_MEMORY_USED, "GPU memory in use.", |f| Some(count(f.memory_used?.get()))),
+        (metric::GPU_POWER, "Power of the whole GPU.", |f| Some(thousandths(f.power_mw?))),
+        (metric::GPU_ACTIVITY, "The busy share of the GPU.", |f| {
+            Some(thousandths(f.activity?.into()))
         }),
     ];
     for (name, help, read) in rows {
-        text.metric(name, Kind::Gauge, help);
+        metrics.metric(name, MetricKind::Gauge, help);
         for figures in all {
             if let Some(value) = read(figures) {
-                text.sample(name, &[("node", node), ("gpu", figures.gpu.as_str())], value);
+                metrics.sample(&[("node", node), ("gpu", figures.gpu.as_str())], value);
             }
         }
     }
 }
 
-fn energy(text: &mut Exposition, node: &str, all: &[GpuFigures]) {
-    let help = "Energy by who bore it; the parts add up to what the card's counter gained.";
-    text.metric(metric::GPU_ENERGY, Kind::Counter, help);
+fn energy(metrics: &mut Exposition, node: &str, all: &[GpuFigures]) {
+    let help = "Energy by who bore it; the parts add up to what the GPU's counter gained.";
+    metrics.metric(metric::GPU_ENERGY, MetricKind::Counter, help);
     for figures in all {
         let parts =
             [("jobs", figures.attempts_mj), ("other", figures.other_mj), ("idle", figures.idle_mj)];
         for (bearer, millijoules) in parts {
             let labels = [("node", node), ("gpu", figures.gpu.as_str()), ("bearer", bearer)];
-            text.sample(metric::GPU_ENERGY, &labels, thousandths(millijoules));
+            metrics.sample(&labels, thousandths(millijoules));
         }
     }
 }
 
-fn slices(text: &mut Exposition, node: &str, all: &[GpuFigures]) {
-    text.metric(metric::SLICE_MEMORY_USED, Kind::Gauge, "GPU memory in use on an instance.");
+fn slices(metrics: &mut Exposition, node: &str, all: &[GpuFigures]) {
+    metrics.metric(
+        metric::SLICE_MEMORY_USED,
+        MetricKind::Gauge,
+        "GPU memory in use on an instance.",
+    );
     for figures in all {
         for slice in &figures.slices {
             let Some(used) = slice.memory_used else { continue };
             let start = slice.slot.start.to_string();
             let labels = [("node", node), ("gpu", figures.gpu.as_str()), ("start", &start)];
-            text.sample(metric::SLICE_MEMORY_USED, &labels, used.get());
+            metrics.sample(&labels, count(used.get()));
         }
     }
-    let help = "The busy share of the whole card that an instance's attempts have.";
-    text.metric(metric::SLICE_ACTIVITY, Kind::Gauge, help);
+    let help = "The busy share of the whole GPU that an instance's attempts have.";
+    metrics.metric(metric::SLICE_ACTIVITY, MetricKind::Gauge, help);
     for figures in all {
         for slice in &figures.slices {
             let Some(activity) = slice.activity else { continue };
             let start = slice.slot.start.to_string();
             let labels = [("node", node), ("gpu", figures.gpu.as_str()), ("start", &start)];
-            text.sample(metric::SLICE_ACTIVITY, &labels, thousandths(activity.into()));
+            metrics.sample(&labels, thousandths(activity.into()));
         }
     }
 }
 
-/// Most processes of one card that are shown, the largest: a bound on the number of series.
+/// Most processes of one GPU that are shown, the largest: a bound on the number of series.
 const PROCESSES_SHOWN: usize = 32;
 
-fn processes(text: &mut Exposition, node: &str, state: &State) {
-    let help = "GPU memory of a process, the largest of each card.";
-    text.metric(metric::PROCESS_MEMORY_USED, Kind::Gauge, help);
+fn processes(metrics: &mut Exposition, node: &str, state: &TelemetryState) {
+    let help = "GPU memory of a process, the largest of each GPU.";
+    metrics.metric(metric::PROCESS_MEMORY_USED, MetricKind::Gauge, help);
     for (gpu, meter) in state.meters() {
         let Some(latest) = &meter.latest else { continue };
         let start = |place: Option<u32>| {
             let place = latest.sample.places.iter().find(|known| Some(known.number) == place);
             place.map(|place| place.slot.start.to_string()).unwrap_or_default()
         };
-        let told = latest.sample.processes.iter();
+        let reported = latest.sample.processes.iter();
         let mut all: Vec<_> =
-            told.filter_map(|p| Some((p.memory?.get(), p.pid, start(p.place)))).collect();
+            reported.filter_map(|p| Some((p.memory?.get(), p.pid, start(p.place)))).collect();
         all.sort_by(|a, b| b.cmp(a));
         for (bytes, pid, start) in all.into_iter().take(PROCESSES_SHOWN) {
             let pid = pid.to_string();
             let labels = [("node", node), ("gpu", gpu.as_str()), ("start", &start), ("pid", &pid)];
-            text.sample(metric::PROCESS_MEMORY_USED, &labels, bytes);
+            metrics.sample(&labels, count(bytes));
         }
     }
 }
 
 fn thousandths(number: u64) -> f64 {
-    std::time::Duration::from_millis(number).as_secs_f64()
+    count(number) / 1000.0
 }

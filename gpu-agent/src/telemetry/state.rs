@@ -5,42 +5,43 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use tessera_model::{AttemptId, BootId, Bytes, GpuId, Millis};
 use tessera_wire::frames::{
-    ATTEMPT_FIGURES_MAX, AttemptFigures, GpuFigures, GpuReport, SLICES_MAX, SliceFigures, Usage,
+    ATTEMPT_FIGURES_MAX, AttemptFigures, AttemptUsage, GpuFigures, GpuReport, SLICES_MAX,
+    SliceFigures,
 };
 
-use crate::core::telemetry::job_map::JobMap;
-use crate::core::telemetry::meter::{Kept, Meter, Tenant};
-use crate::core::telemetry::tracks::{Figure, Of};
-use crate::nvml::counts::Counts;
-use crate::nvml::messages::Sample;
+use crate::nvml::counts::RequestCounts;
 use crate::telemetry::EVENTS_MAX;
+use tessera_agent_core::nvml::sample::GpuSample;
+use tessera_agent_core::telemetry::job_map::JobMap;
+use tessera_agent_core::telemetry::meter::{GpuTenancy, Meter, MeterState};
+use tessera_agent_core::telemetry::tracks::{TrackSubject, TrackedFigure};
 
 /// Every GPU's meter. Held for moments only, never while anything is waited for.
 #[derive(Clone, Debug, Default)]
-pub struct Shared(Arc<Mutex<State>>);
+pub struct SharedTelemetry(Arc<Mutex<TelemetryState>>);
 
-impl Shared {
+impl SharedTelemetry {
     /// Looks at or changes the meters.
-    pub fn with<T>(&self, look: impl FnOnce(&mut State) -> T) -> T {
+    pub fn with<T>(&self, look: impl FnOnce(&mut TelemetryState) -> T) -> T {
         look(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
 /// The meters, by GPU.
 #[derive(Clone, Debug, Default)]
-pub struct State {
+pub struct TelemetryState {
     meters: BTreeMap<GpuId, Meter>,
     /// What stood at the agent's start, for GPUs that are found only later.
-    inventory: Option<Vec<Tenant>>,
-    /// Samples by GPU: those that told something, and those that failed.
+    inventory: Option<Vec<GpuTenancy>>,
+    /// Samples by GPU: good ones, and failed ones.
     counts: BTreeMap<GpuId, (u64, u64)>,
     /// What was asked of the driver.
-    calls: Counts,
+    calls: RequestCounts,
 }
 
-impl State {
+impl TelemetryState {
     /// Begins a meter, from what an earlier agent kept.
-    pub fn resume(&mut self, gpu: &GpuId, kept: Kept) {
+    pub fn resume(&mut self, gpu: &GpuId, kept: MeterState) {
         let mut meter = Meter::resume(kept);
         if let Some(held) = &self.inventory {
             take_inventory(gpu, &mut meter, held);
@@ -56,9 +57,9 @@ impl State {
     }
 
     /// Takes in how an attempt stands.
-    pub fn tenant(&mut self, tenant: &Tenant) {
+    pub fn tenant(&mut self, tenant: &GpuTenancy) {
         if let Some(held) = &mut self.inventory {
-            // A GPU that is found only later must not hear that what is over runs.
+            // A GPU that is found only later must not be given an attempt that is over.
             held.retain(|known| known.attempt != tenant.attempt);
             if !self.meters.contains_key(&tenant.gpu) && held.len() < EVENTS_MAX {
                 held.push(tenant.clone());
@@ -72,7 +73,7 @@ impl State {
     }
 
     /// Takes in what the node holds after a start of the agent.
-    pub fn inventory(&mut self, held: &[Tenant]) {
+    pub fn inventory(&mut self, held: &[GpuTenancy]) {
         for (gpu, meter) in &mut self.meters {
             take_inventory(gpu, meter, held);
         }
@@ -91,7 +92,7 @@ impl State {
         gpu: &GpuId,
         boot: BootId,
         at: Millis,
-        sample: Option<Sample>,
+        sample: Option<GpuSample>,
     ) -> bool {
         let Some(meter) = self.meters.get_mut(gpu) else { return false };
         let (good, failed) = self.counts.entry(gpu.clone()).or_default();
@@ -107,7 +108,7 @@ impl State {
         }
     }
 
-    /// Tells whether a GPU is worth a closer look.
+    /// Returns whether a GPU is worth a closer look.
     pub fn is_busy(&self, gpu: &GpuId) -> bool {
         self.meters.get(gpu).is_some_and(Meter::is_busy)
     }
@@ -118,22 +119,22 @@ impl State {
     }
 
     /// Returns the complete figures of attempts that are over, at most `most`.
-    pub fn usages(&self, gpu: &GpuId, most: usize) -> Vec<Usage> {
-        self.meters.get(gpu).into_iter().flat_map(Meter::told).take(most).collect()
+    pub fn usages(&self, gpu: &GpuId, most: usize) -> Vec<AttemptUsage> {
+        self.meters.get(gpu).into_iter().flat_map(Meter::ended_usages).take(most).collect()
     }
 
-    /// Returns how many samples of each GPU told something, and how many failed.
+    /// Returns how many samples of each GPU were good, and how many failed.
     pub const fn counts(&self) -> &BTreeMap<GpuId, (u64, u64)> {
         &self.counts
     }
 
     /// Learns where requests of the driver are counted.
-    pub fn follow(&mut self, calls: &Counts) {
+    pub fn follow(&mut self, calls: &RequestCounts) {
         self.calls = calls.clone();
     }
 
     /// Returns what was asked of the driver.
-    pub const fn calls(&self) -> &Counts {
+    pub const fn calls(&self) -> &RequestCounts {
         &self.calls
     }
 
@@ -154,36 +155,37 @@ impl State {
         let meter = self.meters.get(gpu)?;
         let latest = meter.latest.as_ref()?;
         let newest = |of, figure| meter.tracks.of(of, figure)?.newest().map(|(_, value)| value);
-        let activity = |of| u16::try_from(newest(of, Figure::Activity)?).ok();
+        let activity = |of| u16::try_from(newest(of, TrackedFigure::Activity)?).ok();
         let slices = latest.sample.places.iter().take(SLICES_MAX).map(|place| SliceFigures {
             slot: place.slot,
             memory_used: place.memory_used,
-            activity: activity(Of::Slot(place.slot)),
+            activity: activity(TrackSubject::Slot(place.slot)),
         });
         let attempts =
             meter.tenants().take(ATTEMPT_FIGURES_MAX).map(|(attempt, job, _)| AttemptFigures {
                 attempt,
                 job,
-                memory_used: newest(Of::Attempt(attempt), Figure::Memory).map(Bytes::new),
-                activity: activity(Of::Attempt(attempt)),
-                energy_mj: meter.book().of(attempt),
+                memory_used: newest(TrackSubject::Attempt(attempt), TrackedFigure::Memory)
+                    .map(Bytes::new),
+                activity: activity(TrackSubject::Attempt(attempt)),
+                energy_mj: meter.ledger().of(attempt),
             });
         Some(GpuFigures {
             gpu: gpu.clone(),
             at_unix: latest.at,
             memory_used: latest.sample.memory_used,
             power_mw: latest.sample.power_mw,
-            activity: activity(Of::Gpu),
-            attempts_mj: meter.book().attempts_mj(),
-            other_mj: meter.book().other_mj(),
-            idle_mj: meter.book().idle_mj(),
+            activity: activity(TrackSubject::Gpu),
+            attempts_mj: meter.ledger().attempts_mj(),
+            other_mj: meter.ledger().other_mj(),
+            idle_mj: meter.ledger().idle_mj(),
             slices: slices.collect(),
             attempts: attempts.collect(),
         })
     }
 }
 
-fn take_inventory(gpu: &GpuId, meter: &mut Meter, held: &[Tenant]) {
+fn take_inventory(gpu: &GpuId, meter: &mut Meter, held: &[GpuTenancy]) {
     for tenant in held.iter().filter(|tenant| tenant.gpu == *gpu) {
         meter.begin(tenant);
         if let Some(ended) = tenant.ended {

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 use tessera_model::lease::LeaseTerms;
-use tessera_model::mig::{Slot, Step};
-use tessera_model::spec::{OutputPaths, Program};
+use tessera_model::mig::{PlanStep, Slot};
+use tessera_model::spec::{JobProgram, OutputPaths, RunSpec};
 use tessera_model::{AttemptId, ControllerId, GpuId, JobId, Millis, NodeId, PlanId, SliceId};
 use tessera_wire::frames::{
     AttemptStatus, ExitRecord, GpuReport, Hello, LaunchOrder, LogReply, LogRequest, LogStream,
@@ -80,6 +80,7 @@ pub fn runs(pid: u32) -> bool {
 }
 
 impl Cluster {
+    #[expect(clippy::disallowed_methods, reason = "measures real time")]
     pub fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
         let now = time::OffsetDateTime::now_utc();
@@ -92,6 +93,7 @@ impl Cluster {
     }
 
     /// Makes a node's identity in its data folder.
+    #[expect(clippy::disallowed_methods, reason = "measures real time")]
     pub fn enrol(&self, name: &str) -> PathBuf {
         let data = self.folder.path().join(name);
         let node = NodeIdentity {
@@ -116,7 +118,7 @@ impl Cluster {
             .env("TESSERA_SIM_GPUS", GPUS.join(","))
             .env("TESSERA_LOG", std::env::var("TESSERA_LOG").unwrap_or_else(|_| "warn".into()))
             .stdin(Stdio::null());
-        command.env("TESSERA_AGENT_NVML", tessera_sim::library::build().unwrap());
+        command.env("TESSERA_AGENT_NVML", tessera_stand_in::library::build().unwrap());
         command
     }
 
@@ -140,7 +142,7 @@ impl Cluster {
                 panic!("no hello")
             };
             let name = tessera_wire::tls::peer_node(&connection).unwrap().name;
-            let (frames, heard) = mpsc::unbounded_channel();
+            let (frames, received) = mpsc::unbounded_channel();
             tokio::spawn(async move {
                 while let Ok(Some(frame)) = reader.receive::<ToController>().await {
                     if frames.send(frame).is_err() {
@@ -152,7 +154,7 @@ impl Cluster {
             Session {
                 connection,
                 writer,
-                heard,
+                received,
                 hello,
                 name,
                 inventory: Vec::new(),
@@ -176,12 +178,12 @@ impl Cluster {
 pub struct Session {
     pub connection: quinn::Connection,
     pub writer: FrameWriter,
-    heard: mpsc::UnboundedReceiver<ToController>,
+    received: mpsc::UnboundedReceiver<ToController>,
     pub hello: Hello,
     pub name: tessera_model::NodeName,
     /// What was reported before the inventory was done.
     pub inventory: Vec<ToController>,
-    /// Ends that were heard on the way to something else, until somebody waits for them.
+    /// Ends that were received on the way to something else, until somebody waits for them.
     pub ended: Vec<(AttemptId, ExitRecord)>,
     generation: u64,
     /// Whether renewals are granted.
@@ -214,7 +216,7 @@ impl Session {
         }
         if self.renewing {
             // The first lease: granted once it is asked for.
-            let Some(frame) = self.heard.recv().await else { panic!("the session ended") };
+            let Some(frame) = self.received.recv().await else { panic!("the session ended") };
             let ToController::Renew { sent, generation } = frame else { panic!("{frame:?}") };
             self.send(ToAgent::RenewOk { sent, generation }).await;
         }
@@ -229,11 +231,12 @@ impl Session {
         self.try_next().await.expect("the session ended")
     }
 
+    #[expect(clippy::disallowed_methods, reason = "measures real time")]
     pub async fn try_next(&mut self) -> Option<ToController> {
         let give_up = Instant::now() + PATIENCE;
         loop {
-            let heard = tokio::time::timeout_at(give_up.into(), self.heard.recv()).await;
-            match heard.expect("the agent says nothing")? {
+            let received = tokio::time::timeout_at(give_up.into(), self.received.recv()).await;
+            match received.expect("the agent reports nothing")? {
                 ToController::Renew { sent, generation } => {
                     if self.renewing && generation == self.generation {
                         self.send(ToAgent::RenewOk { sent, generation }).await;
@@ -245,11 +248,12 @@ impl Session {
     }
 
     /// Waits for a frame that `pick` wants; drops the others.
+    #[expect(clippy::disallowed_methods, reason = "measures real time")]
     pub async fn until<T>(&mut self, mut pick: impl FnMut(&ToController) -> Option<T>) -> T {
         // As a whole: renewals keep coming, whatever doesn't.
         let give_up = Instant::now() + PATIENCE * 4;
         loop {
-            assert!(Instant::now() < give_up, "the agent never says it");
+            assert!(Instant::now() < give_up, "the agent never reports it");
             let frame = self.next().await;
             if let Some(found) = pick(&frame) {
                 return found;
@@ -275,7 +279,7 @@ impl Session {
     }
 
     pub async fn until_ended(&mut self, attempt: AttemptId) -> ExitRecord {
-        // Several that end at once are told in any order.
+        // Several that end at once are reported in any order.
         if let Some(at) = self.ended.iter().position(|(ended, _)| *ended == attempt) {
             return self.ended.remove(at).1;
         }
@@ -329,7 +333,7 @@ impl Session {
         })
     }
 
-    /// Carries a plan out; returns its end and the GPU as it was told just before.
+    /// Carries a plan out; returns its end and the GPU as it was reported just before.
     pub async fn apply(&mut self, order: PlanOrder) -> (PlanEnd, Option<GpuReport>) {
         let (gpu, plan) = (order.gpu.clone(), order.plan);
         self.send(ToAgent::ApplyPlan(order)).await;
@@ -412,16 +416,18 @@ pub fn order(place: &Place, program: &[&str]) -> LaunchOrder {
         array: None,
         name: "test".into(),
         user: "ada".into(),
-        program: Program::Command(program.iter().map(|&word| word.to_owned()).collect()),
-        work_dir: None,
-        env: Default::default(),
-        output: OutputPaths::default(),
-        time_limit: None,
-        grace: Millis::new(500),
+        run: RunSpec {
+            program: JobProgram::Command(program.iter().map(|&word| word.to_owned()).collect()),
+            work_dir: None,
+            env: Default::default(),
+            output: OutputPaths::default(),
+            time_limit: None,
+            grace: Millis::new(500),
+            checkpoint_signal: None,
+        },
         restart_reason: None,
         traceparent: None,
         share: None,
-        checkpoint_signal: None,
         kernel: None,
         gang: None,
     }
@@ -431,7 +437,7 @@ pub fn shell(place: &Place, line: &str) -> LaunchOrder {
     order(place, &["/bin/sh", "-c", line])
 }
 
-pub fn plan(gpu: &GpuId, layout_gen: u64, steps: Vec<Step>) -> PlanOrder {
+pub fn plan(gpu: &GpuId, layout_gen: u64, steps: Vec<PlanStep>) -> PlanOrder {
     PlanOrder {
         epoch: 1,
         plan: PlanId::from_uuid(uuid::Uuid::new_v4()),
@@ -443,24 +449,25 @@ pub fn plan(gpu: &GpuId, layout_gen: u64, steps: Vec<Step>) -> PlanOrder {
 }
 
 /// A process that is no attempt of ours, on a slice of a simulated node.
-pub fn stranger(agent: &Agent, place: &Place) -> tessera_sim::client::Client {
-    tessera_sim::client::Client::open(&sim_node(agent), place.slice.as_str()).unwrap()
+pub fn stranger(agent: &Agent, place: &Place) -> tessera_stand_in::client::DeviceClient {
+    tessera_stand_in::client::DeviceClient::open(&sim_node(agent), place.slice.as_str()).unwrap()
 }
 
 /// A process that only watches a slice: it is in no list, and in the way.
-pub fn watcher(agent: &Agent, place: &Place) -> tessera_sim::client::Client {
-    use tessera_sim::device::ClaimKind;
+pub fn watcher(agent: &Agent, place: &Place) -> tessera_stand_in::client::DeviceClient {
+    use tessera_stand_in::device::ClaimKind;
     let node = sim_node(agent);
-    tessera_sim::client::Client::open_as(&node, place.slice.as_str(), ClaimKind::Monitor).unwrap()
+    tessera_stand_in::client::DeviceClient::open_as(&node, place.slice.as_str(), ClaimKind::Monitor)
+        .unwrap()
 }
 
 /// Makes a whole instance on the first GPU, as another program would.
 pub fn by_hand(agent: &Agent, slot: Slot) {
-    use tessera_sim::device::Placement;
-    let change = |state: &mut tessera_sim::device::State| {
+    use tessera_stand_in::device::SlotPlacement;
+    let change = |state: &mut tessera_stand_in::device::DeviceState| {
         let model = state.gpus[0].profile(slot.profile.0).unwrap();
         let size = model.profile.memory_slices.into();
-        let at = Placement { start: slot.start.into(), size };
+        let at = SlotPlacement { start: slot.start.into(), size };
         let serial = state.create_gpu_instance(0, slot.profile.0, Some(at)).unwrap();
         let slices = model.profile.compute_slices;
         let whole = model.compute.iter().find(|c| c.compute_slices == slices).unwrap();
@@ -471,17 +478,17 @@ pub fn by_hand(agent: &Agent, slot: Slot) {
 
 /// Makes the simulated node of a data folder before an agent does.
 pub fn make_sim(data: &Path) {
-    let config = tessera_sim::config::Config::new(data.join("sim"), &GPUS);
-    tessera_sim::node::Node::open(&config).unwrap();
+    let config = tessera_stand_in::config::StandInConfig::new(data.join("sim"), &GPUS);
+    tessera_stand_in::node::SimulatedNode::open(&config).unwrap();
 }
 
 /// The simulated node under an agent.
-pub fn sim_node(agent: &Agent) -> tessera_sim::node::Node {
-    let config = tessera_sim::config::Config::new(agent.data.join("sim"), &GPUS);
-    tessera_sim::node::Node::open(&config).unwrap()
+pub fn sim_node(agent: &Agent) -> tessera_stand_in::node::SimulatedNode {
+    let config = tessera_stand_in::config::StandInConfig::new(agent.data.join("sim"), &GPUS);
+    tessera_stand_in::node::SimulatedNode::open(&config).unwrap()
 }
 
-/// Waits until something is true; for what no event tells.
+/// Waits until something is true, for what no event shows.
 pub async fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     let deadline = tokio::time::Instant::now() + PATIENCE;
     while !holds() {

@@ -6,15 +6,15 @@ use std::time::{Duration, Instant};
 use tessera_agent::sys::clock::monotonic_now;
 use tessera_kernel_queue::{Epoch, KernelIndex, Nanos, Role};
 use tessera_wire::codec;
-use tessera_wire::kernel::{Ended, RECORDS_MAX, Record, ToQueue, ToShim, variables};
+use tessera_wire::kernel::{RECORDS_MAX, SessionEnd, ShimRecord, ToQueue, ToShim, variables};
 
-use crate::rig::{Attempt, Oddly, Rig, Shim, dial};
+use crate::rig::{Attempt, HelloOverrides, Rig, Shim, dial};
 
 /// A holder and a filler of one slice, both measured.
 async fn pair(rig: &mut Rig) -> (Attempt, Attempt) {
     let (high, low) = (rig.admit("MIG-1", "high", 0), rig.admit("MIG-1", "low", 7));
-    rig.learn(&high, &[(10, 20)]);
-    rig.learn(&low, &[(500, 100)]);
+    rig.add_profile(&high, &[(10, 20)]);
+    rig.add_profile(&low, &[(500, 100)]);
     (high, low)
 }
 
@@ -27,14 +27,14 @@ async fn s1_a_wrong_token_gets_no_session() {
     let mut rig = Rig::new();
     let job = rig.admit("MIG-1", "job", 0);
 
-    let wrong = Oddly { token: Some([7; 32]), ..Oddly::default() };
+    let wrong = HelloOverrides { token: Some([7; 32]), ..HelloOverrides::default() };
     let farewell = Shim::try_join(&job, wrong).await.err().unwrap();
-    assert_eq!(farewell.why, Ended::Unknown);
+    assert_eq!(farewell.why, SessionEnd::Unknown);
 
-    rig.endpoint().desk.ended(job.id);
+    rig.endpoint().handle.end_attempt(job.id);
     rig.event().await;
-    let farewell = Shim::try_join(&job, Oddly::default()).await.err().unwrap();
-    assert_eq!(farewell.why, Ended::Unknown);
+    let farewell = Shim::try_join(&job, HelloOverrides::default()).await.err().unwrap();
+    assert_eq!(farewell.why, SessionEnd::Unknown);
 }
 
 #[tokio::test]
@@ -42,7 +42,7 @@ async fn s1_another_certificate_is_not_trusted() {
     let mut rig = Rig::new();
     let job = rig.admit("MIG-1", "job", 0);
 
-    let wrong = Oddly { fingerprint: Some([7; 32]), ..Oddly::default() };
+    let wrong = HelloOverrides { fingerprint: Some([7; 32]), ..HelloOverrides::default() };
 
     assert!(dial(&job, wrong).await.is_err());
 }
@@ -52,7 +52,7 @@ async fn s1_nonsense_ends_its_own_session_and_no_other() {
     let mut rig = Rig::new();
     let (high, low) = pair(&mut rig).await;
     let mut good = Shim::join(&low).await;
-    let too_many = vec![Record::Alive; RECORDS_MAX + 1];
+    let too_many = vec![ShimRecord::Alive; RECORDS_MAX + 1];
     let mut bodies = vec![vec![0xff_u8; 3], vec![1, 0, 0, 0, 9, 9, 9, 9, 9, 9, 9, 9, 9], vec![]];
     let mut body = Vec::new();
     codec::encode(&ToQueue::Records(too_many), &mut body).unwrap();
@@ -60,14 +60,15 @@ async fn s1_nonsense_ends_its_own_session_and_no_other() {
 
     for body in bodies {
         let mut bad = Shim::join(&high).await;
-        good.await_role(Role::Ask).await;
+        good.await_role(Role::Fill).await;
         let length = u32::try_from(body.len()).unwrap().to_be_bytes();
         bad.writer.send_raw(&[&length[..], &body].concat()).await.unwrap();
-        assert_eq!(bad.await_bye().await.why, Ended::Nonsense);
+        assert_eq!(bad.await_bye().await.why, SessionEnd::Nonsense);
         good.await_role(Role::Free).await;
     }
     // Nor is a connection of any worth whose first frame is nonsense.
-    let (_endpoint, connection, mut writer, _reader) = dial(&high, Oddly::default()).await.unwrap();
+    let (_endpoint, connection, mut writer, _reader) =
+        dial(&high, HelloOverrides::default()).await.unwrap();
     writer.send_raw(&[0xff; 5]).await.unwrap();
     tokio::time::timeout(crate::rig::PATIENCE, connection.closed()).await.unwrap();
     assert_eq!(Shim::join(&low).await.welcome.role, Role::Hold);
@@ -86,14 +87,14 @@ async fn s2_a_restarted_agent_is_found_at_the_same_place_and_gates_again() {
 
     for shim in [&mut holder, &mut filler] {
         let farewell = shim.await_bye().await;
-        assert_eq!((farewell.why, farewell.again), (Ended::Stopping, true));
+        assert_eq!((farewell.why, farewell.again), (SessionEnd::Stopping, true));
         shim.closed().await;
     }
-    rig.learn(&high, &[(10, 20)]);
-    rig.learn(&low, &[(500, 100)]);
+    rig.add_profile(&high, &[(10, 20)]);
+    rig.add_profile(&low, &[(500, 100)]);
     let holder = Shim::join(&high).await;
     let filler = Shim::join(&low).await;
-    assert_eq!((holder.welcome.role, filler.welcome.role), (Role::Free, Role::Ask));
+    assert_eq!((holder.welcome.role, filler.welcome.role), (Role::Free, Role::Fill));
     // The page is the one that the processes have mapped, and no earlier grant passes for a new one.
     assert!(page.page().is_sound() && page.page().gate().has_passed(before));
 }
@@ -105,12 +106,12 @@ async fn s2_an_attempt_that_ended_while_no_agent_ran_is_forgotten() {
 
     rig.restart(&[low.id]);
 
-    assert!(Shim::try_join(&high, Oddly::default()).await.is_err());
-    assert!(Shim::try_join(&low, Oddly::default()).await.is_ok());
+    assert!(Shim::try_join(&high, HelloOverrides::default()).await.is_err());
+    assert!(Shim::try_join(&low, HelloOverrides::default()).await.is_ok());
 }
 
 #[tokio::test]
-async fn s2_while_a_launch_waits_the_beat_is_fresh_and_pings_come() {
+async fn s2_while_a_launch_waits_heartbeats_and_pings_arrive() {
     let mut rig = Rig::new();
     let (high, low) = pair(&mut rig).await;
     let page = rig.gate(&low);
@@ -119,8 +120,8 @@ async fn s2_while_a_launch_waits_the_beat_is_fresh_and_pings_come() {
     let (kernel, ..) = filler.define(0).await;
     let (own, ..) = holder.define(0).await;
     // Each launch of the holder ends the gap before it can be filled.
-    filler.want(1, kernel).await;
-    let beat = page.page().beat();
+    filler.request(1, kernel).await;
+    let beat = page.page().heartbeat();
     loop {
         holder.launch(1, own, Some(&page)).await;
         let frame = filler.reader.receive_known::<ToShim>().await.unwrap().unwrap();
@@ -128,9 +129,10 @@ async fn s2_while_a_launch_waits_the_beat_is_fresh_and_pings_come() {
             break;
         }
     }
-    assert!(page.page().beat() > beat);
+    assert!(page.page().heartbeat() > beat);
 }
 
+#[expect(clippy::disallowed_methods, reason = "measures real time")]
 #[tokio::test]
 async fn s3_a_holder_that_is_killed_frees_fillers_within_ten_milliseconds() {
     const ROUNDS: usize = 50;
@@ -141,9 +143,9 @@ async fn s3_a_holder_that_is_killed_frees_fillers_within_ten_milliseconds() {
     let mut freed = Vec::new();
     for _ in 0..ROUNDS {
         let mut process = idle_process();
-        let pid = Oddly { pid: Some(process.id()), ..Oddly::default() };
+        let pid = HelloOverrides { pid: Some(process.id()), ..HelloOverrides::default() };
         let mut holder = Shim::try_join(&high, pid).await.ok().unwrap();
-        filler.await_role(Role::Ask).await;
+        filler.await_role(Role::Fill).await;
         // It dies with the gate counted and untold.
         let (kernel, ..) = holder.define(0).await;
         holder.launch(1, kernel, Some(&page)).await;
@@ -154,7 +156,7 @@ async fn s3_a_holder_that_is_killed_frees_fillers_within_ten_milliseconds() {
         filler.await_role(Role::Free).await;
         freed.push(died.elapsed());
         process.wait().unwrap();
-        assert_eq!(holder.await_bye().await.why, Ended::Gone);
+        assert_eq!(holder.await_bye().await.why, SessionEnd::Gone);
     }
     freed.sort();
     // The median: what a busy test machine does to a single wake-up is not the endpoint's.
@@ -162,7 +164,7 @@ async fn s3_a_holder_that_is_killed_frees_fillers_within_ten_milliseconds() {
 }
 
 #[tokio::test]
-async fn s3_a_count_that_nobody_told_stops_grants_for_a_moment_only() {
+async fn s3_an_unreported_count_stops_grants_for_a_moment_only() {
     let mut rig = Rig::new();
     let (high, low) = pair(&mut rig).await;
     let page = rig.gate(&low);
@@ -174,7 +176,7 @@ async fn s3_a_count_that_nobody_told_stops_grants_for_a_moment_only() {
     page.page().add_launch();
 
     // Wants again whenever the page says that a grant is over, as a shim does.
-    filler.want(1, kernel).await;
+    filler.request(1, kernel).await;
     loop {
         let grant = filler.await_grant().await;
         if !page.page().gate().has_passed(grant.gate) {
@@ -182,8 +184,8 @@ async fn s3_a_count_that_nobody_told_stops_grants_for_a_moment_only() {
         }
         let at = monotonic_now();
         let beyond = Some(grant.number);
-        filler.say(vec![Record::Want { launch: 1, kernel, beyond, at }]).await;
-        holder.say(vec![Record::Alive]).await;
+        filler.send(vec![ShimRecord::Request { launch: 1, kernel, beyond, at }]).await;
+        holder.send(vec![ShimRecord::Alive]).await;
     }
 }
 
@@ -191,17 +193,17 @@ async fn s3_a_count_that_nobody_told_stops_grants_for_a_moment_only() {
 async fn s3_silence_ends_a_session_that_no_process_is_known_of() {
     let mut rig = Rig::new();
     let (high, low) = pair(&mut rig).await;
-    let nobody = Oddly { pid: Some(0), ..Oddly::default() };
+    let nobody = HelloOverrides { pid: Some(0), ..HelloOverrides::default() };
     let mut silent = Shim::try_join(&high, nobody).await.ok().unwrap();
     let mut filler = Shim::join(&low).await;
-    assert_eq!(filler.welcome.role, Role::Ask);
+    assert_eq!(filler.welcome.role, Role::Fill);
 
     let mut every = tokio::time::interval(Duration::from_millis(200));
     loop {
         tokio::select! {
-            _ = every.tick() => filler.say(vec![Record::Alive]).await,
-            frame = silent.hear() => if let ToShim::Bye(farewell) = frame {
-                assert_eq!((farewell.why, farewell.again), (Ended::Silent, true));
+            _ = every.tick() => filler.send(vec![ShimRecord::Alive]).await,
+            frame = silent.receive() => if let ToShim::Bye(farewell) = frame {
+                assert_eq!((farewell.why, farewell.again), (SessionEnd::Silent, true));
                 break;
             },
         }
@@ -222,18 +224,18 @@ async fn s4_a_page_that_is_scribbled_on_stops_nobody() {
     for round in 0..200_u64 {
         let noise = round.wrapping_mul(0x9e37_79b9_7f4a_7c15);
         page.page().set_epoch(Epoch::new(noise));
-        page.page().set_beat(Nanos::new(!noise));
+        page.page().set_heartbeat(Nanos::new(!noise));
         let at = monotonic_now();
-        let launch = Record::Launch { launch: round, kernel: own, count: noise, at };
-        holder.say(vec![launch]).await;
-        filler.say(vec![Record::Want { launch: round, kernel, beyond: None, at }]).await;
+        let launch = ShimRecord::Launch { launch: round, kernel: own, count: noise, at };
+        holder.send(vec![launch]).await;
+        filler.send(vec![ShimRecord::Request { launch: round, kernel, beyond: None, at }]).await;
     }
     page.page().set_epoch(Epoch::new(u64::MAX));
 
     // The queue still answers, and still counts who is there.
     let (.., measure) = filler.define(1).await;
     assert!(measure);
-    holder.say(vec![Record::Bye]).await;
+    holder.send(vec![ShimRecord::Bye]).await;
     filler.await_role(Role::Free).await;
 }
 
@@ -243,21 +245,21 @@ async fn s8_times_and_numbers_that_cannot_be_disturb_nobody_else() {
     let (high, low) = pair(&mut rig).await;
     let mut honest = Shim::join(&low).await;
     let mut liar = Shim::join(&high).await;
-    honest.await_role(Role::Ask).await;
+    honest.await_role(Role::Fill).await;
     let (kernel, ..) = liar.define(0).await;
     let unknown = KernelIndex::new(4_000);
 
     for at in [Nanos::MAX, Nanos::ZERO] {
-        liar.say(vec![
-            Record::Launch { launch: u64::MAX, kernel, count: u64::MAX, at },
-            Record::Started { launch: 0, kernel: unknown, grant: u64::MAX, at },
-            Record::Want { launch: 1, kernel: unknown, beyond: Some(9), at },
-            Record::Sync { returns: Some(3), at },
-            Record::Done { at },
-            Record::Failed { launch: 77 },
-            Record::Lost { records: u64::MAX },
-            Record::Memory { used: u64::MAX, peak: u64::MAX },
-            Record::Passed { launches: u64::MAX },
+        liar.send(vec![
+            ShimRecord::Launch { launch: u64::MAX, kernel, count: u64::MAX, at },
+            ShimRecord::Started { launch: 0, kernel: unknown, grant: u64::MAX, at },
+            ShimRecord::Request { launch: 1, kernel: unknown, beyond: Some(9), at },
+            ShimRecord::Sync { returns: Some(3), at },
+            ShimRecord::Done { at },
+            ShimRecord::Failed { launch: 77 },
+            ShimRecord::Lost { records: u64::MAX },
+            ShimRecord::Memory { used: u64::MAX, peak: u64::MAX },
+            ShimRecord::Passed { launches: u64::MAX },
         ])
         .await;
     }

@@ -3,27 +3,27 @@
 mod faults;
 mod rig;
 
-use rig::{Oddly, Rig, Shim, kernel};
+use rig::{HelloOverrides, Rig, Shim, kernel};
 use tessera_agent::kernel::KernelEvent;
 use tessera_agent::sys::clock::monotonic_now;
-use tessera_kernel_queue::lease::Kind;
+use tessera_kernel_queue::lease::GrantKind;
 use tessera_kernel_queue::{KernelIndex, Nanos, Role};
-use tessera_wire::kernel::{Ended, PROTOCOL_VERSION, Record, ToShim};
+use tessera_wire::kernel::{PROTOCOL_VERSION, SessionEnd, ShimRecord, ToShim};
 
 #[tokio::test]
-async fn the_highest_holds_and_others_ask_until_it_leaves() {
+async fn the_highest_is_the_holder_and_others_fill_until_it_leaves() {
     let mut rig = Rig::new();
     let (high, low) = (rig.admit("MIG-1", "high", 0), rig.admit("MIG-1", "low", 7));
-    rig.learn(&high, &[(1_000, 5_000)]);
-    rig.learn(&low, &[(500, 100)]);
+    rig.add_profile(&high, &[(1_000, 5_000)]);
+    rig.add_profile(&low, &[(500, 100)]);
 
     let mut filler = Shim::join(&low).await;
     assert_eq!(filler.welcome.role, Role::Free);
     let mut holder = Shim::join(&high).await;
     assert_eq!(holder.welcome.role, Role::Hold);
-    filler.await_role(Role::Ask).await;
+    filler.await_role(Role::Fill).await;
 
-    holder.say(vec![Record::Bye]).await;
+    holder.send(vec![ShimRecord::Bye]).await;
 
     filler.await_role(Role::Free).await;
     holder.await_bye().await;
@@ -34,23 +34,23 @@ async fn a_gap_is_granted_and_ends_when_the_holder_is_back() {
     let mut rig = Rig::new();
     let (high, low) = (rig.admit("MIG-1", "high", 0), rig.admit("MIG-1", "low", 7));
     // A gap of ten seconds: it is not over before the test has seen it, on however slow a machine.
-    rig.learn(&high, &[(10, 10_000_000)]);
-    rig.learn(&low, &[(500, 100)]);
+    rig.add_profile(&high, &[(10, 10_000_000)]);
+    rig.add_profile(&low, &[(500, 100)]);
     let gate = rig.gate(&high);
     let mut holder = Shim::join(&high).await;
     let mut filler = Shim::join(&low).await;
-    assert_eq!((holder.welcome.role, filler.welcome.role), (Role::Free, Role::Ask));
+    assert_eq!((holder.welcome.role, filler.welcome.role), (Role::Free, Role::Fill));
     holder.await_role(Role::Hold).await;
     let (long, sk, measure) = holder.define(0).await;
     assert_eq!((sk, measure), (Some(Nanos::from_micros(10)), false));
     let (short, ..) = filler.define(0).await;
 
     holder.launch(1, long, Some(&gate)).await;
-    holder.say(vec![Record::Sync { returns: None, at: monotonic_now() }]).await;
-    filler.want(1, short).await;
+    holder.send(vec![ShimRecord::Sync { returns: None, at: monotonic_now() }]).await;
+    filler.request(1, short).await;
     let grant = filler.await_grant().await;
 
-    assert_eq!(grant.kind, Kind::Gap);
+    assert_eq!(grant.kind, GrantKind::Gap);
     assert!(!gate.page().gate().has_passed(grant.gate));
     assert!(grant.budget >= Nanos::from_micros(500) && grant.until > grant.from, "{grant:?}");
 
@@ -70,8 +70,8 @@ async fn a_gap_is_granted_and_ends_when_the_holder_is_back() {
 async fn without_a_page_messages_alone_end_grants() {
     let mut rig = Rig::new();
     let (high, low) = (rig.admit("MIG-1", "high", 0), rig.admit("MIG-1", "low", 7));
-    rig.learn(&high, &[(10, 10_000_000)]);
-    rig.learn(&low, &[(500, 100)]);
+    rig.add_profile(&high, &[(10, 10_000_000)]);
+    rig.add_profile(&low, &[(500, 100)]);
     let mut holder = Shim::join(&high).await;
     let mut filler = Shim::join(&low).await;
     holder.await_role(Role::Hold).await;
@@ -79,7 +79,7 @@ async fn without_a_page_messages_alone_end_grants() {
     let (short, ..) = filler.define(0).await;
 
     holder.launch(1, long, None).await;
-    filler.want(1, short).await;
+    filler.request(1, short).await;
     let grant = filler.await_grant().await;
     holder.launch(2, long, None).await;
 
@@ -89,7 +89,7 @@ async fn without_a_page_messages_alone_end_grants() {
 }
 
 #[tokio::test]
-async fn a_task_without_profile_is_measured_and_what_was_learned_is_told_once() {
+async fn a_task_without_profile_is_measured_and_its_profile_is_reported_once() {
     let mut rig = Rig::new();
     let attempt = rig.admit("MIG-1", "new", 5);
     let mut shim = Shim::join(&attempt).await;
@@ -97,7 +97,7 @@ async fn a_task_without_profile_is_measured_and_what_was_learned_is_told_once() 
     let (index, sk, measure) = shim.define(0).await;
     assert_eq!((sk, measure), (None, true));
 
-    shim.say(vec![Shim::sample(index, 200, 900); 150]).await;
+    shim.send(vec![Shim::sample(index, 200, 900); 150]).await;
 
     shim.await_frame(|frame| match frame {
         ToShim::Known { kernel, sk: Some(sk), measure: false } => {
@@ -115,9 +115,9 @@ async fn a_task_without_profile_is_measured_and_what_was_learned_is_told_once() 
     assert!(learned.added.is_measured() && learned.replaced.kernels().is_empty());
 
     // The end brings nothing that was told already.
-    shim.say(vec![Record::Bye]).await;
+    shim.send(vec![ShimRecord::Bye]).await;
     shim.await_bye().await;
-    rig.endpoint().desk.ended(attempt.id);
+    rig.endpoint().handle.end_attempt(attempt.id);
     let KernelEvent::Over { attempt: over, tally } = rig.event().await else { panic!() };
     assert_eq!((over, tally.sessions), (attempt.id, 1));
 }
@@ -126,8 +126,8 @@ async fn a_task_without_profile_is_measured_and_what_was_learned_is_told_once() 
 async fn slices_know_nothing_of_each_other() {
     let mut rig = Rig::new();
     let (one, other) = (rig.admit("MIG-1", "a", 0), rig.admit("MIG-2", "b", 9));
-    rig.learn(&one, &[(1, 1)]);
-    rig.learn(&other, &[(1, 1)]);
+    rig.add_profile(&one, &[(1, 1)]);
+    rig.add_profile(&other, &[(1, 1)]);
 
     let first = Shim::join(&one).await;
     let second = Shim::join(&other).await;
@@ -139,7 +139,7 @@ async fn slices_know_nothing_of_each_other() {
 async fn processes_of_one_job_each_have_a_session_of_its_priority() {
     let mut rig = Rig::new();
     let job = rig.admit("MIG-1", "job", 3);
-    rig.learn(&job, &[(1, 1)]);
+    rig.add_profile(&job, &[(1, 1)]);
 
     let mut one = Shim::join(&job).await;
     let two = Shim::join(&job).await;
@@ -153,13 +153,13 @@ async fn processes_of_one_job_each_have_a_session_of_its_priority() {
 async fn a_process_that_connects_anew_replaces_itself() {
     let mut rig = Rig::new();
     let job = rig.admit("MIG-1", "job", 3);
-    rig.learn(&job, &[(1, 1)]);
-    let same = Oddly { process: Some(7), ..Oddly::default() };
+    rig.add_profile(&job, &[(1, 1)]);
+    let same = HelloOverrides { process: Some(7), ..HelloOverrides::default() };
     let mut before = Shim::try_join(&job, same).await.ok().unwrap();
 
     let after = Shim::try_join(&job, same).await.ok().unwrap();
 
-    assert_eq!(before.await_bye().await.why, Ended::Replaced);
+    assert_eq!(before.await_bye().await.why, SessionEnd::Replaced);
     assert_eq!(after.welcome.role, Role::Free);
 }
 
@@ -168,13 +168,14 @@ async fn an_older_and_a_younger_shim_are_answered_in_what_both_speak() {
     let mut rig = Rig::new();
     let job = rig.admit("MIG-1", "job", 3);
 
-    let younger = Oddly { protocol: Some(PROTOCOL_VERSION + 5), ..Oddly::default() };
+    let younger =
+        HelloOverrides { protocol: Some(PROTOCOL_VERSION + 5), ..HelloOverrides::default() };
     let shim = Shim::try_join(&job, younger).await.ok().unwrap();
     assert_eq!(shim.welcome.protocol, PROTOCOL_VERSION);
 
-    let ancient = Oddly { protocol: Some(0), ..Oddly::default() };
+    let ancient = HelloOverrides { protocol: Some(0), ..HelloOverrides::default() };
     let farewell = Shim::try_join(&job, ancient).await.err().unwrap();
-    assert!(matches!(farewell.why, Ended::Protocol { .. }) && !farewell.again);
+    assert!(matches!(farewell.why, SessionEnd::Protocol { .. }) && !farewell.again);
 }
 
 #[tokio::test]
@@ -182,20 +183,20 @@ async fn every_record_of_a_fast_program_arrives() {
     const LAUNCHES: u64 = 200_000;
     let mut rig = Rig::new();
     let (job, rival) = (rig.admit("MIG-1", "job", 3), rig.admit("MIG-1", "rival", 9));
-    rig.learn(&job, &[(2, 1)]);
-    rig.learn(&rival, &[(2, 1)]);
+    rig.add_profile(&job, &[(2, 1)]);
+    rig.add_profile(&rival, &[(2, 1)]);
     let _rival = Shim::join(&rival).await;
     let mut shim = Shim::join(&job).await;
     let (kernel, ..) = shim.define(0).await;
 
     for batch in 0..LAUNCHES / 1_000 {
         let at = monotonic_now();
-        let launch = |n| Record::Launch { launch: batch * 1_000 + n, kernel, count: 0, at };
-        shim.say((0..1_000).map(launch).collect()).await;
+        let launch = |n| ShimRecord::Launch { launch: batch * 1_000 + n, kernel, count: 0, at };
+        shim.send((0..1_000).map(launch).collect()).await;
     }
-    shim.say(vec![Record::Bye]).await;
+    shim.send(vec![ShimRecord::Bye]).await;
     shim.await_bye().await;
-    rig.endpoint().desk.ended(job.id);
+    rig.endpoint().handle.end_attempt(job.id);
 
     let KernelEvent::Over { tally, .. } =
         rig.event_where(|event| matches!(event, KernelEvent::Over { .. })).await
@@ -212,11 +213,11 @@ async fn a_kernel_beyond_all_room_stays_unknown_and_runs() {
     let mut shim = Shim::join(&job).await;
     let room = usize::from(tessera_kernel_queue::limits::KERNELS_MAX);
     for first in (0..room).step_by(512) {
-        let define = |number: usize| Record::Define {
+        let define = |number: usize| ShimRecord::Define {
             number: u32::try_from(number).unwrap(),
             kernel: kernel(number),
         };
-        shim.say((first..first + 512).map(define).collect()).await;
+        shim.send((first..first + 512).map(define).collect()).await;
     }
 
     let (index, sk, measure) = shim.define(room).await;

@@ -6,17 +6,20 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use tempfile::TempDir;
-use tessera_agent::core::kernel::Admission;
-use tessera_agent::kernel::{Endpoint, Gate, KernelEvent, KernelOrder, KernelSettings, start};
+use tessera_agent::kernel::{
+    Endpoint, KernelEvent, KernelOrder, KernelSettings, MappedGate, start,
+};
 use tessera_agent::sys::clock::monotonic_now;
+use tessera_agent_core::kernel::Admission;
 use tessera_kernel_queue::{
-    Dims, Grant, KernelId, KernelIndex, Nanos, Role, Rules, Sample, TaskKey, TaskProfile,
+    Dims, Grant, KernelId, KernelIndex, KernelSample, Nanos, QueueRules, Role, TaskKey, TaskProfile,
 };
 use tessera_model::spec::{Class, Priority};
 use tessera_model::{AttemptId, SliceId};
 use tessera_wire::kernel::identity::{Fingerprint, from_hex, pinned_client};
 use tessera_wire::kernel::{
-    Farewell, Hello, PROTOCOL_VERSION, Record, SERVER_NAME, ToQueue, ToShim, Welcome, variables,
+    Farewell, PROTOCOL_VERSION, SERVER_NAME, ShimHello, ShimRecord, ShimWelcome, ToQueue, ToShim,
+    variables,
 };
 use tessera_wire::link::{FrameReader, FrameWriter};
 use tokio::sync::mpsc;
@@ -29,7 +32,7 @@ pub struct Rig {
     pub folder: TempDir,
     pub endpoint: Option<Endpoint>,
     pub events: mpsc::Receiver<KernelEvent>,
-    rules: Rules,
+    rules: QueueRules,
     next: u128,
 }
 
@@ -44,10 +47,10 @@ pub struct Attempt {
 
 impl Rig {
     pub fn new() -> Self {
-        Self::with(Rules::default())
+        Self::with(QueueRules::default())
     }
 
-    pub fn with(rules: Rules) -> Self {
+    pub fn with(rules: QueueRules) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let (endpoint, events) = start(settings(&folder, rules)).unwrap();
         Self { folder, endpoint: Some(endpoint), events, rules, next: 1 }
@@ -57,7 +60,7 @@ impl Rig {
     pub fn restart(&mut self, alive: &[AttemptId]) {
         self.endpoint = None;
         let (endpoint, events) = start(settings(&self.folder, self.rules)).unwrap();
-        endpoint.desk.adopt(|attempt| alive.contains(&attempt));
+        endpoint.handle.adopt(|attempt| alive.contains(&attempt));
         self.endpoint = Some(endpoint);
         self.events = events;
     }
@@ -79,18 +82,18 @@ impl Rig {
             share_thousandths: 1_000,
         };
         let (slice, task) = (admission.slice.clone(), admission.task.clone());
-        let environment = self.endpoint().desk.admit(admission, &BTreeMap::new()).unwrap();
+        let environment = self.endpoint().handle.admit(admission, &BTreeMap::new()).unwrap();
         Attempt { id, slice, task, environment: environment.into_iter().collect() }
     }
 
     /// Hands a measured profile on: kernels `k0`, `k1`… that run and pause so long.
-    pub fn learn(&self, attempt: &Attempt, kernels: &[(u64, u64)]) {
+    pub fn add_profile(&self, attempt: &Attempt, kernels: &[(u64, u64)]) {
         let (task, profile) = (attempt.task.clone(), Box::new(profile(kernels)));
-        self.endpoint().desk.learn(KernelOrder::Learn { task, profile });
+        self.endpoint().handle.share_profile(KernelOrder::Learn { task, profile });
     }
 
-    pub fn gate(&self, attempt: &Attempt) -> Gate {
-        Gate::open(&self.folder.path().join("gates"), &attempt.slice).unwrap()
+    pub fn gate(&self, attempt: &Attempt) -> MappedGate {
+        MappedGate::open(&self.folder.path().join("gates"), &attempt.slice).unwrap()
     }
 
     pub async fn event_where(&mut self, wanted: impl Fn(&KernelEvent) -> bool) -> KernelEvent {
@@ -107,7 +110,7 @@ impl Rig {
     }
 }
 
-fn settings(folder: &TempDir, rules: Rules) -> KernelSettings {
+fn settings(folder: &TempDir, rules: QueueRules) -> KernelSettings {
     KernelSettings {
         shim: PathBuf::from("/opt/kernel-shim/libcuda.so.1"),
         rules,
@@ -139,7 +142,7 @@ pub fn profile(kernels: &[(u64, u64)]) -> TaskProfile {
 
 /// A process that is connected.
 pub struct Shim {
-    pub welcome: Welcome,
+    pub welcome: ShimWelcome,
     pub writer: FrameWriter,
     pub reader: FrameReader,
     connection: quinn::Connection,
@@ -148,7 +151,7 @@ pub struct Shim {
 
 /// How a connection can be made otherwise than right.
 #[derive(Clone, Copy, Default)]
-pub struct Oddly {
+pub struct HelloOverrides {
     pub token: Option<[u8; 32]>,
     pub fingerprint: Option<[u8; 32]>,
     pub protocol: Option<u16>,
@@ -159,7 +162,7 @@ pub struct Oddly {
 /// Opens a connection and a stream, and says nothing.
 pub async fn dial(
     attempt: &Attempt,
-    oddly: Oddly,
+    oddly: HelloOverrides,
 ) -> Result<(quinn::Endpoint, quinn::Connection, FrameWriter, FrameReader), quinn::ConnectionError>
 {
     let of = |name: &str| attempt.environment[name].clone();
@@ -176,14 +179,15 @@ pub async fn dial(
 impl Shim {
     /// Connects a process of an attempt.
     pub async fn join(attempt: &Attempt) -> Self {
-        Self::try_join(attempt, Oddly::default()).await.unwrap()
+        Self::try_join(attempt, HelloOverrides::default()).await.unwrap()
     }
 
     /// Connects a process of an attempt, perhaps with something wrong about it.
-    pub async fn try_join(attempt: &Attempt, oddly: Oddly) -> Result<Self, Farewell> {
+    #[expect(clippy::disallowed_methods, reason = "measures real time")]
+    pub async fn try_join(attempt: &Attempt, oddly: HelloOverrides) -> Result<Self, Farewell> {
         let (endpoint, connection, mut writer, mut reader) = dial(attempt, oddly).await.unwrap();
         let token = from_hex(&attempt.environment[variables::TOKEN]).unwrap();
-        let hello = Hello {
+        let hello = ShimHello {
             protocol: oddly.protocol.unwrap_or(PROTOCOL_VERSION),
             token: oddly.token.unwrap_or(token),
             pid: oddly.pid.unwrap_or_else(std::process::id),
@@ -202,12 +206,12 @@ impl Shim {
         }
     }
 
-    pub async fn say(&mut self, records: Vec<Record>) {
+    pub async fn send(&mut self, records: Vec<ShimRecord>) {
         self.writer.send(&ToQueue::Records(records)).await.unwrap();
     }
 
     /// Waits for the next frame but pings.
-    pub async fn hear(&mut self) -> ToShim {
+    pub async fn receive(&mut self) -> ToShim {
         loop {
             let frame = tokio::time::timeout(PATIENCE, self.reader.receive_known()).await;
             match frame.expect("the queue said nothing").unwrap().expect("the queue hung up") {
@@ -220,7 +224,7 @@ impl Shim {
     /// Waits for a frame that is wanted, past others.
     pub async fn await_frame<T>(&mut self, mut wanted: impl FnMut(ToShim) -> Option<T>) -> T {
         loop {
-            if let Some(found) = wanted(self.hear().await) {
+            if let Some(found) = wanted(self.receive().await) {
                 return found;
             }
         }
@@ -249,7 +253,7 @@ impl Shim {
     /// Defines the kernel `k<number>` and waits for its index.
     pub async fn define(&mut self, number: usize) -> (KernelIndex, Option<Nanos>, bool) {
         let own = u32::try_from(number).unwrap();
-        self.say(vec![Record::Define { number: own, kernel: kernel(number) }]).await;
+        self.send(vec![ShimRecord::Define { number: own, kernel: kernel(number) }]).await;
         self.await_frame(|frame| match frame {
             ToShim::Defined { number, kernel, sk, measure } if number == own => {
                 Some((kernel, sk, measure))
@@ -260,20 +264,20 @@ impl Shim {
     }
 
     /// Tells of a launch of a holder, counted on the page if there is one.
-    pub async fn launch(&mut self, launch: u64, kernel: KernelIndex, gate: Option<&Gate>) {
+    pub async fn launch(&mut self, launch: u64, kernel: KernelIndex, gate: Option<&MappedGate>) {
         let count = gate.map_or(0, |gate| gate.page().add_launch());
         let at = monotonic_now();
-        self.say(vec![Record::Launch { launch, kernel, count, at }]).await;
+        self.send(vec![ShimRecord::Launch { launch, kernel, count, at }]).await;
     }
 
-    pub async fn want(&mut self, launch: u64, kernel: KernelIndex) {
+    pub async fn request(&mut self, launch: u64, kernel: KernelIndex) {
         let at = monotonic_now();
-        self.say(vec![Record::Want { launch, kernel, beyond: None, at }]).await;
+        self.send(vec![ShimRecord::Request { launch, kernel, beyond: None, at }]).await;
     }
 
     /// Tells that one kernel ran so long, and the device was idle so long after it.
-    pub fn sample(kernel: KernelIndex, took: u64, gap: u64) -> Record {
-        Record::Sample(Sample {
+    pub fn sample(kernel: KernelIndex, took: u64, gap: u64) -> ShimRecord {
+        ShimRecord::Sample(KernelSample {
             kernel,
             before: None,
             took: Nanos::from_micros(took),

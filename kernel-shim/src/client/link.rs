@@ -1,44 +1,49 @@
-//! One session over QUIC: hello, welcome, then records there and the queue's words back.
+//! One session over QUIC: hello, welcome, then records to the queue and its frames back.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use tessera_wire::kernel::{
-    Hello, PROTOCOL_VERSION, PROTOCOL_VERSION_MIN, Record, SERVER_NAME, ToQueue, ToShim, Welcome,
+    PROTOCOL_VERSION, PROTOCOL_VERSION_MIN, SERVER_NAME, ShimHello, ShimRecord, ShimWelcome,
+    ToQueue, ToShim,
 };
 use tessera_wire::link::{FrameReader, FrameWriter};
 use tokio::io::unix::AsyncFd;
 use tokio::time::{Instant, timeout};
 
-use super::outbox::Outbox;
-use super::{Device, Over, pinned};
-use crate::settings::Settings;
-use crate::{fill, kernels, ring, session, state};
+use super::outbox::RecordOutbox;
+use super::{CudaDevice, SessionOver, pinned};
+use crate::settings::ShimSettings;
+use crate::{filler, kernel_catalog, ring, session, state};
 
-/// How long a try to connect may take: far longer than it takes when somebody is there.
+/// Limit for connecting: far longer than it takes if the queue is alive.
 const CONNECT_MAX: Duration = Duration::from_millis(600);
 
-/// How often memory and passed launches are told, if they changed.
+/// Interval between reports of memory and passed launches, if they changed.
 const SLOW_EVERY: Duration = Duration::from_millis(100);
 
-/// A holder launches every few microseconds, and waking a thread costs one: while records keep
-/// coming they are fetched this often, and only after so many empty looks the thread sleeps.
+/// A holder launches every few microseconds, and waking a thread costs as much. While records arrive
+/// they are fetched at this interval. After so many empty looks the thread sleeps.
 const PACE: Duration = Duration::from_micros(50);
 const PACED_LOOKS: u32 = 20;
 
-/// What is needed to connect.
-pub struct Link {
+/// Everything that is needed to connect.
+pub struct QueueLink {
     endpoint: quinn::Endpoint,
     to: SocketAddr,
-    hello: Hello,
+    hello: ShimHello,
     bell: AsyncFd<OwnedFd>,
 }
 
-impl Link {
+impl QueueLink {
     /// Opens a socket.
-    pub fn new(settings: &Settings, device: Device, bell: OwnedFd) -> std::io::Result<Self> {
-        // The agent is on this machine, and nobody else has anything to say here.
+    pub fn new(
+        settings: &ShimSettings,
+        device: CudaDevice,
+        bell: OwnedFd,
+    ) -> std::io::Result<Self> {
+        // The agent is on this machine, so only local packets are accepted.
         let own = match settings.endpoint.ip() {
             IpAddr::V4(ip) if ip.is_loopback() => IpAddr::V4(Ipv4Addr::LOCALHOST),
             IpAddr::V6(ip) if ip.is_loopback() => IpAddr::V6(Ipv6Addr::LOCALHOST),
@@ -48,11 +53,11 @@ impl Link {
         let mut endpoint = quinn::Endpoint::client(SocketAddr::new(own, 0))?;
         let config = pinned::config(settings.certificate).map_err(std::io::Error::other)?;
         endpoint.set_default_client_config(config);
-        let hello = Hello {
+        let hello = ShimHello {
             protocol: PROTOCOL_VERSION,
             token: settings.token,
             pid: std::process::id(),
-            process: chance(),
+            process: random_number(),
             device: device.name(),
             driver: device.driver,
         };
@@ -61,24 +66,24 @@ impl Link {
         Ok(Self { endpoint, to: settings.endpoint, hello, bell })
     }
 
-    /// Has one session, from the first packet to its end.
-    pub async fn session(&mut self) -> Over {
+    /// Runs one session, from the first packet to its end.
+    pub async fn session(&mut self) -> SessionOver {
         let connected = timeout(CONNECT_MAX, self.connect()).await;
         let (connection, mut writer, mut reader, welcome) = match connected {
             Ok(Ok(connected)) => connected,
             Ok(Err(over)) => return over,
-            Err(_) => return Over::Broken(format!("nobody answers at {}", self.to)),
+            Err(_) => return SessionOver::Broken(format!("no answer from {}", self.to)),
         };
-        kernels::unlearn();
-        let mut outbox = Outbox::begin();
+        kernel_catalog::clear_facts();
+        let mut outbox = RecordOutbox::begin();
         session::welcome(&welcome);
         let over = tokio::select! {
             over = receive(&mut reader) => over,
             over = send(&mut writer, &mut outbox, &self.bell, &welcome) => over,
         };
-        if let Over::Exit = over {
+        if let SessionOver::Exit = over {
             // Best effort: the process may be gone before the packet leaves.
-            let _ = writer.send(&ToQueue::Records(vec![Record::Bye])).await;
+            let _ = writer.send(&ToQueue::Records(vec![ShimRecord::Bye])).await;
             writer.finish();
         }
         session::detach();
@@ -88,8 +93,8 @@ impl Link {
 
     async fn connect(
         &self,
-    ) -> Result<(quinn::Connection, FrameWriter, FrameReader, Welcome), Over> {
-        let broken = |why: &dyn std::fmt::Display| Over::Broken(why.to_string());
+    ) -> Result<(quinn::Connection, FrameWriter, FrameReader, ShimWelcome), SessionOver> {
+        let broken = |why: &dyn std::fmt::Display| SessionOver::Broken(why.to_string());
         let connecting = self.endpoint.connect(self.to, SERVER_NAME).map_err(|why| broken(&why))?;
         let connection = connecting.await.map_err(|why| broken(&why))?;
         let (send, receive) = connection.open_bi().await.map_err(|why| broken(&why))?;
@@ -100,73 +105,78 @@ impl Link {
                 Some(ToShim::Welcome(welcome)) => {
                     let known = PROTOCOL_VERSION_MIN..=PROTOCOL_VERSION;
                     if !known.contains(&welcome.protocol) {
-                        let why = format!("it speaks version {}", welcome.protocol);
-                        return Err(Over::Unwanted(why));
+                        let why = format!("unsupported protocol version {}", welcome.protocol);
+                        return Err(SessionOver::Unwanted(why));
                     }
                     return Ok((connection, writer, reader, welcome));
                 }
                 Some(ToShim::Bye(farewell)) => {
                     let why = format!("{:?}", farewell.why);
-                    let over = if farewell.again { Over::Broken } else { Over::Unwanted };
+                    let over =
+                        if farewell.again { SessionOver::Broken } else { SessionOver::Unwanted };
                     return Err(over(why));
                 }
                 Some(_) => {}
-                None => return Err(Over::Broken("the stream ended".to_owned())),
+                None => return Err(SessionOver::Broken("the stream ended".to_owned())),
             }
         }
     }
 }
 
-/// Does what the queue says until the session is over.
-async fn receive(reader: &mut FrameReader) -> Over {
+/// Handles the frames of the queue until the session is over.
+async fn receive(reader: &mut FrameReader) -> SessionOver {
     loop {
         let frame = match reader.receive_known().await {
             Ok(Some(frame)) => frame,
-            Ok(None) => return Over::Broken("the stream ended".to_owned()),
-            Err(why) => return Over::Broken(why.to_string()),
+            Ok(None) => return SessionOver::Broken("the stream ended".to_owned()),
+            Err(why) => return SessionOver::Broken(why.to_string()),
         };
-        fill::heard();
+        filler::note_frame();
         match frame {
             ToShim::Welcome(_) | ToShim::Ping => {}
             ToShim::Role(role) => session::set_role(role),
-            ToShim::Grant(grant) => fill::receive(grant),
-            ToShim::Revoke { grant } => fill::revoke(grant),
+            ToShim::Grant(grant) => filler::receive(grant),
+            ToShim::Revoke { grant } => filler::revoke(grant),
             ToShim::Defined { number, kernel, sk, measure } => {
-                kernels::learn(number, Some(kernel), sk, measure);
-                fill::wake();
+                kernel_catalog::set_facts(number, Some(kernel), sk, measure);
+                filler::wake();
             }
             ToShim::Known { kernel, sk, measure } => {
-                if let Some(number) = kernels::of_index(kernel) {
-                    kernels::learn(number, None, sk, measure);
+                if let Some(number) = kernel_catalog::number_of(kernel) {
+                    kernel_catalog::set_facts(number, None, sk, measure);
                 }
             }
             ToShim::Refused { launch, .. } => {
                 if let Some(launch) = launch {
-                    fill::refuse(launch);
+                    filler::refuse(launch);
                 }
             }
             ToShim::Bye(farewell) => {
                 let why = format!("{:?}", farewell.why);
-                return if farewell.again { Over::Broken(why) } else { Over::Unwanted(why) };
+                return if farewell.again {
+                    SessionOver::Broken(why)
+                } else {
+                    SessionOver::Unwanted(why)
+                };
             }
         }
     }
 }
 
-/// Sends what happens until the session or the process is over.
+/// Sends records until the session or the process is over.
 async fn send(
     writer: &mut FrameWriter,
-    outbox: &mut Outbox,
+    outbox: &mut RecordOutbox,
     bell: &AsyncFd<OwnedFd>,
-    welcome: &Welcome,
-) -> Over {
+    welcome: &ShimWelcome,
+) -> SessionOver {
     let alive_every = Duration::from_nanos(welcome.silence_max.get() / 4).max(SLOW_EVERY);
     let mut records = Vec::with_capacity(tessera_wire::kernel::RECORDS_MAX);
     let (mut slow_at, mut sent_at) = (Instant::now(), Instant::now());
     let mut idle_looks = 0;
     loop {
         if state::mode() == state::DEAD {
-            return Over::Exit;
+            return SessionOver::Exit;
         }
         let whole = outbox.fill(&mut records);
         if slow_at.elapsed() >= SLOW_EVERY {
@@ -174,22 +184,22 @@ async fn send(
             outbox.fill_slow(&mut records);
         }
         if records.is_empty() && sent_at.elapsed() >= alive_every {
-            records.push(Record::Alive);
+            records.push(ShimRecord::Alive);
         }
         if !records.is_empty() {
-            let only_alive = matches!(records[..], [Record::Alive]);
+            let only_alive = matches!(records[..], [ShimRecord::Alive]);
             let frame = ToQueue::Records(records);
             if let Err(why) = writer.send(&frame).await {
-                return Over::Broken(why.to_string());
+                return SessionOver::Broken(why.to_string());
             }
-            let ToQueue::Records(back) = frame else { return Over::Exit };
+            let ToQueue::Records(back) = frame else { return SessionOver::Exit };
             records = back;
             records.clear();
             sent_at = Instant::now();
             if !only_alive {
                 idle_looks = 0;
             }
-            // Lets the queue's words and QUIC's own work in between.
+            // Lets received frames and QUIC's own work run in between.
             tokio::task::yield_now().await;
             if !whole {
                 continue;
@@ -205,7 +215,7 @@ async fn send(
     }
 }
 
-/// Sleeps until there is something in the ring, or until it is time for what is told regularly.
+/// Sleeps until the ring has a record or the next regular report is due.
 async fn rest(bell: &AsyncFd<OwnedFd>, longest: Duration) {
     if ring::may_park()
         && let Ok(Ok(mut ready)) = timeout(longest, bell.readable()).await
@@ -219,10 +229,10 @@ async fn rest(bell: &AsyncFd<OwnedFd>, longest: Duration) {
     ring::unpark();
 }
 
-/// Returns a number that no other process draws, nor this one's parent.
-fn chance() -> u64 {
+/// Returns a random number that identifies this process.
+fn random_number() -> u64 {
     let mut bytes = [0; 8];
-    let random = ring_random(&mut bytes);
+    let random = fill_random(&mut bytes);
     if random {
         return u64::from_ne_bytes(bytes);
     }
@@ -230,7 +240,7 @@ fn chance() -> u64 {
     u64::from(std::process::id())
 }
 
-fn ring_random(bytes: &mut [u8]) -> bool {
+fn fill_random(bytes: &mut [u8]) -> bool {
     use ::ring::rand::{SecureRandom as _, SystemRandom};
     SystemRandom::new().fill(bytes).is_ok()
 }

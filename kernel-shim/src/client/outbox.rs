@@ -1,37 +1,36 @@
-//! Packs what stands in the ring into frames.
+//! Packs the records of the ring into frames.
 
 use std::sync::atomic::Ordering;
 
-use tessera_kernel_queue::{Nanos, Sample};
-use tessera_wire::kernel::{RECORDS_BYTES_MAX, RECORDS_MAX, Record};
+use tessera_kernel_queue::{KernelSample, Nanos};
+use tessera_wire::kernel::{RECORDS_BYTES_MAX, RECORDS_MAX, ShimRecord};
 
 use crate::counters::{MEMORY_PEAK, MEMORY_USED, PASSED};
-use crate::kernels;
-use crate::ring::{self, Entry, Kind};
+use crate::kernel_catalog;
+use crate::ring::{self, RecordKind, RingRecord};
 
-/// What was told in this session so far.
+/// What was reported in this session so far.
 #[derive(Debug, Default)]
-pub struct Outbox {
+pub struct RecordOutbox {
     defined: u32,
     lost: u64,
     passed: u64,
     memory: (u64, u64),
-    /// A definition that did not fit into the frame before.
-    kept: Option<Record>,
+    /// A record that did not fit into the last frame.
+    kept: Option<ShimRecord>,
 }
 
-impl Outbox {
-    /// Begins a session: what stands in the ring is of no session, and what passed meanwhile is
-    /// nobody's business.
+impl RecordOutbox {
+    /// Begins a session. Records in the ring and launches that passed belong to no session and are
+    /// skipped.
     pub fn begin() -> Self {
         while ring::pop().is_some() {}
         let passed = PASSED.load(Ordering::Relaxed);
         Self { lost: ring::lost(), passed, ..Self::default() }
     }
 
-    /// Fills a frame: kernels first, so that later records can name them; `false` if there is
-    /// more than fits.
-    pub fn fill(&mut self, records: &mut Vec<Record>) -> bool {
+    /// Fills a frame, with definitions of kernels first. Returns `false` if more records are left.
+    pub fn fill(&mut self, records: &mut Vec<ShimRecord>) -> bool {
         let mut bytes = 0;
         loop {
             if records.len() >= RECORDS_MAX {
@@ -47,12 +46,12 @@ impl Outbox {
         }
     }
 
-    fn next(&mut self) -> Option<Record> {
-        while self.defined < kernels::count() {
+    fn next(&mut self) -> Option<ShimRecord> {
+        while self.defined < kernel_catalog::count() {
             let number = self.defined;
             self.defined += 1;
-            if let Some(kernel) = kernels::kernel(number) {
-                return Some(Record::Define { number, kernel });
+            if let Some(kernel) = kernel_catalog::kernel(number) {
+                return Some(ShimRecord::Define { number, kernel });
             }
         }
         if let Some(entry) = ring::pop() {
@@ -61,48 +60,54 @@ impl Outbox {
         let lost = ring::lost();
         if lost > self.lost {
             let records = lost - std::mem::replace(&mut self.lost, lost);
-            return Some(Record::Lost { records });
+            return Some(ShimRecord::Lost { records });
         }
         None
     }
 
-    /// Adds what is told now and then: memory and launches that passed.
-    pub fn fill_slow(&mut self, records: &mut Vec<Record>) {
+    /// Adds the regular reports: memory and launches that passed.
+    pub fn fill_slow(&mut self, records: &mut Vec<ShimRecord>) {
         let memory = (MEMORY_USED.load(Ordering::Relaxed), MEMORY_PEAK.load(Ordering::Relaxed));
         if memory != self.memory {
             self.memory = memory;
-            records.push(Record::Memory { used: memory.0, peak: memory.1 });
+            records.push(ShimRecord::Memory { used: memory.0, peak: memory.1 });
         }
         let passed = PASSED.load(Ordering::Relaxed);
         if passed > self.passed {
             let launches = passed - std::mem::replace(&mut self.passed, passed);
-            records.push(Record::Passed { launches });
+            records.push(ShimRecord::Passed { launches });
         }
     }
 }
 
-fn record(entry: Entry) -> Record {
-    let Entry { kind, kernel, launch, at, extra } = entry;
+fn record(entry: RingRecord) -> ShimRecord {
+    let RingRecord { kind, kernel, launch, at, extra } = entry;
     let time = Nanos::new(at);
     match kind {
-        Kind::Launch => {
-            Record::Launch { launch, kernel: kernels::index(kernel), count: extra, at: time }
-        }
-        Kind::Want => {
+        RecordKind::Launch => ShimRecord::Launch {
+            launch,
+            kernel: kernel_catalog::index(kernel),
+            count: extra,
+            at: time,
+        },
+        RecordKind::Request => {
             let beyond = extra.checked_sub(1);
-            Record::Want { launch, kernel: kernels::index(kernel), beyond, at: time }
+            ShimRecord::Request { launch, kernel: kernel_catalog::index(kernel), beyond, at: time }
         }
-        Kind::Started => {
-            Record::Started { launch, kernel: kernels::index(kernel), grant: extra, at: time }
-        }
-        Kind::Done => Record::Done { at: time },
-        Kind::Sync => Record::Sync { returns: extra.checked_sub(1), at: time },
-        Kind::Failed => Record::Failed { launch },
-        Kind::Sample => {
+        RecordKind::Started => ShimRecord::Started {
+            launch,
+            kernel: kernel_catalog::index(kernel),
+            grant: extra,
+            at: time,
+        },
+        RecordKind::Done => ShimRecord::Done { at: time },
+        RecordKind::Sync => ShimRecord::Sync { returns: extra.checked_sub(1), at: time },
+        RecordKind::Failed => ShimRecord::Failed { launch },
+        RecordKind::Sample => {
             let before = launch.checked_sub(1).and_then(|before| u32::try_from(before).ok());
-            Record::Sample(Sample {
-                kernel: kernels::index(kernel),
-                before: before.map(kernels::index),
+            ShimRecord::Sample(KernelSample {
+                kernel: kernel_catalog::index(kernel),
+                before: before.map(kernel_catalog::index),
                 took: time,
                 gap: extra.checked_sub(1).map(Nanos::new),
             })

@@ -1,5 +1,4 @@
-//! TLS to exactly one certificate: the agent's own, whose digest is in the environment. There is
-//! no authority and no name that matters.
+//! TLS that trusts exactly one certificate: the agent's own, whose digest is in the environment.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,15 +6,14 @@ use std::time::Duration;
 use tessera_wire::kernel::identity::{Fingerprint, pinned_client};
 use tessera_wire::tls::TlsError;
 
-/// Silence after which the connection counts as broken. On one machine nothing is lost; this is
-/// what a busy one may take to let both sides run.
+/// Silence after which the connection counts as broken. On one machine no packet is lost, but a busy
+/// machine may delay both sides.
 const IDLE_TIMEOUT: Duration = Duration::from_millis(1_000);
 const KEEP_ALIVE: Duration = Duration::from_millis(250);
-/// What a packet takes there and back before it was measured: on one machine.
+/// The initial estimate of a round trip on one machine.
 const FIRST_RTT: Duration = Duration::from_millis(5);
 
-/// Returns how to connect to the endpoint whose certificate has this digest, with a program's
-/// patience.
+/// Returns the client's settings for the endpoint whose certificate has this digest.
 pub fn config(digest: [u8; 32]) -> Result<quinn::ClientConfig, TlsError> {
     let mut client = pinned_client(Fingerprint(digest))?;
     let mut transport = quinn::TransportConfig::default();

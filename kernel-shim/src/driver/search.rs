@@ -1,4 +1,4 @@
-//! Where the real driver is: in the order in which the loader would have looked for it.
+//! Searches for the real driver in the loader's order.
 
 use std::ffi::{CStr, OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
@@ -9,8 +9,8 @@ use tessera_wire::kernel::variables;
 
 const NAME: &str = "libcuda.so.1";
 
-/// Folders that the loader may not know and installations use; the last ones are those of
-/// containers and of the compatibility packages.
+/// Folders that installations use and the loader may not know. The last ones belong to containers
+/// and the compatibility packages.
 const FOLDERS: [&str; 7] = [
     "/usr/lib/x86_64-linux-gnu",
     "/lib/x86_64-linux-gnu",
@@ -21,11 +21,11 @@ const FOLDERS: [&str; 7] = [
     "/usr/local/cuda/compat",
 ];
 
-/// The loader's cache, and the largest that is read of it: some thousand libraries.
+/// The loader's cache and its largest accepted size: some thousand libraries.
 const CACHE: &str = "/etc/ld.so.cache";
 const CACHE_BYTES_MAX: u64 = 16 * 1024 * 1024;
 
-/// Returns every file that may be the driver, the likeliest first.
+/// Returns every file that may be the driver, most likely first.
 pub fn candidates() -> Vec<PathBuf> {
     let mut found: Vec<PathBuf> = Vec::new();
     found.extend(
@@ -42,12 +42,12 @@ pub fn candidates() -> Vec<PathBuf> {
         found.extend(std::fs::read(CACHE).ok().as_deref().map(in_cache).unwrap_or_default());
     }
     found.extend(FOLDERS.into_iter().map(|folder| Path::new(folder).join(NAME)));
-    // The toolkit's libraries to link against look like the driver and refuse every call.
+    // The toolkit's stub libraries look like the driver and refuse every call.
     found.retain(|path| !path.components().any(|part| part.as_os_str() == "stubs"));
     found.into_iter().filter_map(|path| std::path::absolute(path).ok()).collect()
 }
 
-/// Tells whether a file is the one that this code was loaded from.
+/// Returns whether a file is the library that contains this code.
 pub fn is_this_library(path: &Path) -> bool {
     let Some(this) = this_library() else { return false };
     let identity = |path: &Path| std::fs::metadata(path).ok().map(|file| (file.dev(), file.ino()));
@@ -71,10 +71,11 @@ fn this_library() -> Option<PathBuf> {
     Some(PathBuf::from(OsString::from_vec(name.to_bytes().to_vec())))
 }
 
-/// Returns the paths under which the loader's cache has the driver, for 64-bit x86.
+/// Returns the driver's paths for 64-bit x86 in the loader's cache.
 ///
-/// The format is that of glibc 2.2 and later: a header of 48 bytes, then entries of 24: flags, the
-/// offsets of name and path from the header's start, and two more. An older part may stand before.
+/// The format is that of glibc 2.2 and later. After a header of 48 bytes follow entries of 24 bytes:
+/// flags, the offsets of name and path from the header's start, and two more. An older part may
+/// precede it.
 fn in_cache(cache: &[u8]) -> Vec<PathBuf> {
     const MAGIC: &[u8] = b"glibc-ld.so.cache1.1";
     const X86_64: u32 = 0x0303;

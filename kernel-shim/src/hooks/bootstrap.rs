@@ -1,10 +1,10 @@
-//! How programs find the driver's functions.
+//! Hooks for `cuGetProcAddress`, by which programs find the driver's functions.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 
-use crate::abi::{Code, SUCCESS};
+use crate::abi::{CudaResult, SUCCESS};
 use crate::counters::{self, count};
-use crate::exports::{self, Row, slot};
+use crate::exports::{self, ExportRow, slot};
 use crate::{driver, log, procaddr, state};
 
 hooks! {
@@ -27,7 +27,7 @@ hooks! {
     };
 }
 
-/// Asks the driver once more, as programs of CUDA 11 do.
+/// Calls the driver once more, as programs of CUDA 11 do.
 ///
 /// # Safety
 ///
@@ -37,13 +37,16 @@ unsafe fn older(
     place: *mut *mut c_void,
     version: c_int,
     flags: u64,
-) -> Code {
-    type Ask = unsafe extern "C" fn(*const c_char, *mut *mut c_void, c_int, u64) -> Code;
+) -> CudaResult {
+    type GetProcAddressFn =
+        unsafe extern "C" fn(*const c_char, *mut *mut c_void, c_int, u64) -> CudaResult;
     // SAFETY: the function's type; the caller answers for the arguments.
-    unsafe { driver::real::<Ask>(slot::cuGetProcAddress)(symbol, place, version, flags) }
+    unsafe {
+        driver::real::<GetProcAddressFn>(slot::cuGetProcAddress)(symbol, place, version, flags)
+    }
 }
 
-/// Asks the driver once more, as programs since CUDA 12 do.
+/// Calls the driver once more, as programs since CUDA 12 do.
 ///
 /// # Safety
 ///
@@ -53,13 +56,13 @@ unsafe fn newer(
     place: *mut *mut c_void,
     version: c_int,
     flags: u64,
-) -> Code {
-    type Ask =
-        unsafe extern "C" fn(*const c_char, *mut *mut c_void, c_int, u64, *mut c_int) -> Code;
+) -> CudaResult {
+    type GetProcAddressFn =
+        unsafe extern "C" fn(*const c_char, *mut *mut c_void, c_int, u64, *mut c_int) -> CudaResult;
     let mut status = 0;
     // SAFETY: the function's type; the caller answers for the arguments.
     unsafe {
-        driver::real::<Ask>(slot::cuGetProcAddress_v2)(
+        driver::real::<GetProcAddressFn>(slot::cuGetProcAddress_v2)(
             symbol,
             place,
             version,
@@ -69,18 +72,18 @@ unsafe fn newer(
     }
 }
 
-/// Puts a hook in the place of the driver's answer.
+/// Replaces the driver's answer with the hook.
 ///
 /// # Safety
 ///
 /// The driver was just called with these arguments and returned `code`; `again` calls it for
 /// another version.
 unsafe fn answer(
-    code: Code,
+    code: CudaResult,
     symbol: *const c_char,
     function: *mut *mut c_void,
     (version, flags): (c_int, u64),
-    again: impl Fn(c_int, *mut *mut c_void) -> Code,
+    again: impl Fn(c_int, *mut *mut c_void) -> CudaResult,
 ) {
     if code != SUCCESS || symbol.is_null() || function.is_null() {
         return;
@@ -97,13 +100,13 @@ unsafe fn answer(
         if version > procaddr::TABLE_VERSION && !is_same(&again, address) {
             count(&counters::UNHOOKED);
             log::note(format_args!(
-                "{name} has a newer revision at {version} than is known: it goes unseen"
+                "{name} has an unknown newer revision at {version}: it is not hooked"
             ));
             return;
         }
         let Some(hook) = row.hook else { return };
-        // A driver whose own symbols can be preloaded over answers with the hook already; it is
-        // not what the hook may go on to.
+        // A driver whose symbols can be interposed answers with the hook already. The hook must not
+        // call itself.
         if hook.0 == address.cast_const().cast() {
             return;
         }
@@ -115,15 +118,20 @@ unsafe fn answer(
     });
 }
 
-fn hooked(name: &str, version: c_int, flags: u64, address: *mut c_void) -> Option<&'static Row> {
+fn hooked(
+    name: &str,
+    version: c_int,
+    flags: u64,
+    address: *mut c_void,
+) -> Option<&'static ExportRow> {
     if !procaddr::is_known(name) {
         return None;
     }
     procaddr::best(name, version, flags, address.cast()).filter(|row| row.hook.is_some())
 }
 
-/// Tells whether the newest revision that the table knows is what the driver just answered with.
-fn is_same(again: &impl Fn(c_int, *mut *mut c_void) -> Code, address: *mut c_void) -> bool {
+/// Returns whether the driver answered with the newest revision in the table.
+fn is_same(again: &impl Fn(c_int, *mut *mut c_void) -> CudaResult, address: *mut c_void) -> bool {
     let mut known = std::ptr::null_mut();
     again(procaddr::TABLE_VERSION, &raw mut known) == SUCCESS && known == address
 }

@@ -1,9 +1,9 @@
-//! Streams whose work is written down into a graph instead of run.
+//! Captures: the work of a stream is recorded in a graph instead of run.
 
 use std::ffi::c_int;
 
 use super::after;
-use crate::abi::{Code, Handle, SUCCESS};
+use crate::abi::{CudaResult, DriverHandle, SUCCESS};
 use crate::exports::slot;
 use crate::{driver, session};
 
@@ -18,21 +18,21 @@ macro_rules! begins {
 }
 
 begins! {
-    cuStreamBeginCapture(stream: Handle);
-    cuStreamBeginCapture_ptsz(stream: Handle);
-    cuStreamBeginCapture_v2(stream: Handle, mode: c_int);
-    cuStreamBeginCapture_v2_ptsz(stream: Handle, mode: c_int);
-    cuStreamBeginCaptureToGraph(stream: Handle, graph: Handle, nodes: Handle, edges: Handle, count: usize, mode: c_int);
-    cuStreamBeginCaptureToGraph_ptsz(stream: Handle, graph: Handle, nodes: Handle, edges: Handle, count: usize, mode: c_int);
-    cuStreamBeginCaptureToCig(stream: Handle, parameters: Handle);
-    cuStreamBeginCaptureToCig_ptsz(stream: Handle, parameters: Handle);
+    cuStreamBeginCapture(stream: DriverHandle);
+    cuStreamBeginCapture_ptsz(stream: DriverHandle);
+    cuStreamBeginCapture_v2(stream: DriverHandle, mode: c_int);
+    cuStreamBeginCapture_v2_ptsz(stream: DriverHandle, mode: c_int);
+    cuStreamBeginCaptureToGraph(stream: DriverHandle, graph: DriverHandle, nodes: DriverHandle, edges: DriverHandle, count: usize, mode: c_int);
+    cuStreamBeginCaptureToGraph_ptsz(stream: DriverHandle, graph: DriverHandle, nodes: DriverHandle, edges: DriverHandle, count: usize, mode: c_int);
+    cuStreamBeginCaptureToCig(stream: DriverHandle, parameters: DriverHandle);
+    cuStreamBeginCaptureToCig_ptsz(stream: DriverHandle, parameters: DriverHandle);
 }
 
-/// Functions that end one. An answer other than success may end it as well: the driver is asked.
+/// Functions that end a capture. A failed call may end it as well, so the driver is queried.
 macro_rules! ends {
     ($($symbol:ident $per_thread:literal ($($name:ident : $kind:ty),*);)+) => { hooks! { $(
-        $symbol(stream: Handle, $($name: $kind),*) |call| {
-            let was = session::captures() && is_captured(stream, $per_thread);
+        $symbol(stream: DriverHandle, $($name: $kind),*) |call| {
+            let was = session::is_capturing() && is_captured(stream, $per_thread);
             let code = call();
             if code == SUCCESS || was && !is_captured(stream, $per_thread) {
                 session::count_captures(-1);
@@ -43,17 +43,18 @@ macro_rules! ends {
 }
 
 ends! {
-    cuStreamEndCapture false (graph: *mut Handle);
-    cuStreamEndCapture_ptsz true (graph: *mut Handle);
+    cuStreamEndCapture false (graph: *mut DriverHandle);
+    cuStreamEndCapture_ptsz true (graph: *mut DriverHandle);
     cuStreamEndCaptureToCig false ();
     cuStreamEndCaptureToCig_ptsz true ();
 }
 
-/// Tells whether what is launched on a stream is written down. A stream joins a capture by
-/// waiting for an event of one, so the driver is asked and not a list of ours; it may be asked at
-/// any time, and where it does not say there is a capture about.
-pub fn is_captured(stream: Handle, per_thread: bool) -> bool {
-    type IsCapturing = unsafe extern "C" fn(Handle, *mut c_int) -> Code;
+/// Returns whether launches on a stream are captured.
+///
+/// A stream joins a capture by waiting for one of its events, so only the driver knows. The query
+/// is always allowed. An error counts as a capture.
+pub fn is_captured(stream: DriverHandle, per_thread: bool) -> bool {
+    type IsCapturing = unsafe extern "C" fn(DriverHandle, *mut c_int) -> CudaResult;
     let slot = if per_thread { slot::cuStreamIsCapturing_ptsz } else { slot::cuStreamIsCapturing };
     let mut status = 0;
     // SAFETY: the type of both functions; the program's stream and a place of ours.

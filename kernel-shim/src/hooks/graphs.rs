@@ -1,9 +1,9 @@
-//! Graphs: an instance is launched as one kernel, named by the kernels in it.
+//! Graphs: an instance counts as one kernel, named after the kernels in it.
 
 use std::ffi::{c_char, c_int, c_uint};
 
 use super::{after, written};
-use crate::abi::{Code, GRAPH_NODE_KERNEL, Handle, KernelNode, SUCCESS};
+use crate::abi::{CudaResult, DriverHandle, GRAPH_NODE_KERNEL, KernelNode, SUCCESS};
 use crate::driver;
 use crate::exports::slot;
 use crate::names::{self, Origin};
@@ -12,41 +12,41 @@ use crate::names::{self, Origin};
 const NODES_MAX: usize = 16_384;
 
 hooks! {
-    cuGraphInstantiate(out: *mut Handle, graph: Handle, node: *mut Handle, log: *mut c_char, bytes: usize) |call| {
+    cuGraphInstantiate(out: *mut DriverHandle, graph: DriverHandle, node: *mut DriverHandle, log: *mut c_char, bytes: usize) |call| {
         let code = call();
         // SAFETY: written by the driver.
         after(code, || unsafe { instantiated(out, graph) })
     };
-    cuGraphInstantiate_v2(out: *mut Handle, graph: Handle, node: *mut Handle, log: *mut c_char, bytes: usize) |call| {
+    cuGraphInstantiate_v2(out: *mut DriverHandle, graph: DriverHandle, node: *mut DriverHandle, log: *mut c_char, bytes: usize) |call| {
         let code = call();
         // SAFETY: written by the driver.
         after(code, || unsafe { instantiated(out, graph) })
     };
-    cuGraphInstantiateWithFlags(out: *mut Handle, graph: Handle, flags: u64) |call| {
+    cuGraphInstantiateWithFlags(out: *mut DriverHandle, graph: DriverHandle, flags: u64) |call| {
         let code = call();
         // SAFETY: written by the driver.
         after(code, || unsafe { instantiated(out, graph) })
     };
-    cuGraphInstantiateWithParams(out: *mut Handle, graph: Handle, parameters: Handle) |call| {
+    cuGraphInstantiateWithParams(out: *mut DriverHandle, graph: DriverHandle, parameters: DriverHandle) |call| {
         let code = call();
         // SAFETY: written by the driver.
         after(code, || unsafe { instantiated(out, graph) })
     };
-    cuGraphInstantiateWithParams_ptsz(out: *mut Handle, graph: Handle, parameters: Handle) |call| {
+    cuGraphInstantiateWithParams_ptsz(out: *mut DriverHandle, graph: DriverHandle, parameters: DriverHandle) |call| {
         let code = call();
         // SAFETY: written by the driver.
         after(code, || unsafe { instantiated(out, graph) })
     };
-    cuGraphExecUpdate(instance: Handle, graph: Handle, node: *mut Handle, result: *mut c_uint) |call| {
+    cuGraphExecUpdate(instance: DriverHandle, graph: DriverHandle, node: *mut DriverHandle, result: *mut c_uint) |call| {
         let code = call();
         after(code, || name(instance, graph))
     };
-    cuGraphExecUpdate_v2(instance: Handle, graph: Handle, result: Handle) |call| {
+    cuGraphExecUpdate_v2(instance: DriverHandle, graph: DriverHandle, result: DriverHandle) |call| {
         let code = call();
         after(code, || name(instance, graph))
     };
-    cuGraphExecDestroy(instance: Handle) |call| {
-        crate::state::guarded(|| names::take(instance));
+    cuGraphExecDestroy(instance: DriverHandle) |call| {
+        crate::state::guarded(|| names::take_names_of(instance));
         call()
     };
 }
@@ -56,16 +56,16 @@ hooks! {
 /// # Safety
 ///
 /// `out` was written by the driver.
-unsafe fn instantiated(out: *const Handle, graph: Handle) {
+unsafe fn instantiated(out: *const DriverHandle, graph: DriverHandle) {
     // SAFETY: the caller's promise.
     if let Some(instance) = unsafe { written(out) } {
         name(instance, graph);
     }
 }
 
-/// Names an instance by what its graph's kernels are and how large: the same for every process
-/// that builds the same graph.
-fn name(instance: Handle, graph: Handle) {
+/// Names an instance after the kernels of its graph and their sizes. Every process that builds the
+/// same graph gets the same name.
+fn name(instance: DriverHandle, graph: DriverHandle) {
     let kernels = kernels(graph);
     let digest = kernels.as_ref().map(|(kernels, _)| {
         let mut kernels = kernels.clone();
@@ -81,15 +81,15 @@ fn name(instance: Handle, graph: Handle) {
         }
         _ => "graph:?".to_owned(),
     };
-    // Its own owner: destroying it is what ends it.
+    // It is its own owner, since destroying it ends it.
     names::note(instance, Origin::Module, instance, Some(name));
 }
 
-/// Returns a graph's kernels, each as a text, and how many nodes it has.
-fn kernels(graph: Handle) -> Option<(Vec<String>, usize)> {
-    type GetNodes = unsafe extern "C" fn(Handle, *mut Handle, *mut usize) -> Code;
-    type GetType = unsafe extern "C" fn(Handle, *mut c_int) -> Code;
-    type GetParams = unsafe extern "C" fn(Handle, *mut KernelNode) -> Code;
+/// Returns a graph's kernels as texts and its number of nodes.
+fn kernels(graph: DriverHandle) -> Option<(Vec<String>, usize)> {
+    type GetNodes = unsafe extern "C" fn(DriverHandle, *mut DriverHandle, *mut usize) -> CudaResult;
+    type GetType = unsafe extern "C" fn(DriverHandle, *mut c_int) -> CudaResult;
+    type GetParams = unsafe extern "C" fn(DriverHandle, *mut KernelNode) -> CudaResult;
     // SAFETY: the functions' types. The first revision of the last one fills a shorter structure
     // with the same beginning.
     let (get_nodes, get_type, get_params): (GetNodes, GetType, GetParams) = unsafe {
@@ -107,7 +107,7 @@ fn kernels(graph: Handle) -> Option<(Vec<String>, usize)> {
     }
     let all = count;
     count = count.min(NODES_MAX);
-    let mut nodes: Vec<Handle> = vec![0; count];
+    let mut nodes: Vec<DriverHandle> = vec![0; count];
     // SAFETY: a list with room for `count`.
     if unsafe { get_nodes(graph, nodes.as_mut_ptr(), &raw mut count) } != SUCCESS {
         return None;
@@ -121,7 +121,12 @@ fn kernels(graph: Handle) -> Option<(Vec<String>, usize)> {
         // SAFETY: a node that is a kernel, a place of ours.
         if is_kernel && unsafe { get_params(node, &raw mut kernel) } == SUCCESS {
             let handle = if kernel.function == 0 { kernel.kernel } else { kernel.function };
-            kernels.push(format!("{} {:?} {:?}", names::of(handle), kernel.grid, kernel.block));
+            kernels.push(format!(
+                "{} {:?} {:?}",
+                names::name_of(handle),
+                kernel.grid,
+                kernel.block
+            ));
         }
     }
     Some((kernels, all))

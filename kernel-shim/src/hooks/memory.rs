@@ -1,4 +1,4 @@
-//! Memory of the device that the process takes: looked at, never limited.
+//! Device memory that the process allocates: it is observed and never limited.
 
 use std::collections::HashMap;
 use std::ffi::{c_uint, c_void};
@@ -6,16 +6,15 @@ use std::sync::atomic::Ordering;
 use std::sync::{Mutex, PoisonError};
 
 use super::{after, written};
-use crate::abi::{Code, Handle, SUCCESS};
+use crate::abi::{CudaResult, DriverHandle, SUCCESS};
 use crate::counters::{MEMORY_PEAK, MEMORY_USED};
 
-/// Most allocations that are followed; those beyond are not counted. Frameworks keep few large
-/// ones.
+/// Most allocations that are tracked. Further ones are not counted. Frameworks keep few large ones.
 const ALLOCATIONS_MAX: usize = 1 << 20;
 
 static HELD: Mutex<Option<HashMap<u64, u64>>> = Mutex::new(None);
 
-/// Functions that take memory, by their arguments.
+/// Functions that allocate memory, by their arguments.
 macro_rules! takes {
     ($($symbol:ident ($($name:ident : $kind:ty),*);)+) => { hooks! { $(
         $symbol(out: *mut u64, bytes: usize, $($name: $kind),*) |call| {
@@ -29,14 +28,14 @@ macro_rules! takes {
 takes! {
     cuMemAlloc_v2();
     cuMemAllocManaged(flags: c_uint);
-    cuMemAllocAsync(stream: Handle);
-    cuMemAllocAsync_ptsz(stream: Handle);
-    cuMemAllocFromPoolAsync(pool: Handle, stream: Handle);
-    cuMemAllocFromPoolAsync_ptsz(pool: Handle, stream: Handle);
+    cuMemAllocAsync(stream: DriverHandle);
+    cuMemAllocAsync_ptsz(stream: DriverHandle);
+    cuMemAllocFromPoolAsync(pool: DriverHandle, stream: DriverHandle);
+    cuMemAllocFromPoolAsync_ptsz(pool: DriverHandle, stream: DriverHandle);
     cuMemCreate(properties: *const c_void, flags: u64);
 }
 
-/// Functions that give memory back.
+/// Functions that free memory.
 macro_rules! gives {
     ($($symbol:ident ($($name:ident : $kind:ty),*);)+) => { hooks! { $(
         $symbol(what: u64, $($name: $kind),*) |call| gave(what, call);
@@ -45,8 +44,8 @@ macro_rules! gives {
 
 gives! {
     cuMemFree_v2();
-    cuMemFreeAsync(stream: Handle);
-    cuMemFreeAsync_ptsz(stream: Handle);
+    cuMemFreeAsync(stream: DriverHandle);
+    cuMemFreeAsync_ptsz(stream: DriverHandle);
     cuMemRelease();
 }
 
@@ -62,7 +61,7 @@ hooks! {
     };
 }
 
-/// Notes memory that was taken.
+/// Tracks an allocation.
 ///
 /// # Safety
 ///
@@ -70,7 +69,7 @@ hooks! {
 unsafe fn took(out: *const u64, bytes: usize) {
     // SAFETY: the caller's promise.
     if let Some(what) = unsafe { written(out) } {
-        hold(what, u64::try_from(bytes).unwrap_or(u64::MAX));
+        hold(what, bytes as u64);
     }
 }
 
@@ -85,9 +84,9 @@ fn hold(what: u64, bytes: u64) {
     }
 }
 
-/// Gives memory back: out of the books first, because another thread may get the same address
-/// before this one is back from the driver.
-fn gave(what: u64, call: impl FnOnce() -> Code) -> Code {
+/// Frees memory. The allocation is removed first, because another thread may get the same address
+/// before this call returns.
+fn gave(what: u64, call: impl FnOnce() -> CudaResult) -> CudaResult {
     let bytes = crate::state::guarded(|| {
         let mut held = HELD.lock().unwrap_or_else(PoisonError::into_inner);
         let bytes = held.as_mut().and_then(|held| held.remove(&what))?;

@@ -1,24 +1,24 @@
-//! Where handles of functions and kernels come from, and when they stop meaning anything.
+//! Hooks for functions that create and invalidate handles of functions and kernels.
 
 use std::ffi::{c_char, c_int, c_uint};
 
 use super::{after, written};
-use crate::abi::{Code, Handle, SUCCESS};
+use crate::abi::{CudaResult, DriverHandle, SUCCESS};
 use crate::names::{self, Origin};
-use crate::{fill, measure, state};
+use crate::{filler, measure, state};
 
 hooks! {
-    cuModuleGetFunction(out: *mut Handle, module: Handle, name: *const c_char) |call| {
+    cuModuleGetFunction(out: *mut DriverHandle, module: DriverHandle, name: *const c_char) |call| {
         let code = call();
         // SAFETY: written by the driver, which also read the name.
         after(code, || unsafe { given(out, Origin::Module, module, name) })
     };
-    cuLibraryGetKernel(out: *mut Handle, library: Handle, name: *const c_char) |call| {
+    cuLibraryGetKernel(out: *mut DriverHandle, library: DriverHandle, name: *const c_char) |call| {
         let code = call();
         // SAFETY: as above.
         after(code, || unsafe { given(out, Origin::Library, library, name) })
     };
-    cuKernelGetFunction(out: *mut Handle, kernel: Handle) |call| {
+    cuKernelGetFunction(out: *mut DriverHandle, kernel: DriverHandle) |call| {
         let code = call();
         after(code, || {
             // SAFETY: written by the driver.
@@ -27,50 +27,54 @@ hooks! {
             }
         })
     };
-    cuModuleEnumerateFunctions(out: *mut Handle, count: c_uint, module: Handle) |call| {
+    cuModuleEnumerateFunctions(out: *mut DriverHandle, count: c_uint, module: DriverHandle) |call| {
         let code = call();
         // SAFETY: the driver wrote at most so many.
         after(code, || unsafe { listed(out, count, Origin::Module, module) })
     };
-    cuLibraryEnumerateKernels(out: *mut Handle, count: c_uint, library: Handle) |call| {
+    cuLibraryEnumerateKernels(out: *mut DriverHandle, count: c_uint, library: DriverHandle) |call| {
         let code = call();
         // SAFETY: as above.
         after(code, || unsafe { listed(out, count, Origin::Library, library) })
     };
-    cuModuleUnload(module: Handle) |call| unload(module, call);
-    cuLibraryUnload(library: Handle) |call| unload(library, call);
-    cuCtxDestroy(context: Handle) |call| context_ends(call);
-    cuCtxDestroy_v2(context: Handle) |call| context_ends(call);
+    cuModuleUnload(module: DriverHandle) |call| unload(module, call);
+    cuLibraryUnload(library: DriverHandle) |call| unload(library, call);
+    cuCtxDestroy(context: DriverHandle) |call| context_ends(call);
+    cuCtxDestroy_v2(context: DriverHandle) |call| context_ends(call);
     cuDevicePrimaryCtxReset(device: c_int) |call| context_ends(call);
     cuDevicePrimaryCtxReset_v2(device: c_int) |call| context_ends(call);
     cuDevicePrimaryCtxRelease(device: c_int) |call| context_ends(call);
     cuDevicePrimaryCtxRelease_v2(device: c_int) |call| context_ends(call);
 }
 
-/// Notes one handle that the driver gave for a name.
+/// Records a handle that the driver returned for a name.
 ///
 /// # Safety
 ///
 /// `out` was written by the driver; `name` is a text of C's.
-unsafe fn given(out: *const Handle, origin: Origin, owner: Handle, name: *const c_char) {
+unsafe fn given(
+    out: *const DriverHandle,
+    origin: Origin,
+    owner: DriverHandle,
+    name: *const c_char,
+) {
     // SAFETY: the caller's promise.
-    let (handle, name) = unsafe { (written(out), names::text(name)) };
+    let (handle, name) = unsafe { (written(out), names::copy_text(name)) };
     if let Some(handle) = handle {
         names::note(handle, origin, owner, name);
     }
 }
 
-/// Notes handles that the driver listed; it is asked for their names when they are launched.
+/// Records handles that the driver listed. Their names are queried at their first launch.
 ///
 /// # Safety
 ///
 /// `out` is null or has room for `count` handles.
-unsafe fn listed(out: *const Handle, count: c_uint, origin: Origin, owner: Handle) {
-    let count = usize::try_from(count).unwrap_or(0);
+unsafe fn listed(out: *const DriverHandle, count: c_uint, origin: Origin, owner: DriverHandle) {
     if out.is_null() {
         return;
     }
-    for at in 0..count {
+    for at in 0..count as usize {
         // SAFETY: the caller's promise; a place that the driver left is what the program put there.
         let handle = unsafe { out.add(at).read_unaligned() };
         if handle != 0 {
@@ -79,9 +83,9 @@ unsafe fn listed(out: *const Handle, count: c_uint, origin: Origin, owner: Handl
     }
 }
 
-/// Forgets a module's handles before the driver may give the same ones to another.
-fn unload(owner: Handle, call: impl FnOnce() -> Code) -> Code {
-    let taken = state::guarded(|| names::take(owner)).unwrap_or_default();
+/// Discards a module's handles before the driver can reuse them.
+fn unload(owner: DriverHandle, call: impl FnOnce() -> CudaResult) -> CudaResult {
+    let taken = state::guarded(|| names::take_names_of(owner)).unwrap_or_default();
     let code = call();
     if code != SUCCESS {
         state::guarded(|| names::put_back(taken));
@@ -89,12 +93,12 @@ fn unload(owner: Handle, call: impl FnOnce() -> Code) -> Code {
     code
 }
 
-/// Forgets what lives in contexts. If another one stays, its handles are asked for again, and its
-/// events are left to it.
-fn context_ends(call: impl FnOnce() -> Code) -> Code {
+/// Discards everything that belongs to contexts. The names of another context are queried again,
+/// and its events are left to the driver.
+fn context_ends(call: impl FnOnce() -> CudaResult) -> CudaResult {
     state::guarded(|| {
         names::forget_all();
-        fill::forget();
+        filler::on_context_end();
         measure::forget();
     });
     call()

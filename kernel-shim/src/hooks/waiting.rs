@@ -1,20 +1,20 @@
-//! Calls that wait for the device, and what is needed to know what they waited for.
+//! Hooks for calls that wait for the device, and for the streams and events that they wait for.
 
 use std::ffi::{c_int, c_uint, c_void};
 use std::sync::atomic::Ordering;
 
 use super::{after, written};
-use crate::abi::{Code, Handle, STREAM_LEGACY, STREAM_NON_BLOCKING};
-use crate::launch::{settle, waited};
+use crate::abi::{CudaResult, DriverHandle, STREAM_LEGACY, STREAM_NON_BLOCKING};
+use crate::launch::{on_wait, report_idle};
 use crate::{counters, streams};
 
 /// Functions of one stream, with and without the ending.
 macro_rules! of_stream {
     ($($symbol:ident $per_thread:literal;)+) => { hooks! { $(
-        $symbol(stream: Handle) |call| {
+        $symbol(stream: DriverHandle) |call| {
             let before = launches();
             let code = call();
-            after(code, || waited(Some(streams::meant(stream, $per_thread)), before))
+            after(code, || on_wait(Some(streams::meant(stream, $per_thread)), before))
         };
     )+ } };
 }
@@ -30,86 +30,86 @@ hooks! {
     cuCtxSynchronize() |call| {
         let before = launches();
         let code = call();
-        after(code, || waited(None, before))
+        after(code, || on_wait(None, before))
     };
-    cuCtxSynchronize_v2(context: Handle) |call| {
+    cuCtxSynchronize_v2(context: DriverHandle) |call| {
         let before = launches();
         let code = call();
-        after(code, || waited(None, before))
+        after(code, || on_wait(None, before))
     };
-    cuEventSynchronize(event: Handle) |call| {
+    cuEventSynchronize(event: DriverHandle) |call| {
         let before = launches();
         let code = call();
-        after(code, || came(event, before))
+        after(code, || on_event(event, before))
     };
-    cuEventQuery(event: Handle) |call| {
+    cuEventQuery(event: DriverHandle) |call| {
         let before = launches();
         let code = call();
-        after(code, || came(event, before))
+        after(code, || on_event(event, before))
     };
-    cuEventRecord(event: Handle, stream: Handle) |call| {
+    cuEventRecord(event: DriverHandle, stream: DriverHandle) |call| {
         let code = call();
         after(code, || streams::recorded(event, streams::meant(stream, false), launches()))
     };
-    cuEventRecord_ptsz(event: Handle, stream: Handle) |call| {
+    cuEventRecord_ptsz(event: DriverHandle, stream: DriverHandle) |call| {
         let code = call();
         after(code, || streams::recorded(event, streams::meant(stream, true), launches()))
     };
-    cuEventRecordWithFlags(event: Handle, stream: Handle, flags: c_uint) |call| {
+    cuEventRecordWithFlags(event: DriverHandle, stream: DriverHandle, flags: c_uint) |call| {
         let code = call();
         after(code, || streams::recorded(event, streams::meant(stream, false), launches()))
     };
-    cuEventRecordWithFlags_ptsz(event: Handle, stream: Handle, flags: c_uint) |call| {
+    cuEventRecordWithFlags_ptsz(event: DriverHandle, stream: DriverHandle, flags: c_uint) |call| {
         let code = call();
         after(code, || streams::recorded(event, streams::meant(stream, true), launches()))
     };
-    // Copies to the host that return when they are done have waited for their stream.
+    // A synchronous copy to the host has waited for its stream.
     cuMemcpyDtoH_v2(to: *mut c_void, from: u64, bytes: usize) |call| {
         let before = launches();
         let code = call();
-        after(code, || waited(Some(STREAM_LEGACY), before))
+        after(code, || on_wait(Some(STREAM_LEGACY), before))
     };
     cuMemcpyDtoH_v2_ptds(to: *mut c_void, from: u64, bytes: usize) |call| {
         let before = launches();
         let code = call();
-        after(code, || waited(Some(streams::meant(0, true)), before))
+        after(code, || on_wait(Some(streams::meant(0, true)), before))
     };
-    cuStreamCreate(out: *mut Handle, flags: c_uint) |call| {
+    cuStreamCreate(out: *mut DriverHandle, flags: c_uint) |call| {
         let code = call();
         // SAFETY: written by the driver.
         after(code, || unsafe { made(out, flags) })
     };
-    cuStreamCreateWithPriority(out: *mut Handle, flags: c_uint, priority: c_int) |call| {
+    cuStreamCreateWithPriority(out: *mut DriverHandle, flags: c_uint, priority: c_int) |call| {
         let code = call();
         // SAFETY: written by the driver.
         after(code, || unsafe { made(out, flags) })
     };
-    cuStreamDestroy(stream: Handle) |call| {
+    cuStreamDestroy(stream: DriverHandle) |call| {
         let code = call();
         after(code, || streams::destroyed(stream))
     };
-    cuStreamDestroy_v2(stream: Handle) |call| {
+    cuStreamDestroy_v2(stream: DriverHandle) |call| {
         let code = call();
         after(code, || streams::destroyed(stream))
     };
 }
 
-/// How many launches there were: what a call that begins now can wait for.
+/// Returns the number of the last launch: a call that starts now cannot wait for later ones.
 fn launches() -> u64 {
     counters::LAUNCHES.load(Ordering::Relaxed)
 }
 
-fn came(event: Handle, before: u64) {
-    streams::came(event);
-    settle(before);
+fn on_event(event: DriverHandle, before: u64) {
+    streams::on_event(event);
+    report_idle(before);
 }
 
-/// Notes a new stream.
+/// Records a new stream.
 ///
 /// # Safety
 ///
 /// `out` was written by the driver.
-unsafe fn made(out: *const Handle, flags: c_uint) {
+unsafe fn made(out: *const DriverHandle, flags: c_uint) {
     // SAFETY: the caller's promise.
     if let Some(stream) = unsafe { written(out) } {
         streams::made(stream, flags & STREAM_NON_BLOCKING == 0);

@@ -3,11 +3,11 @@
 use std::time::{Duration, Instant};
 
 use tessera_kernel_queue::{Nanos, Role};
-use tessera_wire::kernel::Record;
+use tessera_wire::kernel::ShimRecord;
 
 use crate::built::symbols;
 use crate::job::{ACTIVE, DEAD, DETACHED, Job, PASSIVE};
-use crate::queue::{Calm, Manner, Place, Queue, calmly};
+use crate::queue::{Calm, QueueBehaviour, TestFolders, TestQueue, calmly};
 
 /// How much the tests do: more behind the variable that `./x test --long` sets.
 fn times(short: u64, long: u64) -> u64 {
@@ -21,17 +21,18 @@ fn what_kernels_work_out_is_the_same_with_the_shim_in_every_role() {
         assert_eq!(job.say(&format!("mixed {count}")), "0");
         job.arrived().order
     };
-    let place = Place::new();
-    let mut alone = Job::without_shim(&place);
+    let folders = TestFolders::new();
+    let mut alone = Job::without_shim(&folders);
     assert_eq!(alone.say("init"), "0");
     alone.launch("k0", 1);
     let expected = run(&mut alone);
 
-    for role in [Role::Hold, Role::Measure, Role::Free, Role::Ask] {
-        let place = Place::new();
-        let manner = Manner { sk: Some(Nanos::from_micros(2)), ..Manner::of(role) };
-        let _queue = Queue::start(&place, manner.granting(Nanos::from_millis(1), 64, 8));
-        let mut job = Job::join(&place, None);
+    for role in [Role::Hold, Role::Measure, Role::Free, Role::Fill] {
+        let folders = TestFolders::new();
+        let behaviour =
+            QueueBehaviour { sk: Some(Nanos::from_micros(2)), ..QueueBehaviour::of(role) };
+        let _queue = TestQueue::start(&folders, behaviour.granting(Nanos::from_millis(1), 64, 8));
+        let mut job = Job::join(&folders, None);
 
         assert_eq!(run(&mut job), expected, "{role:?}");
 
@@ -50,21 +51,22 @@ fn eight_threads_on_four_streams_each_work_out_the_same_whenever_grants_come() {
         answer[1]
     };
     let seed = 20_261_121;
-    let place = Place::new();
+    let folders = TestFolders::new();
     let [expected, other] = [seed, seed + 1].map(|seed| {
-        let mut alone = Job::without_shim(&place);
+        let mut alone = Job::without_shim(&folders);
         assert_eq!(alone.say("init"), "0");
         alone.launch("k0", 1);
         storm(&mut alone, seed)
     });
     assert_ne!(expected, other, "the sums tell orders apart");
 
-    for role in [Role::Hold, Role::Measure, Role::Ask] {
-        let place = Place::new();
+    for role in [Role::Hold, Role::Measure, Role::Fill] {
+        let folders = TestFolders::new();
         let late = Duration::from_micros(500);
-        let manner = Manner { sk: Some(Nanos::from_micros(2)), late, ..Manner::of(role) };
-        let _queue = Queue::start(&place, manner.granting(Nanos::from_millis(1), 64, 8));
-        let mut job = Job::join(&place, None);
+        let behaviour =
+            QueueBehaviour { sk: Some(Nanos::from_micros(2)), late, ..QueueBehaviour::of(role) };
+        let _queue = TestQueue::start(&folders, behaviour.granting(Nanos::from_millis(1), 64, 8));
+        let mut job = Job::join(&folders, None);
 
         assert_eq!(storm(&mut job, seed), expected, "{role:?}");
 
@@ -72,7 +74,7 @@ fn eight_threads_on_four_streams_each_work_out_the_same_whenever_grants_come() {
         let counters = job.counters();
         assert_eq!(counters.in_flight, 0, "{role:?}");
         // Nothing is said of lost records: here kernels take a microsecond or two.
-        assert!(role != Role::Ask || counters.granted > 0, "{counters:?}");
+        assert!(role != Role::Fill || counters.granted > 0, "{counters:?}");
         assert_eq!(job.arrived().illegal, 0);
     }
 }
@@ -80,29 +82,33 @@ fn eight_threads_on_four_streams_each_work_out_the_same_whenever_grants_come() {
 #[test]
 fn launches_of_many_threads_all_arrive_and_their_credits_come_back() {
     let count = times(200, 5_000);
-    let place = Place::new();
-    let manner = Manner { sk: Some(Nanos::from_micros(5)), yields: true, ..Manner::of(Role::Ask) };
-    let _queue = Queue::start(&place, manner.granting(Nanos::from_millis(1), 16, 4));
-    let mut job = Job::join(&place, None);
+    let folders = TestFolders::new();
+    let behaviour = QueueBehaviour {
+        sk: Some(Nanos::from_micros(5)),
+        yields: true,
+        ..QueueBehaviour::of(Role::Fill)
+    };
+    let _queue = TestQueue::start(&folders, behaviour.granting(Nanos::from_millis(1), 16, 4));
+    let mut job = Job::join(&folders, None);
 
     assert!(job.say(&format!("threads k5 {count} 8")).starts_with('0'));
 
     assert_eq!(job.say("sync"), "0");
     assert_eq!(job.arrived().launches, 8 * count + 1);
     let counters = job.counters();
-    assert_eq!((counters.granted + counters.unasked, counters.in_flight), (8 * count, 0));
+    assert_eq!((counters.granted + counters.ungranted, counters.in_flight), (8 * count, 0));
 }
 
 #[test]
 fn captures_are_neither_held_back_nor_disturbed_while_the_gate_is_closed() {
     for mode in 0..3 {
-        for role in [Role::Ask, Role::Measure] {
-            let place = Place::new();
-            let mut manner = Manner::of(role);
-            manner.welcome.wait_max = Nanos::from_millis(1_000);
-            let _queue = Queue::start(&place, manner);
-            let mut job = Job::join(&place, None);
-            let told = job.counters().told;
+        for role in [Role::Fill, Role::Measure] {
+            let folders = TestFolders::new();
+            let mut behaviour = QueueBehaviour::of(role);
+            behaviour.welcome.wait_max = Nanos::from_millis(1_000);
+            let _queue = TestQueue::start(&folders, behaviour);
+            let mut job = Job::join(&folders, None);
+            let reported = job.counters().reported;
 
             assert_eq!(job.say(&format!("capture x {mode}")), "0");
             let before = job.numbers("all-calls")[0];
@@ -116,7 +122,7 @@ fn captures_are_neither_held_back_nor_disturbed_while_the_gate_is_closed() {
             let arrived = job.arrived();
             assert_eq!((arrived.captured, arrived.illegal), (50, 0), "{role:?} {mode}");
             let counters = job.counters();
-            assert_eq!((counters.told, counters.in_flight), (told, 0), "{role:?} {mode}");
+            assert_eq!((counters.reported, counters.in_flight), (reported, 0), "{role:?} {mode}");
             assert!(counters.waited_max_ns < 500_000_000);
         }
     }
@@ -124,9 +130,9 @@ fn captures_are_neither_held_back_nor_disturbed_while_the_gate_is_closed() {
 
 #[test]
 fn children_run_as_without_the_shim_and_the_parent_goes_on() {
-    let place = Place::new();
-    let _queue = Queue::start(&place, Manner::of(Role::Hold));
-    let mut job = Job::start(&place, None);
+    let folders = TestFolders::new();
+    let _queue = TestQueue::start(&folders, QueueBehaviour::of(Role::Hold));
+    let mut job = Job::start(&folders, None);
 
     // Before the driver was initialised it says so, to both.
     assert_eq!(job.say("count"), "3 -1");
@@ -147,9 +153,9 @@ fn children_run_as_without_the_shim_and_the_parent_goes_on() {
 
 #[test]
 fn a_child_forked_before_the_first_launch_has_a_session_of_its_own() {
-    let place = Place::new();
-    let queue = Queue::start(&place, Manner::of(Role::Hold));
-    let mut job = Job::start(&place, None);
+    let folders = TestFolders::new();
+    let queue = TestQueue::start(&folders, QueueBehaviour::of(Role::Hold));
+    let mut job = Job::start(&folders, None);
     assert_eq!(job.say("init"), "0");
 
     // It launches, and so begins a session; its thread is the second one.
@@ -163,19 +169,19 @@ fn a_child_forked_before_the_first_launch_has_a_session_of_its_own() {
 #[test]
 fn kernels_are_never_called_by_the_name_of_one_that_was_unloaded() {
     let count = times(2_000, 10_000);
-    let place = Place::new();
-    let queue = Queue::start(&place, Manner::of(Role::Hold));
-    let mut job = Job::join(&place, None);
+    let folders = TestFolders::new();
+    let queue = TestQueue::start(&folders, QueueBehaviour::of(Role::Hold));
+    let mut job = Job::join(&folders, None);
 
     assert_eq!(job.say(&format!("reload n {count}")), "0");
 
-    let told = queue.hear(|records| {
-        let launches = records.iter().filter(|r| matches!(r, Record::Launch { .. })).count();
+    let reported = queue.receive(|records| {
+        let launches = records.iter().filter(|r| matches!(r, ShimRecord::Launch { .. })).count();
         (u64::try_from(launches).unwrap() >= count).then(|| records.to_vec())
     });
     let mut defined = 0;
-    for record in &told {
-        let Record::Define { kernel, .. } = record else { continue };
+    for record in &reported {
+        let ShimRecord::Define { kernel, .. } = record else { continue };
         let number: u32 = kernel.name()[1..2].parse().unwrap();
         assert_eq!(kernel.grid.0[0], number + 1, "{kernel:?} was launched with another's sides");
         defined += 1;
@@ -185,9 +191,9 @@ fn kernels_are_never_called_by_the_name_of_one_that_was_unloaded() {
 
 #[test]
 fn every_error_of_the_driver_reaches_the_program_unchanged() {
-    let place = Place::new();
-    let queue = Queue::start(&place, Manner::of(Role::Hold));
-    let mut job = Job::join(&place, None);
+    let folders = TestFolders::new();
+    let queue = TestQueue::start(&folders, QueueBehaviour::of(Role::Hold));
+    let mut job = Job::join(&folders, None);
     let driver_has = |row: &&crate::built::Symbol| row.version <= 12_040;
     for row in symbols().iter().filter(|row| row.hook).filter(driver_has) {
         assert_eq!(job.say(&format!("raw {} 719", row.symbol)), "719", "{}", row.symbol);
@@ -198,9 +204,9 @@ fn every_error_of_the_driver_reaches_the_program_unchanged() {
     let launched = job.counters().launches;
     assert_eq!(job.say("fail cuLaunchKernel 719"), "0");
     assert!(job.say("launch k1 3").starts_with("719 "));
-    queue.hear(|records| {
+    queue.receive(|records| {
         let failed =
-            |record: &Record| matches!(record, Record::Failed { launch } if *launch > launched);
+            |record: &ShimRecord| matches!(record, ShimRecord::Failed { launch } if *launch > launched);
         (records.iter().filter(|record| failed(record)).count() == 3).then_some(())
     });
 }
@@ -208,10 +214,10 @@ fn every_error_of_the_driver_reaches_the_program_unchanged() {
 #[test]
 fn a_launch_that_the_driver_refuses_leaves_no_credit_behind() {
     calmly(|| {
-        let place = Place::new();
-        let manner = Manner::of(Role::Ask).granting(Nanos::from_millis(10), 2, 1);
-        let _queue = Queue::start(&place, manner);
-        let mut job = Job::join(&place, None);
+        let folders = TestFolders::new();
+        let behaviour = QueueBehaviour::of(Role::Fill).granting(Nanos::from_millis(10), 2, 1);
+        let _queue = TestQueue::start(&folders, behaviour);
+        let mut job = Job::join(&folders, None);
         assert_eq!(job.say("fail cuLaunchKernel 701"), "0");
         assert!(job.say("launch k1 5").starts_with("701 "));
         assert_eq!(job.counters().in_flight, 0);
@@ -220,17 +226,18 @@ fn a_launch_that_the_driver_refuses_leaves_no_credit_behind() {
         job.launch("k1", 5);
         assert_eq!(job.say("sync"), "0");
         let counters = job.counters();
-        assert_eq!((counters.granted + counters.unasked, counters.in_flight), (10, 0));
-        if counters.unasked == 0 { Calm::Yes } else { Calm::No }
+        assert_eq!((counters.granted + counters.ungranted, counters.in_flight), (10, 0));
+        if counters.ungranted == 0 { Calm::Yes } else { Calm::No }
     });
 }
 
+#[expect(clippy::disallowed_methods, reason = "measures real time")]
 #[test]
 fn the_queue_is_rid_of_a_process_soon_however_it_ends() {
     for end in ["exit 0", "exit 7", "_exit 0", "kill"] {
-        let place = Place::new();
-        let queue = Queue::start(&place, Manner::of(Role::Hold));
-        let mut job = Job::join(&place, None);
+        let folders = TestFolders::new();
+        let queue = TestQueue::start(&folders, QueueBehaviour::of(Role::Hold));
+        let mut job = Job::join(&folders, None);
         job.launch("k0", 100);
         assert_eq!(job.say("late"), "0");
 
@@ -255,14 +262,15 @@ fn the_queue_is_rid_of_a_process_soon_however_it_ends() {
 #[test]
 fn a_process_ends_while_its_threads_wait() {
     for round in 0..times(6, 200) {
-        let place = Place::new();
-        let mut manner = Manner::of(Role::Ask);
-        manner.welcome.wait_max = Nanos::from_millis(1_000);
-        let queue = Queue::start(&place, manner);
-        let mut job = Job::join(&place, None);
+        let folders = TestFolders::new();
+        let mut behaviour = QueueBehaviour::of(Role::Fill);
+        behaviour.welcome.wait_max = Nanos::from_millis(1_000);
+        let queue = TestQueue::start(&folders, behaviour);
+        let mut job = Job::join(&folders, None);
         assert_eq!(job.say("background k0"), "0");
-        queue
-            .hear(|records| records.iter().any(|r| matches!(r, Record::Want { .. })).then_some(()));
+        queue.receive(|records| {
+            records.iter().any(|r| matches!(r, ShimRecord::Request { .. })).then_some(())
+        });
 
         assert_eq!(job.say(["exit x 0", "_exit x 0"][usize::from(round % 2 == 1)]), "0");
 
@@ -272,17 +280,17 @@ fn a_process_ends_while_its_threads_wait() {
 }
 
 #[test]
-fn memory_that_the_process_takes_is_told_and_never_limited() {
-    let place = Place::new();
-    let queue = Queue::start(&place, Manner::of(Role::Hold));
-    let mut job = Job::join(&place, None);
+fn memory_that_the_process_allocates_is_reported_and_never_limited() {
+    let folders = TestFolders::new();
+    let queue = TestQueue::start(&folders, QueueBehaviour::of(Role::Hold));
+    let mut job = Job::join(&folders, None);
 
     let first = job.numbers("alloc x 1000000")[1];
     job.numbers("alloc x 500000");
     assert_eq!(job.say(&format!("free x {first}")), "0");
 
-    let is_it = |r: &Record| matches!(r, Record::Memory { used: 500_000, peak: 1_500_000 });
-    queue.hear(|records| records.iter().any(is_it).then_some(()));
+    let is_it = |r: &ShimRecord| matches!(r, ShimRecord::Memory { used: 500_000, peak: 1_500_000 });
+    queue.receive(|records| records.iter().any(is_it).then_some(()));
     assert_eq!(job.say("fail cuMemAlloc_v2 2"), "0");
     assert!(job.say("alloc x 9").starts_with("2 "));
     let counters = job.counters();

@@ -103,7 +103,7 @@ fn every_recorded_list_of_requests_is_answered_as_by_the_driver_but_for_the_hook
             for line in said.lines() {
                 let [
                     name,
-                    asked,
+                    requested,
                     flags,
                     code,
                     status,
@@ -116,7 +116,7 @@ fn every_recorded_list_of_requests_is_answered_as_by_the_driver_but_for_the_hook
                 ] = line.split(',').collect::<Vec<_>>().try_into().unwrap();
                 assert_eq!((code, status), (real_code, real_status), "{recorded}: {line}");
                 let is_hook = hooks.get(real).copied().unwrap_or(false);
-                assert_eq!(same == "1", !is_hook, "{recorded}: {name} {asked} {flags}: {line}");
+                assert_eq!(same == "1", !is_hook, "{recorded}: {name} {requested} {flags}: {line}");
                 if is_hook {
                     assert_eq!((library, symbol), (shim().to_str().unwrap(), real), "{line}");
                     hooked += 1;

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, ExitStatus, Stdio};
 
 use crate::built::{driver, in_job, program, shim};
-use crate::queue::Place;
+use crate::queue::TestFolders;
 
 /// States of the shim, as its counters say.
 pub const PASSIVE: u64 = 2;
@@ -26,9 +26,9 @@ pub struct Job {
 #[derive(Debug)]
 pub struct Counters {
     pub state: u64,
-    pub told: u64,
+    pub reported: u64,
     pub granted: u64,
-    pub unasked: u64,
+    pub ungranted: u64,
     pub waited_max_ns: u64,
     pub sessions: u64,
     pub samples: u64,
@@ -52,15 +52,15 @@ pub struct Arrived {
 }
 
 impl Job {
-    pub fn start(place: &Place, gate: Option<&Path>) -> Self {
-        Self::with(place, gate, true)
+    pub fn start(folders: &TestFolders, gate: Option<&Path>) -> Self {
+        Self::with(folders, gate, true)
     }
 
-    pub fn without_shim(place: &Place) -> Self {
-        Self::with(place, None, false)
+    pub fn without_shim(folders: &TestFolders) -> Self {
+        Self::with(folders, None, false)
     }
 
-    fn with(place: &Place, gate: Option<&Path>, preload: bool) -> Self {
+    fn with(folders: &TestFolders, gate: Option<&Path>, preload: bool) -> Self {
         let driver = driver(12_040);
         let launcher = program("launcher", &["launcher.c"], &[]);
         let mut command = in_job(&launcher);
@@ -68,8 +68,8 @@ impl Job {
             .env("FAKE", &driver)
             .env("LD_LIBRARY_PATH", driver.parent().unwrap())
             .env("TESSERA_KERNEL_CUDA", &driver)
-            .env("TESSERA_KERNEL_ENDPOINT", place.address.to_string())
-            .env("TESSERA_KERNEL_CERT", place.digest())
+            .env("TESSERA_KERNEL_ENDPOINT", folders.address.to_string())
+            .env("TESSERA_KERNEL_CERT", folders.digest())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped());
         if preload {
@@ -120,8 +120,8 @@ impl Job {
     }
 
     /// Begins: initialises, makes the first launch, and waits for the session.
-    pub fn join(place: &Place, gate: Option<&Path>) -> Self {
-        let mut job = Self::start(place, gate);
+    pub fn join(folders: &TestFolders, gate: Option<&Path>) -> Self {
+        let mut job = Self::start(folders, gate);
         assert_eq!(job.say("init"), "0");
         job.launch("k0", 1);
         job.reach(ACTIVE);
@@ -139,9 +139,9 @@ impl Job {
         let n = self.numbers("counters");
         Counters {
             state: n[0],
-            told: n[2],
+            reported: n[2],
             granted: n[4],
-            unasked: n[5],
+            ungranted: n[5],
             waited_max_ns: n[6],
             sessions: n[7],
             samples: n[8],

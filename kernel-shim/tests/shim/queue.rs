@@ -1,4 +1,4 @@
-//! A queue for the tests: speaks the frames, keeps what it hears, and answers as it is told to.
+//! A queue for the tests: speaks the frames, keeps what it hears, and answers as it is reported to.
 
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::os::fd::AsRawFd as _;
@@ -9,9 +9,11 @@ use std::time::{Duration, Instant};
 
 use quinn::crypto::rustls::QuicServerConfig;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
-use tessera_kernel_queue::{Gate, Grant, KernelIndex, Nanos, Role};
+use tessera_kernel_queue::{GateState, Grant, KernelIndex, Nanos, Role};
 use tessera_wire::gate::{GATE_BYTES, GatePage};
-use tessera_wire::kernel::{ALPN, Hello, PROTOCOL_VERSION, Record, ToQueue, ToShim, Welcome};
+use tessera_wire::kernel::{
+    ALPN, PROTOCOL_VERSION, ShimHello, ShimRecord, ShimWelcome, ToQueue, ToShim,
+};
 use tessera_wire::link::{FrameReader, FrameWriter};
 use tokio::sync::mpsc;
 
@@ -19,11 +21,11 @@ use tokio::sync::mpsc;
 pub const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Plays a scene until one goes by in which the queue was not kept from answering for 20 ms: on a
-/// machine that busy fillers rightly go unasked, and the scene shows nothing.
+/// machine that busy fillers rightly go ungranted, and the scene shows nothing.
 pub fn calmly(mut scene: impl FnMut() -> Calm) {
     const TRIES: u32 = 10;
     let disturbed = (0..TRIES).take_while(|_| scene() == Calm::No).count();
-    assert!(disturbed < 10, "each time some launch went unasked: too busy a machine, or a bug");
+    assert!(disturbed < 10, "each time some launch went ungranted: too busy a machine, or a bug");
 }
 
 /// Whether a scene shows what it should.
@@ -35,8 +37,8 @@ pub enum Calm {
 
 /// What the queue does by itself.
 #[derive(Clone, Debug)]
-pub struct Manner {
-    pub welcome: Welcome,
+pub struct QueueBehaviour {
+    pub welcome: ShimWelcome,
     /// What is known of every kernel.
     pub sk: Option<Nanos>,
     /// What a launch that waits gets: budget, launches, kernels in flight.
@@ -49,9 +51,9 @@ pub struct Manner {
     pub first: Vec<Vec<u8>>,
 }
 
-impl Manner {
+impl QueueBehaviour {
     pub fn of(role: Role) -> Self {
-        let welcome = Welcome {
+        let welcome = ShimWelcome {
             protocol: PROTOCOL_VERSION,
             session: 1,
             role,
@@ -72,9 +74,9 @@ impl Manner {
 }
 
 #[derive(Default)]
-struct Heard {
-    hellos: Vec<Hello>,
-    records: Vec<Record>,
+struct ReceivedFrames {
+    hellos: Vec<ShimHello>,
+    records: Vec<ShimRecord>,
     sessions: usize,
     ended: usize,
 }
@@ -95,14 +97,14 @@ fn free() -> SocketAddr {
     left.find(|address| UdpSocket::bind(address).is_ok()).unwrap()
 }
 
-/// The queue's place: its port and certificate outlive it.
-pub struct Place {
+/// The queue's folders: its port and certificate outlive it.
+pub struct TestFolders {
     pub address: SocketAddr,
     pub certificate: CertificateDer<'static>,
     pub key: Vec<u8>,
 }
 
-impl Place {
+impl TestFolders {
     pub fn new() -> Self {
         let made = rcgen::generate_simple_self_signed(vec!["queue".to_owned()]).unwrap();
         Self {
@@ -119,20 +121,20 @@ impl Place {
 }
 
 /// A queue that runs until it is dropped.
-pub struct Queue {
-    heard: Arc<(Mutex<Heard>, Condvar)>,
+pub struct TestQueue {
+    received: Arc<(Mutex<ReceivedFrames>, Condvar)>,
     say: mpsc::UnboundedSender<ToShim>,
     thread: Option<std::thread::JoinHandle<()>>,
     stop: Option<tokio::sync::oneshot::Sender<()>>,
 }
 
-impl Queue {
-    pub fn start(place: &Place, manner: Manner) -> Self {
-        let heard = Arc::new((Mutex::new(Heard::default()), Condvar::new()));
+impl TestQueue {
+    pub fn start(folders: &TestFolders, behaviour: QueueBehaviour) -> Self {
+        let received = Arc::new((Mutex::new(ReceivedFrames::default()), Condvar::new()));
         let (say, said) = mpsc::unbounded_channel();
         let (stop, stopped) = tokio::sync::oneshot::channel();
-        let config = server(place);
-        let (address, listener) = (place.address, Arc::clone(&heard));
+        let config = server(folders);
+        let (address, listener) = (folders.address, Arc::clone(&received));
         let (ready, is_ready) = std::sync::mpsc::channel();
         let thread = std::thread::spawn(move || {
             let runtime =
@@ -141,67 +143,68 @@ impl Queue {
                 let endpoint = quinn::Endpoint::server(config, address).unwrap();
                 ready.send(()).unwrap();
                 tokio::select! {
-                    () = serve(&endpoint, &manner, &listener, said) => {}
+                    () = serve(&endpoint, &behaviour, &listener, said) => {}
                     _ = stopped => {}
                 }
                 // Gone without a word, as when it is killed.
             });
         });
         is_ready.recv().unwrap();
-        Self { heard, say, thread: Some(thread), stop: Some(stop) }
+        Self { received, say, thread: Some(thread), stop: Some(stop) }
     }
 
     pub fn say(&self, frame: ToShim) {
         self.say.send(frame).unwrap();
     }
 
-    /// Waits until what was heard is enough.
-    pub fn hear<T>(&self, mut enough: impl FnMut(&[Record]) -> Option<T>) -> T {
-        self.look(|heard| enough(&heard.records))
+    /// Waits until what was received is enough.
+    pub fn receive<T>(&self, mut enough: impl FnMut(&[ShimRecord]) -> Option<T>) -> T {
+        self.look(|received| enough(&received.records))
     }
 
-    pub fn hellos(&self, count: usize) -> Vec<Hello> {
-        self.look(|heard| (heard.hellos.len() >= count).then(|| heard.hellos.clone()))
+    pub fn hellos(&self, count: usize) -> Vec<ShimHello> {
+        self.look(|received| (received.hellos.len() >= count).then(|| received.hellos.clone()))
     }
 
     pub fn ended(&self, count: usize) {
-        self.look(|heard| (heard.ended >= count).then_some(()));
+        self.look(|received| (received.ended >= count).then_some(()));
     }
 
-    fn look<T>(&self, mut enough: impl FnMut(&Heard) -> Option<T>) -> T {
+    #[expect(clippy::disallowed_methods, reason = "measures real time")]
+    fn look<T>(&self, mut enough: impl FnMut(&ReceivedFrames) -> Option<T>) -> T {
         let deadline = Instant::now() + PATIENCE;
-        let (heard, news) = &*self.heard;
-        let mut heard = heard.lock().unwrap();
+        let (received, news) = &*self.received;
+        let mut received = received.lock().unwrap();
         loop {
-            if let Some(found) = enough(&heard) {
+            if let Some(found) = enough(&received) {
                 return found;
             }
             let left = deadline.saturating_duration_since(Instant::now());
-            assert!(!left.is_zero(), "not heard, but: {:?}", tail(&heard.records));
-            heard = news.wait_timeout(heard, left).unwrap().0;
+            assert!(!left.is_zero(), "not received, but: {:?}", tail(&received.records));
+            received = news.wait_timeout(received, left).unwrap().0;
         }
     }
 }
 
-fn tail(records: &[Record]) -> &[Record] {
+fn tail(records: &[ShimRecord]) -> &[ShimRecord] {
     &records[records.len().saturating_sub(20)..]
 }
 
-impl Drop for Queue {
+impl Drop for TestQueue {
     fn drop(&mut self) {
         drop(self.stop.take());
         let _ = self.thread.take().unwrap().join();
     }
 }
 
-fn server(place: &Place) -> quinn::ServerConfig {
+fn server(folders: &TestFolders) -> quinn::ServerConfig {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let key = PrivateKeyDer::from(PrivatePkcs8KeyDer::from(place.key.clone()));
+    let key = PrivateKeyDer::from(PrivatePkcs8KeyDer::from(folders.key.clone()));
     let mut tls = rustls::ServerConfig::builder_with_provider(provider)
         .with_protocol_versions(&[&rustls::version::TLS13])
         .unwrap()
         .with_no_client_auth()
-        .with_single_cert(vec![place.certificate.clone()], key)
+        .with_single_cert(vec![folders.certificate.clone()], key)
         .unwrap();
     tls.alpn_protocols = vec![ALPN.to_vec()];
     let mut config =
@@ -212,17 +215,18 @@ fn server(place: &Place) -> quinn::ServerConfig {
     config
 }
 
+#[expect(clippy::cast_precision_loss, reason = "a figure for people: 52 bits are enough")]
 async fn serve(
     endpoint: &quinn::Endpoint,
-    manner: &Manner,
-    heard: &Arc<(Mutex<Heard>, Condvar)>,
+    behaviour: &QueueBehaviour,
+    received: &Arc<(Mutex<ReceivedFrames>, Condvar)>,
     mut said: mpsc::UnboundedReceiver<ToShim>,
 ) {
     let mut grants = (0, None);
     while let Some(incoming) = endpoint.accept().await {
         let Ok(connection) = incoming.await else { continue };
         let Ok((mut send, receive)) = connection.accept_bi().await else { continue };
-        for bytes in &manner.first {
+        for bytes in &behaviour.first {
             let length = u32::try_from(bytes.len()).unwrap().to_be_bytes();
             send.write_all(&length).await.unwrap();
             send.write_all(bytes).await.unwrap();
@@ -237,72 +241,72 @@ async fn serve(
                 }
             };
             let Ok(Some(frame)) = frame else { break };
-            let answers = answers(manner, &frame, &mut grants);
-            note(heard, frame);
-            if !manner.late.is_zero() && answers.iter().any(|a| matches!(a, ToShim::Grant(_))) {
+            let answers = answers(behaviour, &frame, &mut grants);
+            note(received, frame);
+            if !behaviour.late.is_zero() && answers.iter().any(|a| matches!(a, ToShim::Grant(_))) {
                 // Spread evenly, whatever number of grants there are (the golden ratio's parts).
                 let part = grants.0.wrapping_mul(0x9e37_79b9) % (1 << 32);
-                tokio::time::sleep(manner.late.mul_f64(part as f64 / 2_f64.powi(32))).await;
+                tokio::time::sleep(behaviour.late.mul_f64(part as f64 / 2_f64.powi(32))).await;
             }
             for answer in answers {
                 let _ = writer.queue(&answer);
             }
             let _ = writer.flush().await;
         }
-        let (heard, news) = &**heard;
-        heard.lock().unwrap().ended += 1;
+        let (received, news) = &**received;
+        received.lock().unwrap().ended += 1;
         news.notify_all();
     }
 }
 
-fn note(heard: &Arc<(Mutex<Heard>, Condvar)>, frame: ToQueue) {
-    let (heard, news) = &**heard;
-    let mut heard = heard.lock().unwrap();
+fn note(received: &Arc<(Mutex<ReceivedFrames>, Condvar)>, frame: ToQueue) {
+    let (received, news) = &**received;
+    let mut received = received.lock().unwrap();
     match frame {
         ToQueue::Hello(hello) => {
-            heard.hellos.push(hello);
-            heard.sessions += 1;
+            received.hellos.push(hello);
+            received.sessions += 1;
         }
-        ToQueue::Records(records) => heard.records.extend(records),
+        ToQueue::Records(records) => received.records.extend(records),
     }
     news.notify_all();
 }
 
-/// Answers a frame; `grants` are how many there were, and the launch that asked for the last.
+/// Answers a frame; `grants` are how many there were, and the launch that requested for the last.
 fn answers(
-    manner: &Manner,
+    behaviour: &QueueBehaviour,
     frame: &ToQueue,
-    (grants, asked): &mut (u64, Option<u64>),
+    (grants, requested): &mut (u64, Option<u64>),
 ) -> Vec<ToShim> {
     let ToQueue::Records(records) = frame else {
-        return vec![ToShim::Welcome(manner.welcome.clone())];
+        return vec![ToShim::Welcome(behaviour.welcome.clone())];
     };
     let mut answers = Vec::new();
     for record in records {
         match record {
-            Record::Define { number, .. } => answers.push(ToShim::Defined {
+            ShimRecord::Define { number, .. } => answers.push(ToShim::Defined {
                 number: *number,
                 kernel: KernelIndex::new(u16::try_from(*number).unwrap()),
-                sk: manner.sk,
+                sk: behaviour.sk,
                 measure: false,
             }),
-            Record::Want { launch, beyond, .. } => {
-                let Some((budget, launches, in_flight)) = manner.grants else { continue };
+            ShimRecord::Request { launch, beyond, .. } => {
+                let Some((budget, launches, in_flight)) = behaviour.grants else { continue };
                 // Asked for again by the kernel's index, it is the same launch.
-                if asked.replace(*launch) == Some(*launch) && beyond.is_none() {
+                if requested.replace(*launch) == Some(*launch) && beyond.is_none() {
                     continue;
                 }
                 *grants += 1;
                 answers.push(ToShim::Grant(Grant {
                     number: *grants,
-                    gate: Gate::default(),
-                    kind: tessera_kernel_queue::Kind::Gap,
+                    gate: GateState::default(),
+                    kind: tessera_kernel_queue::GrantKind::Gap,
                     from: Nanos::ZERO,
                     until: Nanos::MAX,
                     budget,
                     launches,
                     in_flight,
-                    yields: manner.yields,
+                    yields: behaviour.yields,
                 }));
             }
             _ => {}
@@ -354,7 +358,7 @@ impl TestGate {
 /// Returns the clock that everybody on the machine shares.
 pub fn now() -> Nanos {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: a place of ours.
+    // SAFETY: a folders of ours.
     unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };
     Nanos::new(
         u64::try_from(time.tv_sec).unwrap() * 1_000_000_000 + u64::try_from(time.tv_nsec).unwrap(),

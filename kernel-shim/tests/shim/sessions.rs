@@ -1,50 +1,56 @@
-//! Sessions with a queue: what is told, who waits, and what happens when the queue goes away.
+//! Sessions with a queue: what is reported, who waits, and what happens when the queue goes away.
 
 use std::time::{Duration, Instant};
 
-use tessera_kernel_queue::{Grant, KernelIndex, Kind, Nanos, Role};
-use tessera_wire::kernel::{Ended, Farewell, Record, ToShim};
+use tessera_kernel_queue::{Grant, GrantKind, KernelIndex, Nanos, Role};
+use tessera_wire::kernel::{Farewell, SessionEnd, ShimRecord, ToShim};
 
 use crate::job::{ACTIVE, DETACHED, Job};
-use crate::queue::{Calm, Manner, Place, Queue, TestGate, calmly};
+use crate::queue::{Calm, QueueBehaviour, TestFolders, TestGate, TestQueue, calmly};
 
 const MS: u64 = 1_000_000;
 
-fn launches(records: &[Record]) -> Vec<(u64, u64)> {
+fn launches(records: &[ShimRecord]) -> Vec<(u64, u64)> {
     let each = records.iter().filter_map(|record| match record {
-        Record::Launch { launch, count, .. } => Some((*launch, *count)),
+        ShimRecord::Launch { launch, count, .. } => Some((*launch, *count)),
         _ => None,
     });
     each.collect()
 }
 
 #[test]
-fn a_holder_tells_each_launch_once_in_order_and_its_syncs_and_never_waits() {
+fn a_holder_reports_each_launch_once_in_order_and_its_syncs_and_never_waits() {
     let folder = tempfile::tempdir().unwrap();
     let gate = TestGate::new(folder.path());
-    let place = Place::new();
-    let queue = Queue::start(&place, Manner::of(Role::Hold));
-    let mut job = Job::join(&place, Some(&gate.path));
+    let folders = TestFolders::new();
+    let queue = TestQueue::start(&folders, QueueBehaviour::of(Role::Hold));
+    let mut job = Job::join(&folders, Some(&gate.path));
 
     job.launch("k0", 500);
     assert_eq!(job.say("sync"), "0");
     job.launch("k1", 500);
 
-    let told = queue.hear(|records| (launches(records).len() >= 1_000).then(|| records.to_vec()));
-    let told_launches = launches(&told);
-    assert!(told_launches.windows(2).all(|pair| pair[1] == (pair[0].0 + 1, pair[0].1 + 1)));
+    let reported =
+        queue.receive(|records| (launches(records).len() >= 1_000).then(|| records.to_vec()));
+    let reported_launches = launches(&reported);
+    assert!(reported_launches.windows(2).all(|pair| pair[1] == (pair[0].0 + 1, pair[0].1 + 1)));
     assert_eq!(gate.page().gate().launches, 1_000, "the gate rose by one each");
-    let sync = told.iter().position(|record| matches!(record, Record::Sync { returns: None, .. }));
-    let before = launches(&told[..sync.expect("the sync was told")]).len();
+    let sync =
+        reported.iter().position(|record| matches!(record, ShimRecord::Sync { returns: None, .. }));
+    let before = launches(&reported[..sync.expect("the sync was reported")]).len();
     assert_eq!(before, 500);
-    let defined: Vec<&str> = told
+    let defined: Vec<&str> = reported
         .iter()
         .filter_map(|record| match record {
-            Record::Define { kernel, .. } => Some(kernel.name()),
+            ShimRecord::Define { kernel, .. } => Some(kernel.name()),
             _ => None,
         })
         .collect();
-    assert_eq!(defined, ["k0", "k1"], "what passed before the session was told is no kernel of it");
+    assert_eq!(
+        defined,
+        ["k0", "k1"],
+        "what passed before the session was reported is no kernel of it"
+    );
     let hello = &queue.hellos(1)[0];
     assert_eq!(hello.device, "GPU-10111213-1415-1617-1819-1a1b1c1d1e1f");
     assert_eq!((hello.driver, hello.token), (12_040, [0x17; 32]));
@@ -55,56 +61,59 @@ fn a_holder_tells_each_launch_once_in_order_and_its_syncs_and_never_waits() {
 #[test]
 fn a_filler_launches_under_grants_only_and_never_more_at_once_than_they_allow() {
     calmly(|| {
-        let place = Place::new();
-        let manner = Manner::of(Role::Ask).granting(Nanos::from_millis(10), 16, 1);
-        let queue = Queue::start(&place, manner);
-        let mut job = Job::join(&place, None);
+        let folders = TestFolders::new();
+        let behaviour = QueueBehaviour::of(Role::Fill).granting(Nanos::from_millis(10), 16, 1);
+        let queue = TestQueue::start(&folders, behaviour);
+        let mut job = Job::join(&folders, None);
 
         job.launch("k500", 60);
         assert_eq!(job.say("sync"), "0");
 
         let (arrived, counters) = (job.arrived(), job.counters());
         assert_eq!((arrived.launches, counters.in_flight), (61, 0));
-        if counters.unasked > 0 {
+        if counters.ungranted > 0 {
             return Calm::No;
         }
         assert_eq!((counters.granted, arrived.in_flight_max), (60, 1), "{counters:?}");
-        let started = |records: &[Record]| {
-            records.iter().filter(|record| matches!(record, Record::Started { .. })).count()
+        let started = |records: &[ShimRecord]| {
+            records.iter().filter(|record| matches!(record, ShimRecord::Started { .. })).count()
         };
-        let told = queue.hear(|records| {
-            let synced = records.iter().any(|record| matches!(record, Record::Sync { .. }));
+        let reported = queue.receive(|records| {
+            let synced = records.iter().any(|record| matches!(record, ShimRecord::Sync { .. }));
             (started(records) >= 60 && synced).then(|| records.to_vec())
         });
-        let done = told.iter().filter(|record| matches!(record, Record::Done { .. })).count();
-        assert!((59..=60).contains(&done), "each end was told: {done}");
-        let wants = told.iter().filter(|record| matches!(record, Record::Want { .. })).count();
+        let done =
+            reported.iter().filter(|record| matches!(record, ShimRecord::Done { .. })).count();
+        assert!((59..=60).contains(&done), "each end was reported: {done}");
+        let wants =
+            reported.iter().filter(|record| matches!(record, ShimRecord::Request { .. })).count();
         assert!(wants >= 4, "16 launches to a grant: {wants}");
         Calm::Yes
     });
 }
 
 #[test]
-fn a_filler_that_asks_tells_the_end_of_what_it_has_in_flight_as_it_comes() {
+fn a_waiting_filler_reports_the_ends_of_its_kernels_in_flight_at_once() {
     // Whoever looks only when a grant comes, or every few milliseconds, is late each time.
     calmly(|| {
-        let place = Place::new();
+        let folders = TestFolders::new();
         let sk = Some(Nanos::from_millis(5));
-        let queue = Queue::start(&place, Manner { sk, ..Manner::of(Role::Ask) });
-        let mut job = Job::join(&place, None);
+        let queue =
+            TestQueue::start(&folders, QueueBehaviour { sk, ..QueueBehaviour::of(Role::Fill) });
+        let mut job = Job::join(&folders, None);
         job.begin("launch k5000 2");
         let wanted = |nth: usize| {
-            queue.hear(|records| {
-                let wants = records.iter().filter(|r| matches!(r, Record::Want { .. }));
+            queue.receive(|records| {
+                let wants = records.iter().filter(|r| matches!(r, ShimRecord::Request { .. }));
                 (wants.count() >= nth).then_some(())
             });
         };
-        // The kernel is new: it is asked for twice.
+        // The kernel is new: it is requested for twice.
         wanted(2);
         queue.say(ToShim::Grant(Grant {
             number: 1,
-            gate: tessera_kernel_queue::Gate::default(),
-            kind: Kind::Gap,
+            gate: tessera_kernel_queue::GateState::default(),
+            kind: GrantKind::Gap,
             from: Nanos::ZERO,
             until: Nanos::MAX,
             budget: Nanos::from_millis(6),
@@ -112,13 +121,13 @@ fn a_filler_that_asks_tells_the_end_of_what_it_has_in_flight_as_it_comes() {
             in_flight: 1,
             yields: false,
         }));
-        let (started, done) = queue.hear(|records| {
+        let (started, done) = queue.receive(|records| {
             let started = records.iter().find_map(|record| match record {
-                Record::Started { at, .. } => Some(*at),
+                ShimRecord::Started { at, .. } => Some(*at),
                 _ => None,
             })?;
             let done = records.iter().find_map(|record| match record {
-                Record::Done { at } if *at > started => Some(*at),
+                ShimRecord::Done { at } if *at > started => Some(*at),
                 _ => None,
             })?;
             Some((started, done))
@@ -130,25 +139,25 @@ fn a_filler_that_asks_tells_the_end_of_what_it_has_in_flight_as_it_comes() {
 }
 
 #[test]
-fn a_waiting_launch_of_a_new_kernel_is_asked_for_again_by_the_index_that_it_got() {
-    let place = Place::new();
-    let mut manner = Manner::of(Role::Ask);
-    manner.welcome.wait_max = Nanos::from_millis(1_000);
-    let queue = Queue::start(&place, manner);
-    let mut job = Job::join(&place, None);
+fn a_waiting_launch_of_a_new_kernel_is_requested_again_with_its_index() {
+    let folders = TestFolders::new();
+    let mut behaviour = QueueBehaviour::of(Role::Fill);
+    behaviour.welcome.wait_max = Nanos::from_millis(1_000);
+    let queue = TestQueue::start(&folders, behaviour);
+    let mut job = Job::join(&folders, None);
 
     job.begin("launch k1 1");
 
-    let (launch, kernel) = queue.hear(|records| {
+    let (launch, kernel) = queue.receive(|records| {
         records.iter().find_map(|record| match record {
-            Record::Want { launch, kernel, .. } if *kernel != KernelIndex::UNKNOWN => {
+            ShimRecord::Request { launch, kernel, .. } if *kernel != KernelIndex::UNKNOWN => {
                 Some((*launch, *kernel))
             }
             _ => None,
         })
     });
     assert_eq!((launch, kernel), (1, KernelIndex::new(0)));
-    let why = tessera_kernel_queue::Refusal::QueueFull;
+    let why = tessera_kernel_queue::QueueRefusal::QueueFull;
     queue.say(ToShim::Refused { why, launch: Some(launch) });
     assert!(job.answer().starts_with('0'));
 }
@@ -157,35 +166,35 @@ fn a_waiting_launch_of_a_new_kernel_is_asked_for_again_by_the_index_that_it_got(
 fn a_filler_that_nobody_answers_waits_its_bound_and_goes_while_the_queue_lives() {
     let folder = tempfile::tempdir().unwrap();
     let gate = TestGate::new(folder.path());
-    let place = Place::new();
-    let mut manner = Manner::of(Role::Ask);
-    manner.welcome.wait_max = Nanos::from_millis(60);
-    let _queue = Queue::start(&place, manner);
+    let folders = TestFolders::new();
+    let mut behaviour = QueueBehaviour::of(Role::Fill);
+    behaviour.welcome.wait_max = Nanos::from_millis(60);
+    let _queue = TestQueue::start(&folders, behaviour);
     let alive = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(true));
     std::thread::scope(|scope| {
         let beating = std::sync::Arc::clone(&alive);
         let gate = &gate;
         scope.spawn(move || {
             while beating.load(std::sync::atomic::Ordering::Relaxed) {
-                gate.page().set_beat(crate::queue::now());
+                gate.page().set_heartbeat(crate::queue::now());
                 std::thread::sleep(Duration::from_millis(1));
             }
         });
-        let mut job = Job::join(&place, Some(&gate.path));
+        let mut job = Job::join(&folders, Some(&gate.path));
         let (longest, all) = job.launch("k0", 3);
         alive.store(false, std::sync::atomic::Ordering::Relaxed);
         // A beat that comes late counts as silence, and then one wait is shorter.
         assert!(all >= 60 * MS, "they waited: {all}");
         assert!(longest < 500 * MS, "and not much longer: {longest}");
-        assert_eq!(job.counters().unasked, 3);
+        assert_eq!(job.counters().ungranted, 3);
     });
 }
 
 #[test]
 fn a_filler_whose_queue_fell_silent_waits_once_for_20_ms_and_then_not_at_all() {
-    let place = Place::new();
-    let queue = Queue::start(&place, Manner::of(Role::Ask));
-    let mut job = Job::join(&place, None);
+    let folders = TestFolders::new();
+    let queue = TestQueue::start(&folders, QueueBehaviour::of(Role::Fill));
+    let mut job = Job::join(&folders, None);
     drop(queue);
 
     let (longest, all) = job.launch("k0", 1_000);
@@ -196,25 +205,29 @@ fn a_filler_whose_queue_fell_silent_waits_once_for_20_ms_and_then_not_at_all() {
     assert_eq!(job.arrived().launches, 1_001);
 }
 
+#[expect(clippy::disallowed_methods, reason = "measures real time")]
 #[test]
 fn a_session_is_found_again_within_two_seconds_of_the_queues_return() {
-    let place = Place::new();
-    let queue = Queue::start(&place, Manner::of(Role::Hold));
-    let mut job = Job::join(&place, None);
+    let folders = TestFolders::new();
+    let queue = TestQueue::start(&folders, QueueBehaviour::of(Role::Hold));
+    let mut job = Job::join(&folders, None);
     job.launch("k0", 10);
     drop(queue);
     job.reach(DETACHED);
     assert!(job.launch("k0", 100).1 < 1_000 * MS, "nothing is waited for meanwhile");
 
     let back = Instant::now();
-    let queue = Queue::start(&place, Manner::of(Role::Hold));
+    let queue = TestQueue::start(&folders, QueueBehaviour::of(Role::Hold));
     job.reach(ACTIVE);
     let took = back.elapsed();
 
     assert!(took < Duration::from_secs(2), "{took:?}");
     job.launch("k0", 10);
-    let told = queue.hear(|records| (launches(records).len() >= 10).then(|| records.to_vec()));
-    assert!(matches!(&told[0], Record::Define { number: 0, kernel } if kernel.name() == "k0"));
+    let reported =
+        queue.receive(|records| (launches(records).len() >= 10).then(|| records.to_vec()));
+    assert!(
+        matches!(&reported[0], ShimRecord::Define { number: 0, kernel } if kernel.name() == "k0")
+    );
     assert_eq!(job.counters().sessions, 2);
 }
 
@@ -222,13 +235,13 @@ fn a_session_is_found_again_within_two_seconds_of_the_queues_return() {
 fn a_holders_return_at_the_gate_ends_a_grant_before_the_next_launch() {
     let folder = tempfile::tempdir().unwrap();
     let gate = TestGate::new(folder.path());
-    let place = Place::new();
-    let queue = Queue::start(&place, Manner::of(Role::Ask));
-    let mut job = Job::join(&place, Some(&gate.path));
+    let folders = TestFolders::new();
+    let queue = TestQueue::start(&folders, QueueBehaviour::of(Role::Fill));
+    let mut job = Job::join(&folders, Some(&gate.path));
     let grant = Grant {
         number: 7,
         gate: gate.page().gate(),
-        kind: Kind::Gap,
+        kind: GrantKind::Gap,
         from: Nanos::ZERO,
         until: Nanos::MAX,
         budget: Nanos::from_millis(500),
@@ -237,68 +250,70 @@ fn a_holders_return_at_the_gate_ends_a_grant_before_the_next_launch() {
         yields: false,
     };
     job.begin("launch k0 3");
-    queue.hear(|records| records.iter().any(|r| matches!(r, Record::Want { .. })).then_some(()));
+    queue.receive(|records| {
+        records.iter().any(|r| matches!(r, ShimRecord::Request { .. })).then_some(())
+    });
     queue.say(ToShim::Grant(grant));
     assert!(job.answer().starts_with('0'));
     let before = job.counters();
-    assert_eq!(before.granted + before.unasked, 3);
+    assert_eq!(before.granted + before.ungranted, 3);
 
     gate.page().add_launch();
     job.begin("launch k0 1");
-    let asks = |record: &Record| matches!(record, Record::Want { launch: 4, .. });
-    queue.hear(|records| records.iter().any(asks).then_some(()));
+    let asks = |record: &ShimRecord| matches!(record, ShimRecord::Request { launch: 4, .. });
+    queue.receive(|records| records.iter().any(asks).then_some(()));
     queue.say(ToShim::Grant(Grant { number: 8, gate: gate.page().gate(), ..grant }));
     assert!(job.answer().starts_with('0'));
     let after = job.counters();
-    assert_eq!(after.granted + after.unasked, 4);
+    assert_eq!(after.granted + after.ungranted, 4);
 }
 
 #[test]
 fn waiting_threads_go_when_the_role_changes_or_the_queue_refuses() {
-    let place = Place::new();
-    let mut manner = Manner::of(Role::Ask);
-    manner.welcome.wait_max = Nanos::from_millis(1_000);
-    let queue = Queue::start(&place, manner);
-    let mut job = Job::join(&place, None);
+    let folders = TestFolders::new();
+    let mut behaviour = QueueBehaviour::of(Role::Fill);
+    behaviour.welcome.wait_max = Nanos::from_millis(1_000);
+    let queue = TestQueue::start(&folders, behaviour);
+    let mut job = Job::join(&folders, None);
 
     job.begin("launch k0 1");
-    let launch = queue.hear(|records| {
+    let launch = queue.receive(|records| {
         records.iter().find_map(|record| match record {
-            Record::Want { launch, .. } => Some(*launch),
+            ShimRecord::Request { launch, .. } => Some(*launch),
             _ => None,
         })
     });
-    let why = tessera_kernel_queue::Refusal::QueueFull;
+    let why = tessera_kernel_queue::QueueRefusal::QueueFull;
     queue.say(ToShim::Refused { why, launch: Some(launch) });
     assert!(job.answer().starts_with('0'));
-    assert_eq!(job.counters().unasked, 1);
+    assert_eq!(job.counters().ungranted, 1);
 
     queue.say(ToShim::Role(Role::Hold));
     job.take_role(3);
     job.launch("k0", 5);
     queue.say(ToShim::Role(Role::Free));
     job.take_role(2);
-    let told = job.counters().told;
+    let reported = job.counters().reported;
     job.launch("k0", 5);
-    assert_eq!(job.counters().told, told, "a session without rivals tells nothing");
+    assert_eq!(job.counters().reported, reported, "a session without contenders reports nothing");
 }
 
 #[test]
-fn measuring_tells_how_long_kernels_take_and_the_device_is_idle_between() {
-    let place = Place::new();
-    let queue = Queue::start(&place, Manner::of(Role::Measure));
-    let mut job = Job::join(&place, None);
+fn measuring_reports_the_run_times_of_kernels_and_the_gaps_between() {
+    let folders = TestFolders::new();
+    let queue = TestQueue::start(&folders, QueueBehaviour::of(Role::Measure));
+    let mut job = Job::join(&folders, None);
 
     for _ in 0..40 {
         job.launch("k2000", 2);
         assert_eq!(job.say("sync"), "0");
     }
 
-    let samples = queue.hear(|records| {
+    let samples = queue.receive(|records| {
         let samples: Vec<_> = records
             .iter()
             .filter_map(|record| match record {
-                Record::Sample(sample) => Some(*sample),
+                ShimRecord::Sample(sample) => Some(*sample),
                 _ => None,
             })
             .collect();
@@ -319,18 +334,18 @@ fn measuring_tells_how_long_kernels_take_and_the_device_is_idle_between() {
 
 #[test]
 fn a_host_that_is_held_up_between_the_events_is_not_taken_for_a_long_kernel() {
-    let place = Place::new();
-    let queue = Queue::start(&place, Manner::of(Role::Measure));
-    let mut job = Job::join(&place, None);
+    let folders = TestFolders::new();
+    let queue = TestQueue::start(&folders, QueueBehaviour::of(Role::Measure));
+    let mut job = Job::join(&folders, None);
 
     for _ in 0..100 {
         job.launch("stall200", 1);
         assert_eq!(job.say("sync"), "0");
     }
 
-    let took = queue.hear(|records| {
+    let took = queue.receive(|records| {
         let took = records.iter().filter_map(|record| match record {
-            Record::Sample(sample) => Some(sample.took.get()),
+            ShimRecord::Sample(sample) => Some(sample.took.get()),
             _ => None,
         });
         let took: Vec<_> = took.collect();
@@ -341,69 +356,69 @@ fn a_host_that_is_held_up_between_the_events_is_not_taken_for_a_long_kernel() {
 }
 
 #[test]
-fn one_launch_in_so_many_is_sampled_in_the_sharing_stage_and_none_if_so_told() {
-    let place = Place::new();
-    let mut manner = Manner::of(Role::Hold);
-    manner.welcome.sample_every = 10;
-    let queue = Queue::start(&place, manner);
-    let mut job = Job::join(&place, None);
+fn one_launch_in_so_many_is_sampled_in_the_sharing_stage_and_none_at_zero() {
+    let folders = TestFolders::new();
+    let mut behaviour = QueueBehaviour::of(Role::Hold);
+    behaviour.welcome.sample_every = 10;
+    let queue = TestQueue::start(&folders, behaviour);
+    let mut job = Job::join(&folders, None);
     job.launch("k10", 400);
     assert_eq!(job.say("sync"), "0");
     job.launch("k10", 1);
-    queue.hear(|records| {
-        (records.iter().filter(|r| matches!(r, Record::Sample(_))).count() >= 40).then_some(())
+    queue.receive(|records| {
+        (records.iter().filter(|r| matches!(r, ShimRecord::Sample(_))).count() >= 40).then_some(())
     });
     assert_eq!(job.counters().samples, 40);
 
-    let place = Place::new();
-    let _queue = Queue::start(&place, Manner::of(Role::Hold));
-    let mut job = Job::join(&place, None);
+    let folders = TestFolders::new();
+    let _queue = TestQueue::start(&folders, QueueBehaviour::of(Role::Hold));
+    let mut job = Job::join(&folders, None);
     job.launch("k10", 400);
     assert_eq!((job.counters().samples, job.say("calls cuEventCreate").as_str()), (0, "0"));
 }
 
 #[test]
-fn a_queue_that_wants_nothing_to_do_with_a_process_is_left_alone() {
-    let place = Place::new();
-    let queue = Queue::start(&place, Manner::of(Role::Hold));
-    let mut job = Job::join(&place, None);
-    queue.say(ToShim::Bye(Farewell { why: Ended::Attempt, again: false }));
+fn a_queue_that_rejects_a_process_is_not_tried_again() {
+    let folders = TestFolders::new();
+    let queue = TestQueue::start(&folders, QueueBehaviour::of(Role::Hold));
+    let mut job = Job::join(&folders, None);
+    queue.say(ToShim::Bye(Farewell { why: SessionEnd::Attempt, again: false }));
     job.reach(DETACHED);
     queue.ended(1);
     job.launch("k0", 100);
     assert_eq!(job.counters().sessions, 1);
 
-    let place = Place::new();
-    let mut manner = Manner::of(Role::Hold);
-    manner.welcome.protocol = 77;
-    let queue = Queue::start(&place, manner);
-    let mut job = Job::start(&place, None);
+    let folders = TestFolders::new();
+    let mut behaviour = QueueBehaviour::of(Role::Hold);
+    behaviour.welcome.protocol = 77;
+    let queue = TestQueue::start(&folders, behaviour);
+    let mut job = Job::start(&folders, None);
     assert_eq!(job.say("init"), "0");
     job.launch("k0", 1);
     queue.ended(1);
     job.launch("k0", 100);
-    assert_eq!((job.counters().state, job.counters().told), (DETACHED, 0));
+    assert_eq!((job.counters().state, job.counters().reported), (DETACHED, 0));
 }
 
 #[test]
 fn frames_of_kinds_that_the_shim_does_not_know_are_skipped() {
-    let place = Place::new();
-    let mut manner = Manner::of(Role::Hold);
-    manner.first = vec![[&999_u32.to_le_bytes()[..], b"something new"].concat()];
-    let queue = Queue::start(&place, manner);
-    let mut job = Job::join(&place, None);
+    let folders = TestFolders::new();
+    let mut behaviour = QueueBehaviour::of(Role::Hold);
+    behaviour.first = vec![[&999_u32.to_le_bytes()[..], b"something new"].concat()];
+    let queue = TestQueue::start(&folders, behaviour);
+    let mut job = Job::join(&folders, None);
 
     job.launch("k0", 5);
 
-    queue.hear(|records| (launches(records).len() >= 5).then_some(()));
+    queue.receive(|records| (launches(records).len() >= 5).then_some(()));
 }
 
 #[test]
 fn an_endpoint_with_another_certificate_is_not_believed() {
-    let place = Place::new();
-    let other = Place { address: place.address, ..Place::new() };
-    let queue = Queue::start(&other, Manner::of(Role::Hold));
-    let mut job = Job::start(&place, None);
+    let folders = TestFolders::new();
+    let other = TestFolders { address: folders.address, ..TestFolders::new() };
+    let queue = TestQueue::start(&other, QueueBehaviour::of(Role::Hold));
+    let mut job = Job::start(&folders, None);
     assert_eq!(job.say("init"), "0");
     job.launch("k0", 1);
     job.reach(DETACHED);

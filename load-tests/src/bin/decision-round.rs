@@ -14,14 +14,15 @@ use anyhow::{Context, Result};
 use clap::Parser;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
-use tessera_model::mig::{Profile, Slot, State, catalog};
-use tessera_model::spec::{GpuAsk, Priority};
+use tessera_lab_policies::find_policy;
+use tessera_model::mig::{MigState, Profile, Slot, catalog};
+use tessera_model::spec::{GpuRequest, Priority};
 use tessera_model::{Bytes, JobId, Millis};
 use tessera_placement::policy::NAMES;
-use tessera_placement::record::{Asked, Recorder};
+use tessera_placement::record::{RoundInput, RoundRecorder};
 use tessera_placement::{
-    ClusterView, Decision, Forecast, GpuView, InstanceState, InstanceView, MigView, OperatorWord,
-    Policy, QueuedJob, ask, for_simulation,
+    Account, AdminOverride, ClusterView, Decision, GpuView, InstanceState, InstanceView, JobFacts,
+    JobTable, Knowledge, MigView, Policy, Predictor, QueuedJob, RunTime, decide_round,
 };
 
 const MODEL: &str = "a100-40gb";
@@ -42,7 +43,7 @@ struct Options {
     /// Policies to run; all, if not given.
     #[arg(long, value_delimiter = ',')]
     policies: Vec<String>,
-    /// Also have each round written down, as a controller does, and say what that takes.
+    /// Also have each round written down, as a controller does, and measure that.
     #[arg(long)]
     recorded: bool,
     /// Seed of the fragmented layouts and of the mixed queue.
@@ -59,7 +60,7 @@ enum Layouts {
     Idle,
     /// Seven busy 1g instances.
     Busy,
-    /// As empty, but every node is away: each job is told so.
+    /// As empty, but every node is away: each job gets that reason.
     Away,
     /// A random walk of instances; half of them busy, a few out of reach, some GPUs changing.
     Fragmented,
@@ -79,7 +80,7 @@ impl Layouts {
     }
 }
 
-/// What the jobs ask for.
+/// What the jobs request.
 #[derive(Clone, Copy, Debug)]
 enum Asks {
     /// The smallest slice, all of them: the most starts in one round.
@@ -115,8 +116,7 @@ fn main() -> Result<()> {
                 let cluster = cluster(*scale, layouts, &mig, &mut random)?;
                 let queue = queue(*scale, asks, &mut random)?;
                 for name in &names {
-                    let policy =
-                        for_simulation(name).with_context(|| format!("no policy {name}"))?;
+                    let policy = find_policy(name).with_context(|| format!("no policy {name}"))?;
                     let measured = measure(policy.as_ref(), &cluster, &queue, options.rounds);
                     let recorded = match options.recorded {
                         true => Some(record(policy.as_ref(), &cluster, &queue, options.rounds)?),
@@ -152,8 +152,23 @@ const NOW: Millis = Millis::from_secs(3_600);
 /// Knows of every job how long it takes: a minute to two hours, by its number.
 struct Known;
 
-impl Forecast for Known {
-    fn time(&self, job: JobId, _: &GpuView, profile: &Profile) -> Option<Millis> {
+impl JobTable for Known {
+    fn facts(&self, job: JobId) -> JobFacts {
+        JobFacts {
+            done: Some(if job.number() > RUNNING { 500_000 } else { 0 }),
+            since: Some(Millis::ZERO),
+            migration_price: Some(Millis::from_secs(6)),
+            ..JobFacts::default()
+        }
+    }
+
+    fn account(&self, _: JobId) -> Option<Account> {
+        None
+    }
+}
+
+impl Predictor for Known {
+    fn predict_run(&self, job: JobId, _: &GpuView, profile: &Profile) -> Option<RunTime> {
         let whole_s = 60 + job.number().wrapping_mul(0x9E37_79B9) % 7_200;
         // A slice slows it by less than its part of the GPU is smaller.
         let per_mille = match profile.compute_slices {
@@ -163,34 +178,8 @@ impl Forecast for Known {
             4 => 1_400,
             _ => 1_000,
         };
-        Some(Millis::new(whole_s * per_mille))
+        Some(RunTime::measured(Millis::new(whole_s * per_mille)))
     }
-
-    fn done(&self, job: JobId) -> Option<u32> {
-        Some(if job.number() > RUNNING { 500_000 } else { 0 })
-    }
-
-    fn since(&self, _: JobId) -> Option<Millis> {
-        Some(Millis::ZERO)
-    }
-
-    fn move_price(&self, _: JobId) -> Option<Millis> {
-        Some(Millis::from_secs(6))
-    }
-
-    tessera_placement::knows_no!(
-        is_measured,
-        limit,
-        deadline,
-        online,
-        demand,
-        time_beside,
-        time_in_turns,
-        together,
-        go_on,
-        companion,
-        account
-    );
 }
 
 /// Jobs with higher numbers run.
@@ -214,7 +203,8 @@ fn measure(
     for _ in 0..rounds.max(1) {
         drop(std::mem::take(&mut last));
         let begun = Instant::now();
-        last = policy.decide_with(cluster, &Known, &mut queue.iter(), NOW, STARTS_MAX);
+        last =
+            policy.decide_with(cluster, Knowledge::of(&Known), &mut queue.iter(), NOW, STARTS_MAX);
         times.push(begun.elapsed());
     }
     times.sort_unstable();
@@ -233,18 +223,19 @@ fn record(
     queue: &[QueuedJob],
     rounds: usize,
 ) -> Result<serde_json::Value> {
-    let mut recorder = Recorder::default();
+    let mut recorder = RoundRecorder::default();
     let (mut asking, mut writing, mut sizes) = (Vec::new(), Vec::new(), Vec::new());
     for round in 0..rounds.max(2) {
         let queue: Vec<&QueuedJob> = queue.iter().skip(round).collect();
         let begun = Instant::now();
-        let heard = recorder.listen(&Known, cluster, NOW);
+        let answers = recorder.record_answers(Knowledge::of(&Known), cluster, NOW);
         let mut shown = queue.iter().copied();
-        let decisions = ask(policy, cluster, &heard, &mut shown, NOW, STARTS_MAX);
+        let decisions =
+            decide_round(policy, cluster, answers.knowledge(), &mut shown, NOW, STARTS_MAX);
         let asked = begun.elapsed();
-        let round = Asked { cluster, queue: &queue, now: NOW, starts_max: STARTS_MAX };
-        let draft = recorder.draft(policy, round, heard, &decisions);
-        let record = recorder.keep(draft);
+        let input = RoundInput { cluster, queue: &queue, now: NOW, starts_max: STARTS_MAX };
+        let draft = recorder.draft_record(policy, input, answers, &decisions);
+        let record = recorder.keep_draft(draft);
         writing.push(begun.elapsed() - asked);
         asking.push(asked);
         sizes.push(serde_json::to_vec(&record)?.len());
@@ -290,7 +281,7 @@ fn cluster(
                     RUNNING + 8 * u64::from(node * 8 + index),
                     random,
                 )?,
-                operator: OperatorWord::default(),
+                operator: AdminOverride::default(),
             });
         }
     }
@@ -323,7 +314,7 @@ fn instances(
         Layouts::Idle => small(&|_| InstanceState::Idle),
         Layouts::Busy => small(&taken),
         Layouts::Fragmented => {
-            let mut state = State::EMPTY;
+            let mut state = MigState::EMPTY;
             for _ in 0..random.random_range(0..6) {
                 let ways = mig.all().successors(state);
                 if ways.is_empty() {
@@ -354,14 +345,18 @@ fn queue(scale: u32, asks: Asks, random: &mut StdRng) -> Result<Vec<QueuedJob>> 
     (1..=QUEUE * u64::from(scale))
         .map(|number| {
             let gpu = match asks {
-                Asks::Small => GpuAsk::Unknown,
+                Asks::Small => GpuRequest::Unknown,
                 Asks::Mixed => match random.random_range(0..100) {
-                    0..50 => GpuAsk::Memory(Bytes::from_mib(random.random_range(100..4_800))),
-                    50..70 => GpuAsk::Memory(Bytes::from_mib(random.random_range(5_000..9_800))),
-                    70..85 => GpuAsk::Memory(Bytes::from_mib(random.random_range(10_000..19_900))),
-                    85..90 => GpuAsk::Profile("1g.10gb".parse()?),
-                    90..95 => GpuAsk::Unknown,
-                    _ => GpuAsk::Whole,
+                    0..50 => GpuRequest::Memory(Bytes::from_mib(random.random_range(100..4_800))),
+                    50..70 => {
+                        GpuRequest::Memory(Bytes::from_mib(random.random_range(5_000..9_800)))
+                    }
+                    70..85 => {
+                        GpuRequest::Memory(Bytes::from_mib(random.random_range(10_000..19_900)))
+                    }
+                    85..90 => GpuRequest::Profile("1g.10gb".parse()?),
+                    90..95 => GpuRequest::Unknown,
+                    _ => GpuRequest::Whole,
                 },
             };
             Ok(QueuedJob {

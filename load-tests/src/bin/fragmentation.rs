@@ -1,9 +1,9 @@
-//! How often a request finds no place although enough slices are free, by the rule that chooses
-//! the places: random arrivals and departures on one card, the same ones for every rule.
+//! How often a request finds no placement although enough slices are free, for each placement rule.
+//! Arrivals and departures on one GPU are random, and the same for every rule.
 //!
 //! A sequence is a loss system: requests come at random moments, a request that finds a legal
 //! placement keeps it for a random time, one that finds none is gone. Nothing is ever moved.
-//! A profile's chance is the inverse of its memory slices, so that each brings the same load.
+//! A profile's probability is the inverse of its memory slices, so that each brings the same load.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -14,17 +14,19 @@ use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use serde_json::{Value, json};
 use tessera_load_tests::machine;
-use tessera_model::mig::{Geometry, Layout, Profile, ProfileId, Slot, State, StateSpace, catalog};
+use tessera_model::mig::{
+    Geometry, Layout, MigState, Profile, ProfileId, Slot, StateSpace, catalog,
+};
 
 #[derive(Parser)]
 struct Arguments {
-    /// Sequences for each card and load.
+    /// Sequences for each GPU and load.
     #[arg(long, default_value_t = 2_000)]
     sequences: u64,
     /// Requests in a sequence.
     #[arg(long, default_value_t = 200)]
     requests: usize,
-    /// Memory slices asked for at a time, in parts of the card, on average.
+    /// Memory slices requested at a time, in parts of the GPU, on average.
     #[arg(long, value_delimiter = ',', default_values_t = [0.4, 0.7, 1.0])]
     loads: Vec<f64>,
     /// The first sequence's seed.
@@ -35,7 +37,7 @@ struct Arguments {
     out: Option<PathBuf>,
 }
 
-/// Cards, and the profiles that are asked for.
+/// GPUs, and the profiles that are requested.
 const CARDS: [(&str, &str); 4] = [
     ("a100-40gb", "plain"),
     ("a100-40gb", "all"),
@@ -87,16 +89,19 @@ impl Rule {
 }
 
 /// In which order NVIDIA's driver tries the starts of an instance of `size` memory slices on a
-/// card of `slices`.
+/// GPU of `slices`.
 ///
-/// No document states its rule. On a card of eight slices this order explains every capture that
-/// was found: seven `1g.5gb` asked for at once on an A100 are made as instances 9, 7, 8, 11, 12,
-/// 13, 14 (rapidsai/dask-cuda#583), ids which
-/// `-lgi` lists at 6, 4, 5, 0, 1, 2, 3 (captures of `all-1g.5gb` on A100 and H100); NVIDIA's MIG user
-/// guide (creating GPU instances, examples 2 and 3) has two `1g.5gb` at 6 and 4, then a
-/// `2g.10gb` at 0, and a first `2g.10gb` at 4 with `1g.5gb` at 6, 0, 1, 2, 3 beside it; a first
-/// `3g` goes to 4 (also NVIDIA/DCGM#138 on H100). For 1g with double memory and for cards of
-/// four slices there is no capture: the right half first, as above, is assumed.
+/// No document states its rule. On a GPU of eight slices this order explains every known capture:
+///
+/// - Seven `1g.5gb` requested at once on an A100 become instances 9, 7, 8, 11, 12, 13, 14
+///   (rapidsai/dask-cuda#583). `-lgi` lists these at 6, 4, 5, 0, 1, 2, 3, on A100 and H100.
+/// - NVIDIA's MIG user guide (creating GPU instances, example 2) has two `1g.5gb` at 6 and 4, then a
+///   `2g.10gb` at 0.
+/// - Example 3 has a first `2g.10gb` at 4, and then `1g.5gb` at 6, 0, 1, 2, 3.
+/// - A first `3g` goes to 4 (also NVIDIA/DCGM#138 on H100).
+///
+/// For 1g with double memory and for GPUs of four slices there is no capture. The right half first, as
+/// above, is assumed.
 const fn driver_order(slices: u8, size: u8) -> &'static [u8] {
     match (slices, size) {
         (8, 1) => &[6, 4, 5, 0, 1, 2, 3],
@@ -108,7 +113,7 @@ const fn driver_order(slices: u8, size: u8) -> &'static [u8] {
     }
 }
 
-/// One request: what is asked for, when, and for how long.
+/// One request: what is requested, when, and for how long.
 #[derive(Clone, Copy, Debug)]
 struct Request {
     profile: ProfileId,
@@ -129,13 +134,13 @@ struct Tally {
     shares: Vec<f64>,
 }
 
-/// A card and what may be asked of it.
+/// A GPU and what may be requested of it.
 struct Card {
     key: &'static str,
     offer: &'static str,
     geometry: Geometry,
     space: StateSpace,
-    /// Profiles on offer, each with the sum of the chances up to it.
+    /// Profiles on offer, each with the sum of the probabilities up to it.
     chances: Vec<(ProfileId, f64)>,
     /// Every multiset of profiles that can stand.
     legal: BTreeSet<Vec<ProfileId>>,
@@ -184,7 +189,13 @@ impl Card {
             .collect()
     }
 
-    fn choose(&self, rule: Rule, state: State, id: ProfileId, random: &mut StdRng) -> Option<Slot> {
+    fn choose(
+        &self,
+        rule: Rule,
+        state: MigState,
+        id: ProfileId,
+        random: &mut StdRng,
+    ) -> Option<Slot> {
         let ways: Vec<Slot> =
             self.space.allocations(state, id).into_iter().map(|(slot, _)| slot).collect();
         match rule {
@@ -207,7 +218,7 @@ impl Card {
     }
 
     /// Returns the length of the run of free slices around a legal slot.
-    fn run_around(&self, state: State, slot: Slot) -> u32 {
+    fn run_around(&self, state: MigState, slot: Slot) -> u32 {
         let taken = self.taken(state);
         let mut run = self.geometry.mask(slot).unwrap_or(0);
         let card = u64::MAX >> (64 - u32::from(self.geometry.memory_slices));
@@ -220,12 +231,12 @@ impl Card {
         }
     }
 
-    fn taken(&self, state: State) -> u64 {
+    fn taken(&self, state: MigState) -> u64 {
         let mask = |slot: &Slot| self.geometry.mask(*slot).unwrap_or(0);
         self.space.layout(state).iter().map(mask).fold(0, |all, mask| all | mask)
     }
 
-    fn enough_free(&self, state: State, wanted: &Profile) -> bool {
+    fn enough_free(&self, state: MigState, wanted: &Profile) -> bool {
         let total = self.geometry.profiles.iter().map(|p| p.compute_slices).max().unwrap_or(0);
         let layout = self.space.layout(state);
         let standing = layout.iter().filter_map(|slot| self.geometry.profile(slot.profile));
@@ -237,7 +248,7 @@ impl Card {
             && of_its_kind < usize::from(wanted.max_instances)
     }
 
-    fn could_stand(&self, state: State, more: ProfileId) -> bool {
+    fn could_stand(&self, state: MigState, more: ProfileId) -> bool {
         let mut profiles = multiset(&self.space.layout(state));
         profiles.push(more);
         profiles.sort_unstable();
@@ -252,7 +263,7 @@ impl Card {
         tally: &mut Tally,
     ) -> anyhow::Result<()> {
         let mut random = StdRng::seed_from_u64(!seed);
-        let mut state = State::EMPTY;
+        let mut state = MigState::EMPTY;
         let mut standing: Vec<(Slot, f64)> = Vec::new();
         let mut fragmented = 0_u32;
         for request in requests {
@@ -352,7 +363,7 @@ mod tests {
     fn chosen(key: &'static str, names: &[&str]) -> Vec<Option<u8>> {
         let card = Card::new(key, "all").unwrap();
         let mut random = StdRng::seed_from_u64(0);
-        let mut state = State::EMPTY;
+        let mut state = MigState::EMPTY;
         let mut starts = Vec::new();
         for name in names {
             let id = card.geometry.by_name(&name.parse().unwrap()).unwrap().id;

@@ -4,10 +4,10 @@
 //! cargo run --release -p tessera-load-tests --bin gang-round -- --scales 1,4,16,50
 //! ```
 //!
-//! Scale 1 is 20 nodes × 8 A100-40GB and 2,000 jobs (`--jobs`): at scale 50 these are 8,000 GPUs and 100,000. Of
-//! so many percent of submits each is a gang of 2 to 16 processes on whole GPUs; half of the GPUs are
-//! taken, so that the first gang that finds no seats has GPUs kept for it. `--shown` is how many jobs
-//! a round is shown, as a controller shows no more than 5,000.
+//! Scale 1 is 20 nodes × 8 A100-40GB and 2,000 jobs (`--jobs`): at scale 50 these are 8,000 GPUs and 100,000.
+//! `--gangs` percent of submits are gangs of 2 to 16 processes on whole GPUs. Half of the GPUs are taken, so
+//! that the first gang that finds no placements has GPUs kept for it. `--shown` is how many jobs a round is
+//! shown; a controller shows no more than 5,000.
 
 use std::sync::Arc;
 
@@ -17,11 +17,11 @@ use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use tessera_load_tests::processor::{Took, summed, timed};
 use tessera_model::mig::{Slot, catalog};
-use tessera_model::spec::{GpuAsk, Priority};
-use tessera_model::{Bytes, GangShape, JobId, Member, Millis};
+use tessera_model::spec::{GpuRequest, Priority};
+use tessera_model::{Bytes, GangMember, GangShape, JobId, Millis};
 use tessera_placement::{
-    ClusterView, Decision, GpuView, InstanceState, InstanceView, MigView, OperatorWord, QueuedJob,
-    Unknown, ask, by_name,
+    AdminOverride, ClusterView, Decision, GpuView, InstanceState, InstanceView, Knowledge, MigView,
+    QueuedJob, by_name, decide_round,
 };
 
 const MODEL: &str = "a100-40gb";
@@ -72,8 +72,9 @@ fn main() -> Result<()> {
         let mut said = Vec::new();
         for _ in 0..options.rounds.max(1) {
             let mut shown = queue.iter().take(options.shown);
-            let (decided, took) =
-                timed(|| ask(&*policy, &cluster, &Unknown, &mut shown, NOW, STARTS_MAX));
+            let (decided, took) = timed(|| {
+                decide_round(&*policy, &cluster, Knowledge::NONE, &mut shown, NOW, STARTS_MAX)
+            });
             said = decided;
             times.push(took);
         }
@@ -118,7 +119,7 @@ fn cluster(scale: u32, mig: &Arc<MigView>, random: &mut StdRng) -> Result<Cluste
                 available: true,
                 changing: false,
                 instances: if taken { vec![instance] } else { Vec::new() },
-                operator: OperatorWord::default(),
+                operator: AdminOverride::default(),
             });
         }
     }
@@ -135,8 +136,8 @@ fn queue(jobs: u64, gangs: u32, random: &mut StdRng) -> Result<Vec<QueuedJob>> {
         };
         let shape = shape.map(|(nodes, gpus)| GangShape::new(nodes, gpus)).transpose()?;
         let gpu = match shape {
-            Some(_) => GpuAsk::Whole,
-            None => GpuAsk::Memory(Bytes::from_mib(random.random_range(100..39_000))),
+            Some(_) => GpuRequest::Whole,
+            None => GpuRequest::Memory(Bytes::from_mib(random.random_range(100..39_000))),
         };
         let first = JobId::from_number(number);
         for rank in 0..shape.map_or(1, GangShape::members) {
@@ -147,7 +148,7 @@ fn queue(jobs: u64, gangs: u32, random: &mut StdRng) -> Result<Vec<QueuedJob>> {
                 share: None,
                 priority: Priority::DEFAULT,
                 submitted: Millis::new(first.number()),
-                gang: shape.map(|shape| Member { gang: first, shape, rank }),
+                gang: shape.map(|shape| GangMember { gang: first, shape, rank }),
             });
             number += 1;
         }

@@ -23,6 +23,7 @@ struct Arguments {
     out: Option<PathBuf>,
 }
 
+#[expect(clippy::cast_precision_loss, reason = "a figure for people: 52 bits are enough")]
 fn main() -> anyhow::Result<()> {
     let arguments = Arguments::parse();
     let starts: Vec<f64> = (0..arguments.starts).map(|_| cold_start()).collect();

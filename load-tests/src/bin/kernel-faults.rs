@@ -1,6 +1,6 @@
-//! What a program of the kernel tier waits for when its queue dies, comes back, or when the holder
-//! is killed: players on the CUDA stand-in under the shim, the agent's endpoint in a process of its
-//! own. Everything is read from the device's trace and the shim's log, on one clock.
+//! How long a program with kernel-level sharing waits when its queue dies or returns, or when the
+//! holder is killed. Players run on the CUDA stand-in under the shim, and the agent's endpoint in a
+//! process of its own. Everything is read from the device's trace and the shim's log, on one clock.
 //!
 //! ```text
 //! ./x build
@@ -18,15 +18,15 @@ use anyhow::{Context as _, Result, ensure};
 use clap::Parser;
 use rand::Rng as _;
 use serde_json::json;
-use tessera_agent::core::kernel::Admission;
 use tessera_agent::kernel::{KernelSettings, start};
-use tessera_kernel_queue::{Rules, TaskKey};
+use tessera_agent_core::kernel::Admission;
+use tessera_kernel_queue::{QueueRules, TaskKey};
 use tessera_load_tests::machine::{self, Spread};
 use tessera_load_tests::players::{Ground, Player, Setting, now};
 use tessera_model::spec::{Class, Priority};
 use tessera_model::{AttemptId, SliceId};
-use tessera_sim::config::Config;
-use tessera_sim::node::Node;
+use tessera_stand_in::config::StandInConfig;
+use tessera_stand_in::node::SimulatedNode;
 
 /// 2 ms of work, 8 ms of pause.
 const HOLDER: &str = "player 1\nkernel step dur=2ms\nrun step 64x1x1/256x1x1\ngap 8ms\n";
@@ -82,11 +82,14 @@ fn main() -> Result<()> {
         stand_in: fs::canonicalize(&arguments.stand_in).context("run ./x build first")?,
         shim: fs::canonicalize(&arguments.shim).context("run ./x build first")?,
         switch_us: 0,
-        rules: Rules::default(),
+        rules: QueueRules::default(),
         run_in: 1,
     };
-    let config = Config { mig: false, ..Config::new(folder.path().join("node"), &["a30-24gb"]) };
-    let slice = Node::open(&config)?.read()?.gpu_uuid(0);
+    let config = StandInConfig {
+        mig: false,
+        ..StandInConfig::new(folder.path().join("node"), &["a30-24gb"])
+    };
+    let slice = SimulatedNode::open(&config)?.read()?.gpu_uuid(0);
     let scene = Scene { setting: &setting, folder: folder.path(), slice: &slice };
     scene.write()?;
     let (mut process, variables) = scene.queue()?;
@@ -120,7 +123,7 @@ impl Scene<'_> {
         self.folder.join("shim.log")
     }
 
-    /// Starts the queue's process; returns it and what it tells programs.
+    /// Starts the queue's process; returns it and what programs need to reach it.
     fn queue(&self) -> Result<(Child, Variables)> {
         let mut child = Command::new(std::env::current_exe()?)
             .arg("--stand-in")
@@ -227,16 +230,16 @@ fn millis(nanos: u64) -> f64 {
     Duration::from_nanos(nanos).as_secs_f64() * 1e3
 }
 
-/// The queue's process: admits both, says how they find it, and serves until it is killed.
+/// The queue's process: admits both, prints how they find it, and serves until it is killed.
 fn queue(arguments: &Arguments, folder: &Path, slice: &str) -> Result<()> {
     let settings = KernelSettings {
         shim: arguments.shim.clone(),
-        rules: Rules::default(),
+        rules: QueueRules::default(),
         data: folder.join("data"),
         gates: folder.join("gates"),
     };
     let (endpoint, mut events) = start(settings)?;
-    endpoint.desk.adopt(|_| true);
+    endpoint.handle.adopt(|_| true);
     let slice: SliceId = slice.parse()?;
     let admit = |number: u128, name: &str, priority: u8| -> Result<Vec<(String, String)>> {
         let admission = Admission {
@@ -249,7 +252,7 @@ fn queue(arguments: &Arguments, folder: &Path, slice: &str) -> Result<()> {
         };
         let library = arguments.stand_in.display().to_string();
         let found = BTreeMap::from([("LD_LIBRARY_PATH".to_owned(), library)]);
-        Ok(endpoint.desk.admit(admission, &found)?)
+        Ok(endpoint.handle.admit(admission, &found)?)
     };
     println!("{}", serde_json::to_string(&[admit(1, "holder", 0)?, admit(2, "filler", 9)?])?);
     while events.blocking_recv().is_some() {}

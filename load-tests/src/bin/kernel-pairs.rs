@@ -1,5 +1,5 @@
-//! Two real programs on one simulated slice, in real time: FIKIT's ten pairs played on the CUDA
-//! driver's stand-in, alone, by the driver's time slices, and through the shim and the agent's
+//! Two real programs on one simulated slice, in real time. FIKIT's ten pairs are played on the CUDA
+//! driver's stand-in: alone, by the driver's time slices, and through the shim and the agent's
 //! kernel queue.
 //!
 //! ```text
@@ -23,10 +23,10 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, bail};
 use clap::Parser;
 use serde_json::{Value, json};
-use tessera_kernel_queue::{Nanos, Rules};
+use tessera_kernel_queue::{Nanos, QueueRules};
 use tessera_load_tests::machine;
 use tessera_load_tests::players::{Played, Setting, Stage};
-use tessera_sim::kernels::{PAIRS, Pair};
+use tessera_simulator::kernels::{PAIRS, ProgramPair};
 
 use pair::{RUN_IN_MIN, RUN_MIN, counted, enough, ideal, program, shown, spread};
 
@@ -41,7 +41,7 @@ struct Arguments {
     /// Tasks of the high program in each run; more, if they don't last for two seconds.
     #[arg(long, default_value_t = 12)]
     tasks: u32,
-    /// Tasks of the low program in the steady scenario: one a second beside a busy high one.
+    /// Tasks of the low program in the steady scenario: one a second with a busy high one.
     #[arg(long, default_value_t = 0)]
     steady: u32,
     /// Tasks of each program by itself, for the queue to measure.
@@ -65,7 +65,7 @@ struct Arguments {
     /// File for a drawing of the first pair.
     #[arg(long)]
     timeline: Option<PathBuf>,
-    /// Tell in words what happens, instead of the result.
+    /// Print what happens as text, instead of the result.
     #[arg(long)]
     tell: bool,
 }
@@ -97,7 +97,7 @@ fn main() -> Result<()> {
     machine::report(&result, arguments.out.as_deref())
 }
 
-fn play(arguments: &Arguments, pair: &Pair, timeline: Option<&PathBuf>) -> Result<Value> {
+fn play(arguments: &Arguments, pair: &ProgramPair, timeline: Option<&PathBuf>) -> Result<Value> {
     let tell = |line: String| {
         if arguments.tell {
             println!("    {line}");
@@ -111,7 +111,7 @@ fn play(arguments: &Arguments, pair: &Pair, timeline: Option<&PathBuf>) -> Resul
         stand_in: arguments.stand_in.clone(),
         shim: arguments.shim.clone(),
         switch_us: arguments.switch_us,
-        rules: Rules::default(),
+        rules: QueueRules::default(),
         run_in: enough(&pair.high, stretch, (RUN_IN_MIN, 1)),
     };
     let stage = Stage::new(setting.clone(), programs.clone()).context("the stage can't be set")?;

@@ -26,7 +26,7 @@ struct Arguments {
     /// Tasks of the high program in each run.
     #[arg(long, default_value_t = 1_000)]
     tasks: usize,
-    /// Where chance begins.
+    /// Seed of the random number generator.
     #[arg(long, default_value_t = 7)]
     seed: u64,
     /// Decisions to time in each case.

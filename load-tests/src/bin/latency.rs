@@ -7,7 +7,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use clap::Parser;
 use serde_json::json;
-use tessera_api::types::Job;
+use tessera_api_types::JobView;
 use tessera_load_tests::cluster::{Cluster, Plan, SOON, command};
 use tessera_load_tests::machine::{self, Spread};
 use tessera_load_tests::programs::programs;
@@ -69,7 +69,7 @@ fn run(cluster: &Cluster, number: usize) -> anyhow::Result<(f64, f64)> {
     let job = cluster.submit(&request).job_id;
     loop {
         let path = format!("/v1/jobs/{job}/wait?timeout_secs=20");
-        let job: Job = cluster.call("GET", &path, None).expect(200).json();
+        let job: JobView = cluster.call("GET", &path, None).expect(200).json();
         if job.state == "succeeded" {
             break;
         }

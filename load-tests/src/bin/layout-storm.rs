@@ -18,7 +18,7 @@ struct Arguments {
     /// Of a thousand changes, how many are met by a kill.
     #[arg(long, default_value_t = 100)]
     kills_per_thousand: u32,
-    /// Where chance begins.
+    /// Seed of the random number generator.
     #[arg(long, default_value_t = 1)]
     seed: u64,
     /// Instances that are made and destroyed to measure the agent's own time.

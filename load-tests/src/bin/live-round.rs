@@ -1,5 +1,5 @@
-//! How long one round of a leader takes, whole: what it sees, what is foretold, the policy, and what
-//! follows; and how long it takes to tell a user what would start a job. Prints one JSON object per
+//! How long one whole round of a leader takes: what it sees, what is predicted, the policy, and what
+//! follows. Also how long it takes to explain what would start a job. Prints one JSON object per
 //! scenario.
 //!
 //! ```text
@@ -8,7 +8,7 @@
 //!
 //! Scale 1 is 20 nodes × 8 A100-40GB with 1,120 jobs that run and 5,000 that wait, of 50 tasks; half of
 //! them can be moved. The promise is 20 ms for a round of policy `tessera`. No database takes part:
-//! what a round writes is committed beside the next one.
+//! what a round writes is committed during the next one.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -16,17 +16,17 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use clap::Parser;
+use tessera_control::predictions::RunSample;
+use tessera_control::rows::snapshot::{GpuRow, LiveRow, NodeRow, StoreSnapshot};
+use tessera_control::rows::submitted::SubmittedJob;
+use tessera_control::rows::transitions::record_without_exit;
+use tessera_control::{ClusterState, Input, LaunchSpec};
 use tessera_controller::clock::Running;
-use tessera_controller::core::foresight::Lesson;
-use tessera_controller::core::{Cluster, Input, JobSheet};
-use tessera_controller::store::load::{GpuRow, LiveRow, NodeRow, Picture};
-use tessera_controller::store::moves::record_without_exit;
-use tessera_controller::store::submit::FreshJob;
 use tessera_load_tests::processor::{Took, summed, timed};
 use tessera_model::lease::LeaseTerms;
 use tessera_model::life::{JobState, Outcome};
 use tessera_model::mig::{Geometry, Slot, catalog};
-use tessera_model::spec::{JobSpec, RawSpec};
+use tessera_model::spec::{JobSpec, RawJobSpec};
 use tessera_model::task::task_key;
 use tessera_model::{AttemptId, BootId, Bytes, ControllerId, DecisionId, JobId, Millis, NodeId};
 use tessera_placement::SliceKind;
@@ -93,7 +93,7 @@ fn tell(scale: u32, policy: &str, what: &str, times: Vec<Took>) {
 }
 
 struct Rig {
-    cluster: Cluster,
+    cluster: ClusterState,
     scale: u32,
 }
 
@@ -102,7 +102,7 @@ impl Rig {
     fn new(scale: u32, policy: &str) -> Result<Self> {
         let geometry = catalog::models().get(MODEL).context("the catalogue has this model")?;
         let geometry = geometry.geometry();
-        let mut picture = Picture { lessons: lessons(), ..Picture::default() };
+        let mut picture = StoreSnapshot { lessons: lessons(), ..StoreSnapshot::default() };
         let mut inputs = Vec::new();
         for node in 0..NODES * scale {
             picture.nodes.push(node_row(node)?);
@@ -124,7 +124,7 @@ impl Rig {
             inputs.push(frame(node, ToController::InventoryDone));
         }
         for number in 1..=QUEUE * u64::from(scale) {
-            picture.waiting.push(FreshJob::new(
+            picture.waiting.push(SubmittedJob::new(
                 JobId::from_number(number),
                 &spec(number)?,
                 None,
@@ -134,9 +134,9 @@ impl Rig {
         let policy = tessera_placement::by_name(policy).context("no such policy")?;
         let controller = ControllerId::from_uuid(Uuid::from_u128(9));
         let terms = LeaseTerms::default();
-        let mut cluster = Cluster::new(5, controller, terms, policy, picture, START);
+        let mut cluster = ClusterState::new(5, controller, terms, policy, picture, START);
         // As a controller does it by default.
-        cluster.improve_for(Duration::from_millis(10), Arc::new(Running::start()));
+        cluster.set_improve_budget(Duration::from_millis(10), Arc::new(Running::start()));
         let mut rig = Self { cluster, scale };
         rig.timed(inputs, Millis::ZERO);
         Ok(rig)
@@ -150,12 +150,12 @@ impl Rig {
         }
         let step = || self.cluster.step(inputs, START.plus(after), &mut Uuid::now_v7);
         let (round, took) = timed(step);
-        let sheets: HashMap<JobId, JobSheet> = round
+        let sheets: HashMap<JobId, LaunchSpec> = round
             .reservations
             .iter()
             .filter_map(|r| Some((r.job, sheet(r.job.number()).ok()?)))
             .collect();
-        self.cluster.give_sheets(sheets, &HashMap::new());
+        self.cluster.set_launch_specs(sheets, &HashMap::new());
         took
     }
 
@@ -192,19 +192,19 @@ const RUNNING: u64 = 10_000_000;
 
 fn spec(number: u64) -> Result<JobSpec> {
     let task = number % TASKS;
-    let raw = RawSpec {
+    let raw = RawJobSpec {
         user: Some(format!("user{}", number % 20)),
         command: Some(vec!["train".to_owned()]),
         task_key: Some(format!("task{task}")),
         gpu_memory_bytes: Some([4, 4, 4, 9, 18][usize::try_from(number % 5)?] << 30),
         checkpoint_signal: number.is_multiple_of(2).then(|| "USR1".to_owned()),
-        ..RawSpec::default()
+        ..RawJobSpec::default()
     };
     Ok(JobSpec::parse(raw)?)
 }
 
-fn sheet(number: u64) -> Result<JobSheet> {
-    Ok(JobSheet {
+fn sheet(number: u64) -> Result<LaunchSpec> {
+    Ok(LaunchSpec {
         gang: None,
         spec: Arc::new(spec(number)?),
         array: None,
@@ -220,17 +220,17 @@ fn sheet(number: u64) -> Result<JobSheet> {
 }
 
 /// Every task of every user was seen on three slices, eight times each.
-fn lessons() -> Vec<Lesson> {
+fn lessons() -> Vec<RunSample> {
     let mut lessons = Vec::new();
     for number in 0..TASKS * 20 {
         let Ok(spec) = spec(number) else { continue };
-        let task = task_key(&spec.user, spec.task_key.as_deref(), &spec.program);
+        let task = task_key(&spec.user, spec.task_key.as_deref(), &spec.run.program);
         for (profile, part, slower) in
             [("1g.5gb", 142, 4), ("2g.10gb", 285, 2), ("7g.40gb", 1_000, 1)]
         {
             for run in 0..8 {
                 let secs = (600 + 60 * (number % TASKS)) * slower + run;
-                lessons.push(Lesson {
+                lessons.push(RunSample {
                     task: task.clone(),
                     on: SliceKind { model: MODEL.to_owned(), profile: profile.to_owned(), part },
                     ran: Millis::from_secs(secs),

@@ -1,5 +1,5 @@
 //! How fast the partition state machine is: working every state out once, and finding the best
-//! placement, beside working each answer out anew.
+//! placement. Both are compared with computing each answer anew.
 
 use std::collections::{BTreeMap, HashSet};
 use std::hint::black_box;
@@ -12,7 +12,7 @@ use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use serde_json::{Value, json};
 use tessera_load_tests::machine::{self, Spread};
-use tessera_model::mig::{Geometry, ProfileId, Slot, State, StateSpace, catalog};
+use tessera_model::mig::{Geometry, MigState, ProfileId, Slot, StateSpace, catalog};
 
 #[derive(Parser)]
 struct Arguments {
@@ -22,7 +22,7 @@ struct Arguments {
     /// Samples of the look-up; each is the mean of a batch.
     #[arg(long, default_value_t = 20_000)]
     samples: usize,
-    /// Look-ups of a batch: a single one is shorter than a clock can tell.
+    /// Look-ups of a batch: a single one is shorter than a clock can measure.
     #[arg(long, default_value_t = 64)]
     batch: usize,
     /// Look-ups that are worked out anew, for the ratio.
@@ -66,10 +66,13 @@ fn main() -> anyhow::Result<()> {
 }
 
 /// Every state with every profile that still fits, in an order that no cache can foresee.
-fn questions(geometry: &Geometry, space: &StateSpace) -> anyhow::Result<Vec<(State, ProfileId)>> {
-    let states: Vec<State> = space.states().context("the model has few states")?.collect();
-    let ask = |state: State| geometry.profiles.iter().map(move |p| (state, p.id));
-    let fits = |(state, id): &(State, ProfileId)| space.best_placement(*state, *id).is_some();
+fn questions(
+    geometry: &Geometry,
+    space: &StateSpace,
+) -> anyhow::Result<Vec<(MigState, ProfileId)>> {
+    let states: Vec<MigState> = space.states().context("the model has few states")?.collect();
+    let ask = |state: MigState| geometry.profiles.iter().map(move |p| (state, p.id));
+    let fits = |(state, id): &(MigState, ProfileId)| space.best_placement(*state, *id).is_some();
     let mut questions: Vec<_> = states.into_iter().flat_map(ask).filter(fits).collect();
     let mut random = StdRng::seed_from_u64(1);
     for last in (1..questions.len()).rev() {
@@ -78,7 +81,11 @@ fn questions(geometry: &Geometry, space: &StateSpace) -> anyhow::Result<Vec<(Sta
     Ok(questions)
 }
 
-fn lookups(space: &StateSpace, questions: &[(State, ProfileId)], arguments: &Arguments) -> Spread {
+fn lookups(
+    space: &StateSpace,
+    questions: &[(MigState, ProfileId)],
+    arguments: &Arguments,
+) -> Spread {
     let mut ahead = questions.iter().cycle();
     let batch: f64 = (0..arguments.batch).map(|_| 1.0).sum();
     let samples = (0..arguments.samples).map(|_| {
@@ -102,12 +109,12 @@ fn build(geometry: &Geometry, times: usize) -> anyhow::Result<Value> {
     Ok(Spread::of(spent).millis())
 }
 
-/// The same answers without a table: the full layouts that can be reached from each successor
-/// are counted by walking to them, with sets of bits and a hash set of what was seen.
+/// The same answers without a table. It counts the full layouts that each successor can reach by
+/// walking to them, with sets of bits and a hash set of what was seen.
 fn naive(
     geometry: &Geometry,
     space: &StateSpace,
-    questions: &[(State, ProfileId)],
+    questions: &[(MigState, ProfileId)],
     count: usize,
 ) -> anyhow::Result<Spread> {
     let walker = Walker::new(geometry);
@@ -126,9 +133,9 @@ fn naive(
 /// Knows which slots exclude which, and nothing more.
 struct Walker {
     slots: Vec<Slot>,
-    /// By slot: itself, and all that can't stand beside it. Exact for the model of the figures:
-    /// where an A100 allows only one instance of a profile, no second one is beside it, and
-    /// every other limit follows from the slices.
+    /// By slot: itself, and all that excludes it. This is exact for the model of the
+    /// figures: where an A100 allows only one instance of a profile, no second one fits. Every other
+    /// limit follows from the slices.
     excluded: Vec<u64>,
 }
 

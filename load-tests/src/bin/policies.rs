@@ -13,13 +13,13 @@ use clap::Parser;
 use serde_json::{Map, Value, json};
 use tessera_load_tests::machine;
 use tessera_placement::Policy;
-use tessera_sim::cluster::bounds::Bounds;
-use tessera_sim::cluster::fleet::Fleet;
-use tessera_sim::cluster::job::{Class, Job};
-use tessera_sim::cluster::metrics::{Outcome, Summary};
-use tessera_sim::cluster::number::{count, seconds};
-use tessera_sim::cluster::overheads::Overheads;
-use tessera_sim::cluster::{Setup, policy_with, run, workload};
+use tessera_simulator::cluster::bounds::WorkloadBounds;
+use tessera_simulator::cluster::fleet::GpuFleet;
+use tessera_simulator::cluster::job::{JobClass, SimulatedJob};
+use tessera_simulator::cluster::metrics::{RunOutcome, Summary};
+use tessera_simulator::cluster::number::{count, seconds};
+use tessera_simulator::cluster::overheads::Overheads;
+use tessera_simulator::cluster::{SimulationSetup, policy_with, run, workload};
 
 #[derive(Parser)]
 struct Arguments {
@@ -41,7 +41,7 @@ struct Arguments {
     /// File for the result.
     #[arg(long)]
     out: Option<PathBuf>,
-    /// File for the result as a picture.
+    /// File for the result as a drawing.
     #[arg(long)]
     svg: Option<PathBuf>,
 }
@@ -207,7 +207,7 @@ fn main() -> anyhow::Result<()> {
 fn policies(arguments: &Arguments) -> anyhow::Result<Vec<Box<dyn Policy>>> {
     let set = settings(&arguments.set)?;
     let mut chosen: Vec<Box<dyn Policy>> = Vec::new();
-    for name in tessera_placement::policy::all_names() {
+    for name in tessera_lab_policies::all_names() {
         if !arguments.policy.is_empty() && !arguments.policy.iter().any(|p| p == name) {
             continue;
         }
@@ -226,8 +226,8 @@ fn settings(set: &[String]) -> anyhow::Result<Map<String, Value>> {
 }
 
 /// Returns the mean time from submit to end of jobs that serve answers, in seconds.
-fn online_s(jobs: &[Job], outcome: &Outcome) -> Option<f64> {
-    let online = jobs.iter().zip(&outcome.jobs).filter(|(job, _)| job.class == Class::Online);
+fn online_s(jobs: &[SimulatedJob], outcome: &RunOutcome) -> Option<f64> {
+    let online = jobs.iter().zip(&outcome.jobs).filter(|(job, _)| job.class == JobClass::Online);
     let times: Vec<f64> = online.map(|(_, done)| seconds(done.jct_ms())).collect();
     (!times.is_empty()).then(|| times.iter().sum::<f64>() / count(times.len()))
 }
@@ -238,13 +238,13 @@ fn table(case: &Case, arguments: &Arguments) -> anyhow::Result<Value> {
     let mut by_policy: BTreeMap<usize, Runs> = BTreeMap::new();
     for seed in arguments.first_seed..arguments.first_seed + seeds {
         let jobs = workload::built_in(case.workload, seed)?.jobs;
-        let free = Fleet::parse(case.cluster)?;
+        let free = GpuFleet::parse(case.cluster)?;
         let mut cut = free.clone();
         cut.cut(case.layout)?;
-        let bounds = Bounds::new(&jobs, &free, &overheads);
+        let bounds = WorkloadBounds::new(&jobs, &free, &overheads);
         for (place, policy) in policies(arguments)?.iter().enumerate() {
             let fleet = if policy.name().starts_with("static") { &cut } else { &free };
-            let setup = Setup {
+            let setup = SimulationSetup {
                 jobs: &jobs,
                 fleet,
                 policy: policy.as_ref(),

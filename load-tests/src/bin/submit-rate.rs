@@ -1,4 +1,4 @@
-//! How many jobs a second are accepted durably over REST, beside the ceiling that the same
+//! How many jobs a second are accepted durably over REST, compared with the ceiling that the same
 //! libraries, database and machine have.
 
 use std::net::SocketAddr;
@@ -7,12 +7,13 @@ use std::time::Duration;
 
 use clap::Parser;
 use serde_json::{Value, json};
-use tessera_api::types::{ArrayRange, SubmitRequest};
+use tessera_api_types::{ArrayRange, SubmitRequest};
 use tessera_load_tests::cluster::{Cluster, Database, Plan, SOON, command};
 use tessera_load_tests::daemon::Daemon;
 use tessera_load_tests::lean::post;
 use tessera_load_tests::load::{Outcome, closed_loop, open_loop};
 use tessera_load_tests::{bare, http, machine, ports, wait};
+use tokio::runtime::Runtime;
 
 /// How many tasks an array has.
 const ARRAY_TASKS: u32 = 1_000;
@@ -48,7 +49,7 @@ fn main() -> anyhow::Result<()> {
     }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let rounds: Vec<Value> = (0..arguments.rounds)
-        .map(|_| runtime.block_on(round(&arguments)))
+        .map(|_| measure_round(&runtime, &arguments))
         .collect::<anyhow::Result<_>>()?;
     let median = |path: [&str; 2]| {
         let value = |round: &Value| round[path[0]][path[1]].as_f64().unwrap_or(0.0);
@@ -72,25 +73,26 @@ fn main() -> anyhow::Result<()> {
     machine::report(&result, arguments.out.as_deref())
 }
 
-async fn round(arguments: &Arguments) -> anyhow::Result<Value> {
+fn measure_round(runtime: &Runtime, arguments: &Arguments) -> anyhow::Result<Value> {
     let time = Duration::from_secs(arguments.secs);
     let cluster = full_cluster();
     let (address, connections) = (cluster.http(), arguments.connections);
-    let single =
-        closed_loop(address, post("/v1/jobs", &body(&single())), connections, time).await?;
+    let request = post("/v1/jobs", &body(&single()));
+    let single = runtime.block_on(closed_loop(address, request, connections, time))?;
     drop(cluster);
 
     let cluster = full_cluster();
     let address = cluster.http();
     let request = post("/v1/jobs", &body(&self::single()));
-    let open = open_loop(address, request, connections, arguments.open_loop, time).await?;
+    let rate = arguments.open_loop;
+    let open = runtime.block_on(open_loop(address, request, connections, rate, time))?;
     drop(cluster);
 
     let mut cluster = full_cluster();
     let address = cluster.http();
     let array =
         SubmitRequest { array: Some(ArrayRange { first: 1, last: ARRAY_TASKS }), ..self::single() };
-    let array = closed_loop(address, post("/v1/jobs", &body(&array)), 4, time).await?;
+    let array = runtime.block_on(closed_loop(address, post("/v1/jobs", &body(&array)), 4, time))?;
 
     // The ceiling uses the same server with the same settings.
     let bare = ports::free();
@@ -106,7 +108,7 @@ async fn round(arguments: &Arguments) -> anyhow::Result<Value> {
     cluster.agents[0].kill();
     cluster.controller.kill();
     let ceiling = post("/bare", &body(&self::single()));
-    let ceiling = closed_loop(bare, ceiling, connections, time).await?;
+    let ceiling = runtime.block_on(closed_loop(bare, ceiling, connections, time))?;
     Ok(json!({
         "single": shown(&single),
         "open_loop": shown(&open),
@@ -120,7 +122,7 @@ async fn round(arguments: &Arguments) -> anyhow::Result<Value> {
     }))
 }
 
-/// A cluster whose only card is taken, so that what comes in is accepted, weighed and queued.
+/// A cluster whose only GPU is taken, so that what comes in is accepted, weighed and queued.
 fn full_cluster() -> Cluster {
     let cluster = Plan::new().node("n1", "a30-24gb").database(Database::External).start();
     let whole =

@@ -1,4 +1,4 @@
-//! What test jobs run: small, and telling the truth about when and how often it ran.
+//! What test jobs run: small, and exact about when and how often it ran.
 
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -12,7 +12,7 @@ enum Job {
     Noop,
     /// Writes the time of day, in nanoseconds since 1970, into a file.
     Stamp { file: PathBuf },
-    /// Holds a lock for a while, and tells if another run of the same job has it.
+    /// Holds a lock for a while, and fails if another run of the same job has it.
     Lock { folder: PathBuf, key: String, millis: u64 },
     /// Lists the MIG devices that the driver's library shows on this node.
     Devices { library: PathBuf },

@@ -1,4 +1,4 @@
-//! How many jobs a second go through one node of seven slices, and through sixteen, beside other
+//! How many jobs a second go through one node of seven slices, and through sixteen, compared with other
 //! schedulers with as many places.
 
 use std::path::PathBuf;
@@ -8,12 +8,12 @@ use std::time::{Duration, Instant};
 use anyhow::Context as _;
 use clap::Parser;
 use serde_json::{Value, json};
-use tessera_api::types::{ArrayRange, SubmitRequest};
+use tessera_api_types::{ArrayRange, SubmitRequest};
 use tessera_load_tests::cluster::{Plan, command, is_final};
 use tessera_load_tests::peers::Output;
 use tessera_load_tests::{machine, peers, postgres, wait};
 
-/// Slices of the smallest profile on one card.
+/// Slices of the smallest profile on one GPU.
 const SLICES: usize = 7;
 
 #[derive(Parser)]

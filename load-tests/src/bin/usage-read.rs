@@ -5,8 +5,8 @@
 //! cargo run --release -p tessera-load-tests --bin usage-read -- --attempts 600000
 //! ```
 //!
-//! The attempts are of jobs of an hour on slices of one to seven sevenths, some of them shared, spread
-//! evenly over ten half-lives; the store is a PostgreSQL of its own that forgets nothing, and each
+//! The attempts are of jobs of an hour on slices of one to seven sevenths, some of them shared. They are
+//! spread evenly over ten half-lives. The store is a PostgreSQL of its own that forgets nothing, and each
 //! reading has a connection of its own, as a leader has.
 
 use std::path::PathBuf;
@@ -18,7 +18,7 @@ use serde_json::json;
 use sqlx::{Connection, PgConnection};
 use tessera_controller::store::connect::MIGRATOR;
 use tessera_controller::store::private::PrivatePostgres;
-use tessera_controller::store::{connect, shares};
+use tessera_controller::store::{connect, recent_usage};
 use tessera_load_tests::machine::{self, Spread};
 use tessera_model::Millis;
 
@@ -89,7 +89,7 @@ async fn measure(server: &PrivatePostgres, options: &Options) -> Result<()> {
     for _ in 0..options.rounds.max(1) {
         let mut leader = connect(&target).await?;
         let begun = Instant::now();
-        users = shares::had(&mut leader, Some(HALF_LIFE)).await?.len();
+        users = recent_usage::read_recent_usage(&mut leader, Some(HALF_LIFE)).await?.len();
         seconds.push(begun.elapsed().as_secs_f64());
     }
     let first = seconds[0];

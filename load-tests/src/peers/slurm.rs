@@ -1,8 +1,8 @@
 //! Slurm, started privately: its controller and one node's daemon in a folder of their own.
 //!
-//! Its settings are those that start jobs fastest among what was tried (version 22.05): no delay
-//! between an end and the next round, every job looked at in each round, no accounting, no
-//! containment, no authentication. A round still comes once a second at most, and starts as many
+//! Its settings are those that start jobs fastest among what was tried (version 22.05). There is no
+//! delay between an end and the next round, each round looks at every job, and there is no
+//! accounting, containment or authentication. A round still comes once a second at most, and starts as many
 //! jobs as there are free places.
 
 use std::fs;

@@ -77,7 +77,7 @@ impl Played {
         waited
     }
 
-    /// Returns from when until when each of the high program's kernels had or wanted the device.
+    /// Returns from when until when each of the high program's kernels had or waited for the device.
     pub fn claimed(&self) -> Vec<(u64, u64)> {
         let ends = self.high.iter().filter_map(|ran| ran.spans.last()).map(|(_, until)| *until);
         self.ready().zip(ends).collect()
@@ -101,7 +101,7 @@ pub fn total(ran: &[Ran]) -> u64 {
     ran.iter().flat_map(|ran| &ran.spans).map(|(from, until)| until - from).sum()
 }
 
-/// Returns `CLOCK_MONOTONIC`, by which traces and shims tell time, in nanoseconds.
+/// Returns `CLOCK_MONOTONIC`, by which traces and shims measure time, in nanoseconds.
 pub fn now() -> u64 {
     tessera_agent::sys::clock::monotonic_now().get()
 }

@@ -1,9 +1,9 @@
 //! A kill of the agent at every call that one plan makes to the driver.
 //!
 //! Between two calls the agent does nothing but write its file, and a file is either the old or
-//! the new one, whole. A kill at a call that only asks is the moment before the next write, a kill
-//! at a call that changes something is the moment after it: together they are all states in which
-//! a crash can leave driver and file.
+//! the new one, whole. A kill at a call that only reads is the moment before the next write. A kill
+//! at a call that changes something is the moment after it. Together they are all states in which a
+//! crash can leave driver and file.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -13,9 +13,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail, ensure};
 use tessera_model::mig::compute::{ComputeSlot, Cut};
-use tessera_model::mig::{Slot, Step};
-use tessera_sim::client::Client;
-use tessera_sim::node::Node;
+use tessera_model::mig::{PlanStep, Slot};
+use tessera_stand_in::client::DeviceClient;
+use tessera_stand_in::node::SimulatedNode;
 use tessera_wire::frames::PlanEnd;
 
 use super::{PATIENCE, Part, geometry, stage, standing};
@@ -38,7 +38,7 @@ pub enum Change {
 
 /// Kills the agent's part at the first call of a plan, at the second, and so on until the plan
 /// comes through; returns how many there were. Each time the next one must find order: nothing
-/// half made, nothing that nobody asked for, what a client holds as it was, and the same plan
+/// half made, nothing that nobody requested, what a client holds as it was, and the same plan
 /// carried to its end.
 ///
 /// # Errors
@@ -58,30 +58,30 @@ pub fn kill_at_every_point(program: &Path, folder: &Path, change: Change) -> any
         Change::Replace => (
             old,
             new,
-            vec![Step::Destroy(old), Step::Create(new)],
-            vec![Step::Destroy(new), Step::Create(old)],
+            vec![PlanStep::Destroy(old), PlanStep::Create(new)],
+            vec![PlanStep::Destroy(new), PlanStep::Create(old)],
         ),
         Change::ReplaceByCut => (
             old,
             new,
-            vec![Step::Destroy(old), Step::Cut(new, halves)],
-            vec![Step::Destroy(new), Step::Create(old)],
+            vec![PlanStep::Destroy(old), PlanStep::Cut(new, halves)],
+            vec![PlanStep::Destroy(new), PlanStep::Create(old)],
         ),
         Change::Cut => {
             let three = slot("3g.20gb", 0)?;
-            (three, three, vec![Step::Cut(three, thirds)], vec![Step::Cut(three, unequal)])
+            (three, three, vec![PlanStep::Cut(three, thirds)], vec![PlanStep::Cut(three, unequal)])
         }
     };
     let mut part = Part::start(program, folder, "0")?;
     let mut layout_gen = 1;
-    done(&part.apply(layout_gen, &[Step::Create(busy), Step::Create(old)])?)?;
+    done(&part.apply(layout_gen, &[PlanStep::Create(busy), PlanStep::Create(old)])?)?;
     if change == Change::Cut {
         layout_gen += 1;
         done(&part.apply(layout_gen, &back)?)?;
     }
     let held = standing(&node)?.remove(&busy).context("it was made")?;
     let device = held.devices.first().context("it was made")?;
-    let _client = Client::open(&node, device)?;
+    let _client = DeviceClient::open(&node, device)?;
     for point in 1..=POINTS_MAX {
         layout_gen += 1;
         let line = format!("nth={point} hang");
@@ -121,7 +121,7 @@ pub fn kill_at_every_point(program: &Path, folder: &Path, change: Change) -> any
             let slots: BTreeSet<Slot> = found.keys().copied().collect();
             ensure!(slots == BTreeSet::from([busy, wanted]), "after call {point}: {found:?}");
             for step in steps {
-                let cut = matches!(step, Step::Cut(slot, cut) if found[slot].cut != *cut);
+                let cut = matches!(step, PlanStep::Cut(slot, cut) if found[slot].cut != *cut);
                 ensure!(!cut, "after call {point}: {step:?} ended, and {found:?} stands");
             }
         }
@@ -138,7 +138,7 @@ fn done(end: &PlanEnd) -> anyhow::Result<()> {
 /// Waits until the call that a line is about hangs, or the plan is over.
 fn hung_or_ended(
     part: &Part,
-    node: &Node,
+    node: &SimulatedNode,
     line: &str,
     point: u32,
 ) -> anyhow::Result<Option<PlanEnd>> {
@@ -158,7 +158,7 @@ fn hung_or_ended(
 }
 
 /// How many calls met a line of the fault list, by the stand-in's own count.
-fn calls_met(node: &Node, line: &str) -> u32 {
+fn calls_met(node: &SimulatedNode, line: &str) -> u32 {
     let counts = std::fs::read(node.folder().join("fault-counts.json")).unwrap_or_default();
     let counts: BTreeMap<String, u32> = serde_json::from_slice(&counts).unwrap_or_default();
     counts.get(line).copied().unwrap_or(0)

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use anyhow::{Context as _, ensure};
 use tessera_model::mig::Slot;
 use tessera_model::mig::compute::{ComputeSlot, Cut};
-use tessera_sim::node::Node;
+use tessera_stand_in::node::SimulatedNode;
 
 /// One GPU instance.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,7 +21,7 @@ pub struct Standing {
 /// # Errors
 ///
 /// An instance is half made, or its compute instances overlap.
-pub fn standing(node: &Node) -> anyhow::Result<BTreeMap<Slot, Standing>> {
+pub fn standing(node: &SimulatedNode) -> anyhow::Result<BTreeMap<Slot, Standing>> {
     let state = node.read()?;
     let gpu = &state.gpus[0];
     let mut all = BTreeMap::new();

@@ -5,14 +5,14 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use tessera_api::types::SubmitRequest;
+use tessera_api_types::SubmitRequest;
 use tessera_load_tests::cluster::{Cluster, Plan, SOON, script};
 use tessera_load_tests::programs::programs;
 use tessera_load_tests::wait;
 
 use crate::rig::{Rig, SERVES_AGAIN};
 
-/// A server that can't start is told of before the agent's patience (30 s) is over.
+/// A server that can't start is reported before the agent's patience (30 s) is over.
 const TOLD_WITHIN: Duration = Duration::from_secs(15);
 
 #[test]
@@ -93,7 +93,7 @@ fn without_a_control_program_everybody_is_told_and_a_sharer_is_refused_in_words(
     let refused = cluster.try_submit(&request, None).unwrap();
 
     assert_eq!(refused.status, 422, "{}", refused.text());
-    assert!(refused.text().contains("no node that was ever seen has NVIDIA's MPS control program"));
+    assert!(refused.text().contains("no registered node has NVIDIA's MPS control program"));
     assert!(cluster.nodes().iter().all(|node| !node.mps));
     let listed = tessera(&cluster, &["nodes"]);
     let row = listed.lines().last().unwrap();

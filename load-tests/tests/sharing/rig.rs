@@ -1,9 +1,9 @@
-//! A node whose slices are shared, and clients that are told what to do by files.
+//! A node whose slices are shared, and clients that files control.
 
 use std::path::PathBuf;
 use std::time::Duration;
 
-use tessera_api::types::{Instance, JobDetail, SubmitRequest};
+use tessera_api_types::{InstanceDetails, JobDetail, SubmitRequest};
 use tessera_load_tests::cluster::{Cluster, Plan, SOON, script};
 use tessera_load_tests::programs::programs;
 use tessera_load_tests::{processes, wait};
@@ -12,12 +12,12 @@ use tessera_load_tests::{processes, wait};
 pub const SERVES_AGAIN: Duration = Duration::from_secs(10);
 pub const GIB: u64 = 1 << 30;
 
-/// One node with one card, and the fault list of its MPS.
+/// One node with one GPU, and the fault list of its MPS.
 pub struct Rig {
     pub cluster: Cluster,
 }
 
-/// A job that is a client of MPS until told otherwise by files.
+/// A job that is a client of MPS until a file changes it.
 pub struct Client {
     pub job: u64,
     files: PathBuf,
@@ -78,7 +78,7 @@ impl Rig {
         });
     }
 
-    pub fn shared(&self) -> Vec<Instance> {
+    pub fn shared(&self) -> Vec<InstanceDetails> {
         let gpus = self.cluster.gpus();
         let all = gpus.items.into_iter().flat_map(|gpu| gpu.instances);
         all.filter(|instance| instance.state == "shared").collect()

@@ -1,8 +1,8 @@
-//! Rows M1 to M7 of docs/mps.md: what faults, kills, deaths and limits mean for whom.
+//! Rows M1 to M7 of docs/mps.md: what faults, kills, deaths and limits mean for which job.
 
 use std::time::Instant;
 
-use tessera_api::types::SubmitRequest;
+use tessera_api_types::SubmitRequest;
 use tessera_load_tests::cluster::SOON;
 use tessera_load_tests::{processes, wait};
 
@@ -23,7 +23,7 @@ fn m1_m2_one_jobs_fault_ends_its_slice_costs_others_no_retry_and_the_slice_serve
     let parts: Vec<_> = both.sharers.iter().map(|s| (s.sm_percent, s.memory_bytes)).collect();
     assert_eq!(parts, [(Some(50), 4 * GIB), (Some(50), 4 * GIB)]);
     let why = rig.cluster.explain(culprit.job);
-    assert!(why.summary.contains("is shared and has room"), "{why:#?}");
+    assert!(why.summary.contains("is shared and has free capacity"), "{why:#?}");
 
     let struck = Instant::now();
     culprit.raise("fault");

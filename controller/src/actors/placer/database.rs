@@ -3,12 +3,14 @@
 use super::RELOAD_PAUSE;
 use crate::actors::intake::Chain;
 use crate::actors::leadership::Candidate;
-use crate::core::Round;
-use crate::core::setback::SetBack;
 use crate::memory::StoreMemory;
-use crate::store::commit::{self, Findings};
-use crate::store::load::{self, Picture};
+use crate::store::commit;
+use crate::store::snapshot;
 use crate::store::{self, ConnectOptions, Connection, StoreError, leader};
+use tessera_control::Round;
+use tessera_control::rollback::DatabaseRollback;
+use tessera_control::rows::findings::CommitFindings;
+use tessera_control::rows::snapshot::StoreSnapshot;
 
 /// Commits a round, on the connection of the last one if that is still there.
 pub(super) async fn commit_on(
@@ -18,44 +20,44 @@ pub(super) async fn commit_on(
     round: &Round,
     policy: &str,
     epoch: u64,
-) -> Result<(Connection, Findings), StoreError> {
+) -> Result<(Connection, CommitFindings), StoreError> {
     let mut connection = match kept {
         Some(connection) => connection,
         None => {
             let mut fresh = store::connect(options).await?;
-            leader::recognise(&mut fresh, memory.known()).await?;
+            leader::check_lineage(&mut fresh, memory.known()).await?;
             fresh
         }
     };
-    let findings = commit::commit(&mut connection, round, policy, epoch).await?;
+    let findings = commit::commit_round(&mut connection, round, policy, epoch).await?;
     Ok((connection, findings))
 }
 
-/// How an error tells that the store was set back; the epoch goes back in no other way.
-pub(super) fn set_back_by(error: &StoreError) -> Option<SetBack> {
+/// Returns the rollback that an error shows: without one, the epoch never decreases.
+pub(super) fn rollback_of(error: &StoreError) -> Option<DatabaseRollback> {
     match *error {
-        StoreError::SetBack { how } => Some(how),
+        StoreError::RolledBack { how } => Some(how),
         StoreError::Deposed { ours, newest } if newest < ours => {
-            Some(SetBack::EarlierEpoch { known: ours, found: newest })
+            Some(DatabaseRollback::EarlierEpoch { known: ours, found: newest })
         }
         _ => None,
     }
 }
 
-/// Reads the picture as soon as the database answers; where the store was set back, first takes
-/// stock under a new epoch.
+/// Reads the snapshot as soon as the database responds. After a rollback, the controller is elected
+/// under a new epoch first.
 pub(super) async fn read_until_it_works(
     candidate: &Candidate,
     epoch: u64,
-    mut set_back: Option<SetBack>,
-) -> Result<(u64, Picture), StoreError> {
+    mut set_back: Option<DatabaseRollback>,
+) -> Result<(u64, StoreSnapshot), StoreError> {
     loop {
         match read_once(candidate, epoch, set_back).await {
             Err(StoreError::Unavailable { action, cause }) => {
-                tracing::warn!(action, error = %Chain(&cause), "the database doesn't answer");
+                tracing::warn!(action, error = %Chain(&cause), "the database does not respond");
                 tokio::time::sleep(RELOAD_PAUSE).await;
             }
-            Err(StoreError::SetBack { how }) => set_back = set_back.or(Some(how)),
+            Err(StoreError::RolledBack { how }) => set_back = set_back.or(Some(how)),
             result => return result,
         }
     }
@@ -64,12 +66,12 @@ pub(super) async fn read_until_it_works(
 async fn read_once(
     candidate: &Candidate,
     epoch: u64,
-    set_back: Option<SetBack>,
-) -> Result<(u64, Picture), StoreError> {
+    set_back: Option<DatabaseRollback>,
+) -> Result<(u64, StoreSnapshot), StoreError> {
     let mut connection = store::acquire(&candidate.pool).await?;
     let epoch = match set_back {
         None => {
-            leader::recognise(&mut connection, candidate.memory.known()).await?;
+            leader::check_lineage(&mut connection, candidate.memory.known()).await?;
             epoch
         }
         Some(_) => match candidate.elect(&mut connection, set_back).await? {
@@ -79,5 +81,5 @@ async fn read_once(
             }
         },
     };
-    Ok((epoch, load::picture(&mut connection).await?))
+    Ok((epoch, snapshot::read_snapshot(&mut connection).await?))
 }

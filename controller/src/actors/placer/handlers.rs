@@ -1,4 +1,4 @@
-//! What the placer is told, and how it answers.
+//! The placer's messages and their handlers.
 
 use std::time::Duration;
 
@@ -6,13 +6,13 @@ use actix::{Actor, AsyncContext as _, Context, Handler, MessageResult, StreamHan
 use tessera_wire::ToController;
 
 use super::{MAILBOX_CAPACITY, Phase, Placer, TICK_EVERY, Wake, unavailable};
-use crate::actors::foretold;
 use crate::actors::leadership::StoreSetBack;
 use crate::actors::links::{LinkClosed, LinkFrames, LinkOpened, LinkRenews};
+use crate::actors::prediction_metrics;
 use crate::clock;
-use crate::core::Input;
 use crate::ports::ToPlacer;
-use crate::store::submit::FreshJob;
+use tessera_control::Input;
+use tessera_control::rows::submitted::SubmittedJob;
 
 impl Actor for Placer {
     type Context = Context<Self>;
@@ -55,7 +55,7 @@ impl Handler<LinkOpened> for Placer {
     fn handle(&mut self, opened: LinkOpened, ctx: &mut Self::Context) {
         let LinkOpened { session, peer, hello, link } = opened;
         if self.phase == Phase::Reloading {
-            let reason = "the controller takes stock".to_owned();
+            let reason = "the controller recovers from a rollback of its database".to_owned();
             link.send(tessera_wire::ToAgent::Refused { reason, retry: true });
             return;
         }
@@ -113,8 +113,8 @@ impl Handler<LinkClosed> for Placer {
     }
 }
 
-impl StreamHandler<Vec<FreshJob>> for Placer {
-    fn handle(&mut self, jobs: Vec<FreshJob>, ctx: &mut Self::Context) {
+impl StreamHandler<Vec<SubmittedJob>> for Placer {
+    fn handle(&mut self, jobs: Vec<SubmittedJob>, ctx: &mut Self::Context) {
         // Kept through a reload: they may have been accepted after its snapshot was taken. Those
         // that it has read are known then, and left as they are.
         self.take(Input::Fresh(jobs), ctx);
@@ -148,13 +148,13 @@ impl StreamHandler<ToPlacer> for Placer {
             }
             ToPlacer::Teach { taught, came } => {
                 self.parts.cluster.teach(taught, &came);
-                foretold::show(&self.parts.cluster.learned());
+                prediction_metrics::export_trust(&self.parts.cluster.learned());
             }
             ToPlacer::TeachCompany { model, came } => {
-                self.parts.cluster.teach_company(model, &came);
-                foretold::show(&self.parts.cluster.learned());
+                self.parts.cluster.use_colocation_model(model, &came);
+                prediction_metrics::export_trust(&self.parts.cluster.learned());
             }
-            ToPlacer::Busy { tasks } => self.parts.cluster.know_busy(tasks),
+            ToPlacer::Busy { tasks } => self.parts.cluster.record_task_load(tasks),
             ToPlacer::Learned { reply } => {
                 let _ = reply.send(self.parts.cluster.learned());
             }
@@ -180,7 +180,7 @@ impl StreamHandler<ToPlacer> for Placer {
             }
             ToPlacer::Doctor { node, reply } => self.examine(&node, reply),
             ToPlacer::DraftLayout { gpu, wanted, reply } => {
-                let _ = reply.send(self.parts.cluster.draft_layout(&gpu, &wanted));
+                let _ = reply.send(self.parts.cluster.preview_layout(&gpu, &wanted));
             }
             ToPlacer::Outlook { gpu, ends, reply } => {
                 let _ = reply.send(self.parts.cluster.outlook(&gpu, &ends));

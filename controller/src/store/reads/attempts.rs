@@ -1,14 +1,13 @@
 //! Runs of jobs.
 
 use sqlx::PgConnection;
-use tessera_api::types::{Attempt, KernelUse, MemoryPredictionView, PredictionView};
+use tessera_api_types::{AttemptView, KernelQueueUse, MemoryPredictionView, PredictionView};
 use tessera_model::{AttemptId, DecisionId, JobId, NodeId};
 use tessera_wire::frames::KernelFigures;
 use time::OffsetDateTime;
 
-use super::foretold;
-use super::row::{corrupt, count, maybe_count};
-use super::targets::signed;
+use super::predictions;
+use crate::store::columns::{RowRef, bigint, job_number};
 use crate::store::{StoreError, kernels};
 
 /// Where the output of one attempt lies.
@@ -43,7 +42,7 @@ pub(super) async fn log_source(
          ORDER BY a.number DESC
          LIMIT 1
         "#,
-        signed(job),
+        job_number(job),
         number.map(i64::from),
     )
     .fetch_optional(at)
@@ -51,7 +50,7 @@ pub(super) async fn log_source(
     .map_err(StoreError::while_trying_to("find an attempt"))?;
     row.map(|row| {
         Ok(LogSource {
-            number: count("attempts", row.attempt, row.number.into())?,
+            number: RowRef::new(TABLE, row.attempt).number("number", row.number)?,
             attempt: AttemptId::from_uuid(row.attempt),
             ended: !row.live,
             started: row.started_at.is_some() || row.state == "running" || row.state == "stopping",
@@ -63,7 +62,10 @@ pub(super) async fn log_source(
 }
 
 /// Lists the attempts of a job, oldest first.
-pub(super) async fn of_job(at: &mut PgConnection, job: u64) -> Result<Vec<Attempt>, StoreError> {
+pub(super) async fn of_job(
+    at: &mut PgConnection,
+    job: u64,
+) -> Result<Vec<AttemptView>, StoreError> {
     let rows = sqlx::query_as!(
         AttemptRow,
         r#"
@@ -75,22 +77,22 @@ pub(super) async fn of_job(at: &mut PgConnection, job: u64) -> Result<Vec<Attemp
          WHERE a.job = $1
          ORDER BY a.number
         "#,
-        i64::try_from(job).unwrap_or(i64::MAX),
+        bigint(job),
     )
     .fetch_all(&mut *at)
     .await
     .map_err(StoreError::while_trying_to("list the attempts of a job"))?;
     let mut attempts: Vec<_> =
-        rows.into_iter().map(Attempt::try_from).collect::<Result<_, StoreError>>()?;
-    let mut foretold = foretold::of_job(at, i64::try_from(job).unwrap_or(i64::MAX)).await?;
-    let mut memory = foretold::memory_of_job(at, i64::try_from(job).unwrap_or(i64::MAX)).await?;
-    let mut company = foretold::company_of_job(at, i64::try_from(job).unwrap_or(i64::MAX)).await?;
+        rows.into_iter().map(AttemptView::try_from).collect::<Result<_, StoreError>>()?;
+    let mut predictions = predictions::of_job(at, bigint(job)).await?;
+    let mut memory = predictions::memory_of_job(at, bigint(job)).await?;
+    let mut colocations = predictions::colocations_of_job(at, bigint(job)).await?;
     for attempt in &mut attempts {
-        attempt.prediction = foretold.remove(&attempt.id);
+        attempt.prediction = predictions.remove(&attempt.id);
         attempt.memory_prediction = memory.remove(&attempt.id);
-        attempt.company_prediction = company.remove(&attempt.id);
+        attempt.colocation_prediction = colocations.remove(&attempt.id);
     }
-    for (id, figures) in kernels::of_job(at, i64::try_from(job).unwrap_or(i64::MAX)).await? {
+    for (id, figures) in kernels::tallies_of_job(at, bigint(job)).await? {
         let id = id.to_string();
         if let Some(attempt) = attempts.iter_mut().find(|attempt| attempt.id == id) {
             attempt.kernel = Some(kernel_use(&figures));
@@ -99,7 +101,7 @@ pub(super) async fn of_job(at: &mut PgConnection, job: u64) -> Result<Vec<Attemp
     Ok(attempts)
 }
 
-/// Returns what was foretold of a job's newest attempt: its time and its memory.
+/// Returns the predictions of a job's newest attempt: its run time and its memory.
 pub(super) async fn newest_prediction(
     at: &mut PgConnection,
     job: i64,
@@ -110,18 +112,18 @@ pub(super) async fn newest_prediction(
         .map_err(StoreError::while_trying_to("find a job's newest attempt"))?;
     let Some(newest) = newest.flatten() else { return Ok((None, None)) };
     let newest = AttemptId::from_uuid(newest).to_string();
-    let time = foretold::of_job(at, job).await?.remove(&newest);
-    let memory = foretold::memory_of_job(at, job).await?.remove(&newest);
+    let time = predictions::of_job(at, job).await?.remove(&newest);
+    let memory = predictions::memory_of_job(at, job).await?.remove(&newest);
     Ok((time, memory))
 }
 
-fn kernel_use(figures: &KernelFigures) -> KernelUse {
+fn kernel_use(figures: &KernelFigures) -> KernelQueueUse {
     let secs = |nanos| std::time::Duration::from_nanos(nanos).as_secs_f64();
     let whole = figures.filled_ns.saturating_add(figures.waited_ns);
-    KernelUse {
+    KernelQueueUse {
         processes: figures.sessions,
         launches: figures.launches,
-        launches_untold: figures.passed,
+        launches_unreported: figures.passed,
         gaps_seen: figures.gaps_seen,
         gaps_filled: figures.gaps_filled,
         early_stops: figures.early_stops,
@@ -134,7 +136,7 @@ fn kernel_use(figures: &KernelFigures) -> KernelUse {
         waited_secs_max: secs(figures.waited_max_ns),
         progress: (whole > 0).then(|| secs(figures.filled_ns) / secs(whole)),
         aged: figures.aged,
-        unasked: figures.unasked,
+        ungranted: figures.unasked,
         drifts: figures.drifts,
         records_lost: figures.lost,
         memory_peak_bytes: figures.memory_peak_bytes,
@@ -164,39 +166,41 @@ struct AttemptRow {
     peak_gpu_memory: Option<i64>,
 }
 
-impl TryFrom<AttemptRow> for Attempt {
+impl TryFrom<AttemptRow> for AttemptView {
     type Error = StoreError;
 
     fn try_from(row: AttemptRow) -> Result<Self, StoreError> {
-        let id = AttemptId::from_uuid(row.attempt);
+        let at = RowRef::new(TABLE, AttemptId::from_uuid(row.attempt));
         // Thousandths of a second or of a joule.
-        let secs = |millis| Ok(maybe_count(TABLE, id, millis)?.map(seconds));
+        let secs = |column, millis: Option<i64>| {
+            Ok::<_, StoreError>(at.optional_number(column, millis)?.map(seconds))
+        };
         Ok(Self {
-            id: id.to_string(),
-            number: count(TABLE, id, row.number.into())?,
+            id: at.key().to_string(),
+            number: at.number("number", row.number)?,
             state: row.state,
             node: row.node,
             gpu: row.gpu,
-            gpu_index: Some(count(TABLE, id, row.gpu_index.into())?),
+            gpu_index: Some(at.number("gpu_index", row.gpu_index)?),
             slice: row.slice,
             profile: row.profile,
-            start_slice: row.start.map(u8::try_from).transpose().map_err(corrupt(TABLE, id))?,
+            start_slice: at.optional_number("start", row.start)?,
             decision: Some(DecisionId::from_uuid(row.decision).to_string()),
             placed_at: row.placed_at,
             started_at: row.started_at,
             ended_at: row.ended_at,
             exit_code: row.exit_code,
             detail: row.detail.filter(|text| !text.is_empty()),
-            user_secs: secs(row.user_ms)?,
-            system_secs: secs(row.system_ms)?,
-            max_rss_bytes: maybe_count(TABLE, id, row.max_rss)?,
-            gpu_energy_joules: secs(row.energy_mj)?,
-            gpu_memory_peak_bytes: maybe_count(TABLE, id, row.peak_gpu_memory)?,
+            user_secs: secs("user_ms", row.user_ms)?,
+            system_secs: secs("system_ms", row.system_ms)?,
+            max_rss_bytes: at.optional_number("max_rss", row.max_rss)?,
+            gpu_energy_joules: secs("energy_mj", row.energy_mj)?,
+            gpu_memory_peak_bytes: at.optional_number("peak_gpu_memory", row.peak_gpu_memory)?,
             gpu_memory_bytes: None,
             kernel: None,
             prediction: None,
             memory_prediction: None,
-            company_prediction: None,
+            colocation_prediction: None,
         })
     }
 }

@@ -3,11 +3,12 @@
 use std::collections::BTreeMap;
 
 use sqlx::PgConnection;
-use tessera_api::types::JobCounts;
+use tessera_api_types::JobCounts;
+use tessera_model::ids::BadId;
 use tessera_model::life::JobState;
 
-use super::row::{corrupt, count};
 use crate::store::StoreError;
+use crate::store::columns::{RowRef, row_count};
 
 /// Counts the jobs by state; every state is named.
 pub(super) async fn by_state(at: &mut PgConnection) -> Result<JobCounts, StoreError> {
@@ -19,8 +20,9 @@ pub(super) async fn by_state(at: &mut PgConnection) -> Result<JobCounts, StoreEr
         JobState::ALL.iter().map(|state| (state.word().to_owned(), 0)).collect();
     let mut total = 0;
     for row in rows {
-        let state: JobState = row.state.parse().map_err(corrupt("jobs", &row.state))?;
-        let jobs: u64 = count("jobs", state, row.jobs)?;
+        let state: JobState =
+            row.state.parse().map_err(RowRef::new("jobs", &row.state).corrupt::<BadId>("state"))?;
+        let jobs = row_count(row.jobs);
         by_state.insert(state.word().to_owned(), jobs);
         total += jobs;
     }

@@ -5,16 +5,15 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 use serde_json::Value;
 use sqlx::PgConnection;
-use tessera_api::types::{CandidateView, DecisionView, Decisions};
-use tessera_model::mig::{ProfileId, ProfileName, Step};
+use tessera_api_types::{CandidateView, DecisionPage, DecisionView};
+use tessera_model::mig::{PlanStep, ProfileId, ProfileName};
 use tessera_model::{DecisionId, JobId};
-use tessera_placement::{Candidate, Explanation, Place};
+use tessera_placement::{Explanation, JobPlacement, PlacementCandidate};
 use time::OffsetDateTime;
 
 use super::page::PageSize;
-use super::row::{corrupt, count};
-use super::targets::signed;
 use crate::store::StoreError;
+use crate::store::columns::{RowRef, job_number};
 
 /// Lists decisions, newest first. Ids rise with time, so that their order is that of the page.
 pub(super) async fn page(
@@ -22,7 +21,7 @@ pub(super) async fn page(
     job: Option<JobId>,
     before: Option<DecisionId>,
     size: PageSize,
-) -> Result<Decisions, StoreError> {
+) -> Result<DecisionPage, StoreError> {
     let mut ids = match job {
         Some(job) => ids_of_job(at, job, before, size).await?,
         None => ids(at, before, size).await?,
@@ -30,7 +29,7 @@ pub(super) async fn page(
     let more = size.cut(&mut ids);
     let items = rows(at, &ids).await?;
     let next_cursor = items.last().filter(|_| more).map(|decision| decision.id.clone());
-    Ok(Decisions { items, next_cursor })
+    Ok(DecisionPage { items, next_cursor })
 }
 
 /// Returns one decision.
@@ -52,7 +51,7 @@ pub(super) async fn newest_of(
                    (SELECT decision FROM attempts WHERE job = $1 ORDER BY number DESC LIMIT 1),
                    (SELECT decision FROM decisions WHERE job = $1 ORDER BY at DESC LIMIT 1))
         "#,
-        signed(job),
+        job_number(job),
     )
     .fetch_one(&mut *at)
     .await
@@ -98,7 +97,7 @@ async fn ids_of_job(
          ORDER BY decision DESC
          LIMIT $3
         "#,
-        signed(job),
+        job_number(job),
         before.map(DecisionId::as_uuid),
         size.rows(),
     )
@@ -113,12 +112,12 @@ async fn rows(at: &mut PgConnection, ids: &[uuid::Uuid]) -> Result<Vec<DecisionV
     let rows = sqlx::query_as!(
         DecisionRow,
         r#"
-        SELECT d.decision, d.job, d.at, d.outcome, d.reason, d.policy, d.place, d.why,
+        SELECT d.decision, d.job, d.at, d.outcome, d.reason, d.policy, d.placement, d.explanation,
                n.name AS "node?",
-               CASE WHEN json_array_length(d.place -> 'steps') > 0
+               CASE WHEN json_array_length(d.placement -> 'steps') > 0
                     THEN g.report #> '{mig,On,geometry,profiles}' END AS profiles
           FROM decisions AS d
-          LEFT JOIN gpus AS g ON g.gpu = d.place ->> 'gpu'
+          LEFT JOIN gpus AS g ON g.gpu = d.placement ->> 'gpu'
           LEFT JOIN nodes AS n ON n.node = g.node
          WHERE d.decision = ANY ($1)
          ORDER BY d.decision DESC
@@ -138,8 +137,8 @@ struct DecisionRow {
     outcome: String,
     reason: Option<String>,
     policy: String,
-    place: Option<Value>,
-    why: Value,
+    placement: Option<Value>,
+    explanation: Value,
     node: Option<String>,
     profiles: Option<Value>,
 }
@@ -149,15 +148,20 @@ impl TryFrom<DecisionRow> for DecisionView {
 
     fn try_from(row: DecisionRow) -> Result<Self, StoreError> {
         let id = DecisionId::from_uuid(row.decision);
-        let why: Explanation = serde_json::from_value(row.why).map_err(corrupt(TABLE, id))?;
-        let place: Option<Place> =
-            row.place.map(serde_json::from_value).transpose().map_err(corrupt(TABLE, id))?;
+        let at = RowRef::new(TABLE, id);
+        let why: Explanation = serde_json::from_value(row.explanation)
+            .map_err(at.corrupt::<serde_json::Error>("explanation"))?;
+        let place: Option<JobPlacement> = row
+            .placement
+            .map(serde_json::from_value)
+            .transpose()
+            .map_err(at.corrupt::<serde_json::Error>("placement"))?;
         let names = profile_names(row.profiles);
         let steps = place.iter().flat_map(|place| &place.steps);
         Ok(Self {
             id: id.to_string(),
             at: row.at,
-            job_id: count(TABLE, id, row.job)?,
+            job_id: at.number("job", row.job)?,
             outcome: row.outcome,
             reason: row.reason,
             policy: row.policy,
@@ -175,7 +179,7 @@ impl TryFrom<DecisionRow> for DecisionView {
 const TABLE: &str = "decisions";
 
 /// Shows a candidate as the API does.
-pub(crate) fn candidate_view(candidate: Candidate) -> CandidateView {
+pub(crate) fn candidate_view(candidate: PlacementCandidate) -> CandidateView {
     CandidateView {
         node: candidate.node.to_string(),
         gpu: candidate.gpu.to_string(),
@@ -203,11 +207,11 @@ fn profile_names(profiles: Option<Value>) -> BTreeMap<ProfileId, ProfileName> {
     profiles.into_iter().map(|profile| (profile.id, profile.name)).collect()
 }
 
-fn step_text(step: Step, names: &BTreeMap<ProfileId, ProfileName>) -> String {
+fn step_text(step: PlanStep, names: &BTreeMap<ProfileId, ProfileName>) -> String {
     let (verb, slot) = match step {
-        Step::Destroy(slot) => ("destroy", slot),
-        Step::Create(slot) => ("create", slot),
-        Step::Cut(slot, _) => ("cut", slot),
+        PlanStep::Destroy(slot) => ("destroy", slot),
+        PlanStep::Create(slot) => ("create", slot),
+        PlanStep::Cut(slot, _) => ("cut", slot),
     };
     match names.get(&slot.profile) {
         Some(name) => format!("{verb} {name}@{}", slot.start),

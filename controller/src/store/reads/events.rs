@@ -1,13 +1,14 @@
-//! What happened to a job: told from its submission, its attempts, and what was written down.
+//! The events of a job: of its submission and its attempts, and those that were recorded.
 
 use sqlx::PgConnection;
-use tessera_api::types::{Attempt, Job, JobEventView, JobEvents};
+use tessera_api_types::{AttemptView, JobEventView, JobEvents, JobView};
 use tessera_model::JobRef;
 use tessera_model::life::JobState;
 use time::OffsetDateTime;
 
 use super::{attempts, jobs};
 use crate::store::StoreError;
+use crate::store::columns::bigint;
 
 /// An event, and the moment that it is sorted by.
 type Sorted = (OffsetDateTime, JobEventView);
@@ -19,7 +20,7 @@ pub(super) async fn of_job(
 ) -> Result<Option<JobEvents>, StoreError> {
     let Some(job) = jobs::one(at, job).await? else { return Ok(None) };
     let runs = attempts::of_job(at, job.id).await?;
-    let written = written_down(at, job.id).await?;
+    let written = recorded(at, job.id).await?;
     let mut events: Vec<Sorted> = vec![(job.submitted_at, accepted(&job))];
     for (place, run) in runs.iter().enumerate() {
         events.extend(of_run(run, runs.get(place + 1), &job));
@@ -30,9 +31,9 @@ pub(super) async fn of_job(
     Ok(Some(JobEvents { items: events.into_iter().map(|(_, event)| event).collect() }))
 }
 
-/// Tells one run. Its start and end were told by the node's clock, which may go wrong by
-/// seconds: for the order they lie between the moments around them, which the database told.
-fn of_run(run: &Attempt, next: Option<&Attempt>, job: &Job) -> Vec<Sorted> {
+/// Returns the events of one run. Its start and end are times of the node's clock, which may be off
+/// by seconds: for the order they lie between the database's times around them.
+fn of_run(run: &AttemptView, next: Option<&AttemptView>, job: &JobView) -> Vec<Sorted> {
     let within = |event: JobEventView, before: Option<OffsetDateTime>| {
         let at = before.map_or(event.at, |before| event.at.min(before)).max(run.placed_at);
         (at, event)
@@ -44,16 +45,16 @@ fn of_run(run: &Attempt, next: Option<&Attempt>, job: &Job) -> Vec<Sorted> {
     [Some((run.placed_at, placed(run))), start, end].into_iter().flatten().collect()
 }
 
-fn accepted(job: &Job) -> JobEventView {
+fn accepted(job: &JobView) -> JobEventView {
     JobEventView {
         at: job.submitted_at,
         state: "queued".to_owned(),
         attempt: None,
-        text: format!("accepted from {}; it asks for {}", job.user, job.gpu_ask),
+        text: format!("accepted from {}; it requests {}", job.user, job.gpu_request),
     }
 }
 
-fn placed(run: &Attempt) -> JobEventView {
+fn placed(run: &AttemptView) -> JobEventView {
     let slice = match run.start_slice {
         Some(start) => format!("{} at memory slice {start}", run.profile),
         None => run.profile.clone(),
@@ -67,7 +68,7 @@ fn placed(run: &Attempt) -> JobEventView {
     }
 }
 
-fn started(run: &Attempt) -> Option<JobEventView> {
+fn started(run: &AttemptView) -> Option<JobEventView> {
     let slice = run.slice.as_deref().map(|slice| format!(", as {slice}")).unwrap_or_default();
     Some(JobEventView {
         at: run.started_at?,
@@ -77,7 +78,7 @@ fn started(run: &Attempt) -> Option<JobEventView> {
     })
 }
 
-fn ended(run: &Attempt, job: &Job, newest: bool) -> Option<JobEventView> {
+fn ended(run: &AttemptView, job: &JobView, newest: bool) -> Option<JobEventView> {
     let at = run.ended_at?;
     let stays = newest && (job.ended_at.is_some() || job.state == JobState::Held.word());
     let after = if stays { job.state.as_str() } else { JobState::Queued.word() };
@@ -94,10 +95,10 @@ fn ended(run: &Attempt, job: &Job, newest: bool) -> Option<JobEventView> {
     Some(JobEventView { at, state: after.to_owned(), attempt: Some(run.number), text })
 }
 
-async fn written_down(at: &mut PgConnection, job: u64) -> Result<Vec<JobEventView>, StoreError> {
+async fn recorded(at: &mut PgConnection, job: u64) -> Result<Vec<JobEventView>, StoreError> {
     let rows = sqlx::query!(
         "SELECT at, state, text FROM job_events WHERE job = $1 ORDER BY event",
-        i64::try_from(job).unwrap_or(i64::MAX),
+        bigint(job),
     )
     .fetch_all(at)
     .await

@@ -1,19 +1,22 @@
 //! Jobs: which are on a page, and what is known of each.
 
+use std::fmt::Display;
+
 use serde_json::Value;
 use sqlx::PgConnection;
 use sqlx::types::Json;
-use tessera_api::types::{GangView, Job, JobDetail, JobPage};
+use tessera_api_types::{GangView, JobDetail, JobPage, JobView};
+use tessera_model::ids::BadId;
 use tessera_model::life::JobState;
-use tessera_model::spec::{Class, GpuAsk, JobSpec, Program};
+use tessera_model::spec::{Class, GpuRequest, JobProgram, JobSpec};
 use tessera_model::{GangShape, JobRef};
 use time::OffsetDateTime;
 
 use super::page::{JobQuery, job_cursor};
-use super::row::{corrupt, count};
 use super::{attempts, numbers, targets};
 use crate::store::StoreError;
-use crate::store::load::terms;
+use crate::store::columns::{RowRef, bigint};
+use crate::store::snapshot::terms;
 
 /// Lists jobs, newest first.
 pub(super) async fn page(at: &mut PgConnection, query: &JobQuery) -> Result<JobPage, StoreError> {
@@ -25,7 +28,7 @@ pub(super) async fn page(at: &mut PgConnection, query: &JobQuery) -> Result<JobP
 }
 
 /// Returns one job.
-pub(super) async fn one(at: &mut PgConnection, job: JobRef) -> Result<Option<Job>, StoreError> {
+pub(super) async fn one(at: &mut PgConnection, job: JobRef) -> Result<Option<JobView>, StoreError> {
     let Some(number) = targets::number_of(at, job).await? else { return Ok(None) };
     Ok(rows(at, &[number]).await?.pop())
 }
@@ -38,14 +41,15 @@ pub(super) async fn detail(
     let Some(job) = one(at, job).await? else { return Ok(None) };
     let rest = rest(at, job.id).await?;
     let mut spec: JobSpec =
-        serde_json::from_value(rest.spec).map_err(corrupt("submissions", job.id))?;
-    terms(None, rest.time_limit_ms).over(&mut spec);
-    let charged: u32 = count("jobs", job.id, rest.charged.into())?;
+        serde_json::from_value(rest.spec).map_err(bad_json("submissions", job.id, "spec"))?;
+    let row = RowRef::new("jobs", job.id);
+    terms(row, None, rest.time_limit_ms)?.over(&mut spec);
+    let charged: u32 = row.number("charged", rest.charged)?;
     Ok(Some(JobDetail {
-        program: program_line(&spec.program),
-        work_dir: spec.work_dir,
-        env_names: spec.env.into_keys().collect(),
-        time_limit_secs: spec.time_limit.map(|limit| limit.get() / 1000),
+        program: program_line(&spec.run.program),
+        work_dir: spec.run.work_dir,
+        env_names: spec.run.env.into_keys().collect(),
+        time_limit_secs: spec.run.time_limit.map(|limit| limit.get() / 1000),
         retries_left: spec.retry.max_retries.saturating_sub(charged),
         traceparent: rest.traceparent,
         attempt_list: attempts::of_job(at, job.id).await?,
@@ -54,7 +58,10 @@ pub(super) async fn detail(
 }
 
 /// Reads jobs by number, newest first.
-pub(super) async fn rows(at: &mut PgConnection, numbers: &[i64]) -> Result<Vec<Job>, StoreError> {
+pub(super) async fn rows(
+    at: &mut PgConnection,
+    numbers: &[i64],
+) -> Result<Vec<JobView>, StoreError> {
     let rows = sqlx::query_as!(
         JobRow,
         r#"
@@ -71,7 +78,7 @@ pub(super) async fn rows(at: &mut PgConnection, numbers: &[i64]) -> Result<Vec<J
           LEFT JOIN attempts AS a ON a.attempt = j.last_attempt
           LEFT JOIN nodes AS n ON n.node = a.node
           LEFT JOIN LATERAL (
-                   SELECT d.reason, d.why ->> 'summary' AS summary
+                   SELECT d.reason, d.explanation ->> 'summary' AS summary
                      FROM decisions AS d
                     WHERE d.job = j.job AND j.state = 'queued' AND d.outcome = 'wait'
                       AND d.at >= COALESCE(a.placed_at, s.accepted_at)
@@ -85,7 +92,7 @@ pub(super) async fn rows(at: &mut PgConnection, numbers: &[i64]) -> Result<Vec<J
     .fetch_all(at)
     .await
     .map_err(StoreError::while_trying_to("read jobs"))?;
-    rows.into_iter().map(Job::try_from).collect()
+    rows.into_iter().map(JobView::try_from).collect()
 }
 
 struct JobRow {
@@ -116,22 +123,22 @@ struct JobRow {
     wait_text: Option<String>,
 }
 
-impl TryFrom<JobRow> for Job {
+impl TryFrom<JobRow> for JobView {
     type Error = StoreError;
 
     fn try_from(row: JobRow) -> Result<Self, StoreError> {
         let number = row.job;
-        let state: JobState = row.state.parse().map_err(corrupt("jobs", number))?;
+        let at = RowRef::new("jobs", number);
+        let state: JobState = row.state.parse().map_err(at.corrupt::<BadId>("state"))?;
         let (reason, reason_text) = row.reason(state).unzip();
-        let ask: GpuAsk =
-            serde_json::from_value(row.gpu_ask).map_err(corrupt("submissions", row.submission))?;
-        let class: Class =
-            serde_json::from_value(row.class).map_err(corrupt("submissions", row.submission))?;
+        let bad = |column| bad_json("submissions", row.submission, column);
+        let ask: GpuRequest = serde_json::from_value(row.gpu_ask).map_err(bad("spec.gpu"))?;
+        let class: Class = serde_json::from_value(row.class).map_err(bad("spec.class"))?;
         let index = row.array_first.map(|first| i64::from(first) + number - row.submission);
-        let array_id = index.map(|_| count("jobs", number, row.submission)).transpose()?;
-        let index: Option<u32> = index.map(|index| count("jobs", number, index)).transpose()?;
+        let array_id = index.map(|_| at.number("submission", row.submission)).transpose()?;
+        let index: Option<u32> = index.map(|index| at.number("array_first", index)).transpose()?;
         Ok(Self {
-            id: count("jobs", number, number)?,
+            id: at.number("job", number)?,
             name_id: index
                 .map_or_else(|| number.to_string(), |index| format!("{}_{index}", row.submission)),
             array_id,
@@ -147,21 +154,17 @@ impl TryFrom<JobRow> for Job {
             state_short: state.short().to_owned(),
             reason,
             reason_text,
-            gpu_ask: ask.to_string(),
+            gpu_request: ask.to_string(),
             class: class.word().to_owned(),
-            priority: serde_json::from_value(row.priority)
-                .map_err(corrupt("submissions", row.submission))?,
+            priority: serde_json::from_value(row.priority).map_err(bad("spec.priority"))?,
             submitted_at: row.accepted_at,
             started_at: row.started_at,
             ended_at: row.ended_at,
             exit_code: row.exit_code,
-            attempts: count("jobs", number, row.attempts.into())?,
+            attempts: at.number("attempts", row.attempts)?,
             node: row.node,
             gpu: row.gpu,
-            gpu_index: row
-                .gpu_index
-                .map(|index| count("attempts", number, index.into()))
-                .transpose()?,
+            gpu_index: at.optional_number("gpu_index", row.gpu_index)?,
             slice: row.slice,
             profile: row.profile,
         })
@@ -169,7 +172,7 @@ impl TryFrom<JobRow> for Job {
 }
 
 impl JobRow {
-    /// Says why the job is in its state: a stable word, and a sentence.
+    /// Returns why the job is in its state: a stable word, and a sentence.
     fn reason(&self, state: JobState) -> Option<(String, String)> {
         let plain = |word: &str, text: &str| Some((word.to_owned(), text.to_owned()));
         match state {
@@ -177,9 +180,10 @@ impl JobRow {
                 (Some(reason), _) => {
                     Some((reason.clone(), self.wait_text.clone().unwrap_or_default()))
                 }
-                (None, Some(ended)) => {
-                    Some((ended.clone(), format!("waits to run again: its last run ended {ended}")))
-                }
+                (None, Some(ended)) => Some((
+                    ended.clone(),
+                    format!("is waiting to run again; its last run ended {ended}"),
+                )),
                 (None, None) => None,
             },
             JobState::Held => match &self.restart_reason {
@@ -192,9 +196,9 @@ impl JobRow {
             JobState::Placing => {
                 plain("awaiting_repartition", "its slice is being made on the GPU")
             }
-            JobState::Starting => plain("starting", "its node was told to start it"),
+            JobState::Starting => plain("starting", "its node is starting it"),
             JobState::Running => None,
-            JobState::Stopping => plain("stopping", "it was told to end and has not ended yet"),
+            JobState::Stopping => plain("stopping", "its end is requested, and not reached yet"),
             JobState::Succeeded => None,
             JobState::Failed => Some(self.end_of_attempt("failed")),
             JobState::Cancelled => plain("cancelled", "cancelled by its user"),
@@ -213,6 +217,15 @@ impl JobRow {
     }
 }
 
+/// Returns what makes an error of JSON that can't be read, for use with `map_err`.
+fn bad_json(
+    table: &'static str,
+    key: impl Display,
+    column: &'static str,
+) -> impl FnOnce(serde_json::Error) -> StoreError {
+    move |problem| RowRef::new(table, key).error(column, problem)
+}
+
 struct Rest {
     spec: Value,
     traceparent: Option<String>,
@@ -229,7 +242,7 @@ async fn rest(at: &mut PgConnection, job: u64) -> Result<Rest, StoreError> {
           JOIN submissions AS s ON s.first_job = j.submission
          WHERE j.job = $1
         "#,
-        i64::try_from(job).unwrap_or(i64::MAX),
+        bigint(job),
     )
     .fetch_one(at)
     .await
@@ -237,10 +250,10 @@ async fn rest(at: &mut PgConnection, job: u64) -> Result<Rest, StoreError> {
 }
 
 /// Shows a program in one line, as a shell would take it.
-fn program_line(program: &Program) -> String {
+fn program_line(program: &JobProgram) -> String {
     match program {
-        Program::Script(text) => format!("script ({} bytes)", text.len()),
-        Program::Command(argv) => {
+        JobProgram::Script(text) => format!("script ({} bytes)", text.len()),
+        JobProgram::Command(argv) => {
             argv.iter().map(|word| quoted(word)).collect::<Vec<_>>().join(" ")
         }
     }
@@ -263,7 +276,7 @@ mod tests {
     fn a_command_shows_as_a_shell_would_take_it() {
         let argv = ["python3", "-c", "print('hi there')", ""].map(str::to_owned);
 
-        let line = program_line(&Program::Command(argv.to_vec()));
+        let line = program_line(&JobProgram::Command(argv.to_vec()));
 
         assert_eq!(line, r"python3 -c 'print('\''hi there'\'')' ''");
     }

@@ -1,16 +1,17 @@
-//! What is known of tasks' kernels, as the API shows it.
+//! Profiles of tasks' kernels, as the API shows them.
 
 use sqlx::PgConnection;
-use tessera_api::types::{KernelTask, KernelTasks, KernelTime, KernelView, TaskKernels};
-use tessera_kernel_queue::stats::Mean;
+use tessera_api_types::{KernelTask, KernelTasks, KernelTime, KernelView, TaskKernels};
+use tessera_kernel_queue::mean::Mean;
 use tessera_kernel_queue::{KernelProfile, Nanos};
 
+use crate::store::columns::RowRef;
 use crate::store::{StoreError, kernels};
 
 /// Most tasks in one answer.
 const TASKS_MAX: i64 = 1_000;
 
-/// Lists the tasks of which something is known, latest first.
+/// Lists the tasks that have a profile, the latest first.
 pub(super) async fn tasks(at: &mut PgConnection) -> Result<KernelTasks, StoreError> {
     let rows = sqlx::query!(
         r#"
@@ -22,14 +23,17 @@ pub(super) async fn tasks(at: &mut PgConnection) -> Result<KernelTasks, StoreErr
     .fetch_all(at)
     .await
     .map_err(StoreError::while_trying_to("list the kernel profiles"))?;
-    let items = rows.into_iter().map(|row| KernelTask {
-        task_key: row.task_key,
-        kernels: u32::try_from(row.kernels).unwrap_or(0),
-        measured: row.measured,
-        reports: u64::try_from(row.reports).unwrap_or(0),
-        updated_at: row.updated_at,
+    let items = rows.into_iter().map(|found| {
+        let row = RowRef::new("kernel_profiles", &found.task_key);
+        Ok(KernelTask {
+            kernels: row.number("kernels", found.kernels)?,
+            measured: found.measured,
+            reports: row.number("reports", found.reports)?,
+            updated_at: found.updated_at,
+            task_key: found.task_key,
+        })
     });
-    Ok(KernelTasks { items: items.collect() })
+    Ok(KernelTasks { items: items.collect::<Result<_, StoreError>>()? })
 }
 
 /// Shows one task's kernels, those first that take the device for longest.
@@ -37,7 +41,7 @@ pub(super) async fn task(
     at: &mut PgConnection,
     task: &str,
 ) -> Result<Option<TaskKernels>, StoreError> {
-    let Some(profile) = kernels::profile(at, task).await? else { return Ok(None) };
+    let Some(profile) = kernels::read_profile(at, task).await? else { return Ok(None) };
     let mut kernels: Vec<_> = profile.kernels().iter().map(view).collect();
     let weight = |kernel: &KernelView| {
         kernel.took.as_ref().map_or(0.0, |took| took.mean_us * f64::from(took.samples))

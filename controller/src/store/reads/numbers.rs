@@ -4,8 +4,9 @@ use sqlx::PgConnection;
 use uuid::Uuid;
 
 use super::page::JobQuery;
-use super::targets::{ARRAY_SPAN, signed};
+use super::targets::ARRAY_SPAN;
 use crate::store::StoreError;
+use crate::store::columns::job_number;
 
 /// Finds the numbers of a page, newest first.
 pub(super) async fn of_page(
@@ -73,7 +74,7 @@ async fn of_all(
         query.before,
         first(query),
         last(query),
-        query.array.map(signed),
+        query.array.map(job_number),
         query.states.as_deref() as Option<&[String]>,
         node,
         query.size.rows(),
@@ -115,7 +116,7 @@ async fn of_submissions(
         "#,
         query.before,
         first(query),
-        query.array.map_or(i64::MAX, signed),
+        query.array.map_or(i64::MAX, job_number),
         query.user.as_deref(),
         query.name.as_deref(),
         query.states.as_deref() as Option<&[String]>,
@@ -156,7 +157,7 @@ async fn of_unfinished(
         query.before,
         first(query),
         last(query),
-        query.array.map(signed),
+        query.array.map(job_number),
         query.states.as_deref() as Option<&[String]>,
         node,
         query.user.as_deref(),
@@ -170,9 +171,9 @@ async fn of_unfinished(
 
 /// Tasks of an array have consecutive numbers: their range spares a search through all jobs.
 fn first(query: &JobQuery) -> i64 {
-    query.array.map_or(0, signed)
+    query.array.map_or(0, job_number)
 }
 
 fn last(query: &JobQuery) -> i64 {
-    query.array.map_or(i64::MAX, |array| signed(array).saturating_add(ARRAY_SPAN))
+    query.array.map_or(i64::MAX, |array| job_number(array).saturating_add(ARRAY_SPAN))
 }

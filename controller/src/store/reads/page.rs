@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use tessera_api::types::JobFilter;
+use tessera_api_types::JobFilter;
 use tessera_model::life::JobState;
 use tessera_model::spec::BadField;
 use tessera_model::{JobId, PlanId};

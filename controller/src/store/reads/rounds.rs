@@ -1,11 +1,11 @@
 //! Recorded rounds of the placement, a page at a time.
 
 use sqlx::PgConnection;
-use tessera_api::types::{RecordedRound, RecordedRounds};
+use tessera_api_types::{RecordedRound, RecordedRounds};
 use time::OffsetDateTime;
 
 use super::page::PageSize;
-use super::row::{corrupt, count};
+use crate::store::columns::RowRef;
 use crate::store::{StoreError, rounds};
 
 /// Most bytes of bodies, as they are stored, on one page: some ten times as many as text.
@@ -98,15 +98,15 @@ async fn rows(at: &mut PgConnection, ids: &[i64]) -> Result<Vec<RecordedRound>, 
     .await
     .map_err(StoreError::while_trying_to("read recorded rounds"))?;
     let rows = rows.into_iter().map(|row| {
-        let table = "placement_rounds";
-        let text = rounds::unsealed(row.round, &row.body)?;
+        let at = RowRef::new("placement_rounds", row.round);
+        let text = rounds::record_text(row.round, &row.body)?;
         Ok(RecordedRound {
-            round: count(table, row.round, row.round)?,
+            round: at.number("round", row.round)?,
             at: row.at,
-            epoch: count(table, row.round, row.epoch)?,
-            number: count(table, row.round, row.number)?,
+            epoch: at.number("epoch", row.epoch)?,
+            number: at.number("number", row.number)?,
             digest: row.digest.iter().map(|byte| format!("{byte:02x}")).collect(),
-            record: serde_json::from_str(&text).map_err(corrupt(table, row.round))?,
+            record: serde_json::from_str(&text).map_err(at.corrupt::<serde_json::Error>("body"))?,
         })
     });
     rows.collect()

@@ -2,21 +2,15 @@
 
 use sqlx::PgConnection;
 use sqlx::types::Json;
-use tessera_model::share::Share;
+use tessera_model::share::SharingMode;
 use tessera_model::spec::ARRAY_TASKS_MAX;
 use tessera_model::{JobId, JobRef};
 
-use super::row::count;
 use crate::store::StoreError;
+use crate::store::columns::{RowRef, job_number};
 
 /// How far the number of an array's last task may lie above the array's own.
-pub(super) const ARRAY_SPAN: i64 = i64_of(ARRAY_TASKS_MAX) - 1;
-
-const fn i64_of(number: u32) -> i64 {
-    // `From` is not const; widening by shifting the halves in is.
-    let [a, b, c, d] = number.to_be_bytes();
-    i64::from_be_bytes([0, 0, 0, 0, a, b, c, d])
-}
+pub(super) const ARRAY_SPAN: i64 = ARRAY_TASKS_MAX as i64 - 1;
 
 /// The jobs that a command addresses.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -47,7 +41,7 @@ pub(super) async fn of(at: &mut PgConnection, job: JobRef) -> Result<Option<Targ
         return Ok(Some(Targets::Tasks { array: gang, unfinished }));
     }
     number
-        .map(|number| Ok(Targets::One(JobId::from_number(count("jobs", number, number)?))))
+        .map(|number| Ok(Targets::One(RowRef::new("jobs", number).job("job", number)?)))
         .transpose()
 }
 
@@ -63,7 +57,7 @@ pub(super) async fn number_of(
 }
 
 async fn existing(at: &mut PgConnection, job: JobId) -> Result<Option<i64>, StoreError> {
-    sqlx::query_scalar!("SELECT job FROM jobs WHERE job = $1", signed(job))
+    sqlx::query_scalar!("SELECT job FROM jobs WHERE job = $1", job_number(job))
         .fetch_optional(at)
         .await
         .map_err(StoreError::while_trying_to("find a job"))
@@ -78,7 +72,7 @@ async fn task(at: &mut PgConnection, array: JobId, index: u32) -> Result<Option<
           JOIN jobs AS j ON j.job = s.first_job + $2 - s.array_first AND j.submission = s.first_job
          WHERE s.first_job = $1
         "#,
-        signed(array),
+        job_number(array),
         i64::from(index),
     )
     .fetch_optional(at)
@@ -92,7 +86,7 @@ async fn is_array(at: &mut PgConnection, job: JobId) -> Result<bool, StoreError>
         SELECT EXISTS (
             SELECT FROM submissions WHERE first_job = $1 AND array_first IS NOT NULL) AS "is!"
         "#,
-        signed(job),
+        job_number(job),
     )
     .fetch_one(at)
     .await
@@ -112,7 +106,7 @@ async fn gang_of(at: &mut PgConnection, job: Option<i64>) -> Result<Option<JobId
     .fetch_optional(at)
     .await
     .map_err(StoreError::while_trying_to("find a job's gang"))?;
-    gang.map(|gang| Ok(JobId::from_number(count("jobs", gang, gang)?))).transpose()
+    gang.map(|gang| RowRef::new("jobs", gang).job("submission", gang)).transpose()
 }
 
 async fn unfinished_tasks(at: &mut PgConnection, array: JobId) -> Result<Vec<JobId>, StoreError> {
@@ -123,24 +117,24 @@ async fn unfinished_tasks(at: &mut PgConnection, array: JobId) -> Result<Vec<Job
          WHERE ended_at IS NULL AND job BETWEEN $1 AND $2 AND submission = $1
          ORDER BY job
         "#,
-        signed(array),
-        signed(array).saturating_add(ARRAY_SPAN),
+        job_number(array),
+        job_number(array).saturating_add(ARRAY_SPAN),
     )
     .fetch_all(at)
     .await
     .map_err(StoreError::while_trying_to("list the unfinished tasks of an array"))?;
-    numbers
-        .into_iter()
-        .map(|number| Ok(JobId::from_number(count("jobs", number, number)?)))
-        .collect()
+    numbers.into_iter().map(|number| RowRef::new("jobs", number).job("job", number)).collect()
 }
 
 /// Returns what share of a slice a job asked for; `None` if there is no such job.
-pub(super) async fn share(at: &mut PgConnection, job: JobRef) -> Result<Option<Share>, StoreError> {
+pub(super) async fn share(
+    at: &mut PgConnection,
+    job: JobRef,
+) -> Result<Option<SharingMode>, StoreError> {
     let Some(number) = number_of(at, job).await? else { return Ok(None) };
     let share = sqlx::query_scalar!(
         r#"
-        SELECT s.spec -> 'share' AS "share: Json<Share>"
+        SELECT s.spec -> 'share' AS "share: Json<SharingMode>"
           FROM jobs AS j JOIN submissions AS s ON s.first_job = j.submission
          WHERE j.job = $1
         "#,
@@ -149,7 +143,7 @@ pub(super) async fn share(at: &mut PgConnection, job: JobRef) -> Result<Option<S
     .fetch_optional(at)
     .await
     .map_err(StoreError::while_trying_to("read a job's share"))?;
-    Ok(share.map(|share| share.map_or(Share::Exclusive, |share| share.0)))
+    Ok(share.map(|share| share.map_or(SharingMode::Exclusive, |share| share.0)))
 }
 
 /// Tells whether a submit was accepted under this user's key.
@@ -169,9 +163,4 @@ pub(super) async fn key_is_used(
     .fetch_one(at)
     .await
     .map_err(StoreError::while_trying_to("find an idempotency key"))
-}
-
-/// Numbers of jobs are positive 64-bit integers by construction.
-pub(super) fn signed(job: JobId) -> i64 {
-    i64::try_from(job.number()).unwrap_or(i64::MAX)
 }

@@ -1,35 +1,35 @@
-//! Who holds and who asks.
+//! Which sessions are holders and which are fillers.
 
-use super::Queue;
-use super::session::Hunger;
-use crate::action::{Action, Role};
-use crate::rules::Sharing;
+use super::KernelQueue;
+use super::session::WaitStart;
+use crate::action::{QueueAction, Role};
+use crate::rules::KernelSharing;
 
-impl Queue {
-    /// Gives every session its role. If those who hold changed, all grants end.
+impl KernelQueue {
+    /// Assigns every session its role. If the holders changed, all grants of gaps end.
     pub(super) fn assign_roles(&mut self) {
-        if self.rules.sharing == Sharing::Exclusive && self.owner.is_none() {
-            // The sessions stand in the order of joining, and of equals the first is the least.
+        if self.rules.sharing == KernelSharing::Exclusive && self.owner.is_none() {
+            // Sessions are in the order of joining, and `min_by_key` returns the first of equals.
             self.owner =
                 self.sessions.iter().min_by_key(|session| session.priority).map(|first| first.id);
         }
-        let changes = |at| self.role_of(at).holds() != self.sessions[at].role.holds();
-        if (0..self.sessions.len()).any(changes) {
+        let changes_side = |at| self.role_of(at).is_holder() != self.sessions[at].role.is_holder();
+        if (0..self.sessions.len()).any(changes_side) {
             self.end_gap_leases();
         }
         for at in 0..self.sessions.len() {
             let role = self.role_of(at);
             let session = &mut self.sessions[at];
             let was = std::mem::replace(&mut session.role, role);
-            if std::mem::replace(&mut session.is_told, true) && was == role {
+            if std::mem::replace(&mut session.is_role_sent, true) && was == role {
                 continue;
             }
-            self.actions.push(Action::Role { session: session.id, role });
-            // Whatever it did in its old role was told differently, or not at all.
+            self.actions.push(QueueAction::Role { session: session.id, role });
+            // Its records in the old role had another meaning, or were not sent.
             session.gap = None;
             session.active_at = self.now;
-            if role.holds() && !was.holds() {
-                self.rise(at);
+            if role.is_holder() && !was.is_holder() {
+                self.promote_to_holder(at);
             }
         }
     }
@@ -37,13 +37,13 @@ impl Queue {
     fn role_of(&self, at: usize) -> Role {
         let session = &self.sessions[at];
         let holds = match self.rules.sharing {
-            Sharing::Exclusive => self.owner == Some(session.id),
-            Sharing::Turns | Sharing::Beside { .. } => {
+            KernelSharing::Exclusive => self.owner == Some(session.id),
+            KernelSharing::Interleaved | KernelSharing::Colocated { .. } => {
                 self.sessions.iter().all(|other| session.priority <= other.priority)
             }
         };
         if !holds {
-            Role::Ask
+            Role::Fill
         } else if !self.tasks[session.task].profile.is_measured() {
             Role::Measure
         } else if self.sessions.len() == 1 {
@@ -53,29 +53,29 @@ impl Queue {
         }
     }
 
-    /// Lets a session that asked hold: its launches need no grants any more.
-    fn rise(&mut self, at: usize) {
+    /// Makes a filler a holder: its launches need no grants any more.
+    fn promote_to_holder(&mut self, at: usize) {
         self.end_lease(at, true);
-        self.end_hunger(at);
-        self.waiting.forget(self.sessions[at].id);
+        self.end_wait(at);
+        self.waiting.remove_session(self.sessions[at].id);
     }
 
     /// Ends a session's wait and counts it.
-    fn end_hunger(&mut self, at: usize) {
+    fn end_wait(&mut self, at: usize) {
         let session = &mut self.sessions[at];
-        let Some(hunger) = session.hunger.take() else { return };
-        let waited = self.now.minus(hunger.at);
+        let Some(wait_start) = session.wait_start.take() else { return };
+        let waited = self.now.minus(wait_start.at);
         session.counters.note_wait(waited);
         self.counters.note_wait(waited);
     }
 
-    /// Ends a session's wait because it launched; if other launches of it wait, a new one begins.
-    pub(super) fn feed(&mut self, at: usize) {
-        self.end_hunger(at);
+    /// Ends a session's wait because it launched. If other launches of it wait, a new wait begins.
+    pub(super) fn end_wait_by_launch(&mut self, at: usize) {
+        self.end_wait(at);
         let session = &self.sessions[at];
         let id = session.id;
-        if self.waiting.of(session.priority).any(|request| request.session == id) {
-            self.sessions[at].hunger = Some(Hunger { at: self.now, served: self.served });
+        if self.waiting.launches_of(session.priority).any(|request| request.session == id) {
+            self.sessions[at].wait_start = Some(WaitStart { at: self.now, served: self.served });
         }
     }
 }

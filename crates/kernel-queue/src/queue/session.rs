@@ -1,77 +1,77 @@
-//! What the queue knows of one session.
+//! The state of one session in the queue.
 
 use tessera_model::spec::{Class, Priority};
 
 use crate::action::Role;
-use crate::admission::Need;
-use crate::counters::Counters;
+use crate::admission::ResourceNeed;
+use crate::counters::QueueCounters;
 use crate::event::Join;
 use crate::ids::{KernelIndex, SessionId};
-use crate::lease::Lease;
-use crate::measure::Recorder;
-use crate::predict::Correction;
+use crate::lease::GrantLease;
+use crate::measure::SampleRecorder;
+use crate::predict::GapCorrection;
 use crate::time::Nanos;
-use crate::waiting::Request;
+use crate::waiting::LaunchRequest;
 
-/// Since when a session waits.
+/// When a session began to wait.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Hunger {
-    /// On the clock.
+pub(super) struct WaitStart {
+    /// On the monotonic clock.
     pub at: Nanos,
-    /// On the clock of what holders launched.
+    /// The holders' total kernel time at that moment.
     pub served: Nanos,
 }
 
-/// A lease, and what it was given for.
+/// What a lease was given for.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Given {
+pub(super) struct LeaseBasis {
     /// The launch that waits for it, until it is reported.
-    pub request: Option<Request>,
-    /// What was set aside on the device.
-    pub reserved: Option<Need>,
+    pub request: Option<LaunchRequest>,
+    /// The resources that are reserved on the device.
+    pub reserved: Option<ResourceNeed>,
 }
 
-/// A gap of a holder, from its predicted or sure beginning.
+/// A gap of a holder, from its predicted or known beginning.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct OpenGap {
     /// The kernel before the last.
     pub before: Option<KernelIndex>,
     /// The kernel that it follows.
     pub kernel: KernelIndex,
-    /// When the device became idle, or should.
+    /// When the device became idle, or is predicted to.
     pub from: Nanos,
-    /// When it should end at the earliest, as told first; nothing if not worth filling.
-    pub told: Option<Nanos>,
+    /// The first prediction of its earliest end; `None` if it is not worth filling.
+    pub predicted_end: Option<Nanos>,
     /// Whether another session launched in it.
     pub filled: bool,
 }
 
 /// One process that is connected.
 #[derive(Clone, Debug)]
-pub(super) struct Session {
+pub(super) struct QueueSession {
     pub id: SessionId,
     pub task: usize,
     pub priority: Priority,
     pub class: Class,
     pub share_thousandths: u32,
     pub role: Role,
-    /// Whether it was told its role.
-    pub is_told: bool,
+    /// Whether its role was sent to it.
+    pub is_role_sent: bool,
     pub alive_until: Nanos,
     pub last: Option<KernelIndex>,
-    /// A holder's; one that never launched has none.
+    /// The current gap of a holder that has launched.
     pub gap: Option<OpenGap>,
-    /// When it last did something that shows that it is at work.
+    /// When it was last active.
     pub active_at: Nanos,
-    pub lease: Option<Lease>,
-    pub given: Given,
-    pub hunger: Option<Hunger>,
-    pub correction: Correction,
-    pub recorder: Recorder,
-    pub counters: Counters,
+    pub lease: Option<GrantLease>,
+    pub basis: LeaseBasis,
+    pub wait_start: Option<WaitStart>,
+    pub correction: GapCorrection,
+    pub recorder: SampleRecorder,
+    pub counters: QueueCounters,
 }
 
-impl Session {
+impl QueueSession {
     pub fn new(join: &Join, task: usize, now: Nanos, alive_until: Nanos) -> Self {
         Self {
             id: join.session,
@@ -79,18 +79,18 @@ impl Session {
             priority: join.priority,
             class: join.class,
             share_thousandths: join.share_thousandths,
-            role: Role::Ask,
-            is_told: false,
+            role: Role::Fill,
+            is_role_sent: false,
             alive_until,
             last: None,
             gap: None,
             active_at: now,
             lease: None,
-            given: Given { request: None, reserved: None },
-            hunger: None,
-            correction: Correction::default(),
-            recorder: Recorder::default(),
-            counters: Counters::default(),
+            basis: LeaseBasis { request: None, reserved: None },
+            wait_start: None,
+            correction: GapCorrection::default(),
+            recorder: SampleRecorder::default(),
+            counters: QueueCounters::default(),
         }
     }
 }

@@ -1,14 +1,15 @@
-//! Sessions with honest clients, a queue, and messages that are delivered when chance says so.
-//! Every law is an assertion at the place where it could be broken.
+//! Sessions with correct clients, a queue, and messages that are delivered at random times.
+//! Every law is an assertion where it could be violated.
 
 use std::collections::VecDeque;
 
 use proptest::prelude::*;
 use tessera_kernel_queue::limits::ACTIONS_MAX;
-use tessera_kernel_queue::waiting::Request;
+use tessera_kernel_queue::waiting::LaunchRequest;
 use tessera_kernel_queue::{
-    Action, Dims, Event, GapPredictor, Gate, Grant, GrantSize, Join, KernelId, KernelIndex, Kind,
-    Nanos, Purse, Queue, Role, Rules, SessionId, Spend, TaskKey, TaskProfile,
+    Dims, GapPredictor, GateState, Grant, GrantBudget, GrantKind, GrantSize, Join, KernelId,
+    KernelIndex, KernelQueue, LaunchDecision, Nanos, QueueAction, QueueEvent, QueueRules, Role,
+    SessionId, TaskKey, TaskProfile,
 };
 use tessera_model::spec::{Class, Priority};
 
@@ -40,23 +41,23 @@ struct Client {
     id: SessionId,
     priority: Priority,
     role: Role,
-    purse: Purse,
-    inbox: VecDeque<Action>,
+    budget: GrantBudget,
+    inbox: VecDeque<QueueAction>,
     /// The launch that its thread is blocked in.
     blocked: Option<(u64, u16)>,
-    asked: bool,
+    requested: bool,
     /// When each kernel was launched whose end it has not noticed.
     in_flight: VecDeque<Nanos>,
     launches: u64,
-    /// Stopped without a word: it will never do anything again.
+    /// Stopped silently: it will never do anything again.
     dead: bool,
 }
 
 pub struct Harness {
-    queue: Queue,
-    rules: Rules,
+    queue: KernelQueue,
+    rules: QueueRules,
     now: Nanos,
-    gate: Gate,
+    gate: GateState,
     clients: Vec<Client>,
     next: u64,
     profile: TaskProfile,
@@ -66,7 +67,7 @@ pub struct Harness {
 }
 
 impl Harness {
-    pub fn new(rules: Rules) -> Self {
+    pub fn new(rules: QueueRules) -> Self {
         let mut profile = TaskProfile::default();
         for (number, (took, gap)) in KERNELS.into_iter().enumerate() {
             let id = KernelId::new(format!("k{number}"), Dims([1; 3]), Dims([1; 3])).unwrap();
@@ -82,10 +83,10 @@ impl Harness {
         }
         profile.close_measuring();
         Self {
-            queue: Queue::new(rules),
+            queue: KernelQueue::new(rules),
             rules,
             now: Nanos::ZERO,
-            gate: Gate::default(),
+            gate: GateState::default(),
             clients: Vec::new(),
             next: 1,
             profile,
@@ -98,7 +99,7 @@ impl Harness {
         let until = self.now.plus(op.pause);
         while self.queue.deadline() < until {
             self.now = self.now.max(self.queue.deadline());
-            self.step(Event::Tick);
+            self.step(QueueEvent::Tick);
             assert!(self.queue.deadline() > self.now, "a tick settles everything that was due");
         }
         self.now = until;
@@ -111,7 +112,7 @@ impl Harness {
         let at = living[op.who % living.len()];
         let session = self.clients[at].id;
         match op.what {
-            0 => self.step(Event::Alive { session }),
+            0 => self.step(QueueEvent::Alive { session }),
             1 => self.leave(at),
             2 => self.clients[at].dead = true,
             3..=6 => self.deliver(at),
@@ -126,37 +127,37 @@ impl Harness {
         self.next += 1;
         let priority = Priority::try_from(u8::try_from(number % 4).unwrap()).unwrap();
         let task = TaskKey::new(format!("task {}", id.get())).unwrap();
-        self.queue.learn(&task, self.profile.clone());
+        self.queue.add_profile(&task, self.profile.clone());
         self.clients.push(Client {
             id,
             priority,
-            role: Role::Ask,
-            purse: Purse::default(),
+            role: Role::Fill,
+            budget: GrantBudget::default(),
             inbox: VecDeque::new(),
             blocked: None,
-            asked: false,
+            requested: false,
             in_flight: VecDeque::new(),
             launches: 0,
             dead: false,
         });
         let class = Class::Offline;
         let join = Join { session: id, task, priority, class, share_thousandths: 500 };
-        self.step(Event::Join(join));
+        self.step(QueueEvent::Join(join));
     }
 
     fn leave(&mut self, at: usize) {
         let session = self.clients.remove(at).id;
-        self.step(Event::Leave { session });
+        self.step(QueueEvent::Leave { session });
     }
 
     fn deliver(&mut self, at: usize) {
         match self.clients[at].inbox.pop_front() {
-            Some(Action::Grant { grant, .. }) => self.clients[at].purse.receive(grant),
-            Some(Action::Role { role, .. }) => self.clients[at].role = role,
-            Some(Action::Revoke { grant, .. }) => {
+            Some(QueueAction::Grant { grant, .. }) => self.clients[at].budget.receive(grant),
+            Some(QueueAction::Role { role, .. }) => self.clients[at].role = role,
+            Some(QueueAction::Revoke { grant, .. }) => {
                 let client = &mut self.clients[at];
-                if client.purse.grant().is_some_and(|held| held.number == grant) {
-                    client.purse.empty();
+                if client.budget.grant().is_some_and(|held| held.number == grant) {
+                    client.budget.clear();
                 }
             }
             _ => {}
@@ -170,7 +171,7 @@ impl Harness {
         let client = &mut self.clients[at];
         let session = client.id;
         if client.in_flight.pop_front().is_some() {
-            self.step(Event::Done { session });
+            self.step(QueueEvent::Done { session });
         }
     }
 
@@ -181,11 +182,11 @@ impl Harness {
         }
         client.in_flight.clear();
         let session = client.id;
-        let returns = client.purse.grant().filter(|grant| grant.yields).map(|grant| grant.number);
+        let returns = client.budget.grant().filter(|grant| grant.yields).map(|grant| grant.number);
         if returns.is_some() {
-            client.purse.empty();
+            client.budget.clear();
         }
-        self.step(Event::Sync { session, returns });
+        self.step(QueueEvent::Sync { session, returns });
     }
 
     /// A thread launches, or tries again to.
@@ -198,34 +199,39 @@ impl Harness {
         });
         let session = client.id;
         let index = KernelIndex::new(kernel);
-        if client.role.holds() {
+        if client.role.is_holder() {
             client.blocked = None;
-            client.asked = false;
+            client.requested = false;
             self.gate.launches += 1;
             self.returns += 1;
             let count = self.gate.launches;
-            self.step(Event::Launch { session, launch, kernel: index, count });
+            self.step(QueueEvent::Launch { session, launch, kernel: index, count });
             return;
         }
         let predicted = self.profile.took(index);
-        let held = client.purse.grant().copied();
+        let held = client.budget.grant().copied();
         let in_flight = u16::try_from(client.in_flight.len()).unwrap();
-        match client.purse.spend(predicted, self.gate, in_flight, self.now) {
-            Spend::Go => {
+        match client.budget.spend(predicted, self.gate, in_flight, self.now) {
+            LaunchDecision::Launch => {
                 client.blocked = None;
-                client.asked = false;
+                client.requested = false;
                 client.in_flight.push_back(self.now);
                 let grant = held.expect("nothing is spent without a grant");
                 self.check_spent(&grant);
-                self.step(Event::Started { session, launch, kernel: index, grant: grant.number });
+                self.step(QueueEvent::Started {
+                    session,
+                    launch,
+                    kernel: index,
+                    grant: grant.number,
+                });
             }
-            Spend::Wait => {}
-            Spend::Ask => {
-                let beyond = client.purse.grant().map(|grant| grant.number);
-                client.purse.empty();
-                if !client.asked || beyond.is_some() {
-                    client.asked = true;
-                    self.step(Event::Want { session, launch, kernel: index, beyond });
+            LaunchDecision::Wait => {}
+            LaunchDecision::Request => {
+                let beyond = client.budget.grant().map(|grant| grant.number);
+                client.budget.clear();
+                if !client.requested || beyond.is_some() {
+                    client.requested = true;
+                    self.step(QueueEvent::Request { session, launch, kernel: index, beyond });
                 }
             }
         }
@@ -235,73 +241,82 @@ impl Harness {
     fn check_spent(&self, grant: &Grant) {
         assert!(self.now >= grant.from && self.now < grant.until, "within its time: {grant:?}");
         let given = self.given.iter().find(|(number, _)| *number == grant.number).unwrap().1;
-        if grant.kind.ends_with_the_gap() {
+        if grant.kind.ends_with_gap() {
             assert_eq!(given, self.returns, "no holder launched since the grant: {grant:?}");
         }
         // A kernel that is in flight for so long that its report must be lost counts as ended.
         let recent = self.now.minus(Nanos::from_millis(300));
-        let fillers = self.clients.iter().filter(|c| self.queue.role(c.id) == Some(Role::Ask));
+        let fillers = self.clients.iter().filter(|c| self.queue.role(c.id) == Some(Role::Fill));
         let in_flight = fillers.flat_map(|client| &client.in_flight);
         let in_flight = in_flight.filter(|launched| **launched >= recent).count();
         assert!(in_flight <= usize::from(self.rules.in_flight), "{in_flight} are in flight");
     }
 
-    fn step(&mut self, event: Event) {
-        let before: Vec<Request> =
+    fn step(&mut self, event: QueueEvent) {
+        let before: Vec<LaunchRequest> =
             self.queue.waiting().iter().map(|(_, request)| *request).collect();
-        let want = match &event {
-            Event::Want { session, launch, .. } => Some((*session, *launch)),
+        let request_event = match &event {
+            QueueEvent::Request { session, launch, .. } => Some((*session, *launch)),
             _ => None,
         };
         let actions = self.queue.step(event, self.now).to_vec();
         assert!(actions.len() <= ACTIONS_MAX, "actions are bounded");
         for action in &actions {
-            self.take(*action, &before, want);
+            self.take(*action, &before, request_event);
         }
         self.check_roles();
     }
 
-    fn take(&mut self, action: Action, before: &[Request], want: Option<(SessionId, u64)>) {
+    fn take(
+        &mut self,
+        action: QueueAction,
+        before: &[LaunchRequest],
+        request_event: Option<(SessionId, u64)>,
+    ) {
         let session = match action {
-            Action::Gate { epoch } => {
+            QueueAction::Gate { epoch } => {
                 assert!(epoch > self.gate.epoch, "the gate only rises");
                 self.gate.epoch = epoch;
                 return;
             }
-            Action::Grant { session, grant } => {
+            QueueAction::Grant { session, grant } => {
                 self.given.push((grant.number, self.returns));
                 self.check_budget(&grant);
-                self.check_choice(session, &grant, before, want);
+                self.check_choice(session, &grant, before, request_event);
                 session
             }
-            Action::Dropped { session } => {
+            QueueAction::Dropped { session } => {
                 let at = self.clients.iter().position(|client| client.id == session);
                 let at = at.expect("only those who are there are dropped");
                 assert!(self.clients[at].dead || self.now > Nanos::from_millis(900));
                 self.clients.remove(at);
                 return;
             }
-            Action::Role { session, .. }
-            | Action::Revoke { session, .. }
-            | Action::Defined { session, .. }
-            | Action::Measured { session }
-            | Action::Remeasure { session, .. }
-            | Action::Refuse { session, .. } => session,
+            QueueAction::Role { session, .. }
+            | QueueAction::Revoke { session, .. }
+            | QueueAction::Defined { session, .. }
+            | QueueAction::Measured { session }
+            | QueueAction::Remeasure { session, .. }
+            | QueueAction::Refuse { session, .. } => session,
         };
         if let Some(client) = self.clients.iter_mut().find(|client| client.id == session) {
             client.inbox.push_back(action);
         }
     }
 
-    /// What is promised of a gap fits into it, however many grants stand. By means, no gap is
-    /// longer than the longest mean; what is learned online has no such bound.
+    /// The granted time of a gap fits into it, however many grants there are. With means, no gap is
+    /// longer than the longest mean. What is learned online has no such bound.
     fn check_budget(&self, grant: &Grant) {
         let longest = Nanos::from_micros(KERNELS.iter().map(|(_, gap)| *gap).max().unwrap_or(0));
-        if grant.kind == Kind::Gap {
+        if grant.kind == GrantKind::Gap {
             assert!(grant.from.plus(grant.budget) <= grant.until, "{grant:?}");
             if self.rules.predictor == GapPredictor::Mean {
                 assert!(grant.until.minus(grant.from) <= longest, "{grant:?}");
-                assert!(self.queue.promised() <= longest, "{}", self.queue.promised());
+                assert!(
+                    self.queue.granted_gap_time() <= longest,
+                    "{}",
+                    self.queue.granted_gap_time()
+                );
             }
         }
     }
@@ -312,36 +327,36 @@ impl Harness {
         &self,
         session: SessionId,
         grant: &Grant,
-        before: &[Request],
-        want: Option<(SessionId, u64)>,
+        before: &[LaunchRequest],
+        request_event: Option<(SessionId, u64)>,
     ) {
         let priority = self.priority(session).expect("grants go to those who are there");
         let holders = self.clients.iter().map(|client| client.priority).min();
         assert!(Some(priority) > holders, "who holds needs no grant");
-        if grant.kind != Kind::Gap || self.rules.grants != GrantSize::Gap {
+        if grant.kind != GrantKind::Gap || self.rules.grants != GrantSize::Gap {
             return;
         }
         let idle = grant.budget;
-        for (rival_priority, rival) in self.queue.waiting().iter() {
-            let fits = rival.predicted.is_some_and(|time| time < idle);
-            let has_lease = self.has_lease(rival.session);
-            if !fits || has_lease || rival.session == session {
+        for (contender_priority, contender) in self.queue.waiting().iter() {
+            let fits = contender.predicted.is_some_and(|time| time < idle);
+            let has_lease = self.has_lease(contender.session);
+            if !fits || has_lease || contender.session == session {
                 continue;
             }
-            assert!(rival_priority >= priority, "{rival:?} was passed over for {grant:?}");
-            if rival_priority == priority {
+            assert!(contender_priority >= priority, "{contender:?} was passed over for {grant:?}");
+            if contender_priority == priority {
                 let mine = before.iter().find(|request| request.session == session);
-                let (Some(mine), None) = (mine, want) else { continue };
-                let longer = rival.predicted > mine.predicted;
-                let older = rival.predicted == mine.predicted && rival.ticket < mine.ticket;
-                assert!(!longer && !older, "{rival:?} should have gone before {mine:?}");
+                let (Some(mine), None) = (mine, request_event) else { continue };
+                let longer = contender.predicted > mine.predicted;
+                let older = contender.predicted == mine.predicted && contender.ticket < mine.ticket;
+                assert!(!longer && !older, "{contender:?} should have gone before {mine:?}");
             }
         }
     }
 
     fn has_lease(&self, session: SessionId) -> bool {
         let client = self.clients.iter().find(|client| client.id == session);
-        client.is_some_and(|client| client.purse.grant().is_some() || !client.inbox.is_empty())
+        client.is_some_and(|client| client.budget.grant().is_some() || !client.inbox.is_empty())
     }
 
     fn priority(&self, session: SessionId) -> Option<Priority> {
@@ -352,7 +367,7 @@ impl Harness {
     fn check_roles(&self) {
         let top = self.clients.iter().map(|client| client.priority).min();
         for (session, role) in self.queue.sessions() {
-            assert_eq!(role.holds(), self.priority(session) == top, "{session:?} is {role:?}");
+            assert_eq!(role.is_holder(), self.priority(session) == top, "{session:?} is {role:?}");
         }
     }
 }

@@ -1,12 +1,12 @@
-//! A slice with sessions, told in few words. Shared by the tests of rules.
+//! A slice with sessions, for short tests of the rules.
 
 #![allow(dead_code, reason = "each test program uses a part of it")]
 
 use std::collections::BTreeMap;
 
 use tessera_kernel_queue::{
-    Action, Dims, Event, Grant, Join, KernelId, KernelIndex, Kind, Nanos, Queue, Role, Rules,
-    SessionId, TaskKey, TaskProfile,
+    Dims, Grant, GrantKind, Join, KernelId, KernelIndex, KernelQueue, Nanos, QueueAction,
+    QueueEvent, QueueRules, Role, SessionId, TaskKey, TaskProfile,
 };
 use tessera_model::spec::{Class, Priority};
 
@@ -42,25 +42,30 @@ pub fn profile(kernels: &[(Nanos, Nanos)]) -> TaskProfile {
 }
 
 pub struct Scene {
-    pub queue: Queue,
+    pub queue: KernelQueue,
     pub now: Nanos,
     launches: u64,
-    /// The launch that each session wanted last.
-    wanted: BTreeMap<u64, u64>,
+    /// The launch that each session requested last.
+    requested: BTreeMap<u64, u64>,
 }
 
 impl Scene {
-    pub fn new(rules: Rules) -> Self {
-        Self { queue: Queue::new(rules), now: Nanos::ZERO, launches: 0, wanted: BTreeMap::new() }
+    pub fn new(rules: QueueRules) -> Self {
+        Self {
+            queue: KernelQueue::new(rules),
+            now: Nanos::ZERO,
+            launches: 0,
+            requested: BTreeMap::new(),
+        }
     }
 
-    pub fn step(&mut self, event: Event) -> Vec<Action> {
+    pub fn step(&mut self, event: QueueEvent) -> Vec<QueueAction> {
         self.queue.step(event, self.now).to_vec()
     }
 
-    pub fn join(&mut self, session: u64, priority: u8, profile: TaskProfile) -> Vec<Action> {
+    pub fn join(&mut self, session: u64, priority: u8, profile: TaskProfile) -> Vec<QueueAction> {
         let task = TaskKey::new(format!("task {session}")).unwrap();
-        self.queue.learn(&task, profile);
+        self.queue.add_profile(&task, profile);
         let join = Join {
             session: SessionId::new(session),
             task,
@@ -68,48 +73,47 @@ impl Scene {
             class: Class::Offline,
             share_thousandths: 1_000,
         };
-        self.step(Event::Join(join))
+        self.step(QueueEvent::Join(join))
     }
 
-    pub fn leave(&mut self, session: u64) -> Vec<Action> {
-        self.step(Event::Leave { session: SessionId::new(session) })
+    pub fn leave(&mut self, session: u64) -> Vec<QueueAction> {
+        self.step(QueueEvent::Leave { session: SessionId::new(session) })
     }
 
-    pub fn launch(&mut self, session: u64, kernel: KernelIndex) -> Vec<Action> {
+    pub fn launch(&mut self, session: u64, kernel: KernelIndex) -> Vec<QueueAction> {
         self.launches += 1;
         let (session, launch) = (SessionId::new(session), self.launches);
-        self.step(Event::Launch { session, launch, kernel, count: 0 })
+        self.step(QueueEvent::Launch { session, launch, kernel, count: 0 })
     }
 
-    pub fn want(&mut self, session: u64, kernel: KernelIndex) -> Vec<Action> {
+    pub fn request(&mut self, session: u64, kernel: KernelIndex) -> Vec<QueueAction> {
         self.launches += 1;
-        self.wanted.insert(session, self.launches);
+        self.requested.insert(session, self.launches);
         let (session, launch) = (SessionId::new(session), self.launches);
-        self.step(Event::Want { session, launch, kernel, beyond: None })
+        self.step(QueueEvent::Request { session, launch, kernel, beyond: None })
     }
 
-    /// The launch that the session wanted last is of another kernel than it said.
-    pub fn want_again(&mut self, session: u64, kernel: KernelIndex) -> Vec<Action> {
-        let launch = self.wanted[&session];
+    /// The launch that the session requested last has another kernel than the request stated.
+    pub fn request_again(&mut self, session: u64, kernel: KernelIndex) -> Vec<QueueAction> {
+        let launch = self.requested[&session];
         let session = SessionId::new(session);
-        self.step(Event::Want { session, launch, kernel, beyond: None })
+        self.step(QueueEvent::Request { session, launch, kernel, beyond: None })
     }
 
-    /// The launch that the session wanted last, or one that it never asked for, goes under a
-    /// grant.
-    pub fn started(&mut self, session: u64, kernel: KernelIndex, grant: Grant) -> Vec<Action> {
+    /// The launch that the session requested last, or one without a request, goes under a grant.
+    pub fn started(&mut self, session: u64, kernel: KernelIndex, grant: Grant) -> Vec<QueueAction> {
         self.launches += 1;
-        let launch = self.wanted.remove(&session).unwrap_or(self.launches);
+        let launch = self.requested.remove(&session).unwrap_or(self.launches);
         let session = SessionId::new(session);
-        self.step(Event::Started { session, launch, kernel, grant: grant.number })
+        self.step(QueueEvent::Started { session, launch, kernel, grant: grant.number })
     }
 
-    pub fn done(&mut self, session: u64) -> Vec<Action> {
-        self.step(Event::Done { session: SessionId::new(session) })
+    pub fn done(&mut self, session: u64) -> Vec<QueueAction> {
+        self.step(QueueEvent::Done { session: SessionId::new(session) })
     }
 
-    pub fn sync(&mut self, session: u64) -> Vec<Action> {
-        self.step(Event::Sync { session: SessionId::new(session), returns: None })
+    pub fn sync(&mut self, session: u64) -> Vec<QueueAction> {
+        self.step(QueueEvent::Sync { session: SessionId::new(session), returns: None })
     }
 
     pub fn role(&self, session: u64) -> Option<Role> {
@@ -117,46 +121,52 @@ impl Scene {
     }
 
     /// Lets time pass until `until`, with every tick that falls due; returns what was done when.
-    pub fn wait(&mut self, until: Nanos) -> Vec<(Nanos, Action)> {
+    pub fn wait(&mut self, until: Nanos) -> Vec<(Nanos, QueueAction)> {
         let mut seen = Vec::new();
         while self.queue.deadline() <= until {
             self.now = self.now.max(self.queue.deadline());
-            let actions = self.step(Event::Tick);
+            let actions = self.step(QueueEvent::Tick);
             seen.extend(actions.into_iter().map(|action| (self.now, action)));
         }
         self.now = until;
         seen
     }
 
-    /// Says for sessions that they are there.
+    /// Reports that sessions are alive.
     pub fn alive(&mut self, sessions: &[u64]) {
         for session in sessions {
-            self.step(Event::Alive { session: SessionId::new(*session) });
+            self.step(QueueEvent::Alive { session: SessionId::new(*session) });
         }
     }
 }
 
 /// Returns the grant for a session among actions.
-pub fn granted(actions: &[Action], session: u64) -> Option<Grant> {
+pub fn granted(actions: &[QueueAction], session: u64) -> Option<Grant> {
     actions.iter().find_map(|action| match action {
-        Action::Grant { session: whom, grant } if whom.get() == session => Some(*grant),
+        QueueAction::Grant { session: whom, grant } if whom.get() == session => Some(*grant),
         _ => None,
     })
 }
 
 /// Returns the first grant of a kind for a session, and when it was given.
-pub fn first(seen: &[(Nanos, Action)], session: u64, kind: Kind) -> Option<(Nanos, Grant)> {
+pub fn first(
+    seen: &[(Nanos, QueueAction)],
+    session: u64,
+    kind: GrantKind,
+) -> Option<(Nanos, Grant)> {
     seen.iter().find_map(|(at, action)| match action {
-        Action::Grant { session: whom, grant } if whom.get() == session && grant.kind == kind => {
+        QueueAction::Grant { session: whom, grant }
+            if whom.get() == session && grant.kind == kind =>
+        {
             Some((*at, *grant))
         }
         _ => None,
     })
 }
 
-pub fn role_told(actions: &[Action], session: u64) -> Option<Role> {
+pub fn role_sent(actions: &[QueueAction], session: u64) -> Option<Role> {
     actions.iter().rev().find_map(|action| match action {
-        Action::Role { session: whom, role } if whom.get() == session => Some(*role),
+        QueueAction::Role { session: whom, role } if whom.get() == session => Some(*role),
         _ => None,
     })
 }

@@ -1,4 +1,4 @@
-//! The search for starts: where the instances of a layout best stand of which only the profiles
+//! The search for starts: the best placements for the instances of a layout of which only the profiles
 //! are given.
 
 use super::geometry::{Geometry, Layout, ProfileId, Slot};
@@ -9,14 +9,14 @@ pub const TRIES_MAX: usize = 50_000;
 
 /// More partial layouts than [`TRIES_MAX`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct TooMany;
+pub struct SearchLimitReached;
 
 /// Looks at every layout of some profiles around what must stay.
-pub struct Search<'s, R> {
+pub struct ArrangementSearch<'s, R> {
     geometry: &'s Geometry,
-    /// What stands now.
+    /// The existing instances now.
     present: &'s Layout,
-    /// Tells a legal layout's `R`.
+    /// Returns a legal layout's `R`.
     reach: R,
     /// Partial layouts that were looked at, over all runs.
     tries: usize,
@@ -24,7 +24,7 @@ pub struct Search<'s, R> {
     best: Option<(usize, usize, Layout)>,
 }
 
-impl<'s, R: Fn(&Layout) -> usize> Search<'s, R> {
+impl<'s, R: Fn(&Layout) -> usize> ArrangementSearch<'s, R> {
     /// Begins a search.
     pub const fn new(geometry: &'s Geometry, present: &'s Layout, reach: R) -> Self {
         Self { geometry, present, reach, tries: 0, best: None }
@@ -38,13 +38,13 @@ impl<'s, R: Fn(&Layout) -> usize> Search<'s, R> {
     ///
     /// # Errors
     ///
-    /// [`TooMany`], once all runs together have looked at [`TRIES_MAX`] partial layouts.
+    /// [`SearchLimitReached`], once all runs together have looked at [`TRIES_MAX`] partial layouts.
     pub fn run(
         &mut self,
         kept: &[Slot],
         named: &Layout,
         open: &[ProfileId],
-    ) -> Result<Option<Layout>, TooMany> {
+    ) -> Result<Option<Layout>, SearchLimitReached> {
         let mut open = open.to_vec();
         let mut begun = named.clone();
         for slot in kept {
@@ -71,10 +71,10 @@ impl<'s, R: Fn(&Layout) -> usize> Search<'s, R> {
         begun: &Layout,
         open: &[ProfileId],
         last: Option<Slot>,
-    ) -> Result<(), TooMany> {
+    ) -> Result<(), SearchLimitReached> {
         self.tries += 1;
         if self.tries > TRIES_MAX {
-            return Err(TooMany);
+            return Err(SearchLimitReached);
         }
         let Some((id, rest)) = open.split_first() else {
             self.judge(begun);

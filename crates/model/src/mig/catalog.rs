@@ -14,7 +14,7 @@ const DATA: &str = include_str!("../../data/mig-geometry.json");
 
 /// One GPU model of the catalogue.
 #[derive(Clone, Debug)]
-pub struct Model {
+pub struct GpuModel {
     /// Short key, such as `a100-40gb`.
     pub key: String,
     /// Names that the driver gives to boards of this model.
@@ -23,7 +23,7 @@ pub struct Model {
     pub pci_device_ids: Vec<String>,
     /// CUDA compute capability, as `8.0`.
     pub compute_capability: String,
-    /// Memory of the whole card with MIG off, if a source states it.
+    /// Memory of the whole GPU with MIG off, if a source states it.
     pub memory: Option<Bytes>,
     /// Streaming multiprocessors with MIG off, if a source states it.
     pub sms: Option<u16>,
@@ -69,7 +69,7 @@ pub struct ComputeProfile {
     pub starts: Vec<u8>,
 }
 
-impl Model {
+impl GpuModel {
     /// Returns the geometry that a driver of this model would report.
     pub fn geometry(&self) -> Geometry {
         Geometry::new(self.profiles.iter().map(|p| p.profile.clone()).collect())
@@ -77,8 +77,8 @@ impl Model {
 }
 
 /// Returns every model of the catalogue whose placements are known, by key.
-pub fn models() -> &'static BTreeMap<String, Model> {
-    static MODELS: LazyLock<BTreeMap<String, Model>> = LazyLock::new(|| {
+pub fn models() -> &'static BTreeMap<String, GpuModel> {
+    static MODELS: LazyLock<BTreeMap<String, GpuModel>> = LazyLock::new(|| {
         let file: RawFile =
             serde_json::from_str(DATA).expect("the catalogue is part of the build and tested");
         file.gpus.into_iter().filter_map(RawGpu::parse).map(|m| (m.key.clone(), m)).collect()
@@ -88,7 +88,7 @@ pub fn models() -> &'static BTreeMap<String, Model> {
 
 /// A word that names no model of the catalogue.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum NoSuchModel {
+pub enum UnknownGpuModel {
     /// Nothing is called that.
     #[error("no GPU model {asked:?}; {}", suggested(near))]
     Unknown {
@@ -98,7 +98,7 @@ pub enum NoSuchModel {
         near: Vec<String>,
     },
     /// The model is known, but where its instances may start isn't.
-    #[error("no source states the placements of {key}, so that nothing can be said of its layouts")]
+    #[error("no source states the placements of {key}: its layouts are unknown")]
     NoPlacements {
         /// Its key.
         key: String,
@@ -114,20 +114,20 @@ fn suggested(near: &[String]) -> String {
 ///
 /// # Errors
 ///
-/// [`NoSuchModel`] names the keys that come near.
-pub fn find(asked: &str) -> Result<&'static Model, NoSuchModel> {
+/// [`UnknownGpuModel`] names the keys that come near.
+pub fn find(asked: &str) -> Result<&'static GpuModel, UnknownGpuModel> {
     let wanted = asked.trim().to_ascii_lowercase();
-    let named = |m: &&Model| m.names.iter().any(|name| name.to_ascii_lowercase() == wanted);
+    let named = |m: &&GpuModel| m.names.iter().any(|name| name.to_ascii_lowercase() == wanted);
     if let Some(model) = models().get(&wanted).or_else(|| models().values().find(named)) {
         return Ok(model);
     }
     if let Some(key) = KEYS.iter().find(|key| **key == wanted) {
-        return Err(NoSuchModel::NoPlacements { key: key.clone() });
+        return Err(UnknownGpuModel::NoPlacements { key: key.clone() });
     }
     let near: Vec<String> =
         models().keys().filter(|key| looks_like(key, &wanted)).cloned().collect();
     let near = if near.is_empty() { models().keys().cloned().collect() } else { near };
-    Err(NoSuchModel::Unknown { asked: asked.to_owned(), near })
+    Err(UnknownGpuModel::Unknown { asked: asked.to_owned(), near })
 }
 
 /// Every key of the catalogue, those without placements too.
@@ -210,10 +210,10 @@ fn starts<'de, D: Deserializer<'de>>(data: D) -> Result<Vec<u8>, D::Error> {
 }
 
 impl RawGpu {
-    fn parse(mut self) -> Option<Model> {
+    fn parse(mut self) -> Option<GpuModel> {
         self.forget_half_known_engines();
         let profiles: Vec<_> = self.profiles.into_iter().filter_map(RawProfile::parse).collect();
-        (!profiles.is_empty()).then_some(Model {
+        (!profiles.is_empty()).then_some(GpuModel {
             key: self.key,
             names: self.names,
             pci_device_ids: self.pci_device_ids,
@@ -227,8 +227,8 @@ impl RawGpu {
 }
 
 impl RawGpu {
-    /// Drops the figures of every engine that some profile has no figure for: what a card has is
-    /// inferred from its profiles, so half a list would make a budget that no card has.
+    /// Drops the figures of every engine that some profile does not state. The GPU's engines are inferred
+    /// from its profiles, so an incomplete list would give a wrong budget.
     fn forget_half_known_engines(&mut self) {
         type Engine = fn(&mut RawProfile) -> &mut Option<u32>;
         let engines: [Engine; 4] =
@@ -292,8 +292,8 @@ mod tests {
     #[test]
     fn a_slip_of_the_pen_is_answered_with_what_comes_near() {
         let near = |asked: &str| match find(asked).unwrap_err() {
-            NoSuchModel::Unknown { near, .. } => near,
-            NoSuchModel::NoPlacements { key } => panic!("{key} is known"),
+            UnknownGpuModel::Unknown { near, .. } => near,
+            UnknownGpuModel::NoPlacements { key } => panic!("{key} is known"),
         };
 
         assert_eq!(near("a100-40g"), ["a100-40gb", "a100-80gb"]);
@@ -306,6 +306,6 @@ mod tests {
     fn a_model_without_known_placements_is_told_apart_from_an_unknown_one() {
         let known = find("rtx-pro-4500-32gb").unwrap_err();
 
-        assert_eq!(known, NoSuchModel::NoPlacements { key: "rtx-pro-4500-32gb".to_owned() });
+        assert_eq!(known, UnknownGpuModel::NoPlacements { key: "rtx-pro-4500-32gb".to_owned() });
     }
 }

@@ -1,7 +1,7 @@
 //! Compute instances: a GPU instance's compute slices, cut further. Its memory stays shared.
 //!
 //! Tessera's own plans make one compute instance over the whole of each GPU instance, unless an
-//! operator's layout says otherwise (`1c+2c.3g.20gb`): then each is a seat for one job.
+//! operator's layout requests several (`1c+2c.3g.20gb`): then each holds one job.
 //!
 //! Source: NVIDIA MIG user guide (compute instances), nvml.h (compute-instance placements).
 
@@ -19,7 +19,7 @@ pub use self::rules::{ComputeSize, arrange, offered};
 use super::cost;
 use crate::units::{Bytes, Millis};
 
-/// Why compute instances can't stand together in a GPU instance.
+/// Why compute instances cannot coexist in a GPU instance.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum IllegalCut {
     /// The GPU instance offers no such size.
@@ -55,14 +55,16 @@ pub enum IllegalCut {
         compute_slices: u8,
     },
     /// Nothing is known of GPU instances of this size.
-    #[error("nobody knows how {compute_slices} compute slices can be cut: no known GPU has them")]
+    #[error(
+        "{compute_slices} compute slices cannot be divided into compute instances: no known GPU has so many"
+    )]
     Unknown {
         /// What the GPU instance has.
         compute_slices: u8,
     },
 }
 
-/// Checks that the compute instances of `cut` can stand together in a GPU instance of
+/// Checks that the compute instances of `cut` can coexist in a GPU instance of
 /// `compute_slices`.
 ///
 /// # Errors
@@ -114,7 +116,7 @@ pub fn memory_share(memory: Bytes, compute_slices: u8, slices: u8) -> Bytes {
     Bytes::new(u64::try_from(part).unwrap_or(u64::MAX))
 }
 
-/// One driver operation on a compute instance of a GPU instance that stands.
+/// One driver operation on a compute instance of a existing GPU instance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ComputeStep {
     /// Destroys the compute instance.
@@ -123,7 +125,7 @@ pub enum ComputeStep {
     Create(ComputeSlot),
 }
 
-/// A compute instance that stands, and whether anything runs on it.
+/// A compute existing instance, and whether anything runs on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ComputeOccupant {
     /// Where and how large.
@@ -132,7 +134,7 @@ pub struct ComputeOccupant {
     pub busy: bool,
 }
 
-/// How a GPU instance that stands is cut.
+/// How a existing GPU instance is cut.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StandingCut {
     /// Its compute instances.
@@ -143,12 +145,12 @@ pub struct StandingCut {
 
 /// Why a GPU instance can't be cut that way.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum RecutRefused {
-    /// The wanted compute instances can't stand together.
-    #[error("the wanted compute instances are not legal")]
+pub enum RecutRefusal {
+    /// The requested compute instances cannot coexist.
+    #[error("the requested compute instances are not legal")]
     Illegal(#[from] IllegalCut),
     /// Compute instances that are in use have no place among them.
-    #[error("busy compute instances have no place in the wanted cut: {}", named(slots))]
+    #[error("busy compute instances have no place in the requested cut: {}", named(slots))]
     Busy {
         /// All of them: each has to end first.
         slots: Vec<ComputeSlot>,
@@ -160,22 +162,22 @@ fn named(slots: &[ComputeSlot]) -> String {
     slots.iter().map(one).collect::<Vec<_>>().join(", ")
 }
 
-/// Returns the shortest list of steps to the compute instances of `wanted`: what stands in both
+/// Returns the shortest list of steps to the compute instances of `wanted`: the existing instances in both
 /// is left alone, the rest is destroyed, then what is missing created.
 ///
 /// # Errors
 ///
-/// [`RecutRefused`] says why there is none.
+/// [`RecutRefusal`] states why there is none.
 pub fn recut(
     compute_slices: u8,
     standing: &[ComputeOccupant],
     wanted: &Cut,
-) -> Result<Vec<ComputeStep>, RecutRefused> {
+) -> Result<Vec<ComputeStep>, RecutRefusal> {
     check_cut(compute_slices, wanted)?;
     let leaving = || standing.iter().filter(|o| !wanted.contains(o.slot));
     let slots: Vec<_> = leaving().filter(|o| o.busy).map(|o| o.slot).collect();
     if !slots.is_empty() {
-        return Err(RecutRefused::Busy { slots });
+        return Err(RecutRefusal::Busy { slots });
     }
     let present = |slot: &ComputeSlot| standing.iter().any(|o| o.slot == *slot);
     let destroyed = leaving().map(|o| ComputeStep::Destroy(o.slot));
@@ -275,7 +277,7 @@ mod tests {
         let refused = recut(4, &[busy], &cut(&[(0, 1)]));
         let beside = recut(4, &[busy], &cut(&[(0, 2), (2, 2)])).unwrap();
 
-        assert_eq!(refused, Err(RecutRefused::Busy { slots: vec![busy.slot] }));
+        assert_eq!(refused, Err(RecutRefusal::Busy { slots: vec![busy.slot] }));
         assert_eq!(beside, [ComputeStep::Create(ComputeSlot { start: 2, slices: 2 })]);
         assert_eq!(recut_time(&beside), Millis::new(30));
     }

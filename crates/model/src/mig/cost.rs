@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::compute::{ComputeOccupant, StandingCut, recut, recut_time};
 use super::geometry::{Geometry, Slot};
-use super::plan::Step;
+use super::plan::PlanStep;
 use crate::units::Millis;
 
 /// Returns the time of creating an instance of `slices` compute slices, GPU instance and
@@ -40,13 +40,13 @@ pub const fn destruction() -> Millis {
 /// Returns the predicted time of one step.
 ///
 /// A profile that the geometry doesn't have counts as one compute slice.
-pub fn step_time(geometry: &Geometry, step: Step) -> Millis {
+pub fn step_time(geometry: &Geometry, step: PlanStep) -> Millis {
     let slices = |slot: Slot| geometry.profile(slot.profile).map_or(1, |p| p.compute_slices);
     match step {
-        Step::Destroy(_) => destruction(),
-        Step::Create(slot) => creation(slices(slot)),
+        PlanStep::Destroy(_) => destruction(),
+        PlanStep::Create(slot) => creation(slices(slot)),
         // The GPU instance without its one compute instance, and those that it gets.
-        Step::Cut(slot, cut) => {
+        PlanStep::Cut(slot, cut) => {
             let instance = Millis::new(creation(slices(slot)).get() / 4 * 3);
             let parts = cut.iter().map(|part| creation(part.slices).get() / 4).sum();
             instance.plus(Millis::new(parts))
@@ -62,26 +62,26 @@ pub fn step_time(geometry: &Geometry, step: Step) -> Millis {
 /// # Source
 ///
 /// Co-execution study, rule 8 and table 6.
-pub fn predicted(geometry: &Geometry, steps: &[Step]) -> Millis {
+pub fn predicted(geometry: &Geometry, steps: &[PlanStep]) -> Millis {
     steps.iter().fold(Millis::ZERO, |sum, step| sum.plus(step_time(geometry, *step)))
 }
 
-/// Returns the predicted time of a plan over what stands: of GPU instances that are only cut
+/// Returns the predicted time of a plan over the existing instances: of GPU instances that are only cut
 /// anew, only the compute instances that come and go take time.
 pub fn predicted_over(
     geometry: &Geometry,
     standing: &BTreeMap<Slot, StandingCut>,
-    steps: &[Step],
+    steps: &[PlanStep],
 ) -> Millis {
-    let time = |step: &Step| match step {
-        Step::Cut(slot, cut) => {
+    let time = |step: &PlanStep| match step {
+        PlanStep::Cut(slot, cut) => {
             let there = standing.get(slot)?;
             let occupant = |slot| ComputeOccupant { slot, busy: false };
             let parts: Vec<_> = there.cut.iter().map(occupant).collect();
             let slices = geometry.profile(slot.profile)?.compute_slices;
             recut(slices, &parts, cut).ok().map(|steps| recut_time(&steps))
         }
-        Step::Destroy(_) | Step::Create(_) => None,
+        PlanStep::Destroy(_) | PlanStep::Create(_) => None,
     };
     let times = steps.iter().map(|step| time(step).unwrap_or_else(|| step_time(geometry, *step)));
     times.fold(Millis::ZERO, Millis::plus)
@@ -107,9 +107,9 @@ mod tests {
             profile: a100.by_name(&name.parse().unwrap()).unwrap().id,
         };
         let steps = [
-            Step::Destroy(slot("4g.20gb", 0)),
-            Step::Create(slot("2g.10gb", 0)),
-            Step::Create(slot("2g.10gb", 2)),
+            PlanStep::Destroy(slot("4g.20gb", 0)),
+            PlanStep::Create(slot("2g.10gb", 0)),
+            PlanStep::Create(slot("2g.10gb", 2)),
         ];
 
         assert_eq!(predicted(&a100, &steps), Millis::new(100 + 120 + 120));

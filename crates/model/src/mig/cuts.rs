@@ -1,11 +1,11 @@
-//! Where the compute instances of a wanted layout come to stand, and the steps that make them.
+//! The placements of the compute instances of a requested layout, and the steps that make them.
 
 use std::collections::BTreeMap;
 
 use super::compute::{self, Cut, NoCut, StandingCut};
 use super::geometry::{Geometry, Layout, Profile, Slot};
-use super::plan::Step;
-use super::wanted::{Unarrangeable, Wanted};
+use super::plan::PlanStep;
+use super::wanted::{ArrangementError, DesiredLayout};
 
 /// The compute instances of every GPU instance of a layout.
 pub type Cuts = BTreeMap<Slot, Cut>;
@@ -13,20 +13,20 @@ pub type Cuts = BTreeMap<Slot, Cut>;
 /// Cuts of the slots so far, and how many GPU instances have to be changed for them.
 type Found = (usize, Vec<(Slot, Cut)>);
 
-impl Wanted {
+impl DesiredLayout {
     /// Finds the compute instances of each GPU instance of `layout`, which was arranged for these
     /// instances: such that busy ones stay, and the fewest GPU instances have to be cut anew.
     ///
     /// # Errors
     ///
-    /// [`Unarrangeable::IllegalCut`] if a GPU instance can't be cut so;
-    /// [`Unarrangeable::InTheWay`] with the GPU instances whose compute instances are in use.
+    /// [`ArrangementError::IllegalCut`] if a GPU instance can't be cut so;
+    /// [`ArrangementError::InTheWay`] with the GPU instances whose compute instances are in use.
     pub fn cuts(
         &self,
         geometry: &Geometry,
         layout: &Layout,
         standing: &BTreeMap<Slot, StandingCut>,
-    ) -> Result<Cuts, Unarrangeable> {
+    ) -> Result<Cuts, ArrangementError> {
         let mut cuts = Cuts::new();
         for profile in &geometry.profiles {
             let slots: Vec<_> =
@@ -43,7 +43,7 @@ impl Wanted {
         profile: &Profile,
         slots: &[Slot],
         standing: &BTreeMap<Slot, StandingCut>,
-    ) -> Result<Vec<(Slot, Cut)>, Unarrangeable> {
+    ) -> Result<Vec<(Slot, Cut)>, ArrangementError> {
         let mine = || self.0.iter().filter(|wanted| wanted.profile == profile.name);
         let named = |slot: &Slot| mine().find(|w| w.start == Some(slot.start));
         let fixed = slots.iter().filter_map(|slot| Some((*slot, named(slot)?.cut.as_slice())));
@@ -56,11 +56,11 @@ impl Wanted {
         let mut found = Vec::new();
         for (slot, sizes) in fixed {
             let cut = place(profile, sizes, there(slot))?;
-            found.push((slot, cut.ok_or(Unarrangeable::InTheWay { busy: vec![slot] })?));
+            found.push((slot, cut.ok_or(ArrangementError::InTheWay { busy: vec![slot] })?));
         }
         let rest = assign(profile, &open, &asked, &there)?.ok_or_else(|| {
             let busy = |slot: &&Slot| !there(**slot).busy.is_empty();
-            Unarrangeable::InTheWay { busy: open.iter().filter(busy).copied().collect() }
+            ArrangementError::InTheWay { busy: open.iter().filter(busy).copied().collect() }
         })?;
         found.extend(rest.1);
         Ok(found)
@@ -73,7 +73,7 @@ fn place(
     profile: &Profile,
     sizes: &[u8],
     there: StandingCut,
-) -> Result<Option<Cut>, Unarrangeable> {
+) -> Result<Option<Cut>, ArrangementError> {
     let slices = profile.compute_slices;
     if sizes.is_empty() {
         // A GPU instance of unknown rules has one compute instance over all of it nevertheless.
@@ -92,8 +92,8 @@ impl StandingCut {
     }
 }
 
-fn illegal(profile: &Profile, problem: compute::IllegalCut) -> Unarrangeable {
-    Unarrangeable::IllegalCut { profile: profile.name.clone(), problem }
+fn illegal(profile: &Profile, problem: compute::IllegalCut) -> ArrangementError {
+    ArrangementError::IllegalCut { profile: profile.name.clone(), problem }
 }
 
 /// Gives every slot one of what is asked, so that the fewest are changed.
@@ -102,7 +102,7 @@ fn assign(
     slots: &[Slot],
     asked: &[&[u8]],
     there: &impl Fn(Slot) -> StandingCut,
-) -> Result<Option<Found>, Unarrangeable> {
+) -> Result<Option<Found>, ArrangementError> {
     let Some((slot, rest)) = slots.split_first() else { return Ok(Some((0, Vec::new()))) };
     let mut best: Option<Found> = None;
     for (index, sizes) in asked.iter().enumerate() {
@@ -124,26 +124,26 @@ fn assign(
 }
 
 /// Adds to the steps of a plan between layouts what makes the compute instances: a creation with
-/// several is one step, and what stands and is cut otherwise is cut anew, last.
+/// several is one step, and the existing instances and is cut otherwise is cut anew, last.
 pub fn cut_steps(
     geometry: &Geometry,
-    steps: Vec<Step>,
+    steps: Vec<PlanStep>,
     standing: &BTreeMap<Slot, StandingCut>,
     cuts: &Cuts,
-) -> Vec<Step> {
+) -> Vec<PlanStep> {
     let whole = |slot: Slot| Cut::whole(geometry.profile(slot.profile)?.compute_slices).ok();
-    let created = |step: Step| match step {
-        Step::Create(slot) => match cuts.get(&slot) {
-            Some(cut) if Some(*cut) != whole(slot) => Step::Cut(slot, *cut),
+    let created = |step: PlanStep| match step {
+        PlanStep::Create(slot) => match cuts.get(&slot) {
+            Some(cut) if Some(*cut) != whole(slot) => PlanStep::Cut(slot, *cut),
             Some(_) | None => step,
         },
-        Step::Destroy(_) | Step::Cut(..) => step,
+        PlanStep::Destroy(_) | PlanStep::Cut(..) => step,
     };
     let mut all: Vec<_> = steps.into_iter().map(created).collect();
     let anew = cuts.iter().filter(|(slot, cut)| {
         standing.get(slot).is_some_and(|there| !there.cut.is_empty() && there.cut != **cut)
     });
-    all.extend(anew.map(|(slot, cut)| Step::Cut(*slot, *cut)));
+    all.extend(anew.map(|(slot, cut)| PlanStep::Cut(*slot, *cut)));
     all
 }
 
@@ -166,11 +166,14 @@ mod tests {
         parts.iter().map(slot).collect::<Vec<_>>().try_into().unwrap()
     }
 
-    fn cuts(text: &str, standing: &[(Slot, Cut, Cut)]) -> Result<Cuts, Unarrangeable> {
-        let wanted: Wanted = text.parse().unwrap();
+    fn cuts(text: &str, standing: &[(Slot, Cut, Cut)]) -> Result<Cuts, ArrangementError> {
+        let wanted: DesiredLayout = text.parse().unwrap();
         let occupants: Vec<_> = standing
             .iter()
-            .map(|(slot, _, busy)| super::super::Occupant { slot: *slot, busy: !busy.is_empty() })
+            .map(|(slot, _, busy)| super::super::InstanceOccupant {
+                slot: *slot,
+                busy: !busy.is_empty(),
+            })
             .collect();
         let layout = wanted.arrange(&a100(), &occupants, |_| 0)?;
         let standing = standing
@@ -212,7 +215,7 @@ mod tests {
         assert_eq!(same[&one], cut(&[(0, 1), (1, 1)]));
         for refused in ["3g.20gb", "1c+1c+1c.3g.20gb", "1c+2c.3g.20gb", "3g.20gb@0"] {
             let problem = cuts(refused, &standing);
-            assert_eq!(problem, Err(Unarrangeable::InTheWay { busy: vec![one] }), "{refused}");
+            assert_eq!(problem, Err(ArrangementError::InTheWay { busy: vec![one] }), "{refused}");
         }
     }
 
@@ -231,11 +234,11 @@ mod tests {
         let standing = [(old, StandingCut { cut: cut(&[(0, 3)]), busy: Cut::default() })].into();
         let wanted = [(new, thirds), (old, cut(&[(0, 1), (1, 1)]))].into();
 
-        let steps = cut_steps(&a100(), vec![Step::Create(new)], &standing, &wanted);
+        let steps = cut_steps(&a100(), vec![PlanStep::Create(new)], &standing, &wanted);
 
-        assert_eq!(steps, [Step::Cut(new, thirds), Step::Cut(old, cut(&[(0, 1), (1, 1)]))]);
+        assert_eq!(steps, [PlanStep::Cut(new, thirds), PlanStep::Cut(old, cut(&[(0, 1), (1, 1)]))]);
         let whole = [(new, cut(&[(0, 3)]))].into();
-        let steps = cut_steps(&a100(), vec![Step::Create(new)], &standing, &whole);
-        assert_eq!(steps, [Step::Create(new)]);
+        let steps = cut_steps(&a100(), vec![PlanStep::Create(new)], &standing, &whole);
+        assert_eq!(steps, [PlanStep::Create(new)]);
     }
 }

@@ -98,7 +98,7 @@ impl MediaEngines {
         }
     }
 
-    /// Tells whether no engine exceeds `budget`.
+    /// Returns whether no engine exceeds `budget`.
     pub const fn within(self, budget: Self) -> bool {
         self.decoders <= budget.decoders
             && self.encoders <= budget.encoders
@@ -133,7 +133,7 @@ pub struct Profile {
 }
 
 impl Profile {
-    /// Tells whether the profile is a variant with other engines (`+me`, `+gfx`, `-me` …).
+    /// Returns whether the profile is a variant with other engines (`+me`, `+gfx`, `-me` …).
     pub fn has_suffix(&self) -> bool {
         !self.name.as_str().ends_with("gb")
     }
@@ -153,14 +153,14 @@ impl Profile {
 pub struct Slot {
     /// First memory slice.
     pub start: u8,
-    /// What stands there.
+    /// The instance's profile.
     pub profile: ProfileId,
 }
 
 /// The set of instances on a GPU, in the order of their first memory slices.
 pub type Layout = BTreeSet<Slot>;
 
-/// Everything that one GPU's driver says about partitioning it.
+/// Everything that a GPU's driver reports about partitioning it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Geometry {
     /// Memory slices of the GPU: one more than the last that any placement covers.
@@ -169,7 +169,7 @@ pub struct Geometry {
     pub profiles: Vec<Profile>,
 }
 
-/// Why a set of instances can't stand on a GPU together.
+/// Why a set of instances cannot coexist on a GPU.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum IllegalLayout {
     /// The GPU has no such profile.
@@ -204,12 +204,12 @@ pub enum IllegalLayout {
         /// How many may be.
         max: u8,
     },
-    /// The instances want more media engines than the card has.
-    #[error("the instances want more media engines than the card has ({wanted:?} of {budget:?})")]
+    /// The instances need more media engines than the GPU has.
+    #[error("the instances need more media engines than the GPU has ({wanted:?} of {budget:?})")]
     MediaEngines {
         /// Sum over the instances.
         wanted: MediaEngines,
-        /// What the whole card has.
+        /// The engines of the whole GPU.
         budget: MediaEngines,
     },
 }
@@ -242,7 +242,7 @@ impl Geometry {
         self.profiles.iter().find(|p| p.name == *name)
     }
 
-    /// Returns the profile with the most memory, the one that takes the whole card.
+    /// Returns the profile with the most memory, the one that takes the whole GPU.
     pub fn largest(&self) -> Option<&Profile> {
         self.profiles.iter().max_by_key(|p| (p.memory, p.compute_slices, !p.has_suffix()))
     }
@@ -264,11 +264,11 @@ impl Geometry {
             .collect()
     }
 
-    /// Returns the media engines of the whole card: of each kind, the most that any one
+    /// Returns the media engines of the whole GPU: of each kind, the most that any one
     /// profile holds.
     ///
     /// Inferred, not documented; it reproduces nvml.h's rule for `ALL_ME` profiles, and binds
-    /// only on A30 and RTX PRO cards.
+    /// only on A30 and RTX PRO GPUs.
     pub fn media_budget(&self) -> MediaEngines {
         self.profiles.iter().fold(MediaEngines::default(), |most, p| MediaEngines {
             decoders: most.decoders.max(p.media.decoders),
@@ -303,12 +303,12 @@ impl Geometry {
         })
     }
 
-    /// Tells whether two slots share a memory slice; slots that the GPU doesn't have share none.
+    /// Returns whether two slots share a memory slice; slots outside the GPU share none.
     pub fn overlap(&self, a: Slot, b: Slot) -> bool {
         matches!((self.mask(a), self.mask(b)), (Ok(a), Ok(b)) if a & b != 0)
     }
 
-    /// Checks that `slots` can stand together on one GPU.
+    /// Checks that `slots` can coexist on one GPU.
     ///
     /// # Errors
     ///

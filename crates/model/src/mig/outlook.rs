@@ -1,4 +1,4 @@
-//! What can still be made on a GPU: now, once idle instances go, and once jobs have ended.
+//! Which instances can still be created on a GPU: now, after idle instances are destroyed, and after jobs end.
 
 use serde::{Deserialize, Serialize};
 
@@ -10,33 +10,33 @@ use crate::units::Millis;
 /// that lie in a placement's way is over pairs and triples in practice; no known GPU comes near.
 const TRIES_MAX: usize = 4_096;
 
-/// What an instance is doing.
+/// How an instance is used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Hold {
+pub enum InstanceUse {
     /// Nothing runs on it: it may be destroyed at once.
     Idle,
-    /// It is in use, by a job or by a stranger.
+    /// A job or a foreign process uses it.
     Busy {
-        /// When it is expected to be free, on the caller's clock; `None` if nobody knows.
+        /// When it is expected to be free, on the caller's clock; `None` if that is unknown.
         until: Option<Millis>,
     },
-    /// It can't be used or destroyed until a person looks.
+    /// It cannot be used or destroyed until an operator repairs it.
     Stuck,
 }
 
-/// An instance that stands, and what it is doing.
+/// An existing instance and its use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Tenant {
-    /// Where and what.
+pub struct OccupiedInstance {
+    /// Its profile and placement.
     pub slot: Slot,
-    /// What it is doing.
-    pub hold: Hold,
+    /// Its use.
+    pub hold: InstanceUse,
 }
 
-/// What stands between now and the first instance of a profile.
+/// What must happen before the first instance of a profile can be created.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum First {
-    /// Nothing: there is room.
+pub enum FirstOpening {
+    /// Nothing: there is enough free space.
     Now,
     /// These idle instances, the fewest that are enough.
     AfterIdle {
@@ -52,7 +52,7 @@ pub enum First {
         /// When the last of `busy` is expected to end; `None` if that isn't known of each.
         ready: Option<Millis>,
     },
-    /// Instances that don't go away by themselves: a person must act.
+    /// Stuck instances are in the way: an operator must act.
     Blocked {
         /// The fewest stuck instances that would have to go.
         stuck: Vec<Slot>,
@@ -61,36 +61,39 @@ pub enum First {
 
 /// What can be made of one profile.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Outlook {
+pub struct ProfileAvailability {
     /// The profile.
     pub profile: ProfileId,
-    /// How many more can be created beside everything that stands.
+    /// How many more can be created without destroying an instance.
     pub now: u32,
     /// How many can be created once every idle instance is gone.
     pub after_idle: u32,
     /// What the first one needs.
-    pub first: First,
+    pub first: FirstOpening,
 }
 
-/// Tells for each profile of the geometry, in its order, what can be made of it.
+/// Returns for each profile of the geometry, in its order, what can be created.
 ///
 /// Among sets of equally few busy instances the one that is expected to end first is named,
 /// unknown ends last; then the one that costs the fewest idle instances; then the lowest start.
 ///
 /// # Errors
 ///
-/// [`IllegalLayout`] if `tenants` can't stand together by this geometry: it is not theirs.
-pub fn outlook(geometry: &Geometry, tenants: &[Tenant]) -> Result<Vec<Outlook>, IllegalLayout> {
+/// [`IllegalLayout`] if `tenants` cannot coexist in this geometry.
+pub fn outlook(
+    geometry: &Geometry,
+    tenants: &[OccupiedInstance],
+) -> Result<Vec<ProfileAvailability>, IllegalLayout> {
     geometry.check(tenants.iter().map(|t| &t.slot))?;
     let crowd = Crowd { geometry, tenants };
     Ok(geometry.profiles.iter().map(|profile| crowd.outlook(profile)).collect())
 }
 
-/// Counts how many instances of one profile of the geometry fit beside `standing`; none beside what
-/// can't stand together.
+/// Counts how many instances of one profile of the geometry fit in addition to `standing`; none if those
+/// cannot coexist.
 ///
 /// Exact: placements of one profile are equally long, so taking them from the left leaves the most
-/// room, and counts and engines are the same wherever they stand.
+/// room, and counts and engines are the same at any placement.
 pub fn room_for(geometry: &Geometry, standing: &[Slot], profile: &Profile) -> u32 {
     let mut filled = standing.to_vec();
     let mut made = 0;
@@ -105,36 +108,36 @@ pub fn room_for(geometry: &Geometry, standing: &[Slot], profile: &Profile) -> u3
     made
 }
 
-/// The instances that stand on one GPU.
+/// The existing instances on one GPU.
 struct Crowd<'g> {
     geometry: &'g Geometry,
-    tenants: &'g [Tenant],
+    tenants: &'g [OccupiedInstance],
 }
 
 impl Crowd<'_> {
-    fn outlook(&self, profile: &Profile) -> Outlook {
+    fn outlook(&self, profile: &Profile) -> ProfileAvailability {
         let everything = self.slots(|_| true);
-        let lasting = self.slots(|hold| hold != Hold::Idle);
+        let lasting = self.slots(|hold| hold != InstanceUse::Idle);
         let now = room_for(self.geometry, &everything, profile);
         let after_idle = room_for(self.geometry, &lasting, profile);
-        let first = if now > 0 { First::Now } else { self.first(profile) };
-        Outlook { profile: profile.id, now, after_idle, first }
+        let first = if now > 0 { FirstOpening::Now } else { self.first(profile) };
+        ProfileAvailability { profile: profile.id, now, after_idle, first }
     }
 
-    fn slots(&self, keep: impl Fn(Hold) -> bool) -> Vec<Slot> {
+    fn slots(&self, keep: impl Fn(InstanceUse) -> bool) -> Vec<Slot> {
         self.tenants.iter().filter(|t| keep(t.hold)).map(|t| t.slot).collect()
     }
 
-    fn first(&self, profile: &Profile) -> First {
-        let idle = self.slots(|hold| hold == Hold::Idle);
-        let busy = self.slots(|hold| matches!(hold, Hold::Busy { .. }));
-        let stuck = self.slots(|hold| hold == Hold::Stuck);
+    fn first(&self, profile: &Profile) -> FirstOpening {
+        let idle = self.slots(|hold| hold == InstanceUse::Idle);
+        let busy = self.slots(|hold| matches!(hold, InstanceUse::Busy { .. }));
+        let stuck = self.slots(|hold| hold == InstanceUse::Stuck);
         let ways = || placements(profile);
 
         let lasting = [stuck.clone(), busy.clone()].concat();
         let by_idle = ways().filter_map(|slot| self.fewest(&lasting, &idle, slot));
         if let Some(idle) = by_idle.min_by_key(Vec::len) {
-            return First::AfterIdle { idle };
+            return FirstOpening::AfterIdle { idle };
         }
         let by_busy = ways().filter_map(|slot| {
             let gone = self.fewest(&stuck, &busy, slot)?;
@@ -147,26 +150,26 @@ impl Crowd<'_> {
             .min_by_key(|(busy, idle)| (busy.len(), unknown_last(self.ready(busy)), idle.len()));
         if let Some((busy, idle)) = best {
             let ready = self.ready(&busy);
-            return First::AfterBusy { busy, idle, ready };
+            return FirstOpening::AfterBusy { busy, idle, ready };
         }
         let by_person = ways().filter_map(|slot| self.fewest(&[], &stuck, slot));
-        First::Blocked { stuck: by_person.min_by_key(Vec::len).unwrap_or(stuck) }
+        FirstOpening::Blocked { stuck: by_person.min_by_key(Vec::len).unwrap_or(stuck) }
     }
 
     /// Returns when the last of these instances is expected to end.
     fn ready(&self, slots: &[Slot]) -> Option<Millis> {
         let until = |slot: &Slot| match self.tenants.iter().find(|t| t.slot == *slot)?.hold {
-            Hold::Busy { until } => until,
-            Hold::Idle => Some(Millis::ZERO),
-            Hold::Stuck => None,
+            InstanceUse::Busy { until } => until,
+            InstanceUse::Idle => Some(Millis::ZERO),
+            InstanceUse::Stuck => None,
         };
         slots.iter().map(until).try_fold(Millis::ZERO, |last, next| Some(last.max(next?)))
     }
 
-    /// Returns the fewest of `movable` without which `slot` can stand beside the rest of them
+    /// Returns the fewest of `movable` without which `slot` can coexist with the rest of them
     /// and `fixed`; of equally few, those that end first. `None` if that is never enough.
     ///
-    /// What lies on the same slices has to go in any case; counts and engines may ask for more.
+    /// Instances on the same slices must be destroyed in any case; counts and engines may require more.
     /// That search is cut off after [`TRIES_MAX`] sets; then every movable instance is named.
     fn fewest(&self, fixed: &[Slot], movable: &[Slot], slot: Slot) -> Option<Vec<Slot>> {
         let legal = |more: &[Slot]| {

@@ -8,7 +8,7 @@ use super::geometry::{Geometry, IllegalLayout, Layout, Slot};
 
 /// One step of a plan. Each acts on a GPU instance together with its compute instances.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Step {
+pub enum PlanStep {
     /// Destroys the instance in the slot.
     Destroy(Slot),
     /// Creates an instance in the slot, with one compute instance over the whole of it.
@@ -18,7 +18,7 @@ pub enum Step {
     Cut(Slot, Cut),
 }
 
-impl Step {
+impl PlanStep {
     /// Returns the slot that it is about.
     pub const fn slot(self) -> Slot {
         match self {
@@ -27,9 +27,9 @@ impl Step {
     }
 }
 
-/// An instance that stands on the GPU, and whether anything runs on it.
+/// An existing instance on the GPU, and whether anything runs on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Occupant {
+pub struct InstanceOccupant {
     /// Where and what.
     pub slot: Slot,
     /// Whether an attempt runs there or may start there, or another client holds it.
@@ -38,12 +38,12 @@ pub struct Occupant {
 
 /// Why no plan leads to a layout.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum PlanRefused {
-    /// The wanted layout can't stand on this GPU.
-    #[error("the wanted layout is not legal")]
+pub enum PlanRefusal {
+    /// The requested layout is not possible on this GPU.
+    #[error("the requested layout is not legal")]
     Illegal(#[from] IllegalLayout),
     /// The wanted layout has no room for instances that are in use.
-    #[error("busy instances have no place in the wanted layout: {}", named(slots))]
+    #[error("busy instances have no place in the requested layout: {}", named(slots))]
     Busy {
         /// All of them: each has to end first.
         slots: Vec<Slot>,
@@ -55,7 +55,7 @@ fn named(slots: &[Slot]) -> String {
     slots.iter().map(one).collect::<Vec<_>>().join(", ")
 }
 
-/// Returns the shortest list of steps from the instances that stand to `wanted`: every instance
+/// Returns the shortest list of steps from the existing instances to `wanted`: every instance
 /// that both have is left alone, the others are destroyed, then the missing ones created.
 ///
 /// Any order of the creates is legal, since each stage is a subset of a legal layout; they go
@@ -63,21 +63,21 @@ fn named(slots: &[Slot]) -> String {
 ///
 /// # Errors
 ///
-/// [`PlanRefused::Illegal`] if `wanted` can't stand, [`PlanRefused::Busy`] if it leaves out
+/// [`PlanRefusal::Illegal`] if `wanted` is not possible, [`PlanRefusal::Busy`] if it leaves out
 /// instances that are in use.
 pub fn plan(
     geometry: &Geometry,
-    standing: &[Occupant],
+    standing: &[InstanceOccupant],
     wanted: &Layout,
-) -> Result<Vec<Step>, PlanRefused> {
+) -> Result<Vec<PlanStep>, PlanRefusal> {
     geometry.check(wanted)?;
     let leaving = || standing.iter().filter(|o| !wanted.contains(&o.slot));
     let busy: Vec<Slot> = leaving().filter(|o| o.busy).map(|o| o.slot).collect();
     if !busy.is_empty() {
-        return Err(PlanRefused::Busy { slots: busy });
+        return Err(PlanRefusal::Busy { slots: busy });
     }
     let present = |slot: &Slot| standing.iter().any(|o| o.slot == *slot);
-    let destroyed = leaving().map(|o| Step::Destroy(o.slot));
-    let created = wanted.iter().filter(|slot| !present(slot)).copied().map(Step::Create);
+    let destroyed = leaving().map(|o| PlanStep::Destroy(o.slot));
+    let created = wanted.iter().filter(|slot| !present(slot)).copied().map(PlanStep::Create);
     Ok(destroyed.chain(created).collect())
 }

@@ -1,7 +1,7 @@
 //! Which idle instances go, so that another can be made.
 
 use super::geometry::Slot;
-use super::states::{State, StateSpace};
+use super::states::{MigState, StateSpace};
 use super::subsets::{Subsets, split};
 
 /// Most sets of idle instances that are tried for one placement, beyond those that lie in its
@@ -17,7 +17,12 @@ const TRIES_MAX: usize = 4_096;
 /// off after 4,096 sets; then all idle instances are named.
 ///
 /// Source: MIGM, scheme B, step (3), which leaves the choice open; `R` by MIGM §4.
-pub fn make_room(space: &StateSpace, state: State, idle: &[Slot], slot: Slot) -> Option<Vec<Slot>> {
+pub fn make_room(
+    space: &StateSpace,
+    state: MigState,
+    idle: &[Slot],
+    slot: Slot,
+) -> Option<Vec<Slot>> {
     let without = |gone: &[Slot]| {
         let rest = gone.iter().try_fold(state, |state, slot| space.free(state, *slot))?;
         space.allocate(rest, slot)

@@ -7,7 +7,7 @@
 //! question is a read of an array.
 //!
 //! Nothing is assumed of a model: a geometry that nobody has seen before goes the same way. One
-//! whose states are too many for the table goes without it, and [`StateSpace::measure`] says so.
+//! whose states are too many for the table goes without it, and [`StateSpace::measure`] reports it.
 
 mod places;
 mod table;
@@ -15,22 +15,22 @@ mod table;
 use std::collections::BTreeSet;
 
 use super::geometry::{Geometry, Layout, ProfileId, Slot};
-use places::{Places, bits};
-use table::{ENTRIES_MAX, Table};
+use places::{InstancePlacements, bits};
+use table::{ENTRIES_MAX, StateTable};
 
 /// A set of placements of one [`StateSpace`]. It means nothing to another space.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct State {
+pub struct MigState {
     set: u128,
     /// Its row in the table; 0 where there is none.
     row: u32,
 }
 
-impl State {
+impl MigState {
     /// The unpartitioned GPU.
     pub const EMPTY: Self = Self { set: 0, row: 0 };
 
-    /// Returns how many instances stand.
+    /// Returns the number of instances.
     pub const fn instances(self) -> u32 {
         self.set.count_ones()
     }
@@ -52,7 +52,7 @@ pub struct TooManyPlacements {
 
 /// What the numbers mean that a space calls reachability.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Measure {
+pub enum ReachabilityMeasure {
     /// MIGM's `R`, exactly: full configurations that allocations can still lead to.
     FullLayouts,
     /// One more than the placements that could be taken next. The states are too many to count
@@ -63,12 +63,12 @@ pub enum Measure {
 
 /// How large a state machine is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Counts {
+pub struct StateCounts {
     /// States, the empty one included.
     pub states: usize,
-    /// Full configurations, told apart by the places of their instances.
+    /// Full configurations, distinguished by the placements of their instances.
     pub full: usize,
-    /// Full configurations, told apart by the number of instances of each profile only.
+    /// Full configurations, distinguished only by the number of instances of each profile.
     pub multisets: usize,
 }
 
@@ -78,10 +78,10 @@ pub struct Counts {
 /// argument and never assumed.
 #[derive(Clone, Debug)]
 pub struct StateSpace {
-    places: Places,
+    places: InstancePlacements,
     /// The placements that `R` counts with.
     offered: u128,
-    table: Option<Table>,
+    table: Option<StateTable>,
 }
 
 impl StateSpace {
@@ -96,12 +96,12 @@ impl StateSpace {
         geometry: &Geometry,
         offered: Option<&BTreeSet<ProfileId>>,
     ) -> Result<Self, TooManyPlacements> {
-        let places = Places::new(geometry, offered)?;
+        let places = InstancePlacements::new(geometry, offered)?;
         Ok(Self::build(places, u128::MAX, ENTRIES_MAX))
     }
 
     /// Builds the space of all profiles, of which only those in `offered` will be allocated: `R`
-    /// counts the full layouts that they can still lead to around whatever else stands.
+    /// counts the full layouts that they can still lead to around the other instances.
     ///
     /// For states of offered instances alone `R` is the same as in [`Self::new`].
     ///
@@ -112,83 +112,83 @@ impl StateSpace {
         geometry: &Geometry,
         offered: &BTreeSet<ProfileId>,
     ) -> Result<Self, TooManyPlacements> {
-        let places = Places::new(geometry, None)?;
+        let places = InstancePlacements::new(geometry, None)?;
         let offered = places.set_of(offered);
         Ok(Self::build(places, offered, ENTRIES_MAX))
     }
 
-    fn build(places: Places, offered: u128, entries_max: usize) -> Self {
+    fn build(places: InstancePlacements, offered: u128, entries_max: usize) -> Self {
         let everything = (0..places.len()).fold(0, |set, bit| set | 1 << bit);
         let offered = offered & everything;
-        let table = Table::build(&places, offered, entries_max);
+        let table = StateTable::build(&places, offered, entries_max);
         Self { places, offered, table }
     }
 
     /// Returns what the numbers of [`Self::reachability`] mean.
-    pub const fn measure(&self) -> Measure {
+    pub const fn measure(&self) -> ReachabilityMeasure {
         match self.table {
-            Some(_) => Measure::FullLayouts,
-            None => Measure::OpenPlacements,
+            Some(_) => ReachabilityMeasure::FullLayouts,
+            None => ReachabilityMeasure::OpenPlacements,
         }
     }
 
     /// Returns the state of a layout, or `None` if the layout holds a slot that the space
     /// doesn't have, or can't stand.
-    pub fn state(&self, layout: &Layout) -> Option<State> {
-        layout.iter().try_fold(State::EMPTY, |state, slot| self.allocate(state, *slot))
+    pub fn state(&self, layout: &Layout) -> Option<MigState> {
+        layout.iter().try_fold(MigState::EMPTY, |state, slot| self.allocate(state, *slot))
     }
 
     /// Returns the slots of a state.
-    pub fn layout(&self, state: State) -> Layout {
+    pub fn layout(&self, state: MigState) -> Layout {
         bits(state.set).map(|bit| self.places.slot(bit)).collect()
     }
 
     /// Returns every state that allocations can reach from the empty GPU, the empty one included
     /// and first; `None` if they are too many to list.
-    pub fn states(&self) -> Option<impl DoubleEndedIterator<Item = State>> {
+    pub fn states(&self) -> Option<impl DoubleEndedIterator<Item = MigState>> {
         let table = self.table.as_ref()?;
         Some((0..table.len()).map(|row| row_of(table, row)))
     }
 
     /// Returns the full configurations: states in which nothing more of what is on offer can be
     /// allocated. `None` if there are too many states to list them.
-    pub fn full_configurations(&self) -> Option<Vec<State>> {
-        let full = |state: &State| bits(self.offered).all(|bit| !self.may_join(*state, bit));
+    pub fn full_configurations(&self) -> Option<Vec<MigState>> {
+        let full = |state: &MigState| bits(self.offered).all(|bit| !self.may_join(*state, bit));
         Some(self.states()?.filter(full).collect())
     }
 
     /// Counts states and full configurations; `None` if they are too many to list.
-    pub fn counts(&self) -> Option<Counts> {
+    pub fn counts(&self) -> Option<StateCounts> {
         let full = self.full_configurations()?;
-        let multiset = |state: &State| {
+        let multiset = |state: &MigState| {
             let mut profiles: Vec<_> = self.layout(*state).iter().map(|s| s.profile).collect();
             profiles.sort_unstable();
             profiles
         };
         let multisets: BTreeSet<_> = full.iter().map(multiset).collect();
         let states = self.table.as_ref()?.len();
-        Some(Counts { states, full: full.len(), multisets: multisets.len() })
+        Some(StateCounts { states, full: full.len(), multisets: multisets.len() })
     }
 
     /// Returns the successor of allocating `slot` in `state`, or `None` if that is illegal.
-    pub fn allocate(&self, state: State, slot: Slot) -> Option<State> {
+    pub fn allocate(&self, state: MigState, slot: Slot) -> Option<MigState> {
         self.with(state, self.places.bit(slot)?)
     }
 
     /// Returns the state without `slot`, or `None` if the slot isn't allocated in it.
-    pub fn free(&self, state: State, slot: Slot) -> Option<State> {
+    pub fn free(&self, state: MigState, slot: Slot) -> Option<MigState> {
         let bit = self.places.bit(slot)?;
         if state.set & (1 << bit) == 0 {
             return None;
         }
         Some(match &self.table {
             Some(table) => row_of(table, table.toggle(state.index(), bit)?),
-            None => State { set: state.set & !(1 << bit), row: 0 },
+            None => MigState { set: state.set & !(1 << bit), row: 0 },
         })
     }
 
     /// Returns each legal allocation with its successor, of profiles on offer and others.
-    pub fn successors(&self, state: State) -> Vec<(Slot, State)> {
+    pub fn successors(&self, state: MigState) -> Vec<(Slot, MigState)> {
         (0..self.places.len())
             .filter_map(|bit| Some((self.places.slot(bit), self.with(state, bit)?)))
             .collect()
@@ -199,7 +199,7 @@ impl StateSpace {
     /// table it is another number, see [`Self::measure`].
     ///
     /// Source: MIGM §4.
-    pub fn reachability(&self, state: State) -> usize {
+    pub fn reachability(&self, state: MigState) -> usize {
         match &self.table {
             Some(table) => table.reach(state.index()),
             None => 1 + bits(self.offered).filter(|bit| self.may_join(state, *bit)).count(),
@@ -212,7 +212,7 @@ impl StateSpace {
     /// Source: MIGM §4, allocation rule, which is silent about equals. The largest profiles start
     /// on low slices only (a `4g.20gb` on 0), so these are kept free: measured, the highest start
     /// loses fewer requests to fragmentation than the lowest (`docs/benchmarks.md`).
-    pub fn best_placement(&self, state: State, profile: ProfileId) -> Option<(Slot, usize)> {
+    pub fn best_placement(&self, state: MigState, profile: ProfileId) -> Option<(Slot, usize)> {
         let Some(table) = &self.table else {
             let ways = self.placements(state, profile);
             return ways.into_iter().max_by_key(|(_, reach)| *reach);
@@ -224,20 +224,20 @@ impl StateSpace {
     }
 
     /// Returns every legal placement of `profile` with the `R` of its successor, by start.
-    pub fn placements(&self, state: State, profile: ProfileId) -> Vec<(Slot, usize)> {
+    pub fn placements(&self, state: MigState, profile: ProfileId) -> Vec<(Slot, usize)> {
         let ways = self.allocations(state, profile).into_iter();
         ways.map(|(slot, next)| (slot, self.reachability(next))).collect()
     }
 
     /// Returns every legal placement of `profile` with its successor, by start.
-    pub fn allocations(&self, state: State, profile: ProfileId) -> Vec<(Slot, State)> {
+    pub fn allocations(&self, state: MigState, profile: ProfileId) -> Vec<(Slot, MigState)> {
         self.places
             .bits_of(profile)
             .filter_map(|bit| Some((self.places.slot(bit), self.with(state, bit)?)))
             .collect()
     }
 
-    /// Tells whether two placements share a memory slice, so that they never stand together.
+    /// Returns whether two placements share a memory slice, so that they never coexist.
     pub(super) fn exclude(&self, a: Slot, b: Slot) -> bool {
         match (self.places.bit(a), self.places.bit(b)) {
             (Some(a), Some(b)) => self.places.overlap(a, b),
@@ -245,11 +245,11 @@ impl StateSpace {
         }
     }
 
-    fn may_join(&self, state: State, bit: usize) -> bool {
+    fn may_join(&self, state: MigState, bit: usize) -> bool {
         self.with(state, bit).is_some()
     }
 
-    fn with(&self, state: State, bit: usize) -> Option<State> {
+    fn with(&self, state: MigState, bit: usize) -> Option<MigState> {
         if state.set & (1 << bit) != 0 {
             return None;
         }
@@ -258,11 +258,11 @@ impl StateSpace {
             None => self
                 .places
                 .may_join(state.set, bit)
-                .then_some(State { set: state.set | 1 << bit, row: 0 }),
+                .then_some(MigState { set: state.set | 1 << bit, row: 0 }),
         }
     }
 }
 
-fn row_of(table: &Table, row: usize) -> State {
-    State { set: table.set(row), row: u32::try_from(row).unwrap_or(u32::MAX) }
+fn row_of(table: &StateTable, row: usize) -> MigState {
+    MigState { set: table.set(row), row: u32::try_from(row).unwrap_or(u32::MAX) }
 }

@@ -1,12 +1,12 @@
-//! A layout that a person asks for, and where its instances best stand.
+//! A layout that a person requests, and the best placements of its instances.
 
 use std::fmt;
 use std::str::FromStr;
 
-use super::arrange::{Search, TRIES_MAX, TooMany};
+use super::arrange::{ArrangementSearch, SearchLimitReached, TRIES_MAX};
 use super::compute::{COMPUTE_SLICES_MAX, IllegalCut};
 use super::geometry::{Geometry, IllegalLayout, Layout, ProfileId, ProfileName, Slot};
-use super::plan::Occupant;
+use super::plan::InstanceOccupant;
 use super::subsets::{Subsets, split};
 use crate::ids::BadId;
 
@@ -15,25 +15,25 @@ const INSTANCES_MAX: usize = 64;
 
 /// One instance that is asked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct WantedInstance {
+pub struct DesiredInstance {
     /// What it is to be.
     pub profile: ProfileName,
-    /// First memory slice; `None`: wherever it stands best.
+    /// First memory slice; `None`: the best placement is chosen.
     pub start: Option<u8>,
     /// The compute slices of its compute instances; empty: one over the whole of it.
     pub cut: Vec<u8>,
 }
 
-/// All instances that are to stand on a GPU, and no others.
+/// All instances that are to exist on a GPU, and no others.
 ///
-/// Written as `3g.20gb,2g.10gb,1g.5gb@6`; `7x1g.5gb` stands for seven of them, and `empty` for
+/// Written as `3g.20gb,2g.10gb,1g.5gb@6`; `7x1g.5gb` means seven of them, and `empty` for
 /// none at all. `1c+2c.3g.20gb` is one GPU instance with two compute instances.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Wanted(pub Vec<WantedInstance>);
+pub struct DesiredLayout(pub Vec<DesiredInstance>);
 
 /// Why a wanted layout can't be arranged.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Unarrangeable {
+pub enum ArrangementError {
     /// The GPU offers no such profile.
     #[error("the GPU offers no {profile}")]
     UnknownProfile {
@@ -51,8 +51,8 @@ pub enum Unarrangeable {
         /// What is wrong.
         problem: IllegalCut,
     },
-    /// However the instances are placed, they can't stand on this GPU together.
-    #[error("these instances can't stand on the GPU together, wherever they are placed")]
+    /// The instances cannot coexist on this GPU, at any placement.
+    #[error("these instances cannot coexist on the GPU, at any placement")]
     NoRoom,
     /// They could, but not with these instances, which must stay.
     #[error("instances that are in use are in the way")]
@@ -65,12 +65,12 @@ pub enum Unarrangeable {
     TooMany,
 }
 
-impl FromStr for Wanted {
+impl FromStr for DesiredLayout {
     type Err = BadId;
 
     fn from_str(text: &str) -> Result<Self, BadId> {
         let bad = || BadId {
-            kind: "Wanted",
+            kind: "DesiredLayout",
             text: text.to_owned(),
             expected: "profiles with or without their first memory slice, such as \
                        3g.20gb,2x1g.5gb,2g.10gb@4, or empty; with several compute instances in one \
@@ -94,18 +94,18 @@ impl FromStr for Wanted {
             let (cut, profile) = cut_of(profile).ok_or_else(bad)?;
             let profile: ProfileName = profile.parse().map_err(|_| bad())?;
             let several_in_one_place = count > 1 && start.is_some();
-            // Of "2x1c.3g.20gb" nobody knows whether it is one GPU instance or two.
+            // Of "2x1c.3g.20gb" it is unknown whether it is one GPU instance or two.
             let unclear = count > 1 && !cut.is_empty();
             if count == 0 || count > INSTANCES_MAX || several_in_one_place || unclear {
                 return Err(bad());
             }
-            wanted.extend(std::iter::repeat_n(WantedInstance { profile, start, cut }, count));
+            wanted.extend(std::iter::repeat_n(DesiredInstance { profile, start, cut }, count));
         }
         if wanted.len() > INSTANCES_MAX { Err(bad()) } else { Ok(Self(wanted)) }
     }
 }
 
-/// Reads the part of a name that tells of compute instances: `1c+2c` of `1c+2c.3g.20gb`.
+/// Reads the part of a name that lists compute instances: `1c+2c` of `1c+2c.3g.20gb`.
 fn cut_of(text: &str) -> Option<(Vec<u8>, &str)> {
     let Some((cut, profile)) = text.split_once("c.") else { return Some((Vec::new(), text)) };
     let size = |part: &str| part.parse().ok().filter(|n| (1..=COMPUTE_SLICES_MAX).contains(n));
@@ -114,7 +114,7 @@ fn cut_of(text: &str) -> Option<(Vec<u8>, &str)> {
     Some((sizes, profile)).filter(|(sizes, _)| sizes.len() <= usize::from(COMPUTE_SLICES_MAX))
 }
 
-impl fmt::Display for Wanted {
+impl fmt::Display for DesiredLayout {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.0.is_empty() {
             return f.write_str("empty");
@@ -135,25 +135,25 @@ impl fmt::Display for Wanted {
     }
 }
 
-impl Wanted {
+impl DesiredLayout {
     /// Finds the best layout of these instances: it keeps every busy one, then needs the fewest
     /// steps, then leaves the most futures open by `reach`, then has the lowest starts.
     ///
-    /// `reach` tells a legal layout's `R` (MIGM §4).
+    /// `reach` returns a legal layout's `R` (MIGM §4).
     ///
     /// # Errors
     ///
-    /// [`Unarrangeable`] says what keeps the instances from standing together.
+    /// [`ArrangementError`] states what keeps the instances from standing together.
     pub fn arrange(
         &self,
         geometry: &Geometry,
-        standing: &[Occupant],
+        standing: &[InstanceOccupant],
         reach: impl Fn(&Layout) -> usize,
-    ) -> Result<Layout, Unarrangeable> {
+    ) -> Result<Layout, ArrangementError> {
         let (named, open) = self.resolve(geometry)?;
         let present: Layout = standing.iter().map(|o| o.slot).collect();
         let busy: Vec<Slot> = standing.iter().filter(|o| o.busy).map(|o| o.slot).collect();
-        let mut search = Search::new(geometry, &present, reach);
+        let mut search = ArrangementSearch::new(geometry, &present, reach);
         if let Some(layout) = search.run(&busy, &named, &open)? {
             return Ok(layout);
         }
@@ -161,19 +161,19 @@ impl Wanted {
             for chosen in Subsets::new(busy.len(), size) {
                 let (gone, stay) = split(&busy, &chosen);
                 if search.run(&stay, &named, &open)?.is_some() {
-                    return Err(Unarrangeable::InTheWay { busy: gone });
+                    return Err(ArrangementError::InTheWay { busy: gone });
                 }
             }
         }
-        Err(Unarrangeable::NoRoom)
+        Err(ArrangementError::NoRoom)
     }
 
     /// Returns the instances with a start, and the profiles of the others.
-    fn resolve(&self, geometry: &Geometry) -> Result<(Layout, Vec<ProfileId>), Unarrangeable> {
+    fn resolve(&self, geometry: &Geometry) -> Result<(Layout, Vec<ProfileId>), ArrangementError> {
         let (mut named, mut open) = (Layout::new(), Vec::new());
         for instance in &self.0 {
             let profile = geometry.by_name(&instance.profile).ok_or_else(|| {
-                Unarrangeable::UnknownProfile { profile: instance.profile.clone() }
+                ArrangementError::UnknownProfile { profile: instance.profile.clone() }
             })?;
             match instance.start {
                 None => open.push(profile.id),
@@ -191,8 +191,8 @@ impl Wanted {
     }
 }
 
-impl From<TooMany> for Unarrangeable {
-    fn from(_: TooMany) -> Self {
+impl From<SearchLimitReached> for ArrangementError {
+    fn from(_: SearchLimitReached) -> Self {
         Self::TooMany
     }
 }
@@ -215,19 +215,19 @@ mod tests {
         layout.iter().map(|slot| format!("{}@{}", name(slot), slot.start)).collect()
     }
 
-    fn arrange(text: &str, standing: &[(&str, u8, bool)]) -> Result<Vec<String>, Unarrangeable> {
+    fn arrange(text: &str, standing: &[(&str, u8, bool)]) -> Result<Vec<String>, ArrangementError> {
         let geometry = a100();
         let plain = geometry.plain();
         let space = StateSpace::new(&geometry, Some(&plain)).unwrap();
         let standing: Vec<_> = standing
             .iter()
-            .map(|(name, start, busy)| Occupant {
+            .map(|(name, start, busy)| InstanceOccupant {
                 slot: slot(&geometry, name, *start),
                 busy: *busy,
             })
             .collect();
         let reach = |layout: &Layout| space.state(layout).map_or(0, |s| space.reachability(s));
-        let wanted: Wanted = text.parse().unwrap();
+        let wanted: DesiredLayout = text.parse().unwrap();
         wanted.arrange(&geometry, &standing, reach).map(|layout| words(&geometry, &layout))
     }
 
@@ -241,7 +241,7 @@ mod tests {
             ("2c+1c.3g.20gb@4,1g.5gb", "1c+2c.3g.20gb@4,1g.5gb"),
             ("1c.3g.20gb", "1c.3g.20gb"),
         ] {
-            assert_eq!(text.parse::<Wanted>().unwrap().to_string(), written);
+            assert_eq!(text.parse::<DesiredLayout>().unwrap().to_string(), written);
         }
         for bad in [
             "",
@@ -257,7 +257,7 @@ mod tests {
             "1c+.3g.20gb",
             "1+1c.3g.20gb",
         ] {
-            assert!(bad.parse::<Wanted>().is_err(), "{bad}");
+            assert!(bad.parse::<DesiredLayout>().is_err(), "{bad}");
         }
     }
 
@@ -265,11 +265,7 @@ mod tests {
     fn without_placements_the_most_futures_stay_open() {
         // MIGM, figure 3: a 1g.5gb costs the fewest futures on the last slice.
         assert_eq!(arrange("1g.5gb", &[]).unwrap(), ["1g.5gb@6"]);
-        assert_eq!(
-            arrange("3g.20gb,2g.10gb,1g.5gb", &[]).unwrap().len(),
-            3,
-            "the three stand together"
-        );
+        assert_eq!(arrange("3g.20gb,2g.10gb,1g.5gb", &[]).unwrap().len(), 3, "the three coexist");
     }
 
     #[test]
@@ -288,18 +284,18 @@ mod tests {
         let refused = arrange("7g.40gb", &[("2g.10gb", 4, true), ("1g.5gb", 0, false)]);
 
         let busy = vec![slot(&geometry, "2g.10gb", 4)];
-        assert_eq!(refused, Err(Unarrangeable::InTheWay { busy }));
+        assert_eq!(refused, Err(ArrangementError::InTheWay { busy }));
     }
 
     #[test]
     fn what_no_gpu_of_the_kind_can_hold_is_refused() {
-        assert_eq!(arrange("8x1g.5gb", &[]), Err(Unarrangeable::NoRoom));
-        assert!(matches!(arrange("9g.99gb", &[]), Err(Unarrangeable::UnknownProfile { .. })));
+        assert_eq!(arrange("8x1g.5gb", &[]), Err(ArrangementError::NoRoom));
+        assert!(matches!(arrange("9g.99gb", &[]), Err(ArrangementError::UnknownProfile { .. })));
         assert!(matches!(
             arrange("3g.20gb@1", &[]),
-            Err(Unarrangeable::Illegal(IllegalLayout::NotAStart { .. }))
+            Err(ArrangementError::Illegal(IllegalLayout::NotAStart { .. }))
         ));
-        assert!(matches!(arrange("1g.5gb@1,2g.10gb@0", &[]), Err(Unarrangeable::Illegal(_))));
+        assert!(matches!(arrange("1g.5gb@1,2g.10gb@0", &[]), Err(ArrangementError::Illegal(_))));
     }
 
     #[test]

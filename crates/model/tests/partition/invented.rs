@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 use tessera_model::Bytes;
 use tessera_model::mig::{
-    Geometry, Layout, MediaEngines, Profile, ProfileId, Slot, State, StateSpace, catalog,
+    Geometry, Layout, MediaEngines, MigState, Profile, ProfileId, Slot, StateSpace, catalog,
 };
 
 /// Builds a profile that starts wherever it fits, or only on `starts`.
@@ -67,8 +67,8 @@ pub fn forks() -> impl Strategy<Value = Vec<prop::sample::Index>> {
 }
 
 /// Walks from the empty GPU, taking one of the legal allocations at each fork.
-pub fn arrive(space: &StateSpace, forks: &[prop::sample::Index]) -> State {
-    forks.iter().fold(State::EMPTY, |state, fork| {
+pub fn arrive(space: &StateSpace, forks: &[prop::sample::Index]) -> MigState {
+    forks.iter().fold(MigState::EMPTY, |state, fork| {
         let ways = space.successors(state);
         if ways.is_empty() { state } else { ways[fork.index(ways.len())].1 }
     })

@@ -2,13 +2,14 @@
 
 use proptest::prelude::*;
 use tessera_model::mig::{
-    Geometry, Layout, Measure, Slot, State, StateSpace, TooManyPlacements, catalog, make_room,
+    Geometry, Layout, MigState, ReachabilityMeasure, Slot, StateSpace, TooManyPlacements, catalog,
+    make_room,
 };
 
 use crate::invented::{any_gpu, arrive, arrived, forks, profile, slots, vast};
 
 /// The laws at one state, by every step that leads on from it.
-fn lawful(geometry: &Geometry, space: &StateSpace, state: State) -> Result<(), TestCaseError> {
+fn lawful(geometry: &Geometry, space: &StateSpace, state: MigState) -> Result<(), TestCaseError> {
     let layout = space.layout(state);
     prop_assert!(geometry.check(&layout).is_ok(), "{layout:?} can't stand");
     let masks: Vec<u64> = layout.iter().map(|slot| geometry.mask(*slot).unwrap()).collect();
@@ -46,9 +47,9 @@ fn a_gpu_with_too_many_states_is_planned_for_by_another_measure_that_keeps_the_l
     let geometry = vast();
     let space = StateSpace::new(&geometry, None).unwrap();
 
-    assert_eq!(space.measure(), Measure::OpenPlacements);
+    assert_eq!(space.measure(), ReachabilityMeasure::OpenPlacements);
     assert!(space.states().is_none() && space.counts().is_none());
-    let mut state = State::EMPTY;
+    let mut state = MigState::EMPTY;
     let small = geometry.profiles[0].id;
     while let Some((slot, reach)) = space.best_placement(state, small) {
         lawful(&geometry, &space, state).unwrap();
@@ -128,7 +129,7 @@ proptest! {
         let space = StateSpace::new(&geometry, None).unwrap();
         let all = slots(&geometry);
         let mut layout = Layout::new();
-        let mut state = State::EMPTY;
+        let mut state = MigState::EMPTY;
         for slot in forks.iter().filter(|_| !all.is_empty()).map(|fork| *fork.get(&all)) {
             let mut bigger = layout.clone();
             let fresh = bigger.insert(slot);

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use proptest::prelude::*;
-use tessera_model::mig::{Geometry, Layout, Measure, Slot, StateSpace};
+use tessera_model::mig::{Geometry, Layout, ReachabilityMeasure, Slot, StateSpace};
 
 use crate::invented::{slots, small};
 
@@ -41,7 +41,7 @@ proptest! {
             .collect();
         let space = StateSpace::new(&geometry, None).unwrap();
 
-        prop_assert_eq!(space.measure(), Measure::FullLayouts);
+        prop_assert_eq!(space.measure(), ReachabilityMeasure::FullLayouts);
         let found: BTreeSet<Layout> = space.states().unwrap().map(|s| space.layout(s)).collect();
         prop_assert_eq!(&found, &layouts);
         prop_assert_eq!(space.counts().unwrap().full, full.len());

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use tessera_model::mig::{Counts, Geometry, ProfileId, Slot, State, StateSpace, catalog};
+use tessera_model::mig::{Geometry, MigState, ProfileId, Slot, StateCounts, StateSpace, catalog};
 
 fn geometry(key: &str) -> Geometry {
     catalog::models()[key].geometry()
@@ -14,7 +14,7 @@ fn ids(geometry: &Geometry, names: &[&str]) -> BTreeSet<ProfileId> {
 
 /// Partial states with the empty one, full layouts, multisets of profiles of the full layouts.
 fn counts(space: &StateSpace) -> (usize, usize, usize) {
-    let Counts { states, full, multisets } = space.counts().unwrap();
+    let StateCounts { states, full, multisets } = space.counts().unwrap();
     (states, full, multisets)
 }
 
@@ -63,10 +63,10 @@ fn the_first_small_instance_goes_where_most_futures_stay_open() {
     let space = StateSpace::new(&a100, Some(&a100.plain())).unwrap();
     let small = a100.by_name(&"1g.5gb".parse().unwrap()).unwrap().id;
 
-    let reach: Vec<_> = space.placements(State::EMPTY, small).iter().map(|(_, r)| *r).collect();
+    let reach: Vec<_> = space.placements(MigState::EMPTY, small).iter().map(|(_, r)| *r).collect();
 
     assert_eq!(reach, [6, 6, 6, 6, 6, 6, 12]);
-    let (best, _) = space.best_placement(State::EMPTY, small).unwrap();
+    let (best, _) = space.best_placement(MigState::EMPTY, small).unwrap();
     assert_eq!(best.start, 6);
 }
 
@@ -78,7 +78,7 @@ fn reachability_depends_on_the_profiles_on_offer() {
     let space = StateSpace::new(&a100, Some(&offered)).unwrap();
     let small = a100.by_name(&"1g.5gb".parse().unwrap()).unwrap().id;
 
-    let reach: Vec<_> = space.placements(State::EMPTY, small).iter().map(|(_, r)| *r).collect();
+    let reach: Vec<_> = space.placements(MigState::EMPTY, small).iter().map(|(_, r)| *r).collect();
 
     assert_eq!(reach, [21, 21, 21, 21, 22, 22, 33]);
 }

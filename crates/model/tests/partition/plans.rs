@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, VecDeque};
 
 use proptest::prelude::*;
 use tessera_model::mig::{
-    Geometry, Layout, Occupant, PlanRefused, Slot, StateSpace, Step, Unarrangeable, Wanted,
-    WantedInstance, catalog, plan,
+    ArrangementError, DesiredInstance, DesiredLayout, Geometry, InstanceOccupant, Layout,
+    PlanRefusal, PlanStep, Slot, StateSpace, catalog, plan,
 };
 
 use crate::invented::{any_gpu, arrived, forks, small, vast};
@@ -17,8 +17,8 @@ fn a_plan_keeps_what_both_layouts_share() {
         start,
         profile: a100.by_name(&name.parse().unwrap()).unwrap().id,
     };
-    let busy = Occupant { slot: slot("3g.20gb", 4), busy: true };
-    let idle = Occupant { slot: slot("4g.20gb", 0), busy: false };
+    let busy = InstanceOccupant { slot: slot("3g.20gb", 4), busy: true };
+    let idle = InstanceOccupant { slot: slot("4g.20gb", 0), busy: false };
     let wanted = Layout::from([slot("2g.10gb", 0), slot("2g.10gb", 2), slot("3g.20gb", 4)]);
 
     let steps = plan(&a100, &[busy, idle], &wanted).unwrap();
@@ -26,9 +26,9 @@ fn a_plan_keeps_what_both_layouts_share() {
     assert_eq!(
         steps,
         [
-            Step::Destroy(slot("4g.20gb", 0)),
-            Step::Create(slot("2g.10gb", 0)),
-            Step::Create(slot("2g.10gb", 2)),
+            PlanStep::Destroy(slot("4g.20gb", 0)),
+            PlanStep::Create(slot("2g.10gb", 0)),
+            PlanStep::Create(slot("2g.10gb", 2)),
         ]
     );
 }
@@ -42,11 +42,11 @@ fn no_plan_takes_a_busy_instance_away() {
 
     let refused = plan(
         &a100,
-        &[Occupant { slot: busy, busy: true }],
+        &[InstanceOccupant { slot: busy, busy: true }],
         &Layout::from([Slot { start: 0, profile: whole }]),
     );
 
-    assert_eq!(refused, Err(PlanRefused::Busy { slots: vec![busy] }));
+    assert_eq!(refused, Err(PlanRefusal::Busy { slots: vec![busy] }));
 }
 
 #[test]
@@ -55,17 +55,17 @@ fn two_idle_quarters_become_a_half_and_the_busy_half_stays() {
     let id = |name: &str| a100.by_name(&name.parse().unwrap()).unwrap().id;
     let slot = |name: &str, start| Slot { start, profile: id(name) };
     let standing = [
-        Occupant { slot: slot("2g.10gb", 0), busy: false },
-        Occupant { slot: slot("2g.10gb", 2), busy: false },
-        Occupant { slot: slot("3g.20gb", 4), busy: true },
+        InstanceOccupant { slot: slot("2g.10gb", 0), busy: false },
+        InstanceOccupant { slot: slot("2g.10gb", 2), busy: false },
+        InstanceOccupant { slot: slot("3g.20gb", 4), busy: true },
     ];
 
     let (_, steps) = arrange(&a100, &standing, &"2x3g.20gb".parse().unwrap()).unwrap();
 
     let merged = [
-        Step::Destroy(slot("2g.10gb", 0)),
-        Step::Destroy(slot("2g.10gb", 2)),
-        Step::Create(slot("3g.20gb", 0)),
+        PlanStep::Destroy(slot("2g.10gb", 0)),
+        PlanStep::Destroy(slot("2g.10gb", 2)),
+        PlanStep::Create(slot("3g.20gb", 0)),
     ];
     assert_eq!(steps, merged);
 }
@@ -76,11 +76,11 @@ fn the_fewest_busy_instances_in_the_way_are_named() {
     let id = |name: &str| a100.by_name(&name.parse().unwrap()).unwrap().id;
     let in_the_way = Slot { start: 1, profile: id("1g.5gb") };
     let harmless = Slot { start: 6, profile: id("1g.5gb") };
-    let standing = [in_the_way, harmless].map(|slot| Occupant { slot, busy: true });
+    let standing = [in_the_way, harmless].map(|slot| InstanceOccupant { slot, busy: true });
 
     let blocked = arrange(&a100, &standing, &"4g.20gb,2x1g.5gb".parse().unwrap());
 
-    assert_eq!(blocked, Err(Unarrangeable::InTheWay { busy: vec![in_the_way] }));
+    assert_eq!(blocked, Err(ArrangementError::InTheWay { busy: vec![in_the_way] }));
 }
 
 #[test]
@@ -88,23 +88,23 @@ fn a_search_among_too_many_layouts_is_given_up_with_a_word() {
     let vast = vast();
     let of = |sizes: &[usize]| {
         let name = |size: &usize| vast.profiles[*size].name.clone();
-        let open = |size| WantedInstance { profile: name(size), start: None, cut: Vec::new() };
-        Wanted(sizes.iter().map(open).collect())
+        let open = |size| DesiredInstance { profile: name(size), start: None, cut: Vec::new() };
+        DesiredLayout(sizes.iter().map(open).collect())
     };
 
     let few = arrange(&vast, &[], &of(&[0, 1, 5]));
     let many = arrange(&vast, &[], &of(&[0, 0, 0, 0, 1, 1, 2]));
 
     assert_eq!(few.unwrap().1.len(), 3);
-    assert_eq!(many, Err(Unarrangeable::TooMany));
+    assert_eq!(many, Err(ArrangementError::TooMany));
 }
 
 /// Finds the layout of what is wanted, and the plan to it.
 fn arrange(
     geometry: &Geometry,
-    standing: &[Occupant],
-    wanted: &Wanted,
-) -> Result<(Layout, Vec<Step>), Unarrangeable> {
+    standing: &[InstanceOccupant],
+    wanted: &DesiredLayout,
+) -> Result<(Layout, Vec<PlanStep>), ArrangementError> {
     let space = StateSpace::new(geometry, None).unwrap();
     let reach = |layout: &Layout| space.reachability(space.state(layout).unwrap());
     let layout = wanted.arrange(geometry, standing, reach)?;
@@ -115,7 +115,7 @@ fn arrange(
 /// The fewest steps from `standing` to a layout that `is_goal` accepts, by trying everything.
 fn fewest_steps(
     space: &StateSpace,
-    standing: &[Occupant],
+    standing: &[InstanceOccupant],
     is_goal: impl Fn(&Layout) -> bool,
 ) -> Option<usize> {
     let layout = standing.iter().map(|o| o.slot).collect();
@@ -144,43 +144,43 @@ fn fewest_steps(
 /// Carries a plan out, law by law; returns where it ends.
 fn carried_out(
     geometry: &Geometry,
-    standing: &[Occupant],
-    steps: &[Step],
+    standing: &[InstanceOccupant],
+    steps: &[PlanStep],
 ) -> Result<Layout, TestCaseError> {
     let mut layout: Layout = standing.iter().map(|o| o.slot).collect();
     for step in steps {
         match step {
-            Step::Destroy(slot) => {
+            PlanStep::Destroy(slot) => {
                 prop_assert!(layout.remove(slot), "what isn't there can't go");
                 prop_assert!(standing.iter().all(|o| !o.busy || o.slot != *slot), "it is busy");
             }
-            Step::Create(slot) => prop_assert!(layout.insert(*slot)),
-            Step::Cut(..) => prop_assert!(false, "layouts know nothing of compute instances"),
+            PlanStep::Create(slot) => prop_assert!(layout.insert(*slot)),
+            PlanStep::Cut(..) => prop_assert!(false, "layouts know nothing of compute instances"),
         }
         prop_assert!(geometry.check(&layout).is_ok());
     }
     Ok(layout)
 }
 
-fn occupied(layout: Layout, held: u16) -> Vec<Occupant> {
+fn occupied(layout: Layout, held: u16) -> Vec<InstanceOccupant> {
     let number = layout.into_iter().enumerate();
-    number.map(|(i, slot)| Occupant { slot, busy: held & (1 << i) != 0 }).collect()
+    number.map(|(i, slot)| InstanceOccupant { slot, busy: held & (1 << i) != 0 }).collect()
 }
 
 /// Wants the profiles of a layout, and the starts of those instances that `fixed` has a bit for.
-fn like(geometry: &Geometry, layout: &Layout, fixed: u16) -> Wanted {
-    let want = |(i, slot): (usize, &Slot)| WantedInstance {
+fn like(geometry: &Geometry, layout: &Layout, fixed: u16) -> DesiredLayout {
+    let want = |(i, slot): (usize, &Slot)| DesiredInstance {
         profile: geometry.profile(slot.profile).unwrap().name.clone(),
         start: (fixed & (1 << i) != 0).then_some(slot.start),
         cut: Vec::new(),
     };
-    Wanted(layout.iter().enumerate().map(want).collect())
+    DesiredLayout(layout.iter().enumerate().map(want).collect())
 }
 
 /// Tells whether a layout is one of those that are wanted.
-fn meets(geometry: &Geometry, layout: &Layout, wanted: &Wanted) -> bool {
+fn meets(geometry: &Geometry, layout: &Layout, wanted: &DesiredLayout) -> bool {
     let mut rest: Vec<&Slot> = layout.iter().collect();
-    let mut instances: Vec<&WantedInstance> = wanted.0.iter().collect();
+    let mut instances: Vec<&DesiredInstance> = wanted.0.iter().collect();
     // Those with a start first: any instance will do for the others.
     instances.sort_by_key(|instance| instance.start.is_none());
     let all = instances.iter().all(|instance| {
@@ -212,7 +212,7 @@ proptest! {
                 prop_assert_eq!(Some(steps.len()), fewest);
             }
             Err(refused) => {
-                let blocked = matches!(refused, PlanRefused::Busy { .. });
+                let blocked = matches!(refused, PlanRefusal::Busy { .. });
                 prop_assert!(blocked, "{refused}");
                 prop_assert_eq!(fewest, None);
             }
@@ -236,9 +236,9 @@ proptest! {
                 prop_assert_eq!(carried_out(&geometry, &standing, &steps)?, layout);
                 prop_assert_eq!(Some(steps.len()), fewest);
             }
-            Err(Unarrangeable::InTheWay { busy }) => {
+            Err(ArrangementError::InTheWay { busy }) => {
                 prop_assert_eq!(fewest, None);
-                let freed = |o: &Occupant| Occupant { busy: o.busy && !busy.contains(&o.slot), ..*o };
+                let freed = |o: &InstanceOccupant| InstanceOccupant { busy: o.busy && !busy.contains(&o.slot), ..*o };
                 let freed: Vec<_> = standing.iter().map(freed).collect();
                 prop_assert!(arrange(&geometry, &freed, &wanted).is_ok(), "not enough");
             }

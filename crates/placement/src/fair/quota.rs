@@ -5,19 +5,22 @@
 //! however many share it, a GPU that is not partitioned with [`WHOLE`]; a gang with those of all of
 //! its members.
 
+mod messages;
+
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::sync::Arc;
 
 use tessera_model::mig::Slot;
-use tessera_model::spec::GpuAsk;
+use tessera_model::spec::GpuRequest;
 use tessera_model::{GpuId, JobId};
 
-use crate::decision::{Decision, Explanation, WaitReason};
-use crate::forecast::{Forecast, Limit};
+use crate::decision::Decision;
+use crate::facts::{JobTable, SliceLimit};
+use crate::numbers;
+use crate::request::SliceRequest;
 use crate::view::{ClusterView, GpuView, InstanceState, QueuedJob, Tenancy};
-use crate::want::Want;
 
 /// Compute slices that a GPU without MIG counts for: as many as the large partitioned ones have.
 const WHOLE: u32 = 7;
@@ -35,7 +38,7 @@ pub(crate) struct Over {
 #[derive(Clone)]
 pub(crate) struct Quotas<'r> {
     cluster: &'r ClusterView,
-    forecast: &'r dyn Forecast,
+    jobs: &'r dyn JobTable,
     /// One GPU of each kind: what a job takes at least is asked for thousands of jobs.
     kinds: Vec<&'r GpuView>,
     held: BTreeMap<Arc<str>, u32>,
@@ -44,21 +47,21 @@ pub(crate) struct Quotas<'r> {
     /// Users of slices that are shared already.
     sharing: BTreeSet<Arc<str>>,
     /// Of those who have some.
-    of_jobs: RefCell<BTreeMap<JobId, Rc<[Limit]>>>,
-    none: Rc<[Limit]>,
-    of_users: RefCell<BTreeMap<Arc<str>, Rc<[Limit]>>>,
+    of_jobs: RefCell<BTreeMap<JobId, Rc<[SliceLimit]>>>,
+    none: Rc<[SliceLimit]>,
+    of_users: RefCell<BTreeMap<Arc<str>, Rc<[SliceLimit]>>>,
 }
 
 impl<'r> Quotas<'r> {
     /// Looks at who holds what; `None` where no quota holds for anybody of the queue, or who runs.
     pub(crate) fn of(
         cluster: &'r ClusterView,
-        forecast: &'r dyn Forecast,
+        jobs: &'r dyn JobTable,
         mut queue: impl Iterator<Item = &'r QueuedJob>,
     ) -> Option<Self> {
         let mut quotas = Self {
             cluster,
-            forecast,
+            jobs,
             kinds: kinds(cluster),
             held: BTreeMap::new(),
             given: BTreeSet::new(),
@@ -90,21 +93,22 @@ impl<'r> Quotas<'r> {
         any
     }
 
-    fn limits(&self, job: JobId) -> Rc<[Limit]> {
+    fn limits(&self, job: JobId) -> Rc<[SliceLimit]> {
         if let Some(known) = self.of_jobs.borrow().get(&job) {
             return Rc::clone(known);
         }
-        let account = self.forecast.account(job);
+        let account = self.jobs.account(job);
         if account.as_ref().is_none_or(|account| account.limits().next().is_none()) {
             return Rc::clone(&self.none);
         }
-        let limits: Rc<[Limit]> = account.iter().flat_map(|account| account.limits()).collect();
+        let limits: Rc<[SliceLimit]> =
+            account.iter().flat_map(|account| account.limits()).collect();
         self.of_jobs.borrow_mut().insert(job, Rc::clone(&limits));
         limits
     }
 
     /// Jobs of one user have one account.
-    fn limits_for(&self, job: &QueuedJob) -> Rc<[Limit]> {
+    fn limits_for(&self, job: &QueuedJob) -> Rc<[SliceLimit]> {
         if let Some(known) = self.of_users.borrow().get(&job.user) {
             return Rc::clone(known);
         }
@@ -113,7 +117,7 @@ impl<'r> Quotas<'r> {
         limits
     }
 
-    fn left(&self, limit: &Limit, held: &BTreeMap<Arc<str>, u32>) -> u32 {
+    fn left(&self, limit: &SliceLimit, held: &BTreeMap<Arc<str>, u32>) -> u32 {
         let has = held.get(&limit.name).copied().unwrap_or(0);
         limit.slices.saturating_sub(has)
     }
@@ -139,7 +143,7 @@ impl<'r> Quotas<'r> {
         if job.share.is_some() {
             return None;
         }
-        least_slices(self.kinds.iter().copied(), &Want::of(&job.gpu, None))
+        least_slices(self.kinds.iter().copied(), &SliceRequest::of(&job.gpu, None))
     }
 
     /// Takes out the decisions by which somebody would get more than may be, in their order, and
@@ -174,19 +178,19 @@ impl<'r> Quotas<'r> {
         self.add(decision, more);
     }
 
-    fn add(&mut self, decision: &Decision, more: BTreeMap<Arc<str>, (Limit, i64)>) {
+    fn add(&mut self, decision: &Decision, more: BTreeMap<Arc<str>, (SliceLimit, i64)>) {
         if let Decision::Start { place, .. } = decision {
             self.given.insert((place.gpu.clone(), place.slot));
         }
         for (name, (_, more)) in more {
             let entry = self.held.entry(name).or_default();
-            *entry = u32::try_from((i64::from(*entry) + more).max(0)).unwrap_or(u32::MAX);
+            *entry = numbers::slices_after(*entry, more);
         }
     }
 
     /// Returns what is taken or given back by a decision.
-    fn more(&self, decision: &Decision) -> BTreeMap<Arc<str>, (Limit, i64)> {
-        let mut more: BTreeMap<Arc<str>, (Limit, i64)> = BTreeMap::new();
+    fn more(&self, decision: &Decision) -> BTreeMap<Arc<str>, (SliceLimit, i64)> {
+        let mut more: BTreeMap<Arc<str>, (SliceLimit, i64)> = BTreeMap::new();
         let mut count = |job: JobId, slices: u32, sign: i64| {
             for limit in &*self.limits(job) {
                 let name = Arc::clone(&limit.name);
@@ -226,124 +230,12 @@ impl<'r> Quotas<'r> {
         }
         more
     }
-
-    /// Tells a job, or each member of a gang, what its quota holds it for. `takes` is how many compute
-    /// slices it would take, where that is known better than by the least that suits it.
-    pub(crate) fn wait(
-        &self,
-        policy: &str,
-        job: &QueuedJob,
-        members: u32,
-        takes: Option<u32>,
-    ) -> Decision {
-        let limits = self.limits_for(job);
-        let least = self.least(job).map(|least| least.saturating_mul(members));
-        let takes = takes.or(least);
-        if let Some(both) = self.wait_for_both(policy, job, members, takes, &limits) {
-            return both;
-        }
-        // What can never be is told first, then what is nearest to it.
-        let binds = limits.iter().min_by_key(|limit| {
-            let never = least.is_some_and(|least| least > limit.slices);
-            (!never, self.left(limit, &self.held))
-        });
-        let (name, quota) =
-            binds.map_or_else(|| (Arc::clone(&job.user), 0), |l| (Arc::clone(&l.name), l.slices));
-        let held = self.held.get(&name).copied().unwrap_or(0);
-        let wants = wants(members, takes);
-        let never = least.is_some_and(|least| least > quota);
-        let (then, would_start_if) = match (never, takes) {
-            (true, _) => (
-                ": it can never start under this quota",
-                format!("the quota of {name} is raised to {}", least.unwrap_or(0)),
-            ),
-            (false, Some(takes)) => {
-                let short = (held + takes).saturating_sub(quota);
-                let slices = if short == 1 { "slice" } else { "slices" };
-                let end = format!("jobs of {name} that hold {short} compute {slices} end");
-                ("", format!("{end}, or the quota is raised to {}", held + takes))
-            }
-            (false, None) => ("", format!("another job of {name} ends, or the quota is raised")),
-        };
-        let why = Explanation {
-            policy: policy.to_owned(),
-            summary: format!(
-                "jobs of {name} hold {held} of the {quota} compute slices that they may have at once, \
-                 and {wants}{then}"
-            ),
-            would_start_if: Some(would_start_if),
-            ..Explanation::default()
-        };
-        Decision::Wait { job: job.id, reason: WaitReason::Quota, why }
-    }
-
-    /// Tells a job that its account's quota and its user's both hold for now: it starts once neither
-    /// does.
-    fn wait_for_both(
-        &self,
-        policy: &str,
-        job: &QueuedJob,
-        members: u32,
-        takes: Option<u32>,
-        limits: &[Limit],
-    ) -> Option<Decision> {
-        let [account, user] = limits else { return None };
-        let takes_slices = takes?;
-        let short = |limit: &Limit| {
-            let held = self.held.get(&limit.name).copied().unwrap_or(0);
-            let raised = held.saturating_add(takes_slices);
-            let can_ever = takes_slices <= limit.slices;
-            (can_ever && raised > limit.slices).then(|| (held, raised, raised - limit.slices))
-        };
-        let (of_account, of_user) = (short(account)?, short(user)?);
-        let slices = |short: u32| if short == 1 { "slice" } else { "slices" };
-        // What the user's jobs hold is part of what the account's hold.
-        let end = match (of_account.2, of_user.2) {
-            (all, own) if own >= all => {
-                format!("jobs of {} that hold {own} compute {} end", user.name, slices(own))
-            }
-            (all, own) => format!(
-                "jobs of {} that hold {all} compute {} end, of them {own} of {}",
-                account.name,
-                slices(all),
-                user.name
-            ),
-        };
-        let why = Explanation {
-            policy: policy.to_owned(),
-            summary: format!(
-                "jobs of {} hold {} of the {} compute slices that they may have at once, those of {} \
-                 among them {} of {}, and {}",
-                account.name,
-                of_account.0,
-                account.slices,
-                user.name,
-                of_user.0,
-                user.slices,
-                wants(members, takes)
-            ),
-            would_start_if: Some(format!(
-                "{end}, or the quotas are raised to {} and {}",
-                of_account.1, of_user.1
-            )),
-            ..Explanation::default()
-        };
-        Some(Decision::Wait { job: job.id, reason: WaitReason::Quota, why })
-    }
-}
-
-fn wants(members: u32, takes: Option<u32>) -> String {
-    let this = if members > 1 { format!("this gang of {members}") } else { "this one".to_owned() };
-    match takes {
-        Some(takes) => format!("{this} takes at least {takes} more"),
-        None => format!("{this} would need a slice of its own"),
-    }
 }
 
 /// Returns the compute slices of the smallest slice of some GPUs that suits a want.
-fn least_slices<'g>(gpus: impl Iterator<Item = &'g GpuView>, want: &Want) -> Option<u32> {
+fn least_slices<'g>(gpus: impl Iterator<Item = &'g GpuView>, want: &SliceRequest) -> Option<u32> {
     let of_gpu = |gpu: &GpuView| match (gpu.mig.as_deref(), want) {
-        (Some(mig), Want::Part(name)) => {
+        (Some(mig), SliceRequest::Part(name)) => {
             let whole = gpu.cuttable(name)?;
             mig.geometry.profile(whole.id).map(|profile| u32::from(profile.compute_slices))
         }
@@ -358,8 +250,8 @@ fn least_slices<'g>(gpus: impl Iterator<Item = &'g GpuView>, want: &Want) -> Opt
 
 /// Returns the fewest compute slices that any slice of a cluster has that suits an ask; `None` if none
 /// does.
-pub fn least(cluster: &ClusterView, ask: &GpuAsk) -> Option<u32> {
-    least_slices(kinds(cluster).into_iter(), &Want::of(ask, None))
+pub fn least(cluster: &ClusterView, ask: &GpuRequest) -> Option<u32> {
+    least_slices(kinds(cluster).into_iter(), &SliceRequest::of(ask, None))
 }
 
 /// Returns one GPU of each kind that no job tells apart.

@@ -1,13 +1,15 @@
-//! What somebody has had lately.
+//! What somebody has had recently.
 
 use std::f64::consts::LN_2;
 use std::time::Duration;
 
 use tessera_model::Millis;
 
+use crate::numbers::saturating_millis;
+
 /// Time on compute slices, of which half counts no more after each half-life.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Decayed {
+pub struct DecayedUsage {
     /// Milliseconds of one slice, until `at`.
     used: f64,
     at: Millis,
@@ -15,7 +17,7 @@ pub struct Decayed {
     held: f64,
 }
 
-impl Decayed {
+impl DecayedUsage {
     /// Begins with what was had until a moment, and with what is held then.
     pub fn new(used: Millis, held: f64, at: Millis) -> Self {
         Self { used: ms(used), at, held }
@@ -37,7 +39,7 @@ impl Decayed {
     pub fn until(&self, now: Millis, half_life: Millis) -> Millis {
         let had = Duration::try_from_secs_f64(self.had(now, half_life) / 1_000.0);
         let whole = had.map_or(u128::MAX, |had| had.as_millis());
-        Millis::new(u64::try_from(whole).unwrap_or(u64::MAX))
+        saturating_millis(whole)
     }
 
     /// What was known decays, and what is held adds to it as it decays itself.
@@ -62,7 +64,7 @@ mod tests {
     #[test]
     fn what_was_had_is_half_forgotten_after_a_half_life() {
         let hour = Millis::from_secs(3_600);
-        let mut had = Decayed::default();
+        let mut had = DecayedUsage::default();
         had.take(7.0, Millis::ZERO, DAY);
         // Next to nothing decays within an hour.
         let first = had.until(hour, DAY).get();
@@ -74,7 +76,7 @@ mod tests {
 
     #[test]
     fn what_is_held_in_two_parts_counts_as_what_is_held_at_once() {
-        let (mut one, mut two) = (Decayed::default(), Decayed::default());
+        let (mut one, mut two) = (DecayedUsage::default(), DecayedUsage::default());
         one.take(4.0, Millis::ZERO, DAY);
         two.take(4.0, Millis::ZERO, DAY);
         two.take(0.0, Millis::from_secs(500), DAY);

@@ -14,17 +14,17 @@
 
 use std::rc::Rc;
 
-use tessera_model::mig::{Profile, Slot, Step};
+use tessera_model::mig::{PlanStep, Profile, Slot};
 use tessera_model::{Bytes, JobId, Millis};
 
-use super::Policy;
-use crate::board::{Gpu, Standing};
+use super::{Policy, decide_by_rule};
 use crate::decision::Decision;
-use crate::forecast::Forecast;
-use crate::gangs::Manner;
-use crate::round::{self, Company, Offer, Order, Outlook, Rank, Rule, Way};
+use crate::offer::{Company, Offer, Order, Outlook, Rank, Rule, Way};
+use crate::policy::SliceManner;
+use crate::predictor::Knowledge;
+use crate::request::{NumberedRequest, SliceRequest};
 use crate::view::{ClusterView, QueuedJob};
-use crate::want::{Size, Want};
+use crate::working_state::{GpuLayout, WorkingGpu};
 
 /// The policy `exclusive`.
 #[derive(Clone, Copy, Debug, Default)]
@@ -39,19 +39,19 @@ impl Policy for Exclusive {
         false
     }
 
-    fn manner(&self) -> Manner {
-        Manner::WholeGpus
+    fn slice_manner(&self) -> SliceManner {
+        SliceManner::WholeGpus
     }
 
     fn decide_with(
         &self,
         cluster: &ClusterView,
-        forecast: &dyn Forecast,
+        knowledge: Knowledge<'_>,
         queue: &mut dyn Iterator<Item = &QueuedJob>,
         _now: Millis,
         starts_max: usize,
     ) -> Vec<Decision> {
-        round::decide(WholeGpu, cluster, forecast, queue, starts_max)
+        decide_by_rule(WholeGpu, cluster, knowledge.predictor, queue, starts_max)
     }
 }
 
@@ -63,7 +63,7 @@ impl Rule for WholeGpu {
     const ORDER: Order = Order::InTurn;
     const JOINS: bool = false;
 
-    fn offer(&mut self, gpu: &Gpu<'_>, size: &Size) -> Option<Rc<Offer>> {
+    fn offer(&mut self, gpu: &WorkingGpu<'_>, size: &NumberedRequest) -> Option<Rc<Offer>> {
         if gpu.instances.iter().any(|i| i.state.busy()) {
             return None;
         }
@@ -74,7 +74,7 @@ impl Rule for WholeGpu {
         .map(Rc::new)
     }
 
-    fn outlook(&self, gpu: &Gpu<'_>, size: &Size) -> Outlook {
+    fn outlook(&self, gpu: &WorkingGpu<'_>, size: &NumberedRequest) -> Outlook {
         let holds = match &gpu.layout {
             Some(standing) => target(standing, &size.want).is_some(),
             None => {
@@ -90,38 +90,38 @@ impl Rule for WholeGpu {
         }
     }
 
-    fn blockers(&self, gpu: &Gpu<'_>, _size: &Size) -> Vec<Vec<JobId>> {
+    fn blockers(&self, gpu: &WorkingGpu<'_>, _size: &NumberedRequest) -> Vec<Vec<JobId>> {
         let jobs = gpu.jobs();
         if jobs.is_empty() { Vec::new() } else { vec![jobs] }
     }
 
-    fn fragmented(&self, _gpu: &Gpu<'_>, _size: &Size) -> Option<(u32, u8)> {
+    fn fragmented(&self, _gpu: &WorkingGpu<'_>, _size: &NumberedRequest) -> Option<(u32, u8)> {
         None
     }
 }
 
 /// Returns the profile that takes the whole card, if the card suits the want.
-fn target<'c>(standing: &Standing<'c>, want: &Want) -> Option<&'c Profile> {
+fn target<'c>(standing: &GpuLayout<'c>, want: &SliceRequest) -> Option<&'c Profile> {
     let geometry = &standing.mig.geometry;
     let largest = geometry.largest()?;
     let enough = match want {
-        Want::AtLeast(bytes) => largest.memory >= *bytes,
-        Want::Named(name) => geometry.by_name(name).is_some(),
-        Want::Whole => true,
-        Want::Shared(sharer) => largest.memory >= sharer.share.memory(),
-        Want::Part(_) => false,
+        SliceRequest::AtLeast(bytes) => largest.memory >= *bytes,
+        SliceRequest::Named(name) => geometry.by_name(name).is_some(),
+        SliceRequest::Whole => true,
+        SliceRequest::Shared(sharer) => largest.memory >= sharer.share.memory(),
+        SliceRequest::Part(_) => false,
     };
     enough.then_some(largest)
 }
 
-fn merged(gpu: &Gpu<'_>, standing: &Standing<'_>, size: &Size) -> Option<Offer> {
+fn merged(gpu: &WorkingGpu<'_>, standing: &GpuLayout<'_>, size: &NumberedRequest) -> Option<Offer> {
     let largest = target(standing, &size.want)?;
     let slot = Slot { start: *largest.starts.first()?, profile: largest.id };
     let layout = standing.mig.all().layout(standing.all);
-    let mut steps: Vec<Step> =
-        layout.iter().filter(|other| **other != slot).copied().map(Step::Destroy).collect();
+    let mut steps: Vec<PlanStep> =
+        layout.iter().filter(|other| **other != slot).copied().map(PlanStep::Destroy).collect();
     if !layout.contains(&slot) {
-        steps.push(Step::Create(slot));
+        steps.push(PlanStep::Create(slot));
     }
     if gpu.view.changing && !steps.is_empty() {
         return None;
@@ -134,7 +134,7 @@ fn merged(gpu: &Gpu<'_>, standing: &Standing<'_>, size: &Size) -> Option<Offer> 
     Some(Offer { rank: rank(largest.memory, way), ..offer(Some(slot), steps) })
 }
 
-fn unpartitioned(gpu: &Gpu<'_>, size: &Size) -> Option<Offer> {
+fn unpartitioned(gpu: &WorkingGpu<'_>, size: &NumberedRequest) -> Option<Offer> {
     let whole = gpu.unpartitioned()?;
     let suits = size.want.suits_unpartitioned(whole.memory);
     suits.then(|| Offer { rank: rank(whole.memory, Way::Idle), ..offer(None, Vec::new()) })
@@ -144,6 +144,6 @@ const fn rank(memory: Bytes, way: Way) -> Rank {
     Rank { company: Company::Alone, memory, way, compute_slices: 0, lost_futures: 0 }
 }
 
-const fn offer(slot: Option<Slot>, steps: Vec<Step>) -> Offer {
+const fn offer(slot: Option<Slot>, steps: Vec<PlanStep>) -> Offer {
     Offer { rank: rank(Bytes::ZERO, Way::Idle), slot, steps, futures: None, others: Vec::new() }
 }

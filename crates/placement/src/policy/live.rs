@@ -1,5 +1,5 @@
-//! `tessera` as a controller runs it: [`Tessera`]'s search where its forecasts bear it, and
-//! `scheme-b`'s rules for the rest.
+//! `tessera` as a controller runs it: [`Tessera`]'s search for the jobs that are known well enough, and
+//! `scheme-b`'s rules for the others.
 //!
 //! A simulator knows every job; a controller knows some tasks, and most jobs say nothing of how
 //! they could be moved. So a job is **weighed** if times of its task are known and it could be
@@ -23,15 +23,16 @@ use std::sync::Arc;
 use serde_json::Value;
 use tessera_model::mig::Profile;
 use tessera_model::share::SmPercent;
-use tessera_model::spec::{GpuAsk, Priority};
+use tessera_model::spec::{GpuRequest, Priority};
 use tessera_model::{GpuId, JobId, Millis};
 
 use super::{Policy, SchemeB, Tessera, settings};
 use crate::decision::{Decision, Explanation, WaitReason};
+use crate::facts::{Account, JobFacts, JobTable};
 use crate::fair::Quotas;
-use crate::forecast::{Account, Companion, Demand, Forecast};
-use crate::view::{Client, ClusterView, GpuView, InstanceState, QueuedJob};
-use crate::want::Want;
+use crate::predictor::{Knowledge, Predictor, RunTime};
+use crate::request::SliceRequest;
+use crate::view::{ClusterView, GpuView, InstanceState, MpsClient, QueuedJob};
 
 const NAME: &str = "tessera";
 
@@ -87,20 +88,20 @@ impl Policy for TesseraLive {
     fn decide_with(
         &self,
         cluster: &ClusterView,
-        forecast: &dyn Forecast,
+        knowledge: Knowledge<'_>,
         queue: &mut dyn Iterator<Item = &QueuedJob>,
         now: Millis,
         starts_max: usize,
     ) -> Vec<Decision> {
         let jobs: Vec<&QueuedJob> = queue.collect();
-        let Some(quotas) = Quotas::of(cluster, forecast, jobs.iter().copied()) else {
-            return self.round(cluster, forecast, &jobs, now, starts_max);
+        let Some(quotas) = Quotas::of(cluster, knowledge.jobs, jobs.iter().copied()) else {
+            return self.round(cluster, knowledge, &jobs, now, starts_max);
         };
         let (held, mut open): (Vec<_>, Vec<_>) = jobs.iter().partition(|job| quotas.bars(job, 1));
         let wait = |job| quotas.wait(NAME, job, 1, None);
         let mut held: Vec<Decision> = held.into_iter().map(wait).collect();
         for tries in 1_usize.. {
-            let mut said = self.round(cluster, forecast, &open, now, starts_max);
+            let mut said = self.round(cluster, knowledge, &open, now, starts_max);
             let mut counted = quotas.clone();
             let over = counted.sift(&mut said);
             let before = open.len();
@@ -137,15 +138,15 @@ impl TesseraLive {
     fn round(
         self,
         cluster: &ClusterView,
-        forecast: &dyn Forecast,
+        knowledge: Knowledge<'_>,
         queue: &[&QueuedJob],
         now: Millis,
         starts_max: usize,
     ) -> Vec<Decision> {
         let kinds = kinds(cluster);
         let (weighed, plain): (Vec<_>, Vec<_>) =
-            queue.iter().copied().partition(|job| is_weighed(&kinds, forecast, job));
-        let mut said = by_rules(cluster, forecast, &plain, now, starts_max);
+            queue.iter().copied().partition(|job| is_weighed(&kinds, knowledge, job));
+        let mut said = by_rules(cluster, knowledge, &plain, now, starts_max);
         let waits: BTreeSet<JobId> = said.iter().filter_map(waiting).collect();
         let first = plain.iter().find(|job| waits.contains(&job.id));
         let turn: Vec<&QueuedJob> = weighed
@@ -155,20 +156,21 @@ impl TesseraLive {
             .copied()
             .collect();
         let idle = turn.is_empty() && (first.is_some() || !weighed.is_empty());
-        if idle || (weighed.is_empty() && !anybody_moves(cluster, forecast)) {
+        if idle || (weighed.is_empty() && !anybody_moves(cluster, knowledge)) {
             return said;
         }
         let seen = without(cluster, &touched(&said));
         let mut next = turn.iter().copied().take(WEIGHED_MAX);
         let known = Known {
-            forecast,
+            knowledge,
             kinds: &kinds,
             turn: next.clone().map(|job| (job.id, job)).collect(),
             known: RefCell::default(),
             thrift: self.0.thrift_thousandths(),
         };
+        let searched = Knowledge { jobs: &known, predictor: &known, budget: knowledge.budget };
         let room = starts_max.saturating_sub(said.len());
-        let found = self.0.decide_with(&seen, &known, &mut next, now, room);
+        let found = self.0.decide_with(&seen, searched, &mut next, now, room);
         let found: Vec<_> =
             found.into_iter().filter(|d| matches!(d, Decision::Reshape { .. })).collect();
         let seated: BTreeSet<JobId> = found.iter().flat_map(seated).collect();
@@ -178,7 +180,7 @@ impl TesseraLive {
         let hidden: BTreeSet<GpuId> =
             touched(&said).into_iter().chain(found.iter().filter_map(reshaped)).collect();
         said.extend(found);
-        said.extend(leftovers(cluster, forecast, &left, first.copied(), &hidden, now, starts_max));
+        said.extend(leftovers(cluster, knowledge, &left, first.copied(), &hidden, now, starts_max));
         said
     }
 }
@@ -199,24 +201,30 @@ fn kinds(cluster: &ClusterView) -> Vec<&GpuView> {
 }
 
 /// Whether a job's times are known, and it could be moved again.
-fn is_weighed(kinds: &[&GpuView], forecast: &dyn Forecast, job: &QueuedJob) -> bool {
+fn is_weighed(kinds: &[&GpuView], knowledge: Knowledge<'_>, job: &QueuedJob) -> bool {
     job.share.is_none()
-        && forecast.done(job.id).is_some()
-        && forecast.move_price(job.id).is_some()
+        && can_be_weighed(&knowledge.jobs.facts(job.id))
         && kinds.iter().any(|gpu| {
             let largest = gpu.mig.as_deref().and_then(|mig| mig.largest());
-            largest.is_some_and(|largest| forecast.time(job.id, gpu, largest).is_some())
+            largest.is_some_and(|largest| {
+                knowledge.predictor.time_alone(job.id, gpu, largest).is_some()
+            })
         })
 }
 
+/// Whether a job's progress is known, and it could be moved again.
+const fn can_be_weighed(facts: &JobFacts) -> bool {
+    facts.done.is_some() && facts.migration_price.is_some()
+}
+
 /// Whether any running job could be moved: if none, there is nothing to search.
-fn anybody_moves(cluster: &ClusterView, forecast: &dyn Forecast) -> bool {
-    running(cluster).any(|job| forecast.move_price(job).is_some())
+fn anybody_moves(cluster: &ClusterView, knowledge: Knowledge<'_>) -> bool {
+    running(cluster).any(|job| knowledge.jobs.facts(job).migration_price.is_some())
 }
 
 fn by_rules(
     cluster: &ClusterView,
-    forecast: &dyn Forecast,
+    knowledge: Knowledge<'_>,
     jobs: &[&QueuedJob],
     now: Millis,
     starts_max: usize,
@@ -225,7 +233,7 @@ fn by_rules(
         return Vec::new();
     }
     let mut queue = jobs.iter().copied();
-    let mut said = SchemeB.decide_with(cluster, forecast, &mut queue, now, starts_max);
+    let mut said = SchemeB.decide_with(cluster, knowledge, &mut queue, now, starts_max);
     for decision in &mut said {
         match decision {
             Decision::Start { why, .. }
@@ -247,7 +255,7 @@ const fn waiting(decision: &Decision) -> Option<JobId> {
 fn makes_room(job: &QueuedJob, said: &[Decision]) -> bool {
     // One that names its profile could not be told from one that may have the whole GPU.
     job.share.is_none()
-        && !matches!(job.gpu, GpuAsk::Profile(_))
+        && !matches!(job.gpu, GpuRequest::Profile(_))
         && said.iter().any(|decision| match decision {
             Decision::Wait { job: waits, reason, .. } => {
                 *waits == job.id
@@ -291,7 +299,7 @@ fn without(cluster: &ClusterView, hidden: &BTreeSet<GpuId>) -> ClusterView {
 /// Places by the rules whom the search left, on GPUs that nothing was decided for yet.
 fn leftovers(
     cluster: &ClusterView,
-    forecast: &dyn Forecast,
+    knowledge: Knowledge<'_>,
     left: &[&QueuedJob],
     first: Option<&QueuedJob>,
     hidden: &BTreeSet<GpuId>,
@@ -300,7 +308,7 @@ fn leftovers(
 ) -> Vec<Decision> {
     let in_turn = |job: &&&QueuedJob| first.is_none_or(|first| job.priority <= first.priority);
     let turn: Vec<&QueuedJob> = left.iter().filter(in_turn).copied().collect();
-    let mut said = by_rules(&without(cluster, hidden), forecast, &turn, now, starts_max);
+    let mut said = by_rules(&without(cluster, hidden), knowledge, &turn, now, starts_max);
     if !hidden.is_empty() {
         // What the rules say of GPUs that only this round closes would be wrong.
         for decision in &mut said {
@@ -308,9 +316,10 @@ fn leftovers(
                 *reason = WaitReason::Resources;
                 *why = Explanation {
                     policy: NAME.to_owned(),
-                    summary: "wherever it could go, it would take more from others than it is \
-                              worth now"
-                        .to_owned(),
+                    summary:
+                        "on every suitable GPU, other jobs gain more from the slices than this \
+                              job would now"
+                            .to_owned(),
                     would_start_if: Some("a job ends, or it has waited longer".to_owned()),
                     ..Explanation::default()
                 };
@@ -322,7 +331,7 @@ fn leftovers(
 
 /// What the search is told: what is known, and of everyone else that it stays where it is.
 struct Known<'f> {
-    forecast: &'f dyn Forecast,
+    knowledge: Knowledge<'f>,
     kinds: &'f [&'f GpuView],
     /// Those whom the search may seat, of those who wait.
     turn: HashMap<JobId, &'f QueuedJob>,
@@ -347,18 +356,33 @@ impl Known<'_> {
     }
 
     fn looks_known(&self, job: JobId) -> bool {
-        self.forecast.done(job).is_some()
-            && self.forecast.move_price(job).is_some()
-            && self.asked(job).is_none_or(|asked| is_weighed(self.kinds, self.forecast, asked))
+        can_be_weighed(&self.knowledge.jobs.facts(job))
+            && self.asked(job).is_none_or(|asked| is_weighed(self.kinds, self.knowledge, asked))
     }
 }
 
-impl Forecast for Known<'_> {
-    fn time(&self, job: JobId, gpu: &GpuView, profile: &Profile) -> Option<Millis> {
-        let own = self.forecast.time(job, gpu, profile);
+impl JobTable for Known<'_> {
+    fn facts(&self, job: JobId) -> JobFacts {
+        let facts = self.knowledge.jobs.facts(job);
+        let is_known = self.is_known(job);
+        // A running job has begun, so that going elsewhere has its price.
+        let least = u32::from(self.asked(job).is_none());
+        let done = facts.done.filter(|_| is_known).unwrap_or(0).max(least);
+        let migration_price = facts.migration_price.filter(|_| is_known);
+        JobFacts { done: Some(done), migration_price, ..facts }
+    }
+
+    fn account(&self, job: JobId) -> Option<Account> {
+        self.knowledge.jobs.account(job)
+    }
+}
+
+impl Predictor for Known<'_> {
+    fn predict_run(&self, job: JobId, gpu: &GpuView, profile: &Profile) -> Option<RunTime> {
         if self.is_known(job) {
+            let own = self.knowledge.predictor.predict_run(job, gpu, profile)?;
             let slices = u64::from(profile.compute_slices);
-            let thousandths = if self.forecast.is_measured(job, gpu, profile) {
+            let thousandths = if own.is_measured {
                 // Dearer by a little for each slice, so that nobody gets more for nothing.
                 1_000 + THRIFT * slices
             } else {
@@ -368,94 +392,50 @@ impl Forecast for Known<'_> {
                 let whole = whole.map_or(1, |largest| u64::from(largest.compute_slices.max(1)));
                 1_000_u64.saturating_sub((self.thrift + HOPE) * slices / whole).max(1)
             };
-            return own.map(|time| Millis::new(time.get().saturating_mul(thousandths) / 1_000));
+            let time = Millis::new(own.time.get().saturating_mul(thousandths) / 1_000);
+            return Some(RunTime { time, ..own });
         }
         let suits = match (self.asked(job), gpu.mig.as_deref()) {
-            (Some(asked), Some(mig)) => {
-                Want::of(&asked.gpu, None).tight(mig).iter().any(|tight| tight.id == profile.id)
-            }
+            (Some(asked), Some(mig)) => SliceRequest::of(&asked.gpu, None)
+                .tight(mig)
+                .iter()
+                .any(|tight| tight.id == profile.id),
             (Some(_), None) => false,
             (None, _) => true,
         };
         let largest = || gpu.mig.as_deref()?.largest().map(|largest| largest.id);
-        (suits || largest() == Some(profile.id)).then_some(UNKNOWN_TIME)
+        let may_run = suits || largest() == Some(profile.id);
+        may_run.then_some(RunTime { time: UNKNOWN_TIME, is_measured: false })
     }
 
-    fn done(&self, job: JobId) -> Option<u32> {
-        let known = if self.is_known(job) { self.forecast.done(job) } else { None };
-        // Whoever runs has begun, so that going elsewhere has its price.
-        let least = u32::from(self.asked(job).is_none());
-        Some(known.unwrap_or(0).max(least))
-    }
-
-    fn since(&self, job: JobId) -> Option<Millis> {
-        self.forecast.since(job)
-    }
-
-    fn limit(&self, job: JobId) -> Option<Millis> {
-        self.forecast.limit(job)
-    }
-
-    fn move_price(&self, job: JobId) -> Option<Millis> {
-        if self.is_known(job) { self.forecast.move_price(job) } else { None }
-    }
-
-    fn deadline(&self, job: JobId) -> Option<Millis> {
-        self.forecast.deadline(job)
-    }
-
-    fn online(&self, job: JobId) -> bool {
-        self.forecast.online(job)
-    }
-
-    fn demand(&self, job: JobId) -> Option<Demand> {
-        self.forecast.demand(job)
-    }
-
-    fn is_measured(&self, job: JobId, gpu: &GpuView, profile: &Profile) -> bool {
-        self.forecast.is_measured(job, gpu, profile)
-    }
-
-    fn time_beside(
+    fn predict_mps_run(
         &self,
         job: JobId,
         sm: SmPercent,
-        others: &[(JobId, SmPercent)],
+        co_runners: &[(JobId, SmPercent)],
         gpu: &GpuView,
         profile: &Profile,
     ) -> Option<Millis> {
-        self.forecast.time_beside(job, sm, others, gpu, profile)
+        self.knowledge.predictor.predict_mps_run(job, sm, co_runners, gpu, profile)
     }
 
-    fn together(
-        &self,
-        clients: &[Client],
-        gpu: &GpuView,
-        profile: Option<&Profile>,
-    ) -> Option<Vec<u64>> {
-        self.forecast.together(clients, gpu, profile)
-    }
-
-    fn time_in_turns(
+    fn predict_kernel_shared_run(
         &self,
         job: JobId,
         priority: Priority,
-        others: &[(JobId, Priority)],
+        co_runners: &[(JobId, Priority)],
         gpu: &GpuView,
         profile: &Profile,
     ) -> Option<Millis> {
-        self.forecast.time_in_turns(job, priority, others, gpu, profile)
+        self.knowledge.predictor.predict_kernel_shared_run(job, priority, co_runners, gpu, profile)
     }
 
-    fn go_on(&self, searches: usize) -> bool {
-        self.forecast.go_on(searches)
-    }
-
-    fn companion(&self, job: JobId) -> Option<Companion> {
-        self.forecast.companion(job)
-    }
-
-    fn account(&self, job: JobId) -> Option<Account> {
-        self.forecast.account(job)
+    fn predict_speeds(
+        &self,
+        clients: &[MpsClient],
+        gpu: &GpuView,
+        profile: Option<&Profile>,
+    ) -> Option<Vec<u64>> {
+        self.knowledge.predictor.predict_speeds(clients, gpu, profile)
     }
 }

@@ -5,15 +5,19 @@ use std::rc::Rc;
 use tessera_model::JobId;
 
 use super::static_layout::AsItStands;
-use crate::board::Gpu;
-use crate::round::{Offer, Order, Outlook, Rule};
-use crate::want::Size;
+use crate::decision::Decision;
+use crate::offer::{Offer, Order, Outlook, Rule};
+use crate::predictor::Predictor;
+use crate::request::NumberedRequest;
+use crate::round;
+use crate::view::{ClusterView, QueuedJob};
+use crate::working_state::WorkingGpu;
 
 /// A policy that treats GPUs with a pinned layout as `static` does, and all others as ever.
 #[derive(Debug)]
-pub(crate) struct Pinned<R>(pub(crate) R);
+pub struct Pinned<R>(pub R);
 
-fn pinned(gpu: &Gpu<'_>) -> bool {
+fn pinned(gpu: &WorkingGpu<'_>) -> bool {
     gpu.view.operator.pinned.is_some()
 }
 
@@ -22,19 +26,30 @@ impl<R: Rule> Rule for Pinned<R> {
     const ORDER: Order = R::ORDER;
     const JOINS: bool = R::JOINS;
 
-    fn offer(&mut self, gpu: &Gpu<'_>, size: &Size) -> Option<Rc<Offer>> {
+    fn offer(&mut self, gpu: &WorkingGpu<'_>, size: &NumberedRequest) -> Option<Rc<Offer>> {
         if pinned(gpu) { AsItStands.offer(gpu, size) } else { self.0.offer(gpu, size) }
     }
 
-    fn outlook(&self, gpu: &Gpu<'_>, size: &Size) -> Outlook {
+    fn outlook(&self, gpu: &WorkingGpu<'_>, size: &NumberedRequest) -> Outlook {
         if pinned(gpu) { AsItStands.outlook(gpu, size) } else { self.0.outlook(gpu, size) }
     }
 
-    fn blockers(&self, gpu: &Gpu<'_>, size: &Size) -> Vec<Vec<JobId>> {
+    fn blockers(&self, gpu: &WorkingGpu<'_>, size: &NumberedRequest) -> Vec<Vec<JobId>> {
         if pinned(gpu) { AsItStands.blockers(gpu, size) } else { self.0.blockers(gpu, size) }
     }
 
-    fn fragmented(&self, gpu: &Gpu<'_>, size: &Size) -> Option<(u32, u8)> {
+    fn fragmented(&self, gpu: &WorkingGpu<'_>, size: &NumberedRequest) -> Option<(u32, u8)> {
         if pinned(gpu) { AsItStands.fragmented(gpu, size) } else { self.0.fragmented(gpu, size) }
     }
+}
+
+/// Decides one round by a rule; GPUs with pinned layouts keep them.
+pub fn decide_by_rule<R: Rule>(
+    rule: R,
+    cluster: &ClusterView,
+    predictor: &dyn Predictor,
+    queue: &mut dyn Iterator<Item = &QueuedJob>,
+    starts_max: usize,
+) -> Vec<Decision> {
+    round::decide(Pinned(rule), cluster, predictor, queue, starts_max)
 }

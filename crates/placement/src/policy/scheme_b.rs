@@ -38,17 +38,17 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use tessera_model::mig::{Profile, Slot, State, Step, make_room};
+use tessera_model::mig::{MigState, PlanStep, Profile, Slot, make_room};
 use tessera_model::{JobId, Millis};
 
-use super::Policy;
-use crate::board::{Gpu, Standing};
+use super::{Policy, decide_by_rule};
 use crate::decision::Decision;
-use crate::forecast::Forecast;
-use crate::round::{self, Futures, Offer, Order, Outlook, Rank, Rule, Way};
+use crate::offer::{Futures, Offer, Order, Outlook, Rank, Rule, Way};
+use crate::predictor::Knowledge;
+use crate::request::{NumberedRequest, SliceRequest};
 use crate::sharing;
 use crate::view::{ClusterView, InstanceState, QueuedJob};
-use crate::want::{Size, Want};
+use crate::working_state::{GpuLayout, WorkingGpu};
 
 /// The policy `scheme-b`.
 #[derive(Clone, Copy, Debug, Default)]
@@ -66,21 +66,21 @@ impl Policy for SchemeB {
     fn decide_with(
         &self,
         cluster: &ClusterView,
-        forecast: &dyn Forecast,
+        knowledge: Knowledge<'_>,
         queue: &mut dyn Iterator<Item = &QueuedJob>,
         _now: Millis,
         starts_max: usize,
     ) -> Vec<Decision> {
-        round::decide(MadeToMeasure::default(), cluster, forecast, queue, starts_max)
+        decide_by_rule(MadeToMeasure::default(), cluster, knowledge.predictor, queue, starts_max)
     }
 }
 
 /// GPUs of one model in one state offer the same, so each such case is worked out once a round.
 #[derive(Debug, Default)]
-pub(crate) struct MadeToMeasure {
+pub struct MadeToMeasure {
     known: BTreeMap<Case, Option<Rc<Offer>>>,
     /// By model, what stays there, and size.
-    outlooks: RefCell<BTreeMap<(usize, State, usize), Outlook>>,
+    outlooks: RefCell<BTreeMap<(usize, MigState, usize), Outlook>>,
     obstacles: RefCell<BTreeMap<Obstacle, Ways>>,
 }
 
@@ -88,7 +88,7 @@ pub(crate) struct MadeToMeasure {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Obstacle {
     model: usize,
-    fixed: State,
+    fixed: MigState,
     held: Vec<Slot>,
     size: usize,
 }
@@ -99,8 +99,8 @@ type Ways = Rc<[Vec<usize>]>;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Case {
     model: usize,
-    all: State,
-    busy: State,
+    all: MigState,
+    busy: MigState,
     changing: bool,
     size: usize,
 }
@@ -109,7 +109,7 @@ impl Rule for MadeToMeasure {
     const NAME: &'static str = "scheme-b";
     const ORDER: Order = Order::InTurn;
 
-    fn offer(&mut self, gpu: &Gpu<'_>, size: &Size) -> Option<Rc<Offer>> {
+    fn offer(&mut self, gpu: &WorkingGpu<'_>, size: &NumberedRequest) -> Option<Rc<Offer>> {
         let Some(standing) = &gpu.layout else {
             return unpartitioned(gpu, size).map(Rc::new);
         };
@@ -124,7 +124,7 @@ impl Rule for MadeToMeasure {
         self.known.entry(case).or_insert_with(work_out).clone()
     }
 
-    fn outlook(&self, gpu: &Gpu<'_>, size: &Size) -> Outlook {
+    fn outlook(&self, gpu: &WorkingGpu<'_>, size: &NumberedRequest) -> Outlook {
         let Some(standing) = &gpu.layout else {
             return match gpu.unpartitioned() {
                 None => Outlook::InTheWay,
@@ -146,7 +146,7 @@ impl Rule for MadeToMeasure {
         *known.entry(case).or_insert_with(|| outlook_of(standing, size))
     }
 
-    fn blockers(&self, gpu: &Gpu<'_>, size: &Size) -> Vec<Vec<JobId>> {
+    fn blockers(&self, gpu: &WorkingGpu<'_>, size: &NumberedRequest) -> Vec<Vec<JobId>> {
         let Some(standing) = &gpu.layout else { return vec![gpu.jobs()] };
         let mut holders: Vec<(Slot, Vec<JobId>)> =
             gpu.instances.iter().filter_map(|i| Some((i.slot?, gpu.holders(i.slot)))).collect();
@@ -176,7 +176,7 @@ impl Rule for MadeToMeasure {
         ways
     }
 
-    fn fragmented(&self, gpu: &Gpu<'_>, size: &Size) -> Option<(u32, u8)> {
+    fn fragmented(&self, gpu: &WorkingGpu<'_>, size: &NumberedRequest) -> Option<(u32, u8)> {
         let standing = gpu.layout.as_ref()?;
         let geometry = &standing.mig.geometry;
         let mask = |slot: Slot| geometry.mask(slot).unwrap_or(0);
@@ -188,13 +188,13 @@ impl Rule for MadeToMeasure {
     }
 }
 
-/// Tells whether a GPU could hold a size once its jobs have ended.
-fn outlook_of(standing: &Standing<'_>, size: &Size) -> Outlook {
-    let fits = |base: State| {
+/// Returns whether a GPU could hold a size once its jobs have ended.
+fn outlook_of(standing: &GpuLayout<'_>, size: &NumberedRequest) -> Outlook {
+    let fits = |base: MigState| {
         let mut slots = tight_slots(standing, size);
         slots.any(|(slot, _)| standing.mig.all().allocate(base, slot).is_some())
     };
-    match (fits(standing.fixed), fits(State::EMPTY)) {
+    match (fits(standing.fixed), fits(MigState::EMPTY)) {
         (true, _) => Outlook::Possible,
         (false, true) => Outlook::InTheWay,
         (false, false) => Outlook::Never,
@@ -203,7 +203,7 @@ fn outlook_of(standing: &Standing<'_>, size: &Size) -> Outlook {
 
 /// Returns which of the slots that jobs hold must be empty for an instance to stand in `slot`, by
 /// their places among them; `None` if that is not enough.
-fn in_the_way(standing: &Standing<'_>, held: &[Slot], slot: Slot) -> Option<Vec<usize>> {
+fn in_the_way(standing: &GpuLayout<'_>, held: &[Slot], slot: Slot) -> Option<Vec<usize>> {
     let space = standing.mig.all();
     let mut rest = space.allocate(standing.fixed, slot)?;
     let mut gone = Vec::new();
@@ -218,8 +218,8 @@ fn in_the_way(standing: &Standing<'_>, held: &[Slot], slot: Slot) -> Option<Vec<
 
 /// Returns every placement of the profiles that fit tightly.
 fn tight_slots<'c>(
-    standing: &Standing<'c>,
-    size: &Size,
+    standing: &GpuLayout<'c>,
+    size: &NumberedRequest,
 ) -> impl Iterator<Item = (Slot, &'c Profile)> {
     size.want.tight(standing.mig).into_iter().flat_map(|profile| {
         profile
@@ -230,7 +230,7 @@ fn tight_slots<'c>(
 }
 
 /// A GPU with MIG off can't be made to measure: it is the tightest fit that it has.
-fn unpartitioned(gpu: &Gpu<'_>, size: &Size) -> Option<Offer> {
+fn unpartitioned(gpu: &WorkingGpu<'_>, size: &NumberedRequest) -> Option<Offer> {
     let whole = gpu.unpartitioned()?;
     let fits = whole.state == InstanceState::Idle && size.want.suits_unpartitioned(whole.memory);
     fits.then(|| Offer {
@@ -249,7 +249,7 @@ fn unpartitioned(gpu: &Gpu<'_>, size: &Size) -> Option<Offer> {
 }
 
 /// Steps (1) to (3) of scheme B on one GPU.
-fn best_way(standing: &Standing<'_>, changing: bool, size: &Size) -> Option<Offer> {
+fn best_way(standing: &GpuLayout<'_>, changing: bool, size: &NumberedRequest) -> Option<Offer> {
     let slots: Vec<_> = tight_slots(standing, size).collect();
     let want = &size.want;
     let idle = || best_of(want, idle_ways(standing, &slots));
@@ -264,7 +264,7 @@ struct Candidate<'c> {
     way: Way,
     slot: Slot,
     profile: &'c Profile,
-    steps: Vec<Step>,
+    steps: Vec<PlanStep>,
     futures: Futures,
     /// `R` of what stands afterwards, idle instances and all.
     left_open: usize,
@@ -273,7 +273,7 @@ struct Candidate<'c> {
 /// Takes the way with the largest `R`; of equals the one with the fewest steps, then the one
 /// whose destroyed instances opened most, then the most compute slices, then the highest start.
 /// The others are kept for the explanation.
-fn best_of(want: &Want, mut ways: Vec<Candidate<'_>>) -> Option<Offer> {
+fn best_of(want: &SliceRequest, mut ways: Vec<Candidate<'_>>) -> Option<Offer> {
     let cost = |c: &Candidate<'_>| {
         let least_lost = usize::MAX - c.futures.after;
         let least_opened = usize::MAX - c.left_open;
@@ -301,7 +301,7 @@ fn best_of(want: &Want, mut ways: Vec<Candidate<'_>>) -> Option<Offer> {
 }
 
 /// (1) Idle instances that fit tightly. Idle neighbours count as free in `R`.
-fn idle_ways<'c>(standing: &Standing<'_>, slots: &[(Slot, &'c Profile)]) -> Vec<Candidate<'c>> {
+fn idle_ways<'c>(standing: &GpuLayout<'_>, slots: &[(Slot, &'c Profile)]) -> Vec<Candidate<'c>> {
     let space = standing.mig.all();
     let before = standing.futures(standing.busy);
     slots
@@ -318,14 +318,14 @@ fn idle_ways<'c>(standing: &Standing<'_>, slots: &[(Slot, &'c Profile)]) -> Vec<
 }
 
 /// (2) Instances in free space, by the allocation rule.
-fn create_ways<'c>(standing: &Standing<'_>, slots: &[(Slot, &'c Profile)]) -> Vec<Candidate<'c>> {
+fn create_ways<'c>(standing: &GpuLayout<'_>, slots: &[(Slot, &'c Profile)]) -> Vec<Candidate<'c>> {
     let before = standing.futures(standing.all);
     slots
         .iter()
         .filter_map(|(slot, profile)| {
             let next = standing.mig.all().allocate(standing.all, *slot)?;
             let futures = Futures { before, after: standing.futures(next) };
-            let (steps, left_open) = (vec![Step::Create(*slot)], futures.after);
+            let (steps, left_open) = (vec![PlanStep::Create(*slot)], futures.after);
             Some(Candidate { way: Way::Create, slot: *slot, profile, steps, futures, left_open })
         })
         .collect()
@@ -333,7 +333,7 @@ fn create_ways<'c>(standing: &Standing<'_>, slots: &[(Slot, &'c Profile)]) -> Ve
 
 /// (3) Instances in the place of idle ones: the fewest of them go, by the release rule.
 fn rearrange_ways<'c>(
-    standing: &Standing<'_>,
+    standing: &GpuLayout<'_>,
     slots: &[(Slot, &'c Profile)],
 ) -> Vec<Candidate<'c>> {
     let space = standing.mig.all();
@@ -348,7 +348,8 @@ fn rearrange_ways<'c>(
             let gone = make_room(space, standing.all, &idle, *slot)?;
             let rest = gone.iter().try_fold(standing.all, |all, slot| space.free(all, *slot))?;
             let left_open = standing.futures(space.allocate(rest, *slot)?);
-            let steps = gone.into_iter().map(Step::Destroy).chain([Step::Create(*slot)]).collect();
+            let steps =
+                gone.into_iter().map(PlanStep::Destroy).chain([PlanStep::Create(*slot)]).collect();
             let futures = Futures { before, after: standing.futures(taken) };
             let way = Way::Rearrange;
             Some(Candidate { way, slot: *slot, profile, steps, futures, left_open })

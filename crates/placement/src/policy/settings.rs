@@ -3,7 +3,7 @@
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-use super::{NAMES, Policy, Terms, Tessera, TesseraLive, on_terms};
+use super::{NAMES, Policy, PolicyOptions, Tessera, TesseraLive, on_terms};
 
 /// Why no policy can be made of a name and settings.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -32,7 +32,7 @@ pub enum BadSettings {
 /// [`BadSettings`] says which name is wrong, and which there are.
 pub fn with_settings(name: &str, settings: &Value) -> Result<Box<dyn Policy>, BadSettings> {
     let refused = |what: String| BadSettings::Refused { policy: name.to_owned(), what };
-    let known = on_terms(name, Terms::DEFAULT)
+    let known = on_terms(name, PolicyOptions::DEFAULT)
         .ok_or_else(|| BadSettings::UnknownPolicy { name: name.to_owned() })?;
     match (name, settings) {
         (_, Value::Null) => Ok(known),
@@ -50,7 +50,7 @@ pub fn with_settings(name: &str, settings: &Value) -> Result<Box<dyn Policy>, Ba
     }
 }
 
-/// Tells whether anything can be set of a policy that the simulator runs: the others are as their
+/// Returns whether anything can be set of a policy that the simulator runs: the others are as their
 /// papers have them.
 pub fn is_settable(policy: &dyn Policy) -> bool {
     policy.name() == "tessera"

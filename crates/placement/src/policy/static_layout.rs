@@ -10,8 +10,8 @@
 //!   Dyna-P's figure 7 has the case: at t = 30 job C waits for a 2g while 1g partitions are free.
 //! - **Tightest fit.** The idle instance with the least memory that is enough, then the fewest
 //!   compute slices, then the cluster's order. A larger one than needed is accepted: nothing
-//!   smaller can be made here, and the slice would stand idle. `static-by-size` doesn't: there a
-//!   job waits for a slice of the size that it wants, as the jobs of Dyna-P's figure 7 do.
+//!   smaller can be made here, and the slice would stand idle. `static-by-size` of the
+//!   laboratory doesn't: there a job waits for a slice of the size that it asks for.
 //! - **A whole GPU** is an instance of the largest profile, or a GPU with MIG off.
 //! - **No such instance anywhere**, though another layout would have one: the job waits as
 //!   `mig_fragmentation`, and holds up only those that ask for the same.
@@ -20,15 +20,15 @@ use std::rc::Rc;
 
 use tessera_model::{JobId, Millis};
 
-use super::Policy;
-use crate::board::Gpu;
+use super::{Policy, decide_by_rule};
 use crate::decision::Decision;
-use crate::forecast::Forecast;
-use crate::gangs::Manner;
-use crate::round::{self, Company, Offer, Order, Outlook, Rank, Rule, Way};
+use crate::offer::{Company, Offer, Order, Outlook, Rank, Rule, Way};
+use crate::policy::SliceManner;
+use crate::predictor::Knowledge;
+use crate::request::{NumberedRequest, SliceRequest};
 use crate::sharing;
 use crate::view::{ClusterView, InstanceState, InstanceView, QueuedJob};
-use crate::want::{Size, Want};
+use crate::working_state::WorkingGpu;
 
 /// The policy `static`.
 #[derive(Clone, Copy, Debug, Default)]
@@ -43,31 +43,31 @@ impl Policy for StaticLayout {
         false
     }
 
-    fn manner(&self) -> Manner {
-        Manner::AsTheyStand
+    fn slice_manner(&self) -> SliceManner {
+        SliceManner::AsTheyStand
     }
 
     fn decide_with(
         &self,
         cluster: &ClusterView,
-        forecast: &dyn Forecast,
+        knowledge: Knowledge<'_>,
         queue: &mut dyn Iterator<Item = &QueuedJob>,
         _now: Millis,
         starts_max: usize,
     ) -> Vec<Decision> {
-        round::decide(AsItStands, cluster, forecast, queue, starts_max)
+        decide_by_rule(AsItStands, cluster, knowledge.predictor, queue, starts_max)
     }
 }
 
 /// Uses the slices that stand, and changes no layout.
 #[derive(Debug)]
-pub(crate) struct AsItStands;
+pub struct AsItStands;
 
 impl Rule for AsItStands {
     const NAME: &'static str = "static";
     const ORDER: Order = Order::BySize;
 
-    fn offer(&mut self, gpu: &Gpu<'_>, size: &Size) -> Option<Rc<Offer>> {
+    fn offer(&mut self, gpu: &WorkingGpu<'_>, size: &NumberedRequest) -> Option<Rc<Offer>> {
         gpu.instances
             .iter()
             .filter(|instance| instance.state == InstanceState::Idle)
@@ -90,7 +90,7 @@ impl Rule for AsItStands {
             })
     }
 
-    fn outlook(&self, gpu: &Gpu<'_>, size: &Size) -> Outlook {
+    fn outlook(&self, gpu: &WorkingGpu<'_>, size: &NumberedRequest) -> Outlook {
         let mut fitting = gpu.instances.iter().filter(|i| suits(gpu, i, &size.want)).peekable();
         if fitting.peek().is_none() {
             Outlook::OtherLayout
@@ -101,89 +101,36 @@ impl Rule for AsItStands {
         }
     }
 
-    fn blockers(&self, gpu: &Gpu<'_>, size: &Size) -> Vec<Vec<JobId>> {
+    fn blockers(&self, gpu: &WorkingGpu<'_>, size: &NumberedRequest) -> Vec<Vec<JobId>> {
         let fitting = gpu.instances.iter().filter(|i| suits(gpu, i, &size.want));
         fitting.map(|i| gpu.holders(i.slot)).filter(|jobs| !jobs.is_empty()).collect()
     }
 
-    fn fragmented(&self, _gpu: &Gpu<'_>, _size: &Size) -> Option<(u32, u8)> {
+    fn fragmented(&self, _gpu: &WorkingGpu<'_>, _size: &NumberedRequest) -> Option<(u32, u8)> {
         None
     }
 }
 
-/// The policy `static-by-size`: as `static`, but a job takes no larger instance than the tightest that
-/// stands on a GPU.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct StaticBySize;
-
-impl Policy for StaticBySize {
-    fn name(&self) -> &'static str {
-        BySize::NAME
-    }
-
-    fn asks_times(&self) -> bool {
-        false
-    }
-
-    fn manner(&self) -> Manner {
-        Manner::AsTheyStand
-    }
-
-    fn decide_with(
-        &self,
-        cluster: &ClusterView,
-        forecast: &dyn Forecast,
-        queue: &mut dyn Iterator<Item = &QueuedJob>,
-        _now: Millis,
-        starts_max: usize,
-    ) -> Vec<Decision> {
-        round::decide(BySize, cluster, forecast, queue, starts_max)
-    }
-}
-
-#[derive(Debug)]
-struct BySize;
-
-impl Rule for BySize {
-    const NAME: &'static str = "static-by-size";
-    const ORDER: Order = Order::BySize;
-
-    fn offer(&mut self, gpu: &Gpu<'_>, size: &Size) -> Option<Rc<Offer>> {
-        let tightest = gpu.instances.iter().filter(|i| suits(gpu, i, &size.want));
-        let memory = tightest.map(|i| i.memory).min()?;
-        AsItStands.offer(gpu, size).filter(|offer| offer.rank.memory == memory)
-    }
-
-    fn outlook(&self, gpu: &Gpu<'_>, size: &Size) -> Outlook {
-        AsItStands.outlook(gpu, size)
-    }
-
-    fn blockers(&self, gpu: &Gpu<'_>, size: &Size) -> Vec<Vec<JobId>> {
-        AsItStands.blockers(gpu, size)
-    }
-
-    fn fragmented(&self, gpu: &Gpu<'_>, size: &Size) -> Option<(u32, u8)> {
-        AsItStands.fragmented(gpu, size)
-    }
-}
-
-fn suits(gpu: &Gpu<'_>, instance: &InstanceView, want: &Want) -> bool {
+/// Whether an instance can hold the job.
+pub fn suits(gpu: &WorkingGpu<'_>, instance: &InstanceView, want: &SliceRequest) -> bool {
     let Some(slot) = instance.slot else {
         return gpu.view.mig.is_none() && want.suits_unpartitioned(instance.memory);
     };
     let Some(geometry) = gpu.view.mig.as_deref().map(|mig| &mig.geometry) else { return false };
     match want {
-        Want::AtLeast(bytes) => instance.memory >= *bytes,
-        Want::Named(name) => geometry.profile(slot.profile).is_some_and(|p| p.name == *name),
-        Want::Whole => geometry.largest().is_some_and(|p| p.id == slot.profile),
-        Want::Shared(sharer) => instance.memory >= sharer.share.memory(),
-        Want::Part(_) => false,
+        SliceRequest::AtLeast(bytes) => instance.memory >= *bytes,
+        SliceRequest::Named(name) => {
+            geometry.profile(slot.profile).is_some_and(|p| p.name == *name)
+        }
+        SliceRequest::Whole => geometry.largest().is_some_and(|p| p.id == slot.profile),
+        SliceRequest::Shared(sharer) => instance.memory >= sharer.share.memory(),
+        SliceRequest::Part(_) => false,
     }
 }
 
 /// The tightest instance first; for a sharer the tightest on which its likes fit beside it, then
 /// the largest of the others.
-fn preference(want: &Want, instance: &InstanceView) -> (Company, u64) {
+fn preference(want: &SliceRequest, instance: &InstanceView) -> (Company, u64) {
     let bytes = instance.memory.get();
     match sharing::company(want, instance.memory) {
         Company::Cramped => (Company::Cramped, u64::MAX - bytes),
@@ -191,7 +138,7 @@ fn preference(want: &Want, instance: &InstanceView) -> (Company, u64) {
     }
 }
 
-fn compute_slices(gpu: &Gpu<'_>, instance: &InstanceView) -> u8 {
+fn compute_slices(gpu: &WorkingGpu<'_>, instance: &InstanceView) -> u8 {
     let mig = gpu.view.mig.as_deref();
     let profile = instance.slot.and_then(|slot| mig?.geometry.profile(slot.profile));
     profile.map_or(0, |p| p.compute_slices)

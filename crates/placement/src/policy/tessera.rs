@@ -1,67 +1,69 @@
-//! `tessera`: the default. Each GPU's layouts are searched exactly for the seats that are worth
-//! most, and whatever has to be stopped for that is paid for first.
+//! `tessera`: the default. It searches the layouts of each GPU exactly for the best placement of jobs,
+//! and subtracts the cost of everything that has to be stopped for it.
 //!
-//! - **Worth.** A job on a slice is worth its speed there times its weight. The weight is higher
-//!   the less of the job is left, to the power of [`Tessera::shortness`] (one: the shortest job
-//!   first, which is best for the mean; zero: all alike, which is best for throughput).
-//! - **Order.** Jobs that wait are looked at by a weight of their own ([`Tessera::eagerness`]): the
-//!   shorter a job is and the less of a GPU it needs, the higher. It doubles with each step of
-//!   priority and grows as the job waits. Where usage is kept it is multiplied by what the job's
-//!   account has had of its fair share ([`fairness`]).
-//! - **Long jobs in time.** A job that by itself takes a good part of the time in which everything
-//!   that is known could be done is begun earlier ([`Tessera::haste`]), and its seat is worth more
-//!   once nobody else seems to come ([`outlook`]): begun last or kept small, it would run on alone.
-//! - **Room.** A job that finds no place where others would be worth less by it may have one that
-//!   others leave for other GPUs ([`room`]), within [`Tessera::effort`].
-//! - **Exchange.** Jobs on different GPUs change places where both GPUs are worth more so
-//!   ([`exchange`]), within what room left of the same effort.
-//! - **Nobody starves.** For the oldest of those that have waited for [`Tessera::patience`] a GPU is
-//!   kept free until it starts; [`overdue`] proves a bound on every wait.
-//! - **Quotas.** No seat is given by which an account would hold more compute slices than it may.
-//! - **Price.** A job that is stopped and goes on loses its restore; that part of its worth is
-//!   taken off. So a GPU is cut under running jobs only where that pays within what is left of
-//!   them (Dyna-P's reconfigure-last, with MISO's search).
-//! - **Company.** Two jobs of one user share a slice where that is worth more than a slice for each
-//!   ([`company`]).
-//! - **Deadlines** are constraints: a seat that makes a job late that would be in time is none, with
-//!   the move and the cut counted.
-//! - **Energy.** A seat loses [`Tessera::thrift`] of its worth by its part of the GPU, so that of two
-//!   slices that do about as well the smaller is taken.
-//! - **Across GPUs** each job goes where it adds most. When nobody waits, jobs move to GPUs that
-//!   fell idle, the one that gains most first.
-//! - **Ties** between layouts go to the one that takes the fewest steps. MIGM's `R` could break none:
+//! - **Score.** A job on a slice scores its speed there times its weight. The weight is higher the less
+//!   of the job is left, to the power of [`Tessera::shortness`]. One means the shortest job first, which
+//!   is best for the mean; zero treats all jobs alike, which is best for throughput.
+//! - **Order.** Waiting jobs are served by a weight of their own ([`Tessera::eagerness`]): the shorter a
+//!   job is and the less of a GPU it needs, the higher. It doubles with each step of priority and grows
+//!   as the job waits. Where usage is kept it is multiplied by the account's fair-share factor
+//!   ([`fairness`]).
+//! - **Long jobs in time.** A job that alone takes a good part of the time that all known work needs is
+//!   begun earlier ([`Tessera::haste`]), and scores more once no more jobs seem to come ([`horizon`]).
+//!   Begun last or kept small, it would run on alone.
+//! - **Making room.** A job that finds no good place may get one that other jobs leave for other GPUs
+//!   ([`making_room`]), within [`Tessera::effort`].
+//! - **Exchange.** Jobs on different GPUs swap places where both GPUs score more then ([`exchange`]),
+//!   within the rest of the same effort.
+//! - **No starvation.** For the oldest job that has waited for [`Tessera::patience`] a GPU is reserved
+//!   until it starts; [`overdue`] proves a bound on every wait.
+//! - **Quotas.** No placement lets an account hold more compute slices than it may.
+//! - **Price.** A job that is stopped and goes on loses its restore time; that part of its score is
+//!   subtracted. So a GPU is partitioned anew under running jobs only where that pays within what is left
+//!   of them (Dyna-P's reconfigure-last, with MISO's search).
+//! - **Co-location.** Two jobs of one user share a slice where that scores more than a slice for each
+//!   ([`colocation`]).
+//! - **Deadlines** are constraints: a placement that makes a job late that would be in time is not
+//!   possible, with the move and the partitioning counted.
+//! - **Energy.** A placement loses [`Tessera::thrift`] of its score by its part of the GPU, so that of two
+//!   slices that serve about equally well the smaller one is taken.
+//! - **Across GPUs** each job goes where it adds most. When no job waits, jobs move to GPUs that became
+//!   idle, the job that gains most first.
+//! - **Ties** between layouts go to the layout that takes the fewest steps. MIGM's `R` could break none:
 //!   every plan is a full layout, and `R` of each of those is one.
 //!
-//! Without a forecast of a job it does what `scheme-b` does.
+//! Without predictions for a job it does what `scheme-b` does.
 
-mod company;
-mod desk;
+mod colocation;
 mod exchange;
 mod fairness;
-mod outlook;
+mod gpu_index;
+mod horizon;
+mod improving;
+mod making_room;
 mod overdue;
 mod pairs;
-mod room;
+mod rounding;
+mod scoring;
 mod search;
-mod table;
-mod tidying;
 mod waiting;
 
 use serde::{Deserialize, Serialize};
 use tessera_model::{JobId, Millis};
 
-use self::desk::Desk;
-use self::fairness::Lines;
-use self::outlook::{Outlook, weighing};
+use self::fairness::AccountQueues;
+use self::gpu_index::GpuIndex;
+use self::horizon::{Horizon, weighing};
+use self::scoring::Scoring;
 use self::search::Search;
-use self::table::Table;
-use self::waiting::{Clock, Waiting};
-use super::cards::because;
-use super::{Policy, SchemeB, Terms};
+use self::waiting::{UrgencyClock, WaitingJobs};
+use super::planned_gpu::because;
+use super::{Policy, PolicyOptions, SchemeB};
 use crate::decision::{Decision, Explanation, WaitReason};
-use crate::forecast::{Forecast, Limit};
-use crate::seating::Scratch;
-use crate::session::{LOOK_AT_MAX, Session};
+use crate::facts::SliceLimit;
+use crate::placement_search::SearchBuffers;
+use crate::policy::session::{LOOK_AT_MAX, Session};
+use crate::predictor::Knowledge;
 use crate::view::{ClusterView, QueuedJob};
 
 const NAME: &str = "tessera";
@@ -102,7 +104,7 @@ pub struct Tessera {
     pub together: f64,
     /// The same where one holds the slice and the other fills its gaps, kernel by kernel.
     pub filled: f64,
-    /// How much longer than alone a job may take that serves answers, for the sake of company: the
+    /// How much longer than alone a job may take that serves answers, for the sake of colocation: the
     /// kernel queue's own aim.
     pub courtesy: f64,
     /// After which wait a GPU is kept free for a job, if it is the oldest.
@@ -133,7 +135,7 @@ impl Default for Tessera {
             hurdle: 50,
             searched: 10,
             crowd: 7,
-            thrift: f64::from(Terms::DEFAULT.energy_percent) / 100.0,
+            thrift: f64::from(PolicyOptions::DEFAULT.energy_percent) / 100.0,
             together: 1.3,
             filled: 1.3,
             courtesy: 1.05,
@@ -149,7 +151,7 @@ impl Default for Tessera {
 impl Tessera {
     /// Returns [`Self::thrift`] in thousandths.
     pub(super) fn thrift_thousandths(&self) -> u64 {
-        u64::try_from(table::integer(self.thrift.clamp(0.0, 1.0) * 1_000.0)).unwrap_or(0)
+        rounding::whole_thousandths(self.thrift.clamp(0.0, 1.0))
     }
 }
 
@@ -165,78 +167,78 @@ impl Policy for Tessera {
     fn decide_with(
         &self,
         cluster: &ClusterView,
-        forecast: &dyn Forecast,
+        knowledge: Knowledge<'_>,
         queue: &mut dyn Iterator<Item = &QueuedJob>,
         now: Millis,
         starts_max: usize,
     ) -> Vec<Decision> {
-        let mut work = Work::new(self);
-        work.waiting = Waiting::of(queue);
-        work.waiting.queue().values().for_each(|job| work.lines.insert(job));
-        work.round(cluster, forecast, now, starts_max)
+        let mut work = TesseraSession::new(self);
+        work.waiting = WaitingJobs::of(queue);
+        work.waiting.queue().values().for_each(|job| work.account_queues.insert(job));
+        work.round(cluster, knowledge, now, starts_max)
     }
 
     fn session(&self) -> Option<Box<dyn Session + '_>> {
-        Some(Box::new(Work::new(self)))
+        Some(Box::new(TesseraSession::new(self)))
     }
 }
 
 /// The policy at work, with what it need not work out again in each round.
 #[derive(Debug)]
-struct Work<'s> {
+struct TesseraSession<'s> {
     settings: &'s Tessera,
-    waiting: Waiting,
-    lines: Lines,
-    desk: Desk,
-    scratch: Scratch,
+    waiting: WaitingJobs,
+    account_queues: AccountQueues,
+    index: GpuIndex,
+    buffers: SearchBuffers,
 }
 
-impl<'s> Work<'s> {
+impl<'s> TesseraSession<'s> {
     fn new(settings: &'s Tessera) -> Self {
         Self {
             settings,
-            waiting: Waiting::default(),
-            lines: Lines::default(),
-            desk: Desk::default(),
-            scratch: Scratch::default(),
+            waiting: WaitingJobs::default(),
+            account_queues: AccountQueues::default(),
+            index: GpuIndex::default(),
+            buffers: SearchBuffers::default(),
         }
     }
 }
 
-impl Session for Work<'_> {
+impl Session for TesseraSession<'_> {
     fn enqueue(&mut self, job: QueuedJob) {
-        self.lines.insert(&job);
+        self.account_queues.insert(&job);
         self.waiting.insert(job);
     }
 
     fn dequeue(&mut self, job: &QueuedJob) {
-        self.lines.remove(job);
+        self.account_queues.remove(job);
         self.waiting.remove(job);
     }
 
     fn gpu_changed(&mut self, gpu: usize) {
-        self.desk.changed(gpu);
+        self.index.changed(gpu);
     }
 
     fn round(
         &mut self,
         cluster: &ClusterView,
-        forecast: &dyn Forecast,
+        knowledge: Knowledge<'_>,
         now: Millis,
         starts_max: usize,
     ) -> Vec<Decision> {
         let queue = self.waiting.queue();
         let queued = queue.len();
-        if queue.values().next().is_some_and(|job| forecast.done(job.id).is_none()) {
+        if queue.values().next().is_some_and(|job| knowledge.jobs.facts(job.id).done.is_none()) {
             let mut queue = queue.values().take(LOOK_AT_MAX);
-            return SchemeB.decide_with(cluster, forecast, &mut queue, now, starts_max);
+            return SchemeB.decide_with(cluster, knowledge, &mut queue, now, starts_max);
         }
-        self.desk.read(cluster, forecast);
-        let outlook = Outlook::default();
-        let table = Table { settings: self.settings, cluster, forecast, now, outlook };
-        let mut search = Search::new(table, &mut self.desk, &mut self.scratch);
+        self.index.read(cluster, knowledge.jobs);
+        let horizon = Horizon::default();
+        let scoring = Scoring { settings: self.settings, cluster, knowledge, now, horizon };
+        let mut search = Search::new(scoring, &mut self.index, &mut self.buffers);
         if search.any_open() {
-            search.table.outlook = Outlook::of(&mut self.waiting, &search);
+            search.scoring.horizon = Horizon::of(&mut self.waiting, &search);
         }
         let (mut waits, mut started, mut refused) = (Vec::new(), 0, 0);
         let mut served = Vec::new();
@@ -247,7 +249,7 @@ impl Session for Work<'_> {
             served.extend(waits.iter().filter_map(told));
         }
         if search.any_open() {
-            let order = order(&mut self.waiting, &mut self.lines, &search);
+            let order = order(&mut self.waiting, &mut self.account_queues, &search);
             for job in order.into_iter().filter(|job| !served.contains(&job.id)) {
                 if started >= starts_max || refused >= REFUSED_MAX || !search.any_open() {
                     break;
@@ -275,20 +277,30 @@ impl Session for Work<'_> {
 }
 
 /// Returns the jobs that a round weighs, the most urgent first, by fair share where usage is kept.
-fn order(waiting: &mut Waiting, lines: &mut Lines, search: &Search<'_, '_>) -> Vec<QueuedJob> {
-    let table = &search.table;
-    let settings = table.settings;
-    let clock = Clock {
-        now: table.now,
-        ageing: settings.ageing.min(table.outlook.time()),
-        horizon: table.outlook.horizon,
+fn order(
+    waiting: &mut WaitingJobs,
+    account_queues: &mut AccountQueues,
+    search: &Search<'_, '_>,
+) -> Vec<QueuedJob> {
+    let scoring = &search.scoring;
+    let settings = scoring.settings;
+    let clock = UrgencyClock {
+        now: scoring.now,
+        ageing: settings.ageing.min(scoring.horizon.time()),
+        horizon: scoring.horizon.horizon,
         haste: settings.haste,
     };
     let first = waiting.queue().values().next();
-    if first.is_some_and(|job| table.forecast.account(job.id).is_some()) {
+    if first.is_some_and(|job| scoring.knowledge.jobs.account(job.id).is_some()) {
         let kinds = search.kinds();
-        let mut weigh = weighing(table, &kinds);
-        return lines.most_urgent(waiting, table.forecast, clock, WEIGHED_MAX, &mut weigh);
+        let mut weigh = weighing(scoring, &kinds);
+        return account_queues.most_urgent(
+            waiting,
+            scoring.knowledge.jobs,
+            clock,
+            WEIGHED_MAX,
+            &mut weigh,
+        );
     }
     let urgent = waiting.most_urgent(clock, WEIGHED_MAX);
     urgent.into_iter().map(|(_, job)| job).collect()
@@ -301,13 +313,13 @@ const fn told(decision: &Decision) -> Option<JobId> {
     }
 }
 
-/// Tells a job under a quota.
-fn wait_for_quota(job: &QueuedJob, left: u32, limit: &Limit) -> Decision {
-    let Limit { name, slices: quota } = limit;
+/// Explains to a job under a quota.
+fn wait_for_quota(job: &QueuedJob, left: u32, limit: &SliceLimit) -> Decision {
+    let SliceLimit { name, slices: quota } = limit;
     let held = quota.saturating_sub(left);
     let text = format!(
-        "jobs of {name} hold {held} of the {quota} compute slices that they may have at once, and \
-         nothing that they may still take is worth what it would take from others"
+        "jobs of {name} hold {held} of their limit of {quota} compute slices, and other jobs gain more \
+         from every slice that is left to them"
     );
     let why = Explanation {
         would_start_if: Some(format!("another job of {name} ends")),
@@ -317,7 +329,8 @@ fn wait_for_quota(job: &QueuedJob, left: u32, limit: &Limit) -> Decision {
 }
 
 fn wait(job: &QueuedJob) -> Decision {
-    let text = "wherever it could go, it would take more from others than it is worth now";
+    let text =
+        "on every suitable GPU, other jobs gain more from the slices than this job would now";
     let why = Explanation {
         would_start_if: Some("a job ends, or it has waited longer".to_owned()),
         ..because(NAME, text)

@@ -1,108 +1,112 @@
-//! Who writes rounds down.
+//! Records rounds.
 
 use std::cmp::Ordering;
 
 use tessera_model::Millis;
 
-use super::state::{Changes, State, abridged, by_place, by_service, remember};
-use super::told::{Kind, Told, add_kinds, number_of};
-use super::{Brain, CHAIN_MAX, CHAIN_SPAN, FORMAT, GpuRecord, Heard, Record, Said};
+use super::answers::Answers;
+use super::chain::{ChainState, Changes, abridged, by_position, by_service_order, remember};
+use super::gpu_kind::{GpuKind, add_kinds, number_of};
+use super::{
+    AnswerRecorder, CHAIN_MAX, CHAIN_SPAN, DecidingPolicy, FORMAT, GpuRecord, RecordedDecision,
+    RoundRecord,
+};
 use crate::decision::Decision;
-use crate::forecast::Forecast;
 use crate::policy::Policy;
+use crate::predictor::Knowledge;
 use crate::view::{ClusterView, GpuView, QueuedJob};
 
-/// Writes rounds down, one after another.
+/// Records rounds, one after another.
 ///
-/// Per round: [`Self::listen`] to the forecast, ask the policy, [`Self::draft`]. If the round
-/// comes to anything, [`Self::keep`] the draft and store its record; else drop it, and the next
-/// record will say what changed since the last that was kept.
+/// For each round: [`Self::record_answers`], ask the policy, [`Self::draft_record`]. If the round has
+/// a result, [`Self::keep_draft`] and store the record. Otherwise drop the draft: the next record has
+/// what changed since the last one that was kept.
 #[derive(Debug, Default)]
-pub struct Recorder {
-    state: Option<State>,
+pub struct RoundRecorder {
+    state: Option<ChainState>,
 }
 
-/// A round that was decided, before it is known whether anything comes of it.
+/// A record of a round that may have no result, and then is not kept.
 #[derive(Debug)]
-pub struct Draft {
-    record: Record,
-    kinds: Vec<Kind>,
-    /// The chain that it begins.
-    fresh: Option<State>,
+pub struct RoundDraft {
+    record: RoundRecord,
+    kinds: Vec<GpuKind>,
+    /// The chain that it begins, if it begins one.
+    new_chain: Option<ChainState>,
 }
 
-/// What a round was about.
+/// What a round decides about.
 #[derive(Clone, Copy, Debug)]
-pub struct Asked<'a> {
+pub struct RoundInput<'a> {
     /// The cluster, in the order of views.
     pub cluster: &'a ClusterView,
     /// The jobs that were shown, in the order of service.
     pub queue: &'a [&'a QueuedJob],
-    /// When.
+    /// The time on the leader's boot clock.
     pub now: Millis,
-    /// How many jobs might start.
+    /// Most jobs that may start.
     pub starts_max: usize,
 }
 
-impl Recorder {
-    /// Begins a new chain with the next round: records that were made may not have been stored.
-    pub fn forget(&mut self) {
+impl RoundRecorder {
+    /// Begins a new chain with the next round, for example since a record could not be stored.
+    pub fn begin_new_chain(&mut self) {
         self.state = None;
     }
 
-    /// Listens to what a forecast says in a round about this cluster.
-    pub fn listen<'f>(
+    /// Records the answers that a policy gets in a round about this cluster.
+    pub fn record_answers<'k>(
         &self,
-        forecast: &'f dyn Forecast,
+        knowledge: Knowledge<'k>,
         cluster: &ClusterView,
         now: Millis,
-    ) -> Heard<'f> {
-        let known = self.goes_on(now).map(|state| state.kinds.clone());
+    ) -> AnswerRecorder<'k> {
+        let known = self.open_chain(now).map(|state| state.kinds.clone());
         let mut kinds = known.unwrap_or_default();
         add_kinds(&mut kinds, cluster);
-        Heard::new(forecast, kinds)
+        AnswerRecorder::new(knowledge, kinds)
     }
 
-    /// Writes a round down: what the policy was asked and heard, and what it decided.
-    pub fn draft(
+    /// Makes the record of a round from its input, the answers that the policy got, and its decisions.
+    pub fn draft_record(
         &self,
         policy: &dyn Policy,
-        asked: Asked<'_>,
-        heard: Heard<'_>,
+        input: RoundInput<'_>,
+        answers: AnswerRecorder<'_>,
         decisions: &[Decision],
-    ) -> Draft {
-        let (kinds, told) = heard.into_parts();
-        match self.goes_on(asked.now) {
+    ) -> RoundDraft {
+        let (kinds, answers) = answers.into_parts();
+        match self.open_chain(input.now) {
             Some(state) => {
-                let record = written(state, asked, (&kinds, &told), decisions);
-                Draft { record, kinds, fresh: None }
+                let record = record_of(state, input, (&kinds, &answers), decisions);
+                RoundDraft { record, kinds, new_chain: None }
             }
             None => {
-                let fresh = State::new(Brain::of(policy), asked.now);
-                let mut record = written(&fresh, asked, (&kinds, &told), decisions);
-                record.brain = Some(fresh.brain.clone());
-                Draft { record, kinds, fresh: Some(fresh) }
+                let chain = ChainState::new(DecidingPolicy::describe(policy), input.now);
+                let mut record = record_of(&chain, input, (&kinds, &answers), decisions);
+                record.policy = Some(chain.policy.clone());
+                RoundDraft { record, kinds, new_chain: Some(chain) }
             }
         }
     }
 
-    /// Keeps a draft: the next record adds to it.
-    pub fn keep(&mut self, draft: Draft) -> Record {
-        let Draft { record, kinds, fresh } = draft;
-        if fresh.is_some() {
-            self.state = fresh;
+    /// Keeps a draft: the next record has what changed since.
+    pub fn keep_draft(&mut self, draft: RoundDraft) -> RoundRecord {
+        let RoundDraft { record, kinds, new_chain } = draft;
+        if new_chain.is_some() {
+            self.state = new_chain;
         }
         let Some(state) = &mut self.state else { return record };
         state.kinds = kinds;
-        state.take_in(Changes {
+        state.apply_changes(Changes {
             gpus: record.gpus.iter().map(|changed| changed.gpu.clone()).collect(),
             gpus_gone: record.gpus_gone.clone(),
             jobs: record.jobs.clone(),
             jobs_gone: record.jobs_gone.clone(),
         });
-        state.told.learn(&record.told);
-        for said in &record.said {
-            if let Said::New(decision) = said {
+        state.answers.add(&record.answers);
+        for recorded in &record.decisions {
+            if let RecordedDecision::New(decision) = recorded {
                 remember(&mut state.waits, decision);
             }
         }
@@ -110,43 +114,46 @@ impl Recorder {
         record
     }
 
-    fn goes_on(&self, now: Millis) -> Option<&State> {
-        let young = |state: &&State| state.length < CHAIN_MAX && now < state.began.plus(CHAIN_SPAN);
+    /// Returns the chain that the next record belongs to, unless it begins a new one.
+    fn open_chain(&self, now: Millis) -> Option<&ChainState> {
+        let young =
+            |state: &&ChainState| state.length < CHAIN_MAX && now < state.began.plus(CHAIN_SPAN);
         self.state.as_ref().filter(young)
     }
 }
 
-fn written(
-    state: &State,
-    asked: Asked<'_>,
-    (kinds, told): (&[Kind], &Told),
+fn record_of(
+    state: &ChainState,
+    input: RoundInput<'_>,
+    (kinds, answers): (&[GpuKind], &Answers),
     decisions: &[Decision],
-) -> Record {
+) -> RoundRecord {
     let (gpus, gpus_gone) =
-        difference(state.cluster.gpus.iter(), asked.cluster.gpus.iter(), by_place);
-    let (jobs, jobs_gone) = difference(state.queue.iter(), asked.queue.iter().copied(), by_service);
+        difference(state.cluster.gpus.iter(), input.cluster.gpus.iter(), by_position);
+    let (jobs, jobs_gone) =
+        difference(state.queue.iter(), input.queue.iter().copied(), by_service_order);
     let numbered = |gpu: &GpuView| GpuRecord {
         // Every kind of the view was added as the round began.
         kind: number_of(kinds, gpu).unwrap_or(u32::MAX),
         gpu: gpu.clone(),
     };
-    Record {
+    RoundRecord {
         format: FORMAT,
         number: state.length,
-        brain: None,
-        now: asked.now,
-        starts_max: asked.starts_max,
-        kinds: kinds[state.kinds.len()..].iter().map(Kind::record).collect(),
+        policy: None,
+        now: input.now,
+        starts_max: input.starts_max,
+        kinds: kinds[state.kinds.len()..].iter().map(GpuKind::record).collect(),
         gpus: gpus.into_iter().map(numbered).collect(),
         gpus_gone: gpus_gone.into_iter().map(|gpu| gpu.id.clone()).collect(),
         jobs: jobs.into_iter().cloned().collect(),
         jobs_gone: jobs_gone.into_iter().map(|job| job.id).collect(),
-        told: told.since(&state.told),
-        said: abridged(&state.waits, decisions),
+        answers: answers.since(&state.answers),
+        decisions: abridged(&state.waits, decisions),
     }
 }
 
-/// Returns what `now` has that `before` hasn't, or has otherwise, and what is gone; both in order.
+/// Returns the entries of `now` that are new or changed since `before`, and those that are gone, in order.
 fn difference<'a, T: PartialEq>(
     before: impl Iterator<Item = &'a T>,
     now: impl Iterator<Item = &'a T>,

@@ -3,10 +3,11 @@
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
-use tessera_model::share::{Part, SHARERS_MAX, SmPercent};
+use tessera_model::share::{SHARERS_MAX, SliceShare, SmPercent};
 use tessera_model::{Bytes, JobId};
 
-use crate::turns::{self, Prospect, Turn};
+use crate::kernel_sharing::{self, KernelSharer, SharingGain};
+use crate::numbers;
 
 /// The sharers of one slice.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -17,19 +18,19 @@ pub struct Tenancy {
     #[serde(with = "super::shared_text")]
     pub user: Arc<str>,
     /// The jobs with their parts.
-    pub sharers: Vec<(JobId, Part)>,
+    pub sharers: Vec<(JobId, SliceShare)>,
     /// Of those whose kernels take turns, how they get on with each other, as far as that is known.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub turns: Vec<(JobId, Turn)>,
+    pub turns: Vec<(JobId, KernelSharer)>,
     /// Of those under MPS, what predictions know of them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub clients: Vec<(JobId, Client)>,
+    pub clients: Vec<(JobId, MpsClient)>,
 }
 
 /// A job under MPS as predictions know it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub struct Client {
-    /// Whether somebody waits for its answers.
+pub struct MpsClient {
+    /// Whether it serves requests.
     pub online: bool,
     /// Its percentage of the slice's multiprocessors.
     pub sm: SmPercent,
@@ -41,25 +42,25 @@ pub struct Client {
 
 impl Tenancy {
     /// Returns one of whose sharers nothing is known but their parts.
-    pub fn of(user: Arc<str>, sharers: Vec<(JobId, Part)>) -> Self {
+    pub fn of(user: Arc<str>, sharers: Vec<(JobId, SliceShare)>) -> Self {
         Self { user, sharers, turns: Vec::new(), clients: Vec::new() }
     }
 
     /// Begins one with its first sharer.
-    pub fn begun(job: JobId, sharer: &Sharer) -> Self {
+    pub fn begun(job: JobId, sharer: &SharingRequest) -> Self {
         let mut tenancy = Self::of(sharer.user.clone(), Vec::new());
         tenancy.add(job, sharer);
         tenancy
     }
 
-    /// Takes one more in.
-    pub fn add(&mut self, job: JobId, sharer: &Sharer) {
+    /// Adds a job.
+    pub fn add(&mut self, job: JobId, sharer: &SharingRequest) {
         self.sharers.push((job, sharer.share));
         self.turns.extend(sharer.turn.map(|turn| (job, turn)));
         self.clients.extend(sharer.client.map(|client| (job, client)));
     }
 
-    /// Lets one go.
+    /// Removes a job.
     pub fn remove(&mut self, job: JobId) {
         self.sharers.retain(|(other, _)| *other != job);
         self.turns.retain(|(other, _)| *other != job);
@@ -67,11 +68,13 @@ impl Tenancy {
     }
 
     /// Returns what is to be expected of one more, where kernels take turns.
-    pub fn prospect(&self, asked: &Sharer) -> Prospect {
-        let there: Vec<Turn> = self.turns.iter().map(|(_, turn)| *turn).collect();
+    pub fn prospect(&self, asked: &SharingRequest) -> SharingGain {
+        let there: Vec<KernelSharer> = self.turns.iter().map(|(_, turn)| *turn).collect();
         match asked.turn {
-            Some(turn) if there.len() == self.sharers.len() => turns::prospect(&there, turn),
-            _ => Prospect::Unknown,
+            Some(turn) if there.len() == self.sharers.len() => {
+                kernel_sharing::prospect(&there, turn)
+            }
+            _ => SharingGain::Unknown,
         }
     }
 
@@ -79,26 +82,26 @@ impl Tenancy {
     /// thousandths of what each does while nobody else is there.
     pub fn prospect_beside(
         &self,
-        asked: &Sharer,
-        speeds: impl Fn(&[Client]) -> Option<Vec<u64>>,
-    ) -> Prospect {
-        let mut all: Vec<Client> = self.clients.iter().map(|(_, client)| *client).collect();
-        let (there, Some(more)) = (all.len(), asked.client) else { return Prospect::Unknown };
+        asked: &SharingRequest,
+        speeds: impl Fn(&[MpsClient]) -> Option<Vec<u64>>,
+    ) -> SharingGain {
+        let mut all: Vec<MpsClient> = self.clients.iter().map(|(_, client)| *client).collect();
+        let (there, Some(more)) = (all.len(), asked.client) else { return SharingGain::Unknown };
         if there != self.sharers.len() {
-            return Prospect::Unknown;
+            return SharingGain::Unknown;
         }
         all.push(more);
         let Some((before, after)) = speeds(&all[..there]).zip(speeds(&all)) else {
-            return Prospect::Unknown;
+            return SharingGain::Unknown;
         };
         let slowed = |speeds: Vec<u64>| -> Vec<u64> {
             speeds.into_iter().map(|speed| 1_000_000 / speed.max(1)).collect()
         };
-        turns::weigh(&slowed(before), &slowed(after), |at| all[at].online)
+        kernel_sharing::weigh(&slowed(before), &slowed(after), |at| all[at].online)
     }
 
     /// Returns how one of the jobs takes its turns.
-    pub fn turn(&self, job: JobId) -> Option<Turn> {
+    pub fn turn(&self, job: JobId) -> Option<KernelSharer> {
         self.turns.iter().find(|(known, _)| *known == job).map(|(_, turn)| *turn)
     }
 
@@ -113,11 +116,11 @@ impl Tenancy {
         Bytes::new(bytes.fold(0, u64::saturating_add))
     }
 
-    /// Tells whether one more sharer fits beside the others on a slice with this memory.
-    pub fn has_room(&self, asked: &Sharer, memory: Bytes) -> bool {
+    /// Returns whether one more sharer fits beside the others on a slice with this memory.
+    pub fn has_room(&self, asked: &SharingRequest, memory: Bytes) -> bool {
         let sm = self.sm_percent() + asked.share.sm_percent();
         let bytes = self.memory().get().saturating_add(asked.share.memory().get());
-        let count = u32::try_from(self.sharers.len()).unwrap_or(u32::MAX);
+        let count = numbers::saturating_u32(self.sharers.len());
         let alike = self.sharers.iter().all(|(_, share)| share.goes_with(asked.share));
         alike
             && self.user == asked.user
@@ -129,23 +132,23 @@ impl Tenancy {
 
 /// A job that may share a slice: whose it is, and its part.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct Sharer {
+pub struct SharingRequest {
     /// Whose job it is.
     #[serde(with = "super::shared_text")]
     pub user: Arc<str>,
     /// What it may use.
-    pub share: Part,
+    pub share: SliceShare,
     /// How its kernels take turns, if they do.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub turn: Option<Turn>,
+    pub turn: Option<KernelSharer>,
     /// What predictions know of it, if it shares under MPS.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub client: Option<Client>,
+    pub client: Option<MpsClient>,
 }
 
-impl Sharer {
+impl SharingRequest {
     /// Returns a job of which nothing is known but its part.
-    pub fn new(user: impl Into<Arc<str>>, share: Part) -> Self {
+    pub fn new(user: impl Into<Arc<str>>, share: SliceShare) -> Self {
         Self { user: user.into(), share, turn: None, client: None }
     }
 }

@@ -2,8 +2,8 @@
 
 use proptest::prelude::*;
 use proptest::sample::Index;
-use tessera_model::mig::State;
-use tessera_model::spec::GpuAsk;
+use tessera_model::mig::MigState;
+use tessera_model::spec::GpuRequest;
 use tessera_model::{Bytes, JobId};
 use tessera_placement::{ClusterView, GpuView, InstanceState, InstanceView, QueuedJob};
 
@@ -27,13 +27,13 @@ pub fn queue() -> impl Strategy<Value = Vec<QueuedJob>> {
     prop::collection::vec(ask(), 0..40).prop_map(build::queue)
 }
 
-fn ask() -> impl Strategy<Value = GpuAsk> {
+fn ask() -> impl Strategy<Value = GpuRequest> {
     prop_oneof![
-        2 => Just(GpuAsk::Unknown),
+        2 => Just(GpuRequest::Unknown),
         6 => (1_u64..30_000).prop_map(build::mib),
         1 => (30_000_u64..100_000).prop_map(build::mib),
         2 => prop::sample::select(&NAMES[..]).prop_map(build::named),
-        1 => Just(GpuAsk::Whole),
+        1 => Just(GpuRequest::Whole),
     ]
 }
 
@@ -61,7 +61,7 @@ fn walk() -> impl Strategy<Value = Vec<Index>> {
 
 fn standing(gpu: &GpuView, forks: &[Index], states: &[InstanceState]) -> Vec<InstanceView> {
     let mig = gpu.mig.as_ref().unwrap();
-    let layout = forks.iter().fold(State::EMPTY, |state, fork| {
+    let layout = forks.iter().fold(MigState::EMPTY, |state, fork| {
         let ways = mig.all().successors(state);
         if ways.is_empty() { state } else { ways[fork.index(ways.len())].1 }
     });

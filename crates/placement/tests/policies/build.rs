@@ -2,13 +2,13 @@
 
 use std::sync::{Arc, LazyLock};
 
-use tessera_model::mig::{Slot, Step, catalog};
-use tessera_model::share::{KernelShare, MpsShare, Part, Share};
-use tessera_model::spec::{GpuAsk, Priority};
+use tessera_model::mig::{PlanStep, Slot, catalog};
+use tessera_model::share::{KernelShare, MpsShare, SharingMode, SliceShare};
+use tessera_model::spec::{GpuRequest, Priority};
 use tessera_model::{Bytes, JobId, Millis};
 use tessera_placement::{
-    ClusterView, Decision, Explanation, Feasibility, GpuView, InstanceState, InstanceView, MigView,
-    OperatorWord, Place, QueuedJob, Sharer, by_name,
+    AdminOverride, ClusterView, Decision, Explanation, Feasibility, GpuView, InstanceState,
+    InstanceView, JobPlacement, MigView, QueuedJob, SharingRequest, by_name,
 };
 
 pub const IDLE: InstanceState = InstanceState::Idle;
@@ -22,7 +22,7 @@ pub const fn taken(number: u64) -> InstanceState {
 /// The rules of a model of the catalogue; built once, since tests share them by the thousand.
 pub fn rules(key: &str) -> Arc<MigView> {
     static RULES: LazyLock<Vec<(&'static str, Arc<MigView>)>> = LazyLock::new(|| {
-        let build = |(key, model): (&'static String, &'static catalog::Model)| {
+        let build = |(key, model): (&'static String, &'static catalog::GpuModel)| {
             (key.as_str(), Arc::new(MigView::new(model.geometry()).unwrap()))
         };
         catalog::models().iter().map(build).collect()
@@ -60,7 +60,7 @@ pub fn gpu(key: &str, standing: &[Standing<'_>]) -> GpuView {
         available: true,
         changing: false,
         instances,
-        operator: OperatorWord::default(),
+        operator: AdminOverride::default(),
     }
 }
 
@@ -98,8 +98,8 @@ pub fn cluster(gpus: impl IntoIterator<Item = GpuView>) -> ClusterView {
 }
 
 /// Jobs numbered from 1.
-pub fn queue(asks: impl IntoIterator<Item = GpuAsk>) -> Vec<QueuedJob> {
-    let job = |(number, gpu): (u64, GpuAsk)| QueuedJob {
+pub fn queue(asks: impl IntoIterator<Item = GpuRequest>) -> Vec<QueuedJob> {
+    let job = |(number, gpu): (u64, GpuRequest)| QueuedJob {
         id: JobId::from_number(number),
         gpu,
         share: None,
@@ -111,32 +111,32 @@ pub fn queue(asks: impl IntoIterator<Item = GpuAsk>) -> Vec<QueuedJob> {
     (1..).zip(asks).map(job).collect()
 }
 
-pub fn gib(gib: u64) -> GpuAsk {
-    GpuAsk::Memory(Bytes::from_mib(gib * 1024))
+pub fn gib(gib: u64) -> GpuRequest {
+    GpuRequest::Memory(Bytes::from_mib(gib * 1024))
 }
 
-pub fn mib(mib: u64) -> GpuAsk {
-    GpuAsk::Memory(Bytes::from_mib(mib))
+pub fn mib(mib: u64) -> GpuRequest {
+    GpuRequest::Memory(Bytes::from_mib(mib))
 }
 
 /// Makes job `number` of a queue one that may share; kernel by kernel, if it takes no percentage.
 pub fn sharing(queue: &mut [QueuedJob], number: usize, user: &str, sm: u8) {
     let job = &mut queue[number - 1];
-    let GpuAsk::Memory(memory) = job.gpu else { panic!("a sharer asks for memory") };
+    let GpuRequest::Memory(memory) = job.gpu else { panic!("a sharer asks for memory") };
     let share = match sm.try_into() {
-        Ok(sm) => Part::Mps(MpsShare { sm, memory }),
-        Err(_) => Part::Kernel(KernelShare { memory }),
+        Ok(sm) => SliceShare::Mps(MpsShare { sm, memory }),
+        Err(_) => SliceShare::Kernel(KernelShare { memory }),
     };
-    job.share = Some(Sharer::new(user, share));
+    job.share = Some(SharingRequest::new(user, share));
 }
 
-pub fn named(name: &str) -> GpuAsk {
-    GpuAsk::Profile(name.parse().unwrap())
+pub fn named(name: &str) -> GpuRequest {
+    GpuRequest::Profile(name.parse().unwrap())
 }
 
 /// Whether the cluster could ever hold a job that shares with nobody.
-pub fn could_ever_fit(cluster: &ClusterView, ask: &GpuAsk) -> Feasibility {
-    tessera_placement::could_ever_fit(cluster, ask, Share::Exclusive)
+pub fn could_ever_fit(cluster: &ClusterView, ask: &GpuRequest) -> Feasibility {
+    tessera_placement::could_ever_fit(cluster, ask, SharingMode::Exclusive)
 }
 
 pub fn decide(policy: &str, cluster: &ClusterView, queue: &[QueuedJob]) -> Vec<Decision> {
@@ -164,16 +164,16 @@ pub fn short(cluster: &ClusterView, decisions: &[Decision]) -> Vec<String> {
     decisions.iter().map(one).collect()
 }
 
-fn short_place(cluster: &ClusterView, place: &Place) -> String {
+fn short_place(cluster: &ClusterView, place: &JobPlacement) -> String {
     let gpu = cluster.gpus.iter().find(|gpu| gpu.id == place.gpu).unwrap();
     let name = |slot: Slot| {
         let geometry = &gpu.mig.as_ref().unwrap().geometry;
         format!("{}@{}", geometry.profile(slot.profile).unwrap().name, slot.start)
     };
     let steps = place.steps.iter().map(|step| match step {
-        Step::Destroy(slot) => format!("-{} ", name(*slot)),
-        Step::Create(slot) => format!("+{} ", name(*slot)),
-        Step::Cut(..) => panic!("no policy cuts instances"),
+        PlanStep::Destroy(slot) => format!("-{} ", name(*slot)),
+        PlanStep::Create(slot) => format!("+{} ", name(*slot)),
+        PlanStep::Cut(..) => panic!("no policy cuts instances"),
     });
     let steps: String = steps.collect();
     let on = place.slot.map_or_else(|| "whole".to_owned(), name);

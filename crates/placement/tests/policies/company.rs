@@ -1,12 +1,12 @@
 //! Who joins whom under MPS, where it is predicted how they do together.
 
 use tessera_model::mig::Profile;
-use tessera_model::share::{MpsShare, Part, SmPercent};
+use tessera_model::share::{MpsShare, SliceShare, SmPercent};
 use tessera_model::{Bytes, JobId, Millis};
-use tessera_placement::record::{Asked, Recorder, Tape};
+use tessera_placement::record::{RoundInput, RoundRecorder, RoundReplay};
 use tessera_placement::{
-    Client, ClusterView, Decision, Forecast, GpuView, InstanceState, QueuedJob, Sharer, Tenancy,
-    ask, by_name,
+    Account, ClusterView, Decision, GpuView, InstanceState, JobFacts, JobTable, Knowledge,
+    MpsClient, Predictor, QueuedJob, RunTime, SharingRequest, Tenancy, by_name, decide_round,
 };
 
 use crate::build::{IDLE, a100, cluster, gib, queue, short, why};
@@ -15,44 +15,46 @@ use crate::build::{IDLE, a100, cluster, gib, queue, short, why};
 #[derive(Clone, Copy, Debug)]
 struct Slowed;
 
-impl Forecast for Slowed {
-    fn together(&self, clients: &[Client], _: &GpuView, _: Option<&Profile>) -> Option<Vec<u64>> {
+impl JobTable for Slowed {
+    fn facts(&self, _: JobId) -> JobFacts {
+        JobFacts::default()
+    }
+
+    fn account(&self, _: JobId) -> Option<Account> {
+        None
+    }
+}
+
+impl Predictor for Slowed {
+    fn predict_run(&self, _: JobId, _: &GpuView, _: &Profile) -> Option<RunTime> {
+        None
+    }
+
+    fn predict_speeds(
+        &self,
+        clients: &[MpsClient],
+        _: &GpuView,
+        _: Option<&Profile>,
+    ) -> Option<Vec<u64>> {
         let busy: Option<Vec<u64>> = clients.iter().map(|c| c.busy.map(u64::from)).collect();
         let busy = busy?;
         let all: u64 = busy.iter().sum();
         Some(busy.iter().map(|own| 1_000 - (all - own).min(999)).collect())
     }
-
-    tessera_placement::knows_no!(
-        time,
-        is_measured,
-        done,
-        since,
-        move_price,
-        limit,
-        deadline,
-        online,
-        demand,
-        time_beside,
-        time_in_turns,
-        go_on,
-        companion,
-        account
-    );
 }
 
-fn sharer(online: bool, busy: impl Into<Option<u16>>) -> Sharer {
+fn sharer(online: bool, busy: impl Into<Option<u16>>) -> SharingRequest {
     let sm = SmPercent::try_from(30).unwrap();
-    let share = Part::Mps(MpsShare { sm, memory: Bytes::from_mib(1_024) });
-    let client = Client { online, sm, busy: busy.into() };
-    Sharer { client: Some(client), ..Sharer::new("ada", share) }
+    let share = SliceShare::Mps(MpsShare { sm, memory: Bytes::from_mib(1_024) });
+    let client = MpsClient { online, sm, busy: busy.into() };
+    SharingRequest { client: Some(client), ..SharingRequest::new("ada", share) }
 }
 
-fn has(number: u64, sharer: &Sharer) -> InstanceState {
+fn has(number: u64, sharer: &SharingRequest) -> InstanceState {
     InstanceState::Shared(Tenancy::begun(JobId::from_number(number), sharer))
 }
 
-fn waits(sharer: Sharer) -> QueuedJob {
+fn waits(sharer: SharingRequest) -> QueuedJob {
     let mut job = queue([gib(1)]).pop().unwrap();
     job.share = Some(sharer);
     job
@@ -61,7 +63,8 @@ fn waits(sharer: Sharer) -> QueuedJob {
 fn decided(policy: &str, cluster: &ClusterView, job: &QueuedJob) -> (String, String) {
     let policy = by_name(policy).unwrap();
     let mut jobs = [job].into_iter();
-    let said = ask(policy.as_ref(), cluster, &Slowed, &mut jobs, Millis::ZERO, 10);
+    let said =
+        decide_round(policy.as_ref(), cluster, Knowledge::of(&Slowed), &mut jobs, Millis::ZERO, 10);
     (short(cluster, &said).join(" "), why(&said[0]).summary.clone())
 }
 
@@ -74,7 +77,10 @@ fn a_job_joins_those_beside_whom_it_adds_most() {
         let (place, summary) = decided(policy, &cluster, &waits(sharer(false, 200)));
 
         assert_eq!(place, "1: 3g.20gb@4 on 0", "{policy}");
-        assert!(summary.contains("where it adds 70 % of what a job does alone"), "{summary}");
+        assert!(
+            summary.contains("where it adds 70 % of the throughput of a job alone"),
+            "{summary}"
+        );
     }
 }
 
@@ -86,7 +92,7 @@ fn a_job_that_would_add_little_takes_a_slice_of_its_own_and_is_told_so() {
         let (place, summary) = decided(policy, &cluster, &waits(sharer(false, 100)));
 
         assert_eq!(place, "1: 1g.5gb@6 on 0", "{policy}");
-        let words = "it doesn't join job 901: that would add 10 % of what a job does alone";
+        let words = "it doesn't join job 901: that would add 10 % of the throughput of a job alone";
         assert!(summary.contains(words), "{policy}: {summary}");
     }
 }
@@ -99,7 +105,7 @@ fn nobody_slows_one_that_serves_answers_and_a_waiting_job_is_told_whom_it_would_
     let (waits_for, summary) = decided("scheme-b", &cluster, &waits(sharer(false, 300)));
 
     assert_eq!(waits_for, "1: resources");
-    let words = "it doesn't join job 901: job 901, which serves answers, would take 42 % longer";
+    let words = "it doesn't join job 901: job 901, an online job, would take 42 % longer";
     assert!(summary.contains(words), "{summary}");
     assert!(!summary.contains("priority"), "it helps nobody under MPS: {summary}");
     let (joins, _) = decided("scheme-b", &cluster, &waits(sharer(false, 40)));
@@ -124,19 +130,20 @@ fn a_recorded_round_is_decided_again_by_what_was_predicted_then() {
     let policy = by_name("tessera").unwrap();
     let job = waits(sharer(false, 100));
     let queue = [&job];
-    let mut recorder = Recorder::default();
-    let heard = recorder.listen(&Slowed, &cluster, Millis::ZERO);
+    let mut recorder = RoundRecorder::default();
+    let answers = recorder.record_answers(Knowledge::of(&Slowed), &cluster, Millis::ZERO);
     let mut jobs = queue.into_iter();
-    let said = ask(policy.as_ref(), &cluster, &heard, &mut jobs, Millis::ZERO, 10);
+    let said =
+        decide_round(policy.as_ref(), &cluster, answers.knowledge(), &mut jobs, Millis::ZERO, 10);
     assert!(matches!(said[0], Decision::Start { .. }));
-    let asked = Asked { cluster: &cluster, queue: &queue, now: Millis::ZERO, starts_max: 10 };
-    let draft = recorder.draft(policy.as_ref(), asked, heard, &said);
-    let record = recorder.keep(draft);
+    let input = RoundInput { cluster: &cluster, queue: &queue, now: Millis::ZERO, starts_max: 10 };
+    let draft = recorder.draft_record(policy.as_ref(), input, answers, &said);
+    let record = recorder.keep_draft(draft);
     let text = serde_json::to_string(&record).unwrap();
     assert!(text.contains("together"), "{text}");
 
     let stored = serde_json::from_str(&text).unwrap();
-    let again = Tape::default().read(stored, Some(policy.as_ref())).unwrap();
+    let again = RoundReplay::default().read_record(stored, Some(policy.as_ref())).unwrap();
 
     assert_eq!(again.decided.as_ref(), Some(&again.recorded));
     assert_eq!(again.recorded, said);

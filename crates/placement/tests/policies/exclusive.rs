@@ -1,11 +1,11 @@
 //! `exclusive`.
 
-use tessera_model::spec::GpuAsk::{self, Unknown, Whole};
+use tessera_model::spec::GpuRequest::{self, Unknown, Whole};
 use tessera_placement::GpuView;
 
 use crate::build::*;
 
-fn round(gpus: impl IntoIterator<Item = GpuView>, asks: &[GpuAsk]) -> Vec<String> {
+fn round(gpus: impl IntoIterator<Item = GpuView>, asks: &[GpuRequest]) -> Vec<String> {
     let cluster = cluster(gpus);
     let decisions = decide("exclusive", &cluster, &queue(asks.iter().cloned()));
     short(&cluster, &decisions)
@@ -53,7 +53,7 @@ fn one_small_job_keeps_the_whole_gpu_from_others() {
     assert_eq!(short(&cluster, &decisions), ["1: resources"]);
     assert_eq!(
         why(&decisions[0]).summary,
-        "no size asked: GPU 0 of node a, the only GPU that could hold it, is in use"
+        "no size requested: the only suitable GPU, GPU 0 of node a, is in use"
     );
     assert_eq!(why(&decisions[0]).would_start_if.as_deref(), Some("job 17 ends"));
 }

@@ -1,7 +1,7 @@
 //! What the cluster could ever hold.
 
 use tessera_model::Bytes;
-use tessera_model::spec::GpuAsk::{Unknown, Whole};
+use tessera_model::spec::GpuRequest::{Unknown, Whole};
 use tessera_placement::{ClusterView, Feasibility, largest_possible};
 
 use crate::build::*;

@@ -6,13 +6,14 @@ mod quota;
 use std::collections::{BTreeMap, BTreeSet};
 
 use tessera_model::mig::Profile;
-use tessera_model::spec::{GpuAsk, Priority};
-use tessera_model::{GangShape, JobId, Member, Millis};
+use tessera_model::spec::{GpuRequest, Priority};
+use tessera_model::{GangMember, GangShape, JobId, Millis};
 use tessera_placement::gangs::PATIENCE;
 use tessera_placement::policy::NAMES;
 use tessera_placement::{
-    ClusterView, Decision, Forecast, GangFeasibility, GpuView, InstanceState, InstanceView, Place,
-    QueuedJob, WaitReason, ask, by_name, gang_could_ever_fit,
+    Account, ClusterView, Decision, GangFeasibility, GpuView, InstanceState, InstanceView,
+    JobFacts, JobPlacement, JobTable, Knowledge, Predictor, QueuedJob, RunTime, WaitReason,
+    by_name, decide_round, gang_could_ever_fit,
 };
 
 use crate::build;
@@ -32,33 +33,25 @@ impl Left {
     }
 }
 
-impl Forecast for Left {
-    fn time(&self, job: JobId, _: &GpuView, _: &Profile) -> Option<Millis> {
-        self.times.get(&job).copied()
-    }
-    fn done(&self, job: JobId) -> Option<u32> {
-        self.times.get(&job).map(|_| 0)
-    }
-    fn since(&self, job: JobId) -> Option<Millis> {
-        self.began.filter(|_| job.number() >= 90)
-    }
-    fn limit(&self, job: JobId) -> Option<Millis> {
-        self.limits.get(&job).copied()
+impl JobTable for Left {
+    fn facts(&self, job: JobId) -> JobFacts {
+        JobFacts {
+            done: self.times.get(&job).map(|_| 0),
+            since: self.began.filter(|_| job.number() >= 90),
+            limit: self.limits.get(&job).copied(),
+            ..JobFacts::default()
+        }
     }
 
-    tessera_placement::knows_no!(
-        time_in_turns,
-        together,
-        go_on,
-        move_price,
-        deadline,
-        online,
-        demand,
-        is_measured,
-        time_beside,
-        companion,
-        account
-    );
+    fn account(&self, _: JobId) -> Option<Account> {
+        None
+    }
+}
+
+impl Predictor for Left {
+    fn predict_run(&self, job: JobId, _: &GpuView, _: &Profile) -> Option<RunTime> {
+        self.times.get(&job).copied().map(RunTime::measured)
+    }
 }
 
 /// Deals the GPUs of a cluster out to nodes of so many each.
@@ -72,7 +65,7 @@ fn dealt(cluster: ClusterView, each: u32) -> ClusterView {
 }
 
 /// The jobs of a gang, numbered from `first`.
-fn gang(first: u64, (nodes, per_node): (u32, u32), gpu: &GpuAsk) -> Vec<QueuedJob> {
+fn gang(first: u64, (nodes, per_node): (u32, u32), gpu: &GpuRequest) -> Vec<QueuedJob> {
     let shape = GangShape::new(nodes, per_node).unwrap();
     let gang = JobId::from_number(first);
     (0..shape.members())
@@ -83,18 +76,18 @@ fn gang(first: u64, (nodes, per_node): (u32, u32), gpu: &GpuAsk) -> Vec<QueuedJo
             user: "ada".into(),
             priority: Priority::DEFAULT,
             submitted: Millis::new(first),
-            gang: Some(Member { gang, shape, rank }),
+            gang: Some(GangMember { gang, shape, rank }),
         })
         .collect()
 }
 
 fn said(policy: &str, cluster: &ClusterView, queue: &[QueuedJob], now: Millis) -> Vec<Decision> {
     let policy = by_name(policy).unwrap();
-    let forecast = Left::default();
-    ask(&*policy, cluster, &forecast, &mut queue.iter(), now, 256)
+    let known = Left::default();
+    decide_round(&*policy, cluster, Knowledge::of(&known), &mut queue.iter(), now, 256)
 }
 
-fn places(decisions: &[Decision]) -> BTreeMap<JobId, Place> {
+fn places(decisions: &[Decision]) -> BTreeMap<JobId, JobPlacement> {
     let start = |decision: &Decision| match decision {
         Decision::Start { job, place, .. } => Some((*job, place.clone())),
         _ => None,
@@ -135,7 +128,7 @@ fn full(job: u64) -> GpuView {
 #[test]
 fn a_gang_over_two_nodes_gets_its_groups_on_one_node_each() {
     let cluster = empty(6, 3);
-    let queue = gang(1, (2, 2), &GpuAsk::Whole);
+    let queue = gang(1, (2, 2), &GpuRequest::Whole);
 
     let places = places(&said("scheme-b", &cluster, &queue, Millis::ZERO));
 
@@ -154,10 +147,11 @@ fn nodes_with_the_fewest_gpus_to_spare_are_taken() {
     cluster.gpus.iter_mut().for_each(|gpu| gpu.model = "a".to_owned());
 
     let places =
-        places(&said("scheme-b", &cluster, &gang(1, (1, 2), &GpuAsk::Whole), Millis::ZERO));
+        places(&said("scheme-b", &cluster, &gang(1, (1, 2), &GpuRequest::Whole), Millis::ZERO));
 
-    let on =
-        |place: &Place| cluster.gpus.iter().find(|gpu| gpu.id == place.gpu).unwrap().node.clone();
+    let on = |place: &JobPlacement| {
+        cluster.gpus.iter().find(|gpu| gpu.id == place.gpu).unwrap().node.clone()
+    };
     assert!(places.values().all(|place| on(place).as_str() == "n1"), "{places:?}");
 }
 
@@ -173,12 +167,12 @@ fn what_a_waiting_gang_is_told_has_the_seats_and_who_is_in_the_way() {
         2,
     );
 
-    let said = said("scheme-b", &cluster, &gang(1, (2, 2), &GpuAsk::Whole), Millis::ZERO);
+    let said = said("scheme-b", &cluster, &gang(1, (2, 2), &GpuRequest::Whole), Millis::ZERO);
 
     let (reason, summary, would) = waits(&said, 4);
     assert_eq!(reason, WaitReason::Resources);
     assert!(
-        summary.contains("2 of 4 seats could be had now (1 on node n0 and 1 on node n1)"),
+        summary.contains("2 of 4 places are free now (1 on node n0 and 1 on node n1)"),
         "{summary}"
     );
     assert!(would.contains("jobs 90 and 91 end"), "{would}");
@@ -187,7 +181,7 @@ fn what_a_waiting_gang_is_told_has_the_seats_and_who_is_in_the_way() {
 #[test]
 fn small_jobs_leave_alone_what_is_kept_for_a_gang_that_is_due() {
     let cluster = dealt(build::cluster([build::gpu("a100-40gb", &[]), full(90)]), 2);
-    let mut queue = gang(1, (1, 2), &GpuAsk::Whole);
+    let mut queue = gang(1, (1, 2), &GpuRequest::Whole);
     queue.extend(
         build::queue([build::gib(4)])
             .into_iter()
@@ -201,15 +195,15 @@ fn small_jobs_leave_alone_what_is_kept_for_a_gang_that_is_due() {
         let (reason, summary, _) = waits(&said, 10);
         assert_eq!(reason, WaitReason::Resources, "{policy}: {summary}");
         // Under the others the layout of the taken GPU could be another one some day.
-        let told = *policy == "static" || summary.contains("kept for gang 1");
+        let told = *policy == "static" || summary.contains("reserved for gang 1");
         assert!(told, "{policy}: {summary}");
     }
 }
 
 #[test]
-fn who_is_forecast_to_be_done_before_a_gang_could_start_may_use_what_is_kept() {
+fn a_job_that_is_predicted_to_end_before_a_gang_could_start_may_use_reserved_gpus() {
     let cluster = dealt(build::cluster([build::gpu("a100-40gb", &[]), full(90)]), 2);
-    let mut queue = gang(1, (1, 2), &GpuAsk::Whole);
+    let mut queue = gang(1, (1, 2), &GpuRequest::Whole);
     let small = build::queue([build::gib(4), build::gib(4)]);
     queue.extend(
         small
@@ -217,11 +211,17 @@ fn who_is_forecast_to_be_done_before_a_gang_could_start_may_use_what_is_kept() {
             .zip([10, 11])
             .map(|(job, number)| QueuedJob { id: JobId::from_number(number), ..job }),
     );
-    let forecast =
-        Left { times: Left::by_job([(90, 600), (10, 500), (11, 700)]), ..Left::default() };
+    let known = Left { times: Left::by_job([(90, 600), (10, 500), (11, 700)]), ..Left::default() };
     let policy = by_name("scheme-b").unwrap();
 
-    let said = ask(&*policy, &cluster, &forecast, &mut queue.iter(), Millis::ZERO, 256);
+    let said = decide_round(
+        &*policy,
+        &cluster,
+        Knowledge::of(&known),
+        &mut queue.iter(),
+        Millis::ZERO,
+        256,
+    );
 
     assert_eq!(started(&said), [10]);
 }
@@ -229,7 +229,7 @@ fn who_is_forecast_to_be_done_before_a_gang_could_start_may_use_what_is_kept() {
 #[test]
 fn time_limits_say_who_has_ended_before_a_gang_could_start() {
     let cluster = dealt(build::cluster([build::gpu("a100-40gb", &[]), full(90)]), 2);
-    let mut queue = gang(1, (1, 2), &GpuAsk::Whole);
+    let mut queue = gang(1, (1, 2), &GpuRequest::Whole);
     let small = build::queue([build::gib(4), build::gib(4), build::gib(4), build::gib(4)]);
     queue.extend(
         small
@@ -238,7 +238,7 @@ fn time_limits_say_who_has_ended_before_a_gang_could_start() {
             .map(|(job, number)| QueuedJob { id: JobId::from_number(number), ..job }),
     );
     // 600 s are left of job 90. Of job 12 nothing is known, and job 13 is stopped before it would end.
-    let forecast = Left {
+    let known = Left {
         times: Left::by_job([(13, 5_000)]),
         limits: Left::by_job([(90, 1_000), (10, 600), (11, 601), (13, 500)]),
         began: Some(Millis::from_secs(100)),
@@ -246,27 +246,34 @@ fn time_limits_say_who_has_ended_before_a_gang_could_start() {
     let policy = by_name("scheme-b").unwrap();
 
     let now = Millis::from_secs(500);
-    let said = ask(&*policy, &cluster, &forecast, &mut queue.iter(), now, 256);
+    let said = decide_round(&*policy, &cluster, Knowledge::of(&known), &mut queue.iter(), now, 256);
 
     assert_eq!(started(&said), [10, 13]);
     let (_, _, would) = waits(&said, 1);
     assert_eq!(would, "job 90 ends (in 600 s at the latest, by time limits)");
     let (_, _, would) = waits(&said, 12);
-    assert_eq!(would, "gang 1 starts, or its time limit (--time) ended before that");
+    assert_eq!(would, "gang 1 starts, or the job has a time limit (--time) that ends before that");
 }
 
 #[test]
-fn a_forecast_that_is_sooner_than_the_limit_says_when_a_gang_is_expected_to_start() {
+fn a_prediction_that_is_sooner_than_the_limit_tells_when_a_gang_is_expected_to_start() {
     let cluster = dealt(build::cluster([build::gpu("a100-40gb", &[]), full(90)]), 2);
-    let queue = gang(1, (1, 2), &GpuAsk::Whole);
-    let forecast = Left {
+    let queue = gang(1, (1, 2), &GpuRequest::Whole);
+    let known = Left {
         times: Left::by_job([(90, 300)]),
         limits: Left::by_job([(90, 900)]),
         began: Some(Millis::ZERO),
     };
     let policy = by_name("scheme-b").unwrap();
 
-    let said = ask(&*policy, &cluster, &forecast, &mut queue.iter(), Millis::ZERO, 256);
+    let said = decide_round(
+        &*policy,
+        &cluster,
+        Knowledge::of(&known),
+        &mut queue.iter(),
+        Millis::ZERO,
+        256,
+    );
 
     assert_eq!(waits(&said, 1).2, "job 90 ends (expected in 300 s)");
 }
@@ -279,8 +286,8 @@ fn a_gang_leaves_jobs_before_it_their_turn_until_it_has_waited_long_enough() {
         node: "n9".parse().unwrap(),
         ..build::gpu("a100-40gb", &[])
     });
-    let mut queue = build::queue([GpuAsk::Whole, GpuAsk::Whole, GpuAsk::Whole]);
-    queue.extend(gang(4, (2, 1), &GpuAsk::Whole));
+    let mut queue = build::queue([GpuRequest::Whole, GpuRequest::Whole, GpuRequest::Whole]);
+    queue.extend(gang(4, (2, 1), &GpuRequest::Whole));
 
     let before = said("scheme-b", &cluster, &queue, Millis::ZERO);
     let after = said("scheme-b", &cluster, &queue, PATIENCE.plus(Millis::new(10)));
@@ -293,8 +300,8 @@ fn a_gang_leaves_jobs_before_it_their_turn_until_it_has_waited_long_enough() {
 #[test]
 fn a_gang_waits_behind_a_job_that_has_waited_much_longer() {
     let cluster = dealt(build::cluster([build::gpu("a100-40gb", &[]), full(90)]), 2);
-    let mut queue = build::queue([GpuAsk::Whole, GpuAsk::Whole]);
-    queue.extend(gang(4, (1, 2), &GpuAsk::Unknown));
+    let mut queue = build::queue([GpuRequest::Whole, GpuRequest::Whole]);
+    queue.extend(gang(4, (1, 2), &GpuRequest::Unknown));
     let late = PATIENCE.plus(Millis::from_secs(60));
     queue.iter_mut().filter(|job| job.gang.is_some()).for_each(|job| job.submitted = late);
 
@@ -304,25 +311,28 @@ fn a_gang_waits_behind_a_job_that_has_waited_much_longer() {
 }
 
 #[test]
-fn a_gang_behind_a_job_is_told_which_and_from_when_on_its_turn_comes_all_the_same() {
+fn a_gang_behind_a_job_learns_which_job_and_when_it_no_longer_waits_for_it() {
     let cluster = dealt(build::cluster([build::gpu("a100-40gb", &[]), full(90)]), 2);
-    let mut queue = build::queue([GpuAsk::Whole, GpuAsk::Whole]);
-    queue.extend(gang(3, (1, 2), &GpuAsk::Whole));
+    let mut queue = build::queue([GpuRequest::Whole, GpuRequest::Whole]);
+    queue.extend(gang(3, (1, 2), &GpuRequest::Whole));
 
     let said = said("scheme-b", &cluster, &queue, Millis::ZERO);
 
     // Job 1 starts; job 2 waits for a GPU.
     let (reason, summary, would) = waits(&said, 3);
     assert_eq!(reason, WaitReason::Priority);
-    assert!(summary.ends_with("asked, and job 2, which stands before it, waits"), "{summary}");
+    assert!(
+        summary.ends_with("requested, and job 2, which is ahead in the queue, still waits"),
+        "{summary}"
+    );
     assert_eq!(
         would,
-        "job 2 starts; from 300 s on its turn comes all the same, unless that one is older by as much"
+        "job 2 starts, or the gang has waited 300 s and no job ahead of it is older by more than that"
     );
 }
 
 #[test]
-fn a_gang_behind_a_gang_is_told_that_gpus_are_kept_for_that_one_first_and_what_it_needs_then() {
+fn a_gang_behind_a_gang_learns_that_gpus_are_reserved_for_the_other_and_what_it_needs_then() {
     let cluster = dealt(
         build::cluster([
             build::gpu("a100-40gb", &[]),
@@ -333,47 +343,50 @@ fn a_gang_behind_a_gang_is_told_that_gpus_are_kept_for_that_one_first_and_what_i
         2,
     );
     for (shape, needs) in [
-        ((1, 2), "gang 1 starts, and 2 GPUs of one node have room at once"),
-        ((2, 1), "gang 1 starts, and 2 nodes have room on a GPU each at once"),
-        ((2, 2), "gang 1 starts, and 2 nodes have room on 2 GPUs each at once"),
+        ((1, 2), "gang 1 starts, and 2 GPUs of one node have capacity at the same time"),
+        ((2, 1), "gang 1 starts, and 2 nodes have capacity on one GPU each at the same time"),
+        ((2, 2), "gang 1 starts, and 2 nodes have capacity on 2 GPUs each at the same time"),
     ] {
-        let mut queue = gang(1, (2, 2), &GpuAsk::Whole);
+        let mut queue = gang(1, (2, 2), &GpuRequest::Whole);
         queue.extend(gang(5, shape, &build::gib(30)));
 
         let said = said("scheme-b", &cluster, &queue, Millis::ZERO);
 
         let (_, first, _) = waits(&said, 1);
-        assert!(first.contains("kept for it: GPU 0 of node n0"), "{first}");
+        assert!(first.contains("reserved for it: GPU 0 of node n0"), "{first}");
         let (_, summary, would) = waits(&said, 5);
-        let kept = "; GPUs are kept for gang 1 first, which stands before it";
+        let kept = "; GPUs are reserved for gang 1, which is ahead in the queue";
         assert!(summary.ends_with(kept), "{shape:?}: {summary}");
         assert_eq!(would, needs);
     }
 }
 
 #[test]
-fn of_equal_gangs_that_wait_each_is_told_so_with_the_seats_that_are_left_for_it() {
+fn each_of_several_equal_gangs_learns_which_places_are_left_for_it() {
     let gpus = || [build::gpu("a100-40gb", &[]), full(90), build::gpu("a100-40gb", &[]), full(91)];
     let cluster = dealt(build::cluster(gpus()), 2);
-    let mut queue = gang(1, (1, 2), &GpuAsk::Whole);
-    queue.extend(gang(3, (1, 2), &GpuAsk::Whole));
-    queue.extend(gang(5, (1, 2), &GpuAsk::Whole));
+    let mut queue = gang(1, (1, 2), &GpuRequest::Whole);
+    queue.extend(gang(3, (1, 2), &GpuRequest::Whole));
+    queue.extend(gang(5, (1, 2), &GpuRequest::Whole));
 
     // `static` has no slices here.
     for policy in NAMES.iter().filter(|policy| **policy != "static") {
         let said = said(policy, &cluster, &queue, Millis::ZERO);
 
         let (_, first, _) = waits(&said, 1);
-        assert!(first.contains("1 of 2 seats could be had now"), "{policy}: {first}");
+        assert!(first.contains("1 of 2 places are free now"), "{policy}: {first}");
         for job in [3, 4, 5, 6] {
             let (reason, summary, would) = waits(&said, job);
             assert_eq!(reason, WaitReason::Resources, "{policy}");
-            assert!(summary.contains("1 of 2 seats could be had now (1 on node n1)"), "{summary}");
+            assert!(summary.contains("1 of 2 places are free now (1 on node n1)"), "{summary}");
             assert!(
-                summary.ends_with("kept for gang 1 first, which stands before it"),
+                summary.ends_with("reserved for gang 1, which is ahead in the queue"),
                 "{summary}"
             );
-            assert_eq!(would, "gang 1 starts, and 2 GPUs of one node have room at once");
+            assert_eq!(
+                would,
+                "gang 1 starts, and 2 GPUs of one node have capacity at the same time"
+            );
         }
     }
 }
@@ -383,36 +396,39 @@ fn equal_gangs_that_are_not_due_are_told_of_the_one_before_them() {
     let cluster = dealt(build::cluster([build::gpu("a100-40gb", &[]), full(90)]), 2);
     // It starts, and so holds nobody up; the gangs behind it are not first in line.
     let mut queue = build::queue([build::gib(4)]);
-    queue.extend(gang(2, (1, 2), &GpuAsk::Whole));
-    queue.extend(gang(4, (1, 2), &GpuAsk::Whole));
+    queue.extend(gang(2, (1, 2), &GpuRequest::Whole));
+    queue.extend(gang(4, (1, 2), &GpuRequest::Whole));
 
     let said = said("scheme-b", &cluster, &queue, Millis::ZERO);
 
     let (reason, summary, would) = waits(&said, 5);
     assert_eq!(reason, WaitReason::Resources);
-    assert!(summary.ends_with("gang 2, which stands before it, asks for the same"), "{summary}");
-    assert_eq!(would, "gang 2 starts, and 2 GPUs of one node have room at once");
+    assert!(
+        summary.ends_with("gang 2, which is ahead in the queue, requests the same"),
+        "{summary}"
+    );
+    assert_eq!(would, "gang 2 starts, and 2 GPUs of one node have capacity at the same time");
 }
 
 #[test]
 fn a_gang_that_no_nodes_could_ever_seat_is_told_that_more_have_to_join() {
     let cluster = empty(2, 2);
-    let mut queue = gang(1, (2, 2), &GpuAsk::Whole);
-    queue.extend(gang(5, (2, 2), &GpuAsk::Whole));
+    let mut queue = gang(1, (2, 2), &GpuRequest::Whole);
+    queue.extend(gang(5, (2, 2), &GpuRequest::Whole));
 
     let said = said("scheme-b", &cluster, &queue, Millis::ZERO);
 
     for job in [1, 5] {
         let (reason, summary, would) = waits(&said, job);
         assert_eq!(reason, WaitReason::BadConstraints);
-        assert!(summary.ends_with("too few GPUs that could hold it"), "{summary}");
-        assert_eq!(would, "nodes with more GPUs that could hold it join");
+        assert!(summary.ends_with("too few suitable GPUs"), "{summary}");
+        assert_eq!(would, "nodes with more suitable GPUs join");
     }
 }
 
 #[test]
 fn a_part_of_a_gang_is_not_looked_at() {
-    let mut queue = gang(1, (1, 2), &GpuAsk::Whole);
+    let mut queue = gang(1, (1, 2), &GpuRequest::Whole);
     queue.pop();
 
     assert_eq!(said("scheme-b", &empty(4, 4), &queue, Millis::ZERO), []);
@@ -422,7 +438,7 @@ fn a_part_of_a_gang_is_not_looked_at() {
 fn what_no_cluster_could_seat_is_told_with_a_shape_that_fits() {
     let cluster = empty(8, 4);
     let fits = |nodes, per_node| {
-        gang_could_ever_fit(&cluster, &GpuAsk::Whole, GangShape::new(nodes, per_node).unwrap())
+        gang_could_ever_fit(&cluster, &GpuRequest::Whole, GangShape::new(nodes, per_node).unwrap())
     };
 
     assert_eq!(fits(2, 4), GangFeasibility::Yes);

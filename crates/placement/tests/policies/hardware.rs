@@ -3,11 +3,11 @@
 //! Also says, by trying everything, what places a job could have had: an oracle that shares no
 //! code with the policies.
 
-use tessera_model::mig::{Geometry, Layout, Slot, Step};
-use tessera_model::spec::GpuAsk;
+use tessera_model::mig::{Geometry, Layout, PlanStep, Slot};
+use tessera_model::spec::GpuRequest;
 use tessera_model::{Bytes, JobId};
 use tessera_placement::{
-    ClusterView, GpuView, InstanceState, InstanceView, Place, Sharer, Tenancy,
+    ClusterView, GpuView, InstanceState, InstanceView, JobPlacement, SharingRequest, Tenancy,
 };
 
 pub struct Hardware {
@@ -27,12 +27,12 @@ impl Hardware {
         Self { cluster: cluster.clone() }
     }
 
-    pub fn gpu(&self, place: &Place) -> &GpuView {
+    pub fn gpu(&self, place: &JobPlacement) -> &GpuView {
         self.cluster.gpus.iter().find(|gpu| gpu.id == place.gpu).unwrap()
     }
 
     /// Carries out one start; panics where a driver or an agent would refuse.
-    pub fn start(&mut self, job: JobId, place: &Place) {
+    pub fn start(&mut self, job: JobId, place: &JobPlacement) {
         let gpu = self.cluster.gpus.iter_mut().find(|gpu| gpu.id == place.gpu).unwrap();
         assert!(gpu.available, "{job} starts on an unavailable GPU");
         assert!(place.steps.is_empty() || !gpu.changing, "{job} changes a changing GPU");
@@ -48,7 +48,7 @@ impl Hardware {
 
     /// As [`Self::start`], for a job that may share: its slice is idle, or its sharers are of its
     /// user and leave room.
-    pub fn start_sharer(&mut self, job: JobId, sharer: &Sharer, place: &Place) {
+    pub fn start_sharer(&mut self, job: JobId, sharer: &SharingRequest, place: &JobPlacement) {
         let gpu = self.cluster.gpus.iter_mut().find(|gpu| gpu.id == place.gpu).unwrap();
         assert!(gpu.shares(sharer.share), "{job} shares on a node that can't");
         let shared = gpu.instances.iter_mut().find(|i| i.slot == place.slot);
@@ -71,21 +71,21 @@ impl Hardware {
     }
 
     /// Returns every place of the tightest size that each available GPU could give to a job.
-    pub fn places(&self, ask: &GpuAsk) -> Vec<(Bytes, How)> {
+    pub fn places(&self, ask: &GpuRequest) -> Vec<(Bytes, How)> {
         self.cluster.gpus.iter().filter(|g| g.available).flat_map(|g| places_on(g, ask)).collect()
     }
 }
 
-fn take_step(gpu: &mut GpuView, step: Step) {
+fn take_step(gpu: &mut GpuView, step: PlanStep) {
     let geometry = &gpu.mig.as_ref().unwrap().geometry;
     match step {
-        Step::Destroy(slot) => {
+        PlanStep::Destroy(slot) => {
             let at = gpu.instances.iter().position(|i| i.slot == Some(slot));
             let gone = gpu.instances.remove(at.expect("what is destroyed stands"));
             assert_eq!(gone.state, InstanceState::Idle, "a busy instance is destroyed");
         }
-        Step::Cut(..) => panic!("no policy cuts instances"),
-        Step::Create(slot) => {
+        PlanStep::Cut(..) => panic!("no policy cuts instances"),
+        PlanStep::Create(slot) => {
             let profile = geometry.profile(slot.profile).unwrap();
             gpu.instances.push(InstanceView {
                 slot: Some(slot),
@@ -99,12 +99,12 @@ fn take_step(gpu: &mut GpuView, step: Step) {
     }
 }
 
-fn places_on(gpu: &GpuView, ask: &GpuAsk) -> Vec<(Bytes, How)> {
+fn places_on(gpu: &GpuView, ask: &GpuRequest) -> Vec<(Bytes, How)> {
     let Some(mig) = &gpu.mig else {
         let enough = match ask {
-            GpuAsk::Unknown | GpuAsk::Whole => true,
-            GpuAsk::Memory(bytes) => gpu.memory >= *bytes,
-            GpuAsk::Profile(_) | GpuAsk::Compute(_) => false,
+            GpuRequest::Unknown | GpuRequest::Whole => true,
+            GpuRequest::Memory(bytes) => gpu.memory >= *bytes,
+            GpuRequest::Profile(_) | GpuRequest::Compute(_) => false,
         };
         let idle = gpu.instances.iter().all(|i| i.state == InstanceState::Idle);
         return if enough && idle { vec![(gpu.memory, How::Idle)] } else { Vec::new() };
@@ -133,14 +133,14 @@ fn places_on(gpu: &GpuView, ask: &GpuAsk) -> Vec<(Bytes, How)> {
 }
 
 /// Every slot of the profiles of the smallest memory that is enough.
-pub fn tight_slots(geometry: &Geometry, ask: &GpuAsk) -> Vec<(Slot, Bytes)> {
+pub fn tight_slots(geometry: &Geometry, ask: &GpuRequest) -> Vec<(Slot, Bytes)> {
     let plain = geometry.plain();
     let suits = |p: &&tessera_model::mig::Profile| match ask {
-        GpuAsk::Unknown => plain.contains(&p.id),
-        GpuAsk::Memory(bytes) => plain.contains(&p.id) && p.memory >= *bytes,
-        GpuAsk::Profile(name) => p.name == *name,
-        GpuAsk::Compute(_) => false,
-        GpuAsk::Whole => geometry.largest().is_some_and(|largest| largest.id == p.id),
+        GpuRequest::Unknown => plain.contains(&p.id),
+        GpuRequest::Memory(bytes) => plain.contains(&p.id) && p.memory >= *bytes,
+        GpuRequest::Profile(name) => p.name == *name,
+        GpuRequest::Compute(_) => false,
+        GpuRequest::Whole => geometry.largest().is_some_and(|largest| largest.id == p.id),
     };
     let smallest = geometry.profiles.iter().filter(suits).map(|p| p.memory).min();
     geometry

@@ -6,10 +6,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::prelude::*;
 use tessera_model::mig::Profile;
-use tessera_model::spec::{GpuAsk, Priority};
+use tessera_model::spec::{GpuRequest, Priority};
 use tessera_model::{JobId, Millis};
 use tessera_placement::{
-    Account, ClusterView, Decision, Forecast, GpuView, InstanceState, QueuedJob, Reshape, by_name,
+    Account, ClusterView, Decision, GpuView, InstanceState, JobFacts, JobTable, Knowledge,
+    Predictor, QueuedJob, Reshape, RunTime, by_name,
 };
 
 use crate::arbitrary;
@@ -40,25 +41,13 @@ impl Told {
     }
 }
 
-impl Forecast for Told {
-    fn time(&self, job: JobId, _: &GpuView, profile: &Profile) -> Option<Millis> {
-        let secs = self.times.get(&job)?;
-        if self.flat.contains(&job) {
-            return Some(Millis::from_secs(*secs));
+impl JobTable for Told {
+    fn facts(&self, job: JobId) -> JobFacts {
+        JobFacts {
+            done: self.times.get(&job).map(|_| u32::from(self.begun.contains(&job))),
+            migration_price: self.movable.contains(&job).then_some(Millis::from_secs(30)),
+            ..JobFacts::default()
         }
-        Some(Millis::from_secs(secs / u64::from(profile.compute_slices)))
-    }
-
-    fn is_measured(&self, _: JobId, _: &GpuView, profile: &Profile) -> bool {
-        self.seen_on.is_empty() || self.seen_on.contains(&profile.compute_slices)
-    }
-
-    fn done(&self, job: JobId) -> Option<u32> {
-        self.times.get(&job).map(|_| u32::from(self.begun.contains(&job)))
-    }
-
-    fn move_price(&self, job: JobId) -> Option<Millis> {
-        self.movable.contains(&job).then_some(Millis::from_secs(30))
     }
 
     fn account(&self, job: JobId) -> Option<Account> {
@@ -66,25 +55,21 @@ impl Forecast for Told {
         let (name, used) = ((*name).into(), Millis::ZERO);
         Some(Account { name, shares: 1, used, quota: Some(*quota), member: None })
     }
+}
 
-    tessera_placement::knows_no!(
-        time_in_turns,
-        together,
-        go_on,
-        since,
-        limit,
-        deadline,
-        online,
-        demand,
-        time_beside,
-        companion
-    );
+impl Predictor for Told {
+    fn predict_run(&self, job: JobId, _: &GpuView, profile: &Profile) -> Option<RunTime> {
+        let secs = self.times.get(&job)?;
+        let slices = if self.flat.contains(&job) { 1 } else { u64::from(profile.compute_slices) };
+        let seen = self.seen_on.is_empty() || self.seen_on.contains(&profile.compute_slices);
+        Some(RunTime { time: Millis::from_secs(secs / slices), is_measured: seen })
+    }
 }
 
 fn decide(cluster: &ClusterView, told: &Told, queue: &[QueuedJob]) -> Vec<Decision> {
     by_name("tessera").unwrap().decide_with(
         cluster,
-        told,
+        Knowledge::of(told),
         &mut queue.iter(),
         Millis::from_secs(10),
         usize::MAX,
@@ -213,8 +198,8 @@ fn a_running_job_that_can_not_be_moved_makes_no_room() {
 #[test]
 fn nobody_of_a_worse_priority_is_weighed_while_another_waits() {
     let view = cluster([a100(&[("7g.40gb", 0, taken(9))]), a100(&[])]);
-    let mut jobs = queue([GpuAsk::Profile("9g.9gb".parse().unwrap()), gib(4)]);
-    jobs[0].gpu = GpuAsk::Whole;
+    let mut jobs = queue([GpuRequest::Profile("9g.9gb".parse().unwrap()), gib(4)]);
+    jobs[0].gpu = GpuRequest::Whole;
     jobs[0].priority = Priority::try_from(0).unwrap();
     let view_full = cluster([a100(&[("7g.40gb", 0, taken(9))]), a100(&[("7g.40gb", 0, taken(8))])]);
 
@@ -230,37 +215,27 @@ fn a_slice_on_which_a_job_is_as_quick_is_enough() {
     /// As quick everywhere.
     #[derive(Debug)]
     struct Even;
-    impl Forecast for Even {
-        fn time(&self, _: JobId, _: &GpuView, _: &Profile) -> Option<Millis> {
-            Some(Millis::from_secs(600))
-        }
-        fn done(&self, _: JobId) -> Option<u32> {
-            Some(0)
-        }
-        fn move_price(&self, _: JobId) -> Option<Millis> {
-            Some(Millis::from_secs(30))
+    impl JobTable for Even {
+        fn facts(&self, _: JobId) -> JobFacts {
+            let migration_price = Some(Millis::from_secs(30));
+            JobFacts { done: Some(0), migration_price, ..JobFacts::default() }
         }
 
-        tessera_placement::knows_no!(
-            time_in_turns,
-            together,
-            go_on,
-            since,
-            limit,
-            deadline,
-            online,
-            demand,
-            is_measured,
-            time_beside,
-            companion,
-            account
-        );
+        fn account(&self, _: JobId) -> Option<Account> {
+            None
+        }
+    }
+
+    impl Predictor for Even {
+        fn predict_run(&self, _: JobId, _: &GpuView, _: &Profile) -> Option<RunTime> {
+            Some(RunTime::measured(Millis::from_secs(600)))
+        }
     }
     let view = cluster([a100(&[("7g.40gb", 0, IDLE)])]);
     let policy = by_name("tessera").unwrap();
 
     let queue = queue([gib(4)]);
-    let said = policy.decide_with(&view, &Even, &mut queue.iter(), Millis::ZERO, 9);
+    let said = policy.decide_with(&view, Knowledge::of(&Even), &mut queue.iter(), Millis::ZERO, 9);
 
     assert_eq!(profiles(&view, reshapes(&said)[0])[&1], "1g.5gb");
 }

@@ -1,29 +1,34 @@
 //! What operators said: drained, quarantined and pinned GPUs.
 
 use proptest::prelude::*;
-use tessera_model::spec::GpuAsk::{Unknown, Whole};
+use tessera_model::spec::GpuRequest::{Unknown, Whole};
 use tessera_placement::policy::NAMES;
-use tessera_placement::{Closed, Closure, Decision, GpuView, InstanceState, OperatorWord};
+use tessera_placement::{AdminOverride, ClosureKind, Decision, GpuClosure, GpuView, InstanceState};
 
 use crate::arbitrary;
 use crate::build::{IDLE, a100, away, cluster, decide, gib, named, queue, short, taken, why};
 
-fn closed(gpu: GpuView, how: Closure, words: &str, until: &str) -> GpuView {
-    let closed = Closed { how, words: words.to_owned(), until: until.to_owned() };
+fn closed(gpu: GpuView, how: ClosureKind, words: &str, until: &str) -> GpuView {
+    let closed = GpuClosure { how, words: words.to_owned(), until: until.to_owned() };
     GpuView {
         available: false,
-        operator: OperatorWord { closed: Some(closed), pinned: None },
+        operator: AdminOverride { closed: Some(closed), pinned: None },
         ..gpu
     }
 }
 
 fn drained(gpu: GpuView) -> GpuView {
-    closed(gpu, Closure::Drained, "node a is drained (maintenance, by ada)", "node a is undrained")
+    closed(
+        gpu,
+        ClosureKind::Drained,
+        "node a is drained (maintenance, by ada)",
+        "node a is undrained",
+    )
 }
 
 fn pinned(gpu: GpuView) -> GpuView {
     let words = "the layout of GPU 0 of node a is pinned (by ada)".to_owned();
-    GpuView { operator: OperatorWord { closed: None, pinned: Some(words) }, ..gpu }
+    GpuView { operator: AdminOverride { closed: None, pinned: Some(words) }, ..gpu }
 }
 
 #[test]
@@ -34,7 +39,7 @@ fn a_job_that_only_drained_gpus_could_hold_is_told_who_drained_them() {
 
         assert_eq!(short(&cluster, &decisions), ["1: node_drained"], "{policy}");
         let why = why(&decisions[0]);
-        assert_eq!(why.summary, "a whole GPU asked: node a is drained (maintenance, by ada)");
+        assert_eq!(why.summary, "a whole GPU requested: node a is drained (maintenance, by ada)");
         assert_eq!(why.would_start_if.as_deref(), Some("node a is undrained"));
         assert!(why.candidates.iter().all(|c| c.verdict == "drained"), "{why:?}");
     }
@@ -43,7 +48,7 @@ fn a_job_that_only_drained_gpus_could_hold_is_told_who_drained_them() {
 #[test]
 fn a_quarantine_and_a_lost_node_are_told_apart() {
     let words = "GPU 0 of node a is quarantined (XID 79, by bob)";
-    let gpu = closed(a100(&[]), Closure::Quarantined, words, "GPU 0 of node a is cleared");
+    let gpu = closed(a100(&[]), ClosureKind::Quarantined, words, "GPU 0 of node a is cleared");
     let alone = cluster([gpu.clone()]);
     let both = cluster([gpu, away(a100(&[]))]);
 
@@ -54,7 +59,7 @@ fn a_quarantine_and_a_lost_node_are_told_apart() {
     assert_eq!(short(&both, &second), ["1: node_unavailable"]);
     assert_eq!(
         why(&second[0]).summary,
-        format!("4 GiB asked: {words}, and GPU 1 of node a is unavailable")
+        format!("4 GiB requested: {words}, and GPU 1 of node a is unavailable")
     );
 }
 
@@ -96,13 +101,13 @@ fn a_job_that_a_pinned_layout_can_never_hold_is_told_who_pinned_it() {
     assert_eq!(short(&cluster, &decisions), ["1: mig_fragmentation"]);
     assert_eq!(
         why(&decisions[0]).summary,
-        "2g.10gb asked: no instance that stands suits it, and the layout of GPU 0 of node a is \
+        "2g.10gb requested: no existing instance fits, and the layout of GPU 0 of node a is \
          pinned (by ada)"
     );
 }
 
 proptest! {
-    /// Whatever stands and whatever is asked: nothing is created or destroyed on a pinned GPU,
+    /// Whatever stands and whatever is requested: nothing is created or destroyed on a pinned GPU,
     /// and nothing starts on an instance that is quarantined.
     #[test]
     fn pinned_layouts_are_never_changed_and_quarantined_slices_never_used(

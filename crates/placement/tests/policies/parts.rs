@@ -3,15 +3,16 @@
 use std::collections::BTreeMap;
 
 use proptest::prelude::*;
+use tessera_model::mig::Slot;
 use tessera_model::mig::compute::{ComputeSlot, Cut};
-use tessera_model::mig::{Profile, Slot};
-use tessera_model::share::{ComputeShare, Part, Share};
-use tessera_model::spec::GpuAsk;
+use tessera_model::share::{ComputeShare, SharingMode, SliceShare};
+use tessera_model::spec::GpuRequest;
 use tessera_model::{Bytes, JobId, Millis};
 use tessera_placement::policy::NAMES;
 use tessera_placement::{
-    Account, Closed, Closure, ClusterView, Decision, Feasibility, Forecast, GpuView, InstanceState,
-    OperatorWord, QueuedJob, Seats, Tenancy, WaitReason, ask, by_name, could_ever_fit, parts,
+    Account, AdminOverride, ClosureKind, ClusterView, ComputeSeats, Decision, Feasibility,
+    GpuClosure, GpuView, InstanceState, JobFacts, JobTable, Knowledge, QueuedJob, Tenancy,
+    WaitReason, by_name, compute_instances, could_ever_fit, decide_round,
 };
 
 use crate::build::{IDLE, a30, a100, away, cluster, decide, queue, short, unpartitioned, why};
@@ -26,11 +27,11 @@ fn seats(parts: &[(u8, u8)], user: &str, jobs: &[(u64, u8)]) -> InstanceState {
     let cut = cut(parts);
     let part = |(job, start): &(u64, u8)| {
         let slot = cut.iter().find(|slot| slot.start == *start).unwrap();
-        (JobId::from_number(*job), Part::Compute(ComputeShare { slot, memory: Bytes::ZERO }))
+        (JobId::from_number(*job), SliceShare::Compute(ComputeShare { slot, memory: Bytes::ZERO }))
     };
     let sharers: Vec<_> = jobs.iter().map(part).collect();
     let tenancy = (!sharers.is_empty()).then(|| Tenancy::of(user.into(), sharers));
-    InstanceState::Cut(Seats { cut, tenancy })
+    InstanceState::Cut(ComputeSeats { cut, tenancy })
 }
 
 /// Who took which compute instance.
@@ -39,7 +40,7 @@ type Taken = Vec<(JobId, ComputeSlot)>;
 const THIRDS: &[(u8, u8)] = &[(0, 1), (1, 1), (2, 1)];
 
 fn asks(jobs: &[(&str, &str)]) -> Vec<QueuedJob> {
-    let mut asked = queue(jobs.iter().map(|(name, _)| GpuAsk::Compute(name.parse().unwrap())));
+    let mut asked = queue(jobs.iter().map(|(name, _)| GpuRequest::Compute(name.parse().unwrap())));
     for (job, (_, user)) in asked.iter_mut().zip(jobs) {
         job.user = (*user).into();
     }
@@ -47,7 +48,7 @@ fn asks(jobs: &[(&str, &str)]) -> Vec<QueuedJob> {
 }
 
 fn told(cluster: &ClusterView, jobs: &[QueuedJob]) -> Vec<Decision> {
-    parts::seat(cluster, &mut jobs.iter(), 100).decisions
+    compute_instances::seat(cluster, &mut jobs.iter(), 100).decisions
 }
 
 /// `1: 3g.20gb@0/2 on 0` for a seat on compute slice 2.
@@ -90,9 +91,9 @@ fn the_explanation_says_that_memory_is_shared_with_whom_and_how_much_is_counted(
     let why = why(&decisions[0]);
     assert_eq!(
         why.summary,
-        "1c.3g.20gb asked: compute slice 1 of 3g.20gb at slices 0-3 of GPU 0 of node a is its own; \
-         of the 19.5 GiB of memory, which it holds together with whoever is beside it and nothing \
-         divides, 6.5 GiB are counted for it; job 90 of ada is beside it"
+        "1c.3g.20gb requested: it gets compute slice 1 of 3g.20gb at slices 0-3 of GPU 0 of node a; \
+         6.5 GiB of the 19.5 GiB of memory are counted for it, but co-runners can use all of it; \
+         its co-runner is job 90 of ada"
     );
     assert_eq!(why.candidates[0].profile, "1c.3g.20gb");
 }
@@ -106,7 +107,7 @@ fn users_are_never_mixed_on_a_gpu_instance_and_a_waiting_one_gets_his_turn() {
 
     assert_eq!(short(&one, &decisions), ["1: resources", "3: mig_fragmentation"]);
     let why = why(&decisions[0]);
-    assert!(why.summary.contains("1 of 1 GPU instances that have some belong to other users"));
+    assert!(why.summary.contains("1 of 1 GPU instances with such parts are in use by other users"));
     assert_eq!(why.would_start_if.as_deref(), Some("job 90 ends"));
     assert_eq!(why.candidates[0].verdict, "other_user");
 }
@@ -114,9 +115,9 @@ fn users_are_never_mixed_on_a_gpu_instance_and_a_waiting_one_gets_his_turn() {
 #[test]
 fn a_wait_names_whose_end_or_whose_word_would_help() {
     let full = seats(THIRDS, "ada", &[(90, 0), (91, 1), (92, 2)]);
-    let closed = OperatorWord {
-        closed: Some(Closed {
-            how: Closure::Drained,
+    let closed = AdminOverride {
+        closed: Some(GpuClosure {
+            how: ClosureKind::Drained,
             words: "node a is drained".into(),
             until: "node a is undrained".into(),
         }),
@@ -148,7 +149,7 @@ fn what_an_operator_cut_is_no_policys_to_use_or_to_destroy() {
     let cluster = cluster([a100(&[("3g.20gb", 0, seats(THIRDS, "", &[])), ("4g.20gb", 4, IDLE)])]);
     for policy in NAMES {
         for ask in ["1g.5gb", "3g.20gb", "7g.40gb"] {
-            let jobs = queue([GpuAsk::Profile(ask.parse().unwrap())]);
+            let jobs = queue([GpuRequest::Profile(ask.parse().unwrap())]);
             for decision in decide(policy, &cluster, &jobs) {
                 let Decision::Start { place, .. } = decision else { continue };
                 let of = |slot: Slot| slot.start == 0;
@@ -163,42 +164,26 @@ fn what_an_operator_cut_is_no_policys_to_use_or_to_destroy() {
 fn compute_instances_count_with_their_whole_gpu_instance_under_quotas() {
     /// Everybody may hold three compute slices.
     struct Three;
-    impl Forecast for Three {
-        fn time(&self, _: JobId, _: &GpuView, _: &Profile) -> Option<Millis> {
-            None
+    impl JobTable for Three {
+        fn facts(&self, _: JobId) -> JobFacts {
+            JobFacts::default()
         }
-        fn done(&self, _: JobId) -> Option<u32> {
-            None
-        }
+
         fn account(&self, _: JobId) -> Option<Account> {
             let (name, used) = ("ada".into(), Millis::ZERO);
             Some(Account { name, shares: 1, used, quota: Some(3), member: None })
         }
-
-        tessera_placement::knows_no!(
-            time_in_turns,
-            together,
-            go_on,
-            since,
-            move_price,
-            limit,
-            deadline,
-            online,
-            demand,
-            is_measured,
-            time_beside,
-            companion
-        );
     }
     let view = cluster([
         a100(&[("3g.20gb", 0, seats(THIRDS, "", &[]))]),
         a100(&[("3g.20gb", 0, seats(THIRDS, "", &[]))]),
     ]);
     let mut jobs = asks(&[("1c.3g.20gb", "ada"); 5]);
-    jobs[4].gpu = GpuAsk::Unknown;
+    jobs[4].gpu = GpuRequest::Unknown;
     let policy = by_name("tessera").unwrap();
+    let known = Knowledge { jobs: &Three, ..Knowledge::NONE };
 
-    let said = ask(&*policy, &view, &Three, &mut jobs.iter(), Millis::ZERO, 100);
+    let said = decide_round(&*policy, &view, known, &mut jobs.iter(), Millis::ZERO, 100);
 
     let started = said.iter().filter(|d| matches!(d, Decision::Start { .. })).count();
     assert_eq!(started, 3, "three on one GPU instance, and none on the other: {said:?}");
@@ -210,10 +195,10 @@ fn compute_instances_count_with_their_whole_gpu_instance_under_quotas() {
 fn other_jobs_are_left_to_the_policy_in_their_order() {
     let cluster = cluster([a100(&[("3g.20gb", 0, seats(THIRDS, "", &[]))])]);
     let mut jobs = asks(&[("1c.3g.20gb", "ada"); 3]);
-    jobs[0].gpu = GpuAsk::Whole;
-    jobs[2].gpu = GpuAsk::Unknown;
+    jobs[0].gpu = GpuRequest::Whole;
+    jobs[2].gpu = GpuRequest::Unknown;
 
-    let seated = parts::seat(&cluster, &mut jobs.iter(), 100);
+    let seated = compute_instances::seat(&cluster, &mut jobs.iter(), 100);
 
     assert_eq!((seated.started, seated.decisions.len()), (1, 1));
     assert_eq!(seated.others, [&jobs[0], &jobs[2]]);
@@ -223,7 +208,11 @@ fn other_jobs_are_left_to_the_policy_in_their_order() {
 fn a_compute_instance_that_no_gpu_offers_is_refused_when_it_is_asked_for() {
     let cluster = cluster([a100(&[]), unpartitioned(40_960, IDLE)]);
     let fits = |name: &str| {
-        could_ever_fit(&cluster, &GpuAsk::Compute(name.parse().unwrap()), Share::Exclusive)
+        could_ever_fit(
+            &cluster,
+            &GpuRequest::Compute(name.parse().unwrap()),
+            SharingMode::Exclusive,
+        )
     };
 
     assert_eq!(fits("1c.3g.20gb"), Feasibility::Yes);

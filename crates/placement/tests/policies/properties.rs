@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 
 use proptest::prelude::*;
-use tessera_model::mig::{StateSpace, Step};
-use tessera_model::spec::GpuAsk;
+use tessera_model::mig::{PlanStep, StateSpace};
+use tessera_model::spec::GpuRequest;
 use tessera_model::{JobId, Millis};
 use tessera_placement::decision::CANDIDATES_MAX;
 use tessera_placement::policy::NAMES;
@@ -21,7 +21,7 @@ fn id(decision: &Decision) -> JobId {
     }
 }
 
-fn ask(queue: &[QueuedJob], job: JobId) -> &GpuAsk {
+fn ask(queue: &[QueuedJob], job: JobId) -> &GpuRequest {
     &queue.iter().find(|queued| queued.id == job).unwrap().gpu
 }
 
@@ -49,22 +49,22 @@ fn hopeless(decision: &Decision) -> bool {
 }
 
 /// Whether the instance holds what was asked for, tight or not.
-fn satisfies(hardware: &Hardware, decision: &Decision, ask: &GpuAsk, policy: &str) -> bool {
+fn satisfies(hardware: &Hardware, decision: &Decision, ask: &GpuRequest, policy: &str) -> bool {
     let Decision::Start { place, .. } = decision else { return true };
     let gpu = hardware.gpu(place);
     let instance = gpu.instances.iter().find(|i| i.slot == place.slot).unwrap();
     let profile =
         place.slot.map(|s| gpu.mig.as_ref().unwrap().geometry.profile(s.profile).unwrap());
     match ask {
-        GpuAsk::Unknown => true,
-        GpuAsk::Memory(bytes) => instance.memory >= *bytes,
+        GpuRequest::Unknown => true,
+        GpuRequest::Memory(bytes) => instance.memory >= *bytes,
         // A whole GPU of a model that offers the profile, for `exclusive`.
-        GpuAsk::Profile(name) if policy == "exclusive" => {
+        GpuRequest::Profile(name) if policy == "exclusive" => {
             gpu.mig.as_ref().is_some_and(|mig| mig.geometry.by_name(name).is_some())
         }
-        GpuAsk::Profile(name) => profile.is_some_and(|p| p.name == *name),
-        GpuAsk::Whole => gpu.instances.len() == 1,
-        GpuAsk::Compute(_) => false,
+        GpuRequest::Profile(name) => profile.is_some_and(|p| p.name == *name),
+        GpuRequest::Whole => gpu.instances.len() == 1,
+        GpuRequest::Compute(_) => false,
     }
 }
 
@@ -178,7 +178,7 @@ proptest! {
         let mut hardware = Hardware::new(&cluster);
         for decision in decide("scheme-b", &cluster, &queue) {
             let Decision::Start { job, place, .. } = &decision else { continue };
-            if let [Step::Create(slot)] = place.steps[..] {
+            if let [PlanStep::Create(slot)] = place.steps[..] {
                 let gpu = hardware.gpu(place);
                 let mig = gpu.mig.as_ref().unwrap();
                 // `R` as the model crate counts it: defined where only plain instances stand.
@@ -204,7 +204,7 @@ proptest! {
             hardware.start(*job, place);
             let gpu = hardware.gpu(place);
             for step in &place.steps {
-                let Step::Destroy(gone) = step else { continue };
+                let PlanStep::Destroy(gone) = step else { continue };
                 let mut layout = standing(gpu, |_| true);
                 let fresh = layout.insert(*gone);
                 let legal = gpu.mig.as_ref().unwrap().geometry.check(&layout).is_ok();
@@ -232,11 +232,11 @@ proptest! {
                 for instance in idle {
                     let profile = instance.slot.and_then(|s| gpu.mig.as_ref()?.geometry.profile(s.profile));
                     let suits = match &job.gpu {
-                        GpuAsk::Unknown => true,
-                        GpuAsk::Memory(bytes) => instance.memory >= *bytes,
-                        GpuAsk::Profile(name) => profile.is_some_and(|p| p.name == *name),
-                        GpuAsk::Whole => gpu.mig.is_none(),
-                        GpuAsk::Compute(_) => false,
+                        GpuRequest::Unknown => true,
+                        GpuRequest::Memory(bytes) => instance.memory >= *bytes,
+                        GpuRequest::Profile(name) => profile.is_some_and(|p| p.name == *name),
+                        GpuRequest::Whole => gpu.mig.is_none(),
+                        GpuRequest::Compute(_) => false,
                     };
                     prop_assert!(!suits, "{} could use {instance:?}", job.id);
                 }
@@ -291,7 +291,7 @@ fn an_empty_cluster_and_an_empty_queue_are_no_trouble() {
 
 #[test]
 fn a_job_that_comes_before_the_first_gpu_waits_for_a_node() {
-    let (cluster, queue) = (ClusterView::default(), crate::build::queue([GpuAsk::Unknown]));
+    let (cluster, queue) = (ClusterView::default(), crate::build::queue([GpuRequest::Unknown]));
     for policy in NAMES {
         let decisions = decide(policy, &cluster, &queue);
 

@@ -8,10 +8,12 @@ use tessera_model::mig::Profile;
 use tessera_model::{JobId, Millis};
 use tessera_placement::policy::{NAMES, with_settings};
 use tessera_placement::record::{
-    Asked, BadRecord, CHAIN_MAX, CHAIN_SPAN, Record, Recorder, Replayed, Said, Tape,
+    BadRecord, CHAIN_MAX, CHAIN_SPAN, FORMAT, RecordedDecision, ReplayedRound, RoundInput,
+    RoundRecord, RoundRecorder, RoundReplay,
 };
 use tessera_placement::{
-    Account, ClusterView, Decision, Forecast, GpuView, Limit, Policy, QueuedJob, ask, by_name,
+    Account, ClusterView, Decision, GpuView, JobFacts, JobTable, Knowledge, Policy, Predictor,
+    QueuedJob, RunTime, SearchBudget, SliceLimit, by_name, decide_round,
 };
 
 use crate::arbitrary;
@@ -30,43 +32,21 @@ impl Guess {
     }
 }
 
-impl Forecast for Guess {
-    fn time(&self, job: JobId, _: &GpuView, profile: &Profile) -> Option<Millis> {
-        let secs = 10 + job.number() % 7 * 100 / u64::from(profile.compute_slices);
-        self.knows(job).then_some(Millis::from_secs(secs))
-    }
-
-    fn is_measured(&self, job: JobId, _: &GpuView, profile: &Profile) -> bool {
-        (job.number() + u64::from(profile.compute_slices)).is_multiple_of(2)
-    }
-
-    fn done(&self, job: JobId) -> Option<u32> {
+impl JobTable for Guess {
+    fn facts(&self, job: JobId) -> JobFacts {
         let part = u32::try_from(self.round % 10).unwrap() * 90_000;
-        self.knows(job).then_some(if job.number() >= 1_000 { part } else { 0 })
+        let (known, runs) = (self.knows(job), job.number() >= 1_000);
+        let limit = Millis::from_secs(job.number() % 9 * 100);
+        JobFacts {
+            done: known.then_some(if runs { part } else { 0 }),
+            since: runs.then_some(Millis::from_secs(1)),
+            limit: (job.number() % 4 == 1).then_some(limit),
+            migration_price: (known && !job.number().is_multiple_of(5))
+                .then_some(Millis::from_secs(self.round)),
+            online: job.number().is_multiple_of(4),
+            ..JobFacts::default()
+        }
     }
-
-    fn since(&self, job: JobId) -> Option<Millis> {
-        (job.number() >= 1_000).then_some(Millis::from_secs(1))
-    }
-
-    fn limit(&self, job: JobId) -> Option<Millis> {
-        (job.number() % 4 == 1).then_some(Millis::from_secs(job.number() % 9 * 100))
-    }
-
-    fn move_price(&self, job: JobId) -> Option<Millis> {
-        (self.knows(job) && !job.number().is_multiple_of(5))
-            .then_some(Millis::from_secs(self.round))
-    }
-
-    fn online(&self, job: JobId) -> bool {
-        job.number().is_multiple_of(4)
-    }
-
-    fn go_on(&self, searches: usize) -> bool {
-        searches < 5 * usize::try_from(self.round).unwrap()
-    }
-
-    tessera_placement::knows_no!(time_in_turns, together, deadline, demand, time_beside, companion);
 
     fn account(&self, job: JobId) -> Option<Account> {
         let (user, number) = owner(job);
@@ -76,8 +56,23 @@ impl Forecast for Guess {
             shares: number + 1,
             used: Millis::from_secs(u64::from(number + 1) * self.round * 60),
             quota: (number > 0).then_some(number * 9),
-            member: lab.then(|| Limit { name: user.into(), slices: 11 }),
+            member: lab.then(|| SliceLimit { name: user.into(), slices: 11 }),
         })
+    }
+}
+
+impl Predictor for Guess {
+    fn predict_run(&self, job: JobId, _: &GpuView, profile: &Profile) -> Option<RunTime> {
+        let slices = u64::from(profile.compute_slices);
+        let time = Millis::from_secs(10 + job.number() % 7 * 100 / slices);
+        let is_measured = (job.number() + slices).is_multiple_of(2);
+        self.knows(job).then_some(RunTime { time, is_measured })
+    }
+}
+
+impl SearchBudget for Guess {
+    fn allows(&self, searches: usize) -> bool {
+        searches < 5 * usize::try_from(self.round).unwrap()
     }
 }
 
@@ -118,28 +113,29 @@ fn rounds() -> impl Strategy<Value = Vec<Round>> {
 
 /// Decides a round and writes it down, as a controller does.
 fn decide(
-    recorder: &mut Recorder,
+    recorder: &mut RoundRecorder,
     policy: &dyn Policy,
     (cluster, queue, now, kept): &Round,
-) -> (Vec<Decision>, Option<Record>) {
-    let forecast = Guess { round: now.get() / 1_000 };
+) -> (Vec<Decision>, Option<RoundRecord>) {
+    let guess = Guess { round: now.get() / 1_000 };
     let queue: Vec<&QueuedJob> = queue.iter().collect();
-    let heard = recorder.listen(&forecast, cluster, *now);
+    let knowledge = Knowledge::of(&guess).within(&guess);
+    let answers = recorder.record_answers(knowledge, cluster, *now);
     let mut shown = queue.iter().copied();
-    let decisions = ask(policy, cluster, &heard, &mut shown, *now, 16);
-    let plainly = ask(policy, cluster, &forecast, &mut queue.iter().copied(), *now, 16);
-    assert_eq!(decisions, plainly, "who listens changes nothing");
-    let asked = Asked { cluster, queue: &queue, now: *now, starts_max: 16 };
-    let draft = recorder.draft(policy, asked, heard, &decisions);
-    (decisions, kept.then(|| recorder.keep(draft)))
+    let decisions = decide_round(policy, cluster, answers.knowledge(), &mut shown, *now, 16);
+    let plainly = decide_round(policy, cluster, knowledge, &mut queue.iter().copied(), *now, 16);
+    assert_eq!(decisions, plainly, "recording changes nothing");
+    let input = RoundInput { cluster, queue: &queue, now: *now, starts_max: 16 };
+    let draft = recorder.draft_record(policy, input, answers, &decisions);
+    (decisions, kept.then(|| recorder.keep_draft(draft)))
 }
 
-fn stored(record: &Record) -> Record {
+fn stored(record: &RoundRecord) -> RoundRecord {
     serde_json::from_str(&serde_json::to_string(record).unwrap()).unwrap()
 }
 
-fn replayed(tape: &mut Tape, record: &Record, policy: &dyn Policy) -> Replayed {
-    tape.read(stored(record), Some(policy)).unwrap()
+fn replayed(tape: &mut RoundReplay, record: &RoundRecord, policy: &dyn Policy) -> ReplayedRound {
+    tape.read_record(stored(record), Some(policy)).unwrap()
 }
 
 proptest! {
@@ -150,14 +146,14 @@ proptest! {
         rounds in rounds(), name in prop::sample::select(NAMES),
     ) {
         let policy = by_name(name).unwrap();
-        let (mut recorder, mut tape) = (Recorder::default(), Tape::default());
+        let (mut recorder, mut tape) = (RoundRecorder::default(), RoundReplay::default());
         for round in &rounds {
             let (decisions, record) = decide(&mut recorder, policy.as_ref(), round);
             let Some(record) = record else { continue };
 
             let again = replayed(&mut tape, &record, policy.as_ref());
 
-            prop_assert_eq!(&again.recorded, &decisions, "what was said is kept whole");
+            prop_assert_eq!(&again.recorded, &decisions, "recorded decisions are complete");
             prop_assert_eq!(again.decided.as_ref(), Some(&decisions));
             prop_assert_eq!(again.digest, Some(record.digest()));
             prop_assert_eq!(again.difference(), None);
@@ -169,7 +165,7 @@ proptest! {
         round in (arbitrary::cluster(), arbitrary::queue()), name in prop::sample::select(NAMES),
     ) {
         let policy = by_name(name).unwrap();
-        let mut recorder = Recorder::default();
+        let mut recorder = RoundRecorder::default();
         let (cluster, queue) = round;
         let round = (cluster, queue, Millis::from_secs(1), true);
         let (_, first) = decide(&mut recorder, policy.as_ref(), &round);
@@ -179,7 +175,7 @@ proptest! {
         prop_assert_eq!((first.number, second.number), (0, 1));
         prop_assert!(second.gpus.is_empty() && second.jobs.is_empty() && second.kinds.is_empty());
         let waits = decisions.iter().filter(|d| matches!(d, Decision::Wait { .. })).count();
-        let same = second.said.iter().filter(|s| matches!(s, Said::Same(_))).count();
+        let same = second.decisions.iter().filter(|s| matches!(s, RecordedDecision::Same(_))).count();
         prop_assert_eq!(same, waits);
     }
 }
@@ -193,33 +189,36 @@ fn busy() -> Round {
 #[test]
 fn another_policy_is_found_as_a_difference_in_words() {
     let live = by_name("scheme-b").unwrap();
-    let (_, record) = decide(&mut Recorder::default(), live.as_ref(), &busy());
+    let (_, record) = decide(&mut RoundRecorder::default(), live.as_ref(), &busy());
 
-    let again =
-        replayed(&mut Tape::default(), &record.unwrap(), by_name("static").unwrap().as_ref());
+    let again = replayed(
+        &mut RoundReplay::default(),
+        &record.unwrap(),
+        by_name("static").unwrap().as_ref(),
+    );
 
     let found = again.difference().unwrap();
     assert_eq!(found.job, Some(JobId::from_number(1)));
-    assert_eq!(found.recorded, "it starts on 2g.10gb of GPU 0 of a@4, after 1 steps");
+    assert_eq!(found.recorded, "it starts on 2g.10gb of GPU 0 of a@4, after 1 layout steps");
     assert_eq!(found.decided, "it waits: resources");
 }
 
 #[test]
 fn another_setting_is_found_where_it_matters() {
     let live = by_name("tessera").unwrap();
-    let (decisions, record) = decide(&mut Recorder::default(), live.as_ref(), &busy());
+    let (decisions, record) = decide(&mut RoundRecorder::default(), live.as_ref(), &busy());
     let record = record.unwrap();
     assert!(decisions.iter().any(|d| matches!(d, Decision::Reshape { .. })), "{decisions:?}");
-    let mut tape = Tape::default();
+    let mut tape = RoundReplay::default();
     replayed(&mut tape, &record, live.as_ref());
-    let brain = tape.brain().unwrap().clone();
-    assert_eq!(brain.policy, "tessera");
-    let restored = with_settings(&brain.policy, &brain.settings).unwrap();
-    assert_eq!(restored.settings(), brain.settings);
+    let decides = tape.policy().unwrap().clone();
+    assert_eq!(decides.policy, "tessera");
+    let restored = with_settings(&decides.policy, &decides.settings).unwrap();
+    assert_eq!(restored.settings(), decides.settings);
 
-    let same = replayed(&mut Tape::default(), &record, restored.as_ref());
+    let same = replayed(&mut RoundReplay::default(), &record, restored.as_ref());
     let other = with_settings("tessera", &json!({"crowd": 1})).unwrap();
-    let changed = replayed(&mut Tape::default(), &record, other.as_ref());
+    let changed = replayed(&mut RoundReplay::default(), &record, other.as_ref());
 
     assert_eq!(same.difference(), None);
     assert_ne!(changed.digest, same.digest);
@@ -238,27 +237,27 @@ fn settings_that_a_policy_does_not_have_are_refused_by_name() {
 #[test]
 fn a_chain_with_a_missing_link_is_not_read_on() {
     let policy = by_name("scheme-b").unwrap();
-    let mut recorder = Recorder::default();
+    let mut recorder = RoundRecorder::default();
     let mut next = || decide(&mut recorder, policy.as_ref(), &busy()).1.unwrap();
     let (first, _lost, third) = (next(), next(), next());
-    let mut tape = Tape::default();
+    let mut tape = RoundReplay::default();
 
     assert_eq!(
-        Tape::default().read(third.clone(), None),
+        RoundReplay::default().read_record(third.clone(), None),
         Err(BadRecord::Gap { expected: 0, found: 2 })
     );
-    tape.read(first, None).unwrap();
-    assert_eq!(tape.read(third, None), Err(BadRecord::Gap { expected: 1, found: 2 }));
-    let newer = Record { format: 99, ..next() };
-    assert_eq!(tape.read(newer, None), Err(BadRecord::Gap { expected: 0, found: 3 }));
+    tape.read_record(first, None).unwrap();
+    assert_eq!(tape.read_record(third, None), Err(BadRecord::Gap { expected: 1, found: 2 }));
+    let newer = RoundRecord { format: 99, ..next() };
+    assert_eq!(tape.read_record(newer, None), Err(BadRecord::Gap { expected: 0, found: 3 }));
 }
 
 #[test]
 fn a_chain_ends_after_its_time_its_length_and_when_it_is_forgotten() {
     let policy = by_name("scheme-b").unwrap();
     let (cluster, jobs, _, _) = busy();
-    let mut recorder = Recorder::default();
-    let at = |recorder: &mut Recorder, millis: u64| {
+    let mut recorder = RoundRecorder::default();
+    let at = |recorder: &mut RoundRecorder, millis: u64| {
         let round = (cluster.clone(), jobs.clone(), Millis::new(millis), true);
         decide(recorder, policy.as_ref(), &round).1.unwrap()
     };
@@ -266,23 +265,78 @@ fn a_chain_ends_after_its_time_its_length_and_when_it_is_forgotten() {
 
     let numbers = [1, span, span + 1].map(|millis| at(&mut recorder, millis).number);
     assert_eq!(numbers, [0, 1, 0]);
-    recorder.forget();
+    recorder.begin_new_chain();
     let lengths: Vec<u64> = (0..=CHAIN_MAX).map(|_| at(&mut recorder, 1).number).collect();
     let wanted: Vec<u64> = (0..CHAIN_MAX).chain([0]).collect();
     assert_eq!(lengths, wanted);
-    assert!(at(&mut recorder, 1).brain.is_none());
+    assert!(at(&mut recorder, 1).policy.is_none());
 }
 
 #[test]
-fn answers_are_kept_by_question() {
+fn answers_are_recorded_by_question() {
     let known: BTreeMap<JobId, ()> = BTreeMap::from([(JobId::from_number(1), ())]);
     let live = by_name("tessera").unwrap();
-    let (_, record) = decide(&mut Recorder::default(), live.as_ref(), &busy());
-    let told = serde_json::to_value(&record.unwrap().told).unwrap();
+    let (_, record) = decide(&mut RoundRecorder::default(), live.as_ref(), &busy());
+    let answers = serde_json::to_value(&record.unwrap().answers).unwrap();
 
-    let done = told["done"].as_array().unwrap();
+    let done = answers["done"].as_array().unwrap();
 
     assert!(done.iter().any(|entry| entry[0] == json!(known.keys().next().unwrap().number())));
-    assert!(told.get("companions").is_some(), "asked, and nothing known");
-    assert!(told.get("demands").is_none(), "nobody asked that of jobs without companions");
+    assert!(answers.get("limits").is_some(), "facts about a job are recorded together");
+    assert!(answers.get("demands").is_none(), "what is unknown needs no record");
+}
+
+/// A digest and a record on each line, written before the facts had a type of their own. Their
+/// explanations are in the words of that time.
+const FORMAT_1: &str = include_str!("../fixtures/rounds-format-1.txt");
+
+fn format_1() -> impl Iterator<Item = (&'static str, RoundRecord)> {
+    FORMAT_1.lines().map(|line| {
+        let (digest, record) = line.split_once(' ').unwrap();
+        (digest, serde_json::from_str(record).unwrap())
+    })
+}
+
+#[test]
+fn rounds_of_format_1_are_decided_again_but_for_the_words_of_explanations() {
+    let (mut tape, mut rounds, mut reshapes) = (RoundReplay::default(), 0, 0);
+    let mut policy = None;
+    for (digest, record) in format_1() {
+        assert_eq!(record.format, 1);
+        if let Some(decides) = &record.policy {
+            policy = Some(with_settings(&decides.policy, &decides.settings).unwrap());
+        }
+
+        let again = tape.read_record(record, policy.as_deref()).unwrap();
+
+        assert_eq!(again.difference(), None, "round {rounds}");
+        let again_digest = again.digest.unwrap().map(|byte| format!("{byte:02x}")).concat();
+        assert_eq!(again_digest, digest, "round {rounds}");
+        reshapes += again.recorded.iter().filter(|d| matches!(d, Decision::Reshape { .. })).count();
+        rounds += 1;
+    }
+    assert!(rounds >= 10 && reshapes >= 3, "{rounds} rounds with {reshapes} changes of layouts");
+}
+
+#[test]
+fn texts_of_the_present_format_are_compared() {
+    let waits = |recorded: &RecordedDecision| {
+        matches!(recorded, RecordedDecision::New(Decision::Wait { .. }))
+    };
+    let whole =
+        |record: &RoundRecord| record.policy.is_some() && record.decisions.iter().any(waits);
+    let (_, first) = format_1().find(|(_, record)| whole(record)).unwrap();
+    let decides = first.policy.clone().unwrap();
+    let policy = with_settings(&decides.policy, &decides.settings).unwrap();
+    let mut changed = first;
+    changed.format = FORMAT;
+    let at = changed.decisions.iter().position(waits).unwrap();
+    let RecordedDecision::New(Decision::Wait { why, .. }) = &mut changed.decisions[at] else {
+        panic!("{at} is a wait");
+    };
+    why.summary = "for no reason".to_owned();
+
+    let again = RoundReplay::default().read_record(changed, Some(policy.as_ref())).unwrap();
+
+    assert!(again.difference().is_some());
 }

@@ -1,12 +1,12 @@
 //! `scheme-b`, with the worked examples of MIGM.
 
-use tessera_model::spec::GpuAsk::{Unknown, Whole};
+use tessera_model::spec::GpuRequest::{Unknown, Whole};
 
 use crate::build::*;
 
 fn round(
     gpus: impl IntoIterator<Item = tessera_placement::GpuView>,
-    asks: &[tessera_model::spec::GpuAsk],
+    asks: &[tessera_model::spec::GpuRequest],
 ) -> Vec<String> {
     let cluster = cluster(gpus);
     let decisions = decide("scheme-b", &cluster, &queue(asks.iter().cloned()));
@@ -233,7 +233,7 @@ fn a_changing_gpu_gives_its_idle_slices_but_takes_no_steps() {
     assert_eq!(short(&cluster, &decisions), ["1: 1g.5gb@6 on 0", "2: awaiting_repartition"]);
     assert_eq!(
         why(&decisions[1]).would_start_if.as_deref(),
-        Some("the layout change of GPU 0 of node a ends")
+        Some("the layout plan of GPU 0 of node a ends")
     );
 }
 
@@ -247,8 +247,8 @@ fn free_memory_in_the_wrong_shape_is_called_fragmentation() {
     assert_eq!(short(&cluster, &decisions), ["1: mig_fragmentation"]);
     assert_eq!(
         why(&decisions[0]).summary,
-        "8.78 GiB asked: 3 memory slices of GPU 0 of node a are free and 2 are wanted, but the \
-         running jobs leave no place where 2g.10gb may stand"
+        "8.78 GiB requested: 3 memory slices of GPU 0 of node a are free and 2 are needed, but \
+         running jobs leave no valid position for 2g.10gb"
     );
     assert_eq!(why(&decisions[0]).would_start_if.as_deref(), Some("job 7, 8 or 9 ends"));
 }
@@ -272,8 +272,8 @@ fn a_start_says_what_it_keeps_open_and_what_else_was_weighed() {
     let why = why(&decisions[0]);
     assert_eq!(
         why.summary,
-        "4.68 GiB asked: 1g.5gb at slice 6 of GPU 0 of node a (4.75 GiB) is made in free space; \
-         it keeps 12 of 19 full layouts reachable; 7 other places considered"
+        "4.68 GiB requested: 1g.5gb at slice 6 of GPU 0 of node a (4.75 GiB) is created in free space; \
+         it keeps 12 of 19 full layouts reachable; 7 other places were considered"
     );
     let rows: Vec<_> = why
         .candidates

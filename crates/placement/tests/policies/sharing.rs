@@ -3,13 +3,13 @@
 use std::collections::BTreeMap;
 
 use proptest::prelude::*;
-use tessera_model::share::{KernelShare, MpsShare, Part, Share};
-use tessera_model::spec::{GpuAsk, Priority};
+use tessera_model::share::{KernelShare, MpsShare, SharingMode, SliceShare};
+use tessera_model::spec::{GpuRequest, Priority};
 use tessera_model::{Bytes, JobId};
 use tessera_placement::policy::NAMES;
 use tessera_placement::{
-    ClusterView, Decision, Feasibility, GpuView, InstanceState, QueuedJob, Sharer, Tenancy, Turn,
-    could_ever_fit,
+    ClusterView, Decision, Feasibility, GpuView, InstanceState, KernelSharer, QueuedJob,
+    SharingRequest, Tenancy, could_ever_fit,
 };
 
 use crate::arbitrary;
@@ -22,9 +22,9 @@ fn shared(user: &str, parts: &[(u64, u8, u64)]) -> InstanceState {
     let part = |(job, sm, gib): &(u64, u8, u64)| {
         let memory = Bytes::from_mib(gib * 1024);
         let share = match (*sm).try_into() {
-            Ok(sm) => Part::Mps(MpsShare { sm, memory }),
+            Ok(sm) => SliceShare::Mps(MpsShare { sm, memory }),
             // No percentage: kernel by kernel.
-            Err(_) => Part::Kernel(KernelShare { memory }),
+            Err(_) => SliceShare::Kernel(KernelShare { memory }),
         };
         (JobId::from_number(*job), share)
     };
@@ -33,7 +33,7 @@ fn shared(user: &str, parts: &[(u64, u8, u64)]) -> InstanceState {
 }
 
 /// Jobs of `ada` that each want half of a slice and so much memory.
-fn halves(asks: impl IntoIterator<Item = GpuAsk>) -> Vec<QueuedJob> {
+fn halves(asks: impl IntoIterator<Item = GpuRequest>) -> Vec<QueuedJob> {
     let mut jobs = queue(asks);
     for number in 1..=jobs.len() {
         sharing(&mut jobs, number, "ada", 50);
@@ -78,16 +78,16 @@ fn users_are_never_mixed_and_exclusive_jobs_never_joined() {
 }
 
 /// A job of `ada` that shares kernel by kernel, with 1 GiB.
-fn taking_turns(number: u64, turn: Turn) -> QueuedJob {
+fn taking_turns(number: u64, turn: KernelSharer) -> QueuedJob {
     let mut jobs = queue((0..number).map(|_| gib(1)));
     let mut job = jobs.pop().unwrap();
-    let share = Part::Kernel(KernelShare { memory: Bytes::from_mib(1_024) });
-    job.share = Some(Sharer { turn: Some(turn), ..Sharer::new("ada", share) });
+    let share = SliceShare::Kernel(KernelShare { memory: Bytes::from_mib(1_024) });
+    job.share = Some(SharingRequest { turn: Some(turn), ..SharingRequest::new("ada", share) });
     job
 }
 
-fn turn(priority: u8, online: bool, busy: impl Into<Option<u16>>) -> Turn {
-    Turn { priority: Priority::try_from(priority).unwrap(), online, busy: busy.into() }
+fn turn(priority: u8, online: bool, busy: impl Into<Option<u16>>) -> KernelSharer {
+    KernelSharer { priority: Priority::try_from(priority).unwrap(), online, busy: busy.into() }
 }
 
 #[test]
@@ -113,13 +113,13 @@ fn kernel_by_kernel_the_gaps_of_a_service_are_filled_and_no_service_is_slowed() 
         let text = |number: usize| why(&decisions[number - 1]).summary.clone();
         assert!(text(2).contains("adds 47 %"), "{policy}: {}", text(2));
         assert!(text(3).contains("doesn't join jobs 1, 2"), "{policy}: {}", text(3));
-        assert!(text(5).contains("isn't known"), "{policy}: {}", text(5));
+        assert!(text(5).contains("is not known"), "{policy}: {}", text(5));
     }
 }
 
 /// Two jobs of `ada` on one A100 that share kernel by kernel, and why the second waits or what it joined.
-fn beside(first: Turn, second: Turn) -> String {
-    let state = |number: u64, turn: Turn| {
+fn beside(first: KernelSharer, second: KernelSharer) -> String {
+    let state = |number: u64, turn: KernelSharer| {
         let sharer = taking_turns(number, turn).share.unwrap();
         InstanceState::Shared(Tenancy::begun(JobId::from_number(number), &sharer))
     };
@@ -133,33 +133,34 @@ fn a_job_that_would_hardly_add_anything_is_told_with_whom_and_how_little() {
     let summary = beside(turn(5, false, 950), turn(5, false, 950));
 
     let (_, words) = summary.split_once("it doesn't join job 901: that would add ").unwrap();
-    let (percent, rest) = words.split_once(" % of what a job does alone").unwrap();
+    let (percent, rest) = words.split_once(" % of the throughput of a job alone").unwrap();
     assert!(percent.parse::<u32>().unwrap() < 30, "{summary}");
-    assert!(!rest.contains("serves answers"), "{summary}");
+    assert!(!rest.contains("online job"), "{summary}");
 }
 
 #[test]
 fn who_would_slow_a_service_is_told_which_by_how_much_and_what_would_help() {
     let summary = beside(turn(5, true, 300), turn(5, false, 900));
-    let slowed = "it doesn't join job 901: job 901, which serves answers, would take ";
+    let slowed = "it doesn't join job 901: job 901, an online job, would take ";
     let (_, words) = summary.split_once(slowed).unwrap_or_else(|| panic!("{summary}"));
     let (percent, rest) = words.split_once(" % longer; ").unwrap();
     assert!((5..100).contains(&percent.parse::<u32>().unwrap()), "{summary}");
-    assert!(rest.starts_with("a better priority would let its kernels go first"), "{summary}");
+    assert!(rest.starts_with("with a better priority its kernels would go first"), "{summary}");
 
     // The newcomer itself, of the same priority as a busy job.
     let summary = beside(turn(5, false, 900), turn(5, true, 300));
-    assert!(summary.contains("it doesn't join job 901: it, which serves answers"), "{summary}");
+    assert!(summary.contains("it doesn't join job 901: it, an online job"), "{summary}");
 }
 
 #[test]
 fn who_joins_is_told_whose_slice_it_is_and_what_it_adds() {
     let summary = beside(turn(0, true, 300), turn(5, false, 900));
-    let joined = "; job 901 of ada has 1 GiB of it, kernel by kernel, where it adds ";
+    let joined = "; job 901 of ada has 1 GiB of it under kernel-level sharing, where it adds ";
     assert!(summary.contains(joined), "{summary}");
 
     let summary = beside(turn(0, true, None), turn(5, false, 900));
-    let wished = "kernel by kernel, as its user wishes: how busy all of them are isn't known";
+    let wished =
+        "under kernel-level sharing, as its user requested: how busy these jobs are is not known";
     assert!(summary.contains(wished), "{summary}");
 }
 
@@ -175,8 +176,8 @@ fn the_tightest_shared_slice_with_room_is_joined_before_anything_idle() {
         assert_eq!(short(&cluster, &decisions), ["1: 2g.10gb@0 on 1"], "{policy}");
         assert_eq!(
             why(&decisions[0]).summary,
-            "4 GiB and 50 % of a slice asked: 2g.10gb at slices 0-1 of GPU 1 of node a (9.62 GiB) \
-             is shared and has room; 1 other place considered; job 902 of ada has 20 % and 4 GiB \
+            "4 GiB and 50 % of a slice requested: 2g.10gb at slices 0-1 of GPU 1 of node a (9.62 GiB) \
+             is shared and has free capacity; 1 other place was considered; job 902 of ada has 20 % and 4 GiB \
              of it"
         );
     }
@@ -223,7 +224,7 @@ fn a_sharer_is_never_placed_on_a_node_without_mps() {
         assert_eq!(short(&none, &decisions), ["1: bad_constraints"], "{policy}");
         assert!(why(&decisions[0]).summary.contains("nvidia-cuda-mps-control"), "{policy}");
     }
-    let share = Share::parse(Some("mps"), None, &gib(4)).unwrap();
+    let share = SharingMode::parse(Some("mps"), None, &gib(4)).unwrap();
     assert_eq!(could_ever_fit(&none, &gib(4), share), Feasibility::NoSharing);
     let both = cluster([without(), a100(&[])]);
     assert_eq!(decided("scheme-b", &both, &halves([gib(4)])), ["1: +2g.10gb@4 2g.10gb@4 on 1"]);
@@ -257,7 +258,7 @@ fn jobs_whose_kernels_take_turns_need_a_node_with_the_shim() {
 
     assert_eq!(short(&none, &decisions), ["1: bad_constraints"]);
     assert!(why(&decisions[0]).summary.contains("shim"), "{}", why(&decisions[0]).summary);
-    let share = Share::parse(Some("kernel"), None, &gib(4)).unwrap();
+    let share = SharingMode::parse(Some("kernel"), None, &gib(4)).unwrap();
     assert_eq!(could_ever_fit(&none, &gib(4), share), Feasibility::NoSharing);
 }
 

@@ -1,12 +1,12 @@
 //! `static`, with StaCon's layout of Dyna-P.
 
-use tessera_model::spec::GpuAsk::{self, Unknown, Whole};
-use tessera_placement::policy::StaticBySize;
+use tessera_lab_policies::StaticBySize;
+use tessera_model::spec::GpuRequest::{self, Unknown, Whole};
 use tessera_placement::{GpuView, Policy};
 
 use crate::build::*;
 
-fn round(gpus: impl IntoIterator<Item = GpuView>, asks: &[GpuAsk]) -> Vec<String> {
+fn round(gpus: impl IntoIterator<Item = GpuView>, asks: &[GpuRequest]) -> Vec<String> {
     let cluster = cluster(gpus);
     let decisions = decide("static", &cluster, &queue(asks.iter().cloned()));
     short(&cluster, &decisions)
@@ -84,7 +84,7 @@ fn a_job_without_an_instance_is_told_which_layout_stands_in_its_way() {
 
     assert_eq!(
         why(&decisions[0]).summary,
-        "20 GiB asked: no instance that stands suits it, and static changes no layout"
+        "20 GiB requested: no existing instance fits, and policy static changes no layout"
     );
     assert_eq!(
         why(&decisions[0]).would_start_if.as_deref(),

@@ -8,8 +8,8 @@ use tessera_model::share::SmPercent;
 use tessera_model::{Bytes, JobId, Millis};
 use tessera_placement::policy::Tessera;
 use tessera_placement::{
-    Account, ClusterView, Companion, Decision, Demand, Forecast, GpuView, InstanceState, Policy,
-    QueuedJob,
+    Account, ClusterView, CoRunner, Decision, Demand, GpuView, InstanceState, JobFacts, JobTable,
+    Knowledge, Policy, Predictor, QueuedJob, RunTime, SearchBudget,
 };
 
 use crate::build::{a100, cluster, gib, queue, taken};
@@ -34,8 +34,8 @@ struct Told {
     time_for: Option<usize>,
 }
 
-impl Forecast for Told {
-    fn time(&self, job: JobId, _: &GpuView, profile: &Profile) -> Option<Millis> {
+impl Told {
+    fn time(&self, job: JobId, profile: &Profile) -> Option<Millis> {
         let minutes = self.minutes.get(&job.number()).copied().unwrap_or(10);
         let of = |jobs: &[u64]| jobs.contains(&job.number());
         let least = if of(&self.whole) { 7 } else { 3 };
@@ -43,48 +43,54 @@ impl Forecast for Told {
         let slices = if self.flat.contains(&job.number()) { 7 } else { profile.compute_slices };
         runs.then_some(Millis::new(minutes * 60_000 * 7 / u64::from(slices)))
     }
+}
 
-    fn done(&self, _: JobId) -> Option<u32> {
-        Some(0)
-    }
-
-    fn since(&self, job: JobId) -> Option<Millis> {
-        self.since.get(&job.number()).copied().map(Millis::new)
-    }
-
-    fn go_on(&self, searches: usize) -> bool {
-        self.time_for.is_none_or(|most| searches < most)
-    }
-
-    fn move_price(&self, _: JobId) -> Option<Millis> {
-        self.price_s.map(Millis::from_secs)
+impl JobTable for Told {
+    fn facts(&self, job: JobId) -> JobFacts {
+        let shares = self.shares.get(&job.number());
+        let co_runner =
+            |gib: &u64| CoRunner { user: "ada".into(), memory: Bytes::from_mib(1_024 * gib) };
+        JobFacts {
+            done: Some(0),
+            since: self.since.get(&job.number()).copied().map(Millis::new),
+            migration_price: self.price_s.map(Millis::from_secs),
+            demand: shares.map(|_| Demand { sm: 100, memory: 10 }),
+            co_runner: shares.map(co_runner),
+            ..JobFacts::default()
+        }
     }
 
     fn account(&self, job: JobId) -> Option<Account> {
         self.accounts.get(&job.number()).cloned()
     }
+}
 
-    fn demand(&self, job: JobId) -> Option<Demand> {
-        self.shares.contains_key(&job.number()).then_some(Demand { sm: 100, memory: 10 })
+impl Predictor for Told {
+    fn predict_run(&self, job: JobId, _: &GpuView, profile: &Profile) -> Option<RunTime> {
+        self.time(job, profile).map(RunTime::measured)
     }
 
-    fn companion(&self, job: JobId) -> Option<Companion> {
-        let memory = Bytes::from_mib(1_024 * self.shares.get(&job.number())?);
-        Some(Companion { user: "ada".into(), memory })
-    }
-
-    fn time_beside(
+    fn predict_mps_run(
         &self,
         job: JobId,
         _: SmPercent,
         _: &[(JobId, SmPercent)],
-        gpu: &GpuView,
+        _: &GpuView,
         profile: &Profile,
     ) -> Option<Millis> {
-        self.time(job, gpu, profile)
+        self.time(job, profile)
     }
+}
 
-    tessera_placement::knows_no!(time_in_turns, together, limit, deadline, online, is_measured);
+impl SearchBudget for Told {
+    fn allows(&self, searches: usize) -> bool {
+        self.time_for.is_none_or(|most| searches < most)
+    }
+}
+
+/// Returns what policies may know.
+fn known(told: &Told) -> Knowledge<'_> {
+    Knowledge::of(told).within(told)
 }
 
 fn account(name: &str, hours: u64, quota: Option<u32>) -> Account {
@@ -93,7 +99,7 @@ fn account(name: &str, hours: u64, quota: Option<u32>) -> Account {
 }
 
 fn decide(told: &Told, cluster: &ClusterView, queue: &[QueuedJob], now: Millis) -> Vec<Decision> {
-    Tessera::default().decide_with(cluster, told, &mut queue.iter(), now, usize::MAX)
+    Tessera::default().decide_with(cluster, known(told), &mut queue.iter(), now, usize::MAX)
 }
 
 /// The jobs that are given seats, with their compute slices.
@@ -133,7 +139,7 @@ fn of_two_jobs_the_one_of_higher_priority_is_served_first() {
 }
 
 #[test]
-fn a_gpu_is_kept_for_the_oldest_job_once_it_has_waited_too_long() {
+fn a_gpu_is_reserved_for_the_oldest_job_once_it_has_waited_too_long() {
     // Both GPUs have a job and room. The whole GPU that job 1 needs is nowhere; job 2 fits.
     let cluster = cluster([a100(&[("3g.20gb", 4, taken(8))]), a100(&[("3g.20gb", 4, taken(9))])]);
     let jobs = queue([gib(30), gib(4)]);
@@ -142,7 +148,7 @@ fn a_gpu_is_kept_for_the_oldest_job_once_it_has_waited_too_long() {
     told.whole = vec![1];
     let decide = |now| {
         let policy = Tessera { patience: Millis::from_secs(3_600), ..Tessera::default() };
-        policy.decide_with(&cluster, &told, &mut jobs.iter(), now, usize::MAX)
+        policy.decide_with(&cluster, known(&told), &mut jobs.iter(), now, usize::MAX)
     };
     let gpus = |decisions: &[Decision]| -> Vec<String> {
         let of = |decision: &Decision| match decision {
@@ -163,7 +169,7 @@ fn a_gpu_is_kept_for_the_oldest_job_once_it_has_waited_too_long() {
         _ => None,
     });
     let why = why.unwrap();
-    assert!(why.summary.contains("GPU 0 of node a is kept free"), "{why:?}");
+    assert!(why.summary.contains("GPU 0 of node a is reserved for it"), "{why:?}");
     assert_eq!(why.would_start_if.as_deref(), Some("job 8 ends"));
 }
 
@@ -177,8 +183,13 @@ fn a_job_gets_the_gpu_that_others_leave_for_slices_that_stand_idle() {
     let told = Told { since, minutes, whole: vec![1], price_s: Some(10), ..Told::default() };
     let decide = |told: &Told, effort| {
         let policy = Tessera { effort, ..Tessera::default() };
-        let decisions =
-            policy.decide_with(&cluster, told, &mut jobs.iter(), Millis::new(1_000), usize::MAX);
+        let decisions = policy.decide_with(
+            &cluster,
+            known(told),
+            &mut jobs.iter(),
+            Millis::new(1_000),
+            usize::MAX,
+        );
         seated(&cluster, &decisions)
     };
 
@@ -214,7 +225,7 @@ fn jobs_change_places_where_both_gpus_do_more_so() {
     let decide = |told: &Told, effort| {
         let policy = Tessera { effort, ..Tessera::default() };
         let mut nobody = std::iter::empty();
-        policy.decide_with(&cluster, told, &mut nobody, Millis::new(1_000), usize::MAX)
+        policy.decide_with(&cluster, known(told), &mut nobody, Millis::new(1_000), usize::MAX)
     };
 
     let decisions = decide(&told, Tessera::default().effort);
@@ -369,7 +380,7 @@ fn a_job_whose_account_is_at_its_quota_is_told_so() {
     let told = Told { accounts: [(1, quota.clone()), (9, quota)].into(), ..Told::default() };
     let decisions = decide(&told, &cluster, &jobs, Millis::new(5));
     let Some(Decision::Wait { why, .. }) = decisions.first() else { panic!("{decisions:?}") };
-    assert!(why.summary.contains("hold 2 of the 2 compute slices"), "{}", why.summary);
+    assert!(why.summary.contains("hold 2 of their limit of 2 compute slices"), "{}", why.summary);
     let idle = InstanceState::Idle;
     assert!(cluster.gpus[0].instances.iter().all(|i| i.state != idle));
 }

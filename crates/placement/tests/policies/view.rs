@@ -1,6 +1,6 @@
 //! The precomputed rules of a model.
 
-use tessera_model::mig::{Slot, State, StateSpace, catalog};
+use tessera_model::mig::{MigState, Slot, StateSpace, catalog};
 
 use crate::build::rules;
 
@@ -33,7 +33,7 @@ fn an_instance_of_another_profile_counts_as_an_obstacle() {
     let mig = rules("a100-40gb");
     let double = mig.geometry.by_name(&"1g.10gb".parse().unwrap()).unwrap().id;
 
-    let last = mig.all().allocate(State::EMPTY, Slot { start: 6, profile: double }).unwrap();
+    let last = mig.all().allocate(MigState::EMPTY, Slot { start: 6, profile: double }).unwrap();
 
     // The left half in its six ways, beside it 2g at 4 or two 1g.
     assert_eq!(mig.full_layouts(last), Some(12));

@@ -13,7 +13,7 @@ const RUNS_MAX: usize = 20;
 ///
 /// Source: DCGM's profiling fields, as Dyna-P takes them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Counters {
+pub struct RunCounters {
     /// Streaming multiprocessors (GRACT).
     pub sm: u16,
     /// Memory bandwidth (DRAMA).
@@ -26,7 +26,7 @@ pub struct Counters {
 
 /// One run that came to its end, alone on its slice.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Run {
+pub struct TaskRun {
     /// The task's key.
     pub task: String,
     /// The GPU's model.
@@ -38,24 +38,24 @@ pub struct Run {
     /// From launch to end.
     pub ms: u64,
     /// What it used, if that was counted.
-    pub counters: Option<Counters>,
+    pub counters: Option<RunCounters>,
 }
 
 /// Runs of one task on one size.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub(super) struct Place {
+pub(super) struct SizeHistory {
     runs_ms: VecDeque<u64>,
-    counters: Option<Counters>,
+    counters: Option<RunCounters>,
 }
 
 /// Runs of one task on one GPU model.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub(super) struct Sizes {
+pub(super) struct ModelHistory {
     pub(super) whole: u8,
-    pub(super) by_slices: BTreeMap<u8, Place>,
+    pub(super) by_slices: BTreeMap<u8, SizeHistory>,
 }
 
-impl Place {
+impl SizeHistory {
     fn sorted(&self) -> Vec<u64> {
         let mut sorted: Vec<u64> = self.runs_ms.iter().copied().collect();
         sorted.sort_unstable();
@@ -73,20 +73,20 @@ impl Place {
         (sorted.first().copied().unwrap_or(1), sorted.last().copied().unwrap_or(1))
     }
 
-    pub(super) const fn counters(&self) -> Option<Counters> {
+    pub(super) const fn counters(&self) -> Option<RunCounters> {
         self.counters
     }
 }
 
-impl Sizes {
+impl ModelHistory {
     /// Returns every two sizes on which it ran, both ways.
-    pub(super) fn pairs(&self) -> impl Iterator<Item = ((u8, &Place), (u8, &Place))> {
+    pub(super) fn pairs(&self) -> impl Iterator<Item = ((u8, &SizeHistory), (u8, &SizeHistory))> {
         let all = || self.by_slices.iter().map(|(slices, place)| (*slices, place));
         all().flat_map(move |from| all().map(move |to| (from, to))).filter(|(a, b)| a.0 != b.0)
     }
 
     /// Returns the size with runs that is nearest by its logarithm, of equals the larger.
-    pub(super) fn nearest(&self, slices: u8) -> Option<(u8, &Place)> {
+    pub(super) fn nearest(&self, slices: u8) -> Option<(u8, &SizeHistory)> {
         let wanted = f64::from(slices.max(1)).ln();
         let distance = |known: u8| (f64::from(known.max(1)).ln() - wanted).abs();
         let all = self.by_slices.iter().rev().map(|(slices, place)| (*slices, place));
@@ -95,8 +95,8 @@ impl Sizes {
 }
 
 /// Puts runs together; the newest of each place are kept.
-pub(super) fn places(runs: &[Run]) -> BTreeMap<(String, String), Sizes> {
-    let mut places: BTreeMap<(String, String), Sizes> = BTreeMap::new();
+pub(super) fn places(runs: &[TaskRun]) -> BTreeMap<(String, String), ModelHistory> {
+    let mut places: BTreeMap<(String, String), ModelHistory> = BTreeMap::new();
     for run in runs.iter().filter(|run| run.slices > 0 && run.ms > 0) {
         let sizes = places.entry((run.task.clone(), run.model.clone())).or_default();
         sizes.whole = run.whole_slices;
@@ -112,7 +112,7 @@ pub(super) fn places(runs: &[Run]) -> BTreeMap<(String, String), Sizes> {
 
 /// Returns what nine of ten repeated runs stay within of their median, as a logarithm; `None` with
 /// fewer than ten of them.
-pub(super) fn repeat(places: &BTreeMap<(String, String), Sizes>) -> Option<f64> {
+pub(super) fn repeat(places: &BTreeMap<(String, String), ModelHistory>) -> Option<f64> {
     let repeated = places.values().flat_map(|sizes| sizes.by_slices.values());
     let mut off: Vec<f64> = repeated
         .filter(|place| place.runs_ms.len() > 1)

@@ -1,33 +1,33 @@
 use super::*;
-use crate::number::Chance;
+use crate::random::SeededRng;
 
 const SIZES: [u8; 5] = [1, 2, 3, 4, 7];
 
 /// A task that scales as Amdahl has it: `serial` thousandths of it don't.
-fn runs(task: &str, whole_ms: u64, serial: u64, sizes: &[u8]) -> Vec<Run> {
+fn runs(task: &str, whole_ms: u64, serial: u64, sizes: &[u8]) -> Vec<TaskRun> {
     let run = |slices: &u8| {
         let parallel = whole_ms * (1_000 - serial) * 7 / u64::from(*slices) / 1_000;
-        Run {
+        TaskRun {
             task: task.to_owned(),
             model: "a100-40gb".to_owned(),
             whole_slices: 7,
             slices: *slices,
             ms: whole_ms * serial / 1_000 + parallel,
-            counters: Some(Counters {
+            counters: Some(RunCounters {
                 sm: u16::try_from(1_000 - serial).unwrap(),
-                ..Counters::default()
+                ..RunCounters::default()
             }),
         }
     };
     sizes.iter().map(run).collect()
 }
 
-fn lab(tasks: u64) -> Vec<Run> {
-    let mut chance = Chance::new(2);
+fn lab(tasks: u64) -> Vec<TaskRun> {
+    let mut rng = SeededRng::new(2);
     let mut all = Vec::new();
     for task in 0..tasks {
-        let serial = u64::try_from(chance.below(900)).unwrap();
-        let whole = 10_000 + u64::try_from(chance.below(3_000_000)).unwrap();
+        let serial = u64::try_from(rng.index_below(900)).unwrap();
+        let whole = 10_000 + u64::try_from(rng.index_below(3_000_000)).unwrap();
         all.extend(runs(&format!("task {task}"), whole, serial, &SIZES));
     }
     all
@@ -37,11 +37,11 @@ fn lab(tasks: u64) -> Vec<Run> {
 fn one_run_on_one_size_tells_the_others_within_a_tenth() {
     let mut history = lab(60);
     history.extend(runs("new", 500_000, 300, &[7]));
-    let jct = Jct::learn(&history, 1);
+    let jct = TimePredictor::learn(&history, 1);
     assert!(jct.ratios().unwrap().held_out.relative < 0.15, "{:?}", jct.ratios());
     for truth in runs("new", 500_000, 300, &[1, 2, 3, 4]) {
-        let said = jct.time("new", "a100-40gb", truth.slices, Trust::Trusted).unwrap();
-        assert_eq!(said.source, Source::Learned);
+        let said = jct.time("new", "a100-40gb", truth.slices, PredictorTrust::Trusted).unwrap();
+        assert_eq!(said.source, PredictionSource::Learned);
         assert!(said.relative_error(truth.ms) < 0.1, "{truth:?} {said:?}");
         assert!(said.low <= said.value && said.value <= said.high);
     }
@@ -49,33 +49,33 @@ fn one_run_on_one_size_tells_the_others_within_a_tenth() {
 
 #[test]
 fn runs_on_the_very_size_come_first() {
-    let jct = Jct::learn(&runs("mine", 100_000, 0, &[2, 7]), 1);
-    let said = jct.time("mine", "a100-40gb", 2, Trust::Trusted).unwrap();
-    assert_eq!((said.source, said.value), (Source::Measured, 350_000));
-    assert!(jct.time("mine", "h100", 2, Trust::Trusted).is_none());
-    assert!(jct.time("yours", "a100-40gb", 2, Trust::Trusted).is_none());
+    let jct = TimePredictor::learn(&runs("mine", 100_000, 0, &[2, 7]), 1);
+    let said = jct.time("mine", "a100-40gb", 2, PredictorTrust::Trusted).unwrap();
+    assert_eq!((said.source, said.value), (PredictionSource::Measured, 350_000));
+    assert!(jct.time("mine", "h100", 2, PredictorTrust::Trusted).is_none());
+    assert!(jct.time("yours", "a100-40gb", 2, PredictorTrust::Trusted).is_none());
 }
 
 #[test]
 fn with_little_history_the_rule_for_slices_stands_in() {
-    let jct = Jct::learn(&runs("mine", 100_000, 200, &[7]), 1);
-    let said = jct.time("mine", "a100-40gb", 1, Trust::Trusted).unwrap();
-    assert_eq!(said.source, Source::Scaled);
+    let jct = TimePredictor::learn(&runs("mine", 100_000, 200, &[7]), 1);
+    let said = jct.time("mine", "a100-40gb", 1, PredictorTrust::Trusted).unwrap();
+    assert_eq!(said.source, PredictionSource::Scaled);
     assert!(said.value > 400_000 && said.value <= said.high, "{said:?}");
 }
 
 #[test]
 fn where_trust_is_lost_nothing_is_gained_and_everything_is_paid() {
-    let jct = Jct::learn(&lab(60), 1);
+    let jct = TimePredictor::learn(&lab(60), 1);
     let history = runs("new", 500_000, 300, &[3]);
-    let all: Vec<Run> = lab(60).into_iter().chain(history).collect();
-    let jct_new = Jct::learn(&all, 1);
-    let base = jct_new.time("new", "a100-40gb", 3, Trust::Trusted).unwrap().value;
-    let smaller = jct_new.time("new", "a100-40gb", 1, Trust::Alarmed).unwrap();
-    let larger = jct_new.time("new", "a100-40gb", 7, Trust::Alarmed).unwrap();
+    let all: Vec<TaskRun> = lab(60).into_iter().chain(history).collect();
+    let jct_new = TimePredictor::learn(&all, 1);
+    let base = jct_new.time("new", "a100-40gb", 3, PredictorTrust::Trusted).unwrap().value;
+    let smaller = jct_new.time("new", "a100-40gb", 1, PredictorTrust::Alarmed).unwrap();
+    let larger = jct_new.time("new", "a100-40gb", 7, PredictorTrust::Alarmed).unwrap();
     assert_eq!((smaller.value, larger.value), (base * 3, base));
-    assert_eq!(smaller.source, Source::Conservative);
-    let known = jct.time("task 0", "a100-40gb", 7, Trust::Alarmed).unwrap();
+    assert_eq!(smaller.source, PredictionSource::Conservative);
+    let known = jct.time("task 0", "a100-40gb", 7, PredictorTrust::Alarmed).unwrap();
     assert_eq!(known.value, known.high);
 }
 
@@ -84,9 +84,9 @@ proptest::proptest! {
     fn an_interval_holds_its_value_and_slices_do_no_wonders(
         whole in 1_000_u64..10_000_000, serial in 0_u64..1_000, from in 0_usize..5, to in 0_usize..5,
     ) {
-        let jct = Jct::learn(&runs("any", whole, serial, &[SIZES[from]]), 1);
-        for trust in [Trust::Trusted, Trust::Alarmed] {
-            let base = jct.time("any", "a100-40gb", SIZES[from], Trust::Trusted).unwrap().value;
+        let jct = TimePredictor::learn(&runs("any", whole, serial, &[SIZES[from]]), 1);
+        for trust in [PredictorTrust::Trusted, PredictorTrust::Alarmed] {
+            let base = jct.time("any", "a100-40gb", SIZES[from], PredictorTrust::Trusted).unwrap().value;
             let said = jct.time("any", "a100-40gb", SIZES[to], trust).unwrap();
             proptest::prop_assert!(said.low <= said.value && said.value <= said.high);
             if to < from {

@@ -5,9 +5,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::Table;
-use super::tree::{Binned, Growth, Tree};
-use crate::number::Chance;
+use super::TrainingTable;
+use super::tree::{BinnedColumns, GrowthRule, RegressionTree};
+use crate::random::SeededRng;
 
 const ROUNDS: usize = 300;
 const RATE: f64 = 0.08;
@@ -16,25 +16,26 @@ const SEEN: usize = 700;
 
 /// Trees that each correct what those before leave.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Boosted {
+pub struct BoostedTrees {
     base: f64,
-    trees: Vec<Tree>,
+    trees: Vec<RegressionTree>,
 }
 
-impl Boosted {
-    pub(super) fn learn(table: &Table, seed: u64) -> Self {
+impl BoostedTrees {
+    /// Learns from a table; equal seeds give an equal model.
+    pub fn learn(table: &TrainingTable, seed: u64) -> Self {
         let base = table.mean();
         let mut trees = Vec::new();
         if table.is_empty() {
             return Self { base, trees };
         }
-        let binned = Binned::new(table);
-        let rule = Growth { depth_max: 5, leaf_min: 3, columns: table.width(), shrink: 1.0 };
-        let mut chance = Chance::new(seed);
+        let binned = BinnedColumns::new(table);
+        let rule = GrowthRule { depth_max: 5, leaf_min: 3, columns: table.width(), shrink: 1.0 };
+        let mut rng = SeededRng::new(seed);
         let mut left: Vec<f64> = table.targets().iter().map(|target| target - base).collect();
         for _ in 0..ROUNDS {
-            let rows = (0..table.len()).filter(|_| chance.below(1_000) < SEEN).collect();
-            let tree = Tree::grow(&binned, &left, rows, rule, &mut chance);
+            let rows = (0..table.len()).filter(|_| rng.index_below(1_000) < SEEN).collect();
+            let tree = RegressionTree::grow(&binned, &left, rows, rule, &mut rng);
             for (at, left) in left.iter_mut().enumerate() {
                 *left -= RATE * tree.predict(table.row(at));
             }
@@ -43,7 +44,8 @@ impl Boosted {
         Self { base, trees }
     }
 
-    pub(super) fn predict(&self, row: &[f64]) -> f64 {
+    /// Predicts the target of a row of features.
+    pub fn predict(&self, row: &[f64]) -> f64 {
         self.base + RATE * self.trees.iter().map(|tree| tree.predict(row)).sum::<f64>()
     }
 }

@@ -8,7 +8,7 @@ pub const ROWS_MAX: usize = 20_000;
 
 /// Why a row can't be learned from.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum BadTable {
+pub enum RowError {
     /// Too many or too few numbers.
     #[error("a row of {found} columns: this table has {expected}")]
     Width {
@@ -29,14 +29,14 @@ pub enum BadTable {
 ///
 /// Rows of one group (one task) are never parted: a model is tested on tasks that it has not seen.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Table {
+pub struct TrainingTable {
     width: usize,
     cells: Vec<f64>,
     targets: Vec<f64>,
     groups: Vec<u64>,
 }
 
-impl Table {
+impl TrainingTable {
     /// Begins a table of so many columns.
     pub const fn new(width: usize) -> Self {
         Self { width, cells: Vec::new(), targets: Vec::new(), groups: Vec::new() }
@@ -46,14 +46,14 @@ impl Table {
     ///
     /// # Errors
     ///
-    /// [`BadTable`]: leave the row out.
-    pub fn push(&mut self, group: u64, row: &[f64], target: f64) -> Result<(), BadTable> {
+    /// [`RowError`]: leave the row out.
+    pub fn push(&mut self, group: u64, row: &[f64], target: f64) -> Result<(), RowError> {
         if row.len() != self.width {
-            return Err(BadTable::Width { expected: self.width, found: row.len() });
+            return Err(RowError::Width { expected: self.width, found: row.len() });
         }
         let cells = row.iter().chain([&target]);
         if let Some(column) = cells.clone().position(|cell| !cell.is_finite()) {
-            return Err(BadTable::NotFinite { column });
+            return Err(RowError::NotFinite { column });
         }
         if self.targets.len() >= 2 * ROWS_MAX {
             self.forget(ROWS_MAX);
@@ -90,7 +90,8 @@ impl Table {
         self.cells.chunks(self.width.max(1)).zip(self.targets.iter().copied())
     }
 
-    pub(super) fn targets(&self) -> &[f64] {
+    /// Returns the targets, in the order of the rows.
+    pub fn targets(&self) -> &[f64] {
         &self.targets
     }
 
@@ -102,7 +103,8 @@ impl Table {
         self.cells[row * self.width + column]
     }
 
-    pub(super) fn mean(&self) -> f64 {
+    /// Returns the mean of the targets; zero without rows.
+    pub fn mean(&self) -> f64 {
         self.targets.iter().sum::<f64>() / count(self.len().max(1))
     }
 
@@ -128,7 +130,7 @@ impl Table {
     }
 
     /// Returns mean and spread of each column; a column that never changes has spread one.
-    pub(super) fn scales(&self) -> Vec<(f64, f64)> {
+    pub fn scales(&self) -> Vec<(f64, f64)> {
         (0..self.width)
             .map(|column| {
                 let cells = || (0..self.len()).map(move |row| self.cell(row, column));
@@ -142,7 +144,7 @@ impl Table {
 }
 
 /// Returns a row with every column at mean zero and spread one.
-pub(super) fn scaled(scales: &[(f64, f64)], row: &[f64]) -> Vec<f64> {
+pub fn scaled(scales: &[(f64, f64)], row: &[f64]) -> Vec<f64> {
     row.iter().zip(scales).map(|(cell, (mean, spread))| (cell - mean) / spread).collect()
 }
 
@@ -152,7 +154,7 @@ mod tests {
 
     #[test]
     fn a_group_is_never_parted_and_about_a_fifth_is_held_out() {
-        let mut table = Table::new(1);
+        let mut table = TrainingTable::new(1);
         for row in 0..3_000_u64 {
             table.push(row / 3, &[crate::number::float(row)], 1.0).unwrap();
         }
@@ -164,10 +166,10 @@ mod tests {
 
     #[test]
     fn rows_of_another_width_or_without_a_number_are_refused() {
-        let mut table = Table::new(2);
-        assert_eq!(table.push(0, &[1.0], 1.0), Err(BadTable::Width { expected: 2, found: 1 }));
+        let mut table = TrainingTable::new(2);
+        assert_eq!(table.push(0, &[1.0], 1.0), Err(RowError::Width { expected: 2, found: 1 }));
         let refused = table.push(0, &[1.0, 2.0], f64::NAN);
-        assert_eq!(refused, Err(BadTable::NotFinite { column: 2 }));
+        assert_eq!(refused, Err(RowError::NotFinite { column: 2 }));
         assert!(table.is_empty());
     }
 }

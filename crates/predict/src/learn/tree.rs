@@ -2,15 +2,16 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::Table;
-use crate::number::{Chance, count};
+use super::TrainingTable;
+use crate::number::count;
+use crate::random::SeededRng;
 
 /// Bins of a column at most: what a byte holds.
 const BINS_MAX: usize = 255;
 
 /// How a tree grows.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Growth {
+pub(super) struct GrowthRule {
     /// Splits from root to leaf at most; 14 keeps the nodes below 2^15.
     pub(super) depth_max: u32,
     /// Rows of a leaf at least.
@@ -23,15 +24,15 @@ pub(super) struct Growth {
 
 /// Columns of a table in bins: a byte a cell, so that a split is found in one pass over the rows.
 #[derive(Debug)]
-pub(super) struct Binned {
+pub(super) struct BinnedColumns {
     /// For each column, the values between its bins, ascending.
     cuts: Vec<Vec<f64>>,
     /// For each column, the bin of each row.
     codes: Vec<Vec<u8>>,
 }
 
-impl Binned {
-    pub(super) fn new(table: &Table) -> Self {
+impl BinnedColumns {
+    pub(super) fn new(table: &TrainingTable) -> Self {
         let cuts: Vec<Vec<f64>> = (0..table.width()).map(|column| cuts(table, column)).collect();
         let codes = cuts.iter().enumerate().map(|(column, cuts)| {
             let bin = |row| {
@@ -46,7 +47,7 @@ impl Binned {
 }
 
 /// Finds values that part a column's into bins of about equal size.
-fn cuts(table: &Table, column: usize) -> Vec<f64> {
+fn cuts(table: &TrainingTable, column: usize) -> Vec<f64> {
     let mut values: Vec<f64> = (0..table.len()).map(|row| table.cell(row, column)).collect();
     values.sort_by(f64::total_cmp);
     values.dedup();
@@ -59,24 +60,24 @@ fn cuts(table: &Table, column: usize) -> Vec<f64> {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-enum Node {
+enum TreeNode {
     Leaf { value: f64 },
     Split { column: u16, at: f64, below: u16, above: u16 },
 }
 
 /// A tree; the first node is its root.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(super) struct Tree {
-    nodes: Vec<Node>,
+pub(super) struct RegressionTree {
+    nodes: Vec<TreeNode>,
 }
 
-impl Tree {
+impl RegressionTree {
     pub(super) fn predict(&self, row: &[f64]) -> f64 {
         let mut at = 0;
         loop {
             match self.nodes.get(at) {
-                Some(Node::Leaf { value }) => return *value,
-                Some(Node::Split { column, at: cut, below, above }) => {
+                Some(TreeNode::Leaf { value }) => return *value,
+                Some(TreeNode::Split { column, at: cut, below, above }) => {
                     let cell = row.get(usize::from(*column)).copied().unwrap_or(0.0);
                     at = usize::from(if cell <= *cut { *below } else { *above });
                 }
@@ -87,24 +88,24 @@ impl Tree {
 
     /// Grows a tree on the rows, which may hold one several times.
     pub(super) fn grow(
-        binned: &Binned,
+        binned: &BinnedColumns,
         targets: &[f64],
         rows: Vec<usize>,
-        rule: Growth,
-        chance: &mut Chance,
+        rule: GrowthRule,
+        rng: &mut SeededRng,
     ) -> Self {
-        let mut nodes = vec![Node::Leaf { value: 0.0 }];
+        let mut nodes = vec![TreeNode::Leaf { value: 0.0 }];
         let mut open = vec![(0_usize, rows, 0_u32)];
         while let Some((node, rows, depth)) = open.pop() {
             let found = match depth < rule.depth_max && rows.len() >= 2 * rule.leaf_min {
-                true => split(binned, targets, &rows, rule, chance),
+                true => split(binned, targets, &rows, rule, rng),
                 false => None,
             };
             let children = u16::try_from(nodes.len() + 1).ok();
             let (Some((column, bin)), Some(above)) = (found, children) else {
                 let sum: f64 = rows.iter().map(|row| targets[*row]).sum();
                 nodes[node] =
-                    Node::Leaf { value: sum / (count(rows.len()) + rule.shrink).max(1e-9) };
+                    TreeNode::Leaf { value: sum / (count(rows.len()) + rule.shrink).max(1e-9) };
                 continue;
             };
             let codes = &binned.codes[column];
@@ -112,10 +113,10 @@ impl Tree {
                 rows.into_iter().partition(|row| codes[*row] <= bin);
             let at = binned.cuts[column][usize::from(bin)];
             let column = u16::try_from(column).unwrap_or(u16::MAX);
-            nodes[node] = Node::Split { column, at, below: above - 1, above };
+            nodes[node] = TreeNode::Split { column, at, below: above - 1, above };
             open.push((usize::from(above) - 1, low, depth + 1));
             open.push((usize::from(above), high, depth + 1));
-            nodes.extend([Node::Leaf { value: 0.0 }; 2]);
+            nodes.extend([TreeNode::Leaf { value: 0.0 }; 2]);
         }
         Self { nodes }
     }
@@ -123,17 +124,17 @@ impl Tree {
 
 /// Finds the column and the last bin below the split that reduce the squared error most.
 fn split(
-    binned: &Binned,
+    binned: &BinnedColumns,
     targets: &[f64],
     rows: &[usize],
-    rule: Growth,
-    chance: &mut Chance,
+    rule: GrowthRule,
+    rng: &mut SeededRng,
 ) -> Option<(usize, u8)> {
     let sum: f64 = rows.iter().map(|row| targets[*row]).sum();
     let worth = |sum: f64, rows: usize| sum * sum / (count(rows) + rule.shrink).max(1e-9);
     let whole = worth(sum, rows.len());
     let mut best: Option<(f64, usize, u8)> = None;
-    for column in drawn(binned.cuts.len(), rule.columns, chance) {
+    for column in drawn(binned.cuts.len(), rule.columns, rng) {
         let bins = binned.cuts[column].len() + 1;
         let mut held = vec![(0.0, 0_usize); bins];
         let codes = &binned.codes[column];
@@ -160,13 +161,13 @@ fn split(
 }
 
 /// Draws so many of the columns, without repeating one.
-fn drawn(all: usize, wanted: usize, chance: &mut Chance) -> Vec<usize> {
+fn drawn(all: usize, wanted: usize, rng: &mut SeededRng) -> Vec<usize> {
     let mut columns: Vec<usize> = (0..all).collect();
     if wanted >= all {
         return columns;
     }
     for at in 0..wanted {
-        let other = at + chance.below(all - at);
+        let other = at + rng.index_below(all - at);
         columns.swap(at, other);
     }
     columns.truncate(wanted);

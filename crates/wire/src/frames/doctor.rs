@@ -16,7 +16,7 @@ pub struct Finding {
     pub gpu: Option<u32>,
     /// What was found, in a sentence.
     pub text: String,
-    /// The command, or the deed, that mends it.
+    /// The command, or the deed, that fixes it.
     pub remedy: Option<String>,
 }
 
@@ -27,13 +27,13 @@ pub enum FindingLevel {
     Ok,
     /// It works, but not as well as it could, or not for long.
     Warn,
-    /// Jobs can't run, or GPUs can't be cut, until it is mended.
+    /// Jobs can't run, or GPUs can't be cut, until it is fixed.
     Blocks,
 }
 
 impl FindingLevel {
-    /// Returns the word that people read.
-    pub const fn word(self) -> &'static str {
+    /// Returns the level as text.
+    pub const fn as_str(self) -> &'static str {
         match self {
             Self::Ok => "ok",
             Self::Warn => "warn",

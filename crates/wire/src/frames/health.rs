@@ -17,7 +17,7 @@ pub struct GpuFault {
     pub at_unix: Millis,
     /// What it was.
     pub cause: FaultCause,
-    /// The instance that it struck; `None` if it struck the whole GPU, or nobody said.
+    /// The instance that it struck; `None` if it struck the whole GPU, or the driver didn't report it.
     pub slot: Option<Slot>,
     /// The attempts that it hit, at most [`FAULT_ATTEMPTS_MAX`].
     pub attempts: Vec<AttemptId>,
@@ -26,7 +26,7 @@ pub struct GpuFault {
     /// How often it came, this time included; equal faults in a row are one.
     pub times: u32,
     /// One sentence for people.
-    pub words: String,
+    pub message: String,
 }
 
 /// What a fault was.
@@ -60,13 +60,13 @@ pub enum FaultAction {
     RestartNode,
 }
 
-/// A GPU that is set aside although it answers.
+/// A GPU that is quarantined although it answers.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Quarantine {
     /// Since when, milliseconds since 1970.
     pub since_unix: Millis,
     /// When it ends by itself; `None` if only an operator ends it.
     pub until_unix: Option<Millis>,
-    /// Why, for people.
+    /// The reason, as text for people.
     pub reason: String,
 }

@@ -1,56 +1,61 @@
-//! Frames about kernels: what nodes learn of tasks and hand each other through the controller, and
-//! what attempts do in their slices' queues.
+//! Frames about kernels: task profiles that nodes share through the controller, and the totals of
+//! attempts in their slices' queues.
 
 use serde::{Deserialize, Serialize};
 use tessera_model::AttemptId;
 
-/// Most bytes of one [`Piece`]: small enough to leave room in a frame.
+/// Most bytes of one [`ProfilePiece`]: small enough to leave room in a frame.
 pub const PIECE_BYTES_MAX: usize = 32 * 1024;
 
 /// Largest profile or report, in bytes: 4,096 kernels with names of a thousand characters, and all
 /// their histograms.
 pub const PIECES_BYTES_MAX: usize = 16 * 1024 * 1024;
 
-/// Most tallies in one frame: as many as leave room in it.
+/// Most tallies in one frame, so that they fit.
 pub const TALLIES_MAX: usize = 128;
 
-/// A part of something that doesn't fit into a frame: what is known or was learned of a task, as
-/// JSON. Pieces come in order; a first one begins anew.
+/// A part of a task's profile or its change, as JSON, which may not fit into one frame. Pieces arrive
+/// in order. A first piece discards an incomplete earlier transfer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Piece {
+pub struct ProfilePiece {
     /// The task's key.
     pub task: String,
-    /// Where it begins.
+    /// Its offset in bytes.
     pub offset: u64,
-    /// How long the whole is; zero if there is nothing.
+    /// Length of the whole in bytes; zero without a profile.
     pub whole: u64,
-    /// At most [`PIECE_BYTES_MAX`].
+    /// The bytes of this piece: at most [`PIECE_BYTES_MAX`].
     pub bytes: Vec<u8>,
 }
 
-/// Cuts something into pieces; one empty piece, if it is empty.
-pub fn pieces<'a>(task: &'a str, whole: &'a [u8]) -> impl Iterator<Item = Piece> + 'a {
+/// Splits bytes into pieces. Empty bytes result in one empty piece.
+pub fn pieces<'a>(task: &'a str, whole: &'a [u8]) -> impl Iterator<Item = ProfilePiece> + 'a {
     let length = u64::try_from(whole.len()).unwrap_or(u64::MAX);
     let count = whole.len().div_ceil(PIECE_BYTES_MAX).max(1);
     (0..count).map(move |number| {
         let from = number * PIECE_BYTES_MAX;
         let to = whole.len().min(from + PIECE_BYTES_MAX);
         let offset = u64::try_from(from).unwrap_or(u64::MAX);
-        Piece { task: task.to_owned(), offset, whole: length, bytes: whole[from..to].to_vec() }
+        ProfilePiece {
+            task: task.to_owned(),
+            offset,
+            whole: length,
+            bytes: whole[from..to].to_vec(),
+        }
     })
 }
 
-/// Puts pieces together again.
+/// Reassembles pieces.
 #[derive(Debug, Default)]
-pub struct Assembly {
+pub struct PieceAssembly {
     task: String,
     bytes: Vec<u8>,
 }
 
-impl Assembly {
-    /// Adds a piece; returns the task and the whole once it is complete. What doesn't follow what
-    /// came before, or would be too long, is dropped with it.
-    pub fn add(&mut self, piece: Piece) -> Option<(String, Vec<u8>)> {
+impl PieceAssembly {
+    /// Adds a piece. Returns the task and the whole once it is complete. A piece that is out of order
+    /// or too long discards the transfer.
+    pub fn add(&mut self, piece: ProfilePiece) -> Option<(String, Vec<u8>)> {
         if piece.offset == 0 {
             self.task.clone_from(&piece.task);
             self.bytes.clear();
@@ -68,57 +73,57 @@ impl Assembly {
     }
 }
 
-/// What an attempt's processes did in their slice's queue so far. Numbers only grow.
+/// The totals of an attempt in its slice's queue so far. They only grow.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KernelTally {
-    /// Which attempt.
+    /// The attempt.
     pub attempt: AttemptId,
-    /// What it did.
+    /// Its totals.
     pub figures: KernelFigures,
 }
 
-/// What the processes of one attempt did in their slice's queue. Times in nanoseconds.
+/// The totals of one attempt's processes in their slice's queue. Times are in nanoseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct KernelFigures {
-    /// Processes that joined the queue: none means that nothing was intercepted.
+    /// Processes that joined the queue: zero means that no launch was intercepted.
     pub sessions: u64,
-    /// Kernels launched, as far as they were told.
+    /// Kernels launched, as far as reported.
     pub launches: u64,
-    /// Launches that passed without being told.
+    /// Launches that passed without a report.
     pub passed: u64,
-    /// Gaps after its kernels that were predicted and came to their end.
+    /// Predicted gaps after its kernels that ended.
     pub gaps_seen: u64,
-    /// Those in which others launched something.
+    /// Gaps of these in which fillers launched kernels.
     pub gaps_filled: u64,
-    /// Those that ended early while a grant stood.
+    /// Gaps of these that ended early while a grant was valid.
     pub early_stops: u64,
-    /// Its kernels that ran in others' gaps.
+    /// Its kernels that ran under grants.
     pub filled_kernels: u64,
-    /// Their predicted time.
+    /// The predicted time of these kernels.
     pub filled_ns: u64,
-    /// Times that the holder came back while a kernel of it was in flight.
+    /// Its kernels that were in flight when the holder returned.
     pub overshoots: u64,
-    /// How long those went on, all together.
+    /// How long these kernels ran on in total.
     pub overshoot_ns: u64,
-    /// How long the longest of them went on.
+    /// The longest time that one of them ran on.
     pub overshoot_max_ns: u64,
-    /// Grants that it was given.
+    /// Grants that it received.
     pub grants: u64,
-    /// Its launches that were let go because they had waited long enough.
+    /// Its launches that were granted because of their wait.
     pub aged: u64,
-    /// Its launches that waited for too long and went unasked.
+    /// Its launches that went without a grant after the longest wait.
     pub unasked: u64,
-    /// Waits that came to an end.
+    /// Waits that ended.
     pub waits: u64,
-    /// How long they lasted, all together.
+    /// The total duration of these waits.
     pub waited_ns: u64,
-    /// How long the longest of them lasted.
+    /// The longest of these waits.
     pub waited_max_ns: u64,
-    /// Kernels whose times changed, so that they were measured again.
+    /// Kernels that were measured again because their times changed.
     pub drifts: u64,
-    /// Records that its shims lost.
+    /// Records that its shims dropped.
     pub lost: u64,
-    /// Most device memory that one process was seen to allocate, in bytes.
+    /// Most device memory that one process allocated, in bytes, as far as observed.
     pub memory_peak_bytes: u64,
 }

@@ -4,19 +4,19 @@ use serde::{Deserialize, Serialize};
 use tessera_model::mig::Slot;
 use tessera_model::{AttemptId, Bytes, GpuId, JobId, Millis};
 
-/// Most slices in one report: more than any card can be cut into.
+/// Most slices in one report: more than any GPU can be cut into.
 pub const SLICES_MAX: usize = 16;
-/// Most attempts in one report: those that have a card now; an instance is seldom shared by more
+/// Most attempts in one report: those that have a GPU now; an instance is seldom shared by more
 /// than a handful.
 pub const ATTEMPT_FIGURES_MAX: usize = 128;
 
 /// What an attempt used, now that it is over. Repeated until
 /// [`ToAgent::UsageAck`](super::ToAgent::UsageAck); the same figures each time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Usage {
-    /// Which.
+pub struct AttemptUsage {
+    /// Its id.
     pub attempt: AttemptId,
-    /// Energy that it bore, in millijoules; `None` if no reading of the card covers it.
+    /// Energy that it bore, in millijoules; `None` if no reading of the GPU covers it.
     pub energy_mj: Option<u64>,
     /// The most GPU memory that it was seen to have; `None` if it was never seen.
     pub peak_memory: Option<Bytes>,
@@ -25,21 +25,21 @@ pub struct Usage {
 /// One GPU's figures, sent every few seconds; a lost report is not repeated.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GpuFigures {
-    /// Which GPU.
+    /// The GPU's id.
     pub gpu: GpuId,
     /// When they were taken, milliseconds since 1970 on the node's wall clock.
     pub at_unix: Millis,
-    /// Memory in use on the whole card, if the driver tells.
+    /// Memory in use on the whole GPU, if the driver reports it.
     pub memory_used: Option<Bytes>,
-    /// Power of the whole card in milliwatts, if the driver tells.
+    /// Power of the whole GPU in milliwatts, if the driver reports it.
     pub power_mw: Option<u64>,
-    /// The busy share of the card, in thousandths.
+    /// The busy share of the GPU, in thousandths.
     pub activity: Option<u16>,
-    /// Energy since the node's account of the card began, in millijoules: what attempts bore …
+    /// Energy since the node's account of the GPU began, in millijoules: what attempts bore …
     pub attempts_mj: u64,
     /// … what other processes used …
     pub other_mj: u64,
-    /// … and what nobody bore. The three add up to what the card's counter gained.
+    /// … and what nobody bore. The three add up to what the GPU's counter gained.
     pub idle_mj: u64,
     /// Each instance's; at most [`SLICES_MAX`].
     pub slices: Vec<SliceFigures>,
@@ -52,22 +52,22 @@ pub struct GpuFigures {
 pub struct SliceFigures {
     /// Which instance.
     pub slot: Slot,
-    /// Memory in use, if the driver tells.
+    /// Memory in use, if the driver reports it.
     pub memory_used: Option<Bytes>,
-    /// Its attempts' busy share of the whole card, in thousandths.
+    /// Its attempts' busy share of the whole GPU, in thousandths.
     pub activity: Option<u16>,
 }
 
 /// A running attempt's figures so far.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AttemptFigures {
-    /// Which.
+    /// Its id.
     pub attempt: AttemptId,
-    /// Of which job.
+    /// The job that it belongs to.
     pub job: JobId,
     /// GPU memory that it has now.
     pub memory_used: Option<Bytes>,
-    /// Its busy share of the whole card, in thousandths.
+    /// Its busy share of the whole GPU, in thousandths.
     pub activity: Option<u16>,
     /// Energy that it bore so far, in millijoules.
     pub energy_mj: Option<u64>,

@@ -1,5 +1,4 @@
-//! Who the endpoint is: a certificate of its own that shims pin, and the QUIC settings of both
-//! sides.
+//! The endpoint's identity: its own certificate, which shims pin, and the QUIC settings of both sides.
 
 use std::fs;
 use std::io;
@@ -22,21 +21,21 @@ use crate::tls::TlsError;
 const CERTIFICATE_FILE: &str = "endpoint.der";
 /// The private key's file.
 const KEY_FILE: &str = "endpoint.key";
-/// Silence after which a connection counts as broken. A shim says something every third of a
-/// second; what dies without a word is found by its process long before.
+/// Silence after which a connection counts as broken. A shim sends a record every third of a second,
+/// and the end of its process is noticed long before.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(3);
 /// Data that a shim may have under way: four frames, 20 ms of a program at its fastest.
 const STREAM_WINDOW_BYTES: u32 = 256 * 1024;
-/// Both ends are one machine: what is not answered by then was lost.
+/// The initial estimate of a round trip. Both ends are on one machine.
 const INITIAL_RTT: Duration = Duration::from_millis(2);
-/// Handshakes under way at once: every process of a full node starting together.
+/// Most handshakes at once: all processes of a full node start together.
 const HANDSHAKES_MAX: usize = 1_024;
 
-/// SHA-256 of an endpoint's certificate: what shims know it by.
+/// SHA-256 of an endpoint's certificate, by which shims identify it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fingerprint(pub [u8; 32]);
 
-/// A text that is no fingerprint or token.
+/// The text is not a fingerprint or token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("expected 64 hexadecimal digits")]
 pub struct BadHex;
@@ -75,15 +74,15 @@ pub struct KernelIdentity {
 }
 
 impl std::fmt::Debug for KernelIdentity {
-    /// Keeps the key to itself.
+    /// Hides the key.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_tuple("KernelIdentity").field(&self.fingerprint()).finish()
     }
 }
 
 impl KernelIdentity {
-    /// Takes the identity in `folder`, or makes one there: it outlives the agent's process, so
-    /// that the shims of running jobs know the next one.
+    /// Loads the identity in `folder`, or creates one there. It outlives the agent's process, so that
+    /// the shims of running jobs trust the next agent.
     ///
     /// # Errors
     ///
@@ -99,13 +98,13 @@ impl KernelIdentity {
         let made = rcgen::generate_simple_self_signed(vec![SERVER_NAME.to_owned()])?;
         let identity =
             Self { certificate: made.cert.der().clone(), key: made.signing_key.serialize_der() };
-        // The key first: a certificate without its key is found out, and made anew.
+        // The key is first: a certificate without its key is detected and replaced.
         write(&key, &identity.key)?;
         write(&certificate, &identity.certificate)?;
         Ok(identity)
     }
 
-    /// Returns what shims know it by.
+    /// Returns the fingerprint by which shims identify it.
     pub fn fingerprint(&self) -> Fingerprint {
         fingerprint(&self.certificate)
     }
@@ -138,14 +137,14 @@ impl KernelIdentity {
     }
 }
 
-/// Returns a shim's side: trusts the certificate with this fingerprint and no other.
+/// Returns the settings of a shim: it trusts only the certificate with this fingerprint.
 ///
 /// # Errors
 ///
 /// [`TlsError`]: the cryptography refuses its own settings; run without a queue.
 pub fn pinned_client(fingerprint: Fingerprint) -> Result<quinn::ClientConfig, TlsError> {
     let provider = provider();
-    let verifier = Arc::new(Pinned { fingerprint, provider: Arc::clone(&provider) });
+    let verifier = Arc::new(PinnedVerifier { fingerprint, provider: Arc::clone(&provider) });
     let mut tls = rustls::ClientConfig::builder_with_provider(provider)
         .with_protocol_versions(&[&rustls::version::TLS13])?
         .dangerous()
@@ -203,12 +202,12 @@ fn write(path: &Path, bytes: &[u8]) -> Result<(), TlsError> {
 
 /// Trusts one certificate.
 #[derive(Debug)]
-struct Pinned {
+struct PinnedVerifier {
     fingerprint: Fingerprint,
     provider: Arc<CryptoProvider>,
 }
 
-impl ServerCertVerifier for Pinned {
+impl ServerCertVerifier for PinnedVerifier {
     fn verify_server_cert(
         &self,
         certificate: &CertificateDer<'_>,
@@ -267,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn a_damaged_identity_is_made_anew() {
+    fn a_damaged_identity_is_replaced() {
         let folder = tempfile::tempdir().unwrap();
         let first = KernelIdentity::load_or_create(folder.path()).unwrap();
         fs::write(folder.path().join(KEY_FILE), b"?").unwrap();

@@ -6,11 +6,11 @@ use proptest::collection::{btree_map, vec};
 use proptest::option;
 use proptest::prelude::*;
 use tessera_model::lease::LeaseTerms;
-use tessera_model::life::{Exit, Outcome};
+use tessera_model::life::{Outcome, ProgramExit};
 use tessera_model::mig::compute::{ComputeSlot, Cut};
-use tessera_model::mig::{Geometry, MediaEngines, Profile, ProfileId, Slot, Step};
+use tessera_model::mig::{Geometry, MediaEngines, PlanStep, Profile, ProfileId, Slot};
 use tessera_model::share::{CheckpointSignal, MpsShare};
-use tessera_model::spec::{Class, OutputPaths, Program};
+use tessera_model::spec::{Class, JobProgram, OutputPaths, RunSpec};
 use tessera_model::{
     AttemptId, BootId, Bytes, ControllerId, GpuId, JobId, Millis, NodeName, PlanId, SliceId,
 };
@@ -87,7 +87,10 @@ fn profile() -> impl Strategy<Value = Profile> {
 }
 
 fn record() -> impl Strategy<Value = ExitRecord> {
-    let exit = prop_oneof![any::<u8>().prop_map(Exit::Code), any::<u8>().prop_map(Exit::Signal)];
+    let exit = prop_oneof![
+        any::<u8>().prop_map(ProgramExit::Code),
+        any::<u8>().prop_map(ProgramExit::Signal)
+    ];
     let times = (millis(), millis(), millis(), millis());
     (outcome(), option::of(exit), text(), times, bytes()).prop_map(
         |(outcome, exit, detail, times, max_rss)| ExitRecord {
@@ -136,7 +139,7 @@ fn gpu_report() -> impl Strategy<Value = GpuReport> {
         text().prop_map(|reason| InstanceTrouble::Stuck { reason }),
     ];
     let part = (compute_slot(), option::of(slice()), any::<u16>())
-        .prop_map(|(slot, slice, sms)| PartReport { slot, slice, sms });
+        .prop_map(|(slot, slice, sms)| ComputeInstanceReport { slot, slice, sms });
     let parts = vec(part, 0..4);
     let instance = (slot(), option::of(slice()), bytes(), any::<u16>(), option::of(trouble), parts)
         .prop_map(|(slot, slice, memory, sms, trouble, parts)| InstanceReport {
@@ -159,11 +162,11 @@ fn gpu_report() -> impl Strategy<Value = GpuReport> {
         Just(GpuHealth::Unresponsive),
         text().prop_map(|reason| GpuHealth::Faulty { reason }),
     ];
-    let card = (gpu(), any::<u32>(), text(), bytes(), option::of(any::<u16>()));
+    let figures = (gpu(), any::<u32>(), text(), bytes(), option::of(any::<u16>()));
     let quarantine = (millis(), option::of(millis()), text())
         .prop_map(|(since_unix, until_unix, reason)| Quarantine { since_unix, until_unix, reason });
     let state = (health, vec(fault(), 0..4), option::of(quarantine), vec(slot(), 0..4));
-    (card, mig, vec(instance, 0..7), any::<u64>(), state).prop_map(
+    (figures, mig, vec(instance, 0..7), any::<u64>(), state).prop_map(
         |((gpu, index, model, memory, sms), mig, instances, layout_gen, state)| GpuReport {
             gpu,
             index,
@@ -196,14 +199,14 @@ fn fault() -> impl Strategy<Value = GpuFault> {
     ]);
     let hit = (option::of(slot()), vec(attempt(), 0..3));
     (millis(), cause, hit, action, any::<u32>(), text()).prop_map(
-        |(at_unix, cause, (slot, attempts), action, times, words)| GpuFault {
+        |(at_unix, cause, (slot, attempts), action, times, message)| GpuFault {
             at_unix,
             cause,
             slot,
             attempts,
             action,
             times,
-            words,
+            message,
         },
     )
 }
@@ -228,9 +231,10 @@ fn hello() -> impl Strategy<Value = Hello> {
     )
 }
 
-fn usage() -> impl Strategy<Value = Usage> {
-    (attempt(), option::of(any::<u64>()), option::of(bytes()))
-        .prop_map(|(attempt, energy_mj, peak_memory)| Usage { attempt, energy_mj, peak_memory })
+fn usage() -> impl Strategy<Value = AttemptUsage> {
+    (attempt(), option::of(any::<u64>()), option::of(bytes())).prop_map(
+        |(attempt, energy_mj, peak_memory)| AttemptUsage { attempt, energy_mj, peak_memory },
+    )
 }
 
 fn figures() -> impl Strategy<Value = GpuFigures> {
@@ -244,15 +248,15 @@ fn figures() -> impl Strategy<Value = GpuFigures> {
         activity: now.1,
         energy_mj: now.2,
     });
-    let card = (option::of(bytes()), option::of(any::<u64>()), option::of(any::<u16>()));
+    let figures = (option::of(bytes()), option::of(any::<u64>()), option::of(any::<u16>()));
     let lists = (vec(slice, 0..8), vec(running, 0..8));
-    (gpu(), millis(), card, any::<[u64; 3]>(), lists).prop_map(
-        |(gpu, at_unix, card, energy, lists)| GpuFigures {
+    (gpu(), millis(), figures, any::<[u64; 3]>(), lists).prop_map(
+        |(gpu, at_unix, figures, energy, lists)| GpuFigures {
             gpu,
             at_unix,
-            memory_used: card.0,
-            power_mw: card.1,
-            activity: card.2,
+            memory_used: figures.0,
+            power_mw: figures.1,
+            activity: figures.2,
             attempts_mj: energy[0],
             other_mj: energy[1],
             idle_mj: energy[2],
@@ -311,9 +315,9 @@ pub fn to_controller() -> impl Strategy<Value = ToController> {
 }
 
 /// A piece of something longer.
-pub fn piece() -> impl Strategy<Value = Piece> {
+pub fn piece() -> impl Strategy<Value = ProfilePiece> {
     (text(), any::<u64>(), any::<u64>(), vec(any::<u8>(), 0..40))
-        .prop_map(|(task, offset, whole, bytes)| Piece { task, offset, whole, bytes })
+        .prop_map(|(task, offset, whole, bytes)| ProfilePiece { task, offset, whole, bytes })
 }
 
 fn finding() -> impl Strategy<Value = Finding> {
@@ -325,11 +329,12 @@ fn finding() -> impl Strategy<Value = Finding> {
 
 fn launch() -> impl Strategy<Value = LaunchOrder> {
     let program = prop_oneof![
-        text().prop_map(Program::Script),
-        vec(text(), 0..4).prop_map(Program::Command),
+        text().prop_map(JobProgram::Script),
+        vec(text(), 0..4).prop_map(JobProgram::Command),
     ];
-    let array = (job(), any::<[u32; 4]>())
-        .prop_map(|(array, [index, count, min, max])| ArrayPlace { array, index, count, min, max });
+    let array = (job(), any::<[u32; 4]>()).prop_map(|(array, [index, count, min, max])| {
+        ArrayPosition { array, index, count, min, max }
+    });
     let fence = (any::<u64>(), any::<u64>(), attempt(), job(), any::<u32>());
     let place = (gpu(), option::of(slot()), slice(), option::of(array));
     let what = (text(), text(), program, option::of(text()), btree_map(text(), text(), 0..4));
@@ -339,7 +344,7 @@ fn launch() -> impl Strategy<Value = LaunchOrder> {
         .prop_map(|(sm, memory)| MpsShare { sm: sm.try_into().unwrap(), memory });
     let signal = option::of(proptest::sample::select(CheckpointSignal::ALL));
     let kernel = (bytes(), 0_u8..=9, any::<bool>(), option::of(text())).prop_map(
-        |(memory, priority, online, task_key)| KernelTerms {
+        |(memory, priority, online, task_key)| KernelQueueSpec {
             memory,
             priority: priority.try_into().unwrap(),
             class: if online { Class::Online } else { Class::Offline },
@@ -370,34 +375,38 @@ fn launch() -> impl Strategy<Value = LaunchOrder> {
         array: place.3,
         name: what.0,
         user: what.1,
-        program: what.2,
-        work_dir: what.3,
-        env: what.4,
-        output: rest.0,
-        time_limit: rest.1,
-        grace: rest.2,
+        run: RunSpec {
+            program: what.2,
+            work_dir: what.3,
+            env: what.4,
+            output: rest.0,
+            time_limit: rest.1,
+            grace: rest.2,
+            checkpoint_signal: rest.6,
+        },
         restart_reason: rest.3,
         traceparent: rest.4,
         share: rest.5,
-        checkpoint_signal: rest.6,
         kernel: rest.7,
         gang: rest.8,
     })
 }
 
-fn gang() -> impl Strategy<Value = GangPlace> {
+fn gang() -> impl Strategy<Value = GangPosition> {
     let numbers = (job(), any::<u32>(), any::<u32>(), any::<u32>(), any::<u32>(), any::<u32>());
     (numbers, vec(node(), 0..4), text(), any::<u16>()).prop_map(
-        |((gang, rank, size, local_rank, local_size, node_rank), nodes, master, port)| GangPlace {
-            gang,
-            rank,
-            size,
-            local_rank,
-            local_size,
-            node_rank,
-            nodes,
-            master,
-            port,
+        |((gang, rank, size, local_rank, local_size, node_rank), nodes, master, port)| {
+            GangPosition {
+                gang,
+                rank,
+                size,
+                local_rank,
+                local_size,
+                node_rank,
+                nodes,
+                master,
+                port,
+            }
         },
     )
 }
@@ -415,9 +424,9 @@ pub fn to_agent() -> impl Strategy<Value = ToAgent> {
         },
     );
     let step = prop_oneof![
-        slot().prop_map(Step::Destroy),
-        slot().prop_map(Step::Create),
-        (slot(), cut()).prop_map(|(slot, cut)| Step::Cut(slot, cut)),
+        slot().prop_map(PlanStep::Destroy),
+        slot().prop_map(PlanStep::Create),
+        (slot(), cut()).prop_map(|(slot, cut)| PlanStep::Cut(slot, cut)),
     ];
     let numbers = (any::<u64>(), any::<u64>());
     let plan = (numbers, uuid(), gpu(), vec(step, 0..9), option::of(text())).prop_map(

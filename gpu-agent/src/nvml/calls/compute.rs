@@ -7,16 +7,16 @@ use nvml_wrapper_sys::bindings::{
     nvmlComputeInstanceProfileInfo_t, nvmlDevice_t, nvmlDeviceAttributes_t, nvmlGpuInstance_t,
 };
 
-use super::{FUNCTION_NOT_FOUND, Library, SUCCESS, filled, to_size};
-use crate::nvml::fault::Fault;
+use super::{FUNCTION_NOT_FOUND, NvmlLibrary, SUCCESS, filled, to_size};
+use tessera_agent_core::nvml::error::NvmlCallError;
 
-impl Library {
+impl NvmlLibrary {
     /// Describes a compute-instance profile by its enumeration number.
     pub fn compute_profile(
         &self,
         instance: nvmlGpuInstance_t,
         number: u32,
-    ) -> Result<nvmlComputeInstanceProfileInfo_t, Fault> {
+    ) -> Result<nvmlComputeInstanceProfileInfo_t, NvmlCallError> {
         filled(|place| {
             call!(self.nvmlGpuInstanceGetComputeInstanceProfileInfo(instance, number, 0, place))
         })
@@ -28,7 +28,7 @@ impl Library {
         instance: nvmlGpuInstance_t,
         profile: u32,
         most: u32,
-    ) -> Result<Vec<nvmlComputeInstance_t>, Fault> {
+    ) -> Result<Vec<nvmlComputeInstance_t>, NvmlCallError> {
         let mut count = most;
         let mut list = vec![std::ptr::null_mut(); to_size(most.max(1))];
         call!(self.nvmlGpuInstanceGetComputeInstances(
@@ -46,7 +46,7 @@ impl Library {
         &self,
         instance: nvmlGpuInstance_t,
         profile: u32,
-    ) -> Result<nvmlComputeInstance_t, Fault> {
+    ) -> Result<nvmlComputeInstance_t, NvmlCallError> {
         filled(|place| call!(self.nvmlGpuInstanceCreateComputeInstance(instance, profile, place)))
     }
 
@@ -56,7 +56,7 @@ impl Library {
         instance: nvmlGpuInstance_t,
         profile: u32,
         place: nvmlComputeInstancePlacement_t,
-    ) -> Result<nvmlComputeInstance_t, Fault> {
+    ) -> Result<nvmlComputeInstance_t, NvmlCallError> {
         let made = filled(|made| {
             call!(self.nvmlGpuInstanceCreateComputeInstanceWithPlacement(
                 instance,
@@ -78,7 +78,7 @@ impl Library {
     pub fn compute_info(
         &self,
         compute: nvmlComputeInstance_t,
-    ) -> Result<nvmlComputeInstanceInfo_t, Fault> {
+    ) -> Result<nvmlComputeInstanceInfo_t, NvmlCallError> {
         filled(|place| call!(self.nvmlComputeInstanceGetInfo_v2(compute, place)))
     }
 
@@ -87,19 +87,19 @@ impl Library {
         &self,
         instance: nvmlGpuInstance_t,
         mig: nvmlDevice_t,
-    ) -> Result<nvmlComputeInstance_t, Fault> {
+    ) -> Result<nvmlComputeInstance_t, NvmlCallError> {
         let number: c_uint =
             filled(|place| call!(self.nvmlDeviceGetComputeInstanceId(mig, place)))?;
         filled(|place| call!(self.nvmlGpuInstanceGetComputeInstanceById(instance, number, place)))
     }
 
     /// Returns what a MIG device has of its GPU.
-    pub fn attributes(&self, mig: nvmlDevice_t) -> Result<nvmlDeviceAttributes_t, Fault> {
+    pub fn attributes(&self, mig: nvmlDevice_t) -> Result<nvmlDeviceAttributes_t, NvmlCallError> {
         filled(|place| call!(self.nvmlDeviceGetAttributes_v2(mig, place)))
     }
 
     /// Destroys a compute instance.
-    pub fn destroy_compute(&self, compute: nvmlComputeInstance_t) -> Result<(), Fault> {
+    pub fn destroy_compute(&self, compute: nvmlComputeInstance_t) -> Result<(), NvmlCallError> {
         call!(self.nvmlComputeInstanceDestroy(compute))
     }
 }

@@ -7,27 +7,33 @@ use nvml_wrapper_sys::bindings::{
     NvmlLib, nvmlDevice_t, nvmlProcessInfo_t, nvmlProcessUtilizationSample_t, nvmlUtilization_t,
 };
 
-use super::{FUNCTION_NOT_FOUND, Library, SUCCESS, filled, to_size};
-use crate::nvml::fault::Fault;
+use super::{FUNCTION_NOT_FOUND, NvmlLibrary, SUCCESS, filled, to_size};
+use tessera_agent_core::nvml::error::NvmlCallError;
 
 const NOT_FOUND: u32 = 6;
 const INSUFFICIENT_SIZE: u32 = 7;
-/// Entries asked for at first; the library says if there are more.
+/// Entries requested at first; the library reports if there are more.
 const ROOM: usize = 64;
-/// Most entries that are looked at: more processes than any card runs, and longer than any
+/// Most entries that are looked at: more processes than any GPU runs, and longer than any
 /// driver's buffer of samples.
 const ROOM_MAX: usize = 4096;
 
-impl Library {
+impl NvmlLibrary {
     /// Lists the processes that compute on a GPU, its instances included, or on a MIG device.
-    pub fn compute_processes(&self, device: nvmlDevice_t) -> Result<Vec<nvmlProcessInfo_t>, Fault> {
+    pub fn compute_processes(
+        &self,
+        device: nvmlDevice_t,
+    ) -> Result<Vec<nvmlProcessInfo_t>, NvmlCallError> {
         listed(|count, list| {
             call!(self.nvmlDeviceGetComputeRunningProcesses_v3(device, count, list))
         })
     }
 
     /// Lists the clients of MPS servers, likewise.
-    pub fn mps_processes(&self, device: nvmlDevice_t) -> Result<Vec<nvmlProcessInfo_t>, Fault> {
+    pub fn mps_processes(
+        &self,
+        device: nvmlDevice_t,
+    ) -> Result<Vec<nvmlProcessInfo_t>, NvmlCallError> {
         listed(|count, list| {
             call!(self.nvmlDeviceGetMPSComputeRunningProcesses_v3(device, count, list))
         })
@@ -39,7 +45,7 @@ impl Library {
         &self,
         device: nvmlDevice_t,
         since_us: u64,
-    ) -> Result<Vec<nvmlProcessUtilizationSample_t>, Fault> {
+    ) -> Result<Vec<nvmlProcessUtilizationSample_t>, NvmlCallError> {
         let loads = listed(|count, list| {
             call!(self.nvmlDeviceGetProcessUtilization(device, list, count, since_us))
         });
@@ -52,27 +58,27 @@ impl Library {
 
     /// Returns how much of the last moments a GPU was busy, in percent. Not supported with MIG
     /// on.
-    pub fn utilization(&self, device: nvmlDevice_t) -> Result<nvmlUtilization_t, Fault> {
+    pub fn utilization(&self, device: nvmlDevice_t) -> Result<nvmlUtilization_t, NvmlCallError> {
         let mut rates = nvmlUtilization_t { gpu: 0, memory: 0 };
         call!(self.nvmlDeviceGetUtilizationRates(device, &raw mut rates))?;
         Ok(rates)
     }
 
     /// Returns the power of a whole GPU, in milliwatts.
-    pub fn power(&self, device: nvmlDevice_t) -> Result<u32, Fault> {
+    pub fn power(&self, device: nvmlDevice_t) -> Result<u32, NvmlCallError> {
         filled(|place| call!(self.nvmlDeviceGetPowerUsage(device, place)))
     }
 
     /// Returns the energy of a whole GPU since its driver was loaded, in millijoules.
-    pub fn energy(&self, device: nvmlDevice_t) -> Result<u64, Fault> {
+    pub fn energy(&self, device: nvmlDevice_t) -> Result<u64, NvmlCallError> {
         filled(|place| call!(self.nvmlDeviceGetTotalEnergyConsumption(device, place)))
     }
 }
 
 /// Lets a call fill a list in, of which it may have more entries than there is room at first.
 fn listed<T: Copy>(
-    fill: impl Fn(*mut c_uint, *mut T) -> Result<(), Fault>,
-) -> Result<Vec<T>, Fault> {
+    fill: impl Fn(*mut c_uint, *mut T) -> Result<(), NvmlCallError>,
+) -> Result<Vec<T>, NvmlCallError> {
     let mut room = ROOM;
     loop {
         // SAFETY: used for structures of plain integers only, for which zero is valid.

@@ -9,18 +9,23 @@ use tessera_model::mig::Slot;
 use tessera_model::mig::compute::{ComputeSlot, Cut};
 
 use super::Loaded;
-use crate::nvml::fault::{Fault, Handling};
-use crate::nvml::messages::Reply;
-use crate::nvml::read::{self, ComputeSize, Standing};
+use crate::nvml::messages::NvmlReply;
+use crate::nvml::read::{self, ComputeSize, InstanceHandle};
+use tessera_agent_core::nvml::error::{ErrorHandling, NvmlCallError};
 
 impl Loaded {
-    /// Makes an instance, or completes one that was left half made; tells how it stands then.
-    pub(super) fn create(&mut self, gpu: &GpuId, slot: Slot) -> Result<Reply, Fault> {
+    /// Makes an instance, or completes one that was left half made; returns its state then.
+    pub(super) fn create(&mut self, gpu: &GpuId, slot: Slot) -> Result<NvmlReply, NvmlCallError> {
         self.make(gpu, slot, |loaded, standing| loaded.complete(gpu, standing))
     }
 
-    /// Makes an instance have exactly these compute instances; tells how it stands then.
-    pub(super) fn cut(&mut self, gpu: &GpuId, slot: Slot, cut: &Cut) -> Result<Reply, Fault> {
+    /// Makes an instance have exactly these compute instances; returns its state then.
+    pub(super) fn cut(
+        &mut self,
+        gpu: &GpuId,
+        slot: Slot,
+        cut: &Cut,
+    ) -> Result<NvmlReply, NvmlCallError> {
         self.make(gpu, slot, |loaded, standing| loaded.recut(gpu, standing, cut))
     }
 
@@ -29,13 +34,13 @@ impl Loaded {
         &mut self,
         gpu: &GpuId,
         slot: Slot,
-        fill: impl FnOnce(&mut Self, &Standing) -> Result<(), Fault>,
-    ) -> Result<Reply, Fault> {
+        fill: impl FnOnce(&mut Self, &InstanceHandle) -> Result<(), NvmlCallError>,
+    ) -> Result<NvmlReply, NvmlCallError> {
         let device = self.device(gpu)?;
         let geometry = self.geometry(gpu)?;
         let profile = geometry
             .profile(slot.profile)
-            .ok_or_else(|| Fault { call: "CreateGpuInstance".to_owned(), code: 3 })?;
+            .ok_or_else(|| NvmlCallError { call: "CreateGpuInstance".to_owned(), code: 3 })?;
         let placement = nvmlGpuInstancePlacement_t {
             start: slot.start.into(),
             size: profile.memory_slices.into(),
@@ -50,7 +55,7 @@ impl Loaded {
             Err(fault) => {
                 if fresh {
                     // Leaves nothing half made behind, if the driver lets us; else the next read
-                    // says.
+                    // reports.
                     let _ = self.library.destroy(handle);
                 }
                 Err(fault)
@@ -58,10 +63,10 @@ impl Loaded {
         }
     }
 
-    /// Tells what stands in a place that was changed. A driver that won't tell has changed it
+    /// Returns what stands in a place that was changed. A driver that can't read it has changed it
     /// nevertheless.
-    fn read_back(&mut self, gpu: &GpuId, slot: Slot) -> Reply {
-        self.look(gpu, slot).map_or(Reply::Done, |found| Reply::One(found.map(Box::new)))
+    fn read_back(&mut self, gpu: &GpuId, slot: Slot) -> NvmlReply {
+        self.look(gpu, slot).map_or(NvmlReply::Done, |found| NvmlReply::One(found.map(Box::new)))
     }
 
     /// Makes sure that an instance stands where it was meant to (G11).
@@ -70,16 +75,16 @@ impl Loaded {
         handle: nvmlGpuInstance_t,
         slot: Slot,
         meant: nvmlGpuInstancePlacement_t,
-    ) -> Result<Standing, Fault> {
+    ) -> Result<InstanceHandle, NvmlCallError> {
         let info = self.library.instance(handle)?;
         let found = info.placement;
         if (found.start, found.size) == (meant.start, meant.size) {
-            return Ok(Standing { handle, number: info.id, slot });
+            return Ok(InstanceHandle { handle, number: info.id, slot });
         }
-        Err(Fault { call: "nvmlDeviceCreateGpuInstanceWithPlacement".to_owned(), code: 29 })
+        Err(NvmlCallError { call: "nvmlDeviceCreateGpuInstanceWithPlacement".to_owned(), code: 29 })
     }
 
-    fn complete(&mut self, gpu: &GpuId, standing: &Standing) -> Result<(), Fault> {
+    fn complete(&mut self, gpu: &GpuId, standing: &InstanceHandle) -> Result<(), NvmlCallError> {
         let geometry = self.geometry(gpu)?;
         let slices = geometry.profile(standing.slot.profile).map_or(0, |p| p.compute_slices.into());
         let sizes = self.sizes(gpu, standing)?;
@@ -87,14 +92,19 @@ impl Loaded {
             return Ok(());
         }
         let whole = sizes.iter().find(|size| size.slices == slices);
-        let whole =
-            whole.ok_or_else(|| Fault { call: "CreateComputeInstance".to_owned(), code: 3 })?;
+        let whole = whole
+            .ok_or_else(|| NvmlCallError { call: "CreateComputeInstance".to_owned(), code: 3 })?;
         self.library.create_compute(standing.handle, whole.id).map(drop)
     }
 
     /// Takes away the compute instances that are not wanted and makes those that are missing. If
     /// one can't be made, those that were are taken away again: what stood can't be brought back.
-    fn recut(&mut self, gpu: &GpuId, standing: &Standing, cut: &Cut) -> Result<(), Fault> {
+    fn recut(
+        &mut self,
+        gpu: &GpuId,
+        standing: &InstanceHandle,
+        cut: &Cut,
+    ) -> Result<(), NvmlCallError> {
         let sizes = self.sizes(gpu, standing)?;
         let mut there = Cut::default();
         for compute in read::compute_instances(&self.library, standing.handle, &sizes)? {
@@ -123,21 +133,21 @@ impl Loaded {
 
     fn create_part(
         &self,
-        standing: &Standing,
+        standing: &InstanceHandle,
         sizes: &[ComputeSize],
         slot: ComputeSlot,
-    ) -> Result<nvmlComputeInstance_t, Fault> {
+    ) -> Result<nvmlComputeInstance_t, NvmlCallError> {
         let size = sizes.iter().find(|size| size.slices == u32::from(slot.slices));
-        let size =
-            size.ok_or_else(|| Fault { call: "CreateComputeInstance".to_owned(), code: 3 })?;
+        let size = size
+            .ok_or_else(|| NvmlCallError { call: "CreateComputeInstance".to_owned(), code: 3 })?;
         let place =
             nvmlComputeInstancePlacement_t { start: slot.start.into(), size: slot.slices.into() };
         self.library.create_compute_at(standing.handle, size.id, place)
     }
 
-    /// Destroys an instance; tells what stands there then, which should be nothing.
-    pub(super) fn destroy(&mut self, gpu: &GpuId, slot: Slot) -> Result<Reply, Fault> {
-        let Some(standing) = self.find(gpu, slot)? else { return Ok(Reply::One(None)) };
+    /// Destroys an instance; returns what stands there then, which should be nothing.
+    pub(super) fn destroy(&mut self, gpu: &GpuId, slot: Slot) -> Result<NvmlReply, NvmlCallError> {
+        let Some(standing) = self.find(gpu, slot)? else { return Ok(NvmlReply::One(None)) };
         let sizes = self.sizes(gpu, &standing)?;
         for compute in read::compute_instances(&self.library, standing.handle, &sizes)? {
             absent_is_done(self.library.destroy_compute(compute))?;
@@ -147,9 +157,9 @@ impl Loaded {
     }
 }
 
-fn absent_is_done(result: Result<(), Fault>) -> Result<(), Fault> {
+fn absent_is_done(result: Result<(), NvmlCallError>) -> Result<(), NvmlCallError> {
     match result {
-        Err(fault) if fault.handling() == Handling::Absent => Ok(()),
+        Err(fault) if fault.handling() == ErrorHandling::Absent => Ok(()),
         other => other,
     }
 }

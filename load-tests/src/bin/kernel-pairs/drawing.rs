@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use tessera_sim::kernels::Pair;
+use tessera_simulator::kernels::ProgramPair;
 
 use tessera_load_tests::players::Played;
 
@@ -20,7 +20,7 @@ const LOW: &str = "#e0a030";
 
 /// Returns the drawing of a pair's runs as SVG: the first milliseconds after the run-in, when all
 /// are under way.
-pub fn draw(pair: &Pair, lanes: &[(&str, &Played)]) -> String {
+pub fn draw(pair: &ProgramPair, lanes: &[(&str, &Played)]) -> String {
     let count = u64::try_from(lanes.len()).unwrap_or(0);
     let height = TOP + PITCH * count + 30;
     let mut svg = format!(

@@ -5,20 +5,20 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use tessera_agent::core::kernel::Tally;
-use tessera_kernel_queue::{Nanos, Rules};
+use tessera_agent_core::kernel::AttemptTally;
+use tessera_kernel_queue::{Nanos, QueueRules};
 use tessera_load_tests::players::{Played, Program, seconds, total};
-use tessera_sim::kernels::device::Span;
-use tessera_sim::kernels::ideal::omniscient;
-use tessera_sim::kernels::program::Course;
-use tessera_sim::kernels::{Model, Noise, Pair};
+use tessera_simulator::kernels::device::KernelSpan;
+use tessera_simulator::kernels::ideal::omniscient;
+use tessera_simulator::kernels::program::ProgramCourse;
+use tessera_simulator::kernels::{ProgramModel, ProgramPair, TimeNoise};
 
 /// Least that a run of the high program shall last by its model, and its run-in.
 pub const RUN_MIN: Duration = Duration::from_secs(2);
 pub const RUN_IN_MIN: Duration = Duration::from_millis(500);
 
 /// Returns a model as a program, its times stretched; with a pause after each task, if any.
-pub fn program(model: &Model, stretch: u64, pause: Duration) -> Program {
+pub fn program(model: &ProgramModel, stretch: u64, pause: Duration) -> Program {
     let mut recording = recording(model, stretch);
     if !pause.is_zero() {
         // Into a string, which takes everything.
@@ -28,7 +28,7 @@ pub fn program(model: &Model, stretch: u64, pause: Duration) -> Program {
 }
 
 /// Returns how many tasks last so long by the model, at least `tasks`.
-pub fn enough(model: &Model, stretch: u64, (least, tasks): (Duration, u32)) -> u32 {
+pub fn enough(model: &ProgramModel, stretch: u64, (least, tasks): (Duration, u32)) -> u32 {
     let steps = model.program().steps;
     let task: u64 = steps.iter().map(|step| (step.took_ns + step.gap_ns) * stretch).sum();
     let needed = least.as_nanos() / u128::from(task.max(1)) + 1;
@@ -46,7 +46,7 @@ pub struct Ideal {
 }
 
 /// Returns what an omniscient filler would use of a run's gaps.
-pub fn ideal(pair: &Pair, stretch: u64, switch: Nanos, played: &Played) -> Ideal {
+pub fn ideal(pair: &ProgramPair, stretch: u64, switch: Nanos, played: &Played) -> Ideal {
     let mut program = pair.low.program();
     let mut took = BTreeMap::new();
     for step in &mut program.steps {
@@ -55,20 +55,20 @@ pub fn ideal(pair: &Pair, stretch: u64, switch: Nanos, played: &Played) -> Ideal
         step.gap_ns *= stretch;
         step.waits_for_device = true;
     }
-    let spans = played.claimed().into_iter().map(|(from, until)| Span {
+    let spans = played.claimed().into_iter().map(|(from, until)| KernelSpan {
         program: 0,
         from: Nanos::new(from),
         until: Nanos::new(until),
     });
     let spans: Vec<_> = spans.collect();
     let used = |switch| {
-        let course = Course::new(program.clone(), 0, Noise { kernels: 0, gaps: 0 });
-        omniscient(&spans, course, Rules::default().epsilon, switch).get()
+        let course = ProgramCourse::new(program.clone(), 0, TimeNoise { kernels: 0, gaps: 0 });
+        omniscient(&spans, course, QueueRules::default().epsilon, switch).get()
     };
     Ideal { here: used(switch), free: used(Nanos::ZERO) }
 }
 
-/// Shows a run beside the one alone.
+/// Compares a run with the one alone.
 pub fn shown(played: &Played, alone: &Played, ideal: Ideal) -> Value {
     let mut tasks = played.tasks.clone();
     tasks.sort_unstable();
@@ -100,7 +100,7 @@ pub fn spread(times: &[u64], pause: Duration) -> Value {
 }
 
 /// Shows what the queue counted for one of them, and what became of its launches.
-pub fn counted(tally: &Tally) -> Value {
+pub fn counted(tally: &AttemptTally) -> Value {
     json!({
         "counters": tally.counters,
         "passed": tally.passed,
@@ -114,7 +114,7 @@ fn round(value: f64) -> f64 {
 }
 
 /// Writes a model's task as a recording, its times stretched.
-fn recording(model: &Model, stretch: u64) -> String {
+fn recording(model: &ProgramModel, stretch: u64) -> String {
     let program = model.program();
     let mut text = "player 1\n".to_owned();
     let mut kernels = BTreeMap::new();

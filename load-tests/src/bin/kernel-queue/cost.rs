@@ -6,13 +6,14 @@ use std::time::Instant;
 
 use serde_json::{Value, json};
 use tessera_kernel_queue::limits::{LEVELS, WAITING_MAX};
-use tessera_kernel_queue::waiting::Waiting;
+use tessera_kernel_queue::waiting::WaitingLaunches;
 use tessera_kernel_queue::{
-    Dims, Event, Join, KernelId, KernelIndex, Nanos, Queue, Rules, SessionId, TaskKey, TaskProfile,
+    Dims, Join, KernelId, KernelIndex, KernelQueue, Nanos, QueueEvent, QueueRules, SessionId,
+    TaskKey, TaskProfile,
 };
 use tessera_load_tests::machine::Spread;
 use tessera_model::spec::{Class, Priority};
-use tessera_sim::kernels::Chance;
+use tessera_predict::random::SeededRng;
 
 /// Counts what the program takes from the system.
 struct Counting;
@@ -73,14 +74,14 @@ fn case(decisions: usize, mut decide: impl FnMut(usize)) -> Value {
 
 /// Ten full queues; launches of queues above `fits` are too long for the gap.
 fn best_fit(decisions: usize, fits: usize) -> Value {
-    let mut chance = Chance::new(1);
-    let mut waiting = Waiting::default();
+    let mut rng = SeededRng::new(1);
+    let mut waiting = WaitingLaunches::default();
     for level in 0..LEVELS {
         let priority =
             Priority::try_from(u8::try_from(level).unwrap_or(9)).unwrap_or(Priority::DEFAULT);
         for slot in 0..WAITING_MAX {
             let long = if level < fits { 10_000 } else { 0 };
-            let time = Nanos::from_micros(20 + long + chance.below(900));
+            let time = Nanos::from_micros(20 + long + rng.below(900));
             let launch = u64::try_from(slot).unwrap_or(0);
             let session = SessionId::new(u64::try_from(level).unwrap_or(0));
             waiting.push(priority, (session, launch), KERNEL, Some(time)).expect("there is room");
@@ -88,7 +89,7 @@ fn best_fit(decisions: usize, fits: usize) -> Value {
     }
     let mut found = 0_usize;
     let result = case(decisions, |_| {
-        let idle = Nanos::from_micros(500 + chance.below(1_000));
+        let idle = Nanos::from_micros(500 + rng.below(1_000));
         if let Some(request) = waiting.best_fit(idle) {
             found += 1;
             let level = u8::try_from(request.session.get()).unwrap_or(9);
@@ -103,14 +104,14 @@ fn best_fit(decisions: usize, fits: usize) -> Value {
 /// A holder whose every launch ends a filled gap; six fillers at each lower priority, with so
 /// many launches waiting each.
 fn launch(decisions: usize, waiting_each: u64) -> Value {
-    let mut queue = Queue::new(Rules { ageing: None, ..Rules::default() });
+    let mut queue = KernelQueue::new(QueueRules { ageing: None, ..QueueRules::default() });
     join(&mut queue, 0, 0, Nanos::from_micros(50), Nanos::from_millis(2));
     for filler in 1..=54 {
         let priority = 1 + u8::try_from((filler - 1) / 6).unwrap_or(9);
         join(&mut queue, filler, priority, Nanos::from_micros(30 + 17 * filler), Nanos::ZERO);
         for launch in 0..waiting_each {
             let session = SessionId::new(filler);
-            let want = Event::Want { session, launch, kernel: KERNEL, beyond: None };
+            let want = QueueEvent::Request { session, launch, kernel: KERNEL, beyond: None };
             queue.step(want, Nanos::ZERO);
         }
     }
@@ -119,11 +120,14 @@ fn launch(decisions: usize, waiting_each: u64) -> Value {
     let result = case(decisions, |round| {
         now = now.plus(Nanos::from_micros(900));
         let count = u64::try_from(round).unwrap_or(0);
-        queue.step(Event::Launch { session: holder, launch: count, kernel: KERNEL, count }, now);
+        queue.step(
+            QueueEvent::Launch { session: holder, launch: count, kernel: KERNEL, count },
+            now,
+        );
         // Nobody may run out of its lease while this is measured.
         if round % 1_000 == 0 {
             for filler in 1..=54 {
-                queue.step(Event::Alive { session: SessionId::new(filler) }, now);
+                queue.step(QueueEvent::Alive { session: SessionId::new(filler) }, now);
             }
         }
     });
@@ -132,7 +136,7 @@ fn launch(decisions: usize, waiting_each: u64) -> Value {
     result
 }
 
-fn join(queue: &mut Queue, session: u64, priority: u8, took: Nanos, gap: Nanos) {
+fn join(queue: &mut KernelQueue, session: u64, priority: u8, took: Nanos, gap: Nanos) {
     let task = TaskKey::new(format!("task {session}")).expect("the name is short");
     let mut profile = TaskProfile::default();
     let id = KernelId::new("kernel", Dims([1; 3]), Dims([1; 3])).expect("the name is short");
@@ -145,10 +149,10 @@ fn join(queue: &mut Queue, session: u64, priority: u8, took: Nanos, gap: Nanos) 
         profile.pairs.add(None, index, gap);
     }
     profile.close_measuring();
-    queue.learn(&task, profile);
+    queue.add_profile(&task, profile);
     let priority = Priority::try_from(priority).unwrap_or(Priority::DEFAULT);
     let session = SessionId::new(session);
     let (class, share_thousandths) = (Class::Offline, 1_000);
     let join = Join { session, task, priority, class, share_thousandths };
-    queue.step(Event::Join(join), Nanos::ZERO);
+    queue.step(QueueEvent::Join(join), Nanos::ZERO);
 }

@@ -1,9 +1,9 @@
 //! FIKIT's three scenarios with its ten pairs.
 
 use serde_json::{Value, json};
-use tessera_kernel_queue::{GapPredictor, Nanos, Rules};
-use tessera_sim::kernels::experiment::{Bench, Comparison, SLICE};
-use tessera_sim::kernels::{PAIRS, Policy};
+use tessera_kernel_queue::{GapPredictor, Nanos, QueueRules};
+use tessera_simulator::kernels::experiment::{PairBench, PairComparison, SLICE};
+use tessera_simulator::kernels::{PAIRS, SharingPolicy};
 
 const SECOND: Nanos = Nanos::from_millis(1_000);
 
@@ -13,23 +13,26 @@ fn thousandths(value: f64) -> f64 {
 
 /// The ways that are compared: ours, ours with the paper's predictor, the paper's, and both
 /// without early stop.
-fn ways() -> [(&'static str, Rules); 5] {
-    let paper = Rules::paper();
+fn ways() -> [(&'static str, QueueRules); 5] {
+    let paper = QueueRules::paper();
     [
-        ("ours", Rules::default()),
-        ("ours_with_mean_gaps", Rules { predictor: GapPredictor::Mean, ..Rules::default() }),
-        ("ours_without_early_stop", Rules { early_stop: false, ..Rules::default() }),
+        ("ours", QueueRules::default()),
+        (
+            "ours_with_mean_gaps",
+            QueueRules { predictor: GapPredictor::Mean, ..QueueRules::default() },
+        ),
+        ("ours_without_early_stop", QueueRules { early_stop: false, ..QueueRules::default() }),
         ("fikit", paper),
-        ("fikit_without_early_stop", Rules { early_stop: false, ..paper }),
+        ("fikit_without_early_stop", QueueRules { early_stop: false, ..paper }),
     ]
 }
 
 /// Both programs run without a pause.
 pub fn sharing(gap_noise: u64, tasks: usize, seed: u64) -> Value {
     let rows = PAIRS.iter().map(|pair| {
-        let bench = Bench::new(pair, gap_noise, tasks, seed);
-        let alone = bench.both(Policy::Alone).programs[0].mean();
-        let slices = bench.both(Policy::Slices(SLICE)).programs[0].mean();
+        let bench = PairBench::new(pair, gap_noise, tasks, seed);
+        let alone = bench.both(SharingPolicy::Alone).programs[0].mean();
+        let slices = bench.both(SharingPolicy::Slices(SLICE)).programs[0].mean();
         let mut row = json!({
             "pair": pair.letter,
             "high": pair.high.name,
@@ -45,7 +48,7 @@ pub fn sharing(gap_noise: u64, tasks: usize, seed: u64) -> Value {
     rows.collect()
 }
 
-fn shown(result: &Comparison) -> Value {
+fn shown(result: &PairComparison) -> Value {
     let counters = &result.ours.counters;
     json!({
         "high_ratio": thousandths(result.high_ratio),
@@ -67,9 +70,9 @@ fn shown(result: &Comparison) -> Value {
 /// The high program without a pause, a low task every second.
 pub fn steady(tasks: usize, seed: u64) -> Value {
     let rows = PAIRS.iter().map(|pair| {
-        let bench = Bench::new(pair, 50, tasks, seed);
+        let bench = PairBench::new(pair, 50, tasks, seed);
         let low = |rules| {
-            let outcome = bench.low_every(Policy::Queue(rules), SECOND);
+            let outcome = bench.low_every(SharingPolicy::Queue(rules), SECOND);
             let low = &outcome.programs[1];
             json!({
                 "low_tasks": low.tasks.len(),
@@ -79,8 +82,8 @@ pub fn steady(tasks: usize, seed: u64) -> Value {
         };
         json!({
             "pair": pair.letter,
-            "ours": low(Rules::default()),
-            "fikit": low(Rules::paper()),
+            "ours": low(QueueRules::default()),
+            "fikit": low(QueueRules::paper()),
         })
     });
     rows.collect()
@@ -89,14 +92,14 @@ pub fn steady(tasks: usize, seed: u64) -> Value {
 /// The low program without a pause, a high task every second.
 pub fn preempting(tasks: usize, seed: u64) -> Value {
     let rows = PAIRS.iter().map(|pair| {
-        let bench = Bench::new(pair, 50, tasks, seed);
+        let bench = PairBench::new(pair, 50, tasks, seed);
         let high = |policy| bench.high_every(policy, SECOND).programs[0].mean();
-        let alone = high(Policy::Alone);
-        let ours = bench.high_every(Policy::Queue(Rules::default()), SECOND);
+        let alone = high(SharingPolicy::Alone);
+        let ours = bench.high_every(SharingPolicy::Queue(QueueRules::default()), SECOND);
         let busy = ours.programs[1].busy.get() / 1_000;
         json!({
             "pair": pair.letter,
-            "time_slices_ratio": thousandths(high(Policy::Slices(SLICE)) / alone),
+            "time_slices_ratio": thousandths(high(SharingPolicy::Slices(SLICE)) / alone),
             "ours_ratio": thousandths(ours.programs[0].mean() / alone),
             "ours_low_busy_percent": busy * 100 / (ours.end.get() / 1_000).max(1),
         })

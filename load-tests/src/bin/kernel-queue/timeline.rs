@@ -2,9 +2,9 @@
 
 use std::fmt::Write;
 
-use tessera_kernel_queue::{Nanos, Rules};
-use tessera_sim::kernels::experiment::{Bench, SLICE};
-use tessera_sim::kernels::{PAIRS, Policy};
+use tessera_kernel_queue::{Nanos, QueueRules};
+use tessera_simulator::kernels::experiment::{PairBench, SLICE};
+use tessera_simulator::kernels::{PAIRS, SharingPolicy};
 
 /// How much of the run is drawn.
 const SHOWN: Nanos = Nanos::from_millis(6);
@@ -17,12 +17,12 @@ const LOW: &str = "#e0a030";
 
 /// Returns the drawing of pair A's beginning as SVG.
 pub fn draw(seed: u64) -> String {
-    let bench = Bench::new(&PAIRS[0], 50, 3, seed);
+    let bench = PairBench::new(&PAIRS[0], 50, 3, seed);
     let lanes = [
-        ("alone", Policy::Alone),
-        ("time slices", Policy::Slices(SLICE)),
-        ("FIKIT", Policy::Queue(Rules::paper())),
-        ("Tessera", Policy::Queue(Rules::default())),
+        ("alone", SharingPolicy::Alone),
+        ("time slices", SharingPolicy::Slices(SLICE)),
+        ("FIKIT", SharingPolicy::Queue(QueueRules::paper())),
+        ("Tessera", SharingPolicy::Queue(QueueRules::default())),
     ];
     let height = 60 + PITCH * 4 + 30;
     let mut svg = format!(
@@ -62,7 +62,12 @@ pub fn draw(seed: u64) -> String {
     svg
 }
 
-fn lane(svg: &mut String, y: u64, name: &str, spans: &[tessera_sim::kernels::device::Span]) {
+fn lane(
+    svg: &mut String,
+    y: u64,
+    name: &str,
+    spans: &[tessera_simulator::kernels::device::KernelSpan],
+) {
     let _ = writeln!(
         svg,
         "<text x=\"{}\" y=\"{}\" text-anchor=\"end\">{name}</text>\

@@ -1,4 +1,4 @@
-//! The result as a picture: a panel for each figure, a group of bars for each workload, one bar for
+//! The result as a drawing: a panel for each figure, a group of bars for each workload, one bar for
 //! each policy, all from the JSON that the driver writes.
 
 use std::fmt::Write as _;

@@ -1,5 +1,5 @@
 //! What the shim costs: a call that it passes on, a holder's launch, and 200,000 launches a second
-//! told to the agent's own endpoint. The driver behind it does nothing, so that the rest shows.
+//! reported to the agent's own endpoint. The driver behind it does nothing, so that the rest shows.
 
 mod program;
 
@@ -12,9 +12,9 @@ use std::time::Duration;
 use anyhow::{Context as _, ensure};
 use clap::Parser;
 use serde_json::{Value, json};
-use tessera_agent::core::kernel::Admission;
 use tessera_agent::kernel::{Endpoint, KernelOrder, KernelSettings, start};
-use tessera_kernel_queue::{Dims, KernelId, Nanos, Rules, TaskKey, TaskProfile};
+use tessera_agent_core::kernel::Admission;
+use tessera_kernel_queue::{Dims, KernelId, Nanos, QueueRules, TaskKey, TaskProfile};
 use tessera_load_tests::machine;
 use tessera_model::AttemptId;
 use tessera_model::spec::{Class, Priority};
@@ -40,6 +40,7 @@ struct Arguments {
     program: Option<program::Part>,
 }
 
+#[expect(clippy::cast_precision_loss, reason = "a figure for people: 52 bits are enough")]
 fn main() -> anyhow::Result<()> {
     let arguments = Arguments::parse();
     if let Some(part) = arguments.program {
@@ -102,7 +103,7 @@ fn install(folder: &Path) -> anyhow::Result<Paths> {
 fn endpoint(folder: &Path) -> anyhow::Result<Endpoint> {
     let settings = KernelSettings {
         shim: PathBuf::from("/nowhere/libcuda.so.1"),
-        rules: Rules::default(),
+        rules: QueueRules::default(),
         data: folder.join("data"),
         gates: folder.join("gates"),
     };
@@ -128,9 +129,9 @@ fn admit(
         class: Class::Offline,
         share_thousandths: 1_000,
     };
-    let environment = endpoint.desk.admit(admission, &BTreeMap::new())?;
+    let environment = endpoint.handle.admit(admission, &BTreeMap::new())?;
     let profile = Box::new(profile()?);
-    endpoint.desk.learn(KernelOrder::Learn { task, profile });
+    endpoint.handle.share_profile(KernelOrder::Learn { task, profile });
     Ok(environment.into_iter().collect())
 }
 

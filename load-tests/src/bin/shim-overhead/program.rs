@@ -236,6 +236,8 @@ fn holder(cuda: &Cuda, direct: &Cuda) -> serde_json::Value {
     })
 }
 
+#[expect(clippy::cast_possible_truncation, reason = "the value is far below 2^32")]
+#[expect(clippy::cast_precision_loss, reason = "a figure for people: 52 bits are enough")]
 fn sustained(cuda: &Cuda, secs: u64, rate: u64) -> anyhow::Result<serde_json::Value> {
     // The ring's pages are touched once; what grows after that grows for ever.
     for _ in 0..100_000 {

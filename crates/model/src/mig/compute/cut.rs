@@ -20,7 +20,7 @@ pub struct ComputeSlot {
 }
 
 impl ComputeSlot {
-    /// Tells whether both claim a compute slice.
+    /// Returns whether both claim a compute slice.
     pub const fn overlaps(self, other: Self) -> bool {
         self.start < other.start.saturating_add(other.slices)
             && other.start < self.start.saturating_add(self.slices)
@@ -39,7 +39,7 @@ impl fmt::Display for ComputeSlot {
 
 /// The compute instances of one GPU instance; at most one begins on each compute slice.
 ///
-/// Whether they can stand together is for [`super::check_cut`] to tell.
+/// Whether they can coexist is for [`super::check_cut`] to tell.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
@@ -70,7 +70,7 @@ impl Cut {
         if cut.insert(slot) { Ok(cut) } else { Err(NoCut(slot)) }
     }
 
-    /// Adds a compute instance; tells whether it was one, and nothing began there.
+    /// Adds a compute instance; returns `false` if it is out of range or its start is taken.
     pub fn insert(&mut self, slot: ComputeSlot) -> bool {
         let inside = slot.start.checked_add(slot.slices).is_some_and(|e| e <= COMPUTE_SLICES_MAX);
         match self.slices.get_mut(usize::from(slot.start)) {
@@ -82,7 +82,7 @@ impl Cut {
         }
     }
 
-    /// Takes a compute instance away; tells whether it was there.
+    /// Removes a compute instance; returns whether it existed.
     pub fn remove(&mut self, slot: ComputeSlot) -> bool {
         let there = self.contains(slot);
         if let Some(place) = self.slices.get_mut(usize::from(slot.start)).filter(|_| there) {
@@ -91,7 +91,7 @@ impl Cut {
         there
     }
 
-    /// Tells whether this very compute instance is one of them.
+    /// Returns whether exactly this compute instance is included.
     pub fn contains(&self, slot: ComputeSlot) -> bool {
         slot.slices > 0 && self.slices.get(usize::from(slot.start)) == Some(&slot.slices)
     }
@@ -107,7 +107,7 @@ impl Cut {
         self.iter().count()
     }
 
-    /// Tells whether there are none.
+    /// Returns whether there are no compute instances.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

@@ -1,7 +1,7 @@
 //! Which compute instances a GPU instance offers, before it exists.
 //!
-//! A driver lists them only for GPU instances that stand, and plans are made before. Where it
-//! says otherwise when the time comes, its word counts: the plan's step is refused with it.
+//! A driver lists them only for existing GPU instances, but plans are made before. If the driver
+//! later refuses a step, the plan fails with the driver's message.
 
 use super::{ComputeSlot, Cut, IllegalCut, check_sizes};
 
@@ -51,11 +51,11 @@ pub const fn offered(compute_slices: u8) -> &'static [ComputeSize] {
 /// Finds starts for compute instances of these sizes: such that all of `busy` stay, of those such
 /// that the most of `standing` stay, of those the lowest.
 ///
-/// Returns `Ok(None)` if the sizes can stand together, but not with `busy` where they are.
+/// Returns `Ok(None)` if the sizes can coexist, but not with the present starts of `busy`.
 ///
 /// # Errors
 ///
-/// [`IllegalCut`] if they can't stand together at all.
+/// [`IllegalCut`] if they cannot coexist at all.
 pub fn arrange(
     compute_slices: u8,
     sizes: &[u8],
@@ -89,7 +89,7 @@ trait FirstMax: Iterator + Sized {
 
 impl<I: Iterator> FirstMax for I {}
 
-/// Adds every way to place `sizes` beside `cut`; equal sizes only in ascending order of starts.
+/// Adds every way to place `sizes` together with `cut`; equal sizes only in ascending order of starts.
 fn extend(compute_slices: u8, sizes: &[u8], cut: Cut, all: &mut Vec<Cut>) {
     let Some((slices, rest)) = sizes.split_first() else { return all.push(cut) };
     let known = offered(compute_slices).iter().find(|size| size.slices == *slices);

@@ -11,14 +11,14 @@ fn slot(geometry: &Geometry, name: &str, start: u8) -> Slot {
     Slot { start, profile: geometry.by_name(&name.parse().unwrap()).unwrap().id }
 }
 
-fn of(geometry: &Geometry, tenants: &[Tenant], name: &str) -> Outlook {
+fn of(geometry: &Geometry, tenants: &[OccupiedInstance], name: &str) -> ProfileAvailability {
     let id = geometry.by_name(&name.parse().unwrap()).unwrap().id;
     let all = outlook(geometry, tenants).unwrap();
     all.into_iter().find(|o| o.profile == id).unwrap()
 }
 
-const fn busy(slot: Slot, until: u64) -> Tenant {
-    Tenant { slot, hold: Hold::Busy { until: Some(Millis::new(until)) } }
+const fn busy(slot: Slot, until: u64) -> OccupiedInstance {
+    OccupiedInstance { slot, hold: InstanceUse::Busy { until: Some(Millis::new(until)) } }
 }
 
 #[test]
@@ -28,7 +28,7 @@ fn an_empty_gpu_takes_as_many_of_each_profile_as_it_may_hold() {
     for profile in &a100.profiles {
         let found = of(&a100, &[], profile.name.as_str());
         assert_eq!(found.now, u32::from(profile.max_instances), "{}", profile.name);
-        assert_eq!(found.first, First::Now);
+        assert_eq!(found.first, FirstOpening::Now);
     }
 }
 
@@ -37,14 +37,17 @@ fn idle_instances_in_the_way_are_named_and_no_others() {
     let a100 = a100();
     let small = slot(&a100, "1g.5gb", 1);
     let tenants = [
-        Tenant { slot: small, hold: Hold::Idle },
-        Tenant { slot: slot(&a100, "1g.5gb", 6), hold: Hold::Busy { until: None } },
+        OccupiedInstance { slot: small, hold: InstanceUse::Idle },
+        OccupiedInstance {
+            slot: slot(&a100, "1g.5gb", 6),
+            hold: InstanceUse::Busy { until: None },
+        },
     ];
 
     let found = of(&a100, &tenants, "4g.20gb");
 
     assert_eq!((found.now, found.after_idle), (0, 1));
-    assert_eq!(found.first, First::AfterIdle { idle: vec![small] });
+    assert_eq!(found.first, FirstOpening::AfterIdle { idle: vec![small] });
 }
 
 #[test]
@@ -57,7 +60,7 @@ fn the_fewest_busy_instances_that_end_soonest_are_waited_for() {
     assert_eq!((found.now, found.after_idle), (0, 0));
     assert_eq!(
         found.first,
-        First::AfterBusy { busy: vec![right], idle: vec![], ready: Some(Millis::new(400)) }
+        FirstOpening::AfterBusy { busy: vec![right], idle: vec![], ready: Some(Millis::new(400)) }
     );
 }
 
@@ -68,22 +71,22 @@ fn the_whole_card_waits_for_the_last_and_an_unknown_end_is_said() {
     let mut tenants = vec![busy(left, 900), busy(right, 400)];
 
     let known = of(&a100, &tenants, "7g.40gb").first;
-    tenants[0].hold = Hold::Busy { until: None };
+    tenants[0].hold = InstanceUse::Busy { until: None };
     let unknown = of(&a100, &tenants, "7g.40gb").first;
 
     let both = vec![left, right];
     let ready = Some(Millis::new(900));
-    assert_eq!(known, First::AfterBusy { busy: both.clone(), idle: vec![], ready });
-    assert_eq!(unknown, First::AfterBusy { busy: both, idle: vec![], ready: None });
+    assert_eq!(known, FirstOpening::AfterBusy { busy: both.clone(), idle: vec![], ready });
+    assert_eq!(unknown, FirstOpening::AfterBusy { busy: both, idle: vec![], ready: None });
 }
 
 #[test]
 fn a_stuck_instance_is_for_a_person() {
     let a100 = a100();
     let stuck = slot(&a100, "1g.5gb", 5);
-    let tenants = [Tenant { slot: stuck, hold: Hold::Stuck }];
+    let tenants = [OccupiedInstance { slot: stuck, hold: InstanceUse::Stuck }];
 
-    assert_eq!(of(&a100, &tenants, "7g.40gb").first, First::Blocked { stuck: vec![stuck] });
+    assert_eq!(of(&a100, &tenants, "7g.40gb").first, FirstOpening::Blocked { stuck: vec![stuck] });
     assert_eq!(of(&a100, &tenants, "3g.20gb").now, 1);
 }
 
@@ -95,35 +98,38 @@ fn an_engine_that_is_taken_elsewhere_is_waited_for_too() {
     let found = of(&a30, &[busy(holder, 70)], "2g.12gb+me");
 
     let ready = Some(Millis::new(70));
-    assert_eq!(found.first, First::AfterBusy { busy: vec![holder], idle: vec![], ready });
+    assert_eq!(found.first, FirstOpening::AfterBusy { busy: vec![holder], idle: vec![], ready });
 }
 
 #[test]
 fn a_layout_of_another_gpu_is_refused() {
     let a100 = a100();
-    let tenants = [Tenant { slot: Slot { start: 7, profile: ProfileId(19) }, hold: Hold::Idle }];
+    let tenants = [OccupiedInstance {
+        slot: Slot { start: 7, profile: ProfileId(19) },
+        hold: InstanceUse::Idle,
+    }];
 
     assert!(matches!(outlook(&a100, &tenants), Err(IllegalLayout::NotAStart { .. })));
 }
 
 /// Any legal crowd on any GPU of the catalogue.
-fn crowd() -> impl Strategy<Value = (Geometry, Vec<Tenant>)> {
+fn crowd() -> impl Strategy<Value = (Geometry, Vec<OccupiedInstance>)> {
     let keys: Vec<_> = catalog::models().keys().cloned().collect();
     let hold = prop_oneof![
-        Just(Hold::Idle),
-        (0..50_u64).prop_map(|t| Hold::Busy { until: Some(Millis::new(t)) }),
-        Just(Hold::Busy { until: None }),
-        Just(Hold::Stuck),
+        Just(InstanceUse::Idle),
+        (0..50_u64).prop_map(|t| InstanceUse::Busy { until: Some(Millis::new(t)) }),
+        Just(InstanceUse::Busy { until: None }),
+        Just(InstanceUse::Stuck),
     ];
     let picks = prop::collection::vec((any::<prop::sample::Index>(), hold), 0..8);
     (prop::sample::select(keys), picks).prop_map(|(key, picks)| {
         let geometry = catalog::models()[&key].geometry();
         let all: Vec<Slot> = geometry.profiles.iter().flat_map(placements).collect();
-        let mut tenants: Vec<Tenant> = Vec::new();
+        let mut tenants: Vec<OccupiedInstance> = Vec::new();
         for (index, hold) in picks {
             let slot = *index.get(&all);
             if geometry.check(tenants.iter().map(|t| &t.slot).chain([&slot])).is_ok() {
-                tenants.push(Tenant { slot, hold });
+                tenants.push(OccupiedInstance { slot, hold });
             }
         }
         (geometry, tenants)
@@ -132,12 +138,12 @@ fn crowd() -> impl Strategy<Value = (Geometry, Vec<Tenant>)> {
 
 /// The size of the smallest set of busy instances without which an instance of `profile` fits
 /// once every idle one is gone, by trying every set.
-fn oracle(geometry: &Geometry, tenants: &[Tenant], profile: &Profile) -> Option<u32> {
-    let slots = |keep: &dyn Fn(Hold) -> bool| -> Vec<Slot> {
+fn oracle(geometry: &Geometry, tenants: &[OccupiedInstance], profile: &Profile) -> Option<u32> {
+    let slots = |keep: &dyn Fn(InstanceUse) -> bool| -> Vec<Slot> {
         tenants.iter().filter(|t| keep(t.hold)).map(|t| t.slot).collect()
     };
-    let busy = slots(&|hold| matches!(hold, Hold::Busy { .. }));
-    let stuck = slots(&|hold| hold == Hold::Stuck);
+    let busy = slots(&|hold| matches!(hold, InstanceUse::Busy { .. }));
+    let stuck = slots(&|hold| hold == InstanceUse::Stuck);
     (0_u32..1 << busy.len())
         .filter(|gone| {
             let stay = busy.iter().enumerate().filter(|(i, _)| gone & (1 << i) == 0);
@@ -157,12 +163,12 @@ proptest! {
             prop_assert!(found.now <= found.after_idle);
             let fewest = oracle(&geometry, &tenants, profile);
             match &found.first {
-                First::Now => prop_assert!(found.now > 0),
-                First::AfterIdle { idle } => {
+                FirstOpening::Now => prop_assert!(found.now > 0),
+                FirstOpening::AfterIdle { idle } => {
                     prop_assert!(found.now == 0 && found.after_idle > 0 && !idle.is_empty());
                     prop_assert_eq!(fewest, Some(0));
                 }
-                First::AfterBusy { busy, idle, .. } => {
+                FirstOpening::AfterBusy { busy, idle, .. } => {
                     prop_assert_eq!(found.after_idle, 0);
                     prop_assert_eq!(fewest.map(|n| n as usize), Some(busy.len()));
                     let gone = |slot: &Slot| busy.contains(slot) || idle.contains(slot);
@@ -171,7 +177,7 @@ proptest! {
                     let fits = |slot| geometry.check(rest.iter().chain([&slot])).is_ok();
                     prop_assert!(placements(profile).any(fits));
                 }
-                First::Blocked { stuck } => {
+                FirstOpening::Blocked { stuck } => {
                     prop_assert_eq!(fewest, None);
                     prop_assert!(!stuck.is_empty());
                 }

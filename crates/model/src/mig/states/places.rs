@@ -22,14 +22,14 @@ struct Place {
 
 /// All placements of a set of profiles: by profile, then by start.
 #[derive(Clone, Debug)]
-pub struct Places {
+pub struct InstancePlacements {
     places: Vec<Place>,
     /// The profiles, as the driver lists them.
     profiles: Vec<ProfileId>,
     budget: MediaEngines,
 }
 
-impl Places {
+impl InstancePlacements {
     /// Collects the placements of the profiles in `chosen` (all, if it is `None`).
     ///
     /// # Errors
@@ -109,12 +109,12 @@ impl Places {
         kept.fold(0, |set, (bit, _)| set | 1 << bit)
     }
 
-    /// Tells whether two placements share a memory slice.
+    /// Returns whether two placements share a memory slice.
     pub fn overlap(&self, a: usize, b: usize) -> bool {
         self.places[a].overlapping & (1 << b) != 0
     }
 
-    /// Tells whether the placement `bit` may join the legal set `set`.
+    /// Returns whether the placement `bit` may join the legal set `set`.
     pub fn may_join(&self, set: u128, bit: usize) -> bool {
         let place = &self.places[bit];
         let crowded = (set & place.siblings).count_ones() >= place.max_instances;

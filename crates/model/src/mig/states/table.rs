@@ -1,6 +1,6 @@
 //! Every state of a space with what follows from it, worked out once.
 
-use super::places::{Places, bits};
+use super::places::{InstancePlacements, bits};
 
 /// Most entries of the table of successors, states times placements: 16 MiB of them. The
 /// largest known GPU takes a seventieth.
@@ -15,7 +15,7 @@ const NO_PLACE: u8 = u8::MAX;
 /// All states by index. A state's index is below that of every state that contains it; the empty
 /// one has index 0.
 #[derive(Clone, Debug)]
-pub struct Table {
+pub struct StateTable {
     sets: Vec<u128>,
     /// By state and placement: the state with the placement taken or, if it has it, given back.
     toggled: Vec<u32>,
@@ -27,10 +27,10 @@ pub struct Table {
     profiles: usize,
 }
 
-impl Table {
+impl StateTable {
     /// Works the table out, with `R` over the placements in `offered`; `None` if it would have
     /// more than `entries_max` entries. What was begun until then is the most that is spent.
-    pub fn build(places: &Places, offered: u128, entries_max: usize) -> Option<Self> {
+    pub fn build(places: &InstancePlacements, offered: u128, entries_max: usize) -> Option<Self> {
         let mut table = Self {
             sets: Vec::new(),
             toggled: Vec::new(),
@@ -48,7 +48,7 @@ impl Table {
 
     /// Lists every legal set, small ones first. Each is found once: from itself less its
     /// highest placement, which is legal too.
-    fn list_states(&mut self, places: &Places, entries_max: usize) -> Option<()> {
+    fn list_states(&mut self, places: &InstancePlacements, entries_max: usize) -> Option<()> {
         self.push(0, entries_max)?;
         let mut from = 0;
         while let Some(set) = self.sets.get(from).copied() {
@@ -116,7 +116,7 @@ impl Table {
         }
     }
 
-    fn choose_placements(&mut self, places: &Places) {
+    fn choose_placements(&mut self, places: &InstancePlacements) {
         let ways: Vec<_> = places.profiles().iter().map(|p| places.bits_of(*p)).collect();
         let mut best = Vec::with_capacity(self.sets.len() * ways.len());
         for state in 0..self.sets.len() {

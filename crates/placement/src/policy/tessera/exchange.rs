@@ -1,6 +1,6 @@
 //! Jobs that change places between GPUs, where both GPUs together are worth more so.
 //!
-//! A GPU's own search keeps its jobs together, and [`super::room`] moves some for the sake of one that
+//! A GPU's own search keeps its jobs together, and [`super::making_room`] moves some for the sake of one that
 //! waits. What is left after both is looked at in pairs of GPUs: one job goes over, or two change
 //! places, and both GPUs are seated anew. The pairs come first in which the jobs that go have
 //! the most to gain by it. An exchange has to clear the same hurdle as any change under running jobs,
@@ -14,8 +14,8 @@ use std::rc::Rc;
 use tessera_model::JobId;
 
 use super::search::{Plan, Search};
-use crate::decision::Seat;
-use crate::seating::NO_SEAT;
+use crate::decision::PlacedJob;
+use crate::placement_search::NO_PLACEMENT;
 
 /// Exchanges that one round makes at most. Chosen: each stops up to two jobs, and the next round sees
 /// what came of it.
@@ -26,7 +26,7 @@ const SEARCHES: usize = 2;
 
 /// Two GPUs, and who goes over from each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Offer {
+struct ExchangeOffer {
     /// What those who go over would gain if they got the best seat there.
     hoped: i64,
     from: (usize, JobId),
@@ -36,19 +36,19 @@ struct Offer {
 /// An offer that was searched, and by how much both GPUs are worth more.
 struct Exchange {
     gain: i64,
-    offer: Offer,
+    offer: ExchangeOffer,
     plans: [(usize, Plan); 2],
 }
 
 /// A GPU with the jobs that may leave it.
-struct Side {
+struct ExchangeSide {
     at: usize,
     kind: usize,
-    movers: Vec<Mover>,
+    movers: Vec<MovableJob>,
 }
 
 /// A job that may leave its GPU, with what it may hope for by GPU model.
-struct Mover {
+struct MovableJob {
     job: JobId,
     hopes: Vec<Option<i64>>,
 }
@@ -59,8 +59,11 @@ impl Search<'_, '_> {
         for _ in 0..EXCHANGES_MAX {
             let Some(Exchange { offer, plans, .. }) = self.best_exchange() else { return };
             let text = match offer.to.1 {
-                Some(other) => format!("{} and {other} change places", offer.from.1),
-                None => format!("{} changes over, which frees more than it takes", offer.from.1),
+                Some(other) => format!(
+                    "jobs {} and {other} swap places, which serves both GPUs better",
+                    offer.from.1
+                ),
+                None => format!("job {} moves, which frees more than it takes", offer.from.1),
             };
             for (at, plan) in plans {
                 self.charge(at, &plan);
@@ -85,20 +88,20 @@ impl Search<'_, '_> {
 
     /// Returns who might change places, as many as half of the searches that are left are enough
     /// for, those first who hope for most.
-    fn offers(&mut self) -> Vec<Offer> {
+    fn offers(&mut self) -> Vec<ExchangeOffer> {
         // Half of them, so that another pair of GPUs has a turn after this one.
         let most = self.effort.div_ceil(2) / SEARCHES;
         if most == 0 {
             return Vec::new();
         }
-        let searched = self.table.settings.searched;
-        let mut gpus = self.desk.most_idle(searched);
-        for at in self.desk.fewest(usize::MAX, searched) {
-            if !gpus.contains(&at) && !self.desk.post(at).seats.is_empty() {
+        let searched = self.scoring.settings.searched;
+        let mut gpus = self.index.most_idle(searched);
+        for at in self.index.fewest(usize::MAX, searched) {
+            if !gpus.contains(&at) && !self.index.gpu(at).seats.is_empty() {
                 gpus.push(at);
             }
         }
-        let sides: Vec<Side> = gpus.into_iter().map(|at| self.side(at)).collect();
+        let sides: Vec<ExchangeSide> = gpus.into_iter().map(|at| self.side(at)).collect();
         let mut offers = Vec::new();
         for (place, a) in sides.iter().enumerate() {
             for (other, b) in sides.iter().enumerate().filter(|(other, _)| *other != place) {
@@ -106,13 +109,13 @@ impl Search<'_, '_> {
                     let Some(hoped) = ours.hopes[b.kind] else { continue };
                     let from = (a.at, ours.job);
                     if hoped > 0 {
-                        offers.push(Offer { hoped, from, to: (b.at, None) });
+                        offers.push(ExchangeOffer { hoped, from, to: (b.at, None) });
                     }
                     for theirs in b.movers.iter().filter(|_| place < other) {
                         let Some(back) = theirs.hopes[a.kind] else { continue };
                         if hoped + back > 0 {
                             let to = (b.at, Some(theirs.job));
-                            offers.push(Offer { hoped: hoped + back, from, to });
+                            offers.push(ExchangeOffer { hoped: hoped + back, from, to });
                         }
                     }
                 }
@@ -127,45 +130,45 @@ impl Search<'_, '_> {
     }
 
     /// Returns a GPU with the jobs that may leave it.
-    fn side(&mut self, at: usize) -> Side {
-        let (kind, seats) = (self.desk.post(at).kind, self.desk.post(at).seats.clone());
+    fn side(&mut self, at: usize) -> ExchangeSide {
+        let (kind, seats) = (self.index.gpu(at).kind, self.index.gpu(at).seats.clone());
         let mut movers = Vec::new();
         // Who shares a slice is left alone: a search gives each job one of its own.
-        if !seats.iter().any(Seat::shares) {
+        if !seats.iter().any(PlacedJob::shares) {
             for seat in seats {
-                if self.table.outlasts_move(self.desk.kinds(), seat.job)
+                if self.scoring.outlasts_move(self.index.kinds(), seat.job)
                     && self.quota_left(seat.job).is_none()
                 {
-                    movers.push(Mover { job: seat.job, hopes: self.hopes(at, seat) });
+                    movers.push(MovableJob { job: seat.job, hopes: self.hopes(at, seat) });
                 }
             }
         }
-        Side { at, kind, movers }
+        ExchangeSide { at, kind, movers }
     }
 
     /// Returns what a job would gain by the best seat of another GPU of each model, with its move
     /// paid for; nothing where it has none.
-    fn hopes(&mut self, at: usize, seat: Seat) -> Vec<Option<i64>> {
+    fn hopes(&mut self, at: usize, seat: PlacedJob) -> Vec<Option<i64>> {
         let here = self.seated(at, seat);
-        let kinds = self.desk.kinds();
+        let kinds = self.index.kinds();
         let hopes = kinds.iter().enumerate().map(|(kind, first)| {
-            let row = self.rows.row(&self.table, kinds, *first, kind, seat.job, None);
+            let row = self.rows.row(&self.scoring, kinds, *first, kind, seat.job, None);
             let best = row.iter().copied().max().filter(|worth| *worth > 0)?;
             Some(best - here)
         });
         hopes.collect()
     }
 
-    fn tried(&mut self, offer: Offer) -> Option<Exchange> {
+    fn tried(&mut self, offer: ExchangeOffer) -> Option<Exchange> {
         let ((a, job), (b, other)) = (offer.from, offer.to);
         let before = self.present(a) + self.present(b);
-        let mut ours = self.desk.post(a).jobs();
+        let mut ours = self.index.gpu(a).jobs();
         ours.retain(|known| *known != job);
         ours.extend(other);
-        let mut theirs = self.desk.post(b).jobs();
+        let mut theirs = self.index.gpu(b).jobs();
         theirs.retain(|known| Some(*known) != other);
         theirs.push(job);
-        let enough = before + (before / 1_000 * self.table.settings.hurdle).max(0);
+        let enough = before + (before / 1_000 * self.scoring.settings.hurdle).max(0);
         let floor = Some(enough - self.most(a, &ours));
         let there = self.plan_for(b, &theirs, Some(job), floor)?;
         let here = self.plan_for(a, &ours, other, Some(enough - there.worth))?;
@@ -177,6 +180,6 @@ impl Search<'_, '_> {
     fn most(&mut self, at: usize, jobs: &[JobId]) -> i64 {
         let rows: Vec<Rc<[i64]>> = jobs.iter().map(|job| self.row(at, *job)).collect();
         let rows: Vec<&[i64]> = rows.iter().map(|row| &**row).collect();
-        self.table.mig(at).map_or(NO_SEAT, |mig| mig.atlas().most(&rows))
+        self.scoring.mig(at).map_or(NO_PLACEMENT, |mig| mig.layout_index().most(&rows))
     }
 }

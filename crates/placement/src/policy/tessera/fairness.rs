@@ -10,21 +10,22 @@ use std::sync::Arc;
 
 use tessera_model::JobId;
 
-use super::waiting::{Clock, Key, Waiting, Weight};
+use super::waiting::{JobWeight, Key, UrgencyClock, WaitingJobs};
+use crate::facts::{Account, JobTable, SliceLimit};
 use crate::fair::factors;
-use crate::forecast::{Account, Forecast, Limit};
+use crate::numbers;
 use crate::view::QueuedJob;
 
 /// Jobs that wait, by account.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Lines {
-    lines: BTreeMap<Arc<str>, Waiting>,
+pub(super) struct AccountQueues {
+    account_queues: BTreeMap<Arc<str>, WaitingJobs>,
     accounts: BTreeMap<Key, Arc<str>>,
     /// Those whose account was not asked for yet.
     fresh: BTreeSet<Key>,
 }
 
-impl Lines {
+impl AccountQueues {
     pub(super) fn insert(&mut self, job: &QueuedJob) {
         self.fresh.insert((job.priority, job.id));
     }
@@ -33,10 +34,10 @@ impl Lines {
         let key = (job.priority, job.id);
         self.fresh.remove(&key);
         let Some(account) = self.accounts.remove(&key) else { return };
-        if let Some(line) = self.lines.get_mut(&account) {
+        if let Some(line) = self.account_queues.get_mut(&account) {
             line.remove(job);
             if line.queue().is_empty() {
-                self.lines.remove(&account);
+                self.account_queues.remove(&account);
             }
         }
     }
@@ -44,25 +45,25 @@ impl Lines {
     /// Returns the most urgent jobs of all accounts, each by its account's factor.
     pub(super) fn most_urgent(
         &mut self,
-        all: &Waiting,
-        forecast: &dyn Forecast,
-        clock: Clock,
+        all: &WaitingJobs,
+        jobs: &dyn JobTable,
+        clock: UrgencyClock,
         most: usize,
-        weigh: &mut dyn FnMut(&QueuedJob) -> Weight,
+        weigh: &mut dyn FnMut(&QueuedJob) -> JobWeight,
     ) -> Vec<QueuedJob> {
         for key in std::mem::take(&mut self.fresh) {
             let Some(job) = all.queue().get(&key) else { continue };
-            let name = forecast.account(job.id).map_or_else(|| "".into(), |account| account.name);
-            self.lines.entry(Arc::clone(&name)).or_default().insert(job.clone());
+            let name = jobs.account(job.id).map_or_else(|| "".into(), |account| account.name);
+            self.account_queues.entry(Arc::clone(&name)).or_default().insert(job.clone());
             self.accounts.insert(key, name);
         }
         let known: Vec<Option<Account>> = self
-            .lines
+            .account_queues
             .values()
-            .map(|line| forecast.account(line.queue().keys().next()?.1))
+            .map(|line| jobs.account(line.queue().keys().next()?.1))
             .collect();
         let mut order: Vec<(f64, QueuedJob)> = Vec::new();
-        for (line, factor) in self.lines.values_mut().zip(factors(&known)) {
+        for (line, factor) in self.account_queues.values_mut().zip(factors(&known)) {
             line.weigh(weigh);
             let urgent = line.most_urgent(clock, most);
             order.extend(urgent.into_iter().map(|(urgency, job)| (urgency * factor, job)));
@@ -77,8 +78,8 @@ impl Lines {
 
 /// What accounts hold, in compute slices, with what this round promised on top; for quotas.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Quotas {
-    limits: BTreeMap<JobId, Rc<[Limit]>>,
+pub(super) struct SearchQuotas {
+    limits: BTreeMap<JobId, Rc<[SliceLimit]>>,
     /// Empty until somebody with a quota is met.
     held: Option<BTreeMap<Arc<str>, u32>>,
 }
@@ -86,10 +87,10 @@ pub(super) struct Quotas {
 /// A job with the compute slices that it has.
 pub(super) type Held = (JobId, u32);
 
-impl Quotas {
+impl SearchQuotas {
     /// Returns what limits a job: its account's quota, and its user's within that.
-    pub(super) fn limits(&mut self, forecast: &dyn Forecast, job: JobId) -> Rc<[Limit]> {
-        let limits = || forecast.account(job).iter().flat_map(Account::limits).collect();
+    pub(super) fn limits(&mut self, jobs: &dyn JobTable, job: JobId) -> Rc<[SliceLimit]> {
+        let limits = || jobs.account(job).iter().flat_map(Account::limits).collect();
         Rc::clone(self.limits.entry(job).or_insert_with(limits))
     }
 
@@ -97,14 +98,14 @@ impl Quotas {
     /// begins; it is read once, and only if somebody has a quota.
     pub(super) fn left(
         &mut self,
-        forecast: &dyn Forecast,
-        limit: &Limit,
+        jobs: &dyn JobTable,
+        limit: &SliceLimit,
         seats: &mut dyn Iterator<Item = Held>,
     ) -> u32 {
         if self.held.is_none() {
             let mut held: BTreeMap<Arc<str>, u32> = BTreeMap::new();
             for (job, slices) in seats {
-                for limit in &*self.limits(forecast, job) {
+                for limit in &*self.limits(jobs, job) {
                     *held.entry(Arc::clone(&limit.name)).or_default() += slices;
                 }
             }
@@ -114,17 +115,17 @@ impl Quotas {
         limit.slices.saturating_sub(held.unwrap_or(0))
     }
 
-    /// Tells whether no account takes more on a GPU than it may: what it takes beyond what its
+    /// Returns whether no account takes more on a GPU than it may: what it takes beyond what its
     /// jobs have there must be left to it.
     pub(super) fn allows(
         &mut self,
-        forecast: &dyn Forecast,
+        jobs: &dyn JobTable,
         before: &[Held],
         after: &[Held],
         seats: &mut dyn Iterator<Item = Held>,
     ) -> bool {
-        for (limit, more) in self.changes(forecast, before, after).into_values() {
-            let left = self.left(forecast, &limit, seats);
+        for (limit, more) in self.changes(jobs, before, after).into_values() {
+            let left = self.left(jobs, &limit, seats);
             if more > i64::from(left) && more > 0 {
                 return false;
             }
@@ -133,27 +134,27 @@ impl Quotas {
     }
 
     /// Counts what accounts take or give back on a GPU.
-    pub(super) fn take(&mut self, forecast: &dyn Forecast, before: &[Held], after: &[Held]) {
+    pub(super) fn take(&mut self, jobs: &dyn JobTable, before: &[Held], after: &[Held]) {
         if self.held.is_none() {
             return;
         }
-        for (name, (_, more)) in self.changes(forecast, before, after) {
+        for (name, (_, more)) in self.changes(jobs, before, after) {
             let Some(held) = &mut self.held else { return };
             let entry = held.entry(name).or_default();
-            *entry = u32::try_from((i64::from(*entry) + more).max(0)).unwrap_or(u32::MAX);
+            *entry = numbers::slices_after(*entry, more);
         }
     }
 
     fn changes(
         &mut self,
-        forecast: &dyn Forecast,
+        jobs: &dyn JobTable,
         before: &[Held],
         after: &[Held],
-    ) -> BTreeMap<Arc<str>, (Limit, i64)> {
-        let mut changes: BTreeMap<Arc<str>, (Limit, i64)> = BTreeMap::new();
+    ) -> BTreeMap<Arc<str>, (SliceLimit, i64)> {
+        let mut changes: BTreeMap<Arc<str>, (SliceLimit, i64)> = BTreeMap::new();
         let signed = before.iter().map(|held| (held, -1)).chain(after.iter().map(|held| (held, 1)));
         for ((job, slices), sign) in signed {
-            for limit in &*self.limits(forecast, *job) {
+            for limit in &*self.limits(jobs, *job) {
                 let name = Arc::clone(&limit.name);
                 changes.entry(name).or_insert_with(|| (limit.clone(), 0)).1 +=
                     sign * i64::from(*slices);

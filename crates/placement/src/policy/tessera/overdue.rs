@@ -20,9 +20,9 @@ use tessera_model::{JobId, Millis};
 
 use super::Tessera;
 use super::search::Search;
-use super::waiting::Waiting;
+use super::waiting::WaitingJobs;
 use crate::decision::{Decision, WaitReason};
-use crate::policy::cards::because;
+use crate::policy::planned_gpu::because;
 use crate::view::QueuedJob;
 
 /// GPUs of the cluster for each that may be kept free at once. Chosen, three in a hundred: more would stand
@@ -33,7 +33,7 @@ const GPUS_PER_PLACE: usize = 32;
 /// and what the others are told.
 pub(super) fn serve(
     search: &mut Search<'_, '_>,
-    waiting: &Waiting,
+    waiting: &WaitingJobs,
     settings: &Tessera,
     now: Millis,
     starts_max: usize,
@@ -65,14 +65,14 @@ fn wait(search: &Search<'_, '_>, job: &QueuedJob, gpu: usize, now: Millis) -> De
     let jobs: Vec<String> = search.jobs(gpu).iter().map(|job| job.to_string()).collect();
     let view = search.view(gpu);
     let text = format!(
-        "it has waited {} s: GPU {} of node {} is kept free for it, and nothing else starts there",
+        "it has waited {} s, so GPU {} of node {} is reserved for it and nothing else starts there",
         now.minus(job.submitted).get() / 1_000,
         view.index,
         view.node
     );
     let mut why = because(super::NAME, text);
     why.would_start_if = Some(match jobs.as_slice() {
-        [] => "the GPU has been cut".to_owned(),
+        [] => "the GPU has been partitioned".to_owned(),
         [job] => format!("job {job} ends"),
         [first @ .., last] => format!("jobs {} and {last} end", first.join(", ")),
     });

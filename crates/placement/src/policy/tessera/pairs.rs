@@ -1,5 +1,5 @@
 //! Pairs among a GPU's jobs, as a search seats them: who could share a slot, in which way, and
-//! what both are worth there. What holds for them stands in [`super::company`].
+//! what both are worth there. What holds for them stands in [`super::colocation`].
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -8,11 +8,11 @@ use tessera_model::JobId;
 use tessera_model::mig::Slot;
 use tessera_model::share::SmPercent;
 
-use super::company::{FILLS, HOLDS, Tier};
+use super::colocation::{FILLS, HOLDS, SharingMode};
+use super::scoring::CurrentPlace;
 use super::search::Search;
-use super::table::Seated;
-use crate::decision::Seat;
-use crate::seating::NO_SEAT;
+use crate::decision::PlacedJob;
+use crate::placement_search::NO_PLACEMENT;
 
 /// Parts of the multiprocessors that two are offered, in percent: those of the first. Equal ones, and the
 /// co-execution study's 70-30, with which one that fills the GPU no longer starves its partner (rule 3).
@@ -20,12 +20,12 @@ const PARTS: [u8; 3] = [50, 70, 30];
 
 /// Who gets a slot: one job, or two that share it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Unit {
+pub(super) enum SlotUnit {
     One(JobId),
     Two(JobId, JobId),
 }
 
-impl Unit {
+impl SlotUnit {
     pub(super) fn has(self, job: JobId) -> bool {
         match self {
             Self::One(only) => only == job,
@@ -34,7 +34,7 @@ impl Unit {
     }
 
     /// Gathers jobs into those that share a slot as they sit, and the others.
-    pub(super) fn gathered(jobs: &[JobId], seats: &[Seat]) -> Vec<Self> {
+    pub(super) fn gathered(jobs: &[JobId], seats: &[PlacedJob]) -> Vec<Self> {
         let slot = |job: JobId| seats.iter().find(|seat| seat.job == job)?.slot;
         let mut units: Vec<Self> = Vec::new();
         for (place, job) in jobs.iter().enumerate() {
@@ -63,20 +63,20 @@ impl Unit {
 
 /// What two are worth in each slot of a GPU if they share it, and in which way.
 #[derive(Debug)]
-pub(super) struct Pair {
+pub(super) struct PairScores {
     pub(super) row: Rc<[i64]>,
-    ways: Vec<Option<[Tier; 2]>>,
+    ways: Vec<Option<[SharingMode; 2]>>,
 }
 
 impl Search<'_, '_> {
     /// Returns the ways in which two of a GPU's jobs, or one of them and one more, could newly share
     /// a slot, as units.
-    pub(super) fn companies(&self, units: &[Unit]) -> Vec<Vec<Unit>> {
-        let companion = |unit: &Unit| match *unit {
-            Unit::One(job) if self.is_sociable(job) => {
-                Some((job, self.table.forecast.companion(job)?.user))
+    pub(super) fn pairings(&self, units: &[SlotUnit]) -> Vec<Vec<SlotUnit>> {
+        let companion = |unit: &SlotUnit| match *unit {
+            SlotUnit::One(job) if self.is_sociable(job) => {
+                Some((job, self.scoring.knowledge.jobs.facts(job).co_runner?.user))
             }
-            Unit::One(_) | Unit::Two(..) => None,
+            SlotUnit::One(_) | SlotUnit::Two(..) => None,
         };
         let known: Vec<_> = units.iter().map(companion).collect();
         let mut ways = Vec::new();
@@ -87,7 +87,7 @@ impl Search<'_, '_> {
                     continue;
                 };
                 let mut units = units.to_vec();
-                units[place] = Unit::Two(*host, *guest);
+                units[place] = SlotUnit::Two(*host, *guest);
                 units.remove(other);
                 ways.push(units);
             }
@@ -95,18 +95,18 @@ impl Search<'_, '_> {
         ways
     }
 
-    /// Tells whether a job may share a slice at all, as far as it is concerned.
+    /// Returns whether a job may share a slice at all, as far as it is concerned.
     pub(super) fn is_sociable(&self, job: JobId) -> bool {
-        let known = self.table.forecast.companion(job).is_some();
+        let known = self.scoring.knowledge.jobs.facts(job).co_runner.is_some();
         known && (self.shares_parts(job) || self.takes_turns(job))
     }
 
     /// Returns the GPUs on which a host is looked for: those with the most jobs, and some on which
     /// one holds its slice alone.
     pub(super) fn shareable(&self) -> Vec<usize> {
-        let searched = self.table.settings.searched;
-        let mut order = self.desk.most_shared(searched);
-        let holders = self.desk.holders(searched);
+        let searched = self.scoring.settings.searched;
+        let mut order = self.index.most_shared(searched);
+        let holders = self.index.holders(searched);
         let promised = self.promised.keys().copied().take(searched);
         for at in holders.into_iter().chain(promised) {
             if !order.contains(&at) {
@@ -117,34 +117,41 @@ impl Search<'_, '_> {
     }
 
     /// Returns who sits on a GPU, or was promised to.
-    pub(super) fn seats(&self, at: usize) -> &[Seat] {
+    pub(super) fn seats(&self, at: usize) -> &[PlacedJob] {
         let promised = self.promised.get(&at).map(|plan| &plan.seats);
-        promised.unwrap_or(&self.desk.post(at).seats)
+        promised.unwrap_or(&self.index.gpu(at).seats)
     }
 
     /// Returns the ways in which two could share, as far as both allow it; `now` is how they sit, if
     /// they do so already.
-    fn ways(&self, job: JobId, other: JobId, now: Option<[Tier; 2]>) -> Vec<[Tier; 2]> {
+    fn ways(
+        &self,
+        job: JobId,
+        other: JobId,
+        now: Option<[SharingMode; 2]>,
+    ) -> Vec<[SharingMode; 2]> {
         let share = |part: u8| {
-            let sm = |part: u8| SmPercent::try_from(part).ok().map(Tier::Mps);
+            let sm = |part: u8| SmPercent::try_from(part).ok().map(SharingMode::Mps);
             Some([sm(part)?, sm(100_u8.checked_sub(part)?)?])
         };
-        let turns =
-            [[Tier::Turn(HOLDS), Tier::Turn(FILLS)], [Tier::Turn(FILLS), Tier::Turn(HOLDS)]];
+        let turns = [
+            [SharingMode::Turn(HOLDS), SharingMode::Turn(FILLS)],
+            [SharingMode::Turn(FILLS), SharingMode::Turn(HOLDS)],
+        ];
         let known = PARTS.into_iter().filter_map(share).chain(turns);
-        let mut ways: Vec<[Tier; 2]> = now.into_iter().collect();
+        let mut ways: Vec<[SharingMode; 2]> = now.into_iter().collect();
         ways.extend(known.filter(|way| Some(*way) != now));
-        let allowed = |way: &[Tier; 2]| match way {
-            [Tier::Turn(HOLDS), _] => self.may_fill(other),
-            [Tier::Turn(_), _] => self.may_fill(job),
-            [Tier::Mps(_), _] => self.shares_parts(job) && self.shares_parts(other),
+        let allowed = |way: &[SharingMode; 2]| match way {
+            [SharingMode::Turn(HOLDS), _] => self.may_fill(other),
+            [SharingMode::Turn(_), _] => self.may_fill(job),
+            [SharingMode::Mps(_), _] => self.shares_parts(job) && self.shares_parts(other),
         };
         ways.retain(|way| Some(*way) == now || allowed(way));
         ways
     }
 
     /// Works out what two are worth in each slot of a GPU if they share it.
-    pub(super) fn pair(&mut self, at: usize, job: JobId, other: JobId) -> Option<Rc<Pair>> {
+    pub(super) fn pair(&mut self, at: usize, job: JobId, other: JobId) -> Option<Rc<PairScores>> {
         let key = (job, other, at);
         if let Some(pair) = self.pairs.get(&key) {
             return pair.clone();
@@ -154,17 +161,17 @@ impl Search<'_, '_> {
         pair
     }
 
-    fn paired(&mut self, at: usize, job: JobId, other: JobId) -> Option<Pair> {
-        let mig = self.table.mig(at)?;
-        let atlas = mig.atlas();
-        let forecast = self.table.forecast;
-        let needed =
-            forecast.companion(job)?.memory.get() + forecast.companion(other)?.memory.get();
-        let posted = |job: JobId| self.desk.post(at).seats.iter().find(|s| s.job == job).copied();
+    fn paired(&mut self, at: usize, job: JobId, other: JobId) -> Option<PairScores> {
+        let mig = self.scoring.mig(at)?;
+        let layout_index = mig.layout_index();
+        let jobs = self.scoring.knowledge.jobs;
+        let memory = |job: JobId| jobs.facts(job).co_runner.map(|own| own.memory.get());
+        let needed = memory(job)? + memory(other)?;
+        let posted = |job: JobId| self.index.gpu(at).seats.iter().find(|s| s.job == job).copied();
         let known = [posted(job), posted(other)];
-        let together = |[a, b]: [Option<Seat>; 2]| {
+        let together = |[a, b]: [Option<PlacedJob>; 2]| {
             let (a, b) = (a?, b?);
-            (a.slot == b.slot).then_some([Tier::of(a)?, Tier::of(b)?])
+            (a.slot == b.slot).then_some([SharingMode::of(a)?, SharingMode::of(b)?])
         };
         let now = together(known);
         let ways = self.ways(job, other, now);
@@ -173,7 +180,7 @@ impl Search<'_, '_> {
             if profile.is_none_or(|profile| profile.memory.get() < needed) {
                 return None;
             }
-            let mut best: Option<(i64, [Tier; 2])> = None;
+            let mut best: Option<(i64, [SharingMode; 2])> = None;
             for way in &ways {
                 let worth = self.worth_together(at, slot, [job, other], *way, known, home);
                 if let Some(worth) = worth
@@ -187,16 +194,18 @@ impl Search<'_, '_> {
         let homes = known.map(|seat| seat.and_then(|seat| seat.slot));
         let mut by_profile = BTreeMap::new();
         let (mut row, mut chosen) = (Vec::new(), Vec::new());
-        for number in 0..atlas.slots().len() {
-            let slot = atlas.slots()[number];
+        for number in 0..layout_index.slots().len() {
+            let slot = layout_index.slots()[number];
             let found = match homes.contains(&Some(slot)) {
                 true => best_on(slot, true),
                 false => *by_profile.entry(slot.profile).or_insert_with(|| best_on(slot, false)),
             };
-            row.push(found.map_or(NO_SEAT, |(worth, _)| worth));
+            row.push(found.map_or(NO_PLACEMENT, |(worth, _)| worth));
             chosen.push(found.map(|(_, way)| way));
         }
-        row.iter().any(|worth| *worth != NO_SEAT).then(|| Pair { row: row.into(), ways: chosen })
+        row.iter()
+            .any(|worth| *worth != NO_PLACEMENT)
+            .then(|| PairScores { row: row.into(), ways: chosen })
     }
 
     /// Returns what two are worth who share a slot in one way; nothing if they may not, or if too
@@ -206,24 +215,24 @@ impl Search<'_, '_> {
         at: usize,
         slot: Slot,
         [job, other]: [JobId; 2],
-        [mine, yours]: [Tier; 2],
-        known: [Option<Seat>; 2],
+        [mine, yours]: [SharingMode; 2],
+        known: [Option<PlacedJob>; 2],
         home: bool,
     ) -> Option<i64> {
-        let seated = |seat: Seat, known: Option<Seat>| match known {
-            Some(known) if home && known == seat => Seated::There,
-            Some(_) => Seated::Beside,
-            None => Seated::Elsewhere,
+        let seated = |seat: PlacedJob, known: Option<PlacedJob>| match known {
+            Some(known) if home && known == seat => CurrentPlace::There,
+            Some(_) => CurrentPlace::Beside,
+            None => CurrentPlace::Elsewhere,
         };
         let first = seated(mine.seat(job, slot), known[0]);
         let second = seated(yours.seat(other, slot), known[1]);
         let (ours, kept) = self.shared(at, slot, (job, mine), Some((other, yours)), first)?;
         let (theirs, added) = self.shared(at, slot, (other, yours), Some((job, mine)), second)?;
         let enough = match mine {
-            Tier::Mps(_) => self.table.settings.together,
-            Tier::Turn(_) => self.table.settings.filled,
+            SharingMode::Mps(_) => self.scoring.settings.together,
+            SharingMode::Turn(_) => self.scoring.settings.filled,
         };
-        let sit_so = first == Seated::There && second == Seated::There;
+        let sit_so = first == CurrentPlace::There && second == CurrentPlace::There;
         (sit_so || ours + theirs >= enough).then_some(kept + added)
     }
 
@@ -234,8 +243,8 @@ impl Search<'_, '_> {
         job: JobId,
         other: JobId,
         slot: Slot,
-    ) -> Option<[Seat; 2]> {
-        let number = self.table.mig(at)?.atlas().number(slot)?;
+    ) -> Option<[PlacedJob; 2]> {
+        let number = self.scoring.mig(at)?.layout_index().number(slot)?;
         let [mine, yours] = self.pair(at, job, other)?.ways.get(number).copied().flatten()?;
         Some([mine.seat(job, slot), yours.seat(other, slot)])
     }

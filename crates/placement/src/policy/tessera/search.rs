@@ -6,15 +6,15 @@ use std::rc::Rc;
 use tessera_model::JobId;
 use tessera_model::mig::{Layout, Slot};
 
-use super::super::cards::because;
+use super::super::planned_gpu::because;
 use super::NAME;
-use super::desk::Desk;
-use super::fairness::{Held, Quotas};
-use super::pairs::{Pair, Unit};
-use super::table::{Rows, Table};
-use crate::decision::{Decision, Reshape, Seat, Stayers};
-use crate::forecast::Limit;
-use crate::seating::{NO_SEAT, SEATED_MAX, Scratch};
+use super::fairness::{Held, SearchQuotas};
+use super::gpu_index::GpuIndex;
+use super::pairs::{PairScores, SlotUnit};
+use super::scoring::{ScoreRows, Scoring};
+use crate::decision::{Decision, PlacedJob, Reshape, StayingJobs};
+use crate::facts::SliceLimit;
+use crate::placement_search::{JOBS_MAX, NO_PLACEMENT, SearchBuffers};
 use crate::view::{GpuView, QueuedJob};
 
 /// GPUs that are looked at for an overdue job at most. Chosen: all, in clusters of the size that one
@@ -25,7 +25,7 @@ const CALM_MAX: usize = 100_000;
 #[derive(Clone, Debug)]
 pub(super) struct Plan {
     pub(super) layout: Layout,
-    pub(super) seats: Vec<Seat>,
+    pub(super) seats: Vec<PlacedJob>,
     pub(super) worth: i64,
 }
 
@@ -36,13 +36,13 @@ impl Plan {
 }
 
 pub(super) struct Search<'c, 'd> {
-    pub(super) table: Table<'c>,
-    pub(super) desk: &'d mut Desk,
-    scratch: &'d mut Scratch,
-    pub(super) rows: Rows,
+    pub(super) scoring: Scoring<'c>,
+    pub(super) index: &'d mut GpuIndex,
+    buffers: &'d mut SearchBuffers,
+    pub(super) rows: ScoreRows,
     /// What two are worth on a GPU if they share a slot of it, as far as that was asked.
-    pub(super) pairs: BTreeMap<(JobId, JobId, usize), Option<Rc<Pair>>>,
-    quotas: Quotas,
+    pub(super) pairs: BTreeMap<(JobId, JobId, usize), Option<Rc<PairScores>>>,
+    quotas: SearchQuotas,
     /// What the seats of GPUs are worth as they are.
     present: BTreeMap<usize, i64>,
     /// What GPUs are to become, while jobs are still being added.
@@ -57,30 +57,34 @@ pub(super) struct Search<'c, 'd> {
 }
 
 impl<'c, 'd> Search<'c, 'd> {
-    pub(super) fn new(table: Table<'c>, desk: &'d mut Desk, scratch: &'d mut Scratch) -> Self {
+    pub(super) fn new(
+        scoring: Scoring<'c>,
+        index: &'d mut GpuIndex,
+        buffers: &'d mut SearchBuffers,
+    ) -> Self {
         Self {
-            table,
-            desk,
-            scratch,
-            rows: Rows::default(),
+            scoring,
+            index,
+            buffers,
+            rows: ScoreRows::default(),
             pairs: BTreeMap::new(),
-            quotas: Quotas::default(),
+            quotas: SearchQuotas::default(),
             present: BTreeMap::new(),
             promised: BTreeMap::new(),
             shifted: BTreeSet::new(),
             rooms: 0,
-            effort: table.settings.effort,
+            effort: scoring.settings.effort,
             changes: Vec::new(),
         }
     }
 
     pub(super) fn any_open(&self) -> bool {
-        self.desk.any_open()
+        self.index.any_open()
     }
 
     /// Returns the first GPU of each model.
     pub(super) fn kinds(&self) -> Vec<usize> {
-        self.desk.kinds().to_vec()
+        self.index.kinds().to_vec()
     }
 
     pub(super) fn decisions(self) -> Vec<Decision> {
@@ -92,26 +96,26 @@ impl<'c, 'd> Search<'c, 'd> {
 
     /// Returns how many GPUs there are.
     pub(super) const fn gpus(&self) -> usize {
-        self.desk.len()
+        self.index.len()
     }
 
     pub(super) fn view(&self, at: usize) -> &'c GpuView {
-        self.table.view(at)
+        self.scoring.view(at)
     }
 
     /// Returns the GPU that could hold the job to which nobody has come for longest, open or not.
     pub(super) fn calmest(&mut self, job: JobId, kept: &[usize]) -> Option<usize> {
-        let order: Vec<usize> = self.desk.calmest().take(CALM_MAX + kept.len()).collect();
+        let order: Vec<usize> = self.index.calmest().take(CALM_MAX + kept.len()).collect();
         order.into_iter().filter(|at| !kept.contains(at)).find(|at| {
-            let kind = self.desk.post(*at).kind;
-            let row = self.rows.row(&self.table, self.desk.kinds(), *at, kind, job, None);
+            let kind = self.index.gpu(*at).kind;
+            let row = self.rows.row(&self.scoring, self.index.kinds(), *at, kind, job, None);
             row.iter().any(|worth| *worth > 0)
         })
     }
 
     /// Keeps a GPU as it is for the rest of the round.
     pub(super) fn keep(&mut self, at: usize) {
-        self.desk.close(at);
+        self.index.close(at);
     }
 
     /// Finds a place for a job that waits, where it adds most, alone on a slice or beside somebody;
@@ -120,11 +124,11 @@ impl<'c, 'd> Search<'c, 'd> {
     /// The GPU is not changed yet: jobs that come after it in the round may still join it, and
     /// then all of them are seated anew.
     pub(super) fn seat(&mut self, job: &QueuedJob, also: Option<usize>) -> bool {
-        let settings = self.table.settings;
-        let crowd = settings.crowd.min(SEATED_MAX - 1);
+        let settings = self.scoring.settings;
+        let crowd = settings.crowd.min(JOBS_MAX - 1);
         let mut best: Option<(i64, usize, Plan)> = None;
-        let mut order = self.desk.fewest(crowd, settings.searched);
-        order.extend(also.filter(|at| self.desk.post(*at).open && !order.contains(at)));
+        let mut order = self.index.fewest(crowd, settings.searched);
+        order.extend(also.filter(|at| self.index.gpu(*at).open && !order.contains(at)));
         for at in order.iter().copied() {
             let before = self.worth_now(at);
             let least = best.as_ref().map_or(0, |(gain, ..)| *gain);
@@ -139,9 +143,9 @@ impl<'c, 'd> Search<'c, 'd> {
             order.dedup();
             for at in order {
                 let before = self.worth_now(at);
-                let mut units = Unit::gathered(&self.jobs(at), self.seats(at));
-                units.push(Unit::One(job.id));
-                for units in self.companies(&units) {
+                let mut units = SlotUnit::gathered(&self.jobs(at), self.seats(at));
+                units.push(SlotUnit::One(job.id));
+                for units in self.pairings(&units) {
                     let least = best.as_ref().map_or(0, |(gain, ..)| *gain);
                     let found = self.plan_units(at, &units, Some(job.id), Some(before + least));
                     best = found.map(|plan| (plan.worth - before, at, plan)).or(best);
@@ -150,7 +154,7 @@ impl<'c, 'd> Search<'c, 'd> {
         }
         let Some((_, at, plan)) = best else { return false };
         self.charge(at, &plan);
-        self.desk.promise(at, plan.seats.len());
+        self.index.promise(at, plan.seats.len());
         self.promised.insert(at, plan);
         true
     }
@@ -164,18 +168,16 @@ impl<'c, 'd> Search<'c, 'd> {
     /// Changes the GPUs on which jobs were promised seats.
     pub(super) fn keep_promises(&mut self) {
         for (at, plan) in std::mem::take(&mut self.promised) {
-            let seats = told(&self.table, at, &plan.seats);
-            let view = self.table.view(at);
+            let seats = told(&self.scoring, at, &plan.seats);
+            let view = self.scoring.view(at);
             let gpu = format!("GPU {} of node {}", view.index, view.node);
             let text = match self.shifted.contains(&at) {
                 true => {
-                    format!("jobs change GPUs so that one more has room; {gpu} has then {seats}")
+                    format!("jobs move to other GPUs so that one more fits; {gpu} then has {seats}")
                 }
                 false => {
-                    let layouts = self.table.mig(at).map_or(0, |mig| mig.full().len());
-                    format!(
-                        "of all seats in the {layouts} full layouts of {gpu} these are worth most: {seats}"
-                    )
+                    let layouts = self.scoring.mig(at).map_or(0, |mig| mig.full().len());
+                    format!("the best placement in the {layouts} full layouts of {gpu}: {seats}")
                 }
             };
             self.commit(at, plan, text);
@@ -185,20 +187,20 @@ impl<'c, 'd> Search<'c, 'd> {
     /// Returns the jobs that a GPU has or was promised.
     pub(super) fn jobs(&self, at: usize) -> Vec<JobId> {
         let promised = self.promised.get(&at);
-        promised.map_or_else(|| self.desk.post(at).jobs(), Plan::jobs)
+        promised.map_or_else(|| self.index.gpu(at).jobs(), Plan::jobs)
     }
 
     pub(super) fn row(&mut self, at: usize, job: JobId) -> Rc<[i64]> {
-        let post = self.desk.post(at);
-        let kind = post.kind;
-        let home = post.seats.iter().find(|seat| seat.job == job).copied();
+        let gpu = self.index.gpu(at);
+        let kind = gpu.kind;
+        let home = gpu.seats.iter().find(|seat| seat.job == job).copied();
         // Who has a part of a slice has to be stopped to have all of it.
         let whole = home.map(|seat| seat.slot.filter(|_| seat.sm.is_none()));
-        let row = self.rows.row(&self.table, self.desk.kinds(), at, kind, job, whole);
+        let row = self.rows.row(&self.scoring, self.index.kinds(), at, kind, job, whole);
         let Some(seat) = home.filter(|seat| seat.sm.is_some()) else { return row };
-        let part = self
-            .left_behind(at, seat)
-            .and_then(|(slot, worth)| Some((self.table.mig(at)?.atlas().number(slot)?, worth)));
+        let part = self.left_behind(at, seat).and_then(|(slot, worth)| {
+            Some((self.scoring.mig(at)?.layout_index().number(slot)?, worth))
+        });
         let Some((number, worth)) = part.filter(|(number, worth)| *worth > row[*number]) else {
             return row;
         };
@@ -213,7 +215,7 @@ impl<'c, 'd> Search<'c, 'd> {
             return *worth;
         }
         let mut sum = 0;
-        for seat in self.desk.post(at).seats.clone() {
+        for seat in self.index.gpu(at).seats.clone() {
             sum += self.seated(at, seat);
         }
         self.present.insert(at, sum);
@@ -244,32 +246,32 @@ impl<'c, 'd> Search<'c, 'd> {
         more: Option<JobId>,
         floor: Option<i64>,
     ) -> Option<Plan> {
-        let units = Unit::gathered(jobs, self.seats(at));
+        let units = SlotUnit::gathered(jobs, self.seats(at));
         let kept = self.plan_units(at, &units, more, floor);
         if units.len() == jobs.len() {
             return kept;
         }
         // Whom nobody keeps together may be better off apart.
         let floor = kept.as_ref().map(|plan| plan.worth).or(floor);
-        self.plan_units(at, &Unit::apart(&units), more, floor).or(kept)
+        self.plan_units(at, &SlotUnit::apart(&units), more, floor).or(kept)
     }
 
     /// The same for jobs of which some share a slot.
     pub(super) fn plan_units(
         &mut self,
         at: usize,
-        units: &[Unit],
+        units: &[SlotUnit],
         more: Option<JobId>,
         floor: Option<i64>,
     ) -> Option<Plan> {
-        if units.len() > SEATED_MAX {
+        if units.len() > JOBS_MAX {
             return None;
         }
         let mut rows: Vec<Rc<[i64]>> = Vec::new();
         for unit in units {
             let mut row = match *unit {
-                Unit::One(job) => self.row(at, job),
-                Unit::Two(job, other) => Rc::clone(&self.pair(at, job, other)?.row),
+                SlotUnit::One(job) => self.row(at, job),
+                SlotUnit::Two(job, other) => Rc::clone(&self.pair(at, job, other)?.row),
             };
             if let Some(job) = more.filter(|job| unit.has(*job)) {
                 self.bar(at, *unit, job, &mut row);
@@ -277,14 +279,14 @@ impl<'c, 'd> Search<'c, 'd> {
             rows.push(row);
         }
         let rows: Vec<&[i64]> = rows.iter().map(|row| &**row).collect();
-        let mig = self.table.mig(at)?;
-        let standing = mig.atlas().mask(&self.desk.post(at).layout);
-        let found = mig.atlas().best(&rows, standing, floor, self.scratch)?;
+        let mig = self.scoring.mig(at)?;
+        let standing = mig.layout_index().mask(&self.index.gpu(at).layout);
+        let found = mig.layout_index().best(&rows, standing, floor, self.buffers)?;
         let mut seats = Vec::new();
         for (unit, slot) in found.seats {
             match units[unit] {
-                Unit::One(job) => seats.push(self.place(at, job, slot)),
-                Unit::Two(job, other) => seats.extend(self.pair_seats(at, job, other, slot)?),
+                SlotUnit::One(job) => seats.push(self.place(at, job, slot)),
+                SlotUnit::Two(job, other) => seats.extend(self.pair_seats(at, job, other, slot)?),
             }
         }
         let layout = mig.full().get(found.layout)?.clone();
@@ -293,16 +295,17 @@ impl<'c, 'd> Search<'c, 'd> {
     }
 
     /// Bars a job from slots that its account may not take, beside what a host has there already.
-    fn bar(&mut self, at: usize, unit: Unit, job: JobId, row: &mut Rc<[i64]>) {
+    fn bar(&mut self, at: usize, unit: SlotUnit, job: JobId, row: &mut Rc<[i64]>) {
         let Some(left) = self.quota_left(job) else { return };
         let seats = self.seats(at).iter().filter(|seat| unit.has(seat.job));
-        let left = left + seats.map(|seat| slices(&self.table, at, seat)).sum::<u32>();
-        let Some(mig) = self.table.mig(at) else { return };
+        let left = left + seats.map(|seat| slices(&self.scoring, at, seat)).sum::<u32>();
+        let Some(mig) = self.scoring.mig(at) else { return };
         let mut barred: Vec<i64> = row.to_vec();
         for (number, worth) in barred.iter_mut().enumerate() {
-            let profile = mig.atlas().profile(number).and_then(|id| mig.geometry.profile(id));
+            let profile =
+                mig.layout_index().profile(number).and_then(|id| mig.geometry.profile(id));
             if profile.is_none_or(|profile| u32::from(profile.compute_slices) > left) {
-                *worth = NO_SEAT;
+                *worth = NO_PLACEMENT;
             }
         }
         *row = barred.into();
@@ -314,75 +317,75 @@ impl<'c, 'd> Search<'c, 'd> {
     }
 
     /// Returns the limit that a job is nearest to, and how many compute slices that leaves it.
-    pub(super) fn quota(&mut self, job: JobId) -> Option<(u32, Limit)> {
-        let forecast = self.table.forecast;
-        let limits = self.quotas.limits(forecast, job);
-        let (table, desk) = (&self.table, &*self.desk);
-        let mut seats = desk.seats().flat_map(|(at, seats)| holds(table, at, seats));
-        let mut left = |limit: &Limit| self.quotas.left(forecast, limit, &mut seats);
+    pub(super) fn quota(&mut self, job: JobId) -> Option<(u32, SliceLimit)> {
+        let jobs = self.scoring.knowledge.jobs;
+        let limits = self.quotas.limits(jobs, job);
+        let (scoring, index) = (&self.scoring, &*self.index);
+        let mut seats = index.seats().flat_map(|(at, seats)| holds(scoring, at, seats));
+        let mut left = |limit: &SliceLimit| self.quotas.left(jobs, limit, &mut seats);
         let found = limits.iter().map(|limit| (left(limit), limit.clone()));
         found.min_by_key(|(left, _)| *left)
     }
 
     pub(super) fn allowed(&mut self, at: usize, plan: &Plan) -> bool {
-        let (before, after) = (self.held(at), holds(&self.table, at, &plan.seats));
-        let (table, desk) = (&self.table, &*self.desk);
-        let mut seats = desk.seats().flat_map(|(at, seats)| holds(table, at, seats));
-        self.quotas.allows(table.forecast, &before, &after, &mut seats)
+        let (before, after) = (self.held(at), holds(&self.scoring, at, &plan.seats));
+        let (scoring, index) = (&self.scoring, &*self.index);
+        let mut seats = index.seats().flat_map(|(at, seats)| holds(scoring, at, seats));
+        self.quotas.allows(scoring.knowledge.jobs, &before, &after, &mut seats)
     }
 
     /// Returns what everybody has on a GPU, or was promised there.
     fn held(&self, at: usize) -> Vec<Held> {
         let promised = self.promised.get(&at).map(|plan| &plan.seats);
-        holds(&self.table, at, promised.unwrap_or(&self.desk.post(at).seats))
+        holds(&self.scoring, at, promised.unwrap_or(&self.index.gpu(at).seats))
     }
 
     pub(super) const fn clears(&self, gain: i64, before: i64) -> bool {
-        gain > before / 1_000 * self.table.settings.hurdle
+        gain > before / 1_000 * self.scoring.settings.hurdle
     }
 
     /// Counts what accounts take by a plan.
     pub(super) fn charge(&mut self, at: usize, plan: &Plan) {
-        let (before, after) = (self.held(at), holds(&self.table, at, &plan.seats));
-        self.quotas.take(self.table.forecast, &before, &after);
+        let (before, after) = (self.held(at), holds(&self.scoring, at, &plan.seats));
+        self.quotas.take(self.scoring.knowledge.jobs, &before, &after);
     }
 
     pub(super) fn commit(&mut self, at: usize, plan: Plan, text: String) {
-        self.desk.close(at);
-        let gpu = self.table.view(at).id.clone();
+        self.index.close(at);
+        let gpu = self.scoring.view(at).id.clone();
         let Plan { layout, seats, .. } = plan;
-        let reshape = Reshape { gpu, layout, seats, trial: None, stayers: Stayers::RunOn };
+        let reshape = Reshape { gpu, layout, seats, trial: None, stayers: StayingJobs::RunOn };
         self.changes.push((reshape, text));
     }
 }
 
 /// Returns what everybody on a GPU has of its compute slices; what two of a user share counts once.
-fn holds(table: &Table<'_>, at: usize, seats: &[Seat]) -> Vec<Held> {
-    let shared = |(place, seat): (usize, &Seat)| {
+fn holds(scoring: &Scoring<'_>, at: usize, seats: &[PlacedJob]) -> Vec<Held> {
+    let shared = |(place, seat): (usize, &PlacedJob)| {
         let first = !seats[..place].iter().any(|other| other.slot == seat.slot);
-        (seat.job, if first { slices(table, at, seat) } else { 0 })
+        (seat.job, if first { slices(scoring, at, seat) } else { 0 })
     };
     seats.iter().enumerate().map(shared).collect()
 }
 
-/// Names who sits where on a GPU.
-fn told(table: &Table<'_>, at: usize, seats: &[Seat]) -> String {
-    let one = |seat: &Seat| {
-        let profile = |slot: Slot| table.mig(at)?.geometry.profile(slot.profile);
+/// Names which job is where on a GPU.
+fn told(scoring: &Scoring<'_>, at: usize, seats: &[PlacedJob]) -> String {
+    let one = |seat: &PlacedJob| {
+        let profile = |slot: Slot| scoring.mig(at)?.geometry.profile(slot.profile);
         match seat.slot.and_then(profile) {
             Some(profile) => format!("job {} on {}", seat.job, profile.name),
             None => format!("job {} on all of it", seat.job),
         }
     };
     match seats.iter().map(one).collect::<Vec<_>>().as_slice() {
-        [] => "nobody".to_owned(),
+        [] => "no jobs".to_owned(),
         [only] => only.clone(),
         [most @ .., last] => format!("{} and {last}", most.join(", ")),
     }
 }
 
 /// Returns the compute slices of a seat.
-fn slices(table: &Table<'_>, at: usize, seat: &Seat) -> u32 {
-    let profile = |slot: Slot| table.mig(at)?.geometry.profile(slot.profile);
+fn slices(scoring: &Scoring<'_>, at: usize, seat: &PlacedJob) -> u32 {
+    let profile = |slot: Slot| scoring.mig(at)?.geometry.profile(slot.profile);
     seat.slot.and_then(profile).map_or(0, |profile| u32::from(profile.compute_slices))
 }

@@ -6,7 +6,7 @@
 //! while the list has enough jobs above that, it is as good as all of them.
 //!
 //! A job that by itself takes a good part of the time in which everything can be done
-//! ([`Clock::horizon`]) is more urgent than its shortness makes it: begun last, it alone would run
+//! ([`UrgencyClock::horizon`]) is more urgent than its shortness makes it: begun last, it alone would run
 //! on while everybody else's GPUs stand idle. The horizon moves from round to round, and what it
 //! can add to anybody since the list was made is added to what the others can have become.
 
@@ -15,8 +15,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use tessera_model::spec::Priority;
 use tessera_model::{JobId, Millis};
 
-use super::table::{float, ms};
-use crate::session::Queue;
+use super::rounding::{float, float_sum};
+use crate::policy::session::Queue;
 use crate::view::QueuedJob;
 
 /// Jobs on a new short list. Chosen: four times what a round looks at.
@@ -33,7 +33,7 @@ pub(super) type Key = (Priority, JobId);
 
 /// What is left of jobs, in whole milliseconds, added up where they are several.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Left {
+pub(super) struct RemainingWork {
     /// On a whole GPU.
     pub(super) whole_ms: u128,
     /// On the instance of which it takes the least, as the time that a whole GPU has for as much of
@@ -41,7 +41,7 @@ pub(super) struct Left {
     pub(super) work_ms: u128,
 }
 
-impl Left {
+impl RemainingWork {
     pub(super) const fn plus(self, more: Self) -> Self {
         let whole_ms = self.whole_ms.saturating_add(more.whole_ms);
         Self { whole_ms, work_ms: self.work_ms.saturating_add(more.work_ms) }
@@ -55,16 +55,16 @@ impl Left {
 
 /// What a job's urgency is worked out from, beside its wait.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Weight {
+pub(super) struct JobWeight {
     /// What it weighs by its shortness and priority.
     pub(super) weight: f64,
     /// What is left of it.
-    pub(super) left: Left,
+    pub(super) left: RemainingWork,
 }
 
 /// What all jobs' urgencies are worked out from in one round.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Clock {
+pub(super) struct UrgencyClock {
     pub(super) now: Millis,
     /// The time after which a job that waits is twice as urgent.
     pub(super) ageing: Millis,
@@ -75,11 +75,11 @@ pub(super) struct Clock {
     pub(super) haste: f64,
 }
 
-impl Clock {
+impl UrgencyClock {
     const START: Self = Self { now: Millis::ZERO, ageing: Millis::ZERO, horizon: 0.0, haste: 0.0 };
 
-    fn urgency(&self, job: Weight, submitted: Millis) -> f64 {
-        let part = ms(job.left.whole_ms) / self.horizon.max(1.0);
+    fn urgency(&self, job: JobWeight, submitted: Millis) -> f64 {
+        let part = float_sum(job.left.whole_ms) / self.horizon.max(1.0);
         let hasty = 1.0 + self.haste * part.min(1.0).powi(STEEPNESS);
         job.weight * hasty * self.aged(submitted)
     }
@@ -100,22 +100,22 @@ impl Clock {
 
 /// Jobs that wait.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Waiting {
+pub(super) struct WaitingJobs {
     queue: Queue,
     /// What each weighs, once that was asked.
-    weights: BTreeMap<Key, Weight>,
-    /// Those of whom it was not.
+    weights: BTreeMap<Key, JobWeight>,
+    /// Those of which it was not.
     fresh: BTreeSet<Key>,
     /// What is left of all that were asked.
-    left: Left,
+    left: RemainingWork,
     list: BTreeSet<Key>,
     /// All of them, the oldest first.
     ages: BTreeSet<(Millis, Key)>,
     /// How urgent anybody off the list can have been, and when; nothing if all are on it.
-    others: Option<(f64, Clock)>,
+    others: Option<(f64, UrgencyClock)>,
 }
 
-impl Waiting {
+impl WaitingJobs {
     /// Takes a whole queue at once: one after the other, it costs most of a round.
     pub(super) fn of(jobs: &mut dyn Iterator<Item = &QueuedJob>) -> Self {
         let queue: Queue = jobs.map(|job| ((job.priority, job.id), job.clone())).collect();
@@ -123,7 +123,7 @@ impl Waiting {
         let all_listed = queue.len() <= LISTED_MAX;
         let list = if all_listed { queue.keys().copied().collect() } else { BTreeSet::new() };
         // With nobody listed, nobody's urgency is known.
-        let others = (!all_listed).then_some((f64::INFINITY, Clock::START));
+        let others = (!all_listed).then_some((f64::INFINITY, UrgencyClock::START));
         let fresh = queue.keys().copied().collect();
         Self { queue, list, ages, others, fresh, ..Self::default() }
     }
@@ -148,7 +148,10 @@ impl Waiting {
     }
 
     /// Asks what those weigh who came since, and returns what is left of all who wait.
-    pub(super) fn weigh(&mut self, weigh: &mut dyn FnMut(&QueuedJob) -> Weight) -> Left {
+    pub(super) fn weigh(
+        &mut self,
+        weigh: &mut dyn FnMut(&QueuedJob) -> JobWeight,
+    ) -> RemainingWork {
         for key in std::mem::take(&mut self.fresh) {
             let Some(job) = self.queue.get(&key) else { continue };
             let weight = weigh(job);
@@ -174,7 +177,11 @@ impl Waiting {
 
     /// Returns the most urgent of those that were weighed with how urgent they are, of equals the
     /// first in the order of service.
-    pub(super) fn most_urgent(&mut self, clock: Clock, most: usize) -> Vec<(f64, QueuedJob)> {
+    pub(super) fn most_urgent(
+        &mut self,
+        clock: UrgencyClock,
+        most: usize,
+    ) -> Vec<(f64, QueuedJob)> {
         let (queue, weights) = (&self.queue, &self.weights);
         let urgency = |key: &Key| -> Option<f64> {
             Some(clock.urgency(*weights.get(key)?, queue.get(key)?.submitted))

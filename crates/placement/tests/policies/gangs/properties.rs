@@ -1,7 +1,7 @@
 //! What holds of every cluster and queue with gangs.
 
 use proptest::prelude::*;
-use tessera_placement::policy::{all_names, for_simulation};
+use tessera_lab_policies::{all_names, find_policy};
 
 use super::*;
 use crate::arbitrary;
@@ -13,10 +13,10 @@ fn shape() -> impl Strategy<Value = (u32, u32)> {
 /// Jobs and gangs, by turns.
 pub(crate) fn mixed() -> impl Strategy<Value = Vec<QueuedJob>> {
     let ask = prop_oneof![
-        Just(GpuAsk::Unknown),
+        Just(GpuRequest::Unknown),
         (1_u64..40_000).prop_map(build::mib),
         Just(build::named("1g.5gb")),
-        Just(GpuAsk::Whole),
+        Just(GpuRequest::Whole),
     ];
     let one = (prop::option::of(shape()), ask);
     prop::collection::vec(one, 0..14).prop_map(|asked| {
@@ -82,7 +82,7 @@ fn follow(cluster: &ClusterView, queue: &[QueuedJob], decisions: &[Decision]) {
     let places = places(decisions);
     for first in queue.iter().filter(|job| job.gang.is_some_and(|member| member.rank == 0)) {
         let member = first.gang.unwrap();
-        let seats: Vec<&Place> = member.all().filter_map(|job| places.get(&job)).collect();
+        let seats: Vec<&JobPlacement> = member.all().filter_map(|job| places.get(&job)).collect();
         if seats.is_empty() {
             continue;
         }
@@ -90,7 +90,7 @@ fn follow(cluster: &ClusterView, queue: &[QueuedJob], decisions: &[Decision]) {
         assert_eq!(seats.len(), member.all().count(), "a partial gang: {seats:?}");
         let gpus: BTreeSet<_> = seats.iter().map(|place| place.gpu.clone()).collect();
         assert_eq!(gpus.len(), seats.len(), "two members on one GPU");
-        let node = |place: &&Place| {
+        let node = |place: &&JobPlacement| {
             cluster.gpus.iter().find(|gpu| gpu.id == place.gpu).unwrap().node.to_string()
         };
         let nodes: BTreeSet<_> = seats
@@ -118,11 +118,11 @@ proptest! {
     ) {
         let cluster = dealt(cluster, each);
         let now = if late { PATIENCE.plus(PATIENCE) } else { Millis::new(50) };
-        let forecast = Left { times: left, limits, began: Some(Millis::ZERO) };
+        let known_times = Left { times: left, limits, began: Some(Millis::ZERO) };
         for name in all_names() {
-            let policy = for_simulation(name).unwrap();
+            let policy = find_policy(name).unwrap();
 
-            let said = ask(&*policy, &cluster, &forecast, &mut queue.iter(), now, starts_max);
+            let said = decide_round(&*policy, &cluster, Knowledge::of(&known_times), &mut queue.iter(), now, starts_max);
 
             let mut told = BTreeSet::new();
             for decision in &said {
@@ -149,7 +149,7 @@ proptest! {
         // how long anybody takes. Whoever runs takes at most 50 steps.
         let longest = 50;
         let mut running: Vec<Option<u64>> = ends.iter().map(|end| Some(*end)).collect();
-        let mut queue = gang(1, shape, &GpuAsk::Whole);
+        let mut queue = gang(1, shape, &GpuRequest::Whole);
         let mut next = 1_000;
         let mut dice = seed;
         for step in 0..=6 * longest + 1 {
@@ -162,7 +162,7 @@ proptest! {
             });
             let cluster = dealt(build::cluster(gpus), 3);
             for _ in 0..3 {
-                let mut job = build::queue([GpuAsk::Whole]).remove(0);
+                let mut job = build::queue([GpuRequest::Whole]).remove(0);
                 job.id = JobId::from_number(next);
                 job.submitted = Millis::new(next);
                 next += 1;
@@ -199,7 +199,7 @@ proptest! {
             .zip(&limits)
             .map(|(job, limit)| Some((job, lasts(*limit), *limit)))
             .collect();
-        let mut queue = gang(1, (1, 4), &GpuAsk::Whole);
+        let mut queue = gang(1, (1, 4), &GpuRequest::Whole);
         let mut known: BTreeMap<JobId, Millis> = BTreeMap::new();
         for (step, next) in (0..=last).zip(1_000..) {
             for held in &mut running {
@@ -210,7 +210,7 @@ proptest! {
                 None => build::gpu("a100-40gb", &[]),
             });
             let cluster = dealt(build::cluster(gpus), 4);
-            let mut job = build::queue([GpuAsk::Whole]).remove(0);
+            let mut job = build::queue([GpuRequest::Whole]).remove(0);
             job.id = JobId::from_number(next);
             job.submitted = Millis::new(next);
             queue.push(job);
@@ -222,10 +222,10 @@ proptest! {
             let waiting = queue.iter().filter(|job| job.gang.is_none());
             known.extend(waiting.map(|job| (job.id, Millis::from_secs(limit(job)))));
             // Whoever runs began when the clock did: its limit is counted from there.
-            let forecast = Left { limits: known.clone(), began: Some(Millis::ZERO), ..Left::default() };
+            let known_times = Left { limits: known.clone(), began: Some(Millis::ZERO), ..Left::default() };
 
             let policy = by_name("scheme-b").unwrap();
-            let said = ask(&*policy, &cluster, &forecast, &mut queue.iter(), now, 256);
+            let said = decide_round(&*policy, &cluster, Knowledge::of(&known_times), &mut queue.iter(), now, 256);
 
             let places = places(&said);
             if places.contains_key(&JobId::from_number(1)) {

@@ -1,8 +1,8 @@
 //! Gangs under quotas: all of their members count.
 
 use proptest::prelude::*;
-use tessera_model::share::{MpsShare, Part, SmPercent};
-use tessera_placement::{Account, Limit, Sharer};
+use tessera_model::share::{MpsShare, SliceShare, SmPercent};
+use tessera_placement::{Account, SharingRequest, SliceLimit};
 
 use super::properties::mixed;
 use super::*;
@@ -27,21 +27,20 @@ impl Quotas {
         Self { users, of_users: quotas.iter().copied().collect(), ..Self::default() }
     }
 
-    fn limits(&self, job: JobId) -> Vec<Limit> {
+    fn limits(&self, job: JobId) -> Vec<SliceLimit> {
         self.account(job).iter().flat_map(Account::limits).collect()
     }
 }
 
-impl Forecast for Quotas {
-    fn time(&self, _: JobId, _: &GpuView, _: &Profile) -> Option<Millis> {
-        self.time
+impl JobTable for Quotas {
+    fn facts(&self, _: JobId) -> JobFacts {
+        JobFacts {
+            done: self.time.map(|_| 0),
+            migration_price: self.time.map(|_| Millis::from_secs(1)),
+            ..JobFacts::default()
+        }
     }
-    fn done(&self, _: JobId) -> Option<u32> {
-        self.time.map(|_| 0)
-    }
-    fn move_price(&self, _: JobId) -> Option<Millis> {
-        self.time.map(|_| Millis::from_secs(1))
-    }
+
     fn account(&self, job: JobId) -> Option<Account> {
         let user = *self.users.get(&job)?;
         let own = self.of_users.get(user).copied();
@@ -49,38 +48,30 @@ impl Forecast for Quotas {
         let used = Millis::ZERO;
         Some(match members.contains(user) {
             true => {
-                let member = own.map(|slices| Limit { name: user.into(), slices });
+                let member = own.map(|slices| SliceLimit { name: user.into(), slices });
                 Account { name: "account lab".into(), shares: 1, used, quota: *quota, member }
             }
             false => Account { name: user.into(), shares: 1, used, quota: own, member: None },
         })
     }
+}
 
-    tessera_placement::knows_no!(
-        time_in_turns,
-        together,
-        go_on,
-        since,
-        limit,
-        deadline,
-        online,
-        demand,
-        is_measured,
-        time_beside,
-        companion
-    );
+impl Predictor for Quotas {
+    fn predict_run(&self, _: JobId, _: &GpuView, _: &Profile) -> Option<RunTime> {
+        self.time.map(RunTime::measured)
+    }
 }
 
 fn decided(cluster: &ClusterView, queue: &[QueuedJob], quotas: &Quotas) -> Vec<Decision> {
     let policy = by_name("tessera").unwrap();
     let late = PATIENCE.plus(PATIENCE);
-    ask(&*policy, cluster, quotas, &mut queue.iter(), late, 256)
+    decide_round(&*policy, cluster, Knowledge::of(quotas), &mut queue.iter(), late, 256)
 }
 
 /// A gang of two whole GPUs, then a job of another user.
 fn gang_and_one() -> Vec<QueuedJob> {
-    let mut queue = gang(1, (1, 2), &GpuAsk::Whole);
-    let one = build::queue([GpuAsk::Whole]).remove(0);
+    let mut queue = gang(1, (1, 2), &GpuRequest::Whole);
+    let one = build::queue([GpuRequest::Whole]).remove(0);
     queue.push(QueuedJob { id: JobId::from_number(3), user: "bob".into(), ..one });
     queue
 }
@@ -99,8 +90,8 @@ fn a_gang_counts_with_all_of_its_members_and_keeps_nobody_waiting_under_its_quot
         assert_eq!(reason, WaitReason::Quota);
         assert_eq!(
             summary,
-            "jobs of ada hold 7 of the 20 compute slices that they may have at once, and this gang \
-             of 2 takes at least 14 more"
+            "jobs of ada hold 7 of their limit of 20 compute slices, and this gang \
+             of 2 needs at least 14 more"
         );
         assert_eq!(
             would,
@@ -139,7 +130,7 @@ fn of_a_user_and_an_account_the_tighter_holds_and_is_named() {
 
     let (reason, summary, _) = waits(&held, 1);
     assert_eq!(reason, WaitReason::Quota);
-    assert!(summary.starts_with("jobs of account lab hold 7 of the 20 "), "{summary}");
+    assert!(summary.starts_with("jobs of account lab hold 7 of their limit of 20 "), "{summary}");
 }
 
 #[test]
@@ -158,8 +149,8 @@ fn whom_both_the_users_and_the_accounts_quota_hold_is_told_of_both_and_what_ends
     let (summary, would) = told(20, 27);
     assert_eq!(
         summary,
-        "jobs of account lab hold 14 of the 27 compute slices that they may have at once, those of ada \
-         among them 7 of 20, and this gang of 2 takes at least 14 more"
+        "jobs of account lab hold 14 of their limit of 27 compute slices, those of ada \
+         7 of their limit of 20, and this gang of 2 needs at least 14 more"
     );
     assert_eq!(
         would,
@@ -176,41 +167,31 @@ fn whom_both_the_users_and_the_accounts_quota_hold_is_told_of_both_and_what_ends
 fn whom_the_accounts_have_set_back_lets_others_gangs_go_first() {
     /// Ada had nearly all there was.
     struct Had;
-    impl Forecast for Had {
-        fn time(&self, _: JobId, _: &GpuView, _: &Profile) -> Option<Millis> {
-            None
+    impl JobTable for Had {
+        fn facts(&self, _: JobId) -> JobFacts {
+            JobFacts::default()
         }
-        fn done(&self, _: JobId) -> Option<u32> {
-            None
-        }
+
         fn account(&self, job: JobId) -> Option<Account> {
             let (name, hours) = if job.number() < 5 { ("ada", 99) } else { ("bob", 1) };
             let used = Millis::from_secs(hours * 3_600);
             Some(Account { name: name.into(), shares: 1, used, quota: None, member: None })
         }
-
-        tessera_placement::knows_no!(
-            time_in_turns,
-            together,
-            go_on,
-            since,
-            move_price,
-            limit,
-            deadline,
-            online,
-            demand,
-            is_measured,
-            time_beside,
-            companion
-        );
     }
-    let mut queue = gang(1, (1, 2), &GpuAsk::Whole);
-    let mut later = gang(5, (1, 2), &GpuAsk::Whole);
+    let mut queue = gang(1, (1, 2), &GpuRequest::Whole);
+    let mut later = gang(5, (1, 2), &GpuRequest::Whole);
     later.iter_mut().for_each(|job| job.user = "bob".into());
     queue.extend(later);
     let started = |policy: &str| -> Vec<u64> {
         let policy = by_name(policy).unwrap();
-        let said = ask(&*policy, &empty(2, 2), &Had, &mut queue.iter(), Millis::new(9), 256);
+        let said = decide_round(
+            &*policy,
+            &empty(2, 2),
+            Knowledge { jobs: &Had, ..Knowledge::NONE },
+            &mut queue.iter(),
+            Millis::new(9),
+            256,
+        );
         places(&said).keys().map(|job| job.number()).collect()
     };
 
@@ -278,7 +259,7 @@ fn shared(mut queue: Vec<QueuedJob>, which: &BTreeSet<u64>) -> Vec<QueuedJob> {
                 sm: SmPercent::try_from(30).unwrap(),
                 memory: tessera_model::Bytes::from_mib(4_000),
             };
-            job.share = Some(Sharer::new(job.user.clone(), Part::Mps(share)));
+            job.share = Some(SharingRequest::new(job.user.clone(), SliceShare::Mps(share)));
         }
     }
     queue

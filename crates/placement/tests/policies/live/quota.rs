@@ -76,7 +76,7 @@ fn an_account_gets_no_more_than_its_quota_and_is_told_so() {
     assert_eq!(reason.word(), "quota");
     assert_eq!(
         why.summary,
-        "jobs of ada hold 4 of the 4 compute slices that they may have at once, and this one takes \
+        "jobs of ada hold 4 of their limit of 4 compute slices, and this job needs \
          at least 1 more"
     );
     assert_eq!(
@@ -90,7 +90,7 @@ fn who_asks_for_more_than_the_quota_is_told_what_it_would_have_to_be() {
     let view = cluster([a100(&[])]);
     let told = Told { accounts: accounts(&[(1, "ada", 4)]), ..Told::default() };
 
-    let said = decide(&view, &told, &queue([GpuAsk::Whole]));
+    let said = decide(&view, &told, &queue([GpuRequest::Whole]));
 
     let [Decision::Wait { why, .. }] = &said[..] else { panic!("{said:?}") };
     assert_eq!(why.would_start_if.as_deref(), Some("the quota of ada is raised to 7"));

@@ -1,0 +1,63 @@
+//! `tessera cancel`: jobs by name, or all of a user's, a state's or a name.
+
+use clap::Args;
+use tessera_model::JobRef;
+
+use super::failure::CommandFailure;
+use super::jobs::{JobWord, act_on_all, flatten, job_word};
+use super::queue::{StateList, states};
+use super::session::CommandSession;
+use tessera_api_types::JobFilter;
+use tessera_client::JobVerb;
+
+/// Maximum of jobs that one command cancels by filter; a second run cancels the next ones.
+const CANCEL_MAX: usize = 100_000;
+
+#[derive(Args)]
+pub struct Cancel {
+    /// Jobs such as 42 (for an array: all its tasks), 42_7 or 42_[1-5]
+    #[arg(value_name = "JOB", value_parser = job_word)]
+    jobs: Vec<JobWord>,
+    /// Cancel all jobs of this user
+    #[arg(short, long, value_name = "USER")]
+    user: Option<String>,
+    /// Cancel all jobs in these states, such as PD
+    #[arg(short = 't', long, value_name = "STATES", value_parser = states)]
+    state: Option<StateList>,
+    /// Cancel all jobs of this name
+    #[arg(short, long, value_name = "NAME")]
+    name: Option<String>,
+}
+
+impl Cancel {
+    pub async fn run(self, session: &CommandSession) -> Result<u8, CommandFailure> {
+        let filtered = self.user.is_some() || self.state.is_some() || self.name.is_some();
+        let jobs = match (self.jobs.is_empty(), filtered) {
+            (false, false) => flatten(&self.jobs),
+            (true, true) => self.matching(session).await?,
+            (true, false) => {
+                return Err(CommandFailure::Usage(
+                    "no job is named: write cancel 42, cancel -u USER, or cancel --state PD".into(),
+                ));
+            }
+            (false, true) => {
+                return Err(CommandFailure::Usage(
+                    "jobs and filters can't be combined: give either jobs, or --user, --state and --name".into(),
+                ));
+            }
+        };
+        act_on_all(session, jobs, JobVerb::Cancel).await
+    }
+
+    async fn matching(self, session: &CommandSession) -> Result<Vec<JobRef>, CommandFailure> {
+        let filter = JobFilter {
+            state: Some(self.state.map_or_else(|| "active".to_owned(), |StateList(list)| list)),
+            user: self.user,
+            name: self.name,
+            ..JobFilter::default()
+        };
+        let page = session.client.all_jobs(&filter, CANCEL_MAX).await?;
+        let refused = |bad: tessera_model::ids::BadId| CommandFailure::Refused(bad.to_string());
+        page.items.iter().map(|job| job.name_id.parse().map_err(refused)).collect()
+    }
+}

@@ -1,0 +1,154 @@
+//! Nodes, the overview of the cluster, and the switch of MIG mode.
+
+use std::fmt::Write as _;
+
+use clap::{Args, ValueEnum};
+use tessera_model::Bytes;
+
+use super::failure::CommandFailure;
+use super::operator::describe_override;
+use super::session::{CommandSession, fields, moment, or_dash, table, write_out};
+use tessera_api_types::{ClusterInfo, JobCounts, NodeDetails, NodeListing};
+
+#[derive(Args)]
+pub struct NodeList {
+    /// Show only this node
+    #[arg(value_name = "NODE")]
+    name: Option<String>,
+}
+
+impl NodeList {
+    pub async fn run(self, session: &CommandSession) -> Result<u8, CommandFailure> {
+        match self.name {
+            Some(name) => session.print(&session.client.node(&name).await?, |node| {
+                draw(std::slice::from_ref(node))
+            })?,
+            None => session
+                .print(&session.client.nodes().await?, |NodeListing { items }| draw(items))?,
+        }
+        Ok(0)
+    }
+}
+
+fn draw(nodes: &[NodeDetails]) -> String {
+    let header =
+        ["NODE", "STATE", "GPUS", "BUSY", "CORES", "MEMORY", "SHARE", "AGENT", "LAST SEEN"];
+    table(
+        Some(&header),
+        nodes.iter().map(|node| {
+            vec![
+                node.name.clone(),
+                state(node),
+                models(node),
+                busy(node),
+                node.cores.to_string(),
+                Bytes::new(node.memory_bytes).to_string(),
+                // What `submit --share` supports there.
+                if node.mps { "mps" } else { "-" }.to_owned(),
+                node.agent_version.clone(),
+                or_dash(node.last_seen_at.map(moment)),
+            ]
+        }),
+    )
+}
+
+/// The state, and the overrides that operators set for the node or for GPUs of it.
+fn state(node: &NodeDetails) -> String {
+    let mut text = node.state.clone();
+    if let Some(word) = &node.drained {
+        let _ = write!(text, ", {}", describe_override("drained", word));
+    }
+    for (what, count) in [
+        ("drained", node.gpus.iter().filter(|gpu| gpu.drained.is_some()).count()),
+        ("quarantined", node.gpus.iter().filter(|gpu| gpu.quarantined.is_some()).count()),
+    ] {
+        if count > 0 {
+            let _ = write!(text, ", {count} GPU{} {what}", if count == 1 { "" } else { "s" });
+        }
+    }
+    text
+}
+
+fn models(node: &NodeDetails) -> String {
+    let mut counts: Vec<(&str, usize)> = Vec::new();
+    for gpu in &node.gpus {
+        match counts.iter_mut().find(|(model, _)| *model == gpu.model) {
+            Some((_, count)) => *count += 1,
+            None => counts.push((&gpu.model, 1)),
+        }
+    }
+    let texts: Vec<_> = counts.iter().map(|(model, count)| format!("{count}x {model}")).collect();
+    if texts.is_empty() { "-".to_owned() } else { texts.join(", ") }
+}
+
+/// Shows how many of the instances have a job.
+fn busy(node: &NodeDetails) -> String {
+    let instances = || node.gpus.iter().flat_map(|gpu| &gpu.instances);
+    let taken = instances().filter(|instance| instance.job_id.is_some()).count();
+    format!("{taken} of {} slices", instances().count())
+}
+
+#[derive(Args)]
+pub struct Info {}
+
+impl Info {
+    pub async fn run(self, session: &CommandSession) -> Result<u8, CommandFailure> {
+        let info = session.client.info().await?;
+        if session.json {
+            session.print(&info, |_| String::new())?;
+            return Ok(0);
+        }
+        let counts = session.client.counts().await?;
+        write_out(&glance(&info, &counts))?;
+        Ok(0)
+    }
+}
+
+fn glance(info: &ClusterInfo, counts: &JobCounts) -> String {
+    let nodes = info.nodes.iter().filter(|(_, count)| **count > 0);
+    let nodes: Vec<_> = nodes.map(|(state, count)| format!("{count} {state}")).collect();
+    fields(vec![
+        (
+            "Controller",
+            Some(format!("{} (version {}, epoch {})", info.controller, info.version, info.epoch)),
+        ),
+        ("Policy", Some(info.policy.clone())),
+        ("Nodes", Some(if nodes.is_empty() { "none".to_owned() } else { nodes.join(", ") })),
+        ("GPUs", Some(info.gpus.to_string())),
+        ("Jobs", Some(by_state(counts))),
+    ])
+}
+
+/// Shows how many jobs are in each state that has any.
+pub fn by_state(counts: &JobCounts) -> String {
+    let states = counts.by_state.iter().filter(|(_, count)| **count > 0);
+    let states: Vec<_> = states.map(|(state, count)| format!("{count} {state}")).collect();
+    match states.is_empty() {
+        true => counts.total.to_string(),
+        false => format!("{} ({})", counts.total, states.join(", ")),
+    }
+}
+
+/// A GPU's MIG mode.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum MigModeArg {
+    On,
+    Off,
+}
+
+/// Switches the MIG mode of a GPU. The GPU must be empty, since the driver resets it.
+#[derive(Args)]
+pub struct MigMode {
+    /// node-a:0, or a GPU's UUID or the beginning of it
+    #[arg(value_name = "GPU")]
+    gpu: String,
+    /// The new mode
+    mode: MigModeArg,
+}
+
+impl MigMode {
+    pub async fn run(self, session: &CommandSession) -> Result<u8, CommandFailure> {
+        session.client.set_mig_mode(&self.gpu, self.mode == MigModeArg::On).await?;
+        Ok(0)
+    }
+}

@@ -1,0 +1,220 @@
+//! The `tessera` command, verb by verb.
+//!
+//! Tables are for people; `--json` prints exactly the API's response. Exit codes:
+//! 0 for success, 1 for refused or failed, 2 for wrong usage; verbs that wait for a job return the
+//! job's own code.
+
+#![forbid(unsafe_code)]
+
+mod array_wait;
+mod cancel;
+mod cluster;
+mod decisions;
+mod demo;
+mod experiment;
+mod explain;
+mod failure;
+mod gpus;
+mod jobs;
+mod kernels;
+mod logs;
+mod mig;
+mod operator;
+mod predictions;
+mod queue;
+mod replay;
+mod schema;
+mod session;
+mod show;
+mod simulate;
+mod span;
+mod spark;
+mod submit;
+mod top;
+mod usage;
+mod wait;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+use self::failure::CommandFailure;
+use self::session::CommandSession;
+
+/// Default address of a controller.
+const DEFAULT_URL: &str = "http://127.0.0.1:7070";
+
+/// Runs many jobs on each GPU: submits them, and shows their state and the reasons for it.
+#[derive(Parser)]
+#[command(name = "tessera", version, about, max_term_width = 100)]
+struct Cli {
+    /// Address of the controller
+    #[arg(long, global = true, env = "TESSERA_URL", default_value = DEFAULT_URL, value_name = "URL")]
+    url: String,
+    /// Token that the controller requires
+    #[arg(
+        long,
+        global = true,
+        env = "TESSERA_TOKEN",
+        hide_env_values = true,
+        value_name = "TOKEN"
+    )]
+    token: Option<String>,
+    /// Print the API's JSON instead of text for people
+    #[arg(long, global = true)]
+    json: bool,
+    #[command(subcommand)]
+    command: CliCommand,
+}
+
+#[derive(Subcommand)]
+enum CliCommand {
+    /// Submit a script, a command, or an array of them
+    Submit(Box<submit::Submit>),
+    /// List the jobs that wait or run
+    Queue(queue::Queue),
+    /// Show all details of a job
+    Show(show::Show),
+    /// Explain why a job waits, or why it was placed where it runs
+    Explain(explain::ExplainJob),
+    /// Print a job's output
+    Logs(logs::Logs),
+    /// Cancel jobs
+    Cancel(cancel::Cancel),
+    /// Keep waiting jobs from starting
+    Hold(jobs::Hold),
+    /// Allow held jobs to start again
+    Release(jobs::Release),
+    /// Update jobs: their priority, their time limit, or their share of a slice
+    Update(jobs::Update),
+    /// Wait until jobs have ended; exit with their code
+    Wait(wait::Wait),
+    /// List the machines
+    Nodes(cluster::NodeList),
+    /// Draw the layout of every GPU; `gpus layout` previews and applies layouts
+    Gpus(gpus::GpuList),
+    /// Show the current and recent load of every GPU, and its jobs
+    Top(top::Top),
+    /// Keep new jobs from a node or a GPU; running jobs finish
+    Drain(operator::Drain),
+    /// Allow new jobs on a node or a GPU again
+    Undrain(operator::Undrain),
+    /// Take a GPU or a slice out of use
+    Quarantine(operator::Quarantine),
+    /// Clear a quarantine and recorded faults, and check the GPU again
+    Clear(operator::Clear),
+    /// Check whether nodes can run jobs and partition GPUs, and show how to fix what is wrong
+    Doctor(operator::Doctor),
+    /// List actions of operators
+    Events(operator::Events),
+    /// List layout plans of GPUs
+    Layouts(decisions::Layouts),
+    /// List placement decisions, or show one
+    Decisions(decisions::DecisionList),
+    /// List tasks with measured kernels, or the kernels of one task
+    Kernels(kernels::Kernels),
+    /// Show the accuracy of predictions, and the models in use
+    Predictions(predictions::PredictionList),
+    /// Show recent usage, held slices and quotas of accounts and users
+    #[command(visible_alias = "share")]
+    Usage(usage::UsageList),
+    /// Switch the MIG mode of an empty GPU
+    MigMode(cluster::MigMode),
+    /// Study how a GPU model can be partitioned; this needs no cluster
+    Mig(mig::Mig),
+    /// Simulate a workload on a cluster in virtual time, under one or more policies
+    Simulate(simulate::Simulate),
+    /// Rerun experiments of the papers, and compare with the published results
+    Experiment(experiment::Experiment),
+    /// Show an overview of the cluster
+    Info(cluster::Info),
+    /// Submit the jobs of a recorded trace at their recorded times
+    Replay(replay::Replay),
+    /// Demonstrate what Tessera does, on a running cluster
+    Demo(demo::Demo),
+    /// Write the JSON schemas of what `--json` prints
+    #[command(hide = true)]
+    Schema(schema::Schema),
+}
+
+/// Runs the command that the process was started with.
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let done = match runtime {
+        Ok(runtime) => runtime.block_on(run(cli)),
+        Err(refused) => Err(CommandFailure::from(refused)),
+    };
+    match done {
+        Ok(code) => ExitCode::from(code),
+        // The reader of our output has closed it, as with `tessera queue | head`.
+        Err(failure) if failure.is_closed_pipe() => ExitCode::SUCCESS,
+        Err(failure) => {
+            eprintln!("tessera: {failure}");
+            ExitCode::from(failure.code())
+        }
+    }
+}
+
+async fn run(cli: Cli) -> Result<u8, CommandFailure> {
+    match &cli.command {
+        CliCommand::Schema(schema) => return schema.run(),
+        CliCommand::Mig(mig) => return mig.run(cli.json),
+        CliCommand::Simulate(simulate) if simulate.since().is_none() => {
+            return simulate.run(cli.json);
+        }
+        CliCommand::Experiment(experiment) => return experiment.run(cli.json),
+        _ => {}
+    }
+    let session = CommandSession::open(&cli.url, cli.token.as_deref(), cli.json)?;
+    let session = &session;
+    match cli.command {
+        CliCommand::Submit(verb) => verb.run(session).await,
+        CliCommand::Queue(verb) => verb.run(session).await,
+        CliCommand::Show(verb) => verb.run(session).await,
+        CliCommand::Explain(verb) => verb.run(session).await,
+        CliCommand::Logs(verb) => verb.run(session).await,
+        CliCommand::Cancel(verb) => verb.run(session).await,
+        CliCommand::Hold(verb) => verb.run(session).await,
+        CliCommand::Release(verb) => verb.run(session).await,
+        CliCommand::Update(verb) => verb.run(session).await,
+        CliCommand::Wait(verb) => verb.run(session).await,
+        CliCommand::Nodes(verb) => verb.run(session).await,
+        CliCommand::Gpus(verb) => verb.run(session).await,
+        CliCommand::Top(verb) => verb.run(session).await,
+        CliCommand::Drain(verb) => verb.run(session).await,
+        CliCommand::Undrain(verb) => verb.run(session).await,
+        CliCommand::Quarantine(verb) => verb.run(session).await,
+        CliCommand::Clear(verb) => verb.run(session).await,
+        CliCommand::Doctor(verb) => verb.run(session).await,
+        CliCommand::Events(verb) => verb.run(session).await,
+        CliCommand::Layouts(verb) => verb.run(session).await,
+        CliCommand::Decisions(verb) => verb.run(session).await,
+        CliCommand::Kernels(verb) => verb.run(session).await,
+        CliCommand::Predictions(verb) => verb.run(session).await,
+        CliCommand::Usage(verb) => verb.run(session).await,
+        CliCommand::MigMode(verb) => verb.run(session).await,
+        CliCommand::Info(verb) => verb.run(session).await,
+        CliCommand::Replay(verb) => verb.run(session).await,
+        CliCommand::Demo(verb) => verb.run(session).await,
+        CliCommand::Schema(verb) => verb.run(),
+        CliCommand::Mig(verb) => verb.run(cli.json),
+        CliCommand::Simulate(verb) => match verb.since() {
+            Some(since) => verb.run_past(session, since).await,
+            None => verb.run(cli.json),
+        },
+        CliCommand::Experiment(verb) => verb.run(cli.json),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn no_two_options_share_a_name() {
+        Cli::command().debug_assert();
+    }
+}

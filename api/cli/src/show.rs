@@ -1,0 +1,296 @@
+//! `tessera show`: all details of a job.
+
+use std::fmt::Write as _;
+
+use clap::Args;
+use tessera_model::{Bytes, JobRef};
+
+use super::explain::{describe_colocation, describe_memory_prediction, describe_prediction};
+use super::failure::CommandFailure;
+use super::gpus::fault;
+use super::jobs::one_job;
+use super::session::{CommandSession, fields, moment, or_dash, table};
+use super::span::Elapsed;
+use super::spark;
+use tessera_api_types::{
+    AttemptView, GpuListing, JobDetail, JobEvents, JobFilter, JobPage, JobSeries, JobView,
+    KernelQueueUse, SeriesQuery,
+};
+
+#[derive(Args)]
+pub struct Show {
+    /// The job, such as 42 or 42_7
+    #[arg(value_name = "JOB", value_parser = one_job)]
+    job: JobRef,
+    /// Show its events instead
+    #[arg(long)]
+    events: bool,
+}
+
+impl Show {
+    pub async fn run(self, session: &CommandSession) -> Result<u8, CommandFailure> {
+        if self.events {
+            let events = session.client.events(self.job).await?;
+            session.print(&events, draw_events)?;
+        } else {
+            let detail = session.client.job(self.job).await?;
+            let more = if session.json { String::new() } else { self.more(session, &detail).await };
+            session.print(&detail, |detail| draw(detail) + &more)?;
+        }
+        Ok(0)
+    }
+}
+
+impl Show {
+    /// Describes what is not part of the job itself. What can't be fetched is omitted, since the
+    /// job itself was requested.
+    async fn more(&self, session: &CommandSession, detail: &JobDetail) -> String {
+        let query = SeriesQuery { since_secs: Some(u64::from(u32::MAX)), points: Some(COLUMNS) };
+        let series = match detail.job.started_at {
+            Some(_) => session.client.job_series(self.job, &query).await.ok(),
+            None => None,
+        };
+        let failed = detail.attempt_list.iter().any(|a| FAULTY.contains(&a.state.as_str()));
+        let gang = match detail.job.array_id.filter(|_| detail.job.gang.is_some()) {
+            Some(id) => {
+                let members =
+                    JobFilter { array: Some(id), limit: Some(1_000), ..JobFilter::default() };
+                session.client.jobs(&members).await.ok()
+            }
+            None => None,
+        };
+        let gpus = if failed { session.client.gpus().await.ok() } else { None };
+        gang.map(|page| members(&page)).unwrap_or_default()
+            + &series.map(|series| lines(&series)).unwrap_or_default()
+            + &gpus.map(|gpus| faults(detail, &gpus)).unwrap_or_default()
+    }
+}
+
+/// Lists a gang's members, by rank.
+fn members(page: &JobPage) -> String {
+    let header = ["RANK", "JOB", "STATE", "NODE", "GPU", "EXIT"];
+    let row = |job: &JobView| {
+        vec![
+            or_dash(job.array_index),
+            job.name_id.clone(),
+            job.state.clone(),
+            or_dash(job.node.clone()),
+            or_dash(job.gpu_index),
+            or_dash(job.exit_code.clone()),
+        ]
+    };
+    format!("\n{}", table(Some(&header), page.items.iter().rev().map(row)))
+}
+
+/// Width of a drawn line in columns.
+const COLUMNS: u32 = 40;
+/// States that a GPU's fault may have caused.
+const FAULTY: [&str; 3] = ["failed", "lost", "collateral"];
+
+/// Draws the newest attempt's time series.
+fn lines(series: &JobSeries) -> String {
+    let Some(attempt) = series.attempts.last().filter(|a| a.points.len() > 1) else {
+        return String::new();
+    };
+    let width = usize::try_from(COLUMNS).unwrap_or(0).min(attempt.points.len());
+    let peak = attempt.points.iter().filter_map(|point| point.memory_max_bytes).max();
+    let memory =
+        spark::figure(&attempt.points, attempt.step_secs, |p| p.memory_bytes.map(spark::bytes));
+    let busy = spark::figure(&attempt.points, attempt.step_secs, |p| p.activity);
+    let most = busy.iter().flatten().copied().fold(0.0, f64::max);
+    let (number, step) = (attempt.number, Elapsed(attempt.step_secs));
+    let mut text = format!("\nattempt {number} over time, {step} each column\n");
+    if let Some(peak) = peak {
+        let line = spark::line(&memory, spark::bytes(peak), width);
+        let _ = writeln!(text, "memory {line}  at most {}", Bytes::new(peak));
+    }
+    let line = spark::line(&busy, most, width);
+    let _ = writeln!(text, "busy   {line}  at most {:.0} % of the GPU", most * 100.0);
+    text
+}
+
+/// Lists the GPU faults that affected the job's attempts.
+fn faults(detail: &JobDetail, gpus: &GpuListing) -> String {
+    let mut text = String::new();
+    for attempt in &detail.attempt_list {
+        let all = gpus.items.iter().filter(|gpu| gpu.id == attempt.gpu).flat_map(|gpu| &gpu.faults);
+        for seen in all.filter(|fault| fault.attempts.contains(&attempt.id)) {
+            let _ = write!(text, "attempt {}: GPU fault {}", attempt.number, fault(seen));
+        }
+    }
+    text
+}
+
+fn draw(detail: &JobDetail) -> String {
+    let job = &detail.job;
+    let reason = match (&job.reason, &job.reason_text) {
+        (Some(word), Some(text)) => Some(format!("{word}: {text}")),
+        (word, text) => text.clone().or_else(|| word.clone()),
+    };
+    let array = job.array_id.filter(|_| job.gang.is_none());
+    let gang = job.array_id.zip(job.gang).map(|(id, gang)| {
+        format!("{id}, rank {} of {} on {} node(s)", gang.rank, gang.size, gang.nodes)
+    });
+    let mut text = fields(vec![
+        ("Job", Some(format!("{} ({})", job.name_id, job.name))),
+        ("Array", array.map(|array| format!("{array}, index {}", or_dash(job.array_index)))),
+        ("Gang", gang),
+        ("User", Some(job.user.clone())),
+        ("State", Some(format!("{} ({})", job.state, job.state_short))),
+        ("Reason", reason),
+        ("Exit code", job.exit_code.clone()),
+        (
+            "Requests",
+            Some(format!("{}, {}, priority {}", job.gpu_request, job.class, job.priority)),
+        ),
+        ("Runs", Some(detail.program.clone())),
+        ("In", detail.work_dir.clone()),
+        ("Environment", (!detail.env_names.is_empty()).then(|| detail.env_names.join(" "))),
+        ("Time limit", detail.time_limit_secs.map(|secs| Elapsed(secs).to_string())),
+        ("Retries left", (detail.retries_left > 0).then(|| detail.retries_left.to_string())),
+        ("Submitted", Some(moment(job.submitted_at))),
+        ("Started", job.started_at.map(moment)),
+        ("Ended", job.ended_at.map(moment)),
+        ("Trace", detail.traceparent.clone()),
+    ]);
+    if !detail.attempt_list.is_empty() {
+        let header = [
+            "ATTEMPT", "STATE", "NODE", "GPU", "SLICE", "STARTED", "RAN", "EXIT", "CPU", "RSS",
+            "GPU MEM", "ENERGY",
+        ];
+        let rows = detail.attempt_list.iter().map(attempt_row);
+        let _ = write!(text, "\n{}", table(Some(&header), rows));
+        for attempt in &detail.attempt_list {
+            if let Some(detail) = &attempt.detail {
+                let _ = writeln!(text, "attempt {}: {detail}", attempt.number);
+            }
+            if let Some(prediction) = &attempt.prediction {
+                let _ = writeln!(
+                    text,
+                    "attempt {}: {}",
+                    attempt.number,
+                    describe_prediction(prediction)
+                );
+            }
+            if let Some(memory) = &attempt.memory_prediction {
+                let _ = writeln!(
+                    text,
+                    "attempt {}: {}",
+                    attempt.number,
+                    describe_memory_prediction(memory)
+                );
+            }
+            if let Some(colocation) = &attempt.colocation_prediction {
+                let _ = writeln!(
+                    text,
+                    "attempt {}: {}",
+                    attempt.number,
+                    describe_colocation(colocation)
+                );
+            }
+            if let Some(kernel) = &attempt.kernel {
+                let _ = writeln!(text, "attempt {}: {}", attempt.number, queue_line(kernel));
+            }
+        }
+    }
+    text
+}
+
+/// Describes an attempt's counters in its slice's kernel queue, in one line.
+fn queue_line(kernel: &KernelQueueUse) -> String {
+    if kernel.processes == 0 {
+        return "no kernel was intercepted".to_owned();
+    }
+    let mut parts = vec![format!("{} kernels reported", kernel.launches)];
+    if kernel.gaps_seen > 0 {
+        let (seen, filled, early) = (kernel.gaps_seen, kernel.gaps_filled, kernel.early_stops);
+        parts.push(format!("{seen} gaps seen, {filled} filled, {early} stopped early"));
+    }
+    if kernel.filled_kernels > 0 {
+        parts.push(format!("{} ran in gaps", kernel.filled_kernels));
+    }
+    if kernel.overshoots > 0 {
+        let (times, most) = (kernel.overshoots, kernel.overshoot_secs_max * 1e3);
+        parts.push(format!("{times} overshot into the holder's time, by {most:.3} ms at most"));
+    }
+    if kernel.waits > 0 {
+        let (all, most) = (kernel.waited_secs, kernel.waited_secs_max * 1e3);
+        parts.push(format!("waited {all:.1} s, {most:.1} ms at most"));
+    }
+    if let Some(progress) = kernel.progress {
+        parts.push(format!("progress {:.0} %", progress * 100.0));
+    }
+    parts.join("; ")
+}
+
+fn attempt_row(attempt: &AttemptView) -> Vec<String> {
+    let start_slice = attempt.start_slice.map(|start| format!("@{start}")).unwrap_or_default();
+    let ran = match (attempt.started_at, attempt.ended_at) {
+        (Some(start), Some(end)) => Elapsed::between(start, end).to_string(),
+        _ => "-".to_owned(),
+    };
+    let cpu = match (attempt.user_secs, attempt.system_secs) {
+        (Some(user), Some(system)) => Some(format!("{:.1}s", user + system)),
+        _ => None,
+    };
+    vec![
+        attempt.number.to_string(),
+        attempt.state.clone(),
+        attempt.node.clone(),
+        or_dash(attempt.gpu_index),
+        format!("{}{start_slice}", attempt.profile),
+        or_dash(attempt.started_at.map(moment)),
+        ran,
+        or_dash(attempt.exit_code.as_deref()),
+        or_dash(cpu),
+        or_dash(attempt.max_rss_bytes.map(Bytes::new)),
+        or_dash(attempt.gpu_memory_peak_bytes.or(attempt.gpu_memory_bytes).map(Bytes::new)),
+        or_dash(attempt.gpu_energy_joules.map(|joules| format!("{joules:.1} J"))),
+    ]
+}
+
+fn draw_events(events: &JobEvents) -> String {
+    let header = ["WHEN", "STATE", "ATTEMPT", "EVENT"];
+    let rows = events.items.iter().map(|event| {
+        vec![moment(event.at), event.state.clone(), or_dash(event.attempt), event.text.clone()]
+    });
+    table(Some(&header), rows)
+}
+
+#[cfg(test)]
+mod tests {
+    use time::OffsetDateTime;
+
+    use super::*;
+    use tessera_api_types::{AttemptSeries, SeriesPoint};
+
+    fn point(number: i64) -> SeriesPoint {
+        SeriesPoint {
+            at: OffsetDateTime::from_unix_timestamp(5 * number).unwrap(),
+            memory_bytes: Some(u64::try_from(number).unwrap() << 30),
+            memory_max_bytes: Some(u64::try_from(number).unwrap() << 30),
+            activity: Some(0.25),
+            activity_max: Some(0.5),
+            power_watts: None,
+            energy_joules: None,
+        }
+    }
+
+    #[test]
+    fn the_newest_attempts_figures_are_drawn_if_there_are_several() {
+        let attempt = |number, points: i64| AttemptSeries {
+            number,
+            id: "att_1".into(),
+            step_secs: 5,
+            points: (1..=points).map(point).collect(),
+        };
+        let series = |last| JobSeries { job_id: 7, attempts: vec![attempt(1, 9), last] };
+
+        let text = lines(&series(attempt(2, 4)));
+
+        assert!(text.contains("attempt 2 over time"), "{text}");
+        assert!(text.contains("memory ▃▅▇█  at most 4 GiB"), "{text}");
+        assert!(text.contains("busy   ████  at most 25 % of the GPU"), "{text}");
+        assert_eq!(lines(&series(attempt(2, 1))), "");
+    }
+}

@@ -1,0 +1,185 @@
+//! `--export`: the environment variables of the submitter that a job gets.
+//!
+//! Slurm exports all of them. Tessera does not by default: the environment is stored with the job
+//! and may have 20,000 bytes. A login session is often larger, and contains secrets and values that
+//! are wrong on another machine. A job gets what it needs to find its programs, and more on request
+//! (`--export ALL`, `--export NAME,…`, `--env NAME=VALUE`).
+
+use std::collections::BTreeMap;
+use std::convert::Infallible;
+use std::str::FromStr;
+
+use tessera_model::spec::{ENV_VARS_MAX, REST_BYTES_MAX};
+
+/// Variables for finding programs and for the user's language.
+const ESSENTIAL: &[&str] = &[
+    "PATH",
+    "HOME",
+    "USER",
+    "LOGNAME",
+    "SHELL",
+    "LANG",
+    "LANGUAGE",
+    "TZ",
+    "LD_LIBRARY_PATH",
+    "PYTHONPATH",
+    "VIRTUAL_ENV",
+    "CONDA_PREFIX",
+    "CONDA_DEFAULT_ENV",
+];
+/// Prefix of further essential variables.
+const ESSENTIAL_PREFIX: &str = "LC_";
+/// Prefix of variables that Tessera sets itself or that only concern this command.
+const OWN_PREFIX: &str = "TESSERA_";
+
+/// The variables to export.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ExportChoice {
+    base: ExportBase,
+    named: Vec<(String, Option<String>)>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum ExportBase {
+    Essentials,
+    All,
+    Nothing,
+}
+
+impl ExportChoice {
+    /// The default.
+    pub const ESSENTIALS: Self = Self { base: ExportBase::Essentials, named: Vec::new() };
+
+    /// Chooses from `environment`.
+    ///
+    /// # Errors
+    ///
+    /// A sentence that names the largest variables if together they are too large.
+    pub fn choose(
+        &self,
+        environment: &BTreeMap<String, String>,
+    ) -> Result<BTreeMap<String, String>, String> {
+        let wanted = |name: &str| match self.base {
+            ExportBase::Essentials => {
+                ESSENTIAL.contains(&name) || name.starts_with(ESSENTIAL_PREFIX)
+            }
+            ExportBase::All => true,
+            ExportBase::Nothing => false,
+        };
+        let mut chosen: BTreeMap<String, String> = environment
+            .iter()
+            .filter(|(name, _)| wanted(name) && can_be_set(name))
+            .map(|(name, value)| (name.clone(), value.clone()))
+            .collect();
+        for (name, value) in &self.named {
+            match value.as_ref().or_else(|| environment.get(name)) {
+                Some(value) => chosen.insert(name.clone(), value.clone()),
+                None => return Err(format!("--export names {name}, which is not set here")),
+            };
+        }
+        check_size(&chosen)?;
+        Ok(chosen)
+    }
+}
+
+/// Returns whether a variable of a shell can be one of a job: exported functions
+/// (`BASH_FUNC_f%%`) and odder things can't.
+fn can_be_set(name: &str) -> bool {
+    !name.starts_with(OWN_PREFIX)
+        && !name.starts_with(|c: char| c.is_ascii_digit())
+        && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
+}
+
+fn check_size(chosen: &BTreeMap<String, String>) -> Result<(), String> {
+    let bytes: usize = chosen.iter().map(|(name, value)| name.len() + value.len() + 16).sum();
+    if bytes <= REST_BYTES_MAX && chosen.len() <= ENV_VARS_MAX {
+        return Ok(());
+    }
+    let mut by_size: Vec<_> = chosen.iter().map(|(name, value)| (value.len(), name)).collect();
+    by_size.sort_unstable_by(|a, b| b.cmp(a));
+    let largest: Vec<_> =
+        by_size.iter().take(3).map(|(bytes, name)| format!("{name} ({bytes} bytes)")).collect();
+    Err(format!(
+        "the environment has {} variables and {bytes} bytes, but a job takes {ENV_VARS_MAX} and \
+         {REST_BYTES_MAX}; the largest are {}; name those that the job needs: --export NAME,NAME",
+        chosen.len(),
+        largest.join(", "),
+    ))
+}
+
+impl FromStr for ExportChoice {
+    type Err = Infallible;
+
+    fn from_str(text: &str) -> Result<Self, Infallible> {
+        let mut export = Self { base: ExportBase::Nothing, named: Vec::new() };
+        for word in text.split(',').map(str::trim).filter(|word| !word.is_empty()) {
+            match word.split_once('=') {
+                Some((name, value)) => {
+                    export.named.push((name.to_owned(), Some(value.to_owned())));
+                }
+                None if word.eq_ignore_ascii_case("ALL") => export.base = ExportBase::All,
+                None if ["NONE", "NIL"].iter().any(|none| word.eq_ignore_ascii_case(none)) => {}
+                None => export.named.push((word.to_owned(), None)),
+            }
+        }
+        Ok(export)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn environment() -> BTreeMap<String, String> {
+        [
+            ("PATH", "/bin"),
+            ("LC_ALL", "C"),
+            ("AWS_SECRET_ACCESS_KEY", "hush"),
+            ("TESSERA_TOKEN", "hush"),
+            ("BASH_FUNC_module%%", "() { :; }"),
+            ("DATA", "/data"),
+        ]
+        .map(|(name, value)| (name.to_owned(), value.to_owned()))
+        .into()
+    }
+
+    fn names(export: &str) -> Vec<String> {
+        let export: ExportChoice = export.parse().unwrap();
+        export.choose(&environment()).unwrap().into_keys().collect()
+    }
+
+    #[test]
+    fn by_default_a_job_gets_no_secrets() {
+        let chosen = ExportChoice::ESSENTIALS.choose(&environment()).unwrap();
+
+        assert_eq!(chosen.into_keys().collect::<Vec<_>>(), ["LC_ALL", "PATH"]);
+    }
+
+    #[test]
+    fn slurms_forms_choose_as_in_slurm() {
+        assert_eq!(names("NONE"), [""; 0]);
+        assert_eq!(names("DATA"), ["DATA"]);
+        assert_eq!(names("DATA,X=1"), ["DATA", "X"]);
+        assert_eq!(names("ALL"), ["AWS_SECRET_ACCESS_KEY", "DATA", "LC_ALL", "PATH"]);
+        assert_eq!(names("ALL,X=1").last().unwrap(), "X");
+    }
+
+    #[test]
+    fn a_named_variable_that_is_not_set_is_an_error() {
+        let export: ExportChoice = "MISSING".parse().unwrap();
+
+        assert!(export.choose(&environment()).unwrap_err().contains("MISSING"));
+    }
+
+    #[test]
+    fn an_environment_that_is_too_large_names_the_largest_variables() {
+        let mut environment = environment();
+        environment.insert("LS_COLORS".into(), "x".repeat(REST_BYTES_MAX));
+        let export: ExportChoice = "ALL".parse().unwrap();
+
+        let refused = export.choose(&environment).unwrap_err();
+
+        assert!(refused.contains("LS_COLORS (20000 bytes)"), "{refused}");
+        assert!(refused.contains("--export NAME"), "{refused}");
+    }
+}

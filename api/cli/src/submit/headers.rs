@@ -1,0 +1,197 @@
+//! Options in a script: lines that begin with `#TESSERA` or `#SBATCH`, before its first
+//! command.
+
+use clap::{Arg, ArgAction, Args, FromArgMatches, Parser};
+
+use super::foreign::ForeignOptions;
+use super::options::JobOptions;
+
+/// The options in a script's headers.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ScriptHeaders {
+    /// Its options; `#TESSERA` lines over `#SBATCH` lines, later lines over earlier ones.
+    pub options: JobOptions,
+    /// Options without effect, with file and line.
+    pub warnings: Vec<String>,
+}
+
+/// A header that is not supported.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{file}:{line}: {why}")]
+pub struct BadHeader {
+    /// The script.
+    pub file: String,
+    /// The line, from 1.
+    pub line: usize,
+    /// What is wrong with it.
+    pub why: String,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum HeaderDialect {
+    Slurm,
+    Tessera,
+}
+
+/// The options that one header line may carry.
+#[derive(Parser)]
+#[command(no_binary_name = true, disable_help_flag = true, disable_version_flag = true)]
+struct HeaderLine {
+    #[command(flatten)]
+    options: JobOptions,
+    #[command(flatten)]
+    foreign: ForeignOptions,
+    #[command(flatten)]
+    terminal: TerminalOptions,
+}
+
+/// Options that concern the user's terminal, so that a script can't give them.
+#[derive(Default)]
+struct TerminalOptions {
+    given: Vec<&'static str>,
+}
+
+const TERMINAL: &[(&str, char)] = &[("wait", 'W'), ("quiet", 'Q'), ("parsable", '\0')];
+
+impl Args for TerminalOptions {
+    fn augment_args(command: clap::Command) -> clap::Command {
+        TERMINAL.iter().fold(command, |command, (long, short)| {
+            let arg = Arg::new(*long).long(*long).action(ArgAction::SetTrue);
+            command.arg(if *short == '\0' { arg } else { arg.short(*short) })
+        })
+    }
+
+    fn augment_args_for_update(command: clap::Command) -> clap::Command {
+        Self::augment_args(command)
+    }
+}
+
+impl FromArgMatches for TerminalOptions {
+    fn from_arg_matches(matches: &clap::ArgMatches) -> Result<Self, clap::Error> {
+        let given = TERMINAL.iter().map(|(long, _)| *long);
+        Ok(Self { given: given.filter(|long| matches.get_flag(long)).collect() })
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &clap::ArgMatches) -> Result<(), clap::Error> {
+        *self = Self::from_arg_matches(matches)?;
+        Ok(())
+    }
+}
+
+/// Reads the headers of `script`; `file` is what messages call it.
+///
+/// # Errors
+///
+/// [`BadHeader`] names the first line that can't be honoured, and why.
+pub fn read(file: &str, script: &str) -> Result<ScriptHeaders, BadHeader> {
+    let (mut slurm, mut tessera) = (JobOptions::default(), JobOptions::default());
+    let mut warnings = Vec::new();
+    for (index, line) in script.lines().enumerate() {
+        let bad = |why: String| BadHeader { file: file.to_owned(), line: index + 1, why };
+        let Some((dialect, rest)) = header(line) else {
+            if is_command(line) {
+                break;
+            }
+            continue;
+        };
+        let words = split(rest).map_err(bad)?;
+        let mut layer = read_line(words).map_err(bad)?;
+        layer.judge(dialect).map_err(bad)?;
+        warnings
+            .extend(layer.warnings.drain(..).map(|text| format!("{file}:{}: {text}", index + 1)));
+        let below = match dialect {
+            HeaderDialect::Slurm => &mut slurm,
+            HeaderDialect::Tessera => &mut tessera,
+        };
+        *below = std::mem::take(below).under(layer.options).map_err(bad)?;
+    }
+    let at_end = |why| BadHeader { file: file.to_owned(), line: 1, why };
+    Ok(ScriptHeaders { options: slurm.under(tessera).map_err(at_end)?, warnings })
+}
+
+struct HeaderLayer {
+    options: JobOptions,
+    foreign: ForeignOptions,
+    warnings: Vec<String>,
+}
+
+impl HeaderLayer {
+    fn judge(&mut self, dialect: HeaderDialect) -> Result<(), String> {
+        self.options.gpu()?;
+        self.warnings.extend(self.foreign.judge()?);
+        if dialect == HeaderDialect::Slurm && self.options.priority.take().is_some() {
+            self.warnings.push(
+                "--priority has no effect here, since Slurm's numbers mean something else; write \
+                 #TESSERA --priority 0 (highest) to 9"
+                    .to_owned(),
+            );
+        }
+        Ok(())
+    }
+}
+
+fn read_line(words: Vec<String>) -> Result<HeaderLayer, String> {
+    let line = HeaderLine::try_parse_from(words).map_err(|bad| first_line(&bad))?;
+    let warnings = line
+        .terminal
+        .given
+        .iter()
+        .map(|long| format!("--{long} has no effect in a script; give it on the command line"));
+    let warnings = warnings.collect();
+    Ok(HeaderLayer { options: line.options, foreign: line.foreign, warnings })
+}
+
+/// Returns what clap found wrong, without its hints for command lines.
+fn first_line(bad: &clap::Error) -> String {
+    let text = bad.to_string();
+    let first = text.lines().next().unwrap_or_default();
+    first.strip_prefix("error: ").unwrap_or(first).to_owned()
+}
+
+fn header(line: &str) -> Option<(HeaderDialect, &str)> {
+    let (dialect, rest) = if let Some(rest) = line.strip_prefix("#SBATCH") {
+        (HeaderDialect::Slurm, rest)
+    } else {
+        (HeaderDialect::Tessera, line.strip_prefix("#TESSERA")?)
+    };
+    (rest.is_empty() || rest.starts_with([' ', '\t'])).then_some((dialect, rest))
+}
+
+fn is_command(line: &str) -> bool {
+    let line = line.trim_start();
+    !line.is_empty() && !line.starts_with('#')
+}
+
+/// Splits a line into words as a shell would: quotes and backslashes keep blanks together,
+/// and a `#` at a word's beginning starts a comment.
+fn split(text: &str) -> Result<Vec<String>, String> {
+    let mut words = Vec::new();
+    let mut word: Option<String> = None;
+    let mut quote = None;
+    let mut chars = text.chars();
+    while let Some(c) = chars.next() {
+        match (quote, c) {
+            (Some(open), c) if c == open => quote = None,
+            (Some('"') | None, '\\') => {
+                let escaped = chars.next().ok_or("the line ends with a backslash")?;
+                word.get_or_insert_default().push(escaped);
+            }
+            (Some(_), c) => word.get_or_insert_default().push(c),
+            (None, '"' | '\'') => {
+                word.get_or_insert_default();
+                quote = Some(c);
+            }
+            (None, '#') if word.is_none() => break,
+            (None, c) if c.is_whitespace() => words.extend(word.take()),
+            (None, c) => word.get_or_insert_default().push(c),
+        }
+    }
+    if let Some(open) = quote {
+        return Err(format!("a quote ({open}) is not closed"));
+    }
+    words.extend(word);
+    Ok(words)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,325 @@
+//! The options of a job: on the command line, and in a script's headers.
+
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use clap::Args;
+use tessera_model::spec::GpuRequest;
+
+use super::array::ArraySpec;
+use super::export::ExportChoice;
+use super::gpu::{GpusOption, GresOption, NamedGpu, NodesOption, VramOption};
+use crate::span::TimeLimit;
+use tessera_api_types::{GangRequest, SubmitRequest};
+
+/// One layer of options; an option of a stronger layer overrides that of a weaker one.
+#[derive(Args, Clone, Debug, Default, PartialEq)]
+pub struct JobOptions {
+    /// Name of the job; by default the script's or the program's name
+    #[arg(short = 'J', long, value_name = "NAME")]
+    pub job_name: Option<String>,
+    /// File for standard output (%j job, %A array, %a index, %x name, %u user, %N node);
+    /// without it `tessera logs` shows the output
+    #[arg(short, long, value_name = "FILE")]
+    pub output: Option<String>,
+    /// File for standard error; by default where standard output goes
+    #[arg(short, long, value_name = "FILE")]
+    pub error: Option<String>,
+    /// Longest run time: minutes, MM:SS, HH:MM:SS, D-HH, D-HH:MM or D-HH:MM:SS
+    #[arg(short, long, value_name = "TIME")]
+    pub time: Option<TimeLimit>,
+    /// Seconds between SIGTERM and SIGKILL when the job has to end; by default 30
+    #[arg(long, value_name = "SECONDS")]
+    pub grace: Option<u64>,
+    /// Submit an array: one task for each index, such as 0-31
+    #[arg(short, long, value_name = "FIRST-LAST")]
+    pub array: Option<ArraySpec>,
+    /// Working directory; by default the current one
+    #[arg(short = 'D', long, value_name = "DIR")]
+    pub chdir: Option<PathBuf>,
+    /// GPU memory that the job needs, such as 10G; `auto` (the default) starts on the smallest
+    /// slice
+    #[arg(long, value_name = "SIZE")]
+    pub vram: Option<VramOption>,
+    /// MIG profile, such as 1g.5gb; or a compute instance of one, such as 1c.3g.20gb, if an operator
+    /// has split a GPU instance that way
+    #[arg(long, value_name = "PROFILE")]
+    pub profile: Option<NamedGpu>,
+    /// Number of whole GPUs (4), or of slices of a profile on as many GPUs (1g.5gb:4); with --vram or
+    /// --profile, of slices of that size. Each has its own process; all start and end together
+    #[arg(short = 'G', long, value_name = "[PROFILE:]N")]
+    pub gpus: Option<GpusOption>,
+    /// Number of GPUs or slices on each node
+    #[arg(long, value_name = "[PROFILE:]N")]
+    pub gpus_per_node: Option<GpusOption>,
+    /// GPUs or slices of each process: always 1
+    #[arg(long, value_name = "[PROFILE:]1")]
+    pub gpus_per_task: Option<GpusOption>,
+    /// --gpus-per-node as Slurm writes it: gpu:4 or gpu:1g.5gb:4
+    #[arg(long, value_name = "GRES")]
+    pub gres: Option<GresOption>,
+    /// Number of nodes that the GPUs are on; by default 1
+    #[arg(short = 'N', long, value_name = "N")]
+    pub nodes: Option<NodesOption>,
+    /// Number of processes, with one GPU or slice each
+    #[arg(short = 'n', long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub ntasks: Option<u32>,
+    /// Number of processes on each node
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub ntasks_per_node: Option<u32>,
+    /// Request a whole GPU without co-runners
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "", value_name = "MODE", hide_possible_values = true)]
+    pub exclusive: Option<String>,
+    /// `exclusive` (the default); `mps` to share a slice with other jobs of the same user; `kernel`
+    /// to share one by interleaving kernels by priority. The last two need --vram
+    #[arg(long, value_name = "HOW")]
+    pub share: Option<String>,
+    /// With --share mps: percentage of the slice's multiprocessors; by default 50
+    #[arg(long, value_name = "PERCENT")]
+    pub sm: Option<u64>,
+    /// Signal on which the program writes a checkpoint and exits, such as USR1; sent before a
+    /// migration, or when its share is updated
+    #[arg(long, value_name = "SIGNAL")]
+    pub checkpoint: Option<String>,
+    /// `online` for latency, `offline` (the default) for throughput
+    #[arg(long, value_name = "CLASS")]
+    pub class: Option<String>,
+    /// Priority: 0 (highest) to 9; by default 5
+    #[arg(long, value_name = "0-9")]
+    pub priority: Option<u64>,
+    /// Number of retries after failures of its own; by default 0
+    #[arg(long, value_name = "N")]
+    pub max_retries: Option<u32>,
+    /// Action when its node is lost: `requeue` (the default), `hold` or `fail`
+    #[arg(long, value_name = "WHAT", conflicts_with_all = ["requeue", "no_requeue"])]
+    pub on_lost: Option<String>,
+    /// The same as --on-lost requeue
+    #[arg(long, conflicts_with = "no_requeue")]
+    pub requeue: bool,
+    /// The same as --on-lost fail
+    #[arg(long)]
+    pub no_requeue: bool,
+    /// Key of its task: jobs with the same key share their predictions
+    #[arg(long, value_name = "KEY")]
+    pub task_key: Option<String>,
+    /// Accept the job even if the cluster does not have the hardware yet
+    #[arg(long)]
+    pub allow_pending: bool,
+    /// Hold the job until `tessera release`
+    #[arg(short = 'H', long)]
+    pub hold: bool,
+    /// Environment variables to export to the job: ALL, NONE, or names and NAME=VALUE, separated
+    /// by commas; by default PATH, HOME, the language, and those of a Python environment
+    #[arg(long, value_name = "WHICH")]
+    pub export: Option<ExportChoice>,
+    /// Set one more environment variable; may be repeated
+    #[arg(long, value_name = "NAME=VALUE")]
+    pub env: Vec<EnvVariable>,
+}
+
+/// `NAME=VALUE`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EnvVariable {
+    name: String,
+    value: String,
+}
+
+impl FromStr for EnvVariable {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text.split_once('=') {
+            Some((name, value)) if !name.is_empty() => {
+                Ok(Self { name: name.to_owned(), value: value.to_owned() })
+            }
+            Some(_) | None => Err("write NAME=VALUE".to_owned()),
+        }
+    }
+}
+
+impl JobOptions {
+    /// Returns the GPU resources that this layer requests, if any.
+    ///
+    /// # Errors
+    ///
+    /// A sentence if it requests two different things.
+    pub fn gpu(&self) -> Result<Option<GpuRequest>, String> {
+        let given = [
+            self.vram.as_ref().map(|VramOption(ask)| ask.clone()),
+            self.profile.as_ref().map(|NamedGpu(ask)| ask.clone()),
+            self.gpus.as_ref().and_then(|GpusOption(counted)| counted.ask()),
+            self.gpus_per_node.as_ref().and_then(|GpusOption(counted)| counted.ask()),
+            self.gpus_per_task.as_ref().and_then(|GpusOption(counted)| counted.ask()),
+            self.gres.as_ref().and_then(|GresOption(counted)| counted.ask()),
+            self.exclusive.as_ref().map(|_| GpuRequest::Whole),
+        ];
+        let mut given = given.into_iter().flatten();
+        let Some(first) = given.next() else {
+            // A number of GPUs without a size is one of whole GPUs.
+            let counted = self.gpus.is_some()
+                || self.gpus_per_node.is_some()
+                || self.gpus_per_task.is_some()
+                || self.gres.is_some();
+            return Ok(counted.then_some(GpuRequest::Whole));
+        };
+        match given.find(|other| *other != first) {
+            None => Ok(Some(first)),
+            Some(other) => Err(format!(
+                "a job gives its size in one way, but here it requests {first} and {other}"
+            )),
+        }
+    }
+
+    /// Returns the shape of the gang that this layer requests, if it has more than one process.
+    ///
+    /// # Errors
+    ///
+    /// A sentence if it requests two different things, or what is impossible.
+    pub fn gang(&self) -> Result<Option<GangRequest>, String> {
+        let nodes = self.nodes.map_or(1, |NodesOption(nodes)| nodes);
+        if self.gpus_per_task.as_ref().is_some_and(|GpusOption(counted)| counted.count != 1) {
+            return Err("a process has one GPU: give their number, as --ntasks or --gpus".into());
+        }
+        let each = |count: u32| count.saturating_mul(nodes);
+        let given = [
+            ("--gpus", self.gpus.as_ref().map(|GpusOption(counted)| counted.count)),
+            ("--ntasks", self.ntasks),
+            ("--gpus-per-node", self.gpus_per_node.as_ref().map(|GpusOption(c)| each(c.count))),
+            ("--gres", self.gres.as_ref().map(|GresOption(counted)| each(counted.count))),
+            ("--ntasks-per-node", self.ntasks_per_node.map(each)),
+        ];
+        let mut given = given.into_iter().filter_map(|(option, count)| Some((option, count?)));
+        let (option, members) = given.next().unwrap_or(("--nodes", nodes));
+        if let Some((other, count)) = given.find(|(_, count)| *count != members) {
+            return Err(format!(
+                "each process has one GPU, but {option} makes that {members} and {other} {count}"
+            ));
+        }
+        if !members.is_multiple_of(nodes) {
+            return Err(format!(
+                "{members} GPUs can't be spread evenly over {nodes} nodes: give a multiple of {nodes}"
+            ));
+        }
+        let gang = GangRequest { nodes, gpus_per_node: members / nodes };
+        Ok((members > 1).then_some(gang))
+    }
+
+    /// Overrides this layer with `stronger`.
+    ///
+    /// # Errors
+    ///
+    /// As [`JobOptions::gpu`].
+    pub fn under(self, stronger: Self) -> Result<Self, String> {
+        // GPU resources have several spellings: the stronger layer overrides all of them together.
+        let sizes = if stronger.gpu()?.is_some() { stronger.clone() } else { self.clone() };
+        let lost = if stronger.has_on_lost() { stronger.clone() } else { self.clone() };
+        Ok(Self {
+            job_name: stronger.job_name.or(self.job_name),
+            output: stronger.output.or(self.output),
+            error: stronger.error.or(self.error),
+            time: stronger.time.or(self.time),
+            grace: stronger.grace.or(self.grace),
+            array: stronger.array.or(self.array),
+            chdir: stronger.chdir.or(self.chdir),
+            vram: sizes.vram,
+            profile: sizes.profile,
+            gpus: sizes.gpus,
+            gpus_per_node: sizes.gpus_per_node,
+            gpus_per_task: sizes.gpus_per_task,
+            gres: sizes.gres,
+            nodes: stronger.nodes.or(self.nodes),
+            ntasks: stronger.ntasks.or(self.ntasks),
+            ntasks_per_node: stronger.ntasks_per_node.or(self.ntasks_per_node),
+            exclusive: sizes.exclusive,
+            share: stronger.share.or(self.share),
+            sm: stronger.sm.or(self.sm),
+            checkpoint: stronger.checkpoint.or(self.checkpoint),
+            class: stronger.class.or(self.class),
+            priority: stronger.priority.or(self.priority),
+            max_retries: stronger.max_retries.or(self.max_retries),
+            on_lost: lost.on_lost,
+            requeue: lost.requeue,
+            no_requeue: lost.no_requeue,
+            task_key: stronger.task_key.or(self.task_key),
+            allow_pending: self.allow_pending || stronger.allow_pending,
+            hold: self.hold || stronger.hold,
+            export: stronger.export.or(self.export),
+            env: self.env.into_iter().chain(stronger.env).collect(),
+        })
+    }
+
+    fn has_on_lost(&self) -> bool {
+        self.on_lost.is_some() || self.requeue || self.no_requeue
+    }
+
+    /// Writes the options into a request. Relative paths count from `here`.
+    ///
+    /// # Errors
+    ///
+    /// A sentence about what can't be sent.
+    pub fn write_into(
+        self,
+        request: &mut SubmitRequest,
+        here: &Path,
+        environment: &std::collections::BTreeMap<String, String>,
+    ) -> Result<(), String> {
+        match self.gpu()? {
+            None | Some(GpuRequest::Unknown) => {}
+            Some(GpuRequest::Memory(bytes)) => request.gpu_memory_bytes = Some(bytes.get()),
+            Some(GpuRequest::Profile(name)) => request.gpu_profile = Some(name.as_str().to_owned()),
+            Some(GpuRequest::Compute(name)) => request.gpu_profile = Some(name.to_string()),
+            Some(GpuRequest::Whole) => request.gpu_whole = true,
+        }
+        request.gang = self.gang()?;
+        let folder = here.join(self.chdir.clone().unwrap_or_default());
+        let absolute = |file: String| plain(&folder.join(file));
+        request.work_dir = Some(plain(&folder)?);
+        request.stdout = self.output.map(absolute).transpose()?;
+        request.stderr = self.error.map(absolute).transpose()?;
+        request.env = self.export.unwrap_or(ExportChoice::ESSENTIALS).choose(environment)?;
+        request.env.extend(self.env.into_iter().map(|v| (v.name, v.value)));
+        if let Some(name) = self.job_name {
+            request.name = Some(name);
+        }
+        request.time_limit_secs = self.time.and_then(TimeLimit::secs);
+        request.grace_secs = self.grace;
+        request.share = self.share;
+        request.sm_percent = self.sm.map(percent).transpose()?;
+        request.checkpoint_signal = self.checkpoint;
+        request.class = self.class;
+        request.priority = self.priority.map(small_priority).transpose()?;
+        request.max_retries = self.max_retries;
+        request.on_lost = match (self.on_lost, self.requeue, self.no_requeue) {
+            (Some(word), _, _) => Some(word),
+            (None, true, _) => Some("requeue".to_owned()),
+            (None, false, true) => Some("fail".to_owned()),
+            (None, false, false) => None,
+        };
+        request.task_key = self.task_key;
+        request.allow_pending = self.allow_pending;
+        request.hold = self.hold;
+        request.array = self.array.map(|ArraySpec(range)| range);
+        Ok(())
+    }
+}
+
+fn small_priority(number: u64) -> Result<u8, String> {
+    u8::try_from(number)
+        .ok()
+        .filter(|number| *number <= 9)
+        .ok_or_else(|| format!("--priority {number}: priorities go from 0 (highest) to 9 (lowest)"))
+}
+
+fn percent(number: u64) -> Result<u8, String> {
+    u8::try_from(number)
+        .ok()
+        .filter(|number| (1..=100).contains(number))
+        .ok_or_else(|| format!("--sm {number}: give 1 to 100 percent of the slice"))
+}
+
+fn plain(path: &Path) -> Result<String, String> {
+    // Without its dots, so that it reads well in listings; links stay as they are.
+    let tidy: PathBuf = path.components().collect();
+    let text = tidy.to_str().map(str::to_owned);
+    text.ok_or_else(|| format!("{}: the name is not valid UTF-8", path.display()))
+}

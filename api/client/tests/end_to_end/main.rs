@@ -1,0 +1,4 @@
+//! The client against a small real HTTP server.
+
+mod client;
+mod fake;

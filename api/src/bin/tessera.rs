@@ -1,7 +1,0 @@
-//! The `tessera` command.
-
-use std::process::ExitCode;
-
-fn main() -> ExitCode {
-    tessera_api::cli::main()
-}

@@ -1,6 +1,0 @@
-//! The client and the command against a small real HTTP server.
-
-mod client;
-mod command;
-mod fake;
-mod mig;

@@ -1,0 +1,167 @@
+//! Jobs and their events.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use time::OffsetDateTime;
+use utoipa::{IntoParams, ToSchema};
+
+use super::AttemptView;
+
+/// One job.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct JobView {
+    /// The job's number.
+    pub id: u64,
+    /// Its name on the command line: `42`, or `42_7` for task 7 of array 42 or rank 7 of gang 42.
+    pub name_id: String,
+    /// The array or gang that it belongs to.
+    pub array_id: Option<u64>,
+    /// Its index in the array, or its rank in the gang.
+    pub array_index: Option<u32>,
+    /// Its rank in its gang, if it is one of several processes that start and end together.
+    #[serde(default)]
+    pub gang: Option<GangView>,
+    /// The name that its user gave it.
+    pub name: String,
+    /// The user who submitted it.
+    pub user: String,
+    /// `queued`, `held`, `placing`, `starting`, `running`, `stopping`, `succeeded`, `failed`,
+    /// `cancelled` or `timed_out`.
+    pub state: String,
+    /// The state in two letters, as batch schedulers show it.
+    pub state_short: String,
+    /// A stable identifier of why it is in this state, or of why it waits.
+    pub reason: Option<String>,
+    /// The same in one sentence.
+    pub reason_text: Option<String>,
+    /// The requested GPU resources: `any slice`, an amount, a profile, or `a whole GPU`.
+    pub gpu_request: String,
+    /// `online` or `offline`.
+    pub class: String,
+    /// 0 (highest) to 9.
+    pub priority: u8,
+    /// When it was accepted.
+    #[serde(with = "time::serde::rfc3339")]
+    pub submitted_at: OffsetDateTime,
+    /// When its newest attempt's program was started.
+    #[serde(with = "time::serde::rfc3339::option")]
+    pub started_at: Option<OffsetDateTime>,
+    /// When it ended.
+    #[serde(with = "time::serde::rfc3339::option")]
+    pub ended_at: Option<OffsetDateTime>,
+    /// `code:signal` of its newest attempt.
+    pub exit_code: Option<String>,
+    /// Number of attempts so far.
+    pub attempts: u32,
+    /// Node of its newest attempt.
+    pub node: Option<String>,
+    /// GPU of its newest attempt.
+    pub gpu: Option<String>,
+    /// Index of that GPU on its node.
+    pub gpu_index: Option<u32>,
+    /// Slice of its newest attempt, as `CUDA_VISIBLE_DEVICES` named it.
+    pub slice: Option<String>,
+    /// Profile of that slice, or `whole GPU`.
+    pub profile: Option<String>,
+}
+
+/// One job's rank in its gang, and the gang's shape.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct GangView {
+    /// Its rank, from 0.
+    pub rank: u32,
+    /// Number of processes.
+    pub size: u32,
+    /// Number of nodes.
+    pub nodes: u32,
+}
+
+/// A page of jobs.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct JobPage {
+    /// The jobs, newest first.
+    pub items: Vec<JobView>,
+    /// Give it as `cursor` to get the next page; absent on the last.
+    pub next_cursor: Option<String>,
+}
+
+/// Which jobs a listing contains.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields, default)]
+#[into_params(parameter_in = Query)]
+pub struct JobFilter {
+    /// States, separated by commas; `active` stands for all that are not final.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub state: Option<String>,
+    /// Only jobs of this user.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub user: Option<String>,
+    /// Only jobs of this name.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// Only tasks of this array.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub array: Option<u64>,
+    /// Only jobs whose newest attempt is or was on this node.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub node: Option<String>,
+    /// Number of jobs to return: 1 to 1,000, by default 100.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub limit: Option<u32>,
+    /// `next_cursor` of the previous page.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cursor: Option<String>,
+}
+
+/// One job with all details.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct JobDetail {
+    /// The fields of the listing.
+    #[serde(flatten)]
+    pub job: JobView,
+    /// Its program in one line: the command, or `script (N bytes)`.
+    pub program: String,
+    /// Its working directory.
+    pub work_dir: Option<String>,
+    /// Names of its environment variables; values are not shown.
+    pub env_names: Vec<String>,
+    /// Longest run time in seconds.
+    pub time_limit_secs: Option<u64>,
+    /// How often it may still be retried after failures of its own.
+    pub retries_left: u32,
+    /// W3C trace context of its submit.
+    pub traceparent: Option<String>,
+    /// Its attempts, oldest first.
+    pub attempt_list: Vec<AttemptView>,
+}
+
+/// One event of a job.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct JobEventView {
+    /// When it happened.
+    #[serde(with = "time::serde::rfc3339")]
+    pub at: OffsetDateTime,
+    /// The job's state after it.
+    pub state: String,
+    /// Number of the attempt.
+    pub attempt: Option<u32>,
+    /// What happened, in one sentence.
+    pub text: String,
+}
+
+/// The events of a job, oldest first.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct JobEvents {
+    /// The events.
+    pub items: Vec<JobEventView>,
+}
+
+/// Number of jobs in each state.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct JobCounts {
+    /// Number of jobs by state; every state is included.
+    pub by_state: BTreeMap<String, u64>,
+    /// Number of all jobs that were ever accepted.
+    pub total: u64,
+}

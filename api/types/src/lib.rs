@@ -1,0 +1,91 @@
+//! Bodies of requests and responses. Times are UTC (RFC 3339), sizes are bytes, durations are
+//! seconds unless the name states otherwise, states are lower-case words.
+
+#![forbid(unsafe_code)]
+
+mod attempts;
+mod explain;
+mod jobs;
+mod kernels;
+mod nodes;
+mod operator;
+mod past;
+mod predictions;
+mod series;
+mod submit;
+mod usage;
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+pub use self::attempts::{
+    AttemptView, ColocationPredictionView, KernelQueueUse, MemoryPredictionView, PredictionView,
+};
+pub use self::explain::{AlternativeView, CandidateView, JobExplanation};
+pub use self::jobs::{
+    GangView, JobCounts, JobDetail, JobEventView, JobEvents, JobFilter, JobPage, JobView,
+};
+pub use self::kernels::{KernelTask, KernelTasks, KernelTime, KernelView, TaskKernels};
+pub use self::nodes::{
+    ComputeView, FaultView, GpuDetails, GpuListing, InstanceDetails, LayoutPlan, LayoutPlans,
+    MigModeRequest, NodeDetails, NodeListing, ProfileView, SharerView,
+};
+pub use self::operator::{
+    AdminOverrideView, ClusterEvent, ClusterEvents, DoctorFinding, DoctorReport,
+    GpuAvailabilityView, LayoutApplied, LayoutRequest, OperatorRequest, OperatorResult,
+    PlanPreviewView, ProfileAvailabilityView,
+};
+pub use self::past::{
+    DecisionPage, DecisionView, PastAttempt, PastGang, PastJob, PastJobs, RecordedRound,
+    RecordedRounds,
+};
+pub use self::predictions::{
+    ColocationOutcomes, MemoryOutcomes, PredictionOutcomes, PredictionReport, PredictorView,
+};
+pub use self::series::{
+    AttemptSeries, ClusterSeries, GpuSeries, JobFigures, JobSeries, SeriesPoint, SeriesQuery,
+};
+pub use self::submit::{ArrayRange, GangRequest, SubmitRequest, SubmitResponse, UpdateRequest};
+pub use self::usage::{AccountUsage, UsageReport, UserUsage};
+
+/// The cluster at a glance.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct ClusterInfo {
+    /// The controller's version.
+    pub version: String,
+    /// The controller's instance id.
+    pub controller: String,
+    /// The placement policy.
+    pub policy: String,
+    /// The leader's epoch.
+    pub epoch: u64,
+    /// Number of nodes by state.
+    pub nodes: BTreeMap<String, u32>,
+    /// Number of GPUs.
+    pub gpus: u32,
+}
+
+/// An error in the format of RFC 9457.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ProblemDetails {
+    /// Stable name of the kind of error, such as `urn:tessera:problem:bad-field`.
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// The kind of error as text.
+    pub title: String,
+    /// The HTTP status.
+    pub status: u16,
+    /// What was wrong with this request.
+    pub detail: String,
+    /// The invalid field.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub field: Option<String>,
+    /// What is expected instead.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expected: Option<String>,
+    /// Id of the request's trace.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trace_id: Option<String>,
+}

@@ -1,0 +1,187 @@
+//! Requests for jobs, arrays and gangs.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use tessera_model::spec::{BadField, JobSpec, RawJobSpec};
+use utoipa::ToSchema;
+
+/// A job to run, or an array of them.
+///
+/// Give either `script` or `command`. Everything else has a default.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct SubmitRequest {
+    /// Its name; by default the program's name.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// The user who submits it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub user: Option<String>,
+    /// Text of a script; its first line names the interpreter (`#!/bin/bash`).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub script: Option<String>,
+    /// A program on the node, and its arguments.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub command: Option<Vec<String>>,
+    /// Absolute path of the working directory; by default a directory of the attempt.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub work_dir: Option<String>,
+    /// Environment variables.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub env: BTreeMap<String, String>,
+    /// File for standard output; `%j` is the job, `%A` the array, `%a` the index, `%x` the
+    /// name, `%u` the user, `%N` the node, `%r` the restarts.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stdout: Option<String>,
+    /// File for standard error; by default where standard output goes, if that is given.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stderr: Option<String>,
+    /// GPU memory that the job needs. Without it, `gpu_profile` or `gpu_whole`, the job gets
+    /// the smallest slice.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub gpu_memory_bytes: Option<u64>,
+    /// Requested MIG profile, such as `1g.5gb`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub gpu_profile: Option<String>,
+    /// Whether the job requests a whole GPU.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub gpu_whole: bool,
+    /// Longest run time in seconds; by default none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub time_limit_secs: Option<u64>,
+    /// Seconds between `SIGTERM` and `SIGKILL`; by default 30.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub grace_secs: Option<u64>,
+    /// `online` (latency) or `offline` (throughput, the default).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub class: Option<String>,
+    /// 0 (highest) to 9; by default 5.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub priority: Option<u8>,
+    /// How often the job is retried after failures of its own; by default 0.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_retries: Option<u32>,
+    /// What is done when its node is lost: `requeue` (the default), `hold` or `fail`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub on_lost: Option<String>,
+    /// Jobs with the same key share their predictions; by default the program and its
+    /// arguments.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub task_key: Option<String>,
+    /// Whether the job may wait for hardware that the cluster doesn't have yet.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub allow_pending: bool,
+    /// `exclusive` (the default): the job has its slice to itself. `mps`: other jobs of the same
+    /// user may share it under NVIDIA's Multi-Process Service. `kernel`: other jobs of the same user
+    /// may share it, and kernels of lower `priority` run in the gaps of the higher. Both need
+    /// `gpu_memory_bytes`, which is the job's limit.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub share: Option<String>,
+    /// With `share` = `mps`: the percentage of the slice's multiprocessors that it may use, 1 to
+    /// 100; by default 50.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sm_percent: Option<u8>,
+    /// Signal on which the program writes a checkpoint and exits: `USR1`, `USR2`, `HUP`, `INT` or
+    /// `TERM`. A job that has one can be updated and migrated while it runs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub checkpoint_signal: Option<String>,
+    /// Whether the job is held until it is released.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub hold: bool,
+    /// Makes it an array: one task for each index.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub array: Option<ArrayRange>,
+    /// Makes it a gang: one process on each of several GPUs, which start together and end together.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub gang: Option<GangRequest>,
+}
+
+/// Number of GPUs of a gang, with one process each. Every process gets the GPU resources that the
+/// request names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct GangRequest {
+    /// Number of nodes; by default 1.
+    #[serde(default = "one")]
+    pub nodes: u32,
+    /// Number of GPUs on each node; at most 256 in total.
+    pub gpus_per_node: u32,
+}
+
+const fn one() -> u32 {
+    1
+}
+
+/// The indexes of an array's tasks, both ends included.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ArrayRange {
+    /// Smallest index.
+    pub first: u32,
+    /// Largest index; at most 9,999 above the smallest.
+    pub last: u32,
+}
+
+/// The fields of a job to update; absent fields stay as they are.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct UpdateRequest {
+    /// With `share` = `mps`: the percentage of the slice's multiprocessors that it may use, 1 to
+    /// 100.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sm_percent: Option<u8>,
+    /// Its priority: 0 (highest) to 9. For a running job it takes effect if it is requeued.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub priority: Option<u8>,
+    /// Longest run time of an attempt in seconds, from its start; 0 for none. It applies to a
+    /// running job at once.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub time_limit_secs: Option<u64>,
+}
+
+impl SubmitRequest {
+    /// Checks the request, and turns it into a job's specification.
+    ///
+    /// # Errors
+    ///
+    /// [`BadField`] names the first invalid field and what is expected.
+    pub fn into_spec(self) -> Result<JobSpec, BadField> {
+        JobSpec::parse(RawJobSpec {
+            name: self.name,
+            user: self.user,
+            script: self.script,
+            command: self.command,
+            work_dir: self.work_dir,
+            env: self.env,
+            stdout: self.stdout,
+            stderr: self.stderr,
+            gpu_memory_bytes: self.gpu_memory_bytes,
+            gpu_profile: self.gpu_profile,
+            gpu_whole: self.gpu_whole,
+            time_limit_secs: self.time_limit_secs,
+            grace_secs: self.grace_secs,
+            class: self.class,
+            priority: self.priority,
+            max_retries: self.max_retries,
+            on_lost: self.on_lost,
+            task_key: self.task_key,
+            allow_pending: self.allow_pending,
+            share: self.share,
+            sm_percent: self.sm_percent,
+            checkpoint_signal: self.checkpoint_signal,
+            gang: self.gang.map(|gang| (gang.nodes, gang.gpus_per_node)),
+        })
+    }
+}
+
+/// An accepted submit; it was committed before this response.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct SubmitResponse {
+    /// The job's number; for an array or a gang its number, which is that of its first task.
+    pub job_id: u64,
+    /// Number of accepted jobs.
+    pub tasks: u32,
+    /// `queued` or `held`.
+    pub state: String,
+}

@@ -1,0 +1,53 @@
+use super::*;
+
+fn terms(members: &[&str], share: u32, quota: Option<u32>) -> AccountSettings {
+    AccountSettings {
+        members: members.iter().map(|user| (*user).to_owned()).collect(),
+        share,
+        quota,
+    }
+}
+
+fn accounts(of: &[(&str, AccountSettings)]) -> Result<Accounts, InvalidAccounts> {
+    let quotas = [("ada", 14), ("*", 28)].map(|(user, slices)| (user.to_owned(), slices));
+    let accounts = of.iter().map(|(name, terms)| ((*name).to_owned(), terms.clone()));
+    Accounts::new(quotas.into(), accounts.collect(), Some(Accounts::HALF_LIFE))
+}
+
+#[test]
+fn an_account_has_what_all_of_its_members_have_had() {
+    let accounts = accounts(&[("lab", terms(&["ada", "bob"], 3, Some(40)))]).unwrap();
+    let had = |user: &str| Millis::from_secs(if user == "ada" { 60 } else { 5 });
+
+    let ada = accounts.account(&"ada".into(), had);
+    let cyd = accounts.account(&"cyd".into(), had);
+
+    assert_eq!((&*ada.name, ada.shares, ada.quota), ("account lab", 3, Some(40)));
+    assert_eq!(ada.used, Millis::from_secs(65));
+    assert_eq!(ada.member, Some(SliceLimit { name: "ada".into(), slices: 14 }));
+    assert_eq!((&*cyd.name, cyd.shares, cyd.quota), ("cyd", 1, Some(28)));
+    assert_eq!((cyd.used, cyd.member), (Millis::from_secs(5), None));
+}
+
+#[test]
+fn in_turn_nothing_that_was_had_counts() {
+    let accounts = accounts(&[]).unwrap().in_turn();
+
+    assert_eq!(accounts.account(&"ada".into(), |_| Millis::from_secs(9)).used, Millis::ZERO);
+}
+
+#[test]
+fn each_account_that_can_not_be_kept_says_what_would_be_right() {
+    let cases = [
+        ("leave it in one", vec![("a", terms(&["ada"], 1, None)), ("b", terms(&["ada"], 1, None))]),
+        ("leave it in one", vec![("a", terms(&["ada", "ada"], 1, None))]),
+        ("write 1 or more", vec![("a", terms(&["ada"], 0, None))]),
+        ("write members", vec![("a", terms(&[], 1, None))]),
+        ("letters, digits", vec![("lab a", terms(&["ada"], 1, None))]),
+        ("each for itself", vec![("a", terms(&["*"], 1, None))]),
+    ];
+    for (hint, of) in cases {
+        let error = accounts(&of).unwrap_err().to_string();
+        assert!(error.contains(hint), "{error}");
+    }
+}

@@ -1,0 +1,173 @@
+//! The speed of co-located jobs under MPS: learned from attempts that shared slices, predicted for
+//! those that are about to, and compared with the outcome.
+//!
+//! Source: MMK, §III-A; what of it a controller can know, [`tessera_predict::colocation`] says.
+
+use crate::predictions::{RunSample, TaskFacts};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use tessera_model::share::SliceShare;
+use tessera_model::{AttemptId, GpuId, Millis};
+use tessera_placement::{Basis, Empirical, Estimator as _, MpsClient, SliceKind};
+use tessera_predict::TrainedModel;
+use tessera_predict::colocation::{
+    self as seen, CoRunners, ColocatedRun, Colocation, ColocationPredictor,
+};
+use tessera_predict::drift::{DriftWatch, PredictorTrust};
+
+/// The seed of training: equal runs give an equal model.
+pub(crate) const SEED: u64 = 1;
+
+/// How far the co-runners of an attempt may differ on average from those at its start, in
+/// thousandths of a job. A prediction is compared with its outcome only within that, since it was
+/// made for those.
+pub const STEADY: u32 = 250;
+
+/// What was predicted of an attempt's speed under MPS.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ColocationPrediction {
+    /// The task's key.
+    pub task: String,
+    /// The kind of slice on which it runs.
+    pub on: SliceKind,
+    /// The attempt itself.
+    pub client: MpsClient,
+    /// How many co-runners it has at its start.
+    pub others: u32,
+    /// Its speed beside them, and the model that predicted it; `None` where none did.
+    pub speed: Option<(PredictedSpeed, u64)>,
+}
+
+/// A speed with its interval, in thousandths of the speed without co-runners.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PredictedSpeed {
+    /// One in twenty is expected to be slower.
+    pub low: u32,
+    /// The expected speed.
+    pub value: u32,
+    /// One in twenty is expected to be faster.
+    pub high: u32,
+}
+
+/// An attempt that shared a slice under MPS.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SharedRun {
+    /// The attempt.
+    pub attempt: AttemptId,
+    /// Its GPU and the first memory slice of its instance.
+    pub place: (GpuId, i16),
+    /// The task's key.
+    pub task: String,
+    /// The kind of slice on which it ran.
+    pub on: SliceKind,
+    /// What predictions know of it.
+    pub client: seen::SharingClient,
+    /// When its program began.
+    pub began: Millis,
+    /// When it ended; of one that goes on, now.
+    pub ended: Millis,
+    /// Whether it ran its whole job without interruption.
+    pub whole: bool,
+}
+
+/// The outcome of a co-located attempt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ColocationOutcome {
+    /// The attempt.
+    pub attempt: AttemptId,
+    /// Its speed over its whole run, in thousandths of the speed without co-runners.
+    pub speed: u32,
+    /// Its co-runners on average, in thousandths of a job.
+    pub beside: u32,
+}
+
+/// Returns the outcomes of runs whose tasks' run times without co-runners are known, and the
+/// training samples that follow.
+pub fn came(runs: &[SharedRun], alone: &[RunSample]) -> Vec<(ColocationOutcome, ColocatedRun)> {
+    let mut known = Empirical::default();
+    alone.iter().for_each(|lesson| known.learn(&lesson.task, &lesson.on, lesson.ran));
+    let mut places: BTreeMap<&(GpuId, i16), Vec<&SharedRun>> = BTreeMap::new();
+    for run in runs {
+        places.entry(&run.place).or_default().push(run);
+    }
+    let of = |run: &SharedRun| {
+        let whole = known.predict(&run.task, &run.on).filter(|_| run.whole)?;
+        let alone = (whole.basis == Basis::SameSlice).then_some(whole.expected.get())?;
+        let ran = run.ended.minus(run.began).get();
+        if ran == 0 {
+            return None;
+        }
+        let mut others = CoRunners::default();
+        let beside = places.get(&run.place).into_iter().flatten();
+        for other in beside.filter(|other| other.attempt != run.attempt) {
+            let both = run.ended.min(other.ended).minus(run.began.max(other.began)).get();
+            others.add(&other.client, both.saturating_mul(1_000) / ran);
+        }
+        // Nobody is quicker beside others: runs differ.
+        let speed =
+            u32::try_from(alone.saturating_mul(1_000) / ran).unwrap_or(1_000).clamp(1, 1_000);
+        let beside = u32::try_from(others.count).unwrap_or(u32::MAX);
+        let came = ColocationOutcome { attempt: run.attempt, speed, beside };
+        let company = Colocation { slice: run.on.part, own: run.client, others };
+        Some((came, ColocatedRun::of(&run.task, company, speed)))
+    };
+    runs.iter().filter_map(of).collect()
+}
+
+/// A model of the speed of co-located jobs.
+#[derive(Debug)]
+pub struct ColocationModel {
+    crowd: ColocationPredictor,
+}
+
+/// The model of co-location, and whether it is trusted.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct TrustedColocation {
+    pub(crate) model: Option<Arc<ColocationModel>>,
+    pub(crate) watch: DriftWatch,
+}
+
+/// Returns what predictions know of a sharer, if it shares under MPS.
+pub(crate) fn client(part: SliceShare, facts: &TaskFacts, busy: Option<u16>) -> Option<MpsClient> {
+    match part {
+        SliceShare::Mps(share) => Some(MpsClient { online: facts.online, sm: share.sm, busy }),
+        SliceShare::Kernel(_) | SliceShare::Compute(_) => None,
+    }
+}
+
+pub(crate) fn known(client: &MpsClient) -> seen::SharingClient {
+    seen::SharingClient { online: client.online, sm_percent: client.sm.get(), busy: client.busy }
+}
+
+impl ColocationModel {
+    /// Trains a model. Returns `None` if the runs are too few to train and to test with.
+    pub fn from(rows: &[ColocatedRun]) -> Option<Self> {
+        Some(Self { crowd: ColocationPredictor::learn(rows, SEED).ok()? })
+    }
+
+    /// Returns the model with its version and its error.
+    pub const fn trained(&self) -> &TrainedModel {
+        &self.crowd.trained
+    }
+
+    /// Returns the model's fingerprint.
+    pub const fn fingerprint(&self) -> u64 {
+        self.crowd.trained.version.fingerprint
+    }
+}
+
+impl TrustedColocation {
+    /// Returns the model, if it is trusted.
+    pub(crate) fn asked(&self) -> Option<&ColocationPredictor> {
+        let crowd = &self.model.as_deref()?.crowd;
+        (crowd.is_useful() && self.watch.trust() == PredictorTrust::Trusted).then_some(crowd)
+    }
+
+    /// Returns the model's fingerprint, and whether it is trusted.
+    pub(crate) fn told(&self) -> Option<(u64, bool)> {
+        Some((self.model.as_deref()?.fingerprint(), self.asked().is_some()))
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,125 @@
+use crate::ClusterState;
+use tessera_model::Bytes;
+use tessera_model::share::{MpsShare, SmPercent};
+use uuid::Uuid;
+
+use super::*;
+
+const HOUR: u64 = 3_600_000;
+
+fn on() -> SliceKind {
+    SliceKind { model: "a100".to_owned(), profile: "3g.20gb".to_owned(), part: 428 }
+}
+
+fn lesson(task: &str, secs: u64) -> RunSample {
+    RunSample { task: task.to_owned(), on: on(), ran: Millis::from_secs(secs) }
+}
+
+fn run(number: u128, task: &str, (began, ended): (u64, u64)) -> SharedRun {
+    SharedRun {
+        attempt: AttemptId::from_uuid(Uuid::from_u128(number)),
+        place: ("GPU-1".parse().unwrap(), 4),
+        task: task.to_owned(),
+        on: on(),
+        client: seen::SharingClient { online: false, sm_percent: 50, busy: None },
+        began: Millis::from_secs(began),
+        ended: Millis::from_secs(ended),
+        whole: true,
+    }
+}
+
+#[test]
+fn a_runs_speed_is_its_time_alone_over_what_it_took_and_company_counts_while_it_was_there() {
+    // The second was there for the first half of the first; of its own task nothing is known alone.
+    let runs = [run(1, "train", (1_000, 1_200)), run(2, "other", (900, 1_100))];
+
+    let known = came(&runs, &[lesson("train", 150)]);
+
+    let [(came, row)] = &known[..] else { panic!("{known:?}") };
+    assert_eq!((came.attempt, came.speed, came.beside), (runs[0].attempt, 750, 500));
+    assert_eq!((row.company.others.count, row.company.others.sm), (500, 25_000));
+    assert_eq!(row.company.others.unknown, 500, "nobody measured it, and it doesn't count as idle");
+    assert_eq!((row.company.slice, row.speed_per_mille), (428, 750));
+}
+
+#[test]
+fn who_ran_elsewhere_or_at_another_time_or_did_not_finish_teaches_nothing_of_a_run() {
+    let elsewhere = SharedRun { place: ("GPU-2".parse().unwrap(), 4), ..run(2, "b", (0, HOUR)) };
+    let before = run(3, "b", (0, 1_000));
+    let stopped = SharedRun { whole: false, ..run(4, "train", (2_000, 2_100)) };
+    let other_slice = RunSample { on: SliceKind::whole("a100"), ..lesson("b", 10) };
+    let runs = [run(1, "train", (1_000, 1_200)), elsewhere, before, stopped];
+
+    let known = came(&runs, &[lesson("train", 200), other_slice]);
+
+    let [(came, _)] = &known[..] else { panic!("{known:?}") };
+    assert_eq!((came.attempt, came.speed, came.beside), (runs[0].attempt, 1_000, 0));
+}
+
+/// Tasks of which each runs alone in 100 s, at half its speed beside another one, and as fast as alone
+/// without.
+fn history(tasks: u64) -> Vec<ColocatedRun> {
+    let mut runs = Vec::new();
+    let mut alone = Vec::new();
+    for task in 0..tasks {
+        let name = format!("task{task}");
+        alone.push(lesson(&name, 100));
+        let at = task * 1_000;
+        runs.push(run(u128::from(task * 3), &name, (at, at + 200)));
+        runs.push(run(u128::from(task * 3 + 1), &name, (at, at + 200)));
+        runs.push(run(u128::from(task * 3 + 2), &name, (at + 300, at + 400)));
+    }
+    came(&runs, &alone).into_iter().map(|(_, row)| row).collect()
+}
+
+fn cluster() -> ClusterState {
+    let policy = tessera_placement::by_name("tessera").unwrap();
+    let controller = tessera_model::ControllerId::from_uuid(Uuid::from_u128(9));
+    let terms = tessera_model::lease::LeaseTerms::default();
+    let picture = crate::rows::snapshot::StoreSnapshot::default();
+    ClusterState::new(5, controller, terms, policy, picture, Millis::ZERO)
+}
+
+fn speeds(cluster: &ClusterState) -> Option<Vec<u64>> {
+    let sm = SmPercent::try_from(50).unwrap();
+    let client = MpsClient { online: false, sm, busy: None };
+    cluster
+        .predictions
+        .colocation
+        .asked()
+        .map(|crowd| crowd.together(428, &[known(&client), known(&client)]))
+}
+
+#[test]
+fn a_forest_learns_what_company_costs_and_is_asked_until_it_stops_to_come_true() {
+    let mut cluster = cluster();
+    assert_eq!(speeds(&cluster), None, "nothing is learned yet");
+    assert!(ColocationModel::from(&history(2)).is_none(), "a few runs teach nothing");
+    let model = Arc::new(ColocationModel::from(&history(80)).unwrap());
+
+    cluster.use_colocation_model(Arc::clone(&model), &[]);
+
+    let told = speeds(&cluster).unwrap();
+    assert!(told.iter().all(|speed| (450..=550).contains(speed)), "{told:?}");
+    assert_eq!(cluster.learned().company, Some((model.fingerprint(), true)));
+    cluster.use_colocation_model(Arc::clone(&model), &[true; 40]);
+    assert!(speeds(&cluster).is_some());
+
+    cluster.use_colocation_model(Arc::clone(&model), &[[true; 30], [false; 30]].concat());
+
+    assert_eq!(speeds(&cluster), None);
+    assert_eq!(cluster.learned().company, Some((model.fingerprint(), false)));
+}
+
+#[test]
+fn only_jobs_under_mps_are_clients() {
+    let memory = Bytes::from_mib(1_024);
+    let sm = SmPercent::try_from(30).unwrap();
+    let facts = TaskFacts { online: true, ..TaskFacts::default() };
+
+    let under_mps = client(SliceShare::Mps(MpsShare { sm, memory }), &facts, Some(250));
+
+    assert_eq!(under_mps, Some(MpsClient { online: true, sm, busy: Some(250) }));
+    let by_turns = SliceShare::Kernel(tessera_model::share::KernelShare { memory });
+    assert_eq!(client(by_turns, &facts, Some(250)), None);
+}

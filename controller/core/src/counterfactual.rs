@@ -1,0 +1,371 @@
+//! What would start a waiting job, and when it is expected to start. The same policy is asked
+//! about slightly different clusters.
+
+use crate::duration::duration_text;
+use crate::explain::QueuePosition;
+use crate::forecast::ClusterForecast;
+use crate::state::ClusterState;
+use std::collections::BTreeSet;
+use tessera_model::mig::Profile;
+use tessera_model::spec::{GpuRequest, Priority};
+use tessera_model::{Bytes, GangMember, GangShape, JobId, Millis};
+use tessera_placement::{
+    ClusterView, Decision, GpuView, InstanceState, JobPlacement, QueuedJob, WaitReason,
+    decide_round,
+};
+
+/// Most smaller requests that are tried.
+const SMALLER_MAX: usize = 3;
+
+/// Most running jobs whose end alone is tried: each costs a round of the policy.
+const ENDS_MAX: usize = 12;
+
+/// Most GPUs with shared slices that are tried: each costs a round of the policy.
+const SHARED_MAX: usize = 8;
+
+/// Most answers of a kind that are returned.
+const TOLD_MAX: usize = 3;
+
+/// Most jobs ahead in the queue that are placed first when a start is predicted.
+pub(crate) const AHEAD_MAX: usize = 256;
+
+/// Something that would start a job now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Alternative {
+    /// What would have to be different, after "if".
+    pub change: String,
+    /// What would follow, after "it".
+    pub effect: String,
+}
+
+/// When a job is expected to start.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ExpectedStart {
+    /// From now on.
+    pub after: Option<Millis>,
+    /// What the expectation rests on.
+    pub words: String,
+}
+
+/// A waiting job with its queue position and the present cluster.
+struct StartQuestion<'q> {
+    cluster: &'q ClusterState,
+    line: &'q QueuePosition,
+    job: &'q QueuedJob,
+    view: ClusterView,
+    now: Millis,
+}
+
+/// Returns the text for a job that waits behind others which take what becomes free.
+fn behind_others_text(jobs_ahead: u64) -> String {
+    match jobs_ahead {
+        1 => "not before the job ahead of it has run: that job takes what the running jobs free"
+            .to_owned(),
+        jobs => format!(
+            "not before some of the {jobs} jobs ahead of it have run: those take what the jobs that run \
+             now leave"
+        ),
+    }
+}
+
+/// Returns the text for running jobs whose ends are not known.
+fn unknown_ends_text(jobs: usize) -> String {
+    match jobs {
+        1 => "not known: one running job has no time limit, and no earlier run took as long as it \
+              has run"
+            .to_owned(),
+        jobs => format!(
+            "not known: {jobs} running jobs have no time limits, and no earlier runs took as long \
+             as they have run"
+        ),
+    }
+}
+
+/// Returns where a decision starts the job, if it does.
+pub(crate) fn started(decision: Decision, job: JobId) -> Option<JobPlacement> {
+    match decision {
+        Decision::Start { job: of, place, .. } => (of == job).then_some(place),
+        Decision::Reshape { reshape, .. } => {
+            let seat = reshape.seats.iter().find(|seat| seat.job == job)?;
+            Some(JobPlacement { gpu: reshape.gpu, slot: seat.slot, steps: Vec::new(), part: None })
+        }
+        Decision::Wait { .. } => None,
+    }
+}
+
+/// Returns the cluster as it would be without some jobs.
+pub(crate) fn without(view: &ClusterView, gone: &BTreeSet<JobId>) -> ClusterView {
+    let mut view = view.clone();
+    for instance in view.gpus.iter_mut().flat_map(|gpu| &mut gpu.instances) {
+        let empty = match &mut instance.state {
+            InstanceState::Taken { job } => gone.contains(job),
+            InstanceState::Shared(tenancy) => {
+                tenancy.sharers.retain(|(job, _)| !gone.contains(job));
+                tenancy.sharers.is_empty()
+            }
+            _ => false,
+        };
+        if empty {
+            instance.state = InstanceState::Idle;
+        }
+    }
+    view
+}
+
+impl StartQuestion<'_> {
+    /// Whether a gang of fewer processes would start at once.
+    fn fewer(&self) -> Option<Alternative> {
+        let member = self.job.gang?;
+        let (nodes, gpus) = (member.shape.nodes(), member.shape.per_node());
+        let shapes = [(nodes, gpus / 2), (nodes / 2, gpus), (1, gpus / 2), (1, 1)];
+        let smaller =
+            shapes.into_iter().filter_map(|(nodes, gpus)| GangShape::new(nodes, gpus).ok());
+        let mut smaller = smaller.filter(|shape| shape.members() < member.shape.members());
+        smaller.find_map(|shape| {
+            let one = |rank: u32| {
+                let id = JobId::from_number(member.gang.number() + u64::from(rank));
+                let gang = Some(GangMember { shape, rank, ..member });
+                QueuedJob { id, gang, ..self.job.clone() }
+            };
+            let gang: Vec<QueuedJob> = (0..shape.members()).map(one).collect();
+            let ahead = self.cluster.queue.ahead(self.line);
+            let place = self.place_behind(ahead, &gang, member.gang)?;
+            let each = if shape.per_node() == 1 { "GPU" } else { "GPUs" };
+            let change = match shape.nodes() {
+                1 => format!("it requested {} {each} of one node", shape.per_node()),
+                nodes => {
+                    format!("it requested {nodes} nodes with {} {each} each", shape.per_node())
+                }
+            };
+            let effect =
+                format!("would start now, its first process on {}", self.cluster.named(&place));
+            Some(Alternative { change, effect })
+        })
+    }
+
+    /// Whether a smaller request would start at once.
+    fn smaller(&self) -> Option<Alternative> {
+        let asked = match &self.job.gpu {
+            GpuRequest::Memory(bytes) if self.job.share.is_none() => *bytes,
+            GpuRequest::Whole => Bytes::new(u64::MAX),
+            GpuRequest::Memory(_)
+            | GpuRequest::Unknown
+            | GpuRequest::Profile(_)
+            | GpuRequest::Compute(_) => {
+                return None;
+            }
+        };
+        let profiles = self.view.gpus.iter().filter_map(|gpu| gpu.mig.as_deref());
+        let sizes: BTreeSet<Bytes> = profiles
+            .flat_map(|mig| mig.plain().map(|profile: &Profile| profile.memory))
+            .filter(|memory| *memory < asked)
+            .collect();
+        let one = |memory: &Bytes| {
+            let gpu = GpuRequest::Memory(*memory);
+            let smaller = QueuedJob { gpu, ..self.job.clone() };
+            let place = self.cluster.place_in_turn(self.line, &smaller, &self.view, self.now)?;
+            let effect = format!("would start now on {}", self.cluster.named(&place));
+            Some(Alternative { change: format!("it requested {memory} of GPU memory"), effect })
+        };
+        // The largest that would do is the one that is told.
+        sizes.iter().rev().take(SMALLER_MAX).find_map(one)
+    }
+
+    /// Whether it would start at another position in the queue.
+    fn sooner(&self) -> Option<Alternative> {
+        let first = Priority::try_from(0).ok().filter(|first| *first < self.job.priority)?;
+        let ahead = || self.cluster.queue.ahead(self.line);
+        let passed = ahead().find(|ahead| ahead.priority > first)?.id;
+        let own = self.cluster.queue.with_gang(&QueuedJob { priority: first, ..self.job.clone() });
+        let stay = ahead().filter(|ahead| ahead.priority == first);
+        let place = self.place_behind(stay, &own, self.job.id)?;
+        let effect = format!("would start now on {}", self.cluster.named(&place));
+        let change = format!("it had priority 0 and so was ahead of job {passed}");
+        Some(Alternative { change, effect })
+    }
+
+    /// The running jobs whose end alone would start it.
+    fn after_one_end(&self) -> Vec<Alternative> {
+        let one = |(ends, running): &(Option<Millis>, JobId)| {
+            let changed = without(&self.view, &BTreeSet::from([*running]));
+            // Cheap beside the whole line, and most ends help nobody.
+            self.cluster.place_alone(self.job, &changed, self.now)?;
+            let place = self.cluster.place_in_turn(self.line, self.job, &changed, self.now)?;
+            let change = match ends {
+                Some(left) => format!("job {running} ended (expected in {})", duration_text(*left)),
+                None => format!("job {running} ended (its end is not known)"),
+            };
+            let effect = format!("would start on {}", self.cluster.named(&place));
+            Some(Alternative { change, effect })
+        };
+        let ends = self.cluster.ends(self.now);
+        ends.iter().take(ENDS_MAX).filter_map(one).take(TOLD_MAX).collect()
+    }
+
+    fn place_behind<'q>(
+        &self,
+        others: impl Iterator<Item = &'q QueuedJob>,
+        own: &'q [QueuedJob],
+        job: JobId,
+    ) -> Option<JobPlacement> {
+        self.cluster.place_behind(others, own, job, &self.view, self.now)
+    }
+}
+
+impl ClusterState {
+    /// Returns what would start a waiting job now, with the jobs ahead of it served first.
+    pub(crate) fn alternatives(
+        &self,
+        line: &QueuePosition,
+        job: &QueuedJob,
+        now: Millis,
+    ) -> Vec<Alternative> {
+        let asked = StartQuestion { cluster: self, line, job, view: self.view(now), now };
+        let alone = [asked.smaller(), asked.sooner(), asked.fewer()];
+        alone.into_iter().flatten().chain(asked.after_one_end()).collect()
+    }
+
+    /// Returns the jobs that share a slice which the job could have if they were moved, and why
+    /// they are not.
+    pub(crate) fn blocking_sharers(
+        &self,
+        job: &QueuedJob,
+        reason: WaitReason,
+        view: &ClusterView,
+        now: Millis,
+    ) -> String {
+        let room = matches!(reason, WaitReason::Resources | WaitReason::MigFragmentation);
+        if !room || !self.planner.policy.moves() {
+            return String::new();
+        }
+        let shared = view.gpus.iter().filter(|gpu| gpu.available).filter_map(|gpu| {
+            let sharers = gpu.instances.iter().flat_map(|instance| match &instance.state {
+                InstanceState::Shared(tenancy) => tenancy.sharers.as_slice(),
+                _ => &[],
+            });
+            let jobs: BTreeSet<JobId> = sharers.map(|(job, _)| *job).collect();
+            (!jobs.is_empty()).then_some((gpu, jobs))
+        });
+        let helps = |(_, jobs): &(&GpuView, BTreeSet<JobId>)| {
+            self.place_alone(job, &without(view, jobs), now).is_some()
+        };
+        let Some((gpu, jobs)) = shared.take(SHARED_MAX).find(helps) else { return String::new() };
+        let jobs: Vec<String> = jobs.iter().map(ToString::to_string).collect();
+        format!(
+            "; GPU {} of node {} would have capacity for it without the jobs that share slices \
+             there ({}). These are never moved, and have to end: what a move would gain them is \
+             not known, and a sharer's part can't change while it runs",
+            gpu.index,
+            gpu.node,
+            jobs.join(", ")
+        )
+    }
+
+    /// Predicts when a waiting job starts: after the jobs ahead of it, as running jobs end.
+    pub(crate) fn expected_start(
+        &self,
+        line: &QueuePosition,
+        job: &QueuedJob,
+        now: Millis,
+    ) -> ExpectedStart {
+        let view = self.view(now);
+        let ends = self.ends(now);
+        let known: Vec<_> = ends.iter().filter_map(|(ends, job)| Some(((*ends)?, *job))).collect();
+        let starts_after = |many: usize| {
+            let gone: BTreeSet<JobId> = known.iter().take(many).map(|(_, job)| *job).collect();
+            self.place_in_turn(line, job, &without(&view, &gone), now).is_some()
+        };
+        if starts_after(0) {
+            let words = "a place is free for it: it starts in one of the next rounds".to_owned();
+            return ExpectedStart { after: Some(Millis::ZERO), words };
+        }
+        if !starts_after(known.len()) {
+            let empty = without(&view, &ends.iter().map(|(_, job)| *job).collect());
+            let words = if self.place_alone(job, &empty, now).is_none() {
+                "not even when every job that runs now has ended".to_owned()
+            } else if self.place_in_turn(line, job, &empty, now).is_none() {
+                behind_others_text(line.jobs_ahead)
+            } else {
+                unknown_ends_text(ends.len() - known.len())
+            };
+            return ExpectedStart { after: None, words };
+        }
+        // The more jobs have ended, the sooner it starts.
+        let (mut few, mut enough) = (0, known.len());
+        while enough - few > 1 {
+            let middle = few.midpoint(enough);
+            if starts_after(middle) { enough = middle } else { few = middle }
+        }
+        let (after, last) = known[enough - 1];
+        let words = match enough {
+            1 => format!("in about {}, when job {last} ends", duration_text(after)),
+            2 => {
+                format!("in about {}, when job {last} and 1 other have ended", duration_text(after))
+            }
+            many => format!(
+                "in about {}, when job {last} and {} others have ended",
+                duration_text(after),
+                many - 1
+            ),
+        };
+        ExpectedStart { after: Some(after), words }
+    }
+
+    /// Returns running jobs by their expected end, the soonest first; those without one come last.
+    fn ends(&self, now: Millis) -> Vec<(Option<Millis>, JobId)> {
+        let ends =
+            self.attempts.live.values().map(|live| (self.predictions.ends_in(live, now), live.job));
+        let mut ends: Vec<_> = ends.collect();
+        ends.sort_by_key(|(ends, job)| (ends.is_none(), *ends, *job));
+        ends
+    }
+
+    /// Returns where a job would start if it were alone in the queue.
+    fn place_alone(
+        &self,
+        job: &QueuedJob,
+        view: &ClusterView,
+        now: Millis,
+    ) -> Option<JobPlacement> {
+        let own = self.queue.with_gang(job);
+        self.place_behind(std::iter::empty(), &own, job.id, view, now)
+    }
+
+    /// Returns where a job would start after all jobs ahead of it.
+    fn place_in_turn(
+        &self,
+        line: &QueuePosition,
+        job: &QueuedJob,
+        view: &ClusterView,
+        now: Millis,
+    ) -> Option<JobPlacement> {
+        let own = self.queue.with_gang(job);
+        self.place_behind(self.queue.ahead(line), &own, job.id, view, now)
+    }
+
+    /// Returns where one of some jobs would start behind others.
+    fn place_behind<'q>(
+        &self,
+        others: impl Iterator<Item = &'q QueuedJob>,
+        own: &'q [QueuedJob],
+        job: JobId,
+        view: &ClusterView,
+        now: Millis,
+    ) -> Option<JobPlacement> {
+        let forecast = ClusterForecast::new(self, now);
+        let mut queue = others.chain(own);
+        let decided = decide_round(
+            &*self.planner.policy,
+            view,
+            forecast.knowledge(),
+            &mut queue,
+            now,
+            usize::MAX,
+        );
+        decided.into_iter().find_map(|decision| started(decision, job))
+    }
+
+    fn named(&self, place: &JobPlacement) -> String {
+        self.inventory.placement_name(&place.gpu, place.slot)
+    }
+}

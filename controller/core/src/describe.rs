@@ -1,0 +1,291 @@
+//! The nodes and their GPUs, as the API shows them.
+
+use crate::rows::overrides::{OverrideKind, OverrideTarget};
+use crate::state::ClusterState;
+use crate::state::inventory::{GpuState, NodeState};
+use std::collections::BTreeMap;
+use tessera_api_types as api;
+use tessera_model::mig::compute::{self, ComputeName};
+use tessera_model::mig::{self, Profile, Slot};
+use tessera_model::share::{SliceShare, SmPercent};
+use tessera_model::{GpuId, JobId, Millis};
+use tessera_placement::InstanceState;
+use tessera_wire::frames::{
+    ComputeInstanceReport, FaultAction, FaultCause, GpuFault, GpuHealth, InstanceReport,
+    InstanceTrouble, MigReport,
+};
+use time::OffsetDateTime;
+
+/// Returns the trouble of an instance, as text.
+pub(crate) fn trouble(trouble: &InstanceTrouble) -> String {
+    match trouble {
+        InstanceTrouble::Stuck { reason } => reason.clone(),
+        InstanceTrouble::Foreign { pids } if pids.is_empty() => {
+            "somebody else made it; nobody uses it now".to_owned()
+        }
+        InstanceTrouble::Foreign { pids } => {
+            let pids: Vec<_> = pids.iter().map(ToString::to_string).collect();
+            format!("processes that are no job's use it: pid {}", pids.join(", "))
+        }
+    }
+}
+
+pub(crate) fn fault(fault: &GpuFault) -> api::FaultView {
+    let cause = match &fault.cause {
+        FaultCause::Xid(number) => format!("xid {number}"),
+        FaultCause::Nvml { call, code } => format!("nvml {call} code {code}"),
+        FaultCause::Silence => "silence".to_owned(),
+    };
+    let action = match fault.action {
+        FaultAction::Record => "record",
+        FaultAction::RestartApp => "restart_app",
+        FaultAction::Drain => "drain",
+        FaultAction::ResetGpu => "reset_gpu",
+        FaultAction::RestartNode => "restart_node",
+    };
+    api::FaultView {
+        at: moment(fault.at_unix).unwrap_or(OffsetDateTime::UNIX_EPOCH),
+        cause,
+        start: fault.slot.map(|slot| slot.start),
+        attempts: fault.attempts.iter().map(ToString::to_string).collect(),
+        action: action.to_owned(),
+        times: fault.times,
+        text: fault.message.clone(),
+    }
+}
+
+/// Returns the node's own quarantine of its GPU, or why the GPU can't be planned.
+fn node_quarantine(gpu: &GpuState) -> Option<api::AdminOverrideView> {
+    if let Some(why) = gpu.unplannable() {
+        let by = "the planner".to_owned();
+        return Some(api::AdminOverrideView {
+            by,
+            reason: Some(why),
+            at: OffsetDateTime::UNIX_EPOCH,
+        });
+    }
+    let aside = gpu.report.quarantine.as_ref()?;
+    Some(api::AdminOverrideView {
+        by: "its node".to_owned(),
+        reason: Some(aside.reason.clone()),
+        at: moment(aside.since_unix).unwrap_or(OffsetDateTime::UNIX_EPOCH),
+    })
+}
+
+fn node_state(node: &NodeState) -> &'static str {
+    match &node.session {
+        _ if node.lost => "lost",
+        Some(session) if session.ready => "available",
+        Some(_) => "connecting",
+        None => "silent",
+    }
+}
+
+fn reachability(gpu: &GpuState) -> Option<u32> {
+    let mig = gpu.mig.as_ref()?;
+    let layout = gpu.report.instances.iter().map(|i| i.slot).collect();
+    let reach = mig.full_layouts(mig.all().state(&layout)?)?;
+    u32::try_from(reach).ok()
+}
+
+pub(crate) fn moment(unix: Millis) -> Option<OffsetDateTime> {
+    if unix == Millis::ZERO {
+        return None;
+    }
+    OffsetDateTime::from_unix_timestamp_nanos(i128::from(unix.get()) * 1_000_000).ok()
+}
+
+impl ClusterState {
+    /// Describes every node that ever registered, by name.
+    pub fn describe(&self, now: Millis) -> Vec<api::NodeDetails> {
+        let views: BTreeMap<GpuId, _> =
+            self.view(now).gpus.into_iter().map(|gpu| (gpu.id.clone(), gpu)).collect();
+        let mut nodes: Vec<_> = self
+            .inventory
+            .nodes
+            .iter()
+            .map(|(id, node)| {
+                let mut gpus: Vec<_> = self
+                    .inventory
+                    .gpus
+                    .values()
+                    .filter(|gpu| gpu.node == *id)
+                    .filter_map(|gpu| {
+                        Some(self.describe_gpu(node, gpu, views.get(&gpu.report.gpu)?))
+                    })
+                    .collect();
+                gpus.sort_by_key(|gpu| gpu.index);
+                api::NodeDetails {
+                    name: node.name.to_string(),
+                    id: id.to_string(),
+                    state: node_state(node).to_owned(),
+                    agent_version: node.software.clone(),
+                    cores: node.cores,
+                    memory_bytes: node.memory_bytes,
+                    mps: node.mps,
+                    generation: node.generation,
+                    last_seen_at: moment(node.last_seen_unix),
+                    drained: self.told(OverrideKind::Drained, OverrideTarget::Node(*id)),
+                    gpus,
+                }
+            })
+            .collect();
+        nodes.sort_by(|a, b| a.name.cmp(&b.name));
+        nodes
+    }
+
+    fn describe_gpu(
+        &self,
+        node: &NodeState,
+        gpu: &GpuState,
+        view: &tessera_placement::GpuView,
+    ) -> api::GpuDetails {
+        let (health, health_text) = match &gpu.report.health {
+            GpuHealth::Healthy => ("healthy", None),
+            GpuHealth::Unresponsive => ("unresponsive", None),
+            GpuHealth::Faulty { reason } => ("faulty", Some(reason.clone())),
+        };
+        let (mig, geometry) = match &gpu.report.mig {
+            MigReport::On { geometry } => ("on", Some(geometry)),
+            MigReport::Off => ("off", None),
+            MigReport::Unsupported => ("unsupported", None),
+        };
+        let instances = view.instances.iter().map(|instance| {
+            let report = gpu.report.instances.iter().find(|i| Some(i.slot) == instance.slot);
+            let profile = instance.slot.and_then(|slot| geometry?.profile(slot.profile));
+            let job = match &instance.state {
+                InstanceState::Taken { job } => Some(*job),
+                _ => None,
+            };
+            api::InstanceDetails {
+                profile: profile.map_or_else(|| "whole GPU".to_owned(), |p| p.name.to_string()),
+                start: instance.slot.map_or(0, |slot| slot.start),
+                size: profile.map_or(0, |p| p.memory_slices),
+                slice: match instance.slot {
+                    Some(_) => report.and_then(|r| r.slice.as_ref()).map(ToString::to_string),
+                    None => Some(gpu.report.gpu.to_string()),
+                },
+                memory_bytes: instance.memory.get(),
+                sms: profile.map(|p| p.sms).or(gpu.report.sms),
+                state: self.instance_state(instance, report.is_some()).to_owned(),
+                trouble: report.and_then(|report| report.trouble.as_ref()).map(trouble),
+                quarantined: instance.slot.and_then(|slot| {
+                    let of = |place: Slot| OverrideTarget::Slice(gpu.report.gpu.clone(), place);
+                    self.told(OverrideKind::Quarantined, of(slot))
+                }),
+                job_id: job.map(JobId::number),
+                job_name: job.and_then(|job| self.attempts.job_name(job)),
+                sharers: self.sharers(&instance.state),
+                parts: report
+                    .zip(profile)
+                    .map(|(report, profile)| self.parts(report, profile, &instance.state))
+                    .unwrap_or_default(),
+            }
+        });
+        let standing: Vec<_> = gpu.report.instances.iter().map(|i| i.slot).collect();
+        let profiles = geometry.map_or(&[][..], |g| &g.profiles).iter().map(|p| api::ProfileView {
+            name: p.name.to_string(),
+            memory_bytes: p.memory.get(),
+            compute_slices: p.compute_slices,
+            memory_slices: p.memory_slices,
+            starts: p.starts.clone(),
+            fits_now: geometry.map_or(0, |g| mig::room_for(g, &standing, p)),
+        });
+        api::GpuDetails {
+            id: gpu.report.gpu.to_string(),
+            node: node.name.to_string(),
+            index: gpu.report.index,
+            model: gpu.report.model.clone(),
+            memory_bytes: gpu.report.memory.get(),
+            health: health.to_owned(),
+            health_text,
+            mig: mig.to_owned(),
+            memory_slices: geometry.map_or(0, |g| g.memory_slices),
+            changing: view.changing,
+            drained: self.told(OverrideKind::Drained, OverrideTarget::Gpu(gpu.report.gpu.clone())),
+            quarantined: self
+                .told(OverrideKind::Quarantined, OverrideTarget::Gpu(gpu.report.gpu.clone()))
+                .or_else(|| node_quarantine(gpu)),
+            pinned: self.told(OverrideKind::Pinned, OverrideTarget::Gpu(gpu.report.gpu.clone())),
+            faults: gpu.report.faults.iter().map(fault).collect(),
+            reachability: reachability(gpu),
+            instances: instances.collect(),
+            profiles: profiles.collect(),
+        }
+    }
+
+    fn instance_state(
+        &self,
+        instance: &tessera_placement::InstanceView,
+        stands: bool,
+    ) -> &'static str {
+        match instance.state {
+            InstanceState::Idle => "idle",
+            InstanceState::Taken { .. } if stands || instance.slot.is_none() => "taken",
+            InstanceState::Taken { .. } => "unfinished",
+            InstanceState::Shared(_) if stands || instance.slot.is_none() => "shared",
+            InstanceState::Shared(_) => "unfinished",
+            InstanceState::Cut(_) => "cut",
+            InstanceState::Foreign => "foreign",
+            InstanceState::Stuck => "stuck",
+            InstanceState::Quarantined => "quarantined",
+            InstanceState::Leaving => "leaving",
+        }
+    }
+
+    fn sharers(&self, state: &InstanceState) -> Vec<api::SharerView> {
+        let InstanceState::Shared(tenancy) = state else { return Vec::new() };
+        let view = |(job, share): &(JobId, SliceShare)| api::SharerView {
+            job_id: job.number(),
+            job_name: self.attempts.job_name(*job),
+            user: tenancy.user.to_string(),
+            sm_percent: share.sm().map(SmPercent::get),
+            memory_bytes: share.memory().get(),
+        };
+        tenancy.sharers.iter().map(view).collect()
+    }
+
+    fn parts(
+        &self,
+        report: &InstanceReport,
+        profile: &Profile,
+        state: &InstanceState,
+    ) -> Vec<api::ComputeView> {
+        let tenancy = match state {
+            InstanceState::Cut(seats) => seats.tenancy.as_ref(),
+            _ => None,
+        };
+        let sharers = || tenancy.iter().flat_map(|tenancy| &tenancy.sharers);
+        let view = |part: &ComputeInstanceReport| {
+            let slices = part.slot.slices;
+            let job = sharers().find(|(_, share)| share.compute() == Some(part.slot));
+            let job = job.map(|(job, _)| *job);
+            let memory = compute::memory_share(profile.memory, profile.compute_slices, slices);
+            api::ComputeView {
+                name: ComputeName { slices, profile: profile.name.clone() }.to_string(),
+                start: part.slot.start,
+                slices,
+                slice: part.slice.as_ref().map(ToString::to_string),
+                sms: part.sms,
+                memory_bytes: memory.get(),
+                job_id: job.map(JobId::number),
+                job_name: job.and_then(|job| self.attempts.job_name(job)),
+                user: job.and_then(|_| tenancy.map(|tenancy| tenancy.user.to_string())),
+            }
+        };
+        report.parts.iter().map(view).collect()
+    }
+
+    pub(crate) fn told(
+        &self,
+        kind: OverrideKind,
+        target: OverrideTarget,
+    ) -> Option<api::AdminOverrideView> {
+        let word = self.overrides.find_override(kind, target)?;
+        Some(api::AdminOverrideView {
+            by: word.by.clone(),
+            reason: word.reason.clone(),
+            at: moment(word.said_unix).unwrap_or(OffsetDateTime::UNIX_EPOCH),
+        })
+    }
+}

@@ -1,0 +1,285 @@
+//! Explain queries about waiting jobs. They are answered beside the rounds, since an answer asks
+//! the policy many times and takes longer than a round may.
+
+use crate::commands::WaitingExplanation;
+use crate::counterfactual::AHEAD_MAX;
+use crate::forecast::ClusterForecast;
+use crate::state::ClusterState;
+use crate::state::queue::WaitingJob;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use tessera_model::spec::Priority;
+use tessera_model::{JobId, Millis};
+use tessera_placement::{Decision, Explanation, QueuedJob, WaitReason, decide_round, fair};
+
+use crate::state::attempts::AttemptTable;
+use crate::state::inventory::NodeInventory;
+use crate::state::layouts::LayoutRequests;
+use crate::state::queue::JobQueue;
+
+/// An explain query: a copy of what the answer needs of the cluster state.
+#[derive(Debug)]
+pub struct ExplainQuery {
+    line: QueuePosition,
+    cluster: ClusterState,
+}
+
+/// A waiting job's position in the service order.
+#[derive(Clone, Debug)]
+pub(crate) struct QueuePosition {
+    pub(crate) job: JobId,
+    /// The first jobs ahead of it, at most [`AHEAD_MAX`].
+    pub(crate) ahead: Vec<JobId>,
+    pub(crate) jobs_ahead: u64,
+}
+
+pub(crate) fn waits(decision: &Decision, job: JobId) -> Option<(WaitReason, Explanation)> {
+    match decision {
+        Decision::Wait { job: of, reason, why } if *of == job => Some((*reason, why.clone())),
+        Decision::Wait { .. } | Decision::Start { .. } | Decision::Reshape { .. } => None,
+    }
+}
+
+/// Whether a decision places a job.
+pub(crate) fn names(decision: &Decision, job: JobId) -> bool {
+    match decision {
+        Decision::Start { job: of, .. } => *of == job,
+        Decision::Reshape { reshape, .. } => reshape.seats.iter().any(|seat| seat.job == job),
+        Decision::Wait { .. } => false,
+    }
+}
+
+fn why_of(decision: &Decision) -> Explanation {
+    match decision {
+        Decision::Start { why, .. }
+        | Decision::Wait { why, .. }
+        | Decision::Reshape { why, .. } => why.clone(),
+    }
+}
+
+pub(crate) fn soon(why: Explanation) -> Explanation {
+    let summary = format!(
+        "there is a place for it, and it starts in one of the next rounds ({})",
+        why.summary
+    );
+    Explanation { summary, ..why }
+}
+
+pub(crate) fn jobs_ahead_text(jobs: u64) -> String {
+    match jobs {
+        1 => "1 job is ahead of it".to_owned(),
+        jobs => format!("{jobs} jobs are ahead of it"),
+    }
+}
+
+/// Explains a job for which nothing is free and that is not the first in line.
+fn explain_no_room(alone: Explanation, line: &QueuePosition, first: JobId) -> Explanation {
+    let many = jobs_ahead_text(line.jobs_ahead);
+    let summary = format!("{}; and {many}, of which job {first} is the first", alone.summary);
+    let room = alone.would_start_if.map_or_else(String::new, |room| format!(", and then {room}"));
+    let would_start_if = Some(format!("job {first} starts or leaves the queue{room}"));
+    Explanation { summary, would_start_if, ..alone }
+}
+
+/// Explains a job that could start alone, but not with those ahead of it.
+pub(crate) fn behind(policy: &str, line: &QueuePosition, first: Option<JobId>) -> Explanation {
+    let many = jobs_ahead_text(line.jobs_ahead);
+    let (who, until) = match first {
+        Some(first) => (
+            format!(", of which job {first} is the first"),
+            format!("job {first} starts or leaves the queue, and capacity is left"),
+        ),
+        None => (String::new(), "the jobs ahead of it are placed, and capacity is left".to_owned()),
+    };
+    Explanation {
+        policy: policy.to_owned(),
+        summary: format!("alone it could start now, but {many}{who}"),
+        would_start_if: Some(until),
+        ..Explanation::default()
+    }
+}
+
+impl ExplainQuery {
+    /// Returns why the job waits, computed as if it were the next one.
+    ///
+    /// `now` is the time of the rounds. Returns `None` only for a job that did not wait when the
+    /// query was made.
+    pub fn answer(&self, now: Millis) -> Option<WaitingExplanation> {
+        self.cluster.explain(&self.line, now)
+    }
+}
+
+impl ClusterState {
+    /// Copies what it takes to explain why a job waits; `None` if it doesn't wait.
+    pub fn inquiry(&self, job: JobId) -> Option<ExplainQuery> {
+        let line = self.queue_position(job)?;
+        let cluster = self.excerpt(self.queue_excerpt(&line));
+        Some(ExplainQuery { line, cluster })
+    }
+
+    /// Returns a waiting job's position in the policy's service order.
+    pub(crate) fn queue_position(&self, job: JobId) -> Option<QueuePosition> {
+        let key = (*self.queue.ranks.get(&job)?, job);
+        let gang = self.queue.gang_of(job).map(|member| member.gang);
+        let apart = |asked: &QueuedJob| match gang {
+            Some(gang) => asked.gang.is_none_or(|member| member.gang != gang),
+            None => asked.id != job,
+        };
+        if !self.is_fair_share_on() {
+            let before = self.queue.waiting.range(..key).map(|(_, waiting)| &waiting.asked);
+            let before: Vec<JobId> = before.filter(|asked| apart(asked)).map(|a| a.id).collect();
+            return Some(QueuePosition::of(job, &before));
+        }
+        let mut shown = self.list_candidates(crate::placing::LOOK_AT_MAX);
+        if shown.iter().all(|asked| asked.id != job) {
+            shown.push(&self.queue.waiting.get(&key)?.asked);
+        }
+        let forecast = ClusterForecast::new(self, self.clock.round_at);
+        let order = fair::order_queue(
+            self.planner.policy.shares_fairly(),
+            &mut shown.into_iter(),
+            &forecast,
+        );
+        let before = order.into_iter().take_while(|asked| apart(asked)).map(|asked| asked.id);
+        Some(QueuePosition::of(job, &before.collect::<Vec<_>>()))
+    }
+
+    /// Returns why a job waits; `None` if it doesn't wait.
+    pub fn waiting(&self, job: JobId, now: Millis) -> Option<WaitingExplanation> {
+        self.inquiry(job)?.answer(now)
+    }
+
+    /// Returns the part of the queue that an answer needs: the first jobs ahead, and the job's
+    /// gang.
+    fn queue_excerpt(&self, line: &QueuePosition) -> BTreeMap<(Priority, JobId), WaitingJob> {
+        let mut seen = line.ahead.clone();
+        seen.push(line.job);
+        seen.extend(self.queue.gang_of(line.job).into_iter().flat_map(|member| member.all()));
+        let one = |id: JobId| {
+            let waiting = self.queue.queued(id)?;
+            Some(((waiting.asked.priority, id), waiting.clone()))
+        };
+        seen.into_iter().filter_map(one).collect()
+    }
+
+    /// Copies the state with a part of the queue, and without what only rounds need.
+    fn excerpt(&self, queue: BTreeMap<(Priority, JobId), WaitingJob>) -> Self {
+        let ranks: HashMap<JobId, Priority> =
+            queue.keys().map(|(rank, job)| (*job, *rank)).collect();
+        Self {
+            guards: self.guards,
+            inventory: NodeInventory {
+                nodes: self.inventory.nodes.clone(),
+                gpus: self.inventory.gpus.clone(),
+                mig_views: self.inventory.mig_views.clone(),
+                duplicates: BTreeMap::new(),
+                largest_slice: self.inventory.largest_slice,
+            },
+            queue: JobQueue { waiting: queue, ranks, ..JobQueue::default() },
+            attempts: AttemptTable { broken_gangs: BTreeSet::new(), ..self.attempts.clone() },
+            layouts: LayoutRequests {
+                unsent_plans: Vec::new(),
+                pending: self.layouts.pending.clone(),
+            },
+            migrations: self.migrations.clone(),
+            accounting: self.accounting.clone(),
+            predictions: self.predictions.excerpt(),
+            overrides: self.overrides.clone(),
+            planner: self.planner.excerpt(),
+            clock: self.clock,
+        }
+    }
+
+    /// Returns why a job waits, from the copied state.
+    pub(crate) fn explain(&self, line: &QueuePosition, now: Millis) -> Option<WaitingExplanation> {
+        let waiting = self.queue.queued(line.job)?;
+        let brief = |reason: WaitReason, why: Explanation| WaitingExplanation {
+            jobs_ahead: line.jobs_ahead,
+            reason: reason.word(),
+            why,
+            prediction: None,
+            memory: waiting.floor.map(|asked| asked.floor),
+            alternatives: Vec::new(),
+            expected_start: None,
+        };
+        if now < self.guards.hold_until {
+            return Some(brief(WaitReason::PlacementHeld, self.explain_hold(now)));
+        }
+        let prediction = self.predict_waiting(waiting);
+        if let Some(why) = self.explain_kept_placement(line.job, now) {
+            let told = brief(WaitReason::AwaitingRepartition, why);
+            return Some(WaitingExplanation { prediction, ..told });
+        }
+        let (reason, why) = self.reason(line, &waiting.asked, now);
+        let why = self.with_memory_estimate(line.job, why);
+        Some(WaitingExplanation {
+            prediction,
+            alternatives: self.alternatives(line, &waiting.asked, now),
+            expected_start: Some(self.expected_start(line, &waiting.asked, now)),
+            ..brief(reason, why)
+        })
+    }
+
+    /// Asks the policy as a round would: about the job behind those ahead of it. If the policy
+    /// passes over the job, it is asked about the job alone.
+    fn reason(
+        &self,
+        line: &QueuePosition,
+        asked: &QueuedJob,
+        now: Millis,
+    ) -> (WaitReason, Explanation) {
+        let view = self.view(now);
+        let own = self.queue.with_gang(asked);
+        let decide = |queue: &mut dyn Iterator<Item = &QueuedJob>| {
+            let forecast = ClusterForecast::new(self, now);
+            decide_round(
+                self.planner.policy.as_ref(),
+                &view,
+                forecast.knowledge(),
+                queue,
+                now,
+                usize::MAX,
+            )
+        };
+        let inline = decide(&mut self.queue.ahead(line).chain(&own));
+        if let Some((reason, mut why)) = inline.iter().find_map(|d| waits(d, asked.id)) {
+            why.summary.push_str(&self.blocking_sharers(asked, reason, &view, now));
+            return (reason, why);
+        }
+        let starts = |decision: &Decision| names(decision, asked.id);
+        if let Some(why) = inline.iter().find(|d| starts(d)).map(why_of) {
+            return (WaitReason::Priority, soon(why));
+        }
+        let alone = decide(&mut own.iter());
+        let has_its_turn = |decision: &Decision, job: JobId| {
+            waits(decision, job).is_some_and(|(reason, _)| reason.goes_by_itself())
+        };
+        let mut ahead = line.ahead.iter().copied();
+        let first = ahead.find(|job| inline.iter().any(|d| has_its_turn(d, *job)));
+        match (alone.iter().find_map(|d| waits(d, asked.id)), first) {
+            (Some((reason, mut why)), Some(first)) if reason.goes_by_itself() => {
+                why.summary.push_str(&self.blocking_sharers(asked, reason, &view, now));
+                (WaitReason::Priority, explain_no_room(why, line, first))
+            }
+            (Some((reason, mut why)), _) => {
+                why.summary.push_str(&self.blocking_sharers(asked, reason, &view, now));
+                (reason, why)
+            }
+            (None, first) => {
+                (WaitReason::Priority, behind(self.planner.policy.name(), line, first))
+            }
+        }
+    }
+}
+
+impl QueuePosition {
+    pub(crate) fn of(job: JobId, before: &[JobId]) -> Self {
+        Self {
+            job,
+            ahead: before.iter().copied().take(AHEAD_MAX).collect(),
+            jobs_ahead: u64::try_from(before.len()).unwrap_or(u64::MAX),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

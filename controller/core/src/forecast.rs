@@ -1,0 +1,162 @@
+//! What policies ask about jobs, answered from the cluster state.
+
+use crate::predictions::TaskFacts;
+use crate::state::ClusterState;
+use crate::state::attempts::LiveAttempt;
+use crate::state::inventory::kind;
+use crate::state::predictions::part_of;
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+use tessera_model::mig::Profile;
+use tessera_model::{JobId, Millis};
+use tessera_placement::{
+    Account, Basis, GpuView, JobFacts, JobTable, Knowledge, MpsClient, Predictor, RunTime,
+    SearchBudget, could_hold,
+};
+
+/// What policies may ask about jobs.
+#[derive(Debug)]
+pub(crate) struct ClusterForecast<'c> {
+    pub(crate) cluster: &'c ClusterState,
+    pub(crate) now: Millis,
+    /// By user, for those asked about: thousands of jobs belong to a few users.
+    pub(crate) accounts: RefCell<BTreeMap<Arc<str>, Account>>,
+    /// When the improving of placements began, by the stopwatch.
+    pub(crate) improves: Cell<Option<Duration>>,
+}
+
+/// A job that waits or runs.
+pub(crate) struct KnownJob<'c> {
+    pub(crate) facts: &'c TaskFacts,
+    pub(crate) live: Option<&'c LiveAttempt>,
+    pub(crate) done: u32,
+    pub(crate) ask: &'c tessera_model::spec::GpuRequest,
+    pub(crate) user: &'c Arc<str>,
+}
+
+impl JobTable for ClusterForecast<'_> {
+    /// Users state no deadlines, and a job shares a slice only if its user requests it: the search makes
+    /// no pairs. So demands and co-runners stay empty.
+    fn facts(&self, job: JobId) -> JobFacts {
+        let Some(known) = self.known(job) else { return JobFacts::default() };
+        let facts = known.facts;
+        JobFacts {
+            done: self.done(&known),
+            since: known.live.and_then(|live| live.began),
+            limit: facts.limit.map(|limit| limit.plus(facts.grace)),
+            migration_price: self.migration_price(job, &known),
+            online: facts.online,
+            ..JobFacts::default()
+        }
+    }
+
+    fn account(&self, job: JobId) -> Option<Account> {
+        let (cluster, user) = (self.cluster, self.known(job)?.user);
+        if let Some(known) = self.accounts.borrow().get(user) {
+            return Some(known.clone());
+        }
+        let had = |user: &str| {
+            cluster.accounting.ledger.had(user, &cluster.accounting.accounts, self.now)
+        };
+        let account = cluster.accounting.accounts.account(user, had);
+        self.accounts.borrow_mut().insert(Arc::clone(user), account.clone());
+        Some(account)
+    }
+}
+
+impl Predictor for ClusterForecast<'_> {
+    fn predict_run(&self, job: JobId, gpu: &GpuView, profile: &Profile) -> Option<RunTime> {
+        let known = self.known(job)?;
+        let mig = gpu.mig.as_deref()?;
+        let enough = self.cluster.memory_needed(known.facts);
+        if !could_hold(known.ask, mig, profile) || enough.is_some_and(|need| need > profile.memory)
+        {
+            return None;
+        }
+        let whole =
+            self.cluster.predictions.predict(known.facts, &kind(&gpu.model, mig, profile)?)?;
+        // A time limit bounds the run time, and says nothing about slices.
+        let expected = (whole.basis != Basis::TimeLimit).then_some(whole.expected)?;
+        // A job that takes longer than expected where it runs would do so elsewhere too.
+        let longer = |live: &LiveAttempt| {
+            let (here, lasted) = self.cluster.predictions.course(live, live.ran(self.now))?;
+            let all = lasted.plus(here.after(lasted).expected);
+            Some(part_of(expected, all.get(), here.expected.get()))
+        };
+        let time = known.live.and_then(longer).unwrap_or(expected).max(Millis::new(1));
+        let is_measured = matches!(whole.basis, Basis::SameSlice | Basis::Learned);
+        Some(RunTime { time, is_measured })
+    }
+
+    fn predict_speeds(
+        &self,
+        clients: &[MpsClient],
+        gpu: &GpuView,
+        profile: Option<&Profile>,
+    ) -> Option<Vec<u64>> {
+        self.cluster.predictions.predict_speeds(clients, gpu, profile)
+    }
+}
+
+impl SearchBudget for ClusterForecast<'_> {
+    fn allows(&self, _: usize) -> bool {
+        let now = self.cluster.planner.stopwatch.read();
+        let began = self.improves.get().unwrap_or(now);
+        self.improves.set(Some(began));
+        now.saturating_sub(began) < self.cluster.planner.improve_for
+    }
+}
+
+impl<'c> ClusterForecast<'c> {
+    pub(crate) fn new(cluster: &'c ClusterState, now: Millis) -> Self {
+        Self { cluster, now, accounts: RefCell::default(), improves: Cell::default() }
+    }
+
+    /// Returns everything that a policy may know about jobs.
+    pub(crate) fn knowledge(&self) -> Knowledge<'_> {
+        Knowledge::of(self).within(self)
+    }
+
+    fn done(&self, known: &KnownJob<'_>) -> Option<u32> {
+        if known.facts.task.is_empty() {
+            return None;
+        }
+        match known.live.map(|live| (live, live.began)) {
+            Some((live, Some(began))) => {
+                Some(self.cluster.predictions.progress(live, self.now.minus(began)))
+            }
+            Some((_, None)) | None => Some(known.done),
+        }
+    }
+
+    fn migration_price(&self, job: JobId, known: &KnownJob<'_>) -> Option<Millis> {
+        let Some(live) = known.live else {
+            // The work before the checkpoint has been paid for.
+            return known.facts.movable.then_some(Millis::ZERO);
+        };
+        let attempt = *self.cluster.attempts.by_job.get(&job)?;
+        let rest = self.cluster.migrations.cooldown;
+        let rested = live.began.is_some_and(|began| self.now >= began.plus(rest));
+        (rested && self.cluster.is_movable(attempt, self.now))
+            .then(|| self.cluster.predictions.migration_cost(live))
+    }
+
+    pub(crate) fn known(&self, job: JobId) -> Option<KnownJob<'c>> {
+        if let Some(attempt) = self.cluster.attempts.by_job.get(&job) {
+            let live = self.cluster.attempts.live.get(attempt)?;
+            let (facts, ask) = (&*live.facts, &live.asked);
+            return Some(KnownJob {
+                facts,
+                live: Some(live),
+                done: live.done,
+                ask,
+                user: &live.user,
+            });
+        }
+        let waiting = self.cluster.queue.queued(job)?;
+        let (facts, ask) = (&*waiting.facts, &waiting.asked.gpu);
+        Some(KnownJob { facts, live: None, done: waiting.done, ask, user: &waiting.asked.user })
+    }
+}

@@ -1,0 +1,283 @@
+//! Members of a gang start and end together.
+//!
+//! In the store either every member of a gang has a live attempt, or none has: they are reserved
+//! in one round, and their ends are recorded in one. An end that is reported before the last one
+//! is kept here only, as [`MemberEnded`]. Its node keeps the record until it is acknowledged, and
+//! reports it again to the next leader. A node that was lost meanwhile is known by its generation.
+//!
+//! A gang *breaks* when a member ends without success. The other members are sent stops until they
+//! end, and after the last end the gang's retry rules apply.
+
+use crate::commands::JobStateChange;
+use crate::ends::verdict;
+use crate::predictions::AttemptRunTimes;
+use crate::round::{Round, RoundEffect};
+use crate::rows::submitted::SubmittedJob;
+use crate::rows::transitions;
+use crate::rows::transitions::record_without_exit;
+use crate::state::ClusterState;
+use crate::state::attempts::{LiveAttempt, MemberEnded};
+use std::collections::BTreeMap;
+use tessera_model::gang::{MemberEnd, decisive};
+use tessera_model::life::{JobEvent, JobState, Outcome, RetryVerdict};
+use tessera_model::{AttemptId, GangMember, JobId, NodeId};
+use tessera_placement::{ClusterView, Explanation, JobPlacement};
+use tessera_wire::frames::{ExitRecord, GangPosition, StopCause, ToAgent};
+use uuid::Uuid;
+
+/// A policy's decision about one member.
+pub(crate) type PlacedMember = (JobId, JobPlacement, Explanation);
+
+/// What a member's node is sent.
+pub(crate) enum MemberFrame {
+    /// Nothing, whatever the attempt's own state requires.
+    Nothing,
+    /// This frame.
+    Frame(ToAgent),
+}
+
+/// How a gang ends.
+struct GangOutcome {
+    outcome: Outcome,
+    verdict: RetryVerdict,
+    /// Whether its user cancelled it.
+    stopping: bool,
+    /// The cause, as text.
+    cause: String,
+}
+
+impl ClusterState {
+    /// Reserves the placements of a whole gang, or none.
+    pub(crate) fn reserve_gang(
+        &mut self,
+        seats: Vec<PlacedMember>,
+        view: &ClusterView,
+        new_id: &mut dyn FnMut() -> Uuid,
+        round: &mut Round,
+    ) {
+        let waits = seats.iter().all(|(job, _, _)| self.queue.ranks.contains_key(job));
+        let found: Option<Vec<_>> = seats
+            .into_iter()
+            .map(|(job, place, why)| self.reservation(job, place, why, view, new_id))
+            .collect();
+        for reservation in found.filter(|_| waits).into_iter().flatten() {
+            self.take_place(reservation, round);
+        }
+    }
+
+    /// Records the end of a member; the first one counts.
+    pub(crate) fn record_member_end(
+        &mut self,
+        member: GangMember,
+        attempt: AttemptId,
+        record: ExitRecord,
+        round: &mut Round,
+    ) {
+        let broken = self.attempts.broken_gangs.contains(&member.gang);
+        let Some(live) = self.attempts.live.get_mut(&attempt).filter(|live| live.over.is_none())
+        else {
+            return;
+        };
+        let well = record.outcome == Outcome::Succeeded;
+        let stopped = matches!(record.outcome, Outcome::Preempted | Outcome::NotStarted);
+        live.over = Some(MemberEnded { record, follows: broken && stopped });
+        if !well && self.attempts.broken_gangs.insert(member.gang) {
+            self.attempts.stop_other_members(member);
+        }
+        self.settle_gang(member, round);
+    }
+
+    /// Returns how a gang's attempt ended whose node was lost or rebooted before this leader's
+    /// time: its generation is older than the node's.
+    pub(crate) fn ended_before_leader(&self, live: &LiveAttempt) -> Option<MemberEnded> {
+        let node = self.inventory.nodes.get(&live.node)?;
+        let lost = live.gang.is_some() && live.generation < node.generation;
+        let record = || {
+            let detail = format!("node {} was lost", node.name);
+            record_without_exit(Outcome::Lost, detail)
+        };
+        lost.then(|| MemberEnded { record: record(), follows: false })
+    }
+
+    /// Marks gangs with a failed member as broken, and ends those of which no member is left.
+    pub(crate) fn resume_gangs(&mut self, round: &mut Round) {
+        let over = |live: &LiveAttempt| live.gang.filter(|_| live.over.is_some());
+        let found =
+            self.attempts.live.values().filter_map(over).map(|member| (member.gang, member));
+        let found: BTreeMap<JobId, GangMember> = found.collect();
+        for member in found.into_values() {
+            if self.attempts.members(member).any(|(_, live)| live.failed())
+                && self.attempts.broken_gangs.insert(member.gang)
+            {
+                self.attempts.stop_other_members(member);
+            }
+            self.settle_gang(member, round);
+        }
+    }
+
+    /// Ends a gang once all of its members have ended.
+    fn settle_gang(&mut self, member: GangMember, round: &mut Round) {
+        let members: Vec<AttemptId> =
+            self.attempts.members(member).map(|(attempt, _)| attempt).collect();
+        let ends: Option<Vec<MemberEnd>> = self
+            .attempts
+            .members(member)
+            .map(|(_, live)| {
+                let over = live.over.as_ref()?;
+                Some(MemberEnd { outcome: over.record.outcome, follows: over.follows })
+            })
+            .collect();
+        let Some(ends) = ends.filter(|ends| !ends.is_empty()) else { return };
+        let outcome = decisive(ends.iter().copied());
+        let cause = self.attempts.members(member).zip(&ends).find_map(|((_, live), end)| {
+            let rank = live.gang?.rank;
+            (end.outcome == outcome).then(|| format!("rank {rank} ended {outcome}"))
+        });
+        // One word stops all: whoever was not told yet is stopped by the others' end.
+        let stopping =
+            self.attempts.members(member).any(|(_, live)| live.state == JobState::Stopping);
+        let sheet = self.attempts.members(member).find_map(|(_, live)| live.sheet.as_ref());
+        let verdict = verdict(sheet, outcome);
+        let fate = GangOutcome { outcome, verdict, stopping, cause: cause.unwrap_or_default() };
+        self.attempts.broken_gangs.remove(&member.gang);
+        for attempt in members {
+            self.end_member(attempt, &fate, round);
+        }
+    }
+
+    fn end_member(&mut self, attempt: AttemptId, fate: &GangOutcome, round: &mut Round) {
+        let Some(mut live) = self.attempts.live.remove(&attempt) else { return };
+        self.attempts.by_job.remove(&live.job);
+        self.accounting.refund(&live, self.clock.round_at);
+        let Some(over) = live.over.take() else { return };
+        let record = fate.tell(over);
+        let event = JobEvent::Ended { outcome: fate.outcome, verdict: fate.verdict };
+        let state = if fate.stopping { JobState::Stopping } else { live.state };
+        let to = state.on(event).expect("a live attempt's job can always end");
+        let lasted = match fate.outcome {
+            Outcome::Succeeded => self.predictions.learn_end(&live, &record),
+            _ => AttemptRunTimes::default(),
+        };
+        let ran_out_of = self.learn_end_memory(attempt, &live, &record);
+        let requeued = to == JobState::Queued;
+        if let (true, Some(sheet)) = (requeued, &live.sheet) {
+            let fresh = SubmittedJob::new(live.job, &sheet.spec, live.gang, live.number);
+            self.enqueue(fresh, live.submitted);
+        }
+        round.ended.push(transitions::EndedAttempt {
+            job: live.job,
+            attempt,
+            from: live.state,
+            to,
+            charged: requeued && fate.verdict == (RetryVerdict::Requeue { charged: true }),
+            shared: false,
+            uncharged: matches!(
+                fate.verdict,
+                RetryVerdict::Requeue { charged: false } | RetryVerdict::Hold
+            ),
+            reason: fate.outcome,
+            gang: live.gang.map(|member| member.gang),
+            record,
+            lasted,
+            ran_out_of,
+            foretold: live.foretold.and_then(|foretold| foretold.prediction),
+            done: live.done,
+        });
+        round.effects.push(RoundEffect::Moved(JobStateChange {
+            job: live.job,
+            attempt: None,
+            state: to,
+        }));
+        let frame = Box::new(ToAgent::EndAck { attempt });
+        round.effects.push(RoundEffect::Send { node: live.node, frame });
+    }
+
+    /// Returns what a member's node is sent because of the other members; `None` if they don't
+    /// matter.
+    pub(crate) fn frame_for_member(
+        &self,
+        attempt: AttemptId,
+        live: &LiveAttempt,
+    ) -> Option<MemberFrame> {
+        let member = live.gang?;
+        if live.over.is_some() {
+            return Some(MemberFrame::Nothing);
+        }
+        match live.state {
+            JobState::Starting | JobState::Running
+                if self.attempts.broken_gangs.contains(&member.gang) =>
+            {
+                let epoch = self.guards.epoch;
+                Some(MemberFrame::Frame(match live.acknowledged {
+                    true => ToAgent::Stop { epoch, attempt, cause: StopCause::Preempt },
+                    false => ToAgent::Revoke { epoch, attempt },
+                }))
+            }
+            // They start together: nobody's program waits for a slice that is being made.
+            JobState::Starting if self.attempts.members(member).any(|(_, l)| l.slice.is_none()) => {
+                Some(MemberFrame::Nothing)
+            }
+            _ => None,
+        }
+    }
+
+    /// Returns a member's rank and addresses for its program. Returns `None` while the node of
+    /// rank 0 is not connected, since its address is not known.
+    pub(crate) fn gang_rank_place(&self, member: GangMember, number: u32) -> Option<GangPosition> {
+        let on: Vec<NodeId> = self
+            .attempts
+            .members(member)
+            .filter(|(_, live)| live.gang.is_some_and(|member| member.local_rank() == 0))
+            .map(|(_, live)| live.node)
+            .collect();
+        let nodes: Option<Vec<_>> = on
+            .iter()
+            .map(|node| self.inventory.nodes.get(node).map(|node| node.name.clone()))
+            .collect();
+        Some(GangPosition {
+            gang: member.gang,
+            rank: member.rank,
+            size: member.shape.members(),
+            local_rank: member.local_rank(),
+            local_size: member.shape.per_node(),
+            node_rank: member.node_rank(),
+            nodes: nodes?,
+            master: self.master(&on)?,
+            port: member.port(number),
+        })
+    }
+
+    /// Returns the address by which the other nodes reach the first one.
+    fn master(&self, nodes: &[NodeId]) -> Option<String> {
+        let (first, others) = nodes.split_first()?;
+        if others.is_empty() {
+            return Some("127.0.0.1".to_owned());
+        }
+        let address = |node: &NodeId| {
+            self.inventory.nodes.get(node)?.session.as_ref().map(|session| session.address.as_str())
+        };
+        let is_local = |text: &str| text.starts_with("127.") || text == "::1";
+        let own = address(first)?;
+        // It stands beside its controller: from elsewhere it goes by its name.
+        if is_local(own) && others.iter().any(|node| !address(node).is_some_and(is_local)) {
+            return self.inventory.nodes.get(first).map(|node| node.name.to_string());
+        }
+        Some(own.to_owned())
+    }
+}
+
+impl GangOutcome {
+    /// Returns a member's record, with the cause if another member ended it.
+    fn tell(&self, over: MemberEnded) -> ExitRecord {
+        let MemberEnded { mut record, follows } = over;
+        let alone = record.outcome == self.outcome && !follows;
+        if !alone && self.outcome != Outcome::Cancelled {
+            record.detail = match record.outcome {
+                Outcome::Succeeded => format!("its gang is not done: {}", self.cause),
+                _ if follows => format!("stopped with its gang: {}", self.cause),
+                _ => record.detail,
+            };
+        }
+        record
+    }
+}

@@ -1,0 +1,97 @@
+//! The service order of jobs whose kernels share a slice: by their priority, their class, and the
+//! measured load of their tasks.
+
+use crate::colocation::client;
+use crate::predictions::TaskFacts;
+use std::collections::BTreeMap;
+use tessera_model::spec::Priority;
+use tessera_placement::{KernelSharer, SharingRequest};
+
+/// Parts of time are rounded up to this many thousandths, so that a round has few kinds of jobs to
+/// place.
+pub(crate) const STEP: u16 = 50;
+
+/// Most tasks whose load is kept: as many as the store keeps profiles of. Further ones are
+/// ignored, and nothing is predicted of them.
+pub(crate) const TASKS_MAX: usize = 10_000;
+
+pub(crate) fn turn(
+    busy: &BTreeMap<String, u16>,
+    facts: &TaskFacts,
+    priority: Priority,
+) -> KernelSharer {
+    KernelSharer { priority, online: facts.online, busy: busy.get(&facts.task).copied() }
+}
+
+pub(crate) fn set_service_order(share: Option<&mut SharingRequest>, turn: KernelSharer) {
+    if let Some(sharer) = share.filter(|sharer| sharer.share.is_kernel()) {
+        sharer.turn = Some(turn);
+    }
+}
+
+pub(crate) fn set_mps_client(
+    share: Option<&mut SharingRequest>,
+    busy: &BTreeMap<String, u16>,
+    facts: &TaskFacts,
+) {
+    if let Some(sharer) = share {
+        sharer.client = client(sharer.share, facts, busy.get(&facts.task).copied());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tessera_model::lease::LeaseTerms;
+    use tessera_model::share::{KernelShare, MpsShare, SliceShare, SmPercent};
+    use tessera_model::spec::GpuRequest;
+    use tessera_model::{Bytes, ControllerId, JobId, Millis};
+    use uuid::Uuid;
+
+    use super::*;
+    use crate::ClusterState;
+    use crate::rows::snapshot::StoreSnapshot;
+    use crate::rows::submitted::SubmittedJob;
+    use std::sync::Arc;
+
+    fn waits(number: u64, share: SliceShare) -> SubmittedJob {
+        let facts =
+            TaskFacts { task: format!("task{number}"), online: true, ..TaskFacts::default() };
+        SubmittedJob {
+            job: JobId::from_number(number),
+            gang: None,
+            gpu: GpuRequest::Memory(share.memory()),
+            user: "ada".into(),
+            share: Some(SharingRequest::new("ada", share)),
+            priority: Priority::HIGHEST,
+            attempts: 0,
+            facts: Arc::new(facts),
+            waited: Millis::ZERO,
+            done: 0,
+        }
+    }
+
+    #[test]
+    fn who_shares_kernel_by_kernel_is_told_how_busy_its_task_is_as_soon_as_that_is_known() {
+        let memory = Bytes::from_mib(1_024);
+        let kernel = SliceShare::Kernel(KernelShare { memory });
+        let under_mps = SliceShare::Mps(MpsShare { sm: SmPercent::DEFAULT, memory });
+        let waiting = vec![waits(1, kernel), waits(2, kernel), waits(3, under_mps)];
+        let picture = StoreSnapshot { waiting, ..StoreSnapshot::default() };
+        let controller = ControllerId::from_uuid(Uuid::from_u128(9));
+        let policy = tessera_placement::by_name("tessera").unwrap();
+        let mut cluster =
+            ClusterState::new(5, controller, LeaseTerms::default(), policy, picture, Millis::ZERO);
+        let told = |cluster: &ClusterState| -> Vec<Option<(bool, Option<u16>)>> {
+            let turn = |waiting: &crate::state::queue::WaitingJob| {
+                let turn = waiting.asked.share.as_ref()?.turn?;
+                Some((turn.online, turn.busy))
+            };
+            cluster.queue.waiting.values().map(turn).collect()
+        };
+        assert_eq!(told(&cluster), [Some((true, None)), Some((true, None)), None]);
+
+        cluster.record_task_load(vec![("task1".to_owned(), 312), ("task3".to_owned(), 700)]);
+
+        assert_eq!(told(&cluster), [Some((true, Some(350))), Some((true, None)), None]);
+    }
+}

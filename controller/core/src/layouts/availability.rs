@@ -1,0 +1,97 @@
+//! What can still be made of a GPU.
+
+use crate::commands::operator::{GpuAvailability, OperatorRefusal, RefusalKind};
+use crate::state::ClusterState;
+use crate::state::overrides::refused;
+use std::collections::BTreeMap;
+use tessera_model::mig::{self, Geometry, InstanceUse, OccupiedInstance, Slot};
+use tessera_model::{GpuId, JobId, Millis};
+use tessera_placement::{ComputeSeats, InstanceState};
+use tessera_wire::frames::MigReport;
+
+pub(crate) fn jobs_of(state: &InstanceState) -> Vec<JobId> {
+    match state {
+        InstanceState::Taken { job } => vec![*job],
+        InstanceState::Shared(tenancy) => tenancy.sharers.iter().map(|(job, _)| *job).collect(),
+        InstanceState::Cut(seats) => seats.taken().map(|(job, _)| job).collect(),
+        _ => Vec::new(),
+    }
+}
+
+pub(crate) fn hold(state: &InstanceState, ends: &BTreeMap<JobId, Millis>) -> InstanceUse {
+    match state {
+        InstanceState::Idle => InstanceUse::Idle,
+        InstanceState::Taken { job } => InstanceUse::Busy { until: ends.get(job).copied() },
+        InstanceState::Cut(ComputeSeats { tenancy: None, .. }) => InstanceUse::Idle,
+        InstanceState::Shared(tenancy)
+        | InstanceState::Cut(ComputeSeats { tenancy: Some(tenancy), .. }) => {
+            // Free when the last of them has ended; unknown if one has no limit.
+            let all = tenancy.sharers.iter().map(|(job, _)| ends.get(job).copied());
+            let until: Option<Vec<_>> = all.collect();
+            InstanceUse::Busy { until: until.and_then(|ends| ends.into_iter().max()) }
+        }
+        InstanceState::Foreign | InstanceState::Leaving => InstanceUse::Busy { until: None },
+        InstanceState::Stuck | InstanceState::Quarantined => InstanceUse::Stuck,
+    }
+}
+
+/// Returns how many instances of each profile fit beside others, as text.
+pub(crate) fn room(geometry: &Geometry, standing: &[Slot]) -> String {
+    let tenants: Vec<_> = standing
+        .iter()
+        .map(|slot| OccupiedInstance { slot: *slot, hold: InstanceUse::Stuck })
+        .collect();
+    let plain = geometry.plain();
+    let fits: Vec<_> = mig::outlook(geometry, &tenants)
+        .unwrap_or_default()
+        .into_iter()
+        .filter(|outlook| outlook.now > 0 && plain.contains(&outlook.profile))
+        .filter_map(|outlook| {
+            let name = &geometry.profile(outlook.profile)?.name;
+            Some(format!("{}x {name}", outlook.now))
+        })
+        .collect();
+    if fits.is_empty() { "nothing more".to_owned() } else { fits.join(" or ") }
+}
+
+impl ClusterState {
+    /// Returns what can still be made of a GPU; `ends` has the expected ends of jobs.
+    ///
+    /// # Errors
+    ///
+    /// There is no such GPU, or it can't be cut.
+    pub fn outlook(
+        &self,
+        gpu: &GpuId,
+        ends: &BTreeMap<JobId, Millis>,
+    ) -> Result<GpuAvailability, OperatorRefusal> {
+        let gpu = self.inventory.find_gpu(gpu)?;
+        let MigReport::On { geometry } = &gpu.report.mig else {
+            let name = self.inventory.gpu_name(gpu);
+            return Err(refused(RefusalKind::InTheWay, format!("{name} is not partitioned")));
+        };
+        let views = self.instances_of(gpu);
+        let tenants: Vec<_> = views
+            .iter()
+            .filter_map(|view| {
+                Some(OccupiedInstance { slot: view.slot?, hold: hold(&view.state, ends) })
+            })
+            .collect();
+        let profiles = mig::outlook(geometry, &tenants)
+            .map_err(|problem| refused(RefusalKind::InTheWay, problem.to_string()))?;
+        let name = |id| geometry.profile(id).map_or_else(String::new, |p| p.name.to_string());
+        let plain = geometry.plain();
+        Ok(GpuAvailability {
+            profiles: profiles
+                .into_iter()
+                .filter(|outlook| plain.contains(&outlook.profile))
+                .map(|outlook| (name(outlook.profile), outlook))
+                .collect(),
+            names: views
+                .iter()
+                .filter_map(|view| Some((view.slot?, view)))
+                .map(|(slot, view)| (slot, (gpu.slot_name(slot), jobs_of(&view.state))))
+                .collect(),
+        })
+    }
+}

@@ -1,0 +1,60 @@
+//! What the leader does, as pure functions over the state of the cluster.
+//!
+//! [`ClusterState`] is changed by [`ClusterState::step`] as if the returned [`Round`] were committed
+//! already; its effects are carried out only after the commit. If the commit fails, the state is
+//! thrown away and read again from the store, so it never runs ahead of it.
+//!
+//! Time and new ids are arguments. Times are milliseconds on the controller's boot clock.
+//!
+//! What is kept lies in [`state`]: one owner for each part, which alone knows how its part hangs
+//! together. The other modules decide: they take several owners and return or write a [`Round`].
+
+#![forbid(unsafe_code)]
+
+pub mod accounts;
+pub mod colocation;
+pub mod commands;
+pub mod counterfactual;
+#[cfg(test)]
+mod crowded_tests;
+mod describe;
+mod dispatch;
+mod duplicates;
+mod duration;
+mod ends;
+pub mod explain;
+mod forecast;
+mod gangs;
+mod input;
+mod kernel_sharing;
+mod layouts;
+mod load;
+pub mod memory;
+mod memory_requests;
+mod migration;
+mod overrides;
+mod placing;
+mod plans;
+mod predicting;
+pub mod predictions;
+mod reports;
+mod reservations;
+pub mod rollback;
+#[cfg(test)]
+mod rollback_tests;
+mod round;
+pub mod rows;
+mod sessions;
+mod settle;
+#[cfg(test)]
+mod simulation;
+mod state;
+mod step;
+mod usage;
+mod view;
+
+pub use input::Input;
+pub use round::{CommandResults, Round, RoundEffect, STARTS_MAX};
+pub use rows::snapshot::LaunchSpec;
+pub use state::ClusterState;
+pub use state::planner::Stopwatch;

@@ -1,0 +1,252 @@
+//! Migration of running jobs: a policy's [`Reshape`] carried out, and what it costs.
+//!
+//! Placements are kept for the jobs that are to have them. Each job that has to leave its slice is
+//! asked to checkpoint, and its end is awaited. As slots become free, their jobs are reserved like
+//! any others, and the layout follows from that.
+//!
+//! Only the requests are in the store. If the leader dies, the asked jobs end as pre-empted and
+//! wait, the others run on, and the next leader's policy decides again. So a crash at any point
+//! costs a migration, never a job.
+//!
+//! A job that doesn't end in time keeps its placement for as long as it runs. Its node kills it
+//! after its grace time, which costs it no retry, and it is not asked again for a while.
+
+use crate::duration::duration_text;
+use crate::migration::checks::{FeasibleReshape, overlaps};
+use crate::plans::steps_to;
+use crate::round::Round;
+use crate::rows::transitions::MigrationRow as MovingRow;
+use crate::state::ClusterState;
+use crate::state::attempts::LiveAttempt;
+use crate::state::inventory::slice_at;
+use crate::state::migrations::KeptPlacements;
+use crate::state::migrations::MoveRequest;
+use tessera_model::mig::Slot;
+use tessera_model::{AttemptId, DecisionId, GpuId, JobId, Millis};
+use tessera_placement::{ClusterView, Explanation, JobPlacement, Reshape};
+use uuid::Uuid;
+
+mod checks;
+/// How long after its grace time the end of a migrating job may take to be reported. An agent may
+/// restart, or a connection break.
+const MOVE_SLACK: Millis = Millis::from_secs(30);
+
+/// How long a job that did not end in time is not asked to move again.
+const RELUCTANT_FOR: Millis = Millis::from_secs(600);
+
+/// Most GPUs on which placements are kept at a time.
+pub(crate) const RESEATS_MAX: usize = 64;
+
+impl ClusterState {
+    /// Begins the migrations that a policy wants. A reshape that is not possible is dropped as a
+    /// whole.
+    pub(crate) fn begin_reshapes(
+        &mut self,
+        wanted: Vec<(Reshape, Explanation)>,
+        view: &ClusterView,
+        now: Millis,
+        new_id: &mut dyn FnMut() -> Uuid,
+        round: &mut Round,
+    ) {
+        let sound = self.feasible_reshapes(wanted, view, now);
+        let leaving = sound.iter().flat_map(|sound| &sound.leaving);
+        let grace =
+            leaving.filter_map(|attempt| Some(self.attempts.live.get(attempt)?.facts.grace)).max();
+        // Those who stay on a GPU may wait for one who leaves it for another.
+        let until = now.plus(grace.unwrap_or_default()).plus(MOVE_SLACK);
+        for sound in sound {
+            for attempt in &sound.leaving {
+                self.ask_to_move(*attempt, until, &sound, now, new_id, round);
+            }
+            let FeasibleReshape { gpu, seats, why, .. } = sound;
+            if !seats.is_empty() {
+                self.migrations.reseats.insert(gpu, KeptPlacements { seats, until, why });
+            }
+        }
+        self.place_kept_jobs(now, new_id, round);
+    }
+
+    fn ask_to_move(
+        &mut self,
+        attempt: AttemptId,
+        until: Millis,
+        sound: &FeasibleReshape,
+        now: Millis,
+        new_id: &mut dyn FnMut() -> Uuid,
+        round: &mut Round,
+    ) {
+        let Some(live) = self.attempts.live.get(&attempt) else { return };
+        let job = live.job;
+        let Some((_, slot)) = sound.seats.iter().find(|(seated, _)| *seated == job) else { return };
+        let place = JobPlacement {
+            gpu: sound.gpu.clone(),
+            slot: Some(*slot),
+            steps: Vec::new(),
+            part: None,
+        };
+        let why = self.explain_migration(live, &place, &sound.why, now);
+        self.migrations.asked.insert(attempt, MoveRequest { since: now, until });
+        if let Some(live) = self.attempts.live.get_mut(&attempt) {
+            live.sent = None;
+        }
+        let decision = DecisionId::from_uuid(new_id());
+        round.moving.push(MovingRow { job, attempt, decision, place, why });
+    }
+
+    /// Returns what a migration gains and costs.
+    fn explain_migration(
+        &self,
+        live: &LiveAttempt,
+        place: &JobPlacement,
+        why: &Explanation,
+        now: Millis,
+    ) -> Explanation {
+        let from = self.inventory.placement_name(&live.gpu, live.slot);
+        let to = self.inventory.placement_name(&place.gpu, place.slot);
+        let left = |gpu: &GpuId, slot| {
+            self.predictions.left_on(live, &self.inventory.slice_kind(gpu, slot)?, now)
+        };
+        let times = left(&live.gpu, live.slot).zip(left(&place.gpu, place.slot));
+        let gain = times.map_or_else(String::new, |(here, there)| {
+            format!(": {} left there, {} here", duration_text(there), duration_text(here))
+        });
+        let cost = duration_text(self.predictions.migration_cost(live));
+        let summary = format!(
+            "moves from {from} to {to}{gain}; checkpointing and starting again is expected \
+             to cost {cost}; {}",
+            why.summary
+        );
+        Explanation { summary, ..why.clone() }
+    }
+
+    /// Reserves kept placements as they become free, and gives up those that take too long.
+    pub(crate) fn place_kept_jobs(
+        &mut self,
+        now: Millis,
+        new_id: &mut dyn FnMut() -> Uuid,
+        round: &mut Round,
+    ) {
+        self.give_up_late_migrations(now);
+        if self.migrations.reseats.is_empty() || now < self.guards.hold_until {
+            return;
+        }
+        for (id, reseat) in std::mem::take(&mut self.migrations.reseats) {
+            let mut kept = Vec::new();
+            for (job, slot) in reseat.seats {
+                if self
+                    .attempts
+                    .by_job
+                    .get(&job)
+                    .is_some_and(|attempt| self.migrations.is_asked_to_move(*attempt))
+                {
+                    kept.push((job, slot));
+                    continue;
+                }
+                if !self.queue.ranks.contains_key(&job) {
+                    continue;
+                }
+                let free = self.attempts.live.values().all(|live| {
+                    live.gpu != id
+                        || self
+                            .inventory
+                            .geometry(&id)
+                            .is_some_and(|g| !overlaps(g, live.slot, slot))
+                });
+                let place = if free { self.place_for(&id, slot, now) } else { None };
+                let Some(place) = place else {
+                    kept.push((job, slot));
+                    continue;
+                };
+                let view = self.view(now);
+                self.reserve(job, place, reseat.why.clone(), &view, new_id, round);
+            }
+            if !kept.is_empty() {
+                self.migrations.reseats.insert(id, KeptPlacements { seats: kept, ..reseat });
+            }
+        }
+    }
+
+    /// Returns a free slot as a placement, with the steps that make it; `None` while that is not
+    /// possible.
+    fn place_for(&self, id: &GpuId, slot: Slot, now: Millis) -> Option<JobPlacement> {
+        let gpu = self.inventory.gpus.get(id)?;
+        let geometry = self.inventory.geometry(id)?;
+        let operator = self.overrides_of(gpu);
+        let closed = operator.closed.is_some()
+            || self.layouts.is_layout_requested(id)
+            || gpu.open_plan.is_some();
+        if !self.inventory.available(gpu, now) || closed || self.is_quarantined(id, slot) {
+            return None;
+        }
+        let steps = steps_to(geometry, gpu, &[slot], |slot| self.must_stay(id, slot))?;
+        let stands = slice_at(&gpu.report, Some(slot), None).is_some();
+        if stands != steps.is_empty() || (operator.pinned.is_some() && !stands) {
+            return None;
+        }
+        Some(JobPlacement { gpu: id.clone(), slot: Some(slot), steps, part: None })
+    }
+
+    /// Learns and returns how long a migration took whose job runs again.
+    pub(crate) fn finish_migration(
+        &mut self,
+        job: JobId,
+        task: &str,
+        now: Millis,
+    ) -> Option<Millis> {
+        let took = now.minus(self.migrations.underway.remove(&job)?);
+        self.predictions.learn_migration(task, took);
+        Some(took)
+    }
+
+    fn give_up_late_migrations(&mut self, now: Millis) {
+        self.migrations.reluctant.retain(|_, until| now < *until);
+        let ranks = &self.queue.ranks;
+        let attempts = &self.attempts.by_job;
+        self.migrations
+            .underway
+            .retain(|job, _| ranks.contains_key(job) || attempts.contains_key(job));
+        self.migrations.reseats.retain(|_, reseat| now < reseat.until);
+        let late: Vec<_> = self
+            .migrations
+            .asked
+            .iter()
+            .filter(|(_, asked)| now >= asked.until)
+            .map(|(attempt, _)| *attempt)
+            .collect();
+        for attempt in late {
+            self.migrations.asked.remove(&attempt);
+            if let Some(live) = self.attempts.live.get(&attempt) {
+                self.migrations.reluctant.insert(live.job, now.plus(RELUCTANT_FOR));
+            }
+        }
+    }
+
+    /// Returns what a job waits for whose placement is kept.
+    pub(crate) fn explain_kept_placement(&self, job: JobId, now: Millis) -> Option<Explanation> {
+        let (gpu, slot, until) = self.migrations.place_of(job)?;
+        let asked = self.migrations.asked.iter().filter_map(|(attempt, asked)| {
+            let live = self.attempts.live.get(attempt).filter(|live| live.gpu == *gpu)?;
+            let since = now.minus(asked.since).get() / 1_000;
+            Some(format!("job {} (requested {since} s ago)", live.job))
+        });
+        let asked: Vec<_> = asked.collect();
+        let place = self.inventory.placement_name(gpu, Some(slot));
+        let summary = match asked.is_empty() {
+            true => format!("{place} is being made free for it"),
+            false => format!(
+                "{place} is kept for it until the jobs there have checkpointed: {}",
+                asked.join(", ")
+            ),
+        };
+        let left = until.minus(now).get().div_ceil(1_000);
+        Some(Explanation {
+            policy: self.planner.policy.name().to_owned(),
+            summary,
+            would_start_if: Some(format!("they end; given up after {left} s more")),
+            ..Explanation::default()
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,351 @@
+mod learning;
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+use tessera_model::life::{JobState, Outcome};
+use tessera_placement::{InstanceState, StayingJobs};
+use tessera_wire::frames::MigReport;
+
+use tessera_model::lease::LeaseTerms;
+use tessera_model::mig::{Layout, catalog};
+use tessera_model::spec::{JobSpec, RawJobSpec};
+use tessera_model::{BootId, Bytes, ControllerId, NodeId};
+use tessera_placement::{Decision, Knowledge, PlacedJob, Policy, QueuedJob};
+use tessera_wire::frames::{
+    AttemptReport, AttemptStatus, GpuHealth, GpuReport, Hello, InstanceReport, PROTOCOL_VERSION,
+    StopCause, ToAgent, ToController,
+};
+use tessera_wire::tls::NodeIdentity;
+
+use super::*;
+use crate::LaunchSpec;
+use crate::input::Input;
+use crate::predictions::TaskFacts;
+use crate::round::RoundEffect;
+use crate::rows::snapshot::GpuRow;
+use crate::rows::snapshot::LiveRow;
+use crate::rows::snapshot::NodeRow;
+use crate::rows::snapshot::StoreSnapshot;
+
+const START: Millis = Millis::from_secs(10_000);
+const GPU: &str = "GPU-1";
+
+/// Says what it was told to say, once.
+#[derive(Clone, Debug, Default)]
+struct Told(Arc<Mutex<Vec<Reshape>>>);
+
+impl Policy for Told {
+    fn name(&self) -> &'static str {
+        "told"
+    }
+
+    fn moves(&self) -> bool {
+        true
+    }
+
+    fn decide_with(
+        &self,
+        _: &ClusterView,
+        _: Knowledge<'_>,
+        _: &mut dyn Iterator<Item = &QueuedJob>,
+        _: Millis,
+        _: usize,
+    ) -> Vec<Decision> {
+        let said = std::mem::take(&mut *self.0.lock().unwrap());
+        let why = Explanation { summary: "it was told so".to_owned(), ..Explanation::default() };
+        said.into_iter().map(|reshape| Decision::Reshape { reshape, why: why.clone() }).collect()
+    }
+}
+
+struct Rig {
+    cluster: ClusterState,
+    policy: Told,
+}
+
+fn slot(name: &str, start: u8) -> Slot {
+    let geometry = catalog::models()["a100-40gb"].geometry();
+    Slot { start, profile: geometry.by_name(&name.parse().unwrap()).unwrap().id }
+}
+
+fn job(number: u64) -> JobId {
+    JobId::from_number(number)
+}
+
+fn attempt(number: u64) -> AttemptId {
+    AttemptId::from_uuid(Uuid::from_u128(u128::from(number)))
+}
+
+fn node() -> NodeId {
+    NodeId::from_uuid(Uuid::from_u128(1))
+}
+
+fn report(standing: &[Slot]) -> GpuReport {
+    let geometry = catalog::models()["a100-40gb"].geometry();
+    let instance = |slot: &Slot| InstanceReport {
+        slot: *slot,
+        slice: Some(format!("MIG-{}", Uuid::from_u128(slot.start.into())).parse().unwrap()),
+        memory: geometry.profile(slot.profile).unwrap().memory,
+        sms: geometry.profile(slot.profile).unwrap().sms,
+        trouble: None,
+        parts: Vec::new(),
+    };
+    GpuReport {
+        gpu: GPU.parse().unwrap(),
+        index: 0,
+        model: "a100-40gb".to_owned(),
+        memory: Bytes::from_mib(40_960),
+        sms: None,
+        instances: standing.iter().map(instance).collect(),
+        mig: MigReport::On { geometry },
+        layout_gen: 0,
+        health: GpuHealth::Healthy,
+        faults: Vec::new(),
+        quarantine: None,
+        refused: Vec::new(),
+    }
+}
+
+impl Rig {
+    /// One A100 with jobs that run, each in its slot; those with a signal can be moved.
+    fn new(running: &[(u64, Slot, Option<&str>)]) -> Self {
+        Self::with(running, |_| {})
+    }
+
+    /// The same, where the store says more.
+    fn with(
+        running: &[(u64, Slot, Option<&str>)],
+        change: impl FnOnce(&mut StoreSnapshot),
+    ) -> Self {
+        let gpu = report(&running.iter().map(|(_, slot, _)| *slot).collect::<Vec<_>>());
+        let node_row = NodeRow {
+            node: node(),
+            name: "n1".parse().unwrap(),
+            generation: 1,
+            lost: false,
+            boot: BootId::from_uuid(Uuid::from_u128(1)),
+            software: String::new(),
+            cores: 1,
+            memory_bytes: 1,
+            mps: false,
+            kernel: false,
+            last_seen_unix: Millis::ZERO,
+        };
+        let live = running.iter().map(|(number, slot, _)| LiveRow {
+            attempt: attempt(*number),
+            job: job(*number),
+            state: JobState::Running,
+            number: 1,
+            node: node(),
+            generation: 1,
+            gpu: GPU.parse().unwrap(),
+            slot: Some(*slot),
+            share: None,
+            slice: None,
+            decision: DecisionId::from_uuid(Uuid::from_u128(7)),
+            waited: Millis::from_secs(1_000),
+            ran: Some(Millis::from_secs(900)),
+            done: 0,
+        });
+        let sheets = running.iter().map(|(number, _, signal)| {
+            let sheet = LaunchSpec {
+                spec: Arc::new(spec(*signal)),
+                array: None,
+                gang: None,
+                traceparent: None,
+                charged: 0,
+                uncharged: 0,
+                attempts: 1,
+                relimited: false,
+                restart_reason: None,
+                waited: Millis::from_secs(1_000),
+                done: 0,
+            };
+            (job(*number), sheet)
+        });
+        let mut picture = StoreSnapshot {
+            nodes: vec![node_row],
+            gpus: vec![GpuRow { node: node(), layout_gen: 0, report: gpu.clone() }],
+            live: live.collect(),
+            sheets: sheets.collect::<HashMap<_, _>>(),
+            ..StoreSnapshot::default()
+        };
+        change(&mut picture);
+        let policy = Told::default();
+        let controller = ControllerId::from_uuid(Uuid::from_u128(9));
+        let (terms, boxed) = (LeaseTerms::default(), Box::new(policy.clone()));
+        let cluster = ClusterState::new(5, controller, terms, boxed, picture, START);
+        let mut rig = Self { cluster, policy };
+        rig.step(vec![hello()], Millis::ZERO);
+        let mut frames = vec![frame(ToController::Gpu(gpu))];
+        frames.extend(running.iter().map(|(number, ..)| runs(*number)));
+        frames.push(frame(ToController::InventoryDone));
+        rig.step(frames, Millis::ZERO);
+        rig
+    }
+
+    fn step(&mut self, inputs: Vec<Input>, after: Millis) -> Round {
+        self.cluster.step(inputs, START.plus(after), &mut Uuid::now_v7)
+    }
+
+    /// Has the policy say this, and returns the round with what is sent after it.
+    fn say(&mut self, reshape: Reshape, after: Millis) -> (Round, Vec<(AttemptId, StopCause)>) {
+        self.policy.0.lock().unwrap().push(reshape);
+        let round = self.step(vec![Input::Tick], after);
+        let sent = self.cluster.dispatch(START.plus(after));
+        let stops = sent.into_iter().filter_map(|effect| match effect {
+            RoundEffect::Send { frame, .. } => match *frame {
+                ToAgent::Stop { attempt, cause, .. } => Some((attempt, cause)),
+                _ => None,
+            },
+            _ => None,
+        });
+        (round, stops.collect())
+    }
+}
+
+fn spec(signal: Option<&str>) -> JobSpec {
+    let raw = RawJobSpec {
+        command: Some(vec!["train".to_owned()]),
+        checkpoint_signal: signal.map(str::to_owned),
+        grace_secs: Some(10),
+        ..RawJobSpec::default()
+    };
+    JobSpec::parse(raw).unwrap()
+}
+
+fn hello() -> Input {
+    Input::Hello {
+        peer: NodeIdentity { id: node(), name: "n1".parse().unwrap() },
+        session: 1,
+        hello: Box::new(Hello {
+            protocol: PROTOCOL_VERSION,
+            software: String::new(),
+            boot: BootId::from_uuid(Uuid::from_u128(1)),
+            process: 1,
+            generation: 1,
+            highest_epoch: 5,
+            controller: None,
+            cores: 1,
+            memory: Bytes::new(1),
+            mps: false,
+            kernel: false,
+            address: String::new(),
+        }),
+    }
+}
+
+fn frame(frame: ToController) -> Input {
+    Input::Frame { node: node(), session: 1, frame: Box::new(frame) }
+}
+
+fn runs(number: u64) -> Input {
+    let status = AttemptStatus::Running { pid: 1, started_unix: Millis::new(1) };
+    let report = AttemptReport { attempt: attempt(number), job: job(number), status };
+    frame(ToController::Attempt(report))
+}
+
+fn ended(number: u64, outcome: Outcome) -> Input {
+    let record = crate::rows::transitions::record_without_exit(outcome, String::new());
+    let status = AttemptStatus::Ended(record);
+    let report = AttemptReport { attempt: attempt(number), job: job(number), status };
+    frame(ToController::Attempt(report))
+}
+
+fn reshape(layout: &[Slot], seats: &[(u64, Slot)]) -> Reshape {
+    let seat = |(number, slot): &(u64, Slot)| PlacedJob::alone(job(*number), *slot);
+    Reshape {
+        gpu: GPU.parse().unwrap(),
+        layout: layout.iter().copied().collect::<Layout>(),
+        seats: seats.iter().map(seat).collect(),
+        trial: None,
+        stayers: StayingJobs::RunOn,
+    }
+}
+
+fn to_the_left() -> Reshape {
+    let (left, right) = (slot("3g.20gb", 0), slot("3g.20gb", 4));
+    reshape(&[left, right], &[(1, left)])
+}
+
+#[test]
+fn a_job_is_asked_to_move_and_goes_on_where_its_place_was_kept() {
+    let mut rig = Rig::new(&[(1, slot("2g.10gb", 4), Some("USR1"))]);
+
+    let (asked, sent) = rig.say(to_the_left(), Millis::from_secs(3));
+    assert_eq!(sent, [(attempt(1), StopCause::Move)]);
+    assert_eq!(asked.moving.len(), 1);
+    let why = &asked.moving[0].why.summary;
+    assert!(why.contains("2g.10gb@4 of GPU 0 of node n1 to 3g.20gb@0"), "{why}");
+    assert!(why.contains("expected to cost 30 s") && why.contains("it was told so"), "{why}");
+    let done = rig.step(vec![ended(1, Outcome::Preempted)], Millis::from_secs(5));
+
+    assert!(!done.ended[0].charged && !done.ended[0].uncharged, "{:?}", done.ended);
+    assert_eq!(done.reservations.len(), 1);
+    assert_eq!(done.reservations[0].place.slot, Some(slot("3g.20gb", 0)));
+    assert_eq!(done.orders.len(), 1, "its slice is made");
+}
+
+#[test]
+fn a_job_that_does_not_end_in_time_keeps_its_place_and_is_left_in_peace() {
+    let mut rig = Rig::new(&[(1, slot("2g.10gb", 4), Some("USR1"))]);
+    rig.say(to_the_left(), Millis::from_secs(3));
+
+    let late = rig.step(vec![Input::Tick], Millis::from_secs(3 + 10 + 30));
+    assert!(late.ended.is_empty() && late.reservations.is_empty());
+    assert!(
+        rig.cluster.migrations.has_reluctant_jobs()
+            && !rig.cluster.migrations.has_kept_placement(job(1))
+    );
+    let (again, sent) = rig.say(to_the_left(), Millis::from_secs(60));
+    assert!(again.moving.is_empty() && sent.is_empty(), "it is left in peace");
+    let end = rig.step(vec![ended(1, Outcome::Succeeded)], Millis::from_secs(70));
+    assert_eq!(end.ended[0].to, JobState::Succeeded);
+}
+
+#[test]
+fn nobody_takes_a_place_that_is_kept() {
+    let mut rig = Rig::new(&[(1, slot("2g.10gb", 4), Some("USR1"))]);
+    rig.say(to_the_left(), Millis::from_secs(3));
+
+    let view = rig.cluster.view(START.plus(Millis::from_secs(4)));
+
+    assert!(view.gpus[0].changing);
+    let idle = view.gpus[0].instances.iter().filter(|i| i.state == InstanceState::Idle).count();
+    assert_eq!(idle, 0);
+}
+
+#[test]
+fn a_reshape_that_can_not_be_carried_out_moves_nobody() {
+    let here = slot("2g.10gb", 4);
+    let (left, right) = (slot("3g.20gb", 0), slot("3g.20gb", 4));
+    let far = slot("1g.5gb", 6);
+    let movable = [(1, here, Some("USR1")), (2, far, Some("USR1"))];
+    let stiff = [(1, here, None), (2, far, Some("USR1"))];
+    let trial = Reshape { trial: Some(Millis::from_secs(1)), ..to_the_left() };
+    let anew = Reshape { stayers: StayingJobs::Restart, ..to_the_left() };
+    let elsewhere = Reshape { gpu: "GPU-9".parse().unwrap(), ..to_the_left() };
+    let cases = [
+        (
+            "it can't put its work aside",
+            &stiff,
+            reshape(&[left, here, far], &[(1, left), (2, far)]),
+        ),
+        ("it would stand in the way", &movable, reshape(&[left, right], &[(1, right)])),
+        ("two sit in one place", &movable, reshape(&[left, right], &[(1, left), (2, left)])),
+        ("one sits in two places", &movable, reshape(&[left, right], &[(1, left), (1, right)])),
+        ("the layout is illegal", &movable, reshape(&[left, slot("7g.40gb", 0)], &[(1, left)])),
+        ("the seat is not of the layout", &movable, reshape(&[right], &[(1, left)])),
+        ("nobody knows the job", &movable, reshape(&[left, here, far], &[(3, left), (1, here)])),
+        ("trials are not made", &movable, trial),
+        ("stayers are not restarted", &movable, anew),
+        ("there is no such GPU", &movable, elsewhere),
+    ];
+    for (what, running, unsound) in cases {
+        let mut rig = Rig::new(running);
+
+        let (round, sent) = rig.say(unsound, Millis::from_secs(3));
+
+        assert!(round.moving.is_empty() && sent.is_empty(), "{what}: {round:?}");
+        assert!(round.reservations.is_empty() && round.orders.is_empty(), "{what}: {round:?}");
+    }
+}

@@ -1,0 +1,121 @@
+//! What is learned of jobs that were moved, and what is said of those that are overdue.
+
+use tessera_placement::{Basis, Estimator as _, SliceKind};
+
+use super::*;
+use crate::predictions::JobCheckpoint;
+use crate::predictions::RunSample;
+
+fn kind(profile: &str) -> SliceKind {
+    let part = match profile {
+        "7g.40gb" => 1_000,
+        "2g.10gb" => 285,
+        _ => 142,
+    };
+    SliceKind { model: "a100-40gb".to_owned(), profile: profile.to_owned(), part }
+}
+
+fn task() -> String {
+    TaskFacts::of(&spec(Some("USR1"))).task
+}
+
+fn lessons(profile: &str, secs: &[u64]) -> Vec<RunSample> {
+    let lesson =
+        |secs: &u64| RunSample { task: task(), on: kind(profile), ran: Millis::from_secs(*secs) };
+    secs.iter().map(lesson).collect()
+}
+
+fn ended_after(number: u64, outcome: Outcome, secs: u64) -> Input {
+    let mut record = crate::rows::transitions::record_without_exit(outcome, String::new());
+    record.started_unix = Millis::from_secs(1);
+    record.ended_unix = Millis::from_secs(1 + secs);
+    let report = AttemptReport {
+        attempt: attempt(number),
+        job: job(number),
+        status: AttemptStatus::Ended(record),
+    };
+    frame(ToController::Attempt(report))
+}
+
+/// A job that has run for 900 s on 2g.10gb, of a task that took so long there.
+fn known(secs: &[u64], change: impl FnOnce(&mut StoreSnapshot)) -> Rig {
+    Rig::with(&[(1, slot("2g.10gb", 4), Some("USR1"))], |picture| {
+        picture.lessons = lessons("2g.10gb", secs);
+        change(picture);
+    })
+}
+
+fn ends_in(rig: &Rig) -> Option<u64> {
+    let live = rig.cluster.attempts.live.values().next().unwrap();
+    rig.cluster.predictions.ends_in(live, START).map(|left| left.get() / 1_000)
+}
+
+#[test]
+fn a_job_that_is_overdue_promises_no_room() {
+    assert_eq!(ends_in(&known(&[2_000; 9], |_| {})), Some(1_100));
+    let overdue = known(&[300; 9], |_| {});
+    assert_eq!(ends_in(&overdue), None, "nothing says when");
+    let live = overdue.cluster.attempts.live.values().next().unwrap();
+    let done = overdue.cluster.predictions.progress(live, Millis::from_secs(900));
+    assert_eq!(done, 500_000, "as long again is as likely as not");
+}
+
+#[test]
+fn what_a_job_put_aside_before_counts_as_time_that_it_has_lasted() {
+    let aside = JobCheckpoint { job: job(1), on: kind("7g.40gb"), ran: Millis::from_secs(200) };
+    let rig = known(&[2_000; 9], |picture| {
+        picture.lessons.extend(lessons("7g.40gb", &[500; 9]));
+        picture.asides = vec![aside];
+    });
+
+    // 200 s of 500 s there are 800 s of 2,000 s here.
+    assert_eq!(ends_in(&rig), Some(300));
+}
+
+#[test]
+fn a_job_that_was_resumed_is_learned_from_by_the_sum() {
+    let aside = JobCheckpoint { job: job(1), on: kind("2g.10gb"), ran: Millis::from_secs(700) };
+    let mut rig = known(&[], |picture| picture.asides = vec![aside]);
+
+    let round = rig.step(vec![ended_after(1, Outcome::Succeeded, 950)], Millis::from_secs(5));
+
+    assert_eq!(round.ended[0].lasted.useful, Some(Millis::from_secs(1_650)));
+    let learned = rig.cluster.predictions.estimator.predict(&task(), &kind("2g.10gb")).unwrap();
+    assert_eq!((learned.expected, learned.basis), (Millis::from_secs(1_650), Basis::SameSlice));
+}
+
+#[test]
+fn a_sum_that_would_mostly_be_a_guess_teaches_nothing() {
+    let aside = JobCheckpoint { job: job(1), on: kind("7g.40gb"), ran: Millis::from_secs(5_000) };
+    let mut rig = known(&[2_000; 9], |picture| picture.asides = vec![aside]);
+
+    let round = rig.step(vec![ended_after(1, Outcome::Succeeded, 950)], Millis::from_secs(5));
+
+    assert_eq!(round.ended[0].lasted.useful, None);
+    assert_eq!(round.ended[0].lasted.ran, Some(Millis::from_secs(950)));
+}
+
+#[test]
+fn what_moves_took_outlives_the_controller() {
+    let mut rig = known(&[2_000; 9], |picture| {
+        picture.moves = vec![(task(), Millis::from_secs(4)); 9];
+    });
+
+    let (asked, _) = rig.say(to_the_left(), Millis::from_secs(3));
+
+    let why = &asked.moving[0].why.summary;
+    assert!(why.contains("expected to cost 4 s"), "{why}");
+}
+
+#[test]
+fn what_an_attempt_put_aside_is_kept_with_it() {
+    let mut rig = known(&[2_000; 9], |_| {});
+    rig.say(to_the_left(), Millis::from_secs(3));
+
+    let round = rig.step(vec![ended_after(1, Outcome::Preempted, 903)], Millis::from_secs(5));
+
+    assert_eq!(round.ended[0].lasted.aside, Some(Millis::from_secs(903)));
+    assert_eq!(round.ended[0].done, 451_500);
+    let foretold = round.reservations[0].foretold.as_ref().unwrap();
+    assert!(!foretold.whole, "its work is not the whole job's");
+}

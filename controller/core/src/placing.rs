@@ -1,0 +1,167 @@
+//! From the queue to the policy, and from its decisions to reservations and reasons.
+
+use crate::forecast::ClusterForecast;
+use crate::gangs::PlacedMember;
+use crate::round::{Round, STARTS_MAX};
+use crate::state::ClusterState;
+use std::collections::BTreeMap;
+use tessera_model::{JobId, Millis};
+use tessera_placement::record::{RoundDraft, RoundInput};
+use tessera_placement::{ClusterView, Decision, Explanation, QueuedJob, WaitReason, decide_round};
+use uuid::Uuid;
+
+/// How often a policy that migrates jobs is asked although no job waits.
+const REVIEW_EVERY: Millis = Millis::from_secs(2);
+
+/// Most waiting jobs that one round looks at.
+pub(crate) const LOOK_AT_MAX: usize = 5_000;
+
+/// Most waiting jobs that are given reasons while nothing can start.
+const LOOK_AT_WITHOUT_GPUS: usize = 64;
+
+impl ClusterState {
+    /// Asks the policy, and turns its decisions into reservations. Returns a record of inputs and
+    /// decisions if the policy was asked.
+    pub(crate) fn place_waiting_jobs(
+        &mut self,
+        now: Millis,
+        new_id: &mut dyn FnMut() -> Uuid,
+        round: &mut Round,
+    ) -> Option<RoundDraft> {
+        if self.queue.waiting.is_empty() && !self.is_review_due(now) {
+            return None;
+        }
+        if now < self.guards.hold_until {
+            self.record_hold_waits(now, new_id, round);
+            return None;
+        }
+        let view = self.view(now);
+        let (decisions, draft) = self.ask_policy(&view, now);
+        let mut reshapes = Vec::new();
+        let mut gangs: BTreeMap<JobId, Vec<PlacedMember>> = BTreeMap::new();
+        for decision in decisions {
+            match decision {
+                Decision::Start { job, place, why } => {
+                    let why = self.with_memory_estimate(job, why);
+                    match self.queue.gang_of(job) {
+                        Some(member) => {
+                            gangs.entry(member.gang).or_default().push((job, place, why));
+                        }
+                        None => self.reserve(job, place, why, &view, new_id, round),
+                    }
+                }
+                Decision::Wait { job, reason, why } => {
+                    let why = self.with_memory_estimate(job, why);
+                    self.queue.record_wait(job, reason, why, new_id, round);
+                }
+                Decision::Reshape { reshape, why } => reshapes.push((reshape, why)),
+            }
+        }
+        for seats in gangs.into_values() {
+            self.reserve_gang(seats, &view, new_id, round);
+        }
+        if !reshapes.is_empty() {
+            self.begin_reshapes(reshapes, &view, now, new_id, round);
+        }
+        self.record_kept_waits(now, new_id, round);
+        Some(draft)
+    }
+
+    /// Asks the policy about the head of the queue, and records its inputs and decisions.
+    fn ask_policy(&self, view: &ClusterView, now: Millis) -> (Vec<Decision>, RoundDraft) {
+        let look_at = match view.gpus.iter().any(|gpu| gpu.available) {
+            true => LOOK_AT_MAX,
+            false => LOOK_AT_WITHOUT_GPUS,
+        };
+        let queue = self.list_candidates(look_at);
+        let foresight = ClusterForecast::new(self, now);
+        let answers = self.planner.recorder.record_answers(foresight.knowledge(), view, now);
+        let policy = self.planner.policy.as_ref();
+        let mut shown = queue.iter().copied();
+        let decisions =
+            decide_round(policy, view, answers.knowledge(), &mut shown, now, STARTS_MAX);
+        let input = RoundInput { cluster: view, queue: &queue, now, starts_max: STARTS_MAX };
+        let draft = self.planner.recorder.draft_record(policy, input, answers, &decisions);
+        (decisions, draft)
+    }
+
+    /// Whether the accounts' recent usage counts in the service order.
+    pub(crate) fn is_fair_share_on(&self) -> bool {
+        self.accounting.accounts.fair()
+            && self.planner.policy.shares_fairly()
+            && self.queue.user_lines.len() > 1
+    }
+
+    /// Returns the jobs that a round looks at, in service order. They are the head of the queue;
+    /// with fair share they are as many of each user's jobs as leave room for the others'.
+    pub(crate) fn list_candidates(&self, most: usize) -> Vec<&QueuedJob> {
+        let open = |job: &&QueuedJob| !self.migrations.has_kept_placement(job.id);
+        if !self.is_fair_share_on() || self.queue.waiting.len() <= most {
+            return self.queue.waiting.values().map(|w| &w.asked).filter(open).take(most).collect();
+        }
+        let mut lines: Vec<_> = self.queue.user_lines.values().collect();
+        lines.sort_by_key(|line| line.len());
+        let (mut left, mut keys) = (most, Vec::with_capacity(most));
+        for (at, line) in lines.iter().enumerate() {
+            let part = left.div_ceil(lines.len() - at).min(line.len());
+            keys.extend(line.iter().take(part).copied());
+            left -= part;
+        }
+        keys.sort_unstable();
+        let waiting = keys.iter().filter_map(|key| self.queue.waiting.get(key));
+        waiting.map(|waiting| &waiting.asked).filter(open).collect()
+    }
+
+    /// Whether a policy that migrates jobs is asked although no job waits: a better placement may
+    /// be free for one that runs.
+    fn is_review_due(&mut self, now: Millis) -> bool {
+        let due = self.planner.reviewed_at.is_none_or(|last| now >= last.plus(REVIEW_EVERY));
+        let asks = due && self.planner.policy.moves() && !self.attempts.live.is_empty();
+        if asks {
+            self.planner.reviewed_at = Some(now);
+        }
+        asks
+    }
+
+    /// Records why jobs wait for which placements are kept.
+    fn record_kept_waits(
+        &mut self,
+        now: Millis,
+        new_id: &mut dyn FnMut() -> Uuid,
+        round: &mut Round,
+    ) {
+        for job in self.migrations.waiting() {
+            if let Some(why) = self.explain_kept_placement(job, now) {
+                self.queue.record_wait(job, WaitReason::AwaitingRepartition, why, new_id, round);
+            }
+        }
+    }
+
+    /// Records for the head of the queue that placement is held, and until when.
+    fn record_hold_waits(
+        &mut self,
+        now: Millis,
+        new_id: &mut dyn FnMut() -> Uuid,
+        round: &mut Round,
+    ) {
+        let jobs: Vec<_> =
+            self.queue.waiting.keys().map(|(_, job)| *job).take(LOOK_AT_WITHOUT_GPUS).collect();
+        for job in jobs {
+            let why = self.explain_hold(now);
+            self.queue.record_wait(job, WaitReason::PlacementHeld, why, new_id, round);
+        }
+    }
+
+    pub(crate) fn explain_hold(&self, now: Millis) -> Explanation {
+        let left = self.held_for(now).get().div_ceil(1_000);
+        Explanation {
+            policy: self.planner.policy.name().to_owned(),
+            summary:
+                "the database was rolled back to an earlier state: what ran since is unknown, \
+                      so nothing starts until every node that ran it must have stopped it"
+                    .to_owned(),
+            would_start_if: Some(format!("{left} s pass")),
+            ..Explanation::default()
+        }
+    }
+}

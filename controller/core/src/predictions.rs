@@ -1,0 +1,117 @@
+//! Predictions of run times: what is known of a job, what was predicted, and what came of it.
+//!
+//! Runs are learned as they end; a reload learns the newest ones again from the store. What is
+//! left of a job follows from how long it has run ([`Prediction::after`]), including its
+//! checkpoints. Time on another slice is converted by the two slices' predictions. A resumed job
+//! is learned from by the sum.
+
+use serde::{Deserialize, Serialize};
+use std::sync::Arc;
+use tessera_model::share::SharingMode;
+use tessera_model::spec::{Class, JobSpec};
+use tessera_model::task::task_key;
+use tessera_model::{JobId, Millis};
+use tessera_placement::{Prediction, SliceKind};
+
+pub mod trained;
+
+/// What placement knows of a job besides its request.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TaskFacts {
+    /// The key that its runs share with those of similar jobs; empty if that is not known.
+    pub task: String,
+    /// Longest run time of one attempt, as its user set it.
+    pub limit: Option<Millis>,
+    /// Whether it can checkpoint and go on elsewhere: it has a checkpoint signal and its slice to
+    /// itself, and is in no gang.
+    pub movable: bool,
+    /// Whether it serves requests of users who wait for the answers.
+    pub online: bool,
+    /// How long it may take to checkpoint.
+    pub grace: Millis,
+}
+
+/// What was predicted of an attempt's run time.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AttemptPrediction {
+    /// The task's key.
+    pub task: String,
+    /// The kind of slice on which it runs.
+    pub on: SliceKind,
+    /// Whether the attempt has the whole job before it.
+    pub whole: bool,
+    /// The predicted time; `None` where nothing was known.
+    pub prediction: Option<Prediction>,
+    /// The fingerprint of the model that predicted it, if one did.
+    pub model: Option<u64>,
+}
+
+/// How many predictions were accurate, and how many were not.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OutcomeCounts {
+    /// The outcome lay within the interval.
+    pub within: u64,
+    /// The outcome lay outside the interval.
+    pub outside: u64,
+}
+
+/// A run time that predictions learn from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RunSample {
+    /// The task's key.
+    pub task: String,
+    /// The kind of slice on which it ran.
+    pub on: SliceKind,
+    /// How long it ran.
+    pub ran: Millis,
+}
+
+/// A checkpoint of an attempt of an unfinished job.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct JobCheckpoint {
+    /// The job.
+    pub job: JobId,
+    /// The kind of slice on which it ran.
+    pub on: SliceKind,
+    /// How long it ran.
+    pub ran: Millis,
+}
+
+/// The run times of an attempt that ended.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct AttemptRunTimes {
+    /// How long the attempt ran, if it finished its job.
+    pub ran: Option<Millis>,
+    /// How long it ran, if it checkpointed.
+    pub aside: Option<Millis>,
+    /// How long the whole job takes on such a slice, if it was resumed and that was learned.
+    pub useful: Option<Millis>,
+}
+
+/// Returns the facts of a job of which nothing is known.
+pub(crate) fn unknown() -> Arc<TaskFacts> {
+    Arc::default()
+}
+
+impl TaskFacts {
+    /// Returns what a specification says for placement.
+    pub fn of(spec: &JobSpec) -> Self {
+        Self {
+            task: task_key(&spec.user, spec.task_key.as_deref(), &spec.run.program),
+            limit: spec.run.time_limit,
+            movable: spec.run.checkpoint_signal.is_some()
+                && spec.share == SharingMode::Exclusive
+                && spec.gang.is_none(),
+            online: spec.class == Class::Online,
+            grace: spec.run.grace,
+        }
+    }
+}
+
+impl OutcomeCounts {
+    /// Counts one more outcome.
+    pub const fn take(&mut self, within: bool) {
+        let counted = if within { &mut self.within } else { &mut self.outside };
+        *counted = counted.saturating_add(1);
+    }
+}

@@ -1,0 +1,253 @@
+//! What other tasks' runs say about how slices compare, where a task itself has no runs.
+//!
+//! A model of `tessera-predict` is trained beside the leader's work and handed over whole
+//! ([`RunEstimator::teach`]). It predicts only slices of a GPU model on which a task never ran
+//! while it ran on others. Earlier runs come first. The rule applies where there is no model, or
+//! while the model's predictions are not accurate ([`DriftWatch`]).
+
+use crate::memory::MemorySample;
+use crate::predictions::RunSample;
+use std::sync::Arc;
+use tessera_model::Millis;
+use tessera_placement::{Basis, Empirical, Estimator, Prediction, SliceKind};
+use tessera_predict::drift::{DriftWatch, PredictorTrust};
+use tessera_predict::jct::{TaskRun, TimePredictor};
+use tessera_predict::memory::{MemoryEstimate, MemoryEstimator};
+use tessera_predict::{PredictionSource, TrainedModel};
+
+/// The model's unit of a slice's size, as parts of a GPU: a multiple of every known number of
+/// compute slices.
+const PARTS: u8 = 28;
+
+/// The seed of training: equal samples give an equal model.
+pub(crate) const SEED: u64 = 1;
+
+/// A model of how run times compare between slices.
+#[derive(Debug)]
+pub struct RunTimeModel {
+    jct: TimePredictor,
+}
+
+/// Returns a slice's size in [`PARTS`].
+pub(crate) fn parts(on: &SliceKind) -> u8 {
+    let parts = (u32::from(on.part) * u32::from(PARTS) + 500) / 1_000;
+    u8::try_from(parts).unwrap_or(PARTS).clamp(1, PARTS)
+}
+
+/// Predicts run times: from earlier runs first, then by the trained model, then by the rule.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct RunEstimator {
+    /// Shared with explain queries that are being answered meanwhile.
+    empirical: Arc<Empirical>,
+    /// The memory that tasks used; shared, too.
+    floors: Arc<MemoryEstimator>,
+    taught: Option<Arc<RunTimeModel>>,
+    watch: DriftWatch,
+}
+
+impl Estimator for RunEstimator {
+    fn learn(&mut self, task: &str, on: &SliceKind, ran: Millis) {
+        Arc::make_mut(&mut self.empirical).learn(task, on, ran);
+    }
+
+    fn predict(&self, task: &str, on: &SliceKind) -> Option<Prediction> {
+        let known = self.empirical.predict(task, on)?;
+        match (known.basis, self.taught()) {
+            (Basis::OtherSlice, Some((taught, true))) => {
+                Some(taught.predict(task, on, known.runs).unwrap_or(known))
+            }
+            _ => Some(known),
+        }
+    }
+
+    fn clear(&mut self) {
+        // What was taught stays: a reload reads the same history.
+        Arc::make_mut(&mut self.empirical).clear();
+        self.floors = Arc::default();
+    }
+}
+
+impl RunTimeModel {
+    /// Trains a model from runs, the oldest first. Returns `None` if they are too few to train and
+    /// to test with.
+    pub fn from(lessons: &[RunSample]) -> Option<Self> {
+        let run = |lesson: &RunSample| TaskRun {
+            task: lesson.task.clone(),
+            model: lesson.on.model.clone(),
+            whole_slices: PARTS,
+            slices: parts(&lesson.on),
+            ms: lesson.ran.get(),
+            counters: None,
+        };
+        let runs: Vec<TaskRun> = lessons.iter().map(run).collect();
+        let jct = TimePredictor::learn(&runs, SEED);
+        jct.ratios().is_some().then_some(Self { jct })
+    }
+
+    /// Returns the model with its version and its error.
+    pub const fn trained(&self) -> Option<&TrainedModel> {
+        self.jct.ratios()
+    }
+
+    /// Returns the model's fingerprint.
+    pub fn fingerprint(&self) -> u64 {
+        self.trained().map_or(0, |trained| trained.version.fingerprint)
+    }
+
+    pub(crate) fn predict(&self, task: &str, on: &SliceKind, runs: u32) -> Option<Prediction> {
+        let told = self.jct.time(task, &on.model, parts(on), PredictorTrust::Trusted)?;
+        let millis = Millis::new;
+        (told.source == PredictionSource::Learned).then(|| Prediction {
+            low: millis(told.low.min(told.value)),
+            expected: millis(told.value),
+            high: millis(told.high.max(told.value)),
+            basis: Basis::Learned,
+            runs,
+        })
+    }
+}
+
+impl RunEstimator {
+    /// Uses a new model from now on; `came` has the outcomes of its earlier predictions.
+    pub(crate) fn teach(&mut self, taught: Arc<RunTimeModel>, came: &[bool]) {
+        if self.taught.as_ref().is_none_or(|known| known.fingerprint() != taught.fingerprint()) {
+            self.watch = DriftWatch::new();
+            for covered in came {
+                self.watch.take(*covered);
+            }
+        }
+        self.taught = Some(taught);
+    }
+
+    /// Records the outcome of a prediction; only the model's predictions are watched.
+    pub(crate) fn came(&mut self, known: &Prediction, ran: Millis) {
+        if known.basis == Basis::Learned {
+            self.watch.take(known.covers(ran));
+        }
+    }
+
+    /// Learns the GPU memory of a run, and the outcome of its prediction.
+    pub(crate) fn learn_memory(&mut self, lesson: &MemorySample) {
+        let floors = Arc::make_mut(&mut self.floors);
+        if let Some(told) = &lesson.told {
+            floors.came(&lesson.task, told, lesson.shown);
+        }
+        floors.take(&lesson.task, lesson.shown);
+    }
+
+    /// Returns the memory that a task needs, by its newest runs.
+    pub(crate) fn floor(&self, task: &str) -> Option<MemoryEstimate> {
+        self.floors.floor(task)
+    }
+
+    /// Returns how many tasks get cautious memory estimates, since their runs exceeded earlier
+    /// ones.
+    pub(crate) fn doubted(&self) -> usize {
+        self.floors.alarmed()
+    }
+
+    /// Returns the model, and whether it is trusted.
+    pub(crate) fn taught(&self) -> Option<(&RunTimeModel, bool)> {
+        let taught = self.taught.as_deref()?;
+        Some((taught, self.watch.trust() == PredictorTrust::Trusted))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn kind(part: u16) -> SliceKind {
+        SliceKind { model: "a".to_owned(), profile: format!("p{part}"), part }
+    }
+
+    /// Runs of tasks that are slower by the square root of the slice's size.
+    fn lessons(tasks: u64) -> Vec<RunSample> {
+        let sizes = [(1_000, 100), (571, 132), (285, 187), (142, 265)];
+        let of = |task: u64| {
+            sizes.into_iter().flat_map(move |(part, percent)| {
+                (0..3).map(move |run| RunSample {
+                    task: format!("t{task}"),
+                    on: kind(part),
+                    ran: Millis::new((600_000 + task * 7_000) * percent / 100 + run),
+                })
+            })
+        };
+        (0..tasks).flat_map(of).collect()
+    }
+
+    fn forecaster() -> RunEstimator {
+        let mut forecaster = RunEstimator::default();
+        forecaster.learn("new", &kind(1_000), Millis::from_secs(1_000));
+        forecaster
+    }
+
+    #[test]
+    fn a_few_runs_teach_nothing() {
+        assert!(RunTimeModel::from(&lessons(2)).is_none());
+    }
+
+    #[test]
+    fn what_other_tasks_taught_stands_in_for_the_rule_and_never_for_runs() {
+        let mut forecaster = forecaster();
+        let rule = forecaster.predict("new", &kind(285)).unwrap();
+        assert_eq!((rule.basis, rule.expected.get() / 1_000), (Basis::OtherSlice, 3_508));
+        let mut lessons = lessons(60);
+        lessons.push(RunSample {
+            task: "new".to_owned(),
+            on: kind(1_000),
+            ran: Millis::from_secs(1_000),
+        });
+
+        forecaster.teach(Arc::new(RunTimeModel::from(&lessons).unwrap()), &[]);
+
+        let taught = forecaster.predict("new", &kind(285)).unwrap();
+        assert_eq!(taught.basis, Basis::Learned);
+        let secs = taught.expected.get() / 1_000;
+        assert!((1_700..2_050).contains(&secs), "{secs}");
+        assert!(taught.low <= taught.expected && taught.expected <= taught.high);
+        let own = forecaster.predict("new", &kind(1_000)).unwrap();
+        assert_eq!(own.basis, Basis::SameSlice);
+        let (model, believed) = forecaster.taught().unwrap();
+        assert!(believed && model.trained().unwrap().held_out.relative < 0.2);
+    }
+
+    #[test]
+    fn a_model_that_stops_to_come_true_is_not_asked_until_another_is_there() {
+        let mut forecaster = forecaster();
+        let mut lessons = lessons(60);
+        lessons.extend(lessons_of_new());
+        let taught = Arc::new(RunTimeModel::from(&lessons).unwrap());
+        forecaster.teach(Arc::clone(&taught), &[]);
+        let told = forecaster.predict("new", &kind(285)).unwrap();
+        assert_eq!(told.basis, Basis::Learned);
+
+        for _ in 0..32 {
+            forecaster.came(&told, told.high.plus(Millis::from_secs(1)));
+        }
+
+        assert!(!forecaster.taught().unwrap().1);
+        assert_eq!(forecaster.predict("new", &kind(285)).unwrap().basis, Basis::OtherSlice);
+        // Nor by the next controller, to which the store tells what came of it.
+        let mut next = self::forecaster();
+        next.teach(taught, &[false; 32]);
+        assert!(!next.taught().unwrap().1);
+        lessons.extend(lessons_of_new());
+        forecaster.teach(Arc::new(RunTimeModel::from(&lessons).unwrap()), &[]);
+        // The same task on one more size than before: another table, another model.
+        let believed = forecaster.taught().unwrap().1;
+        assert_eq!(
+            believed,
+            forecaster.predict("new", &kind(285)).unwrap().basis == Basis::Learned
+        );
+    }
+
+    fn lessons_of_new() -> Vec<RunSample> {
+        let lesson = |part, secs| RunSample {
+            task: "new".to_owned(),
+            on: kind(part),
+            ran: Millis::from_secs(secs),
+        };
+        vec![lesson(1_000, 1_000), lesson(571, 1_320)]
+    }
+}

@@ -1,0 +1,303 @@
+//! Detects that the database was rolled back to an earlier state, by what is remembered of it
+//! (rule F14).
+//!
+//! Three memories are compared with the server that answers now: the leader's row itself, the
+//! controller's data folder, and the agents, who report the epochs and generations that they
+//! obeyed. None of them alone sees every case: a promoted replica has a new timeline, a restored
+//! copy of the files has the old one but a shorter log, and a restored copy that was written to
+//! since has lower epochs than agents have seen.
+
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// One history of one PostgreSQL: it never forks without a change of these.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Lineage {
+    /// `pg_control_system()`'s identifier: drawn by `initdb`, kept by copies.
+    pub system: i64,
+    /// The write-ahead log's timeline: rises with each promotion and each recovery to a point in
+    /// time.
+    pub timeline: u32,
+}
+
+/// What the server reports of itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StoreNow {
+    /// Which history it is.
+    pub lineage: Lineage,
+    /// Where its log ends, in bytes.
+    pub log_end: u64,
+    /// The leader's epoch.
+    pub epoch: u64,
+    /// The history that the newest leader found; absent before the first.
+    pub led: Option<Lineage>,
+    /// The epoch under which a rollback was last handled; zero if never.
+    pub set_back_epoch: u64,
+}
+
+/// What a controller's data folder remembers of the store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Remembered {
+    /// Which history it was.
+    pub lineage: Lineage,
+    /// Where its log ended, in bytes, before a commit that was answered since: no crash takes that
+    /// back. (What is merely flushed may end within a record, which a crash does take back.)
+    pub log_end: u64,
+    /// The leader's epoch at that time.
+    pub epoch: u64,
+}
+
+/// How a rollback of the database was detected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DatabaseRollback {
+    /// It is another database: restored from a dump, or made anew.
+    OtherSystem {
+        /// The identifier that was known.
+        known: i64,
+        /// The one that answers.
+        found: i64,
+    },
+    /// A replica was promoted, or a backup was recovered to a point in time.
+    OtherTimeline {
+        /// The timeline that was known.
+        known: u32,
+        /// The one that answers.
+        found: u32,
+    },
+    /// Its log is shorter than it was: an older copy of its files.
+    ShorterLog {
+        /// Where it ended, in bytes.
+        known: u64,
+        /// Where it ends, in bytes.
+        found: u64,
+    },
+    /// Its epoch is lower than one that was led under, or that an agent obeyed.
+    EarlierEpoch {
+        /// The epoch that was known.
+        known: u64,
+        /// The one in the store.
+        found: u64,
+    },
+    /// An agent holds a higher generation than the store ever gave it.
+    EarlierGeneration {
+        /// The agent's.
+        known: u64,
+        /// The one in the store.
+        found: u64,
+    },
+}
+
+impl fmt::Display for DatabaseRollback {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Self::OtherSystem { known, found } => {
+                write!(f, "it is another database: its system identifier is {found}, not {known}")
+            }
+            Self::OtherTimeline { known, found } => {
+                write!(f, "it is on timeline {found}, and was on {known}")
+            }
+            Self::ShorterLog { known, found } => {
+                write!(f, "its log ends at byte {found}, and has reached {known}")
+            }
+            Self::EarlierEpoch { known, found } => {
+                write!(f, "its epoch is {found}, and {known} has been obeyed")
+            }
+            Self::EarlierGeneration { known, found } => {
+                write!(f, "it gave a node generation {found}, and the node holds {known}")
+            }
+        }
+    }
+}
+
+/// How far generations leap after a rollback: further than any node can have been lost since the
+/// state that came back.
+const GENERATION_LEAP: u64 = 1_000_000;
+
+/// Returns the generation below which every node is lost after a rollback was handled under
+/// `epoch`. It lies above `highest`, the highest known one, and differs for each epoch, so that a
+/// second rollback to the same state gives out none of them again.
+pub fn generation_floor(highest: u64, epoch: u64) -> u64 {
+    highest.saturating_add(GENERATION_LEAP).max(epoch.saturating_mul(GENERATION_LEAP))
+}
+
+/// How far an agent's epoch may lie above the store's and be credible. Elections are seconds
+/// apart, so that more would take centuries: the agent's state is damaged, and obeying it would
+/// use up the numbers.
+const CREDIBLE_EPOCHS: u64 = 1_000_000_000;
+
+/// Returns whether leaders of a store whose epoch is `ours` may have given an agent this epoch and
+/// this generation.
+pub fn is_credible(ours: u64, epoch: u64, generation: u64) -> bool {
+    let highest = ours.saturating_add(CREDIBLE_EPOCHS);
+    epoch <= highest && generation <= generation_floor(0, highest)
+}
+
+impl DatabaseRollback {
+    /// The highest epoch that is known to have been led under: a new one must lie above it.
+    pub const fn highest_epoch(&self) -> u64 {
+        match *self {
+            Self::EarlierEpoch { known, .. } => known,
+            Self::OtherSystem { .. }
+            | Self::OtherTimeline { .. }
+            | Self::ShorterLog { .. }
+            | Self::EarlierGeneration { .. } => 0,
+        }
+    }
+
+    /// The highest generation that is known to have been given out.
+    pub const fn highest_generation(&self) -> u64 {
+        match *self {
+            Self::EarlierGeneration { known, .. } => known,
+            Self::OtherSystem { .. }
+            | Self::OtherTimeline { .. }
+            | Self::ShorterLog { .. }
+            | Self::EarlierEpoch { .. } => 0,
+        }
+    }
+}
+
+impl StoreNow {
+    /// Returns the rollback since `remembered`, or since the newest leader's election, if there
+    /// was one.
+    ///
+    /// A rollback that was handled under an epoch above the remembered one does not count again:
+    /// the memory is older than it.
+    pub fn set_back_since(&self, remembered: Option<&Remembered>) -> Option<DatabaseRollback> {
+        let by_leader = self.led.and_then(|led| self.forked_from(led));
+        by_leader.or_else(|| self.behind(remembered?))
+    }
+
+    fn forked_from(&self, known: Lineage) -> Option<DatabaseRollback> {
+        let found = self.lineage;
+        if known.system != found.system {
+            return Some(DatabaseRollback::OtherSystem {
+                known: known.system,
+                found: found.system,
+            });
+        }
+        (known.timeline != found.timeline).then_some(DatabaseRollback::OtherTimeline {
+            known: known.timeline,
+            found: found.timeline,
+        })
+    }
+
+    fn behind(&self, known: &Remembered) -> Option<DatabaseRollback> {
+        if self.set_back_epoch > known.epoch {
+            return None;
+        }
+        if self.epoch < known.epoch {
+            return Some(DatabaseRollback::EarlierEpoch { known: known.epoch, found: self.epoch });
+        }
+        self.forked_from(known.lineage).or_else(|| {
+            (self.log_end < known.log_end).then_some(DatabaseRollback::ShorterLog {
+                known: known.log_end,
+                found: self.log_end,
+            })
+        })
+    }
+
+    /// Returns what is to be remembered under an epoch, once a later commit was answered.
+    pub const fn remembered_under(&self, epoch: u64) -> Remembered {
+        Remembered { lineage: self.lineage, log_end: self.log_end, epoch }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const HERE: Lineage = Lineage { system: 7, timeline: 1 };
+
+    fn store(lineage: Lineage, log_end: u64, epoch: u64) -> StoreNow {
+        StoreNow { lineage, log_end, epoch, led: Some(lineage), set_back_epoch: 0 }
+    }
+
+    #[test]
+    fn every_way_back_is_told_by_its_sign() {
+        let before = store(HERE, 1_000, 5).remembered_under(5);
+        let other = Lineage { system: 8, ..HERE };
+        let promoted = Lineage { timeline: 2, ..HERE };
+        let cases = [
+            (store(other, 9_000, 5), "another database"),
+            (store(promoted, 9_000, 5), "timeline 2"),
+            (store(HERE, 999, 5), "ends at byte 999"),
+            (store(HERE, 9_000, 4), "epoch is 4"),
+            // Nothing but the leader's row remembers the time before.
+            (
+                StoreNow { led: Some(HERE), set_back_epoch: 9, ..store(promoted, 0, 9) },
+                "timeline 2",
+            ),
+        ];
+        for (now, sign) in cases {
+            let told = now.set_back_since(Some(&before)).expect(sign).to_string();
+
+            assert!(told.contains(sign), "{told}");
+        }
+    }
+
+    #[test]
+    fn without_any_memory_nothing_is_suspected() {
+        let fresh = StoreNow { led: None, ..store(HERE, 1, 0) };
+
+        assert_eq!(fresh.set_back_since(None), None);
+    }
+
+    #[test]
+    fn numbers_that_no_leader_can_have_given_out_are_not_believed() {
+        assert!(is_credible(5, 1_000, generation_floor(7, 1_000)));
+        assert!(!is_credible(5, u64::MAX, 1));
+        assert!(!is_credible(5, 1, u64::MAX));
+    }
+
+    proptest! {
+        #[test]
+        fn a_store_that_only_went_on_is_never_suspected(
+            log_end in 0_u64..1 << 50,
+            more in 0_u64..1 << 50,
+            epoch in 0_u64..1 << 40,
+            elections in 0_u64..100,
+        ) {
+            let before = store(HERE, log_end, epoch).remembered_under(epoch);
+            let after = store(HERE, log_end + more, epoch + elections);
+
+            prop_assert_eq!(after.set_back_since(Some(&before)), None);
+        }
+
+        #[test]
+        fn a_set_back_is_answered_once_for_all_who_remember(
+            log_end in 1_u64..1 << 50,
+            epochs in prop::collection::vec(0_u64..1 << 40, 1..5),
+        ) {
+            let memories: Vec<_> =
+                epochs.iter().map(|epoch| store(HERE, log_end, *epoch).remembered_under(*epoch)).collect();
+            let restored = store(HERE, log_end - 1, 0);
+            let highest = memories.iter().map(|m| m.epoch).max().unwrap();
+            prop_assert!(memories.iter().all(|m| restored.set_back_since(Some(m)).is_some()));
+
+            // Stock is taken under an epoch above all that is known.
+            let epoch = highest + 1;
+            let answered = StoreNow { epoch, set_back_epoch: epoch, ..restored };
+
+            for memory in &memories {
+                prop_assert_eq!(answered.set_back_since(Some(memory)), None);
+            }
+            // What is remembered from then on counts again.
+            let since = Remembered { log_end, ..answered.remembered_under(epoch) };
+            prop_assert!(answered.set_back_since(Some(&since)).is_some());
+        }
+
+        #[test]
+        fn no_two_set_backs_give_out_the_same_generations(
+            highest in 0_u64..1 << 40,
+            epoch in 0_u64..1 << 30,
+            later in 1_u64..1_000,
+        ) {
+            let (first, second) = (generation_floor(0, epoch), generation_floor(0, epoch + later));
+
+            prop_assert!(first + GENERATION_LEAP <= second);
+            prop_assert!(generation_floor(highest, epoch) > highest);
+        }
+    }
+}

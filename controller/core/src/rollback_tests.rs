@@ -1,0 +1,226 @@
+//! The store is set back behind the agents (rule F14).
+
+use crate::LaunchSpec;
+use crate::input::Input;
+use crate::rollback::DatabaseRollback;
+use crate::round::RoundEffect;
+use crate::rows::snapshot::{LiveRow, NodeRow, StoreSnapshot};
+use crate::rows::submitted::SubmittedJob;
+use crate::state::ClusterState;
+use std::collections::HashMap;
+use std::sync::Arc;
+use tessera_model::lease::LeaseTerms;
+use tessera_model::life::JobState;
+use tessera_model::spec::{JobSpec, RawJobSpec};
+use tessera_model::{AttemptId, BootId, Bytes, ControllerId, DecisionId, JobId, Millis, NodeId};
+use tessera_wire::frames::{Hello, PROTOCOL_VERSION};
+use tessera_wire::tls::NodeIdentity;
+use uuid::Uuid;
+
+const FLOOR: u64 = 9_000_000;
+
+const NODES: [(u128, &str); 2] = [(1, "n1"), (2, "n2")];
+
+pub(crate) fn node(number: u128) -> NodeId {
+    NodeId::from_uuid(Uuid::from_u128(number))
+}
+
+pub(crate) fn picture() -> StoreSnapshot {
+    let nodes = NODES.map(|(number, name)| NodeRow {
+        node: node(number),
+        name: name.parse().unwrap(),
+        generation: 3,
+        lost: false,
+        boot: BootId::from_uuid(Uuid::from_u128(number)),
+        software: String::new(),
+        cores: 1,
+        memory_bytes: 1,
+        last_seen_unix: Millis::ZERO,
+        mps: false,
+        kernel: false,
+    });
+    let job = JobId::from_number(7);
+    let live = LiveRow {
+        attempt: AttemptId::from_uuid(Uuid::from_u128(70)),
+        job,
+        state: JobState::Running,
+        number: 1,
+        node: node(1),
+        generation: 3,
+        gpu: "GPU-1".parse().unwrap(),
+        slot: None,
+        slice: Some("GPU-1".parse().unwrap()),
+        decision: DecisionId::from_uuid(Uuid::from_u128(71)),
+        share: None,
+        waited: Millis::ZERO,
+        ran: None,
+        done: 0,
+    };
+    let command = Some(vec!["true".to_owned()]);
+    let sheet = LaunchSpec {
+        spec: Arc::new(JobSpec::parse(RawJobSpec { command, ..RawJobSpec::default() }).unwrap()),
+        array: None,
+        gang: None,
+        traceparent: None,
+        charged: 0,
+        uncharged: 0,
+        attempts: 1,
+        relimited: false,
+        restart_reason: None,
+        waited: Millis::ZERO,
+        done: 0,
+    };
+    StoreSnapshot {
+        nodes: nodes.into(),
+        live: vec![live],
+        sheets: HashMap::from([(job, sheet)]),
+        ..StoreSnapshot::default()
+    }
+}
+
+pub(crate) fn hello(number: u128, session: u64, generation: u64, highest_epoch: u64) -> Input {
+    let (_, name) = NODES.iter().find(|(n, _)| *n == number).unwrap();
+    Input::Hello {
+        peer: NodeIdentity { id: node(number), name: name.parse().unwrap() },
+        session,
+        hello: Box::new(Hello {
+            protocol: PROTOCOL_VERSION,
+            software: String::new(),
+            boot: BootId::from_uuid(Uuid::from_u128(number)),
+            process: 1,
+            generation,
+            highest_epoch,
+            controller: None,
+            cores: 1,
+            memory: Bytes::new(1),
+            mps: false,
+            kernel: false,
+            address: String::new(),
+        }),
+    }
+}
+
+/// What the store says after stock was taken.
+fn held_picture(left: Millis) -> StoreSnapshot {
+    StoreSnapshot { hold_left: left, generation_floor: FLOOR, ..picture() }
+}
+
+pub(crate) fn waiting(number: u64) -> SubmittedJob {
+    let command = Some(vec!["true".to_owned()]);
+    let spec = JobSpec::parse(RawJobSpec { command, ..RawJobSpec::default() }).unwrap();
+    let job = JobId::from_number(number);
+    SubmittedJob::new(job, &spec, None, 0)
+}
+
+pub(crate) fn cluster(now: Millis) -> ClusterState {
+    cluster_of(5, picture(), now)
+}
+
+fn cluster_of(epoch: u64, picture: StoreSnapshot, now: Millis) -> ClusterState {
+    let policy = tessera_placement::by_name("scheme-b").unwrap();
+    let controller = ControllerId::from_uuid(Uuid::from_u128(9));
+    ClusterState::new(epoch, controller, LeaseTerms::default(), policy, picture, now)
+}
+
+#[test]
+fn an_agent_that_obeyed_a_later_epoch_shows_that_the_store_was_set_back() {
+    let now = Millis::from_secs(1_000);
+    let mut cluster = cluster(now);
+
+    let round = cluster.step(vec![hello(1, 1, 3, 8)], now, &mut Uuid::now_v7);
+
+    let told = round.rewound.expect("it is noticed");
+    assert_eq!(told, DatabaseRollback::EarlierEpoch { known: 8, found: 5 });
+    assert!(round.attaches.is_empty(), "nobody is welcomed before stock is taken");
+}
+
+#[test]
+fn after_that_every_node_starts_over_and_nothing_is_placed_for_a_lease() {
+    let now = Millis::from_secs(1_000);
+    let mut cluster = cluster(now);
+    let held = LeaseTerms::default().controller_expiry(Millis::ZERO);
+    cluster.reload(9, held_picture(held), now);
+
+    let round = cluster.step(vec![Input::Tick], now, &mut Uuid::now_v7);
+
+    assert_eq!(round.raises.len(), 2, "{:?}", round.raises);
+    assert!(round.raises.iter().all(|(_, generation, lost)| *generation > 1_000 && *lost));
+    assert_eq!(round.ended.len(), 1);
+    assert_eq!(round.ended[0].to, JobState::Queued);
+    assert!(cluster.step(vec![Input::Tick], now, &mut Uuid::now_v7).raises.is_empty(), "once");
+
+    // A node comes back with the generation that it had: it gets the new one.
+    let round = cluster.step(vec![hello(1, 2, 3, 8)], now, &mut Uuid::now_v7);
+    assert!(round.attaches[0].generation > 1_000);
+    assert_eq!(cluster.held_for(now), held);
+    assert!(held > LeaseTerms::DEFAULT_LENGTH);
+}
+
+#[test]
+fn a_restart_goes_on_with_the_hold_and_lets_no_generation_leap_again() {
+    let now = Millis::from_secs(1_000);
+    let mut first = cluster(now);
+    first.reload(9, held_picture(Millis::from_secs(300)), now);
+    let raised = first.step(vec![Input::Tick], now, &mut Uuid::now_v7).raises;
+
+    // What the store says to whoever starts next, a minute later.
+    let mut left = held_picture(Millis::from_secs(240));
+    for node in &mut left.nodes {
+        (node.generation, node.lost) = (FLOOR, true);
+    }
+    left.live.clear();
+    let mut next = cluster_of(10, left, now);
+
+    assert!(raised.iter().all(|(_, generation, _)| *generation == FLOOR));
+    assert_eq!(next.held_for(now), Millis::from_secs(240));
+    let round = next.step(vec![Input::Fresh(vec![waiting(8)])], now, &mut Uuid::now_v7);
+    assert!(round.raises.is_empty(), "{:?}", round.raises);
+    assert!(round.reservations.is_empty());
+    assert_eq!(round.waits[0].reason, "placement_held");
+    let why = next.waiting(JobId::from_number(8), now).unwrap();
+    assert_eq!(why.why.would_start_if.as_deref(), Some("240 s pass"));
+    assert_eq!(next.held_for(now.plus(Millis::from_secs(240))), Millis::ZERO);
+}
+
+#[test]
+fn a_node_with_a_generation_that_it_was_never_given_shows_that_the_store_was_set_back() {
+    let now = Millis::from_secs(1_000);
+    let mut cluster = cluster(now);
+
+    let round = cluster.step(vec![hello(1, 1, 4, 5)], now, &mut Uuid::now_v7);
+
+    assert_eq!(round.rewound, Some(DatabaseRollback::EarlierGeneration { known: 4, found: 3 }));
+}
+
+#[test]
+fn an_agent_with_impossible_numbers_is_refused_and_moves_nothing() {
+    let now = Millis::from_secs(1_000);
+    let mut cluster = cluster(now);
+
+    let round = cluster.step(vec![hello(1, 1, 3, u64::MAX)], now, &mut Uuid::now_v7);
+
+    assert_eq!(round.rewound, None);
+    let refused = |e: &RoundEffect| matches!(e, RoundEffect::Refuse { reason, retry: false, .. } if reason.contains("damaged"));
+    assert!(round.effects.iter().any(refused), "{:?}", round.effects);
+}
+
+#[test]
+fn a_node_is_given_up_only_when_what_an_earlier_leader_granted_has_run_out() {
+    let now = Millis::from_secs(1_000);
+    let longer = LeaseTerms::default().controller_expiry(Millis::ZERO);
+    let shorter = LeaseTerms::from_length(Millis::from_secs(10)).unwrap();
+    let policy = tessera_placement::by_name("scheme-b").unwrap();
+    let controller = ControllerId::from_uuid(Uuid::from_u128(9));
+    let left = StoreSnapshot { granted_left: longer, ..picture() };
+    let mut cluster = ClusterState::new(6, controller, shorter, policy, left, now);
+    // One of the two comes back for a moment: its attempts may run as long as the other's.
+    cluster.step(vec![hello(1, 1, 3, 5)], now, &mut Uuid::now_v7);
+
+    let before = now.plus(longer).minus(Millis::new(1));
+    let quiet = cluster.step(vec![Input::Tick], before, &mut Uuid::now_v7);
+    let then = cluster.step(vec![Input::Tick], now.plus(longer), &mut Uuid::now_v7);
+
+    assert!(shorter.controller_expiry(now) < before, "the shorter lease is long over");
+    assert!(quiet.raises.is_empty(), "{:?}", quiet.raises);
+    assert_eq!(then.raises.len(), 2, "{:?}", then.raises);
+}

@@ -1,0 +1,11 @@
+//! The store's rows as the leader knows them: those that it reads at its start, and those that a
+//! round changes. The store reads and writes them; the types are here, since decisions consist of
+//! them.
+
+pub mod findings;
+pub mod nodes;
+pub mod overrides;
+pub mod snapshot;
+pub mod submitted;
+pub mod transitions;
+pub mod updates;

@@ -1,0 +1,22 @@
+//! What the commit of a round reports back.
+
+use std::collections::HashMap;
+
+use tessera_model::JobId;
+use tessera_model::life::JobState;
+
+use super::snapshot::LaunchSpec;
+
+/// What a commit reports back, for the cluster state and for the callers.
+#[derive(Debug, Default)]
+pub struct CommitFindings {
+    /// The launch specifications of the reserved jobs.
+    pub sheets: HashMap<JobId, LaunchSpec>,
+    /// The states of the commands' jobs after the commit, in the order of the commands; `None`
+    /// where the job did not take the command.
+    pub moved: Vec<Option<JobState>>,
+    /// The states of the jobs that did not take their command.
+    pub unmoved: HashMap<JobId, String>,
+    /// The launch specifications of the released jobs.
+    pub released: HashMap<JobId, LaunchSpec>,
+}

@@ -1,0 +1,173 @@
+//! Everything that a leader reads from the store: once at its start, and again whenever its state
+//! and the store may differ.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use tessera_model::life::{JobState, Outcome};
+use tessera_model::mig::Slot;
+use tessera_model::spec::JobSpec;
+use tessera_model::{
+    AttemptId, BootId, DecisionId, GangMember, GpuId, JobId, Millis, NodeId, NodeName, PlanId,
+    SliceId,
+};
+use tessera_placement::SharingRequest;
+use tessera_wire::frames::{ArrayPosition, GpuReport};
+
+use super::nodes::{LayoutPlanRow, RequestedLayout};
+use super::overrides::AdminOverrideRow;
+use super::submitted::SubmittedJob;
+use crate::memory::MemorySample;
+use crate::predictions::JobCheckpoint;
+use crate::predictions::RunSample;
+
+/// A node as the store has it.
+#[derive(Clone, Debug)]
+pub struct NodeRow {
+    /// Its id.
+    pub node: NodeId,
+    /// Its name.
+    pub name: NodeName,
+    /// Its generation.
+    pub generation: u64,
+    /// Whether it was declared lost.
+    pub lost: bool,
+    /// Its last boot.
+    pub boot: BootId,
+    /// Its agent's version.
+    pub software: String,
+    /// Its processor cores.
+    pub cores: u32,
+    /// Its memory.
+    pub memory_bytes: u64,
+    /// Whether its slices can be shared.
+    pub mps: bool,
+    /// Whether it can share slices kernel by kernel.
+    pub kernel: bool,
+    /// When it last registered, milliseconds since 1970.
+    pub last_seen_unix: Millis,
+}
+
+/// A GPU as the store has it.
+#[derive(Clone, Debug)]
+pub struct GpuRow {
+    /// Its node.
+    pub node: NodeId,
+    /// The number of the newest plan.
+    pub layout_gen: u64,
+    /// The newest report.
+    pub report: GpuReport,
+}
+
+/// A live attempt with its job.
+#[derive(Clone, Debug)]
+pub struct LiveRow {
+    /// The attempt.
+    pub attempt: AttemptId,
+    /// Its job.
+    pub job: JobId,
+    /// The job's state.
+    pub state: JobState,
+    /// The attempt's number.
+    pub number: u32,
+    /// The node.
+    pub node: NodeId,
+    /// The generation that it was placed for.
+    pub generation: u64,
+    /// The GPU.
+    pub gpu: GpuId,
+    /// In which slot; `None` for a whole GPU with MIG off.
+    pub slot: Option<Slot>,
+    /// Its part of the slice; `None` if it has the slice to itself.
+    pub share: Option<SharingRequest>,
+    /// On which slice, once it stands.
+    pub slice: Option<SliceId>,
+    /// The decision that placed it.
+    pub decision: DecisionId,
+    /// How long ago its job was accepted.
+    pub waited: Millis,
+    /// How long ago its program was started.
+    pub ran: Option<Millis>,
+    /// How much of its job was done before it, in millionths.
+    pub done: u32,
+}
+
+/// The launch specification of a job: what its attempts run, and its history.
+#[derive(Clone, Debug)]
+pub struct LaunchSpec {
+    /// What to run.
+    pub spec: Arc<JobSpec>,
+    /// Its place in its array.
+    pub array: Option<ArrayPosition>,
+    /// Its place in its gang.
+    pub gang: Option<GangMember>,
+    /// W3C trace context of its submit.
+    pub traceparent: Option<String>,
+    /// Retries that it used up.
+    pub charged: u32,
+    /// Ends that were not the job's fault.
+    pub uncharged: u32,
+    /// Attempts so far.
+    pub attempts: u32,
+    /// Whether its time limit is not the one that it was submitted with.
+    pub relimited: bool,
+    /// Why it runs again.
+    pub restart_reason: Option<Outcome>,
+    /// How long ago it was accepted.
+    pub waited: Millis,
+    /// How much of it is checkpointed, in millionths.
+    pub done: u32,
+}
+
+/// A plan that is under way.
+#[derive(Clone, Debug)]
+pub struct OpenPlan {
+    /// Its id.
+    pub plan: PlanId,
+    /// The GPU.
+    pub gpu: GpuId,
+    /// The requested layout, if an administrator requested it.
+    pub wish: Option<OpenLayoutRequest>,
+}
+
+/// A requested layout whose plan is under way.
+#[derive(Clone, Debug)]
+pub struct OpenLayoutRequest {
+    /// The plan, to be sent again.
+    pub row: LayoutPlanRow,
+    /// The request.
+    pub asked: RequestedLayout,
+}
+
+/// A snapshot of the store.
+#[derive(Clone, Debug, Default)]
+pub struct StoreSnapshot {
+    /// The nodes.
+    pub nodes: Vec<NodeRow>,
+    /// Their GPUs.
+    pub gpus: Vec<GpuRow>,
+    /// Jobs that are queued.
+    pub waiting: Vec<SubmittedJob>,
+    /// Live attempts.
+    pub live: Vec<LiveRow>,
+    /// The launch specifications of the live attempts.
+    pub sheets: HashMap<JobId, LaunchSpec>,
+    /// Plans under way.
+    pub plans: Vec<OpenPlan>,
+    /// Administrative overrides that are set or cleared.
+    pub words: Vec<AdminOverrideRow>,
+    /// How long placement is still held (rule F14).
+    pub hold_left: Millis,
+    /// How long leases of earlier leaders may still run on silent nodes.
+    pub granted_left: Millis,
+    /// Nodes of lower generations are lost (rule F14).
+    pub generation_floor: u64,
+    /// Runs of the past, the oldest first.
+    pub lessons: Vec<RunSample>,
+    /// The memory of those runs, the oldest first.
+    pub memories: Vec<MemorySample>,
+    /// The durations of tasks' migrations, the oldest first.
+    pub moves: Vec<(String, Millis)>,
+    /// Checkpoints of unfinished jobs.
+    pub asides: Vec<JobCheckpoint>,
+}

@@ -1,0 +1,57 @@
+//! Jobs as they enter the queue.
+
+use std::sync::Arc;
+
+use tessera_model::spec::{GpuRequest, JobSpec, Priority};
+use tessera_model::{GangMember, JobId, Millis};
+use tessera_placement::SharingRequest;
+
+use crate::predictions::TaskFacts;
+
+/// A job as it enters the queue.
+#[derive(Clone, Debug)]
+pub struct SubmittedJob {
+    /// Its number.
+    pub job: JobId,
+    /// Its place in its gang, if it is in one.
+    pub gang: Option<GangMember>,
+    /// What it requests of GPUs.
+    pub gpu: GpuRequest,
+    /// The job's user.
+    pub user: Arc<str>,
+    /// Its part of a slice, if it may share one.
+    pub share: Option<SharingRequest>,
+    /// Its priority.
+    pub priority: Priority,
+    /// Attempts so far.
+    pub attempts: u32,
+    /// What placement knows of it.
+    pub facts: Arc<TaskFacts>,
+    /// How long ago it was accepted.
+    pub waited: Millis,
+    /// How much of it is checkpointed, in millionths.
+    pub done: u32,
+}
+
+impl SubmittedJob {
+    /// Returns what a specification says for placement.
+    pub fn new(job: JobId, spec: &JobSpec, gang: Option<GangMember>, attempts: u32) -> Self {
+        Self {
+            job,
+            gang,
+            gpu: spec.gpu.clone(),
+            user: spec.user.as_str().into(),
+            share: sharer(spec),
+            priority: spec.priority,
+            attempts,
+            facts: Arc::new(TaskFacts::of(spec)),
+            waited: Millis::ZERO,
+            done: 0,
+        }
+    }
+}
+
+/// Returns a job's part of a slice, if it may share one.
+pub fn sharer(spec: &JobSpec) -> Option<SharingRequest> {
+    spec.share.part().map(|share| SharingRequest::new(spec.user.as_str(), share))
+}

@@ -1,0 +1,230 @@
+//! State changes of jobs and attempts, as a round decides them.
+
+use tessera_model::life::{JobState, Outcome};
+use tessera_model::share::SmPercent;
+use tessera_model::{AttemptId, Bytes, DecisionId, JobId, Millis, NodeId, SliceId};
+use tessera_placement::{Explanation, JobPlacement, Prediction, SharingRequest};
+use tessera_predict::memory::MemoryEstimate;
+use tessera_wire::frames::ExitRecord;
+
+use crate::colocation;
+use crate::commands::JobUpdate;
+use crate::predictions::AttemptPrediction;
+use crate::predictions::AttemptRunTimes;
+
+/// A placement that is reserved for a job.
+#[derive(Clone, Debug)]
+pub struct Reservation {
+    /// The job; it must be queued.
+    pub job: JobId,
+    /// The gang that is placed with it, if it is in one.
+    pub gang: Option<JobId>,
+    /// Its new attempt.
+    pub attempt: AttemptId,
+    /// The attempt's number.
+    pub number: u32,
+    /// The node.
+    pub node: NodeId,
+    /// The node's generation, for which the launch is valid.
+    pub generation: u64,
+    /// The placement.
+    pub place: JobPlacement,
+    /// The GPU's index on its node.
+    pub gpu_index: u32,
+    /// Profile, or `whole GPU`.
+    pub profile: String,
+    /// The memory slices that the attempt holds.
+    pub slots: Vec<u8>,
+    /// Its part of the instance; `None` if it has the instance to itself.
+    pub share: Option<SharingRequest>,
+    /// Memory of the instance: what its sharers can have together.
+    pub capacity: Bytes,
+    /// The slice, if it stands ready; else the layout has to be changed first.
+    pub slice: Option<SliceId>,
+    /// The decision.
+    pub decision: DecisionId,
+    /// The explanation.
+    pub why: Explanation,
+    /// The prediction of its run time; `None` if it shares its slice.
+    pub foretold: Option<AttemptPrediction>,
+    /// The prediction of its speed beside co-runners under MPS.
+    pub beside: Option<colocation::ColocationPrediction>,
+    /// Its memory estimate, if its job names no memory and an estimate exists.
+    pub memory: Option<MemoryEstimate>,
+}
+
+/// An attempt whose slice exists now.
+#[derive(Clone, Debug)]
+pub struct ReadyAttempt {
+    /// The job; it must be placing.
+    pub job: JobId,
+    /// Its attempt.
+    pub attempt: AttemptId,
+    /// The slice that stands.
+    pub slice: SliceId,
+}
+
+/// An attempt whose program runs.
+#[derive(Clone, Copy, Debug)]
+pub struct StartedAttempt {
+    /// The job; it must be starting.
+    pub job: JobId,
+    /// Its attempt.
+    pub attempt: AttemptId,
+    /// When, milliseconds since 1970 on the node's clock.
+    pub started_unix: Millis,
+    /// How long its migration took since the request to checkpoint, if it was migrated.
+    pub moved: Option<Millis>,
+}
+
+/// A live attempt that is to be stopped.
+#[derive(Clone, Copy, Debug)]
+pub struct StoppingAttempt {
+    /// The job.
+    pub job: JobId,
+    /// Its attempt.
+    pub attempt: AttemptId,
+}
+
+/// An attempt that ended.
+#[derive(Clone, Debug)]
+pub struct EndedAttempt {
+    /// The job; its live attempt must be this one.
+    pub job: JobId,
+    /// The attempt.
+    pub attempt: AttemptId,
+    /// The job's state before, as the leader knows it.
+    pub from: JobState,
+    /// The job's new state.
+    pub to: JobState,
+    /// Whether the end uses up one of the job's retries.
+    pub charged: bool,
+    /// Whether it counts among the ends that were not the job's fault.
+    pub uncharged: bool,
+    /// Whether it shared its slice.
+    pub shared: bool,
+    /// Why the job runs again, if it does: mostly how this attempt ended.
+    pub reason: Outcome,
+    /// The gang that ends with it, if it is in one.
+    pub gang: Option<JobId>,
+    /// How the attempt ended.
+    pub record: ExitRecord,
+    /// Its run times, as far as they are known.
+    pub lasted: AttemptRunTimes,
+    /// The memory of its slice, if the attempt ran out of that.
+    pub ran_out_of: Option<Bytes>,
+    /// The prediction of its run time.
+    pub foretold: Option<Prediction>,
+    /// How much of the job is done, in millionths.
+    pub done: u32,
+}
+
+/// A user's command to a waiting job.
+#[derive(Clone, Copy, Debug)]
+pub struct WaitingJobCommand {
+    /// The job.
+    pub job: JobId,
+    /// The change.
+    pub change: WaitingJobChange,
+}
+
+/// A change of a waiting job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WaitingJobChange {
+    /// The job's state becomes `queued`, `held` or `cancelled`.
+    To(JobState),
+    /// The job gets this part of its slice, and waits on.
+    Share(SmPercent),
+    /// The job is updated, and waits on.
+    Terms(JobUpdate),
+}
+
+/// A job with a live attempt that gets another share.
+#[derive(Clone, Copy, Debug)]
+pub struct ResharedJob {
+    /// The job.
+    pub job: JobId,
+    /// Its attempt.
+    pub attempt: AttemptId,
+    /// Its part of the slice.
+    pub sm: SmPercent,
+}
+
+/// A running job that is asked to checkpoint and go on elsewhere.
+#[derive(Clone, Debug)]
+pub struct MigrationRow {
+    /// The job; it must be running.
+    pub job: JobId,
+    /// Its attempt.
+    pub attempt: AttemptId,
+    /// The decision.
+    pub decision: DecisionId,
+    /// Its next placement.
+    pub place: JobPlacement,
+    /// The explanation, with gain and cost.
+    pub why: Explanation,
+}
+
+/// A waiting job's new reason.
+#[derive(Clone, Debug)]
+pub struct WaitReasonRow {
+    /// The job.
+    pub job: JobId,
+    /// The decision.
+    pub decision: DecisionId,
+    /// The reason, as a stable word.
+    pub reason: &'static str,
+    /// The explanation.
+    pub why: Explanation,
+}
+
+impl WaitingJobChange {
+    /// Returns the state that the job enters, if it changes its state.
+    pub const fn to(self) -> Option<JobState> {
+        match self {
+            Self::To(to) => Some(to),
+            Self::Share(_) | Self::Terms(_) => None,
+        }
+    }
+
+    /// Returns the new share of the multiprocessors, if it changes.
+    pub const fn sm(self) -> Option<SmPercent> {
+        match self {
+            Self::To(_) | Self::Terms(_) => None,
+            Self::Share(sm) => Some(sm),
+        }
+    }
+
+    /// Returns the new priority and time limit.
+    pub const fn terms(self) -> JobUpdate {
+        match self {
+            Self::Terms(terms) => terms,
+            Self::To(_) | Self::Share(_) => JobUpdate { priority: None, limit: None },
+        }
+    }
+
+    /// Returns the event's text for people.
+    pub fn text(self) -> String {
+        match self {
+            Self::To(JobState::Cancelled) => "cancelled by its user before it ran".to_owned(),
+            Self::To(JobState::Held) => "held by its user".to_owned(),
+            Self::To(_) => "released by its user".to_owned(),
+            Self::Share(sm) => format!("its share becomes {sm}, by its user"),
+            Self::Terms(terms) => terms.words(),
+        }
+    }
+}
+
+/// Returns the record of an attempt that ended without a report of its shepherd.
+pub fn record_without_exit(outcome: Outcome, detail: String) -> ExitRecord {
+    ExitRecord {
+        outcome,
+        exit: None,
+        detail,
+        started_unix: Millis::ZERO,
+        ended_unix: Millis::ZERO,
+        user_time: Millis::ZERO,
+        system_time: Millis::ZERO,
+        max_rss: Bytes::ZERO,
+    }
+}

@@ -1,0 +1,16 @@
+//! Updates of jobs that have live attempts.
+
+use tessera_model::{AttemptId, JobId};
+
+use crate::commands::JobUpdate;
+
+/// An update of a job that has a live attempt.
+#[derive(Clone, Copy, Debug)]
+pub struct UpdatedJob {
+    /// The job.
+    pub job: JobId,
+    /// Its attempt.
+    pub attempt: AttemptId,
+    /// The change.
+    pub terms: JobUpdate,
+}

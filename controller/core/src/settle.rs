@@ -1,0 +1,87 @@
+//! What follows from a commit: answers to users, and jobs that wait again.
+
+use crate::commands::{CommandResult, JobStateChange};
+use crate::input::Input;
+use crate::round::Round;
+use crate::rows::findings::CommitFindings;
+use crate::rows::submitted::SubmittedJob;
+use crate::rows::transitions::WaitingJobChange;
+use crate::state::ClusterState;
+use std::collections::BTreeMap;
+use tessera_model::life::JobState;
+use tessera_model::{JobId, Millis};
+
+impl Round {
+    /// Returns the jobs that are queued by their users' last commands. `moved` has the state of
+    /// each command's job in the store; `None` if the job did not take the command.
+    pub fn released(&self, moved: &[Option<JobState>]) -> Vec<JobId> {
+        let last: BTreeMap<JobId, JobState> = self.taken(moved).collect();
+        last.into_iter().filter(|(_, to)| *to == JobState::Queued).map(|(job, _)| job).collect()
+    }
+
+    /// Returns the results of commands by token, completed by what only the store knows.
+    pub fn answers(&self, findings: &CommitFindings) -> Vec<(u64, Vec<CommandResult>)> {
+        // Each result that the picture left open stands for one command, in their order.
+        let mut moved = findings.moved.iter();
+        let mut tell = |job: &JobId, known: &Option<CommandResult>| {
+            known.clone().unwrap_or_else(|| match moved.next() {
+                Some(Some(_)) => CommandResult::Done,
+                Some(None) | None => match findings.unmoved.get(job) {
+                    Some(state) => CommandResult::Refused { state: state.clone() },
+                    None => CommandResult::NotFound,
+                },
+            })
+        };
+        let answer = |(token, jobs): &(u64, Vec<(JobId, Option<CommandResult>)>)| {
+            (*token, jobs.iter().map(|(job, known)| tell(job, known)).collect())
+        };
+        self.results.iter().map(answer).collect()
+    }
+
+    /// Returns the state changes of waiting jobs that users commanded, to be announced.
+    pub fn commanded_changes(&self, findings: &CommitFindings) -> Vec<JobStateChange> {
+        self.taken(&findings.moved)
+            .map(|(job, state)| JobStateChange { job, attempt: None, state })
+            .collect()
+    }
+
+    pub(crate) fn taken(
+        &self,
+        moved: &[Option<JobState>],
+    ) -> impl Iterator<Item = (JobId, JobState)> {
+        let taken = self.commands.iter().zip(moved);
+        taken.filter_map(|(command, moved)| Some((command.job, (*moved)?)))
+    }
+}
+
+impl ClusterState {
+    /// Remembers the jobs that users changed: an announcement that comes later is out of date.
+    pub fn remember_commanded(&mut self, round: &Round, findings: &CommitFindings, now: Millis) {
+        self.queue
+            .recently_commanded
+            .extend(round.taken(&findings.moved).map(|(job, _)| (job, now)));
+    }
+
+    /// Whether a user already changed a job that is announced only now.
+    pub(crate) fn was_commanded(&self, job: JobId, round: &Round) -> bool {
+        // It is in the store, waiting, or it would not be announced: the command will move it. If
+        // it is released after that, the release says so once more.
+        let released = WaitingJobChange::To(JobState::Queued);
+        let now = round.commands.iter().any(|c| c.job == job && c.change != released);
+        now || self.queue.recently_commanded.contains_key(&job)
+    }
+}
+
+impl CommitFindings {
+    /// Returns the released jobs as the **first** input of the next round: later commands come
+    /// after it.
+    pub fn requeued(&mut self) -> Option<Input> {
+        let released = std::mem::take(&mut self.released);
+        let fresh = |(job, sheet): (JobId, crate::LaunchSpec)| {
+            let fresh = SubmittedJob::new(job, &sheet.spec, sheet.gang, sheet.attempts);
+            SubmittedJob { waited: sheet.waited, done: sheet.done, ..fresh }
+        };
+        let jobs: Vec<_> = released.into_iter().map(fresh).collect();
+        (!jobs.is_empty()).then_some(Input::Requeued(jobs))
+    }
+}

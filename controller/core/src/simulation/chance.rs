@@ -1,0 +1,479 @@
+//! What happens next: drawn by lot, each class of faults more or less likely from run to run.
+
+use tessera_model::life::Outcome;
+use tessera_model::share::{CheckpointSignal, KernelShare, MpsShare, SharingMode, SmPercent};
+use tessera_model::spec::{GpuRequest, JobSpec, Priority, RawJobSpec};
+use tessera_model::{AttemptId, Bytes, GangShape, GpuId, JobId, Millis};
+use tessera_wire::frames::{InstanceTrouble, MigReport};
+
+use super::leader::Commit;
+use super::world::World;
+use crate::commands::JobCommand;
+use crate::commands::JobUpdate;
+use crate::commands::TimeLimitUpdate;
+use crate::commands::operator::InstanceName;
+use crate::commands::operator::LayoutCommand;
+use crate::commands::operator::OperatorCommand;
+use crate::commands::operator::OverrideKind;
+use crate::commands::operator::OverrideScope;
+use crate::input::Input;
+use crate::rows::overrides::OverrideTarget;
+
+/// Everything that can happen.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Event {
+    Submit,
+    HearFresh,
+    Command,
+    Pass,
+    Sleep,
+    Connect,
+    Up,
+    Down,
+    Begin,
+    End,
+    EndReload,
+    Spawn,
+    Exit,
+    Plan,
+    CommitFault,
+    Break,
+    Notice,
+    CrashAgent,
+    StartAgent,
+    Reboot,
+    CrashController,
+    FailPlan,
+    Foreign,
+    HalfMade,
+    Vanish,
+    SwitchMode,
+    Operate,
+}
+
+/// How likely what happens without any fault is.
+const ORDINARY: [(Event, u64); 14] = [
+    (Event::Submit, 30),
+    (Event::HearFresh, 60),
+    (Event::Command, 14),
+    (Event::Pass, 60),
+    (Event::Connect, 30),
+    (Event::Up, 300),
+    (Event::Down, 300),
+    (Event::Begin, 160),
+    (Event::End, 200),
+    (Event::EndReload, 40),
+    (Event::Spawn, 100),
+    (Event::Exit, 15),
+    (Event::Plan, 80),
+    (Event::StartAgent, 20),
+];
+const FAULTS: [(Event, u64); 13] = [
+    (Event::Operate, 10),
+    (Event::Sleep, 6),
+    (Event::CommitFault, 12),
+    (Event::Break, 8),
+    (Event::Notice, 30),
+    (Event::CrashAgent, 8),
+    (Event::Reboot, 1),
+    (Event::CrashController, 3),
+    (Event::FailPlan, 12),
+    (Event::Foreign, 6),
+    (Event::HalfMade, 3),
+    (Event::Vanish, 1),
+    (Event::SwitchMode, 1),
+];
+
+/// The lots of one run.
+#[derive(Debug)]
+pub(super) struct Lots(Vec<(Event, u64)>);
+
+impl Lots {
+    /// Draws which faults a run has: not all at once, since one can hide another.
+    pub(super) fn new(world: &mut World) -> Self {
+        let mut lots = ORDINARY.to_vec();
+        for (event, weight) in FAULTS {
+            let scale = [0, 1, 1, 4][world.dice.index(4)];
+            // A broken connection is noticed some day.
+            let least = if matches!(event, Event::Notice) { weight } else { 0 };
+            lots.push((event, (weight * scale).max(least)));
+        }
+        Self(lots)
+    }
+
+    /// Draws what happens next.
+    pub(super) fn draw(&self, world: &mut World) -> Event {
+        let all = self.0.iter().map(|(_, weight)| weight).sum();
+        let mut lot = world.dice.below(all);
+        for (event, weight) in &self.0 {
+            match lot.checked_sub(*weight) {
+                Some(rest) => lot = rest,
+                None => return *event,
+            }
+        }
+        unreachable!("a lot is below the sum of the weights")
+    }
+}
+
+impl World {
+    /// Lets it happen.
+    pub(super) fn happen(&mut self, event: Event) {
+        match event {
+            Event::Submit => self.submit(),
+            Event::HearFresh => self.hear_fresh(),
+            Event::Command => self.some_command(),
+            Event::Pass => self.pass_some(400),
+            Event::Sleep => self.sleep(),
+            Event::Connect => self.some_node(Self::connect),
+            Event::Up => self.some_link(Self::deliver_up),
+            Event::Down => self.some_link(Self::deliver_down),
+            Event::Begin => self.begin_round(),
+            Event::End => self.end_round(Commit::Done),
+            Event::EndReload => self.end_reload(),
+            Event::Spawn => self.some_spawn(),
+            Event::Exit => self.some_exit(),
+            Event::Plan => self.some_plan(false),
+            Event::CommitFault => {
+                let lost = self.dice.chance(50);
+                self.end_round(if lost { Commit::AnswerLost } else { Commit::FailsBefore });
+            }
+            Event::Break => self.some_link(Self::break_link),
+            Event::Notice => self.notice(),
+            Event::CrashAgent => self.some_node(Self::crash_agent),
+            Event::StartAgent => self.some_node(Self::start_agent),
+            Event::Reboot => self.some_node(Self::reboot),
+            Event::CrashController => self.crash_controller(),
+            Event::FailPlan => self.some_plan(true),
+            Event::Foreign => self.foreign(),
+            Event::HalfMade => self.half_made(),
+            Event::Vanish => self.some_node(Self::vanish),
+            Event::SwitchMode => self.some_node(Self::switch_mode),
+            Event::Operate => self.some_word(),
+        }
+    }
+
+    fn submit(&mut self) {
+        let asks = [
+            GpuRequest::Unknown,
+            GpuRequest::Unknown,
+            GpuRequest::Memory(Bytes::from_mib(4_000)),
+            GpuRequest::Memory(Bytes::from_mib(9_000)),
+            GpuRequest::Profile("2g.12gb".parse().unwrap()),
+            GpuRequest::Profile("1g.6gb".parse().unwrap()),
+            GpuRequest::Whole,
+        ];
+        let raw = RawJobSpec {
+            command: Some(vec!["/bin/true".to_owned()]),
+            max_retries: Some(u32::try_from(self.dice.below(3)).unwrap()),
+            priority: Some(u8::try_from(self.dice.below(3)).unwrap()),
+            on_lost: self.dice.pick(&["requeue", "requeue", "hold", "fail"]).map(str::to_owned),
+            ..RawJobSpec::default()
+        };
+        let mut spec = JobSpec::parse(raw).unwrap();
+        spec.gpu = self.dice.pick(&asks).unwrap();
+        spec.run.grace = Millis::from_secs(self.dice.below(40));
+        spec.run.time_limit = self.dice.chance(20).then_some(Millis::from_secs(60));
+        spec.run.checkpoint_signal = self.dice.chance(60).then_some(CheckpointSignal::Usr1);
+        if let GpuRequest::Memory(memory) = spec.gpu
+            && self.dice.chance(60)
+        {
+            let sm = self.dice.pick(&[20, 50, 50, 70]).unwrap();
+            let sm = SmPercent::try_from(sm).unwrap();
+            spec.share = match self.dice.chance(30) {
+                true => SharingMode::Kernel(KernelShare { memory }),
+                false => SharingMode::Mps(MpsShare { sm, memory }),
+            };
+            spec.run.checkpoint_signal = self.dice.chance(70).then_some(CheckpointSignal::Usr1);
+            spec.user = self.dice.pick(&["ada", "ada", "bob"]).unwrap().to_owned();
+        }
+        spec.gang = self.gang_shape(&spec);
+        let hold = self.dice.chance(10);
+        let (job, fresh) = self.store.submit(spec, hold);
+        self.note("a job was accepted", job);
+        if !fresh.is_empty() {
+            self.controller.fresh.push_back(fresh);
+        }
+    }
+
+    /// Some jobs are gangs, of shapes that the cluster has room for once it is healed: the first
+    /// machine gets its GPUs back, and every machine keeps one.
+    fn gang_shape(&mut self, spec: &JobSpec) -> Option<GangShape> {
+        if spec.share != SharingMode::Exclusive || !self.dice.chance(40) {
+            return None;
+        }
+        let mut shapes = Vec::new();
+        if self.both_cards {
+            shapes.push((1, 2));
+        }
+        if !matches!(spec.gpu, GpuRequest::Profile(_)) {
+            let nodes = u32::try_from(self.machines.len()).unwrap();
+            shapes.extend((2..=nodes).map(|nodes| (nodes, 1)));
+        }
+        let (nodes, per_node) = self.dice.pick(&shapes)?;
+        GangShape::new(nodes, per_node).ok()
+    }
+
+    pub(super) fn hear_fresh(&mut self) {
+        if let Some(fresh) = self.controller.fresh.pop_front() {
+            if self.controller.reloading.is_some() {
+                self.note("a job was announced during a reload", fresh[0].job);
+            }
+            self.input(Input::Fresh(fresh));
+        }
+    }
+
+    fn some_command(&mut self) {
+        let jobs: Vec<JobId> = self.store.jobs.keys().copied().collect();
+        // The newest ones are where commands overtake announcements.
+        let recent = &jobs[jobs.len().saturating_sub(6)..];
+        let from = if self.dice.chance(50) { recent } else { &jobs[..] };
+        let many = 1 + self.dice.below(3);
+        let drawn: Vec<_> = (0..many).filter_map(|_| self.dice.pick(from)).collect();
+        let commands =
+            [JobCommand::Cancel, JobCommand::Hold, JobCommand::Release, JobCommand::Release]
+                .into_iter()
+                .chain([20, 70].map(|sm| JobCommand::Reshare(SmPercent::try_from(sm).unwrap())))
+                .chain([1, 9].map(|rank| {
+                    let limit =
+                        (rank == 9).then_some(TimeLimitUpdate::Of(Millis::from_secs(1_000)));
+                    let priority = Priority::try_from(rank).ok();
+                    JobCommand::Amend(JobUpdate { priority, limit })
+                }))
+                .collect::<Vec<_>>();
+        let command = self.dice.pick(&commands).unwrap();
+        if !drawn.is_empty() {
+            // Handlers mean the whole gang, whichever member is named.
+            let drawn = self.store.with_gangs(drawn);
+            self.note("a user spoke", (command, &drawn));
+            self.command(command, drawn);
+        }
+    }
+
+    /// An operator says something of a GPU or its node, takes it back, or asks for a layout.
+    fn some_word(&mut self) {
+        let cards: Vec<_> = self
+            .machines
+            .iter()
+            .flat_map(|m| m.cards.iter().map(|card| (m.identity.name.clone(), card.gpu.clone())))
+            .collect();
+        let Some((node, gpu)) = self.dice.pick(&cards) else { return };
+        let kinds = [
+            OverrideKind::Drained,
+            OverrideKind::Drained,
+            OverrideKind::Quarantined,
+            OverrideKind::Pinned,
+        ];
+        let kind = self.dice.pick(&kinds).unwrap();
+        let slice = InstanceName::At(u8::try_from(self.dice.below(4)).unwrap());
+        let on = match (kind, self.dice.below(3)) {
+            (OverrideKind::Drained, 0) => OverrideScope::Node(node),
+            (OverrideKind::Quarantined, 0 | 1) => OverrideScope::Slice(gpu.clone(), slice),
+            _ => OverrideScope::Gpu(gpu.clone()),
+        };
+        let by = "ada".to_owned();
+        let order = match self.dice.below(4) {
+            0 => OperatorCommand::Say { kind, on, by, reason: None },
+            1 => OperatorCommand::Lift { kind, on, by },
+            _ => {
+                let layouts = ["empty", "2x2g.12gb", "4x1g.6gb", "2g.12gb,1g.6gb", "4g.24gb"];
+                let wanted = self.dice.pick(&layouts).unwrap().parse().unwrap();
+                let pin = self.dice.chance(20);
+                OperatorCommand::Apply(LayoutCommand { gpu, wanted, pin, by, reason: None })
+            }
+        };
+        self.note("an operator spoke", &order);
+        self.handle_operator_command(order);
+    }
+
+    /// An operator takes a word back.
+    pub(super) fn lift(&mut self, kind: OverrideKind, target: OverrideTarget) {
+        let on = match target {
+            OverrideTarget::Node(node) => {
+                let machine = self.machines.iter().find(|m| m.identity.id == node);
+                OverrideScope::Node(machine.expect("machines stay").identity.name.clone())
+            }
+            // Clears its slices too.
+            OverrideTarget::Gpu(gpu) | OverrideTarget::Slice(gpu, _) => OverrideScope::Gpu(gpu),
+        };
+        self.handle_operator_command(OperatorCommand::Lift { kind, on, by: "ada".to_owned() });
+    }
+
+    pub(super) fn handle_operator_command(&mut self, order: OperatorCommand) {
+        self.input(Input::Operate { token: 0, order, now_unix: self.now });
+    }
+
+    fn pass_some(&mut self, most: u64) {
+        let span = Millis::new(1 + self.dice.below(most));
+        self.pass(span);
+        self.input(Input::Tick);
+    }
+
+    /// Long enough for leases to run out, while nothing is delivered.
+    fn sleep(&mut self) {
+        let steps = self.dice.below(140);
+        self.note("time passed in silence", steps);
+        for _ in 0..steps {
+            self.pass_some(400);
+        }
+    }
+
+    fn some_node(&mut self, act: fn(&mut Self, usize)) {
+        let node = self.dice.index(self.machines.len());
+        act(self, node);
+    }
+
+    fn some_link(&mut self, act: fn(&mut Self, u64)) {
+        let links: Vec<_> = self.links.keys().copied().collect();
+        if let Some(session) = self.dice.pick(&links) {
+            act(self, session);
+        }
+    }
+
+    fn notice(&mut self) {
+        let broken: Vec<_> = self.links.iter().filter(|(_, l)| l.broken).map(|(s, _)| *s).collect();
+        let Some(session) = self.dice.pick(&broken) else { return };
+        if self.dice.chance(50) && self.links[&session].agent_holds {
+            self.agent_notices(session);
+        } else if self.links[&session].controller_holds {
+            self.deliver_up(session);
+            self.controller_notices(session);
+        }
+    }
+
+    pub(super) fn start_agent(&mut self, node: usize) {
+        if self.machines[node].agent.is_none() {
+            self.machines[node].start_agent();
+        }
+    }
+
+    fn some_spawn(&mut self) {
+        let waiting: Vec<(usize, AttemptId)> = self.spawning();
+        if let Some((node, attempt)) = self.dice.pick(&waiting) {
+            self.spawn(node, attempt);
+        }
+    }
+
+    pub(super) fn spawning(&self) -> Vec<(usize, AttemptId)> {
+        let agents = self.machines.iter().enumerate();
+        agents
+            .filter_map(|(node, machine)| Some((node, machine.agent.as_ref()?)))
+            .flat_map(|(node, agent)| agent.spawning.keys().map(move |a| (node, *a)))
+            .collect()
+    }
+
+    pub(super) fn spawn(&mut self, node: usize, attempt: AttemptId) {
+        let now = self.now;
+        let mut told = self.machines[node].spawn(attempt, now);
+        told.extend(self.machines[node].keep_session(now));
+        self.tell(node, told);
+        self.note("an attempt left the journal", attempt);
+    }
+
+    fn some_exit(&mut self) {
+        let running = self.running();
+        let outcomes =
+            [Outcome::Succeeded, Outcome::Failed, Outcome::OutOfMemory, Outcome::TimedOut];
+        let outcomes = [&outcomes[..], &[Outcome::Lost, Outcome::LaunchFailed]].concat();
+        let outcome = self.dice.pick(&outcomes).unwrap();
+        if let Some((node, attempt)) = self.dice.pick(&running) {
+            self.exit(node, attempt, outcome);
+        }
+    }
+
+    pub(super) fn running(&self) -> Vec<(usize, AttemptId)> {
+        let machines = self.machines.iter().enumerate();
+        machines.flat_map(|(node, m)| m.processes.keys().map(move |a| (node, *a))).collect()
+    }
+
+    fn some_plan(&mut self, fail: bool) {
+        let plans = self.plans();
+        if let Some((node, gpu)) = self.dice.pick(&plans) {
+            self.note(if fail { "a plan failed" } else { "a plan went on" }, &gpu);
+            self.step_plan(node, &gpu, fail);
+        }
+    }
+
+    pub(super) fn plans(&self) -> Vec<(usize, GpuId)> {
+        let agents = self.machines.iter().enumerate();
+        agents
+            .filter_map(|(node, machine)| Some((node, machine.agent.as_ref()?)))
+            .flat_map(|(node, agent)| agent.plans.keys().map(move |gpu| (node, gpu.clone())))
+            .collect()
+    }
+
+    /// Somebody else's process comes to an idle instance, or leaves it.
+    fn foreign(&mut self) {
+        self.some_instance("a stranger used an instance", |instance| {
+            instance.trouble = match instance.trouble {
+                Some(_) => None,
+                None => Some(InstanceTrouble::Foreign { pids: vec![7] }),
+            };
+        });
+    }
+
+    /// An instance loses its compute instance.
+    fn half_made(&mut self) {
+        self.some_instance("an instance was half made", |instance| instance.slice = None);
+    }
+
+    fn some_instance(
+        &mut self,
+        what: &'static str,
+        change: fn(&mut tessera_wire::frames::InstanceReport),
+    ) {
+        let node = self.dice.index(self.machines.len());
+        let machine = &mut self.machines[node];
+        let used: Vec<_> =
+            machine.disk.accepted.values().map(|facts| (facts.gpu.clone(), facts.slot)).collect();
+        let idle = machine.cards.iter_mut().flat_map(|card| {
+            let gpu = card.gpu.clone();
+            card.instances.iter_mut().map(move |instance| (gpu.clone(), instance))
+        });
+        let mut idle: Vec<_> =
+            idle.filter(|(gpu, i)| !used.contains(&(gpu.clone(), Some(i.slot)))).collect();
+        if idle.is_empty() {
+            return;
+        }
+        let (gpu, instance) = idle.swap_remove(self.dice.index(idle.len()));
+        change(instance);
+        let slot = instance.slot;
+        self.note(what, (&gpu, slot));
+        let told = self.machines[node].gpu_report(&gpu);
+        self.tell(node, told);
+    }
+
+    /// A GPU without work is gone when the agent comes up again.
+    fn vanish(&mut self, node: usize) {
+        let last = self.machines[node].cards.len() - 1;
+        if last == 0 || self.is_used(node, last) {
+            return;
+        }
+        self.crash_agent(node);
+        let gone = self.machines[node].cards.pop();
+        self.note("a GPU vanished", gone.map(|card| card.gpu));
+    }
+
+    /// An administrator switches MIG on the machine itself, while its agent is down.
+    fn switch_mode(&mut self, node: usize) {
+        let which = self.dice.index(self.machines[node].cards.len());
+        if self.is_used(node, which) {
+            return;
+        }
+        self.crash_agent(node);
+        let card = &mut self.machines[node].cards[which];
+        card.instances.clear();
+        card.mig = match &card.mig {
+            MigReport::On { .. } => MigReport::Off,
+            MigReport::Off | MigReport::Unsupported => {
+                MigReport::On { geometry: super::model(&card.model).geometry() }
+            }
+        };
+        let gpu = card.gpu.clone();
+        self.note("an administrator switched MIG", gpu);
+    }
+
+    fn is_used(&self, node: usize, card: usize) -> bool {
+        let machine = &self.machines[node];
+        machine.processes.values().any(|p| p.facts.gpu == machine.cards[card].gpu)
+    }
+}

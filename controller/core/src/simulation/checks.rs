@@ -1,0 +1,168 @@
+//! What must hold after each event (V1 to V8 of the invariants).
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use tessera_model::life::JobState;
+use tessera_model::{JobId, NodeId};
+
+use super::world::World;
+use crate::input::Input;
+
+/// What was true before.
+#[derive(Debug, Default)]
+pub(super) struct Past {
+    finals: BTreeMap<JobId, JobState>,
+    generations: BTreeMap<NodeId, (u64, u64)>,
+    epoch: u64,
+}
+
+impl Past {
+    /// Looks at the world, and complains.
+    pub(super) fn check(&mut self, world: &World) {
+        processes_are_committed_and_alone(world);
+        memory_is_shared_by_nobody(world);
+        for (job, row) in &world.store.jobs {
+            assert_eq!(row.attempt.is_some(), row.state.has_live_attempt(), "{job:?} (V1)");
+            if row.state.is_final() {
+                let before = *self.finals.entry(*job).or_insert(row.state);
+                assert_eq!(before, row.state, "{job:?} left its final state (V7)");
+            }
+        }
+        assert!(world.store.epoch >= self.epoch, "the epoch went back (V8)");
+        self.epoch = world.store.epoch;
+        for machine in &world.machines {
+            let stored = world.store.nodes.get(&machine.identity.id).map_or(0, |n| n.generation);
+            let own = machine.disk.generation;
+            let before = self.generations.entry(machine.identity.id).or_default();
+            assert!(stored >= before.0 && own >= before.1, "a generation went back (V8)");
+            assert!(own <= stored, "a node holds a generation that nobody gave");
+            *before = (stored, own);
+        }
+    }
+}
+
+/// No process lives that the store doesn't know as live (V2, V6), and none twice for a job.
+fn processes_are_committed_and_alone(world: &World) {
+    let mut jobs = BTreeSet::new();
+    for machine in &world.machines {
+        for (attempt, process) in &machine.processes {
+            let job = process.facts.job;
+            assert!(jobs.insert(job), "two processes of {job:?} live (V2)");
+            let row = world.store.attempts.get(attempt);
+            let row = row.unwrap_or_else(|| panic!("{attempt} was never committed (V6)"));
+            let state = world.store.jobs[&job].state;
+            assert!(row.live, "{attempt} of {job:?}, which is {state}, lives on");
+        }
+    }
+}
+
+/// Why the last of the queue waits is told from a part of the picture as from all of it.
+pub(super) fn a_question_apart_has_the_same_answer(world: &mut World) {
+    let cluster = &world.controller.cluster;
+    let Some((_, job)) = cluster.queue.waiting.keys().next_back() else { return };
+    let line = cluster.queue_position(*job).unwrap();
+
+    let apart = cluster.waiting(*job, world.now);
+
+    assert!(apart.is_some(), "{job:?} waits");
+    let whole = cluster.explain(&line, world.now);
+    assert_eq!(apart, whole);
+    let ahead = line.jobs_ahead;
+    world.note("a question was answered apart", ahead);
+}
+
+/// No two processes use one memory slice, but for sharers of one user within what is there; and
+/// each uses an instance that stands (V3, P7).
+fn memory_is_shared_by_nobody(world: &World) {
+    for machine in &world.machines {
+        let mut used = BTreeMap::new();
+        for (attempt, process) in &machine.processes {
+            let facts = &process.facts;
+            let card = machine.cards.iter().find(|card| card.gpu == facts.gpu).unwrap();
+            let slices = match (facts.slot, &card.mig) {
+                (Some(slot), tessera_wire::frames::MigReport::On { geometry }) => {
+                    let stands = card.instances.iter().any(|i| i.slot == slot);
+                    assert!(stands, "the instance of {attempt} was destroyed under it (P7)");
+                    let size = geometry.profile(slot.profile).unwrap().memory_slices;
+                    slot.start..slot.start + size
+                }
+                (None, _) => 0..64,
+                (Some(slot), _) => panic!("{attempt} runs on {slot:?} of a whole GPU"),
+            };
+            let capacity = card.instances.iter().find(|i| Some(i.slot) == facts.slot);
+            let capacity = capacity.map_or(card.memory, |instance| instance.memory);
+            for slice in slices {
+                let sharers: &mut Vec<_> = used.entry((facts.gpu.clone(), slice)).or_default();
+                let (mut sm, mut bytes) = (0, 0);
+                for other in sharers.iter().chain([&&facts.share]) {
+                    let alone = sharers.is_empty();
+                    let Some((user, share)) = other else {
+                        assert!(alone, "memory slice {slice} of {} is used twice (V3)", facts.gpu);
+                        continue;
+                    };
+                    let mine = facts.share.as_ref().is_some_and(|(own, _)| own == user);
+                    let alike = facts
+                        .share
+                        .as_ref()
+                        .is_some_and(|(_, own)| own.is_kernel() == share.is_kernel());
+                    assert!(alone || alike, "kinds meet on {slice} of {} (V4)", facts.gpu);
+                    assert!(alone || mine, "users meet on {slice} of {} (V4)", facts.gpu);
+                    sm += share.sm_percent();
+                    bytes += share.memory().get();
+                }
+                assert!(sm <= 100, "{sm} % of {slice} of {} are given away (V4)", facts.gpu);
+                assert!(bytes <= capacity.get(), "{bytes} of {capacity} (V4)");
+                sharers.push(&facts.share);
+            }
+        }
+        for card in &machine.cards {
+            if let tessera_wire::frames::MigReport::On { geometry } = &card.mig {
+                let slots: Vec<_> = card.instances.iter().map(|i| i.slot).collect();
+                geometry.check(&slots).expect("the device holds a legal layout (V3)");
+            }
+        }
+    }
+}
+
+/// After a commit the picture is the store, but for what the placer has not heard of yet.
+pub(super) fn picture_equals_store(world: &World) {
+    let cluster = &world.controller.cluster;
+    let unheard: BTreeSet<JobId> = world
+        .controller
+        .inbox
+        .iter()
+        .filter_map(|input| match input {
+            Input::Fresh(jobs) | Input::Requeued(jobs) => Some(jobs),
+            _ => None,
+        })
+        .chain(world.controller.fresh.iter())
+        .flatten()
+        .map(|fresh| fresh.job)
+        .collect();
+    for (job, row) in &world.store.jobs {
+        match row.attempt {
+            Some(attempt) => {
+                let live = cluster.attempts.live.get(&attempt);
+                let live = live.unwrap_or_else(|| panic!("the cluster state lacks {attempt}"));
+                assert_eq!((live.job, live.state), (*job, row.state), "{attempt} differs");
+                assert!(live.sheet.is_some(), "{attempt} lacks what to run");
+                assert_eq!(
+                    world.store.place(attempt),
+                    Some((&live.gpu, live.slot)),
+                    "{attempt} stands elsewhere"
+                );
+            }
+            None => {
+                assert!(
+                    !cluster.attempts.by_job.contains_key(job),
+                    "{job:?} has no attempt: {row:?}"
+                );
+                let queued = cluster.queue.ranks.contains_key(job) || unheard.contains(job);
+                let waits = row.state == JobState::Queued;
+                assert!(queued || !waits, "{job:?} is forgotten in the queue (V5)");
+                let stale = cluster.queue.ranks.contains_key(job) && !waits;
+                assert!(!stale, "{job:?} waits in the picture, but is {}", row.state);
+            }
+        }
+    }
+}

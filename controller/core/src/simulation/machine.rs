@@ -1,0 +1,254 @@
+//! A node: its disk, its GPUs, the processes that its shepherds watch, and its agent, which
+//! follows the same rules as the real one and may be dead.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use tessera_model::life::Outcome;
+use tessera_model::mig::compute::{self, ComputeSlot};
+use tessera_model::mig::{PlanStep, Slot};
+use tessera_model::share::SliceShare;
+use tessera_model::{AttemptId, BootId, Bytes, ControllerId, GpuId, JobId, Millis, PlanId};
+use tessera_wire::frames::{
+    ComputeInstanceReport, ExitRecord, GpuReport, Hello, InstanceReport, MigReport,
+    PROTOCOL_VERSION, ToController,
+};
+use tessera_wire::tls::NodeIdentity;
+use uuid::Uuid;
+
+use super::agent::Agent;
+use crate::rows::transitions::record_without_exit;
+
+/// What the journal knows of an attempt.
+#[derive(Clone, Debug)]
+pub(super) struct Facts {
+    pub(super) job: JobId,
+    pub(super) generation: u64,
+    pub(super) gpu: GpuId,
+    pub(super) slot: Option<Slot>,
+    /// Whose part of a shared slice it has, and which.
+    pub(super) share: Option<(String, SliceShare)>,
+    /// Whether its program says how it puts its work aside.
+    pub(super) checkpoints: bool,
+}
+
+/// What survives the agent, and the machine's reboots.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Disk {
+    pub(super) generation: u64,
+    pub(super) highest_epoch: u64,
+    pub(super) controller: Option<ControllerId>,
+    pub(super) accepted: BTreeMap<AttemptId, Facts>,
+    pub(super) begun: BTreeSet<AttemptId>,
+    pub(super) exits: BTreeMap<AttemptId, ExitRecord>,
+    pub(super) tombstones: BTreeSet<AttemptId>,
+    pub(super) plans: BTreeMap<GpuId, (u64, Option<PlanId>)>,
+    /// The lease page: generation, and the deadline on the node's clock.
+    pub(super) lease: (u64, Millis),
+}
+
+/// Why a process is being killed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Death {
+    Cancelled,
+    Preempted,
+    Revoked,
+    OldGeneration,
+}
+
+/// A running program.
+#[derive(Clone, Debug)]
+pub(super) struct Process {
+    pub(super) facts: Facts,
+    pub(super) dying: Option<Death>,
+}
+
+/// A machine.
+#[derive(Debug)]
+pub(super) struct Machine {
+    pub(super) identity: NodeIdentity,
+    pub(super) boot: BootId,
+    pub(super) disk: Disk,
+    pub(super) cards: Vec<GpuReport>,
+    pub(super) processes: BTreeMap<AttemptId, Process>,
+    pub(super) agent: Option<Agent>,
+    /// How much faster its clock is than the controller's, in thousandths; negative: slower.
+    pub(super) rate: i64,
+    pub(super) next_slice: u128,
+}
+
+impl Machine {
+    /// Reads its clock.
+    pub(super) fn clock(&self, now: Millis) -> Millis {
+        let now = i64::try_from(now.get()).unwrap();
+        // Clocks of different machines are never compared: each begins somewhere.
+        let begun = 1_000_000 * (2 + self.rate.abs());
+        Millis::new(u64::try_from(begun + now + now * self.rate / 1_000).unwrap())
+    }
+
+    /// Returns the agent's first frame.
+    pub(super) fn hello(&self) -> Hello {
+        Hello {
+            protocol: PROTOCOL_VERSION,
+            software: "1".to_owned(),
+            boot: self.boot,
+            process: 0,
+            generation: self.disk.generation,
+            highest_epoch: self.disk.highest_epoch,
+            controller: self.disk.controller,
+            cores: 8,
+            memory: Bytes::from_mib(65_536),
+            mps: true,
+            kernel: true,
+            address: format!("10.0.0.{}", self.identity.id.as_uuid().as_u128()),
+        }
+    }
+
+    /// Starts an agent, which finds what the last one left.
+    pub(super) fn start_agent(&mut self) {
+        // Of a refused launch only the tombstone is on disk.
+        self.disk.exits.retain(|attempt, _| self.disk.accepted.contains_key(attempt));
+        let lost: Vec<_> = self
+            .disk
+            .accepted
+            .keys()
+            .filter(|a| !self.processes.contains_key(a) && !self.disk.exits.contains_key(a))
+            .copied()
+            .collect();
+        for attempt in lost {
+            let outcome = match self.disk.begun.contains(&attempt) {
+                true => Outcome::Lost,
+                false => Outcome::NotStarted,
+            };
+            self.keep_exit(attempt, outcome);
+        }
+        self.agent = Some(Agent::default());
+    }
+
+    /// Everything that runs is dead; instances don't survive either.
+    pub(super) fn reboot(&mut self, boot: BootId) {
+        self.agent = None;
+        self.processes.clear();
+        self.boot = boot;
+        self.disk.lease = (0, Millis::ZERO);
+        for card in &mut self.cards {
+            card.instances.clear();
+        }
+    }
+
+    /// Whether a lease of the present generation runs.
+    pub(super) fn leased(&self, now: Millis) -> bool {
+        self.clock(now) < self.disk.lease.1 && self.disk.lease.0 == self.disk.generation
+    }
+
+    /// Shepherds end what the lease page doesn't cover any more (rule F5).
+    pub(super) fn fence(&mut self, now: Millis) -> Vec<ToController> {
+        let clock = self.clock(now);
+        let fenced: Vec<_> = self
+            .processes
+            .iter()
+            .filter(|(_, p)| clock >= self.disk.lease.1 || p.facts.generation != self.disk.lease.0)
+            .map(|(attempt, _)| *attempt)
+            .collect();
+        fenced.into_iter().flat_map(|attempt| self.exit(attempt, Outcome::Lost)).collect()
+    }
+
+    /// A program ends; its shepherd writes it down, and the agent tells.
+    pub(super) fn exit(&mut self, attempt: AttemptId, outcome: Outcome) -> Vec<ToController> {
+        let Some(process) = self.processes.remove(&attempt) else { return Vec::new() };
+        self.keep_exit(attempt, outcome);
+        let mut told = vec![self.attempt_report(attempt)];
+        if process.dying == Some(Death::Revoked) && self.agent.is_some() {
+            self.disk.tombstones.insert(attempt);
+            told.push(ToController::Tombstoned { attempt });
+        }
+        self.if_live(told)
+    }
+
+    pub(super) fn keep_exit(&mut self, attempt: AttemptId, outcome: Outcome) {
+        let mut record = record_without_exit(outcome, String::new());
+        if self.disk.begun.contains(&attempt) {
+            // Times that differ from run to run.
+            let ran = 20_000 + attempt.as_uuid().as_u128() % 37 * 1_000;
+            record.started_unix = Millis::from_secs(1_000);
+            record.ended_unix = record.started_unix.plus(Millis::new(u64::try_from(ran).unwrap()));
+        }
+        self.disk.exits.insert(attempt, record);
+    }
+
+    /// Frames that are told at once if the session is live; else they are part of the next
+    /// inventory.
+    pub(super) fn if_live(&self, frames: Vec<ToController>) -> Vec<ToController> {
+        let live = self.agent.as_ref().is_some_and(Agent::is_live);
+        if live { frames } else { Vec::new() }
+    }
+
+    pub(super) fn card(&mut self, gpu: &GpuId) -> Option<&mut GpuReport> {
+        self.cards.iter_mut().find(|card| card.gpu == *gpu)
+    }
+
+    /// Makes one step of a plan; what is used is never touched (promise P7).
+    pub(super) fn make(&mut self, gpu: &GpuId, step: PlanStep) -> Result<(), String> {
+        let used = |slot: Slot| {
+            self.processes.values().any(|p| p.facts.gpu == *gpu && p.facts.slot == Some(slot))
+        };
+        if let PlanStep::Destroy(slot) | PlanStep::Cut(slot, _) = step
+            && used(slot)
+        {
+            return Err("a process uses the instance".to_owned());
+        }
+        self.next_slice += 1;
+        let slice = format!("MIG-{}", Uuid::from_u128(self.next_slice));
+        let card = self.card(gpu).ok_or("the GPU is gone")?;
+        let MigReport::On { geometry } = &card.mig else { return Err("MIG is off".to_owned()) };
+        match step {
+            PlanStep::Destroy(slot) => card.instances.retain(|i| i.slot != slot),
+            PlanStep::Create(slot) if card.instances.iter().any(|i| i.slot == slot) => {
+                let half = card.instances.iter_mut().find(|i| i.slot == slot && i.slice.is_none());
+                if let Some(half) = half {
+                    half.slice = Some(slice.parse().unwrap());
+                }
+            }
+            PlanStep::Cut(slot, cut) => {
+                let mut slots: Vec<_> = card.instances.iter().map(|i| i.slot).collect();
+                slots.retain(|standing| *standing != slot);
+                slots.push(slot);
+                geometry.check(&slots).map_err(|e| e.to_string())?;
+                let profile = geometry.profile(slot.profile).unwrap();
+                compute::check_cut(profile.compute_slices, &cut).map_err(|e| e.to_string())?;
+                let whole = cut.contains(ComputeSlot { start: 0, slices: profile.compute_slices });
+                let part = |part: ComputeSlot| ComputeInstanceReport {
+                    slot: part,
+                    slice: Some(format!("{slice}-{}", part.start).parse().unwrap()),
+                    sms: 1,
+                };
+                let made = InstanceReport {
+                    slot,
+                    slice: whole.then(|| slice.parse().unwrap()),
+                    memory: profile.memory,
+                    sms: profile.sms,
+                    trouble: None,
+                    parts: if whole { Vec::new() } else { cut.iter().map(part).collect() },
+                };
+                card.instances.retain(|i| i.slot != slot);
+                card.instances.push(made);
+                card.instances.sort_by_key(|i| i.slot);
+            }
+            PlanStep::Create(slot) => {
+                let mut slots: Vec<_> = card.instances.iter().map(|i| i.slot).collect();
+                slots.push(slot);
+                geometry.check(&slots).map_err(|e| e.to_string())?;
+                let profile = geometry.profile(slot.profile).unwrap();
+                card.instances.push(InstanceReport {
+                    slot,
+                    slice: Some(slice.parse().unwrap()),
+                    memory: profile.memory,
+                    sms: profile.sms,
+                    trouble: None,
+                    parts: Vec::new(),
+                });
+                card.instances.sort_by_key(|i| i.slot);
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,75 @@
+//! Recent usage by user, kept as attempts begin and end.
+
+use crate::accounts::Accounts;
+use crate::state::attempts::LiveAttempt;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use tessera_model::Millis;
+use tessera_placement::fair::DecayedUsage;
+
+/// What accounts may hold, and what their users used recently.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Accounting {
+    pub(crate) accounts: Accounts,
+    pub(crate) ledger: UsageLedger,
+}
+
+/// A half-life that never takes effect: a thousand years, in milliseconds.
+const FOR_EVER: Millis = Millis::from_secs(1_000 * 365 * 86_400);
+
+/// Usage by user, which decays with a half-life.
+#[derive(Clone, Debug, Default)]
+pub struct UsageLedger {
+    pub(crate) users: BTreeMap<Arc<str>, DecayedUsage>,
+}
+
+impl UsageLedger {
+    /// Starts from earlier usage, and keeps what users hold at present.
+    pub(crate) fn begin(&mut self, had: Vec<(String, Millis)>, accounts: &Accounts, now: Millis) {
+        let held: Vec<(Arc<str>, f64)> =
+            self.users.iter().map(|(user, had)| (Arc::clone(user), had.held())).collect();
+        self.users.clear();
+        for (user, used) in had {
+            self.users.insert(user.into(), DecayedUsage::new(used, 0.0, now));
+        }
+        for (user, slices) in held {
+            self.take(&user, slices, accounts, now);
+        }
+    }
+
+    /// Adds compute slices to what a user holds; a negative number gives them back.
+    pub(crate) fn take(&mut self, user: &Arc<str>, slices: f64, accounts: &Accounts, now: Millis) {
+        let had = self.users.entry(Arc::clone(user)).or_default();
+        had.take(slices, now, accounts.half_life.unwrap_or(FOR_EVER));
+    }
+
+    /// Gives everything back: a reload reports anew what each user holds.
+    pub(crate) fn release_all(&mut self, accounts: &Accounts, now: Millis) {
+        for had in self.users.values_mut() {
+            had.take(-had.held(), now, accounts.half_life.unwrap_or(FOR_EVER));
+        }
+    }
+
+    /// Returns a user's recent usage, as time on one compute slice.
+    pub(crate) fn had(&self, user: &str, accounts: &Accounts, now: Millis) -> Millis {
+        let half_life = accounts.half_life.unwrap_or(FOR_EVER);
+        self.users.get(user).map_or(Millis::ZERO, |had| had.until(now, half_life))
+    }
+
+    /// Returns the users who hold slices now or held some recently.
+    pub(crate) fn users(&self) -> impl Iterator<Item = &Arc<str>> {
+        self.users.keys()
+    }
+}
+
+impl Accounting {
+    /// Counts an attempt in its user's usage from now on.
+    pub(crate) fn charge(&mut self, user: &Arc<str>, weight: f64, now: Millis) {
+        self.ledger.take(user, weight, &self.accounts, now);
+    }
+
+    /// Stops counting an attempt in its user's usage.
+    pub(crate) fn refund(&mut self, live: &LiveAttempt, now: Millis) {
+        self.ledger.take(&live.user, -live.weight, &self.accounts, now);
+    }
+}

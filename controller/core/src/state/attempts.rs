@@ -1,0 +1,221 @@
+//! Live attempts: those that hold a place, from the reservation to the end.
+
+use crate::LaunchSpec;
+use crate::commands::{CommandResult, JobUpdate};
+use crate::predictions::{AttemptPrediction, TaskFacts};
+use crate::round::Round;
+use crate::rows::transitions;
+use crate::rows::transitions::record_without_exit;
+use crate::rows::updates::UpdatedJob;
+use crate::state::inventory::GpuState;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+use tessera_model::life::{JobState, Outcome};
+use tessera_model::mig::Slot;
+use tessera_model::mig::compute::ComputeSlot;
+use tessera_model::share::{MpsShare, SharingMode, SmPercent};
+use tessera_model::spec::GpuRequest;
+use tessera_model::{
+    AttemptId, Bytes, DecisionId, GangMember, GpuId, JobId, Millis, NodeId, SliceId,
+};
+use tessera_placement::SharingRequest;
+use tessera_predict::memory::MemoryEstimate;
+use tessera_wire::frames::ExitRecord;
+
+/// The live attempts.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct AttemptTable {
+    /// Ordered, so that equal inputs lead to equal rounds.
+    pub(crate) live: BTreeMap<AttemptId, LiveAttempt>,
+    pub(crate) by_job: HashMap<JobId, AttemptId>,
+    /// Gangs of which a member ended without success: the others are being stopped.
+    pub(crate) broken_gangs: BTreeSet<JobId>,
+}
+
+/// What an attempt's node knows of its time limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum TimeLimitNotice {
+    /// The limit of the launch order holds.
+    AsLaunched,
+    /// The limit changed, and the node has not been notified in this session.
+    Due,
+    /// The limit changed, and the node was notified in this session.
+    Told,
+}
+
+/// A live attempt.
+#[derive(Clone, Debug)]
+pub(crate) struct LiveAttempt {
+    pub(crate) job: JobId,
+    pub(crate) state: JobState,
+    pub(crate) number: u32,
+    pub(crate) node: NodeId,
+    pub(crate) generation: u64,
+    pub(crate) gpu: GpuId,
+    pub(crate) slot: Option<Slot>,
+    /// Its part of the slice; `None` if it has the slice to itself.
+    pub(crate) share: Option<SharingRequest>,
+    pub(crate) slice: Option<SliceId>,
+    pub(crate) decision: DecisionId,
+    /// What to run; absent only between its reservation and that round's commit.
+    pub(crate) sheet: Option<LaunchSpec>,
+    /// The trace that its launch continues.
+    pub(crate) traceparent: Option<String>,
+    /// When a command about it was last sent to its node.
+    pub(crate) sent: Option<Millis>,
+    /// Whether its node has reported it.
+    pub(crate) acknowledged: bool,
+    /// Whether its node still has to be notified of its time limit.
+    pub(crate) limit: TimeLimitNotice,
+    /// The job's user.
+    pub(crate) user: Arc<str>,
+    /// Its weight in its user's usage, in compute slices.
+    pub(crate) weight: f64,
+    /// What its job requests.
+    pub(crate) asked: GpuRequest,
+    pub(crate) facts: Arc<TaskFacts>,
+    /// When its job was accepted.
+    pub(crate) submitted: Millis,
+    /// When its program began, as far as is known.
+    pub(crate) began: Option<Millis>,
+    /// How much of its job was done before it, in millionths.
+    pub(crate) done: u32,
+    /// The prediction of its run time; `None` if it shares its slice.
+    pub(crate) foretold: Option<AttemptPrediction>,
+    /// The prediction of its memory, if its job names none.
+    pub(crate) memory: Option<MemoryEstimate>,
+    /// Its peak GPU memory, if its node reported that before its end.
+    pub(crate) peak: Option<Bytes>,
+    /// Its place in its gang, if it is in one.
+    pub(crate) gang: Option<GangMember>,
+    /// How it ended, while other members of its gang run on.
+    pub(crate) over: Option<crate::state::attempts::MemberEnded>,
+}
+
+/// How a member ended, kept until every member has.
+#[derive(Clone, Debug)]
+pub(crate) struct MemberEnded {
+    pub(crate) record: ExitRecord,
+    /// Whether it was stopped, or never started, because another member had ended before.
+    pub(crate) follows: bool,
+}
+
+impl AttemptTable {
+    pub(crate) fn holders(&self, gpu: &GpuState) -> Vec<&LiveAttempt> {
+        self.live.values().filter(|live| live.gpu == gpu.report.gpu).collect()
+    }
+
+    /// Returns the live attempts of a gang, by rank.
+    pub(crate) fn members(
+        &self,
+        member: GangMember,
+    ) -> impl Iterator<Item = (AttemptId, &LiveAttempt)> {
+        member.all().filter_map(|job| {
+            let attempt = *self.by_job.get(&job)?;
+            Some((attempt, self.live.get(&attempt)?))
+        })
+    }
+
+    /// Returns the attempts that share an attempt's fate: its gang's, or itself.
+    pub(crate) fn gang_attempts(&self, attempt: AttemptId) -> Vec<AttemptId> {
+        match self.live.get(&attempt).and_then(|live| live.gang) {
+            Some(member) => self.members(member).map(|(attempt, _)| attempt).collect(),
+            None => vec![attempt],
+        }
+    }
+
+    /// Stops the other members, at once where no launch was ever sent.
+    pub(crate) fn stop_other_members(&mut self, member: GangMember) {
+        for job in member.all() {
+            let Some(attempt) = self.by_job.get(&job) else { continue };
+            let Some(live) = self.live.get_mut(attempt).filter(|live| live.over.is_none()) else {
+                continue;
+            };
+            live.sent = None;
+            if live.state == JobState::Placing {
+                let record = record_without_exit(Outcome::NotStarted, String::new());
+                live.over = Some(MemberEnded { record, follows: true });
+            }
+        }
+    }
+
+    pub(crate) fn job_name(&self, job: JobId) -> Option<String> {
+        let live = self.live.get(self.by_job.get(&job)?)?;
+        Some(live.sheet.as_ref()?.spec.name.clone())
+    }
+}
+
+impl LiveAttempt {
+    /// Whether it ended without success.
+    pub(crate) fn failed(&self) -> bool {
+        self.over.as_ref().is_some_and(|over| over.record.outcome != Outcome::Succeeded)
+    }
+
+    /// Returns how long its program has run.
+    pub(crate) fn ran(&self, now: Millis) -> Millis {
+        self.began.map_or(Millis::ZERO, |began| now.minus(began))
+    }
+
+    /// Returns its compute instance, if its GPU instance is cut into several.
+    pub(crate) fn part(&self) -> Option<ComputeSlot> {
+        self.share.as_ref()?.share.compute()
+    }
+
+    /// Gives the job another part of its slice. Its attempt ends by its checkpoint signal, and the
+    /// next one has the new part. A job without a checkpoint signal is refused.
+    pub(crate) fn reshare(
+        &mut self,
+        attempt: AttemptId,
+        sm: SmPercent,
+        round: &mut Round,
+    ) -> CommandResult {
+        let refused = CommandResult::Refused { state: self.state.word().to_owned() };
+        let Some(sheet) = self.sheet.as_mut() else { return refused };
+        let SharingMode::Mps(share) = sheet.spec.share else { return refused };
+        if self.state == JobState::Stopping {
+            return refused;
+        }
+        if share.sm == sm {
+            return CommandResult::Done;
+        }
+        if sheet.spec.run.checkpoint_signal.is_none() {
+            return CommandResult::NoCheckpoint;
+        }
+        Arc::make_mut(&mut sheet.spec).share = SharingMode::Mps(MpsShare { sm, ..share });
+        if self.state == JobState::Running {
+            self.sent = None;
+        }
+        round.reshared.push(transitions::ResharedJob { job: self.job, attempt, sm });
+        CommandResult::Done
+    }
+
+    /// Updates the job: its time limit holds at once, its priority when it waits again.
+    pub(crate) fn amend(
+        &mut self,
+        attempt: AttemptId,
+        terms: JobUpdate,
+        round: &mut Round,
+    ) -> CommandResult {
+        let refused = CommandResult::Refused { state: self.state.word().to_owned() };
+        let Some(sheet) = self.sheet.as_mut() else { return refused };
+        if self.state == JobState::Stopping {
+            return refused;
+        }
+        let before = sheet.spec.run.time_limit;
+        terms.over(Arc::make_mut(&mut sheet.spec));
+        let limit = sheet.spec.run.time_limit;
+        if limit != before {
+            self.limit = TimeLimitNotice::Due;
+            self.facts = Arc::new(TaskFacts { limit, ..(*self.facts).clone() });
+        }
+        round.amended.push(UpdatedJob { job: self.job, attempt, terms });
+        CommandResult::Done
+    }
+
+    /// Whether its job has another share than the attempt was started with.
+    pub(crate) fn has_other_share(&self) -> bool {
+        let job = self.sheet.as_ref().and_then(|sheet| sheet.spec.share.part()?.sm());
+        let own = self.share.as_ref().and_then(|sharer| sharer.share.sm());
+        job.zip(own).is_some_and(|(job, own)| job != own)
+    }
+}

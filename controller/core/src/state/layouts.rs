@@ -1,0 +1,83 @@
+//! Layouts that administrators request, and plans that are not sent yet.
+
+use crate::commands::operator::LayoutCommand;
+use crate::layouts::WISH_WAITS;
+use crate::rows::nodes::{LayoutPlanRow, RequestedLayout};
+use tessera_model::mig::compute::Cut;
+use tessera_model::mig::{Geometry, PlanStep, Slot};
+use tessera_model::{GpuId, Millis};
+use tessera_wire::frames::InstanceReport;
+
+/// Requested layouts and unsent plans.
+#[derive(Debug, Default)]
+pub(crate) struct LayoutRequests {
+    /// Plans that are committed or about to be, until they are sent.
+    pub(crate) unsent_plans: Vec<LayoutPlanRow>,
+    /// Layouts that were asked for, until their GPUs are free for them.
+    pub(crate) pending: Vec<PendingLayout>,
+}
+
+/// A requested layout whose plan is under way.
+#[derive(Clone, Debug)]
+pub(crate) struct LayoutInProgress {
+    pub(crate) asked: RequestedLayout,
+    pub(crate) row: LayoutPlanRow,
+}
+
+/// A requested layout that waits until its GPU is not being changed.
+#[derive(Clone, Debug)]
+pub(crate) struct PendingLayout {
+    pub(crate) token: u64,
+    pub(crate) wish: LayoutCommand,
+    pub(crate) until: Millis,
+}
+
+pub(crate) fn whole(geometry: &Geometry, slot: Slot) -> Cut {
+    let slices = geometry.profile(slot.profile).map_or(0, |profile| profile.compute_slices);
+    Cut::whole(slices).unwrap_or_default()
+}
+
+/// Returns the compute instances of an instance; none of one that is only partly made.
+pub(crate) fn cut_of(instance: &InstanceReport, geometry: &Geometry) -> Cut {
+    match instance.slice {
+        Some(_) => whole(geometry, instance.slot),
+        None => instance.cut(),
+    }
+}
+
+impl LayoutInProgress {
+    /// Resumes a layout that was under way when the store was read.
+    pub(crate) fn resume(open: crate::rows::snapshot::OpenLayoutRequest) -> Self {
+        Self { asked: open.asked, row: open.row }
+    }
+
+    /// Whether the plan destroys the instance, or cuts it again.
+    pub(crate) fn takes(&self, slot: Slot) -> bool {
+        self.row.steps.iter().any(|step| match step {
+            PlanStep::Destroy(taken) | PlanStep::Cut(taken, _) => *taken == slot,
+            PlanStep::Create(_) => false,
+        })
+    }
+
+    /// Whether an instance is as this layout wants it.
+    pub(crate) fn is_met_by(&self, instance: &InstanceReport, geometry: &Geometry) -> bool {
+        let cut = self.row.steps.iter().find_map(|step| match step {
+            PlanStep::Cut(slot, cut) if *slot == instance.slot => Some(*cut),
+            PlanStep::Cut(..) | PlanStep::Create(_) | PlanStep::Destroy(_) => None,
+        });
+        let stands = cut_of(instance, geometry);
+        cut.map_or(!stands.is_empty(), |cut| cut == stands)
+    }
+}
+
+impl LayoutRequests {
+    pub(crate) fn request_layout(&mut self, token: u64, wish: LayoutCommand, now: Millis) {
+        let until = now.plus(WISH_WAITS);
+        self.pending.push(PendingLayout { token, wish, until });
+    }
+
+    /// Whether a requested layout of the GPU waits: then nothing new starts there.
+    pub(crate) fn is_layout_requested(&self, gpu: &GpuId) -> bool {
+        self.pending.iter().any(|pending| pending.wish.gpu == *gpu)
+    }
+}

@@ -1,0 +1,91 @@
+//! Administrative overrides in force.
+
+use crate::commands::operator::{OperatorRefusal, OverrideKind, RefusalKind};
+use crate::rows::overrides::{AdminOverrideRow, OverrideTarget};
+use crate::state::inventory::GpuState;
+use std::collections::BTreeMap;
+use tessera_model::GpuId;
+use tessera_model::mig::Slot;
+use tessera_model::mig::compute::Cut;
+use tessera_placement::{ComputeSeats, InstanceState, InstanceView, Tenancy};
+use tessera_wire::frames::MigReport;
+
+/// The overrides that administrators set and that stay in force until they are cleared.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct OverrideTable {
+    pub(crate) in_force: BTreeMap<(OverrideKind, OverrideTarget), AdminOverrideRow>,
+}
+
+/// Shows a shared instance as taken: its sharers run on, and no job joins them.
+pub(crate) fn closed_to_others(tenancy: &Tenancy) -> InstanceState {
+    let first = tenancy.sharers.first().map(|(job, _)| *job);
+    first.map_or(InstanceState::Quarantined, |job| InstanceState::Taken { job })
+}
+
+/// Shows only the compute instances that are taken: no job joins.
+pub(crate) fn held_seats(tenancy: Tenancy) -> InstanceState {
+    let cut = tenancy.sharers.iter().filter_map(|(_, part)| part.compute());
+    let cut = cut.fold(Cut::default(), |mut cut, slot| {
+        cut.insert(slot);
+        cut
+    });
+    InstanceState::Cut(ComputeSeats { cut, tenancy: Some(tenancy) })
+}
+
+/// Returns the refusal of an administrator's command.
+pub(crate) fn refused(kind: RefusalKind, problem: impl Into<String>) -> OperatorRefusal {
+    OperatorRefusal { kind, problem: problem.into(), expected: None }
+}
+
+impl OverrideTable {
+    /// Marks instances that cover quarantined slots: they are left alone once their jobs have
+    /// ended. Nothing is made in a quarantined slot that is empty.
+    pub(crate) fn with_quarantines(
+        &self,
+        gpu: &GpuState,
+        mut views: Vec<InstanceView>,
+    ) -> Vec<InstanceView> {
+        let MigReport::On { geometry } = &gpu.report.mig else { return views };
+        for place in self.quarantined(&gpu.report.gpu) {
+            let covers =
+                |view: &InstanceView| view.slot.is_some_and(|slot| geometry.overlap(slot, place));
+            let mut covered = false;
+            for view in views.iter_mut().filter(|view| covers(view)) {
+                covered = true;
+                view.state = match &view.state {
+                    InstanceState::Taken { job } => InstanceState::Taken { job: *job },
+                    InstanceState::Shared(tenancy) => closed_to_others(tenancy),
+                    InstanceState::Cut(ComputeSeats { tenancy: Some(tenancy), .. }) => {
+                        held_seats(tenancy.clone())
+                    }
+                    _ => InstanceState::Quarantined,
+                };
+            }
+            if let (false, Some(profile)) = (covered, geometry.profile(place.profile)) {
+                let state = InstanceState::Quarantined;
+                views.push(InstanceView { slot: Some(place), memory: profile.memory, state });
+            }
+        }
+        views.sort_by_key(|view| view.slot);
+        views
+    }
+
+    /// Returns the slots of a GPU that are quarantined one by one.
+    pub(crate) fn quarantined(&self, gpu: &GpuId) -> impl Iterator<Item = Slot> {
+        self.in_force.keys().filter_map(move |(kind, target)| match target {
+            OverrideTarget::Slice(of, slot) if of == gpu && *kind == OverrideKind::Quarantined => {
+                Some(*slot)
+            }
+            OverrideTarget::Slice(..) | OverrideTarget::Gpu(_) | OverrideTarget::Node(_) => None,
+        })
+    }
+
+    /// Returns the override of a node, a GPU or a slice, if there is one.
+    pub(crate) fn find_override(
+        &self,
+        kind: OverrideKind,
+        target: OverrideTarget,
+    ) -> Option<&AdminOverrideRow> {
+        self.in_force.get(&(kind, target))
+    }
+}

@@ -1,0 +1,63 @@
+//! The placement policy, with what it needs beside the cluster: a time budget and a recorder.
+
+use std::sync::Arc;
+use std::time::Duration;
+use tessera_model::Millis;
+use tessera_placement::Policy;
+use tessera_placement::record::RoundRecorder;
+
+/// The placement policy and how it is driven.
+#[derive(Debug)]
+pub(crate) struct Planner {
+    pub(crate) policy: Arc<dyn Policy>,
+    /// Records the policy's inputs and decisions.
+    pub(crate) recorder: RoundRecorder,
+    /// Measures the time that a round spends on improving placements.
+    pub(crate) stopwatch: Arc<dyn Stopwatch>,
+    /// Most of that time.
+    pub(crate) improve_for: Duration,
+    /// When the policy was last asked although no job waits.
+    pub(crate) reviewed_at: Option<Millis>,
+}
+
+/// Measures time from a start of its own.
+pub trait Stopwatch: Send + Sync + std::fmt::Debug {
+    /// Returns the time that has passed.
+    fn read(&self) -> Duration;
+}
+
+/// A stopwatch that always reads zero, for tests and replays.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Standstill;
+
+impl Stopwatch for Standstill {
+    fn read(&self) -> Duration {
+        Duration::ZERO
+    }
+}
+
+/// How long a round may spend on improving placements, unless settings say otherwise.
+pub(crate) const IMPROVE_FOR: Duration = Duration::from_millis(10);
+
+impl Planner {
+    pub(crate) fn new(policy: Arc<dyn Policy>) -> Self {
+        Self {
+            policy,
+            recorder: RoundRecorder::default(),
+            stopwatch: Arc::new(Standstill),
+            improve_for: IMPROVE_FOR,
+            reviewed_at: None,
+        }
+    }
+
+    /// Copies what answers to questions need: they are not recorded.
+    pub(crate) fn excerpt(&self) -> Self {
+        Self {
+            policy: Arc::clone(&self.policy),
+            recorder: RoundRecorder::default(),
+            stopwatch: Arc::clone(&self.stopwatch),
+            improve_for: self.improve_for,
+            reviewed_at: self.reviewed_at,
+        }
+    }
+}

@@ -1,0 +1,288 @@
+//! What is known of how tasks behave: run times, memory, co-location, checkpoints.
+
+use crate::colocation::TrustedColocation;
+use crate::colocation::known;
+use crate::kernel_sharing::{set_mps_client, set_service_order, turn};
+use crate::memory::AwaitedMemory;
+use crate::predictions::AttemptPrediction;
+use crate::predictions::trained::RunEstimator;
+use crate::predictions::{AttemptRunTimes, OutcomeCounts, RunSample, TaskFacts};
+use crate::state::attempts::LiveAttempt;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use tessera_model::life::Outcome;
+use tessera_model::mig::Profile;
+use tessera_model::spec::Priority;
+use tessera_model::{JobId, Millis};
+use tessera_placement::{
+    Basis, Estimator as _, GpuView, MpsClient, Prediction, SharingRequest, SliceKind,
+};
+use tessera_wire::frames::ExitRecord;
+
+/// What is known of tasks, and of the work that unfinished jobs checkpointed.
+#[derive(Debug, Default)]
+pub(crate) struct Predictions {
+    /// How long tasks take, and what memory they need.
+    pub(crate) estimator: RunEstimator,
+    /// The tasks of ended attempts whose memory use is not known yet.
+    pub(crate) awaiting_memory: AwaitedMemory,
+    /// Outcomes of predicted memory that are not reported yet.
+    pub(crate) memory_outcomes: OutcomeCounts,
+    /// How busy tasks are that share slices, in thousandths of their time alone.
+    pub(crate) busy: Arc<BTreeMap<String, u16>>,
+    /// How fast co-located jobs are under MPS.
+    pub(crate) colocation: TrustedColocation,
+    /// How long unfinished jobs ran before they checkpointed, by kind of slice.
+    pub(crate) checkpoints: BTreeMap<JobId, Vec<(SliceKind, Millis)>>,
+}
+
+const MILLION: u64 = 1_000_000;
+
+/// Most kinds of slices on which one job's checkpoints are remembered; each takes a migration.
+const ASIDES_MAX: usize = 16;
+
+pub(crate) fn part_of(time: Millis, by: u64, over: u64) -> Millis {
+    let part = u128::from(time.get()) * u128::from(by) / u128::from(over.max(1));
+    Millis::new(u64::try_from(part).unwrap_or(u64::MAX))
+}
+
+pub(crate) fn ran(record: &ExitRecord) -> Option<Millis> {
+    let both = record.started_unix > Millis::ZERO && record.ended_unix >= record.started_unix;
+    both.then(|| record.ended_unix.minus(record.started_unix))
+}
+
+/// The assumed cost of a migration where none of the task was measured: write the checkpoint,
+/// change the layout, read the checkpoint. MISO's controllers were measured at 30 s.
+pub(crate) const MOVE_COST: Millis = Millis::from_secs(30);
+
+/// Returns the key under which a task's migrations are learned. No task has such a key, since each
+/// begins with a user.
+fn move_of(task: &str) -> String {
+    format!("\u{0}move of {task}")
+}
+
+/// Returns the kind of slice under which migrations are learned: their cost does not depend on it.
+fn any_place() -> SliceKind {
+    SliceKind::whole("")
+}
+
+impl Predictions {
+    /// Copies what answers to questions need, without what only rounds need.
+    pub(crate) fn excerpt(&self) -> Self {
+        Self {
+            estimator: self.estimator.clone(),
+            awaiting_memory: AwaitedMemory::default(),
+            memory_outcomes: OutcomeCounts::default(),
+            busy: Arc::clone(&self.busy),
+            colocation: self.colocation.clone(),
+            checkpoints: self.checkpoints.clone(),
+        }
+    }
+
+    /// Learns from runs of the past, the oldest first.
+    pub(crate) fn learn_runs(&mut self, lessons: &[RunSample]) {
+        self.estimator.clear();
+        for lesson in lessons {
+            self.estimator.learn(&lesson.task, &lesson.on, lesson.ran);
+        }
+    }
+
+    /// Predicts a whole run of a job on such a slice.
+    pub(crate) fn predict(&self, facts: &TaskFacts, on: &SliceKind) -> Option<Prediction> {
+        let known = match facts.task.is_empty() {
+            false => self.estimator.predict(&facts.task, on),
+            true => None,
+        };
+        known.map(|known| known.within(facts.limit)).or(facts.limit.map(Prediction::by_limit))
+    }
+
+    /// Predicts what is left of a job that doesn't run, on such a slice.
+    pub(crate) fn predict_rest(
+        &self,
+        job: JobId,
+        facts: &TaskFacts,
+        done: u32,
+        on: &SliceKind,
+    ) -> Option<Prediction> {
+        let whole = self.predict(facts, on)?;
+        // A limit holds for each attempt anew.
+        let lasted = match whole.basis {
+            Basis::TimeLimit => Millis::ZERO,
+            _ => self.elapsed(job, facts, done, on),
+        };
+        Some(whole.after(lasted).within(facts.limit))
+    }
+
+    /// Returns how long a job's work before its present attempt would have taken on such a slice.
+    fn elapsed(&self, job: JobId, facts: &TaskFacts, done: u32, on: &SliceKind) -> Millis {
+        let expected = |kind: &SliceKind| self.predict(facts, kind).map(|whole| whole.expected);
+        let here = expected(on);
+        let Some(asides) = self.checkpoints.get(&job) else {
+            // Put aside by what did not tell how long it ran.
+            return here.map_or(Millis::ZERO, |here| part_of(here, u64::from(done), MILLION));
+        };
+        asides.iter().fold(Millis::ZERO, |sum, (kind, ran)| {
+            let both = here.zip(expected(kind)).filter(|_| kind != on);
+            // Where nothing says how the slices compare, they are taken to be alike.
+            let as_here = both.map_or(*ran, |(here, there)| part_of(*ran, here.get(), there.get()));
+            sum.plus(as_here)
+        })
+    }
+
+    /// Learns the run time of an attempt that ended.
+    pub(crate) fn learn_end(&mut self, live: &LiveAttempt, record: &ExitRecord) -> AttemptRunTimes {
+        let Some(ran) = ran(record) else { return AttemptRunTimes::default() };
+        let Some(foretold) = &live.foretold else { return AttemptRunTimes::default() };
+        if record.outcome == Outcome::Preempted && live.facts.movable {
+            return AttemptRunTimes { aside: Some(ran), ..AttemptRunTimes::default() };
+        }
+        if record.outcome != Outcome::Succeeded {
+            return AttemptRunTimes::default();
+        }
+        if let Some(known) = &foretold.prediction {
+            self.estimator.came(known, ran);
+        }
+        let useful = self.useful(live, foretold, ran).filter(|_| !foretold.task.is_empty());
+        if let Some(useful) = useful {
+            self.estimator.learn(&foretold.task, &foretold.on, useful);
+        }
+        AttemptRunTimes { ran: Some(ran), aside: None, useful: useful.filter(|_| !foretold.whole) }
+    }
+
+    /// Returns how long a job that ended would have taken on the slice of its last attempt alone.
+    /// Returns `None` where most of that would be a guess.
+    fn useful(
+        &self,
+        live: &LiveAttempt,
+        foretold: &AttemptPrediction,
+        ran: Millis,
+    ) -> Option<Millis> {
+        if foretold.whole {
+            return Some(ran);
+        }
+        let asides = self.checkpoints.get(&live.job)?;
+        let measured = |kind: &SliceKind| {
+            let known = self.estimator.predict(&foretold.task, kind);
+            known.is_some_and(|known| known.basis == Basis::SameSlice)
+        };
+        let before = self.elapsed(live.job, &live.facts, live.done, &foretold.on);
+        let sure = asides
+            .iter()
+            .all(|(kind, _)| *kind == foretold.on || (measured(kind) && measured(&foretold.on)));
+        (sure || before <= ran).then(|| before.plus(ran))
+    }
+
+    /// Records an attempt's checkpoint, and returns how much of its job is done, in millionths.
+    pub(crate) fn record_checkpoint(&mut self, live: &LiveAttempt, lasted: AttemptRunTimes) -> u32 {
+        let (Some(ran), Some(foretold)) = (lasted.aside, &live.foretold) else { return live.done };
+        let done = self.progress(live, ran);
+        self.add_checkpoint(live.job, foretold.on.clone(), ran);
+        done
+    }
+
+    pub(crate) fn add_checkpoint(&mut self, job: JobId, on: SliceKind, ran: Millis) {
+        let known = self.checkpoints.entry(job).or_default();
+        if let Some((_, sum)) = known.iter_mut().find(|(kind, _)| *kind == on) {
+            *sum = sum.plus(ran);
+        } else if known.len() < ASIDES_MAX {
+            known.push((on, ran));
+        }
+    }
+
+    /// Returns the prediction of a whole run on an attempt's slice, and how much of one its job
+    /// has done once its attempt has run for `ran`.
+    pub(crate) fn course(&self, live: &LiveAttempt, ran: Millis) -> Option<(Prediction, Millis)> {
+        let on = &live.foretold.as_ref()?.on;
+        let whole = self.predict(&live.facts, on)?;
+        // A limit holds for each attempt anew.
+        let before = match whole.basis {
+            Basis::TimeLimit => Millis::ZERO,
+            _ => self.elapsed(live.job, &live.facts, live.done, on),
+        };
+        Some((whole, before.plus(ran)))
+    }
+
+    /// Returns how long a running attempt is expected to go on; `None` where nothing is known. Of
+    /// one that runs longer than nine in ten were expected to, only the time limit is known.
+    pub(crate) fn ends_in(&self, live: &LiveAttempt, now: Millis) -> Option<Millis> {
+        let ran = live.ran(now);
+        let (whole, lasted) = self.course(live, ran)?;
+        let limit = live.facts.limit.map(|limit| limit.minus(ran));
+        if whole.basis != Basis::TimeLimit && lasted >= whole.high {
+            return limit;
+        }
+        Some(whole.after(lasted).within(limit).expected)
+    }
+
+    /// Returns what would be left of a running attempt on another kind of slice.
+    pub(crate) fn left_on(
+        &self,
+        live: &LiveAttempt,
+        on: &SliceKind,
+        now: Millis,
+    ) -> Option<Millis> {
+        let (here, lasted) = self.course(live, live.ran(now))?;
+        let there = self.predict(&live.facts, on)?;
+        let left = here.after(lasted).expected;
+        Some(part_of(left, there.expected.get(), here.expected.get()))
+    }
+
+    /// Returns how much of a job is done once its attempt has run for `ran`: the time it took so
+    /// far, over that and what is left.
+    pub(crate) fn progress(&self, live: &LiveAttempt, ran: Millis) -> u32 {
+        let course = self.course(live, ran);
+        let Some((whole, lasted)) = course.filter(|(known, _)| known.basis != Basis::TimeLimit)
+        else {
+            return live.done;
+        };
+        let all = lasted.plus(whole.after(lasted).expected);
+        let done = part_of(Millis::new(MILLION), lasted.get(), all.get()).get();
+        u32::try_from(done).unwrap_or(0)
+    }
+
+    /// Predicts the speed of each of several co-located jobs under MPS, in thousandths of its
+    /// speed with the same percentage and no co-runners.
+    pub(crate) fn predict_speeds(
+        &self,
+        clients: &[MpsClient],
+        gpu: &GpuView,
+        profile: Option<&Profile>,
+    ) -> Option<Vec<u64>> {
+        let crowd = self.colocation.asked()?;
+        let part = match (profile, gpu.mig.as_deref()) {
+            (Some(profile), Some(mig)) => {
+                crate::state::inventory::kind(&gpu.model, mig, profile)?.part
+            }
+            (Some(_), None) => return None,
+            (None, _) => SliceKind::whole(&gpu.model).part,
+        };
+        let clients: Vec<_> = clients.iter().map(known).collect();
+        Some(crowd.together(part, &clients))
+    }
+
+    /// Returns the cost of migrating the job: as measured for its task, or as assumed.
+    pub(crate) fn migration_cost(&self, live: &LiveAttempt) -> Millis {
+        let known = self.estimator.predict(&move_of(&live.facts.task), &any_place());
+        known.map_or(MOVE_COST, |known| known.high)
+    }
+
+    /// Learns how long a migration of the task took.
+    pub(crate) fn learn_migration(&mut self, task: &str, took: Millis) {
+        if !task.is_empty() {
+            self.estimator.learn(&move_of(task), &any_place(), took);
+        }
+    }
+
+    /// Adds what is known of a sharer: its service order with kernel-level sharing, or its load
+    /// under MPS.
+    pub(crate) fn with_service_order(
+        &self,
+        mut share: Option<SharingRequest>,
+        facts: &TaskFacts,
+        priority: Priority,
+    ) -> Option<SharingRequest> {
+        set_service_order(share.as_mut(), turn(&self.busy, facts, priority));
+        set_mps_client(share.as_mut(), &self.busy, facts);
+        share
+    }
+}

@@ -1,0 +1,98 @@
+//! Jobs that wait for a place.
+
+use crate::explain::QueuePosition;
+use crate::predictions::TaskFacts;
+use crate::round::Round;
+use crate::rows::transitions::WaitReasonRow;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+use tessera_model::spec::Priority;
+use tessera_model::{DecisionId, GangMember, JobId, Millis};
+use tessera_placement::{Explanation, QueuedJob, WaitReason};
+use uuid::Uuid;
+
+/// The waiting jobs in service order.
+#[derive(Debug, Default)]
+pub(crate) struct JobQueue {
+    /// By priority, then by number.
+    pub(crate) waiting: BTreeMap<(Priority, JobId), WaitingJob>,
+    pub(crate) ranks: HashMap<JobId, Priority>,
+    /// By user: a round looks at no more of one user's jobs than leaves room for others'.
+    pub(crate) user_lines: BTreeMap<Arc<str>, BTreeSet<(Priority, JobId)>>,
+    /// Jobs that users changed recently, and when: those may be announced only after that.
+    pub(crate) recently_commanded: BTreeMap<JobId, Millis>,
+}
+
+/// A job in the queue.
+#[derive(Clone, Debug)]
+pub(crate) struct WaitingJob {
+    pub(crate) asked: QueuedJob,
+    pub(crate) attempts: u32,
+    pub(crate) reason: Option<WaitReason>,
+    pub(crate) facts: Arc<TaskFacts>,
+    /// How much of it is checkpointed, in millionths.
+    pub(crate) done: u32,
+    /// The memory that it requests by its task's earlier runs, if its user names none.
+    pub(crate) floor: Option<crate::memory::MemoryRequest>,
+}
+
+impl JobQueue {
+    /// Returns the jobs ahead of a queue position.
+    pub(crate) fn ahead<'c>(
+        &'c self,
+        line: &'c QueuePosition,
+    ) -> impl Iterator<Item = &'c QueuedJob> {
+        line.ahead.iter().filter_map(|job| Some(&self.queued(*job)?.asked))
+    }
+
+    pub(crate) fn record_wait(
+        &mut self,
+        job: JobId,
+        reason: WaitReason,
+        why: Explanation,
+        new_id: &mut dyn FnMut() -> Uuid,
+        round: &mut Round,
+    ) {
+        let Some(priority) = self.ranks.get(&job) else { return };
+        let Some(waiting) = self.waiting.get_mut(&(*priority, job)) else { return };
+        // Recorded when it changes: a job that waits an hour is one row, not a row a round.
+        if waiting.reason == Some(reason) {
+            return;
+        }
+        waiting.reason = Some(reason);
+        let decision = DecisionId::from_uuid(new_id());
+        round.waits.push(WaitReasonRow { job, decision, reason: reason.word(), why });
+    }
+
+    /// Returns a waiting job.
+    pub(crate) fn queued(&self, job: JobId) -> Option<&WaitingJob> {
+        self.waiting.get(&(*self.ranks.get(&job)?, job))
+    }
+
+    pub(crate) fn gang_of(&self, job: JobId) -> Option<GangMember> {
+        self.queued(job)?.asked.gang
+    }
+
+    /// Returns a waiting job with the other members of its gang, as if they requested the same.
+    pub(crate) fn with_gang(&self, job: &QueuedJob) -> Vec<QueuedJob> {
+        let Some(member) = job.gang else { return vec![job.clone()] };
+        let one = |id: JobId| {
+            let rank = self.gang_of(id)?.rank;
+            Some(QueuedJob { id, gang: Some(GangMember { rank, ..member }), ..job.clone() })
+        };
+        member.all().filter_map(one).collect()
+    }
+
+    pub(crate) fn dequeue(&mut self, job: JobId) -> Option<WaitingJob> {
+        let priority = self.ranks.remove(&job)?;
+        let waiting = self.waiting.remove(&(priority, job))?;
+        let user = &waiting.asked.user;
+        if let Some(line) = self.user_lines.get_mut(user) {
+            line.remove(&(priority, job));
+            if line.is_empty() {
+                self.user_lines.remove(user);
+            }
+        }
+        Some(waiting)
+    }
+}

@@ -1,0 +1,39 @@
+//! One round: inputs in, decisions out.
+
+use crate::input::Input;
+use crate::round::Round;
+use crate::state::ClusterState;
+use std::sync::Arc;
+use tessera_model::Millis;
+use uuid::Uuid;
+
+impl ClusterState {
+    /// Decides what follows from `inputs`, in their order.
+    ///
+    /// `new_id` makes new ids, ordered by time.
+    pub fn step(
+        &mut self,
+        inputs: Vec<Input>,
+        now: Millis,
+        new_id: &mut dyn FnMut() -> Uuid,
+    ) -> Round {
+        let mut round = Round::default();
+        self.clock.round_at = now;
+        for input in inputs {
+            self.handle_input(input, now, &mut round);
+        }
+        self.welcome_successors(now, &mut round);
+        self.expire_nodes(now, &mut round);
+        self.resume_gangs(&mut round);
+        self.make_ready(&mut round);
+        self.give_up_impossible(&mut round);
+        self.plan_requested_layouts(now, new_id, &mut round);
+        self.place_kept_jobs(now, new_id, &mut round);
+        let draft = self.place_waiting_jobs(now, new_id, &mut round);
+        self.order_plans(now, new_id, &mut round);
+        if let Some(draft) = draft.filter(|_| !round.is_empty()) {
+            round.record = Some(Arc::new(self.planner.recorder.keep_draft(draft)));
+        }
+        round
+    }
+}

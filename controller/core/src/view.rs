@@ -1,0 +1,189 @@
+//! The cluster as policies see it, built from what agents reported and what was decided since.
+
+use crate::state::ClusterState;
+use crate::state::attempts::LiveAttempt;
+use crate::state::inventory::GpuState;
+use crate::state::overrides::{closed_to_others, held_seats};
+use std::collections::BTreeMap;
+use tessera_model::mig::Slot;
+use tessera_model::mig::compute::Cut;
+use tessera_model::{Bytes, GpuId, JobId, Millis};
+use tessera_placement::{ClusterView, ComputeSeats, GpuView, InstanceState, InstanceView, Tenancy};
+use tessera_wire::frames::{InstanceReport, InstanceTrouble, MigReport};
+
+/// Whether the attempts on a GPU were placed for its present MIG mode. Until the others have
+/// ended, what they hold is not known.
+fn matches_mig_mode(gpu: &GpuState, holders: &[&LiveAttempt]) -> bool {
+    let partitioned = matches!(gpu.report.mig, MigReport::On { .. });
+    holders.iter().all(|held| held.slot.is_some() == partitioned)
+}
+
+pub(crate) fn instances(gpu: &GpuState, holders: &[&LiveAttempt]) -> Vec<InstanceView> {
+    let MigReport::On { geometry } = &gpu.report.mig else {
+        let state = held_by(holders, None).unwrap_or(InstanceState::Idle);
+        return vec![InstanceView { slot: None, memory: gpu.report.memory, state }];
+    };
+    let mut views: Vec<_> = gpu
+        .report
+        .instances
+        .iter()
+        .map(|i| InstanceView {
+            slot: Some(i.slot),
+            memory: i.memory,
+            state: match &gpu.wish {
+                Some(wish) if wish.takes(i.slot) => InstanceState::Leaving,
+                _ => state_of(i, held_by(holders, Some(i.slot)), doomed(gpu, geometry, i, holders)),
+            },
+        })
+        .collect();
+    for held in holders {
+        let Some(slot) = held.slot else { continue };
+        // Several sharers may wait for one instance.
+        if views.iter().all(|view| view.slot != Some(slot)) {
+            let memory = geometry.profile(slot.profile).map_or(Bytes::ZERO, |p| p.memory);
+            let state = held_by(holders, Some(slot)).unwrap_or(InstanceState::Idle);
+            views.push(InstanceView { slot: Some(slot), memory, state });
+        }
+    }
+    views.sort_by_key(|view| view.slot);
+    views
+}
+
+/// The job for whose place an instance is about to be destroyed.
+fn doomed(
+    gpu: &GpuState,
+    geometry: &tessera_model::mig::Geometry,
+    instance: &InstanceReport,
+    holders: &[&LiveAttempt],
+) -> Option<JobId> {
+    let mask = geometry.mask(instance.slot).ok()?;
+    holders.iter().find_map(|held| {
+        let slot = held.slot?;
+        let promised = gpu.report.instances.iter().all(|i| i.slot != slot);
+        (promised && geometry.mask(slot).is_ok_and(|m| m & mask != 0)).then_some(held.job)
+    })
+}
+
+/// Returns what the attempts in a slot make of it; `None` if there are none.
+fn held_by(holders: &[&LiveAttempt], slot: Option<Slot>) -> Option<InstanceState> {
+    let mut there = holders.iter().filter(|held| held.slot == slot);
+    let first = there.next()?;
+    let Some(sharer) = &first.share else { return Some(InstanceState::Taken { job: first.job }) };
+    let mut tenancy = Tenancy::begun(first.job, sharer);
+    let others = there.filter_map(|held| Some((held.job, held.share.as_ref()?)));
+    others.for_each(|(job, sharer)| tenancy.add(job, sharer));
+    Some(InstanceState::Shared(tenancy))
+}
+
+/// Returns what a GPU instance with several compute instances is doing.
+fn seats_of(instance: &InstanceReport, held: Option<InstanceState>) -> InstanceState {
+    let tenancy = match held {
+        Some(InstanceState::Shared(tenancy)) => Some(tenancy),
+        // Somebody cut it under its job, or it is taken for a change.
+        Some(state) => return state,
+        None => None,
+    };
+    match (&instance.trouble, tenancy) {
+        (Some(_), Some(tenancy)) => held_seats(tenancy),
+        (Some(InstanceTrouble::Foreign { .. }), None) => InstanceState::Foreign,
+        (Some(InstanceTrouble::Stuck { .. }), None) => InstanceState::Stuck,
+        (None, tenancy) => {
+            // Without its device nothing can run on a compute instance.
+            let mut cut = Cut::default();
+            for part in instance.parts.iter().filter(|part| part.slice.is_some()) {
+                cut.insert(part.slot);
+            }
+            InstanceState::Cut(ComputeSeats { cut, tenancy })
+        }
+    }
+}
+
+fn state_of(
+    instance: &InstanceReport,
+    held: Option<InstanceState>,
+    doomed_for: Option<JobId>,
+) -> InstanceState {
+    if !instance.parts.is_empty() {
+        return seats_of(instance, held);
+    }
+    match (held, doomed_for) {
+        // Nobody joins sharers where something is the matter.
+        (Some(InstanceState::Shared(tenancy)), _) if instance.trouble.is_some() => {
+            return closed_to_others(&tenancy);
+        }
+        (Some(state), _) => return state,
+        (None, Some(job)) => return InstanceState::Taken { job },
+        (None, None) => {}
+    }
+    match &instance.trouble {
+        Some(InstanceTrouble::Foreign { .. }) => InstanceState::Foreign,
+        Some(InstanceTrouble::Stuck { .. }) => InstanceState::Stuck,
+        // Without its one compute instance nothing can run on it, and whose it is is not known.
+        None if instance.slice.is_none() => InstanceState::Foreign,
+        None => InstanceState::Idle,
+    }
+}
+
+impl ClusterState {
+    /// Returns the cluster as policies see it.
+    pub fn view(&self, now: Millis) -> ClusterView {
+        let mut taken: BTreeMap<&GpuId, Vec<&LiveAttempt>> = BTreeMap::new();
+        for live in self.attempts.live.values() {
+            taken.entry(&live.gpu).or_default().push(live);
+        }
+        let mut gpus: Vec<_> = self
+            .inventory
+            .gpus
+            .values()
+            .filter_map(|gpu| {
+                let node = self.inventory.nodes.get(&gpu.node)?;
+                let holders = taken.get(&gpu.report.gpu).map_or(&[][..], Vec::as_slice);
+                let operator = self.overrides_of(gpu);
+                Some(GpuView {
+                    id: gpu.report.gpu.clone(),
+                    node: node.name.clone(),
+                    index: gpu.report.index,
+                    model: gpu.report.model.clone(),
+                    memory: gpu.report.memory,
+                    sms: gpu.report.sms,
+                    mig: gpu.mig.clone(),
+                    mps: node.mps,
+                    kernel: node.kernel,
+                    available: self.inventory.available(gpu, now)
+                        && operator.closed.is_none()
+                        && !self.layouts.is_layout_requested(&gpu.report.gpu)
+                        && matches_mig_mode(gpu, holders),
+                    changing: gpu.open_plan.is_some()
+                        || self.has_missing_instance(gpu, holders)
+                        || self.migrations.first_job_on(&gpu.report.gpu).is_some(),
+                    instances: {
+                        let mut views =
+                            self.overrides.with_quarantines(gpu, instances(gpu, holders));
+                        self.migrations.close(&gpu.report.gpu, &mut views);
+                        views
+                    },
+                    operator,
+                })
+            })
+            .collect();
+        gpus.sort_by(|a, b| (&a.node, a.index).cmp(&(&b.node, b.index)));
+        ClusterView { gpus }
+    }
+
+    /// Returns what stands or is promised on one GPU.
+    pub(crate) fn instances_of(&self, gpu: &GpuState) -> Vec<InstanceView> {
+        self.overrides.with_quarantines(gpu, instances(gpu, &self.attempts.holders(gpu)))
+    }
+
+    /// Whether an attempt waits for an instance of the GPU that doesn't stand yet.
+    pub(crate) fn has_pending_instance(&self, gpu: &GpuState) -> bool {
+        self.has_missing_instance(gpu, &self.attempts.holders(gpu))
+            || self.migrations.first_job_on(&gpu.report.gpu).is_some()
+    }
+
+    /// Whether an attempt waits for an instance that no ordered plan makes yet.
+    fn has_missing_instance(&self, gpu: &GpuState, holders: &[&LiveAttempt]) -> bool {
+        let stands = |slot: Slot| gpu.report.instances.iter().any(|i| i.slot == slot);
+        holders.iter().any(|held| held.slot.is_some_and(|slot| !stands(slot)))
+    }
+}

@@ -1,0 +1,119 @@
+//! How accurate predictions were, for Prometheus.
+
+use std::sync::LazyLock;
+
+use prometheus::core::Collector;
+use prometheus::{HistogramOpts, HistogramVec, IntCounterVec, IntGauge, IntGaugeVec, Opts};
+use tessera_placement::Basis;
+
+use crate::http::metrics;
+use crate::ports::ModelStatus;
+use crate::store::predictions::ModelSubject;
+use tessera_control::predictions::OutcomeCounts;
+use tessera_control::rows::transitions::EndedAttempt;
+
+/// Histogram: the error of predicted run times as a ratio of the prediction, by `basis`.
+const ERROR: &str = "tessera_prediction_error_ratio";
+/// Counter: predicted run times with an outcome, by `basis` and whether it lay `within` the interval.
+const OUTCOMES: &str = "tessera_predictions_total";
+/// Counter: predicted memory with an outcome, by whether it lay `within` the interval.
+const MEMORY: &str = "tessera_memory_predictions_total";
+/// Counter: predicted speeds of co-located jobs with an outcome, by whether it lay `within` the
+/// interval.
+const COLOCATION: &str = "tessera_colocation_predictions_total";
+/// Gauge: whether a model is trusted, by its `subject`. It is 0 where the model's error is too large or
+/// its predictions stopped to be accurate; there is no series before there is a model.
+const TRUSTED: &str = "tessera_predictor_trusted";
+/// Gauge: tasks whose memory predictions stopped to be accurate; they get cautious estimates.
+const LOW_CONFIDENCE: &str = "tessera_low_confidence_tasks";
+/// From an error of 2 % to one of ten times the prediction.
+const RATIOS: [f64; 9] = [0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 1.0, 3.0, 10.0];
+
+struct Counters {
+    error: HistogramVec,
+    outcomes: IntCounterVec,
+    memory: IntCounterVec,
+    colocation: IntCounterVec,
+    trusted: IntGaugeVec,
+    low_confidence: IntGauge,
+}
+
+static COUNTERS: LazyLock<Counters> = LazyLock::new(|| {
+    let help = "Error of predicted run times, as a ratio of the prediction.";
+    let error = HistogramOpts::new(ERROR, help).buckets(RATIOS.to_vec());
+    let error = HistogramVec::new(error, &["basis"]).expect("a constant name and label");
+    let counter = |name, help, labels: &[&str]| {
+        IntCounterVec::new(Opts::new(name, help), labels).expect("a constant name and label")
+    };
+    let outcomes = counter(OUTCOMES, "Predicted run times with an outcome.", &["basis", "within"]);
+    let memory = counter(MEMORY, "Predicted memory with an outcome.", &["within"]);
+    let colocation =
+        counter(COLOCATION, "Predicted speeds of co-located jobs with an outcome.", &["within"]);
+    let help = Opts::new(TRUSTED, "Whether a model is trusted.");
+    let trusted = IntGaugeVec::new(help, &["subject"]).expect("a constant name and label");
+    let low_confidence = IntGauge::new(LOW_CONFIDENCE, "Tasks that get cautious memory estimates.")
+        .expect("a constant name and label");
+    let all: [Box<dyn Collector>; 6] = [
+        Box::new(error.clone()),
+        Box::new(outcomes.clone()),
+        Box::new(memory.clone()),
+        Box::new(colocation.clone()),
+        Box::new(trusted.clone()),
+        Box::new(low_confidence.clone()),
+    ];
+    for series in all {
+        metrics::registry().register(series).expect("a name that is used once");
+    }
+    Counters { error, outcomes, memory, colocation, trusted, low_confidence }
+});
+
+/// Exports every series from the start, at zero.
+pub fn register_series() {
+    for basis in Basis::ALL {
+        COUNTERS.error.with_label_values(&[basis.word()]);
+        for within in ["yes", "no"] {
+            COUNTERS.outcomes.with_label_values(&[basis.word(), within]).inc_by(0);
+        }
+    }
+    count_memory_outcomes(OutcomeCounts::default());
+    count_colocation_outcomes(OutcomeCounts::default());
+}
+
+/// Exports which models are trusted now.
+pub fn export_trust(learned: &ModelStatus) {
+    let models =
+        [(ModelSubject::Slices, learned.slices), (ModelSubject::Colocation, learned.company)];
+    for (subject, model) in models {
+        if let Some((_, trusted)) = model {
+            COUNTERS.trusted.with_label_values(&[subject.name()]).set(i64::from(trusted));
+        }
+    }
+    COUNTERS.low_confidence.set(i64::try_from(learned.doubted_tasks).unwrap_or(i64::MAX));
+}
+
+/// Counts outcomes of memory predictions.
+pub fn count_memory_outcomes(outcomes: OutcomeCounts) {
+    add_outcomes(&COUNTERS.memory, outcomes);
+}
+
+/// Counts outcomes of predicted speeds of co-located jobs.
+pub fn count_colocation_outcomes(outcomes: OutcomeCounts) {
+    add_outcomes(&COUNTERS.colocation, outcomes);
+}
+
+fn add_outcomes(counter: &IntCounterVec, outcomes: OutcomeCounts) {
+    for (within, more) in [("yes", outcomes.within), ("no", outcomes.outside)] {
+        counter.with_label_values(&[within]).inc_by(more);
+    }
+}
+
+/// Counts the outcomes of predicted run times in a committed round.
+pub fn count_run_outcomes(ended: &[EndedAttempt]) {
+    for (known, ran) in ended.iter().filter_map(|end| Some((end.foretold?, end.lasted.ran?))) {
+        let basis = known.basis.word();
+        let within = if known.covers(ran) { "yes" } else { "no" };
+        COUNTERS.outcomes.with_label_values(&[basis, within]).inc();
+        let thousandths = u32::try_from(known.error(ran)).unwrap_or(u32::MAX);
+        COUNTERS.error.with_label_values(&[basis]).observe(f64::from(thousandths) / 1_000.0);
+    }
+}

@@ -1,0 +1,135 @@
+//! Removes rows of what ended long ago, a batch at a time, on the threads of submits and reads.
+
+use std::sync::LazyLock;
+use std::time::Duration;
+
+use prometheus::{IntCounterVec, Opts};
+use tessera_model::{Millis, RetentionTime};
+use tokio::runtime::Handle;
+use tokio::sync::watch;
+
+use super::intake::Chain;
+use crate::http::metrics;
+use crate::store::{self, ConnectOptions, Connection, StoreError, retention, rounds};
+
+/// Counter: jobs, layout plans and recorded rounds that were removed because of their age, by `what`.
+const REMOVED: &str = "tessera_history_removed_total";
+/// Longest time between sweeps; a tenth of what is kept, where that is shorter.
+const SWEEP_EVERY_MAX: Duration = Duration::from_secs(600);
+/// Shortest time between sweeps.
+const SWEEP_EVERY_MIN: Duration = Duration::from_secs(1);
+/// Most bytes that recorded rounds take together, as they are stored: beyond it the oldest go
+/// before their time.
+const ROUNDS_BYTES_MAX: i64 = 1 << 30;
+/// How long the database is left alone between batches: old rows are in no hurry.
+const BATCH_PAUSE: Duration = Duration::from_millis(200);
+
+static COUNTER: LazyLock<IntCounterVec> = LazyLock::new(|| {
+    let about = Opts::new(REMOVED, "Rows removed from the database because of their age.");
+    let counter = IntCounterVec::new(about, &["what"]).expect("a constant name and label");
+    metrics::registry().register(Box::new(counter.clone())).expect("a name that is used once");
+    counter
+});
+
+/// How long ended things are kept.
+#[derive(Clone, Copy, Debug)]
+pub struct RetentionTimes {
+    /// Jobs and layout plans.
+    pub history: RetentionTime,
+    /// Recorded rounds.
+    pub rounds: RetentionTime,
+}
+
+/// Starts the sweeps on `runtime`. `epoch` is the epoch that this controller leads under.
+pub fn start_sweeps(
+    runtime: &Handle,
+    options: ConnectOptions,
+    epoch: watch::Receiver<u64>,
+    kept: RetentionTimes,
+) {
+    for what in ["jobs", "layout_plans", "rounds"] {
+        COUNTER.with_label_values(&[what]).inc_by(0);
+    }
+    runtime.spawn(async move {
+        loop {
+            tokio::time::sleep(sweep_every(kept)).await;
+            let done = match store::connect(&options).await {
+                Ok(mut connection) => sweep(&mut connection, &epoch, kept).await,
+                Err(error) => Err(error),
+            };
+            if let Err(error) = done {
+                tracing::warn!(error = %Chain(&error), "old rows were not removed");
+            }
+        }
+    });
+}
+
+fn sweep_every(kept: RetentionTimes) -> Duration {
+    let tenth = |keep: RetentionTime| match keep {
+        RetentionTime::For(span) => span.duration() / 10,
+        RetentionTime::Forever => SWEEP_EVERY_MAX,
+    };
+    tenth(kept.history).min(tenth(kept.rounds)).clamp(SWEEP_EVERY_MIN, SWEEP_EVERY_MAX)
+}
+
+async fn sweep(
+    connection: &mut Connection,
+    epoch: &watch::Receiver<u64>,
+    kept: RetentionTimes,
+) -> Result<(), StoreError> {
+    if let RetentionTime::For(span) = kept.history {
+        sweep_jobs(connection, epoch, span).await?;
+    }
+    sweep_rounds(connection, epoch, kept.rounds).await
+}
+
+async fn sweep_rounds(
+    connection: &mut Connection,
+    epoch: &watch::Receiver<u64>,
+    keep: RetentionTime,
+) -> Result<(), StoreError> {
+    let keep_secs = match keep {
+        RetentionTime::For(span) => Some(span.duration().as_secs_f64()),
+        RetentionTime::Forever => None,
+    };
+    loop {
+        let held = *epoch.borrow();
+        let gone =
+            rounds::remove_oldest_chain(connection, held, keep_secs, ROUNDS_BYTES_MAX).await?;
+        COUNTER.with_label_values(&["rounds"]).inc_by(gone);
+        if gone == 0 {
+            return Ok(());
+        }
+        tracing::info!(rounds = gone, "removed old recorded rounds");
+        tokio::time::sleep(BATCH_PAUSE).await;
+    }
+}
+
+async fn sweep_jobs(
+    connection: &mut Connection,
+    epoch: &watch::Receiver<u64>,
+    span: Millis,
+) -> Result<(), StoreError> {
+    let secs = span.duration().as_secs_f64();
+    let held = || *epoch.borrow();
+    let (mut jobs, mut layouts, mut after) = (0_u64, 0_u64, Some(0));
+    while let Some(from) = after {
+        let batch = retention::remove_jobs(connection, held(), secs, from).await?;
+        COUNTER.with_label_values(&["jobs"]).inc_by(batch.jobs);
+        (jobs, after) = (jobs + batch.jobs, batch.next);
+        tokio::time::sleep(BATCH_PAUSE).await;
+    }
+    loop {
+        let removed = retention::remove_layout_plans(connection, held(), secs).await?;
+        COUNTER.with_label_values(&["layout_plans"]).inc_by(removed);
+        layouts += removed;
+        if removed == 0 {
+            break;
+        }
+        tokio::time::sleep(BATCH_PAUSE).await;
+    }
+    if jobs + layouts > 0 {
+        tracing::info!(jobs, layouts, "removed old jobs and layout plans");
+    }
+    Ok(())
+}

@@ -1,0 +1,40 @@
+//! Checks that a node runs on itself.
+
+use actix_web::get;
+use actix_web::web::{Data, Json};
+use tessera_api_types::DoctorReport;
+use tessera_model::NodeName;
+
+use super::error::ApiError;
+use super::extract::Named;
+use super::gpu_names::find_node;
+use super::openapi::{LookupProblems, NodePath, Problems};
+use super::state::State;
+use crate::ports::ToPlacer;
+
+/// Runs a node's checks: what keeps it from running jobs and partitioning its GPUs, and what fixes
+/// that.
+#[utoipa::path(
+    tag = "operators",
+    operation_id = "doctor",
+    params(NodePath),
+    responses(
+        (status = 200, description = "What it found.", body = DoctorReport),
+        Problems, LookupProblems,
+    ),
+    security(("bearer" = [])),
+)]
+#[get("/nodes/{name}/doctor")]
+pub(super) async fn doctor(
+    name: Named<NodeName>,
+    state: Data<State>,
+) -> Result<Json<DoctorReport>, ApiError> {
+    let name = name.0;
+    find_node(&state, &name).await?;
+    let asked = name.clone();
+    let answer = state.ask(|reply| ToPlacer::Doctor { node: asked, reply }).await?;
+    let findings = answer.ok_or_else(|| ApiError::Unavailable {
+        reason: format!("node {name} is not connected: run tessera-agent doctor there"),
+    })?;
+    Ok(Json(DoctorReport { node: name.to_string(), findings }))
+}

@@ -1,0 +1,336 @@
+//! Attempts start, are asked to migrate, stop and end.
+
+use serde::Serialize;
+use sqlx::PgConnection;
+use tessera_model::Millis;
+use tessera_placement::{Explanation, JobPlacement};
+use uuid::Uuid;
+
+use crate::store::columns::{bigint, integer, job_number, json_text, moment_ms, row_count};
+use crate::store::{StoreError, tenancies};
+use tessera_control::rows::transitions::{
+    EndedAttempt, MigrationRow, ReadyAttempt, StartedAttempt, StoppingAttempt,
+};
+
+/// Moves jobs whose slice stands now from placing to starting.
+///
+/// # Errors
+///
+/// [`StoreError::Conflict`], [`StoreError::Unavailable`].
+pub async fn launch_attempts(
+    connection: &mut PgConnection,
+    batch: &[ReadyAttempt],
+) -> Result<(), StoreError> {
+    if batch.is_empty() {
+        return Ok(());
+    }
+    let action = "launch on ready slices";
+    let jobs: Vec<_> = batch.iter().map(|r| job_number(r.job)).collect();
+    let attempts: Vec<_> = batch.iter().map(|r| r.attempt.as_uuid()).collect();
+    let slices: Vec<_> = batch.iter().map(|r| r.slice.as_str().to_owned()).collect();
+    let changed = sqlx::query!(
+        r#"
+        WITH u AS (
+            SELECT * FROM UNNEST($1::bigint[], $2::uuid[], $3::text[]) AS u (job, attempt, slice)
+        ), a AS (
+            UPDATE attempts SET state = 'starting', slice = u.slice
+              FROM u
+             WHERE attempts.attempt = u.attempt AND attempts.state = 'placing'
+        )
+        UPDATE jobs SET state = 'starting'
+          FROM u
+         WHERE jobs.job = u.job AND jobs.attempt = u.attempt AND jobs.state = 'placing'
+        "#,
+        &jobs,
+        &attempts,
+        &slices,
+    )
+    .execute(connection)
+    .await
+    .map_err(StoreError::while_trying_to(action))?;
+    StoreError::check_changed(action, batch.len(), changed.rows_affected())
+}
+
+/// Moves jobs whose programs run from starting to running.
+///
+/// # Errors
+///
+/// [`StoreError::Conflict`], [`StoreError::Unavailable`].
+pub async fn record_starts(
+    connection: &mut PgConnection,
+    batch: &[StartedAttempt],
+) -> Result<(), StoreError> {
+    if batch.is_empty() {
+        return Ok(());
+    }
+    let action = "record starts";
+    let jobs: Vec<_> = batch.iter().map(|s| job_number(s.job)).collect();
+    let attempts: Vec<_> = batch.iter().map(|s| s.attempt.as_uuid()).collect();
+    let starts: Vec<_> = batch.iter().map(|s| moment_ms(s.started_unix)).collect();
+    let migrations: Vec<_> = batch.iter().map(|s| s.moved.map(|took| bigint(took.get()))).collect();
+    let changed = sqlx::query!(
+        r#"
+        WITH u AS (
+            SELECT * FROM UNNEST($1::bigint[], $2::uuid[], $3::bigint[], $4::bigint[])
+                AS u (job, attempt, started_ms, migration_ms)
+        ), p AS (
+            UPDATE predictions SET migration_ms = u.migration_ms
+              FROM u
+             WHERE predictions.attempt = u.attempt AND u.migration_ms IS NOT NULL
+        ), a AS (
+            UPDATE attempts
+               SET state = 'running',
+                   started_at = timestamptz 'epoch' + u.started_ms * interval '1 millisecond'
+              FROM u
+             WHERE attempts.attempt = u.attempt AND attempts.state = 'starting'
+        )
+        UPDATE jobs SET state = 'running'
+          FROM u
+         WHERE jobs.job = u.job AND jobs.attempt = u.attempt AND jobs.state = 'starting'
+        "#,
+        &jobs,
+        &attempts,
+        &starts as &[Option<i64>],
+        &migrations as &[Option<i64>],
+    )
+    .execute(connection)
+    .await
+    .map_err(StoreError::while_trying_to(action))?;
+    StoreError::check_changed(action, batch.len(), changed.rows_affected())
+}
+
+/// Moves jobs with live attempts to stopping; those that are stopping already stay so.
+///
+/// # Errors
+///
+/// [`StoreError::Conflict`], [`StoreError::Unavailable`].
+pub async fn record_stops(
+    connection: &mut PgConnection,
+    batch: &[StoppingAttempt],
+) -> Result<(), StoreError> {
+    if batch.is_empty() {
+        return Ok(());
+    }
+    let action = "record stops";
+    let jobs: Vec<_> = batch.iter().map(|s| job_number(s.job)).collect();
+    let attempts: Vec<_> = batch.iter().map(|s| s.attempt.as_uuid()).collect();
+    let changed = sqlx::query!(
+        r#"
+        WITH u AS (
+            SELECT * FROM UNNEST($1::bigint[], $2::uuid[]) AS u (job, attempt)
+        ), a AS (
+            UPDATE attempts SET state = 'stopping' FROM u
+             WHERE attempts.attempt = u.attempt AND attempts.live
+        ), e AS (
+            INSERT INTO job_events (job, state, text)
+            SELECT u.job, 'stopping', 'cancelled by its user: its attempt is being ended' FROM u
+        )
+        UPDATE jobs SET state = 'stopping'
+          FROM u
+         WHERE jobs.job = u.job AND jobs.attempt = u.attempt
+           AND jobs.state IN ('placing', 'starting', 'running', 'stopping')
+        "#,
+        &jobs,
+        &attempts,
+    )
+    .execute(connection)
+    .await
+    .map_err(StoreError::while_trying_to(action))?;
+    StoreError::check_changed(action, batch.len(), changed.rows_affected())
+}
+
+/// Ends attempts: frees the memory slices that they hold, and moves their jobs on. A job is
+/// moved only by its current attempt (rule F10).
+///
+/// # Errors
+///
+/// [`StoreError::Conflict`], [`StoreError::Unavailable`].
+pub async fn record_ends(
+    connection: &mut PgConnection,
+    batch: &[EndedAttempt],
+) -> Result<(), StoreError> {
+    if batch.is_empty() {
+        return Ok(());
+    }
+    let action = "record ends";
+    let rows: Vec<_> = batch.iter().map(EndRecord::of).collect();
+    let changed = sqlx::query!(
+        r#"
+        WITH u AS (
+            SELECT *
+              FROM json_to_recordset($1::text::json)
+                AS u (job bigint, attempt uuid, from_state text, to_state text, charged integer,
+                      uncharged integer, restart_reason text, outcome text, started_ms bigint,
+                      ended_ms bigint, exit_code text, detail text, user_ms bigint,
+                      system_ms bigint, max_rss bigint, ran_ms bigint, checkpoint_ms bigint,
+                      useful_ms bigint, done_ppm integer, ran_out_of bigint)
+        ), a AS (
+            UPDATE attempts
+               SET live = false, state = u.outcome,
+                   started_at = COALESCE(
+                       attempts.started_at,
+                       timestamptz 'epoch' + u.started_ms * interval '1 millisecond'),
+                   ended_at = COALESCE(
+                       timestamptz 'epoch' + u.ended_ms * interval '1 millisecond', now()),
+                   exit_code = u.exit_code, detail = u.detail,
+                   user_ms = u.user_ms, system_ms = u.system_ms, max_rss = u.max_rss
+              FROM u
+             WHERE attempts.attempt = u.attempt AND attempts.live
+            RETURNING attempts.attempt
+        ), s AS (
+            DELETE FROM attempt_slots USING u WHERE attempt_slots.attempt = u.attempt
+        ), p AS (
+            UPDATE predictions
+               SET ran_ms = u.ran_ms, useful_ms = u.useful_ms, checkpoint_ms = u.checkpoint_ms,
+                   ended_at = CASE WHEN u.ran_ms IS NOT NULL THEN now() END,
+                   ran_out_of = u.ran_out_of,
+                   memory_outcome_at = CASE WHEN u.ran_out_of IS NOT NULL
+                                              OR (u.outcome = 'succeeded'
+                                                  AND b.peak_gpu_memory > 0)
+                                            THEN now() END
+              FROM u JOIN attempts AS b ON b.attempt = u.attempt
+             WHERE predictions.attempt = u.attempt
+               AND (u.ran_ms IS NOT NULL OR u.checkpoint_ms IS NOT NULL
+                    OR u.ran_out_of IS NOT NULL OR u.outcome = 'succeeded')
+        ), j AS (
+            UPDATE jobs
+               SET state = u.to_state, attempt = NULL,
+                   charged = jobs.charged + u.charged,
+                   uncharged = jobs.uncharged + u.uncharged,
+                   done_ppm = u.done_ppm,
+                   restart_reason = COALESCE(u.restart_reason, jobs.restart_reason),
+                   ended_at = CASE WHEN u.to_state IN ('queued', 'held') THEN NULL ELSE now() END
+              FROM u
+             WHERE jobs.job = u.job AND jobs.attempt = u.attempt AND jobs.state = u.from_state
+            RETURNING jobs.job
+        )
+        SELECT (SELECT COUNT(*) FROM a) AS "attempts!", (SELECT COUNT(*) FROM j) AS "jobs!"
+        "#,
+        json_text(&rows),
+    )
+    .fetch_one(&mut *connection)
+    .await
+    .map_err(StoreError::while_trying_to(action))?;
+    StoreError::check_changed(action, batch.len(), row_count(changed.jobs))?;
+    StoreError::check_changed(action, batch.len(), row_count(changed.attempts))?;
+    tenancies::leave_tenancies(connection, batch).await
+}
+
+/// The end of an attempt, as the statement reads it.
+#[derive(Debug, Serialize)]
+struct EndRecord<'a> {
+    job: i64,
+    attempt: Uuid,
+    from_state: &'static str,
+    to_state: &'static str,
+    charged: i32,
+    uncharged: i32,
+    restart_reason: Option<&'static str>,
+    outcome: &'static str,
+    started_ms: Option<i64>,
+    ended_ms: Option<i64>,
+    exit_code: Option<String>,
+    detail: Option<&'a str>,
+    user_ms: Option<i64>,
+    system_ms: Option<i64>,
+    max_rss: Option<i64>,
+    ran_ms: Option<i64>,
+    checkpoint_ms: Option<i64>,
+    useful_ms: Option<i64>,
+    done_ppm: i32,
+    ran_out_of: Option<i64>,
+}
+
+impl<'a> EndRecord<'a> {
+    fn of(ended: &'a EndedAttempt) -> Self {
+        let record = &ended.record;
+        let ran = record.started_unix != Millis::ZERO;
+        let millis = |time: Option<Millis>| time.map(|time| bigint(time.get()));
+        Self {
+            job: job_number(ended.job),
+            attempt: ended.attempt.as_uuid(),
+            from_state: ended.from.word(),
+            to_state: ended.to.word(),
+            charged: ended.charged.into(),
+            uncharged: ended.uncharged.into(),
+            restart_reason: (!ended.to.is_final()).then(|| ended.reason.word()),
+            outcome: record.outcome.word(),
+            started_ms: moment_ms(record.started_unix),
+            ended_ms: moment_ms(record.ended_unix),
+            exit_code: record.exit.map(|exit| exit.to_string()),
+            detail: Some(record.detail.as_str()).filter(|detail| !detail.is_empty()),
+            user_ms: millis(ran.then_some(record.user_time)),
+            system_ms: millis(ran.then_some(record.system_time)),
+            max_rss: ran.then(|| bigint(record.max_rss.get())),
+            ran_ms: millis(ended.lasted.ran),
+            checkpoint_ms: millis(ended.lasted.aside),
+            useful_ms: millis(ended.lasted.useful),
+            done_ppm: integer(ended.done),
+            ran_out_of: ended.ran_out_of.map(|slice| bigint(slice.get())),
+        }
+    }
+}
+
+/// Records that running jobs are asked to migrate: the decisions, and events for their users.
+///
+/// # Errors
+///
+/// [`StoreError::Conflict`] if one no longer runs, [`StoreError::Unavailable`].
+pub async fn record_migrations(
+    connection: &mut PgConnection,
+    batch: &[MigrationRow],
+    policy: &str,
+    epoch: u64,
+) -> Result<(), StoreError> {
+    if batch.is_empty() {
+        return Ok(());
+    }
+    let action = "record migrations";
+    let rows: Vec<_> = batch.iter().map(MigrationRecord::of).collect();
+    let changed = sqlx::query!(
+        r#"
+        WITH u AS (
+            SELECT u.*
+              FROM json_to_recordset($1::text::json)
+                AS u (job bigint, attempt uuid, decision uuid, placement json, explanation json)
+              JOIN jobs AS j ON j.job = u.job AND j.attempt = u.attempt AND j.state = 'running'
+        ), e AS (
+            INSERT INTO job_events (job, state, text)
+            SELECT u.job, 'running',
+                   'asked to write a checkpoint and migrate: ' || (u.explanation ->> 'summary')
+              FROM u
+        )
+        INSERT INTO decisions (decision, job, outcome, policy, epoch, placement, explanation)
+        SELECT u.decision, u.job, 'migrate', $2, $3, u.placement, u.explanation FROM u
+        "#,
+        json_text(&rows),
+        policy,
+        bigint(epoch),
+    )
+    .execute(connection)
+    .await
+    .map_err(StoreError::while_trying_to(action))?;
+    StoreError::check_changed(action, batch.len(), changed.rows_affected())
+}
+
+/// A running job's migration, as the statement reads it.
+#[derive(Debug, Serialize)]
+struct MigrationRecord<'a> {
+    job: i64,
+    attempt: Uuid,
+    decision: Uuid,
+    placement: &'a JobPlacement,
+    explanation: &'a Explanation,
+}
+
+impl<'a> MigrationRecord<'a> {
+    fn of(moving: &'a MigrationRow) -> Self {
+        Self {
+            job: job_number(moving.job),
+            attempt: moving.attempt.as_uuid(),
+            decision: moving.decision.as_uuid(),
+            placement: &moving.place,
+            explanation: &moving.why,
+        }
+    }
+}

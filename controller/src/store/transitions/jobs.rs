@@ -1,0 +1,189 @@
+//! Changes of waiting jobs: why they wait, their shares, and their users' commands.
+
+use std::collections::{BTreeMap, HashMap};
+
+use serde::Serialize;
+use sqlx::PgConnection;
+use tessera_model::JobId;
+use tessera_model::ids::BadId;
+use tessera_model::life::JobState;
+use tessera_model::share::SmPercent;
+use tessera_placement::Explanation;
+use uuid::Uuid;
+
+use crate::store::StoreError;
+use crate::store::columns::{RowRef, bigint, job_number, json_text};
+use crate::store::job_updates::update_columns;
+use tessera_control::rows::transitions::{ResharedJob, WaitReasonRow, WaitingJobCommand};
+
+/// Records why jobs wait.
+///
+/// # Errors
+///
+/// [`StoreError::Unavailable`].
+pub async fn record_waits(
+    connection: &mut PgConnection,
+    batch: &[WaitReasonRow],
+    policy: &str,
+    epoch: u64,
+) -> Result<(), StoreError> {
+    if batch.is_empty() {
+        return Ok(());
+    }
+    let rows: Vec<_> = batch.iter().map(WaitRecord::of).collect();
+    sqlx::query!(
+        r#"
+        INSERT INTO decisions (decision, job, outcome, reason, policy, epoch, explanation)
+        SELECT u.decision, u.job, 'wait', u.reason, $2, $3, u.explanation
+          FROM json_to_recordset($1::text::json)
+            AS u (decision uuid, job bigint, reason text, explanation json)
+        "#,
+        json_text(&rows),
+        policy,
+        bigint(epoch),
+    )
+    .execute(connection)
+    .await
+    .map_err(StoreError::while_trying_to("record why jobs wait"))
+    .map(drop)
+}
+
+/// A decision that a job waits, as the statement reads it.
+#[derive(Debug, Serialize)]
+struct WaitRecord<'a> {
+    decision: Uuid,
+    job: i64,
+    reason: &'static str,
+    explanation: &'a Explanation,
+}
+
+impl<'a> WaitRecord<'a> {
+    fn of(wait: &'a WaitReasonRow) -> Self {
+        Self {
+            decision: wait.decision.as_uuid(),
+            job: job_number(wait.job),
+            reason: wait.reason,
+            explanation: &wait.why,
+        }
+    }
+}
+
+/// Records what share of its slice each job's next attempt gets.
+///
+/// # Errors
+///
+/// [`StoreError::Conflict`] if a job has another attempt, or is stopping;
+/// [`StoreError::Unavailable`].
+pub async fn change_shares(
+    connection: &mut PgConnection,
+    batch: &[ResharedJob],
+) -> Result<(), StoreError> {
+    // One statement changes a row only once: the newest share of each job counts.
+    let newest: BTreeMap<JobId, &ResharedJob> = batch.iter().map(|r| (r.job, r)).collect();
+    if newest.is_empty() {
+        return Ok(());
+    }
+    let action = "record new shares";
+    let jobs: Vec<_> = newest.values().map(|r| job_number(r.job)).collect();
+    let attempts: Vec<_> = newest.values().map(|r| r.attempt.as_uuid()).collect();
+    let percents: Vec<_> = newest.values().map(|r| i16::from(r.sm.get())).collect();
+    let changed = sqlx::query!(
+        r#"
+        WITH u AS (
+            SELECT * FROM UNNEST($1::bigint[], $2::uuid[], $3::smallint[]) AS u (job, attempt, sm)
+        ), e AS (
+            INSERT INTO job_events (job, state, text)
+            SELECT u.job, j.state, 'its share becomes ' || u.sm || ' %: it is started again'
+              FROM u JOIN jobs AS j ON j.job = u.job
+        )
+        UPDATE jobs SET sm_percent = u.sm
+          FROM u
+         WHERE jobs.job = u.job AND jobs.attempt = u.attempt
+           AND jobs.state IN ('placing', 'starting', 'running')
+        "#,
+        &jobs,
+        &attempts,
+        &percents,
+    )
+    .execute(connection)
+    .await
+    .map_err(StoreError::while_trying_to(action))?;
+    StoreError::check_changed(action, newest.len(), changed.rows_affected())
+}
+
+/// Carries out users' commands on waiting jobs. Returns the jobs that changed with their new states:
+/// a job in another state, or none at all, is left out. A release resets the count of ends that were
+/// not the job's fault, since its user looked at it.
+///
+/// # Errors
+///
+/// [`StoreError::Unavailable`], [`StoreError::Corrupt`].
+pub async fn command_waiting_jobs(
+    connection: &mut PgConnection,
+    batch: &[WaitingJobCommand],
+) -> Result<HashMap<JobId, JobState>, StoreError> {
+    if batch.is_empty() {
+        return Ok(HashMap::new());
+    }
+    let rows: Vec<_> = batch.iter().map(CommandRecord::of).collect();
+    let changed = sqlx::query!(
+        r#"
+        WITH u AS (
+            SELECT *
+              FROM json_to_recordset($1::text::json)
+                AS u (job bigint, to_state text, sm_percent smallint, text text,
+                      priority smallint, time_limit_ms bigint)
+        ), m AS (
+            UPDATE jobs
+               SET state = COALESCE(u.to_state, jobs.state),
+                   sm_percent = COALESCE(u.sm_percent, jobs.sm_percent),
+                   priority = COALESCE(u.priority, jobs.priority),
+                   time_limit_ms = COALESCE(u.time_limit_ms, jobs.time_limit_ms),
+                   uncharged = CASE WHEN jobs.state = 'held' AND u.to_state = 'queued' THEN 0
+                                    ELSE jobs.uncharged END,
+                   ended_at = CASE WHEN u.to_state = 'cancelled' THEN now() END
+              FROM u
+             WHERE jobs.job = u.job AND jobs.state IN ('queued', 'held')
+            RETURNING jobs.job, jobs.state, u.text
+        ), e AS (
+            INSERT INTO job_events (job, state, text) SELECT m.job, m.state, m.text FROM m
+        )
+        SELECT m.job, m.state FROM m
+        "#,
+        json_text(&rows),
+    )
+    .fetch_all(connection)
+    .await
+    .map_err(StoreError::while_trying_to("carry out commands on waiting jobs"))?;
+    let states = changed.into_iter().map(|changed| {
+        let row = RowRef::new("jobs", changed.job);
+        let state = changed.state.parse().map_err(row.corrupt::<BadId>("state"))?;
+        Ok((row.job("job", changed.job)?, state))
+    });
+    states.collect()
+}
+
+/// A user's command on a waiting job, as the statement reads it; what stays as it is is NULL.
+#[derive(Debug, Serialize)]
+struct CommandRecord {
+    job: i64,
+    to_state: Option<&'static str>,
+    sm_percent: Option<u8>,
+    text: String,
+    priority: Option<u8>,
+    time_limit_ms: Option<i64>,
+}
+
+impl CommandRecord {
+    fn of(command: &WaitingJobCommand) -> Self {
+        let (priority, time_limit_ms) = update_columns(command.change.terms());
+        Self {
+            job: job_number(command.job),
+            to_state: command.change.to().map(JobState::word),
+            sm_percent: command.change.sm().map(SmPercent::get),
+            text: command.change.text(),
+            priority,
+            time_limit_ms,
+        }
+    }
+}

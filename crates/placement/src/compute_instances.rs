@@ -1,0 +1,253 @@
+//! Jobs that name a compute instance (`1c.3g.20gb`), the same for every policy.
+//!
+//! No paper cuts GPU instances further. What follows is ours:
+//!
+//! - Only an operator's layout cuts a GPU instance, and only a job that names a compute instance
+//!   runs on one: it shares its memory with whoever is beside it, and nothing but the programs'
+//!   own modesty divides that. Of the memory, as much is counted for a job as it has of the
+//!   compute slices.
+//! - All compute instances of a GPU instance belong to one user at a time: a fault of the GPU
+//!   instance may hit all of them.
+//! - Jobs fill a GPU instance up before they take the next one, so that whole ones stay free.
+//! - A job that waits holds up those behind it that want the same, and those of other users that
+//!   would keep its GPU instances from coming free: nobody starves.
+//!
+//! Such jobs compete with no others, so that they are seated before the policy is asked.
+
+mod messages;
+
+use std::cmp::Reverse;
+use std::sync::Arc;
+
+use tessera_model::mig::Slot;
+use tessera_model::mig::compute::{ComputeName, ComputeSlot};
+use tessera_model::share::{ComputeShare, SliceShare};
+use tessera_model::spec::GpuRequest;
+use tessera_model::{Bytes, JobId};
+
+use crate::decision::{Decision, JobPlacement, WaitReason};
+
+use crate::fair::{OrderedJob, Quotas};
+use crate::view::{
+    ClosureKind, ClusterView, ComputeSeats, GpuView, InstanceState, QueuedJob, Tenancy,
+};
+
+/// What became of the head of a queue.
+#[derive(Debug, Default)]
+pub struct ComputePlacements<'q> {
+    /// What was decided about jobs that name compute instances.
+    pub decisions: Vec<Decision>,
+    /// How many of them start.
+    pub started: usize,
+    /// All other jobs, for the policy, in their order.
+    pub others: Vec<&'q QueuedJob>,
+}
+
+/// A GPU instance that is cut, with what this round decided laid over it.
+#[derive(Clone, Debug)]
+pub(crate) struct CutInstance<'c> {
+    pub(crate) gpu: &'c GpuView,
+    pub(crate) slot: Slot,
+    seats: ComputeSeats,
+    /// Who has it, after this round's starts.
+    pub(crate) user: Option<Arc<str>>,
+    /// Which job is where, after this round's starts.
+    pub(crate) taken: Vec<(JobId, ComputeSlot)>,
+}
+
+impl CutInstance<'_> {
+    /// Returns the compute instances of a size that are free.
+    fn free(&self, slices: u8) -> impl Iterator<Item = ComputeSlot> {
+        let free = |slot: &ComputeSlot| self.taken.iter().all(|(_, taken)| !taken.overlaps(*slot));
+        self.seats.cut.iter().filter(move |slot| slot.slices == slices).filter(free)
+    }
+
+    /// Returns whether it has compute instances of a size.
+    pub(crate) fn has(&self, slices: u8) -> bool {
+        self.seats.cut.iter().any(|slot| slot.slices == slices)
+    }
+
+    fn lets(&self, user: &Arc<str>) -> bool {
+        self.user.as_ref().is_none_or(|there| there == user)
+    }
+}
+
+/// A job that waits, and so holds others up.
+struct WaitingRequest<'q> {
+    name: &'q ComputeName,
+    user: &'q Arc<str>,
+}
+
+/// What became of a queue, with what it was seated on.
+#[derive(Debug, Default)]
+pub(crate) struct PlacedParts<'c, 'q> {
+    pub(crate) decisions: Vec<Decision>,
+    pub(crate) started: usize,
+    pub(crate) others: Vec<OrderedJob<'q>>,
+    pub(crate) instances: Vec<CutInstance<'c>>,
+}
+
+/// Seats the jobs of a queue that name compute instances.
+pub fn seat<'q>(
+    cluster: &ClusterView,
+    queue: &mut dyn Iterator<Item = &'q QueuedJob>,
+    starts_max: usize,
+) -> ComputePlacements<'q> {
+    let turns = queue.map(|job| OrderedJob { job, came: job.submitted }).collect();
+    let PlacedParts { decisions, started, others, .. } =
+        place_in_order(cluster, turns, None, starts_max);
+    ComputePlacements {
+        decisions,
+        started,
+        others: others.into_iter().map(|turn| turn.job).collect(),
+    }
+}
+
+/// Does as [`seat`], in this order, and within quotas.
+pub(crate) fn place_in_order<'c, 'q>(
+    cluster: &'c ClusterView,
+    queue: Vec<OrderedJob<'q>>,
+    mut quotas: Option<&mut Quotas<'_>>,
+    starts_max: usize,
+) -> PlacedParts<'c, 'q> {
+    let mut seated = PlacedParts::default();
+    let mut instances = None;
+    let mut heads: Vec<WaitingRequest<'q>> = Vec::new();
+    for turn in queue {
+        let job = turn.job;
+        let GpuRequest::Compute(name) = &job.gpu else {
+            seated.others.push(turn);
+            continue;
+        };
+        let held_up = heads.iter().any(|head| {
+            head.name == name || (head.name.profile == name.profile && *head.user != job.user)
+        });
+        if held_up || seated.started >= starts_max {
+            continue;
+        }
+        let instances = instances.get_or_insert_with(|| cut_instances(cluster));
+        let found = best(instances, name, &job.user);
+        // Beside others of its user it takes nothing more; and whom a quota holds holds up nobody.
+        let alone = found.is_none_or(|(index, _)| instances[index].user.is_none());
+        if let Some(quotas) = quotas.as_deref().filter(|quotas| alone && quotas.bars(job, 1)) {
+            seated.decisions.push(quotas.wait(messages::POLICY, job, 1, None));
+            continue;
+        }
+        match found {
+            Some((index, part)) => {
+                let why = messages::start(job, name, instances, index, part);
+                let instance = &mut instances[index];
+                instance.user = Some(Arc::clone(&job.user));
+                instance.taken.push((job.id, part));
+                let gpu = instance.gpu.id.clone();
+                let place = JobPlacement {
+                    gpu,
+                    slot: Some(instance.slot),
+                    steps: Vec::new(),
+                    part: Some(part),
+                };
+                let start = Decision::Start { job: job.id, place, why };
+                if let Some(quotas) = &mut quotas {
+                    quotas.count(&start);
+                }
+                seated.decisions.push(start);
+                seated.started += 1;
+            }
+            None => {
+                let reason = reason(cluster, instances, name);
+                let why = messages::wait(job, name, cluster, instances, reason);
+                seated.decisions.push(Decision::Wait { job: job.id, reason, why });
+                heads.push(WaitingRequest { name, user: &job.user });
+            }
+        }
+    }
+    seated.instances = instances.unwrap_or_default();
+    seated
+}
+
+/// Returns the cluster with what was given away on it, for whoever counts what is held.
+pub(crate) fn laid_over(cluster: &ClusterView, given: &[CutInstance<'_>]) -> ClusterView {
+    let mut view = cluster.clone();
+    for cut in given {
+        let Some(user) = &cut.user else { continue };
+        let of = |gpu: &&mut GpuView| gpu.id == cut.gpu.id;
+        let instances =
+            view.gpus.iter_mut().find(of).into_iter().flat_map(|gpu| &mut gpu.instances);
+        let sits = |(job, slot): &(JobId, ComputeSlot)| {
+            (*job, SliceShare::Compute(ComputeShare { slot: *slot, memory: Bytes::ZERO }))
+        };
+        for instance in instances.filter(|instance| instance.slot == Some(cut.slot)) {
+            if let InstanceState::Cut(seats) = &mut instance.state {
+                let sharers = cut.taken.iter().map(sits).collect();
+                seats.tenancy = Some(Tenancy::of(Arc::clone(user), sharers));
+            }
+        }
+    }
+    view
+}
+
+/// Lists the GPU instances that are cut, in the cluster's order.
+fn cut_instances(cluster: &ClusterView) -> Vec<CutInstance<'_>> {
+    let of = |gpu| {
+        move |instance: &crate::view::InstanceView| {
+            let InstanceState::Cut(seats) = &instance.state else { return None };
+            Some(CutInstance {
+                gpu,
+                slot: instance.slot?,
+                seats: seats.clone(),
+                user: seats.tenancy.as_ref().map(|tenancy| Arc::clone(&tenancy.user)),
+                taken: seats.taken().collect(),
+            })
+        }
+    };
+    cluster.gpus.iter().flat_map(|gpu| gpu.instances.iter().filter_map(of(gpu))).collect()
+}
+
+/// Returns whether compute instances of a GPU instance go by a name.
+pub(crate) fn is_of(instance: &CutInstance<'_>, name: &ComputeName) -> bool {
+    instance.gpu.cuttable(name).is_some_and(|profile| profile.id == instance.slot.profile)
+}
+
+/// Finds the seat that a job takes: beside the most jobs, of equals the first.
+fn best(
+    instances: &[CutInstance<'_>],
+    name: &ComputeName,
+    user: &Arc<str>,
+) -> Option<(usize, ComputeSlot)> {
+    let open = instances.iter().enumerate().filter(|(_, instance)| {
+        instance.gpu.available && is_of(instance, name) && instance.lets(user)
+    });
+    let seats = open.filter_map(|(index, instance)| {
+        Some((Reverse(instance.taken.len()), index, instance.free(name.slices).next()?))
+    });
+    seats.min().map(|(_, index, part)| (index, part))
+}
+
+fn reason(cluster: &ClusterView, instances: &[CutInstance<'_>], name: &ComputeName) -> WaitReason {
+    if cluster.gpus.is_empty() {
+        return WaitReason::NodeUnavailable;
+    }
+    let holders: Vec<_> = cluster.gpus.iter().filter(|gpu| gpu.cuttable(name).is_some()).collect();
+    if holders.is_empty() {
+        return WaitReason::BadConstraints;
+    }
+    let cut =
+        || instances.iter().filter(|instance| is_of(instance, name) && instance.has(name.slices));
+    if cut().any(|instance| instance.gpu.available) {
+        return WaitReason::Resources;
+    }
+    // Where nothing is cut so, an operator has to do it, if a node is there.
+    let gpus: Vec<&GpuView> = match cut().next() {
+        None if holders.iter().any(|gpu| gpu.available) => return WaitReason::MigFragmentation,
+        None => holders,
+        Some(_) => cut().map(|instance| instance.gpu).collect(),
+    };
+    let closed: Option<Vec<ClosureKind>> =
+        gpus.iter().map(|gpu| gpu.operator.closed.as_ref().map(|closed| closed.how)).collect();
+    match closed {
+        None => WaitReason::NodeUnavailable,
+        Some(closed) if closed.contains(&ClosureKind::Kept) => WaitReason::Resources,
+        Some(closed) if closed.contains(&ClosureKind::Drained) => WaitReason::NodeDrained,
+        Some(_) => WaitReason::GpuQuarantined,
+    }
+}

@@ -1,0 +1,153 @@
+//! The candidates of an explanation.
+
+use tessera_model::Bytes;
+use tessera_model::mig::Slot;
+
+use super::phrases::{profile_name, slot_memory, tight_fit};
+use crate::decision::{CANDIDATES_MAX, PlacementCandidate};
+use crate::numbers::saturating_u32;
+use crate::offer::{Offer, Outlook, Rule};
+use crate::request::NumberedRequest;
+use crate::sharing;
+use crate::view::{GpuView, InstanceState};
+use crate::working_state::WorkingGpu;
+
+/// Candidates of a start beside the chosen one. Fewer than a waiting job gets: a round may start
+/// a thousand jobs, and people ask why a job waits, seldom why it runs.
+const RIVALS_MAX: usize = 4;
+
+/// The candidates of a start: the chosen place, others on the same GPU, then other GPUs.
+pub(crate) fn of_start<'g, 'c: 'g, 'o>(
+    gpu: &'g WorkingGpu<'c>,
+    chosen: &'o Offer,
+    rivals: impl Iterator<Item = (&'g WorkingGpu<'c>, &'o Offer)>,
+) -> Vec<PlacementCandidate> {
+    let mut rows = Vec::with_capacity(1 + RIVALS_MAX);
+    rows.push(of_offer(gpu.view, chosen, "chosen"));
+    for (slot, after) in chosen.others.iter().take(RIVALS_MAX / 2) {
+        let fewer = chosen.futures.is_some_and(|chosen| *after < chosen.after);
+        let verdict = if fewer { "fewer_futures" } else { "later_in_order" };
+        let memory = slot_memory(gpu.view, Some(*slot));
+        rows.push(row(gpu.view, Some(*slot), memory, verdict, Some(*after)));
+    }
+    let room = 1 + RIVALS_MAX - rows.len();
+    let rivals = rivals.take(room);
+    rows.extend(rivals.map(|(gpu, rival)| of_offer(gpu.view, rival, beaten_by(rival, chosen))));
+    rows
+}
+
+fn beaten_by(rival: &Offer, chosen: &Offer) -> &'static str {
+    if rival.rank.memory > chosen.rank.memory {
+        "larger_than_needed"
+    } else if rival.rank.way > chosen.rank.way {
+        "needs_repartition"
+    } else if rival.rank.lost_futures > chosen.rank.lost_futures {
+        "fewer_futures"
+    } else {
+        "later_in_order"
+    }
+}
+
+fn of_offer(gpu: &GpuView, offer: &Offer, verdict: &'static str) -> PlacementCandidate {
+    let after = offer.futures.map(|futures| futures.after);
+    row(gpu, offer.slot, offer.rank.memory, verdict, after)
+}
+
+pub(crate) fn row(
+    gpu: &GpuView,
+    slot: Option<Slot>,
+    memory: Bytes,
+    verdict: &'static str,
+    reachability_after: Option<usize>,
+) -> PlacementCandidate {
+    PlacementCandidate {
+        gpu: gpu.id.clone(),
+        node: gpu.node.clone(),
+        gpu_index: gpu.index,
+        profile: profile_name(gpu, slot).to_owned(),
+        start: slot.map(|slot| slot.start),
+        memory,
+        chosen: verdict == "chosen",
+        verdict: verdict.to_owned(),
+        reachability_after: reachability_after.map(saturating_u32),
+    }
+}
+
+/// Verdicts on GPUs that can't hold a job now, the nearest to a start first.
+const VERDICTS: [&str; 9] = [
+    "changing",
+    "busy",
+    "cut",
+    "stuck",
+    "foreign",
+    "quarantined",
+    "too_small",
+    "drained",
+    "unavailable",
+];
+
+/// The candidates of a job that waits, and how many were left out.
+pub(crate) fn of_wait<'g, 'c: 'g>(
+    gpus: impl Iterator<Item = (&'g WorkingGpu<'c>, &'static str)>,
+    size: &NumberedRequest,
+) -> (Vec<PlacementCandidate>, u32) {
+    let mut gpus: Vec<_> = gpus.collect();
+    gpus.sort_by_key(|(_, verdict)| VERDICTS.iter().position(|known| known == verdict));
+    let left_out = saturating_u32(gpus.len().saturating_sub(CANDIDATES_MAX));
+    let rows = gpus.into_iter().take(CANDIDATES_MAX).map(|(gpu, verdict)| {
+        let (profile, memory) = tight_fit(gpu.view, size);
+        PlacementCandidate { profile, ..row(gpu.view, None, memory, verdict, None) }
+    });
+    (rows.collect(), left_out)
+}
+
+/// Returns what keeps a GPU from holding a want now.
+pub(crate) fn verdict<R: Rule>(
+    rule: &mut R,
+    gpu: &WorkingGpu<'_>,
+    size: &NumberedRequest,
+) -> &'static str {
+    if !gpu.view.available {
+        away(gpu.view)
+    } else if rule.outlook(gpu, size) != Outlook::Possible {
+        in_the_way(gpu)
+    } else if offers_once_changed(rule, gpu, size) {
+        "changing"
+    } else {
+        "busy"
+    }
+}
+
+/// Explains why a GPU is not available.
+pub(crate) fn away(gpu: &GpuView) -> &'static str {
+    gpu.operator.closed.as_ref().map_or("unavailable", |closed| closed.how.word())
+}
+
+/// Returns what stands in the way on a GPU that can't hold a want even when its jobs end.
+pub(crate) fn in_the_way(gpu: &WorkingGpu<'_>) -> &'static str {
+    let any = |state: &InstanceState| gpu.instances.iter().any(|i| i.state == *state);
+    if any(&InstanceState::Stuck) {
+        "stuck"
+    } else if any(&InstanceState::Quarantined) {
+        "quarantined"
+    } else if any(&InstanceState::Foreign) {
+        "foreign"
+    } else if gpu.instances.iter().any(|i| matches!(i.state, InstanceState::Cut(_))) {
+        "cut"
+    } else {
+        "too_small"
+    }
+}
+
+/// Returns whether a GPU that is being changed would have an offer if it weren't.
+pub(crate) fn offers_once_changed<R: Rule>(
+    rule: &mut R,
+    gpu: &WorkingGpu<'_>,
+    size: &NumberedRequest,
+) -> bool {
+    if !gpu.view.changing {
+        return false;
+    }
+    let settled = GpuView { changing: false, ..gpu.view.clone() };
+    sharing::best_offer(rule, &WorkingGpu { view: &settled, ..gpu.clone() }, size).is_some()
+}

@@ -1,0 +1,120 @@
+//! What is known of each job besides its request: plain data, which the caller keeps in a table.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+use tessera_model::{Bytes, JobId, Millis};
+
+/// How much of a whole GPU a job keeps busy when it runs alone on it, in thousandths.
+///
+/// Source: co-execution study, calibration table (average SM and memory utilisation).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Demand {
+    /// Streaming multiprocessors.
+    pub sm: u16,
+    /// Memory bandwidth.
+    pub memory: u16,
+}
+
+/// What a job that may share a slice brings to it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CoRunner {
+    /// The job's user. Under MPS a fault of one job stops all of them, so users are never mixed.
+    #[serde(with = "crate::view::shared_text")]
+    pub user: Arc<str>,
+    /// Memory that must be left for it.
+    pub memory: Bytes,
+}
+
+/// The account that a job is charged to: its recent usage, and its limits.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Account {
+    /// Jobs with the same account name are charged to one account.
+    #[serde(with = "crate::view::shared_text")]
+    pub name: Arc<str>,
+    /// Its entitlement, relative to the shares of the other accounts.
+    pub shares: u32,
+    /// Time on compute slices, weighted by age and added up over slices.
+    pub used: Millis,
+    /// Most compute slices that its jobs may hold at once, if that is limited.
+    pub quota: Option<u32>,
+    /// The limit of the job's user within the account, if there is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub member: Option<SliceLimit>,
+}
+
+/// Most compute slices that the jobs of one user or account may hold at once.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SliceLimit {
+    /// The user or account. Jobs under limits of the same name count together.
+    #[serde(with = "crate::view::shared_text")]
+    pub name: Arc<str>,
+    /// Compute slices.
+    pub slices: u32,
+}
+
+impl Account {
+    /// Returns every limit on what its jobs hold at once.
+    pub fn limits(&self) -> impl Iterator<Item = SliceLimit> {
+        let own = self.quota.map(|slices| SliceLimit { name: Arc::clone(&self.name), slices });
+        own.into_iter().chain(self.member.clone())
+    }
+}
+
+/// What is known of one job. The default is a job of which nothing is known.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct JobFacts {
+    /// Finished part of its work, in millionths; `None` where nothing predicts its run time.
+    pub done: Option<u32>,
+    /// When its present attempt began; `None` if it doesn't run.
+    pub since: Option<Millis>,
+    /// Longest time from the begin of an attempt to its end: the user's time limit, and the time that
+    /// stopping takes.
+    pub limit: Option<Millis>,
+    /// Time that is lost if the job is stopped and goes on elsewhere; `None` if that loses its work.
+    pub migration_price: Option<Millis>,
+    /// When it has to be done.
+    pub deadline: Option<Millis>,
+    /// Whether it serves requests (MMK's *online* class).
+    pub online: bool,
+    /// How busy it keeps a GPU.
+    pub demand: Option<Demand>,
+    /// What it brings to a slice that it shares; `None` if it needs a slice of its own.
+    pub co_runner: Option<CoRunner>,
+}
+
+/// Read access to the facts about jobs.
+///
+/// A trait and not a map: a round of a controller reads the facts of some of its 100,000 jobs, and
+/// progress and prices change with time. So facts are made when they are read, from tables that the
+/// caller keeps anyway. [`KnownJobs`] is the plain table for callers that have all facts at hand.
+///
+/// Within one round, a job's facts must not change.
+pub trait JobTable {
+    /// Returns the facts about a job.
+    fn facts(&self, job: JobId) -> JobFacts;
+
+    /// Returns the account of a job, which is the same for all jobs of a user. `None` where usage is
+    /// not kept, so that all jobs are equal. Apart from the facts, since few jobs of a user are asked.
+    fn account(&self, job: JobId) -> Option<Account>;
+}
+
+/// Facts that are all at hand.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct KnownJobs {
+    /// By job.
+    pub facts: BTreeMap<JobId, JobFacts>,
+    /// The account of each job, where usage is kept.
+    pub accounts: BTreeMap<JobId, Account>,
+}
+
+impl JobTable for KnownJobs {
+    fn facts(&self, job: JobId) -> JobFacts {
+        self.facts.get(&job).cloned().unwrap_or_default()
+    }
+
+    fn account(&self, job: JobId) -> Option<Account> {
+        self.accounts.get(&job).cloned()
+    }
+}

@@ -1,0 +1,126 @@
+//! Fair share: whose jobs are looked at first.
+//!
+//! An account that has had more than its part weighs less, by half for each time that part: the
+//! factor is `2^-(u/s)`, with `u` its part of the decayed usage of all accounts that wait and `s` its
+//! part of their shares. (Source: the classic fair-share factor of Slurm's multifactor priority.)
+//!
+//! In the order of service a job stands as if it had come later by what its account's factor leaves
+//! of [`DELAY_MAX`]. So among equal priorities nobody is passed by who came more than that after
+//! him, whatever his account has had; and among the jobs of one account the order stays what it was.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tessera_model::Millis;
+use tessera_model::spec::Priority;
+
+use crate::facts::{Account, JobTable};
+use crate::numbers::saturating_millis;
+use crate::view::QueuedJob;
+
+/// As if how much later the jobs of an account come at most that has had far more than its part: half
+/// a day, after which a starving job is anybody's first.
+pub const DELAY_MAX: Millis = Millis::from_secs(12 * 3_600);
+
+/// A job of the queue.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct OrderedJob<'q> {
+    pub(crate) job: &'q QueuedJob,
+    /// When it came, as far as its turn is concerned.
+    pub(crate) came: Millis,
+}
+
+/// Puts a queue into the order of service: by priority, then by what accounts have had. `fairly` is
+/// whether that counts at all.
+pub(crate) fn order_jobs<'q>(
+    queue: &mut dyn Iterator<Item = &'q QueuedJob>,
+    jobs: &dyn JobTable,
+    fairly: bool,
+) -> Vec<OrderedJob<'q>> {
+    let mut turns: Vec<OrderedJob<'q>> =
+        queue.map(|job| OrderedJob { job, came: job.submitted }).collect();
+    if !fairly {
+        return turns;
+    }
+    let mut users: BTreeMap<&str, Option<Account>> = BTreeMap::new();
+    for turn in &turns {
+        let user = &*turn.job.user;
+        if !users.contains_key(user) {
+            users.insert(user, jobs.account(turn.job.id));
+        }
+    }
+    let names = users.values().flatten().map(|account| Arc::clone(&account.name));
+    let accounts: BTreeMap<Arc<str>, Option<Account>> = names.map(|name| (name, None)).collect();
+    if accounts.len() < 2 {
+        return turns;
+    }
+    let delays = delays(accounts, users.values().flatten());
+    // Among one account's jobs of a priority the order stays, whatever the clocks said.
+    let mut last: BTreeMap<(&Arc<str>, Priority), Millis> = BTreeMap::new();
+    for turn in &mut turns {
+        let Some(Some(account)) = users.get(&*turn.job.user) else { continue };
+        let delay = delays.get(&account.name).copied().unwrap_or_default();
+        let latest = last.entry((&account.name, turn.job.priority)).or_default();
+        turn.came = turn.came.plus(delay).max(*latest);
+        *latest = turn.came;
+    }
+    turns.sort_by_key(|turn| (turn.job.priority, turn.came, turn.job.id));
+    turns
+}
+
+/// Returns a queue in the order in which a policy serves it.
+pub fn order_queue<'q>(
+    fairly: bool,
+    queue: &mut dyn Iterator<Item = &'q QueuedJob>,
+    jobs: &dyn JobTable,
+) -> Vec<&'q QueuedJob> {
+    let turns = order_jobs(queue, jobs, fairly);
+    turns.into_iter().map(|turn| turn.job).collect()
+}
+
+fn delays<'a>(
+    mut accounts: BTreeMap<Arc<str>, Option<Account>>,
+    known: impl Iterator<Item = &'a Account>,
+) -> BTreeMap<Arc<str>, Millis> {
+    for account in known {
+        accounts.insert(Arc::clone(&account.name), Some(account.clone()));
+    }
+    let known: Vec<Option<Account>> = accounts.values().cloned().collect();
+    let factors = factors(&known);
+    accounts.into_keys().zip(factors).map(|(name, factor)| (name, delay(factor))).collect()
+}
+
+fn delay(factor: f64) -> Millis {
+    let share = (1.0 - factor).clamp(0.0, 1.0);
+    let whole = Duration::from_millis(DELAY_MAX.get()).mul_f64(share);
+    saturating_millis(whole.as_millis())
+}
+
+/// Returns the factors of some accounts beside each other; 1 for what is none.
+pub(crate) fn factors(accounts: &[Option<Account>]) -> Vec<f64> {
+    let known = || accounts.iter().flatten();
+    let used: f64 = known().map(|account| secs(account.used)).sum();
+    let shares: f64 = known().map(|account| f64::from(account.shares)).sum();
+    let one = |account: &Option<Account>| {
+        let Some(account) = account else { return 1.0 };
+        factor((secs(account.used), used), (f64::from(account.shares), shares))
+    };
+    accounts.iter().map(one).collect()
+}
+
+/// Returns an account's factor, between 0 and 1: each pair is what it has and what all have, of usage
+/// (in seconds of one compute slice) and of shares.
+pub fn factor((used, all_used): (f64, f64), (shares, all_shares): (f64, f64)) -> f64 {
+    let part = shares / all_shares.max(1.0);
+    let had = used / all_used.max(0.001);
+    // An account with no shares at all comes after everyone, and is not shut out either.
+    2.0_f64.powf(-(had / part.max(0.001)).min(60.0))
+}
+
+fn secs(time: Millis) -> f64 {
+    time.duration().as_secs_f64()
+}
+
+#[cfg(test)]
+mod tests;

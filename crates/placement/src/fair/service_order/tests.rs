@@ -1,0 +1,102 @@
+use proptest::prelude::*;
+use tessera_model::spec::GpuRequest;
+use tessera_model::{JobId, Millis};
+
+use super::*;
+use crate::facts::JobFacts;
+
+fn account(name: &str, shares: u32, hours: u64) -> Option<Account> {
+    let used = Millis::from_secs(hours * 3_600);
+    Some(Account { name: name.into(), shares, used, quota: None, member: None })
+}
+
+/// What users have had, in hours: all in accounts of their own, with one share each.
+struct Had(BTreeMap<JobId, (&'static str, u64)>);
+
+impl JobTable for Had {
+    fn facts(&self, _: JobId) -> JobFacts {
+        JobFacts::default()
+    }
+
+    fn account(&self, job: JobId) -> Option<Account> {
+        let (name, hours) = self.0.get(&job)?;
+        account(name, 1, *hours)
+    }
+}
+
+/// Jobs of users with what these have had, in hours, and when they came, in minutes.
+fn jobs(of: &[(&'static str, u64, u64)]) -> (Vec<QueuedJob>, Had) {
+    let ids = (1..).map(JobId::from_number);
+    let one = |(id, (user, _, minutes)): (JobId, &(&'static str, u64, u64))| QueuedJob {
+        id,
+        gpu: GpuRequest::Unknown,
+        user: (*user).into(),
+        share: None,
+        priority: Priority::DEFAULT,
+        submitted: Millis::from_secs(minutes * 60),
+        gang: None,
+    };
+    let had = ids.clone().zip(of).map(|(id, (user, hours, _))| (id, (*user, *hours))).collect();
+    (ids.zip(of).map(one).collect(), Had(had))
+}
+
+fn order(jobs: &[QueuedJob], had: &Had) -> Vec<u64> {
+    let turns = order_jobs(&mut jobs.iter(), had, true);
+    turns.iter().map(|turn| turn.job.id.number()).collect()
+}
+
+#[test]
+fn who_had_less_stands_before_who_came_a_little_sooner() {
+    let (queue, had) = jobs(&[("ada", 90, 0), ("ada", 90, 1), ("bob", 10, 2)]);
+
+    assert_eq!(order(&queue, &had), [3, 1, 2]);
+}
+
+#[test]
+fn who_waited_half_a_day_longer_stands_before_anybody() {
+    let (queue, had) = jobs(&[("ada", 1_000, 0), ("bob", 0, 12 * 60)]);
+
+    assert_eq!(order(&queue, &had), [1, 2]);
+}
+
+#[test]
+fn nobody_is_set_back_where_all_have_had_their_part() {
+    let (queue, had) = jobs(&[("ada", 7, 0), ("bob", 7, 1), ("ada", 7, 2)]);
+
+    assert_eq!(order(&queue, &had), [1, 2, 3]);
+}
+
+proptest! {
+    #[test]
+    fn accounts_keep_their_order_and_nobody_is_passed_by_who_came_half_a_day_later(
+        of in prop::collection::vec((0_usize..4, 0_u64..3_000), 0..40),
+        hours in prop::collection::vec(0_u64..1_000, 4),
+    ) {
+        let users = ["ada", "bob", "cyd", "dan"];
+        let mut of: Vec<_> = of.into_iter().map(|(at, came)| (users[at], hours[at], came)).collect();
+        of.sort_by_key(|(_, _, came)| *came);
+        let (queue, had) = jobs(&of);
+
+        let turns = order_jobs(&mut queue.iter(), &had, true);
+
+        prop_assert_eq!(turns.len(), queue.len());
+        for (at, one) in turns.iter().enumerate() {
+            for before in &turns[..at] {
+                let (one, before) = (one.job, before.job);
+                prop_assert!(one.user != before.user || before.id < one.id);
+                prop_assert!(before.submitted <= one.submitted.plus(DELAY_MAX));
+            }
+        }
+    }
+}
+
+#[test]
+fn who_had_its_part_weighs_half_and_who_had_nothing_weighs_all() {
+    let found = factors(&[account("a", 1, 50), account("b", 1, 50)]);
+    assert_eq!(found, [0.5, 0.5]);
+    let found = factors(&[account("a", 1, 100), account("b", 1, 0)]);
+    assert_eq!(found, [0.25, 1.0]);
+    let found = factors(&[account("a", 3, 75), account("b", 1, 25)]);
+    assert_eq!(found, [0.5, 0.5]);
+    assert_eq!(factors(&[account("a", 1, 0), None]), [1.0, 1.0]);
+}

@@ -1,0 +1,391 @@
+//! One round of gangs around a policy's own.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use tessera_model::{GangShape, GpuId, JobId, Millis};
+
+use super::capacity_search::{CapacitySearch, MemberPlacement, ReservedGpus};
+use super::end_times::EndTimes;
+use super::messages::GangAhead;
+use super::{Gang, GangInput, messages, starts};
+use crate::decision::{Decision, Explanation, JobPlacement, WaitReason};
+use crate::fair::{Quotas, slices};
+use crate::feasibility::holds;
+use crate::policy::Policy;
+use crate::predictor::Knowledge;
+use crate::request::{NumberedRequest, SliceRequest};
+use crate::view::{ClosureKind, ClusterView, GpuClosure, GpuView, QueuedJob};
+
+/// A round under way.
+pub(super) struct GangRound<'r> {
+    policy: &'r dyn Policy,
+    cluster: &'r ClusterView,
+    knowledge: Knowledge<'r>,
+    now: Millis,
+    starts_max: usize,
+    quotas: Option<Quotas<'r>>,
+    pub(super) capacity: CapacitySearch<'r>,
+    pub(super) decisions: Vec<Decision>,
+    started: usize,
+    /// What is kept, and for which gang.
+    kept: Option<(JobId, ReservedGpus)>,
+    /// What gangs before wait for: whoever wants the same waits as well.
+    waiting: BTreeMap<(SliceRequest, GangShape), Wait<'r>>,
+}
+
+/// Why gangs wait that want the same.
+struct Wait<'r> {
+    /// The first of them.
+    first: JobId,
+    reason: WaitReason,
+    /// What operators closed, if that is why.
+    closed: Option<&'r GpuClosure>,
+    /// A GPU of each node with free seats, and how many they could take there; unknown since some were
+    /// kept for the first.
+    partly: Option<Vec<(usize, usize)>>,
+}
+
+impl<'r> GangRound<'r> {
+    pub(super) fn new(asked: GangInput<'r>, quotas: Option<Quotas<'r>>) -> Self {
+        let GangInput { policy, cluster, knowledge, now, starts_max } = asked;
+        Self {
+            policy,
+            cluster,
+            knowledge,
+            now,
+            starts_max,
+            quotas,
+            capacity: CapacitySearch::new(policy.slice_manner(), cluster),
+            decisions: Vec::new(),
+            started: 0,
+            kept: None,
+            waiting: BTreeMap::new(),
+        }
+    }
+
+    const fn ends(&self) -> EndTimes<'r> {
+        let Knowledge { jobs, predictor, .. } = self.knowledge;
+        EndTimes { jobs, predictor, now: self.now }
+    }
+
+    pub(super) const fn starts_left(&self) -> usize {
+        self.starts_max.saturating_sub(self.started)
+    }
+
+    /// Seats a gang, all of it, or tells it what it waits for; the first that is due and finds no
+    /// seats has GPUs kept for it.
+    pub(super) fn serve(&mut self, gang: &Gang<'_>, due: bool) {
+        if self.held_by_quota(gang) {
+            return;
+        }
+        let size = self.capacity.size(gang.first);
+        let asks = (size.want.clone(), gang.shape);
+        if let Some(wait) = self.waiting.remove(&asks) {
+            let wait = self.wait_as_well(gang, &size, wait);
+            self.waiting.insert(asks, wait);
+            return;
+        }
+        if gang.size() > self.starts_left() {
+            return;
+        }
+        if let Some(seats) = self.capacity.seats(&size, gang.shape) {
+            return match self.beyond_quota(gang, &seats) {
+                Some(takes) => self.hold(gang, Some(takes)),
+                None => self.start(gang, &seats),
+            };
+        }
+        let wait = self.wait(gang, &size, due);
+        self.waiting.insert(asks, wait);
+    }
+
+    /// Explains to a gang what it waits for, and keeps GPUs for it if it is the first that is due.
+    fn wait(&mut self, gang: &Gang<'_>, size: &NumberedRequest, due: bool) -> Wait<'r> {
+        let (reason, closed) = self.reason(size, gang);
+        let partly = self.capacity.partly(size, gang.shape);
+        let before = self.kept.as_ref().map(|(gang, _)| GangAhead::Reserving(*gang));
+        let kept = match due && reason == WaitReason::Resources && before.is_none() {
+            true => self.capacity.keep(size, gang.shape, self.ends()),
+            false => None,
+        };
+        let (policy, cluster) = (self.policy.name(), self.cluster);
+        let kept_for_it = kept.as_ref();
+        let text = messages::WaitingGang {
+            policy,
+            cluster,
+            gang,
+            partly: &partly,
+            kept: kept_for_it,
+            before,
+            reason,
+            closed,
+        };
+        let why = text.explain();
+        self.tell(gang, reason, &why);
+        let first = gang.members[0];
+        let partly = kept.is_none().then_some(partly);
+        if let Some(kept) = kept {
+            kept.gpus.iter().for_each(|gpu| self.capacity.close(*gpu));
+            self.kept = Some((first, kept));
+        }
+        Wait { first, reason, closed, partly }
+    }
+
+    /// Explains to a gang that waits for what one before it waits for.
+    fn wait_as_well(
+        &mut self,
+        gang: &Gang<'_>,
+        size: &NumberedRequest,
+        wait: Wait<'r>,
+    ) -> Wait<'r> {
+        let Wait { first, reason, closed, partly } = wait;
+        let partly = partly.unwrap_or_else(|| self.capacity.partly(size, gang.shape));
+        let kept = self.kept.as_ref().map(|(gang, _)| GangAhead::Reserving(*gang));
+        let before = kept.or(Some(GangAhead::Same(first)));
+        let (policy, cluster) = (self.policy.name(), self.cluster);
+        let text = messages::WaitingGang {
+            policy,
+            cluster,
+            gang,
+            partly: &partly,
+            kept: None,
+            before,
+            reason,
+            closed,
+        };
+        let why = text.explain();
+        self.tell(gang, reason, &why);
+        Wait { first, reason, closed, partly: Some(partly) }
+    }
+
+    /// Explains to a gang that its quota holds it, if it does: it keeps nobody else waiting, and nothing is
+    /// kept for it.
+    fn held_by_quota(&mut self, gang: &Gang<'_>) -> bool {
+        let members = gang.shape.members();
+        let bars = self.quotas.as_ref().is_some_and(|quotas| quotas.bars(gang.first, members));
+        if bars {
+            self.hold(gang, None);
+        }
+        bars
+    }
+
+    /// Returns how many compute slices some seats have together, if that is more than may be taken.
+    fn beyond_quota(&self, gang: &Gang<'_>, seats: &[MemberPlacement]) -> Option<u32> {
+        let left = self.quotas.as_ref()?.left_for(gang.first)?;
+        let slices = |seat: &MemberPlacement| slices(&self.cluster.gpus[seat.gpu], seat.offer.slot);
+        let takes = seats.iter().map(slices).sum();
+        (takes > left).then_some(takes)
+    }
+
+    fn hold(&mut self, gang: &Gang<'_>, takes: Option<u32>) {
+        let Some(quotas) = &self.quotas else { return };
+        let (policy, members) = (self.policy.name(), gang.shape.members());
+        let Decision::Wait { reason, why, .. } = quotas.wait(policy, gang.first, members, takes)
+        else {
+            return;
+        };
+        self.tell(gang, reason, &why);
+    }
+
+    fn tell(&mut self, gang: &Gang<'_>, reason: WaitReason, why: &Explanation) {
+        let one = |job: &JobId| Decision::Wait { job: *job, reason, why: why.clone() };
+        self.decisions.extend(gang.members.iter().map(one));
+    }
+
+    fn count(&mut self, decision: &Decision) {
+        if let Some(quotas) = &mut self.quotas {
+            quotas.count(decision);
+        }
+    }
+
+    fn start(&mut self, gang: &Gang<'_>, seats: &[MemberPlacement]) {
+        let why = messages::start(self.policy.name(), self.cluster, gang, seats);
+        for ((job, seat), why) in gang.members.iter().zip(seats).zip(why) {
+            let (slot, steps) = (seat.offer.slot, seat.offer.steps.clone());
+            self.capacity.take(*job, None, seat.gpu, slot, &steps);
+            let gpu = self.cluster.gpus[seat.gpu].id.clone();
+            let place = JobPlacement { gpu, slot, steps, part: None };
+            let start = Decision::Start { job: *job, place, why };
+            self.count(&start);
+            self.decisions.push(start);
+        }
+        self.started += gang.size();
+    }
+
+    /// Explains why no seats are found, and what operators closed, if that is why.
+    fn reason(
+        &self,
+        size: &NumberedRequest,
+        gang: &Gang<'_>,
+    ) -> (WaitReason, Option<&'r GpuClosure>) {
+        let fits = |gpus: &dyn Fn(&GpuView) -> bool| {
+            let mut nodes = BTreeMap::new();
+            for gpu in self.cluster.gpus.iter().filter(|gpu| holds(gpu, &size.want) && gpus(gpu)) {
+                *nodes.entry(&gpu.node).or_insert(0_u32) += 1;
+            }
+            let enough = nodes.values().filter(|gpus| **gpus >= gang.shape.per_node()).count();
+            u32::try_from(enough).is_ok_and(|nodes| nodes >= gang.shape.nodes())
+        };
+        if fits(&|gpu| gpu.available) {
+            return (WaitReason::Resources, None);
+        }
+        if self.cluster.gpus.is_empty() {
+            return (WaitReason::NodeUnavailable, None);
+        }
+        if !fits(&|_| true) {
+            return (WaitReason::BadConstraints, None);
+        }
+        if !fits(&|gpu| gpu.available || gpu.operator.closed.is_some()) {
+            return (WaitReason::NodeUnavailable, None);
+        }
+        let closed: Vec<&GpuClosure> =
+            self.cluster.gpus.iter().filter_map(|gpu| gpu.operator.closed.as_ref()).collect();
+        let drained = closed.iter().find(|closed| closed.how == ClosureKind::Drained);
+        match drained {
+            Some(closed) => (WaitReason::NodeDrained, Some(closed)),
+            None => (WaitReason::GpuQuarantined, closed.first().copied()),
+        }
+    }
+
+    /// Returns the cluster as the policy is to see it: nothing may start on what is kept.
+    pub(super) fn closed_for_others(&self, open: &ClusterView) -> ClusterView {
+        let mut view = open.clone();
+        let Some((gang, kept)) = &self.kept else { return view };
+        for gpu in &kept.gpus {
+            let gpu = &mut view.gpus[*gpu];
+            gpu.available = false;
+            let text =
+                format!("GPU {} of node {} is reserved for gang {gang}", gpu.index, gpu.node);
+            let until = match kept.wait {
+                Some(_) => {
+                    format!(
+                        "gang {gang} starts, or the job has a time limit (--time) that ends before that"
+                    )
+                }
+                None => format!("gang {gang} starts"),
+            };
+            gpu.operator.closed.get_or_insert(GpuClosure {
+                how: ClosureKind::Kept,
+                words: text,
+                until,
+            });
+        }
+        view
+    }
+
+    /// Returns the first job before a gang that waits for what comes free by itself.
+    pub(super) fn who_waits_before(
+        &self,
+        gang: &Gang<'_>,
+        others: &[&QueuedJob],
+        said: &[Decision],
+    ) -> Option<JobId> {
+        let mut settled: BTreeSet<JobId> = said.iter().flat_map(seated).collect();
+        settled.extend(said.iter().filter_map(|decision| match decision {
+            Decision::Wait { job, reason, .. } if !reason.goes_by_itself() => Some(*job),
+            Decision::Wait { .. } | Decision::Start { .. } | Decision::Reshape { .. } => None,
+        }));
+        let mut before = others.iter().take(gang.behind).map(|job| job.id);
+        before.find(|job| !settled.contains(job))
+    }
+
+    /// Explains to a gang that it is not its turn.
+    pub(super) fn stand_behind(&mut self, gang: &Gang<'_>, before: JobId) {
+        let why = messages::behind(self.policy.name(), gang, before);
+        self.tell(gang, WaitReason::Priority, &why);
+    }
+
+    /// Lays over the cluster what the policy decided.
+    pub(super) fn follow(&mut self, said: &[Decision], others: &[&QueuedJob]) {
+        for decision in said {
+            self.count(decision);
+            match decision {
+                Decision::Start { job, place, .. } => {
+                    let Some(gpu) = self.place_of(&place.gpu) else { continue };
+                    let asked = others.iter().find(|other| other.id == *job);
+                    let share = asked.and_then(|asked| asked.share.as_ref());
+                    self.capacity.take(*job, share, gpu, place.slot, &place.steps);
+                    self.started += 1;
+                }
+                Decision::Reshape { reshape, .. } => {
+                    if let Some(gpu) = self.place_of(&reshape.gpu) {
+                        self.capacity.close(gpu);
+                    }
+                }
+                Decision::Wait { .. } => {}
+            }
+        }
+    }
+
+    fn place_of(&self, gpu: &GpuId) -> Option<usize> {
+        self.cluster.gpus.iter().position(|seen| seen.id == *gpu)
+    }
+
+    /// Lets those onto what is kept who have ended before the gang could start, as is predicted or since
+    /// they are stopped then.
+    pub(super) fn fill(
+        &mut self,
+        open: &ClusterView,
+        others: &[&QueuedJob],
+        said: &[Decision],
+    ) -> Vec<Decision> {
+        let Some((_, ReservedGpus { gpus, wait: Some(wait), .. })) = &self.kept else {
+            return Vec::new();
+        };
+        let mut view = open.clone();
+        for (gpu, seen) in view.gpus.iter_mut().enumerate() {
+            seen.available &= gpus.contains(&gpu);
+        }
+        let placed: BTreeSet<JobId> = said.iter().flat_map(seated).collect();
+        let fits = |job: &&&QueuedJob| {
+            !placed.contains(&job.id)
+                && gpus.iter().any(|gpu| self.in_time(job, &view.gpus[*gpu], *wait))
+        };
+        let short: Vec<&QueuedJob> = others.iter().filter(fits).copied().collect();
+        if short.is_empty() {
+            return Vec::new();
+        }
+        let (mut queue, left) = (short.into_iter(), self.starts_left());
+        let found = self.policy.decide_with(&view, self.knowledge, &mut queue, self.now, left);
+        let mut spoiled: BTreeSet<GpuId> = BTreeSet::new();
+        let done_in_time = |decision: &Decision| {
+            let Decision::Start { job, place, .. } = decision else { return false };
+            let Some(gpu) = view.gpus.iter().find(|gpu| gpu.id == place.gpu) else { return false };
+            let profile = place.slot.and_then(|s| gpu.mig.as_ref()?.geometry.profile(s.profile));
+            let left = self.ends().of_starting(*job, gpu, profile);
+            // What comes after it on its GPU counts on its steps.
+            let keeps = left.is_some_and(|left| left <= *wait) && !spoiled.contains(&place.gpu);
+            if !keeps {
+                spoiled.insert(place.gpu.clone());
+            }
+            keeps
+        };
+        let in_time = found.into_iter().filter(done_in_time).filter(|d| starts(d).is_some());
+        let mut filled: Vec<Decision> = in_time.collect();
+        if let Some(quotas) = &mut self.quotas {
+            quotas.sift(&mut filled);
+        }
+        filled
+    }
+
+    /// Whether a job has ended in time on the tightest slice of a GPU.
+    fn in_time(&self, job: &QueuedJob, gpu: &GpuView, wait: Millis) -> bool {
+        let ends_in = |profile| self.ends().of_starting(job.id, gpu, profile);
+        let in_time = |profile| ends_in(profile).is_some_and(|left| left <= wait);
+        match gpu.mig.as_deref() {
+            Some(mig) => {
+                let tight = SliceRequest::of(&job.gpu, job.share.as_ref()).tight(mig);
+                tight.into_iter().any(|profile| in_time(Some(profile)))
+            }
+            None => in_time(None),
+        }
+    }
+}
+
+/// Returns the jobs that a decision gives places.
+fn seated(decision: &Decision) -> Vec<JobId> {
+    match decision {
+        Decision::Start { job, .. } => vec![*job],
+        Decision::Reshape { reshape, .. } => reshape.seats.iter().map(|seat| seat.job).collect(),
+        Decision::Wait { .. } => Vec::new(),
+    }
+}

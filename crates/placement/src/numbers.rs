@@ -1,0 +1,28 @@
+//! Conversions between numbers that saturate on purpose, and casts that can't lose anything.
+
+use tessera_model::Millis;
+
+/// Returns a count for the API, whose counts have 32 bits. No cluster comes near that.
+pub(crate) fn saturating_u32(count: usize) -> u32 {
+    u32::try_from(count).unwrap_or(u32::MAX)
+}
+
+/// Returns a time that was worked out in 128 bits; times that are too long stay the longest.
+pub(crate) fn saturating_millis(ms: u128) -> Millis {
+    Millis::new(u64::try_from(ms).unwrap_or(u64::MAX))
+}
+
+/// Returns a number of GPUs as an index: programs are built for 64 bits only.
+pub(crate) const fn index(number: u32) -> usize {
+    number as usize
+}
+
+/// Returns how many compute slices are held after `more` were taken, or given back if negative.
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "the number was clamped to what fits"
+)]
+pub(crate) fn slices_after(held: u32, more: i64) -> u32 {
+    i64::from(held).saturating_add(more).clamp(0, i64::from(u32::MAX)) as u32
+}

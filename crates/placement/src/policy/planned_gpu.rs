@@ -1,0 +1,109 @@
+//! GPUs as the policies see them that seat jobs anew: which job is where, and what may be changed.
+
+use tessera_model::JobId;
+use tessera_model::mig::{Layout, Profile, Slot};
+use tessera_model::spec::Priority;
+
+use crate::decision::{Explanation, PlacedJob, Reshape, StayingJobs};
+use crate::predictor::Predictor;
+use crate::view::{ClusterView, GpuView, InstanceState, MigView};
+
+/// One GPU as the round has it.
+#[derive(Clone, Debug)]
+pub struct PlannedGpu<'c> {
+    /// The GPU as the round found it.
+    pub view: &'c GpuView,
+    /// Its geometry and its states.
+    pub mig: &'c MigView,
+    /// What stands.
+    pub layout: Layout,
+    /// The jobs there.
+    pub seats: Vec<PlacedJob>,
+    /// Whether its layout and its jobs may be changed in this round.
+    pub open: bool,
+}
+
+impl<'c> PlannedGpu<'c> {
+    /// Reads a GPU. One with MIG off, or with instances that nobody may touch, is left alone.
+    pub fn new(view: &'c GpuView) -> Option<Self> {
+        let mig = view.mig.as_deref()?;
+        let mut seats = Vec::new();
+        let mut layout = Layout::new();
+        for instance in &view.instances {
+            layout.extend(instance.slot);
+            let slot = instance.slot;
+            match &instance.state {
+                InstanceState::Idle => {}
+                InstanceState::Taken { job } => {
+                    seats.push(PlacedJob { job: *job, slot, sm: None, turn: None });
+                }
+                InstanceState::Shared(tenancy) => {
+                    for (job, share) in &tenancy.sharers {
+                        let known = tenancy.turn(*job).map(|turn| turn.priority);
+                        // Whose place in the queue isn't told sits where the rules put it.
+                        let turn = share.is_kernel().then(|| known.unwrap_or(Priority::DEFAULT));
+                        seats.push(PlacedJob { job: *job, slot, sm: share.sm(), turn });
+                    }
+                }
+                InstanceState::Cut(_)
+                | InstanceState::Foreign
+                | InstanceState::Stuck
+                | InstanceState::Leaving
+                | InstanceState::Quarantined => return None,
+            }
+        }
+        let open = view.available && !view.changing && view.operator.pinned.is_none();
+        Some(Self { view, mig, layout, seats, open })
+    }
+
+    /// Reads all GPUs that can be seated.
+    pub fn all(cluster: &'c ClusterView) -> Vec<Self> {
+        cluster.gpus.iter().filter_map(Self::new).collect()
+    }
+
+    /// Returns the jobs on the GPU.
+    pub fn jobs(&self) -> Vec<JobId> {
+        self.seats.iter().map(|seat| seat.job).collect()
+    }
+
+    /// Returns the slots on which somebody sits.
+    pub fn busy(&self) -> Layout {
+        self.seats.iter().filter_map(|seat| seat.slot).collect()
+    }
+
+    /// Returns the profile of a slot.
+    pub fn profile(&self, slot: Slot) -> Option<&'c Profile> {
+        self.mig.geometry.profile(slot.profile)
+    }
+
+    /// Returns the slot that is the whole GPU.
+    pub fn whole(&self) -> Option<Slot> {
+        let largest = self.mig.largest()?;
+        Some(Slot { start: *largest.starts.first()?, profile: largest.id })
+    }
+
+    /// Returns a job's speed in a slot, in millionths of that on the whole GPU.
+    pub fn speed(&self, predictor: &dyn Predictor, job: JobId, slot: Slot) -> Option<i64> {
+        predictor.relative_speed(job, self.view, self.mig, self.profile(slot)?)
+    }
+
+    /// Takes a layout and seats for the rest of the round; nothing else happens here until the
+    /// next.
+    pub fn take(&mut self, layout: Layout, seats: Vec<PlacedJob>) -> Reshape {
+        self.layout = layout;
+        self.seats = seats;
+        self.open = false;
+        Reshape {
+            gpu: self.view.id.clone(),
+            layout: self.layout.clone(),
+            seats: self.seats.clone(),
+            trial: None,
+            stayers: StayingJobs::RunOn,
+        }
+    }
+}
+
+/// Returns an explanation of one sentence.
+pub fn because(policy: &str, summary: impl Into<String>) -> Explanation {
+    Explanation { policy: policy.to_owned(), summary: summary.into(), ..Explanation::default() }
+}

@@ -1,0 +1,82 @@
+//! Rounds one after the other, for callers that know what changed in between.
+//!
+//! [`Policy::decide_with`] looks at the whole cluster each time; with thousands of GPUs and a
+//! million rounds that is most of the time. A session is informed what changed, and remembers only
+//! what it could work out again: its decisions are those of `decide_with` (a property test says
+//! so).
+
+use std::collections::BTreeMap;
+
+use tessera_model::spec::Priority;
+use tessera_model::{JobId, Millis};
+
+use crate::decision::Decision;
+use crate::policy::Policy;
+use crate::predictor::Knowledge;
+use crate::view::{ClusterView, QueuedJob};
+
+/// Most jobs that a policy without a session of its own is shown in one round, as in the
+/// controller.
+pub const LOOK_AT_MAX: usize = 10_000;
+
+/// A policy at work.
+///
+/// The caller tells of every job that comes to wait or no longer does, and of every GPU of the
+/// view that changed since the last round. A waiting job of which something else is knowledge than
+/// when it came is to be taken away and brought again.
+pub trait Session: std::fmt::Debug {
+    /// A job waits from now on.
+    fn enqueue(&mut self, job: QueuedJob);
+
+    /// A job no longer waits.
+    fn dequeue(&mut self, job: &QueuedJob);
+
+    /// Something changed on a GPU, by its place in the view.
+    fn gpu_changed(&mut self, gpu: usize);
+
+    /// Decides one round, as [`Policy::decide_with`].
+    fn round(
+        &mut self,
+        cluster: &ClusterView,
+        knowledge: Knowledge<'_>,
+        now: Millis,
+        starts_max: usize,
+    ) -> Vec<Decision>;
+}
+
+/// Returns a session of a policy: its own, or one that shows it everything in every round.
+pub fn session(policy: &dyn Policy) -> Box<dyn Session + '_> {
+    policy.session().unwrap_or_else(|| Box::new(Afresh { policy, queue: Queue::new() }))
+}
+
+/// Jobs that wait, in the order of service.
+pub type Queue = BTreeMap<(Priority, JobId), QueuedJob>;
+
+#[derive(Debug)]
+struct Afresh<'p> {
+    policy: &'p dyn Policy,
+    queue: Queue,
+}
+
+impl Session for Afresh<'_> {
+    fn enqueue(&mut self, job: QueuedJob) {
+        self.queue.insert((job.priority, job.id), job);
+    }
+
+    fn dequeue(&mut self, job: &QueuedJob) {
+        self.queue.remove(&(job.priority, job.id));
+    }
+
+    fn gpu_changed(&mut self, _: usize) {}
+
+    fn round(
+        &mut self,
+        cluster: &ClusterView,
+        knowledge: Knowledge<'_>,
+        now: Millis,
+        starts_max: usize,
+    ) -> Vec<Decision> {
+        let mut queue = self.queue.values().take(LOOK_AT_MAX);
+        self.policy.decide_with(cluster, knowledge, &mut queue, now, starts_max)
+    }
+}

@@ -1,0 +1,243 @@
+//! Two jobs on one slice, where that is worth more than a slice for each.
+//!
+//! The search of a GPU seats pairs as it seats jobs: who may share is tried as one [`super::pairs::SlotUnit`], in every
+//! slot of every layout, in whichever way ([`SharingMode`]) is predicted to do most there, beside all ways
+//! in which each has a slot of its own. Two share only if they are of one user, and the memory of both
+//! fits:
+//!
+//! - **Under MPS**, with parts of the multiprocessors that add up to all of them (the co-execution
+//!   study: that evens slow-downs out). Only where it is known what both keep busy: without that
+//!   nothing predicts how they get on, and on the papers' workloads without demands guessed pairs cost
+//!   more than they brought (mean time 1 to 4 % worse). Who serves answers is no slower beside another
+//!   than alone on the smallest slice that holds it, which is what it asked for.
+//! - **Kernel by kernel** (FIKIT): one holds the slice by its priority, the other fills its gaps. The
+//!   one that fills is an offline job without a deadline. The one that holds may be anybody; who
+//!   serves answers is slowed by [`super::Tessera::courtesy`] at most. An online job sits in its
+//!   slice's queue from its start, so that nobody has to stop it for the sake of colocation; two online
+//!   jobs never take turns.
+//!
+//! Nobody is made late that would be in time without colocation. Two share a slot only where both together
+//! do so much more than one alone there ([`super::Tessera::together`], [`super::Tessera::filled`]); the
+//! stop of whom that makes change its seat is paid for, and who sits so already keeps its seat. A pair
+//! stays two: the study's gains fall with each one more.
+
+use tessera_model::mig::Slot;
+use tessera_model::share::SmPercent;
+use tessera_model::spec::Priority;
+use tessera_model::{JobId, Millis};
+
+use super::rounding::float;
+use super::scoring::{CUT_MS, CurrentPlace, ScoredJob};
+use super::search::Search;
+use crate::decision::PlacedJob;
+
+/// Where the kernels of one who holds its slice stand, and those of one who fills its gaps: as in
+/// the pairs that were measured.
+pub(super) const HOLDS: Priority = Priority::HIGHEST;
+pub(super) const FILLS: Priority = Priority::DEFAULT;
+
+/// One's side of a shared slice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum SharingMode {
+    /// A part of its multiprocessors.
+    Mps(SmPercent),
+    /// A place in its queue.
+    Turn(Priority),
+}
+
+impl SharingMode {
+    pub(super) fn of(seat: PlacedJob) -> Option<Self> {
+        seat.sm.map(Self::Mps).or(seat.turn.map(Self::Turn))
+    }
+
+    pub(super) const fn seat(self, job: JobId, slot: Slot) -> PlacedJob {
+        let alone = PlacedJob::alone(job, slot);
+        match self {
+            Self::Mps(sm) => PlacedJob { sm: Some(sm), ..alone },
+            Self::Turn(priority) => PlacedJob { turn: Some(priority), ..alone },
+        }
+    }
+}
+
+impl Search<'_, '_> {
+    /// Returns whether a job may share multiprocessors as far as it is concerned.
+    pub(super) fn shares_parts(&self, job: JobId) -> bool {
+        self.scoring.knowledge.jobs.facts(job).demand.is_some()
+    }
+
+    /// Returns whether anything is known of how a job takes turns.
+    pub(super) fn takes_turns(&self, job: JobId) -> bool {
+        self.index.kinds().iter().any(|at| {
+            let largest = self.scoring.mig(*at).and_then(|mig| mig.geometry.largest());
+            largest.is_some_and(|largest| {
+                let view = self.scoring.view(*at);
+                self.scoring
+                    .knowledge
+                    .predictor
+                    .predict_kernel_shared_run(job, FILLS, &[], view, largest)
+                    .is_some()
+            })
+        })
+    }
+
+    /// Returns whether a job may be held up by another one.
+    pub(super) fn may_fill(&self, job: JobId) -> bool {
+        let known = self.scoring.knowledge.jobs.facts(job);
+        !known.online && known.deadline.is_none()
+    }
+
+    /// Returns what a job is worth where it sits.
+    pub(super) fn seated(&mut self, at: usize, seat: PlacedJob) -> i64 {
+        let Some(slot) = seat.slot else { return 0 };
+        let beside = |other: &&PlacedJob| other.slot == seat.slot && other.job != seat.job;
+        let other = self.seats(at).iter().find(beside).copied();
+        let other = other.and_then(|other| Some((other.job, SharingMode::of(other)?)));
+        match (SharingMode::of(seat), other) {
+            (None, _) | (Some(SharingMode::Turn(_)), None) => {
+                let number = self.scoring.mig(at).and_then(|mig| mig.layout_index().number(slot));
+                match number {
+                    Some(number) => self.row(at, seat.job)[number].max(0),
+                    None => self.rows.odd(&self.scoring, self.index.kinds(), at, seat),
+                }
+            }
+            (Some(tier), other) => {
+                let worth = self.shared(at, slot, (seat.job, tier), other, CurrentPlace::There);
+                worth.map_or(0, |(_, worth)| worth)
+            }
+        }
+    }
+
+    /// Returns what a job is worth that keeps its part of a slice which nobody else has any more.
+    pub(super) fn left_behind(&mut self, at: usize, seat: PlacedJob) -> Option<(Slot, i64)> {
+        let (slot, sm) = (seat.slot?, seat.sm?);
+        let stays = (seat.job, SharingMode::Mps(sm));
+        let (_, worth) = self.shared(at, slot, stays, None, CurrentPlace::There)?;
+        Some((slot, worth))
+    }
+
+    /// Returns the seat of a job that has a slice to itself: where it sits already it keeps what it
+    /// has, unless all of the slice is worth a stop to it; who serves answers gets its place in the
+    /// slice's queue at once.
+    pub(super) fn place(&mut self, at: usize, job: JobId, slot: Slot) -> PlacedJob {
+        let alone = PlacedJob::alone(job, slot);
+        let known = self.index.gpu(at).seats.iter().find(|seat| seat.job == job).copied();
+        if let Some(known) = known.filter(|seat| seat.slot == Some(slot)) {
+            let number = self.scoring.mig(at).and_then(|mig| mig.layout_index().number(slot));
+            let worth = number.map(|number| self.row(at, job)[number]);
+            let part = self.left_behind(at, known).map(|(_, worth)| worth);
+            if known.sm.is_none() || part == worth {
+                return known;
+            }
+        }
+        let knowledge = self.scoring.knowledge;
+        let profile = self.scoring.mig(at).and_then(|mig| mig.geometry.profile(slot.profile));
+        let queued = profile.filter(|_| knowledge.jobs.facts(job).online).and_then(|profile| {
+            knowledge.predictor.predict_kernel_shared_run(
+                job,
+                HOLDS,
+                &[],
+                self.scoring.view(at),
+                profile,
+            )
+        });
+        PlacedJob { turn: queued.map(|_| HOLDS), ..alone }
+    }
+
+    /// Returns how fast a job is beside another, in parts of what it is alone on the slice, and what
+    /// it is worth there; `None` if it must not be there.
+    pub(super) fn shared(
+        &mut self,
+        at: usize,
+        slot: Slot,
+        (job, tier): (JobId, SharingMode),
+        other: Option<(JobId, SharingMode)>,
+        seated: CurrentPlace,
+    ) -> Option<(f64, i64)> {
+        let facts = self.rows.facts(&self.scoring, self.index.kinds(), job);
+        let profile = self.scoring.mig(at)?.geometry.profile(slot.profile)?;
+        let (predictor, view) = (self.scoring.knowledge.predictor, self.scoring.view(at));
+        let (alone, here) = match tier {
+            SharingMode::Mps(sm) => {
+                let part = |(other, tier)| match tier {
+                    SharingMode::Mps(sm) => Some((other, sm)),
+                    SharingMode::Turn(_) => None,
+                };
+                let others: Vec<_> = other.into_iter().filter_map(part).collect();
+                let here = predictor.predict_mps_run(job, sm, &others, view, profile)?;
+                (predictor.time_alone(job, view, profile)?, here)
+            }
+            SharingMode::Turn(priority) => {
+                let place = |(other, tier)| match tier {
+                    SharingMode::Turn(priority) => Some((other, priority)),
+                    SharingMode::Mps(_) => None,
+                };
+                let others: Vec<_> = other.into_iter().filter_map(place).collect();
+                let here =
+                    predictor.predict_kernel_shared_run(job, priority, &others, view, profile)?;
+                (predictor.predict_kernel_shared_run(job, priority, &[], view, profile)?, here)
+            }
+        };
+        if other.is_some() && !self.is_served(at, (job, tier), (alone, here), &facts, seated) {
+            return None;
+        }
+        let whole_time = self.scoring.whole_time(at, job);
+        let worth = self.scoring.worth_of(at, &facts, (here, whole_time), seated, profile)?;
+        Some((float(alone) / float(here).max(1.0), worth))
+    }
+
+    /// Returns whether a job is served in colocation as it has to be: if somebody waits for its answers, or
+    /// for its end.
+    fn is_served(
+        &self,
+        at: usize,
+        (job, tier): (JobId, SharingMode),
+        (alone, here): (Millis, Millis),
+        facts: &ScoredJob,
+        seated: CurrentPlace,
+    ) -> bool {
+        let known = self.scoring.knowledge.jobs.facts(job);
+        if known.online {
+            let enough = match tier {
+                SharingMode::Turn(_) => Some(float(alone) * self.scoring.settings.courtesy),
+                SharingMode::Mps(_) => self.smallest_time(at, job).map(float),
+            };
+            if enough.is_none_or(|enough| float(here) > enough) {
+                return false;
+            }
+        }
+        let Some(deadline) = known.deadline else { return true };
+        let begins = float(self.scoring.now) + self.begins_in_ms(job, seated);
+        let late = |time: Millis| begins + float(time) * facts.left() > float(deadline);
+        late(alone) || !late(here)
+    }
+
+    /// Returns how long a job takes on the smallest instance that holds it.
+    fn smallest_time(&self, at: usize, job: JobId) -> Option<Millis> {
+        let mig = self.scoring.mig(at)?;
+        let time = |id| {
+            let profile = mig.geometry.profile(id)?;
+            let size = (profile.memory, profile.compute_slices);
+            Some((
+                size,
+                self.scoring.knowledge.predictor.time_alone(job, self.scoring.view(at), profile)?,
+            ))
+        };
+        let fits = mig.layout_index().profiles().iter().filter_map(|id| time(*id));
+        fits.min().map(|(_, time)| time)
+    }
+
+    /// Returns for how long a job may not work yet, in milliseconds: its GPU may have to be cut, and it
+    /// to be restored.
+    fn begins_in_ms(&self, job: JobId, seated: CurrentPlace) -> f64 {
+        let known = self.scoring.knowledge.jobs.facts(job);
+        let price = known.migration_price.map_or(0.0, float);
+        match (seated, known.since) {
+            (CurrentPlace::There, Some(since)) => {
+                (float(since) + price + CUT_MS - float(self.scoring.now)).max(0.0)
+            }
+            (CurrentPlace::There | CurrentPlace::Beside | CurrentPlace::Elsewhere, _) => {
+                price + CUT_MS
+            }
+        }
+    }
+}

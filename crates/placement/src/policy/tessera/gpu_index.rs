@@ -1,0 +1,237 @@
+//! Which job is where on every GPU, and in which order GPUs are looked at; kept from round to round.
+
+use std::cmp::Reverse;
+use std::collections::BTreeSet;
+
+use tessera_model::mig::{Layout, Slot};
+use tessera_model::{JobId, Millis};
+
+use super::super::planned_gpu::PlannedGpu;
+use crate::decision::PlacedJob;
+use crate::facts::JobTable;
+use crate::view::{ClusterView, GpuView};
+
+/// One GPU as a round finds it.
+#[derive(Clone, Debug, Default)]
+pub(super) struct IndexedGpu {
+    /// What stands.
+    pub(super) layout: Layout,
+    /// The jobs there.
+    pub(super) seats: Vec<PlacedJob>,
+    /// Whether it may be changed in this round.
+    pub(super) open: bool,
+    /// Its model, by number.
+    pub(super) kind: usize,
+    /// Seats that it has or was promised in this round.
+    crowd: usize,
+    /// When the last of those who sit there came; zero if nobody sits there, nothing if it can't be
+    /// planned for.
+    last_came: Option<Millis>,
+}
+
+impl IndexedGpu {
+    pub(super) fn jobs(&self) -> Vec<JobId> {
+        self.seats.iter().map(|seat| seat.job).collect()
+    }
+
+    fn has_holder(&self) -> bool {
+        let alone =
+            |seat: &PlacedJob| self.seats.iter().filter(|s| s.slot == seat.slot).count() == 1;
+        self.seats.iter().any(|seat| seat.turn.is_some() && alone(seat))
+    }
+
+    fn idle(&self) -> usize {
+        let part = |slot| self.seats.iter().filter(|seat| seat.slot == slot).count() < 2;
+        let idle = |slot: &&Slot| !self.seats.iter().any(|seat| seat.slot == Some(**slot));
+        // Who was left behind by its guest has a part of a slice that could be whole.
+        let parts = self.seats.iter().filter(|seat| seat.sm.is_some() && part(seat.slot));
+        self.layout.iter().filter(idle).count() + parts.count()
+    }
+}
+
+/// All GPUs. The sets hold the open ones only.
+#[derive(Clone, Debug, Default)]
+pub(super) struct GpuIndex {
+    posts: Vec<IndexedGpu>,
+    /// The first GPU of each model.
+    kinds: Vec<usize>,
+    /// Empty GPUs by model.
+    empty: Vec<BTreeSet<usize>>,
+    /// Those with jobs, the fewest first.
+    fewest: BTreeSet<(usize, usize)>,
+    /// The same, the most first.
+    most: BTreeSet<(Reverse<usize>, usize)>,
+    /// Those with jobs and idle slices, the most idle first.
+    idle: BTreeSet<(Reverse<usize>, usize)>,
+    /// Those on which somebody holds a slice's queue alone.
+    holders: BTreeSet<usize>,
+    /// GPUs that can be planned for, open or not, those first to which nobody has come for longest.
+    calm: BTreeSet<(Millis, usize)>,
+    /// What has to be read again.
+    changed: BTreeSet<usize>,
+}
+
+impl GpuIndex {
+    pub(super) fn changed(&mut self, at: usize) {
+        self.changed.insert(at);
+    }
+
+    /// Reads what changed; everything, the first time.
+    pub(super) fn read(&mut self, cluster: &ClusterView, jobs: &dyn JobTable) {
+        if self.posts.len() != cluster.gpus.len() {
+            *self = Self::default();
+            self.posts = vec![IndexedGpu::default(); cluster.gpus.len()];
+            for (at, view) in cluster.gpus.iter().enumerate() {
+                self.posts[at].kind = self.kind(cluster, at, view);
+                self.changed.insert(at);
+            }
+            self.empty = vec![BTreeSet::new(); self.kinds.len()];
+        }
+        for at in std::mem::take(&mut self.changed) {
+            self.forget(at);
+            let Some(view) = cluster.gpus.get(at) else { continue };
+            let gpu = &mut self.posts[at];
+            if let Some(came) = gpu.last_came.take() {
+                self.calm.remove(&(came, at));
+            }
+            match PlannedGpu::new(view) {
+                Some(planned) => {
+                    (gpu.layout, gpu.seats, gpu.open) =
+                        (planned.layout, planned.seats, planned.open);
+                    if view.available && view.operator.pinned.is_none() {
+                        let came = gpu.seats.iter().filter_map(|seat| jobs.facts(seat.job).since);
+                        let came = came.max().unwrap_or(Millis::ZERO);
+                        gpu.last_came = Some(came);
+                        self.calm.insert((came, at));
+                    }
+                }
+                None => (gpu.seats, gpu.open) = (Vec::new(), false),
+            }
+            gpu.crowd = gpu.seats.len();
+            self.remember(at);
+        }
+    }
+
+    fn kind(&mut self, cluster: &ClusterView, at: usize, view: &GpuView) -> usize {
+        let alike = |first: &usize| {
+            let first = &cluster.gpus[*first];
+            let rules = match (&first.mig, &view.mig) {
+                (Some(a), Some(b)) => std::sync::Arc::ptr_eq(a, b) || a.geometry == b.geometry,
+                (a, b) => a.is_none() && b.is_none(),
+            };
+            first.model == view.model && rules
+        };
+        self.kinds.iter().position(alike).unwrap_or_else(|| {
+            self.kinds.push(at);
+            self.kinds.len() - 1
+        })
+    }
+
+    pub(super) fn gpu(&self, at: usize) -> &IndexedGpu {
+        &self.posts[at]
+    }
+
+    /// Returns the first GPU of each model.
+    pub(super) fn kinds(&self) -> &[usize] {
+        &self.kinds
+    }
+
+    /// Counts a seat that was promised.
+    pub(super) fn promise(&mut self, at: usize, seats: usize) {
+        self.forget(at);
+        self.posts[at].crowd = seats;
+        self.changed.insert(at);
+        self.remember(at);
+    }
+
+    /// Takes a GPU out for the rest of the round.
+    pub(super) fn close(&mut self, at: usize) {
+        self.forget(at);
+        self.posts[at].open = false;
+        self.changed.insert(at);
+    }
+
+    /// Returns the GPUs that can be planned for, open or not, those first to which nobody has come
+    /// for longest.
+    pub(super) fn calmest(&self) -> impl Iterator<Item = usize> {
+        self.calm.iter().map(|(_, at)| *at)
+    }
+
+    /// Returns how many GPUs there are.
+    pub(super) const fn len(&self) -> usize {
+        self.posts.len()
+    }
+
+    /// Returns who sits on every GPU.
+    pub(super) fn seats(&self) -> impl Iterator<Item = (usize, &[PlacedJob])> {
+        self.posts.iter().enumerate().map(|(at, gpu)| (at, gpu.seats.as_slice()))
+    }
+
+    pub(super) fn any_open(&self) -> bool {
+        !self.fewest.is_empty() || self.empty.iter().any(|at| !at.is_empty())
+    }
+
+    /// Returns the first empty GPU.
+    pub(super) fn first_empty(&self) -> Option<usize> {
+        self.empty.iter().filter_map(BTreeSet::first).min().copied()
+    }
+
+    /// Returns one empty GPU of each model, then those with the fewest jobs.
+    pub(super) fn fewest(&self, crowd_max: usize, most: usize) -> Vec<usize> {
+        let mut order: Vec<usize> =
+            self.empty.iter().filter_map(BTreeSet::first).copied().collect();
+        order.sort_unstable();
+        let shared = self.fewest.iter().take_while(|(crowd, _)| *crowd < crowd_max);
+        order.extend(shared.map(|(_, at)| *at).take(most));
+        order.truncate(most);
+        order
+    }
+
+    /// Returns the GPUs with the most jobs, two at least.
+    pub(super) fn most_shared(&self, most: usize) -> Vec<usize> {
+        let shared = self.most.iter().take_while(|(Reverse(crowd), _)| *crowd > 1);
+        shared.map(|(_, at)| *at).take(most).collect()
+    }
+
+    /// Returns GPUs on which somebody holds a slice's queue alone.
+    pub(super) fn holders(&self, most: usize) -> Vec<usize> {
+        self.holders.iter().copied().take(most).collect()
+    }
+
+    /// Returns the GPUs with jobs that have the most idle slices.
+    pub(super) fn most_idle(&self, most: usize) -> Vec<usize> {
+        self.idle.iter().map(|(_, at)| *at).take(most).collect()
+    }
+
+    fn forget(&mut self, at: usize) {
+        let gpu = &self.posts[at];
+        let (crowd, idle) = (gpu.crowd, gpu.idle());
+        if let Some(empty) = self.empty.get_mut(gpu.kind) {
+            empty.remove(&at);
+        }
+        self.fewest.remove(&(crowd, at));
+        self.most.remove(&(Reverse(crowd), at));
+        self.idle.remove(&(Reverse(idle), at));
+        self.holders.remove(&at);
+    }
+
+    fn remember(&mut self, at: usize) {
+        let gpu = &self.posts[at];
+        if !gpu.open {
+            return;
+        }
+        let (crowd, idle, kind) = (gpu.crowd, gpu.idle(), gpu.kind);
+        if crowd == 0 {
+            self.empty[kind].insert(at);
+            return;
+        }
+        self.fewest.insert((crowd, at));
+        self.most.insert((Reverse(crowd), at));
+        if self.posts[at].has_holder() {
+            self.holders.insert(at);
+        }
+        if idle > 0 && !self.posts[at].seats.is_empty() {
+            self.idle.insert((Reverse(idle), at));
+        }
+    }
+}

@@ -1,0 +1,95 @@
+//! Better seats for jobs that run, where nobody waits: on GPUs that fell idle, and on their own.
+
+use tessera_model::JobId;
+
+use super::pairs::SlotUnit;
+use super::search::{Plan, Search};
+
+/// Moves to GPUs that fell idle that one round makes at most. Chosen: each is a search, and the next round
+/// goes on.
+const SPREAD_MAX: usize = 8;
+
+impl Search<'_, '_> {
+    /// Moves jobs to GPUs that are idle while others are shared.
+    pub(super) fn spread(&mut self) {
+        for _ in 0..SPREAD_MAX {
+            let Some(target) = self.index.first_empty() else { return };
+            let Some((job, source)) = self.best_move(target) else { return };
+            let Some(rest) = self.plan(source, None, Some(job), None) else { return };
+            let Some(there) = self.plan(target, Some(job), None, None) else { return };
+            self.charge(source, &rest);
+            self.charge(target, &there);
+            self.commit(source, rest, format!("job {job} moves to an idle GPU"));
+            self.commit(target, there, format!("job {job} gets this GPU alone"));
+        }
+    }
+
+    fn best_move(&mut self, target: usize) -> Option<(JobId, usize)> {
+        let mut best: Option<(i64, JobId, usize)> = None;
+        for source in self.index.most_shared(self.scoring.settings.searched) {
+            let before = self.present(source);
+            for job in self.index.gpu(source).jobs() {
+                let Some(there) = self.plan(target, Some(job), None, None) else { continue };
+                let Some(rest) = self.plan(source, None, Some(job), None) else { continue };
+                let gain = there.worth + rest.worth - before;
+                if self.clears(gain, before) && best.is_none_or(|(known, ..)| gain > known) {
+                    best = Some((gain, job, source));
+                }
+            }
+        }
+        best.map(|(_, job, source)| (job, source))
+    }
+
+    /// Cuts GPUs anew where that pays: those on which slices stand idle, and within the effort those
+    /// with the most jobs, which by now may be worth more on each other's slices.
+    pub(super) fn tidy(&mut self) {
+        let searched = self.scoring.settings.searched;
+        let idle = self.index.most_idle(searched);
+        let mut shared = self.index.most_shared(searched.min(self.effort));
+        shared.retain(|at| !idle.contains(at));
+        let free = idle.len();
+        for (place, at) in idle.into_iter().chain(shared).enumerate() {
+            if place >= free && self.spend(1).is_none() {
+                break;
+            }
+            let before = self.present(at);
+            let Some(plan) = self.gathered(at) else { continue };
+            if self.clears(plan.worth - before, before) {
+                self.charge(at, &plan);
+                self.commit(at, plan, "the new slices fit its jobs better".to_owned());
+            }
+        }
+    }
+
+    /// Searches the best seats of a GPU's jobs with two of them in one slot, as often as that adds.
+    fn gathered(&mut self, at: usize) -> Option<Plan> {
+        let mut best = self.plan(at, None, None, None)?;
+        let mut units = SlotUnit::gathered(&best.jobs(), &best.seats);
+        loop {
+            let mut better = None;
+            for way in self.pairings(&units) {
+                if let Some(plan) = self.plan_units(at, &way, None, Some(best.worth)) {
+                    best = plan;
+                    better = Some(way);
+                }
+            }
+            match better {
+                Some(way) => units = way,
+                None => return Some(best),
+            }
+        }
+    }
+
+    /// Takes searches from what the round may spend on improving seats; `None` if nothing is left,
+    /// of the count or of the time.
+    pub(super) fn spend(&mut self, searches: usize) -> Option<()> {
+        let left = self.effort.checked_sub(searches)?;
+        let spent = self.scoring.settings.effort.saturating_sub(self.effort);
+        if !self.scoring.knowledge.budget.allows(spent) {
+            self.effort = 0;
+            return None;
+        }
+        self.effort = left;
+        Some(())
+    }
+}

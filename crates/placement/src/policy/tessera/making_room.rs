@@ -1,0 +1,133 @@
+//! Room for a job that finds none: those in its way move to other GPUs.
+//!
+//! A GPU's own search keeps all of its jobs there. So a job that needs a whole GPU waits until one
+//! is empty, while slices stand idle on all of them. Here its jobs are sent elsewhere, one after
+//! the other, those first that are worth least; each goes where it adds most. As soon as the job has a
+//! seat, all seats of these GPUs together have to be worth more than before, with every move paid
+//! for, by as much as any other change under running jobs. Of all GPUs tried the best is taken.
+//! Nobody is moved at a price above what is left of it: it ends sooner than that.
+//!
+//! No GPU takes part twice in a round: each plan is made for what stands.
+
+use tessera_model::JobId;
+
+use super::search::{Plan, Search};
+use crate::view::QueuedJob;
+
+/// Jobs that one GPU gives away at most. Chosen: each costs a stop, and more than half of a full GPU was
+/// never worth it.
+const LEAVE_MAX: usize = 4;
+
+/// Jobs that find no place for which a round tries to make room. Chosen: those behind them weigh less.
+const ROOMS_MAX: usize = 4;
+
+/// What becomes of GPUs, the one that is left first, and by how much they are worth more.
+struct RoomPlan {
+    gain: i64,
+    plans: Vec<(usize, Plan)>,
+}
+
+impl Search<'_, '_> {
+    /// Seats a job where others make room for it; `false` if that pays nowhere.
+    pub(super) fn make_room(&mut self, job: &QueuedJob) -> bool {
+        // Accounts with quotas get what a search of one GPU gives them.
+        if self.rooms == ROOMS_MAX || self.quota_left(job.id).is_some() {
+            return false;
+        }
+        self.rooms += 1;
+        let mut best: Option<RoomPlan> = None;
+        for at in self.index.fewest(usize::MAX, self.scoring.settings.searched) {
+            if self.shifted.contains(&at) {
+                continue;
+            }
+            let found = self.cleared(at, job.id);
+            best = match (best, found) {
+                (Some(known), Some(found)) if found.gain <= known.gain => Some(known),
+                (known, found) => found.or(known),
+            };
+        }
+        let Some(RoomPlan { plans, .. }) = best else { return false };
+        for (at, plan) in plans {
+            self.charge(at, &plan);
+            self.index.promise(at, plan.seats.len());
+            self.shifted.insert(at);
+            self.promised.insert(at, plan);
+        }
+        true
+    }
+
+    /// Sends jobs away from a GPU until the job has a seat there.
+    fn cleared(&mut self, at: usize, job: JobId) -> Option<RoomPlan> {
+        let mut stay = self.leaving_last(at);
+        let mut before = self.worth_now(at);
+        let mut after = 0;
+        let mut plans: Vec<(usize, Plan)> = Vec::new();
+        for _ in 0..LEAVE_MAX {
+            let next = stay.pop()?;
+            if !self.scoring.outlasts_move(self.index.kinds(), next) {
+                return None;
+            }
+            let (to, plan) = self.elsewhere(at, next, &plans)?;
+            match plans.iter_mut().find(|(known, _)| *known == to) {
+                Some((_, known)) => {
+                    after += plan.worth - known.worth;
+                    *known = plan;
+                }
+                None => {
+                    before += self.worth_now(to);
+                    after += plan.worth;
+                    plans.push((to, plan));
+                }
+            }
+            self.spend(1)?;
+            let mut jobs = stay.clone();
+            jobs.push(job);
+            let Some(plan) = self.plan_for(at, &jobs, Some(job), None) else { continue };
+            let gain = after + plan.worth - before;
+            plans.insert(0, (at, plan));
+            return (gain > 0 && self.clears(gain, before)).then_some(RoomPlan { gain, plans });
+        }
+        None
+    }
+
+    /// Returns the jobs of a GPU, last the one that is worth least.
+    fn leaving_last(&mut self, at: usize) -> Vec<JobId> {
+        let mut jobs: Vec<(i64, JobId)> = Vec::new();
+        for job in self.jobs(at) {
+            jobs.push((self.row(at, job).iter().copied().max().unwrap_or(0), job));
+        }
+        jobs.sort_unstable_by(|a, b| b.cmp(a));
+        jobs.into_iter().map(|(_, job)| job).collect()
+    }
+
+    /// Finds the GPU where a job that has to leave adds most, after `plans`.
+    fn elsewhere(
+        &mut self,
+        from: usize,
+        job: JobId,
+        plans: &[(usize, Plan)],
+    ) -> Option<(usize, Plan)> {
+        let settings = self.scoring.settings;
+        let mut order = self.index.most_idle(settings.searched);
+        for at in self.index.fewest(settings.crowd, settings.searched) {
+            if !order.contains(&at) {
+                order.push(at);
+            }
+        }
+        let mut best: Option<(i64, usize, Plan)> = None;
+        for at in order.into_iter().filter(|at| *at != from) {
+            if self.shifted.contains(&at) || self.quota_left(job).is_some() {
+                continue;
+            }
+            self.spend(1)?;
+            let planned = plans.iter().find(|(known, _)| *known == at).map(|(_, plan)| plan);
+            let was = planned.map_or_else(|| self.worth_now(at), |plan| plan.worth);
+            let mut jobs = planned.map_or_else(|| self.jobs(at), Plan::jobs);
+            jobs.push(job);
+            let floor = best.as_ref().map(|(gain, ..)| was + gain);
+            let Some(plan) = self.plan_for(at, &jobs, Some(job), floor) else { continue };
+            best = Some((plan.worth - was, at, plan));
+        }
+        best.map(|(_, at, plan)| (at, plan))
+    }
+}

@@ -1,0 +1,320 @@
+//! What a job is worth where, at one moment.
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use tessera_model::mig::{Profile, Slot};
+use tessera_model::{JobId, Millis};
+
+use super::Tessera;
+use super::horizon::Horizon;
+use super::rounding::{float, float_of, float_sum, whole_ms, whole_score};
+use super::waiting::{JobWeight, RemainingWork};
+use crate::decision::PlacedJob;
+use crate::facts::JobFacts;
+use crate::placement_search::{self, NO_PLACEMENT};
+use crate::predictor::Knowledge;
+use crate::view::{ClusterView, GpuView, MigView};
+
+/// What cutting a GPU may keep a job waiting beside its own move, in milliseconds: seven instances
+/// destroyed and seven created, one after the other (co-execution study, scoring 6), and a little.
+pub(super) const CUT_MS: f64 = 2_000.0;
+
+/// What the worth of jobs in a round is worked out from.
+#[derive(Clone, Copy)]
+pub(super) struct Scoring<'c> {
+    pub(super) settings: &'c Tessera,
+    pub(super) cluster: &'c ClusterView,
+    pub(super) knowledge: Knowledge<'c>,
+    pub(super) now: Millis,
+    pub(super) horizon: Horizon,
+}
+
+/// What lies ahead of a job, and behind it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Ahead {
+    pub(super) left: RemainingWork,
+    /// What a whole GPU would take for what it has done, in milliseconds.
+    pub(super) done_ms: f64,
+}
+
+/// What is known of one job in this round.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ScoredJob {
+    pub(super) weight: f64,
+    done: Option<f64>,
+    /// What is left of it on a whole GPU, in milliseconds.
+    left_ms: Option<f64>,
+    /// Whether it runs, or has run and kept what it did.
+    begun: bool,
+    /// What a move of it costs, if it can be moved.
+    migration_price: Option<Millis>,
+    /// When it has to be done.
+    deadline: Option<Millis>,
+}
+
+impl ScoredJob {
+    /// Returns what is left of it, in parts of one.
+    pub(super) fn left(&self) -> f64 {
+        1.0 - self.done.unwrap_or(0.0)
+    }
+}
+
+/// What jobs are worth, worked out once a round.
+#[derive(Default)]
+pub(super) struct ScoreRows {
+    facts: BTreeMap<JobId, ScoredJob>,
+    /// Where a job sits, by GPU; elsewhere, by model.
+    at_home: BTreeMap<(JobId, usize), Rc<[i64]>>,
+    elsewhere: BTreeMap<(JobId, usize), Rc<[i64]>>,
+}
+
+impl<'c> Scoring<'c> {
+    pub(super) fn view(&self, at: usize) -> &'c GpuView {
+        &self.cluster.gpus[at]
+    }
+
+    pub(super) fn mig(&self, at: usize) -> Option<&'c MigView> {
+        self.view(at).mig.as_deref()
+    }
+
+    /// Returns what orders jobs that wait, before it ages: the shortest first, of equals those that
+    /// keep the least of a GPU from others. (The mean of the two, as they multiply: by its part of
+    /// a GPU alone, the order is as good for the mean and worse for the slowest twentieth.)
+    pub(super) fn eagerness(&self, kinds: &[usize], job: JobId) -> JobWeight {
+        let left = self.ahead(kinds, job).map(|ahead| ahead.left);
+        let cost = left.map(|left| (float_sum(left.whole_ms) * float_sum(left.work_ms)).sqrt());
+        let weight = short(cost).powf(self.settings.eagerness);
+        JobWeight { weight, left: left.unwrap_or_default() }
+    }
+
+    /// Returns what is left of a job and what is done of it; nothing if nothing says so.
+    pub(super) fn ahead(&self, kinds: &[usize], job: JobId) -> Option<Ahead> {
+        let (all, done) = self.on_whole(kinds, job, &self.knowledge.jobs.facts(job))?;
+        let work = self.work_ms(kinds, job).unwrap_or(all);
+        let left = |all: f64| u128::from(whole_ms(all * (1.0 - done)));
+        let left = RemainingWork { whole_ms: left(all), work_ms: left(work) };
+        Some(Ahead { left, done_ms: all * done })
+    }
+
+    /// Returns what is left of a job on a whole GPU, in milliseconds.
+    fn left_ms(&self, kinds: &[usize], job: JobId, known: &JobFacts) -> Option<f64> {
+        let (all, done) = self.on_whole(kinds, job, known)?;
+        Some(all * (1.0 - done))
+    }
+
+    /// Returns what all of a job takes on a whole GPU, in milliseconds, and what part is done.
+    fn on_whole(&self, kinds: &[usize], job: JobId, known: &JobFacts) -> Option<(f64, f64)> {
+        let all = kinds.iter().find_map(|at| {
+            let largest = self.mig(*at)?.largest()?;
+            self.knowledge.predictor.time_alone(job, self.view(*at), largest)
+        })?;
+        Some((float(all), done_of(known)?))
+    }
+
+    /// Returns what all of a job takes on the instance where that is least, as the time that a whole
+    /// GPU has for as much of itself, in milliseconds.
+    fn work_ms(&self, kinds: &[usize], job: JobId) -> Option<f64> {
+        kinds.iter().find_map(|at| {
+            let mig = self.mig(*at)?;
+            let largest = mig.largest()?;
+            let cost = |id| {
+                let profile = mig.geometry.profile(id)?;
+                let time = self.knowledge.predictor.time_alone(job, self.view(*at), profile)?;
+                let part = |own: u8, all: u8| f64::from(own) / f64::from(all.max(1));
+                let compute = part(profile.compute_slices, largest.compute_slices);
+                let memory = part(profile.memory_slices, largest.memory_slices);
+                Some(float(time) * compute.max(memory))
+            };
+            mig.layout_index().profiles().iter().filter_map(|id| cost(*id)).reduce(f64::min)
+        })
+    }
+
+    /// Returns whether a job has more left, on a whole GPU, than a move of it costs.
+    pub(super) fn outlasts_move(&self, kinds: &[usize], job: JobId) -> bool {
+        let known = self.knowledge.jobs.facts(job);
+        let price = known.migration_price.map(float);
+        price.zip(self.left_ms(kinds, job, &known)).is_some_and(|(price, left)| price < left)
+    }
+
+    pub(super) fn whole_time(&self, at: usize, job: JobId) -> Option<Millis> {
+        self.knowledge.predictor.time_alone(job, self.view(at), self.mig(at)?.largest()?)
+    }
+
+    fn facts(&self, kinds: &[usize], job: JobId) -> ScoredJob {
+        let known = self.knowledge.jobs.facts(job);
+        let on_whole = self.on_whole(kinds, job, &known);
+        let left_ms = on_whole.map(|(all, done)| all * (1.0 - done));
+        let done = done_of(&known);
+        let weight = short(left_ms).powf(self.settings.shortness);
+        let driven = self.horizon.drive(self.settings, left_ms, known.online);
+        ScoredJob {
+            weight: weight * driven,
+            done,
+            left_ms,
+            // Who runs has to be launched again wherever it goes, with work done or without.
+            begun: done.is_some_and(|done| done > 0.0) || known.since.is_some(),
+            migration_price: known.migration_price,
+            deadline: known.deadline,
+        }
+    }
+
+    /// Returns what a job is worth on an instance, less what moving there costs; `None` if it
+    /// can't be there, or would be late there and nowhere else.
+    ///
+    /// `whole_time` is what the job takes on such a GPU's largest instance.
+    fn worth(
+        &self,
+        at: usize,
+        job: JobId,
+        facts: &ScoredJob,
+        whole_time: Option<Millis>,
+        seat: CurrentPlace,
+        on: &Profile,
+    ) -> Option<i64> {
+        let here = self.knowledge.predictor.time_alone(job, self.view(at), on)?;
+        self.worth_of(at, facts, (here, whole_time), seat, on)
+    }
+
+    /// Returns the same for a job that takes so long `here`, alone or beside others.
+    pub(super) fn worth_of(
+        &self,
+        at: usize,
+        facts: &ScoredJob,
+        (here, whole_time): (Millis, Option<Millis>),
+        seat: CurrentPlace,
+        on: &Profile,
+    ) -> Option<i64> {
+        let speed = placement_search::speed_of(here, whole_time?)?;
+        let done = facts.done?;
+        let left = float(here) * (1.0 - done);
+        let price = match (seat == CurrentPlace::There, facts.begun) {
+            (true, _) | (false, false) => 0.0,
+            (false, true) => float(facts.migration_price?),
+        };
+        let kept = left / (left + price).max(1.0);
+        if seat != CurrentPlace::There {
+            let late = |left: f64| {
+                let ends = float(self.now) + left;
+                facts.deadline.is_some_and(|deadline| ends > float(deadline))
+            };
+            let cut = if facts.begun { CUT_MS } else { 0.0 };
+            if late(left + price + cut) && !late(left.min(facts.left_ms?)) {
+                return None;
+            }
+        }
+        // Of two slices on which it is about as fast the smaller one draws less.
+        let all = self.mig(at)?.largest()?.compute_slices;
+        let part = f64::from(on.compute_slices) / f64::from(all.max(1));
+        let spared = 1.0 - self.settings.thrift * part;
+        // Speeds are millionths; weights of long jobs are small, so that a finer unit is kept.
+        Some(whole_score(float_of(speed) * facts.weight * kept * spared))
+    }
+}
+
+/// Where a job sits already, seen from the instance in question.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum CurrentPlace {
+    /// On that very instance.
+    There,
+    /// On another one of the same GPU.
+    Beside,
+    /// On no instance of the GPU.
+    Elsewhere,
+}
+
+impl ScoreRows {
+    /// Returns what a job is worth in each slot of a GPU; `home` is its own slot there, if it sits
+    /// there.
+    pub(super) fn row(
+        &mut self,
+        scoring: &Scoring<'_>,
+        kinds: &[usize],
+        at: usize,
+        kind: usize,
+        job: JobId,
+        home: Option<Option<Slot>>,
+    ) -> Rc<[i64]> {
+        let (known, key) = match home {
+            Some(_) => (&mut self.at_home, (job, at)),
+            None => (&mut self.elsewhere, (job, kind)),
+        };
+        if let Some(row) = known.get(&key) {
+            return Rc::clone(row);
+        }
+        let facts = *self.facts.entry(job).or_insert_with(|| scoring.facts(kinds, job));
+        let row: Rc<[i64]> = made(scoring, at, job, &facts, home).into();
+        known.insert(key, Rc::clone(&row));
+        row
+    }
+
+    pub(super) fn facts(
+        &mut self,
+        scoring: &Scoring<'_>,
+        kinds: &[usize],
+        job: JobId,
+    ) -> ScoredJob {
+        *self.facts.entry(job).or_insert_with(|| scoring.facts(kinds, job))
+    }
+
+    /// Returns what a job is worth where it sits, on an instance that is in no full layout of plain
+    /// profiles.
+    pub(super) fn odd(
+        &mut self,
+        scoring: &Scoring<'_>,
+        kinds: &[usize],
+        at: usize,
+        seat: PlacedJob,
+    ) -> i64 {
+        let facts = *self.facts.entry(seat.job).or_insert_with(|| scoring.facts(kinds, seat.job));
+        let worth = || {
+            let profile = scoring.mig(at)?.geometry.profile(seat.slot?.profile)?;
+            scoring.worth(
+                at,
+                seat.job,
+                &facts,
+                scoring.whole_time(at, seat.job),
+                CurrentPlace::There,
+                profile,
+            )
+        };
+        worth().unwrap_or(0)
+    }
+}
+
+fn made(
+    scoring: &Scoring<'_>,
+    at: usize,
+    job: JobId,
+    facts: &ScoredJob,
+    home: Option<Option<Slot>>,
+) -> Vec<i64> {
+    let Some(mig) = scoring.mig(at) else { return Vec::new() };
+    let seated = if home.is_some() { CurrentPlace::Beside } else { CurrentPlace::Elsewhere };
+    let whole_time = scoring.whole_time(at, job);
+    let of = |id, seated| {
+        let profile = mig.geometry.profile(id);
+        let worth =
+            profile.and_then(|profile| scoring.worth(at, job, facts, whole_time, seated, profile));
+        worth.unwrap_or(NO_PLACEMENT)
+    };
+    let layout_index = mig.layout_index();
+    let by_profile: Vec<i64> = layout_index.profiles().iter().map(|id| of(*id, seated)).collect();
+    let mut row = layout_index.row(&by_profile);
+    if let Some(slot) = home.flatten()
+        && let Some(number) = layout_index.number(slot)
+    {
+        row[number] = of(slot.profile, CurrentPlace::There);
+    }
+    row
+}
+
+/// Returns what part of a job is done.
+fn done_of(known: &JobFacts) -> Option<f64> {
+    Some(f64::from(known.done?) / 1_000_000.0)
+}
+
+/// Returns how many such jobs an hour of a whole GPU finishes.
+fn short(left_ms: Option<f64>) -> f64 {
+    3_600_000.0 / left_ms.unwrap_or(3_600_000.0).max(1_000.0)
+}

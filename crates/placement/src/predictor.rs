@@ -1,0 +1,181 @@
+//! Predictions of run times, for the policies that weigh times and not only sizes.
+
+use tessera_model::mig::Profile;
+use tessera_model::share::SmPercent;
+use tessera_model::spec::Priority;
+use tessera_model::{JobId, Millis};
+
+use crate::facts::{Account, JobFacts, JobTable};
+use crate::placement_search::speed_of;
+use crate::view::{GpuView, MigView, MpsClient};
+
+/// How long a whole job takes, alone on a slice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RunTime {
+    /// From begin to end.
+    pub time: Millis,
+    /// Whether it rests on runs on such slices, or on what is known to hold for them. Otherwise it is
+    /// a cautious guess: a larger slice is not slower.
+    pub is_measured: bool,
+}
+
+impl RunTime {
+    /// Returns a time that rests on runs on such slices.
+    pub const fn measured(time: Millis) -> Self {
+        Self { time, is_measured: true }
+    }
+}
+
+/// Predicts run times; `None` where nothing is known.
+///
+/// The simulator predicts the truth, or the truth with an error; a controller predicts from earlier
+/// runs. A policy must do without: [`Unknown`] predicts nothing.
+///
+/// Within a round the same question has the same answer, and GPUs of one model and geometry are alike:
+/// [`crate::record`] stores answers by that.
+pub trait Predictor {
+    /// Predicts a whole run, alone on an instance of the profile of such a GPU.
+    fn predict_run(&self, job: JobId, gpu: &GpuView, profile: &Profile) -> Option<RunTime>;
+
+    /// Predicts a whole run on such an instance under MPS, with a percentage of its multiprocessors,
+    /// next to co-runners with theirs.
+    ///
+    /// Source: MMK, §III-A.
+    fn predict_mps_run(
+        &self,
+        _job: JobId,
+        _sm: SmPercent,
+        _co_runners: &[(JobId, SmPercent)],
+        _gpu: &GpuView,
+        _profile: &Profile,
+    ) -> Option<Millis> {
+        None
+    }
+
+    /// Predicts a whole run on such an instance under kernel-level sharing, each job at its priority;
+    /// also `None` if the job's kernels can't be held back. A job without co-runners takes as long as
+    /// alone.
+    fn predict_kernel_shared_run(
+        &self,
+        _job: JobId,
+        _priority: Priority,
+        _co_runners: &[(JobId, Priority)],
+        _gpu: &GpuView,
+        _profile: &Profile,
+    ) -> Option<Millis> {
+        None
+    }
+
+    /// Predicts the speed of each of some jobs that share such an instance under MPS, in thousandths of
+    /// its speed there with the same percentage and no co-runners. No profile is a whole GPU with MIG
+    /// off.
+    ///
+    /// Source: MMK, §III-A.
+    fn predict_speeds(
+        &self,
+        _clients: &[MpsClient],
+        _gpu: &GpuView,
+        _profile: Option<&Profile>,
+    ) -> Option<Vec<u64>> {
+        None
+    }
+}
+
+impl dyn Predictor + '_ {
+    /// Returns how long a whole job takes, alone on an instance of the profile.
+    pub fn time_alone(&self, job: JobId, gpu: &GpuView, profile: &Profile) -> Option<Millis> {
+        self.predict_run(job, gpu, profile).map(|run| run.time)
+    }
+
+    /// Returns a job's speed on an instance, in millionths of its speed on the GPU's largest one.
+    pub fn relative_speed(
+        &self,
+        job: JobId,
+        gpu: &GpuView,
+        mig: &MigView,
+        profile: &Profile,
+    ) -> Option<i64> {
+        let here = self.time_alone(job, gpu, profile)?;
+        speed_of(here, self.time_alone(job, gpu, mig.largest()?)?)
+    }
+}
+
+/// Limits how long a round searches for improvements.
+pub trait SearchBudget {
+    /// Returns whether the round may go on improving placements after so many searches of a GPU.
+    ///
+    /// A controller answers by its clock, and the answer is recorded, so that the round is decided
+    /// again in the same way.
+    fn allows(&self, searches: usize) -> bool;
+}
+
+/// Leaves the limit to the policy's own count of searches.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Unlimited;
+
+impl SearchBudget for Unlimited {
+    fn allows(&self, _: usize) -> bool {
+        true
+    }
+}
+
+/// Knows no job, and predicts nothing.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Unknown;
+
+impl JobTable for Unknown {
+    fn facts(&self, _: JobId) -> JobFacts {
+        JobFacts::default()
+    }
+
+    fn account(&self, _: JobId) -> Option<Account> {
+        None
+    }
+}
+
+impl Predictor for Unknown {
+    fn predict_run(&self, _: JobId, _: &GpuView, _: &Profile) -> Option<RunTime> {
+        None
+    }
+}
+
+/// What a policy may know of jobs in one round.
+#[derive(Clone, Copy)]
+pub struct Knowledge<'r> {
+    /// Facts about jobs.
+    pub jobs: &'r dyn JobTable,
+    /// Run times.
+    pub predictor: &'r dyn Predictor,
+    /// How long the round may search.
+    pub budget: &'r dyn SearchBudget,
+}
+
+impl Knowledge<'static> {
+    /// Nothing is known of any job.
+    pub const NONE: Self = Self { jobs: &Unknown, predictor: &Unknown, budget: &Unlimited };
+}
+
+impl<'r> Knowledge<'r> {
+    /// Takes facts and predictions from one source; the policy's own count limits the search.
+    pub fn of<K: JobTable + Predictor>(source: &'r K) -> Self {
+        Self { jobs: source, predictor: source, budget: &Unlimited }
+    }
+
+    /// Sets how long the round may search.
+    #[must_use]
+    pub const fn within(self, budget: &'r dyn SearchBudget) -> Self {
+        Self { budget, ..self }
+    }
+}
+
+impl std::fmt::Debug for Knowledge<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Knowledge").finish_non_exhaustive()
+    }
+}
+
+impl std::fmt::Debug for dyn Predictor + '_ {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Predictor")
+    }
+}

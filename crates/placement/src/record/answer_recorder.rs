@@ -1,0 +1,137 @@
+//! Records the answers that a policy gets.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+
+use tessera_model::mig::Profile;
+use tessera_model::share::SmPercent;
+use tessera_model::spec::Priority;
+use tessera_model::{JobId, Millis};
+
+use super::answers::{Answers, RecordedRun};
+use super::gpu_kind::{GpuKind, number_of};
+use crate::facts::{Account, JobFacts, JobTable};
+use crate::predictor::{Knowledge, Predictor, RunTime, SearchBudget};
+use crate::view::{GpuView, MpsClient};
+
+/// Passes questions on and keeps the answers. Each question is passed on once.
+pub struct AnswerRecorder<'k> {
+    knowledge: Knowledge<'k>,
+    kinds: Vec<GpuKind>,
+    answers: RefCell<Answers>,
+}
+
+impl std::fmt::Debug for AnswerRecorder<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("AnswerRecorder").field("answers", &self.answers).finish_non_exhaustive()
+    }
+}
+
+impl<'k> AnswerRecorder<'k> {
+    pub(super) fn new(knowledge: Knowledge<'k>, kinds: Vec<GpuKind>) -> Self {
+        Self { knowledge, kinds, answers: RefCell::default() }
+    }
+
+    /// Returns what a policy is to be shown, so that its questions are recorded.
+    pub fn knowledge(&self) -> Knowledge<'_> {
+        Knowledge { jobs: self, predictor: self, budget: self }
+    }
+
+    pub(super) fn into_parts(self) -> (Vec<GpuKind>, Answers) {
+        (self.kinds, self.answers.into_inner())
+    }
+
+    fn ask_once<K: Ord, V: Clone>(
+        &self,
+        of: impl Fn(&mut Answers) -> &mut BTreeMap<K, V>,
+        key: K,
+        ask: impl FnOnce() -> V,
+    ) -> V {
+        if let Some(known) = of(&mut self.answers.borrow_mut()).get(&key) {
+            return known.clone();
+        }
+        let answer = ask();
+        of(&mut self.answers.borrow_mut()).insert(key, answer.clone());
+        answer
+    }
+}
+
+impl JobTable for AnswerRecorder<'_> {
+    fn facts(&self, job: JobId) -> JobFacts {
+        self.ask_once(|answers| &mut answers.facts, job, || self.knowledge.jobs.facts(job))
+    }
+
+    fn account(&self, job: JobId) -> Option<Account> {
+        let known = self.answers.borrow().accounts.get(&job).cloned();
+        if let Some(known) = known {
+            return self.answers.borrow().with_usage(known);
+        }
+        let account = self.knowledge.jobs.account(job);
+        let mut answers = self.answers.borrow_mut();
+        if let Some(account) = &account {
+            answers.usage.entry(account.name.to_string()).or_insert(account.used);
+        }
+        let bare = account.map(|account| Account { used: Millis::ZERO, ..account });
+        answers.accounts.insert(job, bare.clone());
+        answers.with_usage(bare)
+    }
+}
+
+// A GPU without a number is not one of the view that was shown: no record can name it.
+impl Predictor for AnswerRecorder<'_> {
+    fn predict_run(&self, job: JobId, gpu: &GpuView, profile: &Profile) -> Option<RunTime> {
+        let ask = || self.knowledge.predictor.predict_run(job, gpu, profile);
+        let Some(kind) = number_of(&self.kinds, gpu) else { return ask() };
+        let recorded = || RecordedRun::of(ask());
+        self.ask_once(|answers| &mut answers.runs, (job, kind, profile.id), recorded).run()
+    }
+
+    fn predict_mps_run(
+        &self,
+        job: JobId,
+        sm: SmPercent,
+        co_runners: &[(JobId, SmPercent)],
+        gpu: &GpuView,
+        profile: &Profile,
+    ) -> Option<Millis> {
+        let predictor = self.knowledge.predictor;
+        let ask = || predictor.predict_mps_run(job, sm, co_runners, gpu, profile);
+        let Some(kind) = number_of(&self.kinds, gpu) else { return ask() };
+        let key = ((job, kind, profile.id), sm, co_runners.to_vec());
+        self.ask_once(|answers| &mut answers.mps_runs, key, ask)
+    }
+
+    fn predict_kernel_shared_run(
+        &self,
+        job: JobId,
+        priority: Priority,
+        co_runners: &[(JobId, Priority)],
+        gpu: &GpuView,
+        profile: &Profile,
+    ) -> Option<Millis> {
+        let predictor = self.knowledge.predictor;
+        let ask = || predictor.predict_kernel_shared_run(job, priority, co_runners, gpu, profile);
+        let Some(kind) = number_of(&self.kinds, gpu) else { return ask() };
+        let key = ((job, kind, profile.id), priority, co_runners.to_vec());
+        self.ask_once(|answers| &mut answers.kernel_shared_runs, key, ask)
+    }
+
+    fn predict_speeds(
+        &self,
+        clients: &[MpsClient],
+        gpu: &GpuView,
+        profile: Option<&Profile>,
+    ) -> Option<Vec<u64>> {
+        let ask = || self.knowledge.predictor.predict_speeds(clients, gpu, profile);
+        let Some(kind) = number_of(&self.kinds, gpu) else { return ask() };
+        let key = (kind, profile.map(|profile| profile.id), clients.to_vec());
+        self.ask_once(|answers| &mut answers.speeds, key, ask)
+    }
+}
+
+impl SearchBudget for AnswerRecorder<'_> {
+    fn allows(&self, searches: usize) -> bool {
+        let ask = || self.knowledge.budget.allows(searches);
+        self.ask_once(|answers| &mut answers.budget, searches, ask)
+    }
+}

@@ -1,0 +1,204 @@
+//! The facts and predictions that a policy asked for in a round, with their answers.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use tessera_model::mig::ProfileId;
+use tessera_model::share::SmPercent;
+use tessera_model::spec::Priority;
+use tessera_model::{JobId, Millis};
+
+use crate::facts::{Account, CoRunner, Demand, JobFacts};
+use crate::predictor::RunTime;
+use crate::view::MpsClient;
+
+/// A job on a kind of slice: job, kind of GPU, profile.
+type OnSlice = (JobId, u32, ProfileId);
+/// The same with a percentage of the multiprocessors, and co-runners with theirs.
+type MpsRun = (OnSlice, SmPercent, Vec<(JobId, SmPercent)>);
+/// The same with a priority, and co-runners with theirs.
+type KernelSharedRun = (OnSlice, Priority, Vec<(JobId, Priority)>);
+/// Jobs that share a kind of slice under MPS: kind of GPU, profile (none with MIG off), jobs.
+type MpsClients = (u32, Option<ProfileId>, Vec<MpsClient>);
+
+/// What was predicted of a job alone on a slice. By default nothing, which needs no record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct RecordedRun {
+    time: Option<Millis>,
+    is_measured: bool,
+}
+
+impl Default for RecordedRun {
+    fn default() -> Self {
+        Self { time: None, is_measured: true }
+    }
+}
+
+impl RecordedRun {
+    pub(super) fn of(run: Option<RunTime>) -> Self {
+        let is_measured = run.is_none_or(|run| run.is_measured);
+        Self { time: run.map(|run| run.time), is_measured }
+    }
+
+    pub(super) fn run(self) -> Option<RunTime> {
+        self.time.map(|time| RunTime { time, is_measured: self.is_measured })
+    }
+}
+
+/// Answers by question. A question that is missing has the answer of somebody who knows nothing.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Answers {
+    pub(super) facts: BTreeMap<JobId, JobFacts>,
+    /// Without their usage, which changes in every round and is the same for all jobs of an account.
+    pub(super) accounts: BTreeMap<JobId, Option<Account>>,
+    pub(super) usage: BTreeMap<String, Millis>,
+    pub(super) runs: BTreeMap<OnSlice, RecordedRun>,
+    pub(super) mps_runs: BTreeMap<MpsRun, Option<Millis>>,
+    pub(super) kernel_shared_runs: BTreeMap<KernelSharedRun, Option<Millis>>,
+    pub(super) speeds: BTreeMap<MpsClients, Option<Vec<u64>>>,
+    /// Whether the round might go on searching, by the number of searches.
+    pub(super) budget: BTreeMap<usize, bool>,
+}
+
+/// Answers that are new or changed. The keys of its text stay those of the first stored rounds.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct NewAnswers {
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    times: Vec<(OnSlice, Option<Millis>)>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    measured: Vec<(OnSlice, bool)>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    done: Vec<(JobId, Option<u32>)>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    since: Vec<(JobId, Option<Millis>)>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    limits: Vec<(JobId, Option<Millis>)>,
+    #[serde(rename = "move_prices", skip_serializing_if = "Vec::is_empty")]
+    migration_prices: Vec<(JobId, Option<Millis>)>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    deadlines: Vec<(JobId, Option<Millis>)>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    online: Vec<(JobId, bool)>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    demands: Vec<(JobId, Option<Demand>)>,
+    #[serde(rename = "beside", skip_serializing_if = "Vec::is_empty")]
+    mps_runs: Vec<(MpsRun, Option<Millis>)>,
+    #[serde(rename = "in_turns", skip_serializing_if = "Vec::is_empty")]
+    kernel_shared_runs: Vec<(KernelSharedRun, Option<Millis>)>,
+    #[serde(rename = "together", skip_serializing_if = "Vec::is_empty")]
+    speeds: Vec<(MpsClients, Option<Vec<u64>>)>,
+    #[serde(rename = "go_on", skip_serializing_if = "Vec::is_empty")]
+    budget: Vec<(usize, bool)>,
+    #[serde(rename = "companions", skip_serializing_if = "Vec::is_empty")]
+    co_runners: Vec<(JobId, Option<CoRunner>)>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    accounts: Vec<(JobId, Option<Account>)>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    usage: Vec<(String, Millis)>,
+}
+
+impl Answers {
+    /// Returns what differs from `before`.
+    pub(super) fn since(&self, before: &Self) -> NewAnswers {
+        let mut new = NewAnswers {
+            mps_runs: changed(&before.mps_runs, &self.mps_runs, &None),
+            kernel_shared_runs: changed(
+                &before.kernel_shared_runs,
+                &self.kernel_shared_runs,
+                &None,
+            ),
+            speeds: changed(&before.speeds, &self.speeds, &None),
+            budget: changed(&before.budget, &self.budget, &true),
+            accounts: changed(&before.accounts, &self.accounts, &None),
+            usage: changed(&before.usage, &self.usage, &Millis::ZERO),
+            ..NewAnswers::default()
+        };
+        let (nothing, unknown) = (RecordedRun::default(), JobFacts::default());
+        for (key, old, run) in paired(&before.runs, &self.runs, &nothing) {
+            push(&mut new.times, key, &old.time, &run.time);
+            push(&mut new.measured, key, &old.is_measured, &run.is_measured);
+        }
+        for (job, old, facts) in paired(&before.facts, &self.facts, &unknown) {
+            push(&mut new.done, job, &old.done, &facts.done);
+            push(&mut new.since, job, &old.since, &facts.since);
+            push(&mut new.limits, job, &old.limit, &facts.limit);
+            push(&mut new.migration_prices, job, &old.migration_price, &facts.migration_price);
+            push(&mut new.deadlines, job, &old.deadline, &facts.deadline);
+            push(&mut new.online, job, &old.online, &facts.online);
+            push(&mut new.demands, job, &old.demand, &facts.demand);
+            push(&mut new.co_runners, job, &old.co_runner, &facts.co_runner);
+        }
+        new
+    }
+
+    /// Adds what is new.
+    pub(super) fn add(&mut self, new: &NewAnswers) {
+        for (key, time) in &new.times {
+            self.runs.entry(*key).or_default().time = *time;
+        }
+        for (key, is_measured) in &new.measured {
+            self.runs.entry(*key).or_default().is_measured = *is_measured;
+        }
+        self.set(&new.done, |facts, done| facts.done = done);
+        self.set(&new.since, |facts, since| facts.since = since);
+        self.set(&new.limits, |facts, limit| facts.limit = limit);
+        self.set(&new.migration_prices, |facts, price| facts.migration_price = price);
+        self.set(&new.deadlines, |facts, deadline| facts.deadline = deadline);
+        self.set(&new.online, |facts, online| facts.online = online);
+        self.set(&new.demands, |facts, demand| facts.demand = demand);
+        self.set(&new.co_runners, |facts, co_runner| facts.co_runner = co_runner);
+        self.mps_runs.extend(new.mps_runs.iter().cloned());
+        self.kernel_shared_runs.extend(new.kernel_shared_runs.iter().cloned());
+        self.speeds.extend(new.speeds.iter().cloned());
+        self.budget.extend(new.budget.iter().copied());
+        self.accounts.extend(new.accounts.iter().cloned());
+        self.usage.extend(new.usage.iter().cloned());
+    }
+
+    fn set<V: Clone>(&mut self, values: &[(JobId, V)], set: impl Fn(&mut JobFacts, V)) {
+        for (job, value) in values {
+            set(self.facts.entry(*job).or_default(), value.clone());
+        }
+    }
+
+    /// Returns an account with its usage; the oldest records have the usage with each job.
+    pub(super) fn with_usage(&self, account: Option<Account>) -> Option<Account> {
+        let account = account?;
+        let used = self.usage.get(&*account.name).copied().unwrap_or(account.used);
+        Some(Account { used, ..account })
+    }
+}
+
+/// Returns the entries of `now`, each with its value in `before`, or else with `missing`.
+fn paired<'a, K: Ord, V>(
+    before: &'a BTreeMap<K, V>,
+    now: &'a BTreeMap<K, V>,
+    missing: &'a V,
+) -> impl Iterator<Item = (&'a K, &'a V, &'a V)> {
+    let mut old = before.iter().peekable();
+    now.iter().map(move |(key, value)| {
+        while old.next_if(|(known, _)| *known < key).is_some() {}
+        let known = old.next_if(|(known, _)| *known == key);
+        (key, known.map_or(missing, |(_, known)| known), value)
+    })
+}
+
+/// Returns the entries of `now` that `before` has otherwise, or lacks, unless they are `missing`.
+fn changed<K: Ord + Clone, V: PartialEq + Clone>(
+    before: &BTreeMap<K, V>,
+    now: &BTreeMap<K, V>,
+    missing: &V,
+) -> Vec<(K, V)> {
+    let mut changes = Vec::new();
+    for (key, old, value) in paired(before, now, missing) {
+        push(&mut changes, key, old, value);
+    }
+    changes
+}
+
+fn push<K: Clone, V: PartialEq + Clone>(changes: &mut Vec<(K, V)>, key: &K, old: &V, now: &V) {
+    if old != now {
+        changes.push((key.clone(), now.clone()));
+    }
+}

@@ -1,0 +1,109 @@
+//! Differences in words.
+
+use tessera_model::JobId;
+
+use super::DecisionDifference;
+use crate::decision::{Decision, Explanation};
+
+/// Returns how two lists of decisions differ, of which the first difference is `at`.
+pub(super) fn difference(
+    recorded: &[Decision],
+    decided: &[Decision],
+    at: usize,
+) -> DecisionDifference {
+    let (then, now) = (recorded.get(at), decided.get(at));
+    let job = then.or(now).and_then(job_of);
+    // About the same job both may have said something, only not in the same place.
+    let about = |list: &[Decision]| list.iter().find(|d| job_of(d) == job).cloned();
+    let (then, now) = match job {
+        Some(_) => (about(recorded), about(decided)),
+        None => (then.cloned(), now.cloned()),
+    };
+    let nothing = || "there is no decision".to_owned();
+    let (mut was, mut is) =
+        (then.as_ref().map_or_else(nothing, brief), now.as_ref().map_or_else(nothing, brief));
+    if let (Some(then), Some(now), true) = (&then, &now, was == is) {
+        (was, is) = match then == now {
+            true => ("it is decided earlier".to_owned(), "it is decided later".to_owned()),
+            false => reasons(why(then), why(now)),
+        };
+    }
+    DecisionDifference { job, recorded: was, decided: is }
+}
+
+const fn job_of(decision: &Decision) -> Option<JobId> {
+    match decision {
+        Decision::Start { job, .. } | Decision::Wait { job, .. } => Some(*job),
+        Decision::Reshape { .. } => None,
+    }
+}
+
+const fn why(decision: &Decision) -> &Explanation {
+    match decision {
+        Decision::Start { why, .. }
+        | Decision::Wait { why, .. }
+        | Decision::Reshape { why, .. } => why,
+    }
+}
+
+/// Returns what is decided, without the reasons.
+fn brief(decision: &Decision) -> String {
+    match decision {
+        Decision::Start { place, why, .. } => {
+            let chosen = why.candidates.iter().find(|candidate| candidate.chosen);
+            let room = match chosen {
+                Some(c) => format!("{} of GPU {} of {}", c.profile, c.gpu_index, c.node),
+                None => format!("GPU {}", place.gpu),
+            };
+            let start = place.slot.map_or_else(String::new, |slot| format!("@{}", slot.start));
+            let steps = place.steps.len();
+            format!("it starts on {room}{start}, after {steps} layout steps")
+        }
+        Decision::Wait { reason, .. } => format!("it waits: {}", reason.word()),
+        Decision::Reshape { reshape, .. } => {
+            let seats: Vec<String> = reshape
+                .seats
+                .iter()
+                .map(|seat| match seat.slot {
+                    Some(slot) => format!("job {} at {}", seat.job, slot.start),
+                    None => format!("job {}", seat.job),
+                })
+                .collect();
+            format!("GPU {} gets a new layout: {}", reshape.gpu, seats.join(", "))
+        }
+    }
+}
+
+/// Quotes the first part of two explanations that differs.
+fn reasons(then: &Explanation, now: &Explanation) -> (String, String) {
+    let quoted = |text: &str| format!("because {text:?}");
+    if then.summary != now.summary {
+        return (quoted(&then.summary), quoted(&now.summary));
+    }
+    if then.would_start_if != now.would_start_if {
+        let or = |text: &Option<String>| {
+            text.as_ref().map_or_else(
+                || "no condition that would start it".to_owned(),
+                |t| format!("it would start if {t:?}"),
+            )
+        };
+        return (or(&then.would_start_if), or(&now.would_start_if));
+    }
+    let differs = |at: &usize| then.candidates.get(*at) != now.candidates.get(*at);
+    let longest = then.candidates.len().max(now.candidates.len());
+    let candidate = |why: &Explanation, at: usize| match why.candidates.get(at) {
+        Some(c) => format!(
+            "candidate {}: {} of GPU {} of {}, {}",
+            at + 1,
+            c.profile,
+            c.gpu_index,
+            c.node,
+            c.verdict
+        ),
+        None => format!("{at} candidates"),
+    };
+    match (0..longest).find(differs) {
+        Some(at) => (candidate(then, at), candidate(now, at)),
+        None => ("other details".to_owned(), "other details".to_owned()),
+    }
+}

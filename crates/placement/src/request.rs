@@ -1,0 +1,136 @@
+//! What a job's ask means on GPUs of different models.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use tessera_model::Bytes;
+use tessera_model::mig::compute::ComputeName;
+use tessera_model::mig::{Profile, ProfileName};
+use tessera_model::spec::GpuRequest;
+
+use crate::view::{ClusterView, MigView, QueuedJob, SharingRequest};
+
+/// An ask, reduced to what decides about places.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum SliceRequest {
+    /// A place with at least this memory. An unknown need is zero bytes: the smallest slice
+    /// (MIGM §2.2, case 4).
+    AtLeast(Bytes),
+    /// An instance of this very profile.
+    Named(ProfileName),
+    /// A whole GPU, alone.
+    Whole,
+    /// A part of a slice.
+    Shared(SharingRequest),
+    /// A compute instance: no policy's affair, see [`crate::compute_instances`].
+    Part(ComputeName),
+}
+
+impl SliceRequest {
+    /// Reads an ask. A sharer asks for memory only: that is checked where jobs come in.
+    pub fn of(ask: &GpuRequest, share: Option<&SharingRequest>) -> Self {
+        if let Some(sharer) = share {
+            return Self::Shared(sharer.clone());
+        }
+        match ask {
+            GpuRequest::Unknown => Self::AtLeast(Bytes::ZERO),
+            GpuRequest::Memory(bytes) => Self::AtLeast(*bytes),
+            GpuRequest::Profile(name) => Self::Named(name.clone()),
+            GpuRequest::Whole => Self::Whole,
+            GpuRequest::Compute(name) => Self::Part(name.clone()),
+        }
+    }
+
+    /// Returns the profiles that fit tightly on a partitioned GPU, best first; none, if the GPU
+    /// can't hold the job.
+    ///
+    /// Tight means the smallest plain memory size that is enough. Profiles of equal memory
+    /// (3g.20gb, 4g.20gb) all fit tightly, the one with fewer compute slices first: memory is
+    /// hard, compute is soft (MIGM §2.2).
+    pub fn tight<'m>(&self, mig: &'m MigView) -> Vec<&'m Profile> {
+        match self {
+            Self::AtLeast(bytes) => {
+                let smallest = mig.plain().find(|p| p.memory >= *bytes).map(|p| p.memory);
+                mig.plain().filter(|p| Some(p.memory) == smallest).collect()
+            }
+            Self::Shared(sharer) => {
+                let roomy = sharer.share.roomy();
+                let enough = || mig.plain().filter(|p| p.memory >= sharer.share.memory());
+                let fits = enough().find(|p| p.memory >= roomy).or(enough().next_back());
+                let memory = fits.map(|p| p.memory);
+                mig.plain().filter(|p| Some(p.memory) == memory).collect()
+            }
+            Self::Named(name) => mig.geometry.by_name(name).into_iter().collect(),
+            Self::Whole => mig.largest().into_iter().collect(),
+            Self::Part(_) => Vec::new(),
+        }
+    }
+
+    /// Returns whether a whole GPU with MIG off and this memory can hold the job.
+    ///
+    /// Such a GPU is one instance without a profile, so it suits every ask but a named one.
+    pub fn suits_unpartitioned(&self, memory: Bytes) -> bool {
+        match self {
+            Self::AtLeast(bytes) => memory >= *bytes,
+            Self::Named(_) | Self::Part(_) => false,
+            Self::Whole => true,
+            Self::Shared(sharer) => memory >= sharer.share.memory(),
+        }
+    }
+}
+
+/// The wants of one round, numbered; asks that no GPU of the cluster can tell apart share one.
+///
+/// This bounds what a round computes: thousands of jobs ask for a handful of sizes.
+#[derive(Debug)]
+pub struct RequestNumbers {
+    steps: Vec<Bytes>,
+    numbers: BTreeMap<SliceRequest, usize>,
+}
+
+/// One want with its number.
+#[derive(Clone, Debug)]
+pub struct NumberedRequest {
+    /// Its index among the wants of the round.
+    pub number: usize,
+    /// What is wanted; memory rounded up to a size that some GPU has.
+    pub want: SliceRequest,
+}
+
+impl RequestNumbers {
+    /// Collects the memory sizes that the cluster's GPUs can tell apart.
+    pub fn new(cluster: &ClusterView) -> Self {
+        let mut steps = BTreeSet::new();
+        let mut last: Option<&MigView> = None;
+        for gpu in &cluster.gpus {
+            steps.extend(gpu.instances.iter().map(|i| i.memory));
+            match gpu.mig.as_deref() {
+                None => {
+                    steps.insert(gpu.memory);
+                }
+                Some(mig) if last.is_some_and(|last| std::ptr::eq(last, mig)) => {}
+                Some(mig) => {
+                    steps.extend(mig.geometry.profiles.iter().map(|p| p.memory));
+                    last = Some(mig);
+                }
+            }
+        }
+        Self { steps: steps.into_iter().collect(), numbers: BTreeMap::new() }
+    }
+
+    /// Numbers what a job asks for.
+    pub fn size(&mut self, job: &QueuedJob) -> NumberedRequest {
+        let want = match SliceRequest::of(&job.gpu, job.share.as_ref()) {
+            SliceRequest::AtLeast(bytes) => {
+                let step = self.steps.partition_point(|step| *step < bytes);
+                SliceRequest::AtLeast(self.steps.get(step).copied().unwrap_or(Bytes::new(u64::MAX)))
+            }
+            want @ (SliceRequest::Named(_)
+            | SliceRequest::Whole
+            | SliceRequest::Shared(_)
+            | SliceRequest::Part(_)) => want,
+        };
+        let next = self.numbers.len();
+        let number = *self.numbers.entry(want.clone()).or_insert(next);
+        NumberedRequest { number, want }
+    }
+}

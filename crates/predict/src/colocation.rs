@@ -1,0 +1,231 @@
+//! The same from what a controller knows of jobs, which is less than MMK measures of them.
+//!
+//! MMK (§III-A) profiles what each job uses of multiprocessors, bandwidth and L2 before it runs. A
+//! controller knows how busy some tasks' kernels keep a slice, and of the others nothing. What isn't
+//! known has a column of its own that a tree may split on: it is never a number that looks like a
+//! known one. Company comes and goes while a job runs, so that what is learned from is its average
+//! over the run. The columns are ours.
+
+use serde::{Deserialize, Serialize};
+
+use crate::learn::{LearnerKind, TrainingTable};
+use crate::number::{float, hash};
+use crate::outcome::Prediction;
+use crate::trained::{TooFewRows, TrainedModel};
+
+/// A forest that is off by more than this part of what it predicts is not worth asking: a job beside
+/// another is seldom slower than by half, so that the middle would do nearly as well. Ours.
+const USEFUL: f64 = 0.25;
+
+/// A job under MPS.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct SharingClient {
+    /// Whether somebody waits for its answers.
+    pub online: bool,
+    /// Its percentage of the slice's multiprocessors.
+    pub sm_percent: u8,
+    /// The part of its time alone in which a kernel of it runs, in thousandths; `None` where nobody
+    /// measured that.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub busy: Option<u16>,
+}
+
+/// The others on a slice, averaged over the time of a job.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct CoRunners {
+    /// How many, in thousandths.
+    pub count: u64,
+    /// Their percentages added up, in thousandths of a percent.
+    pub sm: u64,
+    /// What those of whom that is known keep busy, added up, in millionths.
+    pub busy: u64,
+    /// Of how many that isn't known, in thousandths.
+    pub unknown: u64,
+}
+
+impl CoRunners {
+    /// Adds one that was there for a part of the time, in thousandths.
+    pub fn add(&mut self, other: &SharingClient, part: u64) {
+        self.count += part;
+        self.sm += u64::from(other.sm_percent) * part;
+        match other.busy {
+            Some(busy) => self.busy += u64::from(busy) * part,
+            None => self.unknown += part,
+        }
+    }
+}
+
+/// One job beside others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Colocation {
+    /// The slice's part of the GPU's compute, in thousandths.
+    pub slice: u16,
+    /// The job.
+    pub own: SharingClient,
+    /// Who is with it.
+    pub others: CoRunners,
+}
+
+const COLUMNS: usize = 11;
+
+impl Colocation {
+    fn row(&self) -> [f64; COLUMNS] {
+        let thousandths = |value: u64| float(value) / 1_000.0;
+        let own = u64::from(self.own.busy.unwrap_or(0));
+        let sm = u64::from(self.own.sm_percent) * 1_000 + self.others.sm;
+        [
+            f64::from(u8::from(self.own.online)),
+            f64::from(self.slice),
+            f64::from(self.own.sm_percent),
+            float(own),
+            f64::from(u8::from(self.own.busy.is_none())),
+            thousandths(self.others.count),
+            thousandths(self.others.sm),
+            thousandths(self.others.busy),
+            thousandths(self.others.unknown),
+            thousandths(sm),
+            thousandths(own * 1_000 + self.others.busy),
+        ]
+    }
+}
+
+/// A run beside others, and its speed over that of its task alone on such a slice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ColocatedRun {
+    /// Which task: rows of one are held out together.
+    pub task: u64,
+    /// Beside whom.
+    pub company: Colocation,
+    /// Its speed, in thousandths of that alone.
+    pub speed_per_mille: u32,
+}
+
+/// Predicts speeds beside others.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ColocationPredictor {
+    /// The model with its version and error.
+    pub trained: TrainedModel,
+}
+
+impl ColocatedRun {
+    /// Notes a run of a task.
+    pub fn of(task: &str, company: Colocation, speed_per_mille: u32) -> Self {
+        Self { task: hash(task.as_bytes()), company, speed_per_mille }
+    }
+}
+
+impl ColocationPredictor {
+    /// Learns from runs, with a random forest (MMK, §III-A).
+    ///
+    /// # Errors
+    ///
+    /// [`TooFewRows`] of them.
+    pub fn learn(rows: &[ColocatedRun], seed: u64) -> Result<Self, TooFewRows> {
+        let few = TooFewRows { rows: rows.len() };
+        let mut table = TrainingTable::new(COLUMNS);
+        for row in rows {
+            let speed = f64::from(row.speed_per_mille) / 1_000.0;
+            table.push(row.task, &row.company.row(), speed).map_err(|_| few)?;
+        }
+        Ok(Self { trained: TrainedModel::learn(LearnerKind::Forest, &table, seed)? })
+    }
+
+    /// Tells whether it did well enough on tasks that it had not seen to be asked.
+    pub fn is_useful(&self) -> bool {
+        self.trained.held_out.relative <= USEFUL
+    }
+
+    /// Predicts a job's speed, in thousandths of that alone on the slice.
+    pub fn predict(&self, company: &Colocation) -> Prediction {
+        self.trained.predict_speed(&company.row())
+    }
+
+    /// Predicts the speed of each of those on a slice of such a part of a GPU, in thousandths of what
+    /// it does there with its percentage while nobody else is there.
+    pub fn together(&self, slice: u16, clients: &[SharingClient]) -> Vec<u64> {
+        let speed = |own: &SharingClient, others: CoRunners| {
+            self.predict(&Colocation { slice, own: *own, others }).value.max(1)
+        };
+        let beside = |at: usize| {
+            let mut others = CoRunners::default();
+            let rest = clients.iter().enumerate().filter(|(other, _)| *other != at);
+            rest.for_each(|(_, other)| others.add(other, 1_000));
+            others
+        };
+        let relative = |(at, own): (usize, &SharingClient)| {
+            let alone = speed(own, CoRunners::default());
+            // Nobody is quicker for company: that would be noise.
+            (speed(own, beside(at)) * 1_000 / alone).clamp(1, 1_000)
+        };
+        clients.iter().enumerate().map(relative).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::random::SeededRng;
+
+    fn client(sm_percent: u8, busy: Option<u16>) -> SharingClient {
+        SharingClient { online: false, sm_percent, busy }
+    }
+
+    /// Runs of tasks that lose by how busy their company is, with whoever's part is known.
+    fn runs(tasks: u64, known: impl Fn(u64) -> bool) -> Vec<ColocatedRun> {
+        let mut rng = SeededRng::new(3);
+        let mut draw = |below: usize| u16::try_from(rng.index_below(below)).unwrap();
+        let mut rows = Vec::new();
+        for task in 0..tasks {
+            for _ in 0..4 {
+                let (own, met) = (draw(1_000), draw(1_000));
+                let mut others = CoRunners::default();
+                let with = u64::from(draw(2)) * 1_000;
+                others.add(&client(50, known(task).then_some(met)), with);
+                let lost = u32::from(own) * u32::from(met) / 2_000 * u32::from(with > 0);
+                let company = Colocation { slice: 1_000, own: client(50, Some(own)), others };
+                rows.push(ColocatedRun { task, company, speed_per_mille: 1_000 - lost });
+            }
+        }
+        rows
+    }
+
+    #[test]
+    fn busier_company_slows_more_and_none_does_not() {
+        let crowd = ColocationPredictor::learn(&runs(300, |_| true), 1).unwrap();
+        assert!(crowd.is_useful(), "{:?}", crowd.trained.held_out);
+        let (busy, idle) = (client(50, Some(950)), client(50, Some(30)));
+
+        let loud = crowd.together(1_000, &[busy, busy]);
+        let quiet = crowd.together(1_000, &[busy, idle]);
+
+        assert!(loud[0] + 200 < quiet[0], "{loud:?} {quiet:?}");
+        assert_eq!(crowd.together(1_000, &[busy]), [1_000]);
+        assert_eq!(crowd.together(1_000, &[]), Vec::<u64>::new());
+    }
+
+    #[test]
+    fn somebody_of_whom_nothing_is_known_is_not_taken_to_be_idle() {
+        let crowd = ColocationPredictor::learn(&runs(400, |task| task % 2 == 0), 1).unwrap();
+        let busy = client(50, Some(900));
+
+        let beside_idle = crowd.together(1_000, &[busy, client(50, Some(10))])[0];
+        let beside_unknown = crowd.together(1_000, &[busy, client(50, None)])[0];
+
+        assert!(beside_unknown + 80 < beside_idle, "{beside_unknown}, {beside_idle}");
+    }
+
+    #[test]
+    fn a_handful_of_runs_teaches_nothing() {
+        assert!(ColocationPredictor::learn(&runs(4, |_| true), 1).is_err());
+    }
+
+    #[test]
+    fn company_counts_by_the_time_that_it_was_there() {
+        let mut others = CoRunners::default();
+        others.add(&client(40, Some(500)), 250);
+        others.add(&client(20, None), 1_000);
+
+        let expected = CoRunners { count: 1_250, sm: 30_000, busy: 125_000, unknown: 1_000 };
+        assert_eq!(others, expected);
+    }
+}

@@ -1,0 +1,446 @@
+//! Every attempt of a node, from its launch order to the controller's acknowledgement.
+//!
+//! Rules of the fencing protocol that live here: launches need this node's generation (F7) and
+//! a lease; a tombstone refuses a launch for ever (F8); an attempt is journalled before it is
+//! started, and an order that is repeated is only reported (F9); ends are kept until they are
+//! acknowledged (F12). Nothing is started twice: every way out of [`Attempts::launch`] other
+//! than the journal's leaves a tombstone.
+
+mod faults;
+mod recovery;
+#[cfg(test)]
+pub mod testing;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+
+use tessera_model::life::Outcome;
+use tessera_model::mig::Slot;
+use tessera_model::{AttemptId, GpuId, Millis};
+use tessera_wire::ToController;
+use tessera_wire::frames::{AttemptReport, AttemptStatus, ExitRecord, LaunchOrder, StopCause};
+
+use super::ledger::{AttemptFacts, JournalRecord, Tombstones};
+use super::telemetry::meter::GpuTenancy;
+use crate::shepherd::KillReason;
+use crate::shepherd::never_ran_at;
+use crate::shepherd::verdict::killed;
+
+pub use faults::FaultScope;
+pub use recovery::{AttemptTrace, HeldAttempt};
+
+/// Most attempts that a node holds, running or ended and not yet acknowledged. Far above what
+/// its GPUs can run; a controller that sends more is broken.
+const ATTEMPTS_MAX: usize = 4096;
+
+/// What is to be done, in order.
+#[derive(Clone, Debug, PartialEq)]
+pub enum AttemptEffect {
+    /// Send a frame, if a controller is there.
+    Send(ToController),
+    /// Put a record on disk; do the rest only once it is there.
+    Record(JournalRecord, Vec<AttemptEffect>),
+    /// Put a record on disk when it suits.
+    RecordLater(JournalRecord),
+    /// Put a record on disk soon, with others; do the rest once it is there.
+    RecordSoon(JournalRecord, Vec<AttemptEffect>),
+    /// The attempt's end is journalled: whoever holds it may forget it.
+    EndJournalled(AttemptId),
+    /// The attempt is journalled: ask [`Attempts::journalled`] what follows.
+    Journalled(AttemptId),
+    /// Hand the attempt to a shepherd.
+    Spawn(Box<LaunchOrder>),
+    /// Tell the attempt's shepherd to ask it to end.
+    Stop(AttemptId, StopCause),
+    /// Tell the attempt's shepherd to kill it.
+    Kill(AttemptId, KillReason),
+    /// Tell the attempt's shepherd its new time limit.
+    Limit(AttemptId, Option<Millis>),
+}
+
+/// What launches are judged by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LaunchConditions {
+    /// The node's generation.
+    pub generation: u64,
+    /// Whether the node holds a lease now.
+    pub leased: bool,
+    /// The wall clock, for records.
+    pub now_unix: Millis,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+enum AttemptPhase {
+    /// Its record is on its way to the disk.
+    Journalling(Box<LaunchOrder>),
+    /// With a shepherd, which hasn't reported yet that the program runs.
+    Spawning,
+    Running {
+        pid: u32,
+        started_unix: Millis,
+    },
+    Ended(ExitRecord),
+}
+
+#[derive(Clone, Debug, PartialEq)]
+struct AttemptEntry {
+    facts: AttemptFacts,
+    phase: AttemptPhase,
+    stop: Option<StopCause>,
+    kill: Option<KillReason>,
+}
+
+/// All attempts of a node.
+#[derive(Clone, Debug, Default)]
+pub struct Attempts {
+    entries: BTreeMap<AttemptId, AttemptEntry>,
+    tombstones: Tombstones,
+}
+
+impl Attempts {
+    /// Judges a launch order. `place` is an error if something is wrong with the slice.
+    pub fn launch(
+        &mut self,
+        order: Box<LaunchOrder>,
+        facts: AttemptFacts,
+        place: Result<(), String>,
+        standing: LaunchConditions,
+    ) -> Vec<AttemptEffect> {
+        let attempt = order.attempt;
+        if let Some(entry) = self.entries.get(&attempt) {
+            return vec![entry.report()];
+        }
+        if self.tombstones.contains(attempt) {
+            return vec![AttemptEffect::Send(ToController::Tombstoned { attempt })];
+        }
+        if let Err(reason) = self.admit(&order, place, standing) {
+            return self.refuse(facts, reason, standing.now_unix);
+        }
+        let record = JournalRecord::Accepted(facts.clone());
+        let phase = AttemptPhase::Journalling(order);
+        self.entries.insert(attempt, AttemptEntry { facts, phase, stop: None, kill: None });
+        vec![AttemptEffect::Record(record, vec![AttemptEffect::Journalled(attempt)])]
+    }
+
+    fn admit(
+        &self,
+        order: &LaunchOrder,
+        place: Result<(), String>,
+        standing: LaunchConditions,
+    ) -> Result<(), String> {
+        if order.generation != standing.generation {
+            let (wanted, own) = (order.generation, standing.generation);
+            return Err(format!("the node has generation {own}, the launch is for {wanted}"));
+        }
+        if !standing.leased {
+            return Err("the node holds no lease".to_owned());
+        }
+        if self.entries.len() >= ATTEMPTS_MAX {
+            return Err(format!("the node holds {ATTEMPTS_MAX} attempts already"));
+        }
+        place
+    }
+
+    /// Ends an attempt that is not going to be started. The tombstone comes first: a repeated
+    /// order must not start an attempt that was reported as over.
+    fn refuse(
+        &mut self,
+        facts: AttemptFacts,
+        reason: String,
+        now_unix: Millis,
+    ) -> Vec<AttemptEffect> {
+        let attempt = facts.attempt;
+        let record = never_ran_at(now_unix, Outcome::NotStarted, reason);
+        let entry =
+            AttemptEntry { facts, phase: AttemptPhase::Ended(record), stop: None, kill: None };
+        let report = entry.report();
+        self.tombstones.add(attempt);
+        self.entries.insert(attempt, entry);
+        vec![AttemptEffect::Record(JournalRecord::Tombstone { attempt }, vec![report])]
+    }
+
+    /// Goes on with an attempt whose record is on disk.
+    pub fn journalled(
+        &mut self,
+        attempt: AttemptId,
+        standing: LaunchConditions,
+    ) -> Vec<AttemptEffect> {
+        let Some(entry) = self.entries.get_mut(&attempt) else { return Vec::new() };
+        let AttemptPhase::Journalling(order) = &entry.phase else { return Vec::new() };
+        let over = match (entry.kill, entry.stop) {
+            (Some(reason), _) => Some(killed(reason)),
+            (None, Some(StopCause::Cancel)) => Some((Outcome::Cancelled, String::new())),
+            (None, Some(StopCause::Preempt | StopCause::Reshare | StopCause::Move)) => {
+                Some((Outcome::Preempted, String::new()))
+            }
+            (None, None) if !standing.leased || order.generation != standing.generation => {
+                Some((Outcome::NotStarted, "the node's lease ran out".to_owned()))
+            }
+            (None, None) => None,
+        };
+        match over {
+            Some((outcome, detail)) => {
+                self.end_here(attempt, never_ran_at(standing.now_unix, outcome, detail))
+            }
+            None => {
+                let order = order.clone();
+                entry.phase = AttemptPhase::Spawning;
+                vec![AttemptEffect::Spawn(order)]
+            }
+        }
+    }
+
+    /// Ends an attempt whose record could not be put on disk: it must not be started.
+    pub fn not_journalled(
+        &mut self,
+        attempt: AttemptId,
+        reason: &str,
+        now_unix: Millis,
+    ) -> Vec<AttemptEffect> {
+        let Some(entry) = self.entries.get_mut(&attempt) else { return Vec::new() };
+        let detail = format!("the node can't write its journal: {reason}");
+        entry.phase = AttemptPhase::Ended(never_ran_at(now_unix, Outcome::NotStarted, detail));
+        let report = entry.report();
+        self.tombstones.add(attempt);
+        vec![report]
+    }
+
+    /// Takes in that a program runs.
+    pub fn started(
+        &mut self,
+        attempt: AttemptId,
+        pid: u32,
+        started_unix: Millis,
+    ) -> Vec<AttemptEffect> {
+        let Some(entry) = self.entries.get_mut(&attempt) else { return Vec::new() };
+        if !matches!(entry.phase, AttemptPhase::Spawning) {
+            return Vec::new();
+        }
+        entry.phase = AttemptPhase::Running { pid, started_unix };
+        vec![entry.report()]
+    }
+
+    /// Takes in an end that a shepherd holds: it is reported at once, and journalled at the same time.
+    /// Telling it needs no journal: should the machine fail in between, either the controller
+    /// has committed the end, or it is as if the machine had failed just before.
+    pub fn ended_held(&mut self, attempt: AttemptId, record: ExitRecord) -> Vec<AttemptEffect> {
+        let note = JournalRecord::Ended { attempt, record: record.clone() };
+        match self.ended(attempt, record) {
+            effects if effects.is_empty() => vec![AttemptEffect::EndJournalled(attempt)],
+            mut effects => {
+                effects.push(AttemptEffect::RecordSoon(
+                    note,
+                    vec![AttemptEffect::EndJournalled(attempt)],
+                ));
+                effects
+            }
+        }
+    }
+
+    /// Takes in an end that is on disk.
+    pub fn ended(&mut self, attempt: AttemptId, record: ExitRecord) -> Vec<AttemptEffect> {
+        let Some(entry) = self.entries.get_mut(&attempt) else { return Vec::new() };
+        if matches!(entry.phase, AttemptPhase::Ended(_)) {
+            return Vec::new();
+        }
+        entry.phase = AttemptPhase::Ended(entry.with_cause(record));
+        let mut effects = vec![entry.report()];
+        if entry.kill == Some(KillReason::Revoked) {
+            effects.extend(self.bury(attempt));
+        }
+        effects
+    }
+
+    /// Ends an attempt that no shepherd can write down any more.
+    pub fn end_here(&mut self, attempt: AttemptId, record: ExitRecord) -> Vec<AttemptEffect> {
+        let note = JournalRecord::Ended { attempt, record: record.clone() };
+        match self.ended(attempt, record) {
+            effects if effects.is_empty() => effects,
+            effects => vec![AttemptEffect::Record(note, effects)],
+        }
+    }
+
+    /// Asks an attempt to end.
+    pub fn stop(&mut self, attempt: AttemptId, cause: StopCause) -> Vec<AttemptEffect> {
+        let Some(entry) = self.entries.get_mut(&attempt) else {
+            return self.answer_for_unknown(attempt);
+        };
+        match &entry.phase {
+            AttemptPhase::Ended(_) => vec![entry.report()],
+            // Kept for when its record is on disk.
+            AttemptPhase::Journalling(_) => {
+                entry.stop = entry.stop.or(Some(cause));
+                Vec::new()
+            }
+            AttemptPhase::Spawning | AttemptPhase::Running { .. } => {
+                entry.stop = entry.stop.or(Some(cause));
+                vec![AttemptEffect::Stop(attempt, cause)]
+            }
+        }
+    }
+
+    /// Gives a running attempt another time limit; for any other the limit of its launch holds.
+    pub fn limit(&self, attempt: AttemptId, limit: Option<Millis>) -> Vec<AttemptEffect> {
+        match self.entries.get(&attempt).map(|entry| &entry.phase) {
+            Some(AttemptPhase::Running { .. }) => vec![AttemptEffect::Limit(attempt, limit)],
+            _ => Vec::new(),
+        }
+    }
+
+    fn answer_for_unknown(&self, attempt: AttemptId) -> Vec<AttemptEffect> {
+        if self.tombstones.contains(attempt) {
+            vec![AttemptEffect::Send(ToController::Tombstoned { attempt })]
+        } else {
+            Vec::new()
+        }
+    }
+
+    /// Makes sure that an attempt never starts here (rule F8).
+    pub fn revoke(&mut self, attempt: AttemptId) -> Vec<AttemptEffect> {
+        let Some(entry) = self.entries.get_mut(&attempt) else { return self.bury(attempt) };
+        match &entry.phase {
+            AttemptPhase::Ended(_) => {
+                let mut effects = vec![entry.report()];
+                effects.extend(self.bury(attempt));
+                effects
+            }
+            AttemptPhase::Journalling(_) => {
+                entry.kill = Some(KillReason::Revoked);
+                Vec::new()
+            }
+            AttemptPhase::Spawning | AttemptPhase::Running { .. } => {
+                entry.kill = Some(KillReason::Revoked);
+                vec![AttemptEffect::Kill(attempt, KillReason::Revoked)]
+            }
+        }
+    }
+
+    fn bury(&mut self, attempt: AttemptId) -> Vec<AttemptEffect> {
+        let reported = AttemptEffect::Send(ToController::Tombstoned { attempt });
+        self.tombstones.add(attempt);
+        vec![AttemptEffect::Record(JournalRecord::Tombstone { attempt }, vec![reported])]
+    }
+
+    /// Forgets an attempt whose end the controller has committed; returns whether it was known.
+    pub fn acknowledged(&mut self, attempt: AttemptId) -> Vec<AttemptEffect> {
+        let over =
+            self.entries.get(&attempt).is_some_and(|e| matches!(e.phase, AttemptPhase::Ended(_)));
+        if !over {
+            return Vec::new();
+        }
+        self.entries.remove(&attempt);
+        self.tombstones.add(attempt);
+        vec![AttemptEffect::RecordLater(JournalRecord::Acknowledged { attempt })]
+    }
+
+    /// Kills every attempt of another generation than `generation` (rule F11).
+    pub fn kill_other_generations(&mut self, generation: u64) -> Vec<AttemptEffect> {
+        let reason = KillReason::OldGeneration;
+        let mut effects = Vec::new();
+        for (attempt, entry) in &mut self.entries {
+            if entry.facts.generation == generation || matches!(entry.phase, AttemptPhase::Ended(_))
+            {
+                continue;
+            }
+            entry.kill = entry.kill.or(Some(reason));
+            if !matches!(entry.phase, AttemptPhase::Journalling(_)) {
+                effects.push(AttemptEffect::Kill(*attempt, reason));
+            }
+        }
+        effects
+    }
+
+    /// Returns whether anything of another generation than `generation` may still run.
+    pub fn others_alive(&self, generation: u64) -> bool {
+        self.alive().any(|entry| entry.facts.generation != generation)
+    }
+
+    fn alive(&self) -> impl Iterator<Item = &AttemptEntry> {
+        self.entries.values().filter(|entry| !matches!(entry.phase, AttemptPhase::Ended(_)))
+    }
+
+    /// Returns whether an attempt that may run uses a slot (or, with MIG off, the GPU).
+    pub fn uses(&self, gpu: &GpuId, slot: Option<Slot>) -> bool {
+        self.alive()
+            .any(|entry| entry.facts.gpu == *gpu && (slot.is_none() || entry.facts.slot == slot))
+    }
+
+    /// Returns the attempts that may be running.
+    pub fn alive_ids(&self) -> Vec<AttemptId> {
+        self.alive().map(|entry| entry.facts.attempt).collect()
+    }
+
+    /// Returns how many attempts may be running.
+    pub fn alive_count(&self) -> usize {
+        self.alive().count()
+    }
+
+    /// Returns a report for each attempt.
+    pub fn reports(&self) -> Vec<ToController> {
+        self.entries.values().map(|entry| ToController::Attempt(entry.attempt_report())).collect()
+    }
+
+    /// Returns what is known of an attempt that is not over.
+    pub fn facts_of_alive(&self, attempt: AttemptId) -> Option<&AttemptFacts> {
+        let entry = self.entries.get(&attempt)?;
+        (!matches!(entry.phase, AttemptPhase::Ended(_))).then_some(&entry.facts)
+    }
+
+    /// Returns from when to when an attempt has its GPU; `None` if its program never ran.
+    pub fn tenant(&self, attempt: AttemptId) -> Option<GpuTenancy> {
+        self.entries.get(&attempt)?.tenant()
+    }
+
+    /// Returns the same of every attempt.
+    pub fn tenants(&self) -> Vec<GpuTenancy> {
+        self.entries.values().filter_map(AttemptEntry::tenant).collect()
+    }
+
+    /// Returns whether an attempt is here: running, or over and not yet acknowledged.
+    pub fn holds(&self, attempt: AttemptId) -> bool {
+        self.entries.contains_key(&attempt)
+    }
+
+    /// Returns whether an attempt may still write output.
+    pub fn is_alive(&self, attempt: AttemptId) -> bool {
+        self.entries
+            .get(&attempt)
+            .is_some_and(|entry| !matches!(entry.phase, AttemptPhase::Ended(_)))
+    }
+}
+
+impl AttemptEntry {
+    fn tenant(&self) -> Option<GpuTenancy> {
+        let (began, ended) = match &self.phase {
+            AttemptPhase::Journalling(_) | AttemptPhase::Spawning => return None,
+            AttemptPhase::Running { started_unix, .. } => (*started_unix, None),
+            AttemptPhase::Ended(record) if record.started_unix == Millis::ZERO => return None,
+            AttemptPhase::Ended(record) => (record.started_unix, Some(record.ended_unix)),
+        };
+        let AttemptFacts { attempt, job, gpu, slot, .. } = &self.facts;
+        Some(GpuTenancy {
+            attempt: *attempt,
+            job: *job,
+            gpu: gpu.clone(),
+            slot: *slot,
+            began,
+            ended,
+        })
+    }
+
+    fn report(&self) -> AttemptEffect {
+        AttemptEffect::Send(ToController::Attempt(self.attempt_report()))
+    }
+
+    fn attempt_report(&self) -> AttemptReport {
+        let status = match &self.phase {
+            AttemptPhase::Journalling(_) | AttemptPhase::Spawning => AttemptStatus::Journalled,
+            AttemptPhase::Running { pid, started_unix } => {
+                AttemptStatus::Running { pid: *pid, started_unix: *started_unix }
+            }
+            AttemptPhase::Ended(record) => AttemptStatus::Ended(record.clone()),
+        };
+        AttemptReport { attempt: self.facts.attempt, job: self.facts.job, status }
+    }
+}

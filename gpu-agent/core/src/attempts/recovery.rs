@@ -1,0 +1,95 @@
+//! Attempts after a restart of the agent: the journal, the shepherds and the exit records on
+//! disk, put together.
+
+use tessera_model::life::Outcome;
+use tessera_model::{AttemptId, Millis};
+use tessera_wire::frames::{AttemptStatus, ExitRecord};
+
+use super::super::ledger::{AttemptFacts, AttemptLedger, JournalRecord};
+use super::{AttemptEffect, AttemptEntry, AttemptPhase, Attempts};
+use crate::shepherd::never_ran_at;
+
+/// The attempt that a shepherd reports to have.
+pub use crate::shepherd::HeldAttempt;
+
+/// What the disk knows of a journalled attempt that no shepherd has.
+#[derive(Clone, Debug, PartialEq)]
+pub enum AttemptTrace {
+    /// Its exit record.
+    Ended(ExitRecord),
+    /// Its folder, which its shepherd made just before the start: it may have run.
+    Begun,
+    /// Nothing: it was never begun.
+    None,
+}
+
+impl Attempts {
+    /// Puts together what stood when the last agent of this node died.
+    ///
+    /// `held` is what shepherds have, `trace` looks at the disk for the others. Nothing may be
+    /// running any more of attempts that no shepherd has.
+    pub fn recover(
+        ledger: AttemptLedger,
+        held: Vec<HeldAttempt>,
+        trace: impl Fn(AttemptId) -> AttemptTrace,
+        now_unix: Millis,
+    ) -> (Self, Vec<AttemptEffect>) {
+        let mut attempts =
+            Self { entries: std::collections::BTreeMap::new(), tombstones: ledger.tombstones };
+        let mut effects = Vec::new();
+        for held in held {
+            let known = ledger.live.get(&held.attempt).map(|(facts, _)| facts.clone());
+            let phase = match held.status.clone() {
+                AttemptStatus::Journalled => continue,
+                AttemptStatus::Running { pid, started_unix } => {
+                    AttemptPhase::Running { pid, started_unix }
+                }
+                AttemptStatus::Ended(record) => AttemptPhase::Ended(record),
+            };
+            let facts = known.unwrap_or_else(|| {
+                // The journal was damaged, but the process is there: it is what counts.
+                effects.push(AttemptEffect::RecordLater(JournalRecord::Accepted(facts_of(&held))));
+                facts_of(&held)
+            });
+            attempts
+                .entries
+                .insert(held.attempt, AttemptEntry { facts, phase, stop: None, kill: None });
+        }
+        for (attempt, (facts, end)) in ledger.live {
+            if attempts.entries.contains_key(&attempt) {
+                continue;
+            }
+            let (record, note) = match (end, trace(attempt)) {
+                (Some(record), _) | (None, AttemptTrace::Ended(record)) => (record, false),
+                (None, AttemptTrace::Begun) => {
+                    let detail = "its shepherd died while the agent was away".to_owned();
+                    (never_ran_at(now_unix, Outcome::Lost, detail), true)
+                }
+                (None, AttemptTrace::None) => {
+                    let detail = "the agent died before it was started".to_owned();
+                    (never_ran_at(now_unix, Outcome::NotStarted, detail), true)
+                }
+            };
+            if note {
+                effects.push(AttemptEffect::RecordLater(JournalRecord::Ended {
+                    attempt,
+                    record: record.clone(),
+                }));
+            }
+            let phase = AttemptPhase::Ended(record);
+            attempts.entries.insert(attempt, AttemptEntry { facts, phase, stop: None, kill: None });
+        }
+        (attempts, effects)
+    }
+}
+
+fn facts_of(held: &HeldAttempt) -> AttemptFacts {
+    AttemptFacts {
+        attempt: held.attempt,
+        job: held.job,
+        generation: held.generation,
+        gpu: held.gpu.clone(),
+        slot: held.slot,
+        traceparent: None,
+    }
+}

@@ -1,0 +1,179 @@
+//! What keeps a machine from running jobs and cutting its GPUs, and what fixes it. Pure: the
+//! facts are gathered elsewhere.
+
+mod driver;
+mod machine;
+
+#[cfg(test)]
+mod tests;
+
+use serde::{Deserialize, Serialize};
+use tessera_model::{Bytes, Millis};
+use tessera_wire::frames::{FINDINGS_MAX, Finding, FindingLevel};
+
+use crate::nvml::error::NvmlCallError;
+
+/// Everything that was looked at.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct DoctorFacts {
+    /// The machine and this account.
+    pub machine: MachineFacts,
+    /// The answer of the driver's library.
+    pub driver: DriverAnswer,
+}
+
+/// What came of asking the driver's library.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub enum DriverAnswer {
+    /// It answered.
+    Told(DriverFacts),
+    /// It could not be used.
+    Refused(NvmlCallError),
+    /// It didn't answer in time, or crashed.
+    #[default]
+    Silent,
+}
+
+/// The answer of the driver's library.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct DriverFacts {
+    /// Version of the driver that the library talks to.
+    pub driver: Option<String>,
+    /// Version of the library.
+    pub library: Option<String>,
+    /// The GPUs, by index.
+    pub gpus: Vec<GpuCheckup>,
+    /// Indexes of GPUs that don't answer, with what the driver reported.
+    pub lost: Vec<(u32, NvmlCallError)>,
+}
+
+/// One GPU. What the driver doesn't know how to report is `None`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct GpuCheckup {
+    /// Its index.
+    pub index: u32,
+    /// The driver's name for the board.
+    pub model: String,
+    /// Current and pending MIG mode; `Ok(None)` where the board has no MIG.
+    pub mig: Result<Option<(bool, bool)>, NvmlCallError>,
+    /// What a question that needs the right to configure MIG was answered.
+    pub may_cut: Result<(), NvmlCallError>,
+    /// Whether persistence mode is on.
+    pub persistence: Option<bool>,
+    /// Whether a display is driven.
+    pub display: Option<bool>,
+    /// Processes that use it, by the driver's lists.
+    pub processes: Vec<u32>,
+}
+
+/// The machine, and this account on it.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct MachineFacts {
+    /// Whether this is root.
+    pub root: bool,
+    /// Whether the file that gives the right to configure MIG may be opened; `None` if the driver
+    /// has none.
+    pub mig_config_file: Option<bool>,
+    /// Version of the loaded kernel module; `None` if none is loaded.
+    pub module: Option<String>,
+    /// Whether the free driver `nouveau` is loaded.
+    pub nouveau: bool,
+    /// Processes that have a GPU's files open, or are known to get in the way.
+    pub processes: Vec<ProcessFacts>,
+    /// Services that would change layouts by themselves.
+    pub competing_services: Vec<String>,
+    /// Whether control groups are those of version 2.
+    pub cgroup2: bool,
+    /// The folder that holds everything that the agent keeps.
+    pub data: Option<DiskFacts>,
+    /// The wall clock, milliseconds since 1970.
+    pub now_unix: Millis,
+    /// Whether something keeps the clock synchronised; `None` if that can't be determined.
+    pub clock_kept: Option<bool>,
+    /// Most files that a process may open.
+    pub open_files: Option<u64>,
+    /// NVIDIA's MPS control program; `None` if it isn't there.
+    pub mps_control: Option<String>,
+    /// Memory that a process may lock; `None`: as much as it likes.
+    pub locked_memory: Option<Bytes>,
+}
+
+/// A process that matters.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ProcessFacts {
+    /// Its pid.
+    pub pid: u32,
+    /// Its name, as the kernel has it (at most 15 characters).
+    pub name: String,
+    /// Whether it belongs to this agent or to an attempt.
+    pub ours: bool,
+    /// The GPUs whose files it has open, by the numbers of these.
+    pub gpus: Vec<u32>,
+}
+
+/// A disk.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DiskFacts {
+    /// Where.
+    pub path: String,
+    /// What is free for us.
+    pub free: Bytes,
+    /// How large it is.
+    pub total: Bytes,
+}
+
+/// Judges the facts, check by check; what is in order is listed too.
+pub fn findings(facts: &DoctorFacts) -> Vec<Finding> {
+    let mut found = machine::findings(&facts.machine);
+    found.extend(driver::findings(facts));
+    found.truncate(FINDINGS_MAX);
+    found
+}
+
+/// Returns what the agent may and may not do here, in one sentence.
+pub fn summary(facts: &DoctorFacts) -> String {
+    let DriverAnswer::Told(driver) = &facts.driver else {
+        return "may run nothing on GPUs: the driver's library can't be used".to_owned();
+    };
+    if driver.gpus.is_empty() {
+        return "may run nothing on GPUs: the driver shows none".to_owned();
+    }
+    let numbers = |keep: &dyn Fn(&GpuCheckup) -> bool| -> Vec<String> {
+        driver.gpus.iter().filter(|gpu| keep(gpu)).map(|gpu| gpu.index.to_string()).collect()
+    };
+    let cut = numbers(&|gpu| driver::may_cut(facts, gpu) && matches!(gpu.mig, Ok(Some(_))));
+    let whole = numbers(&|gpu| matches!(gpu.mig, Ok(None | Some((false, _)))));
+    let blocked =
+        numbers(&|gpu| matches!(gpu.mig, Ok(Some((true, _)))) && !driver::may_cut(facts, gpu));
+    let mut parts = Vec::new();
+    if !cut.is_empty() {
+        parts.push(format!("may cut GPU {}", cut.join(", ")));
+    }
+    if !whole.is_empty() {
+        parts.push(format!("may run jobs on the whole GPU {}", whole.join(", ")));
+    }
+    if !blocked.is_empty() {
+        parts.push(format!(
+            "may neither cut nor use GPU {}: it is partitioned, and this account has no permission",
+            blocked.join(", ")
+        ));
+    }
+    parts.join("; ")
+}
+
+fn finding(check: &str, level: FindingLevel, text: impl Into<String>) -> Finding {
+    Finding { check: check.to_owned(), level, gpu: None, text: text.into(), remedy: None }
+}
+
+fn ok(check: &str, text: impl Into<String>) -> Finding {
+    finding(check, FindingLevel::Ok, text)
+}
+
+fn with_remedy(
+    check: &str,
+    level: FindingLevel,
+    text: impl Into<String>,
+    remedy: impl Into<String>,
+) -> Finding {
+    Finding { remedy: Some(remedy.into()), ..finding(check, level, text) }
+}

@@ -1,0 +1,189 @@
+//! The machine: account, modules, processes, disk, clock, limits.
+
+use tessera_model::Bytes;
+use tessera_wire::frames::{Finding, FindingLevel};
+
+use super::{MachineFacts, ProcessFacts, ok, with_remedy};
+
+/// Below this, outputs and journals soon can't be written.
+const DISK_WARN: Bytes = Bytes::from_mib(2_048);
+/// Below this, the agent refuses attempts.
+const DISK_BLOCKS: Bytes = Bytes::from_mib(64);
+/// Each attempt has a few files open; a node may have hundreds.
+const OPEN_FILES_WANTED: u64 = 65_536;
+/// A clock before this (2024-01-01) was never set: certificates don't hold.
+const CLOCK_SET: u64 = 1_704_067_200_000;
+
+pub(super) fn findings(facts: &MachineFacts) -> Vec<Finding> {
+    let mut found = vec![account(facts), cgroups(facts), clock(facts), files(facts), locked(facts)];
+    found.push(match facts.nouveau {
+        false => ok("kernel_modules", "no other driver holds the GPUs"),
+        true => with_remedy(
+            "kernel_modules",
+            FindingLevel::Blocks,
+            "the free driver nouveau is loaded and holds the GPUs",
+            "echo 'blacklist nouveau' > /etc/modprobe.d/nouveau.conf && update-initramfs -u && reboot",
+        ),
+    });
+    found.extend(facts.data.as_ref().map(|disk| {
+        let text = format!("{} of {} are free in {}", disk.free, disk.total, disk.path);
+        let remedy = format!("du -xh {} | sort -h | tail, then delete what is old", disk.path);
+        match disk.free {
+            free if free < DISK_BLOCKS => with_remedy("disk", FindingLevel::Blocks, text, remedy),
+            free if free < DISK_WARN => with_remedy("disk", FindingLevel::Warn, text, remedy),
+            _ => ok("disk", text),
+        }
+    }));
+    found.push(match &facts.mps_control {
+        Some(program) => ok("sharing", format!("slices can be shared: MPS is {program}")),
+        None => with_remedy(
+            "sharing",
+            FindingLevel::Warn,
+            "there is no nvidia-cuda-mps-control: jobs that request --share mps are not placed here",
+            "install the MPS programs of the driver's release (Debian: nvidia-cuda-mps; NVIDIA's \
+             and Ubuntu's packages: nvidia-compute-utils), or name one with --mps-control, then \
+             restart the agent",
+        ),
+    });
+    for competitor in &facts.competing_services {
+        found.push(with_remedy(
+            "competing_services",
+            FindingLevel::Warn,
+            format!("{competitor} is enabled: it changes layouts by itself"),
+            format!("systemctl disable --now {competitor}"),
+        ));
+    }
+    if facts.competing_services.is_empty() {
+        found.push(ok("competing_services", "no other service changes layouts"));
+    }
+    found.extend(holders(&facts.processes));
+    found
+}
+
+fn account(facts: &MachineFacts) -> Finding {
+    match (facts.root, facts.mig_config_file) {
+        (true, _) => ok("account", "runs as root: it may configure MIG"),
+        (false, Some(true)) => ok(
+            "account",
+            "is not root, but may open the file that gives the right to configure MIG",
+        ),
+        (false, Some(false) | None) => with_remedy(
+            "account",
+            FindingLevel::Warn,
+            "is not root and has no access to /dev/nvidia-caps: it may run jobs on whole GPUs, \
+             but neither switch MIG mode nor create or destroy instances",
+            "run tessera-agent as root, or give its account the file: nvidia-modprobe -f \
+             /proc/driver/nvidia/capabilities/mig/config, then chgrp and chmod the \
+             /dev/nvidia-caps file that it names",
+        ),
+    }
+}
+
+fn cgroups(facts: &MachineFacts) -> Finding {
+    match facts.cgroup2 {
+        true => ok("cgroups", "control groups of version 2"),
+        false => with_remedy(
+            "cgroups",
+            FindingLevel::Warn,
+            "no control groups of version 2: processes that jobs leave behind are found by their sessions only",
+            "boot with systemd.unified_cgroup_hierarchy=1",
+        ),
+    }
+}
+
+fn clock(facts: &MachineFacts) -> Finding {
+    let remedy = "timedatectl set-ntp true";
+    if facts.now_unix.get() < CLOCK_SET {
+        let text = "the clock was never set: certificates can't be verified";
+        return with_remedy("clock", FindingLevel::Blocks, text, remedy);
+    }
+    match facts.clock_kept {
+        Some(true) => ok("clock", "the clock is synchronised"),
+        Some(false) => with_remedy(
+            "clock",
+            FindingLevel::Warn,
+            "the clock is not synchronised: times in logs and records drift apart",
+            remedy,
+        ),
+        None => ok("clock", "the clock is set; whether it is synchronised can't be determined"),
+    }
+}
+
+fn files(facts: &MachineFacts) -> Finding {
+    match facts.open_files {
+        Some(most) if most < OPEN_FILES_WANTED => with_remedy(
+            "open_files",
+            FindingLevel::Warn,
+            format!("a process may open only {most} files"),
+            format!("LimitNOFILE={OPEN_FILES_WANTED} in the agent's unit"),
+        ),
+        Some(most) => ok("open_files", format!("a process may open {most} files")),
+        None => ok("open_files", "a process may open any number of files"),
+    }
+}
+
+fn locked(facts: &MachineFacts) -> Finding {
+    match facts.locked_memory {
+        None => ok("locked_memory", "the memory that a process may lock is not limited"),
+        Some(most) => with_remedy(
+            "locked_memory",
+            FindingLevel::Warn,
+            format!("a process may lock only {most}: pinned buffers of CUDA programs may fail"),
+            "LimitMEMLOCK=infinity in the agent's unit",
+        ),
+    }
+}
+
+/// What other processes do to GPUs.
+fn holders(processes: &[ProcessFacts]) -> Vec<Finding> {
+    let others: Vec<_> = processes.iter().filter(|process| !process.ours).collect();
+    let named = |names: &[&str]| -> Vec<String> {
+        let wanted = |p: &&&ProcessFacts| names.iter().any(|name| p.name.starts_with(name));
+        others.iter().filter(wanted).map(|p| format!("{} (pid {})", p.name, p.pid)).collect()
+    };
+    let monitors = named(&["nv-hostengine", "dcgm", "nvidia-dcgm"]);
+    let mps = named(&["nvidia-cuda-mps"]);
+    let mut found = Vec::new();
+    found.push(match monitors.is_empty() {
+        true => ok("monitors", "no monitor holds the GPUs"),
+        false => with_remedy(
+            "monitors",
+            FindingLevel::Warn,
+            format!(
+                "{} may keep instances open, so that they can't be destroyed",
+                monitors.join(", ")
+            ),
+            "if a layout stays stuck: systemctl restart nvidia-dcgm (or dcgm-exporter)",
+        ),
+    });
+    found.push(match mps.is_empty() {
+        true => ok("mps", "no MPS daemon of another owner runs"),
+        false => with_remedy(
+            "mps",
+            FindingLevel::Blocks,
+            format!("{} was not started by this agent: it keeps its GPU in use, so MIG mode can't change", mps.join(", ")),
+            "echo quit | nvidia-cuda-mps-control",
+        ),
+    });
+    let known = |name: &str| {
+        ["nv-hostengine", "dcgm", "nvidia-dcgm", "nvidia-cuda-mps", "nvidia-persiste"]
+            .iter()
+            .any(|known| name.starts_with(known))
+    };
+    for process in others.iter().filter(|p| !p.gpus.is_empty() && !known(&p.name)) {
+        for gpu in &process.gpus {
+            let ProcessFacts { pid, name, .. } = process;
+            let text = format!(
+                "{name} (pid {pid}) keeps it open: neither a reset nor a change of MIG mode is possible"
+            );
+            let held = with_remedy(
+                "holders",
+                FindingLevel::Warn,
+                text,
+                format!("stop the process: kill {pid} (ps -fp {pid} shows its owner)"),
+            );
+            found.push(Finding { gpu: Some(*gpu), ..held });
+        }
+    }
+    found
+}

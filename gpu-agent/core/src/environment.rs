@@ -1,0 +1,303 @@
+//! The environment of an attempt: built from nothing, then the user's variables, then ours.
+
+use std::collections::BTreeMap;
+
+use tessera_model::NodeName;
+use tessera_model::life::Outcome;
+use tessera_model::mig::compute::memory_share;
+use tessera_wire::frames::{GangPosition, GpuReport, LaunchOrder, MigReport};
+
+/// What the node itself brings in.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NodeEnvironment {
+    /// `HOME`, `USER`, `SHELL` … of the account that attempts run under.
+    pub base: BTreeMap<String, String>,
+    /// Variables of the agent's own environment that are handed on.
+    pub passed: BTreeMap<String, String>,
+}
+
+/// Returns every variable of an attempt.
+pub fn environment(
+    order: &LaunchOrder,
+    node: &NodeName,
+    gpu: &GpuReport,
+    around: &NodeEnvironment,
+) -> BTreeMap<String, String> {
+    let mut all = around.base.clone();
+    all.extend(around.passed.clone());
+    all.extend(order.run.env.clone());
+    let mut set = |name: &str, value: String| {
+        all.insert(name.to_owned(), value);
+    };
+    for (name, value) in shared(order, node) {
+        set(&format!("TESSERA_{name}"), value.clone());
+        set(&format!("SLURM_{name}"), value);
+    }
+    set("TESSERA_ATTEMPT", order.number.to_string());
+    set("TESSERA_ATTEMPT_ID", order.attempt.to_string());
+    set("TESSERA_NODE", node.to_string());
+    for (name, value) in ranks(order.gang.as_ref()) {
+        set(name, value);
+    }
+    for (name, value) in order.gang.iter().flat_map(meeting) {
+        // A user's own rendezvous settings take precedence.
+        if !order.run.env.contains_key(name) {
+            set(name, value);
+        }
+    }
+    set("SLURM_JOB_GPUS", gpu.index.to_string());
+    set("CUDA_VISIBLE_DEVICES", order.slice.to_string());
+    for (name, value) in of_gpu(order, gpu) {
+        set(&format!("TESSERA_{name}"), value);
+    }
+    if let Some(reason) = order.restart_reason {
+        set("TESSERA_RESTART_REASON", restart_word(reason).to_owned());
+    }
+    if let Some(context) = &order.traceparent {
+        set("TRACEPARENT", context.clone());
+    }
+    all
+}
+
+/// Returns a process's place among those of its job, in the words of batch schedulers; alone, if it
+/// is in no gang.
+fn ranks(gang: Option<&GangPosition>) -> Vec<(&'static str, String)> {
+    let (mut rank, mut local_rank, mut node_rank, mut size, mut nodes) = (0, 0, 0, 1, 1);
+    let mut local_size = 1;
+    if let Some(gang) = gang {
+        (rank, local_rank, node_rank) = (gang.rank, gang.local_rank, gang.node_rank);
+        (size, local_size) = (gang.size, gang.local_size);
+        nodes = gang.nodes.len();
+    }
+    vec![
+        ("SLURM_NODEID", node_rank.to_string()),
+        ("SLURM_PROCID", rank.to_string()),
+        ("SLURM_LOCALID", local_rank.to_string()),
+        ("SLURM_NTASKS", size.to_string()),
+        ("SLURM_NTASKS_PER_NODE", local_size.to_string()),
+        ("SLURM_NNODES", nodes.to_string()),
+        ("SLURM_GPUS_ON_NODE", local_size.to_string()),
+    ]
+}
+
+/// Returns what `torchrun`, or a program that it could have started, expects of its surroundings;
+/// and the same under our prefix.
+fn meeting(gang: &GangPosition) -> Vec<(&'static str, String)> {
+    let (node, size) = (gang.node_rank.to_string(), gang.size.to_string());
+    let (rank, local) = (gang.rank.to_string(), gang.local_rank.to_string());
+    let (local_size, port) = (gang.local_size.to_string(), gang.port.to_string());
+    vec![
+        ("RANK", rank.clone()),
+        ("LOCAL_RANK", local.clone()),
+        ("WORLD_SIZE", size.clone()),
+        ("LOCAL_WORLD_SIZE", local_size.clone()),
+        ("NODE_RANK", node.clone()),
+        ("GROUP_RANK", node.clone()),
+        ("MASTER_ADDR", gang.master.clone()),
+        ("MASTER_PORT", port.clone()),
+        ("TESSERA_GANG_ID", gang.gang.to_string()),
+        ("TESSERA_GANG_RANK", rank),
+        ("TESSERA_GANG_SIZE", size),
+        ("TESSERA_GANG_LOCAL_RANK", local),
+        ("TESSERA_GANG_LOCAL_SIZE", local_size),
+        ("TESSERA_GANG_NODE_RANK", node),
+        ("TESSERA_GANG_NODES", gang.nodes.len().to_string()),
+        ("TESSERA_GANG_NODELIST", list(&gang.nodes)),
+        ("TESSERA_GANG_MASTER_ADDR", gang.master.clone()),
+        ("TESSERA_GANG_MASTER_PORT", port),
+    ]
+}
+
+fn list(nodes: &[NodeName]) -> String {
+    nodes.iter().map(ToString::to_string).collect::<Vec<_>>().join(",")
+}
+
+/// Returns the variables that exist under our prefix and under that of batch schedulers.
+fn shared(order: &LaunchOrder, node: &NodeName) -> Vec<(&'static str, String)> {
+    let nodes = order.gang.as_ref().map_or_else(|| node.to_string(), |gang| list(&gang.nodes));
+    let mut list = vec![
+        ("JOB_ID", order.job.to_string()),
+        ("JOB_NAME", order.name.clone()),
+        ("JOB_USER", order.user.clone()),
+        ("JOB_NODELIST", nodes.clone()),
+        ("NODELIST", nodes),
+        ("RESTART_COUNT", order.number.saturating_sub(1).to_string()),
+    ];
+    if let Some(place) = order.array {
+        list.extend([
+            ("ARRAY_JOB_ID", place.array.to_string()),
+            ("ARRAY_TASK_ID", place.index.to_string()),
+            ("ARRAY_TASK_COUNT", place.count.to_string()),
+            ("ARRAY_TASK_MIN", place.min.to_string()),
+            ("ARRAY_TASK_MAX", place.max.to_string()),
+        ]);
+    }
+    list
+}
+
+fn of_gpu(order: &LaunchOrder, gpu: &GpuReport) -> Vec<(&'static str, String)> {
+    let mut list = vec![("GPU_UUID", gpu.gpu.to_string())];
+    let instance =
+        order.slot.and_then(|slot| gpu.instances.iter().find(|instance| instance.slot == slot));
+    match instance {
+        Some(instance) => {
+            let profile = match &gpu.mig {
+                MigReport::On { geometry } => geometry.profile(instance.slot.profile),
+                MigReport::Off | MigReport::Unsupported => None,
+            };
+            let part = instance.parts.iter().find(|part| part.slice.as_ref() == Some(&order.slice));
+            let name = profile.map(|profile| profile.name.clone());
+            let (memory, sms, name) = match (part, profile) {
+                // Its part of what it holds together with its siblings.
+                (Some(part), Some(profile)) => (
+                    memory_share(instance.memory, profile.compute_slices, part.slot.slices),
+                    part.sms,
+                    Some(format!("{}c.{}", part.slot.slices, profile.name)),
+                ),
+                (Some(_), None) | (None, _) => {
+                    (instance.memory, instance.sms, name.map(|name| name.to_string()))
+                }
+            };
+            list.push(("GPU_MEMORY_BYTES", memory.get().to_string()));
+            list.push(("GPU_SM_COUNT", sms.to_string()));
+            list.extend(name.map(|name| ("GPU_PROFILE", name)));
+            if part.is_some() {
+                list.push(("GPU_MEMORY_SHARED_BYTES", instance.memory.get().to_string()));
+            }
+        }
+        None => {
+            list.push(("GPU_MEMORY_BYTES", gpu.memory.get().to_string()));
+            list.extend(gpu.sms.map(|sms| ("GPU_SM_COUNT", sms.to_string())));
+        }
+    }
+    list
+}
+
+const fn restart_word(reason: Outcome) -> &'static str {
+    match reason {
+        Outcome::OutOfMemory => "oom",
+        Outcome::Preempted => "preempted",
+        Outcome::Lost => "node_fail",
+        Outcome::Failed => "failed",
+        Outcome::NotStarted => "not_started",
+        Outcome::Collateral => "mps_fault",
+        Outcome::Succeeded | Outcome::Cancelled | Outcome::TimedOut | Outcome::LaunchFailed => {
+            "restart"
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::attempts::testing::{gpu, order};
+    use tessera_model::Bytes;
+    use tessera_model::mig::compute::ComputeSlot;
+    use tessera_wire::frames::ComputeInstanceReport;
+
+    fn built(order: &LaunchOrder) -> BTreeMap<String, String> {
+        let around = NodeEnvironment {
+            base: [("PATH".to_owned(), "/bin".to_owned())].into(),
+            passed: [("TESSERA_SIM_NODE".to_owned(), "/sim".to_owned())].into(),
+        };
+        environment(order, &"n1".parse().unwrap(), &gpu(), &around).into_iter().collect()
+    }
+
+    #[test]
+    fn a_gangs_member_finds_its_ranks_as_torchrun_would_set_them() {
+        let gang = GangPosition {
+            gang: tessera_model::JobId::from_number(42),
+            rank: 3,
+            size: 4,
+            local_rank: 1,
+            local_size: 2,
+            node_rank: 1,
+            nodes: vec!["n0".parse().unwrap(), "n1".parse().unwrap()],
+            master: "10.0.0.1".to_owned(),
+            port: 20_500,
+        };
+        let mut order = order(1, 45);
+        order.gang = Some(gang);
+        order.run.env.insert("MASTER_PORT".to_owned(), "29500".to_owned());
+
+        let built = built(&order);
+
+        for (name, value) in [
+            ("RANK", "3"),
+            ("LOCAL_RANK", "1"),
+            ("WORLD_SIZE", "4"),
+            ("LOCAL_WORLD_SIZE", "2"),
+            ("NODE_RANK", "1"),
+            ("GROUP_RANK", "1"),
+            ("MASTER_ADDR", "10.0.0.1"),
+            ("TESSERA_GANG_ID", "42"),
+            ("SLURM_PROCID", "3"),
+            ("SLURM_LOCALID", "1"),
+            ("SLURM_NTASKS", "4"),
+            ("SLURM_NNODES", "2"),
+            ("SLURM_JOB_NODELIST", "n0,n1"),
+        ] {
+            assert_eq!(built[name], value, "{name}");
+        }
+        assert_eq!(built["MASTER_PORT"], "29500", "the user knows better");
+        assert_eq!(built["TESSERA_GANG_MASTER_PORT"], "20500");
+        assert!(!built.contains_key("TESSERA_ARRAY_JOB_ID"));
+    }
+
+    #[test]
+    fn a_user_may_set_the_path_but_not_the_slice() {
+        let mut order = order(1, 42);
+        order.run.env.insert("PATH".into(), "/opt".into());
+        order.run.env.insert("CUDA_VISIBLE_DEVICES".into(), "all".into());
+
+        let built = built(&order);
+
+        assert_eq!(built["PATH"], "/opt");
+        assert_eq!(built["CUDA_VISIBLE_DEVICES"], order.slice.as_str());
+        assert_eq!(built["TESSERA_SIM_NODE"], "/sim");
+    }
+
+    #[test]
+    fn a_job_learns_its_number_under_both_names() {
+        let built = built(&order(1, 42));
+
+        assert_eq!(built["TESSERA_JOB_ID"], "42");
+        assert_eq!(built["SLURM_JOB_ID"], "42");
+        assert_eq!(built["TESSERA_GPU_PROFILE"], "1g.5gb");
+        assert!(!built.contains_key("TESSERA_ARRAY_JOB_ID"));
+    }
+
+    #[test]
+    fn a_job_on_a_compute_instance_learns_its_part_and_what_is_shared() {
+        let mut gpu = gpu();
+        let instance = &mut gpu.instances[0];
+        let one = order(1, 42);
+        instance.slice = None;
+        instance.memory = Bytes::from_mib(5_000);
+        instance.parts = vec![ComputeInstanceReport {
+            slot: ComputeSlot { start: 0, slices: 1 },
+            slice: Some(one.slice.clone()),
+            sms: 7,
+        }];
+
+        let around = NodeEnvironment::default();
+        let built: BTreeMap<_, _> =
+            environment(&one, &"n1".parse().unwrap(), &gpu, &around).into_iter().collect();
+
+        assert_eq!(built["CUDA_VISIBLE_DEVICES"], one.slice.as_str());
+        assert_eq!(built["TESSERA_GPU_PROFILE"], "1c.1g.5gb");
+        assert_eq!(built["TESSERA_GPU_SM_COUNT"], "7");
+        let shared = Bytes::from_mib(5_000).get().to_string();
+        assert_eq!(built["TESSERA_GPU_MEMORY_SHARED_BYTES"], shared);
+    }
+
+    #[test]
+    fn a_restarted_job_learns_why() {
+        let order = LaunchOrder { number: 3, restart_reason: Some(Outcome::Lost), ..order(1, 42) };
+
+        let built = built(&order);
+
+        assert_eq!(built["TESSERA_RESTART_COUNT"], "2");
+        assert_eq!(built["TESSERA_RESTART_REASON"], "node_fail");
+    }
+}

@@ -1,0 +1,22 @@
+//! What the agent decides. Pure: no clock, no files, no sockets; the caller brings the time,
+//! records what is to be recorded, and then acts.
+
+#![forbid(unsafe_code)]
+
+pub mod attempts;
+pub mod attribution;
+pub mod doctor;
+pub mod environment;
+pub mod health;
+pub mod kernel;
+pub mod kernel_log;
+pub mod ledger;
+pub mod mps;
+pub mod nvml;
+pub mod output;
+pub mod ownership;
+pub mod plan;
+pub mod retention;
+pub mod shepherd;
+pub mod telemetry;
+pub mod xids;

@@ -1,0 +1,257 @@
+//! The output of MPS ([`daemon_output`]), and what its faults mean for the attempts that share a slice. Pure.
+
+pub mod daemon_output;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use tessera_model::AttemptId;
+use tessera_model::life::Outcome;
+use tessera_model::share::{MpsShare, SHARERS_MAX, SmPercent};
+use tessera_wire::frames::ExitRecord;
+
+/// Most processes of which it is remembered whose they are: 48 contexts, and their successors.
+const CLIENTS_MAX: usize = 4096;
+
+/// Why the sharers of a slice can't go on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MpsFault {
+    /// One sentence for people.
+    pub why: String,
+    /// Whose fault it was, as far as known: their ends stay their own.
+    pub culprits: BTreeSet<AttemptId>,
+}
+
+/// A sharer that doesn't fit. The controller never sends such an attempt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum JoinRefused {
+    /// The multiprocessors are given away.
+    #[error("{given} % of the slice's multiprocessors are given away already")]
+    Multiprocessors {
+        /// Percent of the slice that the others have.
+        given: u32,
+    },
+    /// There are too many sharers.
+    #[error("{SHARERS_MAX} attempts share the slice already")]
+    TooMany,
+}
+
+/// The attempts that share a slice.
+#[derive(Clone, Debug, Default)]
+pub struct Sharers {
+    members: BTreeMap<AttemptId, MpsShare>,
+    /// Whose client processes those are that were ever seen.
+    owners: BTreeMap<u32, AttemptId>,
+    fault: Option<MpsFault>,
+}
+
+impl Sharers {
+    /// Takes an attempt in.
+    ///
+    /// # Errors
+    ///
+    /// There is no room for it.
+    ///
+    /// Sharers that all have every multiprocessor are interleaved (kernel-level sharing, with MPS
+    /// beneath); the controller places no others with them.
+    pub fn join(&mut self, attempt: AttemptId, share: MpsShare) -> Result<(), JoinRefused> {
+        let given: u32 = self.members.values().map(|share| u32::from(share.sm.get())).sum();
+        let interleaved = self.members.values().chain([&share]).all(|s| s.sm == SmPercent::WHOLE);
+        if !interleaved && given + u32::from(share.sm.get()) > 100 {
+            return Err(JoinRefused::Multiprocessors { given });
+        }
+        if self.members.len() >= usize::try_from(SHARERS_MAX).unwrap_or(usize::MAX) {
+            return Err(JoinRefused::TooMany);
+        }
+        self.members.insert(attempt, share);
+        Ok(())
+    }
+
+    /// Forgets an attempt that is over.
+    pub fn leave(&mut self, attempt: AttemptId) {
+        self.members.remove(&attempt);
+        if self.members.is_empty() {
+            self.fault = None;
+            self.owners.clear();
+        }
+    }
+
+    /// Returns whether an attempt is among them.
+    pub fn has(&self, attempt: AttemptId) -> bool {
+        self.members.contains_key(&attempt)
+    }
+
+    /// Returns whether nobody is there.
+    pub fn is_empty(&self) -> bool {
+        self.members.is_empty()
+    }
+
+    /// Returns them with their shares.
+    pub const fn members(&self) -> &BTreeMap<AttemptId, MpsShare> {
+        &self.members
+    }
+
+    /// Returns what is the matter, if anything is.
+    pub const fn fault(&self) -> Option<&MpsFault> {
+        self.fault.as_ref()
+    }
+
+    /// Records the attempt that a client process belongs to.
+    pub fn owns(&mut self, pid: u32, attempt: AttemptId) {
+        if self.owners.len() < CLIENTS_MAX || self.owners.contains_key(&pid) {
+            self.owners.insert(pid, attempt);
+        }
+    }
+
+    /// Returns whether a process is known.
+    pub fn knows(&self, pid: u32) -> bool {
+        self.owners.contains_key(&pid)
+    }
+
+    /// Notes a fault; returns whom to kill. The first one counts: later ones follow from it. But
+    /// what is learned of the culprits later still counts.
+    pub fn fail(&mut self, why: &str, culprits: &BTreeSet<u32>) -> Vec<AttemptId> {
+        let owners: BTreeSet<_> =
+            culprits.iter().filter_map(|pid| self.owners.get(pid)).copied().collect();
+        if let Some(fault) = &mut self.fault {
+            fault.culprits.extend(owners);
+            return Vec::new();
+        }
+        self.fault = Some(MpsFault { why: why.to_owned(), culprits: owners });
+        self.members.keys().copied().collect()
+    }
+
+    /// Records which attempt's fault it was.
+    pub fn blame(&mut self, attempt: AttemptId) {
+        if let Some(fault) = &mut self.fault {
+            fault.culprits.insert(attempt);
+        }
+    }
+
+    /// Returns how an end counts, given what is known of the slice: a victim's is no fault of its
+    /// own, whatever its program returned. An end that was requested, or that a time limit caused, stays.
+    pub fn judge(&self, attempt: AttemptId, record: ExitRecord) -> ExitRecord {
+        let Some(fault) = &self.fault else { return record };
+        if fault.culprits.contains(&attempt) {
+            return match record.outcome {
+                // It was killed with its victims.
+                Outcome::Collateral => ExitRecord {
+                    outcome: Outcome::Failed,
+                    detail: "its own fault stopped the slice's MPS server".to_owned(),
+                    ..record
+                },
+                _ => record,
+            };
+        }
+        match record.outcome {
+            Outcome::Failed | Outcome::OutOfMemory | Outcome::Lost | Outcome::Collateral => {
+                ExitRecord { outcome: Outcome::Collateral, detail: fault.why.clone(), ..record }
+            }
+            Outcome::Succeeded
+            | Outcome::Cancelled
+            | Outcome::TimedOut
+            | Outcome::Preempted
+            | Outcome::LaunchFailed
+            | Outcome::NotStarted => record,
+        }
+    }
+}
+
+/// Returns whether an end leaves doubts about the server: a client that died without goodbye may
+/// have broken it (NVIDIA calls that undefined).
+pub fn doubtful(record: &ExitRecord) -> bool {
+    record.exit.is_some_and(|exit| exit != tessera_model::life::ProgramExit::Code(0))
+}
+
+/// Returns the variables of a client.
+pub fn client_environment(share: MpsShare, pipes: &str, logs: &str) -> [(&'static str, String); 4] {
+    // In whole mebibytes, rounded down: the limit is never more than was reserved.
+    let limit = share.memory.mib().max(1);
+    [
+        ("CUDA_MPS_PIPE_DIRECTORY", pipes.to_owned()),
+        ("CUDA_MPS_LOG_DIRECTORY", logs.to_owned()),
+        ("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", share.sm.get().to_string()),
+        // A client sees one device, which it calls 0.
+        ("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", format!("0={limit}M")),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use tessera_model::life::ProgramExit;
+    use tessera_model::{Bytes, Millis};
+
+    use super::*;
+
+    fn attempt(number: u128) -> AttemptId {
+        AttemptId::from_uuid(uuid::Uuid::from_u128(number))
+    }
+
+    fn share(sm: u8) -> MpsShare {
+        MpsShare { sm: sm.try_into().unwrap(), memory: Bytes::from_mib(2_000) }
+    }
+
+    fn ended(outcome: Outcome, exit: ProgramExit) -> ExitRecord {
+        ExitRecord {
+            outcome,
+            exit: Some(exit),
+            detail: String::new(),
+            started_unix: Millis::new(1),
+            ended_unix: Millis::new(2),
+            user_time: Millis::ZERO,
+            system_time: Millis::ZERO,
+            max_rss: Bytes::ZERO,
+        }
+    }
+
+    fn two() -> Sharers {
+        let mut sharers = Sharers::default();
+        sharers.join(attempt(1), share(50)).unwrap();
+        sharers.join(attempt(2), share(50)).unwrap();
+        sharers.owns(11, attempt(1));
+        sharers.owns(12, attempt(2));
+        sharers
+    }
+
+    #[test]
+    fn a_victims_failure_is_collateral_and_the_culprits_is_its_own() {
+        let mut sharers = two();
+
+        let killed = sharers.fail("a fault", &[12].into());
+
+        assert_eq!(killed, [attempt(1), attempt(2)]);
+        let judge = |who, outcome| {
+            sharers.judge(attempt(who), ended(outcome, ProgramExit::Code(1))).outcome
+        };
+        assert_eq!(judge(1, Outcome::Failed), Outcome::Collateral);
+        assert_eq!(judge(2, Outcome::Failed), Outcome::Failed);
+        assert_eq!(judge(2, Outcome::Collateral), Outcome::Failed);
+        assert_eq!(judge(1, Outcome::Cancelled), Outcome::Cancelled);
+        assert_eq!(judge(1, Outcome::Succeeded), Outcome::Succeeded);
+    }
+
+    #[test]
+    fn a_fault_lasts_until_everyone_is_gone() {
+        let mut sharers = two();
+        sharers.fail("a fault", &BTreeSet::new());
+
+        assert!(sharers.fail("another", &BTreeSet::new()).is_empty());
+        sharers.leave(attempt(1));
+        assert_eq!(sharers.fault().unwrap().why, "a fault");
+        sharers.leave(attempt(2));
+        assert!(sharers.fault().is_none());
+    }
+
+    #[test]
+    fn no_more_is_given_away_than_is_there() {
+        let mut sharers = two();
+
+        assert!(sharers.join(attempt(3), share(1)).is_err());
+    }
+
+    #[test]
+    fn only_a_clean_end_leaves_no_doubt() {
+        assert!(!doubtful(&ended(Outcome::Succeeded, ProgramExit::Code(0))));
+        assert!(doubtful(&ended(Outcome::Failed, ProgramExit::Signal(11))));
+        assert!(doubtful(&ended(Outcome::Cancelled, ProgramExit::Signal(9))));
+    }
+}

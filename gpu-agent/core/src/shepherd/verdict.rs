@@ -1,0 +1,186 @@
+//! What an attempt's end means, from the evidence. Pure.
+
+use tessera_model::Millis;
+use tessera_model::life::{Outcome, ProgramExit};
+use tessera_wire::frames::StopCause;
+
+use super::KillReason;
+use crate::xids;
+
+/// Why the shepherd itself signalled the program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Signalled {
+    /// Asked to end, at the controller's request.
+    Stopped(StopCause),
+    /// Asked to end, its time being up.
+    TimeLimit(Millis),
+    /// Killed at once.
+    Killed(KillReason),
+}
+
+/// What was seen of an end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Evidence {
+    /// The exit status from the kernel.
+    pub exit: ProgramExit,
+    /// Whether, and why, the program was signalled before it ended.
+    pub signalled: Option<Signalled>,
+    /// Whether the kernel killed a process of the attempt for want of memory.
+    pub out_of_memory: bool,
+    /// Whether the program's last words say that GPU memory ran out.
+    pub out_of_gpu_memory: bool,
+}
+
+/// Decides how an attempt ended, with a sentence for people where the outcome doesn't say all.
+///
+/// A program that returns 0 after a cancel has done its work. After a pre-emption that can't be
+/// reported from a program that saved a checkpoint, so that it counts as pre-empted and runs again.
+pub fn verdict(evidence: Evidence) -> (Outcome, String) {
+    let plain = |outcome| (outcome, String::new());
+    match (evidence.signalled, evidence.exit) {
+        (Some(Signalled::TimeLimit(limit)), _) => {
+            (Outcome::TimedOut, format!("it ran longer than its time limit of {limit}"))
+        }
+        (Some(Signalled::Stopped(StopCause::Preempt)), _) => plain(Outcome::Preempted),
+        (Some(Signalled::Stopped(StopCause::Reshare)), _) => {
+            (Outcome::Preempted, "it is started again with another share".to_owned())
+        }
+        (Some(Signalled::Stopped(StopCause::Move)), _) => {
+            (Outcome::Preempted, "it goes on elsewhere".to_owned())
+        }
+        (
+            Some(Signalled::Stopped(StopCause::Cancel) | Signalled::Killed(_)) | None,
+            ProgramExit::Code(0),
+        ) => plain(Outcome::Succeeded),
+        (
+            Some(Signalled::Stopped(StopCause::Cancel)),
+            ProgramExit::Code(_) | ProgramExit::Signal(_),
+        ) => plain(Outcome::Cancelled),
+        (Some(Signalled::Killed(reason)), ProgramExit::Signal(9)) => killed(reason),
+        (None, ProgramExit::Signal(9)) if evidence.out_of_memory => {
+            (Outcome::OutOfMemory, "the kernel killed it for lack of host memory".to_owned())
+        }
+        (None, ProgramExit::Code(_) | ProgramExit::Signal(1..=8 | 10..))
+            if evidence.out_of_gpu_memory =>
+        {
+            (Outcome::OutOfMemory, "it ran out of GPU memory".to_owned())
+        }
+        (Some(Signalled::Killed(_)) | None, ProgramExit::Code(_)) => plain(Outcome::Failed),
+        (Some(Signalled::Killed(_)) | None, ProgramExit::Signal(number)) => {
+            (Outcome::Failed, format!("killed by signal {number}{}", signal_name(number)))
+        }
+    }
+}
+
+/// Returns outcome and text of the end of an attempt that was killed.
+pub fn killed(reason: KillReason) -> (Outcome, String) {
+    let (outcome, detail) = match reason {
+        KillReason::LeaseRanOut => (Outcome::Lost, "the node's lease ran out"),
+        KillReason::OldGeneration => (Outcome::Lost, "the node had been declared lost"),
+        KillReason::Revoked => (Outcome::NotStarted, "the launch was revoked"),
+        KillReason::Xid(xid) => {
+            return (Outcome::Failed, format!("the GPU reported {} of it", xids::describe(xid)));
+        }
+        KillReason::GpuFailed { xid: Some(xid) } => {
+            return (Outcome::Lost, format!("its GPU failed: {}", xids::describe(xid)));
+        }
+        KillReason::MpsFault => (Outcome::Collateral, "the slice's MPS server failed"),
+        KillReason::GpuFailed { xid: None } => (Outcome::Lost, "its GPU failed"),
+    };
+    (outcome, detail.to_owned())
+}
+
+/// Splits a wait status.
+pub fn exit_of(status: i32) -> ProgramExit {
+    let byte = |number: i32| u8::try_from(number & 0xff).unwrap_or(0);
+    match status & 0x7f {
+        0 => ProgramExit::Code(byte(status >> 8)),
+        signal => ProgramExit::Signal(byte(signal)),
+    }
+}
+
+fn signal_name(number: u8) -> &'static str {
+    match number {
+        1 => " (SIGHUP)",
+        2 => " (SIGINT)",
+        3 => " (SIGQUIT)",
+        4 => " (SIGILL)",
+        6 => " (SIGABRT)",
+        7 => " (SIGBUS)",
+        8 => " (SIGFPE)",
+        9 => " (SIGKILL) from outside",
+        11 => " (SIGSEGV)",
+        13 => " (SIGPIPE)",
+        15 => " (SIGTERM) from outside",
+        _ => "",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn outcome(exit: ProgramExit, signalled: Option<Signalled>, out_of_memory: bool) -> Outcome {
+        verdict(Evidence { exit, signalled, out_of_memory, out_of_gpu_memory: false }).0
+    }
+
+    #[test]
+    fn a_program_that_gave_up_for_want_of_gpu_memory_ran_out_of_it() {
+        let outcome = |exit, signalled| {
+            let (out_of_memory, out_of_gpu_memory) = (true, true);
+            verdict(Evidence { exit, signalled, out_of_memory, out_of_gpu_memory })
+        };
+        let cancel = Some(Signalled::Stopped(StopCause::Cancel));
+        for exit in [ProgramExit::Code(1), ProgramExit::Signal(6)] {
+            assert_eq!(outcome(exit, None).0, Outcome::OutOfMemory, "{exit:?}");
+            assert!(outcome(exit, None).1.contains("GPU memory"));
+            assert_eq!(outcome(exit, cancel).0, Outcome::Cancelled, "{exit:?}");
+        }
+        assert_eq!(outcome(ProgramExit::Code(0), None).0, Outcome::Succeeded, "it got by without");
+        // The kernel's word on the host's memory counts more.
+        assert!(outcome(ProgramExit::Signal(9), None).1.contains("host memory"));
+    }
+
+    #[test]
+    fn each_end_has_its_outcome() {
+        let cancel = Some(Signalled::Stopped(StopCause::Cancel));
+        let preempt = Some(Signalled::Stopped(StopCause::Preempt));
+        let late = Some(Signalled::TimeLimit(Millis::from_secs(1)));
+        let lease = Some(Signalled::Killed(KillReason::LeaseRanOut));
+        let xid = Some(Signalled::Killed(KillReason::Xid(31)));
+        let gpu = Some(Signalled::Killed(KillReason::GpuFailed { xid: Some(79) }));
+        let revoked = Some(Signalled::Killed(KillReason::Revoked));
+        for (exit, signalled, memory, expected) in [
+            (ProgramExit::Code(0), None, false, Outcome::Succeeded),
+            (ProgramExit::Code(3), None, false, Outcome::Failed),
+            (ProgramExit::Signal(11), None, false, Outcome::Failed),
+            (ProgramExit::Signal(9), None, true, Outcome::OutOfMemory),
+            (ProgramExit::Code(1), None, true, Outcome::Failed),
+            (ProgramExit::Code(0), cancel, false, Outcome::Succeeded),
+            (ProgramExit::Code(1), cancel, false, Outcome::Cancelled),
+            (ProgramExit::Signal(15), cancel, false, Outcome::Cancelled),
+            (ProgramExit::Code(0), preempt, false, Outcome::Preempted),
+            (ProgramExit::Signal(9), preempt, false, Outcome::Preempted),
+            (ProgramExit::Signal(15), late, false, Outcome::TimedOut),
+            (ProgramExit::Code(0), late, false, Outcome::TimedOut),
+            (ProgramExit::Signal(9), lease, false, Outcome::Lost),
+            (ProgramExit::Code(0), lease, false, Outcome::Succeeded),
+            (ProgramExit::Code(2), lease, false, Outcome::Failed),
+            (ProgramExit::Signal(9), revoked, false, Outcome::NotStarted),
+            (ProgramExit::Signal(9), xid, false, Outcome::Failed),
+            (ProgramExit::Signal(9), gpu, false, Outcome::Lost),
+            (ProgramExit::Code(0), gpu, false, Outcome::Succeeded),
+        ] {
+            assert_eq!(outcome(exit, signalled, memory), expected, "{exit:?} {signalled:?}");
+        }
+    }
+
+    #[test]
+    fn wait_statuses_are_split_as_the_kernel_packs_them() {
+        assert_eq!(exit_of(0), ProgramExit::Code(0));
+        assert_eq!(exit_of(3 << 8), ProgramExit::Code(3));
+        assert_eq!(exit_of(255 << 8), ProgramExit::Code(255));
+        assert_eq!(exit_of(9), ProgramExit::Signal(9));
+        assert_eq!(exit_of(11 | 0x80), ProgramExit::Signal(11));
+    }
+}

@@ -1,0 +1,231 @@
+//! Whose energy it was: splits what a GPU's counter gained among those who had the GPU.
+//!
+//! The rule has two parts, after the way in which the co-execution study measures power (`e =
+//! P_rel · T_rel`, the GPU's idle power included, 32 W of it on an A30):
+//!
+//! - What the GPU draws even when idle is borne by those who **hold** it, by the share of its
+//!   multiprocessors that they hold and for as long as they do; the share that nobody holds
+//!   stays with the GPU. An attempt that has the whole GPU thus bears exactly what the
+//!   counter reports, as the study's figures for single programs do.
+//! - What it draws beyond that is borne by those who are **active**, by their activity.
+//!
+//! Whole millijoules, split so that the parts add up to the counter's gain exactly, whatever
+//! the shares are.
+//!
+//! # Source
+//!
+//! Co-execution study, table 6 (idle power) and section on energy (`e = P_rel · T_rel`).
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use tessera_model::{AttemptId, BootId, Millis};
+
+/// Idle power is learnt from spans at least this long: counters move in steps of up to 100 ms.
+const IDLE_SPAN_MIN: Millis = Millis::new(500);
+
+/// One look at a GPU's counter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EnergyReading {
+    /// The boot in which it was read: counters begin anew with each.
+    pub boot: BootId,
+    /// When, in milliseconds since 1970.
+    pub at: Millis,
+    /// The counter, in millijoules, where the GPU has one.
+    pub counter_mj: Option<u64>,
+    /// The power, in milliwatts: stands in where there is no counter.
+    pub power_mw: Option<u64>,
+}
+
+/// What one attempt had of a GPU between two readings. Weights of the same kind are compared
+/// with each other only.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EnergyShare {
+    /// The attempt's id.
+    pub attempt: AttemptId,
+    /// How much of the GPU it held, times how long.
+    pub held: u128,
+    /// How active it was, times how long.
+    pub active: u128,
+}
+
+/// What all of them had between two readings.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct EnergyShares {
+    /// Each attempt's.
+    pub attempts: Vec<EnergyShare>,
+    /// What nobody held.
+    pub free: u128,
+    /// How active processes were that are no attempt's.
+    pub other: u128,
+}
+
+/// One GPU's accounts, in millijoules.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct EnergyLedger {
+    last: Option<EnergyMark>,
+    /// The least that the GPU was seen to draw while nobody had it.
+    idle_power_mw: Option<u64>,
+    /// Borne by nobody.
+    idle_mj: u64,
+    /// Of processes that are no attempt's.
+    other_mj: u64,
+    /// Of attempts that are over and reported.
+    settled_mj: u64,
+    attempts: BTreeMap<AttemptId, u64>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct EnergyMark {
+    boot: BootId,
+    at: Millis,
+    counter_mj: Option<u64>,
+}
+
+impl EnergyLedger {
+    /// Returns the span that the next reading at `at` will cover: nothing before the first.
+    pub fn span(&self, at: Millis) -> Option<(Millis, Millis)> {
+        self.last.map(|last| (last.at, at))
+    }
+
+    /// Takes a reading in and gives what was gained since the last one to those who had the
+    /// GPU; returns the gain. The first reading only begins the account.
+    pub fn advance(&mut self, reading: EnergyReading, shares: &EnergyShares) -> u64 {
+        let mark =
+            EnergyMark { boot: reading.boot, at: reading.at, counter_mj: reading.counter_mj };
+        let Some(last) = self.last.replace(mark) else { return 0 };
+        let span = reading.at.minus(last.at);
+        let gained = gained(last, reading, span);
+        if shares.attempts.is_empty() && shares.other == 0 && span >= IDLE_SPAN_MIN {
+            self.learn_idle(gained, span);
+        }
+        let resting = self.idle_power_mw.map_or(0, |mw| millijoules(mw, span)).min(gained);
+        let held: Vec<_> = shares.attempts.iter().map(|share| share.held).collect();
+        let active: Vec<_> = shares.attempts.iter().map(|share| share.active).collect();
+        self.give(resting, &held, shares.free, Remainder::Idle, shares);
+        let moving = gained - resting;
+        if active.iter().any(|weight| *weight > 0) || shares.other > 0 {
+            self.give(moving, &active, shares.other, Remainder::Other, shares);
+        } else {
+            // Nobody was seen at work, but the GPU was: whoever held it kept it awake.
+            let free = if held.iter().any(|weight| *weight > 0) { 0 } else { 1 };
+            self.give(moving, &held, free, Remainder::Idle, shares);
+        }
+        gained
+    }
+
+    fn give(
+        &mut self,
+        total: u64,
+        weights: &[u128],
+        rest: u128,
+        to: Remainder,
+        shares: &EnergyShares,
+    ) {
+        let all: Vec<u128> = weights.iter().copied().chain([rest]).collect();
+        let Some(parts) = split(total, &all) else {
+            self.idle_mj = self.idle_mj.saturating_add(total);
+            return;
+        };
+        for (share, part) in shares.attempts.iter().zip(&parts) {
+            *self.attempts.entry(share.attempt).or_default() += part;
+        }
+        let rest = parts.last().copied().unwrap_or(0);
+        match to {
+            Remainder::Idle => self.idle_mj = self.idle_mj.saturating_add(rest),
+            Remainder::Other => self.other_mj = self.other_mj.saturating_add(rest),
+        }
+    }
+
+    fn learn_idle(&mut self, gained_mj: u64, span: Millis) {
+        let mw = u128::from(gained_mj) * 1_000 / u128::from(span.get().max(1));
+        let mw = u64::try_from(mw).unwrap_or(u64::MAX);
+        // A reset in between would make it seem to draw less: a GPU draws something always.
+        if mw > 0 {
+            self.idle_power_mw = Some(self.idle_power_mw.map_or(mw, |known| known.min(mw)));
+        }
+    }
+
+    /// Returns what an attempt has used so far; `None` if no reading ever counted for it.
+    pub fn of(&self, attempt: AttemptId) -> Option<u64> {
+        self.attempts.get(&attempt).copied()
+    }
+
+    /// Closes the account of an attempt whose end is reported.
+    pub fn settle(&mut self, attempt: AttemptId) {
+        if let Some(used) = self.attempts.remove(&attempt) {
+            self.settled_mj = self.settled_mj.saturating_add(used);
+        }
+    }
+
+    /// Returns all that the GPU has gained since the account began.
+    pub fn total_mj(&self) -> u64 {
+        self.idle_mj + self.other_mj + self.attempts_mj()
+    }
+
+    /// Returns what attempts have used, those that are long over included.
+    pub fn attempts_mj(&self) -> u64 {
+        self.settled_mj + self.attempts.values().sum::<u64>()
+    }
+
+    /// Returns what was borne by nobody.
+    pub const fn idle_mj(&self) -> u64 {
+        self.idle_mj
+    }
+
+    /// Returns what processes used that are no attempt's.
+    pub const fn other_mj(&self) -> u64 {
+        self.other_mj
+    }
+}
+
+#[derive(Clone, Copy)]
+enum Remainder {
+    Idle,
+    Other,
+}
+
+/// What a GPU gained between two readings. A counter that stands lower than before, or was
+/// read in another boot, began anew: it holds what was used since.
+fn gained(last: EnergyMark, now: EnergyReading, span: Millis) -> u64 {
+    match (last.counter_mj, now.counter_mj) {
+        (Some(before), Some(after)) if last.boot == now.boot && after >= before => after - before,
+        (Some(_), Some(after)) => after,
+        // A counter that appears or fails for once: the span is covered by the next pair.
+        (None, Some(_)) => 0,
+        (_, None) if last.boot == now.boot => now.power_mw.map_or(0, |mw| millijoules(mw, span)),
+        (_, None) => 0,
+    }
+}
+
+fn millijoules(milliwatts: u64, span: Millis) -> u64 {
+    u64::try_from(u128::from(milliwatts) * u128::from(span.get()) / 1_000).unwrap_or(u64::MAX)
+}
+
+/// Splits `total` by `weights` into parts that add up to it exactly; each is within one of its
+/// due. `None` if no weight is above zero.
+pub fn split(total: u64, weights: &[u128]) -> Option<Vec<u64>> {
+    let sum = weights.iter().try_fold(0_u128, |sum, weight| sum.checked_add(*weight));
+    // Only the proportions count: weights that are too large for the product lose low bits.
+    let spare = sum.map_or(72, |sum| 128_u32.saturating_sub(sum.leading_zeros() + 64));
+    let weights: Vec<u128> = weights.iter().map(|weight| weight >> spare).collect();
+    let sum: u128 = weights.iter().sum();
+    if sum == 0 {
+        return None;
+    }
+    let (mut upto, mut given) = (0_u128, 0_u64);
+    let parts = weights.iter().map(|weight| {
+        upto += weight;
+        let due = u128::from(total) * upto / sum;
+        let due = u64::try_from(due).unwrap_or(u64::MAX);
+        let part = due - given;
+        given = due;
+        part
+    });
+    Some(parts.collect())
+}
+
+#[cfg(test)]
+mod tests;

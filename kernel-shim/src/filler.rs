@@ -1,0 +1,256 @@
+//! How a filler launches: under grants, with one decision for each launch.
+//!
+//! No launch waits longer than its bound, and none waits for a dead queue.
+
+mod in_flight;
+mod liveness;
+mod state;
+
+use std::sync::PoisonError;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use tessera_kernel_queue::{Grant, GrantBudget, KernelIndex, LaunchDecision, Nanos};
+
+use crate::counters::{self, count};
+use crate::ring::{self, RecordKind, RingRecord};
+use crate::slack::ExactTimers;
+use crate::{clock, gate, kernel_catalog, session};
+
+pub use in_flight::{add_kernel, look, on_context_end, on_refused_launch, on_sync};
+pub use liveness::note_frame;
+use state::{CHANGED, FillerState};
+
+/// Refused launches of this process whose threads have not noticed it yet.
+const REFUSED_MAX: usize = 64;
+
+/// Longest sleep while a thread waits for a grant, so that a dead queue is noticed in time.
+const SLEEP_MAX: Nanos = Nanos::from_millis(4);
+
+/// Allocates all memory that waits will need, so that launches allocate nothing.
+pub fn prepare() {
+    in_flight::prepare();
+    state::lock().refused.reserve_exact(REFUSED_MAX + 1);
+}
+
+/// How a launch may go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LaunchPermit {
+    /// Under the grant of this number.
+    Granted(u64),
+    /// Without a grant: its wait is over, or it must not wait.
+    Ungranted,
+    /// As a launch of a session that is no filler any more.
+    Free,
+}
+
+/// Waits until a launch of `kernel` may go.
+pub fn acquire(kernel: u32, launch: u64) -> LaunchPermit {
+    let begun = clock::now();
+    let permit = WaitingLaunch::new(kernel, launch, begun).wait();
+    let waited = clock::now().minus(begun).get();
+    counters::WAITED_MAX.fetch_max(waited, Ordering::Relaxed);
+    permit
+}
+
+/// A launch that waits for its permit.
+struct WaitingLaunch {
+    kernel: u32,
+    launch: u64,
+    begun: Nanos,
+    /// Longest wait.
+    bound: Nanos,
+    /// The kernel's index in the last request; `None` before the first request.
+    requested: Option<KernelIndex>,
+    /// Ends that are recorded and not announced. The next kernel of a grant goes first, since
+    /// waking the session's thread may cost this thread its processor.
+    unannounced: Unannounced,
+    exact_timers: Option<ExactTimers>,
+}
+
+/// What a waiting launch does next.
+enum NextStep {
+    Launch(LaunchPermit),
+    Sleep(Nanos),
+    Yield,
+}
+
+impl WaitingLaunch {
+    fn new(kernel: u32, launch: u64, begun: Nanos) -> Self {
+        Self {
+            kernel,
+            launch,
+            begun,
+            bound: session::wait_max(),
+            requested: None,
+            unannounced: Unannounced(false),
+            exact_timers: None,
+        }
+    }
+
+    fn wait(mut self) -> LaunchPermit {
+        loop {
+            if !session::is_filler() {
+                return LaunchPermit::Free;
+            }
+            if liveness::is_queue_dead() {
+                return LaunchPermit::Ungranted;
+            }
+            self.unannounced.0 |= in_flight::record_ends();
+            let now = clock::now();
+            if now.minus(self.begun) >= self.bound || liveness::detect_dead_queue(self.begun, now) {
+                return LaunchPermit::Ungranted;
+            }
+            let mut filler = state::lock();
+            let step = self.next_step(&mut filler, now);
+            if let NextStep::Launch(permit) = step {
+                return permit;
+            }
+            self.unannounced.announce();
+            match step {
+                NextStep::Sleep(span) => self.sleep(filler, span, now),
+                NextStep::Launch(_) | NextStep::Yield => {
+                    drop(filler);
+                    std::thread::yield_now();
+                }
+            }
+        }
+    }
+
+    fn next_step(&mut self, filler: &mut FillerState, now: Nanos) -> NextStep {
+        if let Some(at) = filler.refused.iter().position(|refused| *refused == self.launch) {
+            filler.refused.remove(at);
+            return NextStep::Launch(LaunchPermit::Ungranted);
+        }
+        let predicted = kernel_catalog::predicted_time(self.kernel);
+        let grant = filler.budget.grant().copied();
+        let decision = filler.budget.spend(predicted, gate::state(), filler.committed(), now);
+        let span = match decision {
+            LaunchDecision::Launch => {
+                filler.departing += 1;
+                // The launch itself is announced next.
+                self.unannounced.0 = false;
+                let permit = grant
+                    .map_or(LaunchPermit::Ungranted, |grant| LaunchPermit::Granted(grant.number));
+                return NextStep::Launch(permit);
+            }
+            LaunchDecision::Wait => match grant {
+                Some(grant) if now < grant.from => filler.sleep_before(grant.from.minus(now)),
+                _ => in_flight::next_look(filler, now),
+            },
+            LaunchDecision::Request => {
+                self.request(filler, grant, now);
+                // The queue grants nothing before it knows the ends of the kernels in flight.
+                if filler.in_flight.is_empty() {
+                    Some(SLEEP_MAX)
+                } else {
+                    in_flight::next_look(filler, now)
+                }
+            }
+        };
+        span.map_or(NextStep::Yield, NextStep::Sleep)
+    }
+
+    /// Requests a grant, and returns `grant`, which does not cover the kernel.
+    ///
+    /// A new kernel has its index and its predicted time only after the first request. Then the
+    /// request is repeated with the index.
+    fn request(&mut self, filler: &mut FillerState, grant: Option<Grant>, now: Nanos) {
+        filler.budget.clear();
+        let index = Some(kernel_catalog::index(self.kernel));
+        if self.requested == index && grant.is_none() {
+            return;
+        }
+        self.requested = index;
+        ring::leave(RingRecord {
+            kind: RecordKind::Request,
+            kernel: self.kernel,
+            launch: self.launch,
+            at: now.get(),
+            extra: grant.map_or(0, |grant| grant.number.saturating_add(1)),
+        });
+        self.unannounced.0 = true;
+    }
+
+    fn sleep(&mut self, filler: state::FillerGuard, span: Nanos, now: Nanos) {
+        self.exact_timers.get_or_insert_with(ExactTimers::request);
+        let left = self.bound.minus(now.minus(self.begun));
+        let sleep = span.min(left).min(SLEEP_MAX).max(Nanos::new(1));
+        let slept = CHANGED.wait_timeout(filler, Duration::from_nanos(sleep.get()));
+        let (mut filler, result) = slept.unwrap_or_else(PoisonError::into_inner);
+        if result.timed_out() {
+            filler.lateness.observe(clock::now().minus(now).minus(sleep));
+        }
+    }
+}
+
+/// Whether records were left without waking the session's thread. Dropping this wakes it.
+struct Unannounced(bool);
+
+impl Unannounced {
+    fn announce(&mut self) {
+        if std::mem::take(&mut self.0) {
+            ring::announce();
+        }
+    }
+}
+
+impl Drop for Unannounced {
+    fn drop(&mut self) {
+        self.announce();
+    }
+}
+
+/// Notes that a launch goes without a grant: it will be in flight as well.
+pub fn depart_ungranted() {
+    let mut filler = state::lock();
+    filler.departing = filler.departing.saturating_add(1);
+}
+
+/// Accepts a grant.
+pub fn receive(grant: Grant) {
+    state::lock().budget.receive(grant);
+    CHANGED.notify_all();
+}
+
+/// Ends a grant.
+pub fn revoke(number: u64) {
+    let mut filler = state::lock();
+    if filler.budget.grant().is_some_and(|grant| grant.number == number) {
+        filler.budget.clear();
+    }
+}
+
+/// Notes a launch that the queue refused: it goes without a grant.
+pub fn refuse(launch: u64) {
+    let mut filler = state::lock();
+    if filler.refused.len() >= REFUSED_MAX {
+        filler.refused.pop_front();
+    }
+    filler.refused.push_back(launch);
+    drop(filler);
+    CHANGED.notify_all();
+}
+
+/// Wakes waiting threads after the role changed or the session ended.
+pub fn wake() {
+    CHANGED.notify_all();
+}
+
+/// Begins a session: grants of an earlier session are void.
+pub fn begin_session() {
+    let mut filler = state::lock();
+    filler.budget = GrantBudget::new();
+    filler.refused.clear();
+    drop(filler);
+    liveness::begin_session();
+}
+
+/// Counts how a launch went.
+pub fn count_permit(permit: LaunchPermit) {
+    match permit {
+        LaunchPermit::Granted(_) => count(&counters::GRANTED),
+        LaunchPermit::Ungranted => count(&counters::UNGRANTED),
+        LaunchPermit::Free => {}
+    }
+}

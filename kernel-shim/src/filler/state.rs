@@ -1,0 +1,60 @@
+//! The state that the threads of a filler share.
+
+use std::collections::VecDeque;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+
+use tessera_kernel_queue::{GrantBudget, Nanos};
+
+use crate::events::DriverEvent;
+use crate::slack::TimerLateness;
+
+pub type FillerGuard = MutexGuard<'static, FillerState>;
+
+pub struct FillerState {
+    pub budget: GrantBudget,
+    /// Oldest first.
+    pub in_flight: VecDeque<InFlightKernel>,
+    /// Launches that have a permit and are not in `in_flight` yet.
+    pub departing: u16,
+    /// Launches that the queue refused.
+    pub refused: VecDeque<u64>,
+    pub lateness: TimerLateness,
+}
+
+/// A kernel that was launched and is not known to be done.
+#[derive(Clone, Copy)]
+pub struct InFlightKernel {
+    pub launch: u64,
+    /// Signals its end. Without an event it counts as done at its predicted end.
+    pub event: Option<DriverEvent>,
+    pub predicted_end: Nanos,
+}
+
+static FILLER: Mutex<FillerState> = Mutex::new(FillerState {
+    budget: GrantBudget::new(),
+    in_flight: VecDeque::new(),
+    departing: 0,
+    refused: VecDeque::new(),
+    lateness: TimerLateness::new(),
+});
+
+/// Signals that waiting threads should check the state again.
+pub static CHANGED: Condvar = Condvar::new();
+
+pub fn lock() -> FillerGuard {
+    FILLER.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl FillerState {
+    /// Returns how many kernels are in flight or about to be launched.
+    pub fn committed(&self) -> u16 {
+        // A count beyond the range is beyond every grant's limit as well.
+        u16::try_from(self.in_flight.len()).unwrap_or(u16::MAX).saturating_add(self.departing)
+    }
+
+    /// Returns how long to sleep before something that is `ahead`; `None` if timers are too coarse.
+    pub fn sleep_before(&self, ahead: Nanos) -> Option<Nanos> {
+        let lateness = self.lateness.get();
+        (ahead > lateness).then(|| ahead.minus(lateness))
+    }
+}

@@ -1,0 +1,185 @@
+//! The numbers of kernels. A kernel is identified by name, grid and block (FIKIT §3.1).
+//!
+//! A launch looks up its handle, grid and block in a cache without locks. A kernel that is not in the
+//! cache is named under a lock. Numbers are valid until the process ends.
+
+mod cache;
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use tessera_kernel_queue::{Dims, KernelId, KernelIndex, Nanos};
+
+use crate::abi::DriverHandle;
+use crate::names;
+
+/// Most kernels of one process: as many as the profile of a task holds.
+pub const KERNELS_MAX: usize = 4_096;
+
+/// The number of all further kernels, and of kernels without a name.
+pub const UNKNOWN: u32 = 0xff_ffff;
+
+/// What a launch runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LaunchShape {
+    /// The function or kernel, or an instance of a graph.
+    pub function: DriverHandle,
+    pub grid: [u32; 3],
+    pub block: [u32; 3],
+}
+
+/// What the queue reported of a kernel. All fields are zero before its first report.
+struct KernelFacts {
+    /// Its index, plus one.
+    index: AtomicU32,
+    /// Its predicted time, plus one.
+    took: AtomicU64,
+    /// Whether each of its launches is to be measured.
+    measure: AtomicBool,
+    /// Whether it must not wait for a grant: see [`waits_for_peers`].
+    never_waits: AtomicBool,
+}
+
+static FACTS: [KernelFacts; KERNELS_MAX] = [const {
+    KernelFacts {
+        index: AtomicU32::new(0),
+        took: AtomicU64::new(0),
+        measure: AtomicBool::new(false),
+        never_waits: AtomicBool::new(false),
+    }
+}; KERNELS_MAX];
+
+struct Catalog {
+    numbers: HashMap<KernelId, u32>,
+    kernels: Vec<KernelId>,
+}
+
+static CATALOG: Mutex<Option<Catalog>> = Mutex::new(None);
+static COUNT: AtomicU32 = AtomicU32::new(0);
+
+/// Returns the number of a launch's kernel. The caches make it fast.
+#[inline]
+pub fn number(shape: &LaunchShape) -> u32 {
+    cache::find(shape).unwrap_or_else(|| name_kernel(shape))
+}
+
+/// Names a kernel that is not in the cache.
+#[cold]
+fn name_kernel(shape: &LaunchShape) -> u32 {
+    let generation = cache::generation();
+    let name = names::name_of(shape.function);
+    let number =
+        KernelId::new(name, Dims(shape.grid), Dims(shape.block)).map_or(UNKNOWN, number_kernel);
+    cache::keep(shape, number, generation);
+    number
+}
+
+#[expect(clippy::cast_possible_truncation, reason = "there are at most KERNELS_MAX kernels")]
+fn number_kernel(kernel: KernelId) -> u32 {
+    let mut catalog = CATALOG.lock().unwrap_or_else(PoisonError::into_inner);
+    let catalog =
+        catalog.get_or_insert_with(|| Catalog { numbers: HashMap::new(), kernels: Vec::new() });
+    if let Some(number) = catalog.numbers.get(&kernel) {
+        return *number;
+    }
+    let at = catalog.kernels.len();
+    if at >= KERNELS_MAX {
+        return UNKNOWN;
+    }
+    let number = at as u32;
+    FACTS[at].never_waits.store(waits_for_peers(kernel.name()), Ordering::Relaxed);
+    catalog.kernels.push(kernel.clone());
+    catalog.numbers.insert(kernel, number);
+    COUNT.store(number + 1, Ordering::Release);
+    number
+}
+
+/// Returns whether a kernel waits on the device for a kernel of another process, by its name.
+///
+/// If it waited here, it would block the other kernel, which is already launched.
+fn waits_for_peers(name: &str) -> bool {
+    ["nccl", "nvshmem"].iter().any(|library| {
+        name.as_bytes()
+            .windows(library.len())
+            .any(|part| part.eq_ignore_ascii_case(library.as_bytes()))
+    })
+}
+
+/// Returns how many kernels have numbers.
+pub fn count() -> u32 {
+    COUNT.load(Ordering::Acquire)
+}
+
+/// Returns the kernel of a number.
+pub fn kernel(number: u32) -> Option<KernelId> {
+    let catalog = CATALOG.lock().unwrap_or_else(PoisonError::into_inner);
+    catalog.as_ref()?.kernels.get(usize::try_from(number).ok()?).cloned()
+}
+
+fn facts(number: u32) -> Option<&'static KernelFacts> {
+    FACTS.get(usize::try_from(number).ok()?)
+}
+
+/// Returns a kernel's predicted time.
+pub fn predicted_time(number: u32) -> Option<Nanos> {
+    facts(number)?.took.load(Ordering::Relaxed).checked_sub(1).map(Nanos::new)
+}
+
+/// Returns whether every launch of a kernel is measured.
+#[inline]
+pub fn is_measured(number: u32) -> bool {
+    facts(number).is_some_and(|facts| facts.measure.load(Ordering::Relaxed))
+}
+
+/// Returns whether a kernel must not wait for grants.
+pub fn never_waits(number: u32) -> bool {
+    facts(number).is_some_and(|facts| facts.never_waits.load(Ordering::Relaxed))
+}
+
+/// Returns the queue's index of a kernel.
+pub fn index(number: u32) -> KernelIndex {
+    let index = facts(number).and_then(|facts| facts.index.load(Ordering::Relaxed).checked_sub(1));
+    index.and_then(|index| u16::try_from(index).ok()).map_or(KernelIndex::UNKNOWN, KernelIndex::new)
+}
+
+/// Stores what the queue reported of a kernel.
+pub fn set_facts(number: u32, index: Option<KernelIndex>, took: Option<Nanos>, measure: bool) {
+    let Some(facts) = facts(number) else { return };
+    if let Some(index) = index {
+        facts.index.store(u32::from(index.get()) + 1, Ordering::Relaxed);
+    }
+    facts.took.store(took.map_or(0, |took| took.get().saturating_add(1)), Ordering::Relaxed);
+    facts.measure.store(measure, Ordering::Relaxed);
+}
+
+/// Returns the number of the kernel with this index.
+pub fn number_of(index: KernelIndex) -> Option<u32> {
+    (0..count()).find(|number| self::index(*number) == index && index != KernelIndex::UNKNOWN)
+}
+
+/// Discards the reports of the queue, since a new session has new indexes.
+pub fn clear_facts() {
+    for facts in &FACTS {
+        facts.index.store(0, Ordering::Relaxed);
+        facts.took.store(0, Ordering::Relaxed);
+        facts.measure.store(false, Ordering::Relaxed);
+    }
+}
+
+/// Invalidates the cache: handles may have other meanings from now on.
+pub fn forget_handles() {
+    cache::forget();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kernels_of_communication_libraries_are_known_by_their_names() {
+        assert!(waits_for_peers("ncclDevKernel_AllReduce_Sum_f32_RING_LL"));
+        assert!(waits_for_peers("_Z20nvshmemi_proxy_kernel"));
+        assert!(!waits_for_peers("_Z9saxpy_nclPf"));
+    }
+}

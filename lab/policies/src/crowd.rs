@@ -1,0 +1,86 @@
+//! Several jobs on each whole GPU and nothing cut: how the baselines seat that differ only in the way
+//! in which jobs share.
+
+use tessera_model::mig::Slot;
+use tessera_model::spec::GpuRequest;
+use tessera_model::{Bytes, JobId};
+
+use tessera_placement::decision::{Decision, PlacedJob, Reshape, WaitReason};
+use tessera_placement::policy::planned_gpu::{PlannedGpu, because};
+use tessera_placement::view::{ClusterView, InstanceState, QueuedJob};
+
+/// Jobs that share one GPU. Source: MISO's program, for its baseline under MPS.
+pub const SHARERS: usize = 3;
+
+/// What the baselines differ in.
+pub(crate) struct WholeGpuSharing<'c> {
+    /// The policy.
+    pub(crate) policy: &'c str,
+    /// How a job sits on a whole GPU.
+    pub(crate) seat: &'c dyn Fn(JobId, Slot) -> PlacedJob,
+    /// What is said of a job that waits.
+    pub(crate) full: &'c str,
+}
+
+impl WholeGpuSharing<'_> {
+    /// Seats jobs in turn: the head goes to the GPU with the fewest jobs on which its memory fits
+    /// beside theirs, or waits, and everybody behind it.
+    pub(crate) fn decide(
+        &self,
+        cluster: &ClusterView,
+        queue: &mut dyn Iterator<Item = &QueuedJob>,
+        starts_max: usize,
+    ) -> Vec<Decision> {
+        let mut cards = PlannedGpu::all(cluster);
+        let mut left: Vec<Bytes> = cards.iter().map(free_memory).collect();
+        let mut changed = std::collections::BTreeSet::new();
+        let mut decisions = Vec::new();
+        let mut starts = 0;
+        while starts < starts_max {
+            let Some(job) = queue.next() else { break };
+            let needs = match &job.gpu {
+                GpuRequest::Memory(bytes) => *bytes,
+                GpuRequest::Unknown
+                | GpuRequest::Profile(_)
+                | GpuRequest::Whole
+                | GpuRequest::Compute(_) => Bytes::ZERO,
+            };
+            let room = (0..cards.len())
+                .filter(|at| cards[*at].open && cards[*at].seats.len() < SHARERS)
+                .filter(|at| left[*at] >= needs)
+                .min_by_key(|at| (cards[*at].seats.len(), *at));
+            let Some((at, whole)) = room.and_then(|at| Some((at, cards[at].whole()?))) else {
+                let why = because(self.policy, self.full);
+                decisions.push(Decision::Wait { job: job.id, reason: WaitReason::Resources, why });
+                break;
+            };
+            cards[at].seats.push((self.seat)(job.id, whole));
+            left[at] = Bytes::new(left[at].get() - needs.get());
+            changed.insert(at);
+            starts += 1;
+        }
+        let starts = changed.into_iter().filter_map(|at| {
+            let card = &mut cards[at];
+            let (layout, seats) = ([card.whole()?].into(), card.seats.clone());
+            let reshape: Reshape = card.take(layout, seats);
+            let why = because(self.policy, "it shares the GPU with the fewest jobs");
+            Some(Decision::Reshape { reshape, why })
+        });
+        starts.chain(decisions).collect()
+    }
+}
+
+fn free_memory(card: &PlannedGpu<'_>) -> Bytes {
+    let whole = card.mig.largest().map_or(Bytes::ZERO, |p| p.memory);
+    let taken = card.view.instances.iter().map(|instance| match &instance.state {
+        InstanceState::Shared(tenancy) => tenancy.memory().get(),
+        InstanceState::Idle => 0,
+        InstanceState::Taken { .. }
+        | InstanceState::Cut(_)
+        | InstanceState::Foreign
+        | InstanceState::Stuck
+        | InstanceState::Leaving
+        | InstanceState::Quarantined => instance.memory.get(),
+    });
+    Bytes::new(whole.get().saturating_sub(taken.sum()))
+}

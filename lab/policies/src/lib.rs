@@ -1,0 +1,67 @@
+//! Policies that exist only for comparison, and the registry of all policies that the simulator runs.
+//!
+//! Each is a policy of a paper or a baseline that the papers compare with. They need more of a job
+//! than a controller can know or do: its time on every slice, its demands, or that it can be moved.
+//! The policies that a controller offers are in [`tessera_placement::policy`].
+
+#![forbid(unsafe_code)]
+
+mod crowd;
+mod dyna_p;
+mod miger;
+mod miso;
+mod mmk;
+mod mps_only;
+mod scheme_a;
+mod shares;
+mod static_by_size;
+mod static_promote;
+mod time_slicing;
+
+use tessera_placement::policy::{NAMES, Policy, Tessera, by_name};
+
+pub use dyna_p::DynaP;
+pub use miger::Miger;
+pub use miso::Miso;
+pub use mmk::Mmk;
+pub use mps_only::MpsOnly;
+pub use scheme_a::SchemeA;
+pub use static_by_size::StaticBySize;
+pub use static_promote::StaticPromote;
+pub use time_slicing::TimeSlicing;
+
+/// Names of the policies that only the simulator runs; [`find_policy`] knows them besides [`NAMES`].
+pub const COMPARISON_NAMES: &[&str] = &[
+    "scheme-a",
+    "static-promote",
+    "time-slicing",
+    "mps-only",
+    "miso",
+    "miger",
+    "mmk",
+    "oracle",
+    "dyna-p",
+];
+
+/// Finds a policy of [`NAMES`] or [`COMPARISON_NAMES`] by its name.
+pub fn find_policy(name: &str) -> Option<Box<dyn Policy>> {
+    match name {
+        "scheme-a" => Some(Box::new(SchemeA)),
+        "static-promote" => Some(Box::new(StaticPromote)),
+        "time-slicing" => Some(Box::new(TimeSlicing)),
+        "mps-only" => Some(Box::new(MpsOnly::THIRDS)),
+        "miso" => Some(Box::new(Miso::MISO)),
+        "miger" => Some(Box::new(Miger::default())),
+        "mmk" => Some(Box::new(Mmk)),
+        "oracle" => Some(Box::new(Miso::ORACLE)),
+        "dyna-p" => Some(Box::new(DynaP)),
+        // The simulator knows the time of every job, and can move every job.
+        "tessera" => Some(Box::new(Tessera::default())),
+        _ => by_name(name),
+    }
+}
+
+/// Returns every name that [`find_policy`] knows.
+pub fn all_names() -> Vec<&'static str> {
+    NAMES.iter().chain(COMPARISON_NAMES).copied().collect()
+}

@@ -1,0 +1,339 @@
+//! `miso`: a job a slice, the layout that slows the jobs of a GPU least, measured under MPS first.
+//! `oracle`: the same by one who knows the speeds and measures nothing.
+//!
+//! Source: Li et al., *MISO: Exploiting Multi-Instance GPU Capability on Multi-Tenant GPU
+//! Clusters*, SoCC 2022, §4 (trial under MPS, optimiser over partitions) and its public program.
+//!
+//! - Jobs come in turn (FIFO). The head goes to the GPU with the fewest jobs whose layouts have a
+//!   slice for each of its jobs and the new one. A job that is alone gets the whole GPU at once.
+//! - Otherwise every job of the GPU is stopped, all run together under MPS for [`TRIAL`], and then
+//!   the GPU gets the layout with one slice a job whose mean slow-down is least.
+//! - When nobody waits and a job has ended, its GPU gets the best layout for those that are left,
+//!   who are stopped and go on.
+//!
+//! Where it had to choose: the layouts on an A100 are those of MISO's list ([`PARTITIONS`]), which
+//! leaves 4g+3g out; on other models all full layouts. What the trial measures is what is predicted:
+//! the paper's neural predictor, which turns MPS speeds into slice speeds, is part of that. Jobs
+//! without a prediction are waited for. A GPU is always cut anew as a whole, and all of its jobs are
+//! stopped for that, those as well that would keep their slice: so does MISO's program.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use tessera_model::mig::{Layout, ProfileId};
+use tessera_model::{JobId, Millis};
+
+use tessera_placement::Policy;
+use tessera_placement::decision::{
+    Decision, Explanation, PlacedJob, Reshape, StayingJobs, WaitReason,
+};
+use tessera_placement::placement_search::{
+    self, Assignment, JobCoverage, NO_PLACEMENT, SearchBuffers,
+};
+use tessera_placement::policy::planned_gpu::{PlannedGpu, because};
+use tessera_placement::policy::session::{Queue, Session};
+use tessera_placement::predictor::Knowledge;
+use tessera_placement::view::{ClusterView, InstanceState, MigView, QueuedJob};
+
+/// How long jobs run together before their GPU is cut. Source: MISO's program.
+pub const TRIAL: Millis = Millis::from_secs(30);
+
+/// MISO's 18 partitions of an A100, by compute slices, in its order.
+pub const PARTITIONS: [&[u8]; 18] = [
+    &[7],
+    &[2, 1, 4],
+    &[1, 1, 1, 4],
+    &[3, 3],
+    &[2, 1, 3],
+    &[1, 1, 1, 3],
+    &[3, 2, 2],
+    &[3, 2, 1, 1],
+    &[3, 1, 1, 2],
+    &[3, 1, 1, 1, 1],
+    &[2, 1, 2, 2],
+    &[2, 1, 2, 1, 1],
+    &[2, 1, 1, 1, 2],
+    &[1, 1, 1, 2, 1, 1],
+    &[1, 1, 1, 1, 1, 2],
+    &[2, 1, 1, 1, 1, 1],
+    &[1, 2, 1, 1, 1, 1],
+    &[1, 1, 1, 1, 1, 1, 1],
+];
+
+/// The policies `miso` and `oracle`.
+#[derive(Clone, Copy, Debug)]
+pub struct Miso {
+    measures: SpeedMeasurement,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum SpeedMeasurement {
+    UnderMps,
+    Nothing,
+}
+
+impl Miso {
+    /// `miso`, which measures.
+    pub const MISO: Self = Self { measures: SpeedMeasurement::UnderMps };
+    /// `oracle`, which knows.
+    pub const ORACLE: Self = Self { measures: SpeedMeasurement::Nothing };
+}
+
+impl Policy for Miso {
+    fn name(&self) -> &'static str {
+        match self.measures {
+            SpeedMeasurement::UnderMps => "miso",
+            SpeedMeasurement::Nothing => "oracle",
+        }
+    }
+
+    fn decide_with(
+        &self,
+        cluster: &ClusterView,
+        knowledge: Knowledge<'_>,
+        queue: &mut dyn Iterator<Item = &QueuedJob>,
+        _now: Millis,
+        starts_max: usize,
+    ) -> Vec<Decision> {
+        self.decide_from(&mut MisoCache::default(), cluster, knowledge, queue, starts_max)
+    }
+
+    fn session(&self) -> Option<Box<dyn Session + '_>> {
+        Some(Box::new(MisoSession {
+            policy: self,
+            queue: Queue::new(),
+            memory: MisoCache::default(),
+        }))
+    }
+}
+
+/// The policy at work.
+#[derive(Debug)]
+struct MisoSession<'p> {
+    policy: &'p Miso,
+    queue: Queue,
+    memory: MisoCache,
+}
+
+impl Session for MisoSession<'_> {
+    fn enqueue(&mut self, job: QueuedJob) {
+        self.queue.insert((job.priority, job.id), job);
+    }
+
+    fn dequeue(&mut self, job: &QueuedJob) {
+        self.queue.remove(&(job.priority, job.id));
+    }
+
+    fn gpu_changed(&mut self, gpu: usize) {
+        self.memory.refused.remove(&gpu);
+    }
+
+    fn round(
+        &mut self,
+        cluster: &ClusterView,
+        knowledge: Knowledge<'_>,
+        _now: Millis,
+        starts_max: usize,
+    ) -> Vec<Decision> {
+        let mut queue = self.queue.values();
+        self.policy.decide_from(&mut self.memory, cluster, knowledge, &mut queue, starts_max)
+    }
+}
+
+/// What need not be worked out again.
+#[derive(Debug, Default)]
+struct MisoCache {
+    /// Jobs that a GPU as it is has no layout for, by the profiles on which they run.
+    refused: BTreeMap<usize, BTreeSet<Vec<bool>>>,
+    /// The layouts of this round's models with so many instances.
+    layouts: BTreeMap<(usize, usize), Vec<Layout>>,
+    scratch: SearchBuffers,
+}
+
+impl MisoCache {
+    fn layouts(&mut self, mig: &MigView, instances: usize) -> &[Layout] {
+        // Equal rules in memory are equal rules; they live as long as the round.
+        let rules = std::ptr::from_ref(mig).addr();
+        self.layouts.entry((rules, instances)).or_insert_with(|| layouts(mig, instances))
+    }
+}
+
+impl Miso {
+    fn decide_from(
+        &self,
+        memory: &mut MisoCache,
+        cluster: &ClusterView,
+        knowledge: Knowledge<'_>,
+        queue: &mut dyn Iterator<Item = &QueuedJob>,
+        starts_max: usize,
+    ) -> Vec<Decision> {
+        memory.layouts.clear();
+        let all = cluster.gpus.iter().enumerate();
+        let mut cards: Vec<(usize, PlannedGpu<'_>)> =
+            all.filter_map(|(gpu, view)| Some((gpu, PlannedGpu::new(view)?))).collect();
+        let mut decisions = Vec::new();
+        while decisions.len() < starts_max {
+            let Some(job) = queue.next() else {
+                let tidied = cards.iter_mut().filter_map(|(_, card)| tidy(card, knowledge, memory));
+                decisions.extend(tidied.map(|reshape| self.decision(reshape)));
+                break;
+            };
+            let Some(reshape) = self.arrive(&mut cards, knowledge, job.id, memory) else {
+                let reason = WaitReason::Resources;
+                decisions.push(Decision::Wait { job: job.id, reason, why: self.wait() });
+                break;
+            };
+            decisions.push(self.decision(reshape));
+        }
+        decisions
+    }
+
+    /// Finds a GPU for a job that waits.
+    fn arrive(
+        &self,
+        cards: &mut [(usize, PlannedGpu<'_>)],
+        knowledge: Knowledge<'_>,
+        job: JobId,
+        memory: &mut MisoCache,
+    ) -> Option<Reshape> {
+        let mut order: Vec<usize> = (0..cards.len()).filter(|i| cards[*i].1.open).collect();
+        order.sort_by_key(|i| cards[*i].1.seats.len());
+        // Whether there is a layout depends on where a job runs, not on how fast.
+        let mut runs: BTreeMap<&str, Vec<bool>> = BTreeMap::new();
+        for index in order {
+            let (gpu, card) = &mut cards[index];
+            let runs = runs.entry(card.view.model.as_str()).or_insert_with(|| {
+                row(card, knowledge, job).iter().map(|w| *w != NO_PLACEMENT).collect()
+            });
+            if memory.refused.get(gpu).is_some_and(|known| known.contains(runs)) {
+                continue;
+            }
+            let mut jobs = card.jobs();
+            jobs.push(job);
+            let Some(seating) = optimum(card, knowledge, &jobs, memory) else {
+                memory.refused.entry(*gpu).or_default().insert(runs.clone());
+                continue;
+            };
+            let mut reshape = seat(card, &jobs, seating);
+            if jobs.len() > 1 && self.measures == SpeedMeasurement::UnderMps {
+                reshape.trial = Some(TRIAL);
+            }
+            return Some(reshape);
+        }
+        None
+    }
+
+    fn decision(&self, reshape: Reshape) -> Decision {
+        let jobs = reshape.seats.len();
+        let after = if reshape.trial.is_some() { ", after a trial under MPS" } else { "" };
+        let text =
+            format!("of the layouts with {jobs} slices this one slows its jobs least{after}");
+        Decision::Reshape { reshape, why: because(self.name(), text) }
+    }
+
+    fn wait(&self) -> Explanation {
+        let text = "no GPU that may be cut has a layout with a slice for each of its jobs and this";
+        Explanation {
+            would_start_if: Some("a job ends, or a GPU's trial does".to_owned()),
+            ..because(self.name(), text)
+        }
+    }
+}
+
+/// Cuts a GPU anew that has an idle slice.
+fn tidy(
+    card: &mut PlannedGpu<'_>,
+    knowledge: Knowledge<'_>,
+    memory: &mut MisoCache,
+) -> Option<Reshape> {
+    let idle = card.view.instances.iter().any(|i| i.state == InstanceState::Idle);
+    if !card.open || !idle || card.seats.is_empty() {
+        return None;
+    }
+    let jobs = card.jobs();
+    let seating = optimum(card, knowledge, &jobs, memory)?;
+    Some(seat(card, &jobs, seating))
+}
+
+/// Returns what a job is worth in each slot: the least slow-down is the greatest worth.
+fn row(card: &PlannedGpu<'_>, knowledge: Knowledge<'_>, job: JobId) -> Vec<i64> {
+    let atlas = card.mig.layout_index();
+    let worth = |id: &ProfileId| {
+        let profile = card.mig.geometry.profile(*id)?;
+        let speed = knowledge.predictor.relative_speed(job, card.view, card.mig, profile)?;
+        Some(-(1_000_000_000 / speed.max(1)))
+    };
+    let by_profile = atlas.profiles().iter().map(|id| worth(id).unwrap_or(NO_PLACEMENT));
+    atlas.row(&by_profile.collect::<Vec<_>>())
+}
+
+/// Returns the layout with a slice for each job whose mean slow-down is least.
+fn optimum(
+    card: &PlannedGpu<'_>,
+    knowledge: Knowledge<'_>,
+    jobs: &[JobId],
+    memory: &mut MisoCache,
+) -> Option<Assignment> {
+    if jobs.len() > placement_search::JOBS_MAX || memory.layouts(card.mig, jobs.len()).is_empty() {
+        return None;
+    }
+    let atlas = card.mig.layout_index();
+    let rows: Vec<Vec<i64>> = jobs.iter().map(|job| row(card, knowledge, *job)).collect();
+    let rows: Vec<&[i64]> = rows.iter().map(Vec::as_slice).collect();
+    let mut scratch = std::mem::take(&mut memory.scratch);
+    let mut found: Option<(i64, &Layout, Vec<usize>)> = None;
+    for layout in memory.layouts(card.mig, jobs.len()) {
+        let order: Vec<usize> = layout.iter().filter_map(|slot| atlas.number(*slot)).collect();
+        let Some(worth) = scratch.worth(&order, &rows, JobCoverage::AllJobs) else { continue };
+        if found.as_ref().is_none_or(|(best, ..)| worth > *best) {
+            found = Some((worth, layout, order));
+        }
+    }
+    let seating = found.map(|(worth, layout, order)| {
+        let seats = atlas.seated(&order, &rows, JobCoverage::AllJobs, &mut scratch);
+        Assignment { layout: layout.clone(), seats, worth }
+    });
+    memory.scratch = scratch;
+    seating
+}
+
+/// The layouts that MISO chooses from, with so many instances, each multiset once.
+fn layouts(mig: &MigView, instances: usize) -> Vec<Layout> {
+    let whole = mig.largest().map_or(0, |p| p.compute_slices);
+    if whole == 7 {
+        let listed = PARTITIONS.iter().filter(|sizes| sizes.len() == instances);
+        return listed.filter_map(|sizes| arrange(mig, sizes)).collect();
+    }
+    let mut seen = BTreeSet::new();
+    let full = mig.full().iter().filter(|layout| layout.len() == instances);
+    full.filter(|layout| seen.insert(sizes(mig, layout))).cloned().collect()
+}
+
+fn sizes(mig: &MigView, layout: &Layout) -> Vec<u8> {
+    let profiles = layout.iter().filter_map(|slot| mig.geometry.profile(slot.profile));
+    let mut sizes: Vec<u8> = profiles.map(|p| p.compute_slices).collect();
+    sizes.sort_unstable();
+    sizes
+}
+
+/// Finds starts for instances of these sizes: the part of a full layout that has them.
+fn arrange(mig: &MigView, wanted: &[u8]) -> Option<Layout> {
+    mig.full().iter().find_map(|layout| {
+        let mut left: Vec<u8> = wanted.to_vec();
+        let mut taken = Layout::new();
+        for slot in layout {
+            let size = mig.geometry.profile(slot.profile)?.compute_slices;
+            if let Some(at) = left.iter().position(|s| *s == size) {
+                left.swap_remove(at);
+                taken.insert(*slot);
+            }
+        }
+        left.is_empty().then_some(taken)
+    })
+}
+
+fn seat(card: &mut PlannedGpu<'_>, jobs: &[JobId], seating: Assignment) -> Reshape {
+    let seats = seating.seats.iter();
+    let seats = seats.map(|(job, slot)| PlacedJob::alone(jobs[*job], *slot));
+    let seats = seats.collect();
+    Reshape { stayers: StayingJobs::Restart, ..card.take(seating.layout, seats) }
+}

@@ -1,0 +1,350 @@
+//! `mmk`: slices shared under MPS with parts by predicted speeds; other slices only where nobody
+//! waits for answers.
+//!
+//! Source: *MMK: a hybrid scheduling framework for fine-grained Multi-Instance GPU sharing*,
+//! §III-A (predictor: random forest with contention features), Algorithm 1 (hybrid partition
+//! scheduler). Its kernel scheduler (Listing 1) is the kernel queue's (`tessera-kernel-queue`).
+//!
+//! - Jobs by memory, smallest first; each goes to the first partition whose memory suffices, and
+//!   that partition's parts are worked out anew (`MPSConfig`, [`shares::config`]). New parts are
+//!   applied to offline jobs only: they are stopped and go on. Online jobs keep theirs.
+//! - On a GPU where no online job runs, every combination of partitions is tried with the jobs that
+//!   are there, and the one with the largest predicted throughput is taken.
+//!
+//! Where it had to choose: several GPUs: the one with the fewest jobs first. An empty GPU starts
+//! as one partition. Jobs that would lose their work are treated as online ones are. A job joins only where that raises the GPU's predicted throughput, since
+//! nothing else in the algorithm ends the crowding but memory. Parts and partitions are changed
+//! under running jobs only for a gain of [`HURDLE`], since the algorithm prices no checkpoint. Jobs
+//! are put onto a combination's partitions largest first, each where it adds most: the paper
+//! doesn't say which job goes where. It mixes users, as its paper does: for the simulator only.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use tessera_model::mig::{Layout, ProfileId, Slot};
+use tessera_model::{JobId, Millis};
+
+use crate::shares::{self, ShareConfig};
+use tessera_placement::Policy;
+use tessera_placement::decision::{Decision, PlacedJob, WaitReason};
+use tessera_placement::policy::planned_gpu::{PlannedGpu, because};
+use tessera_placement::policy::session::{Queue, Session};
+use tessera_placement::predictor::Knowledge;
+use tessera_placement::view::{ClusterView, QueuedJob};
+
+const NAME: &str = "mmk";
+
+/// How much more throughput a change under running jobs must bring, in thousandths. Chosen: the paper
+/// prints none, and without it jobs are stopped for next to nothing.
+pub const HURDLE: i64 = 100;
+
+/// Jobs in a row that find no place before a round gives up: those behind them need more memory. Chosen.
+const REFUSED_MAX: usize = 8;
+
+/// Jobs of one GPU at most for which other partitions are tried. Chosen: more would take too long.
+const SEARCHED_MAX: usize = 10;
+
+/// What jobs do together on a profile, as far as it was worked out.
+type KnownConfig = BTreeMap<(ProfileId, Vec<JobId>), Option<ShareConfig>>;
+
+/// The policy `mmk`.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Mmk;
+
+/// One GPU with what this round made of it.
+struct WorkingGpu<'c> {
+    /// Its place in the view.
+    number: usize,
+    card: PlannedGpu<'c>,
+    /// Its partitions; nothing until somebody asks.
+    parts: Vec<(Slot, ShareConfig)>,
+    changed: Option<&'static str>,
+}
+
+impl Policy for Mmk {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn decide_with(
+        &self,
+        cluster: &ClusterView,
+        knowledge: Knowledge<'_>,
+        queue: &mut dyn Iterator<Item = &QueuedJob>,
+        _now: Millis,
+        starts_max: usize,
+    ) -> Vec<Decision> {
+        decide_from(&mut MmkCache::default(), cluster, knowledge, queue, starts_max)
+    }
+
+    fn session(&self) -> Option<Box<dyn Session + '_>> {
+        Some(Box::new(MmkSession::default()))
+    }
+}
+
+/// The policy at work.
+#[derive(Debug, Default)]
+struct MmkSession {
+    queue: Queue,
+    memory: MmkCache,
+}
+
+/// What need not be worked out again until a GPU changes.
+#[derive(Debug, Default)]
+struct MmkCache {
+    /// Jobs with which a GPU as it is would do no more.
+    refused: BTreeMap<usize, BTreeSet<JobId>>,
+    /// GPUs whose jobs do no more on other partitions, or with other parts.
+    calm: BTreeSet<usize>,
+}
+
+impl Session for MmkSession {
+    fn enqueue(&mut self, job: QueuedJob) {
+        self.queue.insert((job.priority, job.id), job);
+    }
+
+    fn dequeue(&mut self, job: &QueuedJob) {
+        self.queue.remove(&(job.priority, job.id));
+        // If it comes back it may need more memory.
+        self.memory.refused.values_mut().for_each(|known| {
+            known.remove(&job.id);
+        });
+    }
+
+    fn gpu_changed(&mut self, gpu: usize) {
+        self.memory.refused.remove(&gpu);
+        self.memory.calm.remove(&gpu);
+    }
+
+    fn round(
+        &mut self,
+        cluster: &ClusterView,
+        knowledge: Knowledge<'_>,
+        _now: Millis,
+        starts_max: usize,
+    ) -> Vec<Decision> {
+        let mut queue = self.queue.values();
+        decide_from(&mut self.memory, cluster, knowledge, &mut queue, starts_max)
+    }
+}
+
+fn decide_from(
+    memory: &mut MmkCache,
+    cluster: &ClusterView,
+    knowledge: Knowledge<'_>,
+    queue: &mut dyn Iterator<Item = &QueuedJob>,
+    starts_max: usize,
+) -> Vec<Decision> {
+    let all = cluster.gpus.iter().enumerate();
+    let open = all.filter_map(|(number, view)| Some((number, PlannedGpu::new(view)?)));
+    let mut gpus: Vec<WorkingGpu<'_>> = open
+        .filter(|(_, card)| card.open)
+        .map(|(number, card)| WorkingGpu { number, card, parts: Vec::new(), changed: None })
+        .collect();
+    let mut jobs: Vec<&QueuedJob> = queue.collect();
+    jobs.sort_by_key(|job| knowledge.jobs.facts(job.id).co_runner.map(|own| own.memory));
+    let (mut waits, mut started) = (Vec::new(), 0);
+    for job in jobs {
+        if started >= starts_max || waits.len() >= REFUSED_MAX || gpus.is_empty() {
+            break;
+        }
+        let mut order: Vec<usize> = (0..gpus.len()).collect();
+        order.sort_by_key(|at| gpus[*at].jobs());
+        if order.into_iter().any(|at| gpus[at].takes(knowledge, job.id, memory)) {
+            started += 1;
+            waits.clear();
+        } else {
+            let why = because(NAME, "no slice has its memory left and would do more with it");
+            let reason = WaitReason::Resources;
+            waits.push(Decision::Wait { job: job.id, reason, why });
+        }
+    }
+    for gpu in &mut gpus {
+        if gpu.changed.is_some() || !memory.calm.contains(&gpu.number) {
+            gpu.search(knowledge);
+        }
+        if gpu.changed.is_none() {
+            memory.calm.insert(gpu.number);
+        }
+    }
+    let changed = gpus.into_iter().filter_map(WorkingGpu::decision);
+    changed.chain(waits).collect()
+}
+
+impl WorkingGpu<'_> {
+    /// Works out what its partitions do, if nobody has asked before.
+    fn weigh(&mut self, knowledge: Knowledge<'_>) {
+        if !self.parts.is_empty() {
+            return;
+        }
+        let card = &mut self.card;
+        if card.seats.is_empty() {
+            card.layout = card.whole().into_iter().collect();
+        }
+        let part = |slot: &Slot| {
+            let seats: Vec<PlacedJob> =
+                card.seats.iter().copied().filter(|seat| seat.slot == Some(*slot)).collect();
+            (*slot, ShareConfig { throughput: throughput(card, knowledge, *slot, &seats), seats })
+        };
+        self.parts = card.layout.iter().map(part).collect();
+    }
+
+    fn jobs(&self) -> usize {
+        match self.parts.is_empty() {
+            true => self.card.seats.len(),
+            false => self.parts.iter().map(|(_, part)| part.seats.len()).sum(),
+        }
+    }
+
+    /// As [`Self::join`], for jobs that were not refused before.
+    fn takes(&mut self, knowledge: Knowledge<'_>, job: JobId, memory: &mut MmkCache) -> bool {
+        let as_it_was = self.changed.is_none();
+        if as_it_was && memory.refused.get(&self.number).is_some_and(|known| known.contains(&job)) {
+            return false;
+        }
+        self.weigh(knowledge);
+        let joins = self.join(knowledge, job);
+        if as_it_was && !joins {
+            memory.refused.entry(self.number).or_default().insert(job);
+        }
+        joins
+    }
+
+    /// Puts a job onto the first partition with its memory, if the GPU does more then.
+    fn join(&mut self, knowledge: Knowledge<'_>, job: JobId) -> bool {
+        for (slot, part) in &mut self.parts {
+            let jobs: Vec<JobId> = part.seats.iter().map(|seat| seat.job).chain([job]).collect();
+            let Some(config) = shares::config(&self.card, knowledge, *slot, &jobs) else {
+                continue;
+            };
+            if config.throughput > part.throughput {
+                *part = config;
+                self.changed = Some("it has its memory left, and does more with the job");
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Tries other parts and, where no online job runs, other partitions for the jobs.
+    fn search(&mut self, knowledge: Knowledge<'_>) {
+        self.weigh(knowledge);
+        let jobs: Vec<JobId> = self
+            .parts
+            .iter()
+            .flat_map(|(_, part)| part.seats.iter().map(|seat| seat.job))
+            .collect();
+        // Who was not touched and has nothing left was searched when that came about.
+        if jobs.is_empty() || (self.changed.is_none() && !self.has_room()) {
+            return;
+        }
+        let present: i64 = self.parts.iter().map(|(_, part)| part.throughput).sum();
+        let mut best: Option<(i64, Vec<(Slot, ShareConfig)>)> = None;
+        let mut take = |parts: Vec<(Slot, ShareConfig)>| {
+            let sum = parts.iter().map(|(_, part)| part.throughput).sum();
+            if best.as_ref().is_none_or(|(known, _)| sum > *known) {
+                best = Some((sum, parts));
+            }
+        };
+        let afresh = self.parts.iter().map(|(slot, part)| {
+            let jobs: Vec<JobId> = part.seats.iter().map(|seat| seat.job).collect();
+            Some((*slot, shares::config(&self.card, knowledge, *slot, &jobs)?))
+        });
+        afresh.collect::<Option<Vec<_>>>().into_iter().for_each(&mut take);
+        let still = jobs.iter().all(|job| !shares::fixed(knowledge, *job));
+        if still && jobs.len() <= SEARCHED_MAX {
+            let mut known = KnownConfig::new();
+            for layout in combinations(&self.card) {
+                spread(&self.card, knowledge, layout, &jobs, &mut known)
+                    .into_iter()
+                    .for_each(&mut take);
+            }
+        }
+        let clears = |sum: i64| sum > present + present / 1_000 * HURDLE;
+        if let Some((_, parts)) = best.filter(|(sum, _)| clears(*sum)) {
+            self.parts = parts;
+            self.changed = Some("its jobs do more on these slices, with these parts");
+        }
+    }
+
+    /// Tells whether multiprocessors stand idle: a job has ended.
+    fn has_room(&self) -> bool {
+        let given = |part: &ShareConfig| -> u32 {
+            part.seats.iter().map(|seat| seat.sm.map_or(100, |sm| u32::from(sm.get()))).sum()
+        };
+        self.parts.iter().any(|(_, part)| given(part) < 100)
+    }
+
+    fn decision(mut self) -> Option<Decision> {
+        let why = because(NAME, self.changed?);
+        let layout: Layout = self.parts.iter().map(|(slot, _)| *slot).collect();
+        let seats = self.parts.into_iter().flat_map(|(_, part)| part.seats).collect();
+        Some(Decision::Reshape { reshape: self.card.take(layout, seats), why })
+    }
+}
+
+/// Returns what the jobs of a slice do together as they sit.
+fn throughput(
+    card: &PlannedGpu<'_>,
+    knowledge: Knowledge<'_>,
+    slot: Slot,
+    seats: &[PlacedJob],
+) -> i64 {
+    let part =
+        |seat: &PlacedJob| (seat.job, seat.sm.unwrap_or(tessera_model::share::SmPercent::WHOLE));
+    let speeds = seats.iter().enumerate().filter_map(|(at, seat)| {
+        let others = seats.iter().enumerate().filter(|(other, _)| *other != at);
+        let others: Vec<_> = others.map(|(_, seat)| part(seat)).collect();
+        shares::speed(card, knowledge, slot, part(seat), &others)
+    });
+    speeds.sum()
+}
+
+/// Returns every combination of partitions, each multiset once: as it stands, if it is one.
+fn combinations<'c>(card: &PlannedGpu<'c>) -> Vec<&'c Layout> {
+    let sizes = |layout: &Layout| {
+        let mut sizes: Vec<_> = layout.iter().map(|slot| slot.profile).collect();
+        sizes.sort_unstable();
+        sizes
+    };
+    let mut seen = BTreeSet::new();
+    let (same, other): (Vec<_>, Vec<_>) =
+        card.mig.full().iter().partition(|layout| **layout == card.layout);
+    same.into_iter().chain(other).filter(|layout| seen.insert(sizes(layout))).collect()
+}
+
+/// Puts jobs onto partitions, the largest first, each where it adds most.
+fn spread(
+    card: &PlannedGpu<'_>,
+    knowledge: Knowledge<'_>,
+    layout: &Layout,
+    jobs: &[JobId],
+    known: &mut KnownConfig,
+) -> Option<Vec<(Slot, ShareConfig)>> {
+    let empty = || ShareConfig { seats: Vec::new(), throughput: 0 };
+    let mut parts: Vec<(Slot, ShareConfig)> = layout.iter().map(|slot| (*slot, empty())).collect();
+    let mut order = jobs.to_vec();
+    let memory = |job: &JobId| knowledge.jobs.facts(*job).co_runner.map(|own| own.memory);
+    order.sort_by_key(|job| std::cmp::Reverse(memory(job)));
+    for job in order {
+        let mut best: Option<(i64, usize, ShareConfig)> = None;
+        for (at, (slot, part)) in parts.iter().enumerate() {
+            let jobs: Vec<JobId> = part.seats.iter().map(|seat| seat.job).chain([job]).collect();
+            let key = (slot.profile, jobs);
+            if !known.contains_key(&key) {
+                let config = shares::config(card, knowledge, *slot, &key.1);
+                known.insert(key.clone(), config);
+            }
+            let Some(config) = known.get(&key).and_then(Clone::clone) else { continue };
+            let gain = config.throughput - part.throughput;
+            if best.as_ref().is_none_or(|(known, ..)| gain > *known) {
+                best = Some((gain, at, config));
+            }
+        }
+        let (_, at, mut config) = best?;
+        // Slices of one profile are alike, wherever they stand.
+        let slot = Some(parts[at].0);
+        config.seats.iter_mut().for_each(|seat| seat.slot = slot);
+        parts[at].1 = config;
+    }
+    Some(parts)
+}

@@ -1,0 +1,51 @@
+//! `time-slicing`: nothing is cut; up to three jobs share each whole GPU as the driver has it by
+//! default, in time slices that know no priority and keep nobody's kernels apart.
+//!
+//! Source: the baseline that the papers call default sharing: FIKIT (§4, "default GPU sharing mode"),
+//! and time-slicing in the co-execution study (Villarrubia et al., arXiv 2604.22430, §4), by which two
+//! that take turns take slightly less than twice as long. It is what a cluster gives that lets several
+//! jobs onto a GPU without more (time-slicing replicas of a device plugin). Where they are silent:
+//! jobs come in turn, the head goes to the GPU with the fewest jobs on which its memory fits beside
+//! theirs, and as many share a GPU as under `mps-only`, so that the two differ only in the way of
+//! sharing. Everybody stands in the queue at one priority, for which the simulator's model of turns
+//! says what time slices do (`turns.rs`). It mixes users: a baseline for the simulator.
+
+use tessera_model::Millis;
+use tessera_model::spec::Priority;
+
+use crate::crowd::WholeGpuSharing;
+use tessera_placement::Policy;
+use tessera_placement::decision::{Decision, PlacedJob};
+use tessera_placement::predictor::Knowledge;
+use tessera_placement::view::{ClusterView, QueuedJob};
+
+/// The policy `time-slicing`.
+#[derive(Clone, Copy, Debug)]
+pub struct TimeSlicing;
+
+impl Policy for TimeSlicing {
+    fn name(&self) -> &'static str {
+        "time-slicing"
+    }
+
+    fn asks_times(&self) -> bool {
+        false
+    }
+
+    fn decide_with(
+        &self,
+        cluster: &ClusterView,
+        _knowledge: Knowledge<'_>,
+        queue: &mut dyn Iterator<Item = &QueuedJob>,
+        _now: Millis,
+        starts_max: usize,
+    ) -> Vec<Decision> {
+        let turn = Some(Priority::DEFAULT);
+        let crowd = WholeGpuSharing {
+            policy: self.name(),
+            seat: &|job, whole| PlacedJob { turn, ..PlacedJob::alone(job, whole) },
+            full: "every GPU has three jobs, or too little memory left",
+        };
+        crowd.decide(cluster, queue, starts_max)
+    }
+}

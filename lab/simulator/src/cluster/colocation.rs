@@ -1,0 +1,116 @@
+//! Co-locations to learn from, as MMK measures 1,400 of them on a GPU: here the study's model of
+//! contention stands in for the GPU.
+
+use std::collections::BTreeMap;
+use std::sync::LazyLock;
+
+use tessera_lab_learners::sharing::{MeasuredSharing, SharedJob, SharingPredictor, SliceUse};
+use tessera_placement::Demand;
+
+use super::contention::{self, ContentionSharer};
+use tessera_predict::random::SeededRng;
+
+/// How many MMK measures (§III-A).
+pub const ROWS: u64 = 1_400;
+
+/// Seed of the rows that the simulator's own forest learns from: any would do.
+const SEED: u64 = 1;
+
+/// Sizes of an A100's instances that are shared, in compute slices: those of
+/// MMK's partitions (Algorithm 1) but 1g, which is too small for two.
+const SIZES: [u8; 4] = [2, 3, 4, 7];
+const WHOLE: u8 = 7;
+
+/// The forest that policies of the simulator ask about jobs whose demands are known.
+static FOREST: LazyLock<SharingPredictor> = LazyLock::new(|| {
+    SharingPredictor::learn(&rows(SEED, ROWS), SEED).expect("so many rows are enough to learn from")
+});
+
+/// Answers of the forest that are kept: beyond, all are forgotten. Chosen: about a hundred MiB.
+const TOLD_MAX: usize = 1 << 20;
+
+/// What the forest said. A policy asks the same of the same jobs in round after round, and walking
+/// all trees each time took seven tenths of a run.
+#[derive(Clone, Debug, Default)]
+pub(super) struct SpeedCache(BTreeMap<SharedJob, u64>);
+
+impl SpeedCache {
+    /// Returns how fast a job is beside others, in thousandths of its speed alone.
+    pub(super) fn speed(&mut self, beside: &SharedJob) -> u64 {
+        if self.0.len() >= TOLD_MAX && !self.0.contains_key(beside) {
+            self.0.clear();
+        }
+        *self.0.entry(*beside).or_insert_with(|| FOREST.predict(beside).value)
+    }
+}
+
+/// Draws co-locations: one job beside one to three others on a slice of an A100, with demands in
+/// the range of the study's jobs, rounded (tables 2 and 5: SMs 5 to 81 %, bandwidth 0.5 to 45 %).
+pub fn rows(seed: u64, count: u64) -> Vec<MeasuredSharing> {
+    let mut rng = SeededRng::named(seed, "colocation");
+    (0..count).map(|task| row(task, &mut rng)).collect()
+}
+
+fn row(task: u64, rng: &mut SeededRng) -> MeasuredSharing {
+    let at = usize::try_from(rng.below(4)).unwrap_or(0);
+    let slices = SIZES[at];
+    let others = usize::try_from(1 + rng.below(3)).unwrap_or(1);
+    // Parts in tenths that add up to no more than all of it, as both policies give them out.
+    let mut left = 10_u64;
+    let jobs: Vec<(Demand, u8)> = (0..=others)
+        .map(|place| {
+            let kept = u64::try_from(others - place).unwrap_or(0);
+            let part = 1 + rng.below((left - kept).max(1));
+            left -= part;
+            let demand = Demand { sm: draw(rng, 800), memory: draw(rng, 430) };
+            (demand, u8::try_from(part * 10).unwrap_or(10))
+        })
+        .collect();
+    let sharers: Vec<ContentionSharer> = jobs
+        .iter()
+        .map(|(demand, cap)| ContentionSharer { demand: Some(*demand), cap: *cap })
+        .collect();
+    let slowed = contention::under_mps(&sharers, slices, WHOLE)[0];
+    // Three of a hundred up or down, chosen: two measurements of the same are never equal.
+    let slowed = rng.spread(slowed, 30).max(1_000);
+    let beside = beside(jobs[0].0, jobs[0].1, &jobs[1..], (slices, WHOLE), rng.below(2) == 0);
+    let speed_per_mille = u32::try_from(1_000_000 / slowed).unwrap_or(1_000);
+    MeasuredSharing { task, beside, speed_per_mille }
+}
+
+/// Describes a job beside others; each with its percentage.
+pub(super) fn beside(
+    own: Demand,
+    percent: u8,
+    others: &[(Demand, u8)],
+    (slices, whole): (u8, u8),
+    online: bool,
+) -> SharedJob {
+    let mut occupied = SliceUse::default();
+    for (demand, cap) in others {
+        let used = used(*demand, (slices, whole));
+        // A cap holds multiprocessors back, and nothing else.
+        occupied.sm += used.sm.min(u32::from(*cap) * 10);
+        occupied.bandwidth += used.bandwidth;
+        occupied.l2 += used.l2;
+    }
+    SharedJob {
+        online,
+        slice: u32::from(slices) * 1_000 / u32::from(whole.max(1)),
+        sm_percent: percent,
+        own: used(own, (slices, whole)),
+        occupied,
+        others: u8::try_from(others.len()).unwrap_or(u8::MAX),
+    }
+}
+
+/// Returns what a job fills of a slice, from what it fills of a whole GPU. The model has no L2 of
+/// its own: what presses on the bandwidth presses on it.
+fn used(demand: Demand, (slices, whole): (u8, u8)) -> SliceUse {
+    let part = |of: u16| (u32::from(of) * u32::from(whole) / u32::from(slices.max(1))).min(1_000);
+    SliceUse { sm: part(demand.sm), bandwidth: part(demand.memory), l2: part(demand.memory) }
+}
+
+fn draw(rng: &mut SeededRng, below: u64) -> u16 {
+    u16::try_from(20 + rng.below(below)).unwrap_or(0)
+}

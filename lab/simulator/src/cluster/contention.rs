@@ -1,0 +1,157 @@
+//! How jobs that share a GPU slow each other: a model of two resources.
+//!
+//! Calibrated, not derived: four constants fit the printed pairs of the co-execution study
+//! (Villarrubia et al., arXiv 2604.22430, tables 2 and 5 and figure 12), and its rules come out
+//! (`tests/coexec.rs`). A job is described by how much of the SMs and of the memory bandwidth it
+//! keeps busy alone on the GPU.
+//!
+//! - **MPS.** Each pays [`COMPANY`] for company, growing with the number of sharers, and then the
+//!   worse of two contentions: for bandwidth by how sensitive both are to it, for SMs by how much
+//!   of them the others fill. Caps that add up to 100 % remove the second, and slow a job that
+//!   wants more than its cap.
+//! - **MIG.** Isolated: a job is slowed by what its slice lacks, as its sensitivity to the missing
+//!   SMs or bandwidth has it.
+//! - **Time-slicing.** Sharers take turns.
+
+use tessera_placement::Demand;
+
+use super::number::{float, whole};
+
+/// Slow-down that one sharer more brings, before any contention. Fitted, with [`MULTIPROCESSORS`], to
+/// pairs that hardly contend (study, figure 12: T_rel 0.68 for SRAD with LavaMD).
+pub(super) const COMPANY: f64 = 0.1;
+
+/// How it grows with the number of others: four small copies of a job lose what they had gained
+/// as a pair (study: T_rel 0.6 for two, 0.8 for four). Fitted to that.
+const COMPANY_GROWTH: f64 = 2.7;
+
+/// Slow-down of one memory-bound job by another. Fitted (study: T_rel 1.3 for Sort with Sort).
+const BANDWIDTH: f64 = 1.5;
+
+/// Part of the bandwidth from which a job counts as bound by it (study: its memory-bound jobs have 18 to
+/// 25 % alone, table 2, "about 20 %" in the text).
+const MEMORY_BOUND: f64 = 0.2;
+
+/// Slow-down by a sharer that fills half of the SMs. Fitted (study: GeMM's partners lose more than 2x).
+pub(super) const MULTIPROCESSORS: f64 = 0.3;
+
+/// What a slice's missing SMs and bandwidth cost. Fitted (study: GeMM above 2x, M-M 1.5 to 2 on MIG
+/// 2-2).
+pub(super) const MISSING_MULTIPROCESSORS: f64 = 1.35;
+const MISSING_BANDWIDTH: f64 = 0.74;
+
+/// Slow-down by one sharer more where nothing is known of either.
+///
+/// Source: MISO's program (`coloc_penalty`).
+const UNKNOWN: f64 = 0.15;
+
+/// What each that takes turns adds to the time of one. Chosen within the study's "slightly below 2" for
+/// two.
+const TURNS: f64 = 0.95;
+
+/// One of those that share an instance.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ContentionSharer {
+    /// What it keeps busy of the whole GPU when alone on it.
+    pub demand: Option<Demand>,
+    /// Its cap of the instance's SMs, in percent; 100 without one.
+    pub cap: u8,
+}
+
+/// Returns how much longer each sharer takes than alone on the same instance, in thousandths.
+/// `slices` of `whole_slices` of the GPU's compute are the instance's.
+pub fn under_mps(sharers: &[ContentionSharer], slices: u8, whole_slices: u8) -> Vec<u64> {
+    let room = f64::from(slices.max(1)) / f64::from(whole_slices.max(1));
+    let caps: u32 = sharers.iter().map(|s| u32::from(s.cap)).sum();
+    let apart = caps <= 100;
+    let slowed = |me: usize| {
+        let others = || sharers.iter().enumerate().filter(move |(other, _)| *other != me);
+        let company = float(u64::try_from(others().count()).unwrap_or(0));
+        let known = sharers.iter().all(|s| s.demand.is_some());
+        if !known {
+            return thousandths(1.0 + UNKNOWN * company);
+        }
+        let mine = sharers[me];
+        let bandwidth: f64 = others().map(|(_, o)| sensitivity(o, room)).sum();
+        let filled: f64 = others().map(|(_, o)| odds(busy(o, room).min(cap(o)))).sum();
+        let memory = BANDWIDTH * sensitivity(&mine, room) * bandwidth;
+        let compute = if apart { 0.0 } else { MULTIPROCESSORS * filled };
+        let starved = if apart { (busy(&mine, room) / cap(&mine)).max(1.0) } else { 1.0 };
+        let lonely = company < 0.5;
+        let base = if lonely { 0.0 } else { COMPANY * company.powf(COMPANY_GROWTH) };
+        thousandths(starved * (1.0 + base + memory.max(compute)))
+    };
+    (0..sharers.len()).map(slowed).collect()
+}
+
+/// Returns how much longer a job takes on such a part of the GPU than on all of it, in
+/// thousandths, where no time was measured there.
+pub fn under_mig(demand: Demand, slices: u8, whole_slices: u8) -> u64 {
+    let missing = f64::from(whole_slices.max(1)) / f64::from(slices.max(1)) - 1.0;
+    let all = ContentionSharer { demand: Some(demand), cap: 100 };
+    let compute = MISSING_MULTIPROCESSORS * busy(&all, 1.0);
+    let memory = MISSING_BANDWIDTH * sensitivity(&all, 1.0);
+    thousandths(1.0 + missing * compute.max(memory))
+}
+
+/// Returns how much longer each of so many jobs takes when they take turns, in thousandths.
+pub fn time_slicing(jobs: usize) -> u64 {
+    thousandths(1.0 + TURNS * super::number::count(jobs.saturating_sub(1)))
+}
+
+/// Returns how transfers of jobs on one GPU stretch each of them, in thousandths: the bus is
+/// shared by all slices, whatever their size. Each entry is the part of a job's time that is
+/// transfers, in thousandths.
+///
+/// Source: MIGM, Needleman-Wunsch (seven at once: each 2.24x slower).
+pub fn over_pcie(transfers: &[u16]) -> Vec<u64> {
+    let asked: u64 = transfers.iter().map(|part| u64::from(*part)).sum();
+    let stretch = asked.max(1_000);
+    let slowed = |part: &u16| {
+        let part = u64::from(*part).min(1_000);
+        1_000 - part + part * stretch / 1_000
+    };
+    transfers.iter().map(slowed).collect()
+}
+
+/// Returns the power of a GPU whose jobs share it under MPS, over that of the same jobs one after
+/// the other, in thousandths.
+///
+/// Source: study, figure 12: 1.07 typically, 1.15 where they contend for bandwidth; caps cost
+/// another 10 to 15 %, of which 12 was chosen. They contend from 17 % of the bandwidth each on, so that
+/// all of the study's memory-bound jobs do (GUPS has the least, 17.72 %).
+pub fn power_under_mps(sharers: &[ContentionSharer]) -> u64 {
+    let bound = sharers.iter().filter(|s| sensitivity(s, 1.0) > 0.7).count();
+    let capped = sharers.iter().any(|s| s.cap < 100);
+    match (sharers.len(), bound > 1, capped) {
+        (0 | 1, _, _) => 1_000,
+        (_, true, _) => 1_150,
+        (_, false, true) => 1_070 * 1_120 / 1_000,
+        (_, false, false) => 1_070,
+    }
+}
+
+/// The same for jobs on slices of their own. Source: study, figure 12: 1.15 typically.
+pub const POWER_UNDER_MIG: u64 = 1_150;
+
+fn busy(sharer: &ContentionSharer, room: f64) -> f64 {
+    let sm = sharer.demand.map_or(0, |d| d.sm);
+    (f64::from(sm) / 1_000.0 / room).min(0.95)
+}
+
+fn cap(sharer: &ContentionSharer) -> f64 {
+    f64::from(sharer.cap.max(1)) / 100.0
+}
+
+fn sensitivity(sharer: &ContentionSharer, room: f64) -> f64 {
+    let memory = sharer.demand.map_or(0, |d| d.memory);
+    (f64::from(memory) / 1_000.0 / room / MEMORY_BOUND).powi(2).min(1.0)
+}
+
+fn odds(part: f64) -> f64 {
+    part / (1.0 - part.min(0.95))
+}
+
+fn thousandths(value: f64) -> u64 {
+    whole(value * 1_000.0)
+}

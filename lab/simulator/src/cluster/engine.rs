@@ -1,0 +1,388 @@
+//! The run: events in the order of time, and a policy that is asked when something happened.
+
+mod act;
+mod alone;
+mod card;
+mod cut;
+mod ending;
+mod forecast;
+mod gangs;
+mod look;
+mod refused;
+mod seat;
+mod speed;
+mod task;
+mod turns;
+mod usage;
+
+use std::cell::RefCell;
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
+use std::sync::Arc;
+
+use tessera_model::spec::{GpuRequest, Priority};
+use tessera_model::{JobId, Millis};
+use tessera_placement::{ClusterView, Decision, Policy, QueuedJob, Session, WaitReason, session};
+
+use self::alone::SoloTimes;
+use self::card::GpuState;
+pub use self::refused::SimulationError;
+use self::task::{SimulatedTask, TaskPhase, TaskPlacement, kinds};
+use super::fleet::GpuFleet;
+use super::job::SimulatedJob;
+use super::metrics::{ClusterSample, JobSegment, RunOutcome, RunRecord};
+use super::overheads::Overheads;
+use crate::cluster::colocation::SpeedCache;
+use crate::kernels::rates::MeasuredRates;
+
+/// Most events of one run. Chosen: far more than any workload needs, so that a policy that moves jobs
+/// for ever is found out.
+const EVENTS_PER_JOB_MAX: u64 = 20_000;
+
+/// What is to be run.
+#[derive(Clone, Copy, Debug)]
+pub struct SimulationSetup<'s> {
+    /// The jobs, in the order of their arrival.
+    pub jobs: &'s [SimulatedJob],
+    /// The GPUs.
+    pub fleet: &'s GpuFleet,
+    /// Who decides.
+    pub policy: &'s dyn Policy,
+    /// What moves and cuts cost.
+    pub overheads: Overheads,
+    /// Time between rounds; zero: a round whenever something happened.
+    pub round_ms: u64,
+    /// For the error of predictions.
+    pub seed: u64,
+    /// Whether segments and samples are kept for plots.
+    pub plot: bool,
+}
+
+/// A run that is under way or over.
+#[derive(Debug)]
+pub struct SimulationRun<'s> {
+    setup: SimulationSetup<'s>,
+    now: u64,
+    /// Who is still to come with the time, the first last: those of large workloads would make
+    /// every other event's way through the heap longer.
+    arrivals: Vec<(u64, usize)>,
+    events: BinaryHeap<Reverse<(u64, u64, SimulationEvent)>>,
+    sequence: u64,
+    view: ClusterView,
+    cards: Vec<GpuState>,
+    by_gpu: BTreeMap<tessera_model::GpuId, usize>,
+    tasks: Vec<SimulatedTask>,
+    /// The user of each job.
+    users: Vec<Arc<str>>,
+    alone: SoloTimes<'s>,
+    /// The policy at work; taken out while it decides.
+    session: Option<Box<dyn Session + 's>>,
+    /// Who waits, in the order of service.
+    queue: BTreeSet<(Priority, JobId)>,
+    /// GPUs whose jobs' speeds have to be worked out again.
+    stale: BTreeSet<usize>,
+    /// Jobs that this round stopped and has given no other place yet.
+    preempted: BTreeSet<usize>,
+    asked_at: Option<u64>,
+    last_wait: BTreeMap<JobId, WaitReason>,
+    ended: usize,
+    running: usize,
+    usage: usage::AccountUsage,
+    /// What the kernel queue was found to do, where it is asked.
+    rates: RefCell<MeasuredRates>,
+    /// How fast jobs are beside others, as far as the forest was asked.
+    told: RefCell<SpeedCache>,
+    /// Whether the workload has gangs: then each round looks at everything.
+    gangs: bool,
+    record: RunRecord,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum SimulationEvent {
+    /// A job that runs comes to its next point: loaded, out of memory, or done.
+    Wakes {
+        job: usize,
+        stamp: u32,
+    },
+    /// A GPU's cut is done.
+    Cut {
+        gpu: usize,
+        stamp: u32,
+    },
+    /// A trial under MPS is over.
+    Tried {
+        gpu: usize,
+        stamp: u32,
+    },
+    Round,
+}
+
+/// Runs a workload to its end; `progress` is told the number of jobs that have ended.
+///
+/// # Errors
+///
+/// [`SimulationError`] says why the run can't come to its end.
+pub fn run(
+    setup: SimulationSetup<'_>,
+    progress: &mut dyn FnMut(usize),
+) -> Result<RunOutcome, SimulationError> {
+    let mut run = SimulationRun::new(setup)?;
+    let events_max =
+        EVENTS_PER_JOB_MAX * u64::try_from(setup.jobs.len()).unwrap_or(u64::MAX).max(10);
+    let mut events = 0_u64;
+    while run.ended < setup.jobs.len() {
+        if !run.step()? {
+            return Err(run.stuck());
+        }
+        progress(run.ended);
+        events += 1;
+        if events > events_max {
+            let policy = setup.policy.name().to_owned();
+            return Err(SimulationError::Endless { policy, events, at_ms: run.now });
+        }
+    }
+    Ok(run.outcome())
+}
+
+impl<'s> SimulationRun<'s> {
+    fn new(setup: SimulationSetup<'s>) -> Result<Self, SimulationError> {
+        let view = setup.fleet.view.clone();
+        let cards = setup.fleet.keys.iter().map(|key| GpuState::new(key)).collect();
+        let by_gpu = view.gpus.iter().enumerate().map(|(i, gpu)| (gpu.id.clone(), i)).collect();
+        let kinds = kinds(setup.fleet);
+        let run = Self {
+            setup,
+            now: 0,
+            arrivals: arrivals(setup.jobs),
+            events: BinaryHeap::new(),
+            sequence: 0,
+            view,
+            cards,
+            by_gpu,
+            tasks: setup.jobs.iter().map(|job| SimulatedTask::new(job, &kinds)).collect(),
+            users: setup.jobs.iter().map(|job| job.user.as_str().into()).collect(),
+            alone: SoloTimes::of(setup.jobs, setup.fleet),
+            session: Some(session(setup.policy)),
+            queue: BTreeSet::new(),
+            stale: BTreeSet::new(),
+            preempted: BTreeSet::new(),
+            asked_at: None,
+            last_wait: BTreeMap::new(),
+            ended: 0,
+            running: 0,
+            usage: usage::AccountUsage::of(setup.jobs),
+            rates: RefCell::default(),
+            told: RefCell::default(),
+            gangs: setup.jobs.iter().any(|job| job.gang.is_some()),
+            record: RunRecord::default(),
+        };
+        for (index, job) in setup.jobs.iter().enumerate() {
+            run.check(&kinds, index, job)?;
+            run.check_gang(index, job)?;
+        }
+        Ok(run)
+    }
+
+    fn schedule(&mut self, at: u64, event: SimulationEvent) {
+        self.sequence += 1;
+        self.events.push(Reverse((at.max(self.now), self.sequence, event)));
+    }
+
+    /// Takes everything that happens at the next moment; `false` when nothing will.
+    fn step(&mut self) -> Result<bool, SimulationError> {
+        let arrives = self.arrivals.last().map(|(at, _)| *at);
+        let happens = self.events.peek().map(|Reverse((at, _, _))| *at);
+        let Some(at) = arrives.into_iter().chain(happens).min() else { return Ok(false) };
+        self.now = at;
+        let mut ask = false;
+        while let Some((_, job)) = self.arrivals.pop_if(|(when, _)| *when == at) {
+            self.enqueue(job);
+            ask = true;
+        }
+        while let Some(Reverse((when, _, event))) = self.events.peek().copied() {
+            if when != at {
+                break;
+            }
+            self.events.pop();
+            ask |= self.take(event)?;
+        }
+        self.rerate();
+        if ask && self.due() {
+            self.round()?;
+            self.rerate();
+        }
+        self.sample();
+        Ok(true)
+    }
+
+    /// Whether the policy is asked now; if not, a round is scheduled.
+    fn due(&mut self) -> bool {
+        let period = self.setup.round_ms;
+        if period == 0 || self.now.is_multiple_of(period) {
+            self.asked_at = Some(self.now);
+            return true;
+        }
+        let next = (self.now / period + 1) * period;
+        if self.asked_at != Some(next) {
+            self.asked_at = Some(next);
+            self.schedule(next, SimulationEvent::Round);
+        }
+        false
+    }
+
+    /// Takes one event; `true` if the policy should be asked.
+    fn take(&mut self, event: SimulationEvent) -> Result<bool, SimulationError> {
+        match event {
+            SimulationEvent::Wakes { job, stamp } if self.tasks[job].stamp == stamp => {
+                Ok(self.wake(job))
+            }
+            SimulationEvent::Cut { gpu, stamp } if self.cards[gpu].stamp == stamp => {
+                self.cut_done(gpu);
+                Ok(true)
+            }
+            SimulationEvent::Tried { gpu, stamp } if self.cards[gpu].stamp == stamp => {
+                self.tried(gpu)?;
+                Ok(true)
+            }
+            SimulationEvent::Round => Ok(true),
+            SimulationEvent::Wakes { .. }
+            | SimulationEvent::Cut { .. }
+            | SimulationEvent::Tried { .. } => Ok(false),
+        }
+    }
+
+    fn enqueue(&mut self, index: usize) {
+        let queued = self.queued(index);
+        self.queue.insert((queued.priority, queued.id));
+        if let Some(session) = &mut self.session {
+            session.enqueue(queued);
+        }
+    }
+
+    fn dequeue(&mut self, index: usize) {
+        let queued = self.queued(index);
+        self.queue.remove(&(queued.priority, queued.id));
+        if let Some(session) = &mut self.session {
+            session.dequeue(&queued);
+        }
+    }
+
+    fn queued(&self, index: usize) -> QueuedJob {
+        let job = &self.setup.jobs[index];
+        QueuedJob {
+            id: id(index),
+            gpu: GpuRequest::Memory(self.tasks[index].asked),
+            user: Arc::clone(&self.users[index]),
+            share: None,
+            priority: Priority::try_from(job.priority).unwrap_or(Priority::DEFAULT),
+            submitted: Millis::new(job.submit_ms),
+            gang: gangs::member(job, index),
+        }
+    }
+
+    /// Tells the policy that something changed on a GPU.
+    fn touch(&mut self, gpu: usize) {
+        if let Some(session) = &mut self.session {
+            session.gpu_changed(gpu);
+        }
+    }
+
+    /// Asks the policy and does what it says.
+    fn round(&mut self) -> Result<(), SimulationError> {
+        let Some(mut session) = self.session.take() else { return Ok(()) };
+        let decisions = match self.gangs {
+            true => self.decide_with_gangs(),
+            false => {
+                let forecast = forecast::RunPredictions::new(self);
+                session.round(&self.view, forecast.knowledge(), Millis::new(self.now), usize::MAX)
+            }
+        };
+        self.session = Some(session);
+        self.part(&decisions);
+        for decision in decisions {
+            match decision {
+                Decision::Start { job, place, .. } => self.start(job, &place)?,
+                Decision::Reshape { reshape, .. } => self.reshape(reshape)?,
+                Decision::Wait { job, reason, .. } => {
+                    self.last_wait.insert(job, reason);
+                }
+            }
+        }
+        self.count_preempted();
+        if self.gangs { self.check_whole() } else { Ok(()) }
+    }
+
+    /// Counts the jobs that were sent back to the queue and are still in it.
+    fn count_preempted(&mut self) {
+        for task in std::mem::take(&mut self.preempted) {
+            if self.tasks[task].spot.is_none() {
+                self.tasks[task].preempted += 1;
+                self.record.preemptions += 1;
+            }
+        }
+    }
+
+    fn stuck(&self) -> SimulationError {
+        let first = self.queue.first().map(|(_, job)| *job);
+        let why = first.and_then(|job| self.last_wait.get(&job)).map_or("nothing", |r| r.word());
+        SimulationError::Stuck {
+            policy: self.setup.policy.name().to_owned(),
+            jobs: self.setup.jobs.len() - self.ended,
+            first: first.map_or(0, JobId::number),
+            why: why.to_owned(),
+        }
+    }
+
+    fn impossible(&self, what: impl Into<String>) -> SimulationError {
+        SimulationError::Impossible {
+            policy: self.setup.policy.name().to_owned(),
+            what: what.into(),
+        }
+    }
+
+    fn sample(&mut self) {
+        if self.setup.plot {
+            let sample = ClusterSample { at_ms: self.now, ..self.look() };
+            self.record.samples.push(sample);
+            self.note_slices();
+        }
+    }
+
+    fn segment(&mut self, job: usize, spot: &TaskPlacement) {
+        if !self.setup.plot {
+            return;
+        }
+        let geometry = self.view.gpus[spot.gpu].mig.as_ref().map(|mig| &mig.geometry);
+        let size =
+            spot.slot.and_then(|slot| geometry?.profile(slot.profile)).map(|p| p.memory_slices);
+        self.record.segments.push(JobSegment {
+            job: number(job),
+            gpu: spot.gpu,
+            start: spot.slot.map_or(0, |slot| slot.start),
+            slices: size.unwrap_or(8),
+            from_ms: spot.since,
+            to_ms: self.now,
+        });
+    }
+}
+
+/// Returns when each job comes, the first last; of those that come together the first is taken first.
+fn arrivals(jobs: &[SimulatedJob]) -> Vec<(u64, usize)> {
+    let mut order: Vec<(u64, usize)> =
+        jobs.iter().enumerate().map(|(index, job)| (job.submit_ms, index)).collect();
+    order.sort_unstable_by(|a, b| b.cmp(a));
+    order
+}
+
+/// Jobs are numbered from 1, in the order of the workload.
+fn id(index: usize) -> JobId {
+    JobId::from_number(number(index))
+}
+
+fn number(index: usize) -> u64 {
+    u64::try_from(index).unwrap_or(u64::MAX).saturating_add(1)
+}
+
+fn index(job: JobId) -> usize {
+    usize::try_from(job.number().saturating_sub(1)).unwrap_or(usize::MAX)
+}

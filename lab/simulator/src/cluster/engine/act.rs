@@ -1,0 +1,264 @@
+//! What decisions do to GPUs and jobs.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use tessera_model::JobId;
+use tessera_model::mig::{PlanStep, Slot};
+use tessera_model::share::{KernelShare, MpsShare, SliceShare, SmPercent};
+use tessera_placement::{
+    Decision, InstanceState, InstanceView, JobPlacement, PlacedJob, Reshape, SharingRequest,
+    StayingJobs, Tenancy,
+};
+
+use super::{SimulationError, SimulationEvent, SimulationRun, index};
+impl SimulationRun<'_> {
+    /// Starts a job as the controller would: the steps, then the job.
+    pub(super) fn start(
+        &mut self,
+        job: JobId,
+        place: &JobPlacement,
+    ) -> Result<(), SimulationError> {
+        let task = index(job);
+        let gpu = self.gpu(&place.gpu)?;
+        if self.tasks.get(task).is_none_or(|t| t.spot.is_some() || t.ended.is_some()) {
+            return Err(self.impossible(format!("{job:?} doesn't wait")));
+        }
+        for step in &place.steps {
+            self.step_layout(gpu, *step)?;
+        }
+        let asked = self.tasks[task].asked;
+        let free = |i: &&mut InstanceView| i.slot == place.slot && i.state == InstanceState::Idle;
+        let Some(instance) = self.view.gpus[gpu].instances.iter_mut().find(free) else {
+            return Err(self.impossible(format!("{job:?} goes where no idle instance stands")));
+        };
+        if instance.memory < asked {
+            return Err(self.impossible(format!("{job:?} requests more than its instance has")));
+        }
+        instance.state = InstanceState::Taken { job };
+        self.touch(gpu);
+        self.dequeue(task);
+        self.seat(task, gpu, PlacedJob { job, slot: place.slot, sm: None, turn: None });
+        self.draw_steps(gpu, &place.steps);
+        let takes = self.steps_ms(gpu, &place.steps);
+        self.cut(gpu, takes);
+        if place.steps.is_empty() {
+            self.load(task);
+        }
+        Ok(())
+    }
+
+    /// Gives a GPU another layout and other jobs.
+    pub(super) fn reshape(&mut self, reshape: Reshape) -> Result<(), SimulationError> {
+        let gpu = self.gpu(&reshape.gpu)?;
+        if self.view.gpus[gpu].changing {
+            return Err(self.impossible(format!("{} is being changed", reshape.gpu)));
+        }
+        let Some(trial) = reshape.trial else { return self.apply(gpu, &reshape) };
+        let whole = self.whole_slot(gpu)?;
+        let together = |seat: &PlacedJob| PlacedJob {
+            slot: Some(whole),
+            sm: Some(SmPercent::DEFAULT),
+            ..*seat
+        };
+        let first = Reshape {
+            layout: [whole].into(),
+            seats: reshape.seats.iter().map(together).collect(),
+            gpu: reshape.gpu.clone(),
+            trial: None,
+            stayers: StayingJobs::RunOn,
+        };
+        self.apply(gpu, &first)?;
+        self.cards[gpu].trial_ms = trial.get();
+        self.cards[gpu].after_trial = Some(Reshape { trial: None, ..reshape });
+        if !self.view.gpus[gpu].changing {
+            self.begin_trial(gpu);
+        }
+        Ok(())
+    }
+
+    fn whole_slot(&self, gpu: usize) -> Result<Slot, SimulationError> {
+        let mig = self.view.gpus[gpu].mig.as_deref();
+        let largest = mig.and_then(|mig| mig.largest());
+        let slot = largest.and_then(|p| Some(Slot { start: *p.starts.first()?, profile: p.id }));
+        slot.ok_or_else(|| self.impossible("a trial on a GPU without MIG"))
+    }
+
+    pub(super) fn begin_trial(&mut self, gpu: usize) {
+        self.view.gpus[gpu].changing = true;
+        self.touch(gpu);
+        self.cards[gpu].stamp += 1;
+        let (stamp, least) = (self.cards[gpu].stamp, self.now + self.cards[gpu].trial_ms);
+        // Who looks only every so often finds a trial over when looking next.
+        let period = self.setup.round_ms.max(1);
+        let ends = least.div_ceil(period) * period;
+        self.schedule(ends, SimulationEvent::Tried { gpu, stamp });
+    }
+
+    /// A trial is over: whoever hasn't ended meanwhile gets the slice that was chosen.
+    pub(super) fn tried(&mut self, gpu: usize) -> Result<(), SimulationError> {
+        self.view.gpus[gpu].changing = false;
+        self.touch(gpu);
+        let Some(mut reshape) = self.cards[gpu].after_trial.take() else { return Ok(()) };
+        let tasks = &self.tasks;
+        let here =
+            |seat: &PlacedJob| tasks[index(seat.job)].spot.is_some_and(|spot| spot.gpu == gpu);
+        reshape.seats.retain(here);
+        self.apply(gpu, &reshape)
+    }
+
+    /// Takes those from their GPUs who are to sit on others: whoever changes places with somebody
+    /// has left before either is seated, as in a controller.
+    pub(super) fn part(&mut self, decisions: &[Decision]) {
+        let reshapes = || {
+            decisions.iter().filter_map(|decision| match decision {
+                Decision::Reshape { reshape, .. } => Some(reshape),
+                Decision::Start { .. } | Decision::Wait { .. } => None,
+            })
+        };
+        let reshaped: BTreeSet<usize> =
+            reshapes().filter_map(|reshape| self.by_gpu.get(&reshape.gpu).copied()).collect();
+        for reshape in reshapes() {
+            let to = self.by_gpu.get(&reshape.gpu).copied();
+            for task in reshape.seats.iter().map(|seat| index(seat.job)) {
+                let spot = self.tasks.get(task).and_then(|known| known.spot);
+                let away = spot.filter(|s| Some(s.gpu) != to && reshaped.contains(&s.gpu));
+                let Some(spot) = away else { continue };
+                self.stop(task);
+                self.free(task, &spot);
+                self.preempted.insert(task);
+                self.enqueue(task);
+            }
+        }
+    }
+
+    fn apply(&mut self, gpu: usize, reshape: &Reshape) -> Result<(), SimulationError> {
+        self.check_reshape(gpu, reshape)?;
+        self.touch(gpu);
+        let seats: BTreeMap<usize, PlacedJob> =
+            reshape.seats.iter().map(|seat| (index(seat.job), *seat)).collect();
+        let stands: Vec<_> = self.view.gpus[gpu].instances.iter().filter_map(|i| i.slot).collect();
+        for task in self.jobs_on(gpu) {
+            let spot = self.tasks[task].spot;
+            let may_stay = reshape.stayers == StayingJobs::RunOn;
+            let stays = may_stay
+                && seats.get(&task).is_some_and(|seat| {
+                    spot.is_some_and(|s| (s.slot, s.sm, s.turn) == (seat.slot, seat.sm, seat.turn))
+                        && seat.slot.is_none_or(|slot| stands.contains(&slot))
+                });
+            if !stays {
+                self.stop(task);
+                if !seats.contains_key(&task) {
+                    self.preempted.insert(task);
+                    self.enqueue(task);
+                }
+            }
+        }
+        let anew = reshape.stayers == StayingJobs::Restart && !reshape.layout.iter().eq(&stands);
+        let gone = stands.iter().filter(|slot| anew || !reshape.layout.contains(slot));
+        let made = reshape.layout.iter().filter(|slot| anew || !stands.contains(slot));
+        let steps: Vec<PlanStep> = gone
+            .map(|slot| PlanStep::Destroy(*slot))
+            .chain(made.map(|slot| PlanStep::Create(*slot)))
+            .collect();
+        for step in &steps {
+            self.step_layout(gpu, *step)?;
+        }
+        self.draw_steps(gpu, &steps);
+        let takes = self.steps_ms(gpu, &steps);
+        self.take_seats(gpu, &seats);
+        self.cut(gpu, takes);
+        if !self.view.gpus[gpu].changing {
+            let making = self.jobs_on(gpu);
+            making.into_iter().for_each(|task| self.load(task));
+        }
+        self.stale.insert(gpu);
+        Ok(())
+    }
+
+    fn check_reshape(&self, gpu: usize, reshape: &Reshape) -> Result<(), SimulationError> {
+        let Some(mig) = self.view.gpus[gpu].mig.as_deref() else { return Ok(()) };
+        if mig.all().state(&reshape.layout).is_none() {
+            return Err(self.impossible(format!("the layout {:?} can't stand", reshape.layout)));
+        }
+        for seat in &reshape.seats {
+            let Some(task) = self.tasks.get(index(seat.job)) else {
+                return Err(self.impossible(format!("{:?} doesn't exist", seat.job)));
+            };
+            if task.ended.is_some() || task.spot.is_some_and(|spot| spot.gpu != gpu) {
+                return Err(self.impossible(format!("{:?} is not there to be placed", seat.job)));
+            }
+            if seat.slot.is_none_or(|slot| !reshape.layout.contains(&slot)) {
+                return Err(self.impossible(format!("{:?} sits on no instance", seat.job)));
+            }
+            let profile = seat.slot.and_then(|slot| mig.geometry.profile(slot.profile));
+            let runs = profile.is_some_and(|profile| {
+                let time = self.setup.jobs[index(seat.job)]
+                    .time(self.cards[gpu].key, profile.compute_slices);
+                time.is_some() && profile.memory >= task.asked
+            });
+            if !runs {
+                return Err(self.impossible(format!("{:?} doesn't run on its instance", seat.job)));
+            }
+            let alone = reshape.seats.iter().filter(|other| other.slot == seat.slot).count() == 1;
+            if !seat.shares() && !alone {
+                return Err(self.impossible(format!("{:?} shares without a part", seat.job)));
+            }
+            let other = |other: &PlacedJob| {
+                other.slot == seat.slot && other.sm.is_some() != seat.sm.is_some()
+            };
+            if reshape.seats.iter().any(other) || (seat.sm.is_some() && seat.turn.is_some()) {
+                return Err(self.impossible(format!("{:?} shares in another way", seat.job)));
+            }
+        }
+        Ok(())
+    }
+
+    fn take_seats(&mut self, gpu: usize, seats: &BTreeMap<usize, PlacedJob>) {
+        for (task, seat) in seats {
+            if self.tasks[*task].spot.is_none() {
+                self.dequeue(*task);
+                self.seat(*task, gpu, *seat);
+            }
+        }
+        let mut states = BTreeMap::new();
+        for seat in seats.values() {
+            let Some(sharer) = self.sharer(gpu, seat) else {
+                states.insert(seat.slot, InstanceState::Taken { job: seat.job });
+                continue;
+            };
+            match states.get_mut(&seat.slot) {
+                Some(InstanceState::Shared(tenancy)) => tenancy.add(seat.job, &sharer),
+                _ => {
+                    let tenancy = Tenancy::begun(seat.job, &sharer);
+                    states.insert(seat.slot, InstanceState::Shared(tenancy));
+                }
+            }
+        }
+        for instance in &mut self.view.gpus[gpu].instances {
+            instance.state = states.remove(&instance.slot).unwrap_or(InstanceState::Idle);
+        }
+    }
+
+    /// Returns how a job shares its instance, if it does.
+    fn sharer(&self, gpu: usize, seat: &PlacedJob) -> Option<SharingRequest> {
+        let (task, memory) = (index(seat.job), self.tasks[index(seat.job)].asked);
+        let user = self.setup.jobs[task].user.as_str();
+        match (seat.sm, seat.turn) {
+            (Some(sm), _) => {
+                Some(SharingRequest::new(user, SliceShare::Mps(MpsShare { sm, memory })))
+            }
+            (None, Some(priority)) => {
+                let slices = self.slices(gpu, seat.slot);
+                let turn = Some(self.turn(task, priority, self.cards[gpu].key, slices));
+                let share = SliceShare::Kernel(KernelShare { memory });
+                Some(SharingRequest { turn, ..SharingRequest::new(user, share) })
+            }
+            (None, None) => None,
+        }
+    }
+
+    fn gpu(&self, gpu: &tessera_model::GpuId) -> Result<usize, SimulationError> {
+        let known = self.by_gpu.get(gpu).copied();
+        known.ok_or_else(|| self.impossible(format!("there is no {gpu}")))
+    }
+}

@@ -1,0 +1,62 @@
+//! Why runs don't come to their end.
+
+/// Why a run did not come to its end.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SimulationError {
+    /// A job can run nowhere.
+    #[error("job {job} ({name}) can't run on this cluster: {why}")]
+    NoPlace {
+        /// Its number, from 1.
+        job: u64,
+        /// Its name.
+        name: String,
+        /// What is missing.
+        why: String,
+    },
+    /// A policy may put a job where nobody knows how long it takes.
+    #[error(
+        "{policy} looks at memory alone and could put job {job} ({name}) on {model}, for which it has no \
+         times. Give it times_s for {model} (or under \"*\", for any GPU), or leave {model} out of \
+         --cluster"
+    )]
+    NoTimes {
+        /// The policy.
+        policy: String,
+        /// The job's number, from 1.
+        job: u64,
+        /// Its name.
+        name: String,
+        /// The GPU model.
+        model: String,
+    },
+    /// Jobs wait, and nothing will ever happen.
+    #[error("under {policy} jobs wait for ever ({jobs} of them), the first is job {first}: {why}")]
+    Stuck {
+        /// The policy.
+        policy: String,
+        /// How many.
+        jobs: usize,
+        /// The first of them.
+        first: u64,
+        /// What the policy last said.
+        why: String,
+    },
+    /// The policy never comes to an end.
+    #[error("under {policy}, more than {events} events at {at_ms} ms: it moves jobs for ever")]
+    Endless {
+        /// The policy.
+        policy: String,
+        /// How many.
+        events: u64,
+        /// When.
+        at_ms: u64,
+    },
+    /// The policy said what can't be done.
+    #[error("{policy} decided what can't be done: {what}")]
+    Impossible {
+        /// The policy.
+        policy: String,
+        /// What.
+        what: String,
+    },
+}

@@ -1,0 +1,57 @@
+//! Jobs whose kernels take turns on an instance: how busy they are there, and how that slows them.
+
+use tessera_model::Millis;
+use tessera_model::spec::Priority;
+use tessera_placement::{KernelSharer, kernel_sharing};
+
+use super::SimulationRun;
+use crate::cluster::job::{JobClass, SimulatedJob};
+use crate::cluster::overheads::Turns;
+use crate::kernels::rates::ServiceOrder;
+
+impl SimulationRun<'_> {
+    /// Returns how a job takes its turns on an instance of so many compute slices.
+    pub(super) fn turn(
+        &self,
+        task: usize,
+        priority: Priority,
+        model: &str,
+        slices: u8,
+    ) -> KernelSharer {
+        let job = &self.setup.jobs[task];
+        KernelSharer {
+            priority,
+            online: job.class == JobClass::Online,
+            busy: busy(job, model, slices),
+        }
+    }
+
+    /// Returns how much longer each takes than alone, in thousandths.
+    pub(super) fn slowed_in_turns(&self, sharers: &[KernelSharer]) -> Vec<u64> {
+        match (self.setup.overheads.turns, sharers) {
+            (Turns::Queue, [one, other]) => self.by_the_queue(one, other).to_vec(),
+            (Turns::Modelled | Turns::Queue, _) => kernel_sharing::by_priority(sharers),
+            (Turns::Slices, _) => kernel_sharing::sliced(sharers),
+        }
+    }
+
+    fn by_the_queue(&self, one: &KernelSharer, other: &KernelSharer) -> [u64; 2] {
+        let busy = |turn: &KernelSharer| turn.busy.unwrap_or(1_000);
+        let mut rates = self.rates.borrow_mut();
+        match one.priority.cmp(&other.priority) {
+            std::cmp::Ordering::Less => rates.of(ServiceOrder::Priority, [busy(one), busy(other)]),
+            std::cmp::Ordering::Equal => rates.of(ServiceOrder::Slices, [busy(one), busy(other)]),
+            std::cmp::Ordering::Greater => {
+                let [other, one] = rates.of(ServiceOrder::Priority, [busy(other), busy(one)]);
+                [one, other]
+            }
+        }
+    }
+}
+
+/// Returns the part of its time on such an instance in which a job's kernels run.
+fn busy(job: &SimulatedJob, model: &str, slices: u8) -> Option<u16> {
+    let whole = job.times_on(model)?.values().next_back().copied()?;
+    let here = job.time(model, slices)?;
+    Some(kernel_sharing::on_slice(job.busy?, Millis::new(whole), Millis::new(here)))
+}

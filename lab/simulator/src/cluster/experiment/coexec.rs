@@ -1,0 +1,149 @@
+//! The co-execution study: its trio, its asymmetric pair, its rules and its power.
+
+use tessera_model::mig::cost;
+
+use super::{Finding, Proof, makespan, near, overheads_free};
+use crate::cluster::bounds::config;
+use crate::cluster::calibration::{MEDIUM, MEMORY_BOUND, SMALL, mean, medium, shared, t_rel};
+use crate::cluster::contention::{
+    ContentionSharer, POWER_UNDER_MIG, power_under_mps, time_slicing, under_mps,
+};
+use crate::cluster::fleet::GpuFleet;
+use crate::cluster::number::{count, float, seconds};
+use crate::cluster::workload::built_in;
+
+/// X3: table 3.
+pub(super) fn trio() -> Vec<Finding> {
+    let Ok(workload) = built_in("coexec-trio", 1) else { return Vec::new() };
+    let time = |job: usize, slices: u8| {
+        workload.jobs[job].time("a100-40gb", slices).map_or(f64::INFINITY, seconds)
+    };
+    let orders = [[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]];
+    let best = |sizes: [u8; 3]| {
+        let of = |order: &[usize; 3]| {
+            order.iter().zip(sizes).map(|(job, size)| time(*job, size)).fold(0.0, f64::max)
+        };
+        orders.iter().map(of).fold(f64::INFINITY, f64::min)
+    };
+    let sequential = makespan(&workload.jobs, "a100-40gb", "exclusive").unwrap_or(0.0);
+    let fleet = GpuFleet::parse("a100-40gb").ok();
+    let bound = fleet.and_then(|fleet| config::makespan(&workload.jobs, &fleet, &overheads_free()));
+    let bound = bound.unwrap_or(0.0);
+    let row = |what: &str, expected, found| {
+        near("X3", what, Proof::Exact, expected, found, 0.01).over(bound)
+    };
+    vec![
+        row("one after the other, s", 8.39, sequential),
+        row("on 4, 2 and 1 slices, s", 4.65, best([4, 2, 1])),
+        row("on 3, 2 and 2 slices, s", 4.58, best([3, 2, 2])),
+        near("X3", "configuration bound, s", Proof::Exact, 4.207, bound, 0.01),
+    ]
+}
+
+/// X4: table 4, the rule that fixed parts hurt asymmetric jobs.
+pub(super) fn asymmetric() -> Vec<Finding> {
+    let Ok(workload) = built_in("coexec-pair", 1) else { return Vec::new() };
+    let jobs = &workload.jobs;
+    let simulated = |policy, layout| {
+        super::makespan_cut(jobs, "a30-24gb", policy, layout).unwrap_or(f64::INFINITY)
+    };
+    // Half of the multiprocessors each, as in the study.
+    let sharers: Vec<ContentionSharer> =
+        jobs.iter().map(|job| ContentionSharer { demand: job.demand, cap: 50 }).collect();
+    let alone = jobs.iter().filter_map(|job| job.time("a30-24gb", 4)).map(seconds);
+    let slowed = under_mps(&sharers, 4, 4).into_iter().map(|slowed| float(slowed) / 1_000.0);
+    let shared = alone.zip(slowed).map(|(alone, slowed)| alone * slowed).fold(0.0, f64::max);
+    let ways = [
+        ("one after the other", simulated("exclusive", ""), 87.68),
+        ("on halves", simulated("static", "2g.12gb,2g.12gb"), 92.24),
+        ("under MPS", shared, 61.45),
+    ];
+    let mut findings = Vec::new();
+    let mut best: Option<(f64, usize)> = None;
+    for (place, (what, found, printed)) in ways.into_iter().enumerate() {
+        if best.is_none_or(|(known, _)| found < known) {
+            best = Some((found, place));
+        }
+        let what = format!("HotSpot and Raytracing {what}, s");
+        findings.push(near("X4", what, Proof::Calibrated, printed, found, 0.03 * printed));
+    }
+    let chosen = best.map_or(0.0, |(_, place)| count(place));
+    let what = "the fastest of the three (0 in turn, 1 halves, 2 MPS)";
+    findings.push(near("X4", what, Proof::Calibrated, 2.0, chosen, 0.0));
+    findings
+}
+
+/// X5: table 6.
+pub(super) fn cuts() -> Vec<Finding> {
+    let four = float(cost::creation(1).get() * 4) / 1_000.0;
+    let halves = cost::destruction().get() + 2 * cost::creation(2).get();
+    let exact = |what: &str, expected, found| near("X5", what, Proof::Exact, expected, found, 0.0);
+    vec![
+        exact("1-1-1-1 from scratch, s", 0.44, four),
+        exact("4-3 to 2-2-3, of which the 3 runs on, s", 0.34, seconds(halves)),
+    ]
+}
+
+/// X13: power times time is energy in every row of tables 2 and 5, and figure 12's points.
+pub(super) fn power() -> Vec<Finding> {
+    let off = MEDIUM.iter().chain(&SMALL).map(|row| {
+        let energy = row.seconds * row.watts;
+        100.0 * (energy / row.joules - 1.0).abs()
+    });
+    let worst = off.fold(0.0, f64::max);
+    let power = |names: [&str; 2]| {
+        let sharers: Vec<_> = names.iter().filter_map(|n| Some(medium(n)?.sharer(100))).collect();
+        float(power_under_mps(&sharers)) / 1_000.0
+    };
+    vec![
+        Finding::at_most("X13", "18 rows: power by time off energy, %", Proof::Exact, 0.5, worst),
+        near("X13", "power, SRAD with LavaMD", Proof::Exact, 1.07, power(["SRAD", "LavaMD"]), 0.05),
+        near("X13", "power, Sort with Sort", Proof::Exact, 1.15, power(["Sort", "Sort"]), 0.05),
+        near("X13", "power on slices", Proof::Exact, 1.15, float(POWER_UNDER_MIG) / 1_000.0, 0.05),
+    ]
+}
+
+/// The rules of sections 4 to 6 as the model of contention has them.
+pub(super) fn rules() -> Vec<Finding> {
+    let fitted = |what: String, expected, found, tolerance| {
+        near("COEXEC", what, Proof::Calibrated, expected, found, tolerance)
+    };
+    let two = |a: &str, b: &str| [a, b].iter().filter_map(|name| medium(name)).collect::<Vec<_>>();
+    let mut pairs = Vec::new();
+    let mut halves = Vec::new();
+    for a in MEMORY_BOUND {
+        halves.extend(medium(a).map(|row| row.on_a_half()));
+        for b in MEMORY_BOUND {
+            pairs.extend(shared(&two(a, b), &[100, 100]));
+        }
+    }
+    let turns = float(time_slicing(2)) / 1_000.0;
+    let mut findings = vec![
+        fitted("memory-bound pairs under MPS, slow-down".into(), 2.25, mean(&pairs), 0.35),
+        fitted("memory-bound jobs on halves, slow-down".into(), 1.75, mean(&halves), 0.25),
+        fitted("two time-sliced jobs, slow-down".into(), 1.95, turns, 0.05),
+    ];
+    for (a, b, printed) in
+        [("SRAD", "LavaMD", 0.68), ("Sort", "Sort", 1.3), ("Enformer", "Enformer", 1.3)]
+    {
+        let found = t_rel(&two(a, b), &shared(&two(a, b), &[100, 100]));
+        findings.push(fitted(format!("{a} with {b} under MPS, T_rel"), printed, found, 0.1));
+    }
+    let rows = two("Sort", "GUPS");
+    let cut: Vec<f64> = rows.iter().map(|row| row.on_a_half()).collect();
+    findings.push(fitted("Sort and GUPS on halves, T_rel".into(), 0.9, t_rel(&rows, &cut), 0.1));
+    let partner = shared(&two("GeMM", "Sort"), &[100, 100]).last().copied().unwrap_or(0.0);
+    let gemm = medium("GeMM").map_or(0.0, |row| row.on_a_half());
+    for (what, found) in [("GeMM's partner under MPS", partner), ("GeMM on a half", gemm)] {
+        let what = format!("{what}, slow-down");
+        findings.push(Finding::at_least("COEXEC", what, Proof::Calibrated, 2.0, found));
+    }
+    let small: Vec<_> = SMALL.into_iter().filter(|row| row.name != "GeMM").collect();
+    for (copies, printed) in [(2, 0.6), (4, 0.8)] {
+        let of = |row: &_| shared(&vec![*row; copies], &vec![100; copies])[0] / count(copies);
+        let found: Vec<f64> = small.iter().map(of).collect();
+        let what = format!("{copies} small copies under MPS, T_rel");
+        findings.push(fitted(what, printed, mean(&found), 0.1));
+    }
+    findings
+}

@@ -1,0 +1,278 @@
+//! What came out of a run.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+use tessera_model::mig::catalog;
+
+use super::bounds::WorkloadBounds;
+use super::engine::SimulationRun;
+use super::number::{count, float, rounded, seconds};
+
+/// What is counted while a run goes on.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct RunRecord {
+    pub(crate) reconfigurations: u64,
+    pub(crate) cutting_ms: u64,
+    pub(crate) cutting_microjoules: u128,
+    pub(crate) moves: u64,
+    pub(crate) moving_ms: u64,
+    pub(crate) preemptions: u64,
+    pub(crate) out_of_memory: u64,
+    pub(crate) lost_parts: u128,
+    pub(crate) samples: Vec<ClusterSample>,
+    pub(crate) segments: Vec<JobSegment>,
+    pub(crate) slices: Vec<InstanceSegment>,
+    /// Instances that stand, by GPU, first memory slice and size, each with since when.
+    pub(crate) standing: BTreeMap<(usize, u8, u8), u64>,
+}
+
+/// The cluster at one moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct ClusterSample {
+    /// When.
+    pub at_ms: u64,
+    /// Compute slices that jobs have, of all.
+    pub used_per_mille: u64,
+    /// Compute slices that no job has on GPUs that are in use, of all: cut to pieces or idle.
+    pub stranded_per_mille: u64,
+    /// Jobs that wait.
+    pub waiting: u64,
+    /// Jobs that have a place.
+    pub running: u64,
+    /// What all GPUs draw; absent where nobody measured it.
+    pub milliwatts: Option<u64>,
+}
+
+/// One job on one instance for a while.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct JobSegment {
+    /// Its number.
+    pub job: u64,
+    /// The GPU, counted from 0.
+    pub gpu: usize,
+    /// First memory slice.
+    pub start: u8,
+    /// Memory slices.
+    pub slices: u8,
+    /// From when.
+    pub from_ms: u64,
+    /// To when.
+    pub to_ms: u64,
+}
+
+/// One instance that stood for a while, whoever had it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct InstanceSegment {
+    /// The GPU, counted from 0.
+    pub gpu: usize,
+    /// First memory slice.
+    pub start: u8,
+    /// Memory slices.
+    pub slices: u8,
+    /// From when.
+    pub from_ms: u64,
+    /// To when.
+    pub to_ms: u64,
+}
+
+/// What became of one job.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct JobOutcome {
+    /// Its number, from 1.
+    pub job: u64,
+    /// Its name.
+    pub name: String,
+    /// When it was submitted.
+    pub submit_ms: u64,
+    /// When it first had its instance.
+    pub start_ms: u64,
+    /// When it was done.
+    pub end_ms: u64,
+    /// How often it was stopped and went on elsewhere.
+    pub moves: u32,
+    /// How often it was sent back to the queue.
+    pub preemptions: u32,
+    /// How often it ran out of memory.
+    pub out_of_memory: u32,
+    /// Whether it was done in time; absent without a deadline.
+    pub in_time: Option<bool>,
+}
+
+impl JobOutcome {
+    /// Returns its completion time, waiting and all.
+    pub const fn jct_ms(&self) -> u64 {
+        self.end_ms - self.submit_ms
+    }
+}
+
+/// A whole run.
+#[derive(Clone, Debug)]
+pub struct RunOutcome {
+    /// The policy.
+    pub policy: String,
+    /// Each job, by number.
+    pub jobs: Vec<JobOutcome>,
+    /// From the start until the last job is done, in milliseconds.
+    pub makespan_ms: u64,
+    /// Energy of all GPUs until then, in millijoules.
+    pub millijoules: u64,
+    /// Cuts of GPUs.
+    pub reconfigurations: u64,
+    /// Time that GPUs were being cut, added up.
+    pub cutting_ms: u64,
+    /// Energy of that, in millijoules; part of [`Self::millijoules`].
+    pub cutting_millijoules: u64,
+    /// Jobs that were stopped and went on, each time counted.
+    pub moves: u64,
+    /// Time that jobs spent restoring, added up.
+    pub moving_ms: u64,
+    /// Jobs that were sent back to the queue, each time counted.
+    pub preemptions: u64,
+    /// Jobs that ran out of memory, each time counted.
+    pub out_of_memory: u64,
+    /// Time alone on the whole GPU of all jobs, over makespan and GPUs.
+    pub system_throughput: f64,
+    /// The cluster over time, if asked for.
+    pub samples: Vec<ClusterSample>,
+    /// Who was where, if asked for.
+    pub segments: Vec<JobSegment>,
+    /// Which instances stood, if asked for.
+    pub slices: Vec<InstanceSegment>,
+}
+
+impl SimulationRun<'_> {
+    pub(crate) fn outcome(mut self) -> RunOutcome {
+        let now = self.end_of_time();
+        let jobs: Vec<JobOutcome> = self.job_outcomes();
+        let fleet = self.fleet();
+        let solo: u64 = self.workload().iter().filter_map(|j| j.fastest(&fleet.models())).sum();
+        let room = float(now.max(1)) * count(fleet.keys.len());
+        let mut record = self.take_record();
+        record.close_slices(now);
+        RunOutcome {
+            policy: self.policy_name().to_owned(),
+            jobs,
+            makespan_ms: now,
+            millijoules: self.energy_millijoules(now),
+            reconfigurations: record.reconfigurations,
+            cutting_ms: record.cutting_ms,
+            cutting_millijoules: u64::try_from(record.cutting_microjoules / 1_000)
+                .unwrap_or(u64::MAX),
+            moves: record.moves,
+            moving_ms: record.moving_ms,
+            preemptions: record.preemptions,
+            out_of_memory: record.out_of_memory,
+            system_throughput: float(solo) / room,
+            samples: record.samples,
+            segments: record.segments,
+            slices: record.slices,
+        }
+    }
+}
+
+/// The figures of a run, as they are printed; times in seconds.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+pub struct Summary {
+    /// The policy.
+    pub policy: String,
+    /// Jobs.
+    pub jobs: usize,
+    /// Mean time from submit to end.
+    pub jct_mean_s: f64,
+    /// Half of the jobs are done in so long.
+    pub jct_p50_s: f64,
+    /// 95 of 100 are.
+    pub jct_p95_s: f64,
+    /// The longest.
+    pub jct_max_s: f64,
+    /// Mean time from submit to the first start.
+    pub wait_mean_s: f64,
+    /// Half of the jobs wait no longer.
+    pub wait_p50_s: f64,
+    /// 99 of 100 wait no longer.
+    pub wait_p99_s: f64,
+    /// The longest of these.
+    pub wait_max_s: f64,
+    /// From the start until the last job is done.
+    pub makespan_s: f64,
+    /// Time alone on a whole GPU of all jobs, over makespan and GPUs.
+    pub system_throughput: f64,
+    /// Energy of all GPUs, in joules.
+    pub energy_j: f64,
+    /// Cuts of GPUs.
+    pub reconfigurations: u64,
+    /// Energy of these, in joules; part of `energy_j`.
+    pub reconfiguration_j: f64,
+    /// Jobs stopped that went on elsewhere.
+    pub moves: u64,
+    /// Jobs sent back to the queue.
+    pub preemptions: u64,
+    /// Jobs that ran out of memory.
+    pub out_of_memory: u64,
+    /// Deadlines missed.
+    pub deadlines_missed: usize,
+    /// Jobs with a deadline.
+    pub deadlines: usize,
+    /// No MIG-only schedule ends earlier.
+    pub bound_makespan_s: f64,
+    /// Makespan over that.
+    pub makespan_over_bound: f64,
+    /// No MIG-only schedule has a smaller mean.
+    pub bound_jct_mean_s: f64,
+    /// Mean over that.
+    pub jct_over_bound: f64,
+}
+
+impl Summary {
+    /// Works the figures out.
+    pub fn new(outcome: &RunOutcome, bounds: &WorkloadBounds) -> Self {
+        let mut jct: Vec<u64> = outcome.jobs.iter().map(JobOutcome::jct_ms).collect();
+        jct.sort_unstable();
+        let mut waits: Vec<u64> = outcome.jobs.iter().map(|j| j.start_ms - j.submit_ms).collect();
+        waits.sort_unstable();
+        let number = count(outcome.jobs.len().max(1));
+        let mean = float(jct.iter().sum()) / number / 1_000.0;
+        let makespan = seconds(outcome.makespan_ms);
+        let in_time = || outcome.jobs.iter().filter_map(|j| j.in_time);
+        Self {
+            policy: outcome.policy.clone(),
+            jobs: outcome.jobs.len(),
+            jct_mean_s: rounded(mean),
+            jct_p50_s: seconds(quantile(&jct, 500)),
+            jct_p95_s: seconds(quantile(&jct, 950)),
+            jct_max_s: seconds(jct.last().copied().unwrap_or(0)),
+            wait_mean_s: rounded(float(waits.iter().sum()) / number / 1_000.0),
+            wait_p50_s: seconds(quantile(&waits, 500)),
+            wait_p99_s: seconds(quantile(&waits, 990)),
+            wait_max_s: seconds(waits.last().copied().unwrap_or(0)),
+            makespan_s: makespan,
+            system_throughput: rounded(outcome.system_throughput),
+            energy_j: seconds(outcome.millijoules),
+            reconfigurations: outcome.reconfigurations,
+            reconfiguration_j: seconds(outcome.cutting_millijoules),
+            moves: outcome.moves,
+            preemptions: outcome.preemptions,
+            out_of_memory: outcome.out_of_memory,
+            deadlines_missed: in_time().filter(|kept| !kept).count(),
+            deadlines: in_time().count(),
+            bound_makespan_s: rounded(bounds.makespan_s),
+            makespan_over_bound: rounded(makespan / bounds.makespan_s.max(0.001)),
+            bound_jct_mean_s: rounded(bounds.jct_mean_s),
+            jct_over_bound: rounded(mean / bounds.jct_mean_s.max(0.001)),
+        }
+    }
+}
+
+/// Returns the smallest value that so many thousandths of the sorted values don't exceed.
+pub fn quantile(sorted: &[u64], per_mille: usize) -> u64 {
+    let at = (sorted.len() * per_mille).div_ceil(1_000).saturating_sub(1);
+    sorted.get(at.min(sorted.len().saturating_sub(1))).copied().unwrap_or(0)
+}
+
+/// Returns the compute slices of a whole GPU of the model.
+pub fn whole_slices(key: &str) -> u8 {
+    let model = catalog::models().get(key);
+    model.and_then(|m| m.geometry().largest().map(|p| p.compute_slices)).unwrap_or(1)
+}

@@ -1,0 +1,181 @@
+//! What it costs to move jobs and to cut GPUs.
+
+use serde::{Deserialize, Serialize};
+
+use super::job::SimulatedJob;
+
+/// What stopping a job and going on elsewhere costs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum MigrationCost {
+    /// What restoring its own checkpoint was measured to take.
+    #[default]
+    Recover,
+    /// The same for every job.
+    FixedMs(u64),
+}
+
+/// What cutting a GPU costs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum LayoutChangeTime {
+    /// The co-execution study's times ([`tessera_model::mig::cost`]).
+    #[default]
+    Measured,
+    /// Nothing, for bounds and for tables that leave it out.
+    Free,
+}
+
+/// How jobs get on whose kernels take turns on a slice.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum Turns {
+    /// By priority, as the model has it ([`tessera_placement::kernel_sharing`]).
+    #[default]
+    Modelled,
+    /// By priority; of two the kernel queue itself is run in virtual time
+    /// ([`crate::kernels::rates`]). Of more the model says.
+    Queue,
+    /// Without a queue, as drivers share by default: in time slices that know no priority.
+    Slices,
+}
+
+/// The overheads of one run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[serde(deny_unknown_fields)]
+pub struct Overheads {
+    /// Moving a job.
+    #[serde(default)]
+    pub moving: MigrationCost,
+    /// Cutting a GPU.
+    #[serde(default)]
+    pub cutting: LayoutChangeTime,
+    /// Start-up of every job, in milliseconds; each job's own if missing.
+    #[serde(default)]
+    pub start_up_ms: Option<u64>,
+    /// Error of predicted times, in thousandths: each prediction is off by a factor from 1 less
+    /// this to 1 plus this, by the seed, the job and the size.
+    #[serde(default)]
+    pub prediction_error: u16,
+    /// How kernels take turns.
+    #[serde(default)]
+    pub turns: Turns,
+}
+
+impl Default for Overheads {
+    fn default() -> Self {
+        Self {
+            moving: MigrationCost::Recover,
+            cutting: LayoutChangeTime::Measured,
+            start_up_ms: None,
+            prediction_error: 0,
+            turns: Turns::Modelled,
+        }
+    }
+}
+
+/// Largest error of predictions, in thousandths: a job is predicted to take nothing, or twice its time.
+const ERROR_MAX: u16 = 1_000;
+
+/// Why a text names no overheads.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "{text:?} names no overheads: write `recover` (each job's own), a time such as `30s` or `500ms`, or a JSON file like {{\"moving\": {{\"fixed_ms\": 30000}}, \"cutting\": \"measured\"}}"
+)]
+pub struct OverheadsError {
+    /// What was read.
+    pub text: String,
+}
+
+impl Overheads {
+    /// Reads `recover`, or the time that every move takes.
+    ///
+    /// # Errors
+    ///
+    /// [`OverheadsError`] says what would be right.
+    pub fn parse(text: &str) -> Result<Self, OverheadsError> {
+        let bad = || OverheadsError { text: text.to_owned() };
+        let moving = match text {
+            "recover" => MigrationCost::Recover,
+            _ => MigrationCost::FixedMs(duration_ms(text).ok_or_else(bad)?),
+        };
+        Ok(Self { moving, ..Self::default() })
+    }
+
+    /// Reads a file's JSON.
+    ///
+    /// # Errors
+    ///
+    /// A text that says what is wrong and what would be right.
+    pub fn from_json(text: &str) -> Result<Self, String> {
+        const RIGHT: &str = "write such as {\"moving\": {\"fixed_ms\": 30000}, \"cutting\": \"measured\", \
+                             \"start_up_ms\": 10000, \"prediction_error\": 150, \"turns\": \"modelled\"}, each of \
+                             which may be left out";
+        let known: Self = serde_json::from_str(text).map_err(|bad| {
+            let bad = bad.to_string().replace("expected u64", "expected a whole number");
+            format!("{bad}; {RIGHT}")
+        })?;
+        match known.prediction_error {
+            0..=ERROR_MAX => Ok(known),
+            more => Err(format!(
+                "prediction_error is {more}: thousandths of the time, at most {ERROR_MAX}"
+            )),
+        }
+    }
+
+    /// Returns what stopping the job and going on elsewhere costs; `None` if it can't.
+    pub fn move_ms(&self, job: &SimulatedJob) -> Option<u64> {
+        match self.moving {
+            MigrationCost::Recover => job.restore_ms,
+            MigrationCost::FixedMs(ms) => job.restore_ms.map(|_| ms),
+        }
+    }
+
+    /// Returns how long the job takes until it works.
+    pub fn start_ms(&self, job: &SimulatedJob) -> u64 {
+        self.start_up_ms.unwrap_or(job.start_up_ms)
+    }
+}
+
+/// Reads `30s`, `500ms`, `2m`.
+pub fn duration_ms(text: &str) -> Option<u64> {
+    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let number: u64 = text[..digits].parse().ok()?;
+    let unit = match &text[digits..] {
+        "ms" => 1,
+        "s" => 1_000,
+        "m" => 60_000,
+        "h" => 3_600_000,
+        _ => return None,
+    };
+    number.checked_mul(unit)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn overheads_are_recover_or_a_time() {
+        assert_eq!(Overheads::parse("30s").unwrap().moving, MigrationCost::FixedMs(30_000));
+        assert_eq!(Overheads::parse("recover").unwrap().moving, MigrationCost::Recover);
+        let refused = Overheads::parse("quick").unwrap_err().to_string();
+        assert!(refused.contains("30s"), "{refused}");
+    }
+
+    #[test]
+    fn a_file_of_overheads_says_what_differs_and_a_bad_one_is_told_what_would_be_right() {
+        let known = Overheads::from_json("{\"prediction_error\": 150}").unwrap();
+        assert_eq!(known, Overheads { prediction_error: 150, ..Overheads::default() });
+        for bad in ["", "{\"moving\": {\"fixd_ms\": 3}}", "{\"moving\": {\"fixed_ms\": -1}}"] {
+            let refused = Overheads::from_json(bad).unwrap_err();
+            assert!(refused.contains("{\"fixed_ms\": 30000}"), "{bad}: {refused}");
+        }
+        let refused = Overheads::from_json("{\"prediction_error\": 1001}").unwrap_err();
+        assert!(refused.contains("at most 1000"), "{refused}");
+    }
+}

@@ -1,0 +1,95 @@
+//! Workloads as CSV.
+
+use std::collections::BTreeMap;
+
+use super::{LineError, WorkloadRow};
+use crate::cluster::job::JobClass;
+use crate::cluster::number::whole;
+
+/// CSV has a column a field; times as `t1_s`, `t2_s` … by compute slices, of the model in the
+/// column `gpu_model` (any GPU, if missing). Other columns are passed over, as `tessera replay`
+/// does.
+pub(super) fn rows(text: &str) -> Result<Vec<(usize, WorkloadRow)>, LineError> {
+    let mut reader = ::csv::Reader::from_reader(text.as_bytes());
+    let bad = |line: usize, bad: String| LineError { line, what: bad };
+    let heads = reader.headers().map_err(|e| bad(1, e.to_string()))?.clone();
+    if !heads.iter().any(|head| head.trim() == "submit_s") {
+        let found = heads.iter().collect::<Vec<_>>().join(", ");
+        let what = format!("there is no column submit_s, when a job comes; found {found}");
+        return Err(bad(1, what));
+    }
+    let mut rows = Vec::new();
+    for (line, record) in (2..).zip(reader.records()) {
+        let record = record.map_err(|e| bad(line, told(&e)))?;
+        let cells: BTreeMap<&str, &str> =
+            heads.iter().zip(record.iter()).filter(|(_, cell)| !cell.is_empty()).collect();
+        rows.push((line, cells_to_row(&cells).map_err(|what| bad(line, what))?));
+    }
+    Ok(rows)
+}
+
+fn cells_to_row(cells: &BTreeMap<&str, &str>) -> Result<WorkloadRow, String> {
+    let number = |column: &str| match cells.get(column) {
+        None => Ok(None),
+        Some(text) => match text.parse::<f64>() {
+            Ok(value) if value.is_finite() => Ok(Some(value)),
+            _ => Err(format!("{column} is {text:?}: write a number, such as 90 or 1.5")),
+        },
+    };
+    let count = |column: &str| match number(column)? {
+        None => Ok(None),
+        Some(value) if value >= 0.0 && value.fract() == 0.0 => Ok(Some(whole(value))),
+        Some(value) => Err(format!("{column} is {value}: write a whole number, such as 8")),
+    };
+    let mut times = BTreeMap::new();
+    for (column, text) in cells {
+        let slices = column.strip_prefix('t').and_then(|rest| rest.strip_suffix("_s"));
+        let Some(slices) = slices.and_then(|slices| slices.parse::<u8>().ok()) else { continue };
+        let value =
+            text.parse().map_err(|_| format!("{column} is {text:?}: write seconds, such as 90"))?;
+        times.insert(slices, value);
+    }
+    let text = |column: &str| cells.get(column).map(|text| (*text).to_owned());
+    let model = text("gpu_model").unwrap_or_else(|| "*".to_owned());
+    let class = match cells.get("class").copied() {
+        Some("online") => JobClass::Online,
+        // Alibaba's trace has a third class, which nobody waits for either.
+        None | Some("offline" | "burstable") => JobClass::Offline,
+        Some(other) => return Err(format!("class is {other:?}: online, offline or burstable")),
+    };
+    let priority = count("priority")?.map(|p| u8::try_from(p).unwrap_or(u8::MAX));
+    Ok(WorkloadRow {
+        name: text("name").or_else(|| text("job_id")).unwrap_or_default(),
+        submit_s: number("submit_s")?.ok_or("there is no submit_s: write when the job comes")?,
+        user: text("user"),
+        class,
+        priority,
+        deadline_s: number("deadline_s")?,
+        times_s: if times.is_empty() { BTreeMap::new() } else { [(model, times)].into() },
+        duration_s: number("duration_s")?,
+        gpu_fraction: number("gpu_fraction")?,
+        memory_mib: count("memory_mib")?,
+        memory_start_mib: count("memory_start_mib")?,
+        memory_end_mib: count("memory_end_mib")?,
+        sm_percent: number("sm_percent")?,
+        bandwidth_percent: number("bandwidth_percent")?,
+        l2_percent: number("l2_percent")?,
+        busy_percent: number("busy_percent")?,
+        transfer_percent: number("transfer_percent")?,
+        power_w: number("power_w")?,
+        start_up_s: number("start_up_s")?,
+        restore_s: number("restore_s")?,
+        iterations: count("iterations")?,
+        nodes: count("nodes")?.map(|nodes| u32::try_from(nodes).unwrap_or(u32::MAX)),
+        gpus_per_node: count("gpus_per_node")?.map(|gpus| u32::try_from(gpus).unwrap_or(u32::MAX)),
+    })
+}
+
+fn told(bad: &::csv::Error) -> String {
+    match bad.kind() {
+        ::csv::ErrorKind::UnequalLengths { expected_len, len, .. } => {
+            format!("{len} columns, but the headings are {expected_len}")
+        }
+        _ => bad.to_string(),
+    }
+}

@@ -1,0 +1,191 @@
+//! From a row of a file to a job: every fault says what would be right.
+
+use std::collections::BTreeMap;
+
+use tessera_model::mig::catalog;
+use tessera_model::{Bytes, GangShape};
+use tessera_placement::Demand;
+
+use super::WorkloadRow;
+use crate::cluster::job::{GangMembership, SimulatedJob, SliceTimes};
+use crate::cluster::number::whole;
+
+/// Memory of the GPU that `gpu_fraction` counts from, in MiB: `tessera replay`'s default. Chosen: Alibaba's
+/// trace, for which the column is, has no memory.
+const FRACTION_OF_MIB: f64 = 16_384.0;
+
+/// Compute slices of the GPU that `duration_s` and `gpu_fraction` count from: an A100's.
+const FRACTION_OF_SLICES: u8 = 7;
+
+/// Longest time that makes sense, a hundred years: more is a unit mistaken.
+const SECS_MAX: f64 = 3.2e9;
+
+/// Most that a GPU may draw: more than any does, and little enough to be added up.
+const WATTS_MAX: f64 = 100_000.0;
+
+/// Most steps of a job: each is a thousand of the parts in which progress is counted.
+const ITERATIONS_MAX: u64 = 1_000_000_000;
+
+/// Returns a row's processes: one, or those of a gang by rank.
+pub(super) fn members(row: &WorkloadRow) -> Result<Vec<SimulatedJob>, String> {
+    let (nodes, per_node) = (row.nodes.unwrap_or(1), row.gpus_per_node.unwrap_or(1));
+    let shape = GangShape::new(nodes, per_node).map_err(|bad| bad.to_string())?;
+    let job = parse(row)?;
+    if shape.members() == 1 {
+        return Ok(vec![job]);
+    }
+    let seat = |rank| SimulatedJob { gang: Some(GangMembership { shape, rank }), ..job.clone() };
+    Ok((0..shape.members()).map(seat).collect())
+}
+
+fn parse(row: &WorkloadRow) -> Result<SimulatedJob, String> {
+    check_numbers(row)?;
+    let times = times(row)?;
+    let priority = row.priority.unwrap_or(5);
+    if priority > 9 {
+        return Err(format!("priority is {priority}: 0 (highest) to 9"));
+    }
+    let fraction = row.gpu_fraction.unwrap_or(1.0);
+    let by_fraction = || row.duration_s.map(|_| whole(fraction * FRACTION_OF_MIB));
+    let asked = row.memory_mib.or_else(by_fraction).unwrap_or(0);
+    let start = row.memory_start_mib.unwrap_or(row.memory_end_mib.unwrap_or(asked));
+    let end = row.memory_end_mib.unwrap_or(start.max(asked));
+    if end < start {
+        return Err(format!(
+            "memory_end_mib ({end}) is below memory_start_mib ({start}): memory only grows"
+        ));
+    }
+    let thousandths = |percent: f64| u16::try_from(whole(percent * 10.0)).unwrap_or(1_000);
+    Ok(SimulatedJob {
+        name: row.name.clone(),
+        user: row.user.clone().unwrap_or_else(|| "user".to_owned()),
+        submit_ms: ms(row.submit_s),
+        class: row.class,
+        priority,
+        deadline_ms: row.deadline_s.map(ms),
+        times,
+        asked: Bytes::from_mib(asked),
+        memory_at_start: Bytes::from_mib(start),
+        memory_at_end: Bytes::from_mib(end),
+        demand: demand(row)?
+            .map(|(sm, memory)| Demand { sm: thousandths(sm), memory: thousandths(memory) }),
+        busy: row.busy_percent.map(thousandths),
+        transfer: row.transfer_percent.map_or(0, thousandths),
+        power_milliwatts: row.power_w.map(ms),
+        start_up_ms: row.start_up_s.map_or(0, ms),
+        restore_ms: row.restore_s.map(ms),
+        iterations: row.iterations,
+        gang: None,
+    })
+}
+
+fn check_numbers(row: &WorkloadRow) -> Result<(), String> {
+    for (field, value) in [
+        ("submit_s", Some(row.submit_s)),
+        ("duration_s", row.duration_s),
+        ("deadline_s", row.deadline_s),
+        ("start_up_s", row.start_up_s),
+        ("restore_s", row.restore_s),
+    ] {
+        if let Some(value) = value.filter(|value| !(0.0..=SECS_MAX).contains(value)) {
+            return Err(format!("{field} is {value:?}: write seconds from 0 to {SECS_MAX}"));
+        }
+    }
+    for (field, value) in [
+        ("sm_percent", row.sm_percent),
+        ("bandwidth_percent", row.bandwidth_percent),
+        ("l2_percent", row.l2_percent),
+        ("busy_percent", row.busy_percent),
+        ("transfer_percent", row.transfer_percent),
+    ] {
+        if let Some(value) = value.filter(|value| !(0.0..=100.0).contains(value)) {
+            return Err(format!("{field} is {value}: a percentage is 0 to 100"));
+        }
+    }
+    if let Some(power) = row.power_w.filter(|power| !(0.0..=WATTS_MAX).contains(power)) {
+        return Err(format!("power_w is {power}: write watts from 0 to {WATTS_MAX}"));
+    }
+    let steps = row.iterations.filter(|steps| !(1..=ITERATIONS_MAX).contains(steps));
+    steps.map_or(Ok(()), |steps| {
+        Err(format!("iterations is {steps}: write a whole number from 1 to {ITERATIONS_MAX}"))
+    })
+}
+
+/// Returns what a job keeps busy of multiprocessors and memory, in percent. L2 and DRAM are one
+/// resource to the model of contention, as the study names both as one cause: the worse counts.
+fn demand(row: &WorkloadRow) -> Result<Option<(f64, f64)>, String> {
+    let memory = match (row.bandwidth_percent, row.l2_percent) {
+        (Some(bandwidth), Some(l2)) => Some(bandwidth.max(l2)),
+        (bandwidth, l2) => bandwidth.or(l2),
+    };
+    match (row.sm_percent, memory) {
+        (Some(sm), Some(memory)) => Ok(Some((sm, memory))),
+        (None, None) => Ok(None),
+        (Some(_), None) => {
+            Err("sm_percent needs bandwidth_percent (or l2_percent) with it".to_owned())
+        }
+        (None, Some(_)) => {
+            Err("bandwidth_percent and l2_percent need sm_percent with them".to_owned())
+        }
+    }
+}
+
+fn times(row: &WorkloadRow) -> Result<BTreeMap<String, SliceTimes>, String> {
+    if row.times_s.is_empty() {
+        let Some(duration) = row.duration_s else {
+            return Err("it has neither times_s (or t1_s, t2_s …) nor duration_s".to_owned());
+        };
+        let fraction = row.gpu_fraction.unwrap_or(1.0);
+        if !(fraction > 0.0 && fraction <= 1.0) {
+            return Err(format!("gpu_fraction is {fraction}: above 0, at most 1"));
+        }
+        return Ok([("*".to_owned(), by_fraction(duration, fraction))].into());
+    }
+    let given = row.times_s.iter().map(|(model, times)| {
+        check_model(model, times)?;
+        let bad = times.iter().find(|(_, s)| !(**s > 0.0 && **s <= SECS_MAX));
+        match bad {
+            Some((slices, s)) => Err(format!(
+                "{s} s on {slices} slices of {model}: write seconds above 0, at most {SECS_MAX}"
+            )),
+            None => Ok((model.clone(), times.iter().map(|(n, s)| (*n, ms(*s).max(1))).collect())),
+        }
+    });
+    given.collect()
+}
+
+/// Refuses times on what no GPU has: they would never be asked for.
+fn check_model(model: &str, times: &BTreeMap<u8, f64>) -> Result<(), String> {
+    if times.is_empty() {
+        return Err(format!("times_s has no time for {model}"));
+    }
+    if model == "*" {
+        return Ok(());
+    }
+    let known = catalog::find(model).map_err(|unknown| format!("times_s: {unknown}"))?;
+    let geometry = known.geometry();
+    let mut sizes: Vec<u8> = geometry.profiles.iter().map(|p| p.compute_slices).collect();
+    sizes.sort_unstable();
+    sizes.dedup();
+    match times.keys().find(|slices| !sizes.contains(slices)) {
+        None => Ok(()),
+        Some(slices) => Err(format!(
+            "times_s: {model} has no instance of {slices} compute slices, but of {}",
+            sizes.iter().map(u8::to_string).collect::<Vec<_>>().join(", ")
+        )),
+    }
+}
+
+/// Returns the times of a job that uses a part of a GPU: it is not slowed by a slice that is no
+/// smaller than that.
+pub(in crate::cluster::workload) fn by_fraction(duration_s: f64, fraction: f64) -> SliceTimes {
+    let time = |slices: u8| {
+        let needs = fraction * f64::from(FRACTION_OF_SLICES) / f64::from(slices);
+        (slices, ms(duration_s * needs.max(1.0)).max(1))
+    };
+    [1, 2, 3, 4, 7].into_iter().map(time).collect()
+}
+
+fn ms(seconds: f64) -> u64 {
+    whole(seconds * 1_000.0)
+}

@@ -1,0 +1,180 @@
+//! The device: runs what is in its queue, one kernel at a time.
+
+use std::collections::VecDeque;
+
+use tessera_kernel_queue::Nanos;
+
+/// In which order kernels of different programs run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DeviceOrder {
+    /// As launched; a kernel that was begun ends.
+    Launched,
+    /// Time slices between programs that have something to run, as drivers do it by default.
+    Slices {
+        /// How long one is.
+        slice: Nanos,
+    },
+}
+
+/// A kernel in the device's queue.
+#[derive(Clone, Copy, Debug)]
+struct QueuedKernel {
+    program: usize,
+    left: Nanos,
+}
+
+/// What the device did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EndedKernel {
+    /// Whose kernel ended.
+    pub program: usize,
+    /// When.
+    pub at: Nanos,
+}
+
+/// A stretch of time in which one program's kernel ran.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KernelSpan {
+    /// Whose.
+    pub program: usize,
+    /// From when.
+    pub from: Nanos,
+    /// Until when.
+    pub until: Nanos,
+}
+
+/// A device of one slice.
+#[derive(Clone, Debug)]
+pub struct SimulatedDevice {
+    order: DeviceOrder,
+    queue: VecDeque<QueuedKernel>,
+    now: Nanos,
+    slice_end: Nanos,
+    /// Every stretch of work, if they are to be kept.
+    spans: Option<Vec<KernelSpan>>,
+    busy: [Nanos; 2],
+    behind: [KernelWaits; 2],
+}
+
+/// How kernels of one program had to wait for kernels of the other that were launched before.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct KernelWaits {
+    /// How many did.
+    pub kernels: u64,
+    /// How long, all together.
+    pub total: Nanos,
+    /// How long the one that waited longest.
+    pub longest: Nanos,
+}
+
+impl SimulatedDevice {
+    /// Begins idle.
+    pub fn new(order: DeviceOrder, keep_spans: bool) -> Self {
+        Self {
+            order,
+            queue: VecDeque::new(),
+            now: Nanos::ZERO,
+            slice_end: Nanos::ZERO,
+            spans: keep_spans.then(Vec::new),
+            busy: [Nanos::ZERO; 2],
+            behind: [KernelWaits::default(); 2],
+        }
+    }
+
+    /// Puts a kernel into the queue.
+    pub fn push(&mut self, program: usize, took: Nanos, now: Nanos) {
+        debug_assert!(self.now <= now, "the device is brought up to the time first");
+        self.now = now;
+        if self.queue.is_empty() {
+            self.begin_slice();
+        }
+        let rivals = self.queue.iter().filter(|queued| queued.program != program);
+        let ahead = rivals.fold(Nanos::ZERO, |sum, queued| sum.plus(queued.left));
+        if ahead > Nanos::ZERO {
+            let waits = &mut self.behind[program];
+            waits.kernels += 1;
+            waits.total = waits.total.plus(ahead);
+            waits.longest = waits.longest.max(ahead);
+        }
+        self.queue.push_back(QueuedKernel { program, left: took });
+    }
+
+    /// Returns when something changes by itself.
+    pub fn next_change(&self) -> Nanos {
+        let Some(head) = self.queue.front() else { return Nanos::MAX };
+        let end = self.now.plus(head.left);
+        match self.order {
+            DeviceOrder::Slices { .. } if self.has_rival(head.program) => end.min(self.slice_end),
+            DeviceOrder::Slices { .. } | DeviceOrder::Launched => end,
+        }
+    }
+
+    /// Goes on to a moment that is not after the next change; returns the kernel that ended
+    /// then.
+    pub fn advance(&mut self, to: Nanos) -> Option<EndedKernel> {
+        let ran = to.minus(self.now);
+        let from = self.now;
+        self.now = to;
+        let head = self.queue.front_mut()?;
+        let program = head.program;
+        head.left = head.left.minus(ran);
+        let is_over = head.left == Nanos::ZERO;
+        self.note(KernelSpan { program, from, until: to });
+        if is_over {
+            self.queue.pop_front();
+        }
+        if let DeviceOrder::Slices { .. } = self.order {
+            if self.slice_end <= to {
+                self.begin_slice();
+                self.turn_to(|next| next != program);
+            } else if is_over && !self.turn_to(|next| next == program) {
+                self.begin_slice();
+            }
+        }
+        is_over.then_some(EndedKernel { program, at: to })
+    }
+
+    /// Returns how long each program's kernels ran.
+    pub const fn busy(&self) -> [Nanos; 2] {
+        self.busy
+    }
+
+    /// Returns how kernels of each program waited for the other's, in the order of launches.
+    pub const fn behind(&self) -> [KernelWaits; 2] {
+        self.behind
+    }
+
+    /// Returns the stretches of work that were kept.
+    pub fn into_spans(self) -> Vec<KernelSpan> {
+        self.spans.unwrap_or_default()
+    }
+
+    fn note(&mut self, span: KernelSpan) {
+        let busy = &mut self.busy[span.program];
+        *busy = busy.plus(span.until.minus(span.from));
+        let Some(spans) = self.spans.as_mut().filter(|_| span.from < span.until) else { return };
+        match spans.last_mut() {
+            Some(last) if last.program == span.program && last.until == span.from => {
+                last.until = span.until;
+            }
+            _ => spans.push(span),
+        }
+    }
+
+    fn begin_slice(&mut self) {
+        if let DeviceOrder::Slices { slice } = self.order {
+            self.slice_end = self.now.plus(slice);
+        }
+    }
+
+    fn has_rival(&self, program: usize) -> bool {
+        self.queue.iter().any(|queued| queued.program != program)
+    }
+
+    /// Lets the oldest kernel of a wanted program run, if there is one.
+    fn turn_to(&mut self, wanted: impl Fn(usize) -> bool) -> bool {
+        let place = self.queue.iter().position(|queued| wanted(queued.program));
+        let next = place.and_then(|place| self.queue.remove(place));
+        next.inspect(|next| self.queue.push_front(*next)).is_some()
+    }
+}

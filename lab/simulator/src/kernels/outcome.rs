@@ -1,0 +1,61 @@
+//! What came of a run.
+
+use tessera_kernel_queue::{Nanos, QueueCounters};
+
+use super::device::{KernelSpan, KernelWaits};
+
+/// Stretches of device time, in order.
+pub type KernelSpans = Vec<KernelSpan>;
+
+/// What one program did.
+#[derive(Clone, Debug, Default)]
+pub struct CompletedTasks {
+    /// Time of each task that ended, from its arrival, or from when the one before ended.
+    pub tasks: Vec<Nanos>,
+    /// How long its kernels ran.
+    pub busy: Nanos,
+    /// How its kernels waited for the other's.
+    pub behind: KernelWaits,
+    /// What the queue counted.
+    pub counters: QueueCounters,
+}
+
+/// What came of a run.
+#[derive(Clone, Debug, Default)]
+pub struct SharingOutcome {
+    /// The programs: high priority, low priority.
+    pub programs: [CompletedTasks; 2],
+    /// When it was over.
+    pub end: Nanos,
+    /// What ran when, if it was to be kept.
+    pub spans: KernelSpans,
+    /// What the queue counted for the slice.
+    pub counters: QueueCounters,
+}
+
+impl CompletedTasks {
+    /// Returns the mean time of a task, in nanoseconds.
+    pub fn mean(&self) -> f64 {
+        mean(&self.tasks)
+    }
+
+    /// Returns the coefficient of variation of the tasks' times.
+    pub fn variation(&self) -> f64 {
+        let mean = self.mean();
+        let squares = self.tasks.iter().map(|task| (float(*task) - mean).powi(2));
+        let count = float(Nanos::new(u64::try_from(self.tasks.len()).unwrap_or(u64::MAX)));
+        (squares.sum::<f64>() / count.max(1.0)).sqrt() / mean
+    }
+}
+
+fn mean(times: &[Nanos]) -> f64 {
+    let sum = times.iter().fold(Nanos::ZERO, |sum, time| sum.plus(*time));
+    float(sum) / float(Nanos::new(u64::try_from(times.len()).unwrap_or(u64::MAX))).max(1.0)
+}
+
+/// Returns a time as a floating-point number of nanoseconds; exact below 104 days.
+pub fn float(time: Nanos) -> f64 {
+    let high = u32::try_from(time.get() >> 32).unwrap_or(u32::MAX);
+    let low = u32::try_from(time.get() & u64::from(u32::MAX)).unwrap_or(u32::MAX);
+    f64::from(high) * 4_294_967_296.0 + f64::from(low)
+}

@@ -1,0 +1,76 @@
+//! How fast two jobs are that share a slice kernel by kernel, from the queue itself in virtual time.
+//!
+//! Of a job only how busy it is is known, so that both are given the shape of FIKIT's pair A: tasks
+//! of 8 ms with 80 launches of 40 kernels, as long at the mean as that pair's and as are the gaps
+//! between them, so that a job that is busier has fewer. That shape is an assumption; the parts of time are the jobs'
+//! own.
+
+use std::collections::BTreeMap;
+
+use tessera_kernel_queue::QueueRules;
+
+use super::experiment::{PairBench, SLICE};
+use super::models::{ProgramModel, ProgramPair};
+use super::outcome::float;
+use super::world::SharingPolicy;
+
+/// Parts of time are told apart by so many thousandths: 50 steps each, so that a run of a cluster
+/// asks the queue 2,500 times at most.
+const STEP: u16 = 20;
+
+/// Tasks of the first program in one run: 1.3 s of virtual time.
+const TASKS: usize = 160;
+
+/// Spread of gaps, in thousandths: inputs of one size (as in the recorded pairs).
+const GAP_NOISE: u64 = 50;
+
+const SEED: u64 = 7;
+
+/// Who decides whose kernel is next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum ServiceOrder {
+    /// The queue, by priority.
+    Priority,
+    /// The driver, by time slices.
+    Slices,
+}
+
+/// What was found out so far.
+#[derive(Clone, Debug, Default)]
+pub struct MeasuredRates {
+    known: BTreeMap<(ServiceOrder, u16, u16), [u64; 2]>,
+}
+
+impl MeasuredRates {
+    /// Returns how much longer than alone a job of better priority and one of worse take beside each
+    /// other, in thousandths, from the parts of their times alone in which a kernel of them runs.
+    pub fn of(&mut self, order: ServiceOrder, busy: [u16; 2]) -> [u64; 2] {
+        let [high, low] = busy.map(rounded);
+        *self.known.entry((order, high, low)).or_insert_with(|| run(order, [high, low]))
+    }
+}
+
+/// Rounds to the nearest step; who is never busy is taken to be busy for one.
+fn rounded(busy: u16) -> u16 {
+    ((busy.min(1_000) + STEP / 2) / STEP * STEP).max(STEP)
+}
+
+fn run(order: ServiceOrder, [high, low]: [u16; 2]) -> [u64; 2] {
+    let pair = ProgramPair { letter: '-', high: shape("high", high), low: shape("low", low) };
+    let bench = PairBench::new(&pair, GAP_NOISE, TASKS, SEED);
+    let alone = bench.both(SharingPolicy::Alone);
+    let together = bench.both(match order {
+        ServiceOrder::Priority => SharingPolicy::Queue(QueueRules::default()),
+        ServiceOrder::Slices => SharingPolicy::Slices(SLICE),
+    });
+    let high = together.programs[0].mean() / alone.programs[0].mean();
+    let rate = float(together.programs[1].busy) / float(together.end).max(1.0);
+    let slowed = f64::from(low) / 1_000.0 / rate.max(0.001);
+    [high, slowed].map(|slowed| tessera_predict::number::whole(slowed * 1_000.0).max(1_000))
+}
+
+fn shape(name: &'static str, busy: u16) -> ProgramModel {
+    let busy_us = 8_000 * u64::from(busy) / 1_000;
+    let gaps = u64::from(1_000 - busy) * 15 / 700;
+    ProgramModel { name, alone_us: 8_000, busy_us, launches: 80, kernels: 40, gaps }
+}

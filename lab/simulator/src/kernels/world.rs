@@ -1,0 +1,414 @@
+//! The run itself: two processes, a device, the queue, and the messages between them.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+use tessera_kernel_queue::{
+    GateState, Join, KernelIndex, KernelQueue, Nanos, QueueAction, QueueEvent, QueueRules, Role,
+    SessionId, TaskProfile,
+};
+use tessera_model::spec::{Class, Priority};
+
+use super::client::{LaunchAttempt, SimulatedClient};
+use super::device::{DeviceOrder, SimulatedDevice};
+use super::measuring::task;
+use super::outcome::{CompletedTasks, SharingOutcome};
+use super::program::{
+    AfterLaunch, KernelLaunch, ProgramCourse, SimulatedProgram, TaskArrivals, TimeNoise,
+};
+
+/// How the two programs share the device.
+#[derive(Clone, Copy, Debug)]
+pub enum SharingPolicy {
+    /// The high one is alone.
+    Alone,
+    /// As drivers share by default: time slices.
+    Slices(Nanos),
+    /// As one context runs what its threads launch: in that order, whoever they are.
+    Launched,
+    /// Through the queue.
+    Queue(QueueRules),
+}
+
+/// How long messages take.
+#[derive(Clone, Copy, Debug)]
+pub struct PathLatencies {
+    /// From a client to the queue.
+    pub tell: Nanos,
+    /// From the queue to a client.
+    pub grant: Nanos,
+    /// From a launch to the device.
+    pub start: Nanos,
+    /// From a kernel's end until its host knows.
+    pub notice: Nanos,
+    /// Whether holders close the gap through the shared page: at once.
+    pub page: bool,
+}
+
+impl Default for PathLatencies {
+    /// Unix sockets on one machine and an idle driver, rounded up.
+    fn default() -> Self {
+        Self {
+            tell: Nanos::from_micros(10),
+            grant: Nanos::from_micros(10),
+            start: Nanos::from_micros(3),
+            notice: Nanos::from_micros(2),
+            page: true,
+        }
+    }
+}
+
+/// A run to make.
+#[derive(Clone, Debug)]
+pub struct SharingRun {
+    /// High and low priority.
+    pub programs: [SimulatedProgram; 2],
+    /// Their priorities.
+    pub priorities: [u8; 2],
+    /// When their tasks begin.
+    pub arrivals: [TaskArrivals; 2],
+    /// The run is over when this program has ended so many tasks.
+    pub until: (usize, usize),
+    /// It is over then at the latest: a program that is never served ends no task.
+    pub limit: Nanos,
+    /// Of the high one's and the low one's times.
+    pub noise: [TimeNoise; 2],
+    /// How they share.
+    pub policy: SharingPolicy,
+    /// How long messages take.
+    pub latencies: PathLatencies,
+    /// What is known of them beforehand.
+    pub profiles: [TaskProfile; 2],
+    /// Where chance begins.
+    pub seed: u64,
+    /// Whether to keep what ran when.
+    pub keep_spans: bool,
+}
+
+/// Something that is due.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum DueEvent {
+    /// A host comes to its next launch.
+    Come(usize),
+    /// A launch reaches the device.
+    Reach(usize, Nanos),
+    /// A host notices the end of its oldest kernel.
+    Notice(usize),
+    /// A host looks at its grant again.
+    Look(usize),
+    /// A message reaches the queue, stamped.
+    Told(QueueEvent, Nanos),
+    /// A message reaches a client.
+    Heard(usize, QueueAction),
+    /// A client says that it is there.
+    Alive(usize),
+}
+
+/// The run as it goes on.
+struct SharingWorld<'run> {
+    run: &'run SharingRun,
+    now: Nanos,
+    due: BinaryHeap<Reverse<(Nanos, u64)>>,
+    what: Vec<Option<DueEvent>>,
+    free: Vec<usize>,
+    clients: [SimulatedClient; 2],
+    device: SimulatedDevice,
+    queue: Option<KernelQueue>,
+    gate: GateState,
+    /// The queue's deadline.
+    tick: Nanos,
+    done: [CompletedTasks; 2],
+    order: u64,
+}
+
+/// Most launches that a host is ahead of the device: beyond, the launch call blocks.
+const AHEAD_MAX: u16 = 64;
+
+/// The same where nothing holds launches back but the driver's own queue of them, which is that deep.
+const DRIVER_AHEAD_MAX: u16 = 1_024;
+
+/// How often a client without anything to say says so: thrice within a session's lease.
+const ALIVE_EVERY: Nanos = Nanos::from_millis(300);
+
+impl SharingRun {
+    /// Makes the run.
+    pub fn go(&self) -> SharingOutcome {
+        let order = match self.policy {
+            SharingPolicy::Alone | SharingPolicy::Launched | SharingPolicy::Queue(_) => {
+                DeviceOrder::Launched
+            }
+            SharingPolicy::Slices(slice) => DeviceOrder::Slices { slice },
+        };
+        let client = |at: usize| {
+            let course = ProgramCourse::new(self.programs[at].clone(), self.seed, self.noise[at]);
+            SimulatedClient::new(SessionId::new(session(at)), course, self.arrivals[at])
+        };
+        let mut world = SharingWorld {
+            run: self,
+            now: Nanos::ZERO,
+            due: BinaryHeap::new(),
+            what: Vec::new(),
+            free: Vec::new(),
+            clients: [client(0), client(1)],
+            device: SimulatedDevice::new(order, self.keep_spans),
+            queue: None,
+            gate: GateState::default(),
+            tick: Nanos::MAX,
+            done: [CompletedTasks::default(), CompletedTasks::default()],
+            order: 0,
+        };
+        world.begin();
+        world.go();
+        world.outcome()
+    }
+}
+
+const fn session(at: usize) -> u64 {
+    if at == 0 { 1 } else { 2 }
+}
+
+impl SharingWorld<'_> {
+    fn begin(&mut self) {
+        if let SharingPolicy::Queue(rules) = self.run.policy {
+            let mut queue = KernelQueue::new(rules);
+            for at in [0, 1] {
+                self.connect(&mut queue, at);
+                self.plan(ALIVE_EVERY, DueEvent::Alive(at));
+            }
+            self.queue = Some(queue);
+        }
+        self.plan(Nanos::ZERO, DueEvent::Come(0));
+        if !matches!(self.run.policy, SharingPolicy::Alone) {
+            self.plan(Nanos::ZERO, DueEvent::Come(1));
+        }
+    }
+
+    /// Has a client join with the profile that is known of it.
+    fn connect(&mut self, queue: &mut KernelQueue, at: usize) {
+        let program = &self.run.programs[at];
+        let task = task(program, at);
+        queue.add_profile(&task, self.run.profiles[at].clone());
+        let priority = Priority::try_from(self.run.priorities[at]).unwrap_or(Priority::DEFAULT);
+        let session = self.clients[at].session;
+        let join =
+            Join { session, task, priority, class: Class::Offline, share_thousandths: 1_000 };
+        for action in queue.step(QueueEvent::Join(join), Nanos::ZERO) {
+            if let QueueAction::Role { session, role } = action {
+                let whom = usize::from(*session == self.clients[1].session);
+                self.clients[whom].role = Some(*role);
+            }
+        }
+        for kernel in 0..program.kernels() {
+            let kernel = Box::new(program.kernel_id(kernel));
+            queue.step(QueueEvent::Define { session, kernel }, Nanos::ZERO);
+        }
+        let profile = &self.run.profiles[at];
+        self.clients[at].predicted =
+            (0..program.kernels()).map(|kernel| profile.took(KernelIndex::new(kernel))).collect();
+    }
+
+    fn go(&mut self) {
+        let (program, tasks) = self.run.until;
+        while self.done[program].tasks.len() < tasks && self.now < self.run.limit {
+            let next = self.due.peek().map_or(Nanos::MAX, |Reverse((at, _))| *at);
+            let change = self.device.next_change();
+            let first = next.min(change).min(self.tick);
+            assert!(next.min(change) < Nanos::MAX, "the run has come to a standstill");
+            if self.tick < change.min(next) {
+                self.now = first;
+                self.device.advance(first);
+                self.told(QueueEvent::Tick, first);
+                continue;
+            }
+            if change <= next {
+                self.now = change;
+                if let Some(ended) = self.device.advance(change) {
+                    self.plan(
+                        change.plus(self.run.latencies.notice),
+                        DueEvent::Notice(ended.program),
+                    );
+                }
+                continue;
+            }
+            let Some(Reverse((at, key))) = self.due.pop() else { continue };
+            self.now = at;
+            self.device.advance(at);
+            let slot = usize::try_from(key & 0xFFFF_FFFF).unwrap_or(0);
+            self.free.push(slot);
+            if let Some(due) = self.what[slot].take() {
+                self.happen(due);
+            }
+        }
+    }
+
+    fn happen(&mut self, due: DueEvent) {
+        match due {
+            DueEvent::Come(at) => {
+                self.clients[at].come();
+                self.attempt(at);
+            }
+            DueEvent::Reach(at, took) => self.device.push(at, took, self.now),
+            DueEvent::Notice(at) => self.notice(at),
+            DueEvent::Look(at) => self.attempt(at),
+            DueEvent::Told(event, stamp) => self.told(event, stamp),
+            DueEvent::Heard(at, action) => self.heard(at, action),
+            DueEvent::Alive(at) => {
+                self.tell(QueueEvent::Alive { session: self.clients[at].session });
+                self.plan(self.now.plus(ALIVE_EVERY), DueEvent::Alive(at));
+            }
+        }
+    }
+
+    fn attempt(&mut self, at: usize) {
+        let ahead_max = match self.run.policy {
+            SharingPolicy::Launched => DRIVER_AHEAD_MAX,
+            SharingPolicy::Alone | SharingPolicy::Slices(_) | SharingPolicy::Queue(_) => AHEAD_MAX,
+        };
+        if self.clients[at].in_flight >= ahead_max {
+            return;
+        }
+        let now = self.now;
+        let session = self.clients[at].session;
+        match self.clients[at].attempt(self.gate, now) {
+            LaunchAttempt::Blocked | LaunchAttempt::Later(None) => {}
+            LaunchAttempt::Later(Some(from)) => self.plan(from, DueEvent::Look(at)),
+            LaunchAttempt::Ask(KernelLaunch { number: launch, kernel, .. }, beyond) => {
+                let kernel = KernelIndex::new(kernel);
+                self.tell(QueueEvent::Request { session, launch, kernel, beyond });
+            }
+            LaunchAttempt::Launched(launch, grant) => self.launched(at, launch, grant),
+        }
+    }
+
+    fn launched(&mut self, at: usize, launch: KernelLaunch, grant: Option<u64>) {
+        let session = self.clients[at].session;
+        let kernel = KernelIndex::new(launch.kernel);
+        if let Some(grant) = grant {
+            self.tell(QueueEvent::Started { session, launch: launch.number, kernel, grant });
+        } else if self.clients[at].role.is_some_and(Role::is_holder) {
+            let page = self.run.latencies.page && self.early_stop();
+            self.gate.launches += u64::from(page);
+            let count = if page { self.gate.launches } else { 0 };
+            self.tell(QueueEvent::Launch { session, launch: launch.number, kernel, count });
+        }
+        self.plan(self.now.plus(self.run.latencies.start), DueEvent::Reach(at, launch.took));
+        if let AfterLaunch::After(work) = launch.next {
+            self.plan(self.now.plus(work), DueEvent::Come(at));
+        }
+    }
+
+    fn early_stop(&self) -> bool {
+        matches!(self.run.policy, SharingPolicy::Queue(rules) if rules.early_stop)
+    }
+
+    /// A host notices that its oldest kernel ended.
+    fn notice(&mut self, at: usize) {
+        let client = &mut self.clients[at];
+        let session = client.session;
+        client.in_flight -= 1;
+        let asks = client.role == Some(Role::Fill);
+        let then = if client.in_flight == 0 { client.then.take() } else { None };
+        let returns = if then.is_some() && asks { client.give_back() } else { None };
+        let Some(then) = then else {
+            if asks {
+                self.tell(QueueEvent::Done { session });
+            }
+            self.attempt(at);
+            return;
+        };
+        self.tell(QueueEvent::Sync { session, returns });
+        let mut next = self.now.plus(then.gap);
+        if then.is_last {
+            let ended = self.now.minus(self.clients[at].begun);
+            self.done[at].tasks.push(ended);
+            if let TaskArrivals::Every(period) = self.clients[at].arrivals {
+                let task = u64::try_from(self.done[at].tasks.len()).unwrap_or(u64::MAX);
+                next = next.max(period.times(task));
+                // A task that had to wait for the one before began to wait at its own time.
+                self.clients[at].begun = period.times(task);
+            } else {
+                self.clients[at].begun = next;
+            }
+        }
+        self.plan(next, DueEvent::Come(at));
+    }
+
+    fn told(&mut self, event: QueueEvent, stamp: Nanos) {
+        let Some(queue) = &mut self.queue else { return };
+        let actions = queue.step(event, stamp).to_vec();
+        for action in actions {
+            let session = match action {
+                QueueAction::Gate { epoch } => {
+                    if self.run.latencies.page {
+                        self.gate.epoch = epoch;
+                    }
+                    continue;
+                }
+                QueueAction::Role { session, .. }
+                | QueueAction::Grant { session, .. }
+                | QueueAction::Revoke { session, .. }
+                | QueueAction::Refuse { session, .. }
+                | QueueAction::Defined { session, .. }
+                | QueueAction::Measured { session }
+                | QueueAction::Remeasure { session, .. }
+                | QueueAction::Dropped { session } => session,
+            };
+            let whom = usize::from(session == self.clients[1].session);
+            self.plan(self.now.plus(self.run.latencies.grant), DueEvent::Heard(whom, action));
+        }
+        let deadline = self.queue.as_ref().map_or(Nanos::MAX, KernelQueue::deadline);
+        // Never at once again: the queue was just asked.
+        self.tick = deadline.max(self.now.plus(Nanos::new(1)));
+    }
+
+    fn heard(&mut self, at: usize, action: QueueAction) {
+        match action {
+            QueueAction::Role { role, .. } => self.clients[at].role = Some(role),
+            QueueAction::Grant { grant, .. } => self.clients[at].receive(grant),
+            QueueAction::Revoke { grant, .. } => self.clients[at].revoke(grant),
+            QueueAction::Refuse { why, .. } => unreachable!("two well-behaved clients: {why}"),
+            QueueAction::Gate { .. }
+            | QueueAction::Defined { .. }
+            | QueueAction::Measured { .. }
+            | QueueAction::Remeasure { .. }
+            | QueueAction::Dropped { .. } => {}
+        }
+        self.attempt(at);
+    }
+
+    fn tell(&mut self, event: QueueEvent) {
+        if self.queue.is_some() {
+            let stamp = self.now;
+            self.plan(self.now.plus(self.run.latencies.tell), DueEvent::Told(event, stamp));
+        }
+    }
+
+    /// Notes something for later; what is due at the same moment happens in the order of notes.
+    fn plan(&mut self, at: Nanos, due: DueEvent) {
+        if at == Nanos::MAX {
+            return;
+        }
+        let slot = self.free.pop().unwrap_or_else(|| {
+            self.what.push(None);
+            self.what.len() - 1
+        });
+        self.what[slot] = Some(due);
+        self.order += 1;
+        let slot = u64::try_from(slot).unwrap_or(u64::MAX);
+        self.due.push(Reverse((at, (self.order << 32) | slot)));
+    }
+
+    fn outcome(mut self) -> SharingOutcome {
+        let (busy, behind) = (self.device.busy(), self.device.behind());
+        let counters = self.queue.as_ref().map(|queue| *queue.counters()).unwrap_or_default();
+        for at in [0, 1] {
+            self.done[at].busy = busy[at];
+            self.done[at].behind = behind[at];
+            let queue = self.queue.as_ref();
+            let counted = queue.and_then(|q| q.session_counters(self.clients[at].session));
+            self.done[at].counters = counted.copied().unwrap_or_default();
+        }
+        let spans = self.device.into_spans();
+        SharingOutcome { programs: self.done, end: self.now, spans, counters }
+    }
+}

@@ -1,0 +1,106 @@
+//! FIKIT's ten pairs in virtual time: what sharing costs the high program and gives the low one.
+
+use tessera_kernel_queue::{GapPredictor, Nanos, QueueRules};
+use tessera_simulator::kernels::experiment::{PairBench, PairComparison};
+use tessera_simulator::kernels::{PAIRS, SharingPolicy};
+
+const TASKS: usize = 40;
+const SEED: u64 = 7;
+
+fn compare(gap_noise: u64, rules: QueueRules) -> Vec<(char, PairComparison)> {
+    let of = |pair| PairBench::new(pair, gap_noise, TASKS, SEED).compare(rules);
+    PAIRS.iter().map(|pair| (pair.letter, of(pair))).collect()
+}
+
+/// The longest that a kernel can be of which the nominal time is given: 2 % spread, four of
+/// them, and what it takes to start it and to notice its end.
+fn longest(nominal_us: f64) -> f64 {
+    nominal_us * 1.08 + 5.0
+}
+
+#[test]
+fn the_high_program_takes_at_most_a_twentieth_longer_than_alone() {
+    for (pair, result) in compare(50, QueueRules::default()) {
+        assert!(result.high_ratio <= 1.05, "{pair}: {}", result.high_ratio);
+    }
+}
+
+#[test]
+fn the_low_program_uses_four_fifths_of_what_an_omniscient_filler_would() {
+    for (pair, result) in compare(50, QueueRules::default()) {
+        assert!(result.fill_ratio >= 0.8, "{pair}: {}", result.fill_ratio);
+    }
+}
+
+#[test]
+fn a_gap_that_ends_early_costs_at_most_the_one_kernel_in_flight() {
+    for predictor in [GapPredictor::Mean, QueueRules::default().predictor] {
+        let results = compare(300, QueueRules { predictor, ..QueueRules::default() });
+        let met: u64 = results.iter().map(|(_, r)| r.ours.programs[0].behind.kernels).sum();
+        assert!(met > 1_000, "only {met} gaps ended early with a kernel in flight");
+        for (pair, result) in results {
+            assert!(
+                result.behind_max_us <= longest(result.longest_low_us),
+                "{pair}: {} µs, the longest kernel takes {} µs",
+                result.behind_max_us,
+                result.longest_low_us,
+            );
+        }
+    }
+}
+
+#[test]
+fn with_noisy_gaps_the_high_program_takes_at_most_a_twelfth_longer() {
+    for (pair, result) in compare(300, QueueRules::default()) {
+        assert!(result.high_ratio <= 1.08, "{pair}: {}", result.high_ratio);
+    }
+}
+
+#[test]
+fn without_early_stop_the_high_program_waits_longer() {
+    let with = compare(300, QueueRules::paper());
+    let without = compare(300, QueueRules { early_stop: false, ..QueueRules::paper() });
+    let sum = |results: &[(char, PairComparison)]| {
+        results.iter().map(|(_, result)| result.high_ratio).sum::<f64>()
+    };
+
+    assert!(sum(&without) > sum(&with) + 0.02, "{} {}", sum(&without), sum(&with));
+}
+
+#[test]
+fn pairs_of_kernels_predict_noisy_gaps_better_than_means() {
+    let means = QueueRules { predictor: GapPredictor::Mean, ..QueueRules::default() };
+    for ((pair, ours), (_, theirs)) in
+        compare(300, QueueRules::default()).iter().zip(compare(300, means))
+    {
+        assert!(
+            ours.fill_ratio > theirs.fill_ratio && ours.high_ratio < theirs.high_ratio + 0.01,
+            "{pair}: {} at {}, {} at {}",
+            ours.fill_ratio,
+            ours.high_ratio,
+            theirs.fill_ratio,
+            theirs.high_ratio,
+        );
+    }
+}
+
+#[test]
+fn low_tasks_in_the_gaps_of_a_busy_program_take_about_the_same_time_each() {
+    for pair in &PAIRS {
+        let bench = PairBench::new(pair, 50, 30, SEED);
+        let outcome =
+            bench.low_every(SharingPolicy::Queue(QueueRules::default()), Nanos::from_millis(200));
+        let variation = outcome.programs[1].variation();
+        assert!(variation <= 0.165, "{}: {variation}", pair.letter);
+    }
+}
+
+#[test]
+fn a_run_repeats_to_the_nanosecond() {
+    let run = || {
+        PairBench::new(&PAIRS[0], 300, 5, SEED).both(SharingPolicy::Queue(QueueRules::default()))
+    };
+
+    assert_eq!(run().programs[0].tasks, run().programs[0].tasks);
+    assert_eq!(run().counters, run().counters);
+}

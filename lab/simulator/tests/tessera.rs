@@ -1,0 +1,194 @@
+//! Laws of `tessera`: nobody waits for ever, and nobody is made late.
+
+use std::sync::Mutex;
+
+use proptest::prelude::*;
+use tessera_model::Millis;
+use tessera_placement::policy::Tessera;
+use tessera_placement::{
+    ClusterView, Decision, GpuView, InstanceState, Knowledge, Policy, QueuedJob,
+};
+use tessera_simulator::cluster::fleet::GpuFleet;
+use tessera_simulator::cluster::job::SimulatedJob;
+use tessera_simulator::cluster::metrics::RunOutcome;
+use tessera_simulator::cluster::overheads::{MigrationCost, Overheads};
+use tessera_simulator::cluster::workload;
+use tessera_simulator::cluster::{SimulationSetup, run};
+
+const PATIENCE_S: u64 = 900;
+
+fn impatient() -> Tessera {
+    Tessera { patience: Millis::from_secs(PATIENCE_S), ..Tessera::default() }
+}
+
+fn simulated(
+    jobs: &[SimulatedJob],
+    gpus: &str,
+    policy: &dyn Policy,
+    overheads: Overheads,
+) -> RunOutcome {
+    let fleet = GpuFleet::parse(gpus).unwrap();
+    let setup = SimulationSetup {
+        jobs,
+        fleet: &fleet,
+        policy,
+        overheads,
+        round_ms: 0,
+        seed: 1,
+        plot: true,
+    };
+    run(setup, &mut |_| {}).unwrap()
+}
+
+/// Small jobs that never cease while larger ones wait for a whole GPU.
+fn crowded(seed: u64, jobs: u64, gap: u64) -> Vec<SimulatedJob> {
+    workload::built_in(&format!("fragments:jobs={jobs},gap={gap}"), seed).unwrap().jobs
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(16))]
+
+    #[test]
+    fn no_job_waits_longer_than_patience_and_one_stay_for_each_before_it(
+        seed in 1_u64..1_000,
+        gap in 4_u64..30,
+        gpus in 1_usize..4,
+        error in 0_u16..600,
+    ) {
+        let jobs = crowded(seed, 120, gap);
+        // Predictions that are wrong by more than half must not matter.
+        let overheads = Overheads { prediction_error: error, ..Overheads::default() };
+        let outcome = simulated(&jobs, &format!("{gpus}xa100-40gb"), &impatient(), overheads);
+        let stay = outcome.segments.iter().map(|s| s.to_ms - s.from_ms).max().unwrap();
+        // A GPU that is being cut is not given away: a cut before and a cut after.
+        let stay = stay + 4_000;
+        for job in &outcome.jobs {
+            let overdue = job.submit_ms + PATIENCE_S * 1_000;
+            let before = outcome.jobs.iter().filter(|other| {
+                (other.submit_ms, other.job) < (job.submit_ms, job.job) && other.start_ms > overdue
+            });
+            let most = overdue + (u64::try_from(before.count()).unwrap() + 1) * stay;
+            prop_assert!(job.start_ms <= most, "{:?} starts {} ms after its bound", job, job.start_ms - most);
+        }
+    }
+
+    #[test]
+    fn nobody_who_would_be_in_time_is_made_late_by_being_moved(
+        seed in 1_u64..1_000,
+        gap in 10_u64..90,
+        slack in 110_u64..600,
+        moving_s in prop::option::of(1_u64..90),
+    ) {
+        let mut jobs =
+            workload::built_in(&format!("poisson:jobs=60,gap={gap}"), seed).unwrap().jobs;
+        for (place, job) in jobs.iter_mut().enumerate() {
+            let alone = job.fastest(&["a100-40gb"]).unwrap();
+            let more = slack + u64::try_from(place % 7).unwrap() * 60;
+            job.deadline_ms = (place % 4 > 0).then_some(job.submit_ms + alone * more / 100);
+        }
+        let moving = moving_s.map_or(MigrationCost::Recover, |s| MigrationCost::FixedMs(s * 1_000));
+        let watched = Watched { policy: Tessera::default(), late: Mutex::default() };
+        let overheads = Overheads { moving, ..Overheads::default() };
+        simulated(&jobs, "2xa100-40gb", &watched, overheads);
+        let late = watched.late.into_inner().unwrap();
+        prop_assert!(late.is_empty(), "{late:?}");
+    }
+}
+
+/// A policy whose moves are held against what would have been without them.
+#[derive(Debug)]
+struct Watched {
+    policy: Tessera,
+    late: Mutex<Vec<String>>,
+}
+
+impl Policy for Watched {
+    fn name(&self) -> &'static str {
+        "watched"
+    }
+
+    fn decide_with(
+        &self,
+        cluster: &ClusterView,
+        knowledge: Knowledge<'_>,
+        queue: &mut dyn Iterator<Item = &QueuedJob>,
+        now: Millis,
+        starts_max: usize,
+    ) -> Vec<Decision> {
+        let decisions = self.policy.decide_with(cluster, knowledge, queue, now, starts_max);
+        for gpu in &cluster.gpus {
+            for instance in &gpu.instances {
+                let InstanceState::Taken { job } = instance.state else { continue };
+                let Some(deadline) = knowledge.jobs.facts(job).deadline else { continue };
+                let left = |gpu: &GpuView, slot: Option<tessera_model::mig::Slot>| {
+                    let profile = gpu.mig.as_ref()?.geometry.profile(slot?.profile)?;
+                    let all = knowledge.predictor.time_alone(job, gpu, profile)?.get();
+                    let done = u64::from(knowledge.jobs.facts(job).done?);
+                    Some(all * (1_000_000 - done) / 1_000_000)
+                };
+                let stays_s = now.get() + left(gpu, instance.slot).unwrap();
+                if stays_s > deadline.get() {
+                    continue;
+                }
+                // Where it goes: to a seat, or to none on a GPU that is reshaped.
+                let mut goes = None;
+                let mut touched = false;
+                for decision in &decisions {
+                    let Decision::Reshape { reshape, .. } = decision else { continue };
+                    touched |= reshape.gpu == gpu.id;
+                    if let Some(seat) = reshape.seats.iter().find(|seat| seat.job == job) {
+                        let to = cluster.gpus.iter().find(|gpu| gpu.id == reshape.gpu).unwrap();
+                        goes = Some((to, seat.slot));
+                    }
+                }
+                let stays = !touched
+                    || goes.is_some_and(|(to, slot)| (&to.id, slot) == (&gpu.id, instance.slot));
+                let price =
+                    knowledge.jobs.facts(job).migration_price.map_or(u64::MAX / 2, Millis::get);
+                let kept = goes
+                    .and_then(|(gpu, slot)| left(gpu, slot))
+                    .is_some_and(|left| now.get() + left + price <= deadline.get());
+                if !stays && !kept {
+                    self.late.lock().unwrap().push(format!("{job:?} at {now:?}"));
+                }
+            }
+        }
+        decisions
+    }
+}
+
+#[test]
+fn of_slices_that_do_as_well_the_smaller_is_taken() {
+    // Nine tenths of its speed on two slices: the rest of the GPU would only draw power.
+    let line =
+        r#"{"submit_s": 0, "memory_mib": 3000, "times_s": {"*": {"1": 200, "2": 102, "7": 100}}}"#;
+    let jobs = workload::file::read("w.jsonl", line).unwrap().jobs;
+    let outcome = simulated(&jobs, "a100-40gb", &Tessera::default(), Overheads::default());
+    let spread = Tessera { thrift: 0.0, ..Tessera::default() };
+    let more = simulated(&jobs, "a100-40gb", &spread, Overheads::default());
+    assert!(
+        outcome.millijoules < more.millijoules / 2,
+        "{} {}",
+        outcome.millijoules,
+        more.millijoules
+    );
+}
+
+#[test]
+fn a_user_with_few_jobs_is_not_kept_waiting_by_one_with_many() {
+    // One floods the cluster; the other comes later, with jobs like the first one's.
+    let mut jobs = workload::built_in("poisson:jobs=160,gap=5", 4).unwrap().jobs;
+    let mean_wait_s = |jobs: &[SimulatedJob]| {
+        let outcome = simulated(jobs, "2xa100-40gb", &Tessera::default(), Overheads::default());
+        let few = outcome.jobs.iter().filter(|done| done.job > 100 && done.job % 8 == 0);
+        let waits: Vec<u64> = few.map(|done| (done.start_ms - done.submit_ms) / 1_000).collect();
+        waits.iter().sum::<u64>() / u64::try_from(waits.len()).unwrap()
+    };
+    let alike = mean_wait_s(&jobs);
+    for (number, job) in (1_u64..).zip(&mut jobs) {
+        let few = number > 100 && number.is_multiple_of(8);
+        job.user = if few { "few" } else { "many" }.to_owned();
+    }
+    let fair = mean_wait_s(&jobs);
+    assert!(fair * 2 < alike, "{fair} s with accounts of their own, {alike} s with one");
+}

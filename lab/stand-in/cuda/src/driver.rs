@@ -1,0 +1,308 @@
+//! The driver of this process: what it was told, its clock, and its one lock.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
+
+use rustix::time::{ClockId, clock_gettime};
+use tessera_stand_in::cuda::settings::CudaSettings;
+
+use crate::abi::{CallResult, CudaCode};
+use crate::faults::CallFaults;
+use crate::trace::CallTrace;
+use crate::world::DriverState;
+
+/// Longest sleep while work is under way: others may have died, and who waits wants to know.
+pub const LOOK_EVERY: Duration = Duration::from_millis(10);
+
+/// With virtual time: how long threads that are elsewhere may hold it up.
+const PATIENCE: Duration = Duration::from_millis(20);
+
+/// The driver of a process.
+pub struct CudaDriver {
+    /// What the environment says.
+    pub settings: CudaSettings,
+    /// Why it can't be used, if it can't.
+    pub broken: Option<String>,
+    /// Where calls and operations are written down.
+    pub trace: Option<CallTrace>,
+    /// What goes wrong on demand.
+    pub faults: CallFaults,
+    world: Mutex<DriverState>,
+    /// Told when something may have changed for those who wait.
+    pub changed: Condvar,
+    virtual_now: AtomicU64,
+    threads: Mutex<DriverThreads>,
+}
+
+/// Who might move virtual time on.
+#[derive(Default)]
+struct DriverThreads {
+    known: usize,
+    waiting: usize,
+    /// Counts the moves of virtual time: whoever waited has to ask anew.
+    moves: u64,
+}
+
+/// The driver of this process.
+pub fn driver() -> &'static CudaDriver {
+    static DRIVER: OnceLock<CudaDriver> = OnceLock::new();
+    DRIVER.get_or_init(CudaDriver::new)
+}
+
+impl CudaDriver {
+    fn new() -> Self {
+        let (settings, mut broken) = match CudaSettings::from_env() {
+            Ok(settings) => (settings, None),
+            Err(error) => {
+                let unset = CudaSettings::from_variables(|_| None);
+                (unset.expect("what is unset is right"), Some(error.to_string()))
+            }
+        };
+        let faults = CallFaults::parse(&settings.faults).unwrap_or_else(|why| {
+            broken = Some(why);
+            CallFaults::default()
+        });
+        let trace = settings.trace.as_deref().and_then(|folder| match CallTrace::open(folder) {
+            Ok(trace) => Some(trace),
+            Err(error) => {
+                broken = Some(format!("can't write a trace into {}: {error}", folder.display()));
+                None
+            }
+        });
+        let world = Mutex::new(DriverState::new(&settings));
+        // Far from 0, so that nothing is before the beginning.
+        let virtual_now = AtomicU64::new(1_000_000_000);
+        let (changed, threads) = (Condvar::new(), Mutex::default());
+        Self { settings, broken, trace, faults, world, changed, virtual_now, threads }
+    }
+
+    /// Locks the world.
+    pub fn world(&self) -> MutexGuard<'_, DriverState> {
+        self.world.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns the device's time in nanoseconds: the machine's monotonic clock, or virtual time.
+    pub fn now(&self) -> u64 {
+        if self.settings.virtual_time {
+            self.virtual_now.load(Ordering::Acquire)
+        } else {
+            self.real_now()
+        }
+    }
+
+    /// Returns the machine's monotonic clock in nanoseconds.
+    pub fn real_now(&self) -> u64 {
+        let now = clock_gettime(ClockId::Monotonic);
+        let seconds = u64::try_from(now.tv_sec).unwrap_or(0);
+        seconds.saturating_mul(1_000_000_000) + u64::try_from(now.tv_nsec).unwrap_or(0)
+    }
+
+    /// Says something on stderr, once.
+    pub fn complain(&self, what: &str) {
+        static SAID: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
+        let mut said = SAID.lock().unwrap_or_else(PoisonError::into_inner);
+        if said.insert(what.to_owned()) {
+            eprintln!("libcuda stand-in: {what}");
+        }
+    }
+
+    /// Leaves an error with the current context.
+    pub fn poison_current(&self, code: CudaCode) {
+        if let Some(id) = current_id()
+            && let Some(context) = self.world().contexts.get_mut(&id)
+        {
+            context.sticky.get_or_insert(code);
+        }
+    }
+
+    /// Says goodbye to the MPS server, when the process ends in order.
+    pub fn part(&self) {
+        if let Ok(mut world) = self.world.try_lock()
+            && let Some(mps) = world.mps.take()
+        {
+            mps.client.close();
+        }
+    }
+
+    /// Keeps the calling thread busy until a launch has taken as long as a driver's.
+    pub fn spend_launch_cost(&self, began: u64) {
+        let cost = u64::try_from(self.settings.launch_cost.as_nanos()).unwrap_or(0);
+        if self.settings.virtual_time {
+            self.virtual_now.fetch_add(cost, Ordering::AcqRel);
+            return;
+        }
+        // A driver's launch is work, not a wait: the processor is busy with it.
+        while self.real_now().saturating_sub(began) < cost {
+            std::hint::spin_loop();
+        }
+    }
+
+    /// Waits until `done` has an answer, letting the device's work go on meanwhile.
+    pub fn wait<T>(&self, mut done: impl FnMut(&mut DriverState) -> Option<T>) -> T {
+        let mut world = self.world();
+        loop {
+            world.pump(self.now());
+            if let Some(answer) = done(&mut world) {
+                return answer;
+            }
+            world = self.sleep(world);
+        }
+    }
+
+    /// Waits until these places in lanes are over.
+    pub fn wait_for(&self, places: &[(u64, u64)]) {
+        if places.is_empty() {
+            return;
+        }
+        self.world().waiting_for.extend(places);
+        self.wait(|world| places.iter().all(|place| world.is_settled(*place)).then_some(()));
+        let mut world = self.world();
+        for place in places {
+            if let Some(own) = world.waiting_for.iter().position(|waited| waited == place) {
+                world.waiting_for.swap_remove(own);
+            }
+        }
+    }
+
+    /// Returns what a context's work came to, once it was waited for.
+    pub fn verdict(&self, context: u64) -> CallResult {
+        let mut world = self.world();
+        world.ask_server(self.now());
+        world.context(context)?.sticky.map_or(Ok(()), Err)
+    }
+
+    /// Sleeps until the device has something new, or somebody says so.
+    fn sleep<'w>(&self, mut world: MutexGuard<'w, DriverState>) -> MutexGuard<'w, DriverState> {
+        if self.settings.virtual_time {
+            return self.sleep_virtually(world);
+        }
+        sharpen_timer();
+        let now = self.now();
+        let until = world.next_event(now).unwrap_or(u64::MAX);
+        let time = Duration::from_nanos(until.saturating_sub(now)).min(LOOK_EVERY);
+        world.waiters += 1;
+        let slept = self.changed.wait_timeout(world, time);
+        let (mut world, _) = slept.unwrap_or_else(PoisonError::into_inner);
+        world.waiters -= 1;
+        world
+    }
+
+    fn sleep_virtually<'w>(
+        &self,
+        mut world: MutexGuard<'w, DriverState>,
+    ) -> MutexGuard<'w, DriverState> {
+        let moves = {
+            let mut threads = self.threads();
+            threads.waiting += 1;
+            if threads.waiting >= threads.known && world.is_quiet() {
+                return self.move_time(world, threads);
+            }
+            threads.moves
+        };
+        let slept = self.changed.wait_timeout(world, PATIENCE);
+        let (woken, timeout) = slept.unwrap_or_else(PoisonError::into_inner);
+        world = woken;
+        let mut threads = self.threads();
+        if threads.moves != moves {
+            return world;
+        }
+        if timeout.timed_out() && world.is_quiet() {
+            // The others are not in the driver: they wait for this thread, or sleep for real.
+            return self.move_time(world, threads);
+        }
+        threads.waiting = threads.waiting.saturating_sub(1);
+        world
+    }
+
+    fn move_time<'w>(
+        &self,
+        world: MutexGuard<'w, DriverState>,
+        mut threads: MutexGuard<'_, DriverThreads>,
+    ) -> MutexGuard<'w, DriverState> {
+        if let Some(next) = world.next_event(self.now()) {
+            self.virtual_now.fetch_max(next, Ordering::AcqRel);
+        }
+        threads.waiting = 0;
+        threads.moves += 1;
+        self.changed.notify_all();
+        world
+    }
+
+    /// Lets virtual time pass as if the program were busy, in nanoseconds.
+    pub fn pass_virtual_time(&self, time: u64) {
+        let end = self.now().saturating_add(time);
+        self.world().alarms.push(end);
+        self.wait(|_| (self.now() >= end).then_some(()));
+        let mut world = self.world();
+        if let Some(own) = world.alarms.iter().position(|alarm| *alarm == end) {
+            world.alarms.swap_remove(own);
+        }
+    }
+
+    fn threads(&self) -> MutexGuard<'_, DriverThreads> {
+        self.threads.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Counts the calling thread among those for which virtual time waits.
+    pub fn know_thread(&self) {
+        struct KnownThread(Cell<bool>);
+        impl Drop for KnownThread {
+            fn drop(&mut self) {
+                if self.0.get() {
+                    let mut threads = driver().threads();
+                    threads.known = threads.known.saturating_sub(1);
+                }
+            }
+        }
+        thread_local! {
+            static KNOWN: KnownThread = const { KnownThread(Cell::new(false)) };
+        }
+        if self.settings.virtual_time {
+            let news = KNOWN.try_with(|known| !known.0.replace(true));
+            self.threads().known += usize::from(news.unwrap_or(false));
+        }
+    }
+}
+
+/// Lets this thread's sleeps end when they should, not up to 50 µs later.
+pub fn sharpen_timer() {
+    thread_local! {
+        static SHARP: Cell<bool> = const { Cell::new(false) };
+    }
+    if !SHARP.replace(true) {
+        // If it is refused, sleeps are as long as the system makes them.
+        // SAFETY: concerns no memory.
+        unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1_u64) };
+    }
+}
+
+thread_local! {
+    /// Contexts of this thread, the current one last.
+    static STACK: RefCell<Vec<u64>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Returns the id of the thread's current context, alive or not.
+pub fn current_id() -> Option<u64> {
+    STACK.with_borrow(|stack| stack.last().copied())
+}
+
+/// Makes a context the thread's current one, instead of what was; `None` for no context.
+pub fn set_current(id: Option<u64>) {
+    STACK.with_borrow_mut(|stack| {
+        stack.pop();
+        stack.extend(id);
+    });
+}
+
+/// Puts a context above the thread's current one.
+pub fn push_current(id: u64) {
+    STACK.with_borrow_mut(|stack| stack.push(id));
+}
+
+/// Takes the thread's current context off.
+pub fn pop_current() -> Option<u64> {
+    STACK.with_borrow_mut(Vec::pop)
+}

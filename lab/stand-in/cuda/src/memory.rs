@@ -1,0 +1,270 @@
+//! Device memory: addresses are the process's own, so that copies and kernels work on it.
+//!
+//! One range of addresses is kept for all devices; what is freed goes back to the machine. Bytes
+//! that a program writes take as much of the machine's memory, those that it only allocates none.
+
+use std::collections::BTreeMap;
+use std::ptr;
+
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous};
+
+use crate::abi::{CallResult, CudaCode};
+
+/// Addresses that are kept at best: more than all memory of a node of today.
+const RANGE_BYTES: u64 = 1 << 42;
+/// And at least.
+const RANGE_BYTES_MIN: u64 = 1 << 30;
+/// Allocations begin at multiples of this, as the driver's do.
+const GRAIN: u64 = 512;
+/// Freed memory goes back in whole pages.
+const PAGE: u64 = 4096;
+
+/// Why addresses have a place in tables.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AllocationKind {
+    /// Memory of a device.
+    Device,
+    /// Memory that both sides use, and the device accounts for.
+    Managed,
+    /// Pinned memory of the host.
+    Host,
+    /// Memory of the program that it had pinned.
+    Registered,
+}
+
+/// One allocation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MemoryAllocation {
+    /// Where it begins.
+    pub base: u64,
+    /// Its size in bytes.
+    pub bytes: u64,
+    /// What it is.
+    pub kind: AllocationKind,
+    /// The context to which it belongs.
+    pub context: u64,
+}
+
+/// All memory that the driver knows of.
+#[derive(Debug, Default)]
+pub struct CudaMemory {
+    known: BTreeMap<u64, MemoryAllocation>,
+    /// Free ranges: beginning and size.
+    free: BTreeMap<u64, u64>,
+}
+
+impl CudaMemory {
+    /// Allocates; what it is counted on is the caller's affair.
+    pub fn allocate(&mut self, bytes: u64, kind: AllocationKind, context: u64) -> CallResult<u64> {
+        if self.known.is_empty() && self.free.is_empty() {
+            let (base, size) = reserve().ok_or(CudaCode::OUT_OF_MEMORY)?;
+            self.free.insert(base, size);
+        }
+        let room = bytes.max(1).checked_next_multiple_of(GRAIN).ok_or(CudaCode::OUT_OF_MEMORY)?;
+        let found = self.free.iter().find(|(_, size)| **size >= room);
+        let (base, size) =
+            found.map(|(base, size)| (*base, *size)).ok_or(CudaCode::OUT_OF_MEMORY)?;
+        self.free.remove(&base);
+        if size > room {
+            self.free.insert(base + room, size - room);
+        }
+        self.known.insert(base, MemoryAllocation { base, bytes, kind, context });
+        Ok(base)
+    }
+
+    /// Takes an allocation of these kinds back, by its beginning.
+    pub fn free(&mut self, base: u64, kinds: &[AllocationKind]) -> CallResult<MemoryAllocation> {
+        let found = self.known.get(&base).filter(|found| kinds.contains(&found.kind)).copied();
+        let found = found.ok_or(CudaCode::INVALID_VALUE)?;
+        self.known.remove(&base);
+        if found.kind != AllocationKind::Registered {
+            give_back(found);
+            self.join(base, found.bytes.max(1).next_multiple_of(GRAIN));
+        }
+        Ok(found)
+    }
+
+    /// Takes back all that a context has, and returns the bytes of the device's.
+    pub fn free_context(&mut self, context: u64) -> u64 {
+        let of_context = self.known.values().filter(|a| a.context == context);
+        let all: Vec<_> = of_context.copied().collect();
+        let freed = all.iter().filter_map(|a| self.free(a.base, &[a.kind]).ok());
+        let device =
+            freed.filter(|a| matches!(a.kind, AllocationKind::Device | AllocationKind::Managed));
+        device.map(|a| a.bytes).sum()
+    }
+
+    /// Takes note of memory that the program pins.
+    pub fn register(&mut self, base: u64, bytes: u64, context: u64) -> CallResult {
+        let end = base.checked_add(bytes).ok_or(CudaCode::INVALID_VALUE)?;
+        let before = self.known.range(..end).next_back();
+        if before.is_some_and(|(_, a)| a.base + a.bytes.max(1) > base) {
+            return Err(CudaCode::HOST_MEMORY_ALREADY_REGISTERED);
+        }
+        self.known.insert(
+            base,
+            MemoryAllocation { base, bytes, kind: AllocationKind::Registered, context },
+        );
+        Ok(())
+    }
+
+    /// Finds the allocation in which an address is.
+    pub fn at(&self, address: u64) -> Option<MemoryAllocation> {
+        let (_, found) = self.known.range(..=address).next_back()?;
+        (address - found.base < found.bytes.max(1)).then_some(*found)
+    }
+
+    /// Tells whether all of a range is within one allocation.
+    pub fn holds(&self, address: u64, bytes: u64) -> bool {
+        self.at(address).is_some_and(|found| {
+            (address - found.base).checked_add(bytes).is_some_and(|end| end <= found.bytes)
+        })
+    }
+
+    fn join(&mut self, base: u64, size: u64) {
+        let (mut base, mut size) = (base, size);
+        if let Some(next) = self.free.remove(&(base + size)) {
+            size += next;
+        }
+        let before = self.free.range(..base).next_back().map(|(b, s)| (*b, *s));
+        if let Some((earlier, its_size)) = before.filter(|(b, s)| b + s == base) {
+            self.free.remove(&earlier);
+            (base, size) = (earlier, size + its_size);
+        }
+        self.free.insert(base, size);
+    }
+}
+
+/// Keeps a range of addresses for device memory, as large as the system lets.
+fn reserve() -> Option<(u64, u64)> {
+    let mut bytes = RANGE_BYTES;
+    loop {
+        let length = usize::try_from(bytes).ok()?;
+        let (access, flags) =
+            (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::NORESERVE);
+        // SAFETY: a new range at an address of the system's choice, which nobody else uses.
+        match unsafe { mmap_anonymous(ptr::null_mut(), length, access, flags) } {
+            Ok(base) => return Some((u64::try_from(base.addr()).ok()?, bytes)),
+            Err(_) if bytes > RANGE_BYTES_MIN => bytes /= 2,
+            Err(_) => return None,
+        }
+    }
+}
+
+/// Gives the machine back what it lent to an allocation.
+fn give_back(found: MemoryAllocation) {
+    let start = found.base.next_multiple_of(PAGE);
+    let end = (found.base + found.bytes) / PAGE * PAGE;
+    let length = usize::try_from(end.saturating_sub(start)).unwrap_or(0);
+    if let Ok(start) = usize::try_from(start)
+        && length > 0
+    {
+        let start = ptr::with_exposed_provenance_mut(start);
+        // SAFETY: whole pages of the range of device memory, in an allocation that is no more.
+        // Without this they would only be given back later.
+        let _ = unsafe { madvise(start, length, Advice::LinuxDontNeed) };
+    }
+}
+
+/// Copies bytes between memory of any side; the ranges may overlap.
+///
+/// # Safety
+///
+/// The destination can be written and the source read for so many bytes.
+pub unsafe fn copy(to: u64, from: u64, bytes: u64) {
+    let (Ok(to), Ok(from), Ok(bytes)) =
+        (usize::try_from(to), usize::try_from(from), usize::try_from(bytes))
+    else {
+        return;
+    };
+    let (to, from) =
+        (ptr::with_exposed_provenance_mut::<u8>(to), ptr::with_exposed_provenance(from));
+    // SAFETY: the caller's promise.
+    unsafe { ptr::copy(from, to, bytes) };
+}
+
+/// Reads a 64-bit word.
+///
+/// # Safety
+///
+/// The word can be read.
+pub unsafe fn read_word(at: u64) -> u64 {
+    let at = ptr::with_exposed_provenance::<u64>(usize::try_from(at).unwrap_or(0));
+    // SAFETY: the caller's promise. Volatile, as a program may write it meanwhile.
+    unsafe { at.read_volatile() }
+}
+
+/// Writes a 64-bit word.
+///
+/// # Safety
+///
+/// The word can be written.
+pub unsafe fn write_word(at: u64, word: u64) {
+    let at = ptr::with_exposed_provenance_mut::<u64>(usize::try_from(at).unwrap_or(0));
+    // SAFETY: the caller's promise.
+    unsafe { at.write_volatile(word) };
+}
+
+/// Fills memory with a pattern.
+///
+/// # Safety
+///
+/// The memory can be written for the pattern times the count.
+pub unsafe fn fill(at: u64, pattern: &[u8], count: u64) {
+    let length = u64::try_from(pattern.len()).unwrap_or(0);
+    if pattern.iter().all(|byte| *byte == pattern[0]) {
+        let at = ptr::with_exposed_provenance_mut::<u8>(usize::try_from(at).unwrap_or(0));
+        let bytes = usize::try_from(length * count).unwrap_or(0);
+        // SAFETY: the caller's promise.
+        unsafe { at.write_bytes(pattern[0], bytes) };
+        return;
+    }
+    for index in 0..count {
+        let base = usize::try_from(at + index * length).unwrap_or(0);
+        for (offset, byte) in pattern.iter().enumerate() {
+            let to = ptr::with_exposed_provenance_mut::<u8>(base + offset);
+            // SAFETY: the caller's promise.
+            unsafe { to.write(*byte) };
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_freed_is_whole_again_and_what_is_unknown_is_refused() {
+        let mut memory = CudaMemory::default();
+        let blocks: Vec<_> = (0..4)
+            .map(|n| memory.allocate(1_000 + n, AllocationKind::Device, 1).unwrap())
+            .collect();
+
+        assert!(memory.holds(blocks[1] + 10, 991));
+        assert!(!memory.holds(blocks[1] + 10, 992));
+        assert_eq!(
+            memory.free(blocks[1] + 1, &[AllocationKind::Device]),
+            Err(CudaCode::INVALID_VALUE)
+        );
+        assert_eq!(memory.free(blocks[1], &[AllocationKind::Host]), Err(CudaCode::INVALID_VALUE));
+        for block in [1, 3, 0, 2] {
+            memory.free(blocks[block], &[AllocationKind::Device]).unwrap();
+        }
+        assert_eq!(memory.free.len(), 1);
+        assert_eq!(memory.at(blocks[0]), None);
+    }
+
+    #[test]
+    fn freed_memory_is_zero_when_it_comes_back_in_whole_pages() {
+        let mut memory = CudaMemory::default();
+        let first = memory.allocate(1 << 20, AllocationKind::Device, 1).unwrap();
+        // SAFETY: the allocation just made.
+        unsafe { fill(first, &[7], 1 << 20) };
+        memory.free(first, &[AllocationKind::Device]).unwrap();
+        let again = memory.allocate(1 << 20, AllocationKind::Device, 1).unwrap();
+
+        assert_eq!(again, first);
+        // SAFETY: the allocation just made.
+        assert_eq!(unsafe { read_word(again + 8192) }, 0);
+    }
+}

@@ -1,0 +1,31 @@
+//! Which of NVIDIA's control programs the stand-in is like, where they differ.
+
+/// A release of NVIDIA's driver.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DriverRelease {
+    /// Like 535.261.03: no `get_server_status`, no file with the daemon's process id.
+    R535,
+    /// Like 550.163.01; 555.58.02 says the same.
+    R550,
+}
+
+impl DriverRelease {
+    /// Reads the number of a driver's branch.
+    pub const fn from_branch(branch: u64) -> Option<Self> {
+        match branch {
+            535 => Some(Self::R535),
+            550 | 555 => Some(Self::R550),
+            _ => None,
+        }
+    }
+
+    /// Whether the daemon knows `get_server_status`.
+    pub const fn tells_status(self) -> bool {
+        matches!(self, Self::R550)
+    }
+
+    /// Whether the daemon leaves its process id in a file.
+    pub const fn writes_pid(self) -> bool {
+        matches!(self, Self::R550)
+    }
+}

@@ -1,0 +1,60 @@
+//! Which processes are alive, without trusting a bare process id.
+
+use std::fs;
+
+use serde::{Deserialize, Serialize};
+
+/// One process, told apart from a later one with the same id.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct ProcessIdentity {
+    /// Process id.
+    pub pid: u32,
+    /// Start time in clock ticks since boot (field 22 of `/proc/PID/stat`).
+    pub started_ticks: u64,
+}
+
+impl ProcessIdentity {
+    /// Returns the calling process, or `None` where `/proc` can't be read.
+    pub fn current() -> Option<Self> {
+        let pid = std::process::id();
+        Some(Self { pid, started_ticks: started(pid)? })
+    }
+
+    /// Tells whether the process still runs. A zombie doesn't: the kernel has already taken
+    /// its devices away.
+    pub fn is_alive(self) -> bool {
+        started(self.pid) == Some(self.started_ticks)
+    }
+}
+
+fn started(pid: u32) -> Option<u64> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The command name may hold spaces and brackets, so fields count from its last bracket.
+    let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
+    let state = fields.next()?;
+    if matches!(state, "Z" | "X") {
+        return None;
+    }
+    // Field 22 of the line is the 19th after the state.
+    fields.nth(18)?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_is_alive_until_it_exits_and_never_confused_with_its_successor() {
+        let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        let process =
+            ProcessIdentity { pid: child.id(), started_ticks: started(child.id()).unwrap() };
+        let namesake = ProcessIdentity { started_ticks: process.started_ticks + 1, ..process };
+
+        assert!(process.is_alive());
+        assert!(!namesake.is_alive());
+
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(!process.is_alive());
+    }
+}

@@ -1,0 +1,299 @@
+//! Recorded results of benchmarks, and the comparison of a new run with them.
+
+use std::fmt;
+
+use serde_json::Value;
+
+/// By how much a figure may be worse than the recorded one: runs on one machine differ by less.
+pub const TOLERANCE: f64 = 0.10;
+
+/// Which way a figure gets better.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Better {
+    /// Rates and ratios of ours to another's.
+    Higher,
+    /// Times and sizes.
+    Lower,
+}
+
+/// One figure of a result, or several of one kind.
+#[derive(Clone, Copy, Debug)]
+pub struct Figure {
+    /// A JSON pointer in which `*` stands for each element of a list or an object.
+    pub pointer: &'static str,
+    /// Which way it gets better.
+    pub better: Better,
+}
+
+/// A benchmark that can be repeated.
+#[derive(Clone, Copy, Debug)]
+pub struct Benchmark {
+    /// The program in `load-tests/src/bin`; the record is `load-tests/results/NAME.json`.
+    pub name: &'static str,
+    /// The options with which the record was made.
+    pub options: &'static [&'static str],
+    /// Whether the program prints one JSON object a line instead of writing `--out`.
+    pub prints_lines: bool,
+    /// The option that names a Python with the package `hyperqueue`, where it is compared with.
+    pub takes_hyperqueue: bool,
+    /// What is compared.
+    pub figures: &'static [Figure],
+}
+
+const fn higher(pointer: &'static str) -> Figure {
+    Figure { pointer, better: Better::Higher }
+}
+
+const fn lower(pointer: &'static str) -> Figure {
+    Figure { pointer, better: Better::Lower }
+}
+
+const PLAIN: Benchmark = Benchmark {
+    name: "",
+    options: &[],
+    prints_lines: false,
+    takes_hyperqueue: false,
+    figures: &[],
+};
+
+/// Every benchmark with a record, the quick ones first.
+pub const BENCHMARKS: &[Benchmark] = &[
+    Benchmark {
+        name: "mig-states",
+        figures: &[
+            higher("/anew_to_lookup_ratio_p50"),
+            lower("/build/p50_ms"),
+            lower("/lookup/p50_ns"),
+        ],
+        ..PLAIN
+    },
+    Benchmark {
+        name: "live-round",
+        options: &["--rounds", "30", "--scales", "1"],
+        prints_lines: true,
+        figures: &[lower("/rows/*/median_ms")],
+        ..PLAIN
+    },
+    Benchmark {
+        name: "gang-round",
+        options: &["--rounds", "5", "--scales", "1,4,16,50"],
+        prints_lines: true,
+        figures: &[lower("/rows/*/median_ms")],
+        ..PLAIN
+    },
+    Benchmark {
+        name: "idle",
+        figures: &[
+            lower("/controller_core_percent"),
+            lower("/agent_core_percent"),
+            lower("/controller_rss_mib"),
+            lower("/agent_rss_mib"),
+        ],
+        ..PLAIN
+    },
+    Benchmark {
+        name: "latency",
+        takes_hyperqueue: true,
+        figures: &[
+            lower("/submit_to_running/p50_ms"),
+            lower("/submit_to_done/p50_ms"),
+            lower("/running_to_hyperqueue_ratio"),
+            lower("/done_to_hyperqueue_ratio"),
+        ],
+        ..PLAIN
+    },
+    Benchmark {
+        name: "submit-rate",
+        options: &["--secs", "6", "--rounds", "3"],
+        figures: &[
+            higher("/median/single_to_bare_ratio"),
+            higher("/median/single_per_sec"),
+            higher("/median/array_tasks_per_sec"),
+            lower("/median/open_loop_p99_ms"),
+        ],
+        ..PLAIN
+    },
+    Benchmark {
+        name: "throughput",
+        options: &["--nodes", "1,16"],
+        takes_hyperqueue: true,
+        figures: &[
+            higher("/clusters/*/jobs_per_sec"),
+            higher("/clusters/*/ratio_to_hyperqueue"),
+            higher("/clusters/*/ratio_to_slurm"),
+        ],
+        ..PLAIN
+    },
+    Benchmark {
+        name: "shim-overhead",
+        options: &["--secs", "10"],
+        figures: &[
+            lower("/passed_on/stub_ns"),
+            lower("/passed_on/hook_ns"),
+            lower("/holder/every_5_us/p50_ns"),
+            lower("/holder/every_3_ms/p50_ns"),
+        ],
+        ..PLAIN
+    },
+    Benchmark {
+        name: "kernel-faults",
+        figures: &[
+            lower("/queue_killed/longest_pause_then/p50_ms"),
+            lower("/queue_killed/both_back_after/p50_ms"),
+            lower("/holder_killed/next_launch_after/p50_ms"),
+        ],
+        ..PLAIN
+    },
+    Benchmark {
+        name: "kernel-queue",
+        options: &["--tasks", "500"],
+        figures: &[
+            lower("/pairs_gaps_vary_by_5_percent/*/ours/high_ratio"),
+            higher("/pairs_gaps_vary_by_5_percent/*/ours/of_omniscient"),
+            lower("/pairs_gaps_vary_by_30_percent/*/ours/high_ratio"),
+            higher("/pairs_gaps_vary_by_30_percent/*/ours/of_omniscient"),
+            lower("/decisions/*/median_ns"),
+        ],
+        ..PLAIN
+    },
+    Benchmark {
+        name: "layout-storm",
+        options: &["--transitions", "10000", "--samples", "400", "--seed", "1"],
+        figures: &[
+            lower("/agent_ms_over_driver/create/p50_ms"),
+            lower("/agent_ms_over_driver/destroy/p50_ms"),
+        ],
+        ..PLAIN
+    },
+    Benchmark {
+        name: "fragmentation",
+        figures: &[lower("/figures/*/rules/0/fragmented_percent")],
+        ..PLAIN
+    },
+    Benchmark {
+        name: "kernel-pairs",
+        options: &["--tasks", "10", "--measured", "30", "--steady", "12"],
+        figures: &[
+            lower("/pairs/*/tessera/high_times_alone"),
+            higher("/pairs/*/tessera/low_part_of_omniscient"),
+        ],
+        ..PLAIN
+    },
+    Benchmark {
+        name: "policies",
+        figures: &[
+            lower("/cases/*/policies/*/jct_mean_s"),
+            lower("/cases/*/policies/*/makespan_s"),
+        ],
+        ..PLAIN
+    },
+];
+
+/// One figure with its record.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Comparison {
+    /// Where it is in the result.
+    pub pointer: String,
+    /// The recorded value.
+    pub recorded: f64,
+    /// The value of this run; absent if the run has none.
+    pub measured: Option<f64>,
+    /// Part by which this run is worse; negative where it is better.
+    pub worse_by: f64,
+}
+
+impl Comparison {
+    /// Returns whether the figure is worse than the tolerance allows, or was not measured.
+    pub fn has_fallen(&self) -> bool {
+        self.measured.is_none() || self.worse_by > TOLERANCE
+    }
+}
+
+impl fmt::Display for Comparison {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { pointer, recorded, measured, worse_by } = self;
+        let Some(measured) = measured else {
+            return write!(f, "{pointer:<56} {recorded:>12.3} {:>12}", "missing");
+        };
+        let change = if *worse_by > 0.0 { "worse" } else { "better" };
+        let percent = (worse_by * 100.0).abs();
+        write!(f, "{pointer:<56} {recorded:>12.3} {measured:>12.3} {percent:>7.1} % {change}")
+    }
+}
+
+/// Compares a run with the record, figure by figure. Figures without a recorded number are left out.
+pub fn compare(recorded: &Value, measured: &Value, figures: &[Figure]) -> Vec<Comparison> {
+    let mut compared = Vec::new();
+    for figure in figures {
+        for pointer in expand(recorded, figure.pointer) {
+            let Some(before) = recorded.pointer(&pointer).and_then(Value::as_f64) else { continue };
+            let now = measured.pointer(&pointer).and_then(Value::as_f64);
+            let worse_by = now.map_or(1.0, |now| worse_by(before, now, figure.better));
+            compared.push(Comparison { pointer, recorded: before, measured: now, worse_by });
+        }
+    }
+    compared
+}
+
+fn worse_by(before: f64, now: f64, better: Better) -> f64 {
+    let change = match better {
+        Better::Higher => before - now,
+        Better::Lower => now - before,
+    };
+    if change == 0.0 { 0.0 } else { change / before.abs().max(f64::MIN_POSITIVE) }
+}
+
+/// Returns the pointers that a pointer with `*` stands for.
+fn expand(value: &Value, pointer: &str) -> Vec<String> {
+    let Some((before, after)) = pointer.split_once("/*") else { return vec![pointer.to_owned()] };
+    let keys: Vec<String> = match value.pointer(before) {
+        Some(Value::Array(items)) => (0..items.len()).map(|index| index.to_string()).collect(),
+        Some(Value::Object(fields)) => fields.keys().cloned().collect(),
+        _ => Vec::new(),
+    };
+    let one = |key: &String| expand(value, &format!("{before}/{key}{after}"));
+    keys.iter().flat_map(one).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_rate_that_falls_and_a_time_that_rises_by_a_fifth_have_fallen() {
+        let recorded = json!({ "rate": 100.0, "times": [{ "ms": 10.0 }, { "ms": 10.0 }] });
+        let measured = json!({ "rate": 80.0, "times": [{ "ms": 12.0 }, { "ms": 10.5 }] });
+
+        let compared = compare(&recorded, &measured, &[higher("/rate"), lower("/times/*/ms")]);
+
+        let fallen: Vec<bool> = compared.iter().map(Comparison::has_fallen).collect();
+        assert_eq!(fallen, [true, true, false]);
+        assert_eq!(compared[1].pointer, "/times/0/ms");
+    }
+
+    #[test]
+    fn a_figure_that_was_never_recorded_is_left_out_and_one_that_is_missing_now_has_fallen() {
+        let recorded = json!({ "ours": 1.0, "theirs": null });
+
+        let compared = compare(&recorded, &json!({}), &[higher("/ours"), higher("/theirs")]);
+
+        assert_eq!(compared.len(), 1);
+        assert!(compared[0].has_fallen());
+    }
+
+    #[test]
+    fn every_benchmark_finds_all_of_its_figures_in_its_record() {
+        for benchmark in BENCHMARKS {
+            let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/results");
+            let text = std::fs::read_to_string(format!("{folder}/{}.json", benchmark.name));
+            let recorded: Value = serde_json::from_str(&text.unwrap()).unwrap();
+
+            for figure in benchmark.figures {
+                let found = compare(&recorded, &recorded, &[*figure]);
+                assert!(!found.is_empty(), "{}: {}", benchmark.name, figure.pointer);
+            }
+        }
+    }
+}

@@ -1,0 +1,224 @@
+//! Models that a running controller trains on its history: versioned, used, compared with outcomes, and
+//! given up where they are inaccurate.
+
+use std::process::Command;
+
+use tessera_api_types::{JobDetail, PredictionReport, SubmitRequest};
+use tessera_load_tests::cluster::{Cluster, Database, Plan, SOON, script};
+use tessera_load_tests::programs::programs;
+use tessera_load_tests::{postgres, wait};
+
+const GIB: u64 = 1 << 30;
+
+/// A cluster that looks every second whether there is something to learn, and has run one job on a
+/// whole GPU, whose rows others are copies of.
+struct Rig {
+    cluster: Cluster,
+}
+
+impl Rig {
+    fn start() -> Self {
+        let cluster = Plan::new()
+            .policy("tessera")
+            .env("TESSERA_LEARN_EVERY", "1")
+            .database(Database::External)
+            .node("n1", "a100-40gb,a100-40gb")
+            .start();
+        let rig = Self { cluster };
+        rig.runs(&SubmitRequest { gpu_profile: Some("7g.40gb".into()), ..task("seed", "true") });
+        rig
+    }
+
+    fn runs(&self, request: &SubmitRequest) -> JobDetail {
+        let job = self.cluster.submit(request).job_id;
+        self.cluster.wait_job(job, SOON, "succeeded")
+    }
+
+    fn sql(&self, statement: &str) {
+        let url = self.cluster.database.as_ref().unwrap().url();
+        let told = Command::new(postgres::program("psql"))
+            .args(["-q", "-X", "-v", "ON_ERROR_STOP=1", &url, "-c", statement])
+            .output()
+            .unwrap();
+        assert!(told.status.success(), "{told:?}");
+    }
+
+    fn predictions(&self) -> PredictionReport {
+        self.cluster.call("GET", "/v1/predictions", None).expect(200).json()
+    }
+
+    fn says(&self, words: &[&str]) -> String {
+        let url = format!("http://{}", self.cluster.http());
+        let told = Command::new(programs().path("tessera"))
+            .args(["--url", &url])
+            .args(words)
+            .output()
+            .unwrap();
+        assert!(told.status.success(), "{told:?}");
+        String::from_utf8(told.stdout).unwrap()
+    }
+
+    /// Waits until a series has a value.
+    fn shows(&self, series: &str) {
+        wait::until(SOON, series, || {
+            let metrics = self.cluster.call("GET", "/metrics", None).expect(200).text();
+            metrics.lines().any(|line| line == series).then_some(())
+        });
+    }
+}
+
+fn task(key: &str, text: &str) -> SubmitRequest {
+    SubmitRequest { user: Some("ada".into()), task_key: Some(key.into()), ..script(text) }
+}
+
+#[test]
+fn a_model_of_slices_is_trained_used_and_given_up_when_it_becomes_inaccurate() {
+    let rig = Rig::start();
+    // Sixty tasks on four sizes, all slower by the same factors; eight more that never ran on 2g.10gb.
+    rig.sql(
+        "WITH slices (profile, part, percent) AS (
+             VALUES ('7g.40gb', 1000, 100), ('4g.20gb', 571, 132), ('2g.10gb', 285, 187),
+                    ('1g.5gb', 142, 265)
+         ), runs AS (
+             SELECT gen_random_uuid() AS attempt, 1 + row_number() OVER () AS number, s.profile, s.part,
+                    CASE WHEN task <= 60 THEN 'task' || task ELSE 'late' || task - 60 END AS key,
+                    CASE WHEN task <= 60 THEN 600000 + task * 7000 ELSE 1000 END * s.percent / 100
+                        AS ran
+               FROM generate_series(1, 68) AS task CROSS JOIN slices AS s
+              WHERE task <= 60 OR s.profile <> '2g.10gb'
+         ), a AS (
+             INSERT INTO attempts (attempt, job, number, state, node, generation, gpu, gpu_index,
+                                   profile, decision, live, ended_at)
+             SELECT r.attempt, b.job, r.number, 'succeeded', b.node, 1, b.gpu, 0, r.profile,
+                    b.decision, false, now()
+               FROM runs AS r CROSS JOIN attempts AS b
+         )
+         INSERT INTO predictions (attempt, task, gpu_model, profile, compute_permille, whole, ran_ms, ended_at)
+         SELECT r.attempt, replace(p.task, 'seed', r.key), p.gpu_model, r.profile, r.part, true, r.ran,
+                now()
+           FROM runs AS r CROSS JOIN predictions AS p",
+    );
+
+    let model = wait::until(SOON, "a model is learned", || rig.predictions().model);
+
+    assert_eq!((model.learner.as_str(), model.trusted), ("gradient-boosted trees", true));
+    assert!(model.held_out_rows > 0 && model.held_out_error < 0.1, "{model:?}");
+    let told = rig.says(&["predictions"]);
+    assert!(told.contains(&model.version) && told.contains("its mean error was"), "{told}");
+    // A new leader learns what single tasks did from the store, too.
+    let mut rig = rig;
+    rig.cluster.controller.kill();
+    rig.cluster.controller.start();
+    rig.cluster.wait_ready();
+    wait::until(SOON, "the same model is learned again", || {
+        rig.predictions().model.filter(|again| again.version == model.version)
+    });
+
+    // Twice as long as was foretold, four times.
+    let late = |number: u32| SubmitRequest {
+        gpu_profile: Some("2g.10gb".into()),
+        ..task(&format!("late{number}"), "sleep 4")
+    };
+    let jobs: Vec<u64> = (1..=4).map(|n| rig.cluster.submit(&late(n)).job_id).collect();
+    for job in jobs {
+        let done = rig.cluster.wait_job(job, SOON, "succeeded");
+        let known = done.attempt_list[0].prediction.clone().unwrap();
+        assert_eq!(known.basis, "learned", "{known:?}");
+        assert!((1.5..2.5).contains(&known.expected_secs), "{known:?}");
+        assert!(known.ran_secs.is_some_and(|ran| ran > known.high_secs), "{known:?}");
+    }
+
+    let told = rig.predictions();
+    let outcomes = told.outcomes.iter().find(|of| of.basis == "learned").unwrap();
+    assert_eq!((outcomes.outcomes, outcomes.within), (4, 0));
+    let model = told.model.unwrap();
+    assert!(!model.trusted, "{model:?}");
+    rig.shows("tessera_predictor_trusted{subject=\"slices\"} 0");
+    assert!(rig.says(&["predictions"]).contains("It is not used now"));
+    let fifth = rig.runs(&late(5));
+    let known = fifth.attempt_list[0].prediction.clone().unwrap();
+    assert_eq!(known.basis, "other_slice", "the cautious rule stands in");
+}
+
+#[test]
+fn a_colocation_forest_is_trained_and_keeps_jobs_apart_that_it_predicts_to_slow_each_other() {
+    let rig = Rig::start();
+    // Of eighty tasks each ran alone in 100 s, beside nobody under MPS in 100 s, and twice beside another
+    // one in 250 s.
+    rig.sql(
+        "WITH runs AS (
+             SELECT gen_random_uuid() AS attempt, task, kind,
+                    now() - make_interval(hours => task, secs => CASE kind WHEN 2 THEN 900 ELSE 300 END)
+                        AS began,
+                    make_interval(secs => CASE WHEN kind < 3 THEN 100 ELSE 250 END) AS ran
+               FROM generate_series(1, 80) AS task CROSS JOIN generate_series(1, 4) AS kind
+         ), a AS (
+             INSERT INTO attempts (attempt, job, number, state, node, generation, gpu, gpu_index,
+                                   start, profile, decision, live, started_at, ended_at, sm_percent,
+                                   share_bytes)
+             SELECT r.attempt, 1000000 + r.task * 10 + r.kind, 1, 'succeeded', b.node, 1, b.gpu, 0,
+                    CASE WHEN r.kind = 1 THEN 6 ELSE 0 END, '2g.10gb', b.decision, false, r.began,
+                    r.began + r.ran, CASE WHEN r.kind > 1 THEN 50 END,
+                    CASE WHEN r.kind > 1 THEN 1073741824 END
+               FROM runs AS r CROSS JOIN attempts AS b
+         ), j AS (
+             INSERT INTO jobs (job, submission, state, ended_at)
+             SELECT 1000000 + r.task * 10 + r.kind, j.submission, 'succeeded', now()
+               FROM runs AS r CROSS JOIN jobs AS j
+         ), p AS (
+             INSERT INTO predictions (attempt, task, gpu_model, profile, compute_permille, whole, ran_ms, ended_at)
+             SELECT r.attempt, replace(p.task, 'seed', 'task' || r.task), p.gpu_model, '2g.10gb', 285,
+                    true, 100000, now()
+               FROM runs AS r CROSS JOIN predictions AS p
+              WHERE r.kind = 1
+         )
+         INSERT INTO colocations (attempt, task, gpu_model, profile, compute_permille, sm_percent,
+                                  online, corunners)
+         SELECT r.attempt, replace(p.task, 'seed', 'task' || r.task), p.gpu_model, '2g.10gb', 285, 50,
+                false, 0
+           FROM runs AS r CROSS JOIN predictions AS p
+          WHERE r.kind > 1",
+    );
+
+    let model = wait::until(SOON, "a forest is learned", || rig.predictions().colocation_model);
+
+    assert_eq!((model.learner.as_str(), model.trusted, model.rows), ("random forest", true, 240));
+    assert!(model.held_out_error < 0.1, "{model:?}");
+    let shares = |key: &str, text: &str| SubmitRequest {
+        share: Some("mps".into()),
+        sm_percent: Some(50),
+        gpu_memory_bytes: Some(4 * GIB),
+        ..task(key, text)
+    };
+    let first = rig.cluster.submit(&shares("one", "sleep 600")).job_id;
+    let first = rig.cluster.wait_job(first, SOON, "running");
+    let told = first.attempt_list[0].colocation_prediction.clone().unwrap();
+    assert_eq!(told.co_runners, 0);
+    assert!(told.speed > 0.9 && told.low <= told.speed && told.speed <= told.high, "{told:?}");
+
+    let second = rig.cluster.submit(&shares("task1", "sleep 1")).job_id;
+    let second = rig.cluster.wait_job(second, SOON, "succeeded");
+
+    let place = |job: &JobDetail| {
+        let attempt = &job.attempt_list[0];
+        (attempt.gpu.clone(), attempt.start_slice)
+    };
+    assert_ne!(place(&first), place(&second), "on a slice of its own");
+    let why = rig.says(&["explain", &second.job.id.to_string()]);
+    let words = format!("it doesn't join job {}: that would add", first.job.id);
+    assert!(why.contains(&words), "{why}");
+    // Of its task it is known how long it takes alone: it was a hundred times as quick.
+    let known = wait::until(SOON, "what came of it is known", || {
+        let detail = rig.cluster.job(second.job.id);
+        detail.attempt_list[0].colocation_prediction.clone().filter(|told| told.measured.is_some())
+    });
+    assert_eq!((known.measured, known.co_runners_mean), (Some(1.0), Some(0.0)));
+    assert_eq!(rig.predictions().colocation.outcomes, 1);
+    rig.shows("tessera_predictor_trusted{subject=\"colocation\"} 1");
+    rig.shows("tessera_colocation_predictions_total{within=\"yes\"} 1");
+    let shown = rig.says(&["show", &second.job.id.to_string()]);
+    assert!(shown.contains("of its speed alone, without co-runners; it ran at 100 %"), "{shown}");
+    assert!(
+        rig.says(&["predictions"]).contains("of speeds with co-runners under MPS: random forest")
+    );
+}

@@ -1,0 +1,164 @@
+//! Predictions about jobs: learned from what ran, kept over restarts, shown with its outcome.
+
+use std::process::Command;
+
+use tessera_api_types::{JobDetail, JobExplanation, MemoryPredictionView, SubmitRequest};
+use tessera_load_tests::cluster::{Cluster, Plan, SOON, script};
+use tessera_load_tests::programs::programs;
+use tessera_load_tests::wait;
+
+const GIB: u64 = 1 << 30;
+
+fn epoch(secs: &str) -> SubmitRequest {
+    SubmitRequest {
+        user: Some("ada".into()),
+        task_key: Some("epoch".into()),
+        gpu_memory_bytes: Some(8 * GIB),
+        ..script(&format!("sleep {secs}"))
+    }
+}
+
+fn ran(cluster: &Cluster, request: &SubmitRequest) -> JobDetail {
+    let job = cluster.submit(request).job_id;
+    cluster.wait_job(job, SOON, "succeeded")
+}
+
+fn tessera(cluster: &Cluster, words: &[&str]) -> String {
+    let url = format!("http://{}", cluster.http());
+    let told = Command::new(programs().path("tessera"))
+        .args(["--url", &url])
+        .args(words)
+        .output()
+        .unwrap();
+    assert!(told.status.success(), "{told:?}");
+    String::from_utf8(told.stdout).unwrap()
+}
+
+#[test]
+fn a_task_that_ran_is_predicted_with_an_interval_and_its_outcome_is_kept() {
+    let mut cluster = Plan::new().node("n1", "a100-40gb").start();
+    let first = ran(&cluster, &epoch("0.4"));
+    assert_eq!(first.attempt_list[0].prediction, None, "nothing was known");
+
+    let second = ran(&cluster, &epoch("0.4"));
+    let known = second.attempt_list[0].prediction.clone().unwrap();
+    assert_eq!((known.basis.as_str(), known.runs), ("same_slice", 1));
+    assert!(known.low_secs <= known.expected_secs && known.expected_secs <= known.high_secs);
+    assert!((0.3..3.0).contains(&known.expected_secs), "{known:?}");
+    assert!(known.ran_secs.is_some_and(|ran| ran >= 0.4), "{known:?}");
+
+    cluster.controller.kill();
+    cluster.controller.start();
+    cluster.wait_ready();
+    let on_another = SubmitRequest { gpu_memory_bytes: Some(15 * GIB), ..epoch("0.4") };
+    let third = ran(&cluster, &on_another);
+    let known = third.attempt_list[0].prediction.clone().unwrap();
+    assert_eq!((known.basis.as_str(), known.runs), ("other_slice", 2), "the store remembers");
+    let limited =
+        SubmitRequest { task_key: Some("new".into()), time_limit_secs: Some(600), ..epoch("0.1") };
+    let limited = ran(&cluster, &limited);
+    let known = limited.attempt_list[0].prediction.clone().unwrap();
+    assert_eq!((known.basis.as_str(), known.runs), ("time_limit", 0));
+    assert!((known.high_secs - 600.0).abs() < 1e-9);
+
+    let shown = tessera(&cluster, &["show", &second.job.id.to_string()]);
+    assert!(shown.contains("based on 1 earlier run on such slices; it took"), "{shown}");
+    let explained = tessera(&cluster, &["explain", &third.job.id.to_string()]);
+    assert!(
+        explained.contains("based on 2 earlier runs on other slices of such GPUs"),
+        "{explained}"
+    );
+    wait::until(SOON, "the outcomes are counted", || {
+        let metrics = cluster.call("GET", "/metrics", None).expect(200).text();
+        let counted = |basis: &str| {
+            let sum: u64 = metrics
+                .lines()
+                .filter(|l| l.starts_with("tessera_predictions_total") && l.contains(basis))
+                .filter_map(|l| l.rsplit(' ').next()?.parse::<u64>().ok())
+                .sum();
+            sum == 1
+        };
+        (counted("other_slice") && counted("time_limit")).then_some(())
+    });
+}
+
+#[test]
+fn a_waiting_job_shows_how_long_it_is_expected_to_take() {
+    let cluster = Plan::new().node("n1", "a100-40gb").start();
+    ran(&cluster, &epoch("0.4"));
+    let whole = SubmitRequest { gpu_whole: true, ..script("sleep 600") };
+    let holder = cluster.submit(&whole).job_id;
+    cluster.wait_job(holder, SOON, "running");
+    let waits = cluster.submit(&epoch("0.4")).job_id;
+
+    let explain: JobExplanation = wait::until(SOON, "it is explained", || {
+        let path = format!("/v1/jobs/{waits}/explain");
+        let explain: JobExplanation = cluster.call("GET", &path, None).expect(200).json();
+        explain.reason.is_some().then_some(explain)
+    });
+
+    let known = explain.prediction.unwrap();
+    assert_eq!((known.basis.as_str(), known.runs), ("same_slice", 1));
+    assert_eq!(known.ran_secs, None);
+}
+
+/// A job that names no size and gives up where it doesn't get `mib` of GPU memory, as CUDA's programs do.
+fn grower(mib: u64) -> SubmitRequest {
+    let client = programs().path("tessera-sim-client").display().to_string();
+    let bytes = mib << 20;
+    let text = format!(
+        "{client} --memory-bytes {bytes} --load-percent 50 --seconds 1 && exit 0\n\
+         echo 'torch.OutOfMemoryError: CUDA out of memory.' >&2\nexit 1"
+    );
+    SubmitRequest {
+        user: Some("ada".into()),
+        task_key: Some("grower".into()),
+        max_retries: Some(1),
+        ..script(&text)
+    }
+}
+
+/// Waits until it is known what memory a job's last attempt had.
+fn wait_memory_outcome(cluster: &Cluster, job: u64) -> MemoryPredictionView {
+    wait::until(SOON, "what it had is known", || {
+        let detail: JobDetail =
+            cluster.call("GET", &format!("/v1/jobs/{job}"), None).expect(200).json();
+        let known = detail.attempt_list.last()?.memory_prediction.clone()?;
+        known.peak_bytes.is_some().then_some(known)
+    })
+}
+
+#[test]
+fn a_job_that_ran_out_of_memory_runs_again_on_a_larger_slice_and_its_task_is_known_from_then_on() {
+    let mut cluster = Plan::new().node("n1", "a100-40gb").start();
+
+    let first = ran(&cluster, &grower(7_000));
+
+    let [short, enough] = &first.attempt_list[..] else { panic!("{:?}", first.attempt_list) };
+    assert_eq!((short.state.as_str(), short.profile.as_str()), ("out_of_memory", "1g.5gb"));
+    assert_eq!(short.memory_prediction, None, "nothing was known");
+    let detail = short.detail.as_deref().unwrap();
+    assert!(detail.starts_with("it ran out of GPU memory: torch.OutOfMemoryError"), "{detail}");
+    assert_eq!(enough.profile, "2g.10gb");
+    let known = wait_memory_outcome(&cluster, first.job.id);
+    assert_eq!((known.runs, known.cautious), (1, false));
+    assert_eq!(known.peak_bytes, Some(7_000 << 20));
+    assert!(known.high_bytes < 7_000 << 20, "it had more than was foretold: {known:?}");
+
+    cluster.controller.kill();
+    cluster.controller.start();
+    cluster.wait_ready();
+    let second = ran(&cluster, &grower(7_000));
+
+    assert_eq!(second.attempt_list.len(), 1, "{:?}", second.attempt_list);
+    assert_eq!(second.attempt_list[0].profile, "2g.10gb", "the store remembers");
+    let known = wait_memory_outcome(&cluster, second.job.id);
+    assert_eq!((known.runs, known.estimate_bytes), (2, 7_000 << 20));
+    let shown = tessera(&cluster, &["show", &second.job.id.to_string()]);
+    let words = "expected to use at most 6.83 GiB of GPU memory";
+    assert!(shown.contains(words) && shown.contains("; it used 6.83 GiB"), "{shown}");
+    let told = tessera(&cluster, &["predictions"]);
+    let words = "of 2 runs of jobs that request no size, 1 were within the predicted interval and 1 \
+                 needed more";
+    assert!(told.contains(words), "{told}");
+}

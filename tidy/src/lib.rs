@@ -1,0 +1,13 @@
+//! Checks of this repository that clippy has no lint for.
+//!
+//! [`prose`] holds texts to the vocabulary of `docs/glossary.md` and to short sentences.
+//! [`rings`] finds folders of one crate that import each other.
+//! `./x lint` runs the first, `load-tests/tests/architecture.rs` the second.
+
+pub mod files;
+pub mod markdown;
+pub mod prose;
+pub mod rings;
+pub mod rust;
+pub mod sentences;
+pub mod vocabulary;

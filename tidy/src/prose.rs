@@ -1,0 +1,212 @@
+//! The check of every text in the repository: the vocabulary, and the length of sentences.
+
+use std::fmt;
+use std::path::Path;
+
+use crate::files::{self, SourceFile};
+use crate::sentences::{Paragraph, WORDS_MAX};
+use crate::{markdown, rust, vocabulary};
+
+/// Which texts are checked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum TextKind {
+    /// What users read: Markdown, messages, help texts, the descriptions of the REST API.
+    Visible,
+    /// The doc comments that only readers of the code see.
+    Comments,
+    /// The names of types, functions, modules and constants; only their words are checked.
+    Names,
+}
+
+/// One text that breaks a rule.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Finding {
+    /// The file, from the root of the repository.
+    pub path: String,
+    /// The line on which the sentence begins.
+    pub line: usize,
+    /// Which rule, and what to write instead.
+    pub rule: String,
+    /// The sentence.
+    pub sentence: String,
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { path, line, rule, sentence } = self;
+        write!(f, "{path}:{line}: {rule} (docs/glossary.md): {sentence}")
+    }
+}
+
+/// The folders whose Rust sources are checked.
+const SOURCES: [&str; 8] =
+    ["api", "controller", "crates", "gpu-agent", "kernel-shim", "lab", "load-tests", "tidy"];
+/// Sources whose doc comments users read: help texts and the descriptions of the REST API.
+const VISIBLE_COMMENTS: [&str; 4] =
+    ["api/", "controller/src/http", "controller/src/settings", "gpu-agent/src/config"];
+/// Drivers of benchmarks and tools: what they print is for readers of the code.
+const INTERNAL: [&str; 2] = ["load-tests/", "tidy/"];
+/// Pages that quote what is banned.
+const QUOTING: [&str; 2] = ["docs/glossary.md", "tidy/src/vocabulary.rs"];
+
+/// A text that is not prose, with a banned word that can't be replaced.
+struct Exception {
+    path: &'static str,
+    /// The whole text, as a finding shows it.
+    text: &'static str,
+}
+
+/// Every exception, with its reason.
+const EXCEPTIONS: [Exception; 5] = [
+    // The address by which validators know the dialect of JSON Schema.
+    Exception {
+        path: "api/cli/src/schema.rs",
+        text: "https://json-schema.org/draft/2020-12/schema",
+    },
+    // Keys in the JSON of recorded rounds: rounds that are stored already have them.
+    Exception { path: "crates/placement/src/record.rs", text: "told" },
+    Exception { path: "crates/placement/src/record.rs", text: "said" },
+    Exception { path: "crates/placement/src/record/answers.rs", text: "beside" },
+    // A folder of systemd, which gives it its name.
+    Exception {
+        path: "gpu-agent/src/doctor/system.rs",
+        text: "/etc/systemd/system/multi-user.target.wants",
+    },
+];
+
+/// Checks every text of one kind in the repository, sorted by file and line.
+///
+/// # Errors
+///
+/// If a file can't be read, or a source isn't Rust.
+pub fn check_repository(root: &Path, kind: TextKind) -> anyhow::Result<Vec<Finding>> {
+    let mut findings = Vec::new();
+    if kind == TextKind::Visible {
+        for file in pages(root)? {
+            let paragraphs = markdown::paragraphs(&file.text, 1);
+            findings.extend(check(&file.path, &paragraphs, kind));
+        }
+    }
+    for folder in SOURCES.into_iter().filter(|folder| root.join(folder).is_dir()) {
+        for file in files::read_files(root, folder, ".rs")? {
+            if QUOTING.contains(&file.path.as_str()) {
+                continue;
+            }
+            let texts = rust::texts(&file.text)
+                .map_err(|error| anyhow::anyhow!("{}: {error}", file.path))?;
+            let is_product = !files::is_test_file(&file.path)
+                && !INTERNAL.iter().any(|folder| file.path.starts_with(folder));
+            let is_visible =
+                is_product && VISIBLE_COMMENTS.iter().any(|v| file.path.starts_with(v));
+            let checked = match kind {
+                TextKind::Visible if is_visible => [texts.strings, texts.comments].concat(),
+                TextKind::Visible if is_product => texts.strings,
+                TextKind::Comments if !is_visible => texts.comments,
+                TextKind::Names => texts.names,
+                TextKind::Visible | TextKind::Comments => Vec::new(),
+            };
+            findings.extend(check(&file.path, &checked, kind));
+        }
+    }
+    findings.sort();
+    Ok(findings)
+}
+
+fn pages(root: &Path) -> anyhow::Result<Vec<SourceFile>> {
+    let mut pages = files::read_files(root, "docs", ".md")?;
+    for entry in std::fs::read_dir(root)? {
+        let path = entry?.path();
+        if path.extension().is_some_and(|ending| ending == "md") {
+            pages.push(files::read_file(root, &path)?);
+        }
+    }
+    pages.retain(|page| !QUOTING.contains(&page.path.as_str()));
+    Ok(pages)
+}
+
+fn check(path: &str, paragraphs: &[Paragraph], kind: TextKind) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for sentence in paragraphs.iter().flat_map(Paragraph::sentences) {
+        if EXCEPTIONS.iter().any(|except| except.path == path && except.text == sentence.text) {
+            continue;
+        }
+        let mut add = |rule: String| {
+            let (line, sentence) = (sentence.line, sentence.text.clone());
+            findings.push(Finding { path: path.to_owned(), line, rule, sentence });
+        };
+        for (form, instead) in vocabulary::banned_words(&sentence.text) {
+            add(format!("\"{form}\" is not used: {instead}"));
+        }
+        let words = sentence.word_count();
+        if kind != TextKind::Names && words > WORDS_MAX {
+            add(format!("{words} words, at most {WORDS_MAX}"));
+        }
+    }
+    findings
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rules(markdown: &str) -> Vec<(usize, String)> {
+        let findings = check("a.md", &markdown::paragraphs(markdown, 1), TextKind::Visible);
+        findings.into_iter().map(|finding| (finding.line, finding.rule)).collect()
+    }
+
+    #[test]
+    fn plain_sentences_pass() {
+        let good = "# Operations\n\nBoth suitable GPUs are in use, and 7 jobs are ahead in the queue.\n\
+                    Past usage is weighted by half for each day of age.\n";
+
+        assert_eq!(rules(good), []);
+    }
+
+    #[test]
+    fn a_word_of_the_old_vocabulary_is_found_with_its_line_and_its_successor() {
+        let found = rules("Fine.\n\nA teacher\nis fine. The node\nis told.\n");
+
+        let lines: Vec<_> = found.iter().map(|(line, _)| *line).collect();
+        assert_eq!(lines, [3, 4]);
+        assert_eq!(found[1].1, "\"told\" is not used: report, return, notify, state");
+    }
+
+    #[test]
+    fn a_sentence_of_31_words_is_found_and_one_of_30_passes() {
+        let sentence = |words: usize| format!("{}.\n", vec!["word"; words].join(" "));
+
+        assert_eq!(rules(&sentence(30)), []);
+        assert_eq!(rules(&sentence(31)), [(1, "31 words, at most 30".to_owned())]);
+    }
+
+    #[test]
+    fn an_exception_holds_for_its_file_and_its_whole_text_only() {
+        let found = |path: &str, text: &str| {
+            check(path, &[Paragraph::new(1, text)], TextKind::Visible).len()
+        };
+
+        assert_eq!(found("crates/placement/src/record.rs", "told"), 0);
+        assert_eq!(found("crates/placement/src/record.rs", "the node is told"), 1);
+        assert_eq!(found("crates/placement/src/round.rs", "told"), 1);
+    }
+
+    #[test]
+    fn code_and_addresses_are_not_counted() {
+        let markdown =
+            "Run `told told told` as [the guide](docs/told.md) shows.\n\n```\ntold\n```\n";
+
+        assert_eq!(rules(markdown), []);
+    }
+
+    #[test]
+    fn the_message_names_file_line_sentence_and_glossary() {
+        let findings =
+            check("docs/a.md", &markdown::paragraphs("The hall is full.", 9), TextKind::Visible);
+
+        assert_eq!(
+            findings[0].to_string(),
+            "docs/a.md:9: \"hall\" is not used: capacity search (docs/glossary.md): \
+             The hall is full."
+        );
+    }
+}

@@ -1,0 +1,266 @@
+//! The texts in Rust sources: doc comments and string literals outside of tests.
+
+use proc_macro2::{Delimiter, Group, Literal, TokenStream, TokenTree};
+
+use crate::markdown;
+use crate::sentences::Paragraph;
+
+/// What a source file has for people to read.
+#[derive(Clone, Debug, Default)]
+pub struct RustTexts {
+    /// Doc comments, of files and of items.
+    pub comments: Vec<Paragraph>,
+    /// String literals: messages, help texts, metric names.
+    pub strings: Vec<Paragraph>,
+    /// Names that the file defines, each split into its words.
+    pub names: Vec<Paragraph>,
+}
+
+/// Macros whose strings are no prose: SQL, and code that is written as text.
+const CODE_MACROS: [&str; 11] = [
+    "query",
+    "query_as",
+    "query_scalar",
+    "query_file",
+    "include_str",
+    "include_bytes",
+    "concat_bytes",
+    "env",
+    "option_env",
+    "assert",
+    "debug_assert",
+];
+
+/// Words after which a name is defined.
+const DEFINING: [&str; 9] =
+    ["fn", "struct", "enum", "trait", "mod", "type", "const", "static", "union"];
+
+/// Reads the texts of a source file.
+///
+/// # Errors
+///
+/// If it isn't Rust.
+pub fn texts(source: &str) -> anyhow::Result<RustTexts> {
+    let source = source.strip_prefix('\u{feff}').unwrap_or(source);
+    let tokens: TokenStream = source.parse().map_err(|error| anyhow::anyhow!("{error}"))?;
+    let mut reader = Reader::default();
+    reader.read(tokens);
+    reader.close_comment();
+    Ok(reader.found)
+}
+
+#[derive(Default)]
+struct Reader {
+    found: RustTexts,
+    /// The lines of the doc comment that is being read.
+    comment: Vec<(usize, String)>,
+}
+
+impl Reader {
+    fn read(&mut self, tokens: TokenStream) {
+        let tokens: Vec<TokenTree> = tokens.into_iter().collect();
+        let mut at = 0;
+        let mut is_test = false;
+        while at < tokens.len() {
+            let rest = &tokens[at..];
+            if let Some((group, length)) = attribute(rest) {
+                match doc_line(group) {
+                    Some(line) => self.add_comment_line(line),
+                    None if is_cfg_test(group) => is_test = true,
+                    None => self.read(group.stream()),
+                }
+                at += length;
+                continue;
+            }
+            self.close_comment();
+            match &tokens[at] {
+                TokenTree::Group(group) => {
+                    let skipped = (is_test && group.delimiter() == Delimiter::Brace)
+                        || is_code_macro(&tokens[..at]);
+                    if !skipped {
+                        self.read(group.stream());
+                    }
+                    is_test &= group.delimiter() != Delimiter::Brace;
+                }
+                TokenTree::Literal(literal) => self.add_literal(literal),
+                TokenTree::Ident(word) if DEFINING.contains(&word.to_string().as_str()) => {
+                    if let (false, Some(TokenTree::Ident(name))) = (is_test, tokens.get(at + 1)) {
+                        let line = name.span().start().line;
+                        self.found.names.push(Paragraph::new(line, words_of(&name.to_string())));
+                    }
+                }
+                TokenTree::Punct(mark) => is_test &= mark.as_char() != ';',
+                TokenTree::Ident(_) => {}
+            }
+            at += 1;
+        }
+        self.close_comment();
+    }
+
+    fn add_literal(&mut self, literal: &Literal) {
+        let Some(text) = string_value(&literal.to_string()) else { return };
+        let first = literal.span().start().line;
+        for (index, line) in text.split('\n').enumerate().filter(|(_, line)| !line.is_empty()) {
+            let plain = markdown::plain(&without_placeholders(line));
+            self.found.strings.push(Paragraph::new(first + index, plain));
+        }
+    }
+
+    fn add_comment_line(&mut self, line: (usize, String)) {
+        // The comment of a file and that of its first item have a blank line between them.
+        if self.comment.last().is_some_and(|(last, _)| last + 1 != line.0) {
+            self.close_comment();
+        }
+        self.comment.push(line);
+    }
+
+    fn close_comment(&mut self) {
+        let lines = std::mem::take(&mut self.comment);
+        let Some((first, _)) = lines.first() else { return };
+        let first = *first;
+        let text: Vec<&str> = lines.iter().map(|(_, text)| text.as_str()).collect();
+        let unindented: Vec<&str> =
+            text.iter().map(|line| line.strip_prefix(' ').unwrap_or(line)).collect();
+        self.found.comments.extend(markdown::paragraphs(&unindented.join("\n"), first));
+    }
+}
+
+/// Returns the brackets of an attribute at the start of the tokens, and how many tokens it takes.
+fn attribute(tokens: &[TokenTree]) -> Option<(&Group, usize)> {
+    let is_mark = |tree: &TokenTree, c| matches!(tree, TokenTree::Punct(p) if p.as_char() == c);
+    if !is_mark(tokens.first()?, '#') {
+        return None;
+    }
+    let at = 1 + usize::from(is_mark(tokens.get(1)?, '!'));
+    match tokens.get(at)? {
+        TokenTree::Group(group) if group.delimiter() == Delimiter::Bracket => Some((group, at + 1)),
+        _ => None,
+    }
+}
+
+fn doc_line(attribute: &Group) -> Option<(usize, String)> {
+    let mut tokens = attribute.stream().into_iter();
+    match (tokens.next()?, tokens.next()?, tokens.next()?) {
+        (TokenTree::Ident(name), TokenTree::Punct(_), TokenTree::Literal(text))
+            if name == "doc" =>
+        {
+            Some((text.span().start().line, string_value(&text.to_string())?))
+        }
+        _ => None,
+    }
+}
+
+fn is_cfg_test(attribute: &Group) -> bool {
+    let text = attribute.stream().to_string().replace(' ', "");
+    text == "cfg(test)" || text.starts_with("cfg(all(test,") || text == "test"
+}
+
+fn is_code_macro(before: &[TokenTree]) -> bool {
+    match before {
+        [.., TokenTree::Ident(name), TokenTree::Punct(mark)] if mark.as_char() == '!' => {
+            CODE_MACROS.contains(&name.to_string().as_str())
+        }
+        [.., TokenTree::Ident(name)] => {
+            matches!(name.to_string().as_str(), "query" | "query_as" | "query_scalar" | "raw_sql")
+        }
+        _ => false,
+    }
+}
+
+/// Returns what a string literal stands for, or nothing for other literals.
+fn string_value(literal: &str) -> Option<String> {
+    if let Some(raw) = literal.strip_prefix('r') {
+        let text = raw.trim_matches('#');
+        return text.strip_prefix('"')?.strip_suffix('"').map(str::to_owned);
+    }
+    let text = literal.strip_prefix('"')?.strip_suffix('"')?;
+    let mut out = String::with_capacity(text.len());
+    let mut chars = text.chars().peekable();
+    while let Some(c) = chars.next() {
+        match (c, chars.peek()) {
+            ('\\', Some('n')) => out.push('\n'),
+            ('\\', Some('\n')) => {
+                while chars.next_if(|c| c.is_whitespace()).is_some() {}
+                continue;
+            }
+            ('\\', Some(other)) => out.push(if *other == 't' { ' ' } else { *other }),
+            _ => {
+                out.push(c);
+                continue;
+            }
+        }
+        chars.next();
+    }
+    Some(out)
+}
+
+/// Puts one word in the place of each `{…}`.
+fn without_placeholders(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    let mut depth = 0_usize;
+    for c in text.chars() {
+        match c {
+            '{' => {
+                depth += 1;
+                if depth == 1 {
+                    out.push('X');
+                }
+            }
+            '}' => depth = depth.saturating_sub(1),
+            _ if depth == 0 => out.push(c),
+            _ => {}
+        }
+    }
+    out
+}
+
+/// Splits a name as `snake_case` and `CamelCase` do.
+fn words_of(name: &str) -> String {
+    let mut out = String::new();
+    for c in name.chars() {
+        if c == '_' {
+            out.push(' ');
+        } else {
+            if c.is_uppercase() && out.chars().next_back().is_some_and(char::is_lowercase) {
+                out.push(' ');
+            }
+            out.push(c);
+        }
+    }
+    out.to_lowercase()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lines(paragraphs: &[Paragraph]) -> Vec<(usize, &str)> {
+        paragraphs
+            .iter()
+            .flat_map(|paragraph| &paragraph.lines)
+            .map(|(line, text)| (*line, text.as_str()))
+            .collect()
+    }
+
+    #[test]
+    fn comments_strings_and_names_are_found_with_their_lines() {
+        let source = "//! A file.\n\n/// A job's end.\n#[error(\"no job {id:?} \\\n    here\")]\n\
+                      pub struct JobEnd;\nconst TEXT: &str = \"two\\nlines\";\n";
+
+        let texts = texts(source).unwrap();
+
+        assert_eq!(lines(&texts.comments), [(1, "A file."), (3, "A job's end.")]);
+        assert_eq!(lines(&texts.strings), [(4, "no job X here"), (7, "two"), (8, "lines")]);
+        assert_eq!(lines(&texts.names), [(6, "job end"), (7, "text")]);
+    }
+
+    #[test]
+    fn tests_and_sql_are_left_out() {
+        let source = "fn a() { query!(\"SELECT told\"); sqlx::query(\"DELETE\"); f(\"kept\") }\n\
+                      #[cfg(test)]\nmod tests { fn b() { f(\"no\") } }\nfn c() { f(\"too\") }\n";
+
+        let texts = texts(source).unwrap();
+
+        assert_eq!(lines(&texts.strings), [(1, "kept"), (4, "too")]);
+    }
+}
