@@ -6,9 +6,9 @@ use std::net::SocketAddr;
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use reqwest::blocking::Client;
-use reqwest::header::HeaderMap;
 use serde::de::DeserializeOwned;
+use ureq::Agent;
+use ureq::http::{HeaderMap, Request};
 
 /// How long an answer may take before the request counts as failed.
 const ANSWER_WITHIN: Duration = Duration::from_secs(40);
@@ -75,19 +75,19 @@ pub fn request(
     headers: &[(&str, &str)],
     body: Option<&[u8]>,
 ) -> io::Result<Response> {
-    let method = method.parse().map_err(io::Error::other)?;
-    let mut request = client().request(method, format!("http://{address}{path}"));
+    let mut request = Request::builder().method(method).uri(format!("http://{address}{path}"));
     for (name, value) in headers {
         request = request.header(*name, *value);
     }
-    if let Some(body) = body {
-        request = request.body(body.to_vec());
-    }
-    let mut answer = request.send().map_err(io::Error::other)?;
-    let (status, headers) = (answer.status().as_u16(), answer.headers().clone());
-    let mut body = Vec::new();
-    answer.read_to_end(&mut body)?;
-    Ok(Response { status, headers, body })
+    let answer = match body {
+        Some(body) => agent().run(request.body(body).map_err(io::Error::other)?),
+        None => agent().run(request.body(()).map_err(io::Error::other)?),
+    };
+    let answer = answer.map_err(ureq::Error::into_io)?;
+    let (parts, body) = answer.into_parts();
+    let mut whole = Vec::new();
+    body.into_reader().read_to_end(&mut whole)?;
+    Ok(Response { status: parts.status.as_u16(), headers: parts.headers, body: whole })
 }
 
 /// Sends a GET request whose answer is read while it arrives.
@@ -96,20 +96,25 @@ pub fn request(
 ///
 /// If the connection fails, or no answer begins in time.
 pub fn stream(address: SocketAddr, path: &str) -> io::Result<impl Read> {
-    let request = client().get(format!("http://{address}{path}")).timeout(STREAM_WITHIN);
-    request.send().map_err(io::Error::other)
+    let request = agent().get(format!("http://{address}{path}"));
+    let request = request.config().timeout_global(Some(STREAM_WITHIN)).build();
+    let answer = request.call().map_err(ureq::Error::into_io)?;
+    Ok(answer.into_body().into_reader())
 }
 
-/// One client for the whole process: each one has a thread of its own.
-fn client() -> &'static Client {
-    static CLIENT: OnceLock<Client> = OnceLock::new();
-    CLIENT.get_or_init(|| {
-        let builder = Client::builder()
-            .no_proxy()
-            .timeout(ANSWER_WITHIN)
-            .connect_timeout(CONNECT_WITHIN)
-            .pool_max_idle_per_host(0)
-            .redirect(reqwest::redirect::Policy::none());
-        builder.build().expect("a client without TLS needs nothing")
+/// One agent for the whole process. It keeps no connection, and has no thread or runtime that a measured
+/// request would have to wait for.
+fn agent() -> &'static Agent {
+    static AGENT: OnceLock<Agent> = OnceLock::new();
+    AGENT.get_or_init(|| {
+        let config = Agent::config_builder()
+            .proxy(None)
+            .http_status_as_error(false)
+            .allow_non_standard_methods(true)
+            .timeout_global(Some(ANSWER_WITHIN))
+            .timeout_connect(Some(CONNECT_WITHIN))
+            .max_idle_connections(0)
+            .max_redirects(0);
+        config.build().into()
     })
 }
