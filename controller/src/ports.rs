@@ -9,7 +9,7 @@ use tokio::sync::{broadcast, mpsc, oneshot, watch};
 
 use tessera_control::colocation::ColocationModel;
 pub use tessera_control::commands::{
-    CommandResult, JobCommand, JobStateChange, JobUpdate, ModelStatus, TimeLimitUpdate,
+    CommandResult, JobCommand, JobStateChange, ModelStatus,
     WaitingExplanation, operator,
 };
 use tessera_control::predictions::trained::RunTimeModel;

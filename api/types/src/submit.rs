@@ -3,7 +3,10 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
-use tessera_model::spec::{BadField, JobSpec, RawJobSpec};
+use tessera_model::share::SmPercent;
+use tessera_model::spec::{
+    BadField, JobSpec, JobUpdate, Priority, RawJobSpec, TimeLimitUpdate, time_limit,
+};
 use utoipa::ToSchema;
 
 /// A job to run, or an array of them.
@@ -172,6 +175,37 @@ impl SubmitRequest {
             checkpoint_signal: self.checkpoint_signal,
             gang: self.gang.map(|gang| (gang.nodes, gang.gpus_per_node)),
         })
+    }
+}
+
+impl UpdateRequest {
+    /// Checks the request: the new share of a slice, and the update of the other fields.
+    ///
+    /// # Errors
+    ///
+    /// [`BadField`] names the first invalid field and what is expected, also if nothing changes.
+    pub fn into_update(self) -> Result<(Option<SmPercent>, JobUpdate), BadField> {
+        let update = JobUpdate {
+            priority: self.priority.map(Priority::try_from).transpose()?,
+            limit: self.time_limit_secs.map(updated_limit).transpose()?,
+        };
+        let sm = self.sm_percent.map(SmPercent::try_from).transpose()?;
+        if sm.is_none() && update.is_empty() {
+            return Err(BadField::new(
+                "priority",
+                "there is nothing to change",
+                "priority, time_limit_secs or sm_percent",
+            ));
+        }
+        Ok((sm, update))
+    }
+}
+
+/// Reads a new time limit; 0 removes it.
+fn updated_limit(secs: u64) -> Result<TimeLimitUpdate, BadField> {
+    match secs {
+        0 => Ok(TimeLimitUpdate::Unlimited),
+        secs => time_limit(secs).map(TimeLimitUpdate::Of),
     }
 }
 

@@ -3,8 +3,8 @@
 pub mod operator;
 
 use tessera_model::share::SmPercent;
-use tessera_model::spec::{JobSpec, Priority};
-use tessera_model::{AttemptId, JobId, Millis};
+use tessera_model::spec::JobUpdate;
+use tessera_model::{AttemptId, JobId};
 use tessera_placement::{Explanation, Prediction};
 
 use crate::counterfactual::Alternative;
@@ -23,58 +23,6 @@ pub enum JobCommand {
     Reshare(SmPercent),
     /// Update its priority or its time limit.
     Amend(JobUpdate),
-}
-
-/// A job update: what a user may change at any time. What is left out stays.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct JobUpdate {
-    /// The new priority; a running job has it when it waits again.
-    pub priority: Option<Priority>,
-    /// Longest run time of an attempt.
-    pub limit: Option<TimeLimitUpdate>,
-}
-
-/// A time limit that replaces another.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum TimeLimitUpdate {
-    /// No time limit.
-    Unlimited,
-    /// From the attempt's start.
-    Of(Millis),
-}
-
-impl TimeLimitUpdate {
-    /// Returns the limit as in specifications: `None` for no limit.
-    pub const fn time(self) -> Option<Millis> {
-        match self {
-            Self::Unlimited => None,
-            Self::Of(time) => Some(time),
-        }
-    }
-}
-
-impl JobUpdate {
-    /// Applies the update to a job's specification.
-    pub const fn over(self, spec: &mut JobSpec) {
-        if let Some(priority) = self.priority {
-            spec.priority = priority;
-        }
-        if let Some(limit) = self.limit {
-            spec.run.time_limit = limit.time();
-        }
-    }
-
-    /// Returns what changes, as text.
-    pub fn words(self) -> String {
-        let priority =
-            self.priority.map(|priority| format!("its priority becomes {}", priority.get()));
-        let limit = self.limit.map(|limit| match limit {
-            TimeLimitUpdate::Unlimited => "it has no time limit any more".to_owned(),
-            TimeLimitUpdate::Of(time) => format!("its time limit becomes {} s", time.get() / 1_000),
-        });
-        let both: Vec<String> = [priority, limit].into_iter().flatten().collect();
-        format!("{}, by its user", both.join(", "))
-    }
 }
 
 /// The result of a command to one job.

@@ -7,7 +7,7 @@ use crate::forecast::ClusterForecast;
 use crate::state::ClusterState;
 use std::collections::BTreeSet;
 use tessera_model::mig::Profile;
-use tessera_model::spec::{GpuRequest, Priority};
+use tessera_model::spec::{GpuRequest, Priority, QueueRank};
 use tessera_model::{Bytes, GangMember, GangShape, JobId, Millis};
 use tessera_placement::{
     ClusterView, Decision, GpuView, InstanceState, JobPlacement, QueuedJob, WaitReason,
@@ -173,11 +173,14 @@ impl StartQuestion<'_> {
 
     /// Whether it would start at another position in the queue.
     fn sooner(&self) -> Option<Alternative> {
-        let first = Priority::try_from(0).ok().filter(|first| *first < self.job.priority)?;
+        let first = QueueRank::from(Priority::HIGHEST);
+        if first >= self.job.queue_rank {
+            return None;
+        }
         let ahead = || self.cluster.queue.ahead(self.line);
-        let passed = ahead().find(|ahead| ahead.priority > first)?.id;
-        let own = self.cluster.queue.with_gang(&QueuedJob { priority: first, ..self.job.clone() });
-        let stay = ahead().filter(|ahead| ahead.priority == first);
+        let passed = ahead().find(|ahead| ahead.queue_rank > first)?.id;
+        let own = self.cluster.queue.with_gang(&QueuedJob { queue_rank: first, ..self.job.clone() });
+        let stay = ahead().filter(|ahead| ahead.queue_rank == first);
         let place = self.place_behind(stay, &own, self.job.id)?;
         let effect = format!("would start now on {}", self.cluster.named(&place));
         let change = format!("it had priority 0 and so was ahead of job {passed}");

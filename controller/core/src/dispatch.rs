@@ -149,7 +149,7 @@ impl ClusterState {
             kernel: match live.share.as_ref().map(|sharer| sharer.share) {
                 Some(SliceShare::Kernel(share)) => Some(KernelQueueSpec {
                     memory: share.memory,
-                    priority: spec.priority,
+                    priority: spec.queue_rank.priority,
                     class: spec.class,
                     task_key: spec.task_key.clone(),
                 }),

@@ -7,9 +7,9 @@ use crate::forecast::ClusterForecast;
 use crate::state::ClusterState;
 use crate::state::queue::WaitingJob;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use tessera_model::spec::Priority;
+use tessera_model::spec::QueueRank;
 use tessera_model::{JobId, Millis};
-use tessera_placement::{Decision, Explanation, QueuedJob, WaitReason, decide_round, fair};
+use tessera_placement::{Decision, Explanation, QueueKey, QueuedJob, WaitReason, decide_round, fair};
 
 use crate::state::attempts::AttemptTable;
 use crate::state::inventory::NodeInventory;
@@ -150,20 +150,20 @@ impl ClusterState {
 
     /// Returns the part of the queue that an answer needs: the first jobs ahead, and the job's
     /// gang.
-    fn queue_excerpt(&self, line: &QueuePosition) -> BTreeMap<(Priority, JobId), WaitingJob> {
+    fn queue_excerpt(&self, line: &QueuePosition) -> BTreeMap<QueueKey, WaitingJob> {
         let mut seen = line.ahead.clone();
         seen.push(line.job);
         seen.extend(self.queue.gang_of(line.job).into_iter().flat_map(|member| member.all()));
         let one = |id: JobId| {
             let waiting = self.queue.queued(id)?;
-            Some(((waiting.asked.priority, id), waiting.clone()))
+            Some((waiting.asked.key(), waiting.clone()))
         };
         seen.into_iter().filter_map(one).collect()
     }
 
     /// Copies the state with a part of the queue, and without what only rounds need.
-    fn excerpt(&self, queue: BTreeMap<(Priority, JobId), WaitingJob>) -> Self {
-        let ranks: HashMap<JobId, Priority> =
+    fn excerpt(&self, queue: BTreeMap<QueueKey, WaitingJob>) -> Self {
+        let ranks: HashMap<JobId, QueueRank> =
             queue.keys().map(|(rank, job)| (*job, *rank)).collect();
         Self {
             guards: self.guards,

@@ -62,7 +62,7 @@ mod tests {
             gpu: GpuRequest::Memory(share.memory()),
             user: "ada".into(),
             share: Some(SharingRequest::new("ada", share)),
-            priority: Priority::HIGHEST,
+            queue_rank: Priority::HIGHEST.into(),
             attempts: 0,
             facts: Arc::new(facts),
             waited: Millis::ZERO,

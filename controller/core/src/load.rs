@@ -153,7 +153,7 @@ impl ClusterState {
             let spec = sheet.as_ref().map(|sheet| &sheet.spec);
             let facts =
                 spec.map_or_else(crate::predictions::unknown, |s| Arc::new(TaskFacts::of(s)));
-            let priority = spec.map_or(Priority::DEFAULT, |spec| spec.priority);
+            let priority = spec.map_or(Priority::DEFAULT, |spec| spec.queue_rank.priority);
             let share = self.predictions.with_service_order(row.share, &facts, priority);
             let foretold = match share {
                 None => self.predict_attempt(row.job, &facts, row.done, &row.gpu, row.slot),
@@ -211,7 +211,7 @@ impl ClusterState {
             gpu,
             user,
             share,
-            priority,
+            queue_rank,
             attempts,
             facts,
             waited: _,
@@ -221,13 +221,13 @@ impl ClusterState {
         if self.attempts.by_job.contains_key(&job) || self.queue.ranks.contains_key(&job) {
             return;
         }
-        self.queue.ranks.insert(job, priority);
-        self.queue.user_lines.entry(Arc::clone(&user)).or_default().insert((priority, job));
-        let share = self.predictions.with_service_order(share, &facts, priority);
+        self.queue.ranks.insert(job, queue_rank);
+        self.queue.user_lines.entry(Arc::clone(&user)).or_default().insert((queue_rank, job));
+        let share = self.predictions.with_service_order(share, &facts, queue_rank.priority);
         let floor = self.memory_request(&gpu, &facts);
         let gpu = floor.map_or(gpu, |floor| GpuRequest::Memory(floor.bytes));
-        let asked = QueuedJob { id: job, gpu, user, share, priority, submitted, gang };
+        let asked = QueuedJob { id: job, gpu, user, share, queue_rank, submitted, gang };
         let waiting = WaitingJob { asked, attempts, reason: None, facts, done, floor };
-        self.queue.waiting.insert((priority, job), waiting);
+        self.queue.waiting.insert((queue_rank, job), waiting);
     }
 }

@@ -117,9 +117,9 @@ impl ClusterState {
             }
         }
         let busy = &*self.predictions.busy;
-        for ((priority, _), waiting) in &mut self.queue.waiting {
+        for ((rank, _), waiting) in &mut self.queue.waiting {
             let share = waiting.asked.share.as_mut();
-            set_service_order(share, turn(busy, &waiting.facts, *priority));
+            set_service_order(share, turn(busy, &waiting.facts, rank.priority));
             set_mps_client(waiting.asked.share.as_mut(), busy, &waiting.facts);
         }
         for live in self.attempts.live.values_mut() {

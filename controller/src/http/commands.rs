@@ -4,15 +4,14 @@ use actix_web::web::{Data, Json};
 use actix_web::{delete, patch, post};
 use tessera_api_types::{JobView, UpdateRequest};
 use tessera_model::life::JobState;
-use tessera_model::share::{SliceShare, SmPercent};
-use tessera_model::spec::{BadField, Priority, time_limit};
+use tessera_model::share::SliceShare;
 use tessera_model::{JobId, JobRef};
 
 use super::error::ApiError;
 use super::extract::{JsonBody, Named};
 use super::openapi::{BodyProblems, ChangeProblems, JobPath, LookupProblems, Problems};
 use super::state::{State, no_job};
-use crate::ports::{CommandResult, JobCommand, JobUpdate, TimeLimitUpdate, ToPlacer};
+use crate::ports::{CommandResult, JobCommand, ToPlacer};
 use crate::store::reads::Targets;
 
 /// Cancels a job: at once if it is waiting, else by `SIGTERM` and, after its grace period, `SIGKILL`.
@@ -124,37 +123,15 @@ pub(super) async fn update(
     body: JsonBody,
     state: Data<State>,
 ) -> Result<Json<JobView>, ApiError> {
-    let UpdateRequest { sm_percent, priority, time_limit_secs } = body.parse()?;
-    let terms = JobUpdate {
-        priority: priority.map(Priority::try_from).transpose()?,
-        limit: time_limit_secs.map(limit).transpose()?,
-    };
-    let sm = sm_percent.map(SmPercent::try_from).transpose()?;
-    if sm.is_none() && terms == JobUpdate::default() {
-        return Err(BadField::new(
-            "priority",
-            "there is nothing to change",
-            "priority, time_limit_secs or sm_percent",
-        )
-        .into());
-    }
+    let (sm, update) = body.parse::<UpdateRequest>()?.into_update()?;
     if let Some(sm) = sm {
         shares(&state, job.0).await?;
         let changed = carry_out(&state, job.0, JobCommand::Reshare(sm)).await?;
-        if terms == JobUpdate::default() {
+        if update.is_empty() {
             return Ok(changed);
         }
     }
-    carry_out(&state, job.0, JobCommand::Amend(terms)).await
-}
-
-/// Reads a new time limit; 0 removes it.
-fn limit(secs: u64) -> Result<TimeLimitUpdate, BadField> {
-    if secs == 0 {
-        Ok(TimeLimitUpdate::Unlimited)
-    } else {
-        time_limit(secs).map(TimeLimitUpdate::Of)
-    }
+    carry_out(&state, job.0, JobCommand::Amend(update)).await
 }
 
 /// Refuses a job that has no share of the multiprocessors.

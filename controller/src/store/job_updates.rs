@@ -5,19 +5,12 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 use sqlx::PgConnection;
 use tessera_model::JobId;
-use tessera_model::spec::Priority;
+use tessera_model::spec::JobUpdate;
 use uuid::Uuid;
 
 use super::StoreError;
-use super::columns::{bigint, job_number, json_text};
-use tessera_control::commands::{JobUpdate, TimeLimitUpdate};
+use super::columns::{job_number, json_text};
 use tessera_control::rows::updates::UpdatedJob;
-
-/// Returns an update as columns: the priority, and the time limit in milliseconds. No limit is 0.
-pub(super) fn update_columns(terms: JobUpdate) -> (Option<u8>, Option<i64>) {
-    let limit = |limit: TimeLimitUpdate| limit.time().map_or(0, |time| bigint(time.get()));
-    (terms.priority.map(Priority::get), terms.limit.map(limit))
-}
 
 /// Records updates of jobs that have live attempts, with an event for their users.
 ///
@@ -33,10 +26,7 @@ pub async fn update_jobs(
     let mut combined: BTreeMap<JobId, UpdatedJob> = BTreeMap::new();
     for amended in batch {
         let earlier = combined.entry(amended.job).or_insert(*amended);
-        earlier.terms = JobUpdate {
-            priority: amended.terms.priority.or(earlier.terms.priority),
-            limit: amended.terms.limit.or(earlier.terms.limit),
-        };
+        earlier.terms = amended.terms.after(earlier.terms);
     }
     if combined.is_empty() {
         return Ok(());
@@ -48,14 +38,13 @@ pub async fn update_jobs(
         WITH u AS (
             SELECT *
               FROM json_to_recordset($1::text::json)
-                AS u (job bigint, attempt uuid, priority smallint, time_limit_ms bigint, text text)
+                AS u (job bigint, attempt uuid, updates jsonb, text text)
         ), e AS (
             INSERT INTO job_events (job, state, text)
             SELECT u.job, j.state, u.text FROM u JOIN jobs AS j ON j.job = u.job
         )
         UPDATE jobs
-           SET priority = COALESCE(u.priority, jobs.priority),
-               time_limit_ms = COALESCE(u.time_limit_ms, jobs.time_limit_ms)
+           SET updates = COALESCE(jobs.updates, '{}') || u.updates
           FROM u
          WHERE jobs.job = u.job AND jobs.attempt = u.attempt
            AND jobs.state IN ('placing', 'starting', 'running')
@@ -68,25 +57,22 @@ pub async fn update_jobs(
     StoreError::check_changed(action, combined.len(), changed.rows_affected())
 }
 
-/// An update of a job, as the statement reads it; what stays as it is is NULL.
+/// An update of a job, as the statement reads it.
 #[derive(Debug, Serialize)]
 struct UpdateRecord {
     job: i64,
     attempt: Uuid,
-    priority: Option<u8>,
-    time_limit_ms: Option<i64>,
+    updates: JobUpdate,
     text: String,
 }
 
 impl UpdateRecord {
     fn of(amended: &UpdatedJob) -> Self {
-        let (priority, time_limit_ms) = update_columns(amended.terms);
         Self {
             job: job_number(amended.job),
             attempt: amended.attempt.as_uuid(),
-            priority,
-            time_limit_ms,
-            text: amended.terms.words(),
+            updates: amended.terms,
+            text: amended.terms.text(),
         }
     }
 }

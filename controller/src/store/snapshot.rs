@@ -13,7 +13,7 @@ use tessera_model::mig::{Layout, PlanStep, ProfileId, Slot};
 use tessera_model::share::{
     ComputeShare, KernelShare, MpsShare, SharingMode, SliceShare, SmPercent,
 };
-use tessera_model::spec::{BadField, GpuRequest, JobSpec, Priority};
+use tessera_model::spec::{BadField, GpuRequest, JobSpec, JobUpdate, QueueRank};
 use tessera_model::{
     AttemptId, BootId, DecisionId, GangMember, GangShape, GpuId, JobId, NodeId, PlanId,
 };
@@ -23,7 +23,6 @@ use uuid::Uuid;
 
 use super::columns::{RowRef, elapsed, job_number};
 use super::{StoreError, leader};
-use tessera_control::commands::{JobUpdate, TimeLimitUpdate};
 use tessera_control::predictions::TaskFacts;
 use tessera_control::rows::nodes::{LayoutPlanRow, RequestedLayout};
 use tessera_control::rows::snapshot::{
@@ -133,13 +132,13 @@ async fn read_waiting_jobs(connection: &mut PgConnection) -> Result<Vec<Submitte
     let rows = sqlx::query!(
         r#"
         SELECT j.job, j.submission, j.attempts, j.sm_percent, j.done_ppm, s.user_name,
-               j.priority AS amended, j.time_limit_ms,
+               j.updates AS "updates: Json<JobUpdate>",
                s.spec -> 'gang' AS "gang: Json<GangShape>",
                s.facts AS "facts: Json<TaskFacts>",
                (EXTRACT(EPOCH FROM now() - s.accepted_at) * 1000)::bigint AS "waited!",
                s.spec -> 'share' AS "share: Json<SharingMode>",
                s.spec -> 'gpu' AS "gpu!: Json<GpuRequest>",
-               s.spec -> 'priority' AS "priority!: Json<Priority>"
+               json_build_object('priority', s.spec -> 'priority') AS "queue_rank!: Json<QueueRank>"
           FROM jobs AS j JOIN submissions AS s ON s.first_job = j.submission
          WHERE j.state = 'queued' AND j.ended_at IS NULL
         "#
@@ -153,9 +152,9 @@ async fn read_waiting_jobs(connection: &mut PgConnection) -> Result<Vec<Submitte
             let share = found.share.map_or(SharingMode::Exclusive, |share| share.0);
             let share = reshared(row, share, found.sm_percent)?;
             let job = row.job("job", found.job)?;
-            let terms = terms(row, found.amended, found.time_limit_ms)?;
+            let update = found.updates.map(|update| update.0).unwrap_or_default();
             let mut facts = found.facts.map(|facts| facts.0).unwrap_or_default();
-            if let Some(limit) = terms.limit {
+            if let Some(limit) = update.limit {
                 facts.limit = limit.time();
             }
             Ok(SubmittedJob {
@@ -169,7 +168,7 @@ async fn read_waiting_jobs(connection: &mut PgConnection) -> Result<Vec<Submitte
                 share: share
                     .part()
                     .map(|share| SharingRequest::new(found.user_name.as_str(), share)),
-                priority: terms.priority.unwrap_or(found.priority.0),
+                queue_rank: update.rank_over(found.queue_rank.0),
                 attempts: row.number("attempts", found.attempts)?,
                 facts: Arc::new(facts),
                 waited: elapsed(found.waited),
@@ -266,23 +265,6 @@ fn member(
         .ok_or_else(|| row.error("job", format!("it is no member of the gang {gang}")))
 }
 
-/// Reads how a job's user updated it since its submit.
-pub(super) fn terms<K: Display + Copy>(
-    row: RowRef<K>,
-    priority: Option<i16>,
-    limit_ms: Option<i64>,
-) -> Result<JobUpdate, StoreError> {
-    let priority = priority.map(|priority| {
-        let priority: u8 = row.number("priority", priority)?;
-        Priority::try_from(priority).map_err(row.corrupt::<BadField>("priority"))
-    });
-    let limit = limit_ms.map(|limit| match limit {
-        0 => Ok(TimeLimitUpdate::Unlimited),
-        limit => row.millis("time_limit_ms", limit).map(TimeLimitUpdate::Of),
-    });
-    Ok(JobUpdate { priority: priority.transpose()?, limit: limit.transpose()? })
-}
-
 /// Replaces the share of a job's specification by the one that its user set since its submit.
 fn reshared(
     row: RowRef<i64>,
@@ -353,7 +335,7 @@ pub async fn read_launch_specs(
     let rows = sqlx::query!(
         r#"
         SELECT j.job, j.submission, j.attempts, j.sm_percent, j.charged, j.uncharged, j.restart_reason, s.tasks,
-               j.priority, j.time_limit_ms,
+               j.updates AS "updates: Json<JobUpdate>",
                s.array_first, s.traceparent, s.spec AS "spec: Json<JobSpec>", j.done_ppm,
                (EXTRACT(EPOCH FROM now() - s.accepted_at) * 1000)::bigint AS "waited!"
           FROM jobs AS j JOIN submissions AS s ON s.first_job = j.submission
@@ -376,8 +358,8 @@ pub async fn read_launch_specs(
             _ => None,
         };
         spec.share = reshared(row, spec.share, found.sm_percent)?;
-        let terms = terms(row, found.priority, found.time_limit_ms)?;
-        terms.over(&mut spec);
+        let update = found.updates.map(|update| update.0).unwrap_or_default();
+        update.apply_to(&mut spec);
         sheets.insert(
             job,
             LaunchSpec {
@@ -388,7 +370,7 @@ pub async fn read_launch_specs(
                 charged: row.number("charged", found.charged)?,
                 uncharged: row.number("uncharged", found.uncharged)?,
                 attempts: row.number("attempts", found.attempts)?,
-                relimited: terms.limit.is_some(),
+                relimited: update.limit.is_some(),
                 restart_reason: restart_reason.map_err(row.corrupt::<BadId>("restart_reason"))?,
                 waited: elapsed(found.waited),
                 done: row.number("done_ppm", found.done_ppm)?,

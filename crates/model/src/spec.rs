@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::gang::GangShape;
 use crate::ids::BadId;
@@ -63,6 +63,12 @@ words! {
 #[serde(into = "u8", try_from = "u8")]
 pub struct Priority(u8);
 
+impl Default for Priority {
+    fn default() -> Self {
+        Self::DEFAULT
+    }
+}
+
 impl Priority {
     /// The highest.
     pub const HIGHEST: Self = Self(0);
@@ -93,6 +99,121 @@ impl TryFrom<u8> for Priority {
 impl From<Priority> for u8 {
     fn from(priority: Priority) -> Self {
         priority.0
+    }
+}
+
+/// What orders jobs in the queue before their numbers: the smallest rank is served first.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
+pub struct QueueRank {
+    /// The priority.
+    pub priority: Priority,
+}
+
+impl From<Priority> for QueueRank {
+    fn from(priority: Priority) -> Self {
+        Self { priority }
+    }
+}
+
+/// A job update: what a user may change at any time. What is left out stays.
+///
+/// It is stored with the keys of [`JobSpec`], and earlier updates of the job keep what it leaves out.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct JobUpdate {
+    /// The new priority; a running job has it when it waits again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub priority: Option<Priority>,
+    /// Longest run time of an attempt.
+    #[serde(
+        rename = "time_limit",
+        default,
+        skip_serializing_if = "Option::is_none",
+        deserialize_with = "TimeLimitUpdate::deserialize_some"
+    )]
+    pub limit: Option<TimeLimitUpdate>,
+}
+
+/// A time limit that replaces another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(from = "Option<Millis>", into = "Option<Millis>")]
+pub enum TimeLimitUpdate {
+    /// No time limit.
+    Unlimited,
+    /// From the attempt's start.
+    Of(Millis),
+}
+
+impl From<Option<Millis>> for TimeLimitUpdate {
+    fn from(time: Option<Millis>) -> Self {
+        time.map_or(Self::Unlimited, Self::Of)
+    }
+}
+
+impl From<TimeLimitUpdate> for Option<Millis> {
+    fn from(limit: TimeLimitUpdate) -> Self {
+        limit.time()
+    }
+}
+
+impl TimeLimitUpdate {
+    /// Returns the limit as in specifications: `None` for no limit.
+    pub const fn time(self) -> Option<Millis> {
+        match self {
+            Self::Unlimited => None,
+            Self::Of(time) => Some(time),
+        }
+    }
+
+    /// Reads a limit that is there: `null` says that there is none any more.
+    fn deserialize_some<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Self>, D::Error> {
+        Self::deserialize(from).map(Some)
+    }
+}
+
+impl JobUpdate {
+    /// Whether nothing is updated.
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// Applies the update to a job's specification.
+    pub const fn apply_to(self, spec: &mut JobSpec) {
+        spec.queue_rank = self.rank_over(spec.queue_rank);
+        if let Some(limit) = self.limit {
+            spec.run.time_limit = limit.time();
+        }
+    }
+
+    /// Returns a job's rank after the update.
+    #[must_use]
+    pub const fn rank_over(self, mut rank: QueueRank) -> QueueRank {
+        if let Some(priority) = self.priority {
+            rank.priority = priority;
+        }
+        rank
+    }
+
+    /// Returns an earlier update with this one on top.
+    #[must_use]
+    pub fn after(self, earlier: Self) -> Self {
+        Self {
+            priority: self.priority.or(earlier.priority),
+            limit: self.limit.or(earlier.limit),
+        }
+    }
+
+    /// Returns what changes, as text.
+    pub fn text(self) -> String {
+        let priority =
+            self.priority.map(|priority| format!("its priority becomes {}", priority.get()));
+        let limit = self.limit.map(|limit| match limit {
+            TimeLimitUpdate::Unlimited => "it has no time limit any more".to_owned(),
+            TimeLimitUpdate::Of(time) => format!("its time limit becomes {} s", time.get() / 1_000),
+        });
+        let all: Vec<String> = [priority, limit].into_iter().flatten().collect();
+        format!("{}, by its user", all.join(", "))
     }
 }
 
@@ -179,8 +300,9 @@ pub struct JobSpec {
     pub gpu: GpuRequest,
     /// Latency or throughput.
     pub class: Class,
-    /// Its rank.
-    pub priority: Priority,
+    /// What orders it in the queue. It is stored beside the other fields, not below them.
+    #[serde(flatten)]
+    pub queue_rank: QueueRank,
     /// How often it may run again.
     pub retry: RetryRules,
     /// What its runs share with those of other jobs; derived from the program, if not given.
@@ -288,7 +410,9 @@ impl JobSpec {
             gang: raw.gang.map(|(nodes, gpus)| GangShape::new(nodes, gpus)).transpose()?,
             gpu,
             class: parse_word("class", raw.class, Class::Offline)?,
-            priority: raw.priority.map_or(Ok(Priority::DEFAULT), Priority::try_from)?,
+            queue_rank: QueueRank {
+                priority: raw.priority.map_or(Ok(Priority::DEFAULT), Priority::try_from)?,
+            },
             retry: RetryRules {
                 max_retries: match raw.max_retries.unwrap_or(0) {
                     retries @ 0..=RETRIES_MAX => retries,
@@ -558,7 +682,7 @@ mod tests {
 
         assert_eq!(spec.name, "true");
         assert_eq!(spec.gpu, GpuRequest::Unknown);
-        assert_eq!(spec.priority.get(), 5);
+        assert_eq!(spec.queue_rank.priority.get(), 5);
         assert_eq!(spec.retry.on_lost, OnLost::Requeue);
         assert_eq!(spec.run.grace, Millis::from_secs(30));
     }

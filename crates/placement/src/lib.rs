@@ -44,5 +44,5 @@ pub use predictor::{Knowledge, Predictor, RunTime, SearchBudget, Unknown, Unlimi
 
 pub use view::{
     AdminOverride, ClosureKind, ClusterView, ComputeSeats, GpuClosure, GpuView, InstanceState,
-    InstanceView, MigView, MpsClient, QueuedJob, SharingRequest, Tenancy,
+    InstanceView, MigView, MpsClient, QueueKey, QueuedJob, SharingRequest, Tenancy,
 };

@@ -9,7 +9,7 @@ use tessera_model::mig::{
     TooManyPlacements,
 };
 use tessera_model::share::SliceShare;
-use tessera_model::spec::{GpuRequest, Priority};
+use tessera_model::spec::{GpuRequest, QueueRank};
 use tessera_model::{Bytes, GangMember, GpuId, JobId, Millis, NodeName};
 
 use crate::placement_search::LayoutIndex;
@@ -300,13 +300,24 @@ pub struct QueuedJob {
     pub user: Arc<str>,
     /// Its part of a slice, if it may share one.
     pub share: Option<SharingRequest>,
-    /// 0 (highest) to 9.
-    pub priority: Priority,
+    /// What orders it in the queue.
+    #[serde(flatten)]
+    pub queue_rank: QueueRank,
     /// When it was accepted, on the database's clock.
     pub submitted: Millis,
     /// Its place in its gang, if it is one of several that start together.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gang: Option<GangMember>,
+}
+
+/// The order of service: by rank, then by number.
+pub type QueueKey = (QueueRank, JobId);
+
+impl QueuedJob {
+    /// Returns what orders it in the queue.
+    pub const fn key(&self) -> QueueKey {
+        (self.queue_rank, self.id)
+    }
 }
 
 /// Text that many share, written as text.

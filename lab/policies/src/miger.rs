@@ -101,11 +101,11 @@ struct MigerSession {
 
 impl Session for MigerSession {
     fn enqueue(&mut self, job: QueuedJob) {
-        self.queue.insert((job.priority, job.id), job);
+        self.queue.insert(job.key(), job);
     }
 
     fn dequeue(&mut self, job: &QueuedJob) {
-        self.queue.remove(&(job.priority, job.id));
+        self.queue.remove(&job.key());
         // If it comes back it may need something else.
         self.memory.refused.values_mut().for_each(|known| {
             known.remove(&LayoutKind::Job(job.id));

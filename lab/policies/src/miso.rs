@@ -116,11 +116,11 @@ struct MisoSession<'p> {
 
 impl Session for MisoSession<'_> {
     fn enqueue(&mut self, job: QueuedJob) {
-        self.queue.insert((job.priority, job.id), job);
+        self.queue.insert(job.key(), job);
     }
 
     fn dequeue(&mut self, job: &QueuedJob) {
-        self.queue.remove(&(job.priority, job.id));
+        self.queue.remove(&job.key());
     }
 
     fn gpu_changed(&mut self, gpu: usize) {

@@ -99,11 +99,11 @@ struct MmkCache {
 
 impl Session for MmkSession {
     fn enqueue(&mut self, job: QueuedJob) {
-        self.queue.insert((job.priority, job.id), job);
+        self.queue.insert(job.key(), job);
     }
 
     fn dequeue(&mut self, job: &QueuedJob) {
-        self.queue.remove(&(job.priority, job.id));
+        self.queue.remove(&job.key());
         // If it comes back it may need more memory.
         self.memory.refused.values_mut().for_each(|known| {
             known.remove(&job.id);

@@ -16,7 +16,7 @@ use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use tessera_lab_policies::find_policy;
 use tessera_model::mig::{MigState, Profile, Slot, catalog};
-use tessera_model::spec::{GpuRequest, Priority};
+use tessera_model::spec::{GpuRequest, QueueRank};
 use tessera_model::{Bytes, JobId, Millis};
 use tessera_placement::policy::NAMES;
 use tessera_placement::record::{RoundInput, RoundRecorder};
@@ -364,7 +364,7 @@ fn queue(scale: u32, asks: Asks, random: &mut StdRng) -> Result<Vec<QueuedJob>> 
                 gpu,
                 user: "ada".into(),
                 share: None,
-                priority: Priority::DEFAULT,
+                queue_rank: QueueRank::default(),
                 submitted: Millis::new(number),
                 gang: None,
             })

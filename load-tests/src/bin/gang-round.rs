@@ -17,7 +17,7 @@ use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use tessera_load_tests::processor::{Took, summed, timed};
 use tessera_model::mig::{Slot, catalog};
-use tessera_model::spec::{GpuRequest, Priority};
+use tessera_model::spec::{GpuRequest, QueueRank};
 use tessera_model::{Bytes, GangMember, GangShape, JobId, Millis};
 use tessera_placement::{
     AdminOverride, ClusterView, Decision, GpuView, InstanceState, InstanceView, Knowledge, MigView,
@@ -146,7 +146,7 @@ fn queue(jobs: u64, gangs: u32, random: &mut StdRng) -> Result<Vec<QueuedJob>> {
                 gpu: gpu.clone(),
                 user: "ada".into(),
                 share: None,
-                priority: Priority::DEFAULT,
+                queue_rank: QueueRank::default(),
                 submitted: Millis::new(first.number()),
                 gang: shape.map(|shape| GangMember { gang: first, shape, rank }),
             });

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tessera_model::spec::{GpuRequest, JobSpec, Priority};
+use tessera_model::spec::{GpuRequest, JobSpec, QueueRank};
 use tessera_model::{GangMember, JobId, Millis};
 use tessera_placement::SharingRequest;
 
@@ -21,8 +21,8 @@ pub struct SubmittedJob {
     pub user: Arc<str>,
     /// Its part of a slice, if it may share one.
     pub share: Option<SharingRequest>,
-    /// Its priority.
-    pub priority: Priority,
+    /// What orders it in the queue.
+    pub queue_rank: QueueRank,
     /// Attempts so far.
     pub attempts: u32,
     /// What placement knows of it.
@@ -42,7 +42,7 @@ impl SubmittedJob {
             gpu: spec.gpu.clone(),
             user: spec.user.as_str().into(),
             share: sharer(spec),
-            priority: spec.priority,
+            queue_rank: spec.queue_rank,
             attempts,
             facts: Arc::new(TaskFacts::of(spec)),
             waited: Millis::ZERO,

@@ -8,7 +8,7 @@ use tessera_predict::memory::MemoryEstimate;
 use tessera_wire::frames::ExitRecord;
 
 use crate::colocation;
-use crate::commands::JobUpdate;
+use tessera_model::spec::JobUpdate;
 use crate::predictions::AttemptPrediction;
 use crate::predictions::AttemptRunTimes;
 
@@ -195,11 +195,11 @@ impl WaitingJobChange {
         }
     }
 
-    /// Returns the new priority and time limit.
-    pub const fn terms(self) -> JobUpdate {
+    /// Returns the update, if it is one.
+    pub const fn update(self) -> Option<JobUpdate> {
         match self {
-            Self::Terms(terms) => terms,
-            Self::To(_) | Self::Share(_) => JobUpdate { priority: None, limit: None },
+            Self::Terms(update) => Some(update),
+            Self::To(_) | Self::Share(_) => None,
         }
     }
 
@@ -210,7 +210,7 @@ impl WaitingJobChange {
             Self::To(JobState::Held) => "held by its user".to_owned(),
             Self::To(_) => "released by its user".to_owned(),
             Self::Share(sm) => format!("its share becomes {sm}, by its user"),
-            Self::Terms(terms) => terms.words(),
+            Self::Terms(terms) => terms.text(),
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use tessera_model::{AttemptId, JobId};
 
-use crate::commands::JobUpdate;
+use tessera_model::spec::JobUpdate;
 
 /// An update of a job that has a live attempt.
 #[derive(Clone, Copy, Debug)]

@@ -201,7 +201,7 @@ impl Store {
         for UpdatedJob { job, attempt, terms } in &round.amended {
             let row = self.jobs.get_mut(job).filter(|row| row.attempt == Some(*attempt));
             let row = row.ok_or_else(|| format!("{job:?} has another attempt"))?;
-            terms.over(Arc::make_mut(&mut row.spec));
+            terms.apply_to(Arc::make_mut(&mut row.spec));
         }
         for asked in &round.moving {
             let row = self.jobs.get(&asked.job).filter(|row| row.attempt == Some(asked.attempt));
@@ -354,7 +354,7 @@ impl Store {
                 job.state = to;
             }
             transitions::WaitingJobChange::Share(sm) => job.reshare(sm),
-            transitions::WaitingJobChange::Terms(terms) => terms.over(Arc::make_mut(&mut job.spec)),
+            transitions::WaitingJobChange::Terms(terms) => terms.apply_to(Arc::make_mut(&mut job.spec)),
         }
         Some(job.state)
     }

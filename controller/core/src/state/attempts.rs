@@ -1,7 +1,8 @@
 //! Live attempts: those that hold a place, from the reservation to the end.
 
 use crate::LaunchSpec;
-use crate::commands::{CommandResult, JobUpdate};
+use crate::commands::CommandResult;
+use tessera_model::spec::JobUpdate;
 use crate::predictions::{AttemptPrediction, TaskFacts};
 use crate::round::Round;
 use crate::rows::transitions;
@@ -202,7 +203,7 @@ impl LiveAttempt {
             return refused;
         }
         let before = sheet.spec.run.time_limit;
-        terms.over(Arc::make_mut(&mut sheet.spec));
+        terms.apply_to(Arc::make_mut(&mut sheet.spec));
         let limit = sheet.spec.run.time_limit;
         if limit != before {
             self.limit = TimeLimitNotice::Due;

@@ -6,19 +6,19 @@ use crate::round::Round;
 use crate::rows::transitions::WaitReasonRow;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
-use tessera_model::spec::Priority;
+use tessera_model::spec::QueueRank;
 use tessera_model::{DecisionId, GangMember, JobId, Millis};
-use tessera_placement::{Explanation, QueuedJob, WaitReason};
+use tessera_placement::{Explanation, QueueKey, QueuedJob, WaitReason};
 use uuid::Uuid;
 
 /// The waiting jobs in service order.
 #[derive(Debug, Default)]
 pub(crate) struct JobQueue {
-    /// By priority, then by number.
-    pub(crate) waiting: BTreeMap<(Priority, JobId), WaitingJob>,
-    pub(crate) ranks: HashMap<JobId, Priority>,
+    /// In the order of service.
+    pub(crate) waiting: BTreeMap<QueueKey, WaitingJob>,
+    pub(crate) ranks: HashMap<JobId, QueueRank>,
     /// By user: a round looks at no more of one user's jobs than leaves room for others'.
-    pub(crate) user_lines: BTreeMap<Arc<str>, BTreeSet<(Priority, JobId)>>,
+    pub(crate) user_lines: BTreeMap<Arc<str>, BTreeSet<QueueKey>>,
     /// Jobs that users changed recently, and when: those may be announced only after that.
     pub(crate) recently_commanded: BTreeMap<JobId, Millis>,
 }
@@ -53,8 +53,8 @@ impl JobQueue {
         new_id: &mut dyn FnMut() -> Uuid,
         round: &mut Round,
     ) {
-        let Some(priority) = self.ranks.get(&job) else { return };
-        let Some(waiting) = self.waiting.get_mut(&(*priority, job)) else { return };
+        let Some(rank) = self.ranks.get(&job) else { return };
+        let Some(waiting) = self.waiting.get_mut(&(*rank, job)) else { return };
         // Recorded when it changes: a job that waits an hour is one row, not a row a round.
         if waiting.reason == Some(reason) {
             return;
@@ -84,11 +84,11 @@ impl JobQueue {
     }
 
     pub(crate) fn dequeue(&mut self, job: JobId) -> Option<WaitingJob> {
-        let priority = self.ranks.remove(&job)?;
-        let waiting = self.waiting.remove(&(priority, job))?;
+        let rank = self.ranks.remove(&job)?;
+        let waiting = self.waiting.remove(&(rank, job))?;
         let user = &waiting.asked.user;
         if let Some(line) = self.user_lines.get_mut(user) {
-            line.remove(&(priority, job));
+            line.remove(&(rank, job));
             if line.is_empty() {
                 self.user_lines.remove(user);
             }

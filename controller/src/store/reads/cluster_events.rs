@@ -59,7 +59,8 @@ pub(super) async fn expected_ends(
     let rows = sqlx::query!(
         r#"
         SELECT j.job, (EXTRACT(EPOCH FROM a.started_at) * 1000)::bigint AS "started!",
-               NULLIF(COALESCE(j.time_limit_ms, (s.spec ->> 'time_limit')::bigint), 0) AS time_limit,
+               (CASE WHEN j.updates ? 'time_limit' THEN j.updates ->> 'time_limit'
+                     ELSE s.spec ->> 'time_limit' END)::bigint AS time_limit,
                (SELECT (percentile_cont(0.5) WITHIN GROUP (
                             ORDER BY EXTRACT(EPOCH FROM d.ended_at - d.started_at)) * 1000)::bigint
                   FROM jobs AS k JOIN attempts AS d ON d.attempt = k.last_attempt

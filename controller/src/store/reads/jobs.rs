@@ -8,7 +8,7 @@ use sqlx::types::Json;
 use tessera_api_types::{GangView, JobDetail, JobPage, JobView};
 use tessera_model::ids::BadId;
 use tessera_model::life::JobState;
-use tessera_model::spec::{Class, GpuRequest, JobProgram, JobSpec};
+use tessera_model::spec::{Class, GpuRequest, JobProgram, JobSpec, JobUpdate};
 use tessera_model::{GangShape, JobRef};
 use time::OffsetDateTime;
 
@@ -16,7 +16,6 @@ use super::page::{JobQuery, job_cursor};
 use super::{attempts, numbers, targets};
 use crate::store::StoreError;
 use crate::store::columns::{RowRef, bigint};
-use crate::store::snapshot::terms;
 
 /// Lists jobs, newest first.
 pub(super) async fn page(at: &mut PgConnection, query: &JobQuery) -> Result<JobPage, StoreError> {
@@ -42,8 +41,8 @@ pub(super) async fn detail(
     let rest = rest(at, job.id).await?;
     let mut spec: JobSpec =
         serde_json::from_value(rest.spec).map_err(bad_json("submissions", job.id, "spec"))?;
+    rest.updates.map(|update| update.0).unwrap_or_default().apply_to(&mut spec);
     let row = RowRef::new("jobs", job.id);
-    terms(row, None, rest.time_limit_ms)?.over(&mut spec);
     let charged: u32 = row.number("charged", rest.charged)?;
     Ok(Some(JobDetail {
         program: program_line(&spec.run.program),
@@ -68,7 +67,7 @@ pub(super) async fn rows(
         SELECT j.job, j.submission, j.state, j.attempts, j.restart_reason, j.ended_at,
                s.array_first, s.job_name, s.user_name, s.accepted_at,
                s.spec -> 'gang' AS "gang: Json<GangShape>", s.spec -> 'gpu' AS "gpu_ask!", s.spec -> 'class' AS "class!",
-               COALESCE(to_json(j.priority), s.spec -> 'priority') AS "priority!",
+               COALESCE(j.updates -> 'priority', (s.spec -> 'priority')::jsonb) AS "priority!",
                a.state AS "attempt_state?", a.started_at AS "started_at?",
                a.exit_code, a.detail, a.gpu AS "gpu?", a.gpu_index AS "gpu_index?",
                a.slice, a.profile AS "profile?", n.name AS "node?",
@@ -230,14 +229,14 @@ struct Rest {
     spec: Value,
     traceparent: Option<String>,
     charged: i32,
-    time_limit_ms: Option<i64>,
+    updates: Option<Json<JobUpdate>>,
 }
 
 async fn rest(at: &mut PgConnection, job: u64) -> Result<Rest, StoreError> {
     sqlx::query_as!(
         Rest,
         r#"
-        SELECT s.spec, s.traceparent, j.charged, j.time_limit_ms
+        SELECT s.spec, s.traceparent, j.charged, j.updates AS "updates: Json<JobUpdate>"
           FROM jobs AS j
           JOIN submissions AS s ON s.first_job = j.submission
          WHERE j.job = $1

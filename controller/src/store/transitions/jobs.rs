@@ -8,12 +8,12 @@ use tessera_model::JobId;
 use tessera_model::ids::BadId;
 use tessera_model::life::JobState;
 use tessera_model::share::SmPercent;
+use tessera_model::spec::JobUpdate;
 use tessera_placement::Explanation;
 use uuid::Uuid;
 
 use crate::store::StoreError;
 use crate::store::columns::{RowRef, bigint, job_number, json_text};
-use crate::store::job_updates::update_columns;
 use tessera_control::rows::transitions::{ResharedJob, WaitReasonRow, WaitingJobCommand};
 
 /// Records why jobs wait.
@@ -132,13 +132,13 @@ pub async fn command_waiting_jobs(
             SELECT *
               FROM json_to_recordset($1::text::json)
                 AS u (job bigint, to_state text, sm_percent smallint, text text,
-                      priority smallint, time_limit_ms bigint)
+                      updates jsonb)
         ), m AS (
             UPDATE jobs
                SET state = COALESCE(u.to_state, jobs.state),
                    sm_percent = COALESCE(u.sm_percent, jobs.sm_percent),
-                   priority = COALESCE(u.priority, jobs.priority),
-                   time_limit_ms = COALESCE(u.time_limit_ms, jobs.time_limit_ms),
+                   updates = CASE WHEN u.updates IS NULL THEN jobs.updates
+                                  ELSE COALESCE(jobs.updates, '{}') || u.updates END,
                    uncharged = CASE WHEN jobs.state = 'held' AND u.to_state = 'queued' THEN 0
                                     ELSE jobs.uncharged END,
                    ended_at = CASE WHEN u.to_state = 'cancelled' THEN now() END
@@ -170,20 +170,17 @@ struct CommandRecord {
     to_state: Option<&'static str>,
     sm_percent: Option<u8>,
     text: String,
-    priority: Option<u8>,
-    time_limit_ms: Option<i64>,
+    updates: Option<JobUpdate>,
 }
 
 impl CommandRecord {
     fn of(command: &WaitingJobCommand) -> Self {
-        let (priority, time_limit_ms) = update_columns(command.change.terms());
         Self {
             job: job_number(command.job),
             to_state: command.change.to().map(JobState::word),
             sm_percent: command.change.sm().map(SmPercent::get),
             text: command.change.text(),
-            priority,
-            time_limit_ms,
+            updates: command.change.update(),
         }
     }
 }

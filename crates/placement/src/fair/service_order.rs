@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tessera_model::Millis;
-use tessera_model::spec::Priority;
+use tessera_model::spec::QueueRank;
 
 use crate::facts::{Account, JobTable};
 use crate::numbers::saturating_millis;
@@ -57,15 +57,15 @@ pub(crate) fn order_jobs<'q>(
     }
     let delays = delays(accounts, users.values().flatten());
     // Among one account's jobs of a priority the order stays, whatever the clocks said.
-    let mut last: BTreeMap<(&Arc<str>, Priority), Millis> = BTreeMap::new();
+    let mut last: BTreeMap<(&Arc<str>, QueueRank), Millis> = BTreeMap::new();
     for turn in &mut turns {
         let Some(Some(account)) = users.get(&*turn.job.user) else { continue };
         let delay = delays.get(&account.name).copied().unwrap_or_default();
-        let latest = last.entry((&account.name, turn.job.priority)).or_default();
+        let latest = last.entry((&account.name, turn.job.queue_rank)).or_default();
         turn.came = turn.came.plus(delay).max(*latest);
         *latest = turn.came;
     }
-    turns.sort_by_key(|turn| (turn.job.priority, turn.came, turn.job.id));
+    turns.sort_by_key(|turn| (turn.job.queue_rank, turn.came, turn.job.id));
     turns
 }
 

@@ -151,7 +151,7 @@ impl TesseraLive {
         let first = plain.iter().find(|job| waits.contains(&job.id));
         let turn: Vec<&QueuedJob> = weighed
             .iter()
-            .filter(|job| first.is_none_or(|first| job.priority <= first.priority))
+            .filter(|job| first.is_none_or(|first| job.queue_rank <= first.queue_rank))
             .chain(first.filter(|job| makes_room(job, &said)))
             .copied()
             .collect();
@@ -306,7 +306,7 @@ fn leftovers(
     now: Millis,
     starts_max: usize,
 ) -> Vec<Decision> {
-    let in_turn = |job: &&&QueuedJob| first.is_none_or(|first| job.priority <= first.priority);
+    let in_turn = |job: &&&QueuedJob| first.is_none_or(|first| job.queue_rank <= first.queue_rank);
     let turn: Vec<&QueuedJob> = left.iter().filter(in_turn).copied().collect();
     let mut said = by_rules(&without(cluster, hidden), knowledge, &turn, now, starts_max);
     if !hidden.is_empty() {

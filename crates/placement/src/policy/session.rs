@@ -7,13 +7,12 @@
 
 use std::collections::BTreeMap;
 
-use tessera_model::spec::Priority;
-use tessera_model::{JobId, Millis};
+use tessera_model::Millis;
 
 use crate::decision::Decision;
 use crate::policy::Policy;
 use crate::predictor::Knowledge;
-use crate::view::{ClusterView, QueuedJob};
+use crate::view::{ClusterView, QueueKey, QueuedJob};
 
 /// Most jobs that a policy without a session of its own is shown in one round, as in the
 /// controller.
@@ -50,7 +49,7 @@ pub fn session(policy: &dyn Policy) -> Box<dyn Session + '_> {
 }
 
 /// Jobs that wait, in the order of service.
-pub type Queue = BTreeMap<(Priority, JobId), QueuedJob>;
+pub type Queue = BTreeMap<QueueKey, QueuedJob>;
 
 #[derive(Debug)]
 struct Afresh<'p> {
@@ -60,11 +59,11 @@ struct Afresh<'p> {
 
 impl Session for Afresh<'_> {
     fn enqueue(&mut self, job: QueuedJob) {
-        self.queue.insert((job.priority, job.id), job);
+        self.queue.insert(job.key(), job);
     }
 
     fn dequeue(&mut self, job: &QueuedJob) {
-        self.queue.remove(&(job.priority, job.id));
+        self.queue.remove(&job.key());
     }
 
     fn gpu_changed(&mut self, _: usize) {}

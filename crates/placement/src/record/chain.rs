@@ -38,7 +38,7 @@ pub(super) fn by_position(a: &GpuView, b: &GpuView) -> Ordering {
 
 /// The order of service.
 pub(super) fn by_service_order(a: &QueuedJob, b: &QueuedJob) -> Ordering {
-    (a.priority, a.id).cmp(&(b.priority, b.id))
+    a.key().cmp(&b.key())
 }
 
 impl ChainState {

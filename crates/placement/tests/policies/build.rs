@@ -4,7 +4,7 @@ use std::sync::{Arc, LazyLock};
 
 use tessera_model::mig::{PlanStep, Slot, catalog};
 use tessera_model::share::{KernelShare, MpsShare, SharingMode, SliceShare};
-use tessera_model::spec::{GpuRequest, Priority};
+use tessera_model::spec::{GpuRequest, QueueRank};
 use tessera_model::{Bytes, JobId, Millis};
 use tessera_placement::{
     AdminOverride, ClusterView, Decision, Explanation, Feasibility, GpuView, InstanceState,
@@ -104,7 +104,7 @@ pub fn queue(asks: impl IntoIterator<Item = GpuRequest>) -> Vec<QueuedJob> {
         gpu,
         share: None,
         user: "ada".into(),
-        priority: Priority::DEFAULT,
+        queue_rank: QueueRank::default(),
         submitted: Millis::new(number),
         gang: None,
     };

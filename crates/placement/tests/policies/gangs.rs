@@ -6,7 +6,7 @@ mod quota;
 use std::collections::{BTreeMap, BTreeSet};
 
 use tessera_model::mig::Profile;
-use tessera_model::spec::{GpuRequest, Priority};
+use tessera_model::spec::{GpuRequest, QueueRank};
 use tessera_model::{GangMember, GangShape, JobId, Millis};
 use tessera_placement::gangs::PATIENCE;
 use tessera_placement::policy::NAMES;
@@ -74,7 +74,7 @@ fn gang(first: u64, (nodes, per_node): (u32, u32), gpu: &GpuRequest) -> Vec<Queu
             gpu: gpu.clone(),
             share: None,
             user: "ada".into(),
-            priority: Priority::DEFAULT,
+            queue_rank: QueueRank::default(),
             submitted: Millis::new(first),
             gang: Some(GangMember { gang, shape, rank }),
         })

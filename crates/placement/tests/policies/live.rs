@@ -200,7 +200,7 @@ fn nobody_of_a_worse_priority_is_weighed_while_another_waits() {
     let view = cluster([a100(&[("7g.40gb", 0, taken(9))]), a100(&[])]);
     let mut jobs = queue([GpuRequest::Profile("9g.9gb".parse().unwrap()), gib(4)]);
     jobs[0].gpu = GpuRequest::Whole;
-    jobs[0].priority = Priority::try_from(0).unwrap();
+    jobs[0].queue_rank.priority = Priority::try_from(0).unwrap();
     let view_full = cluster([a100(&[("7g.40gb", 0, taken(9))]), a100(&[("7g.40gb", 0, taken(8))])]);
 
     let said = decide(&view_full, &Told::of(&[(2, 700)]), &jobs);

@@ -132,7 +132,7 @@ fn of_two_accounts_the_one_that_had_less_is_served_first() {
 fn of_two_jobs_the_one_of_higher_priority_is_served_first() {
     let cluster = cluster([a100(&[])]);
     let mut jobs = queue([gib(30), gib(30)]);
-    jobs[1].priority = 0_u8.try_into().unwrap();
+    jobs[1].queue_rank.priority = 0_u8.try_into().unwrap();
     let told = Told { whole: vec![1, 2], ..Told::default() };
     let decisions = decide(&told, &cluster, &jobs, Millis::new(10));
     assert_eq!(seated(&cluster, &decisions).into_keys().collect::<Vec<_>>(), [2]);

@@ -22,7 +22,7 @@ use std::sync::Arc;
 
 use tessera_model::spec::{GpuRequest, Priority};
 use tessera_model::{JobId, Millis};
-use tessera_placement::{ClusterView, Decision, Policy, QueuedJob, Session, WaitReason, session};
+use tessera_placement::{ClusterView, Decision, Policy, QueueKey, QueuedJob, Session, WaitReason, session};
 
 use self::alone::SoloTimes;
 use self::card::GpuState;
@@ -78,7 +78,7 @@ pub struct SimulationRun<'s> {
     /// The policy at work; taken out while it decides.
     session: Option<Box<dyn Session + 's>>,
     /// Who waits, in the order of service.
-    queue: BTreeSet<(Priority, JobId)>,
+    queue: BTreeSet<QueueKey>,
     /// GPUs whose jobs' speeds have to be worked out again.
     stale: BTreeSet<usize>,
     /// Jobs that this round stopped and has given no other place yet.
@@ -253,7 +253,7 @@ impl<'s> SimulationRun<'s> {
 
     fn enqueue(&mut self, index: usize) {
         let queued = self.queued(index);
-        self.queue.insert((queued.priority, queued.id));
+        self.queue.insert(queued.key());
         if let Some(session) = &mut self.session {
             session.enqueue(queued);
         }
@@ -261,7 +261,7 @@ impl<'s> SimulationRun<'s> {
 
     fn dequeue(&mut self, index: usize) {
         let queued = self.queued(index);
-        self.queue.remove(&(queued.priority, queued.id));
+        self.queue.remove(&queued.key());
         if let Some(session) = &mut self.session {
             session.dequeue(&queued);
         }
@@ -274,7 +274,7 @@ impl<'s> SimulationRun<'s> {
             gpu: GpuRequest::Memory(self.tasks[index].asked),
             user: Arc::clone(&self.users[index]),
             share: None,
-            priority: Priority::try_from(job.priority).unwrap_or(Priority::DEFAULT),
+            queue_rank: Priority::try_from(job.priority).unwrap_or_default().into(),
             submitted: Millis::new(job.submit_ms),
             gang: gangs::member(job, index),
         }

@@ -32,7 +32,7 @@ fn jobs(of: &[(&'static str, u64, u64)]) -> (Vec<QueuedJob>, Had) {
         gpu: GpuRequest::Unknown,
         user: (*user).into(),
         share: None,
-        priority: Priority::DEFAULT,
+        queue_rank: QueueRank::default(),
         submitted: Millis::from_secs(minutes * 60),
         gang: None,
     };

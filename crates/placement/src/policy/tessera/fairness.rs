@@ -27,11 +27,11 @@ pub(super) struct AccountQueues {
 
 impl AccountQueues {
     pub(super) fn insert(&mut self, job: &QueuedJob) {
-        self.fresh.insert((job.priority, job.id));
+        self.fresh.insert(job.key());
     }
 
     pub(super) fn remove(&mut self, job: &QueuedJob) {
-        let key = (job.priority, job.id);
+        let key = job.key();
         self.fresh.remove(&key);
         let Some(account) = self.accounts.remove(&key) else { return };
         if let Some(line) = self.account_queues.get_mut(&account) {
@@ -69,7 +69,7 @@ impl AccountQueues {
             order.extend(urgent.into_iter().map(|(urgency, job)| (urgency * factor, job)));
         }
         order.sort_by(|a, b| {
-            b.0.total_cmp(&a.0).then_with(|| (a.1.priority, a.1.id).cmp(&(b.1.priority, b.1.id)))
+            b.0.total_cmp(&a.0).then_with(|| a.1.key().cmp(&b.1.key()))
         });
         order.truncate(most);
         order.into_iter().map(|(_, job)| job).collect()

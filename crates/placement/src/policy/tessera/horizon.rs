@@ -82,7 +82,7 @@ pub(super) fn weighing<'t>(
     kinds: &'t [usize],
 ) -> impl FnMut(&QueuedJob) -> JobWeight + 't {
     |job| {
-        let above = f64::from(Priority::DEFAULT.get()) - f64::from(job.priority.get());
+        let above = f64::from(Priority::DEFAULT.get()) - f64::from(job.queue_rank.priority.get());
         let known = scoring.eagerness(kinds, job.id);
         JobWeight { weight: known.weight * PRIORITY.powf(above), ..known }
     }

@@ -12,12 +12,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use tessera_model::spec::Priority;
-use tessera_model::{JobId, Millis};
+use tessera_model::Millis;
 
 use super::rounding::{float, float_sum};
 use crate::policy::session::Queue;
-use crate::view::QueuedJob;
+use crate::view::{QueueKey, QueuedJob};
 
 /// Jobs on a new short list. Chosen: four times what a round looks at.
 const LISTED: usize = 256;
@@ -29,7 +28,7 @@ const LISTED_MAX: usize = 4 * LISTED;
 /// with [`super::Tessera::haste`].
 const STEEPNESS: i32 = 2;
 
-pub(super) type Key = (Priority, JobId);
+pub(super) type Key = QueueKey;
 
 /// What is left of jobs, in whole milliseconds, added up where they are several.
 #[derive(Clone, Copy, Debug, Default)]
@@ -118,7 +117,7 @@ pub(super) struct WaitingJobs {
 impl WaitingJobs {
     /// Takes a whole queue at once: one after the other, it costs most of a round.
     pub(super) fn of(jobs: &mut dyn Iterator<Item = &QueuedJob>) -> Self {
-        let queue: Queue = jobs.map(|job| ((job.priority, job.id), job.clone())).collect();
+        let queue: Queue = jobs.map(|job| (job.key(), job.clone())).collect();
         let ages = queue.iter().map(|(key, job)| (job.submitted, *key)).collect();
         let all_listed = queue.len() <= LISTED_MAX;
         let list = if all_listed { queue.keys().copied().collect() } else { BTreeSet::new() };
@@ -129,7 +128,7 @@ impl WaitingJobs {
     }
 
     pub(super) fn insert(&mut self, job: QueuedJob) {
-        let key = (job.priority, job.id);
+        let key = job.key();
         self.ages.insert((job.submitted, key));
         self.queue.insert(key, job);
         self.list.insert(key);
@@ -137,7 +136,7 @@ impl WaitingJobs {
     }
 
     pub(super) fn remove(&mut self, job: &QueuedJob) {
-        let key = (job.priority, job.id);
+        let key = job.key();
         self.queue.remove(&key);
         self.ages.remove(&(job.submitted, key));
         self.fresh.remove(&key);
