@@ -122,38 +122,33 @@ impl Submit {
     }
 }
 
-/// Fields of the API, and the options that set them.
+/// Fields of the API whose options have other names.
 const OPTIONS_OF_FIELDS: &[(&str, &str)] = &[
-    ("gpu_memory_bytes", "--vram"),
-    ("gpu_profile", "--profile"),
-    ("gpu_whole", "--gpus"),
-    ("share", "--share"),
-    ("sm_percent", "--sm"),
-    ("checkpoint_signal", "--checkpoint"),
-    ("time_limit_secs", "--time"),
-    ("grace_secs", "--grace"),
-    ("work_dir", "--chdir"),
-    ("max_retries", "--max-retries"),
-    ("on_lost", "--on-lost"),
-    ("task_key", "--task-key"),
-    ("allow_pending", "--allow-pending"),
-    ("stdout", "--output"),
-    ("stderr", "--error"),
-    ("name", "--job-name"),
-    ("env", "--env"),
-    ("class", "--class"),
-    ("priority", "--priority"),
-    ("array", "--array"),
-    ("gang", "--gpus"),
+    ("gpu_memory_bytes", "vram"),
+    ("gpu_profile", "profile"),
+    ("gpu_whole", "gpus"),
+    ("gang", "gpus"),
+    ("sm_percent", "sm"),
+    ("checkpoint_signal", "checkpoint"),
+    ("time_limit_secs", "time"),
+    ("grace_secs", "grace"),
+    ("work_dir", "chdir"),
+    ("stdout", "output"),
+    ("stderr", "error"),
+    ("name", "job-name"),
 ];
 
 /// Names the invalid option instead of the field, since the user writes options.
 fn with_option_names(mut failed: ClientError) -> ClientError {
     if let ClientError::Refused(problem) = &mut failed
         && let Some(field) = &mut problem.field
-        && let Some((_, option)) = OPTIONS_OF_FIELDS.iter().find(|(name, _)| name == field)
     {
-        *field = (*option).to_owned();
+        let other = OPTIONS_OF_FIELDS.iter().find(|(name, _)| name == field);
+        let option = other.map_or_else(|| field.replace('_', "-"), |(_, name)| (*name).to_owned());
+        let command = Submit::augment_args(clap::Command::new("submit"));
+        if command.get_arguments().any(|known| known.get_long() == Some(&option)) {
+            *field = format!("--{option}");
+        }
     }
     failed
 }
