@@ -9,8 +9,7 @@ use tokio::sync::{broadcast, mpsc, oneshot, watch};
 
 use tessera_control::colocation::ColocationModel;
 pub use tessera_control::commands::{
-    CommandResult, JobCommand, JobStateChange, ModelStatus,
-    WaitingExplanation, operator,
+    CommandResult, JobCommand, JobStateChange, ModelStatus, WaitingExplanation, operator,
 };
 use tessera_control::predictions::trained::RunTimeModel;
 

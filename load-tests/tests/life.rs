@@ -154,6 +154,38 @@ fn a_job_that_gets_a_better_priority_overtakes_those_that_wait() {
 }
 
 #[test]
+fn jobs_of_one_priority_are_served_by_their_nice_values() {
+    let mut cluster = Plan::new().node("n1", "a30-24gb").start();
+    let whole = |nice: Option<i64>| SubmitRequest {
+        gpu_profile: Some("4g.24gb".into()),
+        nice,
+        ..command(["sleep", "60"])
+    };
+    let first = cluster.submit(&whole(None)).job_id;
+    cluster.wait_job(first, SOON, "running");
+    let patient = cluster.submit(&whole(Some(100))).job_id;
+    let updated = cluster.submit(&whole(None)).job_id;
+    let plain = cluster.submit(&whole(None)).job_id;
+
+    changed(&cluster, updated, r#"{"nice":7}"#).expect(200);
+    let refused = changed(&cluster, updated, r#"{"nice":-1}"#).expect(400).text();
+    assert!(refused.contains("can only be placed behind others"), "{refused}");
+    cluster.controller.kill();
+    cluster.controller.start();
+    cluster.wait_ready();
+
+    for (job, ahead) in [(plain, 0), (updated, 1), (patient, 2)] {
+        wait::until(SOON, "its position in the queue", || {
+            (cluster.explain(job).jobs_ahead == Some(ahead)).then_some(())
+        });
+    }
+    assert_eq!([patient, updated, plain].map(|job| cluster.job(job).nice), [100, 7, 0]);
+    cluster.act(first, "cancel").expect(200);
+    cluster.wait_job(plain, SOON + Duration::from_secs(40), "running");
+    assert_eq!(cluster.job(updated).job.state, "queued");
+}
+
+#[test]
 fn a_user_holds_no_more_than_the_quota_and_is_told_so() {
     let cluster =
         Plan::new().policy("tessera").env("TESSERA_QUOTAS", "ada=1").node("n1", "a30-24gb").start();

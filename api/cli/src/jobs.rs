@@ -81,6 +81,9 @@ pub struct Update {
     #[arg(short, long, value_name = "0-9", group = "change",
           value_parser = clap::value_parser!(u8).range(0..=9))]
     priority: Option<u8>,
+    /// Offset within its priority: 0 (first) to 2147483645
+    #[arg(long, value_name = "N", group = "change", allow_negative_numbers = true)]
+    nice: Option<i64>,
     /// Longest run time from its start, as for submit (90, 1:30:00, 2-0), or `unlimited`. It
     /// applies to a running job at once
     #[arg(short, long, visible_alias = "time", value_name = "TIME", group = "change")]
@@ -92,6 +95,7 @@ impl Update {
         let change = UpdateRequest {
             sm_percent: self.sm,
             priority: self.priority,
+            nice: self.nice,
             time_limit_secs: self.time_limit.map(|limit| limit.secs().unwrap_or(0)),
         };
         let update = |job| session.client.update(job, &change);

@@ -126,6 +126,8 @@ pub struct JobDetail {
     pub work_dir: Option<String>,
     /// Names of its environment variables; values are not shown.
     pub env_names: Vec<String>,
+    /// By how much it stands back behind others of its priority.
+    pub nice: u32,
     /// Longest run time in seconds.
     pub time_limit_secs: Option<u64>,
     /// How often it may still be retried after failures of its own.

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use tessera_model::share::SmPercent;
 use tessera_model::spec::{
-    BadField, JobSpec, JobUpdate, Priority, RawJobSpec, TimeLimitUpdate, time_limit,
+    BadField, JobSpec, JobUpdate, Nice, Priority, RawJobSpec, TimeLimitUpdate, time_limit,
 };
 use utoipa::ToSchema;
 
@@ -62,6 +62,9 @@ pub struct SubmitRequest {
     /// 0 (highest) to 9; by default 5.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub priority: Option<u8>,
+    /// Places the job behind others of its priority: 0 (the default) to 2147483645.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub nice: Option<i64>,
     /// How often the job is retried after failures of its own; by default 0.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_retries: Option<u32>,
@@ -137,6 +140,10 @@ pub struct UpdateRequest {
     /// Its priority: 0 (highest) to 9. For a running job it takes effect if it is requeued.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub priority: Option<u8>,
+    /// Its offset within its priority: 0 (first) to 2147483645. For a running job it takes effect
+    /// if it is requeued.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub nice: Option<i64>,
     /// Longest run time of an attempt in seconds, from its start; 0 for none. It applies to a
     /// running job at once.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -166,6 +173,7 @@ impl SubmitRequest {
             grace_secs: self.grace_secs,
             class: self.class,
             priority: self.priority,
+            nice: self.nice,
             max_retries: self.max_retries,
             on_lost: self.on_lost,
             task_key: self.task_key,
@@ -187,6 +195,7 @@ impl UpdateRequest {
     pub fn into_update(self) -> Result<(Option<SmPercent>, JobUpdate), BadField> {
         let update = JobUpdate {
             priority: self.priority.map(Priority::try_from).transpose()?,
+            nice: self.nice.map(Nice::try_from).transpose()?,
             limit: self.time_limit_secs.map(updated_limit).transpose()?,
         };
         let sm = self.sm_percent.map(SmPercent::try_from).transpose()?;
@@ -194,7 +203,7 @@ impl UpdateRequest {
             return Err(BadField::new(
                 "priority",
                 "there is nothing to change",
-                "priority, time_limit_secs or sm_percent",
+                "priority, nice, time_limit_secs or sm_percent",
             ));
         }
         Ok((sm, update))

@@ -179,7 +179,8 @@ impl StartQuestion<'_> {
         }
         let ahead = || self.cluster.queue.ahead(self.line);
         let passed = ahead().find(|ahead| ahead.queue_rank > first)?.id;
-        let own = self.cluster.queue.with_gang(&QueuedJob { queue_rank: first, ..self.job.clone() });
+        let own =
+            self.cluster.queue.with_gang(&QueuedJob { queue_rank: first, ..self.job.clone() });
         let stay = ahead().filter(|ahead| ahead.queue_rank == first);
         let place = self.place_behind(stay, &own, self.job.id)?;
         let effect = format!("would start now on {}", self.cluster.named(&place));

@@ -9,7 +9,9 @@ use crate::state::queue::WaitingJob;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use tessera_model::spec::QueueRank;
 use tessera_model::{JobId, Millis};
-use tessera_placement::{Decision, Explanation, QueueKey, QueuedJob, WaitReason, decide_round, fair};
+use tessera_placement::{
+    Decision, Explanation, QueueKey, QueuedJob, WaitReason, decide_round, fair,
+};
 
 use crate::state::attempts::AttemptTable;
 use crate::state::inventory::NodeInventory;

@@ -138,7 +138,8 @@ async fn read_waiting_jobs(connection: &mut PgConnection) -> Result<Vec<Submitte
                (EXTRACT(EPOCH FROM now() - s.accepted_at) * 1000)::bigint AS "waited!",
                s.spec -> 'share' AS "share: Json<SharingMode>",
                s.spec -> 'gpu' AS "gpu!: Json<GpuRequest>",
-               json_build_object('priority', s.spec -> 'priority') AS "queue_rank!: Json<QueueRank>"
+               json_build_object('priority', s.spec -> 'priority',
+                                 'nice', COALESCE(s.spec -> 'nice', '0')) AS "queue_rank!: Json<QueueRank>"
           FROM jobs AS j JOIN submissions AS s ON s.first_job = j.submission
          WHERE j.state = 'queued' AND j.ended_at IS NULL
         "#

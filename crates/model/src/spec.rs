@@ -102,6 +102,52 @@ impl From<Priority> for u8 {
     }
 }
 
+/// By how much a job stands back behind others of its priority, like Slurm's `--nice`: 0 to
+/// 2,147,483,645.
+///
+/// There are no negative values: nobody gets ahead of other users' jobs by asking.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
+#[serde(into = "i64", try_from = "i64")]
+pub struct Nice(u32);
+
+impl Nice {
+    /// The largest value, which is Slurm's.
+    pub const MAX: Self = Self(2_147_483_645);
+
+    /// Returns the value.
+    pub const fn get(self) -> u32 {
+        self.0
+    }
+
+    /// Whether the job stands where its priority puts it.
+    pub const fn is_zero(&self) -> bool {
+        self.0 == 0
+    }
+}
+
+impl TryFrom<i64> for Nice {
+    type Error = BadField;
+
+    fn try_from(value: i64) -> Result<Self, BadField> {
+        let nice = u32::try_from(value).ok().map(Self).filter(|nice| *nice <= Self::MAX);
+        nice.ok_or_else(|| {
+            let why = match value {
+                ..0 => format!("{value} is negative, and a job can only be placed behind others"),
+                0.. => format!("{value} is out of range"),
+            };
+            BadField::new("nice", why, format!("0 to {}", Self::MAX.0))
+        })
+    }
+}
+
+impl From<Nice> for i64 {
+    fn from(nice: Nice) -> Self {
+        nice.0.into()
+    }
+}
+
 /// What orders jobs in the queue before their numbers: the smallest rank is served first.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
@@ -109,11 +155,14 @@ impl From<Priority> for u8 {
 pub struct QueueRank {
     /// The priority.
     pub priority: Priority,
+    /// The offset within the priority.
+    #[serde(default, skip_serializing_if = "Nice::is_zero")]
+    pub nice: Nice,
 }
 
 impl From<Priority> for QueueRank {
     fn from(priority: Priority) -> Self {
-        Self { priority }
+        Self { priority, nice: Nice::default() }
     }
 }
 
@@ -125,6 +174,9 @@ pub struct JobUpdate {
     /// The new priority; a running job has it when it waits again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub priority: Option<Priority>,
+    /// The new offset within the priority; a running job has it when it waits again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub nice: Option<Nice>,
     /// Longest run time of an attempt.
     #[serde(
         rename = "time_limit",
@@ -192,6 +244,9 @@ impl JobUpdate {
         if let Some(priority) = self.priority {
             rank.priority = priority;
         }
+        if let Some(nice) = self.nice {
+            rank.nice = nice;
+        }
         rank
     }
 
@@ -200,6 +255,7 @@ impl JobUpdate {
     pub fn after(self, earlier: Self) -> Self {
         Self {
             priority: self.priority.or(earlier.priority),
+            nice: self.nice.or(earlier.nice),
             limit: self.limit.or(earlier.limit),
         }
     }
@@ -208,11 +264,12 @@ impl JobUpdate {
     pub fn text(self) -> String {
         let priority =
             self.priority.map(|priority| format!("its priority becomes {}", priority.get()));
+        let nice = self.nice.map(|nice| format!("its nice value becomes {}", nice.get()));
         let limit = self.limit.map(|limit| match limit {
             TimeLimitUpdate::Unlimited => "it has no time limit any more".to_owned(),
             TimeLimitUpdate::Of(time) => format!("its time limit becomes {} s", time.get() / 1_000),
         });
-        let all: Vec<String> = [priority, limit].into_iter().flatten().collect();
+        let all: Vec<String> = [priority, nice, limit].into_iter().flatten().collect();
         format!("{}, by its user", all.join(", "))
     }
 }
@@ -350,6 +407,8 @@ pub struct RawJobSpec {
     pub class: Option<String>,
     /// 0 to 9.
     pub priority: Option<u8>,
+    /// See [`Nice`].
+    pub nice: Option<i64>,
     /// Own failures that it survives.
     pub max_retries: Option<u32>,
     /// `requeue`, `hold` or `fail`.
@@ -412,6 +471,7 @@ impl JobSpec {
             class: parse_word("class", raw.class, Class::Offline)?,
             queue_rank: QueueRank {
                 priority: raw.priority.map_or(Ok(Priority::DEFAULT), Priority::try_from)?,
+                nice: raw.nice.map_or(Ok(Nice::default()), Nice::try_from)?,
             },
             retry: RetryRules {
                 max_retries: match raw.max_retries.unwrap_or(0) {
@@ -690,7 +750,7 @@ mod tests {
     #[test]
     fn each_broken_rule_names_its_field_and_says_what_would_be_right() {
         type Break = fn(&mut RawJobSpec);
-        let cases: [(&str, &str, Break); 12] = [
+        let cases: [(&str, &str, Break); 14] = [
             ("script", "either script", |r| r.command = None),
             ("command", "give the program", |r| r.command = Some(vec![])),
             ("script", "#!/bin/bash", |r| {
@@ -711,6 +771,8 @@ mod tests {
                 r.gpu_whole = true;
             }),
             ("priority", "0 (highest)", |r| r.priority = Some(10)),
+            ("nice", "0 to 2147483645", |r| r.nice = Some(-1)),
+            ("nice", "0 to 2147483645", |r| r.nice = Some(2_147_483_646)),
             ("class", "online offline", |r| r.class = Some("batch".into())),
             ("time_limit_secs", "1 to", |r| r.time_limit_secs = Some(0)),
         ];

@@ -50,7 +50,6 @@ const FOREIGN: &[(&str, Option<char>, OptionValue, ForeignVerdict)] = &[
     ("account", Some('A'), Needed, Ignore("the controller's settings assign users to accounts")),
     ("wckey", None, Needed, Ignore("there are no workload characterization keys")),
     ("comment", None, Needed, Ignore("jobs have no comments")),
-    ("nice", None, Optional, Ignore("give --priority 6 to 9 for a job that may wait")),
     ("mail-type", None, Needed, Ignore(NO_MAIL)),
     ("mail-user", None, Needed, Ignore(NO_MAIL)),
     ("time-min", None, Needed, Ignore("a time limit is never shortened")),

@@ -87,6 +87,9 @@ pub struct JobOptions {
     /// Priority: 0 (highest) to 9; by default 5
     #[arg(long, value_name = "0-9")]
     pub priority: Option<u64>,
+    /// Place the job behind others of its priority, by 0 to 2147483645; without a value 100
+    #[arg(long, value_name = "N", num_args = 0..=1, require_equals = true, default_missing_value = "100")]
+    pub nice: Option<i64>,
     /// Number of retries after failures of its own; by default 0
     #[arg(long, value_name = "N")]
     pub max_retries: Option<u32>,
@@ -236,6 +239,7 @@ impl JobOptions {
             checkpoint: stronger.checkpoint.or(self.checkpoint),
             class: stronger.class.or(self.class),
             priority: stronger.priority.or(self.priority),
+            nice: stronger.nice.or(self.nice),
             max_retries: stronger.max_retries.or(self.max_retries),
             on_lost: lost.on_lost,
             requeue: lost.requeue,
@@ -288,6 +292,7 @@ impl JobOptions {
         request.checkpoint_signal = self.checkpoint;
         request.class = self.class;
         request.priority = self.priority.map(small_priority).transpose()?;
+        request.nice = self.nice;
         request.max_retries = self.max_retries;
         request.on_lost = match (self.on_lost, self.requeue, self.no_requeue) {
             (Some(word), _, _) => Some(word),

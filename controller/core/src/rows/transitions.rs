@@ -8,9 +8,9 @@ use tessera_predict::memory::MemoryEstimate;
 use tessera_wire::frames::ExitRecord;
 
 use crate::colocation;
-use tessera_model::spec::JobUpdate;
 use crate::predictions::AttemptPrediction;
 use crate::predictions::AttemptRunTimes;
+use tessera_model::spec::JobUpdate;
 
 /// A placement that is reserved for a job.
 #[derive(Clone, Debug)]

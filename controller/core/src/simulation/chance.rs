@@ -9,7 +9,6 @@ use tessera_wire::frames::{InstanceTrouble, MigReport};
 use super::leader::Commit;
 use super::world::World;
 use crate::commands::JobCommand;
-use tessera_model::spec::{JobUpdate, TimeLimitUpdate};
 use crate::commands::operator::InstanceName;
 use crate::commands::operator::LayoutCommand;
 use crate::commands::operator::OperatorCommand;
@@ -17,6 +16,7 @@ use crate::commands::operator::OverrideKind;
 use crate::commands::operator::OverrideScope;
 use crate::input::Input;
 use crate::rows::overrides::OverrideTarget;
+use tessera_model::spec::{JobUpdate, TimeLimitUpdate};
 
 /// Everything that can happen.
 #[derive(Clone, Copy, Debug)]
@@ -236,7 +236,7 @@ impl World {
                     let limit =
                         (rank == 9).then_some(TimeLimitUpdate::Of(Millis::from_secs(1_000)));
                     let priority = Priority::try_from(rank).ok();
-                    JobCommand::Amend(JobUpdate { priority, limit })
+                    JobCommand::Amend(JobUpdate { priority, limit, ..JobUpdate::default() })
                 }))
                 .collect::<Vec<_>>();
         let command = self.dice.pick(&commands).unwrap();

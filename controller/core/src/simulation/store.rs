@@ -354,7 +354,9 @@ impl Store {
                 job.state = to;
             }
             transitions::WaitingJobChange::Share(sm) => job.reshare(sm),
-            transitions::WaitingJobChange::Terms(terms) => terms.apply_to(Arc::make_mut(&mut job.spec)),
+            transitions::WaitingJobChange::Terms(terms) => {
+                terms.apply_to(Arc::make_mut(&mut job.spec))
+            }
         }
         Some(job.state)
     }

@@ -2,7 +2,6 @@
 
 use crate::LaunchSpec;
 use crate::commands::CommandResult;
-use tessera_model::spec::JobUpdate;
 use crate::predictions::{AttemptPrediction, TaskFacts};
 use crate::round::Round;
 use crate::rows::transitions;
@@ -16,6 +15,7 @@ use tessera_model::mig::Slot;
 use tessera_model::mig::compute::ComputeSlot;
 use tessera_model::share::{MpsShare, SharingMode, SmPercent};
 use tessera_model::spec::GpuRequest;
+use tessera_model::spec::JobUpdate;
 use tessera_model::{
     AttemptId, Bytes, DecisionId, GangMember, GpuId, JobId, Millis, NodeId, SliceId,
 };

@@ -48,6 +48,7 @@ pub(super) async fn detail(
         program: program_line(&spec.run.program),
         work_dir: spec.run.work_dir,
         env_names: spec.run.env.into_keys().collect(),
+        nice: spec.queue_rank.nice.get(),
         time_limit_secs: spec.run.time_limit.map(|limit| limit.get() / 1000),
         retries_left: spec.retry.max_retries.saturating_sub(charged),
         traceparent: rest.traceparent,

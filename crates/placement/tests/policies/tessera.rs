@@ -139,6 +139,16 @@ fn of_two_jobs_the_one_of_higher_priority_is_served_first() {
 }
 
 #[test]
+fn of_two_jobs_of_a_priority_the_one_with_the_smaller_nice_value_is_served_first() {
+    let cluster = cluster([a100(&[])]);
+    let mut jobs = queue([gib(30), gib(30)]);
+    jobs[0].queue_rank.nice = 100.try_into().unwrap();
+    let told = Told { whole: vec![1, 2], ..Told::default() };
+    let decisions = decide(&told, &cluster, &jobs, Millis::new(10));
+    assert_eq!(seated(&cluster, &decisions).into_keys().collect::<Vec<_>>(), [2]);
+}
+
+#[test]
 fn a_gpu_is_reserved_for_the_oldest_job_once_it_has_waited_too_long() {
     // Both GPUs have a job and room. The whole GPU that job 1 needs is nowhere; job 2 fits.
     let cluster = cluster([a100(&[("3g.20gb", 4, taken(8))]), a100(&[("3g.20gb", 4, taken(9))])]);

@@ -22,7 +22,9 @@ use std::sync::Arc;
 
 use tessera_model::spec::{GpuRequest, Priority};
 use tessera_model::{JobId, Millis};
-use tessera_placement::{ClusterView, Decision, Policy, QueueKey, QueuedJob, Session, WaitReason, session};
+use tessera_placement::{
+    ClusterView, Decision, Policy, QueueKey, QueuedJob, Session, WaitReason, session,
+};
 
 use self::alone::SoloTimes;
 use self::card::GpuState;

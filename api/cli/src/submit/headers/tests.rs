@@ -76,14 +76,13 @@ fn options_without_effect_are_told_with_their_line() {
         "job.sh:3: --partition has no effect",
         "job.sh:3: --account has no effect",
         "job.sh:3: --mail-type has no effect",
-        "job.sh:4: --nice has no effect",
         "job.sh:4: --priority has no effect here",
         "job.sh:5: --wait has no effect in a script",
     ] {
         assert!(headers.warnings.iter().any(|w| w.starts_with(expected)), "{expected}");
     }
-    assert_eq!(headers.warnings.len(), 8, "{:?}", headers.warnings);
-    assert_eq!(headers.options, JobOptions::default());
+    assert_eq!(headers.warnings.len(), 7, "{:?}", headers.warnings);
+    assert_eq!(headers.options, JobOptions { nice: Some(100), ..JobOptions::default() });
 }
 
 #[test]

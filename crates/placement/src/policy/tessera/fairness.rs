@@ -68,9 +68,7 @@ impl AccountQueues {
             let urgent = line.most_urgent(clock, most);
             order.extend(urgent.into_iter().map(|(urgency, job)| (urgency * factor, job)));
         }
-        order.sort_by(|a, b| {
-            b.0.total_cmp(&a.0).then_with(|| a.1.key().cmp(&b.1.key()))
-        });
+        order.sort_by(|a, b| b.0.total_cmp(&a.0).then_with(|| a.1.key().cmp(&b.1.key())));
         order.truncate(most);
         order.into_iter().map(|(_, job)| job).collect()
     }
