@@ -36,6 +36,12 @@ pub(crate) struct KnownJob<'c> {
     pub(crate) user: &'c Arc<str>,
 }
 
+impl KnownJob<'_> {
+    fn since(&self) -> Option<Millis> {
+        self.live.and_then(|live| live.began)
+    }
+}
+
 impl JobTable for ClusterForecast<'_> {
     /// Users state no deadlines, and a job shares a slice only if its user requests it: the search makes
     /// no pairs. So demands and co-runners stay empty.
@@ -44,12 +50,20 @@ impl JobTable for ClusterForecast<'_> {
         let facts = known.facts;
         JobFacts {
             done: self.done(&known),
-            since: known.live.and_then(|live| live.began),
+            since: known.since(),
             limit: facts.limit.map(|limit| limit.plus(facts.grace)),
-            migration_price: self.migration_price(job, &known),
+            migration_price: self.price_of_migration(job, &known),
             online: facts.online,
             ..JobFacts::default()
         }
+    }
+
+    fn since(&self, job: JobId) -> Option<Millis> {
+        self.known(job)?.since()
+    }
+
+    fn migration_price(&self, job: JobId) -> Option<Millis> {
+        self.price_of_migration(job, &self.known(job)?)
     }
 
     fn account(&self, job: JobId) -> Option<Account> {
@@ -131,7 +145,7 @@ impl<'c> ClusterForecast<'c> {
         }
     }
 
-    fn migration_price(&self, job: JobId, known: &KnownJob<'_>) -> Option<Millis> {
+    fn price_of_migration(&self, job: JobId, known: &KnownJob<'_>) -> Option<Millis> {
         let Some(live) = known.live else {
             // The work before the checkpoint has been paid for.
             return known.facts.movable.then_some(Millis::ZERO);

@@ -95,6 +95,17 @@ pub trait JobTable {
     /// Returns the facts about a job.
     fn facts(&self, job: JobId) -> JobFacts;
 
+    /// Returns when a job's present attempt began, as in its facts. A search reads this one fact of all
+    /// jobs that run, and the others cost more than it does.
+    fn since(&self, job: JobId) -> Option<Millis> {
+        self.facts(job).since
+    }
+
+    /// Returns the time that is lost if a job is migrated, as in its facts; read of all jobs that run.
+    fn migration_price(&self, job: JobId) -> Option<Millis> {
+        self.facts(job).migration_price
+    }
+
     /// Returns the account of a job, which is the same for all jobs of a user. `None` where usage is
     /// not kept, so that all jobs are equal. Apart from the facts, since few jobs of a user are asked.
     fn account(&self, job: JobId) -> Option<Account>;

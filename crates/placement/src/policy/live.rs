@@ -219,7 +219,7 @@ const fn can_be_weighed(facts: &JobFacts) -> bool {
 
 /// Whether any running job could be moved: if none, there is nothing to search.
 fn anybody_moves(cluster: &ClusterView, knowledge: Knowledge<'_>) -> bool {
-    running(cluster).any(|job| knowledge.jobs.facts(job).migration_price.is_some())
+    running(cluster).any(|job| knowledge.jobs.migration_price(job).is_some())
 }
 
 fn by_rules(
@@ -362,6 +362,10 @@ impl Known<'_> {
 }
 
 impl JobTable for Known<'_> {
+    fn since(&self, job: JobId) -> Option<Millis> {
+        self.knowledge.jobs.since(job)
+    }
+
     fn facts(&self, job: JobId) -> JobFacts {
         let facts = self.knowledge.jobs.facts(job);
         let is_known = self.is_known(job);

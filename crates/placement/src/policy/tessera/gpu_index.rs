@@ -99,7 +99,7 @@ impl GpuIndex {
                     (gpu.layout, gpu.seats, gpu.open) =
                         (planned.layout, planned.seats, planned.open);
                     if view.available && view.operator.pinned.is_none() {
-                        let came = gpu.seats.iter().filter_map(|seat| jobs.facts(seat.job).since);
+                        let came = gpu.seats.iter().filter_map(|seat| jobs.since(seat.job));
                         let came = came.max().unwrap_or(Millis::ZERO);
                         gpu.last_came = Some(came);
                         self.calm.insert((came, at));
