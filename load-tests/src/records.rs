@@ -235,6 +235,32 @@ pub fn compare(recorded: &Value, measured: &Value, figures: &[Figure]) -> Vec<Co
     compared
 }
 
+/// Compares the medians of several runs of two builds. Each side's first run names the figures.
+pub fn compare_medians(before: &[Value], now: &[Value], figures: &[Figure]) -> Vec<Comparison> {
+    let Some(first) = before.first() else { return Vec::new() };
+    let mut compared = Vec::new();
+    for figure in figures {
+        for pointer in expand(first, figure.pointer) {
+            let numbers = |runs: &[Value]| -> Option<f64> {
+                median(runs.iter().filter_map(|run| run.pointer(&pointer)?.as_f64()).collect())
+            };
+            let Some(recorded) = numbers(before) else { continue };
+            let measured = numbers(now);
+            let worse_by = measured.map_or(1.0, |now| worse_by(recorded, now, figure.better));
+            compared.push(Comparison { pointer, recorded, measured, worse_by });
+        }
+    }
+    compared
+}
+
+/// Returns the middle number, or the mean of the two in the middle.
+fn median(mut numbers: Vec<f64>) -> Option<f64> {
+    numbers.sort_by(f64::total_cmp);
+    let high = numbers.get(numbers.len() / 2)?;
+    let low = numbers.get(numbers.len().checked_sub(1)? / 2)?;
+    Some(low.midpoint(*high))
+}
+
 fn worse_by(before: f64, now: f64, better: Better) -> f64 {
     let change = match better {
         Better::Higher => before - now,
@@ -271,6 +297,23 @@ mod tests {
         let fallen: Vec<bool> = compared.iter().map(Comparison::has_fallen).collect();
         assert_eq!(fallen, [true, true, false]);
         assert_eq!(compared[1].pointer, "/times/0/ms");
+    }
+
+    #[test]
+    fn two_builds_are_compared_by_the_medians_of_their_runs() {
+        let runs = |rates: &[f64]| -> Vec<Value> {
+            rates.iter().map(|rate| json!({ "rate": rate })).collect()
+        };
+
+        let compared = compare_medians(
+            &runs(&[100.0, 10.0, 104.0]),
+            &runs(&[90.0, 110.0]),
+            &[higher("/rate"), higher("/unknown")],
+        );
+
+        assert_eq!(compared.len(), 1);
+        assert_eq!((compared[0].recorded, compared[0].measured), (100.0, Some(100.0)));
+        assert!(!compared[0].has_fallen());
     }
 
     #[test]

@@ -4,6 +4,9 @@
 //! ./x bench submit-rate latency
 //! ```
 //!
+//! With `--against FOLDER` it runs the programs of another build (`target/release` of another commit) in turn
+//! with its own, and compares the medians of both. So two commits meet the same machine and load.
+//!
 //! A record of another machine compares only roughly: the program prints both machines.
 
 use std::fs;
@@ -15,7 +18,7 @@ use clap::Parser;
 use serde_json::{Value, json};
 use tessera_load_tests::machine;
 use tessera_load_tests::programs::programs;
-use tessera_load_tests::records::{BENCHMARKS, Benchmark, Comparison, compare};
+use tessera_load_tests::records::{BENCHMARKS, Benchmark, Comparison, compare, compare_medians};
 
 #[derive(Debug, Parser)]
 struct Options {
@@ -27,6 +30,12 @@ struct Options {
     /// Folder for the results of this run.
     #[arg(long, default_value = "target/bench")]
     out: PathBuf,
+    /// Folder with the programs of another build, to compare with instead of the record.
+    #[arg(long, value_name = "FOLDER")]
+    against: Option<PathBuf>,
+    /// With --against: how often each build runs.
+    #[arg(long, default_value_t = 3, requires = "against")]
+    rounds: u32,
     /// List the benchmarks and run none.
     #[arg(long)]
     list: bool,
@@ -42,13 +51,16 @@ fn main() -> Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     fs::create_dir_all(&options.out)?;
+    if let Some(other) = &options.against {
+        return compare_builds(&chosen, other, &options);
+    }
     let mut fallen = Vec::new();
     for benchmark in chosen {
         let recorded = read(&record(benchmark))?;
         println!("==> {}", benchmark.name);
         println!("    recorded on {}", recorded["machine"]);
         println!("    measured on {}", machine::facts());
-        let measured = run(benchmark, &options)?;
+        let measured = run(benchmark, &options, None)?;
         for comparison in compare(&recorded, &measured, comparable(benchmark, &options)) {
             println!("    {comparison}");
             if comparison.has_fallen() {
@@ -56,7 +68,7 @@ fn main() -> Result<ExitCode> {
             }
         }
     }
-    print_fallen(&fallen);
+    print_fallen(&fallen, "its record");
     Ok(if fallen.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
@@ -99,9 +111,39 @@ fn read(file: &Path) -> Result<Value> {
     Ok(serde_json::from_str(&text)?)
 }
 
-fn run(benchmark: &Benchmark, options: &Options) -> Result<Value> {
+/// Runs each benchmark with both builds in turn, and writes all results to `against.json`.
+fn compare_builds(chosen: &[&Benchmark], other: &Path, options: &Options) -> Result<ExitCode> {
+    let mut fallen = Vec::new();
+    let mut results = serde_json::Map::new();
+    for benchmark in chosen {
+        let (mut before, mut now) = (Vec::new(), Vec::new());
+        for round in 1..=options.rounds {
+            println!("==> {}, round {round} of {}", benchmark.name, options.rounds);
+            before.push(run(benchmark, options, Some(other))?);
+            now.push(run(benchmark, options, None)?);
+        }
+        for comparison in compare_medians(&before, &now, benchmark.figures) {
+            println!("    {comparison}");
+            if comparison.has_fallen() {
+                fallen.push((benchmark.name, comparison));
+            }
+        }
+        results.insert(benchmark.name.to_owned(), json!({ "other": before, "this": now }));
+        let all = json!({ "machine": machine::facts(), "benchmarks": results });
+        fs::write(options.out.join("against.json"), serde_json::to_string_pretty(&all)? + "\n")?;
+    }
+    print_fallen(&fallen, "the other build");
+    Ok(if fallen.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Runs a benchmark, of this build or with the programs in a folder.
+fn run(benchmark: &Benchmark, options: &Options, folder: Option<&Path>) -> Result<Value> {
     let out = options.out.join(format!("{}.json", benchmark.name));
-    let mut command = Command::new(programs().path(benchmark.name));
+    let program = match folder {
+        Some(folder) => folder.join(benchmark.name),
+        None => programs().path(benchmark.name),
+    };
+    let mut command = Command::new(program);
     command.args(benchmark.options);
     if let (true, Some(python)) = (benchmark.takes_hyperqueue, &options.hyperqueue_python) {
         command.arg("--hyperqueue-python").arg(python);
@@ -128,12 +170,12 @@ fn run(benchmark: &Benchmark, options: &Options) -> Result<Value> {
     read(&out)
 }
 
-fn print_fallen(fallen: &[(&str, Comparison)]) {
+fn print_fallen(fallen: &[(&str, Comparison)], reference: &str) {
     if fallen.is_empty() {
-        println!("\nNothing is more than 10 % worse than its record.");
+        println!("\nNothing is more than 10 % worse than {reference}.");
         return;
     }
-    println!("\nMore than 10 % worse than the record:");
+    println!("\nMore than 10 % worse than {reference}:");
     for (name, comparison) in fallen {
         println!("    {name} {comparison}");
     }
