@@ -7,10 +7,9 @@ use tessera_model::{Bytes, JobId, NodeId};
 use tessera_wire::frames::LogReply;
 use tokio::sync::{broadcast, mpsc, oneshot, watch};
 
+pub use tessera_control::answers::{ModelStatus, WaitingExplanation};
 use tessera_control::colocation::ColocationModel;
-pub use tessera_control::commands::{
-    CommandResult, JobCommand, JobStateChange, ModelStatus, WaitingExplanation, operator,
-};
+pub use tessera_control::commands::{CommandResult, JobCommand, JobStateChange, operator};
 use tessera_control::predictions::trained::RunTimeModel;
 
 /// A submit that has passed every check.

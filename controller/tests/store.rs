@@ -88,12 +88,12 @@ async fn rows_under_the_old_names_are_read_under_the_new_ones() {
     connect::MIGRATOR.run(&mut old).await.unwrap();
 
     let read = snapshot::read_snapshot(&mut old).await.unwrap();
-    assert_eq!(read.generation_floor, 7);
+    assert_eq!(read.generation_min, 7);
     assert_eq!(read.plans.len(), 1);
-    assert_eq!(read.moves, [("ada:train".to_owned(), Millis::new(12))]);
-    assert_eq!(read.asides.iter().map(|kept| kept.ran.get()).collect::<Vec<_>>(), [11]);
-    assert_eq!(read.lessons.iter().map(|run| run.ran.get()).collect::<Vec<_>>(), [25]);
-    assert_eq!(read.memories.len(), 1);
+    assert_eq!(read.migrations, [("ada:train".to_owned(), Millis::new(12))]);
+    assert_eq!(read.checkpoints.iter().map(|kept| kept.ran.get()).collect::<Vec<_>>(), [11]);
+    assert_eq!(read.runs.iter().map(|run| run.ran.get()).collect::<Vec<_>>(), [25]);
+    assert_eq!(read.memory_samples.len(), 1);
     let overrides = admin_overrides::read_overrides(&mut old).await.unwrap();
     assert_eq!(overrides[0].to_string(), "drained (fans, by ada)");
     assert_eq!(read_outcomes(&mut old, 99).await.unwrap(), [true]);
@@ -175,8 +175,8 @@ fn reservation(job: u64) -> Reservation {
         slice: Some("MIG-7".parse().unwrap()),
         decision: DecisionId::from_uuid(Uuid::from_u128(u128::from(job))),
         why: Explanation { summary: "it \"fits\"".to_owned(), ..Explanation::default() },
-        foretold: None,
-        beside: None,
+        run_prediction: None,
+        colocation: None,
         memory: None,
     }
 }
@@ -195,7 +195,7 @@ fn alone(job: u64) -> Reservation {
         runs: 3,
     };
     Reservation {
-        foretold: Some(tessera_control::predictions::AttemptPrediction {
+        run_prediction: Some(tessera_control::predictions::AttemptPrediction {
             task: "ada:train".to_owned(),
             on: slice(),
             whole: true,
@@ -228,7 +228,7 @@ fn shared(job: u64) -> Reservation {
         slots: vec![4, 5],
         slice: None,
         share: Some(SharingRequest::new("ada", part)),
-        beside: Some(tessera_control::colocation::ColocationPrediction {
+        colocation: Some(tessera_control::colocation::ColocationPrediction {
             task: "ada:serve".to_owned(),
             on: slice(),
             client: MpsClient { online: true, sm, busy: Some(300) },

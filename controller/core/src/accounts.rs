@@ -218,8 +218,12 @@ impl Accounts {
     }
 
     /// Returns the account of a user's jobs; `had` returns a user's recent usage.
-    pub(crate) fn account(&self, user: &Arc<str>, had: impl Fn(&str) -> Millis) -> Account {
-        let used = |user: &str| if self.fair { had(user) } else { Millis::ZERO };
+    pub(crate) fn account(
+        &self,
+        user: &Arc<str>,
+        recent_usage: impl Fn(&str) -> Millis,
+    ) -> Account {
+        let used = |user: &str| if self.fair { recent_usage(user) } else { Millis::ZERO };
         let found = self.of_user.get(&**user).and_then(|(account, name)| {
             let terms = self.accounts.get(account)?;
             let all = terms.members.iter().map(|member| used(member));

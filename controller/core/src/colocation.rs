@@ -1,7 +1,7 @@
 //! The speed of co-located jobs under MPS: learned from attempts that shared slices, predicted for
 //! those that are about to, and compared with the outcome.
 //!
-//! Source: MMK, §III-A; what of it a controller can know, [`tessera_predict::colocation`] says.
+//! Source: MMK, §III-A; [`tessera_predict::colocation`] lists what of it a controller can know.
 
 use crate::predictions::{RunSample, TaskFacts};
 use std::collections::BTreeMap;
@@ -34,7 +34,7 @@ pub struct ColocationPrediction {
     pub client: MpsClient,
     /// How many co-runners it has at its start.
     pub others: u32,
-    /// Its speed beside them, and the model that predicted it; `None` where none did.
+    /// Its speed next to them, and the model that predicted it; `None` where none did.
     pub speed: Option<(PredictedSpeed, u64)>,
 }
 
@@ -78,14 +78,17 @@ pub struct ColocationOutcome {
     /// Its speed over its whole run, in thousandths of the speed without co-runners.
     pub speed: u32,
     /// Its co-runners on average, in thousandths of a job.
-    pub beside: u32,
+    pub co_runners: u32,
 }
 
 /// Returns the outcomes of runs whose tasks' run times without co-runners are known, and the
 /// training samples that follow.
-pub fn came(runs: &[SharedRun], alone: &[RunSample]) -> Vec<(ColocationOutcome, ColocatedRun)> {
+pub fn measure_outcomes(
+    runs: &[SharedRun],
+    alone: &[RunSample],
+) -> Vec<(ColocationOutcome, ColocatedRun)> {
     let mut known = Empirical::default();
-    alone.iter().for_each(|lesson| known.learn(&lesson.task, &lesson.on, lesson.ran));
+    alone.iter().for_each(|sample| known.learn(&sample.task, &sample.on, sample.ran));
     let mut places: BTreeMap<&(GpuId, i16), Vec<&SharedRun>> = BTreeMap::new();
     for run in runs {
         places.entry(&run.place).or_default().push(run);
@@ -98,18 +101,18 @@ pub fn came(runs: &[SharedRun], alone: &[RunSample]) -> Vec<(ColocationOutcome, 
             return None;
         }
         let mut others = CoRunners::default();
-        let beside = places.get(&run.place).into_iter().flatten();
-        for other in beside.filter(|other| other.attempt != run.attempt) {
+        let there = places.get(&run.place).into_iter().flatten();
+        for other in there.filter(|other| other.attempt != run.attempt) {
             let both = run.ended.min(other.ended).minus(run.began.max(other.began)).get();
             others.add(&other.client, both.saturating_mul(1_000) / ran);
         }
-        // Nobody is quicker beside others: runs differ.
+        // Co-runners make no job faster: runs differ.
         let speed =
             u32::try_from(alone.saturating_mul(1_000) / ran).unwrap_or(1_000).clamp(1, 1_000);
-        let beside = u32::try_from(others.count).unwrap_or(u32::MAX);
-        let came = ColocationOutcome { attempt: run.attempt, speed, beside };
-        let company = Colocation { slice: run.on.part, own: run.client, others };
-        Some((came, ColocatedRun::of(&run.task, company, speed)))
+        let co_runners = u32::try_from(others.count).unwrap_or(u32::MAX);
+        let outcome = ColocationOutcome { attempt: run.attempt, speed, co_runners };
+        let colocation = Colocation { slice: run.on.part, own: run.client, others };
+        Some((outcome, ColocatedRun::of(&run.task, colocation, speed)))
     };
     runs.iter().filter_map(of).collect()
 }
@@ -117,7 +120,7 @@ pub fn came(runs: &[SharedRun], alone: &[RunSample]) -> Vec<(ColocationOutcome, 
 /// A model of the speed of co-located jobs.
 #[derive(Debug)]
 pub struct ColocationModel {
-    crowd: ColocationPredictor,
+    predictor: ColocationPredictor,
 }
 
 /// The model of co-location, and whether it is trusted.
@@ -142,30 +145,31 @@ pub(crate) fn known(client: &MpsClient) -> seen::SharingClient {
 impl ColocationModel {
     /// Trains a model. Returns `None` if the runs are too few to train and to test with.
     pub fn from(rows: &[ColocatedRun]) -> Option<Self> {
-        Some(Self { crowd: ColocationPredictor::learn(rows, SEED).ok()? })
+        Some(Self { predictor: ColocationPredictor::learn(rows, SEED).ok()? })
     }
 
     /// Returns the model with its version and its error.
     pub const fn trained(&self) -> &TrainedModel {
-        &self.crowd.trained
+        &self.predictor.trained
     }
 
     /// Returns the model's fingerprint.
     pub const fn fingerprint(&self) -> u64 {
-        self.crowd.trained.version.fingerprint
+        self.predictor.trained.version.fingerprint
     }
 }
 
 impl TrustedColocation {
     /// Returns the model, if it is trusted.
-    pub(crate) fn asked(&self) -> Option<&ColocationPredictor> {
-        let crowd = &self.model.as_deref()?.crowd;
-        (crowd.is_useful() && self.watch.trust() == PredictorTrust::Trusted).then_some(crowd)
+    pub(crate) fn trusted_model(&self) -> Option<&ColocationPredictor> {
+        let predictor = &self.model.as_deref()?.predictor;
+        (predictor.is_useful() && self.watch.trust() == PredictorTrust::Trusted)
+            .then_some(predictor)
     }
 
     /// Returns the model's fingerprint, and whether it is trusted.
-    pub(crate) fn told(&self) -> Option<(u64, bool)> {
-        Some((self.model.as_deref()?.fingerprint(), self.asked().is_some()))
+    pub(crate) fn status(&self) -> Option<(u64, bool)> {
+        Some((self.model.as_deref()?.fingerprint(), self.trusted_model().is_some()))
     }
 }
 

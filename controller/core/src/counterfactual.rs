@@ -1,10 +1,11 @@
-//! What would start a waiting job, and when it is expected to start. The same policy is asked
-//! about slightly different clusters.
+//! What would start a waiting job, and when it is expected to start. The same policy decides for
+//! slightly different clusters.
 
+use crate::answers::{Alternative, ExpectedStart};
 use crate::duration::duration_text;
-use crate::explain::QueuePosition;
 use crate::forecast::ClusterForecast;
 use crate::state::ClusterState;
+use crate::state::queue::QueuePosition;
 use std::collections::BTreeSet;
 use tessera_model::mig::Profile;
 use tessera_model::spec::{GpuRequest, Priority, QueueRank};
@@ -24,28 +25,7 @@ const ENDS_MAX: usize = 12;
 const SHARED_MAX: usize = 8;
 
 /// Most answers of a kind that are returned.
-const TOLD_MAX: usize = 3;
-
-/// Most jobs ahead in the queue that are placed first when a start is predicted.
-pub(crate) const AHEAD_MAX: usize = 256;
-
-/// Something that would start a job now.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Alternative {
-    /// What would have to be different, after "if".
-    pub change: String,
-    /// What would follow, after "it".
-    pub effect: String,
-}
-
-/// When a job is expected to start.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ExpectedStart {
-    /// From now on.
-    pub after: Option<Millis>,
-    /// What the expectation rests on.
-    pub words: String,
-}
+const ANSWERS_MAX: usize = 3;
 
 /// A waiting job with its queue position and the present cluster.
 struct StartQuestion<'q> {
@@ -82,19 +62,24 @@ fn unknown_ends_text(jobs: usize) -> String {
 }
 
 /// Returns where a decision starts the job, if it does.
-pub(crate) fn started(decision: Decision, job: JobId) -> Option<JobPlacement> {
+pub(crate) fn start_placement(decision: Decision, job: JobId) -> Option<JobPlacement> {
     match decision {
         Decision::Start { job: of, place, .. } => (of == job).then_some(place),
         Decision::Reshape { reshape, .. } => {
-            let seat = reshape.seats.iter().find(|seat| seat.job == job)?;
-            Some(JobPlacement { gpu: reshape.gpu, slot: seat.slot, steps: Vec::new(), part: None })
+            let placed = reshape.seats.iter().find(|seat| seat.job == job)?;
+            Some(JobPlacement {
+                gpu: reshape.gpu,
+                slot: placed.slot,
+                steps: Vec::new(),
+                part: None,
+            })
         }
         Decision::Wait { .. } => None,
     }
 }
 
 /// Returns the cluster as it would be without some jobs.
-pub(crate) fn without(view: &ClusterView, gone: &BTreeSet<JobId>) -> ClusterView {
+pub(crate) fn without_jobs(view: &ClusterView, gone: &BTreeSet<JobId>) -> ClusterView {
     let mut view = view.clone();
     for instance in view.gpus.iter_mut().flat_map(|gpu| &mut gpu.instances) {
         let empty = match &mut instance.state {
@@ -114,7 +99,7 @@ pub(crate) fn without(view: &ClusterView, gone: &BTreeSet<JobId>) -> ClusterView
 
 impl StartQuestion<'_> {
     /// Whether a gang of fewer processes would start at once.
-    fn fewer(&self) -> Option<Alternative> {
+    fn try_smaller_gang(&self) -> Option<Alternative> {
         let member = self.job.gang?;
         let (nodes, gpus) = (member.shape.nodes(), member.shape.per_node());
         let shapes = [(nodes, gpus / 2), (nodes / 2, gpus), (1, gpus / 2), (1, 1)];
@@ -137,15 +122,17 @@ impl StartQuestion<'_> {
                     format!("it requested {nodes} nodes with {} {each} each", shape.per_node())
                 }
             };
-            let effect =
-                format!("would start now, its first process on {}", self.cluster.named(&place));
+            let effect = format!(
+                "would start now, its first process on {}",
+                self.cluster.placement_text(&place)
+            );
             Some(Alternative { change, effect })
         })
     }
 
     /// Whether a smaller request would start at once.
-    fn smaller(&self) -> Option<Alternative> {
-        let asked = match &self.job.gpu {
+    fn try_smaller_request(&self) -> Option<Alternative> {
+        let requested = match &self.job.gpu {
             GpuRequest::Memory(bytes) if self.job.share.is_none() => *bytes,
             GpuRequest::Whole => Bytes::new(u64::MAX),
             GpuRequest::Memory(_)
@@ -158,21 +145,21 @@ impl StartQuestion<'_> {
         let profiles = self.view.gpus.iter().filter_map(|gpu| gpu.mig.as_deref());
         let sizes: BTreeSet<Bytes> = profiles
             .flat_map(|mig| mig.plain().map(|profile: &Profile| profile.memory))
-            .filter(|memory| *memory < asked)
+            .filter(|memory| *memory < requested)
             .collect();
         let one = |memory: &Bytes| {
             let gpu = GpuRequest::Memory(*memory);
             let smaller = QueuedJob { gpu, ..self.job.clone() };
-            let place = self.cluster.place_in_turn(self.line, &smaller, &self.view, self.now)?;
-            let effect = format!("would start now on {}", self.cluster.named(&place));
+            let place = self.cluster.place_in_order(self.line, &smaller, &self.view, self.now)?;
+            let effect = format!("would start now on {}", self.cluster.placement_text(&place));
             Some(Alternative { change: format!("it requested {memory} of GPU memory"), effect })
         };
-        // The largest that would do is the one that is told.
+        // Only the largest sufficient size is returned.
         sizes.iter().rev().take(SMALLER_MAX).find_map(one)
     }
 
     /// Whether it would start at another position in the queue.
-    fn sooner(&self) -> Option<Alternative> {
+    fn try_first_priority(&self) -> Option<Alternative> {
         let first = QueueRank::from(Priority::HIGHEST);
         if first >= self.job.queue_rank {
             return None;
@@ -183,27 +170,27 @@ impl StartQuestion<'_> {
             self.cluster.queue.with_gang(&QueuedJob { queue_rank: first, ..self.job.clone() });
         let stay = ahead().filter(|ahead| ahead.queue_rank == first);
         let place = self.place_behind(stay, &own, self.job.id)?;
-        let effect = format!("would start now on {}", self.cluster.named(&place));
+        let effect = format!("would start now on {}", self.cluster.placement_text(&place));
         let change = format!("it had priority 0 and so was ahead of job {passed}");
         Some(Alternative { change, effect })
     }
 
     /// The running jobs whose end alone would start it.
-    fn after_one_end(&self) -> Vec<Alternative> {
+    fn try_single_ends(&self) -> Vec<Alternative> {
         let one = |(ends, running): &(Option<Millis>, JobId)| {
-            let changed = without(&self.view, &BTreeSet::from([*running]));
-            // Cheap beside the whole line, and most ends help nobody.
+            let changed = without_jobs(&self.view, &BTreeSet::from([*running]));
+            // Cheap compared with the whole queue, and most ends help no job.
             self.cluster.place_alone(self.job, &changed, self.now)?;
-            let place = self.cluster.place_in_turn(self.line, self.job, &changed, self.now)?;
+            let place = self.cluster.place_in_order(self.line, self.job, &changed, self.now)?;
             let change = match ends {
                 Some(left) => format!("job {running} ended (expected in {})", duration_text(*left)),
                 None => format!("job {running} ended (its end is not known)"),
             };
-            let effect = format!("would start on {}", self.cluster.named(&place));
+            let effect = format!("would start on {}", self.cluster.placement_text(&place));
             Some(Alternative { change, effect })
         };
-        let ends = self.cluster.ends(self.now);
-        ends.iter().take(ENDS_MAX).filter_map(one).take(TOLD_MAX).collect()
+        let ends = self.cluster.expected_ends(self.now);
+        ends.iter().take(ENDS_MAX).filter_map(one).take(ANSWERS_MAX).collect()
     }
 
     fn place_behind<'q>(
@@ -218,15 +205,19 @@ impl StartQuestion<'_> {
 
 impl ClusterState {
     /// Returns what would start a waiting job now, with the jobs ahead of it served first.
-    pub(crate) fn alternatives(
+    pub(crate) fn find_alternatives(
         &self,
         line: &QueuePosition,
         job: &QueuedJob,
         now: Millis,
     ) -> Vec<Alternative> {
-        let asked = StartQuestion { cluster: self, line, job, view: self.view(now), now };
-        let alone = [asked.smaller(), asked.sooner(), asked.fewer()];
-        alone.into_iter().flatten().chain(asked.after_one_end()).collect()
+        let question = StartQuestion { cluster: self, line, job, view: self.view(now), now };
+        let alone = [
+            question.try_smaller_request(),
+            question.try_first_priority(),
+            question.try_smaller_gang(),
+        ];
+        alone.into_iter().flatten().chain(question.try_single_ends()).collect()
     }
 
     /// Returns the jobs that share a slice which the job could have if they were moved, and why
@@ -238,8 +229,8 @@ impl ClusterState {
         view: &ClusterView,
         now: Millis,
     ) -> String {
-        let room = matches!(reason, WaitReason::Resources | WaitReason::MigFragmentation);
-        if !room || !self.planner.policy.moves() {
+        let lacks_capacity = matches!(reason, WaitReason::Resources | WaitReason::MigFragmentation);
+        if !lacks_capacity || !self.planner.policy.moves() {
             return String::new();
         }
         let shared = view.gpus.iter().filter(|gpu| gpu.available).filter_map(|gpu| {
@@ -251,7 +242,7 @@ impl ClusterState {
             (!jobs.is_empty()).then_some((gpu, jobs))
         });
         let helps = |(_, jobs): &(&GpuView, BTreeSet<JobId>)| {
-            self.place_alone(job, &without(view, jobs), now).is_some()
+            self.place_alone(job, &without_jobs(view, jobs), now).is_some()
         };
         let Some((gpu, jobs)) = shared.take(SHARED_MAX).find(helps) else { return String::new() };
         let jobs: Vec<String> = jobs.iter().map(ToString::to_string).collect();
@@ -273,26 +264,26 @@ impl ClusterState {
         now: Millis,
     ) -> ExpectedStart {
         let view = self.view(now);
-        let ends = self.ends(now);
+        let ends = self.expected_ends(now);
         let known: Vec<_> = ends.iter().filter_map(|(ends, job)| Some(((*ends)?, *job))).collect();
         let starts_after = |many: usize| {
             let gone: BTreeSet<JobId> = known.iter().take(many).map(|(_, job)| *job).collect();
-            self.place_in_turn(line, job, &without(&view, &gone), now).is_some()
+            self.place_in_order(line, job, &without_jobs(&view, &gone), now).is_some()
         };
         if starts_after(0) {
-            let words = "a place is free for it: it starts in one of the next rounds".to_owned();
-            return ExpectedStart { after: Some(Millis::ZERO), words };
+            let text = "a place is free for it: it starts in one of the next rounds".to_owned();
+            return ExpectedStart { after: Some(Millis::ZERO), text };
         }
         if !starts_after(known.len()) {
-            let empty = without(&view, &ends.iter().map(|(_, job)| *job).collect());
-            let words = if self.place_alone(job, &empty, now).is_none() {
+            let empty = without_jobs(&view, &ends.iter().map(|(_, job)| *job).collect());
+            let text = if self.place_alone(job, &empty, now).is_none() {
                 "not even when every job that runs now has ended".to_owned()
-            } else if self.place_in_turn(line, job, &empty, now).is_none() {
+            } else if self.place_in_order(line, job, &empty, now).is_none() {
                 behind_others_text(line.jobs_ahead)
             } else {
                 unknown_ends_text(ends.len() - known.len())
             };
-            return ExpectedStart { after: None, words };
+            return ExpectedStart { after: None, text };
         }
         // The more jobs have ended, the sooner it starts.
         let (mut few, mut enough) = (0, known.len());
@@ -301,7 +292,7 @@ impl ClusterState {
             if starts_after(middle) { enough = middle } else { few = middle }
         }
         let (after, last) = known[enough - 1];
-        let words = match enough {
+        let text = match enough {
             1 => format!("in about {}, when job {last} ends", duration_text(after)),
             2 => {
                 format!("in about {}, when job {last} and 1 other have ended", duration_text(after))
@@ -312,11 +303,11 @@ impl ClusterState {
                 many - 1
             ),
         };
-        ExpectedStart { after: Some(after), words }
+        ExpectedStart { after: Some(after), text }
     }
 
     /// Returns running jobs by their expected end, the soonest first; those without one come last.
-    fn ends(&self, now: Millis) -> Vec<(Option<Millis>, JobId)> {
+    fn expected_ends(&self, now: Millis) -> Vec<(Option<Millis>, JobId)> {
         let ends =
             self.attempts.live.values().map(|live| (self.predictions.ends_in(live, now), live.job));
         let mut ends: Vec<_> = ends.collect();
@@ -336,7 +327,7 @@ impl ClusterState {
     }
 
     /// Returns where a job would start after all jobs ahead of it.
-    fn place_in_turn(
+    fn place_in_order(
         &self,
         line: &QueuePosition,
         job: &QueuedJob,
@@ -366,10 +357,10 @@ impl ClusterState {
             now,
             usize::MAX,
         );
-        decided.into_iter().find_map(|decision| started(decision, job))
+        decided.into_iter().find_map(|decision| start_placement(decision, job))
     }
 
-    fn named(&self, place: &JobPlacement) -> String {
+    fn placement_text(&self, place: &JobPlacement) -> String {
         self.inventory.placement_name(&place.gpu, place.slot)
     }
 }

@@ -30,7 +30,7 @@ pub(crate) fn geometry() -> Geometry {
     Geometry::new((0..5).map(profile).collect())
 }
 
-pub(crate) fn picture() -> StoreSnapshot {
+pub(crate) fn snapshot() -> StoreSnapshot {
     let node = NodeId::from_uuid(Uuid::from_u128(1));
     let gpu = GpuReport {
         gpu: "GPU-1".parse().unwrap(),
@@ -75,14 +75,14 @@ fn a_gpu_with_more_placements_than_can_be_planned_with_is_left_alone_and_says_wh
     let policy = tessera_placement::by_name("scheme-b").unwrap();
     let controller = ControllerId::from_uuid(Uuid::from_u128(9));
     let mut cluster =
-        ClusterState::new(5, controller, LeaseTerms::default(), policy, picture(), now);
+        ClusterState::new(5, controller, LeaseTerms::default(), policy, snapshot(), now);
     let gpu: GpuId = "GPU-1".parse().unwrap();
     let why = "its driver lists 160 placements of instances, and Tessera can plan with at most 128";
 
     let round = cluster.step(vec![Input::Tick], now, &mut Uuid::now_v7);
 
-    assert!(round.reservations.is_empty() && round.orders.is_empty());
-    let waiting = cluster.waiting(JobId::from_number(7), now).unwrap();
+    assert!(round.jobs.reservations.is_empty() && round.plans.begun.is_empty());
+    let waiting = cluster.explain_waiting(JobId::from_number(7), now).unwrap();
     assert_eq!(waiting.reason, WaitReason::GpuQuarantined.word());
     assert!(waiting.why.summary.contains(why), "{}", waiting.why.summary);
     let until = waiting.why.would_start_if.unwrap();
@@ -93,7 +93,10 @@ fn a_gpu_with_more_placements_than_can_be_planned_with_is_left_alone_and_says_wh
     let wanted: DesiredLayout = "1g.1gb".parse().unwrap();
     let refused = cluster.preview_layout(&gpu, &wanted).unwrap_err();
     assert!(refused.problem.contains(why), "{refused:?}");
-    assert!(cluster.outlook(&gpu, &BTreeMap::new()).is_ok(), "what stands can still be told");
+    assert!(
+        cluster.gpu_availability(&gpu, &BTreeMap::new()).is_ok(),
+        "what stands can still be told"
+    );
 }
 
 #[test]
@@ -112,8 +115,8 @@ fn a_round_looks_at_the_jobs_of_every_user_however_many_another_one_has() {
     let of = |policy: &str| {
         let policy = tessera_placement::by_name(policy).unwrap();
         let controller = ControllerId::from_uuid(Uuid::from_u128(9));
-        let picture = StoreSnapshot { waiting, ..picture() };
-        ClusterState::new(5, controller, LeaseTerms::default(), policy, picture, now)
+        let snapshot = StoreSnapshot { waiting, ..snapshot() };
+        ClusterState::new(5, controller, LeaseTerms::default(), policy, snapshot, now)
     };
 
     let cluster = of("tessera");

@@ -6,10 +6,10 @@ use crate::state::inventory::{GpuState, NodeState};
 use std::collections::BTreeMap;
 use tessera_api_types as api;
 use tessera_model::mig::compute::{self, ComputeName};
-use tessera_model::mig::{self, Profile, Slot};
+use tessera_model::mig::{self, Geometry, Profile};
 use tessera_model::share::{SliceShare, SmPercent};
 use tessera_model::{GpuId, JobId, Millis};
-use tessera_placement::InstanceState;
+use tessera_placement::{GpuView, InstanceState, InstanceView};
 use tessera_wire::frames::{
     ComputeInstanceReport, FaultAction, FaultCause, GpuFault, GpuHealth, InstanceReport,
     InstanceTrouble, MigReport,
@@ -17,7 +17,7 @@ use tessera_wire::frames::{
 use time::OffsetDateTime;
 
 /// Returns the trouble of an instance, as text.
-pub(crate) fn trouble(trouble: &InstanceTrouble) -> String {
+pub(crate) fn trouble_text(trouble: &InstanceTrouble) -> String {
     match trouble {
         InstanceTrouble::Stuck { reason } => reason.clone(),
         InstanceTrouble::Foreign { pids } if pids.is_empty() => {
@@ -30,7 +30,7 @@ pub(crate) fn trouble(trouble: &InstanceTrouble) -> String {
     }
 }
 
-pub(crate) fn fault(fault: &GpuFault) -> api::FaultView {
+pub(crate) fn describe_fault(fault: &GpuFault) -> api::FaultView {
     let cause = match &fault.cause {
         FaultCause::Xid(number) => format!("xid {number}"),
         FaultCause::Nvml { call, code } => format!("nvml {call} code {code}"),
@@ -44,7 +44,7 @@ pub(crate) fn fault(fault: &GpuFault) -> api::FaultView {
         FaultAction::RestartNode => "restart_node",
     };
     api::FaultView {
-        at: moment(fault.at_unix).unwrap_or(OffsetDateTime::UNIX_EPOCH),
+        at: timestamp(fault.at_unix).unwrap_or(OffsetDateTime::UNIX_EPOCH),
         cause,
         start: fault.slot.map(|slot| slot.start),
         attempts: fault.attempts.iter().map(ToString::to_string).collect(),
@@ -56,7 +56,7 @@ pub(crate) fn fault(fault: &GpuFault) -> api::FaultView {
 
 /// Returns the node's own quarantine of its GPU, or why the GPU can't be planned.
 fn node_quarantine(gpu: &GpuState) -> Option<api::AdminOverrideView> {
-    if let Some(why) = gpu.unplannable() {
+    if let Some(why) = gpu.explain_unplannable() {
         let by = "the planner".to_owned();
         return Some(api::AdminOverrideView {
             by,
@@ -64,11 +64,11 @@ fn node_quarantine(gpu: &GpuState) -> Option<api::AdminOverrideView> {
             at: OffsetDateTime::UNIX_EPOCH,
         });
     }
-    let aside = gpu.report.quarantine.as_ref()?;
+    let quarantine = gpu.report.quarantine.as_ref()?;
     Some(api::AdminOverrideView {
         by: "its node".to_owned(),
-        reason: Some(aside.reason.clone()),
-        at: moment(aside.since_unix).unwrap_or(OffsetDateTime::UNIX_EPOCH),
+        reason: Some(quarantine.reason.clone()),
+        at: timestamp(quarantine.since_unix).unwrap_or(OffsetDateTime::UNIX_EPOCH),
     })
 }
 
@@ -81,14 +81,14 @@ fn node_state(node: &NodeState) -> &'static str {
     }
 }
 
-fn reachability(gpu: &GpuState) -> Option<u32> {
+fn count_full_layouts(gpu: &GpuState) -> Option<u32> {
     let mig = gpu.mig.as_ref()?;
     let layout = gpu.report.instances.iter().map(|i| i.slot).collect();
     let reach = mig.full_layouts(mig.all().state(&layout)?)?;
     u32::try_from(reach).ok()
 }
 
-pub(crate) fn moment(unix: Millis) -> Option<OffsetDateTime> {
+pub(crate) fn timestamp(unix: Millis) -> Option<OffsetDateTime> {
     if unix == Millis::ZERO {
         return None;
     }
@@ -124,8 +124,8 @@ impl ClusterState {
                     memory_bytes: node.memory_bytes,
                     mps: node.mps,
                     generation: node.generation,
-                    last_seen_at: moment(node.last_seen_unix),
-                    drained: self.told(OverrideKind::Drained, OverrideTarget::Node(*id)),
+                    last_seen_at: timestamp(node.last_seen_unix),
+                    drained: self.override_view(OverrideKind::Drained, OverrideTarget::Node(*id)),
                     gpus,
                 }
             })
@@ -134,12 +134,7 @@ impl ClusterState {
         nodes
     }
 
-    fn describe_gpu(
-        &self,
-        node: &NodeState,
-        gpu: &GpuState,
-        view: &tessera_placement::GpuView,
-    ) -> api::GpuDetails {
+    fn describe_gpu(&self, node: &NodeState, gpu: &GpuState, view: &GpuView) -> api::GpuDetails {
         let (health, health_text) = match &gpu.report.health {
             GpuHealth::Healthy => ("healthy", None),
             GpuHealth::Unresponsive => ("unresponsive", None),
@@ -150,47 +145,8 @@ impl ClusterState {
             MigReport::Off => ("off", None),
             MigReport::Unsupported => ("unsupported", None),
         };
-        let instances = view.instances.iter().map(|instance| {
-            let report = gpu.report.instances.iter().find(|i| Some(i.slot) == instance.slot);
-            let profile = instance.slot.and_then(|slot| geometry?.profile(slot.profile));
-            let job = match &instance.state {
-                InstanceState::Taken { job } => Some(*job),
-                _ => None,
-            };
-            api::InstanceDetails {
-                profile: profile.map_or_else(|| "whole GPU".to_owned(), |p| p.name.to_string()),
-                start: instance.slot.map_or(0, |slot| slot.start),
-                size: profile.map_or(0, |p| p.memory_slices),
-                slice: match instance.slot {
-                    Some(_) => report.and_then(|r| r.slice.as_ref()).map(ToString::to_string),
-                    None => Some(gpu.report.gpu.to_string()),
-                },
-                memory_bytes: instance.memory.get(),
-                sms: profile.map(|p| p.sms).or(gpu.report.sms),
-                state: self.instance_state(instance, report.is_some()).to_owned(),
-                trouble: report.and_then(|report| report.trouble.as_ref()).map(trouble),
-                quarantined: instance.slot.and_then(|slot| {
-                    let of = |place: Slot| OverrideTarget::Slice(gpu.report.gpu.clone(), place);
-                    self.told(OverrideKind::Quarantined, of(slot))
-                }),
-                job_id: job.map(JobId::number),
-                job_name: job.and_then(|job| self.attempts.job_name(job)),
-                sharers: self.sharers(&instance.state),
-                parts: report
-                    .zip(profile)
-                    .map(|(report, profile)| self.parts(report, profile, &instance.state))
-                    .unwrap_or_default(),
-            }
-        });
-        let standing: Vec<_> = gpu.report.instances.iter().map(|i| i.slot).collect();
-        let profiles = geometry.map_or(&[][..], |g| &g.profiles).iter().map(|p| api::ProfileView {
-            name: p.name.to_string(),
-            memory_bytes: p.memory.get(),
-            compute_slices: p.compute_slices,
-            memory_slices: p.memory_slices,
-            starts: p.starts.clone(),
-            fits_now: geometry.map_or(0, |g| mig::room_for(g, &standing, p)),
-        });
+        let override_of =
+            |kind| self.override_view(kind, OverrideTarget::Gpu(gpu.report.gpu.clone()));
         api::GpuDetails {
             id: gpu.report.gpu.to_string(),
             node: node.name.to_string(),
@@ -202,38 +158,59 @@ impl ClusterState {
             mig: mig.to_owned(),
             memory_slices: geometry.map_or(0, |g| g.memory_slices),
             changing: view.changing,
-            drained: self.told(OverrideKind::Drained, OverrideTarget::Gpu(gpu.report.gpu.clone())),
-            quarantined: self
-                .told(OverrideKind::Quarantined, OverrideTarget::Gpu(gpu.report.gpu.clone()))
-                .or_else(|| node_quarantine(gpu)),
-            pinned: self.told(OverrideKind::Pinned, OverrideTarget::Gpu(gpu.report.gpu.clone())),
-            faults: gpu.report.faults.iter().map(fault).collect(),
-            reachability: reachability(gpu),
-            instances: instances.collect(),
-            profiles: profiles.collect(),
+            drained: override_of(OverrideKind::Drained),
+            quarantined: override_of(OverrideKind::Quarantined).or_else(|| node_quarantine(gpu)),
+            pinned: override_of(OverrideKind::Pinned),
+            faults: gpu.report.faults.iter().map(describe_fault).collect(),
+            reachability: count_full_layouts(gpu),
+            instances: view
+                .instances
+                .iter()
+                .map(|instance| self.describe_instance(gpu, geometry, instance))
+                .collect(),
+            profiles: geometry.map_or_else(Vec::new, |geometry| describe_profiles(gpu, geometry)),
         }
     }
 
-    fn instance_state(
+    fn describe_instance(
         &self,
-        instance: &tessera_placement::InstanceView,
-        stands: bool,
-    ) -> &'static str {
-        match instance.state {
-            InstanceState::Idle => "idle",
-            InstanceState::Taken { .. } if stands || instance.slot.is_none() => "taken",
-            InstanceState::Taken { .. } => "unfinished",
-            InstanceState::Shared(_) if stands || instance.slot.is_none() => "shared",
-            InstanceState::Shared(_) => "unfinished",
-            InstanceState::Cut(_) => "cut",
-            InstanceState::Foreign => "foreign",
-            InstanceState::Stuck => "stuck",
-            InstanceState::Quarantined => "quarantined",
-            InstanceState::Leaving => "leaving",
+        gpu: &GpuState,
+        geometry: Option<&Geometry>,
+        instance: &InstanceView,
+    ) -> api::InstanceDetails {
+        let report = gpu.report.instances.iter().find(|i| Some(i.slot) == instance.slot);
+        let profile = instance.slot.and_then(|slot| geometry?.profile(slot.profile));
+        let job = match &instance.state {
+            InstanceState::Taken { job } => Some(*job),
+            _ => None,
+        };
+        api::InstanceDetails {
+            profile: profile.map_or_else(|| "whole GPU".to_owned(), |p| p.name.to_string()),
+            start: instance.slot.map_or(0, |slot| slot.start),
+            size: profile.map_or(0, |p| p.memory_slices),
+            slice: match instance.slot {
+                Some(_) => report.and_then(|r| r.slice.as_ref()).map(ToString::to_string),
+                None => Some(gpu.report.gpu.to_string()),
+            },
+            memory_bytes: instance.memory.get(),
+            sms: profile.map(|p| p.sms).or(gpu.report.sms),
+            state: instance_state(instance, report.is_some()).to_owned(),
+            trouble: report.and_then(|report| report.trouble.as_ref()).map(trouble_text),
+            quarantined: instance.slot.and_then(|slot| {
+                let target = OverrideTarget::Slice(gpu.report.gpu.clone(), slot);
+                self.override_view(OverrideKind::Quarantined, target)
+            }),
+            job_id: job.map(JobId::number),
+            job_name: job.and_then(|job| self.attempts.job_name(job)),
+            sharers: self.describe_sharers(&instance.state),
+            parts: report
+                .zip(profile)
+                .map(|(report, profile)| self.describe_parts(report, profile, &instance.state))
+                .unwrap_or_default(),
         }
     }
 
-    fn sharers(&self, state: &InstanceState) -> Vec<api::SharerView> {
+    fn describe_sharers(&self, state: &InstanceState) -> Vec<api::SharerView> {
         let InstanceState::Shared(tenancy) = state else { return Vec::new() };
         let view = |(job, share): &(JobId, SliceShare)| api::SharerView {
             job_id: job.number(),
@@ -245,14 +222,14 @@ impl ClusterState {
         tenancy.sharers.iter().map(view).collect()
     }
 
-    fn parts(
+    fn describe_parts(
         &self,
         report: &InstanceReport,
         profile: &Profile,
         state: &InstanceState,
     ) -> Vec<api::ComputeView> {
         let tenancy = match state {
-            InstanceState::Cut(seats) => seats.tenancy.as_ref(),
+            InstanceState::Cut(compute) => compute.tenancy.as_ref(),
             _ => None,
         };
         let sharers = || tenancy.iter().flat_map(|tenancy| &tenancy.sharers);
@@ -276,16 +253,44 @@ impl ClusterState {
         report.parts.iter().map(view).collect()
     }
 
-    pub(crate) fn told(
+    pub(crate) fn override_view(
         &self,
         kind: OverrideKind,
         target: OverrideTarget,
     ) -> Option<api::AdminOverrideView> {
-        let word = self.overrides.find_override(kind, target)?;
+        let row = self.overrides.find_override(kind, target)?;
         Some(api::AdminOverrideView {
-            by: word.by.clone(),
-            reason: word.reason.clone(),
-            at: moment(word.said_unix).unwrap_or(OffsetDateTime::UNIX_EPOCH),
+            by: row.by.clone(),
+            reason: row.reason.clone(),
+            at: timestamp(row.since_unix).unwrap_or(OffsetDateTime::UNIX_EPOCH),
         })
     }
+}
+
+fn instance_state(instance: &InstanceView, stands: bool) -> &'static str {
+    match instance.state {
+        InstanceState::Idle => "idle",
+        InstanceState::Taken { .. } if stands || instance.slot.is_none() => "taken",
+        InstanceState::Taken { .. } => "unfinished",
+        InstanceState::Shared(_) if stands || instance.slot.is_none() => "shared",
+        InstanceState::Shared(_) => "unfinished",
+        InstanceState::Cut(_) => "cut",
+        InstanceState::Foreign => "foreign",
+        InstanceState::Stuck => "stuck",
+        InstanceState::Quarantined => "quarantined",
+        InstanceState::Leaving => "leaving",
+    }
+}
+
+fn describe_profiles(gpu: &GpuState, geometry: &Geometry) -> Vec<api::ProfileView> {
+    let standing: Vec<_> = gpu.report.instances.iter().map(|i| i.slot).collect();
+    let view = |profile: &Profile| api::ProfileView {
+        name: profile.name.to_string(),
+        memory_bytes: profile.memory.get(),
+        compute_slices: profile.compute_slices,
+        memory_slices: profile.memory_slices,
+        starts: profile.starts.clone(),
+        fits_now: mig::room_for(geometry, &standing, profile),
+    };
+    geometry.profiles.iter().map(view).collect()
 }

@@ -1,10 +1,12 @@
 //! What is sent about live attempts: plans, launches, stops, time limits.
 
 use crate::LaunchSpec;
-use crate::gangs::MemberFrame;
+use crate::gangs::{MemberFrame, frame_for_member, gang_position};
 use crate::round::RoundEffect;
+use crate::rows::nodes::LayoutPlanRow;
 use crate::state::ClusterState;
-use crate::state::attempts::{LiveAttempt, TimeLimitNotice};
+use crate::state::attempts::{AttemptTable, LiveAttempt, TimeLimitNotice};
+use crate::state::inventory::NodeInventory;
 use tessera_model::life::JobState;
 use tessera_model::share::SliceShare;
 use tessera_model::{AttemptId, JobId, Millis};
@@ -17,15 +19,15 @@ impl ClusterState {
     /// Gives reserved attempts their launch specifications, once their reservation is committed.
     pub fn set_launch_specs(
         &mut self,
-        sheets: std::collections::HashMap<JobId, LaunchSpec>,
+        launch_specs: std::collections::HashMap<JobId, LaunchSpec>,
         traces: &std::collections::HashMap<AttemptId, String>,
     ) {
-        for (job, sheet) in sheets {
+        for (job, launch_spec) in launch_specs {
             let Some(attempt) = self.attempts.by_job.get(&job) else { continue };
             if let Some(live) = self.attempts.live.get_mut(attempt) {
                 live.traceparent =
-                    traces.get(attempt).cloned().or_else(|| sheet.traceparent.clone());
-                live.sheet = Some(sheet);
+                    traces.get(attempt).cloned().or_else(|| launch_spec.traceparent.clone());
+                live.launch_spec = Some(launch_spec);
             }
         }
     }
@@ -33,71 +35,33 @@ impl ClusterState {
     /// Returns what is to be sent now: plans that were committed, launches and stops that were
     /// never sent or stay unanswered.
     pub fn dispatch(&mut self, now: Millis) -> Vec<RoundEffect> {
-        let mut effects = Vec::new();
-        for plan in std::mem::take(&mut self.layouts.unsent_plans) {
-            let traceparent =
-                plan.attempt.and_then(|a| self.attempts.live.get(&a)?.traceparent.clone());
-            let order = PlanOrder {
-                epoch: self.guards.epoch,
-                plan: plan.plan,
-                gpu: plan.gpu,
-                layout_gen: plan.layout_gen,
-                steps: plan.steps,
-                traceparent,
-            };
-            let frame = Box::new(ToAgent::ApplyPlan(order));
-            effects.push(RoundEffect::Send { node: plan.node, frame });
-        }
+        let epoch = self.guards.epoch;
+        let plans = std::mem::take(&mut self.layouts.unsent_plans);
+        let mut effects: Vec<_> =
+            plans.into_iter().map(|plan| plan_order(&self.attempts, epoch, plan)).collect();
         let due: Vec<_> = self
             .attempts
             .live
             .iter()
             .filter(|(_, live)| live.sent.is_none_or(|sent| now >= sent.plus(RESEND_AFTER)))
-            .filter(|(_, live)| {
-                self.inventory
-                    .nodes
-                    .get(&live.node)
-                    .is_some_and(|node| node.session.as_ref().is_some_and(|s| s.ready))
-            })
+            .filter(|(_, live)| self.inventory.is_ready(live.node))
             .map(|(attempt, _)| *attempt)
             .collect();
         for attempt in due {
-            let Some(frame) = self.frame_for(attempt) else { continue };
+            let Some(frame) = self.frame_for_attempt(attempt) else { continue };
             if let Some(live) = self.attempts.live.get_mut(&attempt) {
                 live.sent = Some(now);
                 effects.push(RoundEffect::Send { node: live.node, frame: Box::new(frame) });
             }
         }
-        effects.extend(self.new_limits());
+        effects.extend(send_new_limits(&mut self.attempts, &self.inventory, epoch));
         effects
     }
 
-    /// Returns the new time limits that nodes have not been notified of. Nothing acknowledges
-    /// them, so that each is sent again in the next session.
-    fn new_limits(&mut self) -> Vec<RoundEffect> {
-        let (epoch, nodes) = (self.guards.epoch, &self.inventory.nodes);
-        let ready = |node: &tessera_model::NodeId| {
-            let session = nodes.get(node).and_then(|node| node.session.as_ref());
-            session.is_some_and(|session| session.ready)
-        };
-        let due = self.attempts.live.iter_mut().filter(|(_, live)| {
-            live.limit == TimeLimitNotice::Due
-                && live.state == JobState::Running
-                && live.acknowledged
-                && ready(&live.node)
-        });
-        let told = due.map(|(attempt, live)| {
-            live.limit = TimeLimitNotice::Told;
-            let frame = ToAgent::SetTimeLimit { epoch, attempt: *attempt, limit: live.facts.limit };
-            RoundEffect::Send { node: live.node, frame: Box::new(frame) }
-        });
-        told.collect()
-    }
-
     /// Returns the frame that the attempt's node needs now, if any.
-    fn frame_for(&self, attempt: AttemptId) -> Option<ToAgent> {
+    fn frame_for_attempt(&self, attempt: AttemptId) -> Option<ToAgent> {
         let live = self.attempts.live.get(&attempt)?;
-        match self.frame_for_member(attempt, live) {
+        match frame_for_member(&self.attempts, self.guards.epoch, attempt, live) {
             Some(MemberFrame::Nothing) => return None,
             Some(MemberFrame::Frame(frame)) => return Some(frame),
             None => {}
@@ -107,11 +71,11 @@ impl ClusterState {
                 self.launch_order(attempt, live).map(|order| ToAgent::Launch(Box::new(order)))
             }
             JobState::Running if !live.acknowledged => Some(self.guards.stop_frame(attempt, false)),
-            // Told by the state, as everything: the job's part is another one than the attempt's.
+            // The state alone decides: the job's share differs from its attempt's.
             JobState::Running if live.has_other_share() => {
                 Some(ToAgent::Stop { epoch: self.guards.epoch, attempt, cause: StopCause::Reshare })
             }
-            JobState::Running if self.migrations.is_asked_to_move(attempt) => {
+            JobState::Running if self.migrations.is_migrating(attempt) => {
                 Some(ToAgent::Stop { epoch: self.guards.epoch, attempt, cause: StopCause::Move })
             }
             JobState::Stopping => Some(self.guards.stop_frame(attempt, live.acknowledged)),
@@ -120,10 +84,12 @@ impl ClusterState {
     }
 
     fn launch_order(&self, attempt: AttemptId, live: &LiveAttempt) -> Option<LaunchOrder> {
-        let sheet = live.sheet.as_ref()?;
-        let spec = &sheet.spec;
+        let launch_spec = live.launch_spec.as_ref()?;
+        let spec = &launch_spec.spec;
         let gang = match live.gang {
-            Some(member) => Some(self.gang_rank_place(member, live.number)?),
+            Some(member) => {
+                Some(gang_position(&self.attempts, &self.inventory, member, live.number)?)
+            }
             None => None,
         };
         Some(LaunchOrder {
@@ -135,12 +101,12 @@ impl ClusterState {
             gpu: live.gpu.clone(),
             slot: live.slot,
             slice: live.slice.clone()?,
-            array: sheet.array,
+            array: launch_spec.array,
             gang,
             name: spec.name.clone(),
             user: spec.user.clone(),
             run: spec.run.clone(),
-            restart_reason: sheet.restart_reason,
+            restart_reason: launch_spec.restart_reason,
             traceparent: live.traceparent.clone(),
             share: match live.share.as_ref().map(|sharer| sharer.share) {
                 Some(SliceShare::Mps(share)) => Some(share),
@@ -157,4 +123,40 @@ impl ClusterState {
             },
         })
     }
+}
+
+/// Returns the new time limits that nodes have not been notified of. Nothing acknowledges
+/// them, so that each is sent again in the next session.
+fn send_new_limits(
+    attempts: &mut AttemptTable,
+    inventory: &NodeInventory,
+    epoch: u64,
+) -> Vec<RoundEffect> {
+    let due = attempts.live.iter_mut().filter(|(_, live)| {
+        live.limit == TimeLimitNotice::Due
+            && live.state == JobState::Running
+            && live.acknowledged
+            && inventory.is_ready(live.node)
+    });
+    let effects = due.map(|(attempt, live)| {
+        live.limit = TimeLimitNotice::Sent;
+        let frame = ToAgent::SetTimeLimit { epoch, attempt: *attempt, limit: live.facts.limit };
+        RoundEffect::Send { node: live.node, frame: Box::new(frame) }
+    });
+    effects.collect()
+}
+
+/// Returns the order that sends a committed plan.
+fn plan_order(attempts: &AttemptTable, epoch: u64, plan: LayoutPlanRow) -> RoundEffect {
+    let traceparent =
+        plan.attempt.and_then(|attempt| attempts.live.get(&attempt)?.traceparent.clone());
+    let order = PlanOrder {
+        epoch,
+        plan: plan.plan,
+        gpu: plan.gpu,
+        layout_gen: plan.layout_gen,
+        steps: plan.steps,
+        traceparent,
+    };
+    RoundEffect::Send { node: plan.node, frame: Box::new(ToAgent::ApplyPlan(order)) }
 }

@@ -7,7 +7,7 @@
 
 use crate::round::{Round, RoundEffect};
 use crate::state::ClusterState;
-use crate::state::inventory::DuplicateAgent;
+use crate::state::inventory::{DuplicateAgent, NodeInventory};
 use tessera_model::{Millis, NodeId};
 use tessera_wire::frames::{Hello, ToAgent};
 use tessera_wire::tls::NodeIdentity;
@@ -17,60 +17,14 @@ use tessera_wire::tls::NodeIdentity;
 pub(crate) const ANSWER_WITHIN: Millis = Millis::from_secs(2);
 
 impl ClusterState {
-    /// Lets a second agent wait if another process has the node's session. Returns `None` if it
-    /// need not wait.
-    pub(crate) fn hold_duplicate(
-        &mut self,
-        peer: &NodeIdentity,
-        session: u64,
-        hello: &Hello,
-        now: Millis,
-        round: &mut Round,
-    ) -> Option<()> {
-        let held = self.inventory.session_mut(peer.id)?;
-        if held.process == hello.process {
-            return None;
-        }
-        if self.inventory.duplicates.contains_key(&peer.id) {
-            let reason = format!("another agent has requested to connect as {} before", peer.name);
-            round.effects.push(RoundEffect::Refuse { session, reason, retry: true });
-            return Some(());
-        }
-        let rival =
-            DuplicateAgent { peer: peer.clone(), session, hello: hello.clone(), asked: now };
-        self.inventory.duplicates.insert(peer.id, rival);
-        let frame = Box::new(ToAgent::Probe { token: session });
-        round.effects.push(RoundEffect::Send { node: peer.id, frame });
-        Some(())
-    }
-
-    /// Refuses the second agent, since the node's old connection answers.
-    pub(crate) fn refuse_duplicate(&mut self, node: NodeId, token: u64, round: &mut Round) {
-        let Some(rival) = self.inventory.duplicates.remove(&node) else { return };
-        if rival.session != token {
-            self.inventory.duplicates.insert(node, rival);
-            return;
-        }
-        let known = self.inventory.nodes.get(&node);
-        let here = known.is_some_and(|known| known.boot == rival.hello.boot);
-        let where_ = if here { "on this machine" } else { "on another machine" };
-        let reason = format!(
-            "another agent {where_} is connected as {0} and answers: two can't share an \
-             identity. Make one for this agent with tessera-controller node-cert NAME, and give \
-             it a data folder of its own",
-            rival.peer.name
-        );
-        round.effects.push(RoundEffect::Refuse { session: rival.session, reason, retry: false });
-    }
-
     /// Welcomes second agents whose predecessors did not answer.
     pub(crate) fn welcome_successors(&mut self, now: Millis, round: &mut Round) {
-        let heard_out = |rival: &DuplicateAgent| now >= rival.asked.plus(ANSWER_WITHIN);
+        let is_due = |duplicate: &DuplicateAgent| now >= duplicate.since.plus(ANSWER_WITHIN);
         let due: Vec<_> = self
             .inventory
             .duplicates
             .iter()
-            .filter(|(_, rival)| heard_out(rival))
+            .filter(|(_, duplicate)| is_due(duplicate))
             .map(|(id, _)| *id)
             .collect();
         for node in due {
@@ -86,7 +40,12 @@ impl ClusterState {
         now: Millis,
         round: &mut Round,
     ) {
-        if self.inventory.duplicates.get(&node).is_some_and(|rival| rival.session == session) {
+        if self
+            .inventory
+            .duplicates
+            .get(&node)
+            .is_some_and(|duplicate| duplicate.session == session)
+        {
             self.inventory.duplicates.remove(&node);
         } else if self.inventory.session_mut(node).is_none() {
             self.welcome_successor(node, now, round);
@@ -100,6 +59,57 @@ impl ClusterState {
             self.welcome(peer, session, hello, now, round);
         }
     }
+}
+
+/// Lets a second agent wait if another process has the node's session. Returns `None` if it
+/// need not wait.
+pub(crate) fn hold_duplicate(
+    inventory: &mut NodeInventory,
+    peer: &NodeIdentity,
+    session: u64,
+    hello: &Hello,
+    now: Millis,
+    effects: &mut Vec<RoundEffect>,
+) -> Option<()> {
+    let held = inventory.session_mut(peer.id)?;
+    if held.process == hello.process {
+        return None;
+    }
+    if inventory.duplicates.contains_key(&peer.id) {
+        let reason = format!("another agent has requested to connect as {} before", peer.name);
+        effects.push(RoundEffect::Refuse { session, reason, retry: true });
+        return Some(());
+    }
+    let duplicate =
+        DuplicateAgent { peer: peer.clone(), session, hello: hello.clone(), since: now };
+    inventory.duplicates.insert(peer.id, duplicate);
+    let frame = Box::new(ToAgent::Probe { token: session });
+    effects.push(RoundEffect::Send { node: peer.id, frame });
+    Some(())
+}
+
+/// Refuses the second agent, since the node's old connection answers.
+pub(crate) fn refuse_duplicate(
+    inventory: &mut NodeInventory,
+    node: NodeId,
+    token: u64,
+    effects: &mut Vec<RoundEffect>,
+) {
+    let Some(duplicate) = inventory.duplicates.remove(&node) else { return };
+    if duplicate.session != token {
+        inventory.duplicates.insert(node, duplicate);
+        return;
+    }
+    let known = inventory.nodes.get(&node);
+    let here = known.is_some_and(|known| known.boot == duplicate.hello.boot);
+    let where_ = if here { "on this machine" } else { "on another machine" };
+    let reason = format!(
+        "another agent {where_} is connected as {0} and answers: two can't share an \
+         identity. Make one for this agent with tessera-controller node-cert NAME, and give \
+         it a data folder of its own",
+        duplicate.peer.name
+    );
+    effects.push(RoundEffect::Refuse { session: duplicate.session, reason, retry: false });
 }
 
 #[cfg(test)]

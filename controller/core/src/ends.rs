@@ -2,19 +2,68 @@
 
 use crate::LaunchSpec;
 use crate::commands::JobStateChange;
+use crate::memory_requests::learn_end_memory;
+use crate::predictions::AttemptRunTimes;
 use crate::round::{Round, RoundEffect};
 use crate::rows::submitted::SubmittedJob;
-use crate::rows::transitions;
+use crate::rows::transitions::EndedAttempt;
 use crate::state::ClusterState;
-use tessera_model::AttemptId;
+use crate::state::attempts::LiveAttempt;
 use tessera_model::life::{JobEvent, JobState, Outcome, RetryRules, RetryVerdict};
+use tessera_model::{AttemptId, Bytes};
 use tessera_wire::frames::ExitRecord;
 
-pub(crate) fn verdict(sheet: Option<&LaunchSpec>, outcome: Outcome) -> RetryVerdict {
-    // Without its sheet the attempt was never launched: its end can't be the job's fault.
-    let Some(sheet) = sheet else { return RetryVerdict::Requeue { charged: false } };
-    let rules: RetryRules = sheet.spec.retry;
-    rules.verdict(outcome, sheet.charged, sheet.uncharged)
+pub(crate) fn retry_verdict(launch_spec: Option<&LaunchSpec>, outcome: Outcome) -> RetryVerdict {
+    // Without a launch specification the attempt was never launched: its end can't be the job's fault.
+    let Some(launch_spec) = launch_spec else { return RetryVerdict::Requeue { charged: false } };
+    let rules: RetryRules = launch_spec.spec.retry;
+    rules.verdict(outcome, launch_spec.charged, launch_spec.uncharged)
+}
+
+/// How a live attempt ends, and what follows for its job.
+pub(crate) struct AttemptEnd {
+    /// The job's new state.
+    pub(crate) to: JobState,
+    pub(crate) verdict: RetryVerdict,
+    /// Whether it ended for its migration.
+    pub(crate) is_migrated: bool,
+    pub(crate) reason: Outcome,
+    pub(crate) record: ExitRecord,
+    pub(crate) run_times: AttemptRunTimes,
+    pub(crate) ran_out_of: Option<Bytes>,
+    /// How much of the job is done, in millionths.
+    pub(crate) done: u32,
+}
+
+/// Adds an end to the round, and announces the job's new state.
+pub(crate) fn record_end(
+    attempt: AttemptId,
+    live: LiveAttempt,
+    end: AttemptEnd,
+    round: &mut Round,
+) {
+    let AttemptEnd { to, verdict, is_migrated, reason, record, run_times, ran_out_of, done } = end;
+    let is_charged = verdict == (RetryVerdict::Requeue { charged: true });
+    let is_uncharged =
+        matches!(verdict, RetryVerdict::Requeue { charged: false } | RetryVerdict::Hold);
+    round.jobs.ended.push(EndedAttempt {
+        job: live.job,
+        attempt,
+        from: live.state,
+        to,
+        charged: to == JobState::Queued && is_charged,
+        shared: live.gang.is_none() && live.share.is_some(),
+        uncharged: is_uncharged && !is_migrated,
+        reason,
+        gang: live.gang.map(|member| member.gang),
+        record,
+        run_times,
+        ran_out_of,
+        run_prediction: live.run_prediction.and_then(|predicted| predicted.prediction),
+        done,
+    });
+    let change = JobStateChange { job: live.job, attempt: None, state: to };
+    round.effects.push(RoundEffect::Moved(change));
 }
 
 impl ClusterState {
@@ -28,51 +77,41 @@ impl ClusterState {
         if let Some(member) = self.attempts.live.get(&attempt).and_then(|live| live.gang) {
             return self.record_member_end(member, attempt, record, round);
         }
-        let Some(live) = self.attempts.live.remove(&attempt) else { return };
-        self.attempts.by_job.remove(&live.job);
+        let Some(live) = self.attempts.remove(attempt) else { return };
         self.accounting.refund(&live, self.clock.round_at);
-        let moves = self.migrations.ended(live.job, attempt, &record);
-        let verdict = match moves {
-            // As often as it takes: it was asked to.
+        let is_migrated = self.migrations.record_end(live.job, attempt, &record);
+        let verdict = match is_migrated {
+            // However often: the end was requested.
             true => RetryVerdict::Requeue { charged: false },
-            false => verdict(live.sheet.as_ref(), record.outcome),
+            false => retry_verdict(live.launch_spec.as_ref(), record.outcome),
         };
         let event = JobEvent::Ended { outcome: record.outcome, verdict };
         let to = live.state.on(event).expect("a live attempt's job can always end");
-        let lasted = self.predictions.learn_end(&live, &record);
+        let run_times = self.predictions.learn_end(&live, &record);
         let ran_out_of = self.learn_end_memory(attempt, &live, &record);
-        let done = self.predictions.record_checkpoint(&live, lasted);
+        let done = self.predictions.record_checkpoint(&live, run_times);
         if to.is_final() {
             self.predictions.checkpoints.remove(&live.job);
         }
-        if to == JobState::Queued
-            && let Some(sheet) = &live.sheet
-        {
-            let fresh = SubmittedJob::new(live.job, &sheet.spec, None, live.number);
-            self.enqueue(SubmittedJob { done, ..fresh }, live.submitted);
+        if let (JobState::Queued, Some(launch_spec)) = (to, &live.launch_spec) {
+            let job = SubmittedJob::new(live.job, &launch_spec.spec, None, live.number);
+            self.enqueue(SubmittedJob { done, ..job }, live.submitted);
         }
-        let requeued = to == JobState::Queued;
-        round.ended.push(transitions::EndedAttempt {
-            job: live.job,
-            attempt,
-            from: live.state,
-            to,
-            charged: requeued && verdict == (RetryVerdict::Requeue { charged: true }),
-            shared: live.share.is_some(),
-            uncharged: !moves
-                && matches!(verdict, RetryVerdict::Requeue { charged: false } | RetryVerdict::Hold),
-            reason: record.outcome,
-            gang: None,
-            record,
-            lasted,
-            ran_out_of,
-            foretold: live.foretold.and_then(|foretold| foretold.prediction),
-            done,
-        });
-        round.effects.push(RoundEffect::Moved(JobStateChange {
-            job: live.job,
-            attempt: None,
-            state: to,
-        }));
+        let reason = record.outcome;
+        let end =
+            AttemptEnd { to, verdict, is_migrated, reason, record, run_times, ran_out_of, done };
+        record_end(attempt, live, end, round);
+    }
+
+    /// Learns from the end of an attempt how much memory its task needs. Returns the memory of its
+    /// slice if it ran out of that.
+    pub(crate) fn learn_end_memory(
+        &mut self,
+        attempt: AttemptId,
+        live: &LiveAttempt,
+        record: &ExitRecord,
+    ) -> Option<Bytes> {
+        let (predictions, queue) = (&mut self.predictions, &mut self.queue);
+        learn_end_memory(predictions, queue, &self.inventory, attempt, live, record)
     }
 }

@@ -1,9 +1,10 @@
-//! Explain queries about waiting jobs. They are answered beside the rounds, since an answer asks
+//! Explain queries about waiting jobs. They are answered outside of rounds, since an answer runs
 //! the policy many times and takes longer than a round may.
 
-use crate::commands::WaitingExplanation;
-use crate::counterfactual::AHEAD_MAX;
+use crate::answers::WaitingExplanation;
 use crate::forecast::ClusterForecast;
+use crate::memory_requests::with_memory_estimate;
+use crate::predicting::predict_waiting;
 use crate::state::ClusterState;
 use crate::state::queue::WaitingJob;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -16,7 +17,7 @@ use tessera_placement::{
 use crate::state::attempts::AttemptTable;
 use crate::state::inventory::NodeInventory;
 use crate::state::layouts::LayoutRequests;
-use crate::state::queue::JobQueue;
+use crate::state::queue::{JobQueue, QueuePosition};
 
 /// An explain query: a copy of what the answer needs of the cluster state.
 #[derive(Debug)]
@@ -25,16 +26,7 @@ pub struct ExplainQuery {
     cluster: ClusterState,
 }
 
-/// A waiting job's position in the service order.
-#[derive(Clone, Debug)]
-pub(crate) struct QueuePosition {
-    pub(crate) job: JobId,
-    /// The first jobs ahead of it, at most [`AHEAD_MAX`].
-    pub(crate) ahead: Vec<JobId>,
-    pub(crate) jobs_ahead: u64,
-}
-
-pub(crate) fn waits(decision: &Decision, job: JobId) -> Option<(WaitReason, Explanation)> {
+pub(crate) fn wait_of(decision: &Decision, job: JobId) -> Option<(WaitReason, Explanation)> {
     match decision {
         Decision::Wait { job: of, reason, why } if *of == job => Some((*reason, why.clone())),
         Decision::Wait { .. } | Decision::Start { .. } | Decision::Reshape { .. } => None,
@@ -42,10 +34,10 @@ pub(crate) fn waits(decision: &Decision, job: JobId) -> Option<(WaitReason, Expl
 }
 
 /// Whether a decision places a job.
-pub(crate) fn names(decision: &Decision, job: JobId) -> bool {
+pub(crate) fn places_job(decision: &Decision, job: JobId) -> bool {
     match decision {
         Decision::Start { job: of, .. } => *of == job,
-        Decision::Reshape { reshape, .. } => reshape.seats.iter().any(|seat| seat.job == job),
+        Decision::Reshape { reshape, .. } => reshape.seats.iter().any(|placed| placed.job == job),
         Decision::Wait { .. } => false,
     }
 }
@@ -58,7 +50,7 @@ fn why_of(decision: &Decision) -> Explanation {
     }
 }
 
-pub(crate) fn soon(why: Explanation) -> Explanation {
+pub(crate) fn explain_start_soon(why: Explanation) -> Explanation {
     let summary = format!(
         "there is a place for it, and it starts in one of the next rounds ({})",
         why.summary
@@ -74,16 +66,22 @@ pub(crate) fn jobs_ahead_text(jobs: u64) -> String {
 }
 
 /// Explains a job for which nothing is free and that is not the first in line.
-fn explain_no_room(alone: Explanation, line: &QueuePosition, first: JobId) -> Explanation {
+fn explain_no_capacity(alone: Explanation, line: &QueuePosition, first: JobId) -> Explanation {
     let many = jobs_ahead_text(line.jobs_ahead);
     let summary = format!("{}; and {many}, of which job {first} is the first", alone.summary);
-    let room = alone.would_start_if.map_or_else(String::new, |room| format!(", and then {room}"));
-    let would_start_if = Some(format!("job {first} starts or leaves the queue{room}"));
+    let condition = alone
+        .would_start_if
+        .map_or_else(String::new, |condition| format!(", and then {condition}"));
+    let would_start_if = Some(format!("job {first} starts or leaves the queue{condition}"));
     Explanation { summary, would_start_if, ..alone }
 }
 
 /// Explains a job that could start alone, but not with those ahead of it.
-pub(crate) fn behind(policy: &str, line: &QueuePosition, first: Option<JobId>) -> Explanation {
+pub(crate) fn explain_behind(
+    policy: &str,
+    line: &QueuePosition,
+    first: Option<JobId>,
+) -> Explanation {
     let many = jobs_ahead_text(line.jobs_ahead);
     let (who, until) = match first {
         Some(first) => (
@@ -106,13 +104,13 @@ impl ExplainQuery {
     /// `now` is the time of the rounds. Returns `None` only for a job that did not wait when the
     /// query was made.
     pub fn answer(&self, now: Millis) -> Option<WaitingExplanation> {
-        self.cluster.explain(&self.line, now)
+        self.cluster.explain_position(&self.line, now)
     }
 }
 
 impl ClusterState {
     /// Copies what it takes to explain why a job waits; `None` if it doesn't wait.
-    pub fn inquiry(&self, job: JobId) -> Option<ExplainQuery> {
+    pub fn explain_query(&self, job: JobId) -> Option<ExplainQuery> {
         let line = self.queue_position(job)?;
         let cluster = self.excerpt(self.queue_excerpt(&line));
         Some(ExplainQuery { line, cluster })
@@ -122,32 +120,32 @@ impl ClusterState {
     pub(crate) fn queue_position(&self, job: JobId) -> Option<QueuePosition> {
         let key = (*self.queue.ranks.get(&job)?, job);
         let gang = self.queue.gang_of(job).map(|member| member.gang);
-        let apart = |asked: &QueuedJob| match gang {
-            Some(gang) => asked.gang.is_none_or(|member| member.gang != gang),
-            None => asked.id != job,
+        let apart = |other: &QueuedJob| match gang {
+            Some(gang) => other.gang.is_none_or(|member| member.gang != gang),
+            None => other.id != job,
         };
         if !self.is_fair_share_on() {
-            let before = self.queue.waiting.range(..key).map(|(_, waiting)| &waiting.asked);
-            let before: Vec<JobId> = before.filter(|asked| apart(asked)).map(|a| a.id).collect();
+            let before = self.queue.waiting.range(..key).map(|(_, waiting)| &waiting.job);
+            let before: Vec<JobId> = before.filter(|other| apart(other)).map(|a| a.id).collect();
             return Some(QueuePosition::of(job, &before));
         }
-        let mut shown = self.list_candidates(crate::placing::LOOK_AT_MAX);
-        if shown.iter().all(|asked| asked.id != job) {
-            shown.push(&self.queue.waiting.get(&key)?.asked);
+        let mut candidates = self.list_candidates(crate::placing::LOOK_AT_MAX);
+        if candidates.iter().all(|other| other.id != job) {
+            candidates.push(&self.queue.waiting.get(&key)?.job);
         }
         let forecast = ClusterForecast::new(self, self.clock.round_at);
         let order = fair::order_queue(
             self.planner.policy.shares_fairly(),
-            &mut shown.into_iter(),
+            &mut candidates.into_iter(),
             &forecast,
         );
-        let before = order.into_iter().take_while(|asked| apart(asked)).map(|asked| asked.id);
+        let before = order.into_iter().take_while(|other| apart(other)).map(|other| other.id);
         Some(QueuePosition::of(job, &before.collect::<Vec<_>>()))
     }
 
     /// Returns why a job waits; `None` if it doesn't wait.
-    pub fn waiting(&self, job: JobId, now: Millis) -> Option<WaitingExplanation> {
-        self.inquiry(job)?.answer(now)
+    pub fn explain_waiting(&self, job: JobId, now: Millis) -> Option<WaitingExplanation> {
+        self.explain_query(job)?.answer(now)
     }
 
     /// Returns the part of the queue that an answer needs: the first jobs ahead, and the job's
@@ -158,7 +156,7 @@ impl ClusterState {
         seen.extend(self.queue.gang_of(line.job).into_iter().flat_map(|member| member.all()));
         let one = |id: JobId| {
             let waiting = self.queue.queued(id)?;
-            Some((waiting.asked.key(), waiting.clone()))
+            Some((waiting.job.key(), waiting.clone()))
         };
         seen.into_iter().filter_map(one).collect()
     }
@@ -192,45 +190,49 @@ impl ClusterState {
     }
 
     /// Returns why a job waits, from the copied state.
-    pub(crate) fn explain(&self, line: &QueuePosition, now: Millis) -> Option<WaitingExplanation> {
+    pub(crate) fn explain_position(
+        &self,
+        line: &QueuePosition,
+        now: Millis,
+    ) -> Option<WaitingExplanation> {
         let waiting = self.queue.queued(line.job)?;
         let brief = |reason: WaitReason, why: Explanation| WaitingExplanation {
             jobs_ahead: line.jobs_ahead,
             reason: reason.word(),
             why,
             prediction: None,
-            memory: waiting.floor.map(|asked| asked.floor),
+            memory: waiting.memory.map(|request| request.estimate),
             alternatives: Vec::new(),
             expected_start: None,
         };
         if now < self.guards.hold_until {
             return Some(brief(WaitReason::PlacementHeld, self.explain_hold(now)));
         }
-        let prediction = self.predict_waiting(waiting);
+        let prediction = predict_waiting(&self.predictions, &self.inventory, waiting);
         if let Some(why) = self.explain_kept_placement(line.job, now) {
-            let told = brief(WaitReason::AwaitingRepartition, why);
-            return Some(WaitingExplanation { prediction, ..told });
+            let known = brief(WaitReason::AwaitingRepartition, why);
+            return Some(WaitingExplanation { prediction, ..known });
         }
-        let (reason, why) = self.reason(line, &waiting.asked, now);
-        let why = self.with_memory_estimate(line.job, why);
+        let (reason, why) = self.find_reason(line, &waiting.job, now);
+        let why = with_memory_estimate(&self.queue, line.job, why);
         Some(WaitingExplanation {
             prediction,
-            alternatives: self.alternatives(line, &waiting.asked, now),
-            expected_start: Some(self.expected_start(line, &waiting.asked, now)),
+            alternatives: self.find_alternatives(line, &waiting.job, now),
+            expected_start: Some(self.expected_start(line, &waiting.job, now)),
             ..brief(reason, why)
         })
     }
 
-    /// Asks the policy as a round would: about the job behind those ahead of it. If the policy
-    /// passes over the job, it is asked about the job alone.
-    fn reason(
+    /// Runs the policy as a round would, with the job behind those ahead of it. If the policy
+    /// passes over the job, it is run for the job alone.
+    fn find_reason(
         &self,
         line: &QueuePosition,
-        asked: &QueuedJob,
+        job: &QueuedJob,
         now: Millis,
     ) -> (WaitReason, Explanation) {
         let view = self.view(now);
-        let own = self.queue.with_gang(asked);
+        let own = self.queue.with_gang(job);
         let decide = |queue: &mut dyn Iterator<Item = &QueuedJob>| {
             let forecast = ClusterForecast::new(self, now);
             decide_round(
@@ -243,42 +245,32 @@ impl ClusterState {
             )
         };
         let inline = decide(&mut self.queue.ahead(line).chain(&own));
-        if let Some((reason, mut why)) = inline.iter().find_map(|d| waits(d, asked.id)) {
-            why.summary.push_str(&self.blocking_sharers(asked, reason, &view, now));
+        if let Some((reason, mut why)) = inline.iter().find_map(|d| wait_of(d, job.id)) {
+            why.summary.push_str(&self.blocking_sharers(job, reason, &view, now));
             return (reason, why);
         }
-        let starts = |decision: &Decision| names(decision, asked.id);
+        let starts = |decision: &Decision| places_job(decision, job.id);
         if let Some(why) = inline.iter().find(|d| starts(d)).map(why_of) {
-            return (WaitReason::Priority, soon(why));
+            return (WaitReason::Priority, explain_start_soon(why));
         }
         let alone = decide(&mut own.iter());
-        let has_its_turn = |decision: &Decision, job: JobId| {
-            waits(decision, job).is_some_and(|(reason, _)| reason.goes_by_itself())
+        let waits_for_capacity = |decision: &Decision, job: JobId| {
+            wait_of(decision, job).is_some_and(|(reason, _)| reason.goes_by_itself())
         };
         let mut ahead = line.ahead.iter().copied();
-        let first = ahead.find(|job| inline.iter().any(|d| has_its_turn(d, *job)));
-        match (alone.iter().find_map(|d| waits(d, asked.id)), first) {
+        let first = ahead.find(|job| inline.iter().any(|d| waits_for_capacity(d, *job)));
+        match (alone.iter().find_map(|d| wait_of(d, job.id)), first) {
             (Some((reason, mut why)), Some(first)) if reason.goes_by_itself() => {
-                why.summary.push_str(&self.blocking_sharers(asked, reason, &view, now));
-                (WaitReason::Priority, explain_no_room(why, line, first))
+                why.summary.push_str(&self.blocking_sharers(job, reason, &view, now));
+                (WaitReason::Priority, explain_no_capacity(why, line, first))
             }
             (Some((reason, mut why)), _) => {
-                why.summary.push_str(&self.blocking_sharers(asked, reason, &view, now));
+                why.summary.push_str(&self.blocking_sharers(job, reason, &view, now));
                 (reason, why)
             }
             (None, first) => {
-                (WaitReason::Priority, behind(self.planner.policy.name(), line, first))
+                (WaitReason::Priority, explain_behind(self.planner.policy.name(), line, first))
             }
-        }
-    }
-}
-
-impl QueuePosition {
-    pub(crate) fn of(job: JobId, before: &[JobId]) -> Self {
-        Self {
-            job,
-            ahead: before.iter().copied().take(AHEAD_MAX).collect(),
-            jobs_ahead: u64::try_from(before.len()).unwrap_or(u64::MAX),
         }
     }
 }

@@ -1,5 +1,6 @@
-//! What policies ask about jobs, answered from the cluster state.
+//! What policies may know about jobs, from the cluster state.
 
+use crate::memory_requests::memory_needed;
 use crate::predictions::TaskFacts;
 use crate::state::ClusterState;
 use crate::state::attempts::LiveAttempt;
@@ -16,12 +17,12 @@ use tessera_placement::{
     SearchBudget, could_hold,
 };
 
-/// What policies may ask about jobs.
+/// What policies may know about jobs.
 #[derive(Debug)]
 pub(crate) struct ClusterForecast<'c> {
     pub(crate) cluster: &'c ClusterState,
     pub(crate) now: Millis,
-    /// By user, for those asked about: thousands of jobs belong to a few users.
+    /// By user, as far as requested: thousands of jobs belong to a few users.
     pub(crate) accounts: RefCell<BTreeMap<Arc<str>, Account>>,
     /// When the improving of placements began, by the stopwatch.
     pub(crate) improves: Cell<Option<Duration>>,
@@ -72,7 +73,7 @@ impl JobTable for ClusterForecast<'_> {
             return Some(known.clone());
         }
         let had = |user: &str| {
-            cluster.accounting.ledger.had(user, &cluster.accounting.accounts, self.now)
+            cluster.accounting.ledger.recent_usage(user, &cluster.accounting.accounts, self.now)
         };
         let account = cluster.accounting.accounts.account(user, had);
         self.accounts.borrow_mut().insert(Arc::clone(user), account.clone());
@@ -84,14 +85,14 @@ impl Predictor for ClusterForecast<'_> {
     fn predict_run(&self, job: JobId, gpu: &GpuView, profile: &Profile) -> Option<RunTime> {
         let known = self.known(job)?;
         let mig = gpu.mig.as_deref()?;
-        let enough = self.cluster.memory_needed(known.facts);
+        let enough = memory_needed(&self.cluster.predictions, &self.cluster.inventory, known.facts);
         if !could_hold(known.ask, mig, profile) || enough.is_some_and(|need| need > profile.memory)
         {
             return None;
         }
         let whole =
             self.cluster.predictions.predict(known.facts, &kind(&gpu.model, mig, profile)?)?;
-        // A time limit bounds the run time, and says nothing about slices.
+        // A time limit bounds the run time, and is the same for all slices.
         let expected = (whole.basis != Basis::TimeLimit).then_some(whole.expected)?;
         // A job that takes longer than expected where it runs would do so elsewhere too.
         let longer = |live: &LiveAttempt| {
@@ -160,7 +161,7 @@ impl<'c> ClusterForecast<'c> {
     pub(crate) fn known(&self, job: JobId) -> Option<KnownJob<'c>> {
         if let Some(attempt) = self.cluster.attempts.by_job.get(&job) {
             let live = self.cluster.attempts.live.get(attempt)?;
-            let (facts, ask) = (&*live.facts, &live.asked);
+            let (facts, ask) = (&*live.facts, &live.request);
             return Some(KnownJob {
                 facts,
                 live: Some(live),
@@ -170,7 +171,7 @@ impl<'c> ClusterForecast<'c> {
             });
         }
         let waiting = self.cluster.queue.queued(job)?;
-        let (facts, ask) = (&*waiting.facts, &waiting.asked.gpu);
-        Some(KnownJob { facts, live: None, done: waiting.done, ask, user: &waiting.asked.user })
+        let (facts, ask) = (&*waiting.facts, &waiting.job.gpu);
+        Some(KnownJob { facts, live: None, done: waiting.done, ask, user: &waiting.job.user })
     }
 }

@@ -8,15 +8,14 @@
 //! A gang *breaks* when a member ends without success. The other members are sent stops until they
 //! end, and after the last end the gang's retry rules apply.
 
-use crate::commands::JobStateChange;
-use crate::ends::verdict;
+use crate::ends::{AttemptEnd, record_end, retry_verdict};
 use crate::predictions::AttemptRunTimes;
 use crate::round::{Round, RoundEffect};
 use crate::rows::submitted::SubmittedJob;
-use crate::rows::transitions;
 use crate::rows::transitions::record_without_exit;
 use crate::state::ClusterState;
-use crate::state::attempts::{LiveAttempt, MemberEnded};
+use crate::state::attempts::{AttemptTable, LiveAttempt, MemberEnded};
+use crate::state::inventory::NodeInventory;
 use std::collections::BTreeMap;
 use tessera_model::gang::{MemberEnd, decisive};
 use tessera_model::life::{JobEvent, JobState, Outcome, RetryVerdict};
@@ -50,15 +49,15 @@ impl ClusterState {
     /// Reserves the placements of a whole gang, or none.
     pub(crate) fn reserve_gang(
         &mut self,
-        seats: Vec<PlacedMember>,
+        placements: Vec<PlacedMember>,
         view: &ClusterView,
         new_id: &mut dyn FnMut() -> Uuid,
         round: &mut Round,
     ) {
-        let waits = seats.iter().all(|(job, _, _)| self.queue.ranks.contains_key(job));
-        let found: Option<Vec<_>> = seats
+        let waits = placements.iter().all(|(job, _, _)| self.queue.ranks.contains_key(job));
+        let found: Option<Vec<_>> = placements
             .into_iter()
-            .map(|(job, place, why)| self.reservation(job, place, why, view, new_id))
+            .map(|(job, place, why)| self.make_reservation(job, place, why, view, new_id))
             .collect();
         for reservation in found.filter(|_| waits).into_iter().flatten() {
             self.take_place(reservation, round);
@@ -74,36 +73,24 @@ impl ClusterState {
         round: &mut Round,
     ) {
         let broken = self.attempts.broken_gangs.contains(&member.gang);
-        let Some(live) = self.attempts.live.get_mut(&attempt).filter(|live| live.over.is_none())
+        let Some(live) = self.attempts.live.get_mut(&attempt).filter(|live| live.end.is_none())
         else {
             return;
         };
         let well = record.outcome == Outcome::Succeeded;
         let stopped = matches!(record.outcome, Outcome::Preempted | Outcome::NotStarted);
-        live.over = Some(MemberEnded { record, follows: broken && stopped });
+        live.end = Some(MemberEnded { record, follows: broken && stopped });
         if !well && self.attempts.broken_gangs.insert(member.gang) {
             self.attempts.stop_other_members(member);
         }
         self.settle_gang(member, round);
     }
 
-    /// Returns how a gang's attempt ended whose node was lost or rebooted before this leader's
-    /// time: its generation is older than the node's.
-    pub(crate) fn ended_before_leader(&self, live: &LiveAttempt) -> Option<MemberEnded> {
-        let node = self.inventory.nodes.get(&live.node)?;
-        let lost = live.gang.is_some() && live.generation < node.generation;
-        let record = || {
-            let detail = format!("node {} was lost", node.name);
-            record_without_exit(Outcome::Lost, detail)
-        };
-        lost.then(|| MemberEnded { record: record(), follows: false })
-    }
-
     /// Marks gangs with a failed member as broken, and ends those of which no member is left.
     pub(crate) fn resume_gangs(&mut self, round: &mut Round) {
-        let over = |live: &LiveAttempt| live.gang.filter(|_| live.over.is_some());
+        let ended = |live: &LiveAttempt| live.gang.filter(|_| live.end.is_some());
         let found =
-            self.attempts.live.values().filter_map(over).map(|member| (member.gang, member));
+            self.attempts.live.values().filter_map(ended).map(|member| (member.gang, member));
         let found: BTreeMap<JobId, GangMember> = found.collect();
         for member in found.into_values() {
             if self.attempts.members(member).any(|(_, live)| live.failed())
@@ -117,159 +104,53 @@ impl ClusterState {
 
     /// Ends a gang once all of its members have ended.
     fn settle_gang(&mut self, member: GangMember, round: &mut Round) {
+        let Some(outcome) = gang_outcome(&self.attempts, member) else { return };
         let members: Vec<AttemptId> =
             self.attempts.members(member).map(|(attempt, _)| attempt).collect();
-        let ends: Option<Vec<MemberEnd>> = self
-            .attempts
-            .members(member)
-            .map(|(_, live)| {
-                let over = live.over.as_ref()?;
-                Some(MemberEnd { outcome: over.record.outcome, follows: over.follows })
-            })
-            .collect();
-        let Some(ends) = ends.filter(|ends| !ends.is_empty()) else { return };
-        let outcome = decisive(ends.iter().copied());
-        let cause = self.attempts.members(member).zip(&ends).find_map(|((_, live), end)| {
-            let rank = live.gang?.rank;
-            (end.outcome == outcome).then(|| format!("rank {rank} ended {outcome}"))
-        });
-        // One word stops all: whoever was not told yet is stopped by the others' end.
-        let stopping =
-            self.attempts.members(member).any(|(_, live)| live.state == JobState::Stopping);
-        let sheet = self.attempts.members(member).find_map(|(_, live)| live.sheet.as_ref());
-        let verdict = verdict(sheet, outcome);
-        let fate = GangOutcome { outcome, verdict, stopping, cause: cause.unwrap_or_default() };
         self.attempts.broken_gangs.remove(&member.gang);
         for attempt in members {
-            self.end_member(attempt, &fate, round);
+            self.end_member(attempt, &outcome, round);
         }
     }
 
-    fn end_member(&mut self, attempt: AttemptId, fate: &GangOutcome, round: &mut Round) {
-        let Some(mut live) = self.attempts.live.remove(&attempt) else { return };
-        self.attempts.by_job.remove(&live.job);
+    fn end_member(&mut self, attempt: AttemptId, gang: &GangOutcome, round: &mut Round) {
+        let Some(mut live) = self.attempts.remove(attempt) else { return };
         self.accounting.refund(&live, self.clock.round_at);
-        let Some(over) = live.over.take() else { return };
-        let record = fate.tell(over);
-        let event = JobEvent::Ended { outcome: fate.outcome, verdict: fate.verdict };
-        let state = if fate.stopping { JobState::Stopping } else { live.state };
+        let Some(end) = live.end.take() else { return };
+        let record = gang.member_record(end);
+        let event = JobEvent::Ended { outcome: gang.outcome, verdict: gang.verdict };
+        let state = if gang.stopping { JobState::Stopping } else { live.state };
         let to = state.on(event).expect("a live attempt's job can always end");
-        let lasted = match fate.outcome {
+        let run_times = match gang.outcome {
             Outcome::Succeeded => self.predictions.learn_end(&live, &record),
             _ => AttemptRunTimes::default(),
         };
         let ran_out_of = self.learn_end_memory(attempt, &live, &record);
-        let requeued = to == JobState::Queued;
-        if let (true, Some(sheet)) = (requeued, &live.sheet) {
-            let fresh = SubmittedJob::new(live.job, &sheet.spec, live.gang, live.number);
-            self.enqueue(fresh, live.submitted);
+        if let (JobState::Queued, Some(launch_spec)) = (to, &live.launch_spec) {
+            let job = SubmittedJob::new(live.job, &launch_spec.spec, live.gang, live.number);
+            self.enqueue(job, live.submitted);
         }
-        round.ended.push(transitions::EndedAttempt {
-            job: live.job,
-            attempt,
-            from: live.state,
+        let end = AttemptEnd {
             to,
-            charged: requeued && fate.verdict == (RetryVerdict::Requeue { charged: true }),
-            shared: false,
-            uncharged: matches!(
-                fate.verdict,
-                RetryVerdict::Requeue { charged: false } | RetryVerdict::Hold
-            ),
-            reason: fate.outcome,
-            gang: live.gang.map(|member| member.gang),
+            verdict: gang.verdict,
+            is_migrated: false,
+            reason: gang.outcome,
             record,
-            lasted,
+            run_times,
             ran_out_of,
-            foretold: live.foretold.and_then(|foretold| foretold.prediction),
             done: live.done,
-        });
-        round.effects.push(RoundEffect::Moved(JobStateChange {
-            job: live.job,
-            attempt: None,
-            state: to,
-        }));
-        let frame = Box::new(ToAgent::EndAck { attempt });
-        round.effects.push(RoundEffect::Send { node: live.node, frame });
-    }
-
-    /// Returns what a member's node is sent because of the other members; `None` if they don't
-    /// matter.
-    pub(crate) fn frame_for_member(
-        &self,
-        attempt: AttemptId,
-        live: &LiveAttempt,
-    ) -> Option<MemberFrame> {
-        let member = live.gang?;
-        if live.over.is_some() {
-            return Some(MemberFrame::Nothing);
-        }
-        match live.state {
-            JobState::Starting | JobState::Running
-                if self.attempts.broken_gangs.contains(&member.gang) =>
-            {
-                let epoch = self.guards.epoch;
-                Some(MemberFrame::Frame(match live.acknowledged {
-                    true => ToAgent::Stop { epoch, attempt, cause: StopCause::Preempt },
-                    false => ToAgent::Revoke { epoch, attempt },
-                }))
-            }
-            // They start together: nobody's program waits for a slice that is being made.
-            JobState::Starting if self.attempts.members(member).any(|(_, l)| l.slice.is_none()) => {
-                Some(MemberFrame::Nothing)
-            }
-            _ => None,
-        }
-    }
-
-    /// Returns a member's rank and addresses for its program. Returns `None` while the node of
-    /// rank 0 is not connected, since its address is not known.
-    pub(crate) fn gang_rank_place(&self, member: GangMember, number: u32) -> Option<GangPosition> {
-        let on: Vec<NodeId> = self
-            .attempts
-            .members(member)
-            .filter(|(_, live)| live.gang.is_some_and(|member| member.local_rank() == 0))
-            .map(|(_, live)| live.node)
-            .collect();
-        let nodes: Option<Vec<_>> = on
-            .iter()
-            .map(|node| self.inventory.nodes.get(node).map(|node| node.name.clone()))
-            .collect();
-        Some(GangPosition {
-            gang: member.gang,
-            rank: member.rank,
-            size: member.shape.members(),
-            local_rank: member.local_rank(),
-            local_size: member.shape.per_node(),
-            node_rank: member.node_rank(),
-            nodes: nodes?,
-            master: self.master(&on)?,
-            port: member.port(number),
-        })
-    }
-
-    /// Returns the address by which the other nodes reach the first one.
-    fn master(&self, nodes: &[NodeId]) -> Option<String> {
-        let (first, others) = nodes.split_first()?;
-        if others.is_empty() {
-            return Some("127.0.0.1".to_owned());
-        }
-        let address = |node: &NodeId| {
-            self.inventory.nodes.get(node)?.session.as_ref().map(|session| session.address.as_str())
         };
-        let is_local = |text: &str| text.starts_with("127.") || text == "::1";
-        let own = address(first)?;
-        // It stands beside its controller: from elsewhere it goes by its name.
-        if is_local(own) && others.iter().any(|node| !address(node).is_some_and(is_local)) {
-            return self.inventory.nodes.get(first).map(|node| node.name.to_string());
-        }
-        Some(own.to_owned())
+        let frame = Box::new(ToAgent::EndAck { attempt });
+        let ack = RoundEffect::Send { node: live.node, frame };
+        record_end(attempt, live, end, round);
+        round.effects.push(ack);
     }
 }
 
 impl GangOutcome {
     /// Returns a member's record, with the cause if another member ended it.
-    fn tell(&self, over: MemberEnded) -> ExitRecord {
-        let MemberEnded { mut record, follows } = over;
+    fn member_record(&self, end: MemberEnded) -> ExitRecord {
+        let MemberEnded { mut record, follows } = end;
         let alone = record.outcome == self.outcome && !follows;
         if !alone && self.outcome != Outcome::Cancelled {
             record.detail = match record.outcome {
@@ -280,4 +161,114 @@ impl GangOutcome {
         }
         record
     }
+}
+
+/// Returns how a gang ends; `None` while a member runs.
+fn gang_outcome(attempts: &AttemptTable, member: GangMember) -> Option<GangOutcome> {
+    let members = || attempts.members(member).map(|(_, live)| live);
+    let ends: Option<Vec<MemberEnd>> = members()
+        .map(|live| {
+            let end = live.end.as_ref()?;
+            Some(MemberEnd { outcome: end.record.outcome, follows: end.follows })
+        })
+        .collect();
+    let ends = ends.filter(|ends| !ends.is_empty())?;
+    let outcome = decisive(ends.iter().copied());
+    let cause = members().zip(&ends).find_map(|(live, end)| {
+        let rank = live.gang?.rank;
+        (end.outcome == outcome).then(|| format!("rank {rank} ended {outcome}"))
+    });
+    // One cancelled member cancels all: the others are stopped by its end.
+    let stopping = members().any(|live| live.state == JobState::Stopping);
+    let launch_spec = members().find_map(|live| live.launch_spec.as_ref());
+    let verdict = retry_verdict(launch_spec, outcome);
+    Some(GangOutcome { outcome, verdict, stopping, cause: cause.unwrap_or_default() })
+}
+
+/// Returns how a gang's attempt ended whose node was lost or rebooted before this leader's
+/// time: its generation is older than the node's.
+pub(crate) fn ended_before_leader(
+    inventory: &NodeInventory,
+    live: &LiveAttempt,
+) -> Option<MemberEnded> {
+    let node = inventory.nodes.get(&live.node)?;
+    let lost = live.gang.is_some() && live.generation < node.generation;
+    let record = || {
+        let detail = format!("node {} was lost", node.name);
+        record_without_exit(Outcome::Lost, detail)
+    };
+    lost.then(|| MemberEnded { record: record(), follows: false })
+}
+
+/// Returns what a member's node is sent because of the other members; `None` if they don't
+/// matter.
+pub(crate) fn frame_for_member(
+    attempts: &AttemptTable,
+    epoch: u64,
+    attempt: AttemptId,
+    live: &LiveAttempt,
+) -> Option<MemberFrame> {
+    let member = live.gang?;
+    if live.end.is_some() {
+        return Some(MemberFrame::Nothing);
+    }
+    match live.state {
+        JobState::Starting | JobState::Running if attempts.broken_gangs.contains(&member.gang) => {
+            Some(MemberFrame::Frame(match live.acknowledged {
+                true => ToAgent::Stop { epoch, attempt, cause: StopCause::Preempt },
+                false => ToAgent::Revoke { epoch, attempt },
+            }))
+        }
+        // They start together: nobody's program waits for a slice that is being made.
+        JobState::Starting if attempts.members(member).any(|(_, l)| l.slice.is_none()) => {
+            Some(MemberFrame::Nothing)
+        }
+        _ => None,
+    }
+}
+
+/// Returns a member's rank and addresses for its program. Returns `None` while the node of
+/// rank 0 is not connected, since its address is not known.
+pub(crate) fn gang_position(
+    attempts: &AttemptTable,
+    inventory: &NodeInventory,
+    member: GangMember,
+    number: u32,
+) -> Option<GangPosition> {
+    let on: Vec<NodeId> = attempts
+        .members(member)
+        .filter(|(_, live)| live.gang.is_some_and(|member| member.local_rank() == 0))
+        .map(|(_, live)| live.node)
+        .collect();
+    let nodes: Option<Vec<_>> =
+        on.iter().map(|node| inventory.nodes.get(node).map(|node| node.name.clone())).collect();
+    Some(GangPosition {
+        gang: member.gang,
+        rank: member.rank,
+        size: member.shape.members(),
+        local_rank: member.local_rank(),
+        local_size: member.shape.per_node(),
+        node_rank: member.node_rank(),
+        nodes: nodes?,
+        master: master_address(inventory, &on)?,
+        port: member.port(number),
+    })
+}
+
+/// Returns the address by which the other nodes reach the first one.
+fn master_address(inventory: &NodeInventory, nodes: &[NodeId]) -> Option<String> {
+    let (first, others) = nodes.split_first()?;
+    if others.is_empty() {
+        return Some("127.0.0.1".to_owned());
+    }
+    let address = |node: &NodeId| {
+        inventory.nodes.get(node)?.session.as_ref().map(|session| session.address.as_str())
+    };
+    let is_local = |text: &str| text.starts_with("127.") || text == "::1";
+    let own = address(first)?;
+    // Its address is local to the controller: other nodes reach it by its name.
+    if is_local(own) && others.iter().any(|node| !address(node).is_some_and(is_local)) {
+        return inventory.nodes.get(first).map(|node| node.name.to_string());
+    }
+    Some(own.to_owned())
 }

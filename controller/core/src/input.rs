@@ -6,7 +6,9 @@ use crate::round::{Round, RoundEffect};
 use crate::rows::submitted::SubmittedJob;
 use crate::rows::transitions;
 use crate::rows::transitions::{WaitingJobChange, record_without_exit};
+use crate::settle::was_commanded;
 use crate::state::ClusterState;
+use crate::state::inventory::NodeInventory;
 use tessera_model::life::{JobState, Outcome};
 use tessera_model::{AttemptId, GpuId, JobId, Millis, NodeId};
 use tessera_wire::frames::{ToAgent, ToController};
@@ -19,7 +21,7 @@ const MOVED_KEPT_FOR: Millis = Millis::from_secs(600);
 #[derive(Debug)]
 pub enum Input {
     /// Jobs were accepted.
-    Fresh(Vec<SubmittedJob>),
+    Submitted(Vec<SubmittedJob>),
     /// A user commands jobs.
     Command {
         /// Leads the result back to its call.
@@ -31,7 +33,7 @@ pub enum Input {
     },
     /// Released jobs are queued again, as read from the store.
     Requeued(Vec<SubmittedJob>),
-    /// An agent says hello on a new connection.
+    /// An agent sends its hello on a new connection.
     Hello {
         /// The node, by its certificate.
         peer: tessera_wire::tls::NodeIdentity,
@@ -68,7 +70,7 @@ pub enum Input {
         /// Leads the result back to its call.
         token: u64,
         /// The command.
-        order: OperatorCommand,
+        command: OperatorCommand,
         /// The wall clock, milliseconds since 1970.
         now_unix: Millis,
     },
@@ -79,9 +81,9 @@ pub enum Input {
 impl ClusterState {
     pub(crate) fn handle_input(&mut self, input: Input, now: Millis, round: &mut Round) {
         match input {
-            Input::Fresh(jobs) => {
+            Input::Submitted(jobs) => {
                 for job in jobs {
-                    if !self.was_commanded(job.job, round) {
+                    if !was_commanded(&self.queue, job.job, &round.jobs) {
                         let submitted = now.minus(job.waited);
                         self.enqueue(job, submitted);
                     }
@@ -96,9 +98,9 @@ impl ClusterState {
             Input::Command { token, command, jobs } => {
                 let results = jobs
                     .into_iter()
-                    .map(|job| (job, self.command(job, command, now, round)))
+                    .map(|job| (job, self.command_job(job, command, now, round)))
                     .collect();
-                round.results.push((token, results));
+                round.answers.users.push((token, results));
             }
             Input::Hello { peer, session, hello } => {
                 self.handle_hello(peer, session, *hello, now, round);
@@ -112,10 +114,12 @@ impl ClusterState {
                 self.inventory.close_session(node, session);
                 self.note_closed_connection(node, session, now, round);
             }
-            Input::SetMigMode { gpu, on } => self.set_mig_mode(gpu, on, round),
-            Input::Operate { token, order, now_unix } => {
+            Input::SetMigMode { gpu, on } => {
+                set_mig_mode(&self.inventory, self.guards.epoch, gpu, on, &mut round.effects);
+            }
+            Input::Operate { token, command, now_unix } => {
                 self.clock.unix = now_unix;
-                self.handle_operator_command(token, order, now, round);
+                self.handle_operator_command(token, command, now, round);
             }
             Input::Tick => {
                 self.queue.recently_commanded.retain(|_, since| now < since.plus(MOVED_KEPT_FOR));
@@ -124,7 +128,7 @@ impl ClusterState {
     }
 
     /// Carries out a user's command on one job. Returns `None` if only the store knows the result.
-    fn command(
+    fn command_job(
         &mut self,
         job: JobId,
         command: JobCommand,
@@ -134,14 +138,14 @@ impl ClusterState {
         if let Some(attempt) = self.attempts.by_job.get(&job).copied() {
             // A reload may have read and placed it before its announcement comes.
             self.queue.recently_commanded.insert(job, now);
-            return Some(self.command_live(attempt, command, round));
+            return Some(self.command_live_job(attempt, command, round));
         }
         let change = match command {
             JobCommand::Cancel => WaitingJobChange::To(JobState::Cancelled),
             JobCommand::Hold => WaitingJobChange::To(JobState::Held),
             JobCommand::Release => WaitingJobChange::To(JobState::Queued),
             JobCommand::Reshare(sm) => WaitingJobChange::Share(sm),
-            JobCommand::Amend(terms) => WaitingJobChange::Terms(terms),
+            JobCommand::Update(update) => WaitingJobChange::Update(update),
         };
         if command == JobCommand::Cancel {
             self.predictions.checkpoints.remove(&job);
@@ -150,11 +154,11 @@ impl ClusterState {
             // With another share it comes back, once that is committed.
             self.queue.dequeue(job);
         }
-        round.commands.push(transitions::WaitingJobCommand { job, change });
+        round.jobs.commands.push(transitions::WaitingJobCommand { job, change });
         None
     }
 
-    fn command_live(
+    fn command_live_job(
         &mut self,
         attempt: AttemptId,
         command: JobCommand,
@@ -164,10 +168,10 @@ impl ClusterState {
             return CommandResult::NotFound;
         };
         if let JobCommand::Reshare(sm) = command {
-            return live.reshare(attempt, sm, round);
+            return live.reshare(attempt, sm, &mut round.jobs.reshared);
         }
-        if let JobCommand::Amend(terms) = command {
-            return live.amend(attempt, terms, round);
+        if let JobCommand::Update(update) = command {
+            return live.update(attempt, update, &mut round.jobs.updated);
         }
         if command != JobCommand::Cancel {
             return CommandResult::Refused { state: live.state.word().to_owned() };
@@ -186,7 +190,7 @@ impl ClusterState {
         }
         live.state = JobState::Stopping;
         live.sent = None;
-        round.stopping.push(transitions::StoppingAttempt { job: live.job, attempt });
+        round.jobs.stopping.push(transitions::StoppingAttempt { job: live.job, attempt });
         round.effects.push(RoundEffect::Moved(JobStateChange {
             job: live.job,
             attempt: Some(attempt),
@@ -199,11 +203,17 @@ impl ClusterState {
             self.end_attempt(attempt, record, round);
         }
     }
+}
 
-    fn set_mig_mode(&mut self, gpu: GpuId, on: bool, round: &mut Round) {
-        if let Some(known) = self.inventory.gpus.get(&gpu) {
-            let frame = ToAgent::SetMigMode { epoch: self.guards.epoch, gpu, on };
-            round.effects.push(RoundEffect::Send { node: known.node, frame: Box::new(frame) });
-        }
+fn set_mig_mode(
+    inventory: &NodeInventory,
+    epoch: u64,
+    gpu: GpuId,
+    on: bool,
+    effects: &mut Vec<RoundEffect>,
+) {
+    if let Some(known) = inventory.gpus.get(&gpu) {
+        let frame = ToAgent::SetMigMode { epoch, gpu, on };
+        effects.push(RoundEffect::Send { node: known.node, frame: Box::new(frame) });
     }
 }

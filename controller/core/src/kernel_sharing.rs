@@ -15,7 +15,7 @@ pub(crate) const STEP: u16 = 50;
 /// ignored, and nothing is predicted of them.
 pub(crate) const TASKS_MAX: usize = 10_000;
 
-pub(crate) fn turn(
+pub(crate) fn service_order(
     busy: &BTreeMap<String, u16>,
     facts: &TaskFacts,
     priority: Priority,
@@ -76,14 +76,14 @@ mod tests {
         let kernel = SliceShare::Kernel(KernelShare { memory });
         let under_mps = SliceShare::Mps(MpsShare { sm: SmPercent::DEFAULT, memory });
         let waiting = vec![waits(1, kernel), waits(2, kernel), waits(3, under_mps)];
-        let picture = StoreSnapshot { waiting, ..StoreSnapshot::default() };
+        let snapshot = StoreSnapshot { waiting, ..StoreSnapshot::default() };
         let controller = ControllerId::from_uuid(Uuid::from_u128(9));
         let policy = tessera_placement::by_name("tessera").unwrap();
         let mut cluster =
-            ClusterState::new(5, controller, LeaseTerms::default(), policy, picture, Millis::ZERO);
+            ClusterState::new(5, controller, LeaseTerms::default(), policy, snapshot, Millis::ZERO);
         let told = |cluster: &ClusterState| -> Vec<Option<(bool, Option<u16>)>> {
             let turn = |waiting: &crate::state::queue::WaitingJob| {
-                let turn = waiting.asked.share.as_ref()?.turn?;
+                let turn = waiting.job.share.as_ref()?.turn?;
                 Some((turn.online, turn.busy))
             };
             cluster.queue.waiting.values().map(turn).collect()

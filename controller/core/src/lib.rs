@@ -6,15 +6,20 @@
 //!
 //! Time and new ids are arguments. Times are milliseconds on the controller's boot clock.
 //!
-//! What is kept lies in [`state`]: one owner for each part, which alone knows how its part hangs
-//! together. The other modules decide: they take several owners and return or write a [`Round`].
+//! Modules use only those below them:
+//!
+//! 1. Data: [`predictions`], [`rows`], [`commands`], [`answers`] and [`Round`].
+//! 2. [`state`]: one owner for each part, which alone keeps the part consistent.
+//! 3. Decisions: all other modules. A function takes the owners and the rows of a round that it
+//!    changes. Functions that may end attempts take the whole state, since an end changes most of it.
 
 #![forbid(unsafe_code)]
 
 pub mod accounts;
+pub mod answers;
 pub mod colocation;
 pub mod commands;
-pub mod counterfactual;
+mod counterfactual;
 #[cfg(test)]
 mod crowded_tests;
 mod describe;
@@ -29,7 +34,7 @@ mod input;
 mod kernel_sharing;
 mod layouts;
 mod load;
-pub mod memory;
+mod memory;
 mod memory_requests;
 mod migration;
 mod overrides;

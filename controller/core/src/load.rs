@@ -1,30 +1,29 @@
 //! How the state is read from the store: at the start, and whenever the two may differ.
 
-use crate::predictions::TaskFacts;
-use crate::rows::snapshot::StoreSnapshot;
+use crate::LaunchSpec;
+use crate::gangs::ended_before_leader;
+use crate::memory_requests::{measure_largest_slice, memory_request};
+use crate::predictions::{TaskFacts, unknown};
+use crate::rows::overrides::AdminOverrideRow;
+use crate::rows::snapshot::{GpuRow, LiveRow, NodeRow, OpenPlan, StoreSnapshot};
 use crate::rows::submitted::SubmittedJob;
-use crate::state::ClusterState;
-use crate::state::attempts::LiveAttempt;
-use crate::state::inventory::{GpuState, NodeState};
-use crate::state::queue::WaitingJob;
+use crate::state::accounting::Accounting;
+use crate::state::attempts::{AttemptTable, LiveAttempt, TimeLimitNotice};
+use crate::state::guards::LeaderGuards;
+use crate::state::inventory::{GpuState, NodeInventory, NodeState};
+use crate::state::layouts::{LayoutInProgress, LayoutRequests};
+use crate::state::migrations::Migrations;
+use crate::state::overrides::OverrideTable;
+use crate::state::planner::Planner;
+use crate::state::predictions::Predictions;
+use crate::state::queue::{JobQueue, WaitingJob};
+use crate::state::{ClusterState, RoundClock};
 use std::sync::Arc;
 use tessera_model::lease::LeaseTerms;
 use tessera_model::life::JobState;
 use tessera_model::spec::{GpuRequest, Priority};
 use tessera_model::{ControllerId, Millis};
 use tessera_placement::{Policy, QueuedJob};
-
-use crate::state::RoundClock;
-use crate::state::accounting::Accounting;
-use crate::state::attempts::AttemptTable;
-use crate::state::guards::LeaderGuards;
-use crate::state::inventory::NodeInventory;
-use crate::state::layouts::LayoutRequests;
-use crate::state::migrations::Migrations;
-use crate::state::overrides::OverrideTable;
-use crate::state::planner::Planner;
-use crate::state::predictions::Predictions;
-use crate::state::queue::JobQueue;
 
 impl ClusterState {
     /// Builds the state from the store. Every node gets a fresh lease, since the earlier leader
@@ -34,7 +33,7 @@ impl ClusterState {
         controller: ControllerId,
         terms: LeaseTerms,
         policy: Box<dyn Policy>,
-        picture: StoreSnapshot,
+        snapshot: StoreSnapshot,
         now: Millis,
     ) -> Self {
         let mut cluster = Self {
@@ -57,177 +56,175 @@ impl ClusterState {
             planner: Planner::new(policy.into()),
             clock: RoundClock { unix: Millis::ZERO, round_at: now },
         };
-        cluster.take_in(picture, now);
+        cluster.read_snapshot(snapshot, now);
         cluster
     }
 
     /// Replaces the state by what the store has now. Only the ends of leases are kept: agents
     /// report everything else again, so that it reaches the store, too.
-    pub fn reload(&mut self, epoch: u64, picture: StoreSnapshot, now: Millis) {
+    pub fn reload(&mut self, epoch: u64, snapshot: StoreSnapshot, now: Millis) {
         self.guards.epoch = epoch;
         self.inventory.duplicates.clear();
-        self.queue.waiting.clear();
-        self.queue.ranks.clear();
-        self.queue.user_lines.clear();
+        self.queue.clear();
         self.accounting.ledger.release_all(&self.accounting.accounts, now);
-        self.attempts.live.clear();
-        self.attempts.by_job.clear();
-        self.layouts.unsent_plans.clear();
-        self.layouts.pending.clear();
+        self.attempts.clear();
+        self.layouts.clear();
         self.migrations.forget();
         // The records of rounds that failed were not stored.
         self.planner.recorder.begin_new_chain();
-        self.attempts.broken_gangs.clear();
         self.inventory.gpus.clear();
-        self.take_in(picture, now);
+        self.read_snapshot(snapshot, now);
     }
 
-    fn take_in(&mut self, mut picture: StoreSnapshot, now: Millis) {
+    fn read_snapshot(&mut self, mut snapshot: StoreSnapshot, now: Millis) {
         // The store's clock may have been set; this one only goes on.
-        self.guards.hold_until = self.guards.hold_until.max(now.plus(picture.hold_left));
-        self.guards.granted_until = self.guards.granted_until.max(now.plus(picture.granted_left));
-        self.guards.generation_min = self.guards.generation_min.max(picture.generation_floor);
-        let mut known = std::mem::take(&mut self.inventory.nodes);
-        for row in picture.nodes {
-            let kept = known.remove(&row.node);
-            let expiry =
-                kept.as_ref().map_or_else(|| self.guards.expiry_from(now), |node| node.expiry);
-            let node = NodeState {
-                name: row.name,
-                generation: row.generation,
-                lost: row.lost,
-                boot: row.boot,
-                software: row.software,
-                cores: row.cores,
-                memory_bytes: row.memory_bytes,
-                mps: row.mps,
-                kernel: row.kernel,
-                // Agents repeat what the store missed to a new session.
-                session: None,
-                expiry,
-                last_seen_unix: row.last_seen_unix,
-            };
-            self.inventory.nodes.insert(row.node, node);
+        self.guards.hold_until = self.guards.hold_until.max(now.plus(snapshot.hold_left));
+        self.guards.granted_until = self.guards.granted_until.max(now.plus(snapshot.granted_left));
+        self.guards.generation_min = self.guards.generation_min.max(snapshot.generation_min);
+        read_nodes(&mut self.inventory, snapshot.nodes, self.guards.expiry_from(now));
+        read_gpus(&mut self.inventory, snapshot.gpus, snapshot.plans);
+        let keyed = |row: AdminOverrideRow| ((row.kind, row.target.clone()), row);
+        self.overrides.in_force = snapshot.overrides.into_iter().map(keyed).collect();
+        // Earlier runs come first: jobs that name no size request memory by them.
+        self.predictions.learn_runs(&snapshot.runs);
+        for sample in &snapshot.memory_samples {
+            self.predictions.estimator.learn_memory(sample);
         }
-        for row in picture.gpus {
-            let mig = self.inventory.mig_view(&row.report);
-            let gpu = GpuState {
-                node: row.node,
-                layout_gen: row.layout_gen.max(row.report.layout_gen),
-                report: row.report,
-                mig,
-                fresh: false,
-                open_plan: None,
-                wish: None,
-                paused_until: Millis::ZERO,
-                failures: 0,
-            };
-            self.inventory.gpus.insert(gpu.report.gpu.clone(), gpu);
-        }
-        for plan in picture.plans {
-            if let Some(gpu) = self.inventory.gpus.get_mut(&plan.gpu) {
-                gpu.open_plan = Some(plan.plan);
-                gpu.wish = plan.wish.map(crate::state::layouts::LayoutInProgress::resume);
-            }
-        }
-        let keyed = |word: crate::rows::overrides::AdminOverrideRow| {
-            ((word.kind, word.target.clone()), word)
-        };
-        self.overrides.in_force = picture.words.into_iter().map(keyed).collect();
-        // First what earlier runs had: jobs that name no size ask for it.
-        self.predictions.learn_runs(&picture.lessons);
-        picture.memories.iter().for_each(|lesson| self.predictions.estimator.learn_memory(lesson));
-        self.measure_largest_slice();
-        for row in picture.waiting {
+        measure_largest_slice(&mut self.inventory, &mut self.queue, &self.predictions);
+        for row in snapshot.waiting {
             let submitted = now.minus(row.waited);
             self.enqueue(row, submitted);
         }
-        picture.moves.iter().for_each(|(task, took)| self.predictions.learn_migration(task, *took));
+        for (task, took) in &snapshot.migrations {
+            self.predictions.learn_migration(task, *took);
+        }
         self.predictions.checkpoints.clear();
-        picture
-            .asides
-            .into_iter()
-            .for_each(|aside| self.predictions.add_checkpoint(aside.job, aside.on, aside.ran));
-        for row in picture.live {
-            let sheet = picture.sheets.remove(&row.job);
-            let spec = sheet.as_ref().map(|sheet| &sheet.spec);
-            let facts =
-                spec.map_or_else(crate::predictions::unknown, |s| Arc::new(TaskFacts::of(s)));
-            let priority = spec.map_or(Priority::DEFAULT, |spec| spec.queue_rank.priority);
-            let share = self.predictions.with_service_order(row.share, &facts, priority);
-            let foretold = match share {
-                None => self.predict_attempt(row.job, &facts, row.done, &row.gpu, row.slot),
-                Some(_) => None,
-            };
-            let asked = spec.map_or(GpuRequest::Unknown, |spec| spec.gpu.clone());
-            let memory = self.memory_request(&asked, &facts).filter(|_| foretold.is_some());
-            let gang = sheet.as_ref().and_then(|sheet| sheet.gang);
-            let user: Arc<str> = spec.map_or("", |spec| spec.user.as_str()).into();
-            let weight =
-                self.inventory.usage_weight(&row.gpu, row.slot, share.as_ref().map(|s| s.share));
-            self.accounting.charge(&user, weight, now);
-            let mut live = LiveAttempt {
-                weight,
-                limit: match sheet.as_ref().is_some_and(|sheet| sheet.relimited) {
-                    true => crate::state::attempts::TimeLimitNotice::Due,
-                    false => crate::state::attempts::TimeLimitNotice::AsLaunched,
-                },
-                user,
-                gang,
-                over: None,
-                asked,
-                facts,
-                submitted: now.minus(row.waited),
-                began: row.ran.map(|ran| now.minus(ran)),
-                done: row.done,
-                foretold,
-                memory: memory.map(|asked| asked.floor),
-                peak: None,
-                job: row.job,
-                state: row.state,
-                number: row.number,
-                node: row.node,
-                generation: row.generation,
-                gpu: row.gpu,
-                slot: row.slot,
-                share,
-                slice: row.slice,
-                decision: row.decision,
-                traceparent: None,
-                sent: None,
-                acknowledged: row.state == JobState::Running,
-                sheet,
-            };
-            live.over = self.ended_before_leader(&live);
-            self.attempts.by_job.insert(row.job, row.attempt);
-            self.attempts.live.insert(row.attempt, live);
+        for kept in snapshot.checkpoints {
+            self.predictions.add_checkpoint(kept.job, kept.on, kept.ran);
+        }
+        for row in snapshot.live {
+            let launch_spec = snapshot.launch_specs.remove(&row.job);
+            let attempt = row.attempt;
+            let live = live_attempt(&self.predictions, &self.inventory, row, launch_spec, now);
+            self.accounting.charge(&live.user, live.weight, now);
+            self.attempts.insert(attempt, live);
         }
     }
 
-    pub(crate) fn enqueue(&mut self, fresh: SubmittedJob, submitted: Millis) {
-        let SubmittedJob {
-            job,
-            gang,
-            gpu,
-            user,
-            share,
-            queue_rank,
-            attempts,
-            facts,
-            waited: _,
-            done,
-        } = fresh;
+    /// Adds a submitted job to the queue, unless it is there already.
+    pub(crate) fn enqueue(&mut self, submitted_job: SubmittedJob, submitted: Millis) {
+        let SubmittedJob { job, gang, gpu, user, share, queue_rank, attempts, facts, done, .. } =
+            submitted_job;
         // An accepted job may be announced after a reload has read it already.
         if self.attempts.by_job.contains_key(&job) || self.queue.ranks.contains_key(&job) {
             return;
         }
-        self.queue.ranks.insert(job, queue_rank);
-        self.queue.user_lines.entry(Arc::clone(&user)).or_default().insert((queue_rank, job));
         let share = self.predictions.with_service_order(share, &facts, queue_rank.priority);
-        let floor = self.memory_request(&gpu, &facts);
-        let gpu = floor.map_or(gpu, |floor| GpuRequest::Memory(floor.bytes));
-        let asked = QueuedJob { id: job, gpu, user, share, queue_rank, submitted, gang };
-        let waiting = WaitingJob { asked, attempts, reason: None, facts, done, floor };
-        self.queue.waiting.insert((queue_rank, job), waiting);
+        let memory = memory_request(&self.predictions, &self.inventory, &gpu, &facts);
+        let gpu = memory.map_or(gpu, |memory| GpuRequest::Memory(memory.bytes));
+        let queued = QueuedJob { id: job, gpu, user, share, queue_rank, submitted, gang };
+        self.queue.enqueue(WaitingJob { job: queued, attempts, reason: None, facts, done, memory });
     }
+}
+
+/// Reads the nodes. Those that were known keep the ends of their leases.
+fn read_nodes(inventory: &mut NodeInventory, rows: Vec<NodeRow>, new_expiry: Millis) {
+    let mut known = std::mem::take(&mut inventory.nodes);
+    for row in rows {
+        let node = NodeState {
+            name: row.name,
+            generation: row.generation,
+            lost: row.lost,
+            boot: row.boot,
+            software: row.software,
+            cores: row.cores,
+            memory_bytes: row.memory_bytes,
+            mps: row.mps,
+            kernel: row.kernel,
+            // Agents repeat what the store missed to a new session.
+            session: None,
+            expiry: known.remove(&row.node).map_or(new_expiry, |node| node.expiry),
+            last_seen_unix: row.last_seen_unix,
+        };
+        inventory.nodes.insert(row.node, node);
+    }
+}
+
+/// Reads the GPUs with the plans that are under way on them.
+fn read_gpus(inventory: &mut NodeInventory, rows: Vec<GpuRow>, plans: Vec<OpenPlan>) {
+    for row in rows {
+        let mig = inventory.mig_view(&row.report);
+        let gpu = GpuState {
+            node: row.node,
+            layout_gen: row.layout_gen.max(row.report.layout_gen),
+            report: row.report,
+            mig,
+            fresh: false,
+            open_plan: None,
+            layout_in_progress: None,
+            paused_until: Millis::ZERO,
+            failures: 0,
+        };
+        inventory.gpus.insert(gpu.report.gpu.clone(), gpu);
+    }
+    for plan in plans {
+        if let Some(gpu) = inventory.gpus.get_mut(&plan.gpu) {
+            gpu.open_plan = Some(plan.plan);
+            gpu.layout_in_progress = plan.requested_layout.map(LayoutInProgress::resume);
+        }
+    }
+}
+
+/// Returns a live attempt as the store has it, with what is predicted of it.
+fn live_attempt(
+    predictions: &Predictions,
+    inventory: &NodeInventory,
+    row: LiveRow,
+    launch_spec: Option<LaunchSpec>,
+    now: Millis,
+) -> LiveAttempt {
+    let spec = launch_spec.as_ref().map(|launch_spec| &launch_spec.spec);
+    let facts = spec.map_or_else(unknown, |spec| Arc::new(TaskFacts::of(spec)));
+    let priority = spec.map_or(Priority::DEFAULT, |spec| spec.queue_rank.priority);
+    let share = predictions.with_service_order(row.share, &facts, priority);
+    let on = inventory.slice_kind(&row.gpu, row.slot).filter(|_| share.is_none());
+    let run_prediction = on.map(|on| predictions.predict_attempt(row.job, &facts, row.done, on));
+    let request = spec.map_or(GpuRequest::Unknown, |spec| spec.gpu.clone());
+    let memory = memory_request(predictions, inventory, &request, &facts)
+        .filter(|_| run_prediction.is_some());
+    let is_relimited = launch_spec.as_ref().is_some_and(|launch_spec| launch_spec.relimited);
+    let mut live = LiveAttempt {
+        weight: inventory.usage_weight(&row.gpu, row.slot, share.as_ref().map(|s| s.share)),
+        limit: match is_relimited {
+            true => TimeLimitNotice::Due,
+            false => TimeLimitNotice::AsLaunched,
+        },
+        user: spec.map_or("", |spec| spec.user.as_str()).into(),
+        gang: launch_spec.as_ref().and_then(|launch_spec| launch_spec.gang),
+        end: None,
+        request,
+        facts,
+        submitted: now.minus(row.waited),
+        began: row.ran.map(|ran| now.minus(ran)),
+        done: row.done,
+        run_prediction,
+        memory: memory.map(|memory| memory.estimate),
+        peak: None,
+        job: row.job,
+        state: row.state,
+        number: row.number,
+        node: row.node,
+        generation: row.generation,
+        gpu: row.gpu,
+        slot: row.slot,
+        share,
+        slice: row.slice,
+        decision: row.decision,
+        traceparent: None,
+        sent: None,
+        acknowledged: row.state == JobState::Running,
+        launch_spec,
+    };
+    live.end = ended_before_leader(inventory, &live);
+    live
 }

@@ -10,7 +10,7 @@ use crate::predictions::TaskFacts;
 use crate::predictions::trained::RunEstimator;
 use std::collections::{HashMap, VecDeque};
 use tessera_model::{AttemptId, Bytes};
-use tessera_predict::memory::{MemoryEstimate, MemoryEvidence};
+use tessera_predict::memory::MemoryEstimate;
 
 /// Most ended attempts whose memory is awaited: some seconds of a large cluster's ends. Later
 /// reports are learned by the next leader, from the store.
@@ -20,20 +20,9 @@ const ENDED_MAX: usize = 4_096;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct MemoryRequest {
     /// The estimate for its task.
-    pub(crate) floor: MemoryEstimate,
+    pub(crate) estimate: MemoryEstimate,
     /// The estimate, or the memory of the largest slice if that is less.
     pub(crate) bytes: Bytes,
-}
-
-/// The memory of a run, and what had been predicted of it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct MemorySample {
-    /// The task's key.
-    pub task: String,
-    /// The memory that it used.
-    pub shown: MemoryEvidence,
-    /// What was predicted, if its job named no size.
-    pub told: Option<MemoryEstimate>,
 }
 
 /// Attempts that succeeded and whose peak memory is not known yet.
@@ -44,23 +33,23 @@ pub(crate) struct AwaitedMemory {
 }
 
 /// Returns why a job that names no memory requests so much, as text.
-pub(crate) fn estimate_text(asked: &MemoryRequest) -> String {
-    let MemoryRequest { floor, bytes } = asked;
-    let mut text = match (floor.cautious, floor.ran_out_of) {
+pub(crate) fn estimate_text(request: &MemoryRequest) -> String {
+    let MemoryRequest { estimate, bytes } = request;
+    let mut text = match (estimate.cautious, estimate.ran_out_of) {
         (true, _) => format!(
             "; it names no memory itself: its task's runs exceeded earlier ones, so that it \
              requests half as much again, {}",
-            floor.value
+            estimate.value
         ),
         (false, Some(slice)) => {
             format!("; it names no memory itself: an earlier run of its task ran out of {slice}")
         }
         (false, None) => format!(
             "; it names no memory itself: earlier runs of its task used at most {}",
-            floor.value
+            estimate.value
         ),
     };
-    if *bytes < floor.value {
+    if *bytes < estimate.value {
         text.push_str(&format!(
             "; no slice of this cluster is so large, so that it requests the largest, with {bytes}"
         ));
@@ -76,10 +65,10 @@ pub(crate) fn memory_request_of(
     if facts.task.is_empty() {
         return None;
     }
-    let floor = estimator.floor(&facts.task)?;
+    let estimate = estimator.memory_estimate(&facts.task)?;
     // Where no GPU was ever seen, the first may have it.
-    let bytes = if largest > Bytes::ZERO { floor.value.min(largest) } else { floor.value };
-    Some(MemoryRequest { floor, bytes })
+    let bytes = if largest > Bytes::ZERO { estimate.value.min(largest) } else { estimate.value };
+    Some(MemoryRequest { estimate, bytes })
 }
 
 impl AwaitedMemory {
@@ -88,9 +77,9 @@ impl AwaitedMemory {
         &mut self,
         attempt: AttemptId,
         task: &str,
-        told: Option<MemoryEstimate>,
+        prediction: Option<MemoryEstimate>,
     ) {
-        if self.tasks.insert(attempt, (task.to_owned(), told)).is_some() {
+        if self.tasks.insert(attempt, (task.to_owned(), prediction)).is_some() {
             return;
         }
         self.order.push_back(attempt);

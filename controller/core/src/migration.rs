@@ -1,54 +1,57 @@
 //! Migration of running jobs: a policy's [`Reshape`] carried out, and what it costs.
 //!
 //! Placements are kept for the jobs that are to have them. Each job that has to leave its slice is
-//! asked to checkpoint, and its end is awaited. As slots become free, their jobs are reserved like
+//! requested to checkpoint, and its end is awaited. As slots become free, their jobs are reserved like
 //! any others, and the layout follows from that.
 //!
-//! Only the requests are in the store. If the leader dies, the asked jobs end as pre-empted and
+//! Only the requests are in the store. If the leader dies, these jobs end as pre-empted and
 //! wait, the others run on, and the next leader's policy decides again. So a crash at any point
 //! costs a migration, never a job.
 //!
 //! A job that doesn't end in time keeps its placement for as long as it runs. Its node kills it
-//! after its grace time, which costs it no retry, and it is not asked again for a while.
+//! after its grace time, which costs it no retry, and it is not migrated again for a while.
 
 use crate::duration::duration_text;
 use crate::migration::checks::{FeasibleReshape, overlaps};
-use crate::plans::steps_to;
+use crate::overrides::overrides_of;
+use crate::plans::{must_stay, steps_to};
 use crate::round::Round;
-use crate::rows::transitions::MigrationRow as MovingRow;
+use crate::rows::transitions::MigrationRow;
 use crate::state::ClusterState;
-use crate::state::attempts::LiveAttempt;
+use crate::state::attempts::{AttemptTable, LiveAttempt};
 use crate::state::inventory::slice_at;
-use crate::state::migrations::KeptPlacements;
-use crate::state::migrations::MoveRequest;
+use crate::state::migrations::{KeptPlacements, MigrationRequest, Migrations};
+use crate::state::predictions::Predictions;
+use crate::state::queue::JobQueue;
 use tessera_model::mig::Slot;
 use tessera_model::{AttemptId, DecisionId, GpuId, JobId, Millis};
 use tessera_placement::{ClusterView, Explanation, JobPlacement, Reshape};
 use uuid::Uuid;
 
 mod checks;
+
 /// How long after its grace time the end of a migrating job may take to be reported. An agent may
 /// restart, or a connection break.
 const MOVE_SLACK: Millis = Millis::from_secs(30);
 
-/// How long a job that did not end in time is not asked to move again.
+/// How long a job that did not end in time is not migrated again.
 const RELUCTANT_FOR: Millis = Millis::from_secs(600);
 
 /// Most GPUs on which placements are kept at a time.
-pub(crate) const RESEATS_MAX: usize = 64;
+pub(crate) const KEPT_GPUS_MAX: usize = 64;
 
 impl ClusterState {
-    /// Begins the migrations that a policy wants. A reshape that is not possible is dropped as a
+    /// Begins the migrations that a policy decided. A reshape that is not possible is dropped as a
     /// whole.
     pub(crate) fn begin_reshapes(
         &mut self,
-        wanted: Vec<(Reshape, Explanation)>,
+        reshapes: Vec<(Reshape, Explanation)>,
         view: &ClusterView,
         now: Millis,
         new_id: &mut dyn FnMut() -> Uuid,
         round: &mut Round,
     ) {
-        let sound = self.feasible_reshapes(wanted, view, now);
+        let sound = self.feasible_reshapes(reshapes, view, now);
         let leaving = sound.iter().flat_map(|sound| &sound.leaving);
         let grace =
             leaving.filter_map(|attempt| Some(self.attempts.live.get(attempt)?.facts.grace)).max();
@@ -56,17 +59,17 @@ impl ClusterState {
         let until = now.plus(grace.unwrap_or_default()).plus(MOVE_SLACK);
         for sound in sound {
             for attempt in &sound.leaving {
-                self.ask_to_move(*attempt, until, &sound, now, new_id, round);
+                self.request_migration(*attempt, until, &sound, now, new_id, round);
             }
-            let FeasibleReshape { gpu, seats, why, .. } = sound;
-            if !seats.is_empty() {
-                self.migrations.reseats.insert(gpu, KeptPlacements { seats, until, why });
+            let FeasibleReshape { gpu, slots, why, .. } = sound;
+            if !slots.is_empty() {
+                self.migrations.kept.insert(gpu, KeptPlacements { slots, until, why });
             }
         }
         self.place_kept_jobs(now, new_id, round);
     }
 
-    fn ask_to_move(
+    fn request_migration(
         &mut self,
         attempt: AttemptId,
         until: Millis,
@@ -77,7 +80,7 @@ impl ClusterState {
     ) {
         let Some(live) = self.attempts.live.get(&attempt) else { return };
         let job = live.job;
-        let Some((_, slot)) = sound.seats.iter().find(|(seated, _)| *seated == job) else { return };
+        let Some((_, slot)) = sound.slots.iter().find(|(placed, _)| *placed == job) else { return };
         let place = JobPlacement {
             gpu: sound.gpu.clone(),
             slot: Some(*slot),
@@ -85,12 +88,12 @@ impl ClusterState {
             part: None,
         };
         let why = self.explain_migration(live, &place, &sound.why, now);
-        self.migrations.asked.insert(attempt, MoveRequest { since: now, until });
+        self.migrations.requests.insert(attempt, MigrationRequest { since: now, until });
         if let Some(live) = self.attempts.live.get_mut(&attempt) {
             live.sent = None;
         }
         let decision = DecisionId::from_uuid(new_id());
-        round.moving.push(MovingRow { job, attempt, decision, place, why });
+        round.jobs.migrations.push(MigrationRow { job, attempt, decision, place, why });
     }
 
     /// Returns what a migration gains and costs.
@@ -126,18 +129,18 @@ impl ClusterState {
         new_id: &mut dyn FnMut() -> Uuid,
         round: &mut Round,
     ) {
-        self.give_up_late_migrations(now);
-        if self.migrations.reseats.is_empty() || now < self.guards.hold_until {
+        give_up_late_migrations(&mut self.migrations, &self.queue, &self.attempts, now);
+        if self.migrations.kept.is_empty() || now < self.guards.hold_until {
             return;
         }
-        for (id, reseat) in std::mem::take(&mut self.migrations.reseats) {
+        for (id, placements) in std::mem::take(&mut self.migrations.kept) {
             let mut kept = Vec::new();
-            for (job, slot) in reseat.seats {
+            for (job, slot) in placements.slots {
                 if self
                     .attempts
                     .by_job
                     .get(&job)
-                    .is_some_and(|attempt| self.migrations.is_asked_to_move(*attempt))
+                    .is_some_and(|attempt| self.migrations.is_migrating(*attempt))
                 {
                     kept.push((job, slot));
                     continue;
@@ -158,10 +161,10 @@ impl ClusterState {
                     continue;
                 };
                 let view = self.view(now);
-                self.reserve(job, place, reseat.why.clone(), &view, new_id, round);
+                self.reserve_place(job, place, placements.why.clone(), &view, new_id, round);
             }
             if !kept.is_empty() {
-                self.migrations.reseats.insert(id, KeptPlacements { seats: kept, ..reseat });
+                self.migrations.kept.insert(id, KeptPlacements { slots: kept, ..placements });
             }
         }
     }
@@ -171,14 +174,18 @@ impl ClusterState {
     fn place_for(&self, id: &GpuId, slot: Slot, now: Millis) -> Option<JobPlacement> {
         let gpu = self.inventory.gpus.get(id)?;
         let geometry = self.inventory.geometry(id)?;
-        let operator = self.overrides_of(gpu);
+        let operator = overrides_of(&self.overrides, &self.inventory, gpu);
         let closed = operator.closed.is_some()
             || self.layouts.is_layout_requested(id)
             || gpu.open_plan.is_some();
-        if !self.inventory.available(gpu, now) || closed || self.is_quarantined(id, slot) {
+        if !self.inventory.is_available(gpu, now)
+            || closed
+            || self.overrides.is_quarantined(id, geometry, slot)
+        {
             return None;
         }
-        let steps = steps_to(geometry, gpu, &[slot], |slot| self.must_stay(id, slot))?;
+        let stays = |slot| must_stay(&self.attempts, &self.overrides, (id, geometry), slot);
+        let steps = steps_to(geometry, gpu, &[slot], stays)?;
         let stands = slice_at(&gpu.report, Some(slot), None).is_some();
         if stands != steps.is_empty() || (operator.pinned.is_some() && !stands) {
             return None;
@@ -186,56 +193,21 @@ impl ClusterState {
         Some(JobPlacement { gpu: id.clone(), slot: Some(slot), steps, part: None })
     }
 
-    /// Learns and returns how long a migration took whose job runs again.
-    pub(crate) fn finish_migration(
-        &mut self,
-        job: JobId,
-        task: &str,
-        now: Millis,
-    ) -> Option<Millis> {
-        let took = now.minus(self.migrations.underway.remove(&job)?);
-        self.predictions.learn_migration(task, took);
-        Some(took)
-    }
-
-    fn give_up_late_migrations(&mut self, now: Millis) {
-        self.migrations.reluctant.retain(|_, until| now < *until);
-        let ranks = &self.queue.ranks;
-        let attempts = &self.attempts.by_job;
-        self.migrations
-            .underway
-            .retain(|job, _| ranks.contains_key(job) || attempts.contains_key(job));
-        self.migrations.reseats.retain(|_, reseat| now < reseat.until);
-        let late: Vec<_> = self
-            .migrations
-            .asked
-            .iter()
-            .filter(|(_, asked)| now >= asked.until)
-            .map(|(attempt, _)| *attempt)
-            .collect();
-        for attempt in late {
-            self.migrations.asked.remove(&attempt);
-            if let Some(live) = self.attempts.live.get(&attempt) {
-                self.migrations.reluctant.insert(live.job, now.plus(RELUCTANT_FOR));
-            }
-        }
-    }
-
     /// Returns what a job waits for whose placement is kept.
     pub(crate) fn explain_kept_placement(&self, job: JobId, now: Millis) -> Option<Explanation> {
-        let (gpu, slot, until) = self.migrations.place_of(job)?;
-        let asked = self.migrations.asked.iter().filter_map(|(attempt, asked)| {
+        let (gpu, slot, until) = self.migrations.kept_placement_of(job)?;
+        let requests = self.migrations.requests.iter().filter_map(|(attempt, request)| {
             let live = self.attempts.live.get(attempt).filter(|live| live.gpu == *gpu)?;
-            let since = now.minus(asked.since).get() / 1_000;
+            let since = now.minus(request.since).get() / 1_000;
             Some(format!("job {} (requested {since} s ago)", live.job))
         });
-        let asked: Vec<_> = asked.collect();
+        let requests: Vec<_> = requests.collect();
         let place = self.inventory.placement_name(gpu, Some(slot));
-        let summary = match asked.is_empty() {
+        let summary = match requests.is_empty() {
             true => format!("{place} is being made free for it"),
             false => format!(
                 "{place} is kept for it until the jobs there have checkpointed: {}",
-                asked.join(", ")
+                requests.join(", ")
             ),
         };
         let left = until.minus(now).get().div_ceil(1_000);
@@ -245,6 +217,45 @@ impl ClusterState {
             would_start_if: Some(format!("they end; given up after {left} s more")),
             ..Explanation::default()
         })
+    }
+}
+
+/// Learns and returns how long a migration took whose job runs again.
+pub(crate) fn finish_migration(
+    migrations: &mut Migrations,
+    predictions: &mut Predictions,
+    job: JobId,
+    task: &str,
+    now: Millis,
+) -> Option<Millis> {
+    let took = now.minus(migrations.underway.remove(&job)?);
+    predictions.learn_migration(task, took);
+    Some(took)
+}
+
+/// Forgets migrations that are over, and gives up those that take too long.
+fn give_up_late_migrations(
+    migrations: &mut Migrations,
+    queue: &JobQueue,
+    attempts: &AttemptTable,
+    now: Millis,
+) {
+    migrations.reluctant.retain(|_, until| now < *until);
+    migrations
+        .underway
+        .retain(|job, _| queue.ranks.contains_key(job) || attempts.by_job.contains_key(job));
+    migrations.kept.retain(|_, placements| now < placements.until);
+    let late: Vec<_> = migrations
+        .requests
+        .iter()
+        .filter(|(_, request)| now >= request.until)
+        .map(|(attempt, _)| *attempt)
+        .collect();
+    for attempt in late {
+        migrations.requests.remove(&attempt);
+        if let Some(live) = attempts.live.get(&attempt) {
+            migrations.reluctant.insert(live.job, now.plus(RELUCTANT_FOR));
+        }
     }
 }
 

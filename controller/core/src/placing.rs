@@ -2,16 +2,15 @@
 
 use crate::forecast::ClusterForecast;
 use crate::gangs::PlacedMember;
+use crate::memory_requests::with_memory_estimate;
 use crate::round::{Round, STARTS_MAX};
+use crate::rows::transitions::WaitReasonRow;
 use crate::state::ClusterState;
 use std::collections::BTreeMap;
 use tessera_model::{JobId, Millis};
 use tessera_placement::record::{RoundDraft, RoundInput};
 use tessera_placement::{ClusterView, Decision, Explanation, QueuedJob, WaitReason, decide_round};
 use uuid::Uuid;
-
-/// How often a policy that migrates jobs is asked although no job waits.
-const REVIEW_EVERY: Millis = Millis::from_secs(2);
 
 /// Most waiting jobs that one round looks at.
 pub(crate) const LOOK_AT_MAX: usize = 5_000;
@@ -20,69 +19,72 @@ pub(crate) const LOOK_AT_MAX: usize = 5_000;
 const LOOK_AT_WITHOUT_GPUS: usize = 64;
 
 impl ClusterState {
-    /// Asks the policy, and turns its decisions into reservations. Returns a record of inputs and
-    /// decisions if the policy was asked.
+    /// Runs the policy, and turns its decisions into reservations. Returns a record of inputs and
+    /// decisions if the policy was run.
     pub(crate) fn place_waiting_jobs(
         &mut self,
         now: Millis,
         new_id: &mut dyn FnMut() -> Uuid,
         round: &mut Round,
     ) -> Option<RoundDraft> {
-        if self.queue.waiting.is_empty() && !self.is_review_due(now) {
-            return None;
+        if self.queue.waiting.is_empty() {
+            if self.attempts.live.is_empty() || !self.planner.is_review_due(now) {
+                return None;
+            }
+            self.planner.reviewed_at = Some(now);
         }
         if now < self.guards.hold_until {
-            self.record_hold_waits(now, new_id, round);
+            self.record_hold_waits(now, new_id, &mut round.jobs.waits);
             return None;
         }
         let view = self.view(now);
-        let (decisions, draft) = self.ask_policy(&view, now);
+        let (decisions, record) = self.run_policy(&view, now);
         let mut reshapes = Vec::new();
         let mut gangs: BTreeMap<JobId, Vec<PlacedMember>> = BTreeMap::new();
         for decision in decisions {
             match decision {
                 Decision::Start { job, place, why } => {
-                    let why = self.with_memory_estimate(job, why);
+                    let why = with_memory_estimate(&self.queue, job, why);
                     match self.queue.gang_of(job) {
                         Some(member) => {
                             gangs.entry(member.gang).or_default().push((job, place, why));
                         }
-                        None => self.reserve(job, place, why, &view, new_id, round),
+                        None => self.reserve_place(job, place, why, &view, new_id, round),
                     }
                 }
                 Decision::Wait { job, reason, why } => {
-                    let why = self.with_memory_estimate(job, why);
-                    self.queue.record_wait(job, reason, why, new_id, round);
+                    let why = with_memory_estimate(&self.queue, job, why);
+                    self.queue.record_wait(job, reason, why, new_id, &mut round.jobs.waits);
                 }
                 Decision::Reshape { reshape, why } => reshapes.push((reshape, why)),
             }
         }
-        for seats in gangs.into_values() {
-            self.reserve_gang(seats, &view, new_id, round);
+        for members in gangs.into_values() {
+            self.reserve_gang(members, &view, new_id, round);
         }
         if !reshapes.is_empty() {
             self.begin_reshapes(reshapes, &view, now, new_id, round);
         }
-        self.record_kept_waits(now, new_id, round);
-        Some(draft)
+        self.record_kept_waits(now, new_id, &mut round.jobs.waits);
+        Some(record)
     }
 
-    /// Asks the policy about the head of the queue, and records its inputs and decisions.
-    fn ask_policy(&self, view: &ClusterView, now: Millis) -> (Vec<Decision>, RoundDraft) {
+    /// Runs the policy for the head of the queue, and records its inputs and decisions.
+    fn run_policy(&self, view: &ClusterView, now: Millis) -> (Vec<Decision>, RoundDraft) {
         let look_at = match view.gpus.iter().any(|gpu| gpu.available) {
             true => LOOK_AT_MAX,
             false => LOOK_AT_WITHOUT_GPUS,
         };
         let queue = self.list_candidates(look_at);
-        let foresight = ClusterForecast::new(self, now);
-        let answers = self.planner.recorder.record_answers(foresight.knowledge(), view, now);
+        let forecast = ClusterForecast::new(self, now);
+        let answers = self.planner.recorder.record_answers(forecast.knowledge(), view, now);
         let policy = self.planner.policy.as_ref();
-        let mut shown = queue.iter().copied();
+        let mut candidates = queue.iter().copied();
         let decisions =
-            decide_round(policy, view, answers.knowledge(), &mut shown, now, STARTS_MAX);
+            decide_round(policy, view, answers.knowledge(), &mut candidates, now, STARTS_MAX);
         let input = RoundInput { cluster: view, queue: &queue, now, starts_max: STARTS_MAX };
-        let draft = self.planner.recorder.draft_record(policy, input, answers, &decisions);
-        (decisions, draft)
+        let record = self.planner.recorder.draft_record(policy, input, answers, &decisions);
+        (decisions, record)
     }
 
     /// Whether the accounts' recent usage counts in the service order.
@@ -93,11 +95,11 @@ impl ClusterState {
     }
 
     /// Returns the jobs that a round looks at, in service order. They are the head of the queue;
-    /// with fair share they are as many of each user's jobs as leave room for the others'.
+    /// with fair share they are as many of each user's jobs as leave capacity for the others'.
     pub(crate) fn list_candidates(&self, most: usize) -> Vec<&QueuedJob> {
         let open = |job: &&QueuedJob| !self.migrations.has_kept_placement(job.id);
         if !self.is_fair_share_on() || self.queue.waiting.len() <= most {
-            return self.queue.waiting.values().map(|w| &w.asked).filter(open).take(most).collect();
+            return self.queue.waiting.values().map(|w| &w.job).filter(open).take(most).collect();
         }
         let mut lines: Vec<_> = self.queue.user_lines.values().collect();
         lines.sort_by_key(|line| line.len());
@@ -109,18 +111,7 @@ impl ClusterState {
         }
         keys.sort_unstable();
         let waiting = keys.iter().filter_map(|key| self.queue.waiting.get(key));
-        waiting.map(|waiting| &waiting.asked).filter(open).collect()
-    }
-
-    /// Whether a policy that migrates jobs is asked although no job waits: a better placement may
-    /// be free for one that runs.
-    fn is_review_due(&mut self, now: Millis) -> bool {
-        let due = self.planner.reviewed_at.is_none_or(|last| now >= last.plus(REVIEW_EVERY));
-        let asks = due && self.planner.policy.moves() && !self.attempts.live.is_empty();
-        if asks {
-            self.planner.reviewed_at = Some(now);
-        }
-        asks
+        waiting.map(|waiting| &waiting.job).filter(open).collect()
     }
 
     /// Records why jobs wait for which placements are kept.
@@ -128,11 +119,11 @@ impl ClusterState {
         &mut self,
         now: Millis,
         new_id: &mut dyn FnMut() -> Uuid,
-        round: &mut Round,
+        waits: &mut Vec<WaitReasonRow>,
     ) {
-        for job in self.migrations.waiting() {
+        for job in self.migrations.jobs_with_kept_placements() {
             if let Some(why) = self.explain_kept_placement(job, now) {
-                self.queue.record_wait(job, WaitReason::AwaitingRepartition, why, new_id, round);
+                self.queue.record_wait(job, WaitReason::AwaitingRepartition, why, new_id, waits);
             }
         }
     }
@@ -142,18 +133,18 @@ impl ClusterState {
         &mut self,
         now: Millis,
         new_id: &mut dyn FnMut() -> Uuid,
-        round: &mut Round,
+        waits: &mut Vec<WaitReasonRow>,
     ) {
         let jobs: Vec<_> =
             self.queue.waiting.keys().map(|(_, job)| *job).take(LOOK_AT_WITHOUT_GPUS).collect();
         for job in jobs {
             let why = self.explain_hold(now);
-            self.queue.record_wait(job, WaitReason::PlacementHeld, why, new_id, round);
+            self.queue.record_wait(job, WaitReason::PlacementHeld, why, new_id, waits);
         }
     }
 
     pub(crate) fn explain_hold(&self, now: Millis) -> Explanation {
-        let left = self.held_for(now).get().div_ceil(1_000);
+        let left = self.placement_held_for(now).get().div_ceil(1_000);
         Explanation {
             policy: self.planner.policy.name().to_owned(),
             summary:

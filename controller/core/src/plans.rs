@@ -1,11 +1,15 @@
 //! Layout plans: the steps that make the instances for which attempts wait.
 
 use crate::commands::JobStateChange;
-use crate::round::{Round, RoundEffect};
+use crate::round::{PlanWrites, Round, RoundEffect};
 use crate::rows::nodes::LayoutPlanRow;
 use crate::rows::transitions::{ReadyAttempt, record_without_exit};
 use crate::state::ClusterState;
-use crate::state::attempts::LiveAttempt;
+use crate::state::attempts::{AttemptTable, LiveAttempt};
+use crate::state::inventory::{GpuState, NodeInventory};
+use crate::state::layouts::LayoutRequests;
+use crate::state::migrations::Migrations;
+use crate::state::overrides::OverrideTable;
 use std::collections::BTreeMap;
 use tessera_model::life::{JobState, Outcome};
 use tessera_model::mig::{self, InstanceOccupant, Layout, PlanStep, Slot};
@@ -17,11 +21,11 @@ use uuid::Uuid;
 /// destroyed. Returns `None` if a busy one is in the way.
 pub(crate) fn steps_to(
     geometry: &mig::Geometry,
-    gpu: &crate::state::inventory::GpuState,
+    gpu: &GpuState,
     slots: &[Slot],
     held: impl Fn(Slot) -> bool,
 ) -> Option<Vec<PlanStep>> {
-    let wanted_mask = slots.iter().filter_map(|s| geometry.mask(*s).ok()).fold(0, |a, b| a | b);
+    let slots_mask = slots.iter().filter_map(|s| geometry.mask(*s).ok()).fold(0, |a, b| a | b);
     let standing: Vec<InstanceOccupant> = gpu
         .report
         .instances
@@ -34,12 +38,12 @@ pub(crate) fn steps_to(
         })
         .collect();
     let in_the_way = |o: &InstanceOccupant| {
-        !slots.contains(&o.slot) && geometry.mask(o.slot).is_ok_and(|mask| mask & wanted_mask != 0)
+        !slots.contains(&o.slot) && geometry.mask(o.slot).is_ok_and(|mask| mask & slots_mask != 0)
     };
-    let mut wanted: Layout =
+    let mut layout: Layout =
         standing.iter().filter(|o| o.busy || !in_the_way(o)).map(|o| o.slot).collect();
-    wanted.extend(slots);
-    mig::plan(geometry, &standing, &wanted).ok()
+    layout.extend(slots);
+    mig::plan(geometry, &standing, &layout).ok()
 }
 
 pub(crate) fn step_text(geometry: &mig::Geometry, step: PlanStep) -> String {
@@ -53,50 +57,103 @@ pub(crate) fn step_text(geometry: &mig::Geometry, step: PlanStep) -> String {
     }
 }
 
-impl ClusterState {
-    /// Moves attempts to starting whose slices exist now.
-    pub(crate) fn make_ready(&mut self, round: &mut Round) {
-        let standing: Vec<_> = self
-            .attempts
-            .live
-            .iter()
-            .filter(|(_, live)| live.state == JobState::Placing && live.over.is_none())
-            .filter_map(|(attempt, live)| Some((*attempt, self.inventory.standing_slice(live)?)))
-            .collect();
-        for (attempt, slice) in standing {
-            let Some(live) = self.attempts.live.get_mut(&attempt) else { continue };
-            live.state = JobState::Starting;
-            live.slice = Some(slice.clone());
-            live.sent = None;
-            round.ready.push(ReadyAttempt { job: live.job, attempt, slice });
-            round.effects.push(RoundEffect::Moved(JobStateChange {
-                job: live.job,
-                attempt: Some(attempt),
-                state: JobState::Starting,
-            }));
-        }
+/// Returns a plan for a GPU, above every plan before it; what it is made for is left open.
+pub(crate) fn next_plan(
+    gpu: &GpuState,
+    geometry: &mig::Geometry,
+    steps: Vec<PlanStep>,
+    plan: PlanId,
+) -> LayoutPlanRow {
+    LayoutPlanRow {
+        plan,
+        gpu: gpu.report.gpu.clone(),
+        node: gpu.node,
+        layout_gen: gpu.layout_gen + 1,
+        steps_text: steps.iter().map(|step| step_text(geometry, *step)).collect(),
+        steps,
+        job: None,
+        attempt: None,
+        decision: None,
+        requested: None,
     }
+}
 
+/// Makes a plan its GPU's open one. It is sent after the commit.
+pub(crate) fn begin_plan(
+    inventory: &mut NodeInventory,
+    layouts: &mut LayoutRequests,
+    plan: LayoutPlanRow,
+    plans: &mut PlanWrites,
+) {
+    if let Some(gpu) = inventory.gpus.get_mut(&plan.gpu) {
+        gpu.layout_gen = plan.layout_gen;
+        gpu.open_plan = Some(plan.plan);
+    }
+    layouts.unsent_plans.push(plan.clone());
+    plans.begun.push(plan);
+}
+
+/// Whether an instance must not be destroyed: a live attempt has it, or it is quarantined.
+pub(crate) fn must_stay(
+    attempts: &AttemptTable,
+    overrides: &OverrideTable,
+    (gpu, geometry): (&GpuId, &mig::Geometry),
+    slot: Slot,
+) -> bool {
+    attempts.holds(gpu, slot) || overrides.is_quarantined(gpu, geometry, slot)
+}
+
+/// Returns the oldest job for which the GPU is being changed.
+pub(crate) fn find_placing_job(
+    attempts: &AttemptTable,
+    migrations: &Migrations,
+    gpu: &GpuId,
+) -> Option<JobId> {
+    let placing = attempts.live.values().filter(|l| l.gpu == *gpu && l.state == JobState::Placing);
+    placing.map(|live| live.job).min().or(migrations.first_job_on(gpu))
+}
+
+/// Moves attempts to starting whose slices exist now.
+pub(crate) fn make_ready(
+    attempts: &mut AttemptTable,
+    inventory: &NodeInventory,
+    round: &mut Round,
+) {
+    let is_placing = |live: &LiveAttempt| live.state == JobState::Placing && live.end.is_none();
+    for (attempt, live) in attempts.live.iter_mut().filter(|(_, live)| is_placing(live)) {
+        let Some(slice) = inventory.standing_slice(live) else { continue };
+        let (job, attempt) = (live.job, *attempt);
+        live.state = JobState::Starting;
+        live.slice = Some(slice.clone());
+        live.sent = None;
+        round.jobs.ready.push(ReadyAttempt { job, attempt, slice });
+        let change = JobStateChange { job, attempt: Some(attempt), state: JobState::Starting };
+        round.effects.push(RoundEffect::Moved(change));
+    }
+}
+
+impl ClusterState {
     /// Ends the attempts whose instances can't be made any more. Their GPU is gone or no longer
     /// partitioned, or a foreign instance is in the way.
     pub(crate) fn give_up_impossible(&mut self, round: &mut Round) {
-        let hopeless: Vec<_> = self
+        let impossible: Vec<_> = self
             .attempts
             .live
             .iter()
-            .filter(|(_, live)| live.state == JobState::Placing && live.over.is_none())
-            .filter_map(|(attempt, live)| Some((*attempt, self.impossible(live)?)))
+            .filter(|(_, live)| live.state == JobState::Placing && live.end.is_none())
+            .filter_map(|(attempt, live)| Some((*attempt, self.explain_impossible(live)?)))
             .collect();
-        for (attempt, reason) in hopeless {
+        for (attempt, reason) in impossible {
             let detail = format!("its slice could not be made: {reason}");
             self.end_attempt(attempt, record_without_exit(Outcome::NotStarted, detail), round);
         }
     }
 
     /// Returns why an attempt's instance can't be made, once its node has reported every instance.
-    fn impossible(&self, live: &LiveAttempt) -> Option<&'static str> {
-        let node = self.inventory.nodes.get(&live.node)?;
-        node.session.as_ref().filter(|session| session.ready)?;
+    fn explain_impossible(&self, live: &LiveAttempt) -> Option<&'static str> {
+        if !self.inventory.is_ready(live.node) {
+            return None;
+        }
         let gpu =
             self.inventory.gpus.get(&live.gpu).filter(|gpu| gpu.node == live.node && gpu.fresh);
         let Some(gpu) = gpu else { return Some("the GPU is gone") };
@@ -114,7 +171,8 @@ impl ClusterState {
         if live.part().is_some() {
             return Some("its compute instance is gone");
         }
-        let steps = steps_to(geometry, gpu, &[slot], |slot| self.must_stay(&live.gpu, slot));
+        let stays = |slot| must_stay(&self.attempts, &self.overrides, (&live.gpu, geometry), slot);
+        let steps = steps_to(geometry, gpu, &[slot], stays);
         steps.is_none().then_some("an instance is in the way that can't be destroyed")
     }
 
@@ -123,88 +181,53 @@ impl ClusterState {
         &mut self,
         now: Millis,
         new_id: &mut dyn FnMut() -> Uuid,
-        round: &mut Round,
+        plans: &mut PlanWrites,
     ) {
-        let mut wanted: BTreeMap<GpuId, Vec<(AttemptId, Slot)>> = BTreeMap::new();
+        let mut missing: BTreeMap<GpuId, Vec<(AttemptId, Slot)>> = BTreeMap::new();
         for (attempt, live) in &self.attempts.live {
             if let (JobState::Placing, Some(slot), None, None) =
-                (live.state, live.slot, live.part(), &live.over)
+                (live.state, live.slot, live.part(), &live.end)
             {
-                wanted.entry(live.gpu.clone()).or_default().push((*attempt, slot));
+                missing.entry(live.gpu.clone()).or_default().push((*attempt, slot));
             }
         }
-        for (gpu, mut attempts) in wanted {
+        for (gpu, mut attempts) in missing {
             // Attempt ids are ordered by time: the oldest names the plan.
             attempts.sort();
             if let Some(plan) = self.plan_for(&gpu, &attempts, now, new_id) {
-                self.layouts.unsent_plans.push(plan.clone());
-                round.orders.push(plan);
+                begin_plan(&mut self.inventory, &mut self.layouts, plan, plans);
             }
         }
     }
 
+    /// Returns the plan that makes the instances for which attempts wait on a GPU, if it can be
+    /// made now.
     fn plan_for(
-        &mut self,
+        &self,
         id: &GpuId,
         attempts: &[(AttemptId, Slot)],
         now: Millis,
         new_id: &mut dyn FnMut() -> Uuid,
     ) -> Option<LayoutPlanRow> {
         let gpu = self.inventory.gpus.get(id)?;
-        let ready = self
-            .inventory
-            .nodes
-            .get(&gpu.node)
-            .is_some_and(|n| n.session.as_ref().is_some_and(|session| session.ready));
+        let ready = self.inventory.is_ready(gpu.node);
         if !ready || !gpu.fresh || gpu.open_plan.is_some() || now < gpu.paused_until {
             return None;
         }
         let MigReport::On { geometry } = &gpu.report.mig else { return None };
         let slots: Vec<_> = attempts.iter().map(|(_, slot)| *slot).collect();
-        let steps = steps_to(geometry, gpu, &slots, |slot| self.must_stay(id, slot))?;
+        let stays = |slot| must_stay(&self.attempts, &self.overrides, (id, geometry), slot);
+        let steps = steps_to(geometry, gpu, &slots, stays)?;
         if steps.is_empty() {
             return None;
         }
         let (attempt, _) = *attempts.first()?;
         let live = self.attempts.live.get(&attempt)?;
-        let plan = LayoutPlanRow {
-            plan: PlanId::from_uuid(new_id()),
-            gpu: id.clone(),
-            node: gpu.node,
-            layout_gen: gpu.layout_gen + 1,
-            steps_text: steps.iter().map(|step| step_text(geometry, *step)).collect(),
-            steps,
+        Some(LayoutPlanRow {
             job: Some(live.job),
             attempt: Some(attempt),
             decision: Some(live.decision),
-            asked: None,
-        };
-        let gpu = self.inventory.gpus.get_mut(id)?;
-        gpu.layout_gen = plan.layout_gen;
-        gpu.open_plan = Some(plan.plan);
-        Some(plan)
-    }
-
-    /// Whether an instance must not be destroyed: a live attempt has it, or it is quarantined.
-    pub(crate) fn must_stay(&self, gpu: &GpuId, slot: Slot) -> bool {
-        let held =
-            self.attempts.live.values().any(|live| live.gpu == *gpu && live.slot == Some(slot));
-        held || self.is_quarantined(gpu, slot)
-    }
-
-    pub(crate) fn is_quarantined(&self, gpu: &GpuId, slot: Slot) -> bool {
-        let Some(MigReport::On { geometry }) =
-            self.inventory.gpus.get(gpu).map(|gpu| &gpu.report.mig)
-        else {
-            return false;
-        };
-        self.overrides.quarantined(gpu).any(|place| geometry.overlap(place, slot))
-    }
-
-    /// Returns the oldest job for which the GPU is being changed.
-    pub(crate) fn placing_on(&self, gpu: &GpuId) -> Option<JobId> {
-        let placing =
-            self.attempts.live.values().filter(|l| l.gpu == *gpu && l.state == JobState::Placing);
-        placing.map(|live| live.job).min().or(self.migrations.first_job_on(gpu))
+            ..next_plan(gpu, geometry, steps, PlanId::from_uuid(new_id()))
+        })
     }
 }

@@ -12,6 +12,7 @@ use tessera_model::spec::{Class, JobSpec};
 use tessera_model::task::task_key;
 use tessera_model::{JobId, Millis};
 use tessera_placement::{Prediction, SliceKind};
+use tessera_predict::memory::{MemoryEstimate, MemoryEvidence};
 
 pub mod trained;
 
@@ -25,7 +26,7 @@ pub struct TaskFacts {
     /// Whether it can checkpoint and go on elsewhere: it has a checkpoint signal and its slice to
     /// itself, and is in no gang.
     pub movable: bool,
-    /// Whether it serves requests of users who wait for the answers.
+    /// Whether it serves requests whose users need quick answers.
     pub online: bool,
     /// How long it may take to checkpoint.
     pub grace: Millis,
@@ -66,6 +67,17 @@ pub struct RunSample {
     pub ran: Millis,
 }
 
+/// The memory of a run, and what had been predicted of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MemorySample {
+    /// The task's key.
+    pub task: String,
+    /// The memory that it used.
+    pub evidence: MemoryEvidence,
+    /// What was predicted, if its job named no size.
+    pub prediction: Option<MemoryEstimate>,
+}
+
 /// A checkpoint of an attempt of an unfinished job.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JobCheckpoint {
@@ -83,7 +95,7 @@ pub struct AttemptRunTimes {
     /// How long the attempt ran, if it finished its job.
     pub ran: Option<Millis>,
     /// How long it ran, if it checkpointed.
-    pub aside: Option<Millis>,
+    pub checkpointed: Option<Millis>,
     /// How long the whole job takes on such a slice, if it was resumed and that was learned.
     pub useful: Option<Millis>,
 }
@@ -94,7 +106,7 @@ pub(crate) fn unknown() -> Arc<TaskFacts> {
 }
 
 impl TaskFacts {
-    /// Returns what a specification says for placement.
+    /// Returns what placement needs of a specification.
     pub fn of(spec: &JobSpec) -> Self {
         Self {
             task: task_key(&spec.user, spec.task_key.as_deref(), &spec.run.program),

@@ -1,15 +1,18 @@
 //! What agents report, one frame at a time.
 
 use crate::commands::JobStateChange;
+use crate::duplicates::refuse_duplicate;
+use crate::memory_requests::{learn_late_peak, measure_largest_slice};
+use crate::migration::finish_migration;
 use crate::round::{Round, RoundEffect};
-use crate::rows::nodes::ClosedPlan;
+use crate::rows::nodes::EndedPlan;
 use crate::rows::transitions;
 use crate::rows::transitions::record_without_exit;
 use crate::state::ClusterState;
 use crate::state::attempts::TimeLimitNotice;
 use crate::state::inventory::GpuState;
-use tessera_model::life::{JobEvent, JobState, Outcome};
-use tessera_model::{AttemptId, GpuId, Millis, NodeId};
+use tessera_model::life::{JobState, Outcome};
+use tessera_model::{AttemptId, Bytes, GpuId, Millis, NodeId};
 use tessera_wire::frames::{
     AttemptReport, AttemptStatus, GpuReport, PlanEnd, ToAgent, ToController,
 };
@@ -29,10 +32,10 @@ impl ClusterState {
         round: &mut Round,
     ) {
         match frame {
-            ToController::Gpu(report) => self.gpu_report(node, report, round),
-            ToController::Attempt(report) => self.attempt_report(node, report, now, round),
-            ToController::InventoryDone => self.inventory_done(node, round),
-            ToController::Tombstoned { attempt } => self.tombstoned(node, attempt, round),
+            ToController::Gpu(report) => self.record_gpu_report(node, report, round),
+            ToController::Attempt(report) => self.record_attempt_report(node, report, now, round),
+            ToController::InventoryDone => self.finish_inventory(node, round),
+            ToController::Tombstoned { attempt } => self.handle_tombstone(node, attempt, round),
             ToController::PlanEnded { plan, gpu, end } => {
                 if self
                     .inventory
@@ -40,20 +43,21 @@ impl ClusterState {
                     .get(&gpu)
                     .is_some_and(|g| g.node == node && g.open_plan == Some(plan))
                 {
-                    self.plan_ended(&gpu, end, now, round);
+                    self.record_plan_end(&gpu, end, now, round);
                 }
             }
-            // The GPU's report, which came before, says what stands; the answer to the
-            // administrator is his own look at it.
+            // The GPU's report, which arrived before, has what stands.
             ToController::MigModeEnded { .. } => {}
-            ToController::Present { token } => self.refuse_duplicate(node, token, round),
+            ToController::Present { token } => {
+                refuse_duplicate(&mut self.inventory, node, token, &mut round.effects);
+            }
             ToController::Usage(usage) => {
-                self.learn_peak(usage.attempt, usage.peak_memory);
-                round.usages.push((node, usage));
+                self.record_peak(usage.attempt, usage.peak_memory);
+                round.jobs.usages.push((node, usage));
                 let frame = Box::new(ToAgent::UsageAck { attempt: usage.attempt });
                 round.effects.push(RoundEffect::Send { node, frame });
             }
-            // Handled at the door: a second hello breaks the protocol, renewals and answers to
+            // Handled before rounds: a second hello breaks the protocol, renewals and answers to
             // questions don't wait here, and neither figures nor kernels decide anything.
             ToController::Hello(_)
             | ToController::Renew { .. }
@@ -65,7 +69,19 @@ impl ClusterState {
         }
     }
 
-    fn gpu_report(&mut self, node: NodeId, report: GpuReport, round: &mut Round) {
+    /// Records the peak memory of an attempt; of a live one it is learned at its end.
+    fn record_peak(&mut self, attempt: AttemptId, peak: Option<Bytes>) {
+        let Some(peak) = peak.filter(|peak| *peak > Bytes::ZERO) else { return };
+        match self.attempts.live.get_mut(&attempt) {
+            Some(live) => live.peak = live.peak.max(Some(peak)),
+            None => {
+                let (predictions, queue) = (&mut self.predictions, &mut self.queue);
+                learn_late_peak(predictions, queue, &self.inventory, attempt, peak);
+            }
+        }
+    }
+
+    fn record_gpu_report(&mut self, node: NodeId, report: GpuReport, round: &mut Round) {
         let mig = self.inventory.mig_view(&report);
         let known = self.inventory.gpus.get(&report.gpu);
         let changed = known.is_none_or(|gpu| gpu.report != report || gpu.node != node);
@@ -75,13 +91,13 @@ impl ClusterState {
             mig,
             fresh: true,
             open_plan: known.and_then(|g| g.open_plan),
-            wish: known.and_then(|g| g.wish.clone()),
+            layout_in_progress: known.and_then(|g| g.layout_in_progress.clone()),
             paused_until: known.map_or(Millis::ZERO, |g| g.paused_until),
             failures: known.map_or(0, |g| g.failures),
             report,
         };
         if changed {
-            round.reports.push((node, gpu.report.clone()));
+            round.nodes.gpu_reports.push((node, gpu.report.clone()));
             round.shape_changed = true;
         }
         let resized =
@@ -90,11 +106,11 @@ impl ClusterState {
             });
         self.inventory.gpus.insert(gpu.report.gpu.clone(), gpu);
         if resized {
-            self.measure_largest_slice();
+            measure_largest_slice(&mut self.inventory, &mut self.queue, &self.predictions);
         }
     }
 
-    fn attempt_report(
+    fn record_attempt_report(
         &mut self,
         node: NodeId,
         report: AttemptReport,
@@ -107,44 +123,26 @@ impl ClusterState {
         }
         let Some(live) = self.attempts.live.get_mut(&attempt).filter(|live| live.node == node)
         else {
-            round.effects.push(self.guards.answer_unknown_attempt(node, &report));
+            let frame = Box::new(self.guards.answer_unknown_attempt(&report));
+            round.effects.push(RoundEffect::Send { node, frame });
             return;
         };
         live.acknowledged = true;
-        if live.over.is_some() {
+        if live.end.is_some() {
             return;
         }
         match report.status {
             AttemptStatus::Journalled => {}
             AttemptStatus::Running { started_unix, .. } => {
-                if live.state == JobState::Starting && live.state.on(JobEvent::Started).is_ok() {
-                    live.state = JobState::Running;
-                    live.began = Some(now);
-                    let (job, facts) = (live.job, live.facts.clone());
-                    if let Some(gpu) = self.inventory.gpus.get_mut(&live.gpu) {
-                        gpu.failures = 0;
-                    }
-                    let moved = self.finish_migration(job, &facts.task, now);
-                    round.started.push(transitions::StartedAttempt {
-                        job,
-                        attempt,
-                        started_unix,
-                        moved,
-                    });
-                    round.effects.push(RoundEffect::Moved(JobStateChange {
-                        job,
-                        attempt: Some(attempt),
-                        state: JobState::Running,
-                    }));
-                }
+                self.record_start(attempt, started_unix, now, round);
             }
             AttemptStatus::Ended(record) => {
-                // A launch that was revoked for its user says nothing of the GPU.
+                // A launch that was revoked for its user is no fault of the GPU.
                 if record.outcome == Outcome::NotStarted
                     && live.state != JobState::Stopping
                     && let Some(gpu) = self.inventory.gpus.get_mut(&live.gpu)
                 {
-                    gpu.pause(REFUSAL_PAUSE, now);
+                    gpu.pause_attempts(REFUSAL_PAUSE, now);
                 }
                 self.end_attempt(attempt, record, round);
                 // A member's record is kept by its node until its whole gang has ended.
@@ -156,7 +154,33 @@ impl ClusterState {
         }
     }
 
-    fn inventory_done(&mut self, node: NodeId, round: &mut Round) {
+    /// Moves an attempt to running whose program began.
+    fn record_start(
+        &mut self,
+        attempt: AttemptId,
+        started_unix: Millis,
+        now: Millis,
+        round: &mut Round,
+    ) {
+        let Some(live) = self.attempts.live.get_mut(&attempt) else { return };
+        if live.state != JobState::Starting {
+            return;
+        }
+        live.state = JobState::Running;
+        live.began = Some(now);
+        if let Some(gpu) = self.inventory.gpus.get_mut(&live.gpu) {
+            gpu.failures = 0;
+        }
+        let (migrations, predictions) = (&mut self.migrations, &mut self.predictions);
+        let moved = finish_migration(migrations, predictions, live.job, &live.facts.task, now);
+        let row = transitions::StartedAttempt { job: live.job, attempt, started_unix, moved };
+        round.jobs.started.push(row);
+        let change =
+            JobStateChange { job: live.job, attempt: Some(attempt), state: JobState::Running };
+        round.effects.push(RoundEffect::Moved(change));
+    }
+
+    fn finish_inventory(&mut self, node: NodeId, round: &mut Round) {
         let Some(session) = self.inventory.session_mut(node) else { return };
         session.ready = true;
         let reported = std::mem::take(&mut session.reported);
@@ -165,7 +189,7 @@ impl ClusterState {
             live.node == node && !reported.contains(attempt)
         };
         for (attempt, live) in &mut self.attempts.live {
-            if live.node == node && live.limit == TimeLimitNotice::Told {
+            if live.node == node && live.limit == TimeLimitNotice::Sent {
                 live.limit = TimeLimitNotice::Due;
             }
             if missing(live, attempt) {
@@ -191,7 +215,7 @@ impl ClusterState {
             }
             let Some(gpu) = self.inventory.gpus.get_mut(&id) else { continue };
             if let Some(plan) = gpu.open_plan.take() {
-                round.closed.push(ClosedPlan {
+                round.plans.ended.push(EndedPlan {
                     plan,
                     state: "failed",
                     detail: Some("the connection broke before its end was reported".to_owned()),
@@ -200,7 +224,7 @@ impl ClusterState {
         }
     }
 
-    fn tombstoned(&mut self, node: NodeId, attempt: AttemptId, round: &mut Round) {
+    fn handle_tombstone(&mut self, node: NodeId, attempt: AttemptId, round: &mut Round) {
         let Some(live) = self.attempts.live.get(&attempt).filter(|live| live.node == node) else {
             return;
         };
@@ -212,7 +236,7 @@ impl ClusterState {
         self.end_attempt(attempt, record_without_exit(outcome, detail.to_owned()), round);
     }
 
-    fn plan_ended(&mut self, gpu: &GpuId, end: PlanEnd, now: Millis, round: &mut Round) {
+    fn record_plan_end(&mut self, gpu: &GpuId, end: PlanEnd, now: Millis, round: &mut Round) {
         let Some(known) = self.inventory.gpus.get_mut(gpu) else { return };
         let Some(plan) = known.open_plan.take() else { return };
         let (state, detail) = match end {
@@ -222,9 +246,9 @@ impl ClusterState {
             }
             PlanEnd::Refused { reason } => ("refused", Some(reason)),
         };
-        let of_operator = known.wish.is_some();
+        let of_operator = known.layout_in_progress.is_some();
         if state != "done" {
-            known.pause(PLAN_PAUSE, now);
+            known.pause_attempts(PLAN_PAUSE, now);
         }
         let detail = match detail {
             Some(reason) if of_operator => {
@@ -232,7 +256,7 @@ impl ClusterState {
             }
             detail => detail,
         };
-        round.closed.push(ClosedPlan { plan, state, detail: detail.clone() });
+        round.plans.ended.push(EndedPlan { plan, state, detail: detail.clone() });
         if of_operator {
             self.end_requested_layout(gpu, state, detail.as_deref(), round);
         } else if let Some(reason) = detail {

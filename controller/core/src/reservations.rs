@@ -1,14 +1,17 @@
 //! From a decision of the policy to an attempt with a placement.
 
 use crate::commands::JobStateChange;
+use crate::memory_requests::memory_request;
 use crate::round::{Round, RoundEffect};
 use crate::rows::transitions::Reservation;
 use crate::state::ClusterState;
-use crate::state::attempts::LiveAttempt;
-use crate::state::inventory::{capacity, slice_at};
+use crate::state::attempts::{LiveAttempt, TimeLimitNotice};
+use crate::state::inventory::{GpuState, capacity, slice_at};
+use crate::state::queue::WaitingJob;
 use std::sync::Arc;
 use tessera_model::life::JobState;
-use tessera_model::mig::compute::memory_share;
+use tessera_model::mig::Slot;
+use tessera_model::mig::compute::{ComputeSlot, memory_share};
 use tessera_model::share::{ComputeShare, SliceShare};
 use tessera_model::spec::GpuRequest;
 use tessera_model::{AttemptId, DecisionId, JobId};
@@ -16,9 +19,10 @@ use tessera_placement::{ClusterView, Explanation, InstanceState, JobPlacement, S
 use tessera_wire::frames::MigReport;
 use uuid::Uuid;
 
-fn free_in(view: &ClusterView, place: &JobPlacement) -> bool {
+/// Whether the policy saw the placement as free.
+fn is_free_in(view: &ClusterView, place: &JobPlacement) -> bool {
     let free = |state: &InstanceState| match (state, place.part) {
-        (InstanceState::Cut(seats), Some(part)) => seats.free().any(|free| free == part),
+        (InstanceState::Cut(compute), Some(part)) => compute.free().any(|free| free == part),
         (InstanceState::Idle | InstanceState::Shared(_), None) => true,
         _ => false,
     };
@@ -30,8 +34,34 @@ fn free_in(view: &ClusterView, place: &JobPlacement) -> bool {
             .all(|gpu| gpu.instances.iter().any(|i| i.slot == place.slot && free(&i.state)))
 }
 
+/// Returns the memory slices of a slot, and its profile as text.
+fn memory_slices(gpu: &GpuState, slot: Option<Slot>) -> Option<(Vec<u8>, String)> {
+    match (&gpu.report.mig, slot) {
+        (MigReport::On { geometry }, Some(slot)) => {
+            let profile = geometry.profile(slot.profile)?;
+            let end = slot.start.saturating_add(profile.memory_slices);
+            Some(((slot.start..end).collect(), profile.name.to_string()))
+        }
+        _ => Some((vec![0], "whole GPU".to_owned())),
+    }
+}
+
+/// Returns the share of a job that gets a compute instance, with its part of the memory.
+fn compute_share(
+    gpu: &GpuState,
+    slot: Option<Slot>,
+    part: ComputeSlot,
+    user: Arc<str>,
+) -> SharingRequest {
+    let whole = slot.and_then(|slot| gpu.mig.as_ref()?.geometry.profile(slot.profile));
+    let compute_slices = whole.map_or(part.slices, |profile| profile.compute_slices);
+    let memory = memory_share(capacity(gpu, slot), compute_slices, part.slices);
+    SharingRequest::new(user, SliceShare::Compute(ComputeShare { slot: part, memory }))
+}
+
 impl ClusterState {
-    pub(crate) fn reserve(
+    /// Reserves a placement for a waiting job, if that is possible.
+    pub(crate) fn reserve_place(
         &mut self,
         job: JobId,
         place: JobPlacement,
@@ -40,13 +70,13 @@ impl ClusterState {
         new_id: &mut dyn FnMut() -> Uuid,
         round: &mut Round,
     ) {
-        if let Some(reservation) = self.reservation(job, place, why, view, new_id) {
+        if let Some(reservation) = self.make_reservation(job, place, why, view, new_id) {
             self.take_place(reservation, round);
         }
     }
 
     /// Returns the reservation of a placement for a waiting job; `None` if it is not possible.
-    pub(crate) fn reservation(
+    pub(crate) fn make_reservation(
         &self,
         job: JobId,
         place: JobPlacement,
@@ -56,51 +86,27 @@ impl ClusterState {
     ) -> Option<Reservation> {
         let gpu = self.inventory.gpus.get(&place.gpu)?;
         let node = self.inventory.nodes.get(&gpu.node)?;
-        let (slots, profile) = match (&gpu.report.mig, place.slot) {
-            (MigReport::On { geometry }, Some(slot)) => {
-                let profile = geometry.profile(slot.profile)?;
-                let end = slot.start.saturating_add(profile.memory_slices);
-                ((slot.start..end).collect(), profile.name.to_string())
-            }
-            _ => (vec![0], "whole GPU".to_owned()),
-        };
+        let (slots, profile) = memory_slices(gpu, place.slot)?;
         // An instance that is destroyed by this very decision doesn't stand ready.
         let slice = match place.steps.is_empty() {
             true => slice_at(&gpu.report, place.slot, place.part),
             false => None,
         };
-        debug_assert!(free_in(view, &place), "policies only give away what is free");
+        debug_assert!(is_free_in(view, &place), "policies only give away what is free");
         let waiting = self.queue.queued(job);
-        let mut share = waiting.and_then(|waiting| waiting.asked.share.clone());
+        let mut share = waiting.and_then(|waiting| waiting.job.share.clone());
         let mut profile = profile;
         if let (Some(part), Some(waiting)) = (place.part, waiting) {
             // Only what stands is given away: no plan makes compute instances for a job.
             slice.as_ref()?;
-            let whole =
-                place.slot.and_then(|slot| gpu.mig.as_ref()?.geometry.profile(slot.profile));
-            let compute_slices = whole.map_or(part.slices, |profile| profile.compute_slices);
-            let memory = memory_share(capacity(gpu, place.slot), compute_slices, part.slices);
-            let user = Arc::clone(&waiting.asked.user);
-            share = Some(SharingRequest::new(
-                user,
-                SliceShare::Compute(ComputeShare { slot: part, memory }),
-            ));
+            let user = Arc::clone(&waiting.job.user);
+            share = Some(compute_share(gpu, place.slot, part, user));
             profile = format!("{}c.{profile}", part.slices);
         }
-        let floor = waiting.and_then(|waiting| {
-            // What was foretold last: runs that changed nothing of what it asks for count, too.
-            waiting.floor.and_then(|_| self.memory_request(&GpuRequest::Unknown, &waiting.facts))
-        });
-        let beside = waiting.zip(share.as_ref()).and_then(|(waiting, sharer)| {
-            self.predict_colocation(&waiting.facts, sharer, &place.gpu, place.slot)
-        });
-        let foretold = waiting.filter(|_| share.is_none()).and_then(|waiting| {
-            self.predict_attempt(job, &waiting.facts, waiting.done, &place.gpu, place.slot)
-        });
         let capacity = capacity(gpu, place.slot);
-        Some(Reservation {
+        let reservation = Reservation {
             job,
-            gang: waiting.and_then(|waiting| waiting.asked.gang).map(|member| member.gang),
+            gang: waiting.and_then(|waiting| waiting.job.gang).map(|member| member.gang),
             attempt: AttemptId::from_uuid(new_id()),
             number: 0,
             node: gpu.node,
@@ -114,12 +120,38 @@ impl ClusterState {
             decision: DecisionId::from_uuid(new_id()),
             why,
             place,
-            beside,
-            memory: floor.filter(|_| foretold.is_some()).map(|asked| asked.floor),
-            foretold,
+            colocation: None,
+            memory: None,
+            run_prediction: None,
+        };
+        Some(match waiting {
+            Some(waiting) => self.with_predictions(reservation, waiting),
+            None => reservation,
         })
     }
 
+    /// Adds what is predicted of the attempt: its speed next to co-runners, or its run time and
+    /// its memory if it has its slice to itself.
+    fn with_predictions(&self, mut reservation: Reservation, waiting: &WaitingJob) -> Reservation {
+        let (gpu, slot) = (&reservation.place.gpu, reservation.place.slot);
+        if let Some(sharer) = &reservation.share {
+            reservation.colocation = self.predict_colocation(&waiting.facts, sharer, gpu, slot);
+            return reservation;
+        }
+        reservation.run_prediction = self.inventory.slice_kind(gpu, slot).map(|on| {
+            self.predictions.predict_attempt(reservation.job, &waiting.facts, waiting.done, on)
+        });
+        if waiting.memory.is_some() && reservation.run_prediction.is_some() {
+            // The newest estimate: it also counts runs that didn't change the request.
+            let (predictions, inventory) = (&self.predictions, &self.inventory);
+            let newest =
+                memory_request(predictions, inventory, &GpuRequest::Unknown, &waiting.facts);
+            reservation.memory = newest.map(|request| request.estimate);
+        }
+        reservation
+    }
+
+    /// Turns a waiting job into a live attempt.
     pub(crate) fn take_place(&mut self, mut reservation: Reservation, round: &mut Round) {
         let job = reservation.job;
         let Some(waiting) = self.queue.dequeue(job) else { return };
@@ -129,7 +161,7 @@ impl ClusterState {
         let share = reservation.share.as_ref().map(|sharer| sharer.share);
         let weight =
             self.inventory.usage_weight(&reservation.place.gpu, reservation.place.slot, share);
-        self.accounting.charge(&waiting.asked.user, weight, self.clock.round_at);
+        self.accounting.charge(&waiting.job.user, weight, self.clock.round_at);
         let live = LiveAttempt {
             weight,
             job,
@@ -142,30 +174,29 @@ impl ClusterState {
             share: reservation.share.clone(),
             slice: reservation.slice.clone(),
             decision: reservation.decision,
-            sheet: None,
+            launch_spec: None,
             traceparent: None,
             sent: None,
             acknowledged: false,
-            limit: crate::state::attempts::TimeLimitNotice::AsLaunched,
-            user: waiting.asked.user,
-            asked: waiting.asked.gpu,
+            limit: TimeLimitNotice::AsLaunched,
+            user: waiting.job.user,
+            request: waiting.job.gpu,
             facts: waiting.facts,
-            submitted: waiting.asked.submitted,
+            submitted: waiting.job.submitted,
             began: None,
             done: waiting.done,
-            foretold: reservation.foretold.clone(),
+            run_prediction: reservation.run_prediction.clone(),
             memory: reservation.memory,
             peak: None,
-            gang: waiting.asked.gang,
-            over: None,
+            gang: waiting.job.gang,
+            end: None,
         };
-        self.attempts.by_job.insert(job, reservation.attempt);
-        self.attempts.live.insert(reservation.attempt, live);
+        self.attempts.insert(reservation.attempt, live);
         round.effects.push(RoundEffect::Moved(JobStateChange {
             job,
             attempt: Some(reservation.attempt),
             state,
         }));
-        round.reservations.push(reservation);
+        round.jobs.reservations.push(reservation);
     }
 }

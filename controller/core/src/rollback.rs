@@ -3,9 +3,9 @@
 //!
 //! Three memories are compared with the server that answers now: the leader's row itself, the
 //! controller's data folder, and the agents, who report the epochs and generations that they
-//! obeyed. None of them alone sees every case: a promoted replica has a new timeline, a restored
-//! copy of the files has the old one but a shorter log, and a restored copy that was written to
-//! since has lower epochs than agents have seen.
+//! obeyed. None of them alone detects every case. A promoted replica has a new timeline. A restored
+//! copy of the files has the old one but a shorter log. A restored copy that was written to since
+//! has lower epochs than agents have seen.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -32,7 +32,7 @@ pub struct StoreNow {
     /// The history that the newest leader found; absent before the first.
     pub led: Option<Lineage>,
     /// The epoch under which a rollback was last handled; zero if never.
-    pub set_back_epoch: u64,
+    pub rollback_epoch: u64,
 }
 
 /// What a controller's data folder remembers of the store.
@@ -117,7 +117,7 @@ const GENERATION_LEAP: u64 = 1_000_000;
 /// Returns the generation below which every node is lost after a rollback was handled under
 /// `epoch`. It lies above `highest`, the highest known one, and differs for each epoch, so that a
 /// second rollback to the same state gives out none of them again.
-pub fn generation_floor(highest: u64, epoch: u64) -> u64 {
+pub fn generation_min_after(highest: u64, epoch: u64) -> u64 {
     highest.saturating_add(GENERATION_LEAP).max(epoch.saturating_mul(GENERATION_LEAP))
 }
 
@@ -130,7 +130,7 @@ const CREDIBLE_EPOCHS: u64 = 1_000_000_000;
 /// this generation.
 pub fn is_credible(ours: u64, epoch: u64, generation: u64) -> bool {
     let highest = ours.saturating_add(CREDIBLE_EPOCHS);
-    epoch <= highest && generation <= generation_floor(0, highest)
+    epoch <= highest && generation <= generation_min_after(0, highest)
 }
 
 impl DatabaseRollback {
@@ -163,7 +163,7 @@ impl StoreNow {
     ///
     /// A rollback that was handled under an epoch above the remembered one does not count again:
     /// the memory is older than it.
-    pub fn set_back_since(&self, remembered: Option<&Remembered>) -> Option<DatabaseRollback> {
+    pub fn rollback_since(&self, remembered: Option<&Remembered>) -> Option<DatabaseRollback> {
         let by_leader = self.led.and_then(|led| self.forked_from(led));
         by_leader.or_else(|| self.behind(remembered?))
     }
@@ -183,7 +183,7 @@ impl StoreNow {
     }
 
     fn behind(&self, known: &Remembered) -> Option<DatabaseRollback> {
-        if self.set_back_epoch > known.epoch {
+        if self.rollback_epoch > known.epoch {
             return None;
         }
         if self.epoch < known.epoch {
@@ -211,7 +211,7 @@ mod tests {
     const HERE: Lineage = Lineage { system: 7, timeline: 1 };
 
     fn store(lineage: Lineage, log_end: u64, epoch: u64) -> StoreNow {
-        StoreNow { lineage, log_end, epoch, led: Some(lineage), set_back_epoch: 0 }
+        StoreNow { lineage, log_end, epoch, led: Some(lineage), rollback_epoch: 0 }
     }
 
     #[test]
@@ -226,12 +226,12 @@ mod tests {
             (store(HERE, 9_000, 4), "epoch is 4"),
             // Nothing but the leader's row remembers the time before.
             (
-                StoreNow { led: Some(HERE), set_back_epoch: 9, ..store(promoted, 0, 9) },
+                StoreNow { led: Some(HERE), rollback_epoch: 9, ..store(promoted, 0, 9) },
                 "timeline 2",
             ),
         ];
         for (now, sign) in cases {
-            let told = now.set_back_since(Some(&before)).expect(sign).to_string();
+            let told = now.rollback_since(Some(&before)).expect(sign).to_string();
 
             assert!(told.contains(sign), "{told}");
         }
@@ -241,12 +241,12 @@ mod tests {
     fn without_any_memory_nothing_is_suspected() {
         let fresh = StoreNow { led: None, ..store(HERE, 1, 0) };
 
-        assert_eq!(fresh.set_back_since(None), None);
+        assert_eq!(fresh.rollback_since(None), None);
     }
 
     #[test]
     fn numbers_that_no_leader_can_have_given_out_are_not_believed() {
-        assert!(is_credible(5, 1_000, generation_floor(7, 1_000)));
+        assert!(is_credible(5, 1_000, generation_min_after(7, 1_000)));
         assert!(!is_credible(5, u64::MAX, 1));
         assert!(!is_credible(5, 1, u64::MAX));
     }
@@ -262,7 +262,7 @@ mod tests {
             let before = store(HERE, log_end, epoch).remembered_under(epoch);
             let after = store(HERE, log_end + more, epoch + elections);
 
-            prop_assert_eq!(after.set_back_since(Some(&before)), None);
+            prop_assert_eq!(after.rollback_since(Some(&before)), None);
         }
 
         #[test]
@@ -274,18 +274,18 @@ mod tests {
                 epochs.iter().map(|epoch| store(HERE, log_end, *epoch).remembered_under(*epoch)).collect();
             let restored = store(HERE, log_end - 1, 0);
             let highest = memories.iter().map(|m| m.epoch).max().unwrap();
-            prop_assert!(memories.iter().all(|m| restored.set_back_since(Some(m)).is_some()));
+            prop_assert!(memories.iter().all(|m| restored.rollback_since(Some(m)).is_some()));
 
             // Stock is taken under an epoch above all that is known.
             let epoch = highest + 1;
-            let answered = StoreNow { epoch, set_back_epoch: epoch, ..restored };
+            let answered = StoreNow { epoch, rollback_epoch: epoch, ..restored };
 
             for memory in &memories {
-                prop_assert_eq!(answered.set_back_since(Some(memory)), None);
+                prop_assert_eq!(answered.rollback_since(Some(memory)), None);
             }
             // What is remembered from then on counts again.
             let since = Remembered { log_end, ..answered.remembered_under(epoch) };
-            prop_assert!(answered.set_back_since(Some(&since)).is_some());
+            prop_assert!(answered.rollback_since(Some(&since)).is_some());
         }
 
         #[test]
@@ -294,10 +294,10 @@ mod tests {
             epoch in 0_u64..1 << 30,
             later in 1_u64..1_000,
         ) {
-            let (first, second) = (generation_floor(0, epoch), generation_floor(0, epoch + later));
+            let (first, second) = (generation_min_after(0, epoch), generation_min_after(0, epoch + later));
 
             prop_assert!(first + GENERATION_LEAP <= second);
-            prop_assert!(generation_floor(highest, epoch) > highest);
+            prop_assert!(generation_min_after(highest, epoch) > highest);
         }
     }
 }

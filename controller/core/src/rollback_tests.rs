@@ -1,4 +1,4 @@
-//! The store is set back behind the agents (rule F14).
+//! The store is rolled back behind the agents (rule F14).
 
 use crate::LaunchSpec;
 use crate::input::Input;
@@ -17,7 +17,7 @@ use tessera_wire::frames::{Hello, PROTOCOL_VERSION};
 use tessera_wire::tls::NodeIdentity;
 use uuid::Uuid;
 
-const FLOOR: u64 = 9_000_000;
+const GENERATION_MIN: u64 = 9_000_000;
 
 const NODES: [(u128, &str); 2] = [(1, "n1"), (2, "n2")];
 
@@ -25,7 +25,7 @@ pub(crate) fn node(number: u128) -> NodeId {
     NodeId::from_uuid(Uuid::from_u128(number))
 }
 
-pub(crate) fn picture() -> StoreSnapshot {
+pub(crate) fn snapshot() -> StoreSnapshot {
     let nodes = NODES.map(|(number, name)| NodeRow {
         node: node(number),
         name: name.parse().unwrap(),
@@ -57,7 +57,7 @@ pub(crate) fn picture() -> StoreSnapshot {
         done: 0,
     };
     let command = Some(vec!["true".to_owned()]);
-    let sheet = LaunchSpec {
+    let launch_spec = LaunchSpec {
         spec: Arc::new(JobSpec::parse(RawJobSpec { command, ..RawJobSpec::default() }).unwrap()),
         array: None,
         gang: None,
@@ -73,7 +73,7 @@ pub(crate) fn picture() -> StoreSnapshot {
     StoreSnapshot {
         nodes: nodes.into(),
         live: vec![live],
-        sheets: HashMap::from([(job, sheet)]),
+        launch_specs: HashMap::from([(job, launch_spec)]),
         ..StoreSnapshot::default()
     }
 }
@@ -100,9 +100,9 @@ pub(crate) fn hello(number: u128, session: u64, generation: u64, highest_epoch: 
     }
 }
 
-/// What the store says after stock was taken.
-fn held_picture(left: Millis) -> StoreSnapshot {
-    StoreSnapshot { hold_left: left, generation_floor: FLOOR, ..picture() }
+/// The snapshot after the rollback was handled.
+fn held_snapshot(left: Millis) -> StoreSnapshot {
+    StoreSnapshot { hold_left: left, generation_min: GENERATION_MIN, ..snapshot() }
 }
 
 pub(crate) fn waiting(number: u64) -> SubmittedJob {
@@ -113,13 +113,13 @@ pub(crate) fn waiting(number: u64) -> SubmittedJob {
 }
 
 pub(crate) fn cluster(now: Millis) -> ClusterState {
-    cluster_of(5, picture(), now)
+    cluster_of(5, snapshot(), now)
 }
 
-fn cluster_of(epoch: u64, picture: StoreSnapshot, now: Millis) -> ClusterState {
+fn cluster_of(epoch: u64, snapshot: StoreSnapshot, now: Millis) -> ClusterState {
     let policy = tessera_placement::by_name("scheme-b").unwrap();
     let controller = ControllerId::from_uuid(Uuid::from_u128(9));
-    ClusterState::new(epoch, controller, LeaseTerms::default(), policy, picture, now)
+    ClusterState::new(epoch, controller, LeaseTerms::default(), policy, snapshot, now)
 }
 
 #[test]
@@ -129,9 +129,9 @@ fn an_agent_that_obeyed_a_later_epoch_shows_that_the_store_was_set_back() {
 
     let round = cluster.step(vec![hello(1, 1, 3, 8)], now, &mut Uuid::now_v7);
 
-    let told = round.rewound.expect("it is noticed");
+    let told = round.rollback.expect("it is noticed");
     assert_eq!(told, DatabaseRollback::EarlierEpoch { known: 8, found: 5 });
-    assert!(round.attaches.is_empty(), "nobody is welcomed before stock is taken");
+    assert!(round.nodes.registrations.is_empty(), "nobody is welcomed before stock is taken");
 }
 
 #[test]
@@ -139,20 +139,25 @@ fn after_that_every_node_starts_over_and_nothing_is_placed_for_a_lease() {
     let now = Millis::from_secs(1_000);
     let mut cluster = cluster(now);
     let held = LeaseTerms::default().controller_expiry(Millis::ZERO);
-    cluster.reload(9, held_picture(held), now);
+    cluster.reload(9, held_snapshot(held), now);
 
     let round = cluster.step(vec![Input::Tick], now, &mut Uuid::now_v7);
 
-    assert_eq!(round.raises.len(), 2, "{:?}", round.raises);
-    assert!(round.raises.iter().all(|(_, generation, lost)| *generation > 1_000 && *lost));
-    assert_eq!(round.ended.len(), 1);
-    assert_eq!(round.ended[0].to, JobState::Queued);
-    assert!(cluster.step(vec![Input::Tick], now, &mut Uuid::now_v7).raises.is_empty(), "once");
+    assert_eq!(round.nodes.generations.len(), 2, "{:?}", round.nodes.generations);
+    assert!(
+        round.nodes.generations.iter().all(|(_, generation, lost)| *generation > 1_000 && *lost)
+    );
+    assert_eq!(round.jobs.ended.len(), 1);
+    assert_eq!(round.jobs.ended[0].to, JobState::Queued);
+    assert!(
+        cluster.step(vec![Input::Tick], now, &mut Uuid::now_v7).nodes.generations.is_empty(),
+        "once"
+    );
 
     // A node comes back with the generation that it had: it gets the new one.
     let round = cluster.step(vec![hello(1, 2, 3, 8)], now, &mut Uuid::now_v7);
-    assert!(round.attaches[0].generation > 1_000);
-    assert_eq!(cluster.held_for(now), held);
+    assert!(round.nodes.registrations[0].generation > 1_000);
+    assert_eq!(cluster.placement_held_for(now), held);
     assert!(held > LeaseTerms::DEFAULT_LENGTH);
 }
 
@@ -160,26 +165,26 @@ fn after_that_every_node_starts_over_and_nothing_is_placed_for_a_lease() {
 fn a_restart_goes_on_with_the_hold_and_lets_no_generation_leap_again() {
     let now = Millis::from_secs(1_000);
     let mut first = cluster(now);
-    first.reload(9, held_picture(Millis::from_secs(300)), now);
-    let raised = first.step(vec![Input::Tick], now, &mut Uuid::now_v7).raises;
+    first.reload(9, held_snapshot(Millis::from_secs(300)), now);
+    let raised = first.step(vec![Input::Tick], now, &mut Uuid::now_v7).nodes.generations;
 
     // What the store says to whoever starts next, a minute later.
-    let mut left = held_picture(Millis::from_secs(240));
+    let mut left = held_snapshot(Millis::from_secs(240));
     for node in &mut left.nodes {
-        (node.generation, node.lost) = (FLOOR, true);
+        (node.generation, node.lost) = (GENERATION_MIN, true);
     }
     left.live.clear();
     let mut next = cluster_of(10, left, now);
 
-    assert!(raised.iter().all(|(_, generation, _)| *generation == FLOOR));
-    assert_eq!(next.held_for(now), Millis::from_secs(240));
-    let round = next.step(vec![Input::Fresh(vec![waiting(8)])], now, &mut Uuid::now_v7);
-    assert!(round.raises.is_empty(), "{:?}", round.raises);
-    assert!(round.reservations.is_empty());
-    assert_eq!(round.waits[0].reason, "placement_held");
-    let why = next.waiting(JobId::from_number(8), now).unwrap();
+    assert!(raised.iter().all(|(_, generation, _)| *generation == GENERATION_MIN));
+    assert_eq!(next.placement_held_for(now), Millis::from_secs(240));
+    let round = next.step(vec![Input::Submitted(vec![waiting(8)])], now, &mut Uuid::now_v7);
+    assert!(round.nodes.generations.is_empty(), "{:?}", round.nodes.generations);
+    assert!(round.jobs.reservations.is_empty());
+    assert_eq!(round.jobs.waits[0].reason, "placement_held");
+    let why = next.explain_waiting(JobId::from_number(8), now).unwrap();
     assert_eq!(why.why.would_start_if.as_deref(), Some("240 s pass"));
-    assert_eq!(next.held_for(now.plus(Millis::from_secs(240))), Millis::ZERO);
+    assert_eq!(next.placement_held_for(now.plus(Millis::from_secs(240))), Millis::ZERO);
 }
 
 #[test]
@@ -189,7 +194,7 @@ fn a_node_with_a_generation_that_it_was_never_given_shows_that_the_store_was_set
 
     let round = cluster.step(vec![hello(1, 1, 4, 5)], now, &mut Uuid::now_v7);
 
-    assert_eq!(round.rewound, Some(DatabaseRollback::EarlierGeneration { known: 4, found: 3 }));
+    assert_eq!(round.rollback, Some(DatabaseRollback::EarlierGeneration { known: 4, found: 3 }));
 }
 
 #[test]
@@ -199,7 +204,7 @@ fn an_agent_with_impossible_numbers_is_refused_and_moves_nothing() {
 
     let round = cluster.step(vec![hello(1, 1, 3, u64::MAX)], now, &mut Uuid::now_v7);
 
-    assert_eq!(round.rewound, None);
+    assert_eq!(round.rollback, None);
     let refused = |e: &RoundEffect| matches!(e, RoundEffect::Refuse { reason, retry: false, .. } if reason.contains("damaged"));
     assert!(round.effects.iter().any(refused), "{:?}", round.effects);
 }
@@ -211,7 +216,7 @@ fn a_node_is_given_up_only_when_what_an_earlier_leader_granted_has_run_out() {
     let shorter = LeaseTerms::from_length(Millis::from_secs(10)).unwrap();
     let policy = tessera_placement::by_name("scheme-b").unwrap();
     let controller = ControllerId::from_uuid(Uuid::from_u128(9));
-    let left = StoreSnapshot { granted_left: longer, ..picture() };
+    let left = StoreSnapshot { granted_left: longer, ..snapshot() };
     let mut cluster = ClusterState::new(6, controller, shorter, policy, left, now);
     // One of the two comes back for a moment: its attempts may run as long as the other's.
     cluster.step(vec![hello(1, 1, 3, 5)], now, &mut Uuid::now_v7);
@@ -221,6 +226,6 @@ fn a_node_is_given_up_only_when_what_an_earlier_leader_granted_has_run_out() {
     let then = cluster.step(vec![Input::Tick], now.plus(longer), &mut Uuid::now_v7);
 
     assert!(shorter.controller_expiry(now) < before, "the shorter lease is long over");
-    assert!(quiet.raises.is_empty(), "{:?}", quiet.raises);
-    assert_eq!(then.raises.len(), 2, "{:?}", then.raises);
+    assert!(quiet.nodes.generations.is_empty(), "{:?}", quiet.nodes.generations);
+    assert_eq!(then.nodes.generations.len(), 2, "{:?}", then.nodes.generations);
 }

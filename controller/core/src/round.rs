@@ -1,9 +1,12 @@
-//! What one round decides: rows for one transaction, and effects after its commit.
+//! What one round decides: rows for one transaction, answers, and effects after its commit.
+//!
+//! The rows are grouped by what they are about, so that a decision takes only the group that it
+//! writes.
 
 use crate::commands::operator::{OperatorOutcome, OperatorRefusal};
 use crate::commands::{CommandResult, JobStateChange};
 use crate::rollback::DatabaseRollback;
-use crate::rows::{nodes, overrides as said, transitions, updates};
+use crate::rows::{nodes, overrides, transitions, updates};
 use std::sync::Arc;
 use tessera_model::{JobId, NodeId};
 use tessera_placement::record::RoundRecord;
@@ -16,17 +19,53 @@ pub const STARTS_MAX: usize = 256;
 /// The results of one command: its token, and each job's result where the cluster state has it.
 pub type CommandResults = (u64, Vec<(JobId, Option<CommandResult>)>);
 
-/// Everything that one transaction commits.
+/// Everything that one transaction commits, and what follows from the commit.
 #[derive(Debug, Default)]
 pub struct Round {
+    /// Rows of nodes and GPUs.
+    pub nodes: NodeWrites,
+    /// Rows of layout plans.
+    pub plans: PlanWrites,
+    /// Rows of jobs and attempts.
+    pub jobs: JobWrites,
+    /// Rows of administrative overrides.
+    pub overrides: OverrideWrites,
+    /// The policy's inputs and decisions, if it was run and anything is committed.
+    pub record: Option<Arc<RoundRecord>>,
+    /// Answers to commands.
+    pub answers: CommandAnswers,
+    /// What to do after the commit.
+    pub effects: Vec<RoundEffect>,
+    /// Whether the shape that submits are measured against changed.
+    pub shape_changed: bool,
+    /// Set if an agent holds what the store never gave out: the database was rolled back (rule
+    /// F14).
+    pub rollback: Option<DatabaseRollback>,
+}
+
+/// Rows of nodes and GPUs.
+#[derive(Debug, Default)]
+pub struct NodeWrites {
     /// Nodes that register.
-    pub attaches: Vec<nodes::NodeRegistration>,
+    pub registrations: Vec<nodes::NodeRegistration>,
     /// Generations that rise: node, new generation, whether it is lost.
-    pub raises: Vec<(NodeId, u64, bool)>,
+    pub generations: Vec<(NodeId, u64, bool)>,
     /// GPUs that changed.
-    pub reports: Vec<(NodeId, GpuReport)>,
+    pub gpu_reports: Vec<(NodeId, GpuReport)>,
+}
+
+/// Rows of layout plans.
+#[derive(Debug, Default)]
+pub struct PlanWrites {
     /// Plans that ended, with their outcome.
-    pub closed: Vec<nodes::ClosedPlan>,
+    pub ended: Vec<nodes::EndedPlan>,
+    /// Plans that are sent after the commit.
+    pub begun: Vec<nodes::LayoutPlanRow>,
+}
+
+/// Rows of jobs and attempts.
+#[derive(Debug, Default)]
+pub struct JobWrites {
     /// Attempts whose slices stand.
     pub ready: Vec<transitions::ReadyAttempt>,
     /// Attempts whose programs run.
@@ -36,7 +75,7 @@ pub struct Round {
     /// Jobs with live attempts that are to have other shares.
     pub reshared: Vec<transitions::ResharedJob>,
     /// Updates of jobs with live attempts.
-    pub amended: Vec<updates::UpdatedJob>,
+    pub updated: Vec<updates::UpdatedJob>,
     /// Attempts that are over.
     pub ended: Vec<transitions::EndedAttempt>,
     /// What attempts used, by the nodes that they ran on.
@@ -45,29 +84,28 @@ pub struct Round {
     pub commands: Vec<transitions::WaitingJobCommand>,
     /// Jobs that are placed.
     pub reservations: Vec<transitions::Reservation>,
-    /// Running jobs that are asked to checkpoint and go on elsewhere.
-    pub moving: Vec<transitions::MigrationRow>,
+    /// Running jobs that are requested to checkpoint and to continue elsewhere.
+    pub migrations: Vec<transitions::MigrationRow>,
     /// Waiting jobs whose reasons changed.
     pub waits: Vec<transitions::WaitReasonRow>,
-    /// Plans that are sent after the commit.
-    pub orders: Vec<nodes::LayoutPlanRow>,
-    /// The policy's inputs and decisions, if it was asked and anything is committed.
-    pub record: Option<Arc<RoundRecord>>,
-    /// What to do after the commit.
-    pub effects: Vec<RoundEffect>,
-    /// Results of commands, by token; `None` where only the store knows.
-    pub results: Vec<CommandResults>,
-    /// Administrative overrides that are set or cleared.
-    pub words: Vec<said::OverrideChange>,
+}
+
+/// Rows of administrative overrides.
+#[derive(Debug, Default)]
+pub struct OverrideWrites {
+    /// Overrides that are set or cleared.
+    pub changes: Vec<overrides::OverrideChange>,
     /// Entries of the operator log.
-    pub events: Vec<said::OperatorEvent>,
-    /// Answers to administrators' commands, by token.
-    pub operated: Vec<(u64, Result<OperatorOutcome, OperatorRefusal>)>,
-    /// Whether the shape that submits are measured against changed.
-    pub shape_changed: bool,
-    /// Set if an agent holds what the store never gave out: the database was rolled back (rule
-    /// F14).
-    pub rewound: Option<DatabaseRollback>,
+    pub events: Vec<overrides::OperatorEvent>,
+}
+
+/// Answers to commands, each with the token that leads it back to its call.
+#[derive(Debug, Default)]
+pub struct CommandAnswers {
+    /// Results of users' commands; `None` where only the store knows.
+    pub users: Vec<CommandResults>,
+    /// Answers to administrators' commands.
+    pub operators: Vec<(u64, Result<OperatorOutcome, OperatorRefusal>)>,
 }
 
 /// What is carried out after a commit.
@@ -104,23 +142,43 @@ impl Round {
     /// Returns whether there is nothing to commit. A record alone does not count: if nothing else
     /// is written, only time has passed.
     pub fn is_empty(&self) -> bool {
-        self.attaches.is_empty()
-            && self.raises.is_empty()
-            && self.reports.is_empty()
-            && self.closed.is_empty()
-            && self.ready.is_empty()
+        self.nodes.is_empty()
+            && self.plans.is_empty()
+            && self.jobs.is_empty()
+            && self.overrides.is_empty()
+    }
+}
+
+impl NodeWrites {
+    const fn is_empty(&self) -> bool {
+        self.registrations.is_empty() && self.generations.is_empty() && self.gpu_reports.is_empty()
+    }
+}
+
+impl PlanWrites {
+    const fn is_empty(&self) -> bool {
+        self.ended.is_empty() && self.begun.is_empty()
+    }
+}
+
+impl JobWrites {
+    const fn is_empty(&self) -> bool {
+        self.ready.is_empty()
             && self.started.is_empty()
             && self.stopping.is_empty()
             && self.reshared.is_empty()
-            && self.amended.is_empty()
+            && self.updated.is_empty()
             && self.ended.is_empty()
             && self.usages.is_empty()
             && self.commands.is_empty()
             && self.reservations.is_empty()
-            && self.moving.is_empty()
+            && self.migrations.is_empty()
             && self.waits.is_empty()
-            && self.orders.is_empty()
-            && self.words.is_empty()
-            && self.events.is_empty()
+    }
+}
+
+impl OverrideWrites {
+    const fn is_empty(&self) -> bool {
+        self.changes.is_empty() && self.events.is_empty()
     }
 }

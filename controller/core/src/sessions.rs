@@ -1,13 +1,16 @@
 //! Sessions of nodes: which are connected, until when each may run attempts, and which are lost.
 
+use crate::duplicates::hold_duplicate;
 use crate::rollback::{DatabaseRollback, is_credible};
 use crate::round::{Round, RoundEffect};
 use crate::rows::nodes::NodeRegistration;
 use crate::rows::transitions::record_without_exit;
 use crate::state::ClusterState;
-use crate::state::inventory::{NodeSession, NodeState};
+use crate::state::guards::LeaderGuards;
+use crate::state::inventory::{NodeInventory, NodeSession, NodeState};
+use std::collections::HashSet;
 use tessera_model::life::Outcome;
-use tessera_model::{GpuId, Millis, NodeId, NodeName};
+use tessera_model::{Millis, NodeId, NodeName};
 use tessera_wire::frames::{Hello, PROTOCOL_VERSION, ToAgent, Welcome};
 use tessera_wire::tls::NodeIdentity;
 
@@ -42,29 +45,31 @@ impl ClusterState {
         now: Millis,
         round: &mut Round,
     ) {
-        if let Err(refusal) = self.check_hello(&peer, &hello) {
+        if let Err(refusal) = check_hello(&self.guards, &self.inventory, &peer, &hello) {
             let reason = refusal.to_string();
             round.effects.push(RoundEffect::Refuse { session, reason, retry: false });
             return;
         }
-        if let Some(set_back) = self.rollback_shown_by(&peer, &hello) {
-            let worse = round.rewound.is_none_or(|known| {
+        if let Some(rollback) = find_rollback(&self.guards, &self.inventory, &peer, &hello) {
+            let worse = round.rollback.is_none_or(|known| {
                 (known.highest_epoch(), known.highest_generation())
-                    < (set_back.highest_epoch(), set_back.highest_generation())
+                    < (rollback.highest_epoch(), rollback.highest_generation())
             });
             if worse {
-                round.rewound = Some(set_back);
+                round.rollback = Some(rollback);
             }
             let reason =
                 "the database was rolled back: the controller recovers first, try again".to_owned();
             round.effects.push(RoundEffect::Refuse { session, reason, retry: true });
             return;
         }
-        if self.hold_duplicate(&peer, session, &hello, now, round).is_none() {
+        let effects = &mut round.effects;
+        if hold_duplicate(&mut self.inventory, &peer, session, &hello, now, effects).is_none() {
             self.welcome(peer, session, hello, now, round);
         }
     }
 
+    /// Makes a connection its node's session.
     pub(crate) fn welcome(
         &mut self,
         peer: NodeIdentity,
@@ -74,52 +79,18 @@ impl ClusterState {
         round: &mut Round,
     ) {
         self.end_earlier_boots(peer.id, &hello, round);
-        let known = self.inventory.nodes.get(&peer.id);
-        let unchanged = known.is_some_and(|node| {
-            !node.lost
-                && node.boot == hello.boot
-                && node.name == peer.name
-                && node.software == hello.software
-                && node.mps == hello.mps
-                && node.kernel == hello.kernel
-                && node.generation >= hello.generation
-        });
-        // A node that is not known may have been forgotten with its generation.
-        let generation = known.map_or(1, |node| node.generation).max(self.guards.generation_min);
-        let generation =
-            if hello.generation > generation { hello.generation + 1 } else { generation };
-        let node = NodeState {
-            name: peer.name.clone(),
-            generation,
-            lost: false,
-            boot: hello.boot,
-            software: hello.software.clone(),
-            cores: hello.cores,
-            memory_bytes: hello.memory.get(),
-            mps: hello.mps,
-            kernel: hello.kernel,
-            session: Some(NodeSession {
-                id: session,
-                process: hello.process,
-                address: hello.address,
-                ready: false,
-                reported: std::collections::HashSet::new(),
-            }),
-            expiry: self.guards.expiry_from(now),
-            last_seen_unix: known.map_or(Millis::ZERO, |node| node.last_seen_unix),
+        let node = welcomed_node(&self.guards, &self.inventory, &peer, session, &hello, now);
+        let welcome = Welcome {
+            protocol: PROTOCOL_VERSION,
+            controller: self.guards.controller,
+            node: peer.name.clone(),
+            epoch: self.guards.epoch,
+            generation: node.generation,
+            lease: self.guards.lease,
         };
-        if !unchanged {
-            round.attaches.push(NodeRegistration {
-                node: peer.id,
-                name: peer.name.clone(),
-                boot: hello.boot,
-                generation,
-                software: hello.software,
-                cores: hello.cores,
-                memory_bytes: hello.memory.get(),
-                mps: hello.mps,
-                kernel: hello.kernel,
-            });
+        let known = self.inventory.nodes.get(&peer.id);
+        if !known.is_some_and(|known| is_registered(known, &node, &hello)) {
+            round.nodes.registrations.push(registration(&peer, &node));
         }
         self.inventory.nodes.insert(peer.id, node);
         for gpu in self.inventory.gpus.values_mut().filter(|gpu| gpu.node == peer.id) {
@@ -127,50 +98,8 @@ impl ClusterState {
         }
         round.shape_changed = true;
         round.effects.push(RoundEffect::Bind { node: peer.id, session });
-        let welcome = Welcome {
-            protocol: PROTOCOL_VERSION,
-            controller: self.guards.controller,
-            node: peer.name,
-            epoch: self.guards.epoch,
-            generation,
-            lease: self.guards.lease,
-        };
-        round
-            .effects
-            .push(RoundEffect::Send { node: peer.id, frame: Box::new(ToAgent::Welcome(welcome)) });
-    }
-
-    /// Returns the rollback that an agent proves by holding an epoch or a generation that the
-    /// store never gave out. Both are committed before they are sent.
-    fn rollback_shown_by(&self, peer: &NodeIdentity, hello: &Hello) -> Option<DatabaseRollback> {
-        if hello.highest_epoch > self.guards.epoch {
-            return Some(DatabaseRollback::EarlierEpoch {
-                known: hello.highest_epoch,
-                found: self.guards.epoch,
-            });
-        }
-        let given = self.inventory.nodes.get(&peer.id)?.generation.max(self.guards.generation_min);
-        (hello.generation > given).then_some(DatabaseRollback::EarlierGeneration {
-            known: hello.generation,
-            found: given,
-        })
-    }
-
-    fn check_hello(&self, peer: &NodeIdentity, hello: &Hello) -> Result<(), HelloRefusal> {
-        if hello.protocol != PROTOCOL_VERSION {
-            return Err(HelloRefusal::OtherProtocol { agent: hello.protocol });
-        }
-        if !is_credible(self.guards.epoch, hello.highest_epoch, hello.generation) {
-            let (epoch, generation) = (hello.highest_epoch, hello.generation);
-            return Err(HelloRefusal::DamagedState { epoch, generation });
-        }
-        let mut nodes = self.inventory.nodes.iter();
-        match nodes.find(|(id, node)| **id != peer.id && node.name == peer.name) {
-            Some((owner, _)) => {
-                Err(HelloRefusal::NameTaken { name: peer.name.clone(), owner: *owner })
-            }
-            None => Ok(()),
-        }
+        let frame = Box::new(ToAgent::Welcome(welcome));
+        round.effects.push(RoundEffect::Send { node: peer.id, frame });
     }
 
     /// Ends the attempts of earlier boots: a new boot id proves that none of them runs. The
@@ -180,12 +109,11 @@ impl ClusterState {
         if node.boot == hello.boot {
             return;
         }
-        let dead: Vec<_> =
-            self.attempts.live.iter().filter(|(_, l)| l.node == id).map(|(a, _)| *a).collect();
+        let dead = self.attempts.on_node(id);
         if !dead.is_empty() {
             node.generation += 1;
         }
-        // What stood is gone, so that the rest of a plan would not make what was asked for.
+        // A reboot removes all instances, so that the rest of a plan would not make its layout.
         self.give_up_layouts(id, "its node was rebooted", round);
         for attempt in dead {
             let detail = "its node was rebooted".to_owned();
@@ -198,7 +126,7 @@ impl ClusterState {
     ///
     /// `None`: not granted, since the node is lost, of another generation, or on another
     /// connection.
-    pub fn renew(
+    pub fn renew_lease(
         &mut self,
         node: NodeId,
         session: u64,
@@ -231,8 +159,7 @@ impl ClusterState {
             .filter(|(_, node)| !node.lost && now >= node.expiry)
             .map(|(id, _)| *id)
             .collect();
-        let members = self.inventory.nodes.values().filter(|node| !node.lost).count();
-        if overdue.is_empty() || (members >= BRAKE_FROM_NODES && overdue.len() * 2 > members) {
+        if overdue.is_empty() || self.is_braking(now) {
             return;
         }
         for id in overdue {
@@ -247,16 +174,21 @@ impl ClusterState {
     /// store now, and on the node when it comes back (rule F11). Nothing is placed until all
     /// leases of unknown grants have run out.
     fn lose_rolled_back_nodes(&mut self, round: &mut Round) {
-        let floor = self.guards.generation_min;
+        let generation_min = self.guards.generation_min;
         let below: Vec<NodeId> = self
             .inventory
             .nodes
             .iter()
-            .filter(|(_, n)| n.generation < floor)
+            .filter(|(_, n)| n.generation < generation_min)
             .map(|(id, _)| *id)
             .collect();
         for id in below {
-            self.declare_lost(id, floor, "the database was rolled back to an earlier state", round);
+            self.declare_lost(
+                id,
+                generation_min,
+                "the database was rolled back to an earlier state",
+                round,
+            );
         }
     }
 
@@ -268,33 +200,117 @@ impl ClusterState {
             let reason = format!("it was declared lost: {detail}");
             round.effects.push(RoundEffect::Refuse { session: session.id, reason, retry: true });
         }
-        round.raises.push((id, generation, true));
+        round.nodes.generations.push((id, generation, true));
         self.give_up_layouts(id, detail, round);
         round.shape_changed = true;
-        let lost: Vec<_> =
-            self.attempts.live.iter().filter(|(_, l)| l.node == id).map(|(a, _)| *a).collect();
-        for attempt in lost {
+        for attempt in self.attempts.on_node(id) {
             self.end_attempt(attempt, record_without_exit(Outcome::Lost, detail.to_owned()), round);
         }
     }
 
     /// Returns whether most nodes fell silent at once. Then none is declared lost, since the
     /// controller itself is probably cut off.
-    pub fn braking(&self, now: Millis) -> bool {
-        let members = self.inventory.nodes.values().filter(|node| !node.lost).count();
-        let overdue =
-            self.inventory.nodes.values().filter(|node| !node.lost && now >= node.expiry).count();
+    pub fn is_braking(&self, now: Millis) -> bool {
+        let (members, overdue) = self.inventory.count_overdue(now);
         members >= BRAKE_FROM_NODES && overdue * 2 > members
     }
+}
 
-    /// Returns the node of a name.
-    pub fn node_named(&self, name: &NodeName) -> Option<NodeId> {
-        self.inventory.nodes.iter().find(|(_, node)| node.name == *name).map(|(id, _)| *id)
+fn check_hello(
+    guards: &LeaderGuards,
+    inventory: &NodeInventory,
+    peer: &NodeIdentity,
+    hello: &Hello,
+) -> Result<(), HelloRefusal> {
+    if hello.protocol != PROTOCOL_VERSION {
+        return Err(HelloRefusal::OtherProtocol { agent: hello.protocol });
     }
+    if !is_credible(guards.epoch, hello.highest_epoch, hello.generation) {
+        let (epoch, generation) = (hello.highest_epoch, hello.generation);
+        return Err(HelloRefusal::DamagedState { epoch, generation });
+    }
+    let mut nodes = inventory.nodes.iter();
+    match nodes.find(|(id, node)| **id != peer.id && node.name == peer.name) {
+        Some((owner, _)) => Err(HelloRefusal::NameTaken { name: peer.name.clone(), owner: *owner }),
+        None => Ok(()),
+    }
+}
 
-    /// Returns the node that a GPU is in, if it is known and connected.
-    pub fn node_of_gpu(&self, gpu: &GpuId) -> Option<NodeId> {
-        let node = self.inventory.gpus.get(gpu)?.node;
-        self.inventory.nodes.get(&node)?.session.as_ref().map(|_| node)
+/// Returns the rollback that an agent proves by holding an epoch or a generation that the
+/// store never gave out. Both are committed before they are sent.
+fn find_rollback(
+    guards: &LeaderGuards,
+    inventory: &NodeInventory,
+    peer: &NodeIdentity,
+    hello: &Hello,
+) -> Option<DatabaseRollback> {
+    if hello.highest_epoch > guards.epoch {
+        return Some(DatabaseRollback::EarlierEpoch {
+            known: hello.highest_epoch,
+            found: guards.epoch,
+        });
+    }
+    let given = inventory.nodes.get(&peer.id)?.generation.max(guards.generation_min);
+    (hello.generation > given)
+        .then_some(DatabaseRollback::EarlierGeneration { known: hello.generation, found: given })
+}
+
+/// Returns a node as its agent's hello describes it, with a new session.
+fn welcomed_node(
+    guards: &LeaderGuards,
+    inventory: &NodeInventory,
+    peer: &NodeIdentity,
+    session: u64,
+    hello: &Hello,
+    now: Millis,
+) -> NodeState {
+    let known = inventory.nodes.get(&peer.id);
+    // A node that is not known may have been forgotten with its generation.
+    let generation = known.map_or(1, |node| node.generation).max(guards.generation_min);
+    let generation = if hello.generation > generation { hello.generation + 1 } else { generation };
+    NodeState {
+        name: peer.name.clone(),
+        generation,
+        lost: false,
+        boot: hello.boot,
+        software: hello.software.clone(),
+        cores: hello.cores,
+        memory_bytes: hello.memory.get(),
+        mps: hello.mps,
+        kernel: hello.kernel,
+        session: Some(NodeSession {
+            id: session,
+            process: hello.process,
+            address: hello.address.clone(),
+            ready: false,
+            reported: HashSet::new(),
+        }),
+        expiry: guards.expiry_from(now),
+        last_seen_unix: known.map_or(Millis::ZERO, |node| node.last_seen_unix),
+    }
+}
+
+/// Whether the store already has all that a hello registers.
+fn is_registered(known: &NodeState, node: &NodeState, hello: &Hello) -> bool {
+    !known.lost
+        && known.boot == node.boot
+        && known.name == node.name
+        && known.software == node.software
+        && known.mps == node.mps
+        && known.kernel == node.kernel
+        && known.generation >= hello.generation
+}
+
+fn registration(peer: &NodeIdentity, node: &NodeState) -> NodeRegistration {
+    NodeRegistration {
+        node: peer.id,
+        name: peer.name.clone(),
+        boot: node.boot,
+        generation: node.generation,
+        software: node.software.clone(),
+        cores: node.cores,
+        memory_bytes: node.memory_bytes,
+        mps: node.mps,
+        kernel: node.kernel,
     }
 }

@@ -2,11 +2,12 @@
 
 use crate::commands::{CommandResult, JobStateChange};
 use crate::input::Input;
-use crate::round::Round;
+use crate::round::{JobWrites, Round};
 use crate::rows::findings::CommitFindings;
 use crate::rows::submitted::SubmittedJob;
 use crate::rows::transitions::WaitingJobChange;
 use crate::state::ClusterState;
+use crate::state::queue::JobQueue;
 use std::collections::BTreeMap;
 use tessera_model::life::JobState;
 use tessera_model::{JobId, Millis};
@@ -20,10 +21,10 @@ impl Round {
     }
 
     /// Returns the results of commands by token, completed by what only the store knows.
-    pub fn answers(&self, findings: &CommitFindings) -> Vec<(u64, Vec<CommandResult>)> {
-        // Each result that the picture left open stands for one command, in their order.
+    pub fn complete_answers(&self, findings: &CommitFindings) -> Vec<(u64, Vec<CommandResult>)> {
+        // Each result that the state left open belongs to one command, in their order.
         let mut moved = findings.moved.iter();
-        let mut tell = |job: &JobId, known: &Option<CommandResult>| {
+        let mut result = |job: &JobId, known: &Option<CommandResult>| {
             known.clone().unwrap_or_else(|| match moved.next() {
                 Some(Some(_)) => CommandResult::Done,
                 Some(None) | None => match findings.unmoved.get(job) {
@@ -33,9 +34,9 @@ impl Round {
             })
         };
         let answer = |(token, jobs): &(u64, Vec<(JobId, Option<CommandResult>)>)| {
-            (*token, jobs.iter().map(|(job, known)| tell(job, known)).collect())
+            (*token, jobs.iter().map(|(job, known)| result(job, known)).collect())
         };
-        self.results.iter().map(answer).collect()
+        self.answers.users.iter().map(answer).collect()
     }
 
     /// Returns the state changes of waiting jobs that users commanded, to be announced.
@@ -49,7 +50,7 @@ impl Round {
         &self,
         moved: &[Option<JobState>],
     ) -> impl Iterator<Item = (JobId, JobState)> {
-        let taken = self.commands.iter().zip(moved);
+        let taken = self.jobs.commands.iter().zip(moved);
         taken.filter_map(|(command, moved)| Some((command.job, (*moved)?)))
     }
 }
@@ -61,27 +62,28 @@ impl ClusterState {
             .recently_commanded
             .extend(round.taken(&findings.moved).map(|(job, _)| (job, now)));
     }
-
-    /// Whether a user already changed a job that is announced only now.
-    pub(crate) fn was_commanded(&self, job: JobId, round: &Round) -> bool {
-        // It is in the store, waiting, or it would not be announced: the command will move it. If
-        // it is released after that, the release says so once more.
-        let released = WaitingJobChange::To(JobState::Queued);
-        let now = round.commands.iter().any(|c| c.job == job && c.change != released);
-        now || self.queue.recently_commanded.contains_key(&job)
-    }
 }
 
 impl CommitFindings {
     /// Returns the released jobs as the **first** input of the next round: later commands come
     /// after it.
-    pub fn requeued(&mut self) -> Option<Input> {
+    pub fn take_requeued(&mut self) -> Option<Input> {
         let released = std::mem::take(&mut self.released);
-        let fresh = |(job, sheet): (JobId, crate::LaunchSpec)| {
-            let fresh = SubmittedJob::new(job, &sheet.spec, sheet.gang, sheet.attempts);
-            SubmittedJob { waited: sheet.waited, done: sheet.done, ..fresh }
+        let submitted = |(job, launch_spec): (JobId, crate::LaunchSpec)| {
+            let job =
+                SubmittedJob::new(job, &launch_spec.spec, launch_spec.gang, launch_spec.attempts);
+            SubmittedJob { waited: launch_spec.waited, done: launch_spec.done, ..job }
         };
-        let jobs: Vec<_> = released.into_iter().map(fresh).collect();
+        let jobs: Vec<_> = released.into_iter().map(submitted).collect();
         (!jobs.is_empty()).then_some(Input::Requeued(jobs))
     }
+}
+
+/// Whether a user already changed a job that is announced only now.
+pub(crate) fn was_commanded(queue: &JobQueue, job: JobId, jobs: &JobWrites) -> bool {
+    // It is in the store, waiting, or it would not be announced: the command will move it. If
+    // it is released after that, the release announces it once more.
+    let released = WaitingJobChange::To(JobState::Queued);
+    let now = jobs.commands.iter().any(|c| c.job == job && c.change != released);
+    now || queue.recently_commanded.contains_key(&job)
 }

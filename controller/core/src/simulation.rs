@@ -1,14 +1,14 @@
 //! Simulation of the whole control plane: the real core over a store in memory, machines that
-//! follow the agent's rules, and faults by lot. A run is its seed.
+//! follow the agent's rules, and random faults. A run is its seed.
 //!
-//! `TESSERA_SIM_SEEDS=from..to` or a number says which seeds are run.
+//! `TESSERA_SIM_SEEDS=from..to` or a number selects the seeds.
 
 mod agent;
-mod chance;
 mod checks;
-mod dice;
+mod events;
 mod leader;
 mod machine;
+mod random;
 mod restless;
 mod store;
 mod world;
@@ -22,11 +22,11 @@ use tessera_wire::frames::{GpuHealth, GpuReport, MigReport};
 use tessera_wire::tls::NodeIdentity;
 use uuid::Uuid;
 
-use self::chance::Lots;
 use self::checks::Past;
-use self::dice::Dice;
+use self::events::Lots;
 use self::leader::{Commit, Controller};
 use self::machine::{Disk, Machine};
+use self::random::RandomNumbers;
 use self::store::Store;
 use self::world::World;
 use super::Input;
@@ -36,7 +36,7 @@ use crate::commands::JobCommand;
 const EVENTS: usize = 1_500;
 /// Steps of 400 ms after which every job must have ended once the faults stopped.
 const STEPS_TO_THE_END: usize = 3_000;
-/// Runs without being asked for more: a second or two.
+/// Seeds without that setting: a second or two.
 const SEEDS: u64 = 400;
 
 /// What some run must have met, or the simulation proves nothing.
@@ -77,7 +77,7 @@ fn model(key: &str) -> &'static GpuModel {
     &catalog::models()[key]
 }
 
-fn card(number: u128, index: u32, mig: bool) -> GpuReport {
+fn new_gpu(number: u128, index: u32, mig: bool) -> GpuReport {
     let key = "a30-24gb";
     GpuReport {
         gpu: format!("GPU-{}", Uuid::from_u128(number)).parse().unwrap(),
@@ -98,8 +98,8 @@ fn card(number: u128, index: u32, mig: bool) -> GpuReport {
     }
 }
 
-fn machine(number: u128, dice: &mut Dice) -> Machine {
-    let cards = 1 + u32::try_from(dice.below(2)).unwrap();
+fn machine(number: u128, random: &mut RandomNumbers) -> Machine {
+    let gpus = 1 + u32::try_from(random.below(2)).unwrap();
     // The first GPU can take every ask, so that no job waits for ever.
     let mig = |index: u32| (number == 1 && index == 0) || index == 1;
     Machine {
@@ -109,35 +109,35 @@ fn machine(number: u128, dice: &mut Dice) -> Machine {
         },
         boot: BootId::from_uuid(Uuid::from_u128(number)),
         disk: Disk::default(),
-        cards: (0..cards).map(|i| card(number * 100 + u128::from(i), i, mig(i))).collect(),
+        gpus: (0..gpus).map(|i| new_gpu(number * 100 + u128::from(i), i, mig(i))).collect(),
         processes: BTreeMap::new(),
         agent: None,
-        rate: i64::try_from(dice.below(100)).unwrap() - 50,
+        rate: i64::try_from(random.below(100)).unwrap() - 50,
         next_slice: number * 1_000_000,
     }
 }
 
 fn world(seed: u64) -> World {
-    let mut dice = Dice::new(seed);
-    let nodes = 1 + u128::from(dice.below(4));
-    let machines: Vec<_> = (1..=nodes).map(|number| machine(number, &mut dice)).collect();
+    let mut random = RandomNumbers::new(seed);
+    let nodes = 1 + u128::from(random.below(4));
+    let machines: Vec<_> = (1..=nodes).map(|number| machine(number, &mut random)).collect();
     let policies = ["scheme-b", "tessera", "restless", "restless", "exclusive"];
-    let policy = dice.pick(&policies).unwrap();
+    let policy = random.pick(&policies).unwrap();
     let mut store = Store::default();
     store.epoch = 1;
     let now = Millis::from_secs(1_000);
-    let both_cards = machines[0].cards.len() > 1;
+    let both_cards = machines[0].gpus.len() > 1;
     World {
         both_cards,
-        controller: Controller::new(policy, 1, store.picture(), now),
-        dice,
+        controller: Controller::new(policy, 1, store.snapshot(), now),
+        random,
         now,
         store,
         machines,
         links: BTreeMap::new(),
         policy,
         tape: tessera_placement::record::RoundReplay::default(),
-        minted: 10_000,
+        ids: 10_000,
         tokens: BTreeMap::new(),
         counts: BTreeMap::new(),
         history: VecDeque::new(),
@@ -145,9 +145,9 @@ fn world(seed: u64) -> World {
 }
 
 /// Prints what led to a failure, wherever it happens.
-struct Told(u64, World);
+struct FailureReport(u64, World);
 
-impl Drop for Told {
+impl Drop for FailureReport {
     fn drop(&mut self) {
         if std::thread::panicking() {
             for line in &self.1.history {
@@ -159,16 +159,16 @@ impl Drop for Told {
 }
 
 fn run(seed: u64) -> BTreeMap<&'static str, u64> {
-    let mut told = Told(seed, world(seed));
-    let (world, mut past) = (&mut told.1, Past::default());
-    let cards: Vec<_> = world.machines.iter().map(|m| m.cards.clone()).collect();
+    let mut frames = FailureReport(seed, world(seed));
+    let (world, mut past) = (&mut frames.1, Past::default());
+    let gpus: Vec<_> = world.machines.iter().map(|m| m.gpus.clone()).collect();
     let lots = Lots::new(world);
     for _ in 0..EVENTS {
         let event = lots.draw(world);
         world.happen(event);
         past.check(world);
     }
-    heal(world, cards);
+    heal(world, gpus);
     for _ in 0..STEPS_TO_THE_END {
         if world.store.jobs.values().all(|job| job.state.is_final()) {
             return std::mem::take(&mut world.counts);
@@ -181,31 +181,31 @@ fn run(seed: u64) -> BTreeMap<&'static str, u64> {
 }
 
 /// The faults stop: the first machine gets its GPUs back, strangers leave.
-fn heal(world: &mut World, cards: Vec<Vec<GpuReport>>) {
-    for (node, cards) in cards.into_iter().enumerate() {
+fn heal(world: &mut World, gpus: Vec<Vec<GpuReport>>) {
+    for (node, gpus) in gpus.into_iter().enumerate() {
         let machine = &world.machines[node];
         // The first machine can take every job; what the others lost stays lost.
         let same = node > 0
-            || machine.cards.len() == cards.len()
-                && machine.cards.iter().zip(&cards).all(|(now, before)| now.mig == before.mig);
+            || machine.gpus.len() == gpus.len()
+                && machine.gpus.iter().zip(&gpus).all(|(now, before)| now.mig == before.mig);
         if !same {
             world.reboot(node);
-            let kept = std::mem::take(&mut world.machines[node].cards);
-            world.machines[node].cards = cards;
-            for card in &mut world.machines[node].cards {
+            let kept = std::mem::take(&mut world.machines[node].gpus);
+            world.machines[node].gpus = gpus;
+            for card in &mut world.machines[node].gpus {
                 let known = kept.iter().find(|k| k.gpu == card.gpu);
                 card.layout_gen = known.map_or(0, |k| k.layout_gen);
             }
         }
         let machine = &mut world.machines[node];
-        let gpus: Vec<_> = machine.cards.iter().map(|card| card.gpu.clone()).collect();
-        for card in &mut machine.cards {
+        let gpus: Vec<_> = machine.gpus.iter().map(|card| card.gpu.clone()).collect();
+        for card in &mut machine.gpus {
             card.instances.retain(|instance| instance.slice.is_some());
             card.instances.iter_mut().for_each(|instance| instance.trouble = None);
         }
         for gpu in gpus {
-            let told = world.machines[node].gpu_report(&gpu);
-            world.tell(node, told);
+            let frames = world.machines[node].gpu_report(&gpu);
+            world.send_frames(node, frames);
         }
     }
     let broken: Vec<_> = world.links.iter().filter(|(_, l)| l.broken).map(|(s, _)| *s).collect();
@@ -225,8 +225,8 @@ fn calm_step(world: &mut World) {
     world.pass(Millis::new(400));
     world.input(Input::Tick);
     world.end_reload();
-    while !world.controller.fresh.is_empty() {
-        world.hear_fresh();
+    while !world.controller.submitted.is_empty() {
+        world.announce_submitted();
     }
     for node in 0..world.machines.len() {
         world.start_agent(node);
@@ -239,7 +239,7 @@ fn calm_step(world: &mut World) {
         .filter(|(_, job)| job.state == JobState::Held)
         .map(|(job, _)| *job)
         .collect();
-    if !held.is_empty() && world.dice.chance(5) {
+    if !held.is_empty() && world.random.happens(5) {
         world.command(JobCommand::Release, held);
     }
     for session in world.links.keys().copied().collect::<Vec<_>>() {
@@ -248,7 +248,7 @@ fn calm_step(world: &mut World) {
         }
     }
     // Jobs end only where operators let them begin.
-    for (kind, target) in world.store.words.keys().cloned().collect::<Vec<_>>() {
+    for (kind, target) in world.store.overrides.keys().cloned().collect::<Vec<_>>() {
         world.lift(kind, target);
     }
     world.end_round(Commit::Done);
@@ -269,7 +269,7 @@ fn calm_step(world: &mut World) {
         world.step_plan(node, &gpu, false);
     }
     for (node, attempt) in world.running() {
-        if world.dice.chance(30) {
+        if world.random.happens(30) {
             world.exit(node, attempt, Outcome::Succeeded);
         }
     }

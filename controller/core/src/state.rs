@@ -1,6 +1,7 @@
 //! The leader's state in memory: what it knows of the cluster, by owner.
 
 use crate::accounts::Accounts;
+use crate::predictions::OutcomeCounts;
 use crate::state::accounting::Accounting;
 use crate::state::attempts::AttemptTable;
 use crate::state::guards::LeaderGuards;
@@ -13,7 +14,7 @@ use crate::state::predictions::Predictions;
 use crate::state::queue::JobQueue;
 use std::sync::Arc;
 use std::time::Duration;
-use tessera_model::Millis;
+use tessera_model::{GpuId, Millis, NodeId, NodeName};
 
 pub(crate) mod accounting;
 pub(crate) mod attempts;
@@ -35,11 +36,11 @@ pub struct ClusterState {
     pub(crate) inventory: NodeInventory,
     /// Jobs that wait.
     pub(crate) queue: JobQueue,
-    /// Attempts that hold places.
+    /// Attempts that hold placements.
     pub(crate) attempts: AttemptTable,
     /// Requested layouts, and plans that are not sent yet.
     pub(crate) layouts: LayoutRequests,
-    /// Running jobs that are moved, and the places kept for them.
+    /// Running jobs that are migrated, and the placements kept for them.
     pub(crate) migrations: Migrations,
     /// What accounts may hold, and what their users used recently.
     pub(crate) accounting: Accounting,
@@ -47,7 +48,7 @@ pub struct ClusterState {
     pub(crate) predictions: Predictions,
     /// Administrative overrides in force.
     pub(crate) overrides: OverrideTable,
-    /// The placement policy with what it needs beside the cluster.
+    /// The placement policy with what it needs besides the cluster.
     pub(crate) planner: Planner,
     pub(crate) clock: RoundClock,
 }
@@ -67,9 +68,9 @@ impl ClusterState {
         self.guards.epoch
     }
 
-    /// Sets how long a job runs at least before it is asked to move, or to move again.
-    pub const fn set_migration_cooldown(&mut self, rest: Millis) {
-        self.migrations.cooldown = rest;
+    /// Sets the migration cooldown: how long a job runs at least before it is migrated (again).
+    pub const fn set_migration_cooldown(&mut self, cooldown: Millis) {
+        self.migrations.cooldown = cooldown;
     }
 
     /// Sets how long a round may spend on improving placements, as a stopwatch measures it.
@@ -81,9 +82,14 @@ impl ClusterState {
 
     /// Sets the accounts, and the users' usage before this leader's time, as time on one compute
     /// slice.
-    pub fn set_accounts(&mut self, accounts: Accounts, had: Vec<(String, Millis)>, now: Millis) {
+    pub fn set_accounts(
+        &mut self,
+        accounts: Accounts,
+        earlier: Vec<(String, Millis)>,
+        now: Millis,
+    ) {
         self.accounting.accounts = accounts;
-        self.accounting.ledger.begin(had, &self.accounting.accounts, now);
+        self.accounting.ledger.begin(earlier, &self.accounting.accounts, now);
     }
 
     /// Returns the policy's name.
@@ -92,7 +98,23 @@ impl ClusterState {
     }
 
     /// Returns how long placement is still held; zero if it goes on (rule F14).
-    pub fn held_for(&self, now: Millis) -> Millis {
+    pub fn placement_held_for(&self, now: Millis) -> Millis {
         self.guards.hold_until.minus(now)
+    }
+
+    /// Returns the outcomes of predicted memory since the last call. They outlast a reload.
+    pub fn take_memory_outcomes(&mut self) -> OutcomeCounts {
+        std::mem::take(&mut self.predictions.memory_outcomes)
+    }
+
+    /// Returns the node of a name.
+    pub fn node_named(&self, name: &NodeName) -> Option<NodeId> {
+        self.inventory.nodes.iter().find(|(_, node)| node.name == *name).map(|(id, _)| *id)
+    }
+
+    /// Returns the node that a GPU is in, if it is known and connected.
+    pub fn node_of_gpu(&self, gpu: &GpuId) -> Option<NodeId> {
+        let node = self.inventory.gpus.get(gpu)?.node;
+        self.inventory.nodes.get(&node)?.session.as_ref().map(|_| node)
     }
 }

@@ -1,6 +1,7 @@
 //! One round: inputs in, decisions out.
 
 use crate::input::Input;
+use crate::plans::make_ready;
 use crate::round::Round;
 use crate::state::ClusterState;
 use std::sync::Arc;
@@ -25,14 +26,14 @@ impl ClusterState {
         self.welcome_successors(now, &mut round);
         self.expire_nodes(now, &mut round);
         self.resume_gangs(&mut round);
-        self.make_ready(&mut round);
+        make_ready(&mut self.attempts, &self.inventory, &mut round);
         self.give_up_impossible(&mut round);
         self.plan_requested_layouts(now, new_id, &mut round);
         self.place_kept_jobs(now, new_id, &mut round);
-        let draft = self.place_waiting_jobs(now, new_id, &mut round);
-        self.order_plans(now, new_id, &mut round);
-        if let Some(draft) = draft.filter(|_| !round.is_empty()) {
-            round.record = Some(Arc::new(self.planner.recorder.keep_draft(draft)));
+        let record = self.place_waiting_jobs(now, new_id, &mut round);
+        self.order_plans(now, new_id, &mut round.plans);
+        if let Some(record) = record.filter(|_| !round.is_empty()) {
+            round.record = Some(Arc::new(self.planner.recorder.keep_draft(record)));
         }
         round
     }

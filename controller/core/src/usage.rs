@@ -15,7 +15,7 @@ struct UserCounts {
     held: u32,
 }
 
-fn total(
+fn account_usage(
     name: &str,
     (share, quota_slices): (u32, Option<u32>),
     users: Vec<UserUsage>,
@@ -37,7 +37,7 @@ fn total(
     }
 }
 
-fn weigh(accounts: &mut [AccountUsage]) {
+fn add_fair_shares(accounts: &mut [AccountUsage]) {
     let used: f64 = accounts.iter().map(|account| account.recent_slice_secs).sum();
     let shares: f64 = accounts.iter().map(|account| f64::from(account.share)).sum();
     for account in accounts {
@@ -51,7 +51,7 @@ fn weigh(accounts: &mut [AccountUsage]) {
 impl ClusterState {
     /// Returns what accounts and their users used recently, hold, and may hold.
     pub fn usage(&self, now: Millis) -> UsageReport {
-        let counts = self.counts(now);
+        let counts = self.count_by_user(now);
         let accounts = &self.accounting.accounts;
         let user = |name: &str| {
             let count = counts.get(name).copied().unwrap_or_default();
@@ -60,7 +60,7 @@ impl ClusterState {
                 recent_slice_secs: self
                     .accounting
                     .ledger
-                    .had(name, accounts, now)
+                    .recent_usage(name, accounts, now)
                     .duration()
                     .as_secs_f64(),
                 held_slices: count.held,
@@ -69,12 +69,12 @@ impl ClusterState {
                 waiting: count.waiting,
             }
         };
-        let mut told: Vec<AccountUsage> = accounts
+        let mut usage: Vec<AccountUsage> = accounts
             .accounts
             .iter()
             .map(|(name, terms)| {
                 let users: Vec<UserUsage> = terms.members.iter().map(|name| user(name)).collect();
-                total(name, (terms.share, terms.quota), users, true)
+                account_usage(name, (terms.share, terms.quota), users, true)
             })
             .collect();
         let known: BTreeSet<&str> = self
@@ -85,30 +85,27 @@ impl ClusterState {
             .chain(counts.keys().map(|user| &**user))
             .collect();
         let alone = known.into_iter().filter(|user| !accounts.of_user.contains_key(*user));
-        told.extend(alone.map(|name| {
+        usage.extend(alone.map(|name| {
             let user = user(name);
-            total(name, (1, user.quota_slices), vec![user], false)
+            account_usage(name, (1, user.quota_slices), vec![user], false)
         }));
-        weigh(&mut told);
+        add_fair_shares(&mut usage);
         UsageReport {
             fair_share: accounts.fair && self.planner.policy.shares_fairly(),
             half_life_secs: accounts.half_life.map(|half| half.duration().as_secs_f64()),
-            accounts: told,
+            accounts: usage,
         }
     }
 
-    fn counts(&self, now: Millis) -> BTreeMap<Arc<str>, UserCounts> {
+    fn count_by_user(&self, now: Millis) -> BTreeMap<Arc<str>, UserCounts> {
         let mut counts: BTreeMap<Arc<str>, UserCounts> = BTreeMap::new();
         for live in self.attempts.live.values() {
             counts.entry(Arc::clone(&live.user)).or_default().running += 1;
         }
         for waiting in self.queue.waiting.values() {
-            counts.entry(Arc::clone(&waiting.asked.user)).or_default().waiting += 1;
+            counts.entry(Arc::clone(&waiting.job.user)).or_default().waiting += 1;
         }
-        let owner = |job: JobId| {
-            let live = self.attempts.live.get(self.attempts.by_job.get(&job)?)?;
-            Some(Arc::clone(&live.user))
-        };
+        let owner = |job: JobId| Some(Arc::clone(&self.attempts.of_job(job)?.user));
         for (job, slices) in held(&self.view(now)) {
             if let Some(user) = owner(job) {
                 counts.entry(user).or_default().held += slices;
@@ -121,11 +118,11 @@ impl ClusterState {
 #[cfg(test)]
 impl ClusterState {
     /// Checks that the ledger has what the users' attempts hold.
-    pub(crate) fn check_book(&self) {
-        for (user, had) in &self.accounting.ledger.users {
+    pub(crate) fn check_ledger(&self) {
+        for (user, usage) in &self.accounting.ledger.users {
             let own = self.attempts.live.values().filter(|live| live.user == *user);
             let held: f64 = own.map(|live| live.weight).sum();
-            assert!((held - had.held()).abs() < 1e-6, "{user} holds {held}, not {had:?}");
+            assert!((held - usage.held()).abs() < 1e-6, "{user} holds {held}, not {usage:?}");
         }
         let known = |live: &&crate::state::attempts::LiveAttempt| {
             self.accounting.ledger.users.contains_key(&live.user)

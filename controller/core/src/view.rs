@@ -1,9 +1,10 @@
 //! The cluster as policies see it, built from what agents reported and what was decided since.
 
+use crate::overrides::overrides_of;
 use crate::state::ClusterState;
 use crate::state::attempts::LiveAttempt;
 use crate::state::inventory::GpuState;
-use crate::state::overrides::{closed_to_others, held_seats};
+use crate::state::overrides::{closed_compute_instances, closed_to_others};
 use std::collections::BTreeMap;
 use tessera_model::mig::Slot;
 use tessera_model::mig::compute::Cut;
@@ -18,7 +19,7 @@ fn matches_mig_mode(gpu: &GpuState, holders: &[&LiveAttempt]) -> bool {
     holders.iter().all(|held| held.slot.is_some() == partitioned)
 }
 
-pub(crate) fn instances(gpu: &GpuState, holders: &[&LiveAttempt]) -> Vec<InstanceView> {
+pub(crate) fn instance_views(gpu: &GpuState, holders: &[&LiveAttempt]) -> Vec<InstanceView> {
     let MigReport::On { geometry } = &gpu.report.mig else {
         let state = held_by(holders, None).unwrap_or(InstanceState::Idle);
         return vec![InstanceView { slot: None, memory: gpu.report.memory, state }];
@@ -30,9 +31,13 @@ pub(crate) fn instances(gpu: &GpuState, holders: &[&LiveAttempt]) -> Vec<Instanc
         .map(|i| InstanceView {
             slot: Some(i.slot),
             memory: i.memory,
-            state: match &gpu.wish {
-                Some(wish) if wish.takes(i.slot) => InstanceState::Leaving,
-                _ => state_of(i, held_by(holders, Some(i.slot)), doomed(gpu, geometry, i, holders)),
+            state: match &gpu.layout_in_progress {
+                Some(layout) if layout.takes(i.slot) => InstanceState::Leaving,
+                _ => state_of(
+                    i,
+                    held_by(holders, Some(i.slot)),
+                    job_to_give_way(gpu, geometry, i, holders),
+                ),
             },
         })
         .collect();
@@ -50,7 +55,7 @@ pub(crate) fn instances(gpu: &GpuState, holders: &[&LiveAttempt]) -> Vec<Instanc
 }
 
 /// The job for whose place an instance is about to be destroyed.
-fn doomed(
+fn job_to_give_way(
     gpu: &GpuState,
     geometry: &tessera_model::mig::Geometry,
     instance: &InstanceReport,
@@ -76,7 +81,7 @@ fn held_by(holders: &[&LiveAttempt], slot: Option<Slot>) -> Option<InstanceState
 }
 
 /// Returns what a GPU instance with several compute instances is doing.
-fn seats_of(instance: &InstanceReport, held: Option<InstanceState>) -> InstanceState {
+fn cut_state_of(instance: &InstanceReport, held: Option<InstanceState>) -> InstanceState {
     let tenancy = match held {
         Some(InstanceState::Shared(tenancy)) => Some(tenancy),
         // Somebody cut it under its job, or it is taken for a change.
@@ -84,7 +89,7 @@ fn seats_of(instance: &InstanceReport, held: Option<InstanceState>) -> InstanceS
         None => None,
     };
     match (&instance.trouble, tenancy) {
-        (Some(_), Some(tenancy)) => held_seats(tenancy),
+        (Some(_), Some(tenancy)) => closed_compute_instances(tenancy),
         (Some(InstanceTrouble::Foreign { .. }), None) => InstanceState::Foreign,
         (Some(InstanceTrouble::Stuck { .. }), None) => InstanceState::Stuck,
         (None, tenancy) => {
@@ -101,12 +106,12 @@ fn seats_of(instance: &InstanceReport, held: Option<InstanceState>) -> InstanceS
 fn state_of(
     instance: &InstanceReport,
     held: Option<InstanceState>,
-    doomed_for: Option<JobId>,
+    gives_way_to: Option<JobId>,
 ) -> InstanceState {
     if !instance.parts.is_empty() {
-        return seats_of(instance, held);
+        return cut_state_of(instance, held);
     }
-    match (held, doomed_for) {
+    match (held, gives_way_to) {
         // Nobody joins sharers where something is the matter.
         (Some(InstanceState::Shared(tenancy)), _) if instance.trouble.is_some() => {
             return closed_to_others(&tenancy);
@@ -138,7 +143,7 @@ impl ClusterState {
             .filter_map(|gpu| {
                 let node = self.inventory.nodes.get(&gpu.node)?;
                 let holders = taken.get(&gpu.report.gpu).map_or(&[][..], Vec::as_slice);
-                let operator = self.overrides_of(gpu);
+                let operator = overrides_of(&self.overrides, &self.inventory, gpu);
                 Some(GpuView {
                     id: gpu.report.gpu.clone(),
                     node: node.name.clone(),
@@ -149,7 +154,7 @@ impl ClusterState {
                     mig: gpu.mig.clone(),
                     mps: node.mps,
                     kernel: node.kernel,
-                    available: self.inventory.available(gpu, now)
+                    available: self.inventory.is_available(gpu, now)
                         && operator.closed.is_none()
                         && !self.layouts.is_layout_requested(&gpu.report.gpu)
                         && matches_mig_mode(gpu, holders),
@@ -158,8 +163,8 @@ impl ClusterState {
                         || self.migrations.first_job_on(&gpu.report.gpu).is_some(),
                     instances: {
                         let mut views =
-                            self.overrides.with_quarantines(gpu, instances(gpu, holders));
-                        self.migrations.close(&gpu.report.gpu, &mut views);
+                            self.overrides.with_quarantines(gpu, instance_views(gpu, holders));
+                        self.migrations.hide_idle_instances(&gpu.report.gpu, &mut views);
                         views
                     },
                     operator,
@@ -172,7 +177,7 @@ impl ClusterState {
 
     /// Returns what stands or is promised on one GPU.
     pub(crate) fn instances_of(&self, gpu: &GpuState) -> Vec<InstanceView> {
-        self.overrides.with_quarantines(gpu, instances(gpu, &self.attempts.holders(gpu)))
+        self.overrides.with_quarantines(gpu, instance_views(gpu, &self.attempts.holders(gpu)))
     }
 
     /// Whether an attempt waits for an instance of the GPU that doesn't stand yet.

@@ -177,7 +177,7 @@ impl Placer {
     /// Says once that nodes are not declared lost although their leases ran out, and once that
     /// they are again.
     fn tell_of_brake(&mut self) {
-        let braking = self.parts.cluster.braking(clock::boot());
+        let braking = self.parts.cluster.is_braking(clock::boot());
         if braking && !self.braking {
             tracing::error!("most nodes fell silent at once: none is declared lost");
         } else if !braking && self.braking {
@@ -198,8 +198,8 @@ impl Placer {
             // Published at once: a client that sees an available node may submit for it.
             self.publish_shape();
         }
-        if let Some(how) = round.rewound {
-            self.refuse_results(&round.results);
+        if let Some(how) = round.rollback {
+            self.refuse_results(&round.answers.users);
             self.reload(Some(how), Duration::ZERO, ctx);
             return;
         }
@@ -236,7 +236,7 @@ impl Placer {
 
     fn not_committed(&mut self, round: &Round, error: &StoreError, ctx: &mut Context<Self>) {
         tracing::warn!(error = %Chain(error), "the round was not committed; the snapshot is read again");
-        self.refuse_results(&round.results);
+        self.refuse_results(&round.answers.users);
         if let Some(how) = rollback_of(error) {
             self.reload(Some(how), Duration::ZERO, ctx);
             return;
@@ -270,13 +270,13 @@ impl Placer {
 
     /// Carries out what follows from a committed round.
     fn act(&mut self, mut round: Round, mut findings: CommitFindings, ctx: &mut Context<Self>) {
-        for (token, results) in round.answers(&findings) {
+        for (token, results) in round.complete_answers(&findings) {
             if let Some(reply) = self.replies.remove(&token) {
                 // A disconnected client finds the result in the job.
                 let _ = reply.send(Ok(results));
             }
         }
-        for event in &round.events {
+        for event in &round.overrides.events {
             tracing::info!(
                 kind = event.kind,
                 by = event.by,
@@ -284,7 +284,7 @@ impl Placer {
                 "an administrator changed the cluster"
             );
         }
-        for (token, answer) in std::mem::take(&mut round.operated) {
+        for (token, answer) in std::mem::take(&mut round.answers.operators) {
             if let Some(reply) = self.operators.remove(&token) {
                 // A disconnected client asks again: every request may be repeated.
                 let _ = reply.send(Ok(answer));
@@ -293,13 +293,13 @@ impl Placer {
         for moved in round.commanded_changes(&findings) {
             self.carry_out(RoundEffect::Moved(moved));
         }
-        prediction_metrics::count_run_outcomes(&round.ended);
+        prediction_metrics::count_run_outcomes(&round.jobs.ended);
         prediction_metrics::count_memory_outcomes(self.parts.cluster.take_memory_outcomes());
-        prediction_metrics::export_trust(&self.parts.cluster.learned());
+        prediction_metrics::export_trust(&self.parts.cluster.model_status());
         self.parts.cluster.remember_commanded(&round, &findings, clock::boot());
-        let requeued = findings.requeued();
-        let traces = super::traces::placed(&round.reservations, &findings.sheets);
-        self.parts.cluster.set_launch_specs(findings.sheets, &traces);
+        let requeued = findings.take_requeued();
+        let traces = super::traces::placed(&round.jobs.reservations, &findings.launch_specs);
+        self.parts.cluster.set_launch_specs(findings.launch_specs, &traces);
         for effect in round.effects {
             self.carry_out(effect);
         }

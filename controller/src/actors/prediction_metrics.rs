@@ -82,13 +82,13 @@ pub fn register_series() {
 /// Exports which models are trusted now.
 pub fn export_trust(learned: &ModelStatus) {
     let models =
-        [(ModelSubject::Slices, learned.slices), (ModelSubject::Colocation, learned.company)];
+        [(ModelSubject::Slices, learned.slices), (ModelSubject::Colocation, learned.colocation)];
     for (subject, model) in models {
         if let Some((_, trusted)) = model {
             COUNTERS.trusted.with_label_values(&[subject.name()]).set(i64::from(trusted));
         }
     }
-    COUNTERS.low_confidence.set(i64::try_from(learned.doubted_tasks).unwrap_or(i64::MAX));
+    COUNTERS.low_confidence.set(i64::try_from(learned.low_confidence_tasks).unwrap_or(i64::MAX));
 }
 
 /// Counts outcomes of memory predictions.
@@ -109,7 +109,9 @@ fn add_outcomes(counter: &IntCounterVec, outcomes: OutcomeCounts) {
 
 /// Counts the outcomes of predicted run times in a committed round.
 pub fn count_run_outcomes(ended: &[EndedAttempt]) {
-    for (known, ran) in ended.iter().filter_map(|end| Some((end.foretold?, end.lasted.ran?))) {
+    for (known, ran) in
+        ended.iter().filter_map(|end| Some((end.run_prediction?, end.run_times.ran?)))
+    {
         let basis = known.basis.word();
         let within = if known.covers(ran) { "yes" } else { "no" };
         COUNTERS.outcomes.with_label_values(&[basis, within]).inc();

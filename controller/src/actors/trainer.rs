@@ -183,7 +183,7 @@ impl ColocationTrainer {
             return Ok(None);
         }
         let alone = predictions::read_run_samples(connection).await?;
-        let work = move || colocation::came(&runs, &alone).into_iter().unzip();
+        let work = move || colocation::measure_outcomes(&runs, &alone).into_iter().unzip();
         let computed = tokio::task::spawn_blocking(work).await;
         let Ok((came, rows)): Result<(Vec<_>, Vec<_>), _> = computed else { return Ok(None) };
         let recorded = store::colocations::record_outcomes(connection, &came).await?;

@@ -131,7 +131,7 @@ pub(super) async fn update(
             return Ok(changed);
         }
     }
-    carry_out(&state, job.0, JobCommand::Amend(update)).await
+    carry_out(&state, job.0, JobCommand::Update(update)).await
 }
 
 /// Refuses a job that has no share of the multiprocessors.
@@ -190,7 +190,7 @@ async fn to_tasks(
             JobCommand::Hold
             | JobCommand::Release
             | JobCommand::Reshare(_)
-            | JobCommand::Amend(_) => Err(refused(job, "finished", command)),
+            | JobCommand::Update(_) => Err(refused(job, "finished", command)),
         };
     }
     let results = send(state, unfinished, command).await?;
@@ -236,7 +236,7 @@ fn refused(job: JobRef, state: &str, command: JobCommand) -> ApiError {
         JobCommand::Cancel => ("cancelled", "a job that has not ended"),
         JobCommand::Hold => ("held", "a queued job; a running job can be cancelled"),
         JobCommand::Release => ("released", "a held job"),
-        JobCommand::Reshare(_) | JobCommand::Amend(_) => ("changed", "a waiting or running job"),
+        JobCommand::Reshare(_) | JobCommand::Update(_) => ("changed", "a waiting or running job"),
     };
     ApiError::WrongState {
         problem: format!("job {job} is {state} and can't be {verb}"),

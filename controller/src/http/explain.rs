@@ -12,7 +12,7 @@ use super::openapi::{JobPath, LookupProblems, Problems};
 use super::state::{State, no_job};
 use crate::ports::WaitingExplanation;
 use crate::store::reads::{Decided, candidate_view, memory_view, prediction_view};
-use tessera_control::counterfactual::Alternative;
+use tessera_control::answers::Alternative;
 
 /// Explains why a job waits, or why it was placed where it is.
 ///
@@ -66,7 +66,7 @@ fn waiting(job: JobView, view: WaitingExplanation) -> JobExplanation {
         memory_prediction: view.memory.as_ref().map(memory_view),
         alternatives: view.alternatives.into_iter().map(alternative_view).collect(),
         expected_start_secs: expected.and_then(|e| e.after).map(|t| t.duration().as_secs_f64()),
-        expected_start: expected.map(|expected| expected.words.clone()),
+        expected_start: expected.map(|expected| expected.text.clone()),
     }
 }
 

@@ -109,8 +109,8 @@ pub(super) async fn apply_layout(
     check_admin(&by, reason.as_deref())?;
     let wanted = wanted(&layout)?;
     let id = find_gpu(&state, &gpu.0).await?.1;
-    let wish = LayoutCommand { gpu: id.clone(), wanted, pin, by, reason };
-    let order = OperatorCommand::Apply(wish);
+    let wish = LayoutCommand { gpu: id.clone(), desired: wanted, pin, by, reason };
+    let order = OperatorCommand::ApplyLayout(wish);
     let done = state.ask(|reply| ToPlacer::Operate { order, reply }).await???;
     let applied = |state: &str, plan: Option<PlanId>| LayoutApplied {
         gpu: id.to_string(),
@@ -122,7 +122,7 @@ pub(super) async fn apply_layout(
             metrics::count_admin_change("layout", "requested");
             HttpResponse::Accepted().json(applied("ordered", Some(plan)))
         }
-        OperatorOutcome::Stands | OperatorOutcome::Said { .. } => {
+        OperatorOutcome::Stands | OperatorOutcome::OverrideApplied { .. } => {
             HttpResponse::Ok().json(applied("in_place", None))
         }
     })

@@ -235,11 +235,11 @@ async fn send_order(
 ) -> Result<Json<OperatorResult>, ApiError> {
     let OperatorRequest { by, reason, .. } = request;
     let order = match set {
-        true => OperatorCommand::Say { kind, on, by, reason },
-        false => OperatorCommand::Lift { kind, on, by },
+        true => OperatorCommand::SetOverride { kind, on, by, reason },
+        false => OperatorCommand::ClearOverride { kind, on, by },
     };
     let done = state.ask(|reply| ToPlacer::Operate { order, reply }).await???;
-    let changed = matches!(done, OperatorOutcome::Said { changed: true });
+    let changed = matches!(done, OperatorOutcome::OverrideApplied { changed: true });
     if changed {
         metrics::count_admin_change(kind.word(), if set { "set" } else { "cleared" });
     }

@@ -46,7 +46,7 @@ pub async fn apply_change(
 ) -> Result<(), StoreError> {
     let action = "change an administrative override";
     match change {
-        OverrideChange::Say(set) => {
+        OverrideChange::Set(set) => {
             let at = TargetColumns::from(&set.target);
             sqlx::query!(
                 r#"
@@ -66,7 +66,7 @@ pub async fn apply_change(
             .execute(connection)
             .await
         }
-        OverrideChange::Lift(kind, target) => {
+        OverrideChange::Clear(kind, target) => {
             let at = TargetColumns::from(target);
             sqlx::query!(
                 r#"
@@ -160,7 +160,7 @@ pub async fn read_overrides(
                 target,
                 by: found.by_user,
                 reason: found.reason,
-                said_unix: row.millis("set_at", found.set_ms)?,
+                since_unix: row.millis("set_at", found.set_ms)?,
             })
         })
         .collect()

@@ -26,7 +26,7 @@ pub(super) async fn insert_predictions(
     connection: &mut PgConnection,
     batch: &[Reservation],
 ) -> Result<(), StoreError> {
-    let rows = batch.iter().filter_map(|r| Some(ColocationRecord::of(r, r.beside.as_ref()?)));
+    let rows = batch.iter().filter_map(|r| Some(ColocationRecord::of(r, r.colocation.as_ref()?)));
     let rows: Vec<_> = rows.collect();
     if rows.is_empty() {
         return Ok(());
@@ -177,7 +177,7 @@ pub async fn record_outcomes(
 ) -> Result<NewOutcomes, StoreError> {
     let attempts: Vec<Uuid> = batch.iter().map(|came| came.attempt.as_uuid()).collect();
     let speeds: Vec<_> = batch.iter().map(|came| integer(came.speed)).collect();
-    let corunners: Vec<_> = batch.iter().map(|came| integer(came.beside)).collect();
+    let corunners: Vec<_> = batch.iter().map(|came| integer(came.co_runners)).collect();
     // NULL where nothing was predicted, or the co-runners were others than those of the prediction.
     let recorded = sqlx::query_scalar!(
         r#"

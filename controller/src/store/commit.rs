@@ -36,47 +36,48 @@ pub async fn commit_round(
     let mut transaction = connection.begin().await.map_err(StoreError::while_trying_to(action))?;
     leader::guard_epoch(&mut transaction, epoch).await?;
     write_nodes(&mut transaction, round).await?;
-    transitions::launch_attempts(&mut transaction, &round.ready).await?;
-    transitions::record_starts(&mut transaction, &round.started).await?;
-    transitions::record_stops(&mut transaction, &round.stopping).await?;
-    transitions::change_shares(&mut transaction, &round.reshared).await?;
-    job_updates::update_jobs(&mut transaction, &round.amended).await?;
-    transitions::record_migrations(&mut transaction, &round.moving, policy, epoch).await?;
-    transitions::record_ends(&mut transaction, &round.ended).await?;
-    usage::record_usage(&mut transaction, &round.usages).await?;
+    transitions::launch_attempts(&mut transaction, &round.jobs.ready).await?;
+    transitions::record_starts(&mut transaction, &round.jobs.started).await?;
+    transitions::record_stops(&mut transaction, &round.jobs.stopping).await?;
+    transitions::change_shares(&mut transaction, &round.jobs.reshared).await?;
+    job_updates::update_jobs(&mut transaction, &round.jobs.updated).await?;
+    transitions::record_migrations(&mut transaction, &round.jobs.migrations, policy, epoch).await?;
+    transitions::record_ends(&mut transaction, &round.jobs.ended).await?;
+    usage::record_usage(&mut transaction, &round.jobs.usages).await?;
     let mut findings = run_commands(&mut transaction, round).await?;
-    transitions::reserve_slices(&mut transaction, &round.reservations, policy, epoch).await?;
-    let gangs = round.reservations.iter().filter_map(|r| r.gang);
-    let gangs: BTreeSet<JobId> = gangs.chain(round.ended.iter().filter_map(|e| e.gang)).collect();
+    transitions::reserve_slices(&mut transaction, &round.jobs.reservations, policy, epoch).await?;
+    let gangs = round.jobs.reservations.iter().filter_map(|r| r.gang);
+    let gangs: BTreeSet<JobId> =
+        gangs.chain(round.jobs.ended.iter().filter_map(|e| e.gang)).collect();
     gangs::check_whole(&mut transaction, &gangs).await?;
-    transitions::record_waits(&mut transaction, &round.waits, policy, epoch).await?;
-    for plan in &round.orders {
+    transitions::record_waits(&mut transaction, &round.jobs.waits, policy, epoch).await?;
+    for plan in &round.plans.begun {
         layout_plans::insert_plan(&mut transaction, plan).await?;
     }
-    for change in &round.words {
+    for change in &round.overrides.changes {
         admin_overrides::apply_change(&mut transaction, change).await?;
     }
-    admin_overrides::record_events(&mut transaction, &round.events).await?;
+    admin_overrides::record_events(&mut transaction, &round.overrides.events).await?;
     if let Some(record) = &record {
         rounds::insert_record(&mut transaction, record, epoch).await?;
     }
-    let reserved: Vec<_> = round.reservations.iter().map(|r| r.job).collect();
-    findings.sheets = snapshot::read_launch_specs(&mut transaction, &reserved).await?;
+    let reserved: Vec<_> = round.jobs.reservations.iter().map(|r| r.job).collect();
+    findings.launch_specs = snapshot::read_launch_specs(&mut transaction, &reserved).await?;
     transaction.commit().await.map_err(StoreError::while_trying_to("commit a round"))?;
     Ok(findings)
 }
 
 async fn write_nodes(connection: &mut PgConnection, round: &Round) -> Result<(), StoreError> {
-    for node in &round.attaches {
+    for node in &round.nodes.registrations {
         nodes::register_node(connection, node).await?;
     }
-    for (node, generation, lost) in &round.raises {
+    for (node, generation, lost) in &round.nodes.generations {
         nodes::raise_generation(connection, *node, *generation, *lost).await?;
     }
-    for (node, report) in &round.reports {
+    for (node, report) in &round.nodes.gpu_reports {
         nodes::store_gpu_report(connection, *node, report).await?;
     }
-    for closed in &round.closed {
+    for closed in &round.plans.ended {
         layout_plans::close_plan(connection, closed).await?;
     }
     Ok(())
@@ -87,10 +88,10 @@ async fn run_commands(
     round: &Round,
 ) -> Result<CommitFindings, StoreError> {
     let mut findings = CommitFindings::default();
-    if round.commands.is_empty() {
+    if round.jobs.commands.is_empty() {
         return Ok(findings);
     }
-    let commands = &round.commands;
+    let commands = &round.jobs.commands;
     findings.moved = vec![None; commands.len()];
     // A job that was commanded twice needs two statements: one moves a row only once.
     let mut left: Vec<usize> = (0..commands.len()).collect();

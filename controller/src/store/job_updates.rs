@@ -26,7 +26,7 @@ pub async fn update_jobs(
     let mut combined: BTreeMap<JobId, UpdatedJob> = BTreeMap::new();
     for amended in batch {
         let earlier = combined.entry(amended.job).or_insert(*amended);
-        earlier.terms = amended.terms.after(earlier.terms);
+        earlier.update = amended.update.after(earlier.update);
     }
     if combined.is_empty() {
         return Ok(());
@@ -71,8 +71,8 @@ impl UpdateRecord {
         Self {
             job: job_number(amended.job),
             attempt: amended.attempt.as_uuid(),
-            updates: amended.terms,
-            text: amended.terms.text(),
+            updates: amended.update,
+            text: amended.update.text(),
         }
     }
 }

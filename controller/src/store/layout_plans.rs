@@ -1,7 +1,7 @@
 //! Layout plans: how the layout of a GPU is to change, and how that ended.
 
 use sqlx::PgConnection;
-use tessera_control::rows::nodes::{ClosedPlan, LayoutPlanRow};
+use tessera_control::rows::nodes::{EndedPlan, LayoutPlanRow};
 use tessera_model::{AttemptId, DecisionId};
 
 use super::StoreError;
@@ -27,8 +27,8 @@ pub async fn insert_plan(
     .map_err(StoreError::while_trying_to(action))?;
     StoreError::check_changed(action, 1, changed.rows_affected())?;
     let steps = json_text(&plan.steps);
-    let asked = plan.asked.as_ref();
-    let desired = asked.map(|asked| json_text(&asked.wanted));
+    let asked = plan.requested.as_ref();
+    let desired = asked.map(|asked| json_text(&asked.layout));
     sqlx::query!(
         r#"
         INSERT INTO layout_plans (plan, gpu, node, layout_gen, state, steps, steps_text, job,
@@ -63,7 +63,7 @@ pub async fn insert_plan(
 /// [`StoreError::Unavailable`].
 pub async fn close_plan(
     connection: &mut PgConnection,
-    closed: &ClosedPlan,
+    closed: &EndedPlan,
 ) -> Result<(), StoreError> {
     sqlx::query!(
         r#"

@@ -11,7 +11,7 @@ use tessera_model::{ControllerId, Millis};
 use super::StoreError;
 use super::columns::{RowRef, bigint};
 use tessera_control::rollback::{
-    DatabaseRollback, Lineage, Remembered, StoreNow, generation_floor,
+    DatabaseRollback, Lineage, Remembered, StoreNow, generation_min_after,
 };
 
 /// The advisory lock's key: `tessera` as bytes.
@@ -73,7 +73,7 @@ pub async fn read_lineage(connection: &mut PgConnection) -> Result<StoreNow, Sto
         log_end: ROW.number("log_end", found.log_end)?,
         epoch: ROW.number("epoch", found.epoch)?,
         led: led.transpose()?,
-        set_back_epoch: ROW.number("rollback_epoch", found.rollback_epoch)?,
+        rollback_epoch: ROW.number("rollback_epoch", found.rollback_epoch)?,
     })
 }
 
@@ -91,7 +91,7 @@ pub async fn check_lineage(
     remembered: Option<Remembered>,
 ) -> Result<StoreNow, StoreError> {
     let now = read_lineage(connection).await?;
-    match now.set_back_since(remembered.as_ref()) {
+    match now.rollback_since(remembered.as_ref()) {
         Some(how) => Err(StoreError::RolledBack { how }),
         None => Ok(now),
     }
@@ -168,7 +168,7 @@ pub async fn elect_leader(
         return Ok(Election::Waits { leader, seconds_left: row.seconds_left });
     }
     let now = read_lineage(&mut transaction).await?;
-    let set_back = claim.set_back.or_else(|| now.set_back_since(claim.remembered.as_ref()));
+    let set_back = claim.set_back.or_else(|| now.rollback_since(claim.remembered.as_ref()));
     let known = [
         now.epoch,
         claim.remembered.map_or(0, |remembered| remembered.epoch),
@@ -236,7 +236,7 @@ async fn record_rollback(
                hold_until = GREATEST(hold_until, granted_until,
                                      clock_timestamp() + make_interval(secs => $2))
         "#,
-        ROW.number::<i64>("generation_min", generation_floor(highest, epoch))?,
+        ROW.number::<i64>("generation_min", generation_min_after(highest, epoch))?,
         lease.duration().as_secs_f64(),
     )
     .execute(&mut *connection)

@@ -11,8 +11,7 @@ use uuid::Uuid;
 
 use super::StoreError;
 use super::columns::{RowRef, bigint, integer, integer_len, row_count};
-use tessera_control::memory::MemorySample;
-use tessera_control::predictions::{JobCheckpoint, RunSample};
+use tessera_control::predictions::{JobCheckpoint, MemorySample, RunSample};
 use tessera_control::rows::transitions::Reservation;
 
 /// Most training samples that a leader reads when it starts: a day of a large cluster, in a moment.
@@ -45,7 +44,7 @@ pub(super) struct PredictionRecord<'a> {
 impl<'a> PredictionRecord<'a> {
     /// Returns the record of an attempt that has a slice to itself; there is none of a sharer.
     pub(super) fn of(reservation: &'a Reservation) -> Option<Self> {
-        let predicted = reservation.foretold.as_ref()?;
+        let predicted = reservation.run_prediction.as_ref()?;
         let time = predicted.prediction;
         let memory = reservation.memory.as_ref();
         Some(Self {
@@ -150,7 +149,7 @@ impl TryFrom<MemoryRow> for MemorySample {
             (None, Some(peak)) => MemoryEvidence::Peak(row.bytes("peak_gpu_memory", peak)?),
             (None, None) => return Err(row.error("memory_outcome_at", "no outcome is recorded")),
         };
-        Ok(Self { told, task: found.task, shown })
+        Ok(Self { prediction: told, task: found.task, evidence: shown })
     }
 }
 

@@ -54,17 +54,17 @@ pub async fn read_snapshot(connection: &mut PgConnection) -> Result<StoreSnapsho
     let read = StoreSnapshot {
         hold_left: hold.left,
         granted_left: hold.granted,
-        generation_floor: hold.generation_min,
+        generation_min: hold.generation_min,
         nodes: read_nodes(&mut snapshot).await?,
         gpus: read_gpus(&mut snapshot).await?,
         waiting: read_waiting_jobs(&mut snapshot).await?,
-        sheets: read_launch_specs(&mut snapshot, &jobs).await?,
+        launch_specs: read_launch_specs(&mut snapshot, &jobs).await?,
         plans: read_open_plans(&mut snapshot).await?,
-        words: super::admin_overrides::read_overrides(&mut snapshot).await?,
-        lessons: super::predictions::read_run_samples(&mut snapshot).await?,
-        memories: super::predictions::read_memory_samples(&mut snapshot).await?,
-        moves: super::predictions::read_migration_times(&mut snapshot).await?,
-        asides: super::predictions::read_checkpoints(&mut snapshot).await?,
+        overrides: super::admin_overrides::read_overrides(&mut snapshot).await?,
+        runs: super::predictions::read_run_samples(&mut snapshot).await?,
+        memory_samples: super::predictions::read_memory_samples(&mut snapshot).await?,
+        migrations: super::predictions::read_migration_times(&mut snapshot).await?,
+        checkpoints: super::predictions::read_checkpoints(&mut snapshot).await?,
         live,
     };
     snapshot
@@ -297,7 +297,7 @@ async fn read_open_plans(connection: &mut PgConnection) -> Result<Vec<OpenPlan>,
             let plan = PlanId::from_uuid(found.plan);
             let gpu: GpuId = found.gpu.parse().map_err(row.corrupt::<BadId>("gpu"))?;
             let asked = found.requested_by.zip(found.desired_layout).map(|(by, wanted)| {
-                RequestedLayout { by, reason: found.reason, wanted: wanted.0, pin: found.pin }
+                RequestedLayout { by, reason: found.reason, layout: wanted.0, pin: found.pin }
             });
             let layout_gen = row.number("layout_gen", found.layout_gen)?;
             let wish = asked.map(|asked| OpenLayoutRequest {
@@ -311,11 +311,11 @@ async fn read_open_plans(connection: &mut PgConnection) -> Result<Vec<OpenPlan>,
                     job: None,
                     attempt: None,
                     decision: None,
-                    asked: Some(asked.clone()),
+                    requested: Some(asked.clone()),
                 },
-                asked,
+                requested: asked,
             });
-            Ok(OpenPlan { plan, gpu, wish })
+            Ok(OpenPlan { plan, gpu, requested_layout: wish })
         })
         .collect()
 }

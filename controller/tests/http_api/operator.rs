@@ -22,19 +22,19 @@ fn placer(rig: &mut Rig) {
         }
         ToPlacer::Operate { order, reply } => {
             let answer = match order {
-                OperatorCommand::Say {
+                OperatorCommand::SetOverride {
                     kind: OverrideKind::Drained,
                     on: OverrideScope::Gpu(gpu),
                     by,
                     ..
                 } => {
                     assert_eq!((gpu.as_str(), by.as_str()), (ALPHA, "ada"));
-                    Ok(OperatorOutcome::Said { changed: true })
+                    Ok(OperatorOutcome::OverrideApplied { changed: true })
                 }
-                OperatorCommand::Say { .. } | OperatorCommand::Lift { .. } => {
-                    Ok(OperatorOutcome::Said { changed: false })
+                OperatorCommand::SetOverride { .. } | OperatorCommand::ClearOverride { .. } => {
+                    Ok(OperatorOutcome::OverrideApplied { changed: false })
                 }
-                OperatorCommand::Apply(_) => Err(OperatorRefusal {
+                OperatorCommand::ApplyLayout(_) => Err(OperatorRefusal {
                     kind: RefusalKind::InTheWay,
                     problem: "3g.20gb@4 is in use by job 17".to_owned(),
                     expected: Some("a layout that keeps 3g.20gb@4".to_owned()),

@@ -78,8 +78,8 @@ async fn a_model_is_trained_from_what_ran_and_shown_with_its_error_on_unseen_tas
             reply
                 .send(ModelStatus {
                     slices: Some((fingerprint, true)),
-                    company: None,
-                    doubted_tasks: 2,
+                    colocation: None,
+                    low_confidence_tasks: 2,
                 })
                 .unwrap();
         }

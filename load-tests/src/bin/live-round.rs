@@ -102,7 +102,7 @@ impl Rig {
     fn new(scale: u32, policy: &str) -> Result<Self> {
         let geometry = catalog::models().get(MODEL).context("the catalogue has this model")?;
         let geometry = geometry.geometry();
-        let mut picture = StoreSnapshot { lessons: lessons(), ..StoreSnapshot::default() };
+        let mut picture = StoreSnapshot { runs: lessons(), ..StoreSnapshot::default() };
         let mut inputs = Vec::new();
         for node in 0..NODES * scale {
             picture.nodes.push(node_row(node)?);
@@ -115,7 +115,7 @@ impl Rig {
                         + u64::from((node * GPUS_PER_NODE + index) * 7)
                         + u64::from(instance.slot.start);
                     let row = live_row(number, node, &report, instance.slot);
-                    picture.sheets.insert(row.job, sheet(number)?);
+                    picture.launch_specs.insert(row.job, sheet(number)?);
                     inputs.push(frame(node, running(number)));
                     picture.live.push(row);
                 }
@@ -146,11 +146,12 @@ impl Rig {
         for node in 0..NODES * self.scale {
             // Leases don't run out while the clock leaps.
             let now = START.plus(after);
-            self.cluster.renew(node_id(node), u64::from(node), now, 1, now, now);
+            self.cluster.renew_lease(node_id(node), u64::from(node), now, 1, now, now);
         }
         let step = || self.cluster.step(inputs, START.plus(after), &mut Uuid::now_v7);
         let (round, took) = timed(step);
         let sheets: HashMap<JobId, LaunchSpec> = round
+            .jobs
             .reservations
             .iter()
             .filter_map(|r| Some((r.job, sheet(r.job.number()).ok()?)))
@@ -178,12 +179,12 @@ impl Rig {
     }
 
     fn asked_about(&self, job: u64) -> Took {
-        timed(|| self.cluster.inquiry(JobId::from_number(job))).1
+        timed(|| self.cluster.explain_query(JobId::from_number(job))).1
     }
 
     fn explained(&self, job: u64) -> Took {
         let now = START.plus(Millis::from_secs(1));
-        timed(|| self.cluster.waiting(JobId::from_number(job), now)).1
+        timed(|| self.cluster.explain_waiting(JobId::from_number(job), now)).1
     }
 }
 

@@ -11,7 +11,7 @@ fn on() -> SliceKind {
     SliceKind { model: "a100".to_owned(), profile: "3g.20gb".to_owned(), part: 428 }
 }
 
-fn lesson(task: &str, secs: u64) -> RunSample {
+fn sample(task: &str, secs: u64) -> RunSample {
     RunSample { task: task.to_owned(), on: on(), ran: Millis::from_secs(secs) }
 }
 
@@ -33,10 +33,10 @@ fn a_runs_speed_is_its_time_alone_over_what_it_took_and_company_counts_while_it_
     // The second was there for the first half of the first; of its own task nothing is known alone.
     let runs = [run(1, "train", (1_000, 1_200)), run(2, "other", (900, 1_100))];
 
-    let known = came(&runs, &[lesson("train", 150)]);
+    let known = measure_outcomes(&runs, &[sample("train", 150)]);
 
     let [(came, row)] = &known[..] else { panic!("{known:?}") };
-    assert_eq!((came.attempt, came.speed, came.beside), (runs[0].attempt, 750, 500));
+    assert_eq!((came.attempt, came.speed, came.co_runners), (runs[0].attempt, 750, 500));
     assert_eq!((row.company.others.count, row.company.others.sm), (500, 25_000));
     assert_eq!(row.company.others.unknown, 500, "nobody measured it, and it doesn't count as idle");
     assert_eq!((row.company.slice, row.speed_per_mille), (428, 750));
@@ -47,37 +47,37 @@ fn who_ran_elsewhere_or_at_another_time_or_did_not_finish_teaches_nothing_of_a_r
     let elsewhere = SharedRun { place: ("GPU-2".parse().unwrap(), 4), ..run(2, "b", (0, HOUR)) };
     let before = run(3, "b", (0, 1_000));
     let stopped = SharedRun { whole: false, ..run(4, "train", (2_000, 2_100)) };
-    let other_slice = RunSample { on: SliceKind::whole("a100"), ..lesson("b", 10) };
+    let other_slice = RunSample { on: SliceKind::whole("a100"), ..sample("b", 10) };
     let runs = [run(1, "train", (1_000, 1_200)), elsewhere, before, stopped];
 
-    let known = came(&runs, &[lesson("train", 200), other_slice]);
+    let known = measure_outcomes(&runs, &[sample("train", 200), other_slice]);
 
     let [(came, _)] = &known[..] else { panic!("{known:?}") };
-    assert_eq!((came.attempt, came.speed, came.beside), (runs[0].attempt, 1_000, 0));
+    assert_eq!((came.attempt, came.speed, came.co_runners), (runs[0].attempt, 1_000, 0));
 }
 
-/// Tasks of which each runs alone in 100 s, at half its speed beside another one, and as fast as alone
+/// Tasks of which each runs alone in 100 s, at half its speed next to another one, and as fast as alone
 /// without.
 fn history(tasks: u64) -> Vec<ColocatedRun> {
     let mut runs = Vec::new();
     let mut alone = Vec::new();
     for task in 0..tasks {
         let name = format!("task{task}");
-        alone.push(lesson(&name, 100));
+        alone.push(sample(&name, 100));
         let at = task * 1_000;
         runs.push(run(u128::from(task * 3), &name, (at, at + 200)));
         runs.push(run(u128::from(task * 3 + 1), &name, (at, at + 200)));
         runs.push(run(u128::from(task * 3 + 2), &name, (at + 300, at + 400)));
     }
-    came(&runs, &alone).into_iter().map(|(_, row)| row).collect()
+    measure_outcomes(&runs, &alone).into_iter().map(|(_, row)| row).collect()
 }
 
 fn cluster() -> ClusterState {
     let policy = tessera_placement::by_name("tessera").unwrap();
     let controller = tessera_model::ControllerId::from_uuid(Uuid::from_u128(9));
     let terms = tessera_model::lease::LeaseTerms::default();
-    let picture = crate::rows::snapshot::StoreSnapshot::default();
-    ClusterState::new(5, controller, terms, policy, picture, Millis::ZERO)
+    let snapshot = crate::rows::snapshot::StoreSnapshot::default();
+    ClusterState::new(5, controller, terms, policy, snapshot, Millis::ZERO)
 }
 
 fn speeds(cluster: &ClusterState) -> Option<Vec<u64>> {
@@ -86,7 +86,7 @@ fn speeds(cluster: &ClusterState) -> Option<Vec<u64>> {
     cluster
         .predictions
         .colocation
-        .asked()
+        .trusted_model()
         .map(|crowd| crowd.together(428, &[known(&client), known(&client)]))
 }
 
@@ -101,14 +101,14 @@ fn a_forest_learns_what_company_costs_and_is_asked_until_it_stops_to_come_true()
 
     let told = speeds(&cluster).unwrap();
     assert!(told.iter().all(|speed| (450..=550).contains(speed)), "{told:?}");
-    assert_eq!(cluster.learned().company, Some((model.fingerprint(), true)));
+    assert_eq!(cluster.model_status().colocation, Some((model.fingerprint(), true)));
     cluster.use_colocation_model(Arc::clone(&model), &[true; 40]);
     assert!(speeds(&cluster).is_some());
 
     cluster.use_colocation_model(Arc::clone(&model), &[[true; 30], [false; 30]].concat());
 
     assert_eq!(speeds(&cluster), None);
-    assert_eq!(cluster.learned().company, Some((model.fingerprint(), false)));
+    assert_eq!(cluster.model_status().colocation, Some((model.fingerprint(), false)));
 }
 
 #[test]

@@ -11,7 +11,7 @@ pub use crate::rows::overrides::OverrideKind;
 #[derive(Clone, Debug)]
 pub enum OperatorCommand {
     /// Set an override.
-    Say {
+    SetOverride {
         /// The kind of override.
         kind: OverrideKind,
         /// What it applies to.
@@ -22,7 +22,7 @@ pub enum OperatorCommand {
         reason: Option<String>,
     },
     /// Clear an override.
-    Lift {
+    ClearOverride {
         /// The kind of override.
         kind: OverrideKind,
         /// What it applies to.
@@ -31,7 +31,7 @@ pub enum OperatorCommand {
         by: String,
     },
     /// Make a layout on a GPU.
-    Apply(LayoutCommand),
+    ApplyLayout(LayoutCommand),
 }
 
 /// What a command applies to.
@@ -62,7 +62,7 @@ pub struct LayoutCommand {
     /// The GPU.
     pub gpu: GpuId,
     /// The desired instances: all that are to be on the GPU.
-    pub wanted: DesiredLayout,
+    pub desired: DesiredLayout,
     /// Whether the layout is kept when jobs would need another.
     pub pin: bool,
     /// The administrator who requested it.
@@ -75,7 +75,7 @@ pub struct LayoutCommand {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum OperatorOutcome {
     /// The override was set or cleared.
-    Said {
+    OverrideApplied {
         /// Whether that changed anything.
         changed: bool,
     },

@@ -124,7 +124,7 @@ fn live(of: &Runs) -> LiveRow {
     }
 }
 
-fn sheet(user: &str) -> LaunchSpec {
+fn launch_spec(user: &str) -> LaunchSpec {
     LaunchSpec {
         spec: Arc::new(spec(user, Some(1_000))),
         array: None,
@@ -162,16 +162,16 @@ fn cluster(
         last_seen_unix: Millis::ZERO,
     };
     let reports: Vec<GpuReport> = (0..gpus).map(|index| report(index, running)).collect();
-    let picture = StoreSnapshot {
+    let snapshot = StoreSnapshot {
         nodes: vec![row],
         gpus: reports
             .iter()
             .map(|report| GpuRow { node: node(), layout_gen: 0, report: report.clone() })
             .collect(),
         live: running.iter().map(live).collect(),
-        sheets: running
+        launch_specs: running
             .iter()
-            .map(|(number, ..)| (JobId::from_number(*number), sheet("ada")))
+            .map(|(number, ..)| (JobId::from_number(*number), launch_spec("ada")))
             .collect::<HashMap<_, _>>(),
         waiting,
         ..StoreSnapshot::default()
@@ -179,7 +179,7 @@ fn cluster(
     let controller = ControllerId::from_uuid(Uuid::from_u128(9));
     let policy = tessera_placement::by_name("tessera").unwrap();
     let mut cluster =
-        ClusterState::new(5, controller, LeaseTerms::default(), policy, picture, START);
+        ClusterState::new(5, controller, LeaseTerms::default(), policy, snapshot, START);
     cluster.set_accounts(accounts, Vec::new(), START);
     let hello = Hello {
         protocol: PROTOCOL_VERSION,
@@ -219,8 +219,8 @@ fn cluster(
     cluster
 }
 
-fn told(cluster: &ClusterState, job: u64) -> WaitingExplanation {
-    cluster.waiting(JobId::from_number(job), START).unwrap()
+fn explain(cluster: &ClusterState, job: u64) -> WaitingExplanation {
+    cluster.explain_waiting(JobId::from_number(job), START).unwrap()
 }
 
 #[test]
@@ -228,7 +228,7 @@ fn a_gang_that_waits_is_told_seats_jobs_in_its_way_a_smaller_shape_and_when() {
     let running = [(90, 0, "7g.40gb", None)];
     let cluster = cluster(2, &running, gang(1, "bob", (1, 2)), Accounts::default());
 
-    let why = told(&cluster, 2);
+    let why = explain(&cluster, 2);
 
     assert_eq!(why.reason, "resources");
     assert!(why.why.summary.contains("1 of 2 places are free now"), "{}", why.why.summary);
@@ -240,7 +240,7 @@ fn a_gang_that_waits_is_told_seats_jobs_in_its_way_a_smaller_shape_and_when() {
     assert!(changes.contains(&"it requested 1 GPU of one node"), "{changes:?}");
     assert!(changes.iter().any(|change| change.starts_with("job 90 ended")), "{changes:?}");
     let expected = why.expected_start.unwrap();
-    assert_eq!(expected.after, Some(Millis::from_secs(100)), "{}", expected.words);
+    assert_eq!(expected.after, Some(Millis::from_secs(100)), "{}", expected.text);
 }
 
 #[test]
@@ -261,7 +261,7 @@ fn what_is_kept_for_a_gang_is_lent_to_jobs_whose_time_limits_end_before_its_turn
 
     let round = cluster.step(Vec::new(), START, &mut Uuid::now_v7);
 
-    let started: Vec<u64> = round.reservations.iter().map(|seat| seat.job.number()).collect();
+    let started: Vec<u64> = round.jobs.reservations.iter().map(|seat| seat.job.number()).collect();
     assert_eq!(started, [10]);
 }
 
@@ -273,13 +273,13 @@ fn a_job_and_a_gang_behind_a_gang_with_kept_gpus_are_told_of_it() {
     waiting.push(fresh(9, "bob", GpuRequest::Whole));
     let cluster = cluster(2, &running, waiting, Accounts::default());
 
-    let job = told(&cluster, 9);
+    let job = explain(&cluster, 9);
     assert_eq!((job.reason, job.jobs_ahead), ("resources", 4));
     assert!(job.why.summary.contains("reserved for gang 1"), "{}", job.why.summary);
     let expected = job.expected_start.unwrap();
     let words = "not before some of the 4 jobs ahead of it have run: those take what the jobs \
                  that run now leave";
-    assert_eq!((expected.after, expected.words.as_str()), (None, words));
+    assert_eq!((expected.after, expected.text.as_str()), (None, words));
 }
 
 #[test]
@@ -294,7 +294,7 @@ fn a_gang_under_an_accounts_quota_is_told_numbers_and_what_would_start_it() {
     let running = [(90, 0, "7g.40gb", None)];
     let cluster = cluster(4, &running, gang(1, "bob", (1, 2)), accounts);
 
-    let why = told(&cluster, 1);
+    let why = explain(&cluster, 1);
 
     assert_eq!(why.reason, "quota");
     assert_eq!(
@@ -314,7 +314,7 @@ fn who_waits_for_a_shared_slice_is_told_why_its_sharers_are_not_moved() {
     let cluster =
         cluster(1, &running, vec![fresh(1, "bob", GpuRequest::Whole)], Accounts::default());
 
-    let why = told(&cluster, 1).why;
+    let why = explain(&cluster, 1).why;
 
     let words = "GPU 0 of node n1 would have capacity for it without the jobs that share slices \
                  there (90, 91). These are never moved, and have to end: what a move would gain \
@@ -332,19 +332,19 @@ fn what_is_said_to_start_a_job_leaves_those_before_it_their_turn() {
     ];
     let cluster = cluster(2, &running, waiting, Accounts::default());
 
-    let first = told(&cluster, 1);
+    let first = explain(&cluster, 1);
     assert_eq!((first.reason, first.alternatives.len()), ("resources", 2));
-    let second = told(&cluster, 2);
+    let second = explain(&cluster, 2);
     assert_eq!(second.reason, "priority");
     assert_eq!(second.alternatives, [], "the end of one job is job 1's start");
     assert_eq!(second.expected_start.unwrap().after, Some(Millis::from_secs(100)));
-    let third = told(&cluster, 3);
+    let third = explain(&cluster, 3);
     assert_eq!((third.reason, third.alternatives.len()), ("priority", 0));
     let stands = "in use; and 2 jobs are ahead of it, of which job 1 is the first";
     assert!(third.why.summary.ends_with(stands), "{}", third.why.summary);
     let would = third.why.would_start_if.unwrap();
     assert_eq!(would, "job 1 starts or leaves the queue, and then job 90 or 91 ends");
-    let words = third.expected_start.unwrap().words;
+    let words = third.expected_start.unwrap().text;
     assert!(words.starts_with("not before some of the 2 jobs ahead of it have run"), "{words}");
 }
 
@@ -356,11 +356,11 @@ fn who_could_not_start_on_an_empty_cluster_is_not_told_of_running_jobs_without_l
         fresh(2, "bob", GpuRequest::Memory(Bytes::from_mib(90_000))),
     ];
     let mut cluster = cluster(1, &running, waiting, Accounts::default());
-    cluster.attempts.live.values_mut().for_each(|live| live.sheet = None);
+    cluster.attempts.live.values_mut().for_each(|live| live.launch_spec = None);
 
     for job in [1, 2] {
-        let expected = told(&cluster, job).expected_start.unwrap();
-        assert_eq!(expected.words, "not even when every job that runs now has ended");
+        let expected = explain(&cluster, job).expected_start.unwrap();
+        assert_eq!(expected.text, "not even when every job that runs now has ended");
     }
 }
 
@@ -370,11 +370,11 @@ fn who_has_room_but_stands_behind_others_is_told_who_is_first() {
     waiting.push(fresh(3, "bob", GpuRequest::Unknown));
     let cluster = cluster(1, &[], waiting, Accounts::default());
 
-    let third = told(&cluster, 3);
+    let third = explain(&cluster, 3);
 
     assert_eq!((third.reason, third.jobs_ahead), ("priority", 2));
     assert!(third.why.summary.contains("job 2"), "{}", third.why.summary);
-    let first = told(&cluster, 1);
+    let first = explain(&cluster, 1);
     assert_eq!(first.jobs_ahead, 0);
     assert!(first.why.summary.starts_with("there is a place for it"), "{}", first.why.summary);
 }

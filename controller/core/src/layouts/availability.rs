@@ -13,12 +13,12 @@ pub(crate) fn jobs_of(state: &InstanceState) -> Vec<JobId> {
     match state {
         InstanceState::Taken { job } => vec![*job],
         InstanceState::Shared(tenancy) => tenancy.sharers.iter().map(|(job, _)| *job).collect(),
-        InstanceState::Cut(seats) => seats.taken().map(|(job, _)| job).collect(),
+        InstanceState::Cut(compute) => compute.taken().map(|(job, _)| job).collect(),
         _ => Vec::new(),
     }
 }
 
-pub(crate) fn hold(state: &InstanceState, ends: &BTreeMap<JobId, Millis>) -> InstanceUse {
+pub(crate) fn instance_use(state: &InstanceState, ends: &BTreeMap<JobId, Millis>) -> InstanceUse {
     match state {
         InstanceState::Idle => InstanceUse::Idle,
         InstanceState::Taken { job } => InstanceUse::Busy { until: ends.get(job).copied() },
@@ -35,20 +35,20 @@ pub(crate) fn hold(state: &InstanceState, ends: &BTreeMap<JobId, Millis>) -> Ins
     }
 }
 
-/// Returns how many instances of each profile fit beside others, as text.
-pub(crate) fn room(geometry: &Geometry, standing: &[Slot]) -> String {
-    let tenants: Vec<_> = standing
+/// Returns how many instances of each profile fit next to others, as text.
+pub(crate) fn free_space_text(geometry: &Geometry, standing: &[Slot]) -> String {
+    let occupied: Vec<_> = standing
         .iter()
         .map(|slot| OccupiedInstance { slot: *slot, hold: InstanceUse::Stuck })
         .collect();
     let plain = geometry.plain();
-    let fits: Vec<_> = mig::outlook(geometry, &tenants)
+    let fits: Vec<_> = mig::outlook(geometry, &occupied)
         .unwrap_or_default()
         .into_iter()
-        .filter(|outlook| outlook.now > 0 && plain.contains(&outlook.profile))
-        .filter_map(|outlook| {
-            let name = &geometry.profile(outlook.profile)?.name;
-            Some(format!("{}x {name}", outlook.now))
+        .filter(|availability| availability.now > 0 && plain.contains(&availability.profile))
+        .filter_map(|availability| {
+            let name = &geometry.profile(availability.profile)?.name;
+            Some(format!("{}x {name}", availability.now))
         })
         .collect();
     if fits.is_empty() { "nothing more".to_owned() } else { fits.join(" or ") }
@@ -60,7 +60,7 @@ impl ClusterState {
     /// # Errors
     ///
     /// There is no such GPU, or it can't be cut.
-    pub fn outlook(
+    pub fn gpu_availability(
         &self,
         gpu: &GpuId,
         ends: &BTreeMap<JobId, Millis>,
@@ -71,21 +71,21 @@ impl ClusterState {
             return Err(refused(RefusalKind::InTheWay, format!("{name} is not partitioned")));
         };
         let views = self.instances_of(gpu);
-        let tenants: Vec<_> = views
+        let occupied: Vec<_> = views
             .iter()
             .filter_map(|view| {
-                Some(OccupiedInstance { slot: view.slot?, hold: hold(&view.state, ends) })
+                Some(OccupiedInstance { slot: view.slot?, hold: instance_use(&view.state, ends) })
             })
             .collect();
-        let profiles = mig::outlook(geometry, &tenants)
+        let profiles = mig::outlook(geometry, &occupied)
             .map_err(|problem| refused(RefusalKind::InTheWay, problem.to_string()))?;
         let name = |id| geometry.profile(id).map_or_else(String::new, |p| p.name.to_string());
         let plain = geometry.plain();
         Ok(GpuAvailability {
             profiles: profiles
                 .into_iter()
-                .filter(|outlook| plain.contains(&outlook.profile))
-                .map(|outlook| (name(outlook.profile), outlook))
+                .filter(|availability| plain.contains(&availability.profile))
+                .map(|availability| (name(availability.profile), availability))
                 .collect(),
             names: views
                 .iter()

@@ -1,8 +1,8 @@
 //! What a requested layout would take, and why it is refused.
 
 use crate::commands::operator::{OperatorRefusal, PlanPreview, RefusalKind};
-use crate::layouts::availability::{jobs_of, room};
-use crate::plans::step_text;
+use crate::layouts::availability::{free_space_text, jobs_of};
+use crate::plans::{find_placing_job, step_text};
 use crate::rows::nodes::RequestedLayout;
 use crate::state::ClusterState;
 use crate::state::inventory::GpuState;
@@ -40,17 +40,17 @@ fn standing_cuts(
     gpu.report.instances.iter().map(standing).collect()
 }
 
-pub(crate) fn requester_text(asked: &RequestedLayout) -> String {
-    match &asked.reason {
-        Some(reason) => format!("{reason}, by {}", asked.by),
-        None => format!("by {}", asked.by),
+pub(crate) fn requester_text(requested: &RequestedLayout) -> String {
+    match &requested.reason {
+        Some(reason) => format!("{reason}, by {}", requested.by),
+        None => format!("by {}", requested.by),
     }
 }
 
-fn occupants(views: &[InstanceView]) -> Vec<InstanceOccupant> {
+fn occupied_slots(views: &[InstanceView]) -> Vec<InstanceOccupant> {
     let busy = |state: &InstanceState| match state {
-        // Operators cut them, and may do so again while nobody sits there.
-        InstanceState::Cut(seats) => seats.tenancy.is_some(),
+        // Operators cut them, and may do so again while no job runs there.
+        InstanceState::Cut(compute) => compute.tenancy.is_some(),
         state => state.busy(),
     };
     let occupant =
@@ -84,9 +84,9 @@ impl ClusterState {
     pub fn preview_layout(
         &self,
         gpu: &GpuId,
-        wanted: &DesiredLayout,
+        desired: &DesiredLayout,
     ) -> Result<PlanPreview, OperatorRefusal> {
-        let draft = self.plan_layout(gpu, wanted)?;
+        let planned = self.plan_layout(gpu, desired)?;
         let known = self.inventory.find_gpu(gpu)?;
         let MigReport::On { geometry } = &known.report.mig else {
             return Err(refused(RefusalKind::InTheWay, "MIG is off"));
@@ -94,35 +94,35 @@ impl ClusterState {
         let makes = |slot: &Slot| {
             let made =
                 |step: &PlanStep| !matches!(step, PlanStep::Destroy(_)) && step.slot() == *slot;
-            draft.steps.iter().any(made)
+            planned.steps.iter().any(made)
         };
-        let name = |slot: &Slot| draft.name(known, *slot);
+        let name = |slot: &Slot| planned.instance_name(known, *slot);
         Ok(PlanPreview {
-            layout: draft.layout.iter().map(name).collect(),
-            kept: draft.layout.iter().filter(|slot| !makes(slot)).map(name).collect(),
-            steps: draft.steps.iter().map(|step| step_text(geometry, *step)).collect(),
-            cost: mig::predicted_over(geometry, &draft.standing, &draft.steps),
-            reachability_after: u32::try_from(known.reach(&draft.layout)).ok(),
+            layout: planned.layout.iter().map(name).collect(),
+            kept: planned.layout.iter().filter(|slot| !makes(slot)).map(name).collect(),
+            steps: planned.steps.iter().map(|step| step_text(geometry, *step)).collect(),
+            cost: mig::predicted_over(geometry, &planned.standing, &planned.steps),
+            reachability_after: u32::try_from(known.count_full_layouts(&planned.layout)).ok(),
         })
     }
 
     pub(crate) fn plan_layout(
         &self,
         id: &GpuId,
-        wanted: &DesiredLayout,
+        desired: &DesiredLayout,
     ) -> Result<PlannedLayout, OperatorRefusal> {
         let gpu = self.inventory.find_gpu(id)?;
-        let geometry = self.changeable(gpu)?;
+        let geometry = self.changeable_geometry(gpu)?;
         let views = self.instances_of(gpu);
-        let standing: Vec<_> = occupants(&views);
-        let layout = wanted
-            .arrange(geometry, &standing, |layout| gpu.reach(layout))
+        let standing: Vec<_> = occupied_slots(&views);
+        let layout = desired
+            .arrange(geometry, &standing, |layout| gpu.count_full_layouts(layout))
             .map_err(|problem| self.inventory.refuse_arrangement(gpu, geometry, &views, problem))?;
         let steps = mig::plan(geometry, &standing, &layout).map_err(|problem| {
             refused(RefusalKind::InTheWay, format!("{}: {problem}", self.inventory.gpu_name(gpu)))
         })?;
         let standing = standing_cuts(gpu, geometry, &standing);
-        let cuts = wanted
+        let cuts = desired
             .cuts(geometry, &layout, &standing)
             .map_err(|problem| self.inventory.refuse_arrangement(gpu, geometry, &views, problem))?;
         let steps = mig::cut_steps(geometry, steps, &standing, &cuts);
@@ -130,7 +130,7 @@ impl ClusterState {
     }
 
     /// Returns the geometry of a GPU that can be changed now.
-    fn changeable<'g>(&self, gpu: &'g GpuState) -> Result<&'g Geometry, OperatorRefusal> {
+    fn changeable_geometry<'g>(&self, gpu: &'g GpuState) -> Result<&'g Geometry, OperatorRefusal> {
         let name = self.inventory.gpu_name(gpu);
         let no = |why: String| refused(RefusalKind::InTheWay, format!("{name} {why}"));
         let MigReport::On { geometry } = &gpu.report.mig else {
@@ -147,14 +147,13 @@ impl ClusterState {
             };
             return Err(OperatorRefusal { expected, ..no(why.to_owned()) });
         };
-        if let Some(why) = gpu.unplannable() {
+        if let Some(why) = gpu.explain_unplannable() {
             let off = format!("MIG mode to be off: tessera mig-mode {} off", gpu.report.gpu);
             let refused = no(format!("can't be changed: {why}"));
             return Err(OperatorRefusal { expected: Some(off), ..refused });
         }
-        let there = self.inventory.nodes.get(&gpu.node).is_some_and(|node| {
-            !node.lost && node.session.as_ref().is_some_and(|session| session.ready)
-        });
+        let node = self.inventory.nodes.get(&gpu.node);
+        let there = node.is_some_and(|node| !node.lost && node.is_ready());
         if !there || !gpu.fresh {
             return Err(no("can't be changed: its node is not connected".to_owned()));
         }
@@ -168,7 +167,8 @@ impl ClusterState {
             }
         }
         if gpu.open_plan.is_some() || self.has_pending_instance(gpu) {
-            let for_whom = match self.placing_on(&gpu.report.gpu) {
+            let for_whom = match find_placing_job(&self.attempts, &self.migrations, &gpu.report.gpu)
+            {
                 Some(job) => format!(" for job {job}"),
                 None => String::new(),
             };
@@ -209,7 +209,10 @@ impl NodeInventory {
                 refused(RefusalKind::Impossible, format!("{name}: {problem}"))
             }
             ArrangementError::NoRoom => OperatorRefusal {
-                expected: Some(format!("what the empty GPU can hold: {}", room(geometry, &[]))),
+                expected: Some(format!(
+                    "what the empty GPU can hold: {}",
+                    free_space_text(geometry, &[])
+                )),
                 ..refused(RefusalKind::Impossible, format!("{name}: {}", ArrangementError::NoRoom))
             },
             ArrangementError::TooMany => {
@@ -221,12 +224,12 @@ impl NodeInventory {
                 let stay: Vec<_> = views.iter().filter(|view| view.state.busy()).collect();
                 let kept: Vec<_> =
                     stay.iter().filter_map(|view| view.slot).map(|s| gpu.slot_name(s)).collect();
-                let tenants: Vec<_> = stay.iter().filter_map(|view| view.slot).collect();
+                let kept_slots: Vec<_> = stay.iter().filter_map(|view| view.slot).collect();
                 OperatorRefusal {
                     expected: Some(format!(
                         "a layout that keeps {}; next to it could be made {}",
                         kept.join(" and "),
-                        room(geometry, &tenants),
+                        free_space_text(geometry, &kept_slots),
                     )),
                     ..refused(
                         RefusalKind::InTheWay,
@@ -242,12 +245,12 @@ impl NodeInventory {
 }
 
 impl PlannedLayout {
-    pub(crate) fn name(&self, gpu: &GpuState, slot: Slot) -> String {
+    pub(crate) fn instance_name(&self, gpu: &GpuState, slot: Slot) -> String {
         gpu.cut_name(slot, self.cuts.get(&slot).copied().unwrap_or_default())
     }
 
-    pub(crate) fn names(&self, gpu: &GpuState) -> String {
-        let names: Vec<_> = self.layout.iter().map(|slot| self.name(gpu, *slot)).collect();
+    pub(crate) fn layout_name(&self, gpu: &GpuState) -> String {
+        let names: Vec<_> = self.layout.iter().map(|slot| self.instance_name(gpu, *slot)).collect();
         if names.is_empty() { "empty".to_owned() } else { names.join(",") }
     }
 }

@@ -1,6 +1,6 @@
-//! Which of the moves that a policy wants can be carried out.
+//! Which of the migrations that a policy decided can be carried out.
 
-use crate::migration::RESEATS_MAX;
+use crate::migration::KEPT_GPUS_MAX;
 use crate::state::ClusterState;
 use std::collections::BTreeSet;
 use tessera_model::life::JobState;
@@ -14,7 +14,7 @@ use tessera_wire::frames::MigReport;
 pub(crate) struct FeasibleReshape {
     pub(crate) gpu: GpuId,
     /// The jobs that are not in their slots yet.
-    pub(crate) seats: Vec<(JobId, Slot)>,
+    pub(crate) slots: Vec<(JobId, Slot)>,
     pub(crate) leaving: BTreeSet<AttemptId>,
     pub(crate) why: Explanation,
 }
@@ -24,21 +24,21 @@ pub(crate) fn overlaps(geometry: &Geometry, one: Option<Slot>, other: Slot) -> b
 }
 
 impl ClusterState {
-    /// Whether a running job may be asked to move: it has a checkpoint signal and its slice to
+    /// Whether a running job may be migrated: it has a checkpoint signal and its slice to
     /// itself, and its node has reported it.
     pub(crate) fn is_movable(&self, attempt: AttemptId, now: Millis) -> bool {
         self.attempts.live.get(&attempt).is_some_and(|live| {
-            let says_how =
-                live.sheet.as_ref().is_some_and(|s| s.spec.run.checkpoint_signal.is_some());
+            let has_signal =
+                live.launch_spec.as_ref().is_some_and(|s| s.spec.run.checkpoint_signal.is_some());
             let left_alone = self.migrations.reluctant.get(&live.job).is_some_and(|at| now < *at);
             live.state == JobState::Running
                 && live.acknowledged
                 && live.share.is_none()
                 && live.gang.is_none()
                 && live.slot.is_some()
-                && says_how
+                && has_signal
                 && !left_alone
-                && !self.migrations.is_asked_to_move(attempt)
+                && !self.migrations.is_migrating(attempt)
         })
     }
 
@@ -46,16 +46,16 @@ impl ClusterState {
     /// so that dropping one reshape may drop others.
     pub(crate) fn feasible_reshapes(
         &self,
-        wanted: Vec<(Reshape, Explanation)>,
+        reshapes: Vec<(Reshape, Explanation)>,
         view: &ClusterView,
         now: Millis,
     ) -> Vec<FeasibleReshape> {
-        let room = RESEATS_MAX.saturating_sub(self.migrations.reseats.len());
-        let mut left: Vec<_> = wanted.into_iter().take(room).collect();
+        let left_for = KEPT_GPUS_MAX.saturating_sub(self.migrations.kept.len());
+        let mut left: Vec<_> = reshapes.into_iter().take(left_for).collect();
         loop {
-            let mut seated = BTreeSet::new();
+            let mut placed = BTreeSet::new();
             let once = left.iter().flat_map(|(reshape, _)| &reshape.seats);
-            let once = once.map(|seat| seat.job).all(|job| seated.insert(job));
+            let once = once.map(|seat| seat.job).all(|job| placed.insert(job));
             let mut gpus = BTreeSet::new();
             if !once || !left.iter().all(|(reshape, _)| gpus.insert(reshape.gpu.clone())) {
                 return Vec::new();
@@ -63,7 +63,7 @@ impl ClusterState {
             let before = left.len();
             let mut sound = Vec::new();
             left.retain(|(reshape, why)| {
-                let found = self.check_reshape(reshape, why, &seated, view, now);
+                let found = self.check_reshape(reshape, why, &placed, view, now);
                 let is_sound = found.is_some();
                 sound.extend(found);
                 is_sound
@@ -78,7 +78,7 @@ impl ClusterState {
         &self,
         reshape: &Reshape,
         why: &Explanation,
-        seated: &BTreeSet<JobId>,
+        placed: &BTreeSet<JobId>,
         view: &ClusterView,
         now: Millis,
     ) -> Option<FeasibleReshape> {
@@ -86,16 +86,16 @@ impl ClusterState {
         let open = view.gpus.iter().find(|view| view.id == *id)?;
         let quiet = open.available && !open.changing && open.operator.pinned.is_none();
         let whole = reshape.trial.is_none() && reshape.stayers == StayingJobs::RunOn;
-        if !quiet || !whole || self.migrations.reseats.contains_key(id) {
+        if !quiet || !whole || self.migrations.kept.contains_key(id) {
             return None;
         }
         let geometry = self.legal_geometry(reshape)?;
-        let (mut seats, mut leaving) = (Vec::new(), BTreeSet::new());
+        let (mut slots, mut leaving) = (Vec::new(), BTreeSet::new());
         for seat in &reshape.seats {
             let slot = seat.slot.filter(|_| !seat.shares())?;
             let Some(attempt) = self.attempts.by_job.get(&seat.job) else {
                 self.check_slot_suits(seat.job, id, slot)?;
-                seats.push((seat.job, slot));
+                slots.push((seat.job, slot));
                 continue;
             };
             let live = self.attempts.live.get(attempt)?;
@@ -107,20 +107,20 @@ impl ClusterState {
             }
             self.check_slot_suits(seat.job, id, slot)?;
             leaving.insert(*attempt);
-            seats.push((seat.job, slot));
+            slots.push((seat.job, slot));
         }
         for (attempt, live) in self.attempts.live.iter().filter(|(_, live)| live.gpu == *id) {
-            if seated.contains(&live.job) {
+            if placed.contains(&live.job) {
                 let stays = reshape.seats.iter().any(|s| s.job == live.job && s.slot == live.slot);
                 if !stays && !leaving.contains(attempt) && !self.is_movable(*attempt, now) {
                     return None;
                 }
-            } else if seats.iter().any(|(_, slot)| overlaps(geometry, live.slot, *slot)) {
+            } else if slots.iter().any(|(_, slot)| overlaps(geometry, live.slot, *slot)) {
                 // Nobody is sent away without a place to go on.
                 return None;
             }
         }
-        Some(FeasibleReshape { gpu: id.clone(), seats, leaving, why: why.clone() })
+        Some(FeasibleReshape { gpu: id.clone(), slots, leaving, why: why.clone() })
     }
 
     /// Returns the GPU's geometry if the layout is legal there and has every placement's slot.
@@ -141,16 +141,16 @@ impl ClusterState {
     fn check_slot_suits(&self, job: JobId, gpu: &GpuId, slot: Slot) -> Option<()> {
         let mig = self.inventory.gpus.get(gpu)?.mig.as_deref()?;
         let profile = mig.geometry.profile(slot.profile)?;
-        let ask = match self.attempts.by_job.get(&job) {
-            Some(attempt) => &self.attempts.live.get(attempt)?.asked,
+        let request = match self.attempts.by_job.get(&job) {
+            Some(attempt) => &self.attempts.live.get(attempt)?.request,
             None => {
                 let waiting = self.queue.queued(job)?;
-                if waiting.asked.share.is_some() || self.migrations.has_kept_placement(job) {
+                if waiting.job.share.is_some() || self.migrations.has_kept_placement(job) {
                     return None;
                 }
-                &waiting.asked.gpu
+                &waiting.job.gpu
             }
         };
-        could_hold(ask, mig, profile).then_some(())
+        could_hold(request, mig, profile).then_some(())
     }
 }

@@ -30,11 +30,11 @@ use crate::rows::snapshot::StoreSnapshot;
 const START: Millis = Millis::from_secs(10_000);
 const GPU: &str = "GPU-1";
 
-/// Says what it was told to say, once.
+/// Decides the given reshapes, once.
 #[derive(Clone, Debug, Default)]
-struct Told(Arc<Mutex<Vec<Reshape>>>);
+struct GivenReshapes(Arc<Mutex<Vec<Reshape>>>);
 
-impl Policy for Told {
+impl Policy for GivenReshapes {
     fn name(&self) -> &'static str {
         "told"
     }
@@ -51,15 +51,15 @@ impl Policy for Told {
         _: Millis,
         _: usize,
     ) -> Vec<Decision> {
-        let said = std::mem::take(&mut *self.0.lock().unwrap());
+        let given = std::mem::take(&mut *self.0.lock().unwrap());
         let why = Explanation { summary: "it was told so".to_owned(), ..Explanation::default() };
-        said.into_iter().map(|reshape| Decision::Reshape { reshape, why: why.clone() }).collect()
+        given.into_iter().map(|reshape| Decision::Reshape { reshape, why: why.clone() }).collect()
     }
 }
 
 struct Rig {
     cluster: ClusterState,
-    policy: Told,
+    policy: GivenReshapes,
 }
 
 fn slot(name: &str, start: u8) -> Slot {
@@ -111,7 +111,7 @@ impl Rig {
         Self::with(running, |_| {})
     }
 
-    /// The same, where the store says more.
+    /// The same, with a changed snapshot.
     fn with(
         running: &[(u64, Slot, Option<&str>)],
         change: impl FnOnce(&mut StoreSnapshot),
@@ -146,8 +146,8 @@ impl Rig {
             ran: Some(Millis::from_secs(900)),
             done: 0,
         });
-        let sheets = running.iter().map(|(number, _, signal)| {
-            let sheet = LaunchSpec {
+        let launch_specs = running.iter().map(|(number, _, signal)| {
+            let launch_spec = LaunchSpec {
                 spec: Arc::new(spec(*signal)),
                 array: None,
                 gang: None,
@@ -160,20 +160,20 @@ impl Rig {
                 waited: Millis::from_secs(1_000),
                 done: 0,
             };
-            (job(*number), sheet)
+            (job(*number), launch_spec)
         });
-        let mut picture = StoreSnapshot {
+        let mut snapshot = StoreSnapshot {
             nodes: vec![node_row],
             gpus: vec![GpuRow { node: node(), layout_gen: 0, report: gpu.clone() }],
             live: live.collect(),
-            sheets: sheets.collect::<HashMap<_, _>>(),
+            launch_specs: launch_specs.collect::<HashMap<_, _>>(),
             ..StoreSnapshot::default()
         };
-        change(&mut picture);
-        let policy = Told::default();
+        change(&mut snapshot);
+        let policy = GivenReshapes::default();
         let controller = ControllerId::from_uuid(Uuid::from_u128(9));
         let (terms, boxed) = (LeaseTerms::default(), Box::new(policy.clone()));
-        let cluster = ClusterState::new(5, controller, terms, boxed, picture, START);
+        let cluster = ClusterState::new(5, controller, terms, boxed, snapshot, START);
         let mut rig = Self { cluster, policy };
         rig.step(vec![hello()], Millis::ZERO);
         let mut frames = vec![frame(ToController::Gpu(gpu))];
@@ -187,8 +187,8 @@ impl Rig {
         self.cluster.step(inputs, START.plus(after), &mut Uuid::now_v7)
     }
 
-    /// Has the policy say this, and returns the round with what is sent after it.
-    fn say(&mut self, reshape: Reshape, after: Millis) -> (Round, Vec<(AttemptId, StopCause)>) {
+    /// Lets the policy decide this, and returns the round with what is sent after it.
+    fn decide(&mut self, reshape: Reshape, after: Millis) -> (Round, Vec<(AttemptId, StopCause)>) {
         self.policy.0.lock().unwrap().push(reshape);
         let round = self.step(vec![Input::Tick], after);
         let sent = self.cluster.dispatch(START.plus(after));
@@ -271,41 +271,41 @@ fn to_the_left() -> Reshape {
 fn a_job_is_asked_to_move_and_goes_on_where_its_place_was_kept() {
     let mut rig = Rig::new(&[(1, slot("2g.10gb", 4), Some("USR1"))]);
 
-    let (asked, sent) = rig.say(to_the_left(), Millis::from_secs(3));
+    let (asked, sent) = rig.decide(to_the_left(), Millis::from_secs(3));
     assert_eq!(sent, [(attempt(1), StopCause::Move)]);
-    assert_eq!(asked.moving.len(), 1);
-    let why = &asked.moving[0].why.summary;
+    assert_eq!(asked.jobs.migrations.len(), 1);
+    let why = &asked.jobs.migrations[0].why.summary;
     assert!(why.contains("2g.10gb@4 of GPU 0 of node n1 to 3g.20gb@0"), "{why}");
     assert!(why.contains("expected to cost 30 s") && why.contains("it was told so"), "{why}");
     let done = rig.step(vec![ended(1, Outcome::Preempted)], Millis::from_secs(5));
 
-    assert!(!done.ended[0].charged && !done.ended[0].uncharged, "{:?}", done.ended);
-    assert_eq!(done.reservations.len(), 1);
-    assert_eq!(done.reservations[0].place.slot, Some(slot("3g.20gb", 0)));
-    assert_eq!(done.orders.len(), 1, "its slice is made");
+    assert!(!done.jobs.ended[0].charged && !done.jobs.ended[0].uncharged, "{:?}", done.jobs.ended);
+    assert_eq!(done.jobs.reservations.len(), 1);
+    assert_eq!(done.jobs.reservations[0].place.slot, Some(slot("3g.20gb", 0)));
+    assert_eq!(done.plans.begun.len(), 1, "its slice is made");
 }
 
 #[test]
 fn a_job_that_does_not_end_in_time_keeps_its_place_and_is_left_in_peace() {
     let mut rig = Rig::new(&[(1, slot("2g.10gb", 4), Some("USR1"))]);
-    rig.say(to_the_left(), Millis::from_secs(3));
+    rig.decide(to_the_left(), Millis::from_secs(3));
 
     let late = rig.step(vec![Input::Tick], Millis::from_secs(3 + 10 + 30));
-    assert!(late.ended.is_empty() && late.reservations.is_empty());
+    assert!(late.jobs.ended.is_empty() && late.jobs.reservations.is_empty());
     assert!(
         rig.cluster.migrations.has_reluctant_jobs()
             && !rig.cluster.migrations.has_kept_placement(job(1))
     );
-    let (again, sent) = rig.say(to_the_left(), Millis::from_secs(60));
-    assert!(again.moving.is_empty() && sent.is_empty(), "it is left in peace");
+    let (again, sent) = rig.decide(to_the_left(), Millis::from_secs(60));
+    assert!(again.jobs.migrations.is_empty() && sent.is_empty(), "it is left in peace");
     let end = rig.step(vec![ended(1, Outcome::Succeeded)], Millis::from_secs(70));
-    assert_eq!(end.ended[0].to, JobState::Succeeded);
+    assert_eq!(end.jobs.ended[0].to, JobState::Succeeded);
 }
 
 #[test]
 fn nobody_takes_a_place_that_is_kept() {
     let mut rig = Rig::new(&[(1, slot("2g.10gb", 4), Some("USR1"))]);
-    rig.say(to_the_left(), Millis::from_secs(3));
+    rig.decide(to_the_left(), Millis::from_secs(3));
 
     let view = rig.cluster.view(START.plus(Millis::from_secs(4)));
 
@@ -343,9 +343,12 @@ fn a_reshape_that_can_not_be_carried_out_moves_nobody() {
     for (what, running, unsound) in cases {
         let mut rig = Rig::new(running);
 
-        let (round, sent) = rig.say(unsound, Millis::from_secs(3));
+        let (round, sent) = rig.decide(unsound, Millis::from_secs(3));
 
-        assert!(round.moving.is_empty() && sent.is_empty(), "{what}: {round:?}");
-        assert!(round.reservations.is_empty() && round.orders.is_empty(), "{what}: {round:?}");
+        assert!(round.jobs.migrations.is_empty() && sent.is_empty(), "{what}: {round:?}");
+        assert!(
+            round.jobs.reservations.is_empty() && round.plans.begun.is_empty(),
+            "{what}: {round:?}"
+        );
     }
 }

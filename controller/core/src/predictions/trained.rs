@@ -1,12 +1,11 @@
-//! What other tasks' runs say about how slices compare, where a task itself has no runs.
+//! How slices compare by other tasks' runs, where a task itself has no runs.
 //!
-//! A model of `tessera-predict` is trained beside the leader's work and handed over whole
-//! ([`RunEstimator::teach`]). It predicts only slices of a GPU model on which a task never ran
+//! A model of `tessera-predict` is trained outside of rounds and replaced as a whole
+//! ([`RunEstimator::use_model`]). It predicts only slices of a GPU model on which a task never ran
 //! while it ran on others. Earlier runs come first. The rule applies where there is no model, or
 //! while the model's predictions are not accurate ([`DriftWatch`]).
 
-use crate::memory::MemorySample;
-use crate::predictions::RunSample;
+use crate::predictions::{MemorySample, RunSample};
 use std::sync::Arc;
 use tessera_model::Millis;
 use tessera_placement::{Basis, Empirical, Estimator, Prediction, SliceKind};
@@ -40,8 +39,8 @@ pub(crate) struct RunEstimator {
     /// Shared with explain queries that are being answered meanwhile.
     empirical: Arc<Empirical>,
     /// The memory that tasks used; shared, too.
-    floors: Arc<MemoryEstimator>,
-    taught: Option<Arc<RunTimeModel>>,
+    memory: Arc<MemoryEstimator>,
+    model: Option<Arc<RunTimeModel>>,
     watch: DriftWatch,
 }
 
@@ -52,34 +51,34 @@ impl Estimator for RunEstimator {
 
     fn predict(&self, task: &str, on: &SliceKind) -> Option<Prediction> {
         let known = self.empirical.predict(task, on)?;
-        match (known.basis, self.taught()) {
-            (Basis::OtherSlice, Some((taught, true))) => {
-                Some(taught.predict(task, on, known.runs).unwrap_or(known))
+        match (known.basis, self.model()) {
+            (Basis::OtherSlice, Some((model, true))) => {
+                Some(model.predict(task, on, known.runs).unwrap_or(known))
             }
             _ => Some(known),
         }
     }
 
     fn clear(&mut self) {
-        // What was taught stays: a reload reads the same history.
+        // The model stays: a reload reads the same history.
         Arc::make_mut(&mut self.empirical).clear();
-        self.floors = Arc::default();
+        self.memory = Arc::default();
     }
 }
 
 impl RunTimeModel {
     /// Trains a model from runs, the oldest first. Returns `None` if they are too few to train and
     /// to test with.
-    pub fn from(lessons: &[RunSample]) -> Option<Self> {
-        let run = |lesson: &RunSample| TaskRun {
-            task: lesson.task.clone(),
-            model: lesson.on.model.clone(),
+    pub fn from(samples: &[RunSample]) -> Option<Self> {
+        let run = |sample: &RunSample| TaskRun {
+            task: sample.task.clone(),
+            model: sample.on.model.clone(),
             whole_slices: PARTS,
-            slices: parts(&lesson.on),
-            ms: lesson.ran.get(),
+            slices: parts(&sample.on),
+            ms: sample.ran.get(),
             counters: None,
         };
-        let runs: Vec<TaskRun> = lessons.iter().map(run).collect();
+        let runs: Vec<TaskRun> = samples.iter().map(run).collect();
         let jct = TimePredictor::learn(&runs, SEED);
         jct.ratios().is_some().then_some(Self { jct })
     }
@@ -95,12 +94,12 @@ impl RunTimeModel {
     }
 
     pub(crate) fn predict(&self, task: &str, on: &SliceKind, runs: u32) -> Option<Prediction> {
-        let told = self.jct.time(task, &on.model, parts(on), PredictorTrust::Trusted)?;
+        let predicted = self.jct.time(task, &on.model, parts(on), PredictorTrust::Trusted)?;
         let millis = Millis::new;
-        (told.source == PredictionSource::Learned).then(|| Prediction {
-            low: millis(told.low.min(told.value)),
-            expected: millis(told.value),
-            high: millis(told.high.max(told.value)),
+        (predicted.source == PredictionSource::Learned).then(|| Prediction {
+            low: millis(predicted.low.min(predicted.value)),
+            expected: millis(predicted.value),
+            high: millis(predicted.high.max(predicted.value)),
             basis: Basis::Learned,
             runs,
         })
@@ -109,47 +108,47 @@ impl RunTimeModel {
 
 impl RunEstimator {
     /// Uses a new model from now on; `came` has the outcomes of its earlier predictions.
-    pub(crate) fn teach(&mut self, taught: Arc<RunTimeModel>, came: &[bool]) {
-        if self.taught.as_ref().is_none_or(|known| known.fingerprint() != taught.fingerprint()) {
+    pub(crate) fn use_model(&mut self, model: Arc<RunTimeModel>, outcomes: &[bool]) {
+        if self.model.as_ref().is_none_or(|known| known.fingerprint() != model.fingerprint()) {
             self.watch = DriftWatch::new();
-            for covered in came {
+            for covered in outcomes {
                 self.watch.take(*covered);
             }
         }
-        self.taught = Some(taught);
+        self.model = Some(model);
     }
 
     /// Records the outcome of a prediction; only the model's predictions are watched.
-    pub(crate) fn came(&mut self, known: &Prediction, ran: Millis) {
+    pub(crate) fn record_outcome(&mut self, known: &Prediction, ran: Millis) {
         if known.basis == Basis::Learned {
             self.watch.take(known.covers(ran));
         }
     }
 
     /// Learns the GPU memory of a run, and the outcome of its prediction.
-    pub(crate) fn learn_memory(&mut self, lesson: &MemorySample) {
-        let floors = Arc::make_mut(&mut self.floors);
-        if let Some(told) = &lesson.told {
-            floors.came(&lesson.task, told, lesson.shown);
+    pub(crate) fn learn_memory(&mut self, sample: &MemorySample) {
+        let memory = Arc::make_mut(&mut self.memory);
+        if let Some(prediction) = &sample.prediction {
+            memory.came(&sample.task, prediction, sample.evidence);
         }
-        floors.take(&lesson.task, lesson.shown);
+        memory.take(&sample.task, sample.evidence);
     }
 
     /// Returns the memory that a task needs, by its newest runs.
-    pub(crate) fn floor(&self, task: &str) -> Option<MemoryEstimate> {
-        self.floors.floor(task)
+    pub(crate) fn memory_estimate(&self, task: &str) -> Option<MemoryEstimate> {
+        self.memory.floor(task)
     }
 
     /// Returns how many tasks get cautious memory estimates, since their runs exceeded earlier
     /// ones.
-    pub(crate) fn doubted(&self) -> usize {
-        self.floors.alarmed()
+    pub(crate) fn count_low_confidence_tasks(&self) -> usize {
+        self.memory.alarmed()
     }
 
     /// Returns the model, and whether it is trusted.
-    pub(crate) fn taught(&self) -> Option<(&RunTimeModel, bool)> {
-        let taught = self.taught.as_deref()?;
-        Some((taught, self.watch.trust() == PredictorTrust::Trusted))
+    pub(crate) fn model(&self) -> Option<(&RunTimeModel, bool)> {
+        let model = self.model.as_deref()?;
+        Some((model, self.watch.trust() == PredictorTrust::Trusted))
     }
 }
 
@@ -162,7 +161,7 @@ mod tests {
     }
 
     /// Runs of tasks that are slower by the square root of the slice's size.
-    fn lessons(tasks: u64) -> Vec<RunSample> {
+    fn samples(tasks: u64) -> Vec<RunSample> {
         let sizes = [(1_000, 100), (571, 132), (285, 187), (142, 265)];
         let of = |task: u64| {
             sizes.into_iter().flat_map(move |(part, percent)| {
@@ -184,7 +183,7 @@ mod tests {
 
     #[test]
     fn a_few_runs_teach_nothing() {
-        assert!(RunTimeModel::from(&lessons(2)).is_none());
+        assert!(RunTimeModel::from(&samples(2)).is_none());
     }
 
     #[test]
@@ -192,62 +191,62 @@ mod tests {
         let mut forecaster = forecaster();
         let rule = forecaster.predict("new", &kind(285)).unwrap();
         assert_eq!((rule.basis, rule.expected.get() / 1_000), (Basis::OtherSlice, 3_508));
-        let mut lessons = lessons(60);
-        lessons.push(RunSample {
+        let mut samples = samples(60);
+        samples.push(RunSample {
             task: "new".to_owned(),
             on: kind(1_000),
             ran: Millis::from_secs(1_000),
         });
 
-        forecaster.teach(Arc::new(RunTimeModel::from(&lessons).unwrap()), &[]);
+        forecaster.use_model(Arc::new(RunTimeModel::from(&samples).unwrap()), &[]);
 
-        let taught = forecaster.predict("new", &kind(285)).unwrap();
-        assert_eq!(taught.basis, Basis::Learned);
-        let secs = taught.expected.get() / 1_000;
+        let learned = forecaster.predict("new", &kind(285)).unwrap();
+        assert_eq!(learned.basis, Basis::Learned);
+        let secs = learned.expected.get() / 1_000;
         assert!((1_700..2_050).contains(&secs), "{secs}");
-        assert!(taught.low <= taught.expected && taught.expected <= taught.high);
+        assert!(learned.low <= learned.expected && learned.expected <= learned.high);
         let own = forecaster.predict("new", &kind(1_000)).unwrap();
         assert_eq!(own.basis, Basis::SameSlice);
-        let (model, believed) = forecaster.taught().unwrap();
-        assert!(believed && model.trained().unwrap().held_out.relative < 0.2);
+        let (model, is_trusted) = forecaster.model().unwrap();
+        assert!(is_trusted && model.trained().unwrap().held_out.relative < 0.2);
     }
 
     #[test]
     fn a_model_that_stops_to_come_true_is_not_asked_until_another_is_there() {
         let mut forecaster = forecaster();
-        let mut lessons = lessons(60);
-        lessons.extend(lessons_of_new());
-        let taught = Arc::new(RunTimeModel::from(&lessons).unwrap());
-        forecaster.teach(Arc::clone(&taught), &[]);
-        let told = forecaster.predict("new", &kind(285)).unwrap();
-        assert_eq!(told.basis, Basis::Learned);
+        let mut samples = samples(60);
+        samples.extend(samples_of_new());
+        let learned = Arc::new(RunTimeModel::from(&samples).unwrap());
+        forecaster.use_model(Arc::clone(&learned), &[]);
+        let predicted = forecaster.predict("new", &kind(285)).unwrap();
+        assert_eq!(predicted.basis, Basis::Learned);
 
         for _ in 0..32 {
-            forecaster.came(&told, told.high.plus(Millis::from_secs(1)));
+            forecaster.record_outcome(&predicted, predicted.high.plus(Millis::from_secs(1)));
         }
 
-        assert!(!forecaster.taught().unwrap().1);
+        assert!(!forecaster.model().unwrap().1);
         assert_eq!(forecaster.predict("new", &kind(285)).unwrap().basis, Basis::OtherSlice);
         // Nor by the next controller, to which the store tells what came of it.
         let mut next = self::forecaster();
-        next.teach(taught, &[false; 32]);
-        assert!(!next.taught().unwrap().1);
-        lessons.extend(lessons_of_new());
-        forecaster.teach(Arc::new(RunTimeModel::from(&lessons).unwrap()), &[]);
+        next.use_model(learned, &[false; 32]);
+        assert!(!next.model().unwrap().1);
+        samples.extend(samples_of_new());
+        forecaster.use_model(Arc::new(RunTimeModel::from(&samples).unwrap()), &[]);
         // The same task on one more size than before: another table, another model.
-        let believed = forecaster.taught().unwrap().1;
+        let is_trusted = forecaster.model().unwrap().1;
         assert_eq!(
-            believed,
+            is_trusted,
             forecaster.predict("new", &kind(285)).unwrap().basis == Basis::Learned
         );
     }
 
-    fn lessons_of_new() -> Vec<RunSample> {
-        let lesson = |part, secs| RunSample {
+    fn samples_of_new() -> Vec<RunSample> {
+        let sample = |part, secs| RunSample {
             task: "new".to_owned(),
             on: kind(part),
             ran: Millis::from_secs(secs),
         };
-        vec![lesson(1_000, 1_000), lesson(571, 1_320)]
+        vec![sample(1_000, 1_000), sample(571, 1_320)]
     }
 }

@@ -11,7 +11,7 @@ use super::snapshot::LaunchSpec;
 #[derive(Debug, Default)]
 pub struct CommitFindings {
     /// The launch specifications of the reserved jobs.
-    pub sheets: HashMap<JobId, LaunchSpec>,
+    pub launch_specs: HashMap<JobId, LaunchSpec>,
     /// The states of the commands' jobs after the commit, in the order of the commands; `None`
     /// where the job did not take the command.
     pub moved: Vec<Option<JobState>>,

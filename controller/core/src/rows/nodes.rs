@@ -48,7 +48,7 @@ pub struct LayoutPlanRow {
     /// The decision that led to it.
     pub decision: Option<DecisionId>,
     /// The requested layout, if an administrator requested it.
-    pub asked: Option<RequestedLayout>,
+    pub requested: Option<RequestedLayout>,
 }
 
 /// A layout that an administrator requested.
@@ -59,14 +59,14 @@ pub struct RequestedLayout {
     /// The reason, as text for people.
     pub reason: Option<String>,
     /// The desired instances: all that are to be on the GPU.
-    pub wanted: Layout,
+    pub layout: Layout,
     /// Whether the layout is kept when jobs would need another.
     pub pin: bool,
 }
 
 /// A plan that ended.
 #[derive(Clone, Debug)]
-pub struct ClosedPlan {
+pub struct EndedPlan {
     /// The plan.
     pub plan: PlanId,
     /// `done`, `failed` or `refused`.

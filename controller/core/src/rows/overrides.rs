@@ -50,7 +50,7 @@ pub struct AdminOverrideRow {
     /// The reason, as text for people.
     pub reason: Option<String>,
     /// When it was set, milliseconds since 1970.
-    pub said_unix: Millis,
+    pub since_unix: Millis,
 }
 
 impl fmt::Display for AdminOverrideRow {
@@ -67,9 +67,9 @@ impl fmt::Display for AdminOverrideRow {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum OverrideChange {
     /// The override is set, or set again.
-    Say(AdminOverrideRow),
+    Set(AdminOverrideRow),
     /// The override is cleared.
-    Lift(OverrideKind, OverrideTarget),
+    Clear(OverrideKind, OverrideTarget),
 }
 
 /// An entry of the operator log.

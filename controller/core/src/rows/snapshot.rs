@@ -17,9 +17,7 @@ use tessera_wire::frames::{ArrayPosition, GpuReport};
 use super::nodes::{LayoutPlanRow, RequestedLayout};
 use super::overrides::AdminOverrideRow;
 use super::submitted::SubmittedJob;
-use crate::memory::MemorySample;
-use crate::predictions::JobCheckpoint;
-use crate::predictions::RunSample;
+use crate::predictions::{JobCheckpoint, MemorySample, RunSample};
 
 /// A node as the store has it.
 #[derive(Clone, Debug)]
@@ -127,7 +125,7 @@ pub struct OpenPlan {
     /// The GPU.
     pub gpu: GpuId,
     /// The requested layout, if an administrator requested it.
-    pub wish: Option<OpenLayoutRequest>,
+    pub requested_layout: Option<OpenLayoutRequest>,
 }
 
 /// A requested layout whose plan is under way.
@@ -136,7 +134,7 @@ pub struct OpenLayoutRequest {
     /// The plan, to be sent again.
     pub row: LayoutPlanRow,
     /// The request.
-    pub asked: RequestedLayout,
+    pub requested: RequestedLayout,
 }
 
 /// A snapshot of the store.
@@ -151,23 +149,23 @@ pub struct StoreSnapshot {
     /// Live attempts.
     pub live: Vec<LiveRow>,
     /// The launch specifications of the live attempts.
-    pub sheets: HashMap<JobId, LaunchSpec>,
+    pub launch_specs: HashMap<JobId, LaunchSpec>,
     /// Plans under way.
     pub plans: Vec<OpenPlan>,
     /// Administrative overrides that are set or cleared.
-    pub words: Vec<AdminOverrideRow>,
+    pub overrides: Vec<AdminOverrideRow>,
     /// How long placement is still held (rule F14).
     pub hold_left: Millis,
     /// How long leases of earlier leaders may still run on silent nodes.
     pub granted_left: Millis,
     /// Nodes of lower generations are lost (rule F14).
-    pub generation_floor: u64,
+    pub generation_min: u64,
     /// Runs of the past, the oldest first.
-    pub lessons: Vec<RunSample>,
+    pub runs: Vec<RunSample>,
     /// The memory of those runs, the oldest first.
-    pub memories: Vec<MemorySample>,
+    pub memory_samples: Vec<MemorySample>,
     /// The durations of tasks' migrations, the oldest first.
-    pub moves: Vec<(String, Millis)>,
+    pub migrations: Vec<(String, Millis)>,
     /// Checkpoints of unfinished jobs.
-    pub asides: Vec<JobCheckpoint>,
+    pub checkpoints: Vec<JobCheckpoint>,
 }

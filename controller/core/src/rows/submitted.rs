@@ -34,7 +34,7 @@ pub struct SubmittedJob {
 }
 
 impl SubmittedJob {
-    /// Returns what a specification says for placement.
+    /// Returns what placement needs of a specification.
     pub fn new(job: JobId, spec: &JobSpec, gang: Option<GangMember>, attempts: u32) -> Self {
         Self {
             job,

@@ -2,15 +2,14 @@
 
 use tessera_model::life::{JobState, Outcome};
 use tessera_model::share::SmPercent;
+use tessera_model::spec::JobUpdate;
 use tessera_model::{AttemptId, Bytes, DecisionId, JobId, Millis, NodeId, SliceId};
 use tessera_placement::{Explanation, JobPlacement, Prediction, SharingRequest};
 use tessera_predict::memory::MemoryEstimate;
 use tessera_wire::frames::ExitRecord;
 
-use crate::colocation;
-use crate::predictions::AttemptPrediction;
-use crate::predictions::AttemptRunTimes;
-use tessera_model::spec::JobUpdate;
+use crate::colocation::ColocationPrediction;
+use crate::predictions::{AttemptPrediction, AttemptRunTimes};
 
 /// A placement that is reserved for a job.
 #[derive(Clone, Debug)]
@@ -46,9 +45,9 @@ pub struct Reservation {
     /// The explanation.
     pub why: Explanation,
     /// The prediction of its run time; `None` if it shares its slice.
-    pub foretold: Option<AttemptPrediction>,
-    /// The prediction of its speed beside co-runners under MPS.
-    pub beside: Option<colocation::ColocationPrediction>,
+    pub run_prediction: Option<AttemptPrediction>,
+    /// The prediction of its speed next to co-runners under MPS.
+    pub colocation: Option<ColocationPrediction>,
     /// Its memory estimate, if its job names no memory and an estimate exists.
     pub memory: Option<MemoryEstimate>,
 }
@@ -110,11 +109,11 @@ pub struct EndedAttempt {
     /// How the attempt ended.
     pub record: ExitRecord,
     /// Its run times, as far as they are known.
-    pub lasted: AttemptRunTimes,
+    pub run_times: AttemptRunTimes,
     /// The memory of its slice, if the attempt ran out of that.
     pub ran_out_of: Option<Bytes>,
     /// The prediction of its run time.
-    pub foretold: Option<Prediction>,
+    pub run_prediction: Option<Prediction>,
     /// How much of the job is done, in millionths.
     pub done: u32,
 }
@@ -136,7 +135,7 @@ pub enum WaitingJobChange {
     /// The job gets this part of its slice, and waits on.
     Share(SmPercent),
     /// The job is updated, and waits on.
-    Terms(JobUpdate),
+    Update(JobUpdate),
 }
 
 /// A job with a live attempt that gets another share.
@@ -150,7 +149,7 @@ pub struct ResharedJob {
     pub sm: SmPercent,
 }
 
-/// A running job that is asked to checkpoint and go on elsewhere.
+/// A running job that is requested to checkpoint and to continue elsewhere.
 #[derive(Clone, Debug)]
 pub struct MigrationRow {
     /// The job; it must be running.
@@ -183,14 +182,14 @@ impl WaitingJobChange {
     pub const fn to(self) -> Option<JobState> {
         match self {
             Self::To(to) => Some(to),
-            Self::Share(_) | Self::Terms(_) => None,
+            Self::Share(_) | Self::Update(_) => None,
         }
     }
 
     /// Returns the new share of the multiprocessors, if it changes.
     pub const fn sm(self) -> Option<SmPercent> {
         match self {
-            Self::To(_) | Self::Terms(_) => None,
+            Self::To(_) | Self::Update(_) => None,
             Self::Share(sm) => Some(sm),
         }
     }
@@ -198,7 +197,7 @@ impl WaitingJobChange {
     /// Returns the update, if it is one.
     pub const fn update(self) -> Option<JobUpdate> {
         match self {
-            Self::Terms(update) => Some(update),
+            Self::Update(update) => Some(update),
             Self::To(_) | Self::Share(_) => None,
         }
     }
@@ -210,7 +209,7 @@ impl WaitingJobChange {
             Self::To(JobState::Held) => "held by its user".to_owned(),
             Self::To(_) => "released by its user".to_owned(),
             Self::Share(sm) => format!("its share becomes {sm}, by its user"),
-            Self::Terms(terms) => terms.text(),
+            Self::Update(update) => update.text(),
         }
     }
 }

@@ -1,8 +1,7 @@
 //! Updates of jobs that have live attempts.
 
-use tessera_model::{AttemptId, JobId};
-
 use tessera_model::spec::JobUpdate;
+use tessera_model::{AttemptId, JobId};
 
 /// An update of a job that has a live attempt.
 #[derive(Clone, Copy, Debug)]
@@ -12,5 +11,5 @@ pub struct UpdatedJob {
     /// Its attempt.
     pub attempt: AttemptId,
     /// The change.
-    pub terms: JobUpdate,
+    pub update: JobUpdate,
 }

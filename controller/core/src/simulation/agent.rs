@@ -38,7 +38,7 @@ enum Stage {
 #[derive(Debug, Default)]
 pub(super) struct Agent {
     stage: Stage,
-    /// Journalled, not started; with what was said of it since.
+    /// Journalled, not started; with the command about it since.
     pub(super) spawning: BTreeMap<AttemptId, Option<Death>>,
     pub(super) plans: BTreeMap<GpuId, Run>,
 }
@@ -68,7 +68,7 @@ impl Machine {
     }
 
     /// Takes a frame; the answers are the agent's, in order.
-    pub(super) fn hear(&mut self, frame: ToAgent, now: Millis) -> Vec<ToController> {
+    pub(super) fn receive(&mut self, frame: ToAgent, now: Millis) -> Vec<ToController> {
         match frame {
             ToAgent::Welcome(welcome) => self.welcomed(welcome),
             ToAgent::Refused { .. } => {
@@ -180,13 +180,13 @@ impl Machine {
         }
         let terms = welcome.lease;
         self.agent().stage = Stage::Live { terms, renew_at: clock.plus(terms.renew_every()) };
-        let mut told: Vec<_> = self.cards.iter().cloned().map(ToController::Gpu).collect();
+        let mut frames: Vec<_> = self.gpus.iter().cloned().map(ToController::Gpu).collect();
         let mut known: BTreeSet<_> = self.disk.accepted.keys().copied().collect();
         known.extend(self.disk.exits.keys());
-        told.extend(known.into_iter().map(|attempt| self.attempt_report(attempt)));
-        told.push(ToController::InventoryDone);
-        told.push(ToController::Renew { sent: clock, generation: self.disk.generation });
-        told
+        frames.extend(known.into_iter().map(|attempt| self.attempt_report(attempt)));
+        frames.push(ToController::InventoryDone);
+        frames.push(ToController::Renew { sent: clock, generation: self.disk.generation });
+        frames
     }
 
     fn renewed(&mut self, sent: Millis, generation: u64) {
@@ -243,7 +243,7 @@ impl Machine {
     }
 
     fn place_is_good(&self, order: &LaunchOrder) -> bool {
-        let Some(card) = self.cards.iter().find(|card| card.gpu == order.gpu) else { return false };
+        let Some(card) = self.gpus.iter().find(|card| card.gpu == order.gpu) else { return false };
         if card.health != GpuHealth::Healthy {
             return false;
         }
@@ -256,7 +256,7 @@ impl Machine {
             && card.instances.iter().any(|i| i.slot == slot && i.slice == Some(order.slice.clone()))
     }
 
-    /// A journalled attempt is started, unless something was said against it meanwhile.
+    /// A journalled attempt is started, unless it was stopped meanwhile.
     pub(super) fn spawn(&mut self, attempt: AttemptId, now: Millis) -> Vec<ToController> {
         let leased = self.leased(now);
         let Some(death) = self.agent().spawning.remove(&attempt) else { return Vec::new() };
@@ -275,12 +275,12 @@ impl Machine {
             }
         };
         self.keep_exit(attempt, outcome);
-        let mut told = vec![self.attempt_report(attempt)];
+        let mut frames = vec![self.attempt_report(attempt)];
         if death == Some(Death::Revoked) {
             self.disk.tombstones.insert(attempt);
-            told.push(ToController::Tombstoned { attempt });
+            frames.push(ToController::Tombstoned { attempt });
         }
-        self.if_live(told)
+        self.if_live(frames)
     }
 
     fn stop(&mut self, attempt: AttemptId, death: Death) -> Vec<ToController> {
@@ -344,14 +344,14 @@ impl Machine {
         let reason = match running {
             Some(run) if run.order.plan == plan => return Vec::new(),
             Some(_) => "another plan is under way",
-            None if !self.cards.iter().any(|card| card.gpu == gpu) => "no such GPU",
+            None if !self.gpus.iter().any(|card| card.gpu == gpu) => "no such GPU",
             None if leaving.iter().any(alive) => "an attempt runs there",
             None if order.layout_gen <= newest && !known => "a newer plan was obeyed",
             None => {
                 self.disk.plans.insert(gpu.clone(), (order.layout_gen, Some(plan)));
                 let layout_gen = order.layout_gen;
                 self.agent().plans.insert(gpu.clone(), Run { order, done: 0, leaving });
-                if let Some(card) = self.card(&gpu) {
+                if let Some(card) = self.gpu_mut(&gpu) {
                     card.layout_gen = layout_gen;
                 }
                 return Vec::new();
@@ -380,14 +380,14 @@ impl Machine {
                 return self.gpu_report(gpu);
             }
         };
-        let mut told = self.gpu_report(gpu);
-        told.push(ToController::PlanEnded { plan: run.order.plan, gpu: gpu.clone(), end });
-        self.if_live(told)
+        let mut frames = self.gpu_report(gpu);
+        frames.push(ToController::PlanEnded { plan: run.order.plan, gpu: gpu.clone(), end });
+        self.if_live(frames)
     }
 
-    /// Tells how a GPU stands.
+    /// Reports a GPU.
     pub(super) fn gpu_report(&mut self, gpu: &GpuId) -> Vec<ToController> {
-        let report = self.card(gpu).cloned().map(ToController::Gpu);
+        let report = self.gpu_mut(gpu).cloned().map(ToController::Gpu);
         self.if_live(report.into_iter().collect())
     }
 }

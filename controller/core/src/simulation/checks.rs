@@ -56,16 +56,16 @@ fn processes_are_committed_and_alone(world: &World) {
     }
 }
 
-/// Why the last of the queue waits is told from a part of the picture as from all of it.
+/// An explanation from a part of the cluster state equals the one from all of it.
 pub(super) fn a_question_apart_has_the_same_answer(world: &mut World) {
     let cluster = &world.controller.cluster;
     let Some((_, job)) = cluster.queue.waiting.keys().next_back() else { return };
     let line = cluster.queue_position(*job).unwrap();
 
-    let apart = cluster.waiting(*job, world.now);
+    let apart = cluster.explain_waiting(*job, world.now);
 
     assert!(apart.is_some(), "{job:?} waits");
-    let whole = cluster.explain(&line, world.now);
+    let whole = cluster.explain_position(&line, world.now);
     assert_eq!(apart, whole);
     let ahead = line.jobs_ahead;
     world.note("a question was answered apart", ahead);
@@ -78,7 +78,7 @@ fn memory_is_shared_by_nobody(world: &World) {
         let mut used = BTreeMap::new();
         for (attempt, process) in &machine.processes {
             let facts = &process.facts;
-            let card = machine.cards.iter().find(|card| card.gpu == facts.gpu).unwrap();
+            let card = machine.gpus.iter().find(|card| card.gpu == facts.gpu).unwrap();
             let slices = match (facts.slot, &card.mig) {
                 (Some(slot), tessera_wire::frames::MigReport::On { geometry }) => {
                     let stands = card.instances.iter().any(|i| i.slot == slot);
@@ -115,7 +115,7 @@ fn memory_is_shared_by_nobody(world: &World) {
                 sharers.push(&facts.share);
             }
         }
-        for card in &machine.cards {
+        for card in &machine.gpus {
             if let tessera_wire::frames::MigReport::On { geometry } = &card.mig {
                 let slots: Vec<_> = card.instances.iter().map(|i| i.slot).collect();
                 geometry.check(&slots).expect("the device holds a legal layout (V3)");
@@ -124,20 +124,20 @@ fn memory_is_shared_by_nobody(world: &World) {
     }
 }
 
-/// After a commit the picture is the store, but for what the placer has not heard of yet.
-pub(super) fn picture_equals_store(world: &World) {
+/// After a commit the state equals the store, except for what is not announced yet.
+pub(super) fn check_state_equals_store(world: &World) {
     let cluster = &world.controller.cluster;
     let unheard: BTreeSet<JobId> = world
         .controller
         .inbox
         .iter()
         .filter_map(|input| match input {
-            Input::Fresh(jobs) | Input::Requeued(jobs) => Some(jobs),
+            Input::Submitted(jobs) | Input::Requeued(jobs) => Some(jobs),
             _ => None,
         })
-        .chain(world.controller.fresh.iter())
+        .chain(world.controller.submitted.iter())
         .flatten()
-        .map(|fresh| fresh.job)
+        .map(|submitted| submitted.job)
         .collect();
     for (job, row) in &world.store.jobs {
         match row.attempt {
@@ -145,7 +145,7 @@ pub(super) fn picture_equals_store(world: &World) {
                 let live = cluster.attempts.live.get(&attempt);
                 let live = live.unwrap_or_else(|| panic!("the cluster state lacks {attempt}"));
                 assert_eq!((live.job, live.state), (*job, row.state), "{attempt} differs");
-                assert!(live.sheet.is_some(), "{attempt} lacks what to run");
+                assert!(live.launch_spec.is_some(), "{attempt} lacks what to run");
                 assert_eq!(
                     world.store.place(attempt),
                     Some((&live.gpu, live.slot)),

@@ -22,7 +22,7 @@ use crate::rows::snapshot::StoreSnapshot;
 use crate::rows::submitted::SubmittedJob;
 use crate::state::ClusterState;
 
-/// After every so many recorded rounds a question is asked: an answer costs as much as many rounds.
+/// After every so many recorded rounds an explanation is requested: it costs as much as many rounds.
 const EXPLAINED_EACH: u64 = 16;
 
 /// How a commit goes.
@@ -30,7 +30,7 @@ const EXPLAINED_EACH: u64 = 16;
 pub(super) enum Commit {
     Done,
     FailsBefore,
-    /// It took effect, but nobody hears of it.
+    /// It took effect, but its result is lost.
     AnswerLost,
 }
 
@@ -40,17 +40,17 @@ pub(super) struct Controller {
     pub(super) cluster: ClusterState,
     pub(super) inbox: Vec<Input>,
     pub(super) committing: Option<Round>,
-    /// Read already, not yet taken in.
+    /// Read already, not yet used.
     pub(super) reloading: Option<StoreSnapshot>,
     pub(super) sessions: BTreeMap<NodeId, u64>,
-    /// Accepted jobs that the placer has not heard of yet.
-    pub(super) fresh: VecDeque<Vec<SubmittedJob>>,
+    /// Accepted jobs that the placer does not know yet.
+    pub(super) submitted: VecDeque<Vec<SubmittedJob>>,
 }
 
-fn cluster(policy: &str, epoch: u64, picture: StoreSnapshot, now: Millis) -> ClusterState {
+fn cluster(policy: &str, epoch: u64, snapshot: StoreSnapshot, now: Millis) -> ClusterState {
     let controller = ControllerId::from_uuid(Uuid::from_u128(1));
     let terms = LeaseTerms::from_length(LEASE).unwrap();
-    let mut cluster = ClusterState::new(epoch, controller, terms, policy_of(policy), picture, now);
+    let mut cluster = ClusterState::new(epoch, controller, terms, policy_of(policy), snapshot, now);
     // Two users share fairly, one of them in an account with more shares.
     let terms = AccountSettings { members: vec!["bob".to_owned()], share: 2, quota: None };
     let lab = BTreeMap::from([("lab".to_owned(), terms)]);
@@ -64,14 +64,14 @@ fn policy_of(name: &str) -> Box<dyn Policy> {
 }
 
 impl Controller {
-    pub(super) fn new(policy: &str, epoch: u64, picture: StoreSnapshot, now: Millis) -> Self {
+    pub(super) fn new(policy: &str, epoch: u64, snapshot: StoreSnapshot, now: Millis) -> Self {
         Self {
-            cluster: cluster(policy, epoch, picture, now),
+            cluster: cluster(policy, epoch, snapshot, now),
             inbox: Vec::new(),
             committing: None,
             reloading: None,
             sessions: BTreeMap::new(),
-            fresh: VecDeque::new(),
+            submitted: VecDeque::new(),
         }
     }
 }
@@ -81,7 +81,7 @@ impl World {
     pub(super) fn input(&mut self, input: Input) {
         let stands = self.controller.reloading.is_none();
         // A reload asks agents again, and refuses commands; only what users were promised stays.
-        if stands || matches!(input, Input::Fresh(_)) {
+        if stands || matches!(input, Input::Submitted(_)) {
             self.controller.inbox.push(input);
         }
     }
@@ -96,14 +96,14 @@ impl World {
             let text: String = format!("{input:?}").chars().take(160).collect();
             self.note("the placer took", text);
         }
-        let minted = &mut self.minted;
+        let ids = &mut self.ids;
         let mut new_id = || {
-            *minted += 1;
-            Uuid::from_u128(*minted)
+            *ids += 1;
+            Uuid::from_u128(*ids)
         };
         let round = self.controller.cluster.step(inputs, self.now, &mut new_id);
-        assert_eq!(round.rewound, None, "the store was never rolled back");
-        self.controller.cluster.check_book();
+        assert_eq!(round.rollback, None, "the store was never rolled back");
+        self.controller.cluster.check_ledger();
         if round.is_empty() {
             self.act(round, CommitFindings::default());
         } else {
@@ -130,42 +130,42 @@ impl World {
             self.forget_moved(&round);
             return self.reload();
         }
-        for (node, generation, lost) in &round.raises {
+        for (node, generation, lost) in &round.nodes.generations {
             if *lost {
                 self.note("a node was declared lost", (node, generation));
-                if round.ended.iter().any(|ended| ended.from == JobState::Running) {
+                if round.jobs.ended.iter().any(|ended| ended.from == JobState::Running) {
                     self.note("a running job was declared lost", node);
                 }
             }
         }
         self.note_gangs(&round);
-        for asked in &round.moving {
-            self.note("a job was requested to move", (asked.job, &asked.place));
+        for migrating in &round.jobs.migrations {
+            self.note("a job was requested to move", (migrating.job, &migrating.place));
         }
-        for reserved in &round.reservations {
-            if self.store.moves.contains(&reserved.job) {
+        for reserved in &round.jobs.reservations {
+            if self.store.migrated.contains(&reserved.job) {
                 self.note("a job moved", (reserved.job, &reserved.place));
             }
         }
         if self.controller.cluster.migrations.has_reluctant_jobs() {
             self.note("a move was given up", ());
         }
-        if round.events.iter().any(|event| event.kind == "layout_done") {
+        if round.overrides.events.iter().any(|event| event.kind == "layout_done") {
             self.note("an operator's layout was made", ());
         }
         self.act(round, findings);
-        checks::picture_equals_store(self);
+        checks::check_state_equals_store(self);
         if round_number.is_some_and(|number| number.is_multiple_of(EXPLAINED_EACH)) {
             checks::a_question_apart_has_the_same_answer(self);
         }
     }
 
     fn note_gangs(&mut self, round: &Round) {
-        let seated: BTreeSet<_> = round.reservations.iter().filter_map(|r| r.gang).collect();
+        let seated: BTreeSet<_> = round.jobs.reservations.iter().filter_map(|r| r.gang).collect();
         for gang in seated {
             self.note("a gang was placed", gang);
         }
-        for ended in round.ended.iter().filter(|ended| ended.gang == Some(ended.job)) {
+        for ended in round.jobs.ended.iter().filter(|ended| ended.gang == Some(ended.job)) {
             match ended.to {
                 JobState::Queued => self.note("a gang was requeued together", ended.job),
                 JobState::Succeeded => self.note("a gang came to its end", ended.job),
@@ -173,6 +173,7 @@ impl World {
             }
         }
         let lost = round
+            .jobs
             .ended
             .iter()
             .filter(|ended| ended.gang.is_some() && ended.record.outcome == Outcome::Lost);
@@ -184,11 +185,11 @@ impl World {
     /// A job that was set aside by a commit whose answer was lost, before it was announced, would
     /// cost one more reload when it is announced: rare, and it heals.
     fn forget_moved(&mut self, round: &Round) {
-        let jobs: Vec<_> = round.commands.iter().map(|command| command.job).collect();
-        let left = |fresh: &Vec<SubmittedJob>| fresh.iter().all(|f| !jobs.contains(&f.job));
-        self.controller.fresh.retain(left);
+        let jobs: Vec<_> = round.jobs.commands.iter().map(|command| command.job).collect();
+        let left = |submitted: &Vec<SubmittedJob>| submitted.iter().all(|f| !jobs.contains(&f.job));
+        self.controller.submitted.retain(left);
         self.controller.inbox.retain(|input| match input {
-            Input::Fresh(fresh) => left(fresh),
+            Input::Submitted(submitted) => left(submitted),
             _ => true,
         });
     }
@@ -208,31 +209,31 @@ impl World {
     }
 
     fn reload(&mut self) {
-        self.controller.inbox.retain(|input| matches!(input, Input::Fresh(_)));
+        self.controller.inbox.retain(|input| matches!(input, Input::Submitted(_)));
         self.tokens.clear();
-        self.controller.reloading = Some(self.store.picture());
+        self.controller.reloading = Some(self.store.snapshot());
     }
 
-    /// The picture that was read is taken in.
+    /// Uses the snapshot that was read.
     pub(super) fn end_reload(&mut self) {
-        let Some(picture) = self.controller.reloading.take() else { return };
+        let Some(snapshot) = self.controller.reloading.take() else { return };
         let epoch = self.controller.cluster.epoch();
-        self.controller.cluster.reload(epoch, picture, self.now);
+        self.controller.cluster.reload(epoch, snapshot, self.now);
         self.controller.sessions.clear();
         let open: Vec<_> = self.links.keys().copied().collect();
         open.into_iter().for_each(|session| self.refuse(session));
     }
 
     fn act(&mut self, round: Round, mut findings: CommitFindings) {
-        for (token, results) in round.answers(&findings) {
+        for (token, results) in round.complete_answers(&findings) {
             let Some(jobs) = self.tokens.remove(&token) else { continue };
             assert_eq!(results.len(), jobs.len(), "each job has its answer");
             let lost = results.contains(&CommandResult::NotFound);
             assert!(!lost, "an accepted job vanished (V5): {jobs:?} {results:?}");
         }
         self.controller.cluster.remember_commanded(&round, &findings, self.now);
-        let requeued = findings.requeued();
-        self.controller.cluster.set_launch_specs(findings.sheets, &HashMap::new());
+        let requeued = findings.take_requeued();
+        self.controller.cluster.set_launch_specs(findings.launch_specs, &HashMap::new());
         for effect in round.effects {
             self.carry_out(effect);
         }
@@ -267,7 +268,7 @@ impl World {
     /// The controller's process dies, and another one begins from the store.
     pub(super) fn crash_controller(&mut self) {
         self.note("the controller crashed", ());
-        if self.dice.chance(50)
+        if self.random.happens(50)
             && let Some(round) = self.controller.committing.take()
         {
             // The database finishes what it was asked to.
@@ -276,8 +277,8 @@ impl World {
             }
         }
         self.store.epoch += 1;
-        let picture = self.store.picture();
-        self.controller = Controller::new(self.policy, self.store.epoch, picture, self.now);
+        let snapshot = self.store.snapshot();
+        self.controller = Controller::new(self.policy, self.store.epoch, snapshot, self.now);
         self.tokens.clear();
         for link in self.links.values_mut() {
             (link.broken, link.controller_holds) = (true, false);

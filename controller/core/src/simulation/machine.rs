@@ -27,7 +27,7 @@ pub(super) struct Facts {
     pub(super) slot: Option<Slot>,
     /// Whose part of a shared slice it has, and which.
     pub(super) share: Option<(String, SliceShare)>,
-    /// Whether its program says how it puts its work aside.
+    /// Whether its program has a checkpoint signal.
     pub(super) checkpoints: bool,
 }
 
@@ -68,7 +68,7 @@ pub(super) struct Machine {
     pub(super) identity: NodeIdentity,
     pub(super) boot: BootId,
     pub(super) disk: Disk,
-    pub(super) cards: Vec<GpuReport>,
+    pub(super) gpus: Vec<GpuReport>,
     pub(super) processes: BTreeMap<AttemptId, Process>,
     pub(super) agent: Option<Agent>,
     /// How much faster its clock is than the controller's, in thousandths; negative: slower.
@@ -130,7 +130,7 @@ impl Machine {
         self.processes.clear();
         self.boot = boot;
         self.disk.lease = (0, Millis::ZERO);
-        for card in &mut self.cards {
+        for card in &mut self.gpus {
             card.instances.clear();
         }
     }
@@ -152,16 +152,16 @@ impl Machine {
         fenced.into_iter().flat_map(|attempt| self.exit(attempt, Outcome::Lost)).collect()
     }
 
-    /// A program ends; its shepherd writes it down, and the agent tells.
+    /// A program ends; its shepherd writes a record, and the agent reports it.
     pub(super) fn exit(&mut self, attempt: AttemptId, outcome: Outcome) -> Vec<ToController> {
         let Some(process) = self.processes.remove(&attempt) else { return Vec::new() };
         self.keep_exit(attempt, outcome);
-        let mut told = vec![self.attempt_report(attempt)];
+        let mut frames = vec![self.attempt_report(attempt)];
         if process.dying == Some(Death::Revoked) && self.agent.is_some() {
             self.disk.tombstones.insert(attempt);
-            told.push(ToController::Tombstoned { attempt });
+            frames.push(ToController::Tombstoned { attempt });
         }
-        self.if_live(told)
+        self.if_live(frames)
     }
 
     pub(super) fn keep_exit(&mut self, attempt: AttemptId, outcome: Outcome) {
@@ -175,15 +175,15 @@ impl Machine {
         self.disk.exits.insert(attempt, record);
     }
 
-    /// Frames that are told at once if the session is live; else they are part of the next
+    /// Frames that are sent at once if the session is live; else they are part of the next
     /// inventory.
     pub(super) fn if_live(&self, frames: Vec<ToController>) -> Vec<ToController> {
         let live = self.agent.as_ref().is_some_and(Agent::is_live);
         if live { frames } else { Vec::new() }
     }
 
-    pub(super) fn card(&mut self, gpu: &GpuId) -> Option<&mut GpuReport> {
-        self.cards.iter_mut().find(|card| card.gpu == *gpu)
+    pub(super) fn gpu_mut(&mut self, gpu: &GpuId) -> Option<&mut GpuReport> {
+        self.gpus.iter_mut().find(|card| card.gpu == *gpu)
     }
 
     /// Makes one step of a plan; what is used is never touched (promise P7).
@@ -198,7 +198,7 @@ impl Machine {
         }
         self.next_slice += 1;
         let slice = format!("MIG-{}", Uuid::from_u128(self.next_slice));
-        let card = self.card(gpu).ok_or("the GPU is gone")?;
+        let card = self.gpu_mut(gpu).ok_or("the GPU is gone")?;
         let MigReport::On { geometry } = &card.mig else { return Err("MIG is off".to_owned()) };
         match step {
             PlanStep::Destroy(slot) => card.instances.retain(|i| i.slot != slot),

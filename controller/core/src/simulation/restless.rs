@@ -1,5 +1,5 @@
-//! A policy that moves jobs by lot, with and without sense: whatever it says, nobody may be moved
-//! who can't be, and nobody may be lost.
+//! A policy that migrates jobs at random, with and without sense. Whatever it decides, no job may be
+//! migrated that can't be, and none may be lost.
 
 use tessera_model::mig::{Layout, Slot};
 use tessera_model::{JobId, Millis};
@@ -9,7 +9,7 @@ use tessera_placement::{
     QueuedJob, Reshape, StayingJobs,
 };
 
-use super::dice::Dice;
+use super::random::RandomNumbers;
 
 /// Places as `scheme-b` does, and reshapes a GPU now and then.
 #[derive(Clone, Copy, Debug)]
@@ -32,11 +32,11 @@ impl Policy for Restless {
         starts_max: usize,
     ) -> Vec<Decision> {
         let queue: Vec<&QueuedJob> = queue.collect();
-        let mut dice = Dice::new(now.get());
-        let reshapes = match dice.chance(70) {
-            true => {
-                (0..=dice.below(2)).filter_map(|_| reshape(cluster, &queue, &mut dice)).collect()
-            }
+        let mut random = RandomNumbers::new(now.get());
+        let reshapes = match random.happens(70) {
+            true => (0..=random.below(2))
+                .filter_map(|_| reshape(cluster, &queue, &mut random))
+                .collect(),
             false => Vec::new(),
         };
         let named = |job: JobId| {
@@ -77,25 +77,25 @@ fn residents(gpu: &GpuView) -> Vec<(JobId, Option<Slot>)> {
     taken.collect()
 }
 
-/// Seats the jobs of a GPU anew: most stay where they are, the others go by lot, and some of other
-/// GPUs or of the queue come.
+/// Places the jobs of a GPU anew: most stay where they are, the others get random slots, and some
+/// of other GPUs or of the queue are added.
 fn reshape(
     cluster: &ClusterView,
     queue: &[&QueuedJob],
-    dice: &mut Dice,
+    random: &mut RandomNumbers,
 ) -> Option<(Reshape, Explanation)> {
     let cut: Vec<&GpuView> = cluster.gpus.iter().filter(|gpu| gpu.mig.is_some()).collect();
-    let gpu = dice.pick(&cut)?;
-    let (stay, go): (Vec<_>, Vec<_>) = residents(gpu).into_iter().partition(|_| dice.chance(50));
+    let gpu = random.pick(&cut)?;
+    let (stay, go): (Vec<_>, Vec<_>) = residents(gpu).into_iter().partition(|_| random.happens(50));
     let mut jobs: Vec<JobId> = go.into_iter().map(|(job, _)| job).collect();
     for other in cluster.gpus.iter().filter(|other| other.id != gpu.id) {
         let come = residents(other).into_iter().filter(|(_, slot)| slot.is_some());
-        jobs.extend(come.filter(|_| dice.chance(10)).map(|(job, _)| job));
+        jobs.extend(come.filter(|_| random.happens(10)).map(|(job, _)| job));
     }
     let alone = queue.iter().filter(|job| job.share.is_none());
-    jobs.extend(alone.take(2).filter(|_| dice.chance(20)).map(|job| job.id));
+    jobs.extend(alone.take(2).filter(|_| random.happens(20)).map(|job| job.id));
     // Twice the same job, now and then: that must be noticed.
-    if !dice.chance(5) {
+    if !random.happens(5) {
         jobs.sort_unstable();
         jobs.dedup();
     }
@@ -104,14 +104,14 @@ fn reshape(
             && layout.len() >= stay.len() + jobs.len()
     };
     let layouts: Vec<&Layout> = gpu.mig.as_ref()?.full().iter().filter(fits).collect();
-    let layout = dice.pick(&layouts)?.clone();
+    let layout = random.pick(&layouts)?.clone();
     let seat = |job, slot| PlacedJob::alone(job, slot);
     let mut seats: Vec<PlacedJob> =
         stay.into_iter().filter_map(|(job, slot)| Some(seat(job, slot?))).collect();
     let mut slots: Vec<Slot> =
         layout.iter().copied().filter(|slot| seats.iter().all(|s| s.slot != Some(*slot))).collect();
     for job in jobs {
-        seats.push(seat(job, slots.swap_remove(dice.index(slots.len()))));
+        seats.push(seat(job, slots.swap_remove(random.index(slots.len()))));
     }
     let (gpu, trial, stayers) = (gpu.id.clone(), None, StayingJobs::RunOn);
     let reshape = Reshape { gpu, layout, seats, trial, stayers };

@@ -14,7 +14,7 @@ use tessera_wire::frames::MigReport;
 use crate::LaunchSpec;
 use crate::round::Round;
 use crate::rows::findings::CommitFindings;
-use crate::rows::nodes::ClosedPlan;
+use crate::rows::nodes::EndedPlan;
 use crate::rows::nodes::LayoutPlanRow;
 use crate::rows::nodes::NodeRegistration;
 use crate::rows::overrides::AdminOverrideRow;
@@ -70,7 +70,7 @@ struct Plan {
     gpu: GpuId,
     layout_gen: u64,
     open: bool,
-    wish: Option<OpenLayoutRequest>,
+    requested_layout: Option<OpenLayoutRequest>,
 }
 
 /// All tables.
@@ -83,10 +83,10 @@ pub(super) struct Store {
     pub(super) attempts: BTreeMap<AttemptId, Attempt>,
     attempt_slots: BTreeMap<(GpuId, u8), Holder>,
     plans: BTreeMap<PlanId, Plan>,
-    pub(super) words: BTreeMap<(OverrideKind, OverrideTarget), AdminOverrideRow>,
-    /// Jobs that were asked to move and came to that end.
-    pub(super) moves: BTreeSet<JobId>,
-    asked: BTreeSet<AttemptId>,
+    pub(super) overrides: BTreeMap<(OverrideKind, OverrideTarget), AdminOverrideRow>,
+    /// Jobs that ended for their migration.
+    pub(super) migrated: BTreeSet<JobId>,
+    migrating: BTreeSet<AttemptId>,
 }
 
 /// Who holds a memory slice, as `attempt_slots` has it.
@@ -108,10 +108,10 @@ impl Store {
         let spec = Arc::new(spec);
         let first = spec.gang.and_then(|shape| GangMember::of(job, job, shape));
         let members = first.map_or_else(|| vec![job], |member| member.all().collect());
-        let mut fresh = Vec::new();
+        let mut submitted = Vec::new();
         for job in members {
             let gang = first.and_then(|first| GangMember::of(job, first.gang, first.shape));
-            fresh.push(SubmittedJob::new(job, &spec, gang, 0));
+            submitted.push(SubmittedJob::new(job, &spec, gang, 0));
             let row = Job {
                 spec: Arc::clone(&spec),
                 state,
@@ -125,7 +125,7 @@ impl Store {
             };
             self.jobs.insert(job, row);
         }
-        (job, if hold { Vec::new() } else { fresh })
+        (job, if hold { Vec::new() } else { submitted })
     }
 
     /// Commits a round, all of it or nothing.
@@ -173,13 +173,13 @@ impl Store {
     }
 
     fn apply(&mut self, round: &Round) -> Result<CommitFindings, Refused> {
-        round.attaches.iter().try_for_each(|node| self.attach(node))?;
-        for (node, generation, lost) in &round.raises {
+        round.nodes.registrations.iter().try_for_each(|node| self.attach(node))?;
+        for (node, generation, lost) in &round.nodes.generations {
             let row = self.nodes.get_mut(node).filter(|row| row.generation < *generation);
             let row = row.ok_or_else(|| format!("{node} can't rise to {generation}"))?;
             (row.generation, row.lost) = (*generation, *lost);
         }
-        for (node, report) in &round.reports {
+        for (node, report) in &round.nodes.gpu_reports {
             check(self.nodes.contains_key(node), || format!("a GPU of unknown {node}"))?;
             if let MigReport::On { geometry } = &report.mig {
                 let slots = report.instances.iter().map(|i| i.slot).collect::<Vec<_>>();
@@ -190,40 +190,46 @@ impl Store {
             let row = GpuRow { node: *node, layout_gen, report: report.clone() };
             self.gpus.insert(report.gpu.clone(), row);
         }
-        round.closed.iter().for_each(|closed| self.close(closed));
+        round.plans.ended.iter().for_each(|closed| self.close(closed));
         self.launch(round)?;
         self.start(round)?;
         self.stop(round)?;
-        for ResharedJob { job, attempt, sm } in &round.reshared {
+        for ResharedJob { job, attempt, sm } in &round.jobs.reshared {
             let row = self.jobs.get_mut(job).filter(|row| row.attempt == Some(*attempt));
             row.ok_or_else(|| format!("{job:?} has another attempt"))?.reshare(*sm);
         }
-        for UpdatedJob { job, attempt, terms } in &round.amended {
+        for UpdatedJob { job, attempt, update } in &round.jobs.updated {
             let row = self.jobs.get_mut(job).filter(|row| row.attempt == Some(*attempt));
             let row = row.ok_or_else(|| format!("{job:?} has another attempt"))?;
-            terms.apply_to(Arc::make_mut(&mut row.spec));
+            update.apply_to(Arc::make_mut(&mut row.spec));
         }
-        for asked in &round.moving {
-            let row = self.jobs.get(&asked.job).filter(|row| row.attempt == Some(asked.attempt));
-            let row = row.ok_or_else(|| format!("{:?} has another attempt", asked.job))?;
-            check(row.state == JobState::Running, || format!("{:?} doesn't run", asked.job))?;
-            assert!(row.spec.run.checkpoint_signal.is_some(), "{:?} can't be moved", asked.job);
-            assert_eq!(row.spec.share, SharingMode::Exclusive, "{:?} can't be moved", asked.job);
-            self.asked.insert(asked.attempt);
+        for migrating in &round.jobs.migrations {
+            let row =
+                self.jobs.get(&migrating.job).filter(|row| row.attempt == Some(migrating.attempt));
+            let row = row.ok_or_else(|| format!("{:?} has another attempt", migrating.job))?;
+            check(row.state == JobState::Running, || format!("{:?} doesn't run", migrating.job))?;
+            assert!(row.spec.run.checkpoint_signal.is_some(), "{:?} can't be moved", migrating.job);
+            assert_eq!(
+                row.spec.share,
+                SharingMode::Exclusive,
+                "{:?} can't be moved",
+                migrating.job
+            );
+            self.migrating.insert(migrating.attempt);
         }
-        distinct(round.ended.iter().map(|e| e.job))?;
-        round.ended.iter().try_for_each(|ended| self.end(ended))?;
-        let moved: Vec<_> = round.commands.iter().map(|c| self.command(*c)).collect();
-        distinct(round.reservations.iter().map(|r| r.job))?;
-        round.reservations.iter().try_for_each(|reservation| self.reserve(reservation))?;
-        round.orders.iter().try_for_each(|plan| self.order(plan))?;
-        for change in &round.words {
+        distinct(round.jobs.ended.iter().map(|e| e.job))?;
+        round.jobs.ended.iter().try_for_each(|ended| self.end(ended))?;
+        let moved: Vec<_> = round.jobs.commands.iter().map(|c| self.command(*c)).collect();
+        distinct(round.jobs.reservations.iter().map(|r| r.job))?;
+        round.jobs.reservations.iter().try_for_each(|reservation| self.reserve(reservation))?;
+        round.plans.begun.iter().try_for_each(|plan| self.order(plan))?;
+        for change in &round.overrides.changes {
             match change {
-                OverrideChange::Say(word) => {
-                    self.words.insert((word.kind, word.target.clone()), word.clone());
+                OverrideChange::Set(word) => {
+                    self.overrides.insert((word.kind, word.target.clone()), word.clone());
                 }
-                OverrideChange::Lift(kind, target) => {
-                    self.words.remove(&(*kind, target.clone()));
+                OverrideChange::Clear(kind, target) => {
+                    self.overrides.remove(&(*kind, target.clone()));
                 }
             }
         }
@@ -251,7 +257,7 @@ impl Store {
         Ok(())
     }
 
-    fn close(&mut self, closed: &ClosedPlan) {
+    fn close(&mut self, closed: &EndedPlan) {
         if let Some(plan) = self.plans.get_mut(&closed.plan) {
             plan.open = false;
         }
@@ -277,8 +283,8 @@ impl Store {
     }
 
     fn launch(&mut self, round: &Round) -> Result<(), Refused> {
-        distinct(round.ready.iter().map(|r| r.job))?;
-        for ready in &round.ready {
+        distinct(round.jobs.ready.iter().map(|r| r.job))?;
+        for ready in &round.jobs.ready {
             let from = &[JobState::Placing];
             let row = self.advance(ready.job, ready.attempt, from, JobState::Starting)?;
             row.slice = Some(ready.slice.clone());
@@ -287,8 +293,8 @@ impl Store {
     }
 
     fn start(&mut self, round: &Round) -> Result<(), Refused> {
-        distinct(round.started.iter().map(|s| s.job))?;
-        for started in &round.started {
+        distinct(round.jobs.started.iter().map(|s| s.job))?;
+        for started in &round.jobs.started {
             let from = &[JobState::Starting];
             self.advance(started.job, started.attempt, from, JobState::Running)?;
         }
@@ -297,8 +303,8 @@ impl Store {
 
     fn stop(&mut self, round: &Round) -> Result<(), Refused> {
         use JobState as S;
-        distinct(round.stopping.iter().map(|s| s.job))?;
-        for stopping in &round.stopping {
+        distinct(round.jobs.stopping.iter().map(|s| s.job))?;
+        for stopping in &round.jobs.stopping {
             let from = &[S::Placing, S::Starting, S::Running, S::Stopping];
             self.advance(stopping.job, stopping.attempt, from, S::Stopping)?;
         }
@@ -331,11 +337,11 @@ impl Store {
         job.uncharged += u32::from(ended.uncharged);
         job.done = ended.done;
         let preempted = ended.record.outcome == Outcome::Preempted;
-        if self.asked.remove(&ended.attempt) && preempted && ended.to == JobState::Queued {
+        if self.migrating.remove(&ended.attempt) && preempted && ended.to == JobState::Queued {
             assert!(!ended.charged, "{:?} was charged for a move", ended.job);
-            self.moves.insert(ended.job);
+            self.migrated.insert(ended.job);
         } else {
-            self.moves.remove(&ended.job);
+            self.migrated.remove(&ended.job);
         }
         if !ended.to.is_final() {
             job.restart_reason = Some(ended.reason);
@@ -354,8 +360,8 @@ impl Store {
                 job.state = to;
             }
             transitions::WaitingJobChange::Share(sm) => job.reshare(sm),
-            transitions::WaitingJobChange::Terms(terms) => {
-                terms.apply_to(Arc::make_mut(&mut job.spec))
+            transitions::WaitingJobChange::Update(update) => {
+                update.apply_to(Arc::make_mut(&mut job.spec));
             }
         }
         Some(job.state)
@@ -437,27 +443,35 @@ impl Store {
         let others = || self.plans.values().filter(|other| other.gpu == plan.gpu);
         check(others().all(|other| !other.open), || "layout_changes_one_open".to_owned())?;
         check(others().all(|o| o.layout_gen != plan.layout_gen), || "a number twice".to_owned())?;
-        let wish = plan.asked.clone().map(|asked| OpenLayoutRequest { row: plan.clone(), asked });
-        let row = Plan { gpu: plan.gpu.clone(), layout_gen: plan.layout_gen, open: true, wish };
+        let requested_layout = plan
+            .requested
+            .clone()
+            .map(|requested| OpenLayoutRequest { row: plan.clone(), requested });
+        let row = Plan {
+            gpu: plan.gpu.clone(),
+            layout_gen: plan.layout_gen,
+            open: true,
+            requested_layout,
+        };
         self.plans.insert(plan.plan, row);
         Ok(())
     }
 
     fn findings(&self, round: &Round, moved: Vec<Option<JobState>>) -> CommitFindings {
         let states = |job: &JobId| Some((*job, self.jobs.get(job)?.state.word().to_owned()));
-        let untaken = round.commands.iter().zip(&moved).filter(|(_, moved)| moved.is_none());
+        let untaken = round.jobs.commands.iter().zip(&moved).filter(|(_, moved)| moved.is_none());
         CommitFindings {
-            sheets: self.sheets(round.reservations.iter().map(|r| r.job)),
-            released: self.sheets(round.released(&moved)),
+            launch_specs: self.launch_specs(round.jobs.reservations.iter().map(|r| r.job)),
+            released: self.launch_specs(round.released(&moved)),
             unmoved: untaken.filter_map(|(command, _)| states(&command.job)).collect(),
             moved,
         }
     }
 
-    fn sheets(&self, jobs: impl IntoIterator<Item = JobId>) -> HashMap<JobId, LaunchSpec> {
-        let sheet = |job: JobId| {
+    fn launch_specs(&self, jobs: impl IntoIterator<Item = JobId>) -> HashMap<JobId, LaunchSpec> {
+        let launch_spec = |job: JobId| {
             let row = self.jobs.get(&job)?;
-            let sheet = LaunchSpec {
+            let launch_spec = LaunchSpec {
                 spec: Arc::clone(&row.spec),
                 array: None,
                 gang: row.gang,
@@ -470,13 +484,13 @@ impl Store {
                 waited: Millis::ZERO,
                 done: row.done,
             };
-            Some((job, sheet))
+            Some((job, launch_spec))
         };
-        jobs.into_iter().filter_map(sheet).collect()
+        jobs.into_iter().filter_map(launch_spec).collect()
     }
 
     /// Returns everything that a leader needs to begin.
-    pub(super) fn picture(&self) -> StoreSnapshot {
+    pub(super) fn snapshot(&self) -> StoreSnapshot {
         let queued = self.jobs.iter().filter(|(_, job)| job.state == JobState::Queued);
         let waiting = queued.map(|(id, job)| SubmittedJob {
             done: job.done,
@@ -488,11 +502,15 @@ impl Store {
             nodes: self.nodes.values().cloned().collect(),
             gpus: self.gpus.values().cloned().collect(),
             waiting: waiting.collect(),
-            sheets: self.sheets(live.iter().map(|row| row.job)),
+            launch_specs: self.launch_specs(live.iter().map(|row| row.job)),
             plans: open
-                .map(|(id, p)| OpenPlan { plan: *id, gpu: p.gpu.clone(), wish: p.wish.clone() })
+                .map(|(id, p)| OpenPlan {
+                    plan: *id,
+                    gpu: p.gpu.clone(),
+                    requested_layout: p.requested_layout.clone(),
+                })
                 .collect(),
-            words: self.words.values().cloned().collect(),
+            overrides: self.overrides.values().cloned().collect(),
             live,
             ..StoreSnapshot::default()
         }

@@ -9,9 +9,9 @@ use tessera_placement::record::RoundReplay;
 use tessera_wire::frames::{ToAgent, ToController};
 use uuid::Uuid;
 
-use super::dice::Dice;
 use super::leader::Controller;
 use super::machine::{Death, Machine};
+use super::random::RandomNumbers;
 use super::store::Store;
 use crate::commands::JobCommand;
 use crate::input::Input;
@@ -25,7 +25,7 @@ pub(super) struct Link {
     pub(super) node: usize,
     pub(super) up: VecDeque<ToController>,
     pub(super) down: VecDeque<ToAgent>,
-    /// Whether each side still believes in it.
+    /// Whether each side still holds it.
     pub(super) agent_holds: bool,
     pub(super) controller_holds: bool,
     pub(super) broken: bool,
@@ -34,7 +34,7 @@ pub(super) struct Link {
 /// Everything.
 #[derive(Debug)]
 pub(super) struct World {
-    pub(super) dice: Dice,
+    pub(super) random: RandomNumbers,
     pub(super) now: Millis,
     pub(super) store: Store,
     pub(super) controller: Controller,
@@ -45,7 +45,7 @@ pub(super) struct World {
     pub(super) tape: RoundReplay,
     /// Whether the first machine has two GPUs, when all is well.
     pub(super) both_cards: bool,
-    pub(super) minted: u128,
+    pub(super) ids: u128,
     pub(super) tokens: BTreeMap<u64, Vec<JobId>>,
     pub(super) counts: BTreeMap<&'static str, u64>,
     /// What happened last, for the report of a failure.
@@ -68,17 +68,17 @@ impl World {
         for node in 0..self.machines.len() {
             let now = self.now;
             let alive = self.machines[node].processes.len();
-            let mut told = self.machines[node].fence(now);
+            let mut frames = self.machines[node].fence(now);
             if self.machines[node].processes.len() < alive {
                 self.note("a shepherd fenced", node);
             }
-            told.extend(self.machines[node].keep_session(now));
-            self.tell(node, told);
+            frames.extend(self.machines[node].keep_session(now));
+            self.send_frames(node, frames);
         }
     }
 
     /// Puts an agent's frames on its connection.
-    pub(super) fn tell(&mut self, node: usize, frames: Vec<ToController>) {
+    pub(super) fn send_frames(&mut self, node: usize, frames: Vec<ToController>) {
         let link = self.links.values_mut().find(|link| link.node == node && link.agent_holds);
         if let Some(link) = link
             && !link.broken
@@ -87,14 +87,14 @@ impl World {
         }
     }
 
-    /// An agent connects and says hello.
+    /// An agent connects and sends its hello.
     pub(super) fn connect(&mut self, node: usize) {
         let machine = &mut self.machines[node];
         let hello = machine.hello();
         let Some(agent) = machine.agent.as_mut().filter(|agent| agent.is_alone()) else { return };
         agent.connected();
-        self.minted += 1;
-        let session = u64::try_from(self.minted).unwrap();
+        self.ids += 1;
+        let session = u64::try_from(self.ids).unwrap();
         let link = Link {
             node,
             up: VecDeque::from([ToController::Hello(hello)]),
@@ -109,7 +109,7 @@ impl World {
 
     /// A connection breaks; each side notices when it does, what was under way may be lost.
     pub(super) fn break_link(&mut self, session: u64) {
-        let keep = self.dice.chance(50);
+        let keep = self.random.happens(50);
         let Some(link) = self.links.get_mut(&session) else { return };
         link.broken = true;
         link.down.clear();
@@ -170,7 +170,7 @@ impl World {
             ToController::Renew { sent, generation } => {
                 let (now, unix) = (self.now, Millis::ZERO);
                 let cluster = &mut self.controller.cluster;
-                let granted = cluster.renew(node, session, sent, generation, now, unix);
+                let granted = cluster.renew_lease(node, session, sent, generation, now, unix);
                 self.links.get_mut(&session).unwrap().down.extend(granted);
             }
             frame => self.input(Input::Frame { node, session, frame: Box::new(frame) }),
@@ -189,14 +189,14 @@ impl World {
             let known = self.store.attempts.get(&order.attempt);
             assert!(known.is_some(), "a launch was sent that was never committed (V6)");
             // A queue within the process is faster than any network.
-            while !self.controller.fresh.is_empty() {
-                self.hear_fresh();
+            while !self.controller.submitted.is_empty() {
+                self.announce_submitted();
             }
         }
         let now = self.now;
-        let mut told = self.machines[node].hear(frame, now);
-        told.extend(self.machines[node].keep_session(now));
-        self.tell(node, told);
+        let mut frames = self.machines[node].receive(frame, now);
+        frames.extend(self.machines[node].keep_session(now));
+        self.send_frames(node, frames);
         if ends {
             let link = self.links.get_mut(&session).unwrap();
             (link.broken, link.agent_holds) = (true, false);
@@ -219,13 +219,13 @@ impl World {
         if self.controller.reloading.is_some() {
             return;
         }
-        self.minted += 1;
-        let token = u64::try_from(self.minted).unwrap();
+        self.ids += 1;
+        let token = u64::try_from(self.ids).unwrap();
         self.tokens.insert(token, jobs.clone());
         self.input(Input::Command { token, command, jobs });
     }
 
-    /// A process ends, of itself or as it was told.
+    /// A process ends, by itself or by a signal.
     pub(super) fn exit(&mut self, node: usize, attempt: AttemptId, outcome: Outcome) {
         let Some(process) = self.machines[node].processes.get(&attempt) else { return };
         let outcome = match process.dying {
@@ -235,10 +235,10 @@ impl World {
             Some(Death::Revoked) => Outcome::NotStarted,
             Some(Death::OldGeneration) => Outcome::Lost,
         };
-        let told = self.machines[node].exit(attempt, outcome);
-        self.tell(node, told);
-        let told = self.machines[node].keep_session(self.now);
-        self.tell(node, told);
+        let frames = self.machines[node].exit(attempt, outcome);
+        self.send_frames(node, frames);
+        let frames = self.machines[node].keep_session(self.now);
+        self.send_frames(node, frames);
         self.note("a process ended", (attempt, outcome));
     }
 
@@ -253,8 +253,8 @@ impl World {
 
     /// The machine boots anew.
     pub(super) fn reboot(&mut self, node: usize) {
-        self.minted += 1;
-        let boot = BootId::from_uuid(Uuid::from_u128(self.minted));
+        self.ids += 1;
+        let boot = BootId::from_uuid(Uuid::from_u128(self.ids));
         self.machines[node].reboot(boot);
         self.note("a machine rebooted", node);
         self.cut(node);
@@ -272,7 +272,7 @@ impl World {
 
     /// A plan goes on by one step.
     pub(super) fn step_plan(&mut self, node: usize, gpu: &GpuId, fail: bool) {
-        let told = self.machines[node].step_plan(gpu, fail);
-        self.tell(node, told);
+        let frames = self.machines[node].step_plan(gpu, fail);
+        self.send_frames(node, frames);
     }
 }

@@ -25,11 +25,16 @@ pub struct UsageLedger {
 
 impl UsageLedger {
     /// Starts from earlier usage, and keeps what users hold at present.
-    pub(crate) fn begin(&mut self, had: Vec<(String, Millis)>, accounts: &Accounts, now: Millis) {
+    pub(crate) fn begin(
+        &mut self,
+        earlier: Vec<(String, Millis)>,
+        accounts: &Accounts,
+        now: Millis,
+    ) {
         let held: Vec<(Arc<str>, f64)> =
-            self.users.iter().map(|(user, had)| (Arc::clone(user), had.held())).collect();
+            self.users.iter().map(|(user, usage)| (Arc::clone(user), usage.held())).collect();
         self.users.clear();
-        for (user, used) in had {
+        for (user, used) in earlier {
             self.users.insert(user.into(), DecayedUsage::new(used, 0.0, now));
         }
         for (user, slices) in held {
@@ -39,21 +44,21 @@ impl UsageLedger {
 
     /// Adds compute slices to what a user holds; a negative number gives them back.
     pub(crate) fn take(&mut self, user: &Arc<str>, slices: f64, accounts: &Accounts, now: Millis) {
-        let had = self.users.entry(Arc::clone(user)).or_default();
-        had.take(slices, now, accounts.half_life.unwrap_or(FOR_EVER));
+        let usage = self.users.entry(Arc::clone(user)).or_default();
+        usage.take(slices, now, accounts.half_life.unwrap_or(FOR_EVER));
     }
 
     /// Gives everything back: a reload reports anew what each user holds.
     pub(crate) fn release_all(&mut self, accounts: &Accounts, now: Millis) {
-        for had in self.users.values_mut() {
-            had.take(-had.held(), now, accounts.half_life.unwrap_or(FOR_EVER));
+        for usage in self.users.values_mut() {
+            usage.take(-usage.held(), now, accounts.half_life.unwrap_or(FOR_EVER));
         }
     }
 
     /// Returns a user's recent usage, as time on one compute slice.
-    pub(crate) fn had(&self, user: &str, accounts: &Accounts, now: Millis) -> Millis {
+    pub(crate) fn recent_usage(&self, user: &str, accounts: &Accounts, now: Millis) -> Millis {
         let half_life = accounts.half_life.unwrap_or(FOR_EVER);
-        self.users.get(user).map_or(Millis::ZERO, |had| had.until(now, half_life))
+        self.users.get(user).map_or(Millis::ZERO, |usage| usage.until(now, half_life))
     }
 
     /// Returns the users who hold slices now or held some recently.

@@ -3,9 +3,7 @@
 use crate::LaunchSpec;
 use crate::commands::CommandResult;
 use crate::predictions::{AttemptPrediction, TaskFacts};
-use crate::round::Round;
-use crate::rows::transitions;
-use crate::rows::transitions::record_without_exit;
+use crate::rows::transitions::{ResharedJob, record_without_exit};
 use crate::rows::updates::UpdatedJob;
 use crate::state::inventory::GpuState;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -14,8 +12,7 @@ use tessera_model::life::{JobState, Outcome};
 use tessera_model::mig::Slot;
 use tessera_model::mig::compute::ComputeSlot;
 use tessera_model::share::{MpsShare, SharingMode, SmPercent};
-use tessera_model::spec::GpuRequest;
-use tessera_model::spec::JobUpdate;
+use tessera_model::spec::{GpuRequest, JobUpdate};
 use tessera_model::{
     AttemptId, Bytes, DecisionId, GangMember, GpuId, JobId, Millis, NodeId, SliceId,
 };
@@ -41,7 +38,7 @@ pub(crate) enum TimeLimitNotice {
     /// The limit changed, and the node has not been notified in this session.
     Due,
     /// The limit changed, and the node was notified in this session.
-    Told,
+    Sent,
 }
 
 /// A live attempt.
@@ -59,7 +56,7 @@ pub(crate) struct LiveAttempt {
     pub(crate) slice: Option<SliceId>,
     pub(crate) decision: DecisionId,
     /// What to run; absent only between its reservation and that round's commit.
-    pub(crate) sheet: Option<LaunchSpec>,
+    pub(crate) launch_spec: Option<LaunchSpec>,
     /// The trace that its launch continues.
     pub(crate) traceparent: Option<String>,
     /// When a command about it was last sent to its node.
@@ -73,7 +70,7 @@ pub(crate) struct LiveAttempt {
     /// Its weight in its user's usage, in compute slices.
     pub(crate) weight: f64,
     /// What its job requests.
-    pub(crate) asked: GpuRequest,
+    pub(crate) request: GpuRequest,
     pub(crate) facts: Arc<TaskFacts>,
     /// When its job was accepted.
     pub(crate) submitted: Millis,
@@ -82,7 +79,7 @@ pub(crate) struct LiveAttempt {
     /// How much of its job was done before it, in millionths.
     pub(crate) done: u32,
     /// The prediction of its run time; `None` if it shares its slice.
-    pub(crate) foretold: Option<AttemptPrediction>,
+    pub(crate) run_prediction: Option<AttemptPrediction>,
     /// The prediction of its memory, if its job names none.
     pub(crate) memory: Option<MemoryEstimate>,
     /// Its peak GPU memory, if its node reported that before its end.
@@ -90,7 +87,7 @@ pub(crate) struct LiveAttempt {
     /// Its place in its gang, if it is in one.
     pub(crate) gang: Option<GangMember>,
     /// How it ended, while other members of its gang run on.
-    pub(crate) over: Option<crate::state::attempts::MemberEnded>,
+    pub(crate) end: Option<MemberEnded>,
 }
 
 /// How a member ended, kept until every member has.
@@ -102,6 +99,41 @@ pub(crate) struct MemberEnded {
 }
 
 impl AttemptTable {
+    /// Adds a live attempt.
+    pub(crate) fn insert(&mut self, attempt: AttemptId, live: LiveAttempt) {
+        self.by_job.insert(live.job, attempt);
+        self.live.insert(attempt, live);
+    }
+
+    /// Removes an attempt that is over.
+    pub(crate) fn remove(&mut self, attempt: AttemptId) -> Option<LiveAttempt> {
+        let live = self.live.remove(&attempt)?;
+        self.by_job.remove(&live.job);
+        Some(live)
+    }
+
+    /// Removes every attempt, since the state is read again from the store.
+    pub(crate) fn clear(&mut self) {
+        self.live.clear();
+        self.by_job.clear();
+        self.broken_gangs.clear();
+    }
+
+    /// Returns a job's live attempt.
+    pub(crate) fn of_job(&self, job: JobId) -> Option<&LiveAttempt> {
+        self.live.get(self.by_job.get(&job)?)
+    }
+
+    /// Returns the attempts on a node.
+    pub(crate) fn on_node(&self, node: NodeId) -> Vec<AttemptId> {
+        self.live.iter().filter(|(_, live)| live.node == node).map(|(id, _)| *id).collect()
+    }
+
+    /// Whether a live attempt has the slot of the GPU.
+    pub(crate) fn holds(&self, gpu: &GpuId, slot: Slot) -> bool {
+        self.live.values().any(|live| live.gpu == *gpu && live.slot == Some(slot))
+    }
+
     pub(crate) fn holders(&self, gpu: &GpuState) -> Vec<&LiveAttempt> {
         self.live.values().filter(|live| live.gpu == gpu.report.gpu).collect()
     }
@@ -129,27 +161,26 @@ impl AttemptTable {
     pub(crate) fn stop_other_members(&mut self, member: GangMember) {
         for job in member.all() {
             let Some(attempt) = self.by_job.get(&job) else { continue };
-            let Some(live) = self.live.get_mut(attempt).filter(|live| live.over.is_none()) else {
+            let Some(live) = self.live.get_mut(attempt).filter(|live| live.end.is_none()) else {
                 continue;
             };
             live.sent = None;
             if live.state == JobState::Placing {
                 let record = record_without_exit(Outcome::NotStarted, String::new());
-                live.over = Some(MemberEnded { record, follows: true });
+                live.end = Some(MemberEnded { record, follows: true });
             }
         }
     }
 
     pub(crate) fn job_name(&self, job: JobId) -> Option<String> {
-        let live = self.live.get(self.by_job.get(&job)?)?;
-        Some(live.sheet.as_ref()?.spec.name.clone())
+        Some(self.of_job(job)?.launch_spec.as_ref()?.spec.name.clone())
     }
 }
 
 impl LiveAttempt {
     /// Whether it ended without success.
     pub(crate) fn failed(&self) -> bool {
-        self.over.as_ref().is_some_and(|over| over.record.outcome != Outcome::Succeeded)
+        self.end.as_ref().is_some_and(|end| end.record.outcome != Outcome::Succeeded)
     }
 
     /// Returns how long its program has run.
@@ -168,54 +199,55 @@ impl LiveAttempt {
         &mut self,
         attempt: AttemptId,
         sm: SmPercent,
-        round: &mut Round,
+        reshared: &mut Vec<ResharedJob>,
     ) -> CommandResult {
         let refused = CommandResult::Refused { state: self.state.word().to_owned() };
-        let Some(sheet) = self.sheet.as_mut() else { return refused };
-        let SharingMode::Mps(share) = sheet.spec.share else { return refused };
+        let Some(launch_spec) = self.launch_spec.as_mut() else { return refused };
+        let SharingMode::Mps(share) = launch_spec.spec.share else { return refused };
         if self.state == JobState::Stopping {
             return refused;
         }
         if share.sm == sm {
             return CommandResult::Done;
         }
-        if sheet.spec.run.checkpoint_signal.is_none() {
+        if launch_spec.spec.run.checkpoint_signal.is_none() {
             return CommandResult::NoCheckpoint;
         }
-        Arc::make_mut(&mut sheet.spec).share = SharingMode::Mps(MpsShare { sm, ..share });
+        Arc::make_mut(&mut launch_spec.spec).share = SharingMode::Mps(MpsShare { sm, ..share });
         if self.state == JobState::Running {
             self.sent = None;
         }
-        round.reshared.push(transitions::ResharedJob { job: self.job, attempt, sm });
+        reshared.push(ResharedJob { job: self.job, attempt, sm });
         CommandResult::Done
     }
 
     /// Updates the job: its time limit holds at once, its priority when it waits again.
-    pub(crate) fn amend(
+    pub(crate) fn update(
         &mut self,
         attempt: AttemptId,
-        terms: JobUpdate,
-        round: &mut Round,
+        update: JobUpdate,
+        updated: &mut Vec<UpdatedJob>,
     ) -> CommandResult {
         let refused = CommandResult::Refused { state: self.state.word().to_owned() };
-        let Some(sheet) = self.sheet.as_mut() else { return refused };
+        let Some(launch_spec) = self.launch_spec.as_mut() else { return refused };
         if self.state == JobState::Stopping {
             return refused;
         }
-        let before = sheet.spec.run.time_limit;
-        terms.apply_to(Arc::make_mut(&mut sheet.spec));
-        let limit = sheet.spec.run.time_limit;
+        let before = launch_spec.spec.run.time_limit;
+        update.apply_to(Arc::make_mut(&mut launch_spec.spec));
+        let limit = launch_spec.spec.run.time_limit;
         if limit != before {
             self.limit = TimeLimitNotice::Due;
             self.facts = Arc::new(TaskFacts { limit, ..(*self.facts).clone() });
         }
-        round.amended.push(UpdatedJob { job: self.job, attempt, terms });
+        updated.push(UpdatedJob { job: self.job, attempt, update });
         CommandResult::Done
     }
 
     /// Whether its job has another share than the attempt was started with.
     pub(crate) fn has_other_share(&self) -> bool {
-        let job = self.sheet.as_ref().and_then(|sheet| sheet.spec.share.part()?.sm());
+        let job =
+            self.launch_spec.as_ref().and_then(|launch_spec| launch_spec.spec.share.part()?.sm());
         let own = self.share.as_ref().and_then(|sharer| sharer.share.sm());
         job.zip(own).is_some_and(|(job, own)| job != own)
     }

@@ -1,8 +1,7 @@
 //! What this leader may do, and from when: its epoch, and what earlier leaders may have granted.
 
-use crate::round::RoundEffect;
 use tessera_model::lease::LeaseTerms;
-use tessera_model::{AttemptId, ControllerId, Millis, NodeId};
+use tessera_model::{AttemptId, ControllerId, Millis};
 use tessera_wire::frames::{AttemptReport, AttemptStatus, StopCause, ToAgent};
 
 /// What holds a leader back from acting on its own.
@@ -23,19 +22,14 @@ pub(crate) struct LeaderGuards {
 impl LeaderGuards {
     /// Answers the report of an attempt that is not live on that node. Its result does not count,
     /// and if it still runs it has to stop (rule F10).
-    pub(crate) fn answer_unknown_attempt(
-        &self,
-        node: NodeId,
-        report: &AttemptReport,
-    ) -> RoundEffect {
+    pub(crate) fn answer_unknown_attempt(&self, report: &AttemptReport) -> ToAgent {
         let attempt = report.attempt;
-        let frame = match report.status {
+        match report.status {
             AttemptStatus::Ended(_) => ToAgent::EndAck { attempt },
             AttemptStatus::Journalled | AttemptStatus::Running { .. } => {
                 ToAgent::Revoke { epoch: self.epoch, attempt }
             }
-        };
-        RoundEffect::Send { node, frame: Box::new(frame) }
+        }
     }
 
     /// Returns the frame that ends an attempt: a stop where the node has it, otherwise a

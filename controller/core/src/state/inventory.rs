@@ -3,7 +3,7 @@
 use crate::commands::operator::{OperatorRefusal, RefusalKind};
 use crate::rows::overrides::{OperatorEvent, OverrideTarget};
 use crate::state::attempts::LiveAttempt;
-use crate::state::layouts::whole;
+use crate::state::layouts::{LayoutInProgress, whole};
 use crate::state::overrides::refused;
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
@@ -76,7 +76,7 @@ pub(crate) struct GpuState {
     pub(crate) fresh: bool,
     pub(crate) open_plan: Option<PlanId>,
     /// The layout that an administrator requested, while the open plan makes it.
-    pub(crate) wish: Option<crate::state::layouts::LayoutInProgress>,
+    pub(crate) layout_in_progress: Option<LayoutInProgress>,
     /// Nothing new is tried on it before this time.
     pub(crate) paused_until: Millis,
     /// Plans that failed and attempts that it refused since a program last started on it.
@@ -85,7 +85,7 @@ pub(crate) struct GpuState {
 
 /// Leaves out the placements that the driver refused recently, so that policies don't consider
 /// them.
-pub(crate) fn without(geometry: &Geometry, refused: &[Slot]) -> Geometry {
+pub(crate) fn without_refused_placements(geometry: &Geometry, refused: &[Slot]) -> Geometry {
     let mut geometry = geometry.clone();
     for profile in &mut geometry.profiles {
         let is_refused = |start: u8| refused.contains(&Slot { start, profile: profile.id });
@@ -115,7 +115,7 @@ pub(crate) fn slice_at(
     }
 }
 
-pub(crate) fn names(gpu: &GpuState, layout: &Layout) -> String {
+pub(crate) fn layout_name(gpu: &GpuState, layout: &Layout) -> String {
     let cut = |slot: &Slot| gpu.report.instances.iter().find(|i| i.slot == *slot).map(|i| i.cut());
     let name = |slot: &Slot| gpu.cut_name(*slot, cut(slot).unwrap_or_default());
     let names: Vec<_> = layout.iter().map(name).collect();
@@ -133,7 +133,7 @@ pub(crate) fn kind(model: &str, mig: &MigView, profile: &Profile) -> Option<Slic
 }
 
 /// Returns the memory of an instance, or of the whole GPU.
-pub(crate) fn capacity(gpu: &crate::state::inventory::GpuState, slot: Option<Slot>) -> Bytes {
+pub(crate) fn capacity(gpu: &GpuState, slot: Option<Slot>) -> Bytes {
     let profile = slot.and_then(|slot| gpu.mig.as_ref()?.geometry.profile(slot.profile));
     profile.map_or(gpu.report.memory, |profile| profile.memory)
 }
@@ -141,7 +141,7 @@ pub(crate) fn capacity(gpu: &crate::state::inventory::GpuState, slot: Option<Slo
 /// Returns the memory of the largest slice that a GPU can have.
 pub(crate) fn largest_of(gpu: &GpuState) -> Option<Bytes> {
     match (&gpu.report.mig, gpu.mig.as_deref()) {
-        (tessera_wire::frames::MigReport::On { .. }, mig) => Some(mig?.plain().next_back()?.memory),
+        (MigReport::On { .. }, mig) => Some(mig?.plain().next_back()?.memory),
         (_, _) => Some(gpu.report.memory),
     }
 }
@@ -152,7 +152,7 @@ pub(crate) struct DuplicateAgent {
     pub(crate) peer: NodeIdentity,
     pub(crate) session: u64,
     pub(crate) hello: Hello,
-    pub(crate) asked: Millis,
+    pub(crate) since: Millis,
 }
 
 /// The waiting second agents: at most one for each node.
@@ -165,14 +165,21 @@ const ALL_PERCENT: f64 = 100.0;
 const WHOLE: f64 = 7.0;
 
 /// Returns the part of the memory as a number from 0 to 1.
-pub(crate) fn of(part: Bytes, whole: Bytes) -> f64 {
+pub(crate) fn fraction_of(part: Bytes, whole: Bytes) -> f64 {
     let mebibytes = |bytes: Bytes| f64::from(u32::try_from(bytes.get() >> 20).unwrap_or(u32::MAX));
     (mebibytes(part) / mebibytes(whole).max(1.0)).min(1.0)
 }
 
+impl NodeState {
+    /// Whether its agent is connected and has reported everything that existed then.
+    pub(crate) fn is_ready(&self) -> bool {
+        self.session.as_ref().is_some_and(|session| session.ready)
+    }
+}
+
 impl GpuState {
     /// Pauses the GPU, twice as long each time.
-    pub(crate) fn pause(&mut self, pause: Millis, now: Millis) {
+    pub(crate) fn pause_attempts(&mut self, pause: Millis, now: Millis) {
         let doubled = pause.get() << self.failures.min(DOUBLINGS_MAX);
         self.paused_until = now.plus(Millis::new(doubled));
         self.failures = self.failures.saturating_add(1);
@@ -180,12 +187,13 @@ impl GpuState {
 
     /// Returns why nothing can be planned on a GPU whose driver lists more placements than the
     /// state machine can hold. No known GPU has a quarter of them.
-    pub(crate) fn unplannable(&self) -> Option<String> {
+    pub(crate) fn explain_unplannable(&self) -> Option<String> {
         let MigReport::On { geometry } = &self.report.mig else { return None };
         if self.mig.is_some() {
             return None;
         }
-        let too_many = MigView::new(without(geometry, &self.report.refused)).err()?;
+        let too_many =
+            MigView::new(without_refused_placements(geometry, &self.report.refused)).err()?;
         let TooManyPlacements { placements, most } = too_many;
         Some(format!(
             "its driver lists {placements} placements of instances, and Tessera can plan with at \
@@ -218,23 +226,34 @@ impl GpuState {
 
     /// Returns the present layout as text.
     pub(crate) fn layout_text(&self) -> String {
-        names(self, &self.report.instances.iter().map(|i| i.slot).collect())
+        layout_name(self, &self.report.instances.iter().map(|i| i.slot).collect())
     }
 
     /// `R` of a layout, over the plain profiles.
-    pub(crate) fn reach(&self, layout: &Layout) -> usize {
-        let reach = |mig: &tessera_placement::MigView| mig.full_layouts(mig.all().state(layout)?);
+    pub(crate) fn count_full_layouts(&self, layout: &Layout) -> usize {
+        let reach = |mig: &MigView| mig.full_layouts(mig.all().state(layout)?);
         self.mig.as_deref().and_then(reach).unwrap_or(0)
     }
 }
 
 impl NodeInventory {
+    /// Whether a node's agent is connected and has reported everything that existed then.
+    pub(crate) fn is_ready(&self, node: NodeId) -> bool {
+        self.nodes.get(&node).is_some_and(NodeState::is_ready)
+    }
+
+    /// Returns the nodes that are not lost, and how many of them have not renewed their leases.
+    pub(crate) fn count_overdue(&self, now: Millis) -> (usize, usize) {
+        let members = self.nodes.values().filter(|node| !node.lost);
+        members.fold((0, 0), |(all, overdue), node| {
+            (all + 1, overdue + usize::from(now >= node.expiry))
+        })
+    }
+
     /// Whether new attempts may start on a GPU.
-    pub(crate) fn available(&self, gpu: &GpuState, now: Millis) -> bool {
+    pub(crate) fn is_available(&self, gpu: &GpuState, now: Millis) -> bool {
         let node = self.nodes.get(&gpu.node);
-        let connected = node.is_some_and(|node| {
-            !node.lost && node.session.as_ref().is_some_and(|session| session.ready)
-        });
+        let connected = node.is_some_and(|node| !node.lost && node.is_ready());
         connected && gpu.fresh && gpu.report.health == GpuHealth::Healthy && now >= gpu.paused_until
     }
 
@@ -248,7 +267,7 @@ impl NodeInventory {
     /// Returns the shared rules of a GPU's geometry; equal geometries share them.
     pub(crate) fn mig_view(&mut self, report: &GpuReport) -> Option<Arc<MigView>> {
         let MigReport::On { geometry } = &report.mig else { return None };
-        let geometry = &without(geometry, &report.refused);
+        let geometry = &without_refused_placements(geometry, &report.refused);
         if let Some(known) = self.mig_views.iter().find(|view| view.geometry == *geometry) {
             return Some(Arc::clone(known));
         }
@@ -258,7 +277,7 @@ impl NodeInventory {
         Some(view)
     }
 
-    /// Tells whether a connection is the node's session.
+    /// Whether a connection is the node's session.
     pub(crate) fn is_session(&mut self, node: NodeId, session: u64) -> bool {
         self.session_mut(node).is_some_and(|current| current.id == session)
     }
@@ -328,7 +347,7 @@ impl NodeInventory {
         }
     }
 
-    pub(crate) fn event(
+    pub(crate) fn operator_event(
         &self,
         kind: &'static str,
         target: &OverrideTarget,
@@ -362,9 +381,9 @@ impl NodeInventory {
         let memory = memory.or(known.map(|gpu| gpu.report.memory)).unwrap_or(Bytes::ZERO);
         match part {
             None => slices,
-            Some(SliceShare::Compute(seat)) => f64::from(seat.slot.slices),
+            Some(SliceShare::Compute(share)) => f64::from(share.slot.slices),
             Some(SliceShare::Mps(share)) => slices * f64::from(share.sm.get()) / ALL_PERCENT,
-            Some(SliceShare::Kernel(share)) => slices * of(share.memory, memory),
+            Some(SliceShare::Kernel(share)) => slices * fraction_of(share.memory, memory),
         }
     }
 }

@@ -1,26 +1,29 @@
 //! Layouts that administrators request, and plans that are not sent yet.
 
 use crate::commands::operator::LayoutCommand;
-use crate::layouts::WISH_WAITS;
 use crate::rows::nodes::{LayoutPlanRow, RequestedLayout};
 use tessera_model::mig::compute::Cut;
 use tessera_model::mig::{Geometry, PlanStep, Slot};
 use tessera_model::{GpuId, Millis};
 use tessera_wire::frames::InstanceReport;
 
+/// How long a requested layout waits for a change that is under way on its GPU. A plan takes less,
+/// and clients wait longer.
+pub(crate) const LAYOUT_REQUEST_WAITS: Millis = Millis::from_secs(15);
+
 /// Requested layouts and unsent plans.
 #[derive(Debug, Default)]
 pub(crate) struct LayoutRequests {
     /// Plans that are committed or about to be, until they are sent.
     pub(crate) unsent_plans: Vec<LayoutPlanRow>,
-    /// Layouts that were asked for, until their GPUs are free for them.
+    /// Requested layouts, until their GPUs are free for them.
     pub(crate) pending: Vec<PendingLayout>,
 }
 
 /// A requested layout whose plan is under way.
 #[derive(Clone, Debug)]
 pub(crate) struct LayoutInProgress {
-    pub(crate) asked: RequestedLayout,
+    pub(crate) requested: RequestedLayout,
     pub(crate) row: LayoutPlanRow,
 }
 
@@ -28,7 +31,7 @@ pub(crate) struct LayoutInProgress {
 #[derive(Clone, Debug)]
 pub(crate) struct PendingLayout {
     pub(crate) token: u64,
-    pub(crate) wish: LayoutCommand,
+    pub(crate) command: LayoutCommand,
     pub(crate) until: Millis,
 }
 
@@ -48,7 +51,7 @@ pub(crate) fn cut_of(instance: &InstanceReport, geometry: &Geometry) -> Cut {
 impl LayoutInProgress {
     /// Resumes a layout that was under way when the store was read.
     pub(crate) fn resume(open: crate::rows::snapshot::OpenLayoutRequest) -> Self {
-        Self { asked: open.asked, row: open.row }
+        Self { requested: open.requested, row: open.row }
     }
 
     /// Whether the plan destroys the instance, or cuts it again.
@@ -59,7 +62,7 @@ impl LayoutInProgress {
         })
     }
 
-    /// Whether an instance is as this layout wants it.
+    /// Whether an instance is as in this layout.
     pub(crate) fn is_met_by(&self, instance: &InstanceReport, geometry: &Geometry) -> bool {
         let cut = self.row.steps.iter().find_map(|step| match step {
             PlanStep::Cut(slot, cut) if *slot == instance.slot => Some(*cut),
@@ -71,13 +74,18 @@ impl LayoutInProgress {
 }
 
 impl LayoutRequests {
-    pub(crate) fn request_layout(&mut self, token: u64, wish: LayoutCommand, now: Millis) {
-        let until = now.plus(WISH_WAITS);
-        self.pending.push(PendingLayout { token, wish, until });
+    /// Forgets every request and unsent plan, since the state is read again from the store.
+    pub(crate) fn clear(&mut self) {
+        *self = Self::default();
+    }
+
+    pub(crate) fn request_layout(&mut self, token: u64, command: LayoutCommand, now: Millis) {
+        let until = now.plus(LAYOUT_REQUEST_WAITS);
+        self.pending.push(PendingLayout { token, command, until });
     }
 
     /// Whether a requested layout of the GPU waits: then nothing new starts there.
     pub(crate) fn is_layout_requested(&self, gpu: &GpuId) -> bool {
-        self.pending.iter().any(|pending| pending.wish.gpu == *gpu)
+        self.pending.iter().any(|pending| pending.command.gpu == *gpu)
     }
 }

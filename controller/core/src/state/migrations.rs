@@ -1,4 +1,4 @@
-//! Running jobs that are moved, and the places that are kept for them.
+//! Running jobs that are migrated, and the placements that are kept for them.
 
 use std::collections::BTreeMap;
 use tessera_model::life::Outcome;
@@ -9,17 +9,16 @@ use tessera_wire::frames::ExitRecord;
 
 /// The default migration cooldown: how long a job runs at least before it is moved. It is many
 /// times the cost of a migration, so that migrations take a small part of a job's time.
-pub(crate) const MOVE_REST: Millis = Millis::from_secs(300);
+pub(crate) const MIGRATION_COOLDOWN: Millis = Millis::from_secs(300);
 
 /// Jobs that are being migrated, and the placements that are kept for them.
 #[derive(Clone, Debug)]
 pub(crate) struct Migrations {
-    /// The migration cooldown: how long a job runs at least before it is asked to move, or to move
-    /// again.
+    /// The migration cooldown: how long a job runs at least before it is migrated (again).
     pub(crate) cooldown: Millis,
-    pub(crate) asked: BTreeMap<AttemptId, MoveRequest>,
-    pub(crate) reseats: BTreeMap<GpuId, KeptPlacements>,
-    /// Jobs that did not end in time, and until when they are not asked again.
+    pub(crate) requests: BTreeMap<AttemptId, MigrationRequest>,
+    pub(crate) kept: BTreeMap<GpuId, KeptPlacements>,
+    /// Jobs that did not end in time, and until when they are not migrated again.
     pub(crate) reluctant: BTreeMap<JobId, Millis>,
     /// Jobs that checkpointed and don't run again yet, with the time of the request.
     pub(crate) underway: BTreeMap<JobId, Millis>,
@@ -27,7 +26,7 @@ pub(crate) struct Migrations {
 
 /// A request to an attempt to checkpoint and end.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct MoveRequest {
+pub(crate) struct MigrationRequest {
     pub(crate) since: Millis,
     pub(crate) until: Millis,
 }
@@ -35,7 +34,7 @@ pub(crate) struct MoveRequest {
 /// Placements that are kept on one GPU.
 #[derive(Clone, Debug)]
 pub(crate) struct KeptPlacements {
-    pub(crate) seats: Vec<(JobId, Slot)>,
+    pub(crate) slots: Vec<(JobId, Slot)>,
     pub(crate) until: Millis,
     pub(crate) why: Explanation,
 }
@@ -43,9 +42,9 @@ pub(crate) struct KeptPlacements {
 impl Default for Migrations {
     fn default() -> Self {
         Self {
-            cooldown: MOVE_REST,
-            asked: BTreeMap::new(),
-            reseats: BTreeMap::new(),
+            cooldown: MIGRATION_COOLDOWN,
+            requests: BTreeMap::new(),
+            kept: BTreeMap::new(),
             reluctant: BTreeMap::new(),
             underway: BTreeMap::new(),
         }
@@ -58,35 +57,35 @@ impl Migrations {
         *self = Self { cooldown: self.cooldown, ..Self::default() };
     }
 
-    /// Whether an attempt was asked to checkpoint.
-    pub(crate) fn is_asked_to_move(&self, attempt: AttemptId) -> bool {
-        self.asked.contains_key(&attempt)
+    /// Whether an attempt was requested to checkpoint.
+    pub(crate) fn is_migrating(&self, attempt: AttemptId) -> bool {
+        self.requests.contains_key(&attempt)
     }
 
     /// Whether a placement is kept for the job.
     pub(crate) fn has_kept_placement(&self, job: JobId) -> bool {
-        self.reseats.values().any(|reseat| reseat.seats.iter().any(|(seated, _)| *seated == job))
+        self.kept.values().any(|kept| kept.slots.iter().any(|(placed, _)| *placed == job))
     }
 
     /// Returns the jobs for which placements are kept.
-    pub(crate) fn waiting(&self) -> Vec<JobId> {
-        self.reseats.values().flat_map(|reseat| reseat.seats.iter().map(|(job, _)| *job)).collect()
+    pub(crate) fn jobs_with_kept_placements(&self) -> Vec<JobId> {
+        self.kept.values().flat_map(|kept| kept.slots.iter().map(|(job, _)| *job)).collect()
     }
 
     /// Returns the first job for which a placement is kept on the GPU.
     pub(crate) fn first_job_on(&self, gpu: &GpuId) -> Option<JobId> {
-        self.reseats.get(gpu)?.seats.first().map(|(job, _)| *job)
+        self.kept.get(gpu)?.slots.first().map(|(job, _)| *job)
     }
 
-    pub(crate) fn place_of(&self, job: JobId) -> Option<(&GpuId, Slot, Millis)> {
-        self.reseats.iter().find_map(|(gpu, reseat)| {
-            let seat = reseat.seats.iter().find(|(seated, _)| *seated == job)?;
-            Some((gpu, seat.1, reseat.until))
+    pub(crate) fn kept_placement_of(&self, job: JobId) -> Option<(&GpuId, Slot, Millis)> {
+        self.kept.iter().find_map(|(gpu, kept)| {
+            let place = kept.slots.iter().find(|(placed, _)| *placed == job)?;
+            Some((gpu, place.1, kept.until))
         })
     }
 
     /// Shows idle instances of the GPU as taken while placements are kept there.
-    pub(crate) fn close(&self, gpu: &GpuId, views: &mut [InstanceView]) {
+    pub(crate) fn hide_idle_instances(&self, gpu: &GpuId, views: &mut [InstanceView]) {
         let Some(job) = self.first_job_on(gpu) else { return };
         for view in views.iter_mut().filter(|view| view.state == InstanceState::Idle) {
             view.state = InstanceState::Taken { job };
@@ -99,14 +98,19 @@ impl Migrations {
         !self.reluctant.is_empty()
     }
 
-    /// Records an end. Returns whether the attempt ended because it was asked to.
-    pub(crate) fn ended(&mut self, job: JobId, attempt: AttemptId, record: &ExitRecord) -> bool {
+    /// Records an end. Returns whether the attempt ended for its migration.
+    pub(crate) fn record_end(
+        &mut self,
+        job: JobId,
+        attempt: AttemptId,
+        record: &ExitRecord,
+    ) -> bool {
         self.underway.remove(&job);
-        let Some(asked) = self.asked.remove(&attempt) else { return false };
-        let moves = record.outcome == Outcome::Preempted;
-        if moves {
-            self.underway.insert(job, asked.since);
+        let Some(request) = self.requests.remove(&attempt) else { return false };
+        let is_migrated = record.outcome == Outcome::Preempted;
+        if is_migrated {
+            self.underway.insert(job, request.since);
         }
-        moves
+        is_migrated
     }
 }

@@ -5,8 +5,8 @@ use crate::rows::overrides::{AdminOverrideRow, OverrideTarget};
 use crate::state::inventory::GpuState;
 use std::collections::BTreeMap;
 use tessera_model::GpuId;
-use tessera_model::mig::Slot;
 use tessera_model::mig::compute::Cut;
+use tessera_model::mig::{Geometry, Slot};
 use tessera_placement::{ComputeSeats, InstanceState, InstanceView, Tenancy};
 use tessera_wire::frames::MigReport;
 
@@ -23,7 +23,7 @@ pub(crate) fn closed_to_others(tenancy: &Tenancy) -> InstanceState {
 }
 
 /// Shows only the compute instances that are taken: no job joins.
-pub(crate) fn held_seats(tenancy: Tenancy) -> InstanceState {
+pub(crate) fn closed_compute_instances(tenancy: Tenancy) -> InstanceState {
     let cut = tenancy.sharers.iter().filter_map(|(_, part)| part.compute());
     let cut = cut.fold(Cut::default(), |mut cut, slot| {
         cut.insert(slot);
@@ -56,7 +56,7 @@ impl OverrideTable {
                     InstanceState::Taken { job } => InstanceState::Taken { job: *job },
                     InstanceState::Shared(tenancy) => closed_to_others(tenancy),
                     InstanceState::Cut(ComputeSeats { tenancy: Some(tenancy), .. }) => {
-                        held_seats(tenancy.clone())
+                        closed_compute_instances(tenancy.clone())
                     }
                     _ => InstanceState::Quarantined,
                 };
@@ -78,6 +78,11 @@ impl OverrideTable {
             }
             OverrideTarget::Slice(..) | OverrideTarget::Gpu(_) | OverrideTarget::Node(_) => None,
         })
+    }
+
+    /// Whether an instance in the slot would cover a quarantined one.
+    pub(crate) fn is_quarantined(&self, gpu: &GpuId, geometry: &Geometry, slot: Slot) -> bool {
+        self.quarantined(gpu).any(|place| geometry.overlap(place, slot))
     }
 
     /// Returns the override of a node, a GPU or a slice, if there is one.

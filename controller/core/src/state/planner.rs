@@ -1,4 +1,4 @@
-//! The placement policy, with what it needs beside the cluster: a time budget and a recorder.
+//! The placement policy, with what it needs besides the cluster: a time budget and a recorder.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,7 +16,7 @@ pub(crate) struct Planner {
     pub(crate) stopwatch: Arc<dyn Stopwatch>,
     /// Most of that time.
     pub(crate) improve_for: Duration,
-    /// When the policy was last asked although no job waits.
+    /// When the policy last ran although no job waited.
     pub(crate) reviewed_at: Option<Millis>,
 }
 
@@ -36,8 +36,11 @@ impl Stopwatch for Standstill {
     }
 }
 
-/// How long a round may spend on improving placements, unless settings say otherwise.
+/// How long a round may spend on improving placements, unless settings change it.
 pub(crate) const IMPROVE_FOR: Duration = Duration::from_millis(10);
+
+/// How often a policy that migrates jobs runs although no job waits.
+const REVIEW_EVERY: Millis = Millis::from_secs(2);
 
 impl Planner {
     pub(crate) fn new(policy: Arc<dyn Policy>) -> Self {
@@ -48,6 +51,12 @@ impl Planner {
             improve_for: IMPROVE_FOR,
             reviewed_at: None,
         }
+    }
+
+    /// Whether a policy that migrates jobs runs although no job waits: a better placement may
+    /// be free for one that runs.
+    pub(crate) fn is_review_due(&self, now: Millis) -> bool {
+        self.policy.moves() && self.reviewed_at.is_none_or(|last| now >= last.plus(REVIEW_EVERY))
     }
 
     /// Copies what answers to questions need: they are not recorded.

@@ -2,7 +2,7 @@
 
 use crate::colocation::TrustedColocation;
 use crate::colocation::known;
-use crate::kernel_sharing::{set_mps_client, set_service_order, turn};
+use crate::kernel_sharing::{service_order, set_mps_client, set_service_order};
 use crate::memory::AwaitedMemory;
 use crate::predictions::AttemptPrediction;
 use crate::predictions::trained::RunEstimator;
@@ -39,7 +39,7 @@ pub(crate) struct Predictions {
 const MILLION: u64 = 1_000_000;
 
 /// Most kinds of slices on which one job's checkpoints are remembered; each takes a migration.
-const ASIDES_MAX: usize = 16;
+const CHECKPOINTS_MAX: usize = 16;
 
 pub(crate) fn part_of(time: Millis, by: u64, over: u64) -> Millis {
     let part = u128::from(time.get()) * u128::from(by) / u128::from(over.max(1));
@@ -53,7 +53,7 @@ pub(crate) fn ran(record: &ExitRecord) -> Option<Millis> {
 
 /// The assumed cost of a migration where none of the task was measured: write the checkpoint,
 /// change the layout, read the checkpoint. MISO's controllers were measured at 30 s.
-pub(crate) const MOVE_COST: Millis = Millis::from_secs(30);
+pub(crate) const MIGRATION_COST: Millis = Millis::from_secs(30);
 
 /// Returns the key under which a task's migrations are learned. No task has such a key, since each
 /// begins with a user.
@@ -80,10 +80,10 @@ impl Predictions {
     }
 
     /// Learns from runs of the past, the oldest first.
-    pub(crate) fn learn_runs(&mut self, lessons: &[RunSample]) {
+    pub(crate) fn learn_runs(&mut self, samples: &[RunSample]) {
         self.estimator.clear();
-        for lesson in lessons {
-            self.estimator.learn(&lesson.task, &lesson.on, lesson.ran);
+        for sample in samples {
+            self.estimator.learn(&sample.task, &sample.on, sample.ran);
         }
     }
 
@@ -113,17 +113,33 @@ impl Predictions {
         Some(whole.after(lasted).within(facts.limit))
     }
 
+    /// Predicts an attempt that has such a slice to itself.
+    pub(crate) fn predict_attempt(
+        &self,
+        job: JobId,
+        facts: &TaskFacts,
+        done: u32,
+        on: SliceKind,
+    ) -> AttemptPrediction {
+        let prediction = self.predict_rest(job, facts, done, &on);
+        let whole = done == 0 && !self.checkpoints.contains_key(&job);
+        let learned = prediction.is_some_and(|known| known.basis == Basis::Learned);
+        let model = self.estimator.model().filter(|_| learned);
+        let model = model.map(|(model, _)| model.fingerprint());
+        AttemptPrediction { task: facts.task.clone(), on, whole, prediction, model }
+    }
+
     /// Returns how long a job's work before its present attempt would have taken on such a slice.
     fn elapsed(&self, job: JobId, facts: &TaskFacts, done: u32, on: &SliceKind) -> Millis {
         let expected = |kind: &SliceKind| self.predict(facts, kind).map(|whole| whole.expected);
         let here = expected(on);
-        let Some(asides) = self.checkpoints.get(&job) else {
-            // Put aside by what did not tell how long it ran.
+        let Some(checkpoints) = self.checkpoints.get(&job) else {
+            // Its checkpoint was recorded without a run time.
             return here.map_or(Millis::ZERO, |here| part_of(here, u64::from(done), MILLION));
         };
-        asides.iter().fold(Millis::ZERO, |sum, (kind, ran)| {
+        checkpoints.iter().fold(Millis::ZERO, |sum, (kind, ran)| {
             let both = here.zip(expected(kind)).filter(|_| kind != on);
-            // Where nothing says how the slices compare, they are taken to be alike.
+            // Without predictions for both slices they count as equal.
             let as_here = both.map_or(*ran, |(here, there)| part_of(*ran, here.get(), there.get()));
             sum.plus(as_here)
         })
@@ -132,21 +148,25 @@ impl Predictions {
     /// Learns the run time of an attempt that ended.
     pub(crate) fn learn_end(&mut self, live: &LiveAttempt, record: &ExitRecord) -> AttemptRunTimes {
         let Some(ran) = ran(record) else { return AttemptRunTimes::default() };
-        let Some(foretold) = &live.foretold else { return AttemptRunTimes::default() };
+        let Some(predicted) = &live.run_prediction else { return AttemptRunTimes::default() };
         if record.outcome == Outcome::Preempted && live.facts.movable {
-            return AttemptRunTimes { aside: Some(ran), ..AttemptRunTimes::default() };
+            return AttemptRunTimes { checkpointed: Some(ran), ..AttemptRunTimes::default() };
         }
         if record.outcome != Outcome::Succeeded {
             return AttemptRunTimes::default();
         }
-        if let Some(known) = &foretold.prediction {
-            self.estimator.came(known, ran);
+        if let Some(known) = &predicted.prediction {
+            self.estimator.record_outcome(known, ran);
         }
-        let useful = self.useful(live, foretold, ran).filter(|_| !foretold.task.is_empty());
+        let useful = self.useful(live, predicted, ran).filter(|_| !predicted.task.is_empty());
         if let Some(useful) = useful {
-            self.estimator.learn(&foretold.task, &foretold.on, useful);
+            self.estimator.learn(&predicted.task, &predicted.on, useful);
         }
-        AttemptRunTimes { ran: Some(ran), aside: None, useful: useful.filter(|_| !foretold.whole) }
+        AttemptRunTimes {
+            ran: Some(ran),
+            checkpointed: None,
+            useful: useful.filter(|_| !predicted.whole),
+        }
     }
 
     /// Returns how long a job that ended would have taken on the slice of its last attempt alone.
@@ -154,29 +174,35 @@ impl Predictions {
     fn useful(
         &self,
         live: &LiveAttempt,
-        foretold: &AttemptPrediction,
+        predicted: &AttemptPrediction,
         ran: Millis,
     ) -> Option<Millis> {
-        if foretold.whole {
+        if predicted.whole {
             return Some(ran);
         }
-        let asides = self.checkpoints.get(&live.job)?;
+        let checkpoints = self.checkpoints.get(&live.job)?;
         let measured = |kind: &SliceKind| {
-            let known = self.estimator.predict(&foretold.task, kind);
+            let known = self.estimator.predict(&predicted.task, kind);
             known.is_some_and(|known| known.basis == Basis::SameSlice)
         };
-        let before = self.elapsed(live.job, &live.facts, live.done, &foretold.on);
-        let sure = asides
+        let before = self.elapsed(live.job, &live.facts, live.done, &predicted.on);
+        let sure = checkpoints
             .iter()
-            .all(|(kind, _)| *kind == foretold.on || (measured(kind) && measured(&foretold.on)));
+            .all(|(kind, _)| *kind == predicted.on || (measured(kind) && measured(&predicted.on)));
         (sure || before <= ran).then(|| before.plus(ran))
     }
 
     /// Records an attempt's checkpoint, and returns how much of its job is done, in millionths.
-    pub(crate) fn record_checkpoint(&mut self, live: &LiveAttempt, lasted: AttemptRunTimes) -> u32 {
-        let (Some(ran), Some(foretold)) = (lasted.aside, &live.foretold) else { return live.done };
+    pub(crate) fn record_checkpoint(
+        &mut self,
+        live: &LiveAttempt,
+        run_times: AttemptRunTimes,
+    ) -> u32 {
+        let (Some(ran), Some(predicted)) = (run_times.checkpointed, &live.run_prediction) else {
+            return live.done;
+        };
         let done = self.progress(live, ran);
-        self.add_checkpoint(live.job, foretold.on.clone(), ran);
+        self.add_checkpoint(live.job, predicted.on.clone(), ran);
         done
     }
 
@@ -184,7 +210,7 @@ impl Predictions {
         let known = self.checkpoints.entry(job).or_default();
         if let Some((_, sum)) = known.iter_mut().find(|(kind, _)| *kind == on) {
             *sum = sum.plus(ran);
-        } else if known.len() < ASIDES_MAX {
+        } else if known.len() < CHECKPOINTS_MAX {
             known.push((on, ran));
         }
     }
@@ -192,7 +218,7 @@ impl Predictions {
     /// Returns the prediction of a whole run on an attempt's slice, and how much of one its job
     /// has done once its attempt has run for `ran`.
     pub(crate) fn course(&self, live: &LiveAttempt, ran: Millis) -> Option<(Prediction, Millis)> {
-        let on = &live.foretold.as_ref()?.on;
+        let on = &live.run_prediction.as_ref()?.on;
         let whole = self.predict(&live.facts, on)?;
         // A limit holds for each attempt anew.
         let before = match whole.basis {
@@ -248,7 +274,7 @@ impl Predictions {
         gpu: &GpuView,
         profile: Option<&Profile>,
     ) -> Option<Vec<u64>> {
-        let crowd = self.colocation.asked()?;
+        let model = self.colocation.trusted_model()?;
         let part = match (profile, gpu.mig.as_deref()) {
             (Some(profile), Some(mig)) => {
                 crate::state::inventory::kind(&gpu.model, mig, profile)?.part
@@ -257,13 +283,13 @@ impl Predictions {
             (None, _) => SliceKind::whole(&gpu.model).part,
         };
         let clients: Vec<_> = clients.iter().map(known).collect();
-        Some(crowd.together(part, &clients))
+        Some(model.together(part, &clients))
     }
 
     /// Returns the cost of migrating the job: as measured for its task, or as assumed.
     pub(crate) fn migration_cost(&self, live: &LiveAttempt) -> Millis {
         let known = self.estimator.predict(&move_of(&live.facts.task), &any_place());
-        known.map_or(MOVE_COST, |known| known.high)
+        known.map_or(MIGRATION_COST, |known| known.high)
     }
 
     /// Learns how long a migration of the task took.
@@ -281,7 +307,7 @@ impl Predictions {
         facts: &TaskFacts,
         priority: Priority,
     ) -> Option<SharingRequest> {
-        set_service_order(share.as_mut(), turn(&self.busy, facts, priority));
+        set_service_order(share.as_mut(), service_order(&self.busy, facts, priority));
         set_mps_client(share.as_mut(), &self.busy, facts);
         share
     }

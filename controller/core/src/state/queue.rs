@@ -1,8 +1,7 @@
 //! Jobs that wait for a place.
 
-use crate::explain::QueuePosition;
+use crate::memory::MemoryRequest;
 use crate::predictions::TaskFacts;
-use crate::round::Round;
 use crate::rows::transitions::WaitReasonRow;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -17,7 +16,7 @@ pub(crate) struct JobQueue {
     /// In the order of service.
     pub(crate) waiting: BTreeMap<QueueKey, WaitingJob>,
     pub(crate) ranks: HashMap<JobId, QueueRank>,
-    /// By user: a round looks at no more of one user's jobs than leaves room for others'.
+    /// By user: a round looks at no more of one user's jobs than leaves capacity for others'.
     pub(crate) user_lines: BTreeMap<Arc<str>, BTreeSet<QueueKey>>,
     /// Jobs that users changed recently, and when: those may be announced only after that.
     pub(crate) recently_commanded: BTreeMap<JobId, Millis>,
@@ -26,14 +25,36 @@ pub(crate) struct JobQueue {
 /// A job in the queue.
 #[derive(Clone, Debug)]
 pub(crate) struct WaitingJob {
-    pub(crate) asked: QueuedJob,
+    pub(crate) job: QueuedJob,
     pub(crate) attempts: u32,
     pub(crate) reason: Option<WaitReason>,
     pub(crate) facts: Arc<TaskFacts>,
     /// How much of it is checkpointed, in millionths.
     pub(crate) done: u32,
     /// The memory that it requests by its task's earlier runs, if its user names none.
-    pub(crate) floor: Option<crate::memory::MemoryRequest>,
+    pub(crate) memory: Option<MemoryRequest>,
+}
+
+/// Most jobs ahead in the queue that are placed first when a start is predicted.
+pub(crate) const AHEAD_MAX: usize = 256;
+
+/// A waiting job's position in the service order.
+#[derive(Clone, Debug)]
+pub(crate) struct QueuePosition {
+    pub(crate) job: JobId,
+    /// The first jobs ahead of it, at most [`AHEAD_MAX`].
+    pub(crate) ahead: Vec<JobId>,
+    pub(crate) jobs_ahead: u64,
+}
+
+impl QueuePosition {
+    pub(crate) fn of(job: JobId, before: &[JobId]) -> Self {
+        Self {
+            job,
+            ahead: before.iter().copied().take(AHEAD_MAX).collect(),
+            jobs_ahead: u64::try_from(before.len()).unwrap_or(u64::MAX),
+        }
+    }
 }
 
 impl JobQueue {
@@ -42,16 +63,33 @@ impl JobQueue {
         &'c self,
         line: &'c QueuePosition,
     ) -> impl Iterator<Item = &'c QueuedJob> {
-        line.ahead.iter().filter_map(|job| Some(&self.queued(*job)?.asked))
+        line.ahead.iter().filter_map(|job| Some(&self.queued(*job)?.job))
     }
 
+    /// Adds a job.
+    pub(crate) fn enqueue(&mut self, waiting: WaitingJob) {
+        let key = waiting.job.key();
+        self.ranks.insert(waiting.job.id, waiting.job.queue_rank);
+        let user = Arc::clone(&waiting.job.user);
+        self.user_lines.entry(user).or_default().insert(key);
+        self.waiting.insert(key, waiting);
+    }
+
+    /// Removes every job, since the state is read again from the store.
+    pub(crate) fn clear(&mut self) {
+        self.waiting.clear();
+        self.ranks.clear();
+        self.user_lines.clear();
+    }
+
+    /// Records why a job waits, if the reason changed.
     pub(crate) fn record_wait(
         &mut self,
         job: JobId,
         reason: WaitReason,
         why: Explanation,
         new_id: &mut dyn FnMut() -> Uuid,
-        round: &mut Round,
+        waits: &mut Vec<WaitReasonRow>,
     ) {
         let Some(rank) = self.ranks.get(&job) else { return };
         let Some(waiting) = self.waiting.get_mut(&(*rank, job)) else { return };
@@ -61,7 +99,7 @@ impl JobQueue {
         }
         waiting.reason = Some(reason);
         let decision = DecisionId::from_uuid(new_id());
-        round.waits.push(WaitReasonRow { job, decision, reason: reason.word(), why });
+        waits.push(WaitReasonRow { job, decision, reason: reason.word(), why });
     }
 
     /// Returns a waiting job.
@@ -70,7 +108,7 @@ impl JobQueue {
     }
 
     pub(crate) fn gang_of(&self, job: JobId) -> Option<GangMember> {
-        self.queued(job)?.asked.gang
+        self.queued(job)?.job.gang
     }
 
     /// Returns a waiting job with the other members of its gang, as if they requested the same.
@@ -86,7 +124,7 @@ impl JobQueue {
     pub(crate) fn dequeue(&mut self, job: JobId) -> Option<WaitingJob> {
         let rank = self.ranks.remove(&job)?;
         let waiting = self.waiting.remove(&(rank, job))?;
-        let user = &waiting.asked.user;
+        let user = &waiting.job.user;
         if let Some(line) = self.user_lines.get_mut(user) {
             line.remove(&(rank, job));
             if line.is_empty() {

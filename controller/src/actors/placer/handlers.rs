@@ -93,7 +93,14 @@ impl Handler<LinkRenews> for Placer {
         if !self.parts.candidate.trust.holds(now) {
             return MessageResult(None);
         }
-        MessageResult(self.parts.cluster.renew(node, session, sent, generation, now, clock::unix()))
+        MessageResult(self.parts.cluster.renew_lease(
+            node,
+            session,
+            sent,
+            generation,
+            now,
+            clock::unix(),
+        ))
     }
 }
 
@@ -117,7 +124,7 @@ impl StreamHandler<Vec<SubmittedJob>> for Placer {
     fn handle(&mut self, jobs: Vec<SubmittedJob>, ctx: &mut Self::Context) {
         // Kept through a reload: they may have been accepted after its snapshot was taken. Those
         // that it has read are known then, and left as they are.
-        self.take(Input::Fresh(jobs), ctx);
+        self.take(Input::Submitted(jobs), ctx);
     }
 
     fn finished(&mut self, _: &mut Self::Context) {}
@@ -137,7 +144,7 @@ impl StreamHandler<ToPlacer> for Placer {
                 self.take(Input::Command { token: self.next_token, command, jobs }, ctx);
             }
             ToPlacer::Explain { job, reply } => {
-                let Some(inquiry) = self.parts.cluster.inquiry(job) else {
+                let Some(inquiry) = self.parts.cluster.explain_query(job) else {
                     let _ = reply.send(None);
                     return;
                 };
@@ -147,16 +154,16 @@ impl StreamHandler<ToPlacer> for Placer {
                 });
             }
             ToPlacer::Teach { taught, came } => {
-                self.parts.cluster.teach(taught, &came);
-                prediction_metrics::export_trust(&self.parts.cluster.learned());
+                self.parts.cluster.use_run_time_model(taught, &came);
+                prediction_metrics::export_trust(&self.parts.cluster.model_status());
             }
             ToPlacer::TeachCompany { model, came } => {
                 self.parts.cluster.use_colocation_model(model, &came);
-                prediction_metrics::export_trust(&self.parts.cluster.learned());
+                prediction_metrics::export_trust(&self.parts.cluster.model_status());
             }
             ToPlacer::Busy { tasks } => self.parts.cluster.record_task_load(tasks),
             ToPlacer::Learned { reply } => {
-                let _ = reply.send(self.parts.cluster.learned());
+                let _ = reply.send(self.parts.cluster.model_status());
             }
             ToPlacer::Nodes { reply } => {
                 let _ = reply.send(self.parts.cluster.describe(clock::boot()));
@@ -176,14 +183,14 @@ impl StreamHandler<ToPlacer> for Placer {
                 self.next_token += 1;
                 let (token, now_unix) = (self.next_token, clock::unix());
                 self.operators.insert(token, reply);
-                self.take(Input::Operate { token, order, now_unix }, ctx);
+                self.take(Input::Operate { token, command: order, now_unix }, ctx);
             }
             ToPlacer::Doctor { node, reply } => self.examine(&node, reply),
             ToPlacer::DraftLayout { gpu, wanted, reply } => {
                 let _ = reply.send(self.parts.cluster.preview_layout(&gpu, &wanted));
             }
             ToPlacer::Outlook { gpu, ends, reply } => {
-                let _ = reply.send(self.parts.cluster.outlook(&gpu, &ends));
+                let _ = reply.send(self.parts.cluster.gpu_availability(&gpu, &ends));
             }
             ToPlacer::SetMigMode { gpu, on, reply } => {
                 let answer = match self.parts.cluster.node_of_gpu(&gpu) {

@@ -143,9 +143,9 @@ pub(super) async fn outcomes(
         Some((fingerprint, trusted)) => read_model(at, fingerprint, trusted).await?,
         None => None,
     };
-    let low_confidence_tasks = u64::try_from(learned.doubted_tasks).unwrap_or(u64::MAX);
+    let low_confidence_tasks = u64::try_from(learned.low_confidence_tasks).unwrap_or(u64::MAX);
     let memory = MemoryOutcomes { low_confidence_tasks, ..memory_outcomes(at).await? };
-    let colocation_model = match learned.company {
+    let colocation_model = match learned.colocation {
         Some((fingerprint, trusted)) => read_model(at, fingerprint, trusted).await?,
         None => None,
     };

@@ -262,9 +262,9 @@ impl<'a> EndRecord<'a> {
             user_ms: millis(ran.then_some(record.user_time)),
             system_ms: millis(ran.then_some(record.system_time)),
             max_rss: ran.then(|| bigint(record.max_rss.get())),
-            ran_ms: millis(ended.lasted.ran),
-            checkpoint_ms: millis(ended.lasted.aside),
-            useful_ms: millis(ended.lasted.useful),
+            ran_ms: millis(ended.run_times.ran),
+            checkpoint_ms: millis(ended.run_times.checkpointed),
+            useful_ms: millis(ended.run_times.useful),
             done_ppm: integer(ended.done),
             ran_out_of: ended.ran_out_of.map(|slice| bigint(slice.get())),
         }

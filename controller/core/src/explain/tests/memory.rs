@@ -5,8 +5,7 @@ use tessera_predict::memory::MemoryEvidence;
 use tessera_wire::frames::{AttemptUsage, ExitRecord};
 
 use super::*;
-use crate::memory::MemorySample;
-use crate::predictions::OutcomeCounts;
+use crate::predictions::{MemorySample, OutcomeCounts};
 use crate::round::Round;
 use crate::rows::transitions::Reservation;
 use crate::rows::transitions::record_without_exit;
@@ -53,24 +52,24 @@ fn cluster_of_two() -> ClusterState {
 
 fn placed(cluster: &mut ClusterState, number: u64) -> Reservation {
     let round = cluster.step(Vec::new(), START, &mut Uuid::now_v7);
-    round.reservations.into_iter().find(|r| r.job == JobId::from_number(number)).unwrap()
+    round.jobs.reservations.into_iter().find(|r| r.job == JobId::from_number(number)).unwrap()
 }
 
 #[test]
 fn a_job_that_names_no_memory_asks_for_what_earlier_runs_of_its_task_had() {
     let mut cluster = cluster_of_two();
-    let before = told(&cluster, 1);
+    let before = explain(&cluster, 1);
     assert!(before.why.summary.contains("no size requested"), "{}", before.why.summary);
     assert_eq!(before.memory, None);
 
     ends(&mut cluster, 90, well());
     had(&mut cluster, 90, gib(9));
 
-    let after = told(&cluster, 1);
+    let after = explain(&cluster, 1);
     let words = "it names no memory itself: earlier runs of its task used at most 9 GiB";
     assert!(after.why.summary.contains(words), "{}", after.why.summary);
     assert_eq!(after.memory.map(|floor| (floor.runs, floor.value)), Some((1, gib(9))));
-    let other = told(&cluster, 2).why.summary;
+    let other = explain(&cluster, 2).why.summary;
     assert!(!other.contains(words), "bob's task never ran: {other}");
     let reservation = placed(&mut cluster, 1);
     assert_eq!(reservation.profile, "2g.10gb");
@@ -108,14 +107,14 @@ fn what_later_runs_needed_reaches_those_who_wait_already() {
     // Its node tells what one had before it tells of its end.
     had(&mut cluster, 90, gib(4));
     ends(&mut cluster, 90, well());
-    assert!(told(&cluster, 1).why.summary.contains("used at most 4 GiB"));
+    assert!(explain(&cluster, 1).why.summary.contains("used at most 4 GiB"));
 
     ends(&mut cluster, 91, well());
     had(&mut cluster, 91, gib(17));
     // Nodes repeat themselves.
     had(&mut cluster, 91, gib(17));
 
-    let why = told(&cluster, 1);
+    let why = explain(&cluster, 1);
     assert!(why.why.summary.contains("used at most 17 GiB"), "{}", why.why.summary);
     let floor = why.memory.unwrap();
     assert_eq!((floor.runs, floor.value), (2, gib(17)));
@@ -143,7 +142,7 @@ fn who_waits_asks_for_more_once_a_gpu_has_it() {
     ends(&mut cluster, 90, well());
     had(&mut cluster, 90, gib(70));
     let asked = |cluster: &ClusterState| {
-        cluster.queue.queued(JobId::from_number(1)).unwrap().asked.gpu.clone()
+        cluster.queue.queued(JobId::from_number(1)).unwrap().job.gpu.clone()
     };
     assert_eq!(asked(&cluster), GpuRequest::Memory(Bytes::from_mib(40_192)));
 
@@ -166,14 +165,14 @@ fn a_run_that_ran_out_of_its_slice_teaches_that_its_task_needs_more() {
     };
     // The host's memory is none of a slice's.
     let round = ends(&mut cluster, 91, record(ProgramExit::Signal(9)));
-    assert_eq!(round.ended[0].ran_out_of, None);
-    assert!(!told(&cluster, 1).why.summary.contains(NAMES_NONE));
+    assert_eq!(round.jobs.ended[0].ran_out_of, None);
+    assert!(!explain(&cluster, 1).why.summary.contains(NAMES_NONE));
 
     let round = ends(&mut cluster, 90, record(ProgramExit::Code(1)));
 
     let slice = Bytes::from_mib(4_864);
-    assert_eq!(round.ended[0].ran_out_of, Some(slice));
-    let why = told(&cluster, 1).why.summary;
+    assert_eq!(round.jobs.ended[0].ran_out_of, Some(slice));
+    let why = explain(&cluster, 1).why.summary;
     assert!(why.contains("an earlier run of its task ran out of 4.75 GiB"), "{why}");
     assert_eq!(placed(&mut cluster, 1).profile, "2g.10gb");
 }
@@ -182,7 +181,7 @@ fn a_run_that_ran_out_of_its_slice_teaches_that_its_task_needs_more() {
 fn a_gangs_members_teach_what_their_task_needs() {
     let mut cluster = cluster(2, &[], gang(5, "ada", (1, 2)), Accounts::default());
     let round = cluster.step(Vec::new(), START, &mut Uuid::now_v7);
-    let members: Vec<_> = round.reservations.iter().map(|r| (r.attempt, r.job)).collect();
+    let members: Vec<_> = round.jobs.reservations.iter().map(|r| (r.attempt, r.job)).collect();
     assert_eq!(members.len(), 2);
     let said = |cluster: &mut ClusterState, (attempt, job)| {
         let status = AttemptStatus::Ended(well());
@@ -200,7 +199,7 @@ fn a_gangs_members_teach_what_their_task_needs() {
     used(&mut cluster, members[1], gib(7));
 
     let task = crate::predictions::TaskFacts::of(&spec("ada", None)).task;
-    let floor = cluster.predictions.estimator.floor(&task).unwrap();
+    let floor = cluster.predictions.estimator.memory_estimate(&task).unwrap();
     assert_eq!((floor.runs, floor.value), (2, gib(7)));
 }
 
@@ -210,19 +209,19 @@ fn a_new_leader_gives_the_cautious_floors_that_the_one_before_gave() {
     let mut floors = tessera_predict::memory::MemoryEstimator::default();
     let mut memories = Vec::new();
     for peak in 1..=6 {
-        let (shown, told) = (MemoryEvidence::Peak(gib(peak)), floors.floor(&task));
-        memories.push(MemorySample { task: task.clone(), shown, told });
-        if let Some(told) = &told {
-            floors.came(&task, told, shown);
+        let (evidence, prediction) = (MemoryEvidence::Peak(gib(peak)), floors.floor(&task));
+        memories.push(MemorySample { task: task.clone(), evidence, prediction });
+        if let Some(prediction) = &prediction {
+            floors.came(&task, prediction, evidence);
         }
-        floors.take(&task, shown);
+        floors.take(&task, evidence);
     }
     let expected = floors.floor(&task).unwrap();
     assert!(expected.cautious);
 
     let mut cluster = cluster_of_two();
-    memories.iter().for_each(|lesson| cluster.predictions.estimator.learn_memory(lesson));
+    memories.iter().for_each(|sample| cluster.predictions.estimator.learn_memory(sample));
 
-    assert_eq!(cluster.predictions.estimator.floor(&task), Some(expected));
-    assert_eq!(cluster.learned().doubted_tasks, 1);
+    assert_eq!(cluster.predictions.estimator.memory_estimate(&task), Some(expected));
+    assert_eq!(cluster.model_status().low_confidence_tasks, 1);
 }

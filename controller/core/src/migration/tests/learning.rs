@@ -1,4 +1,4 @@
-//! What is learned of jobs that were moved, and what is said of those that are overdue.
+//! What is learned of migrated jobs, and what is predicted of those that are overdue.
 
 use tessera_placement::{Basis, Estimator as _, SliceKind};
 
@@ -19,7 +19,7 @@ fn task() -> String {
     TaskFacts::of(&spec(Some("USR1"))).task
 }
 
-fn lessons(profile: &str, secs: &[u64]) -> Vec<RunSample> {
+fn samples(profile: &str, secs: &[u64]) -> Vec<RunSample> {
     let lesson =
         |secs: &u64| RunSample { task: task(), on: kind(profile), ran: Millis::from_secs(*secs) };
     secs.iter().map(lesson).collect()
@@ -39,9 +39,9 @@ fn ended_after(number: u64, outcome: Outcome, secs: u64) -> Input {
 
 /// A job that has run for 900 s on 2g.10gb, of a task that took so long there.
 fn known(secs: &[u64], change: impl FnOnce(&mut StoreSnapshot)) -> Rig {
-    Rig::with(&[(1, slot("2g.10gb", 4), Some("USR1"))], |picture| {
-        picture.lessons = lessons("2g.10gb", secs);
-        change(picture);
+    Rig::with(&[(1, slot("2g.10gb", 4), Some("USR1"))], |snapshot| {
+        snapshot.runs = samples("2g.10gb", secs);
+        change(snapshot);
     })
 }
 
@@ -62,10 +62,11 @@ fn a_job_that_is_overdue_promises_no_room() {
 
 #[test]
 fn what_a_job_put_aside_before_counts_as_time_that_it_has_lasted() {
-    let aside = JobCheckpoint { job: job(1), on: kind("7g.40gb"), ran: Millis::from_secs(200) };
-    let rig = known(&[2_000; 9], |picture| {
-        picture.lessons.extend(lessons("7g.40gb", &[500; 9]));
-        picture.asides = vec![aside];
+    let checkpoint =
+        JobCheckpoint { job: job(1), on: kind("7g.40gb"), ran: Millis::from_secs(200) };
+    let rig = known(&[2_000; 9], |snapshot| {
+        snapshot.runs.extend(samples("7g.40gb", &[500; 9]));
+        snapshot.checkpoints = vec![checkpoint];
     });
 
     // 200 s of 500 s there are 800 s of 2,000 s here.
@@ -74,48 +75,50 @@ fn what_a_job_put_aside_before_counts_as_time_that_it_has_lasted() {
 
 #[test]
 fn a_job_that_was_resumed_is_learned_from_by_the_sum() {
-    let aside = JobCheckpoint { job: job(1), on: kind("2g.10gb"), ran: Millis::from_secs(700) };
-    let mut rig = known(&[], |picture| picture.asides = vec![aside]);
+    let checkpoint =
+        JobCheckpoint { job: job(1), on: kind("2g.10gb"), ran: Millis::from_secs(700) };
+    let mut rig = known(&[], |snapshot| snapshot.checkpoints = vec![checkpoint]);
 
     let round = rig.step(vec![ended_after(1, Outcome::Succeeded, 950)], Millis::from_secs(5));
 
-    assert_eq!(round.ended[0].lasted.useful, Some(Millis::from_secs(1_650)));
+    assert_eq!(round.jobs.ended[0].run_times.useful, Some(Millis::from_secs(1_650)));
     let learned = rig.cluster.predictions.estimator.predict(&task(), &kind("2g.10gb")).unwrap();
     assert_eq!((learned.expected, learned.basis), (Millis::from_secs(1_650), Basis::SameSlice));
 }
 
 #[test]
 fn a_sum_that_would_mostly_be_a_guess_teaches_nothing() {
-    let aside = JobCheckpoint { job: job(1), on: kind("7g.40gb"), ran: Millis::from_secs(5_000) };
-    let mut rig = known(&[2_000; 9], |picture| picture.asides = vec![aside]);
+    let checkpoint =
+        JobCheckpoint { job: job(1), on: kind("7g.40gb"), ran: Millis::from_secs(5_000) };
+    let mut rig = known(&[2_000; 9], |snapshot| snapshot.checkpoints = vec![checkpoint]);
 
     let round = rig.step(vec![ended_after(1, Outcome::Succeeded, 950)], Millis::from_secs(5));
 
-    assert_eq!(round.ended[0].lasted.useful, None);
-    assert_eq!(round.ended[0].lasted.ran, Some(Millis::from_secs(950)));
+    assert_eq!(round.jobs.ended[0].run_times.useful, None);
+    assert_eq!(round.jobs.ended[0].run_times.ran, Some(Millis::from_secs(950)));
 }
 
 #[test]
 fn what_moves_took_outlives_the_controller() {
-    let mut rig = known(&[2_000; 9], |picture| {
-        picture.moves = vec![(task(), Millis::from_secs(4)); 9];
+    let mut rig = known(&[2_000; 9], |snapshot| {
+        snapshot.migrations = vec![(task(), Millis::from_secs(4)); 9];
     });
 
-    let (asked, _) = rig.say(to_the_left(), Millis::from_secs(3));
+    let (asked, _) = rig.decide(to_the_left(), Millis::from_secs(3));
 
-    let why = &asked.moving[0].why.summary;
+    let why = &asked.jobs.migrations[0].why.summary;
     assert!(why.contains("expected to cost 4 s"), "{why}");
 }
 
 #[test]
 fn what_an_attempt_put_aside_is_kept_with_it() {
     let mut rig = known(&[2_000; 9], |_| {});
-    rig.say(to_the_left(), Millis::from_secs(3));
+    rig.decide(to_the_left(), Millis::from_secs(3));
 
     let round = rig.step(vec![ended_after(1, Outcome::Preempted, 903)], Millis::from_secs(5));
 
-    assert_eq!(round.ended[0].lasted.aside, Some(Millis::from_secs(903)));
-    assert_eq!(round.ended[0].done, 451_500);
-    let foretold = round.reservations[0].foretold.as_ref().unwrap();
-    assert!(!foretold.whole, "its work is not the whole job's");
+    assert_eq!(round.jobs.ended[0].run_times.checkpointed, Some(Millis::from_secs(903)));
+    assert_eq!(round.jobs.ended[0].done, 451_500);
+    let predicted = round.jobs.reservations[0].run_prediction.as_ref().unwrap();
+    assert!(!predicted.whole, "its work is not the whole job's");
 }

@@ -92,7 +92,7 @@ impl Lots {
     pub(super) fn new(world: &mut World) -> Self {
         let mut lots = ORDINARY.to_vec();
         for (event, weight) in FAULTS {
-            let scale = [0, 1, 1, 4][world.dice.index(4)];
+            let scale = [0, 1, 1, 4][world.random.index(4)];
             // A broken connection is noticed some day.
             let least = if matches!(event, Event::Notice) { weight } else { 0 };
             lots.push((event, (weight * scale).max(least)));
@@ -103,7 +103,7 @@ impl Lots {
     /// Draws what happens next.
     pub(super) fn draw(&self, world: &mut World) -> Event {
         let all = self.0.iter().map(|(_, weight)| weight).sum();
-        let mut lot = world.dice.below(all);
+        let mut lot = world.random.below(all);
         for (event, weight) in &self.0 {
             match lot.checked_sub(*weight) {
                 Some(rest) => lot = rest,
@@ -119,7 +119,7 @@ impl World {
     pub(super) fn happen(&mut self, event: Event) {
         match event {
             Event::Submit => self.submit(),
-            Event::HearFresh => self.hear_fresh(),
+            Event::HearFresh => self.announce_submitted(),
             Event::Command => self.some_command(),
             Event::Pass => self.pass_some(400),
             Event::Sleep => self.sleep(),
@@ -133,7 +133,7 @@ impl World {
             Event::Exit => self.some_exit(),
             Event::Plan => self.some_plan(false),
             Event::CommitFault => {
-                let lost = self.dice.chance(50);
+                let lost = self.random.happens(50);
                 self.end_round(if lost { Commit::AnswerLost } else { Commit::FailsBefore });
             }
             Event::Break => self.some_link(Self::break_link),
@@ -147,7 +147,7 @@ impl World {
             Event::HalfMade => self.half_made(),
             Event::Vanish => self.some_node(Self::vanish),
             Event::SwitchMode => self.some_node(Self::switch_mode),
-            Event::Operate => self.some_word(),
+            Event::Operate => self.some_override(),
         }
     }
 
@@ -163,41 +163,41 @@ impl World {
         ];
         let raw = RawJobSpec {
             command: Some(vec!["/bin/true".to_owned()]),
-            max_retries: Some(u32::try_from(self.dice.below(3)).unwrap()),
-            priority: Some(u8::try_from(self.dice.below(3)).unwrap()),
-            on_lost: self.dice.pick(&["requeue", "requeue", "hold", "fail"]).map(str::to_owned),
+            max_retries: Some(u32::try_from(self.random.below(3)).unwrap()),
+            priority: Some(u8::try_from(self.random.below(3)).unwrap()),
+            on_lost: self.random.pick(&["requeue", "requeue", "hold", "fail"]).map(str::to_owned),
             ..RawJobSpec::default()
         };
         let mut spec = JobSpec::parse(raw).unwrap();
-        spec.gpu = self.dice.pick(&asks).unwrap();
-        spec.run.grace = Millis::from_secs(self.dice.below(40));
-        spec.run.time_limit = self.dice.chance(20).then_some(Millis::from_secs(60));
-        spec.run.checkpoint_signal = self.dice.chance(60).then_some(CheckpointSignal::Usr1);
+        spec.gpu = self.random.pick(&asks).unwrap();
+        spec.run.grace = Millis::from_secs(self.random.below(40));
+        spec.run.time_limit = self.random.happens(20).then_some(Millis::from_secs(60));
+        spec.run.checkpoint_signal = self.random.happens(60).then_some(CheckpointSignal::Usr1);
         if let GpuRequest::Memory(memory) = spec.gpu
-            && self.dice.chance(60)
+            && self.random.happens(60)
         {
-            let sm = self.dice.pick(&[20, 50, 50, 70]).unwrap();
+            let sm = self.random.pick(&[20, 50, 50, 70]).unwrap();
             let sm = SmPercent::try_from(sm).unwrap();
-            spec.share = match self.dice.chance(30) {
+            spec.share = match self.random.happens(30) {
                 true => SharingMode::Kernel(KernelShare { memory }),
                 false => SharingMode::Mps(MpsShare { sm, memory }),
             };
-            spec.run.checkpoint_signal = self.dice.chance(70).then_some(CheckpointSignal::Usr1);
-            spec.user = self.dice.pick(&["ada", "ada", "bob"]).unwrap().to_owned();
+            spec.run.checkpoint_signal = self.random.happens(70).then_some(CheckpointSignal::Usr1);
+            spec.user = self.random.pick(&["ada", "ada", "bob"]).unwrap().to_owned();
         }
         spec.gang = self.gang_shape(&spec);
-        let hold = self.dice.chance(10);
-        let (job, fresh) = self.store.submit(spec, hold);
+        let hold = self.random.happens(10);
+        let (job, submitted) = self.store.submit(spec, hold);
         self.note("a job was accepted", job);
-        if !fresh.is_empty() {
-            self.controller.fresh.push_back(fresh);
+        if !submitted.is_empty() {
+            self.controller.submitted.push_back(submitted);
         }
     }
 
-    /// Some jobs are gangs, of shapes that the cluster has room for once it is healed: the first
+    /// Some jobs are gangs, of shapes that fit into the cluster once it is healed: the first
     /// machine gets its GPUs back, and every machine keeps one.
     fn gang_shape(&mut self, spec: &JobSpec) -> Option<GangShape> {
-        if spec.share != SharingMode::Exclusive || !self.dice.chance(40) {
+        if spec.share != SharingMode::Exclusive || !self.random.happens(40) {
             return None;
         }
         let mut shapes = Vec::new();
@@ -208,16 +208,16 @@ impl World {
             let nodes = u32::try_from(self.machines.len()).unwrap();
             shapes.extend((2..=nodes).map(|nodes| (nodes, 1)));
         }
-        let (nodes, per_node) = self.dice.pick(&shapes)?;
+        let (nodes, per_node) = self.random.pick(&shapes)?;
         GangShape::new(nodes, per_node).ok()
     }
 
-    pub(super) fn hear_fresh(&mut self) {
-        if let Some(fresh) = self.controller.fresh.pop_front() {
+    pub(super) fn announce_submitted(&mut self) {
+        if let Some(submitted) = self.controller.submitted.pop_front() {
             if self.controller.reloading.is_some() {
-                self.note("a job was announced during a reload", fresh[0].job);
+                self.note("a job was announced during a reload", submitted[0].job);
             }
-            self.input(Input::Fresh(fresh));
+            self.input(Input::Submitted(submitted));
         }
     }
 
@@ -225,9 +225,9 @@ impl World {
         let jobs: Vec<JobId> = self.store.jobs.keys().copied().collect();
         // The newest ones are where commands overtake announcements.
         let recent = &jobs[jobs.len().saturating_sub(6)..];
-        let from = if self.dice.chance(50) { recent } else { &jobs[..] };
-        let many = 1 + self.dice.below(3);
-        let drawn: Vec<_> = (0..many).filter_map(|_| self.dice.pick(from)).collect();
+        let from = if self.random.happens(50) { recent } else { &jobs[..] };
+        let many = 1 + self.random.below(3);
+        let drawn: Vec<_> = (0..many).filter_map(|_| self.random.pick(from)).collect();
         let commands =
             [JobCommand::Cancel, JobCommand::Hold, JobCommand::Release, JobCommand::Release]
                 .into_iter()
@@ -236,10 +236,10 @@ impl World {
                     let limit =
                         (rank == 9).then_some(TimeLimitUpdate::Of(Millis::from_secs(1_000)));
                     let priority = Priority::try_from(rank).ok();
-                    JobCommand::Amend(JobUpdate { priority, limit, ..JobUpdate::default() })
+                    JobCommand::Update(JobUpdate { priority, limit, ..JobUpdate::default() })
                 }))
                 .collect::<Vec<_>>();
-        let command = self.dice.pick(&commands).unwrap();
+        let command = self.random.pick(&commands).unwrap();
         if !drawn.is_empty() {
             // Handlers mean the whole gang, whichever member is named.
             let drawn = self.store.with_gangs(drawn);
@@ -248,40 +248,40 @@ impl World {
         }
     }
 
-    /// An operator says something of a GPU or its node, takes it back, or asks for a layout.
-    fn some_word(&mut self) {
-        let cards: Vec<_> = self
+    /// An operator sets or clears an override of a GPU or its node, or requests a layout.
+    fn some_override(&mut self) {
+        let gpus: Vec<_> = self
             .machines
             .iter()
-            .flat_map(|m| m.cards.iter().map(|card| (m.identity.name.clone(), card.gpu.clone())))
+            .flat_map(|m| m.gpus.iter().map(|card| (m.identity.name.clone(), card.gpu.clone())))
             .collect();
-        let Some((node, gpu)) = self.dice.pick(&cards) else { return };
+        let Some((node, gpu)) = self.random.pick(&gpus) else { return };
         let kinds = [
             OverrideKind::Drained,
             OverrideKind::Drained,
             OverrideKind::Quarantined,
             OverrideKind::Pinned,
         ];
-        let kind = self.dice.pick(&kinds).unwrap();
-        let slice = InstanceName::At(u8::try_from(self.dice.below(4)).unwrap());
-        let on = match (kind, self.dice.below(3)) {
+        let kind = self.random.pick(&kinds).unwrap();
+        let slice = InstanceName::At(u8::try_from(self.random.below(4)).unwrap());
+        let on = match (kind, self.random.below(3)) {
             (OverrideKind::Drained, 0) => OverrideScope::Node(node),
             (OverrideKind::Quarantined, 0 | 1) => OverrideScope::Slice(gpu.clone(), slice),
             _ => OverrideScope::Gpu(gpu.clone()),
         };
         let by = "ada".to_owned();
-        let order = match self.dice.below(4) {
-            0 => OperatorCommand::Say { kind, on, by, reason: None },
-            1 => OperatorCommand::Lift { kind, on, by },
+        let command = match self.random.below(4) {
+            0 => OperatorCommand::SetOverride { kind, on, by, reason: None },
+            1 => OperatorCommand::ClearOverride { kind, on, by },
             _ => {
                 let layouts = ["empty", "2x2g.12gb", "4x1g.6gb", "2g.12gb,1g.6gb", "4g.24gb"];
-                let wanted = self.dice.pick(&layouts).unwrap().parse().unwrap();
-                let pin = self.dice.chance(20);
-                OperatorCommand::Apply(LayoutCommand { gpu, wanted, pin, by, reason: None })
+                let desired = self.random.pick(&layouts).unwrap().parse().unwrap();
+                let pin = self.random.happens(20);
+                OperatorCommand::ApplyLayout(LayoutCommand { gpu, desired, pin, by, reason: None })
             }
         };
-        self.note("an operator spoke", &order);
-        self.handle_operator_command(order);
+        self.note("an operator spoke", &command);
+        self.handle_operator_command(command);
     }
 
     /// An operator takes a word back.
@@ -294,22 +294,26 @@ impl World {
             // Clears its slices too.
             OverrideTarget::Gpu(gpu) | OverrideTarget::Slice(gpu, _) => OverrideScope::Gpu(gpu),
         };
-        self.handle_operator_command(OperatorCommand::Lift { kind, on, by: "ada".to_owned() });
+        self.handle_operator_command(OperatorCommand::ClearOverride {
+            kind,
+            on,
+            by: "ada".to_owned(),
+        });
     }
 
-    pub(super) fn handle_operator_command(&mut self, order: OperatorCommand) {
-        self.input(Input::Operate { token: 0, order, now_unix: self.now });
+    pub(super) fn handle_operator_command(&mut self, command: OperatorCommand) {
+        self.input(Input::Operate { token: 0, command, now_unix: self.now });
     }
 
     fn pass_some(&mut self, most: u64) {
-        let span = Millis::new(1 + self.dice.below(most));
+        let span = Millis::new(1 + self.random.below(most));
         self.pass(span);
         self.input(Input::Tick);
     }
 
     /// Long enough for leases to run out, while nothing is delivered.
     fn sleep(&mut self) {
-        let steps = self.dice.below(140);
+        let steps = self.random.below(140);
         self.note("time passed in silence", steps);
         for _ in 0..steps {
             self.pass_some(400);
@@ -317,21 +321,21 @@ impl World {
     }
 
     fn some_node(&mut self, act: fn(&mut Self, usize)) {
-        let node = self.dice.index(self.machines.len());
+        let node = self.random.index(self.machines.len());
         act(self, node);
     }
 
     fn some_link(&mut self, act: fn(&mut Self, u64)) {
         let links: Vec<_> = self.links.keys().copied().collect();
-        if let Some(session) = self.dice.pick(&links) {
+        if let Some(session) = self.random.pick(&links) {
             act(self, session);
         }
     }
 
     fn notice(&mut self) {
         let broken: Vec<_> = self.links.iter().filter(|(_, l)| l.broken).map(|(s, _)| *s).collect();
-        let Some(session) = self.dice.pick(&broken) else { return };
-        if self.dice.chance(50) && self.links[&session].agent_holds {
+        let Some(session) = self.random.pick(&broken) else { return };
+        if self.random.happens(50) && self.links[&session].agent_holds {
             self.agent_notices(session);
         } else if self.links[&session].controller_holds {
             self.deliver_up(session);
@@ -347,7 +351,7 @@ impl World {
 
     fn some_spawn(&mut self) {
         let waiting: Vec<(usize, AttemptId)> = self.spawning();
-        if let Some((node, attempt)) = self.dice.pick(&waiting) {
+        if let Some((node, attempt)) = self.random.pick(&waiting) {
             self.spawn(node, attempt);
         }
     }
@@ -362,9 +366,9 @@ impl World {
 
     pub(super) fn spawn(&mut self, node: usize, attempt: AttemptId) {
         let now = self.now;
-        let mut told = self.machines[node].spawn(attempt, now);
-        told.extend(self.machines[node].keep_session(now));
-        self.tell(node, told);
+        let mut frames = self.machines[node].spawn(attempt, now);
+        frames.extend(self.machines[node].keep_session(now));
+        self.send_frames(node, frames);
         self.note("an attempt left the journal", attempt);
     }
 
@@ -373,8 +377,8 @@ impl World {
         let outcomes =
             [Outcome::Succeeded, Outcome::Failed, Outcome::OutOfMemory, Outcome::TimedOut];
         let outcomes = [&outcomes[..], &[Outcome::Lost, Outcome::LaunchFailed]].concat();
-        let outcome = self.dice.pick(&outcomes).unwrap();
-        if let Some((node, attempt)) = self.dice.pick(&running) {
+        let outcome = self.random.pick(&outcomes).unwrap();
+        if let Some((node, attempt)) = self.random.pick(&running) {
             self.exit(node, attempt, outcome);
         }
     }
@@ -386,7 +390,7 @@ impl World {
 
     fn some_plan(&mut self, fail: bool) {
         let plans = self.plans();
-        if let Some((node, gpu)) = self.dice.pick(&plans) {
+        if let Some((node, gpu)) = self.random.pick(&plans) {
             self.note(if fail { "a plan failed" } else { "a plan went on" }, &gpu);
             self.step_plan(node, &gpu, fail);
         }
@@ -420,11 +424,11 @@ impl World {
         what: &'static str,
         change: fn(&mut tessera_wire::frames::InstanceReport),
     ) {
-        let node = self.dice.index(self.machines.len());
+        let node = self.random.index(self.machines.len());
         let machine = &mut self.machines[node];
         let used: Vec<_> =
             machine.disk.accepted.values().map(|facts| (facts.gpu.clone(), facts.slot)).collect();
-        let idle = machine.cards.iter_mut().flat_map(|card| {
+        let idle = machine.gpus.iter_mut().flat_map(|card| {
             let gpu = card.gpu.clone();
             card.instances.iter_mut().map(move |instance| (gpu.clone(), instance))
         });
@@ -433,33 +437,33 @@ impl World {
         if idle.is_empty() {
             return;
         }
-        let (gpu, instance) = idle.swap_remove(self.dice.index(idle.len()));
+        let (gpu, instance) = idle.swap_remove(self.random.index(idle.len()));
         change(instance);
         let slot = instance.slot;
         self.note(what, (&gpu, slot));
-        let told = self.machines[node].gpu_report(&gpu);
-        self.tell(node, told);
+        let frames = self.machines[node].gpu_report(&gpu);
+        self.send_frames(node, frames);
     }
 
     /// A GPU without work is gone when the agent comes up again.
     fn vanish(&mut self, node: usize) {
-        let last = self.machines[node].cards.len() - 1;
+        let last = self.machines[node].gpus.len() - 1;
         if last == 0 || self.is_used(node, last) {
             return;
         }
         self.crash_agent(node);
-        let gone = self.machines[node].cards.pop();
+        let gone = self.machines[node].gpus.pop();
         self.note("a GPU vanished", gone.map(|card| card.gpu));
     }
 
     /// An administrator switches MIG on the machine itself, while its agent is down.
     fn switch_mode(&mut self, node: usize) {
-        let which = self.dice.index(self.machines[node].cards.len());
+        let which = self.random.index(self.machines[node].gpus.len());
         if self.is_used(node, which) {
             return;
         }
         self.crash_agent(node);
-        let card = &mut self.machines[node].cards[which];
+        let card = &mut self.machines[node].gpus[which];
         card.instances.clear();
         card.mig = match &card.mig {
             MigReport::On { .. } => MigReport::Off,
@@ -473,6 +477,6 @@ impl World {
 
     fn is_used(&self, node: usize, card: usize) -> bool {
         let machine = &self.machines[node];
-        machine.processes.values().any(|p| p.facts.gpu == machine.cards[card].gpu)
+        machine.processes.values().any(|p| p.facts.gpu == machine.gpus[card].gpu)
     }
 }

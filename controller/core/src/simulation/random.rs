@@ -1,17 +1,17 @@
-//! Seeded chance: the same seed, the same run.
+//! Seeded random numbers: the same seed, the same run.
 
-/// A source of chance (xorshift64*; Vigna 2016).
+/// A random number generator (xorshift64*; Vigna 2016).
 #[derive(Debug)]
-pub(super) struct Dice(u64);
+pub(super) struct RandomNumbers(u64);
 
-impl Dice {
+impl RandomNumbers {
     pub(super) fn new(seed: u64) -> Self {
         // Zero would stay zero; near seeds must not begin alike.
-        let mut dice = Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+        let mut random = Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
         for _ in 0..8 {
-            dice.next();
+            random.next();
         }
-        dice
+        random
     }
 
     fn next(&mut self) -> u64 {
@@ -32,8 +32,8 @@ impl Dice {
         usize::try_from(self.below(u64::try_from(length).unwrap())).unwrap()
     }
 
-    /// Says yes in `percent` of 100 cases.
-    pub(super) fn chance(&mut self, percent: u64) -> bool {
+    /// Returns `true` in `percent` of 100 cases.
+    pub(super) fn happens(&mut self, percent: u64) -> bool {
         self.below(100) < percent
     }
 

@@ -1,0 +1,53 @@
+//! Answers to questions about waiting jobs and about the models that predictions come from.
+
+use tessera_model::Millis;
+use tessera_placement::{Explanation, Prediction};
+use tessera_predict::memory::MemoryEstimate;
+
+/// What the placer knows of a waiting job, beyond what the store has.
+#[derive(Clone, Debug, PartialEq)]
+pub struct WaitingExplanation {
+    /// How many jobs are ahead of it in the queue.
+    pub jobs_ahead: u64,
+    /// The reason, as a stable word.
+    pub reason: &'static str,
+    /// The explanation, computed as if the job were the next one.
+    pub why: Explanation,
+    /// Its expected run time on the tightest slice that suits it.
+    pub prediction: Option<Prediction>,
+    /// Its memory estimate, if it names no memory itself.
+    pub memory: Option<MemoryEstimate>,
+    /// What would start it now.
+    pub alternatives: Vec<Alternative>,
+    /// When it is expected to start.
+    pub expected_start: Option<ExpectedStart>,
+}
+
+/// The models that predictions come from, and whether each is trusted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ModelStatus {
+    /// The fingerprint of the model of how slices compare, and whether it is trusted.
+    pub slices: Option<(u64, bool)>,
+    /// The fingerprint of the model of co-located jobs, and whether it is trusted.
+    pub colocation: Option<(u64, bool)>,
+    /// How many tasks get cautious memory estimates, since their runs exceeded the predictions.
+    pub low_confidence_tasks: usize,
+}
+
+/// Something that would start a job now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Alternative {
+    /// What would have to be different, after "if".
+    pub change: String,
+    /// What would follow, after "it".
+    pub effect: String,
+}
+
+/// When a job is expected to start.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ExpectedStart {
+    /// From now on.
+    pub after: Option<Millis>,
+    /// What the expectation rests on.
+    pub text: String,
+}
