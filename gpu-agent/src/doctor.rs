@@ -13,7 +13,7 @@ use tessera_wire::frames::{Finding, FindingLevel};
 use tokio::process::Command;
 use tokio::sync::mpsc;
 
-use crate::node::NodeInput;
+use crate::messages::NodeInput;
 use crate::nvml::checkup::CheckupOutput;
 use tessera_agent_core::doctor::{DoctorFacts, DriverAnswer, MachineFacts, findings, summary};
 

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc;
 
-use crate::node::NodeInput;
+use crate::messages::NodeInput;
 use tessera_agent_core::attempts::AttemptEffect;
 use tessera_agent_core::ledger::{self, AttemptLedger, HEADER, JournalRecord};
 

@@ -15,7 +15,7 @@ use tessera_model::{BootId, Millis};
 use tokio::sync::mpsc;
 
 use crate::disk;
-use crate::gpus::{DriverNotice, ErrorSource, GpuAddress, ReportedError};
+use crate::messages::gpu::{DriverNotice, ErrorSource, GpuAddress, ReportedError};
 use crate::sys::clock;
 use tessera_agent_core::kernel_log::{LogRecord, record, xid};
 

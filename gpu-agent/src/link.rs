@@ -12,7 +12,7 @@ use tessera_wire::tls::CONTROLLER_NAME;
 use tokio::sync::{mpsc, watch};
 
 use crate::logs;
-use crate::node::{LinkEvent, NodeInput};
+use crate::messages::{LinkEvent, NodeInput};
 use crate::outputs::OutputKeeper;
 
 /// First pause after a failed connection; doubled each time.

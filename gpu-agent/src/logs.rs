@@ -11,7 +11,7 @@ use tokio::io::{AsyncReadExt as _, AsyncSeekExt as _};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::link::ControllerAddress;
-use crate::node::NodeInput;
+use crate::messages::NodeInput;
 use crate::shepherd::files;
 
 /// How often a growing file is looked at.

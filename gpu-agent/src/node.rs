@@ -24,77 +24,26 @@ use tokio::sync::{mpsc, oneshot};
 use uuid::Uuid;
 
 use crate::disk::{self, NodeState};
-use crate::gpus::{GpuEvent, GpuOrder};
 use crate::journal::{Journal, SyncUrgency};
-use crate::kernel::{EndpointHandle, KernelEvent};
+use crate::kernel::EndpointHandle;
 use crate::lease_page::{LeasePage, StoredLease};
-use crate::mps::{MpsEvent, MpsOrder};
+use crate::messages::NodeInput;
+use crate::messages::gpu::GpuOrder;
+use crate::messages::mps::MpsOrder;
+use crate::messages::telemetry::TelemetryEvent;
 use crate::outputs::OutputKeeper;
 use crate::pool::ShepherdPool;
 use crate::shepherd::protocol::{FromShepherd, ToShepherd};
 use crate::shepherd::{now, record};
 use crate::sys::clock;
-use crate::telemetry;
 use tessera_agent_core::attempts::{AttemptEffect, Attempts, LaunchConditions};
 use tessera_agent_core::environment::NodeEnvironment;
 
 pub use recovery::NodeParts;
 use session::ControllerSession;
-pub use session::LinkEvent;
 
-/// Inputs that may be queued: enough for one of every attempt at once.
-pub const INPUTS_MAX: usize = 8192;
 /// How often the node looks at its clock.
 pub const TICK_EVERY: Duration = Duration::from_millis(100);
-
-/// Every input of a node.
-#[derive(Debug)]
-pub enum NodeInput {
-    /// Of the connection to the controller.
-    Link(LinkEvent),
-    /// Of a shepherd.
-    Shepherd {
-        /// Which one.
-        id: Uuid,
-        /// Its event.
-        frame: FromShepherd,
-    },
-    /// A shepherd's connection ended.
-    ShepherdGone {
-        /// Which one.
-        id: Uuid,
-        /// What it speaks, if it had to go since that is another version than this agent's.
-        foreigner: Option<u16>,
-    },
-    /// Records are on disk.
-    Journalled(Vec<AttemptEffect>),
-    /// Records could not be put on disk.
-    NotJournalled {
-        /// What was to follow.
-        then: Vec<AttemptEffect>,
-        /// The journal's thread finished.
-        reason: String,
-    },
-    /// Of a GPU.
-    Gpu(GpuEvent),
-    /// A frame of the GPU sampling for the controller.
-    Telemetry(ToController),
-    /// Asks whether an attempt may still write output.
-    IsAlive {
-        /// The attempt's id.
-        attempt: AttemptId,
-        /// Where the answer goes.
-        answer: oneshot::Sender<bool>,
-    },
-    /// Of the slices that attempts share.
-    Mps(MpsEvent),
-    /// Of the kernel queues.
-    Kernel(KernelEvent),
-    /// A frame for the controller that doesn't concern the node itself.
-    Say(ToController),
-    /// Time passed.
-    Tick,
-}
 
 /// What the node knows of itself and of its account; fixed for the life of the process.
 #[derive(Clone, Debug)]
@@ -141,7 +90,7 @@ pub struct AgentNode {
     /// Plans under way, with the slots that they take away.
     plans: BTreeMap<GpuId, (PlanId, BTreeSet<Slot>)>,
     gpu_port: mpsc::Sender<GpuOrder>,
-    telemetry: mpsc::Sender<telemetry::TelemetryEvent>,
+    telemetry: mpsc::Sender<TelemetryEvent>,
     doctor_port: mpsc::Sender<u64>,
     session: Option<ControllerSession>,
     fatal: Option<oneshot::Sender<FatalRefusal>>,
@@ -323,11 +272,11 @@ impl AgentNode {
     /// Sends the state of an attempt to the GPU sampling.
     fn report_tenancy(&self, attempt: AttemptId) {
         if let Some(tenant) = self.attempts.tenant(attempt) {
-            self.send_telemetry(telemetry::TelemetryEvent::Tenant(tenant));
+            self.send_telemetry(TelemetryEvent::Tenant(tenant));
         }
     }
 
-    fn send_telemetry(&self, event: telemetry::TelemetryEvent) {
+    fn send_telemetry(&self, event: TelemetryEvent) {
         if let Err(refused) = self.telemetry.try_send(event) {
             // Figures are worth less than what waiting for them would hold up.
             tracing::warn!(%refused, "the sampling of GPUs doesn't keep up");
@@ -369,7 +318,7 @@ impl AgentNode {
             ToAgent::Examine { token } => drop(self.doctor_port.try_send(token)),
             ToAgent::EndAck { attempt } => self.acknowledged(attempt),
             ToAgent::UsageAck { attempt } => {
-                self.send_telemetry(telemetry::TelemetryEvent::Acknowledged(attempt));
+                self.send_telemetry(TelemetryEvent::Acknowledged(attempt));
             }
             ToAgent::KernelProfile(piece) => self.on_profile_piece(piece),
             ToAgent::KernelReportAck { number } => self.on_report_acknowledged(number),

@@ -15,7 +15,7 @@ use tokio::net::UnixStream;
 use tokio::sync::mpsc;
 use uuid::Uuid;
 
-use crate::node::NodeInput;
+use crate::messages::NodeInput;
 use crate::shepherd::group;
 use crate::shepherd::protocol::{
     FromShepherd, PROTOCOL_FLAG, ShepherdHello, SpawnOrder, ToShepherd, VERSION,

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use tessera_agent::gpus::file::GpuFile;
 use tessera_agent::gpus::managed::{GpuTools, ManagedGpu};
-use tessera_agent::gpus::{DriverNotice, GpuEvent};
-use tessera_agent::node::NodeInput;
+use tessera_agent::messages::NodeInput;
+use tessera_agent::messages::gpu::{DriverNotice, GpuEvent};
 use tessera_agent::nvml::client::{NvmlClient, WorkerProgram};
 use tessera_agent::nvml::events;
 use tessera_agent::sys::holders::DeviceFiles;

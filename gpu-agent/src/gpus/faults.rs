@@ -8,7 +8,7 @@ use tessera_model::{AttemptId, Millis};
 use tessera_wire::frames::{FaultAction, FaultCause};
 
 use super::managed::ManagedGpu;
-use super::{AttemptFault, ErrorSource, GpuAddress, GpuEvent, ReportedError};
+use crate::messages::gpu::{AttemptFault, ErrorSource, GpuAddress, GpuEvent, ReportedError};
 use crate::nvml::messages::{NvmlReply, NvmlRequest};
 use crate::sys::clock;
 use tessera_agent_core::health::ObservedFault;

@@ -13,8 +13,8 @@ use tessera_wire::frames::{
 use tokio::sync::mpsc;
 
 use super::file::{self, GpuFile, GpuFileWriter};
-use super::{AttemptFault, ErrorSource, GpuEvent, ReportedError};
-use crate::node::NodeInput;
+use crate::messages::NodeInput;
+use crate::messages::gpu::{AttemptFault, ErrorSource, GpuEvent, ReportedError};
 use crate::nvml::client::{NvmlClient, NvmlFailed};
 use crate::nvml::messages::{NvmlReply, NvmlRequest};
 use crate::sys::clock;

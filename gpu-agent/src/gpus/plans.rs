@@ -5,9 +5,9 @@ use tessera_telemetry::{context, names};
 use tessera_wire::frames::{MigReport, PlanEnd, PlanOrder};
 use tracing::Instrument as _;
 
-use super::GpuEvent;
 use super::file::{GpuFile, SupersededPlan};
 use super::managed::{ManagedGpu, REFUSED_FOR};
+use crate::messages::gpu::GpuEvent;
 use crate::nvml::client::NvmlFailed;
 use crate::nvml::messages::{NvmlReply, NvmlRequest};
 use crate::sys::clock;

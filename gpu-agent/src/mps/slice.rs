@@ -12,9 +12,10 @@ use tessera_wire::frames::ExitRecord;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
+use super::MpsSettings;
 use super::daemon::{DaemonHealth, MpsDaemon};
-use super::{MpsEvent, MpsOrder, MpsSettings, SharerRequest};
-use crate::node::NodeInput;
+use crate::messages::NodeInput;
+use crate::messages::mps::{MpsEvent, MpsOrder, SharerRequest};
 use tessera_agent_core::mps::{Sharers, client_environment, doubtful};
 
 /// How often the daemon's process is looked for: costs no more than a read of `/proc`.

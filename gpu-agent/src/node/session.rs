@@ -4,29 +4,14 @@ use std::net::IpAddr;
 
 use tessera_model::Millis;
 use tessera_model::lease::LeaseTerms;
+use tessera_wire::ToController;
 use tessera_wire::frames::{Hello, PROTOCOL_VERSION, Welcome};
-use tessera_wire::{ToAgent, ToController};
 use tokio::sync::mpsc;
 
 use super::{AgentNode, FatalRefusal};
 use crate::disk::NodeState;
+use crate::messages::LinkEvent;
 use crate::sys::clock;
-
-/// Events of the connection to the controller.
-#[derive(Debug)]
-pub enum LinkEvent {
-    /// It stands.
-    Up {
-        /// Takes frames. Dropping it ends the connection.
-        port: mpsc::Sender<ToController>,
-        /// The address by which this machine talks to the controller, if that is known.
-        local: Option<IpAddr>,
-    },
-    /// A frame came.
-    Frame(ToAgent),
-    /// It ended.
-    Down,
-}
 
 /// A connection that stands.
 #[derive(Debug)]

@@ -6,7 +6,7 @@ use tessera_model::life::Outcome;
 use tessera_wire::frames::{ExitRecord, LaunchOrder, StopCause};
 
 use super::AgentNode;
-use crate::mps::{MpsEvent, MpsOrder, SharerRequest};
+use crate::messages::mps::{MpsEvent, MpsOrder, SharerRequest};
 use crate::shepherd::job::never_ran;
 use tessera_agent_core::attempts::AttemptEffect;
 use tessera_agent_core::shepherd::KillReason;

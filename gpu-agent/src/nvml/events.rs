@@ -11,7 +11,7 @@ use tokio::sync::mpsc;
 
 use super::client::WorkerProgram;
 use super::watch::WatchMessage;
-use crate::gpus::{DriverNotice, ErrorSource, GpuAddress, ReportedError};
+use crate::messages::gpu::{DriverNotice, ErrorSource, GpuAddress, ReportedError};
 use crate::shepherd::socket::take_frame;
 use crate::sys::clock;
 

@@ -9,8 +9,8 @@ use tessera_wire::frames::{
     SliceFigures,
 };
 
+use crate::messages::telemetry::TELEMETRY_EVENTS_MAX;
 use crate::nvml::counts::RequestCounts;
-use crate::telemetry::EVENTS_MAX;
 use tessera_agent_core::nvml::sample::GpuSample;
 use tessera_agent_core::telemetry::job_map::JobMap;
 use tessera_agent_core::telemetry::meter::{GpuTenancy, Meter, MeterState};
@@ -61,7 +61,7 @@ impl TelemetryState {
         if let Some(held) = &mut self.inventory {
             // A GPU that is found only later must not be given an attempt that is over.
             held.retain(|known| known.attempt != tenant.attempt);
-            if !self.meters.contains_key(&tenant.gpu) && held.len() < EVENTS_MAX {
+            if !self.meters.contains_key(&tenant.gpu) && held.len() < TELEMETRY_EVENTS_MAX {
                 held.push(tenant.clone());
             }
         }
