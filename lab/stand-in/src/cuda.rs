@@ -25,6 +25,6 @@ pub mod image;
 pub mod names;
 pub mod program;
 pub mod recording;
+pub mod schedule;
 pub mod settings;
-pub mod silicon;
 pub mod visible;

@@ -61,6 +61,3 @@ pub use rule::{FaultAction, FaultError, FaultRule, InjectedEvent};
 
 #[cfg(doc)]
 use crate::node::SimulatedNode;
-
-/// Name of the fault list in a node's folder.
-pub const FILE: &str = "faults";

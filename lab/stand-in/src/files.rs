@@ -12,6 +12,8 @@ use uuid::Uuid;
 
 use crate::device::{ClaimPlace, DeviceState};
 
+/// Name of the fault list (see [`crate::faults`]).
+pub(crate) const FAULT_LIST: &str = "faults";
 /// GPU instances for which a driver keeps minors, on each GPU.
 const INSTANCES: u32 = 15;
 /// Compute instances of each.

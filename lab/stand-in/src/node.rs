@@ -181,7 +181,7 @@ impl SimulatedNode {
     /// [`SimulatedNodeError::Io`] if the folder can't be written.
     pub fn set_faults(&self, lines: &str) -> Result<(), SimulatedNodeError> {
         let _lock = self.lock(STATE_LOCK)?;
-        self.replace(crate::faults::FILE, lines.as_bytes())
+        self.replace(files::FAULT_LIST, lines.as_bytes())
     }
 
     /// Leaves the GPUs as a restart of the machine does, under another boot id; see

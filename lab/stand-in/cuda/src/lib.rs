@@ -2,7 +2,7 @@
 //!
 //! A stand-in with a timed device. It computes nothing but what module images ask for
 //! ([`tessera_stand_in::cuda::image`]), but it takes the time that they say, on a device that
-//! processes share by the rules of [`tessera_stand_in::cuda::silicon`]: what was launched runs to its
+//! processes share by the rules of [`tessera_stand_in::cuda::schedule`]: what was launched runs to its
 //! end, contexts take turns, clients of an MPS server run beside each other. Memory is the
 //! node's ([`tessera_stand_in::node`]), so NVML's stand-in shows who has how much of it and who is
 //! busy. It is set up by the variables of [`tessera_stand_in::cuda`].
@@ -27,6 +27,8 @@
 
 mod abi;
 mod capture_mode;
+mod clock;
+mod complaints;
 mod driver;
 mod exports;
 mod faults;
@@ -34,6 +36,6 @@ mod gate;
 mod memory;
 mod slab;
 mod table;
+mod thread_state;
 mod trace;
-mod work;
 mod world;

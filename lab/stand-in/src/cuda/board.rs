@@ -12,12 +12,12 @@ use std::time::Duration;
 
 use rustix::fs::{FlockOperation, fcntl_lock};
 
-use super::silicon::{DeviceRules, DeviceSchedule};
+use super::schedule::{DeviceRules, DeviceSchedule};
 use crate::process::ProcessIdentity;
 
 /// Where the first place begins; the header is before it.
 const FIRST_PLACE: u64 = 4096;
-/// Room of one place in bytes: far more than [`super::silicon::CLIENTS_MAX`] busy clients need,
+/// Room of one place in bytes: far more than [`super::schedule::CLIENTS_MAX`] busy clients need,
 /// and a hole in the file as long as nobody writes it.
 const PLACE_BYTES: u64 = 1 << 24;
 

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::board::nanos;
-use super::silicon::DeviceRules;
+use super::schedule::DeviceRules;
 
 /// CUDA versions whose behaviour is known: those of the recorded runtimes, and 13.0.
 pub const VERSIONS: [u32; 6] = [11_080, 12_010, 12_040, 12_090, 13_000, 13_050];

@@ -6,6 +6,7 @@ use std::io;
 use std::sync::{Mutex, PoisonError};
 
 use super::rule::{FaultAction, FaultError, FaultRule, InjectedEvent};
+use crate::files::FAULT_LIST;
 use crate::node::{SimulatedNode, SimulatedNodeError, io_error};
 
 const COUNTS_FILE: &str = "fault-counts.json";
@@ -153,7 +154,7 @@ impl FaultInjector {
     }
 
     fn shared(&self) -> Result<Vec<FaultRule>, InjectorError> {
-        let text = self.read_or_default(super::FILE)?;
+        let text = self.read_or_default(FAULT_LIST)?;
         Ok(FaultRule::parse_list(&String::from_utf8_lossy(&text), self.calls)?)
     }
 

@@ -8,8 +8,7 @@ use super::memory::number;
 use crate::abi::{CallResult, CudaCode, DevicePointer, H};
 use crate::gate::{GateCall, cuda};
 use crate::memory::AllocationKind;
-use crate::work::StreamStep;
-use crate::world::{DriverState, PutOutcome};
+use crate::world::{DriverState, PutOutcome, StreamStep};
 
 /// One copy, by what the program says of it.
 #[derive(Clone, Copy)]

@@ -7,8 +7,7 @@ use tessera_stand_in::cuda::image::LaunchShape;
 use super::launches::params_of;
 use crate::abi::{CudaCode, H, InPointer, KernelNodeParams, OutPointer};
 use crate::gate::cuda;
-use crate::work::{KernelLaunch, StreamStep};
-use crate::world::{CudaGraph, DriverState, GraphExec};
+use crate::world::{CudaGraph, DriverState, GraphExec, KernelLaunch, StreamStep};
 
 /// Types of nodes.
 const KERNEL: i32 = 0;
@@ -90,7 +89,7 @@ cuda! {
         drop(world);
         driver.wait(|world| world.has_room(lane).then_some(()));
         world = driver.world();
-        world.launch_graph(exec, lane)?;
+        world.launch_graph(exec, lane, driver.now())?;
         world.pump(driver.now());
         drop(world);
         driver.spend_launch_cost(call.began);

@@ -8,6 +8,7 @@ use tessera_stand_in::cuda::image::{BYTES_MAX, ImageError, ImageKernel, KernelIm
 use tessera_stand_in::cuda::names::WRAPPER;
 
 use crate::abi::{CallResult, CudaCode, DevicePointer, H, InPointer, OutPointer};
+use crate::complaints::complain;
 use crate::driver::CudaDriver;
 use crate::gate::cuda;
 
@@ -33,7 +34,7 @@ cuda! {
     }
 
     fn cuModuleLoadData(module: OutPointer<H>, image: InPointer<u8>) |call| {
-        load(call.driver, module, image_at(call.driver, image)?)
+        load(call.driver, module, image_at(image)?)
     }
 
     fn cuModuleLoadDataEx(
@@ -43,11 +44,11 @@ cuda! {
         _options: InPointer<i32>,
         _values: InPointer<*mut c_void>,
     ) |call| {
-        load(call.driver, module, image_at(call.driver, image)?)
+        load(call.driver, module, image_at(image)?)
     }
 
     fn cuModuleLoadFatBinary(module: OutPointer<H>, image: InPointer<u8>) |call| {
-        load(call.driver, module, image_at(call.driver, image)?)
+        load(call.driver, module, image_at(image)?)
     }
 
     fn cuModuleUnload(module: H) |call| {
@@ -189,7 +190,7 @@ pub fn image_of_file(path: &str) -> CallResult<KernelImage> {
 }
 
 /// Reads an image from the program's memory, of which only the beginning is known.
-pub fn image_at(driver: &CudaDriver, image: InPointer<u8>) -> CallResult<KernelImage> {
+pub fn image_at(image: InPointer<u8>) -> CallResult<KernelImage> {
     if image.is_null() {
         return Err(CudaCode::INVALID_VALUE);
     }
@@ -197,7 +198,7 @@ pub fn image_at(driver: &CudaDriver, image: InPointer<u8>) -> CallResult<KernelI
     KernelImage::parse(&bytes).map_err(|error| match error {
         ImageError::Unknown => CudaCode::INVALID_IMAGE,
         ImageError::Line { .. } => {
-            driver.complain(&format!("a module image is refused: {error}"));
+            complain(&format!("a module image is refused: {error}"));
             CudaCode::INVALID_IMAGE
         }
     })

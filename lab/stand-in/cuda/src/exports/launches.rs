@@ -8,8 +8,7 @@ use tessera_stand_in::cuda::image::{ImageKernel, LaunchShape};
 use super::images::{SHARED_MAX, param_places};
 use crate::abi::{CallResult, CudaCode, H, HostFunction, InPointer, LaunchConfig};
 use crate::gate::{GateCall, cuda};
-use crate::work::{KernelLaunch, StreamStep};
-use crate::world::{AHEAD, DriverState, PutOutcome};
+use crate::world::{AHEAD, DriverState, KernelLaunch, PutOutcome, StreamStep};
 
 /// Limits of compute capability 8.0.
 const THREADS_MAX: u64 = 1_024;

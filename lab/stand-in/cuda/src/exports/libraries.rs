@@ -20,7 +20,7 @@ cuda! {
         _values: InPointer<*mut c_void>,
         _count: u32,
     ) |call| {
-        load(call.driver, library, image_at(call.driver, code)?)
+        load(call.driver, library, image_at(code)?)
     }
 
     fn cuLibraryLoadFromFile(

@@ -7,8 +7,7 @@ use crate::abi::{CallResult, CudaCode, DevicePointer, H, OutPointer};
 use crate::driver::CudaDriver;
 use crate::gate::cuda;
 use crate::memory::{AllocationKind, MemoryAllocation};
-use crate::work::StreamStep;
-use crate::world::context_handle;
+use crate::world::{StreamStep, context_handle};
 
 /// Flags of host memory that exist.
 const HOST_FLAGS: u32 = 0xf;

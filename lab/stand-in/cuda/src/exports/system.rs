@@ -8,6 +8,7 @@ use tessera_stand_in::mps::client::{MpsClient, MpsError};
 use tessera_stand_in::node::SimulatedNode;
 
 use crate::abi::{CallResult, CudaCode, InPointer, OutPointer};
+use crate::complaints::complain;
 use crate::driver::{CudaDriver, driver};
 use crate::gate::{self, cuda};
 use crate::table::{SYMBOLS, SymbolSearch, find};
@@ -103,21 +104,21 @@ fn initialize(driver: &CudaDriver) -> CallResult {
     if gate::is_ready() {
         return Ok(());
     }
-    let complain = |error: &str| {
-        driver.complain(error);
+    let refuse = |error: &str| {
+        complain(error);
         CudaCode::UNKNOWN
     };
     if let Some(why) = &driver.broken {
-        return Err(complain(why));
+        return Err(refuse(why));
     }
-    let config = StandInConfig::from_env().map_err(|error| complain(&error.to_string()))?;
-    let node = SimulatedNode::open(&config).map_err(|error| complain(&error.to_string()))?;
+    let config = StandInConfig::from_env().map_err(|error| refuse(&error.to_string()))?;
+    let node = SimulatedNode::open(&config).map_err(|error| refuse(&error.to_string()))?;
     let devices = devices_of_process(&node)?;
     if devices.is_empty() {
         return Err(CudaCode::NO_DEVICE);
     }
     let mps = match MpsClient::connect() {
-        Ok(client) => Some(MpsConnection { cap: share_of_sms(&client), client, asked_at: 0 }),
+        Ok(client) => Some(MpsConnection { cap: share_of_sms(&client), client, checked_at: 0 }),
         Err(MpsError::NoDaemon(_)) => None,
         Err(error) => return Err(mps_code(&error)),
     };

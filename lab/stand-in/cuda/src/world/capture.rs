@@ -2,10 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::work::StreamStep;
 use super::{DriverState, LaneKind};
 use crate::abi::{CallResult, CudaCode, H};
-use crate::driver::driver;
-use crate::work::StreamStep;
 
 /// A capture that goes on.
 pub struct StreamCapture {
@@ -299,9 +298,8 @@ impl DriverState {
 
     /// Launches a graph on a lane: its nodes one after another. As part of a capture they become
     /// nodes of that.
-    pub fn launch_graph(&mut self, exec: H, lane: u64) -> CallResult {
+    pub fn launch_graph(&mut self, exec: H, lane: u64, now: u64) -> CallResult {
         let steps = self.execs.get(exec)?.steps.clone();
-        let now = driver().now();
         for step in steps {
             self.put(lane, step, now)?;
         }

@@ -4,12 +4,11 @@ use std::collections::VecDeque;
 use std::ffi::c_void;
 use std::sync::Arc;
 
-use tessera_stand_in::cuda::silicon::{DemandRates, DeviceEngine};
+use tessera_stand_in::cuda::schedule::{DemandRates, DeviceEngine};
 
 use super::DriverState;
 use super::pump::AHEAD;
 use crate::abi::{CallResult, CudaCode, H, HostFunction, StreamCallback};
-use crate::driver::driver;
 use crate::memory::CudaMemory;
 
 /// Operations of one stream that may be pending; the next call waits (the driver's queue).
@@ -201,8 +200,8 @@ impl DriverState {
         let Some(lane) = self.lanes.get_mut(&id) else { return 0 };
         lane.issued += 1;
         let seq = lane.issued;
-        // The executor has to be told of what no call of the program would move on.
-        let tell = self.executor_idle || starts_something || lane.queue.len() == AHEAD;
+        // The executor has to be notified of what no call of the program would move on.
+        let notify = self.executor_idle || starts_something || lane.queue.len() == AHEAD;
         lane.queue.push_back(LaneOperation {
             seq,
             queued_at: now,
@@ -211,9 +210,9 @@ impl DriverState {
             job: None,
             handed: false,
         });
-        if tell {
+        if notify {
             self.executor_idle = false;
-            driver().changed.notify_all();
+            self.changed.notify_all();
         }
         self.start_executor();
         seq

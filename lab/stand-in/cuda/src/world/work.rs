@@ -4,13 +4,13 @@ use std::ffi::c_void;
 use std::sync::Arc;
 
 use tessera_stand_in::cuda::image::{ImageKernel, KernelOperation, LaunchShape};
-use tessera_stand_in::cuda::silicon::rates::WHOLE;
-use tessera_stand_in::cuda::silicon::{DemandRates, DeviceEngine, OPEN_ENDED};
+use tessera_stand_in::cuda::schedule::rates::WHOLE;
+use tessera_stand_in::cuda::schedule::{DemandRates, DeviceEngine, OPEN_ENDED};
 use tessera_stand_in::cuda::visible::VisibleDevice;
 
+use super::{DriverState, HostWork, JobOp, MemoryEffect, OperationKind};
 use crate::abi::{CallResult, CudaCode, H, HostFunction, StreamCallback};
 use crate::memory::{self, CudaMemory};
-use crate::world::{DriverState, HostWork, JobOp, MemoryEffect, OperationKind};
 
 /// The modulus of `affine`: 2^61 − 1, a prime.
 const MODULUS: u64 = (1 << 61) - 1;

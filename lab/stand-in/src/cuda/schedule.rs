@@ -14,16 +14,16 @@
 //! in the next. All times are nanoseconds of one clock. Cutting an advance into several changes
 //! nothing, which is what lets processes drive one device from a shared file.
 
-mod choice;
 pub mod rates;
-mod words;
+mod snapshot;
+mod step;
 
 use std::collections::VecDeque;
 
 use crate::process::ProcessIdentity;
 
 pub use rates::DemandRates;
-pub use words::SnapshotError;
+pub use snapshot::SnapshotError;
 
 /// Clients of one device: more processes than any test starts, and a bound on the file.
 pub const CLIENTS_MAX: usize = 128;

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use proptest::collection::vec;
 use proptest::prelude::*;
-use tessera_stand_in::cuda::silicon::rates::slowdown;
-use tessera_stand_in::cuda::silicon::{
+use tessera_stand_in::cuda::schedule::rates::slowdown;
+use tessera_stand_in::cuda::schedule::{
     ClientEntry, ClientId, DemandRates, DeviceEngine, DeviceRules, DeviceSchedule, EndedWork,
     OPEN_ENDED, WorkOrder,
 };
