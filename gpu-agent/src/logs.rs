@@ -98,7 +98,7 @@ async fn copy(
         }
         bytes.truncate(read);
         writer.send(&LogReply::Chunk { offset, bytes }).await?;
-        offset += u64::try_from(read).unwrap_or(0);
+        offset += read as u64;
     }
 }
 

@@ -306,8 +306,7 @@ impl Startup {
             name: self.name.clone(),
             boot: self.boot,
             process: rand::random(),
-            cores: std::thread::available_parallelism()
-                .map_or(1, |cores| u32::try_from(cores.get()).unwrap_or(u32::MAX)),
+            cores: std::thread::available_parallelism().map_or(1, |cores| cores.get() as u32),
             memory: machine_memory(),
             data: self.data.clone(),
             environment: self.config.environment(),

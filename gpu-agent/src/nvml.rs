@@ -53,6 +53,7 @@ mod tests {
                 ours::RESET_TYPE_NOT_SUPPORTED,
                 sys::nvmlReturn_enum_NVML_ERROR_RESET_TYPE_NOT_SUPPORTED,
             ),
+            (ours::UNKNOWN, sys::nvmlReturn_enum_NVML_ERROR_UNKNOWN),
         ] {
             assert_eq!(ours, theirs);
         }

@@ -100,7 +100,8 @@ fn lock(kept: &Mutex<OutputRetention>) -> MutexGuard<'_, OutputRetention> {
 
 fn unix(moment: SystemTime) -> Millis {
     let since = moment.duration_since(UNIX_EPOCH).unwrap_or_default();
-    Millis::new(u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
+    // A file may name any time: one beyond all clocks counts as the latest.
+    u64::try_from(since.as_millis()).map_or(Millis::new(u64::MAX), Millis::new)
 }
 
 /// Ends with the agent, which holds the other end.

@@ -103,14 +103,14 @@ impl ShepherdPool {
     ///
     /// # Errors
     ///
-    /// What is in the way, for people; nothing was started.
-    pub fn assign(&mut self, order: SpawnOrder, script: Option<String>) -> Result<(), String> {
+    /// [`AssignError`]; nothing was started.
+    pub fn assign(&mut self, order: SpawnOrder, script: Option<String>) -> Result<(), AssignError> {
         let attempt = order.attempt;
         let id = match self.idle.pop() {
             Some(id) => id,
-            None => self.start().map_err(|error| format!("no shepherd can be started: {error}"))?,
+            None => self.start().map_err(AssignError::NotStarted)?,
         };
-        let handle = self.handles.get_mut(&id).ok_or("a shepherd is gone")?;
+        let handle = self.handles.get_mut(&id).ok_or(AssignError::Gone)?;
         handle.attempt = Some(attempt);
         handle.forget();
         self.by_attempt.insert(attempt, id);
@@ -372,6 +372,17 @@ pub fn check_program(program: &Path) -> Result<(), ShepherdProgramError> {
         Ok(version) => Err(ShepherdProgramError::OtherVersion { program: shown(), version }),
         Err(_) => Err(ShepherdProgramError::NoVersion { program: shown() }),
     }
+}
+
+/// Why no shepherd takes an attempt.
+#[derive(Debug, thiserror::Error)]
+pub enum AssignError {
+    /// No shepherd is idle, and none can be started.
+    #[error("no shepherd can be started: {0}")]
+    NotStarted(io::Error),
+    /// The idle shepherd has ended.
+    #[error("a shepherd is gone")]
+    Gone,
 }
 
 /// A shepherd's program that this agent can't work with.

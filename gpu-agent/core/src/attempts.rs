@@ -8,6 +8,7 @@
 
 mod faults;
 mod recovery;
+mod refusal;
 #[cfg(test)]
 pub mod testing;
 #[cfg(test)]
@@ -29,6 +30,7 @@ use crate::shepherd::verdict::killed;
 
 pub use faults::FaultScope;
 pub use recovery::{AttemptTrace, HeldAttempt};
+pub use refusal::{LaunchRefusal, PlacementRefusal};
 
 /// Most attempts that a node holds, running or ended and not yet acknowledged. Far above what
 /// its GPUs can run; a controller that sends more is broken.
@@ -99,12 +101,12 @@ pub struct Attempts {
 }
 
 impl Attempts {
-    /// Judges a launch order. `place` is an error if something is wrong with the slice.
+    /// Judges a launch order. `placement` is an error if something is wrong with the slice.
     pub fn launch(
         &mut self,
         order: Box<LaunchOrder>,
         facts: AttemptFacts,
-        place: Result<(), String>,
+        placement: Result<(), PlacementRefusal>,
         standing: LaunchConditions,
     ) -> Vec<AttemptEffect> {
         let attempt = order.attempt;
@@ -114,8 +116,8 @@ impl Attempts {
         if self.tombstones.contains(attempt) {
             return vec![AttemptEffect::Send(ToController::Tombstoned { attempt })];
         }
-        if let Err(reason) = self.admit(&order, place, standing) {
-            return self.refuse(facts, reason, standing.now_unix);
+        if let Err(refusal) = self.admit(&order, placement, standing) {
+            return self.refuse(facts, &refusal, standing.now_unix);
         }
         let record = JournalRecord::Accepted(facts.clone());
         let phase = AttemptPhase::Journalling(order);
@@ -126,20 +128,20 @@ impl Attempts {
     fn admit(
         &self,
         order: &LaunchOrder,
-        place: Result<(), String>,
+        placement: Result<(), PlacementRefusal>,
         standing: LaunchConditions,
-    ) -> Result<(), String> {
+    ) -> Result<(), LaunchRefusal> {
         if order.generation != standing.generation {
-            let (wanted, own) = (order.generation, standing.generation);
-            return Err(format!("the node has generation {own}, the launch is for {wanted}"));
+            let (requested, own) = (order.generation, standing.generation);
+            return Err(LaunchRefusal::OtherGeneration { own, requested });
         }
         if !standing.leased {
-            return Err("the node holds no lease".to_owned());
+            return Err(LaunchRefusal::NoLease);
         }
         if self.entries.len() >= ATTEMPTS_MAX {
-            return Err(format!("the node holds {ATTEMPTS_MAX} attempts already"));
+            return Err(LaunchRefusal::TooManyAttempts);
         }
-        place
+        Ok(placement?)
     }
 
     /// Ends an attempt that is not going to be started. The tombstone comes first: a repeated
@@ -147,11 +149,11 @@ impl Attempts {
     fn refuse(
         &mut self,
         facts: AttemptFacts,
-        reason: String,
+        refusal: &LaunchRefusal,
         now_unix: Millis,
     ) -> Vec<AttemptEffect> {
         let attempt = facts.attempt;
-        let record = never_ran_at(now_unix, Outcome::NotStarted, reason);
+        let record = never_ran_at(now_unix, Outcome::NotStarted, refusal.to_string());
         let entry =
             AttemptEntry { facts, phase: AttemptPhase::Ended(record), stop: None, kill: None };
         let report = entry.report();

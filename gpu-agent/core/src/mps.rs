@@ -59,7 +59,7 @@ impl Sharers {
         if !interleaved && given + u32::from(share.sm.get()) > 100 {
             return Err(JoinRefused::Multiprocessors { given });
         }
-        if self.members.len() >= usize::try_from(SHARERS_MAX).unwrap_or(usize::MAX) {
+        if self.members.len() >= SHARERS_MAX as usize {
             return Err(JoinRefused::TooMany);
         }
         self.members.insert(attempt, share);

@@ -97,13 +97,13 @@ fn make(path: &Path, body: &[u8], number: u64) -> io::Result<Twin> {
 }
 
 fn offset(number: u64, room: usize) -> u64 {
-    if number.is_multiple_of(2) { 0 } else { u64::try_from(room).unwrap_or(u64::MAX) }
+    if number.is_multiple_of(2) { 0 } else { room as u64 }
 }
 
 fn copy(number: u64, body: &[u8]) -> Vec<u8> {
     let mut bytes = [&MAGIC[..], &[0; 4]].concat();
     bytes.extend_from_slice(&number.to_le_bytes());
-    bytes.extend_from_slice(&u64::try_from(body.len()).unwrap_or(0).to_le_bytes());
+    bytes.extend_from_slice(&(body.len() as u64).to_le_bytes());
     bytes.extend_from_slice(body);
     let checksum = crc32fast::hash(&bytes[8..]).to_le_bytes();
     bytes[4..8].copy_from_slice(&checksum);

@@ -1,5 +1,7 @@
 //! Changing a GPU's layout: on the controller's plans, after a new boot, and after a crash.
 
+use std::error::Error as _;
+
 use tessera_model::mig::{PlanStep, Slot};
 use tessera_telemetry::{context, names};
 use tessera_wire::frames::{MigReport, PlanEnd, PlanOrder};
@@ -7,6 +9,7 @@ use tracing::Instrument as _;
 
 use super::file::{GpuFile, SupersededPlan};
 use super::managed::{ManagedGpu, REFUSED_FOR};
+use crate::disk::DiskError;
 use crate::messages::gpu::GpuEvent;
 use crate::nvml::client::NvmlFailed;
 use crate::nvml::messages::{NvmlReply, NvmlRequest};
@@ -68,11 +71,8 @@ impl ManagedGpu {
     }
 
     /// Puts the intent on disk before it is acted on, and with it what came of the step before.
-    fn note(&mut self, file: GpuFile) -> Result<(), String> {
-        self.keeper.save(&file).map_err(|error| {
-            let cause = std::error::Error::source(&error).map(ToString::to_string);
-            format!("{error}: {}", cause.unwrap_or_default())
-        })?;
+    fn note(&mut self, file: GpuFile) -> Result<(), IntentNotWritten> {
+        self.keeper.save(&file)?;
         self.saved = file.clone();
         self.file = file;
         Ok(())
@@ -102,8 +102,8 @@ impl ManagedGpu {
                 },
                 PlanAction::Make(step) => {
                     let intent = GpuFile { intent: Some(step), ..self.file.clone() };
-                    if let Err(reason) = self.note(intent) {
-                        return failed_after(run.done(), reason);
+                    if let Err(error) = self.note(intent) {
+                        return failed_after(run.done(), error.to_string());
                     }
                     PlanEvent::Made(self.make(step).await)
                 }
@@ -285,6 +285,11 @@ impl ManagedGpu {
     }
 }
 
-fn failed_after(done: usize, reason: String) -> PlanEnd {
-    PlanEnd::Failed { steps_done: u32::try_from(done).unwrap_or(u32::MAX), reason }
+/// The intent of a step is not on disk: the step must not be made.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}: {cause}", cause = .0.source().map(ToString::to_string).unwrap_or_default())]
+struct IntentNotWritten(#[from] DiskError);
+
+fn failed_after(steps_done: u32, reason: String) -> PlanEnd {
+    PlanEnd::Failed { steps_done, reason }
 }

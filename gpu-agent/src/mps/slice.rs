@@ -13,10 +13,10 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use super::MpsSettings;
-use super::daemon::{DaemonHealth, MpsDaemon};
+use super::daemon::{DaemonHealth, MpsDaemon, MpsStartError};
 use crate::messages::NodeInput;
 use crate::messages::mps::{MpsEvent, MpsOrder, SharerRequest};
-use tessera_agent_core::mps::{Sharers, client_environment, doubtful};
+use tessera_agent_core::mps::{JoinRefused, Sharers, client_environment, doubtful};
 
 /// How often the daemon's process is looked for: costs no more than a read of `/proc`.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
@@ -37,6 +37,19 @@ pub struct SliceNote {
     pub user: String,
     /// The sharers.
     pub sharers: Vec<(AttemptId, MpsShare)>,
+}
+
+/// Why an attempt can't share the slice.
+#[derive(Debug, thiserror::Error)]
+enum ShareRefusal {
+    #[error("jobs of {0} share the slice")]
+    OtherUser(String),
+    #[error(transparent)]
+    Join(#[from] JoinRefused),
+    #[error(transparent)]
+    Start(#[from] MpsStartError),
+    #[error("no daemon")]
+    NoDaemon,
 }
 
 /// One slice.
@@ -133,13 +146,14 @@ impl SharedSlice {
 
     async fn admit(&mut self, want: SharerRequest) {
         let attempt = want.attempt;
-        let admitted = self.make_room(&want).await;
+        let admitted = self.add_sharer(&want).await;
         match admitted {
             Ok(environment) => {
                 let before_kill = self.before_kill(attempt);
                 self.send(MpsEvent::Ready { attempt, environment, before_kill }).await;
             }
-            Err(reason) => {
+            Err(refusal) => {
+                let reason = refusal.to_string();
                 self.sharers.leave(attempt);
                 self.write_note();
                 self.send(MpsEvent::Refused { attempt, reason }).await;
@@ -147,16 +161,21 @@ impl SharedSlice {
         }
     }
 
-    async fn make_room(&mut self, want: &SharerRequest) -> Result<Vec<(String, String)>, String> {
+    /// Adds a sharer, and starts the daemon if there is none; returns the variables of the sharer's
+    /// clients.
+    async fn add_sharer(
+        &mut self,
+        want: &SharerRequest,
+    ) -> Result<Vec<(String, String)>, ShareRefusal> {
         if self.sharers.is_empty() {
             if self.user != want.user {
                 self.stop_daemon().await;
             }
             self.user.clone_from(&want.user);
         } else if self.user != want.user {
-            return Err(format!("jobs of {} share the slice", self.user));
+            return Err(ShareRefusal::OtherUser(self.user.clone()));
         }
-        self.sharers.join(want.attempt, want.share).map_err(|refused| refused.to_string())?;
+        self.sharers.join(want.attempt, want.share)?;
         if self.daemon.as_ref().is_some_and(|daemon| !daemon.is_alive()) {
             self.stop_daemon().await;
         }
@@ -164,14 +183,14 @@ impl SharedSlice {
             let name = uuid::Uuid::new_v4().simple().to_string();
             let folder = self.settings.data.join("mps").join(&name[..8]);
             let made = fs::create_dir_all(&folder);
-            made.map_err(|error| format!("{} can't be made: {error}", folder.display()))?;
+            made.map_err(|cause| MpsStartError::Folder { path: folder.clone(), cause })?;
             let (slice, boot) = (self.slice.clone(), self.boot);
             let daemon = MpsDaemon::start(&self.settings, folder, slice, boot).await?;
             tracing::info!(slice = %self.slice, user = self.user, "the slice is shared");
             self.daemon = Some(daemon);
         }
         self.write_note();
-        let daemon = self.daemon.as_ref().ok_or("no daemon")?;
+        let daemon = self.daemon.as_ref().ok_or(ShareRefusal::NoDaemon)?;
         let path = |path: &PathBuf| path.display().to_string();
         let (pipes, logs) = (path(&daemon.control.pipes), path(&daemon.control.logs));
         let environment = client_environment(want.share, &pipes, &logs);

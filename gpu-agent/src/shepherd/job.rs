@@ -86,7 +86,7 @@ impl RunningAttempt {
 
     /// Returns the program's pid.
     pub fn pid(&self) -> u32 {
-        u32::try_from(self.child.pid).unwrap_or(0)
+        self.child.pid.cast_unsigned()
     }
 
     /// Returns when it was started, on the wall clock.

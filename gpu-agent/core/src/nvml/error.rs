@@ -32,6 +32,7 @@ pub mod return_code {
     pub const GPU_NOT_FOUND: u32 = 28;
     pub const INVALID_STATE: u32 = 29;
     pub const RESET_TYPE_NOT_SUPPORTED: u32 = 30;
+    pub const UNKNOWN: u32 = 999;
 }
 
 /// A call that the library refused.

@@ -92,10 +92,10 @@ pub fn killed(reason: KillReason) -> (Outcome, String) {
 
 /// Splits a wait status.
 pub fn exit_of(status: i32) -> ProgramExit {
-    let byte = |number: i32| u8::try_from(number & 0xff).unwrap_or(0);
-    match status & 0x7f {
-        0 => ProgramExit::Code(byte(status >> 8)),
-        signal => ProgramExit::Signal(byte(signal)),
+    let [low, code, ..] = status.to_le_bytes();
+    match low & 0x7f {
+        0 => ProgramExit::Code(code),
+        signal => ProgramExit::Signal(signal),
     }
 }
 

@@ -259,7 +259,7 @@ impl Meter {
         }
         for (slot, holders) in busy {
             let whole = slot.map_or(WHOLE, |slot| self.shares.get(&slot).copied().unwrap_or(0));
-            let each = whole / u64::try_from(holders.len().max(1)).unwrap_or(1);
+            let each = whole / holders.len().max(1) as u64;
             for holder in holders {
                 match holder.and_then(|attempt| activity.attempts.get_mut(&attempt)) {
                     Some(active) => *active += each,
@@ -417,7 +417,7 @@ struct ActivityWindow {
 impl ActivityWindow {
     /// Shares out what a server did for its clients: the driver doesn't report for which of them.
     fn share_out(&mut self, load: u64, served: &[AttemptId]) {
-        let each = load / u64::try_from(served.len().max(1)).unwrap_or(1);
+        let each = load / served.len().max(1) as u64;
         for attempt in served {
             *self.attempts.entry(*attempt).or_default() += each;
         }

@@ -43,7 +43,9 @@ impl SeriesSpan {
 
     /// Returns the mean, rounded down.
     pub fn mean(&self) -> u64 {
-        u64::try_from(self.sum / u128::from(self.count.max(1))).unwrap_or(u64::MAX)
+        #[expect(clippy::cast_possible_truncation, reason = "a mean is at most the largest value")]
+        let mean = (self.sum / u128::from(self.count.max(1))) as u64;
+        mean
     }
 }
 
