@@ -231,7 +231,7 @@ impl JournalFile {
 /// is left who could send any.
 #[expect(
     clippy::disallowed_methods,
-    reason = "a deadline of a process or a connection at the edge"
+    reason = "the disk sets the pace: records wait for others in real time"
 )]
 fn gather(batches: &Receiver<Batch>) -> Option<Vec<Batch>> {
     let first = batches.recv().ok()?;

@@ -5,7 +5,7 @@
 //! - [`node`]: carries out what the core decided; handles all inputs in one order.
 //! - [`shepherd`]: the process that an attempt runs under, and that outlives the agent.
 //! - [`pool`], [`adopt`]: the agent's side of the shepherds.
-//! - [`nvml`], [`gpus`]: GPUs, asked through a process of their own.
+//! - [`nvml`], [`gpus`]: GPUs, queried through a process of their own.
 //! - [`mps`]: slices that attempts share, one MPS daemon each.
 //! - [`kernel`]: the queues in which kernels of jobs on one slice stand.
 //! - [`doctor`]: what is wrong with this machine, and what fixes it.

@@ -44,7 +44,7 @@ async fn answer(
     writer: &mut FrameWriter,
 ) -> Result<(), LinkError> {
     let path = path(request, &controller.data);
-    // Asked before the file is read: what is written before the end is then never missed.
+    // Requested before the file is read: what is written before the end is then never missed.
     let mut alive = is_alive(request, node).await;
     let mut file = match open(&path, request.offset).await {
         Ok(file) => file,
@@ -117,6 +117,6 @@ async fn open(path: &Path, offset: u64) -> io::Result<File> {
 
 async fn is_alive(request: &LogRequest, node: &mpsc::Sender<NodeInput>) -> bool {
     let (answer, answered) = oneshot::channel();
-    let asked = node.send(NodeInput::IsAlive { attempt: request.attempt, answer }).await;
-    asked.is_ok() && answered.await.unwrap_or(false)
+    let sent = node.send(NodeInput::IsAlive { attempt: request.attempt, answer }).await;
+    sent.is_ok() && answered.await.unwrap_or(false)
 }

@@ -1,4 +1,4 @@
-//! `tessera-agent`: puts the parts together and runs them until it is asked to stop.
+//! `tessera-agent`: puts the parts together and runs them until it is to stop.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -299,14 +299,16 @@ impl Startup {
 
     #[expect(
         clippy::disallowed_methods,
-        reason = "a deadline of a process or a connection at the edge"
+        reason = "two processes with one identity must draw different numbers (A8)"
     )]
     fn node_facts(&self) -> NodeFacts {
+        #[expect(clippy::cast_possible_truncation, reason = "Linux has at most 8,192 processors")]
+        let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get() as u32);
         NodeFacts {
             name: self.name.clone(),
             boot: self.boot,
             process: rand::random(),
-            cores: std::thread::available_parallelism().map_or(1, |cores| cores.get() as u32),
+            cores,
             memory: machine_memory(),
             data: self.data.clone(),
             environment: self.config.environment(),

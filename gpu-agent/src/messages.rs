@@ -55,7 +55,7 @@ pub enum NodeInput {
     Gpu(GpuEvent),
     /// A frame of the GPU sampling for the controller.
     Telemetry(ToController),
-    /// Asks whether an attempt may still write output.
+    /// Requests whether an attempt may still write output.
     IsAlive {
         /// The attempt's id.
         attempt: AttemptId,
@@ -67,7 +67,7 @@ pub enum NodeInput {
     /// Of the kernel queues.
     Kernel(KernelEvent),
     /// A frame for the controller that doesn't concern the node itself.
-    Say(ToController),
+    Forward(ToController),
     /// Time passed.
     Tick,
 }

@@ -125,7 +125,7 @@ impl AgentNode {
             }
             NodeInput::Mps(event) => self.on_mps(event),
             NodeInput::Kernel(event) => self.on_kernel_event(event),
-            NodeInput::Say(frame) => self.send(frame),
+            NodeInput::Forward(frame) => self.send(frame),
             NodeInput::Tick => {
                 self.pool.tick();
                 self.end_queued_attempts();
@@ -190,7 +190,7 @@ impl AgentNode {
                 AttemptEffect::Journalled(attempt) => {
                     self.attempts.not_journalled(attempt, reason, clock::unix_now())
                 }
-                // A tombstone that isn't on disk is none: the controller asks again. And an end
+                // A tombstone that isn't on disk is none: the controller repeats its request. And an end
                 // that isn't journalled stays with its shepherd.
                 AttemptEffect::Send(ToController::Tombstoned { .. })
                 | AttemptEffect::EndJournalled(_) => Vec::new(),
@@ -271,8 +271,8 @@ impl AgentNode {
 
     /// Sends the state of an attempt to the GPU sampling.
     fn report_tenancy(&self, attempt: AttemptId) {
-        if let Some(tenant) = self.attempts.tenant(attempt) {
-            self.send_telemetry(TelemetryEvent::Tenant(tenant));
+        if let Some(tenancy) = self.attempts.tenancy(attempt) {
+            self.send_telemetry(TelemetryEvent::Tenancy(tenancy));
         }
     }
 
@@ -314,7 +314,7 @@ impl AgentNode {
                 self.set_mig_mode(gpu, on);
             }
             ToAgent::Clear { epoch, gpu, slot } if self.obeys(epoch) => self.clear(gpu, slot),
-            // Whoever asks too often gets no answer, and asks again.
+            // A controller that requests too often gets no answer, and repeats the request.
             ToAgent::Examine { token } => drop(self.doctor_port.try_send(token)),
             ToAgent::EndAck { attempt } => self.acknowledged(attempt),
             ToAgent::UsageAck { attempt } => {

@@ -1,4 +1,4 @@
-//! The shepherds of a node: started when wanted, kept for the next attempt, found again after
+//! The shepherds of a node: started on demand, kept for the next attempt, found again after
 //! a restart.
 
 use std::collections::BTreeMap;
@@ -54,7 +54,7 @@ struct ShepherdHandle {
     version: u16,
     attempt: Option<AttemptId>,
     /// Ends that it holds although they are journalled: it is sent their ids with its next order, or when
-    /// there is time, since telling it wakes it up.
+    /// there is time, since reporting it wakes it up.
     journalled: Vec<AttemptId>,
 }
 
@@ -355,18 +355,18 @@ const fn foreign(first: &FromShepherd) -> Option<u16> {
     }
 }
 
-/// Asks a shepherd's program which version it speaks.
+/// Queries a shepherd's program which version it speaks.
 ///
 /// # Errors
 ///
 /// It can't be run, or it speaks another version than this agent: both belong together.
 pub fn check_program(program: &Path) -> Result<(), ShepherdProgramError> {
     let shown = || program.display().to_string();
-    let asked =
+    let output =
         std::process::Command::new(program).arg(PROTOCOL_FLAG).stdin(Stdio::null()).output();
-    let asked =
-        asked.map_err(|source| ShepherdProgramError::NotRunnable { program: shown(), source })?;
-    let text = String::from_utf8_lossy(&asked.stdout);
+    let output =
+        output.map_err(|source| ShepherdProgramError::NotRunnable { program: shown(), source })?;
+    let text = String::from_utf8_lossy(&output.stdout);
     match text.trim().parse::<u16>() {
         Ok(VERSION) => Ok(()),
         Ok(version) => Err(ShepherdProgramError::OtherVersion { program: shown(), version }),

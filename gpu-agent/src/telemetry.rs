@@ -1,7 +1,7 @@
-//! The sampling of a node's GPUs: when to look, what to keep, whom to report. What the samples
+//! The sampling of a node's GPUs: when to look, what to keep, what to report. What the samples
 //! mean is decided in [`tessera_agent_core::telemetry`].
 //!
-//! One task for all GPUs. It asks the driver through the same worker as everybody else, but
+//! One task for all GPUs. It queries the driver through the same worker as everybody else, but
 //! only when nobody else does, and nothing waits for it: a slow driver costs samples, never a
 //! launch or a layout step.
 
@@ -135,12 +135,12 @@ impl Sampling {
                 }
                 self.shared.with(|state| state.describe(&report));
             }
-            TelemetryEvent::Tenant(tenant) => {
-                self.shared.with(|state| state.tenant(&tenant));
-                self.hurry(&tenant.gpu);
+            TelemetryEvent::Tenancy(tenancy) => {
+                self.shared.with(|state| state.tenancy(&tenancy));
+                self.hurry(&tenancy.gpu);
             }
-            TelemetryEvent::Inventory(tenants) => {
-                self.shared.with(|state| state.inventory(&tenants));
+            TelemetryEvent::Inventory(tenancies) => {
+                self.shared.with(|state| state.inventory(&tenancies));
             }
             TelemetryEvent::Acknowledged(attempt) => {
                 self.shared.with(|state| state.acknowledged(attempt));

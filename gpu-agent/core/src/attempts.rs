@@ -47,17 +47,17 @@ pub enum AttemptEffect {
     RecordLater(JournalRecord),
     /// Put a record on disk soon, with others; do the rest once it is there.
     RecordSoon(JournalRecord, Vec<AttemptEffect>),
-    /// The attempt's end is journalled: whoever holds it may forget it.
+    /// The attempt's end is journalled: its holder may forget it.
     EndJournalled(AttemptId),
-    /// The attempt is journalled: ask [`Attempts::journalled`] what follows.
+    /// The attempt is journalled: [`Attempts::journalled`] returns what follows.
     Journalled(AttemptId),
     /// Hand the attempt to a shepherd.
     Spawn(Box<LaunchOrder>),
-    /// Tell the attempt's shepherd to ask it to end.
+    /// Have the attempt's shepherd end it.
     Stop(AttemptId, StopCause),
-    /// Tell the attempt's shepherd to kill it.
+    /// Have the attempt's shepherd kill it.
     Kill(AttemptId, KillReason),
-    /// Tell the attempt's shepherd its new time limit.
+    /// Send the attempt's shepherd its new time limit.
     Limit(AttemptId, Option<Millis>),
 }
 
@@ -224,7 +224,7 @@ impl Attempts {
     }
 
     /// Takes in an end that a shepherd holds: it is reported at once, and journalled at the same time.
-    /// Telling it needs no journal: should the machine fail in between, either the controller
+    /// The report needs no journal: should the machine fail in between, either the controller
     /// has committed the end, or it is as if the machine had failed just before.
     pub fn ended_held(&mut self, attempt: AttemptId, record: ExitRecord) -> Vec<AttemptEffect> {
         let note = JournalRecord::Ended { attempt, record: record.clone() };
@@ -263,7 +263,7 @@ impl Attempts {
         }
     }
 
-    /// Asks an attempt to end.
+    /// Has an attempt end.
     pub fn stop(&mut self, attempt: AttemptId, cause: StopCause) -> Vec<AttemptEffect> {
         let Some(entry) = self.entries.get_mut(&attempt) else {
             return self.answer_for_unknown(attempt);
@@ -390,13 +390,13 @@ impl Attempts {
     }
 
     /// Returns from when to when an attempt has its GPU; `None` if its program never ran.
-    pub fn tenant(&self, attempt: AttemptId) -> Option<GpuTenancy> {
-        self.entries.get(&attempt)?.tenant()
+    pub fn tenancy(&self, attempt: AttemptId) -> Option<GpuTenancy> {
+        self.entries.get(&attempt)?.tenancy()
     }
 
     /// Returns the same of every attempt.
-    pub fn tenants(&self) -> Vec<GpuTenancy> {
-        self.entries.values().filter_map(AttemptEntry::tenant).collect()
+    pub fn tenancies(&self) -> Vec<GpuTenancy> {
+        self.entries.values().filter_map(AttemptEntry::tenancy).collect()
     }
 
     /// Returns whether an attempt is here: running, or over and not yet acknowledged.
@@ -413,7 +413,7 @@ impl Attempts {
 }
 
 impl AttemptEntry {
-    fn tenant(&self) -> Option<GpuTenancy> {
+    fn tenancy(&self) -> Option<GpuTenancy> {
         let (began, ended) = match &self.phase {
             AttemptPhase::Journalling(_) | AttemptPhase::Spawning => return None,
             AttemptPhase::Running { started_unix, .. } => (*started_unix, None),

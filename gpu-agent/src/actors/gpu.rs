@@ -163,7 +163,7 @@ fn refusal(order: &GpuOrder) -> Option<GpuEvent> {
 }
 
 async fn look(tools: &GpuTools, members: &mut Members) {
-    match tools.nvml.ask(NvmlRequest::List).await {
+    match tools.nvml.request(NvmlRequest::List).await {
         Ok(NvmlReply::Gpus(found)) => {
             for gpu in found {
                 take_on(tools, members, gpu, None).await;

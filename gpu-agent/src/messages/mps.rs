@@ -11,7 +11,7 @@ pub const MPS_ORDERS_MAX: usize = 4096;
 #[derive(Clone, Debug)]
 pub enum MpsOrder {
     /// An attempt is to start on a slice.
-    Want(SharerRequest),
+    Share(SharerRequest),
     /// Its program runs.
     Running {
         /// The attempt's id.

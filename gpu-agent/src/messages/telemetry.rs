@@ -13,7 +13,7 @@ pub enum TelemetryEvent {
     /// A GPU is there, or changed.
     Gpu(Box<GpuReport>),
     /// An attempt has a GPU, or had it.
-    Tenant(GpuTenancy),
+    Tenancy(GpuTenancy),
     /// These are all attempts that the node holds after a start of the agent.
     Inventory(Vec<GpuTenancy>),
     /// The controller has an attempt's figures.

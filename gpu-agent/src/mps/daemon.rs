@@ -16,7 +16,7 @@ use super::log::FollowedLog;
 use crate::sys::identity::{self, ProcessIdentity};
 use tessera_agent_core::mps::daemon_output::{self, ControlLog, FaultLines, ServerStatus};
 
-/// The variable by which a daemon's processes are known as ours, whoever lists them.
+/// The variable by which a daemon's processes are known as ours, in any list of processes.
 pub const MARK: &str = "TESSERA_MPS";
 /// How long a daemon and its server may take until they serve. On machines without NVIDIA's
 /// persistence daemon a server initialises every GPU first.
@@ -43,7 +43,7 @@ pub struct MpsDaemon {
     server_log: FollowedLog,
     control_log: FollowedLog,
     reported: ControlLog,
-    /// Whether it was found dead or silent: nothing is asked of it any more.
+    /// Whether it was found dead or silent: nothing is sent to it any more.
     broken: bool,
 }
 
@@ -243,12 +243,12 @@ impl MpsDaemon {
         MpsStartError::Control { error, output }
     }
 
-    /// Where the daemon finds its server: beside itself first, as NVIDIA installs them.
+    /// Where the daemon finds its server: in its own folder first, as NVIDIA installs them.
     fn search_path(&self) -> String {
-        let beside = self.control.program.parent().map(|folder| folder.display().to_string());
-        let beside = beside.filter(|folder| !folder.is_empty());
+        let own_folder = self.control.program.parent().map(|folder| folder.display().to_string());
+        let own_folder = own_folder.filter(|folder| !folder.is_empty());
         let usual = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
-        beside.map_or(usual.to_owned(), |folder| format!("{folder}:{folder}/../sbin:{usual}"))
+        own_folder.map_or(usual.to_owned(), |folder| format!("{folder}:{folder}/../sbin:{usual}"))
     }
 
     /// Waits until a server serves.
@@ -302,7 +302,7 @@ impl MpsDaemon {
     }
 
     async fn servers(&mut self) -> Result<Vec<u32>, ControlError> {
-        let list = daemon_output::pids(&self.control.ask("get_server_list").await?);
+        let list = daemon_output::pids(&self.control.request("get_server_list").await?);
         let known = |pid: &u32| ProcessIdentity::of(self.boot, *pid).ok();
         self.servers = list.iter().filter_map(known).collect();
         Ok(list)
@@ -310,7 +310,7 @@ impl MpsDaemon {
 
     async fn status_of(&self, server: u32) -> Result<ServerStatus, ControlError> {
         self.control
-            .ask(&format!("get_server_status {server}"))
+            .request(&format!("get_server_status {server}"))
             .await
             .map(|text| daemon_output::status(&text))
     }
@@ -323,7 +323,7 @@ impl MpsDaemon {
     pub async fn clients(&mut self) -> Result<Vec<u32>, ControlError> {
         let mut clients = Vec::new();
         for server in self.servers().await? {
-            let list = self.control.ask(&format!("get_client_list {server}")).await?;
+            let list = self.control.request(&format!("get_client_list {server}")).await?;
             clients.extend(daemon_output::pids(&list));
         }
         Ok(clients)
@@ -423,7 +423,7 @@ impl MpsDaemon {
         if self.is_alive() && !self.broken {
             // So that the servers are known if the daemon won't end them.
             let _ = self.servers().await;
-            let _ = self.control.ask(&format!("quit -t {QUIT_WITHIN_SECS}")).await;
+            let _ = self.control.request(&format!("quit -t {QUIT_WITHIN_SECS}")).await;
         }
         self.kill();
         let _ = fs::remove_dir_all(&self.folder);

@@ -32,18 +32,18 @@ pub async fn run(
     mut orders: mpsc::Receiver<MpsOrder>,
 ) {
     let (slices, attempts) = (BTreeMap::new(), BTreeMap::new());
-    let mut hub = MpsRouter { settings, boot, node, slices, attempts };
+    let mut router = MpsRouter { settings, boot, node, slices, attempts };
     while let Some(order) = orders.recv().await {
-        hub.hand_on(order).await;
+        router.hand_on(order).await;
     }
 }
 
 impl MpsRouter {
     async fn hand_on(&mut self, order: MpsOrder) {
         let attempt = match &order {
-            MpsOrder::Want(want) => {
-                self.attempts.insert(want.attempt, want.slice.clone());
-                want.attempt
+            MpsOrder::Share(request) => {
+                self.attempts.insert(request.attempt, request.slice.clone());
+                request.attempt
             }
             MpsOrder::Running { attempt, .. } | MpsOrder::Ended { attempt, .. } => *attempt,
             MpsOrder::Adopt(alive) => return self.adopt(&alive.clone()).await,

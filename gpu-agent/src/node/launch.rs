@@ -80,7 +80,7 @@ impl AgentNode {
 
     pub(super) fn spawn(&mut self, order: LaunchOrder) {
         if self.mps_share_of(&order).is_some() {
-            self.ask_for_share(order);
+            self.request_share(order);
         } else {
             self.admit_and_start(order, Vec::new(), Vec::new());
         }

@@ -106,7 +106,7 @@ impl AgentNode {
         if adopted > 0 {
             tracing::info!(adopted, "running attempts of an earlier agent found again");
         }
-        node.send_telemetry(TelemetryEvent::Inventory(node.attempts.tenants()));
+        node.send_telemetry(TelemetryEvent::Inventory(node.attempts.tenancies()));
         node.act(effects);
         node
     }
@@ -137,7 +137,7 @@ fn begun(data: &Path, ledger: &AttemptLedger) -> BTreeSet<AttemptId> {
     let mut begun = BTreeSet::new();
     for (attempt, note) in now::read_all(data) {
         let unknown_end = matches!(ledger.live.get(&attempt), Some((_, None)));
-        // A living shepherd stands beside its note.
+        // A living shepherd stands next to its note.
         if !unknown_end && !note.with_extension("id").exists() {
             let _ = std::fs::remove_file(note);
         }

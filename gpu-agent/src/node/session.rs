@@ -207,7 +207,7 @@ impl AgentNode {
         }
     }
 
-    /// Takes another lease: it counts from the moment at which it was asked for (rule F6).
+    /// Takes another lease: it counts from the moment at which it was requested (rule F6).
     pub(super) fn renewed(&mut self, sent: Millis, generation: u64) {
         let Some(ControllerSession { stage: SessionStage::Live { terms, .. }, .. }) = &self.session
         else {

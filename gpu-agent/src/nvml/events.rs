@@ -95,7 +95,7 @@ async fn listen(mut output: ChildStdout, reported: &mpsc::Sender<DriverNotice>) 
 
 fn notice_of(received: WatchMessage) -> Option<DriverNotice> {
     match received {
-        WatchMessage::Beat => None,
+        WatchMessage::Heartbeat => None,
         WatchMessage::Lost => Some(DriverNotice::Lost),
         WatchMessage::Xid { gpu, xid, instance } => Some(DriverNotice::Noticed(ReportedError {
             source: ErrorSource::Events,

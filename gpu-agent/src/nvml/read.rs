@@ -26,7 +26,7 @@ pub struct InstanceHandle {
     pub slot: Slot,
 }
 
-/// Reads everything that the agent wants to know of a GPU. `known` is its geometry, if it was
+/// Reads everything that the agent needs to know of a GPU. `known` is its geometry, if it was
 /// read before with MIG mode on.
 pub fn gpu(
     library: &NvmlLibrary,

@@ -227,7 +227,7 @@ impl Shepherd {
             ToShepherd::Spawn(order) => self.spawn(*order),
             ToShepherd::Stop { attempt, cause } => {
                 if let Some(job) = running(&mut self.job, attempt) {
-                    job.ask(clock::boot_now(), Signalled::Stopped(cause));
+                    job.request_end(clock::boot_now(), Signalled::Stopped(cause));
                 }
             }
             ToShepherd::Kill { attempt, reason } => {

@@ -12,7 +12,7 @@ pub fn boot_now() -> Millis {
 }
 
 /// Reads the wall clock, in milliseconds since 1970.
-#[expect(clippy::disallowed_methods, reason = "this is the clock")]
+#[expect(clippy::disallowed_methods, reason = "this is the wall clock that the agent passes on")]
 pub fn unix_now() -> Millis {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     #[expect(clippy::cast_possible_truncation, reason = "584 million years of milliseconds fit")]

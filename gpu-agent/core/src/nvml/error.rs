@@ -114,12 +114,12 @@ impl NvmlCallError {
         self.call.ends_with("InstanceDestroy")
     }
 
-    /// Returns whether the GPU or its driver lacks what was asked for.
+    /// Returns whether the GPU or its driver lacks what was requested.
     pub const fn is_unsupported(&self) -> bool {
         matches!(self.code, return_code::NOT_SUPPORTED | return_code::FUNCTION_NOT_FOUND)
     }
 
-    /// Returns whether the library didn't know what it was asked about: a handle of something that
+    /// Returns whether the library didn't know what it was queried about: a handle of something that
     /// is gone, a number that its list lacks.
     pub const fn is_bad_argument(&self) -> bool {
         self.code == return_code::INVALID_ARGUMENT

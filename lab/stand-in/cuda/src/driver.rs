@@ -1,4 +1,4 @@
-//! The driver of this process: what it was told, its clock, and its one lock.
+//! The driver of this process: its settings, its clock, and its one lock.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -26,7 +26,7 @@ const PATIENCE: Duration = Duration::from_millis(20);
 
 /// The driver of a process.
 pub struct CudaDriver {
-    /// What the environment says.
+    /// The settings of the environment.
     pub settings: CudaSettings,
     /// Why it can't be used, if it can't.
     pub broken: Option<String>,
@@ -46,7 +46,7 @@ pub struct CudaDriver {
 struct DriverThreads {
     known: usize,
     waiting: usize,
-    /// Counts the moves of virtual time: whoever waited has to ask anew.
+    /// Counts the moves of virtual time: a thread that waited has to look again.
     moves: u64,
 }
 
@@ -65,8 +65,8 @@ impl CudaDriver {
                 (unset.expect("what is unset is right"), Some(error.to_string()))
             }
         };
-        let faults = CallFaults::parse(&settings.faults).unwrap_or_else(|why| {
-            broken = Some(why);
+        let faults = CallFaults::parse(&settings.faults).unwrap_or_else(|error| {
+            broken = Some(error.to_string());
             CallFaults::default()
         });
         let trace = settings.trace.as_deref().and_then(|folder| match CallTrace::open(folder) {
@@ -108,7 +108,7 @@ impl CudaDriver {
         }
     }
 
-    /// Says goodbye to the MPS server, when the process ends in order.
+    /// Leaves the MPS server, when the process ends in order.
     pub fn part(&self) {
         if let Ok(mut world) = self.world.try_lock()
             && let Some(mps) = world.mps.take()
@@ -119,7 +119,7 @@ impl CudaDriver {
 
     /// Keeps the calling thread busy until a launch has taken as long as a driver's.
     pub fn spend_launch_cost(&self, began: u64) {
-        let cost = u64::try_from(self.settings.launch_cost.as_nanos()).unwrap_or(0);
+        let cost = nanos(self.settings.launch_cost);
         if self.settings.virtual_time {
             self.virtual_now.fetch_add(cost, Ordering::AcqRel);
             return;
@@ -164,7 +164,7 @@ impl CudaDriver {
         world.context(context)?.sticky.map_or(Ok(()), Err)
     }
 
-    /// Sleeps until the device has something new, or somebody says so.
+    /// Sleeps until the device has something new, or a thread notifies it.
     fn sleep<'w>(&self, mut world: MutexGuard<'w, DriverState>) -> MutexGuard<'w, DriverState> {
         if self.settings.virtual_time {
             return self.sleep_virtually(world);

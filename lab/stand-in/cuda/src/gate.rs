@@ -37,7 +37,7 @@ pub struct GateCall {
 }
 
 impl GateCall {
-    /// Tells whether stream 0 is the thread's own.
+    /// Returns whether stream 0 is the thread's own.
     pub const fn per_thread(&self) -> bool {
         SYMBOLS[self.symbol].per_thread
     }
@@ -112,7 +112,7 @@ pub fn pass(
     code.0
 }
 
-/// Refuses a function that isn't simulated, and says so.
+/// Refuses a function that isn't simulated, and complains.
 pub fn absent(symbol: usize) -> i32 {
     let _ = catch_unwind(|| {
         let driver = driver();
@@ -171,7 +171,8 @@ fn strike(call: &GateCall) -> CallResult {
     for action in call.driver.faults.strike(SYMBOLS[call.symbol].symbol) {
         match action {
             FaultAction::Fail(code) => {
-                let code = CudaCode(i32::try_from(code).unwrap_or(CudaCode::UNKNOWN.0));
+                // A rule has codes up to 999.
+                let code = CudaCode(code.cast_signed());
                 if code.is_sticky() {
                     call.driver.poison_current(code);
                 }
@@ -194,12 +195,12 @@ fn strike(call: &GateCall) -> CallResult {
     Ok(())
 }
 
-/// Tells whether the driver is initialised in this process.
+/// Returns whether the driver is initialised in this process.
 pub fn is_ready() -> bool {
     PHASE.load(Ordering::Acquire) == READY
 }
 
-/// Tells whether this process is the fork of one that had initialised the driver.
+/// Returns whether this process is the fork of one that had initialised the driver.
 pub fn is_forked() -> bool {
     PHASE.load(Ordering::Acquire) == FORKED
 }

@@ -55,7 +55,7 @@ pub struct DriverState {
     pub lanes: BTreeMap<u64, OperationLane>,
     pub memory: CudaMemory,
     pub rng: SeededRng,
-    /// Host functions whose turn it is, and whether one runs.
+    /// Host functions that are due, and whether one runs.
     pub hosts: VecDeque<HostCall>,
     pub host_runs: bool,
     /// What threads wait for: places in lanes.

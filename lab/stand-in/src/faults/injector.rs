@@ -44,7 +44,7 @@ pub struct RaisedEvents {
     pub shared: Vec<RaisedEvent>,
 }
 
-/// Why it can't be said which faults strike.
+/// Why it isn't known which faults strike.
 #[derive(Debug, thiserror::Error)]
 pub enum InjectorError {
     /// A line can't be understood.
@@ -72,7 +72,7 @@ impl FaultInjector {
         Ok(injector)
     }
 
-    /// Counts a call and returns what strikes it. Asked twice for a call on a GPU: first with
+    /// Counts a call and returns what strikes it. Called twice for a call on a GPU: first with
     /// `gpu` left out, then, when its GPU is known, with it.
     ///
     /// # Errors
@@ -95,7 +95,7 @@ impl FaultInjector {
         Ok(RaisedEvents { own: events(&self.own), shared: events(&self.shared()?) })
     }
 
-    /// Returns the recovery action that a GPU calls for: 0, none, unless a fault says so.
+    /// Returns the recovery action that a GPU calls for: 0, none, unless a fault sets another one.
     ///
     /// # Errors
     ///
@@ -115,7 +115,7 @@ impl FaultInjector {
         Ok((actions.contains(&FaultAction::Remap(1)), actions.contains(&FaultAction::Remap(2))))
     }
 
-    /// Tells whether a GPU is lost.
+    /// Returns whether a GPU is lost.
     ///
     /// # Errors
     ///

@@ -2,7 +2,7 @@
 
 use std::ffi::c_void;
 
-use crate::abi::{CallResult, ContextParams, CudaCode, H, InPointer, OutPointer};
+use crate::abi::{CallResult, ContextParams, CudaCode, H, InPointer, OutPointer, to_int};
 use crate::driver::CudaDriver;
 use crate::gate::{GateCall, cuda};
 use crate::thread_state::{current_id, pop_current, push_current, set_current};
@@ -81,7 +81,7 @@ cuda! {
         create(call, context, flags, device)
     }
 
-    /// SM affinity is an MPS server's affair, so none may be asked for.
+    /// SM affinity is an MPS server's affair, so none may be requested.
     fn cuCtxCreate_v3(
         context: OutPointer<H>,
         affinity: InPointer<*mut c_void>,
@@ -153,13 +153,13 @@ cuda! {
     fn cuCtxGetDevice(device: OutPointer<i32>) |call| {
         let world = call.driver.world();
         let id = world.current()?;
-        device.set(i32::try_from(world.context(id)?.device).unwrap_or(0))
+        device.set(to_int(world.context(id)?.device)?)
     }
 
     fn cuCtxGetDevice_v2(device: OutPointer<i32>, context: H) |call| {
         let world = call.driver.world();
         let id = world.context_or_current(context)?;
-        device.set(i32::try_from(world.context(id)?.device).unwrap_or(0))
+        device.set(to_int(world.context(id)?.device)?)
     }
 
     fn cuCtxSynchronize() |call| {

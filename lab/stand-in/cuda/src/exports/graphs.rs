@@ -87,7 +87,7 @@ cuda! {
             return Err(CudaCode::INVALID_HANDLE);
         }
         drop(world);
-        driver.wait(|world| world.has_room(lane).then_some(()));
+        driver.wait(|world| world.has_space(lane).then_some(()));
         world = driver.world();
         world.launch_graph(exec, lane, driver.now())?;
         world.pump(driver.now());
@@ -106,13 +106,13 @@ cuda! {
         if nodes.is_null() {
             return count.set(found.len());
         }
-        let room = count.value()?;
-        for index in 0..room {
+        let capacity = count.value()?;
+        for index in 0..capacity {
             // What is beyond the last is null.
             let handle = found.get(index).map_or(ptr::null_mut(), |node| node.handle);
             nodes.set_at(index, handle)?;
         }
-        count.set(found.len().min(room))
+        count.set(found.len().min(capacity))
     }
 
     fn cuGraphNodeGetType(node: H, kind: OutPointer<i32>) |call| {

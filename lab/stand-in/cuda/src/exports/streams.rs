@@ -167,11 +167,11 @@ cuda! {
     }
 
     fn cuThreadExchangeStreamCaptureMode(mode: OutPointer<i32>) |_call| {
-        let asked = mode.value()?;
-        if !(0..=2).contains(&asked) {
+        let requested = mode.value()?;
+        if !(0..=2).contains(&requested) {
             return Err(CudaCode::INVALID_VALUE);
         }
-        mode.set(capture_mode::exchange(asked))
+        mode.set(capture_mode::exchange(requested))
     }
 }
 

@@ -14,7 +14,7 @@ use crate::gate::{self, cuda};
 use crate::table::{SYMBOLS, SymbolSearch, find};
 use crate::world::{MpsConnection, devices_of_process, mps_code};
 
-/// What `cuGetProcAddress` says of its search.
+/// The status that `cuGetProcAddress` returns.
 const FOUND: i32 = 0;
 const SYMBOL_NOT_FOUND: i32 = 1;
 const VERSION_NOT_SUFFICIENT: i32 = 2;
@@ -33,15 +33,15 @@ cuda! {
     }
 
     fn cuDriverGetVersion(version: OutPointer<i32>) |call| {
-        version.set(i32::try_from(call.driver.settings.version).unwrap_or(0))
+        version.set(call.driver.settings.version.cast_signed())
     }
 
     fn cuGetErrorName(error: i32, text: OutPointer<*const c_char>) |_call| {
-        tell(CudaCode(error).told().map(|(name, _)| name), text)
+        set_text(CudaCode(error).name_and_text().map(|(name, _)| name), text)
     }
 
     fn cuGetErrorString(error: i32, text: OutPointer<*const c_char>) |_call| {
-        tell(CudaCode(error).told().map(|(_, says)| says), text)
+        set_text(CudaCode(error).name_and_text().map(|(_, description)| description), text)
     }
 
     /// The first revision: what isn't found is an error.
@@ -57,7 +57,7 @@ cuda! {
         }
     }
 
-    /// The second revision: what isn't found is null, and the status says why.
+    /// The second revision: what isn't found is null, and the status states why.
     fn cuGetProcAddress_v2(
         symbol: InPointer<c_char>,
         address: OutPointer<*mut c_void>,
@@ -135,10 +135,11 @@ fn initialize(driver: &CudaDriver) -> CallResult {
 fn share_of_sms(client: &MpsClient) -> u32 {
     // A percentage as a part of a second has its thousandths in milliseconds.
     let part = Duration::try_from_secs_f64(client.percentage() / 100.0).unwrap_or(Duration::MAX);
-    u32::try_from(part.as_millis()).unwrap_or(1_000).clamp(1, 1_000)
+    // A server that grants more than all grants all.
+    u32::try_from(part.as_millis()).map_or(1_000, |thousandths| thousandths.clamp(1, 1_000))
 }
 
-fn tell(text: Option<&'static CStr>, to: OutPointer<*const c_char>) -> CallResult {
+fn set_text(text: Option<&'static CStr>, to: OutPointer<*const c_char>) -> CallResult {
     let Some(text) = text else {
         to.offer(std::ptr::null());
         return Err(CudaCode::INVALID_VALUE);

@@ -233,7 +233,7 @@ impl DriverState {
         Ok(capture.graph)
     }
 
-    /// Tells whether all nodes of other lanes are ahead of the origin's last ones.
+    /// Returns whether all nodes of other lanes are ahead of the origin's last ones.
     fn is_joined(&self, capture: &StreamCapture) -> CallResult<bool> {
         let nodes = &self.graphs.get(capture.graph)?.nodes;
         let mut ahead = BTreeSet::new();
@@ -287,7 +287,7 @@ impl DriverState {
         self.lent.as_ptr()
     }
 
-    /// Refuses to wait for or ask a lane that is captured.
+    /// Refuses to wait for or query a lane that is captured.
     pub fn refuse_captured(&mut self, lane: u64) -> CallResult {
         let Some(id) = self.lane(lane)?.capture else { return self.refuse_implicit(lane) };
         if let Some(capture) = self.captures.get_mut(&id) {

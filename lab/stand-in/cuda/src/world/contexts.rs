@@ -13,7 +13,7 @@ use tessera_stand_in::node::SimulatedNode;
 use tessera_stand_in::process::ProcessIdentity;
 
 use super::{CudaContext, CudaDevice, DriverState, LaneKind};
-use crate::abi::{CallResult, CudaCode, H};
+use crate::abi::{CallResult, CudaCode, H, to_native};
 use crate::complaints::complain;
 use crate::thread_state::current_id;
 
@@ -23,7 +23,7 @@ const STEP: usize = 16;
 
 /// Returns the handle of a context.
 pub fn context_handle(id: u64) -> H {
-    ptr::without_provenance_mut((KIND << 32) + usize::try_from(id).unwrap_or(0) * STEP)
+    ptr::without_provenance_mut((KIND << 32) + to_native(id) * STEP)
 }
 
 /// Returns the number of a context by its handle, dead or alive.
@@ -189,7 +189,7 @@ fn refused(error: &DeviceClientError) -> CudaCode {
     }
 }
 
-/// Returns the driver's code for what an MPS server says.
+/// Returns the driver's code for an MPS server's answer.
 pub fn mps_code(error: &MpsError) -> CudaCode {
     match error {
         MpsError::NoDaemon(_) => CudaCode::MPS_CONNECTION_FAILED,

@@ -105,7 +105,7 @@ pub enum HostWork {
     Callback { function: StreamCallback, stream: H, data: *mut c_void },
 }
 
-/// A host function whose turn it is.
+/// A host function that is due.
 pub struct HostCall {
     pub lane: u64,
     pub seq: u64,
@@ -181,8 +181,8 @@ impl DriverState {
         self.lanes.get_mut(&id).ok_or(CudaCode::INVALID_HANDLE)
     }
 
-    /// Tells whether a lane takes another operation.
-    pub fn has_room(&self, lane: u64) -> bool {
+    /// Returns whether a lane takes another operation.
+    pub fn has_space(&self, lane: u64) -> bool {
         self.lanes.get(&lane).is_none_or(|lane| lane.issued - lane.completed < DEPTH)
     }
 
@@ -247,12 +247,12 @@ impl DriverState {
         }
     }
 
-    /// Tells whether a place in a lane is over; lanes that are no more are.
+    /// Returns whether a place in a lane is over; lanes that are no more are.
     pub fn is_over(&self, (lane, seq): (u64, u64)) -> bool {
         self.lanes.get(&lane).is_none_or(|lane| lane.completed >= seq)
     }
 
-    /// Tells whether waiting for a place has an end: it is over, or its context is broken.
+    /// Returns whether waiting for a place has an end: it is over, or its context is broken.
     pub fn is_settled(&self, place: (u64, u64)) -> bool {
         let context = self.lanes.get(&place.0).and_then(|lane| self.contexts.get(&lane.context));
         self.is_over(place) || context.is_none_or(|context| context.sticky.is_some())

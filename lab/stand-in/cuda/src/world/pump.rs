@@ -1,7 +1,7 @@
 //! Moves work on: to the device, from the device, to the executor.
 //!
-//! Whoever waits, asks or launches moves everything on, so that a thread that waits for its
-//! kernel needs no second one to tell it. The executor, a thread of its own, does it for those
+//! Each call that waits, queries or launches moves everything on, so that a thread that waits for its
+//! kernel needs no second one to wake it. The executor, a thread of its own, does it for those
 //! who do none of that, and runs host functions.
 
 use std::collections::BTreeMap;
@@ -144,7 +144,7 @@ impl DriverState {
         ends.map(|lane| lane.last_end).max().unwrap_or(0)
     }
 
-    /// Does what needs no device, as far as it is its turn.
+    /// Does what is due and needs no device.
     fn settle(&mut self, now: u64) {
         loop {
             let ids: Vec<_> =
@@ -190,7 +190,7 @@ impl DriverState {
         }
     }
 
-    /// Takes in what the device says of a job: all before it in its lane is over too.
+    /// Takes in the outcome of a job: all before it in its lane is over too.
     fn apply(&mut self, context: u64, ended: EndedWork) {
         while let Some(op) = self.lanes.get(&ended.lane).and_then(|lane| lane.queue.front()) {
             match op.job {
@@ -301,17 +301,17 @@ impl DriverState {
         come.map(|(job, _)| job).collect()
     }
 
-    /// Tells whether no host function is due or runs.
+    /// Returns whether no host function is due or runs.
     pub fn is_quiet(&self) -> bool {
         self.hosts.is_empty() && !self.host_runs
     }
 
-    /// Returns when something will have changed that somebody wants to know.
+    /// Returns when something will have changed that somebody needs to know.
     pub fn next_event(&self, now: u64) -> Option<u64> {
-        let mut wanted: Vec<_> = self.waiting_for.clone();
+        let mut awaited: Vec<_> = self.waiting_for.clone();
         for lane in self.lanes.values() {
             let deps = lane.queue.iter().filter(|op| op.job.is_none()).flat_map(|op| &op.deps);
-            wanted.extend(deps.filter(|dep| !self.is_over(**dep)));
+            awaited.extend(deps.filter(|dep| !self.is_over(**dep)));
         }
         let jobs = |context: u64| {
             let lanes = self.lanes.iter().filter(|(_, lane)| lane.context == context);
@@ -323,7 +323,7 @@ impl DriverState {
                 let last = if waits { pushed.len() / 2 } else { pushed.len().saturating_sub(1) };
                 jobs.extend(pushed.get(last).map(|(_, job)| *job));
                 jobs.extend(pushed.last().map(|(_, job)| *job));
-                for (_, seq) in wanted.iter().filter(|(lane, _)| lane == id) {
+                for (_, seq) in awaited.iter().filter(|(lane, _)| lane == id) {
                     let up_to = pushed.iter().rev().find(|(pushed, _)| pushed <= seq);
                     jobs.extend(up_to.map(|(_, job)| *job));
                 }
@@ -369,7 +369,8 @@ impl DriverState {
             }
             let busy = board.device().busy(context.client);
             let percent = busy.saturating_sub(busy_then).saturating_mul(100) / passed.max(1);
-            let percent = u8::try_from(percent.min(100)).unwrap_or(100);
+            #[expect(clippy::cast_possible_truncation, reason = "at most 100")]
+            let percent = percent.min(100) as u8;
             if percent != reported {
                 // A node that can't be written gets the load next time.
                 let _ = context.claim.set_load(percent);
@@ -397,7 +398,7 @@ impl DriverState {
         self.lanes.values().any(|lane| !lane.queue.is_empty())
     }
 
-    /// Tells whether lanes wait for something that no call of the program moves on.
+    /// Returns whether lanes wait for something that no call of the program moves on.
     pub fn needs_executor(&self) -> bool {
         let mut lanes = self.lanes.values();
         lanes.any(|lane| lane.queue.iter().any(|op| op.job.is_none()))
