@@ -116,7 +116,7 @@ async fn query_driver(program: &Path, library: &OsStr) -> DriverAnswer {
         return DriverAnswer::Silent;
     };
     match serde_json::from_slice(&output.stdout) {
-        Ok(CheckupOutput::Reported(facts)) => DriverAnswer::Reported(facts),
+        Ok(CheckupOutput::Told(facts)) => DriverAnswer::Reported(facts),
         Ok(CheckupOutput::Refused(fault)) => DriverAnswer::Refused(fault),
         Err(_) => DriverAnswer::Silent,
     }

@@ -137,7 +137,7 @@ impl SharedSlice {
     async fn obey(&mut self, order: MpsOrder) {
         match order {
             MpsOrder::Share(request) if self.sharers.fault().is_some() => {
-                self.waiting.push(request)
+                self.waiting.push(request);
             }
             MpsOrder::Share(request) => self.admit(request).await,
             MpsOrder::Running { attempt, pid } => self.sharers.owns(pid, attempt),

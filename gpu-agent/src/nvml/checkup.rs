@@ -13,8 +13,8 @@ use tessera_agent_core::nvml::error::{ErrorHandling, NvmlCallError};
 /// What the process prints: one line of JSON.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum CheckupOutput {
-    /// The library answered.
-    Reported(DriverFacts),
+    /// The library answered. An agent of an earlier release, which still runs, reads this name.
+    Told(DriverFacts),
     /// The library could not be used.
     Refused(NvmlCallError),
 }
@@ -26,7 +26,7 @@ pub enum CheckupOutput {
 /// Standard output broke: the reader is gone.
 pub fn run(library: &OsStr) -> io::Result<()> {
     let answer = match look(library) {
-        Ok(facts) => CheckupOutput::Reported(facts),
+        Ok(facts) => CheckupOutput::Told(facts),
         Err(fault) => CheckupOutput::Refused(fault),
     };
     let text = serde_json::to_string(&answer).map_err(io::Error::from)?;
