@@ -1,5 +1,5 @@
 //! Small files that must survive a crash: written aside, synced, and moved into place; those that
-//! are written often, in turns ([`twin`]).
+//! are written often, alternately ([`twin`]).
 
 pub mod twin;
 

@@ -13,7 +13,7 @@ use tessera_wire::frames::{Finding, FindingLevel};
 use tokio::process::Command;
 use tokio::sync::mpsc;
 
-use crate::node::NodeInput;
+use crate::messages::NodeInput;
 use crate::nvml::checkup::CheckupOutput;
 use tessera_agent_core::doctor::{DoctorFacts, DriverAnswer, MachineFacts, findings, summary};
 
@@ -36,7 +36,7 @@ pub struct Doctor {
 impl Doctor {
     /// Looks at everything.
     pub async fn look(&self) -> DoctorFacts {
-        let driver = ask_driver(&self.program, self.library.as_os_str()).await;
+        let driver = query_driver(&self.program, self.library.as_os_str()).await;
         let (data, control) = (self.data.clone(), self.mps_control.clone());
         let machine = tokio::task::spawn_blocking(move || MachineFacts {
             mps_control: crate::mps::find(&control).map(|path| path.display().to_string()),
@@ -58,11 +58,11 @@ impl Doctor {
         }
     }
 
-    /// Looks whenever the controller asks for it, one question after the other.
+    /// Looks whenever the controller requests it, one question after the other.
     pub async fn serve(self, mut questions: mpsc::Receiver<u64>, node: mpsc::Sender<NodeInput>) {
         while let Some(token) = questions.recv().await {
             let findings = findings(&self.look().await);
-            let answer = NodeInput::Say(ToController::Examined { token, findings });
+            let answer = NodeInput::Forward(ToController::Examined { token, findings });
             if node.send(answer).await.is_err() {
                 return;
             }
@@ -103,7 +103,7 @@ fn line(finding: &Finding) -> String {
     format!("{level:<6}  {check:<18} {gpu}{}{}", finding.text, remedy.unwrap_or_default())
 }
 
-async fn ask_driver(program: &Path, library: &OsStr) -> DriverAnswer {
+async fn query_driver(program: &Path, library: &OsStr) -> DriverAnswer {
     let child = Command::new(program)
         .arg("nvml-checkup")
         .arg("--nvml")
@@ -116,7 +116,7 @@ async fn ask_driver(program: &Path, library: &OsStr) -> DriverAnswer {
         return DriverAnswer::Silent;
     };
     match serde_json::from_slice(&output.stdout) {
-        Ok(CheckupOutput::Told(facts)) => DriverAnswer::Told(facts),
+        Ok(CheckupOutput::Told(facts)) => DriverAnswer::Reported(facts),
         Ok(CheckupOutput::Refused(fault)) => DriverAnswer::Refused(fault),
         Err(_) => DriverAnswer::Silent,
     }

@@ -1,5 +1,5 @@
 //! What the driver reports of its GPUs, printed once: inventory, placements, instances, one sample of
-//! the figures, and what this account may do here. Only asks; changes nothing.
+//! the figures, and what this account may do here. Only reads; changes nothing.
 
 use std::path::PathBuf;
 
@@ -79,7 +79,7 @@ pub async fn look(doctor: &Doctor) -> Inspection {
     };
     let nvml = NvmlClient::start(program);
     let (mut gpus, mut problem) = (Vec::new(), None);
-    match nvml.ask(NvmlRequest::List).await {
+    match nvml.request(NvmlRequest::List).await {
         Ok(NvmlReply::Gpus(ids)) => {
             for id in ids {
                 gpus.push(inspect(&nvml, id).await);
@@ -99,7 +99,7 @@ pub async fn look(doctor: &Doctor) -> Inspection {
 
 async fn inspect(nvml: &NvmlClient, gpu: GpuId) -> InspectedGpu {
     let mut problems = Vec::new();
-    let facts = match nvml.ask(NvmlRequest::Read(gpu.clone())).await {
+    let facts = match nvml.request(NvmlRequest::Read(gpu.clone())).await {
         Ok(NvmlReply::Gpu(facts)) => Some(*facts),
         Ok(_) => None,
         Err(failed) => {
@@ -107,7 +107,7 @@ async fn inspect(nvml: &NvmlClient, gpu: GpuId) -> InspectedGpu {
             None
         }
     };
-    let sample = match nvml.ask(NvmlRequest::Sample(gpu.clone())).await {
+    let sample = match nvml.request(NvmlRequest::Sample(gpu.clone())).await {
         Ok(NvmlReply::Sample(sample)) => Some(*sample),
         Ok(_) => None,
         Err(failed) => {

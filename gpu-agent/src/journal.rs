@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc;
 
-use crate::node::NodeInput;
+use crate::messages::NodeInput;
 use tessera_agent_core::attempts::AttemptEffect;
 use tessera_agent_core::ledger::{self, AttemptLedger, HEADER, JournalRecord};
 
@@ -115,8 +115,8 @@ impl JournalFile {
         let mut journal = Self {
             file: open(&path)?,
             path,
-            length: u64::try_from(used).unwrap_or(0),
-            extent: u64::try_from(used).unwrap_or(0),
+            length: used as u64,
+            extent: used as u64,
             compact_at: COMPACT_BYTES,
             ledger: sum.clone(),
         };
@@ -183,11 +183,11 @@ impl JournalFile {
     }
 
     fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
-        let end = self.length + u64::try_from(bytes.len()).unwrap_or(0);
+        let end = self.length + bytes.len() as u64;
         if end > self.extent {
             let zeros = vec![0; bytes.len().max(CHUNK_BYTES)];
             self.file.write_all_at(&zeros, self.length)?;
-            self.extent = self.length + u64::try_from(zeros.len()).unwrap_or(0);
+            self.extent = self.length + zeros.len() as u64;
         }
         self.file.write_all_at(bytes, self.length)?;
         self.length = end;
@@ -210,7 +210,7 @@ impl JournalFile {
             if let Some(folder) = self.path.parent() {
                 File::open(folder)?.sync_all()?;
             }
-            Ok((file, u64::try_from(bytes.len()).unwrap_or(0)))
+            Ok((file, bytes.len() as u64))
         };
         match rewrite() {
             Ok((file, length)) => {
@@ -231,7 +231,7 @@ impl JournalFile {
 /// is left who could send any.
 #[expect(
     clippy::disallowed_methods,
-    reason = "a deadline of a process or a connection at the edge"
+    reason = "the disk sets the pace: records wait for others in real time"
 )]
 fn gather(batches: &Receiver<Batch>) -> Option<Vec<Batch>> {
     let first = batches.recv().ok()?;

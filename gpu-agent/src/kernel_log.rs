@@ -15,7 +15,7 @@ use tessera_model::{BootId, Millis};
 use tokio::sync::mpsc;
 
 use crate::disk;
-use crate::gpus::{DriverNotice, ErrorSource, GpuAddress, ReportedError};
+use crate::messages::gpu::{DriverNotice, ErrorSource, GpuAddress, ReportedError};
 use crate::sys::clock;
 use tessera_agent_core::kernel_log::{LogRecord, record, xid};
 
@@ -47,11 +47,11 @@ pub struct KernelLog {
     pub boot: BootId,
 }
 
-/// Tells of the GPUs' errors for as long as somebody listens.
-pub async fn run(log: KernelLog, told: mpsc::Sender<DriverNotice>) {
+/// Reports the GPUs' errors for as long as somebody listens.
+pub async fn run(log: KernelLog, notices: mpsc::Sender<DriverNotice>) {
     let mut complained = false;
-    while !told.is_closed() {
-        if let Err(error) = follow(&log, &told).await
+    while !notices.is_closed() {
+        if let Err(error) = follow(&log, &notices).await
             && !std::mem::replace(&mut complained, true)
         {
             let path = log.path.display();
@@ -61,20 +61,20 @@ pub async fn run(log: KernelLog, told: mpsc::Sender<DriverNotice>) {
     }
 }
 
-async fn follow(log: &KernelLog, told: &mpsc::Sender<DriverNotice>) -> io::Result<()> {
+async fn follow(log: &KernelLog, notices: &mpsc::Sender<DriverNotice>) -> io::Result<()> {
     let flags = OFlags::NONBLOCK.bits().cast_signed();
     let mut file = File::options().read(true).custom_flags(flags).open(&log.path)?;
     let mut reader = LogReader::new(log);
     loop {
         match read_chunk(&mut file, &mut reader.buffer)? {
-            LogRead::Some => reader.report_errors(told).await?,
+            LogRead::Some => reader.report_errors(notices).await?,
             // The oldest records are gone: the next read goes on with the first that is left.
             LogRead::Overrun => tracing::warn!(
                 "records of the kernel's log were lost: it was faster than its reader"
             ),
             LogRead::Nothing => {
                 reader.caught_up();
-                if told.is_closed() {
+                if notices.is_closed() {
                     return Ok(());
                 }
                 tokio::time::sleep(LOOK_EVERY).await;
@@ -134,8 +134,8 @@ impl<'l> LogReader<'l> {
         }
     }
 
-    /// Tells of the whole lines in the buffer.
-    async fn report_errors(&mut self, told: &mpsc::Sender<DriverNotice>) -> io::Result<()> {
+    /// Reports the errors in the whole lines in the buffer.
+    async fn report_errors(&mut self, notices: &mpsc::Sender<DriverNotice>) -> io::Result<()> {
         while let Some(end) = self.buffer.iter().position(|byte| *byte == b'\n') {
             let line: Vec<u8> = self.buffer.drain(..=end).collect();
             let text = String::from_utf8_lossy(&line);
@@ -145,7 +145,7 @@ impl<'l> LogReader<'l> {
             if !self.is_new(found.sequence) || !self.is_within_limit() {
                 continue;
             }
-            if told.send(DriverNotice::Noticed(noticed)).await.is_err() {
+            if notices.send(DriverNotice::Noticed(noticed)).await.is_err() {
                 return Ok(());
             }
         }
@@ -255,34 +255,34 @@ mod tests {
     #[tokio::test]
     async fn what_was_there_before_the_first_start_is_not_told_and_later_once() {
         let folder = tempfile::tempdir().unwrap();
-        let (told, mut received) = mpsc::channel(8);
+        let (notices, mut received) = mpsc::channel(8);
         let first = log(&folder, 1);
         let mut reader = LogReader::new(&first);
         reader.buffer.extend_from_slice(RECORD.as_bytes());
-        reader.report_errors(&told).await.unwrap();
+        reader.report_errors(&notices).await.unwrap();
         reader.caught_up();
         reader.buffer.extend_from_slice(RECORD.replace("77", "80").as_bytes());
-        reader.report_errors(&told).await.unwrap();
+        reader.report_errors(&notices).await.unwrap();
         assert!(matches!(received.try_recv(), Ok(DriverNotice::Noticed(n)) if n.xid == 31));
         assert!(received.try_recv().is_err(), "the older one is not told of");
 
         let mut again = LogReader::new(&first);
         let both = [RECORD.replace("77", "80"), RECORD.replace("77", "81")].concat();
         again.buffer.extend_from_slice(both.as_bytes());
-        again.report_errors(&told).await.unwrap();
+        again.report_errors(&notices).await.unwrap();
         assert!(received.try_recv().is_ok() && received.try_recv().is_err(), "only the new one");
 
         let next = log(&folder, 2);
         let mut rebooted = LogReader::new(&next);
         rebooted.buffer.extend_from_slice(RECORD.replace("77", "3").as_bytes());
-        rebooted.report_errors(&told).await.unwrap();
+        rebooted.report_errors(&notices).await.unwrap();
         assert!(received.try_recv().is_ok(), "a new boot counts from the beginning");
     }
 
     #[tokio::test]
     async fn a_flood_is_bounded() {
         let folder = tempfile::tempdir().unwrap();
-        let (told, mut received) = mpsc::channel(10_000);
+        let (notices, mut received) = mpsc::channel(10_000);
         let log = log(&folder, 1);
         let mut reader = LogReader::new(&log);
         reader.caught_up();
@@ -292,7 +292,7 @@ mod tests {
             reader.buffer.extend_from_slice(line.as_bytes());
         }
         let began = clock::boot_now();
-        reader.report_errors(&told).await.unwrap();
+        reader.report_errors(&notices).await.unwrap();
         let seconds = clock::boot_now().minus(began).get() / 1_000 + 2;
 
         let mut count = 0_u64;

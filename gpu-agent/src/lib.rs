@@ -1,10 +1,11 @@
 //! The agent of one node: launches attempts under shepherds, and owns the layout of its GPUs.
 //!
 //! - [`tessera_agent_core`]: what is decided, pure: attempts, plans, journal, environment.
+//! - [`messages`]: what these parts send to each other.
 //! - [`node`]: carries out what the core decided; handles all inputs in one order.
 //! - [`shepherd`]: the process that an attempt runs under, and that outlives the agent.
 //! - [`pool`], [`adopt`]: the agent's side of the shepherds.
-//! - [`nvml`], [`gpus`]: GPUs, asked through a process of their own.
+//! - [`nvml`], [`gpus`]: GPUs, queried through a process of their own.
 //! - [`mps`]: slices that attempts share, one MPS daemon each.
 //! - [`kernel`]: the queues in which kernels of jobs on one slice stand.
 //! - [`doctor`]: what is wrong with this machine, and what fixes it.
@@ -28,6 +29,7 @@ pub mod kernel_log;
 pub mod lease_page;
 pub mod link;
 pub mod logs;
+pub mod messages;
 pub mod mps;
 pub mod node;
 pub mod nvml;

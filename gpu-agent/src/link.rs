@@ -6,19 +6,20 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use rand::Rng as _;
+use tessera_model::backoff::{Backoff, FailureCount};
 use tessera_wire::ToAgent;
 use tessera_wire::link::{FrameReader, FrameWriter, LinkError};
 use tessera_wire::tls::CONTROLLER_NAME;
 use tokio::sync::{mpsc, watch};
 
 use crate::logs;
-use crate::node::{LinkEvent, NodeInput};
+use crate::messages::{LinkEvent, NodeInput};
 use crate::outputs::OutputKeeper;
 
-/// First pause after a failed connection; doubled each time.
-const BACKOFF_MIN: Duration = Duration::from_millis(200);
-/// Longest pause.
-const BACKOFF_MAX: Duration = Duration::from_secs(10);
+/// Pauses after a failed connection, before they are spread at random.
+const BACKOFF: Backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(10));
+/// How long the end of a connection may take.
+const CLOSE_WITHIN: Duration = Duration::from_millis(200);
 /// How long a connection may take to be made.
 const CONNECT_WITHIN: Duration = Duration::from_secs(10);
 /// Frames that may wait for the network: every attempt's and GPU's report fits. When they
@@ -56,15 +57,18 @@ enum ConnectError {
     Timeout,
 }
 
-/// Keeps a connection to the controller until reported to stop: then it reports farewell, so that a
-/// successor is welcomed without being doubted.
-#[expect(clippy::disallowed_methods, reason = "only spreads retries")]
+/// Keeps a connection to the controller until it is to stop. It then closes the connection in order, so
+/// that the controller need not probe it before it welcomes a successor.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the agents of a cluster must not repeat their connections at the same time"
+)]
 pub async fn run(
     controller: ControllerAddress,
     node: mpsc::Sender<NodeInput>,
     mut stop: watch::Receiver<bool>,
 ) {
-    let mut pause = BACKOFF_MIN;
+    let mut failures = FailureCount::new(BACKOFF);
     let mut silent = false;
     while !node.is_closed() {
         match tokio::time::timeout(CONNECT_WITHIN, connect(&controller)).await {
@@ -74,7 +78,7 @@ pub async fn run(
                 let stopped = tokio::select! {
                     received = serve(&connection, &controller, &node) => {
                         if received {
-                            pause = BACKOFF_MIN;
+                            failures.reset();
                         }
                         false
                     }
@@ -83,7 +87,7 @@ pub async fn run(
                 };
                 connection.close(0_u32.into(), b"bye");
                 // The peer should learn of the end now, not by silence.
-                let _ = tokio::time::timeout(BACKOFF_MIN, endpoint.wait_idle()).await;
+                let _ = tokio::time::timeout(CLOSE_WITHIN, endpoint.wait_idle()).await;
                 if stopped {
                     return;
                 }
@@ -93,8 +97,7 @@ pub async fn run(
             Err(_) => complain(&controller, &ConnectError::Timeout, &mut silent),
         }
         let jitter = rand::rng().random_range(0.5..1.0);
-        tokio::time::sleep(pause.mul_f64(jitter)).await;
-        pause = (pause * 2).min(BACKOFF_MAX);
+        tokio::time::sleep(failures.count_failure().mul_f64(jitter)).await;
     }
 }
 

@@ -11,7 +11,7 @@ use tokio::io::{AsyncReadExt as _, AsyncSeekExt as _};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::link::ControllerAddress;
-use crate::node::NodeInput;
+use crate::messages::NodeInput;
 use crate::shepherd::files;
 
 /// How often a growing file is looked at.
@@ -44,7 +44,7 @@ async fn answer(
     writer: &mut FrameWriter,
 ) -> Result<(), LinkError> {
     let path = path(request, &controller.data);
-    // Asked before the file is read: what is written before the end is then never missed.
+    // Requested before the file is read: what is written before the end is then never missed.
     let mut alive = is_alive(request, node).await;
     let mut file = match open(&path, request.offset).await {
         Ok(file) => file,
@@ -98,7 +98,7 @@ async fn copy(
         }
         bytes.truncate(read);
         writer.send(&LogReply::Chunk { offset, bytes }).await?;
-        offset += u64::try_from(read).unwrap_or(0);
+        offset += read as u64;
     }
 }
 
@@ -117,6 +117,6 @@ async fn open(path: &Path, offset: u64) -> io::Result<File> {
 
 async fn is_alive(request: &LogRequest, node: &mpsc::Sender<NodeInput>) -> bool {
     let (answer, answered) = oneshot::channel();
-    let asked = node.send(NodeInput::IsAlive { attempt: request.attempt, answer }).await;
-    asked.is_ok() && answered.await.unwrap_or(false)
+    let sent = node.send(NodeInput::IsAlive { attempt: request.attempt, answer }).await;
+    sent.is_ok() && answered.await.unwrap_or(false)
 }

@@ -1,4 +1,4 @@
-//! `tessera-agent`: puts the parts together and runs them until it is asked to stop.
+//! `tessera-agent`: puts the parts together and runs them until it is to stop.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -10,15 +10,18 @@ use tessera_agent::actors::{gpu, node};
 use tessera_agent::config::{AgentArguments, AgentCommand, AgentConfig, MPS_CONTROL, NVML_LIBRARY};
 use tessera_agent::disk::{DataFolder, NodeState};
 use tessera_agent::doctor::Doctor;
-use tessera_agent::gpus::GpuOrder;
 use tessera_agent::gpus::managed::GpuTools;
 use tessera_agent::journal::JournalFile;
 use tessera_agent::kernel::{self, KernelEvent, KernelSettings};
 use tessera_agent::kernel_log::{self, KernelLog};
 use tessera_agent::lease_page::LeasePage;
 use tessera_agent::link::{self, ControllerAddress};
-use tessera_agent::mps::{self, MpsOrder, MpsSettings};
-use tessera_agent::node::{AgentNode, FatalRefusal, INPUTS_MAX, NodeFacts, NodeInput, NodeParts};
+use tessera_agent::messages::gpu::GpuOrder;
+use tessera_agent::messages::mps::{MPS_ORDERS_MAX, MpsOrder};
+use tessera_agent::messages::telemetry::{TELEMETRY_EVENTS_MAX, TelemetryEvent};
+use tessera_agent::messages::{INPUTS_MAX, NodeInput};
+use tessera_agent::mps::{self, MpsSettings};
+use tessera_agent::node::{AgentNode, FatalRefusal, NodeFacts, NodeParts};
 use tessera_agent::nvml::client::{NvmlClient, WorkerProgram};
 use tessera_agent::nvml::events;
 use tessera_agent::outputs::OutputKeeper;
@@ -181,7 +184,7 @@ struct Startup {
 struct NodePorts {
     gpu_orders: mpsc::Receiver<GpuOrder>,
     doctor_requests: mpsc::Receiver<u64>,
-    telemetry: mpsc::Receiver<telemetry::TelemetryEvent>,
+    telemetry: mpsc::Receiver<TelemetryEvent>,
     fatal: oneshot::Receiver<FatalRefusal>,
 }
 
@@ -257,7 +260,7 @@ impl Startup {
             journal.start(self.inputs.clone()).context("can't start the journal's thread")?;
         let (gpus, gpu_orders) = mpsc::channel(GPU_ORDERS);
         let (doctor, doctor_requests) = mpsc::channel(DOCTOR_REQUESTS);
-        let (telemetry, telemetry_events) = mpsc::channel(telemetry::EVENTS_MAX);
+        let (telemetry, telemetry_events) = mpsc::channel(TELEMETRY_EVENTS_MAX);
         let (fatal, fatal_received) = oneshot::channel();
         let parts = NodeParts {
             facts,
@@ -296,15 +299,16 @@ impl Startup {
 
     #[expect(
         clippy::disallowed_methods,
-        reason = "a deadline of a process or a connection at the edge"
+        reason = "two processes with one identity must draw different numbers (A8)"
     )]
     fn node_facts(&self) -> NodeFacts {
+        #[expect(clippy::cast_possible_truncation, reason = "Linux has at most 8,192 processors")]
+        let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get() as u32);
         NodeFacts {
             name: self.name.clone(),
             boot: self.boot,
             process: rand::random(),
-            cores: std::thread::available_parallelism()
-                .map_or(1, |cores| u32::try_from(cores.get()).unwrap_or(u32::MAX)),
+            cores,
             memory: machine_memory(),
             data: self.data.clone(),
             environment: self.config.environment(),
@@ -322,7 +326,7 @@ impl Startup {
             data: self.data.clone(),
             passed: self.config.environment().passed.into_iter().collect(),
         };
-        let (orders, received) = mpsc::channel(mps::ORDERS_MAX);
+        let (orders, received) = mpsc::channel(MPS_ORDERS_MAX);
         actix::spawn(mps::run(settings, self.boot, self.inputs.clone(), received));
         orders
     }
@@ -337,7 +341,7 @@ impl Startup {
         &self,
         nvml: &NvmlClient,
         queues: Option<&kernel::Endpoint>,
-        events: mpsc::Receiver<telemetry::TelemetryEvent>,
+        events: mpsc::Receiver<TelemetryEvent>,
     ) -> anyhow::Result<()> {
         let parts = TelemetryParts {
             nvml: nvml.clone(),

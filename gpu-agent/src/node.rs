@@ -24,77 +24,26 @@ use tokio::sync::{mpsc, oneshot};
 use uuid::Uuid;
 
 use crate::disk::{self, NodeState};
-use crate::gpus::{GpuEvent, GpuOrder};
 use crate::journal::{Journal, SyncUrgency};
-use crate::kernel::{EndpointHandle, KernelEvent};
+use crate::kernel::EndpointHandle;
 use crate::lease_page::{LeasePage, StoredLease};
-use crate::mps::{MpsEvent, MpsOrder};
+use crate::messages::NodeInput;
+use crate::messages::gpu::GpuOrder;
+use crate::messages::mps::MpsOrder;
+use crate::messages::telemetry::TelemetryEvent;
 use crate::outputs::OutputKeeper;
 use crate::pool::ShepherdPool;
 use crate::shepherd::protocol::{FromShepherd, ToShepherd};
 use crate::shepherd::{now, record};
 use crate::sys::clock;
-use crate::telemetry;
 use tessera_agent_core::attempts::{AttemptEffect, Attempts, LaunchConditions};
 use tessera_agent_core::environment::NodeEnvironment;
 
 pub use recovery::NodeParts;
 use session::ControllerSession;
-pub use session::LinkEvent;
 
-/// Inputs that may be queued: enough for one of every attempt at once.
-pub const INPUTS_MAX: usize = 8192;
 /// How often the node looks at its clock.
 pub const TICK_EVERY: Duration = Duration::from_millis(100);
-
-/// Every input of a node.
-#[derive(Debug)]
-pub enum NodeInput {
-    /// Of the connection to the controller.
-    Link(LinkEvent),
-    /// Of a shepherd.
-    Shepherd {
-        /// Which one.
-        id: Uuid,
-        /// Its event.
-        frame: FromShepherd,
-    },
-    /// A shepherd's connection ended.
-    ShepherdGone {
-        /// Which one.
-        id: Uuid,
-        /// What it speaks, if it had to go since that is another version than this agent's.
-        foreigner: Option<u16>,
-    },
-    /// Records are on disk.
-    Journalled(Vec<AttemptEffect>),
-    /// Records could not be put on disk.
-    NotJournalled {
-        /// What was to follow.
-        then: Vec<AttemptEffect>,
-        /// The journal's thread finished.
-        reason: String,
-    },
-    /// Of a GPU.
-    Gpu(GpuEvent),
-    /// A frame of the GPU sampling for the controller.
-    Telemetry(ToController),
-    /// Asks whether an attempt may still write output.
-    IsAlive {
-        /// The attempt's id.
-        attempt: AttemptId,
-        /// Where the answer goes.
-        answer: oneshot::Sender<bool>,
-    },
-    /// Of the slices that attempts share.
-    Mps(MpsEvent),
-    /// Of the kernel queues.
-    Kernel(KernelEvent),
-    /// A frame for the controller that doesn't concern the node itself.
-    Say(ToController),
-    /// Time passed.
-    Tick,
-}
 
 /// What the node knows of itself and of its account; fixed for the life of the process.
 #[derive(Clone, Debug)]
@@ -141,7 +90,7 @@ pub struct AgentNode {
     /// Plans under way, with the slots that they take away.
     plans: BTreeMap<GpuId, (PlanId, BTreeSet<Slot>)>,
     gpu_port: mpsc::Sender<GpuOrder>,
-    telemetry: mpsc::Sender<telemetry::TelemetryEvent>,
+    telemetry: mpsc::Sender<TelemetryEvent>,
     doctor_port: mpsc::Sender<u64>,
     session: Option<ControllerSession>,
     fatal: Option<oneshot::Sender<FatalRefusal>>,
@@ -176,7 +125,7 @@ impl AgentNode {
             }
             NodeInput::Mps(event) => self.on_mps(event),
             NodeInput::Kernel(event) => self.on_kernel_event(event),
-            NodeInput::Say(frame) => self.send(frame),
+            NodeInput::Forward(frame) => self.send(frame),
             NodeInput::Tick => {
                 self.pool.tick();
                 self.end_queued_attempts();
@@ -241,7 +190,7 @@ impl AgentNode {
                 AttemptEffect::Journalled(attempt) => {
                     self.attempts.not_journalled(attempt, reason, clock::unix_now())
                 }
-                // A tombstone that isn't on disk is none: the controller asks again. And an end
+                // A tombstone that isn't on disk is none: the controller repeats its request. And an end
                 // that isn't journalled stays with its shepherd.
                 AttemptEffect::Send(ToController::Tombstoned { .. })
                 | AttemptEffect::EndJournalled(_) => Vec::new(),
@@ -322,12 +271,12 @@ impl AgentNode {
 
     /// Sends the state of an attempt to the GPU sampling.
     fn report_tenancy(&self, attempt: AttemptId) {
-        if let Some(tenant) = self.attempts.tenant(attempt) {
-            self.send_telemetry(telemetry::TelemetryEvent::Tenant(tenant));
+        if let Some(tenancy) = self.attempts.tenancy(attempt) {
+            self.send_telemetry(TelemetryEvent::Tenancy(tenancy));
         }
     }
 
-    fn send_telemetry(&self, event: telemetry::TelemetryEvent) {
+    fn send_telemetry(&self, event: TelemetryEvent) {
         if let Err(refused) = self.telemetry.try_send(event) {
             // Figures are worth less than what waiting for them would hold up.
             tracing::warn!(%refused, "the sampling of GPUs doesn't keep up");
@@ -365,11 +314,11 @@ impl AgentNode {
                 self.set_mig_mode(gpu, on);
             }
             ToAgent::Clear { epoch, gpu, slot } if self.obeys(epoch) => self.clear(gpu, slot),
-            // Whoever asks too often gets no answer, and asks again.
+            // A controller that requests too often gets no answer, and repeats the request.
             ToAgent::Examine { token } => drop(self.doctor_port.try_send(token)),
             ToAgent::EndAck { attempt } => self.acknowledged(attempt),
             ToAgent::UsageAck { attempt } => {
-                self.send_telemetry(telemetry::TelemetryEvent::Acknowledged(attempt));
+                self.send_telemetry(TelemetryEvent::Acknowledged(attempt));
             }
             ToAgent::KernelProfile(piece) => self.on_profile_piece(piece),
             ToAgent::KernelReportAck { number } => self.on_report_acknowledged(number),

@@ -1,7 +1,7 @@
 //! GPUs, through NVIDIA's management library.
 //!
 //! The library may hang for ever in the kernel, crash, or be missing: its calls are made in a
-//! process of their own ([`worker`]), which [`client`] asks with a deadline for each request and
+//! process of their own ([`worker`]), which [`client`] queries with a deadline for each request and
 //! replaces when it doesn't answer. Nothing else in the agent waits for it.
 
 pub mod calls;
@@ -53,6 +53,7 @@ mod tests {
                 ours::RESET_TYPE_NOT_SUPPORTED,
                 sys::nvmlReturn_enum_NVML_ERROR_RESET_TYPE_NOT_SUPPORTED,
             ),
+            (ours::UNKNOWN, sys::nvmlReturn_enum_NVML_ERROR_UNKNOWN),
         ] {
             assert_eq!(ours, theirs);
         }

@@ -100,7 +100,8 @@ fn lock(kept: &Mutex<OutputRetention>) -> MutexGuard<'_, OutputRetention> {
 
 fn unix(moment: SystemTime) -> Millis {
     let since = moment.duration_since(UNIX_EPOCH).unwrap_or_default();
-    Millis::new(u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
+    // A file may name any time: one beyond all clocks counts as the latest.
+    u64::try_from(since.as_millis()).map_or(Millis::new(u64::MAX), Millis::new)
 }
 
 /// Ends with the agent, which holds the other end.
@@ -130,7 +131,7 @@ fn sweep_until_closed(
 
 #[expect(
     clippy::disallowed_methods,
-    reason = "a deadline of a process or a connection at the edge"
+    reason = "compared with the modification times of files, which the system sets"
 )]
 fn take_in(data: &Path, kept: &Mutex<OutputRetention>, reported: OutputNotice) {
     let found = match reported {
@@ -138,7 +139,7 @@ fn take_in(data: &Path, kept: &Mutex<OutputRetention>, reported: OutputNotice) {
         OutputNotice::Over(attempt) => vec![(SystemTime::now(), attempt)],
     };
     for (changed, attempt) in found {
-        // Not under the lock: readers ask for it.
+        // Not under the lock: readers take it.
         let left = KeptOutput { attempt, over_unix: unix(changed), bytes: taken(data, attempt) };
         lock(kept).add(left);
     }
@@ -238,7 +239,7 @@ mod tests {
 
     #[expect(
         clippy::disallowed_methods,
-        reason = "a deadline of a process or a connection at the edge"
+        reason = "compared with the modification times of files, which the system sets"
     )]
     #[test]
     fn an_output_goes_when_it_is_old_enough() {

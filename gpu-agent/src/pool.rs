@@ -1,4 +1,4 @@
-//! The shepherds of a node: started when wanted, kept for the next attempt, found again after
+//! The shepherds of a node: started on demand, kept for the next attempt, found again after
 //! a restart.
 
 use std::collections::BTreeMap;
@@ -15,7 +15,7 @@ use tokio::net::UnixStream;
 use tokio::sync::mpsc;
 use uuid::Uuid;
 
-use crate::node::NodeInput;
+use crate::messages::NodeInput;
 use crate::shepherd::group;
 use crate::shepherd::protocol::{
     FromShepherd, PROTOCOL_FLAG, ShepherdHello, SpawnOrder, ToShepherd, VERSION,
@@ -54,7 +54,7 @@ struct ShepherdHandle {
     version: u16,
     attempt: Option<AttemptId>,
     /// Ends that it holds although they are journalled: it is sent their ids with its next order, or when
-    /// there is time, since telling it wakes it up.
+    /// there is time, since reporting it wakes it up.
     journalled: Vec<AttemptId>,
 }
 
@@ -103,14 +103,14 @@ impl ShepherdPool {
     ///
     /// # Errors
     ///
-    /// What is in the way, for people; nothing was started.
-    pub fn assign(&mut self, order: SpawnOrder, script: Option<String>) -> Result<(), String> {
+    /// [`AssignError`]; nothing was started.
+    pub fn assign(&mut self, order: SpawnOrder, script: Option<String>) -> Result<(), AssignError> {
         let attempt = order.attempt;
         let id = match self.idle.pop() {
             Some(id) => id,
-            None => self.start().map_err(|error| format!("no shepherd can be started: {error}"))?,
+            None => self.start().map_err(AssignError::NotStarted)?,
         };
-        let handle = self.handles.get_mut(&id).ok_or("a shepherd is gone")?;
+        let handle = self.handles.get_mut(&id).ok_or(AssignError::Gone)?;
         handle.attempt = Some(attempt);
         handle.forget();
         self.by_attempt.insert(attempt, id);
@@ -355,23 +355,34 @@ const fn foreign(first: &FromShepherd) -> Option<u16> {
     }
 }
 
-/// Asks a shepherd's program which version it speaks.
+/// Queries a shepherd's program which version it speaks.
 ///
 /// # Errors
 ///
 /// It can't be run, or it speaks another version than this agent: both belong together.
 pub fn check_program(program: &Path) -> Result<(), ShepherdProgramError> {
     let shown = || program.display().to_string();
-    let asked =
+    let output =
         std::process::Command::new(program).arg(PROTOCOL_FLAG).stdin(Stdio::null()).output();
-    let asked =
-        asked.map_err(|source| ShepherdProgramError::NotRunnable { program: shown(), source })?;
-    let text = String::from_utf8_lossy(&asked.stdout);
+    let output =
+        output.map_err(|source| ShepherdProgramError::NotRunnable { program: shown(), source })?;
+    let text = String::from_utf8_lossy(&output.stdout);
     match text.trim().parse::<u16>() {
         Ok(VERSION) => Ok(()),
         Ok(version) => Err(ShepherdProgramError::OtherVersion { program: shown(), version }),
         Err(_) => Err(ShepherdProgramError::NoVersion { program: shown() }),
     }
+}
+
+/// Why no shepherd takes an attempt.
+#[derive(Debug, thiserror::Error)]
+pub enum AssignError {
+    /// No shepherd is idle, and none can be started.
+    #[error("no shepherd can be started: {0}")]
+    NotStarted(io::Error),
+    /// The idle shepherd has ended.
+    #[error("a shepherd is gone")]
+    Gone,
 }
 
 /// A shepherd's program that this agent can't work with.

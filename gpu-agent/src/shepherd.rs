@@ -12,7 +12,7 @@
 //! - `shepherds/<id>.id`: who it is (boot, pid, start time), for agents that come later;
 //! - `shepherds/<id>.sock`: where such an agent finds it;
 //! - `shepherds/<id>.now`: the attempt that it began last;
-//! - `outputs/<uuid>.out`, `.err`: what attempts wrote, or links to where their users wanted it;
+//! - `outputs/<uuid>.out`, `.err`: what attempts wrote, or links to where their users directed it;
 //! - `attempts/<uuid>/`: script and working folder of attempts that need one, and the exit record
 //!   of one that ended while no agent was there to journal it.
 //!

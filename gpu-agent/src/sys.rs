@@ -1,4 +1,4 @@
-//! What the kernel is asked for that the standard library doesn't offer.
+//! Requests to the kernel that the standard library doesn't offer.
 
 pub mod clock;
 pub mod holders;

@@ -1,7 +1,7 @@
-//! The sampling of a node's GPUs: when to look, what to keep, whom to report. What the samples
+//! The sampling of a node's GPUs: when to look, what to keep, what to report. What the samples
 //! mean is decided in [`tessera_agent_core::telemetry`].
 //!
-//! One task for all GPUs. It asks the driver through the same worker as everybody else, but
+//! One task for all GPUs. It queries the driver through the same worker as everybody else, but
 //! only when nobody else does, and nothing waits for it: a slow driver costs samples, never a
 //! launch or a layout step.
 
@@ -13,23 +13,20 @@ mod state;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use tessera_model::{AttemptId, BootId, GpuId};
+use tessera_model::{BootId, GpuId};
 use tessera_wire::ToController;
-use tessera_wire::frames::GpuReport;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
-use crate::node::NodeInput;
+use crate::messages::NodeInput;
+use crate::messages::telemetry::TelemetryEvent;
 use crate::nvml::client::NvmlClient;
 use crate::sys::clock;
-use tessera_agent_core::telemetry::meter::GpuTenancy;
 use tessera_agent_core::telemetry::pace::{FASTEST, SamplingPace};
 
 use job_files::JobFiles;
 pub use state::SharedTelemetry;
 
-/// Events that may wait: two for each attempt that a node can hold at once.
-pub const EVENTS_MAX: usize = 8_192;
 /// How often accounts are put on disk while attempts run: an agent that is killed counts what
 /// came after that again, all of it and once.
 const SAVE_EVERY: Duration = Duration::from_secs(1);
@@ -40,19 +37,6 @@ const SYNC_EVERY: Duration = Duration::from_secs(30);
 const SAVE_IDLE_EVERY: Duration = Duration::from_secs(60);
 /// Most usages that are repeated at once; the others follow with the next report.
 const USAGES_AT_ONCE: usize = 256;
-
-/// What the sampling receives from the node.
-#[derive(Clone, Debug)]
-pub enum TelemetryEvent {
-    /// A GPU is there, or changed.
-    Gpu(Box<GpuReport>),
-    /// An attempt has a GPU, or had it.
-    Tenant(GpuTenancy),
-    /// These are all attempts that the node holds after a start of the agent.
-    Inventory(Vec<GpuTenancy>),
-    /// The controller has an attempt's figures.
-    Acknowledged(AttemptId),
-}
 
 /// What the sampling needs.
 #[derive(Clone, Debug)]
@@ -151,12 +135,12 @@ impl Sampling {
                 }
                 self.shared.with(|state| state.describe(&report));
             }
-            TelemetryEvent::Tenant(tenant) => {
-                self.shared.with(|state| state.tenant(&tenant));
-                self.hurry(&tenant.gpu);
+            TelemetryEvent::Tenancy(tenancy) => {
+                self.shared.with(|state| state.tenancy(&tenancy));
+                self.hurry(&tenancy.gpu);
             }
-            TelemetryEvent::Inventory(tenants) => {
-                self.shared.with(|state| state.inventory(&tenants));
+            TelemetryEvent::Inventory(tenancies) => {
+                self.shared.with(|state| state.inventory(&tenancies));
             }
             TelemetryEvent::Acknowledged(attempt) => {
                 self.shared.with(|state| state.acknowledged(attempt));

@@ -205,7 +205,7 @@ async fn what_a_program_leaves_behind_dies_with_it() {
 }
 
 #[tokio::test]
-async fn output_goes_where_the_user_asked_and_a_restart_adds_to_it() {
+async fn output_goes_where_the_user_directed_it_and_a_restart_adds_to_it() {
     let mut stage = stage().await;
     let folder = stage.cluster.folder.path();
     let mut order = shell(&stage.place, "echo $TESSERA_ATTEMPT; echo oops >&2");

@@ -29,7 +29,7 @@ async fn stage() -> (Cluster, Agent, Session, Place) {
     (cluster, agent, session, place)
 }
 
-/// Kills the agent without a chance to send anything.
+/// Kills the agent before it can send anything.
 fn kill_agent(agent: &mut Agent) {
     agent.child.kill().unwrap();
     agent.child.wait().unwrap();
@@ -104,7 +104,7 @@ async fn an_end_that_came_while_the_agent_was_dead_is_reported_until_it_is_ackno
     assert_eq!(cluster.welcome().await.reported(order.attempt), None);
 }
 
-#[expect(clippy::disallowed_methods, reason = "measures real time")]
+#[expect(clippy::disallowed_methods, reason = "the test measures how soon the attempt is dead")]
 #[tokio::test]
 async fn a_killed_shepherd_takes_its_attempt_along_within_a_second() {
     for groups in [true, false] {
@@ -187,7 +187,7 @@ async fn an_attempt_that_left_no_file_is_reported_as_lost_too_and_not_as_never_b
     }
 }
 
-#[expect(clippy::disallowed_methods, reason = "measures real time")]
+#[expect(clippy::disallowed_methods, reason = "the test measures how soon the attempt is dead")]
 #[tokio::test]
 async fn a_lease_that_runs_out_ends_the_attempt_with_the_agent_dead() {
     let cluster = Cluster::new();
@@ -371,7 +371,7 @@ async fn a_node_that_is_refused_for_good_stops_and_leaves_its_attempts_running()
     assert!(runs(pid));
 }
 
-#[expect(clippy::disallowed_methods, reason = "measures real time")]
+#[expect(clippy::disallowed_methods, reason = "the test measures how soon the agent ends")]
 #[tokio::test]
 async fn a_terminated_agent_stops_at_once_and_leaves_its_attempts_running() {
     let (_cluster, mut agent, mut session, place) = stage().await;

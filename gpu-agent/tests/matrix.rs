@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use tessera_agent::gpus::file::GpuFile;
 use tessera_agent::gpus::managed::{GpuTools, ManagedGpu};
-use tessera_agent::gpus::{DriverNotice, GpuEvent};
-use tessera_agent::node::NodeInput;
+use tessera_agent::messages::NodeInput;
+use tessera_agent::messages::gpu::{DriverNotice, GpuEvent};
 use tessera_agent::nvml::client::{NvmlClient, WorkerProgram};
 use tessera_agent::nvml::events;
 use tessera_agent::sys::holders::DeviceFiles;
@@ -239,7 +239,7 @@ async fn each_code(rig: &mut Rig, call: &str, nth: u32, codes: &[u32], made: Mad
         let case = format!("{call} returned {code} at call {nth}: {end:?}");
         assert!(!silent, "the worker died of {case}");
         let fault = NvmlCallError { call: call.to_owned(), code };
-        // A driver without the call for placements is asked in the old way.
+        // A driver without the call for placements is queried in the old way.
         let old_way = call.ends_with("ComputeInstanceWithPlacement") && code == 13;
         let changes = CHANGES.contains(&call) || call.ends_with("WithPlacement");
         if old_way {

@@ -14,7 +14,7 @@ use tessera_wire::{ToAgent, ToController};
 const AT_ONCE: usize = 7;
 const ATTEMPTS: usize = 1_000;
 
-#[expect(clippy::disallowed_methods, reason = "measures real time")]
+#[expect(clippy::disallowed_methods, reason = "the test measures the time of a thousand attempts")]
 #[tokio::test]
 async fn no_op_attempts_pass_in_about_the_time_of_a_process_start() {
     let cluster = Cluster::new();

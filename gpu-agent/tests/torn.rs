@@ -1,6 +1,6 @@
 //! Writes that a crash tore: the agent is killed with `SIGKILL`, the end of its journal and the
 //! newest copy of its GPU's file are damaged as a power cut would, and the next agent must find its
-//! attempts and believe the driver.
+//! attempts and trust the driver.
 
 mod common;
 
@@ -115,7 +115,7 @@ fn reported(gpu: &GpuReport) -> Vec<(Slot, Vec<String>)> {
 }
 
 #[tokio::test]
-async fn whatever_a_torn_write_leaves_the_next_agent_believes_the_driver_and_finds_its_attempts() {
+async fn whatever_a_torn_write_leaves_the_next_agent_trusts_the_driver_and_finds_its_attempts() {
     let (cluster, mut agent, mut session, gpu) = stage().await;
     let (small, other) = (slot(&gpu, "1g.5gb", 0), slot(&gpu, "1g.5gb", 1));
     let thirds: Cut =

@@ -306,15 +306,12 @@ const ALLOWED_RINGS: &[(&str, &[&str])] = &[
     ("controller/src", &["ports", "store"]),
     ("crates/model/src", &["mig/compute", "mig/cost", "mig/plan"]),
     ("crates/wire/src", &["codec", "kernel"]),
-    ("gpu-agent/src", &["gpus", "journal", "mps", "node", "nvml", "pool", "telemetry"]),
     ("kernel-shim/src", &["client", "counters", "filler", "measure", "session"]),
     ("kernel-shim/src", &["driver", "exports", "state"]),
     ("kernel-shim/src", &["hooks", "launch"]),
     ("kernel-shim/src", &["kernel_catalog", "names"]),
     ("lab/simulator/src", &["cluster/engine", "cluster/metrics"]),
     ("lab/simulator/src", &["cluster/experiment", "cluster/predictors"]),
-    ("lab/stand-in/src", &["faults", "node"]),
-    ("lab/stand-in/cuda/src", &["driver", "gate", "trace", "work", "world"]),
 ];
 
 #[test]

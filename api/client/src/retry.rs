@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use tessera_model::backoff::Backoff;
+
 /// How long a caller repeats a request while the controller can't respond.
 ///
 /// Every call of the client may be repeated. Reads change nothing, and a submit has its
@@ -41,8 +43,7 @@ impl RetryPatience {
         paused: Duration,
         retry_after: Option<Duration>,
     ) -> Option<Duration> {
-        let doublings = failures.saturating_sub(1).min(16);
-        let backed_off = self.first_pause.saturating_mul(1 << doublings).min(self.longest_pause);
+        let backed_off = Backoff::new(self.first_pause, self.longest_pause).pause_after(failures);
         let pause = retry_after.unwrap_or(backed_off).max(self.first_pause);
         (paused.saturating_add(pause) <= self.total).then_some(pause)
     }

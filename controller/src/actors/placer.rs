@@ -14,6 +14,7 @@ use actix::{
     Actor, ActorFutureExt as _, Addr, AsyncContext as _, Context, System, WrapFuture as _,
 };
 use futures_util::stream::poll_fn;
+use tessera_model::backoff::Backoff;
 use tessera_model::{Millis, NodeId, NodeName};
 use tessera_placement::largest_possible;
 use tokio::sync::{broadcast, mpsc, oneshot, watch};
@@ -121,8 +122,9 @@ impl Contradictions {
         let soon = now < self.last.plus(CONTRADICTIONS_WITHIN);
         self.count = if soon { self.count.saturating_add(1) } else { 1 };
         self.last = now;
-        let doubled = RELOAD_PAUSE.saturating_mul(1 << (self.count - 1).min(10));
-        if self.count == 1 { Duration::ZERO } else { doubled.min(CONTRADICTION_PAUSE_MAX) }
+        let backoff = Backoff::new(RELOAD_PAUSE, CONTRADICTION_PAUSE_MAX);
+        // A single contradiction is no failure yet.
+        if self.count == 1 { Duration::ZERO } else { backoff.pause_after(self.count) }
     }
 }
 

@@ -6,6 +6,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod backoff;
 pub mod gang;
 pub mod ids;
 pub mod keep;

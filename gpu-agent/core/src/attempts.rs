@@ -8,6 +8,7 @@
 
 mod faults;
 mod recovery;
+mod refusal;
 #[cfg(test)]
 pub mod testing;
 #[cfg(test)]
@@ -29,6 +30,7 @@ use crate::shepherd::verdict::killed;
 
 pub use faults::FaultScope;
 pub use recovery::{AttemptTrace, HeldAttempt};
+pub use refusal::{LaunchRefusal, PlacementRefusal};
 
 /// Most attempts that a node holds, running or ended and not yet acknowledged. Far above what
 /// its GPUs can run; a controller that sends more is broken.
@@ -45,17 +47,17 @@ pub enum AttemptEffect {
     RecordLater(JournalRecord),
     /// Put a record on disk soon, with others; do the rest once it is there.
     RecordSoon(JournalRecord, Vec<AttemptEffect>),
-    /// The attempt's end is journalled: whoever holds it may forget it.
+    /// The attempt's end is journalled: its holder may forget it.
     EndJournalled(AttemptId),
-    /// The attempt is journalled: ask [`Attempts::journalled`] what follows.
+    /// The attempt is journalled: [`Attempts::journalled`] returns what follows.
     Journalled(AttemptId),
     /// Hand the attempt to a shepherd.
     Spawn(Box<LaunchOrder>),
-    /// Tell the attempt's shepherd to ask it to end.
+    /// Have the attempt's shepherd end it.
     Stop(AttemptId, StopCause),
-    /// Tell the attempt's shepherd to kill it.
+    /// Have the attempt's shepherd kill it.
     Kill(AttemptId, KillReason),
-    /// Tell the attempt's shepherd its new time limit.
+    /// Send the attempt's shepherd its new time limit.
     Limit(AttemptId, Option<Millis>),
 }
 
@@ -99,12 +101,12 @@ pub struct Attempts {
 }
 
 impl Attempts {
-    /// Judges a launch order. `place` is an error if something is wrong with the slice.
+    /// Judges a launch order. `placement` is an error if something is wrong with the slice.
     pub fn launch(
         &mut self,
         order: Box<LaunchOrder>,
         facts: AttemptFacts,
-        place: Result<(), String>,
+        placement: Result<(), PlacementRefusal>,
         standing: LaunchConditions,
     ) -> Vec<AttemptEffect> {
         let attempt = order.attempt;
@@ -114,8 +116,8 @@ impl Attempts {
         if self.tombstones.contains(attempt) {
             return vec![AttemptEffect::Send(ToController::Tombstoned { attempt })];
         }
-        if let Err(reason) = self.admit(&order, place, standing) {
-            return self.refuse(facts, reason, standing.now_unix);
+        if let Err(refusal) = self.admit(&order, placement, standing) {
+            return self.refuse(facts, &refusal, standing.now_unix);
         }
         let record = JournalRecord::Accepted(facts.clone());
         let phase = AttemptPhase::Journalling(order);
@@ -126,20 +128,20 @@ impl Attempts {
     fn admit(
         &self,
         order: &LaunchOrder,
-        place: Result<(), String>,
+        placement: Result<(), PlacementRefusal>,
         standing: LaunchConditions,
-    ) -> Result<(), String> {
+    ) -> Result<(), LaunchRefusal> {
         if order.generation != standing.generation {
-            let (wanted, own) = (order.generation, standing.generation);
-            return Err(format!("the node has generation {own}, the launch is for {wanted}"));
+            let (requested, own) = (order.generation, standing.generation);
+            return Err(LaunchRefusal::OtherGeneration { own, requested });
         }
         if !standing.leased {
-            return Err("the node holds no lease".to_owned());
+            return Err(LaunchRefusal::NoLease);
         }
         if self.entries.len() >= ATTEMPTS_MAX {
-            return Err(format!("the node holds {ATTEMPTS_MAX} attempts already"));
+            return Err(LaunchRefusal::TooManyAttempts);
         }
-        place
+        Ok(placement?)
     }
 
     /// Ends an attempt that is not going to be started. The tombstone comes first: a repeated
@@ -147,11 +149,11 @@ impl Attempts {
     fn refuse(
         &mut self,
         facts: AttemptFacts,
-        reason: String,
+        refusal: &LaunchRefusal,
         now_unix: Millis,
     ) -> Vec<AttemptEffect> {
         let attempt = facts.attempt;
-        let record = never_ran_at(now_unix, Outcome::NotStarted, reason);
+        let record = never_ran_at(now_unix, Outcome::NotStarted, refusal.to_string());
         let entry =
             AttemptEntry { facts, phase: AttemptPhase::Ended(record), stop: None, kill: None };
         let report = entry.report();
@@ -222,7 +224,7 @@ impl Attempts {
     }
 
     /// Takes in an end that a shepherd holds: it is reported at once, and journalled at the same time.
-    /// Telling it needs no journal: should the machine fail in between, either the controller
+    /// The report needs no journal: should the machine fail in between, either the controller
     /// has committed the end, or it is as if the machine had failed just before.
     pub fn ended_held(&mut self, attempt: AttemptId, record: ExitRecord) -> Vec<AttemptEffect> {
         let note = JournalRecord::Ended { attempt, record: record.clone() };
@@ -261,7 +263,7 @@ impl Attempts {
         }
     }
 
-    /// Asks an attempt to end.
+    /// Has an attempt end.
     pub fn stop(&mut self, attempt: AttemptId, cause: StopCause) -> Vec<AttemptEffect> {
         let Some(entry) = self.entries.get_mut(&attempt) else {
             return self.answer_for_unknown(attempt);
@@ -388,13 +390,13 @@ impl Attempts {
     }
 
     /// Returns from when to when an attempt has its GPU; `None` if its program never ran.
-    pub fn tenant(&self, attempt: AttemptId) -> Option<GpuTenancy> {
-        self.entries.get(&attempt)?.tenant()
+    pub fn tenancy(&self, attempt: AttemptId) -> Option<GpuTenancy> {
+        self.entries.get(&attempt)?.tenancy()
     }
 
     /// Returns the same of every attempt.
-    pub fn tenants(&self) -> Vec<GpuTenancy> {
-        self.entries.values().filter_map(AttemptEntry::tenant).collect()
+    pub fn tenancies(&self) -> Vec<GpuTenancy> {
+        self.entries.values().filter_map(AttemptEntry::tenancy).collect()
     }
 
     /// Returns whether an attempt is here: running, or over and not yet acknowledged.
@@ -411,7 +413,7 @@ impl Attempts {
 }
 
 impl AttemptEntry {
-    fn tenant(&self) -> Option<GpuTenancy> {
+    fn tenancy(&self) -> Option<GpuTenancy> {
         let (began, ended) = match &self.phase {
             AttemptPhase::Journalling(_) | AttemptPhase::Spawning => return None,
             AttemptPhase::Running { started_unix, .. } => (*started_unix, None),

@@ -22,11 +22,11 @@ pub struct DoctorFacts {
     pub driver: DriverAnswer,
 }
 
-/// What came of asking the driver's library.
+/// What came of querying the driver's library.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub enum DriverAnswer {
     /// It answered.
-    Told(DriverFacts),
+    Reported(DriverFacts),
     /// It could not be used.
     Refused(NvmlCallError),
     /// It didn't answer in time, or crashed.
@@ -132,7 +132,7 @@ pub fn findings(facts: &DoctorFacts) -> Vec<Finding> {
 
 /// Returns what the agent may and may not do here, in one sentence.
 pub fn summary(facts: &DoctorFacts) -> String {
-    let DriverAnswer::Told(driver) = &facts.driver else {
+    let DriverAnswer::Reported(driver) = &facts.driver else {
         return "may run nothing on GPUs: the driver's library can't be used".to_owned();
     };
     if driver.gpus.is_empty() {

@@ -142,7 +142,8 @@ pub fn encode(record: &JournalRecord, bytes: &mut Vec<u8>) -> Result<(), EncodeE
         bytes.truncate(start);
         return Err(error);
     }
-    let length = u32::try_from(bytes.len() - start - PREFIX).unwrap_or(u32::MAX).to_le_bytes();
+    #[expect(clippy::cast_possible_truncation, reason = "the codec's limit is 64 KiB")]
+    let length = ((bytes.len() - start - PREFIX) as u32).to_le_bytes();
     bytes[start..start + 4].copy_from_slice(&length);
     let crc = checksum(length, &bytes[start + PREFIX..]);
     bytes[start + 4..start + PREFIX].copy_from_slice(&crc);

@@ -49,7 +49,7 @@ impl Sharers {
     ///
     /// # Errors
     ///
-    /// There is no room for it.
+    /// There is no space for it.
     ///
     /// Sharers that all have every multiprocessor are interleaved (kernel-level sharing, with MPS
     /// beneath); the controller places no others with them.
@@ -59,7 +59,7 @@ impl Sharers {
         if !interleaved && given + u32::from(share.sm.get()) > 100 {
             return Err(JoinRefused::Multiprocessors { given });
         }
-        if self.members.len() >= usize::try_from(SHARERS_MAX).unwrap_or(usize::MAX) {
+        if self.members.len() >= SHARERS_MAX as usize {
             return Err(JoinRefused::TooMany);
         }
         self.members.insert(attempt, share);
@@ -107,7 +107,7 @@ impl Sharers {
         self.owners.contains_key(&pid)
     }
 
-    /// Notes a fault; returns whom to kill. The first one counts: later ones follow from it. But
+    /// Notes a fault; returns the attempts to kill. The first one counts: later ones follow from it. But
     /// what is learned of the culprits later still counts.
     pub fn fail(&mut self, why: &str, culprits: &BTreeSet<u32>) -> Vec<AttemptId> {
         let owners: BTreeSet<_> =
@@ -156,7 +156,7 @@ impl Sharers {
     }
 }
 
-/// Returns whether an end leaves doubts about the server: a client that died without goodbye may
+/// Returns whether an end leaves it open whether the server is sound: a client that died without goodbye may
 /// have broken it (NVIDIA calls that undefined).
 pub fn doubtful(record: &ExitRecord) -> bool {
     record.exit.is_some_and(|exit| exit != tessera_model::life::ProgramExit::Code(0))

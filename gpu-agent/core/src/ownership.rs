@@ -197,7 +197,7 @@ impl InstanceOwnership {
     }
 }
 
-/// Returns the steps that make as much as there is room for of a layout that was lost. What
+/// Returns the steps that make as much of a lost layout as there is space for. What
 /// stands is left alone, save that instances which are half made are completed.
 pub fn restore(
     geometry: &Geometry,

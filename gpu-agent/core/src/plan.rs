@@ -5,6 +5,7 @@
 //! touched (P7). Afterwards what the driver then reports of that place is compared with the goal.
 
 use tessera_model::Millis;
+use tessera_model::backoff::Backoff;
 use tessera_model::mig::compute::Cut;
 use tessera_model::mig::{PlanStep, Slot};
 use tessera_wire::frames::PlanEnd;
@@ -73,7 +74,7 @@ pub enum PlanAction {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PlanRun {
     steps: Vec<PlanStep>,
-    done: usize,
+    done: u32,
     tries: u32,
     tries_max: u32,
 }
@@ -85,13 +86,13 @@ impl PlanRun {
     }
 
     /// Returns how many steps are done.
-    pub fn done(&self) -> usize {
+    pub fn done(&self) -> u32 {
         self.done
     }
 
     /// Returns the step that the plan is at.
     pub fn step(&self) -> Option<PlanStep> {
-        self.steps.get(self.done).copied()
+        self.steps.get(self.done as usize).copied()
     }
 
     /// Decides what follows.
@@ -150,13 +151,12 @@ impl PlanRun {
             let stuck = self.step().map(|step| (step.slot(), reason.clone()));
             return self.fail(reason, stuck);
         }
-        let doubled = PAUSE_MIN.get().saturating_mul(1 << (self.tries - 1).min(16));
-        PlanAction::Wait(Millis::new(doubled).min(PAUSE_MAX))
+        let backoff = Backoff::new(PAUSE_MIN.duration(), PAUSE_MAX.duration());
+        PlanAction::Wait(backoff.millis_after(self.tries))
     }
 
     fn fail(&self, reason: String, stuck: Option<(Slot, String)>) -> PlanAction {
-        let steps_done = u32::try_from(self.done).unwrap_or(u32::MAX);
-        PlanAction::End { end: PlanEnd::Failed { steps_done, reason }, stuck }
+        PlanAction::End { end: PlanEnd::Failed { steps_done: self.done, reason }, stuck }
     }
 }
 

@@ -41,7 +41,7 @@ pub struct KeptOutput {
 /// Most removals that are remembered for readers who come later.
 const REMEMBERED_MAX: usize = 10_000;
 
-/// What is left of attempts whose ends were acknowledged, and what was removed of late.
+/// What is left of attempts whose ends were acknowledged, and what was removed recently.
 #[derive(Debug)]
 pub struct OutputRetention {
     limits: RetentionLimits,

@@ -12,8 +12,8 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::gpus::file::{self, GpuFile};
 use crate::gpus::managed::{GpuTools, ManagedGpu, NOTICES_MAX, READ_EVERY};
-use crate::gpus::{DriverNotice, GpuAddress, GpuEvent, GpuOrder, ReportedError};
-use crate::node::NodeInput;
+use crate::messages::NodeInput;
+use crate::messages::gpu::{DriverNotice, GpuAddress, GpuEvent, GpuOrder, ReportedError};
 use crate::nvml::client::NvmlFailed;
 use crate::nvml::messages::{NvmlReply, NvmlRequest};
 use tessera_agent_core::nvml::facts::GpuFacts;
@@ -163,7 +163,7 @@ fn refusal(order: &GpuOrder) -> Option<GpuEvent> {
 }
 
 async fn look(tools: &GpuTools, members: &mut Members) {
-    match tools.nvml.ask(NvmlRequest::List).await {
+    match tools.nvml.request(NvmlRequest::List).await {
         Ok(NvmlReply::Gpus(found)) => {
             for gpu in found {
                 take_on(tools, members, gpu, None).await;

@@ -3,7 +3,8 @@
 use actix::{Actor, Addr, AsyncContext as _, Context, Handler, Message};
 use tokio::sync::mpsc;
 
-use crate::node::{AgentNode, INPUTS_MAX, NodeInput, TICK_EVERY};
+use crate::messages::{INPUTS_MAX, NodeInput};
+use crate::node::{AgentNode, TICK_EVERY};
 
 /// Owns the node. Decides nothing itself.
 pub struct NodeActor {

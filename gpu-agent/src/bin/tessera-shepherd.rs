@@ -26,7 +26,7 @@ struct ShepherdArguments {
 }
 
 fn main() -> anyhow::Result<()> {
-    // What an agent asks before it starts any: without the arguments that a shepherd needs.
+    // What an agent queries before it starts any shepherd: without the arguments that a shepherd needs.
     if std::env::args().nth(1).is_some_and(|flag| flag == PROTOCOL_FLAG) {
         println!("{VERSION}");
         return Ok(());

@@ -1,4 +1,4 @@
-//! A small file that is rewritten often: two copies in one file, overwritten in turns.
+//! A small file that is rewritten often: two copies in one file, overwritten alternately.
 //!
 //! A crash while one copy is written leaves the other. The file neither grows nor moves, so that
 //! a sync writes data alone, where one that replaces a file has the file system commit its own
@@ -12,8 +12,8 @@ use std::path::{Path, PathBuf};
 const MAGIC: [u8; 4] = *b"TWIN";
 /// Magic, checksum of what follows, number, length of the body.
 const HEAD: usize = 24;
-/// Room of one copy at first: more than a GPU's file with all the faults that it may hold.
-const ROOM: usize = 32 * 1024;
+/// Space of one copy at first: more than a GPU's file with all the faults that it may hold.
+const COPY_BYTES_MIN: usize = 32 * 1024;
 
 /// The file, open for writing.
 #[derive(Debug)]
@@ -21,7 +21,7 @@ pub struct Twin {
     path: PathBuf,
     file: File,
     /// Bytes of one copy, with its head.
-    room: usize,
+    copy_bytes: usize,
     /// Of the newest copy; an even one is the first in the file.
     number: u64,
 }
@@ -50,7 +50,7 @@ impl Twin {
             Ok(bytes) => Ok(Self {
                 path: path.to_owned(),
                 file: OpenOptions::new().write(true).open(path)?,
-                room: bytes.len() / 2,
+                copy_bytes: bytes.len() / 2,
                 number: newest(&bytes)?.0,
             }),
             Err(error) if error.kind() == io::ErrorKind::NotFound => make(path, body, 0),
@@ -65,45 +65,45 @@ impl Twin {
     /// The disk refused; the newest copy is untouched.
     pub fn put(&mut self, body: &[u8]) -> io::Result<()> {
         let number = self.number + 1;
-        if HEAD + body.len() > self.room {
+        if HEAD + body.len() > self.copy_bytes {
             *self = make(&self.path, body, number)?;
             return Ok(());
         }
-        self.file.write_all_at(&copy(number, body), offset(number, self.room))?;
+        self.file.write_all_at(&copy(number, body), offset(number, self.copy_bytes))?;
         self.file.sync_data()?;
         self.number = number;
         Ok(())
     }
 }
 
-/// Writes a file anew, with room for twice as much as it holds.
+/// Writes a file anew, with space for twice as much as it holds.
 fn make(path: &Path, body: &[u8], number: u64) -> io::Result<Twin> {
-    let mut room = ROOM;
-    while room < 2 * (HEAD + body.len()) {
-        room *= 2;
+    let mut copy_bytes = COPY_BYTES_MIN;
+    while copy_bytes < 2 * (HEAD + body.len()) {
+        copy_bytes *= 2;
     }
     let temporary = path.with_extension("new");
     let file =
         OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&temporary)?;
     // Zeros that are written now, and not a hole: or the first syncs would allocate.
-    file.write_all_at(&vec![0; 2 * room], 0)?;
-    file.write_all_at(&copy(number, body), offset(number, room))?;
+    file.write_all_at(&vec![0; 2 * copy_bytes], 0)?;
+    file.write_all_at(&copy(number, body), offset(number, copy_bytes))?;
     file.sync_all()?;
     fs::rename(&temporary, path)?;
     if let Some(folder) = path.parent() {
         File::open(folder)?.sync_all()?;
     }
-    Ok(Twin { path: path.to_owned(), file, room, number })
+    Ok(Twin { path: path.to_owned(), file, copy_bytes, number })
 }
 
-fn offset(number: u64, room: usize) -> u64 {
-    if number.is_multiple_of(2) { 0 } else { u64::try_from(room).unwrap_or(u64::MAX) }
+fn offset(number: u64, copy_bytes: usize) -> u64 {
+    if number.is_multiple_of(2) { 0 } else { copy_bytes as u64 }
 }
 
 fn copy(number: u64, body: &[u8]) -> Vec<u8> {
     let mut bytes = [&MAGIC[..], &[0; 4]].concat();
     bytes.extend_from_slice(&number.to_le_bytes());
-    bytes.extend_from_slice(&u64::try_from(body.len()).unwrap_or(0).to_le_bytes());
+    bytes.extend_from_slice(&(body.len() as u64).to_le_bytes());
     bytes.extend_from_slice(body);
     let checksum = crc32fast::hash(&bytes[8..]).to_le_bytes();
     bytes[4..8].copy_from_slice(&checksum);
@@ -150,7 +150,7 @@ mod tests {
             let after = fs::read(&path).unwrap();
             prop_assert_eq!(Twin::read(&path).unwrap(), Some(last.clone()));
 
-            let start = usize::try_from(offset(twin.number, twin.room)).unwrap();
+            let start = usize::try_from(offset(twin.number, twin.copy_bytes)).unwrap();
             let cut = start + torn.index(HEAD + last.len());
             fs::write(&path, [&after[..cut], &before[cut..]].concat()).unwrap();
 
@@ -169,7 +169,7 @@ mod tests {
         let path = folder.path().join("twin");
         assert_eq!(Twin::read(&path).unwrap(), None);
         let mut twin = Twin::open(&path, b"small").unwrap();
-        let large = vec![7; 3 * ROOM];
+        let large = vec![7; 3 * COPY_BYTES_MIN];
 
         twin.put(&large).unwrap();
         twin.put(b"small again").unwrap();

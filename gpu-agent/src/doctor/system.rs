@@ -12,7 +12,7 @@ use tessera_agent_core::doctor::{DiskFacts, MachineFacts, ProcessFacts};
 /// The driver's file that names which file gives the right to configure MIG.
 const MIG_CONFIG: &str = "/proc/driver/nvidia/capabilities/mig/config";
 /// Services that cut GPUs by themselves.
-const RIVALS: [&str; 2] = ["nvidia-mig-manager.service", "nvidia-mig-parted.service"];
+const MIG_MANAGERS: [&str; 2] = ["nvidia-mig-manager.service", "nvidia-mig-parted.service"];
 /// Programs that keep clocks in step, by the names that the kernel has of them.
 const CLOCK_KEEPERS: [&str; 4] = ["chronyd", "ntpd", "systemd-timesyn", "ptp4l"];
 /// Programs that get in the way even when no file of a GPU is seen open.
@@ -72,7 +72,7 @@ fn competing_services() -> Vec<String> {
         let folder = Path::new("/etc/systemd/system/multi-user.target.wants");
         fs::symlink_metadata(folder.join(name)).is_ok()
     };
-    RIVALS.iter().filter(|name| enabled(name)).map(|name| (*name).to_owned()).collect()
+    MIG_MANAGERS.iter().filter(|name| enabled(name)).map(|name| (*name).to_owned()).collect()
 }
 
 fn disk(path: &Path) -> Option<DiskFacts> {
@@ -101,7 +101,7 @@ fn processes() -> Vec<(u32, String)> {
 fn matters(pid: u32, name: String, data: Option<&Path>) -> Option<ProcessFacts> {
     let gpus = open_gpus(pid);
     let watched = || WATCHED.iter().any(|watched| name.starts_with(watched));
-    // One that has ended holds nothing, even if nobody asks how: containers have no init that would.
+    // One that has ended holds nothing, even if nobody waits for it: containers have no init that would.
     if gpus.is_empty() && !(watched() && identity::runs(pid)) {
         return None;
     }

@@ -8,7 +8,7 @@ use tessera_model::{AttemptId, Millis};
 use tessera_wire::frames::{FaultAction, FaultCause};
 
 use super::managed::ManagedGpu;
-use super::{AttemptFault, ErrorSource, GpuAddress, GpuEvent, ReportedError};
+use crate::messages::gpu::{AttemptFault, ErrorSource, GpuAddress, GpuEvent, ReportedError};
 use crate::nvml::messages::{NvmlReply, NvmlRequest};
 use crate::sys::clock;
 use tessera_agent_core::health::ObservedFault;
@@ -91,10 +91,10 @@ impl ManagedGpu {
         self.send_report().await;
     }
 
-    /// Asks the driver what it advises.
+    /// Reads what the driver advises.
     async fn advice(&self) -> Option<u32> {
-        let asked = self.tools.nvml.ask(NvmlRequest::Advice(self.id.clone()));
-        match tokio::time::timeout(ADVICE_WITHIN, asked).await {
+        let reply = self.tools.nvml.request(NvmlRequest::Advice(self.id.clone()));
+        match tokio::time::timeout(ADVICE_WITHIN, reply).await {
             Ok(Ok(NvmlReply::Advice(recovery))) => recovery,
             _ => None,
         }

@@ -23,7 +23,7 @@ pub struct GpuFile {
     /// The plan of that number.
     pub plan: Option<PlanId>,
     /// The step that was about to be made; `None` once the plan is over. For people: after a
-    /// crash the driver is asked what is true.
+    /// crash the driver states what is true.
     pub intent: Option<PlanStep>,
     /// What is the node's.
     #[serde(default)]
@@ -114,9 +114,9 @@ const SEEN: &str = ".seen.json";
 /// what it has. Losing it costs no more than that.
 pub fn keep_seen(data: &Path, facts: &GpuFacts) -> std::io::Result<()> {
     let path = seen_path(data, &facts.gpu);
-    let beside = path.with_extension("tmp");
-    std::fs::write(&beside, serde_json::to_vec(facts)?)?;
-    std::fs::rename(beside, path)
+    let temporary = path.with_extension("tmp");
+    std::fs::write(&temporary, serde_json::to_vec(facts)?)?;
+    std::fs::rename(temporary, path)
 }
 
 /// Returns how every GPU of the node was last seen.

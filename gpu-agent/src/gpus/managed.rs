@@ -1,4 +1,4 @@
-//! The body of a GPU's actor: asks the driver, lets the pure core decide, and reports to the node.
+//! The body of a GPU's actor: queries the driver, lets the pure core decide, and reports to the node.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::path::PathBuf;
@@ -13,8 +13,8 @@ use tessera_wire::frames::{
 use tokio::sync::mpsc;
 
 use super::file::{self, GpuFile, GpuFileWriter};
-use super::{AttemptFault, ErrorSource, GpuEvent, ReportedError};
-use crate::node::NodeInput;
+use crate::messages::NodeInput;
+use crate::messages::gpu::{AttemptFault, ErrorSource, GpuEvent, ReportedError};
 use crate::nvml::client::{NvmlClient, NvmlFailed};
 use crate::nvml::messages::{NvmlReply, NvmlRequest};
 use crate::sys::clock;
@@ -71,7 +71,7 @@ pub struct ManagedGpu {
     pub(super) stuck: BTreeMap<Slot, StuckInstance>,
     /// Legal placements that the driver refused, and until when they are not tried.
     pub(super) refused: BTreeMap<Slot, Millis>,
-    /// What keeps the driver from telling how it stands.
+    /// What keeps the driver from reporting how it stands.
     trouble: Option<GpuHealth>,
     pub(super) numbers: InstanceNumbers,
     pub(super) notices: mpsc::Receiver<ReportedError>,
@@ -139,10 +139,10 @@ impl ManagedGpu {
     ///
     /// The driver refused or didn't answer; the node has been notified.
     pub async fn refresh(&mut self) -> Result<(), NvmlFailed> {
-        let result = match self.ask_facts().await {
+        let result = match self.query_facts().await {
             Err(NvmlFailed::Refused(fault)) if fault.is_loss() => {
                 // Too grave to be trusted at once; the first report counts.
-                self.ask_facts().await.map_err(|_| NvmlFailed::Refused(fault))
+                self.query_facts().await.map_err(|_| NvmlFailed::Refused(fault))
             }
             other => other,
         };
@@ -161,8 +161,8 @@ impl ManagedGpu {
         result
     }
 
-    async fn ask_facts(&self) -> Result<GpuFacts, NvmlFailed> {
-        match self.tools.nvml.ask(NvmlRequest::Read(self.id.clone())).await? {
+    async fn query_facts(&self) -> Result<GpuFacts, NvmlFailed> {
+        match self.tools.nvml.request(NvmlRequest::Read(self.id.clone())).await? {
             NvmlReply::Gpu(facts) => Ok(*facts),
             NvmlReply::Gpus(_)
             | NvmlReply::One(_)
@@ -207,7 +207,7 @@ impl ManagedGpu {
         let stands = |slot: &Slot| facts.instances.iter().any(|i| i.slot == *slot);
         self.stuck.retain(|slot, _| stands(slot));
         if self.facts.as_ref().is_none_or(|known| slots(known) != slots(&facts)) {
-            // Another layout may have room for what this one had none for.
+            // Another layout may have space for what this one had none for.
             self.refused.clear();
         }
         self.facts = Some(facts);

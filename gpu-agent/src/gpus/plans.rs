@@ -1,13 +1,16 @@
 //! Changing a GPU's layout: on the controller's plans, after a new boot, and after a crash.
 
+use std::error::Error as _;
+
 use tessera_model::mig::{PlanStep, Slot};
 use tessera_telemetry::{context, names};
 use tessera_wire::frames::{MigReport, PlanEnd, PlanOrder};
 use tracing::Instrument as _;
 
-use super::GpuEvent;
 use super::file::{GpuFile, SupersededPlan};
 use super::managed::{ManagedGpu, REFUSED_FOR};
+use crate::disk::DiskError;
+use crate::messages::gpu::GpuEvent;
 use crate::nvml::client::NvmlFailed;
 use crate::nvml::messages::{NvmlReply, NvmlRequest};
 use crate::sys::clock;
@@ -15,7 +18,7 @@ use tessera_agent_core::nvml::error::ErrorHandling;
 use tessera_agent_core::ownership;
 use tessera_agent_core::plan::{PlanAction, PlanEvent, PlanRun, StepInstance, StepRefused};
 
-/// How often a driver that doesn't answer is asked again within one plan.
+/// How often a driver that doesn't answer is queried again within one plan.
 const READS_MAX: u32 = 3;
 /// Tries of a step that nobody waits for: it comes again with the next look.
 const OWN_TRIES: u32 = 3;
@@ -52,7 +55,7 @@ impl ManagedGpu {
             self.forget_intent();
         }
         self.send(GpuEvent::PlanEnded { gpu: self.id.clone(), plan, end }).await;
-        // Nobody waits until the intent is forgotten: the next agent would ask the driver what
+        // Nobody waits until the intent is forgotten: the next agent would read from the driver what
         // came of it.
         if self.file.intent.is_some() {
             self.forget_intent();
@@ -68,11 +71,8 @@ impl ManagedGpu {
     }
 
     /// Puts the intent on disk before it is acted on, and with it what came of the step before.
-    fn note(&mut self, file: GpuFile) -> Result<(), String> {
-        self.keeper.save(&file).map_err(|error| {
-            let cause = std::error::Error::source(&error).map(ToString::to_string);
-            format!("{error}: {}", cause.unwrap_or_default())
-        })?;
+    fn note(&mut self, file: GpuFile) -> Result<(), IntentNotWritten> {
+        self.keeper.save(&file)?;
         self.saved = file.clone();
         self.file = file;
         Ok(())
@@ -102,8 +102,8 @@ impl ManagedGpu {
                 },
                 PlanAction::Make(step) => {
                     let intent = GpuFile { intent: Some(step), ..self.file.clone() };
-                    if let Err(reason) = self.note(intent) {
-                        return failed_after(run.done(), reason);
+                    if let Err(error) = self.note(intent) {
+                        return failed_after(run.done(), error.to_string());
                     }
                     PlanEvent::Made(self.make(step).await)
                 }
@@ -139,7 +139,7 @@ impl ManagedGpu {
         tokio::time::sleep_until(end).await;
     }
 
-    /// The intent is only for people and for the next agent, which asks the driver what is
+    /// The intent is only for people and for the next agent, which reads from the driver what is
     /// true.
     pub(super) fn forget_intent(&mut self) {
         let _ = self.note(GpuFile { intent: None, ..self.file.clone() });
@@ -148,8 +148,8 @@ impl ManagedGpu {
     /// Reads one place; the whole GPU, if it isn't known or has trouble with that.
     async fn look_at(&mut self, slot: Slot) -> Result<(), NvmlFailed> {
         if self.is_known() {
-            let asked = self.tools.nvml.ask(NvmlRequest::Look(self.id.clone(), slot)).await;
-            if let Ok(NvmlReply::One(found)) = asked {
+            let reply = self.tools.nvml.request(NvmlRequest::Look(self.id.clone(), slot)).await;
+            if let Ok(NvmlReply::One(found)) = reply {
                 self.absorb_one(slot, found.map(|found| *found));
                 return Ok(());
             }
@@ -188,7 +188,7 @@ impl ManagedGpu {
                 ),
             ),
         };
-        match self.tools.nvml.ask(request).instrument(span).await {
+        match self.tools.nvml.request(request).instrument(span).await {
             Ok(NvmlReply::One(found)) => {
                 self.absorb_one(step.slot(), found.map(|found| *found));
                 Ok(self.standing(step.slot()))
@@ -220,8 +220,8 @@ impl ManagedGpu {
         tracing::info!(gpu = %self.id, ?lost, "the machine was restarted: its layout is restored");
         let off = |gpu: &Self| gpu.facts.as_ref().is_some_and(|facts| facts.mig == MigReport::Off);
         if lost.mode && off(self) {
-            let asked = NvmlRequest::SetMigMode(self.id.clone(), true);
-            if let Err(failed) = self.tools.nvml.ask(asked).await {
+            let reply = NvmlRequest::SetMigMode(self.id.clone(), true);
+            if let Err(failed) = self.tools.nvml.request(reply).await {
                 tracing::warn!(gpu = %self.id, %failed, "MIG mode can't be switched on again");
             }
             if self.refresh().await.is_err() {
@@ -277,14 +277,19 @@ impl ManagedGpu {
         let problem = if used {
             Some("processes use this GPU".to_owned())
         } else {
-            let asked = self.tools.nvml.ask(NvmlRequest::SetMigMode(self.id.clone(), on)).await;
-            asked.err().map(|failed| failed.to_string())
+            let reply = self.tools.nvml.request(NvmlRequest::SetMigMode(self.id.clone(), on)).await;
+            reply.err().map(|failed| failed.to_string())
         };
         let _ = self.refresh().await;
         self.send(GpuEvent::MigModeEnded { gpu: self.id.clone(), problem }).await;
     }
 }
 
-fn failed_after(done: usize, reason: String) -> PlanEnd {
-    PlanEnd::Failed { steps_done: u32::try_from(done).unwrap_or(u32::MAX), reason }
+/// The intent of a step is not on disk: the step must not be made.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}: {cause}", cause = .0.source().map(ToString::to_string).unwrap_or_default())]
+struct IntentNotWritten(#[from] DiskError);
+
+fn failed_after(steps_done: u32, reason: String) -> PlanEnd {
+    PlanEnd::Failed { steps_done, reason }
 }

@@ -111,8 +111,8 @@ pub fn write_port(data: &Path, port: u16) -> io::Result<()> {
 /// Finds the shim that belongs to this program, in `kernel-shim/` next to it or to its folder.
 pub fn find_shim(program: &Path) -> Option<PathBuf> {
     let own = program.parent()?;
-    let beside = [Some(own), own.parent()];
-    let places = beside.into_iter().flatten().map(|at| at.join("kernel-shim/libcuda.so.1"));
+    let folders = [Some(own), own.parent()];
+    let places = folders.into_iter().flatten().map(|at| at.join("kernel-shim/libcuda.so.1"));
     places.into_iter().find(|place| place.is_file())
 }
 

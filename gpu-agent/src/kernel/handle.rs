@@ -68,7 +68,7 @@ impl EndpointHandle {
         let mut adopted = Vec::new();
         for (admission, token) in files::read_live_admissions(&self.settings.data, is_alive) {
             adopted.push(admission.clone());
-            // There is room for as many as there are attempts.
+            // There is space for as many as there are attempts.
             let _ = self.orders.try_send(KernelOrder::Admit { admission, token });
         }
         adopted

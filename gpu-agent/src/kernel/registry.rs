@@ -31,7 +31,7 @@ const PING_EVERY: Nanos = Nanos::from_millis(10);
 /// Interval between updates of the shared numbers.
 const NUMBERS_EVERY: Nanos = Nanos::from_millis(1_000);
 /// Free capacity for events that is required before a slice's tasks are sent.
-const EVENTS_ROOM: usize = 2 * tessera_kernel_queue::limits::TASKS_MAX;
+const EVENTS_FREE_MIN: usize = 2 * tessera_kernel_queue::limits::TASKS_MAX;
 
 struct RegisteredSlice {
     queue: SliceQueue,
@@ -292,7 +292,7 @@ impl QueueRegistry {
 
     fn send_learned(&mut self, name: &SliceId) {
         let Some(slice) = self.slices.get_mut(name) else { return };
-        if !slice.queue.has_news() || self.events.capacity() < EVENTS_ROOM {
+        if !slice.queue.has_news() || self.events.capacity() < EVENTS_FREE_MIN {
             return;
         }
         for (task, learned) in slice.queue.take_learned() {

@@ -25,7 +25,7 @@ const UNUSED_FOR_MAX: Duration = Duration::from_secs(30 * 24 * 3600);
 /// The shim can't be read, or the data folder can't be written.
 #[expect(
     clippy::disallowed_methods,
-    reason = "a deadline of a process or a connection at the edge"
+    reason = "compared with the modification times of files, which the system sets"
 )]
 pub fn store_shim(shim: &Path, data: &Path) -> io::Result<PathBuf> {
     let bytes = fs::read(shim)?;
@@ -99,7 +99,7 @@ mod tests {
 
     #[expect(
         clippy::disallowed_methods,
-        reason = "a deadline of a process or a connection at the edge"
+        reason = "compared with the modification times of files, which the system sets"
     )]
     #[test]
     fn copies_go_a_month_after_they_were_used_last() {

@@ -17,13 +17,29 @@ type Set = unsafe extern "C" fn(u64, u8, usize) -> c_int;
 type Wait = unsafe extern "C" fn() -> c_int;
 type Destroy = unsafe extern "C" fn(*mut c_void) -> c_int;
 
+/// Why the small kernel didn't run.
+#[derive(Debug, thiserror::Error)]
+pub enum KernelRunError {
+    /// The driver lacks a function.
+    #[error("the driver has no {0}")]
+    NoFunction(String),
+    /// A call failed.
+    #[error("{call} returned CUresult {code}")]
+    Refused {
+        /// The function.
+        call: &'static str,
+        /// Its `CUresult`.
+        code: i32,
+    },
+}
+
 /// Creates a context, runs a small kernel, and destroys the context.
 ///
 /// # Errors
 ///
-/// Which call failed with which `CUresult`. Without a driver's library nothing can be tested, and
-/// that is no error: the server's status has to do.
-pub fn run() -> Result<(), String> {
+/// [`KernelRunError`]. Without a driver's library nothing can be tested, and that is no error: the
+/// server's status has to do.
+pub fn run() -> Result<(), KernelRunError> {
     // SAFETY: the name is a C string; loading the driver is what every CUDA program does.
     let library = unsafe { libc::dlopen(LIBRARY.as_ptr(), libc::RTLD_NOW) };
     if library.is_null() {
@@ -33,7 +49,7 @@ pub fn run() -> Result<(), String> {
         // SAFETY: the handle is the library's, and stays loaded until the process ends.
         let found = unsafe { libc::dlsym(library, name.as_ptr()) };
         if found.is_null() {
-            Err(format!("the driver has no {}", name.to_string_lossy()))
+            Err(KernelRunError::NoFunction(name.to_string_lossy().into_owned()))
         } else {
             Ok(found)
         }
@@ -50,9 +66,9 @@ pub fn run() -> Result<(), String> {
             std::mem::transmute::<*mut c_void, Destroy>(symbol(c"cuCtxDestroy_v2")?),
         )
     };
-    let check = |name: &str, code: c_int| match code {
+    let check = |call: &'static str, code: c_int| match code {
         0 => Ok(()),
-        code => Err(format!("{name} returned CUresult {code}")),
+        code => Err(KernelRunError::Refused { call, code }),
     };
     let (mut device, mut context, mut memory) = (0, std::ptr::null_mut(), 0);
     // SAFETY: every pointer is to a live local of the function's own type, in the order that the

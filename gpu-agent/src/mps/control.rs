@@ -24,7 +24,7 @@ pub enum ControlError {
     /// It did not end in time.
     #[error("no answer to `{command}` within {} s", within.as_secs())]
     Silent {
-        /// What was asked.
+        /// The request.
         command: String,
         /// How long was waited.
         within: Duration,
@@ -32,7 +32,7 @@ pub enum ControlError {
     /// It refused.
     #[error("`{command}`: {answer}")]
     Refused {
-        /// What was asked.
+        /// The request.
         command: String,
         /// The system's error.
         answer: String,
@@ -64,12 +64,12 @@ impl ControlClient {
         command
     }
 
-    /// Asks the daemon one thing.
+    /// Sends the daemon one command.
     ///
     /// # Errors
     ///
     /// [`ControlError`]; a daemon that doesn't answer is given up.
-    pub async fn ask(&self, line: &str) -> Result<String, ControlError> {
+    pub async fn request(&self, line: &str) -> Result<String, ControlError> {
         let mut command = self.command();
         command.stdin(Stdio::piped());
         self.finish(command, Some(line), line, COMMAND_WITHIN).await

@@ -1,6 +1,7 @@
 //! One control daemon from its start to its end.
 
 use std::fs;
+use std::io;
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -15,7 +16,7 @@ use super::log::FollowedLog;
 use crate::sys::identity::{self, ProcessIdentity};
 use tessera_agent_core::mps::daemon_output::{self, ControlLog, FaultLines, ServerStatus};
 
-/// The variable by which a daemon's processes are known as ours, whoever lists them.
+/// The variable by which a daemon's processes are known as ours, in any list of processes.
 pub const MARK: &str = "TESSERA_MPS";
 /// How long a daemon and its server may take until they serve. On machines without NVIDIA's
 /// persistence daemon a server initialises every GPU first.
@@ -42,11 +43,90 @@ pub struct MpsDaemon {
     server_log: FollowedLog,
     control_log: FollowedLog,
     reported: ControlLog,
-    /// Whether it was found dead or silent: nothing is asked of it any more.
+    /// Whether it was found dead or silent: nothing is sent to it any more.
     broken: bool,
 }
 
-/// How a daemon stands.
+/// Why a slice's daemon or its server doesn't start.
+#[derive(Debug, thiserror::Error)]
+pub enum MpsStartError {
+    /// A socket in the folder of pipes would have too long a name.
+    #[error("the path of MPS's pipes is longer than {PATH_MAX} bytes: {}", pipes.display())]
+    PathTooLong {
+        /// The folder of pipes.
+        pipes: PathBuf,
+    },
+    /// A folder can't be made.
+    #[error("{} can't be made: {cause}", path.display())]
+    Folder {
+        /// The folder.
+        path: PathBuf,
+        /// The system's error.
+        cause: io::Error,
+    },
+    /// The file of the daemon's output can't be made.
+    #[error("{}: {cause}", path.display())]
+    Output {
+        /// The file.
+        path: PathBuf,
+        /// The system's error.
+        cause: io::Error,
+    },
+    /// No descriptor is left for the daemon's output.
+    #[error("{0}")]
+    Descriptor(io::Error),
+    /// The control program failed.
+    #[error("MPS can't be started for the slice: {error}{output}")]
+    Control {
+        /// How it failed.
+        error: ControlError,
+        /// What it printed, in parentheses; empty if it printed nothing.
+        output: String,
+    },
+    /// The daemon refused to start a server.
+    #[error("MPS can't be started for the slice: {0}")]
+    Complaint(String),
+    /// A server ended while it started.
+    #[error(
+        "MPS can't be started for the slice: its server {pid} ended with status {status} before it \
+         served ({reason})"
+    )]
+    Stillborn {
+        /// The server's process.
+        pid: u32,
+        /// Its exit status.
+        status: i32,
+        /// The last line of its log, or a hint.
+        reason: String,
+    },
+    /// No server takes clients in time.
+    #[error("no MPS server serves within {} s", within.as_secs())]
+    NoServer {
+        /// How long was waited.
+        within: Duration,
+    },
+}
+
+/// Why the canary of a slice failed.
+#[derive(Debug, thiserror::Error)]
+pub enum CanaryError {
+    /// It did not end in time.
+    #[error("no answer within {} s", CANARY_WITHIN.as_secs())]
+    Silent,
+    /// It can't be run.
+    #[error("{program}: {cause}")]
+    NotRun {
+        /// The program.
+        program: String,
+        /// The system's error.
+        cause: io::Error,
+    },
+    /// It ran and failed; its error output.
+    #[error("{0}")]
+    Failed(String),
+}
+
+/// The state of a daemon.
 #[derive(Debug)]
 pub enum DaemonHealth {
     /// It serves.
@@ -62,19 +142,19 @@ impl MpsDaemon {
     ///
     /// # Errors
     ///
-    /// Why it doesn't, for people; nothing of it is left.
+    /// [`MpsStartError`]; nothing of the daemon is left.
     pub async fn start(
         settings: &MpsSettings,
         folder: PathBuf,
         slice: SliceId,
         boot: BootId,
-    ) -> Result<Self, String> {
+    ) -> Result<Self, MpsStartError> {
         let mut daemon = Self::in_folder(settings, folder, slice, boot);
         match daemon.bring_up(settings).await {
             Ok(()) => Ok(daemon),
-            Err(reason) => {
+            Err(error) => {
                 daemon.stop().await;
-                Err(reason)
+                Err(error)
             }
         }
     }
@@ -106,17 +186,14 @@ impl MpsDaemon {
         }
     }
 
-    async fn bring_up(&mut self, settings: &MpsSettings) -> Result<(), String> {
+    async fn bring_up(&mut self, settings: &MpsSettings) -> Result<(), MpsStartError> {
         let pipes = &self.control.pipes;
         if pipes.as_os_str().len() > PATH_MAX {
-            let shown = pipes.display();
-            return Err(format!(
-                "the path of MPS's pipes is longer than {PATH_MAX} bytes: {shown}"
-            ));
+            return Err(MpsStartError::PathTooLong { pipes: pipes.clone() });
         }
         for folder in [pipes, &self.control.logs] {
             let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(folder);
-            made.map_err(|error| format!("{} can't be made: {error}", folder.display()))?;
+            made.map_err(|cause| MpsStartError::Folder { path: folder.clone(), cause })?;
         }
         let out = self.out_file()?;
         let mut command = self.control.command();
@@ -132,11 +209,11 @@ impl MpsDaemon {
             // Marks the daemon and its servers as ours for whoever lists a GPU's processes.
             .env(MARK, &self.folder)
             // A file, not pipes: a daemon would hold pipes open for ever.
-            .stdout(out.try_clone().map_err(|error| error.to_string())?)
+            .stdout(out.try_clone().map_err(MpsStartError::Descriptor)?)
             .stderr(out)
             .process_group(0);
         let started = self.control.finish(command, None, "-d", START_WITHIN).await;
-        started.map_err(|error| self.explained(&error))?;
+        started.map_err(|error| self.explained(error))?;
         self.process = self.find_process();
         let uid = fs::metadata("/proc/self").map_or(0, |found| found.uid());
         let start = self.control.clone();
@@ -144,9 +221,9 @@ impl MpsDaemon {
         command.stdin(Stdio::piped());
         let line = format!("start_server -uid {uid}");
         let server = start.finish(command, Some(&line), &line, START_WITHIN).await;
-        let text = server.map_err(|error| self.explained(&error))?;
+        let text = server.map_err(|error| self.explained(error))?;
         if let Some(complaint) = daemon_output::complaint(&text) {
-            return Err(format!("MPS can't be started for the slice: {complaint}"));
+            return Err(MpsStartError::Complaint(complaint));
         }
         self.wait_active(START_WITHIN).await?;
         // Written by a daemon that listens already.
@@ -154,32 +231,32 @@ impl MpsDaemon {
         Ok(())
     }
 
-    fn out_file(&self) -> Result<fs::File, String> {
+    fn out_file(&self) -> Result<fs::File, MpsStartError> {
         let path = self.folder.join("start.out");
-        fs::File::create(&path).map_err(|error| format!("{}: {error}", path.display()))
+        fs::File::create(&path).map_err(|cause| MpsStartError::Output { path, cause })
     }
 
-    fn explained(&self, error: &ControlError) -> String {
+    fn explained(&self, error: ControlError) -> MpsStartError {
         let text = fs::read_to_string(self.folder.join("start.out")).unwrap_or_default();
         let text = text.trim();
-        let more = if text.is_empty() { String::new() } else { format!(" ({text})") };
-        format!("MPS can't be started for the slice: {error}{more}")
+        let output = if text.is_empty() { String::new() } else { format!(" ({text})") };
+        MpsStartError::Control { error, output }
     }
 
-    /// Where the daemon finds its server: beside itself first, as NVIDIA installs them.
+    /// Where the daemon finds its server: in its own folder first, as NVIDIA installs them.
     fn search_path(&self) -> String {
-        let beside = self.control.program.parent().map(|folder| folder.display().to_string());
-        let beside = beside.filter(|folder| !folder.is_empty());
+        let own_folder = self.control.program.parent().map(|folder| folder.display().to_string());
+        let own_folder = own_folder.filter(|folder| !folder.is_empty());
         let usual = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
-        beside.map_or(usual.to_owned(), |folder| format!("{folder}:{folder}/../sbin:{usual}"))
+        own_folder.map_or(usual.to_owned(), |folder| format!("{folder}:{folder}/../sbin:{usual}"))
     }
 
     /// Waits until a server serves.
     ///
     /// # Errors
     ///
-    /// That it doesn't, for people: at once if the server ended, else when the time is over.
-    pub async fn wait_active(&mut self, within: Duration) -> Result<(), String> {
+    /// [`MpsStartError`]: at once if the server ended, else when the time is over.
+    pub async fn wait_active(&mut self, within: Duration) -> Result<(), MpsStartError> {
         let ends = Instant::now() + within;
         loop {
             self.follow();
@@ -187,10 +264,10 @@ impl MpsDaemon {
             match server {
                 Some(server) if self.serves(server).await => return Ok(()),
                 Some(_) => {}
-                None => self.stillborn()?,
+                None => self.check_stillborn()?,
             }
             if Instant::now() > ends {
-                return Err(format!("no MPS server serves within {} s", within.as_secs()));
+                return Err(MpsStartError::NoServer { within });
             }
             tokio::time::sleep(LOOK_EVERY).await;
         }
@@ -202,7 +279,7 @@ impl MpsDaemon {
             Ok(ServerStatus::Active) => true,
             // Drivers before 550 don't report it, their log does. A daemon that can't write one
             // lists at least its server, and the first client waits for it.
-            Ok(ServerStatus::Untold) => {
+            Ok(ServerStatus::NotReported) => {
                 self.reported.is_ready(server) || !self.control.logs.join("control.log").exists()
             }
             Ok(ServerStatus::Fault | ServerStatus::Unready) | Err(_) => false,
@@ -215,20 +292,17 @@ impl MpsDaemon {
         self.reported.read(&lines);
     }
 
-    /// Returns why there is no server, if one ended while it started.
-    fn stillborn(&mut self) -> Result<(), String> {
+    /// Returns an error if a server ended while it started.
+    fn check_stillborn(&self) -> Result<(), MpsStartError> {
         let Some((pid, status)) = self.reported.stillborn() else { return Ok(()) };
         let log = fs::read_to_string(self.control.logs.join("server.log")).unwrap_or_default();
         let hint = "does this user reach the GPU, libcuda.so.1 and nvidia-cuda-mps-server?";
-        let words = daemon_output::last_line(&log).unwrap_or_else(|| hint.to_owned());
-        Err(format!(
-            "MPS can't be started for the slice: its server {pid} ended with status {status} \
-             before it served ({words})"
-        ))
+        let reason = daemon_output::last_line(&log).unwrap_or_else(|| hint.to_owned());
+        Err(MpsStartError::Stillborn { pid, status, reason })
     }
 
     async fn servers(&mut self) -> Result<Vec<u32>, ControlError> {
-        let list = daemon_output::pids(&self.control.ask("get_server_list").await?);
+        let list = daemon_output::pids(&self.control.request("get_server_list").await?);
         let known = |pid: &u32| ProcessIdentity::of(self.boot, *pid).ok();
         self.servers = list.iter().filter_map(known).collect();
         Ok(list)
@@ -236,7 +310,7 @@ impl MpsDaemon {
 
     async fn status_of(&self, server: u32) -> Result<ServerStatus, ControlError> {
         self.control
-            .ask(&format!("get_server_status {server}"))
+            .request(&format!("get_server_status {server}"))
             .await
             .map(|text| daemon_output::status(&text))
     }
@@ -249,7 +323,7 @@ impl MpsDaemon {
     pub async fn clients(&mut self) -> Result<Vec<u32>, ControlError> {
         let mut clients = Vec::new();
         for server in self.servers().await? {
-            let list = self.control.ask(&format!("get_client_list {server}")).await?;
+            let list = self.control.request(&format!("get_client_list {server}")).await?;
             clients.extend(daemon_output::pids(&list));
         }
         Ok(clients)
@@ -291,7 +365,7 @@ impl MpsDaemon {
         };
         match self.status_of(*server).await {
             Ok(ServerStatus::Fault) => DaemonHealth::Faulted(self.new_faults()),
-            Ok(ServerStatus::Active | ServerStatus::Unready | ServerStatus::Untold) => {
+            Ok(ServerStatus::Active | ServerStatus::Unready | ServerStatus::NotReported) => {
                 DaemonHealth::Good
             }
             Err(error) => {
@@ -317,8 +391,8 @@ impl MpsDaemon {
     ///
     /// # Errors
     ///
-    /// Its error, as text for people.
-    pub async fn canary(&self, settings: &MpsSettings) -> Result<(), String> {
+    /// [`CanaryError`].
+    pub async fn canary(&self, settings: &MpsSettings) -> Result<(), CanaryError> {
         let Some((program, arguments)) = settings.canary.split_first() else { return Ok(()) };
         let mut command = tokio::process::Command::new(program);
         command
@@ -334,10 +408,13 @@ impl MpsDaemon {
             .kill_on_drop(true);
         let ran = tokio::time::timeout(CANARY_WITHIN, command.output()).await;
         match ran {
-            Err(_) => Err(format!("no answer within {} s", CANARY_WITHIN.as_secs())),
-            Ok(Err(error)) => Err(format!("{program}: {error}")),
+            Err(_) => Err(CanaryError::Silent),
+            Ok(Err(cause)) => Err(CanaryError::NotRun { program: program.clone(), cause }),
             Ok(Ok(output)) if output.status.success() => Ok(()),
-            Ok(Ok(output)) => Err(String::from_utf8_lossy(&output.stderr).trim().to_owned()),
+            Ok(Ok(output)) => {
+                let errors = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+                Err(CanaryError::Failed(errors))
+            }
         }
     }
 
@@ -346,7 +423,7 @@ impl MpsDaemon {
         if self.is_alive() && !self.broken {
             // So that the servers are known if the daemon won't end them.
             let _ = self.servers().await;
-            let _ = self.control.ask(&format!("quit -t {QUIT_WITHIN_SECS}")).await;
+            let _ = self.control.request(&format!("quit -t {QUIT_WITHIN_SECS}")).await;
         }
         self.kill();
         let _ = fs::remove_dir_all(&self.folder);

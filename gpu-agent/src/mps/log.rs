@@ -29,7 +29,7 @@ impl FollowedLog {
         let Ok((from, bytes)) = self.piece() else { return String::new() };
         // The last line may be half written: it is read again with its end.
         let whole = bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |last| last + 1);
-        self.read = from + u64::try_from(whole).unwrap_or(0);
+        self.read = from + whole as u64;
         if self.read > KEPT_MAX {
             self.cut();
         }

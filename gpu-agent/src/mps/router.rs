@@ -7,10 +7,11 @@ use std::path::{Path, PathBuf};
 use tessera_model::{AttemptId, BootId, SliceId};
 use tokio::sync::mpsc;
 
+use super::MpsSettings;
 use super::daemon::MpsDaemon;
 use super::slice::{NOTE, SharedSlice, SliceNote};
-use super::{MpsOrder, MpsSettings};
-use crate::node::NodeInput;
+use crate::messages::NodeInput;
+use crate::messages::mps::{MpsEvent, MpsOrder};
 
 /// Orders that may wait for one slice: each of 48 sharers has a few.
 const QUEUE: usize = 256;
@@ -31,18 +32,18 @@ pub async fn run(
     mut orders: mpsc::Receiver<MpsOrder>,
 ) {
     let (slices, attempts) = (BTreeMap::new(), BTreeMap::new());
-    let mut hub = MpsRouter { settings, boot, node, slices, attempts };
+    let mut router = MpsRouter { settings, boot, node, slices, attempts };
     while let Some(order) = orders.recv().await {
-        hub.hand_on(order).await;
+        router.hand_on(order).await;
     }
 }
 
 impl MpsRouter {
     async fn hand_on(&mut self, order: MpsOrder) {
         let attempt = match &order {
-            MpsOrder::Want(want) => {
-                self.attempts.insert(want.attempt, want.slice.clone());
-                want.attempt
+            MpsOrder::Share(request) => {
+                self.attempts.insert(request.attempt, request.slice.clone());
+                request.attempt
             }
             MpsOrder::Running { attempt, .. } | MpsOrder::Ended { attempt, .. } => *attempt,
             MpsOrder::Adopt(alive) => return self.adopt(&alive.clone()).await,
@@ -77,8 +78,7 @@ impl MpsRouter {
     /// An end that no slice knows counts as its shepherd reports it.
     async fn unknown(&self, order: MpsOrder) {
         if let MpsOrder::Ended { attempt, record: Some(record) } = order {
-            let _ =
-                self.node.send(NodeInput::Mps(super::MpsEvent::Judged { attempt, record })).await;
+            let _ = self.node.send(NodeInput::Mps(MpsEvent::Judged { attempt, record })).await;
         }
     }
 

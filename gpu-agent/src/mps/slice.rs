@@ -12,16 +12,17 @@ use tessera_wire::frames::ExitRecord;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
-use super::daemon::{DaemonHealth, MpsDaemon};
-use super::{MpsEvent, MpsOrder, MpsSettings, SharerRequest};
-use crate::node::NodeInput;
-use tessera_agent_core::mps::{Sharers, client_environment, doubtful};
+use super::MpsSettings;
+use super::daemon::{DaemonHealth, MpsDaemon, MpsStartError};
+use crate::messages::NodeInput;
+use crate::messages::mps::{MpsEvent, MpsOrder, SharerRequest};
+use tessera_agent_core::mps::{JoinRefused, Sharers, client_environment, doubtful};
 
 /// How often the daemon's process is looked for: costs no more than a read of `/proc`.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
-/// How often the daemon is asked. With the time that a command may take, a daemon that hangs is
-/// noticed within 7 s (M5 asks for 10 s).
-const ASK_EVERY: Duration = Duration::from_secs(2);
+/// How often the daemon is queried. With the time that a command may take, a daemon that hangs is
+/// noticed within 7 s (M5 demands 10 s).
+const CHECK_EVERY: Duration = Duration::from_secs(2);
 /// How long a server in fault may take to recover once its clients are gone (M2).
 const RECOVER_WITHIN: Duration = Duration::from_secs(3);
 /// Name of the file by which a later agent finds a slice's sharers.
@@ -36,6 +37,19 @@ pub struct SliceNote {
     pub user: String,
     /// The sharers.
     pub sharers: Vec<(AttemptId, MpsShare)>,
+}
+
+/// Why an attempt can't share the slice.
+#[derive(Debug, thiserror::Error)]
+enum ShareRefusal {
+    #[error("jobs of {0} share the slice")]
+    OtherUser(String),
+    #[error(transparent)]
+    Join(#[from] JoinRefused),
+    #[error(transparent)]
+    Start(#[from] MpsStartError),
+    #[error("no daemon")]
+    NoDaemon,
 }
 
 /// One slice.
@@ -89,7 +103,7 @@ impl SharedSlice {
     pub async fn run(mut self) {
         let mut look = interval(LOOK_EVERY);
         look.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut asked = Instant::now();
+        let mut checked_at = Instant::now();
         loop {
             tokio::select! {
                 order = self.orders.recv() => match order {
@@ -97,11 +111,11 @@ impl SharedSlice {
                     None => break,
                 },
                 _ = look.tick(), if self.daemon.is_some() => {
-                    let due = asked.elapsed() >= ASK_EVERY;
+                    let due = checked_at.elapsed() >= CHECK_EVERY;
                     let dead = self.daemon.as_ref().is_some_and(|daemon| !daemon.is_alive());
                     if self.sharers.fault().is_none() && (due || dead) {
                         self.look().await;
-                        asked = Instant::now();
+                        checked_at = Instant::now();
                     }
                 }
             }
@@ -122,23 +136,26 @@ impl SharedSlice {
 
     async fn obey(&mut self, order: MpsOrder) {
         match order {
-            MpsOrder::Want(want) if self.sharers.fault().is_some() => self.waiting.push(want),
-            MpsOrder::Want(want) => self.admit(want).await,
+            MpsOrder::Share(request) if self.sharers.fault().is_some() => {
+                self.waiting.push(request);
+            }
+            MpsOrder::Share(request) => self.admit(request).await,
             MpsOrder::Running { attempt, pid } => self.sharers.owns(pid, attempt),
             MpsOrder::Ended { attempt, record } => self.ended(attempt, record).await,
             MpsOrder::Adopt(_) => {}
         }
     }
 
-    async fn admit(&mut self, want: SharerRequest) {
-        let attempt = want.attempt;
-        let admitted = self.make_room(&want).await;
+    async fn admit(&mut self, request: SharerRequest) {
+        let attempt = request.attempt;
+        let admitted = self.add_sharer(&request).await;
         match admitted {
             Ok(environment) => {
                 let before_kill = self.before_kill(attempt);
                 self.send(MpsEvent::Ready { attempt, environment, before_kill }).await;
             }
-            Err(reason) => {
+            Err(refusal) => {
+                let reason = refusal.to_string();
                 self.sharers.leave(attempt);
                 self.write_note();
                 self.send(MpsEvent::Refused { attempt, reason }).await;
@@ -146,16 +163,21 @@ impl SharedSlice {
         }
     }
 
-    async fn make_room(&mut self, want: &SharerRequest) -> Result<Vec<(String, String)>, String> {
+    /// Adds a sharer, and starts the daemon if there is none; returns the variables of the sharer's
+    /// clients.
+    async fn add_sharer(
+        &mut self,
+        request: &SharerRequest,
+    ) -> Result<Vec<(String, String)>, ShareRefusal> {
         if self.sharers.is_empty() {
-            if self.user != want.user {
+            if self.user != request.user {
                 self.stop_daemon().await;
             }
-            self.user.clone_from(&want.user);
-        } else if self.user != want.user {
-            return Err(format!("jobs of {} share the slice", self.user));
+            self.user.clone_from(&request.user);
+        } else if self.user != request.user {
+            return Err(ShareRefusal::OtherUser(self.user.clone()));
         }
-        self.sharers.join(want.attempt, want.share).map_err(|refused| refused.to_string())?;
+        self.sharers.join(request.attempt, request.share)?;
         if self.daemon.as_ref().is_some_and(|daemon| !daemon.is_alive()) {
             self.stop_daemon().await;
         }
@@ -163,17 +185,17 @@ impl SharedSlice {
             let name = uuid::Uuid::new_v4().simple().to_string();
             let folder = self.settings.data.join("mps").join(&name[..8]);
             let made = fs::create_dir_all(&folder);
-            made.map_err(|error| format!("{} can't be made: {error}", folder.display()))?;
+            made.map_err(|cause| MpsStartError::Folder { path: folder.clone(), cause })?;
             let (slice, boot) = (self.slice.clone(), self.boot);
             let daemon = MpsDaemon::start(&self.settings, folder, slice, boot).await?;
             tracing::info!(slice = %self.slice, user = self.user, "the slice is shared");
             self.daemon = Some(daemon);
         }
         self.write_note();
-        let daemon = self.daemon.as_ref().ok_or("no daemon")?;
+        let daemon = self.daemon.as_ref().ok_or(ShareRefusal::NoDaemon)?;
         let path = |path: &PathBuf| path.display().to_string();
         let (pipes, logs) = (path(&daemon.control.pipes), path(&daemon.control.logs));
-        let environment = client_environment(want.share, &pipes, &logs);
+        let environment = client_environment(request.share, &pipes, &logs);
         Ok(environment.into_iter().map(|(name, value)| (name.to_owned(), value)).collect())
     }
 
@@ -245,7 +267,7 @@ impl SharedSlice {
     }
 
     async fn ended(&mut self, attempt: AttemptId, record: Option<Box<ExitRecord>>) {
-        self.waiting.retain(|want| want.attempt != attempt);
+        self.waiting.retain(|request| request.attempt != attempt);
         let Some(record) = record else {
             if self.sharers.has(attempt) && self.sharers.members().len() > 1 {
                 self.verify(attempt).await;
@@ -295,8 +317,8 @@ impl SharedSlice {
         if !faulty || self.waiting.is_empty() || !self.recovers().await {
             self.stop_daemon().await;
         }
-        for want in std::mem::take(&mut self.waiting) {
-            self.admit(want).await;
+        for request in std::mem::take(&mut self.waiting) {
+            self.admit(request).await;
         }
     }
 
@@ -319,9 +341,9 @@ impl SharedSlice {
         let sharers = self.sharers.members().iter().map(|(a, share)| (*a, *share)).collect();
         let note = SliceNote { slice: self.slice.clone(), user: self.user.clone(), sharers };
         let path = daemon.folder().join(NOTE);
-        let beside = path.with_extension("new");
+        let temporary = path.with_extension("new");
         let text = serde_json::to_string(&note).unwrap_or_default();
-        let written = fs::write(&beside, text).and_then(|()| fs::rename(&beside, &path));
+        let written = fs::write(&temporary, text).and_then(|()| fs::rename(&temporary, &path));
         if let Err(error) = written {
             // Only a later agent misses it: it then ends the daemon, and the attempts with it.
             tracing::error!(%error, path = %path.display(), "the sharers can't be written down");

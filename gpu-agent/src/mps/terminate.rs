@@ -32,18 +32,18 @@ pub struct TerminateArguments {
 /// of them. If not, their shepherd kills them when its patience ends, and the slice is verified.
 #[expect(
     clippy::disallowed_methods,
-    reason = "a deadline of a process or a connection at the edge"
+    reason = "the commands of a program outside of this process share a real deadline"
 )]
 pub fn run(what: &TerminateArguments) -> bool {
     let ends = Instant::now() + WITHIN;
-    let ask = |line: &str| ask(&what.control, &what.pipes, line, ends);
-    let Some(servers) = ask("get_server_list") else { return false };
+    let request = |line: &str| request(&what.control, &what.pipes, line, ends);
+    let Some(servers) = request("get_server_list") else { return false };
     let mut all = true;
     for server in pids(&servers) {
-        let clients = ask(&format!("get_client_list {server}")).unwrap_or_default();
+        let clients = request(&format!("get_client_list {server}")).unwrap_or_default();
         for client in pids(&clients) {
             if identity::belongs_to(client, &what.attempt) {
-                let answer = ask(&format!("terminate_client {server} {client}"));
+                let answer = request(&format!("terminate_client {server} {client}"));
                 all &= answer.is_some_and(|text| terminated(&text));
             }
         }
@@ -54,12 +54,12 @@ pub fn run(what: &TerminateArguments) -> bool {
     all
 }
 
-/// Asks the daemon one thing; `None` if it refuses or doesn't answer in time.
+/// Sends the daemon one command; `None` if it refuses or doesn't answer in time.
 #[expect(
     clippy::disallowed_methods,
-    reason = "a deadline of a process or a connection at the edge"
+    reason = "the command of a program outside of this process has a real deadline"
 )]
-fn ask(control: &Path, pipes: &Path, line: &str, ends: Instant) -> Option<String> {
+fn request(control: &Path, pipes: &Path, line: &str, ends: Instant) -> Option<String> {
     let mut child = Command::new(control)
         .env("CUDA_MPS_PIPE_DIRECTORY", pipes)
         .stdin(Stdio::piped())

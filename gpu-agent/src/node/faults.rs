@@ -4,7 +4,7 @@ use tessera_model::AttemptId;
 use tessera_wire::frames::{FaultAction, FaultCause};
 
 use super::AgentNode;
-use crate::gpus::{AttemptFault, GpuOrder};
+use crate::messages::gpu::{AttemptFault, GpuOrder};
 use tessera_agent_core::attempts::FaultScope;
 use tessera_agent_core::shepherd::KillReason;
 

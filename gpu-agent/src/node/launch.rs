@@ -12,6 +12,7 @@ use super::AgentNode;
 use crate::shepherd::files;
 use crate::shepherd::job::never_ran;
 use crate::shepherd::protocol::SpawnOrder;
+use tessera_agent_core::attempts::PlacementRefusal;
 use tessera_agent_core::environment::environment;
 use tessera_agent_core::ledger::AttemptFacts;
 use tessera_agent_core::output;
@@ -26,58 +27,60 @@ impl AgentNode {
             slot: order.slot,
             traceparent: order.traceparent.clone(),
         };
-        let place = self.check_place(&order).and_then(|()| check_port(&order));
-        let effects = self.attempts.launch(order, facts, place, self.standing());
+        let placement = self.check_placement(&order).and_then(|()| check_port(&order));
+        let effects = self.attempts.launch(order, facts, placement, self.standing());
         self.act(effects);
     }
 
     /// Checks that the slice is still the one that was meant (G11).
-    fn check_place(&self, order: &LaunchOrder) -> Result<(), String> {
+    fn check_placement(&self, order: &LaunchOrder) -> Result<(), PlacementRefusal> {
         let gpu = self.gpus.get(&order.gpu);
-        let gpu = gpu.ok_or_else(|| format!("the node has no GPU {}", order.gpu))?;
+        let gpu = gpu.ok_or_else(|| PlacementRefusal::NoGpu(order.gpu.clone()))?;
         match &gpu.health {
             GpuHealth::Healthy => {}
-            GpuHealth::Unresponsive => return Err("the GPU's driver doesn't answer".to_owned()),
-            GpuHealth::Faulty { reason } => return Err(format!("the GPU is faulty: {reason}")),
+            GpuHealth::Unresponsive => return Err(PlacementRefusal::Unresponsive),
+            GpuHealth::Faulty { reason } => {
+                return Err(PlacementRefusal::Faulty { reason: reason.clone() });
+            }
         }
         if let Some(quarantine) = &gpu.quarantine {
-            return Err(format!("the GPU is quarantined: {}", quarantine.reason));
+            return Err(PlacementRefusal::Quarantined { reason: quarantine.reason.clone() });
         }
         let Some(slot) = order.slot else {
             return match gpu.mig {
-                MigReport::On { .. } => Err("the GPU is partitioned".to_owned()),
+                MigReport::On { .. } => Err(PlacementRefusal::Partitioned),
                 MigReport::Off | MigReport::Unsupported
                     if order.slice.as_str() != order.gpu.as_str() =>
                 {
-                    Err(format!("{} is not the whole GPU", order.slice))
+                    Err(PlacementRefusal::NotWhole(order.slice.clone()))
                 }
                 MigReport::Off | MigReport::Unsupported => Ok(()),
             };
         };
         if self.plans.get(&order.gpu).is_some_and(|(_, leaving)| leaving.contains(&slot)) {
-            return Err("the instance is being destroyed or cut anew".to_owned());
+            return Err(PlacementRefusal::Leaving);
         }
         let instance = gpu.instances.iter().find(|instance| instance.slot == slot);
         if let Some(InstanceTrouble::Stuck { reason }) = instance.and_then(|i| i.trouble.as_ref()) {
-            return Err(format!("the instance is quarantined: {reason}"));
+            return Err(PlacementRefusal::Stuck { reason: reason.clone() });
         }
-        let Some(instance) = instance else { return Err("the instance is gone".to_owned()) };
+        let instance = instance.ok_or(PlacementRefusal::Gone)?;
         let parts = || instance.parts.iter().filter_map(|part| part.slice.as_ref());
         match &instance.slice {
             Some(slice) if *slice == order.slice => Ok(()),
-            Some(slice) => Err(format!("the instance is {slice} by now")),
+            Some(slice) => Err(PlacementRefusal::Replaced(slice.clone())),
             None if parts().any(|slice| *slice == order.slice) => Ok(()),
-            None if instance.parts.is_empty() => Err("the instance is half made".to_owned()),
+            None if instance.parts.is_empty() => Err(PlacementRefusal::HalfMade),
             None => {
                 let there: Vec<_> = parts().map(ToString::to_string).collect();
-                Err(format!("the instance is cut into {} by now", there.join(", ")))
+                Err(PlacementRefusal::Cut { parts: there.join(", ") })
             }
         }
     }
 
     pub(super) fn spawn(&mut self, order: LaunchOrder) {
         if self.mps_share_of(&order).is_some() {
-            self.ask_for_share(order);
+            self.request_share(order);
         } else {
             self.admit_and_start(order, Vec::new(), Vec::new());
         }
@@ -96,9 +99,9 @@ impl AgentNode {
         // These override the user's variables, so that no user can widen his share.
         order.run.env.extend(more);
         order.before_kill = before_kill;
-        if let Err(reason) = self.pool.assign(order, script) {
+        if let Err(error) = self.pool.assign(order, script) {
             self.give_share_back(attempt);
-            let record = never_ran(Outcome::NotStarted, reason);
+            let record = never_ran(Outcome::NotStarted, error.to_string());
             let effects = self.attempts.end_here(attempt, record);
             self.act(effects);
         }
@@ -141,10 +144,12 @@ impl AgentNode {
 
 /// Makes sure that nobody uses the port at which a gang is to meet on this node: a refused launch
 /// costs the gang nothing, and its next try meets at another one.
-fn check_port(order: &LaunchOrder) -> Result<(), String> {
+fn check_port(order: &LaunchOrder) -> Result<(), PlacementRefusal> {
     let Some(gang) = order.gang.as_ref().filter(|gang| gang.rank == 0) else { return Ok(()) };
     match TcpListener::bind((Ipv4Addr::UNSPECIFIED, gang.port)) {
         Ok(_) => Ok(()),
-        Err(error) => Err(format!("port {}, at which the gang would meet: {error}", gang.port)),
+        Err(error) => {
+            Err(PlacementRefusal::PortTaken { port: gang.port, cause: error.to_string() })
+        }
     }
 }

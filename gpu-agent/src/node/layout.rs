@@ -8,8 +8,8 @@ use tessera_wire::ToController;
 use tessera_wire::frames::{PlanEnd, PlanOrder};
 
 use super::AgentNode;
-use crate::gpus::{GpuEvent, GpuOrder};
-use crate::telemetry;
+use crate::messages::gpu::{GpuEvent, GpuOrder};
+use crate::messages::telemetry::TelemetryEvent;
 
 impl AgentNode {
     pub(super) fn on_gpu(&mut self, event: GpuEvent) {
@@ -17,7 +17,7 @@ impl AgentNode {
             GpuEvent::Changed(report) => {
                 let known = self.gpus.insert(report.gpu.clone(), (*report).clone());
                 if known.as_ref() != Some(&*report) {
-                    self.send_telemetry(telemetry::TelemetryEvent::Gpu(report.clone()));
+                    self.send_telemetry(TelemetryEvent::Gpu(report.clone()));
                     self.send(ToController::Gpu(*report));
                 }
             }

@@ -11,17 +11,17 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::{AgentNode, FatalRefusal, NodeFacts};
 use crate::disk::NodeState;
-use crate::gpus::GpuOrder;
 use crate::journal::Journal;
 use crate::kernel::EndpointHandle;
 use crate::lease_page::LeasePage;
-use crate::mps::MpsOrder;
+use crate::messages::gpu::GpuOrder;
+use crate::messages::mps::MpsOrder;
+use crate::messages::telemetry::TelemetryEvent;
 use crate::outputs::OutputKeeper;
 use crate::pool::ShepherdPool;
 use crate::shepherd::job::never_ran;
 use crate::shepherd::{files, now, record};
 use crate::sys::{clock, identity};
-use crate::telemetry;
 use tessera_agent_core::attempts::{AttemptTrace, Attempts, HeldAttempt};
 use tessera_agent_core::ledger::AttemptLedger;
 
@@ -46,7 +46,7 @@ pub struct NodeParts {
     /// The way to its GPUs.
     pub gpus: mpsc::Sender<GpuOrder>,
     /// The way to the sampling of its GPUs.
-    pub telemetry: mpsc::Sender<telemetry::TelemetryEvent>,
+    pub telemetry: mpsc::Sender<TelemetryEvent>,
     /// The way to its shared slices.
     pub mps: mpsc::Sender<MpsOrder>,
     /// The way to the kernel queues, if there are any.
@@ -106,7 +106,7 @@ impl AgentNode {
         if adopted > 0 {
             tracing::info!(adopted, "running attempts of an earlier agent found again");
         }
-        node.send_telemetry(telemetry::TelemetryEvent::Inventory(node.attempts.tenants()));
+        node.send_telemetry(TelemetryEvent::Inventory(node.attempts.tenancies()));
         node.act(effects);
         node
     }
@@ -137,7 +137,7 @@ fn begun(data: &Path, ledger: &AttemptLedger) -> BTreeSet<AttemptId> {
     let mut begun = BTreeSet::new();
     for (attempt, note) in now::read_all(data) {
         let unknown_end = matches!(ledger.live.get(&attempt), Some((_, None)));
-        // A living shepherd stands beside its note.
+        // A living shepherd stands next to its note.
         if !unknown_end && !note.with_extension("id").exists() {
             let _ = std::fs::remove_file(note);
         }

@@ -2,31 +2,16 @@
 
 use std::net::IpAddr;
 
-use tessera_model::Millis;
 use tessera_model::lease::LeaseTerms;
+use tessera_model::{ControllerId, Millis, NodeName};
+use tessera_wire::ToController;
 use tessera_wire::frames::{Hello, PROTOCOL_VERSION, Welcome};
-use tessera_wire::{ToAgent, ToController};
 use tokio::sync::mpsc;
 
 use super::{AgentNode, FatalRefusal};
 use crate::disk::NodeState;
+use crate::messages::LinkEvent;
 use crate::sys::clock;
-
-/// Events of the connection to the controller.
-#[derive(Debug)]
-pub enum LinkEvent {
-    /// It stands.
-    Up {
-        /// Takes frames. Dropping it ends the connection.
-        port: mpsc::Sender<ToController>,
-        /// The address by which this machine talks to the controller, if that is known.
-        local: Option<IpAddr>,
-    },
-    /// A frame came.
-    Frame(ToAgent),
-    /// It ended.
-    Down,
-}
 
 /// A connection that stands.
 #[derive(Debug)]
@@ -45,6 +30,19 @@ enum SessionStage {
         terms: LeaseTerms,
         renew_at: Millis,
     },
+}
+
+/// Why a controller's welcome is refused.
+#[derive(Debug, thiserror::Error)]
+enum WelcomeRefusal {
+    #[error("it speaks protocol {theirs}, this agent {PROTOCOL_VERSION}")]
+    OtherProtocol { theirs: u16 },
+    #[error("this node belongs to {own}")]
+    OtherController { own: ControllerId },
+    #[error("its epoch {theirs} is older than {highest}, obeyed before")]
+    OlderEpoch { theirs: u64, highest: u64 },
+    #[error("it takes this node for {name}")]
+    OtherNode { name: NodeName },
 }
 
 impl AgentNode {
@@ -101,7 +99,8 @@ impl AgentNode {
     }
 
     pub(super) fn welcomed(&mut self, welcome: Welcome) {
-        if let Err(reason) = self.judge(&welcome) {
+        if let Err(refusal) = self.check_welcome(&welcome) {
+            let reason = refusal.to_string();
             tracing::error!(reason, controller = %welcome.controller, "the controller is refused");
             self.session = None;
             return;
@@ -126,22 +125,21 @@ impl AgentNode {
         }
     }
 
-    fn judge(&self, welcome: &Welcome) -> Result<(), String> {
+    fn check_welcome(&self, welcome: &Welcome) -> Result<(), WelcomeRefusal> {
         if welcome.protocol != PROTOCOL_VERSION {
-            let theirs = welcome.protocol;
-            return Err(format!("it speaks protocol {theirs}, this agent {PROTOCOL_VERSION}"));
+            return Err(WelcomeRefusal::OtherProtocol { theirs: welcome.protocol });
         }
         if let Some(own) = self.state.controller
             && own != welcome.controller
         {
-            return Err(format!("this node belongs to {own}"));
+            return Err(WelcomeRefusal::OtherController { own });
         }
         if welcome.epoch < self.state.highest_epoch {
             let (theirs, highest) = (welcome.epoch, self.state.highest_epoch);
-            return Err(format!("its epoch {theirs} is older than {highest}, obeyed before"));
+            return Err(WelcomeRefusal::OlderEpoch { theirs, highest });
         }
         if welcome.node != self.facts.name {
-            return Err(format!("it takes this node for {}", welcome.node));
+            return Err(WelcomeRefusal::OtherNode { name: welcome.node.clone() });
         }
         Ok(())
     }
@@ -209,7 +207,7 @@ impl AgentNode {
         }
     }
 
-    /// Takes another lease: it counts from the moment at which it was asked for (rule F6).
+    /// Takes another lease: it counts from the moment at which it was requested (rule F6).
     pub(super) fn renewed(&mut self, sent: Millis, generation: u64) {
         let Some(ControllerSession { stage: SessionStage::Live { terms, .. }, .. }) = &self.session
         else {

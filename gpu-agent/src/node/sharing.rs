@@ -6,24 +6,24 @@ use tessera_model::life::Outcome;
 use tessera_wire::frames::{ExitRecord, LaunchOrder, StopCause};
 
 use super::AgentNode;
-use crate::mps::{MpsEvent, MpsOrder, SharerRequest};
+use crate::messages::mps::{MpsEvent, MpsOrder, SharerRequest};
 use crate::shepherd::job::never_ran;
 use tessera_agent_core::attempts::AttemptEffect;
 use tessera_agent_core::shepherd::KillReason;
 use tessera_agent_core::shepherd::verdict::killed;
 
 impl AgentNode {
-    /// Asks for a share; the attempt starts with [`MpsEvent::Ready`].
-    pub(super) fn ask_for_share(&mut self, order: LaunchOrder) {
+    /// Requests a share; the attempt starts with [`MpsEvent::Ready`].
+    pub(super) fn request_share(&mut self, order: LaunchOrder) {
         let attempt = order.attempt;
         let Some(share) = self.mps_share_of(&order) else { return };
         let (slice, user) = (order.slice.clone(), order.user.clone());
-        let want = MpsOrder::Want(SharerRequest { attempt, slice, user, share });
+        let request = MpsOrder::Share(SharerRequest { attempt, slice, user, share });
         self.shared.insert(attempt);
         self.unshared.insert(attempt, order);
         if self.facts.mps.is_none() {
             self.never_starts(attempt, Outcome::NotStarted, "the node has no MPS".to_owned());
-        } else if self.mps.try_send(want).is_err() {
+        } else if self.mps.try_send(request).is_err() {
             let reason = "too many orders wait for MPS".to_owned();
             self.never_starts(attempt, Outcome::NotStarted, reason);
         }

@@ -26,7 +26,8 @@ const UNKNOWN: u32 = 999;
 const RECOVERY_ACTION: u32 = 230;
 
 /// Longest UUID (`NVML_DEVICE_UUID_V2_BUFFER_SIZE`) and name.
-const TEXT: usize = 96;
+const TEXT_BYTES: c_uint = 96;
+
 /// The loaded library.
 pub struct NvmlLibrary {
     nvml: Nvml,
@@ -200,14 +201,14 @@ impl NvmlLibrary {
                 place
             ))
         })?;
-        let mut list = vec![nvmlGpuInstancePlacement_t { start: 0, size: 0 }; to_size(count)];
+        let mut list = vec![nvmlGpuInstancePlacement_t { start: 0, size: 0 }; count as usize];
         call!(self.nvmlDeviceGetGpuInstancePossiblePlacements_v2(
             device,
             profile,
             list.as_mut_ptr(),
             &raw mut count
         ))?;
-        list.truncate(to_size(count));
+        list.truncate(count as usize);
         Ok(list)
     }
 
@@ -220,9 +221,9 @@ impl NvmlLibrary {
     ) -> Result<Vec<nvmlGpuInstance_t>, NvmlCallError> {
         let mut count = most;
         // The call takes no capacity: the list must hold as many as there can be.
-        let mut list = vec![std::ptr::null_mut(); to_size(most.max(1))];
+        let mut list = vec![std::ptr::null_mut(); most.max(1) as usize];
         call!(self.nvmlDeviceGetGpuInstances(device, profile, list.as_mut_ptr(), &raw mut count))?;
-        list.truncate(to_size(count));
+        list.truncate(count as usize);
         Ok(list)
     }
 
@@ -341,15 +342,17 @@ impl NvmlLibrary {
 }
 
 /// Returns the version word of a structure (`nvmlStruct##_v##ver`).
-fn versioned<T>(version: u32) -> u32 {
-    u32::try_from(size_of::<T>()).unwrap_or(0) | version << 24
+#[expect(clippy::cast_possible_truncation, reason = "checked before: the size has 24 bits")]
+const fn versioned<T>(version: u32) -> u32 {
+    const { assert!(size_of::<T>() < 1 << 24, "the word has no place for the size") };
+    size_of::<T>() as u32 | version << 24
 }
 
 fn text(
     fill: impl FnOnce(*mut c_char, c_uint) -> Result<(), NvmlCallError>,
 ) -> Result<String, NvmlCallError> {
-    let mut buffer = [0; TEXT];
-    fill(buffer.as_mut_ptr(), c_uint::try_from(TEXT).unwrap_or(0))?;
+    let mut buffer = [0; TEXT_BYTES as usize];
+    fill(buffer.as_mut_ptr(), TEXT_BYTES)?;
     Ok(to_text(&buffer).unwrap_or_default())
 }
 
@@ -357,8 +360,4 @@ fn to_text(buffer: &[c_char]) -> Option<String> {
     let bytes: Vec<u8> = buffer.iter().map(|c| c.to_ne_bytes()[0]).collect();
     let text = CStr::from_bytes_until_nul(&bytes).ok()?.to_str().ok()?;
     Some(text.to_owned()).filter(|text| !text.is_empty())
-}
-
-fn to_size(count: c_uint) -> usize {
-    usize::try_from(count).unwrap_or(0)
 }

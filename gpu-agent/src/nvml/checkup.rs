@@ -13,7 +13,7 @@ use tessera_agent_core::nvml::error::{ErrorHandling, NvmlCallError};
 /// What the process prints: one line of JSON.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum CheckupOutput {
-    /// The library answered.
+    /// The library answered. An agent of an earlier release, which still runs, reads this name.
     Told(DriverFacts),
     /// The library could not be used.
     Refused(NvmlCallError),
@@ -23,7 +23,7 @@ pub enum CheckupOutput {
 ///
 /// # Errors
 ///
-/// Standard output broke: whoever asked is gone.
+/// Standard output broke: the reader is gone.
 pub fn run(library: &OsStr) -> io::Result<()> {
     let answer = match look(library) {
         Ok(facts) => CheckupOutput::Told(facts),
@@ -68,7 +68,7 @@ fn gpu(library: &NvmlLibrary, device: nvmlDevice_t, index: u32) -> GpuCheckup {
     }
 }
 
-/// Asks what only those may ask who may configure MIG; nothing is changed.
+/// Makes a query for which one needs the right to configure MIG; nothing is changed.
 fn may_cut(library: &NvmlLibrary, device: nvmlDevice_t) -> Result<(), NvmlCallError> {
     let mut last = NvmlCallError { call: "nvmlDeviceGetGpuInstances".to_owned(), code: 3 };
     for number in 0..NVML_GPU_INSTANCE_PROFILE_COUNT {

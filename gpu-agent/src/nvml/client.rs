@@ -78,18 +78,18 @@ impl NvmlClient {
         Self { queue, samples, counts }
     }
 
-    /// Returns how often the worker was asked, and what came of it.
+    /// Returns how often the worker was queried, and what came of it.
     pub const fn counts(&self) -> &RequestCounts {
         &self.counts
     }
 
-    /// Samples a GPU, once nothing else is asked of the worker.
+    /// Samples a GPU, once nothing else waits for the worker.
     ///
     /// # Errors
     ///
     /// [`NvmlFailed`].
     pub async fn sample(&self, gpu: GpuId) -> Result<GpuSample, NvmlFailed> {
-        match ask(&self.samples, NvmlRequest::Sample(gpu)).await? {
+        match send_request(&self.samples, NvmlRequest::Sample(gpu)).await? {
             NvmlReply::Sample(sample) => Ok(*sample),
             NvmlReply::Gpus(_)
             | NvmlReply::Gpu(_)
@@ -100,17 +100,17 @@ impl NvmlClient {
         }
     }
 
-    /// Asks the worker.
+    /// Queries the worker.
     ///
     /// # Errors
     ///
     /// [`NvmlFailed`].
-    pub async fn ask(&self, request: NvmlRequest) -> Result<NvmlReply, NvmlFailed> {
-        ask(&self.queue, request).await
+    pub async fn request(&self, request: NvmlRequest) -> Result<NvmlReply, NvmlFailed> {
+        send_request(&self.queue, request).await
     }
 }
 
-async fn ask(
+async fn send_request(
     queue: &mpsc::Sender<QueuedRequest>,
     request: NvmlRequest,
 ) -> Result<NvmlReply, NvmlFailed> {
@@ -137,7 +137,7 @@ struct RequestDeadlines {
 
 #[expect(
     clippy::disallowed_methods,
-    reason = "a deadline of a process or a connection at the edge"
+    reason = "a GPU whose driver hangs is left alone for a real minute"
 )]
 async fn serve(
     program: WorkerProgram,
@@ -173,7 +173,7 @@ async fn serve(
             }
         }
         counts.count(&request, &replied);
-        // Fails if whoever asked is gone.
+        // Fails if the reader is gone.
         let _ = answer.send(replied);
     }
 }

@@ -1,4 +1,4 @@
-//! How often the driver was asked, and what came of it.
+//! How often the driver was queried, and what came of it.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -9,7 +9,7 @@ use super::messages::{NvmlReply, NvmlRequest};
 /// Most counters: far more than there are requests and codes of the driver.
 const COUNTERS_MAX: usize = 256;
 
-/// Counters by what was asked and how it ended: `ok`, `no_answer`, or the driver's code.
+/// Counters by what was queried and how it ended: `ok`, `no_answer`, or the driver's code.
 #[derive(Clone, Debug, Default)]
 pub struct RequestCounts(Arc<Mutex<BTreeMap<(&'static str, String), u64>>>);
 
@@ -51,7 +51,7 @@ mod tests {
         counts.count(&NvmlRequest::List, &Err(NvmlFailed::NoAnswer));
 
         let all: Vec<_> = counts.all().into_iter().map(|((_, how), times)| (how, times)).collect();
-        let wanted = [("code 15", 1), ("no_answer", 1), ("ok", 2)];
-        assert_eq!(all, wanted.map(|(how, times)| (how.to_owned(), times)));
+        let expected = [("code 15", 1), ("no_answer", 1), ("ok", 2)];
+        assert_eq!(all, expected.map(|(how, times)| (how.to_owned(), times)));
     }
 }

@@ -5,36 +5,35 @@ use std::io;
 use std::process::Stdio;
 use std::time::Duration;
 
+use tessera_model::backoff::{Backoff, FailureCount};
 use tokio::io::AsyncReadExt as _;
 use tokio::process::{Child, ChildStdout, Command};
 use tokio::sync::mpsc;
 
 use super::client::WorkerProgram;
 use super::watch::WatchMessage;
-use crate::gpus::{DriverNotice, ErrorSource, GpuAddress, ReportedError};
+use crate::messages::gpu::{DriverNotice, ErrorSource, GpuAddress, ReportedError};
 use crate::shepherd::socket::take_frame;
 use crate::sys::clock;
 
 /// A worker that reported nothing for so long hangs in the kernel.
 const SILENT_AFTER: Duration = Duration::from_secs(15);
-/// Pause before another one is started, doubled each time.
-const PAUSE_MIN: Duration = Duration::from_secs(1);
-/// Longest pause.
-const PAUSE_MAX: Duration = Duration::from_secs(60);
+/// Pauses before another one is started.
+const BACKOFF: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(60));
 /// Most killed workers that may still hang in the kernel before no new one is started.
 const GHOSTS_MAX: usize = 3;
 
 /// Forwards events for as long as there is a receiver.
 pub async fn run(program: WorkerProgram, reported: mpsc::Sender<DriverNotice>) {
     let mut ghosts: Vec<Child> = Vec::new();
-    let mut pause = PAUSE_MIN;
+    let mut failures = FailureCount::new(BACKOFF);
     while !reported.is_closed() {
         ghosts.retain_mut(|ghost| !matches!(ghost.try_wait(), Ok(Some(_))));
         if ghosts.len() < GHOSTS_MAX {
             match start(&program) {
                 Ok((mut child, output)) => {
                     if listen(output, &reported).await {
-                        pause = PAUSE_MIN;
+                        failures.reset();
                     }
                     // Not waited for: it may be stuck in the kernel.
                     let _ = child.start_kill();
@@ -43,8 +42,7 @@ pub async fn run(program: WorkerProgram, reported: mpsc::Sender<DriverNotice>) {
                 Err(error) => tracing::error!(%error, "the events' worker can't be started"),
             }
         }
-        tokio::time::sleep(pause).await;
-        pause = (pause * 2).min(PAUSE_MAX);
+        tokio::time::sleep(failures.count_failure()).await;
     }
 }
 
@@ -97,7 +95,7 @@ async fn listen(mut output: ChildStdout, reported: &mpsc::Sender<DriverNotice>) 
 
 fn notice_of(received: WatchMessage) -> Option<DriverNotice> {
     match received {
-        WatchMessage::Beat => None,
+        WatchMessage::Heartbeat => None,
         WatchMessage::Lost => Some(DriverNotice::Lost),
         WatchMessage::Xid { gpu, xid, instance } => Some(DriverNotice::Noticed(ReportedError {
             source: ErrorSource::Events,

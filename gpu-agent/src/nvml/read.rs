@@ -10,7 +10,7 @@ use tessera_model::{Bytes, GpuId};
 use tessera_wire::frames::{ComputeInstanceReport, MigReport};
 
 use super::calls::NvmlLibrary;
-use tessera_agent_core::nvml::error::{ErrorHandling, NvmlCallError};
+use tessera_agent_core::nvml::error::{ErrorHandling, NvmlCallError, return_code};
 use tessera_agent_core::nvml::facts::{GpuFacts, InstanceFacts, InstanceUser};
 
 /// CUDA's major capability of Hopper, the first generation whose MIG mode ends with the boot.
@@ -26,7 +26,7 @@ pub struct InstanceHandle {
     pub slot: Slot,
 }
 
-/// Reads everything that the agent wants to know of a GPU. `known` is its geometry, if it was
+/// Reads everything that the agent needs to know of a GPU. `known` is its geometry, if it was
 /// read before with MIG mode on.
 pub fn gpu(
     library: &NvmlLibrary,
@@ -181,10 +181,12 @@ fn instance_facts(
         }
         seen => seen,
     };
+    let compute =
+        u32::try_from(compute).map_err(|_| out_of_range("nvmlGpuInstanceGetComputeInstances"))?;
     Ok(InstanceFacts {
         slot: instance.slot,
         number: instance.number,
-        compute: u32::try_from(compute).unwrap_or(u32::MAX),
+        compute,
         slice,
         parts,
         memory: profile.map_or(Bytes::ZERO, |profile| profile.memory),
@@ -230,7 +232,13 @@ fn part(
         u32::from(profile.sms) * u32::from(slot.slices) / whole
     });
     let sms = reported.map_or(counted, |reported| reported.multiprocessorCount);
-    Ok(Extent::Part { slot, sms: u16::try_from(sms).unwrap_or(u16::MAX) })
+    let sms = u16::try_from(sms).map_err(|_| out_of_range("nvmlDeviceGetAttributes_v2"))?;
+    Ok(Extent::Part { slot, sms })
+}
+
+/// A figure of the driver that no GPU can have: the GPU counts as faulty, as for unknown errors.
+fn out_of_range(call: &str) -> NvmlCallError {
+    NvmlCallError { call: call.to_owned(), code: return_code::UNKNOWN }
 }
 
 /// Returns where a compute instance stands.
@@ -264,10 +272,9 @@ pub fn standing_of(
     for handle in library.instances(device, profile.id.0, u32::from(profile.max_instances))? {
         // One that another program destroyed meanwhile.
         let Some(info) = optional(library.instance(handle))? else { continue };
-        let slot = Slot {
-            start: u8::try_from(info.placement.start).unwrap_or(u8::MAX),
-            profile: ProfileId(info.profileId),
-        };
+        let start = u8::try_from(info.placement.start)
+            .map_err(|_| out_of_range("nvmlGpuInstanceGetInfo"))?;
+        let slot = Slot { start, profile: ProfileId(info.profileId) };
         list.push(InstanceHandle { handle, number: info.id, slot });
     }
     Ok(list)

@@ -12,10 +12,10 @@ use super::read;
 use tessera_agent_core::nvml::error::{ErrorHandling, NvmlCallError};
 use tessera_agent_core::nvml::sample::{GpuSample, InstanceSample, ProcessSample};
 
-/// How long a layout is believed at most. Our own changes are known at once, and those of others
+/// How long a layout is used at most. Our own changes are known at once, and those of others
 /// when an instance of it fails to answer or a process names one that it lacks.
 const LAYOUT_KEPT: Duration = Duration::from_secs(60);
-/// How long it is believed whose a process is: pids come back only after thousands of others.
+/// How long the owner of a process is used: pids come back only after thousands of others.
 const OWNER_KEPT: Duration = Duration::from_secs(5);
 /// Most processes whose owners are remembered.
 const OWNERS_MAX: usize = 4096;
@@ -95,7 +95,7 @@ impl Sampler {
 
     #[expect(
         clippy::disallowed_methods,
-        reason = "a deadline of a process or a connection at the edge"
+        reason = "a list of instances is used for a real time before it is read again"
     )]
     fn places(
         &mut self,
@@ -169,7 +169,7 @@ impl Sampler {
 
     #[expect(
         clippy::disallowed_methods,
-        reason = "a deadline of a process or a connection at the edge"
+        reason = "the owner of a process is used for a real time before it is read again"
     )]
     fn owner(&mut self, pid: u32) -> ProcessOwner {
         if self.owners.len() >= OWNERS_MAX {

@@ -28,7 +28,7 @@ const AGAIN_AFTER: Duration = Duration::from_secs(5);
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum WatchMessage {
     /// It waits.
-    Beat,
+    Heartbeat,
     /// An error.
     Xid {
         /// The GPU that it belongs to.
@@ -94,7 +94,7 @@ impl Watch {
 
     #[expect(
         clippy::disallowed_methods,
-        reason = "a deadline of a process or a connection at the edge"
+        reason = "GPUs are counted in real time, between waits for the driver"
     )]
     fn send(&self) -> io::Result<()> {
         let mut output = io::stdout().lock();
@@ -105,9 +105,9 @@ impl Watch {
                     (Some(gpu), Ok(xid)) => {
                         WatchMessage::Xid { gpu: gpu.clone(), xid, instance: event.instance }
                     }
-                    _ => WatchMessage::Beat,
+                    _ => WatchMessage::Heartbeat,
                 },
-                Err(fault) if fault.is_timeout() => WatchMessage::Beat,
+                Err(fault) if fault.is_timeout() => WatchMessage::Heartbeat,
                 Err(fault) if fault.code == LOST => {
                     // Said again and again as long as it lasts.
                     std::thread::sleep(Duration::from_millis(WAIT_MS.into()));

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use tessera_model::AttemptId;
 use tessera_wire::frames::LogStream;
 
-/// Where output goes that nobody wants: nothing is kept of it, not even a link.
+/// Where output goes that nobody reads: nothing is kept of it, not even a link.
 pub const NOWHERE: &str = "/dev/null";
 
 /// Returns the folder of an attempt: its script, its working folder if it has no other, and its
@@ -14,7 +14,7 @@ pub fn folder(data: &Path, attempt: AttemptId) -> PathBuf {
     data.join("attempts").join(attempt.as_uuid().hyphenated().to_string())
 }
 
-/// Returns the file of one of an attempt's outputs, or the link to where its user wanted it.
+/// Returns the file of one of an attempt's outputs, or the link to where its user directed it.
 pub fn output(data: &Path, attempt: AttemptId, stream: LogStream) -> PathBuf {
     let ending = match stream {
         LogStream::Stdout => "out",

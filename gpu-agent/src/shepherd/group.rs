@@ -87,7 +87,7 @@ impl Group {
             .is_ok_and(|events| events.lines().any(|line| line == "populated 0"))
     }
 
-    /// Returns how often the kernel killed a member for want of memory; 0 where it doesn't count.
+    /// Returns how often the kernel killed a member for lack of memory; 0 where it doesn't count.
     pub fn out_of_memory_kills(&self) -> u64 {
         std::fs::read_to_string(self.path.join("memory.events"))
             .ok()

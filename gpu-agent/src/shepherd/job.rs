@@ -86,7 +86,7 @@ impl RunningAttempt {
 
     /// Returns the program's pid.
     pub fn pid(&self) -> u32 {
-        u32::try_from(self.child.pid).unwrap_or(0)
+        self.child.pid.cast_unsigned()
     }
 
     /// Returns when it was started, on the wall clock.
@@ -129,7 +129,7 @@ impl RunningAttempt {
             && self.time_limit_ends.is_some_and(|ends| ends <= now)
         {
             self.time_limit_ends = None;
-            self.ask(now, Signalled::TimeLimit(limit));
+            self.request_end(now, Signalled::TimeLimit(limit));
         }
     }
 
@@ -154,8 +154,8 @@ impl RunningAttempt {
         command.spawn().is_ok()
     }
 
-    /// Asks the program to end. The first cause counts; asking again changes nothing.
-    pub fn ask(&mut self, now: Millis, cause: Signalled) {
+    /// Signals the program to end. The first cause counts; a repetition changes nothing.
+    pub fn request_end(&mut self, now: Millis, cause: Signalled) {
         if self.signalled.is_some() {
             return;
         }

@@ -30,7 +30,7 @@ impl NowFile {
             .truncate(true)
             .mode(0o600)
             .open(path(data, shepherd))?;
-        // The block is taken now: naming an attempt later can't fail for want of space.
+        // The block is taken now: naming an attempt later can't fail for lack of space.
         file.write_all_at(&[0; 16], 0)?;
         Ok(Self(file))
     }

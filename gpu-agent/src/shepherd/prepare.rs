@@ -117,7 +117,7 @@ fn open_outputs(data: &Path, order: &SpawnOrder) -> Result<(File, File), Prepare
     let open = |given: Option<&String>, stream| match given {
         Some(path) => {
             let file = open_given(Path::new(path), order)?;
-            // Whoever asks for the output finds it among the node's, wherever it went.
+            // A reader of the output finds it among the node's, wherever it went.
             if path != files::NOWHERE {
                 let _ = std::os::unix::fs::symlink(path, own(stream));
             }
@@ -231,7 +231,7 @@ pub fn explain(error: &SpawnError, program: &CString) -> PrepareError {
             PrepareError::by_job(format!("the working folder could not be entered: {cause}"))
         }
         SpawnError::Execute(cause) => match cause.raw_os_error() {
-            // The file itself was found before: what is missing is what it asks for.
+            // The file itself was found before: what is missing is what its name refers to.
             Some(libc::ENOENT | libc::ENOTDIR) => PrepareError::by_job(match interpreter(&shown) {
                 Some(interpreter) => format!("no such interpreter: {interpreter}"),
                 None => format!("the interpreter that {shown} names doesn't exist"),

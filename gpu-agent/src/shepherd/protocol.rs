@@ -29,7 +29,7 @@ pub enum ToShepherd {
     Script(String),
     /// Start an attempt.
     Spawn(Box<SpawnOrder>),
-    /// Ask the attempt to end: `SIGTERM`, grace, `SIGKILL`.
+    /// End the attempt: `SIGTERM`, grace, `SIGKILL`.
     Stop {
         /// The attempt's id.
         attempt: AttemptId,
@@ -84,7 +84,7 @@ pub enum FromShepherd {
         started_unix: Millis,
     },
     /// The attempt is over and nothing of it runs. The shepherd holds the record until it is
-    /// asked to forget it, or until it has put it on disk.
+    /// notified to forget it, or until it has put it on disk.
     Ended {
         /// The attempt's id.
         attempt: AttemptId,

@@ -33,7 +33,7 @@ pub struct StoredExitRecord {
 ///
 /// # Errors
 ///
-/// The disk refused: whoever holds the record must go on holding it.
+/// The disk refused: its holder must keep the record.
 pub fn keep(data: &Path, kept: &StoredExitRecord) -> io::Result<()> {
     let mut body = Vec::with_capacity(256);
     codec::encode(kept, &mut body).map_err(io::Error::other)?;

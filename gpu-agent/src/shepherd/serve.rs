@@ -158,8 +158,9 @@ impl Shepherd {
         let next = of_job.into_iter().chain(of_ends).min();
         let at = next.map_or(Millis::ZERO, |next| next.max(now.plus(Millis::new(1)))).get();
         let value = Timespec {
-            tv_sec: i64::try_from(at / 1000).unwrap_or(i64::MAX),
-            tv_nsec: i64::try_from(at % 1000 * 1_000_000).unwrap_or(0),
+            // A thousandth of a `u64` is below the largest `i64`.
+            tv_sec: (at / 1000).cast_signed(),
+            tv_nsec: (at % 1000 * 1_000_000).cast_signed(),
         };
         let spec = Itimerspec { it_interval: Timespec { tv_sec: 0, tv_nsec: 0 }, it_value: value };
         // A zero time disarms; an absolute one that has passed fires at once. Setting it also
@@ -226,7 +227,7 @@ impl Shepherd {
             ToShepherd::Spawn(order) => self.spawn(*order),
             ToShepherd::Stop { attempt, cause } => {
                 if let Some(job) = running(&mut self.job, attempt) {
-                    job.ask(clock::boot_now(), Signalled::Stopped(cause));
+                    job.request_end(clock::boot_now(), Signalled::Stopped(cause));
                 }
             }
             ToShepherd::Kill { attempt, reason } => {

@@ -105,7 +105,7 @@ pub fn frame_bytes<T: Serialize>(frame: &T) -> io::Result<Vec<u8>> {
 /// The bytes are no frames of ours: give the connection up.
 pub fn take_frame<T: DeserializeOwned>(buffer: &mut Vec<u8>) -> io::Result<Option<T>> {
     let Some((prefix, rest)) = buffer.split_first_chunk::<4>() else { return Ok(None) };
-    let length = usize::try_from(u32::from_be_bytes(*prefix)).unwrap_or(usize::MAX);
+    let length = u32::from_be_bytes(*prefix) as usize;
     if length > FRAME_BYTES_MAX {
         return Err(io::ErrorKind::InvalidData.into());
     }

@@ -8,25 +8,22 @@ use tessera_model::{BootId, Millis};
 
 /// Reads `CLOCK_BOOTTIME`: it goes on during suspend and never jumps.
 pub fn boot_now() -> Millis {
-    let now = clock_gettime(ClockId::Boottime);
-    let seconds = u64::try_from(now.tv_sec).unwrap_or(0);
-    let millis = u64::try_from(now.tv_nsec).unwrap_or(0) / 1_000_000;
-    Millis::new(seconds.saturating_mul(1000).saturating_add(millis))
+    Millis::new(nanos_of(ClockId::Boottime) / 1_000_000)
 }
 
 /// Reads the wall clock, in milliseconds since 1970.
-#[expect(clippy::disallowed_methods, reason = "this is the clock")]
+#[expect(clippy::disallowed_methods, reason = "this is the wall clock that the agent passes on")]
 pub fn unix_now() -> Millis {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    Millis::new(u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
+    #[expect(clippy::cast_possible_truncation, reason = "584 million years of milliseconds fit")]
+    let millis = since.as_millis() as u64;
+    Millis::new(millis)
 }
 
 /// Returns when something happened that the kernel noted in microseconds of its monotonic clock;
 /// never in the future.
 pub fn unix_at_monotonic(micros: u64) -> Millis {
-    let now = clock_gettime(ClockId::Monotonic);
-    let seconds = u64::try_from(now.tv_sec).unwrap_or(0);
-    let now = seconds.saturating_mul(1_000) + u64::try_from(now.tv_nsec).unwrap_or(0) / 1_000_000;
+    let now = nanos_of(ClockId::Monotonic) / 1_000_000;
     unix_now().minus(Millis::new(now.saturating_sub(micros / 1_000)))
 }
 
@@ -53,8 +50,12 @@ pub fn boot_id_in(path: &std::path::Path) -> io::Result<BootId> {
 
 /// Reads `CLOCK_MONOTONIC`: what kernels are timed by.
 pub fn monotonic_now() -> tessera_kernel_queue::Nanos {
-    let now = clock_gettime(ClockId::Monotonic);
-    let seconds = u64::try_from(now.tv_sec).unwrap_or(0);
-    let nanos = u64::try_from(now.tv_nsec).unwrap_or(0);
-    tessera_kernel_queue::Nanos::new(seconds.saturating_mul(1_000_000_000).saturating_add(nanos))
+    tessera_kernel_queue::Nanos::new(nanos_of(ClockId::Monotonic))
+}
+
+/// Reads a clock that counts from the start of the machine: it is never negative, and 584 years of
+/// nanoseconds fit.
+fn nanos_of(clock: ClockId) -> u64 {
+    let now = clock_gettime(clock);
+    now.tv_sec.cast_unsigned() * 1_000_000_000 + now.tv_nsec.cast_unsigned()
 }

@@ -69,9 +69,9 @@ fn parse_start_ticks(stat: &str) -> Option<u64> {
 
 /// Returns whether a process belongs to an attempt, by its environment.
 pub fn belongs_to(pid: u32, attempt: &str) -> bool {
-    let wanted = format!("TESSERA_ATTEMPT_ID={attempt}");
+    let mark = format!("TESSERA_ATTEMPT_ID={attempt}");
     let environment = std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
-    environment.split(|byte| *byte == 0).any(|pair| pair == wanted.as_bytes())
+    environment.split(|byte| *byte == 0).any(|pair| pair == mark.as_bytes())
 }
 
 /// Kills every process that belongs to an attempt by its environment; returns how many
@@ -81,21 +81,21 @@ pub fn kill_by_environment(attempt: &str) -> usize {
 }
 
 /// Kills every process whose environment holds this `NAME=value`; returns how many were found.
-pub fn kill_marked(wanted: &str) -> usize {
-    let found = each_marked(wanted, |descriptor| {
+pub fn kill_marked(mark: &str) -> usize {
+    let found = each_marked(mark, |descriptor| {
         let _ = pidfd_send_signal(descriptor, Signal::KILL);
     });
     found.len()
 }
 
 /// Returns every process whose environment holds this `NAME=value`.
-pub fn marked(wanted: &str) -> Vec<u32> {
-    each_marked(wanted, |_| ())
+pub fn marked(mark: &str) -> Vec<u32> {
+    each_marked(mark, |_| ())
 }
 
 /// Does something with every process whose environment holds this `NAME=value`, while its
 /// descriptor pins it.
-fn each_marked(wanted: &str, act: impl Fn(&OwnedFd)) -> Vec<u32> {
+fn each_marked(mark: &str, act: impl Fn(&OwnedFd)) -> Vec<u32> {
     let Ok(processes) = std::fs::read_dir("/proc") else { return Vec::new() };
     let mut found = Vec::new();
     for entry in processes.flatten() {
@@ -106,7 +106,7 @@ fn each_marked(wanted: &str, act: impl Fn(&OwnedFd)) -> Vec<u32> {
         let Some(pid) = i32::try_from(number).ok().and_then(Pid::from_raw) else { continue };
         let Ok(descriptor) = pidfd_open(pid, PidfdFlags::empty()) else { continue };
         let environment = std::fs::read(entry.path().join("environ")).unwrap_or_default();
-        if environment.split(|byte| *byte == 0).any(|pair| pair == wanted.as_bytes()) {
+        if environment.split(|byte| *byte == 0).any(|pair| pair == mark.as_bytes()) {
             found.push(number);
             act(&descriptor);
         }

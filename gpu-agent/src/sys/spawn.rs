@@ -127,13 +127,15 @@ fn clone(pidfd: &mut c_int, group: Option<RawFd>) -> i32 {
     let mut args: libc::clone_args = unsafe { MaybeUninit::zeroed().assume_init() };
     args.flags = flags;
     args.cgroup = cgroup;
-    args.exit_signal = u64::try_from(libc::SIGCHLD).unwrap_or(17);
-    args.pidfd = u64::try_from(ptr::from_mut(pidfd).addr()).unwrap_or(0);
+    args.exit_signal = u64::from(libc::SIGCHLD.cast_unsigned());
+    args.pidfd = ptr::from_mut(pidfd).addr() as u64;
     // SAFETY: no memory is shared (no CLONE_VM), so this returns twice like fork; the
     // structure and the place for the descriptor outlive the call.
     let pid =
         unsafe { libc::syscall(libc::SYS_clone3, &raw const args, size_of::<libc::clone_args>()) };
-    i32::try_from(pid).unwrap_or(-1)
+    #[expect(clippy::cast_possible_truncation, reason = "a pid has 22 bits, and -1 stays -1")]
+    let pid = pid as i32;
+    pid
 }
 
 /// Turns the child into the program. Only async-signal-safe calls.
@@ -216,14 +218,13 @@ pub fn wait(pid: i32, block: bool) -> Option<ReapedChild> {
         status,
         user_ms: millis(usage.ru_utime),
         system_ms: millis(usage.ru_stime),
-        max_rss_kib: u64::try_from(usage.ru_maxrss).unwrap_or(0),
+        max_rss_kib: usage.ru_maxrss.cast_unsigned(),
     })
 }
 
 fn millis(time: libc::timeval) -> u64 {
-    let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
-    let micros = u64::try_from(time.tv_usec).unwrap_or(0);
-    seconds.saturating_mul(1000).saturating_add(micros / 1000)
+    // Times that a process used: never negative, and no longer than the machine runs.
+    time.tv_sec.cast_unsigned() * 1000 + time.tv_usec.cast_unsigned() / 1000
 }
 
 /// Makes this process deaf to what would end it by accident: a closed terminal, a broken pipe,

@@ -20,7 +20,7 @@ pub fn collect(node: &str, state: &TelemetryState, kernels: Option<&SharedNumber
     metrics.sample(&[("version", env!("CARGO_PKG_VERSION"))], 1.0);
     let help = "Attempts that have a GPU of this node now.";
     metrics.metric(metric::AGENT_ATTEMPTS, MetricKind::Gauge, help);
-    let running = state.meters().values().flat_map(Meter::tenants).fold(0, |all, _| all + 1);
+    let running = state.meters().values().flat_map(Meter::tenancies).fold(0, |all, _| all + 1);
     metrics.sample(&[("node", node), ("state", "running")], count(running));
     let help = "Samples of a GPU by result: a failed one is a gap in its figures.";
     metrics.metric(metric::GPU_SAMPLES, MetricKind::Counter, help);

@@ -1,4 +1,4 @@
-//! The meters of a node's GPUs, shared by the sampling and by those who want to see.
+//! The meters of a node's GPUs, shared by the sampling and by those who need to see.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -9,8 +9,8 @@ use tessera_wire::frames::{
     SliceFigures,
 };
 
+use crate::messages::telemetry::TELEMETRY_EVENTS_MAX;
 use crate::nvml::counts::RequestCounts;
-use crate::telemetry::EVENTS_MAX;
 use tessera_agent_core::nvml::sample::GpuSample;
 use tessera_agent_core::telemetry::job_map::JobMap;
 use tessera_agent_core::telemetry::meter::{GpuTenancy, Meter, MeterState};
@@ -35,7 +35,7 @@ pub struct TelemetryState {
     inventory: Option<Vec<GpuTenancy>>,
     /// Samples by GPU: good ones, and failed ones.
     counts: BTreeMap<GpuId, (u64, u64)>,
-    /// What was asked of the driver.
+    /// The request of the driver.
     calls: RequestCounts,
 }
 
@@ -57,18 +57,18 @@ impl TelemetryState {
     }
 
     /// Takes in how an attempt stands.
-    pub fn tenant(&mut self, tenant: &GpuTenancy) {
+    pub fn tenancy(&mut self, tenancy: &GpuTenancy) {
         if let Some(held) = &mut self.inventory {
             // A GPU that is found only later must not be given an attempt that is over.
-            held.retain(|known| known.attempt != tenant.attempt);
-            if !self.meters.contains_key(&tenant.gpu) && held.len() < EVENTS_MAX {
-                held.push(tenant.clone());
+            held.retain(|known| known.attempt != tenancy.attempt);
+            if !self.meters.contains_key(&tenancy.gpu) && held.len() < TELEMETRY_EVENTS_MAX {
+                held.push(tenancy.clone());
             }
         }
-        let Some(meter) = self.meters.get_mut(&tenant.gpu) else { return };
-        meter.begin(tenant);
-        if let Some(ended) = tenant.ended {
-            meter.end(tenant.attempt, ended);
+        let Some(meter) = self.meters.get_mut(&tenancy.gpu) else { return };
+        meter.begin(tenancy);
+        if let Some(ended) = tenancy.ended {
+            meter.end(tenancy.attempt, ended);
         }
     }
 
@@ -108,7 +108,7 @@ impl TelemetryState {
         }
     }
 
-    /// Returns whether a GPU is worth a closer look.
+    /// Returns whether a GPU is to be sampled more often.
     pub fn is_busy(&self, gpu: &GpuId) -> bool {
         self.meters.get(gpu).is_some_and(Meter::is_busy)
     }
@@ -133,7 +133,7 @@ impl TelemetryState {
         self.calls = calls.clone();
     }
 
-    /// Returns what was asked of the driver.
+    /// Returns what was queried of the driver.
     pub const fn calls(&self) -> &RequestCounts {
         &self.calls
     }
@@ -162,7 +162,7 @@ impl TelemetryState {
             activity: activity(TrackSubject::Slot(place.slot)),
         });
         let attempts =
-            meter.tenants().take(ATTEMPT_FIGURES_MAX).map(|(attempt, job, _)| AttemptFigures {
+            meter.tenancies().take(ATTEMPT_FIGURES_MAX).map(|(attempt, job, _)| AttemptFigures {
                 attempt,
                 job,
                 memory_used: newest(TrackSubject::Attempt(attempt), TrackedFigure::Memory)
@@ -186,11 +186,11 @@ impl TelemetryState {
 }
 
 fn take_inventory(gpu: &GpuId, meter: &mut Meter, held: &[GpuTenancy]) {
-    for tenant in held.iter().filter(|tenant| tenant.gpu == *gpu) {
-        meter.begin(tenant);
-        if let Some(ended) = tenant.ended {
-            meter.end(tenant.attempt, ended);
+    for tenancy in held.iter().filter(|tenancy| tenancy.gpu == *gpu) {
+        meter.begin(tenancy);
+        if let Some(ended) = tenancy.ended {
+            meter.end(tenancy.attempt, ended);
         }
     }
-    meter.end_unless(|attempt| held.iter().any(|tenant| tenant.attempt == attempt));
+    meter.end_unless(|attempt| held.iter().any(|tenancy| tenancy.attempt == attempt));
 }

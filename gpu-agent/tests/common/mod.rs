@@ -1,5 +1,5 @@
-//! A controller for tests: real certificates, a real QUIC server, and whatever a test wants to
-//! say. With it, real agents in folders of their own.
+//! A controller for tests: real certificates, a real QUIC server, and whatever a test needs to
+//! send. With it, real agents in folders of their own.
 
 #![allow(dead_code)]
 
@@ -80,7 +80,7 @@ pub fn runs(pid: u32) -> bool {
 }
 
 impl Cluster {
-    #[expect(clippy::disallowed_methods, reason = "measures real time")]
+    #[expect(clippy::disallowed_methods, reason = "certificates are valid from now on")]
     pub fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
         let now = time::OffsetDateTime::now_utc();
@@ -93,7 +93,7 @@ impl Cluster {
     }
 
     /// Makes a node's identity in its data folder.
-    #[expect(clippy::disallowed_methods, reason = "measures real time")]
+    #[expect(clippy::disallowed_methods, reason = "certificates are valid from now on")]
     pub fn enrol(&self, name: &str) -> PathBuf {
         let data = self.folder.path().join(name);
         let node = NodeIdentity {
@@ -215,7 +215,7 @@ impl Session {
             }
         }
         if self.renewing {
-            // The first lease: granted once it is asked for.
+            // The first lease: granted once it is requested.
             let Some(frame) = self.received.recv().await else { panic!("the session ended") };
             let ToController::Renew { sent, generation } = frame else { panic!("{frame:?}") };
             self.send(ToAgent::RenewOk { sent, generation }).await;
@@ -231,7 +231,7 @@ impl Session {
         self.try_next().await.expect("the session ended")
     }
 
-    #[expect(clippy::disallowed_methods, reason = "measures real time")]
+    #[expect(clippy::disallowed_methods, reason = "a test gives up after a real time")]
     pub async fn try_next(&mut self) -> Option<ToController> {
         let give_up = Instant::now() + PATIENCE;
         loop {
@@ -247,8 +247,8 @@ impl Session {
         }
     }
 
-    /// Waits for a frame that `pick` wants; drops the others.
-    #[expect(clippy::disallowed_methods, reason = "measures real time")]
+    /// Waits for a frame that `pick` takes; drops the others.
+    #[expect(clippy::disallowed_methods, reason = "a test gives up after a real time")]
     pub async fn until<T>(&mut self, mut pick: impl FnMut(&ToController) -> Option<T>) -> T {
         // As a whole: renewals keep coming, whatever doesn't.
         let give_up = Instant::now() + PATIENCE * 4;

@@ -132,7 +132,7 @@ async fn s2_while_a_launch_waits_heartbeats_and_pings_arrive() {
     assert!(page.page().heartbeat() > beat);
 }
 
-#[expect(clippy::disallowed_methods, reason = "measures real time")]
+#[expect(clippy::disallowed_methods, reason = "the test measures how soon a filler is free")]
 #[tokio::test]
 async fn s3_a_holder_that_is_killed_frees_fillers_within_ten_milliseconds() {
     const ROUNDS: usize = 50;
@@ -175,7 +175,7 @@ async fn s3_an_unreported_count_stops_grants_for_a_moment_only() {
     holder.launch(1, own, Some(&page)).await;
     page.page().add_launch();
 
-    // Wants again whenever the page says that a grant is over, as a shim does.
+    // Requests again whenever the page states that a grant is over, as a shim does.
     filler.request(1, kernel).await;
     loop {
         let grant = filler.await_grant().await;

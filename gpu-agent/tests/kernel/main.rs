@@ -54,7 +54,7 @@ async fn a_gap_is_granted_and_ends_when_the_holder_is_back() {
     assert!(!gate.page().gate().has_passed(grant.gate));
     assert!(grant.budget >= Nanos::from_micros(500) && grant.until > grant.from, "{grant:?}");
 
-    // The page tells at once, the message a little later; both end the grant.
+    // The page reports at once, the message a little later; both end the grant.
     holder.launch(2, long, Some(&gate)).await;
     assert!(gate.page().gate().has_passed(grant.gate));
     let ended = filler
@@ -114,7 +114,7 @@ async fn a_task_without_profile_is_measured_and_its_profile_is_reported_once() {
     assert_eq!((&known.id, known.took.mean()), (&kernel(0), Some(Nanos::from_micros(200))));
     assert!(learned.added.is_measured() && learned.replaced.kernels().is_empty());
 
-    // The end brings nothing that was told already.
+    // The end brings nothing that was reported already.
     shim.send(vec![ShimRecord::Bye]).await;
     shim.await_bye().await;
     rig.endpoint().handle.end_attempt(attempt.id);
@@ -207,7 +207,7 @@ async fn every_record_of_a_fast_program_arrives() {
 }
 
 #[tokio::test]
-async fn a_kernel_beyond_all_room_stays_unknown_and_runs() {
+async fn a_kernel_beyond_all_space_stays_unknown_and_runs() {
     let mut rig = Rig::new();
     let job = rig.admit("MIG-1", "job", 3);
     let mut shim = Shim::join(&job).await;

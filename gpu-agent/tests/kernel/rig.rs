@@ -159,7 +159,7 @@ pub struct HelloOverrides {
     pub process: Option<u64>,
 }
 
-/// Opens a connection and a stream, and says nothing.
+/// Opens a connection and a stream, and sends nothing.
 pub async fn dial(
     attempt: &Attempt,
     oddly: HelloOverrides,
@@ -183,7 +183,7 @@ impl Shim {
     }
 
     /// Connects a process of an attempt, perhaps with something wrong about it.
-    #[expect(clippy::disallowed_methods, reason = "measures real time")]
+    #[expect(clippy::disallowed_methods, reason = "each process of a test has a number of its own")]
     pub async fn try_join(attempt: &Attempt, oddly: HelloOverrides) -> Result<Self, Farewell> {
         let (endpoint, connection, mut writer, mut reader) = dial(attempt, oddly).await.unwrap();
         let token = from_hex(&attempt.environment[variables::TOKEN]).unwrap();
@@ -221,7 +221,7 @@ impl Shim {
         }
     }
 
-    /// Waits for a frame that is wanted, past others.
+    /// Waits for a certain frame, past others.
     pub async fn await_frame<T>(&mut self, mut wanted: impl FnMut(ToShim) -> Option<T>) -> T {
         loop {
             if let Some(found) = wanted(self.receive().await) {
@@ -263,7 +263,7 @@ impl Shim {
         .await
     }
 
-    /// Tells of a launch of a holder, counted on the page if there is one.
+    /// Reports a launch of a holder, counted on the page if there is one.
     pub async fn launch(&mut self, launch: u64, kernel: KernelIndex, gate: Option<&MappedGate>) {
         let count = gate.map_or(0, |gate| gate.page().add_launch());
         let at = monotonic_now();
@@ -275,7 +275,7 @@ impl Shim {
         self.send(vec![ShimRecord::Request { launch, kernel, beyond: None, at }]).await;
     }
 
-    /// Tells that one kernel ran so long, and the device was idle so long after it.
+    /// Reports that one kernel ran so long, and the device was idle so long after it.
     pub fn sample(kernel: KernelIndex, took: u64, gap: u64) -> ShimRecord {
         ShimRecord::Sample(KernelSample {
             kernel,

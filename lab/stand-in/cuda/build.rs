@@ -1,7 +1,7 @@
 //! Gives the library the driver's name, and writes its table of functions.
 //!
 //! `symbols.tsv` has every function of the driver with its versions, `tier-a.tsv` those that are
-//! simulated. What is in the first and not in the second becomes a function that says so.
+//! simulated. What is in the first and not in the second becomes a function that returns 801.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;

@@ -1,4 +1,4 @@
-//! Gives the library the name under which programs ask the loader for NVML.
+//! Gives the library the name under which programs load NVML.
 
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");

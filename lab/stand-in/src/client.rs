@@ -45,10 +45,10 @@ pub enum DeviceClientError {
         /// What was named.
         uuid: String,
     },
-    /// The slice has no room.
+    /// The slice has no space.
     #[error(transparent)]
     OutOfMemory(#[from] OutOfMemory),
-    /// The process can't be told apart from others.
+    /// The process can't be distinguished from others.
     #[error("can't read the start time of this process from /proc")]
     NoProc,
     /// The node can't be used.
@@ -61,7 +61,7 @@ impl DeviceClient {
     ///
     /// # Errors
     ///
-    /// [`DeviceClientError`] says why it can't be opened.
+    /// [`DeviceClientError`] states why it can't be opened.
     pub fn open(node: &SimulatedNode, uuid: &str) -> Result<Self, DeviceClientError> {
         Self::open_as(node, uuid, ClaimKind::Compute)
     }
@@ -70,7 +70,7 @@ impl DeviceClient {
     ///
     /// # Errors
     ///
-    /// [`DeviceClientError`] says why it can't be opened.
+    /// [`DeviceClientError`] states why it can't be opened.
     pub fn open_as(
         node: &SimulatedNode,
         uuid: &str,
@@ -154,15 +154,15 @@ impl ClientSlice {
     /// Returns what can be seen of a place, or `None` if it is gone.
     pub fn of(state: &DeviceState, place: ClaimPlace) -> Option<Self> {
         let gpu = state.gpus.get(state.gpu_of(place)?)?;
-        let card = gpu.model().names.first()?;
+        let model_name = gpu.model().names.first()?;
         Some(match place {
             ClaimPlace::Gpu(_) => {
-                Self { place, name: card.clone(), sms: gpu.model().sms.unwrap_or(0) }
+                Self { place, name: model_name.clone(), sms: gpu.model().sms.unwrap_or(0) }
             }
             ClaimPlace::Compute(serial) => {
                 let (_, instance, compute) = state.compute_instance(serial)?;
                 let profile = instance.compute_profile(gpu, compute.profile)?;
-                let name = format!("{card} MIG {}", profile.name);
+                let name = format!("{model_name} MIG {}", profile.name);
                 Self { place, name, sms: profile.sm.unwrap_or(0) }
             }
         })

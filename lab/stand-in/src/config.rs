@@ -1,4 +1,4 @@
-//! What a process is told about its node, read once from the environment.
+//! The settings of a process for its node, read once from the environment.
 
 use std::env;
 use std::path::PathBuf;
@@ -79,7 +79,7 @@ impl StandInConfig {
     ///
     /// # Errors
     ///
-    /// [`ConfigError`] says which variable to set to what.
+    /// [`ConfigError`] states which variable to set to what.
     pub fn from_env() -> Result<Self, ConfigError> {
         Self::from_variables(|name| env::var(name).ok())
     }
@@ -88,7 +88,7 @@ impl StandInConfig {
     ///
     /// # Errors
     ///
-    /// [`ConfigError`] says which variable to set to what.
+    /// [`ConfigError`] states which variable to set to what.
     pub fn from_variables(
         variable: impl Fn(&'static str) -> Option<String>,
     ) -> Result<Self, ConfigError> {

@@ -13,10 +13,10 @@
 //! | `TESSERA_SIM_CUDA_TRACE` | folder for traces, `cuda-PID.jsonl` each | none |
 //! | `TESSERA_SIM_CUDA_STRICT` | set to abort at a call of what isn't simulated | returns 801 |
 //! | `TESSERA_SIM_CUDA_FAULTS` | faults of the process, as [`crate::faults`] writes them | none |
-//! | `TESSERA_SIM_CUDA_SEED` | root of every chance | 0 |
+//! | `TESSERA_SIM_CUDA_SEED` | seed of all random numbers | 0 |
 //!
 //! The node is that of [`crate`]: `TESSERA_SIM_NODE` and `TESSERA_SIM_GPUS`. Slice and switch
-//! are those of the process that first used the device; no source states them for a card of
+//! are those of the process that first used the device; no source states them for a GPU of
 //! ours, so they are settings.
 
 pub mod board;
@@ -25,6 +25,6 @@ pub mod image;
 pub mod names;
 pub mod program;
 pub mod recording;
+pub mod schedule;
 pub mod settings;
-pub mod silicon;
 pub mod visible;

@@ -94,7 +94,7 @@ pub struct ComputeInstance {
     pub uuid: Uuid,
 }
 
-/// Why the model refuses what was asked of it.
+/// Why the model refuses an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DeviceRefusal {
     /// The GPU can't do that in the mode in which it is.
@@ -106,7 +106,7 @@ pub enum DeviceRefusal {
     /// Nothing of that name.
     #[error("not found")]
     NotFound,
-    /// Legal in itself, but there is no room.
+    /// Legal in itself, but there is no space.
     #[error("insufficient resources")]
     InsufficientResources,
     /// A process or an instance stands in the way.
@@ -199,7 +199,7 @@ impl DeviceGpu {
         self.model().profiles.iter().find(|p| p.profile.id.0 == id)
     }
 
-    /// Returns the profile that takes the whole card.
+    /// Returns the profile that takes the whole GPU.
     pub fn whole(&self) -> &'static CatalogProfile {
         self.model()
             .profiles

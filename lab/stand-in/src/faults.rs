@@ -35,8 +35,8 @@
 //! | `hang` | never returns; no lock is held |
 //! | `delay_ms=N` | takes that much longer, up to 600000 |
 //! | `crash` | aborts its process |
-//! | `ghost` | `nvmlGpuInstanceDestroy` and `nvmlComputeInstanceDestroy` only: says success, and the instance stays (go-nvml issue 146) |
-//! | `activation=N` | `nvmlDeviceSetMigMode` only: leaves the mode pending and says N as its activation status |
+//! | `ghost` | `nvmlGpuInstanceDestroy` and `nvmlComputeInstanceDestroy` only: reports success, and the instance stays (go-nvml issue 146) |
+//! | `activation=N` | `nvmlDeviceSetMigMode` only: leaves the mode pending and returns N as its activation status |
 //! | `lost` | (needs `gpu`, takes no other condition) each call on the GPU returns 15, GPU is lost |
 //! | `xid=N`, with `gi=N` and `ci=N` at will | (as `lost`) is no call's fault but an event: event sets get it once |
 //! | `remap=N` | (as `lost`) the GPU waits for a reset to remap a memory row (1), or a remapping failed (2) |
@@ -57,10 +57,7 @@ mod injector;
 mod rule;
 
 pub use injector::{FaultInjector, InjectorError, RaisedEvent, RaisedEvents};
-pub use rule::{FaultAction, FaultError, FaultRule, InjectedEvent};
+pub use rule::{FaultAction, FaultError, FaultRule, InjectedEvent, RuleProblem};
 
 #[cfg(doc)]
 use crate::node::SimulatedNode;
-
-/// Name of the fault list in a node's folder.
-pub const FILE: &str = "faults";

@@ -12,6 +12,8 @@ use uuid::Uuid;
 
 use crate::device::{ClaimPlace, DeviceState};
 
+/// Name of the fault list (see [`crate::faults`]).
+pub(crate) const FAULT_LIST: &str = "faults";
 /// GPU instances for which a driver keeps minors, on each GPU.
 const INSTANCES: u32 = 15;
 /// Compute instances of each.
@@ -24,7 +26,7 @@ pub(crate) fn lay_out(folder: &Path, gpus: usize) -> io::Result<()> {
     fs::create_dir_all(folder.join("dev/nvidia-caps"))?;
     fs::create_dir_all(folder.join("proc/driver/nvidia-caps"))?;
     let mut table = "config 1\nmonitor 2\n".to_owned();
-    for gpu in 0..u32::try_from(gpus).unwrap_or(0) {
+    for gpu in (0..).take(gpus) {
         for instance in 0..INSTANCES {
             let minor = minor(gpu, instance, None);
             table.push_str(&format!("gpu{gpu}/gi{instance}/access {minor}\n"));
@@ -46,7 +48,8 @@ pub(crate) fn renew_boot(folder: &Path) -> io::Result<()> {
 /// Opens what a client of a place holds open.
 pub(crate) fn open(folder: &Path, state: &DeviceState, place: ClaimPlace) -> io::Result<Vec<File>> {
     let mut paths = Vec::new();
-    let gpu = state.gpu_of(place).and_then(|gpu| u32::try_from(gpu).ok()).unwrap_or(0);
+    let gpu = state.gpu_of(place).ok_or(io::ErrorKind::NotFound)?;
+    let gpu = u32::try_from(gpu).map_err(io::Error::other)?;
     paths.push(folder.join(format!("dev/nvidia{gpu}")));
     if let ClaimPlace::Compute(serial) = place
         && let Some((_, instance, compute)) = state.compute_instance(serial)

@@ -21,7 +21,7 @@
 //! # What is known and what is not
 //!
 //! Profiles, placements, engines and figures are the catalogue's ([`tessera_model::mig::catalog`]).
-//! Models of which no source states the placements are refused. NVML has no way to say
+//! Models of which no source states the placements are refused. NVML has no way to state
 //! "unknown", so a figure that no source states reads `0` (SMs of an H20 slice, for one). Where
 //! no source states a GPU's whole memory, the memory of its largest profile stands in for it.
 //! Power and temperature follow the load that clients state, by the rule at

@@ -45,7 +45,7 @@ pub fn build() -> Result<PathBuf, LibraryError> {
 /// Builds a part of the stand-in with Cargo, once a process, and returns the library's path.
 ///
 /// Who has built it already names its folder in `TESSERA_STAND_IN`, and that one is taken: Cargo
-/// would build it anew, since a package alone asks for fewer features than the workspace.
+/// would build it anew, since a package alone requests fewer features than the workspace.
 ///
 /// A cdylib can't be a dependency of a test, and Cargo's lock is free while tests run. The
 /// library is at its name in the target folder then: load a copy where several are needed in
@@ -74,7 +74,7 @@ pub enum LibraryError {
     /// Cargo can't be run.
     #[error("can't run cargo")]
     NoCargo(#[from] io::Error),
-    /// The build failed; Cargo has said why on stderr.
+    /// The build failed; Cargo has printed why on stderr.
     #[error("the stand-in doesn't build")]
     Failed,
 }

@@ -14,18 +14,18 @@
 //! | a fatal fault of one client reaches all clients of its server | every later call of theirs fails |
 //! | until those are gone the server is in `FAULT` and takes nobody | `CUDA_ERROR_MPS_SERVER_NOT_READY` |
 //! | then it recovers by itself | `ACTIVE` again |
-//! | killing a client without `terminate_client` is undefined | with the chance of [`faults::Faults::poison_percent`] every context breaks, and the status still says `ACTIVE` |
+//! | killing a client without `terminate_client` is undefined | with the probability of [`faults::Faults::poison_percent`] every context breaks, and the status is still `ACTIVE` |
 //! | a client can only narrow what its server was given | percentages and memory limits are minima |
 //! | commands to a daemon that doesn't answer block for ever | so they do here |
-//! | every command ends with status 0, also one that fails: only its words tell | the same words |
-//! | `start_server` answers before the server is there | the log says later what became of it |
+//! | every command ends with status 0, also one that fails: only its output shows it | the same words |
+//! | `start_server` answers before the server is there | the log shows later what became of it |
 //!
-//! What it says to each command, its files and its logs are those of NVIDIA's own programs, as
-//! far as these can be asked without a GPU: `lab/stand-in/tests/mps_transcript` holds what they
-//! said, [`transcript`] the questions, [`release`] what differs between them. What no source
+//! Its answers to each command, its files and its logs are those of NVIDIA's own programs, as
+//! far as these can be recorded without a GPU: `lab/stand-in/tests/mps_transcript` holds what they
+//! printed, [`transcript`] the questions, [`release`] what differs between them. What no source
 //! states and is ours: answers about servers and clients that run (`ps`, and `0` as the last line
-//! of a `terminate_client` that succeeded), the line that names a faulting client, and the chance
-//! of 30 % above. Both logs say in their first line that they are a stand-in's.
+//! of a `terminate_client` that succeeded), the line that names a faulting client, and the probability
+//! of 30 % above. Both logs state in their first line that they are a stand-in's.
 
 pub mod client;
 mod command;
@@ -46,9 +46,9 @@ pub use command::CommandFailure;
 /// Most client contexts of one server (since Volta, before CUDA 13).
 pub const CLIENTS_MAX: usize = 48;
 
-/// Where a daemon listens, if nothing else is said.
+/// Where a daemon listens, by default.
 const DEFAULT_PIPES: &str = "/tmp/nvidia-mps";
-/// Where it logs, if nothing else is said.
+/// Where it logs, by default.
 const DEFAULT_LOGS: &str = "/var/log/nvidia-mps";
 
 /// Folders of one daemon.
@@ -113,7 +113,7 @@ pub fn run(arguments: &[String]) -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
             match failure {
-                // NVIDIA's program says some things here and others there.
+                // NVIDIA's program prints some things here and others there.
                 CommandFailure::Running => println!("{failure}"),
                 CommandFailure::NoDaemon
                 | CommandFailure::Refused(_)

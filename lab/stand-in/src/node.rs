@@ -1,10 +1,10 @@
 //! A simulated node as a folder that processes share.
 //!
-//! The state is one file. A writer holds `device.lock`, writes the whole state beside the file
+//! The state is one file. A writer holds `device.lock`, writes the whole state next to the file
 //! and renames it into place, so a process that is killed at any point leaves either the old
 //! state or the new one, and readers need no lock. Operations that take time hold the lock of
 //! their GPU meanwhile, and the file's lock only at the instant of the change: the GPU's other
-//! operations wait, as on a card, while reads and other GPUs go on.
+//! operations wait, as on a GPU, while reads and other GPUs go on.
 
 use std::fs::{self, File};
 use std::io;
@@ -37,7 +37,7 @@ pub enum SimulatedNodeError {
     Config(#[from] ConfigError),
     /// The folder holds other GPUs than those that were named.
     #[error(
-        "the node in {} has the GPUs {holds}, TESSERA_SIM_GPUS requests {asked}: name another \
+        "the node in {} has the GPUs {holds}, TESSERA_SIM_GPUS requests {requested}: name another \
          folder, or leave the variable out", folder.display()
     )]
     OtherGpus {
@@ -45,8 +45,8 @@ pub enum SimulatedNodeError {
         folder: PathBuf,
         /// What it holds.
         holds: String,
-        /// What was asked for.
-        asked: String,
+        /// What was requested.
+        requested: String,
     },
     /// The device file is no device file of this version.
     #[error("{} is no device file of format {FORMAT}: {why}; remove the folder to begin anew",
@@ -86,7 +86,7 @@ impl SimulatedNode {
     ///
     /// # Errors
     ///
-    /// [`SimulatedNodeError`] if the folder can't be used or holds another node than asked for.
+    /// [`SimulatedNodeError`] if the folder can't be used or holds another node than requested.
     pub fn open(config: &StandInConfig) -> Result<Self, SimulatedNodeError> {
         let node = Self { folder: config.folder.clone(), latency: config.latency };
         fs::create_dir_all(&node.folder).map_err(io_error("create", &node.folder))?;
@@ -105,10 +105,10 @@ impl SimulatedNode {
         };
         let holds: Vec<_> = state.gpus.iter().map(|gpu| gpu.model.clone()).collect();
         match &config.gpus {
-            Some(asked) if *asked != holds => Err(SimulatedNodeError::OtherGpus {
+            Some(requested) if *requested != holds => Err(SimulatedNodeError::OtherGpus {
                 folder: config.folder.clone(),
                 holds: holds.join(","),
-                asked: asked.join(","),
+                requested: requested.join(","),
             }),
             Some(_) | None => Ok(node),
         }
@@ -165,7 +165,7 @@ impl SimulatedNode {
         change(&mut self.read()?)?;
         let half = takes.mul_f64(self.latency) / 2;
         thread::sleep(half);
-        // A client may have come meanwhile, so the rules are asked again.
+        // A client may have come meanwhile, so the rules are applied again.
         let done = self.change(|state| {
             let mut changed = state.clone();
             change(&mut changed).inspect(|_| *state = changed)
@@ -181,7 +181,7 @@ impl SimulatedNode {
     /// [`SimulatedNodeError::Io`] if the folder can't be written.
     pub fn set_faults(&self, lines: &str) -> Result<(), SimulatedNodeError> {
         let _lock = self.lock(STATE_LOCK)?;
-        self.replace(crate::faults::FILE, lines.as_bytes())
+        self.replace(files::FAULT_LIST, lines.as_bytes())
     }
 
     /// Leaves the GPUs as a restart of the machine does, under another boot id; see
@@ -231,12 +231,12 @@ impl SimulatedNode {
     }
 
     /// Replaces a file of the folder in one step. The caller holds the lock under which that
-    /// file is written; what a killed writer left beside it is overwritten.
+    /// file is written; what a killed writer left next to it is overwritten.
     pub(crate) fn replace(&self, name: &str, content: &[u8]) -> Result<(), SimulatedNodeError> {
-        let beside = self.path(&format!("{name}.tmp"));
+        let temporary = self.path(&format!("{name}.tmp"));
         let path = self.path(name);
-        fs::write(&beside, content).map_err(io_error("write", &beside))?;
-        fs::rename(&beside, &path).map_err(io_error("replace", &path))
+        fs::write(&temporary, content).map_err(io_error("write", &temporary))?;
+        fs::rename(&temporary, &path).map_err(io_error("replace", &path))
     }
 
     fn load(&self) -> Result<DeviceState, SimulatedNodeError> {
@@ -261,17 +261,19 @@ impl SimulatedNode {
 }
 
 /// Returns how long the machine has been up, in milliseconds: what energy is counted by, since
-/// the wall clock may be set back, and a counter of energy never runs backwards.
+/// the wall clock may be moved back, and a counter of energy never runs backwards.
 pub fn running_ms() -> u64 {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
-    let seconds = u64::try_from(now.tv_sec).unwrap_or(0);
-    seconds.saturating_mul(1_000) + u64::try_from(now.tv_nsec).unwrap_or(0) / 1_000_000
+    // The kernel counts this clock from the start of the machine.
+    now.tv_sec.cast_unsigned() * 1_000 + now.tv_nsec.cast_unsigned() / 1_000_000
 }
 
 /// Returns the time in milliseconds since 1970.
 pub fn now_ms() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+    #[expect(clippy::cast_possible_truncation, reason = "584 million years of milliseconds fit")]
+    let millis = since.as_millis() as u64;
+    millis
 }
 
 pub(crate) fn io_error(

@@ -4,7 +4,7 @@ use std::fs;
 
 use serde::{Deserialize, Serialize};
 
-/// One process, told apart from a later one with the same id.
+/// One process, distinguished from a later one with the same id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct ProcessIdentity {
     /// Process id.
@@ -20,7 +20,7 @@ impl ProcessIdentity {
         Some(Self { pid, started_ticks: started(pid)? })
     }
 
-    /// Tells whether the process still runs. A zombie doesn't: the kernel has already taken
+    /// Returns whether the process still runs. A zombie doesn't: the kernel has already taken
     /// its devices away.
     pub fn is_alive(self) -> bool {
         started(self.pid) == Some(self.started_ticks)

@@ -79,7 +79,7 @@ impl Rig {
     }
 
     /// The answer to a command that succeeds.
-    fn asked(&self, line: &str) -> String {
+    fn answer_to(&self, line: &str) -> String {
         let output = self.control(line);
         assert!(output.status.success(), "{line}: {output:?}");
         String::from_utf8(output.stdout).unwrap().trim().to_owned()
@@ -102,7 +102,7 @@ impl Rig {
     }
 
     fn server(&self) -> String {
-        self.asked("get_server_list")
+        self.answer_to("get_server_list")
     }
 
     fn log(&self, name: &str) -> String {
@@ -126,7 +126,7 @@ fn raise(path: &Path) {
     std::fs::write(path, "").unwrap();
 }
 
-/// How a client ended, and what it said.
+/// How a client ended, and what it printed.
 fn end(child: Child) -> (bool, String) {
     let output = child.wait_with_output().unwrap();
     (output.status.success(), String::from_utf8(output.stderr).unwrap())
@@ -140,20 +140,20 @@ fn a_client_gets_a_server_that_both_logs_and_lists_name() {
     let client = rig.connected(&["--until", &until]);
 
     let server = rig.server();
-    assert_eq!(rig.asked(&format!("get_server_status {server}")), "ACTIVE");
-    let table = rig.asked("ps");
+    assert_eq!(rig.answer_to(&format!("get_server_status {server}")), "ACTIVE");
+    let table = rig.answer_to("ps");
     let head: Vec<_> = table.lines().next().unwrap().split_whitespace().collect();
     assert_eq!(head, ["PID", "ID", "SERVER", "STATUS", "DEVICE", "NAMESPACE", "COMMAND"]);
     assert!(table.contains(&client.id().to_string()), "{table}");
-    assert!(rig.asked("get_device_client_list").starts_with(&rig.gpu));
+    assert!(rig.answer_to("get_device_client_list").starts_with(&rig.gpu));
     for name in ["control.log", "server.log"] {
         assert!(rig.log(name).lines().next().unwrap().contains("stand-in"), "{name}");
     }
     assert!(rig.log("control.log").contains(&format!("NEW SERVER {server}: Ready")));
     raise(Path::new(&until));
     assert_eq!(end(client), (true, String::new()));
-    // The card sees the server: its context keeps the slice.
-    assert_eq!(rig.asked("quit"), "");
+    // The GPU sees the server: its context keeps the slice.
+    assert_eq!(rig.answer_to("quit"), "");
     assert!(!rig.control("get_server_list").status.success());
 }
 
@@ -172,12 +172,14 @@ fn one_clients_fault_reaches_all_and_the_server_takes_nobody_until_they_are_gone
     assert!(end(culprit).1.contains("CUDA_ERROR_ILLEGAL_ADDRESS"));
     assert!(end(victim).1.contains("CUDA_ERROR_ILLEGAL_ADDRESS"));
     let server = rig.server();
-    assert_eq!(rig.asked(&format!("get_server_status {server}")), "FAULT");
+    assert_eq!(rig.answer_to(&format!("get_server_status {server}")), "FAULT");
     assert!(end(rig.client(&["--canary"])).1.contains("CUDA_ERROR_MPS_SERVER_NOT_READY"));
     assert!(rig.log("server.log").contains(&format!("{pid} caused a memory fault")));
     signal(stopped.id(), "-KILL");
     stopped.wait().unwrap();
-    until("the server recovered", || rig.asked(&format!("get_server_status {server}")) == "ACTIVE");
+    until("the server recovered", || {
+        rig.answer_to(&format!("get_server_status {server}")) == "ACTIVE"
+    });
     assert!(end(rig.client(&["--canary"])).0);
 }
 
@@ -194,7 +196,7 @@ fn a_bare_kill_may_break_every_context_while_the_status_says_active() {
 
     assert!(end(neighbour).1.contains("CUDA_ERROR_MPS_RPC_FAILURE"));
     let server = rig.server();
-    assert_eq!(rig.asked(&format!("get_server_status {server}")), "ACTIVE");
+    assert_eq!(rig.answer_to(&format!("get_server_status {server}")), "ACTIVE");
     assert!(!end(rig.client(&["--canary"])).0);
 }
 
@@ -208,21 +210,21 @@ fn a_client_that_was_terminated_first_breaks_nothing_when_it_is_killed() {
     let server = rig.server();
 
     signal(client.id(), "-STOP");
-    assert_eq!(rig.asked(&format!("terminate_client {server} {}", client.id())), "0");
+    assert_eq!(rig.answer_to(&format!("terminate_client {server} {}", client.id())), "0");
     signal(client.id(), "-KILL");
     client.wait().unwrap();
 
     assert!(end(rig.client(&["--canary"])).0);
     raise(Path::new(&done));
     assert_eq!(end(neighbour), (true, String::new()));
-    let unknown = rig.asked(&format!("terminate_client {server} 1"));
+    let unknown = rig.answer_to(&format!("terminate_client {server} 1"));
     assert_eq!(unknown, "Invalid process 1!\n1");
 }
 
 #[test]
 fn a_memory_limit_stops_only_the_one_who_goes_past_it() {
     let rig = Rig::started();
-    rig.asked("set_default_device_pinned_mem_limit 0 8G");
+    rig.answer_to("set_default_device_pinned_mem_limit 0 8G");
     let done = rig.flag("done");
     let modest = rig.connected(&["--until", &done, "--memory-bytes", "1000000000"]);
     let mut greedy = rig.program("client");
@@ -245,7 +247,7 @@ fn a_server_takes_no_more_clients_than_it_has_contexts() {
     until("all are connected", || {
         let server = server();
         !server.is_empty()
-            && rig.asked(&format!("get_client_list {server}")).lines().count() == CLIENTS_MAX
+            && rig.answer_to(&format!("get_client_list {server}")).lines().count() == CLIENTS_MAX
     });
 
     let one_more = end(rig.client(&["--canary"]));
@@ -269,17 +271,17 @@ fn a_daemon_that_may_not_start_says_so_and_leaves_nothing_behind() {
 #[test]
 fn percentages_are_those_that_were_set() {
     let rig = Rig::started();
-    assert_eq!(rig.asked("set_default_active_thread_percentage 40"), "40.0");
-    rig.asked(&format!("start_server -uid {}", uid()));
+    assert_eq!(rig.answer_to("set_default_active_thread_percentage 40"), "40.0");
+    rig.answer_to(&format!("start_server -uid {}", uid()));
     until("a server is there", || !rig.server().is_empty());
     let server = rig.server();
-    let status = || rig.asked(&format!("get_server_status {server}"));
+    let status = || rig.answer_to(&format!("get_server_status {server}"));
     until("the server is ready", || status() == "ACTIVE");
 
-    assert_eq!(rig.asked(&format!("get_active_thread_percentage {server}")), "40.0");
-    assert_eq!(rig.asked(&format!("set_active_thread_percentage {server} 70")), "70.0");
-    assert_eq!(rig.asked(&format!("get_active_thread_percentage {server}")), "70.0");
-    assert_eq!(rig.asked("get_default_active_thread_percentage"), "40.0");
+    assert_eq!(rig.answer_to(&format!("get_active_thread_percentage {server}")), "40.0");
+    assert_eq!(rig.answer_to(&format!("set_active_thread_percentage {server} 70")), "70.0");
+    assert_eq!(rig.answer_to(&format!("get_active_thread_percentage {server}")), "70.0");
+    assert_eq!(rig.answer_to("get_default_active_thread_percentage"), "40.0");
 }
 
 #[test]
@@ -288,16 +290,16 @@ fn a_server_that_starts_is_listed_before_it_serves_and_the_log_says_what_becomes
     rig.faults("server_delay_ms=400\n");
     rig.start();
 
-    assert_eq!(rig.asked(&format!("start_server -uid {}", uid())), "");
+    assert_eq!(rig.answer_to(&format!("start_server -uid {}", uid())), "");
 
     let server = rig.server();
-    assert_eq!(rig.asked(&format!("get_server_status {server}")), "INITIALIZING");
+    assert_eq!(rig.answer_to(&format!("get_server_status {server}")), "INITIALIZING");
     until("ready", || rig.log("control.log").contains(&format!("NEW SERVER {server}: Ready")));
     rig.faults("server_fails=1\n");
     signal(server.parse().unwrap(), "-KILL");
     until("the server is gone", || rig.server().is_empty());
     assert!(rig.log("control.log").contains(&format!("Server {server} exited with status 9")));
-    rig.asked(&format!("start_server -uid {}", uid()));
+    rig.answer_to(&format!("start_server -uid {}", uid()));
     until("it ended", || rig.log("control.log").contains("exited with status 1"));
     assert!(end(rig.client(&["--canary"])).1.contains("CUDA_ERROR_MPS_CONNECTION_FAILED"));
 }

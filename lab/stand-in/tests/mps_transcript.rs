@@ -1,9 +1,9 @@
-//! The stand-in for `nvidia-cuda-mps-control` beside the real one: the same answers, files and logs
+//! The stand-in for `nvidia-cuda-mps-control` next to the real one: the same answers, files and logs
 //! on a machine without GPUs, word for word.
 //!
-//! `mps_transcript/VERSION.txt` is what NVIDIA's program of that driver said, written down by
+//! `mps_transcript/VERSION.txt` is what NVIDIA's program of that driver printed, written down by
 //! `mps-transcript PROGRAM EMPTY-FOLDER`. With the path of such a program in
-//! `TESSERA_REAL_MPS_CONTROL` (and its driver's version in `TESSERA_REAL_MPS_VERSION`) it is asked
+//! `TESSERA_REAL_MPS_CONTROL` (and its driver's version in `TESSERA_REAL_MPS_VERSION`) it is recorded
 //! anew.
 
 use std::path::Path;
@@ -13,7 +13,7 @@ use tessera_stand_in::mps::transcript::TranscriptRig;
 const R535: (&str, &str) = ("535.261.03", include_str!("mps_transcript/535.261.03.txt"));
 const R550: (&str, &str) = ("550.163.01", include_str!("mps_transcript/550.163.01.txt"));
 
-/// Asks the stand-in as it is with a list of faults on a node without GPUs.
+/// Runs the stand-in as it is with a list of faults on a node without GPUs.
 fn stand_in(faults: &str) -> String {
     let folder = tempfile::tempdir().unwrap();
     let node = folder.path().join("node");

@@ -95,7 +95,7 @@ fn a_launch_for_another_generation_or_without_a_lease_or_place_is_refused_for_go
     for (standing, place) in [
         (LaunchConditions { generation: 2, ..STANDING }, Ok(())),
         (LaunchConditions { leased: false, ..STANDING }, Ok(())),
-        (STANDING, Err("the slice is gone".to_owned())),
+        (STANDING, Err(PlacementRefusal::Gone)),
     ] {
         let mut attempts = Attempts::default();
         let order = order(1, 1);

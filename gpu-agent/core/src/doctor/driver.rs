@@ -10,7 +10,7 @@ const NO_PERMISSION: u32 = 4;
 
 pub(super) fn findings(facts: &DoctorFacts) -> Vec<Finding> {
     let driver = match &facts.driver {
-        DriverAnswer::Told(driver) => driver,
+        DriverAnswer::Reported(driver) => driver,
         DriverAnswer::Refused(fault) => return vec![unusable(facts, fault)],
         DriverAnswer::Silent => {
             return vec![with_remedy(

@@ -10,7 +10,7 @@ const DISK_WARN: Bytes = Bytes::from_mib(2_048);
 /// Below this, the agent refuses attempts.
 const DISK_BLOCKS: Bytes = Bytes::from_mib(64);
 /// Each attempt has a few files open; a node may have hundreds.
-const OPEN_FILES_WANTED: u64 = 65_536;
+const OPEN_FILES_MIN: u64 = 65_536;
 /// A clock before this (2024-01-01) was never set: certificates don't hold.
 const CLOCK_SET: u64 = 1_704_067_200_000;
 
@@ -111,11 +111,11 @@ fn clock(facts: &MachineFacts) -> Finding {
 
 fn files(facts: &MachineFacts) -> Finding {
     match facts.open_files {
-        Some(most) if most < OPEN_FILES_WANTED => with_remedy(
+        Some(most) if most < OPEN_FILES_MIN => with_remedy(
             "open_files",
             FindingLevel::Warn,
             format!("a process may open only {most} files"),
-            format!("LimitNOFILE={OPEN_FILES_WANTED} in the agent's unit"),
+            format!("LimitNOFILE={OPEN_FILES_MIN} in the agent's unit"),
         ),
         Some(most) => ok("open_files", format!("a process may open {most} files")),
         None => ok("open_files", "a process may open any number of files"),
@@ -138,8 +138,8 @@ fn locked(facts: &MachineFacts) -> Finding {
 fn holders(processes: &[ProcessFacts]) -> Vec<Finding> {
     let others: Vec<_> = processes.iter().filter(|process| !process.ours).collect();
     let named = |names: &[&str]| -> Vec<String> {
-        let wanted = |p: &&&ProcessFacts| names.iter().any(|name| p.name.starts_with(name));
-        others.iter().filter(wanted).map(|p| format!("{} (pid {})", p.name, p.pid)).collect()
+        let is_named = |p: &&&ProcessFacts| names.iter().any(|name| p.name.starts_with(name));
+        others.iter().filter(is_named).map(|p| format!("{} (pid {})", p.name, p.pid)).collect()
     };
     let monitors = named(&["nv-hostengine", "dcgm", "nvidia-dcgm"]);
     let mps = named(&["nvidia-cuda-mps"]);

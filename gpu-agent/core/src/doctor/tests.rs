@@ -39,12 +39,12 @@ fn sound() -> DoctorFacts {
         gpus: vec![a100()],
         lost: Vec::new(),
     };
-    DoctorFacts { machine, driver: DriverAnswer::Told(driver) }
+    DoctorFacts { machine, driver: DriverAnswer::Reported(driver) }
 }
 
 fn with_gpu(change: impl FnOnce(&mut GpuCheckup)) -> DoctorFacts {
     let mut facts = sound();
-    if let DriverAnswer::Told(driver) = &mut facts.driver {
+    if let DriverAnswer::Reported(driver) = &mut facts.driver {
         change(&mut driver.gpus[0]);
     }
     facts

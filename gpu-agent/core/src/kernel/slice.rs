@@ -234,8 +234,9 @@ impl SliceQueue {
     /// Returns the least progress of the fillers, in thousandths: see
     /// [`tessera_kernel_queue::QueueCounters::progress_thousandths`].
     pub fn least_progress(&self) -> Option<u64> {
-        let asks = self.queue.sessions().filter(|(_, role)| *role == Role::Fill);
-        asks.filter_map(|(session, _)| self.queue.session_counters(session)?.progress_thousandths())
+        let fillers = self.queue.sessions().filter(|(_, role)| *role == Role::Fill);
+        fillers
+            .filter_map(|(session, _)| self.queue.session_counters(session)?.progress_thousandths())
             .min()
     }
 
@@ -366,7 +367,7 @@ impl SliceQueue {
 impl SliceEffect {
     fn is_for(&self, session: SessionId) -> bool {
         match self {
-            Self::Send(whom, _) | Self::Close(whom, _) => *whom == session,
+            Self::Send(receiver, _) | Self::Close(receiver, _) => *receiver == session,
             Self::Gate(_) => false,
         }
     }

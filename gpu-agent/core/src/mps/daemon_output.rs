@@ -22,7 +22,7 @@ pub enum ServerStatus {
     /// It starts, or its status is unknown to us.
     Unready,
     /// The daemon is too old to report its status: its log is used instead.
-    Untold,
+    NotReported,
 }
 
 /// Reads the answer to `get_server_status`.
@@ -30,7 +30,7 @@ pub fn status(text: &str) -> ServerStatus {
     match text.trim().to_ascii_uppercase().as_str() {
         "ACTIVE" => ServerStatus::Active,
         "FAULT" => ServerStatus::Fault,
-        other if other.starts_with("UNKNOWN COMMAND") => ServerStatus::Untold,
+        other if other.starts_with("UNKNOWN COMMAND") => ServerStatus::NotReported,
         _ => ServerStatus::Unready,
     }
 }
@@ -161,7 +161,7 @@ mod tests {
         assert_eq!(status("fault"), ServerStatus::Fault);
         assert_eq!(status("INITIALIZING"), ServerStatus::Unready);
         assert_eq!(status("what?"), ServerStatus::Unready);
-        assert_eq!(status("Unknown command \"get_server_status\"\n"), ServerStatus::Untold);
+        assert_eq!(status("Unknown command \"get_server_status\"\n"), ServerStatus::NotReported);
     }
 
     #[test]

@@ -32,6 +32,7 @@ pub mod return_code {
     pub const GPU_NOT_FOUND: u32 = 28;
     pub const INVALID_STATE: u32 = 29;
     pub const RESET_TYPE_NOT_SUPPORTED: u32 = 30;
+    pub const UNKNOWN: u32 = 999;
 }
 
 /// A call that the library refused.
@@ -113,12 +114,12 @@ impl NvmlCallError {
         self.call.ends_with("InstanceDestroy")
     }
 
-    /// Returns whether the GPU or its driver lacks what was asked for.
+    /// Returns whether the GPU or its driver lacks what was requested.
     pub const fn is_unsupported(&self) -> bool {
         matches!(self.code, return_code::NOT_SUPPORTED | return_code::FUNCTION_NOT_FOUND)
     }
 
-    /// Returns whether the library didn't know what it was asked about: a handle of something that
+    /// Returns whether the library didn't know what it was queried about: a handle of something that
     /// is gone, a number that its list lacks.
     pub const fn is_bad_argument(&self) -> bool {
         self.code == return_code::INVALID_ARGUMENT

@@ -25,7 +25,7 @@ pub struct GpuFacts {
     pub bus: Option<String>,
     /// The minor number of its device file.
     pub minor: Option<u32>,
-    /// What the driver advises (field 230); `None` where it doesn't say.
+    /// What the driver advises (field 230); `None` where it gives no advice.
     pub recovery: Option<u32>,
     /// Whether a row of its memory waits for a reset to be remapped.
     pub remap_pending: bool,

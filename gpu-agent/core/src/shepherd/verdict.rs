@@ -10,9 +10,9 @@ use crate::xids;
 /// Why the shepherd itself signalled the program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Signalled {
-    /// Asked to end, at the controller's request.
+    /// It was to end, at the controller's request.
     Stopped(StopCause),
-    /// Asked to end, its time being up.
+    /// It was to end, its time being up.
     TimeLimit(Millis),
     /// Killed at once.
     Killed(KillReason),
@@ -25,13 +25,13 @@ pub struct Evidence {
     pub exit: ProgramExit,
     /// Whether, and why, the program was signalled before it ended.
     pub signalled: Option<Signalled>,
-    /// Whether the kernel killed a process of the attempt for want of memory.
+    /// Whether the kernel killed a process of the attempt for lack of memory.
     pub out_of_memory: bool,
-    /// Whether the program's last words say that GPU memory ran out.
+    /// Whether the last lines of the program state that GPU memory ran out.
     pub out_of_gpu_memory: bool,
 }
 
-/// Decides how an attempt ended, with a sentence for people where the outcome doesn't say all.
+/// Decides how an attempt ended, with a sentence for people where the outcome is not enough.
 ///
 /// A program that returns 0 after a cancel has done its work. After a pre-emption that can't be
 /// reported from a program that saved a checkpoint, so that it counts as pre-empted and runs again.
@@ -92,10 +92,10 @@ pub fn killed(reason: KillReason) -> (Outcome, String) {
 
 /// Splits a wait status.
 pub fn exit_of(status: i32) -> ProgramExit {
-    let byte = |number: i32| u8::try_from(number & 0xff).unwrap_or(0);
-    match status & 0x7f {
-        0 => ProgramExit::Code(byte(status >> 8)),
-        signal => ProgramExit::Signal(byte(signal)),
+    let [low, code, ..] = status.to_le_bytes();
+    match low & 0x7f {
+        0 => ProgramExit::Code(code),
+        signal => ProgramExit::Signal(signal),
     }
 }
 

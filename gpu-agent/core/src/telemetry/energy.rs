@@ -101,7 +101,10 @@ impl EnergyLedger {
         if shares.attempts.is_empty() && shares.other == 0 && span >= IDLE_SPAN_MIN {
             self.learn_idle(gained, span);
         }
-        let resting = self.idle_power_mw.map_or(0, |mw| millijoules(mw, span)).min(gained);
+        let resting = self.idle_power_mw.map_or(0, |mw| {
+            // More than was gained is all of it.
+            millijoules(mw, span).map_or(gained, |resting| resting.min(gained))
+        });
         let held: Vec<_> = shares.attempts.iter().map(|share| share.held).collect();
         let active: Vec<_> = shares.attempts.iter().map(|share| share.active).collect();
         self.give(resting, &held, shares.free, Remainder::Idle, shares);
@@ -141,7 +144,8 @@ impl EnergyLedger {
 
     fn learn_idle(&mut self, gained_mj: u64, span: Millis) {
         let mw = u128::from(gained_mj) * 1_000 / u128::from(span.get().max(1));
-        let mw = u64::try_from(mw).unwrap_or(u64::MAX);
+        // No GPU draws so much: the counter is wrong, and nothing can be learned from it.
+        let Ok(mw) = u64::try_from(mw) else { return };
         // A reset in between would make it seem to draw less: a GPU draws something always.
         if mw > 0 {
             self.idle_power_mw = Some(self.idle_power_mw.map_or(mw, |known| known.min(mw)));
@@ -195,13 +199,16 @@ fn gained(last: EnergyMark, now: EnergyReading, span: Millis) -> u64 {
         (Some(_), Some(after)) => after,
         // A counter that appears or fails for once: the span is covered by the next pair.
         (None, Some(_)) => 0,
-        (_, None) if last.boot == now.boot => now.power_mw.map_or(0, |mw| millijoules(mw, span)),
+        (_, None) if last.boot == now.boot => {
+            now.power_mw.and_then(|mw| millijoules(mw, span)).unwrap_or(0)
+        }
         (_, None) => 0,
     }
 }
 
-fn millijoules(milliwatts: u64, span: Millis) -> u64 {
-    u64::try_from(u128::from(milliwatts) * u128::from(span.get()) / 1_000).unwrap_or(u64::MAX)
+/// Returns `None` for a product that no GPU can have used.
+fn millijoules(milliwatts: u64, span: Millis) -> Option<u64> {
+    u64::try_from(u128::from(milliwatts) * u128::from(span.get()) / 1_000).ok()
 }
 
 /// Splits `total` by `weights` into parts that add up to it exactly; each is within one of its
@@ -219,7 +226,8 @@ pub fn split(total: u64, weights: &[u128]) -> Option<Vec<u64>> {
     let parts = weights.iter().map(|weight| {
         upto += weight;
         let due = u128::from(total) * upto / sum;
-        let due = u64::try_from(due).unwrap_or(u64::MAX);
+        #[expect(clippy::cast_possible_truncation, reason = "`upto` is at most `sum`")]
+        let due = due as u64;
         let part = due - given;
         given = due;
         part

@@ -94,15 +94,15 @@ pub fn changes(
     ours: &OwnJobFiles,
     stands: impl Fn(&str) -> Option<String>,
 ) -> Vec<JobFileChange> {
-    let wanted = map.files();
-    let stale = ours.iter().filter(|(name, _)| !wanted.contains_key(*name));
+    let desired = map.files();
+    let stale = ours.iter().filter(|(name, _)| !desired.contains_key(*name));
     let stale = stale.filter(|(name, contents)| {
         let seen = DcgmEntity::of_file(name).is_none_or(|place| map.known.contains(&place.gpu));
         // What another program put there since is its own.
         seen && stands(name).is_some_and(|content| contents.contains(&content))
     });
     let removals = stale.map(|(name, _)| JobFileChange::Remove { name: name.clone() });
-    let new = wanted.iter().filter(|(name, content)| stands(name).as_ref() != Some(content));
+    let new = desired.iter().filter(|(name, content)| stands(name).as_ref() != Some(content));
     let writes = new.map(|(name, content)| JobFileChange::Write {
         name: name.clone(),
         content: content.clone(),
@@ -110,15 +110,15 @@ pub fn changes(
     removals.chain(writes).collect()
 }
 
-/// Returns what is ours once the folder is as wanted: what stood of GPUs that weren't seen stays
+/// Returns what is ours once the folder is as required: what stood of GPUs that weren't seen stays
 /// so.
 pub fn ours_after(map: &JobMap, ours: &OwnJobFiles) -> OwnJobFiles {
     let unseen =
         |name: &str| DcgmEntity::of_file(name).is_some_and(|p| !map.known.contains(&p.gpu));
     let kept = ours.iter().filter(|(name, _)| unseen(name));
     let kept = kept.map(|(name, contents)| (name.clone(), contents.clone()));
-    let wanted = map.files().into_iter().map(|(name, content)| (name, BTreeSet::from([content])));
-    kept.chain(wanted).collect()
+    let desired = map.files().into_iter().map(|(name, content)| (name, BTreeSet::from([content])));
+    kept.chain(desired).collect()
 }
 
 /// Returns what may be ours while the folder is being changed.
@@ -231,11 +231,11 @@ mod tests {
             for (jobs, crash_after) in steps {
                 let jobs: Vec<_> =
                     jobs.into_iter().map(|((g, i), job)| (place(g, i), job)).collect();
-                let wanted = map(&[0, 1], &jobs);
-                if !folder.bring(&wanted, crash_after) {
-                    prop_assert!(folder.bring(&wanted, usize::MAX));
+                let desired = map(&[0, 1], &jobs);
+                if !folder.bring(&desired, crash_after) {
+                    prop_assert!(folder.bring(&desired, usize::MAX));
                 }
-                prop_assert_eq!(&folder.files, &wanted.files());
+                prop_assert_eq!(&folder.files, &desired.files());
             }
         }
     }

@@ -131,19 +131,19 @@ impl Meter {
     }
 
     /// Opens an attempt's account; one that is open stays as it is.
-    pub fn begin(&mut self, tenant: &GpuTenancy) {
+    pub fn begin(&mut self, tenancy: &GpuTenancy) {
         let account = AttemptAccount {
-            job: tenant.job,
-            slot: tenant.slot,
-            began: tenant.began,
+            job: tenancy.job,
+            slot: tenancy.slot,
+            began: tenancy.began,
             ended: None,
             peak_memory: None,
             share: None,
             active: None,
             reported: false,
         };
-        let account = self.kept.accounts.entry(tenant.attempt).or_insert(account);
-        account.ended = account.ended.or(tenant.ended);
+        let account = self.kept.accounts.entry(tenancy.attempt).or_insert(account);
+        account.ended = account.ended.or(tenancy.ended);
         self.fill_in_shares();
     }
 
@@ -259,7 +259,7 @@ impl Meter {
         }
         for (slot, holders) in busy {
             let whole = slot.map_or(WHOLE, |slot| self.shares.get(&slot).copied().unwrap_or(0));
-            let each = whole / u64::try_from(holders.len().max(1)).unwrap_or(1);
+            let each = whole / holders.len().max(1) as u64;
             for holder in holders {
                 match holder.and_then(|attempt| activity.attempts.get_mut(&attempt)) {
                     Some(active) => *active += each,
@@ -349,7 +349,7 @@ impl Meter {
         self.tracks.push(of, TrackedFigure::Activity, at, all.min(1_000));
     }
 
-    /// Returns whether an attempt is on the GPU, so that it is worth a closer look.
+    /// Returns whether an attempt is on the GPU, so that it is to be sampled more often.
     pub fn is_busy(&self) -> bool {
         self.kept.accounts.values().any(|account| !account.reported)
     }
@@ -365,7 +365,7 @@ impl Meter {
     }
 
     /// Returns the attempts that are on the GPU, with their jobs and places.
-    pub fn tenants(&self) -> impl Iterator<Item = (AttemptId, JobId, Option<Slot>)> {
+    pub fn tenancies(&self) -> impl Iterator<Item = (AttemptId, JobId, Option<Slot>)> {
         let open = self.kept.accounts.iter().filter(|(_, account)| account.ended.is_none());
         open.map(|(attempt, account)| (*attempt, account.job, account.slot))
     }
@@ -374,7 +374,7 @@ impl Meter {
     pub fn map_jobs(&self, map: &mut JobMap) {
         let (Some(gpu), Some(numbers)) = (self.index, &self.numbers) else { return };
         map.known.insert(gpu);
-        for (_, job, slot) in self.tenants() {
+        for (_, job, slot) in self.tenancies() {
             let instance = match slot.map(|slot| numbers.get(&slot)) {
                 None => None,
                 Some(Some(number)) => Some(*number),
@@ -398,7 +398,7 @@ impl Meter {
 
 impl AttemptAccount {
     /// Returns for how long the attempt was there between two moments. Between two readings at
-    /// one moment (the clock was set back) everybody who is there counts alike.
+    /// one moment (the clock was moved back) everybody who is there counts alike.
     fn overlap(&self, from: Millis, to: Millis) -> u64 {
         let end = self.ended.unwrap_or(to).min(to);
         let begin = self.began.max(from);
@@ -417,7 +417,7 @@ struct ActivityWindow {
 impl ActivityWindow {
     /// Shares out what a server did for its clients: the driver doesn't report for which of them.
     fn share_out(&mut self, load: u64, served: &[AttemptId]) {
-        let each = load / u64::try_from(served.len().max(1)).unwrap_or(1);
+        let each = load / served.len().max(1) as u64;
         for attempt in served {
             *self.attempts.entry(*attempt).or_default() += each;
         }

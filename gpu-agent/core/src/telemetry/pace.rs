@@ -9,7 +9,7 @@ use tessera_model::Millis;
 pub const FASTEST: Millis = Millis::new(100);
 /// Nor less often than once a minute: the energy of a span goes by what is seen at its end.
 pub const SLOWEST: Millis = Millis::from_secs(60);
-/// Sampling may take this part of the time: a driver that answers slowly is asked less often.
+/// Sampling may take this part of the time: a driver that answers slowly is queried less often.
 const COST_SHARE: u32 = 50;
 
 /// How often to sample.
@@ -20,7 +20,7 @@ pub struct SamplingPace {
 }
 
 impl SamplingPace {
-    /// Takes the wanted spans between samples, within [`FASTEST`] and [`SLOWEST`].
+    /// Takes the required spans between samples, within [`FASTEST`] and [`SLOWEST`].
     pub fn new(idle: Millis, busy: Millis) -> Self {
         let within = |span: Millis| span.clamp(FASTEST, SLOWEST);
         let idle = within(idle);
@@ -29,8 +29,8 @@ impl SamplingPace {
 
     /// Returns the span from one sample, which took `cost`, to the next.
     pub fn next(self, busy: bool, cost: Duration) -> Duration {
-        let wanted = if busy { self.busy } else { self.idle };
-        wanted.duration().max(cost * COST_SHARE).min(SLOWEST.duration())
+        let span = if busy { self.busy } else { self.idle };
+        span.duration().max(cost * COST_SHARE).min(SLOWEST.duration())
     }
 }
 

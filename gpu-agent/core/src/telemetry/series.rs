@@ -11,7 +11,7 @@ const FINE_MAX: usize = 600;
 const COARSE: Millis = Millis::from_secs(10);
 /// Coarse spans that are kept: an hour.
 const COARSE_MAX: usize = 360;
-/// Most spans in one answer: as many as a wide terminal has columns, with room.
+/// Most spans in one answer: as many as a wide terminal has columns, with space left.
 pub const SPANS_MAX: usize = 1_000;
 
 /// All samples within one span of time.
@@ -43,7 +43,9 @@ impl SeriesSpan {
 
     /// Returns the mean, rounded down.
     pub fn mean(&self) -> u64 {
-        u64::try_from(self.sum / u128::from(self.count.max(1))).unwrap_or(u64::MAX)
+        #[expect(clippy::cast_possible_truncation, reason = "a mean is at most the largest value")]
+        let mean = (self.sum / u128::from(self.count.max(1))) as u64;
+        mean
     }
 }
 
@@ -55,7 +57,7 @@ pub struct Series {
 }
 
 impl Series {
-    /// Adds a sample. One from before the newest (the clock was set back) is left out.
+    /// Adds a sample. One from before the newest (the clock was moved back) is left out.
     pub fn push(&mut self, at: Millis, value: u64) {
         if self.newest().is_some_and(|(newest, _)| at < newest) {
             return;
@@ -64,7 +66,7 @@ impl Series {
         if self.fine.len() > FINE_MAX {
             self.fine.pop_front();
         }
-        add(&mut self.coarse, SeriesSpan::of(floor(at, COARSE), value));
+        add(&mut self.coarse, SeriesSpan::of(round_down(at, COARSE), value));
         if self.coarse.len() > COARSE_MAX {
             self.coarse.pop_front();
         }
@@ -90,7 +92,7 @@ impl Series {
         let fine = fine.map(|(at, value)| SeriesSpan::of(*at, *value));
         let mut spans = VecDeque::new();
         for span in coarse.chain(fine) {
-            add(&mut spans, SeriesSpan { start: floor(span.start, step), ..span });
+            add(&mut spans, SeriesSpan { start: round_down(span.start, step), ..span });
             if spans.len() > SPANS_MAX {
                 spans.pop_front();
             }
@@ -107,7 +109,7 @@ fn add(spans: &mut VecDeque<SeriesSpan>, span: SeriesSpan) {
     }
 }
 
-fn floor(at: Millis, step: Millis) -> Millis {
+fn round_down(at: Millis, step: Millis) -> Millis {
     Millis::new(at.get() - at.get() % step.get())
 }
 
@@ -153,7 +155,7 @@ mod tests {
                 prop_assert!(span.count > 0, "a span without samples is a gap");
                 prop_assert!(span.start.get() % step == 0);
                 prop_assert!(span.min <= span.mean() && span.mean() <= span.max);
-                let within = kept.iter().any(|(at, _)| floor(Millis::new(*at), Millis::new(step)) == span.start);
+                let within = kept.iter().any(|(at, _)| round_down(Millis::new(*at), Millis::new(step)) == span.start);
                 prop_assert!(within, "nothing was sampled in {span:?}");
             }
         }
@@ -169,7 +171,7 @@ mod tests {
             let direct = series.since(Millis::ZERO, coarse);
             let mut twice = VecDeque::new();
             for span in series.since(Millis::ZERO, Millis::new(step)) {
-                add(&mut twice, SeriesSpan { start: floor(span.start, coarse), ..span });
+                add(&mut twice, SeriesSpan { start: round_down(span.start, coarse), ..span });
             }
 
             if series.since(Millis::ZERO, Millis::new(step)).len() < SPANS_MAX {

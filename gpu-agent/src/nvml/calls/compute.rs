@@ -7,7 +7,7 @@ use nvml_wrapper_sys::bindings::{
     nvmlComputeInstanceProfileInfo_t, nvmlDevice_t, nvmlDeviceAttributes_t, nvmlGpuInstance_t,
 };
 
-use super::{FUNCTION_NOT_FOUND, NvmlLibrary, SUCCESS, filled, to_size};
+use super::{FUNCTION_NOT_FOUND, NvmlLibrary, SUCCESS, filled};
 use tessera_agent_core::nvml::error::NvmlCallError;
 
 impl NvmlLibrary {
@@ -30,14 +30,14 @@ impl NvmlLibrary {
         most: u32,
     ) -> Result<Vec<nvmlComputeInstance_t>, NvmlCallError> {
         let mut count = most;
-        let mut list = vec![std::ptr::null_mut(); to_size(most.max(1))];
+        let mut list = vec![std::ptr::null_mut(); most.max(1) as usize];
         call!(self.nvmlGpuInstanceGetComputeInstances(
             instance,
             profile,
             list.as_mut_ptr(),
             &raw mut count
         ))?;
-        list.truncate(to_size(count));
+        list.truncate(count as usize);
         Ok(list)
     }
 

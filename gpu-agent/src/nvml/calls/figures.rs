@@ -7,16 +7,16 @@ use nvml_wrapper_sys::bindings::{
     NvmlLib, nvmlDevice_t, nvmlProcessInfo_t, nvmlProcessUtilizationSample_t, nvmlUtilization_t,
 };
 
-use super::{FUNCTION_NOT_FOUND, NvmlLibrary, SUCCESS, filled, to_size};
+use super::{FUNCTION_NOT_FOUND, NvmlLibrary, SUCCESS, filled};
 use tessera_agent_core::nvml::error::NvmlCallError;
 
 const NOT_FOUND: u32 = 6;
 const INSUFFICIENT_SIZE: u32 = 7;
 /// Entries requested at first; the library reports if there are more.
-const ROOM: usize = 64;
+const ENTRIES_MIN: c_uint = 64;
 /// Most entries that are looked at: more processes than any GPU runs, and longer than any
 /// driver's buffer of samples.
-const ROOM_MAX: usize = 4096;
+const ENTRIES_MAX: c_uint = 4096;
 
 impl NvmlLibrary {
     /// Lists the processes that compute on a GPU, its instances included, or on a MIG device.
@@ -75,22 +75,24 @@ impl NvmlLibrary {
     }
 }
 
-/// Lets a call fill a list in, of which it may have more entries than there is room at first.
+/// Lets a call fill in a list, which may have more entries than its first buffer.
 fn listed<T: Copy>(
     fill: impl Fn(*mut c_uint, *mut T) -> Result<(), NvmlCallError>,
 ) -> Result<Vec<T>, NvmlCallError> {
-    let mut room = ROOM;
+    let mut capacity = ENTRIES_MIN;
     loop {
         // SAFETY: used for structures of plain integers only, for which zero is valid.
         let empty: T = unsafe { MaybeUninit::zeroed().assume_init() };
-        let mut list = vec![empty; room];
-        let mut count = c_uint::try_from(room).unwrap_or(0);
+        let mut list = vec![empty; capacity as usize];
+        let mut count = capacity;
         match fill(&raw mut count, list.as_mut_ptr()) {
             Ok(()) => {
-                list.truncate(to_size(count));
+                list.truncate(count as usize);
                 return Ok(list);
             }
-            Err(fault) if fault.code == INSUFFICIENT_SIZE && room < ROOM_MAX => room = ROOM_MAX,
+            Err(fault) if fault.code == INSUFFICIENT_SIZE && capacity < ENTRIES_MAX => {
+                capacity = ENTRIES_MAX;
+            }
             Err(fault) => return Err(fault),
         }
     }

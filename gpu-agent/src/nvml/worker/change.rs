@@ -97,7 +97,7 @@ impl Loaded {
         self.library.create_compute(standing.handle, whole.id).map(drop)
     }
 
-    /// Takes away the compute instances that are not wanted and makes those that are missing. If
+    /// Takes away the compute instances that are not requested and makes those that are missing. If
     /// one can't be made, those that were are taken away again: what stood can't be brought back.
     fn recut(
         &mut self,

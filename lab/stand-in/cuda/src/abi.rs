@@ -11,19 +11,19 @@ use std::ffi::{CStr, c_char, c_void};
 pub struct CudaCode(pub i32);
 
 macro_rules! codes {
-    ($($name:ident = $number:literal, $text:literal, $says:literal;)*) => {
+    ($($name:ident = $number:literal, $text:literal, $description:literal;)*) => {
         impl CudaCode {
             $(#[allow(dead_code, reason = "some are only looked up by number")]
             pub const $name: Self = Self($number);)*
 
             /// Returns the name and the description of a code that exists.
-            pub const fn told(self) -> Option<(&'static CStr, &'static CStr)> {
+            pub const fn name_and_text(self) -> Option<(&'static CStr, &'static CStr)> {
                 match self.0 {
                     $($number => Some((
                         // SAFETY: a literal that ends in its one NUL.
                         unsafe { CStr::from_bytes_with_nul_unchecked(concat!($text, "\0").as_bytes()) },
                         // SAFETY: as above.
-                        unsafe { CStr::from_bytes_with_nul_unchecked(concat!($says, "\0").as_bytes()) },
+                        unsafe { CStr::from_bytes_with_nul_unchecked(concat!($description, "\0").as_bytes()) },
                     )),)*
                     _ => None,
                 }
@@ -82,7 +82,7 @@ codes! {
 }
 
 impl CudaCode {
-    /// Tells whether the error stays with its context until that is destroyed.
+    /// Returns whether the error stays with its context until that is destroyed.
     pub const fn is_sticky(self) -> bool {
         matches!(self.0, 214 | 220 | 700 | 702 | 714..=719 | 999)
     }
@@ -97,7 +97,7 @@ pub type H = *mut c_void;
 /// An address in device memory.
 pub type DevicePointer = u64;
 
-/// A pointer that the driver writes to, and may read from where its contract says so.
+/// A pointer that the driver writes to, and may read from where its contract states so.
 #[repr(transparent)]
 pub struct OutPointer<T>(*mut T);
 
@@ -122,7 +122,7 @@ impl<T: Copy> OutPointer<T> {
         self.set_at(0, value)
     }
 
-    /// Writes if the caller wants to know.
+    /// Writes if the caller needs to know.
     pub fn offer(self, value: T) {
         if !self.0.is_null() {
             // SAFETY: not null, so by the driver's contract the caller's memory of this type.
@@ -237,7 +237,7 @@ pub struct ContextParams {
     pub graphics: *mut c_void,
 }
 
-/// What an edge of a graph says of itself.
+/// The data of an edge of a graph.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct EdgeData {
@@ -246,6 +246,23 @@ pub struct EdgeData {
 
 pub type HostFunction = unsafe extern "C" fn(*mut c_void);
 pub type StreamCallback = unsafe extern "C" fn(H, i32, *mut c_void);
+
+const _: () = assert!(usize::BITS == 64, "CUDA's driver is for 64-bit machines");
+
+/// Returns a 64-bit number as an address or a size of this machine.
+#[expect(clippy::cast_possible_truncation, reason = "checked above: both have 64 bits")]
+pub const fn to_native(number: u64) -> usize {
+    number as usize
+}
+
+/// Returns a number as the type in which a function reports it.
+///
+/// # Errors
+///
+/// [`CudaCode::UNKNOWN`] if it doesn't fit.
+pub fn to_int<N, I: TryFrom<N>>(number: N) -> CallResult<I> {
+    I::try_from(number).map_err(|_| CudaCode::UNKNOWN)
+}
 
 /// Arguments as the trace shows them.
 pub trait TracedArgument {
@@ -272,7 +289,7 @@ impl TracedArgument for i32 {
 
 impl TracedArgument for usize {
     fn shown(&self) -> u64 {
-        u64::try_from(*self).unwrap_or(u64::MAX)
+        *self as u64
     }
 }
 

@@ -1,38 +1,42 @@
-//! The driver of this process: what it was told, its clock, and its one lock.
+//! The driver of this process: its settings, its clock, and its one lock.
 
-use std::cell::{Cell, RefCell};
-use std::collections::BTreeSet;
+use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
-use rustix::time::{ClockId, clock_gettime};
+use tessera_stand_in::cuda::board::nanos;
 use tessera_stand_in::cuda::settings::CudaSettings;
 
 use crate::abi::{CallResult, CudaCode};
+use crate::clock::{monotonic_nanos, sharpen_timer};
 use crate::faults::CallFaults;
+use crate::thread_state::{current_id, run_host_function};
 use crate::trace::CallTrace;
 use crate::world::DriverState;
 
-/// Longest sleep while work is under way: others may have died, and who waits wants to know.
-pub const LOOK_EVERY: Duration = Duration::from_millis(10);
+/// Longest sleep while work is under way: another process may have died meanwhile.
+const LOOK_EVERY: Duration = Duration::from_millis(10);
+
+/// How long the executor stays awake after the last work, in nanoseconds.
+const LINGER: u64 = 1_000_000_000;
 
 /// With virtual time: how long threads that are elsewhere may hold it up.
 const PATIENCE: Duration = Duration::from_millis(20);
 
 /// The driver of a process.
 pub struct CudaDriver {
-    /// What the environment says.
+    /// The settings of the environment.
     pub settings: CudaSettings,
     /// Why it can't be used, if it can't.
     pub broken: Option<String>,
     /// Where calls and operations are written down.
-    pub trace: Option<CallTrace>,
+    pub trace: Option<Arc<CallTrace>>,
     /// What goes wrong on demand.
     pub faults: CallFaults,
     world: Mutex<DriverState>,
-    /// Told when something may have changed for those who wait.
-    pub changed: Condvar,
+    /// Notified when something may have changed for threads that wait.
+    changed: Arc<Condvar>,
     virtual_now: AtomicU64,
     threads: Mutex<DriverThreads>,
 }
@@ -42,7 +46,7 @@ pub struct CudaDriver {
 struct DriverThreads {
     known: usize,
     waiting: usize,
-    /// Counts the moves of virtual time: whoever waited has to ask anew.
+    /// Counts the moves of virtual time: a thread that waited has to look again.
     moves: u64,
 }
 
@@ -61,21 +65,23 @@ impl CudaDriver {
                 (unset.expect("what is unset is right"), Some(error.to_string()))
             }
         };
-        let faults = CallFaults::parse(&settings.faults).unwrap_or_else(|why| {
-            broken = Some(why);
+        let faults = CallFaults::parse(&settings.faults).unwrap_or_else(|error| {
+            broken = Some(error.to_string());
             CallFaults::default()
         });
         let trace = settings.trace.as_deref().and_then(|folder| match CallTrace::open(folder) {
-            Ok(trace) => Some(trace),
+            Ok(trace) => Some(Arc::new(trace)),
             Err(error) => {
                 broken = Some(format!("can't write a trace into {}: {error}", folder.display()));
                 None
             }
         });
-        let world = Mutex::new(DriverState::new(&settings));
+        let changed = Arc::new(Condvar::new());
+        let shared = (trace.clone(), Arc::clone(&changed));
+        let world = Mutex::new(DriverState::new(&settings, shared.0, shared.1, execute));
         // Far from 0, so that nothing is before the beginning.
         let virtual_now = AtomicU64::new(1_000_000_000);
-        let (changed, threads) = (Condvar::new(), Mutex::default());
+        let threads = Mutex::default();
         Self { settings, broken, trace, faults, world, changed, virtual_now, threads }
     }
 
@@ -89,23 +95,7 @@ impl CudaDriver {
         if self.settings.virtual_time {
             self.virtual_now.load(Ordering::Acquire)
         } else {
-            self.real_now()
-        }
-    }
-
-    /// Returns the machine's monotonic clock in nanoseconds.
-    pub fn real_now(&self) -> u64 {
-        let now = clock_gettime(ClockId::Monotonic);
-        let seconds = u64::try_from(now.tv_sec).unwrap_or(0);
-        seconds.saturating_mul(1_000_000_000) + u64::try_from(now.tv_nsec).unwrap_or(0)
-    }
-
-    /// Says something on stderr, once.
-    pub fn complain(&self, what: &str) {
-        static SAID: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
-        let mut said = SAID.lock().unwrap_or_else(PoisonError::into_inner);
-        if said.insert(what.to_owned()) {
-            eprintln!("libcuda stand-in: {what}");
+            monotonic_nanos()
         }
     }
 
@@ -118,7 +108,7 @@ impl CudaDriver {
         }
     }
 
-    /// Says goodbye to the MPS server, when the process ends in order.
+    /// Leaves the MPS server, when the process ends in order.
     pub fn part(&self) {
         if let Ok(mut world) = self.world.try_lock()
             && let Some(mps) = world.mps.take()
@@ -129,13 +119,13 @@ impl CudaDriver {
 
     /// Keeps the calling thread busy until a launch has taken as long as a driver's.
     pub fn spend_launch_cost(&self, began: u64) {
-        let cost = u64::try_from(self.settings.launch_cost.as_nanos()).unwrap_or(0);
+        let cost = nanos(self.settings.launch_cost);
         if self.settings.virtual_time {
             self.virtual_now.fetch_add(cost, Ordering::AcqRel);
             return;
         }
         // A driver's launch is work, not a wait: the processor is busy with it.
-        while self.real_now().saturating_sub(began) < cost {
+        while monotonic_nanos().saturating_sub(began) < cost {
             std::hint::spin_loop();
         }
     }
@@ -170,11 +160,11 @@ impl CudaDriver {
     /// Returns what a context's work came to, once it was waited for.
     pub fn verdict(&self, context: u64) -> CallResult {
         let mut world = self.world();
-        world.ask_server(self.now());
+        world.check_server(self.now());
         world.context(context)?.sticky.map_or(Ok(()), Err)
     }
 
-    /// Sleeps until the device has something new, or somebody says so.
+    /// Sleeps until the device has something new, or a thread notifies it.
     fn sleep<'w>(&self, mut world: MutexGuard<'w, DriverState>) -> MutexGuard<'w, DriverState> {
         if self.settings.virtual_time {
             return self.sleep_virtually(world);
@@ -267,42 +257,47 @@ impl CudaDriver {
     }
 }
 
-/// Lets this thread's sleeps end when they should, not up to 50 µs later.
-pub fn sharpen_timer() {
-    thread_local! {
-        static SHARP: Cell<bool> = const { Cell::new(false) };
+/// The executor's thread, until the process ends.
+///
+/// It moves work on that no call of the program moves on, and runs host functions.
+fn execute() {
+    sharpen_timer();
+    let driver = driver();
+    let mut world = driver.world();
+    let mut worked_at = monotonic_nanos();
+    loop {
+        let now = driver.now();
+        world.pump(now);
+        if let Some(call) = world.hosts.pop_front() {
+            world.host_runs = true;
+            drop(world);
+            run_host_function(|| call.work.run());
+            world = driver.world();
+            world.host_runs = false;
+            let end = driver.now();
+            world.complete_host(&call, end);
+            driver.changed.notify_all();
+            continue;
+        }
+        world.report_load(now);
+        world.check_server(now);
+        let real_now = monotonic_nanos();
+        if world.has_work() {
+            worked_at = real_now;
+        }
+        let slept = if real_now.saturating_sub(worked_at) > LINGER {
+            world.executor_idle = true;
+            driver.changed.wait(world).unwrap_or_else(PoisonError::into_inner)
+        } else {
+            let event = (world.needs_executor() && !driver.settings.virtual_time)
+                .then(|| world.next_event(now))
+                .flatten();
+            let most = nanos(LOOK_EVERY);
+            let sleep = event.map_or(most, |at| at.saturating_sub(now).min(most));
+            let time = Duration::from_nanos(sleep.max(1));
+            let slept = driver.changed.wait_timeout(world, time);
+            slept.unwrap_or_else(PoisonError::into_inner).0
+        };
+        world = slept;
     }
-    if !SHARP.replace(true) {
-        // If it is refused, sleeps are as long as the system makes them.
-        // SAFETY: concerns no memory.
-        unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1_u64) };
-    }
-}
-
-thread_local! {
-    /// Contexts of this thread, the current one last.
-    static STACK: RefCell<Vec<u64>> = const { RefCell::new(Vec::new()) };
-}
-
-/// Returns the id of the thread's current context, alive or not.
-pub fn current_id() -> Option<u64> {
-    STACK.with_borrow(|stack| stack.last().copied())
-}
-
-/// Makes a context the thread's current one, instead of what was; `None` for no context.
-pub fn set_current(id: Option<u64>) {
-    STACK.with_borrow_mut(|stack| {
-        stack.pop();
-        stack.extend(id);
-    });
-}
-
-/// Puts a context above the thread's current one.
-pub fn push_current(id: u64) {
-    STACK.with_borrow_mut(|stack| stack.push(id));
-}
-
-/// Takes the thread's current context off.
-pub fn pop_current() -> Option<u64> {
-    STACK.with_borrow_mut(Vec::pop)
 }

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use tessera_stand_in::faults::{FaultAction, FaultRule};
+use tessera_stand_in::faults::{FaultAction, FaultError, FaultRule};
 
 use crate::table::SYMBOLS;
 
@@ -10,17 +10,27 @@ use crate::table::SYMBOLS;
 #[derive(Default)]
 pub struct CallFaults(Vec<(FaultRule, AtomicU32)>);
 
+/// A fault list that can't be used, with what would be right.
+#[derive(Debug, thiserror::Error)]
+pub enum CallFaultsError {
+    #[error("TESSERA_SIM_CUDA_FAULTS: {0}")]
+    Rule(#[from] FaultError),
+    #[error(
+        "TESSERA_SIM_CUDA_FAULTS: `{line}`: use call, nth and times with code, hang, delay_ms or crash"
+    )]
+    NotOfCuda { line: String },
+}
+
 impl CallFaults {
     /// Reads a list in the grammar of [`tessera_stand_in::faults`]: calls by their exported names,
     /// conditions `nth` and `times`, effects `code`, `hang`, `delay_ms` and `crash`.
     ///
     /// # Errors
     ///
-    /// What would be right.
-    pub fn parse(text: &str) -> Result<Self, String> {
+    /// [`CallFaultsError`].
+    pub fn parse(text: &str) -> Result<Self, CallFaultsError> {
         let names: Vec<_> = SYMBOLS.iter().map(|symbol| symbol.symbol).collect();
-        let rules = FaultRule::parse_list(text, &names)
-            .map_err(|error| format!("TESSERA_SIM_CUDA_FAULTS: {error}"))?;
+        let rules = FaultRule::parse_list(text, &names)?;
         for rule in &rules {
             let ours = matches!(
                 rule.action,
@@ -30,11 +40,7 @@ impl CallFaults {
                     | FaultAction::Crash
             );
             if !ours || rule.gpu.is_some() {
-                let line = &rule.line;
-                return Err(format!(
-                    "TESSERA_SIM_CUDA_FAULTS: `{line}`: use call, nth and times with code, hang, \
-                     delay_ms or crash"
-                ));
+                return Err(CallFaultsError::NotOfCuda { line: rule.line.clone() });
             }
         }
         Ok(Self(rules.into_iter().map(|rule| (rule, AtomicU32::new(0))).collect()))

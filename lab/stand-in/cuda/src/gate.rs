@@ -1,7 +1,6 @@
 //! The gate that every call passes: initialised, not forked, not too new, counted, traced, and
 //! struck by faults.
 
-use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::thread;
@@ -9,8 +8,11 @@ use std::thread;
 use tessera_stand_in::faults::FaultAction;
 
 use crate::abi::{CallResult, CudaCode};
+use crate::clock::monotonic_nanos;
+use crate::complaints::complain;
 use crate::driver::{CudaDriver, driver};
 use crate::table::{SYMBOLS, index};
+use crate::thread_state::is_in_host_function;
 
 /// Whether the driver can be used.
 static PHASE: AtomicU8 = AtomicU8::new(COLD);
@@ -22,11 +24,6 @@ const OVER: u8 = 3;
 
 /// Calls of each function, by its index.
 pub static COUNTS: [AtomicU64; SYMBOLS.len()] = [const { AtomicU64::new(0) }; SYMBOLS.len()];
-
-thread_local! {
-    /// Whether the thread runs a host function, in which no call is allowed.
-    static IN_HOST_FUNCTION: Cell<bool> = const { Cell::new(false) };
-}
 
 /// One call on its way.
 #[derive(Clone, Copy)]
@@ -40,7 +37,7 @@ pub struct GateCall {
 }
 
 impl GateCall {
-    /// Tells whether stream 0 is the thread's own.
+    /// Returns whether stream 0 is the thread's own.
     pub const fn per_thread(&self) -> bool {
         SYMBOLS[self.symbol].per_thread
     }
@@ -115,18 +112,18 @@ pub fn pass(
     code.0
 }
 
-/// Refuses a function that isn't simulated, and says so.
+/// Refuses a function that isn't simulated, and complains.
 pub fn absent(symbol: usize) -> i32 {
     let _ = catch_unwind(|| {
         let driver = driver();
         COUNTS[symbol].fetch_add(1, Ordering::Relaxed);
         let name = SYMBOLS[symbol].symbol;
         if let Some(trace) = &driver.trace {
-            trace.call(name, &[], driver.real_now(), CudaCode::NOT_SUPPORTED);
+            trace.call(name, &[], monotonic_nanos(), CudaCode::NOT_SUPPORTED);
         }
         let why =
             if SYMBOLS[symbol].simulated { "newer than this driver" } else { "not simulated" };
-        driver.complain(&format!("{name} is {why}, so it returns 801, not supported"));
+        complain(&format!("{name} is {why}, so it returns 801, not supported"));
         if driver.settings.strict {
             std::process::abort();
         }
@@ -143,7 +140,7 @@ fn enter(symbol: usize) -> CallResult<GateCall> {
         OVER => return Err(CudaCode::DEINITIALIZED),
         _ => return Err(CudaCode::NOT_INITIALIZED),
     }
-    if IN_HOST_FUNCTION.get() && !needs_nothing(symbol) {
+    if is_in_host_function() && !needs_nothing(symbol) {
         return Err(CudaCode::NOT_PERMITTED);
     }
     let driver = driver();
@@ -152,7 +149,7 @@ fn enter(symbol: usize) -> CallResult<GateCall> {
         return Err(CudaCode::NOT_SUPPORTED);
     }
     driver.know_thread();
-    Ok(GateCall { symbol, driver, began: driver.real_now() })
+    Ok(GateCall { symbol, driver, began: monotonic_nanos() })
 }
 
 /// Functions that may be called before `cuInit`.
@@ -174,7 +171,8 @@ fn strike(call: &GateCall) -> CallResult {
     for action in call.driver.faults.strike(SYMBOLS[call.symbol].symbol) {
         match action {
             FaultAction::Fail(code) => {
-                let code = CudaCode(i32::try_from(code).unwrap_or(CudaCode::UNKNOWN.0));
+                // A rule has codes up to 999.
+                let code = CudaCode(code.cast_signed());
                 if code.is_sticky() {
                     call.driver.poison_current(code);
                 }
@@ -197,19 +195,12 @@ fn strike(call: &GateCall) -> CallResult {
     Ok(())
 }
 
-/// Runs a host function, in which no call is allowed.
-pub fn in_host_function(run: impl FnOnce()) {
-    IN_HOST_FUNCTION.set(true);
-    run();
-    IN_HOST_FUNCTION.set(false);
-}
-
-/// Tells whether the driver is initialised in this process.
+/// Returns whether the driver is initialised in this process.
 pub fn is_ready() -> bool {
     PHASE.load(Ordering::Acquire) == READY
 }
 
-/// Tells whether this process is the fork of one that had initialised the driver.
+/// Returns whether this process is the fork of one that had initialised the driver.
 pub fn is_forked() -> bool {
     PHASE.load(Ordering::Acquire) == FORKED
 }

@@ -8,7 +8,7 @@ use std::ptr;
 
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous};
 
-use crate::abi::{CallResult, CudaCode};
+use crate::abi::{CallResult, CudaCode, to_native};
 
 /// Addresses that are kept at best: more than all memory of a node of today.
 const RANGE_BYTES: u64 = 1 << 42;
@@ -60,13 +60,14 @@ impl CudaMemory {
             let (base, size) = reserve().ok_or(CudaCode::OUT_OF_MEMORY)?;
             self.free.insert(base, size);
         }
-        let room = bytes.max(1).checked_next_multiple_of(GRAIN).ok_or(CudaCode::OUT_OF_MEMORY)?;
-        let found = self.free.iter().find(|(_, size)| **size >= room);
+        let rounded =
+            bytes.max(1).checked_next_multiple_of(GRAIN).ok_or(CudaCode::OUT_OF_MEMORY)?;
+        let found = self.free.iter().find(|(_, size)| **size >= rounded);
         let (base, size) =
             found.map(|(base, size)| (*base, *size)).ok_or(CudaCode::OUT_OF_MEMORY)?;
         self.free.remove(&base);
-        if size > room {
-            self.free.insert(base + room, size - room);
+        if size > rounded {
+            self.free.insert(base + rounded, size - rounded);
         }
         self.known.insert(base, MemoryAllocation { base, bytes, kind, context });
         Ok(base)
@@ -114,7 +115,7 @@ impl CudaMemory {
         (address - found.base < found.bytes.max(1)).then_some(*found)
     }
 
-    /// Tells whether all of a range is within one allocation.
+    /// Returns whether all of a range is within one allocation.
     pub fn holds(&self, address: u64, bytes: u64) -> bool {
         self.at(address).is_some_and(|found| {
             (address - found.base).checked_add(bytes).is_some_and(|end| end <= found.bytes)
@@ -155,11 +156,9 @@ fn reserve() -> Option<(u64, u64)> {
 fn give_back(found: MemoryAllocation) {
     let start = found.base.next_multiple_of(PAGE);
     let end = (found.base + found.bytes) / PAGE * PAGE;
-    let length = usize::try_from(end.saturating_sub(start)).unwrap_or(0);
-    if let Ok(start) = usize::try_from(start)
-        && length > 0
-    {
-        let start = ptr::with_exposed_provenance_mut(start);
+    let length = to_native(end.saturating_sub(start));
+    if length > 0 {
+        let start = ptr::with_exposed_provenance_mut(to_native(start));
         // SAFETY: whole pages of the range of device memory, in an allocation that is no more.
         // Without this they would only be given back later.
         let _ = unsafe { madvise(start, length, Advice::LinuxDontNeed) };
@@ -172,15 +171,10 @@ fn give_back(found: MemoryAllocation) {
 ///
 /// The destination can be written and the source read for so many bytes.
 pub unsafe fn copy(to: u64, from: u64, bytes: u64) {
-    let (Ok(to), Ok(from), Ok(bytes)) =
-        (usize::try_from(to), usize::try_from(from), usize::try_from(bytes))
-    else {
-        return;
-    };
-    let (to, from) =
-        (ptr::with_exposed_provenance_mut::<u8>(to), ptr::with_exposed_provenance(from));
+    let to = ptr::with_exposed_provenance_mut::<u8>(to_native(to));
+    let from = ptr::with_exposed_provenance(to_native(from));
     // SAFETY: the caller's promise.
-    unsafe { ptr::copy(from, to, bytes) };
+    unsafe { ptr::copy(from, to, to_native(bytes)) };
 }
 
 /// Reads a 64-bit word.
@@ -189,7 +183,7 @@ pub unsafe fn copy(to: u64, from: u64, bytes: u64) {
 ///
 /// The word can be read.
 pub unsafe fn read_word(at: u64) -> u64 {
-    let at = ptr::with_exposed_provenance::<u64>(usize::try_from(at).unwrap_or(0));
+    let at = ptr::with_exposed_provenance::<u64>(to_native(at));
     // SAFETY: the caller's promise. Volatile, as a program may write it meanwhile.
     unsafe { at.read_volatile() }
 }
@@ -200,7 +194,7 @@ pub unsafe fn read_word(at: u64) -> u64 {
 ///
 /// The word can be written.
 pub unsafe fn write_word(at: u64, word: u64) {
-    let at = ptr::with_exposed_provenance_mut::<u64>(usize::try_from(at).unwrap_or(0));
+    let at = ptr::with_exposed_provenance_mut::<u64>(to_native(at));
     // SAFETY: the caller's promise.
     unsafe { at.write_volatile(word) };
 }
@@ -211,16 +205,16 @@ pub unsafe fn write_word(at: u64, word: u64) {
 ///
 /// The memory can be written for the pattern times the count.
 pub unsafe fn fill(at: u64, pattern: &[u8], count: u64) {
-    let length = u64::try_from(pattern.len()).unwrap_or(0);
+    let length = pattern.len() as u64;
     if pattern.iter().all(|byte| *byte == pattern[0]) {
-        let at = ptr::with_exposed_provenance_mut::<u8>(usize::try_from(at).unwrap_or(0));
-        let bytes = usize::try_from(length * count).unwrap_or(0);
+        let at = ptr::with_exposed_provenance_mut::<u8>(to_native(at));
+        let bytes = to_native(length * count);
         // SAFETY: the caller's promise.
         unsafe { at.write_bytes(pattern[0], bytes) };
         return;
     }
     for index in 0..count {
-        let base = usize::try_from(at + index * length).unwrap_or(0);
+        let base = to_native(at + index * length);
         for (offset, byte) in pattern.iter().enumerate() {
             let to = ptr::with_exposed_provenance_mut::<u8>(base + offset);
             // SAFETY: the caller's promise.

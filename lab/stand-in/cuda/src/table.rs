@@ -1,4 +1,4 @@
-//! Every function of the driver, with the versions in which programs may ask for it.
+//! Every function of the driver, with the versions in which programs may request it.
 
 #![allow(non_upper_case_globals, reason = "the driver's names are not ours")]
 #![allow(clippy::allow_attributes, reason = "what is generated may or may not need them")]
@@ -28,19 +28,19 @@ include!(concat!(env!("OUT_DIR"), "/table.rs"));
 pub enum SymbolSearch {
     /// The index of the function.
     Found(usize),
-    /// A newer driver, or a caller that asks for more, would find it.
+    /// A newer driver, or a caller that requests more, would find it.
     TooNew,
     /// There is none of that name.
     Unknown,
 }
 
-/// Finds what a caller of `cuGetProcAddress` means: the newest revision that is in `asked`. A
+/// Finds what a caller of `cuGetProcAddress` means: the newest revision that is in `version`. A
 /// name with its suffix spelled out (`cuMemAlloc_v2`) means exactly that function.
-pub fn find(name: &str, asked: u32, per_thread: bool) -> SymbolSearch {
+pub fn find(name: &str, version: u32, per_thread: bool) -> SymbolSearch {
     let named = || SYMBOLS.iter().enumerate().filter(move |(_, s)| s.name == name);
     let newest = |twin: bool| {
         named()
-            .filter(|(_, s)| s.per_thread == twin && s.version <= asked)
+            .filter(|(_, s)| s.per_thread == twin && s.version <= version)
             .max_by_key(|(_, s)| s.version)
     };
     let found = newest(per_thread).or_else(|| newest(false)).filter(|_| !name.is_empty());
@@ -48,7 +48,7 @@ pub fn find(name: &str, asked: u32, per_thread: bool) -> SymbolSearch {
         return SymbolSearch::Found(index);
     }
     match SYMBOLS.iter().position(|s| s.symbol == name) {
-        Some(index) if SYMBOLS[index].version <= asked => SymbolSearch::Found(index),
+        Some(index) if SYMBOLS[index].version <= version => SymbolSearch::Found(index),
         Some(_) => SymbolSearch::TooNew,
         None if named().next().is_some() => SymbolSearch::TooNew,
         None => SymbolSearch::Unknown,
@@ -66,8 +66,8 @@ impl ExportedSymbol {
 mod tests {
     use super::*;
 
-    fn symbol(name: &str, asked: u32, per_thread: bool) -> Option<&'static str> {
-        match find(name, asked, per_thread) {
+    fn symbol(name: &str, version: u32, per_thread: bool) -> Option<&'static str> {
+        match find(name, version, per_thread) {
             SymbolSearch::Found(index) => Some(SYMBOLS[index].symbol),
             SymbolSearch::TooNew | SymbolSearch::Unknown => None,
         }

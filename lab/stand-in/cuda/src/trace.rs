@@ -14,7 +14,7 @@ use std::io::{self, Write as _};
 use std::path::Path;
 
 use crate::abi::CudaCode;
-use crate::driver::driver;
+use crate::clock::monotonic_nanos;
 
 /// The trace of this process.
 pub struct CallTrace(File);
@@ -42,7 +42,7 @@ impl CallTrace {
 
     /// Writes down a call.
     pub fn call(&self, name: &str, args: &[(&str, u64)], at: u64, code: CudaCode) {
-        let took = driver().real_now().saturating_sub(at);
+        let took = monotonic_nanos().saturating_sub(at);
         let thread = rustix::thread::gettid().as_raw_nonzero();
         let mut line = format!(
             r#"{{"call":"{name}","thread":{thread},"at":{at},"took":{took},"result":{},"args":{{"#,

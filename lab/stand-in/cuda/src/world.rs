@@ -5,14 +5,16 @@ mod contexts;
 mod lanes;
 mod modules;
 mod pump;
+mod work;
 
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Arc, Condvar};
 
 use tessera_stand_in::client::DeviceClient;
 use tessera_stand_in::cuda::board::SharedDevice;
 use tessera_stand_in::cuda::duration::SeededRng;
+use tessera_stand_in::cuda::schedule::{ClientId, DeviceRules};
 use tessera_stand_in::cuda::settings::CudaSettings;
-use tessera_stand_in::cuda::silicon::{ClientId, DeviceRules};
 use tessera_stand_in::cuda::visible::VisibleDevice;
 use tessera_stand_in::mps::client::MpsClient;
 use tessera_stand_in::node::SimulatedNode;
@@ -20,6 +22,7 @@ use tessera_stand_in::node::SimulatedNode;
 use crate::abi::{CallResult, CudaCode, H};
 use crate::memory::CudaMemory;
 use crate::slab::HandleSlab;
+use crate::trace::CallTrace;
 
 pub use capture::{CudaGraph, GraphExec, GraphNode, PutOutcome, StreamCapture};
 pub use contexts::{context_handle, context_id, devices_of_process, mps_code};
@@ -28,6 +31,7 @@ pub use lanes::{
 };
 pub use modules::{LibraryKernel, LoadedLibrary, LoadedModule, ModuleFunction};
 pub use pump::AHEAD;
+pub use work::{KernelLaunch, StreamStep};
 
 /// All that the driver knows.
 pub struct DriverState {
@@ -51,7 +55,7 @@ pub struct DriverState {
     pub lanes: BTreeMap<u64, OperationLane>,
     pub memory: CudaMemory,
     pub rng: SeededRng,
-    /// Host functions whose turn it is, and whether one runs.
+    /// Host functions that are due, and whether one runs.
     pub hosts: VecDeque<HostCall>,
     pub host_runs: bool,
     /// What threads wait for: places in lanes.
@@ -60,9 +64,15 @@ pub struct DriverState {
     pub waiters: usize,
     /// Moments of virtual time for which threads wait.
     pub alarms: Vec<u64>,
-    /// Whether the executor sleeps until it is told of work.
+    /// Whether the executor sleeps until it is notified of work.
     pub executor_idle: bool,
     pub executor_runs: bool,
+    /// The executor's thread runs this.
+    executor: fn(),
+    /// Notified when something may have changed for threads that wait.
+    changed: Arc<Condvar>,
+    /// Where operations are written down.
+    trace: Option<Arc<CallTrace>>,
     launch_to_start: u64,
     context_bytes: u64,
     rules: DeviceRules,
@@ -84,7 +94,7 @@ pub struct MpsConnection {
     pub client: MpsClient,
     /// Share of the SMs that it may use, in thousandths.
     pub cap: u32,
-    pub asked_at: u64,
+    pub checked_at: u64,
 }
 
 /// A context.
@@ -99,7 +109,7 @@ pub struct CudaContext {
     pub per_thread: BTreeMap<i32, u64>,
     /// Jobs with the device.
     pub pushed: usize,
-    /// When the load was last told, how busy it was by then, and what was told.
+    /// When the load was last reported, how busy it was by then, and what was reported.
     pub load: (u64, u64, u8),
 }
 
@@ -108,7 +118,16 @@ pub struct CudaContext {
 unsafe impl Send for DriverState {}
 
 impl DriverState {
-    pub fn new(settings: &CudaSettings) -> Self {
+    /// Makes the state of a process that has not initialised the driver yet.
+    ///
+    /// `changed` is notified of progress, and `executor` is run by a thread of its own from the first
+    /// operation on.
+    pub fn new(
+        settings: &CudaSettings,
+        trace: Option<Arc<CallTrace>>,
+        changed: Arc<Condvar>,
+        executor: fn(),
+    ) -> Self {
         Self {
             node: None,
             devices: Vec::new(),
@@ -135,6 +154,9 @@ impl DriverState {
             alarms: Vec::new(),
             executor_idle: false,
             executor_runs: false,
+            executor,
+            changed,
+            trace,
             launch_to_start: settings.launch_to_start,
             context_bytes: settings.context_bytes,
             rules: settings.rules,

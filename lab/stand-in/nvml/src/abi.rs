@@ -18,7 +18,7 @@ use tessera_stand_in::device::{DeviceRefusal, InstanceSerial};
 pub struct NvmlCode(pub nvmlReturn_t);
 
 impl NvmlCode {
-    /// Ends a call that does nothing, and says that it did.
+    /// Ends a call that does nothing, and returns success.
     pub const SUCCESS: Self = Self(0);
     pub const UNINITIALIZED: Self = Self(1);
     pub const INVALID_ARGUMENT: Self = Self(2);
@@ -46,7 +46,7 @@ impl From<DeviceRefusal> for NvmlCode {
     }
 }
 
-/// A pointer that the library writes to, and may read from where NVML says so.
+/// A pointer that the library writes to, and may read from where NVML states so.
 #[repr(transparent)]
 pub struct OutPointer<T>(*mut T);
 
@@ -113,8 +113,7 @@ impl TextOut {
         if self.0.is_null() {
             return Err(NvmlCode::INVALID_ARGUMENT);
         }
-        let room = usize::try_from(length).unwrap_or(usize::MAX);
-        if room < text.len() + 1 {
+        if (length as usize) < text.len() + 1 {
             return Err(NvmlCode::INSUFFICIENT_SIZE);
         }
         let buffer = OutPointer(self.0.cast::<u8>());
@@ -149,13 +148,13 @@ pub enum OpaqueHandle {
     EventSet(u64),
 }
 
-/// Lowest bits of a handle, which tell its kind.
+/// Lowest bits of a handle, which hold its kind.
 const KIND_BITS: u32 = 3;
 
 impl OpaqueHandle {
     fn number(self) -> usize {
         let (kind, value) = match self {
-            Self::Gpu(index) => (1, u64::try_from(index).unwrap_or(u64::MAX)),
+            Self::Gpu(index) => (1, index as u64),
             Self::Mig(serial) => (2, serial.0),
             Self::GpuInstance(serial) => (3, serial.0),
             Self::ComputeInstance(serial) => (4, serial.0),

@@ -160,7 +160,7 @@ fn compute_profile(
     parent: &GpuInstance,
     id: c_uint,
 ) -> Result<&'static ComputeProfile, NvmlCode> {
-    parent.compute_profile(call.card(gpu), id).ok_or(NvmlCode::NOT_SUPPORTED)
+    parent.compute_profile(call.gpu_state(gpu), id).ok_or(NvmlCode::NOT_SUPPORTED)
 }
 
 fn by_enumeration(
@@ -173,7 +173,7 @@ fn by_enumeration(
     if profile >= PROFILE_COUNT || engines != ENGINES_SHARED {
         return Err(NvmlCode::INVALID_ARGUMENT);
     }
-    let whole = parent.profile(call.card(gpu));
+    let whole = parent.profile(call.gpu_state(gpu));
     let entry =
         whole.compute.iter().find(|c| c.enumeration == profile).ok_or(NvmlCode::NOT_SUPPORTED)?;
     let MediaEngines { decoders, encoders, jpeg, ofa } = whole.profile.media;

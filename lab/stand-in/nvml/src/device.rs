@@ -1,4 +1,4 @@
-//! What GPUs and MIG devices say about themselves.
+//! What GPUs and MIG devices state about themselves.
 
 use std::ffi::{c_int, c_uint, c_ulonglong};
 
@@ -68,7 +68,7 @@ nvml! {
         minor: OutPointer<c_int>,
     ) |call| {
         let gpu = call.device(device)?.gpu();
-        let capability = call.card(gpu).model().compute_capability.split_once('.');
+        let capability = call.gpu_state(gpu).model().compute_capability.split_once('.');
         let (high, low) = capability.ok_or(NvmlCode::NOT_SUPPORTED)?;
         major.set(high.parse().map_err(|_| NvmlCode::NOT_SUPPORTED)?)?;
         minor.set(low.parse().map_err(|_| NvmlCode::NOT_SUPPORTED)?)
@@ -101,7 +101,7 @@ nvml! {
     /// Not supported while MIG is on, as documented.
     fn nvmlDeviceGetUtilizationRates(device: nvmlDevice_t, rates: OutPointer<nvmlUtilization_t>) |call| {
         let gpu = call.gpu_figure(device)?;
-        if call.card(gpu).mig {
+        if call.gpu_state(gpu).mig {
             return Err(NvmlCode::NOT_SUPPORTED);
         }
         // Clients state one load, so memory is as busy as the rest.
@@ -142,9 +142,9 @@ nvml! {
         let DeviceHandle::Mig { gpu, instance, compute } = call.device(device)? else {
             return Err(NvmlCode::NOT_SUPPORTED);
         };
-        let card = call.card(gpu);
-        let profile = &instance.profile(card).profile;
-        let part = instance.compute_profile(card, compute.profile).ok_or(NvmlCode::UNKNOWN)?;
+        let gpu_state = call.gpu_state(gpu);
+        let profile = &instance.profile(gpu_state).profile;
+        let part = instance.compute_profile(gpu_state, compute.profile).ok_or(NvmlCode::UNKNOWN)?;
         let MediaEngines { decoders, encoders, jpeg, ofa } = profile.media;
         attributes.set(nvmlDeviceAttributes_t {
             multiprocessorCount: part.sm.unwrap_or(0).into(),
@@ -159,7 +159,7 @@ nvml! {
         })
     }
 
-    /// Rows are counted as none: the fault list only says how remapping stands.
+    /// Rows are counted as none: the fault list only states how remapping stands.
     fn nvmlDeviceGetRemappedRows(
         device: nvmlDevice_t,
         correctable: OutPointer<c_uint>,
@@ -185,9 +185,9 @@ nvml! {
         let gpu = call.gpu_figure(device)?;
         let count = usize::try_from(count).map_err(|_| NvmlCode::INVALID_ARGUMENT)?;
         for index in 0..count {
-            let mut asked = values.value_at(index)?;
-            fill_field(&call, gpu, &mut asked)?;
-            values.set_at(index, asked)?;
+            let mut field = values.value_at(index)?;
+            fill_field(&call, gpu, &mut field)?;
+            values.set_at(index, field)?;
         }
         Ok(())
     }
@@ -202,7 +202,7 @@ fn pci_info(call: &NvmlCall, gpu: usize) -> Result<nvmlPciInfo_t, NvmlCode> {
     let id = bus_id(gpu);
     // The catalogue writes `0x20B0`, sometimes with a remark behind it.
     let device_id = call
-        .card(gpu)
+        .gpu_state(gpu)
         .model()
         .pci_device_ids
         .first()
@@ -243,7 +243,7 @@ fn fill_field(call: &NvmlCall, gpu: usize, field: &mut nvmlFieldValue_t) -> Resu
             return Ok(());
         }
     };
-    field.timestamp = i64::try_from(now.saturating_mul(1_000)).unwrap_or(i64::MAX);
+    field.timestamp = (now * 1_000).cast_signed();
     field.latencyUsec = 0;
     field.valueType = kind;
     field.nvmlReturn = 0;

@@ -42,7 +42,7 @@ nvml! {
         profile_id: c_uint,
         info: OutPointer<nvmlGpuInstanceProfileInfo_v2_t>,
     ) |call| {
-        set_versioned(call.card(call.gpu(device)?).mig_profile(profile_id)?, info)
+        set_versioned(call.gpu_state(call.gpu(device)?).mig_profile(profile_id)?, info)
     }
 
     fn nvmlDeviceGetGpuInstancePossiblePlacements(
@@ -104,13 +104,13 @@ nvml! {
         instances: OutPointer<nvmlGpuInstance_t>,
         count: OutPointer<c_uint>,
     ) |call| {
-        let card = call.card(call.gpu(device)?);
-        card.mig_profile(profile_id)?;
+        let gpu_state = call.gpu_state(call.gpu(device)?);
+        gpu_state.mig_profile(profile_id)?;
         if instances.is_null() || count.is_null() {
             return Err(NvmlCode::INVALID_ARGUMENT);
         }
         let mut found = 0;
-        for instance in card.instances.iter().filter(|i| i.slot.profile.0 == profile_id) {
+        for instance in gpu_state.instances.iter().filter(|i| i.slot.profile.0 == profile_id) {
             instances.set_at(found, nvmlGpuInstance_t::of(OpaqueHandle::GpuInstance(instance.serial)))?;
             found += 1;
         }
@@ -122,9 +122,9 @@ nvml! {
         id: c_uint,
         instance: OutPointer<nvmlGpuInstance_t>,
     ) |call| {
-        let card = call.card(call.gpu(device)?);
-        card.require_mig()?;
-        let found = card.instances.iter().find(|i| i.id == id).ok_or(NvmlCode::NOT_FOUND)?;
+        let gpu_state = call.gpu_state(call.gpu(device)?);
+        gpu_state.require_mig()?;
+        let found = gpu_state.instances.iter().find(|i| i.id == id).ok_or(NvmlCode::NOT_FOUND)?;
         instance.set(nvmlGpuInstance_t::of(OpaqueHandle::GpuInstance(found.serial)))
     }
 
@@ -139,7 +139,7 @@ nvml! {
             profileId: found.slot.profile.0,
             placement: nvmlGpuInstancePlacement_t {
                 start: found.slot.start.into(),
-                size: found.profile(call.card(gpu)).profile.memory_slices.into(),
+                size: found.profile(call.gpu_state(gpu)).profile.memory_slices.into(),
             },
         })
     }
@@ -150,12 +150,17 @@ fn by_enumeration(
     device: nvmlDevice_t,
     profile: c_uint,
 ) -> Result<&'static CatalogProfile, NvmlCode> {
-    let card = call.card(call.gpu(device)?);
+    let gpu_state = call.gpu_state(call.gpu(device)?);
     if profile >= PROFILE_COUNT {
         return Err(NvmlCode::INVALID_ARGUMENT);
     }
-    card.require_mig()?;
-    card.model().profiles.iter().find(|p| p.enumeration == profile).ok_or(NvmlCode::NOT_SUPPORTED)
+    gpu_state.require_mig()?;
+    gpu_state
+        .model()
+        .profiles
+        .iter()
+        .find(|p| p.enumeration == profile)
+        .ok_or(NvmlCode::NOT_SUPPORTED)
 }
 
 fn plain_info(entry: &CatalogProfile) -> nvmlGpuInstanceProfileInfo_t {
@@ -230,7 +235,7 @@ fn possible_placements(
     placements: OutPointer<nvmlGpuInstancePlacement_t>,
     count: OutPointer<c_uint>,
 ) -> Result<(), NvmlCode> {
-    let profile = &call.card(call.gpu(device)?).mig_profile(profile_id)?.profile;
+    let profile = &call.gpu_state(call.gpu(device)?).mig_profile(profile_id)?.profile;
     count.set(u32::try_from(profile.starts.len()).map_err(|_| NvmlCode::UNKNOWN)?)?;
     if placements.is_null() {
         return Ok(());
@@ -252,7 +257,7 @@ fn create(
     if instance.is_null() {
         return Err(NvmlCode::INVALID_ARGUMENT);
     }
-    let slices = call.card(gpu).profile(profile_id).map_or(0, |p| p.profile.compute_slices);
+    let slices = call.gpu_state(gpu).profile(profile_id).map_or(0, |p| p.profile.compute_slices);
     let takes = latency::gpu_instance_part(latency::create(slices));
     let made = call.operate(gpu, takes, |state| state.create_gpu_instance(gpu, profile_id, at))?;
     instance.set(nvmlGpuInstance_t::of(OpaqueHandle::GpuInstance(made)))

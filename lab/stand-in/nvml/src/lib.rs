@@ -2,8 +2,8 @@
 //!
 //! A stand-in. It never makes up success: it enforces the rules of the device model
 //! ([`tessera_stand_in::device`]) with the codes that `nvml.h` documents, takes as long as the
-//! hardware was measured to take ([`tessera_stand_in::latency`]), and fails when told to
-//! ([`tessera_stand_in::faults`]). What it exports is listed in `NAMES`; programs that ask for
+//! hardware was measured to take ([`tessera_stand_in::latency`]), and fails on demand
+//! ([`tessera_stand_in::faults`]). What it exports is listed in `NAMES`; programs that request
 //! anything else find no symbol, as in a driver that is older than they are. It is set up by
 //! the environment variables of [`tessera_stand_in`].
 //!

@@ -16,12 +16,12 @@ nvml! {
         current: OutPointer<c_uint>,
         pending: OutPointer<c_uint>,
     ) |call| {
-        let card = call.card(call.gpu(device)?);
-        current.set(card.mig.into())?;
-        pending.set(card.mig_pending.into())
+        let gpu_state = call.gpu_state(call.gpu(device)?);
+        current.set(gpu_state.mig.into())?;
+        pending.set(gpu_state.mig_pending.into())
     }
 
-    /// Succeeds also where the mode doesn't come into force: the activation status tells.
+    /// Succeeds also where the mode doesn't come into force: the activation status shows it.
     fn nvmlDeviceSetMigMode(
         device: nvmlDevice_t,
         mode: c_uint,
@@ -48,8 +48,8 @@ nvml! {
 
     /// Zero while MIG is off, as documented.
     fn nvmlDeviceGetMaxMigDeviceCount(device: nvmlDevice_t, count: OutPointer<c_uint>) |call| {
-        let card = call.card(call.gpu(device)?);
-        count.set(if card.mig { card.whole().profile.compute_slices.into() } else { 0 })
+        let gpu_state = call.gpu_state(call.gpu(device)?);
+        count.set(if gpu_state.mig { gpu_state.whole().profile.compute_slices.into() } else { 0 })
     }
 
     fn nvmlDeviceGetMigDeviceHandleByIndex(
@@ -57,12 +57,12 @@ nvml! {
         index: c_uint,
         mig_device: OutPointer<nvmlDevice_t>,
     ) |call| {
-        let card = call.card(call.gpu(device)?);
-        card.require_mig()?;
-        if index >= card.whole().profile.compute_slices.into() {
+        let gpu_state = call.gpu_state(call.gpu(device)?);
+        gpu_state.require_mig()?;
+        if index >= gpu_state.whole().profile.compute_slices.into() {
             return Err(NvmlCode::INVALID_ARGUMENT);
         }
-        let found = card.mig_device(index).ok_or(NvmlCode::NOT_FOUND)?;
+        let found = gpu_state.mig_device(index).ok_or(NvmlCode::NOT_FOUND)?;
         mig_device.set(nvmlDevice_t::of(OpaqueHandle::Mig(found.serial)))
     }
 

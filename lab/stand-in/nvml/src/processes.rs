@@ -48,18 +48,18 @@ nvml! {
         since: c_ulonglong,
     ) |call| {
         let gpu = call.gpu_figure(device)?;
-        if call.card(gpu).mig {
+        if call.gpu_state(gpu).mig {
             return Err(NvmlCode::NOT_SUPPORTED);
         }
         let now = now_ms().saturating_mul(1_000);
         let loads = call.state.process_loads(gpu);
         let busy: Vec<_> = loads.into_iter().filter(|(_, load)| *load > 0).collect();
-        let room = usize::try_from(count.value()?).unwrap_or(usize::MAX);
+        let capacity = count.value()? as usize;
         count.set(u32::try_from(busy.len()).map_err(|_| NvmlCode::UNKNOWN)?)?;
         if busy.is_empty() || since >= now {
             return Err(NvmlCode::NOT_FOUND);
         }
-        if samples.is_null() || room < busy.len() {
+        if samples.is_null() || capacity < busy.len() {
             return Err(NvmlCode::INSUFFICIENT_SIZE);
         }
         busy.iter().enumerate().try_for_each(|(index, (pid, load))| {
@@ -91,9 +91,9 @@ fn list(
             entries(call, kind, call.state.claims_on_compute(compute.serial))
         }
     };
-    let room = usize::try_from(count.value()?).unwrap_or(usize::MAX);
+    let capacity = count.value()? as usize;
     count.set(u32::try_from(found.len()).map_err(|_| NvmlCode::UNKNOWN)?)?;
-    if found.len() > room {
+    if found.len() > capacity {
         return Err(NvmlCode::INSUFFICIENT_SIZE);
     }
     found.iter().enumerate().try_for_each(|(index, entry)| infos.set_at(index, *entry))

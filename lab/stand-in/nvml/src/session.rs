@@ -117,17 +117,17 @@ fn open() -> Result<NvmlSession, NvmlCode> {
     Ok(NvmlSession { node, injector, events: EventSets::default() })
 }
 
-/// Says on stderr why a call fails, each reason once a process.
+/// Prints on stderr why a call fails, each reason once a process.
 pub fn complain(error: &dyn std::error::Error, code: NvmlCode) -> NvmlCode {
-    static SAID: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
+    static PRINTED: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
     let mut line = error.to_string();
     let mut cause = error.source();
     while let Some(inner) = cause {
         line = format!("{line}: {inner}");
         cause = inner.source();
     }
-    let mut said = SAID.lock().unwrap_or_else(PoisonError::into_inner);
-    if said.insert(line.clone()) {
+    let mut printed = PRINTED.lock().unwrap_or_else(PoisonError::into_inner);
+    if printed.insert(line.clone()) {
         eprintln!("libnvidia-ml stand-in: {line}");
     }
     code
@@ -232,7 +232,7 @@ impl NvmlCall {
     }
 
     /// Returns a GPU that was found.
-    pub fn card(&self, gpu: usize) -> &DeviceGpu {
+    pub fn gpu_state(&self, gpu: usize) -> &DeviceGpu {
         &self.state.gpus[gpu]
     }
 

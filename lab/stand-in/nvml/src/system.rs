@@ -66,13 +66,13 @@ nvml! {
     }
 
     fn nvmlDeviceGetHandleByPciBusId_v2(bus_id: TextIn, device: OutPointer<nvmlDevice_t>) |call| {
-        let wanted = bus_id.read()?.to_ascii_uppercase();
-        let is_wanted = |gpu: &usize| {
+        let requested = bus_id.read()?.to_ascii_uppercase();
+        let is_requested = |gpu: &usize| {
             let id = bus_id_of(*gpu);
             // The domain has eight digits, or four as Linux writes it, or is left out.
-            [&id, &id[4..], &id[9..]].contains(&wanted.as_str())
+            [&id, &id[4..], &id[9..]].contains(&requested.as_str())
         };
-        let gpu = (0..call.state.gpus.len()).find(is_wanted).ok_or(NvmlCode::NOT_FOUND)?;
+        let gpu = (0..call.state.gpus.len()).find(is_requested).ok_or(NvmlCode::NOT_FOUND)?;
         call.reach(gpu)?;
         device.set(nvmlDevice_t::of(OpaqueHandle::Gpu(gpu)))
     }

@@ -1,4 +1,4 @@
-//! Writes down what a `nvidia-cuda-mps-control` says to a fixed list of commands, on a machine
+//! Writes down what a `nvidia-cuda-mps-control` answers to a fixed list of commands, on a machine
 //! without GPUs: the data that the stand-in is held to (`lab/stand-in/tests/mps_transcript`).
 
 use std::path::Path;

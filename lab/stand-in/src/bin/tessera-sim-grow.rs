@@ -13,7 +13,7 @@ const OUT_OF_MEMORY: i32 = 2;
 
 /// Allocates device memory step by step, and holds it.
 ///
-/// When memory is refused it says so as CUDA programs do and exits with status 1.
+/// When memory is refused it complains as CUDA programs do and exits with status 1.
 #[derive(Parser)]
 #[command(name = "tessera-sim-grow", version)]
 struct GrowArguments {
@@ -50,7 +50,7 @@ fn grow(arguments: &GrowArguments) -> Result<(), CudaError> {
     while arguments.limit.is_none_or(|limit| held < limit) {
         let left = arguments.limit.map_or(u64::MAX, |limit| limit - held);
         let bytes = arguments.step.min(left);
-        cuda.allocate(usize::try_from(bytes).unwrap_or(usize::MAX)).inspect_err(|error| {
+        cuda.allocate(bytes).inspect_err(|error| {
             if error.code() == Some(OUT_OF_MEMORY) {
                 let (free, total) = cuda.memory().unwrap_or((0, 0));
                 eprintln!(

@@ -13,14 +13,14 @@ use tessera_stand_in::cuda::recording::{RecordedStep, RecordingError, WorkRecord
 
 const NANOS_PER_SECOND: u64 = 1_000_000_000;
 
-/// Plays the kernels of a file on the first device, and tells how long they took as JSON.
+/// Plays the kernels of a file on the first device, and reports how long they took as JSON.
 #[derive(Parser)]
 #[command(name = "tessera-sim-player", version)]
 struct PlayerArguments {
     /// The recording; its format is that of `tessera_stand_in::cuda::recording`. `-` for standard
     /// input.
     file: PathBuf,
-    /// How often to play it, instead of what the file says.
+    /// How often to play it, instead of what the file states.
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
     iterations: Option<u32>,
     /// Wait for a line on standard input before the first kernel, so that several players start
@@ -91,7 +91,7 @@ impl RecordingPlayer {
         let streams =
             (0..recording.streams).map(|_| cuda.stream(1, 0)).collect::<Result<_, _>>()?;
         if recording.memory_bytes > 0 {
-            cuda.allocate(usize::try_from(recording.memory_bytes).unwrap_or(usize::MAX))?;
+            cuda.allocate(recording.memory_bytes)?;
         }
         Ok(Self { cuda, recording, functions, streams })
     }
@@ -141,15 +141,15 @@ impl RecordingPlayer {
     fn now(&self) -> u64 {
         self.cuda.now().unwrap_or_else(|| {
             let now = clock_gettime(ClockId::Monotonic);
-            let seconds = u64::try_from(now.tv_sec).unwrap_or(0);
-            seconds * NANOS_PER_SECOND + u64::try_from(now.tv_nsec).unwrap_or(0)
+            // The kernel counts this clock from the start of the machine.
+            now.tv_sec.cast_unsigned() * NANOS_PER_SECOND + now.tv_nsec.cast_unsigned()
         })
     }
 }
 
 fn sleep_until(at: u64) {
-    let [seconds, nanos] = [at / NANOS_PER_SECOND, at % NANOS_PER_SECOND]
-        .map(|part| i64::try_from(part).unwrap_or(i64::MAX));
+    // A part of a `u64` in seconds is below the largest `i64`.
+    let [seconds, nanos] = [at / NANOS_PER_SECOND, at % NANOS_PER_SECOND].map(u64::cast_signed);
     let until = Timespec { tv_sec: seconds, tv_nsec: nanos };
     // A signal in between is no reason to be early.
     while clock_nanosleep_absolute(ClockId::Monotonic, &until) == Err(rustix::io::Errno::INTR) {}

@@ -1,6 +1,6 @@
 //! The device in a file that processes share.
 //!
-//! The file has two places for the device and a header that says which one counts. A writer
+//! The file has two places for the device and a header that states which one counts. A writer
 //! holds the file's lock, which the kernel takes back when the process ends, writes the other
 //! place and then the header: a process that is killed at any point leaves a whole device.
 
@@ -12,14 +12,14 @@ use std::time::Duration;
 
 use rustix::fs::{FlockOperation, fcntl_lock};
 
-use super::silicon::{DeviceRules, DeviceSchedule};
+use super::schedule::{DeviceRules, DeviceSchedule};
 use crate::process::ProcessIdentity;
 
 /// Where the first place begins; the header is before it.
 const FIRST_PLACE: u64 = 4096;
-/// Room of one place in bytes: far more than [`super::silicon::CLIENTS_MAX`] busy clients need,
+/// Bytes of one place: far more than [`super::schedule::CLIENTS_MAX`] busy clients need,
 /// and a hole in the file as long as nobody writes it.
-const PLACE_BYTES: u64 = 1 << 24;
+const PLACE_BYTES: usize = 1 << 24;
 
 /// How often it is looked after whether other processes live. A killed one holds the device up
 /// for no longer.
@@ -52,7 +52,7 @@ impl SharedDevice {
     }
 
     /// Opens the device in a file, and makes it if there is none or it can't be read. The rules
-    /// are those of whoever made it.
+    /// are those of the process that made it.
     ///
     /// # Errors
     ///
@@ -84,7 +84,7 @@ impl SharedDevice {
         let outcome = Self::read(file, self.version).map(|found| {
             if let Some((version, device)) = found {
                 self.version = version;
-                // Times of another boot say nothing about now. Others that read the clock later
+                // Times of another boot mean nothing now. Others that read the clock later
                 // may have been here first.
                 self.device = device
                     .filter(|device| device.now() <= now.saturating_add(nanos(AHEAD_MAX)))
@@ -124,7 +124,11 @@ impl SharedDevice {
         if version == known {
             return Ok(None);
         }
-        let mut text = vec![0; usize::try_from(bytes.min(PLACE_BYTES)).unwrap_or(0)];
+        // No writer makes a longer place: the file is damaged, and the device begins anew.
+        let Some(bytes) = usize::try_from(bytes).ok().filter(|bytes| *bytes <= PLACE_BYTES) else {
+            return Ok(Some((version, None)));
+        };
+        let mut text = vec![0; bytes];
         let length = read_up_to(file, &mut text, place(version))?;
         let device = DeviceSchedule::from_words(&words_of(&text[..length])).ok();
         Ok(Some((version, device)))
@@ -132,23 +136,23 @@ impl SharedDevice {
 
     fn write(file: &File, version: u64, device: &DeviceSchedule) -> io::Result<()> {
         let text: Vec<u8> = device.to_words().iter().flat_map(|word| word.to_ne_bytes()).collect();
-        let bytes = u64::try_from(text.len()).unwrap_or(u64::MAX);
-        if bytes > PLACE_BYTES {
+        if text.len() > PLACE_BYTES {
             return Err(io::ErrorKind::StorageFull.into());
         }
         file.write_all_at(&text, place(version))?;
-        let header: Vec<u8> = [version, bytes].iter().flat_map(|word| word.to_ne_bytes()).collect();
+        let header: Vec<u8> =
+            [version, text.len() as u64].iter().flat_map(|word| word.to_ne_bytes()).collect();
         file.write_all_at(&header, 0)
     }
 }
 
-/// Returns a duration in nanoseconds.
+/// Returns a duration in nanoseconds; one of more than 584 years is as long as can be held.
 pub fn nanos(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
 const fn place(version: u64) -> u64 {
-    FIRST_PLACE + (version % 2) * PLACE_BYTES
+    FIRST_PLACE + (version % 2) * PLACE_BYTES as u64
 }
 
 fn words_of(bytes: &[u8]) -> Vec<u64> {
@@ -158,7 +162,7 @@ fn words_of(bytes: &[u8]) -> Vec<u64> {
 fn read_up_to(file: &File, buffer: &mut [u8], at: u64) -> io::Result<usize> {
     let mut done = 0;
     while done < buffer.len() {
-        let offset = at + u64::try_from(done).unwrap_or(u64::MAX);
+        let offset = at + done as u64;
         match file.read_at(&mut buffer[done..], offset) {
             Ok(0) => break,
             Ok(count) => done += count,

@@ -16,6 +16,11 @@ pub enum DurationLaw {
     LogNormal(u64, f64),
 }
 
+/// A text that is no running time.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("`{0}` is no running time: use 2ms, uniform(1ms,3ms) or lognormal(2ms,0.2)")]
+pub struct DurationError(String);
+
 /// Random numbers of one process: a seed gives the same numbers on every machine.
 #[derive(Clone, Debug)]
 pub struct SeededRng(SplitMix64);
@@ -25,11 +30,9 @@ impl DurationLaw {
     ///
     /// # Errors
     ///
-    /// What would be right.
-    pub fn parse(text: &str) -> Result<Self, String> {
-        let bad = || {
-            format!("`{text}` is no running time: use 2ms, uniform(1ms,3ms) or lognormal(2ms,0.2)")
-        };
+    /// [`DurationError`].
+    pub fn parse(text: &str) -> Result<Self, DurationError> {
+        let bad = || DurationError(text.to_owned());
         let inside = |name: &str| text.strip_prefix(name)?.strip_suffix(')')?.split_once(',');
         if let Some((low, high)) = inside("uniform(") {
             let (low, high) = (parse_time(low).ok_or_else(bad)?, parse_time(high).ok_or_else(bad)?);
@@ -68,7 +71,7 @@ pub fn parse_time(text: &str) -> Option<u64> {
         .find_map(|(unit, seconds)| Some((text.trim().strip_suffix(unit)?, *seconds)))?;
     let number = number.trim().parse::<f64>().ok().filter(|number| *number >= 0.0)?;
     let time = Duration::try_from_secs_f64(number * seconds).ok()?;
-    Some(super::board::nanos(time))
+    u64::try_from(time.as_nanos()).ok()
 }
 
 impl SeededRng {
@@ -80,8 +83,13 @@ impl SeededRng {
     /// Draws a number below `limit`, or 0 if that is 0.
     pub fn below(&mut self, limit: u64) -> u64 {
         // The widening product is as even as 64 bits allow.
-        let wide = u128::from(self.next()) * u128::from(limit);
-        u64::try_from(wide >> 64).unwrap_or(0)
+        let (_, high) = self.next().carrying_mul(limit, 0);
+        high
+    }
+
+    #[expect(clippy::cast_possible_truncation, reason = "a number below a million has 20 bits")]
+    fn below_million(&mut self) -> u32 {
+        self.below(1_000_000) as u32
     }
 
     fn next(&mut self) -> u64 {
@@ -91,7 +99,7 @@ impl SeededRng {
     /// Draws from the standard normal distribution: the sum of twelve even numbers less six is
     /// one but for tails that no kernel has.
     fn normal(&mut self) -> f64 {
-        let sum: u32 = (0..12).map(|_| u32::try_from(self.below(1_000_000)).unwrap_or(0)).sum();
+        let sum: u32 = (0..12).map(|_| self.below_million()).sum();
         f64::from(sum) / 1e6 - 6.0
     }
 }

@@ -16,16 +16,16 @@
 //! | `regs=`, `smem=` | registers of a thread, static shared memory in bytes | 32, 0 |
 //! | `dur=` | running time: see [`DurationLaw::parse`] | 10 µs |
 //! | `dur@GRID/BLOCK=` | running time of launches of exactly this grid and block | |
-//! | `sm=`, `mem=` | percent of the card's SMs and of its bandwidth that it uses | the whole slice; 0 |
+//! | `sm=`, `mem=` | percent of the GPU's SMs and of its bandwidth that it uses | the whole slice; 0 |
 //! | `op=` | what it computes: `none`, `axpy`, `affine`, `append`, `spin_until`, `trap` | `none` |
 //!
 //! A kernel without `sm=` was recorded on the slice on which it runs: it fills that, and takes
-//! as long as it says. With `sm=` it is one of a whole card, and slower on a slice.
+//! as long as its line states. With `sm=` it is one of a whole GPU, and slower on a slice.
 //!
 //! Of real images (PTX text, cubins, fat binaries with uncompressed parts) only the kernels'
 //! names are read.
 
-use super::duration::{DurationLaw, parse_time};
+use super::duration::{DurationError, DurationLaw, parse_time};
 
 /// How our own images begin.
 const MAGIC: &[u8] = b"FKCU1\n";
@@ -36,7 +36,7 @@ pub const BYTES_MAX: usize = 64 << 20;
 /// Kernels of one image.
 const KERNELS_MAX: usize = 100_000;
 
-/// Running time of a kernel of which nothing is said, in nanoseconds.
+/// Running time of a kernel of which nothing is stated, in nanoseconds.
 const DEFAULT_TIME: u64 = 10_000;
 
 /// A module's content.
@@ -59,13 +59,13 @@ pub struct ImageKernel {
     pub registers: u32,
     /// Static shared memory, in bytes.
     pub shared_bytes: u32,
-    /// Running time where nothing more exact is said.
+    /// Running time where nothing more exact is stated.
     pub time: DurationLaw,
     /// Running times of exact grids and blocks.
     pub exact: Vec<(LaunchShape, DurationLaw)>,
-    /// Share of the card's SMs that it uses, in thousandths.
+    /// Share of the GPU's SMs that it uses, in thousandths.
     pub sms: Option<u32>,
-    /// Share of the card's bandwidth that it draws, in thousandths.
+    /// Share of the GPU's bandwidth that it draws, in thousandths.
     pub bandwidth: u32,
     /// What it computes.
     pub op: KernelOperation,
@@ -111,9 +111,55 @@ pub enum ImageError {
         /// Counted from 1.
         line: usize,
         /// What is wrong, with what would be right.
-        why: String,
+        why: LineProblem,
     },
 }
+
+/// What is wrong with a line of an FKCU1 image.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum LineProblem {
+    /// A kernel without a name.
+    #[error("no name")]
+    NoName,
+    /// A word without `=`.
+    #[error("`{0}` has no value")]
+    NoValue(String),
+    /// Not a whole number.
+    #[error("`{0}` is no number")]
+    NoNumber(String),
+    /// Not a list of sizes.
+    #[error("`{0}` are no sizes")]
+    NoSizes(String),
+    /// Not a percentage.
+    #[error("`{0}` is no percentage from 0 to 100")]
+    NoPercentage(String),
+    /// Not a running time.
+    #[error(transparent)]
+    Duration(#[from] DurationError),
+    /// Not a grid and a block.
+    #[error(transparent)]
+    Shape(#[from] ShapeError),
+    /// An unknown computation.
+    #[error("`{0}` is no op: use none, axpy, affine, append, spin_until or trap")]
+    UnknownOperation(String),
+    /// An unknown word of a kernel.
+    #[error("`{0}` is unknown: use params, regs, smem, dur, sm, mem or op")]
+    UnknownKey(String),
+    /// An unknown kind of line.
+    #[error("`{0}`: use kernel or global")]
+    UnknownLine(String),
+    /// A variable without name or size.
+    #[error("write `global NAME BYTES`")]
+    BadGlobal,
+    /// More kernels than an image may have.
+    #[error("more than {KERNELS_MAX} kernels")]
+    TooManyKernels,
+}
+
+/// A text that is no grid and block.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("`{0}` is no grid and block: write 64x1x1/256x1x1")]
+pub struct ShapeError(String);
 
 impl KernelImage {
     /// Reads an image. `bytes` may go on after the image, up to a NUL for text.
@@ -154,15 +200,16 @@ impl ImageKernel {
         self.exact.iter().find(|(exact, _)| *exact == shape).map_or(self.time, |(_, law)| *law)
     }
 
-    fn set(&mut self, word: &str) -> Result<(), String> {
-        let (key, value) = word.split_once('=').ok_or_else(|| format!("`{word}` has no value"))?;
-        let number = || value.parse::<u32>().map_err(|_| format!("`{value}` is no number"));
+    fn set(&mut self, word: &str) -> Result<(), LineProblem> {
+        let (key, value) =
+            word.split_once('=').ok_or_else(|| LineProblem::NoValue(word.to_owned()))?;
+        let number = || value.parse::<u32>().map_err(|_| LineProblem::NoNumber(value.to_owned()));
         match key {
             "params" => {
                 let sizes = value.split(',').filter(|size| !size.is_empty());
                 let sizes = sizes.map(|size| size.parse::<u32>().ok().filter(|s| *s <= 4096));
                 let sizes: Option<Vec<_>> = sizes.collect();
-                self.params = Some(sizes.ok_or_else(|| format!("`{value}` are no sizes"))?);
+                self.params = Some(sizes.ok_or_else(|| LineProblem::NoSizes(value.to_owned()))?);
             }
             "regs" => self.registers = number()?,
             "smem" => self.shared_bytes = number()?,
@@ -171,9 +218,8 @@ impl ImageKernel {
             "mem" => self.bandwidth = permille(value)?,
             "op" => self.op = KernelOperation::parse(value)?,
             _ => {
-                let shape = key.strip_prefix("dur@").ok_or_else(|| {
-                    format!("`{key}` is unknown: use params, regs, smem, dur, sm, mem or op")
-                })?;
+                let shape = key.strip_prefix("dur@");
+                let shape = shape.ok_or_else(|| LineProblem::UnknownKey(key.to_owned()))?;
                 self.exact.push((LaunchShape::parse(shape)?, DurationLaw::parse(value)?));
             }
         }
@@ -186,20 +232,20 @@ impl LaunchShape {
     ///
     /// # Errors
     ///
-    /// What would be right.
-    pub fn parse(text: &str) -> Result<Self, String> {
+    /// [`ShapeError`].
+    pub fn parse(text: &str) -> Result<Self, ShapeError> {
         let axes = |text: &str| -> Option<[u32; 3]> {
             let axes: Option<Vec<_>> = text.split('x').map(|n| n.parse().ok()).collect();
             axes?.try_into().ok()
         };
         text.split_once('/')
             .and_then(|(grid, block)| Some(Self { grid: axes(grid)?, block: axes(block)? }))
-            .ok_or_else(|| format!("`{text}` is no grid and block: write 64x1x1/256x1x1"))
+            .ok_or_else(|| ShapeError(text.to_owned()))
     }
 }
 
 impl KernelOperation {
-    fn parse(text: &str) -> Result<Self, String> {
+    fn parse(text: &str) -> Result<Self, LineProblem> {
         Ok(match text {
             "none" => Self::None,
             "axpy" => Self::Axpy,
@@ -207,11 +253,7 @@ impl KernelOperation {
             "append" => Self::Append,
             "spin_until" => Self::SpinUntil,
             "trap" => Self::Trap,
-            _ => {
-                return Err(format!(
-                    "`{text}` is no op: use none, axpy, affine, append, spin_until or trap"
-                ));
-            }
+            _ => return Err(LineProblem::UnknownOperation(text.to_owned())),
         })
     }
 }
@@ -225,7 +267,7 @@ fn parse_lines(text: &str) -> Result<KernelImage, ImageError> {
             None => {}
             Some(remark) if remark.starts_with('#') => {}
             Some("kernel") => {
-                let name = words.next().ok_or_else(|| line_of("no name".to_owned()))?;
+                let name = words.next().ok_or_else(|| line_of(LineProblem::NoName))?;
                 let known = image.kernels.iter().position(|kernel| kernel.name == name);
                 let place = known.unwrap_or(image.kernels.len());
                 if known.is_none() {
@@ -234,7 +276,7 @@ fn parse_lines(text: &str) -> Result<KernelImage, ImageError> {
                     image.kernels.push(kernel);
                 }
                 if image.kernels.len() > KERNELS_MAX {
-                    return Err(line_of(format!("more than {KERNELS_MAX} kernels")));
+                    return Err(line_of(LineProblem::TooManyKernels));
                 }
                 for word in words {
                     image.kernels[place].set(word).map_err(line_of)?;
@@ -244,20 +286,18 @@ fn parse_lines(text: &str) -> Result<KernelImage, ImageError> {
                 let name = words.next().map(str::to_owned);
                 let bytes = words.next().and_then(|bytes| bytes.parse().ok());
                 let global = name.zip(bytes);
-                image
-                    .globals
-                    .push(global.ok_or_else(|| line_of("write `global NAME BYTES`".to_owned()))?);
+                image.globals.push(global.ok_or_else(|| line_of(LineProblem::BadGlobal))?);
             }
             Some(other) => {
-                return Err(line_of(format!("`{other}`: use kernel or global")));
+                return Err(line_of(LineProblem::UnknownLine(other.to_owned())));
             }
         }
     }
     Ok(image)
 }
 
-fn permille(text: &str) -> Result<u32, String> {
-    let bad = || format!("`{text}` is no percentage from 0 to 100");
+fn permille(text: &str) -> Result<u32, LineProblem> {
+    let bad = || LineProblem::NoPercentage(text.to_owned());
     // The unit of percent is a hundredth: as parts of a second that is exact to a nanosecond.
     let parts = parse_time(&format!("{text}s")).ok_or_else(bad)?;
     let thousandths = u32::try_from(parts / 100_000_000).map_err(|_| bad())?;
@@ -297,8 +337,8 @@ mod tests {
             ("module k", "kernel or global"),
         ] {
             let refused = KernelImage::parse(format!("FKCU1\n\n{line}\n").as_bytes()).unwrap_err();
-            let told = refused.to_string();
-            assert!(told.starts_with("line 3") && told.contains(hint), "{line}: {told}");
+            let message = refused.to_string();
+            assert!(message.starts_with("line 3") && message.contains(hint), "{line}: {message}");
         }
         assert_eq!(KernelImage::parse(b"garbage"), Err(ImageError::Unknown));
     }

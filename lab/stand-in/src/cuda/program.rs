@@ -8,7 +8,7 @@ use libloading::Library;
 
 use super::image::LaunchShape;
 
-/// The name under which programs ask the loader for the driver.
+/// The name under which programs load the driver.
 pub const NAME: &str = "libcuda.so.1";
 
 /// An opaque handle of the driver, which only it can use.
@@ -235,8 +235,10 @@ impl CudaProgram {
     }
 
     /// Allocates device memory, in bytes.
-    pub fn allocate(&self, bytes: usize) -> Result<u64, CudaError> {
+    pub fn allocate(&self, bytes: u64) -> Result<u64, CudaError> {
         let mut address = 0;
+        #[expect(clippy::cast_possible_truncation, reason = "CUDA's driver is for 64-bit machines")]
+        let bytes = bytes as usize;
         cuda_call!(self, cuMemAlloc_v2(&mut address => *mut u64, bytes => usize))?;
         Ok(address)
     }
@@ -247,10 +249,10 @@ impl CudaProgram {
     }
 
     /// Returns the device's free memory and all of it, in bytes.
-    pub fn memory(&self) -> Result<(usize, usize), CudaError> {
-        let (mut free, mut total) = (0, 0);
+    pub fn memory(&self) -> Result<(u64, u64), CudaError> {
+        let (mut free, mut total) = (0_usize, 0_usize);
         cuda_call!(self, cuMemGetInfo_v2(&mut free => *mut usize, &mut total => *mut usize))?;
-        Ok((free, total))
+        Ok((free as u64, total as u64))
     }
 
     /// Copies words to the device.

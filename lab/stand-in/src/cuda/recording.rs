@@ -21,14 +21,14 @@
 //! | `streams N` | streams that it makes, 1 at least; the first is stream 0 |
 //! | `iterations N` | how often it does the lines that follow |
 //! | `kernel NAME …` | a kernel, with the words of module images ([`super::image`]) |
-//! | `run NAME [GRID/BLOCK] [stream=N]` | launches it; of one block of 256 threads if nothing is said |
+//! | `run NAME [GRID/BLOCK] [stream=N]` | launches it; of one block of 256 threads if nothing is stated |
 //! | `sync` | waits for the device |
 //! | `gap TIME` | waits for the device, then the host is busy so long |
 //!
 //! Lines that begin with `#` are remarks. An iteration ends when the device has done it.
 
 use super::duration::parse_time;
-use super::image::{KernelImage, LaunchShape};
+use super::image::{ImageError, KernelImage, LaunchShape, ShapeError};
 
 /// Most steps of an iteration, and iterations: more is a typing error.
 const STEPS_MAX: usize = 1_000_000;
@@ -78,8 +78,65 @@ pub struct RecordingError {
     /// Counted from 1.
     pub line: usize,
     /// What is wrong.
-    pub why: String,
+    pub why: RecordingProblem,
 }
+
+/// What is wrong with a line of a recording.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RecordingProblem {
+    /// The first line is another one.
+    #[error("a recording begins with `player 1`")]
+    NoHeader,
+    /// It has no steps.
+    #[error("nothing to play: write `run NAME`, `sync` or `gap TIME`")]
+    NoSteps,
+    /// Not a size.
+    #[error(transparent)]
+    Size(#[from] SizeError),
+    /// Too many streams, or none.
+    #[error("use 1 to {STREAMS_MAX} streams")]
+    StreamCount,
+    /// Too many iterations, or none.
+    #[error("use 1 to {ITERATIONS_MAX} iterations")]
+    IterationCount,
+    /// A kernel that an image can't have.
+    #[error("{}", without_line(.0))]
+    Kernel(ImageError),
+    /// Not a time.
+    #[error("write a time with its unit: 8ms")]
+    NoTime,
+    /// An unknown kind of line.
+    #[error("`{0}`: use memory, streams, iterations, kernel, run, sync or gap")]
+    UnknownLine(String),
+    /// More steps than a recording may have.
+    #[error("more than {STEPS_MAX} steps")]
+    TooManySteps,
+    /// It runs a kernel that no line above describes.
+    #[error("no kernel {0} above: write `kernel {0} dur=2ms`")]
+    UnknownKernel(String),
+    /// Not a grid and a block.
+    #[error(transparent)]
+    Shape(#[from] ShapeError),
+    /// A stream that the program doesn't make.
+    #[error("streams are 0 to {highest}")]
+    UnknownStream {
+        /// The highest stream.
+        highest: usize,
+    },
+}
+
+/// Shows the error of an image of one line: the recording's line is named instead of the image's.
+fn without_line(error: &ImageError) -> String {
+    match error {
+        ImageError::Line { why, .. } => why.to_string(),
+        ImageError::Unknown => error.to_string(),
+    }
+}
+
+/// A text that is no size.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("`{0}` is no size: write 512MiB, with KiB, MiB or GiB")]
+pub struct SizeError(String);
 
 impl WorkRecording {
     /// Reads a recording.
@@ -97,11 +154,11 @@ impl WorkRecording {
             steps: Vec::new(),
         };
         for (index, line) in text.lines().enumerate() {
-            let at = |why: String| RecordingError { line: index + 1, why };
+            let at = |why: RecordingProblem| RecordingError { line: index + 1, why };
             let words: Vec<_> = line.split_whitespace().collect();
             if index == 0 {
                 if words != ["player", "1"] {
-                    return Err(at("a recording begins with `player 1`".to_owned()));
+                    return Err(at(RecordingProblem::NoHeader));
                 }
                 continue;
             }
@@ -111,27 +168,25 @@ impl WorkRecording {
         }
         if all.steps.is_empty() {
             let line = text.lines().count();
-            let why = "nothing to play: write `run NAME`, `sync` or `gap TIME`".to_owned();
-            return Err(RecordingError { line, why });
+            return Err(RecordingError { line, why: RecordingProblem::NoSteps });
         }
         Ok(all)
     }
 
-    fn add(&mut self, line: &str, words: &[&str]) -> Result<(), String> {
+    fn add(&mut self, line: &str, words: &[&str]) -> Result<(), RecordingProblem> {
         match words {
             ["memory", size] => self.memory_bytes = parse_size(size)?,
             ["streams", count] => {
                 let count = count.parse().ok().filter(|n| (1..=STREAMS_MAX).contains(n));
-                self.streams = count.ok_or_else(|| format!("use 1 to {STREAMS_MAX} streams"))?;
+                self.streams = count.ok_or(RecordingProblem::StreamCount)?;
             }
             ["iterations", count] => {
                 let count = count.parse().ok().filter(|n| (1..=ITERATIONS_MAX).contains(n));
-                self.iterations =
-                    count.ok_or_else(|| format!("use 1 to {ITERATIONS_MAX} iterations"))?;
+                self.iterations = count.ok_or(RecordingProblem::IterationCount)?;
             }
             ["kernel", name, ..] => {
                 KernelImage::parse(format!("FKCU1\n{line}\n").as_bytes())
-                    .map_err(|error| error.to_string().replace("line 2: ", ""))?;
+                    .map_err(RecordingProblem::Kernel)?;
                 self.image.push_str(line);
                 self.image.push('\n');
                 if !self.kernels.iter().any(|known| known == name) {
@@ -145,25 +200,20 @@ impl WorkRecording {
             ["sync"] => self.steps.push(RecordedStep::Sync),
             ["gap", time] => {
                 let time = parse_time(time);
-                let time = time.ok_or_else(|| "write a time with its unit: 8ms".to_owned())?;
+                let time = time.ok_or(RecordingProblem::NoTime)?;
                 self.steps.push(RecordedStep::Gap(time));
             }
-            _ => {
-                return Err(format!(
-                    "`{line}`: use memory, streams, iterations, kernel, run, sync or gap"
-                ));
-            }
+            _ => return Err(RecordingProblem::UnknownLine(line.to_owned())),
         }
         if self.steps.len() > STEPS_MAX {
-            return Err(format!("more than {STEPS_MAX} steps"));
+            return Err(RecordingProblem::TooManySteps);
         }
         Ok(())
     }
 
-    fn run(&self, name: &str, rest: &[&str]) -> Result<RecordedStep, String> {
+    fn run(&self, name: &str, rest: &[&str]) -> Result<RecordedStep, RecordingProblem> {
         let kernel = self.kernels.iter().position(|known| known == name);
-        let kernel = kernel
-            .ok_or_else(|| format!("no kernel {name} above: write `kernel {name} dur=2ms`"))?;
+        let kernel = kernel.ok_or_else(|| RecordingProblem::UnknownKernel(name.to_owned()))?;
         let mut shape = LaunchShape { grid: [1; 3], block: [256, 1, 1] };
         let mut stream = 0;
         for word in rest {
@@ -171,8 +221,8 @@ impl WorkRecording {
                 None => shape = LaunchShape::parse(word)?,
                 Some(number) => {
                     let number = number.parse().ok().filter(|number| *number < self.streams);
-                    let most = self.streams - 1;
-                    stream = number.ok_or_else(|| format!("streams are 0 to {most}"))?;
+                    let highest = self.streams - 1;
+                    stream = number.ok_or(RecordingProblem::UnknownStream { highest })?;
                 }
             }
         }
@@ -184,9 +234,9 @@ impl WorkRecording {
 ///
 /// # Errors
 ///
-/// What would be right.
-pub fn parse_size(text: &str) -> Result<u64, String> {
-    let bad = || format!("`{text}` is no size: write 512MiB, with KiB, MiB or GiB");
+/// [`SizeError`].
+pub fn parse_size(text: &str) -> Result<u64, SizeError> {
+    let bad = || SizeError(text.to_owned());
     let units = [("KiB", 1 << 10), ("MiB", 1 << 20), ("GiB", 1 << 30)];
     let (number, unit) = units
         .iter()

@@ -1,11 +1,11 @@
-//! What a process is told about the driver, read once from the environment.
+//! The settings of a process for the driver, read once from the environment.
 
 use std::env;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use super::board::nanos;
-use super::silicon::DeviceRules;
+use super::schedule::DeviceRules;
 
 /// CUDA versions whose behaviour is known: those of the recorded runtimes, and 13.0.
 pub const VERSIONS: [u32; 6] = [11_080, 12_010, 12_040, 12_090, 13_000, 13_050];
@@ -15,7 +15,7 @@ pub const VERSIONS: [u32; 6] = [11_080, 12_010, 12_040, 12_090, 13_000, 13_050];
 pub struct CudaSettings {
     /// CUDA version of the driver: 12040 for 12.4.
     pub version: u32,
-    /// How contexts take turns.
+    /// How contexts alternate.
     pub rules: DeviceRules,
     /// Least time that a launch keeps its thread busy.
     pub launch_cost: Duration,
@@ -31,7 +31,7 @@ pub struct CudaSettings {
     pub strict: bool,
     /// Faults of this process.
     pub faults: String,
-    /// Root of every chance.
+    /// Seed of all random numbers.
     pub seed: u64,
 }
 
@@ -52,7 +52,7 @@ impl CudaSettings {
     ///
     /// # Errors
     ///
-    /// [`SettingError`] says which variable to set to what.
+    /// [`SettingError`] states which variable to set to what.
     pub fn from_env() -> Result<Self, SettingError> {
         Self::from_variables(|name| env::var(name).ok().filter(|value| !value.is_empty()))
     }
@@ -61,7 +61,7 @@ impl CudaSettings {
     ///
     /// # Errors
     ///
-    /// [`SettingError`] says which variable to set to what.
+    /// [`SettingError`] states which variable to set to what.
     pub fn from_variables(
         variable: impl Fn(&'static str) -> Option<String>,
     ) -> Result<Self, SettingError> {

@@ -20,9 +20,9 @@ pub struct VisibleDevice {
     pub uuid: [u8; 16],
     /// Index of the GPU on its node.
     pub gpu: usize,
-    /// SMs; all of a small card where no source states them.
+    /// SMs; all of a small GPU where no source states them.
     pub sms: u32,
-    /// Its SMs and its bandwidth, in thousandths of the card's.
+    /// Its SMs and its bandwidth, in thousandths of the GPU's.
     pub share: (u32, u32),
     /// Memory in bytes.
     pub memory_bytes: u64,
@@ -30,7 +30,7 @@ pub struct VisibleDevice {
     pub capability: (i32, i32),
 }
 
-/// SMs where no source states them: attributes of CUDA have no way to say "unknown".
+/// SMs where no source states them: attributes of CUDA have no way to state "unknown".
 const SMS_UNKNOWN: u32 = 16;
 
 /// Returns the devices that a process sees, by `CUDA_VISIBLE_DEVICES`.

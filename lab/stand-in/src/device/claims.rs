@@ -51,10 +51,10 @@ pub enum ClaimKind {
 
 /// Why memory is refused to a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("out of memory: {wanted_bytes} bytes more, {free_bytes} free")]
+#[error("out of memory: {requested_bytes} bytes more, {free_bytes} free")]
 pub struct OutOfMemory {
-    /// What was asked for.
-    pub wanted_bytes: u64,
+    /// What was requested.
+    pub requested_bytes: u64,
     /// What is left.
     pub free_bytes: u64,
 }
@@ -98,11 +98,11 @@ impl DeviceState {
     /// that instance's memory.
     pub(crate) fn allocate(&mut self, id: ClaimId, bytes: u64) -> Result<(), OutOfMemory> {
         let Some(claim) = self.claims.iter().find(|c| c.id == id) else {
-            return Err(OutOfMemory { wanted_bytes: bytes, free_bytes: 0 });
+            return Err(OutOfMemory { requested_bytes: bytes, free_bytes: 0 });
         };
         let free_bytes = self.memory(claim.place).free_bytes;
         if bytes > free_bytes {
-            return Err(OutOfMemory { wanted_bytes: bytes, free_bytes });
+            return Err(OutOfMemory { requested_bytes: bytes, free_bytes });
         }
         for claim in self.claims.iter_mut().filter(|c| c.id == id) {
             claim.memory_bytes += bytes;

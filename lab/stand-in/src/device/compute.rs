@@ -8,7 +8,7 @@ use super::{
     lowest_free,
 };
 
-/// Where a compute instance is asked to stand, in compute slices of its GPU instance.
+/// Where a compute instance is requested to stand, in compute slices of its GPU instance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ComputePlacement {
     /// First compute slice.
@@ -24,7 +24,7 @@ impl DeviceState {
     ///
     /// [`DeviceRefusal::InvalidArgument`] for an instance or placement that doesn't exist,
     /// [`DeviceRefusal::NotSupported`] for a profile that the GPU instance doesn't have,
-    /// [`DeviceRefusal::InsufficientResources`] if there is no room.
+    /// [`DeviceRefusal::InsufficientResources`] if there is no space.
     pub fn create_compute_instance(
         &mut self,
         parent: InstanceSerial,
@@ -33,9 +33,9 @@ impl DeviceState {
     ) -> Result<InstanceSerial, DeviceRefusal> {
         let (gpu, instance) = self.gpu_instance(parent).ok_or(DeviceRefusal::InvalidArgument)?;
         let target = &self.gpus[gpu];
-        let wanted =
+        let requested =
             instance.compute_profile(target, profile).ok_or(DeviceRefusal::NotSupported)?;
-        let start = instance.free_start(target, wanted, at)?;
+        let start = instance.free_start(target, requested, at)?;
         let id = lowest_free(0, instance.compute.iter().map(|c| c.id));
         let devices = target.instances.iter().flat_map(|i| &i.compute);
         let mig_index = lowest_free(0, devices.map(|c| c.mig_index));
@@ -104,31 +104,31 @@ impl GpuInstance {
     fn free_start(
         &self,
         gpu: &DeviceGpu,
-        wanted: &ComputeProfile,
+        requested: &ComputeProfile,
         at: Option<ComputePlacement>,
     ) -> Result<u8, DeviceRefusal> {
-        let siblings = self.compute.iter().filter(|c| Some(c.profile) == wanted.id).count();
+        let siblings = self.compute.iter().filter(|c| Some(c.profile) == requested.id).count();
         let start = match at {
             None => None,
-            Some(placement) if placement.size != u32::from(wanted.compute_slices) => {
+            Some(placement) if placement.size != u32::from(requested.compute_slices) => {
                 return Err(DeviceRefusal::InvalidArgument);
             }
             Some(placement) => {
                 let start = u8::try_from(placement.start).ok();
                 Some(
                     start
-                        .filter(|s| wanted.starts.contains(s))
+                        .filter(|s| requested.starts.contains(s))
                         .ok_or(DeviceRefusal::InvalidArgument)?,
                 )
             }
         };
-        if siblings >= usize::from(wanted.max_instances) {
+        if siblings >= usize::from(requested.max_instances) {
             return Err(DeviceRefusal::InsufficientResources);
         }
-        let free = |start: &u8| self.is_free(gpu, *start, wanted.compute_slices);
+        let free = |start: &u8| self.is_free(gpu, *start, requested.compute_slices);
         match start {
             Some(start) => Some(start).filter(free),
-            None => wanted.starts.iter().copied().find(free),
+            None => requested.starts.iter().copied().find(free),
         }
         .ok_or(DeviceRefusal::InsufficientResources)
     }

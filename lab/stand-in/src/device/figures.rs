@@ -73,7 +73,7 @@ impl DeviceState {
     }
 
     /// Returns the temperature in degrees Celsius: 30 when idle, one more for each 5 W. A rule
-    /// of thumb, there to be read by programs that want a number.
+    /// of thumb, there to be read by programs that need a number.
     pub fn temperature_celsius(&self, gpu: usize) -> u64 {
         30 + (self.power_milliwatts(gpu) - IDLE_MILLIWATTS) / 5_000
     }

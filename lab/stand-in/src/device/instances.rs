@@ -4,7 +4,7 @@ use tessera_model::mig::{IllegalLayout, ProfileId, Slot};
 
 use super::{DeviceGpu, DeviceRefusal, DeviceState, GpuInstance, InstanceSerial, lowest_free};
 
-/// Where a GPU instance is asked to stand, in memory slices.
+/// Where a GPU instance is requested to stand, in memory slices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SlotPlacement {
     /// First memory slice.
@@ -14,7 +14,7 @@ pub struct SlotPlacement {
 }
 
 impl DeviceState {
-    /// Creates a GPU instance, at `at` or wherever there is room.
+    /// Creates a GPU instance, at `at` or wherever there is space.
     ///
     /// Without a placement the highest start that is legal is taken. Drivers choose by a rule
     /// of their own that no source states, so nothing may lean on this one.
@@ -94,20 +94,20 @@ impl DeviceGpu {
 
     fn free_slot(&self, profile: u32, at: Option<SlotPlacement>) -> Result<Slot, DeviceRefusal> {
         self.require_mig()?;
-        let wanted = &self.profile(profile).ok_or(DeviceRefusal::InvalidArgument)?.profile;
+        let requested = &self.profile(profile).ok_or(DeviceRefusal::InvalidArgument)?.profile;
         let Some(placement) = at else {
-            let slots = wanted.starts.iter().rev().map(|start| slot(*start, wanted.id));
+            let slots = requested.starts.iter().rev().map(|start| slot(*start, requested.id));
             return slots.into_iter().find(|s| self.takes(*s).is_ok()).ok_or(
-                // Every start is the profile's own, so only room can be missing.
+                // Every start is the profile's own, so only space can be missing.
                 DeviceRefusal::InsufficientResources,
             );
         };
-        if placement.size != u32::from(wanted.memory_slices) {
+        if placement.size != u32::from(requested.memory_slices) {
             return Err(DeviceRefusal::InvalidArgument);
         }
         let start = u8::try_from(placement.start).map_err(|_| DeviceRefusal::InvalidArgument)?;
-        self.takes(slot(start, wanted.id))?;
-        Ok(slot(start, wanted.id))
+        self.takes(slot(start, requested.id))?;
+        Ok(slot(start, requested.id))
     }
 
     fn takes(&self, slot: Slot) -> Result<(), DeviceRefusal> {
@@ -123,7 +123,7 @@ impl DeviceGpu {
     }
 
     /// Numbers instances as drivers do: each size has a range of its own (on an A100 0 for the
-    /// whole card, from 1 for halves, from 3 for quarters, from 7 for eighths), and within it
+    /// whole GPU, from 1 for halves, from 3 for quarters, from 7 for eighths), and within it
     /// the lowest free number is taken, whatever the slot.
     fn next_instance_id(&self, slot: Slot) -> u32 {
         let size = self.profile(slot.profile.0).map_or(1, |p| p.profile.memory_slices);

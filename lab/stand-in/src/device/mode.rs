@@ -7,7 +7,7 @@ use super::{DeviceRefusal, DeviceState};
 pub enum ModeActivation {
     /// The mode is in force.
     Done,
-    /// The GPU isn't idle: make it so and ask again.
+    /// The GPU isn't idle: make it so and try again.
     InUse,
 }
 
@@ -15,7 +15,7 @@ impl DeviceState {
     /// Sets the MIG mode of a GPU.
     ///
     /// The change needs an idle GPU: no client, and no instance when it goes off. If it isn't,
-    /// models that change mode by a reset keep the wish as their pending mode, as `nvml.h` has
+    /// models that change mode by a reset keep the requested mode as their pending one, as `nvml.h` has
     /// it; the others forget it.
     ///
     /// # Errors
@@ -39,7 +39,7 @@ impl DeviceState {
         Ok(ModeActivation::Done)
     }
 
-    /// Leaves a wish for a mode that only a reset from outside brings about, as on machines
+    /// Leaves a pending mode that only a reset from outside brings about, as on machines
     /// that pass the GPU through.
     ///
     /// # Errors

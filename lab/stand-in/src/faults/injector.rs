@@ -6,6 +6,7 @@ use std::io;
 use std::sync::{Mutex, PoisonError};
 
 use super::rule::{FaultAction, FaultError, FaultRule, InjectedEvent};
+use crate::files::FAULT_LIST;
 use crate::node::{SimulatedNode, SimulatedNodeError, io_error};
 
 const COUNTS_FILE: &str = "fault-counts.json";
@@ -43,7 +44,7 @@ pub struct RaisedEvents {
     pub shared: Vec<RaisedEvent>,
 }
 
-/// Why it can't be said which faults strike.
+/// Why it isn't known which faults strike.
 #[derive(Debug, thiserror::Error)]
 pub enum InjectorError {
     /// A line can't be understood.
@@ -71,7 +72,7 @@ impl FaultInjector {
         Ok(injector)
     }
 
-    /// Counts a call and returns what strikes it. Asked twice for a call on a GPU: first with
+    /// Counts a call and returns what strikes it. Called twice for a call on a GPU: first with
     /// `gpu` left out, then, when its GPU is known, with it.
     ///
     /// # Errors
@@ -94,7 +95,7 @@ impl FaultInjector {
         Ok(RaisedEvents { own: events(&self.own), shared: events(&self.shared()?) })
     }
 
-    /// Returns the recovery action that a GPU calls for: 0, none, unless a fault says so.
+    /// Returns the recovery action that a GPU calls for: 0, none, unless a fault sets another one.
     ///
     /// # Errors
     ///
@@ -114,7 +115,7 @@ impl FaultInjector {
         Ok((actions.contains(&FaultAction::Remap(1)), actions.contains(&FaultAction::Remap(2))))
     }
 
-    /// Tells whether a GPU is lost.
+    /// Returns whether a GPU is lost.
     ///
     /// # Errors
     ///
@@ -153,7 +154,7 @@ impl FaultInjector {
     }
 
     fn shared(&self) -> Result<Vec<FaultRule>, InjectorError> {
-        let text = self.read_or_default(super::FILE)?;
+        let text = self.read_or_default(FAULT_LIST)?;
         Ok(FaultRule::parse_list(&String::from_utf8_lossy(&text), self.calls)?)
     }
 

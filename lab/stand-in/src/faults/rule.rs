@@ -3,11 +3,14 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// Longest delay that a fault may ask for: beyond ten minutes it means `hang`.
+/// Longest delay that a fault may request: beyond ten minutes it means `hang`.
 const MAX_DELAY_MS: u32 = 600_000;
 
 /// Highest code of NVML, `NVML_ERROR_UNKNOWN`.
 const MAX_CODE: u32 = 999;
+
+/// The functions that destroy instances.
+const DESTRUCTIONS: [&str; 2] = ["nvmlGpuInstanceDestroy", "nvmlComputeInstanceDestroy"];
 
 /// One fault.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -46,7 +49,7 @@ pub enum FaultAction {
     Crash,
     /// A change of MIG mode stays pending with this activation status.
     LeavePending(u32),
-    /// A destruction says success and does nothing.
+    /// A destruction reports success and does nothing.
     Ghost,
     /// The GPU is lost.
     Lose,
@@ -76,7 +79,49 @@ pub struct FaultError {
     /// The line.
     pub line: String,
     /// What is wrong, with what would be right.
-    pub why: String,
+    pub why: RuleProblem,
+}
+
+/// What is wrong with a line of a fault list.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RuleProblem {
+    /// It names a function that doesn't exist.
+    #[error("no function {0}")]
+    UnknownCall(String),
+    /// It changes the state of a GPU, and doesn't name a GPU alone.
+    #[error("lost, xid, recovery and remap need gpu=N and no call, nth or times")]
+    NotOfGpu,
+    /// It pretends a destruction of another function.
+    #[error("ghost needs call={0} or call={1}", DESTRUCTIONS[0], DESTRUCTIONS[1])]
+    NotOfDestruction,
+    /// It leaves a mode pending in another function.
+    #[error("activation needs call=nvmlDeviceSetMigMode")]
+    NotOfMode,
+    /// A key is there twice.
+    #[error("{0} is given twice")]
+    Twice(String),
+    /// A number is out of its range.
+    #[error("{key} must be from {from} to {to}")]
+    OutOfRange {
+        /// The key.
+        key: &'static str,
+        /// The lowest number.
+        from: u32,
+        /// The highest number.
+        to: u32,
+    },
+    /// A flag has a value.
+    #[error("{0} takes no value")]
+    TakesNoValue(&'static str),
+    /// It has no effect, or several.
+    #[error(
+        "give exactly one of code=N, hang, delay_ms=N, crash, ghost, activation=N, lost, xid=N, \
+         recovery=N, remap=N"
+    )]
+    NotOneEffect,
+    /// A key is unknown, or doesn't belong to the effect.
+    #[error("{0} has no meaning here")]
+    UnknownKey(String),
 }
 
 impl FaultRule {
@@ -96,11 +141,11 @@ impl FaultRule {
             .collect()
     }
 
-    fn parse(line: &str, calls: &[&str]) -> Result<Self, String> {
+    fn parse(line: &str, calls: &[&str]) -> Result<Self, RuleProblem> {
         let mut words = RuleFields::read(line)?;
         let call = words.take_text("call");
         if let Some(unknown) = call.as_deref().filter(|name| !calls.contains(name)) {
-            return Err(format!("no function {unknown}"));
+            return Err(RuleProblem::UnknownCall(unknown.to_owned()));
         }
         let gpu = words.take("gpu", 0..=u32::MAX)?;
         let nth = words.take("nth", 1..=u32::MAX)?;
@@ -114,13 +159,13 @@ impl FaultRule {
         Ok(rule)
     }
 
-    /// Tells whether a call is one that the fault counts. `gpu` is `None` for the moment before
+    /// Returns whether a call is one that the fault counts. `gpu` is `None` for the moment before
     /// a call's GPU is known, so that a fault is met once a call.
     pub fn meets(&self, call: &str, gpu: Option<u32>) -> bool {
         self.gpu == gpu && self.call.as_deref().is_none_or(|name| name == call)
     }
 
-    fn check(&self) -> Result<(), String> {
+    fn check(&self) -> Result<(), RuleProblem> {
         let state_of_gpu = matches!(
             self.action,
             FaultAction::Lose
@@ -129,25 +174,22 @@ impl FaultRule {
                 | FaultAction::Remap(_)
         );
         if state_of_gpu && (self.gpu.is_none() || self.call.is_some() || self.hits.is_some()) {
-            return Err(
-                "lost, xid, recovery and remap need gpu=N and no call, nth or times".to_owned()
-            );
+            return Err(RuleProblem::NotOfGpu);
         }
-        let destroys = ["nvmlGpuInstanceDestroy", "nvmlComputeInstanceDestroy"];
-        let of_destruction = self.call.as_deref().is_some_and(|name| destroys.contains(&name));
+        let of_destruction = self.call.as_deref().is_some_and(|name| DESTRUCTIONS.contains(&name));
         if self.action == FaultAction::Ghost && !of_destruction {
-            return Err(format!("ghost needs call={} or call={}", destroys[0], destroys[1]));
+            return Err(RuleProblem::NotOfDestruction);
         }
         let mode_only = matches!(self.action, FaultAction::LeavePending(_));
         if mode_only && self.call.as_deref() != Some("nvmlDeviceSetMigMode") {
-            return Err("activation needs call=nvmlDeviceSetMigMode".to_owned());
+            return Err(RuleProblem::NotOfMode);
         }
         Ok(())
     }
 }
 
 impl HitRange {
-    /// Tells whether the `count`th matching call, from 1, is hit.
+    /// Returns whether the `count`th matching call, from 1, is hit.
     pub const fn hit(self, count: u32) -> bool {
         count >= self.first && count - self.first < self.times
     }
@@ -157,12 +199,12 @@ impl HitRange {
 struct RuleFields<'l>(BTreeMap<&'l str, &'l str>);
 
 impl<'l> RuleFields<'l> {
-    fn read(line: &'l str) -> Result<Self, String> {
+    fn read(line: &'l str) -> Result<Self, RuleProblem> {
         let mut words = BTreeMap::new();
         for word in line.split_whitespace() {
             let (key, value) = word.split_once('=').unwrap_or((word, ""));
             if words.insert(key, value).is_some() {
-                return Err(format!("{key} is given twice"));
+                return Err(RuleProblem::Twice(key.to_owned()));
             }
         }
         Ok(Self(words))
@@ -174,25 +216,25 @@ impl<'l> RuleFields<'l> {
 
     fn take(
         &mut self,
-        key: &str,
+        key: &'static str,
         range: std::ops::RangeInclusive<u32>,
-    ) -> Result<Option<u32>, String> {
+    ) -> Result<Option<u32>, RuleProblem> {
         let Some(text) = self.0.remove(key) else { return Ok(None) };
         match text.parse() {
             Ok(number) if range.contains(&number) => Ok(Some(number)),
-            _ => Err(format!("{key} must be from {} to {}", range.start(), range.end())),
+            _ => Err(RuleProblem::OutOfRange { key, from: *range.start(), to: *range.end() }),
         }
     }
 
-    fn take_flag(&mut self, key: &str) -> Result<bool, String> {
+    fn take_flag(&mut self, key: &'static str) -> Result<bool, RuleProblem> {
         match self.0.remove(key) {
             None => Ok(false),
             Some("") => Ok(true),
-            Some(_) => Err(format!("{key} takes no value")),
+            Some(_) => Err(RuleProblem::TakesNoValue(key)),
         }
     }
 
-    fn take_action(&mut self) -> Result<FaultAction, String> {
+    fn take_action(&mut self) -> Result<FaultAction, RuleProblem> {
         let mut found = Vec::new();
         found.extend(self.take("code", 1..=MAX_CODE)?.map(FaultAction::Fail));
         found.extend(self.take("activation", 1..=MAX_CODE)?.map(FaultAction::LeavePending));
@@ -215,15 +257,13 @@ impl<'l> RuleFields<'l> {
         }
         match found.as_slice() {
             [action] => Ok(*action),
-            [] | [_, _, ..] => Err("give exactly one of code=N, hang, delay_ms=N, crash, \
-                                    ghost, activation=N, lost, xid=N, recovery=N, remap=N"
-                .to_owned()),
+            [] | [_, _, ..] => Err(RuleProblem::NotOneEffect),
         }
     }
 
-    fn finish(self) -> Result<(), String> {
+    fn finish(self) -> Result<(), RuleProblem> {
         match self.0.keys().next() {
-            Some(unknown) => Err(format!("{unknown} has no meaning here")),
+            Some(unknown) => Err(RuleProblem::UnknownKey((*unknown).to_owned())),
             None => Ok(()),
         }
     }

@@ -17,7 +17,7 @@ pub struct MpsClient {
     percentage: f64,
 }
 
-/// What a client says of itself.
+/// The hello of a client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClientHello {
     /// Its process.
@@ -49,19 +49,19 @@ impl MpsClient {
     ///
     /// # Errors
     ///
-    /// [`MpsError`] says who refused, or that nobody is there.
+    /// [`MpsError`] names who refused.
     pub fn connect() -> Result<Self, MpsError> {
         let folders = MpsFolders::from_env();
         let nobody = |_| MpsError::NoDaemon(folders.pipes.display().to_string());
         let mut control = LineStream::connect(&folders.control()).map_err(nobody)?;
         let (pid, uid) = (std::process::id(), own_uid());
-        let answer = accepted(control.ask(&format!("client {pid} {uid}"))?)?;
+        let answer = accepted(control.request(&format!("client {pid} {uid}"))?)?;
         let server = answer.parse().map_err(|_| MpsError::Refused(answer.clone()))?;
         let mut lines = LineStream::connect(&folders.server(server))?;
         let limit = limits_from_env().get("0").copied();
         let command = std::env::args().next().unwrap_or_default();
         let hello = ClientHello { pid, uid, limit, command };
-        let answer = accepted(lines.ask(&hello.to_line())?)?;
+        let answer = accepted(lines.request(&hello.to_line())?)?;
         // A client can narrow what its server was given, never widen it.
         let of_server = answer.strip_prefix("ok ").and_then(|text| text.parse().ok());
         let percentage = of_server.unwrap_or(100.0_f64).min(percentage_from_env());
@@ -84,25 +84,25 @@ impl MpsClient {
     ///
     /// [`MpsError::Refused`] with the context's sticky error.
     pub fn kernel(&mut self) -> Result<(), MpsError> {
-        accepted(self.lines.ask("kernel")?).map(drop)
+        accepted(self.lines.request("kernel")?).map(drop)
     }
 
-    /// Asks whether so much more memory is within the limits.
+    /// Requests so much more memory, if it is within the limits.
     ///
     /// # Errors
     ///
     /// [`MpsError::Refused`] with `CUDA_ERROR_OUT_OF_MEMORY`, which hits nobody else.
     pub fn allocate(&mut self, bytes: u64) -> Result<(), MpsError> {
-        accepted(self.lines.ask(&format!("allocate {bytes}"))?).map(drop)
+        accepted(self.lines.request(&format!("allocate {bytes}"))?).map(drop)
     }
 
-    /// Says that so much memory is free again.
+    /// Reports that so much memory is free again.
     ///
     /// # Errors
     ///
     /// [`MpsError::Refused`] with the context's sticky error.
     pub fn free(&mut self, bytes: u64) -> Result<(), MpsError> {
-        accepted(self.lines.ask(&format!("free {bytes}"))?).map(drop)
+        accepted(self.lines.request(&format!("free {bytes}"))?).map(drop)
     }
 
     /// Touches memory that isn't there.
@@ -111,13 +111,13 @@ impl MpsClient {
     ///
     /// Always: [`MpsError::Refused`] with the error that now every client gets.
     pub fn fault(&mut self) -> Result<(), MpsError> {
-        accepted(self.lines.ask("fault")?).map(drop)
+        accepted(self.lines.request("fault")?).map(drop)
     }
 
     /// Gives the context back.
     pub fn close(mut self) {
         // A server that is gone needs no goodbye.
-        let _ = self.lines.ask("bye");
+        let _ = self.lines.request("bye");
     }
 }
 

@@ -14,7 +14,7 @@ pub enum CommandFailure {
     /// Another daemon has the folder.
     #[error("An instance of this daemon is already running")]
     Running,
-    /// A fault that somebody asked for, or a fault list that can't be read.
+    /// A fault that somebody requested, or a fault list that can't be read.
     #[error("{0}")]
     Refused(String),
     /// Arguments that the stand-in doesn't have.
@@ -26,13 +26,13 @@ pub enum CommandFailure {
 }
 
 /// Hands each line of standard input to the daemon and prints its answers. What the daemon can't
-/// do it says in words; only a daemon that isn't there is a failure.
+/// do it prints as text; only a daemon that isn't there is a failure.
 pub fn from_stdin(folders: &MpsFolders) -> Result<(), CommandFailure> {
     let mut lines =
         LineStream::connect(&folders.privileged()).map_err(|_| CommandFailure::NoDaemon)?;
     lines.send("ui").map_err(|_| CommandFailure::NoDaemon)?;
     for line in io::stdin().lock().lines() {
-        for text in lines.ask_all(&line?).map_err(|_| CommandFailure::NoDaemon)? {
+        for text in lines.request_all(&line?).map_err(|_| CommandFailure::NoDaemon)? {
             println!("{text}");
         }
     }

@@ -45,7 +45,7 @@ struct ControlDaemon {
     failed: AtomicBool,
     /// Held while a server is started: clients that come together share one.
     starting: Mutex<()>,
-    /// Its lock says that a daemon has the folder, for as long as it lives.
+    /// Its lock shows that a daemon has the folder, for as long as it lives.
     _lock: File,
 }
 
@@ -77,10 +77,11 @@ pub fn start_in_background(folders: &MpsFolders) -> Result<(), CommandFailure> {
     Ok(())
 }
 
-/// Is the daemon, until it is told to quit.
+/// Is the daemon, until it gets `quit`.
 pub fn serve(folders: &MpsFolders) -> Result<(), CommandFailure> {
     let log = MpsLog::open(&folders.logs, "control.log", "Control");
-    let faults = MpsFaults::of_node().map_err(CommandFailure::Refused)?;
+    let faults =
+        MpsFaults::of_node().map_err(|error| CommandFailure::Refused(error.to_string()))?;
     thread::sleep(faults.start_delay);
     if faults.refuse_start {
         log.write("Failed to start: refused by a fault of the simulated node");
@@ -142,7 +143,7 @@ impl ControlDaemon {
             let daemon = Arc::clone(self);
             thread::spawn(move || {
                 if let Ok(lines) = LineStream::over(stream) {
-                    // Whoever went away in the middle wants no answer.
+                    // A program that went away in the middle needs no answer.
                     let _ = daemon.attend(lines);
                 }
             });
@@ -160,7 +161,7 @@ impl ControlDaemon {
         while let Some(line) = lines.receive()? {
             self.log.write(&format!("Cmd:{line}"));
             let answer = self.obey(&line);
-            let texts: Vec<_> = answer.into_iter().filter_map(|said| self.note(said)).collect();
+            let texts: Vec<_> = answer.into_iter().filter_map(|reply| self.note(reply)).collect();
             lines.send_all(&texts)?;
             if line.split_whitespace().next() == Some("quit") {
                 self.exit();
@@ -171,8 +172,8 @@ impl ControlDaemon {
     }
 
     /// Logs a line of an answer; returns it if it is to be printed.
-    fn note(&self, said: CommandReply) -> Option<String> {
-        match said {
+    fn note(&self, reply: CommandReply) -> Option<String> {
+        match reply {
             CommandReply::Shown(text) => {
                 if !text.is_empty() {
                     self.log.write(&text);
@@ -202,7 +203,7 @@ impl ControlDaemon {
         };
         let alive = self.alive();
         let new = format!("NEW CLIENT {pid} from user {uid}");
-        let (server, told) = match alive.iter().next() {
+        let (server, outcome) = match alive.iter().next() {
             Some((_, owner)) if *owner != uid => {
                 self.log.write(&format!("{new}: Server is not ready, push client to pending list"));
                 return "!CUDA_ERROR_MPS_SERVER_NOT_READY".to_owned();
@@ -210,7 +211,7 @@ impl ControlDaemon {
             Some((server, _)) => (Ok(*server), "Server already exists"),
             None => (self.start_server(uid), "Server is not ready, push client to pending list"),
         };
-        self.log.write(&format!("{new}: {told}"));
+        self.log.write(&format!("{new}: {outcome}"));
         match server {
             Ok(server) if self.wait_ready(server) => server.to_string(),
             Ok(_) | Err(_) => "!CUDA_ERROR_MPS_CONNECTION_FAILED".to_owned(),

@@ -9,11 +9,11 @@
 //! | `start_delay_ms` | a daemon takes that much longer until it listens | 0 |
 //! | `refuse_start` | `1`: a daemon refuses to start | 0 |
 //! | `server_delay_ms` | a server initialises that much longer | 0 |
-//! | `poison_percent` | chance that a client's death without `terminate_client` breaks its server | 30 |
+//! | `poison_percent` | probability that a client's death without `terminate_client` breaks its server | 30 |
 //! | `terminate_fails` | `1`: `terminate_client` doesn't succeed | 0 |
 //! | `server_fails` | `1`: a server ends while it initialises, as without a GPU | 0 |
 //! | `release` | the driver's branch that the control program is like: 535, 550 or 555 | 550 |
-//! | `seed` | of that chance; drawn by client and death | 0 |
+//! | `seed` | of that probability; drawn by client and death | 0 |
 
 use std::path::Path;
 use std::time::Duration;
@@ -35,7 +35,7 @@ pub struct MpsFaults {
     pub refuse_start: bool,
     /// Added to a server's start.
     pub server_delay: Duration,
-    /// Chance in percent that a client's bare death breaks its server.
+    /// Probability in percent that a client's bare death breaks its server.
     pub poison_percent: u64,
     /// Whether `terminate_client` fails.
     pub terminate_fails: bool,
@@ -43,8 +43,15 @@ pub struct MpsFaults {
     pub server_fails: bool,
     /// Which of NVIDIA's programs the stand-in is like.
     pub release: DriverRelease,
-    /// Seed of the chance.
+    /// Seed of the random numbers.
     pub seed: u64,
+}
+
+/// A line of the list that has no meaning.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{FILE}: {line:?} has no meaning")]
+pub struct MpsFaultsError {
+    line: String,
 }
 
 impl Default for MpsFaults {
@@ -67,8 +74,8 @@ impl MpsFaults {
     ///
     /// # Errors
     ///
-    /// The first line that has no meaning.
-    pub fn of_node() -> Result<Self, String> {
+    /// [`MpsFaultsError`] names the first line that has no meaning.
+    pub fn of_node() -> Result<Self, MpsFaultsError> {
         let Some(folder) = std::env::var_os("TESSERA_SIM_NODE") else { return Ok(Self::default()) };
         match std::fs::read_to_string(Path::new(&folder).join(FILE)) {
             Ok(text) => Self::parse(&text),
@@ -80,11 +87,11 @@ impl MpsFaults {
     ///
     /// # Errors
     ///
-    /// The first line that has no meaning.
-    pub fn parse(text: &str) -> Result<Self, String> {
+    /// [`MpsFaultsError`] names the first line that has no meaning.
+    pub fn parse(text: &str) -> Result<Self, MpsFaultsError> {
         let mut faults = Self::default();
         for line in text.lines().map(str::trim).filter(|l| !l.is_empty() && !l.starts_with('#')) {
-            let bad = || format!("{FILE}: {line:?} has no meaning");
+            let bad = || MpsFaultsError { line: line.to_owned() };
             let (name, value) = line.split_once('=').ok_or_else(bad)?;
             let number: u64 = value.trim().parse().map_err(|_| bad())?;
             match (name.trim(), number) {

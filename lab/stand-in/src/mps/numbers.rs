@@ -12,9 +12,9 @@ pub fn whole(word: Option<&&str>) -> i64 {
     if word.starts_with('-') { -number } else { number }
 }
 
-/// Reads a process id; 0, which nobody has, if there is none.
+/// Reads a process id; 0, which no process has, for everything else.
 pub fn pid(word: Option<&&str>) -> u32 {
-    u32::try_from(whole(word)).unwrap_or(0)
+    u32::try_from(whole(word)).unwrap_or_default()
 }
 
 /// Reads a device's ordinal.
@@ -76,14 +76,14 @@ mod tests {
 
     #[test]
     fn a_percentage_is_above_zero_and_at_most_a_hundred() {
-        for (word, wanted) in [
+        for (word, expected) in [
             ("12abc", Some(12.0)),
             ("1e1", Some(10.0)),
             ("nan", None),
             ("0", None),
             ("100.01", None),
         ] {
-            assert_eq!(percentage(Some(&word)), wanted, "{word}");
+            assert_eq!(percentage(Some(&word)), expected, "{word}");
         }
     }
 

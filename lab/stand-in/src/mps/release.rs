@@ -5,7 +5,7 @@
 pub enum DriverRelease {
     /// Like 535.261.03: no `get_server_status`, no file with the daemon's process id.
     R535,
-    /// Like 550.163.01; 555.58.02 says the same.
+    /// Like 550.163.01; 555.58.02 prints the same.
     R550,
 }
 
@@ -20,7 +20,7 @@ impl DriverRelease {
     }
 
     /// Whether the daemon knows `get_server_status`.
-    pub const fn tells_status(self) -> bool {
+    pub const fn reports_status(self) -> bool {
         matches!(self, Self::R550)
     }
 

@@ -13,10 +13,10 @@ use super::log::MpsLog;
 use super::release::DriverRelease;
 use super::wire::LineStream;
 use super::{CLIENTS_MAX, MpsFolders, numbers};
-use crate::client::DeviceClient as Hold;
+use crate::client::{DeviceClient, DeviceClientError};
 use crate::config::StandInConfig;
 use crate::device::ClaimKind;
-use crate::node::SimulatedNode;
+use crate::node::{SimulatedNode, SimulatedNodeError};
 
 const NOT_READY: &str = "CUDA_ERROR_MPS_SERVER_NOT_READY";
 const FULL: &str = "CUDA_ERROR_MPS_MAX_CLIENTS_REACHED";
@@ -47,7 +47,7 @@ struct ServerState {
     clients: BTreeMap<u64, KnownClient>,
     next: u64,
     deaths: u64,
-    /// Every context is broken, and nothing says so.
+    /// Every context is broken, and nothing shows it.
     poisoned: bool,
     percentage: f64,
     limits: MemoryLimits,
@@ -73,7 +73,8 @@ struct MpsServer {
 pub fn serve(folders: &MpsFolders, uid: u32) -> Result<(), CommandFailure> {
     let log = MpsLog::open(&folders.logs, "server.log", "Server");
     log.write("Start");
-    let faults = MpsFaults::of_node().map_err(CommandFailure::Refused)?;
+    let faults =
+        MpsFaults::of_node().map_err(|error| CommandFailure::Refused(error.to_string()))?;
     thread::sleep(faults.server_delay);
     if faults.server_fails {
         return Err(CommandFailure::Refused("refused by a fault of the simulated node".to_owned()));
@@ -83,7 +84,7 @@ pub fn serve(folders: &MpsFolders, uid: u32) -> Result<(), CommandFailure> {
     let _context = open_context(&device).inspect_err(|error| {
         log.write(&format!("MPS server failed to start: {error}"));
     });
-    let _context = _context.map_err(CommandFailure::Refused)?;
+    let _context = _context.map_err(|error| CommandFailure::Refused(error.to_string()))?;
     let percentage = std::env::var("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE");
     let state = ServerState {
         percentage: percentage.ok().and_then(|text| text.parse().ok()).unwrap_or(100.0),
@@ -114,10 +115,10 @@ pub fn serve(folders: &MpsFolders, uid: u32) -> Result<(), CommandFailure> {
     Ok(())
 }
 
-fn open_context(device: &str) -> Result<Hold, String> {
-    let config = StandInConfig::from_env().map_err(|error| error.to_string())?;
-    let node = SimulatedNode::open(&config).map_err(|error| error.to_string())?;
-    Hold::open_as(&node, device, ClaimKind::Compute).map_err(|error| error.to_string())
+fn open_context(device: &str) -> Result<DeviceClient, DeviceClientError> {
+    let config = StandInConfig::from_env().map_err(SimulatedNodeError::from)?;
+    let node = SimulatedNode::open(&config)?;
+    DeviceClient::open_as(&node, device, ClaimKind::Compute)
 }
 
 impl MpsServer {
@@ -166,7 +167,7 @@ impl MpsServer {
         Ok(id)
     }
 
-    /// Serves a client's calls; returns whether it said goodbye.
+    /// Serves a client's calls; returns whether it ended with `bye`.
     fn serve_client(&self, id: u64, pid: u32, lines: &mut LineStream) -> io::Result<bool> {
         while let Some(line) = lines.receive()? {
             let words: Vec<_> = line.split_whitespace().collect();
@@ -195,14 +196,14 @@ impl MpsServer {
         match *words {
             ["kernel"] => Ok(()),
             ["allocate", bytes] => {
-                let wanted = client.bytes.saturating_add(bytes.parse().unwrap_or(u64::MAX));
+                let bytes_after = client.bytes.saturating_add(bytes.parse().unwrap_or(u64::MAX));
                 // A client can narrow its server's limit, never widen it.
                 let limit = [limit, client.hello.limit].into_iter().flatten().min();
-                if limit.is_some_and(|limit| wanted > limit) {
+                if limit.is_some_and(|limit| bytes_after > limit) {
                     self.log.write(&format!("Client {pid} is over its pinned memory limit"));
                     return Err(NO_MEMORY);
                 }
-                client.bytes = wanted;
+                client.bytes = bytes_after;
                 Ok(())
             }
             ["free", bytes] => {
@@ -287,7 +288,7 @@ impl MpsServer {
             ClientContext::Good => "ACTIVE",
             ClientContext::Faulted | ClientContext::Terminated => "INACTIVE",
         };
-        let status = if self.release.tells_status() { status } else { "" };
+        let status = if self.release.reports_status() { status } else { "" };
         let width = if status.is_empty() { 0 } else { 15 };
         format!("{pid:<10}{id:<10}{server:<15}{status:<width$}{device:<23}{space:<15}{command}")
     }
@@ -312,7 +313,7 @@ impl MpsServer {
 
 /// The head of `ps`: its widths are those of NVIDIA's programs.
 pub fn head(release: DriverRelease) -> String {
-    let status = if release.tells_status() { format!("{:<15}", "STATUS") } else { String::new() };
+    let status = if release.reports_status() { format!("{:<15}", "STATUS") } else { String::new() };
     format!(
         "{:<10}{:<10}{:<15}{status}{:<23}{:<15}{}",
         "PID", "ID", "SERVER", "DEVICE", "NAMESPACE", "COMMAND"

@@ -1,4 +1,4 @@
-//! What a control program says to a fixed list of commands, written down so that two programs can
+//! The answers of a control program to a fixed list of commands, written down so that two programs can
 //! be compared: NVIDIA's own on a machine without GPUs, and the stand-in.
 //!
 //! What differs between two runs of one program is left out: dates, process ids, folders, and in
@@ -20,7 +20,7 @@ const LOG_WITHIN: Duration = Duration::from_secs(30);
 /// How often the log is looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 
-/// Asked one at a time of a daemon whose server can't start.
+/// Sent one at a time to a daemon whose server can't start.
 const COMMANDS: &[&str] = &[
     "get_server_list",
     "bogus",
@@ -140,7 +140,7 @@ pub struct TranscriptRig<'a> {
 }
 
 impl TranscriptRig<'_> {
-    /// Starts a daemon, asks the fixed commands, ends the daemon; returns what was said.
+    /// Starts a daemon, sends the fixed commands, ends the daemon; returns what it printed.
     ///
     /// # Errors
     ///
@@ -149,19 +149,22 @@ impl TranscriptRig<'_> {
         fs::create_dir_all(self.pipes())?;
         fs::create_dir_all(self.logs())?;
         let mut text = String::new();
-        self.ask("get_server_list\n", &mut text)?;
+        self.request("get_server_list\n", &mut text)?;
         self.start(&mut text)?;
         self.files(&mut text)?;
         self.start(&mut text)?;
         for line in COMMANDS {
-            self.ask(&format!("{line}\n"), &mut text)?;
+            self.request(&format!("{line}\n"), &mut text)?;
         }
-        self.ask("get_server_list\nbogus\n\nget_default_active_thread_percentage\n", &mut text)?;
-        self.ask("get_default_active_thread_percentage", &mut text)?;
-        self.ask(&format!("start_server -uid {} more\n", own_uid()), &mut text)?;
+        self.request(
+            "get_server_list\nbogus\n\nget_default_active_thread_percentage\n",
+            &mut text,
+        )?;
+        self.request("get_default_active_thread_percentage", &mut text)?;
+        self.request(&format!("start_server -uid {} more\n", own_uid()), &mut text)?;
         self.await_log("exited with status")?;
-        self.ask("get_server_list\n", &mut text)?;
-        self.ask("quit -t 1\n", &mut text)?;
+        self.request("get_server_list\n", &mut text)?;
+        self.request("quit -t 1\n", &mut text)?;
         self.await_log("Exit with status")?;
         self.files(&mut text)?;
         self.log("control.log", &mut text)?;
@@ -178,12 +181,12 @@ impl TranscriptRig<'_> {
     }
 
     fn command(&self) -> Command {
-        let beside = self.program.parent().map(|bin| bin.join("../sbin")).unwrap_or_default();
+        let folder = self.program.parent().map(|bin| bin.join("../sbin")).unwrap_or_default();
         let mut command = Command::new(self.program);
         command
             .env_clear()
             // NVIDIA's daemon looks for its server by this.
-            .env("PATH", format!("{}:/usr/sbin:/usr/bin:/sbin:/bin", beside.display()))
+            .env("PATH", format!("{}:/usr/sbin:/usr/bin:/sbin:/bin", folder.display()))
             .env("CUDA_MPS_PIPE_DIRECTORY", self.pipes())
             .env("CUDA_MPS_LOG_DIRECTORY", self.logs())
             .envs(self.variables.iter().map(|(name, value)| (name, value)));
@@ -198,28 +201,28 @@ impl TranscriptRig<'_> {
         command.stdout(fs::File::create(&out)?).stderr(fs::File::create(&err)?);
         let code = command.status()?.code();
         let (out, err) = (fs::read_to_string(&out)?, fs::read_to_string(&err)?);
-        self.said("-d", [&out, &err], code, text);
+        self.printed("-d", [&out, &err], code, text);
         Ok(())
     }
 
-    fn ask(&self, input: &str, text: &mut String) -> io::Result<()> {
+    fn request(&self, input: &str, text: &mut String) -> io::Result<()> {
         let mut command = self.command();
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn()?;
         if let Some(mut pipe) = child.stdin.take() {
-            // A program that has ended already said why.
+            // A program that has ended already printed why.
             let _ = pipe.write_all(input.as_bytes());
         }
         let output = child.wait_with_output()?;
         let out = String::from_utf8_lossy(&output.stdout);
         let err = String::from_utf8_lossy(&output.stderr);
-        self.said(&format!("{input:?}"), [&out, &err], output.status.code(), text);
+        self.printed(&format!("{input:?}"), [&out, &err], output.status.code(), text);
         Ok(())
     }
 
-    fn said(&self, what: &str, said: [&str; 2], code: Option<i32>, text: &mut String) {
+    fn printed(&self, what: &str, printed: [&str; 2], code: Option<i32>, text: &mut String) {
         let _ = writeln!(text, "{}", self.plain(&format!("> {what}")));
-        let [out, err] = said;
+        let [out, err] = printed;
         for line in out.lines() {
             let _ = writeln!(text, "{}", self.plain(line));
         }
@@ -247,11 +250,11 @@ impl TranscriptRig<'_> {
         Ok(())
     }
 
-    fn await_log(&self, wanted: &str) -> io::Result<()> {
+    fn await_log(&self, expected: &str) -> io::Result<()> {
         let ends = Instant::now() + LOG_WITHIN;
-        while !fs::read_to_string(self.logs().join("control.log"))?.contains(wanted) {
+        while !fs::read_to_string(self.logs().join("control.log"))?.contains(expected) {
             if Instant::now() > ends {
-                return Err(io::Error::other(format!("control.log never had {wanted:?}")));
+                return Err(io::Error::other(format!("control.log never had {expected:?}")));
             }
             thread::sleep(LOOK_EVERY);
         }
@@ -261,15 +264,15 @@ impl TranscriptRig<'_> {
     fn log(&self, name: &str, text: &mut String) -> io::Result<()> {
         let _ = writeln!(text, "> {name}");
         for line in fs::read_to_string(self.logs().join(name))?.lines() {
-            let (stamp, said) = line.split_once("] ").unwrap_or(("", line));
-            let said = self.plain(said);
-            if connection(&said) || said.starts_with(super::log::BANNER) {
+            let (stamp, printed) = line.split_once("] ").unwrap_or(("", line));
+            let printed = self.plain(printed);
+            if connection(&printed) || printed.starts_with(super::log::BANNER) {
                 continue;
             }
             // The date is left out, and the process, which in a server's line is its own.
             let role = stamp.split_whitespace().nth(2).unwrap_or("?");
-            let said = if role == "Server" { continue } else { said };
-            let _ = writeln!(text, "{role}: {said}");
+            let printed = if role == "Server" { continue } else { printed };
+            let _ = writeln!(text, "{role}: {printed}");
         }
         Ok(())
     }
@@ -292,7 +295,7 @@ impl TranscriptRig<'_> {
     }
 }
 
-/// Tells whether a line of the log is about a connection.
+/// Returns whether a line of the log is about a connection.
 fn connection(line: &str) -> bool {
     matches!(line, "Accepting connection..." | "NEW UI" | "UI closed")
         || line.starts_with("Removed Shm file at")

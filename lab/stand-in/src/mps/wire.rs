@@ -1,4 +1,4 @@
-//! Lines over unix sockets: what the parts of the stand-in say to each other.
+//! Lines over unix sockets: between the parts of the stand-in.
 
 use std::io::{self, BufRead as _, BufReader, Write as _};
 use std::os::unix::net::UnixStream;
@@ -41,7 +41,7 @@ impl LineStream {
     }
 
     /// Sends a line and receives the answer.
-    pub fn ask(&mut self, line: &str) -> io::Result<String> {
+    pub fn request(&mut self, line: &str) -> io::Result<String> {
         self.send(line)?;
         self.receive()?.ok_or_else(|| io::ErrorKind::UnexpectedEof.into())
     }
@@ -55,7 +55,7 @@ impl LineStream {
     }
 
     /// Sends a line and receives lines up to the dot.
-    pub fn ask_all(&mut self, line: &str) -> io::Result<Vec<String>> {
+    pub fn request_all(&mut self, line: &str) -> io::Result<Vec<String>> {
         self.send(line)?;
         let mut lines = Vec::new();
         loop {

@@ -10,7 +10,7 @@ struct Daemon<'m>(&'m Machine);
 
 impl Drop for Daemon<'_> {
     fn drop(&mut self) {
-        let _ = self.tell("quit -t 0");
+        let _ = self.send_command("quit -t 0");
     }
 }
 
@@ -30,7 +30,7 @@ impl<'m> Daemon<'m> {
         command
     }
 
-    fn tell(&self, line: &str) -> std::io::Result<()> {
+    fn send_command(&self, line: &str) -> std::io::Result<()> {
         let mut child = self.program().stdin(Stdio::piped()).spawn()?;
         writeln!(child.stdin.take().expect("piped"), "{line}")?;
         child.wait().map(drop)

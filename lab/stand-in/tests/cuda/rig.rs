@@ -58,7 +58,7 @@ impl Rig {
         rig
     }
 
-    /// Opens a driver and asks it nothing.
+    /// Opens a driver and calls nothing.
     pub fn uninitialized(variables: &[(&'static str, &str)]) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let node = open_node(folder.path());

@@ -62,7 +62,7 @@ impl Machine {
         command
     }
 
-    /// Starts a player that waits to be told.
+    /// Starts a player that waits for a command.
     pub fn player(&self, recording: &str) -> Program {
         self.player_with(recording, |command| command)
     }

@@ -71,7 +71,7 @@ fn host_functions_run_in_their_streams_order_and_may_not_call_the_driver() {
         // SAFETY: the address of this function of this driver, put there below.
         let call =
             unsafe { std::mem::transmute::<usize, unsafe extern "C" fn(*mut i32) -> i32>(call) };
-        // SAFETY: a count of the type that it wants.
+        // SAFETY: a count of the type that it needs.
         SEEN.store(unsafe { call(&mut count) }, Ordering::SeqCst);
     }
     let rig = Rig::new();

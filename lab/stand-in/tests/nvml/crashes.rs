@@ -87,7 +87,7 @@ fn as_child_creates_and_destroys_for_ever() {
     loop {
         for (profile, compute_profile) in [(19, 0), (14, 1), (9, 2)] {
             let (mut instance, mut compute) = (ptr::null_mut(), ptr::null_mut());
-            // SAFETY: the arguments are of the types that the bindings ask for; refusals are
+            // SAFETY: the arguments are of the types that the bindings name; refusals are
             // expected, since another process fills the same GPU.
             unsafe {
                 if create(device.handle(), profile, &mut instance) != 0 {

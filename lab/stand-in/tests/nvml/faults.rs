@@ -110,7 +110,7 @@ fn as_child_creates_an_instance() {
     let Some(nvml) = as_child() else { return };
     let create = nvml.lib().nvmlDeviceCreateGpuInstance.as_ref().unwrap();
     let mut instance = std::ptr::null_mut();
-    // SAFETY: the arguments are of the types that the binding asks for.
+    // SAFETY: the arguments are of the types that the binding names.
     let code = unsafe { create(nvml.device_by_index(0).unwrap().handle(), 19, &mut instance) };
     assert_eq!(code, 0);
 }

@@ -8,9 +8,9 @@ use tessera_stand_in::client::DeviceClient;
 use crate::clients::Holder;
 use crate::rig::{Rig, raw};
 
-const ROOM: usize = 8;
+const ENTRIES_MAX: usize = 8;
 
-/// Asks who keeps a GPU busy: the call's code, and pid with percent.
+/// Reads who keeps a GPU busy: the call's code, and pid with percent.
 fn loads(rig: &Rig, since: u64) -> (u32, Vec<(u32, u32)>) {
     let empty = nvmlProcessUtilizationSample_t {
         pid: 0,
@@ -20,8 +20,8 @@ fn loads(rig: &Rig, since: u64) -> (u32, Vec<(u32, u32)>) {
         encUtil: 0,
         decUtil: 0,
     };
-    let mut samples = [empty; ROOM];
-    let mut count = u32::try_from(ROOM).unwrap();
+    let mut samples = [empty; ENTRIES_MAX];
+    let mut count = u32::try_from(ENTRIES_MAX).unwrap();
     let list = samples.as_mut_ptr();
     let code = raw!(rig, nvmlDeviceGetProcessUtilization(rig.device(0), list, &mut count, since));
     let found = samples.iter().take(usize::try_from(count).unwrap());

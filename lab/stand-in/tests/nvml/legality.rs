@@ -1,4 +1,4 @@
-//! Which instances may stand together, asked through NVML.
+//! Which instances may stand together, as NVML shows it.
 
 use proptest::prelude::*;
 use serde::Deserialize;

@@ -230,7 +230,7 @@ fn as_child_makes_a_slice() {
     let mut compute = ptr::null_mut();
     let create = nvml.lib().nvmlDeviceCreateGpuInstance.as_ref().unwrap();
     let create_compute = nvml.lib().nvmlGpuInstanceCreateComputeInstance.as_ref().unwrap();
-    // SAFETY: the arguments are of the types that the bindings ask for.
+    // SAFETY: the arguments are of the types that the bindings name.
     unsafe {
         assert_eq!(create(device.handle(), 9, &mut instance), 0);
         assert_eq!(create_compute(instance, 2, &mut compute), 0);
@@ -242,7 +242,7 @@ fn as_child_makes_a_slice() {
 fn operations_take_their_time_one_after_another_while_the_rest_goes_on() {
     let rig = Rig::with(&["a100-40gb", "a30-24gb"], &[("TESSERA_SIM_LATENCY", "5")]);
     // Of the study's 110 ms for a one-slice instance three quarters are the GPU instance's;
-    // five times that leaves room for a busy machine.
+    // five times that leaves space for a busy machine.
     let one = Duration::from_micros(82_500) * 5;
     let began = Instant::now();
     let timed = |gpu, profile| {

@@ -89,7 +89,7 @@ fn profile(
 fn placements(nvml: &Nvml, device: &Device<'_>, id: u32) -> Vec<nvmlGpuInstancePlacement_t> {
     let ask = nvml.lib().nvmlDeviceGetGpuInstancePossiblePlacements_v2.as_ref().unwrap();
     let mut count = 0;
-    // SAFETY: the second call's array is as long as the first call said.
+    // SAFETY: the second call's array is as long as the first call returned.
     unsafe {
         assert_eq!(ask(device.handle(), id, ptr::null_mut(), &mut count), 0);
         let nothing = nvmlGpuInstancePlacement_t { start: 0, size: 0 };

@@ -32,7 +32,7 @@ pub struct Rig {
 macro_rules! raw {
     ($rig:expr, $name:ident($($arg:expr),* $(,)?)) => {{
         let function = $rig.nvml.lib().$name.as_ref().expect(stringify!($name));
-        // SAFETY: the arguments are the test's own, of the types that the binding asks for.
+        // SAFETY: the arguments are the test's own, of the types that the binding names.
         unsafe { function($($arg),*) }
     }};
 }

@@ -62,7 +62,7 @@ fn whole() -> Meter {
     meter
 }
 
-fn tenant(number: u8, slot: Option<Slot>, began: u64) -> GpuTenancy {
+fn tenancy(number: u8, slot: Option<Slot>, began: u64) -> GpuTenancy {
     let job = JobId::from_number(number.into());
     let began = Millis::new(began);
     GpuTenancy { attempt: id(number), job, gpu: gpu(), slot, began, ended: None }
@@ -102,8 +102,8 @@ fn slices_bear_their_share_and_what_is_left_is_nobodys() {
     meter.take(BOOT, at(0), sample(0, &slots, &[]));
     // Nobody for a second: 32 W.
     meter.take(BOOT, at(1_000), sample(32_000, &slots, &[]));
-    meter.begin(&tenant(1, Some(slots[0]), 1_000));
-    meter.begin(&tenant(2, Some(slots[1]), 1_000));
+    meter.begin(&tenancy(1, Some(slots[0]), 1_000));
+    meter.begin(&tenancy(2, Some(slots[1]), 1_000));
 
     // The first works with 51 W more, the second has no context.
     let working = [process(1, Some(0), 300, 0)];
@@ -126,8 +126,8 @@ fn sharers_of_a_whole_card_go_by_their_loads() {
     let mut meter = whole();
     let at = Millis::new;
     meter.take(BOOT, at(0), sample(0, &[], &[]));
-    meter.begin(&tenant(1, None, 0));
-    meter.begin(&tenant(2, None, 0));
+    meter.begin(&tenancy(1, None, 0));
+    meter.begin(&tenancy(2, None, 0));
 
     let working = [process(1, None, 10, 75), process(2, None, 20, 25)];
     meter.take(BOOT, at(1_000), sample(100_000, &[], &working));
@@ -148,8 +148,8 @@ fn sharers_of_a_slice_bear_it_in_equal_parts_and_their_server_bears_nothing() {
     let mut meter = cut(&slots);
     let at = Millis::new;
     meter.take(BOOT, at(0), sample(0, &slots, &[]));
-    meter.begin(&tenant(1, Some(slots[0]), 0));
-    meter.begin(&tenant(2, Some(slots[0]), 0));
+    meter.begin(&tenancy(1, Some(slots[0]), 0));
+    meter.begin(&tenancy(2, Some(slots[0]), 0));
 
     let both = [process(1, Some(0), 10, 0), process(2, Some(0), 20, 0), server(Some(0), 0)];
     meter.take(BOOT, at(1_000), sample(80_000, &slots, &both));
@@ -168,8 +168,8 @@ fn what_a_server_computes_is_its_clients_where_the_driver_reports_its_load_only(
     let mut meter = whole();
     let at = Millis::new;
     meter.take(BOOT, at(0), sample(0, &[], &[]));
-    meter.begin(&tenant(1, None, 0));
-    meter.begin(&tenant(2, None, 0));
+    meter.begin(&tenancy(1, None, 0));
+    meter.begin(&tenancy(2, None, 0));
 
     let both = [process(1, None, 10, 0), process(2, None, 20, 0), server(None, 90)];
     meter.take(BOOT, at(1_000), sample(100_000, &[], &both));
@@ -185,7 +185,7 @@ fn what_comes_and_goes_between_two_samples_is_counted_for_the_time_that_it_was_t
     let at = Millis::new;
     meter.take(BOOT, at(0), sample(0, &[], &[]));
     meter.take(BOOT, at(1_000), sample(30_000, &[], &[]));
-    meter.begin(&GpuTenancy { ended: Some(at(1_500)), ..tenant(1, None, 1_300) });
+    meter.begin(&GpuTenancy { ended: Some(at(1_500)), ..tenancy(1, None, 1_300) });
 
     assert!(meter.take(BOOT, at(2_000), sample(30_000 + 40_000, &[], &[])));
 
@@ -200,7 +200,7 @@ fn a_process_that_hides_its_attempt_is_that_of_the_only_one_there() {
     let mut meter = cut(&slots);
     let at = Millis::new;
     meter.take(BOOT, at(0), sample(0, &slots, &[]));
-    meter.begin(&tenant(1, Some(slots[0]), 0));
+    meter.begin(&tenancy(1, Some(slots[0]), 0));
 
     let hiding = ProcessSample { attempt: None, ..process(1, Some(0), 77, 0) };
     meter.take(BOOT, at(1_000), sample(1_000, &slots, &[hiding]));
@@ -216,7 +216,7 @@ fn an_end_waits_for_a_sample_but_not_for_ever() {
     let mut meter = whole();
     let at = Millis::new;
     meter.take(BOOT, at(0), sample(0, &[], &[]));
-    meter.begin(&tenant(1, None, 0));
+    meter.begin(&tenancy(1, None, 0));
     meter.end(id(1), at(500));
 
     assert!(!meter.miss(at(1_000)));
@@ -234,7 +234,7 @@ fn an_attempt_that_ended_while_no_agent_was_there_is_reported_with_what_was_coun
     let mut before = whole();
     let at = Millis::new;
     before.take(BOOT, at(0), sample(0, &[], &[]));
-    before.begin(&tenant(1, None, 0));
+    before.begin(&tenancy(1, None, 0));
     before.take(BOOT, at(1_000), sample(50_000, &[], &[process(1, None, 9, 50)]));
     let text = serde_json::to_string(before.kept()).unwrap();
 
@@ -265,7 +265,7 @@ proptest! {
             counter += gained;
             let place = slots.get(usize::from(number) % slots.len().max(1)).copied();
             match what {
-                0 => meter.begin(&tenant(number, place, at)),
+                0 => meter.begin(&tenancy(number, place, at)),
                 1 => meter.end(id(number), Millis::new(at)),
                 2 => {
                     meter.miss(Millis::new(at));

@@ -2,9 +2,10 @@
 
 use std::ffi::c_void;
 
-use crate::abi::{CallResult, ContextParams, CudaCode, H, InPointer, OutPointer};
-use crate::driver::{CudaDriver, current_id, pop_current, push_current, set_current};
+use crate::abi::{CallResult, ContextParams, CudaCode, H, InPointer, OutPointer, to_int};
+use crate::driver::CudaDriver;
 use crate::gate::{GateCall, cuda};
+use crate::thread_state::{current_id, pop_current, push_current, set_current};
 use crate::world::{DriverState, context_handle, context_id};
 
 /// Flags of a context that exist.
@@ -22,7 +23,7 @@ cuda! {
         let (known, flags) = (found.primary, found.primary_flags);
         let (id, count) = match known {
             Some((id, count)) => (id, count),
-            None => (world.create_context(device, flags)?, 0),
+            None => (world.create_context(device, flags, call.driver.now())?, 0),
         };
         world.device_mut(device)?.primary = Some((id, count + 1));
         context.set(context_handle(id))
@@ -37,7 +38,7 @@ cuda! {
                 drain(call.driver, id);
                 world = call.driver.world();
                 world.device_mut(device)?.primary = None;
-                world.destroy_context(id)
+                world.destroy_context(id, call.driver.now())
             }
             Some((id, count)) => {
                 world.device_mut(device)?.primary = Some((id, count - 1));
@@ -50,7 +51,7 @@ cuda! {
         let mut world = call.driver.world();
         match world.device_mut(device)?.primary.take() {
             None => Ok(()),
-            Some((id, _)) => world.destroy_context(id),
+            Some((id, _)) => world.destroy_context(id, call.driver.now()),
         }
     }
 
@@ -80,7 +81,7 @@ cuda! {
         create(call, context, flags, device)
     }
 
-    /// SM affinity is an MPS server's affair, so none may be asked for.
+    /// SM affinity is an MPS server's affair, so none may be requested.
     fn cuCtxCreate_v3(
         context: OutPointer<H>,
         affinity: InPointer<*mut c_void>,
@@ -118,7 +119,7 @@ cuda! {
         drop(world);
         drain(call.driver, id);
         world = call.driver.world();
-        world.destroy_context(id)?;
+        world.destroy_context(id, call.driver.now())?;
         if current_id() == Some(id) {
             pop_current();
         }
@@ -152,13 +153,13 @@ cuda! {
     fn cuCtxGetDevice(device: OutPointer<i32>) |call| {
         let world = call.driver.world();
         let id = world.current()?;
-        device.set(i32::try_from(world.context(id)?.device).unwrap_or(0))
+        device.set(to_int(world.context(id)?.device)?)
     }
 
     fn cuCtxGetDevice_v2(device: OutPointer<i32>, context: H) |call| {
         let world = call.driver.world();
         let id = world.context_or_current(context)?;
-        device.set(i32::try_from(world.context(id)?.device).unwrap_or(0))
+        device.set(to_int(world.context(id)?.device)?)
     }
 
     fn cuCtxSynchronize() |call| {
@@ -195,7 +196,7 @@ fn create(call: &GateCall, context: OutPointer<H>, flags: u32, device: i32) -> C
     if flags & !FLAGS != 0 || context.is_null() {
         return Err(CudaCode::INVALID_VALUE);
     }
-    let id = call.driver.world().create_context(device, flags)?;
+    let id = call.driver.world().create_context(device, flags, call.driver.now())?;
     push_current(id);
     context.set(context_handle(id))
 }

@@ -5,13 +5,12 @@ use std::sync::Arc;
 
 use super::launches::put;
 use super::memory::number;
-use crate::abi::{CallResult, CudaCode, DevicePointer, H};
+use crate::abi::{CallResult, CudaCode, DevicePointer, H, to_native};
 use crate::gate::{GateCall, cuda};
 use crate::memory::AllocationKind;
-use crate::work::StreamStep;
-use crate::world::{DriverState, PutOutcome};
+use crate::world::{DriverState, PutOutcome, StreamStep};
 
-/// One copy, by what the program says of it.
+/// One copy, by its arguments.
 #[derive(Clone, Copy)]
 struct MemoryCopy {
     to: u64,
@@ -134,15 +133,15 @@ cuda! {
 /// The default stream, by the call's build.
 const DEFAULT: H = std::ptr::null_mut();
 
-fn copy(call: &GateCall, stream: H, asked: MemoryCopy, returns: CopyReturn) -> CallResult {
-    let MemoryCopy { to, from, .. } = asked;
+fn copy(call: &GateCall, stream: H, request: MemoryCopy, returns: CopyReturn) -> CallResult {
+    let MemoryCopy { to, from, .. } = request;
     if returns == CopyReturn::WhenDone {
         call.driver.world().refuse_unsafe()?;
     }
-    if asked.bytes == 0 {
+    if request.bytes == 0 {
         return Ok(());
     }
-    let bytes = u64::try_from(asked.bytes).map_err(|_| CudaCode::INVALID_VALUE)?;
+    let bytes = u64::try_from(request.bytes).map_err(|_| CudaCode::INVALID_VALUE)?;
     let mut waits = returns == CopyReturn::WhenDone;
     let done = put(call, stream, |world, _| {
         let (to_kind, from_kind) = (side(world, to, bytes)?, side(world, from, bytes)?);
@@ -154,7 +153,7 @@ fn copy(call: &GateCall, stream: H, asked: MemoryCopy, returns: CopyReturn) -> C
         let over_bus = !(on_device(to_kind) && on_device(from_kind));
         // Memory that isn't pinned may be gone or changed when it is the copy's turn.
         waits |= to_kind.is_none();
-        let staged = from_kind.is_none().then(|| staged(from, asked.bytes));
+        let staged = from_kind.is_none().then(|| staged(from, request.bytes));
         Ok(StreamStep::Copy { to, from, bytes, over_bus, staged })
     })?;
     if let (PutOutcome::Queued { lane, seq }, true) = (done, waits) {
@@ -175,14 +174,13 @@ fn side(world: &DriverState, address: u64, bytes: u64) -> CallResult<Option<Allo
 }
 
 fn staged(from: u64, bytes: usize) -> Arc<[u8]> {
-    let from = std::ptr::with_exposed_provenance::<u8>(usize::try_from(from).unwrap_or(0));
+    let from = std::ptr::with_exposed_provenance::<u8>(to_native(from));
     // SAFETY: by the driver's contract the program's memory of this size.
     Arc::from(unsafe { std::slice::from_raw_parts(from, bytes) })
 }
 
 fn fill(call: &GateCall, stream: H, at: u64, pattern: &[u8], count: usize) -> CallResult {
-    let (size, count) =
-        (u64::try_from(pattern.len()).unwrap_or(1), u64::try_from(count).unwrap_or(u64::MAX));
+    let (size, count) = (pattern.len() as u64, count as u64);
     if count == 0 {
         return Ok(());
     }

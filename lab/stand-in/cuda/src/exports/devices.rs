@@ -2,7 +2,7 @@
 
 use std::ffi::c_char;
 
-use crate::abi::{CallResult, CudaCode, OutPointer};
+use crate::abi::{CallResult, CudaCode, OutPointer, to_int, to_native};
 use crate::gate::cuda;
 use crate::world::CudaDevice;
 
@@ -14,7 +14,7 @@ const ATTRIBUTE_MAX: i32 = 161;
 cuda! {
     fn cuDeviceGetCount(count: OutPointer<i32>) |call| {
         let devices = call.driver.world().devices.len();
-        count.set(i32::try_from(devices).unwrap_or(i32::MAX))
+        count.set(to_int(devices)?)
     }
 
     fn cuDeviceGet(device: OutPointer<i32>, ordinal: i32) |call| {
@@ -39,7 +39,7 @@ cuda! {
 
     fn cuDeviceTotalMem_v2(bytes: OutPointer<usize>, device: i32) |call| {
         let world = call.driver.world();
-        bytes.set(usize::try_from(world.device(device)?.visible.memory_bytes).unwrap_or(0))
+        bytes.set(to_native(world.device(device)?.visible.memory_bytes))
     }
 
     fn cuDeviceGetAttribute(value: OutPointer<i32>, attribute: i32, device: i32) |call| {
@@ -49,7 +49,7 @@ cuda! {
 
     fn cuDeviceGetPCIBusId(id: OutPointer<c_char>, length: i32, device: i32) |call| {
         let world = call.driver.world();
-        let bus = FIRST_BUS + i32::try_from(world.device(device)?.visible.gpu).unwrap_or(0);
+        let bus = FIRST_BUS + to_int::<_, i32>(world.device(device)?.visible.gpu)?;
         write_text(id, length, &format!("0000:{bus:02X}:00.0"))
     }
 }
@@ -64,11 +64,11 @@ fn write_text(to: OutPointer<c_char>, length: i32, text: &str) -> CallResult {
     Ok(())
 }
 
-/// Returns an attribute by its number in `cuda.h`. What depends on the card is the catalogue's;
+/// Returns an attribute by its number in `cuda.h`. What depends on the GPU is the catalogue's;
 /// the limits are those of compute capability 8.0.
 fn value_of(device: &CudaDevice, attribute: i32) -> CallResult<i32> {
     let seen = &device.visible;
-    let bus = FIRST_BUS + i32::try_from(seen.gpu).unwrap_or(0);
+    let bus = FIRST_BUS + to_int::<_, i32>(seen.gpu)?;
     Ok(match attribute {
         // Threads of a block; its x and y; its z.
         1..=3 => 1_024,
@@ -86,7 +86,7 @@ fn value_of(device: &CudaDevice, attribute: i32) -> CallResult<i32> {
         13 => 1_440_000,
         14 => 512,
         15 => 1,
-        16 => i32::try_from(seen.sms).unwrap_or(i32::MAX),
+        16 => to_int(seen.sms)?,
         // No limit on run time, not integrated, can map host memory, default compute mode.
         17 | 18 => 0,
         19 => 1,

@@ -5,8 +5,7 @@ use std::time::Duration;
 use super::launches::put;
 use crate::abi::{CallResult, CudaCode, H, OutPointer};
 use crate::gate::{GateCall, cuda};
-use crate::work::StreamStep;
-use crate::world::{CudaEvent, DriverState, PutOutcome};
+use crate::world::{CudaEvent, DriverState, PutOutcome, StreamStep};
 
 /// Flags of events.
 const NO_TIMING: u32 = 2;

@@ -7,8 +7,7 @@ use tessera_stand_in::cuda::image::LaunchShape;
 use super::launches::params_of;
 use crate::abi::{CudaCode, H, InPointer, KernelNodeParams, OutPointer};
 use crate::gate::cuda;
-use crate::work::{KernelLaunch, StreamStep};
-use crate::world::{CudaGraph, DriverState, GraphExec};
+use crate::world::{CudaGraph, DriverState, GraphExec, KernelLaunch, StreamStep};
 
 /// Types of nodes.
 const KERNEL: i32 = 0;
@@ -88,9 +87,9 @@ cuda! {
             return Err(CudaCode::INVALID_HANDLE);
         }
         drop(world);
-        driver.wait(|world| world.has_room(lane).then_some(()));
+        driver.wait(|world| world.has_space(lane).then_some(()));
         world = driver.world();
-        world.launch_graph(exec, lane)?;
+        world.launch_graph(exec, lane, driver.now())?;
         world.pump(driver.now());
         drop(world);
         driver.spend_launch_cost(call.began);
@@ -107,13 +106,13 @@ cuda! {
         if nodes.is_null() {
             return count.set(found.len());
         }
-        let room = count.value()?;
-        for index in 0..room {
+        let capacity = count.value()?;
+        for index in 0..capacity {
             // What is beyond the last is null.
             let handle = found.get(index).map_or(ptr::null_mut(), |node| node.handle);
             nodes.set_at(index, handle)?;
         }
-        count.set(found.len().min(room))
+        count.set(found.len().min(capacity))
     }
 
     fn cuGraphNodeGetType(node: H, kind: OutPointer<i32>) |call| {

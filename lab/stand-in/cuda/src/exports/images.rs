@@ -7,7 +7,10 @@ use std::sync::Arc;
 use tessera_stand_in::cuda::image::{BYTES_MAX, ImageError, ImageKernel, KernelImage};
 use tessera_stand_in::cuda::names::WRAPPER;
 
-use crate::abi::{CallResult, CudaCode, DevicePointer, H, InPointer, OutPointer};
+use crate::abi::{
+    CallResult, CudaCode, DevicePointer, H, InPointer, OutPointer, to_int, to_native,
+};
+use crate::complaints::complain;
 use crate::driver::CudaDriver;
 use crate::gate::cuda;
 
@@ -33,7 +36,7 @@ cuda! {
     }
 
     fn cuModuleLoadData(module: OutPointer<H>, image: InPointer<u8>) |call| {
-        load(call.driver, module, image_at(call.driver, image)?)
+        load(call.driver, module, image_at(image)?)
     }
 
     fn cuModuleLoadDataEx(
@@ -43,11 +46,11 @@ cuda! {
         _options: InPointer<i32>,
         _values: InPointer<*mut c_void>,
     ) |call| {
-        load(call.driver, module, image_at(call.driver, image)?)
+        load(call.driver, module, image_at(image)?)
     }
 
     fn cuModuleLoadFatBinary(module: OutPointer<H>, image: InPointer<u8>) |call| {
-        load(call.driver, module, image_at(call.driver, image)?)
+        load(call.driver, module, image_at(image)?)
     }
 
     fn cuModuleUnload(module: H) |call| {
@@ -85,7 +88,7 @@ cuda! {
         let index = found.image.globals.iter().position(|(global, _)| *global == name);
         let index = index.ok_or(CudaCode::NOT_FOUND)?;
         address.offer(found.globals[index]);
-        bytes.offer(usize::try_from(found.image.globals[index].1).unwrap_or(0));
+        bytes.offer(to_native(found.image.globals[index].1));
         Ok(())
     }
 
@@ -97,13 +100,13 @@ cuda! {
     fn cuModuleGetFunctionCount(count: OutPointer<u32>, module: H) |call| {
         let world = call.driver.world();
         let kernels = world.modules.get(module)?.image.kernels.len();
-        count.set(u32::try_from(kernels).unwrap_or(u32::MAX))
+        count.set(to_int(kernels)?)
     }
 
     fn cuModuleEnumerateFunctions(functions: OutPointer<H>, count: u32, module: H) |call| {
         let mut world = call.driver.world();
         let kernels = world.modules.get(module)?.image.kernels.len();
-        for index in 0..kernels.min(usize::try_from(count).unwrap_or(usize::MAX)) {
+        for index in 0..kernels.min(count as usize) {
             functions.set_at(index, world.function(module, index)?)?;
         }
         Ok(())
@@ -139,8 +142,8 @@ cuda! {
         let found = world.launchable(function, context)?;
         value.set(match attribute {
             THREADS_MAX => 1_024,
-            SHARED_BYTES => i32::try_from(found.kernel.shared_bytes).unwrap_or(i32::MAX),
-            REGISTERS => i32::try_from(found.kernel.registers).unwrap_or(i32::MAX),
+            SHARED_BYTES => to_int(found.kernel.shared_bytes)?,
+            REGISTERS => to_int(found.kernel.registers)?,
             PTX_VERSION | BINARY_VERSION => 80,
             DYNAMIC_SHARED_MAX => found.dynamic_shared_bytes.max(49_152),
             CARVEOUT => -1,
@@ -189,7 +192,7 @@ pub fn image_of_file(path: &str) -> CallResult<KernelImage> {
 }
 
 /// Reads an image from the program's memory, of which only the beginning is known.
-pub fn image_at(driver: &CudaDriver, image: InPointer<u8>) -> CallResult<KernelImage> {
+pub fn image_at(image: InPointer<u8>) -> CallResult<KernelImage> {
     if image.is_null() {
         return Err(CudaCode::INVALID_VALUE);
     }
@@ -197,13 +200,13 @@ pub fn image_at(driver: &CudaDriver, image: InPointer<u8>) -> CallResult<KernelI
     KernelImage::parse(&bytes).map_err(|error| match error {
         ImageError::Unknown => CudaCode::INVALID_IMAGE,
         ImageError::Line { .. } => {
-            driver.complain(&format!("a module image is refused: {error}"));
+            complain(&format!("a module image is refused: {error}"));
             CudaCode::INVALID_IMAGE
         }
     })
 }
 
-/// Copies an image whose size its own headers say: text ends at its NUL.
+/// Copies an image whose size its own headers name: text ends at its NUL.
 fn bytes_at(image: InPointer<u8>) -> CallResult<Vec<u8>> {
     let word = |at: usize, bytes: usize| -> CallResult<usize> {
         (0..bytes).rev().try_fold(0_usize, |all, index| {
@@ -242,7 +245,7 @@ fn params(kernel: &ImageKernel) -> CallResult<&[u32]> {
     kernel.params.as_deref().ok_or(CudaCode::NOT_SUPPORTED)
 }
 
-/// Tells where a parameter is in the parameters' memory: each aligned to its own size.
+/// Reports where a parameter is in the parameters' memory: each aligned to its own size.
 pub fn param_info(
     kernel: &ImageKernel,
     index: usize,
@@ -258,7 +261,7 @@ pub fn param_info(
 /// Returns offset and size of each parameter.
 pub fn param_places(sizes: &[u32]) -> impl Iterator<Item = (usize, usize)> {
     sizes.iter().scan(0_usize, |end, size| {
-        let size = usize::try_from(*size).unwrap_or(0);
+        let size = *size as usize;
         // Structures are aligned to 8 at most here.
         let align = size.next_power_of_two().clamp(1, 8);
         let offset = end.next_multiple_of(align);
@@ -272,7 +275,7 @@ pub fn param_count(kernel: &ImageKernel) -> CallResult<usize> {
     params(kernel).map(<[u32]>::len)
 }
 
-/// Returns a name as C wants it.
+/// Returns a name as C needs it.
 pub fn name_pointer(name: &CString) -> *const c_char {
     name.as_ptr()
 }

@@ -8,14 +8,13 @@ use tessera_stand_in::cuda::image::{ImageKernel, LaunchShape};
 use super::images::{SHARED_MAX, param_places};
 use crate::abi::{CallResult, CudaCode, H, HostFunction, InPointer, LaunchConfig};
 use crate::gate::{GateCall, cuda};
-use crate::work::{KernelLaunch, StreamStep};
-use crate::world::{AHEAD, DriverState, PutOutcome};
+use crate::world::{AHEAD, DriverState, KernelLaunch, PutOutcome, StreamStep};
 
 /// Limits of compute capability 8.0.
 const THREADS_MAX: u64 = 1_024;
 const THREADS_OF_SM: u64 = 2_048;
 const REGISTERS: u64 = 65_536;
-/// Dynamic shared memory of a function that asked for no more.
+/// Dynamic shared memory of a function that requested no more.
 const SHARED_USUAL: u32 = 49_152;
 /// Attribute of a launch: cooperative.
 const COOPERATIVE: u32 = 2;
@@ -27,7 +26,7 @@ const EXTRA_END: usize = 0;
 const EXTRA_BUFFER: usize = 1;
 const EXTRA_SIZE: usize = 2;
 
-/// What a launch asks for.
+/// What a launch requests.
 struct LaunchRequest {
     function: H,
     shape: LaunchShape,
@@ -117,7 +116,7 @@ fn host(
     put(call, stream, |_, _| Ok(StreamStep::Host(function, data))).map(drop)
 }
 
-/// Puts a step at the end of a stream as soon as that has room.
+/// Puts a step at the end of a stream as soon as that has space.
 pub fn put(
     call: &GateCall,
     stream: H,
@@ -126,29 +125,29 @@ pub fn put(
     let driver = call.driver;
     let mut world = driver.world();
     let lane = world.lane_of(stream, call.per_thread())?;
-    if !world.has_room(lane) {
+    if !world.has_space(lane) {
         drop(world);
-        driver.wait(|world| world.has_room(lane).then_some(()));
+        driver.wait(|world| world.has_space(lane).then_some(()));
         world = driver.world();
     }
     let context = world.lane(lane)?.context;
     let step = step(&mut world, context)?;
     let now = driver.now();
     let put = world.put(lane, step, now)?;
-    // The device is told of what is next in the lane; a launch far behind is no news to it.
+    // The device is notified of what is next in the lane; a launch far behind is no news to it.
     if world.lane(lane)?.queue.len() <= AHEAD {
         world.pump(now);
     }
     Ok(put)
 }
 
-fn launch(call: &GateCall, asked: &LaunchRequest) -> CallResult {
-    put(call, asked.stream, |world, context| {
-        let found = world.launchable(asked.function, context)?;
+fn launch(call: &GateCall, request: &LaunchRequest) -> CallResult {
+    put(call, request.stream, |world, context| {
+        let found = world.launchable(request.function, context)?;
         let sms = u64::from(world.devices[world.context(context)?.device].visible.sms);
-        check(asked, &found.kernel, found.dynamic_shared_bytes, sms)?;
-        let params = params_of(&found.kernel, asked.params, asked.extra)?;
-        let LaunchRequest { function, shape, shared_bytes, .. } = *asked;
+        check(request, &found.kernel, found.dynamic_shared_bytes, sms)?;
+        let params = params_of(&found.kernel, request.params, request.extra)?;
+        let LaunchRequest { function, shape, shared_bytes, .. } = *request;
         Ok(StreamStep::Kernel(KernelLaunch {
             function,
             kernel: found.kernel,
@@ -161,8 +160,13 @@ fn launch(call: &GateCall, asked: &LaunchRequest) -> CallResult {
     Ok(())
 }
 
-fn check(asked: &LaunchRequest, kernel: &ImageKernel, dynamic_shared: i32, sms: u64) -> CallResult {
-    let LaunchShape { grid, block } = asked.shape;
+fn check(
+    request: &LaunchRequest,
+    kernel: &ImageKernel,
+    dynamic_shared: i32,
+    sms: u64,
+) -> CallResult {
+    let LaunchShape { grid, block } = request.shape;
     let product =
         |axes: [u32; 3]| axes.iter().fold(1_u64, |all, axis| all.saturating_mul(u64::from(*axis)));
     let (blocks, threads) = (product(grid), product(block));
@@ -172,8 +176,8 @@ fn check(asked: &LaunchRequest, kernel: &ImageKernel, dynamic_shared: i32, sms: 
     if blocks == 0 || threads == 0 || threads > THREADS_MAX || too_wide {
         return Err(CudaCode::INVALID_VALUE);
     }
-    let most = u32::try_from(dynamic_shared).unwrap_or(0).max(SHARED_USUAL);
-    let whole = asked.shared_bytes.saturating_add(kernel.shared_bytes);
+    let most = dynamic_shared.cast_unsigned().max(SHARED_USUAL);
+    let whole = request.shared_bytes.saturating_add(kernel.shared_bytes);
     if whole > most || whole > SHARED_MAX.cast_unsigned() {
         return Err(CudaCode::INVALID_VALUE);
     }
@@ -183,7 +187,7 @@ fn check(asked: &LaunchRequest, kernel: &ImageKernel, dynamic_shared: i32, sms: 
     // All blocks of a cooperative launch have to be there at once.
     let by_threads = THREADS_OF_SM / threads;
     let by_registers = REGISTERS / (threads * u64::from(kernel.registers)).max(1);
-    if asked.cooperative && blocks > sms * by_threads.min(by_registers) {
+    if request.cooperative && blocks > sms * by_threads.min(by_registers) {
         return Err(CudaCode::COOPERATIVE_LAUNCH_TOO_LARGE);
     }
     Ok(())
@@ -196,7 +200,7 @@ fn is_cooperative(config: &LaunchConfig) -> CallResult<bool> {
     if config.attributes.is_null() {
         return if config.attribute_count == 0 { Ok(false) } else { Err(CudaCode::INVALID_VALUE) };
     }
-    let count = usize::try_from(config.attribute_count).unwrap_or(0);
+    let count = config.attribute_count as usize;
     // SAFETY: not null, so by the driver's contract an array of so many attributes.
     let attributes = unsafe { std::slice::from_raw_parts(config.attributes, count) };
     let mut cooperative = attributes.iter().filter(|attribute| attribute.id == COOPERATIVE);
@@ -230,7 +234,7 @@ fn buffer_of(extra: InPointer<*mut c_void>) -> CallResult<Vec<u8>> {
     let (mut at, mut bytes) = (ptr::null(), 0);
     let mut index = 0;
     loop {
-        // Pairs of what is said and its value, then the end.
+        // Pairs of a key and its value, then the end.
         match extra.value_at(index)?.addr() {
             EXTRA_END => break,
             EXTRA_BUFFER => at = extra.value_at(index + 1)?.cast_const().cast::<u8>(),

@@ -5,7 +5,7 @@ use std::ffi::{c_char, c_void};
 use tessera_stand_in::cuda::image::KernelImage;
 
 use super::images::{image_at, image_of_file, name_pointer, param_count, param_info};
-use crate::abi::{CallResult, CudaCode, H, InPointer, OutPointer};
+use crate::abi::{CallResult, CudaCode, H, InPointer, OutPointer, to_int};
 use crate::driver::CudaDriver;
 use crate::gate::cuda;
 
@@ -20,7 +20,7 @@ cuda! {
         _values: InPointer<*mut c_void>,
         _count: u32,
     ) |call| {
-        load(call.driver, library, image_at(call.driver, code)?)
+        load(call.driver, library, image_at(code)?)
     }
 
     fn cuLibraryLoadFromFile(
@@ -56,14 +56,13 @@ cuda! {
     fn cuLibraryGetKernelCount(count: OutPointer<u32>, library: H) |call| {
         let world = call.driver.world();
         let kernels = world.libraries.get(library)?.kernels.len();
-        count.set(u32::try_from(kernels).unwrap_or(u32::MAX))
+        count.set(to_int(kernels)?)
     }
 
     fn cuLibraryEnumerateKernels(kernels: OutPointer<H>, count: u32, library: H) |call| {
         let world = call.driver.world();
         let found = world.libraries.get(library)?.kernels.iter();
-        let count = usize::try_from(count).unwrap_or(usize::MAX);
-        found.take(count).enumerate().try_for_each(|(index, one)| kernels.set_at(index, *one))
+        found.take(count as usize).enumerate().try_for_each(|(index, one)| kernels.set_at(index, *one))
     }
 
     fn cuLibraryGetModule(module: OutPointer<H>, library: H) |call| {

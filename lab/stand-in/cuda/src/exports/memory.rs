@@ -3,12 +3,11 @@
 use std::ffi::c_void;
 
 use super::launches::put;
-use crate::abi::{CallResult, CudaCode, DevicePointer, H, OutPointer};
+use crate::abi::{CallResult, CudaCode, DevicePointer, H, OutPointer, to_int, to_native};
 use crate::driver::CudaDriver;
 use crate::gate::cuda;
 use crate::memory::{AllocationKind, MemoryAllocation};
-use crate::work::StreamStep;
-use crate::world::context_handle;
+use crate::world::{StreamStep, context_handle};
 
 /// Flags of host memory that exist.
 const HOST_FLAGS: u32 = 0xf;
@@ -43,8 +42,8 @@ cuda! {
         let world = call.driver.world();
         let id = world.current()?;
         let memory = world.context(id)?.claim.memory().map_err(|_| CudaCode::UNKNOWN)?;
-        free.offer(usize::try_from(memory.free_bytes).unwrap_or(usize::MAX));
-        total.offer(usize::try_from(memory.total_bytes).unwrap_or(usize::MAX));
+        free.offer(to_native(memory.free_bytes));
+        total.offer(to_native(memory.total_bytes));
         Ok(())
     }
 
@@ -80,7 +79,7 @@ cuda! {
         }
         let mut world = call.driver.world();
         let context = world.current()?;
-        world.memory.register(number(address), u64::try_from(bytes).unwrap_or(0), context)
+        world.memory.register(number(address), bytes as u64, context)
     }
 
     fn cuMemHostUnregister(address: *mut c_void) |call| {
@@ -137,7 +136,7 @@ cuda! {
         // SAFETY: pointers of the same layout; by the driver's contract to memory of that size.
         let small: OutPointer<u32> = unsafe { std::mem::transmute(value) };
         match attribute {
-            CONTEXT => value.set(shown(context_handle(found.context).addr())),
+            CONTEXT => value.set(context_handle(found.context).addr() as u64),
             MEMORY_TYPE => small.set(memory_type(found)),
             DEVICE_POINTER => value.set(address),
             HOST_POINTER if found.kind == AllocationKind::Device => Err(CudaCode::INVALID_VALUE),
@@ -149,7 +148,7 @@ cuda! {
             }
             DEVICE_ORDINAL => {
                 let device = world.context(found.context)?.device;
-                small.set(u32::try_from(device).unwrap_or(0))
+                small.set(to_int(device)?)
             }
             RANGE_START => value.set(found.base),
             RANGE_SIZE => value.set(found.bytes),
@@ -167,11 +166,7 @@ const fn memory_type(found: MemoryAllocation) -> u32 {
 
 /// Returns a pointer as a number.
 pub fn number(address: *const c_void) -> u64 {
-    shown(address.expose_provenance())
-}
-
-fn shown(number: usize) -> u64 {
-    u64::try_from(number).unwrap_or(0)
+    address.expose_provenance() as u64
 }
 
 fn allocate(

@@ -8,8 +8,7 @@ use super::launches::put;
 use crate::abi::{CallResult, CudaCode, EdgeData, H, OutPointer, StreamCallback};
 use crate::capture_mode;
 use crate::gate::{GateCall, cuda};
-use crate::work::StreamStep;
-use crate::world::{DriverState, LaneKind, context_handle};
+use crate::world::{DriverState, LaneKind, StreamStep, context_handle};
 
 /// Flag of a stream that has nothing to do with the legacy default stream.
 const NON_BLOCKING: u32 = 1;
@@ -168,11 +167,11 @@ cuda! {
     }
 
     fn cuThreadExchangeStreamCaptureMode(mode: OutPointer<i32>) |_call| {
-        let asked = mode.value()?;
-        if !(0..=2).contains(&asked) {
+        let requested = mode.value()?;
+        if !(0..=2).contains(&requested) {
             return Err(CudaCode::INVALID_VALUE);
         }
-        mode.set(capture_mode::exchange(asked))
+        mode.set(capture_mode::exchange(requested))
     }
 }
 

@@ -8,12 +8,13 @@ use tessera_stand_in::mps::client::{MpsClient, MpsError};
 use tessera_stand_in::node::SimulatedNode;
 
 use crate::abi::{CallResult, CudaCode, InPointer, OutPointer};
+use crate::complaints::complain;
 use crate::driver::{CudaDriver, driver};
 use crate::gate::{self, cuda};
 use crate::table::{SYMBOLS, SymbolSearch, find};
 use crate::world::{MpsConnection, devices_of_process, mps_code};
 
-/// What `cuGetProcAddress` says of its search.
+/// The status that `cuGetProcAddress` returns.
 const FOUND: i32 = 0;
 const SYMBOL_NOT_FOUND: i32 = 1;
 const VERSION_NOT_SUFFICIENT: i32 = 2;
@@ -32,15 +33,15 @@ cuda! {
     }
 
     fn cuDriverGetVersion(version: OutPointer<i32>) |call| {
-        version.set(i32::try_from(call.driver.settings.version).unwrap_or(0))
+        version.set(call.driver.settings.version.cast_signed())
     }
 
     fn cuGetErrorName(error: i32, text: OutPointer<*const c_char>) |_call| {
-        tell(CudaCode(error).told().map(|(name, _)| name), text)
+        set_text(CudaCode(error).name_and_text().map(|(name, _)| name), text)
     }
 
     fn cuGetErrorString(error: i32, text: OutPointer<*const c_char>) |_call| {
-        tell(CudaCode(error).told().map(|(_, says)| says), text)
+        set_text(CudaCode(error).name_and_text().map(|(_, description)| description), text)
     }
 
     /// The first revision: what isn't found is an error.
@@ -56,7 +57,7 @@ cuda! {
         }
     }
 
-    /// The second revision: what isn't found is null, and the status says why.
+    /// The second revision: what isn't found is null, and the status states why.
     fn cuGetProcAddress_v2(
         symbol: InPointer<c_char>,
         address: OutPointer<*mut c_void>,
@@ -103,21 +104,21 @@ fn initialize(driver: &CudaDriver) -> CallResult {
     if gate::is_ready() {
         return Ok(());
     }
-    let complain = |error: &str| {
-        driver.complain(error);
+    let refuse = |error: &str| {
+        complain(error);
         CudaCode::UNKNOWN
     };
     if let Some(why) = &driver.broken {
-        return Err(complain(why));
+        return Err(refuse(why));
     }
-    let config = StandInConfig::from_env().map_err(|error| complain(&error.to_string()))?;
-    let node = SimulatedNode::open(&config).map_err(|error| complain(&error.to_string()))?;
+    let config = StandInConfig::from_env().map_err(|error| refuse(&error.to_string()))?;
+    let node = SimulatedNode::open(&config).map_err(|error| refuse(&error.to_string()))?;
     let devices = devices_of_process(&node)?;
     if devices.is_empty() {
         return Err(CudaCode::NO_DEVICE);
     }
     let mps = match MpsClient::connect() {
-        Ok(client) => Some(MpsConnection { cap: share_of_sms(&client), client, asked_at: 0 }),
+        Ok(client) => Some(MpsConnection { cap: share_of_sms(&client), client, checked_at: 0 }),
         Err(MpsError::NoDaemon(_)) => None,
         Err(error) => return Err(mps_code(&error)),
     };
@@ -134,10 +135,11 @@ fn initialize(driver: &CudaDriver) -> CallResult {
 fn share_of_sms(client: &MpsClient) -> u32 {
     // A percentage as a part of a second has its thousandths in milliseconds.
     let part = Duration::try_from_secs_f64(client.percentage() / 100.0).unwrap_or(Duration::MAX);
-    u32::try_from(part.as_millis()).unwrap_or(1_000).clamp(1, 1_000)
+    // A server that grants more than all grants all.
+    u32::try_from(part.as_millis()).map_or(1_000, |thousandths| thousandths.clamp(1, 1_000))
 }
 
-fn tell(text: Option<&'static CStr>, to: OutPointer<*const c_char>) -> CallResult {
+fn set_text(text: Option<&'static CStr>, to: OutPointer<*const c_char>) -> CallResult {
     let Some(text) = text else {
         to.offer(std::ptr::null());
         return Err(CudaCode::INVALID_VALUE);

@@ -2,10 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::work::StreamStep;
 use super::{DriverState, LaneKind};
 use crate::abi::{CallResult, CudaCode, H};
-use crate::driver::driver;
-use crate::work::StreamStep;
 
 /// A capture that goes on.
 pub struct StreamCapture {
@@ -234,7 +233,7 @@ impl DriverState {
         Ok(capture.graph)
     }
 
-    /// Tells whether all nodes of other lanes are ahead of the origin's last ones.
+    /// Returns whether all nodes of other lanes are ahead of the origin's last ones.
     fn is_joined(&self, capture: &StreamCapture) -> CallResult<bool> {
         let nodes = &self.graphs.get(capture.graph)?.nodes;
         let mut ahead = BTreeSet::new();
@@ -288,7 +287,7 @@ impl DriverState {
         self.lent.as_ptr()
     }
 
-    /// Refuses to wait for or ask a lane that is captured.
+    /// Refuses to wait for or query a lane that is captured.
     pub fn refuse_captured(&mut self, lane: u64) -> CallResult {
         let Some(id) = self.lane(lane)?.capture else { return self.refuse_implicit(lane) };
         if let Some(capture) = self.captures.get_mut(&id) {
@@ -299,9 +298,8 @@ impl DriverState {
 
     /// Launches a graph on a lane: its nodes one after another. As part of a capture they become
     /// nodes of that.
-    pub fn launch_graph(&mut self, exec: H, lane: u64) -> CallResult {
+    pub fn launch_graph(&mut self, exec: H, lane: u64, now: u64) -> CallResult {
         let steps = self.execs.get(exec)?.steps.clone();
-        let now = driver().now();
         for step in steps {
             self.put(lane, step, now)?;
         }

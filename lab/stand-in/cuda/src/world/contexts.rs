@@ -5,7 +5,7 @@ use std::ptr;
 
 use tessera_stand_in::client::{DeviceClient, DeviceClientError};
 use tessera_stand_in::cuda::board::SharedDevice;
-use tessera_stand_in::cuda::silicon::{ClientEntry, ClientId};
+use tessera_stand_in::cuda::schedule::{ClientEntry, ClientId};
 use tessera_stand_in::cuda::visible;
 use tessera_stand_in::device::{ClaimKind, ClaimPlace};
 use tessera_stand_in::mps::client::MpsError;
@@ -13,8 +13,9 @@ use tessera_stand_in::node::SimulatedNode;
 use tessera_stand_in::process::ProcessIdentity;
 
 use super::{CudaContext, CudaDevice, DriverState, LaneKind};
-use crate::abi::{CallResult, CudaCode, H};
-use crate::driver::{current_id, driver};
+use crate::abi::{CallResult, CudaCode, H, to_native};
+use crate::complaints::complain;
+use crate::thread_state::current_id;
 
 /// The upper half of contexts' handles. Their numbers never come back.
 const KIND: usize = 0x5c01;
@@ -22,7 +23,7 @@ const STEP: usize = 16;
 
 /// Returns the handle of a context.
 pub fn context_handle(id: u64) -> H {
-    ptr::without_provenance_mut((KIND << 32) + usize::try_from(id).unwrap_or(0) * STEP)
+    ptr::without_provenance_mut((KIND << 32) + to_native(id) * STEP)
 }
 
 /// Returns the number of a context by its handle, dead or alive.
@@ -34,7 +35,7 @@ pub fn context_id(handle: H) -> CallResult<u64> {
 /// Returns the devices of a process on its node.
 pub fn devices_of_process(node: &SimulatedNode) -> CallResult<Vec<CudaDevice>> {
     let state = node.read().map_err(|error| {
-        driver().complain(&error.to_string());
+        complain(&error.to_string());
         CudaCode::UNKNOWN
     })?;
     let variable = std::env::var("CUDA_VISIBLE_DEVICES").ok();
@@ -68,8 +69,7 @@ impl DriverState {
     }
 
     /// Makes a context on a device.
-    pub fn create_context(&mut self, ordinal: i32, flags: u32) -> CallResult<u64> {
-        let now = driver().now();
+    pub fn create_context(&mut self, ordinal: i32, flags: u32, now: u64) -> CallResult<u64> {
         let device = usize::try_from(ordinal).map_err(|_| CudaCode::INVALID_DEVICE)?;
         let visible = self.device(ordinal)?.visible.clone();
         let kind = if self.mps.is_some() { ClaimKind::MpsClient } else { ClaimKind::Compute };
@@ -84,9 +84,9 @@ impl DriverState {
             cap: self.mps.as_ref().map_or(1_000, |mps| mps.cap),
         };
         let board = self.devices[device].board.as_mut().ok_or(CudaCode::UNKNOWN)?;
-        let bury = |silicon: &mut tessera_stand_in::cuda::silicon::DeviceSchedule| {
-            silicon.bury(ProcessIdentity::is_alive);
-            silicon.enter(entry)
+        let bury = |schedule: &mut tessera_stand_in::cuda::schedule::DeviceSchedule| {
+            schedule.bury(ProcessIdentity::is_alive);
+            schedule.enter(entry)
         };
         let client = board
             .update(now, |_| {}, bury)
@@ -129,9 +129,9 @@ impl DriverState {
     }
 
     /// Ends a context: what was under way ends with it.
-    pub fn destroy_context(&mut self, id: u64) -> CallResult {
+    pub fn destroy_context(&mut self, id: u64, now: u64) -> CallResult {
         let context = self.contexts.remove(&id).ok_or(CudaCode::CONTEXT_IS_DESTROYED)?;
-        self.leave_board(context.device, context.client);
+        self.leave_board(context.device, context.client, now);
         self.memory.free_context(id);
         let lanes = &mut self.lanes;
         self.streams.retain(|lane| lanes.get(lane).is_some_and(|lane| lane.context != id));
@@ -143,11 +143,10 @@ impl DriverState {
         Ok(())
     }
 
-    fn leave_board(&mut self, device: usize, client: ClientId) {
-        let now = driver().now();
+    fn leave_board(&mut self, device: usize, client: ClientId, now: u64) {
         if let Some(board) = &mut self.devices[device].board {
             // If the file fails, the context still ends with the process.
-            let _ = board.update(now, |_| {}, |silicon| silicon.leave(client));
+            let _ = board.update(now, |_| {}, |schedule| schedule.leave(client));
         }
     }
 
@@ -173,7 +172,7 @@ impl DriverState {
 }
 
 pub fn board_failed(error: &io::Error) -> CudaCode {
-    driver().complain(&format!("the device's file can't be used: {error}"));
+    complain(&format!("the device's file can't be used: {error}"));
     CudaCode::UNKNOWN
 }
 
@@ -184,13 +183,13 @@ fn refused(error: &DeviceClientError) -> CudaCode {
             CudaCode::DEVICE_UNAVAILABLE
         }
         DeviceClientError::NoProc | DeviceClientError::Node(_) => {
-            driver().complain(&error.to_string());
+            complain(&error.to_string());
             CudaCode::UNKNOWN
         }
     }
 }
 
-/// Returns the driver's code for what an MPS server says.
+/// Returns the driver's code for an MPS server's answer.
 pub fn mps_code(error: &MpsError) -> CudaCode {
     match error {
         MpsError::NoDaemon(_) => CudaCode::MPS_CONNECTION_FAILED,

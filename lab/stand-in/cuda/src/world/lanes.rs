@@ -4,12 +4,11 @@ use std::collections::VecDeque;
 use std::ffi::c_void;
 use std::sync::Arc;
 
-use tessera_stand_in::cuda::silicon::{DemandRates, DeviceEngine};
+use tessera_stand_in::cuda::schedule::{DemandRates, DeviceEngine};
 
 use super::DriverState;
 use super::pump::AHEAD;
 use crate::abi::{CallResult, CudaCode, H, HostFunction, StreamCallback};
-use crate::driver::driver;
 use crate::memory::CudaMemory;
 
 /// Operations of one stream that may be pending; the next call waits (the driver's queue).
@@ -106,7 +105,7 @@ pub enum HostWork {
     Callback { function: StreamCallback, stream: H, data: *mut c_void },
 }
 
-/// A host function whose turn it is.
+/// A host function that is due.
 pub struct HostCall {
     pub lane: u64,
     pub seq: u64,
@@ -182,8 +181,8 @@ impl DriverState {
         self.lanes.get_mut(&id).ok_or(CudaCode::INVALID_HANDLE)
     }
 
-    /// Tells whether a lane takes another operation.
-    pub fn has_room(&self, lane: u64) -> bool {
+    /// Returns whether a lane takes another operation.
+    pub fn has_space(&self, lane: u64) -> bool {
         self.lanes.get(&lane).is_none_or(|lane| lane.issued - lane.completed < DEPTH)
     }
 
@@ -201,8 +200,8 @@ impl DriverState {
         let Some(lane) = self.lanes.get_mut(&id) else { return 0 };
         lane.issued += 1;
         let seq = lane.issued;
-        // The executor has to be told of what no call of the program would move on.
-        let tell = self.executor_idle || starts_something || lane.queue.len() == AHEAD;
+        // The executor has to be notified of what no call of the program would move on.
+        let notify = self.executor_idle || starts_something || lane.queue.len() == AHEAD;
         lane.queue.push_back(LaneOperation {
             seq,
             queued_at: now,
@@ -211,9 +210,9 @@ impl DriverState {
             job: None,
             handed: false,
         });
-        if tell {
+        if notify {
             self.executor_idle = false;
-            driver().changed.notify_all();
+            self.changed.notify_all();
         }
         self.start_executor();
         seq
@@ -248,12 +247,12 @@ impl DriverState {
         }
     }
 
-    /// Tells whether a place in a lane is over; lanes that are no more are.
+    /// Returns whether a place in a lane is over; lanes that are no more are.
     pub fn is_over(&self, (lane, seq): (u64, u64)) -> bool {
         self.lanes.get(&lane).is_none_or(|lane| lane.completed >= seq)
     }
 
-    /// Tells whether waiting for a place has an end: it is over, or its context is broken.
+    /// Returns whether waiting for a place has an end: it is over, or its context is broken.
     pub fn is_settled(&self, place: (u64, u64)) -> bool {
         let context = self.lanes.get(&place.0).and_then(|lane| self.contexts.get(&lane.context));
         self.is_over(place) || context.is_none_or(|context| context.sticky.is_some())

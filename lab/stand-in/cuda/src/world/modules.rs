@@ -14,7 +14,7 @@ use crate::memory::AllocationKind;
 pub struct LoadedModule {
     pub context: u64,
     pub image: Arc<KernelImage>,
-    /// Functions by the kernels' places in the image, as they were asked for.
+    /// Functions by the kernels' places in the image, as they were requested.
     pub functions: BTreeMap<usize, H>,
     /// Where its variables are, by their places in the image.
     pub globals: Vec<u64>,

@@ -1,20 +1,19 @@
 //! Moves work on: to the device, from the device, to the executor.
 //!
-//! Whoever waits, asks or launches moves everything on, so that a thread that waits for its
-//! kernel needs no second one to tell it. The executor, a thread of its own, does it for those
+//! Each call that waits, queries or launches moves everything on, so that a thread that waits for its
+//! kernel needs no second one to wake it. The executor, a thread of its own, does it for those
 //! who do none of that, and runs host functions.
 
 use std::collections::BTreeMap;
 use std::thread;
 
-use tessera_stand_in::cuda::board::nanos;
-use tessera_stand_in::cuda::silicon::{DeviceSchedule, EndedWork, OPEN_ENDED, WorkOrder};
+use tessera_stand_in::cuda::schedule::{DeviceSchedule, EndedWork, OPEN_ENDED, WorkOrder};
 
 use super::contexts::{board_failed, mps_code};
 use super::lanes::{HostCall, LaneOperation, MemoryEffect, OperationKind};
 use super::{DriverState, LaneKind};
 use crate::abi::CudaCode;
-use crate::driver::{LOOK_EVERY, driver, sharpen_timer};
+use crate::complaints::complain;
 use crate::memory;
 use crate::trace::CompletedOperation;
 
@@ -28,12 +27,9 @@ const FORESEEN: usize = 512;
 /// How often a word is looked at for which a kernel spins.
 const SPIN_LOOK: u64 = 200_000;
 
-/// How often a context's load is told, and its MPS server asked how it is.
-const TELL_EVERY: u64 = 200_000_000;
-const ASK_EVERY: u64 = 10_000_000;
-
-/// How long the executor stays awake after the last work.
-const LINGER: u64 = 1_000_000_000;
+/// How often a context's load is reported, and its MPS server checked, in nanoseconds.
+const REPORT_LOAD_EVERY: u64 = 200_000_000;
+const CHECK_SERVER_EVERY: u64 = 10_000_000;
 
 impl DriverState {
     /// Moves everything on as far as it goes by now.
@@ -65,14 +61,14 @@ impl DriverState {
         context.pushed += orders.len();
         let client = context.client;
         let Some(board) = &mut self.devices[context.device].board else { return Vec::new() };
-        let submit = |silicon: &mut DeviceSchedule| {
+        let submit = |schedule: &mut DeviceSchedule| {
             for (lane, priority, order) in orders {
-                silicon.submit(client, *lane, *priority, *order);
+                schedule.submit(client, *lane, *priority, *order);
             }
         };
-        let collect = |silicon: &mut DeviceSchedule| {
-            spun.iter().for_each(|job| silicon.finish(client, *job));
-            (silicon.knows(client), silicon.collect(client))
+        let collect = |schedule: &mut DeviceSchedule| {
+            spun.iter().for_each(|job| schedule.finish(client, *job));
+            (schedule.knows(client), schedule.collect(client))
         };
         match board.update(now, submit, collect) {
             Ok((known, ended)) => {
@@ -148,7 +144,7 @@ impl DriverState {
         ends.map(|lane| lane.last_end).max().unwrap_or(0)
     }
 
-    /// Does what needs no device, as far as it is its turn.
+    /// Does what is due and needs no device.
     fn settle(&mut self, now: u64) {
         loop {
             let ids: Vec<_> =
@@ -179,7 +175,7 @@ impl DriverState {
                         {
                             op.handed = true;
                         }
-                        driver().changed.notify_all();
+                        self.changed.notify_all();
                     }
                     return moved;
                 }
@@ -194,7 +190,7 @@ impl DriverState {
         }
     }
 
-    /// Takes in what the device says of a job: all before it in its lane is over too.
+    /// Takes in the outcome of a job: all before it in its lane is over too.
     fn apply(&mut self, context: u64, ended: EndedWork) {
         while let Some(op) = self.lanes.get(&ended.lane).and_then(|lane| lane.queue.front()) {
             match op.job {
@@ -211,6 +207,14 @@ impl DriverState {
             }
         }
         debug_assert!(!self.contexts.contains_key(&context), "a job is in its lane");
+    }
+
+    /// Ends the operation of a host function that has returned.
+    pub fn complete_host(&mut self, call: &HostCall, at: u64) {
+        let first = self.lanes.get(&call.lane).and_then(|lane| lane.queue.front());
+        if first.is_some_and(|op| op.seq == call.seq) {
+            self.complete_first(call.lane, at, None);
+        }
     }
 
     /// Ends the first operation of a lane.
@@ -236,13 +240,13 @@ impl DriverState {
                 if let Some(ended) = ended {
                     (over.kind, over.name) = (job.kind, &job.name);
                     (over.start, over.end, over.spans) = (ended.began, ended.ended, &ended.spans);
-                    trace(&over);
+                    self.trace(&over);
                 }
                 self.take_effect(context, job.effect);
             }
             OperationKind::Record { event, generation } => {
                 over.kind = "record";
-                trace(&over);
+                self.trace(&over);
                 if let Ok(event) = self.events.get_mut(event)
                     && event.generation == generation
                 {
@@ -257,9 +261,15 @@ impl DriverState {
             }
             OperationKind::Host { .. } => {
                 over.kind = "host";
-                trace(&over);
+                self.trace(&over);
             }
             OperationKind::Nothing => {}
+        }
+    }
+
+    fn trace(&self, over: &CompletedOperation<'_>) {
+        if let Some(trace) = &self.trace {
+            trace.over(over);
         }
     }
 
@@ -291,17 +301,17 @@ impl DriverState {
         come.map(|(job, _)| job).collect()
     }
 
-    /// Tells whether no host function is due or runs.
+    /// Returns whether no host function is due or runs.
     pub fn is_quiet(&self) -> bool {
         self.hosts.is_empty() && !self.host_runs
     }
 
-    /// Returns when something will have changed that somebody wants to know.
+    /// Returns when something will have changed that somebody needs to know.
     pub fn next_event(&self, now: u64) -> Option<u64> {
-        let mut wanted: Vec<_> = self.waiting_for.clone();
+        let mut awaited: Vec<_> = self.waiting_for.clone();
         for lane in self.lanes.values() {
             let deps = lane.queue.iter().filter(|op| op.job.is_none()).flat_map(|op| &op.deps);
-            wanted.extend(deps.filter(|dep| !self.is_over(**dep)));
+            awaited.extend(deps.filter(|dep| !self.is_over(**dep)));
         }
         let jobs = |context: u64| {
             let lanes = self.lanes.iter().filter(|(_, lane)| lane.context == context);
@@ -313,7 +323,7 @@ impl DriverState {
                 let last = if waits { pushed.len() / 2 } else { pushed.len().saturating_sub(1) };
                 jobs.extend(pushed.get(last).map(|(_, job)| *job));
                 jobs.extend(pushed.last().map(|(_, job)| *job));
-                for (_, seq) in wanted.iter().filter(|(lane, _)| lane == id) {
+                for (_, seq) in awaited.iter().filter(|(lane, _)| lane == id) {
                     let up_to = pushed.iter().rev().find(|(pushed, _)| pushed <= seq);
                     jobs.extend(up_to.map(|(_, job)| *job));
                 }
@@ -342,39 +352,40 @@ impl DriverState {
         if !self.executor_runs {
             self.executor_runs = true;
             let thread = thread::Builder::new().name("cuda-executor".to_owned());
-            if let Err(error) = thread.spawn(execute) {
-                driver().complain(&format!("no thread for the executor: {error}"));
+            if let Err(error) = thread.spawn(self.executor) {
+                complain(&format!("no thread for the executor: {error}"));
             }
         }
     }
 
-    /// Tells the node how busy contexts keep their device.
-    fn tell_load(&mut self, now: u64) {
+    /// Reports to the node how busy contexts keep their device.
+    pub fn report_load(&mut self, now: u64) {
         for context in self.contexts.values_mut() {
-            let (told_at, busy_then, told) = context.load;
-            let passed = now.saturating_sub(told_at);
+            let (reported_at, busy_then, reported) = context.load;
+            let passed = now.saturating_sub(reported_at);
             let Some(board) = &self.devices[context.device].board else { continue };
-            if passed < TELL_EVERY {
+            if passed < REPORT_LOAD_EVERY {
                 continue;
             }
             let busy = board.device().busy(context.client);
             let percent = busy.saturating_sub(busy_then).saturating_mul(100) / passed.max(1);
-            let percent = u8::try_from(percent.min(100)).unwrap_or(100);
-            if percent != told {
-                // A node that can't be written is told again next time.
+            #[expect(clippy::cast_possible_truncation, reason = "at most 100")]
+            let percent = percent.min(100) as u8;
+            if percent != reported {
+                // A node that can't be written gets the load next time.
                 let _ = context.claim.set_load(percent);
             }
             context.load = (now, busy, percent);
         }
     }
 
-    /// Asks the MPS server whether the contexts still stand.
-    pub fn ask_server(&mut self, now: u64) {
+    /// Checks with the MPS server whether the contexts are still good.
+    pub fn check_server(&mut self, now: u64) {
         let Some(mps) = &mut self.mps else { return };
-        if now.saturating_sub(mps.asked_at) < ASK_EVERY {
+        if now.saturating_sub(mps.checked_at) < CHECK_SERVER_EVERY {
             return;
         }
-        mps.asked_at = now;
+        mps.checked_at = now;
         if let Err(error) = mps.client.kernel() {
             let code = mps_code(&error);
             for context in self.contexts.values_mut() {
@@ -383,66 +394,14 @@ impl DriverState {
         }
     }
 
-    fn has_work(&self) -> bool {
+    pub fn has_work(&self) -> bool {
         self.lanes.values().any(|lane| !lane.queue.is_empty())
     }
 
-    /// Tells whether lanes wait for something that no call of the program moves on.
-    fn needs_executor(&self) -> bool {
+    /// Returns whether lanes wait for something that no call of the program moves on.
+    pub fn needs_executor(&self) -> bool {
         let mut lanes = self.lanes.values();
         lanes.any(|lane| lane.queue.iter().any(|op| op.job.is_none()))
             || self.lanes.values().any(|l| l.kind == LaneKind::Legacy && l.queue.len() > AHEAD)
-    }
-}
-
-fn trace(over: &CompletedOperation<'_>) {
-    if let Some(trace) = &driver().trace {
-        trace.over(over);
-    }
-}
-
-/// The executor's thread, until the process ends.
-fn execute() {
-    sharpen_timer();
-    let driver = driver();
-    let mut world = driver.world();
-    let mut worked_at = driver.real_now();
-    loop {
-        let now = driver.now();
-        world.pump(now);
-        if let Some(call) = world.hosts.pop_front() {
-            world.host_runs = true;
-            drop(world);
-            crate::gate::in_host_function(|| call.work.run());
-            world = driver.world();
-            world.host_runs = false;
-            let end = driver.now();
-            let lane = world.lanes.get(&call.lane).and_then(|lane| lane.queue.front());
-            if lane.is_some_and(|op| op.seq == call.seq) {
-                world.complete_first(call.lane, end, None);
-            }
-            driver.changed.notify_all();
-            continue;
-        }
-        world.tell_load(now);
-        world.ask_server(now);
-        let real_now = driver.real_now();
-        if world.has_work() {
-            worked_at = real_now;
-        }
-        let slept = if real_now.saturating_sub(worked_at) > LINGER {
-            world.executor_idle = true;
-            driver.changed.wait(world).unwrap_or_else(std::sync::PoisonError::into_inner)
-        } else {
-            let event = (world.needs_executor() && !driver.settings.virtual_time)
-                .then(|| world.next_event(now))
-                .flatten();
-            let most = nanos(LOOK_EVERY);
-            let sleep = event.map_or(most, |at| at.saturating_sub(now).min(most));
-            let time = std::time::Duration::from_nanos(sleep.max(1));
-            let slept = driver.changed.wait_timeout(world, time);
-            slept.unwrap_or_else(std::sync::PoisonError::into_inner).0
-        };
-        world = slept;
     }
 }

@@ -1,6 +1,6 @@
 //! What the daemon answers to each command: the words of NVIDIA's program, where they were seen.
 //!
-//! Nothing is ever refused by an exit status: who can't be served is told so in words.
+//! Nothing is ever refused by an exit status: who can't be served gets the reason as text.
 
 use super::super::numbers;
 use super::{ControlDaemon, held};
@@ -25,11 +25,11 @@ impl ControlDaemon {
         match name {
             "get_server_list" => self.alive().keys().map(|pid| shown(pid.to_string())).collect(),
             "start_server" => self.start_for(given),
-            "get_server_status" if self.release.tells_status() => self.status(given),
+            "get_server_status" if self.release.reports_status() => self.status(given),
             "get_client_list" => self.of_server(given, |_| "clients".to_owned()),
             "get_device_client_list" if given.is_empty() => {
                 let servers = self.alive().into_keys();
-                servers.flat_map(|pid| self.ask(pid, "device_clients")).collect()
+                servers.flat_map(|pid| self.request(pid, "device_clients")).collect()
             }
             "get_device_client_list" => self.of_server(given, |_| "device_clients".to_owned()),
             "ps" => self.ps(given),
@@ -38,10 +38,10 @@ impl ControlDaemon {
                 let mut percentage = held(&self.percentage);
                 let read = numbers::percentage(given.first());
                 *percentage = read.unwrap_or(*percentage);
-                let mut said = Vec::new();
-                said.extend(read.is_none().then_some(CommandReply::Logged(BAD_PERCENTAGE)));
-                said.push(shown(format!("{:.1}", *percentage)));
-                said
+                let mut replies = Vec::new();
+                replies.extend(read.is_none().then_some(CommandReply::Logged(BAD_PERCENTAGE)));
+                replies.push(shown(format!("{:.1}", *percentage)));
+                replies
             }
             "get_default_active_thread_percentage" => {
                 vec![shown(format!("{:.1}", *held(&self.percentage)))]
@@ -80,7 +80,7 @@ impl ControlDaemon {
         };
         match self.start_server(uid) {
             Ok(_) => Vec::new(),
-            Err(said) => vec![shown(said)],
+            Err(error) => vec![shown(error.to_string())],
         }
     }
 
@@ -91,13 +91,13 @@ impl ControlDaemon {
         }
     }
 
-    /// Asks the server that the first word names.
+    /// Queries the server that the first word names.
     fn of_server(&self, given: &[&str], question: impl Fn(&[&str]) -> String) -> Vec<CommandReply> {
         let pid = numbers::pid(given.first());
         if !self.alive().contains_key(&pid) {
             return vec![missing(pid)];
         }
-        self.ask(pid, &question(given))
+        self.request(pid, &question(given))
     }
 
     fn ps(&self, given: &[&str]) -> Vec<CommandReply> {
@@ -115,7 +115,7 @@ impl ControlDaemon {
             return vec![shown("Server not found".to_owned())];
         }
         let mut rows = vec![shown(super::super::server::head(self.release))];
-        rows.extend(servers.into_iter().flat_map(|pid| self.ask(pid, "ps")));
+        rows.extend(servers.into_iter().flat_map(|pid| self.request(pid, "ps")));
         rows
     }
 
@@ -126,7 +126,7 @@ impl ControlDaemon {
             let again = shown(format!("Server {pid} not found!"));
             return vec![missing(pid), again, shown("1".to_owned())];
         }
-        self.ask(pid, &format!("terminate {}", numbers::pid(given.get(1))))
+        self.request(pid, &format!("terminate {}", numbers::pid(given.get(1))))
     }
 
     fn set_limit(&self, given: &[&str]) -> Vec<CommandReply> {

@@ -1,4 +1,4 @@
-//! The daemon's servers: started without waiting, watched, asked, ended.
+//! The daemon's servers: started without waiting, watched, and ended.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -22,6 +22,15 @@ pub struct ServerProcess {
     ready: bool,
 }
 
+/// Why a server can't be started; the first message is NVIDIA's.
+#[derive(Debug, thiserror::Error)]
+pub enum ServerStartError {
+    #[error("Insufficient privileges for UID {uid}")]
+    Privileges { uid: u32 },
+    #[error(transparent)]
+    System(#[from] std::io::Error),
+}
+
 impl ControlDaemon {
     /// Returns the servers that run, with their users.
     pub fn alive(&self) -> BTreeMap<u32, u32> {
@@ -40,16 +49,16 @@ impl ControlDaemon {
         servers.iter().map(|(pid, server)| (*pid, server.uid)).collect()
     }
 
-    /// Starts a server, or names the one that is there. It is ready later.
-    pub fn start_server(&self, uid: u32) -> Result<u32, String> {
+    /// Starts a server, or returns the one that runs. It is ready later.
+    pub fn start_server(&self, uid: u32) -> Result<u32, ServerStartError> {
         if own_uid() != 0 && own_uid() != uid {
-            return Err(format!("Insufficient privileges for UID {}", own_uid()));
+            return Err(ServerStartError::Privileges { uid: own_uid() });
         }
         let _alone = held(&self.starting);
         if let Some(pid) = self.alive().into_keys().next() {
             return Ok(pid);
         }
-        let mut command = Command::new(std::env::current_exe().map_err(|e| e.to_string())?);
+        let mut command = Command::new(std::env::current_exe()?);
         command.arg0("nvidia-cuda-mps-server").args(["--stand-in-server", &uid.to_string()]);
         command.env("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", held(&self.percentage).to_string());
         let limits = held(&self.limits);
@@ -59,7 +68,7 @@ impl ControlDaemon {
             command.env("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", limits.join(","));
         }
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).process_group(0);
-        let child = command.spawn().map_err(|error| error.to_string())?;
+        let child = command.spawn()?;
         let pid = child.id();
         self.log.write(&format!("Starting new server {pid} for user {uid}"));
         held(&self.servers).insert(pid, ServerProcess { uid, child, ready: false });
@@ -80,7 +89,7 @@ impl ControlDaemon {
         }
     }
 
-    /// Waits until a server takes clients; tells whether it does.
+    /// Waits until a server takes clients; returns whether it does.
     pub fn wait_ready(&self, pid: u32) -> bool {
         let ends = Instant::now() + START_WITHIN;
         loop {
@@ -93,15 +102,15 @@ impl ControlDaemon {
         }
     }
 
-    /// Asks a server that runs; one that initialises has nothing to tell.
-    pub fn ask(&self, pid: u32, question: &str) -> Vec<CommandReply> {
+    /// Queries a server that runs; one that initialises has nothing to report.
+    pub fn request(&self, pid: u32, question: &str) -> Vec<CommandReply> {
         let path = self.folders.server(pid);
         if !path.exists() {
             let initializing = "INITIALIZING".to_owned();
             return if question == "status" { vec![shown(initializing)] } else { Vec::new() };
         }
         let answer = LineStream::connect(&path)
-            .and_then(|mut lines| lines.ask_all(&format!("control {question}")));
+            .and_then(|mut lines| lines.request_all(&format!("control {question}")));
         match answer {
             Ok(lines) => lines.into_iter().map(shown).collect(),
             Err(_) => vec![shown(format!("Server {pid} is <busy>"))],
@@ -111,7 +120,8 @@ impl ControlDaemon {
     /// Waits until a server's clients are gone, or for so long, then ends it.
     pub fn shut_down(&self, pid: u32, within: Option<Duration>) {
         let ends = within.map(|within| Instant::now() + within);
-        while ends.is_none_or(|ends| Instant::now() < ends) && !self.ask(pid, "clients").is_empty()
+        while ends.is_none_or(|ends| Instant::now() < ends)
+            && !self.request(pid, "clients").is_empty()
         {
             thread::sleep(LOOK_EVERY);
         }

@@ -1,4 +1,4 @@
-//! One step of the device: whose turn it is, who runs, and until when nothing changes.
+//! One step of the device: which group has the device, what runs, and until when nothing changes.
 
 use super::{
     ClientGroup, DeviceClientState, DeviceEngine, DeviceSchedule, DeviceWork, OPEN_ENDED,
@@ -15,7 +15,7 @@ struct RunningJob {
 impl DeviceSchedule {
     /// Goes on to the next change, or to `to` if that comes first.
     pub(super) fn step(&mut self, to: u64) {
-        self.take_turns();
+        self.choose_group();
         let running = self.running();
         let until = self.next_change(&running).min(to);
         for RunningJob { client, lane, rate } in running {
@@ -31,7 +31,7 @@ impl DeviceSchedule {
         self.now = until;
     }
 
-    fn take_turns(&mut self) {
+    fn choose_group(&mut self) {
         if self.now < self.changing_until {
             return;
         }
@@ -85,7 +85,7 @@ impl DeviceSchedule {
             (job.began.is_none(), job.began.unwrap_or(0), job.order.ready_at, client.id)
         });
         let pairs: Vec<_> = kernels.iter().map(|(_, _, client, job)| (*client, *job)).collect();
-        let rates = rates::beside(&pairs);
+        let rates = rates::of_concurrent(&pairs);
         let placed = kernels.iter().zip(rates).filter(|(_, rate)| *rate > 0);
         running.extend(placed.map(|((client, lane, ..), rate)| RunningJob {
             client: *client,
@@ -106,7 +106,7 @@ impl DeviceSchedule {
                 }
             }
         }
-        let count = u64::try_from(found.len()).unwrap_or(u64::MAX).max(1);
+        let count = found.len().max(1) as u64;
         found.iter_mut().for_each(|copy| copy.rate = (1_000 / count).max(1));
         found
     }
@@ -158,9 +158,9 @@ impl DeviceWork {
         if self.left != OPEN_ENDED {
             self.left = self.left.saturating_sub((until - from).saturating_mul(rate));
         }
-        let room = self.spans.len() < SPANS_MAX;
+        let has_space = self.spans.len() < SPANS_MAX;
         match self.spans.last_mut() {
-            Some(last) if last.1 == from || !room => last.1 = until,
+            Some(last) if last.1 == from || !has_space => last.1 = until,
             Some(_) | None => self.spans.push((from, until)),
         }
         if self.left == 0 {

@@ -1,4 +1,4 @@
-//! How fast kernels run beside each other.
+//! How fast kernels run at the same time.
 //!
 //! SMs go out in the order in which kernels began: a later one gets what the earlier leave, up
 //! to what it needs and what its client's active thread percentage allows, and waits if they
@@ -22,7 +22,7 @@ const CONTENTION_PER_MILLION: u64 = 26_000;
 const SLOWEST: u64 = 2_500;
 
 /// What a job needs to run at full speed, in thousandths of the place on which it runs. More
-/// than all is what a kernel of a whole card needs on a slice: it runs slower there.
+/// than all is what a kernel of a whole GPU needs on a slice: it runs slower there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DemandRates {
     /// Of the SMs.
@@ -36,9 +36,9 @@ impl DemandRates {
     pub const SMS: Self = Self { sms: WHOLE, bandwidth: 0 };
 }
 
-/// Returns the rates in thousandths of those that run beside each other, in the order given,
+/// Returns the rates in thousandths of those that run at the same time, in the order given,
 /// which is the order in which they began.
-pub(super) fn beside<'j>(running: &[(&'j DeviceClientState, &'j DeviceWork)]) -> Vec<u64> {
+pub(super) fn of_concurrent<'j>(running: &[(&'j DeviceClientState, &'j DeviceWork)]) -> Vec<u64> {
     let mut left = WHOLE;
     let given: Vec<_> = running
         .iter()
@@ -69,7 +69,7 @@ fn rate(need: DemandRates, share: u32, drawn: u64) -> u64 {
     (by_bandwidth * whole / slowdown(own, drawn.saturating_sub(own))).max(1)
 }
 
-/// Returns by how much a kernel takes longer beside others that draw so much, in thousandths.
+/// Returns by how much a kernel takes longer with others that draw so much, in thousandths.
 pub fn slowdown(own: u64, others: u64) -> u64 {
     let more = own.saturating_mul(others).saturating_mul(CONTENTION_PER_MILLION) / 1_000_000;
     (u64::from(WHOLE) + more).min(SLOWEST)

@@ -7,23 +7,23 @@
 //! |---|---|
 //! | kernels of one context | one at a time: by the stream's priority, then as they became ready |
 //! | contexts of several processes | time slices in turn; changing over costs [`DeviceRules::switch`] |
-//! | clients of one MPS server | beside each other: see [`rates`] |
+//! | clients of one MPS server | at the same time: see [`rates`] |
 //! | copies | on engines of their own, which they share evenly, whatever the kernels do |
 //!
 //! A kernel that was begun is never taken back; at the end of a time slice it stops and goes on
 //! in the next. All times are nanoseconds of one clock. Cutting an advance into several changes
 //! nothing, which is what lets processes drive one device from a shared file.
 
-mod choice;
 pub mod rates;
-mod words;
+mod snapshot;
+mod step;
 
 use std::collections::VecDeque;
 
 use crate::process::ProcessIdentity;
 
 pub use rates::DemandRates;
-pub use words::SnapshotError;
+pub use snapshot::SnapshotError;
 
 /// Clients of one device: more processes than any test starts, and a bound on the file.
 pub const CLIENTS_MAX: usize = 128;
@@ -31,14 +31,14 @@ pub const CLIENTS_MAX: usize = 128;
 /// Stretches that are kept of one job; what a job runs after so many is added to the last.
 pub const SPANS_MAX: usize = 64;
 
-/// Work of a job that ends when it is told to, not by itself.
+/// Work of a job that ends when it is finished, not by itself.
 pub const OPEN_ENDED: u64 = u64::MAX;
 
 /// A unit of work is a thousandth of a nanosecond at full speed, so that rates in thousandths
 /// leave nothing over.
 const UNITS_PER_NS: u64 = 1_000;
 
-/// How contexts take turns.
+/// How contexts alternate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeviceRules {
     /// Length of a time slice, in nanoseconds; at least 1.
@@ -52,7 +52,7 @@ pub struct DeviceRules {
 pub struct DeviceSchedule {
     rules: DeviceRules,
     now: u64,
-    /// Whose turn it is, and since when.
+    /// The group that has the device, and since when.
     turn: Option<(ClientGroup, u64)>,
     /// Until when the device is changing over.
     changing_until: u64,
@@ -73,7 +73,7 @@ pub enum ClientGroup {
     Server(u32),
 }
 
-/// What a new client says of itself.
+/// A new client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClientEntry {
     /// Its process: the client ends with it.
@@ -168,7 +168,7 @@ impl DeviceSchedule {
         self.now
     }
 
-    /// Returns whose turn it is.
+    /// Returns the group that has the device.
     pub fn turn(&self) -> Option<ClientGroup> {
         self.turn.map(|(group, _)| group)
     }
@@ -215,12 +215,12 @@ impl DeviceSchedule {
         self.clients.iter().find(|c| c.id == client).map_or(0, |c| c.busy)
     }
 
-    /// Tells whether a client is there.
+    /// Returns whether a client is there.
     pub fn knows(&self, client: ClientId) -> bool {
         self.clients.iter().any(|c| c.id == client)
     }
 
-    /// Tells whether another client than this has work here.
+    /// Returns whether another client than this has work here.
     pub fn is_shared(&self, client: ClientId) -> bool {
         self.clients.iter().any(|c| c.id != client && c.unended().next().is_some())
     }
@@ -310,7 +310,7 @@ impl DeviceClientState {
 }
 
 impl DeviceLane {
-    /// Returns the job whose turn it is in its lane.
+    /// Returns the next job of the lane.
     fn head(&self) -> Option<&DeviceWork> {
         self.jobs.iter().find(|job| job.ended.is_none())
     }

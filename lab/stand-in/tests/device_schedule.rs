@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use proptest::collection::vec;
 use proptest::prelude::*;
-use tessera_stand_in::cuda::silicon::rates::slowdown;
-use tessera_stand_in::cuda::silicon::{
+use tessera_stand_in::cuda::schedule::rates::slowdown;
+use tessera_stand_in::cuda::schedule::{
     ClientEntry, ClientId, DemandRates, DeviceEngine, DeviceRules, DeviceSchedule, EndedWork,
     OPEN_ENDED, WorkOrder,
 };
@@ -51,7 +51,7 @@ fn process(number: usize) -> ProcessIdentity {
     ProcessIdentity { pid: u32::try_from(number).unwrap() + 1, started_ticks: 1 }
 }
 
-/// Runs a load, stopping at each launch and wherever `cuts` says; returns what each client's
+/// Runs a load, stopping at each launch and at each of `cuts`; returns what each client's
 /// jobs came to.
 fn run(loads: &[Load], clients: &[(Option<u32>, u32)], cuts: &[u64]) -> Vec<Vec<EndedWork>> {
     let mut device = DeviceSchedule::new(RULES, 0);
@@ -197,7 +197,12 @@ proptest! {
 }
 
 /// Two endless streams of kernels under one server; returns how long `count` of each took.
-fn beside(needs: [DemandRates; 2], caps: [u32; 2], works: [u64; 2], count: u64) -> [u64; 2] {
+fn run_concurrently(
+    needs: [DemandRates; 2],
+    caps: [u32; 2],
+    works: [u64; 2],
+    count: u64,
+) -> [u64; 2] {
     let mut device = DeviceSchedule::new(RULES, 0);
     let mut ids = [ClientId(0); 2];
     for (number, id) in ids.iter_mut().enumerate() {
@@ -219,14 +224,17 @@ const fn need(sms: u32, bandwidth: u32) -> DemandRates {
 
 #[test]
 fn small_kernels_of_two_mps_clients_run_beside_each_other() {
-    assert_eq!(beside([need(400, 0), need(500, 0)], [1_000; 2], [1_000; 2], 10), [10_000; 2]);
+    assert_eq!(
+        run_concurrently([need(400, 0), need(500, 0)], [1_000; 2], [1_000; 2], 10),
+        [10_000; 2]
+    );
 }
 
 #[test]
 fn a_kernel_that_fills_the_device_starves_its_partner_until_both_are_capped() {
     // Co-execution study, rule 3: GeMM with a partner of medium size.
-    let plain = beside([need(1_000, 0), need(350, 0)], [1_000; 2], [5_000, 500], 20)[1];
-    let capped = beside([need(1_000, 0), need(350, 0)], [650, 350], [5_000, 500], 20);
+    let plain = run_concurrently([need(1_000, 0), need(350, 0)], [1_000; 2], [5_000, 500], 20)[1];
+    let capped = run_concurrently([need(1_000, 0), need(350, 0)], [650, 350], [5_000, 500], 20);
 
     assert!(plain > 2 * 10_000, "{plain}");
     assert_eq!(capped[1], 10_000, "as if alone");
@@ -236,10 +244,10 @@ fn a_kernel_that_fills_the_device_starves_its_partner_until_both_are_capped() {
 #[test]
 fn memory_bound_pairs_are_worse_under_mps_than_in_turns() {
     // Rule 1: two jobs that each draw a quarter of the bandwidth.
-    let both = beside([need(380, 246), need(380, 239)], [500; 2], [1_000; 2], 10);
+    let both = run_concurrently([need(380, 246), need(380, 239)], [500; 2], [1_000; 2], 10);
     assert!(both.iter().all(|time| *time > 2 * 10_000 && *time <= 25_000), "{both:?}");
     // Rule 2: with a job that computes, they are better off than in turns.
-    let mixed = beside([need(380, 246), need(340, 6)], [1_000; 2], [1_000; 2], 10);
+    let mixed = run_concurrently([need(380, 246), need(340, 6)], [1_000; 2], [1_000; 2], 10);
     assert!(mixed.iter().all(|time| *time < 12_000), "{mixed:?}");
     assert_eq!(slowdown(0, 1_000), 1_000);
     assert_eq!(slowdown(1_000, 1_000), 2_500, "the most that the study saw");

@@ -4,20 +4,20 @@ use std::ffi::c_void;
 use std::sync::Arc;
 
 use tessera_stand_in::cuda::image::{ImageKernel, KernelOperation, LaunchShape};
-use tessera_stand_in::cuda::silicon::rates::WHOLE;
-use tessera_stand_in::cuda::silicon::{DemandRates, DeviceEngine, OPEN_ENDED};
+use tessera_stand_in::cuda::schedule::rates::WHOLE;
+use tessera_stand_in::cuda::schedule::{DemandRates, DeviceEngine, OPEN_ENDED};
 use tessera_stand_in::cuda::visible::VisibleDevice;
 
+use super::{DriverState, HostWork, JobOp, MemoryEffect, OperationKind};
 use crate::abi::{CallResult, CudaCode, H, HostFunction, StreamCallback};
 use crate::memory::{self, CudaMemory};
-use crate::world::{DriverState, HostWork, JobOp, MemoryEffect, OperationKind};
 
 /// The modulus of `affine`: 2^61 − 1, a prime.
 const MODULUS: u64 = (1 << 61) - 1;
 
 /// Bytes a nanosecond over the host's bus: PCI Express 4.0 with 16 lanes, as programs see it.
 const BUS_BYTES_PER_NS: u64 = 25;
-/// Bytes a nanosecond within the device, read and written: of the order of cards with HBM.
+/// Bytes a nanosecond within the device, read and written: of the order of GPUs with HBM.
 const DEVICE_BYTES_PER_NS: u64 = 700;
 /// What a copy takes at least, in nanoseconds.
 const COPY_LEAST: u64 = 2_000;
@@ -62,10 +62,10 @@ impl DriverState {
             StreamStep::Copy { to, from, bytes, over_bus, staged } => {
                 let speed = if over_bus { BUS_BYTES_PER_NS } else { DEVICE_BYTES_PER_NS };
                 let effect: MemoryEffect = Box::new(move |_: &CudaMemory| {
-                    let from = staged.as_ref().map_or(from, |bytes| {
-                        u64::try_from(bytes.as_ptr().expose_provenance()).unwrap_or(0)
-                    });
-                    // SAFETY: both ranges were checked when the copy was asked for; keeping them
+                    let from = staged
+                        .as_ref()
+                        .map_or(from, |bytes| bytes.as_ptr().expose_provenance() as u64);
+                    // SAFETY: both ranges were checked when the copy was requested; keeping them
                     // until it is over is the program's part.
                     unsafe { memory::copy(to, from, bytes) };
                     Ok(())
@@ -73,7 +73,7 @@ impl DriverState {
                 OperationKind::Job(copy_job("copy", COPY_LEAST + bytes / speed, effect))
             }
             StreamStep::Fill { at, pattern, count } => {
-                let bytes = u64::try_from(pattern.len()).unwrap_or(0) * count;
+                let bytes = pattern.len() as u64 * count;
                 let effect: MemoryEffect = Box::new(move |_: &CudaMemory| {
                     // SAFETY: as of copies.
                     unsafe { memory::fill(at, &pattern, count) };
@@ -118,7 +118,7 @@ fn copy_job(kind: &'static str, work: u64, effect: MemoryEffect) -> JobOp {
 fn need(kernel: &ImageKernel, place: &VisibleDevice) -> DemandRates {
     let (sms, bandwidth) = place.share;
     DemandRates {
-        sms: kernel.sms.map_or(WHOLE, |of_card| of_card * WHOLE / sms).max(1),
+        sms: kernel.sms.map_or(WHOLE, |of_gpu| of_gpu * WHOLE / sms).max(1),
         bandwidth: kernel.bandwidth * WHOLE / bandwidth,
     }
 }
@@ -211,7 +211,9 @@ fn compute(op: KernelOperation, words: &[u64], lane: u64, memory: &CudaMemory) -
 fn affine(x: u64, a: u64, b: u64) -> u64 {
     let modulus = u128::from(MODULUS);
     let value = (u128::from(a) * u128::from(x) + u128::from(b)) % modulus;
-    u64::try_from(value).unwrap_or(0)
+    #[expect(clippy::cast_possible_truncation, reason = "below the modulus, which has 61 bits")]
+    let value = value as u64;
+    value
 }
 
 #[cfg(test)]

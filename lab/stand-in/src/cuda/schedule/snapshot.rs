@@ -94,7 +94,7 @@ fn group(kind: u64, number: u64) -> Result<ClientGroup, SnapshotError> {
 }
 
 fn push_count(words: &mut Vec<u64>, count: usize) {
-    words.push(u64::try_from(count).unwrap_or(u64::MAX));
+    words.push(count as u64);
 }
 
 fn push_job(words: &mut Vec<u64>, job: &DeviceWork) {

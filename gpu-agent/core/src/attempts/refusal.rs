@@ -1,0 +1,88 @@
+//! Why a launch is refused.
+
+use tessera_model::{GpuId, SliceId};
+
+use super::ATTEMPTS_MAX;
+
+/// A launch that the node refuses.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum LaunchRefusal {
+    /// It is for another generation of the node (F7).
+    #[error("the node has generation {own}, the launch is for {requested}")]
+    OtherGeneration {
+        /// The node's generation.
+        own: u64,
+        /// The generation of the launch.
+        requested: u64,
+    },
+    /// The node's lease is over.
+    #[error("the node holds no lease")]
+    NoLease,
+    /// The node can't remember more attempts.
+    #[error("the node holds {ATTEMPTS_MAX} attempts already")]
+    TooManyAttempts,
+    /// Its placement can't be used.
+    #[error(transparent)]
+    Placement(#[from] PlacementRefusal),
+}
+
+/// A placement that can't be used, or that is another one by now (G11).
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PlacementRefusal {
+    /// The GPU isn't in this node.
+    #[error("the node has no GPU {0}")]
+    NoGpu(GpuId),
+    /// The GPU's driver is silent.
+    #[error("the GPU's driver doesn't answer")]
+    Unresponsive,
+    /// The GPU is faulty.
+    #[error("the GPU is faulty: {reason}")]
+    Faulty {
+        /// The driver's reason.
+        reason: String,
+    },
+    /// The GPU is quarantined.
+    #[error("the GPU is quarantined: {reason}")]
+    Quarantined {
+        /// The reason of the quarantine.
+        reason: String,
+    },
+    /// A whole GPU was meant, and it has MIG mode on.
+    #[error("the GPU is partitioned")]
+    Partitioned,
+    /// A whole GPU was meant, and the slice is a part of one.
+    #[error("{0} is not the whole GPU")]
+    NotWhole(SliceId),
+    /// A plan that is under way takes the instance away.
+    #[error("the instance is being destroyed or cut anew")]
+    Leaving,
+    /// The instance could not be changed.
+    #[error("the instance is quarantined: {reason}")]
+    Stuck {
+        /// What holds it.
+        reason: String,
+    },
+    /// The instance doesn't exist.
+    #[error("the instance is gone")]
+    Gone,
+    /// Another instance is in its place.
+    #[error("the instance is {0} by now")]
+    Replaced(SliceId),
+    /// The instance has no compute instance.
+    #[error("the instance is half made")]
+    HalfMade,
+    /// The instance has other compute instances.
+    #[error("the instance is cut into {parts} by now")]
+    Cut {
+        /// Their ids, separated by commas.
+        parts: String,
+    },
+    /// Another program uses the port of the gang.
+    #[error("port {port}, at which the gang would meet: {cause}")]
+    PortTaken {
+        /// The port.
+        port: u16,
+        /// The system's error.
+        cause: String,
+    },
+}

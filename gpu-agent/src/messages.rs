@@ -1,0 +1,89 @@
+//! Messages between the parts of the agent.
+//!
+//! They stand below all parts: the node sends to and receives from every part, and no part imports
+//! the node.
+
+pub mod gpu;
+pub mod mps;
+pub mod telemetry;
+
+use std::net::IpAddr;
+
+use tessera_agent_core::attempts::AttemptEffect;
+use tessera_model::AttemptId;
+use tessera_wire::{ToAgent, ToController};
+use tokio::sync::{mpsc, oneshot};
+use uuid::Uuid;
+
+use crate::kernel::KernelEvent;
+use crate::shepherd::protocol::FromShepherd;
+use gpu::GpuEvent;
+use mps::MpsEvent;
+
+/// Inputs that may be queued: enough for one of every attempt at once.
+pub const INPUTS_MAX: usize = 8192;
+
+/// Every input of a node.
+#[derive(Debug)]
+pub enum NodeInput {
+    /// Of the connection to the controller.
+    Link(LinkEvent),
+    /// Of a shepherd.
+    Shepherd {
+        /// Which one.
+        id: Uuid,
+        /// Its event.
+        frame: FromShepherd,
+    },
+    /// A shepherd's connection ended.
+    ShepherdGone {
+        /// Which one.
+        id: Uuid,
+        /// What it speaks, if it had to go since that is another version than this agent's.
+        foreigner: Option<u16>,
+    },
+    /// Records are on disk.
+    Journalled(Vec<AttemptEffect>),
+    /// Records could not be put on disk.
+    NotJournalled {
+        /// What was to follow.
+        then: Vec<AttemptEffect>,
+        /// The journal's thread finished.
+        reason: String,
+    },
+    /// Of a GPU.
+    Gpu(GpuEvent),
+    /// A frame of the GPU sampling for the controller.
+    Telemetry(ToController),
+    /// Requests whether an attempt may still write output.
+    IsAlive {
+        /// The attempt's id.
+        attempt: AttemptId,
+        /// Where the answer goes.
+        answer: oneshot::Sender<bool>,
+    },
+    /// Of the slices that attempts share.
+    Mps(MpsEvent),
+    /// Of the kernel queues.
+    Kernel(KernelEvent),
+    /// A frame for the controller that doesn't concern the node itself.
+    Forward(ToController),
+    /// Time passed.
+    Tick,
+}
+
+/// Events of the connection to the controller.
+#[derive(Debug)]
+pub enum LinkEvent {
+    /// It stands.
+    Up {
+        /// Takes frames. Dropping it ends the connection.
+        port: mpsc::Sender<ToController>,
+        /// The address by which this machine talks to the controller, if that is known.
+        local: Option<IpAddr>,
+    },
+    /// A frame came.
+    Frame(ToAgent),
+    /// It ended.
+    Down,
+}

@@ -1,0 +1,133 @@
+//! Messages between the node, its GPUs and the sources of driver errors.
+
+use tessera_model::mig::Slot;
+use tessera_model::{AttemptId, GpuId, Millis, PlanId};
+use tessera_wire::frames::{FaultAction, FaultCause, GpuReport, PlanEnd, PlanOrder};
+
+/// From the node to its GPUs.
+#[derive(Clone, Debug, PartialEq)]
+pub enum GpuOrder {
+    /// Change a layout.
+    Apply(PlanOrder),
+    /// Switch MIG mode, at an administrator's request.
+    SetMigMode {
+        /// The GPU's id.
+        gpu: GpuId,
+        /// On or off.
+        on: bool,
+    },
+    /// Treat it as healthy again, at an operator's request.
+    Clear {
+        /// The GPU's id.
+        gpu: GpuId,
+        /// One instance only; everything if left out.
+        slot: Option<Slot>,
+    },
+    /// Remember which attempts a fault hit.
+    Hit {
+        /// The GPU that it belongs to.
+        gpu: GpuId,
+        /// When the fault was seen.
+        at_unix: Millis,
+        /// Which fault.
+        cause: FaultCause,
+        /// The attempts.
+        attempts: Vec<AttemptId>,
+    },
+}
+
+impl GpuOrder {
+    /// Returns the GPU that it is about.
+    pub const fn gpu(&self) -> &GpuId {
+        match self {
+            Self::Apply(order) => &order.gpu,
+            Self::SetMigMode { gpu, .. } | Self::Clear { gpu, .. } | Self::Hit { gpu, .. } => gpu,
+        }
+    }
+}
+
+/// From a GPU to the node.
+#[derive(Clone, Debug, PartialEq)]
+pub enum GpuEvent {
+    /// It was read.
+    Changed(Box<GpuReport>),
+    /// A plan came to its end.
+    PlanEnded {
+        /// The GPU that it belongs to.
+        gpu: GpuId,
+        /// The plan's id.
+        plan: PlanId,
+        /// How it ended.
+        end: PlanEnd,
+    },
+    /// A switch of MIG mode came to its end.
+    MigModeEnded {
+        /// The GPU that it belongs to.
+        gpu: GpuId,
+        /// What is in the way, if anything is.
+        problem: Option<String>,
+    },
+    /// A fault struck that ends attempts.
+    Struck(AttemptFault),
+}
+
+/// A fault that ends attempts.
+#[derive(Clone, Debug, PartialEq)]
+pub struct AttemptFault {
+    /// The GPU that it belongs to.
+    pub gpu: GpuId,
+    /// When, on the wall clock.
+    pub at_unix: Millis,
+    /// What it was.
+    pub cause: FaultCause,
+    /// What it calls for.
+    pub action: FaultAction,
+    /// The instance that it struck; the whole GPU, if none is named.
+    pub slot: Option<Slot>,
+    /// The process that it struck, if the driver named it.
+    pub pid: Option<u32>,
+}
+
+/// An error that the driver reported by itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ReportedError {
+    /// The source of the report.
+    pub source: ErrorSource,
+    /// When it happened, on the wall clock.
+    pub at_unix: Millis,
+    /// The GPU that it struck.
+    pub on: GpuAddress,
+    /// The error's number.
+    pub xid: u32,
+    /// The driver's number of the GPU instance that it struck.
+    pub instance: Option<u32>,
+    /// The process that it struck.
+    pub pid: Option<u32>,
+}
+
+/// Something that the driver reported by itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum DriverNotice {
+    /// An error.
+    Noticed(ReportedError),
+    /// A GPU is lost; the driver didn't report which.
+    Lost,
+}
+
+/// The source of an error report: the same error comes from both.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ErrorSource {
+    /// The driver's events.
+    Events,
+    /// The kernel's log.
+    KernelLog,
+}
+
+/// How an error report names a GPU.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum GpuAddress {
+    /// By its UUID.
+    Gpu(GpuId),
+    /// By its place on the bus, as `0000:65:00`.
+    Bus(String),
+}

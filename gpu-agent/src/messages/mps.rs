@@ -1,0 +1,77 @@
+//! Messages between the node and the slices that attempts share.
+
+use tessera_model::share::MpsShare;
+use tessera_model::{AttemptId, SliceId};
+use tessera_wire::frames::ExitRecord;
+
+/// Orders that may wait: as many as attempts.
+pub const MPS_ORDERS_MAX: usize = 4096;
+
+/// From the node.
+#[derive(Clone, Debug)]
+pub enum MpsOrder {
+    /// An attempt is to start on a slice.
+    Share(SharerRequest),
+    /// Its program runs.
+    Running {
+        /// The attempt's id.
+        attempt: AttemptId,
+        /// Its program.
+        pid: u32,
+    },
+    /// It is over, or will never run; answered by [`MpsEvent::Judged`] if there is a record.
+    Ended {
+        /// The attempt's id.
+        attempt: AttemptId,
+        /// The end as its shepherd recorded it.
+        record: Option<Box<ExitRecord>>,
+    },
+    /// Always first: the attempts that an earlier agent left running.
+    Adopt(Vec<AttemptId>),
+}
+
+/// An attempt that is to share a slice.
+#[derive(Clone, Debug)]
+pub struct SharerRequest {
+    /// Its id.
+    pub attempt: AttemptId,
+    /// The slice.
+    pub slice: SliceId,
+    /// The user's name.
+    pub user: String,
+    /// Its part.
+    pub share: MpsShare,
+}
+
+/// To the node.
+#[derive(Clone, Debug)]
+pub enum MpsEvent {
+    /// The slice serves: the attempt may start, with these variables.
+    Ready {
+        /// The attempt's id.
+        attempt: AttemptId,
+        /// What its clients need.
+        environment: Vec<(String, String)>,
+        /// What is to be run before it is killed.
+        before_kill: Vec<String>,
+    },
+    /// The slice can't be shared.
+    Refused {
+        /// The attempt's id.
+        attempt: AttemptId,
+        /// The reason, as text for people.
+        reason: String,
+    },
+    /// The sharers of a slice can't go on.
+    Fault {
+        /// The attempts' ids.
+        attempts: Vec<AttemptId>,
+    },
+    /// How an end counts.
+    Judged {
+        /// The attempt's id.
+        attempt: AttemptId,
+        /// As it is to be reported.
+        record: Box<ExitRecord>,
+    },
+}

@@ -1,0 +1,21 @@
+//! Messages from the node to the sampling of its GPUs.
+
+use tessera_agent_core::telemetry::meter::GpuTenancy;
+use tessera_model::AttemptId;
+use tessera_wire::frames::GpuReport;
+
+/// Events that may wait: two for each attempt that a node can hold at once.
+pub const TELEMETRY_EVENTS_MAX: usize = 8_192;
+
+/// What the sampling receives from the node.
+#[derive(Clone, Debug)]
+pub enum TelemetryEvent {
+    /// A GPU is there, or changed.
+    Gpu(Box<GpuReport>),
+    /// An attempt has a GPU, or had it.
+    Tenancy(GpuTenancy),
+    /// These are all attempts that the node holds after a start of the agent.
+    Inventory(Vec<GpuTenancy>),
+    /// The controller has an attempt's figures.
+    Acknowledged(AttemptId),
+}
