@@ -6,7 +6,7 @@ use clap::Args;
 use tessera_model::JobRef;
 
 use super::failure::CommandFailure;
-use super::jobs::one_job;
+use super::jobs::parse_one_job;
 use super::session::CommandSession;
 use tessera_client::{FollowMode, LogOutput, LogQuery, LogStream, RetryPatience};
 
@@ -16,7 +16,7 @@ const REOPEN_MAX: u32 = 20;
 #[derive(Args)]
 pub struct Logs {
     /// The job, such as 42 or 42_7
-    #[arg(value_name = "JOB", value_parser = one_job)]
+    #[arg(value_name = "JOB", value_parser = parse_one_job)]
     job: JobRef,
     /// Follow the output until the attempt has ended
     #[arg(short, long)]

@@ -92,7 +92,7 @@ async fn summary(stage: &DemoStage<'_>) -> Result<(), CommandFailure> {
     stage.title("What happened")?;
     let active = JobFilter { state: Some("active".into()), ..JobFilter::default() };
     while let Some(job) = stage.client.jobs(&active).await?.items.pop() {
-        let name = job.name_id.parse().map_err(|bad| CommandFailure::Refused(format!("{bad}")));
+        let name = job.name_id.parse().map_err(|bad| CommandFailure::refused(format!("{bad}")));
         stage.until(name?, "end", is_over).await?;
     }
     stage.show(&["queue", "-t", "all", "--limit", "30"])?;

@@ -57,7 +57,7 @@ impl<'a> DemoStage<'a> {
         match status.code() {
             Some(0) => Ok(()),
             Some(code) => self.say(&format!("(exit code {code})")),
-            None => Err(CommandFailure::Refused(format!("the command was ended: {status}"))),
+            None => Err(CommandFailure::refused(format!("the command was ended: {status}"))),
         }
     }
 
@@ -69,9 +69,7 @@ impl<'a> DemoStage<'a> {
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
         write_out(&text)?;
         let number = text.split_whitespace().last().and_then(|word| word.parse::<JobId>().ok());
-        number
-            .map(JobRef::Job)
-            .ok_or_else(|| CommandFailure::Refused("the submit failed".to_owned()))
+        number.map(JobRef::Job).ok_or_else(|| CommandFailure::refused("the submit failed"))
     }
 
     fn prompt(&self, line: &str) -> String {
@@ -99,7 +97,7 @@ impl<'a> DemoStage<'a> {
                 return Ok(now);
             }
             if Instant::now() > end {
-                return Err(CommandFailure::Refused(format!(
+                return Err(CommandFailure::refused(format!(
                     "job {job} did not {what} within {} seconds; it is {}",
                     STEP_WITHIN.as_secs(),
                     now.state

@@ -31,7 +31,7 @@ impl CutArgs {
                 model.key,
                 offered.join(", ")
             );
-            return Err(CommandFailure::Usage(text));
+            return Err(CommandFailure::usage(text));
         }
         let wanted = geometry
             .profiles

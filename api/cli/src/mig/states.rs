@@ -40,17 +40,15 @@ impl StateArgs {
         layout: &Layout,
     ) -> Result<StateReport, CommandFailure> {
         let offer = geometry.offer(&self.profiles);
-        let offer = offer.map_err(|bad| CommandFailure::Usage(bad.to_string()))?;
+        let offer = offer.map_err(CommandFailure::usage)?;
         let refused = |cause: tessera_model::mig::TooManyPlacements| {
-            CommandFailure::Refused(format!("{model}: {cause}"))
+            CommandFailure::refused(format!("{model}: {cause}"))
         };
         let machine = StateSpace::new(geometry, Some(&offer)).map_err(refused)?;
         // Instances that aren't on offer may stand all the same.
         let space = StateSpace::offering(geometry, &offer).map_err(refused)?;
         let state = space.state(layout).ok_or_else(|| {
-            CommandFailure::Usage(
-                "the layout can't be created on an empty GPU of this model".to_owned(),
-            )
+            CommandFailure::usage("the layout can't be created on an empty GPU of this model")
         })?;
         let on_offer = || geometry.profiles.iter().filter(|p| offer.contains(&p.id));
         let placements = on_offer().flat_map(|profile| {

@@ -187,11 +187,11 @@ async fn submit(
 }
 
 fn broken(bug: tokio::task::JoinError) -> CommandFailure {
-    CommandFailure::Refused(format!("a submit was not carried out: {bug}"))
+    CommandFailure::refused(format!("a submit was not carried out: {bug}"))
 }
 
 fn closed() -> CommandFailure {
-    CommandFailure::Refused("no more submits are possible".to_owned())
+    CommandFailure::refused("no more submits are possible")
 }
 
 /// A bar on a terminal, else a line now and then.

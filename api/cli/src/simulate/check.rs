@@ -94,7 +94,7 @@ impl ReplayPolicy<'_> {
             all.extend(self.set.clone());
             settings = Value::Object(all);
         }
-        with_settings(name, &settings).map_err(|bad| CommandFailure::Usage(bad.to_string()))
+        with_settings(name, &settings).map_err(CommandFailure::usage)
     }
 
     /// Checks the name before anything is fetched.
@@ -103,7 +103,7 @@ impl ReplayPolicy<'_> {
             return Ok(());
         }
         let names = policy::NAMES.join(", ");
-        Err(CommandFailure::Usage(format!(
+        Err(CommandFailure::usage(format!(
             "--check does not support the policy {:?}; use {LIVE} (the policy that decided the \
              rounds) or {names}; without --check all policies of the simulator are available",
             self.policy
@@ -161,7 +161,7 @@ fn report_gaps(
     oldest: Option<OffsetDateTime>,
     check: &HistoryCheck,
 ) -> Result<(), CommandFailure> {
-    let refused = |text: String| Err(CommandFailure::Refused(text));
+    let refused = |text: String| Err(CommandFailure::refused(text));
     match oldest {
         None => refused(
             "no round was recorded yet; a controller records rounds when it places jobs".to_owned(),
@@ -204,16 +204,17 @@ impl RoundReader<'_> {
         period: &HistoryPeriod,
         check: &mut HistoryCheck,
     ) -> Result<(), CommandFailure> {
-        let bad =
-            |problem: String| CommandFailure::Refused(format!("round {}: {problem}", round.round));
+        let number = round.round;
+        let bad = |problem: &dyn std::fmt::Display| {
+            CommandFailure::refused(format!("round {number}: {problem}"))
+        };
         let record: RoundRecord =
-            serde_json::from_value(round.record).map_err(|problem| bad(problem.to_string()))?;
+            serde_json::from_value(round.record).map_err(|problem| bad(&problem))?;
         if let Some(brain) = &record.policy {
             self.policy = Some(self.wanted.policy(brain)?);
         }
         let policy = self.policy.as_deref().filter(|_| period.has(round.at));
-        let again =
-            self.tape.read_record(record, policy).map_err(|problem| bad(problem.to_string()))?;
+        let again = self.tape.read_record(record, policy).map_err(|problem| bad(&problem))?;
         let Some(brain) = self.tape.policy().filter(|_| again.decided.is_some()) else {
             return Ok(());
         };

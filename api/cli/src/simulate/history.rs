@@ -23,7 +23,7 @@ pub async fn fetch(
 ) -> Result<RecordedHistory, CommandFailure> {
     let (jobs, oldest) = jobs(session, period, user).await?;
     if jobs.is_empty() {
-        return Err(CommandFailure::Refused(nothing(period, user, oldest)));
+        return Err(CommandFailure::refused(nothing(period, user, oldest)));
     }
     let mut notes = Vec::new();
     if let Some(oldest) = oldest.filter(|oldest| *oldest > period.since) {
@@ -44,14 +44,13 @@ pub async fn fetch(
         }
     };
     if gpus.is_empty() {
-        return Err(CommandFailure::Refused(
-            "the controller has no GPU; name a cluster to simulate with --cluster".to_owned(),
+        return Err(CommandFailure::refused(
+            "the controller has no GPU; name a cluster to simulate with --cluster",
         ));
     }
-    let mut past =
-        past(jobs, &gpus, period).map_err(|bad| CommandFailure::Refused(bad.to_string()))?;
+    let mut past = past(jobs, &gpus, period).map_err(CommandFailure::refused)?;
     if past.workload.jobs.is_empty() {
-        return Err(CommandFailure::Refused(format!(
+        return Err(CommandFailure::refused(format!(
             "no job that was submitted {} ever ran, so that no run time is known: {}",
             period.describe(),
             past.notes.join("; ")
@@ -92,7 +91,7 @@ async fn jobs(
         jobs.extend(page.items);
         bar.set(u64::try_from(jobs.len()).unwrap_or(u64::MAX));
         if jobs.len() > JOBS_MAX {
-            return Err(CommandFailure::Refused(format!(
+            return Err(CommandFailure::refused(format!(
                 "more than {JOBS_MAX} jobs were submitted {}: choose a shorter period",
                 period.describe()
             )));
@@ -110,7 +109,9 @@ async fn gpus_then(
     session: &CommandSession,
     period: &HistoryPeriod,
 ) -> Result<Option<Vec<PastGpu>>, CommandFailure> {
-    let bad = |problem: String| CommandFailure::Refused(format!("a recorded round: {problem}"));
+    let bad = |problem: &dyn std::fmt::Display| {
+        CommandFailure::refused(format!("a recorded round: {problem}"))
+    };
     let since = exact(period.since);
     let (mut tape, mut cursor) = (RoundReplay::default(), None);
     loop {
@@ -124,8 +125,8 @@ async fn gpus_then(
                 return Ok(gpus_of(&tape));
             }
             let record: RoundRecord =
-                serde_json::from_value(round.record).map_err(|problem| bad(problem.to_string()))?;
-            tape.read_record(record, None).map_err(|problem| bad(problem.to_string()))?;
+                serde_json::from_value(round.record).map_err(|problem| bad(&problem))?;
+            tape.read_record(record, None).map_err(|problem| bad(&problem))?;
         }
         cursor = page.next_cursor;
         if cursor.is_none() {
