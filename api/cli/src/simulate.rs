@@ -324,7 +324,7 @@ impl Simulate {
 /// Runs one policy, with a progress bar if it takes long.
 fn shown(setup: SimulationSetup<'_>, policy: &str) -> Result<RunOutcome, CommandFailure> {
     let bar = SimulationProgress::of(setup.jobs.len(), policy.to_owned());
-    let done = run(setup, &mut |ended| bar.set(u64::try_from(ended).unwrap_or(u64::MAX)));
+    let done = run(setup, &mut |ended| bar.set(ended as u64));
     bar.finish();
     done.map_err(CommandFailure::refused)
 }
@@ -336,7 +336,8 @@ fn write_report(
     runs: &[(RunOutcome, Summary)],
 ) -> Result<(), CommandFailure> {
     let page = folder.join("index.html");
-    std::fs::write(&page, report::html(title, runs)).map_err(|bad| unwritten(&page, &bad))?;
+    let text = report::render_page(title, runs).map_err(CommandFailure::refused)?;
+    std::fs::write(&page, text).map_err(|bad| unwritten(&page, &bad))?;
     for (outcome, summary) in runs {
         let data = serde_json::json!({
             "summary": summary, "jobs": outcome.jobs,
