@@ -66,7 +66,7 @@ async fn copy(mut stream: LogStream, offset: &mut u64) -> Result<(), CommandFail
         let mut out = std::io::stdout().lock();
         out.write_all(&piece)?;
         out.flush()?;
-        *offset = offset.saturating_add(u64::try_from(piece.len()).unwrap_or(0));
+        *offset += piece.len() as u64;
     }
     Ok(())
 }

@@ -92,7 +92,7 @@ fn lines(series: &JobSeries) -> String {
     let Some(attempt) = series.attempts.last().filter(|a| a.points.len() > 1) else {
         return String::new();
     };
-    let width = usize::try_from(COLUMNS).unwrap_or(0).min(attempt.points.len());
+    let width = (COLUMNS as usize).min(attempt.points.len());
     let peak = attempt.points.iter().filter_map(|point| point.memory_max_bytes).max();
     let memory =
         spark::figure(&attempt.points, attempt.step_secs, |p| p.memory_bytes.map(spark::bytes));

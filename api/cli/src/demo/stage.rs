@@ -39,7 +39,7 @@ impl<'a> DemoStage<'a> {
     }
 
     /// Prints a remark.
-    pub fn say(&self, text: &str) -> Result<(), CommandFailure> {
+    pub fn print_remark(&self, text: &str) -> Result<(), CommandFailure> {
         write_out(&format!("{text}\n"))
     }
 
@@ -56,7 +56,7 @@ impl<'a> DemoStage<'a> {
         let status = self.command(words).status()?;
         match status.code() {
             Some(0) => Ok(()),
-            Some(code) => self.say(&format!("(exit code {code})")),
+            Some(code) => self.print_remark(&format!("(exit code {code})")),
             None => Err(CommandFailure::refused(format!("the command was ended: {status}"))),
         }
     }
@@ -82,18 +82,18 @@ impl<'a> DemoStage<'a> {
         command
     }
 
-    /// Waits until the job satisfies `wanted`.
+    /// Waits until the job satisfies `is_reached`.
     #[expect(clippy::disallowed_methods, reason = "measures the time that the user waits")]
     pub async fn until(
         &self,
         job: JobRef,
         what: &str,
-        wanted: impl Fn(&JobView) -> bool,
+        is_reached: impl Fn(&JobView) -> bool,
     ) -> Result<JobView, CommandFailure> {
         let end = Instant::now() + STEP_WITHIN;
         loop {
             let now = self.client.job(job).await?.job;
-            if wanted(&now) {
+            if is_reached(&now) {
                 return Ok(now);
             }
             if Instant::now() > end {

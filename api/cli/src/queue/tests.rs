@@ -113,7 +113,7 @@ fn a_format_may_name_columns_instead() {
 }
 
 #[test]
-fn a_format_that_is_wrong_says_what_there_is() {
+fn a_wrong_format_is_refused_with_the_columns_that_exist() {
     for (format, words) in [
         ("%Z", "%Z is not a known code; choose from %i (jobid)"),
         ("%10", "ends within a code"),

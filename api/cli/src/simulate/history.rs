@@ -89,7 +89,7 @@ async fn jobs(
     loop {
         let page = session.client.past_jobs((&since, &until), user, cursor.as_deref()).await?;
         jobs.extend(page.items);
-        bar.set(u64::try_from(jobs.len()).unwrap_or(u64::MAX));
+        bar.set(jobs.len() as u64);
         if jobs.len() > JOBS_MAX {
             return Err(CommandFailure::refused(format!(
                 "more than {JOBS_MAX} jobs were submitted {}: choose a shorter period",
@@ -113,30 +113,30 @@ async fn gpus_then(
         CommandFailure::refused(format!("a recorded round: {problem}"))
     };
     let since = exact(period.since);
-    let (mut tape, mut cursor) = (RoundReplay::default(), None);
+    let (mut replay, mut cursor) = (RoundReplay::default(), None);
     loop {
         let page = session.client.recorded_rounds(&since, cursor.as_deref()).await?;
         for round in page.items {
-            let seen = tape.cluster().is_some_and(|cluster| !cluster.gpus.is_empty());
+            let seen = replay.cluster().is_some_and(|cluster| !cluster.gpus.is_empty());
             if seen && round.at > period.since {
-                return Ok(gpus_of(&tape));
+                return Ok(gpus_of(&replay));
             }
             if round.at > period.until {
-                return Ok(gpus_of(&tape));
+                return Ok(gpus_of(&replay));
             }
             let record: RoundRecord =
                 serde_json::from_value(round.record).map_err(|problem| bad(&problem))?;
-            tape.read_record(record, None).map_err(|problem| bad(&problem))?;
+            replay.read_record(record, None).map_err(|problem| bad(&problem))?;
         }
         cursor = page.next_cursor;
         if cursor.is_none() {
-            return Ok(gpus_of(&tape));
+            return Ok(gpus_of(&replay));
         }
     }
 }
 
-fn gpus_of(tape: &RoundReplay) -> Option<Vec<PastGpu>> {
-    let gpus = tape.cluster()?.gpus.iter().map(|gpu| PastGpu {
+fn gpus_of(replay: &RoundReplay) -> Option<Vec<PastGpu>> {
+    let gpus = replay.cluster()?.gpus.iter().map(|gpu| PastGpu {
         id: gpu.id.to_string(),
         node: gpu.node.to_string(),
         model: gpu.model.clone(),
@@ -170,6 +170,5 @@ async fn cuts(
     let done = |change: &&tessera_api_types::LayoutPlan| {
         change.state == "done" && period.has(change.planned_at)
     };
-    let number = changes.items.iter().filter(done).count();
-    Ok(u64::try_from(number).unwrap_or(u64::MAX))
+    Ok(changes.items.iter().filter(done).count() as u64)
 }

@@ -63,7 +63,7 @@ pub struct CountedGpus {
 impl CountedGpus {
     /// Returns the resources of one of them, as far as this determines it: several without a kind may be
     /// slices that another option describes.
-    pub fn ask(&self) -> Option<GpuRequest> {
+    pub fn request(&self) -> Option<GpuRequest> {
         match (&self.kind, self.count) {
             (Some(kind), _) => Some(kind.clone()),
             (None, 1) => Some(GpuRequest::Whole),
@@ -165,7 +165,7 @@ mod tests {
 
     #[test]
     fn slurms_forms_of_one_gpu_are_parsed() {
-        for (text, ask) in [
+        for (text, request) in [
             ("gpu", GpuRequest::Whole),
             ("gpu:1", GpuRequest::Whole),
             ("gres/gpu:1", GpuRequest::Whole),
@@ -173,7 +173,7 @@ mod tests {
             ("gpu:3g.20gb", profile("3g.20gb")),
         ] {
             let GresOption(counted) = text.parse().unwrap();
-            assert_eq!((counted.count, counted.ask()), (1, Some(ask)), "{text:?}");
+            assert_eq!((counted.count, counted.request()), (1, Some(request)), "{text:?}");
         }
         assert_eq!("1".parse(), Ok(GpusOption(CountedGpus { count: 1, kind: None })));
         let slices = CountedGpus { count: 4, kind: Some(profile("1g.5gb")) };

@@ -212,12 +212,12 @@ impl JobOptions {
     /// [`BadJobOptions::TwoSizes`] if it requests two different things.
     pub fn gpu(&self) -> Result<Option<GpuRequest>, BadJobOptions> {
         let given = [
-            self.vram.as_ref().map(|VramOption(ask)| ask.clone()),
-            self.profile.as_ref().map(|NamedGpu(ask)| ask.clone()),
-            self.gpus.as_ref().and_then(|GpusOption(counted)| counted.ask()),
-            self.gpus_per_node.as_ref().and_then(|GpusOption(counted)| counted.ask()),
-            self.gpus_per_task.as_ref().and_then(|GpusOption(counted)| counted.ask()),
-            self.gres.as_ref().and_then(|GresOption(counted)| counted.ask()),
+            self.vram.as_ref().map(|VramOption(request)| request.clone()),
+            self.profile.as_ref().map(|NamedGpu(request)| request.clone()),
+            self.gpus.as_ref().and_then(|GpusOption(counted)| counted.request()),
+            self.gpus_per_node.as_ref().and_then(|GpusOption(counted)| counted.request()),
+            self.gpus_per_task.as_ref().and_then(|GpusOption(counted)| counted.request()),
+            self.gres.as_ref().and_then(|GresOption(counted)| counted.request()),
             self.exclusive.as_ref().map(|_| GpuRequest::Whole),
         ];
         let mut given = given.into_iter().flatten();
