@@ -326,7 +326,7 @@ impl Cluster {
             }
             let job: JobDetail = response.json();
             last = format!("{} ({:?})", job.job.state, job.job.reason_text);
-            // A final state that is not the wanted one will never become it.
+            // A final state that is not the expected one will never become it.
             let over = is_final(&job.job.state) && job.job.state != state;
             assert!(!over, "job {id} became {last}, not {state}: {:#?}", job.attempt_list);
             (job.job.state == state).then_some(job)
@@ -501,7 +501,7 @@ impl Drop for Cluster {
         for agent in &mut self.agents {
             agent.kill();
         }
-        // Asked first, so that its PostgreSQL ends in order.
+        // Stopped first, so that its PostgreSQL ends in order.
         self.controller.stop();
         self.database = None;
         let gone = wait::within_time(Duration::from_secs(10), || {

@@ -53,7 +53,7 @@ impl Collector {
         thread::spawn(move || {
             for stream in listener.incoming().flatten() {
                 let into = Arc::clone(&into);
-                // A peer that breaks off has nothing more to say.
+                // A peer that breaks off has nothing more to send.
                 thread::spawn(move || serve(stream, &into).ok());
             }
         });
@@ -83,8 +83,8 @@ fn serve(stream: TcpStream, into: &Mutex<Vec<ReceivedSpan>>) -> io::Result<()> {
             let attributes = resource.resource.map(|r| r.attributes).unwrap_or_default();
             let service = attribute(&attributes, "service.name").unwrap_or_default();
             let spans = resource.scope_spans.into_iter().flat_map(|scope| scope.spans);
-            let told = spans.map(|span| ReceivedSpan { service: service.clone(), span });
-            into.lock().expect("nothing panics while it holds the lock").extend(told);
+            let received = spans.map(|span| ReceivedSpan { service: service.clone(), span });
+            into.lock().expect("nothing panics while it holds the lock").extend(received);
         }
         stream.get_mut().write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n")?;
     }

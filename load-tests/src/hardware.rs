@@ -45,7 +45,7 @@ pub fn cut(library: &Path, gpu: u32, profile: u32) -> anyhow::Result<()> {
     macro_rules! call {
         ($name:ident($($argument:expr),*)) => {{
             let function = nvml.lib().$name.as_ref().map_err(|e| anyhow::anyhow!("{e}"))?;
-            // Sound: the arguments have the types that the binding asks for, and outlive the call.
+            // Sound: the arguments have the types that the binding requires, and outlive the call.
             let code = unsafe { function($($argument),*) };
             anyhow::ensure!(code == 0, "{}: {code}", stringify!($name));
         }};

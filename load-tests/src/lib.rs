@@ -23,4 +23,5 @@ pub mod processor;
 pub mod programs;
 pub mod records;
 pub mod storm;
+pub mod timeline;
 pub mod wait;

@@ -35,12 +35,12 @@ pub fn run(folder: &Path, key: &str, hold: Duration) -> io::Result<()> {
     // Sound: flock(2) takes a descriptor that `lock` keeps open.
     let taken = unsafe { libc::flock(lock.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } != 0;
     if taken {
-        tell(folder, key, "doubled")?;
+        record_event(folder, key, "doubled")?;
         return Err(io::Error::other("another run of this job holds the lock"));
     }
-    tell(folder, key, "started")?;
+    record_event(folder, key, "started")?;
     std::thread::sleep(hold);
-    tell(folder, key, "stopped")
+    record_event(folder, key, "stopped")
 }
 
 /// Reads what the runs of every job wrote down.
@@ -71,7 +71,7 @@ pub fn read(folder: &Path) -> io::Result<BTreeMap<String, Runs>> {
 }
 
 /// One short write with `O_APPEND` is never torn by another.
-fn tell(folder: &Path, key: &str, what: &str) -> io::Result<()> {
+fn record_event(folder: &Path, key: &str, what: &str) -> io::Result<()> {
     let mut file: File =
         OpenOptions::new().create(true).append(true).open(folder.join(format!("{key}.runs")))?;
     let pid = std::process::id();

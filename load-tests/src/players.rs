@@ -36,7 +36,7 @@ const PRIORITIES: [u8; 2] = [0, 9];
 const ENDLESS: u32 = 1_000_000;
 
 /// Longest that the queue takes to report what an attempt did.
-const TOLD_WITHIN: Duration = Duration::from_secs(10);
+const TALLY_WITHIN: Duration = Duration::from_secs(10);
 
 /// A program: its name, and the recording that a player plays.
 #[derive(Clone, Debug)]
@@ -125,12 +125,12 @@ impl Stage {
             gates: folder.path().join("gates"),
         };
         let (endpoint, mut events) = start(settings)?;
-        let (tell, over) = channel();
+        let (report, over) = channel();
         // Nobody stores what is learned: the queue itself remembers it for this run.
         std::thread::spawn(move || {
             while let Some(event) = events.blocking_recv() {
                 if let KernelEvent::Over { attempt, tally } = event
-                    && tell.send((attempt, *tally)).is_err()
+                    && report.send((attempt, *tally)).is_err()
                 {
                     return;
                 }
@@ -227,7 +227,7 @@ impl Stage {
         self.endpoint.handle.end_attempt(attempt);
         let over = self.over.lock().map_err(|_| anyhow!("a thread failed"))?;
         loop {
-            let (ended, tally) = over.recv_timeout(TOLD_WITHIN).context("no tally came")?;
+            let (ended, tally) = over.recv_timeout(TALLY_WITHIN).context("no tally came")?;
             if ended == attempt {
                 return Ok(tally);
             }

@@ -139,7 +139,7 @@ impl Account {
         }
         let name = CString::new("postgres").expect("no NUL");
         // Sound: getpwnam(3) returns null or a record that stays until the next call, and no
-        // other thread of a test asks for one.
+        // other thread of a test requests one.
         let entry = unsafe { libc::getpwnam(name.as_ptr()).as_ref() };
         let entry = entry.expect("the packages of PostgreSQL make a user postgres");
         Some(Self { user: entry.pw_uid, group: entry.pw_gid })

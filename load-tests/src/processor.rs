@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use rustix::time::{ClockId, Timespec, clock_gettime};
+use rustix::time::{ClockId, clock_gettime};
 use serde_json::{Value, json};
 
 /// What something took, by the clock and of the processor.
@@ -23,9 +23,8 @@ pub fn timed<T>(work: impl FnOnce() -> T) -> (T, Took) {
 }
 
 fn so_far() -> Duration {
-    let Timespec { tv_sec, tv_nsec } = clock_gettime(ClockId::ThreadCPUTime);
-    let secs = u64::try_from(tv_sec).unwrap_or(0);
-    Duration::new(secs, u32::try_from(tv_nsec).unwrap_or(0))
+    let used = clock_gettime(ClockId::ThreadCPUTime);
+    Duration::try_from(used).expect("a thread has used no negative time")
 }
 
 /// Returns median, nine tenths and the longest by the clock, and the median of the processor, in

@@ -91,14 +91,14 @@ pub fn child(data: &Path) -> anyhow::Result<()> {
 
 async fn serve(data: &Path) -> anyhow::Result<()> {
     let node = SimulatedNode::open(&StandInConfig::from_env()?)?;
-    let (told, mut heard) = mpsc::channel(4096);
+    let (to_node, mut inputs) = mpsc::channel(4096);
     let worker = WorkerProgram {
         program: programs().path("tessera-agent"),
         library: programs().nvml.clone().into(),
     };
     let tools = GpuTools {
         nvml: NvmlClient::start(worker),
-        node: told,
+        node: to_node,
         data: data.to_owned(),
         tries_max: 1,
         adopt: AdoptionPolicy::AtStart,
@@ -116,7 +116,7 @@ async fn serve(data: &Path) -> anyhow::Result<()> {
         let gpu_id = id.clone();
         let order = PlanOrder { epoch: 1, plan, gpu: gpu_id, layout_gen, steps, traceparent: None };
         gpu.apply(order).await;
-        while let Ok(input) = heard.try_recv() {
+        while let Ok(input) = inputs.try_recv() {
             if let NodeInput::Gpu(GpuEvent::PlanEnded { end, .. }) = input {
                 println!("{}", serde_json::to_string(&end)?);
             }
@@ -214,7 +214,7 @@ struct Storm {
     folder: PathBuf,
     node: SimulatedNode,
     geometry: Geometry,
-    chance: StdRng,
+    random: StdRng,
     /// What clients hold: the device, and its instance as it stood then.
     held: BTreeMap<Slot, (Standing, DeviceClient)>,
     result: StormResult,
@@ -233,14 +233,14 @@ pub fn run(program: &Path, folder: &Path, plan: StormPlan) -> anyhow::Result<Sto
         folder: folder.to_owned(),
         node,
         geometry: geometry(),
-        chance: StdRng::seed_from_u64(plan.seed),
+        random: StdRng::seed_from_u64(plan.seed),
         held: BTreeMap::new(),
         result: StormResult::default(),
         layout_gen: 0,
     };
     let mut part = storm.start()?;
     for turn in 0..plan.transitions {
-        let killed = storm.chance.random_range(0..1_000) < plan.kills_per_thousand;
+        let killed = storm.random.random_range(0..1_000) < plan.kills_per_thousand;
         part = storm
             .turn(part, killed)
             .with_context(|| format!("change {turn}, seed {}", plan.seed))?;
@@ -263,7 +263,7 @@ impl Storm {
         self.result.steps += u64::try_from(steps.len())?;
         if killed {
             part.order(self.layout_gen, &steps)?;
-            let moment = self.chance.random_range(0..25_000);
+            let moment = self.random.random_range(0..25_000);
             thread::sleep(Duration::from_micros(moment));
             part.kill();
             self.result.kills += 1;
@@ -339,14 +339,14 @@ impl Storm {
         steps: &[PlanStep],
     ) -> anyhow::Result<()> {
         let slices = self.geometry.profile(slot.profile).context("it stands")?.compute_slices;
-        let asked = steps.iter().any(|step| match step {
+        let is_requested = steps.iter().any(|step| match step {
             PlanStep::Create(made) => *made == slot && Cut::whole(slices) == Ok(found.cut),
             PlanStep::Cut(made, cut) => *made == slot && found.cut == *cut,
             PlanStep::Destroy(_) => false,
         });
         let kept = before.is_some_and(|before| before.cut == found.cut);
         ensure!(
-            asked || kept,
+            is_requested || kept,
             "a leak: {slot:?} is cut into {}, before {before:?}, steps {steps:?}",
             found.cut
         );
@@ -359,19 +359,19 @@ impl Storm {
 
     /// Lets clients come and go: at most two, so that there is free space for changes.
     fn shuffle_clients(&mut self) -> anyhow::Result<()> {
-        if self.chance.random_ratio(1, 8)
-            && let Some(slot) = self.held.keys().copied().choose(&mut self.chance)
+        if self.random.random_ratio(1, 8)
+            && let Some(slot) = self.held.keys().copied().choose(&mut self.random)
         {
             self.held.remove(&slot);
         }
-        if self.held.len() < 2 && self.chance.random_ratio(1, 4) {
+        if self.held.len() < 2 && self.random.random_ratio(1, 4) {
             let free: Vec<_> = self
                 .standing()?
                 .into_iter()
                 .filter(|(slot, _)| !self.held.contains_key(slot))
                 .collect();
-            if let Some((slot, found)) = free.choose(&mut self.chance).cloned()
-                && let Some(uuid) = found.devices.iter().choose(&mut self.chance)
+            if let Some((slot, found)) = free.choose(&mut self.random).cloned()
+                && let Some(uuid) = found.devices.iter().choose(&mut self.random)
             {
                 let client = DeviceClient::open(&self.node, uuid)?;
                 self.held.insert(slot, (found, client));
@@ -383,26 +383,26 @@ impl Storm {
     /// A legal change of one to four steps, once in a while with an order to destroy what a
     /// client holds.
     fn steps(&mut self, before: &BTreeMap<Slot, Standing>) -> Vec<PlanStep> {
-        if self.chance.random_ratio(1, 40)
-            && let Some(slot) = self.held.keys().copied().choose(&mut self.chance)
+        if self.random.random_ratio(1, 40)
+            && let Some(slot) = self.held.keys().copied().choose(&mut self.random)
         {
             let other = self.other_cut(slot).filter(|cut| before[&slot].cut != *cut);
             return vec![other.map_or(PlanStep::Destroy(slot), |cut| PlanStep::Cut(slot, cut))];
         }
         let mut layout: BTreeSet<Slot> = before.keys().copied().collect();
         let mut steps = Vec::new();
-        for _ in 0..self.chance.random_range(1..=2) {
+        for _ in 0..self.random.random_range(1..=2) {
             let free: Vec<_> =
                 layout.iter().filter(|s| !self.held.contains_key(s)).copied().collect();
-            if let Some(slot) = free.choose(&mut self.chance).copied()
-                && self.chance.random_ratio(1, 2)
+            if let Some(slot) = free.choose(&mut self.random).copied()
+                && self.random.random_ratio(1, 2)
                 && before.contains_key(&slot)
             {
                 layout.remove(&slot);
                 steps.push(PlanStep::Destroy(slot));
             }
         }
-        for _ in 0..self.chance.random_range(1..=2) {
+        for _ in 0..self.random.random_range(1..=2) {
             if let Some(slot) = self.legal(&layout, steps.as_slice()) {
                 layout.insert(slot);
                 let cut = self.other_cut(slot);
@@ -415,7 +415,7 @@ impl Storm {
             .filter(|slot| !named(slot) && !self.held.contains_key(slot))
             .copied()
             .collect();
-        if let Some(slot) = stay.choose(&mut self.chance).copied()
+        if let Some(slot) = stay.choose(&mut self.random).copied()
             && let Some(cut) = self.other_cut(slot)
         {
             steps.push(PlanStep::Cut(slot, cut));
@@ -426,7 +426,7 @@ impl Storm {
     /// Some compute instances for an instance, once in a while.
     fn other_cut(&mut self, slot: Slot) -> Option<Cut> {
         let slices = self.geometry.profile(slot.profile)?.compute_slices;
-        if slices < 2 || self.chance.random_ratio(1, 2) {
+        if slices < 2 || self.random.random_ratio(1, 2) {
             return None;
         }
         let mut all: Vec<ComputeSlot> = compute::offered(slices)
@@ -436,11 +436,11 @@ impl Storm {
                 size.starts.iter().map(slot)
             })
             .collect();
-        all.shuffle(&mut self.chance);
-        let wanted = self.chance.random_range(1..=3);
+        all.shuffle(&mut self.random);
+        let parts_max = self.random.random_range(1..=3);
         let mut cut = Cut::default();
         for part in all {
-            if cut.len() < wanted && cut.iter().all(|other| !other.overlaps(part)) {
+            if cut.len() < parts_max && cut.iter().all(|other| !other.overlaps(part)) {
                 cut.insert(part);
             }
         }
@@ -455,7 +455,7 @@ impl Storm {
             .filter(|slot| !layout.contains(slot) && !steps.contains(&PlanStep::Destroy(*slot)))
             .filter(|slot| self.geometry.check(layout.iter().chain([slot])).is_ok())
             .collect();
-        fits.choose(&mut self.chance).copied()
+        fits.choose(&mut self.random).copied()
     }
 }
 

@@ -62,15 +62,15 @@ fn a_gpu_is_cut_by_hand_around_a_running_job_and_what_is_busy_is_never_touched()
     let slice = cluster.wait_job(job, SOON, "running").job.slice.unwrap();
     let start = instances(&cluster)[0].start;
 
-    // What it would take is said before, and nothing is changed by that.
+    // A preview lists the steps, and changes nothing.
     let plan = done(&cluster, &["gpus", "layout", "plan", "n1:0", "3g.20gb,2g.10gb,1g.5gb"]);
     assert!(plan.contains("create 2g.10gb@") && plan.contains("expected to take 0.23 s"), "{plan}");
     assert!(plan.contains(&format!("kept: 3g.20gb@{start}")), "{plan}");
     assert_eq!(instances(&cluster).len(), 1);
 
     // Split, then merge, with the job running on.
-    let told = done(&cluster, &["gpus", "layout", "apply", "n1:0", "3g.20gb,2g.10gb,1g.5gb"]);
-    assert!(told.contains("the layout is in place"), "{told}");
+    let applied = done(&cluster, &["gpus", "layout", "apply", "n1:0", "3g.20gb,2g.10gb,1g.5gb"]);
+    assert!(applied.contains("the layout is in place"), "{applied}");
     assert_eq!(layout(&cluster).len(), 3);
     let again = done(&cluster, &["gpus", "layout", "apply", "n1:0", "3g.20gb,2g.10gb,1g.5gb"]);
     assert!(again.contains("exists already"), "{again}");
@@ -84,16 +84,16 @@ fn a_gpu_is_cut_by_hand_around_a_running_job_and_what_is_busy_is_never_touched()
     assert!(changes.iter().all(|change| change.state == "done"), "{changes:#?}");
 
     // The reverse: the job is in the way, is named, and nothing happens.
-    let said = refused(&cluster, &["gpus", "layout", "apply", "n1:0", "7g.40gb"]);
-    assert!(said.contains(&format!("in use by job {job}")), "{said}");
-    assert!(said.contains("a layout that keeps 3g.20gb@"), "{said}");
-    let said = refused(&cluster, &["gpus", "layout", "plan", "n1:0", "9x1g.5gb"]);
-    assert!(said.contains("7x 1g.5gb"), "{said}");
+    let message = refused(&cluster, &["gpus", "layout", "apply", "n1:0", "7g.40gb"]);
+    assert!(message.contains(&format!("in use by job {job}")), "{message}");
+    assert!(message.contains("a layout that keeps 3g.20gb@"), "{message}");
+    let message = refused(&cluster, &["gpus", "layout", "plan", "n1:0", "9x1g.5gb"]);
+    assert!(message.contains("7x 1g.5gb"), "{message}");
     assert_eq!(layout(&cluster), merged);
     assert_eq!(cluster.layouts().items.len(), changes.len());
 
-    let outlook = done(&cluster, &["gpus", "layout", "availability", "n1:0"]);
-    assert!(outlook.contains(&format!("job {job} on 3g.20gb@")), "{outlook}");
+    let availability = done(&cluster, &["gpus", "layout", "availability", "n1:0"]);
+    assert!(availability.contains(&format!("job {job} on 3g.20gb@")), "{availability}");
     let show = done(&cluster, &["gpus", "layout", "show", "n1:0"]);
     assert!(show.contains("│3g.20gb") && show.contains("idle"), "{show}");
     let unknown = refused(&cluster, &["gpus", "layout", "show", "n1:7"]);
@@ -111,10 +111,10 @@ fn the_availability_shows_when_a_busy_gpu_is_expected_to_be_free() {
     let started = cluster.wait_job(job, SOON, "running").attempt_list[0].started_at.unwrap();
 
     let path = "/v1/gpus/n1:0/layout/availability";
-    let outlook: GpuAvailabilityView = cluster.call("GET", path, None).expect(200).json();
+    let availability: GpuAvailabilityView = cluster.call("GET", path, None).expect(200).json();
 
-    assert!(!outlook.profiles.is_empty());
-    for profile in &outlook.profiles {
+    assert!(!availability.profiles.is_empty());
+    for profile in &availability.profiles {
         assert_eq!((profile.now, profile.after_idle, profile.first.as_str()), (0, 0, "after_busy"));
         assert_eq!(profile.job_ids, [job]);
         let limit = profile.ready_at.expect("it has a time limit") - started;
@@ -190,8 +190,8 @@ fn drains_and_quarantines_hold_over_restarts_until_they_are_cleared() {
     // One slice is quarantined: nothing uses it, nothing destroys it.
     done(&cluster, &["gpus", "layout", "apply", "n1:0", "3g.20gb@4"]);
     done(&cluster, &["quarantine", "n1:0/4", "--reason", "odd results"]);
-    let said = refused(&cluster, &["gpus", "layout", "apply", "n1:0", "7g.40gb"]);
-    assert!(said.contains("3g.20gb@4 is quarantined"), "{said}");
+    let message = refused(&cluster, &["gpus", "layout", "apply", "n1:0", "7g.40gb"]);
+    assert!(message.contains("3g.20gb@4 is quarantined"), "{message}");
     let elsewhere = cluster.submit(&hold("3g.20gb")).job_id;
     cluster.wait_job(elsewhere, SOON, "running");
     let slices = instances(&cluster);
@@ -201,7 +201,7 @@ fn drains_and_quarantines_hold_over_restarts_until_they_are_cleared() {
     let next = cluster.submit(&hold("3g.20gb")).job_id;
     assert_eq!(cluster.wait_job(next, SOON, "running").job.slice, slices[1].slice);
 
-    // Who said what stays on record.
+    // Who set what stays on record.
     let events = done(&cluster, &["events"]);
     for text in [
         "node n1 is drained (maintenance, by ada)",

@@ -124,10 +124,10 @@ fn a_second_agent_with_the_same_identity_does_not_serve() {
     cluster.wait_job(job, SOON, "running");
 
     // The same data folder: the second must not even start.
-    let mut rival = cluster.second_agent(0);
-    rival.start();
-    let ended = rival.wait_for_end(SOON).expect("the second agent gives up");
-    assert!(!ended.success(), "{}", rival.tail(20));
+    let mut duplicate = cluster.second_agent(0);
+    duplicate.start();
+    let ended = duplicate.wait_for_end(SOON).expect("the second agent gives up");
+    assert!(!ended.success(), "{}", duplicate.tail(20));
 
     let done = cluster.wait_job(job, SOON, "succeeded");
     assert_eq!(done.job.attempts, 1);
@@ -145,13 +145,16 @@ fn an_agent_with_a_copied_identity_is_refused_while_the_first_one_lives() {
     let ended = clone.wait_for_end(SOON).expect("the clone gives up");
 
     assert_eq!(ended.code(), Some(78), "{}", clone.tail(20));
-    let said = clone.output();
-    assert!(said.contains("two can't share an identity") && said.contains("node-cert"), "{said}");
+    let output = clone.output();
+    assert!(
+        output.contains("two can't share an identity") && output.contains("node-cert"),
+        "{output}"
+    );
     assert_eq!(cluster.wait_job(job, SOON, "succeeded").job.attempts, 1);
     let runs = locks::read(&cluster.scratch()).unwrap()["first"];
     assert_eq!((runs.started, runs.stopped, runs.doubled), (1, 1, 0));
 
-    // Once the first one is dead, its identity is free: nobody has to tell the controller.
+    // Once the first one is dead, its identity is free: the controller needs no notice.
     cluster.agents[0].kill();
     let mut heir = cluster.cloned_agent(0);
     heir.start();

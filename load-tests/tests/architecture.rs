@@ -105,7 +105,7 @@ const PRODUCTION: [&str; 4] =
     ["tessera-controller", "tessera-agent", "tessera-kernel-shim", "tessera-control"];
 
 /// Libraries that only the laboratory uses.
-const LABORATORY_LIBRARIES: [&str; 3] = ["clarabel", "csv", "plotters"];
+const LABORATORY_LIBRARIES: [&str; 4] = ["clarabel", "csv", "maud", "plotters"];
 
 /// Crates that would bring clocks, sockets, threads or randomness into a pure crate.
 const IMPURE: [&str; 14] = [

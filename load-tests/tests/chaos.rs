@@ -278,7 +278,7 @@ fn every_acknowledged_job_ended_once(cluster: &Cluster, acked: &BTreeMap<u64, St
         let ends = |state: &str| detail.attempt_list.iter().filter(|a| a.state == state).count();
         assert_eq!(ends("succeeded"), 1, "{key}: {:#?}", detail.attempt_list);
         lost += ends("lost");
-        // The world agrees with the books: no run that no attempt stands for.
+        // The nodes agree with the database: every run belongs to an attempt.
         let ran = runs.get(key).copied().unwrap_or_default();
         assert!(ran.stopped >= 1, "{key} succeeded without coming to its end: {ran:?}");
         assert!(ran.started as usize <= detail.attempt_list.len(), "{key}: {ran:?}");

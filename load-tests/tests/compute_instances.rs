@@ -57,15 +57,15 @@ fn two_jobs_run_on_two_compute_instances_of_one_gpu_instance() {
     let part = there.parts.iter().find(|part| part.job_id == Some(one)).unwrap();
     assert_eq!((part.name.as_str(), part.start), ("1c.3g.20gb", 2));
     assert_eq!(part.slice, first.slice);
-    let told = output(&cluster, one);
-    let wanted = format!(
+    let drawn = output(&cluster, one);
+    let expected = format!(
         "{} 1c.3g.20gb {}\n{} of {}\n",
         first.slice.as_deref().unwrap(),
         part.sms,
         there.memory_bytes / 3,
         there.memory_bytes,
     );
-    assert_eq!(told, wanted);
+    assert_eq!(drawn, expected);
     let why = done(&cluster, &["explain", &one.to_string()]);
     assert!(why.contains("co-runners can use all of it"), "{why}");
     let show = done(&cluster, &["gpus"]);
@@ -77,8 +77,8 @@ fn two_jobs_run_on_two_compute_instances_of_one_gpu_instance() {
     let reason = |job| wait::until(SOON, "a reason", || cluster.job(job).job.reason);
     assert_eq!(reason(other), "resources");
     assert_eq!(cluster.job(third).job.state, "queued", "it would keep the other from his turn");
-    let said = refused(&cluster, &["gpus", "layout", "apply", "n1:0", "3g.20gb@0,1g.5gb"]);
-    assert!(said.contains("in use by job"), "{said}");
+    let message = refused(&cluster, &["gpus", "layout", "apply", "n1:0", "3g.20gb@0,1g.5gb"]);
+    assert!(message.contains("in use by job"), "{message}");
 
     // A new agent and a new leader know who sits where.
     cluster.agents[0].kill();
@@ -108,15 +108,18 @@ fn two_jobs_run_on_two_compute_instances_of_one_gpu_instance() {
 }
 
 #[test]
-fn what_is_wrong_with_a_wanted_cut_is_said_with_what_would_be_right() {
+fn a_wrong_cut_is_refused_with_what_would_be_right() {
     let cluster = Plan::new().node("n1", "a100-40gb").start();
 
-    let said = refused(&cluster, &["gpus", "layout", "plan", "n1:0", "4c.3g.20gb"]);
-    assert!(said.contains("3g.20gb can't be cut so") && said.contains("[1, 2, 3]"), "{said}");
-    let said = refused(&cluster, &["gpus", "layout", "plan", "n1:0", "2x1c.3g.20gb"]);
-    assert!(said.contains("1c+2c.3g.20gb"), "{said}");
-    let said = refused(&cluster, &["submit", "--profile", "9c.3g.20gb", "--wrap", "true"]);
-    assert!(said.contains("3g.20gb"), "{said}");
+    let message = refused(&cluster, &["gpus", "layout", "plan", "n1:0", "4c.3g.20gb"]);
+    assert!(
+        message.contains("3g.20gb can't be cut so") && message.contains("[1, 2, 3]"),
+        "{message}"
+    );
+    let message = refused(&cluster, &["gpus", "layout", "plan", "n1:0", "2x1c.3g.20gb"]);
+    assert!(message.contains("1c+2c.3g.20gb"), "{message}");
+    let message = refused(&cluster, &["submit", "--profile", "9c.3g.20gb", "--wrap", "true"]);
+    assert!(message.contains("3g.20gb"), "{message}");
     let cuts = done(&cluster, &["mig", "cuts", "a100-40gb", "3g.20gb"]);
     assert!(cuts.contains("1c.3g.20gb") && cuts.contains("0 1 2"), "{cuts}");
 }

@@ -50,14 +50,14 @@ fn a_controller_that_is_killed_comes_back_to_its_running_jobs() {
 fn a_second_controller_on_the_same_folder_is_refused() {
     let mut cluster = Plan::new().node("n1", "a30-24gb").start();
 
-    let mut rival = cluster.second_controller();
-    rival.start();
-    let ended = rival.wait_for_end(SOON).expect("the second controller gives up");
+    let mut second = cluster.second_controller();
+    second.start();
+    let ended = second.wait_for_end(SOON).expect("the second controller gives up");
 
-    assert!(!ended.success(), "{}: {}", ending(ended), rival.tail(20));
-    let said = rival.output();
+    assert!(!ended.success(), "{}: {}", ending(ended), second.tail(20));
+    let output = second.output();
     let folder = cluster.controller_data().display().to_string();
-    assert!(said.contains(&folder), "it doesn't say which folder is taken: {said}");
+    assert!(output.contains(&folder), "it doesn't say which folder is taken: {output}");
     assert!(cluster.controller.is_running());
     let job = cluster.submit(&command(["true"])).job_id;
     cluster.wait_job(job, SOON, "succeeded");
@@ -134,7 +134,7 @@ fn a_private_database_that_is_killed_is_back_without_anybodys_help() {
     let postmaster = find_postmaster(&pid_file).expect("a private postgres has a pid file");
     processes::signal(postmaster, libc::SIGKILL);
     wait::until(SOON, "end of the server", || (!processes::is_alive(postmaster)).then_some(()));
-    // Either the controller starts it again, or it ends and says why: then its own restart
+    // Either the controller starts it again, or it ends and gives the reason: then its own restart
     // (by its service manager; here by the test) does.
     wait::within_time(Duration::from_secs(3), || (!cluster.controller.is_running()).then_some(()));
     if !cluster.controller.is_running() {

@@ -83,8 +83,8 @@ fn a_restored_copy_of_the_database_is_noticed_once_and_no_attempt_is_doubled() {
     cluster.wait_ready();
     let leapt = generation(&cluster);
 
-    let said = cluster.controller.output();
-    assert!(said.contains("the database was rolled back"), "{said}");
+    let output = cluster.controller.output();
+    assert!(output.contains("the database was rolled back"), "{output}");
     assert!(held.job.reason_text.is_some_and(|text| text.contains("rolled back")));
     assert!(leapt > before + 1_000, "generations leap: {before} {leapt}");
     let lost = cluster.call("GET", &format!("/v1/jobs/{third}"), None);
@@ -132,8 +132,8 @@ fn a_promoted_backup_is_noticed_by_a_controller_that_runs_on() {
     }
     cluster.wait_ready();
     assert!(generation(&cluster) > before + 1_000);
-    let said = cluster.controller.output();
-    assert!(said.contains("timeline 2"), "{said}");
+    let output = cluster.controller.output();
+    assert!(output.contains("timeline 2"), "{output}");
     assert!(cluster.controller.is_running(), "it recovered by itself");
     assert!(locks::read(&cluster.scratch()).unwrap().values().all(|runs| runs.doubled == 0));
 }

@@ -30,7 +30,7 @@ impl Drop for SmallDisk {
 }
 
 #[test]
-fn a_full_disk_starts_nothing_harms_nothing_and_is_told() {
+fn a_full_disk_starts_nothing_harms_nothing_and_is_reported() {
     let mut cluster = Plan::new().node("n1", "a100-40gb").start();
     let data = cluster.agent_data(0);
     cluster.agents[0].kill();
@@ -62,11 +62,11 @@ fn a_full_disk_starts_nothing_harms_nothing_and_is_told() {
     // Fails when the disk is full, which is what it is for.
     let _ = fs::write(data.join("filler"), vec![0_u8; 2_000_000]);
     let job = cluster.submit(&script("echo hi")).job_id;
-    let told = wait::until(SOON, "a refusal for want of space", || {
+    let message = wait::until(SOON, "a refusal for want of space", || {
         cluster.job(job).attempt_list.first().and_then(|attempt| attempt.detail.clone())
     });
 
-    assert!(told.contains("disk is full") || told.contains("No space left"), "{told}");
+    assert!(message.contains("disk is full") || message.contains("No space left"), "{message}");
     assert_eq!(cluster.job(job).retries_left, 0, "it was given none, and lost none");
     assert_eq!(cluster.job(neighbour).job.state, "running");
     fs::remove_file(data.join("filler")).unwrap();

@@ -20,13 +20,13 @@ fn user(mib: u64, load: u8) -> SubmitRequest {
 
 /// What the command prints.
 fn tessera(cluster: &Cluster, arguments: &[&str]) -> String {
-    let said = Command::new(programs().path("tessera"))
+    let output = Command::new(programs().path("tessera"))
         .args(arguments)
         .env("TESSERA_URL", format!("http://{}", cluster.http()))
         .output()
         .unwrap();
-    assert!(said.status.success(), "{}", String::from_utf8_lossy(&said.stderr));
-    String::from_utf8(said.stdout).unwrap()
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
 }
 
 /// What the command prints of a job.
@@ -42,7 +42,7 @@ fn jobs_on_slices_show_their_memory_and_energy() {
     for (job, mib) in jobs.into_iter().zip([1_000_u64, 15_000]) {
         let done = cluster.wait_job(job, SOON, "succeeded");
         assert_eq!(done.attempt_list.len(), 1);
-        // The figures follow the end: they take one more sample of the card.
+        // The figures follow the end: they take one more sample of the GPU.
         let attempt = wait::until(SOON, "the figures of a job", || {
             let attempt = show(&cluster, job)["attempt_list"][0].clone();
             attempt["gpu_memory_peak_bytes"].is_u64().then_some(attempt)
@@ -61,12 +61,12 @@ fn account(cluster: &Cluster) -> Option<(u64, u64, u64, u64)> {
     let mut entries = std::fs::read_dir(folder).ok()?.flatten().map(|entry| entry.path());
     let path = entries.find(|path| path.extension().is_some_and(|kind| kind == "json"))?;
     let kept: Value = serde_json::from_slice(&std::fs::read(path).ok()?).ok()?;
-    let book = &kept["ledger"];
-    let number = |name: &str| book[name].as_u64();
-    let live: u64 = book["attempts"].as_object()?.values().filter_map(Value::as_u64).sum();
+    let ledger = &kept["ledger"];
+    let number = |name: &str| ledger[name].as_u64();
+    let live: u64 = ledger["attempts"].as_object()?.values().filter_map(Value::as_u64).sum();
     let (settled, other, idle) = (number("settled_mj")?, number("other_mj")?, number("idle_mj")?);
     let attempts = settled + live;
-    Some((book["last"]["counter_mj"].as_u64()?, attempts, other, attempts + other + idle))
+    Some((ledger["last"]["counter_mj"].as_u64()?, attempts, other, attempts + other + idle))
 }
 
 #[test]
@@ -104,15 +104,15 @@ fn sharers_and_nobody_bear_exactly_what_the_counter_gained_and_their_server_noth
     // All parts together gained what the card's counter gained, to the millijoule.
     assert_eq!(now.3 - begun.3, now.0 - begun.0);
     assert_eq!(now.2, 0, "the server is no stranger: what it does is its clients'");
-    // Whoever looks sees the card with both, also where no terminal is.
+    // The command shows the GPU with both, also without a terminal.
     let top = wait::until(SOON, "top shows both", || {
         let text = tessera(&cluster, &["top"]);
         let listed = |job: &u64| text.lines().any(|l| l.trim().starts_with(&job.to_string()));
         jobs.iter().all(listed).then_some(text)
     });
     assert!(top.contains("n1 GPU 0") && top.contains("of 40 GiB"), "{top}");
-    let told: Value = serde_json::from_str(&tessera(&cluster, &["top", "--json"])).unwrap();
-    assert!(told["items"][0]["points"][0]["power_watts"].as_f64() > Some(32.0), "{told}");
+    let series: Value = serde_json::from_str(&tessera(&cluster, &["top", "--json"])).unwrap();
+    assert!(series["items"][0]["points"][0]["power_watts"].as_f64() > Some(32.0), "{series}");
     for name in ["a", "b"] {
         std::fs::write(cluster.scratch().join(name), "").unwrap();
     }

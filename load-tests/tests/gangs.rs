@@ -105,7 +105,7 @@ fn a_gang_over_two_nodes_starts_together_loses_a_member_runs_again_and_succeeds(
 }
 
 #[test]
-fn who_cancels_one_member_ends_all_and_what_never_fits_is_told() {
+fn the_cancel_of_one_member_ends_all_and_what_never_fits_is_refused() {
     let cluster = cluster();
     let first = cluster.submit(&gang(&cluster, 2, 1)).job_id;
     wait_all(&cluster, first, "running");
@@ -127,10 +127,10 @@ fn who_cancels_one_member_ends_all_and_what_never_fits_is_told() {
     cluster.act(second, "cancel").expect(200);
     wait_all(&cluster, second, "cancelled");
 
-    let told = tessera(&cluster, &["submit", "--gpus", "4", "--", "true"]);
-    let told = String::from_utf8(told.stderr).unwrap();
-    assert!(told.contains("the largest node has 2 suitable GPUs"), "{told}");
-    assert!(told.contains("--gpus 4 --nodes 2"), "{told}");
+    let message = tessera(&cluster, &["submit", "--gpus", "4", "--", "true"]);
+    let message = String::from_utf8(message.stderr).unwrap();
+    assert!(message.contains("the largest node has 2 suitable GPUs"), "{message}");
+    assert!(message.contains("--gpus 4 --nodes 2"), "{message}");
     let done = tessera(
         &cluster,
         &["submit", "--gpus", "4", "--nodes", "2", "--vram", "5G", "--wait", "--", "true"],

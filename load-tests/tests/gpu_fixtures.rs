@@ -46,21 +46,21 @@ fn sound(path: &Path) -> Inspection {
 }
 
 #[test]
-fn a_machine_without_a_card_is_skipped_and_told_of() {
+fn a_machine_without_a_gpu_is_skipped_with_the_reason() {
     let folder = tempfile::tempdir().unwrap();
 
     let output = look(Path::new("/nowhere/libnvidia-ml.so.1"), None, folder.path());
 
     assert!(output.status.success());
-    let said = String::from_utf8(output.stdout).unwrap();
-    assert_eq!(said, "skipped: there is no /nowhere/libnvidia-ml.so.1\n");
+    let printed = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(printed, "skipped: there is no /nowhere/libnvidia-ml.so.1\n");
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
 }
 
 #[test]
-fn a_card_is_read_and_kept_with_what_may_be_done_and_is_left_as_it_was() {
+fn a_gpu_is_read_and_kept_with_what_may_be_done_and_is_left_as_it_was() {
     let folder = tempfile::tempdir().unwrap();
-    // Whoever `nobody` is must get to it.
+    // The user `nobody` must be able to read it.
     std::fs::set_permissions(folder.path(), std::os::unix::fs::PermissionsExt::from_mode(0o777))
         .unwrap();
     let sim = folder.path().join("sim");
@@ -70,24 +70,28 @@ fn a_card_is_read_and_kept_with_what_may_be_done_and_is_left_as_it_was() {
 
     let output = look(&programs().nvml, Some(&sim), &into);
 
-    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    let printed = String::from_utf8_lossy(&output.stdout).into_owned();
     let err = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(output.status.success(), "{said}{err}");
+    assert!(output.status.success(), "{printed}{err}");
     let kept = std::fs::read_dir(&into).unwrap().map(|entry| entry.unwrap().path());
     let kept: Vec<_> = kept.filter(|path| !path.to_string_lossy().contains("nobody")).collect();
     assert_eq!(kept.len(), 1, "{kept:?}");
     let seen = sound(&kept[0]);
-    assert!(seen.may.contains("may cut GPU 0") && said.contains("may cut GPU 0"), "{}", seen.may);
+    assert!(
+        seen.may.contains("may cut GPU 0") && printed.contains("may cut GPU 0"),
+        "{}",
+        seen.may
+    );
     let facts = seen.gpus[0].facts.as_ref().unwrap();
     assert!(matches!(&facts.mig, MigReport::On { geometry } if geometry.profiles.len() > 4));
     assert!(seen.gpus[0].sample.as_ref().unwrap().power_mw.is_some());
     assert!(node.read().unwrap() == before, "nothing was changed");
 
-    // The same without the permission for MIG: it says what it may not.
+    // The same without the permission for MIG: it lists what it may not do.
     node.set_faults("call=nvmlDeviceGetGpuInstances code=4\n").unwrap();
     let output = look(&programs().nvml, Some(&sim), &into);
-    let said = String::from_utf8_lossy(&output.stdout).into_owned();
-    assert!(output.status.success(), "{said}");
+    let printed = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{printed}");
     let seen = sound(&into.join("unread.json"));
     assert!(seen.may.contains("may neither cut nor use GPU 0"), "{}", seen.may);
     assert!(seen.findings.iter().any(|f| f.check == "mig_permission" && f.level == "blocks"));
@@ -95,7 +99,7 @@ fn a_card_is_read_and_kept_with_what_may_be_done_and_is_left_as_it_was() {
 }
 
 #[test]
-fn everything_that_was_kept_of_real_cards_is_still_understood() {
+fn everything_that_was_kept_of_real_gpus_is_still_understood() {
     let kept = std::fs::read_dir(gpu_folder().join("fixtures")).unwrap();
     for path in kept.map(|entry| entry.unwrap().path()) {
         if path.extension().is_some_and(|ending| ending == "json") {

@@ -14,9 +14,9 @@ const PROMPT: Duration = Duration::from_secs(2);
 
 fn faults(cluster: &Cluster, lines: &str) {
     let folder = cluster.hardware(0);
-    let beside = folder.join("faults.new");
-    std::fs::write(&beside, lines).unwrap();
-    std::fs::rename(beside, folder.join("faults")).unwrap();
+    let new_file = folder.join("faults.new");
+    std::fs::write(&new_file, lines).unwrap();
+    std::fs::rename(new_file, folder.join("faults")).unwrap();
 }
 
 fn small(program: &[&str]) -> SubmitRequest {
@@ -81,9 +81,9 @@ fn g10_a_slow_driver_keeps_nobody_waiting_but_its_own_gpu() {
     cluster.wait_job(job, SOON, "succeeded");
     let mut slowest = Duration::ZERO;
     for path in ["/v1/jobs", "/v1/gpus", "/v1/nodes", "/v1/layouts", "/metrics"] {
-        let asked = Instant::now();
+        let requested = Instant::now();
         cluster.call("GET", path, None).expect(200);
-        slowest = slowest.max(asked.elapsed());
+        slowest = slowest.max(requested.elapsed());
     }
 
     assert_eq!(change(&cluster, &plan).ended_at, None, "after {:?}", began.elapsed());

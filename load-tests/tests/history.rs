@@ -19,9 +19,9 @@ fn simulate(cluster: &Cluster, words: &[&str]) -> Output {
 /// Has the last hour decided again; returns the exit code and what was printed.
 fn checked(cluster: &Cluster, policy: &str, more: &[&str]) -> (Option<i32>, Value) {
     let words = ["--since", "1h", "--check", "--json", "--policy", policy];
-    let told = simulate(cluster, &[&words[..], more].concat());
-    let check = serde_json::from_slice(&told.stdout);
-    (told.status.code(), check.unwrap_or_else(|_| panic!("{told:?}")))
+    let simulated = simulate(cluster, &[&words[..], more].concat());
+    let check = serde_json::from_slice(&simulated.stdout);
+    (simulated.status.code(), check.unwrap_or_else(|_| panic!("{simulated:?}")))
 }
 
 fn of(user: &str, gib: u64, text: &str) -> SubmitRequest {
@@ -87,16 +87,19 @@ fn what_scheme_b_decided_is_decided_again_and_static_decides_otherwise() {
     assert_eq!(code, Some(1), "{check}");
     let first = &check["first_difference"];
     assert!(first["recorded"].as_str().unwrap().starts_with("it starts on"), "{check}");
-    let told = simulate(&cluster, &["--since", "1h", "--check", "--policy", "static"]);
-    let told = String::from_utf8(told.stdout).unwrap();
-    println!("{told}");
-    assert!(told.contains("rounds differ; the first is round"), "{told}");
-    assert!(told.contains("recorded: it starts on") && told.contains("now:      it"), "{told}");
+    let simulated = simulate(&cluster, &["--since", "1h", "--check", "--policy", "static"]);
+    let simulated = String::from_utf8(simulated.stdout).unwrap();
+    println!("{simulated}");
+    assert!(simulated.contains("rounds differ; the first is round"), "{simulated}");
+    assert!(
+        simulated.contains("recorded: it starts on") && simulated.contains("now:      it"),
+        "{simulated}"
+    );
 
     let refused = |words: &[&str], code: i32, hint: &str| {
-        let told = simulate(&cluster, words);
-        let error = String::from_utf8(told.stderr).unwrap();
-        assert_eq!(told.status.code(), Some(code), "{error}");
+        let simulated = simulate(&cluster, words);
+        let error = String::from_utf8(simulated.stderr).unwrap();
+        assert_eq!(simulated.status.code(), Some(code), "{error}");
         assert!(error.contains(hint), "{error}");
     };
     refused(
@@ -152,12 +155,12 @@ fn exclusive_is_decided_again_too_and_old_rounds_go() {
 }
 
 #[test]
-fn a_controllers_history_is_simulated_under_other_policies_beside_what_happened() {
+fn a_controllers_history_is_simulated_under_other_policies_next_to_the_record() {
     let cluster = Plan::new().node("n1", "a100-40gb").node("n2", "a30-24gb").start();
     let refused = |words: &[&str], code: i32, hint: &str| {
-        let told = simulate(&cluster, words);
-        let error = String::from_utf8(told.stderr).unwrap();
-        assert_eq!(told.status.code(), Some(code), "{error}");
+        let simulated = simulate(&cluster, words);
+        let error = String::from_utf8(simulated.stderr).unwrap();
+        assert_eq!(simulated.status.code(), Some(code), "{error}");
         assert!(error.contains(hint), "{error}");
     };
     refused(&["--since", "1h", "--policy", "miso"], 1, "the controller has no jobs at all");
@@ -175,24 +178,29 @@ fn a_controllers_history_is_simulated_under_other_policies_beside_what_happened(
     let report = cluster.scratch().join("report");
     let (file, folder) = (saved.display().to_string(), report.display().to_string());
     let past = ["--since", "1h", "--policy", "scheme-b,miso", "--json"];
-    let told = simulate(&cluster, &[&past[..], &["--save", &file, "--report", &folder]].concat());
-    assert!(told.status.success(), "{told:?}");
-    let told: Value = serde_json::from_slice(&told.stdout).unwrap();
+    let simulated =
+        simulate(&cluster, &[&past[..], &["--save", &file, "--report", &folder]].concat());
+    assert!(simulated.status.success(), "{simulated:?}");
+    let simulated: Value = serde_json::from_slice(&simulated.stdout).unwrap();
     let again = ["--cluster", "a100-40gb,a30-24gb", "--policy", "scheme-b,miso", "--json"];
     let again = simulate(&cluster, &[&[file.as_str()], &again[..]].concat());
     let again: Value = serde_json::from_slice(&again.stdout).unwrap();
 
-    assert_eq!(told["cluster"], "1xa100-40gb,1xa30-24gb");
-    let policies: Vec<&str> =
-        told["results"].as_array().unwrap().iter().filter_map(|r| r["policy"].as_str()).collect();
+    assert_eq!(simulated["cluster"], "1xa100-40gb,1xa30-24gb");
+    let policies: Vec<&str> = simulated["results"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter_map(|r| r["policy"].as_str())
+        .collect();
     assert_eq!(policies, ["recorded", "scheme-b", "miso"]);
-    let recorded = &told["results"][0];
+    let recorded = &simulated["results"][0];
     assert_eq!(recorded["jobs"], 15, "{recorded}");
     assert!(recorded["makespan_s"].as_f64() > Some(0.5), "{recorded}");
     assert!(recorded["reconfigurations"].as_u64() > Some(3), "{recorded}");
-    assert_eq!(told["results"][1], again["results"][0], "the file is the same workload");
-    assert_eq!(told["results"][2], again["results"][1], "the file is the same workload");
-    let notes = told["notes"].to_string();
+    assert_eq!(simulated["results"][1], again["results"][0], "the file is the same workload");
+    assert_eq!(simulated["results"][2], again["results"][1], "the file is the same workload");
+    let notes = simulated["notes"].to_string();
     assert!(notes.contains("1 jobs failed") && notes.contains("more than once"), "{notes}");
     let page = std::fs::read_to_string(report.join("index.html")).unwrap();
     assert!(page.contains("Who was where under recorded"), "what happened is drawn, too");
@@ -211,9 +219,9 @@ fn without_the_token_there_is_no_history() {
     let cluster = Plan::new().env("TESSERA_REQUIRE_TOKEN", "true").start_without_agents_ready();
     cluster.wait_serving();
 
-    let told = simulate(&cluster, &["--since", "1h", "--check", "--policy", "live"]);
+    let simulated = simulate(&cluster, &["--since", "1h", "--check", "--policy", "live"]);
 
-    let error = String::from_utf8(told.stderr).unwrap();
-    assert_eq!(told.status.code(), Some(1), "{error}");
+    let error = String::from_utf8(simulated.stderr).unwrap();
+    assert_eq!(simulated.status.code(), Some(1), "{error}");
     assert!(error.contains("token"), "{error}");
 }

@@ -91,8 +91,8 @@ fn a_running_jobs_share_changes_through_its_checkpoint_and_costs_no_retry() {
     assert_eq!(rig.runs_with(job, 50), 0);
     let before = rig.cluster.job(job);
 
-    let told = rig.tessera(job, "30");
-    assert!(told.status.success() && told.stdout.is_empty(), "{told:?}");
+    let output = rig.tessera(job, "30");
+    assert!(output.status.success() && output.stdout.is_empty(), "{output:?}");
     let kept = rig.runs_with(job, 30);
 
     let on_disk = std::fs::read_to_string(rig.file("counter.kept")).unwrap();

@@ -95,7 +95,7 @@ fn a_filler_runs_twice_in_each_gap_and_the_holder_as_if_alone() {
             median(played.tasks.clone()),
             played.tasks.iter().sum::<u64>() / u64::try_from(played.tasks.len()).unwrap(),
         );
-        let said = format!(
+        let finding = format!(
             "{filled} of {gaps} gaps hold two, {inside} began amid the holder's work, tasks of \
              {task} ns at the median and {mean} at the mean, alone {alone}"
         );
@@ -103,18 +103,18 @@ fn a_filler_runs_twice_in_each_gap_and_the_holder_as_if_alone() {
             && inside == 0
             && task * 100 <= alone * 102
             && mean * 100 <= alone * 110;
-        if holds { Ok(()) } else { Err(said) }
+        if holds { Ok(()) } else { Err(finding) }
     });
 }
 
 #[test]
 fn a_gap_that_ends_early_costs_the_holder_no_more_than_the_kernel_in_flight() {
-    // Pauses between 4 and 12 ms, in an order that nothing tells: many end before it is thought.
+    // Pauses between 4 and 12 ms, in an order that cannot be predicted: many end early.
     let mut holder = "player 1\nkernel step dur=2ms\n".to_owned();
-    let mut chance = 20_261_121_u64;
+    let mut random = 20_261_121_u64;
     for _ in 0..50 {
-        chance = chance.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888);
-        let pause = 4 * MS + (chance >> 33) % (8 * MS);
+        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888);
+        let pause = 4 * MS + (random >> 33) % (8 * MS);
         let _ = writeln!(holder, "run step 64x1x1/256x1x1\ngap {pause}ns");
     }
     let stage = stage(holder, filler(3));
@@ -126,7 +126,7 @@ fn a_gap_that_ends_early_costs_the_holder_no_more_than_the_kernel_in_flight() {
         let met = waits.iter().filter(|wait| **wait > MS / 2).count();
         // One kernel of 3 ms, and a millisecond for what noticing takes.
         let long = waits.iter().filter(|wait| **wait > 4 * MS).count();
-        let said = format!("{long} of {} waited longer than 4 ms, {met} met one", waits.len());
-        if met > 0 && long * 100 <= waits.len() { Ok(()) } else { Err(said) }
+        let finding = format!("{long} of {} waited longer than 4 ms, {met} met one", waits.len());
+        if met > 0 && long * 100 <= waits.len() { Ok(()) } else { Err(finding) }
     });
 }

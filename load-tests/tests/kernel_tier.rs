@@ -145,8 +145,8 @@ fn with_mps_beneath_jobs_are_its_clients_and_their_memory_is_enforced() {
         Plan::new().node("n1", "a100-40gb").agent_settings("kernel_over_mps = true\n").start();
     let steps = "iterations 200\nkernel step dur=2ms\nrun step 64x1x1/256x1x1\ngap 8ms\n";
     let holder = player(&cluster, "holder", 0, steps);
-    let told = |request: &SubmitRequest| {
-        // The same program, which says before what it is a client of.
+    let with_report = |request: &SubmitRequest| {
+        // The same program, which first prints what it is a client of.
         let mut words: Vec<String> = ["sh", "-c"].map(str::to_owned).into();
         words.push(
             "echo pipe=$CUDA_MPS_PIPE_DIRECTORY sm=$CUDA_MPS_ACTIVE_THREAD_PERCENTAGE; exec \"$@\" 2>&1"
@@ -156,15 +156,15 @@ fn with_mps_beneath_jobs_are_its_clients_and_their_memory_is_enforced() {
         words.extend(request.command.clone().unwrap());
         SubmitRequest { command: Some(words), ..request.clone() }
     };
-    let jobs = [told(&holder), told(&player(&cluster, "filler", 7, steps))]
+    let jobs = [with_report(&holder), with_report(&player(&cluster, "filler", 7, steps))]
         .map(|request| cluster.submit(&request).job_id);
     let [first, second] = jobs.map(|job| cluster.wait_job(job, DONE_WITHIN, "succeeded"));
     assert_eq!(slice(&first), slice(&second));
     let pipes = jobs.map(|job| {
         let log = cluster.logs(job);
-        let said = log.lines().find(|line| line.starts_with("pipe=")).unwrap().to_owned();
-        assert!(said.ends_with("sm=100"), "all multiprocessors to each: {said}");
-        said
+        let line = log.lines().find(|line| line.starts_with("pipe=")).unwrap().to_owned();
+        assert!(line.ends_with("sm=100"), "all multiprocessors to each: {line}");
+        line
     });
     assert_eq!(pipes[0], pipes[1], "one daemon for the slice");
     assert!(pipes[0].contains('/'), "{pipes:?}");
@@ -173,10 +173,10 @@ fn with_mps_beneath_jobs_are_its_clients_and_their_memory_is_enforced() {
         assert!(used.launches > 0 && used.launches_unreported == 0, "{used:?}");
     }
 
-    // It asks for 1 GiB and takes two.
+    // It requests 1 GiB and takes two.
     let greedy =
         player(&cluster, "greedy", 3, &steps.replace("iterations", "memory 2GiB\niterations"));
-    let greedy = cluster.submit(&told(&greedy)).job_id;
+    let greedy = cluster.submit(&with_report(&greedy)).job_id;
     cluster.wait_end(greedy, DONE_WITHIN);
     assert!(cluster.logs(greedy).contains("OUT_OF_MEMORY"), "{}", cluster.logs(greedy));
 }

@@ -43,7 +43,7 @@ fn slices_are_made_merged_and_split_around_a_running_neighbour() {
     let neighbour = cluster.submit(&hold("3g.20gb")).job_id;
     let neighbours_slice = cluster.wait_job(neighbour, SOON, "running").job.slice.unwrap();
 
-    // Create: two small ones beside it.
+    // Create: two small ones next to it.
     let small: Vec<u64> = (0..2).map(|_| cluster.submit(&hold("1g.5gb")).job_id).collect();
     for &job in &small {
         cluster.wait_job(job, SOON, "running");
@@ -66,7 +66,7 @@ fn slices_are_made_merged_and_split_around_a_running_neighbour() {
             (cluster.job(job).job.state == "running").then_some(())
         });
         if running.is_none() {
-            // 3g at 0 or at 4 leaves room for one 2g.10gb only beside its empty half.
+            // 3g at 0 or at 4 leaves space for one 2g.10gb only next to its empty half.
             assert_eq!(cluster.job(job).job.state, "queued");
         }
     }
@@ -86,7 +86,7 @@ fn slices_are_made_merged_and_split_around_a_running_neighbour() {
 }
 
 #[test]
-fn a_card_with_mig_off_is_one_slice_for_one_job() {
+fn a_gpu_with_mig_off_is_one_slice_for_one_job() {
     let cluster = Plan::new().whole_gpu_node("n1", "a100-40gb").start();
     let whole = SubmitRequest { gpu_whole: true, ..command(["sleep", "600"]) };
     let first = cluster.submit(&whole).job_id;
@@ -127,7 +127,7 @@ fn an_agent_adopts_the_instances_that_it_finds() {
 }
 
 #[test]
-fn whole_cards_are_handed_out_in_turn_by_the_exclusive_policy() {
+fn whole_gpus_are_placed_one_after_the_other_by_the_exclusive_policy() {
     let cluster = Plan::new().node("n1", "a30-24gb").policy("exclusive").start();
 
     let jobs: Vec<u64> =

@@ -75,7 +75,7 @@ fn a_held_job_that_is_cancelled_never_ran() {
 }
 
 #[test]
-fn a_job_that_runs_longer_than_it_said_is_ended() {
+fn a_job_that_exceeds_its_time_limit_is_ended() {
     let cluster = shared();
     let request = SubmitRequest {
         time_limit_secs: Some(1),
@@ -111,9 +111,9 @@ fn a_running_job_is_held_to_the_time_limit_that_it_is_given_and_let_off_one() {
 
     assert_eq!(cluster.wait_job(endless, SOON, "timed_out").time_limit_secs, Some(1));
     assert_eq!(cluster.wait_job(limited, SOON, "succeeded").time_limit_secs, None);
-    let told = cluster.events(endless).items;
+    let events = cluster.events(endless).items;
     let words = "its time limit becomes 1 s, by its user";
-    assert!(told.iter().any(|event| event.text == words), "{told:#?}");
+    assert!(events.iter().any(|event| event.text == words), "{events:#?}");
     let refused = changed(&cluster, endless, r#"{"time_limit_secs":9}"#).expect(409).text();
     assert!(refused.contains("timed_out and can't be changed"), "{refused}");
     for (change, hint) in [
@@ -186,7 +186,7 @@ fn jobs_of_one_priority_are_served_by_their_nice_values() {
 }
 
 #[test]
-fn a_user_holds_no_more_than_the_quota_and_is_told_so() {
+fn a_user_holds_no_more_than_the_quota_and_sees_the_reason() {
     let cluster =
         Plan::new().policy("tessera").env("TESSERA_QUOTAS", "ada=1").node("n1", "a30-24gb").start();
     let of = |user: &str| SubmitRequest { user: Some(user.into()), ..command(["sleep", "60"]) };
@@ -211,7 +211,7 @@ fn a_user_holds_no_more_than_the_quota_and_is_told_so() {
 }
 
 #[test]
-fn exit_codes_and_signals_are_told_as_they_were() {
+fn exit_codes_and_signals_are_reported_as_they_were() {
     let cluster = shared();
 
     let failed = cluster.submit(&script("echo almost; exit 42")).job_id;
@@ -291,7 +291,7 @@ fn a_program_that_is_missing_or_not_executable_fails_readably() {
 }
 
 #[test]
-fn a_queued_job_that_is_cancelled_makes_room_in_the_queue() {
+fn a_queued_job_that_is_cancelled_frees_its_place_in_the_queue() {
     let cluster = Plan::new().node("n1", "a30-24gb").start();
     let whole =
         || SubmitRequest { gpu_profile: Some("4g.24gb".into()), ..command(["sleep", "60"]) };

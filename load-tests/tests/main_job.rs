@@ -26,7 +26,7 @@ fn devices_of(cluster: &Cluster, node: usize) -> String {
 }
 
 #[test]
-fn a_script_runs_on_a_slice_of_the_right_size_and_says_why() {
+fn a_script_runs_on_a_slice_of_the_right_size_with_an_explanation() {
     let cluster = two_nodes();
     let request = SubmitRequest {
         name: Some("train".into()),

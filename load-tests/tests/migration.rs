@@ -47,12 +47,12 @@ impl Rig {
 
     fn sql(&self, statement: &str) -> String {
         let url = self.cluster.database.as_ref().unwrap().url();
-        let told = Command::new(postgres::program("psql"))
+        let output = Command::new(postgres::program("psql"))
             .args(["-q", "-X", "-A", "-t", "-v", "ON_ERROR_STOP=1", &url, "-c", statement])
             .output()
             .unwrap();
-        assert!(told.status.success(), "{told:?}");
-        String::from_utf8(told.stdout).unwrap().trim().to_owned()
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stdout).unwrap().trim().to_owned()
     }
 
     fn file(&self, name: &str) -> PathBuf {
@@ -128,8 +128,8 @@ fn a_running_job_writes_a_checkpoint_frees_its_slice_and_continues_without_a_ret
     let uncharged = rig.sql(&format!("SELECT uncharged + charged FROM jobs WHERE job = {mover}"));
     assert_eq!(uncharged, "0");
     let events = rig.cluster.events(mover);
-    let told = |text: &str| text.contains("asked to write a checkpoint and migrate");
-    assert!(events.items.iter().any(|event| told(&event.text)), "{events:#?}");
+    let is_migration = |text: &str| text.contains("asked to write a checkpoint and migrate");
+    assert!(events.items.iter().any(|event| is_migration(&event.text)), "{events:#?}");
 
     std::fs::write(rig.file("counter.done"), "").unwrap();
     rig.cluster.wait_job(mover, SOON, "succeeded");
@@ -166,8 +166,8 @@ fn a_migration_during_which_the_controller_dies_loses_nothing() {
     processes::signal(agent, STOP);
     let newcomer = rig.cluster.submit(&small()).job_id;
     wait::until(2 * SOON, "it is asked to move", || {
-        let asked = rig.sql("SELECT COUNT(*) FROM decisions WHERE outcome = 'migrate'");
-        (asked != "0").then_some(())
+        let migrations = rig.sql("SELECT COUNT(*) FROM decisions WHERE outcome = 'migrate'");
+        (migrations != "0").then_some(())
     });
 
     rig.cluster.controller.kill();

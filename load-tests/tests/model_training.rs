@@ -36,26 +36,26 @@ impl Rig {
 
     fn sql(&self, statement: &str) {
         let url = self.cluster.database.as_ref().unwrap().url();
-        let told = Command::new(postgres::program("psql"))
+        let reported = Command::new(postgres::program("psql"))
             .args(["-q", "-X", "-v", "ON_ERROR_STOP=1", &url, "-c", statement])
             .output()
             .unwrap();
-        assert!(told.status.success(), "{told:?}");
+        assert!(reported.status.success(), "{reported:?}");
     }
 
     fn predictions(&self) -> PredictionReport {
         self.cluster.call("GET", "/v1/predictions", None).expect(200).json()
     }
 
-    fn says(&self, words: &[&str]) -> String {
+    fn run_command(&self, words: &[&str]) -> String {
         let url = format!("http://{}", self.cluster.http());
-        let told = Command::new(programs().path("tessera"))
+        let reported = Command::new(programs().path("tessera"))
             .args(["--url", &url])
             .args(words)
             .output()
             .unwrap();
-        assert!(told.status.success(), "{told:?}");
-        String::from_utf8(told.stdout).unwrap()
+        assert!(reported.status.success(), "{reported:?}");
+        String::from_utf8(reported.stdout).unwrap()
     }
 
     /// Waits until a series has a value.
@@ -103,8 +103,11 @@ fn a_model_of_slices_is_trained_used_and_given_up_when_it_becomes_inaccurate() {
 
     assert_eq!((model.learner.as_str(), model.trusted), ("gradient-boosted trees", true));
     assert!(model.held_out_rows > 0 && model.held_out_error < 0.1, "{model:?}");
-    let told = rig.says(&["predictions"]);
-    assert!(told.contains(&model.version) && told.contains("its mean error was"), "{told}");
+    let reported = rig.run_command(&["predictions"]);
+    assert!(
+        reported.contains(&model.version) && reported.contains("its mean error was"),
+        "{reported}"
+    );
     // A new leader learns what single tasks did from the store, too.
     let mut rig = rig;
     rig.cluster.controller.kill();
@@ -114,7 +117,7 @@ fn a_model_of_slices_is_trained_used_and_given_up_when_it_becomes_inaccurate() {
         rig.predictions().model.filter(|again| again.version == model.version)
     });
 
-    // Twice as long as was foretold, four times.
+    // Twice as long as predicted, four times.
     let late = |number: u32| SubmitRequest {
         gpu_profile: Some("2g.10gb".into()),
         ..task(&format!("late{number}"), "sleep 4")
@@ -128,13 +131,13 @@ fn a_model_of_slices_is_trained_used_and_given_up_when_it_becomes_inaccurate() {
         assert!(known.ran_secs.is_some_and(|ran| ran > known.high_secs), "{known:?}");
     }
 
-    let told = rig.predictions();
-    let outcomes = told.outcomes.iter().find(|of| of.basis == "learned").unwrap();
+    let reported = rig.predictions();
+    let outcomes = reported.outcomes.iter().find(|of| of.basis == "learned").unwrap();
     assert_eq!((outcomes.outcomes, outcomes.within), (4, 0));
-    let model = told.model.unwrap();
+    let model = reported.model.unwrap();
     assert!(!model.trusted, "{model:?}");
     rig.shows("tessera_predictor_trusted{subject=\"slices\"} 0");
-    assert!(rig.says(&["predictions"]).contains("It is not used now"));
+    assert!(rig.run_command(&["predictions"]).contains("It is not used now"));
     let fifth = rig.runs(&late(5));
     let known = fifth.attempt_list[0].prediction.clone().unwrap();
     assert_eq!(known.basis, "other_slice", "the cautious rule stands in");
@@ -143,7 +146,7 @@ fn a_model_of_slices_is_trained_used_and_given_up_when_it_becomes_inaccurate() {
 #[test]
 fn a_colocation_forest_is_trained_and_keeps_jobs_apart_that_it_predicts_to_slow_each_other() {
     let rig = Rig::start();
-    // Of eighty tasks each ran alone in 100 s, beside nobody under MPS in 100 s, and twice beside another
+    // Of eighty tasks each ran alone in 100 s, without co-runners under MPS in 100 s, and twice with another
     // one in 250 s.
     rig.sql(
         "WITH runs AS (
@@ -192,9 +195,12 @@ fn a_colocation_forest_is_trained_and_keeps_jobs_apart_that_it_predicts_to_slow_
     };
     let first = rig.cluster.submit(&shares("one", "sleep 600")).job_id;
     let first = rig.cluster.wait_job(first, SOON, "running");
-    let told = first.attempt_list[0].colocation_prediction.clone().unwrap();
-    assert_eq!(told.co_runners, 0);
-    assert!(told.speed > 0.9 && told.low <= told.speed && told.speed <= told.high, "{told:?}");
+    let reported = first.attempt_list[0].colocation_prediction.clone().unwrap();
+    assert_eq!(reported.co_runners, 0);
+    assert!(
+        reported.speed > 0.9 && reported.low <= reported.speed && reported.speed <= reported.high,
+        "{reported:?}"
+    );
 
     let second = rig.cluster.submit(&shares("task1", "sleep 1")).job_id;
     let second = rig.cluster.wait_job(second, SOON, "succeeded");
@@ -204,21 +210,25 @@ fn a_colocation_forest_is_trained_and_keeps_jobs_apart_that_it_predicts_to_slow_
         (attempt.gpu.clone(), attempt.start_slice)
     };
     assert_ne!(place(&first), place(&second), "on a slice of its own");
-    let why = rig.says(&["explain", &second.job.id.to_string()]);
+    let why = rig.run_command(&["explain", &second.job.id.to_string()]);
     let words = format!("it doesn't join job {}: that would add", first.job.id);
     assert!(why.contains(&words), "{why}");
     // Of its task it is known how long it takes alone: it was a hundred times as quick.
     let known = wait::until(SOON, "what came of it is known", || {
         let detail = rig.cluster.job(second.job.id);
-        detail.attempt_list[0].colocation_prediction.clone().filter(|told| told.measured.is_some())
+        detail.attempt_list[0]
+            .colocation_prediction
+            .clone()
+            .filter(|reported| reported.measured.is_some())
     });
     assert_eq!((known.measured, known.co_runners_mean), (Some(1.0), Some(0.0)));
     assert_eq!(rig.predictions().colocation.outcomes, 1);
     rig.shows("tessera_predictor_trusted{subject=\"colocation\"} 1");
     rig.shows("tessera_colocation_predictions_total{within=\"yes\"} 1");
-    let shown = rig.says(&["show", &second.job.id.to_string()]);
+    let shown = rig.run_command(&["show", &second.job.id.to_string()]);
     assert!(shown.contains("of its speed alone, without co-runners; it ran at 100 %"), "{shown}");
     assert!(
-        rig.says(&["predictions"]).contains("of speeds with co-runners under MPS: random forest")
+        rig.run_command(&["predictions"])
+            .contains("of speeds with co-runners under MPS: random forest")
     );
 }

@@ -25,13 +25,13 @@ fn ran(cluster: &Cluster, request: &SubmitRequest) -> JobDetail {
 
 fn tessera(cluster: &Cluster, words: &[&str]) -> String {
     let url = format!("http://{}", cluster.http());
-    let told = Command::new(programs().path("tessera"))
+    let printed = Command::new(programs().path("tessera"))
         .args(["--url", &url])
         .args(words)
         .output()
         .unwrap();
-    assert!(told.status.success(), "{told:?}");
-    String::from_utf8(told.stdout).unwrap()
+    assert!(printed.status.success(), "{printed:?}");
+    String::from_utf8(printed.stdout).unwrap()
 }
 
 #[test]
@@ -157,8 +157,8 @@ fn a_job_that_ran_out_of_memory_runs_again_on_a_larger_slice_and_its_task_is_kno
     let shown = tessera(&cluster, &["show", &second.job.id.to_string()]);
     let words = "expected to use at most 6.83 GiB of GPU memory";
     assert!(shown.contains(words) && shown.contains("; it used 6.83 GiB"), "{shown}");
-    let told = tessera(&cluster, &["predictions"]);
+    let printed = tessera(&cluster, &["predictions"]);
     let words = "of 2 runs of jobs that request no size, 1 were within the predicted interval and 1 \
                  needed more";
-    assert!(told.contains(words), "{told}");
+    assert!(printed.contains(words), "{printed}");
 }

@@ -41,8 +41,8 @@ fn usage(cluster: &Cluster) -> UsageReport {
 }
 
 fn account(cluster: &Cluster, name: &str) -> AccountUsage {
-    let told = usage(cluster).accounts;
-    told.into_iter().find(|account| account.account == name).expect("the account is told")
+    let reported = usage(cluster).accounts;
+    reported.into_iter().find(|account| account.account == name).expect("the account is told")
 }
 
 fn tessera(cluster: &Cluster, words: &[&str]) -> Output {
@@ -55,7 +55,7 @@ fn tessera(cluster: &Cluster, words: &[&str]) -> Output {
 }
 
 #[test]
-fn a_gang_and_a_job_wait_for_quotas_while_others_pass_and_usage_is_told() {
+fn a_gang_and_a_job_wait_for_quotas_while_others_pass_and_usage_is_reported() {
     let settings = std::env::temp_dir().join(format!("quotas-{}.toml", std::process::id()));
     std::fs::write(&settings, SETTINGS).unwrap();
     let cluster = plan(&settings).start();
@@ -74,9 +74,9 @@ fn a_gang_and_a_job_wait_for_quotas_while_others_pass_and_usage_is_told() {
     cluster.wait_job(bobs[0], 3 * SOON, "running");
     cluster.wait_job(bobs[1], 3 * SOON, "running");
 
-    let told = cluster.explain(gang.job_id + 1);
-    assert_eq!(told.reason.as_deref(), Some("quota"), "{told:?}");
-    let words = format!("{} {}", told.summary, told.would_start_if.unwrap_or_default());
+    let reported = cluster.explain(gang.job_id + 1);
+    assert_eq!(reported.reason.as_deref(), Some("quota"), "{reported:?}");
+    let words = format!("{} {}", reported.summary, reported.would_start_if.unwrap_or_default());
     // Both quotas hold it by now: hers for a GPU, the account's for two.
     assert!(
         words.contains("jobs of account lab hold 12 of their limit of 12 compute slices"),
@@ -86,9 +86,9 @@ fn a_gang_and_a_job_wait_for_quotas_while_others_pass_and_usage_is_told() {
     assert!(words.contains("those of ada 4 of their limit of 8"), "{words}");
     assert!(words.contains("that hold 8 compute slices end, of them 4 of ada"), "{words}");
     assert!(words.contains("or the quotas are raised to 20 and 12"), "{words}");
-    let told = cluster.explain(bobs[2]);
-    assert_eq!(told.reason.as_deref(), Some("quota"), "{told:?}");
-    assert!(told.summary.contains("hold 12 of their limit of 12"), "{}", told.summary);
+    let reported = cluster.explain(bobs[2]);
+    assert_eq!(reported.reason.as_deref(), Some("quota"), "{reported:?}");
+    assert!(reported.summary.contains("hold 12 of their limit of 12"), "{}", reported.summary);
 
     let lab = account(&cluster, "lab");
     assert_eq!((lab.held_slices, lab.quota_slices, lab.share), (12, Some(12), 2));
@@ -99,7 +99,7 @@ fn a_gang_and_a_job_wait_for_quotas_while_others_pass_and_usage_is_told() {
     let text = String::from_utf8(tessera(&cluster, &["usage"]).stdout).unwrap();
     assert!(text.contains("Past usage is weighted by half for each 12h of age."), "{text}");
 
-    // What can never start under a quota is refused, and says why.
+    // What can never start under a quota is refused with the reason.
     let four = SubmitRequest {
         gang: Some(GangRequest { nodes: 2, gpus_per_node: 2 }),
         ..whole(&cluster, "ada")

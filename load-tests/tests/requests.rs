@@ -41,7 +41,7 @@ fn a_field_that_does_not_exist_is_named() {
 }
 
 #[test]
-fn every_bad_request_is_told_what_would_be_right() {
+fn every_bad_request_is_answered_with_what_would_be_right() {
     let cluster = shared();
     let cases: [(&str, &str); 7] = [
         (r#"{"command":[]}"#, "command"),
@@ -85,15 +85,15 @@ fn a_job_that_no_slice_could_ever_hold_is_refused_with_the_largest_possible_valu
 
     let problem = problem(&answer, 422);
     assert_eq!(problem.field.as_deref(), Some("gpu_memory_bytes"));
-    // The largest slice of the only card, 7g.40gb.
+    // The largest slice of the only GPU, 7g.40gb.
     let gpus = cluster.gpus();
     let largest = gpus.items[0].profiles.iter().map(|profile| profile.memory_bytes).max().unwrap();
-    let said = format!("{problem:?}");
-    assert!(said.contains(&largest.to_string()), "{said} doesn't name {largest}");
+    let shown = format!("{problem:?}");
+    assert!(shown.contains(&largest.to_string()), "{shown} doesn't name {largest}");
 }
 
 #[test]
-fn an_impossible_job_may_wait_for_hardware_if_it_says_so() {
+fn an_impossible_job_may_wait_for_hardware_on_request() {
     let cluster = shared();
     let request = SubmitRequest {
         gpu_memory_bytes: Some(80 << 30),

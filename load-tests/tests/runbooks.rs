@@ -44,14 +44,14 @@ fn every_command_of_ours_in_the_operations_guide_exists() {
 
     for words in &ours {
         // Whatever comes before the last word is read first: what isn't known is refused.
-        let told = Command::new(programs().path(&words[0]))
+        let output = Command::new(programs().path(&words[0]))
             .args(&words[1..])
             .arg("--help")
             .output()
             .unwrap();
 
-        let problem = String::from_utf8_lossy(&told.stderr);
-        assert!(told.status.success(), "{}: {problem}", words.join(" "));
+        let problem = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{}: {problem}", words.join(" "));
     }
     let verbs: BTreeSet<_> = ours.iter().filter_map(|words| words.get(1)).collect();
     for verb in ["drain", "undrain", "quarantine", "clear", "doctor", "events", "gpus", "layouts"] {
@@ -62,9 +62,9 @@ fn every_command_of_ours_in_the_operations_guide_exists() {
 #[test]
 fn a_command_that_does_not_exist_would_be_found() {
     for wrong in [["drain", "node-a", "--force"], ["gpus", "layout", "resize"]] {
-        let told =
+        let output =
             Command::new(programs().path("tessera")).args(wrong).arg("--help").output().unwrap();
 
-        assert!(!told.status.success(), "{wrong:?}");
+        assert!(!output.status.success(), "{wrong:?}");
     }
 }

@@ -28,15 +28,15 @@ fn slices_are_made_to_measure_and_nobody_passes_a_job_that_waits() {
     assert_eq!(profile(small), "1g.5gb");
     assert!(profile(large).ends_with("g.20gb"), "{}", profile(large));
 
-    // One of 30 GiB has no place beside them; the small one behind it has, and waits all the same.
+    // One of 30 GiB has no space next to them; the small one behind it has, and waits anyway.
     let second = cluster.submit(&until(&cluster, 30, "go")).job_id;
     let third = cluster.submit(&until(&cluster, 4, "go")).job_id;
-    let told = wait::until(SOON, "its reason", || {
-        let told = cluster.explain(third);
-        (told.reason.as_deref() == Some("priority")).then_some(told)
+    let explained = wait::until(SOON, "its reason", || {
+        let explained = cluster.explain(third);
+        (explained.reason.as_deref() == Some("priority")).then_some(explained)
     });
-    assert_eq!(told.jobs_ahead, Some(1));
-    assert!(told.summary.contains(&format!("job {second}")), "{told:?}");
+    assert_eq!(explained.jobs_ahead, Some(1));
+    assert!(explained.summary.contains(&format!("job {second}")), "{explained:?}");
     assert_eq!(cluster.explain(second).reason.as_deref(), Some("resources"));
     assert_eq!(cluster.job(third).job.state, "queued");
 

@@ -7,9 +7,9 @@ use tessera_load_tests::cluster::{Plan, SOON, script};
 use tessera_load_tests::collector::{Collector, ReceivedSpan, attribute};
 use tessera_load_tests::wait;
 
-/// Whether `told` is reachable from a span of `known`: by trace, parent or link.
-fn joins(told: &ReceivedSpan, known: &BTreeSet<Vec<u8>>) -> bool {
-    let span = &told.span;
+/// Whether `received` is reachable from a span of `known`: by trace, parent or link.
+fn joins(received: &ReceivedSpan, known: &BTreeSet<Vec<u8>>) -> bool {
+    let span = &received.span;
     known.contains(&span.parent_span_id)
         || span.links.iter().any(|link| known.contains(&link.span_id))
 }
@@ -33,21 +33,21 @@ fn one_job_is_one_connected_story() {
     let done = cluster.wait_job(job, SOON, "succeeded");
     let handed = cluster.logs(job).trim().to_owned();
     let id = job.to_string();
-    let about_it = |told: &ReceivedSpan, name: &str| {
-        told.span.name == name && told.attribute("tessera.job.id").as_deref() == Some(&id)
+    let about_it = |received: &ReceivedSpan, name: &str| {
+        received.span.name == name && received.attribute("tessera.job.id").as_deref() == Some(&id)
     };
     let names = ["job.submit", "job.place", "gpu.repartition", "job.launch", "job.attempt"];
     let missing = || {
         let spans = collector.spans();
-        let has = |name: &&&str| !spans.iter().any(|told| told.span.name == **name);
+        let has = |name: &&&str| !spans.iter().any(|received| received.span.name == **name);
         names.iter().filter(has).copied().collect::<Vec<_>>()
     };
     wait::within_time(SOON, || missing().is_empty().then_some(()));
     assert_eq!(missing(), [""; 0], "chapters of the story that nobody told");
     let spans = collector.spans().clone();
 
-    // Every chapter is told by the process that it happened in.
-    let find = |name: &str| spans.iter().find(|told| told.span.name == name).unwrap();
+    // Every step is reported by the process that it happened in.
+    let find = |name: &str| spans.iter().find(|received| received.span.name == name).unwrap();
     for (name, service) in names.iter().zip([
         "tessera-controller",
         "tessera-controller",
@@ -56,20 +56,24 @@ fn one_job_is_one_connected_story() {
     ]) {
         assert_eq!(find(name).service, service, "{name}");
     }
-    assert!(spans.iter().any(|told| about_it(told, "job.attempt")), "{:#?}", find("job.attempt"));
+    assert!(
+        spans.iter().any(|received| about_it(received, "job.attempt")),
+        "{:#?}",
+        find("job.attempt")
+    );
 
     // Everything hangs together: starting at the submit, parents and links reach every chapter.
-    let submit = spans.iter().find(|told| told.span.name == "job.submit").unwrap();
+    let submit = spans.iter().find(|received| received.span.name == "job.submit").unwrap();
     let mut known: BTreeSet<Vec<u8>> = [submit.span.span_id.clone()].into();
     loop {
         let before = known.len();
-        for told in &spans {
+        for received in &spans {
             let linked_back = spans.iter().any(|other| {
                 known.contains(&other.span.span_id)
-                    && other.span.parent_span_id == told.span.span_id
+                    && other.span.parent_span_id == received.span.span_id
             });
-            if joins(told, &known) || linked_back {
-                known.insert(told.span.span_id.clone());
+            if joins(received, &known) || linked_back {
+                known.insert(received.span.span_id.clone());
             }
         }
         if known.len() == before {
@@ -77,13 +81,14 @@ fn one_job_is_one_connected_story() {
         }
     }
     for name in names {
-        let reached =
-            spans.iter().any(|told| told.span.name == name && known.contains(&told.span.span_id));
+        let reached = spans
+            .iter()
+            .any(|received| received.span.name == name && known.contains(&received.span.span_id));
         assert!(reached, "{name} hangs in the air: {:#?}", find(name).span);
     }
 
-    // The decision says what was considered, and no more than a bounded number of places.
-    let decision = spans.iter().find(|told| about_it(told, "job.place")).unwrap();
+    // The decision lists what was considered, and no more than a bounded number of places.
+    let decision = spans.iter().find(|received| about_it(received, "job.place")).unwrap();
     let events = &decision.span.events;
     assert!(!events.is_empty() && events.len() <= 32, "{events:#?}");
     let verdicts: Vec<_> = events
@@ -105,8 +110,8 @@ fn one_job_is_one_connected_story() {
     assert_eq!(handed.split('-').nth(1), Some(trace.as_str()), "{handed}");
     assert_eq!(done.traceparent.unwrap().split('-').nth(1), Some(trace.as_str()));
 
-    // The attempt is told at its end, with the time that it really took.
-    let attempt = &spans.iter().find(|told| about_it(told, "job.attempt")).unwrap().span;
+    // The attempt is reported at its end, with the time that it really took.
+    let attempt = &spans.iter().find(|received| about_it(received, "job.attempt")).unwrap().span;
     let lasted = attempt.end_time_unix_nano - attempt.start_time_unix_nano;
     assert!((150_000_000..5_000_000_000).contains(&lasted), "{lasted} ns");
 

@@ -1,6 +1,7 @@
 //! Checks of this repository that clippy has no lint for.
 //!
-//! [`prose`] holds texts to the vocabulary of `docs/glossary.md` and to short sentences.
+//! [`prose`] holds texts to the vocabulary of `docs/glossary.md` and to short sentences: what users
+//! read everywhere, doc comments and names in the folders of [`prose::ENFORCED`].
 //! [`rings`] finds folders of one crate that import each other.
 //! `./x lint` runs the first, `load-tests/tests/architecture.rs` the second.
 

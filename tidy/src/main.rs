@@ -1,10 +1,13 @@
-//! Runs the checks: `tessera-tidy [--root DIR] [visible|comments|names|rings]...`.
+//! Runs the checks: `tessera-tidy [--root DIR] [visible|enforced|comments|names|rings]...`.
+//!
+//! `comments` and `names` list the findings of the whole repository, `enforced` those in the folders
+//! that must not have any.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use tessera_tidy::files;
-use tessera_tidy::prose::{TextKind, check_repository};
+use tessera_tidy::prose::{TextKind, check_enforced, check_repository};
 use tessera_tidy::rings;
 
 fn main() -> anyhow::Result<ExitCode> {
@@ -21,10 +24,13 @@ fn main() -> anyhow::Result<ExitCode> {
     for check in &checks {
         let lines: Vec<String> = match check.as_str() {
             "visible" => shown(&check_repository(&root, TextKind::Visible)?),
+            "enforced" => shown(&check_enforced(&root)?),
             "comments" => shown(&check_repository(&root, TextKind::Comments)?),
             "names" => shown(&check_repository(&root, TextKind::Names)?),
             "rings" => shown(&rings::find_rings(&root)?),
-            _ => anyhow::bail!("no check is called {check}: visible, comments, names or rings"),
+            _ => anyhow::bail!(
+                "no check is called {check}: use visible, enforced, comments, names or rings"
+            ),
         };
         for line in &lines {
             println!("{line}");

@@ -44,6 +44,9 @@ const SOURCES: [&str; 8] =
 /// Sources whose doc comments users read: help texts and the descriptions of the REST API.
 const VISIBLE_COMMENTS: [&str; 4] =
     ["api/", "controller/src/http", "controller/src/settings", "gpu-agent/src/config"];
+/// Folders, and single files, whose doc comments and names are held to the vocabulary: a finding
+/// there fails `./x lint`. A folder is added as soon as it has no findings left.
+pub const ENFORCED: &[&str] = &["api", "load-tests", "tidy"];
 /// Drivers of benchmarks and tools: what they print is for readers of the code.
 const INTERNAL: [&str; 2] = ["load-tests/", "tidy/"];
 /// Pages that quote what is banned.
@@ -110,6 +113,25 @@ pub fn check_repository(root: &Path, kind: TextKind) -> anyhow::Result<Vec<Findi
     }
     findings.sort();
     Ok(findings)
+}
+
+/// Checks the doc comments and the names in the folders of [`ENFORCED`].
+///
+/// # Errors
+///
+/// As [`check_repository`].
+pub fn check_enforced(root: &Path) -> anyhow::Result<Vec<Finding>> {
+    let mut findings = check_repository(root, TextKind::Comments)?;
+    findings.extend(check_repository(root, TextKind::Names)?);
+    findings.retain(|finding| is_enforced(&finding.path, ENFORCED));
+    findings.sort();
+    Ok(findings)
+}
+
+/// Returns whether a path is one of the folders or files, or below one of them.
+fn is_enforced(path: &str, enforced: &[&str]) -> bool {
+    let is_below = |rest: &str| rest.is_empty() || rest.starts_with('/');
+    enforced.iter().any(|folder| path.strip_prefix(folder).is_some_and(is_below))
 }
 
 fn pages(root: &Path) -> anyhow::Result<Vec<SourceFile>> {
@@ -188,6 +210,27 @@ mod tests {
         assert_eq!(found("crates/placement/src/record.rs", "told"), 0);
         assert_eq!(found("crates/placement/src/record.rs", "the node is told"), 1);
         assert_eq!(found("crates/placement/src/round.rs", "told"), 1);
+    }
+
+    #[test]
+    fn a_folder_is_enforced_with_all_below_it_and_without_its_namesakes() {
+        let enforced = ["api", "crates/model/src/mig.rs"];
+
+        for path in ["api/cli/src/main.rs", "crates/model/src/mig.rs"] {
+            assert!(is_enforced(path, &enforced), "{path}");
+        }
+        for path in ["apis/src/lib.rs", "crates/model/src/mig/plan.rs", "lab/api/src/lib.rs"] {
+            assert!(!is_enforced(path, &enforced), "{path}");
+        }
+    }
+
+    #[test]
+    fn every_enforced_folder_exists() {
+        let root = files::repository();
+
+        for folder in ENFORCED {
+            assert!(root.join(folder).exists(), "{folder} is gone: correct ENFORCED");
+        }
     }
 
     #[test]

@@ -4,10 +4,10 @@ use clap::Args;
 use tessera_model::JobRef;
 
 use super::failure::CommandFailure;
-use super::jobs::{JobWord, act_on_all, flatten, job_word};
-use super::queue::{StateList, states};
+use super::jobs::{JobWord, act_on_all, flatten, parse_jobs};
+use super::queue::{StateList, parse_states};
 use super::session::CommandSession;
-use tessera_api_types::JobFilter;
+use tessera_api_types::{JobFilter, JobView};
 use tessera_client::JobVerb;
 
 /// Maximum of jobs that one command cancels by filter; a second run cancels the next ones.
@@ -16,13 +16,13 @@ const CANCEL_MAX: usize = 100_000;
 #[derive(Args)]
 pub struct Cancel {
     /// Jobs such as 42 (for an array: all its tasks), 42_7 or 42_[1-5]
-    #[arg(value_name = "JOB", value_parser = job_word)]
+    #[arg(value_name = "JOB", value_parser = parse_jobs)]
     jobs: Vec<JobWord>,
     /// Cancel all jobs of this user
     #[arg(short, long, value_name = "USER")]
     user: Option<String>,
     /// Cancel all jobs in these states, such as PD
-    #[arg(short = 't', long, value_name = "STATES", value_parser = states)]
+    #[arg(short = 't', long, value_name = "STATES", value_parser = parse_states)]
     state: Option<StateList>,
     /// Cancel all jobs of this name
     #[arg(short, long, value_name = "NAME")]
@@ -36,13 +36,13 @@ impl Cancel {
             (false, false) => flatten(&self.jobs),
             (true, true) => self.matching(session).await?,
             (true, false) => {
-                return Err(CommandFailure::Usage(
-                    "no job is named: write cancel 42, cancel -u USER, or cancel --state PD".into(),
+                return Err(CommandFailure::usage(
+                    "no job is named: write cancel 42, cancel -u USER, or cancel --state PD",
                 ));
             }
             (false, true) => {
-                return Err(CommandFailure::Usage(
-                    "jobs and filters can't be combined: give either jobs, or --user, --state and --name".into(),
+                return Err(CommandFailure::usage(
+                    "jobs and filters can't be combined: give either jobs, or --user, --state and --name",
                 ));
             }
         };
@@ -57,7 +57,7 @@ impl Cancel {
             ..JobFilter::default()
         };
         let page = session.client.all_jobs(&filter, CANCEL_MAX).await?;
-        let refused = |bad: tessera_model::ids::BadId| CommandFailure::Refused(bad.to_string());
-        page.items.iter().map(|job| job.name_id.parse().map_err(refused)).collect()
+        let named = |job: &JobView| job.name_id.parse::<JobRef>().map_err(CommandFailure::refused);
+        page.items.iter().map(named).collect()
     }
 }

@@ -125,11 +125,11 @@ fn steps(steps: &[String]) -> String {
             _ => groups.push((what, if place.is_empty() { vec![] } else { vec![place] })),
         }
     }
-    let told = groups.iter().map(|(what, places)| {
+    let listed = groups.iter().map(|(what, places)| {
         let places: String = places.iter().map(|place| format!(" @{place}")).collect();
         format!("{what}{places}")
     });
-    told.collect::<Vec<_>>().join(", ")
+    listed.collect::<Vec<_>>().join(", ")
 }
 
 #[cfg(test)]
@@ -140,8 +140,8 @@ mod tests {
     fn like_steps_are_put_together() {
         let given = ["destroy 2g.10gb@0", "create 1g.5gb@0", "create 1g.5gb@1", "reset"];
 
-        let told = steps(&given.map(str::to_owned));
+        let listed = steps(&given.map(str::to_owned));
 
-        assert_eq!(told, "destroy 2g.10gb @0, create 1g.5gb @0 @1, reset");
+        assert_eq!(listed, "destroy 2g.10gb @0, create 1g.5gb @0 @1, reset");
     }
 }

@@ -28,7 +28,7 @@ impl Experiment {
         if let Some(name) = names.iter().find(|name| !known(name)) {
             let known = experiment::names().collect::<Vec<_>>().join(", ");
             let text = format!("there is no experiment {name:?}: choose from {known}");
-            return Err(CommandFailure::Usage(text));
+            return Err(CommandFailure::usage(text));
         }
         let bar = SimulationProgress::experiments(names.len());
         let mut findings: Vec<Finding> = Vec::new();

@@ -7,7 +7,7 @@ use clap::Args;
 use tessera_model::{Bytes, JobRef};
 
 use super::failure::CommandFailure;
-use super::jobs::one_job;
+use super::jobs::parse_one_job;
 use super::session::{CommandSession, moment, or_dash, table};
 use super::span::Elapsed;
 use tessera_api_types::{
@@ -17,7 +17,7 @@ use tessera_api_types::{
 #[derive(Args)]
 pub struct ExplainJob {
     /// The job, such as 42 or 42_7
-    #[arg(value_name = "JOB", value_parser = one_job)]
+    #[arg(value_name = "JOB", value_parser = parse_one_job)]
     job: JobRef,
 }
 

@@ -1,18 +1,22 @@
 //! Errors of verbs, and their exit codes.
 
+use std::error::Error;
 use std::io;
 
 use tessera_client::ClientError;
+
+/// What was wrong: a sentence, or an error that has its own type.
+pub type FailureCause = Box<dyn Error + Send + Sync>;
 
 /// Why a verb failed.
 #[derive(Debug, thiserror::Error)]
 pub enum CommandFailure {
     /// The command line makes no sense.
-    #[error("{0}")]
-    Usage(String),
+    #[error(transparent)]
+    Usage(FailureCause),
     /// The request can't be carried out.
-    #[error("{0}")]
-    Refused(String),
+    #[error(transparent)]
+    Refused(FailureCause),
     /// The controller refused, or can't be reached.
     #[error(transparent)]
     Client(#[from] ClientError),
@@ -22,6 +26,16 @@ pub enum CommandFailure {
 }
 
 impl CommandFailure {
+    /// Returns the failure of a command line that makes no sense.
+    pub fn usage(cause: impl Into<FailureCause>) -> Self {
+        Self::Usage(cause.into())
+    }
+
+    /// Returns the failure of a request that can't be carried out.
+    pub fn refused(cause: impl Into<FailureCause>) -> Self {
+        Self::Refused(cause.into())
+    }
+
     /// Returns the exit code: 2 for a wrong command line, 1 for everything else.
     pub const fn code(&self) -> u8 {
         match self {

@@ -16,13 +16,36 @@ const EXPANSION_MAX: usize = 10_000;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JobWord(pub Vec<JobRef>);
 
+/// A text that does not name the jobs that are expected.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum BadJobWord {
+    /// It has none of the forms.
+    #[error("{text:?} is not a job; write 42, 42_7 or 42_[1-5]")]
+    NoJobs {
+        /// What was given.
+        text: String,
+    },
+    /// It has none of the forms that name a single job.
+    #[error("{text:?} is not a job; write 42, or 42_7 for a task")]
+    NotOneJob {
+        /// What was given.
+        text: String,
+    },
+    /// It names too many at once.
+    #[error("{text:?} names more than {EXPANSION_MAX} jobs")]
+    TooManyJobs {
+        /// What was given.
+        text: String,
+    },
+}
+
 /// Parses one argument that names jobs.
 ///
 /// # Errors
 ///
-/// A sentence that states how to name a job.
-pub fn job_word(text: &str) -> Result<JobWord, String> {
-    let bad = || format!("{text:?} is not a job; write 42, 42_7 or 42_[1-5]");
+/// [`BadJobWord`] states how to name jobs.
+pub fn parse_jobs(text: &str) -> Result<JobWord, BadJobWord> {
+    let bad = || BadJobWord::NoJobs { text: text.to_owned() };
     let Some((array, list)) = text.split_once("_[") else {
         return text.parse().map(|job| JobWord(vec![job])).map_err(|_| bad());
     };
@@ -35,7 +58,7 @@ pub fn job_word(text: &str) -> Result<JobWord, String> {
         let last: u32 = last.parse().map_err(|_| bad())?;
         for index in first..=last {
             if jobs.len() == EXPANSION_MAX {
-                return Err(format!("{text:?} names more than {EXPANSION_MAX} jobs"));
+                return Err(BadJobWord::TooManyJobs { text: text.to_owned() });
             }
             jobs.push(JobRef::Task { array, index });
         }
@@ -47,22 +70,22 @@ pub fn job_word(text: &str) -> Result<JobWord, String> {
 ///
 /// # Errors
 ///
-/// A sentence that states how to name a job.
-pub fn one_job(text: &str) -> Result<JobRef, String> {
-    text.parse().map_err(|_| format!("{text:?} is not a job; write 42, or 42_7 for a task"))
+/// [`BadJobWord`] states how to name a job.
+pub fn parse_one_job(text: &str) -> Result<JobRef, BadJobWord> {
+    text.parse().map_err(|_| BadJobWord::NotOneJob { text: text.to_owned() })
 }
 
 #[derive(Args)]
 pub struct Hold {
     /// Jobs such as 42, 42_7 or 42_[1-5]
-    #[arg(required = true, value_name = "JOB", value_parser = job_word)]
+    #[arg(required = true, value_name = "JOB", value_parser = parse_jobs)]
     jobs: Vec<JobWord>,
 }
 
 #[derive(Args)]
 pub struct Release {
     /// Jobs such as 42, 42_7 or 42_[1-5]
-    #[arg(required = true, value_name = "JOB", value_parser = job_word)]
+    #[arg(required = true, value_name = "JOB", value_parser = parse_jobs)]
     jobs: Vec<JobWord>,
 }
 
@@ -70,7 +93,7 @@ pub struct Release {
 #[command(group = ArgGroup::new("change").required(true).multiple(true))]
 pub struct Update {
     /// Jobs such as 42 (for an array: all its tasks), 42_7 or 42_[1-5]
-    #[arg(required = true, value_name = "JOB", value_parser = job_word)]
+    #[arg(required = true, value_name = "JOB", value_parser = parse_jobs)]
     jobs: Vec<JobWord>,
     /// Percentage of its slice's multiprocessors, for a job that shares it (--share mps). A running
     /// job is restarted with its --checkpoint signal; this does not count as a retry
@@ -162,7 +185,7 @@ mod tests {
     use super::*;
 
     fn shown(text: &str) -> Vec<String> {
-        job_word(text).unwrap().0.iter().map(JobRef::to_string).collect()
+        parse_jobs(text).unwrap().0.iter().map(JobRef::to_string).collect()
     }
 
     #[test]
@@ -175,8 +198,9 @@ mod tests {
     #[test]
     fn what_names_no_job_is_refused() {
         for text in ["", "x", "0", "42_", "42_[", "42_[]", "42_[3-1]", "42_[1-", "42_[a]"] {
-            assert!(job_word(text).is_err(), "{text:?}");
+            assert!(parse_jobs(text).is_err(), "{text:?}");
         }
-        assert!(job_word("1_[0-4294967295]").unwrap_err().contains("more than"));
+        let refused = parse_jobs("1_[0-4294967295]").unwrap_err().to_string();
+        assert!(refused.contains("more than 10000"), "{refused}");
     }
 }

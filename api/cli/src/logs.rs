@@ -6,7 +6,7 @@ use clap::Args;
 use tessera_model::JobRef;
 
 use super::failure::CommandFailure;
-use super::jobs::one_job;
+use super::jobs::parse_one_job;
 use super::session::CommandSession;
 use tessera_client::{FollowMode, LogOutput, LogQuery, LogStream, RetryPatience};
 
@@ -16,7 +16,7 @@ const REOPEN_MAX: u32 = 20;
 #[derive(Args)]
 pub struct Logs {
     /// The job, such as 42 or 42_7
-    #[arg(value_name = "JOB", value_parser = one_job)]
+    #[arg(value_name = "JOB", value_parser = parse_one_job)]
     job: JobRef,
     /// Follow the output until the attempt has ended
     #[arg(short, long)]
@@ -66,7 +66,7 @@ async fn copy(mut stream: LogStream, offset: &mut u64) -> Result<(), CommandFail
         let mut out = std::io::stdout().lock();
         out.write_all(&piece)?;
         out.flush()?;
-        *offset = offset.saturating_add(u64::try_from(piece.len()).unwrap_or(0));
+        *offset += piece.len() as u64;
     }
     Ok(())
 }

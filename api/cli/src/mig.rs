@@ -42,7 +42,7 @@ impl Mig {
 }
 
 fn model(name: &str) -> Result<&'static GpuModel, CommandFailure> {
-    catalog::find(name).map_err(|unknown| CommandFailure::Usage(unknown.to_string()))
+    catalog::find(name).map_err(CommandFailure::usage)
 }
 
 /// Parses a layout such as `1g.5gb@6,2g.10gb@0`.
@@ -51,18 +51,18 @@ fn layout(geometry: &Geometry, text: &str) -> Result<Layout, CommandFailure> {
     for part in text.split(',').map(str::trim).filter(|part| !part.is_empty()) {
         slots.push(slot(geometry, part)?);
     }
-    geometry.check(&slots).map_err(|illegal| CommandFailure::Usage(illegal.to_string()))?;
+    geometry.check(&slots).map_err(CommandFailure::usage)?;
     Ok(slots.into_iter().collect())
 }
 
 fn slot(geometry: &Geometry, text: &str) -> Result<Slot, CommandFailure> {
     let shape = || {
         let text = format!("{text:?} is not an instance: write PROFILE@START, such as 1g.5gb@6");
-        CommandFailure::Usage(text)
+        CommandFailure::usage(text)
     };
     let (name, start) = text.split_once('@').ok_or_else(shape)?;
     let start = start.trim().parse().map_err(|_| shape())?;
-    let offer = geometry.offer(name).map_err(|bad| CommandFailure::Usage(bad.to_string()))?;
+    let offer = geometry.offer(name).map_err(CommandFailure::usage)?;
     let profile = offer.into_iter().next().ok_or_else(shape)?;
     Ok(Slot { start, profile })
 }

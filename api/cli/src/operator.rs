@@ -210,7 +210,7 @@ async fn find_target(session: &CommandSession, name: &str) -> Result<DrainTarget
     match session.client.layout(name).await {
         Ok(gpu) => Ok(DrainTarget::Gpu(Box::new(gpu))),
         Err(error) if gpu_like || error.status() != Some(404) => Err(error.into()),
-        Err(_) => Err(CommandFailure::Refused(format!(
+        Err(_) => Err(CommandFailure::refused(format!(
             "there is no node or GPU {name}: nodes are {}",
             names(&nodes)
         ))),

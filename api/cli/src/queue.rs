@@ -24,7 +24,7 @@ pub struct Queue {
     user: Option<String>,
     /// List only jobs in these states: PD, CF, R, CG, CD, F, CA, TO, their long names, or `all`;
     /// by default all that have not ended
-    #[arg(short = 't', long = "states", value_name = "STATES", value_parser = states)]
+    #[arg(short = 't', long = "states", value_name = "STATES", value_parser = parse_states)]
     states: Option<StateList>,
     /// List only jobs of this name
     #[arg(short, long, value_name = "NAME")]
@@ -55,20 +55,27 @@ pub struct Queue {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StateList(pub String);
 
+/// A word that is no state of a job.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "{word:?} is not a state; write PD, CF, R, CG, CD, F, CA, TO, all, active, or {}",
+    JobState::ALL.iter().map(|state| state.word()).collect::<Vec<_>>().join(", ")
+)]
+pub struct UnknownState {
+    word: String,
+}
+
 /// Parses states: Slurm's short and long names, or Tessera's.
 ///
 /// # Errors
 ///
-/// A sentence that lists what can be written.
-pub fn states(text: &str) -> Result<StateList, String> {
+/// [`UnknownState`] lists what can be written.
+pub fn parse_states(text: &str) -> Result<StateList, UnknownState> {
     let mut words = Vec::new();
     for word in text.split(',').map(str::trim) {
         let found = states_named(word);
         if found.is_empty() {
-            return Err(format!(
-                "{word:?} is not a state; write PD, CF, R, CG, CD, F, CA, TO, all, active, or {}",
-                JobState::ALL.iter().map(|state| state.word()).collect::<Vec<_>>().join(", ")
-            ));
+            return Err(UnknownState { word: word.to_owned() });
         }
         words.extend(found);
     }

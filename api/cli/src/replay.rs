@@ -7,7 +7,6 @@ mod plan;
 pub mod report;
 mod run;
 
-use std::num::ParseFloatError;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -37,13 +36,13 @@ pub struct Replay {
     #[arg(value_name = "FILE.csv|FILE.jsonl")]
     file: PathBuf,
     /// Number of recorded seconds in one real second
-    #[arg(long, value_name = "FACTOR", default_value = "1", value_parser = scale, allow_hyphen_values = true)]
+    #[arg(long, value_name = "FACTOR", default_value = "1", value_parser = parse_scale, allow_hyphen_values = true)]
     time_scale: f64,
     /// Submit only the first N jobs
-    #[arg(long, value_name = "N", value_parser = jobs, allow_hyphen_values = true)]
+    #[arg(long, value_name = "N", value_parser = parse_job_count, allow_hyphen_values = true)]
     limit: Option<usize>,
     /// Maximum duration of a job in real seconds
-    #[arg(long, value_name = "SECONDS", value_parser = seconds, allow_hyphen_values = true)]
+    #[arg(long, value_name = "SECONDS", value_parser = parse_seconds, allow_hyphen_values = true)]
     max_duration: Option<Duration>,
     /// Program to run, with the job's duration in seconds as its only argument
     #[arg(long, value_name = "PROGRAM", default_value = "sleep")]
@@ -55,17 +54,17 @@ pub struct Replay {
     #[arg(long)]
     users: bool,
     /// Maximum number of concurrent submits
-    #[arg(long, value_name = "N", default_value_t = 16, value_parser = submits)]
+    #[arg(long, value_name = "N", default_value_t = 16, value_parser = parse_concurrency)]
     concurrency: u16,
 }
 
 impl Replay {
     pub async fn run(self, session: &CommandSession) -> Result<u8, CommandFailure> {
         let text = std::fs::read_to_string(&self.file)
-            .map_err(|bad| CommandFailure::Refused(format!("{}: {bad}", self.file.display())))?;
+            .map_err(|bad| CommandFailure::refused(format!("{}: {bad}", self.file.display())))?;
         let file = self.file.display().to_string();
         let mut rows = workload::file::rows(&file, &text)
-            .map_err(|bad| CommandFailure::Refused(format!("{file}, {bad}")))?;
+            .map_err(|bad| CommandFailure::refused(format!("{file}, {bad}")))?;
         // Stable: jobs that came in the same second stay in the trace's order.
         rows.sort_by(|(one, _), (other, _)| one.submit_s.total_cmp(&other.submit_s));
         rows.truncate(self.limit.unwrap_or(usize::MAX));
@@ -85,27 +84,34 @@ impl Replay {
     }
 }
 
-fn jobs(text: &str) -> Result<usize, String> {
-    let number = text.parse().ok().filter(|number| *number > 0);
-    number.ok_or_else(|| "write a whole number from 1, such as 100".to_owned())
+/// A value of an option of `replay` that can't be used; clap names the option and the value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+enum BadReplayOption {
+    #[error("write a whole number from 1, such as 100")]
+    JobCount,
+    #[error("write a whole number from 1 to 256")]
+    Concurrency,
+    #[error("write a number from 0.001 to 1000000000")]
+    Scale,
+    #[error("write seconds above 0, such as 1.5")]
+    Seconds,
 }
 
-fn submits(text: &str) -> Result<u16, String> {
+fn parse_job_count(text: &str) -> Result<usize, BadReplayOption> {
+    text.parse().ok().filter(|number| *number > 0).ok_or(BadReplayOption::JobCount)
+}
+
+fn parse_concurrency(text: &str) -> Result<u16, BadReplayOption> {
     let number = text.parse().ok().filter(|number| (1..=256).contains(number));
-    number.ok_or_else(|| "write a whole number from 1 to 256".to_owned())
+    number.ok_or(BadReplayOption::Concurrency)
 }
 
-fn scale(text: &str) -> Result<f64, String> {
-    let bad = "write a number from 0.001 to 1000000000";
-    let scale: f64 = text.parse().map_err(|_: ParseFloatError| bad.to_owned())?;
-    if (0.001..=1e9).contains(&scale) { Ok(scale) } else { Err(bad.to_owned()) }
+fn parse_scale(text: &str) -> Result<f64, BadReplayOption> {
+    let scale = text.parse().ok().filter(|scale| (0.001..=1e9).contains(scale));
+    scale.ok_or(BadReplayOption::Scale)
 }
 
-fn seconds(text: &str) -> Result<Duration, String> {
-    let bad = "write seconds above 0, such as 1.5";
-    let secs: f64 = text.parse().map_err(|_: ParseFloatError| bad.to_owned())?;
-    Duration::try_from_secs_f64(secs)
-        .ok()
-        .filter(|span| !span.is_zero())
-        .ok_or_else(|| bad.to_owned())
+fn parse_seconds(text: &str) -> Result<Duration, BadReplayOption> {
+    let span = text.parse().ok().and_then(|secs| Duration::try_from_secs_f64(secs).ok());
+    span.filter(|span| !span.is_zero()).ok_or(BadReplayOption::Seconds)
 }

@@ -136,10 +136,10 @@ fn documents() -> Vec<(String, String)> {
 /// Takes one type out of the OpenAPI document, with all that it refers to. OpenAPI 3.1 writes
 /// types in JSON Schema's own words (2020-12), only the places of the references differ.
 fn one(all: &Value, name: &str, verbs: &str) -> Value {
-    let mut wanted = BTreeSet::new();
-    collect(all, name, &mut wanted);
+    let mut needed = BTreeSet::new();
+    collect(all, name, &mut needed);
     let definitions: Map<String, Value> =
-        wanted.into_iter().map(|name| (name.clone(), relocated(&all[&name]))).collect();
+        needed.into_iter().map(|name| (name.clone(), relocated(&all[&name]))).collect();
     json!({
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": format!("tessera --json: {verbs}"),
@@ -150,9 +150,9 @@ fn one(all: &Value, name: &str, verbs: &str) -> Value {
 
 const OPENAPI_PLACE: &str = "#/components/schemas/";
 
-fn collect(all: &Value, name: &str, wanted: &mut BTreeSet<String>) {
-    if wanted.insert(name.to_owned()) {
-        references(&all[name], &mut |name| collect(all, name, wanted));
+fn collect(all: &Value, name: &str, needed: &mut BTreeSet<String>) {
+    if needed.insert(name.to_owned()) {
+        references(&all[name], &mut |name| collect(all, name, needed));
     }
 }
 

@@ -8,7 +8,7 @@ use tessera_model::{Bytes, JobRef};
 use super::explain::{describe_colocation, describe_memory_prediction, describe_prediction};
 use super::failure::CommandFailure;
 use super::gpus::fault;
-use super::jobs::one_job;
+use super::jobs::parse_one_job;
 use super::session::{CommandSession, fields, moment, or_dash, table};
 use super::span::Elapsed;
 use super::spark;
@@ -20,7 +20,7 @@ use tessera_api_types::{
 #[derive(Args)]
 pub struct Show {
     /// The job, such as 42 or 42_7
-    #[arg(value_name = "JOB", value_parser = one_job)]
+    #[arg(value_name = "JOB", value_parser = parse_one_job)]
     job: JobRef,
     /// Show its events instead
     #[arg(long)]
@@ -92,7 +92,7 @@ fn lines(series: &JobSeries) -> String {
     let Some(attempt) = series.attempts.last().filter(|a| a.points.len() > 1) else {
         return String::new();
     };
-    let width = usize::try_from(COLUMNS).unwrap_or(0).min(attempt.points.len());
+    let width = (COLUMNS as usize).min(attempt.points.len());
     let peak = attempt.points.iter().filter_map(|point| point.memory_max_bytes).max();
     let memory =
         spark::figure(&attempt.points, attempt.step_secs, |p| p.memory_bytes.map(spark::bytes));

@@ -27,7 +27,7 @@ use utoipa::ToSchema;
 pub(super) use self::bar::SimulationProgress;
 use self::check::ReplayPolicy;
 use self::period::{HistoryPeriod, HistoryTime};
-use self::values::{setting, time_ms, turns};
+use self::values::{parse_duration_ms, parse_seed, parse_setting, parse_turns};
 use super::failure::CommandFailure;
 use super::session::{CommandSession, print, table};
 
@@ -64,23 +64,23 @@ pub struct Simulate {
     #[arg(long, requires = "since")]
     check: bool,
     /// Change a setting of the policy tessera; may be repeated
-    #[arg(long, value_name = "NAME=VALUE", value_parser = setting)]
+    #[arg(long, value_name = "NAME=VALUE", value_parser = parse_setting)]
     set: Vec<(String, Value)>,
     /// Policies, separated by commas
     #[arg(long, value_name = "NAME[,NAME…]", value_delimiter = ',', required = true)]
     policy: Vec<String>,
     /// Seed of the random numbers: arrivals of generated workloads, errors of predictions
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = seed, allow_hyphen_values = true)]
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = parse_seed, allow_hyphen_values = true)]
     seed: u64,
     /// Cost of a migration: recover (each job's own), a time such as 30s, or a JSON file
     #[arg(long, value_name = "OVERHEADS", default_value = "recover", allow_hyphen_values = true)]
     overheads: String,
     /// How kernel-level sharing is simulated: modelled, queue (runs the kernel queue for each pair)
     /// or slices (the driver's time slices, without a queue); by default as in --overheads
-    #[arg(long, value_name = "WAY", value_parser = turns)]
+    #[arg(long, value_name = "WAY", value_parser = parse_turns)]
     turns: Option<Turns>,
     /// Interval of scheduling rounds, such as 10s; by default a round after each event
-    #[arg(long, value_name = "TIME", value_parser = time_ms, allow_hyphen_values = true)]
+    #[arg(long, value_name = "TIME", value_parser = parse_duration_ms, allow_hyphen_values = true)]
     round: Option<u64>,
     /// Initial layout of the GPUs, as profiles: 3g.20gb,2g.10gb,2g.10gb; the policies static and
     /// static-promote keep it
@@ -131,8 +131,7 @@ struct SimulationScene {
 impl Simulate {
     pub fn run(&self, json: bool) -> Result<u8, CommandFailure> {
         let cluster = self.cluster.clone().unwrap_or_default();
-        let fleet =
-            GpuFleet::parse(&cluster).map_err(|bad| CommandFailure::Usage(bad.to_string()))?;
+        let fleet = GpuFleet::parse(&cluster).map_err(CommandFailure::usage)?;
         self.checked()?;
         let (workload, notes) = self.workload(&fleet.models())?;
         let scene = SimulationScene { workload, fleet, cluster, recorded: None, notes };
@@ -145,23 +144,23 @@ impl Simulate {
         let keeps_layout = |name: &&&str| matches!(**name, "static" | "static-promote");
         if let Some(name) = names.iter().find(keeps_layout).filter(|_| self.layout.is_none()) {
             let text = format!("{name} needs --layout, such as 3g.20gb,2g.10gb,2g.10gb");
-            return Err(CommandFailure::Usage(text));
+            return Err(CommandFailure::usage(text));
         }
         if let Some(name) =
             (1..names.len()).find_map(|at| names[..at].iter().find(|n| **n == names[at]))
         {
-            return Err(CommandFailure::Usage(format!(
+            return Err(CommandFailure::usage(format!(
                 "--policy contains {name} twice; name each policy once"
             )));
         }
         let set = self.set();
-        let named = |name: &str| policy_with(name, &set).map_err(CommandFailure::Usage);
+        let named = |name: &str| policy_with(name, &set).map_err(CommandFailure::usage);
         let policies: Vec<Box<dyn Policy>> =
             names.into_iter().map(named).collect::<Result<_, _>>()?;
         if !set.is_empty() && !policies.iter().any(|policy| is_settable(policy.as_ref())) {
             let text = "--set changes settings of tessera, which --policy does not contain; other \
                         policies have no settings";
-            return Err(CommandFailure::Usage(text.to_owned()));
+            return Err(CommandFailure::usage(text.to_owned()));
         }
         Ok(policies)
     }
@@ -173,7 +172,7 @@ impl Simulate {
     fn simulate(&self, mut scene: SimulationScene, json: bool) -> Result<u8, CommandFailure> {
         let policies = self.checked()?;
         if let Some(layout) = &self.layout {
-            scene.fleet.cut(layout).map_err(|bad| CommandFailure::Usage(bad.to_string()))?;
+            scene.fleet.cut(layout).map_err(CommandFailure::usage)?;
         }
         let overheads = self.overheads()?;
         let SimulationScene { workload, fleet, cluster, recorded, notes } = scene;
@@ -232,8 +231,8 @@ impl Simulate {
             return self.run_history(session, &period).await;
         }
         let [policy] = self.policy.as_slice() else {
-            return Err(CommandFailure::Usage(
-                "--check compares with one policy; name exactly one".to_owned(),
+            return Err(CommandFailure::usage(
+                "--check compares with one policy; name exactly one",
             ));
         };
         check::run(session, period, ReplayPolicy { policy: policy.trim(), set: self.set() }).await
@@ -245,7 +244,7 @@ impl Simulate {
         period: &HistoryPeriod,
     ) -> Result<u8, CommandFailure> {
         if self.policy.iter().any(|name| name.trim() == check::LIVE) {
-            return Err(CommandFailure::Usage(format!(
+            return Err(CommandFailure::usage(format!(
                 "{} is for --check; name the policies to simulate: {}",
                 check::LIVE,
                 all_names().join(", ")
@@ -261,8 +260,7 @@ impl Simulate {
                     "the recorded jobs ran on {}, not on this cluster",
                     past.cluster
                 ));
-                let fleet = GpuFleet::parse(cluster)
-                    .map_err(|bad| CommandFailure::Usage(bad.to_string()))?;
+                let fleet = GpuFleet::parse(cluster).map_err(CommandFailure::usage)?;
                 let jobs = &mut past.workload.jobs;
                 notes.extend(workload::elsewhere::fill(jobs, &fleet.models()));
                 (fleet, cluster.clone())
@@ -287,12 +285,11 @@ impl Simulate {
         let file = Path::new(&self.overheads);
         let is_path = self.overheads.ends_with(".json") || self.overheads.contains('/');
         if !file.is_file() && !is_path {
-            return Overheads::parse(&self.overheads)
-                .map_err(|bad| CommandFailure::Usage(bad.to_string()));
+            return Overheads::parse(&self.overheads).map_err(CommandFailure::usage);
         }
         let text = std::fs::read_to_string(file).map_err(|bad| refused(file, &bad))?;
         Overheads::from_json(&text)
-            .map_err(|bad| CommandFailure::Usage(format!("{}: {bad}", self.overheads)))
+            .map_err(|bad| CommandFailure::usage(format!("{}: {bad}", self.overheads)))
     }
 
     /// Reads or generates the workload. Built-in ones get estimated run times on GPUs without
@@ -302,8 +299,8 @@ impl Simulate {
         let file = Path::new(named);
         let is_file = file.extension().is_some_and(|end| end == "jsonl" || end == "csv");
         if !is_file {
-            let mut workload = workload::built_in(named, self.seed)
-                .map_err(|unknown| CommandFailure::Usage(unknown.to_string()))?;
+            let mut workload =
+                workload::built_in(named, self.seed).map_err(CommandFailure::usage)?;
             let mut notes = workload::elsewhere::fill(&mut workload.jobs, models);
             // The papers' mixes are meant for one model.
             let anywhere = workload::elsewhere::anywhere(&workload.jobs, models);
@@ -312,7 +309,7 @@ impl Simulate {
         }
         let text = std::fs::read_to_string(file).map_err(|bad| refused(file, &bad))?;
         let workload = workload::file::read(named, &text)
-            .map_err(|bad| CommandFailure::Refused(format!("{named}, {bad}")))?;
+            .map_err(|bad| CommandFailure::refused(format!("{named}, {bad}")))?;
         let unused = models
             .iter()
             .filter(|model| workload.jobs.iter().all(|job| job.times_on(model).is_none()));
@@ -327,9 +324,9 @@ impl Simulate {
 /// Runs one policy, with a progress bar if it takes long.
 fn shown(setup: SimulationSetup<'_>, policy: &str) -> Result<RunOutcome, CommandFailure> {
     let bar = SimulationProgress::of(setup.jobs.len(), policy.to_owned());
-    let done = run(setup, &mut |ended| bar.set(u64::try_from(ended).unwrap_or(u64::MAX)));
+    let done = run(setup, &mut |ended| bar.set(ended as u64));
     bar.finish();
-    done.map_err(|refused| CommandFailure::Refused(refused.to_string()))
+    done.map_err(CommandFailure::refused)
 }
 
 /// Writes the page, and the raw data of each policy: jobs, and the cluster over time.
@@ -339,7 +336,8 @@ fn write_report(
     runs: &[(RunOutcome, Summary)],
 ) -> Result<(), CommandFailure> {
     let page = folder.join("index.html");
-    std::fs::write(&page, report::html(title, runs)).map_err(|bad| unwritten(&page, &bad))?;
+    let text = report::render_page(title, runs).map_err(CommandFailure::refused)?;
+    std::fs::write(&page, text).map_err(|bad| unwritten(&page, &bad))?;
     for (outcome, summary) in runs {
         let data = serde_json::json!({
             "summary": summary, "jobs": outcome.jobs,
@@ -354,18 +352,14 @@ fn write_report(
 }
 
 fn refused(file: &Path, bad: &std::io::Error) -> CommandFailure {
-    CommandFailure::Refused(format!("{}: {bad}", file.display()))
+    CommandFailure::refused(format!("{}: {bad}", file.display()))
 }
 
 fn unwritten(file: &Path, bad: &std::io::Error) -> CommandFailure {
-    CommandFailure::Refused(format!(
+    CommandFailure::refused(format!(
         "can't write {}: {bad}; choose a writable path",
         file.display()
     ))
-}
-
-fn seed(text: &str) -> Result<u64, String> {
-    text.parse().map_err(|_| "write a whole number from 0, such as 7".to_owned())
 }
 
 fn drawn(report: &Simulation) -> String {

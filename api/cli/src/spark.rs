@@ -1,6 +1,7 @@
 //! Figures over time in one line of text.
 
 use tessera_api_types::SeriesPoint;
+use tessera_simulator::cluster::number::float;
 
 /// From the lowest to the highest.
 const LEVELS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
@@ -28,6 +29,7 @@ pub fn figure(
     step_secs: u64,
     read: impl Fn(&SeriesPoint) -> Option<f64>,
 ) -> Vec<Option<f64>> {
+    // A step that no time can hold leaves no gap between two points.
     let step = i64::try_from(step_secs.max(1)).unwrap_or(i64::MAX);
     let mut values = Vec::new();
     let mut before: Option<i64> = None;
@@ -44,10 +46,9 @@ pub fn figure(
 /// Longest gap that is drawn: wider than any terminal.
 const GAP_MAX: i64 = 1_000;
 
-/// Returns bytes as a number that can be drawn.
+/// Returns bytes as a number that can be drawn: whole mebibytes.
 pub fn bytes(bytes: u64) -> f64 {
-    // In mebibytes, which are exact up to four exbibytes.
-    f64::from(u32::try_from(bytes >> 20).unwrap_or(u32::MAX))
+    float(bytes >> 20)
 }
 
 #[cfg(test)]
@@ -89,7 +90,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_line_is_as_wide_as_was_asked_whatever_is_drawn(
+        fn a_line_has_the_requested_width_whatever_is_drawn(
             values in prop::collection::vec(prop::option::of(any::<f64>()), 0..100),
             top in any::<f64>(), width in 0_usize..80,
         ) {

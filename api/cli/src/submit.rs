@@ -90,7 +90,7 @@ impl Submit {
         self,
         around: &SubmitContext,
     ) -> Result<(SubmitRequest, Vec<String>), CommandFailure> {
-        let mut warnings = self.foreign.judge().map_err(CommandFailure::Usage)?;
+        let mut warnings = self.foreign.judge().map_err(CommandFailure::usage)?;
         let mut request =
             SubmitRequest { user: Some(around.user.clone()), ..SubmitRequest::default() };
         let headers = match (self.wrap, self.program.is_empty()) {
@@ -105,19 +105,19 @@ impl Submit {
             }
             (None, true) => {
                 let script = JobScript::find(&self.script)?;
-                let headers = headers::read(&script.name, &script.text)
-                    .map_err(|bad| CommandFailure::Refused(bad.to_string()))?;
+                let headers =
+                    headers::read(&script.name, &script.text).map_err(CommandFailure::refused)?;
                 request.name = Some(script.name);
                 request.script = Some(script.text);
                 headers
             }
         };
         warnings.extend(headers.warnings);
-        self.options.gpu().map_err(CommandFailure::Usage)?;
-        let options = headers.options.under(self.options).map_err(CommandFailure::Usage)?;
+        self.options.gpu().map_err(CommandFailure::usage)?;
+        let options = headers.options.under(self.options).map_err(CommandFailure::usage)?;
         options
             .write_into(&mut request, &around.folder, &around.environment)
-            .map_err(CommandFailure::Usage)?;
+            .map_err(CommandFailure::usage)?;
         Ok((request, warnings))
     }
 }
@@ -156,7 +156,7 @@ fn with_option_names(mut failed: ClientError) -> ClientError {
 impl SubmitContext {
     fn find() -> Result<Self, CommandFailure> {
         let folder = std::env::current_dir().map_err(|bad| {
-            CommandFailure::Refused(format!("the current folder can't be used: {bad}"))
+            CommandFailure::refused(format!("the current folder can't be used: {bad}"))
         })?;
         // Variables that aren't text can't be handed over: JSON has no bytes.
         let environment: BTreeMap<String, String> = std::env::vars_os()

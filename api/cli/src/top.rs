@@ -63,7 +63,7 @@ impl Top {
         // The alternate screen: what stood there before comes back in the end.
         write_out("\x1b[?1049h\x1b[?25l")?;
         let shown = loop {
-            if let Err(failure) = self.picture(session).await {
+            if let Err(failure) = self.draw_screen(session).await {
                 break Err(failure);
             }
             tokio::select! {
@@ -75,7 +75,7 @@ impl Top {
         shown
     }
 
-    async fn picture(&self, session: &CommandSession) -> Result<(), CommandFailure> {
+    async fn draw_screen(&self, session: &CommandSession) -> Result<(), CommandFailure> {
         let series = self.series(session).await?;
         let gpus = session.client.gpus().await?;
         let text = draw(&series, Some(&gpus), session.screen);
@@ -87,9 +87,9 @@ impl Top {
 /// Draws a frame over the previous one, cut to the terminal.
 fn frame(text: &str, lines: usize) -> String {
     let total = text.lines().count();
-    let room = lines.saturating_sub(1).max(1);
+    let space = lines.saturating_sub(1).max(1);
     let mut frame = String::from("\x1b[H");
-    let whole = if total > room { room.saturating_sub(1) } else { total };
+    let whole = if total > space { space.saturating_sub(1) } else { total };
     for line in text.lines().take(whole) {
         let _ = write!(frame, "{line}\x1b[K\r\n");
     }
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_never_told_is_said_to_be_missing() {
+    fn what_was_never_reported_is_shown_as_missing() {
         let all = ClusterSeries { items: vec![gpu(Vec::new())] };
 
         assert!(draw(&all, None, PLAIN).contains("no measurements"));
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn a_picture_never_has_more_lines_than_the_terminal() {
+    fn a_drawing_never_has_more_lines_than_the_terminal() {
         let text = "x\n".repeat(100);
         for lines in 1..30 {
             assert!(

@@ -36,9 +36,9 @@ fn draw(report: &UsageReport) -> String {
         }
         (true, None) => "All past usage counts in full, for as long as history is kept.".to_owned(),
         (true, Some(half)) => {
-            let half = std::time::Duration::try_from_secs_f64(half).unwrap_or_default();
-            let half = Millis::new(u64::try_from(half.as_millis()).unwrap_or(u64::MAX));
-            let half = String::from(RetentionTime::For(half));
+            let half = std::time::Duration::try_from_secs_f64(half).ok();
+            let half = half.and_then(|half| u64::try_from(half.as_millis()).ok());
+            let half = String::from(RetentionTime::For(Millis::new(half.unwrap_or_default())));
             format!("Past usage is weighted by half for each {half} of age.")
         }
     };

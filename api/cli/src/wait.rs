@@ -4,14 +4,14 @@ use clap::Args;
 
 use super::array_wait::{exit_code, wait_for};
 use super::failure::CommandFailure;
-use super::jobs::{JobWord, flatten, job_word};
+use super::jobs::{JobWord, flatten, parse_jobs};
 use super::session::CommandSession;
 use tessera_api_types::{JobPage, JobView};
 
 #[derive(Args)]
 pub struct Wait {
     /// Jobs such as 42 (for an array: all its tasks), 42_7 or 42_[1-5]
-    #[arg(required = true, value_name = "JOB", value_parser = job_word)]
+    #[arg(required = true, value_name = "JOB", value_parser = parse_jobs)]
     jobs: Vec<JobWord>,
 }
 

@@ -27,7 +27,7 @@ pub enum ClientError {
     },
 
     /// The controller refused: change the request.
-    #[error("{}", Told(.0))]
+    #[error("{}", RefusalText(.0))]
     Refused(Box<ProblemDetails>),
 
     /// The answer breaks the contract: something else listens there, or versions differ.
@@ -51,9 +51,9 @@ impl ClientError {
 }
 
 /// A problem as a sentence: what was wrong, what would be right, where to read more.
-struct Told<'a>(&'a ProblemDetails);
+struct RefusalText<'a>(&'a ProblemDetails);
 
-impl fmt::Display for Told<'_> {
+impl fmt::Display for RefusalText<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let ProblemDetails { title, detail, field, expected, trace_id, .. } = self.0;
         match (detail.is_empty(), field) {
@@ -93,9 +93,9 @@ mod tests {
 
     #[test]
     fn a_refusal_names_the_field_and_what_would_be_right() {
-        let told = ClientError::Refused(Box::new(problem())).to_string();
+        let text = ClientError::Refused(Box::new(problem())).to_string();
 
-        assert_eq!(told, "priority: 10 is out of range; expected 0 (highest) to 9 (lowest)");
+        assert_eq!(text, "priority: 10 is out of range; expected 0 (highest) to 9 (lowest)");
     }
 
     #[test]

@@ -171,8 +171,8 @@ impl ApiClient {
         let mut filter = JobFilter { limit: Some(PAGE_JOBS), ..filter.clone() };
         let mut all = JobPage { items: Vec::new(), next_cursor: None };
         while all.items.len() < at_most {
-            let missing = u32::try_from(at_most - all.items.len()).unwrap_or(PAGE_JOBS);
-            filter.limit = Some(missing.min(PAGE_JOBS));
+            let missing = u32::try_from(at_most - all.items.len());
+            filter.limit = Some(missing.map_or(PAGE_JOBS, |missing| missing.min(PAGE_JOBS)));
             let page = self.jobs(&filter).await?;
             all.items.extend(page.items);
             all.next_cursor = page.next_cursor.clone();

@@ -120,7 +120,7 @@ impl ApiClient {
     /// # Errors
     ///
     /// [`ClientError::Refused`] with status 404 if there is no such plan.
-    pub async fn layout_change(&self, plan: &str) -> Result<LayoutPlan, ClientError> {
+    pub async fn layout_plan(&self, plan: &str) -> Result<LayoutPlan, ClientError> {
         self.fetch(&format!("v1/layouts/{}", segment(plan))).await
     }
 

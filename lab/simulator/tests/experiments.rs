@@ -52,32 +52,42 @@ fn a_report_needs_no_network_and_shows_every_job() {
     let outcome = run(setup, &mut |_| {}).unwrap();
     let summary = Summary::new(&outcome, &WorkloadBounds::new(&jobs, &fleet, &overheads));
 
-    let page = report::html("a <title>", &[(outcome, summary)]);
+    let page = report::render_page("a <title>", &[(outcome, summary)]).unwrap();
 
-    assert!(page.contains("a &lt;title>"), "text is escaped");
-    assert!(!page.contains("http") && !page.contains("<script"), "nothing is loaded");
+    assert!(page.contains("a &lt;title&gt;"), "text is escaped");
+    // The only address is the name of SVG, which no browser loads.
+    let addresses = page.matches("http").count();
+    assert_eq!(addresses, page.matches("xmlns=\"http://www.w3.org/2000/svg\"").count());
+    assert!(!page.contains("<script") && !page.contains("url("), "nothing is loaded");
     assert!(
         (1..=20).all(|job| page.contains(&format!("<title>job {job} on GPU 0, memory slices")))
     );
     assert!(page.contains("<title>instance on GPU 0, memory slices"), "slices are drawn, too");
-    let plots = [
-        "Makespan",
-        "System throughput",
-        "Energy of all GPUs",
-        "Time from submit to end",
-        "Compute slices that jobs have, over time",
-        "(fragmentation), over time",
-        "Jobs that are done, of all, over time",
-        "Jobs that wait, over time",
-        "Power of all GPUs, over time",
-        "Who was where under tessera",
-    ];
-    for plot in plots {
+    let drawing_of = |plot: &str| {
         let (_, behind) = page.split_once(plot).unwrap_or_else(|| panic!("no plot of {plot}"));
-        let drawing = &behind[..behind.find("</svg>").unwrap()];
-        // A curve may begin anywhere: that of times does where the shortest job's is.
-        let curve = drawing.split_once("points=\"").is_some_and(|(_, path)| !path.starts_with('"'));
-        let drawn = drawing.contains("<rect") || curve;
-        assert!(drawn, "the plot of {plot} is empty: {drawing}");
+        &behind[..behind.find("</svg>").unwrap()]
+    };
+    for bars in ["Makespan", "System throughput", "Energy of all GPUs"] {
+        // The first one is the background.
+        assert!(drawing_of(bars).matches("<rect").count() >= 2, "no bar of {bars}");
     }
+    for (curve, axis) in [
+        ("Time from submit to end", "time from submit to end (s)"),
+        ("Compute slices that jobs have, over time", "% of all compute slices"),
+        ("(fragmentation), over time", "% of all compute slices"),
+        ("Jobs that are done, of all, over time", "% of all jobs"),
+        ("Jobs that wait, over time", "jobs"),
+        ("Power of all GPUs, over time", "kW"),
+    ] {
+        let drawing = drawing_of(curve);
+        // The longest line is the curve: axes, ticks and the legend have two or three points.
+        let lines = drawing.split("points=\"").skip(1);
+        let longest = lines.map(|line| line[..line.find('"').unwrap()].matches(',').count()).max();
+        assert!(longest > Some(5), "no curve of {curve}: {drawing}");
+        assert!(
+            drawing.contains(axis) && drawing.contains("tessera"),
+            "no axis, no legend: {curve}"
+        );
+    }
+    assert!(drawing_of("Who was where under tessera").contains("<rect"));
 }

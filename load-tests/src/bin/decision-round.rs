@@ -82,14 +82,14 @@ impl Layouts {
 
 /// What the jobs request.
 #[derive(Clone, Copy, Debug)]
-enum Asks {
+enum RequestMix {
     /// The smallest slice, all of them: the most starts in one round.
     Small,
     /// All sizes.
     Mixed,
 }
 
-impl Asks {
+impl RequestMix {
     const ALL: [Self; 2] = [Self::Small, Self::Mixed];
 
     const fn name(self) -> &'static str {
@@ -111,10 +111,10 @@ fn main() -> Result<()> {
     let mig = Arc::new(MigView::new(model.geometry())?);
     for scale in &options.scales {
         for layouts in Layouts::ALL {
-            for asks in Asks::ALL {
+            for mix in RequestMix::ALL {
                 let mut random = StdRng::seed_from_u64(options.seed);
                 let cluster = cluster(*scale, layouts, &mig, &mut random)?;
-                let queue = queue(*scale, asks, &mut random)?;
+                let queue = queue(*scale, mix, &mut random)?;
                 for name in &names {
                     let policy = find_policy(name).with_context(|| format!("no policy {name}"))?;
                     let measured = measure(policy.as_ref(), &cluster, &queue, options.rounds);
@@ -130,7 +130,7 @@ fn main() -> Result<()> {
                             "gpus": cluster.gpus.len(),
                             "queue": queue.len(),
                             "layouts": layouts.name(),
-                            "asks": asks.name(),
+                            "asks": mix.name(),
                             "rounds": options.rounds,
                             "starts": measured.starts,
                             "decisions": measured.decisions,
@@ -224,7 +224,7 @@ fn record(
     rounds: usize,
 ) -> Result<serde_json::Value> {
     let mut recorder = RoundRecorder::default();
-    let (mut asking, mut writing, mut sizes) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut deciding, mut writing, mut sizes) = (Vec::new(), Vec::new(), Vec::new());
     for round in 0..rounds.max(2) {
         let queue: Vec<&QueuedJob> = queue.iter().skip(round).collect();
         let begun = Instant::now();
@@ -232,20 +232,20 @@ fn record(
         let mut shown = queue.iter().copied();
         let decisions =
             decide_round(policy, cluster, answers.knowledge(), &mut shown, NOW, STARTS_MAX);
-        let asked = begun.elapsed();
+        let deciding_took = begun.elapsed();
         let input = RoundInput { cluster, queue: &queue, now: NOW, starts_max: STARTS_MAX };
-        let draft = recorder.draft_record(policy, input, answers, &decisions);
-        let record = recorder.keep_draft(draft);
-        writing.push(begun.elapsed() - asked);
-        asking.push(asked);
+        let prepared = recorder.draft_record(policy, input, answers, &decisions);
+        let record = recorder.keep_draft(prepared);
+        writing.push(begun.elapsed() - deciding_took);
+        deciding.push(deciding_took);
         sizes.push(serde_json::to_vec(&record)?.len());
     }
     let whole = (milliseconds(writing[0]), sizes[0]);
     let mut rest = writing.split_off(1);
     rest.sort_unstable();
-    asking.sort_unstable();
+    deciding.sort_unstable();
     Ok(serde_json::json!({
-        "asking_median_ms": milliseconds(asking[asking.len() / 2]),
+        "asking_median_ms": milliseconds(deciding[deciding.len() / 2]),
         "writing_median_ms": milliseconds(rest[rest.len() / 2]),
         "writing_whole_ms": whole.0,
         "text_bytes_mean": sizes[1..].iter().sum::<usize>() / (sizes.len() - 1),
@@ -341,12 +341,12 @@ fn instances(
     })
 }
 
-fn queue(scale: u32, asks: Asks, random: &mut StdRng) -> Result<Vec<QueuedJob>> {
+fn queue(scale: u32, mix: RequestMix, random: &mut StdRng) -> Result<Vec<QueuedJob>> {
     (1..=QUEUE * u64::from(scale))
         .map(|number| {
-            let gpu = match asks {
-                Asks::Small => GpuRequest::Unknown,
-                Asks::Mixed => match random.random_range(0..100) {
+            let gpu = match mix {
+                RequestMix::Small => GpuRequest::Unknown,
+                RequestMix::Mixed => match random.random_range(0..100) {
                     0..50 => GpuRequest::Memory(Bytes::from_mib(random.random_range(100..4_800))),
                     50..70 => {
                         GpuRequest::Memory(Bytes::from_mib(random.random_range(5_000..9_800)))

@@ -38,7 +38,7 @@ struct Arguments {
 }
 
 /// GPUs, and the profiles that are requested.
-const CARDS: [(&str, &str); 4] = [
+const MODELS: [(&str, &str); 4] = [
     ("a100-40gb", "plain"),
     ("a100-40gb", "all"),
     ("a30-24gb", "plain"),
@@ -135,31 +135,31 @@ struct Tally {
 }
 
 /// A GPU and what may be requested of it.
-struct Card {
+struct SimulatedGpu {
     key: &'static str,
     offer: &'static str,
     geometry: Geometry,
     space: StateSpace,
     /// Profiles on offer, each with the sum of the probabilities up to it.
-    chances: Vec<(ProfileId, f64)>,
+    cumulated_shares: Vec<(ProfileId, f64)>,
     /// Every multiset of profiles that can stand.
     legal: BTreeSet<Vec<ProfileId>>,
 }
 
-impl Card {
+impl SimulatedGpu {
     fn new(key: &'static str, offer: &'static str) -> anyhow::Result<Self> {
         let geometry = catalog::find(key)?.geometry();
         let offered = geometry.offer(offer)?;
         let space = StateSpace::new(&geometry, Some(&offered))?;
         let mut sum = 0.0;
-        let mut chances = Vec::new();
+        let mut cumulated_shares = Vec::new();
         for profile in geometry.profiles.iter().filter(|p| offered.contains(&p.id)) {
             sum += 1.0 / f64::from(profile.memory_slices);
-            chances.push((profile.id, sum));
+            cumulated_shares.push((profile.id, sum));
         }
         let states = space.states().context("known cards have few states")?;
         let legal = states.map(|state| multiset(&space.layout(state))).collect();
-        Ok(Self { key, offer, geometry, space, chances, legal })
+        Ok(Self { key, offer, geometry, space, cumulated_shares, legal })
     }
 
     fn profile(&self, id: ProfileId) -> anyhow::Result<&Profile> {
@@ -167,14 +167,14 @@ impl Card {
     }
 
     fn sum(&self) -> f64 {
-        self.chances.last().map_or(1.0, |(_, sum)| *sum)
+        self.cumulated_shares.last().map_or(1.0, |(_, sum)| *sum)
     }
 
     /// Draws a sequence. A request's mean stay is the unit of time.
     fn sequence(&self, load: f64, requests: usize, seed: u64) -> Vec<Request> {
         let mut random = StdRng::seed_from_u64(seed);
-        // Each profile brings as much load as any other: one slice for each unit of chance.
-        let count: f64 = self.chances.iter().map(|_| 1.0).sum();
+        // Each profile brings as much load as any other: one slice for each unit of its share.
+        let count: f64 = self.cumulated_shares.iter().map(|_| 1.0).sum();
         let mean_slices = count / self.sum();
         let rate = load * f64::from(self.geometry.memory_slices) / mean_slices;
         let mut now = 0.0;
@@ -182,8 +182,9 @@ impl Card {
             .map(|_| {
                 now += exponential(&mut random) / rate;
                 let drawn = random.random::<f64>() * self.sum();
-                let found = self.chances.iter().find(|(_, up_to)| drawn < *up_to);
-                let profile = found.or(self.chances.last()).map_or(ProfileId(0), |(id, _)| *id);
+                let found = self.cumulated_shares.iter().find(|(_, up_to)| drawn < *up_to);
+                let profile =
+                    found.or(self.cumulated_shares.last()).map_or(ProfileId(0), |(id, _)| *id);
                 Request { profile, arrives: now, stays: exponential(&mut random) }
             })
             .collect()
@@ -221,9 +222,9 @@ impl Card {
     fn run_around(&self, state: MigState, slot: Slot) -> u32 {
         let taken = self.taken(state);
         let mut run = self.geometry.mask(slot).unwrap_or(0);
-        let card = u64::MAX >> (64 - u32::from(self.geometry.memory_slices));
+        let all_slices = u64::MAX >> (64 - u32::from(self.geometry.memory_slices));
         loop {
-            let wider = (run | run << 1 | run >> 1) & !taken & card;
+            let wider = (run | run << 1 | run >> 1) & !taken & all_slices;
             if wider == run {
                 return run.count_ones();
             }
@@ -236,16 +237,16 @@ impl Card {
         self.space.layout(state).iter().map(mask).fold(0, |all, mask| all | mask)
     }
 
-    fn enough_free(&self, state: MigState, wanted: &Profile) -> bool {
+    fn enough_free(&self, state: MigState, profile: &Profile) -> bool {
         let total = self.geometry.profiles.iter().map(|p| p.compute_slices).max().unwrap_or(0);
         let layout = self.space.layout(state);
         let standing = layout.iter().filter_map(|slot| self.geometry.profile(slot.profile));
         let used: u32 = standing.map(|p| u32::from(p.compute_slices)).sum();
         let free = u32::from(self.geometry.memory_slices) - self.taken(state).count_ones();
-        let of_its_kind = layout.iter().filter(|slot| slot.profile == wanted.id).count();
-        free >= u32::from(wanted.memory_slices)
-            && used + u32::from(wanted.compute_slices) <= u32::from(total)
-            && of_its_kind < usize::from(wanted.max_instances)
+        let of_its_kind = layout.iter().filter(|slot| slot.profile == profile.id).count();
+        free >= u32::from(profile.memory_slices)
+            && used + u32::from(profile.compute_slices) <= u32::from(total)
+            && of_its_kind < usize::from(profile.max_instances)
     }
 
     fn could_stand(&self, state: MigState, more: ProfileId) -> bool {
@@ -309,10 +310,10 @@ fn mean(values: &[f64]) -> (f64, f64) {
 fn main() -> anyhow::Result<()> {
     let arguments = Arguments::parse();
     let mut figures = Vec::new();
-    for (key, offer) in CARDS {
-        let card = Card::new(key, offer)?;
+    for (key, offer) in MODELS {
+        let gpu = SimulatedGpu::new(key, offer)?;
         for load in &arguments.loads {
-            figures.push(compare(&card, *load, &arguments)?);
+            figures.push(compare(&gpu, *load, &arguments)?);
         }
     }
     let result = json!({
@@ -326,12 +327,12 @@ fn main() -> anyhow::Result<()> {
     machine::report(&result, arguments.out.as_deref())
 }
 
-fn compare(card: &Card, load: f64, arguments: &Arguments) -> anyhow::Result<Value> {
+fn compare(gpu: &SimulatedGpu, load: f64, arguments: &Arguments) -> anyhow::Result<Value> {
     let mut tallies = Rule::ALL.map(|rule| (rule, Tally::default()));
     for seed in (arguments.seed..).take(usize::try_from(arguments.sequences)?) {
-        let requests = card.sequence(load, arguments.requests, seed);
+        let requests = gpu.sequence(load, arguments.requests, seed);
         for (rule, tally) in &mut tallies {
-            card.run(*rule, &requests, seed, tally)?;
+            gpu.run(*rule, &requests, seed, tally)?;
         }
     }
     let (ours, _) = mean(&tallies[0].1.shares);
@@ -352,23 +353,23 @@ fn compare(card: &Card, load: f64, arguments: &Arguments) -> anyhow::Result<Valu
             })
         })
         .collect();
-    Ok(json!({ "card": card.key, "profiles": card.offer, "load": load, "rules": rules }))
+    Ok(json!({ "card": gpu.key, "profiles": gpu.offer, "load": load, "rules": rules }))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// The starts that the driver chooses for profiles asked for one after the other.
+    /// The starts that the driver chooses for profiles that are requested one after the other.
     fn chosen(key: &'static str, names: &[&str]) -> Vec<Option<u8>> {
-        let card = Card::new(key, "all").unwrap();
+        let gpu = SimulatedGpu::new(key, "all").unwrap();
         let mut random = StdRng::seed_from_u64(0);
         let mut state = MigState::EMPTY;
         let mut starts = Vec::new();
         for name in names {
-            let id = card.geometry.by_name(&name.parse().unwrap()).unwrap().id;
-            let slot = card.choose(Rule::Driver, state, id, &mut random);
-            state = slot.and_then(|slot| card.space.allocate(state, slot)).unwrap_or(state);
+            let id = gpu.geometry.by_name(&name.parse().unwrap()).unwrap().id;
+            let slot = gpu.choose(Rule::Driver, state, id, &mut random);
+            state = slot.and_then(|slot| gpu.space.allocate(state, slot)).unwrap_or(state);
             starts.push(slot.map(|slot| slot.start));
         }
         starts
@@ -390,11 +391,11 @@ mod tests {
 
     #[test]
     fn two_runs_of_one_seed_are_the_same() {
-        let card = Card::new("a30-24gb", "plain").unwrap();
+        let gpu = SimulatedGpu::new("a30-24gb", "plain").unwrap();
         let run = || {
             let mut tally = Tally::default();
-            let requests = card.sequence(0.7, 300, 5);
-            card.run(Rule::Random, &requests, 5, &mut tally).unwrap();
+            let requests = gpu.sequence(0.7, 300, 5);
+            gpu.run(Rule::Random, &requests, 5, &mut tally).unwrap();
             (tally.refused, tally.fragmented, tally.avoidable)
         };
 

@@ -69,27 +69,27 @@ fn main() -> Result<()> {
         let cluster = cluster(*scale, &mig, &mut random)?;
         let queue = queue(options.jobs * u64::from(*scale), options.gangs, &mut random)?;
         let mut times: Vec<Took> = Vec::new();
-        let mut said = Vec::new();
+        let mut decisions_made = Vec::new();
         for _ in 0..options.rounds.max(1) {
             let mut shown = queue.iter().take(options.shown);
             let (decided, took) = timed(|| {
                 decide_round(&*policy, &cluster, Knowledge::NONE, &mut shown, NOW, STARTS_MAX)
             });
-            said = decided;
+            decisions_made = decided;
             times.push(took);
         }
         let started = |decision: &&Decision| matches!(decision, Decision::Start { .. });
-        let mut told = summed(&times);
-        told["policy"] = options.policy.as_str().into();
-        told["scale"] = (*scale).into();
-        told["gpus"] = cluster.gpus.len().into();
-        told["queue"] = queue.len().into();
-        told["shown"] = options.shown.min(queue.len()).into();
-        told["gang_members"] = queue.iter().filter(|job| job.gang.is_some()).count().into();
-        told["rounds"] = times.len().into();
-        told["starts"] = said.iter().filter(started).count().into();
-        told["decisions"] = said.len().into();
-        println!("{told}");
+        let mut result = summed(&times);
+        result["policy"] = options.policy.as_str().into();
+        result["scale"] = (*scale).into();
+        result["gpus"] = cluster.gpus.len().into();
+        result["queue"] = queue.len().into();
+        result["shown"] = options.shown.min(queue.len()).into();
+        result["gang_members"] = queue.iter().filter(|job| job.gang.is_some()).count().into();
+        result["rounds"] = times.len().into();
+        result["starts"] = decisions_made.iter().filter(started).count().into();
+        result["decisions"] = decisions_made.len().into();
+        println!("{result}");
     }
     Ok(())
 }

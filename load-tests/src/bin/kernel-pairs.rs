@@ -66,8 +66,8 @@ struct Arguments {
     #[arg(long)]
     timeline: Option<PathBuf>,
     /// Print what happens as text, instead of the result.
-    #[arg(long)]
-    tell: bool,
+    #[arg(long = "tell")]
+    is_text: bool,
 }
 
 fn main() -> Result<()> {
@@ -88,7 +88,7 @@ fn main() -> Result<()> {
         "switch_us": arguments.switch_us,
         "pairs": rows,
     });
-    if arguments.tell {
+    if arguments.is_text {
         if let Some(file) = &arguments.out {
             fs::write(file, serde_json::to_string_pretty(&result)? + "\n")?;
         }
@@ -98,8 +98,8 @@ fn main() -> Result<()> {
 }
 
 fn play(arguments: &Arguments, pair: &ProgramPair, timeline: Option<&PathBuf>) -> Result<Value> {
-    let tell = |line: String| {
-        if arguments.tell {
+    let print_step = |line: String| {
+        if arguments.is_text {
             println!("    {line}");
         } else {
             eprintln!("pair {}: {line}", pair.letter);
@@ -118,18 +118,18 @@ fn play(arguments: &Arguments, pair: &ProgramPair, timeline: Option<&PathBuf>) -
     let high = pair.high.name;
     let tasks = enough(&pair.high, stretch, (RUN_MIN, arguments.tasks));
     let measured = enough(&pair.high, stretch, (RUN_MIN, arguments.measured));
-    tell(format!("{high} alone"));
+    print_step(format!("{high} alone"));
     let alone = stage.alone(tasks)?;
-    tell(format!("{high} and {} as the driver shares by default", pair.low.name));
+    print_step(format!("{high} and {} as the driver shares by default", pair.low.name));
     let default = stage.by_default(tasks)?;
-    tell("each by itself under the shim, for the queue to measure".to_owned());
+    print_step("each by itself under the shim, for the queue to measure".to_owned());
     stage.measure(measured)?;
     let single = stage.alone_in_sharing(tasks)?;
-    tell("both under the shim: Q0 and Q9".to_owned());
+    print_step("both under the shim: Q0 and Q9".to_owned());
     let (tessera, [high_tally, low_tally]) = stage.shared(tasks)?;
     let mut steady = Value::Null;
     if arguments.steady > 0 {
-        tell("the low one once a second, beside the high one without a pause".to_owned());
+        print_step("the low one once a second, beside the high one without a pause".to_owned());
         let [high, _] = programs;
         let setting = Setting { run_in: 1, ..setting };
         let stage = Stage::new(setting, [high, program(&pair.low, stretch, PAUSE)])?;
@@ -142,17 +142,17 @@ fn play(arguments: &Arguments, pair: &ProgramPair, timeline: Option<&PathBuf>) -
     }
     let ideal =
         |played: &Played| ideal(pair, stretch, Nanos::from_micros(arguments.switch_us), played);
-    let told = |name: &str, played: &Played| {
+    let describe = |name: &str, played: &Played| {
         let (times, low) = (played.ratio_to(&alone), played.low_of_gaps(&alone));
-        tell(format!(
+        print_step(format!(
             "{name}: {high} takes {times:.3} times as long as alone; the other gets {:.0} % of \
              the device's idle time, {:.0} % of what would fit",
             low * 100.0,
             played.fills(ideal(played).here) * 100.0
         ));
     };
-    told("default sharing", &default);
-    told("Tessera", &tessera);
+    describe("default sharing", &default);
+    describe("Tessera", &tessera);
     Ok(json!({
         "pair": pair.letter.to_string(),
         "high": high,

@@ -66,30 +66,30 @@ fn main() -> Result<()> {
             let waits: Vec<Took> = (0..options.rounds)
                 .map(|round| rig.timed(vec![Input::Tick], Millis::from_secs(3 * round)))
                 .collect();
-            tell(*scale, policy, "all busy: nobody starts", waits);
+            print_times(*scale, policy, "all busy: nobody starts", waits);
             let ends = (0..options.rounds).map(|round| {
                 let ended = rig.ended(round + 1);
                 rig.timed(ended, Millis::from_secs(3 * (options.rounds + round)))
             });
-            tell(*scale, policy, "a GPU's jobs end: others start", ends.collect());
+            print_times(*scale, policy, "a GPU's jobs end: others start", ends.collect());
             let last = QUEUE * u64::from(*scale);
-            let asked = (0..options.rounds).map(|_| rig.asked_about(last)).collect();
-            tell(*scale, policy, "explain the last of the queue: in the placer", asked);
-            let told = (0..options.rounds).map(|_| rig.explained(last)).collect();
-            tell(*scale, policy, "explain the last of the queue: all of it", told);
+            let explains = (0..options.rounds).map(|_| rig.time_explain(last)).collect();
+            print_times(*scale, policy, "explain the last of the queue: in the placer", explains);
+            let explained = (0..options.rounds).map(|_| rig.explained(last)).collect();
+            print_times(*scale, policy, "explain the last of the queue: all of it", explained);
         }
     }
     Ok(())
 }
 
-fn tell(scale: u32, policy: &str, what: &str, times: Vec<Took>) {
-    let mut told = summed(&times);
-    told["policy"] = policy.into();
-    told["gpus"] = (NODES * GPUS_PER_NODE * scale).into();
-    told["queue"] = (QUEUE * u64::from(scale)).into();
-    told["round"] = what.into();
-    told["rounds"] = times.len().into();
-    println!("{told}");
+fn print_times(scale: u32, policy: &str, what: &str, times: Vec<Took>) {
+    let mut result = summed(&times);
+    result["policy"] = policy.into();
+    result["gpus"] = (NODES * GPUS_PER_NODE * scale).into();
+    result["queue"] = (QUEUE * u64::from(scale)).into();
+    result["round"] = what.into();
+    result["rounds"] = times.len().into();
+    println!("{result}");
 }
 
 struct Rig {
@@ -102,10 +102,11 @@ impl Rig {
     fn new(scale: u32, policy: &str) -> Result<Self> {
         let geometry = catalog::models().get(MODEL).context("the catalogue has this model")?;
         let geometry = geometry.geometry();
-        let mut picture = StoreSnapshot { runs: lessons(), ..StoreSnapshot::default() };
+        let mut snapshot =
+            StoreSnapshot { runs: training_samples(), ..StoreSnapshot::default() };
         let mut inputs = Vec::new();
         for node in 0..NODES * scale {
-            picture.nodes.push(node_row(node)?);
+            snapshot.nodes.push(node_row(node)?);
             inputs.push(hello(node)?);
             for index in 0..GPUS_PER_NODE {
                 let report = report(node, index, &geometry)?;
@@ -115,16 +116,16 @@ impl Rig {
                         + u64::from((node * GPUS_PER_NODE + index) * 7)
                         + u64::from(instance.slot.start);
                     let row = live_row(number, node, &report, instance.slot);
-                    picture.launch_specs.insert(row.job, sheet(number)?);
+                    snapshot.launch_specs.insert(row.job, launch_spec(number)?);
                     inputs.push(frame(node, running(number)));
-                    picture.live.push(row);
+                    snapshot.live.push(row);
                 }
-                picture.gpus.push(GpuRow { node: node_id(node), layout_gen: 0, report });
+                snapshot.gpus.push(GpuRow { node: node_id(node), layout_gen: 0, report });
             }
             inputs.push(frame(node, ToController::InventoryDone));
         }
         for number in 1..=QUEUE * u64::from(scale) {
-            picture.waiting.push(SubmittedJob::new(
+            snapshot.waiting.push(SubmittedJob::new(
                 JobId::from_number(number),
                 &spec(number)?,
                 None,
@@ -134,7 +135,7 @@ impl Rig {
         let policy = tessera_placement::by_name(policy).context("no such policy")?;
         let controller = ControllerId::from_uuid(Uuid::from_u128(9));
         let terms = LeaseTerms::default();
-        let mut cluster = ClusterState::new(5, controller, terms, policy, picture, START);
+        let mut cluster = ClusterState::new(5, controller, terms, policy, snapshot, START);
         // As a controller does it by default.
         cluster.set_improve_budget(Duration::from_millis(10), Arc::new(Running::start()));
         let mut rig = Self { cluster, scale };
@@ -150,19 +151,20 @@ impl Rig {
         }
         let step = || self.cluster.step(inputs, START.plus(after), &mut Uuid::now_v7);
         let (round, took) = timed(step);
-        let sheets: HashMap<JobId, LaunchSpec> = round
+        let specs: HashMap<JobId, LaunchSpec> = round
             .jobs
             .reservations
             .iter()
-            .filter_map(|r| Some((r.job, sheet(r.job.number()).ok()?)))
+            .filter_map(|r| Some((r.job, launch_spec(r.job.number()).ok()?)))
             .collect();
-        self.cluster.set_launch_specs(sheets, &HashMap::new());
+        self.cluster.set_launch_specs(specs, &HashMap::new());
         took
     }
 
-    /// Returns the ends of all jobs that ran on one GPU.
-    fn ended(&self, gpu: u64) -> Vec<Input> {
-        let gpu = u32::try_from(gpu).unwrap_or(0) % (NODES * GPUS_PER_NODE * self.scale);
+    /// Returns the ends of all jobs that ran on one GPU, another one in each round.
+    fn ended(&self, round: u64) -> Vec<Input> {
+        let gpus = u64::from(NODES * GPUS_PER_NODE * self.scale);
+        let gpu = u32::try_from(round % gpus).expect("the number of GPUs has 32 bits");
         let first = RUNNING + u64::from(gpu * 7);
         let of = |number: u64| {
             let mut record = record_without_exit(Outcome::Succeeded, String::new());
@@ -178,7 +180,7 @@ impl Rig {
         (first..first + u64::from(JOBS_PER_GPU)).map(of).collect()
     }
 
-    fn asked_about(&self, job: u64) -> Took {
+    fn time_explain(&self, job: u64) -> Took {
         timed(|| self.cluster.explain_query(JobId::from_number(job))).1
     }
 
@@ -204,7 +206,7 @@ fn spec(number: u64) -> Result<JobSpec> {
     Ok(JobSpec::parse(raw)?)
 }
 
-fn sheet(number: u64) -> Result<LaunchSpec> {
+fn launch_spec(number: u64) -> Result<LaunchSpec> {
     Ok(LaunchSpec {
         gang: None,
         spec: Arc::new(spec(number)?),
@@ -221,8 +223,8 @@ fn sheet(number: u64) -> Result<LaunchSpec> {
 }
 
 /// Every task of every user was seen on three slices, eight times each.
-fn lessons() -> Vec<RunSample> {
-    let mut lessons = Vec::new();
+fn training_samples() -> Vec<RunSample> {
+    let mut samples = Vec::new();
     for number in 0..TASKS * 20 {
         let Ok(spec) = spec(number) else { continue };
         let task = task_key(&spec.user, spec.task_key.as_deref(), &spec.run.program);
@@ -231,7 +233,7 @@ fn lessons() -> Vec<RunSample> {
         {
             for run in 0..8 {
                 let secs = (600 + 60 * (number % TASKS)) * slower + run;
-                lessons.push(RunSample {
+                samples.push(RunSample {
                     task: task.clone(),
                     on: SliceKind { model: MODEL.to_owned(), profile: profile.to_owned(), part },
                     ran: Millis::from_secs(secs),
@@ -239,7 +241,7 @@ fn lessons() -> Vec<RunSample> {
             }
         }
     }
-    lessons
+    samples
 }
 
 fn node_id(node: u32) -> NodeId {

@@ -71,9 +71,9 @@ fn questions(
     space: &StateSpace,
 ) -> anyhow::Result<Vec<(MigState, ProfileId)>> {
     let states: Vec<MigState> = space.states().context("the model has few states")?.collect();
-    let ask = |state: MigState| geometry.profiles.iter().map(move |p| (state, p.id));
+    let questions_about = |state: MigState| geometry.profiles.iter().map(move |p| (state, p.id));
     let fits = |(state, id): &(MigState, ProfileId)| space.best_placement(*state, *id).is_some();
-    let mut questions: Vec<_> = states.into_iter().flat_map(ask).filter(fits).collect();
+    let mut questions: Vec<_> = states.into_iter().flat_map(questions_about).filter(fits).collect();
     let mut random = StdRng::seed_from_u64(1);
     for last in (1..questions.len()).rev() {
         questions.swap(last, random.random_range(0..=last));
@@ -89,9 +89,9 @@ fn lookups(
     let mut ahead = questions.iter().cycle();
     let batch: f64 = (0..arguments.batch).map(|_| 1.0).sum();
     let samples = (0..arguments.samples).map(|_| {
-        let asked: Vec<_> = ahead.by_ref().take(arguments.batch).copied().collect();
+        let some: Vec<_> = ahead.by_ref().take(arguments.batch).copied().collect();
         let begun = Instant::now();
-        for (state, profile) in &asked {
+        for (state, profile) in &some {
             black_box(space.best_placement(black_box(*state), black_box(*profile)));
         }
         begun.elapsed().as_secs_f64() * 1e9 / batch

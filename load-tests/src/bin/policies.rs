@@ -17,7 +17,7 @@ use tessera_simulator::cluster::bounds::WorkloadBounds;
 use tessera_simulator::cluster::fleet::GpuFleet;
 use tessera_simulator::cluster::job::{JobClass, SimulatedJob};
 use tessera_simulator::cluster::metrics::{RunOutcome, Summary};
-use tessera_simulator::cluster::number::{count, seconds};
+use tessera_simulator::cluster::number::{count, float, seconds};
 use tessera_simulator::cluster::overheads::Overheads;
 use tessera_simulator::cluster::{SimulationSetup, policy_with, run, workload};
 
@@ -291,25 +291,26 @@ fn row(case: &Case, runs: &Runs) -> Option<Value> {
     let Runs { policy: name, summaries: runs, online_s, took_s, .. } = runs;
     let online =
         (!online_s.is_empty()).then(|| online_s.iter().sum::<f64>() / count(online_s.len()));
-    let told = online.map_or_else(String::new, |mean| format!("  online jct {mean:.1}"));
-    let count = f64::from(u32::try_from(runs.len()).ok().filter(|count| *count > 0)?);
-    let mean = |of: &dyn Fn(&Summary) -> f64| runs.iter().map(of).sum::<f64>() / count;
+    let of_online_jobs = online.map_or_else(String::new, |mean| format!("  online jct {mean:.1}"));
+    if runs.is_empty() {
+        return None;
+    }
+    let mean = |of: &dyn Fn(&Summary) -> f64| runs.iter().map(of).sum::<f64>() / count(runs.len());
     let spread = |of: &dyn Fn(&Summary) -> f64| {
         let middle = mean(of);
-        (runs.iter().map(|r| (of(r) - middle).powi(2)).sum::<f64>() / count).sqrt()
+        (runs.iter().map(|r| (of(r) - middle).powi(2)).sum::<f64>() / count(runs.len())).sqrt()
     };
     let jct = mean(&|r| r.jct_mean_s);
     let makespan = mean(&|r| r.makespan_s);
-    let per_job = |of: &dyn Fn(&Summary) -> u64| {
-        mean(&|r| f64::from(u32::try_from(of(r)).unwrap_or(u32::MAX)))
-    };
+    let per_job = |of: &dyn Fn(&Summary) -> u64| mean(&|r| float(of(r)));
     let jct_over = jct / mean(&|r| r.bound_jct_mean_s);
     let makespan_over = makespan / mean(&|r| r.bound_makespan_s);
     let authors = case.authors.iter().find(|(policy, ..)| policy == name);
     let off = authors.map(|(_, a, b)| (100.0 * (jct / a - 1.0), 100.0 * (makespan / b - 1.0)));
-    let beside = off.map_or_else(String::new, |(a, b)| format!("  authors {a:+.1} % {b:+.1} %"));
+    let against_authors =
+        off.map_or_else(String::new, |(a, b)| format!("  authors {a:+.1} % {b:+.1} %"));
     println!(
-        "  {name:15} jct {jct:9.1} ±{:.1} (x{jct_over:.3}) p50 {:8.1} p95 {:9.1} max {:9.1} makespan {makespan:9.1} ±{:.1} (x{makespan_over:.3}) stp {:.3} energy {:9.0} kJ cuts {:6.0} moves {:6.0} late {:4.1} wait max {:8.0}  {took_s:.2} s{told}{beside}",
+        "  {name:15} jct {jct:9.1} ±{:.1} (x{jct_over:.3}) p50 {:8.1} p95 {:9.1} max {:9.1} makespan {makespan:9.1} ±{:.1} (x{makespan_over:.3}) stp {:.3} energy {:9.0} kJ cuts {:6.0} moves {:6.0} late {:4.1} wait max {:8.0}  {took_s:.2} s{of_online_jobs}{against_authors}",
         spread(&|r| r.jct_mean_s),
         mean(&|r| r.jct_p50_s),
         mean(&|r| r.jct_p95_s),
@@ -319,7 +320,7 @@ fn row(case: &Case, runs: &Runs) -> Option<Value> {
         mean(&|r| r.energy_j) / 1_000.0,
         per_job(&|r| r.reconfigurations),
         per_job(&|r| r.moves),
-        mean(&|r| f64::from(u32::try_from(r.deadlines_missed).unwrap_or(0))),
+        mean(&|r| count(r.deadlines_missed)),
         mean(&|r| r.wait_max_s),
     );
     Some(json!({
@@ -335,7 +336,7 @@ fn row(case: &Case, runs: &Runs) -> Option<Value> {
         "jct_p95_s_spread": spread(&|r| r.jct_p95_s), "energy_j_spread": spread(&|r| r.energy_j),
         "reconfigurations": per_job(&|r| r.reconfigurations), "moves": per_job(&|r| r.moves),
         "preemptions": per_job(&|r| r.preemptions),
-        "deadlines_missed": mean(&|r| f64::from(u32::try_from(r.deadlines_missed).unwrap_or(0))),
+        "deadlines_missed": mean(&|r| count(r.deadlines_missed)),
         "simulated_in_s": took_s,
         "against_authors_percent": off.map(|(a, b)| json!({ "jct_mean": a, "makespan": b })),
     }))

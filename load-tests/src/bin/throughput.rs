@@ -56,7 +56,7 @@ fn main() -> anyhow::Result<()> {
 fn measure(arguments: &Arguments, nodes: usize, output: Output) -> anyhow::Result<Value> {
     let plan = (1..=nodes).fold(Plan::new(), |plan, n| plan.node(&format!("n{n}"), "a100-40gb"));
     let cluster = plan.start();
-    // Cuts every card once: the figure is of jobs, not of layouts.
+    // Creates every layout once: the figure is of jobs, not of layouts.
     cluster.submit(&array(u32::try_from(nodes * SLICES * 2)?, output));
     wait_drained(&cluster, Duration::from_secs(300));
 
@@ -100,11 +100,11 @@ fn measure(arguments: &Arguments, nodes: usize, output: Output) -> anyhow::Resul
 /// Returns how many rounds the controller recorded, and how many bytes they take.
 fn recorded(cluster: &tessera_load_tests::cluster::Cluster) -> anyhow::Result<(u64, f64)> {
     let socket = cluster.controller_data().join("pg/s").display().to_string();
-    let told = Command::new(postgres::program("psql"))
+    let output = Command::new(postgres::program("psql"))
         .args(["-h", &socket, "-U", "tessera", "-X", "-A", "-t", "-F", " ", "-d", "postgres", "-c"])
         .arg("SELECT count(*), sum(bytes) FROM placement_rounds")
         .output()?;
-    let text = String::from_utf8(told.stdout)?;
+    let text = String::from_utf8(output.stdout)?;
     let (rounds, bytes) = text.trim().split_once(' ').context("two numbers")?;
     Ok((rounds.parse()?, bytes.parse()?))
 }

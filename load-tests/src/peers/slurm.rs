@@ -31,10 +31,10 @@ pub fn slurm_throughput(places: usize) -> anyhow::Result<f64> {
     let range = format!("--array=1-{tasks}");
     let submit =
         ["-p", "all", "-n", "1", &range, "-o", "/dev/null", "-e", "/dev/null", "--wrap=/bin/true"];
-    slurm.ask("sbatch", &submit)?;
+    slurm.run_command("sbatch", &submit)?;
     let limit = Duration::from_secs(60) + Duration::from_secs(u64::try_from(ROUNDS)?) * 10;
     wait::until_every(Duration::from_millis(200), limit, "every task of the array ended", || {
-        slurm.ask("squeue", &["-h", "-o", "%i"]).ok().filter(|left| left.trim().is_empty())
+        slurm.run_command("squeue", &["-h", "-o", "%i"]).ok().filter(|left| left.trim().is_empty())
     });
     Ok(f64::from(u32::try_from(tasks)?) / started.elapsed().as_secs_f64())
 }
@@ -68,12 +68,17 @@ impl Slurm {
             Duration::from_millis(200),
             Duration::from_secs(60),
             "Slurm's node is idle",
-            || slurm.ask("sinfo", &["-h", "-o", "%t"]).ok().filter(|state| state.trim() == "idle"),
+            || {
+                slurm
+                    .run_command("sinfo", &["-h", "-o", "%t"])
+                    .ok()
+                    .filter(|state| state.trim() == "idle")
+            },
         );
         Ok(slurm)
     }
 
-    fn ask(&self, program: &str, arguments: &[&str]) -> anyhow::Result<String> {
+    fn run_command(&self, program: &str, arguments: &[&str]) -> anyhow::Result<String> {
         let answer = Command::new(program_path(program)?)
             .env("SLURM_CONF", self.folder.path().join("slurm.conf"))
             .args(arguments)

@@ -114,12 +114,16 @@ pub fn kill_at_every_point(program: &Path, folder: &Path, change: Change) -> any
             geometry.check(found.keys()).context("an overlap")
         };
         judged().with_context(|| format!("killed at call {point}"))?;
-        for (layout_gen, steps, wanted) in [(layout_gen, &there, new), (layout_gen + 1, &back, old)]
+        for (layout_gen, steps, expected_slot) in
+            [(layout_gen, &there, new), (layout_gen + 1, &back, old)]
         {
             done(&part.apply(layout_gen, steps)?).with_context(|| format!("after call {point}"))?;
             let found = standing(&node)?;
             let slots: BTreeSet<Slot> = found.keys().copied().collect();
-            ensure!(slots == BTreeSet::from([busy, wanted]), "after call {point}: {found:?}");
+            ensure!(
+                slots == BTreeSet::from([busy, expected_slot]),
+                "after call {point}: {found:?}"
+            );
             for step in steps {
                 let cut = matches!(step, PlanStep::Cut(slot, cut) if found[slot].cut != *cut);
                 ensure!(!cut, "after call {point}: {step:?} ended, and {found:?} stands");
@@ -145,7 +149,7 @@ fn hung_or_ended(
     let began = Instant::now();
     while began.elapsed() < PATIENCE {
         match part.lines.try_recv() {
-            Ok(said) => return Ok(Some(serde_json::from_str(&said)?)),
+            Ok(report) => return Ok(Some(serde_json::from_str(&report)?)),
             Err(TryRecvError::Disconnected) => bail!("the agent's part died by itself"),
             Err(TryRecvError::Empty) => {}
         }

@@ -13,10 +13,10 @@ use tessera_load_tests::wait;
 use crate::rig::{Rig, SERVES_AGAIN};
 
 /// A server that can't start is reported before the agent's patience (30 s) is over.
-const TOLD_WITHIN: Duration = Duration::from_secs(15);
+const REPORTED_WITHIN: Duration = Duration::from_secs(15);
 
 #[test]
-fn a_driver_that_tells_no_status_and_writes_no_pid_is_served_as_well() {
+fn a_driver_that_reports_no_status_and_writes_no_pid_is_served_as_well() {
     let mut rig = Rig::new();
     rig.faults("release=535\npoison_percent=100\n");
     let neighbour = rig.client("neighbour");
@@ -30,7 +30,7 @@ fn a_driver_that_tells_no_status_and_writes_no_pid_is_served_as_well() {
     rig.cluster.agents[0].kill();
     rig.cluster.agents[0].start();
     rig.cluster.wait_ready();
-    // A bare kill would break the neighbour: what terminate_client says is understood.
+    // A bare kill would break the neighbour: the answer of terminate_client is understood.
     rig.cluster.act(deaf.job, "cancel");
     rig.ended_as(&deaf, "cancelled");
 
@@ -47,7 +47,7 @@ fn a_driver_that_tells_no_status_and_writes_no_pid_is_served_as_well() {
 }
 
 #[test]
-fn a_server_that_cannot_start_is_told_of_at_once_and_leaves_nothing_behind() {
+fn a_server_that_cannot_start_is_reported_at_once_and_leaves_nothing_behind() {
     let rig = Rig::new();
     rig.faults("server_fails=1\n");
     let began = Instant::now();
@@ -55,7 +55,7 @@ fn a_server_that_cannot_start_is_told_of_at_once_and_leaves_nothing_behind() {
     let job = rig.submit(&rig.request("job", ""));
     let detail = refusal(&rig, &job);
 
-    assert!(began.elapsed() < TOLD_WITHIN, "{:?}", began.elapsed());
+    assert!(began.elapsed() < REPORTED_WITHIN, "{:?}", began.elapsed());
     assert!(detail.contains("ended with status 1 before it served"), "{detail}");
     rig.faults("");
     rig.serves(&job, SOON);
@@ -65,7 +65,7 @@ fn a_server_that_cannot_start_is_told_of_at_once_and_leaves_nothing_behind() {
 }
 
 #[test]
-fn nvidias_own_control_program_without_a_gpu_refuses_the_job_and_says_why() {
+fn nvidias_own_control_program_without_a_gpu_refuses_the_job_with_the_reason() {
     let Some(program) = std::env::var_os("TESSERA_REAL_MPS_CONTROL") else {
         eprintln!("skipped: TESSERA_REAL_MPS_CONTROL names no nvidia-cuda-mps-control");
         return;
@@ -76,7 +76,7 @@ fn nvidias_own_control_program_without_a_gpu_refuses_the_job_and_says_why() {
     let job = rig.submit(&rig.request("job", ""));
     let detail = refusal(&rig, &job);
 
-    assert!(began.elapsed() < TOLD_WITHIN, "{:?}", began.elapsed());
+    assert!(began.elapsed() < REPORTED_WITHIN, "{:?}", began.elapsed());
     assert!(detail.contains("ended with status 1 before it served"), "{detail}");
     rig.cluster.act(job.job, "cancel");
     rig.ended_as(&job, "cancelled");
@@ -84,7 +84,7 @@ fn nvidias_own_control_program_without_a_gpu_refuses_the_job_and_says_why() {
 }
 
 #[test]
-fn without_a_control_program_everybody_is_told_and_a_sharer_is_refused_in_words() {
+fn without_a_control_program_sharing_is_refused_with_the_reason() {
     let plan = Plan::new().mps_control("/nowhere/nvidia-cuda-mps-control");
     let cluster = plan.node("n1", "a100-40gb").start();
     let mut request = script("true");
@@ -101,7 +101,7 @@ fn without_a_control_program_everybody_is_told_and_a_sharer_is_refused_in_words(
     let doctor = tessera(&cluster, &["doctor", "n1"]);
     assert!(doctor.contains("there is no nvidia-cuda-mps-control"), "{doctor}");
     assert!(doctor.contains("--mps-control"), "{doctor}");
-    // Whoever is willing to wait is told what for.
+    // A job that may wait shows what it waits for.
     request.allow_pending = true;
     let waiting = cluster.submit(&request).job_id;
     wait::until(SOON, "the reason", || {

@@ -72,9 +72,9 @@ impl Rig {
 
     pub fn serves(&self, client: &Client, within: Duration) {
         wait::until(within, "the job is a client", || {
-            let said = self.cluster.job(client.job).job.state == "running"
+            let is_running = self.cluster.job(client.job).job.state == "running"
                 && self.cluster.logs(client.job).contains("shares ");
-            said.then_some(())
+            is_running.then_some(())
         });
     }
 

@@ -172,12 +172,12 @@ fn m5_a_server_that_dies_alone_takes_its_slice_and_the_next_sharer_gets_a_fresh_
 fn is_of(rig: &Rig, daemon: u32, client: &Client) -> bool {
     let slice = rig.cluster.job(client.job).job.slice.unwrap();
     let environment = std::fs::read(format!("/proc/{daemon}/environ")).unwrap();
-    let wanted = format!("CUDA_VISIBLE_DEVICES={slice}");
-    environment.split(|byte| *byte == 0).any(|pair| pair == wanted.as_bytes())
+    let expected = format!("CUDA_VISIBLE_DEVICES={slice}");
+    environment.split(|byte| *byte == 0).any(|pair| pair == expected.as_bytes())
 }
 
 #[test]
-fn m6_a_slow_start_is_waited_for_and_a_refused_one_costs_nothing_and_says_why() {
+fn m6_a_slow_start_is_waited_for_and_a_refused_one_costs_nothing_and_has_a_reason() {
     let rig = Rig::new();
     rig.faults("start_delay_ms=1500\nserver_delay_ms=500\n");
     let slow = rig.client("slow");

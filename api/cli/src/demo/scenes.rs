@@ -62,7 +62,7 @@ async fn a_big_job(stage: &DemoStage<'_>) -> Result<(), CommandFailure> {
     let big = stage.submit(&["-J", "finetune", "--vram", "18G", "--", "sleep", "4"])?;
     tokio::time::sleep(std::time::Duration::from_secs(1)).await;
     stage.show(&["explain", &big.to_string()])?;
-    stage.say("(waiting for its start)")?;
+    stage.print_remark("(waiting for its start)")?;
     stage.until_started(big).await?;
     stage.show(&["gpus"])?;
     stage.show(&["layouts", "--limit", "8"])
@@ -92,7 +92,7 @@ async fn summary(stage: &DemoStage<'_>) -> Result<(), CommandFailure> {
     stage.title("What happened")?;
     let active = JobFilter { state: Some("active".into()), ..JobFilter::default() };
     while let Some(job) = stage.client.jobs(&active).await?.items.pop() {
-        let name = job.name_id.parse().map_err(|bad| CommandFailure::Refused(format!("{bad}")));
+        let name = job.name_id.parse().map_err(|bad| CommandFailure::refused(format!("{bad}")));
         stage.until(name?, "end", is_over).await?;
     }
     stage.show(&["queue", "-t", "all", "--limit", "30"])?;
@@ -101,9 +101,9 @@ async fn summary(stage: &DemoStage<'_>) -> Result<(), CommandFailure> {
     let repeated = jobs.iter().filter(|job| job.attempts > 1).count();
     let changes = stage.client.layouts(None, CHANGES_MAX).await?.items;
     let steps: usize = changes.iter().map(|change| change.steps.len()).sum();
-    stage.say(&format!("\nJobs: {}.", by_state(&counts)))?;
-    stage.say(&format!("Layouts: {} plans with {steps} steps.", changes.len(),))?;
-    stage.say(&match repeated {
+    stage.print_remark(&format!("\nJobs: {}.", by_state(&counts)))?;
+    stage.print_remark(&format!("Layouts: {} plans with {steps} steps.", changes.len(),))?;
+    stage.print_remark(&match repeated {
         0 => "They disturbed no job: each ran at most once.".to_owned(),
         jobs => format!("{jobs} jobs ran more than once; `tessera show JOB` shows why."),
     })

@@ -39,7 +39,7 @@ impl<'a> DemoStage<'a> {
     }
 
     /// Prints a remark.
-    pub fn say(&self, text: &str) -> Result<(), CommandFailure> {
+    pub fn print_remark(&self, text: &str) -> Result<(), CommandFailure> {
         write_out(&format!("{text}\n"))
     }
 
@@ -56,8 +56,8 @@ impl<'a> DemoStage<'a> {
         let status = self.command(words).status()?;
         match status.code() {
             Some(0) => Ok(()),
-            Some(code) => self.say(&format!("(exit code {code})")),
-            None => Err(CommandFailure::Refused(format!("the command was ended: {status}"))),
+            Some(code) => self.print_remark(&format!("(exit code {code})")),
+            None => Err(CommandFailure::refused(format!("the command was ended: {status}"))),
         }
     }
 
@@ -69,9 +69,7 @@ impl<'a> DemoStage<'a> {
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
         write_out(&text)?;
         let number = text.split_whitespace().last().and_then(|word| word.parse::<JobId>().ok());
-        number
-            .map(JobRef::Job)
-            .ok_or_else(|| CommandFailure::Refused("the submit failed".to_owned()))
+        number.map(JobRef::Job).ok_or_else(|| CommandFailure::refused("the submit failed"))
     }
 
     fn prompt(&self, line: &str) -> String {
@@ -84,22 +82,22 @@ impl<'a> DemoStage<'a> {
         command
     }
 
-    /// Waits until the job satisfies `wanted`.
+    /// Waits until the job satisfies `is_reached`.
     #[expect(clippy::disallowed_methods, reason = "measures the time that the user waits")]
     pub async fn until(
         &self,
         job: JobRef,
         what: &str,
-        wanted: impl Fn(&JobView) -> bool,
+        is_reached: impl Fn(&JobView) -> bool,
     ) -> Result<JobView, CommandFailure> {
         let end = Instant::now() + STEP_WITHIN;
         loop {
             let now = self.client.job(job).await?.job;
-            if wanted(&now) {
+            if is_reached(&now) {
                 return Ok(now);
             }
             if Instant::now() > end {
-                return Err(CommandFailure::Refused(format!(
+                return Err(CommandFailure::refused(format!(
                     "job {job} did not {what} within {} seconds; it is {}",
                     STEP_WITHIN.as_secs(),
                     now.state

@@ -82,6 +82,11 @@ fn cells(gpu: &GpuDetails, names: &JobNames) -> Vec<BarCell> {
     cells
 }
 
+#[expect(clippy::cast_possible_truncation, reason = "less than the number of styles")]
+fn style_of(job: u64) -> &'static str {
+    JOB_STYLES[(job % JOB_STYLES.len() as u64) as usize]
+}
+
 impl BarCell {
     fn free(slices: u8) -> Self {
         Self { slices, upper: String::new(), lower: String::new(), fill: '·', style: "2" }
@@ -91,10 +96,8 @@ impl BarCell {
         let (lower, style) = match (instance.state.as_str(), instance.job_id) {
             (_, Some(job)) => {
                 let name = instance.job_name.as_deref().unwrap_or_default();
-                let styles = u64::try_from(JOB_STYLES.len()).unwrap_or(1);
-                let style = usize::try_from(job % styles).unwrap_or(0);
                 let shown = names.get(&job).cloned().unwrap_or_else(|| job.to_string());
-                (format!("{shown} {name}"), JOB_STYLES[style])
+                (format!("{shown} {name}"), style_of(job))
             }
             ("stuck" | "foreign" | "quarantined", None) => (instance.state.clone(), "31"),
             ("leaving", None) => ("to be destroyed".to_owned(), "33"),
@@ -103,9 +106,7 @@ impl BarCell {
                 let sm: Option<u32> = parts.map(u32::from).reduce(|sum, sm| sum + sm);
                 let how = sm.map_or("interleaved".to_owned(), |sm| format!("{sm} %"));
                 let first = instance.sharers.first().map_or(0, |sharer| sharer.job_id);
-                let styles = u64::try_from(JOB_STYLES.len()).unwrap_or(1);
-                let style = usize::try_from(first % styles).unwrap_or(0);
-                (format!("{} jobs {how}", instance.sharers.len()), JOB_STYLES[style])
+                (format!("{} jobs {how}", instance.sharers.len()), style_of(first))
             }
             ("cut", None) => {
                 let taken = instance.parts.iter().filter(|part| part.job_id.is_some()).count();

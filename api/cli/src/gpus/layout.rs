@@ -227,7 +227,7 @@ async fn follow_plan(
 ) -> Result<LayoutPlan, CommandFailure> {
     let mut last = None;
     loop {
-        let change = session.client.layout_change(plan).await?;
+        let change = session.client.layout_plan(plan).await?;
         if change.ended_at.is_some() {
             return Ok(change);
         }

@@ -43,7 +43,7 @@ fn instance(
 fn a100(instances: Vec<InstanceDetails>) -> GpuDetails {
     let geometry = catalog::models()["a100-40gb"].geometry();
     let by_name = |name: &str| geometry.by_name(&name.parse().ok()?);
-    // Some tests draw what no card has.
+    // Some tests draw what no GPU has.
     let slot =
         |i: &InstanceDetails| Some(Slot { start: i.start, profile: by_name(&i.profile)?.id });
     let standing: Vec<Slot> = instances.iter().filter_map(slot).collect();
@@ -81,7 +81,7 @@ fn a100(instances: Vec<InstanceDetails>) -> GpuDetails {
     }
 }
 
-fn picture(gpu: GpuDetails) -> String {
+fn drawing(gpu: GpuDetails) -> String {
     draw_one(&gpu, UuidDisplay::Hidden, &JobNames::from([(42, "40_2".to_owned())]), PLAIN)
 }
 
@@ -126,12 +126,12 @@ node-a GPU 0  NVIDIA A100-SXM4-40GB, 40 GiB, MIG on
 still fits: 2x 1g.5gb or 1x 2g.10gb; 11 full layouts are reachable
 
 ";
-    assert_eq!(picture(gpu), expected);
+    assert_eq!(drawing(gpu), expected);
 }
 
 #[test]
 fn an_empty_gpu_shows_all_that_it_could_become() {
-    let text = picture(a100(vec![]));
+    let text = drawing(a100(vec![]));
 
     assert!(
         text.contains(
@@ -142,11 +142,11 @@ fn an_empty_gpu_shows_all_that_it_could_become() {
 }
 
 #[test]
-fn a_full_gpu_says_that_nothing_more_fits() {
+fn a_full_gpu_states_that_nothing_more_fits() {
     let mut gpu = a100(vec![instance("7g.40gb", 0, 8, "taken", Some((1, "big")))]);
     gpu.reachability = Some(1);
 
-    assert!(picture(gpu).contains("no further instance fits; 1 full layout is reachable"));
+    assert!(drawing(gpu).contains("no further instance fits; 1 full layout is reachable"));
 }
 
 #[test]
@@ -155,7 +155,7 @@ fn a_gpu_without_mig_is_one_box() {
     gpu.memory_slices = 0;
     gpu.mig = "off".into();
 
-    let text = picture(gpu);
+    let text = drawing(gpu);
 
     assert!(text.contains("│whole GPU"), "{text}");
     assert!(text.contains("│7 all"), "{text}");
@@ -163,13 +163,13 @@ fn a_gpu_without_mig_is_one_box() {
 }
 
 #[test]
-fn a_sick_gpu_says_so() {
+fn a_faulty_gpu_is_marked_as_such() {
     let mut gpu = a100(vec![instance("1g.5gb", 0, 1, "stuck", None)]);
     gpu.health = "faulty".into();
     gpu.health_text = Some("XID 79".into());
     gpu.changing = true;
 
-    let text = picture(gpu);
+    let text = drawing(gpu);
 
     assert!(text.contains("faulty: XID 79"), "{text}");
     assert!(text.contains("a layout plan is running"), "{text}");
@@ -182,7 +182,7 @@ fn a_report_that_breaks_the_laws_is_drawn_without_panic() {
         let overlap = instance("1g.5gb", 0, 1, "idle", None);
         let gpu = a100(vec![overlap, instance("odd", start, size, "idle", None)]);
 
-        assert!(picture(gpu).lines().count() >= 5);
+        assert!(drawing(gpu).lines().count() >= 5);
     }
 }
 
@@ -190,11 +190,11 @@ fn a_report_that_breaks_the_laws_is_drawn_without_panic() {
 fn control_characters_in_names_do_not_reach_the_terminal() {
     let gpu = a100(vec![instance("1g.5gb", 0, 1, "taken", Some((1, "a\x1b[2J")))]);
 
-    assert!(!picture(gpu).contains('\x1b'));
+    assert!(!drawing(gpu).contains('\x1b'));
 }
 
 #[test]
-fn jobs_are_coloured_only_where_colours_are_wanted() {
+fn jobs_are_coloured_only_where_colours_are_enabled() {
     let gpu = a100(vec![instance("1g.5gb", 0, 1, "taken", Some((6, "a")))]);
 
     let text = draw_one(
@@ -208,7 +208,7 @@ fn jobs_are_coloured_only_where_colours_are_wanted() {
 }
 
 #[test]
-fn faults_and_what_is_stuck_are_told_below_the_gpu() {
+fn faults_and_what_is_stuck_are_listed_below_the_gpu() {
     let fault = |number: u32| FaultView {
         at: time::OffsetDateTime::UNIX_EPOCH,
         cause: format!("xid {number}"),
@@ -222,7 +222,7 @@ fn faults_and_what_is_stuck_are_told_below_the_gpu() {
     stuck.trouble = Some("in use by another client".into());
     let gpu = GpuDetails { faults: (1..=5).map(fault).collect(), ..a100(vec![stuck]) };
 
-    let text = picture(gpu);
+    let text = drawing(gpu);
 
     assert!(text.contains("1g.5gb at 3 is stuck: in use by another client\n"), "{text}");
     let line = "1970-01-01 00:00:00Z xid 5 at 2, 5 times: the GPU fell off the bus (reset gpu)\n";

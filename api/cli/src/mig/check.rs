@@ -7,7 +7,7 @@ use std::io::Read as _;
 use clap::Args;
 use serde::Deserialize;
 use tessera_model::mig::catalog::GpuModel;
-use tessera_model::mig::compute::{ComputeSlot, Cut, check_cut};
+use tessera_model::mig::compute::{ComputeSlot, Cut, IllegalCut, check_cut};
 use tessera_model::mig::{Geometry, IllegalLayout, Layout, MigState, Profile, Slot, StateSpace};
 
 use super::views::{CaseReport, LegalityReport, SlotView, StepReport};
@@ -85,9 +85,9 @@ impl CheckArgs {
         let cases = run.collect::<Result<Vec<CaseReport>, CommandFailure>>()?;
         if cases.is_empty() {
             let file = &self.file;
-            return Err(CommandFailure::Usage(format!("{file} holds no case for {}", model.key)));
+            return Err(CommandFailure::usage(format!("{file} holds no case for {}", model.key)));
         }
-        let skipped = u64::try_from(all - cases.len()).unwrap_or(u64::MAX);
+        let skipped = (all - cases.len()) as u64;
         let ok = cases.iter().all(|case| case.ok);
         let report = LegalityReport { model: model.key.clone(), ok, cases, skipped };
         let screen = OutputScreen::of_stdout();
@@ -97,7 +97,7 @@ impl CheckArgs {
 
     fn read(&self) -> Result<Vec<LegalityCase>, CommandFailure> {
         let unreadable =
-            |cause| CommandFailure::Usage(format!("{} can't be read: {cause}", self.file));
+            |cause| CommandFailure::usage(format!("{} can't be read: {cause}", self.file));
         let mut text = String::new();
         match self.file.as_str() {
             "-" => std::io::stdin().take(FILE_MAX).read_to_string(&mut text),
@@ -107,7 +107,7 @@ impl CheckArgs {
         }
         .map_err(unreadable)?;
         let parsed = serde_json::from_str(&text).map_err(|cause| {
-            CommandFailure::Usage(format!("{}: {cause}; expected {SHAPE}", self.file))
+            CommandFailure::usage(format!("{}: {cause}; expected {SHAPE}", self.file))
         })?;
         Ok(match parsed {
             CaseFile::Cases { cases } => cases,
@@ -120,8 +120,7 @@ impl CheckArgs {
 /// Runs one case on an empty GPU.
 fn go(model: &GpuModel, case: &LegalityCase, number: usize) -> Result<CaseReport, CommandFailure> {
     let geometry = &model.geometry();
-    let space = StateSpace::new(geometry, None)
-        .map_err(|cause| CommandFailure::Refused(cause.to_string()))?;
+    let space = StateSpace::new(geometry, None).map_err(CommandFailure::refused)?;
     let mut state = MigState::EMPTY;
     let mut cuts = InstanceCuts::new();
     let mut steps = Vec::new();
@@ -135,7 +134,7 @@ fn go(model: &GpuModel, case: &LegalityCase, number: usize) -> Result<CaseReport
         let profile = name.and_then(|name| geometry.by_name(&name)).ok_or_else(|| {
             let has: Vec<_> = geometry.profiles.iter().map(|p| p.name.as_str()).collect();
             let has = has.join(", ");
-            CommandFailure::Usage(format!(
+            CommandFailure::usage(format!(
                 "this GPU has no profile {:?}; its profiles are {has}",
                 step.profile
             ))
@@ -159,7 +158,42 @@ fn go(model: &GpuModel, case: &LegalityCase, number: usize) -> Result<CaseReport
 /// The compute instances of each GPU instance that has some.
 type InstanceCuts = BTreeMap<Slot, Cut>;
 
-fn step_report(step: &LegalityStep, made: Result<u8, String>) -> StepReport {
+/// Why the instance of a step can't be created.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+enum StepRefusal {
+    #[error("no GPU instance starts on memory slice {within}")]
+    NoInstance { within: u8 },
+    #[error("the GPU instance's profile is not known")]
+    UnknownProfile,
+    #[error("{instance} has no compute instance {profile:?}; it has {offered}")]
+    NoComputeProfile { instance: String, profile: String, offered: String },
+    #[error("compute slice {start} is claimed twice")]
+    ClaimedTwice { start: u8 },
+    #[error(transparent)]
+    Cut(#[from] IllegalCut),
+    #[error(transparent)]
+    Layout(#[from] IllegalLayout),
+    /// One reason for each start; none if the profile has no start.
+    #[error("{}", list_reasons(.0))]
+    NoStart(Vec<IllegalLayout>),
+}
+
+/// Lists each reason once.
+fn list_reasons(illegal: &[IllegalLayout]) -> String {
+    let mut reasons: Vec<String> = Vec::new();
+    for illegal in illegal {
+        let reason = match illegal {
+            IllegalLayout::Overlap { .. } => "other instances exist at every start".to_owned(),
+            other => other.to_string(),
+        };
+        if !reasons.contains(&reason) {
+            reasons.push(reason);
+        }
+    }
+    reasons.join("; or ")
+}
+
+fn step_report(step: &LegalityStep, made: Result<u8, StepRefusal>) -> StepReport {
     StepReport {
         profile: step.profile.clone(),
         start: step.start,
@@ -167,7 +201,7 @@ fn step_report(step: &LegalityStep, made: Result<u8, String>) -> StepReport {
         expected: step.ok,
         legal: made.is_ok(),
         placed_at: made.as_ref().ok().copied(),
-        reason: made.err(),
+        reason: made.err().map(|refusal| refusal.to_string()),
     }
 }
 
@@ -179,22 +213,21 @@ fn compute(
     cuts: &mut InstanceCuts,
     within: u8,
     step: &LegalityStep,
-) -> Result<u8, String> {
+) -> Result<u8, StepRefusal> {
     let slot = layout.iter().find(|slot| slot.start == within);
-    let slot = slot.ok_or_else(|| format!("no GPU instance starts on memory slice {within}"))?;
+    let slot = slot.ok_or(StepRefusal::NoInstance { within })?;
     let gpu = model.profiles.iter().find(|p| p.profile.id == slot.profile);
-    let gpu = gpu.ok_or_else(|| "the GPU instance's profile is not known".to_owned())?;
+    let gpu = gpu.ok_or(StepRefusal::UnknownProfile)?;
     let named = gpu.compute.iter().find(|p| p.name == step.profile).ok_or_else(|| {
-        let has: Vec<_> = gpu.compute.iter().map(|p| p.name.as_str()).collect();
-        format!(
-            "{} has no compute instance {:?}; it has {}",
-            gpu.profile.name,
-            step.profile,
-            has.join(", ")
-        )
+        let offered: Vec<_> = gpu.compute.iter().map(|p| p.name.as_str()).collect();
+        StepRefusal::NoComputeProfile {
+            instance: gpu.profile.name.to_string(),
+            profile: step.profile.clone(),
+            offered: offered.join(", "),
+        }
     })?;
     let cut = cuts.entry(*slot).or_default();
-    let mut refused = String::new();
+    let mut refused = StepRefusal::NoStart(Vec::new());
     for start in step.start.map_or_else(|| named.starts.clone(), |start| vec![start]) {
         let part = ComputeSlot { start, slices: named.compute_slices };
         let mut next = *cut;
@@ -204,8 +237,8 @@ fn compute(
                 *cut = next;
                 return Ok(start);
             }
-            Ok(()) => refused = format!("compute slice {start} is claimed twice"),
-            Err(illegal) => refused = illegal.to_string(),
+            Ok(()) => refused = StepRefusal::ClaimedTwice { start },
+            Err(illegal) => refused = illegal.into(),
         }
     }
     Err(refused)
@@ -218,7 +251,7 @@ fn allocate(
     state: MigState,
     profile: &Profile,
     start: Option<u8>,
-) -> Result<(Slot, MigState), String> {
+) -> Result<(Slot, MigState), StepRefusal> {
     let at = |start: u8| Slot { start, profile: profile.id };
     let slot = match start {
         Some(start) => Some(at(start)),
@@ -229,20 +262,11 @@ fn allocate(
     }
     let standing: Layout = space.layout(state);
     let why = |start: u8| geometry.check(standing.iter().chain([&at(start)])).err();
-    if let Some(start) = start {
-        return Err(why(start).map_or_else(String::new, |illegal| illegal.to_string()));
-    }
-    let mut reasons: Vec<String> = Vec::new();
-    for illegal in profile.starts.iter().copied().filter_map(why) {
-        let reason = match illegal {
-            IllegalLayout::Overlap { .. } => "other instances exist at every start".to_owned(),
-            other => other.to_string(),
-        };
-        if !reasons.contains(&reason) {
-            reasons.push(reason);
-        }
-    }
-    Err(reasons.join("; or "))
+    Err(match start.and_then(why) {
+        Some(illegal) => illegal.into(),
+        None if start.is_some() => StepRefusal::NoStart(Vec::new()),
+        None => StepRefusal::NoStart(profile.starts.iter().copied().filter_map(why).collect()),
+    })
 }
 
 fn describe_report(report: &LegalityReport, geometry: &Geometry, screen: OutputScreen) -> String {

@@ -31,13 +31,13 @@ impl CutArgs {
                 model.key,
                 offered.join(", ")
             );
-            return Err(CommandFailure::Usage(text));
+            return Err(CommandFailure::usage(text));
         }
-        let wanted = geometry
+        let chosen = geometry
             .profiles
             .iter()
             .filter(|profile| self.profile.as_ref().is_none_or(|name| *name == profile.name));
-        let cuts = wanted.flat_map(|profile| {
+        let cuts = chosen.flat_map(|profile| {
             let parts = offered(profile.compute_slices).iter();
             let parts = parts.filter(|size| size.slices < profile.compute_slices);
             parts.map(move |size| CutView {

@@ -40,17 +40,15 @@ impl StateArgs {
         layout: &Layout,
     ) -> Result<StateReport, CommandFailure> {
         let offer = geometry.offer(&self.profiles);
-        let offer = offer.map_err(|bad| CommandFailure::Usage(bad.to_string()))?;
+        let offer = offer.map_err(CommandFailure::usage)?;
         let refused = |cause: tessera_model::mig::TooManyPlacements| {
-            CommandFailure::Refused(format!("{model}: {cause}"))
+            CommandFailure::refused(format!("{model}: {cause}"))
         };
         let machine = StateSpace::new(geometry, Some(&offer)).map_err(refused)?;
-        // Instances that aren't on offer may stand all the same.
+        // Instances that aren't on offer may exist anyway.
         let space = StateSpace::offering(geometry, &offer).map_err(refused)?;
         let state = space.state(layout).ok_or_else(|| {
-            CommandFailure::Usage(
-                "the layout can't be created on an empty GPU of this model".to_owned(),
-            )
+            CommandFailure::usage("the layout can't be created on an empty GPU of this model")
         })?;
         let on_offer = || geometry.profiles.iter().filter(|p| offer.contains(&p.id));
         let placements = on_offer().flat_map(|profile| {
@@ -60,7 +58,7 @@ impl StateArgs {
                 profile: profile.name.to_string(),
                 start: slot.start,
                 size: profile.memory_slices,
-                reachability: number(reach),
+                reachability: reach as u64,
                 best: Some(slot) == best,
             })
         });
@@ -74,7 +72,7 @@ impl StateArgs {
                 ReachabilityMeasure::OpenPlacements => "open_placements".to_owned(),
             },
             layout: SlotView::all(geometry, layout),
-            reachability: number(space.reachability(state)),
+            reachability: space.reachability(state) as u64,
             placements: placements.collect(),
         })
     }
@@ -82,14 +80,10 @@ impl StateArgs {
 
 fn counted(counts: StateCounts) -> StateCountsView {
     StateCountsView {
-        states: number(counts.states),
-        full_layouts: number(counts.full),
-        multisets: number(counts.multisets),
+        states: counts.states as u64,
+        full_layouts: counts.full as u64,
+        multisets: counts.multisets as u64,
     }
-}
-
-fn number(count: usize) -> u64 {
-    u64::try_from(count).unwrap_or(u64::MAX)
 }
 
 fn drawn(

@@ -88,17 +88,50 @@ pub struct QueueFormat {
 /// Widest column: more is a mistake.
 const WIDTH_MAX: usize = 1_000;
 
+/// A format that can't be used.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum BadQueueFormat {
+    /// Nothing follows a `%`.
+    #[error("{text:?} ends within a code")]
+    EndsInCode {
+        /// The whole format.
+        text: String,
+    },
+    /// No column has this code.
+    #[error("%{code} is not a known code; choose from {}", list_codes())]
+    UnknownCode {
+        /// The letter behind the `%`.
+        code: char,
+    },
+    /// No column has this name.
+    #[error(
+        "{name:?} is not a column; choose from {}, or write codes such as %i %j %t; codes are {}",
+        list_names(),
+        list_codes()
+    )]
+    UnknownColumn {
+        /// What was given.
+        name: String,
+    },
+    /// A column that no terminal shows.
+    #[error("{width} is too wide; at most {WIDTH_MAX}")]
+    TooWide {
+        /// What was given.
+        width: String,
+    },
+}
+
 impl FromStr for QueueFormat {
-    type Err = String;
+    type Err = BadQueueFormat;
 
     /// Reads `%.18i %j`, or `jobid,name,reason`.
-    fn from_str(text: &str) -> Result<Self, String> {
-        let parts = if text.contains('%') { codes(text)? } else { names(text)? };
+    fn from_str(text: &str) -> Result<Self, BadQueueFormat> {
+        let parts = if text.contains('%') { parse_codes(text)? } else { parse_names(text)? };
         Ok(Self { parts })
     }
 }
 
-fn codes(text: &str) -> Result<Vec<FormatPart>, String> {
+fn parse_codes(text: &str) -> Result<Vec<FormatPart>, BadQueueFormat> {
     let mut parts = Vec::new();
     let mut rest = text;
     while let Some((before, after)) = rest.split_once('%') {
@@ -106,21 +139,20 @@ fn codes(text: &str) -> Result<Vec<FormatPart>, String> {
         let (right, after) = after.strip_prefix('.').map_or((false, after), |rest| (true, rest));
         let digits = after.find(|c: char| !c.is_ascii_digit()).unwrap_or(after.len());
         let (number, after) = after.split_at(digits);
-        let code = after.chars().next().ok_or_else(|| format!("{text:?} ends within a code"))?;
+        let ends_in_code = || BadQueueFormat::EndsInCode { text: text.to_owned() };
+        let code = after.chars().next().ok_or_else(ends_in_code)?;
         rest = &after[code.len_utf8()..];
         if code == '%' && number.is_empty() {
             parts.push(FormatPart::Text("%".to_owned()));
             continue;
         }
         let place = COLUMNS.iter().position(|column| column.code == Some(code));
-        let place = place.ok_or_else(|| {
-            format!("%{code} is not a known code; choose from {}", listed_codes())
-        })?;
+        let place = place.ok_or(BadQueueFormat::UnknownCode { code })?;
         let width = match number {
             "" => ColumnWidth::Free,
             number => match number.parse() {
                 Ok(letters) if letters <= WIDTH_MAX => ColumnWidth::Exactly { letters, right },
-                _ => return Err(format!("{number} is too wide; at most {WIDTH_MAX}")),
+                _ => return Err(BadQueueFormat::TooWide { width: number.to_owned() }),
             },
         };
         parts.push(FormatPart::Column { place, width });
@@ -129,15 +161,12 @@ fn codes(text: &str) -> Result<Vec<FormatPart>, String> {
     Ok(parts)
 }
 
-fn names(text: &str) -> Result<Vec<FormatPart>, String> {
+fn parse_names(text: &str) -> Result<Vec<FormatPart>, BadQueueFormat> {
     let mut parts = Vec::new();
     for (number, name) in text.split(',').map(str::trim).enumerate() {
         let lower = name.to_ascii_lowercase();
         let place = COLUMNS.iter().position(|column| column.name == lower);
-        let place = place.ok_or_else(|| {
-            let names: Vec<_> = COLUMNS.iter().map(|column| column.name).collect();
-            format!("{name:?} is not a column; choose from {}, or write codes such as %i %j %t; codes are {}", names.join(","), listed_codes())
-        })?;
+        let place = place.ok_or_else(|| BadQueueFormat::UnknownColumn { name: name.to_owned() })?;
         if number > 0 {
             parts.push(FormatPart::Text("  ".to_owned()));
         }
@@ -146,7 +175,11 @@ fn names(text: &str) -> Result<Vec<FormatPart>, String> {
     Ok(parts)
 }
 
-fn listed_codes() -> String {
+fn list_names() -> String {
+    COLUMNS.iter().map(|column| column.name).collect::<Vec<_>>().join(",")
+}
+
+fn list_codes() -> String {
     let codes = COLUMNS.iter().filter_map(|c| Some(format!("%{} ({})", c.code?, c.name)));
     codes.collect::<Vec<_>>().join(", ")
 }

@@ -76,10 +76,10 @@ fn states_are_read_as_people_write_them() {
         ("TIMEOUT", "timed_out"),
         ("active", "active"),
     ] {
-        assert_eq!(states(text), Ok(StateList(words.into())), "{text:?}");
+        assert_eq!(parse_states(text), Ok(StateList(words.into())), "{text:?}");
     }
-    assert!(states("all").unwrap().0.contains("queued,held,placing"));
-    assert!(states("sleeping").unwrap_err().contains("PD, CF"));
+    assert!(parse_states("all").unwrap().0.contains("queued,held,placing"));
+    assert!(parse_states("sleeping").unwrap_err().to_string().contains("PD, CF"));
 }
 
 fn drawn(format: &str, header: bool) -> String {
@@ -113,14 +113,14 @@ fn a_format_may_name_columns_instead() {
 }
 
 #[test]
-fn a_format_that_is_wrong_says_what_there_is() {
+fn a_wrong_format_is_refused_with_the_columns_that_exist() {
     for (format, words) in [
         ("%Z", "%Z is not a known code; choose from %i (jobid)"),
         ("%10", "ends within a code"),
         ("%9999i", "too wide"),
         ("jobid,nam", "\"nam\" is not a column; choose from jobid,"),
     ] {
-        let error = format.parse::<QueueFormat>().err().unwrap();
+        let error = format.parse::<QueueFormat>().err().unwrap().to_string();
 
         assert!(error.contains(words), "{error}");
     }

@@ -109,7 +109,7 @@ fn request(
     terms: &ReplayTerms,
 ) -> SubmitRequest {
     let user = row.user.clone().filter(|_| terms.users).unwrap_or_else(|| terms.user.clone());
-    let asked = row.memory_mib.filter(|mib| *mib > 0).map(|_| job.asked.get());
+    let requested = row.memory_mib.filter(|mib| *mib > 0).map(|_| job.asked.get());
     let class = match job.class {
         JobClass::Online => "online",
         JobClass::Offline => "offline",
@@ -118,12 +118,12 @@ fn request(
         name: Some(format!("replay-{job_id}")),
         user: Some(user),
         command: Some(command(row, job, terms)),
-        gpu_memory_bytes: asked.or_else(|| Some(share_of(terms.gpu_memory, row.gpu_fraction?))),
+        gpu_memory_bytes: requested.or_else(|| Some(share_of(terms.gpu_memory, row.gpu_fraction?))),
         class: Some(class.to_owned()),
         priority: row.priority,
-        gang: job.gang.map(|seat| GangRequest {
-            nodes: seat.shape.nodes(),
-            gpus_per_node: seat.shape.per_node(),
+        gang: job.gang.map(|member| GangRequest {
+            nodes: member.shape.nodes(),
+            gpus_per_node: member.shape.per_node(),
         }),
         ..SubmitRequest::default()
     }
@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn a_job_lasts_as_long_as_its_times_say_of_the_slice_that_it_gets() {
+    fn a_job_lasts_for_its_time_on_the_slice_that_it_gets() {
         let jobs = planned(
             "t.jsonl",
             "{\"submit_s\": 0, \"times_s\": {\"a100-40gb\": {\"1\": 200, \"7\": 100}, \"*\": {\"1\": 50}}}\n\
@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_submitted_is_said_and_users_are_if_asked_for() {
+    fn what_is_not_submitted_is_noted_and_users_are_submitted_on_request() {
         let text = "submit_s,duration_s,user,deadline_s\n0,5,bob,9\n1,5,ada,\n2,5,,\n";
         let rows = || file::rows("t.csv", text).unwrap();
         let users = |plan: &ReplayPlan| -> Vec<String> {

@@ -119,15 +119,15 @@ mod tests {
     fn an_interruption_reports_the_remaining_jobs() {
         let stopped = report(4, &[("succeeded", 1), ("running", 3)]);
 
-        let told = ReplayReport { interrupted: true, ..stopped }.describe();
+        let text = ReplayReport { interrupted: true, ..stopped }.describe();
 
-        assert!(told.contains("6 jobs were not submitted, 3 have not ended"), "{told}");
+        assert!(text.contains("6 jobs were not submitted, 3 have not ended"), "{text}");
     }
 
     #[test]
     fn a_wrong_sum_is_reported() {
-        let told = report(10, &[("succeeded", 9)]).describe();
+        let text = report(10, &[("succeeded", 9)]).describe();
 
-        assert!(told.contains("9  in total, but 10 were accepted"), "{told}");
+        assert!(text.contains("9  in total, but 10 were accepted"), "{text}");
     }
 }

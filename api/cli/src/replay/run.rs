@@ -46,7 +46,7 @@ pub async fn run(
         progress: ReplayProgress::new(session, plan.jobs.len()),
         accepted: BTreeSet::new(),
         report: ReplayReport {
-            planned: u64::try_from(plan.jobs.len()).unwrap_or(u64::MAX),
+            planned: plan.jobs.len() as u64,
             notes: plan.notes.clone(),
             ..ReplayReport::default()
         },
@@ -56,7 +56,7 @@ pub async fn run(
         _ = tokio::signal::ctrl_c() => replay.report.interrupted = true,
     }
     if replay.report.interrupted {
-        // Only a short wait, since the user has asked to stop.
+        // Only a short wait, since the user requested to stop.
         let count = tokio::time::timeout(Duration::from_secs(5), replay.count());
         if let Ok(Err(failure)) = count.await {
             session.remark(&format!("the jobs' states can't be read: {failure}"));
@@ -187,11 +187,11 @@ async fn submit(
 }
 
 fn broken(bug: tokio::task::JoinError) -> CommandFailure {
-    CommandFailure::Refused(format!("a submit was not carried out: {bug}"))
+    CommandFailure::refused(format!("a submit was not carried out: {bug}"))
 }
 
 fn closed() -> CommandFailure {
-    CommandFailure::Refused("no more submits are possible".to_owned())
+    CommandFailure::refused("no more submits are possible")
 }
 
 /// A bar on a terminal, else a line now and then.
@@ -205,7 +205,7 @@ struct ReplayProgress {
 impl ReplayProgress {
     #[expect(clippy::disallowed_methods, reason = "measures the time that the user waits")]
     fn new(session: &CommandSession, planned: usize) -> Self {
-        let length = u64::try_from(planned).unwrap_or(u64::MAX);
+        let length = planned as u64;
         let lines = !session.screen.terminal;
         let bar = if lines { ProgressBar::hidden() } else { ProgressBar::new(length) };
         let style = ProgressStyle::with_template("{msg:>10} {bar:40} {pos}/{len} {elapsed}");
@@ -221,8 +221,8 @@ impl ReplayProgress {
 
     fn waiting(&mut self, accepted: usize, active: usize) {
         self.bar.set_message("over");
-        self.bar.set_length(u64::try_from(accepted).unwrap_or(u64::MAX));
-        self.bar.set_position(u64::try_from(accepted - active).unwrap_or(0));
+        self.bar.set_length(accepted as u64);
+        self.bar.set_position((accepted - active) as u64);
         self.report(|_| format!("{} of {accepted} over", accepted - active));
     }
 

@@ -94,7 +94,7 @@ impl ReplayPolicy<'_> {
             all.extend(self.set.clone());
             settings = Value::Object(all);
         }
-        with_settings(name, &settings).map_err(|bad| CommandFailure::Usage(bad.to_string()))
+        with_settings(name, &settings).map_err(CommandFailure::usage)
     }
 
     /// Checks the name before anything is fetched.
@@ -103,7 +103,7 @@ impl ReplayPolicy<'_> {
             return Ok(());
         }
         let names = policy::NAMES.join(", ");
-        Err(CommandFailure::Usage(format!(
+        Err(CommandFailure::usage(format!(
             "--check does not support the policy {:?}; use {LIVE} (the policy that decided the \
              rounds) or {names}; without --check all policies of the simulator are available",
             self.policy
@@ -115,14 +115,14 @@ impl ReplayPolicy<'_> {
 pub async fn run(
     session: &CommandSession,
     period: HistoryPeriod,
-    wanted: ReplayPolicy<'_>,
+    chosen: ReplayPolicy<'_>,
 ) -> Result<u8, CommandFailure> {
-    wanted.check()?;
+    chosen.check()?;
     let mut check = HistoryCheck {
         since: period.since,
         until: period.until,
-        policy: wanted.policy.to_owned(),
-        set: Value::Object(wanted.set.clone()),
+        policy: chosen.policy.to_owned(),
+        set: Value::Object(chosen.set.clone()),
         rounds: 0,
         decisions: 0,
         equal: 0,
@@ -130,7 +130,7 @@ pub async fn run(
         first_difference: None,
     };
     let bar = SimulationProgress::counting("rounds decided again");
-    let mut reader = RoundReader { tape: RoundReplay::default(), policy: None, wanted };
+    let mut reader = RoundReader { replay: RoundReplay::default(), policy: None, chosen };
     let (since, mut cursor) = (exact(period.since), None);
     let oldest = loop {
         let page = session.client.recorded_rounds(&since, cursor.as_deref()).await?;
@@ -161,7 +161,7 @@ fn report_gaps(
     oldest: Option<OffsetDateTime>,
     check: &HistoryCheck,
 ) -> Result<(), CommandFailure> {
-    let refused = |text: String| Err(CommandFailure::Refused(text));
+    let refused = |text: String| Err(CommandFailure::refused(text));
     match oldest {
         None => refused(
             "no round was recorded yet; a controller records rounds when it places jobs".to_owned(),
@@ -192,9 +192,9 @@ fn report_gaps(
 
 /// Reads chains of rounds.
 struct RoundReader<'a> {
-    tape: RoundReplay,
+    replay: RoundReplay,
     policy: Option<Box<dyn Policy>>,
-    wanted: ReplayPolicy<'a>,
+    chosen: ReplayPolicy<'a>,
 }
 
 impl RoundReader<'_> {
@@ -204,17 +204,18 @@ impl RoundReader<'_> {
         period: &HistoryPeriod,
         check: &mut HistoryCheck,
     ) -> Result<(), CommandFailure> {
-        let bad =
-            |problem: String| CommandFailure::Refused(format!("round {}: {problem}", round.round));
+        let number = round.round;
+        let bad = |problem: &dyn std::fmt::Display| {
+            CommandFailure::refused(format!("round {number}: {problem}"))
+        };
         let record: RoundRecord =
-            serde_json::from_value(round.record).map_err(|problem| bad(problem.to_string()))?;
+            serde_json::from_value(round.record).map_err(|problem| bad(&problem))?;
         if let Some(brain) = &record.policy {
-            self.policy = Some(self.wanted.policy(brain)?);
+            self.policy = Some(self.chosen.policy(brain)?);
         }
         let policy = self.policy.as_deref().filter(|_| period.has(round.at));
-        let again =
-            self.tape.read_record(record, policy).map_err(|problem| bad(problem.to_string()))?;
-        let Some(brain) = self.tape.policy().filter(|_| again.decided.is_some()) else {
+        let again = self.replay.read_record(record, policy).map_err(|problem| bad(&problem))?;
+        let Some(brain) = self.replay.policy().filter(|_| again.decided.is_some()) else {
             return Ok(());
         };
         count(check, brain, &again);
@@ -246,7 +247,7 @@ impl RoundReader<'_> {
 
 fn count(check: &mut HistoryCheck, brain: &DecidingPolicy, again: &ReplayedRound) {
     check.rounds += 1;
-    check.decisions += u64::try_from(again.recorded.len()).unwrap_or(u64::MAX);
+    check.decisions += again.recorded.len() as u64;
     let DecidingPolicy { policy, version, settings } = brain;
     let same = |by: &&mut DecidedBy| {
         by.policy == *policy && by.version == *version && by.settings == *settings

@@ -23,7 +23,7 @@ pub async fn fetch(
 ) -> Result<RecordedHistory, CommandFailure> {
     let (jobs, oldest) = jobs(session, period, user).await?;
     if jobs.is_empty() {
-        return Err(CommandFailure::Refused(nothing(period, user, oldest)));
+        return Err(CommandFailure::refused(nothing(period, user, oldest)));
     }
     let mut notes = Vec::new();
     if let Some(oldest) = oldest.filter(|oldest| *oldest > period.since) {
@@ -44,14 +44,13 @@ pub async fn fetch(
         }
     };
     if gpus.is_empty() {
-        return Err(CommandFailure::Refused(
-            "the controller has no GPU; name a cluster to simulate with --cluster".to_owned(),
+        return Err(CommandFailure::refused(
+            "the controller has no GPU; name a cluster to simulate with --cluster",
         ));
     }
-    let mut past =
-        past(jobs, &gpus, period).map_err(|bad| CommandFailure::Refused(bad.to_string()))?;
+    let mut past = past(jobs, &gpus, period).map_err(CommandFailure::refused)?;
     if past.workload.jobs.is_empty() {
-        return Err(CommandFailure::Refused(format!(
+        return Err(CommandFailure::refused(format!(
             "no job that was submitted {} ever ran, so that no run time is known: {}",
             period.describe(),
             past.notes.join("; ")
@@ -90,9 +89,9 @@ async fn jobs(
     loop {
         let page = session.client.past_jobs((&since, &until), user, cursor.as_deref()).await?;
         jobs.extend(page.items);
-        bar.set(u64::try_from(jobs.len()).unwrap_or(u64::MAX));
+        bar.set(jobs.len() as u64);
         if jobs.len() > JOBS_MAX {
-            return Err(CommandFailure::Refused(format!(
+            return Err(CommandFailure::refused(format!(
                 "more than {JOBS_MAX} jobs were submitted {}: choose a shorter period",
                 period.describe()
             )));
@@ -110,32 +109,34 @@ async fn gpus_then(
     session: &CommandSession,
     period: &HistoryPeriod,
 ) -> Result<Option<Vec<PastGpu>>, CommandFailure> {
-    let bad = |problem: String| CommandFailure::Refused(format!("a recorded round: {problem}"));
+    let bad = |problem: &dyn std::fmt::Display| {
+        CommandFailure::refused(format!("a recorded round: {problem}"))
+    };
     let since = exact(period.since);
-    let (mut tape, mut cursor) = (RoundReplay::default(), None);
+    let (mut replay, mut cursor) = (RoundReplay::default(), None);
     loop {
         let page = session.client.recorded_rounds(&since, cursor.as_deref()).await?;
         for round in page.items {
-            let seen = tape.cluster().is_some_and(|cluster| !cluster.gpus.is_empty());
+            let seen = replay.cluster().is_some_and(|cluster| !cluster.gpus.is_empty());
             if seen && round.at > period.since {
-                return Ok(gpus_of(&tape));
+                return Ok(gpus_of(&replay));
             }
             if round.at > period.until {
-                return Ok(gpus_of(&tape));
+                return Ok(gpus_of(&replay));
             }
             let record: RoundRecord =
-                serde_json::from_value(round.record).map_err(|problem| bad(problem.to_string()))?;
-            tape.read_record(record, None).map_err(|problem| bad(problem.to_string()))?;
+                serde_json::from_value(round.record).map_err(|problem| bad(&problem))?;
+            replay.read_record(record, None).map_err(|problem| bad(&problem))?;
         }
         cursor = page.next_cursor;
         if cursor.is_none() {
-            return Ok(gpus_of(&tape));
+            return Ok(gpus_of(&replay));
         }
     }
 }
 
-fn gpus_of(tape: &RoundReplay) -> Option<Vec<PastGpu>> {
-    let gpus = tape.cluster()?.gpus.iter().map(|gpu| PastGpu {
+fn gpus_of(replay: &RoundReplay) -> Option<Vec<PastGpu>> {
+    let gpus = replay.cluster()?.gpus.iter().map(|gpu| PastGpu {
         id: gpu.id.to_string(),
         node: gpu.node.to_string(),
         model: gpu.model.clone(),
@@ -169,6 +170,5 @@ async fn cuts(
     let done = |change: &&tessera_api_types::LayoutPlan| {
         change.state == "done" && period.has(change.planned_at)
     };
-    let number = changes.items.iter().filter(done).count();
-    Ok(u64::try_from(number).unwrap_or(u64::MAX))
+    Ok(changes.items.iter().filter(done).count() as u64)
 }

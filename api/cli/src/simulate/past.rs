@@ -102,7 +102,7 @@ pub fn past(
         .collect();
     gaps.torn = gangs::link_gangs(&mut known);
     let recorded = recorded(&known, gpus, &fleet, period);
-    gaps.elsewhere = count(known.iter().filter(|known| ran_elsewhere(&known.past, gpus)).count());
+    gaps.elsewhere = known.iter().filter(|known| ran_elsewhere(&known.past, gpus)).count() as u64;
     let (cluster, notes) = (named(&fleet.keys), gaps.notes(gpus));
     let jobs = known.into_iter().map(|known| known.job).collect();
     Ok(RecordedHistory { workload: Workload::new(name, jobs), fleet, cluster, recorded, notes })
@@ -173,12 +173,9 @@ fn ran(attempt: &PastAttempt) -> Option<Millis> {
     Some(Millis::new(between(attempt.started_at?, attempt.ended_at?)))
 }
 
+/// Returns milliseconds, zero if the clocks disagree.
 fn between(from: OffsetDateTime, to: OffsetDateTime) -> u64 {
     u64::try_from((to - from).whole_milliseconds()).unwrap_or(0)
-}
-
-fn count(number: usize) -> u64 {
-    u64::try_from(number).unwrap_or(u64::MAX)
 }
 
 /// Returns the kind of slice that an attempt had, and its compute slices.
@@ -240,7 +237,7 @@ fn job(
         return None;
     }
     gaps.count(past, &runs, ruled);
-    let (asked, used) = memory(past, models);
+    let (requested, used) = memory(past, models);
     Some(SimulatedJob {
         name: past.name.clone(),
         user: past.user.clone(),
@@ -249,7 +246,7 @@ fn job(
         priority: past.priority,
         deadline_ms: None,
         times,
-        asked,
+        asked: requested,
         memory_at_start: used,
         memory_at_end: used,
         demand: None,
@@ -307,9 +304,9 @@ fn memory(past: &PastJob, models: &BTreeMap<&'static str, &str>) -> (Bytes, Byte
     let peak = past.attempts.iter().filter_map(|attempt| attempt.gpu_memory_peak_bytes).max();
     let peak = peak.filter(|bytes| *bytes > 0).map(Bytes::new);
     let request = past.gpu_memory_bytes.map(Bytes::new).or(of_profile).or(of_whole.flatten());
-    let asked = request.unwrap_or(Bytes::from_mib(1));
+    let requested = request.unwrap_or(Bytes::from_mib(1));
     // A job can't have used more than its slice has.
-    (asked, peak.filter(|_| request.is_some()).map_or(asked, |peak| peak.min(asked)))
+    (requested, peak.filter(|_| request.is_some()).map_or(requested, |peak| peak.min(requested)))
 }
 
 /// Returns whether a job ran on a GPU that is not simulated.
@@ -333,7 +330,7 @@ impl HistoryGaps {
     }
 
     fn notes(&self, gpus: &[PastGpu]) -> Vec<String> {
-        let whole = count(gpus.iter().filter(|gpu| !gpu.mig).count());
+        let whole = gpus.iter().filter(|gpu| !gpu.mig).count() as u64;
         let counted = [
             (
                 self.by_rule,

@@ -69,12 +69,12 @@ impl HistoryPeriod {
         until: Option<HistoryTime>,
         now: OffsetDateTime,
     ) -> Result<Self, CommandFailure> {
-        let out = || CommandFailure::Usage("the time is out of range; choose a later one".into());
+        let out = || CommandFailure::usage("the time is out of range; choose a later one");
         let since = since.at(now).ok_or_else(out)?;
         let until = until.map_or(Some(now), |until| until.at(now)).ok_or_else(out)?;
         if since >= until {
             let (since, until) = (shown(since), shown(until));
-            return Err(CommandFailure::Usage(format!(
+            return Err(CommandFailure::usage(format!(
                 "the period from {since} to {until} is empty: --since must be before {until}"
             )));
         }

@@ -3,22 +3,54 @@
 use serde_json::Value;
 use tessera_simulator::cluster::overheads::{self, Turns};
 
-/// Reads how kernels of several jobs are interleaved.
-pub fn turns(text: &str) -> Result<Turns, String> {
+/// A value of an option of `simulate` that can't be used.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum BadSimulateOption {
+    /// `--turns` names no way to interleave kernels.
+    #[error("{text:?} is unknown: expected modelled, queue or slices")]
+    UnknownTurns {
+        /// What was given.
+        text: String,
+    },
+    /// A duration has no unit, or is none.
+    #[error("{text:?} is no time: write 10s or 500ms")]
+    NoDuration {
+        /// What was given.
+        text: String,
+    },
+    /// `--set` without an equals sign.
+    #[error("{text:?} is no setting: write NAME=VALUE, such as thrift=0.5")]
+    NoSetting {
+        /// What was given.
+        text: String,
+    },
+    /// `--seed` is no number, or is below 0.
+    #[error("write a whole number from 0, such as 7")]
+    NoSeed,
+}
+
+/// Parses how kernels of several jobs are interleaved.
+pub fn parse_turns(text: &str) -> Result<Turns, BadSimulateOption> {
     let named = serde_json::from_value(Value::String(text.to_owned()));
-    named.map_err(|_| format!("{text:?} is unknown: expected modelled, queue or slices"))
+    named.map_err(|_| BadSimulateOption::UnknownTurns { text: text.to_owned() })
 }
 
-/// Reads a time as milliseconds.
-pub fn time_ms(text: &str) -> Result<u64, String> {
-    overheads::duration_ms(text).ok_or_else(|| format!("{text:?} is no time: write 10s or 500ms"))
+/// Parses a duration to milliseconds.
+pub fn parse_duration_ms(text: &str) -> Result<u64, BadSimulateOption> {
+    overheads::duration_ms(text)
+        .ok_or_else(|| BadSimulateOption::NoDuration { text: text.to_owned() })
 }
 
-/// Reads `name=value`; a value is JSON, or else a text.
-pub fn setting(text: &str) -> Result<(String, Value), String> {
+/// Parses `name=value`; a value is JSON, or else a text.
+pub fn parse_setting(text: &str) -> Result<(String, Value), BadSimulateOption> {
     let (name, value) = text
         .split_once('=')
-        .ok_or_else(|| format!("{text:?} is no setting: write NAME=VALUE, such as thrift=0.5"))?;
+        .ok_or_else(|| BadSimulateOption::NoSetting { text: text.to_owned() })?;
     let value = serde_json::from_str(value).unwrap_or_else(|_| Value::String(value.to_owned()));
     Ok((name.trim().to_owned(), value))
+}
+
+/// Parses the seed of the random number generator.
+pub fn parse_seed(text: &str) -> Result<u64, BadSimulateOption> {
+    text.parse().map_err(|_| BadSimulateOption::NoSeed)
 }

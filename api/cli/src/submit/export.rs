@@ -46,6 +46,31 @@ enum ExportBase {
     Nothing,
 }
 
+/// An environment that can't be exported to a job.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum BadExport {
+    /// A variable is named, but the submitter doesn't have it.
+    #[error("--export names {name}, which is not set here")]
+    NotSet {
+        /// The variable.
+        name: String,
+    },
+    /// The chosen variables exceed what is stored with a job.
+    #[error(
+        "the environment has {variables} variables and {bytes} bytes, but a job takes \
+         {ENV_VARS_MAX} and {REST_BYTES_MAX}; the largest are {largest}; name those that the job \
+         needs: --export NAME,NAME"
+    )]
+    TooLarge {
+        /// How many variables were chosen.
+        variables: usize,
+        /// How many bytes they have together.
+        bytes: usize,
+        /// The largest ones, each with its size.
+        largest: String,
+    },
+}
+
 impl ExportChoice {
     /// The default.
     pub const ESSENTIALS: Self = Self { base: ExportBase::Essentials, named: Vec::new() };
@@ -54,12 +79,13 @@ impl ExportChoice {
     ///
     /// # Errors
     ///
-    /// A sentence that names the largest variables if together they are too large.
+    /// [`BadExport`] names the variable that is missing, or the largest ones if together they are
+    /// too large.
     pub fn choose(
         &self,
         environment: &BTreeMap<String, String>,
-    ) -> Result<BTreeMap<String, String>, String> {
-        let wanted = |name: &str| match self.base {
+    ) -> Result<BTreeMap<String, String>, BadExport> {
+        let is_chosen = |name: &str| match self.base {
             ExportBase::Essentials => {
                 ESSENTIAL.contains(&name) || name.starts_with(ESSENTIAL_PREFIX)
             }
@@ -68,13 +94,13 @@ impl ExportChoice {
         };
         let mut chosen: BTreeMap<String, String> = environment
             .iter()
-            .filter(|(name, _)| wanted(name) && can_be_set(name))
+            .filter(|(name, _)| is_chosen(name) && can_be_set(name))
             .map(|(name, value)| (name.clone(), value.clone()))
             .collect();
         for (name, value) in &self.named {
             match value.as_ref().or_else(|| environment.get(name)) {
                 Some(value) => chosen.insert(name.clone(), value.clone()),
-                None => return Err(format!("--export names {name}, which is not set here")),
+                None => return Err(BadExport::NotSet { name: name.clone() }),
             };
         }
         check_size(&chosen)?;
@@ -90,7 +116,7 @@ fn can_be_set(name: &str) -> bool {
         && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
 }
 
-fn check_size(chosen: &BTreeMap<String, String>) -> Result<(), String> {
+fn check_size(chosen: &BTreeMap<String, String>) -> Result<(), BadExport> {
     let bytes: usize = chosen.iter().map(|(name, value)| name.len() + value.len() + 16).sum();
     if bytes <= REST_BYTES_MAX && chosen.len() <= ENV_VARS_MAX {
         return Ok(());
@@ -99,12 +125,7 @@ fn check_size(chosen: &BTreeMap<String, String>) -> Result<(), String> {
     by_size.sort_unstable_by(|a, b| b.cmp(a));
     let largest: Vec<_> =
         by_size.iter().take(3).map(|(bytes, name)| format!("{name} ({bytes} bytes)")).collect();
-    Err(format!(
-        "the environment has {} variables and {bytes} bytes, but a job takes {ENV_VARS_MAX} and \
-         {REST_BYTES_MAX}; the largest are {}; name those that the job needs: --export NAME,NAME",
-        chosen.len(),
-        largest.join(", "),
-    ))
+    Err(BadExport::TooLarge { variables: chosen.len(), bytes, largest: largest.join(", ") })
 }
 
 impl FromStr for ExportChoice {
@@ -168,7 +189,7 @@ mod tests {
     fn a_named_variable_that_is_not_set_is_an_error() {
         let export: ExportChoice = "MISSING".parse().unwrap();
 
-        assert!(export.choose(&environment()).unwrap_err().contains("MISSING"));
+        assert!(export.choose(&environment()).unwrap_err().to_string().contains("MISSING"));
     }
 
     #[test]
@@ -177,7 +198,7 @@ mod tests {
         environment.insert("LS_COLORS".into(), "x".repeat(REST_BYTES_MAX));
         let export: ExportChoice = "ALL".parse().unwrap();
 
-        let refused = export.choose(&environment).unwrap_err();
+        let refused = export.choose(&environment).unwrap_err().to_string();
 
         assert!(refused.contains("LS_COLORS (20000 bytes)"), "{refused}");
         assert!(refused.contains("--export NAME"), "{refused}");

@@ -3,6 +3,8 @@
 //! An option about something that Tessera decides itself or does not limit is accepted with a
 //! warning. An option that would change the job's behaviour is refused.
 
+use std::fmt;
+
 use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
 
@@ -14,7 +16,33 @@ enum ForeignVerdict {
     /// Accept the value 1, since a GPU has one process; refuse any other.
     OnlyOne,
     /// Refuse.
-    Refuse(&'static str),
+    Refuse(RefusalReason),
+}
+
+/// Why an option is refused, and what to use instead; empty where there is nothing to add.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RefusalReason {
+    /// What Tessera has or does.
+    pub why: &'static str,
+    /// What to write instead.
+    pub instead: &'static str,
+}
+
+impl fmt::Display for RefusalReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let both = if self.why.is_empty() || self.instead.is_empty() { "" } else { "; " };
+        write!(f, "{}{both}{}", self.why, self.instead)
+    }
+}
+
+/// An option of Slurm that Tessera can't honour.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{option} is not supported: {reason}")]
+pub struct UnsupportedOption {
+    /// The option as it is written, with its value if only that value is refused.
+    pub option: String,
+    /// Why, and what to use instead.
+    pub reason: RefusalReason,
 }
 
 /// Whether an option comes with a value.
@@ -26,14 +54,19 @@ enum OptionValue {
     Optional,
 }
 
-use ForeignVerdict::{Ignore, OnlyOne, Refuse};
+use ForeignVerdict::{Ignore, OnlyOne};
 use OptionValue::{Needed, Optional};
 
 const PER_GPU: &str = "processor cores and host memory are not limited";
 const ONE_QUEUE: &str = "there is one queue for all jobs";
 const NO_MAIL: &str = "Tessera sends no mail";
 const ONE_PROCESS: &str = "a job has one process tree for each of its GPUs";
-const PLACES: &str = "Tessera chooses the node; request what the job needs (--vram, --profile)";
+const PLACES: ForeignVerdict =
+    refuse("Tessera chooses the node", "request what the job needs (--vram, --profile)");
+
+const fn refuse(why: &'static str, instead: &'static str) -> ForeignVerdict {
+    ForeignVerdict::Refuse(RefusalReason { why, instead })
+}
 
 /// Long name, short name, value, verdict.
 const FOREIGN: &[(&str, Option<char>, OptionValue, ForeignVerdict)] = &[
@@ -72,45 +105,46 @@ const FOREIGN: &[(&str, Option<char>, OptionValue, ForeignVerdict)] = &[
         "dependency",
         Some('d'),
         Needed,
-        Refuse("jobs can't wait for other jobs yet; use `tessera wait`"),
+        refuse("jobs can't wait for other jobs yet", "use `tessera wait`"),
     ),
     (
         "begin",
         Some('b'),
         Needed,
-        Refuse("jobs can't wait for a time of day yet; use --hold and release it"),
+        refuse("jobs can't wait for a time of day yet", "use --hold and release it"),
     ),
     (
         "deadline",
         None,
         Needed,
-        Refuse("deadlines are not supported yet; --time limits the run time"),
+        refuse("deadlines are not supported yet", "--time limits the run time"),
     ),
     (
         "signal",
         None,
         Needed,
-        Refuse(
-            "no signal is sent before the time limit yet; at the limit the job gets SIGTERM, and SIGKILL after --grace seconds",
+        refuse(
+            "no signal is sent before the time limit yet",
+            "at the limit the job gets SIGTERM, and SIGKILL after --grace seconds",
         ),
     ),
     (
         "input",
         Some('i'),
         Needed,
-        Refuse("jobs read nothing from standard input; redirect it in the script"),
+        refuse("jobs read nothing from standard input", "redirect it in the script"),
     ),
-    ("constraint", Some('C'), Needed, Refuse(PLACES)),
-    ("nodelist", Some('w'), Needed, Refuse(PLACES)),
-    ("nodefile", Some('F'), Needed, Refuse(PLACES)),
-    ("exclude", Some('x'), Needed, Refuse(PLACES)),
-    ("reservation", None, Needed, Refuse("there are no reservations")),
-    ("licenses", Some('L'), Needed, Refuse("licences are not counted")),
-    ("clusters", Some('M'), Needed, Refuse("choose the cluster with --url or TESSERA_URL")),
-    ("export-file", None, Needed, Refuse("write --export or --env")),
-    ("uid", None, Needed, Refuse("a job belongs to the user who submits it")),
-    ("container", None, Needed, Refuse("start the container in the script")),
-    ("test-only", None, OptionValue::None, Refuse("a dry run of submit is not supported yet")),
+    ("constraint", Some('C'), Needed, PLACES),
+    ("nodelist", Some('w'), Needed, PLACES),
+    ("nodefile", Some('F'), Needed, PLACES),
+    ("exclude", Some('x'), Needed, PLACES),
+    ("reservation", None, Needed, refuse("there are no reservations", "")),
+    ("licenses", Some('L'), Needed, refuse("licences are not counted", "")),
+    ("clusters", Some('M'), Needed, refuse("", "choose the cluster with --url or TESSERA_URL")),
+    ("export-file", None, Needed, refuse("", "write --export or --env")),
+    ("uid", None, Needed, refuse("a job belongs to the user who submits it", "")),
+    ("container", None, Needed, refuse("", "start the container in the script")),
+    ("test-only", None, OptionValue::None, refuse("a dry run of submit is not supported yet", "")),
 ];
 
 /// The options of this kind in one layer.
@@ -124,8 +158,8 @@ impl ForeignOptions {
     ///
     /// # Errors
     ///
-    /// The first option that is refused.
-    pub fn judge(&self) -> Result<Vec<String>, String> {
+    /// [`UnsupportedOption`] is the first option that is refused.
+    pub fn judge(&self) -> Result<Vec<String>, UnsupportedOption> {
         let mut warnings = Vec::new();
         for (index, value) in &self.given {
             let (long, _, _, verdict) = FOREIGN[*index];
@@ -133,10 +167,13 @@ impl ForeignOptions {
                 (Ignore(why), _) => warnings.push(format!("--{long} has no effect: {why}")),
                 (OnlyOne, Some("1" | "1-1")) => {}
                 (OnlyOne, value) => {
-                    let value = value.unwrap_or_default();
-                    return Err(format!("--{long}={value} is not supported: {ONE_PROCESS}"));
+                    let option = format!("--{long}={}", value.unwrap_or_default());
+                    let reason = RefusalReason { why: ONE_PROCESS, instead: "" };
+                    return Err(UnsupportedOption { option, reason });
                 }
-                (Refuse(why), _) => return Err(format!("--{long} is not supported: {why}")),
+                (ForeignVerdict::Refuse(reason), _) => {
+                    return Err(UnsupportedOption { option: format!("--{long}"), reason });
+                }
             }
         }
         Ok(warnings)
@@ -190,5 +227,45 @@ impl FromArgMatches for ForeignOptions {
     fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
         *self = Self::from_arg_matches(matches)?;
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        foreign: ForeignOptions,
+    }
+
+    fn judge(words: &[&str]) -> Result<Vec<String>, UnsupportedOption> {
+        Line::try_parse_from([&["line"], words].concat()).unwrap().foreign.judge()
+    }
+
+    #[test]
+    fn a_refused_option_comes_with_the_reason_and_with_what_to_write_instead() {
+        let refused = judge(&["--begin=18:00"]).unwrap_err();
+
+        assert_eq!(refused.option, "--begin");
+        assert_eq!(refused.reason.why, "jobs can't wait for a time of day yet");
+        assert_eq!(refused.reason.instead, "use --hold and release it");
+        assert_eq!(
+            refused.to_string(),
+            "--begin is not supported: jobs can't wait for a time of day yet; use --hold and \
+             release it"
+        );
+    }
+
+    #[test]
+    fn one_process_for_each_gpu_is_accepted_and_more_are_refused() {
+        assert_eq!(judge(&["--ntasks-per-gpu=1"]), Ok(Vec::new()));
+        assert_eq!(
+            judge(&["--ntasks-per-gpu=2"]).unwrap_err().to_string(),
+            "--ntasks-per-gpu=2 is not supported: a job has one process tree for each of its GPUs"
+        );
     }
 }

@@ -63,7 +63,7 @@ pub struct CountedGpus {
 impl CountedGpus {
     /// Returns the resources of one of them, as far as this determines it: several without a kind may be
     /// slices that another option describes.
-    pub fn ask(&self) -> Option<GpuRequest> {
+    pub fn request(&self) -> Option<GpuRequest> {
         match (&self.kind, self.count) {
             (Some(kind), _) => Some(kind.clone()),
             (None, 1) => Some(GpuRequest::Whole),
@@ -121,18 +121,35 @@ fn count_and_kind(text: &str, rest: &str) -> Result<CountedGpus, BadGpuRequest> 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NodesOption(pub u32);
 
-impl FromStr for NodesOption {
-    type Err = String;
+/// A text that is not a number of nodes.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum BadNodes {
+    /// It is no number, or none that a gang can have.
+    #[error("{text:?}: write how many nodes, such as 2")]
+    NotANumber {
+        /// What was given.
+        text: String,
+    },
+    /// It gives a smallest and a largest number.
+    #[error("{text:?}: a range is not supported; write one number")]
+    Range {
+        /// What was given.
+        text: String,
+    },
+}
 
-    fn from_str(text: &str) -> Result<Self, String> {
+impl FromStr for NodesOption {
+    type Err = BadNodes;
+
+    fn from_str(text: &str) -> Result<Self, BadNodes> {
         let (least, most) = text.split_once('-').unwrap_or((text, text));
         let number = |text: &str| match text.parse::<u32>() {
             Ok(number @ 1..=GANG_MEMBERS_MAX) => Ok(number),
-            Ok(_) | Err(_) => Err(format!("{text:?}: write how many nodes, such as 2")),
+            Ok(_) | Err(_) => Err(BadNodes::NotANumber { text: text.to_owned() }),
         };
         let (least, most) = (number(least)?, number(most)?);
         if least != most {
-            return Err(format!("{text:?}: a range is not supported; write one number"));
+            return Err(BadNodes::Range { text: text.to_owned() });
         }
         Ok(Self(least))
     }
@@ -148,7 +165,7 @@ mod tests {
 
     #[test]
     fn slurms_forms_of_one_gpu_are_parsed() {
-        for (text, ask) in [
+        for (text, request) in [
             ("gpu", GpuRequest::Whole),
             ("gpu:1", GpuRequest::Whole),
             ("gres/gpu:1", GpuRequest::Whole),
@@ -156,7 +173,7 @@ mod tests {
             ("gpu:3g.20gb", profile("3g.20gb")),
         ] {
             let GresOption(counted) = text.parse().unwrap();
-            assert_eq!((counted.count, counted.ask()), (1, Some(ask)), "{text:?}");
+            assert_eq!((counted.count, counted.request()), (1, Some(request)), "{text:?}");
         }
         assert_eq!("1".parse(), Ok(GpusOption(CountedGpus { count: 1, kind: None })));
         let slices = CountedGpus { count: 4, kind: Some(profile("1g.5gb")) };

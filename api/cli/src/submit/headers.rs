@@ -1,10 +1,11 @@
 //! Options in a script: lines that begin with `#TESSERA` or `#SBATCH`, before its first
 //! command.
 
+use clap::error::ErrorKind;
 use clap::{Arg, ArgAction, Args, FromArgMatches, Parser};
 
-use super::foreign::ForeignOptions;
-use super::options::JobOptions;
+use super::foreign::{ForeignOptions, UnsupportedOption};
+use super::options::{BadJobOptions, JobOptions};
 
 /// The options in a script's headers.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -17,14 +18,42 @@ pub struct ScriptHeaders {
 
 /// A header that is not supported.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{file}:{line}: {why}")]
+#[error("{file}:{line}: {problem}")]
 pub struct BadHeader {
     /// The script.
     pub file: String,
     /// The line, from 1.
     pub line: usize,
     /// What is wrong with it.
-    pub why: String,
+    pub problem: HeaderProblem,
+}
+
+/// What is wrong with a header.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum HeaderProblem {
+    /// A backslash has nothing behind it.
+    #[error("the line ends with a backslash")]
+    EndsWithBackslash,
+    /// A quote has no end.
+    #[error("a quote ({quote}) is not closed")]
+    OpenQuote {
+        /// The quotation mark.
+        quote: char,
+    },
+    /// An option is unknown, or its value can't be used.
+    #[error("{message}")]
+    Unreadable {
+        /// Which rule is broken.
+        kind: ErrorKind,
+        /// The option, what was given, and what is expected.
+        message: String,
+    },
+    /// Options contradict each other.
+    #[error(transparent)]
+    Options(#[from] BadJobOptions),
+    /// Tessera can't honour an option.
+    #[error(transparent)]
+    Unsupported(#[from] UnsupportedOption),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -87,7 +116,7 @@ pub fn read(file: &str, script: &str) -> Result<ScriptHeaders, BadHeader> {
     let (mut slurm, mut tessera) = (JobOptions::default(), JobOptions::default());
     let mut warnings = Vec::new();
     for (index, line) in script.lines().enumerate() {
-        let bad = |why: String| BadHeader { file: file.to_owned(), line: index + 1, why };
+        let bad = |problem| BadHeader { file: file.to_owned(), line: index + 1, problem };
         let Some((dialect, rest)) = header(line) else {
             if is_command(line) {
                 break;
@@ -103,10 +132,14 @@ pub fn read(file: &str, script: &str) -> Result<ScriptHeaders, BadHeader> {
             HeaderDialect::Slurm => &mut slurm,
             HeaderDialect::Tessera => &mut tessera,
         };
-        *below = std::mem::take(below).under(layer.options).map_err(bad)?;
+        *below = std::mem::take(below).under(layer.options).map_err(|both| bad(both.into()))?;
     }
-    let at_end = |why| BadHeader { file: file.to_owned(), line: 1, why };
-    Ok(ScriptHeaders { options: slurm.under(tessera).map_err(at_end)?, warnings })
+    let options = slurm.under(tessera).map_err(|both| BadHeader {
+        file: file.to_owned(),
+        line: 1,
+        problem: both.into(),
+    })?;
+    Ok(ScriptHeaders { options, warnings })
 }
 
 struct HeaderLayer {
@@ -116,7 +149,7 @@ struct HeaderLayer {
 }
 
 impl HeaderLayer {
-    fn judge(&mut self, dialect: HeaderDialect) -> Result<(), String> {
+    fn judge(&mut self, dialect: HeaderDialect) -> Result<(), HeaderProblem> {
         self.options.gpu()?;
         self.warnings.extend(self.foreign.judge()?);
         if dialect == HeaderDialect::Slurm && self.options.priority.take().is_some() {
@@ -130,8 +163,9 @@ impl HeaderLayer {
     }
 }
 
-fn read_line(words: Vec<String>) -> Result<HeaderLayer, String> {
-    let line = HeaderLine::try_parse_from(words).map_err(|bad| first_line(&bad))?;
+fn read_line(words: Vec<String>) -> Result<HeaderLayer, HeaderProblem> {
+    let line = HeaderLine::try_parse_from(words)
+        .map_err(|bad| HeaderProblem::Unreadable { kind: bad.kind(), message: first_line(&bad) })?;
     let warnings = line
         .terminal
         .given
@@ -164,7 +198,7 @@ fn is_command(line: &str) -> bool {
 
 /// Splits a line into words as a shell would: quotes and backslashes keep blanks together,
 /// and a `#` at a word's beginning starts a comment.
-fn split(text: &str) -> Result<Vec<String>, String> {
+fn split(text: &str) -> Result<Vec<String>, HeaderProblem> {
     let mut words = Vec::new();
     let mut word: Option<String> = None;
     let mut quote = None;
@@ -173,7 +207,7 @@ fn split(text: &str) -> Result<Vec<String>, String> {
         match (quote, c) {
             (Some(open), c) if c == open => quote = None,
             (Some('"') | None, '\\') => {
-                let escaped = chars.next().ok_or("the line ends with a backslash")?;
+                let escaped = chars.next().ok_or(HeaderProblem::EndsWithBackslash)?;
                 word.get_or_insert_default().push(escaped);
             }
             (Some(_), c) => word.get_or_insert_default().push(c),
@@ -186,8 +220,8 @@ fn split(text: &str) -> Result<Vec<String>, String> {
             (None, c) => word.get_or_insert_default().push(c),
         }
     }
-    if let Some(open) = quote {
-        return Err(format!("a quote ({open}) is not closed"));
+    if let Some(quote) = quote {
+        return Err(HeaderProblem::OpenQuote { quote });
     }
     words.extend(word);
     Ok(words)

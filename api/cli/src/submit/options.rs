@@ -7,7 +7,7 @@ use clap::Args;
 use tessera_model::spec::GpuRequest;
 
 use super::array::ArraySpec;
-use super::export::ExportChoice;
+use super::export::{BadExport, ExportChoice};
 use super::gpu::{GpusOption, GresOption, NamedGpu, NodesOption, VramOption};
 use crate::span::TimeLimit;
 use tessera_api_types::{GangRequest, SubmitRequest};
@@ -127,15 +127,79 @@ pub struct EnvVariable {
     value: String,
 }
 
-impl FromStr for EnvVariable {
-    type Err = String;
+/// A text that sets no variable; clap names the option and the text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("write NAME=VALUE")]
+pub struct BadEnvVariable;
 
-    fn from_str(text: &str) -> Result<Self, String> {
+/// Options that can't be used as they are, or not together.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum BadJobOptions {
+    /// Two options request different GPU resources.
+    #[error("a job gives its size in one way, but here it requests {first} and {other}")]
+    TwoSizes {
+        /// What the first option requests.
+        first: GpuRequest,
+        /// What another one requests.
+        other: GpuRequest,
+    },
+    /// `--gpus-per-task` with another number than 1.
+    #[error("a process has one GPU: give their number, as --ntasks or --gpus")]
+    SeveralGpusPerTask,
+    /// Two options give different numbers of processes.
+    #[error(
+        "each process has one GPU, but {option} makes that {members} and {other_option} {other}"
+    )]
+    TwoGangSizes {
+        /// The first option.
+        option: &'static str,
+        /// The number of processes that follows from it.
+        members: u32,
+        /// The option that contradicts.
+        other_option: &'static str,
+        /// The number that follows from that one.
+        other: u32,
+    },
+    /// The GPUs are no multiple of the nodes.
+    #[error("{members} GPUs can't be spread evenly over {nodes} nodes: give a multiple of {nodes}")]
+    UnevenGang {
+        /// How many GPUs were requested.
+        members: u32,
+        /// Over how many nodes.
+        nodes: u32,
+    },
+    /// `--priority` out of range.
+    #[error("--priority {number}: priorities go from 0 (highest) to 9 (lowest)")]
+    Priority {
+        /// What was given.
+        number: u64,
+    },
+    /// `--sm` out of range.
+    #[error("--sm {number}: give 1 to 100 percent of the slice")]
+    SharePercent {
+        /// What was given.
+        number: u64,
+    },
+    /// A path that JSON can't hold.
+    #[error("{}: the name is not valid UTF-8", path.display())]
+    PathNotText {
+        /// The path.
+        path: PathBuf,
+    },
+    /// The environment can't be exported.
+    #[error(transparent)]
+    Export(#[from] BadExport),
+}
+
+impl FromStr for EnvVariable {
+    type Err = BadEnvVariable;
+
+    fn from_str(text: &str) -> Result<Self, BadEnvVariable> {
         match text.split_once('=') {
             Some((name, value)) if !name.is_empty() => {
                 Ok(Self { name: name.to_owned(), value: value.to_owned() })
             }
-            Some(_) | None => Err("write NAME=VALUE".to_owned()),
+            Some(_) | None => Err(BadEnvVariable),
         }
     }
 }
@@ -145,15 +209,15 @@ impl JobOptions {
     ///
     /// # Errors
     ///
-    /// A sentence if it requests two different things.
-    pub fn gpu(&self) -> Result<Option<GpuRequest>, String> {
+    /// [`BadJobOptions::TwoSizes`] if it requests two different things.
+    pub fn gpu(&self) -> Result<Option<GpuRequest>, BadJobOptions> {
         let given = [
-            self.vram.as_ref().map(|VramOption(ask)| ask.clone()),
-            self.profile.as_ref().map(|NamedGpu(ask)| ask.clone()),
-            self.gpus.as_ref().and_then(|GpusOption(counted)| counted.ask()),
-            self.gpus_per_node.as_ref().and_then(|GpusOption(counted)| counted.ask()),
-            self.gpus_per_task.as_ref().and_then(|GpusOption(counted)| counted.ask()),
-            self.gres.as_ref().and_then(|GresOption(counted)| counted.ask()),
+            self.vram.as_ref().map(|VramOption(request)| request.clone()),
+            self.profile.as_ref().map(|NamedGpu(request)| request.clone()),
+            self.gpus.as_ref().and_then(|GpusOption(counted)| counted.request()),
+            self.gpus_per_node.as_ref().and_then(|GpusOption(counted)| counted.request()),
+            self.gpus_per_task.as_ref().and_then(|GpusOption(counted)| counted.request()),
+            self.gres.as_ref().and_then(|GresOption(counted)| counted.request()),
             self.exclusive.as_ref().map(|_| GpuRequest::Whole),
         ];
         let mut given = given.into_iter().flatten();
@@ -167,9 +231,7 @@ impl JobOptions {
         };
         match given.find(|other| *other != first) {
             None => Ok(Some(first)),
-            Some(other) => Err(format!(
-                "a job gives its size in one way, but here it requests {first} and {other}"
-            )),
+            Some(other) => Err(BadJobOptions::TwoSizes { first, other }),
         }
     }
 
@@ -177,11 +239,11 @@ impl JobOptions {
     ///
     /// # Errors
     ///
-    /// A sentence if it requests two different things, or what is impossible.
-    pub fn gang(&self) -> Result<Option<GangRequest>, String> {
+    /// [`BadJobOptions`] if it requests two different things, or what is impossible.
+    pub fn gang(&self) -> Result<Option<GangRequest>, BadJobOptions> {
         let nodes = self.nodes.map_or(1, |NodesOption(nodes)| nodes);
         if self.gpus_per_task.as_ref().is_some_and(|GpusOption(counted)| counted.count != 1) {
-            return Err("a process has one GPU: give their number, as --ntasks or --gpus".into());
+            return Err(BadJobOptions::SeveralGpusPerTask);
         }
         let each = |count: u32| count.saturating_mul(nodes);
         let given = [
@@ -193,15 +255,11 @@ impl JobOptions {
         ];
         let mut given = given.into_iter().filter_map(|(option, count)| Some((option, count?)));
         let (option, members) = given.next().unwrap_or(("--nodes", nodes));
-        if let Some((other, count)) = given.find(|(_, count)| *count != members) {
-            return Err(format!(
-                "each process has one GPU, but {option} makes that {members} and {other} {count}"
-            ));
+        if let Some((other_option, other)) = given.find(|(_, count)| *count != members) {
+            return Err(BadJobOptions::TwoGangSizes { option, members, other_option, other });
         }
         if !members.is_multiple_of(nodes) {
-            return Err(format!(
-                "{members} GPUs can't be spread evenly over {nodes} nodes: give a multiple of {nodes}"
-            ));
+            return Err(BadJobOptions::UnevenGang { members, nodes });
         }
         let gang = GangRequest { nodes, gpus_per_node: members / nodes };
         Ok((members > 1).then_some(gang))
@@ -212,7 +270,7 @@ impl JobOptions {
     /// # Errors
     ///
     /// As [`JobOptions::gpu`].
-    pub fn under(self, stronger: Self) -> Result<Self, String> {
+    pub fn under(self, stronger: Self) -> Result<Self, BadJobOptions> {
         // GPU resources have several spellings: the stronger layer overrides all of them together.
         let sizes = if stronger.gpu()?.is_some() { stronger.clone() } else { self.clone() };
         let lost = if stronger.has_on_lost() { stronger.clone() } else { self.clone() };
@@ -260,13 +318,13 @@ impl JobOptions {
     ///
     /// # Errors
     ///
-    /// A sentence about what can't be sent.
+    /// [`BadJobOptions`] states what can't be sent.
     pub fn write_into(
         self,
         request: &mut SubmitRequest,
         here: &Path,
         environment: &std::collections::BTreeMap<String, String>,
-    ) -> Result<(), String> {
+    ) -> Result<(), BadJobOptions> {
         match self.gpu()? {
             None | Some(GpuRequest::Unknown) => {}
             Some(GpuRequest::Memory(bytes)) => request.gpu_memory_bytes = Some(bytes.get()),
@@ -308,23 +366,19 @@ impl JobOptions {
     }
 }
 
-fn small_priority(number: u64) -> Result<u8, String> {
-    u8::try_from(number)
-        .ok()
-        .filter(|number| *number <= 9)
-        .ok_or_else(|| format!("--priority {number}: priorities go from 0 (highest) to 9 (lowest)"))
+fn small_priority(number: u64) -> Result<u8, BadJobOptions> {
+    let small = u8::try_from(number).ok().filter(|number| *number <= 9);
+    small.ok_or(BadJobOptions::Priority { number })
 }
 
-fn percent(number: u64) -> Result<u8, String> {
-    u8::try_from(number)
-        .ok()
-        .filter(|number| (1..=100).contains(number))
-        .ok_or_else(|| format!("--sm {number}: give 1 to 100 percent of the slice"))
+fn percent(number: u64) -> Result<u8, BadJobOptions> {
+    let percent = u8::try_from(number).ok().filter(|number| (1..=100).contains(number));
+    percent.ok_or(BadJobOptions::SharePercent { number })
 }
 
-fn plain(path: &Path) -> Result<String, String> {
+fn plain(path: &Path) -> Result<String, BadJobOptions> {
     // Without its dots, so that it reads well in listings; links stay as they are.
     let tidy: PathBuf = path.components().collect();
     let text = tidy.to_str().map(str::to_owned);
-    text.ok_or_else(|| format!("{}: the name is not valid UTF-8", path.display()))
+    text.ok_or_else(|| BadJobOptions::PathNotText { path: path.to_owned() })
 }

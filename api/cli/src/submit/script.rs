@@ -25,14 +25,13 @@ impl JobScript {
     /// script can't be read or isn't one.
     pub fn find(named: &[PathBuf]) -> Result<Self, CommandFailure> {
         match named {
-            [] if std::io::stdin().is_terminal() => Err(CommandFailure::Usage(
-                "nothing to submit; give a script, --wrap \"command\", or -- program arguments"
-                    .into(),
+            [] if std::io::stdin().is_terminal() => Err(CommandFailure::usage(
+                "nothing to submit; give a script, --wrap \"command\", or -- program arguments",
             )),
             [] => Self::from_stdin(),
             [path] if path.as_os_str() == "-" => Self::from_stdin(),
             [path] => Self::from_file(path),
-            [path, ..] => Err(CommandFailure::Usage(format!(
+            [path, ..] => Err(CommandFailure::usage(format!(
                 "a script has no arguments; pass them as variables (--env NAME=VALUE), or submit \
                  a program: submit -- {} ...",
                 path.display()
@@ -43,7 +42,7 @@ impl JobScript {
     fn from_stdin() -> Result<Self, CommandFailure> {
         let mut text = String::new();
         std::io::stdin().read_to_string(&mut text).map_err(|bad| {
-            CommandFailure::Refused(format!("standard input can't be read: {bad}"))
+            CommandFailure::refused(format!("standard input can't be read: {bad}"))
         })?;
         Self { name: "stdin".to_owned(), text }.checked()
     }
@@ -51,7 +50,7 @@ impl JobScript {
     fn from_file(path: &Path) -> Result<Self, CommandFailure> {
         let text = std::fs::read_to_string(path).map_err(|bad| {
             let shown = path.display();
-            CommandFailure::Refused(match bad.kind() {
+            CommandFailure::refused(match bad.kind() {
                 std::io::ErrorKind::NotFound => format!("there is no script {shown}"),
                 std::io::ErrorKind::InvalidData => {
                     format!("{shown} is not a script but a program; write: submit -- {shown}")
@@ -81,6 +80,6 @@ impl JobScript {
         } else {
             return Ok(self);
         };
-        Err(CommandFailure::Refused(format!("{name} can't be submitted: {why}")))
+        Err(CommandFailure::refused(format!("{name} can't be submitted: {why}")))
     }
 }

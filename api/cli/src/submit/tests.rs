@@ -48,7 +48,7 @@ fn a_program_runs_in_the_current_folder_with_what_it_needs_to_be_found() {
 }
 
 #[test]
-fn the_command_line_beats_the_script() {
+fn the_command_line_overrides_the_script() {
     let (_folder, path) = script(
         "#!/bin/bash\n#SBATCH -J slurm --gres=gpu:1 -t 10 --no-requeue\n#TESSERA -J ours\nhostname\n",
     );
@@ -80,7 +80,7 @@ fn a_wrapped_line_becomes_a_script() {
 }
 
 #[test]
-fn what_cannot_be_submitted_says_why() {
+fn what_cannot_be_submitted_is_refused_with_the_reason() {
     for (text, why) in [
         ("echo hi\n", "#!/bin/bash"),
         ("", "empty"),
@@ -129,7 +129,7 @@ fn a_gangs_members_may_have_slices() {
 }
 
 #[test]
-fn a_wrong_command_line_is_told_apart() {
+fn a_wrong_command_line_is_refused_with_the_reason() {
     for (words, why) in [
         (&["--gpus=3", "--nodes=2", "--", "a"][..], "a multiple of 2"),
         (&["--gpus=4", "--ntasks=2", "--", "a"], "each process has one GPU"),

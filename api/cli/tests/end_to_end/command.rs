@@ -167,8 +167,9 @@ fn one_job_that_cannot_be_cancelled_does_not_keep_the_others() {
 
     assert_eq!(output.status.code(), Some(1));
     assert_eq!(err(&output), "tessera: cancel 1: there is no job 1\n");
-    let asked = ["POST /v1/jobs/1/cancel", "POST /v1/jobs/2_3/cancel", "POST /v1/jobs/2_4/cancel"];
-    assert_eq!(fake.lines(), asked);
+    let requests =
+        ["POST /v1/jobs/1/cancel", "POST /v1/jobs/2_3/cancel", "POST /v1/jobs/2_4/cancel"];
+    assert_eq!(fake.lines(), requests);
 }
 
 #[test]

@@ -77,7 +77,7 @@ fn each_placement_is_weighed_from_the_layout_that_is_given() {
     let chosen: Vec<_> = empty["placements"].as_array().unwrap().iter().filter(best).collect();
     assert_eq!(chosen.len(), 1);
     assert_eq!(chosen[0]["start"], 6);
-    // Beside a half and the last eighth: a pair at 4, or two eighths.
+    // Next to a half and the last eighth: a pair at 4, or two eighths.
     assert_eq!(taken["reachability"], 2);
     assert_eq!(reach(&taken, "2g.10gb"), [1]);
     assert_eq!(taken["layout"][0]["size"], 4);
@@ -96,7 +96,7 @@ fn a_person_sees_a_table_and_the_layout_drawn() {
 
 #[test]
 fn a_wrong_word_is_answered_with_what_would_be_right() {
-    for (words, said) in [
+    for (words, message) in [
         (["states", "a100-40", "--layout", ""], "did you mean one of a100-40gb, a100-80gb?"),
         (["states", "a30-24gb", "--profiles", "tiny"], "expected plain, double, me"),
         (["states", "a30-24gb", "--layout", "1g.6gb"], "write PROFILE@START, such as 1g.5gb@6"),
@@ -108,7 +108,7 @@ fn a_wrong_word_is_answered_with_what_would_be_right() {
         let output = mig(&words);
 
         assert_eq!(output.status.code(), Some(2), "{words:?}");
-        assert!(err(&output).contains(said), "{words:?}: {}", err(&output));
+        assert!(err(&output).contains(message), "{words:?}: {}", err(&output));
     }
 }
 
@@ -131,7 +131,7 @@ fn every_documented_case_of_every_gpu_goes_as_documented() {
 }
 
 #[test]
-fn a_step_that_goes_otherwise_than_it_says_is_shown_and_fails_the_command() {
+fn a_step_with_another_result_than_expected_is_shown_and_fails_the_command() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("steps.json");
     let steps = r#"[
@@ -186,7 +186,7 @@ fn compute_instances_are_checked_within_their_gpu_instance() {
 }
 
 #[test]
-fn a_file_that_holds_no_steps_is_refused_with_the_shape_that_is_wanted() {
+fn a_file_without_steps_is_refused_with_the_expected_shape() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("steps.json");
     std::fs::write(&file, r#"{"stages": []}"#).unwrap();

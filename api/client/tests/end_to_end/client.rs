@@ -76,7 +76,7 @@ async fn a_controller_that_starts_meanwhile_is_found() {
 }
 
 #[tokio::test]
-async fn patience_ends_and_the_last_refusal_is_told() {
+async fn patience_ends_with_the_last_refusal() {
     let fake = Fake::start(|_, _| Answer::problem(503, "the database is away"));
     let brief = RetryPatience { total: Duration::from_millis(100), ..PATIENCE };
 
@@ -98,7 +98,7 @@ async fn a_refusal_is_final() {
 }
 
 #[tokio::test]
-async fn an_answer_from_something_else_is_told_as_such() {
+async fn an_answer_from_something_else_is_reported_as_such() {
     let fake = Fake::start(|_, _| Answer::text("<html>hello</html>"));
 
     let refused = client(&fake).info().await.unwrap_err();

@@ -100,7 +100,7 @@ impl Fake {
         format!("http://{}", self.address)
     }
 
-    /// Returns what it was asked so far.
+    /// Returns the requests that it got so far.
     pub fn seen(&self) -> Vec<Request> {
         self.seen.lock().unwrap().clone()
     }

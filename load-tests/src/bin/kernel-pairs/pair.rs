@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use tessera_agent_core::kernel::AttemptTally;
 use tessera_kernel_queue::{Nanos, QueueRules};
 use tessera_load_tests::players::{Played, Program, seconds, total};
+use tessera_simulator::cluster::number::count;
 use tessera_simulator::kernels::device::KernelSpan;
 use tessera_simulator::kernels::ideal::omniscient;
 use tessera_simulator::kernels::program::ProgramCourse;
@@ -32,7 +33,7 @@ pub fn enough(model: &ProgramModel, stretch: u64, (least, tasks): (Duration, u32
     let steps = model.program().steps;
     let task: u64 = steps.iter().map(|step| (step.took_ns + step.gap_ns) * stretch).sum();
     let needed = least.as_nanos() / u128::from(task.max(1)) + 1;
-    tasks.max(u32::try_from(needed).unwrap_or(u32::MAX))
+    tasks.max(u32::try_from(needed).expect("a run of seconds has few tasks"))
 }
 
 /// For how long, in nanoseconds, an omniscient filler would run the low program's kernels in a run's
@@ -93,7 +94,7 @@ pub fn shown(played: &Played, alone: &Played, ideal: Ideal) -> Value {
 pub fn spread(times: &[u64], pause: Duration) -> Value {
     let pause = pause.as_secs_f64();
     let times: Vec<f64> = times.iter().map(|time| (seconds(*time) - pause) * 1e3).collect();
-    let count = f64::from(u32::try_from(times.len()).unwrap_or(u32::MAX));
+    let count = count(times.len());
     let mean = times.iter().sum::<f64>() / count;
     let variance = times.iter().map(|time| (time - mean).powi(2)).sum::<f64>() / count;
     json!({ "tasks": times.len(), "mean_ms": round(mean), "cv": round(variance.sqrt() / mean) })

@@ -72,19 +72,26 @@ fn case(decisions: usize, mut decide: impl FnMut(usize)) -> Value {
     })
 }
 
+/// Returns the priority of one of the ten levels.
+fn priority_of(level: u64) -> Priority {
+    let level = u8::try_from(level).expect("there are ten levels");
+    Priority::try_from(level).expect("there are ten levels")
+}
+
 /// Ten full queues; launches of queues above `fits` are too long for the gap.
 fn best_fit(decisions: usize, fits: usize) -> Value {
     let mut rng = SeededRng::new(1);
     let mut waiting = WaitingLaunches::default();
     for level in 0..LEVELS {
-        let priority =
-            Priority::try_from(u8::try_from(level).unwrap_or(9)).unwrap_or(Priority::DEFAULT);
+        let priority = priority_of(level as u64);
         for slot in 0..WAITING_MAX {
             let long = if level < fits { 10_000 } else { 0 };
             let time = Nanos::from_micros(20 + long + rng.below(900));
-            let launch = u64::try_from(slot).unwrap_or(0);
-            let session = SessionId::new(u64::try_from(level).unwrap_or(0));
-            waiting.push(priority, (session, launch), KERNEL, Some(time)).expect("there is room");
+            let launch = slot as u64;
+            let session = SessionId::new(level as u64);
+            waiting
+                .push(priority, (session, launch), KERNEL, Some(time))
+                .expect("the queue is not full");
         }
     }
     let mut found = 0_usize;
@@ -92,12 +99,15 @@ fn best_fit(decisions: usize, fits: usize) -> Value {
         let idle = Nanos::from_micros(500 + rng.below(1_000));
         if let Some(request) = waiting.best_fit(idle) {
             found += 1;
-            let level = u8::try_from(request.session.get()).unwrap_or(9);
-            let priority = Priority::try_from(level).unwrap_or(Priority::DEFAULT);
-            waiting.put_back(priority, request).expect("there is room");
+            let priority = priority_of(request.session.get());
+            waiting.put_back(priority, request).expect("the queue is not full");
         }
     });
-    assert_eq!(found, if fits < LEVELS { decisions } else { 0 }, "the case is what it says");
+    assert_eq!(
+        found,
+        if fits < LEVELS { decisions } else { 0 },
+        "the case is what its name states"
+    );
     result
 }
 
@@ -105,21 +115,21 @@ fn best_fit(decisions: usize, fits: usize) -> Value {
 /// many launches waiting each.
 fn launch(decisions: usize, waiting_each: u64) -> Value {
     let mut queue = KernelQueue::new(QueueRules { ageing: None, ..QueueRules::default() });
-    join(&mut queue, 0, 0, Nanos::from_micros(50), Nanos::from_millis(2));
+    join(&mut queue, 0, priority_of(0), Nanos::from_micros(50), Nanos::from_millis(2));
     for filler in 1..=54 {
-        let priority = 1 + u8::try_from((filler - 1) / 6).unwrap_or(9);
+        let priority = priority_of(1 + (filler - 1) / 6);
         join(&mut queue, filler, priority, Nanos::from_micros(30 + 17 * filler), Nanos::ZERO);
         for launch in 0..waiting_each {
             let session = SessionId::new(filler);
-            let want = QueueEvent::Request { session, launch, kernel: KERNEL, beyond: None };
-            queue.step(want, Nanos::ZERO);
+            let request = QueueEvent::Request { session, launch, kernel: KERNEL, beyond: None };
+            queue.step(request, Nanos::ZERO);
         }
     }
     let holder = SessionId::new(0);
     let mut now = Nanos::ZERO;
     let result = case(decisions, |round| {
         now = now.plus(Nanos::from_micros(900));
-        let count = u64::try_from(round).unwrap_or(0);
+        let count = round as u64;
         queue.step(
             QueueEvent::Launch { session: holder, launch: count, kernel: KERNEL, count },
             now,
@@ -131,12 +141,12 @@ fn launch(decisions: usize, waiting_each: u64) -> Value {
             }
         }
     });
-    let granted = queue.counters().grants >= u64::try_from(decisions).unwrap_or(0);
-    assert_eq!(granted, waiting_each > 0, "the case is what it says");
+    let granted = queue.counters().grants >= decisions as u64;
+    assert_eq!(granted, waiting_each > 0, "the case is what its name states");
     result
 }
 
-fn join(queue: &mut KernelQueue, session: u64, priority: u8, took: Nanos, gap: Nanos) {
+fn join(queue: &mut KernelQueue, session: u64, priority: Priority, took: Nanos, gap: Nanos) {
     let task = TaskKey::new(format!("task {session}")).expect("the name is short");
     let mut profile = TaskProfile::default();
     let id = KernelId::new("kernel", Dims([1; 3]), Dims([1; 3])).expect("the name is short");
@@ -150,7 +160,6 @@ fn join(queue: &mut KernelQueue, session: u64, priority: u8, took: Nanos, gap: N
     }
     profile.close_measuring();
     queue.add_profile(&task, profile);
-    let priority = Priority::try_from(priority).unwrap_or(Priority::DEFAULT);
     let session = SessionId::new(session);
     let (class, share_thousandths) = (Class::Offline, 1_000);
     let join = Join { session, task, priority, class, share_thousandths };

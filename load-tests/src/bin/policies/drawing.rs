@@ -1,24 +1,28 @@
 //! The result as a drawing: a panel for each figure, a group of bars for each workload, one bar for
 //! each policy, all from the JSON that the driver writes.
+//!
+//! Drawn here, not by plotters: a browser shows the number of a bar when a pointer is on it, and the
+//! SVG of plotters has no tooltips.
 
-use std::fmt::Write as _;
-
+use maud::{Markup, PreEscaped, html};
 use serde_json::Value;
+use tessera_simulator::cluster::number::count;
 
-/// Policies in the order of their bars, with their colours.
+/// Policies in the order of their bars, with Paul Tol's muted colours, which people with any kind of
+/// colour vision can distinguish. The order in a group is that of the legend.
 const COLOURS: &[(&str, &str)] = &[
     ("exclusive", "#999999"),
-    ("static-promote", "#bab0ac"),
-    ("scheme-b", "#76b7b2"),
-    ("scheme-a", "#59a14f"),
-    ("time-slicing", "#d7b5a6"),
-    ("mps-only", "#b07aa1"),
-    ("miso", "#f28e2b"),
-    ("oracle", "#edc948"),
-    ("dyna-p", "#9c755f"),
-    ("miger", "#ff9da7"),
-    ("mmk", "#4e79a7"),
-    ("tessera", "#e15759"),
+    ("static-promote", "#cccccc"),
+    ("scheme-b", "#88ccee"),
+    ("scheme-a", "#44aa99"),
+    ("time-slicing", "#ddcc77"),
+    ("mps-only", "#aa4499"),
+    ("miso", "#117733"),
+    ("oracle", "#999933"),
+    ("dyna-p", "#882255"),
+    ("miger", "#cc6677"),
+    ("mmk", "#332288"),
+    ("tessera", "#000000"),
 ];
 
 /// What a panel shows.
@@ -71,74 +75,66 @@ const LEFT: f64 = 10.0;
 
 /// Draws the cases of a result.
 pub fn draw(cases: &[Value]) -> String {
-    let height = 40.0 + PANEL * f64::from(u32::try_from(PANELS.len()).unwrap_or(1));
-    let mut svg = format!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" \
-         font-family=\"sans-serif\"><rect width=\"{WIDTH}\" height=\"{height}\" fill=\"#fff\"/>\n"
-    );
-    let mut x = LEFT;
-    for (name, colour) in COLOURS {
-        let _ = writeln!(
-            svg,
-            "<rect x=\"{x}\" y=\"8\" width=\"11\" height=\"11\" fill=\"{colour}\"/>\
-             <text x=\"{}\" y=\"18\" font-size=\"11\">{name}</text>",
-            x + 15.0
-        );
-        x += 105.0;
-    }
-    let mut top = 40.0;
-    for panel in PANELS {
-        panel.draw(&mut svg, top, cases);
-        top += PANEL;
-    }
-    svg + "</svg>\n"
+    let height = 40.0 + PANEL * count(PANELS.len());
+    let svg = html! {
+        svg xmlns="http://www.w3.org/2000/svg" viewBox=(format!("0 0 {WIDTH} {height}"))
+            font-family="sans-serif" {
+            rect width=(WIDTH) height=(height) fill="#fff" {}
+            @for (number, (name, colour)) in COLOURS.iter().enumerate() {
+                @let x = LEFT + 98.0 * count(number);
+                rect x=(x) y="8" width="11" height="11" fill=(colour) {}
+                text x=(x + 15.0) y="18" font-size="11" { (name) }
+            }
+            @for (number, panel) in PANELS.iter().enumerate() {
+                (panel.draw(40.0 + PANEL * count(number), cases))
+            }
+        }
+    };
+    svg.into_string() + "\n"
 }
 
 impl Panel {
-    fn draw(&self, svg: &mut String, top: f64, cases: &[Value]) {
+    fn draw(&self, top: f64, cases: &[Value]) -> Markup {
         let bottom = top + 20.0 + BARS;
-        let title = self.title;
-        let _ = writeln!(
-            svg,
-            "<text x=\"{LEFT}\" y=\"{}\" font-size=\"14\" font-weight=\"bold\">{title}</text>",
-            top + 10.0
-        );
-        let one = bottom - self.height(1.0);
-        let _ = writeln!(
-            svg,
-            "<line x1=\"{LEFT}\" x2=\"{}\" y1=\"{one:.1}\" y2=\"{one:.1}\" stroke=\"#bbb\"/>\
-             <text x=\"{}\" y=\"{:.1}\" font-size=\"10\">1×</text>",
-            WIDTH - 30.0,
-            WIDTH - 26.0,
-            one + 3.0
-        );
-        let groups = f64::from(u32::try_from(cases.len().max(1)).unwrap_or(1));
-        let group = (WIDTH - 40.0) / groups;
-        let bar = (group - 8.0) / f64::from(u32::try_from(COLOURS.len()).unwrap_or(1));
-        let mut x = LEFT;
-        for case in cases {
-            let name = case["case"].as_str().unwrap_or_default();
-            let figures = self.figures(case);
-            for (place, (policy, colour)) in (0_u32..).zip(COLOURS) {
-                let Some((_, value)) = figures.iter().find(|(known, _)| known == policy) else {
-                    continue;
-                };
-                let tall = self.height(value.min(self.most));
-                let _ = writeln!(
-                    svg,
-                    "<rect x=\"{:.1}\" y=\"{:.1}\" width=\"{:.1}\" height=\"{tall:.1}\" \
-                     fill=\"{colour}\"><title>{name} {policy} {value:.2}</title></rect>",
-                    x + bar * f64::from(place),
-                    bottom - tall,
-                    bar - 0.6
-                );
+        let group = (WIDTH - 40.0) / count(cases.len().max(1));
+        html! {
+            (NEW_LINE)
+            text x=(LEFT) y=(top + 10.0) font-size="14" font-weight="bold" { (self.title) }
+            @for level in self.levels() {
+                @let y = bottom - self.height(level);
+                line x1=(LEFT) x2=(WIDTH - 30.0) y1=(pixels(y)) y2=(pixels(y)) stroke="#ccc" {}
+                text x=(WIDTH - 26.0) y=(pixels(y + 3.0)) font-size="10" { (level) "×" }
             }
-            let _ = writeln!(
-                svg,
-                "<text x=\"{x:.1}\" y=\"{:.1}\" font-size=\"9\">{name}</text>",
-                bottom + 12.0
-            );
-            x += group;
+            @for (number, case) in cases.iter().enumerate() {
+                (self.draw_group(case, LEFT + group * count(number), bottom, group))
+            }
+        }
+    }
+
+    /// Returns the values that have a line: 1, and the ends of the bars.
+    fn levels(&self) -> Vec<f64> {
+        let mut levels = vec![self.least, 1.0, self.most];
+        levels.dedup();
+        levels
+    }
+
+    fn draw_group(&self, case: &Value, left: f64, bottom: f64, width: f64) -> Markup {
+        let bar = (width - 8.0) / count(COLOURS.len());
+        let name = case["case"].as_str().unwrap_or_default();
+        let figures = self.figures(case);
+        let value_of = |policy: &str| Some(figures.iter().find(|(known, _)| *known == policy)?.1);
+        let bars = COLOURS.iter().enumerate();
+        let bars = bars.filter_map(|(place, bar)| Some((place, bar, value_of(bar.0)?)));
+        html! {
+            @for (place, (policy, colour), value) in bars {
+                @let tall = self.height(value.min(self.most));
+                (NEW_LINE)
+                rect x=(pixels(left + bar * count(place))) y=(pixels(bottom - tall))
+                    width=(pixels(bar - 0.6)) height=(pixels(tall)) fill=(colour) {
+                    title { (name) " " (policy) " " (format!("{value:.2}")) }
+                }
+            }
+            text x=(pixels(left)) y=(pixels(bottom + 12.0)) font-size="9" { (name) }
         }
     }
 
@@ -157,4 +153,11 @@ impl Panel {
         }
         figures
     }
+}
+
+/// One bar on each line, so that a difference between two drawings can be read.
+const NEW_LINE: PreEscaped<&str> = PreEscaped("\n");
+
+fn pixels(value: f64) -> String {
+    format!("{value:.1}")
 }

@@ -55,20 +55,20 @@ fn main() -> anyhow::Result<()> {
     let none = BTreeMap::new();
     let inert = run(&paths, &none, program::Part::Inert, &arguments)?;
     // Somebody must be there to hold the device against.
-    let mut rival = spawn(&paths, &low, program::Part::Rival, &arguments)?;
-    let told = run(&paths, &high, program::Part::Holder, &arguments)?;
+    let mut filler = spawn(&paths, &low, program::Part::Filler, &arguments)?;
+    let measured = run(&paths, &high, program::Part::Holder, &arguments)?;
     let before = endpoint_cpu_secs()?;
     let sustained = run(&paths, &high, program::Part::Sustained, &arguments)?;
     let endpoint_cpu = endpoint_cpu_secs()? - before;
-    drop(rival.stdin.take());
-    rival.wait()?;
+    drop(filler.stdin.take());
+    filler.wait()?;
 
     let lost = sustained["lost"].as_u64().context("lost")?;
     let result = json!({
         "what": "the kernel shim before a driver that does nothing, with the agent's own endpoint",
         "machine": machine::facts(),
         "passed_on": inert,
-        "holder": told,
+        "holder": measured,
         "sustained": sustained,
         "endpoint_core_percent": endpoint_cpu / arguments.secs as f64 * 100.0,
     });

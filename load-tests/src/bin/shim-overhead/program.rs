@@ -16,7 +16,7 @@ pub enum Part {
     /// Calls what is passed on.
     Inert,
     /// Joins, and does nothing until its input ends.
-    Rival,
+    Filler,
     /// Launches as the holder.
     Holder,
     /// Launches as the holder, so many times a second.
@@ -27,7 +27,7 @@ impl Part {
     pub fn name(self) -> &'static str {
         match self {
             Self::Inert => "inert",
-            Self::Rival => "rival",
+            Self::Filler => "rival",
             Self::Holder => "holder",
             Self::Sustained => "sustained",
         }
@@ -113,7 +113,7 @@ impl Cuda {
 
     fn counters(&self) -> [u64; 16] {
         let mut numbers = [0; 16];
-        // SAFETY: room for sixteen.
+        // SAFETY: there is space for sixteen.
         unsafe { (self.counters)(numbers.as_mut_ptr(), 16) };
         numbers
     }
@@ -135,7 +135,7 @@ pub fn run(part: Part, secs: u64, rate: u64) -> anyhow::Result<()> {
     let cuda = Cuda::open()?;
     let found = match part {
         Part::Inert => inert(&cuda)?,
-        Part::Rival => {
+        Part::Filler => {
             cuda.join(&[2, 4])?;
             std::io::stdin().read_to_end(&mut Vec::new())?;
             return Ok(());
@@ -245,7 +245,7 @@ fn sustained(cuda: &Cuda, secs: u64, rate: u64) -> anyhow::Result<serde_json::Va
         std::hint::spin_loop();
         std::thread::yield_now();
     }
-    let (before, told) = (rss_bytes()?, cuda.counters()[2]);
+    let (before, reported_before) = (rss_bytes()?, cuda.counters()[2]);
     let cpu = cpu_time().context("the clock of this process")?;
     let thread = thread_time().context("the clock of this thread")?;
     let begun = Instant::now();
@@ -273,7 +273,7 @@ fn sustained(cuda: &Cuda, secs: u64, rate: u64) -> anyhow::Result<serde_json::Va
     Ok(json!({
         "launches_per_second": all as f64 / took,
         "secs": took,
-        "told": after[2] - told,
+        "told": after[2] - reported_before,
         "lost": after[9],
         "session_thread_core_percent": others.as_secs_f64() / took * 100.0,
         "rss_growth_bytes": peak.max(rss_bytes()?) - before,
@@ -298,7 +298,7 @@ fn thread_time() -> Option<Duration> {
 fn clock(which: libc::clockid_t) -> Option<Duration> {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: a place of ours.
-    (unsafe { libc::clock_gettime(which, &raw mut time) } == 0).then(|| {
-        Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or(0))
-    })
+    let is_read = unsafe { libc::clock_gettime(which, &raw mut time) } == 0;
+    let nanos = u32::try_from(time.tv_nsec).ok().filter(|_| is_read)?;
+    Some(Duration::new(time.tv_sec.unsigned_abs(), nanos))
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use tessera_model::GangShape;
 use tessera_simulator::cluster::job::{GangMembership, SliceTimes};
 
-use super::{KnownJob, count};
+use super::KnownJob;
 
 /// Links the members of gangs, and returns the number of jobs that are left out because members of
 /// their gangs are missing.
@@ -27,7 +27,7 @@ pub(super) fn link_gangs(known: &mut Vec<KnownJob>) -> u64 {
     let before = known.len();
     let mut flags = left_out.into_iter();
     known.retain(|_| !flags.next().unwrap_or(false));
-    count(before - known.len())
+    (before - known.len()) as u64
 }
 
 /// Sets each member's rank and run times; returns whether all members are known.

@@ -7,7 +7,7 @@ use tessera_simulator::cluster::metrics::{ClusterSample, JobOutcome, JobSegment,
 use time::OffsetDateTime;
 
 use super::super::period::HistoryPeriod;
-use super::{KnownJob, PastGpu, between, count, started};
+use super::{KnownJob, PastGpu, between, started};
 use tessera_api_types::PastJob;
 
 /// Builds the recorded outcome.
@@ -26,7 +26,7 @@ pub(super) fn recorded(
             let end_ms = end_of(past).max(job.submit_ms);
             let began = runs.first().and_then(|run| run.started_at).map(since);
             let of = |state: &str| past.attempts.iter().filter(|a| a.state == state).count();
-            let times = |state: &str| u32::try_from(of(state)).unwrap_or(u32::MAX);
+            let times = |state: &str| u32::try_from(of(state)).expect("a job has few attempts");
             JobOutcome {
                 job: number,
                 name: past.name.clone(),
@@ -43,7 +43,7 @@ pub(super) fn recorded(
     let makespan_ms = jobs.iter().map(|job| job.end_ms).max().unwrap_or(0);
     let segments = segments(known, gpus, fleet, period);
     let solo: u64 = known.iter().filter_map(|k| k.job.fastest(&fleet.models())).sum();
-    let room = makespan_ms.max(1).saturating_mul(count(gpus.len().max(1)));
+    let capacity_ms = makespan_ms.max(1).saturating_mul(gpus.len().max(1) as u64);
     let attempts = || known.iter().flat_map(|known| &known.past.attempts);
     RunOutcome {
         policy: RECORDED.to_owned(),
@@ -57,7 +57,7 @@ pub(super) fn recorded(
         moving_ms: 0,
         preemptions: jobs.iter().map(|job| u64::from(job.preemptions)).sum(),
         out_of_memory: jobs.iter().map(|job| u64::from(job.out_of_memory)).sum(),
-        system_throughput: ratio(solo, room),
+        system_throughput: ratio(solo, capacity_ms),
         segments,
         slices: Vec::new(),
         jobs,
@@ -128,13 +128,13 @@ fn samples(
             }
         }
         let taken: u64 = used.iter().map(|(gpu, slices)| (*slices).min(whole(*gpu))).sum();
-        let rooms: u64 = used.keys().map(|gpu| whole(*gpu)).sum();
+        let open_slices: u64 = used.keys().map(|gpu| whole(*gpu)).sum();
         let waits = |job: &&JobOutcome| job.submit_ms <= at_ms && at_ms < job.start_ms;
         ClusterSample {
             at_ms,
             used_per_mille: taken * 1_000 / all,
-            stranded_per_mille: rooms.saturating_sub(taken) * 1_000 / all,
-            waiting: count(jobs.iter().filter(waits).count()),
+            stranded_per_mille: open_slices.saturating_sub(taken) * 1_000 / all,
+            waiting: jobs.iter().filter(waits).count() as u64,
             running,
             milliwatts: None,
         }

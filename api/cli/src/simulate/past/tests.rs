@@ -79,7 +79,7 @@ fn a_measured_time_stands_on_its_slice_and_the_rule_fills_the_others() {
 }
 
 #[test]
-fn what_a_task_took_elsewhere_is_believed_before_the_rule() {
+fn what_a_task_took_elsewhere_is_used_before_the_rule() {
     let on = |id, profile, secs: i64| PastJob {
         task: Some("train".into()),
         ..job(id, vec![run(profile, 20, Some(20 + secs), "succeeded")])
@@ -92,7 +92,7 @@ fn what_a_task_took_elsewhere_is_believed_before_the_rule() {
 }
 
 #[test]
-fn what_really_happened_is_told_job_by_job() {
+fn the_recorded_outcome_is_listed_job_by_job() {
     let moved = PastJob {
         movable: true,
         ..job(
@@ -108,18 +108,18 @@ fn what_really_happened_is_told_job_by_job() {
 
     let past = past(vec![runs, moved], &gpus(), &period()).unwrap();
 
-    let told = &past.recorded;
+    let recorded = &past.recorded;
     let times = |at: usize| {
-        let job = &told.jobs[at];
+        let job = &recorded.jobs[at];
         (job.submit_ms, job.start_ms, job.end_ms, job.moves)
     };
     assert_eq!(times(0), (0, 10_000, 150_000, 1));
     assert_eq!(times(1), (790_000, 890_000, 990_000, 0));
     assert_eq!(a100(&past, 0)[&1], 130_000, "with what was put aside");
-    assert_eq!((told.makespan_ms, told.millijoules), (990_000, 3_000));
-    assert_eq!(told.segments.len(), 3);
-    assert_eq!((told.segments[0].slices, told.segments[1].slices), (8, 1));
-    let full = told.samples.iter().find(|sample| sample.at_ms == 10_000).unwrap();
+    assert_eq!((recorded.makespan_ms, recorded.millijoules), (990_000, 3_000));
+    assert_eq!(recorded.segments.len(), 3);
+    assert_eq!((recorded.segments[0].slices, recorded.segments[1].slices), (8, 1));
+    let full = recorded.samples.iter().find(|sample| sample.at_ms == 10_000).unwrap();
     assert_eq!((full.used_per_mille, full.running), (8 * 1_000 / 20, 1));
     let has = |text: &str| past.notes.iter().any(|note| note.contains(text));
     assert!(
@@ -184,8 +184,8 @@ fn members_of_a_gang_are_simulated_together_and_a_torn_gang_is_left_out() {
 
     let past = past(jobs, &gpus(), &period()).unwrap();
 
-    let seats: Vec<_> = past.workload.jobs.iter().map(|job| job.gang.unwrap().rank).collect();
-    assert_eq!(seats, [0, 1]);
+    let ranks: Vec<_> = past.workload.jobs.iter().map(|job| job.gang.unwrap().rank).collect();
+    assert_eq!(ranks, [0, 1]);
     assert_eq!((a100(&past, 0)[&7], a100(&past, 1)[&7]), (61_000, 61_000));
     assert!(
         past.notes.iter().any(|note| note.starts_with("1 jobs belong to gangs")),

@@ -34,7 +34,7 @@ fn a_usual_slurm_script_is_understood() {
 }
 
 #[test]
-fn our_lines_beat_slurms_whichever_comes_first() {
+fn our_lines_override_slurms_whichever_comes_first() {
     let headers = read_lines(&[
         "#TESSERA --vram 10G --job-name ours",
         "#SBATCH --gres=gpu:1 --job-name theirs --time 5",
@@ -61,7 +61,7 @@ fn what_only_looks_like_a_header_is_a_remark() {
 }
 
 #[test]
-fn options_without_effect_are_told_with_their_line() {
+fn options_without_effect_are_listed_with_their_line() {
     let headers = read_lines(&[
         "#SBATCH --cpus-per-task=4",
         "#SBATCH --mem 16G -p gpu -A lab --mail-type=END",
@@ -139,7 +139,7 @@ proptest! {
     }
 
     #[test]
-    fn later_lines_beat_earlier_ones(names in proptest::collection::vec("[a-z]{1,8}", 1..6)) {
+    fn later_lines_override_earlier_ones(names in proptest::collection::vec("[a-z]{1,8}", 1..6)) {
         let lines: Vec<_> = names.iter().map(|name| format!("#SBATCH -J {name}")).collect();
 
         let headers = read("job.sh", &lines.join("\n")).unwrap();
