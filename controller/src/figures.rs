@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use tessera_frames::cluster::{AttemptFigures, GpuFigures};
 use tessera_model::{AttemptId, Bytes, GpuId, Millis, NodeName};
-use tessera_wire::frames::{AttemptFigures, GpuFigures};
 
 use self::series::{Point, Sample, Series};
 

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
+use tessera_frames::cluster::LogReply;
 use tessera_model::spec::JobSpec;
 use tessera_model::{Bytes, JobId, NodeId};
-use tessera_wire::frames::LogReply;
 use tokio::sync::{broadcast, mpsc, oneshot, watch};
 
 use tessera_control::colocation::ColocationModel;
@@ -140,7 +140,7 @@ pub enum ToPlacer {
         /// On which node.
         node: NodeId,
         /// Whose output.
-        request: tessera_wire::frames::LogRequest,
+        request: tessera_frames::cluster::LogRequest,
         /// The pieces; `None` if the node is not connected.
         reply: oneshot::Sender<Option<mpsc::Receiver<LogReply>>>,
     },

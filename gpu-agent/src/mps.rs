@@ -14,9 +14,9 @@ pub mod terminate;
 
 use std::path::PathBuf;
 
+use tessera_frames::cluster::ExitRecord;
 use tessera_model::share::MpsShare;
 use tessera_model::{AttemptId, SliceId};
-use tessera_wire::frames::ExitRecord;
 
 pub use control::find;
 pub use router::{noted, run};

@@ -13,9 +13,8 @@ mod state;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use tessera_frames::cluster::{GpuReport, ToController};
 use tessera_model::{AttemptId, BootId, GpuId};
-use tessera_wire::ToController;
-use tessera_wire::frames::GpuReport;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 

@@ -4,8 +4,8 @@
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 
+use tessera_frames::kernel::ShimWelcome;
 use tessera_kernel_queue::{Nanos, Role};
-use tessera_wire::kernel::ShimWelcome;
 
 use crate::abi::{CudaResult, SUCCESS};
 use crate::client::{self, CudaDevice};

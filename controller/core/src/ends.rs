@@ -6,9 +6,9 @@ use crate::round::{Round, RoundEffect};
 use crate::rows::submitted::SubmittedJob;
 use crate::rows::transitions;
 use crate::state::ClusterState;
+use tessera_frames::cluster::ExitRecord;
 use tessera_model::AttemptId;
 use tessera_model::life::{JobEvent, JobState, Outcome, RetryRules, RetryVerdict};
-use tessera_wire::frames::ExitRecord;
 
 pub(crate) fn verdict(sheet: Option<&LaunchSpec>, outcome: Outcome) -> RetryVerdict {
     // Without its sheet the attempt was never launched: its end can't be the job's fault.

@@ -64,7 +64,7 @@ impl ClusterState {
         &mut self,
         attempt: AttemptId,
         live: &LiveAttempt,
-        record: &tessera_wire::frames::ExitRecord,
+        record: &tessera_frames::cluster::ExitRecord,
     ) -> Option<Bytes> {
         let task = live.foretold.as_ref().map(|foretold| foretold.task.clone())?;
         let out_of = record.ran_out_of_gpu_memory().then(|| {

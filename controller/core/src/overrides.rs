@@ -9,10 +9,10 @@ use crate::rows::overrides::{AdminOverrideRow, OverrideChange, OverrideTarget};
 use crate::state::ClusterState;
 use crate::state::inventory::GpuState;
 use crate::state::overrides::refused;
+use tessera_frames::cluster::ToAgent;
 use tessera_model::Millis;
 use tessera_model::mig::Slot;
 use tessera_placement::{AdminOverride, ClosureKind, GpuClosure};
-use tessera_wire::frames::ToAgent;
 
 impl ClusterState {
     /// Carries out an administrator's command. A requested layout may wait until its GPU is free

@@ -7,10 +7,10 @@ use crate::rows::transitions::{ReadyAttempt, record_without_exit};
 use crate::state::ClusterState;
 use crate::state::attempts::LiveAttempt;
 use std::collections::BTreeMap;
+use tessera_frames::cluster::{InstanceReport, MigReport};
 use tessera_model::life::{JobState, Outcome};
 use tessera_model::mig::{self, InstanceOccupant, Layout, PlanStep, Slot};
 use tessera_model::{AttemptId, GpuId, JobId, Millis, PlanId};
-use tessera_wire::frames::{InstanceReport, MigReport};
 use uuid::Uuid;
 
 /// Returns the steps that make the slots from the present layout; idle instances in the way are

@@ -7,13 +7,13 @@ use crate::state::ClusterState;
 use crate::state::attempts::LiveAttempt;
 use crate::state::inventory::{capacity, slice_at};
 use std::sync::Arc;
+use tessera_frames::cluster::MigReport;
 use tessera_model::life::JobState;
 use tessera_model::mig::compute::memory_share;
 use tessera_model::share::{ComputeShare, SliceShare};
 use tessera_model::spec::GpuRequest;
 use tessera_model::{AttemptId, DecisionId, JobId};
 use tessera_placement::{ClusterView, Explanation, InstanceState, JobPlacement, SharingRequest};
-use tessera_wire::frames::MigReport;
 use uuid::Uuid;
 
 fn free_in(view: &ClusterView, place: &JobPlacement) -> bool {

@@ -6,10 +6,9 @@ use crate::rows::nodes::NodeRegistration;
 use crate::rows::transitions::record_without_exit;
 use crate::state::ClusterState;
 use crate::state::inventory::{NodeSession, NodeState};
+use tessera_frames::cluster::{Hello, PROTOCOL_VERSION, ToAgent, Welcome};
 use tessera_model::life::Outcome;
-use tessera_model::{GpuId, Millis, NodeId, NodeName};
-use tessera_wire::frames::{Hello, PROTOCOL_VERSION, ToAgent, Welcome};
-use tessera_wire::tls::NodeIdentity;
+use tessera_model::{GpuId, Millis, NodeId, NodeIdentity, NodeName};
 
 /// With this many nodes or more, losing most of them at once is more likely the controller's own
 /// fault.

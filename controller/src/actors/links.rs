@@ -4,10 +4,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use actix::{Addr, Message};
-use tessera_model::{Millis, NodeId, NodeName};
-use tessera_wire::frames::{Hello, LogReply, LogRequest, ToAgent, ToController};
+use tessera_frames::cluster::{Hello, LogReply, LogRequest, ToAgent, ToController};
+use tessera_model::{Millis, NodeId, NodeIdentity, NodeName};
 use tessera_wire::link::{FrameReader, FrameWriter, LinkError};
-use tessera_wire::tls::{self, NodeIdentity, TlsError};
+use tessera_wire::tls::{self, TlsError};
 use tokio::sync::mpsc;
 
 use super::intake::Chain;

@@ -162,7 +162,7 @@ impl Placer {
         match (node, link) {
             (Some(node), Some(link)) => {
                 let token = self.questions.ask(node, reply);
-                link.send(tessera_wire::ToAgent::Examine { token });
+                link.send(tessera_frames::cluster::ToAgent::Examine { token });
             }
             // Fails if the requester is gone.
             _ => drop(reply.send(None)),
@@ -325,7 +325,7 @@ impl Placer {
             RoundEffect::Refuse { session, reason, retry } => {
                 tracing::warn!(session, reason, "agent refused");
                 if let Some(link) = self.links.remove(&session) {
-                    link.send(tessera_wire::ToAgent::Refused { reason, retry });
+                    link.send(tessera_frames::cluster::ToAgent::Refused { reason, retry });
                 }
             }
             RoundEffect::Bind { node, session } => {
@@ -333,7 +333,7 @@ impl Placer {
                     && let Some(link) = self.links.remove(&old)
                 {
                     let reason = "a newer connection of this node took over".to_owned();
-                    link.send(tessera_wire::ToAgent::Refused { reason, retry: false });
+                    link.send(tessera_frames::cluster::ToAgent::Refused { reason, retry: false });
                 }
             }
             RoundEffect::Moved(moved) => {
@@ -394,7 +394,7 @@ impl Placer {
         // Agents report everything again on new connections, also what did not reach the store.
         for (_, link) in self.links.drain() {
             let reason = "the controller recovers from a rollback of its database".to_owned();
-            link.send(tessera_wire::ToAgent::Refused { reason, retry: true });
+            link.send(tessera_frames::cluster::ToAgent::Refused { reason, retry: true });
         }
         self.sessions.clear();
         self.parts.epoch.send_replace(epoch);

@@ -3,8 +3,8 @@
 use std::collections::HashMap;
 
 use tessera_api_types as api;
+use tessera_frames::cluster::Finding;
 use tessera_model::NodeId;
-use tessera_wire::frames::Finding;
 use tokio::sync::oneshot;
 
 /// Most questions that wait at a time; the oldest is given up for one more.

@@ -8,8 +8,8 @@ use actix_web::{HttpResponse, get};
 use futures_util::Stream;
 use futures_util::stream::unfold;
 use serde::Deserialize;
+use tessera_frames::cluster::{LogReply, LogRequest, LogStream};
 use tessera_model::JobRef;
-use tessera_wire::frames::{LogReply, LogRequest, LogStream};
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
 use tokio::time::timeout;
 

@@ -2,9 +2,9 @@
 
 use sqlx::types::Json;
 use sqlx::{Connection as _, PgConnection};
+use tessera_frames::cluster::{KernelFigures, KernelTally};
 use tessera_kernel_queue::{ProfileDelta, TaskProfile};
 use tessera_model::{AttemptId, NodeId};
-use tessera_wire::frames::{KernelFigures, KernelTally};
 
 use super::StoreError;
 use super::columns::{RowRef, integer_len};

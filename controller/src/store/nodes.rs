@@ -2,8 +2,8 @@
 
 use sqlx::PgConnection;
 use tessera_control::rows::nodes::NodeRegistration;
+use tessera_frames::cluster::{GpuReport, MigReport};
 use tessera_model::NodeId;
-use tessera_wire::frames::{GpuReport, MigReport};
 
 use super::StoreError;
 use super::columns::{bigint, integer, json_text};

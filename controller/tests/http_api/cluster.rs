@@ -6,9 +6,9 @@ use tessera_api_types::{
     ClusterInfo, FaultView, GpuDetails, GpuListing, InstanceDetails, NodeDetails, NodeListing,
 };
 use tessera_controller::ports::ToPlacer;
+use tessera_frames::cluster::SliceFigures;
 use tessera_model::mig::{ProfileId, Slot};
 use tessera_model::{AttemptId, Bytes};
-use tessera_wire::frames::SliceFigures;
 
 use super::rig::{Rig, problem, true_job};
 use super::seed::Seed;

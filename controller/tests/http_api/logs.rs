@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use reqwest::Method;
 use tessera_controller::ports::{JobStateChange, ToPlacer};
+use tessera_frames::cluster::{LogReply, LogStream};
 use tessera_model::JobId;
 use tessera_model::life::JobState;
-use tessera_wire::frames::{LogReply, LogStream};
 use tokio::sync::mpsc;
 
 use super::rig::{Rig, problem};

@@ -4,8 +4,8 @@ use tessera_api_types::{
     DecisionPage, DecisionView, JobCounts, JobDetail, JobEvents, JobExplanation, JobPage, JobView,
     LayoutPlans,
 };
+use tessera_frames::cluster::{AttemptFigures, GpuFigures};
 use tessera_model::{AttemptId, Bytes, JobId, Millis};
-use tessera_wire::frames::{AttemptFigures, GpuFigures};
 use uuid::Uuid;
 
 use super::rig::{Rig, problem};

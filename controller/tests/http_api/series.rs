@@ -4,8 +4,8 @@
 use tessera_api_types::{ClusterSeries, GpuSeries, JobSeries};
 use tessera_controller::figures::FigureCache;
 use tessera_controller::ports::ToPlacer;
+use tessera_frames::cluster::{AttemptFigures, GpuFigures};
 use tessera_model::{AttemptId, Bytes, JobId, Millis};
-use tessera_wire::frames::{AttemptFigures, GpuFigures};
 
 use super::cluster::node;
 use super::rig::{Rig, problem};

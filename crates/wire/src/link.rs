@@ -4,9 +4,7 @@ use std::io;
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-
-use crate::codec::{self, DecodeError, EncodeError, FRAME_BYTES_MAX};
-use crate::kernel::Kinds;
+use tessera_frames::codec::{self, DecodeError, EncodeError, FRAME_BYTES_MAX, FrameKinds};
 
 /// Why a frame could not be sent or received. Either way the stream is of no more use.
 #[derive(Debug, thiserror::Error)]
@@ -132,7 +130,7 @@ impl FrameReader {
     /// # Errors
     ///
     /// [`LinkError`]: give the connection up.
-    pub async fn receive_known<T: DeserializeOwned + Kinds>(
+    pub async fn receive_known<T: DeserializeOwned + FrameKinds>(
         &mut self,
     ) -> Result<Option<T>, LinkError> {
         loop {
@@ -179,7 +177,7 @@ impl FrameReader {
     /// # Errors
     ///
     /// [`LinkError::Decode`]: give the connection up.
-    pub fn take_known<T: DeserializeOwned + Kinds>(&mut self) -> Result<Option<T>, LinkError> {
+    pub fn take_known<T: DeserializeOwned + FrameKinds>(&mut self) -> Result<Option<T>, LinkError> {
         while let Some(body) = self.whole()? {
             let length = body.len();
             let frame = codec::decode_known(body)?;

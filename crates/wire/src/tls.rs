@@ -18,11 +18,11 @@ use rcgen::{
 use rustls::RootCertStore;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use tessera_model::{NodeId, NodeName};
+use tessera_model::{NodeId, NodeIdentity};
 use time::OffsetDateTime;
 
-use crate::frames::ALPN;
-
+/// The protocol's name in the TLS handshake (ALPN).
+pub const ALPN: &[u8] = b"tessera-agent/1";
 /// The name that a controller's certificate carries and agents ask for.
 pub const CONTROLLER_NAME: &str = "controller.tessera";
 const NODE_URI: &str = "spiffe://tessera/node/";
@@ -102,15 +102,6 @@ impl std::fmt::Debug for Identity {
         // The key must not reach a log.
         f.debug_struct("Identity").finish_non_exhaustive()
     }
-}
-
-/// Who a peer is, by its certificate.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NodeIdentity {
-    /// Its id.
-    pub id: NodeId,
-    /// Its name.
-    pub name: NodeName,
 }
 
 impl Authority {

@@ -1,5 +1,6 @@
 //! Frames over real QUIC, and who gets in.
 
+#[path = "../../frames/tests/samples/mod.rs"]
 mod samples;
 
 use std::path::Path;
@@ -7,14 +8,12 @@ use std::path::Path;
 use proptest::strategy::{Strategy as _, ValueTree as _};
 use proptest::test_runner::TestRunner;
 use tempfile::TempDir;
-use tessera_model::NodeId;
-use tessera_wire::codec::{DecodeError, encode};
+use tessera_frames::cluster::{ToAgent, ToController};
+use tessera_frames::codec::{DecodeError, encode};
+use tessera_model::{NodeId, NodeIdentity};
 use tessera_wire::endpoint::listen;
 use tessera_wire::link::{FrameReader, FrameWriter, LinkError};
-use tessera_wire::tls::{
-    Authority, CONTROLLER_NAME, Identity, NodeIdentity, TlsError, issue_node, peer_node,
-};
-use tessera_wire::{ToAgent, ToController};
+use tessera_wire::tls::{Authority, CONTROLLER_NAME, Identity, TlsError, issue_node, peer_node};
 use time::OffsetDateTime;
 
 struct Ca {
@@ -155,7 +154,7 @@ async fn a_peer_without_a_certificate_is_refused() {
         .unwrap()
         .with_root_certificates(roots)
         .with_no_client_auth();
-    tls.alpn_protocols = vec![tessera_wire::frames::ALPN.to_vec()];
+    tls.alpn_protocols = vec![tessera_wire::tls::ALPN.to_vec()];
     let quic = quinn::crypto::rustls::QuicClientConfig::try_from(tls).unwrap();
     let mut client = quinn::Endpoint::client("127.0.0.1:0".parse().unwrap()).unwrap();
     client.set_default_client_config(quinn::ClientConfig::new(std::sync::Arc::new(quic)));

@@ -1,8 +1,8 @@
 //! Changing a GPU's layout: on the controller's plans, after a new boot, and after a crash.
 
+use tessera_frames::cluster::{MigReport, PlanEnd, PlanOrder};
 use tessera_model::mig::{PlanStep, Slot};
 use tessera_telemetry::{context, names};
-use tessera_wire::frames::{MigReport, PlanEnd, PlanOrder};
 use tracing::Instrument as _;
 
 use super::GpuEvent;

@@ -2,10 +2,9 @@
 
 use std::net::IpAddr;
 
+use tessera_frames::cluster::{Hello, PROTOCOL_VERSION, ToAgent, ToController, Welcome};
 use tessera_model::Millis;
 use tessera_model::lease::LeaseTerms;
-use tessera_wire::frames::{Hello, PROTOCOL_VERSION, Welcome};
-use tessera_wire::{ToAgent, ToController};
 use tokio::sync::mpsc;
 
 use super::{AgentNode, FatalRefusal};

@@ -5,7 +5,7 @@ use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
-use tessera_wire::kernel::variables;
+use tessera_frames::kernel::variables;
 
 const NAME: &str = "libcuda.so.1";
 

@@ -2,8 +2,8 @@
 
 use std::time::{Duration, Instant};
 
+use tessera_frames::kernel::ShimRecord;
 use tessera_kernel_queue::{Nanos, Role};
-use tessera_wire::kernel::ShimRecord;
 
 use crate::built::symbols;
 use crate::job::{ACTIVE, DEAD, DETACHED, Job, PASSIVE};

@@ -1,7 +1,7 @@
 //! Launches that are not plain ones, and what counts as nothing being in flight.
 
+use tessera_frames::kernel::ShimRecord;
 use tessera_kernel_queue::{Nanos, Role};
-use tessera_wire::kernel::ShimRecord;
 
 use crate::job::Job;
 use crate::queue::{Calm, QueueBehaviour, TestFolders, TestQueue, calmly};

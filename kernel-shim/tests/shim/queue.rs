@@ -9,11 +9,12 @@ use std::time::{Duration, Instant};
 
 use quinn::crypto::rustls::QuicServerConfig;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
-use tessera_kernel_queue::{GateState, Grant, KernelIndex, Nanos, Role};
-use tessera_wire::gate::{GATE_BYTES, GatePage};
-use tessera_wire::kernel::{
-    ALPN, PROTOCOL_VERSION, ShimHello, ShimRecord, ShimWelcome, ToQueue, ToShim,
+use tessera_frames::gate::{GATE_BYTES, GatePage};
+use tessera_frames::kernel::{
+    PROTOCOL_VERSION, ShimHello, ShimRecord, ShimWelcome, ToQueue, ToShim,
 };
+use tessera_kernel_queue::{GateState, Grant, KernelIndex, Nanos, Role};
+use tessera_wire::kernel_identity::ALPN;
 use tessera_wire::link::{FrameReader, FrameWriter};
 use tokio::sync::mpsc;
 

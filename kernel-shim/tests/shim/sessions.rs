@@ -2,8 +2,8 @@
 
 use std::time::{Duration, Instant};
 
+use tessera_frames::kernel::{Farewell, SessionEnd, ShimRecord, ToShim};
 use tessera_kernel_queue::{Grant, GrantKind, KernelIndex, Nanos, Role};
-use tessera_wire::kernel::{Farewell, SessionEnd, ShimRecord, ToShim};
 
 use crate::job::{ACTIVE, DETACHED, Job};
 use crate::queue::{Calm, QueueBehaviour, TestFolders, TestGate, TestQueue, calmly};

@@ -7,13 +7,14 @@ use crate::state::layouts::whole;
 use crate::state::overrides::refused;
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
+use tessera_frames::cluster::{GpuHealth, GpuReport, Hello, InstanceReport, MigReport};
 use tessera_model::mig::compute::{ComputeSlot, Cut};
 use tessera_model::mig::{Geometry, Layout, Profile, Slot, TooManyPlacements};
 use tessera_model::share::SliceShare;
-use tessera_model::{AttemptId, BootId, Bytes, GpuId, Millis, NodeId, NodeName, PlanId, SliceId};
+use tessera_model::{
+    AttemptId, BootId, Bytes, GpuId, Millis, NodeId, NodeIdentity, NodeName, PlanId, SliceId,
+};
 use tessera_placement::{MigView, SliceKind};
-use tessera_wire::frames::{GpuHealth, GpuReport, Hello, InstanceReport, MigReport};
-use tessera_wire::tls::NodeIdentity;
 
 /// The nodes, their GPUs, and who is connected.
 #[derive(Debug, Default)]
@@ -141,7 +142,9 @@ pub(crate) fn capacity(gpu: &crate::state::inventory::GpuState, slot: Option<Slo
 /// Returns the memory of the largest slice that a GPU can have.
 pub(crate) fn largest_of(gpu: &GpuState) -> Option<Bytes> {
     match (&gpu.report.mig, gpu.mig.as_deref()) {
-        (tessera_wire::frames::MigReport::On { .. }, mig) => Some(mig?.plain().next_back()?.memory),
+        (tessera_frames::cluster::MigReport::On { .. }, mig) => {
+            Some(mig?.plain().next_back()?.memory)
+        }
         (_, _) => Some(gpu.report.memory),
     }
 }

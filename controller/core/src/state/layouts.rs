@@ -3,10 +3,10 @@
 use crate::commands::operator::LayoutCommand;
 use crate::layouts::WISH_WAITS;
 use crate::rows::nodes::{LayoutPlanRow, RequestedLayout};
+use tessera_frames::cluster::InstanceReport;
 use tessera_model::mig::compute::Cut;
 use tessera_model::mig::{Geometry, PlanStep, Slot};
 use tessera_model::{GpuId, Millis};
-use tessera_wire::frames::InstanceReport;
 
 /// Requested layouts and unsent plans.
 #[derive(Debug, Default)]

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use actix::{Actor, AsyncContext as _, Context, Handler, MessageResult, StreamHandler};
-use tessera_wire::ToController;
+use tessera_frames::cluster::ToController;
 
 use super::{MAILBOX_CAPACITY, Phase, Placer, TICK_EVERY, Wake, unavailable};
 use crate::actors::leadership::StoreSetBack;
@@ -56,7 +56,7 @@ impl Handler<LinkOpened> for Placer {
         let LinkOpened { session, peer, hello, link } = opened;
         if self.phase == Phase::Reloading {
             let reason = "the controller recovers from a rollback of its database".to_owned();
-            link.send(tessera_wire::ToAgent::Refused { reason, retry: true });
+            link.send(tessera_frames::cluster::ToAgent::Refused { reason, retry: true });
             return;
         }
         self.links.insert(session, link);

@@ -1,4 +1,4 @@
-//! The endpoint's identity: its own certificate, which shims pin, and the QUIC settings of both sides.
+//! The identity of a kernel queue's endpoint: its own certificate, which shims pin, and the QUIC settings of both sides.
 
 use std::fs;
 use std::io;
@@ -13,10 +13,13 @@ use rustls::crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signat
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use rustls::{DigitallySignedStruct, SignatureScheme};
 
-use super::{ALPN, SERVER_NAME};
 use crate::endpoint::{ListenError, open};
 use crate::tls::TlsError;
 
+/// The protocol's name in the TLS handshake (ALPN).
+pub const ALPN: &[u8] = b"tessera-kernel/1";
+/// The name in the endpoint's certificate. Shims pin the certificate itself.
+pub const SERVER_NAME: &str = "kernel-queue.tessera.internal";
 /// The certificate's file.
 const CERTIFICATE_FILE: &str = "endpoint.der";
 /// The private key's file.

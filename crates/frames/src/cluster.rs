@@ -41,9 +41,6 @@ pub use telemetry::{
 /// The version that this build speaks. A peer of another version is refused with both numbers.
 pub const PROTOCOL_VERSION: u16 = 6;
 
-/// The protocol's name in the TLS handshake (ALPN).
-pub const ALPN: &[u8] = b"tessera-agent/1";
-
 /// From an agent to its controller, on the control stream.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum ToController {
