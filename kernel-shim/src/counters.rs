@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::{allocations, ring, session, state};
+use crate::{allocations, ring, state, terms};
 
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident),+ $(,)?) => {
@@ -59,7 +59,7 @@ pub unsafe extern "C" fn tessera_kernel_shim_counters(out: *mut u64, length: usi
     let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
     let numbers: [u64; COUNT] = [
         u64::from(state::mode()),
-        u64::from(session::role_number()),
+        u64::from(terms::role()),
         read(&REPORTED),
         read(&PASSED),
         read(&GRANTED),

@@ -15,7 +15,7 @@ use tokio::time::{Instant, timeout};
 use super::outbox::RecordOutbox;
 use super::{CudaDevice, SessionOver, pinned};
 use crate::settings::ShimSettings;
-use crate::{filler, kernel_catalog, ring, session, state};
+use crate::{filler, kernel_catalog, ring, session, state, terms};
 
 /// Limit for connecting: far longer than it takes if the queue is alive.
 const CONNECT_MAX: Duration = Duration::from_millis(600);
@@ -205,7 +205,7 @@ async fn send(
                 continue;
             }
         }
-        if idle_looks < PACED_LOOKS && matches!(session::role(), session::HOLD | session::MEASURE) {
+        if idle_looks < PACED_LOOKS && matches!(terms::role(), terms::HOLD | terms::MEASURE) {
             idle_looks += 1;
             std::thread::sleep(PACE);
             tokio::task::yield_now().await;
