@@ -133,14 +133,14 @@ async fn run(
     let (submits, calls) = mpsc::channel(SUBMITS_WAITING_MAX);
     let (questions, asked) = mpsc::channel(QUESTIONS_WAITING_MAX);
     let reports = questions.clone();
-    let (moved, _) = broadcast::channel(MOVES_KEPT);
+    let (job_changes, _) = broadcast::channel(MOVES_KEPT);
     let figures = FigureCache::default();
     let ports = Ports {
         reads: reads(&options, others),
         submits,
         placer: questions,
         shape: shapes,
-        moved: moved.clone(),
+        job_changes: job_changes.clone(),
         readiness: ready,
         figures: figures.clone(),
         about: Arc::new(About {
@@ -195,7 +195,7 @@ async fn run(
         options: options.clone(),
         candidate: candidate.clone(),
         shape,
-        moved,
+        job_changes,
         readiness: readiness.clone(),
         epoch: epochs,
     };

@@ -20,16 +20,16 @@ use tokio::sync::{broadcast, mpsc, oneshot, watch};
 use uuid::Uuid;
 
 use self::database::{commit_on, read_until_it_works, rollback_of};
+use super::agent_link::AgentLink;
 use super::intake::Chain;
 use super::leadership::Candidate;
-use super::links::Link;
 use super::prediction_metrics;
 use super::questions::{self, Questions};
 use crate::clock;
-use crate::ports::{
-    ClusterShape, CommandResult, JobStateChange, OperatorAnswer, PortError, Readiness, ToPlacer,
-};
+use crate::ports::{ClusterShape, OperatorAnswer, Readiness, ToPlacer};
+use crate::requests::RequestError;
 use crate::store::{ConnectOptions, Connection, StoreError};
+use tessera_control::commands::{CommandResult, JobStateChange};
 use tessera_control::rollback::DatabaseRollback;
 use tessera_control::rows::findings::CommitFindings;
 use tessera_control::rows::snapshot::StoreSnapshot;
@@ -52,8 +52,8 @@ const CONTRADICTION_PAUSE_MAX: Duration = Duration::from_secs(30);
 /// Exit status of a controller that was deposed: its service manager starts it as a standby.
 pub const DEPOSED_STATUS: i32 = 75;
 
-type CommandReply = oneshot::Sender<Result<Vec<CommandResult>, PortError>>;
-type OperatorReply = oneshot::Sender<Result<OperatorAnswer, PortError>>;
+type CommandReply = oneshot::Sender<Result<Vec<CommandResult>, RequestError>>;
+type OperatorReply = oneshot::Sender<Result<OperatorAnswer, RequestError>>;
 
 /// Everything that the placer needs from outside.
 #[derive(Debug)]
@@ -67,7 +67,7 @@ pub struct PlacerParts {
     /// Where the shape for submits is published.
     pub shape: watch::Sender<Arc<ClusterShape>>,
     /// Where state changes of jobs are announced.
-    pub moved: broadcast::Sender<JobStateChange>,
+    pub job_changes: broadcast::Sender<JobStateChange>,
     /// Where readiness is published.
     pub readiness: watch::Sender<Readiness>,
     /// Where the epoch is published.
@@ -94,7 +94,7 @@ pub struct Placer {
     inbox: Vec<Input>,
     phase: Phase,
     /// Connections by number, welcomed or not.
-    links: HashMap<u64, Link>,
+    links: HashMap<u64, AgentLink>,
     /// Each node's session.
     sessions: HashMap<NodeId, u64>,
     replies: HashMap<u64, CommandReply>,
@@ -338,7 +338,7 @@ impl Placer {
             }
             RoundEffect::Moved(moved) => {
                 // Nobody may be listening.
-                let _ = self.parts.moved.send(moved);
+                let _ = self.parts.job_changes.send(moved);
             }
         }
     }
@@ -405,8 +405,8 @@ impl Placer {
     }
 }
 
-fn unavailable() -> PortError {
-    PortError::Unavailable { reason: "the database does not respond".to_owned() }
+fn unavailable() -> RequestError {
+    RequestError::Unavailable { reason: "the database does not respond".to_owned() }
 }
 
 #[derive(Debug, actix::Message)]

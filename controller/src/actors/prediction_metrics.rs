@@ -7,8 +7,8 @@ use prometheus::{HistogramOpts, HistogramVec, IntCounterVec, IntGauge, IntGaugeV
 use tessera_placement::Basis;
 
 use crate::http::metrics;
-use crate::ports::ModelStatus;
 use crate::store::predictions::ModelSubject;
+use tessera_control::commands::ModelStatus;
 use tessera_control::predictions::OutcomeCounts;
 use tessera_control::rows::transitions::EndedAttempt;
 

@@ -104,7 +104,7 @@ pub(super) async fn set_mig_mode(
     state
         .ask(|reply| ToPlacer::SetMigMode { gpu, on, reply })
         .await?
-        .map_err(|problem| ApiError::Conflict { problem })?;
+        .map_err(|refused| ApiError::Conflict { problem: refused.to_string() })?;
     Ok(HttpResponse::NoContent().finish())
 }
 

@@ -32,7 +32,7 @@ pub(super) async fn doctor(
     let name = name.0;
     find_node(&state, &name).await?;
     let asked = name.clone();
-    let answer = state.ask(|reply| ToPlacer::Doctor { node: asked, reply }).await?;
+    let answer = state.ask(|reply| ToPlacer::ExamineNode { node: asked, reply }).await?;
     let findings = answer.ok_or_else(|| ApiError::Unavailable {
         reason: format!("node {name} is not connected: run tessera-agent doctor there"),
     })?;

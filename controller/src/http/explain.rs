@@ -10,8 +10,8 @@ use super::error::ApiError;
 use super::extract::Named;
 use super::openapi::{JobPath, LookupProblems, Problems};
 use super::state::{State, no_job};
-use crate::ports::WaitingExplanation;
 use crate::store::reads::{Decided, candidate_view, memory_view, prediction_view};
+use tessera_control::commands::WaitingExplanation;
 use tessera_control::counterfactual::Alternative;
 
 /// Explains why a job waits, or why it was placed where it is.

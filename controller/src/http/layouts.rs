@@ -20,7 +20,9 @@ use super::openapi::{BodyProblems, ChangeProblems, GpuPath, LookupProblems, Plan
 use super::overrides::check_admin;
 use super::state::State;
 use crate::ports::ToPlacer;
-use crate::ports::operator::{GpuAvailability, LayoutCommand, OperatorCommand, OperatorOutcome};
+use tessera_control::commands::operator::{
+    GpuAvailability, LayoutCommand, OperatorCommand, OperatorOutcome,
+};
 
 /// Returns a GPU with its layout: its instances, and the jobs on them.
 #[utoipa::path(
@@ -70,7 +72,8 @@ pub(super) async fn plan_layout(
 ) -> Result<Json<PlanPreviewView>, ApiError> {
     let wanted = wanted(&params.0.layout)?;
     let (gpu, id) = find_gpu(&state, &gpu.0).await?;
-    let draft = state.ask(|reply| ToPlacer::DraftLayout { gpu: id, wanted, reply }).await??;
+    let draft =
+        state.ask(|reply| ToPlacer::PreviewLayout { gpu: id, desired: wanted, reply }).await??;
     Ok(Json(PlanPreviewView {
         gpu: gpu.id,
         node: gpu.node,
@@ -111,7 +114,7 @@ pub(super) async fn apply_layout(
     let id = find_gpu(&state, &gpu.0).await?.1;
     let wish = LayoutCommand { gpu: id.clone(), wanted, pin, by, reason };
     let order = OperatorCommand::Apply(wish);
-    let done = state.ask(|reply| ToPlacer::Operate { order, reply }).await???;
+    let done = state.ask(|reply| ToPlacer::Operate { command: order, reply }).await???;
     let applied = |state: &str, plan: Option<PlanId>| LayoutApplied {
         gpu: id.to_string(),
         state: state.to_owned(),
@@ -149,7 +152,7 @@ pub(super) async fn show_outlook(
     jobs.extend(gpu.instances.iter().flat_map(|i| &i.sharers).map(|sharer| sharer.job_id));
     jobs.extend(gpu.instances.iter().flat_map(|i| &i.parts).filter_map(|part| part.job_id));
     let ends = state.reads().expected_ends(jobs).await?;
-    let outlook = state.ask(|reply| ToPlacer::Outlook { gpu: id, ends, reply }).await??;
+    let outlook = state.ask(|reply| ToPlacer::ListAvailability { gpu: id, ends, reply }).await??;
     let profiles =
         outlook.profiles.iter().map(|(name, what)| profile(name, what, &outlook)).collect();
     Ok(Json(GpuAvailabilityView { gpu: gpu.id, node: gpu.node, index: gpu.index, profiles }))

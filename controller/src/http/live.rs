@@ -15,7 +15,7 @@ use tokio::time::timeout;
 use super::error::ApiError;
 use super::openapi::Problems;
 use super::state::State;
-use crate::ports::JobStateChange;
+use tessera_control::commands::JobStateChange;
 
 /// How often a silent stream shows that it lives, so that proxies don't cut it.
 const SIGN_OF_LIFE_EVERY: Duration = Duration::from_secs(15);
@@ -38,7 +38,7 @@ pub(super) async fn watch_jobs(state: Data<State>) -> Result<HttpResponse, ApiEr
     let place = state.subscribe()?;
     Ok(HttpResponse::Ok()
         .content_type("text/event-stream")
-        .streaming(told(state.ports.moved.subscribe(), place)))
+        .streaming(told(state.ports.job_changes.subscribe(), place)))
 }
 
 fn told(

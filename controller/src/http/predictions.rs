@@ -23,6 +23,6 @@ use crate::ports::ToPlacer;
 pub(super) async fn show_predictions(
     state: Data<State>,
 ) -> Result<Json<PredictionReport>, ApiError> {
-    let learned = state.ask(|reply| ToPlacer::Learned { reply }).await?;
+    let learned = state.ask(|reply| ToPlacer::DescribeModels { reply }).await?;
     Ok(Json(state.reads().predictions(learned).await?))
 }

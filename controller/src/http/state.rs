@@ -12,8 +12,9 @@ use tokio::time::timeout;
 
 use super::error::ApiError;
 use super::watch::Watch;
-use crate::ports::{Ports, Readiness, ToPlacer, WaitingExplanation};
+use crate::ports::{Ports, Readiness, ToPlacer};
 use crate::store::Reads;
+use tessera_control::commands::WaitingExplanation;
 
 /// Patience with what runs behind the handlers: longer than a commit that has to be retried,
 /// shorter than a client's patience.
@@ -41,7 +42,7 @@ pub(crate) struct State {
 impl State {
     pub(super) fn new(ports: Ports) -> Self {
         Self {
-            watch: Watch::over(&ports.moved, ports.reads.runtime()),
+            watch: Watch::over(&ports.job_changes, ports.reads.runtime()),
             token: ports.about.token.as_ref().map(|token| Sha256::digest(token).into()),
             subscribers: Arc::new(Semaphore::new(SUBSCRIBERS_MAX)),
             logs: Arc::new(Semaphore::new(LOGS_MAX)),
@@ -89,7 +90,7 @@ impl State {
 
     /// Describes the nodes, by name.
     pub(super) async fn nodes(&self) -> Result<Vec<NodeDetails>, ApiError> {
-        self.ask(|reply| ToPlacer::Nodes { reply }).await
+        self.ask(|reply| ToPlacer::DescribeNodes { reply }).await
     }
 
     /// Returns the leader's epoch; 0 while this controller doesn't serve.

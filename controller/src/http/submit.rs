@@ -20,7 +20,8 @@ use super::extract::JsonBody;
 use super::metrics;
 use super::openapi::{BodyProblems, Problems};
 use super::state::{State, send};
-use crate::ports::{Accepted, Idempotency, NewSubmission, SubmitCall};
+use crate::ports::SubmitCall;
+use crate::requests::{AcceptedSubmission, Idempotency, NewSubmission};
 use tessera_control::accounts::Accounts;
 
 /// The header that makes a repeated submit harmless.
@@ -85,7 +86,7 @@ pub(super) async fn submit(
     Ok(created(accepted, hold))
 }
 
-async fn accept(state: &State, submission: NewSubmission) -> Result<Accepted, ApiError> {
+async fn accept(state: &State, submission: NewSubmission) -> Result<AcceptedSubmission, ApiError> {
     let accepted = send(&state.ports.submits, |reply| SubmitCall { submission, reply })
         .await
         .map_err(|error| state.explained(error))??;
@@ -96,7 +97,7 @@ async fn accept(state: &State, submission: NewSubmission) -> Result<Accepted, Ap
     Ok(accepted)
 }
 
-fn created(accepted: Accepted, hold: bool) -> HttpResponse {
+fn created(accepted: AcceptedSubmission, hold: bool) -> HttpResponse {
     let mut answer = HttpResponse::Created();
     answer.insert_header((LOCATION, format!("/v1/jobs/{}", accepted.job)));
     if accepted.replayed {

@@ -14,7 +14,7 @@ use tokio::sync::broadcast::{self, error::RecvError};
 use tokio::sync::futures::Notified;
 
 use super::error::ApiError;
-use crate::ports::JobStateChange;
+use tessera_control::commands::JobStateChange;
 
 /// Most jobs that are waited for at once.
 const WATCHED_MAX: usize = 4_096;

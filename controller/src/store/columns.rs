@@ -6,8 +6,9 @@
 use std::fmt::Display;
 
 use serde::Serialize;
-use tessera_model::{Bytes, JobId, Millis};
+use tessera_model::{AttemptId, Bytes, JobId, Millis};
 use time::OffsetDateTime;
+use uuid::Uuid;
 
 use super::StoreError;
 
@@ -114,6 +115,13 @@ pub(super) fn integer_len(value: usize) -> i32 {
 /// Returns a job's number as a `bigint`; job numbers are drawn from a sequence of these.
 pub(super) fn job_number(job: JobId) -> i64 {
     bigint(job.number())
+}
+
+/// Returns the jobs and attempts of a batch as two columns.
+pub(super) fn attempt_keys(
+    keys: impl Iterator<Item = (JobId, AttemptId)>,
+) -> (Vec<i64>, Vec<Uuid>) {
+    keys.map(|(job, attempt)| (job_number(job), attempt.as_uuid())).unzip()
 }
 
 /// Returns a moment since 1970 as a `bigint` of milliseconds; nothing for one that was never set,

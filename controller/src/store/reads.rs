@@ -41,7 +41,7 @@ pub(crate) use self::predictions::{memory_view, prediction_view};
 pub use self::rounds::From as RoundsFrom;
 pub use self::targets::Targets;
 use super::StoreError;
-use crate::ports::ModelStatus;
+use tessera_control::commands::ModelStatus;
 
 /// What one read sees: one moment, and nothing that it could change.
 ///

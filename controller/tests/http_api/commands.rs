@@ -5,9 +5,8 @@ use std::time::{Duration, Instant};
 
 use reqwest::Method;
 use tessera_api_types::{JobExplanation, JobView};
-use tessera_controller::ports::{
-    CommandResult, JobCommand, JobStateChange, ToPlacer, WaitingExplanation,
-};
+use tessera_control::commands::{CommandResult, JobCommand, JobStateChange, WaitingExplanation};
+use tessera_controller::ports::ToPlacer;
 use tessera_model::JobId;
 use tessera_model::life::JobState;
 use tessera_placement::Explanation;
@@ -104,7 +103,7 @@ async fn a_wait_ends_with_the_job() {
     let began = Instant::now();
     let moved =
         JobStateChange { job: JobId::from_number(1), attempt: None, state: JobState::Cancelled };
-    rig.moved.send(moved).unwrap();
+    rig.job_changes.send(moved).unwrap();
 
     let job: JobView = waiting.await.unwrap().unwrap().json().await.unwrap();
     assert_eq!(job.state, "cancelled");

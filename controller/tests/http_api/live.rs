@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use tessera_controller::ports::JobStateChange;
+use tessera_control::commands::JobStateChange;
 use tessera_model::JobId;
 use tessera_model::life::JobState;
 
@@ -20,7 +20,7 @@ async fn moves_are_told_as_they_happen() {
 
     let moved =
         JobStateChange { job: JobId::from_number(4), attempt: None, state: JobState::Queued };
-    rig.moved.send(moved).unwrap();
+    rig.job_changes.send(moved).unwrap();
 
     let event = stream.chunk().await.unwrap().unwrap();
     let text = std::str::from_utf8(&event).unwrap();

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use reqwest::Method;
-use tessera_controller::ports::{JobStateChange, ToPlacer};
+use tessera_control::commands::JobStateChange;
+use tessera_controller::ports::ToPlacer;
 use tessera_frames::cluster::{LogReply, LogStream};
 use tessera_model::JobId;
 use tessera_model::life::JobState;
@@ -119,7 +120,7 @@ async fn following_waits_for_the_start() {
     Seed(&rig.pool).running(1, 1).await;
     let moved =
         JobStateChange { job: JobId::from_number(1), attempt: None, state: JobState::Running };
-    rig.moved.send(moved).unwrap();
+    rig.job_changes.send(moved).unwrap();
 
     assert_eq!(asked.await.unwrap().unwrap().text().await.unwrap(), "hello\n");
 }

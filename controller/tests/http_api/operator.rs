@@ -3,10 +3,10 @@
 use reqwest::Method;
 use serde_json::{Value, json};
 use tessera_api_types::{GpuDetails, OperatorResult};
-use tessera_controller::ports::ToPlacer;
-use tessera_controller::ports::operator::{
+use tessera_control::commands::operator::{
     OperatorCommand, OperatorOutcome, OperatorRefusal, OverrideKind, OverrideScope, RefusalKind,
 };
+use tessera_controller::ports::ToPlacer;
 
 use super::cluster::node;
 use super::rig::{Rig, problem};
@@ -17,10 +17,10 @@ const BETA: &str = "GPU-aaaa2222-0000-0000-0000-000000000000";
 /// Answers as a placer with two GPUs whose UUIDs begin alike.
 fn placer(rig: &mut Rig) {
     rig.answer_placer(|question| match question {
-        ToPlacer::Nodes { reply } => {
+        ToPlacer::DescribeNodes { reply } => {
             reply.send(vec![node("node-1", ALPHA), node("node-2", BETA)]).unwrap();
         }
-        ToPlacer::Operate { order, reply } => {
+        ToPlacer::Operate { command: order, reply } => {
             let answer = match order {
                 OperatorCommand::Say {
                     kind: OverrideKind::Drained,

@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use serde_json::json;
 use tessera_api_types::PredictionReport;
+use tessera_control::commands::ModelStatus;
 use tessera_controller::actors::trainer;
-use tessera_controller::ports::{ModelStatus, ToPlacer};
+use tessera_controller::ports::ToPlacer;
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 
@@ -65,16 +66,16 @@ async fn a_model_is_trained_from_what_ran_and_shown_with_its_error_on_unseen_tas
 
     trainer::start_slice_trainer(&Handle::current(), options, lessons, Duration::from_millis(10));
 
-    let taught = match learned.recv().await {
-        Some(ToPlacer::Teach { taught, came }) => {
-            assert!(came.is_empty(), "nobody has asked it: {came:?}");
-            taught
+    let model = match learned.recv().await {
+        Some(ToPlacer::UseRunTimeModel { model, accurate }) => {
+            assert!(accurate.is_empty(), "no prediction is of this model yet: {accurate:?}");
+            model
         }
         other => panic!("{other:?}"),
     };
-    let fingerprint = taught.fingerprint();
+    let fingerprint = model.fingerprint();
     rig.answer_placer(move |question| match question {
-        ToPlacer::Learned { reply } => {
+        ToPlacer::DescribeModels { reply } => {
             reply
                 .send(ModelStatus {
                     slices: Some((fingerprint, true)),
@@ -111,7 +112,7 @@ async fn the_next_controller_hears_what_came_of_the_models_predictions() {
         let every = Duration::from_millis(10);
         trainer::start_slice_trainer(&Handle::current(), options.clone(), lessons, every);
         match learned.recv().await {
-            Some(ToPlacer::Teach { taught, came }) => (taught.fingerprint(), came),
+            Some(ToPlacer::UseRunTimeModel { model, accurate }) => (model.fingerprint(), accurate),
             other => panic!("{other:?}"),
         }
     };
@@ -140,7 +141,7 @@ async fn the_next_controller_hears_what_came_of_the_models_predictions() {
 async fn without_history_there_is_neither_a_model_nor_an_outcome() {
     let mut rig = Rig::start().await;
     rig.answer_placer(|question| match question {
-        ToPlacer::Learned { reply } => reply.send(ModelStatus::default()).unwrap(),
+        ToPlacer::DescribeModels { reply } => reply.send(ModelStatus::default()).unwrap(),
         other => panic!("{other:?}"),
     });
 

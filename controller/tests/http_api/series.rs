@@ -46,7 +46,7 @@ fn told(board: &FigureCache, attempt: AttemptId) {
 async fn rig() -> (Rig, AttemptId) {
     let mut rig = Rig::start().await;
     rig.answer_placer(|question| match question {
-        ToPlacer::Nodes { reply } => reply.send(vec![node("node-1", "GPU-1")]).unwrap(),
+        ToPlacer::DescribeNodes { reply } => reply.send(vec![node("node-1", "GPU-1")]).unwrap(),
         other => panic!("{other:?}"),
     });
     let seed = Seed(&rig.pool);

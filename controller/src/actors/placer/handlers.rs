@@ -6,11 +6,12 @@ use actix::{Actor, AsyncContext as _, Context, Handler, MessageResult, StreamHan
 use tessera_frames::cluster::ToController;
 
 use super::{MAILBOX_CAPACITY, Phase, Placer, TICK_EVERY, Wake, unavailable};
+use crate::actors::agent_link::{LinkClosed, LinkFrames, LinkOpened, LinkRenews};
 use crate::actors::leadership::StoreSetBack;
-use crate::actors::links::{LinkClosed, LinkFrames, LinkOpened, LinkRenews};
 use crate::actors::prediction_metrics;
 use crate::clock;
 use crate::ports::ToPlacer;
+use crate::requests::MigModeError;
 use tessera_control::Input;
 use tessera_control::rows::submitted::SubmittedJob;
 
@@ -141,34 +142,34 @@ impl StreamHandler<ToPlacer> for Placer {
                     let _ = reply.send(None);
                     return;
                 };
-                // Beside the rounds: an answer asks the policy many times.
+                // Outside of rounds: an answer calls the policy many times.
                 tokio::task::spawn_blocking(move || {
                     let _ = reply.send(inquiry.answer(clock::boot()));
                 });
             }
-            ToPlacer::Teach { taught, came } => {
-                self.parts.cluster.teach(taught, &came);
+            ToPlacer::UseRunTimeModel { model, accurate } => {
+                self.parts.cluster.teach(model, &accurate);
                 prediction_metrics::export_trust(&self.parts.cluster.learned());
             }
-            ToPlacer::TeachCompany { model, came } => {
-                self.parts.cluster.use_colocation_model(model, &came);
+            ToPlacer::UseColocationModel { model, accurate } => {
+                self.parts.cluster.use_colocation_model(model, &accurate);
                 prediction_metrics::export_trust(&self.parts.cluster.learned());
             }
-            ToPlacer::Busy { tasks } => self.parts.cluster.record_task_load(tasks),
-            ToPlacer::Learned { reply } => {
+            ToPlacer::RecordTaskLoad { tasks } => self.parts.cluster.record_task_load(tasks),
+            ToPlacer::DescribeModels { reply } => {
                 let _ = reply.send(self.parts.cluster.learned());
             }
-            ToPlacer::Nodes { reply } => {
+            ToPlacer::DescribeNodes { reply } => {
                 let _ = reply.send(self.parts.cluster.describe(clock::boot()));
             }
-            ToPlacer::Usage { reply } => {
+            ToPlacer::ReportUsage { reply } => {
                 let _ = reply.send(self.parts.cluster.usage(clock::boot()));
             }
             ToPlacer::OpenLog { node, request, reply } => {
                 let link = self.sessions.get(&node).and_then(|session| self.links.get(session));
                 let _ = reply.send(link.map(|link| link.open_log(request)));
             }
-            ToPlacer::Operate { order, reply } => {
+            ToPlacer::Operate { command, reply } => {
                 if self.phase == Phase::Reloading {
                     let _ = reply.send(Err(unavailable()));
                     return;
@@ -176,13 +177,13 @@ impl StreamHandler<ToPlacer> for Placer {
                 self.next_token += 1;
                 let (token, now_unix) = (self.next_token, clock::unix());
                 self.operators.insert(token, reply);
-                self.take(Input::Operate { token, order, now_unix }, ctx);
+                self.take(Input::Operate { token, order: command, now_unix }, ctx);
             }
-            ToPlacer::Doctor { node, reply } => self.examine(&node, reply),
-            ToPlacer::DraftLayout { gpu, wanted, reply } => {
-                let _ = reply.send(self.parts.cluster.preview_layout(&gpu, &wanted));
+            ToPlacer::ExamineNode { node, reply } => self.examine(&node, reply),
+            ToPlacer::PreviewLayout { gpu, desired, reply } => {
+                let _ = reply.send(self.parts.cluster.preview_layout(&gpu, &desired));
             }
-            ToPlacer::Outlook { gpu, ends, reply } => {
+            ToPlacer::ListAvailability { gpu, ends, reply } => {
                 let _ = reply.send(self.parts.cluster.outlook(&gpu, &ends));
             }
             ToPlacer::SetMigMode { gpu, on, reply } => {
@@ -191,7 +192,7 @@ impl StreamHandler<ToPlacer> for Placer {
                         self.take(Input::SetMigMode { gpu, on }, ctx);
                         Ok(())
                     }
-                    None => Err(format!("{gpu} is unknown, or its node is not connected")),
+                    None => Err(MigModeError::NoGpu { gpu }),
                 };
                 let _ = reply.send(answer);
             }

@@ -11,10 +11,10 @@ use tessera_model::{AttemptId, Millis};
 use tessera_placement::{Basis, Prediction};
 use tessera_predict::memory::MemoryEstimate;
 
-use crate::ports::ModelStatus;
 use crate::store::StoreError;
 use crate::store::columns::{RowRef, integer, row_count};
 use tessera_control::colocation::STEADY;
+use tessera_control::commands::ModelStatus;
 
 const TABLE: &str = "predictions";
 
