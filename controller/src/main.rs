@@ -131,7 +131,7 @@ async fn run(
     let (readiness, ready) = watch::channel(starting);
     let (shape, shapes) = watch::channel(Arc::new(ClusterShape::default()));
     let (submits, calls) = mpsc::channel(SUBMITS_WAITING_MAX);
-    let (questions, asked) = mpsc::channel(QUESTIONS_WAITING_MAX);
+    let (questions, queries) = mpsc::channel(QUESTIONS_WAITING_MAX);
     let reports = questions.clone();
     let (job_changes, _) = broadcast::channel(MOVES_KEPT);
     let figures = FigureCache::default();
@@ -201,7 +201,7 @@ async fn run(
     };
     let (fresh, accepted) = mpsc::channel(FRESH_BATCHES_MAX);
     let kernels = KernelReports::new(candidate.pool.clone());
-    let placer = placer::start(parts, asked, accepted);
+    let placer = placer::start(parts, queries, accepted);
     intake::start(others, &options, &memory, calls, fresh);
     prediction_metrics::register_series();
     let every = Millis::from_secs(settings.learn_every).duration();

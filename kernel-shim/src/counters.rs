@@ -47,13 +47,16 @@ const COUNT: usize = 16;
 
 /// Writes up to `length` counters to `out` and returns how many there are.
 ///
-/// In order: state, role (0 for none, then as `Role`), reported, passed, granted, ungranted, longest
-/// wait, sessions, samples, lost records, unhooked, memory used, memory peak, in flight, launches,
-/// and allocations of this library on the calling thread.
+/// Their order:
+///
+/// - state, role (0 for none, then as `Role`);
+/// - reported, passed, granted, ungranted, longest wait, sessions, samples, lost records, unhooked;
+/// - memory used, memory peak, in flight, launches;
+/// - allocations of this library on the calling thread.
 ///
 /// # Safety
 ///
-/// `out` has room for `length` numbers.
+/// `out` points to space for `length` numbers.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tessera_kernel_shim_counters(out: *mut u64, length: usize) -> usize {
     let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);

@@ -51,7 +51,7 @@ fn after(code: CudaResult, work: impl FnOnce()) -> CudaResult {
     code
 }
 
-/// Reads what the driver wrote, if the program asked for it.
+/// Reads what the driver wrote, if the program passed a pointer for it.
 ///
 /// # Safety
 ///

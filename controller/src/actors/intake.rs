@@ -1,6 +1,6 @@
 //! Accepting submits: many requests share one commit.
 //!
-//! Writers take turns at the queue of calls: a free writer takes all waiting calls, commits them
+//! Several writers share the queue of calls: a free writer takes all waiting calls, commits them
 //! together, and replies. While one waits for the disk, another can fill its batch.
 
 use std::sync::Arc;

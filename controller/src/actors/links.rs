@@ -16,7 +16,7 @@ use super::placer::Placer;
 use crate::figures::FigureCache;
 use crate::kernels::{KernelReports, NodeKernelReports};
 
-/// How long a peer may take to shake hands and say hello.
+/// How long a peer may take to shake hands and send its hello.
 const HELLO_DEADLINE: Duration = Duration::from_secs(10);
 /// Frames on their way to one agent: a full queue means that the agent is stuck, and its
 /// connection is given up.

@@ -77,12 +77,12 @@ pub struct PlacerParts {
 /// Starts the placer on this thread's actor system, fed by the two queues.
 pub fn start(
     parts: PlacerParts,
-    mut asked: mpsc::Receiver<ToPlacer>,
-    mut fresh: mpsc::Receiver<Vec<SubmittedJob>>,
+    mut queries: mpsc::Receiver<ToPlacer>,
+    mut submitted: mpsc::Receiver<Vec<SubmittedJob>>,
 ) -> Addr<Placer> {
     Placer::create(move |ctx| {
-        ctx.add_stream(poll_fn(move |waker| asked.poll_recv(waker)));
-        ctx.add_stream(poll_fn(move |waker| fresh.poll_recv(waker)));
+        ctx.add_stream(poll_fn(move |waker| queries.poll_recv(waker)));
+        ctx.add_stream(poll_fn(move |waker| submitted.poll_recv(waker)));
         Placer::new(parts)
     })
 }
@@ -155,13 +155,13 @@ impl Placer {
         }
     }
 
-    /// Asks a node to run its checks.
+    /// Requests a node to run its checks.
     fn examine(&mut self, name: &NodeName, reply: questions::Reply) {
         let node = self.parts.cluster.node_named(name);
         let link = node.and_then(|node| self.links.get(self.sessions.get(&node)?));
         match (node, link) {
             (Some(node), Some(link)) => {
-                let token = self.questions.ask(node, reply);
+                let token = self.questions.add(node, reply);
                 link.send(tessera_frames::cluster::ToAgent::Examine { token });
             }
             // Fails if the requester is gone.
@@ -174,9 +174,9 @@ impl Placer {
         self.run(ctx);
     }
 
-    /// Says once that nodes are not declared lost although their leases ran out, and once that
-    /// they are again.
-    fn tell_of_brake(&mut self) {
+    /// Logs once that nodes are not declared lost although their leases ran out, and once that they
+    /// are again.
+    fn log_silent_nodes(&mut self) {
         let braking = self.parts.cluster.braking(clock::boot());
         if braking && !self.braking {
             tracing::error!("most nodes fell silent at once: none is declared lost");
@@ -350,10 +350,10 @@ impl Placer {
         self.parts.shape.send_replace(Arc::new(shape));
     }
 
-    /// Reads the snapshot again; `set_back` is the rollback of the database that was found, if any.
+    /// Reads the snapshot again, after a rollback of the database if one was found.
     fn reload(
         &mut self,
-        set_back: Option<DatabaseRollback>,
+        rollback: Option<DatabaseRollback>,
         pause: Duration,
         ctx: &mut Context<Self>,
     ) {
@@ -374,7 +374,7 @@ impl Placer {
         let epoch = self.parts.cluster.epoch();
         let reading = tokio::spawn(async move {
             tokio::time::sleep(pause).await;
-            read_until_it_works(&candidate, epoch, set_back).await
+            read_until_it_works(&candidate, epoch, rollback).await
         });
         ctx.spawn(reading.into_actor(self).map(|read, placer, ctx| match read {
             Ok(Ok((epoch, snapshot))) => placer.reloaded(epoch, snapshot, ctx),

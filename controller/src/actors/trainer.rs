@@ -99,10 +99,7 @@ impl KernelWatch {
 
 /// Trains a model if enough runs have ended since `known`. There is no model where the runs are too
 /// few.
-#[expect(
-    clippy::disallowed_methods,
-    reason = "a deadline of a process or a connection at the edge"
-)]
+#[expect(clippy::disallowed_methods, reason = "measures how long a training took, for the log")]
 async fn train_slice_model(
     options: &ConnectOptions,
     known: SampleCount,

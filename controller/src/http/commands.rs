@@ -175,7 +175,7 @@ async fn send(
     jobs: Vec<JobId>,
     command: JobCommand,
 ) -> Result<Vec<CommandResult>, ApiError> {
-    Ok(state.ask(|reply| ToPlacer::Command { command, jobs, reply }).await??)
+    Ok(state.query(|reply| ToPlacer::Command { command, jobs, reply }).await??)
 }
 
 /// A client that lost the answer to its cancel repeats the request.

@@ -41,22 +41,22 @@ pub enum ApiError {
         expected: String,
     },
     /// No GPU that ever registered can hold the job.
-    #[error("no registered GPU can hold this job: it requests {asked}")]
+    #[error("no registered GPU can hold this job: it requests {requested}")]
     ImpossibleRequest {
         /// The field with the request.
         field: &'static str,
         /// What the job requests.
-        asked: String,
+        requested: String,
         /// What would be possible.
         expected: String,
     },
     /// The job exceeds a quota by itself.
-    #[error("this job exceeds the quota of {whose}: it requests {asked}")]
+    #[error("this job exceeds the quota of {whose}: it requests {requested}")]
     BeyondQuota {
         /// The field with the request.
         field: &'static str,
         /// What the job requests.
-        asked: String,
+        requested: String,
         /// The account or user with the quota.
         whose: String,
         /// What would be possible.

@@ -37,7 +37,7 @@ pub(super) async fn explain(
     let decided = state.reads().decided(job).await?.ok_or_else(|| no_job(job))?;
     if decided.job.state == JobState::Queued.word() {
         let number = JobId::from_number(decided.job.id);
-        let view = state.ask_why(number).await?;
+        let view = state.explain_wait(number).await?;
         if let Some(view) = view {
             return Ok(Json(waiting(decided.job, view)));
         }

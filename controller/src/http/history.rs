@@ -177,7 +177,7 @@ pub(super) struct PastFilter {
     responses((status = 200, description = "A page of jobs.", body = PastJobs), Problems),
     security(("bearer" = [])),
 )]
-#[expect(clippy::disallowed_methods, reason = "measures a request at the edge")]
+#[expect(clippy::disallowed_methods, reason = "a search without an end reaches to the present")]
 #[get("/history")]
 pub(super) async fn list_past_jobs(
     filter: Params<PastFilter>,

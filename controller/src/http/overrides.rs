@@ -131,7 +131,7 @@ async fn send_change(
         OverrideChange::Set => (OperatorCommand::Say { kind, on, by, reason }, "set"),
         OverrideChange::Clear => (OperatorCommand::Lift { kind, on, by }, "cleared"),
     };
-    let done = state.ask(|reply| ToPlacer::Operate { command, reply }).await???;
+    let done = state.query(|reply| ToPlacer::Operate { command, reply }).await???;
     let changed = matches!(done, OperatorOutcome::Said { changed: true });
     if changed {
         metrics::count_admin_change(kind.word(), counted);

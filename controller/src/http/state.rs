@@ -70,18 +70,21 @@ impl State {
     }
 
     /// Requests from the placer why a job waits; such questions are answered one after another.
-    pub(super) async fn ask_why(&self, job: JobId) -> Result<Option<WaitingExplanation>, ApiError> {
+    pub(super) async fn explain_wait(
+        &self,
+        job: JobId,
+    ) -> Result<Option<WaitingExplanation>, ApiError> {
         let turn = timeout(ANSWER_WITHIN, self.explaining.acquire()).await;
         let Ok(Ok(_turn)) = turn else {
             return Err(ApiError::Overloaded {
                 reason: "too many explanations are being computed",
             });
         };
-        self.ask(|reply| ToPlacer::Explain { job, reply }).await
+        self.query(|reply| ToPlacer::Explain { job, reply }).await
     }
 
     /// Sends the placer a question, and waits for its answer.
-    pub(super) async fn ask<T>(
+    pub(super) async fn query<T>(
         &self,
         question: impl FnOnce(oneshot::Sender<T>) -> ToPlacer,
     ) -> Result<T, ApiError> {
@@ -90,7 +93,7 @@ impl State {
 
     /// Describes the nodes, by name.
     pub(super) async fn nodes(&self) -> Result<Vec<NodeDetails>, ApiError> {
-        self.ask(|reply| ToPlacer::DescribeNodes { reply }).await
+        self.query(|reply| ToPlacer::DescribeNodes { reply }).await
     }
 
     /// Returns the leader's epoch; 0 while this controller doesn't serve.

@@ -87,7 +87,7 @@ pub(super) fn row_count(count: i64) -> u64 {
     count.unsigned_abs()
 }
 
-/// Returns a time that passed on the database's clock; zero if that clock was set back meanwhile.
+/// Returns a time that passed on the database's clock; zero if that clock went backwards meanwhile.
 pub(super) fn elapsed(millis: i64) -> Millis {
     Millis::new(u64::try_from(millis).unwrap_or(0))
 }

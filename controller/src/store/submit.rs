@@ -249,7 +249,7 @@ impl Plan {
             if let (Fate::Insert { .. }, Ok(accepted)) = (self.fates[place], &answer)
                 && !submission.hold
             {
-                committed.queued.extend(fresh_jobs(accepted, &submission.spec));
+                committed.queued.extend(submitted_jobs(accepted, &submission.spec));
             }
             let repeats = matches!(self.fates[place], Fate::SameAs(_));
             committed
@@ -268,7 +268,7 @@ impl Plan {
     }
 }
 
-fn fresh_jobs(accepted: &AcceptedSubmission, spec: &JobSpec) -> Vec<SubmittedJob> {
+fn submitted_jobs(accepted: &AcceptedSubmission, spec: &JobSpec) -> Vec<SubmittedJob> {
     let first = accepted.job.number();
     let one = SubmittedJob::new(accepted.job, spec, None, 0);
     let task = |job: JobId| {

@@ -49,7 +49,7 @@ fn additions(batch: &[Reservation]) -> BTreeMap<(String, i16, String), Addition>
 /// # Errors
 ///
 /// [`StoreError::Conflict`] if an instance is another user's, or stands otherwise;
-/// [`StoreError::Unavailable`] also if a constraint found no room, or an exclusive attempt there.
+/// [`StoreError::Unavailable`] also if a constraint found too little capacity, or an exclusive attempt there.
 pub(super) async fn join_tenancies(
     connection: &mut PgConnection,
     batch: &[Reservation],

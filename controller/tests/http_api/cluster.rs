@@ -117,7 +117,7 @@ async fn mig_mode_is_switched_by_an_explicit_word_only() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn metrics_tell_jobs_nodes_instances_and_requests() {
+async fn metrics_report_jobs_nodes_instances_and_requests() {
     let mut rig = Rig::start().await;
     rig.answer_placer(|question| match question {
         ToPlacer::DescribeNodes { reply } => {

@@ -18,7 +18,7 @@ fn chunk(text: &str) -> LogReply {
 }
 
 /// Plays a node that answers every request with these pieces, then hangs up.
-fn node_says(rig: &mut Rig, pieces: Vec<LogReply>) {
+fn node_replies(rig: &mut Rig, pieces: Vec<LogReply>) {
     rig.answer_placer(move |question| {
         let ToPlacer::OpenLog { request, reply, .. } = question else { panic!("{question:?}") };
         assert_eq!(request.stream, LogStream::Stderr);
@@ -48,7 +48,7 @@ async fn running_job() -> Rig {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_output_comes_whole() {
     let mut rig = running_job().await;
-    node_says(&mut rig, vec![chunk("one\n"), chunk("two\n"), LogReply::End { length: 13 }]);
+    node_replies(&mut rig, vec![chunk("one\n"), chunk("two\n"), LogReply::End { length: 13 }]);
 
     let answer = rig.get(PATH).await;
 
@@ -60,7 +60,7 @@ async fn an_output_comes_whole() {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_output_that_breaks_off_is_not_taken_for_a_whole_one() {
     let mut rig = running_job().await;
-    node_says(&mut rig, vec![chunk("one\n")]);
+    node_replies(&mut rig, vec![chunk("one\n")]);
 
     let answer = rig.request(Method::GET, PATH).send().await;
 
@@ -75,7 +75,7 @@ async fn an_output_that_breaks_off_is_not_taken_for_a_whole_one() {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_output_that_the_node_does_not_have_is_not_found() {
     let mut rig = running_job().await;
-    node_says(&mut rig, vec![LogReply::Unknown { reason: "it was removed".into() }]);
+    node_replies(&mut rig, vec![LogReply::Unknown { reason: "it was removed".into() }]);
 
     let problem = problem(rig.get(PATH).await, 404, "not-found").await;
 
@@ -112,7 +112,7 @@ async fn following_waits_for_the_start() {
     let mut rig = Rig::start().await;
     Seed(&rig.pool).node().await;
     Seed(&rig.pool).submission(1, 1, None, "ada").await;
-    node_says(&mut rig, vec![chunk("hello\n"), LogReply::End { length: 11 }]);
+    node_replies(&mut rig, vec![chunk("hello\n"), LogReply::End { length: 11 }]);
     let asked = tokio::spawn(rig.request(Method::GET, &format!("{PATH}&follow=true")).send());
     tokio::time::sleep(Duration::from_millis(200)).await;
     assert!(!asked.is_finished());

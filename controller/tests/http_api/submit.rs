@@ -158,7 +158,7 @@ async fn a_key_goes_to_the_writer_with_the_bodys_hash() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_the_writer_refuses_is_told() {
+async fn what_the_writer_refuses_is_reported() {
     let mut rig = Rig::start().await;
     let _taken = rig.answer_submits(|number, _| {
         Err(match number {

@@ -1,8 +1,8 @@
 //! Bytes to frames and back, under a hard limit.
 //!
-//! bincode is named in this file only. It is feature-complete and unmaintained
-//! (RUSTSEC-2025-0141), so its bytes are pinned by golden tests: fixed-width integers, which
-//! other crates write identically, so that it can be replaced without a change on the wire.
+//! bincode is named in this file only. It is feature-complete and unmaintained (RUSTSEC-2025-0141), so
+//! golden tests pin its bytes. They are fixed-width integers, which other crates write identically. So it
+//! can be replaced without a change on the wire.
 
 use bincode::config::{Configuration, Fixint, Limit, LittleEndian};
 use serde::Serialize;

@@ -82,7 +82,7 @@ impl FrameWriter {
         self.flush().await
     }
 
-    /// Tells the peer that nothing more will come.
+    /// Ends the stream: nothing more is sent.
     pub fn finish(&mut self) {
         // Fails only if the stream was finished or reset before: then the peer knows already.
         let _ = self.stream.finish();
@@ -97,7 +97,7 @@ pub struct FrameReader {
     filled: usize,
 }
 
-/// How much is asked of the stream at once: several small frames arrive in one read.
+/// How much is read from the stream at once: several small frames arrive in one read.
 const READ_BYTES: usize = 16 * 1024;
 
 impl FrameReader {
@@ -194,7 +194,7 @@ impl FrameReader {
         let Some((prefix, rest)) = self.buffer[..self.filled].split_first_chunk::<4>() else {
             return Ok(None);
         };
-        let length = usize::try_from(u32::from_be_bytes(*prefix)).unwrap_or(usize::MAX);
+        let length = u32::from_be_bytes(*prefix) as usize;
         if length > FRAME_BYTES_MAX {
             return Err(DecodeError::TooLarge { bytes: length }.into());
         }

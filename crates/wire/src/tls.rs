@@ -23,7 +23,7 @@ use time::OffsetDateTime;
 
 /// The protocol's name in the TLS handshake (ALPN).
 pub const ALPN: &[u8] = b"tessera-agent/1";
-/// The name that a controller's certificate carries and agents ask for.
+/// The name in a controller's certificate, which agents require.
 pub const CONTROLLER_NAME: &str = "controller.tessera";
 const NODE_URI: &str = "spiffe://tessera/node/";
 const CONTROLLER_URI: &str = "spiffe://tessera/controller";

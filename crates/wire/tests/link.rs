@@ -21,7 +21,7 @@ struct Ca {
     authority: Authority,
 }
 
-#[expect(clippy::disallowed_methods, reason = "measures real time")]
+#[expect(clippy::disallowed_methods, reason = "certificates are valid from now on")]
 fn ca() -> Ca {
     let folder = tempfile::tempdir().unwrap();
     let authority = Authority::create(OffsetDateTime::now_utc()).unwrap();
@@ -29,7 +29,7 @@ fn ca() -> Ca {
     Ca { folder, authority }
 }
 
-#[expect(clippy::disallowed_methods, reason = "measures real time")]
+#[expect(clippy::disallowed_methods, reason = "certificates are valid from now on")]
 fn node(folder: &Path) -> (NodeIdentity, Identity) {
     let node =
         NodeIdentity { id: NodeId::from_uuid(uuid::Uuid::new_v4()), name: "n1".parse().unwrap() };
@@ -37,7 +37,7 @@ fn node(folder: &Path) -> (NodeIdentity, Identity) {
     (node, identity)
 }
 
-#[expect(clippy::disallowed_methods, reason = "measures real time")]
+#[expect(clippy::disallowed_methods, reason = "certificates are valid from now on")]
 fn controller(ca: &Ca) -> quinn::Endpoint {
     let identity = ca.authority.controller(OffsetDateTime::now_utc()).unwrap();
     listen(&identity, "127.0.0.1:0".parse().unwrap()).unwrap()
@@ -115,7 +115,7 @@ async fn a_controller_of_another_authority_is_refused_by_its_nodes() {
     assert!(refused.is_err());
 }
 
-#[expect(clippy::disallowed_methods, reason = "measures real time")]
+#[expect(clippy::disallowed_methods, reason = "certificates are valid from now on")]
 #[tokio::test]
 async fn a_controllers_certificate_is_no_nodes() {
     let ca = ca();
@@ -284,7 +284,7 @@ fn on_its_own(
     (runtime, address)
 }
 
-#[expect(clippy::disallowed_methods, reason = "measures real time")]
+#[expect(clippy::disallowed_methods, reason = "certificates are valid from now on")]
 #[test]
 fn an_agent_learns_at_once_that_its_controller_was_killed_and_started_again() {
     let ca = ca();

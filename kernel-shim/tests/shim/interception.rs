@@ -1,4 +1,4 @@
-//! Who reaches the driver through the shim, and what `cuGetProcAddress` says.
+//! Which programs reach the driver through the shim, and what `cuGetProcAddress` returns.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -229,7 +229,7 @@ proptest! {
     }
 }
 
-/// What a command of the system's says, and how it ends, with the shim preloaded or not.
+/// Returns the outputs of a system command and its exit status, with the shim preloaded or not.
 fn system(front: Front, program: &str, arguments: &[&str]) -> (String, String, Option<i32>) {
     let mut command = in_job(Path::new(program));
     command.args(arguments);

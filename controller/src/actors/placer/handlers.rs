@@ -7,7 +7,7 @@ use tessera_frames::cluster::ToController;
 
 use super::{MAILBOX_CAPACITY, Phase, Placer, TICK_EVERY, Wake, unavailable};
 use crate::actors::agent_link::{LinkClosed, LinkFrames, LinkOpened, LinkRenews};
-use crate::actors::leadership::StoreSetBack;
+use crate::actors::leadership::StoreRolledBack;
 use crate::actors::prediction_metrics;
 use crate::clock;
 use crate::ports::ToPlacer;
@@ -24,7 +24,7 @@ impl Actor for Placer {
             if placer.phase == Phase::Idle {
                 placer.take(Input::Tick, ctx);
             }
-            placer.tell_of_brake();
+            placer.log_silent_nodes();
         });
         self.publish_shape();
     }
@@ -38,10 +38,10 @@ impl Handler<Wake> for Placer {
     }
 }
 
-impl Handler<StoreSetBack> for Placer {
+impl Handler<StoreRolledBack> for Placer {
     type Result = ();
 
-    fn handle(&mut self, StoreSetBack(how): StoreSetBack, ctx: &mut Self::Context) {
+    fn handle(&mut self, StoreRolledBack(how): StoreRolledBack, ctx: &mut Self::Context) {
         // A commit under way is on a connection to the lost state and fails; a reload looks itself.
         if self.phase == Phase::Idle {
             self.connection = None;
@@ -88,8 +88,8 @@ impl Handler<LinkFrames> for Placer {
 impl Handler<LinkRenews> for Placer {
     type Result = MessageResult<LinkRenews>;
 
-    fn handle(&mut self, asked: LinkRenews, _: &mut Self::Context) -> Self::Result {
-        let LinkRenews { session, node, sent, generation } = asked;
+    fn handle(&mut self, renewal: LinkRenews, _: &mut Self::Context) -> Self::Result {
+        let LinkRenews { session, node, sent, generation } = renewal;
         let now = clock::boot();
         if !self.parts.candidate.trust.holds(now) {
             return MessageResult(None);
@@ -125,9 +125,9 @@ impl StreamHandler<Vec<SubmittedJob>> for Placer {
 }
 
 impl StreamHandler<ToPlacer> for Placer {
-    fn handle(&mut self, asked: ToPlacer, ctx: &mut Self::Context) {
+    fn handle(&mut self, query: ToPlacer, ctx: &mut Self::Context) {
         // A caller that hung up doesn't need its answer: refused sends are of no matter here.
-        match asked {
+        match query {
             ToPlacer::Command { command, jobs, reply } => {
                 if self.phase == Phase::Reloading {
                     let _ = reply.send(Err(unavailable()));

@@ -1,4 +1,4 @@
-//! Attempts start, are asked to migrate, stop and end.
+//! Attempts start, get requests to migrate, stop and end.
 
 use serde::Serialize;
 use sqlx::PgConnection;
@@ -261,7 +261,7 @@ impl<'a> EndRecord<'a> {
     }
 }
 
-/// Records that running jobs are asked to migrate: the decisions, and events for their users.
+/// Records the requests to running jobs to migrate: the decisions, and events for their users.
 ///
 /// # Errors
 ///
