@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn the_newest_figures_of_a_gpu_stand() {
+    fn the_newest_report_of_a_gpu_replaces_earlier_ones() {
         let board = FigureCache::default();
         let node = "n1".parse().unwrap();
 
@@ -197,16 +197,16 @@ mod tests {
         let node = "n1".parse().unwrap();
         let attempt = |number| AttemptId::from_uuid(uuid::Uuid::from_u128(number));
         for round in 0..10_u64 {
-            let mut told = figures("GPU-1", 32_000 + round);
-            told.at_unix = Millis::from_secs(1_000 + 5 * round);
-            told.attempts = vec![AttemptFigures {
+            let mut report = figures("GPU-1", 32_000 + round);
+            report.at_unix = Millis::from_secs(1_000 + 5 * round);
+            report.attempts = vec![AttemptFigures {
                 attempt: attempt(7),
                 job: tessera_model::JobId::from_number(1),
                 memory_used: Some(Bytes::new(round)),
                 activity: Some(500),
                 energy_mj: Some(1_000 * round),
             }];
-            board.show(&node, told);
+            board.show(&node, report);
         }
 
         let hour = Millis::from_secs(3_600);

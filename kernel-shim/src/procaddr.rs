@@ -71,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn the_newest_revision_that_the_asked_version_has_is_meant() {
+    fn the_newest_revision_that_the_requested_version_has_is_meant() {
         assert_eq!(symbol("cuCtxSynchronize", 12_090, 0), Some("cuCtxSynchronize"));
         assert_eq!(symbol("cuCtxSynchronize", 13_000, 0), Some("cuCtxSynchronize_v2"));
         assert_eq!(symbol("cuGetProcAddress", 11_080, 0), Some("cuGetProcAddress"));
@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn a_symbol_may_be_asked_for_by_its_own_name() {
+    fn a_symbol_may_be_requested_by_its_own_name() {
         assert_eq!(
             symbol("cuGraphInstantiateWithParams_ptsz", 12_000, 0),
             Some("cuGraphInstantiateWithParams_ptsz")

@@ -307,7 +307,7 @@ impl Placer {
             self.carry_out(effect);
         }
         if let Some(requeued) = requeued {
-            // Before everything that was said meanwhile.
+            // Before all inputs that arrived meanwhile.
             self.inbox.insert(0, requeued);
             ctx.notify(Wake);
         }

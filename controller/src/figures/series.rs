@@ -227,7 +227,7 @@ mod tests {
         }
 
         #[test]
-        fn a_card_keeps_its_newest_hour(count in 1..3_000_u64, since in 1..7_200_u64) {
+        fn a_gpu_keeps_its_newest_hour(count in 1..3_000_u64, since in 1..7_200_u64) {
             let mut series = Series::of_gpu();
             for number in 0..count {
                 series.push(sample(1_000_000 + number * 5_000, number));
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gap_stays_a_gap_and_what_was_not_told_is_absent() {
+    fn a_gap_stays_a_gap_and_what_was_not_reported_is_absent() {
         let mut series = Series::of_gpu();
         series.push(sample(10_000, 7));
         series.push(Sample { at: Millis::new(60_000), ..Sample::default() });

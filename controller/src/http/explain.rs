@@ -97,8 +97,8 @@ fn recorded(decided: Decided, state: &State) -> JobExplanation {
     }
 }
 
-fn alternative_view(told: Alternative) -> AlternativeView {
-    AlternativeView { change: told.change, effect: told.effect }
+fn alternative_view(alternative: Alternative) -> AlternativeView {
+    AlternativeView { change: alternative.change, effect: alternative.effect }
 }
 
 /// What a held job waits for.

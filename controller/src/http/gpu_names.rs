@@ -10,7 +10,7 @@ use tessera_model::{GpuId, NodeName};
 use super::error::ApiError;
 use super::state::State;
 
-/// Most names that an error lists: more help nobody.
+/// Most names that an error lists: more are of no help.
 const LISTED_MAX: usize = 12;
 
 /// What a person calls a GPU: its UUID, the beginning of it, or `node:index`.

@@ -322,7 +322,7 @@ fn initdb(
     if major(&version).is_none_or(|major| major < 15) {
         return Err(PrivateError::TooOld { version });
     }
-    // Made beside and renamed, so that a crash in the middle leaves no half-made data behind.
+    // Made under another name and renamed, so that a crash leaves no incomplete data.
     let fresh = data.with_extension("new");
     if fresh.exists() {
         fs::remove_dir_all(&fresh).map_err(io_while("clear a half-made data folder"))?;

@@ -127,7 +127,7 @@ impl Numbers {
         count: u32,
         consecutive: bool,
     ) -> Result<Vec<i64>, StoreError> {
-        // Held while drawing: so that nobody else's draw comes between two of ours.
+        // Held while drawing, so that no other draw is between two of these.
         let mut spare = self.spare.lock().await;
         if consecutive || count < AHEAD_FROM {
             return draw_numbers(connection, count).await;

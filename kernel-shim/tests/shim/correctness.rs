@@ -73,7 +73,7 @@ fn eight_threads_on_four_streams_each_work_out_the_same_whenever_grants_come() {
         assert_eq!(job.send("sync"), "0");
         let counters = job.counters();
         assert_eq!(counters.in_flight, 0, "{role:?}");
-        // Nothing is said of lost records: here kernels take a microsecond or two.
+        // Lost records are not checked: here kernels take a microsecond or two.
         assert!(role != Role::Fill || counters.granted > 0, "{counters:?}");
         assert_eq!(job.arrived().illegal, 0);
     }

@@ -132,7 +132,7 @@ pub struct TestQueue {
 impl TestQueue {
     pub fn start(folders: &TestFolders, behaviour: QueueBehaviour) -> Self {
         let received = Arc::new((Mutex::new(ReceivedFrames::default()), Condvar::new()));
-        let (frames, said) = mpsc::unbounded_channel();
+        let (frames, outgoing) = mpsc::unbounded_channel();
         let (stop, stopped) = tokio::sync::oneshot::channel();
         let config = server(folders);
         let (address, listener) = (folders.address, Arc::clone(&received));
@@ -144,7 +144,7 @@ impl TestQueue {
                 let endpoint = quinn::Endpoint::server(config, address).unwrap();
                 ready.send(()).unwrap();
                 tokio::select! {
-                    () = serve(&endpoint, &behaviour, &listener, said) => {}
+                    () = serve(&endpoint, &behaviour, &listener, outgoing) => {}
                     _ = stopped => {}
                 }
                 // Gone without a word, as when it is killed.
@@ -221,7 +221,7 @@ async fn serve(
     endpoint: &quinn::Endpoint,
     behaviour: &QueueBehaviour,
     received: &Arc<(Mutex<ReceivedFrames>, Condvar)>,
-    mut said: mpsc::UnboundedReceiver<ToShim>,
+    mut outgoing: mpsc::UnboundedReceiver<ToShim>,
 ) {
     let mut grants = (0, None);
     while let Some(incoming) = endpoint.accept().await {
@@ -236,7 +236,7 @@ async fn serve(
         loop {
             let frame = tokio::select! {
                 frame = reader.receive::<ToQueue>() => frame,
-                Some(frame) = said.recv() => {
+                Some(frame) = outgoing.recv() => {
                     let _ = writer.send(&frame).await;
                     continue;
                 }

@@ -273,7 +273,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_command_shows_as_a_shell_would_take_it() {
+    fn a_command_is_shown_as_a_shell_accepts_it() {
         let argv = ["python3", "-c", "print('hi there')", ""].map(str::to_owned);
 
         let line = program_line(&JobProgram::Command(argv.to_vec()));
