@@ -1,5 +1,6 @@
 //! Actors and the tasks around them: they carry out what [`tessera_control`] decides.
 
+mod agent_link;
 pub mod intake;
 pub mod leadership;
 pub mod links;

@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use tessera_frames::cluster::{AttemptFigures, GpuFigures};
 use tessera_model::{AttemptId, Bytes, GpuId, Millis, NodeName};
-use tessera_wire::frames::{AttemptFigures, GpuFigures};
 
 use self::series::{Point, Sample, Series};
 
@@ -44,7 +44,7 @@ struct RecordedSeries {
 #[derive(Debug, Default)]
 struct CacheContents {
     shown: BTreeMap<GpuId, GpuSnapshot>,
-    cards: BTreeMap<GpuId, RecordedSeries>,
+    gpus: BTreeMap<GpuId, RecordedSeries>,
     attempts: BTreeMap<AttemptId, RecordedSeries>,
 }
 
@@ -58,7 +58,7 @@ impl FigureCache {
     }
 
     /// Records a node's report.
-    #[expect(clippy::disallowed_methods, reason = "measures a request at the edge")]
+    #[expect(clippy::disallowed_methods, reason = "a report's age counts from its arrival")]
     pub fn show(&self, node: &NodeName, figures: GpuFigures) {
         let mut state = self.state();
         state.keep(&figures);
@@ -89,8 +89,8 @@ impl FigureCache {
 
     /// Returns a GPU's newest figures over time, as [`Series::newest`]; no points if nothing was
     /// reported within an hour.
-    pub fn card(&self, gpu: &GpuId, since: Millis, most: u32) -> (Millis, Vec<Point>) {
-        newest(self.state().cards.get(gpu), since, most)
+    pub fn of_gpu(&self, gpu: &GpuId, since: Millis, most: u32) -> (Millis, Vec<Point>) {
+        newest(self.state().gpus.get(gpu), since, most)
     }
 
     /// Returns an attempt's figures over its life, as [`Series::newest`]; no points if nothing was
@@ -102,7 +102,7 @@ impl FigureCache {
 
 fn newest(kept: Option<&RecordedSeries>, since: Millis, most: u32) -> (Millis, Vec<Point>) {
     let fresh = kept.filter(|kept| kept.received.elapsed() < SERIES_KEPT_FOR);
-    fresh.map_or_else(|| Series::of_card().newest(since, most), |k| k.series.newest(since, most))
+    fresh.map_or_else(|| Series::of_gpu().newest(since, most), |k| k.series.newest(since, most))
 }
 
 impl CacheContents {
@@ -116,7 +116,7 @@ impl CacheContents {
             power_mw: figures.power_mw,
             energy_mj: Some(energy),
         };
-        add(&mut self.cards, &figures.gpu, sample, Series::of_card, GPU_SERIES_MAX);
+        add(&mut self.gpus, &figures.gpu, sample, Series::of_gpu, GPU_SERIES_MAX);
         for attempt in &figures.attempts {
             let sample = Sample {
                 at: figures.at_unix,
@@ -132,7 +132,10 @@ impl CacheContents {
 }
 
 /// Adds a sample to one of many series, of which at most `most` are kept.
-#[expect(clippy::disallowed_methods, reason = "measures a request at the edge")]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "a series' age counts from the arrival of its last sample"
+)]
 fn add<K: Ord + Clone>(
     all: &mut BTreeMap<K, RecordedSeries>,
     key: &K,
@@ -175,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn the_newest_figures_of_a_gpu_stand() {
+    fn the_newest_report_of_a_gpu_replaces_earlier_ones() {
         let board = FigureCache::default();
         let node = "n1".parse().unwrap();
 
@@ -189,26 +192,26 @@ mod tests {
     }
 
     #[test]
-    fn figures_are_kept_over_time_for_cards_and_attempts_within_limits() {
+    fn figures_are_kept_over_time_for_gpus_and_attempts_within_limits() {
         let board = FigureCache::default();
         let node = "n1".parse().unwrap();
         let attempt = |number| AttemptId::from_uuid(uuid::Uuid::from_u128(number));
         for round in 0..10_u64 {
-            let mut told = figures("GPU-1", 32_000 + round);
-            told.at_unix = Millis::from_secs(1_000 + 5 * round);
-            told.attempts = vec![AttemptFigures {
+            let mut report = figures("GPU-1", 32_000 + round);
+            report.at_unix = Millis::from_secs(1_000 + 5 * round);
+            report.attempts = vec![AttemptFigures {
                 attempt: attempt(7),
                 job: tessera_model::JobId::from_number(1),
                 memory_used: Some(Bytes::new(round)),
                 activity: Some(500),
                 energy_mj: Some(1_000 * round),
             }];
-            board.show(&node, told);
+            board.show(&node, report);
         }
 
         let hour = Millis::from_secs(3_600);
-        let (_, card) = board.card(&"GPU-1".parse().unwrap(), hour, 100);
-        assert_eq!(card.iter().filter_map(|p| p.power_mw.max()).max(), Some(32_009));
+        let (_, points) = board.of_gpu(&"GPU-1".parse().unwrap(), hour, 100);
+        assert_eq!(points.iter().filter_map(|p| p.power_mw.max()).max(), Some(32_009));
         let (_, life) = board.attempt(attempt(7), hour, 100);
         assert_eq!(life.len(), 10);
         assert_eq!(life[9].energy_mj, Some(9_000));

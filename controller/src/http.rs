@@ -67,7 +67,7 @@ pub fn serve(ports: Ports, listeners: Vec<TcpListener>) -> std::io::Result<Serve
         .keep_alive(KEEP_ALIVE)
         .client_request_timeout(REQUEST_WITHIN)
         .client_disconnect_timeout(DISCONNECT_WITHIN)
-        // A client that hangs up ends its request: nobody waits for jobs on behalf of the gone.
+        // A client that disconnects ends its request: no wait for a job outlives its client.
         .h1_allow_half_closed(false)
         .tcp_nodelay(true)
         .shutdown_timeout(STOP_WITHIN_SECS)

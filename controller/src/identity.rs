@@ -7,8 +7,8 @@ use std::path::Path;
 
 use anyhow::{Context as _, bail};
 use rustix::fs::{FlockOperation, flock};
-use tessera_model::{ControllerId, NodeId, NodeName};
-use tessera_wire::tls::{self, Authority, Identity, NodeIdentity};
+use tessera_model::{ControllerId, NodeId, NodeIdentity, NodeName};
+use tessera_wire::tls::{self, Authority, Identity};
 use time::OffsetDateTime;
 use uuid::Uuid;
 

@@ -3,10 +3,11 @@
 
 use std::sync::Arc;
 
+use tessera_frames::cluster::{
+    KernelTally, PIECES_BYTES_MAX, PieceAssembly, ProfilePiece, ToAgent, pieces,
+};
 use tessera_kernel_queue::ProfileDelta;
 use tessera_model::NodeId;
-use tessera_wire::ToAgent;
-use tessera_wire::frames::{KernelTally, PIECES_BYTES_MAX, PieceAssembly, ProfilePiece, pieces};
 use tokio::sync::{Semaphore, mpsc};
 
 use crate::store::{self, Pool, StoreError, kernels};

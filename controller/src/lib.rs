@@ -19,5 +19,6 @@ pub mod identity;
 pub mod kernels;
 pub mod memory;
 pub mod ports;
+pub mod requests;
 pub mod settings;
 pub mod store;

@@ -131,16 +131,16 @@ async fn run(
     let (readiness, ready) = watch::channel(starting);
     let (shape, shapes) = watch::channel(Arc::new(ClusterShape::default()));
     let (submits, calls) = mpsc::channel(SUBMITS_WAITING_MAX);
-    let (questions, asked) = mpsc::channel(QUESTIONS_WAITING_MAX);
+    let (questions, queries) = mpsc::channel(QUESTIONS_WAITING_MAX);
     let reports = questions.clone();
-    let (moved, _) = broadcast::channel(MOVES_KEPT);
+    let (job_changes, _) = broadcast::channel(MOVES_KEPT);
     let figures = FigureCache::default();
     let ports = Ports {
         reads: reads(&options, others),
         submits,
         placer: questions,
         shape: shapes,
-        moved: moved.clone(),
+        job_changes: job_changes.clone(),
         readiness: ready,
         figures: figures.clone(),
         about: Arc::new(About {
@@ -195,13 +195,13 @@ async fn run(
         options: options.clone(),
         candidate: candidate.clone(),
         shape,
-        moved,
+        job_changes,
         readiness: readiness.clone(),
         epoch: epochs,
     };
     let (fresh, accepted) = mpsc::channel(FRESH_BATCHES_MAX);
     let kernels = KernelReports::new(candidate.pool.clone());
-    let placer = placer::start(parts, asked, accepted);
+    let placer = placer::start(parts, queries, accepted);
     intake::start(others, &options, &memory, calls, fresh);
     prediction_metrics::register_series();
     let every = Millis::from_secs(settings.learn_every).duration();

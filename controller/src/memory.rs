@@ -59,12 +59,12 @@ impl StoreMemory {
 }
 
 fn write(path: &Path, fresh: &Remembered) -> std::io::Result<()> {
-    let beside = path.with_extension("new");
-    let mut file = fs::File::create(&beside)?;
+    let temporary = path.with_extension("new");
+    let mut file = fs::File::create(&temporary)?;
     serde_json::to_writer(&mut file, fresh)?;
     file.write_all(b"\n")?;
     file.sync_all()?;
-    fs::rename(&beside, path)
+    fs::rename(&temporary, path)
 }
 
 #[cfg(test)]

@@ -1,72 +1,21 @@
 //! How HTTP handlers reach what runs behind them, without knowing what it is.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use tessera_model::spec::JobSpec;
-use tessera_model::{Bytes, JobId, NodeId};
-use tessera_wire::frames::LogReply;
+use tessera_frames::cluster::{LogReply, LogRequest};
+use tessera_model::{Bytes, GpuId, JobId, Millis, NodeId, NodeName};
 use tokio::sync::{broadcast, mpsc, oneshot, watch};
 
 pub use tessera_control::answers::{ModelStatus, WaitingExplanation};
+use tessera_control::answers::{ModelStatus, WaitingExplanation};
 use tessera_control::colocation::ColocationModel;
-pub use tessera_control::commands::{CommandResult, JobCommand, JobStateChange, operator};
+use tessera_control::commands::{CommandResult, JobCommand, JobStateChange, operator};
 use tessera_control::predictions::trained::RunTimeModel;
 
-/// A submit that has passed every check.
-#[derive(Debug)]
-pub struct NewSubmission {
-    /// What to run.
-    pub spec: Arc<JobSpec>,
-    /// How many tasks: 1 for a single job.
-    pub tasks: u32,
-    /// Index of the first task; `None` for a single job.
-    pub array_first: Option<u32>,
-    /// Whether it waits for a release.
-    pub hold: bool,
-    /// The client's key and the SHA-256 of its request, if it gave one.
-    pub idempotency: Option<Idempotency>,
-    /// W3C trace context of the request.
-    pub traceparent: Option<String>,
-}
+use crate::requests::{AcceptedSubmission, MigModeError, NewSubmission, RequestError};
 
-/// What makes a repeated submit harmless.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Idempotency {
-    /// The client's key.
-    pub key: String,
-    /// SHA-256 of the request's body.
-    pub body_hash: [u8; 32],
-}
-
-/// A submit that is committed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Accepted {
-    /// Number of the first (or only) job.
-    pub job: JobId,
-    /// How many tasks.
-    pub tasks: u32,
-    /// Whether it was committed by an earlier request with the same key.
-    pub replayed: bool,
-}
-
-/// Why a submit or a command was not carried out.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum PortError {
-    /// The key was used before for another request.
-    #[error("the idempotency key was used before for a different request")]
-    KeyReused,
-    /// The database doesn't answer, or another controller leads: try again later.
-    #[error("{reason}")]
-    Unavailable {
-        /// What is missing, for people.
-        reason: String,
-    },
-    /// More requests are waiting than can be held: try again later.
-    #[error("too many requests are waiting")]
-    Overloaded,
-}
-
-/// What an ask is measured against at submit.
+/// What a submit is compared with, to refuse what can never run.
 #[derive(Clone, Debug, Default)]
 pub struct ClusterShape {
     /// The cluster as the policy sees it; instances' states may be old, geometry is not.
@@ -77,10 +26,10 @@ pub struct ClusterShape {
     pub largest: Option<Bytes>,
 }
 
-/// What came of an operator's order.
+/// The result of an operator's command.
 pub type OperatorAnswer = Result<operator::OperatorOutcome, operator::OperatorRefusal>;
 
-/// Questions and commands for the placer.
+/// Queries and commands for the placer.
 #[derive(Debug)]
 pub enum ToPlacer {
     /// Carry out a command on each job.
@@ -90,47 +39,47 @@ pub enum ToPlacer {
         /// On which jobs.
         jobs: Vec<JobId>,
         /// One result a job, in order, after the commit.
-        reply: oneshot::Sender<Result<Vec<CommandResult>, PortError>>,
+        reply: oneshot::Sender<Result<Vec<CommandResult>, RequestError>>,
     },
-    /// Tell why a job waits. `None`: it doesn't wait.
+    /// Explain why a job waits. `None`: it doesn't wait.
     Explain {
         /// Which job.
         job: JobId,
         /// The answer.
         reply: oneshot::Sender<Option<WaitingExplanation>>,
     },
-    /// Believe a new model of how slices compare.
-    Teach {
+    /// Use a new model of run times on slices.
+    UseRunTimeModel {
         /// The model.
-        taught: Arc<RunTimeModel>,
-        /// Which of its newest predictions came true, the oldest first: a controller before this one
-        /// may have asked it.
-        came: Vec<bool>,
+        model: Arc<RunTimeModel>,
+        /// Which of its newest predictions were accurate, the oldest first: an earlier controller may
+        /// have used it.
+        accurate: Vec<bool>,
     },
-    /// Believe a new model of how jobs do beside others under MPS.
-    TeachCompany {
+    /// Use a new model of co-located jobs under MPS.
+    UseColocationModel {
         /// The model.
         model: Arc<ColocationModel>,
-        /// Which of its newest predictions came true, the oldest first.
-        came: Vec<bool>,
+        /// Which of its newest predictions were accurate, the oldest first.
+        accurate: Vec<bool>,
     },
-    /// Know how busy tasks are, by key, in thousandths of their time alone.
-    Busy {
-        /// The news.
+    /// Record how busy tasks are, by key, in thousandths of their time alone.
+    RecordTaskLoad {
+        /// The tasks whose load changed.
         tasks: Vec<(String, u16)>,
     },
-    /// Tell what is learned, and whether it is believed.
-    Learned {
+    /// Report the models, and whether they are trusted.
+    DescribeModels {
         /// The answer.
         reply: oneshot::Sender<ModelStatus>,
     },
-    /// Tell what accounts have had, hold, and may.
-    Usage {
+    /// Report what accounts used, hold, and may use.
+    ReportUsage {
         /// The answer.
         reply: oneshot::Sender<tessera_api_types::UsageReport>,
     },
     /// Describe the nodes with their GPUs.
-    Nodes {
+    DescribeNodes {
         /// The answer, by name.
         reply: oneshot::Sender<Vec<tessera_api_types::NodeDetails>>,
     },
@@ -139,50 +88,50 @@ pub enum ToPlacer {
         /// On which node.
         node: NodeId,
         /// Whose output.
-        request: tessera_wire::frames::LogRequest,
+        request: LogRequest,
         /// The pieces; `None` if the node is not connected.
         reply: oneshot::Sender<Option<mpsc::Receiver<LogReply>>>,
     },
-    /// Carry out an operator's order.
+    /// Carry out an operator's command.
     Operate {
         /// What.
-        order: operator::OperatorCommand,
-        /// What came of it, after the commit.
-        reply: oneshot::Sender<Result<OperatorAnswer, PortError>>,
+        command: operator::OperatorCommand,
+        /// Its result, after the commit.
+        reply: oneshot::Sender<Result<OperatorAnswer, RequestError>>,
     },
-    /// Tell what a layout would take; nothing is changed.
-    DraftLayout {
+    /// Preview the plan for a layout; nothing is changed.
+    PreviewLayout {
         /// On which GPU.
-        gpu: tessera_model::GpuId,
+        gpu: GpuId,
         /// Which layout.
-        wanted: tessera_model::mig::DesiredLayout,
+        desired: tessera_model::mig::DesiredLayout,
         /// The answer.
         reply: oneshot::Sender<Result<operator::PlanPreview, operator::OperatorRefusal>>,
     },
-    /// Tell what can still be made of a GPU.
-    Outlook {
+    /// List what can still be placed or made on a GPU.
+    ListAvailability {
         /// Of which GPU.
-        gpu: tessera_model::GpuId,
+        gpu: GpuId,
         /// When jobs are expected to end, milliseconds since 1970.
-        ends: std::collections::BTreeMap<JobId, tessera_model::Millis>,
+        ends: BTreeMap<JobId, Millis>,
         /// The answer.
         reply: oneshot::Sender<Result<operator::GpuAvailability, operator::OperatorRefusal>>,
     },
-    /// Let a machine look at itself.
-    Doctor {
+    /// Let a node run its checks.
+    ExamineNode {
         /// Which.
-        node: tessera_model::NodeName,
-        /// What it found; `None` if it is not connected, or goes away meanwhile.
+        node: NodeName,
+        /// What it found; `None` if it is not connected, or disconnects before it answers.
         reply: oneshot::Sender<Option<Vec<tessera_api_types::DoctorFinding>>>,
     },
-    /// Switch a GPU's MIG mode on an administrator's explicit word.
+    /// Switch a GPU's MIG mode, which only an administrator requests.
     SetMigMode {
         /// Which GPU.
-        gpu: tessera_model::GpuId,
+        gpu: GpuId,
         /// On or off.
         on: bool,
-        /// What is in the way, for people.
-        reply: oneshot::Sender<Result<(), String>>,
+        /// Whether the request was sent.
+        reply: oneshot::Sender<Result<(), MigModeError>>,
     },
 }
 
@@ -195,15 +144,15 @@ pub struct Ports {
     pub submits: mpsc::Sender<SubmitCall>,
     /// The placer.
     pub placer: mpsc::Sender<ToPlacer>,
-    /// What asks are measured against.
+    /// What submits are compared with.
     pub shape: watch::Receiver<Arc<ClusterShape>>,
-    /// Jobs that moved; a lagging receiver has to look itself.
-    pub moved: broadcast::Sender<JobStateChange>,
-    /// Whether this controller leads, and what is in the way if it doesn't serve.
+    /// State changes of jobs; a lagging receiver reads the store instead.
+    pub job_changes: broadcast::Sender<JobStateChange>,
+    /// Whether this controller leads, and why it doesn't serve if it doesn't.
     pub readiness: watch::Receiver<Readiness>,
-    /// What GPUs draw now.
+    /// The newest measurements of GPUs.
     pub figures: crate::figures::FigureCache,
-    /// What `/v1/info` says.
+    /// What `/v1/info` returns.
     pub about: Arc<About>,
 }
 
@@ -213,7 +162,7 @@ pub struct SubmitCall {
     /// What.
     pub submission: NewSubmission,
     /// The answer, after the commit.
-    pub reply: oneshot::Sender<Result<Accepted, PortError>>,
+    pub reply: oneshot::Sender<Result<AcceptedSubmission, RequestError>>,
 }
 
 /// Whether requests can be served.

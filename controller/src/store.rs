@@ -28,7 +28,18 @@ pub mod usage;
 pub use connect::{ConnectOptions, Connection, Pool, acquire, connect};
 pub use reads::Reads;
 
+use sqlx::postgres::PgQueryResult;
 use tessera_control::rollback::DatabaseRollback;
+
+/// Executes a statement, and checks that it changed as many rows as its caller named.
+async fn change_rows(
+    action: &'static str,
+    expected: usize,
+    statement: impl Future<Output = Result<PgQueryResult, sqlx::Error>>,
+) -> Result<(), StoreError> {
+    let changed = statement.await.map_err(StoreError::while_trying_to(action))?;
+    StoreError::check_changed(action, expected, changed.rows_affected())
+}
 
 /// What went wrong with the store: one variant for each thing that a caller can do about it.
 #[derive(Debug, thiserror::Error)]

@@ -1,4 +1,4 @@
-//! What the program says when it can't start, or is only asked something.
+//! The program's messages if it can't start, and its answers to `--help` and the like.
 
 use std::process::{Command, Output};
 

@@ -8,8 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
 
-use tessera_wire::ToController;
-use tessera_wire::frames::{Finding, FindingLevel};
+use tessera_frames::cluster::{Finding, FindingLevel, ToController};
 use tokio::process::Command;
 use tokio::sync::mpsc;
 

@@ -6,8 +6,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use rand::Rng as _;
+use tessera_frames::cluster::ToAgent;
 use tessera_model::backoff::{Backoff, FailureCount};
-use tessera_wire::ToAgent;
 use tessera_wire::link::{FrameReader, FrameWriter, LinkError};
 use tessera_wire::tls::CONTROLLER_NAME;
 use tokio::sync::{mpsc, watch};
@@ -196,7 +196,7 @@ async fn read(
 
 async fn write(
     mut writer: FrameWriter,
-    mut frames: mpsc::Receiver<tessera_wire::ToController>,
+    mut frames: mpsc::Receiver<tessera_frames::cluster::ToController>,
 ) -> Result<(), LinkError> {
     let mut batch = Vec::with_capacity(WRITE_MAX);
     while frames.recv_many(&mut batch, WRITE_MAX).await > 0 {

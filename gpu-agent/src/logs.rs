@@ -4,7 +4,7 @@ use std::io::{self, SeekFrom};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use tessera_wire::frames::{LOG_CHUNK_BYTES_MAX, LogReply, LogRequest};
+use tessera_frames::cluster::{LOG_CHUNK_BYTES_MAX, LogReply, LogRequest};
 use tessera_wire::link::{FrameReader, FrameWriter, LinkError};
 use tokio::fs::File;
 use tokio::io::{AsyncReadExt as _, AsyncSeekExt as _};

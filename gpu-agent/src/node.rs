@@ -16,10 +16,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::time::Duration;
 
+use tessera_frames::cluster::{
+    ExitRecord, GpuReport, LaunchOrder, PlanEnd, PlanOrder, ToAgent, ToController,
+};
 use tessera_model::mig::Slot;
 use tessera_model::{AttemptId, Bytes, GpuId, Millis, NodeName, PlanId};
-use tessera_wire::frames::{ExitRecord, GpuReport, LaunchOrder, PlanEnd, PlanOrder};
-use tessera_wire::{ToAgent, ToController};
 use tokio::sync::{mpsc, oneshot};
 use uuid::Uuid;
 

@@ -8,8 +8,8 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use tessera_frames::cluster::LogStream;
 use tessera_model::{AttemptId, Bytes, Millis};
-use tessera_wire::frames::LogStream;
 
 use crate::shepherd::files;
 use crate::sys::clock;

@@ -8,8 +8,8 @@ use std::os::unix::net::UnixStream as StdUnixStream;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
+use tessera_frames::cluster::AttemptStatus;
 use tessera_model::{AttemptId, BootId};
-use tessera_wire::frames::AttemptStatus;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::UnixStream;
 use tokio::sync::mpsc;
@@ -491,7 +491,7 @@ mod tests {
     #[test]
     fn an_earlier_shepherd_is_reported_how_its_attempt_ends_and_gets_no_other() {
         let attempt = AttemptId::from_uuid(Uuid::from_u128(2));
-        let cause = tessera_wire::frames::StopCause::Cancel;
+        let cause = tessera_frames::cluster::StopCause::Cancel;
 
         assert!(ToShepherd::Stop { attempt, cause }.is_known_to(VERSION - 1));
         assert!(!ToShepherd::SetTimeLimit { attempt, limit: None }.is_known_to(2));

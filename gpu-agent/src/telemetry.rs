@@ -13,8 +13,8 @@ mod state;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use tessera_frames::cluster::ToController;
 use tessera_model::{BootId, GpuId};
-use tessera_wire::ToController;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 

@@ -3,11 +3,10 @@
 mod common;
 
 use common::{Cluster, LogRead, Place, Session, order, shell};
+use tessera_frames::cluster::{ArrayPosition, LaunchOrder, LogStream, StopCause, ToAgent};
 use tessera_model::life::{Outcome, ProgramExit};
 use tessera_model::spec::{JobProgram, OutputPaths};
 use tessera_model::{JobId, Millis};
-use tessera_wire::ToAgent;
-use tessera_wire::frames::{ArrayPosition, LaunchOrder, LogStream, StopCause};
 
 struct Stage {
     cluster: Cluster,

@@ -7,13 +7,13 @@ use std::io::Write as _;
 use std::path::Path;
 
 use common::{Agent, Cluster, Place, Session, plan, shell};
+use tessera_frames::cluster::{
+    AttemptStatus, FaultAction, FaultCause, GpuHealth, GpuReport, LaunchOrder, MigReport, PlanEnd,
+    ToAgent, ToController,
+};
 use tessera_model::life::Outcome;
 use tessera_model::mig::compute::ComputeSlot;
 use tessera_model::mig::{PlanStep, Slot};
-use tessera_wire::frames::{
-    AttemptStatus, FaultAction, FaultCause, GpuHealth, GpuReport, LaunchOrder, MigReport, PlanEnd,
-};
-use tessera_wire::{ToAgent, ToController};
 
 fn start(cluster: &Cluster, data: &Path) -> Agent {
     cluster.start_with(data, |command| {
@@ -314,7 +314,7 @@ async fn a_row_that_waits_to_be_remapped_drains_the_gpu_and_spares_what_runs() {
         .send(ToAgent::Stop {
             epoch: 1,
             attempt: orders[0].attempt,
-            cause: tessera_wire::frames::StopCause::Cancel,
+            cause: tessera_frames::cluster::StopCause::Cancel,
         })
         .await;
     let record = session.until_ended(orders[0].attempt).await;

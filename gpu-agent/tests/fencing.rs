@@ -7,12 +7,10 @@ use std::path::Path;
 use std::time::Duration;
 
 use common::{Agent, CONTROLLER, Cluster, Place, Session, eventually, kill, order, runs, shell};
+use tessera_frames::cluster::{AttemptStatus, LaunchOrder, StopCause, ToAgent, ToController};
 use tessera_model::life::Outcome;
 use tessera_model::spec::OutputPaths;
 use tessera_model::{AttemptId, Millis};
-use tessera_wire::ToAgent;
-use tessera_wire::ToController;
-use tessera_wire::frames::{AttemptStatus, LaunchOrder, StopCause};
 
 fn start(cluster: &Cluster, data: &Path) -> Agent {
     cluster.start_with(data, |command| {

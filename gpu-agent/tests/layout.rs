@@ -3,13 +3,13 @@
 mod common;
 
 use common::{Agent, Cluster, Place, Session, plan, shell};
+use tessera_frames::cluster::{
+    ComputeInstanceReport, FaultCause, GpuHealth, GpuReport, InstanceTrouble, MigReport, PlanEnd,
+    ToAgent, ToController,
+};
 use tessera_model::life::Outcome;
 use tessera_model::mig::compute::{ComputeSlot, Cut};
 use tessera_model::mig::{PlanStep, Slot};
-use tessera_wire::frames::{
-    ComputeInstanceReport, FaultCause, GpuHealth, GpuReport, InstanceTrouble, MigReport, PlanEnd,
-};
-use tessera_wire::{ToAgent, ToController};
 
 async fn stage() -> (Cluster, Agent, Session, GpuReport) {
     let cluster = Cluster::new();

@@ -14,6 +14,7 @@ use tessera_agent::nvml::events;
 use tessera_agent::sys::holders::DeviceFiles;
 use tessera_agent_core::nvml::error::{ErrorHandling, NvmlCallError};
 use tessera_agent_core::ownership::AdoptionPolicy;
+use tessera_frames::cluster::{GpuHealth, PlanEnd, PlanOrder};
 use tessera_model::mig::compute::{ComputeSlot, Cut};
 use tessera_model::mig::{PlanStep, Slot, catalog};
 use tessera_model::{BootId, PlanId};
@@ -21,7 +22,6 @@ use tessera_stand_in::client::DeviceClient;
 use tessera_stand_in::config::StandInConfig;
 use tessera_stand_in::device::{DeviceState, SlotPlacement};
 use tessera_stand_in::node::SimulatedNode;
-use tessera_wire::frames::{GpuHealth, PlanEnd, PlanOrder};
 use tokio::sync::mpsc;
 
 /// What the worker calls to read a GPU.

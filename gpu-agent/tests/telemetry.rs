@@ -7,10 +7,11 @@ use std::time::Duration;
 
 use common::{Agent, Cluster, Place, Session, eventually, kill, order, plan, sim_node};
 use serde_json::Value;
+use tessera_frames::cluster::{
+    AttemptUsage, GpuReport, LaunchOrder, MigReport, PlanEnd, ToAgent, ToController,
+};
 use tessera_model::mig::{PlanStep, Slot};
 use tessera_model::{AttemptId, Bytes};
-use tessera_wire::frames::{AttemptUsage, GpuReport, LaunchOrder, MigReport, PlanEnd};
-use tessera_wire::{ToAgent, ToController};
 
 const MIB: u64 = 1 << 20;
 
@@ -58,7 +59,7 @@ async fn cut(session: &mut Session, gpu: &GpuReport, slots: &[Slot]) -> Vec<Plac
     let steps = slots.iter().copied().map(PlanStep::Create).collect();
     let (end, report) = session.apply(plan(&gpu.gpu, 1, steps)).await;
     assert_eq!(end, PlanEnd::Done);
-    let place = |instance: &tessera_wire::frames::InstanceReport| Place {
+    let place = |instance: &tessera_frames::cluster::InstanceReport| Place {
         gpu: gpu.gpu.clone(),
         slot: Some(instance.slot),
         slice: instance.slice.clone().unwrap(),

@@ -6,9 +6,8 @@ mod common;
 use std::time::Instant;
 
 use common::{Cluster, Place, order};
+use tessera_frames::cluster::{AttemptStatus, ToAgent, ToController};
 use tessera_model::life::Outcome;
-use tessera_wire::frames::AttemptStatus;
-use tessera_wire::{ToAgent, ToController};
 
 /// As many as the smallest slices on one A100.
 const AT_ONCE: usize = 7;

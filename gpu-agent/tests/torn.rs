@@ -7,9 +7,9 @@ mod common;
 use std::path::Path;
 
 use common::{Agent, Cluster, Place, Session, plan, shell};
+use tessera_frames::cluster::{AttemptStatus, GpuReport, MigReport, PlanEnd};
 use tessera_model::mig::compute::{ComputeSlot, Cut};
 use tessera_model::mig::{PlanStep, Slot};
-use tessera_wire::frames::{AttemptStatus, GpuReport, MigReport, PlanEnd};
 
 /// What becomes of a file's newest bytes.
 #[derive(Clone, Copy, Debug)]
@@ -105,7 +105,7 @@ fn truth(agent: &Agent) -> Vec<(Slot, Vec<String>)> {
 }
 
 fn reported(gpu: &GpuReport) -> Vec<(Slot, Vec<String>)> {
-    let devices = |i: &tessera_wire::frames::InstanceReport| {
+    let devices = |i: &tessera_frames::cluster::InstanceReport| {
         let parts = i.parts.iter().filter_map(|part| part.slice.as_ref());
         let mut all: Vec<_> = i.slice.iter().chain(parts).map(ToString::to_string).collect();
         all.sort();

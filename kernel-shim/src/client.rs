@@ -131,7 +131,7 @@ fn run(settings: &ShimSettings, device: CudaDevice, bell: OwnedFd) {
 
 #[expect(
     clippy::disallowed_methods,
-    reason = "a deadline of a process or a connection at the edge"
+    reason = "a session that ended soon counts as a failed attempt"
 )]
 async fn keep(mut link: link::QueueLink) {
     let mut back_off = BACK_OFF_MIN;

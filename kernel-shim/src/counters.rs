@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::{allocations, ring, session, state};
+use crate::{allocations, ring, state, terms};
 
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident),+ $(,)?) => {
@@ -47,19 +47,22 @@ const COUNT: usize = 16;
 
 /// Writes up to `length` counters to `out` and returns how many there are.
 ///
-/// In order: state, role (0 for none, then as `Role`), reported, passed, granted, ungranted, longest
-/// wait, sessions, samples, lost records, unhooked, memory used, memory peak, in flight, launches,
-/// and allocations of this library on the calling thread.
+/// Their order:
+///
+/// - state, role (0 for none, then as `Role`);
+/// - reported, passed, granted, ungranted, longest wait, sessions, samples, lost records, unhooked;
+/// - memory used, memory peak, in flight, launches;
+/// - allocations of this library on the calling thread.
 ///
 /// # Safety
 ///
-/// `out` has room for `length` numbers.
+/// `out` points to space for `length` numbers.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tessera_kernel_shim_counters(out: *mut u64, length: usize) -> usize {
     let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
     let numbers: [u64; COUNT] = [
         u64::from(state::mode()),
-        u64::from(session::role_number()),
+        u64::from(terms::role()),
         read(&REPORTED),
         read(&PASSED),
         read(&GRANTED),

@@ -7,9 +7,10 @@ use std::path::Path;
 use std::sync::Once;
 
 use crate::abi::{CudaResult, NO_DEVICE, NOT_SUPPORTED};
-use crate::{exports, state};
+use crate::state::{self, HookScope};
 
 mod search;
+pub mod table;
 
 /// A symbol that only a shim exports, so that one shim never takes another for the driver.
 const MARK: &CStr = c"tessera_kernel_shim_counters";
@@ -37,10 +38,22 @@ pub fn open() {
     OPENING.with(|opening| opening.set(false));
 }
 
+/// Enters a hook, and opens the driver before the first one. `None` if the call must be passed on.
+#[inline]
+pub fn enter_hook() -> Option<HookScope> {
+    if state::mode() == state::COLD {
+        open();
+        if state::mode() != state::PASSIVE {
+            return None;
+        }
+    }
+    state::enter_hook()
+}
+
 /// Returns the target of a slot's calls once the driver is open.
 pub fn opened(slot: usize) -> *mut () {
     // While this thread opens the driver, the slot still holds the function that opens it.
-    if OPENING.with(Cell::get) { absent as *mut () } else { exports::address(slot) }
+    if OPENING.with(Cell::get) { absent as *mut () } else { table::address(slot) }
 }
 
 /// Returns the driver's function of a slot.
@@ -51,7 +64,7 @@ pub fn opened(slot: usize) -> *mut () {
 #[inline]
 pub unsafe fn real<F: Copy>(slot: usize) -> F {
     const { assert!(size_of::<F>() == size_of::<*mut ()>(), "a function") };
-    let address = exports::address(slot);
+    let address = table::address(slot);
     // SAFETY: a slot always holds the address of a function; the caller answers for its type.
     unsafe { std::mem::transmute_copy(&address) }
 }
@@ -62,7 +75,7 @@ pub unsafe fn real<F: Copy>(slot: usize) -> F {
 ///
 /// As for [`real`].
 pub unsafe fn real_if_there<F: Copy>(slot: usize) -> Option<F> {
-    if exports::address(slot) == absent as *mut () {
+    if table::address(slot) == absent as *mut () {
         return None;
     }
     // SAFETY: the caller answers for the type.
@@ -83,15 +96,15 @@ fn find_and_fill() -> bool {
     let found = search::candidates().into_iter().find_map(|path| load(&path));
     let Some(library) = found else {
         crate::log::note(format_args!("no libcuda.so.1 except this one: there is no device"));
-        for slot in 0..exports::SLOTS {
-            exports::set(slot, no_driver as *mut c_void);
+        for slot in 0..table::SLOTS {
+            table::set(slot, no_driver as *mut c_void);
         }
         return false;
     };
-    for (slot, name) in exports::NAMES.iter().enumerate() {
+    for (slot, name) in table::NAMES.iter().enumerate() {
         // SAFETY: an open library and a name that ends with a zero.
         let address = unsafe { libc::dlsym(library, name.as_ptr()) };
-        exports::set(slot, if address.is_null() { absent as *mut c_void } else { address });
+        table::set(slot, if address.is_null() { absent as *mut c_void } else { address });
     }
     true
 }

@@ -7,7 +7,7 @@ use tessera_kernel_queue::Nanos;
 
 use crate::abi::{CudaResult, DriverHandle, NOT_READY, NOT_SUPPORTED, SUCCESS};
 use crate::driver;
-use crate::exports::slot;
+use crate::driver::table::slot;
 
 /// A pool of reusable events of one kind.
 pub struct EventPool {

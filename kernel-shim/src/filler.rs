@@ -15,7 +15,7 @@ use tessera_kernel_queue::{Grant, GrantBudget, KernelIndex, LaunchDecision, Nano
 use crate::counters::{self, count};
 use crate::ring::{self, RecordKind, RingRecord};
 use crate::slack::ExactTimers;
-use crate::{clock, gate, kernel_catalog, session};
+use crate::{clock, gate, kernel_catalog, terms};
 
 pub use in_flight::{add_kernel, look, on_context_end, on_refused_launch, on_sync};
 pub use liveness::note_frame;
@@ -81,7 +81,7 @@ impl WaitingLaunch {
             kernel,
             launch,
             begun,
-            bound: session::wait_max(),
+            bound: terms::wait_max(),
             requested: None,
             unannounced: Unannounced(false),
             exact_timers: None,
@@ -90,7 +90,7 @@ impl WaitingLaunch {
 
     fn wait(mut self) -> LaunchPermit {
         loop {
-            if !session::is_filler() {
+            if !terms::is_filler() {
                 return LaunchPermit::Free;
             }
             if liveness::is_queue_dead() {

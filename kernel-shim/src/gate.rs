@@ -4,8 +4,8 @@ use std::os::fd::AsRawFd as _;
 use std::path::Path;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
+use tessera_frames::gate::{GATE_BYTES, GatePage};
 use tessera_kernel_queue::{GateState, Nanos};
-use tessera_wire::gate::{GATE_BYTES, GatePage};
 
 static PAGE: AtomicPtr<GatePage> = AtomicPtr::new(std::ptr::null_mut());
 

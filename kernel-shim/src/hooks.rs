@@ -18,17 +18,17 @@ macro_rules! hooks {
         pub unsafe extern "C" fn $symbol($($name: $kind),*) -> CudaResult {
             type Real = unsafe extern "C" fn($($kind),*) -> CudaResult;
             // SAFETY: the type of the function of this slot.
-            let real: Real = unsafe { $crate::driver::real($crate::exports::slot::$symbol) };
+            let real: Real = unsafe { $crate::driver::real($crate::driver::table::slot::$symbol) };
             // SAFETY: the program's own arguments, handed on as they came.
             let $call = || unsafe { real($($name),*) };
-            let Some(_within) = $crate::state::enter() else { return $call() };
+            let Some(_scope) = $crate::driver::enter_hook() else { return $call() };
             $body
         }
     )+ };
 }
 
 mod bootstrap;
-pub mod capture;
+mod capture;
 mod graphs;
 mod launches;
 mod memory;
@@ -51,7 +51,7 @@ fn after(code: CudaResult, work: impl FnOnce()) -> CudaResult {
     code
 }
 
-/// Reads what the driver wrote, if the program asked for it.
+/// Reads what the driver wrote, if the program passed a pointer for it.
 ///
 /// # Safety
 ///

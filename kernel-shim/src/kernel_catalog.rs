@@ -3,15 +3,13 @@
 //! A launch looks up its handle, grid and block in a cache without locks. A kernel that is not in the
 //! cache is named under a lock. Numbers are valid until the process ends.
 
-mod cache;
-
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use tessera_kernel_queue::{Dims, KernelId, KernelIndex, Nanos};
 
-use crate::abi::DriverHandle;
+use crate::kernel_cache::{self, LaunchShape};
 use crate::names;
 
 /// Most kernels of one process: as many as the profile of a task holds.
@@ -19,15 +17,6 @@ pub const KERNELS_MAX: usize = 4_096;
 
 /// The number of all further kernels, and of kernels without a name.
 pub const UNKNOWN: u32 = 0xff_ffff;
-
-/// What a launch runs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LaunchShape {
-    /// The function or kernel, or an instance of a graph.
-    pub function: DriverHandle,
-    pub grid: [u32; 3],
-    pub block: [u32; 3],
-}
 
 /// What the queue reported of a kernel. All fields are zero before its first report.
 struct KernelFacts {
@@ -61,17 +50,17 @@ static COUNT: AtomicU32 = AtomicU32::new(0);
 /// Returns the number of a launch's kernel. The caches make it fast.
 #[inline]
 pub fn number(shape: &LaunchShape) -> u32 {
-    cache::find(shape).unwrap_or_else(|| name_kernel(shape))
+    kernel_cache::find(shape).unwrap_or_else(|| name_kernel(shape))
 }
 
 /// Names a kernel that is not in the cache.
 #[cold]
 fn name_kernel(shape: &LaunchShape) -> u32 {
-    let generation = cache::generation();
+    let generation = kernel_cache::generation();
     let name = names::name_of(shape.function);
     let number =
         KernelId::new(name, Dims(shape.grid), Dims(shape.block)).map_or(UNKNOWN, number_kernel);
-    cache::keep(shape, number, generation);
+    kernel_cache::keep(shape, number, generation);
     number
 }
 
@@ -165,11 +154,6 @@ pub fn clear_facts() {
         facts.took.store(0, Ordering::Relaxed);
         facts.measure.store(false, Ordering::Relaxed);
     }
-}
-
-/// Invalidates the cache: handles may have other meanings from now on.
-pub fn forget_handles() {
-    cache::forget();
 }
 
 #[cfg(test)]

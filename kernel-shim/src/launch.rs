@@ -3,13 +3,18 @@
 //! The launching thread itself waits. So order, streams and the lifetimes of parameters are the same
 //! as without the shim.
 
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use crate::abi::{CudaResult, DriverHandle, SUCCESS};
 use crate::counters::{self, count};
 use crate::filler::{self, LaunchPermit};
-use crate::kernel_catalog::{self, LaunchShape};
+use crate::kernel_cache::LaunchShape;
 use crate::measure::{self, StartedPair};
 use crate::ring::{self, RecordKind, RingRecord};
-use crate::{clock, gate, session, state, streams};
+use crate::{captures, clock, gate, kernel_catalog, startup, state, streams, terms};
+
+/// The last launch whose end was reported by a sync.
+static SYNCED: AtomicU64 = AtomicU64::new(0);
 
 /// A launch call of the program.
 #[derive(Clone, Copy, Debug)]
@@ -56,22 +61,22 @@ fn admit(what: &LaunchCall) -> Option<LaunchTicket> {
     if state::mode() != state::ACTIVE {
         return pass_without_session();
     }
-    if session::is_capturing() && crate::hooks::capture::is_captured(what.stream, what.per_thread) {
+    if captures::is_capturing() && captures::is_captured(what.stream, what.per_thread) {
         // It is recorded in a graph, not run.
         count(&counters::PASSED);
         return None;
     }
-    let role = session::role();
+    let role = terms::role();
     let kernel = kernel_catalog::number(&what.shape);
-    let number = counters::LAUNCHES.fetch_add(1, std::sync::atomic::Ordering::Relaxed) + 1;
+    let number = counters::LAUNCHES.fetch_add(1, Ordering::Relaxed) + 1;
     let mut ticket = LaunchTicket { number, kernel, begun: None, reported: false, tracked: false };
     match role {
-        session::FREE => {}
-        session::HOLD | session::MEASURE => report_held_launch(what, &mut ticket),
-        session::FILL => launch_as_filler(what, &mut ticket),
+        terms::FREE => {}
+        terms::HOLD | terms::MEASURE => report_held_launch(what, &mut ticket),
+        terms::FILL => launch_as_filler(what, &mut ticket),
         _ => return None,
     }
-    let measures = role == session::MEASURE;
+    let measures = role == terms::MEASURE;
     if measure::is_due(kernel, measures) {
         ticket.begun = measure::begin(what.stream, what.per_thread, measures);
     }
@@ -82,7 +87,7 @@ fn admit(what: &LaunchCall) -> Option<LaunchTicket> {
 fn pass_without_session() -> Option<LaunchTicket> {
     count(&counters::PASSED);
     if state::mode() == state::PASSIVE {
-        session::begin();
+        startup::start_session_thread();
     }
     None
 }
@@ -114,9 +119,7 @@ fn launch_as_filler(what: &LaunchCall, ticket: &mut LaunchTicket) {
             ticket.tracked = true;
             report(RecordKind::Launch, ticket, 0);
         }
-        LaunchPermit::Free
-            if state::mode() == state::ACTIVE && session::role() != session::FREE =>
-        {
+        LaunchPermit::Free if state::mode() == state::ACTIVE && terms::role() != terms::FREE => {
             let extra = gate::add_launch();
             report(RecordKind::Launch, ticket, extra);
         }
@@ -173,7 +176,7 @@ pub fn on_wait(stream: Option<DriverHandle>, number: u64) {
 
 /// Reports that nothing is in flight, if that is new.
 pub fn report_idle(number: u64) {
-    if state::mode() != state::ACTIVE || session::role() == session::FREE {
+    if state::mode() != state::ACTIVE || terms::role() == terms::FREE {
         return;
     }
     measure::look(usize::MAX);
@@ -182,9 +185,14 @@ pub fn report_idle(number: u64) {
         return;
     }
     let returned = filler::on_sync(number);
-    if session::mark_synced(number) || returned.is_some() {
+    if mark_synced(number) || returned.is_some() {
         let extra = returned.map_or(0, |grant| grant.saturating_add(1));
         let at = clock::now().get();
         ring::push(RingRecord { kind: RecordKind::Sync, kernel: 0, launch: number, at, extra });
     }
+}
+
+/// Marks launches up to `number` as synced. Returns whether any of them was not.
+fn mark_synced(number: u64) -> bool {
+    SYNCED.fetch_max(number, Ordering::Relaxed) < number
 }

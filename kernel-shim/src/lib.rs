@@ -1,7 +1,7 @@
 //! The shim: a `libcuda.so.1` that is loaded in place of the driver's. A program that preloads it, or
 //! finds it first on its library path, shares a slice kernel by kernel without changes.
 //!
-//! Every function of the driver is exported. Most are a jump to the real one ([`exports`]). Some
+//! Every function of the driver is exported. Most are a jump to the real one ([`driver::table`]). Some
 //! eighty have hooks ([`hooks`]): launches, names of kernels, waits for the device, captures, and
 //! memory. `cuGetProcAddress` returns the hooks ([`procaddr`]).
 //!
@@ -9,7 +9,7 @@
 //!
 //! - The shim does nothing before the program's first call. Without the agent's variables
 //!   ([`settings`]) it only passes calls on. Threads, sockets and events start with the first launch
-//!   ([`session`]).
+//!   ([`startup`]).
 //! - The program gets the driver's own answers. It never gets an error of the shim and never waits
 //!   without a bound. A failure inside the shim turns it off ([`state`]).
 //! - The shim holds no lock while it calls the driver, and its own thread never calls the driver.
@@ -21,15 +21,16 @@ compile_error!("the kernel shim's stubs are written for Linux on x86-64 so far")
 
 mod abi;
 mod allocations;
+mod captures;
 mod client;
 mod clock;
 mod counters;
 mod driver;
 mod events;
-mod exports;
 mod filler;
 mod gate;
 mod hooks;
+mod kernel_cache;
 mod kernel_catalog;
 mod launch;
 mod log;
@@ -40,5 +41,7 @@ mod ring;
 mod session;
 mod settings;
 mod slack;
+mod startup;
 mod state;
 mod streams;
+mod terms;

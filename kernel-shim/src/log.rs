@@ -4,7 +4,7 @@ use std::fmt;
 use std::fs::OpenOptions;
 use std::io::Write as _;
 
-use tessera_wire::kernel::variables;
+use tessera_frames::kernel::variables;
 
 /// Appends a line to the log file, if one is set. Only for rare events.
 pub fn note(what: fmt::Arguments<'_>) {

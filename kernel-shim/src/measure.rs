@@ -17,7 +17,7 @@ use tessera_kernel_queue::Nanos;
 use crate::counters::{self, count};
 use crate::events::{DriverEvent, EventPool, EventStatus};
 use crate::ring::{self, RecordKind, RingRecord};
-use crate::{abi, clock, kernel_catalog, session};
+use crate::{abi, captures, clock, kernel_catalog, terms};
 
 /// Most events: pairs for twice the launches that a driver's queue holds on one stream.
 const EVENTS_MAX: usize = 4_096;
@@ -95,20 +95,20 @@ pub struct StartedPair {
 }
 
 /// Returns whether a launch is measured. In the measuring stage all are, later those of kernels
-/// that are measured again, and one in [`session::sample_every`].
+/// that are measured again, and one in [`terms::sample_every`].
 #[inline]
 pub fn is_due(kernel: u32, measures: bool) -> bool {
     if measures || kernel_catalog::is_measured(kernel) {
         return true;
     }
-    let every = session::sample_every();
+    let every = terms::sample_every();
     every != 0 && TICK.fetch_add(1, Ordering::Relaxed).wrapping_add(1).is_multiple_of(every)
 }
 
 /// Starts the measurement of a launch before it is made.
 #[cold]
 pub fn begin(stream: abi::DriverHandle, per_thread: bool, chained: bool) -> Option<StartedPair> {
-    if session::is_capturing() {
+    if captures::is_capturing() {
         return None;
     }
     look(PAIRS_AT_ONCE_MAX);
@@ -157,7 +157,7 @@ pub fn abandon(begun: StartedPair) {
 
 /// Reads up to `most` pairs, oldest first, and pushes their samples.
 pub fn look(most: usize) {
-    if session::is_capturing() || IS_LOOKING.swap(true, Ordering::Acquire) {
+    if captures::is_capturing() || IS_LOOKING.swap(true, Ordering::Acquire) {
         return;
     }
     for _ in 0..most {

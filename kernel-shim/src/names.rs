@@ -9,8 +9,8 @@ use std::ffi::{CStr, c_char};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::abi::{CudaResult, DriverHandle, SUCCESS};
-use crate::driver;
-use crate::exports::slot;
+use crate::driver::table::slot;
+use crate::{driver, kernel_cache};
 
 /// Most handles that are stored. For further handles the driver is queried each time.
 const NAMES_MAX: usize = 65_536;
@@ -62,7 +62,7 @@ pub fn note(handle: DriverHandle, origin: Origin, owner: DriverHandle, name: Opt
     names.insert(handle, NamedHandle { origin, owner, name, ordinal });
     drop(guard);
     if !is_new {
-        crate::kernel_catalog::forget_handles();
+        kernel_cache::forget();
     }
 }
 
@@ -84,11 +84,11 @@ pub fn take_names_of(owner: DriverHandle) -> Vec<(DriverHandle, NamedHandle)> {
         }
         None => Vec::new(),
     };
-    crate::kernel_catalog::forget_handles();
+    kernel_cache::forget();
     taken
 }
 
-/// Puts back what [`take`] took out: the driver refused.
+/// Puts back what [`take_names_of`] removed, since the driver refused.
 pub fn put_back(taken: Vec<(DriverHandle, NamedHandle)>) {
     names().get_or_insert_default().extend(taken);
 }
@@ -98,7 +98,7 @@ pub fn forget_all() {
     if let Some(names) = names().as_mut() {
         names.clear();
     }
-    crate::kernel_catalog::forget_handles();
+    kernel_cache::forget();
 }
 
 /// Returns a handle's name. It may query the driver, once for each handle.

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::sync::OnceLock;
 
 use crate::abi::PER_THREAD_DEFAULT_STREAM;
-use crate::exports::{self, ExportRow};
+use crate::driver::table::{self, ExportRow};
 
 /// The newest version whose functions are in the table. Later ones may have revisions with other
 /// arguments.
@@ -21,7 +21,7 @@ fn index() -> &'static Index {
     static INDEX: OnceLock<Index> = OnceLock::new();
     INDEX.get_or_init(|| {
         let mut index = Index { by_name: HashMap::new(), by_symbol: HashMap::new() };
-        for row in exports::rows() {
+        for row in table::rows() {
             index.by_name.entry(row.name).or_default().push(row);
             index.by_symbol.insert(row.symbol, row);
         }
@@ -55,7 +55,7 @@ pub fn best(name: &str, version: i32, flags: u64, address: *mut ()) -> Option<&'
         Some(base) => Some(base),
         None => newest(twin),
     };
-    let is_it = |row: &&ExportRow| exports::address(row.slot) == address;
+    let is_it = |row: &&ExportRow| table::address(row.slot) == address;
     match chosen {
         Some(row) if is_it(&row) => Some(row),
         chosen => rows.iter().copied().find(is_it).or(chosen),
@@ -71,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn the_newest_revision_that_the_asked_version_has_is_meant() {
+    fn the_newest_revision_that_the_requested_version_has_is_meant() {
         assert_eq!(symbol("cuCtxSynchronize", 12_090, 0), Some("cuCtxSynchronize"));
         assert_eq!(symbol("cuCtxSynchronize", 13_000, 0), Some("cuCtxSynchronize_v2"));
         assert_eq!(symbol("cuGetProcAddress", 11_080, 0), Some("cuGetProcAddress"));
@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn a_symbol_may_be_asked_for_by_its_own_name() {
+    fn a_symbol_may_be_requested_by_its_own_name() {
         assert_eq!(
             symbol("cuGraphInstantiateWithParams_ptsz", 12_000, 0),
             Some("cuGraphInstantiateWithParams_ptsz")

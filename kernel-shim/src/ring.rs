@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_ring_loses_launches_and_counts_them_but_keeps_room_for_waits() {
+    fn a_full_ring_loses_launches_and_counts_them_but_keeps_places_for_waits() {
         let ring = ring();
 
         let pushed =

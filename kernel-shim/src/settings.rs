@@ -4,8 +4,8 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::OnceLock;
 
-use tessera_wire::kernel::identity::from_hex;
-use tessera_wire::kernel::variables;
+use tessera_frames::kernel::variables;
+use tessera_wire::kernel_identity::from_hex;
 
 /// The address and credentials of the queue.
 #[derive(Clone)]

@@ -49,30 +49,23 @@ pub fn die() {
 
 /// Marks this thread as inside a hook: nested calls from the driver are passed on.
 #[derive(Debug)]
-pub struct Within(());
+pub struct HookScope(());
 
-/// Enters a hook; `None` if the call must be passed on.
+/// Enters a hook after the driver was opened. `None` if the call must be passed on.
 #[inline]
-pub fn enter() -> Option<Within> {
-    match mode() {
-        PASSIVE | DETACHED | ACTIVE => {}
-        COLD => {
-            crate::driver::open();
-            if !matches!(mode(), PASSIVE) {
-                return None;
-            }
-        }
-        _ => return None,
+pub fn enter_hook() -> Option<HookScope> {
+    if !matches!(mode(), PASSIVE | DETACHED | ACTIVE) {
+        return None;
     }
     DEPTH.with(|depth| {
         (depth.get() == 0).then(|| {
             depth.set(1);
-            Within(())
+            HookScope(())
         })
     })
 }
 
-impl Drop for Within {
+impl Drop for HookScope {
     fn drop(&mut self) {
         DEPTH.with(|depth| depth.set(0));
     }

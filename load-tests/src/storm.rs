@@ -28,13 +28,13 @@ use tessera_agent::messages::gpu::GpuEvent;
 use tessera_agent::nvml::client::{NvmlClient, WorkerProgram};
 use tessera_agent::sys::holders::DeviceFiles;
 use tessera_agent_core::ownership::AdoptionPolicy;
+use tessera_frames::cluster::{PlanEnd, PlanOrder};
 use tessera_model::mig::compute::{self, ComputeSlot, Cut};
 use tessera_model::mig::{Geometry, PlanStep, Slot, catalog};
 use tessera_model::{BootId, PlanId};
 use tessera_stand_in::client::DeviceClient;
 use tessera_stand_in::config::StandInConfig;
 use tessera_stand_in::node::SimulatedNode;
-use tessera_wire::frames::{PlanEnd, PlanOrder};
 use tokio::sync::mpsc;
 
 pub use self::points::{Change, kill_at_every_point};

@@ -4,10 +4,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use tessera_agent::inspect::Inspection;
+use tessera_frames::cluster::MigReport;
 use tessera_load_tests::programs::programs;
 use tessera_stand_in::config::StandInConfig;
 use tessera_stand_in::node::SimulatedNode;
-use tessera_wire::frames::MigReport;
 
 fn gpu_folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("gpu")

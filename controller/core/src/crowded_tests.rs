@@ -5,12 +5,12 @@ use crate::rows::snapshot::{GpuRow, NodeRow, StoreSnapshot};
 use crate::rows::submitted::SubmittedJob;
 use crate::state::ClusterState;
 use std::collections::BTreeMap;
+use tessera_frames::cluster::{GpuHealth, GpuReport, MigReport};
 use tessera_model::lease::LeaseTerms;
 use tessera_model::mig::{DesiredLayout, Geometry, MediaEngines, Profile, ProfileId};
 use tessera_model::spec::{JobSpec, RawJobSpec};
 use tessera_model::{Bytes, ControllerId, GpuId, JobId, Millis, NodeId};
 use tessera_placement::WaitReason;
-use tessera_wire::frames::{GpuHealth, GpuReport, MigReport};
 use uuid::Uuid;
 
 /// Five profiles with 32 starts each: 160 placements.

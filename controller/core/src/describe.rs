@@ -5,15 +5,19 @@ use crate::state::ClusterState;
 use crate::state::inventory::{GpuState, NodeState};
 use std::collections::BTreeMap;
 use tessera_api_types as api;
+use tessera_frames::cluster::{
+    ComputeInstanceReport, FaultAction, FaultCause, GpuFault, GpuHealth, InstanceReport,
+    InstanceTrouble, MigReport,
+};
+use tessera_frames::cluster::{
+    ComputeInstanceReport, FaultAction, FaultCause, GpuFault, GpuHealth, InstanceReport,
+    InstanceTrouble, MigReport,
+};
 use tessera_model::mig::compute::{self, ComputeName};
 use tessera_model::mig::{self, Geometry, Profile};
 use tessera_model::share::{SliceShare, SmPercent};
 use tessera_model::{GpuId, JobId, Millis};
 use tessera_placement::{GpuView, InstanceState, InstanceView};
-use tessera_wire::frames::{
-    ComputeInstanceReport, FaultAction, FaultCause, GpuFault, GpuHealth, InstanceReport,
-    InstanceTrouble, MigReport,
-};
 use time::OffsetDateTime;
 
 /// Returns the trouble of an instance, as text.

@@ -10,7 +10,6 @@ use crate::state::inventory::NodeInventory;
 use tessera_model::life::JobState;
 use tessera_model::share::SliceShare;
 use tessera_model::{AttemptId, JobId, Millis};
-use tessera_wire::frames::{KernelQueueSpec, LaunchOrder, PlanOrder, StopCause, ToAgent};
 
 /// How long a command to an agent may stay unanswered before it is sent again.
 const RESEND_AFTER: Millis = Millis::from_secs(2);

@@ -8,9 +8,9 @@
 use crate::round::{Round, RoundEffect};
 use crate::state::ClusterState;
 use crate::state::inventory::{DuplicateAgent, NodeInventory};
+use tessera_frames::cluster::{Hello, ToAgent};
+use tessera_model::NodeIdentity;
 use tessera_model::{Millis, NodeId};
-use tessera_wire::frames::{Hello, ToAgent};
-use tessera_wire::tls::NodeIdentity;
 
 /// How long the old connection may take to answer. Short against everything that users of a
 /// restarted node wait for; long against the stalls of a busy machine.
@@ -114,9 +114,9 @@ pub(crate) fn refuse_duplicate(
 
 #[cfg(test)]
 mod tests {
+    use tessera_frames::cluster::{PROTOCOL_VERSION, ToController};
     use tessera_model::lease::LeaseTerms;
     use tessera_model::{BootId, Bytes, ControllerId};
-    use tessera_wire::frames::{PROTOCOL_VERSION, ToController};
     use uuid::Uuid;
 
     use super::*;

@@ -9,9 +9,9 @@ use crate::rows::submitted::SubmittedJob;
 use crate::rows::transitions::EndedAttempt;
 use crate::state::ClusterState;
 use crate::state::attempts::LiveAttempt;
+use tessera_frames::cluster::ExitRecord;
 use tessera_model::life::{JobEvent, JobState, Outcome, RetryRules, RetryVerdict};
 use tessera_model::{AttemptId, Bytes};
-use tessera_wire::frames::ExitRecord;
 
 pub(crate) fn retry_verdict(launch_spec: Option<&LaunchSpec>, outcome: Outcome) -> RetryVerdict {
     // Without a launch specification the attempt was never launched: its end can't be the job's fault.

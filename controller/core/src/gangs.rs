@@ -17,11 +17,11 @@ use crate::state::ClusterState;
 use crate::state::attempts::{AttemptTable, LiveAttempt, MemberEnded};
 use crate::state::inventory::NodeInventory;
 use std::collections::BTreeMap;
+use tessera_frames::cluster::{ExitRecord, GangPosition, StopCause, ToAgent};
 use tessera_model::gang::{MemberEnd, decisive};
 use tessera_model::life::{JobEvent, JobState, Outcome, RetryVerdict};
 use tessera_model::{AttemptId, GangMember, JobId, NodeId};
 use tessera_placement::{ClusterView, Explanation, JobPlacement};
-use tessera_wire::frames::{ExitRecord, GangPosition, StopCause, ToAgent};
 use uuid::Uuid;
 
 /// A policy's decision about one member.

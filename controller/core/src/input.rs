@@ -11,7 +11,6 @@ use crate::state::ClusterState;
 use crate::state::inventory::NodeInventory;
 use tessera_model::life::{JobState, Outcome};
 use tessera_model::{AttemptId, GpuId, JobId, Millis, NodeId};
-use tessera_wire::frames::{ToAgent, ToController};
 
 /// How long a user's command to a job is remembered that may not have been announced yet.
 /// Announcements take far less.
@@ -36,11 +35,11 @@ pub enum Input {
     /// An agent sends its hello on a new connection.
     Hello {
         /// The node, by its certificate.
-        peer: tessera_wire::tls::NodeIdentity,
+        peer: tessera_model::NodeIdentity,
         /// The number of the connection.
         session: u64,
         /// The agent's first frame.
-        hello: Box<tessera_wire::frames::Hello>,
+        hello: Box<tessera_frames::cluster::Hello>,
     },
     /// An agent sends a frame.
     Frame {

@@ -14,10 +14,10 @@ use crate::state::ClusterState;
 use crate::state::inventory::{NodeInventory, layout_name};
 use crate::state::layouts::{LayoutInProgress, cut_of, whole};
 use crate::state::overrides::refused;
+use tessera_frames::cluster::MigReport;
 use tessera_model::mig::compute::StandingCut;
 use tessera_model::mig::{Cuts, InstanceOccupant, Layout, PlanStep};
 use tessera_model::{GpuId, Millis, NodeId, PlanId};
-use tessera_wire::frames::MigReport;
 use uuid::Uuid;
 
 mod availability;

@@ -6,12 +6,12 @@ use crate::state::attempts::LiveAttempt;
 use crate::state::inventory::{NodeInventory, capacity, largest_of};
 use crate::state::predictions::Predictions;
 use crate::state::queue::{JobQueue, WaitingJob};
+use tessera_frames::cluster::ExitRecord;
 use tessera_model::life::Outcome;
 use tessera_model::spec::GpuRequest;
 use tessera_model::{AttemptId, Bytes, JobId};
 use tessera_placement::Explanation;
 use tessera_predict::memory::MemoryEvidence;
-use tessera_wire::frames::ExitRecord;
 
 /// Returns what a job requests by the memory of its task's earlier runs, if it names no size
 /// itself.

@@ -12,7 +12,6 @@ use crate::state::overrides::{OverrideTable, refused};
 use tessera_model::Millis;
 use tessera_model::mig::Slot;
 use tessera_placement::{AdminOverride, ClosureKind, GpuClosure};
-use tessera_wire::frames::ToAgent;
 
 impl ClusterState {
     /// Carries out an administrator's command. A requested layout may wait until its GPU is free

@@ -11,10 +11,10 @@ use crate::state::layouts::LayoutRequests;
 use crate::state::migrations::Migrations;
 use crate::state::overrides::OverrideTable;
 use std::collections::BTreeMap;
+use tessera_frames::cluster::{InstanceReport, MigReport};
 use tessera_model::life::{JobState, Outcome};
 use tessera_model::mig::{self, InstanceOccupant, Layout, PlanStep, Slot};
 use tessera_model::{AttemptId, GpuId, JobId, Millis, PlanId};
-use tessera_wire::frames::{InstanceReport, MigReport};
 use uuid::Uuid;
 
 /// Returns the steps that make the slots from the present layout; idle instances in the way are

@@ -11,11 +11,13 @@ use crate::rows::transitions::record_without_exit;
 use crate::state::ClusterState;
 use crate::state::attempts::TimeLimitNotice;
 use crate::state::inventory::GpuState;
-use tessera_model::life::{JobState, Outcome};
-use tessera_model::{AttemptId, Bytes, GpuId, Millis, NodeId};
-use tessera_wire::frames::{
+use tessera_frames::cluster::{
     AttemptReport, AttemptStatus, GpuReport, PlanEnd, ToAgent, ToController,
 };
+use tessera_model::life::{JobEvent, JobState, Outcome};
+use tessera_model::life::{JobState, Outcome};
+use tessera_model::{AttemptId, Bytes, GpuId, Millis, NodeId};
+use tessera_model::{AttemptId, GpuId, Millis, NodeId};
 
 /// How long a GPU is paused after a plan failed on it; doubled with each further failure.
 const PLAN_PAUSE: Millis = Millis::from_secs(5);

@@ -9,6 +9,7 @@ use crate::state::attempts::{LiveAttempt, TimeLimitNotice};
 use crate::state::inventory::{GpuState, capacity, slice_at};
 use crate::state::queue::WaitingJob;
 use std::sync::Arc;
+use tessera_frames::cluster::MigReport;
 use tessera_model::life::JobState;
 use tessera_model::mig::Slot;
 use tessera_model::mig::compute::{ComputeSlot, memory_share};
@@ -16,7 +17,6 @@ use tessera_model::share::{ComputeShare, SliceShare};
 use tessera_model::spec::GpuRequest;
 use tessera_model::{AttemptId, DecisionId, JobId};
 use tessera_placement::{ClusterView, Explanation, InstanceState, JobPlacement, SharingRequest};
-use tessera_wire::frames::MigReport;
 use uuid::Uuid;
 
 /// Whether the policy saw the placement as free.

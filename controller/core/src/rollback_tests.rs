@@ -9,12 +9,13 @@ use crate::rows::submitted::SubmittedJob;
 use crate::state::ClusterState;
 use std::collections::HashMap;
 use std::sync::Arc;
+use tessera_frames::cluster::{Hello, PROTOCOL_VERSION};
 use tessera_model::lease::LeaseTerms;
 use tessera_model::life::JobState;
 use tessera_model::spec::{JobSpec, RawJobSpec};
-use tessera_model::{AttemptId, BootId, Bytes, ControllerId, DecisionId, JobId, Millis, NodeId};
-use tessera_wire::frames::{Hello, PROTOCOL_VERSION};
-use tessera_wire::tls::NodeIdentity;
+use tessera_model::{
+    AttemptId, BootId, Bytes, ControllerId, DecisionId, JobId, Millis, NodeId, NodeIdentity,
+};
 use uuid::Uuid;
 
 const GENERATION_MIN: u64 = 9_000_000;

@@ -8,9 +8,9 @@ use crate::commands::{CommandResult, JobStateChange};
 use crate::rollback::DatabaseRollback;
 use crate::rows::{nodes, overrides, transitions, updates};
 use std::sync::Arc;
+use tessera_frames::cluster::{AttemptUsage, GpuReport, ToAgent};
 use tessera_model::{JobId, NodeId};
 use tessera_placement::record::RoundRecord;
-use tessera_wire::frames::{AttemptUsage, GpuReport, ToAgent};
 
 /// Most attempts that one round starts: bounds the transaction, and with it how long the next
 /// inputs wait.

@@ -9,10 +9,10 @@ use crate::state::ClusterState;
 use crate::state::guards::LeaderGuards;
 use crate::state::inventory::{NodeInventory, NodeSession, NodeState};
 use std::collections::HashSet;
+use tessera_frames::cluster::{Hello, PROTOCOL_VERSION, ToAgent, Welcome};
+use tessera_model::NodeIdentity;
 use tessera_model::life::Outcome;
 use tessera_model::{Millis, NodeId, NodeName};
-use tessera_wire::frames::{Hello, PROTOCOL_VERSION, ToAgent, Welcome};
-use tessera_wire::tls::NodeIdentity;
 
 /// With this many nodes or more, losing most of them at once is more likely the controller's own
 /// fault.

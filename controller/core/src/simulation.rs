@@ -15,11 +15,10 @@ mod world;
 
 use std::collections::{BTreeMap, VecDeque};
 
+use tessera_frames::cluster::{GpuHealth, GpuReport, MigReport};
 use tessera_model::life::{JobState, Outcome};
 use tessera_model::mig::catalog::{self, GpuModel};
-use tessera_model::{BootId, Bytes, JobId, Millis, NodeId};
-use tessera_wire::frames::{GpuHealth, GpuReport, MigReport};
-use tessera_wire::tls::NodeIdentity;
+use tessera_model::{BootId, Bytes, JobId, Millis, NodeId, NodeIdentity};
 use uuid::Uuid;
 
 use self::checks::Past;

@@ -6,11 +6,11 @@ use crate::state::attempts::LiveAttempt;
 use crate::state::inventory::GpuState;
 use crate::state::overrides::{closed_compute_instances, closed_to_others};
 use std::collections::BTreeMap;
+use tessera_frames::cluster::{InstanceReport, InstanceTrouble, MigReport};
 use tessera_model::mig::Slot;
 use tessera_model::mig::compute::Cut;
 use tessera_model::{Bytes, GpuId, JobId, Millis};
 use tessera_placement::{ClusterView, ComputeSeats, GpuView, InstanceState, InstanceView, Tenancy};
-use tessera_wire::frames::{InstanceReport, InstanceTrouble, MigReport};
 
 /// Whether the attempts on a GPU were placed for its present MIG mode. Until the others have
 /// ended, what they hold is not known.

@@ -1,6 +1,6 @@
 //! Accepting submits: many requests share one commit.
 //!
-//! Writers take turns at the queue of calls: a free writer takes all waiting calls, commits them
+//! Several writers share the queue of calls: a free writer takes all waiting calls, commits them
 //! together, and replies. While one waits for the disk, another can fill its batch.
 
 use std::sync::Arc;
@@ -9,7 +9,8 @@ use tokio::runtime::Handle;
 use tokio::sync::{Mutex, mpsc};
 
 use crate::memory::StoreMemory;
-use crate::ports::{PortError, SubmitCall};
+use crate::ports::SubmitCall;
+use crate::requests::RequestError;
 use crate::store::submit::{self, Committed, Numbers};
 use crate::store::{self, ConnectOptions, Connection, StoreError, leader};
 use tessera_control::rows::submitted::SubmittedJob;
@@ -103,7 +104,7 @@ impl Writer {
 
     async fn insert(
         &mut self,
-        submissions: &[crate::ports::NewSubmission],
+        submissions: &[crate::requests::NewSubmission],
     ) -> Result<Committed, StoreError> {
         let mut tries = 0;
         loop {
@@ -128,15 +129,15 @@ impl Writer {
     }
 }
 
-fn refusal(error: &StoreError) -> PortError {
+fn refusal(error: &StoreError) -> RequestError {
     match error {
-        StoreError::KeyReused => PortError::KeyReused,
+        StoreError::KeyReused => RequestError::KeyReused,
         StoreError::Conflict { .. }
         | StoreError::Deposed { .. }
         | StoreError::RolledBack { .. }
         | StoreError::Corrupt { .. }
         | StoreError::Unavailable { .. } => {
-            PortError::Unavailable { reason: "the database did not accept the job".to_owned() }
+            RequestError::Unavailable { reason: "the database did not accept the job".to_owned() }
         }
     }
 }

@@ -41,7 +41,8 @@ impl Trust {
             return;
         }
         let ttl = Duration::from_secs_f64(leader::TTL_SECS) - TRUST_MARGIN;
-        let ttl = Millis::new(u64::try_from(ttl.as_millis()).unwrap_or(0));
+        let ttl = u64::try_from(ttl.as_millis()).expect("a lease lasts some seconds");
+        let ttl = Millis::new(ttl);
         self.0.store(begun.plus(ttl).get(), Ordering::Release);
     }
 }
@@ -52,7 +53,7 @@ const ELECT_EVERY: Duration = Duration::from_secs(1);
 /// A rollback of the database was found while this controller leads.
 #[derive(Clone, Copy, Debug, actix::Message)]
 #[rtype(result = "()")]
-pub struct StoreSetBack(pub DatabaseRollback);
+pub struct StoreRolledBack(pub DatabaseRollback);
 
 /// What a controller needs to stand for election.
 #[derive(Clone, Debug)]
@@ -133,7 +134,7 @@ impl Candidate {
     }
 
     /// Renews the lease until another controller has it. `epoch` is the epoch that this one leads under.
-    pub async fn keep(self, epoch: watch::Receiver<u64>, placer: Recipient<StoreSetBack>) {
+    pub async fn keep(self, epoch: watch::Receiver<u64>, placer: Recipient<StoreRolledBack>) {
         loop {
             tokio::time::sleep(RENEW_EVERY).await;
             let begun = clock::boot();
@@ -142,7 +143,7 @@ impl Candidate {
                 Ok(()) => self.trust.extend(begun),
                 Err(StoreError::RolledBack { how }) => {
                     // If the mailbox is full, the next renewal sends it again.
-                    let _ = placer.try_send(StoreSetBack(how));
+                    let _ = placer.try_send(StoreRolledBack(how));
                 }
                 // A newer epoch of our own may have been won meanwhile.
                 Err(StoreError::Deposed { .. }) if *epoch.borrow() != held => {}

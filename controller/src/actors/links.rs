@@ -3,128 +3,26 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use actix::{Addr, Message};
-use tessera_model::{Millis, NodeId, NodeName};
-use tessera_wire::frames::{Hello, LogReply, LogRequest, ToAgent, ToController};
+use actix::Addr;
+use tessera_frames::cluster::{Hello, ToAgent, ToController};
+use tessera_model::{NodeId, NodeIdentity, NodeName};
 use tessera_wire::link::{FrameReader, FrameWriter, LinkError};
-use tessera_wire::tls::{self, NodeIdentity, TlsError};
+use tessera_wire::tls::{self, TlsError};
 use tokio::sync::mpsc;
 
+use super::agent_link::{AgentLink, LinkClosed, LinkFrames, LinkOpened, LinkRenews};
 use super::intake::Chain;
 use super::placer::Placer;
 use crate::figures::FigureCache;
 use crate::kernels::{KernelReports, NodeKernelReports};
 
-/// How long a peer may take to shake hands and say hello.
+/// How long a peer may take to shake hands and send its hello.
 const HELLO_DEADLINE: Duration = Duration::from_secs(10);
 /// Frames on their way to one agent: a full queue means that the agent is stuck, and its
 /// connection is given up.
 const OUTBOX_MAX: usize = 4_096;
 /// Frames that are handed to the placer at once.
 const INBOX_BATCH_MAX: usize = 256;
-/// Pieces of output under way to one reader.
-const LOG_PIECES: usize = 8;
-
-/// An agent said hello.
-#[derive(Debug, Message)]
-#[rtype(result = "()")]
-pub struct LinkOpened {
-    /// The connection's number.
-    pub session: u64,
-    /// The node, by its certificate.
-    pub peer: NodeIdentity,
-    /// Its hello.
-    pub hello: Box<Hello>,
-    /// The way to send it frames.
-    pub link: Link,
-}
-
-/// An agent sent frames.
-#[derive(Debug, Message)]
-#[rtype(result = "()")]
-pub struct LinkFrames {
-    /// The connection's number.
-    pub session: u64,
-    /// The node.
-    pub node: NodeId,
-    /// The frames, in order.
-    pub frames: Vec<ToController>,
-}
-
-/// An agent asks for another lease; answered at once, commits or not.
-#[derive(Debug, Message)]
-#[rtype(result = "Option<ToAgent>")]
-pub struct LinkRenews {
-    /// The connection's number.
-    pub session: u64,
-    /// The node.
-    pub node: NodeId,
-    /// When it asked, on its own clock.
-    pub sent: Millis,
-    /// The generation that it knows.
-    pub generation: u64,
-}
-
-/// A connection ended.
-#[derive(Debug, Message)]
-#[rtype(result = "()")]
-pub struct LinkClosed {
-    /// The connection's number.
-    pub session: u64,
-    /// The node.
-    pub node: NodeId,
-}
-
-/// One agent's connection, as the placer holds it.
-#[derive(Clone, Debug)]
-pub struct Link {
-    outbox: mpsc::Sender<ToAgent>,
-    connection: quinn::Connection,
-}
-
-impl Link {
-    /// Queues a frame; `false` if the connection is of no more use.
-    pub fn send(&self, frame: ToAgent) -> bool {
-        let queued = self.outbox.try_send(frame);
-        if queued.is_err() {
-            self.connection.close(1_u32.into(), b"the outbox is full");
-        }
-        queued.is_ok()
-    }
-
-    /// Asks for an attempt's output.
-    pub fn open_log(&self, request: LogRequest) -> mpsc::Receiver<LogReply> {
-        let (pieces, receiver) = mpsc::channel(LOG_PIECES);
-        let connection = self.connection.clone();
-        tokio::spawn(async move {
-            if let Err(error) = read_log(&connection, request, &pieces).await {
-                let reason = format!("the node's connection broke: {error}");
-                // The reader may be gone, which is why the stream ended.
-                let _ = pieces.send(LogReply::Unknown { reason }).await;
-            }
-        });
-        receiver
-    }
-}
-
-async fn read_log(
-    connection: &quinn::Connection,
-    request: LogRequest,
-    pieces: &mpsc::Sender<LogReply>,
-) -> Result<(), LinkError> {
-    let (send, receive) =
-        connection.open_bi().await.map_err(|cause| LinkError::Broken(cause.into()))?;
-    let (mut writer, mut reader) = (FrameWriter::new(send), FrameReader::new(receive));
-    writer.send(&request).await?;
-    writer.finish();
-    while let Some(reply) = reader.receive::<LogReply>().await? {
-        if pieces.send(reply).await.is_err() {
-            return Ok(());
-        }
-    }
-    Ok(())
-}
-
 /// Accepts agents until the endpoint is closed.
 pub async fn serve(
     endpoint: quinn::Endpoint,
@@ -198,7 +96,7 @@ async fn converse(
     let node = peer.id;
     let name = peer.name.clone();
     let (outbox, orders) = mpsc::channel(OUTBOX_MAX);
-    let link = Link { outbox: outbox.clone(), connection: connection.clone() };
+    let link = AgentLink::new(outbox.clone(), connection.clone());
     if placer.send(LinkOpened { session, peer, hello, link }).await.is_err() {
         return;
     }

@@ -21,16 +21,16 @@ use tokio::sync::{broadcast, mpsc, oneshot, watch};
 use uuid::Uuid;
 
 use self::database::{commit_on, read_until_it_works, rollback_of};
+use super::agent_link::AgentLink;
 use super::intake::Chain;
 use super::leadership::Candidate;
-use super::links::Link;
 use super::prediction_metrics;
 use super::questions::{self, Questions};
 use crate::clock;
-use crate::ports::{
-    ClusterShape, CommandResult, JobStateChange, OperatorAnswer, PortError, Readiness, ToPlacer,
-};
+use crate::ports::{ClusterShape, OperatorAnswer, Readiness, ToPlacer};
+use crate::requests::RequestError;
 use crate::store::{ConnectOptions, Connection, StoreError};
+use tessera_control::commands::{CommandResult, JobStateChange};
 use tessera_control::rollback::DatabaseRollback;
 use tessera_control::rows::findings::CommitFindings;
 use tessera_control::rows::snapshot::StoreSnapshot;
@@ -53,8 +53,8 @@ const CONTRADICTION_PAUSE_MAX: Duration = Duration::from_secs(30);
 /// Exit status of a controller that was deposed: its service manager starts it as a standby.
 pub const DEPOSED_STATUS: i32 = 75;
 
-type CommandReply = oneshot::Sender<Result<Vec<CommandResult>, PortError>>;
-type OperatorReply = oneshot::Sender<Result<OperatorAnswer, PortError>>;
+type CommandReply = oneshot::Sender<Result<Vec<CommandResult>, RequestError>>;
+type OperatorReply = oneshot::Sender<Result<OperatorAnswer, RequestError>>;
 
 /// Everything that the placer needs from outside.
 #[derive(Debug)]
@@ -68,7 +68,7 @@ pub struct PlacerParts {
     /// Where the shape for submits is published.
     pub shape: watch::Sender<Arc<ClusterShape>>,
     /// Where state changes of jobs are announced.
-    pub moved: broadcast::Sender<JobStateChange>,
+    pub job_changes: broadcast::Sender<JobStateChange>,
     /// Where readiness is published.
     pub readiness: watch::Sender<Readiness>,
     /// Where the epoch is published.
@@ -78,12 +78,12 @@ pub struct PlacerParts {
 /// Starts the placer on this thread's actor system, fed by the two queues.
 pub fn start(
     parts: PlacerParts,
-    mut asked: mpsc::Receiver<ToPlacer>,
-    mut fresh: mpsc::Receiver<Vec<SubmittedJob>>,
+    mut queries: mpsc::Receiver<ToPlacer>,
+    mut submitted: mpsc::Receiver<Vec<SubmittedJob>>,
 ) -> Addr<Placer> {
     Placer::create(move |ctx| {
-        ctx.add_stream(poll_fn(move |waker| asked.poll_recv(waker)));
-        ctx.add_stream(poll_fn(move |waker| fresh.poll_recv(waker)));
+        ctx.add_stream(poll_fn(move |waker| queries.poll_recv(waker)));
+        ctx.add_stream(poll_fn(move |waker| submitted.poll_recv(waker)));
         Placer::new(parts)
     })
 }
@@ -95,7 +95,7 @@ pub struct Placer {
     inbox: Vec<Input>,
     phase: Phase,
     /// Connections by number, welcomed or not.
-    links: HashMap<u64, Link>,
+    links: HashMap<u64, AgentLink>,
     /// Each node's session.
     sessions: HashMap<NodeId, u64>,
     replies: HashMap<u64, CommandReply>,
@@ -157,14 +157,14 @@ impl Placer {
         }
     }
 
-    /// Asks a node to run its checks.
+    /// Requests a node to run its checks.
     fn examine(&mut self, name: &NodeName, reply: questions::Reply) {
         let node = self.parts.cluster.node_named(name);
         let link = node.and_then(|node| self.links.get(self.sessions.get(&node)?));
         match (node, link) {
             (Some(node), Some(link)) => {
-                let token = self.questions.ask(node, reply);
-                link.send(tessera_wire::ToAgent::Examine { token });
+                let token = self.questions.add(node, reply);
+                link.send(tessera_frames::cluster::ToAgent::Examine { token });
             }
             // Fails if the requester is gone.
             _ => drop(reply.send(None)),
@@ -176,9 +176,9 @@ impl Placer {
         self.run(ctx);
     }
 
-    /// Says once that nodes are not declared lost although their leases ran out, and once that
-    /// they are again.
-    fn tell_of_brake(&mut self) {
+    /// Logs once that nodes are not declared lost although their leases ran out, and once that they
+    /// are again.
+    fn log_silent_nodes(&mut self) {
         let braking = self.parts.cluster.is_braking(clock::boot());
         if braking && !self.braking {
             tracing::error!("most nodes fell silent at once: none is declared lost");
@@ -309,7 +309,7 @@ impl Placer {
             self.carry_out(effect);
         }
         if let Some(requeued) = requeued {
-            // Before everything that was said meanwhile.
+            // Before all inputs that arrived meanwhile.
             self.inbox.insert(0, requeued);
             ctx.notify(Wake);
         }
@@ -327,7 +327,7 @@ impl Placer {
             RoundEffect::Refuse { session, reason, retry } => {
                 tracing::warn!(session, reason, "agent refused");
                 if let Some(link) = self.links.remove(&session) {
-                    link.send(tessera_wire::ToAgent::Refused { reason, retry });
+                    link.send(tessera_frames::cluster::ToAgent::Refused { reason, retry });
                 }
             }
             RoundEffect::Bind { node, session } => {
@@ -335,12 +335,12 @@ impl Placer {
                     && let Some(link) = self.links.remove(&old)
                 {
                     let reason = "a newer connection of this node took over".to_owned();
-                    link.send(tessera_wire::ToAgent::Refused { reason, retry: false });
+                    link.send(tessera_frames::cluster::ToAgent::Refused { reason, retry: false });
                 }
             }
             RoundEffect::Moved(moved) => {
                 // Nobody may be listening.
-                let _ = self.parts.moved.send(moved);
+                let _ = self.parts.job_changes.send(moved);
             }
         }
     }
@@ -352,10 +352,10 @@ impl Placer {
         self.parts.shape.send_replace(Arc::new(shape));
     }
 
-    /// Reads the snapshot again; `set_back` is the rollback of the database that was found, if any.
+    /// Reads the snapshot again, after a rollback of the database if one was found.
     fn reload(
         &mut self,
-        set_back: Option<DatabaseRollback>,
+        rollback: Option<DatabaseRollback>,
         pause: Duration,
         ctx: &mut Context<Self>,
     ) {
@@ -376,7 +376,7 @@ impl Placer {
         let epoch = self.parts.cluster.epoch();
         let reading = tokio::spawn(async move {
             tokio::time::sleep(pause).await;
-            read_until_it_works(&candidate, epoch, set_back).await
+            read_until_it_works(&candidate, epoch, rollback).await
         });
         ctx.spawn(reading.into_actor(self).map(|read, placer, ctx| match read {
             Ok(Ok((epoch, snapshot))) => placer.reloaded(epoch, snapshot, ctx),
@@ -396,7 +396,7 @@ impl Placer {
         // Agents report everything again on new connections, also what did not reach the store.
         for (_, link) in self.links.drain() {
             let reason = "the controller recovers from a rollback of its database".to_owned();
-            link.send(tessera_wire::ToAgent::Refused { reason, retry: true });
+            link.send(tessera_frames::cluster::ToAgent::Refused { reason, retry: true });
         }
         self.sessions.clear();
         self.parts.epoch.send_replace(epoch);
@@ -407,8 +407,8 @@ impl Placer {
     }
 }
 
-fn unavailable() -> PortError {
-    PortError::Unavailable { reason: "the database does not respond".to_owned() }
+fn unavailable() -> RequestError {
+    RequestError::Unavailable { reason: "the database does not respond".to_owned() }
 }
 
 #[derive(Debug, actix::Message)]

@@ -5,27 +5,14 @@ use std::sync::LazyLock;
 use prometheus::core::Collector;
 use prometheus::{HistogramOpts, HistogramVec, IntCounterVec, IntGauge, IntGaugeVec, Opts};
 use tessera_placement::Basis;
+use tessera_telemetry::names::metric;
 
 use crate::http::metrics;
-use crate::ports::ModelStatus;
 use crate::store::predictions::ModelSubject;
+use tessera_control::commands::ModelStatus;
 use tessera_control::predictions::OutcomeCounts;
 use tessera_control::rows::transitions::EndedAttempt;
 
-/// Histogram: the error of predicted run times as a ratio of the prediction, by `basis`.
-const ERROR: &str = "tessera_prediction_error_ratio";
-/// Counter: predicted run times with an outcome, by `basis` and whether it lay `within` the interval.
-const OUTCOMES: &str = "tessera_predictions_total";
-/// Counter: predicted memory with an outcome, by whether it lay `within` the interval.
-const MEMORY: &str = "tessera_memory_predictions_total";
-/// Counter: predicted speeds of co-located jobs with an outcome, by whether it lay `within` the
-/// interval.
-const COLOCATION: &str = "tessera_colocation_predictions_total";
-/// Gauge: whether a model is trusted, by its `subject`. It is 0 where the model's error is too large or
-/// its predictions stopped to be accurate; there is no series before there is a model.
-const TRUSTED: &str = "tessera_predictor_trusted";
-/// Gauge: tasks whose memory predictions stopped to be accurate; they get cautious estimates.
-const LOW_CONFIDENCE: &str = "tessera_low_confidence_tasks";
 /// From an error of 2 % to one of ten times the prediction.
 const RATIOS: [f64; 9] = [0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 1.0, 3.0, 10.0];
 
@@ -40,19 +27,25 @@ struct Counters {
 
 static COUNTERS: LazyLock<Counters> = LazyLock::new(|| {
     let help = "Error of predicted run times, as a ratio of the prediction.";
-    let error = HistogramOpts::new(ERROR, help).buckets(RATIOS.to_vec());
+    let error = HistogramOpts::new(metric::PREDICTION_ERROR, help).buckets(RATIOS.to_vec());
     let error = HistogramVec::new(error, &["basis"]).expect("a constant name and label");
     let counter = |name, help, labels: &[&str]| {
         IntCounterVec::new(Opts::new(name, help), labels).expect("a constant name and label")
     };
-    let outcomes = counter(OUTCOMES, "Predicted run times with an outcome.", &["basis", "within"]);
-    let memory = counter(MEMORY, "Predicted memory with an outcome.", &["within"]);
-    let colocation =
-        counter(COLOCATION, "Predicted speeds of co-located jobs with an outcome.", &["within"]);
-    let help = Opts::new(TRUSTED, "Whether a model is trusted.");
+    let outcomes =
+        counter(metric::PREDICTIONS, "Predicted run times with an outcome.", &["basis", "within"]);
+    let memory =
+        counter(metric::MEMORY_PREDICTIONS, "Predicted memory with an outcome.", &["within"]);
+    let colocation = counter(
+        metric::COLOCATION_PREDICTIONS,
+        "Predicted speeds of co-located jobs with an outcome.",
+        &["within"],
+    );
+    let help = Opts::new(metric::PREDICTOR_TRUSTED, "Whether a model is trusted.");
     let trusted = IntGaugeVec::new(help, &["subject"]).expect("a constant name and label");
-    let low_confidence = IntGauge::new(LOW_CONFIDENCE, "Tasks that get cautious memory estimates.")
-        .expect("a constant name and label");
+    let low_confidence =
+        IntGauge::new(metric::LOW_CONFIDENCE_TASKS, "Tasks that get cautious memory estimates.")
+            .expect("a constant name and label");
     let all: [Box<dyn Collector>; 6] = [
         Box::new(error.clone()),
         Box::new(outcomes.clone()),
@@ -80,15 +73,15 @@ pub fn register_series() {
 }
 
 /// Exports which models are trusted now.
-pub fn export_trust(learned: &ModelStatus) {
-    let models =
-        [(ModelSubject::Slices, learned.slices), (ModelSubject::Colocation, learned.colocation)];
-    for (subject, model) in models {
+pub fn export_trust(models: &ModelStatus) {
+    let subjects =
+        [(ModelSubject::Slices, models.slices), (ModelSubject::Colocation, models.colocation)];
+    for (subject, model) in subjects {
         if let Some((_, trusted)) = model {
             COUNTERS.trusted.with_label_values(&[subject.name()]).set(i64::from(trusted));
         }
     }
-    COUNTERS.low_confidence.set(i64::try_from(learned.low_confidence_tasks).unwrap_or(i64::MAX));
+    COUNTERS.low_confidence.set(metrics::gauge_value(models.low_confidence_tasks as u64));
 }
 
 /// Counts outcomes of memory predictions.

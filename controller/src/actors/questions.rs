@@ -1,16 +1,16 @@
-//! Questions to nodes that change nothing, and who waits for their answers.
+//! Questions to nodes that change nothing, and the requests that wait for their answers.
 
 use std::collections::HashMap;
 
 use tessera_api_types as api;
+use tessera_frames::cluster::Finding;
 use tessera_model::NodeId;
-use tessera_wire::frames::Finding;
 use tokio::sync::oneshot;
 
 /// Most questions that wait at a time; the oldest is given up for one more.
 const WAITING_MAX: usize = 64;
 
-/// Where an answer goes; `None` if there will be none.
+/// Receives an answer; `None` if there will be none.
 pub(super) type Reply = oneshot::Sender<Option<Vec<api::DoctorFinding>>>;
 
 /// The questions that wait for answers.
@@ -21,9 +21,9 @@ pub(super) struct Questions {
 }
 
 impl Questions {
-    /// Notes a question; returns the token that leads its answer back.
-    pub(super) fn ask(&mut self, node: NodeId, reply: Reply) -> u64 {
-        // Those who asked may be gone.
+    /// Adds a question. Returns the token by which its answer is recognised.
+    pub(super) fn add(&mut self, node: NodeId, reply: Reply) -> u64 {
+        // Requesters may be gone.
         self.waiting.retain(|_, (_, reply)| !reply.is_closed());
         if self.waiting.len() >= WAITING_MAX
             && let Some(oldest) = self.waiting.keys().min().copied()
@@ -35,9 +35,9 @@ impl Questions {
         self.newest
     }
 
-    /// Hands an answer on, if this node was asked.
+    /// Forwards an answer, if the question went to this node.
     pub(super) fn answer(&mut self, node: NodeId, token: u64, findings: Vec<Finding>) {
-        if self.waiting.get(&token).is_none_or(|(asked, _)| *asked != node) {
+        if self.waiting.get(&token).is_none_or(|(questioned, _)| *questioned != node) {
             return;
         }
         let Some((_, reply)) = self.waiting.remove(&token) else { return };
@@ -48,14 +48,18 @@ impl Questions {
             text: finding.text,
             remedy: finding.remedy,
         });
-        // Fails if whoever asked is gone.
+        // Fails if the requester is gone.
         let _ = reply.send(Some(findings.collect()));
     }
 
     /// A node went away: it answers nothing any more.
     pub(super) fn forget(&mut self, node: NodeId) {
-        let gone: Vec<_> =
-            self.waiting.iter().filter(|(_, (asked, _))| *asked == node).map(|(t, _)| *t).collect();
+        let gone: Vec<_> = self
+            .waiting
+            .iter()
+            .filter(|(_, (questioned, _))| *questioned == node)
+            .map(|(t, _)| *t)
+            .collect();
         for token in gone {
             if let Some((_, reply)) = self.waiting.remove(&token) {
                 let _ = reply.send(None);

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use prometheus::{IntCounterVec, Opts};
 use tessera_model::{Millis, RetentionTime};
+use tessera_telemetry::names::metric;
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 
@@ -12,8 +13,6 @@ use super::intake::Chain;
 use crate::http::metrics;
 use crate::store::{self, ConnectOptions, Connection, StoreError, retention, rounds};
 
-/// Counter: jobs, layout plans and recorded rounds that were removed because of their age, by `what`.
-const REMOVED: &str = "tessera_history_removed_total";
 /// Longest time between sweeps; a tenth of what is kept, where that is shorter.
 const SWEEP_EVERY_MAX: Duration = Duration::from_secs(600);
 /// Shortest time between sweeps.
@@ -25,7 +24,8 @@ const ROUNDS_BYTES_MAX: i64 = 1 << 30;
 const BATCH_PAUSE: Duration = Duration::from_millis(200);
 
 static COUNTER: LazyLock<IntCounterVec> = LazyLock::new(|| {
-    let about = Opts::new(REMOVED, "Rows removed from the database because of their age.");
+    let about =
+        Opts::new(metric::HISTORY_REMOVED, "Rows removed from the database because of their age.");
     let counter = IntCounterVec::new(about, &["what"]).expect("a constant name and label");
     metrics::registry().register(Box::new(counter.clone())).expect("a name that is used once");
     counter

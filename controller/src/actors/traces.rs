@@ -1,9 +1,10 @@
-//! What the placer tells of its decisions: one span for each placement, in the trace of the
+//! Traces of the placer's decisions: one span for each placement, in the trace of the
 //! job's submit.
 
 use std::collections::HashMap;
 
 use tessera_model::{AttemptId, JobId};
+use tessera_telemetry::{context, names};
 
 use tessera_control::rows::snapshot::LaunchSpec;
 use tessera_control::rows::transitions::Reservation;
@@ -11,35 +12,37 @@ use tessera_control::rows::transitions::Reservation;
 /// Writes a span for each placement, and returns the trace context that each launch continues.
 pub fn placed(
     reservations: &[Reservation],
-    sheets: &HashMap<JobId, LaunchSpec>,
+    launch_specs: &HashMap<JobId, LaunchSpec>,
 ) -> HashMap<AttemptId, String> {
     let mut traces = HashMap::with_capacity(reservations.len());
     for reservation in reservations {
         let span = tracing::info_span!(
-            "job.place",
-            tessera.job.id = %reservation.job,
-            tessera.job.attempt = reservation.number,
-            tessera.decision.id = %reservation.decision,
-            tessera.decision.outcome = "placed",
-            tessera.mig.profile = reservation.profile,
-            tessera.mig.placement.start = reservation.place.slot.map(|slot| u64::from(slot.start)),
-            tessera.candidates.considered = reservation.why.candidates.len(),
-            hw.id = %reservation.place.gpu,
+            names::span::PLACE,
+            { names::attribute::JOB_ID } = %reservation.job,
+            { names::attribute::JOB_ATTEMPT } = reservation.number,
+            { names::attribute::DECISION_ID } = %reservation.decision,
+            { names::attribute::DECISION_OUTCOME } = "placed",
+            { names::attribute::MIG_PROFILE } = reservation.profile,
+            { names::attribute::MIG_START } = reservation.place.slot.map(|slot| u64::from(slot.start)),
+            { names::attribute::CANDIDATES_CONSIDERED } = reservation.why.candidates.len(),
+            { names::attribute::HW_ID } = %reservation.place.gpu,
         );
-        if let Some(submit) = sheets.get(&reservation.job).and_then(|s| s.traceparent.as_deref()) {
-            tessera_telemetry::context::set_parent(&span, submit);
+        if let Some(submit) =
+            launch_specs.get(&reservation.job).and_then(|s| s.traceparent.as_deref())
+        {
+            context::set_parent(&span, submit);
         }
         // Bounded by the explanation itself.
         for candidate in reservation.why.candidates.iter().filter(|c| !c.chosen) {
             let attributes = [
-                ("reason", candidate.verdict.clone()),
-                ("hw.id", candidate.gpu.to_string()),
-                ("tessera.mig.profile", candidate.profile.clone()),
+                (names::attribute::REASON, candidate.verdict.clone()),
+                (names::attribute::HW_ID, candidate.gpu.to_string()),
+                (names::attribute::MIG_PROFILE, candidate.profile.clone()),
             ];
-            tessera_telemetry::context::event(&span, "candidate.rejected", attributes);
+            context::event(&span, names::event::CANDIDATE_REJECTED, attributes);
         }
-        if let Some(context) = tessera_telemetry::context::traceparent(&span) {
-            traces.insert(reservation.attempt, context);
+        if let Some(traceparent) = context::traceparent(&span) {
+            traces.insert(reservation.attempt, traceparent);
         }
     }
     traces

@@ -32,10 +32,10 @@ pub fn start_slice_trainer(
             tokio::time::sleep(every).await;
             match train_slice_model(&options, known).await {
                 Ok(None) => {}
-                Ok(Some((count, taught))) => {
+                Ok(Some((count, trained))) => {
                     known = count;
-                    let Some((taught, came)) = taught else { continue };
-                    if placer.send(ToPlacer::Teach { taught, came }).await.is_err() {
+                    let Some((model, accurate)) = trained else { continue };
+                    if placer.send(ToPlacer::UseRunTimeModel { model, accurate }).await.is_err() {
                         return;
                     }
                 }
@@ -84,7 +84,9 @@ impl KernelWatch {
         loop {
             let (tasks, read) = kernels::read_busy_tasks(&mut connection, &self.read).await?;
             let more = read != self.read;
-            if !tasks.is_empty() && self.placer.send(ToPlacer::Busy { tasks }).await.is_err() {
+            if !tasks.is_empty()
+                && self.placer.send(ToPlacer::RecordTaskLoad { tasks }).await.is_err()
+            {
                 return Ok(PlacerGone);
             }
             self.read = read;
@@ -97,10 +99,7 @@ impl KernelWatch {
 
 /// Trains a model if enough runs have ended since `known`. There is no model where the runs are too
 /// few.
-#[expect(
-    clippy::disallowed_methods,
-    reason = "a deadline of a process or a connection at the edge"
-)]
+#[expect(clippy::disallowed_methods, reason = "measures how long a training took, for the log")]
 async fn train_slice_model(
     options: &ConnectOptions,
     known: SampleCount,
@@ -114,16 +113,16 @@ async fn train_slice_model(
     let runs = samples.len();
     let begun = std::time::Instant::now();
     // Some seconds of one core where there are many runs.
-    let taught = tokio::task::spawn_blocking(move || RunTimeModel::from(&samples)).await;
-    let Ok(Some(taught)) = taught else { return Ok(Some((count, None))) };
-    if let Some(trained) = taught.trained() {
+    let model = tokio::task::spawn_blocking(move || RunTimeModel::from(&samples)).await;
+    let Ok(Some(model)) = model else { return Ok(Some((count, None))) };
+    if let Some(trained) = model.trained() {
         predictions::record_model(&mut connection, trained, ModelSubject::Slices).await?;
     }
-    let came = predictions::read_outcomes(&mut connection, taught.fingerprint()).await?;
-    let fingerprint = format!("{:016x}", taught.fingerprint());
+    let accurate = predictions::read_outcomes(&mut connection, model.fingerprint()).await?;
+    let fingerprint = format!("{:016x}", model.fingerprint());
     let took_ms = u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX);
     tracing::info!(fingerprint, runs, took_ms, "trained the model of slices");
-    Ok(Some((count, Some((Arc::new(taught), came)))))
+    Ok(Some((count, Some((Arc::new(model), accurate)))))
 }
 
 /// Starts training the model of co-located jobs on `runtime`. It looks for new runs once per `every`.
@@ -140,8 +139,8 @@ pub fn start_colocation_trainer(
             tokio::time::sleep(every).await;
             match trainer.next_report().await {
                 Ok(None) => {}
-                Ok(Some(news)) => {
-                    if placer.send(news).await.is_err() {
+                Ok(Some(report)) => {
+                    if placer.send(report).await.is_err() {
                         return;
                     }
                 }
@@ -185,8 +184,8 @@ impl ColocationTrainer {
         let alone = predictions::read_run_samples(connection).await?;
         let work = move || colocation::measure_outcomes(&runs, &alone).into_iter().unzip();
         let computed = tokio::task::spawn_blocking(work).await;
-        let Ok((came, rows)): Result<(Vec<_>, Vec<_>), _> = computed else { return Ok(None) };
-        let recorded = store::colocations::record_outcomes(connection, &came).await?;
+        let Ok((outcomes, rows)): Result<(Vec<_>, Vec<_>), _> = computed else { return Ok(None) };
+        let recorded = store::colocations::record_outcomes(connection, &outcomes).await?;
         prediction_metrics::count_colocation_outcomes(recorded.outcomes);
         let recorded = recorded.all;
         if recorded == 0 && self.new_outcomes.is_some() {
@@ -208,7 +207,7 @@ impl ColocationTrainer {
             }
         }
         let Some(model) = self.model.clone() else { return Ok(None) };
-        let came = store::colocations::read_outcomes(connection, model.fingerprint()).await?;
-        Ok(Some(ToPlacer::TeachCompany { model, came }))
+        let accurate = store::colocations::read_outcomes(connection, model.fingerprint()).await?;
+        Ok(Some(ToPlacer::UseColocationModel { model, accurate }))
     }
 }

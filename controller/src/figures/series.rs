@@ -6,10 +6,10 @@ use std::collections::VecDeque;
 
 use tessera_model::Millis;
 
-/// Length of the finest points: as often as nodes tell their figures, by default.
+/// Length of the finest points: nodes report this often by default.
 const FINEST: Millis = Millis::from_secs(5);
-/// Points of a card: an hour of the finest.
-const CARD_POINTS: usize = 720;
+/// Points of a GPU: an hour of the finest.
+const GPU_POINTS: usize = 720;
 /// Points of an attempt: its whole life, however long, in points that grow with it.
 const LIFE_POINTS: usize = 240;
 /// Most points in one answer.
@@ -22,7 +22,7 @@ pub struct Sample {
     pub at: Millis,
     /// Memory in use, in bytes.
     pub memory: Option<u64>,
-    /// The busy share of the card, in thousandths.
+    /// The busy share of the GPU, in thousandths.
     pub activity: Option<u64>,
     /// Power, in milliwatts.
     pub power_mw: Option<u64>,
@@ -69,7 +69,7 @@ pub struct Point {
     pub start: Millis,
     /// Memory in use, in bytes.
     pub memory: Stat,
-    /// The busy share of the card, in thousandths.
+    /// The busy share of the GPU, in thousandths.
     pub activity: Stat,
     /// Power, in milliwatts.
     pub power_mw: Stat,
@@ -95,7 +95,7 @@ enum Full {
     Coarsens,
 }
 
-/// The figures of a card or an attempt over time.
+/// The figures of a GPU or an attempt over time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Series {
     step: Millis,
@@ -105,9 +105,9 @@ pub struct Series {
 }
 
 impl Series {
-    /// Makes a card's: the last hour.
-    pub const fn of_card() -> Self {
-        Self { step: FINEST, points: VecDeque::new(), most: CARD_POINTS, full: Full::Forgets }
+    /// Makes a GPU's: the last hour.
+    pub const fn of_gpu() -> Self {
+        Self { step: FINEST, points: VecDeque::new(), most: GPU_POINTS, full: Full::Forgets }
     }
 
     /// Makes an attempt's: its whole life.
@@ -115,9 +115,9 @@ impl Series {
         Self { step: FINEST, points: VecDeque::new(), most: LIFE_POINTS, full: Full::Coarsens }
     }
 
-    /// Adds a sample. One from before the newest point (the clock was set back) is left out.
+    /// Adds a sample. One from before the newest point (the clock went backwards) is left out.
     pub fn push(&mut self, sample: Sample) {
-        let start = floor(sample.at, self.step);
+        let start = start_of_point(sample.at, self.step);
         if self.points.back().is_some_and(|newest| start < newest.start) {
             return;
         }
@@ -156,7 +156,7 @@ impl Series {
             let step = Millis::new(self.step.get() * times);
             let points = merged(chosen(), step);
             // Points begin at multiples of their length: one more may be needed than their number.
-            if points.len() <= usize::try_from(most.max(1)).unwrap_or(usize::MAX) {
+            if points.len() <= most.max(1) as usize {
                 return (step, points.into());
             }
             times += 1;
@@ -167,7 +167,7 @@ impl Series {
 fn merged<'a>(points: impl Iterator<Item = &'a Point>, step: Millis) -> VecDeque<Point> {
     let mut merged = VecDeque::new();
     for point in points {
-        add(&mut merged, Point { start: floor(point.start, step), ..*point });
+        add(&mut merged, Point { start: start_of_point(point.start, step), ..*point });
     }
     merged
 }
@@ -180,7 +180,7 @@ fn add(points: &mut VecDeque<Point>, point: Point) {
     }
 }
 
-fn floor(at: Millis, step: Millis) -> Millis {
+fn start_of_point(at: Millis, step: Millis) -> Millis {
     Millis::new(at.get() - at.get() % step.get().max(1))
 }
 
@@ -227,26 +227,26 @@ mod tests {
         }
 
         #[test]
-        fn a_card_keeps_its_newest_hour(count in 1..3_000_u64, since in 1..7_200_u64) {
-            let mut series = Series::of_card();
+        fn a_gpu_keeps_its_newest_hour(count in 1..3_000_u64, since in 1..7_200_u64) {
+            let mut series = Series::of_gpu();
             for number in 0..count {
                 series.push(sample(1_000_000 + number * 5_000, number));
             }
 
             let (step, points) = series.newest(Millis::from_secs(since), POINTS_MAX);
 
-            prop_assert!(series.points.len() <= CARD_POINTS);
+            prop_assert!(series.points.len() <= GPU_POINTS);
             prop_assert_eq!(step, FINEST);
             prop_assert_eq!(points.last().and_then(|point| point.memory.max()), Some(count - 1));
-            let wanted = since.div_ceil(5).min(count).min(720);
-            let told = u64::try_from(points.len()).unwrap();
-            prop_assert!(told == wanted || told + 1 == wanted, "{told} of {wanted}");
+            let expected = since.div_ceil(5).min(count).min(720);
+            let reported = u64::try_from(points.len()).unwrap();
+            prop_assert!(reported == expected || reported + 1 == expected, "{reported} of {expected}");
         }
     }
 
     #[test]
-    fn a_gap_stays_a_gap_and_what_was_not_told_is_absent() {
-        let mut series = Series::of_card();
+    fn a_gap_stays_a_gap_and_what_was_not_reported_is_absent() {
+        let mut series = Series::of_gpu();
         series.push(sample(10_000, 7));
         series.push(Sample { at: Millis::new(60_000), ..Sample::default() });
         series.push(sample(20_000, 9));

@@ -102,9 +102,9 @@ pub(super) async fn set_mig_mode(
     let MigModeRequest { on } = body.parse()?;
     let gpu = find_gpu(&state, &gpu.0).await?.1;
     state
-        .ask(|reply| ToPlacer::SetMigMode { gpu, on, reply })
+        .query(|reply| ToPlacer::SetMigMode { gpu, on, reply })
         .await?
-        .map_err(|problem| ApiError::Conflict { problem })?;
+        .map_err(|refused| ApiError::Conflict { problem: refused.to_string() })?;
     Ok(HttpResponse::NoContent().finish())
 }
 
@@ -122,7 +122,7 @@ pub(super) async fn show_info(state: Data<State>) -> Result<Json<ClusterInfo>, A
     for node in &nodes {
         *by_state.entry(node.state.clone()).or_insert(0_u32) += 1;
     }
-    let gpus = nodes.iter().map(|node| node.gpus.len()).sum::<usize>();
+    let gpus: usize = nodes.iter().map(|node| node.gpus.len()).sum();
     let about = &state.ports.about;
     Ok(Json(ClusterInfo {
         version: about.version.to_owned(),
@@ -130,6 +130,6 @@ pub(super) async fn show_info(state: Data<State>) -> Result<Json<ClusterInfo>, A
         policy: about.policy.to_owned(),
         epoch: state.epoch(),
         nodes: by_state,
-        gpus: u32::try_from(gpus).unwrap_or(u32::MAX),
+        gpus: u32::try_from(gpus).expect("memory holds fewer GPUs than 2^32"),
     }))
 }

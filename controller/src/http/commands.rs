@@ -11,90 +11,53 @@ use super::error::ApiError;
 use super::extract::{JsonBody, Named};
 use super::openapi::{BodyProblems, ChangeProblems, JobPath, LookupProblems, Problems};
 use super::state::{State, no_job};
-use crate::ports::{CommandResult, JobCommand, ToPlacer};
+use crate::ports::ToPlacer;
 use crate::store::reads::Targets;
+use tessera_control::commands::{CommandResult, JobCommand};
 
-/// Cancels a job: at once if it is waiting, else by `SIGTERM` and, after its grace period, `SIGKILL`.
-///
-/// An array's number alone addresses all of its unfinished tasks. Cancelling a cancelled job
-/// changes nothing and succeeds.
-#[utoipa::path(
-    tag = "jobs",
-    operation_id = "cancel_job",
-    params(JobPath),
-    responses(
-        (status = 200, description = "It is committed; the job as it stands now.", body = JobView),
-        Problems, LookupProblems, ChangeProblems,
-    ),
-    security(("bearer" = [])),
-)]
-#[post("/jobs/{job}/cancel")]
-pub(super) async fn cancel(
-    job: Named<JobRef>,
-    state: Data<State>,
-) -> Result<Json<JobView>, ApiError> {
-    carry_out(&state, job.0, JobCommand::Cancel).await
+/// Defines handlers of commands without a body. A doc comment is the route's REST documentation.
+macro_rules! command_handlers {
+    ($($(#[$doc:meta])+ $handler:ident: $operation:tt, $method:ident($route:tt), $command:ident;)+) => { $(
+        $(#[$doc])+
+        #[utoipa::path(
+            tag = "jobs",
+            operation_id = $operation,
+            params(JobPath),
+            responses(
+                (status = 200, description = "It is committed; the job as it stands now.", body = JobView),
+                Problems, LookupProblems, ChangeProblems,
+            ),
+            security(("bearer" = [])),
+        )]
+        #[$method($route)]
+        pub(super) async fn $handler(
+            job: Named<JobRef>,
+            state: Data<State>,
+        ) -> Result<Json<JobView>, ApiError> {
+            carry_out(&state, job.0, JobCommand::$command).await
+        }
+    )+ };
 }
 
-/// Ends a job, as `POST /v1/jobs/{job}/cancel` does. Its record stays.
-#[utoipa::path(
-    tag = "jobs",
-    operation_id = "delete_job",
-    params(JobPath),
-    responses(
-        (status = 200, description = "It is committed; the job as it stands now.", body = JobView),
-        Problems, LookupProblems, ChangeProblems,
-    ),
-    security(("bearer" = [])),
-)]
-#[delete("/jobs/{job}")]
-pub(super) async fn delete(
-    job: Named<JobRef>,
-    state: Data<State>,
-) -> Result<Json<JobView>, ApiError> {
-    carry_out(&state, job.0, JobCommand::Cancel).await
-}
+command_handlers! {
+    /// Cancels a job: at once if it is waiting, else by `SIGTERM` and, after its grace period, `SIGKILL`.
+    ///
+    /// An array's number alone addresses all of its unfinished tasks. Cancelling a cancelled job
+    /// changes nothing and succeeds.
+    cancel: "cancel_job", post("/jobs/{job}/cancel"), Cancel;
 
-/// Holds a waiting job: it does not start until it is released.
-///
-/// An array's number alone addresses all of its unfinished tasks.
-#[utoipa::path(
-    tag = "jobs",
-    operation_id = "hold_job",
-    params(JobPath),
-    responses(
-        (status = 200, description = "It is committed; the job as it stands now.", body = JobView),
-        Problems, LookupProblems, ChangeProblems,
-    ),
-    security(("bearer" = [])),
-)]
-#[post("/jobs/{job}/hold")]
-pub(super) async fn hold(
-    job: Named<JobRef>,
-    state: Data<State>,
-) -> Result<Json<JobView>, ApiError> {
-    carry_out(&state, job.0, JobCommand::Hold).await
-}
+    /// Ends a job, as `POST /v1/jobs/{job}/cancel` does. Its record stays.
+    delete: "delete_job", delete("/jobs/{job}"), Cancel;
 
-/// Releases a held job.
-///
-/// An array's number alone addresses all of its unfinished tasks.
-#[utoipa::path(
-    tag = "jobs",
-    operation_id = "release_job",
-    params(JobPath),
-    responses(
-        (status = 200, description = "It is committed; the job as it stands now.", body = JobView),
-        Problems, LookupProblems, ChangeProblems,
-    ),
-    security(("bearer" = [])),
-)]
-#[post("/jobs/{job}/release")]
-pub(super) async fn release(
-    job: Named<JobRef>,
-    state: Data<State>,
-) -> Result<Json<JobView>, ApiError> {
-    carry_out(&state, job.0, JobCommand::Release).await
+    /// Holds a waiting job: it does not start until it is released.
+    ///
+    /// An array's number alone addresses all of its unfinished tasks.
+    hold: "hold_job", post("/jobs/{job}/hold"), Hold;
+
+    /// Releases a held job.
+    ///
+    /// An array's number alone addresses all of its unfinished tasks.
+    release: "release_job", post("/jobs/{job}/release"), Release;
 }
 
 /// Updates a job: its priority, its time limit, or its share of a slice.
@@ -212,7 +175,7 @@ async fn send(
     jobs: Vec<JobId>,
     command: JobCommand,
 ) -> Result<Vec<CommandResult>, ApiError> {
-    Ok(state.ask(|reply| ToPlacer::Command { command, jobs, reply }).await??)
+    Ok(state.query(|reply| ToPlacer::Command { command, jobs, reply }).await??)
 }
 
 /// A client that lost the answer to its cancel repeats the request.

@@ -31,8 +31,8 @@ pub(super) async fn doctor(
 ) -> Result<Json<DoctorReport>, ApiError> {
     let name = name.0;
     find_node(&state, &name).await?;
-    let asked = name.clone();
-    let answer = state.ask(|reply| ToPlacer::Doctor { node: asked, reply }).await?;
+    let examined = name.clone();
+    let answer = state.query(|reply| ToPlacer::ExamineNode { node: examined, reply }).await?;
     let findings = answer.ok_or_else(|| ApiError::Unavailable {
         reason: format!("node {name} is not connected: run tessera-agent doctor there"),
     })?;

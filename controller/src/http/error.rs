@@ -10,9 +10,9 @@ use tessera_api_types::ProblemDetails;
 use tessera_model::ids::BadId;
 use tessera_model::spec::BadField;
 
-use crate::ports::PortError;
-use crate::ports::operator::{OperatorRefusal, RefusalKind};
+use crate::requests::RequestError;
 use crate::store::StoreError;
+use tessera_control::commands::operator::{OperatorRefusal, RefusalKind};
 
 /// The media type of problems.
 pub(crate) const PROBLEM_JSON: &str = "application/problem+json";
@@ -41,22 +41,22 @@ pub enum ApiError {
         expected: String,
     },
     /// No GPU that ever registered can hold the job.
-    #[error("no registered GPU can hold this job: it requests {asked}")]
+    #[error("no registered GPU can hold this job: it requests {requested}")]
     ImpossibleRequest {
         /// The field with the request.
         field: &'static str,
         /// What the job requests.
-        asked: String,
+        requested: String,
         /// What would be possible.
         expected: String,
     },
     /// The job exceeds a quota by itself.
-    #[error("this job exceeds the quota of {whose}: it requests {asked}")]
+    #[error("this job exceeds the quota of {whose}: it requests {requested}")]
     BeyondQuota {
         /// The field with the request.
         field: &'static str,
         /// What the job requests.
-        asked: String,
+        requested: String,
         /// The account or user with the quota.
         whose: String,
         /// What would be possible.
@@ -272,12 +272,14 @@ impl From<BadField> for ApiError {
     }
 }
 
-impl From<PortError> for ApiError {
-    fn from(error: PortError) -> Self {
+impl From<RequestError> for ApiError {
+    fn from(error: RequestError) -> Self {
         match error {
-            PortError::KeyReused => Self::KeyReused,
-            PortError::Unavailable { reason } => Self::Unavailable { reason },
-            PortError::Overloaded => Self::Overloaded { reason: "too many requests are waiting" },
+            RequestError::KeyReused => Self::KeyReused,
+            RequestError::Unavailable { reason } => Self::Unavailable { reason },
+            RequestError::Overloaded => {
+                Self::Overloaded { reason: "too many requests are waiting" }
+            }
         }
     }
 }

@@ -10,9 +10,8 @@ use super::error::ApiError;
 use super::extract::Named;
 use super::openapi::{JobPath, LookupProblems, Problems};
 use super::state::{State, no_job};
-use crate::ports::WaitingExplanation;
 use crate::store::reads::{Decided, candidate_view, memory_view, prediction_view};
-use tessera_control::answers::Alternative;
+use tessera_control::answers::{Alternative, WaitingExplanation};
 
 /// Explains why a job waits, or why it was placed where it is.
 ///
@@ -37,7 +36,7 @@ pub(super) async fn explain(
     let decided = state.reads().decided(job).await?.ok_or_else(|| no_job(job))?;
     if decided.job.state == JobState::Queued.word() {
         let number = JobId::from_number(decided.job.id);
-        let view = state.ask_why(number).await?;
+        let view = state.explain_wait(number).await?;
         if let Some(view) = view {
             return Ok(Json(waiting(decided.job, view)));
         }
@@ -97,8 +96,8 @@ fn recorded(decided: Decided, state: &State) -> JobExplanation {
     }
 }
 
-fn alternative_view(told: Alternative) -> AlternativeView {
-    AlternativeView { change: told.change, effect: told.effect }
+fn alternative_view(alternative: Alternative) -> AlternativeView {
+    AlternativeView { change: alternative.change, effect: alternative.effect }
 }
 
 /// What a held job waits for.

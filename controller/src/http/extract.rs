@@ -29,7 +29,7 @@ impl JsonBody {
 
     /// Reads the body.
     pub(crate) fn parse<T: DeserializeOwned>(&self) -> Result<T, ApiError> {
-        // A list would be taken for the fields in their order, which nobody can mean.
+        // A list would be taken for the fields in their order, which is never intended.
         if self.0.trim_ascii_start().first() != Some(&b'{') {
             return Err(ApiError::BadJson { problem: "it is not a JSON object".to_owned() });
         }

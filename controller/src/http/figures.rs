@@ -7,7 +7,7 @@ use prometheus::{GaugeVec, IntGaugeVec, Opts};
 use tessera_model::GpuId;
 use tessera_telemetry::names::metric;
 
-use super::metrics::registry;
+use super::metrics::{gauge_value, registry};
 use crate::figures::GpuSnapshot;
 
 static FIGURES: LazyLock<Figures> = LazyLock::new(Figures::new);
@@ -25,7 +25,7 @@ struct Figures {
 
 impl Figures {
     fn new() -> Self {
-        let card = ["node", "gpu"];
+        let gpu_labels = ["node", "gpu"];
         let slice = ["node", "gpu", "start"];
         let whole = |name, help, labels: &[&str]| {
             let gauge = IntGaugeVec::new(Opts::new(name, help), labels).expect(WELL_FORMED);
@@ -38,9 +38,13 @@ impl Figures {
             gauge
         };
         Self {
-            memory: whole(metric::GPU_MEMORY_USED, "GPU memory in use.", &card),
-            power: broken(metric::GPU_POWER, "Power of the whole GPU, in watts.", &card),
-            activity: broken(metric::GPU_ACTIVITY, "Share of time that the GPU is busy.", &card),
+            memory: whole(metric::GPU_MEMORY_USED, "GPU memory in use.", &gpu_labels),
+            power: broken(metric::GPU_POWER, "Power of the whole GPU, in watts.", &gpu_labels),
+            activity: broken(
+                metric::GPU_ACTIVITY,
+                "Share of time that the GPU is busy.",
+                &gpu_labels,
+            ),
             // The nodes count it: as a gauge it still only rises.
             energy: broken(
                 metric::GPU_ENERGY,
@@ -75,15 +79,15 @@ pub(super) fn export_figures(newest: &BTreeMap<GpuId, GpuSnapshot>) {
     FIGURES.reset();
     for (gpu, shown) in newest {
         let (node, gpu, figures) = (shown.node.as_str(), gpu.as_str(), &shown.figures);
-        let card = [node, gpu];
+        let gpu_labels = [node, gpu];
         if let Some(used) = figures.memory_used {
-            FIGURES.memory.with_label_values(&card).set(whole(used.get()));
+            FIGURES.memory.with_label_values(&gpu_labels).set(gauge_value(used.get()));
         }
         if let Some(milliwatts) = figures.power_mw {
-            FIGURES.power.with_label_values(&card).set(thousandths(milliwatts));
+            FIGURES.power.with_label_values(&gpu_labels).set(thousandths(milliwatts));
         }
         if let Some(activity) = figures.activity {
-            FIGURES.activity.with_label_values(&card).set(thousandths(activity.into()));
+            FIGURES.activity.with_label_values(&gpu_labels).set(thousandths(activity.into()));
         }
         let parts =
             [("jobs", figures.attempts_mj), ("other", figures.other_mj), ("idle", figures.idle_mj)];
@@ -95,17 +99,13 @@ pub(super) fn export_figures(newest: &BTreeMap<GpuId, GpuSnapshot>) {
             let start = slice.slot.start.to_string();
             let labels = [node, gpu, start.as_str()];
             if let Some(used) = slice.memory_used {
-                FIGURES.slice_memory.with_label_values(&labels).set(whole(used.get()));
+                FIGURES.slice_memory.with_label_values(&labels).set(gauge_value(used.get()));
             }
             if let Some(activity) = slice.activity {
                 FIGURES.slice_activity.with_label_values(&labels).set(thousandths(activity.into()));
             }
         }
     }
-}
-
-fn whole(bytes: u64) -> i64 {
-    i64::try_from(bytes).unwrap_or(i64::MAX)
 }
 
 fn thousandths(number: u64) -> f64 {

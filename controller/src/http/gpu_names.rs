@@ -10,7 +10,7 @@ use tessera_model::{GpuId, NodeName};
 use super::error::ApiError;
 use super::state::State;
 
-/// Most names that an error lists: more help nobody.
+/// Most names that an error lists: more are of no help.
 const LISTED_MAX: usize = 12;
 
 /// What a person calls a GPU: its UUID, the beginning of it, or `node:index`.
@@ -62,8 +62,8 @@ fn resolve<'g>(gpus: &'g [GpuDetails], name: &str) -> Result<&'g GpuDetails, Api
     }
     let begins = |id: &str| {
         let id = id.to_ascii_lowercase();
-        let wanted = name.to_ascii_lowercase();
-        id.starts_with(&wanted) || id.strip_prefix("gpu-").is_some_and(|id| id.starts_with(&wanted))
+        let prefix = name.to_ascii_lowercase();
+        id.starts_with(&prefix) || id.strip_prefix("gpu-").is_some_and(|id| id.starts_with(&prefix))
     };
     let found: Vec<_> = gpus.iter().filter(|gpu| begins(&gpu.id)).collect();
     match &found[..] {

@@ -35,7 +35,7 @@ const DOCS_POLICY: HeaderValue = HeaderValue::from_static(
 type Answer<B> = ServiceResponse<EitherBody<B, BoxBody>>;
 
 /// Lets a request through to its handler, and finishes its answer.
-#[expect(clippy::disallowed_methods, reason = "measures a request at the edge")]
+#[expect(clippy::disallowed_methods, reason = "measures how long a request took, for the metrics")]
 pub(super) async fn guard<B: MessageBody + 'static>(
     state: web::Data<State>,
     request: ServiceRequest,
@@ -79,7 +79,7 @@ fn is_open(path: &str) -> bool {
 }
 
 fn carries_token(headers: &HeaderMap, state: &State) -> bool {
-    let Some(wanted) = &state.token else { return true };
+    let Some(expected) = &state.token else { return true };
     let token = headers
         .get(AUTHORIZATION)
         .and_then(|value| value.to_str().ok())
@@ -88,7 +88,7 @@ fn carries_token(headers: &HeaderMap, state: &State) -> bool {
         .map_or("", |(_, token)| token.trim());
     let given: [u8; 32] = Sha256::digest(token).into();
     // Every byte is looked at, whatever the first difference: the time taken tells nothing.
-    given.iter().zip(wanted).fold(0, |different, (a, b)| different | (a ^ b)) == 0
+    given.iter().zip(expected).fold(0, |different, (a, b)| different | (a ^ b)) == 0
 }
 
 fn route_of(request: &ServiceRequest) -> Cow<'static, str> {

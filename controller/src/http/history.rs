@@ -105,7 +105,7 @@ pub(super) async fn list_layouts(
     let LayoutFilter { gpu, limit, cursor } = filter.0;
     let gpu: Option<GpuId> = match gpu {
         None => None,
-        // It may be that of a GPU that is gone, and needs nobody who knows those that are there.
+        // It may be the UUID of a GPU that is gone, so the present GPUs are not searched for it.
         Some(text) if text.len() == WHOLE_UUID => Some(read_id("gpu", &text)?),
         Some(text) => Some(find_gpu(&state, &read_id("gpu", &text)?).await?.1),
     };
@@ -177,7 +177,7 @@ pub(super) struct PastFilter {
     responses((status = 200, description = "A page of jobs.", body = PastJobs), Problems),
     security(("bearer" = [])),
 )]
-#[expect(clippy::disallowed_methods, reason = "measures a request at the edge")]
+#[expect(clippy::disallowed_methods, reason = "a search without an end reaches to the present")]
 #[get("/history")]
 pub(super) async fn list_past_jobs(
     filter: Params<PastFilter>,

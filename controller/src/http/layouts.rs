@@ -20,7 +20,9 @@ use super::openapi::{BodyProblems, ChangeProblems, GpuPath, LookupProblems, Plan
 use super::overrides::check_admin;
 use super::state::State;
 use crate::ports::ToPlacer;
-use crate::ports::operator::{GpuAvailability, LayoutCommand, OperatorCommand, OperatorOutcome};
+use tessera_control::commands::operator::{
+    GpuAvailability, LayoutCommand, OperatorCommand, OperatorOutcome,
+};
 
 /// Returns a GPU with its layout: its instances, and the jobs on them.
 #[utoipa::path(
@@ -68,9 +70,9 @@ pub(super) async fn plan_layout(
     params: Params<PlanParams>,
     state: Data<State>,
 ) -> Result<Json<PlanPreviewView>, ApiError> {
-    let wanted = wanted(&params.0.layout)?;
+    let desired = read_layout(&params.0.layout)?;
     let (gpu, id) = find_gpu(&state, &gpu.0).await?;
-    let draft = state.ask(|reply| ToPlacer::DraftLayout { gpu: id, wanted, reply }).await??;
+    let draft = state.query(|reply| ToPlacer::PreviewLayout { gpu: id, desired, reply }).await??;
     Ok(Json(PlanPreviewView {
         gpu: gpu.id,
         node: gpu.node,
@@ -107,11 +109,11 @@ pub(super) async fn apply_layout(
 ) -> Result<HttpResponse, ApiError> {
     let LayoutRequest { layout, pin, by, reason } = body.parse()?;
     check_admin(&by, reason.as_deref())?;
-    let wanted = wanted(&layout)?;
+    let desired = read_layout(&layout)?;
     let id = find_gpu(&state, &gpu.0).await?.1;
-    let wish = LayoutCommand { gpu: id.clone(), desired: wanted, pin, by, reason };
-    let order = OperatorCommand::ApplyLayout(wish);
-    let done = state.ask(|reply| ToPlacer::Operate { order, reply }).await???;
+    let command = LayoutCommand { gpu: id.clone(), desired, pin, by, reason };
+    let command = OperatorCommand::ApplyLayout(command);
+    let done = state.query(|reply| ToPlacer::Operate { command, reply }).await???;
     let applied = |state: &str, plan: Option<PlanId>| LayoutApplied {
         gpu: id.to_string(),
         state: state.to_owned(),
@@ -140,7 +142,7 @@ pub(super) async fn apply_layout(
     security(("bearer" = [])),
 )]
 #[get("/gpus/{gpu}/layout/availability")]
-pub(super) async fn show_outlook(
+pub(super) async fn show_availability(
     gpu: Named<GpuName>,
     state: Data<State>,
 ) -> Result<Json<GpuAvailabilityView>, ApiError> {
@@ -149,9 +151,13 @@ pub(super) async fn show_outlook(
     jobs.extend(gpu.instances.iter().flat_map(|i| &i.sharers).map(|sharer| sharer.job_id));
     jobs.extend(gpu.instances.iter().flat_map(|i| &i.parts).filter_map(|part| part.job_id));
     let ends = state.reads().expected_ends(jobs).await?;
-    let outlook = state.ask(|reply| ToPlacer::Outlook { gpu: id, ends, reply }).await??;
-    let profiles =
-        outlook.profiles.iter().map(|(name, what)| profile(name, what, &outlook)).collect();
+    let availability =
+        state.query(|reply| ToPlacer::ListAvailability { gpu: id, ends, reply }).await??;
+    let profiles = availability
+        .profiles
+        .iter()
+        .map(|(name, what)| profile(name, what, &availability))
+        .collect();
     Ok(Json(GpuAvailabilityView { gpu: gpu.id, node: gpu.node, index: gpu.index, profiles }))
 }
 
@@ -167,7 +173,7 @@ pub(super) async fn show_outlook(
     security(("bearer" = [])),
 )]
 #[get("/layouts/{plan}")]
-pub(super) async fn show_layout_change(
+pub(super) async fn show_layout_plan(
     plan: Named<PlanId>,
     state: Data<State>,
 ) -> Result<Json<LayoutPlan>, ApiError> {
@@ -178,7 +184,7 @@ pub(super) async fn show_layout_change(
         .ok_or_else(|| ApiError::NotFound { what: format!("there is no layout plan {plan}") })
 }
 
-fn wanted(text: &str) -> Result<DesiredLayout, ApiError> {
+fn read_layout(text: &str) -> Result<DesiredLayout, ApiError> {
     text.parse().map_err(|bad: tessera_model::ids::BadId| {
         BadField::new("layout", format!("{text:?} is not a layout"), bad.expected).into()
     })
@@ -187,15 +193,15 @@ fn wanted(text: &str) -> Result<DesiredLayout, ApiError> {
 fn profile(
     name: &str,
     what: &tessera_model::mig::ProfileAvailability,
-    outlook: &GpuAvailability,
+    availability: &GpuAvailability,
 ) -> ProfileAvailabilityView {
     let (idle, busy, stuck) = GpuAvailability::in_the_way(&what.first);
     let call = |slots: &[Slot]| -> Vec<String> {
-        slots.iter().filter_map(|slot| Some(outlook.names.get(slot)?.0.clone())).collect()
+        slots.iter().filter_map(|slot| Some(availability.names.get(slot)?.0.clone())).collect()
     };
     let jobs: Vec<JobId> = busy
         .iter()
-        .filter_map(|slot| outlook.names.get(slot))
+        .filter_map(|slot| availability.names.get(slot))
         .flat_map(|(_, jobs)| jobs.iter().copied())
         .collect();
     let (first, ready) = match &what.first {

@@ -15,7 +15,7 @@ use tokio::time::timeout;
 use super::error::ApiError;
 use super::openapi::Problems;
 use super::state::State;
-use crate::ports::JobStateChange;
+use tessera_control::commands::JobStateChange;
 
 /// How often a silent stream shows that it lives, so that proxies don't cut it.
 const SIGN_OF_LIFE_EVERY: Duration = Duration::from_secs(15);
@@ -35,37 +35,37 @@ const SIGN_OF_LIFE_EVERY: Duration = Duration::from_secs(15);
 )]
 #[get("/events")]
 pub(super) async fn watch_jobs(state: Data<State>) -> Result<HttpResponse, ApiError> {
-    let place = state.subscribe()?;
+    let permit = state.subscribe()?;
     Ok(HttpResponse::Ok()
         .content_type("text/event-stream")
-        .streaming(told(state.ports.moved.subscribe(), place)))
+        .streaming(stream_changes(state.ports.job_changes.subscribe(), permit)))
 }
 
-fn told(
-    moves: Receiver<JobStateChange>,
-    place: OwnedSemaphorePermit,
+fn stream_changes(
+    changes: Receiver<JobStateChange>,
+    permit: OwnedSemaphorePermit,
 ) -> impl Stream<Item = Result<Bytes, Infallible>> {
     // The first piece opens the stream: listeners know at once that they are heard.
     let opened = Some(Bytes::from_static(b": connected\n\n"));
-    unfold((opened, moves, place), |(opened, mut moves, place)| async move {
+    unfold((opened, changes, permit), |(opened, mut changes, permit)| async move {
         let piece = match opened {
             Some(piece) => piece,
-            None => match timeout(SIGN_OF_LIFE_EVERY, moves.recv()).await {
-                Ok(Ok(moved)) => event(moved),
+            None => match timeout(SIGN_OF_LIFE_EVERY, changes.recv()).await {
+                Ok(Ok(change)) => event(change),
                 Ok(Err(RecvError::Lagged(_))) => Bytes::from_static(b"event: missed\ndata: {}\n\n"),
                 Ok(Err(RecvError::Closed)) => return None,
                 Err(_) => Bytes::from_static(b": alive\n\n"),
             },
         };
-        Some((Ok(piece), (None, moves, place)))
+        Some((Ok(piece), (None, changes, permit)))
     })
 }
 
-fn event(moved: JobStateChange) -> Bytes {
+fn event(change: JobStateChange) -> Bytes {
     let data = json!({
-        "job_id": moved.job.number(),
-        "state": moved.state.word(),
-        "attempt": moved.attempt.map(|attempt| attempt.to_string()),
+        "job_id": change.job.number(),
+        "state": change.state.word(),
+        "attempt": change.attempt.map(|attempt| attempt.to_string()),
     });
     Bytes::from(format!("event: job\ndata: {data}\n\n"))
 }

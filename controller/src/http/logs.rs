@@ -8,8 +8,8 @@ use actix_web::{HttpResponse, get};
 use futures_util::Stream;
 use futures_util::stream::unfold;
 use serde::Deserialize;
+use tessera_frames::cluster::{LogReply, LogRequest, LogStream};
 use tessera_model::JobRef;
-use tessera_wire::frames::{LogReply, LogRequest, LogStream};
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
 use tokio::time::timeout;
 
@@ -104,7 +104,7 @@ async fn find(state: &State, job: JobRef, params: LogParams) -> Result<LogSource
         let now = state.reads().job(job).await?.ok_or_else(|| no_job(job))?;
         match source {
             Some(source) if source.started || source.ended => return Ok(source),
-            None if params.attempt.is_some_and(|wanted| wanted <= now.attempts) => {
+            None if params.attempt.is_some_and(|requested| requested <= now.attempts) => {
                 return Err(ApiError::Internal);
             }
             Some(_) | None if now.ended_at.is_some() => return Err(never_ran(job, params)),
@@ -145,7 +145,7 @@ async fn open(
         follow: params.follow,
     };
     let node = source.node;
-    let opened = state.ask(|reply| ToPlacer::OpenLog { node, request, reply }).await?;
+    let opened = state.query(|reply| ToPlacer::OpenLog { node, request, reply }).await?;
     opened.ok_or_else(|| ApiError::Unavailable {
         reason: format!("node {}, which has the output, is not connected", source.node_name),
     })

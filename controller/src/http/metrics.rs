@@ -13,11 +13,6 @@ use tessera_telemetry::names::metric;
 
 use crate::ports::ClusterShape;
 
-/// Counter: HTTP requests by `route`, `method` and `status`.
-const HTTP_REQUESTS: &str = "tessera_http_requests_total";
-/// Counter: submits that were accepted, an array counting once.
-const SUBMITS: &str = "tessera_submits_total";
-
 /// From the fastest read to the longest wait that a request may specify.
 const REQUEST_SECONDS: [f64; 12] =
     [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1.0, 5.0, 60.0];
@@ -59,12 +54,12 @@ impl Metrics {
         let metrics = Self {
             registry: Registry::new(),
             requests: IntCounterVec::new(
-                Opts::new(HTTP_REQUESTS, "HTTP requests answered."),
+                Opts::new(metric::HTTP_REQUESTS, "HTTP requests answered."),
                 request_labels,
             )
             .expect(WELL_FORMED),
             seconds: HistogramVec::new(seconds, request_labels).expect(WELL_FORMED),
-            submits: IntCounter::new(SUBMITS, "Submits accepted; an array counts once.")
+            submits: IntCounter::new(metric::SUBMITS, "Submits accepted; an array counts once.")
                 .expect(WELL_FORMED),
             jobs_submitted: IntCounter::new(metric::JOBS_SUBMITTED, "Jobs accepted.")
                 .expect(WELL_FORMED),
@@ -136,6 +131,11 @@ impl Metrics {
     }
 }
 
+/// Returns a number as a gauge's value; the largest one stands for all above it.
+pub(crate) fn gauge_value(value: u64) -> i64 {
+    i64::try_from(value).unwrap_or(i64::MAX)
+}
+
 /// Counts one answered request.
 pub(super) fn count_request(route: &str, method: &str, status: &str, took: Duration) {
     let labels = [route, method, status];
@@ -157,7 +157,7 @@ pub(super) fn count_admin_change(what: &str, how: &str) {
 /// Exports how many jobs are in each state.
 pub(super) fn show_jobs(counts: &JobCounts) {
     for (state, jobs) in &counts.by_state {
-        METRICS.jobs.with_label_values(&[state]).set(i64::try_from(*jobs).unwrap_or(i64::MAX));
+        METRICS.jobs.with_label_values(&[state]).set(gauge_value(*jobs));
     }
 }
 

@@ -13,7 +13,7 @@ use super::metrics;
 use super::openapi::{BodyProblems, ChangeProblems, GpuPath, LookupProblems, NodePath, Problems};
 use super::state::State;
 use crate::ports::ToPlacer;
-use crate::ports::operator::{
+use tessera_control::commands::operator::{
     InstanceName, OperatorCommand, OperatorOutcome, OverrideKind, OverrideScope,
 };
 
@@ -22,188 +22,81 @@ const BY_MAX: usize = 64;
 /// Longest reason, in bytes: a sentence or two.
 const REASON_MAX: usize = 400;
 
-/// Drains a node: no new attempt starts there, and running ones finish. Draining it again is harmless.
-#[utoipa::path(
-    tag = "operators",
-    operation_id = "drain_node",
-    params(NodePath),
-    request_body = OperatorRequest,
-    responses(
-        (status = 200, description = "It is committed.", body = OperatorResult),
-        Problems, LookupProblems, ChangeProblems, BodyProblems,
-    ),
-    security(("bearer" = [])),
-)]
-#[post("/nodes/{name}/drain")]
-pub(super) async fn drain_node(
-    name: Named<NodeName>,
-    body: JsonBody,
-    state: Data<State>,
-) -> Result<Json<OperatorResult>, ApiError> {
-    change_node(&state, &name.0, &body, true).await
+/// Whether an override is set or cleared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum OverrideChange {
+    Set,
+    Clear,
 }
 
-/// Ends the drain of a node: attempts may start there again.
-#[utoipa::path(
-    tag = "operators",
-    operation_id = "undrain_node",
-    params(NodePath),
-    request_body = OperatorRequest,
-    responses(
-        (status = 200, description = "It is committed.", body = OperatorResult),
-        Problems, LookupProblems, ChangeProblems, BodyProblems,
-    ),
-    security(("bearer" = [])),
-)]
-#[post("/nodes/{name}/undrain")]
-pub(super) async fn undrain_node(
-    name: Named<NodeName>,
-    body: JsonBody,
-    state: Data<State>,
-) -> Result<Json<OperatorResult>, ApiError> {
-    change_node(&state, &name.0, &body, false).await
+/// Defines handlers that set or clear an override. A doc comment is the route's REST documentation.
+macro_rules! override_handlers {
+    ($($(#[$doc:meta])+ $handler:ident: $operation:tt, $route:tt, $params:ident,
+       $change:ident($target:ty, $kind:ident, $how:ident);)+) => { $(
+        $(#[$doc])+
+        #[utoipa::path(
+            tag = "operators",
+            operation_id = $operation,
+            params($params),
+            request_body = OperatorRequest,
+            responses(
+                (status = 200, description = "It is committed.", body = OperatorResult),
+                Problems, LookupProblems, ChangeProblems, BodyProblems,
+            ),
+            security(("bearer" = [])),
+        )]
+        #[post($route)]
+        pub(super) async fn $handler(
+            target: Named<$target>,
+            body: JsonBody,
+            state: Data<State>,
+        ) -> Result<Json<OperatorResult>, ApiError> {
+            $change(&state, &target.0, &body, OverrideKind::$kind, OverrideChange::$how).await
+        }
+    )+ };
 }
 
-/// Drains a GPU: no new attempt starts there, and running ones finish.
-#[utoipa::path(
-    tag = "operators",
-    operation_id = "drain_gpu",
-    params(GpuPath),
-    request_body = OperatorRequest,
-    responses(
-        (status = 200, description = "It is committed.", body = OperatorResult),
-        Problems, LookupProblems, ChangeProblems, BodyProblems,
-    ),
-    security(("bearer" = [])),
-)]
-#[post("/gpus/{gpu}/drain")]
-pub(super) async fn drain_gpu(
-    gpu: Named<GpuName>,
-    body: JsonBody,
-    state: Data<State>,
-) -> Result<Json<OperatorResult>, ApiError> {
-    change_gpu(&state, &gpu.0, &body, OverrideKind::Drained, true).await
-}
+override_handlers! {
+    /// Drains a node: no new attempt starts there, and running ones finish. Draining it again is harmless.
+    drain_node: "drain_node", "/nodes/{name}/drain", NodePath, change_node(NodeName, Drained, Set);
 
-/// Ends the drain of a GPU: attempts may start there again.
-#[utoipa::path(
-    tag = "operators",
-    operation_id = "undrain_gpu",
-    params(GpuPath),
-    request_body = OperatorRequest,
-    responses(
-        (status = 200, description = "It is committed.", body = OperatorResult),
-        Problems, LookupProblems, ChangeProblems, BodyProblems,
-    ),
-    security(("bearer" = [])),
-)]
-#[post("/gpus/{gpu}/undrain")]
-pub(super) async fn undrain_gpu(
-    gpu: Named<GpuName>,
-    body: JsonBody,
-    state: Data<State>,
-) -> Result<Json<OperatorResult>, ApiError> {
-    change_gpu(&state, &gpu.0, &body, OverrideKind::Drained, false).await
-}
+    /// Ends the drain of a node: attempts may start there again.
+    undrain_node: "undrain_node", "/nodes/{name}/undrain", NodePath, change_node(NodeName, Drained, Clear);
 
-/// Quarantines a GPU, or one of its slices, until it is cleared: no attempt starts there, and no
-/// instance is created or destroyed there for a job.
-#[utoipa::path(
-    tag = "operators",
-    operation_id = "quarantine_gpu",
-    params(GpuPath),
-    request_body = OperatorRequest,
-    responses(
-        (status = 200, description = "It is committed.", body = OperatorResult),
-        Problems, LookupProblems, ChangeProblems, BodyProblems,
-    ),
-    security(("bearer" = [])),
-)]
-#[post("/gpus/{gpu}/quarantine")]
-pub(super) async fn quarantine(
-    gpu: Named<GpuName>,
-    body: JsonBody,
-    state: Data<State>,
-) -> Result<Json<OperatorResult>, ApiError> {
-    change_gpu(&state, &gpu.0, &body, OverrideKind::Quarantined, true).await
-}
+    /// Drains a GPU: no new attempt starts there, and running ones finish.
+    drain_gpu: "drain_gpu", "/gpus/{gpu}/drain", GpuPath, change_gpu(GpuName, Drained, Set);
 
-/// Clears a quarantine. The node forgets the faults and stuck instances of the GPU or slice, and
-/// examines it again.
-#[utoipa::path(
-    tag = "operators",
-    operation_id = "clear_gpu",
-    params(GpuPath),
-    request_body = OperatorRequest,
-    responses(
-        (status = 200, description = "It is committed.", body = OperatorResult),
-        Problems, LookupProblems, ChangeProblems, BodyProblems,
-    ),
-    security(("bearer" = [])),
-)]
-#[post("/gpus/{gpu}/clear")]
-pub(super) async fn clear(
-    gpu: Named<GpuName>,
-    body: JsonBody,
-    state: Data<State>,
-) -> Result<Json<OperatorResult>, ApiError> {
-    change_gpu(&state, &gpu.0, &body, OverrideKind::Quarantined, false).await
-}
+    /// Ends the drain of a GPU: attempts may start there again.
+    undrain_gpu: "undrain_gpu", "/gpus/{gpu}/undrain", GpuPath, change_gpu(GpuName, Drained, Clear);
 
-/// Pins a GPU's layout: jobs use its slices, and no policy changes them.
-#[utoipa::path(
-    tag = "operators",
-    operation_id = "pin_layout",
-    params(GpuPath),
-    request_body = OperatorRequest,
-    responses(
-        (status = 200, description = "It is committed.", body = OperatorResult),
-        Problems, LookupProblems, ChangeProblems, BodyProblems,
-    ),
-    security(("bearer" = [])),
-)]
-#[post("/gpus/{gpu}/pin")]
-pub(super) async fn pin(
-    gpu: Named<GpuName>,
-    body: JsonBody,
-    state: Data<State>,
-) -> Result<Json<OperatorResult>, ApiError> {
-    change_gpu(&state, &gpu.0, &body, OverrideKind::Pinned, true).await
-}
+    /// Quarantines a GPU, or one of its slices, until it is cleared: no attempt starts there, and no
+    /// instance is created or destroyed there for a job.
+    quarantine: "quarantine_gpu", "/gpus/{gpu}/quarantine", GpuPath, change_gpu(GpuName, Quarantined, Set);
 
-/// Unpins a GPU's layout: policies may change it for jobs again.
-#[utoipa::path(
-    tag = "operators",
-    operation_id = "unpin_layout",
-    params(GpuPath),
-    request_body = OperatorRequest,
-    responses(
-        (status = 200, description = "It is committed.", body = OperatorResult),
-        Problems, LookupProblems, ChangeProblems, BodyProblems,
-    ),
-    security(("bearer" = [])),
-)]
-#[post("/gpus/{gpu}/unpin")]
-pub(super) async fn unpin(
-    gpu: Named<GpuName>,
-    body: JsonBody,
-    state: Data<State>,
-) -> Result<Json<OperatorResult>, ApiError> {
-    change_gpu(&state, &gpu.0, &body, OverrideKind::Pinned, false).await
+    /// Clears a quarantine. The node forgets the faults and stuck instances of the GPU or slice, and
+    /// examines it again.
+    clear: "clear_gpu", "/gpus/{gpu}/clear", GpuPath, change_gpu(GpuName, Quarantined, Clear);
+
+    /// Pins a GPU's layout: jobs use its slices, and no policy changes them.
+    pin: "pin_layout", "/gpus/{gpu}/pin", GpuPath, change_gpu(GpuName, Pinned, Set);
+
+    /// Unpins a GPU's layout: policies may change it for jobs again.
+    unpin: "unpin_layout", "/gpus/{gpu}/unpin", GpuPath, change_gpu(GpuName, Pinned, Clear);
 }
 
 async fn change_node(
     state: &State,
     name: &NodeName,
     body: &JsonBody,
-    set: bool,
+    kind: OverrideKind,
+    change: OverrideChange,
 ) -> Result<Json<OperatorResult>, ApiError> {
     let request = read_request(body)?;
     if request.slice.is_some() {
         return Err(BadField::new("slice", "a node has no slices", "the route of a GPU").into());
     }
     find_node(state, name).await?;
-    send_order(state, OverrideKind::Drained, OverrideScope::Node(name.clone()), request, set).await
+    send_change(state, kind, OverrideScope::Node(name.clone()), request, change).await
 }
 
 async fn change_gpu(
@@ -211,7 +104,7 @@ async fn change_gpu(
     name: &GpuName,
     body: &JsonBody,
     kind: OverrideKind,
-    set: bool,
+    change: OverrideChange,
 ) -> Result<Json<OperatorResult>, ApiError> {
     let request = read_request(body)?;
     let gpu = find_gpu(state, name).await?.1;
@@ -223,25 +116,25 @@ async fn change_gpu(
         }
         Some(text) => OverrideScope::Slice(gpu, parse_slice(text)?),
     };
-    send_order(state, kind, on, request, set).await
+    send_change(state, kind, on, request, change).await
 }
 
-async fn send_order(
+async fn send_change(
     state: &State,
     kind: OverrideKind,
     on: OverrideScope,
     request: OperatorRequest,
-    set: bool,
+    change: OverrideChange,
 ) -> Result<Json<OperatorResult>, ApiError> {
     let OperatorRequest { by, reason, .. } = request;
-    let order = match set {
-        true => OperatorCommand::SetOverride { kind, on, by, reason },
-        false => OperatorCommand::ClearOverride { kind, on, by },
+    let (command, counted) = match change {
+        OverrideChange::Set => (OperatorCommand::SetOverride { kind, on, by, reason }, "set"),
+        OverrideChange::Clear => (OperatorCommand::ClearOverride { kind, on, by }, "cleared"),
     };
-    let done = state.ask(|reply| ToPlacer::Operate { order, reply }).await???;
+    let done = state.query(|reply| ToPlacer::Operate { command, reply }).await???;
     let changed = matches!(done, OperatorOutcome::OverrideApplied { changed: true });
     if changed {
-        metrics::count_admin_change(kind.word(), if set { "set" } else { "cleared" });
+        metrics::count_admin_change(kind.word(), counted);
     }
     Ok(Json(OperatorResult { changed }))
 }

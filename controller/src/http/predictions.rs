@@ -16,13 +16,13 @@ use crate::ports::ToPlacer;
 #[utoipa::path(
     tag = "cluster",
     operation_id = "show_predictions",
-    responses((status = 200, description = "What came of predictions.", body = PredictionReport), Problems),
+    responses((status = 200, description = "The outcomes of predictions.", body = PredictionReport), Problems),
     security(("bearer" = [])),
 )]
 #[get("/predictions")]
 pub(super) async fn show_predictions(
     state: Data<State>,
 ) -> Result<Json<PredictionReport>, ApiError> {
-    let learned = state.ask(|reply| ToPlacer::Learned { reply }).await?;
-    Ok(Json(state.reads().predictions(learned).await?))
+    let models = state.query(|reply| ToPlacer::DescribeModels { reply }).await?;
+    Ok(Json(state.reads().predictions(models).await?))
 }

@@ -136,7 +136,7 @@ fn of_gpu(
     part: Part,
     fresh: &BTreeMap<GpuId, GpuSnapshot>,
 ) -> GpuSeries {
-    let (step, points) = state.ports.figures.card(id, part.since, part.points);
+    let (step, points) = state.ports.figures.of_gpu(id, part.since, part.points);
     let jobs = fresh.get(id).into_iter().flat_map(|shown| &shown.figures.attempts);
     let jobs = jobs.map(|figures| JobFigures {
         job_id: figures.job.number(),

@@ -12,8 +12,9 @@ use tokio::time::timeout;
 
 use super::error::ApiError;
 use super::watch::Watch;
-use crate::ports::{Ports, Readiness, ToPlacer, WaitingExplanation};
+use crate::ports::{Ports, Readiness, ToPlacer};
 use crate::store::Reads;
+use tessera_control::commands::WaitingExplanation;
 
 /// Patience with what runs behind the handlers: longer than a commit that has to be retried,
 /// shorter than a client's patience.
@@ -41,7 +42,7 @@ pub(crate) struct State {
 impl State {
     pub(super) fn new(ports: Ports) -> Self {
         Self {
-            watch: Watch::over(&ports.moved, ports.reads.runtime()),
+            watch: Watch::over(&ports.job_changes, ports.reads.runtime()),
             token: ports.about.token.as_ref().map(|token| Sha256::digest(token).into()),
             subscribers: Arc::new(Semaphore::new(SUBSCRIBERS_MAX)),
             logs: Arc::new(Semaphore::new(LOGS_MAX)),
@@ -69,18 +70,21 @@ impl State {
     }
 
     /// Requests from the placer why a job waits; such questions are answered one after another.
-    pub(super) async fn ask_why(&self, job: JobId) -> Result<Option<WaitingExplanation>, ApiError> {
+    pub(super) async fn explain_wait(
+        &self,
+        job: JobId,
+    ) -> Result<Option<WaitingExplanation>, ApiError> {
         let turn = timeout(ANSWER_WITHIN, self.explaining.acquire()).await;
         let Ok(Ok(_turn)) = turn else {
             return Err(ApiError::Overloaded {
                 reason: "too many explanations are being computed",
             });
         };
-        self.ask(|reply| ToPlacer::Explain { job, reply }).await
+        self.query(|reply| ToPlacer::Explain { job, reply }).await
     }
 
     /// Sends the placer a question, and waits for its answer.
-    pub(super) async fn ask<T>(
+    pub(super) async fn query<T>(
         &self,
         question: impl FnOnce(oneshot::Sender<T>) -> ToPlacer,
     ) -> Result<T, ApiError> {
@@ -89,7 +93,7 @@ impl State {
 
     /// Describes the nodes, by name.
     pub(super) async fn nodes(&self) -> Result<Vec<NodeDetails>, ApiError> {
-        self.ask(|reply| ToPlacer::Nodes { reply }).await
+        self.query(|reply| ToPlacer::DescribeNodes { reply }).await
     }
 
     /// Returns the leader's epoch; 0 while this controller doesn't serve.

@@ -20,7 +20,8 @@ use super::extract::JsonBody;
 use super::metrics;
 use super::openapi::{BodyProblems, Problems};
 use super::state::{State, send};
-use crate::ports::{Accepted, Idempotency, NewSubmission, SubmitCall};
+use crate::ports::SubmitCall;
+use crate::requests::{AcceptedSubmission, Idempotency, NewSubmission};
 use tessera_control::accounts::Accounts;
 
 /// The header that makes a repeated submit harmless.
@@ -85,7 +86,7 @@ pub(super) async fn submit(
     Ok(created(accepted, hold))
 }
 
-async fn accept(state: &State, submission: NewSubmission) -> Result<Accepted, ApiError> {
+async fn accept(state: &State, submission: NewSubmission) -> Result<AcceptedSubmission, ApiError> {
     let accepted = send(&state.ports.submits, |reply| SubmitCall { submission, reply })
         .await
         .map_err(|error| state.explained(error))??;
@@ -96,7 +97,7 @@ async fn accept(state: &State, submission: NewSubmission) -> Result<Accepted, Ap
     Ok(accepted)
 }
 
-fn created(accepted: Accepted, hold: bool) -> HttpResponse {
+fn created(accepted: AcceptedSubmission, hold: bool) -> HttpResponse {
     let mut answer = HttpResponse::Created();
     answer.insert_header((LOCATION, format!("/v1/jobs/{}", accepted.job)));
     if accepted.replayed {
@@ -223,7 +224,7 @@ async fn check_feasible(
     };
     Err(ApiError::ImpossibleRequest {
         field: gpu_field(&spec.gpu),
-        asked: spec.gpu.to_string(),
+        requested: spec.gpu.to_string(),
         expected: format!(
             "{largest}{profiles}; or allow_pending to wait for hardware that is added later"
         ),
@@ -251,11 +252,11 @@ fn beyond_quota(accounts: &Accounts, view: &ClusterView, spec: &JobSpec) -> Opti
         limit.slices, limit.name
     );
     let whose = limit.name.to_string();
-    Some(ApiError::BeyondQuota { field, asked: requested, whose, expected })
+    Some(ApiError::BeyondQuota { field, requested, whose, expected })
 }
 
-const fn gpu_field(ask: &GpuRequest) -> &'static str {
-    match ask {
+const fn gpu_field(request: &GpuRequest) -> &'static str {
+    match request {
         GpuRequest::Memory(_) | GpuRequest::Unknown => "gpu_memory_bytes",
         GpuRequest::Profile(_) | GpuRequest::Compute(_) => "gpu_profile",
         GpuRequest::Whole => "gpu_whole",
@@ -265,7 +266,7 @@ const fn gpu_field(ask: &GpuRequest) -> &'static str {
 fn no_sharing(spec: &JobSpec) -> ApiError {
     ApiError::ImpossibleRequest {
         field: "share",
-        asked: spec.share.word().to_owned(),
+        requested: spec.share.word().to_owned(),
         expected: match spec.share {
             SharingMode::Kernel(_) => {
                 "exclusive: no registered agent has the shim of the kernel plane \
@@ -308,7 +309,7 @@ fn impossible_gang(spec: &JobSpec, gang: GangShape, verdict: &GangFeasibility) -
     };
     ApiError::ImpossibleRequest {
         field: "gang",
-        asked: format!("{gang} with {} each", spec.gpu),
+        requested: format!("{gang} with {} each", spec.gpu),
         expected: format!(
             "{found}: {instead}; or allow_pending to wait for hardware that is added later"
         ),

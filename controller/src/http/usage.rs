@@ -19,5 +19,5 @@ use crate::ports::ToPlacer;
 )]
 #[get("/usage")]
 pub(super) async fn show_usage(state: Data<State>) -> Result<Json<UsageReport>, ApiError> {
-    Ok(Json(state.ask(|reply| ToPlacer::Usage { reply }).await?))
+    Ok(Json(state.query(|reply| ToPlacer::ReportUsage { reply }).await?))
 }

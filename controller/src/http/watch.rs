@@ -14,7 +14,7 @@ use tokio::sync::broadcast::{self, error::RecvError};
 use tokio::sync::futures::Notified;
 
 use super::error::ApiError;
-use crate::ports::JobStateChange;
+use tessera_control::commands::JobStateChange;
 
 /// Most jobs that are waited for at once.
 const WATCHED_MAX: usize = 4_096;
@@ -29,7 +29,7 @@ impl Watch {
     /// Begins to receive state changes, until the watch is dropped.
     pub(super) fn over(moved: &broadcast::Sender<JobStateChange>, runtime: &Handle) -> Arc<Self> {
         let watch = Arc::new(Self::default());
-        runtime.spawn(hear(Arc::downgrade(&watch), moved.subscribe()));
+        runtime.spawn(receive_changes(Arc::downgrade(&watch), moved.subscribe()));
         watch
     }
 
@@ -60,11 +60,11 @@ impl Watch {
     }
 }
 
-async fn hear(watch: Weak<Watch>, mut moves: broadcast::Receiver<JobStateChange>) {
+async fn receive_changes(watch: Weak<Watch>, mut moves: broadcast::Receiver<JobStateChange>) {
     loop {
-        let heard = moves.recv().await;
+        let received = moves.recv().await;
         let Some(watch) = watch.upgrade() else { return };
-        match heard {
+        match received {
             Ok(moved) => watch.wake(moved.job),
             Err(RecvError::Lagged(_)) => watch.wake_all(),
             Err(RecvError::Closed) => return,

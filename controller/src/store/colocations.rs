@@ -17,7 +17,7 @@ use tessera_control::rows::transitions::Reservation;
 /// Newest attempts that are looked at: some days of a large cluster's sharers.
 const RUNS_MAX: i64 = 10_000;
 
-/// Writes what is predicted of a batch's attempts beside their co-runners.
+/// Writes what is predicted of a batch's attempts next to their co-runners.
 ///
 /// # Errors
 ///
@@ -175,9 +175,9 @@ pub async fn record_outcomes(
     connection: &mut PgConnection,
     batch: &[ColocationOutcome],
 ) -> Result<NewOutcomes, StoreError> {
-    let attempts: Vec<Uuid> = batch.iter().map(|came| came.attempt.as_uuid()).collect();
-    let speeds: Vec<_> = batch.iter().map(|came| integer(came.speed)).collect();
-    let corunners: Vec<_> = batch.iter().map(|came| integer(came.co_runners)).collect();
+    let attempts: Vec<Uuid> = batch.iter().map(|outcome| outcome.attempt.as_uuid()).collect();
+    let speeds: Vec<_> = batch.iter().map(|outcome| integer(outcome.speed)).collect();
+    let corunners: Vec<_> = batch.iter().map(|outcome| integer(outcome.co_runners)).collect();
     // NULL where nothing was predicted, or the co-runners were others than those of the prediction.
     let recorded = sqlx::query_scalar!(
         r#"

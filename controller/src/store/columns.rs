@@ -6,8 +6,9 @@
 use std::fmt::Display;
 
 use serde::Serialize;
-use tessera_model::{Bytes, JobId, Millis};
+use tessera_model::{AttemptId, Bytes, JobId, Millis};
 use time::OffsetDateTime;
+use uuid::Uuid;
 
 use super::StoreError;
 
@@ -86,7 +87,7 @@ pub(super) fn row_count(count: i64) -> u64 {
     count.unsigned_abs()
 }
 
-/// Returns a time that passed on the database's clock; zero if that clock was set back meanwhile.
+/// Returns a time that passed on the database's clock; zero if that clock went backwards meanwhile.
 pub(super) fn elapsed(millis: i64) -> Millis {
     Millis::new(u64::try_from(millis).unwrap_or(0))
 }
@@ -114,6 +115,13 @@ pub(super) fn integer_len(value: usize) -> i32 {
 /// Returns a job's number as a `bigint`; job numbers are drawn from a sequence of these.
 pub(super) fn job_number(job: JobId) -> i64 {
     bigint(job.number())
+}
+
+/// Returns the jobs and attempts of a batch as two columns.
+pub(super) fn attempt_keys(
+    keys: impl Iterator<Item = (JobId, AttemptId)>,
+) -> (Vec<i64>, Vec<Uuid>) {
+    keys.map(|(job, attempt)| (job_number(job), attempt.as_uuid())).unzip()
 }
 
 /// Returns a moment since 1970 as a `bigint` of milliseconds; nothing for one that was never set,

@@ -69,14 +69,14 @@ pub enum UnfitDatabase {
         version: String,
     },
     /// A setting would lose acknowledged work.
-    #[error("the database's {name} is {value}: accepted jobs could be lost; set it to {wanted}")]
+    #[error("the database's {name} is {value}: accepted jobs could be lost; set it to {expected}")]
     Unsafe {
         /// The setting.
         name: &'static str,
         /// Its value.
         value: String,
         /// What it must be.
-        wanted: &'static str,
+        expected: &'static str,
     },
     /// Its schema can't be brought to this version.
     #[error("can't bring the database's schema to this version")]
@@ -88,7 +88,7 @@ pub enum UnfitDatabase {
 pub enum Durability {
     /// No: refuse to start.
     Required,
-    /// Yes: for tests and experiments, said aloud.
+    /// Yes, as tests and experiments state explicitly.
     Waived,
 }
 
@@ -124,7 +124,7 @@ pub fn pool(options: PgConnectOptions, size: u32) -> PgPool {
 ///
 /// # Errors
 ///
-/// [`UnfitDatabase`] says what to change.
+/// [`UnfitDatabase`] states what to change.
 pub async fn prepare(
     options: &PgConnectOptions,
     durability: Durability,
@@ -149,15 +149,15 @@ async fn check_server(
     if durability == Durability::Waived {
         return Ok(());
     }
-    for (name, wanted) in [("fsync", "on"), ("full_page_writes", "on")] {
+    for (name, expected) in [("fsync", "on"), ("full_page_writes", "on")] {
         let value = setting(connection, name).await?;
-        if value != wanted {
-            return Err(UnfitDatabase::Unsafe { name, value, wanted });
+        if value != expected {
+            return Err(UnfitDatabase::Unsafe { name, value, expected });
         }
     }
     let value = setting(connection, "synchronous_commit").await?;
     if value == "off" {
-        return Err(UnfitDatabase::Unsafe { name: "synchronous_commit", value, wanted: "on" });
+        return Err(UnfitDatabase::Unsafe { name: "synchronous_commit", value, expected: "on" });
     }
     Ok(())
 }

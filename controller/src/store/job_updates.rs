@@ -8,8 +8,8 @@ use tessera_model::JobId;
 use tessera_model::spec::JobUpdate;
 use uuid::Uuid;
 
-use super::StoreError;
 use super::columns::{job_number, json_text};
+use super::{StoreError, change_rows};
 use tessera_control::rows::updates::UpdatedJob;
 
 /// Records updates of jobs that have live attempts, with an event for their users.
@@ -33,7 +33,7 @@ pub async fn update_jobs(
     }
     let action = "record updates of jobs";
     let rows: Vec<_> = combined.values().map(UpdateRecord::of).collect();
-    let changed = sqlx::query!(
+    let statement = sqlx::query!(
         r#"
         WITH u AS (
             SELECT *
@@ -50,11 +50,8 @@ pub async fn update_jobs(
            AND jobs.state IN ('placing', 'starting', 'running')
         "#,
         json_text(&rows),
-    )
-    .execute(connection)
-    .await
-    .map_err(StoreError::while_trying_to(action))?;
-    StoreError::check_changed(action, combined.len(), changed.rows_affected())
+    );
+    change_rows(action, combined.len(), statement.execute(connection)).await
 }
 
 /// An update of a job, as the statement reads it.

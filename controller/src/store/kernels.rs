@@ -2,9 +2,9 @@
 
 use sqlx::types::Json;
 use sqlx::{Connection as _, PgConnection};
+use tessera_frames::cluster::{KernelFigures, KernelTally};
 use tessera_kernel_queue::{ProfileDelta, TaskProfile};
 use tessera_model::{AttemptId, NodeId};
-use tessera_wire::frames::{KernelFigures, KernelTally};
 
 use super::StoreError;
 use super::columns::{RowRef, integer_len};
@@ -39,10 +39,9 @@ pub struct ReadTo {
     task: String,
 }
 
-/// Returns how busy tasks are whose profiles changed after those that were read, the one that changed
-/// first first, at most [`BUSY_MAX`]; and from where to read next, which is the same if there are no
-/// more. One whose change is committed later than it began may be passed over: its next report
-/// brings it.
+/// Returns how busy tasks are whose profiles changed after those that were read: at most [`BUSY_MAX`], in
+/// the order of their changes. It also returns where to read next, which is unchanged if there are no
+/// more. A change that is committed later than it began may be missed until the task's next report.
 ///
 /// # Errors
 ///

@@ -4,8 +4,8 @@ use sqlx::PgConnection;
 use tessera_control::rows::nodes::{EndedPlan, LayoutPlanRow};
 use tessera_model::{AttemptId, DecisionId};
 
-use super::StoreError;
 use super::columns::{bigint, job_number, json_text};
+use super::{StoreError, change_rows};
 
 /// Writes a new plan. A constraint keeps a GPU from having two open ones.
 ///
@@ -17,15 +17,12 @@ pub async fn insert_plan(
     plan: &LayoutPlanRow,
 ) -> Result<(), StoreError> {
     let action = "write a layout plan";
-    let changed = sqlx::query!(
+    let statement = sqlx::query!(
         "UPDATE gpus SET layout_gen = $2 WHERE gpu = $1 AND layout_gen < $2",
         plan.gpu.as_str(),
         bigint(plan.layout_gen),
-    )
-    .execute(&mut *connection)
-    .await
-    .map_err(StoreError::while_trying_to(action))?;
-    StoreError::check_changed(action, 1, changed.rows_affected())?;
+    );
+    change_rows(action, 1, statement.execute(&mut *connection)).await?;
     let steps = json_text(&plan.steps);
     let asked = plan.requested.as_ref();
     let desired = asked.map(|asked| json_text(&asked.layout));

@@ -287,7 +287,7 @@ pub async fn read_hold(connection: &mut PgConnection) -> Result<Hold, StoreError
     })
 }
 
-/// Renews the leader's lease, even one that ran out while nobody else wanted it.
+/// Renews the leader's lease, even one that ran out if no other controller took it.
 ///
 /// # Errors
 ///

@@ -2,11 +2,11 @@
 
 use sqlx::PgConnection;
 use tessera_control::rows::nodes::NodeRegistration;
+use tessera_frames::cluster::{GpuReport, MigReport};
 use tessera_model::NodeId;
-use tessera_wire::frames::{GpuReport, MigReport};
 
-use super::StoreError;
 use super::columns::{bigint, integer, json_text};
+use super::{StoreError, change_rows};
 
 /// Inserts or updates a node that registers. Its generation never goes back.
 ///
@@ -59,16 +59,13 @@ pub async fn raise_generation(
     lost: bool,
 ) -> Result<(), StoreError> {
     let action = "raise a node's generation";
-    let changed = sqlx::query!(
+    let statement = sqlx::query!(
         "UPDATE nodes SET generation = $2, lost = $3 WHERE node = $1 AND generation < $2",
         node.as_uuid(),
         bigint(generation),
         lost,
-    )
-    .execute(connection)
-    .await
-    .map_err(StoreError::while_trying_to(action))?;
-    StoreError::check_changed(action, 1, changed.rows_affected())
+    );
+    change_rows(action, 1, statement.execute(connection)).await
 }
 
 /// Stores a GPU's report, and the memory slices that its instances stand on.

@@ -305,7 +305,7 @@ const MODELS_MAX: i64 = 1_000;
 pub enum ModelSubject {
     /// How slices compare in speed.
     Slices,
-    /// How fast jobs are beside co-runners.
+    /// How fast jobs are next to co-runners.
     Colocation,
 }
 

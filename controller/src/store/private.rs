@@ -55,7 +55,7 @@ pub enum PrivateError {
     Failed {
         /// Which.
         program: &'static str,
-        /// What it said.
+        /// Its output.
         output: String,
     },
     /// The system refused something.
@@ -63,7 +63,7 @@ pub enum PrivateError {
     Io {
         /// What was tried.
         action: &'static str,
-        /// What the system said.
+        /// The system's error.
         #[source]
         cause: io::Error,
     },
@@ -89,7 +89,7 @@ pub struct PrivatePostgres {
 
 /// How long a server may take to come up, recovery after a crash included.
 const START_DEADLINE: Duration = Duration::from_secs(60);
-/// How long a server may take to shut down before it is told to drop everything.
+/// How long a server may take to shut down before it must drop everything.
 const STOP_DEADLINE: Duration = Duration::from_secs(10);
 /// `sockaddr_un` holds 108 bytes, one of them the end; the socket's file name takes 14.
 const SOCKET_FOLDER_MAX: usize = 107 - 14;
@@ -97,14 +97,14 @@ const SOCKET_FOLDER_MAX: usize = 107 - 14;
 impl PrivatePostgres {
     /// Starts the server over `folder`, making its data there first if there is none.
     ///
-    /// Call it from the main thread before other threads exist: the server is told to stop when
-    /// the thread that started it ends, however that comes about.
+    /// Call it from the main thread before other threads exist: the server is stopped when the
+    /// thread that started it ends for any reason.
     ///
     /// `durable` off turns `fsync` off, for tests that don't test durability.
     ///
     /// # Errors
     ///
-    /// [`PrivateError`] says what is missing and what to do about it.
+    /// [`PrivateError`] states what is missing and what to do about it.
     pub fn start(folder: &Path, durable: bool) -> Result<Self, PrivateError> {
         let programs = find_programs()?;
         let account = unprivileged_account()?;
@@ -145,15 +145,12 @@ impl PrivatePostgres {
         self.child.id()
     }
 
-    /// Tells whether the server has ended.
+    /// Returns whether the server has ended.
     pub fn has_ended(&mut self) -> bool {
         !matches!(self.child.try_wait(), Ok(None))
     }
 
-    #[expect(
-        clippy::disallowed_methods,
-        reason = "a deadline of a process or a connection at the edge"
-    )]
+    #[expect(clippy::disallowed_methods, reason = "the deadline for the server's start")]
     fn wait_until_ready(&mut self, folder: &Path, data: &Path) -> Result<(), PrivateError> {
         let begun = Instant::now();
         let log = || fs::read_to_string(folder.join("log")).unwrap_or_default();
@@ -161,7 +158,7 @@ impl PrivatePostgres {
             if self.has_ended() {
                 return Err(PrivateError::Failed { program: "postgres", output: tail(&log()) });
             }
-            if says_ready(data, self.child.id()) {
+            if is_ready(data, self.child.id()) {
                 return Ok(());
             }
             std::thread::sleep(Duration::from_millis(2));
@@ -181,10 +178,7 @@ impl PrivatePostgres {
 }
 
 impl Drop for PrivatePostgres {
-    #[expect(
-        clippy::disallowed_methods,
-        reason = "a deadline of a process or a connection at the edge"
-    )]
+    #[expect(clippy::disallowed_methods, reason = "the deadline for the server's end")]
     fn drop(&mut self) {
         if self.has_ended() {
             return;
@@ -204,7 +198,7 @@ impl Drop for PrivatePostgres {
 }
 
 /// Line 8 of `postmaster.pid` is the state that `pg_ctl` waits for too.
-fn says_ready(data: &Path, pid: u32) -> bool {
+fn is_ready(data: &Path, pid: u32) -> bool {
     fs::read_to_string(data.join("postmaster.pid")).is_ok_and(|text| {
         let mut lines = text.lines();
         lines.next().and_then(|line| line.trim().parse().ok()) == Some(pid)
@@ -328,7 +322,7 @@ fn initdb(
     if major(&version).is_none_or(|major| major < 15) {
         return Err(PrivateError::TooOld { version });
     }
-    // Made beside and renamed, so that a crash in the middle leaves no half-made data behind.
+    // Made under another name and renamed, so that a crash leaves no incomplete data.
     let fresh = data.with_extension("new");
     if fresh.exists() {
         fs::remove_dir_all(&fresh).map_err(io_while("clear a half-made data folder"))?;
@@ -398,11 +392,8 @@ fn tied_to_parent(programs: &Path, account: Option<Account>) -> Command {
     tied
 }
 
-/// Waits for a server that an earlier controller left over this data, telling it to stop.
-#[expect(
-    clippy::disallowed_methods,
-    reason = "a deadline of a process or a connection at the edge"
-)]
+/// Stops a server that an earlier controller left over this data, and waits for its end.
+#[expect(clippy::disallowed_methods, reason = "the deadline for the end of an earlier server")]
 fn stop_previous(data: &Path) {
     let begun = Instant::now();
     while begun.elapsed() < STOP_DEADLINE {

@@ -1,8 +1,8 @@
 //! Reads of the store, as answers of the API.
 //!
-//! Each runs in a task of its own on the runtime that owns the connections: a pooled connection
-//! belongs to the reactor that opened it, and a request that goes away must not leave a
-//! connection in the middle of a statement.
+//! Each runs in a task of its own on the runtime that owns the connections. A pooled connection belongs
+//! to the reactor that opened it. A request that is dropped must not leave a connection in the middle of
+//! a statement.
 
 mod attempts;
 mod cluster_events;
@@ -41,12 +41,12 @@ pub(crate) use self::predictions::{memory_view, prediction_view};
 pub use self::rounds::From as RoundsFrom;
 pub use self::targets::Targets;
 use super::StoreError;
-use crate::ports::ModelStatus;
+use tessera_control::commands::ModelStatus;
 
 /// What one read sees: one moment, and nothing that it could change.
 ///
 /// Every read is a look-up by an index, whatever its parameters: planning it once is enough, and
-/// no read is worth several processors. Knowing parameters, the planner may read a whole table
+/// no read deserves several processors. Knowing parameters, the planner may read a whole table
 /// in parallel for a thousand rows of it.
 const SNAPSHOT: &str = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; \
                         SET LOCAL plan_cache_mode = force_generic_plan; \
@@ -209,13 +209,13 @@ impl Reads {
         self.run(move |mut at| async move { rounds::page(&mut at, from, size).await }).await
     }
 
-    /// Returns how accurate predictions were; `learned` names the models.
+    /// Returns how accurate predictions were; `models` names the models.
     ///
     /// # Errors
     ///
     /// As [`Self::jobs`].
-    pub async fn predictions(&self, learned: ModelStatus) -> Result<PredictionReport, StoreError> {
-        self.run(move |mut at| async move { predictions::outcomes(&mut at, learned).await }).await
+    pub async fn predictions(&self, models: ModelStatus) -> Result<PredictionReport, StoreError> {
+        self.run(move |mut at| async move { predictions::outcomes(&mut at, models).await }).await
     }
 
     /// Lists the tasks whose kernels were measured, latest first.
@@ -299,7 +299,7 @@ impl Reads {
         self.run(move |mut at| async move { targets::of(&mut at, job).await }).await
     }
 
-    /// Returns what share of a slice a job asked for; `None` if there is no such job.
+    /// Returns what share of a slice a job requested; `None` if there is no such job.
     ///
     /// # Errors
     ///
@@ -308,7 +308,7 @@ impl Reads {
         self.run(move |mut at| async move { targets::share(&mut at, job).await }).await
     }
 
-    /// Tells whether a submit was accepted under this user's idempotency key.
+    /// Returns whether a submit was accepted under this user's idempotency key.
     ///
     /// # Errors
     ///

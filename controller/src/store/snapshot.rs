@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use sqlx::PgConnection;
 use sqlx::types::Json;
+use tessera_frames::cluster::{ArrayPosition, GpuReport};
 use tessera_model::ids::BadId;
 use tessera_model::mig::compute::ComputeSlot;
 use tessera_model::mig::{Layout, PlanStep, ProfileId, Slot};
@@ -18,7 +19,6 @@ use tessera_model::{
     AttemptId, BootId, DecisionId, GangMember, GangShape, GpuId, JobId, NodeId, PlanId,
 };
 use tessera_placement::SharingRequest;
-use tessera_wire::frames::{ArrayPosition, GpuReport};
 use uuid::Uuid;
 
 use super::columns::{RowRef, elapsed, job_number};

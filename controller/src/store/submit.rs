@@ -10,7 +10,7 @@ use tessera_model::{GangMember, JobId};
 
 use super::StoreError;
 use super::columns::{RowRef, integer, job_number, json_text};
-use crate::ports::{Accepted, NewSubmission, PortError};
+use crate::requests::{AcceptedSubmission, NewSubmission, RequestError};
 use tessera_control::predictions::TaskFacts;
 use tessera_control::rows::submitted::SubmittedJob;
 
@@ -18,7 +18,7 @@ use tessera_control::rows::submitted::SubmittedJob;
 #[derive(Debug, Default)]
 pub struct Committed {
     /// One answer a submission, in order.
-    pub answers: Vec<Result<Accepted, PortError>>,
+    pub answers: Vec<Result<AcceptedSubmission, RequestError>>,
     /// The jobs that are queued now.
     pub queued: Vec<SubmittedJob>,
 }
@@ -127,7 +127,7 @@ impl Numbers {
         count: u32,
         consecutive: bool,
     ) -> Result<Vec<i64>, StoreError> {
-        // Held while drawing: so that nobody else's draw comes between two of ours.
+        // Held while drawing, so that no other draw is between two of these.
         let mut spare = self.spare.lock().await;
         if consecutive || count < AHEAD_FROM {
             return draw_numbers(connection, count).await;
@@ -236,25 +236,25 @@ impl Plan {
         for (place, submission) in batch.iter().enumerate() {
             let answer = match self.resolve(place) {
                 Fate::Insert { first: Some(job) } => {
-                    Ok(Accepted { job, tasks: submission.tasks, replayed: false })
+                    Ok(AcceptedSubmission { job, tasks: submission.tasks, replayed: false })
                 }
-                Fate::Insert { first: None } => Err(PortError::Unavailable {
+                Fate::Insert { first: None } => Err(RequestError::Unavailable {
                     reason: "no job number was drawn for the submission".to_owned(),
                 }),
                 Fate::Replay(known) => {
-                    Ok(Accepted { job: known.job, tasks: known.tasks, replayed: true })
+                    Ok(AcceptedSubmission { job: known.job, tasks: known.tasks, replayed: true })
                 }
-                Fate::SameAs(_) | Fate::KeyReused => Err(PortError::KeyReused),
+                Fate::SameAs(_) | Fate::KeyReused => Err(RequestError::KeyReused),
             };
             if let (Fate::Insert { .. }, Ok(accepted)) = (self.fates[place], &answer)
                 && !submission.hold
             {
-                committed.queued.extend(fresh_jobs(accepted, &submission.spec));
+                committed.queued.extend(submitted_jobs(accepted, &submission.spec));
             }
             let repeats = matches!(self.fates[place], Fate::SameAs(_));
             committed
                 .answers
-                .push(answer.map(|a| Accepted { replayed: a.replayed || repeats, ..a }));
+                .push(answer.map(|a| AcceptedSubmission { replayed: a.replayed || repeats, ..a }));
         }
         committed
     }
@@ -268,7 +268,7 @@ impl Plan {
     }
 }
 
-fn fresh_jobs(accepted: &Accepted, spec: &JobSpec) -> Vec<SubmittedJob> {
+fn submitted_jobs(accepted: &AcceptedSubmission, spec: &JobSpec) -> Vec<SubmittedJob> {
     let first = accepted.job.number();
     let one = SubmittedJob::new(accepted.job, spec, None, 0);
     let task = |job: JobId| {

@@ -9,8 +9,8 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 use sqlx::PgConnection;
 
-use super::StoreError;
 use super::columns::{bigint, integer, integer_len, json_text};
+use super::{StoreError, change_rows};
 use tessera_control::rows::transitions::{EndedAttempt, Reservation};
 
 /// What the sharers of one batch add to one instance.
@@ -49,7 +49,7 @@ fn additions(batch: &[Reservation]) -> BTreeMap<(String, i16, String), Addition>
 /// # Errors
 ///
 /// [`StoreError::Conflict`] if an instance is another user's, or stands otherwise;
-/// [`StoreError::Unavailable`] also if a constraint found no room, or an exclusive attempt there.
+/// [`StoreError::Unavailable`] also if a constraint found too little capacity, or an exclusive attempt there.
 pub(super) async fn join_tenancies(
     connection: &mut PgConnection,
     batch: &[Reservation],
@@ -60,7 +60,7 @@ pub(super) async fn join_tenancies(
     }
     let action = "add sharers";
     let rows: Vec<_> = additions.iter().flat_map(TenancyRecord::all_of).collect();
-    let changed = sqlx::query!(
+    let statement = sqlx::query!(
         r#"
         INSERT INTO attempt_slots AS held (gpu, slot, start, tenant, size, sharers, sm_percent,
                                            memory_bytes, capacity_bytes, kernel, compute)
@@ -79,11 +79,8 @@ pub(super) async fn join_tenancies(
            AND held.kernel = EXCLUDED.kernel AND held.compute = EXCLUDED.compute
         "#,
         json_text(&rows),
-    )
-    .execute(connection)
-    .await
-    .map_err(StoreError::while_trying_to(action))?;
-    StoreError::check_changed(action, rows.len(), changed.rows_affected())
+    );
+    change_rows(action, rows.len(), statement.execute(connection)).await
 }
 
 /// One memory slice of an instance that sharers join, as the statement reads it.

@@ -1,8 +1,8 @@
 //! The energy and GPU memory that attempts used.
 
 use sqlx::PgConnection;
+use tessera_frames::cluster::AttemptUsage;
 use tessera_model::NodeId;
-use tessera_wire::frames::AttemptUsage;
 
 use super::StoreError;
 use super::columns::bigint;

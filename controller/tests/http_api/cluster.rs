@@ -6,9 +6,10 @@ use tessera_api_types::{
     ClusterInfo, FaultView, GpuDetails, GpuListing, InstanceDetails, NodeDetails, NodeListing,
 };
 use tessera_controller::ports::ToPlacer;
+use tessera_controller::requests::MigModeError;
+use tessera_frames::cluster::SliceFigures;
 use tessera_model::mig::{ProfileId, Slot};
 use tessera_model::{AttemptId, Bytes};
-use tessera_wire::frames::SliceFigures;
 
 use super::rig::{Rig, problem, true_job};
 use super::seed::Seed;
@@ -65,12 +66,13 @@ pub fn node(name: &str, gpu: &str) -> NodeDetails {
 
 fn two_nodes(rig: &mut Rig) {
     rig.answer_placer(|question| match question {
-        ToPlacer::Nodes { reply } => {
+        ToPlacer::DescribeNodes { reply } => {
             reply.send(vec![node("node-1", "GPU-1"), node("node-2", "GPU-2")]).unwrap();
         }
         ToPlacer::SetMigMode { gpu, on, reply } => {
-            let busy = || Err("job 3 runs there".to_owned());
-            reply.send(if on && gpu.as_str() == "GPU-1" { Ok(()) } else { busy() }).unwrap();
+            let is_connected = on && gpu.as_str() == "GPU-1";
+            let refused = MigModeError::NoGpu { gpu };
+            reply.send(if is_connected { Ok(()) } else { Err(refused) }).unwrap();
         }
         other => panic!("{other:?}"),
     });
@@ -107,18 +109,18 @@ async fn mig_mode_is_switched_by_an_explicit_word_only() {
     };
 
     assert_eq!(switch("GPU-1", json!({ "on": true })).await.status(), 204);
-    let busy = problem(switch("GPU-2", json!({ "on": true })).await, 409, "conflict").await;
-    assert_eq!(busy.detail, "job 3 runs there");
+    let lost = problem(switch("GPU-2", json!({ "on": true })).await, 409, "conflict").await;
+    assert_eq!(lost.detail, "GPU-2 is unknown, or its node is not connected");
     problem(switch("GPU-3", json!({ "on": true })).await, 404, "not-found").await;
     problem(switch("GPU-1", json!({})).await, 400, "bad-field").await;
     problem(switch("GPU-1", json!({ "on": 1 })).await, 400, "bad-field").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn metrics_tell_jobs_nodes_instances_and_requests() {
+async fn metrics_report_jobs_nodes_instances_and_requests() {
     let mut rig = Rig::start().await;
     rig.answer_placer(|question| match question {
-        ToPlacer::Nodes { reply } => {
+        ToPlacer::DescribeNodes { reply } => {
             let mut first = node("node-1", "GPU-1");
             first.gpus[0].faults =
                 vec![fault("xid 79", 2), fault("silence", 1), fault("xid 79", 1)];

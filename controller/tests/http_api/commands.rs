@@ -5,9 +5,8 @@ use std::time::{Duration, Instant};
 
 use reqwest::Method;
 use tessera_api_types::{JobExplanation, JobView};
-use tessera_controller::ports::{
-    CommandResult, JobCommand, JobStateChange, ToPlacer, WaitingExplanation,
-};
+use tessera_control::commands::{CommandResult, JobCommand, JobStateChange, WaitingExplanation};
+use tessera_controller::ports::ToPlacer;
 use tessera_model::JobId;
 use tessera_model::life::JobState;
 use tessera_placement::Explanation;
@@ -68,7 +67,7 @@ async fn an_arrays_number_addresses_its_unfinished_tasks() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_refused_command_says_what_stands_in_its_way() {
+async fn a_refused_command_states_what_prevents_it() {
     let mut rig = Rig::start().await;
     Seed(&rig.pool).submission(1, 1, None, "ada").await;
     obey(&mut rig, CommandResult::Refused { state: "running".into() });
@@ -91,7 +90,7 @@ async fn cancelling_twice_is_harmless() {
     problem(rig.post("/v1/jobs/1/release").await, 409, "wrong-state").await;
 }
 
-#[expect(clippy::disallowed_methods, reason = "measures real time")]
+#[expect(clippy::disallowed_methods, reason = "a wait must end soon after the job")]
 #[tokio::test(flavor = "multi_thread")]
 async fn a_wait_ends_with_the_job() {
     let rig = Rig::start().await;
@@ -104,14 +103,14 @@ async fn a_wait_ends_with_the_job() {
     let began = Instant::now();
     let moved =
         JobStateChange { job: JobId::from_number(1), attempt: None, state: JobState::Cancelled };
-    rig.moved.send(moved).unwrap();
+    rig.job_changes.send(moved).unwrap();
 
     let job: JobView = waiting.await.unwrap().unwrap().json().await.unwrap();
     assert_eq!(job.state, "cancelled");
     assert!(began.elapsed() < Duration::from_secs(3), "{:?}", began.elapsed());
 }
 
-#[expect(clippy::disallowed_methods, reason = "measures real time")]
+#[expect(clippy::disallowed_methods, reason = "a wait must last as long as requested")]
 #[tokio::test(flavor = "multi_thread")]
 async fn a_wait_ends_when_its_time_is_up() {
     let rig = Rig::start().await;

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use tessera_controller::ports::JobStateChange;
+use tessera_control::commands::JobStateChange;
 use tessera_model::JobId;
 use tessera_model::life::JobState;
 
@@ -12,7 +12,7 @@ use super::rig::{Rig, problem};
 const SUBSCRIBERS_MAX: usize = 64;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn moves_are_told_as_they_happen() {
+async fn state_changes_are_sent_as_they_happen() {
     let rig = Rig::start().await;
     let mut stream = rig.get("/v1/events").await;
     assert_eq!(stream.headers()["content-type"], "text/event-stream");
@@ -20,7 +20,7 @@ async fn moves_are_told_as_they_happen() {
 
     let moved =
         JobStateChange { job: JobId::from_number(4), attempt: None, state: JobState::Queued };
-    rig.moved.send(moved).unwrap();
+    rig.job_changes.send(moved).unwrap();
 
     let event = stream.chunk().await.unwrap().unwrap();
     let text = std::str::from_utf8(&event).unwrap();
@@ -28,9 +28,12 @@ async fn moves_are_told_as_they_happen() {
     assert!(text.contains(r#""job_id":4"#) && text.ends_with("\n\n"), "{text}");
 }
 
-#[expect(clippy::disallowed_methods, reason = "measures real time")]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the deadline for the controller to notice a closed connection"
+)]
 #[tokio::test(flavor = "multi_thread")]
-async fn live_views_are_bounded_and_a_listener_that_hangs_up_makes_room() {
+async fn live_views_are_bounded_and_a_closed_one_frees_its_place() {
     let rig = Rig::start().await;
     let mut listeners = Vec::new();
     for _ in 0..SUBSCRIBERS_MAX {

@@ -3,10 +3,11 @@
 use std::time::Duration;
 
 use reqwest::Method;
-use tessera_controller::ports::{JobStateChange, ToPlacer};
+use tessera_control::commands::JobStateChange;
+use tessera_controller::ports::ToPlacer;
+use tessera_frames::cluster::{LogReply, LogStream};
 use tessera_model::JobId;
 use tessera_model::life::JobState;
-use tessera_wire::frames::{LogReply, LogStream};
 use tokio::sync::mpsc;
 
 use super::rig::{Rig, problem};
@@ -17,7 +18,7 @@ fn chunk(text: &str) -> LogReply {
 }
 
 /// Plays a node that answers every request with these pieces, then hangs up.
-fn node_says(rig: &mut Rig, pieces: Vec<LogReply>) {
+fn node_replies(rig: &mut Rig, pieces: Vec<LogReply>) {
     rig.answer_placer(move |question| {
         let ToPlacer::OpenLog { request, reply, .. } = question else { panic!("{question:?}") };
         assert_eq!(request.stream, LogStream::Stderr);
@@ -47,7 +48,7 @@ async fn running_job() -> Rig {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_output_comes_whole() {
     let mut rig = running_job().await;
-    node_says(&mut rig, vec![chunk("one\n"), chunk("two\n"), LogReply::End { length: 13 }]);
+    node_replies(&mut rig, vec![chunk("one\n"), chunk("two\n"), LogReply::End { length: 13 }]);
 
     let answer = rig.get(PATH).await;
 
@@ -59,7 +60,7 @@ async fn an_output_comes_whole() {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_output_that_breaks_off_is_not_taken_for_a_whole_one() {
     let mut rig = running_job().await;
-    node_says(&mut rig, vec![chunk("one\n")]);
+    node_replies(&mut rig, vec![chunk("one\n")]);
 
     let answer = rig.request(Method::GET, PATH).send().await;
 
@@ -74,7 +75,7 @@ async fn an_output_that_breaks_off_is_not_taken_for_a_whole_one() {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_output_that_the_node_does_not_have_is_not_found() {
     let mut rig = running_job().await;
-    node_says(&mut rig, vec![LogReply::Unknown { reason: "it was removed".into() }]);
+    node_replies(&mut rig, vec![LogReply::Unknown { reason: "it was removed".into() }]);
 
     let problem = problem(rig.get(PATH).await, 404, "not-found").await;
 
@@ -111,7 +112,7 @@ async fn following_waits_for_the_start() {
     let mut rig = Rig::start().await;
     Seed(&rig.pool).node().await;
     Seed(&rig.pool).submission(1, 1, None, "ada").await;
-    node_says(&mut rig, vec![chunk("hello\n"), LogReply::End { length: 11 }]);
+    node_replies(&mut rig, vec![chunk("hello\n"), LogReply::End { length: 11 }]);
     let asked = tokio::spawn(rig.request(Method::GET, &format!("{PATH}&follow=true")).send());
     tokio::time::sleep(Duration::from_millis(200)).await;
     assert!(!asked.is_finished());
@@ -119,7 +120,7 @@ async fn following_waits_for_the_start() {
     Seed(&rig.pool).running(1, 1).await;
     let moved =
         JobStateChange { job: JobId::from_number(1), attempt: None, state: JobState::Running };
-    rig.moved.send(moved).unwrap();
+    rig.job_changes.send(moved).unwrap();
 
     assert_eq!(asked.await.unwrap().unwrap().text().await.unwrap(), "hello\n");
 }

@@ -1,12 +1,12 @@
-//! What operators say: names of GPUs, who says it, and how they are refused.
+//! Administrative overrides: names of GPUs, names of operators, and refusals.
 
 use reqwest::Method;
 use serde_json::{Value, json};
 use tessera_api_types::{GpuDetails, OperatorResult};
-use tessera_controller::ports::ToPlacer;
-use tessera_controller::ports::operator::{
+use tessera_control::commands::operator::{
     OperatorCommand, OperatorOutcome, OperatorRefusal, OverrideKind, OverrideScope, RefusalKind,
 };
+use tessera_controller::ports::ToPlacer;
 
 use super::cluster::node;
 use super::rig::{Rig, problem};
@@ -17,10 +17,10 @@ const BETA: &str = "GPU-aaaa2222-0000-0000-0000-000000000000";
 /// Answers as a placer with two GPUs whose UUIDs begin alike.
 fn placer(rig: &mut Rig) {
     rig.answer_placer(|question| match question {
-        ToPlacer::Nodes { reply } => {
+        ToPlacer::DescribeNodes { reply } => {
             reply.send(vec![node("node-1", ALPHA), node("node-2", BETA)]).unwrap();
         }
-        ToPlacer::Operate { order, reply } => {
+        ToPlacer::Operate { command: order, reply } => {
             let answer = match order {
                 OperatorCommand::SetOverride {
                     kind: OverrideKind::Drained,
@@ -47,7 +47,7 @@ fn placer(rig: &mut Rig) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_gpu_goes_by_several_names_and_an_unclear_one_is_told_which_it_could_be() {
+async fn a_gpu_has_several_names_and_an_unclear_name_is_refused_with_the_candidates() {
     let mut rig = Rig::start().await;
     placer(&mut rig);
 
@@ -67,7 +67,7 @@ async fn a_gpu_goes_by_several_names_and_an_unclear_one_is_told_which_it_could_b
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_operators_word_needs_a_name_and_a_refusal_says_what_would_be_right() {
+async fn an_override_needs_a_name_and_a_refusal_states_what_is_expected() {
     let mut rig = Rig::start().await;
     placer(&mut rig);
     let post = async |path: &str, body: Value| {

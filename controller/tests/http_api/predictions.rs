@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use serde_json::json;
 use tessera_api_types::PredictionReport;
+use tessera_control::commands::ModelStatus;
 use tessera_controller::actors::trainer;
-use tessera_controller::ports::{ModelStatus, ToPlacer};
+use tessera_controller::ports::ToPlacer;
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 
@@ -17,7 +18,7 @@ const SLICES: [(&str, i32, i64); 4] =
     [("7g.40gb", 1_000, 100), ("4g.20gb", 571, 132), ("2g.10gb", 285, 187), ("1g.5gb", 142, 265)];
 const TASKS: i32 = 60;
 
-/// Writes the history of tasks that ran once on each kind of slice, each foretold too short.
+/// Writes the history of tasks that ran once on each kind of slice, each predicted too short.
 async fn history(rig: &Rig) {
     let seed = Seed(&rig.pool);
     let many = TASKS * i32::try_from(SLICES.len()).unwrap();
@@ -60,21 +61,21 @@ async fn history(rig: &Rig) {
 async fn a_model_is_trained_from_what_ran_and_shown_with_its_error_on_unseen_tasks() {
     let mut rig = Rig::start().await;
     history(&rig).await;
-    let (lessons, mut learned) = mpsc::channel(4);
+    let (reports, mut received) = mpsc::channel(4);
     let options = (*rig.pool.connect_options()).clone();
 
-    trainer::start_slice_trainer(&Handle::current(), options, lessons, Duration::from_millis(10));
+    trainer::start_slice_trainer(&Handle::current(), options, reports, Duration::from_millis(10));
 
-    let taught = match learned.recv().await {
-        Some(ToPlacer::Teach { taught, came }) => {
-            assert!(came.is_empty(), "nobody has asked it: {came:?}");
-            taught
+    let model = match received.recv().await {
+        Some(ToPlacer::UseRunTimeModel { model, accurate }) => {
+            assert!(accurate.is_empty(), "no prediction is of this model yet: {accurate:?}");
+            model
         }
         other => panic!("{other:?}"),
     };
-    let fingerprint = taught.fingerprint();
+    let fingerprint = model.fingerprint();
     rig.answer_placer(move |question| match question {
-        ToPlacer::Learned { reply } => {
+        ToPlacer::DescribeModels { reply } => {
             reply
                 .send(ModelStatus {
                     slices: Some((fingerprint, true)),
@@ -96,27 +97,27 @@ async fn a_model_is_trained_from_what_ran_and_shown_with_its_error_on_unseen_tas
     assert_eq!(outcomes.within, 240);
     assert_eq!((told.memory.outcomes, told.memory.low_confidence_tasks), (0, 2));
     assert!((outcomes.median_error - 1.0).abs() < 0.01, "{outcomes:?}");
-    tokio::time::timeout(Duration::from_millis(200), learned.recv())
+    tokio::time::timeout(Duration::from_millis(200), received.recv())
         .await
         .expect_err("without new runs nothing is trained again");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_next_controller_hears_what_came_of_the_models_predictions() {
+async fn the_next_controller_gets_the_outcomes_of_the_models_predictions() {
     let rig = Rig::start().await;
     history(&rig).await;
     let options = (*rig.pool.connect_options()).clone();
-    let taught = async || {
-        let (lessons, mut learned) = mpsc::channel(4);
+    let next_model = async || {
+        let (reports, mut received) = mpsc::channel(4);
         let every = Duration::from_millis(10);
-        trainer::start_slice_trainer(&Handle::current(), options.clone(), lessons, every);
-        match learned.recv().await {
-            Some(ToPlacer::Teach { taught, came }) => (taught.fingerprint(), came),
+        trainer::start_slice_trainer(&Handle::current(), options.clone(), reports, every);
+        match received.recv().await {
+            Some(ToPlacer::UseRunTimeModel { model, accurate }) => (model.fingerprint(), accurate),
             other => panic!("{other:?}"),
         }
     };
-    let (fingerprint, _) = taught().await;
-    // Four that it told were too long, and four came true.
+    let (fingerprint, _) = next_model().await;
+    // Four of its predictions were too long, and four were accurate.
     Seed(&rig.pool)
         .run(
             sqlx::query(
@@ -129,18 +130,18 @@ async fn the_next_controller_hears_what_came_of_the_models_predictions() {
         )
         .await;
 
-    let (again, mut came) = taught().await;
+    let (again, mut accurate) = next_model().await;
 
     assert_eq!(again, fingerprint, "equal runs teach the same");
-    came.sort_unstable();
-    assert_eq!(came, [false, false, false, false, true, true, true, true]);
+    accurate.sort_unstable();
+    assert_eq!(accurate, [false, false, false, false, true, true, true, true]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn without_history_there_is_neither_a_model_nor_an_outcome() {
     let mut rig = Rig::start().await;
     rig.answer_placer(|question| match question {
-        ToPlacer::Learned { reply } => reply.send(ModelStatus::default()).unwrap(),
+        ToPlacer::DescribeModels { reply } => reply.send(ModelStatus::default()).unwrap(),
         other => panic!("{other:?}"),
     });
 

@@ -1,4 +1,4 @@
-//! Whatever is wrong with a request is told in one form, and never as a fault of the server.
+//! Every error of a request has one form, and is never reported as an error of the server.
 
 use reqwest::Method;
 use tessera_controller::ports::Readiness;
@@ -6,7 +6,7 @@ use tessera_controller::ports::Readiness;
 use super::rig::{Rig, problem, true_job};
 
 #[tokio::test(flavor = "multi_thread")]
-async fn unknown_routes_and_methods_are_told_as_problems() {
+async fn unknown_routes_and_methods_are_reported_as_problems() {
     let rig = Rig::start().await;
 
     problem(rig.get("/").await, 404, "not-found").await;
@@ -100,7 +100,7 @@ async fn a_database_that_is_gone_is_unavailable_and_not_a_fault() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn readiness_says_what_is_in_the_way() {
+async fn readiness_states_what_is_missing() {
     let rig = Rig::start().await;
     assert_eq!(rig.get("/readyz").await.status(), 200);
 
@@ -112,7 +112,7 @@ async fn readiness_says_what_is_in_the_way() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_submit_to_a_controller_that_does_not_lead_says_so() {
+async fn a_submit_to_a_controller_that_does_not_lead_is_refused_with_the_reason() {
     let mut rig = Rig::start().await;
     drop(rig.submits.take());
     rig.readiness.send_replace(Readiness::NotReady { reason: "another controller leads".into() });
@@ -123,7 +123,7 @@ async fn a_submit_to_a_controller_that_does_not_lead_says_so() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_token_is_asked_for_wherever_something_is_told() {
+async fn the_token_is_required_wherever_something_is_reported() {
     let rig = Rig::with_token(Some("s3cret")).await;
     for path in ["/v1/jobs", "/metrics", "/%761/jobs", "/v1/nothing", "/docs%2f../v1/jobs"] {
         let answer = rig.get(path).await;

@@ -4,8 +4,8 @@ use tessera_api_types::{
     DecisionPage, DecisionView, JobCounts, JobDetail, JobEvents, JobExplanation, JobPage, JobView,
     LayoutPlans,
 };
+use tessera_frames::cluster::{AttemptFigures, GpuFigures};
 use tessera_model::{AttemptId, Bytes, JobId, Millis};
-use tessera_wire::frames::{AttemptFigures, GpuFigures};
 use uuid::Uuid;
 
 use super::rig::{Rig, problem};
@@ -75,7 +75,7 @@ async fn a_task_of_an_array_is_found_by_index_and_by_number() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_job_is_told_with_all_its_runs() {
+async fn a_job_is_described_with_all_its_runs() {
     let rig = Rig::start().await;
     let seed = Seed(&rig.pool);
     seed.node().await;
@@ -103,7 +103,7 @@ async fn a_job_is_told_with_all_its_runs() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_running_attempt_tells_what_its_node_last_said() {
+async fn a_running_attempt_shows_the_last_report_of_its_node() {
     let rig = Rig::start().await;
     let seed = Seed(&rig.pool);
     seed.node().await;
@@ -138,7 +138,7 @@ async fn a_running_attempt_tells_what_its_node_last_said() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_waiting_job_tells_its_newest_reason() {
+async fn a_waiting_job_shows_its_newest_reason() {
     let rig = Rig::start().await;
     let seed = Seed(&rig.pool);
     seed.node().await;
@@ -158,7 +158,7 @@ async fn a_waiting_job_tells_its_newest_reason() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn events_are_told_in_the_order_of_life() {
+async fn events_are_listed_in_the_order_of_time() {
     let rig = Rig::start().await;
     let seed = Seed(&rig.pool);
     seed.node().await;

@@ -7,12 +7,11 @@ use reqwest::{Method, RequestBuilder, Response, StatusCode};
 use serde_json::{Value, json};
 use sqlx::PgPool;
 use tessera_api_types::ProblemDetails;
+use tessera_control::commands::JobStateChange;
 use tessera_controller::figures::FigureCache;
 use tessera_controller::http;
-use tessera_controller::ports::{
-    About, Accepted, ClusterShape, JobStateChange, NewSubmission, PortError, Ports, Readiness,
-    SubmitCall, ToPlacer,
-};
+use tessera_controller::ports::{About, ClusterShape, Ports, Readiness, SubmitCall, ToPlacer};
+use tessera_controller::requests::{AcceptedSubmission, NewSubmission, RequestError};
 use tessera_controller::store::{Reads, connect};
 use tessera_model::{ControllerId, JobId};
 use tokio::runtime::Handle;
@@ -32,7 +31,7 @@ pub struct Rig {
     pub placer: Option<mpsc::Receiver<ToPlacer>>,
     pub shape: watch::Sender<Arc<ClusterShape>>,
     pub readiness: watch::Sender<Readiness>,
-    pub moved: broadcast::Sender<JobStateChange>,
+    pub job_changes: broadcast::Sender<JobStateChange>,
     pub figures: FigureCache,
 }
 
@@ -47,14 +46,14 @@ impl Rig {
         let (placer, asked) = mpsc::channel(16);
         let (shape, shape_seen) = watch::channel(Arc::default());
         let (readiness, readiness_seen) = watch::channel(Readiness::Ready { epoch: 7 });
-        let (moved, _) = broadcast::channel(64);
+        let (job_changes, _) = broadcast::channel(64);
         let figures = FigureCache::default();
         let ports = Ports {
             reads: Reads::new(pool.clone(), Handle::current()),
             submits,
             placer,
             shape: shape_seen,
-            moved: moved.clone(),
+            job_changes: job_changes.clone(),
             readiness: readiness_seen,
             figures: figures.clone(),
             about: Arc::new(About {
@@ -76,7 +75,7 @@ impl Rig {
             placer: Some(asked),
             shape,
             readiness,
-            moved,
+            job_changes,
             figures,
         }
     }
@@ -101,7 +100,7 @@ impl Rig {
     /// channel.
     pub fn accept_submits(&mut self) -> mpsc::UnboundedReceiver<NewSubmission> {
         self.answer_submits(|number, submission| {
-            Ok(Accepted {
+            Ok(AcceptedSubmission {
                 job: JobId::from_number(number),
                 tasks: submission.tasks,
                 replayed: false,
@@ -112,7 +111,9 @@ impl Rig {
     /// Plays a writer with answers of the test's own.
     pub fn answer_submits(
         &mut self,
-        answer: impl Fn(u64, &NewSubmission) -> Result<Accepted, PortError> + Send + 'static,
+        answer: impl Fn(u64, &NewSubmission) -> Result<AcceptedSubmission, RequestError>
+        + Send
+        + 'static,
     ) -> mpsc::UnboundedReceiver<NewSubmission> {
         let mut submits = self.submits.take().unwrap();
         let (tell, told) = mpsc::unbounded_channel();

@@ -1,11 +1,10 @@
-//! Figures over time: what nodes told, put together on demand; nothing of it stands in the
-//! database.
+//! Measurements over time: reports of nodes, combined on demand. Nothing of them is in the database.
 
 use tessera_api_types::{ClusterSeries, GpuSeries, JobSeries};
 use tessera_controller::figures::FigureCache;
 use tessera_controller::ports::ToPlacer;
+use tessera_frames::cluster::{AttemptFigures, GpuFigures};
 use tessera_model::{AttemptId, Bytes, JobId, Millis};
-use tessera_wire::frames::{AttemptFigures, GpuFigures};
 
 use super::cluster::node;
 use super::rig::{Rig, problem};
@@ -13,7 +12,7 @@ use super::seed::Seed;
 
 const NEW_YEAR: Millis = Millis::from_secs(1_767_225_600);
 
-/// What a node tells of its card, with one attempt on it.
+/// A node's report of its GPU, with one attempt on it.
 pub fn figures(gpu: &str, secs: u64, attempt: AttemptId) -> GpuFigures {
     GpuFigures {
         gpu: gpu.parse().unwrap(),
@@ -35,7 +34,7 @@ pub fn figures(gpu: &str, secs: u64, attempt: AttemptId) -> GpuFigures {
     }
 }
 
-fn told(board: &FigureCache, attempt: AttemptId) {
+fn show_reports(board: &FigureCache, attempt: AttemptId) {
     let name = "node-1".parse().unwrap();
     // Every 5 s for five minutes, with a hole of one minute.
     for secs in (0..=300).step_by(5).filter(|secs| !(100..160).contains(secs)) {
@@ -46,19 +45,19 @@ fn told(board: &FigureCache, attempt: AttemptId) {
 async fn rig() -> (Rig, AttemptId) {
     let mut rig = Rig::start().await;
     rig.answer_placer(|question| match question {
-        ToPlacer::Nodes { reply } => reply.send(vec![node("node-1", "GPU-1")]).unwrap(),
+        ToPlacer::DescribeNodes { reply } => reply.send(vec![node("node-1", "GPU-1")]).unwrap(),
         other => panic!("{other:?}"),
     });
     let seed = Seed(&rig.pool);
     seed.node().await;
     seed.submission(1, 1, None, "ada").await;
     let attempt = AttemptId::from_uuid(seed.running(1, 1).await);
-    told(&rig.figures, attempt);
+    show_reports(&rig.figures, attempt);
     (rig, attempt)
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_gpus_figures_are_told_in_as_many_points_as_were_asked_for() {
+async fn a_gpus_figures_have_as_many_points_as_were_requested() {
     let (rig, attempt) = rig().await;
 
     let fine: GpuSeries = rig.get("/v1/gpus/GPU-1/series?points=720").await.json().await.unwrap();
@@ -101,7 +100,7 @@ async fn a_jobs_figures_are_its_attempts_and_its_power_follows_from_its_energy()
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_was_never_told_has_no_points_and_bad_questions_say_what_is_right() {
+async fn what_was_never_reported_has_no_points_and_bad_queries_get_what_is_expected() {
     let (rig, _) = rig().await;
     Seed(&rig.pool).submission(2, 1, None, "ada").await;
 

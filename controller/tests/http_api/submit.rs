@@ -6,7 +6,8 @@ use std::time::Duration;
 use reqwest::Method;
 use serde_json::json;
 use tessera_api_types::SubmitResponse;
-use tessera_controller::ports::{Accepted, ClusterShape, PortError};
+use tessera_controller::ports::ClusterShape;
+use tessera_controller::requests::{AcceptedSubmission, RequestError};
 use tessera_model::mig::catalog;
 use tessera_model::{Bytes, JobId};
 use tessera_placement::{ClusterView, GpuView, MigView};
@@ -131,7 +132,11 @@ async fn a_body_of_unknown_length_is_cut_off_at_the_limit() {
 async fn a_key_goes_to_the_writer_with_the_bodys_hash() {
     let mut rig = Rig::start().await;
     let mut taken = rig.answer_submits(|number, submission| {
-        Ok(Accepted { job: JobId::from_number(9), tasks: submission.tasks, replayed: number > 1 })
+        Ok(AcceptedSubmission {
+            job: JobId::from_number(9),
+            tasks: submission.tasks,
+            replayed: number > 1,
+        })
     });
     let submit = async |key: &str| {
         let asked = rig.request(Method::POST, "/v1/jobs").header("idempotency-key", key);
@@ -153,13 +158,13 @@ async fn a_key_goes_to_the_writer_with_the_bodys_hash() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_the_writer_refuses_is_told() {
+async fn what_the_writer_refuses_is_reported() {
     let mut rig = Rig::start().await;
     let _taken = rig.answer_submits(|number, _| {
         Err(match number {
-            1 => PortError::KeyReused,
-            2 => PortError::Overloaded,
-            _ => PortError::Unavailable { reason: "the database doesn't answer".into() },
+            1 => RequestError::KeyReused,
+            2 => RequestError::Overloaded,
+            _ => RequestError::Unavailable { reason: "the database doesn't answer".into() },
         })
     });
 

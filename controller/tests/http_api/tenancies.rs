@@ -1,5 +1,5 @@
-//! The database itself refuses to give more of a shared slice away than there is, whatever a
-//! controller gone wrong may ask of it.
+//! The database itself refuses to give away more of a shared slice than there is, even if a faulty
+//! controller requests it.
 
 use sqlx::PgPool;
 
@@ -86,7 +86,7 @@ async fn no_compute_instance_has_two_live_attempts_and_none_is_shared_with_share
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn no_slice_has_two_tenancies_or_a_sharer_beside_an_exclusive_attempt() {
+async fn no_slice_has_two_tenancies_or_a_sharer_next_to_an_exclusive_attempt() {
     let rig = Rig::start().await;
     let pool = &rig.pool;
     tenancy(pool, 0, 50, GIB).await.unwrap();

@@ -6,7 +6,7 @@
 use crate::time::Nanos;
 use crate::waiting::{LaunchRequest, WaitingLaunches};
 
-/// Gaps up to this length are not worth filling: ε of Algorithm 1.
+/// Gaps up to this length are not filled: ε of Algorithm 1.
 pub const EPSILON: Nanos = Nanos::from_micros(100);
 
 /// Launches the best fit, subtracts its time from the gap, and repeats until nothing fits

@@ -15,10 +15,13 @@
 //! | *grant* | a lease: a budget of predicted kernel time that expires at a given time |
 //! | *early stop* | the holder launches before the predicted end of its gap: all grants end |
 //!
-//! Sources: Wu, "FIKIT: Priority-Based Real-time GPU Multi-tasking Scheduling with Kernel
-//! Identification" (cited as FIKIT); "MMK: a hybrid scheduling framework for fine-grained
-//! Multi-Instance GPU sharing" (MMK); Shen et al., "XSched: Preemptive Scheduling for Diverse
-//! XPUs", OSDI 2025 (XSched). Where the papers leave a question open, a doc comment states the
+//! Sources:
+//!
+//! - FIKIT: Wu, "FIKIT: Priority-Based Real-time GPU Multi-tasking Scheduling with Kernel Identification".
+//! - MMK: "MMK: a hybrid scheduling framework for fine-grained Multi-Instance GPU sharing".
+//! - XSched: Shen et al., "XSched: Preemptive Scheduling for Diverse XPUs", OSDI 2025.
+//!
+//! Where the papers leave a question open, a doc comment states the
 //! choice.
 
 #![forbid(unsafe_code)]

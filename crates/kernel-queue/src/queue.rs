@@ -123,7 +123,7 @@ impl KernelQueue {
         match self.tasks.iter_mut().find(|task| task.key == *key) {
             Some(task) => task.profile.merge(&profile),
             None => {
-                self.make_room_for_task();
+                self.free_place_for_task();
                 if self.tasks.len() < TASKS_MAX {
                     self.tasks.push(QueueTask { key: key.clone(), profile });
                 }
@@ -270,7 +270,7 @@ impl KernelQueue {
     }
 
     /// Removes a task without sessions if the table of tasks is full.
-    fn make_room_for_task(&mut self) {
+    fn free_place_for_task(&mut self) {
         if self.tasks.len() < TASKS_MAX {
             return;
         }

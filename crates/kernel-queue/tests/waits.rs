@@ -11,8 +11,8 @@ use tessera_kernel_queue::{
     QueueRules, SessionId, TaskProfile,
 };
 
-/// A holder that never pauses: kernels of 500 µs one after the other, for `span`; fillers ask
-/// again as soon as they were served. Returns the time that aged kernels took.
+/// A holder that never pauses: kernels of 500 µs one after the other, for `span`; fillers send
+/// another request as soon as they were served. Returns the time that aged kernels took.
 fn never_pausing(scene: &mut Scene, fillers: &[(u64, Nanos)], span: Nanos) -> Nanos {
     let mut cost = Nanos::ZERO;
     for (filler, _) in fillers {

@@ -297,6 +297,15 @@ text_id!(
     }
 );
 
+/// The identity of a node, as its certificate states it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NodeIdentity {
+    /// Its id.
+    pub id: NodeId,
+    /// Its name.
+    pub name: NodeName,
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

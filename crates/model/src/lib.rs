@@ -20,8 +20,8 @@ pub mod units;
 
 pub use gang::{GangMember, GangShape};
 pub use ids::{
-    AttemptId, BootId, ControllerId, DecisionId, GpuId, JobId, JobRef, NodeId, NodeName, PlanId,
-    SliceId, SubmissionId,
+    AttemptId, BootId, ControllerId, DecisionId, GpuId, JobId, JobRef, NodeId, NodeIdentity,
+    NodeName, PlanId, SliceId, SubmissionId,
 };
 pub use keep::RetentionTime;
 pub use units::{Bytes, Millis};

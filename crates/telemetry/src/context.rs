@@ -1,8 +1,8 @@
 //! W3C trace contexts as plain strings, so that they can travel in a database column, a frame or
 //! an environment variable.
 //!
-//! A span's ids are fixed when it is first entered, logged in, or asked for its context: set its
-//! parent right after making it.
+//! A span's ids are fixed when it is first entered, logged in, or when its context is read. So set
+//! its parent right after making it.
 
 use std::time::SystemTime;
 

@@ -147,7 +147,7 @@ pub fn init(service: &'static str) -> Result<TelemetryGuard, InitError> {
 /// itself. Its queue is bounded, and a full one drops spans instead of making anyone wait.
 fn tracer_provider(service: &'static str) -> Result<SdkTracerProvider, InitError> {
     let builder = SdkTracerProvider::builder().with_resource(resource(service));
-    if !wants_export() {
+    if !is_export_configured() {
         return Ok(builder.build());
     }
     let exporter = SpanExporter::builder()
@@ -159,7 +159,7 @@ fn tracer_provider(service: &'static str) -> Result<SdkTracerProvider, InitError
     Ok(builder.with_batch_exporter(exporter).build())
 }
 
-fn wants_export() -> bool {
+fn is_export_configured() -> bool {
     let set = |name| env::var(name).is_ok_and(|value| !value.is_empty());
     let is_value = |name, word| env::var(name).is_ok_and(|value| value.eq_ignore_ascii_case(word));
     (set("OTEL_EXPORTER_OTLP_ENDPOINT") || set("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"))

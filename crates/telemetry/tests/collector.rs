@@ -64,15 +64,15 @@ fn spans_reach_the_collector_joined_across_processes() {
     let submit = tracing::info_span!(names::span::SUBMIT, otel.kind = "server");
     let carried = context::traceparent(&submit).unwrap();
     drop(submit);
-    let cycle = tracing::info_span!(names::span::CYCLE);
-    context::link(&cycle, &carried);
+    let place = tracing::info_span!(names::span::PLACE);
+    context::link(&place, &carried);
     context::event(
-        &cycle,
+        &place,
         names::event::CANDIDATE_REJECTED,
         [(names::attribute::REASON, "taken".to_owned())],
     );
-    let cycle_ids = context::traceparent(&cycle).unwrap();
-    drop(cycle);
+    let place_ids = context::traceparent(&place).unwrap();
+    drop(place);
     let launch = tracing::info_span!(names::span::LAUNCH);
     context::set_parent(&launch, &carried);
     launch.in_scope(|| tracing::info!("launched"));
@@ -80,7 +80,7 @@ fn spans_reach_the_collector_joined_across_processes() {
     context::record(context::FinishedSpan {
         name: names::span::ATTEMPT,
         parent: Some(&carried),
-        links: &[&cycle_ids],
+        links: &[&place_ids],
         started: SystemTime::UNIX_EPOCH + Duration::from_secs(100),
         ended: SystemTime::UNIX_EPOCH + Duration::from_secs(250),
         attributes: vec![(names::attribute::JOB_ID, "7".to_owned())],
@@ -90,17 +90,17 @@ fn spans_reach_the_collector_joined_across_processes() {
 
     let mut got: Vec<Span> = spans.try_iter().collect();
     got.sort_by(|a, b| a.name.cmp(&b.name));
-    let [attempt, launch, submit, cycle] = got.as_slice() else {
+    let [attempt, launch, place, submit] = got.as_slice() else {
         panic!("four spans were made, these arrived: {got:?}");
     };
     assert!(carried.contains(&hex(&submit.trace_id)) && carried.contains(&hex(&submit.span_id)));
     assert_eq!((&launch.trace_id, &launch.parent_span_id), (&submit.trace_id, &submit.span_id));
     assert_eq!((&attempt.trace_id, &attempt.parent_span_id), (&submit.trace_id, &submit.span_id));
     assert_eq!(attempt.end_time_unix_nano - attempt.start_time_unix_nano, 150_000_000_000);
-    assert_eq!(attempt.links[0].span_id, cycle.span_id);
-    assert_ne!(cycle.trace_id, submit.trace_id);
-    assert_eq!(cycle.links[0].span_id, submit.span_id);
-    assert_eq!(cycle.events[0].name, names::event::CANDIDATE_REJECTED);
+    assert_eq!(attempt.links[0].span_id, place.span_id);
+    assert_ne!(place.trace_id, submit.trace_id);
+    assert_eq!(place.links[0].span_id, submit.span_id);
+    assert_eq!(place.events[0].name, names::event::CANDIDATE_REJECTED);
     assert_eq!(launch.events.len(), 1, "a log line is an event of its span");
 }
 

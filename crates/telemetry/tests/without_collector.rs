@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use tessera_telemetry::{context, names};
 
-#[expect(clippy::disallowed_methods, reason = "measures real time")]
+#[expect(clippy::disallowed_methods, reason = "measures the cost of a trace context")]
 #[test]
 fn spans_have_ids_without_a_collector() {
     let _guard = tessera_telemetry::init("telemetry-test").unwrap();

@@ -1,20 +1,15 @@
-//! The messages between controllers, agents and shepherds, and their transport.
+//! The transport of frames between controllers, agents and shims: QUIC with TLS 1.3.
 //!
-//! - [`frames`]: every message, as plain data.
-//! - [`kernel`]: the messages between preloaded shims and the kernel queue of their slice.
-//! - [`gate`]: the page of memory that both see beside it.
-//! - [`codec`]: bytes to messages and back; the only file that names bincode.
 //! - [`link`]: length-prefixed frames over a QUIC stream.
-//! - [`tls`]: the cluster's certificates, and the mutual TLS that every connection uses.
+//! - [`tls`]: the cluster's certificates, and the mutual TLS of all its connections.
+//! - [`endpoint`]: a controller's endpoint.
+//! - [`kernel_identity`]: the certificate of a kernel queue's endpoint, which shims pin.
+//!
+//! The frames are in `tessera-frames`, which the pure crates use without a transport.
 
 #![forbid(unsafe_code)]
 
-pub mod codec;
 pub mod endpoint;
-pub mod frames;
-pub mod gate;
-pub mod kernel;
+pub mod kernel_identity;
 pub mod link;
 pub mod tls;
-
-pub use frames::{ToAgent, ToController};

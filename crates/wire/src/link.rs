@@ -4,9 +4,7 @@ use std::io;
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-
-use crate::codec::{self, DecodeError, EncodeError, FRAME_BYTES_MAX};
-use crate::kernel::Kinds;
+use tessera_frames::codec::{self, DecodeError, EncodeError, FRAME_BYTES_MAX, FrameKinds};
 
 /// Why a frame could not be sent or received. Either way the stream is of no more use.
 #[derive(Debug, thiserror::Error)]
@@ -84,7 +82,7 @@ impl FrameWriter {
         self.flush().await
     }
 
-    /// Tells the peer that nothing more will come.
+    /// Ends the stream: nothing more is sent.
     pub fn finish(&mut self) {
         // Fails only if the stream was finished or reset before: then the peer knows already.
         let _ = self.stream.finish();
@@ -99,7 +97,7 @@ pub struct FrameReader {
     filled: usize,
 }
 
-/// How much is asked of the stream at once: several small frames arrive in one read.
+/// How much is read from the stream at once: several small frames arrive in one read.
 const READ_BYTES: usize = 16 * 1024;
 
 impl FrameReader {
@@ -132,7 +130,7 @@ impl FrameReader {
     /// # Errors
     ///
     /// [`LinkError`]: give the connection up.
-    pub async fn receive_known<T: DeserializeOwned + Kinds>(
+    pub async fn receive_known<T: DeserializeOwned + FrameKinds>(
         &mut self,
     ) -> Result<Option<T>, LinkError> {
         loop {
@@ -179,7 +177,7 @@ impl FrameReader {
     /// # Errors
     ///
     /// [`LinkError::Decode`]: give the connection up.
-    pub fn take_known<T: DeserializeOwned + Kinds>(&mut self) -> Result<Option<T>, LinkError> {
+    pub fn take_known<T: DeserializeOwned + FrameKinds>(&mut self) -> Result<Option<T>, LinkError> {
         while let Some(body) = self.whole()? {
             let length = body.len();
             let frame = codec::decode_known(body)?;
@@ -196,7 +194,7 @@ impl FrameReader {
         let Some((prefix, rest)) = self.buffer[..self.filled].split_first_chunk::<4>() else {
             return Ok(None);
         };
-        let length = usize::try_from(u32::from_be_bytes(*prefix)).unwrap_or(usize::MAX);
+        let length = u32::from_be_bytes(*prefix) as usize;
         if length > FRAME_BYTES_MAX {
             return Err(DecodeError::TooLarge { bytes: length }.into());
         }

@@ -3,6 +3,7 @@
 //! A node's identity is the URI in its certificate, `spiffe://tessera/node/<uuid>`; its name is
 //! the common name. Nothing in a frame can change either.
 
+use std::fmt::Display;
 use std::fs;
 use std::io::Write as _;
 use std::os::unix::fs::OpenOptionsExt as _;
@@ -18,12 +19,12 @@ use rcgen::{
 use rustls::RootCertStore;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use tessera_model::{NodeId, NodeName};
+use tessera_model::{NodeId, NodeIdentity};
 use time::OffsetDateTime;
 
-use crate::frames::ALPN;
-
-/// The name that a controller's certificate carries and agents ask for.
+/// The protocol's name in the TLS handshake (ALPN).
+pub const ALPN: &[u8] = b"tessera-agent/1";
+/// The name in a controller's certificate, which agents require.
 pub const CONTROLLER_NAME: &str = "controller.tessera";
 const NODE_URI: &str = "spiffe://tessera/node/";
 const CONTROLLER_URI: &str = "spiffe://tessera/controller";
@@ -104,15 +105,6 @@ impl std::fmt::Debug for Identity {
     }
 }
 
-/// Who a peer is, by its certificate.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NodeIdentity {
-    /// Its id.
-    pub id: NodeId,
-    /// Its name.
-    pub name: NodeName,
-}
-
 impl Authority {
     /// Makes a new authority.
     ///
@@ -135,8 +127,8 @@ impl Authority {
     ///
     /// [`TlsError::Write`].
     pub fn save(&self, folder: &Path) -> Result<(), TlsError> {
-        write_private(&folder.join("ca.key"), &self.issuer.key().serialize_pem())?;
-        write_private(&folder.join("ca.pem"), &self.issuer.pem())
+        write_private(&folder.join("ca.key"), self.issuer.key().serialize_pem().as_bytes())?;
+        write_private(&folder.join("ca.pem"), self.issuer.pem().as_bytes())
     }
 
     /// Signs a controller's certificate.
@@ -206,10 +198,14 @@ impl Identity {
     ///
     /// [`TlsError::Write`].
     pub fn save(&self, folder: &Path) -> Result<(), TlsError> {
-        write_private(&folder.join("key.pem"), &self.key)?;
-        write_private(&folder.join("cert.pem"), &self.certificate)?;
+        write_private(&folder.join("key.pem"), self.key.as_bytes())?;
+        write_private(&folder.join("cert.pem"), self.certificate.as_bytes())?;
         let authority = folder.join("ca.pem");
-        if authority.exists() { Ok(()) } else { write_private(&authority, &self.authority) }
+        if authority.exists() {
+            Ok(())
+        } else {
+            write_private(&authority, self.authority.as_bytes())
+        }
     }
 
     /// Reads what [`Self::save`] wrote.
@@ -237,14 +233,13 @@ impl Identity {
             Arc::clone(&provider),
         )
         .build()
-        .map_err(|cause| TlsError::Refused(rustls::Error::General(cause.to_string())))?;
+        .map_err(refused)?;
         let mut tls = rustls::ServerConfig::builder_with_provider(provider)
             .with_protocol_versions(&[&rustls::version::TLS13])?
             .with_client_cert_verifier(verifier)
             .with_single_cert(self.chain()?, self.private_key()?)?;
         tls.alpn_protocols = vec![ALPN.to_vec()];
-        let quic = QuicServerConfig::try_from(tls)
-            .map_err(|cause| TlsError::Refused(rustls::Error::General(cause.to_string())))?;
+        let quic = QuicServerConfig::try_from(tls).map_err(refused)?;
         let mut server = quinn::ServerConfig::with_crypto(Arc::new(quic));
         server.transport_config(transport());
         // More than these many half-open connections are a flood, not a cluster.
@@ -264,8 +259,7 @@ impl Identity {
             .with_root_certificates(self.roots()?)
             .with_client_auth_cert(self.chain()?, self.private_key()?)?;
         tls.alpn_protocols = vec![ALPN.to_vec()];
-        let quic = QuicClientConfig::try_from(tls)
-            .map_err(|cause| TlsError::Refused(rustls::Error::General(cause.to_string())))?;
+        let quic = QuicClientConfig::try_from(tls).map_err(refused)?;
         let mut client = quinn::ClientConfig::new(Arc::new(quic));
         client.transport_config(transport());
         Ok(client)
@@ -364,7 +358,13 @@ fn read(path: &Path) -> Result<String, TlsError> {
         .map_err(|cause| TlsError::Read { path: path.display().to_string(), cause })
 }
 
-fn write_private(path: &Path, text: &str) -> Result<(), TlsError> {
+/// Returns the error for a part of the settings that the TLS library refused.
+pub(crate) fn refused(cause: impl Display) -> TlsError {
+    TlsError::Refused(rustls::Error::General(cause.to_string()))
+}
+
+/// Writes a file that only its owner can read, and creates its folder.
+pub(crate) fn write_private(path: &Path, bytes: &[u8]) -> Result<(), TlsError> {
     let write = || {
         if let Some(folder) = path.parent() {
             fs::create_dir_all(folder)?;
@@ -375,7 +375,7 @@ fn write_private(path: &Path, text: &str) -> Result<(), TlsError> {
             .truncate(true)
             .mode(0o600)
             .open(path)?;
-        file.write_all(text.as_bytes())?;
+        file.write_all(bytes)?;
         file.sync_all()
     };
     write().map_err(|cause| TlsError::Write { path: path.display().to_string(), cause })

@@ -1,5 +1,6 @@
 //! Frames over real QUIC, and who gets in.
 
+#[path = "../../frames/tests/samples/mod.rs"]
 mod samples;
 
 use std::path::Path;
@@ -7,14 +8,12 @@ use std::path::Path;
 use proptest::strategy::{Strategy as _, ValueTree as _};
 use proptest::test_runner::TestRunner;
 use tempfile::TempDir;
-use tessera_model::NodeId;
-use tessera_wire::codec::{DecodeError, encode};
+use tessera_frames::cluster::{ToAgent, ToController};
+use tessera_frames::codec::{DecodeError, encode};
+use tessera_model::{NodeId, NodeIdentity};
 use tessera_wire::endpoint::listen;
 use tessera_wire::link::{FrameReader, FrameWriter, LinkError};
-use tessera_wire::tls::{
-    Authority, CONTROLLER_NAME, Identity, NodeIdentity, TlsError, issue_node, peer_node,
-};
-use tessera_wire::{ToAgent, ToController};
+use tessera_wire::tls::{Authority, CONTROLLER_NAME, Identity, TlsError, issue_node, peer_node};
 use time::OffsetDateTime;
 
 struct Ca {
@@ -22,7 +21,7 @@ struct Ca {
     authority: Authority,
 }
 
-#[expect(clippy::disallowed_methods, reason = "measures real time")]
+#[expect(clippy::disallowed_methods, reason = "certificates are valid from now on")]
 fn ca() -> Ca {
     let folder = tempfile::tempdir().unwrap();
     let authority = Authority::create(OffsetDateTime::now_utc()).unwrap();
@@ -30,7 +29,7 @@ fn ca() -> Ca {
     Ca { folder, authority }
 }
 
-#[expect(clippy::disallowed_methods, reason = "measures real time")]
+#[expect(clippy::disallowed_methods, reason = "certificates are valid from now on")]
 fn node(folder: &Path) -> (NodeIdentity, Identity) {
     let node =
         NodeIdentity { id: NodeId::from_uuid(uuid::Uuid::new_v4()), name: "n1".parse().unwrap() };
@@ -38,7 +37,7 @@ fn node(folder: &Path) -> (NodeIdentity, Identity) {
     (node, identity)
 }
 
-#[expect(clippy::disallowed_methods, reason = "measures real time")]
+#[expect(clippy::disallowed_methods, reason = "certificates are valid from now on")]
 fn controller(ca: &Ca) -> quinn::Endpoint {
     let identity = ca.authority.controller(OffsetDateTime::now_utc()).unwrap();
     listen(&identity, "127.0.0.1:0".parse().unwrap()).unwrap()
@@ -116,7 +115,7 @@ async fn a_controller_of_another_authority_is_refused_by_its_nodes() {
     assert!(refused.is_err());
 }
 
-#[expect(clippy::disallowed_methods, reason = "measures real time")]
+#[expect(clippy::disallowed_methods, reason = "certificates are valid from now on")]
 #[tokio::test]
 async fn a_controllers_certificate_is_no_nodes() {
     let ca = ca();
@@ -155,7 +154,7 @@ async fn a_peer_without_a_certificate_is_refused() {
         .unwrap()
         .with_root_certificates(roots)
         .with_no_client_auth();
-    tls.alpn_protocols = vec![tessera_wire::frames::ALPN.to_vec()];
+    tls.alpn_protocols = vec![tessera_wire::tls::ALPN.to_vec()];
     let quic = quinn::crypto::rustls::QuicClientConfig::try_from(tls).unwrap();
     let mut client = quinn::Endpoint::client("127.0.0.1:0".parse().unwrap()).unwrap();
     client.set_default_client_config(quinn::ClientConfig::new(std::sync::Arc::new(quic)));
@@ -285,7 +284,7 @@ fn on_its_own(
     (runtime, address)
 }
 
-#[expect(clippy::disallowed_methods, reason = "measures real time")]
+#[expect(clippy::disallowed_methods, reason = "certificates are valid from now on")]
 #[test]
 fn an_agent_learns_at_once_that_its_controller_was_killed_and_started_again() {
     let ca = ca();

@@ -16,11 +16,12 @@ mod tests;
 
 use std::collections::BTreeMap;
 
+use tessera_frames::cluster::{
+    AttemptReport, AttemptStatus, ExitRecord, LaunchOrder, StopCause, ToController,
+};
 use tessera_model::life::Outcome;
 use tessera_model::mig::Slot;
 use tessera_model::{AttemptId, GpuId, Millis};
-use tessera_wire::ToController;
-use tessera_wire::frames::{AttemptReport, AttemptStatus, ExitRecord, LaunchOrder, StopCause};
 
 use super::ledger::{AttemptFacts, JournalRecord, Tombstones};
 use super::telemetry::meter::GpuTenancy;

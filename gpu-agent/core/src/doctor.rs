@@ -8,8 +8,8 @@ mod machine;
 mod tests;
 
 use serde::{Deserialize, Serialize};
+use tessera_frames::cluster::{FINDINGS_MAX, Finding, FindingLevel};
 use tessera_model::{Bytes, Millis};
-use tessera_wire::frames::{FINDINGS_MAX, Finding, FindingLevel};
 
 use crate::nvml::error::NvmlCallError;
 

@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
+use tessera_frames::cluster::{GangPosition, GpuReport, LaunchOrder, MigReport};
 use tessera_model::NodeName;
 use tessera_model::life::Outcome;
 use tessera_model::mig::compute::memory_share;
-use tessera_wire::frames::{GangPosition, GpuReport, LaunchOrder, MigReport};
 
 /// What the node itself brings in.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -191,9 +191,9 @@ const fn restart_word(reason: Outcome) -> &'static str {
 mod tests {
     use super::*;
     use crate::attempts::testing::{gpu, order};
+    use tessera_frames::cluster::ComputeInstanceReport;
     use tessera_model::Bytes;
     use tessera_model::mig::compute::ComputeSlot;
-    use tessera_wire::frames::ComputeInstanceReport;
 
     fn built(order: &LaunchOrder) -> BTreeMap<String, String> {
         let around = NodeEnvironment {

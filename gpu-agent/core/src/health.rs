@@ -2,11 +2,11 @@
 //! again and again is quarantined. Pure.
 
 use serde::{Deserialize, Serialize};
-use tessera_model::mig::Slot;
-use tessera_model::{AttemptId, BootId, Millis};
-use tessera_wire::frames::{
+use tessera_frames::cluster::{
     FAULT_ATTEMPTS_MAX, FAULTS_MAX, FaultAction, FaultCause, GpuFault, Quarantine,
 };
+use tessera_model::mig::Slot;
+use tessera_model::{AttemptId, BootId, Millis};
 
 /// Equal faults that come within this time of each other are one.
 const SAME_WITHIN: Millis = Millis::from_secs(60);

@@ -6,10 +6,10 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use serde::{Deserialize, Serialize};
+use tessera_frames::cluster::ExitRecord;
+use tessera_frames::codec::{self, EncodeError};
 use tessera_model::mig::Slot;
 use tessera_model::{AttemptId, GpuId, JobId};
-use tessera_wire::codec::{self, EncodeError};
-use tessera_wire::frames::ExitRecord;
 
 /// First bytes of a journal; the digit is the version of its format.
 pub const HEADER: [u8; 8] = *b"TSRJRNL1";

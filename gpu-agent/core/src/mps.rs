@@ -4,10 +4,10 @@ pub mod daemon_output;
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use tessera_frames::cluster::ExitRecord;
 use tessera_model::AttemptId;
 use tessera_model::life::Outcome;
 use tessera_model::share::{MpsShare, SHARERS_MAX, SmPercent};
-use tessera_wire::frames::ExitRecord;
 
 /// Most processes of which it is remembered whose they are: 48 contexts, and their successors.
 const CLIENTS_MAX: usize = 4096;

@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
+use tessera_frames::cluster::LaunchOrder;
 use tessera_model::{JobId, NodeName};
-use tessera_wire::frames::LaunchOrder;
 
 /// Returns the absolute path that `pattern` names.
 ///
@@ -54,7 +54,7 @@ fn flat(name: &str) -> String {
 mod tests {
     use super::*;
     use crate::attempts::testing::order;
-    use tessera_wire::frames::ArrayPosition;
+    use tessera_frames::cluster::ArrayPosition;
 
     fn expanded(pattern: &str) -> String {
         let order = LaunchOrder {

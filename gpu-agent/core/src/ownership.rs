@@ -5,10 +5,10 @@
 //! had and makes it again; what it never had, and what somebody uses, it leaves alone.
 
 use serde::{Deserialize, Serialize};
+use tessera_frames::cluster::MigReport;
 use tessera_model::mig::compute::Cut;
 use tessera_model::mig::{Geometry, PlanStep, Slot};
 use tessera_model::{BootId, SliceId};
-use tessera_wire::frames::MigReport;
 
 use crate::nvml::facts::{GpuFacts, InstanceFacts};
 
@@ -262,10 +262,10 @@ impl InstanceOwnership {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+    use tessera_frames::cluster::ComputeInstanceReport;
     use tessera_model::Bytes;
     use tessera_model::mig::catalog;
     use tessera_model::mig::compute::ComputeSlot;
-    use tessera_wire::frames::ComputeInstanceReport;
 
     use crate::nvml::facts::InstanceUser;
 

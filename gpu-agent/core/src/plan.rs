@@ -4,11 +4,11 @@
 //! so that a plan may be repeated after a crash; and an instance that any process uses is never
 //! touched (P7). Afterwards what the driver then reports of that place is compared with the goal.
 
+use tessera_frames::cluster::PlanEnd;
 use tessera_model::Millis;
 use tessera_model::backoff::Backoff;
 use tessera_model::mig::compute::Cut;
 use tessera_model::mig::{PlanStep, Slot};
-use tessera_wire::frames::PlanEnd;
 
 use crate::nvml::error::ErrorHandling;
 

@@ -3,10 +3,10 @@
 pub mod verdict;
 
 use serde::{Deserialize, Serialize};
+use tessera_frames::cluster::{AttemptStatus, ExitRecord};
 use tessera_model::life::Outcome;
 use tessera_model::mig::Slot;
 use tessera_model::{AttemptId, Bytes, GpuId, JobId, Millis};
-use tessera_wire::frames::{AttemptStatus, ExitRecord};
 
 /// The attempt of a shepherd.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -4,7 +4,7 @@
 //!
 //! NVIDIA's catalogue of XIDs, docs.nvidia.com/deploy/xid-errors, by its resolution buckets.
 
-use tessera_wire::frames::FaultAction;
+use tessera_frames::cluster::FaultAction;
 
 use FaultAction::{Record, ResetGpu, RestartApp, RestartNode};
 

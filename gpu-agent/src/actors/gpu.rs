@@ -152,7 +152,7 @@ fn refusal(order: &GpuOrder) -> Option<GpuEvent> {
         GpuOrder::Apply(order) => Some(GpuEvent::PlanEnded {
             gpu: order.gpu.clone(),
             plan: order.plan,
-            end: tessera_wire::frames::PlanEnd::Refused { reason },
+            end: tessera_frames::cluster::PlanEnd::Refused { reason },
         }),
         GpuOrder::SetMigMode { gpu, .. } => {
             Some(GpuEvent::MigModeEnded { gpu: gpu.clone(), problem: Some(reason) })

@@ -3,9 +3,9 @@
 
 use std::time::Duration;
 
+use tessera_frames::cluster::{FaultAction, FaultCause};
 use tessera_model::mig::Slot;
 use tessera_model::{AttemptId, Millis};
-use tessera_wire::frames::{FaultAction, FaultCause};
 
 use super::managed::ManagedGpu;
 use crate::messages::gpu::{AttemptFault, ErrorSource, GpuAddress, GpuEvent, ReportedError};

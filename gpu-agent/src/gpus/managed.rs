@@ -4,12 +4,12 @@ use std::collections::{BTreeMap, VecDeque};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use tessera_model::mig::Slot;
-use tessera_model::{BootId, GpuId, Millis};
-use tessera_wire::frames::{
+use tessera_frames::cluster::{
     FaultAction, FaultCause, GpuHealth, GpuReport, InstanceReport, InstanceTrouble, MigReport,
     Quarantine,
 };
+use tessera_model::mig::Slot;
+use tessera_model::{BootId, GpuId, Millis};
 use tokio::sync::mpsc;
 
 use super::file::{self, GpuFile, GpuFileWriter};

@@ -4,7 +4,6 @@ use std::error::Error as _;
 
 use tessera_model::mig::{PlanStep, Slot};
 use tessera_telemetry::{context, names};
-use tessera_wire::frames::{MigReport, PlanEnd, PlanOrder};
 use tracing::Instrument as _;
 
 use super::file::{GpuFile, SupersededPlan};

@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::thread::JoinHandle;
 
 use tessera_wire::endpoint::ListenError;
-use tessera_wire::kernel::identity::KernelIdentity;
+use tessera_wire::kernel_identity::KernelIdentity;
 use tessera_wire::tls::TlsError;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::LocalSet;

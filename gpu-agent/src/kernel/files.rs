@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use tessera_kernel_queue::TaskKey;
 use tessera_model::spec::{Class, Priority};
 use tessera_model::{AttemptId, SliceId};
-use tessera_wire::kernel::identity::{from_hex, to_hex};
+use tessera_wire::kernel_identity::{from_hex, to_hex};
 
 use super::Token;
 use tessera_agent_core::kernel::Admission;

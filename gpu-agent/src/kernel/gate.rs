@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
 
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+use tessera_frames::gate::{GATE_BYTES, GatePage};
 use tessera_model::SliceId;
-use tessera_wire::gate::{GATE_BYTES, GatePage};
 
 /// Returns the path of a slice's page.
 pub fn path(folder: &Path, slice: &SliceId) -> PathBuf {

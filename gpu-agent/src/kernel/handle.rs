@@ -5,9 +5,9 @@ use std::io;
 use std::net::SocketAddr;
 
 use rand::TryRngCore as _;
+use tessera_frames::kernel::variables;
 use tessera_model::AttemptId;
-use tessera_wire::kernel::identity::{Fingerprint, to_hex};
-use tessera_wire::kernel::variables;
+use tessera_wire::kernel_identity::{Fingerprint, to_hex};
 use tokio::sync::mpsc;
 
 use super::{KernelOrder, KernelSettings, SharedNumbers, Token, files, gate};

@@ -2,7 +2,7 @@
 
 use std::cell::{Cell, RefCell};
 
-use tessera_wire::kernel::{SessionEnd, ToShim};
+use tessera_frames::kernel::{SessionEnd, ToShim};
 use tokio::sync::Notify;
 
 /// Most frames that wait for one shim. The session of a shim that does not read for so long is ended.

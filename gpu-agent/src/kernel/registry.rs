@@ -5,13 +5,13 @@
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use tessera_kernel_queue::{Epoch, GateState, Nanos, SessionId};
-use tessera_model::{AttemptId, SliceId};
-use tessera_wire::gate::{HEARTBEAT_EVERY, IDLE_HEARTBEAT_EVERY};
-use tessera_wire::kernel::{
+use tessera_frames::gate::{HEARTBEAT_EVERY, IDLE_HEARTBEAT_EVERY};
+use tessera_frames::kernel::{
     Farewell, PROTOCOL_VERSION, PROTOCOL_VERSION_MIN, SessionEnd, ShimHello, ShimRecord,
     ShimWelcome, ToShim,
 };
+use tessera_kernel_queue::{Epoch, GateState, Nanos, SessionId};
+use tessera_model::{AttemptId, SliceId};
 use tokio::sync::mpsc;
 
 use super::gate::{self, MappedGate};

@@ -4,8 +4,8 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::time::Duration;
 
+use tessera_frames::kernel::{Farewell, RECORDS_MAX, SessionEnd, ShimHello, ToQueue, ToShim};
 use tessera_kernel_queue::SessionId;
-use tessera_wire::kernel::{Farewell, RECORDS_MAX, SessionEnd, ShimHello, ToQueue, ToShim};
 use tessera_wire::link::{FrameReader, FrameWriter, LinkError};
 
 use super::outbox::FrameOutbox;

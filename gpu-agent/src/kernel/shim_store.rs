@@ -8,7 +8,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-use tessera_wire::kernel::identity::{sha256, to_hex};
+use tessera_wire::kernel_identity::{sha256, to_hex};
 
 use super::files::folder;
 

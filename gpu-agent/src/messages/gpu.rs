@@ -1,8 +1,8 @@
 //! Messages between the node, its GPUs and the sources of driver errors.
 
+use tessera_frames::cluster::{FaultAction, FaultCause, GpuReport, PlanEnd, PlanOrder};
 use tessera_model::mig::Slot;
 use tessera_model::{AttemptId, GpuId, Millis, PlanId};
-use tessera_wire::frames::{FaultAction, FaultCause, GpuReport, PlanEnd, PlanOrder};
 
 /// From the node to its GPUs.
 #[derive(Clone, Debug, PartialEq)]

@@ -1,8 +1,8 @@
 //! Messages between the node and the slices that attempts share.
 
+use tessera_frames::cluster::ExitRecord;
 use tessera_model::share::MpsShare;
 use tessera_model::{AttemptId, SliceId};
-use tessera_wire::frames::ExitRecord;
 
 /// Orders that may wait: as many as attempts.
 pub const MPS_ORDERS_MAX: usize = 4096;

@@ -1,8 +1,8 @@
 //! Messages from the node to the sampling of its GPUs.
 
 use tessera_agent_core::telemetry::meter::GpuTenancy;
+use tessera_frames::cluster::GpuReport;
 use tessera_model::AttemptId;
-use tessera_wire::frames::GpuReport;
 
 /// Events that may wait: two for each attempt that a node can hold at once.
 pub const TELEMETRY_EVENTS_MAX: usize = 8_192;

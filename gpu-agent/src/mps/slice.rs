@@ -6,9 +6,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+use tessera_frames::cluster::ExitRecord;
 use tessera_model::share::MpsShare;
 use tessera_model::{AttemptId, BootId, SliceId};
-use tessera_wire::frames::ExitRecord;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 

@@ -1,7 +1,7 @@
 //! What faults of GPUs do to attempts.
 
+use tessera_frames::cluster::{FaultAction, FaultCause};
 use tessera_model::AttemptId;
-use tessera_wire::frames::{FaultAction, FaultCause};
 
 use super::AgentNode;
 use crate::messages::gpu::{AttemptFault, GpuOrder};

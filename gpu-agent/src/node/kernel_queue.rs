@@ -5,11 +5,11 @@ mod reports;
 
 use std::collections::BTreeMap;
 
+use tessera_frames::cluster::{KernelQueueSpec, LaunchOrder, ProfilePiece};
 use tessera_kernel_queue::TaskKey;
 use tessera_model::AttemptId;
 use tessera_model::life::Outcome;
 use tessera_model::share::{MpsShare, SmPercent};
-use tessera_wire::frames::{KernelQueueSpec, LaunchOrder, ProfilePiece};
 
 pub(super) use reports::KernelReports;
 

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, TcpListener};
 use std::path::PathBuf;
 
+use tessera_frames::cluster::{GpuHealth, InstanceTrouble, LaunchOrder, MigReport};
 use tessera_model::life::Outcome;
 use tessera_model::spec::{JobProgram, OutputPaths, RunSpec};
-use tessera_wire::frames::{GpuHealth, InstanceTrouble, LaunchOrder, MigReport};
 
 use super::AgentNode;
 use crate::shepherd::files;

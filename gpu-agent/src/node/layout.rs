@@ -2,10 +2,9 @@
 
 use std::collections::BTreeSet;
 
+use tessera_frames::cluster::{PlanEnd, PlanOrder, ToController};
 use tessera_model::GpuId;
 use tessera_model::mig::{PlanStep, Slot};
-use tessera_wire::ToController;
-use tessera_wire::frames::{PlanEnd, PlanOrder};
 
 use super::AgentNode;
 use crate::messages::gpu::{GpuEvent, GpuOrder};

@@ -4,9 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::time::SystemTime;
 
+use tessera_frames::cluster::ExitRecord;
 use tessera_model::life::Outcome;
 use tessera_model::{AttemptId, Millis};
-use tessera_wire::frames::ExitRecord;
 use tokio::sync::{mpsc, oneshot};
 
 use super::{AgentNode, FatalRefusal, NodeFacts};

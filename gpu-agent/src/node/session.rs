@@ -2,10 +2,10 @@
 
 use std::net::IpAddr;
 
+use tessera_frames::cluster::ToController;
+use tessera_frames::cluster::{Hello, PROTOCOL_VERSION, Welcome};
 use tessera_model::lease::LeaseTerms;
 use tessera_model::{ControllerId, Millis, NodeName};
-use tessera_wire::ToController;
-use tessera_wire::frames::{Hello, PROTOCOL_VERSION, Welcome};
 use tokio::sync::mpsc;
 
 use super::{AgentNode, FatalRefusal};

@@ -1,9 +1,9 @@
 //! Attempts that share a slice: not started before the slice serves, and judged before their
 //! ends are reported.
 
+use tessera_frames::cluster::{ExitRecord, LaunchOrder, StopCause};
 use tessera_model::AttemptId;
 use tessera_model::life::Outcome;
-use tessera_wire::frames::{ExitRecord, LaunchOrder, StopCause};
 
 use super::AgentNode;
 use crate::messages::mps::{MpsEvent, MpsOrder, SharerRequest};

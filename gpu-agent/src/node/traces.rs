@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use tessera_frames::cluster::{ExitRecord, LaunchOrder};
 use tessera_model::life::Outcome;
 use tessera_model::{AttemptId, Millis};
 use tessera_telemetry::context::{self, FinishedSpan};
 use tessera_telemetry::{exporting, names};
-use tessera_wire::frames::{ExitRecord, LaunchOrder};
 use tracing::Span;
 
 use tessera_agent_core::ledger::AttemptFacts;

@@ -4,10 +4,10 @@ use nvml_wrapper_sys::bindings::{
     NVML_COMPUTE_INSTANCE_PROFILE_COUNT, NVML_GPU_INSTANCE_PROFILE_COUNT, nvmlComputeInstance_t,
     nvmlComputeInstanceInfo_t, nvmlDevice_t, nvmlGpuInstance_t, nvmlGpuInstanceProfileInfo_t,
 };
+use tessera_frames::cluster::{ComputeInstanceReport, MigReport};
 use tessera_model::mig::compute::ComputeSlot;
 use tessera_model::mig::{Geometry, MediaEngines, Profile, ProfileId, ProfileName, Slot};
 use tessera_model::{Bytes, GpuId};
-use tessera_wire::frames::{ComputeInstanceReport, MigReport};
 
 use super::calls::NvmlLibrary;
 use tessera_agent_core::nvml::error::{ErrorHandling, NvmlCallError, return_code};

@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use nvml_wrapper_sys::bindings::nvmlDevice_t;
 use rustix::process::{Signal, set_parent_process_death_signal};
+use tessera_frames::cluster::MigReport;
 use tessera_model::GpuId;
 use tessera_model::mig::{Geometry, ProfileId, Slot};
-use tessera_wire::frames::MigReport;
 
 use super::calls::NvmlLibrary;
 use super::messages::{NvmlReply, NvmlRequest};

@@ -6,8 +6,8 @@ use std::io::{Read as _, Seek as _, SeekFrom};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
+use tessera_frames::cluster::LogStream;
 use tessera_model::AttemptId;
-use tessera_wire::frames::LogStream;
 
 use super::files;
 

@@ -2,8 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
+use tessera_frames::cluster::LogStream;
 use tessera_model::AttemptId;
-use tessera_wire::frames::LogStream;
 
 /// Where output goes that nobody reads: nothing is kept of it, not even a link.
 pub const NOWHERE: &str = "/dev/null";

@@ -8,10 +8,10 @@ use std::path::Path;
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 use tessera_agent_core::shepherd::verdict::{Evidence, Signalled, exit_of, verdict};
 use tessera_agent_core::shepherd::{HeldAttempt, never_ran_at};
+use tessera_frames::cluster::{AttemptStatus, ExitRecord, StopCause};
 use tessera_model::life::{Outcome, ProgramExit};
 use tessera_model::share::CheckpointSignal;
 use tessera_model::{Bytes, Millis};
-use tessera_wire::frames::{AttemptStatus, ExitRecord, StopCause};
 
 use super::error_output::ErrorOutput;
 use super::group::{Group, sweep};

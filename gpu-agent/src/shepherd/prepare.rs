@@ -8,9 +8,9 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
+use tessera_frames::cluster::LogStream;
 use tessera_model::life::Outcome;
 use tessera_model::spec::JobProgram;
-use tessera_wire::frames::LogStream;
 
 use super::files;
 use super::protocol::SpawnOrder;

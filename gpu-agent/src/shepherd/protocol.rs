@@ -3,10 +3,10 @@
 
 use serde::{Deserialize, Serialize};
 use tessera_agent_core::shepherd::{HeldAttempt, KillReason};
+use tessera_frames::cluster::{ExitRecord, StopCause};
 use tessera_model::mig::Slot;
 use tessera_model::spec::RunSpec;
 use tessera_model::{AttemptId, GpuId, JobId, Millis};
-use tessera_wire::frames::{ExitRecord, StopCause};
 use uuid::Uuid;
 
 use crate::sys::identity::ProcessIdentity;

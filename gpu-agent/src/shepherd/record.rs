@@ -7,9 +7,9 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
+use tessera_frames::cluster::ExitRecord;
+use tessera_frames::codec;
 use tessera_model::{AttemptId, JobId};
-use tessera_wire::codec;
-use tessera_wire::frames::ExitRecord;
 
 use super::files::folder;
 

@@ -13,8 +13,8 @@ use rustix::time::{
     Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create,
     timerfd_settime,
 };
+use tessera_frames::cluster::AttemptStatus;
 use tessera_model::{AttemptId, BootId, Millis};
-use tessera_wire::frames::AttemptStatus;
 use uuid::Uuid;
 
 use super::group::Group;

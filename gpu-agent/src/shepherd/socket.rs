@@ -7,7 +7,7 @@ use std::os::unix::net::UnixStream;
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use tessera_wire::codec::{self, FRAME_BYTES_MAX};
+use tessera_frames::codec::{self, FRAME_BYTES_MAX};
 
 /// One connection to an agent.
 #[derive(Debug)]

@@ -1,9 +1,9 @@
 //! The node's figures as Prometheus reads them. No ids of jobs or processes in labels: the
 //! number of series has a bound.
 
+use tessera_frames::cluster::GpuFigures;
 use tessera_telemetry::exposition::{Exposition, MetricKind, count};
 use tessera_telemetry::names::metric;
-use tessera_wire::frames::GpuFigures;
 
 use super::state::TelemetryState;
 use crate::kernel::{self, SharedNumbers};

@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use tessera_model::{AttemptId, BootId, Bytes, GpuId, Millis};
-use tessera_wire::frames::{
+use tessera_frames::cluster::{
     ATTEMPT_FIGURES_MAX, AttemptFigures, AttemptUsage, GpuFigures, GpuReport, SLICES_MAX,
     SliceFigures,
 };
+use tessera_model::{AttemptId, BootId, Bytes, GpuId, Millis};
 
 use crate::messages::telemetry::TELEMETRY_EVENTS_MAX;
 use crate::nvml::counts::RequestCounts;

@@ -8,17 +8,18 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
+use tessera_frames::cluster::{
+    AttemptStatus, ExitRecord, GpuReport, Hello, LaunchOrder, LogReply, LogRequest, LogStream,
+    PROTOCOL_VERSION, PlanEnd, PlanOrder, ToAgent, ToController, Welcome,
+};
 use tessera_model::lease::LeaseTerms;
 use tessera_model::mig::{PlanStep, Slot};
 use tessera_model::spec::{JobProgram, OutputPaths, RunSpec};
-use tessera_model::{AttemptId, ControllerId, GpuId, JobId, Millis, NodeId, PlanId, SliceId};
-use tessera_wire::frames::{
-    AttemptStatus, ExitRecord, GpuReport, Hello, LaunchOrder, LogReply, LogRequest, LogStream,
-    PROTOCOL_VERSION, PlanEnd, PlanOrder, Welcome,
+use tessera_model::{
+    AttemptId, ControllerId, GpuId, JobId, Millis, NodeId, NodeIdentity, PlanId, SliceId,
 };
 use tessera_wire::link::{FrameReader, FrameWriter};
-use tessera_wire::tls::{Authority, NodeIdentity, issue_node};
-use tessera_wire::{ToAgent, ToController};
+use tessera_wire::tls::{Authority, issue_node};
 use tokio::sync::mpsc;
 
 /// Longer than anything here takes, even on a busy machine.

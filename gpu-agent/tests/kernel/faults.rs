@@ -4,9 +4,9 @@ use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
 use tessera_agent::sys::clock::monotonic_now;
+use tessera_frames::codec;
+use tessera_frames::kernel::{RECORDS_MAX, SessionEnd, ShimRecord, ToQueue, ToShim, variables};
 use tessera_kernel_queue::{Epoch, KernelIndex, Nanos, Role};
-use tessera_wire::codec;
-use tessera_wire::kernel::{RECORDS_MAX, SessionEnd, ShimRecord, ToQueue, ToShim, variables};
 
 use crate::rig::{Attempt, HelloOverrides, Rig, Shim, dial};
 

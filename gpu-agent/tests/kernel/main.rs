@@ -6,9 +6,9 @@ mod rig;
 use rig::{HelloOverrides, Rig, Shim, kernel};
 use tessera_agent::kernel::KernelEvent;
 use tessera_agent::sys::clock::monotonic_now;
+use tessera_frames::kernel::{PROTOCOL_VERSION, SessionEnd, ShimRecord, ToShim};
 use tessera_kernel_queue::lease::GrantKind;
 use tessera_kernel_queue::{KernelIndex, Nanos, Role};
-use tessera_wire::kernel::{PROTOCOL_VERSION, SessionEnd, ShimRecord, ToShim};
 
 #[tokio::test]
 async fn the_highest_is_the_holder_and_others_fill_until_it_leaves() {

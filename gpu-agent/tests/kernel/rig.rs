@@ -11,16 +11,15 @@ use tessera_agent::kernel::{
 };
 use tessera_agent::sys::clock::monotonic_now;
 use tessera_agent_core::kernel::Admission;
+use tessera_frames::kernel::{
+    Farewell, PROTOCOL_VERSION, ShimHello, ShimRecord, ShimWelcome, ToQueue, ToShim, variables,
+};
 use tessera_kernel_queue::{
     Dims, Grant, KernelId, KernelIndex, KernelSample, Nanos, QueueRules, Role, TaskKey, TaskProfile,
 };
 use tessera_model::spec::{Class, Priority};
 use tessera_model::{AttemptId, SliceId};
-use tessera_wire::kernel::identity::{Fingerprint, from_hex, pinned_client};
-use tessera_wire::kernel::{
-    Farewell, PROTOCOL_VERSION, SERVER_NAME, ShimHello, ShimRecord, ShimWelcome, ToQueue, ToShim,
-    variables,
-};
+use tessera_wire::kernel_identity::{Fingerprint, SERVER_NAME, from_hex, pinned_client};
 use tessera_wire::link::{FrameReader, FrameWriter};
 use tokio::sync::mpsc;
 

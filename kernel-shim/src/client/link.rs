@@ -4,10 +4,10 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
-use tessera_wire::kernel::{
-    PROTOCOL_VERSION, PROTOCOL_VERSION_MIN, SERVER_NAME, ShimHello, ShimRecord, ShimWelcome,
-    ToQueue, ToShim,
+use tessera_frames::kernel::{
+    PROTOCOL_VERSION, PROTOCOL_VERSION_MIN, ShimHello, ShimRecord, ShimWelcome, ToQueue, ToShim,
 };
+use tessera_wire::kernel_identity::SERVER_NAME;
 use tessera_wire::link::{FrameReader, FrameWriter};
 use tokio::io::unix::AsyncFd;
 use tokio::time::{Instant, timeout};
@@ -15,7 +15,7 @@ use tokio::time::{Instant, timeout};
 use super::outbox::RecordOutbox;
 use super::{CudaDevice, SessionOver, pinned};
 use crate::settings::ShimSettings;
-use crate::{filler, kernel_catalog, ring, session, state};
+use crate::{filler, kernel_catalog, ring, session, state, terms};
 
 /// Limit for connecting: far longer than it takes if the queue is alive.
 const CONNECT_MAX: Duration = Duration::from_millis(600);
@@ -171,7 +171,7 @@ async fn send(
     welcome: &ShimWelcome,
 ) -> SessionOver {
     let alive_every = Duration::from_nanos(welcome.silence_max.get() / 4).max(SLOW_EVERY);
-    let mut records = Vec::with_capacity(tessera_wire::kernel::RECORDS_MAX);
+    let mut records = Vec::with_capacity(tessera_frames::kernel::RECORDS_MAX);
     let (mut slow_at, mut sent_at) = (Instant::now(), Instant::now());
     let mut idle_looks = 0;
     loop {
@@ -205,7 +205,7 @@ async fn send(
                 continue;
             }
         }
-        if idle_looks < PACED_LOOKS && matches!(session::role(), session::HOLD | session::MEASURE) {
+        if idle_looks < PACED_LOOKS && matches!(terms::role(), terms::HOLD | terms::MEASURE) {
             idle_looks += 1;
             std::thread::sleep(PACE);
             tokio::task::yield_now().await;

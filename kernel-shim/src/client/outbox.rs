@@ -2,8 +2,8 @@
 
 use std::sync::atomic::Ordering;
 
+use tessera_frames::kernel::{RECORDS_BYTES_MAX, RECORDS_MAX, ShimRecord};
 use tessera_kernel_queue::{KernelSample, Nanos};
-use tessera_wire::kernel::{RECORDS_BYTES_MAX, RECORDS_MAX, ShimRecord};
 
 use crate::counters::{MEMORY_PEAK, MEMORY_USED, PASSED};
 use crate::kernel_catalog;

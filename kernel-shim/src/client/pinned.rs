@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tessera_wire::kernel::identity::{Fingerprint, pinned_client};
+use tessera_wire::kernel_identity::{Fingerprint, pinned_client};
 use tessera_wire::tls::TlsError;
 
 /// Silence after which the connection counts as broken. On one machine no packet is lost, but a busy

@@ -5,7 +5,7 @@ use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
-use tessera_wire::kernel::variables;
+use tessera_frames::kernel::variables;
 
 const NAME: &str = "libcuda.so.1";
 
@@ -62,7 +62,7 @@ fn this_library() -> Option<PathBuf> {
         dli_sname: std::ptr::null(),
         dli_saddr: std::ptr::null_mut(),
     };
-    // SAFETY: any address may be asked about, and the structure is ours.
+    // SAFETY: any address may be passed, and the structure is ours.
     if unsafe { libc::dladdr(address.cast(), &raw mut info) } == 0 || info.dli_fname.is_null() {
         return None;
     }

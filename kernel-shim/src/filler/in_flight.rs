@@ -7,7 +7,7 @@ use tessera_kernel_queue::Nanos;
 use super::state::{self, CHANGED, FillerState, InFlightKernel};
 use crate::events::{EventPool, EventStatus};
 use crate::ring::{self, RecordKind, RingRecord};
-use crate::{abi, clock, counters, kernel_catalog, session};
+use crate::{abi, captures, clock, counters, kernel_catalog};
 
 /// Most kernels whose end is tracked: far more than a queue allows in flight.
 const IN_FLIGHT_MAX: usize = 128;
@@ -39,7 +39,7 @@ pub fn next_look(filler: &FillerState, now: Nanos) -> Option<Nanos> {
 /// Tracks a kernel that was launched, with or without a grant.
 pub fn add_kernel(launch: u64, kernel: u32, stream: abi::DriverHandle, per_thread: bool) {
     // During a capture of any stream, recording an event here is an error.
-    let event = if session::is_capturing() { None } else { END_EVENTS.take() };
+    let event = if captures::is_capturing() { None } else { END_EVENTS.take() };
     let event = event.filter(|event| event.record(stream, per_thread));
     let now = clock::now();
     let mut filler = state::lock();
@@ -74,7 +74,7 @@ pub fn look() {
 /// whether there are any.
 pub fn record_ends() -> bool {
     let mut any = false;
-    if session::is_capturing() {
+    if captures::is_capturing() {
         return any;
     }
     loop {

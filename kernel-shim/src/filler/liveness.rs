@@ -2,8 +2,8 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use tessera_frames::gate::QUEUE_DEAD_AFTER;
 use tessera_kernel_queue::Nanos;
-use tessera_wire::gate::QUEUE_DEAD_AFTER;
 
 use crate::{clock, gate};
 

@@ -4,7 +4,7 @@ use std::ffi::{CStr, c_char, c_int, c_void};
 
 use crate::abi::{CudaResult, SUCCESS};
 use crate::counters::{self, count};
-use crate::exports::{self, ExportRow, slot};
+use crate::driver::table::{self, ExportRow, slot};
 use crate::{driver, log, procaddr, state};
 
 hooks! {
@@ -110,8 +110,8 @@ unsafe fn answer(
         if hook.0 == address.cast_const().cast() {
             return;
         }
-        if exports::address(row.slot) != address.cast() {
-            exports::set(row.slot, address);
+        if table::address(row.slot) != address.cast() {
+            table::set(row.slot, address);
         }
         // SAFETY: as for the read above.
         unsafe { function.write(hook.0.cast_mut().cast()) };

@@ -5,7 +5,7 @@ use std::ffi::{c_char, c_int, c_uint};
 use super::{after, written};
 use crate::abi::{CudaResult, DriverHandle, GRAPH_NODE_KERNEL, KernelNode, SUCCESS};
 use crate::driver;
-use crate::exports::slot;
+use crate::driver::table::slot;
 use crate::names::{self, Origin};
 
 /// Most nodes whose kernels are read: the graph of one step of a large model has some thousand.

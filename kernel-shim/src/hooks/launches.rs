@@ -5,7 +5,7 @@ use std::ffi::c_uint;
 use crate::abi::{
     CudaResult, DEPENDENT_LAUNCH, DriverHandle, LaunchConfig, LaunchParams, STREAM_LEGACY,
 };
-use crate::kernel_catalog::LaunchShape;
+use crate::kernel_cache::LaunchShape;
 use crate::launch::{LaunchCall, launch};
 
 /// Hooks for functions that take the launch as plain arguments.

@@ -69,7 +69,7 @@ unsafe fn given(
 ///
 /// # Safety
 ///
-/// `out` is null or has room for `count` handles.
+/// `out` is null or points to space for `count` handles.
 unsafe fn listed(out: *const DriverHandle, count: c_uint, origin: Origin, owner: DriverHandle) {
     if out.is_null() {
         return;

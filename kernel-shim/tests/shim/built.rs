@@ -124,7 +124,7 @@ fn compile(arguments: &[&str]) {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// Has a program run as in a job, with the shim in front or not, and nobody at the endpoint.
+/// Returns the command that runs a program with a job's variables, without a shim and without a queue.
 pub fn in_job(program: &Path) -> Command {
     // A program that hangs is an answer as well.
     let mut command = Command::new("timeout");

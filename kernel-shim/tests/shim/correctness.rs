@@ -2,8 +2,8 @@
 
 use std::time::{Duration, Instant};
 
+use tessera_frames::kernel::ShimRecord;
 use tessera_kernel_queue::{Nanos, Role};
-use tessera_wire::kernel::ShimRecord;
 
 use crate::built::symbols;
 use crate::job::{ACTIVE, DEAD, DETACHED, Job, PASSIVE};
@@ -18,12 +18,12 @@ fn times(short: u64, long: u64) -> u64 {
 fn what_kernels_work_out_is_the_same_with_the_shim_in_every_role() {
     let count = times(5_000, 100_000);
     let run = |job: &mut Job| {
-        assert_eq!(job.say(&format!("mixed {count}")), "0");
+        assert_eq!(job.send(&format!("mixed {count}")), "0");
         job.arrived().order
     };
     let folders = TestFolders::new();
     let mut alone = Job::without_shim(&folders);
-    assert_eq!(alone.say("init"), "0");
+    assert_eq!(alone.send("init"), "0");
     alone.launch("k0", 1);
     let expected = run(&mut alone);
 
@@ -36,7 +36,7 @@ fn what_kernels_work_out_is_the_same_with_the_shim_in_every_role() {
 
         assert_eq!(run(&mut job), expected, "{role:?}");
 
-        assert_eq!(job.say("sync"), "0");
+        assert_eq!(job.send("sync"), "0");
         let counters = job.counters();
         assert_eq!((counters.in_flight, counters.lost), (0, 0), "{role:?}");
     }
@@ -54,7 +54,7 @@ fn eight_threads_on_four_streams_each_work_out_the_same_whenever_grants_come() {
     let folders = TestFolders::new();
     let [expected, other] = [seed, seed + 1].map(|seed| {
         let mut alone = Job::without_shim(&folders);
-        assert_eq!(alone.say("init"), "0");
+        assert_eq!(alone.send("init"), "0");
         alone.launch("k0", 1);
         storm(&mut alone, seed)
     });
@@ -70,10 +70,10 @@ fn eight_threads_on_four_streams_each_work_out_the_same_whenever_grants_come() {
 
         assert_eq!(storm(&mut job, seed), expected, "{role:?}");
 
-        assert_eq!(job.say("sync"), "0");
+        assert_eq!(job.send("sync"), "0");
         let counters = job.counters();
         assert_eq!(counters.in_flight, 0, "{role:?}");
-        // Nothing is said of lost records: here kernels take a microsecond or two.
+        // Lost records are not checked: here kernels take a microsecond or two.
         assert!(role != Role::Fill || counters.granted > 0, "{counters:?}");
         assert_eq!(job.arrived().illegal, 0);
     }
@@ -91,9 +91,9 @@ fn launches_of_many_threads_all_arrive_and_their_credits_come_back() {
     let _queue = TestQueue::start(&folders, behaviour.granting(Nanos::from_millis(1), 16, 4));
     let mut job = Job::join(&folders, None);
 
-    assert!(job.say(&format!("threads k5 {count} 8")).starts_with('0'));
+    assert!(job.send(&format!("threads k5 {count} 8")).starts_with('0'));
 
-    assert_eq!(job.say("sync"), "0");
+    assert_eq!(job.send("sync"), "0");
     assert_eq!(job.arrived().launches, 8 * count + 1);
     let counters = job.counters();
     assert_eq!((counters.granted + counters.ungranted, counters.in_flight), (8 * count, 0));
@@ -110,11 +110,11 @@ fn captures_are_neither_held_back_nor_disturbed_while_the_gate_is_closed() {
             let mut job = Job::join(&folders, None);
             let reported = job.counters().reported;
 
-            assert_eq!(job.say(&format!("capture x {mode}")), "0");
+            assert_eq!(job.send(&format!("capture x {mode}")), "0");
             let before = job.numbers("all-calls")[0];
             let numbers = job.numbers("launch k1 50 0x77770");
             let after = job.numbers("all-calls")[0];
-            assert_eq!(job.say("end-capture"), "0");
+            assert_eq!(job.send("end-capture"), "0");
 
             assert_eq!(numbers[0], 0);
             // The launches and as many questions whether they are captured; one for the name.
@@ -135,20 +135,20 @@ fn children_run_as_without_the_shim_and_the_parent_goes_on() {
     let mut job = Job::start(&folders, None);
 
     // Before the driver was initialised it says so, to both.
-    assert_eq!(job.say("count"), "3 -1");
-    assert_eq!(job.say("fork plain"), format!("0 3 -1 {PASSIVE} 1"));
+    assert_eq!(job.send("count"), "3 -1");
+    assert_eq!(job.send("fork plain"), format!("0 3 -1 {PASSIVE} 1"));
 
-    assert_eq!(job.say("init"), "0");
+    assert_eq!(job.send("init"), "0");
     job.launch("k0", 1);
     job.reach(ACTIVE);
     // The child of a process with a session passes everything on, alone.
-    assert_eq!(job.say("fork plain"), format!("0 0 0 {DEAD} 1"));
-    assert_eq!(job.say("fork exec"), "0");
-    assert_eq!(job.say("fork vfork"), "0");
+    assert_eq!(job.send("fork plain"), format!("0 0 0 {DEAD} 1"));
+    assert_eq!(job.send("fork exec"), "0");
+    assert_eq!(job.send("fork vfork"), "0");
 
     job.launch("k0", 10);
     assert_eq!(job.counters().state, ACTIVE);
-    assert_eq!(job.say("count"), "0 1");
+    assert_eq!(job.send("count"), "0 1");
 }
 
 #[test]
@@ -156,10 +156,10 @@ fn a_child_forked_before_the_first_launch_has_a_session_of_its_own() {
     let folders = TestFolders::new();
     let queue = TestQueue::start(&folders, QueueBehaviour::of(Role::Hold));
     let mut job = Job::start(&folders, None);
-    assert_eq!(job.say("init"), "0");
+    assert_eq!(job.send("init"), "0");
 
     // It launches, and so begins a session; its thread is the second one.
-    assert_eq!(job.say("fork plain"), format!("0 0 0 {DETACHED} 2"));
+    assert_eq!(job.send("fork plain"), format!("0 0 0 {DETACHED} 2"));
 
     job.launch("k0", 1);
     job.reach(ACTIVE);
@@ -173,7 +173,7 @@ fn kernels_are_never_called_by_the_name_of_one_that_was_unloaded() {
     let queue = TestQueue::start(&folders, QueueBehaviour::of(Role::Hold));
     let mut job = Job::join(&folders, None);
 
-    assert_eq!(job.say(&format!("reload n {count}")), "0");
+    assert_eq!(job.send(&format!("reload n {count}")), "0");
 
     let reported = queue.receive(|records| {
         let launches = records.iter().filter(|r| matches!(r, ShimRecord::Launch { .. })).count();
@@ -196,14 +196,14 @@ fn every_error_of_the_driver_reaches_the_program_unchanged() {
     let mut job = Job::join(&folders, None);
     let driver_has = |row: &&crate::built::Symbol| row.version <= 12_040;
     for row in symbols().iter().filter(|row| row.hook).filter(driver_has) {
-        assert_eq!(job.say(&format!("raw {} 719", row.symbol)), "719", "{}", row.symbol);
+        assert_eq!(job.send(&format!("raw {} 719", row.symbol)), "719", "{}", row.symbol);
     }
-    assert_eq!(job.say("raw cuStreamBeginCaptureToCig 0"), "801", "one that it does not have");
+    assert_eq!(job.send("raw cuStreamBeginCaptureToCig 0"), "801", "one that it does not have");
     assert_eq!(job.counters().state, ACTIVE);
 
     let launched = job.counters().launches;
-    assert_eq!(job.say("fail cuLaunchKernel 719"), "0");
-    assert!(job.say("launch k1 3").starts_with("719 "));
+    assert_eq!(job.send("fail cuLaunchKernel 719"), "0");
+    assert!(job.send("launch k1 3").starts_with("719 "));
     queue.receive(|records| {
         let failed =
             |record: &ShimRecord| matches!(record, ShimRecord::Failed { launch } if *launch > launched);
@@ -218,20 +218,23 @@ fn a_launch_that_the_driver_refuses_leaves_no_credit_behind() {
         let behaviour = QueueBehaviour::of(Role::Fill).granting(Nanos::from_millis(10), 2, 1);
         let _queue = TestQueue::start(&folders, behaviour);
         let mut job = Job::join(&folders, None);
-        assert_eq!(job.say("fail cuLaunchKernel 701"), "0");
-        assert!(job.say("launch k1 5").starts_with("701 "));
+        assert_eq!(job.send("fail cuLaunchKernel 701"), "0");
+        assert!(job.send("launch k1 5").starts_with("701 "));
         assert_eq!(job.counters().in_flight, 0);
 
-        assert_eq!(job.say("fail cuLaunchKernel 0"), "0");
+        assert_eq!(job.send("fail cuLaunchKernel 0"), "0");
         job.launch("k1", 5);
-        assert_eq!(job.say("sync"), "0");
+        assert_eq!(job.send("sync"), "0");
         let counters = job.counters();
         assert_eq!((counters.granted + counters.ungranted, counters.in_flight), (10, 0));
         if counters.ungranted == 0 { Calm::Yes } else { Calm::No }
     });
 }
 
-#[expect(clippy::disallowed_methods, reason = "measures real time")]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "measures how soon the queue notices the end of a process"
+)]
 #[test]
 fn the_queue_is_rid_of_a_process_soon_however_it_ends() {
     for end in ["exit 0", "exit 7", "_exit 0", "kill"] {
@@ -239,10 +242,10 @@ fn the_queue_is_rid_of_a_process_soon_however_it_ends() {
         let queue = TestQueue::start(&folders, QueueBehaviour::of(Role::Hold));
         let mut job = Job::join(&folders, None);
         job.launch("k0", 100);
-        assert_eq!(job.say("late"), "0");
+        assert_eq!(job.send("late"), "0");
 
         let begun = Instant::now();
-        assert_eq!(job.say(&end.replace(' ', " x ")), "0");
+        assert_eq!(job.send(&end.replace(' ', " x ")), "0");
         let status = job.end();
         queue.ended(1);
 
@@ -267,12 +270,12 @@ fn a_process_ends_while_its_threads_wait() {
         behaviour.welcome.wait_max = Nanos::from_millis(1_000);
         let queue = TestQueue::start(&folders, behaviour);
         let mut job = Job::join(&folders, None);
-        assert_eq!(job.say("background k0"), "0");
+        assert_eq!(job.send("background k0"), "0");
         queue.receive(|records| {
             records.iter().any(|r| matches!(r, ShimRecord::Request { .. })).then_some(())
         });
 
-        assert_eq!(job.say(["exit x 0", "_exit x 0"][usize::from(round % 2 == 1)]), "0");
+        assert_eq!(job.send(["exit x 0", "_exit x 0"][usize::from(round % 2 == 1)]), "0");
 
         assert!(job.end().success());
         queue.ended(1);
@@ -287,12 +290,12 @@ fn memory_that_the_process_allocates_is_reported_and_never_limited() {
 
     let first = job.numbers("alloc x 1000000")[1];
     job.numbers("alloc x 500000");
-    assert_eq!(job.say(&format!("free x {first}")), "0");
+    assert_eq!(job.send(&format!("free x {first}")), "0");
 
     let is_it = |r: &ShimRecord| matches!(r, ShimRecord::Memory { used: 500_000, peak: 1_500_000 });
     queue.receive(|records| records.iter().any(is_it).then_some(()));
-    assert_eq!(job.say("fail cuMemAlloc_v2 2"), "0");
-    assert!(job.say("alloc x 9").starts_with("2 "));
+    assert_eq!(job.send("fail cuMemAlloc_v2 2"), "0");
+    assert!(job.send("alloc x 9").starts_with("2 "));
     let counters = job.counters();
     assert_eq!((counters.memory_used, counters.memory_peak), (500_000, 1_500_000));
 }

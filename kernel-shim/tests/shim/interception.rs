@@ -1,4 +1,4 @@
-//! Who reaches the driver through the shim, and what `cuGetProcAddress` says.
+//! Which programs reach the driver through the shim, and what `cuGetProcAddress` returns.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -64,13 +64,13 @@ fn launches_are_seen_in_every_way_that_programs_reach_the_driver() {
         for (front, seen) in [Front::Preload, Front::Path, Front::Both].into_iter().zip(seen) {
             let mut command = in_job(program);
             command.args([way, file]).env("PLUGIN", &plugin);
-            let said = text(&with(front, &mut command).output().unwrap());
-            assert_eq!(said.trim(), seen.to_string(), "{way} of {program:?} behind {front:?}");
+            let printed = text(&with(front, &mut command).output().unwrap());
+            assert_eq!(printed.trim(), seen.to_string(), "{way} of {program:?} behind {front:?}");
         }
         let mut command = in_job(program);
         command.args([way, file]).env("PLUGIN", &plugin);
-        let said = text(&with(Front::Nothing, &mut command).output().unwrap());
-        assert_eq!(said.trim(), "0", "{way} without a shim");
+        let printed = text(&with(Front::Nothing, &mut command).output().unwrap());
+        assert_eq!(printed.trim(), "0", "{way} without a shim");
     }
 }
 
@@ -97,10 +97,10 @@ fn every_recorded_list_of_requests_is_answered_as_by_the_driver_but_for_the_hook
                 .env("TESSERA_KERNEL_CUDA", &driver)
                 .output()
                 .unwrap();
-            let said = text(&output);
-            assert_eq!(said.lines().count(), requests, "{recorded}");
+            let printed = text(&output);
+            assert_eq!(printed.lines().count(), requests, "{recorded}");
             let mut hooked = 0;
-            for line in said.lines() {
+            for line in printed.lines() {
                 let [
                     name,
                     requested,
@@ -135,9 +135,9 @@ fn a_program_without_the_agents_variables_gets_the_driver_itself() {
     command.arg(list("12.4.127")).arg(&driver).env("LD_PRELOAD", shim());
     command.env("TESSERA_KERNEL_CUDA", &driver).env_remove("TESSERA_KERNEL_TOKEN");
 
-    let said = text(&command.output().unwrap());
+    let printed = text(&command.output().unwrap());
 
-    assert!(said.lines().all(|line| line.split(',').nth(9) == Some("1")), "{said}");
+    assert!(printed.lines().all(|line| line.split(',').nth(9) == Some("1")), "{printed}");
 }
 
 #[test]
@@ -214,9 +214,9 @@ proptest! {
                 .env("TESSERA_KERNEL_CUDA", &driver)
                 .output()
                 .unwrap();
-            let said = text(&output);
-            prop_assert_eq!(said.lines().count(), requests.len());
-            for line in said.lines() {
+            let printed = text(&output);
+            prop_assert_eq!(printed.lines().count(), requests.len());
+            for line in printed.lines() {
                 let fields: Vec<&str> = line.split(',').collect();
                 prop_assert_eq!(&fields[3..5], &fields[7..9], "{}", line);
                 let is_hook = hooks.get(fields[10]).copied().unwrap_or(false);
@@ -229,7 +229,7 @@ proptest! {
     }
 }
 
-/// What a command of the system's says, and how it ends, with the shim preloaded or not.
+/// Returns the outputs of a system command and its exit status, with the shim preloaded or not.
 fn system(front: Front, program: &str, arguments: &[&str]) -> (String, String, Option<i32>) {
     let mut command = in_job(Path::new(program));
     command.args(arguments);

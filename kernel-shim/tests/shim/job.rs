@@ -1,4 +1,4 @@
-//! A program under the shim that does what the test says.
+//! A program under the shim that follows the test's commands.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::Path;
@@ -7,7 +7,7 @@ use std::process::{Child, ChildStdin, ChildStdout, ExitStatus, Stdio};
 use crate::built::{driver, in_job, program, shim};
 use crate::queue::TestFolders;
 
-/// States of the shim, as its counters say.
+/// States of the shim, in its counters.
 pub const PASSIVE: u64 = 2;
 pub const DETACHED: u64 = 3;
 pub const ACTIVE: u64 = 4;
@@ -83,13 +83,13 @@ impl Job {
         Self { child, input, output }
     }
 
-    /// Says a line and returns the answer.
-    pub fn say(&mut self, line: &str) -> String {
+    /// Sends a command and returns the answer.
+    pub fn send(&mut self, line: &str) -> String {
         writeln!(self.input.as_mut().unwrap(), "{line}").unwrap();
         self.answer()
     }
 
-    /// Says a line whose answer is read later.
+    /// Sends a command whose answer is read later.
     pub fn begin(&mut self, line: &str) {
         writeln!(self.input.as_mut().unwrap(), "{line}").unwrap();
     }
@@ -101,7 +101,7 @@ impl Job {
     }
 
     pub fn numbers(&mut self, line: &str) -> Vec<u64> {
-        let answer = self.say(line);
+        let answer = self.send(line);
         answer
             .split(' ')
             .map(|word| word.parse().unwrap_or_else(|_| panic!("{line}: {answer}")))
@@ -110,19 +110,19 @@ impl Job {
 
     /// Waits for a state of the shim.
     pub fn reach(&mut self, state: u64) {
-        let reached = self.say(&format!("state {state} {PATIENCE_MS}"));
+        let reached = self.send(&format!("state {state} {PATIENCE_MS}"));
         assert_eq!(reached, state.to_string());
     }
 
     /// Waits for a role, by its number in the counters.
     pub fn take_role(&mut self, role: u64) {
-        assert_eq!(self.say(&format!("role {role} {PATIENCE_MS}")), role.to_string());
+        assert_eq!(self.send(&format!("role {role} {PATIENCE_MS}")), role.to_string());
     }
 
     /// Begins: initialises, makes the first launch, and waits for the session.
     pub fn join(folders: &TestFolders, gate: Option<&Path>) -> Self {
         let mut job = Self::start(folders, gate);
-        assert_eq!(job.say("init"), "0");
+        assert_eq!(job.send("init"), "0");
         job.launch("k0", 1);
         job.reach(ACTIVE);
         job

@@ -1,7 +1,7 @@
 //! Launches that are not plain ones, and what counts as nothing being in flight.
 
+use tessera_frames::kernel::ShimRecord;
 use tessera_kernel_queue::{Nanos, Role};
-use tessera_wire::kernel::ShimRecord;
 
 use crate::job::Job;
 use crate::queue::{Calm, QueueBehaviour, TestFolders, TestQueue, calmly};
@@ -11,11 +11,11 @@ fn count(records: &[ShimRecord], is_it: impl Fn(&ShimRecord) -> bool) -> usize {
 }
 
 fn capture(job: &mut Job) {
-    assert_eq!(job.say("capture x 0"), "0");
+    assert_eq!(job.send("capture x 0"), "0");
     for kernel in ["k100", "k200", "k100"] {
-        assert!(job.say(&format!("launch {kernel} 1 0x77770")).starts_with('0'));
+        assert!(job.send(&format!("launch {kernel} 1 0x77770")).starts_with('0'));
     }
-    assert_eq!(job.say("end-capture"), "0");
+    assert_eq!(job.send("end-capture"), "0");
 }
 
 #[test]
@@ -25,7 +25,7 @@ fn a_graph_is_one_kernel_named_by_what_is_in_it() {
         let queue = TestQueue::start(&folders, QueueBehaviour::of(Role::Hold));
         let mut job = Job::join(&folders, None);
         capture(&mut job);
-        assert_eq!(job.say("graph x 10"), "0");
+        assert_eq!(job.send("graph x 10"), "0");
 
         let launched = |record: &ShimRecord| matches!(record, ShimRecord::Launch { .. });
         let reported =
@@ -58,7 +58,7 @@ fn a_graph_waits_as_one_launch_does() {
         let mut job = Job::join(&folders, None);
         capture(&mut job);
 
-        assert_eq!(job.say("graph x 6"), "0");
+        assert_eq!(job.send("graph x 6"), "0");
 
         let counters = job.counters();
         assert_eq!(counters.granted + counters.ungranted, 6);
@@ -80,7 +80,7 @@ fn launches_that_others_wait_for_are_never_held_back() {
     let mut job = Job::join(&folders, None);
 
     // Attribute 6 has a kernel begin before the one before it has ended; NCCL's wait for peers.
-    assert!(job.say("extended k0 5 6").starts_with('0'));
+    assert!(job.send("extended k0 5 6").starts_with('0'));
     job.launch("ncclDevKernel_AllReduce_0", 5);
 
     let counters = job.counters();
@@ -104,28 +104,28 @@ fn a_sync_is_reported_only_when_no_stream_has_anything_in_flight() {
     let launched = |record: &ShimRecord| matches!(record, ShimRecord::Launch { .. });
 
     for (stream, launches) in [("0x2000", 1), ("0x3000", 2)] {
-        assert!(job.say(&format!("launch k0 1 {stream}")).starts_with('0'));
+        assert!(job.send(&format!("launch k0 1 {stream}")).starts_with('0'));
         queue.receive(|records| (count(records, launched) >= launches).then_some(()));
     }
-    assert_eq!(job.say("stream-sync 0x2000"), "0");
+    assert_eq!(job.send("stream-sync 0x2000"), "0");
     // The launch comes after whatever the call before it reported.
-    assert!(job.say("launch k0 1 0x2000").starts_with('0'));
+    assert!(job.send("launch k0 1 0x2000").starts_with('0'));
     let reported =
         queue.receive(|records| (count(records, launched) >= 3).then(|| records.to_vec()));
     assert_eq!(count(&reported, synced), 0, "the other stream was not waited for");
 
-    assert_eq!(job.say("event 0x3000"), "0");
-    assert!(job.say("launch k0 1 0x2000").starts_with('0'));
+    assert_eq!(job.send("event 0x3000"), "0");
+    assert!(job.send("launch k0 1 0x2000").starts_with('0'));
     let reported =
         queue.receive(|records| (count(records, launched) >= 4).then(|| records.to_vec()));
     assert_eq!(count(&reported, synced), 0, "nor the first one since");
 
-    assert_eq!(job.say("query 0x2000"), "0");
+    assert_eq!(job.send("query 0x2000"), "0");
     queue.receive(|records| (count(records, synced) == 1).then_some(()));
     // Said once: nothing is new.
-    assert_eq!(job.say("sync"), "0");
-    assert_eq!(job.say("query 0x2000"), "0");
-    assert!(job.say("launch k0 1 0x2000").starts_with('0'));
+    assert_eq!(job.send("sync"), "0");
+    assert_eq!(job.send("query 0x2000"), "0");
+    assert!(job.send("launch k0 1 0x2000").starts_with('0'));
     let reported =
         queue.receive(|records| (count(records, launched) >= 5).then(|| records.to_vec()));
     assert_eq!(count(&reported, synced), 1);
@@ -140,7 +140,7 @@ fn a_grant_that_yields_is_given_back_when_the_program_waits() {
         let mut job = Job::join(&folders, None);
 
         job.launch("k100", 3);
-        assert_eq!(job.say("sync"), "0");
+        assert_eq!(job.send("sync"), "0");
         if job.counters().ungranted > 0 {
             return Calm::No;
         }

@@ -1,4 +1,4 @@
-//! A queue for the tests: speaks the frames, keeps what it hears, and answers as it is reported to.
+//! A queue for the tests: speaks the frames, keeps what it receives, and answers as its behaviour states.
 
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::os::fd::AsRawFd as _;
@@ -9,19 +9,20 @@ use std::time::{Duration, Instant};
 
 use quinn::crypto::rustls::QuicServerConfig;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
-use tessera_kernel_queue::{GateState, Grant, KernelIndex, Nanos, Role};
-use tessera_wire::gate::{GATE_BYTES, GatePage};
-use tessera_wire::kernel::{
-    ALPN, PROTOCOL_VERSION, ShimHello, ShimRecord, ShimWelcome, ToQueue, ToShim,
+use tessera_frames::gate::{GATE_BYTES, GatePage};
+use tessera_frames::kernel::{
+    PROTOCOL_VERSION, ShimHello, ShimRecord, ShimWelcome, ToQueue, ToShim,
 };
+use tessera_kernel_queue::{GateState, Grant, KernelIndex, Nanos, Role};
+use tessera_wire::kernel_identity::ALPN;
 use tessera_wire::link::{FrameReader, FrameWriter};
 use tokio::sync::mpsc;
 
 /// How long anything may take on a busy machine.
 pub const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Plays a scene until one goes by in which the queue was not kept from answering for 20 ms: on a
-/// machine that busy fillers rightly go ungranted, and the scene shows nothing.
+/// Repeats a scene until nothing kept the queue from answering for 20 ms. On such a busy machine fillers
+/// rightly go ungranted, and the scene shows nothing.
 pub fn calmly(mut scene: impl FnMut() -> Calm) {
     const TRIES: u32 = 10;
     let disturbed = (0..TRIES).take_while(|_| scene() == Calm::No).count();
@@ -81,8 +82,8 @@ struct ReceivedFrames {
     ended: usize,
 }
 
-/// Finds an address that nobody has and nobody else gets while no queue is there: each is given out
-/// once, and lies below those from which the kernel takes ports for outgoing connections.
+/// Finds an address that no other program has or gets while no queue is there. Each is returned once, and
+/// is below the ports that the kernel takes for outgoing connections.
 fn free() -> SocketAddr {
     const FIRST: u16 = 12_000;
     const COUNT: u16 = 16_000;
@@ -123,7 +124,7 @@ impl TestFolders {
 /// A queue that runs until it is dropped.
 pub struct TestQueue {
     received: Arc<(Mutex<ReceivedFrames>, Condvar)>,
-    say: mpsc::UnboundedSender<ToShim>,
+    frames: mpsc::UnboundedSender<ToShim>,
     thread: Option<std::thread::JoinHandle<()>>,
     stop: Option<tokio::sync::oneshot::Sender<()>>,
 }
@@ -131,7 +132,7 @@ pub struct TestQueue {
 impl TestQueue {
     pub fn start(folders: &TestFolders, behaviour: QueueBehaviour) -> Self {
         let received = Arc::new((Mutex::new(ReceivedFrames::default()), Condvar::new()));
-        let (say, said) = mpsc::unbounded_channel();
+        let (frames, outgoing) = mpsc::unbounded_channel();
         let (stop, stopped) = tokio::sync::oneshot::channel();
         let config = server(folders);
         let (address, listener) = (folders.address, Arc::clone(&received));
@@ -143,18 +144,18 @@ impl TestQueue {
                 let endpoint = quinn::Endpoint::server(config, address).unwrap();
                 ready.send(()).unwrap();
                 tokio::select! {
-                    () = serve(&endpoint, &behaviour, &listener, said) => {}
+                    () = serve(&endpoint, &behaviour, &listener, outgoing) => {}
                     _ = stopped => {}
                 }
                 // Gone without a word, as when it is killed.
             });
         });
         is_ready.recv().unwrap();
-        Self { received, say, thread: Some(thread), stop: Some(stop) }
+        Self { received, frames, thread: Some(thread), stop: Some(stop) }
     }
 
-    pub fn say(&self, frame: ToShim) {
-        self.say.send(frame).unwrap();
+    pub fn send(&self, frame: ToShim) {
+        self.frames.send(frame).unwrap();
     }
 
     /// Waits until what was received is enough.
@@ -170,7 +171,7 @@ impl TestQueue {
         self.look(|received| (received.ended >= count).then_some(()));
     }
 
-    #[expect(clippy::disallowed_methods, reason = "measures real time")]
+    #[expect(clippy::disallowed_methods, reason = "the deadline for what a test waits for")]
     fn look<T>(&self, mut enough: impl FnMut(&ReceivedFrames) -> Option<T>) -> T {
         let deadline = Instant::now() + PATIENCE;
         let (received, news) = &*self.received;
@@ -220,7 +221,7 @@ async fn serve(
     endpoint: &quinn::Endpoint,
     behaviour: &QueueBehaviour,
     received: &Arc<(Mutex<ReceivedFrames>, Condvar)>,
-    mut said: mpsc::UnboundedReceiver<ToShim>,
+    mut outgoing: mpsc::UnboundedReceiver<ToShim>,
 ) {
     let mut grants = (0, None);
     while let Some(incoming) = endpoint.accept().await {
@@ -235,7 +236,7 @@ async fn serve(
         loop {
             let frame = tokio::select! {
                 frame = reader.receive::<ToQueue>() => frame,
-                Some(frame) = said.recv() => {
+                Some(frame) = outgoing.recv() => {
                     let _ = writer.send(&frame).await;
                     continue;
                 }

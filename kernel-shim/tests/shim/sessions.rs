@@ -1,9 +1,9 @@
-//! Sessions with a queue: what is reported, who waits, and what happens when the queue goes away.
+//! Sessions with a queue: reports, waits, and the loss of the queue.
 
 use std::time::{Duration, Instant};
 
+use tessera_frames::kernel::{Farewell, SessionEnd, ShimRecord, ToShim};
 use tessera_kernel_queue::{Grant, GrantKind, KernelIndex, Nanos, Role};
-use tessera_wire::kernel::{Farewell, SessionEnd, ShimRecord, ToShim};
 
 use crate::job::{ACTIVE, DETACHED, Job};
 use crate::queue::{Calm, QueueBehaviour, TestFolders, TestGate, TestQueue, calmly};
@@ -27,7 +27,7 @@ fn a_holder_reports_each_launch_once_in_order_and_its_syncs_and_never_waits() {
     let mut job = Job::join(&folders, Some(&gate.path));
 
     job.launch("k0", 500);
-    assert_eq!(job.say("sync"), "0");
+    assert_eq!(job.send("sync"), "0");
     job.launch("k1", 500);
 
     let reported =
@@ -67,7 +67,7 @@ fn a_filler_launches_under_grants_only_and_never_more_at_once_than_they_allow() 
         let mut job = Job::join(&folders, None);
 
         job.launch("k500", 60);
-        assert_eq!(job.say("sync"), "0");
+        assert_eq!(job.send("sync"), "0");
 
         let (arrived, counters) = (job.arrived(), job.counters());
         assert_eq!((arrived.launches, counters.in_flight), (61, 0));
@@ -110,7 +110,7 @@ fn a_waiting_filler_reports_the_ends_of_its_kernels_in_flight_at_once() {
         };
         // The kernel is new: it is requested for twice.
         wanted(2);
-        queue.say(ToShim::Grant(Grant {
+        queue.send(ToShim::Grant(Grant {
             number: 1,
             gate: tessera_kernel_queue::GateState::default(),
             kind: GrantKind::Gap,
@@ -158,7 +158,7 @@ fn a_waiting_launch_of_a_new_kernel_is_requested_again_with_its_index() {
     });
     assert_eq!((launch, kernel), (1, KernelIndex::new(0)));
     let why = tessera_kernel_queue::QueueRefusal::QueueFull;
-    queue.say(ToShim::Refused { why, launch: Some(launch) });
+    queue.send(ToShim::Refused { why, launch: Some(launch) });
     assert!(job.answer().starts_with('0'));
 }
 
@@ -205,7 +205,7 @@ fn a_filler_whose_queue_fell_silent_waits_once_for_20_ms_and_then_not_at_all() {
     assert_eq!(job.arrived().launches, 1_001);
 }
 
-#[expect(clippy::disallowed_methods, reason = "measures real time")]
+#[expect(clippy::disallowed_methods, reason = "measures how soon a session is there again")]
 #[test]
 fn a_session_is_found_again_within_two_seconds_of_the_queues_return() {
     let folders = TestFolders::new();
@@ -253,7 +253,7 @@ fn a_holders_return_at_the_gate_ends_a_grant_before_the_next_launch() {
     queue.receive(|records| {
         records.iter().any(|r| matches!(r, ShimRecord::Request { .. })).then_some(())
     });
-    queue.say(ToShim::Grant(grant));
+    queue.send(ToShim::Grant(grant));
     assert!(job.answer().starts_with('0'));
     let before = job.counters();
     assert_eq!(before.granted + before.ungranted, 3);
@@ -262,7 +262,7 @@ fn a_holders_return_at_the_gate_ends_a_grant_before_the_next_launch() {
     job.begin("launch k0 1");
     let asks = |record: &ShimRecord| matches!(record, ShimRecord::Request { launch: 4, .. });
     queue.receive(|records| records.iter().any(asks).then_some(()));
-    queue.say(ToShim::Grant(Grant { number: 8, gate: gate.page().gate(), ..grant }));
+    queue.send(ToShim::Grant(Grant { number: 8, gate: gate.page().gate(), ..grant }));
     assert!(job.answer().starts_with('0'));
     let after = job.counters();
     assert_eq!(after.granted + after.ungranted, 4);
@@ -284,14 +284,14 @@ fn waiting_threads_go_when_the_role_changes_or_the_queue_refuses() {
         })
     });
     let why = tessera_kernel_queue::QueueRefusal::QueueFull;
-    queue.say(ToShim::Refused { why, launch: Some(launch) });
+    queue.send(ToShim::Refused { why, launch: Some(launch) });
     assert!(job.answer().starts_with('0'));
     assert_eq!(job.counters().ungranted, 1);
 
-    queue.say(ToShim::Role(Role::Hold));
+    queue.send(ToShim::Role(Role::Hold));
     job.take_role(3);
     job.launch("k0", 5);
-    queue.say(ToShim::Role(Role::Free));
+    queue.send(ToShim::Role(Role::Free));
     job.take_role(2);
     let reported = job.counters().reported;
     job.launch("k0", 5);
@@ -306,7 +306,7 @@ fn measuring_reports_the_run_times_of_kernels_and_the_gaps_between() {
 
     for _ in 0..40 {
         job.launch("k2000", 2);
-        assert_eq!(job.say("sync"), "0");
+        assert_eq!(job.send("sync"), "0");
     }
 
     let samples = queue.receive(|records| {
@@ -340,7 +340,7 @@ fn a_host_that_is_held_up_between_the_events_is_not_taken_for_a_long_kernel() {
 
     for _ in 0..100 {
         job.launch("stall200", 1);
-        assert_eq!(job.say("sync"), "0");
+        assert_eq!(job.send("sync"), "0");
     }
 
     let took = queue.receive(|records| {
@@ -363,7 +363,7 @@ fn one_launch_in_so_many_is_sampled_in_the_sharing_stage_and_none_at_zero() {
     let queue = TestQueue::start(&folders, behaviour);
     let mut job = Job::join(&folders, None);
     job.launch("k10", 400);
-    assert_eq!(job.say("sync"), "0");
+    assert_eq!(job.send("sync"), "0");
     job.launch("k10", 1);
     queue.receive(|records| {
         (records.iter().filter(|r| matches!(r, ShimRecord::Sample(_))).count() >= 40).then_some(())
@@ -374,7 +374,7 @@ fn one_launch_in_so_many_is_sampled_in_the_sharing_stage_and_none_at_zero() {
     let _queue = TestQueue::start(&folders, QueueBehaviour::of(Role::Hold));
     let mut job = Job::join(&folders, None);
     job.launch("k10", 400);
-    assert_eq!((job.counters().samples, job.say("calls cuEventCreate").as_str()), (0, "0"));
+    assert_eq!((job.counters().samples, job.send("calls cuEventCreate").as_str()), (0, "0"));
 }
 
 #[test]
@@ -382,7 +382,7 @@ fn a_queue_that_rejects_a_process_is_not_tried_again() {
     let folders = TestFolders::new();
     let queue = TestQueue::start(&folders, QueueBehaviour::of(Role::Hold));
     let mut job = Job::join(&folders, None);
-    queue.say(ToShim::Bye(Farewell { why: SessionEnd::Attempt, again: false }));
+    queue.send(ToShim::Bye(Farewell { why: SessionEnd::Attempt, again: false }));
     job.reach(DETACHED);
     queue.ended(1);
     job.launch("k0", 100);
@@ -393,7 +393,7 @@ fn a_queue_that_rejects_a_process_is_not_tried_again() {
     behaviour.welcome.protocol = 77;
     let queue = TestQueue::start(&folders, behaviour);
     let mut job = Job::start(&folders, None);
-    assert_eq!(job.say("init"), "0");
+    assert_eq!(job.send("init"), "0");
     job.launch("k0", 1);
     queue.ended(1);
     job.launch("k0", 100);
@@ -419,10 +419,10 @@ fn an_endpoint_with_another_certificate_is_not_believed() {
     let other = TestFolders { address: folders.address, ..TestFolders::new() };
     let queue = TestQueue::start(&other, QueueBehaviour::of(Role::Hold));
     let mut job = Job::start(&folders, None);
-    assert_eq!(job.say("init"), "0");
+    assert_eq!(job.send("init"), "0");
     job.launch("k0", 1);
     job.reach(DETACHED);
-    job.say("state 4 700");
+    job.send("state 4 700");
     assert_eq!(job.counters().state, DETACHED);
     drop(queue);
 }

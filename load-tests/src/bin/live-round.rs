@@ -22,19 +22,20 @@ use tessera_control::rows::submitted::SubmittedJob;
 use tessera_control::rows::transitions::record_without_exit;
 use tessera_control::{ClusterState, Input, LaunchSpec};
 use tessera_controller::clock::Running;
+use tessera_frames::cluster::{
+    AttemptReport, AttemptStatus, GpuHealth, GpuReport, Hello, InstanceReport, MigReport,
+    PROTOCOL_VERSION, ToController,
+};
 use tessera_load_tests::processor::{Took, summed, timed};
 use tessera_model::lease::LeaseTerms;
 use tessera_model::life::{JobState, Outcome};
 use tessera_model::mig::{Geometry, Slot, catalog};
 use tessera_model::spec::{JobSpec, RawJobSpec};
 use tessera_model::task::task_key;
-use tessera_model::{AttemptId, BootId, Bytes, ControllerId, DecisionId, JobId, Millis, NodeId};
-use tessera_placement::SliceKind;
-use tessera_wire::frames::{
-    AttemptReport, AttemptStatus, GpuHealth, GpuReport, Hello, InstanceReport, MigReport,
-    PROTOCOL_VERSION, ToController,
+use tessera_model::{
+    AttemptId, BootId, Bytes, ControllerId, DecisionId, JobId, Millis, NodeId, NodeIdentity,
 };
-use tessera_wire::tls::NodeIdentity;
+use tessera_placement::SliceKind;
 use uuid::Uuid;
 
 const MODEL: &str = "a100-40gb";
@@ -102,8 +103,7 @@ impl Rig {
     fn new(scale: u32, policy: &str) -> Result<Self> {
         let geometry = catalog::models().get(MODEL).context("the catalogue has this model")?;
         let geometry = geometry.geometry();
-        let mut snapshot =
-            StoreSnapshot { runs: training_samples(), ..StoreSnapshot::default() };
+        let mut snapshot = StoreSnapshot { runs: training_samples(), ..StoreSnapshot::default() };
         let mut inputs = Vec::new();
         for node in 0..NODES * scale {
             snapshot.nodes.push(node_row(node)?);

@@ -12,11 +12,11 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail, ensure};
+use tessera_frames::cluster::PlanEnd;
 use tessera_model::mig::compute::{ComputeSlot, Cut};
 use tessera_model::mig::{PlanStep, Slot};
 use tessera_stand_in::client::DeviceClient;
 use tessera_stand_in::node::SimulatedNode;
-use tessera_wire::frames::PlanEnd;
 
 use super::{PATIENCE, Part, geometry, stage, standing};
 

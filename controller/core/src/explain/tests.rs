@@ -1,20 +1,19 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use tessera_frames::cluster::{
+    AttemptReport, AttemptStatus, GpuHealth, GpuReport, Hello, InstanceReport, MigReport,
+    PROTOCOL_VERSION, ToController,
+};
 use tessera_model::lease::LeaseTerms;
 use tessera_model::life::JobState;
 use tessera_model::mig::{Slot, catalog};
 use tessera_model::share::{MpsShare, SliceShare};
 use tessera_model::spec::{GpuRequest, JobSpec, RawJobSpec};
 use tessera_model::{
-    AttemptId, BootId, Bytes, ControllerId, DecisionId, GangMember, GangShape, NodeId,
+    AttemptId, BootId, Bytes, ControllerId, DecisionId, GangMember, GangShape, NodeId, NodeIdentity,
 };
 use tessera_placement::SharingRequest;
-use tessera_wire::frames::{
-    AttemptReport, AttemptStatus, GpuHealth, GpuReport, Hello, InstanceReport, MigReport,
-    PROTOCOL_VERSION, ToController,
-};
-use tessera_wire::tls::NodeIdentity;
 use uuid::Uuid;
 
 use super::*;

@@ -4,10 +4,10 @@ use crate::commands::operator::{GpuAvailability, OperatorRefusal, RefusalKind};
 use crate::state::ClusterState;
 use crate::state::overrides::refused;
 use std::collections::BTreeMap;
+use tessera_frames::cluster::MigReport;
 use tessera_model::mig::{self, Geometry, InstanceUse, OccupiedInstance, Slot};
 use tessera_model::{GpuId, JobId, Millis};
 use tessera_placement::{ComputeSeats, InstanceState};
-use tessera_wire::frames::MigReport;
 
 pub(crate) fn jobs_of(state: &InstanceState) -> Vec<JobId> {
     match state {

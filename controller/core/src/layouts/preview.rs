@@ -10,13 +10,13 @@ use crate::state::inventory::NodeInventory;
 use crate::state::layouts::cut_of;
 use crate::state::overrides::refused;
 use std::collections::BTreeMap;
+use tessera_frames::cluster::{GpuHealth, InstanceReport, MigReport};
 use tessera_model::GpuId;
 use tessera_model::mig::compute::{Cut, StandingCut};
 use tessera_model::mig::{
     self, ArrangementError, Cuts, DesiredLayout, Geometry, InstanceOccupant, Layout, PlanStep, Slot,
 };
 use tessera_placement::{InstanceState, InstanceView};
-use tessera_wire::frames::{GpuHealth, InstanceReport, MigReport};
 
 /// A requested layout with the steps that make it.
 pub(crate) struct PlannedLayout {

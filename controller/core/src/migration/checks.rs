@@ -3,11 +3,11 @@
 use crate::migration::KEPT_GPUS_MAX;
 use crate::state::ClusterState;
 use std::collections::BTreeSet;
+use tessera_frames::cluster::MigReport;
 use tessera_model::life::JobState;
 use tessera_model::mig::{Geometry, Slot};
 use tessera_model::{AttemptId, GpuId, JobId, Millis};
 use tessera_placement::{ClusterView, Explanation, Reshape, StayingJobs, could_hold};
-use tessera_wire::frames::MigReport;
 
 /// A reshape that is possible: the attempts that have to leave, and the jobs' new slots.
 #[derive(Clone, Debug)]

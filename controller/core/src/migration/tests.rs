@@ -2,20 +2,18 @@ mod learning;
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
+use tessera_frames::cluster::{
+    AttemptReport, AttemptStatus, GpuHealth, GpuReport, Hello, InstanceReport, MigReport,
+    PROTOCOL_VERSION, StopCause, ToAgent, ToController,
+};
 use tessera_model::life::{JobState, Outcome};
 use tessera_placement::{InstanceState, StayingJobs};
-use tessera_wire::frames::MigReport;
 
 use tessera_model::lease::LeaseTerms;
 use tessera_model::mig::{Layout, catalog};
 use tessera_model::spec::{JobSpec, RawJobSpec};
-use tessera_model::{BootId, Bytes, ControllerId, NodeId};
+use tessera_model::{BootId, Bytes, ControllerId, NodeId, NodeIdentity};
 use tessera_placement::{Decision, Knowledge, PlacedJob, Policy, QueuedJob};
-use tessera_wire::frames::{
-    AttemptReport, AttemptStatus, GpuHealth, GpuReport, Hello, InstanceReport, PROTOCOL_VERSION,
-    StopCause, ToAgent, ToController,
-};
-use tessera_wire::tls::NodeIdentity;
 
 use super::*;
 use crate::LaunchSpec;

@@ -4,6 +4,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use tessera_frames::cluster::{ArrayPosition, GpuReport};
 use tessera_model::life::{JobState, Outcome};
 use tessera_model::mig::Slot;
 use tessera_model::spec::JobSpec;
@@ -12,7 +13,6 @@ use tessera_model::{
     SliceId,
 };
 use tessera_placement::SharingRequest;
-use tessera_wire::frames::{ArrayPosition, GpuReport};
 
 use super::nodes::{LayoutPlanRow, RequestedLayout};
 use super::overrides::AdminOverrideRow;

@@ -1,12 +1,12 @@
 //! State changes of jobs and attempts, as a round decides them.
 
+use tessera_frames::cluster::ExitRecord;
 use tessera_model::life::{JobState, Outcome};
 use tessera_model::share::SmPercent;
 use tessera_model::spec::JobUpdate;
 use tessera_model::{AttemptId, Bytes, DecisionId, JobId, Millis, NodeId, SliceId};
 use tessera_placement::{Explanation, JobPlacement, Prediction, SharingRequest};
 use tessera_predict::memory::MemoryEstimate;
-use tessera_wire::frames::ExitRecord;
 
 use crate::colocation::ColocationPrediction;
 use crate::predictions::{AttemptPrediction, AttemptRunTimes};

@@ -2,15 +2,15 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use tessera_frames::cluster::{
+    AttemptReport, AttemptStatus, GpuHealth, LaunchOrder, MigReport, PlanEnd, PlanOrder, StopCause,
+    ToAgent, ToController, Welcome,
+};
 use tessera_model::lease::LeaseTerms;
 use tessera_model::life::Outcome;
 use tessera_model::mig::{PlanStep, Slot};
 use tessera_model::share::{KernelShare, SliceShare};
 use tessera_model::{AttemptId, GpuId, Millis};
-use tessera_wire::frames::{
-    AttemptReport, AttemptStatus, GpuHealth, LaunchOrder, MigReport, PlanEnd, PlanOrder, StopCause,
-    ToAgent, ToController, Welcome,
-};
 
 use super::machine::{Death, Facts, Machine, Process};
 

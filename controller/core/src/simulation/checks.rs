@@ -80,7 +80,7 @@ fn memory_is_shared_by_nobody(world: &World) {
             let facts = &process.facts;
             let card = machine.gpus.iter().find(|card| card.gpu == facts.gpu).unwrap();
             let slices = match (facts.slot, &card.mig) {
-                (Some(slot), tessera_wire::frames::MigReport::On { geometry }) => {
+                (Some(slot), tessera_frames::cluster::MigReport::On { geometry }) => {
                     let stands = card.instances.iter().any(|i| i.slot == slot);
                     assert!(stands, "the instance of {attempt} was destroyed under it (P7)");
                     let size = geometry.profile(slot.profile).unwrap().memory_slices;
@@ -116,7 +116,7 @@ fn memory_is_shared_by_nobody(world: &World) {
             }
         }
         for card in &machine.gpus {
-            if let tessera_wire::frames::MigReport::On { geometry } = &card.mig {
+            if let tessera_frames::cluster::MigReport::On { geometry } = &card.mig {
                 let slots: Vec<_> = card.instances.iter().map(|i| i.slot).collect();
                 geometry.check(&slots).expect("the device holds a legal layout (V3)");
             }

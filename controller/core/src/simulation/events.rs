@@ -1,10 +1,10 @@
 //! What happens next: drawn by lot, each class of faults more or less likely from run to run.
 
+use tessera_frames::cluster::{InstanceTrouble, MigReport};
 use tessera_model::life::Outcome;
 use tessera_model::share::{CheckpointSignal, KernelShare, MpsShare, SharingMode, SmPercent};
 use tessera_model::spec::{GpuRequest, JobSpec, Priority, RawJobSpec};
 use tessera_model::{AttemptId, Bytes, GangShape, GpuId, JobId, Millis};
-use tessera_wire::frames::{InstanceTrouble, MigReport};
 
 use super::leader::Commit;
 use super::world::World;
@@ -422,7 +422,7 @@ impl World {
     fn some_instance(
         &mut self,
         what: &'static str,
-        change: fn(&mut tessera_wire::frames::InstanceReport),
+        change: fn(&mut tessera_frames::cluster::InstanceReport),
     ) {
         let node = self.random.index(self.machines.len());
         let machine = &mut self.machines[node];

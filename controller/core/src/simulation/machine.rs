@@ -3,16 +3,17 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use tessera_frames::cluster::{
+    ComputeInstanceReport, ExitRecord, GpuReport, Hello, InstanceReport, MigReport,
+    PROTOCOL_VERSION, ToController,
+};
 use tessera_model::life::Outcome;
 use tessera_model::mig::compute::{self, ComputeSlot};
 use tessera_model::mig::{PlanStep, Slot};
 use tessera_model::share::SliceShare;
-use tessera_model::{AttemptId, BootId, Bytes, ControllerId, GpuId, JobId, Millis, PlanId};
-use tessera_wire::frames::{
-    ComputeInstanceReport, ExitRecord, GpuReport, Hello, InstanceReport, MigReport,
-    PROTOCOL_VERSION, ToController,
+use tessera_model::{
+    AttemptId, BootId, Bytes, ControllerId, GpuId, JobId, Millis, NodeIdentity, PlanId,
 };
-use tessera_wire::tls::NodeIdentity;
 use uuid::Uuid;
 
 use super::agent::Agent;

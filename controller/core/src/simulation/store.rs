@@ -4,12 +4,12 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
+use tessera_frames::cluster::MigReport;
 use tessera_model::life::{JobState, Outcome};
 use tessera_model::mig::Slot;
 use tessera_model::share::{MpsShare, SharingMode, SmPercent};
 use tessera_model::spec::JobSpec;
 use tessera_model::{AttemptId, GangMember, GpuId, JobId, Millis, NodeId, PlanId};
-use tessera_wire::frames::MigReport;
 
 use crate::LaunchSpec;
 use crate::round::Round;

@@ -3,10 +3,10 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
+use tessera_frames::cluster::{ToAgent, ToController};
 use tessera_model::life::Outcome;
 use tessera_model::{AttemptId, BootId, GpuId, JobId, Millis};
 use tessera_placement::record::RoundReplay;
-use tessera_wire::frames::{ToAgent, ToController};
 use uuid::Uuid;
 
 use super::leader::Controller;

@@ -8,6 +8,7 @@ use crate::rows::updates::UpdatedJob;
 use crate::state::inventory::GpuState;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
+use tessera_frames::cluster::ExitRecord;
 use tessera_model::life::{JobState, Outcome};
 use tessera_model::mig::Slot;
 use tessera_model::mig::compute::ComputeSlot;
@@ -18,7 +19,6 @@ use tessera_model::{
 };
 use tessera_placement::SharingRequest;
 use tessera_predict::memory::MemoryEstimate;
-use tessera_wire::frames::ExitRecord;
 
 /// The live attempts.
 #[derive(Clone, Debug, Default)]

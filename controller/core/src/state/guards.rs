@@ -1,8 +1,8 @@
 //! What this leader may do, and from when: its epoch, and what earlier leaders may have granted.
 
+use tessera_frames::cluster::{AttemptReport, AttemptStatus, StopCause, ToAgent};
 use tessera_model::lease::LeaseTerms;
 use tessera_model::{AttemptId, ControllerId, Millis};
-use tessera_wire::frames::{AttemptReport, AttemptStatus, StopCause, ToAgent};
 
 /// What holds a leader back from acting on its own.
 #[derive(Clone, Copy, Debug)]

@@ -7,13 +7,14 @@ use crate::state::layouts::{LayoutInProgress, whole};
 use crate::state::overrides::refused;
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
+use tessera_frames::cluster::{GpuHealth, GpuReport, Hello, InstanceReport, MigReport};
 use tessera_model::mig::compute::{ComputeSlot, Cut};
 use tessera_model::mig::{Geometry, Layout, Profile, Slot, TooManyPlacements};
 use tessera_model::share::SliceShare;
-use tessera_model::{AttemptId, BootId, Bytes, GpuId, Millis, NodeId, NodeName, PlanId, SliceId};
+use tessera_model::{
+    AttemptId, BootId, Bytes, GpuId, Millis, NodeId, NodeIdentity, NodeName, PlanId, SliceId,
+};
 use tessera_placement::{MigView, SliceKind};
-use tessera_wire::frames::{GpuHealth, GpuReport, Hello, InstanceReport, MigReport};
-use tessera_wire::tls::NodeIdentity;
 
 /// The nodes, their GPUs, and who is connected.
 #[derive(Debug, Default)]

@@ -2,10 +2,10 @@
 
 use crate::commands::operator::LayoutCommand;
 use crate::rows::nodes::{LayoutPlanRow, RequestedLayout};
+use tessera_frames::cluster::InstanceReport;
 use tessera_model::mig::compute::Cut;
 use tessera_model::mig::{Geometry, PlanStep, Slot};
 use tessera_model::{GpuId, Millis};
-use tessera_wire::frames::InstanceReport;
 
 /// How long a requested layout waits for a change that is under way on its GPU. A plan takes less,
 /// and clients wait longer.

@@ -1,11 +1,11 @@
 //! Running jobs that are migrated, and the placements that are kept for them.
 
 use std::collections::BTreeMap;
+use tessera_frames::cluster::ExitRecord;
 use tessera_model::life::Outcome;
 use tessera_model::mig::Slot;
 use tessera_model::{AttemptId, GpuId, JobId, Millis};
 use tessera_placement::{Explanation, InstanceState, InstanceView};
-use tessera_wire::frames::ExitRecord;
 
 /// The default migration cooldown: how long a job runs at least before it is moved. It is many
 /// times the cost of a migration, so that migrations take a small part of a job's time.

@@ -4,11 +4,11 @@ use crate::commands::operator::{OperatorRefusal, OverrideKind, RefusalKind};
 use crate::rows::overrides::{AdminOverrideRow, OverrideTarget};
 use crate::state::inventory::GpuState;
 use std::collections::BTreeMap;
+use tessera_frames::cluster::MigReport;
 use tessera_model::GpuId;
 use tessera_model::mig::compute::Cut;
 use tessera_model::mig::{Geometry, Slot};
 use tessera_placement::{ComputeSeats, InstanceState, InstanceView, Tenancy};
-use tessera_wire::frames::MigReport;
 
 /// The overrides that administrators set and that stay in force until they are cleared.
 #[derive(Clone, Debug, Default)]

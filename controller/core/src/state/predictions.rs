@@ -10,6 +10,7 @@ use crate::predictions::{AttemptRunTimes, OutcomeCounts, RunSample, TaskFacts};
 use crate::state::attempts::LiveAttempt;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use tessera_frames::cluster::ExitRecord;
 use tessera_model::life::Outcome;
 use tessera_model::mig::Profile;
 use tessera_model::spec::Priority;
@@ -17,7 +18,6 @@ use tessera_model::{JobId, Millis};
 use tessera_placement::{
     Basis, Estimator as _, GpuView, MpsClient, Prediction, SharingRequest, SliceKind,
 };
-use tessera_wire::frames::ExitRecord;
 
 /// What is known of tasks, and of the work that unfinished jobs checkpointed.
 #[derive(Debug, Default)]

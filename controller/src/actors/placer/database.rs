@@ -49,15 +49,15 @@ pub(super) fn rollback_of(error: &StoreError) -> Option<DatabaseRollback> {
 pub(super) async fn read_until_it_works(
     candidate: &Candidate,
     epoch: u64,
-    mut set_back: Option<DatabaseRollback>,
+    mut rollback: Option<DatabaseRollback>,
 ) -> Result<(u64, StoreSnapshot), StoreError> {
     loop {
-        match read_once(candidate, epoch, set_back).await {
+        match read_once(candidate, epoch, rollback).await {
             Err(StoreError::Unavailable { action, cause }) => {
                 tracing::warn!(action, error = %Chain(&cause), "the database does not respond");
                 tokio::time::sleep(RELOAD_PAUSE).await;
             }
-            Err(StoreError::RolledBack { how }) => set_back = set_back.or(Some(how)),
+            Err(StoreError::RolledBack { how }) => rollback = rollback.or(Some(how)),
             result => return result,
         }
     }
@@ -66,15 +66,15 @@ pub(super) async fn read_until_it_works(
 async fn read_once(
     candidate: &Candidate,
     epoch: u64,
-    set_back: Option<DatabaseRollback>,
+    rollback: Option<DatabaseRollback>,
 ) -> Result<(u64, StoreSnapshot), StoreError> {
     let mut connection = store::acquire(&candidate.pool).await?;
-    let epoch = match set_back {
+    let epoch = match rollback {
         None => {
             leader::check_lineage(&mut connection, candidate.memory.known()).await?;
             epoch
         }
-        Some(_) => match candidate.elect(&mut connection, set_back).await? {
+        Some(_) => match candidate.elect(&mut connection, rollback).await? {
             leader::Election::Won { epoch, .. } => epoch,
             leader::Election::Waits { .. } => {
                 return Err(StoreError::Deposed { ours: epoch, newest: epoch + 1 });

@@ -3,14 +3,15 @@
 use std::time::Duration;
 
 use actix::{Actor, AsyncContext as _, Context, Handler, MessageResult, StreamHandler};
-use tessera_wire::ToController;
+use tessera_frames::cluster::ToController;
 
 use super::{MAILBOX_CAPACITY, Phase, Placer, TICK_EVERY, Wake, unavailable};
-use crate::actors::leadership::StoreSetBack;
-use crate::actors::links::{LinkClosed, LinkFrames, LinkOpened, LinkRenews};
+use crate::actors::agent_link::{LinkClosed, LinkFrames, LinkOpened, LinkRenews};
+use crate::actors::leadership::StoreRolledBack;
 use crate::actors::prediction_metrics;
 use crate::clock;
 use crate::ports::ToPlacer;
+use crate::requests::MigModeError;
 use tessera_control::Input;
 use tessera_control::rows::submitted::SubmittedJob;
 
@@ -23,7 +24,7 @@ impl Actor for Placer {
             if placer.phase == Phase::Idle {
                 placer.take(Input::Tick, ctx);
             }
-            placer.tell_of_brake();
+            placer.log_silent_nodes();
         });
         self.publish_shape();
     }
@@ -37,10 +38,10 @@ impl Handler<Wake> for Placer {
     }
 }
 
-impl Handler<StoreSetBack> for Placer {
+impl Handler<StoreRolledBack> for Placer {
     type Result = ();
 
-    fn handle(&mut self, StoreSetBack(how): StoreSetBack, ctx: &mut Self::Context) {
+    fn handle(&mut self, StoreRolledBack(how): StoreRolledBack, ctx: &mut Self::Context) {
         // A commit under way is on a connection to the lost state and fails; a reload looks itself.
         if self.phase == Phase::Idle {
             self.connection = None;
@@ -56,7 +57,7 @@ impl Handler<LinkOpened> for Placer {
         let LinkOpened { session, peer, hello, link } = opened;
         if self.phase == Phase::Reloading {
             let reason = "the controller recovers from a rollback of its database".to_owned();
-            link.send(tessera_wire::ToAgent::Refused { reason, retry: true });
+            link.send(tessera_frames::cluster::ToAgent::Refused { reason, retry: true });
             return;
         }
         self.links.insert(session, link);
@@ -87,8 +88,8 @@ impl Handler<LinkFrames> for Placer {
 impl Handler<LinkRenews> for Placer {
     type Result = MessageResult<LinkRenews>;
 
-    fn handle(&mut self, asked: LinkRenews, _: &mut Self::Context) -> Self::Result {
-        let LinkRenews { session, node, sent, generation } = asked;
+    fn handle(&mut self, renewal: LinkRenews, _: &mut Self::Context) -> Self::Result {
+        let LinkRenews { session, node, sent, generation } = renewal;
         let now = clock::boot();
         if !self.parts.candidate.trust.holds(now) {
             return MessageResult(None);
@@ -131,9 +132,9 @@ impl StreamHandler<Vec<SubmittedJob>> for Placer {
 }
 
 impl StreamHandler<ToPlacer> for Placer {
-    fn handle(&mut self, asked: ToPlacer, ctx: &mut Self::Context) {
+    fn handle(&mut self, query: ToPlacer, ctx: &mut Self::Context) {
         // A caller that hung up doesn't need its answer: refused sends are of no matter here.
-        match asked {
+        match query {
             ToPlacer::Command { command, jobs, reply } => {
                 if self.phase == Phase::Reloading {
                     let _ = reply.send(Err(unavailable()));
@@ -148,34 +149,34 @@ impl StreamHandler<ToPlacer> for Placer {
                     let _ = reply.send(None);
                     return;
                 };
-                // Beside the rounds: an answer asks the policy many times.
+                // Outside of rounds: an answer calls the policy many times.
                 tokio::task::spawn_blocking(move || {
                     let _ = reply.send(inquiry.answer(clock::boot()));
                 });
             }
-            ToPlacer::Teach { taught, came } => {
-                self.parts.cluster.use_run_time_model(taught, &came);
+            ToPlacer::UseRunTimeModel { model, accurate } => {
+                self.parts.cluster.use_run_time_model(model, &accurate);
                 prediction_metrics::export_trust(&self.parts.cluster.model_status());
             }
-            ToPlacer::TeachCompany { model, came } => {
-                self.parts.cluster.use_colocation_model(model, &came);
+            ToPlacer::UseColocationModel { model, accurate } => {
+                self.parts.cluster.use_colocation_model(model, &accurate);
                 prediction_metrics::export_trust(&self.parts.cluster.model_status());
             }
-            ToPlacer::Busy { tasks } => self.parts.cluster.record_task_load(tasks),
-            ToPlacer::Learned { reply } => {
+            ToPlacer::RecordTaskLoad { tasks } => self.parts.cluster.record_task_load(tasks),
+            ToPlacer::DescribeModels { reply } => {
                 let _ = reply.send(self.parts.cluster.model_status());
             }
-            ToPlacer::Nodes { reply } => {
+            ToPlacer::DescribeNodes { reply } => {
                 let _ = reply.send(self.parts.cluster.describe(clock::boot()));
             }
-            ToPlacer::Usage { reply } => {
+            ToPlacer::ReportUsage { reply } => {
                 let _ = reply.send(self.parts.cluster.usage(clock::boot()));
             }
             ToPlacer::OpenLog { node, request, reply } => {
                 let link = self.sessions.get(&node).and_then(|session| self.links.get(session));
                 let _ = reply.send(link.map(|link| link.open_log(request)));
             }
-            ToPlacer::Operate { order, reply } => {
+            ToPlacer::Operate { command, reply } => {
                 if self.phase == Phase::Reloading {
                     let _ = reply.send(Err(unavailable()));
                     return;
@@ -183,13 +184,13 @@ impl StreamHandler<ToPlacer> for Placer {
                 self.next_token += 1;
                 let (token, now_unix) = (self.next_token, clock::unix());
                 self.operators.insert(token, reply);
-                self.take(Input::Operate { token, command: order, now_unix }, ctx);
+                self.take(Input::Operate { token, command, now_unix }, ctx);
             }
-            ToPlacer::Doctor { node, reply } => self.examine(&node, reply),
-            ToPlacer::DraftLayout { gpu, wanted, reply } => {
-                let _ = reply.send(self.parts.cluster.preview_layout(&gpu, &wanted));
+            ToPlacer::ExamineNode { node, reply } => self.examine(&node, reply),
+            ToPlacer::PreviewLayout { gpu, desired, reply } => {
+                let _ = reply.send(self.parts.cluster.preview_layout(&gpu, &desired));
             }
-            ToPlacer::Outlook { gpu, ends, reply } => {
+            ToPlacer::ListAvailability { gpu, ends, reply } => {
                 let _ = reply.send(self.parts.cluster.gpu_availability(&gpu, &ends));
             }
             ToPlacer::SetMigMode { gpu, on, reply } => {
@@ -198,7 +199,7 @@ impl StreamHandler<ToPlacer> for Placer {
                         self.take(Input::SetMigMode { gpu, on }, ctx);
                         Ok(())
                     }
-                    None => Err(format!("{gpu} is unknown, or its node is not connected")),
+                    None => Err(MigModeError::NoGpu { gpu }),
                 };
                 let _ = reply.send(answer);
             }

@@ -2,8 +2,8 @@
 
 use sqlx::PgConnection;
 use tessera_api_types::{AttemptView, KernelQueueUse, MemoryPredictionView, PredictionView};
+use tessera_frames::cluster::KernelFigures;
 use tessera_model::{AttemptId, DecisionId, JobId, NodeId};
-use tessera_wire::frames::KernelFigures;
 use time::OffsetDateTime;
 
 use super::predictions;

@@ -132,7 +132,7 @@ impl TryFrom<JobRow> for JobView {
         let state: JobState = row.state.parse().map_err(at.corrupt::<BadId>("state"))?;
         let (reason, reason_text) = row.reason(state).unzip();
         let bad = |column| bad_json("submissions", row.submission, column);
-        let ask: GpuRequest = serde_json::from_value(row.gpu_ask).map_err(bad("spec.gpu"))?;
+        let request: GpuRequest = serde_json::from_value(row.gpu_ask).map_err(bad("spec.gpu"))?;
         let class: Class = serde_json::from_value(row.class).map_err(bad("spec.class"))?;
         let index = row.array_first.map(|first| i64::from(first) + number - row.submission);
         let array_id = index.map(|_| at.number("submission", row.submission)).transpose()?;
@@ -154,7 +154,7 @@ impl TryFrom<JobRow> for JobView {
             state_short: state.short().to_owned(),
             reason,
             reason_text,
-            gpu_request: ask.to_string(),
+            gpu_request: request.to_string(),
             class: class.word().to_owned(),
             priority: serde_json::from_value(row.priority).map_err(bad("spec.priority"))?,
             submitted_at: row.accepted_at,
@@ -273,7 +273,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_command_shows_as_a_shell_would_take_it() {
+    fn a_command_is_shown_as_a_shell_accepts_it() {
         let argv = ["python3", "-c", "print('hi there')", ""].map(str::to_owned);
 
         let line = program_line(&JobProgram::Command(argv.to_vec()));

@@ -85,8 +85,8 @@ async fn of_all(
 }
 
 /// Names of users and jobs stand with the submissions. The jobs of a submission have
-/// consecutive numbers, so that the order of the submissions is that of their jobs; looked up
-/// one submission at a time, only as many are read as fill the page.
+/// consecutive numbers, so the order of the submissions is that of their jobs. They are looked up one
+/// submission at a time, so only as many are read as fill the page.
 async fn of_submissions(
     at: &mut PgConnection,
     query: &JobQuery,

@@ -9,7 +9,7 @@ use tessera_model::spec::BadField;
 use tessera_model::{JobId, PlanId};
 use time::OffsetDateTime;
 
-/// How many entries a page has where nobody says.
+/// How many entries a page has without a limit in the request.
 const PAGE_DEFAULT: u32 = 100;
 /// Most entries of a page: an answer stays below a megabyte.
 const PAGE_MAX: u32 = 1_000;
@@ -37,21 +37,21 @@ impl PageSize {
         }
     }
 
-    /// Returns how many rows to ask for: one more, which tells whether another page follows.
+    /// Returns how many rows to read: one more, which shows whether another page follows.
     pub(super) fn rows(self) -> i64 {
         i64::from(self.0) + 1
     }
 
-    /// Cuts the surplus row off; tells whether there was one.
+    /// Cuts the surplus row off. Returns whether there was one.
     pub(super) fn cut<T>(self, rows: &mut Vec<T>) -> bool {
-        let size = usize::try_from(self.0).unwrap_or(usize::MAX);
+        let size = self.0 as usize;
         let more = rows.len() > size;
         rows.truncate(size);
         more
     }
 }
 
-/// Where a page of layout changes ended: a moment, and the plan that ties are broken by.
+/// Where a page of layout plans ended: a moment, and the plan that ties are broken by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cursor {
     /// When the last entry was ordered.
@@ -93,9 +93,9 @@ fn bad_cursor(text: &str) -> BadField {
 /// Which jobs to list, read once.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JobQuery {
-    /// Words of the wanted states; `None` for all.
+    /// Words of the requested states; `None` for all.
     pub(super) states: Option<Vec<String>>,
-    /// Whether no wanted state is final.
+    /// Whether no requested state is final.
     pub(super) unfinished: bool,
     pub(super) user: Option<String>,
     pub(super) name: Option<String>,

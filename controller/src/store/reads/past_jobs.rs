@@ -1,4 +1,4 @@
-//! What users submitted in a period, and what became of it, for simulations.
+//! What users submitted in a period, and its outcome, for simulations.
 
 use std::collections::BTreeMap;
 
@@ -178,7 +178,7 @@ impl JobRow {
     fn job(self, attempts: Vec<PastAttempt>) -> Result<PastJob, StoreError> {
         let row = RowRef::new("submissions", self.submission);
         let bad = row.corrupt::<serde_json::Error>("spec");
-        let asked: GpuRequest = serde_json::from_value(self.gpu).map_err(&bad)?;
+        let request: GpuRequest = serde_json::from_value(self.gpu).map_err(&bad)?;
         let class: Class = serde_json::from_value(self.class).map_err(&bad)?;
         let share: SharingMode =
             self.share.map(serde_json::from_value).transpose().map_err(&bad)?.unwrap_or_default();
@@ -195,16 +195,16 @@ impl JobRow {
                 Class::Offline => "offline".to_owned(),
             },
             priority: serde_json::from_value(self.priority).map_err(&bad)?,
-            gpu_memory_bytes: match &asked {
+            gpu_memory_bytes: match &request {
                 GpuRequest::Memory(bytes) => Some(bytes.get()),
                 _ => None,
             },
-            gpu_profile: match &asked {
+            gpu_profile: match &request {
                 GpuRequest::Profile(name) => Some(name.to_string()),
                 GpuRequest::Compute(name) => Some(name.to_string()),
                 _ => None,
             },
-            gpu_whole: asked == GpuRequest::Whole,
+            gpu_whole: request == GpuRequest::Whole,
             share: share.word().to_owned(),
             task: Some(facts.task).filter(|task| !task.is_empty()),
             movable: facts.movable,

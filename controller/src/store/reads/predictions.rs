@@ -11,10 +11,10 @@ use tessera_model::{AttemptId, Millis};
 use tessera_placement::{Basis, Prediction};
 use tessera_predict::memory::MemoryEstimate;
 
-use crate::ports::ModelStatus;
 use crate::store::StoreError;
 use crate::store::columns::{RowRef, integer, row_count};
 use tessera_control::colocation::STEADY;
+use tessera_control::commands::ModelStatus;
 
 const TABLE: &str = "predictions";
 
@@ -107,7 +107,7 @@ const OUTCOMES_MAX: i64 = 1_000;
 /// Returns how accurate predictions were, by their basis.
 pub(super) async fn outcomes(
     at: &mut PgConnection,
-    learned: ModelStatus,
+    models: ModelStatus,
 ) -> Result<PredictionReport, StoreError> {
     let rows = sqlx::query!(
         r#"
@@ -139,13 +139,13 @@ pub(super) async fn outcomes(
         median_error: row.error,
     });
     let outcomes = outcomes.collect();
-    let model = match learned.slices {
+    let model = match models.slices {
         Some((fingerprint, trusted)) => read_model(at, fingerprint, trusted).await?,
         None => None,
     };
-    let low_confidence_tasks = u64::try_from(learned.low_confidence_tasks).unwrap_or(u64::MAX);
+    let low_confidence_tasks = models.low_confidence_tasks as u64;
     let memory = MemoryOutcomes { low_confidence_tasks, ..memory_outcomes(at).await? };
-    let colocation_model = match learned.colocation {
+    let colocation_model = match models.colocation {
         Some((fingerprint, trusted)) => read_model(at, fingerprint, trusted).await?,
         None => None,
     };
@@ -182,7 +182,7 @@ async fn colocation_outcomes(at: &mut PgConnection) -> Result<ColocationOutcomes
     })
 }
 
-/// Returns the predicted speeds of a job's attempts beside co-runners, where a model predicted any.
+/// Returns the predicted speeds of a job's attempts next to co-runners, where a model predicted any.
 pub(super) async fn colocations_of_job(
     at: &mut PgConnection,
     job: i64,

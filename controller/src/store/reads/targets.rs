@@ -126,7 +126,7 @@ async fn unfinished_tasks(at: &mut PgConnection, array: JobId) -> Result<Vec<Job
     numbers.into_iter().map(|number| RowRef::new("jobs", number).job("job", number)).collect()
 }
 
-/// Returns what share of a slice a job asked for; `None` if there is no such job.
+/// Returns what share of a slice a job requested; `None` if there is no such job.
 pub(super) async fn share(
     at: &mut PgConnection,
     job: JobRef,
@@ -146,7 +146,7 @@ pub(super) async fn share(
     Ok(share.map(|share| share.map_or(SharingMode::Exclusive, |share| share.0)))
 }
 
-/// Tells whether a submit was accepted under this user's key.
+/// Returns whether a submit was accepted under this user's key.
 pub(super) async fn key_is_used(
     at: &mut PgConnection,
     user: &str,

@@ -1,4 +1,4 @@
-//! Attempts start, are asked to migrate, stop and end.
+//! Attempts start, get requests to migrate, stop and end.
 
 use serde::Serialize;
 use sqlx::PgConnection;
@@ -6,8 +6,10 @@ use tessera_model::Millis;
 use tessera_placement::{Explanation, JobPlacement};
 use uuid::Uuid;
 
-use crate::store::columns::{bigint, integer, job_number, json_text, moment_ms, row_count};
-use crate::store::{StoreError, tenancies};
+use crate::store::columns::{
+    attempt_keys, bigint, integer, job_number, json_text, moment_ms, row_count,
+};
+use crate::store::{StoreError, change_rows, tenancies};
 use tessera_control::rows::transitions::{
     EndedAttempt, MigrationRow, ReadyAttempt, StartedAttempt, StoppingAttempt,
 };
@@ -25,10 +27,9 @@ pub async fn launch_attempts(
         return Ok(());
     }
     let action = "launch on ready slices";
-    let jobs: Vec<_> = batch.iter().map(|r| job_number(r.job)).collect();
-    let attempts: Vec<_> = batch.iter().map(|r| r.attempt.as_uuid()).collect();
+    let (jobs, attempts) = attempt_keys(batch.iter().map(|r| (r.job, r.attempt)));
     let slices: Vec<_> = batch.iter().map(|r| r.slice.as_str().to_owned()).collect();
-    let changed = sqlx::query!(
+    let statement = sqlx::query!(
         r#"
         WITH u AS (
             SELECT * FROM UNNEST($1::bigint[], $2::uuid[], $3::text[]) AS u (job, attempt, slice)
@@ -44,11 +45,8 @@ pub async fn launch_attempts(
         &jobs,
         &attempts,
         &slices,
-    )
-    .execute(connection)
-    .await
-    .map_err(StoreError::while_trying_to(action))?;
-    StoreError::check_changed(action, batch.len(), changed.rows_affected())
+    );
+    change_rows(action, batch.len(), statement.execute(connection)).await
 }
 
 /// Moves jobs whose programs run from starting to running.
@@ -64,11 +62,10 @@ pub async fn record_starts(
         return Ok(());
     }
     let action = "record starts";
-    let jobs: Vec<_> = batch.iter().map(|s| job_number(s.job)).collect();
-    let attempts: Vec<_> = batch.iter().map(|s| s.attempt.as_uuid()).collect();
+    let (jobs, attempts) = attempt_keys(batch.iter().map(|s| (s.job, s.attempt)));
     let starts: Vec<_> = batch.iter().map(|s| moment_ms(s.started_unix)).collect();
     let migrations: Vec<_> = batch.iter().map(|s| s.moved.map(|took| bigint(took.get()))).collect();
-    let changed = sqlx::query!(
+    let statement = sqlx::query!(
         r#"
         WITH u AS (
             SELECT * FROM UNNEST($1::bigint[], $2::uuid[], $3::bigint[], $4::bigint[])
@@ -92,11 +89,8 @@ pub async fn record_starts(
         &attempts,
         &starts as &[Option<i64>],
         &migrations as &[Option<i64>],
-    )
-    .execute(connection)
-    .await
-    .map_err(StoreError::while_trying_to(action))?;
-    StoreError::check_changed(action, batch.len(), changed.rows_affected())
+    );
+    change_rows(action, batch.len(), statement.execute(connection)).await
 }
 
 /// Moves jobs with live attempts to stopping; those that are stopping already stay so.
@@ -112,9 +106,8 @@ pub async fn record_stops(
         return Ok(());
     }
     let action = "record stops";
-    let jobs: Vec<_> = batch.iter().map(|s| job_number(s.job)).collect();
-    let attempts: Vec<_> = batch.iter().map(|s| s.attempt.as_uuid()).collect();
-    let changed = sqlx::query!(
+    let (jobs, attempts) = attempt_keys(batch.iter().map(|s| (s.job, s.attempt)));
+    let statement = sqlx::query!(
         r#"
         WITH u AS (
             SELECT * FROM UNNEST($1::bigint[], $2::uuid[]) AS u (job, attempt)
@@ -132,11 +125,8 @@ pub async fn record_stops(
         "#,
         &jobs,
         &attempts,
-    )
-    .execute(connection)
-    .await
-    .map_err(StoreError::while_trying_to(action))?;
-    StoreError::check_changed(action, batch.len(), changed.rows_affected())
+    );
+    change_rows(action, batch.len(), statement.execute(connection)).await
 }
 
 /// Ends attempts: frees the memory slices that they hold, and moves their jobs on. A job is
@@ -271,7 +261,7 @@ impl<'a> EndRecord<'a> {
     }
 }
 
-/// Records that running jobs are asked to migrate: the decisions, and events for their users.
+/// Records the requests to running jobs to migrate: the decisions, and events for their users.
 ///
 /// # Errors
 ///
@@ -287,7 +277,7 @@ pub async fn record_migrations(
     }
     let action = "record migrations";
     let rows: Vec<_> = batch.iter().map(MigrationRecord::of).collect();
-    let changed = sqlx::query!(
+    let statement = sqlx::query!(
         r#"
         WITH u AS (
             SELECT u.*
@@ -306,11 +296,8 @@ pub async fn record_migrations(
         json_text(&rows),
         policy,
         bigint(epoch),
-    )
-    .execute(connection)
-    .await
-    .map_err(StoreError::while_trying_to(action))?;
-    StoreError::check_changed(action, batch.len(), changed.rows_affected())
+    );
+    change_rows(action, batch.len(), statement.execute(connection)).await
 }
 
 /// A running job's migration, as the statement reads it.

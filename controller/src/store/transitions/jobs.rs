@@ -12,8 +12,8 @@ use tessera_model::spec::JobUpdate;
 use tessera_placement::Explanation;
 use uuid::Uuid;
 
-use crate::store::StoreError;
-use crate::store::columns::{RowRef, bigint, job_number, json_text};
+use crate::store::columns::{RowRef, attempt_keys, bigint, job_number, json_text};
+use crate::store::{StoreError, change_rows};
 use tessera_control::rows::transitions::{ResharedJob, WaitReasonRow, WaitingJobCommand};
 
 /// Records why jobs wait.
@@ -84,10 +84,9 @@ pub async fn change_shares(
         return Ok(());
     }
     let action = "record new shares";
-    let jobs: Vec<_> = newest.values().map(|r| job_number(r.job)).collect();
-    let attempts: Vec<_> = newest.values().map(|r| r.attempt.as_uuid()).collect();
+    let (jobs, attempts) = attempt_keys(newest.values().map(|r| (r.job, r.attempt)));
     let percents: Vec<_> = newest.values().map(|r| i16::from(r.sm.get())).collect();
-    let changed = sqlx::query!(
+    let statement = sqlx::query!(
         r#"
         WITH u AS (
             SELECT * FROM UNNEST($1::bigint[], $2::uuid[], $3::smallint[]) AS u (job, attempt, sm)
@@ -104,11 +103,8 @@ pub async fn change_shares(
         &jobs,
         &attempts,
         &percents,
-    )
-    .execute(connection)
-    .await
-    .map_err(StoreError::while_trying_to(action))?;
-    StoreError::check_changed(action, newest.len(), changed.rows_affected())
+    );
+    change_rows(action, newest.len(), statement.execute(connection)).await
 }
 
 /// Carries out users' commands on waiting jobs. Returns the jobs that changed with their new states:

@@ -8,7 +8,7 @@ use uuid::Uuid;
 
 use crate::store::columns::{bigint, integer, job_number, json_text};
 use crate::store::predictions::PredictionRecord;
-use crate::store::{StoreError, colocations, tenancies};
+use crate::store::{StoreError, change_rows, colocations, tenancies};
 use tessera_control::rows::transitions::Reservation;
 
 /// Places queued jobs: writes their new attempts, the memory slices that they hold, their
@@ -32,7 +32,7 @@ pub async fn reserve_slices(
     let slots: Vec<_> = batch.iter().flat_map(HeldSlotRecord::all_of).collect();
     let predictions: Vec<_> = batch.iter().filter_map(PredictionRecord::of).collect();
     // One statement: its parts are one round trip, and touch different tables.
-    let changed = sqlx::query!(
+    let statement = sqlx::query!(
         r#"
         WITH u AS (
             SELECT *
@@ -84,11 +84,8 @@ pub async fn reserve_slices(
         bigint(epoch),
         json_text(&slots),
         json_text(&predictions),
-    )
-    .execute(&mut *connection)
-    .await
-    .map_err(StoreError::while_trying_to(action))?;
-    StoreError::check_changed(action, batch.len(), changed.rows_affected())?;
+    );
+    change_rows(action, batch.len(), statement.execute(&mut *connection)).await?;
     colocations::insert_predictions(connection, batch).await?;
     tenancies::join_tenancies(connection, batch).await
 }

@@ -39,7 +39,7 @@ impl KernelQueue {
             self.next_look = self.next_look.min(ends_at);
             return;
         }
-        if !self.has_room() {
+        if !self.can_commit_kernel() {
             // It is served before all others when a kernel or a grant ends.
             return;
         }

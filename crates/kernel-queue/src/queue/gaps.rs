@@ -68,8 +68,10 @@ impl KernelQueue {
     /// Returns whether one more grant may be given. A grant for a whole gap is the only one.
     fn may_grant_gap(&self) -> bool {
         match self.rules.grants {
-            GrantSize::Kernel => self.has_room(),
-            GrantSize::Gap => self.interleaved_leases().next().is_none() && self.has_room(),
+            GrantSize::Kernel => self.can_commit_kernel(),
+            GrantSize::Gap => {
+                self.interleaved_leases().next().is_none() && self.can_commit_kernel()
+            }
         }
     }
 
@@ -80,7 +82,7 @@ impl KernelQueue {
     }
 
     /// Returns whether one more filler kernel may enter the device's queue.
-    pub(super) fn has_room(&self) -> bool {
+    pub(super) fn can_commit_kernel(&self) -> bool {
         self.filler_kernels_committed() < usize::from(self.rules.in_flight)
     }
 
@@ -116,7 +118,7 @@ impl KernelQueue {
         Some(window)
     }
 
-    /// Returns the earliest end of one holder's gap, if the gap is worth filling.
+    /// Returns the earliest end of one holder's gap, if the gap is long enough to be filled.
     fn idle_window_of(&self, session: &QueueSession) -> Option<(Nanos, GrantKind)> {
         let from = session.gap.map_or(session.active_at, |gap| gap.from);
         let elapsed = self.now.minus(from);
@@ -154,7 +156,7 @@ impl KernelQueue {
         self.rules.predictor.predict(profile, session.correction, gap)
     }
 
-    /// Returns the predicted end of a gap that begins now, if the gap is worth filling.
+    /// Returns the predicted end of a gap that begins now, if the gap is long enough to be filled.
     pub(super) fn predicted_gap_end(&self, at: usize, gap: &OpenGap) -> Option<Nanos> {
         match self.predict_rest_of_gap(&self.sessions[at], gap, Nanos::ZERO) {
             GapPrediction::Idle(length) if length > self.rules.epsilon => {

@@ -40,7 +40,7 @@ pub(super) struct OpenGap {
     pub kernel: KernelIndex,
     /// When the device became idle, or is predicted to.
     pub from: Nanos,
-    /// The first prediction of its earliest end; `None` if it is not worth filling.
+    /// The first prediction of its earliest end; `None` if it is too short to be filled.
     pub predicted_end: Option<Nanos>,
     /// Whether another session launched in it.
     pub filled: bool,

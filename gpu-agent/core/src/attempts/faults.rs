@@ -3,10 +3,10 @@
 //! An error that a program brought on itself fails that program; one of the GPU loses every
 //! attempt on it, which costs no retries.
 
+use tessera_frames::cluster::ExitRecord;
 use tessera_model::life::Outcome;
 use tessera_model::mig::Slot;
 use tessera_model::{AttemptId, GpuId, Millis};
-use tessera_wire::frames::ExitRecord;
 
 use super::{AttemptEffect, AttemptEntry, AttemptPhase, Attempts};
 use crate::shepherd::KillReason;

@@ -1,9 +1,9 @@
 //! Attempts after a restart of the agent: the journal, the shepherds and the exit records on
 //! disk, put together.
 
+use tessera_frames::cluster::{AttemptStatus, ExitRecord};
 use tessera_model::life::Outcome;
 use tessera_model::{AttemptId, Millis};
-use tessera_wire::frames::{AttemptStatus, ExitRecord};
 
 use super::super::ledger::{AttemptFacts, AttemptLedger, JournalRecord};
 use super::{AttemptEffect, AttemptEntry, AttemptPhase, Attempts};

@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
+use tessera_frames::cluster::{GpuHealth, GpuReport, InstanceReport, LaunchOrder, MigReport};
 use tessera_model::mig::{Slot, catalog};
 use tessera_model::spec::{JobProgram, OutputPaths, RunSpec};
 use tessera_model::{AttemptId, Bytes, JobId, Millis};
-use tessera_wire::frames::{GpuHealth, GpuReport, InstanceReport, LaunchOrder, MigReport};
 
 use crate::ledger::AttemptFacts;
 

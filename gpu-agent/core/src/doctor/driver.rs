@@ -1,6 +1,6 @@
 //! The driver: versions, modes, permissions.
 
-use tessera_wire::frames::{Finding, FindingLevel};
+use tessera_frames::cluster::{Finding, FindingLevel};
 
 use super::{DoctorFacts, DriverAnswer, GpuCheckup, finding, ok, with_remedy};
 use crate::nvml::error::{ErrorHandling, NvmlCallError};

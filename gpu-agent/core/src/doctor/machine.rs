@@ -1,7 +1,7 @@
 //! The machine: account, modules, processes, disk, clock, limits.
 
+use tessera_frames::cluster::{Finding, FindingLevel};
 use tessera_model::Bytes;
-use tessera_wire::frames::{Finding, FindingLevel};
 
 use super::{MachineFacts, ProcessFacts, ok, with_remedy};
 

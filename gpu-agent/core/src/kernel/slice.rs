@@ -5,13 +5,13 @@ mod reported;
 
 use std::collections::BTreeMap;
 
+use tessera_frames::kernel::{SessionEnd, ShimWelcome, ToShim};
 use tessera_kernel_queue::event::Join;
 use tessera_kernel_queue::{
     Epoch, GateState, KernelQueue, Nanos, ProfileDelta, QueueAction, QueueEvent, QueueRefusal,
     QueueRules, Role, SessionId, TaskKey, TaskProfile,
 };
 use tessera_model::AttemptId;
-use tessera_wire::kernel::{SessionEnd, ShimWelcome, ToShim};
 
 use super::{Admission, AttemptTally};
 use reported::ReportedFacts;

@@ -1,10 +1,10 @@
 //! The state of a GPU and its instances, as the driver reports it.
 
 use serde::{Deserialize, Serialize};
+use tessera_frames::cluster::{ComputeInstanceReport, MigReport};
 use tessera_model::mig::Slot;
 use tessera_model::mig::compute::Cut;
 use tessera_model::{Bytes, GpuId, SliceId};
-use tessera_wire::frames::{ComputeInstanceReport, MigReport};
 
 /// One GPU as its driver reports it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -1,8 +1,8 @@
 //! What an attempt's end means, from the evidence. Pure.
 
+use tessera_frames::cluster::StopCause;
 use tessera_model::Millis;
 use tessera_model::life::{Outcome, ProgramExit};
-use tessera_wire::frames::StopCause;
 
 use super::KillReason;
 use crate::xids;

@@ -12,9 +12,9 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
+use tessera_frames::cluster::{AttemptUsage, GpuReport, MigReport};
 use tessera_model::mig::Slot;
 use tessera_model::{AttemptId, BootId, Bytes, GpuId, JobId, Millis};
-use tessera_wire::frames::{AttemptUsage, GpuReport, MigReport};
 
 use super::energy::{EnergyLedger, EnergyReading, EnergyShare, EnergyShares};
 use super::job_map::{DcgmEntity, JobMap};

@@ -3,12 +3,12 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
+use tessera_frames::cluster::{
+    KernelFigures, KernelTally, PIECES_BYTES_MAX, PieceAssembly, ProfilePiece, TALLIES_MAX,
+    ToController, pieces,
+};
 use tessera_kernel_queue::{ProfileDelta, TaskKey, TaskProfile};
 use tessera_model::{AttemptId, Millis};
-use tessera_wire::ToController;
-use tessera_wire::frames::{
-    KernelFigures, KernelTally, PIECES_BYTES_MAX, PieceAssembly, ProfilePiece, TALLIES_MAX, pieces,
-};
 
 use crate::kernel::KernelOrder;
 use crate::node::AgentNode;

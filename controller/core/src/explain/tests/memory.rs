@@ -1,8 +1,8 @@
 //! Jobs that name no memory, and what their tasks had.
 
+use tessera_frames::cluster::{AttemptUsage, ExitRecord};
 use tessera_model::life::{Outcome, ProgramExit};
 use tessera_predict::memory::MemoryEvidence;
-use tessera_wire::frames::{AttemptUsage, ExitRecord};
 
 use super::*;
 use crate::predictions::{MemorySample, OutcomeCounts};

@@ -1,7 +1,7 @@
 //! Turns the records of shims into events of the queue.
 
+use tessera_frames::kernel::{ShimRecord, ToShim};
 use tessera_kernel_queue::{KernelId, KernelIndex, Nanos, QueueEvent, SessionId};
-use tessera_wire::kernel::{ShimRecord, ToShim};
 
 use super::reported::KernelFacts;
 use super::{SliceEffect, SliceQueue};

@@ -1,7 +1,7 @@
 //! The facts about kernels that were reported to each shim.
 
+use tessera_frames::kernel::ToShim;
 use tessera_kernel_queue::{KernelIndex, Nanos, SessionId, TaskProfile};
-use tessera_wire::kernel::ToShim;
 
 use super::{SliceEffect, SliceQueue};
 

@@ -1,6 +1,6 @@
 use proptest::prelude::*;
+use tessera_frames::cluster::{GpuHealth, InstanceReport};
 use tessera_model::mig::{Geometry, catalog};
-use tessera_wire::frames::{GpuHealth, InstanceReport};
 use uuid::Uuid;
 
 use super::*;

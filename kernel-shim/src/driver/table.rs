@@ -103,6 +103,6 @@ unsafe extern "C" fn find_and_jump() {
 }
 
 extern "C" fn find(slot: usize) -> *mut () {
-    crate::driver::open();
-    crate::driver::opened(slot)
+    super::open();
+    super::opened(slot)
 }

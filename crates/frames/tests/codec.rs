@@ -8,12 +8,12 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use tessera_model::{AttemptId, Millis};
-use tessera_wire::codec::{DecodeError, EncodeError, FRAME_BYTES_MAX, decode, encode};
-use tessera_wire::frames::{
-    LOG_CHUNK_BYTES_MAX, LogReply, LogRequest, PIECE_BYTES_MAX, PieceAssembly, StopCause, pieces,
+use tessera_frames::cluster::{
+    LOG_CHUNK_BYTES_MAX, LogReply, LogRequest, PIECE_BYTES_MAX, PieceAssembly, StopCause, ToAgent,
+    ToController, pieces,
 };
-use tessera_wire::{ToAgent, ToController};
+use tessera_frames::codec::{DecodeError, EncodeError, FRAME_BYTES_MAX, decode, encode};
+use tessera_model::{AttemptId, Millis};
 
 fn bytes_of<T: Serialize>(frame: &T) -> Vec<u8> {
     let mut bytes = Vec::new();

@@ -1,9 +1,9 @@
 //! Every message between a controller and an agent.
 //!
-//! Rules for changes: variants and fields are only ever appended, the protocol's version rises
-//! with each change, no element type of a list may be empty (a list of nothings could be
-//! billions long in a few bytes). Times on a clock are named after it; `boot` clocks
-//! (`CLOCK_BOOTTIME`) of different machines are never compared.
+//! Rules for changes: variants and fields are only ever appended, and the protocol's version rises with
+//! each change. No element type of a list may be empty, or a few bytes could stand for billions of
+//! elements. Times on a clock are named after it; `boot` clocks (`CLOCK_BOOTTIME`) of different machines
+//! are never compared.
 
 mod attempt;
 mod doctor;
@@ -41,9 +41,6 @@ pub use telemetry::{
 /// The version that this build speaks. A peer of another version is refused with both numbers.
 pub const PROTOCOL_VERSION: u16 = 6;
 
-/// The protocol's name in the TLS handshake (ALPN).
-pub const ALPN: &[u8] = b"tessera-agent/1";
-
 /// From an agent to its controller, on the control stream.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum ToController {
@@ -56,11 +53,11 @@ pub enum ToController {
     /// Everything that stood at the welcome has been reported: attempts missing from the
     /// reports are unknown here.
     InventoryDone,
-    /// Asks to go on for another lease.
+    /// Requests another lease.
     Renew {
         /// When it was sent, on the node's boot clock.
         sent: Millis,
-        /// The generation that the node believes in.
+        /// The generation that the node has.
         generation: u64,
     },
     /// The attempt can never start on this node any more, and nothing of it runs.
@@ -93,7 +90,7 @@ pub enum ToController {
     Usage(AttemptUsage),
     /// What a GPU draws now.
     Figures(Box<GpuFigures>),
-    /// What the machine found when it looked at itself, as [`ToAgent::Examine`] asked.
+    /// The results of the checks that [`ToAgent::Examine`] requested.
     Examined {
         /// Which question.
         token: u64,
@@ -108,7 +105,7 @@ pub enum ToController {
         /// The piece.
         piece: ProfilePiece,
     },
-    /// Asks what is known of a task's kernels; answered by [`ToAgent::KernelProfile`].
+    /// Requests what is known of a task's kernels; answered by [`ToAgent::KernelProfile`].
     KernelWanted {
         /// The task's key.
         task: String,
@@ -171,9 +168,9 @@ pub enum ToAgent {
         /// On or off.
         on: bool,
     },
-    /// Treat a GPU as healthy again, at an operator's request: the node forgets its
-    /// faults, its quarantine and what is stuck, takes over an instance that it did not make if
-    /// `slot` names one, and looks anew. A [`ToController::Gpu`] follows if anything is different then.
+    /// Treat a GPU as healthy again, at an operator's request. The node forgets its faults, its
+    /// quarantine and its stuck instances, and examines it again. If `slot` names a foreign instance,
+    /// the node takes it over. A [`ToController::Gpu`] follows if anything is different then.
     Clear {
         /// The leader's epoch.
         epoch: u64,
@@ -182,7 +179,7 @@ pub enum ToAgent {
         /// One instance only; everything if left out.
         slot: Option<Slot>,
     },
-    /// Asks whether this process is still there: another process claims to be the node (rule A8).
+    /// Requests a sign of life of this process: another process claims to be the node (rule A8).
     Probe {
         /// Echoed in the answer.
         token: u64,
@@ -192,9 +189,9 @@ pub enum ToAgent {
         /// Its id.
         attempt: AttemptId,
     },
-    /// Asks the machine to look at itself; changes nothing, so that any leader may ask.
+    /// Requests the checks of the machine. They change nothing, so any leader may request them.
     Examine {
-        /// Leads the answer back.
+        /// Echoed in the answer.
         token: u64,
     },
     /// A piece of what is known of a task's kernels, as JSON; empty, if nothing is.

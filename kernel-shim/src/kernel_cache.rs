@@ -3,7 +3,16 @@
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use std::sync::{Mutex, PoisonError};
 
-use super::LaunchShape;
+use crate::abi::DriverHandle;
+
+/// What a launch runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LaunchShape {
+    /// The function or kernel, or an instance of a graph.
+    pub function: DriverHandle,
+    pub grid: [u32; 3],
+    pub block: [u32; 3],
+}
 
 /// The number of slots, twice the number of kernels, and the longest probe sequence.
 const SLOTS: usize = 8_192;
@@ -29,14 +38,17 @@ static TABLE: [CacheSlot; SLOTS] = [const {
 static GENERATION: AtomicU32 = AtomicU32::new(1);
 static WRITER: Mutex<()> = Mutex::new(());
 
+/// Returns the current generation of handles.
 pub fn generation() -> u32 {
     GENERATION.load(Ordering::Acquire)
 }
 
+/// Invalidates the cache: handles may have other meanings from now on.
 pub fn forget() {
     GENERATION.fetch_add(1, Ordering::AcqRel);
 }
 
+/// Returns the number of a launch's kernel, if it is in the cache.
 #[inline]
 pub fn find(shape: &LaunchShape) -> Option<u32> {
     let key = key(shape);
@@ -57,6 +69,7 @@ pub fn find(shape: &LaunchShape) -> Option<u32> {
     None
 }
 
+/// Stores a number, unless handles got other meanings since `generation`.
 pub fn keep(shape: &LaunchShape, number: u32, generation: u32) {
     let _writing = WRITER.lock().unwrap_or_else(PoisonError::into_inner);
     if generation != self::generation() {

@@ -4,13 +4,13 @@
 use proptest::collection::vec;
 use proptest::option;
 use proptest::prelude::*;
+use tessera_frames::codec::{FRAME_BYTES_MAX, FrameKinds, decode, decode_known, encode};
+use tessera_frames::kernel::*;
 use tessera_kernel_queue::limits::KERNEL_NAME_BYTES_MAX;
 use tessera_kernel_queue::{
     Dims, Epoch, GateState, Grant, KernelId, KernelIndex, KernelSample, Nanos, QueueRefusal, Role,
     lease::GrantKind,
 };
-use tessera_wire::codec::{FRAME_BYTES_MAX, decode, decode_known, encode};
-use tessera_wire::kernel::*;
 
 fn nanos() -> impl Strategy<Value = Nanos> {
     any::<u64>().prop_map(Nanos::new)
@@ -161,7 +161,7 @@ fn bytes_of<T: serde::Serialize>(frame: &T) -> Vec<u8> {
 
 fn is_refused_or_sound<T>(bytes: &[u8]) -> Result<(), TestCaseError>
 where
-    T: serde::Serialize + serde::de::DeserializeOwned + Kinds,
+    T: serde::Serialize + serde::de::DeserializeOwned + FrameKinds,
 {
     if let Ok(Some(frame)) = decode_known::<T>(bytes) {
         let again = bytes_of(&frame);

@@ -1,14 +1,12 @@
 //! Bytes to frames and back, under a hard limit.
 //!
-//! bincode is named in this file only. It is feature-complete and unmaintained
-//! (RUSTSEC-2025-0141), so its bytes are pinned by golden tests: fixed-width integers, which
-//! other crates write identically, so that it can be replaced without a change on the wire.
+//! bincode is named in this file only. It is feature-complete and unmaintained (RUSTSEC-2025-0141), so
+//! golden tests pin its bytes. They are fixed-width integers, which other crates write identically. So it
+//! can be replaced without a change on the wire.
 
 use bincode::config::{Configuration, Fixint, Limit, LittleEndian};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-
-use crate::kernel::Kinds;
 
 /// Largest frame, in bytes, without its length prefix. Decoding also claims no more memory than
 /// this: without the limit, ten hostile bytes could make the decoder reserve a terabyte.
@@ -49,6 +47,12 @@ pub enum DecodeError {
         /// How many bytes are left.
         left: usize,
     },
+}
+
+/// A kind of frame of which newer peers may know more variants.
+pub trait FrameKinds {
+    /// How many variants this build knows.
+    const KNOWN: u32;
 }
 
 /// Appends the encoding of `frame` to `buffer`, which is left as it was on an error.
@@ -94,7 +98,9 @@ pub fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, DecodeError> {
 /// # Errors
 ///
 /// [`DecodeError`]: close the connection, the peer speaks something else.
-pub fn decode_known<T: DeserializeOwned + Kinds>(bytes: &[u8]) -> Result<Option<T>, DecodeError> {
+pub fn decode_known<T: DeserializeOwned + FrameKinds>(
+    bytes: &[u8],
+) -> Result<Option<T>, DecodeError> {
     // The variant's number comes first, see the golden tests.
     match bytes.first_chunk::<4>() {
         Some(kind) if u32::from_le_bytes(*kind) >= T::KNOWN => Ok(None),

@@ -97,9 +97,9 @@ pub struct ComputeInstanceReport {
 /// What is the matter with an instance.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum InstanceTrouble {
-    /// Processes that are not ours use it, or it was made by somebody else.
+    /// Processes of no job use it, or another program made it.
     Foreign {
-        /// At most 16 of them; none if nobody uses it now, but it is not ours.
+        /// At most 16 processes; none for a foreign instance that no process uses now.
         pids: Vec<u32>,
     },
     /// It could not be destroyed or completed after bounded retries.

@@ -5,6 +5,7 @@
 use proptest::collection::{btree_map, vec};
 use proptest::option;
 use proptest::prelude::*;
+use tessera_frames::cluster::*;
 use tessera_model::lease::LeaseTerms;
 use tessera_model::life::{Outcome, ProgramExit};
 use tessera_model::mig::compute::{ComputeSlot, Cut};
@@ -14,8 +15,6 @@ use tessera_model::spec::{Class, JobProgram, OutputPaths, RunSpec};
 use tessera_model::{
     AttemptId, BootId, Bytes, ControllerId, GpuId, JobId, Millis, NodeName, PlanId, SliceId,
 };
-use tessera_wire::frames::*;
-use tessera_wire::{ToAgent, ToController};
 use uuid::Uuid;
 
 fn uuid() -> impl Strategy<Value = Uuid> {

@@ -39,7 +39,7 @@ pub struct GpuFigures {
     pub attempts_mj: u64,
     /// … what other processes used …
     pub other_mj: u64,
-    /// … and what nobody bore. The three add up to what the GPU's counter gained.
+    /// … and the energy that belongs to no process. The three add up to what the GPU's counter gained.
     pub idle_mj: u64,
     /// Each instance's; at most [`SLICES_MAX`].
     pub slices: Vec<SliceFigures>,

@@ -1,10 +1,10 @@
 //! The protocol between a preloaded shim and the kernel queue of its slice.
 //!
 //! Each process has one QUIC connection for its slice, to the agent on the same machine. The shim opens
-//! one bidirectional stream. Frames are as everywhere ([`crate::link`]), each at most
+//! one bidirectional stream. Frames are as everywhere, each at most
 //! [`FRAME_BYTES_MAX`](crate::codec::FRAME_BYTES_MAX). The shim starts ([`ShimHello`]), and the queue
 //! answers with [`ToShim::Welcome`] or [`ToShim::Bye`]. Unknown kinds of frames are skipped
-//! ([`crate::link::FrameReader::receive_known`]); a shim sends no records that are newer than the
+//! ([`crate::codec::decode_known`]); a shim sends no records that are newer than the
 //! protocol in its welcome.
 //!
 //! All times are `CLOCK_MONOTONIC` of the machine that both run on.
@@ -19,24 +19,16 @@
 //! - In every role except `Measure`, one launch in [`ShimWelcome::sample_every`] is sampled. Every launch
 //!   of a kernel that is being measured is sampled as well ([`ToShim::Known`]).
 
-pub mod identity;
-
 use serde::{Deserialize, Serialize};
 use tessera_kernel_queue::{Grant, KernelId, KernelIndex, KernelSample, Nanos, QueueRefusal, Role};
 
-use crate::codec::FRAME_BYTES_MAX;
+use crate::codec::{FRAME_BYTES_MAX, FrameKinds};
 
 /// The protocol version of this build.
 pub const PROTOCOL_VERSION: u16 = 1;
 
 /// The oldest protocol version that this build supports.
 pub const PROTOCOL_VERSION_MIN: u16 = 1;
-
-/// The protocol's name in the TLS handshake (ALPN).
-pub const ALPN: &[u8] = b"tessera-kernel/1";
-
-/// The name in the endpoint's certificate. Shims pin the certificate itself.
-pub const SERVER_NAME: &str = "kernel-queue.tessera.internal";
 
 /// Most records in one frame: those of 5 ms at 200,000 launches a second.
 pub const RECORDS_MAX: usize = 1_024;
@@ -60,12 +52,6 @@ pub mod variables {
     pub const LOG: &str = "TESSERA_KERNEL_LOG";
 }
 
-/// A kind of frame of which newer peers may know more variants.
-pub trait Kinds {
-    /// How many variants this build knows.
-    const KNOWN: u32;
-}
-
 /// From a shim to its slice's queue.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum ToQueue {
@@ -75,7 +61,7 @@ pub enum ToQueue {
     Records(Vec<ShimRecord>),
 }
 
-impl Kinds for ToQueue {
+impl FrameKinds for ToQueue {
     const KNOWN: u32 = 2;
 }
 
@@ -267,7 +253,7 @@ pub enum ToShim {
     Bye(Farewell),
 }
 
-impl Kinds for ToShim {
+impl FrameKinds for ToShim {
     const KNOWN: u32 = 9;
 }
 

@@ -4,7 +4,7 @@
 use serde::{Deserialize, Serialize};
 use tessera_model::AttemptId;
 
-/// Most bytes of one [`ProfilePiece`]: small enough to leave room in a frame.
+/// Most bytes of one [`ProfilePiece`]: so small that the rest of the frame fits.
 pub const PIECE_BYTES_MAX: usize = 32 * 1024;
 
 /// Largest profile or report, in bytes: 4,096 kernels with names of a thousand characters, and all
@@ -30,12 +30,12 @@ pub struct ProfilePiece {
 
 /// Splits bytes into pieces. Empty bytes result in one empty piece.
 pub fn pieces<'a>(task: &'a str, whole: &'a [u8]) -> impl Iterator<Item = ProfilePiece> + 'a {
-    let length = u64::try_from(whole.len()).unwrap_or(u64::MAX);
+    let length = whole.len() as u64;
     let count = whole.len().div_ceil(PIECE_BYTES_MAX).max(1);
     (0..count).map(move |number| {
         let from = number * PIECE_BYTES_MAX;
         let to = whole.len().min(from + PIECE_BYTES_MAX);
-        let offset = u64::try_from(from).unwrap_or(u64::MAX);
+        let offset = from as u64;
         ProfilePiece {
             task: task.to_owned(),
             offset,
@@ -60,15 +60,15 @@ impl PieceAssembly {
             self.task.clone_from(&piece.task);
             self.bytes.clear();
         }
-        let length = u64::try_from(self.bytes.len()).unwrap_or(u64::MAX);
-        let limit = u64::try_from(PIECES_BYTES_MAX).unwrap_or(u64::MAX);
+        let length = self.bytes.len() as u64;
+        let limit = PIECES_BYTES_MAX as u64;
         let follows = self.task == piece.task && length == piece.offset && piece.whole <= limit;
         if !follows || self.bytes.len() + piece.bytes.len() > PIECES_BYTES_MAX {
             self.bytes.clear();
             return None;
         }
         self.bytes.extend_from_slice(&piece.bytes);
-        let length = u64::try_from(self.bytes.len()).unwrap_or(u64::MAX);
+        let length = self.bytes.len() as u64;
         (length == piece.whole).then(|| (piece.task, std::mem::take(&mut self.bytes)))
     }
 }

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use tessera_model::AttemptId;
 
-/// Most bytes of output in one [`LogReply::Chunk`]: small enough to leave room in a frame.
+/// Most bytes of output in one [`LogReply::Chunk`]: so small that the rest of the frame fits.
 pub const LOG_CHUNK_BYTES_MAX: usize = 32 * 1024;
 
 /// First frame on a stream that a controller opens to an agent.
@@ -13,7 +13,7 @@ pub struct LogRequest {
     pub attempt: AttemptId,
     /// Which of the two.
     pub stream: LogStream,
-    /// First byte that is wanted.
+    /// The first requested byte.
     pub offset: u64,
     /// Whether to go on as the output grows, until the attempt's end.
     pub follow: bool,

@@ -53,8 +53,8 @@ pub struct ExitRecord {
 }
 
 impl ExitRecord {
-    /// Returns whether it was for want of GPU memory that the program ended: then it ended itself. For
-    /// want of the host's the kernel kills.
+    /// Returns whether the program ran out of GPU memory. Then it ended itself; if the host's memory runs
+    /// out, the kernel kills it.
     pub fn ran_out_of_gpu_memory(&self) -> bool {
         self.outcome == Outcome::OutOfMemory
             && self.exit.is_some_and(|e| e != ProgramExit::Signal(9))
@@ -66,7 +66,7 @@ impl ExitRecord {
 pub enum StopCause {
     /// Its user requested it.
     Cancel,
-    /// Its place is wanted for something else.
+    /// Its placement is needed for another job.
     Preempt,
     /// It is to run again with another share: it gets its checkpoint signal first.
     Reshare,

@@ -1,7 +1,6 @@
-//! The endpoint's identity: its own certificate, which shims pin, and the QUIC settings of both sides.
+//! The identity of a kernel queue's endpoint: its own certificate, which shims pin, and the QUIC settings of both sides.
 
 use std::fs;
-use std::io;
 use std::net::{SocketAddr, UdpSocket};
 use std::path::Path;
 use std::sync::Arc;
@@ -13,10 +12,13 @@ use rustls::crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signat
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use rustls::{DigitallySignedStruct, SignatureScheme};
 
-use super::{ALPN, SERVER_NAME};
 use crate::endpoint::{ListenError, open};
-use crate::tls::TlsError;
+use crate::tls::{self, TlsError};
 
+/// The protocol's name in the TLS handshake (ALPN).
+pub const ALPN: &[u8] = b"tessera-kernel/1";
+/// The name in the endpoint's certificate. Shims pin the certificate itself.
+pub const SERVER_NAME: &str = "kernel-queue.tessera.internal";
 /// The certificate's file.
 const CERTIFICATE_FILE: &str = "endpoint.der";
 /// The private key's file.
@@ -99,8 +101,8 @@ impl KernelIdentity {
         let identity =
             Self { certificate: made.cert.der().clone(), key: made.signing_key.serialize_der() };
         // The key is first: a certificate without its key is detected and replaced.
-        write(&key, &identity.key)?;
-        write(&certificate, &identity.certificate)?;
+        tls::write_private(&key, &identity.key)?;
+        tls::write_private(&certificate, &identity.certificate)?;
         Ok(identity)
     }
 
@@ -121,15 +123,13 @@ impl KernelIdentity {
     }
 
     fn server(&self) -> Result<quinn::ServerConfig, TlsError> {
-        let key = PrivateKeyDer::try_from(self.key.clone())
-            .map_err(|why| TlsError::Refused(rustls::Error::General(why.to_owned())))?;
+        let key = PrivateKeyDer::try_from(self.key.clone()).map_err(tls::refused)?;
         let mut tls = rustls::ServerConfig::builder_with_provider(provider())
             .with_protocol_versions(&[&rustls::version::TLS13])?
             .with_no_client_auth()
             .with_single_cert(vec![self.certificate.clone()], key)?;
         tls.alpn_protocols = vec![ALPN.to_vec()];
-        let quic = QuicServerConfig::try_from(tls)
-            .map_err(|cause| TlsError::Refused(rustls::Error::General(cause.to_string())))?;
+        let quic = QuicServerConfig::try_from(tls).map_err(tls::refused)?;
         let mut server = quinn::ServerConfig::with_crypto(Arc::new(quic));
         server.transport_config(transport());
         server.max_incoming(HANDSHAKES_MAX);
@@ -151,8 +151,7 @@ pub fn pinned_client(fingerprint: Fingerprint) -> Result<quinn::ClientConfig, Tl
         .with_custom_certificate_verifier(verifier)
         .with_no_client_auth();
     tls.alpn_protocols = vec![ALPN.to_vec()];
-    let quic = QuicClientConfig::try_from(tls)
-        .map_err(|cause| TlsError::Refused(rustls::Error::General(cause.to_string())))?;
+    let quic = QuicClientConfig::try_from(tls).map_err(tls::refused)?;
     let mut client = quinn::ClientConfig::new(Arc::new(quic));
     client.transport_config(transport());
     Ok(client)
@@ -183,21 +182,6 @@ fn transport() -> Arc<quinn::TransportConfig> {
         .stream_receive_window(STREAM_WINDOW_BYTES.into())
         .initial_rtt(INITIAL_RTT);
     Arc::new(transport)
-}
-
-fn write(path: &Path, bytes: &[u8]) -> Result<(), TlsError> {
-    use std::io::Write as _;
-    use std::os::unix::fs::OpenOptionsExt as _;
-    let write = || -> io::Result<()> {
-        if let Some(folder) = path.parent() {
-            fs::create_dir_all(folder)?;
-        }
-        let mut options = fs::OpenOptions::new();
-        let mut file = options.write(true).create(true).truncate(true).mode(0o600).open(path)?;
-        file.write_all(bytes)?;
-        file.sync_all()
-    };
-    write().map_err(|cause| TlsError::Write { path: path.display().to_string(), cause })
 }
 
 /// Trusts one certificate.
