@@ -7,7 +7,6 @@ use tessera_frames::cluster::{LogReply, LogRequest};
 use tessera_model::{Bytes, GpuId, JobId, Millis, NodeId, NodeName};
 use tokio::sync::{broadcast, mpsc, oneshot, watch};
 
-pub use tessera_control::answers::{ModelStatus, WaitingExplanation};
 use tessera_control::answers::{ModelStatus, WaitingExplanation};
 use tessera_control::colocation::ColocationModel;
 use tessera_control::commands::{CommandResult, JobCommand, JobStateChange, operator};

@@ -10,8 +10,8 @@ pub mod telemetry;
 use std::net::IpAddr;
 
 use tessera_agent_core::attempts::AttemptEffect;
+use tessera_frames::cluster::{ToAgent, ToController};
 use tessera_model::AttemptId;
-use tessera_wire::{ToAgent, ToController};
 use tokio::sync::{mpsc, oneshot};
 use uuid::Uuid;
 

@@ -9,10 +9,6 @@ use tessera_frames::cluster::{
     ComputeInstanceReport, FaultAction, FaultCause, GpuFault, GpuHealth, InstanceReport,
     InstanceTrouble, MigReport,
 };
-use tessera_frames::cluster::{
-    ComputeInstanceReport, FaultAction, FaultCause, GpuFault, GpuHealth, InstanceReport,
-    InstanceTrouble, MigReport,
-};
 use tessera_model::mig::compute::{self, ComputeName};
 use tessera_model::mig::{self, Geometry, Profile};
 use tessera_model::share::{SliceShare, SmPercent};

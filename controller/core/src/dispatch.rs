@@ -7,6 +7,7 @@ use crate::rows::nodes::LayoutPlanRow;
 use crate::state::ClusterState;
 use crate::state::attempts::{AttemptTable, LiveAttempt, TimeLimitNotice};
 use crate::state::inventory::NodeInventory;
+use tessera_frames::cluster::{KernelQueueSpec, LaunchOrder, PlanOrder, StopCause, ToAgent};
 use tessera_model::life::JobState;
 use tessera_model::share::SliceShare;
 use tessera_model::{AttemptId, JobId, Millis};

@@ -9,6 +9,7 @@ use crate::rows::transitions::{WaitingJobChange, record_without_exit};
 use crate::settle::was_commanded;
 use crate::state::ClusterState;
 use crate::state::inventory::NodeInventory;
+use tessera_frames::cluster::{ToAgent, ToController};
 use tessera_model::life::{JobState, Outcome};
 use tessera_model::{AttemptId, GpuId, JobId, Millis, NodeId};
 

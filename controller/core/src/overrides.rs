@@ -9,6 +9,7 @@ use crate::rows::overrides::{AdminOverrideRow, OverrideChange, OverrideTarget};
 use crate::state::ClusterState;
 use crate::state::inventory::{GpuState, NodeInventory};
 use crate::state::overrides::{OverrideTable, refused};
+use tessera_frames::cluster::ToAgent;
 use tessera_model::Millis;
 use tessera_model::mig::Slot;
 use tessera_placement::{AdminOverride, ClosureKind, GpuClosure};

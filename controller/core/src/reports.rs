@@ -14,10 +14,8 @@ use crate::state::inventory::GpuState;
 use tessera_frames::cluster::{
     AttemptReport, AttemptStatus, GpuReport, PlanEnd, ToAgent, ToController,
 };
-use tessera_model::life::{JobEvent, JobState, Outcome};
 use tessera_model::life::{JobState, Outcome};
 use tessera_model::{AttemptId, Bytes, GpuId, Millis, NodeId};
-use tessera_model::{AttemptId, GpuId, Millis, NodeId};
 
 /// How long a GPU is paused after a plan failed on it; doubled with each further failure.
 const PLAN_PAUSE: Millis = Millis::from_secs(5);

@@ -9,7 +9,7 @@ use tessera_telemetry::names::metric;
 
 use crate::http::metrics;
 use crate::store::predictions::ModelSubject;
-use tessera_control::commands::ModelStatus;
+use tessera_control::answers::ModelStatus;
 use tessera_control::predictions::OutcomeCounts;
 use tessera_control::rows::transitions::EndedAttempt;
 

@@ -14,7 +14,7 @@ use super::error::ApiError;
 use super::watch::Watch;
 use crate::ports::{Ports, Readiness, ToPlacer};
 use crate::store::Reads;
-use tessera_control::commands::WaitingExplanation;
+use tessera_control::answers::WaitingExplanation;
 
 /// Patience with what runs behind the handlers: longer than a commit that has to be retried,
 /// shorter than a client's patience.

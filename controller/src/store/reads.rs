@@ -41,7 +41,7 @@ pub(crate) use self::predictions::{memory_view, prediction_view};
 pub use self::rounds::From as RoundsFrom;
 pub use self::targets::Targets;
 use super::StoreError;
-use tessera_control::commands::ModelStatus;
+use tessera_control::answers::ModelStatus;
 
 /// What one read sees: one moment, and nothing that it could change.
 ///

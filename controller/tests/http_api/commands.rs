@@ -5,7 +5,8 @@ use std::time::{Duration, Instant};
 
 use reqwest::Method;
 use tessera_api_types::{JobExplanation, JobView};
-use tessera_control::commands::{CommandResult, JobCommand, JobStateChange, WaitingExplanation};
+use tessera_control::answers::WaitingExplanation;
+use tessera_control::commands::{CommandResult, JobCommand, JobStateChange};
 use tessera_controller::ports::ToPlacer;
 use tessera_model::JobId;
 use tessera_model::life::JobState;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::json;
 use tessera_api_types::PredictionReport;
-use tessera_control::commands::ModelStatus;
+use tessera_control::answers::ModelStatus;
 use tessera_controller::actors::trainer;
 use tessera_controller::ports::ToPlacer;
 use tokio::runtime::Handle;

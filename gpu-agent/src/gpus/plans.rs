@@ -2,6 +2,7 @@
 
 use std::error::Error as _;
 
+use tessera_frames::cluster::{MigReport, PlanEnd, PlanOrder};
 use tessera_model::mig::{PlanStep, Slot};
 use tessera_telemetry::{context, names};
 use tracing::Instrument as _;

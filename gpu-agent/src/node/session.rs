@@ -2,8 +2,7 @@
 
 use std::net::IpAddr;
 
-use tessera_frames::cluster::ToController;
-use tessera_frames::cluster::{Hello, PROTOCOL_VERSION, Welcome};
+use tessera_frames::cluster::{Hello, PROTOCOL_VERSION, ToController, Welcome};
 use tessera_model::lease::LeaseTerms;
 use tessera_model::{ControllerId, Millis, NodeName};
 use tokio::sync::mpsc;

@@ -13,8 +13,8 @@ use tessera_predict::memory::MemoryEstimate;
 
 use crate::store::StoreError;
 use crate::store::columns::{RowRef, integer, row_count};
+use tessera_control::answers::ModelStatus;
 use tessera_control::colocation::STEADY;
-use tessera_control::commands::ModelStatus;
 
 const TABLE: &str = "predictions";
 
